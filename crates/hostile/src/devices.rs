@@ -5,7 +5,7 @@ use crate::input::Input;
 use std::io;
 use tollgate_machine::config::VmConfig;
 use tollgate_machine::devices::chipset::rom::FirmwareRom;
-use tollgate_machine::devices::i8042::Key;
+use tollgate_machine::devices::i8042::{Buttons, Key, MouseEvent};
 use tollgate_machine::devices::io_apic;
 use tollgate_machine::pc::{Pc, PcState};
 use tollgate_memory::GuestMemory;
@@ -115,6 +115,12 @@ fn step(pc: &mut Pc, input: &mut Input<'_>) {
             4 => _ = pc.take_stop_request(),
             5 => pc.flush_output(),
             6 => _ = pc.picture(),
+            8 => pc.mouse(MouseEvent {
+                right: input.dword() as i32,
+                down: (input.byte() as i8).into(),
+                wheel: (input.byte() as i8).into(),
+                buttons: Buttons::from_bits_truncate(input.byte()),
+            }),
             _ => pc.key(Key::extended(input.byte()), what & 0x80 != 0),
         },
         _ => save_and_restore(pc),
@@ -243,12 +249,17 @@ pub fn seeds() -> Vec<(String, Vec<u8>)> {
         (0x64, 0xd1),
         (0x60, 3),
     ]);
+    // The mouse behind D4h: with a wheel, reporting, moved.
+    let to_mouse = [0xf3, 200, 0xf3, 100, 0xf3, 80, 0xf4].map(|byte| [(0x64, 0xd4), (0x60, byte)]);
+    let mut mouse = out(to_mouse.as_flattened());
+    mouse.extend([0x8e, 3, 0, 0, 0, 0xfe, 1, 1]);
     let local_apic = apic(&[(0x0f, 0x1ff), (0x32, 0x2_0040), (0x3e, 3), (0x38, 1000)]);
-    let one_each: [(&str, &[u8]); 5] = [
+    let one_each: [(&str, &[u8]); 6] = [
         ("timer", &timer),
         ("clock", &clock),
         ("serial", &serial),
         ("keyboard", &keyboard),
+        ("mouse", &mouse),
         ("local-apic", &local_apic),
     ];
     let mut seeds: Vec<_> = one_each

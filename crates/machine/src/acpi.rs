@@ -331,6 +331,8 @@ fn dsdt(hardware: &Hardware) -> Sdt {
         &[&port(0x60, 1), &port(0x64, 1), &IsaInterrupt(1)],
         WORKING,
     );
+    // Its ports are the keyboard's. Without it Linux takes the auxiliary port to be unused.
+    let mouse = device("MOU_", "PNP0F13", &[&IsaInterrupt(12)], WORKING);
     let timer = device(
         "TMR_",
         "PNP0100",
@@ -343,7 +345,7 @@ fn dsdt(hardware: &Hardware) -> Sdt {
     let (s5, zero) = (acpi_pm::SLEEP_TYPE_S5, 0u8);
     let soft_off = Package::new(vec![&s5, &s5, &zero, &zero]);
     dsdt.append_slice(&bytes_of(&Name::new(Path::new("\\_S5_"), &soft_off)));
-    let mut devices: Vec<u8> = [serial, clock, keyboard, timer, speaker].concat();
+    let mut devices: Vec<u8> = [serial, clock, keyboard, mouse, timer, speaker].concat();
     if let Some(functions) = hardware.pci_functions {
         devices.extend(pci::devices(functions, hardware.firmware));
     }

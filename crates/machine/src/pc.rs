@@ -243,6 +243,11 @@ impl Pc {
         self.with(|keyboard: &mut i8042::I8042, context| keyboard.press(key, down, context));
     }
 
+    /// Someone does something with the PS/2 mouse.
+    pub fn mouse(&mut self, event: i8042::MouseEvent) {
+        self.with(|controller: &mut i8042::I8042, context| controller.mouse_event(event, context));
+    }
+
     /// Someone takes the disk out of a floppy drive, 0 for the first, or puts another one in.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! The handle through which other threads reach a running virtual machine.
 //!
 //! Everything from outside arrives here: commands (pause, resume, quit, power button)
-//! serial input and keys. A [`VmHandle`] may be cloned and used from any thread; the vCPU
+//! serial input, keys and moves of the mouse. A [`VmHandle`] may be cloned and used from any thread; the vCPU
 //! thread is the only consumer and holds the other side, [`VmCommands`]:
 //!
 //! ```text
@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::devices::i8042::Key;
+use crate::devices::i8042::{Buttons, Key, MouseEvent};
 use crate::devices::vga::screen::Screen;
 use crate::knobs::Assignment;
 use tollgate_exits::books::Books;
@@ -36,8 +36,8 @@ use tollgate_exits::books::Books;
 pub use commands::VmCommands;
 pub use mailbox::{
     Answer, BOOKS_AGE, BooksRequest, Command, Happened, KEY_CAPACITY, KickFunction, Listener,
-    MediumChange, MediumRequest, Query, QueryNumber, RemovableDrive, ResetRequest, Resets,
-    SERIAL_INPUT_CAPACITY, ScreenRequest, Shown, State, Status, StatusRequest,
+    MOUSE_CAPACITY, MediumChange, MediumRequest, Query, QueryNumber, RemovableDrive, ResetRequest,
+    Resets, SERIAL_INPUT_CAPACITY, ScreenRequest, Shown, State, Status, StatusRequest,
 };
 use mailbox::{Mailbox, Shared};
 
@@ -59,6 +59,7 @@ impl VmHandle {
             has_commands: AtomicBool::new(false),
             has_serial_input: AtomicBool::new(false),
             has_keys: AtomicBool::new(false),
+            has_mouse: AtomicBool::new(false),
             queued: Condvar::new(),
             published: Condvar::new(),
             kick: Mutex::new(None),
@@ -162,6 +163,36 @@ impl VmHandle {
         }
         self.0.wake();
         true
+    }
+
+    /// Does something with the mouse, all of it or nothing: false while too much waits, see
+    /// [`MOUSE_CAPACITY`]. The mouse takes it as the guest reads its reports. Never blocks.
+    pub fn mouse(&self, events: &[MouseEvent]) -> bool {
+        {
+            let mut mailbox = self.0.mailbox();
+            if mailbox.mouse.len() + events.len() > MOUSE_CAPACITY {
+                return false;
+            }
+            for event in events {
+                // A press is at the place where it was: what follows it is a move of its own.
+                let moves = event.buttons == mailbox.mouse_buttons;
+                let merges = moves && mailbox.mouse_moved;
+                (mailbox.mouse_buttons, mailbox.mouse_moved) = (event.buttons, moves);
+                match mailbox.mouse.back_mut().filter(|_| merges) {
+                    Some(last) => *last = last.followed_by(*event),
+                    None => mailbox.mouse.push_back(*event),
+                }
+            }
+            let waits = !mailbox.mouse.is_empty();
+            self.0.has_mouse.store(waits, Ordering::Release);
+        }
+        self.0.wake();
+        true
+    }
+
+    /// The buttons that are down, as [`VmHandle::mouse`] was told last.
+    pub fn mouse_buttons(&self) -> Buttons {
+        self.0.mailbox().mouse_buttons
     }
 
     /// Asks the vCPU thread to change a medium; the answer is for [`VmHandle::medium_after`].

@@ -53,7 +53,7 @@ pub enum Subcommand {
     Medium(control::medium::MediumArguments),
     /// Show the screen of a running virtual machine, or write it to a picture
     Screen(control::screen::ScreenArguments),
-    /// Type on the keyboard of a running virtual machine
+    /// Type on the keyboard of a running virtual machine, or move its mouse
     Type(control::typing::TypeArguments),
     /// Measure what each kind of exit costs on this host
     Cost(crate::cost::CostArguments),

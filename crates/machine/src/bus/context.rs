@@ -7,7 +7,7 @@ use super::message;
 use crate::devices::IrqLine;
 use crate::devices::dma::{DmaControllers, Moved};
 use crate::devices::fpu_error::FpuError;
-use crate::devices::i8042::Key;
+use crate::devices::i8042::{Key, MouseEvent};
 use crate::devices::local_apic::{Clock, REGISTER_BYTES};
 use std::cell::Cell;
 use tollgate_memory::{GuestMemory, Region, RegionKind};
@@ -128,6 +128,11 @@ impl<'a> DeviceContext<'a> {
     /// Takes the oldest key that was pressed (true) or released from outside.
     pub fn key(&mut self) -> Option<(Key, bool)> {
         self.board.outside.key()
+    }
+
+    /// Takes the oldest thing that was done with the mouse from outside.
+    pub fn mouse(&mut self) -> Option<MouseEvent> {
+        self.board.outside.mouse()
     }
 
     /// Sends output of a debug console on.

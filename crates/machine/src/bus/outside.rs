@@ -1,6 +1,6 @@
 //! What reaches the board from other threads: typed text, keys and requests.
 
-use crate::devices::i8042::Key;
+use crate::devices::i8042::{Key, MouseEvent};
 
 /// The other threads, as the board sees them. Called on the vCPU's thread.
 pub trait Outside {
@@ -11,6 +11,12 @@ pub trait Outside {
     /// Takes the oldest key that was pressed (true) or released. Called after each access
     /// of the keyboard's ports, so it answers fast if there is none.
     fn key(&mut self) -> Option<(Key, bool)>;
+
+    /// Takes the oldest thing that was done with the mouse. Called as [`Outside::key`] is. There is
+    /// nothing unless this is implemented.
+    fn mouse(&mut self) -> Option<MouseEvent> {
+        None
+    }
 
     /// Somebody wants the processor to stop for
     /// [`tollgate_platform::StopRequest::Attention`]. Asked after each kick.

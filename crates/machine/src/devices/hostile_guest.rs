@@ -4,7 +4,7 @@ use tollgate_platform::GuestTime;
 use tollgate_test_support::Random;
 
 use super::debug_ports::{DebugConsole, DebugExit, PostCode};
-use super::i8042::{I8042, Key};
+use super::i8042::{Buttons, I8042, Key, MouseEvent};
 use super::pic::Pic;
 use super::pit::Pit;
 use super::reset_ports::{ResetControl, SystemControlPort};
@@ -50,6 +50,13 @@ fn random_accesses_are_survived_and_deadlines_lie_ahead() {
             14 => i8042.write([0x60, 0x64][usize::from(port % 2)], value, now),
             _ => {
                 i8042.key(Key::extended(value), port & 1 != 0, now);
+                let moved = MouseEvent {
+                    right: (random.next_u64() as i32) >> (value & 31),
+                    down: (value as i8).into(),
+                    wheel: (port as i8).into(),
+                    buttons: Buttons::from_bits_truncate(value),
+                };
+                i8042.move_mouse(moved, now);
                 i8042.read(0x60, now);
             }
         }

@@ -1,29 +1,30 @@
-//! The 8042 keyboard controller with a PS/2 keyboard, and an auxiliary port with
-//! nothing plugged in.
+//! The 8042 keyboard controller with a PS/2 keyboard, and a PS/2 mouse on its auxiliary port.
 //!
-//! The controller works at once; a byte from the keyboard needs
+//! The controller works at once; a byte from the keyboard or the mouse needs
 //! [`I8042::BYTE_TIME`] after the output buffer was emptied, so that a second reader of
 //! port 60h (a handler that hands on to another) still sees the byte of the first. The
-//! auxiliary port passes its tests and echoes; a byte for its device times out, and a
-//! driver gives up without waiting.
+//! keyboard's bytes go before the mouse's.
 //!
 //! Two outputs of the controller reach beyond it: the reset line of the processor and
 //! the gate of address line 20. The owner collects both after each write.
 
 mod bus;
 mod keyboard;
+mod mouse;
 mod registers;
 mod scancodes;
 pub mod us_layout;
 
 use keyboard::Keyboard;
+use mouse::Mouse;
 use registers::{
-    Config, INPUT_PORT, INTERFACE_TEST_PASSED, NO_ANSWER, OUTPUT_A20, OUTPUT_AUXILIARY_FULL,
+    Config, INPUT_PORT, INTERFACE_TEST_PASSED, OUTPUT_A20, OUTPUT_AUXILIARY_FULL,
     OUTPUT_IDLE_LINES, OUTPUT_KEYBOARD_FULL, OUTPUT_NO_RESET, SELF_TEST_PASSED, Status, command,
 };
 use serde::{Deserialize, Serialize};
 use tollgate_platform::GuestTime;
 
+pub use mouse::{Buttons, MouseEvent};
 pub use scancodes::Key;
 
 use super::IrqLine;
@@ -33,7 +34,7 @@ use super::IrqLine;
 enum Source {
     /// The controller or the keyboard: IRQ 1.
     Keyboard,
-    /// The auxiliary port: IRQ 12.
+    /// The mouse, or what stands in for it: IRQ 12.
     Auxiliary,
 }
 
@@ -41,7 +42,6 @@ enum Source {
 struct Output {
     byte: u8,
     source: Source,
-    timeout: bool,
 }
 
 /// What the next byte written to port 60h is for.
@@ -55,7 +55,7 @@ enum Destination {
     Auxiliary,
 }
 
-/// The keyboard controller and its keyboard.
+/// The keyboard controller, its keyboard and its mouse.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct I8042 {
     config: Config,
@@ -69,12 +69,13 @@ pub struct I8042 {
     last_was_command: bool,
     /// The keyboard has sent F0h, which translation keeps back.
     breaking: bool,
-    /// Earliest time at which the keyboard's next byte is here.
+    /// Earliest time at which the next byte of keyboard or mouse is here.
     next_byte_at: GuestTime,
     a20: bool,
     a20_request: Option<bool>,
     reset_request: bool,
     keyboard: Keyboard,
+    mouse: Mouse,
     keyboard_irq: IrqLine,
     auxiliary_irq: IrqLine,
 }
@@ -87,7 +88,7 @@ impl Default for I8042 {
 
 impl I8042 {
     /// Version of the serialized state.
-    pub const STATE_VERSION: u32 = 1;
+    pub const STATE_VERSION: u32 = 2;
 
     /// The data port and the command and status port.
     pub const PORTS: [u16; 2] = [Self::DATA_PORT, Self::COMMAND_PORT];
@@ -101,7 +102,7 @@ impl I8042 {
     /// The ISA interrupt of the auxiliary port.
     pub const AUXILIARY_IRQ: u8 = 12;
 
-    /// Nanoseconds that a byte of the keyboard needs. Shorter than the millisecond of
+    /// Nanoseconds that a byte of keyboard or mouse needs. Shorter than the millisecond of
     /// the real line, long enough for a handler to read a byte twice.
     pub const BYTE_TIME: u64 = 200_000;
 
@@ -125,6 +126,7 @@ impl I8042 {
             a20_request: None,
             reset_request: false,
             keyboard: Keyboard::new(),
+            mouse: Mouse::new(),
             keyboard_irq: IrqLine::low(),
             auxiliary_irq: IrqLine::low(),
         }
@@ -165,7 +167,6 @@ impl I8042 {
         if let Some(output) = self.output {
             status |= Status::OUTPUT_FULL;
             status.set(Status::AUXILIARY, output.source == Source::Auxiliary);
-            status.set(Status::TIMEOUT, output.timeout);
         }
         status
     }
@@ -216,10 +217,9 @@ impl I8042 {
     }
 
     fn write_data(&mut self, value: u8, now: GuestTime) {
-        let answer = |source, timeout| Output {
+        let answer = |source| Output {
             byte: value,
             source,
-            timeout,
         };
         match std::mem::replace(&mut self.destination, Destination::Keyboard) {
             Destination::Keyboard => {
@@ -235,15 +235,13 @@ impl I8042 {
                 self.reset_request |= value & OUTPUT_NO_RESET == 0;
                 self.request_a20(value & OUTPUT_A20 != 0);
             }
-            Destination::KeyboardBuffer => self.answer = Some(answer(Source::Keyboard, false)),
-            Destination::AuxiliaryBuffer => self.answer = Some(answer(Source::Auxiliary, false)),
+            Destination::KeyboardBuffer => self.answer = Some(answer(Source::Keyboard)),
+            Destination::AuxiliaryBuffer => self.answer = Some(answer(Source::Auxiliary)),
             Destination::Auxiliary => {
+                // As for the keyboard.
                 self.config.remove(Config::AUXILIARY_DISABLED);
-                self.answer = Some(Output {
-                    byte: NO_ANSWER,
-                    source: Source::Auxiliary,
-                    timeout: true,
-                });
+                self.mouse.receive(value);
+                self.next_byte_at = now.after(Self::BYTE_TIME);
             }
         }
     }
@@ -252,7 +250,6 @@ impl I8042 {
         self.answer = Some(Output {
             byte,
             source: Source::Keyboard,
-            timeout: false,
         });
     }
 
@@ -275,17 +272,15 @@ impl I8042 {
     }
 
     /// Moves the next byte into the empty output buffer: an answer of the controller
-    /// at once, a byte of the keyboard when its time has come.
+    /// at once, a byte of keyboard or mouse when its time has come.
     fn fill_output(&mut self, now: GuestTime) {
         if self.output.is_none() {
             self.output = self.answer.take();
         }
         if self.output.is_none() && self.next_byte_at <= now {
-            self.output = self.keyboard_byte().map(|byte| Output {
-                byte,
-                source: Source::Keyboard,
-                timeout: false,
-            });
+            let keyboard = self.keyboard_byte().map(|byte| (byte, Source::Keyboard));
+            let next = keyboard.or_else(|| Some((self.mouse_byte(now)?, Source::Auxiliary)));
+            self.output = next.map(|(byte, source)| Output { byte, source });
         }
         self.update_irqs();
     }
@@ -307,6 +302,14 @@ impl I8042 {
         None
     }
 
+    fn mouse_byte(&mut self, now: GuestTime) -> Option<u8> {
+        if self.config.contains(Config::AUXILIARY_DISABLED) {
+            return None;
+        }
+        self.mouse.advance(now);
+        self.mouse.next_byte()
+    }
+
     fn update_irqs(&mut self) {
         let source = self.output.map(|output| output.source);
         self.keyboard_irq.set(
@@ -320,6 +323,12 @@ impl I8042 {
     /// Someone presses (`down`) or releases a key.
     pub fn key(&mut self, key: Key, down: bool, now: GuestTime) {
         self.keyboard.key(key, down, now);
+        self.fill_output(now);
+    }
+
+    /// Someone does something with the mouse.
+    pub fn move_mouse(&mut self, event: MouseEvent, now: GuestTime) {
+        self.mouse.event(event);
         self.fill_output(now);
     }
 
@@ -343,19 +352,26 @@ impl I8042 {
         self.a20 = enabled;
     }
 
-    /// When a byte of the keyboard arrives or a held key repeats.
+    /// When a byte of keyboard or mouse arrives, or a held key repeats.
     pub fn next_deadline(&self, now: GuestTime) -> Option<GuestTime> {
-        let arrives = self.output.is_none()
-            && self.keyboard.has_byte()
-            && !self.config.contains(Config::KEYBOARD_DISABLED);
-        let arrival = arrives.then(|| self.next_byte_at.max(now));
+        let is_open = |disabled| self.output.is_none() && !self.config.contains(disabled);
+        let has_key = is_open(Config::KEYBOARD_DISABLED) && self.keyboard.has_byte();
+        let byte_of_mouse = match self.mouse.has_byte() {
+            true => Some(self.next_byte_at),
+            false => self.mouse.next_report().map(|at| at.max(self.next_byte_at)),
+        };
+        let arrivals = [
+            has_key.then_some(self.next_byte_at),
+            byte_of_mouse.filter(|_| is_open(Config::AUXILIARY_DISABLED)),
+        ];
+        let arrival = arrivals.into_iter().flatten().min().map(|at| at.max(now));
         [arrival, self.keyboard.next_repeat()]
             .into_iter()
             .flatten()
             .min()
     }
 
-    /// Lets a byte arrive and a held key repeat.
+    /// Lets a byte arrive, a report be made and a held key repeat.
     pub fn advance(&mut self, now: GuestTime) {
         self.keyboard.advance(now);
         self.fill_output(now);

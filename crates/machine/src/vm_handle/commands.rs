@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::mailbox::{
     Answer, Command, KickFunction, MEDIUM_RESULTS, Mailbox, MediumChange, Shared, Shown, Status,
 };
-use crate::devices::i8042::Key;
+use crate::devices::i8042::{Key, MouseEvent};
 use crate::pc::Outside;
 use tollgate_exits::books::Books;
 
@@ -24,6 +24,11 @@ impl Outside for VmCommands {
     #[inline]
     fn key(&mut self) -> Option<(Key, bool)> {
         self.take_key()
+    }
+
+    #[inline]
+    fn mouse(&mut self) -> Option<MouseEvent> {
+        self.take_mouse()
     }
 
     fn wants_attention(&mut self) -> bool {
@@ -94,6 +99,20 @@ impl VmCommands {
         key
     }
 
+    /// Takes the oldest waiting thing that was done with the mouse.
+    #[inline]
+    pub fn take_mouse(&self) -> Option<MouseEvent> {
+        if !self.0.has_mouse.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut mailbox = self.0.mailbox();
+        let event = mailbox.mouse.pop_front();
+        if mailbox.mouse.is_empty() {
+            self.0.has_mouse.store(false, Ordering::Release);
+        }
+        event
+    }
+
     /// Sleeps until a command waits, or until `timeout` if one is given. Returns
     /// whether a command waits. For the paused machine, and for one that has no room
     /// for serial input.
@@ -101,13 +120,14 @@ impl VmCommands {
         self.sleep(timeout, |mailbox| !mailbox.commands.is_empty())
     }
 
-    /// Sleeps until a command, serial input or a key waits, or until `timeout` if one is
+    /// Sleeps until a command, serial input, a key or a move of the mouse waits, or until `timeout` if one is
     /// given. Returns whether anything waits. For the halted machine.
     pub fn wait_for_work(&self, timeout: Option<Duration>) -> bool {
         self.sleep(timeout, |mailbox| {
             !mailbox.commands.is_empty()
                 || !mailbox.serial_input.is_empty()
                 || !mailbox.keys.is_empty()
+                || !mailbox.mouse.is_empty()
         })
     }
 

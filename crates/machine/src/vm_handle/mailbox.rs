@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::devices::i8042::Key;
+use crate::devices::i8042::{Buttons, Key, MouseEvent};
 use crate::devices::vga::screen::{Picture, Screen};
 use crate::knobs::{Assignment, Settings};
 use crate::marks::Span;
@@ -20,6 +20,10 @@ pub const SERIAL_INPUT_CAPACITY: usize = 4096;
 
 /// Key events that wait for the guest at most.
 pub const KEY_CAPACITY: usize = 256;
+
+/// Clicks and moves of the mouse that wait for the guest at most; moves without a click between
+/// them are one.
+pub const MOUSE_CAPACITY: usize = 256;
 
 /// Books that are no older than this serve another reader too, so that readers who ask
 /// all the time take little of the vCPU's.
@@ -198,6 +202,10 @@ pub(super) struct Mailbox {
     pub commands: Vec<Command>,
     pub serial_input: VecDeque<u8>,
     pub keys: VecDeque<(Key, bool)>,
+    pub mouse: VecDeque<MouseEvent>,
+    /// The buttons of the last event of the mouse, and whether that changed none.
+    pub mouse_buttons: Buttons,
+    pub mouse_moved: bool,
     pub pause_wanted: bool,
     pub status: Status,
     /// Counts publications, so that a waiting reader sees a new one.
@@ -247,6 +255,8 @@ pub(super) struct Shared {
     pub has_serial_input: AtomicBool,
     /// Keys wait; read without the lock on the vCPU's fast path.
     pub has_keys: AtomicBool,
+    /// Something was done with the mouse; read without the lock on the vCPU's fast path.
+    pub has_mouse: AtomicBool,
     /// Signalled when something is queued.
     pub queued: Condvar,
     /// Signalled when a status is published.

@@ -91,6 +91,37 @@ fn keys_are_bounded_and_keep_their_order() {
 }
 
 #[test]
+fn moves_of_the_mouse_are_one_until_a_button_changes() {
+    let handle = VmHandle::new();
+    let commands = handle.commands();
+    let moved = |right, buttons| MouseEvent {
+        right,
+        down: -right,
+        wheel: 0,
+        buttons,
+    };
+    let (none, left) = (Buttons::empty(), Buttons::LEFT);
+    assert_eq!(commands.take_mouse(), None);
+    assert!(handle.mouse(&[moved(1, none), moved(2, none), moved(0, left)]));
+    assert!(handle.mouse(&[moved(4, left), moved(0, none)]));
+    assert_eq!(handle.mouse_buttons(), none);
+    assert!(commands.wait_for_work(None));
+    let expected = [
+        moved(3, none),
+        moved(0, left),
+        moved(4, left),
+        moved(0, none),
+    ];
+    for event in expected {
+        assert_eq!(commands.take_mouse(), Some(event));
+    }
+    assert_eq!(commands.take_mouse(), None);
+    let clicks = [moved(0, left), moved(0, none)];
+    let taken = (0..).take_while(|_| handle.mouse(&clicks)).count();
+    assert_eq!(taken, MOUSE_CAPACITY / 2);
+}
+
+#[test]
 fn each_command_and_input_kicks_the_vcpu_until_the_kick_is_removed() {
     let handle = VmHandle::new();
     let commands = handle.commands();

@@ -3,12 +3,13 @@
 //! `protocol` knows the lines, `server` the sockets (driven by the event loop), `client`
 //! is `tollgate control`, `stats` is `tollgate stats`, `mark` is `tollgate mark`, `set` is `tollgate set`,
 //! `medium`, `screen` and `typing` are `tollgate medium`, `tollgate screen` and
-//! `tollgate type`. The protocol is described in docs/control-socket.md.
+//! `tollgate type`, whose `--mouse` is `mouse`. The protocol is described in docs/control-socket.md.
 
 pub mod client;
 pub mod identity;
 pub mod mark;
 pub mod medium;
+pub mod mouse;
 pub mod protocol;
 pub mod run_time;
 pub mod screen;

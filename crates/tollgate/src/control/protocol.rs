@@ -18,7 +18,7 @@ use tollgate_machine::vm_handle::{
 };
 
 use super::identity::Identity;
-use super::{screen, typing};
+use super::{mouse, screen, typing};
 use crate::statistics::Reporter;
 
 /// The commands, as they are written in requests and on the command line.
@@ -51,7 +51,7 @@ pub enum Name {
     /// Show the screen: `tollgate screen`.
     #[value(skip)]
     Screen,
-    /// Type on the keyboard: `tollgate type`.
+    /// Type on the keyboard, or do something with the mouse: `tollgate type`.
     #[value(skip)]
     Type,
 }
@@ -91,6 +91,8 @@ struct Request {
     text: String,
     /// Of `type`: keys pressed together, by their names.
     keys: Option<String>,
+    /// Of `type`: what is done with the mouse.
+    mouse: Option<String>,
 }
 
 /// An answer, and whether the machine was asked to end.
@@ -227,9 +229,10 @@ fn carry_out(request: Request, reach: Reach<'_>) -> Progress {
             Awaited::Screen(handle.request_screen(wants_picture), request.png)
         }
         Name::Type => {
-            let typed = match &request.keys {
-                Some(keys) => typing::type_keys(keys, handle).map(usize::from),
-                None => typing::type_text(&request.text, handle),
+            let typed = match (&request.keys, &request.mouse) {
+                (Some(keys), _) => typing::type_keys(keys, handle).map(usize::from),
+                (None, Some(action)) => mouse::act(action, handle).map(usize::from),
+                (None, None) => typing::type_text(&request.text, handle),
             };
             let answer = match typed {
                 Ok(typed) => json!({"ok": true, "typed": typed}),

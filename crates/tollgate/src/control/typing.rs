@@ -1,4 +1,4 @@
-//! `tollgate type`: types on the keyboard of a running machine.
+//! `tollgate type`: types on the keyboard of a running machine, and moves its mouse.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -10,6 +10,7 @@ use tollgate_machine::devices::i8042::us_layout::{presses, stroke};
 use tollgate_machine::vm_handle::VmHandle;
 
 use super::client::{exit_code_of, talk};
+use super::mouse;
 use super::protocol::Name;
 use crate::exit_code;
 use crate::failure::Failure;
@@ -29,23 +30,35 @@ Keys: letters, digits, the characters of a US keyboard, and
   enter esc tab space backspace insert delete home end pageup pagedown up down left right
   f1 to f12, ctrl rctrl shift rshift alt altgr win menu capslock numlock scrolllock print
   pause minus, and kp0 to kp9 kpenter kpplus kpminus kpmultiply kpdivide kpdot
+What the mouse does:
+  move:RIGHT,DOWN  by so many counts, negative ones to the left and up; how far the pointer goes
+                   is the guest's to decide
+  click[:BUTTON]   press and release left (if none is named), right or middle
+  press[:BUTTON], release[:BUTTON]
+  wheel:STEPS      turn the wheel towards you, which scrolls down, or with -STEPS away from you
 Exit codes: 0 done, 1 the guest reads no keys, 2 no such key or nothing answers at PATH.
 Examples:
     tollgate type vm.sock 'dir /w\\n'
     tollgate type vm.sock --keys ctrl-alt-delete
-    tollgate type vm.sock --keys alt-f4 --keys enter")]
+    tollgate type vm.sock --keys alt-f4 --keys enter
+    tollgate type vm.sock --mouse move:40,-10 --mouse click --mouse wheel:3")]
 pub struct TypeArguments {
     /// The path given to tollgate run --control
     #[arg(value_name = "PATH")]
     pub socket: PathBuf,
 
     /// What to type
-    #[arg(value_name = "TEXT", required_unless_present = "keys")]
+    #[arg(value_name = "TEXT", required_unless_present_any = ["keys", "mouse"])]
     pub text: Option<String>,
 
     /// Keys that are pressed together, by their names; may be repeated, and come after TEXT
     #[arg(long, value_name = "KEY-KEY...")]
     pub keys: Vec<String>,
+
+    /// What to do with the mouse: move:RIGHT,DOWN, click[:BUTTON], press[:BUTTON],
+    /// release[:BUTTON] or wheel:STEPS; may be repeated, and comes last
+    #[arg(long, value_name = "ACTION")]
+    pub mouse: Vec<String>,
 }
 
 /// Runs `tollgate type` and returns its exit code.
@@ -58,6 +71,9 @@ fn type_all(arguments: &TypeArguments) -> Result<u8, Failure> {
     check(&text).map_err(Failure::usage)?;
     for keys in &arguments.keys {
         chord(keys).map_err(Failure::usage)?;
+    }
+    for action in &arguments.mouse {
+        mouse::check(action).map_err(Failure::usage)?;
     }
     let characters: Vec<char> = text.chars().collect();
     let mut rest = &characters[..];
@@ -76,10 +92,12 @@ fn type_all(arguments: &TypeArguments) -> Result<u8, Failure> {
             wait(patient_until)?;
         }
     }
-    for keys in &arguments.keys {
+    let keys = arguments.keys.iter().map(|keys| ("keys", keys));
+    let actions = arguments.mouse.iter().map(|action| ("mouse", action));
+    for (what, value) in keys.chain(actions) {
         let patient_until = Instant::now() + PATIENCE;
         loop {
-            let request = json!({"command": Name::Type, "keys": keys});
+            let request = json!({"command": Name::Type, what: value});
             let answer = talk(&arguments.socket, &request)?;
             match answer["typed"].as_u64() {
                 None => return Ok(exit_code_of(&answer)),

@@ -36,7 +36,7 @@ pub fn initramfs_with(kernel: &str, path: &str, program: &[u8]) -> Vec<u8> {
 
 /// The same with more files, each of which may be run.
 #[track_caller]
-fn initramfs_with_files(kernel: &str, files: &[(String, Vec<u8>)]) -> Vec<u8> {
+pub fn initramfs_with_files(kernel: &str, files: &[(String, Vec<u8>)]) -> Vec<u8> {
     let mut archive = std::fs::read(fetched(initramfs(kernel))).unwrap();
     // The second archive begins at a multiple of four.
     archive.resize(archive.len().next_multiple_of(4), 0);

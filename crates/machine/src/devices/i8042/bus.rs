@@ -1,6 +1,6 @@
 //! The keyboard controller on the bus.
 
-use super::{I8042, Key};
+use super::{I8042, Key, MouseEvent};
 use crate::bus::{Claims, Device, DeviceContext, SavedState, StateError};
 use tollgate_platform::{GuestTime, ResetCause, StopRequest};
 
@@ -10,8 +10,13 @@ impl I8042 {
         context.forward(Self::AUXILIARY_IRQ, &mut self.auxiliary_irq);
     }
 
-    /// Takes keys from outside as far as the keyboard has room for any.
+    /// Takes keys and moves from outside as far as keyboard and mouse have room for any.
     fn refill(&mut self, context: &mut DeviceContext<'_>) {
+        while self.mouse.has_room()
+            && let Some(event) = context.mouse()
+        {
+            self.mouse_event(event, context);
+        }
         while self.keyboard.has_room()
             && let Some((key, down)) = context.key()
         {
@@ -22,6 +27,12 @@ impl I8042 {
     /// Someone presses (`down`) or releases a key.
     pub fn press(&mut self, key: Key, down: bool, context: &mut DeviceContext<'_>) {
         self.key(key, down, context.now());
+        self.forward(context);
+    }
+
+    /// Someone does something with the mouse.
+    pub fn mouse_event(&mut self, event: MouseEvent, context: &mut DeviceContext<'_>) {
+        self.move_mouse(event, context.now());
         self.forward(context);
     }
 }
@@ -54,6 +65,7 @@ impl Device for I8042 {
             context.request_stop(StopRequest::ProcessorReset(ResetCause::KeyboardController));
         }
         self.forward(context);
+        self.refill(context);
     }
 
     fn deadline(&self, context: &DeviceContext<'_>) -> Option<GuestTime> {

@@ -19,7 +19,6 @@ bitflags! {
         const UNLOCKED = 1 << 4;
         /// The byte in the output buffer is the auxiliary device's.
         const AUXILIARY = 1 << 5;
-        const TIMEOUT = 1 << 6;
     }
 }
 
@@ -67,8 +66,6 @@ pub(super) const SELF_TEST_PASSED: u8 = 0x55;
 pub(super) const INTERFACE_TEST_PASSED: u8 = 0x00;
 /// The keyboard is not locked; the display is a colour one.
 pub(super) const INPUT_PORT: u8 = 0x80;
-/// What the port gives for a device that does not answer.
-pub(super) const NO_ANSWER: u8 = 0xFE;
 
 // The output port.
 /// Low resets the processor.
