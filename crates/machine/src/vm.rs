@@ -89,6 +89,21 @@ pub enum RunOutcome {
     Stopped(String),
 }
 
+impl fmt::Display for RunOutcome {
+    /// What happened, as a clause. Of a triple fault without the registers.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PowerOff => formatter.write_str("the guest switched itself off"),
+            Self::Reset(cause) => write!(formatter, "the guest was reset by {cause}"),
+            Self::Panicked(_) => formatter.write_str("the guest's kernel reported a panic"),
+            Self::TripleFault(_) => formatter.write_str("triple fault"),
+            Self::DebugExit(value) => write!(formatter, "the guest wrote {value} to port F4h"),
+            Self::Quit => formatter.write_str("it was ended from outside"),
+            Self::Stopped(why) => formatter.write_str(why),
+        }
+    }
+}
+
 /// Between which marks exits are traced.
 #[derive(Default)]
 struct TracePlan {

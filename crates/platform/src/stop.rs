@@ -24,6 +24,24 @@ pub enum StopRequest {
     Attention,
 }
 
+impl fmt::Display for StopRequest {
+    /// What is asked for, as a noun.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PowerOff => formatter.write_str("power-off"),
+            Self::Reset(cause) => write!(formatter, "a reset, by {cause}"),
+            Self::ProcessorReset(cause) => {
+                write!(formatter, "a reset of the processor, by {cause}")
+            }
+            Self::Panic(_) => formatter.write_str("the report of a panic"),
+            Self::Mark(name) => write!(formatter, "the mark {name}"),
+            Self::DebugExit(value) => write!(formatter, "the end with {value}, at port F4h"),
+            Self::Quit => formatter.write_str("the end"),
+            Self::Attention => formatter.write_str("attention"),
+        }
+    }
+}
+
 /// By what the guest was reset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ResetCause {

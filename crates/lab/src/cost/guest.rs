@@ -295,7 +295,7 @@ impl Guest {
                     words.join(" ")
                 )
             }
-            VcpuStop::Requested(request) => format!("the guest asked for {request:?}"),
+            VcpuStop::Requested(request) => format!("the guest asked for {request}"),
             VcpuStop::TripleFault(state) => format!("triple fault\n{state}"),
             VcpuStop::NotImplemented(why) => why,
         };

@@ -261,7 +261,7 @@ pub fn run(setup: &Setup, config: &VmConfig) -> Result<Run, SmallSystemError> {
         let tail = lines[lines.len().saturating_sub(5)..].join(" | ");
         let how = match outcome {
             RunOutcome::Quit => format!("no end within {} s", RUN_LIMIT.as_secs()),
-            other => format!("{other:?}"),
+            other => other.to_string(),
         };
         return Err(SmallSystemError::Ended(how, tail));
     }

@@ -166,7 +166,7 @@ fn run_busy(
     match stop.while_running(handle, || vm.run()) {
         RunOutcome::Quit => Ok(()),
         other => Err(refused(&other).unwrap_or_else(|| {
-            LabError::WorkNotDone(format!("a busy machine ended with {other:?}"))
+            LabError::WorkNotDone(format!("the end of a busy machine: {other}"))
         })),
     }
 }

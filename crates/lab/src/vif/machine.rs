@@ -98,7 +98,7 @@ pub fn checked(setup: &Setup, outcome: RunOutcome, printed: &str) -> Result<Repo
         let lines: Vec<&str> = printed.lines().collect();
         let last = lines[lines.len().saturating_sub(3)..].join(" | ");
         return Err(LabError::WorkNotDone(format!(
-            "it ended with {outcome:?}; it printed last: {last}"
+            "its end: {outcome}; it printed last: {last}"
         )));
     }
     let report = parsed.map_err(lab_error)?;

@@ -14,7 +14,7 @@ pub fn unpack(content: Vec<u8>) -> io::Result<Vec<u8>> {
     match content.as_slice() {
         [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => {
             lzma_rs::xz_decompress(&mut Cursor::new(&content), &mut unpacked)
-                .map_err(|error| io::Error::other(format!("{error:?}")))?;
+                .map_err(|error| io::Error::other(error.to_string()))?;
         }
         [0x28, 0xb5, 0x2f, 0xfd, ..] => {
             let decoder = ruzstd::decoding::StreamingDecoder::new(content.as_slice());
