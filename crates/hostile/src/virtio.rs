@@ -7,8 +7,8 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tollgate_machine::config::{
-    DriveOptions, Format, NetworkKind, NetworkOptions, OnLoss, OptionalDevice, PortOptions, PortTarget,
-    ShareOptions, UserOptions, VmConfig, VsockOptions,
+    DriveOptions, Format, NetworkKind, NetworkOptions, OnLoss, OptionalDevice, PortOptions,
+    PortTarget, ShareOptions, UserOptions, VmConfig, VsockOptions,
 };
 use tollgate_machine::devices::list;
 use tollgate_machine::devices::pci::ECAM_BASE;

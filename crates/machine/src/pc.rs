@@ -176,7 +176,7 @@ impl Pc {
     }
 
     /// The picture on the screen, if there is one.
-    pub fn picture(&mut self) -> Option<Picture> {
+    pub fn picture(&mut self) -> Option<Arc<Picture>> {
         self.with(|vga: &mut Vga, context| vga.picture(context.memory()))?
     }
 

@@ -15,7 +15,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 pub use tollgate_engine::engine::TranslatedBlock;
 use tollgate_exits::blame::DeviceAddress;
 use tollgate_exits::books::{Books, Counters};
@@ -545,9 +545,13 @@ impl Vm {
                 self.commands.forget_books();
             }
             if let Some(with_picture) = screen_wanted {
+                let began = Instant::now();
+                let screen = self.pc.screen();
+                let picture = with_picture.then(|| self.pc.picture()).flatten();
                 self.commands.publish_screen(Shown {
-                    screen: self.pc.screen(),
-                    picture: with_picture.then(|| self.pc.picture()).flatten(),
+                    screen,
+                    picture,
+                    took: began.elapsed(),
                 });
             }
             if books_wanted {

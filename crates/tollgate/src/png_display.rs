@@ -6,6 +6,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tollgate_machine::devices::vga::screen::Picture;
@@ -26,7 +27,7 @@ pub struct PngDisplay {
     number: u32,
     written: u32,
     /// What the last file shows.
-    last: Option<Picture>,
+    last: Option<Arc<Picture>>,
     /// The screen was asked for.
     awaited: Option<ScreenRequest>,
     /// When to ask again; `None`: no more.
@@ -77,11 +78,12 @@ impl PngDisplay {
         }
     }
 
-    fn show(&mut self, picture: &Picture) {
-        if self.last.as_ref() == Some(picture) {
+    fn show(&mut self, picture: &Arc<Picture>) {
+        let is_same = |last: &Arc<Picture>| Arc::ptr_eq(last, picture) || last == picture;
+        if self.last.as_ref().is_some_and(is_same) {
             return;
         }
-        self.last = Some(picture.clone());
+        self.last = Some(Arc::clone(picture));
         if let Err(error) = self.write(picture) {
             say(&format!(
                 "--display png:{}: no more pictures: {error}",

@@ -27,7 +27,9 @@ use crate::bus::{Claims, Device, DeviceContext, PortWidth, SavedState, StateErro
 use dispi::{Dispi, VIDEO_BYTES};
 use planes::{CELLS, Planes};
 use registers::{Registers, graphics, output, sequencer};
+use screen::Picture;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 use tollgate_memory::layout::{DISPLAY_END, DISPLAY_START};
 use tollgate_memory::{BlockId, GuestMemory, MemoryError, Region, RegionKind};
 use tollgate_platform::GuestTime;
@@ -67,6 +69,10 @@ pub struct Vga {
     planes: Planes,
     blocks: Option<Blocks>,
     window: Window,
+    /// Registers or planes were written since the last picture was drawn.
+    is_touched: bool,
+    /// The last picture, which holds until something is written.
+    last_picture: Option<Arc<Picture>>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -83,6 +89,8 @@ impl Default for Vga {
             planes: Planes::default(),
             blocks: None,
             window: Window::Closed,
+            is_touched: true,
+            last_picture: None,
         }
     }
 }
@@ -287,6 +295,7 @@ impl Device for Vga {
     }
 
     fn port_write(&mut self, port: u16, _size: u8, value: u32, context: &mut DeviceContext<'_>) {
+        self.is_touched = true;
         match port {
             Registers::FIRST_PORT..=Registers::LAST_PORT => {
                 self.registers.write(port, value as u8);
@@ -328,6 +337,7 @@ impl Device for Vga {
     ) {
         for (at, byte) in (address.0..).zip(data) {
             if let Some(offset) = self.planes_offset(at) {
+                self.is_touched = true;
                 self.planes.store(&self.registers, offset, *byte);
             }
         }
@@ -339,6 +349,7 @@ impl Device for Vga {
     }
 
     fn reset(&mut self, context: &mut DeviceContext<'_>) {
+        self.is_touched = true;
         self.take_contents(context.memory());
         self.registers = Registers::new();
         self.dispi = Dispi::default();
@@ -355,6 +366,7 @@ impl Device for Vga {
 
     fn restore(&mut self, saved: &SavedState) -> Result<(), StateError> {
         let state: State = saved.read(Self::STATE_VERSION)?;
+        self.is_touched = true;
         if state.registers.is_valid() {
             self.registers = state.registers;
             self.dispi = state.dispi;

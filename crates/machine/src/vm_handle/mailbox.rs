@@ -310,8 +310,10 @@ impl StatusRequest {
 pub struct Shown {
     /// Characters, or the size of a picture.
     pub screen: Screen,
-    /// The picture.
-    pub picture: Option<Picture>,
+    /// The picture; the same one as before if nothing was drawn.
+    pub picture: Option<Arc<Picture>>,
+    /// How long that took the vCPU's thread.
+    pub took: Duration,
 }
 
 /// The screen was asked for when it had been published so many times; whether with its picture.

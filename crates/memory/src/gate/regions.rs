@@ -99,6 +99,19 @@ impl GuestMemory {
         pages
     }
 
+    /// Whether a block was written where regions of display memory show it, since this was last
+    /// asked, or such a region was set.
+    pub fn take_block_dirty(&mut self, block: BlockId) -> bool {
+        let mut is_dirty = false;
+        for region in self.0.ram.mapped_regions() {
+            if region.block.is_some_and(|(mapped, _)| mapped == block) {
+                let last = region.start.page() + (region.bytes / PAGE_SIZE).saturating_sub(1);
+                is_dirty |= !self.take_dirty_pages(region.start.page(), last).is_empty();
+            }
+        }
+        is_dirty
+    }
+
     /// A page may be written through its host address from now on: display memory is dirty.
     #[inline]
     pub fn mark_dirty(&mut self, page: u64) {

@@ -3,6 +3,7 @@
 use super::registers::{attribute, crtc, graphics, sequencer};
 use super::{Blocks, Vga, Window};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 use tollgate_memory::GuestMemory;
 
 /// What is on the screen.
@@ -159,8 +160,21 @@ impl Vga {
         }
     }
 
-    /// The picture as it is displayed, of a text mode with its font.
-    pub fn picture(&mut self, memory: &GuestMemory) -> Option<Picture> {
+    /// The picture as it is displayed, of a text mode with its font. As long as nothing is written
+    /// to registers and display memory it is the last one.
+    pub fn picture(&mut self, memory: &mut GuestMemory) -> Option<Arc<Picture>> {
+        let blocks = self.blocks?;
+        // Both are asked, for the marks of both are taken.
+        let is_text_written = memory.take_block_dirty(blocks.text);
+        let is_video_written = memory.take_block_dirty(blocks.video);
+        if is_text_written || is_video_written || std::mem::take(&mut self.is_touched) {
+            self.is_touched = false;
+            self.last_picture = self.draw(memory).map(Arc::new);
+        }
+        self.last_picture.clone()
+    }
+
+    fn draw(&mut self, memory: &GuestMemory) -> Option<Picture> {
         let screen = self.screen(memory);
         let blocks = self.blocks?;
         match screen {

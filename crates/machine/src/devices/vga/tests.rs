@@ -100,7 +100,7 @@ fn a_font_is_loaded_beside_the_text_and_drawn() {
     for value in [0x3f, 0, 0x20] {
         out(&mut vga, &mut bench, 0x3c9, value);
     }
-    let picture = vga.picture(&bench.board.memory).unwrap();
+    let picture = vga.picture(&mut bench.board.memory).unwrap();
     assert_eq!((picture.size.width, picture.size.height), (720, 400));
     assert_eq!(picture.pixels[..6], [0xff, 0, 0x82, 0, 0, 0]);
 }
@@ -162,7 +162,7 @@ fn a_chained_picture_is_memory_at_a0000h() {
             .memory
             .write(PhysicalAddress(0xa_0000 + 321), &[9])
     );
-    let picture = vga.picture(&bench.board.memory).unwrap();
+    let picture = vga.picture(&mut bench.board.memory).unwrap();
     assert_eq!((picture.size.width, picture.size.height), (320, 200));
     assert_eq!(picture.pixels[3 * 321..3 * 322], [4, 8, 12]);
 }
@@ -197,8 +197,8 @@ fn set_attribute(vga: &mut Vga, bench: &mut Bench, index: u8, value: u8) {
 }
 
 /// The white pixels of a line.
-fn white(vga: &mut Vga, bench: &Bench, line: usize) -> Vec<usize> {
-    let picture = vga.picture(&bench.board.memory).unwrap();
+fn white(vga: &mut Vga, bench: &mut Bench, line: usize) -> Vec<usize> {
+    let picture = vga.picture(&mut bench.board.memory).unwrap();
     let width = picture.size.width;
     (0..width)
         .filter(|x| picture.pixels[3 * (line * width + x)] == 0xff)
@@ -219,16 +219,16 @@ fn behind_the_line_that_is_compared_the_picture_begins_at_cell_0() {
     store(&mut vga, &mut bench, 40, 0x40);
     store(&mut vga, &mut bench, 0x4000, 0x20);
     set(&mut vga, &mut bench, 0x3d4, 0x0c, 0x40);
-    assert_eq!(white(&mut vga, &bench, 0), [2]);
-    assert!(white(&mut vga, &bench, 100).is_empty());
+    assert_eq!(white(&mut vga, &mut bench, 0), [2]);
+    assert!(white(&mut vga, &mut bench, 100).is_empty());
     // Scan line 199 of 400 is the last one of line 99 of 200.
     set(&mut vga, &mut bench, 0x3d4, 0x18, 199);
     set(&mut vga, &mut bench, 0x3d4, 7, 0x0f);
     set(&mut vga, &mut bench, 0x3d4, 9, 0x80);
-    assert_eq!(white(&mut vga, &bench, 0), [2]);
-    assert!(white(&mut vga, &bench, 99).is_empty());
-    assert_eq!(white(&mut vga, &bench, 100), [0]);
-    assert_eq!(white(&mut vga, &bench, 101), [1]);
+    assert_eq!(white(&mut vga, &mut bench, 0), [2]);
+    assert!(white(&mut vga, &mut bench, 99).is_empty());
+    assert_eq!(white(&mut vga, &mut bench, 100), [0]);
+    assert_eq!(white(&mut vga, &mut bench, 101), [1]);
 }
 
 #[test]
@@ -240,18 +240,18 @@ fn panning_moves_a_picture_to_the_left_up_to_the_split_or_beyond() {
     store(&mut vga, &mut bench, 40, 0x80);
     set_attribute(&mut vga, &mut bench, 0x13, 3);
     // The last pixels of a line are the first of what lies behind it in memory.
-    assert_eq!(white(&mut vga, &bench, 0), [4, 317]);
+    assert_eq!(white(&mut vga, &mut bench, 0), [4, 317]);
     // By two cells.
     set(&mut vga, &mut bench, 0x3d4, 8, 2 << 5);
-    assert_eq!(white(&mut vga, &bench, 0), [301]);
+    assert_eq!(white(&mut vga, &mut bench, 0), [301]);
     set(&mut vga, &mut bench, 0x3d4, 8, 0);
     for (index, value) in [(0x18, 19), (7, 0x0f), (9, 0x80)] {
         set(&mut vga, &mut bench, 0x3d4, index, value);
     }
-    assert_eq!(white(&mut vga, &bench, 10), [4, 317]);
+    assert_eq!(white(&mut vga, &mut bench, 10), [4, 317]);
     set_attribute(&mut vga, &mut bench, 0x10, 1 << 5);
-    assert_eq!(white(&mut vga, &bench, 10), [7]);
-    assert_eq!(white(&mut vga, &bench, 0), [4, 317]);
+    assert_eq!(white(&mut vga, &mut bench, 10), [7]);
+    assert_eq!(white(&mut vga, &mut bench, 0), [4, 317]);
 }
 
 #[test]
@@ -265,11 +265,11 @@ fn pixels_of_256_colours_are_panned_by_half_the_value() {
     }
     set(&mut vga, &mut bench, 0x3c4, 2, 0b0010);
     store(&mut vga, &mut bench, 2, 1);
-    assert_eq!(white(&mut vga, &bench, 0), [9]);
+    assert_eq!(white(&mut vga, &mut bench, 0), [9]);
     set_attribute(&mut vga, &mut bench, 0x13, 6);
-    assert_eq!(white(&mut vga, &bench, 0), [6]);
+    assert_eq!(white(&mut vga, &mut bench, 0), [6]);
     set(&mut vga, &mut bench, 0x3d4, 0x0d, 1);
-    assert_eq!(white(&mut vga, &bench, 0), [2]);
+    assert_eq!(white(&mut vga, &mut bench, 0), [2]);
 }
 
 #[test]
@@ -308,12 +308,12 @@ fn text_is_split_and_moved_by_dots_and_lines() {
     }
     set(&mut vga, &mut bench, 0x3d4, 0x0a, 0x20);
     set_attribute(&mut vga, &mut bench, 0x13, 8);
-    assert_eq!(white(&mut vga, &bench, 0), [0]);
-    assert_eq!(white(&mut vga, &bench, 1), [7]);
+    assert_eq!(white(&mut vga, &mut bench, 0), [0]);
+    assert_eq!(white(&mut vga, &mut bench, 1), [7]);
     set_attribute(&mut vga, &mut bench, 0x13, 6);
-    assert_eq!(white(&mut vga, &bench, 1), [0]);
+    assert_eq!(white(&mut vga, &mut bench, 1), [0]);
     set(&mut vga, &mut bench, 0x3d4, 8, 1);
-    assert_eq!(white(&mut vga, &bench, 0), [0]);
+    assert_eq!(white(&mut vga, &mut bench, 0), [0]);
 }
 
 #[test]
@@ -333,7 +333,7 @@ fn the_extension_shows_a_bank_and_its_mode() {
             .memory
             .write(PhysicalAddress(0xa_0000), &[1, 2, 3, 0])
     );
-    let picture = vga.picture(&bench.board.memory).unwrap();
+    let picture = vga.picture(&mut bench.board.memory).unwrap();
     assert_eq!((picture.size.width, picture.size.height), (640, 480));
     assert_eq!(picture.pixels[3 * pixel..3 * pixel + 3], [3, 2, 1]);
 }
@@ -367,7 +367,7 @@ fn no_register_and_no_store_makes_it_fail() {
             _ => vga.port_write(port, 1, value & 0xff, &mut bench.context(0)),
         }
         if round % 1000 == 0 {
-            vga.picture(&bench.board.memory);
+            vga.picture(&mut bench.board.memory);
         }
     }
 }
@@ -383,4 +383,33 @@ fn registers_are_saved() {
     assert_eq!(second.save(), saved);
     second.follow(&mut bench.context(0));
     assert_eq!(second.window, Window::Text(0xb_8000));
+}
+
+#[test]
+fn a_picture_is_drawn_anew_once_something_was_written() {
+    let mut bench = Bench::new();
+    let mut vga = vga(&bench);
+    enter_text(&mut vga, &mut bench);
+    out(&mut vga, &mut bench, 0x3c8, 1);
+    for value in [0, 0, 0x3f] {
+        out(&mut vga, &mut bench, 0x3c9, value);
+    }
+    let first = vga.picture(&mut bench.board.memory).unwrap();
+    let second = vga.picture(&mut bench.board.memory).unwrap();
+    assert!(Arc::ptr_eq(&first, &second));
+    // A cell with a background of colour 1.
+    let memory = &mut bench.board.memory;
+    assert!(memory.write(PhysicalAddress(0xb_8000), b" \x1f"));
+    let third = vga.picture(memory).unwrap();
+    assert!(third.pixels != second.pixels);
+    out(&mut vga, &mut bench, 0x3c8, 1);
+    for value in [0x3f, 0, 0x20] {
+        out(&mut vga, &mut bench, 0x3c9, value);
+    }
+    let fourth = vga.picture(&mut bench.board.memory).unwrap();
+    assert!(fourth.pixels != third.pixels);
+    assert!(Arc::ptr_eq(
+        &fourth,
+        &vga.picture(&mut bench.board.memory).unwrap()
+    ));
 }

@@ -536,7 +536,9 @@ mod tests {
             }),
         };
         let thread = PortThread::start(&[port]).unwrap();
-        thread.channels()[0].from_guest.extend(vec![0; pieces * PIECE]);
+        thread.channels()[0]
+            .from_guest
+            .extend(vec![0; pieces * PIECE]);
         thread.wake();
         // What is left is written before it ends.
         drop(thread);
