@@ -17,6 +17,7 @@ pub mod loaders;
 pub mod mutate;
 pub mod text_files;
 pub mod translator;
+pub mod viewer;
 pub mod virtio;
 
 /// Something that takes hostile input.
@@ -34,7 +35,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 7] = [
+pub const TARGETS: [Target; 8] = [
     Target {
         name: "translator",
         run: translator::run,
@@ -69,5 +70,10 @@ pub const TARGETS: [Target; 7] = [
         name: "text_files",
         run: text_files::run,
         seeds: text_files::seeds,
+    },
+    Target {
+        name: "viewer",
+        run: viewer::run,
+        seeds: viewer::seeds,
     },
 ];

@@ -71,3 +71,8 @@ fn the_control_socket_answers_any_request() {
 fn text_files_of_any_content_are_read_or_refused() {
     run("text_files", 20_000);
 }
+
+#[test]
+fn a_viewer_gets_nothing_without_the_password_and_never_too_much() {
+    run("viewer", 20_000);
+}

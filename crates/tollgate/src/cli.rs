@@ -1,6 +1,6 @@
 //! What a person can type: subcommands, flags, and the help that teaches them.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
@@ -18,6 +18,7 @@ use crate::knob_flags::KnobArguments;
 use crate::port;
 use crate::share::{self, ShareArgument};
 use crate::statistics::StatisticsArguments;
+use crate::vnc::options::VncOptions;
 use crate::{
     control, cpu_models, devices, documents, drive, exit_code, floppy, net, size, terminal_keys,
     usage, vsock,
@@ -193,6 +194,10 @@ pub struct RunArguments {
     /// unless --serial says file or pty. Pictures are told of by their size.
     /// png:DIR: pictures in this folder, 000001.png and so on, one for each that differs from the one
     /// before, four a second and 10000 in all at most.
+    /// vnc=unix:PATH: for a VNC viewer at this socket, which only you can reach.
+    /// vnc=ADDR[:PORT],password=FILE: the same at an address of this host, port 5900 unless named,
+    /// for those who know the password: the first line of FILE, 8 characters at most. Nothing is
+    /// encrypted. A viewer has keyboard and mouse too.
     /// none: nowhere; 'tollgate screen' shows it.
     #[arg(
         long,
@@ -494,6 +499,8 @@ pub enum Display {
     Text,
     /// As pictures in a folder.
     Png(PathBuf),
+    /// For VNC viewers.
+    Vnc(VncOptions),
 }
 
 impl RunArguments {
@@ -671,11 +678,14 @@ fn debug_target(text: OsString) -> Result<SerialTarget, String> {
 
 fn display(text: OsString) -> Result<Display, String> {
     use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    if let Some(vnc) = text.as_bytes().strip_prefix(b"vnc=") {
+        return VncOptions::parse(OsStr::from_bytes(vnc)).map(Display::Vnc);
+    }
     match text.as_bytes() {
         b"none" => Ok(Display::None),
         b"text" => Ok(Display::Text),
         bytes => match bytes.strip_prefix(b"png:") {
-            None | Some([]) => Err("expected none, text or png:DIR".into()),
+            None | Some([]) => Err("expected none, text, png:DIR or vnc=WHERE".into()),
             Some(folder) => Ok(Display::Png(OsString::from_vec(folder.to_vec()).into())),
         },
     }

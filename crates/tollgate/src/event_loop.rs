@@ -22,6 +22,7 @@ use crate::signals::{Asked, Signals};
 use crate::silence::Silence;
 use crate::terminal_keys::{self, Typed};
 use crate::text_display::{TextDisplay, keys::Strokes};
+use crate::vnc::VncServer;
 use crate::{exit_code, failure, host, terminal, text_display};
 
 /// How long the vCPU thread may take to end once asked.
@@ -45,6 +46,8 @@ pub struct Sources {
     pub display: Option<TextDisplay>,
     /// A folder, if pictures of the screen go there.
     pub pictures: Option<PngDisplay>,
+    /// The server for VNC viewers, whose thread is its own.
+    pub vnc: Option<VncServer>,
     /// A console that may stay silent.
     pub silence: Option<Silence>,
 }
@@ -79,7 +82,13 @@ impl EventLoop {
             end_wanted: AtomicBool::new(false),
         });
         let listener = Arc::clone(&shared);
-        handle.set_listener(Arc::new(move || host::raise(listener.published.as_fd())));
+        let bell = sources.vnc.as_ref().map(VncServer::bell);
+        handle.set_listener(Arc::new(move || {
+            host::raise(listener.published.as_fd());
+            if let Some(bell) = &bell {
+                bell.ring();
+            }
+        }));
         let state = Loop {
             sources,
             handle,
@@ -321,6 +330,9 @@ impl Loop {
         // The end may come by _exit: nothing is dropped.
         if let Some(control) = &self.sources.control {
             control.remove_file();
+        }
+        if let Some(vnc) = &self.sources.vnc {
+            vnc.remove_file();
         }
         text_display::restore();
         terminal::restore();

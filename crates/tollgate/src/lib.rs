@@ -45,7 +45,9 @@ mod terminal_keys;
 mod text_display;
 mod top;
 mod trace_file;
+mod unix_socket;
 mod usage;
+mod vnc;
 mod vsock;
 
 use std::process::ExitCode;

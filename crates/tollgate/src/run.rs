@@ -38,6 +38,7 @@ use crate::silence::Silence;
 use crate::statistics::{FinalReport, Reporter};
 use crate::text_display::TextDisplay;
 use crate::trace_file::TraceFile;
+use crate::vnc::Vnc;
 use crate::{doctor, exit_code, fw_cfg, perf_map, port, share};
 
 /// Runs `tollgate run` and returns its exit code.
@@ -81,7 +82,16 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
     }
     let pictures = match &arguments.display {
         Display::Png(folder) => Some(PngDisplay::begin(folder)?),
-        Display::None | Display::Text => None,
+        Display::None | Display::Text | Display::Vnc(_) => None,
+    };
+    let vnc = match &arguments.display {
+        Display::Vnc(options) => {
+            let server = Vnc::bind(options, "Tollgate".into())?;
+            let started = server.start(handle.clone());
+            let refuse = |error| Failure::host(format!("--display vnc: no thread: {error}"));
+            Some(started.map_err(refuse)?)
+        }
+        _ => None,
     };
     let keyboard = match arguments.serial() {
         _ if is_display => Some(Keyboard::open()?),
@@ -98,6 +108,7 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
         control,
         display: is_display.then(TextDisplay::begin),
         pictures,
+        vnc,
         silence: match (&config.firmware, &*arguments.hvc) {
             (None, []) => Silence::of(outputs.serial.is_used(), &config.append),
             _ => None,

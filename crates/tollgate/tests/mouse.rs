@@ -3,13 +3,15 @@
 mod support;
 
 use std::fs;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use support::folder::Folder;
 use support::guests::fetched;
 use support::linux::{self, DEBIAN_686};
 use support::pc::Pc;
-use support::{PATIENCE, finish, tollgate};
+use support::viewer::Viewer;
+use support::{PATIENCE, finish, tollgate, within};
 
 /// Has the BIOS call a routine of ours with the mouse's reports (INT 15h, C2h), which writes state,
 /// X and Y to the debug console. Before, 'R' says that it is ready, or '!' that it is not.
@@ -79,6 +81,30 @@ fn the_bios_reads_the_mouse_that_is_moved_from_the_command_line() {
     let output = pc.ask(&["type", "--mouse", "jump"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("move:RIGHT,DOWN"));
+    pc.quit();
+}
+
+#[test]
+fn the_bios_reads_a_viewer_s_pointer() {
+    let folder = Folder::new();
+    let socket = folder.path("vnc.sock");
+    let display = format!("vnc=unix:{}", socket.display());
+    let (pc, log) = start_with_mouse(&folder, &["--display", &display]);
+    let stream = within(PATIENCE, "the server", || UnixStream::connect(&socket).ok());
+    let mut viewer = Viewer::begin(stream, None);
+    let mut point = |buttons, x, y| viewer.say(&[5, buttons, 0, x, 0, y]);
+    // Where it is first is no move.
+    point(0, 100, 100);
+    point(0, 110, 95);
+    wait_for(&log, &[0x08, 10, 5]);
+    point(4, 110, 95);
+    point(0, 110, 95);
+    wait_for(&log, &[0x08, 10, 5, 0x0a, 0, 0, 0x08, 0, 0]);
+    // One that goes with a button down releases it.
+    point(1, 110, 95);
+    wait_for(&log, &[0x09, 0, 0]);
+    drop(viewer);
+    wait_for(&log, &[0x09, 0, 0, 0x08, 0, 0]);
     pc.quit();
 }
 

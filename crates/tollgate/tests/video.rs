@@ -3,10 +3,9 @@
 
 mod support;
 
-use std::path::Path;
-
 use support::folder::Folder;
 use support::pc::Pc;
+use support::picture::Picture;
 use support::{GUEST_PATIENCE, finish, tollgate, within};
 
 /// Sets the mode whose number is at 7D00h and has the BIOS write a pixel of each line, as many as the word at 7D02h
@@ -60,82 +59,6 @@ const LINEAR: [u8; 131] = [
     0x0f, 0x00, 0x73, 0x7c, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, // the descriptor table: none, and data of 4 GiB
     0x00, 0x00, 0xff, 0xff, 0x00, 0x00, 0x00, 0x93, 0xcf, 0x00,
 ];
-
-/// A picture: width, height, and red, green, blue of each pixel.
-#[derive(PartialEq, Eq)]
-struct Picture {
-    width: usize,
-    height: usize,
-    pixels: Vec<[u8; 3]>,
-}
-
-impl Picture {
-    /// One that is black.
-    fn black(width: usize, height: usize) -> Self {
-        Self {
-            width,
-            height,
-            pixels: vec![[0; 3]; width * height],
-        }
-    }
-
-    fn set(&mut self, x: usize, y: usize, colour: [u8; 3]) {
-        self.pixels[y * self.width + x] = colour;
-    }
-
-    /// The one in a PNG file of stored blocks; `None`: there is none yet.
-    fn read(path: &Path) -> Option<Self> {
-        let file = std::fs::read(path).ok()?;
-        let mut chunks = file.get(8..)?;
-        let (mut size, mut data) = (None, Vec::new());
-        while chunks.len() >= 12 {
-            let length = u32::from_be_bytes(chunks[..4].try_into().unwrap()) as usize;
-            let content = &chunks[8..8 + length];
-            match &chunks[4..8] {
-                b"IHDR" => {
-                    let number = |at: usize| {
-                        u32::from_be_bytes(content[at..at + 4].try_into().unwrap()) as usize
-                    };
-                    size = Some((number(0), number(4)));
-                }
-                b"IDAT" => {
-                    let mut blocks = &content[2..];
-                    while blocks.len() > 4 {
-                        let length = usize::from(u16::from_le_bytes([blocks[1], blocks[2]]));
-                        data.extend_from_slice(&blocks[5..5 + length]);
-                        blocks = &blocks[5 + length..];
-                    }
-                }
-                _ => {}
-            }
-            chunks = &chunks[12 + length..];
-        }
-        let (width, height) = size?;
-        // A byte before each line says how it is filtered: not at all.
-        let data = &data[..height * (3 * width + 1)];
-        let lines = data.chunks(3 * width + 1);
-        let pixels = lines.flat_map(|line| line[1..].chunks(3).map(|it| [it[0], it[1], it[2]]));
-        Some(Self {
-            width,
-            height,
-            pixels: pixels.collect(),
-        })
-    }
-
-    /// Where it first differs from another of its size.
-    fn difference(&self, other: &Self) -> Option<String> {
-        if (self.width, self.height) != (other.width, other.height) {
-            return Some(format!("{} x {}", other.width, other.height));
-        }
-        let pairs = self.pixels.iter().zip(&other.pixels);
-        let at = pairs.into_iter().position(|(a, b)| a != b)?;
-        let (x, y) = (at % self.width, at / self.width);
-        Some(format!(
-            "{:?} at {x}, {y}, not {:?}",
-            other.pixels[at], self.pixels[at]
-        ))
-    }
-}
 
 /// The 16 colours of the CGA.
 fn cga(colour: usize) -> [u8; 3] {
@@ -269,8 +192,14 @@ fn a_folder_for_pictures_that_cannot_be_made_is_one_line() {
             format!("png:{}/pictures", file.display()),
             "Not a directory",
         ),
-        ("png:".to_owned(), "expected none, text or png:DIR"),
-        ("gtk".to_owned(), "expected none, text or png:DIR"),
+        (
+            "png:".to_owned(),
+            "expected none, text, png:DIR or vnc=WHERE",
+        ),
+        (
+            "gtk".to_owned(),
+            "expected none, text, png:DIR or vnc=WHERE",
+        ),
     ] {
         let mut command = tollgate();
         command.args(["run", "--floppy", "none", "--display", &display]);

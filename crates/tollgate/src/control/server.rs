@@ -6,13 +6,10 @@
 //! ([`VmHandle::set_listener`]) or its time is over. Until then the client's further
 //! requests stay unread.
 
-use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,6 +20,7 @@ use super::protocol::{self, Answer, Pending, Progress, Reach};
 use crate::failure::Failure;
 use crate::host;
 use crate::statistics::Reporter;
+use crate::unix_socket::{self, SocketFile};
 
 /// Clients connected at the same time at most.
 const MAX_CLIENTS: usize = 32;
@@ -40,9 +38,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// when this is dropped.
 pub struct Server {
     listener: UnixListener,
-    path: PathBuf,
-    /// Device and inode of the socket's file, to remove only our own.
-    identity: (u64, u64),
+    file: SocketFile,
     clients: Vec<Client>,
     accepts_again: Option<Instant>,
     reporter: Arc<Reporter>,
@@ -58,23 +54,10 @@ impl Server {
     /// # Errors
     /// One line: what is in the way.
     pub fn bind(path: &Path, reporter: Arc<Reporter>, machine: Identity) -> Result<Self, Failure> {
-        let refuse = |why: String| {
-            Failure::usage(format!(
-                "--control: cannot create '{}': {why}",
-                path.display()
-            ))
-        };
-        remove_stale(path).map_err(&refuse)?;
-        let listener = listen(path).map_err(|error| match error.kind() {
-            ErrorKind::NotFound => refuse("its folder does not exist".into()),
-            ErrorKind::PermissionDenied => refuse("you may not write there".into()),
-            _ => refuse(error.to_string()),
-        })?;
-        let metadata = fs::symlink_metadata(path).map_err(|error| refuse(error.to_string()))?;
+        let (listener, file) = unix_socket::listen(path, "--control")?;
         Ok(Self {
             listener,
-            path: path.to_owned(),
-            identity: (metadata.dev(), metadata.ino()),
+            file,
             clients: Vec::new(),
             accepts_again: None,
             reporter,
@@ -153,66 +136,8 @@ impl Server {
 
     /// Removes the socket's file, unless somebody put another one in its place.
     pub fn remove_file(&self) {
-        let is_ours = fs::symlink_metadata(&self.path)
-            .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.identity);
-        if is_ours {
-            let _ = fs::remove_file(&self.path);
-        }
+        self.file.remove();
     }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.remove_file();
-    }
-}
-
-/// Removes a socket file on which nobody listens.
-fn remove_stale(path: &Path) -> Result<(), String> {
-    match fs::symlink_metadata(path) {
-        Err(_) => return Ok(()),
-        Ok(metadata) if metadata.file_type().is_socket() => {}
-        Ok(_) => return Err("the file exists and is no socket; name another path".into()),
-    }
-    match UnixStream::connect(path) {
-        Ok(_) => Err("another virtual machine listens there; name another path".into()),
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-            fs::remove_file(path).map_err(|error| format!("a stale socket is there: {error}"))
-        }
-        Err(error) => Err(format!("a socket is there already: {error}")),
-    }
-}
-
-/// A listening socket whose file has mode 0600 from its first moment: Linux creates the
-/// file with the mode that the unbound socket has.
-fn listen(path: &Path) -> io::Result<UnixListener> {
-    // SAFETY: sockaddr_un consists of integers, for which zero is valid.
-    let mut address = unsafe { std::mem::zeroed::<libc::sockaddr_un>() };
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    let bytes = path.as_os_str().as_bytes();
-    // One byte stays zero as the end.
-    if bytes.len() >= address.sun_path.len() {
-        return Err(io::Error::other(format!(
-            "the path has {} bytes, a socket's may have {}",
-            bytes.len(),
-            address.sun_path.len() - 1
-        )));
-    }
-    for (to, from) in address.sun_path.iter_mut().zip(bytes) {
-        *to = *from as libc::c_char;
-    }
-    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: socket takes and returns integers only.
-    let socket: OwnedFd = host::owned(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?;
-    let fd: RawFd = socket.as_raw_fd();
-    // SAFETY: fchmod takes integers only.
-    host::check(unsafe { libc::fchmod(fd, 0o600) })?;
-    let length = size_of::<libc::sockaddr_un>() as libc::socklen_t;
-    // SAFETY: `address` is a valid address of `length` bytes.
-    host::check(unsafe { libc::bind(fd, (&raw const address).cast(), length) })?;
-    // SAFETY: listen takes integers only.
-    host::check(unsafe { libc::listen(fd, 16) })?;
-    Ok(UnixListener::from(socket))
 }
 
 /// One connection.

@@ -1,7 +1,9 @@
 //! Facts about the control socket, with clients that behave and clients that do not.
 
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
@@ -40,7 +42,7 @@ fn turn(server: &mut Server, handle: &VmHandle) -> bool {
 }
 
 fn connect(server: &mut Server, handle: &VmHandle) -> UnixStream {
-    let client = UnixStream::connect(&server.path).unwrap();
+    let client = UnixStream::connect(&server.file.path).unwrap();
     turn(server, handle);
     client
 }

@@ -16,11 +16,13 @@ pub mod grub;
 pub mod guests;
 pub mod linux;
 pub mod pc;
+pub mod picture;
 pub mod qcow2;
 pub mod repository;
 pub mod session;
 pub mod system;
 pub mod terminal;
+pub mod viewer;
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;
