@@ -1,9 +1,12 @@
 //! Panels for arms that differ in a number: the medians of a guest's workloads against it.
 
 use super::about::Numbers;
+use super::plot::{FAR_APART, decades, from_zero};
 use super::{CellResult, Results};
 use crate::plotting::{FONT, colour, failed, tick};
 use plotters::coord::Shift;
+use plotters::coord::ranged1d::{Ranged, ValueFormatter};
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 
 /// The height of a panel.
@@ -63,47 +66,83 @@ pub(super) fn panel<B: DrawingBackend>(
     let last = all().fold(1f64, |last, (number, _)| last.max(*number));
     let width = area.dim_in_pixel().0 as i32;
     let (area, names) = area.split_horizontally(width - NAMES_WIDTH);
-    let mut chart = ChartBuilder::on(&area)
+    let mut builder = ChartBuilder::on(&area);
+    builder
         .caption(
             format!("{guest}, by the number of {}", numbers.what),
             (FONT, 20),
         )
         .margin(12)
         .x_label_area_size(44)
-        .y_label_area_size(76)
-        .build_cartesian_2d(0.0..last + 0.5, (least * 0.7..most * 1.4).log_scale())
-        .map_err(failed)?;
-    chart
-        .configure_mesh()
-        .x_labels(last as usize / 2 + 1)
-        .x_label_formatter(&|number| format!("{number:.0}"))
-        .y_label_formatter(&|value| tick(*value))
-        .x_desc(numbers.what)
-        .y_desc(format!("{} ({})", first.metric.name(), first.metric.unit()))
-        .label_style((FONT, 13))
-        .axis_desc_style((FONT, 15))
-        .light_line_style(RGBColor(245, 245, 245))
-        .bold_line_style(RGBColor(210, 210, 210))
-        .draw()
-        .map_err(failed)?;
-    for (index, (cell, points)) in lines.iter().enumerate() {
-        let colour = colour(index);
-        chart
-            .draw_series(LineSeries::new(points.clone(), colour.stroke_width(2)))
-            .map_err(failed)?;
-        let dots = points.iter();
-        chart
-            .draw_series(dots.map(|point| Circle::new(*point, 4, colour.filled())))
-            .map_err(failed)?;
-        let top = 50 + NAME_HEIGHT * index as i32;
-        let line = vec![(0, top + 8), (24, top + 8)];
-        names
-            .draw(&PathElement::new(line, colour.stroke_width(3)))
-            .map_err(failed)?;
-        let style = (FONT, 15).into_font().color(&BLACK);
-        names
-            .draw(&Text::new(cell.workload.as_str(), (32, top), style))
-            .map_err(failed)?;
+        .y_label_area_size(76);
+    let across = 0.0..last + 0.5;
+    let unit = format!("{} ({})", first.metric.name(), first.metric.unit());
+    let panel = Panel {
+        lines: &lines,
+        names: &names,
+        last,
+        what: numbers.what,
+        unit: &unit,
+    };
+    if most / least > FAR_APART {
+        let range = decades(least * 0.7, most * 1.4).log_scale();
+        return panel.draw(builder.build_cartesian_2d(across, range).map_err(failed)?);
     }
-    Ok(())
+    let chart = builder.build_cartesian_2d(across, from_zero(most));
+    panel.draw(chart.map_err(failed)?)
+}
+
+/// What a panel shows.
+struct Panel<'a, B: DrawingBackend> {
+    lines: &'a [(&'a CellResult, Vec<(f64, f64)>)],
+    /// Where the lines' names stand.
+    names: &'a DrawingArea<B, Shift>,
+    /// The largest number.
+    last: f64,
+    what: &'a str,
+    unit: &'a str,
+}
+
+impl<B: DrawingBackend> Panel<'_, B> {
+    fn draw<Y>(
+        &self,
+        mut chart: ChartContext<B, Cartesian2d<RangedCoordf64, Y>>,
+    ) -> Result<(), String>
+    where
+        Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
+    {
+        chart
+            .configure_mesh()
+            .x_labels(self.last as usize / 2 + 1)
+            .x_label_formatter(&|number| format!("{number:.0}"))
+            .y_label_formatter(&|value| tick(*value))
+            .x_desc(self.what)
+            .y_desc(self.unit)
+            .label_style((FONT, 13))
+            .axis_desc_style((FONT, 15))
+            .light_line_style(RGBColor(245, 245, 245))
+            .bold_line_style(RGBColor(210, 210, 210))
+            .draw()
+            .map_err(failed)?;
+        for (index, (cell, points)) in self.lines.iter().enumerate() {
+            let colour = colour(index);
+            chart
+                .draw_series(LineSeries::new(points.clone(), colour.stroke_width(2)))
+                .map_err(failed)?;
+            let dots = points.iter();
+            chart
+                .draw_series(dots.map(|point| Circle::new(*point, 4, colour.filled())))
+                .map_err(failed)?;
+            let top = 50 + NAME_HEIGHT * index as i32;
+            let line = vec![(0, top + 8), (24, top + 8)];
+            self.names
+                .draw(&PathElement::new(line, colour.stroke_width(3)))
+                .map_err(failed)?;
+            let style = (FONT, 15).into_font().color(&BLACK);
+            self.names
+                .draw(&Text::new(cell.workload.as_str(), (32, top), style))
+                .map_err(failed)?;
+        }
+        Ok(())
+    }
 }

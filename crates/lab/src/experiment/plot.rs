@@ -22,7 +22,7 @@ const TITLE_HEIGHT: u32 = 96;
 const LETTER_WIDTH: u32 = 9;
 const NAMES_WIDTH: u32 = 96;
 /// Axes are logarithmic where the largest value is that many times the least.
-const FAR_APART: f64 = 15.0;
+pub(super) const FAR_APART: f64 = 15.0;
 /// Half the height of a box; arms stand at whole numbers.
 const HALF: f64 = 0.3;
 
@@ -131,14 +131,20 @@ fn panel<B: DrawingBackend>(
         return draw_arms(chart, results, cell);
     }
     let chart = builder
-        .build_cartesian_2d(0.0..most * 1.08, down)
+        .build_cartesian_2d(from_zero(most), down)
         .map_err(failed)?;
     draw_arms(chart, results, cell)
 }
 
+/// A range from zero up to somewhat more than this. It begins below zero by less than can be seen:
+/// where it begins there may be no number.
+pub(super) fn from_zero(most: f64) -> Range<f64> {
+    -most * 1e-4..most * 1.08
+}
+
 /// A logarithmic range with this in it. Axes have numbers at powers of ten: two of them at least are
 /// in it.
-fn decades(least: f64, most: f64) -> Range<f64> {
+pub(super) fn decades(least: f64, most: f64) -> Range<f64> {
     let (first, last) = (least.log10().ceil(), most.log10().floor());
     match last - first >= 1.0 {
         true => least..most,
@@ -209,6 +215,15 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_linear_axis_has_a_number_at_zero() {
+        for hundreds in 1..2000 {
+            let range = RangedCoordf64::from(from_zero(f64::from(hundreds) * 100.0));
+            let points = range.key_points(6);
+            assert!(points.iter().any(|point| point.abs() < 1e-9), "{points:?}");
+        }
+    }
 
     #[test]
     fn a_logarithmic_axis_has_two_numbers_at_least() {
