@@ -19,16 +19,19 @@ pub struct NetworkError {
 
 impl NetworkError {
     pub(crate) fn new(what: impl Into<String>, why: impl fmt::Display) -> Self {
+        // The host's words, without its number.
+        let mut why = why.to_string();
+        why.truncate(why.find(" (os error ").unwrap_or(why.len()));
         Self {
             what: what.into(),
-            why: why.to_string(),
+            why,
         }
     }
 }
 
 impl fmt::Display for NetworkError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "network: {}: {}", self.what, self.why)
+        write!(formatter, "{}: {}", self.what, self.why)
     }
 }
 

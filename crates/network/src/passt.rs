@@ -137,7 +137,7 @@ mod tests {
             "#!/bin/sh\necho first >&2\necho no namespace >&2\necho Failed to send to syslog >&2\nexit 1\n",
         );
         let refusal = start(path.as_os_str()).err().unwrap().to_string();
-        assert_eq!(refusal, "network: passt: it ended: no namespace");
+        assert_eq!(refusal, "passt: it ended: no namespace");
         let refusal = start(OsStr::new("no-such-program"))
             .err()
             .unwrap()

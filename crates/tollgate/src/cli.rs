@@ -29,6 +29,7 @@ use crate::{
 #[command(
     name = "tollgate",
     version,
+    max_term_width = 100,
     about = "Runs x86 virtual machines in an ordinary process: no KVM, no root, no kernel module",
     after_help = "Try 'tollgate run --help' for flags, keys, examples and exit codes."
 )]

@@ -16,7 +16,7 @@ use tollgate_lab::plotting::PlotFormat;
 use crate::failure::{Failure, say};
 use crate::files;
 use crate::signals::{Asked, Signals};
-use crate::{doctor, exit_code};
+use crate::{columns, doctor, exit_code};
 
 /// Progress on a terminal is not shown more often.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
@@ -155,7 +155,8 @@ fn measure(arguments: &CostArguments) -> Result<u8, Failure> {
     match arguments.full {
         true => print(&cost::table(&report)),
         false => {
-            print(&cost::summary(&report));
+            let summary = cost::summary(&report);
+            print(&columns::wrapped(&summary, &std::io::stdout()));
             print("All figures: --full; in files: --csv, --json, --plot.\n");
         }
     }

@@ -46,7 +46,7 @@ const TABLE: &[(&str, &str)] = &[
     ("6", "the guest was reset, with --exit-on reset"),
     (
         "8",
-        "instead of 0: serial output, statistics or a trace could not be written in full",
+        "instead of 0: output, statistics or a trace could not be written in full",
     ),
     (
         "2n+1",

@@ -6,7 +6,9 @@
 //! This is a library so that `tollgate-hostile` can talk to the control socket's server
 //! without a process around it; nothing else uses it.
 
+mod build_error;
 mod cli;
+mod columns;
 mod console;
 mod control;
 mod cost;

@@ -43,7 +43,7 @@ pub fn parse(text: &str) -> Result<Network, String> {
             let number = number.ok_or_else(|| format!("{kind}: a descriptor is a number"))?;
             NetworkOptions::new(NetworkKind::Descriptor(number))
         }
-        _ => return Err(format!("'{kind}' is no network; expected {FORM}")),
+        _ => return Err(format!("no such network; expected {FORM}")),
     };
     let mut seen = Vec::new();
     for part in parts {
@@ -166,10 +166,10 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said() {
         for (argument, why) in [
-            ("", "is no network"),
-            ("bridge", "'bridge' is no network"),
-            ("socket=", "is no network"),
-            ("tap=", "is no network"),
+            ("", "no such network"),
+            ("bridge", "no such network"),
+            ("socket=", "no such network"),
+            ("tap=", "no such network"),
             ("fd=x", "a descriptor is a number"),
             ("fd=-1", "a descriptor is a number"),
             ("tap=tap0,restrict=on", "for user networks only"),

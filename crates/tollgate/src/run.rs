@@ -39,7 +39,7 @@ use crate::statistics::{FinalReport, Reporter};
 use crate::text_display::TextDisplay;
 use crate::trace_file::TraceFile;
 use crate::vnc::Vnc;
-use crate::{doctor, exit_code, fw_cfg, perf_map, port, share};
+use crate::{build_error, doctor, exit_code, fw_cfg, perf_map, port, share};
 
 /// Runs `tollgate run` and returns its exit code.
 pub fn run(arguments: &RunArguments) -> u8 {
@@ -366,7 +366,7 @@ fn build(config: &VmConfig, outputs: &Outputs, handle: &VmHandle) -> Result<Vm, 
     let consoles = outputs
         .consoles()
         .map_err(|error| Failure::host(format!("no descriptor for a console: {error}")))?;
-    Vm::build(config, consoles, handle).map_err(|error| Failure::usage(error.to_string()))
+    Vm::build(config, consoles, handle).map_err(|error| build_error::failure_of_run(&error, config))
 }
 
 /// Tollgate itself failed with a panic, which was reported already.

@@ -15,6 +15,10 @@ pub fn explain(error: &Error, words: &[OsString]) -> Failure {
     let value = context(error, ContextKind::InvalidValue);
     let message = match error.kind() {
         ErrorKind::UnknownArgument => unknown(error, &argument, words, &help),
+        // Firmware boots disks.
+        ErrorKind::MissingRequiredArgument if argument == "--kernel <PATH>" => {
+            format!("nothing to boot: give --kernel, --drive, --floppy or --cdrom; {help}")
+        }
         ErrorKind::MissingRequiredArgument => format!("missing {argument}; {help}"),
         ErrorKind::InvalidValue if value.is_empty() => {
             format!("{argument} needs a value; {help}")

@@ -128,7 +128,7 @@ fn unknown_flags_are_refused_with_the_nearest_known_one() {
 fn missing_and_repeated_flags_are_refused() {
     refused(
         &["run"],
-        "missing --kernel <PATH>; try 'tollgate run --help'",
+        "nothing to boot: give --kernel, --drive, --floppy or --cdrom; try 'tollgate run --help'",
     );
     refused(
         &["run", "--kernel"],

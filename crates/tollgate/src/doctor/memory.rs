@@ -34,7 +34,7 @@ pub fn required() -> Vec<Check> {
 pub fn address_space_warning() -> Option<String> {
     let limit = soft_limit(Resource::As).filter(|bytes| *bytes < ENOUGH_ADDRESSES)?;
     Some(format!(
-        "the address space is limited to {} MiB ('ulimit -v'): with less than {} guests may run slowly",
+        "the address space is limited to {} MiB ('ulimit -v'): with less than {} MiB guests may run slowly",
         limit >> 20,
         ENOUGH_ADDRESSES >> 20
     ))

@@ -9,11 +9,12 @@ mod memory;
 mod processor;
 
 use std::io::Write;
+use std::os::fd::AsFd;
 
 use serde::Serialize;
 
 use crate::cli::DoctorArguments;
-use crate::exit_code;
+use crate::{columns, exit_code, host};
 
 /// Whether Tollgate can do without.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -131,7 +132,12 @@ pub fn run(arguments: &DoctorArguments) -> u8 {
         let report = serde_json::json!({"can_run": can_run, "checks": checks});
         format!("{report:#}\n")
     } else {
-        table(&checks, can_run)
+        let width = host::window_size(std::io::stdout().as_fd());
+        table(
+            &checks,
+            can_run,
+            width.map_or(usize::MAX, |(width, _)| width),
+        )
     };
     // A closed standard output does not change the answer.
     let _ = std::io::stdout().write_all(text.as_bytes());
@@ -142,8 +148,9 @@ pub fn run(arguments: &DoctorArguments) -> u8 {
     }
 }
 
-/// The rows for people. What a lack costs follows where something lacks.
-fn table(checks: &[Check], can_run: bool) -> String {
+/// The rows for people, in lines of so many columns where that can be. What a lack costs follows
+/// where something lacks.
+fn table(checks: &[Check], can_run: bool, columns: usize) -> String {
     let width = checks.iter().map(|check| check.what.len()).max();
     let width = width.unwrap_or(0);
     let mut text = String::new();
@@ -152,14 +159,12 @@ fn table(checks: &[Check], can_run: bool) -> String {
             Need::Required => "required",
             Need::Optional => "optional",
         };
-        text.push_str(&format!(
-            "{:<7}  {need}  {:<width$}  {}\n",
-            check.verdict(),
-            check.what,
-            crate::failure::one_line(&check.found),
-        ));
+        let row = format!("{:<7}  {need}  {:<width$}  ", check.verdict(), check.what);
+        let found = crate::failure::one_line(&check.found);
+        text.push_str(&columns::indented(&row, &found, columns));
         if !check.ok {
-            text.push_str(&format!("{:21}without it: {}\n", "", check.cost));
+            let row = format!("{:21}without it: ", "");
+            text.push_str(&columns::indented(&row, check.cost, columns));
         }
     }
     text.push_str(if can_run {
@@ -199,13 +204,27 @@ mod tests {
     fn the_cost_is_shown_only_where_something_lacks() {
         let good = Check::optional("PMU", true, "usable", "no counters");
         let bad = Check::required("AVX2", false, "not offered", "no translation");
-        let text = table(&[good, bad], false);
+        let text = table(&[good, bad], false, usize::MAX);
         let expected = "\
 ok       optional  PMU   usable
 MISSING  required  AVX2  not offered
                      without it: no translation
 
 tollgate cannot run virtual machines on this host: see MISSING above.
+";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn long_rows_are_as_wide_as_the_terminal() {
+        let bad = Check::optional("PMU", false, "not offered", "some words that are many more");
+        let text = table(&[bad], true, 56);
+        let expected = "\
+lacking  optional  PMU  not offered
+                     without it: some words that are
+                                 many more
+
+tollgate can run virtual machines on this host.
 ";
         assert_eq!(text, expected);
     }

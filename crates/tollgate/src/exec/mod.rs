@@ -46,7 +46,7 @@ use crate::failure::{Failure, say};
 use crate::signals::Signals;
 use crate::statistics::{FinalReport, Reporter};
 use crate::trace_file::TraceFile;
-use crate::{doctor, exit_code, perf_map};
+use crate::{build_error, doctor, exit_code, perf_map};
 
 /// The exit code of a failure of Tollgate's own.
 const FAILED: u8 = code::FAILED;
@@ -101,8 +101,8 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
         debug: Box::new(io::sink()),
     };
     let handle = VmHandle::new();
-    let mut vm =
-        Vm::build(&config, consoles, &handle).map_err(|error| Failure::usage(error.to_string()))?;
+    let mut vm = Vm::build(&config, consoles, &handle)
+        .map_err(|error| build_error::failure_of_exec(&error))?;
     drop((links.guest, initramfs));
     let trace = TraceFile::begin(&arguments.statistics, &reporter, &mut vm)?;
     let setup = Setup {

@@ -13,7 +13,7 @@ use tollgate_lab::experiments;
 
 use crate::failure::Failure;
 use crate::signals::{Asked, Signals};
-use crate::{doctor, exit_code};
+use crate::{columns, doctor, exit_code};
 
 pub use arguments::LabArguments;
 use arguments::{ExperimentArguments, LabCommand, description, options};
@@ -85,7 +85,8 @@ fn report(
     match full {
         true => print(&experiment::table(results, &sections)),
         false => {
-            print(&experiment::summary(results));
+            let summary = experiment::summary(results);
+            print(&columns::wrapped(&summary, &std::io::stdout()));
             print("All tables: --full; in files: --csv, --json, --plot.");
         }
     }

@@ -1,0 +1,55 @@
+//! Why a machine cannot be built, with the flag that it is about.
+
+use tollgate_machine::boot::BootError;
+use tollgate_machine::config::{DriveOptions, IdeDrive, VmConfig};
+use tollgate_machine::devices::list::BackEndError;
+use tollgate_machine::vm::BuildError;
+
+use crate::failure::Failure;
+
+/// In the words of `tollgate run`'s flags.
+pub fn failure_of_run(error: &BuildError, config: &VmConfig) -> Failure {
+    Failure::usage(format!("{}{error}", flag(error, config)))
+}
+
+/// In the words of `tollgate exec`'s.
+pub fn failure_of_exec(error: &BuildError) -> Failure {
+    Failure::usage(format!("{}{error}", network_flag(error)))
+}
+
+/// What stands before an error that does not name its flag itself.
+fn flag(error: &BuildError, config: &VmConfig) -> &'static str {
+    match error {
+        BuildError::BackEnd(BackEndError::Share(_)) => "--share: ",
+        BuildError::BackEnd(BackEndError::Disk(error)) => {
+            let is_it = |disk: &DriveOptions| disk.path == error.path;
+            let is_disc =
+                |drive: &IdeDrive| matches!(drive, IdeDrive::CdRom(Some(disc)) if is_it(disc));
+            if config.floppies.iter().flatten().any(is_it) {
+                "--floppy: "
+            } else if config.ide_drives.iter().flatten().any(is_disc) {
+                "--cdrom: "
+            } else {
+                "--drive: "
+            }
+        }
+        BuildError::Boot(
+            BootError::NotAKernel { .. }
+            | BootError::Truncated { .. }
+            | BootError::Unsupported { .. },
+        ) => "--kernel: ",
+        BuildError::Boot(BootError::FirmwareSize { .. }) => "--bios: ",
+        _ => network_flag(error),
+    }
+}
+
+fn network_flag(error: &BuildError) -> &'static str {
+    match error {
+        // It begins with its name.
+        BuildError::BackEnd(BackEndError::Network(error)) if error.what.starts_with("vsock") => {
+            "--"
+        }
+        BuildError::BackEnd(BackEndError::Network(_)) => "--net: ",
+        _ => "",
+    }
+}
