@@ -62,14 +62,22 @@ pub fn summary(results: &Results) -> String {
             it.cell, it.arm, it.comparison
         ));
     }
-    let not_run = results.cells.iter();
-    let not_run = not_run.filter(|cell| matches!(cell.outcome, CellOutcome::NotRun(_)));
-    match not_run.count() {
-        0 => {}
-        count => text.push_str(&format!(
-            "{count} of {} cells were not run.\n",
+    let reasons = results.cells.iter().filter_map(|cell| match &cell.outcome {
+        CellOutcome::NotRun(reason) => Some(reason),
+        _ => None,
+    });
+    let mut reasons: Vec<_> = reasons.collect();
+    if !reasons.is_empty() {
+        text.push_str(&format!(
+            "{} of {} cells were not run.\n",
+            reasons.len(),
             results.cells.len()
-        )),
+        ));
+    }
+    reasons.sort_unstable();
+    reasons.dedup();
+    for reason in reasons.into_iter().take(NAMED) {
+        text.push_str(&format!("Not run: {reason}.\n"));
     }
     for failure in results.failures() {
         text.push_str(&format!("FAILED: {failure}\n"));
@@ -107,6 +115,9 @@ mod tests {
             text.contains("Most: ours, spin: b takes 50.0 % less."),
             "{text}"
         );
-        assert!(text.contains("1 of 3 cells were not run."), "{text}");
+        assert!(
+            text.contains("1 of 3 cells were not run.\nNot run: "),
+            "{text}"
+        );
     }
 }
