@@ -5,7 +5,7 @@ use crate::image::Image;
 use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -109,8 +109,10 @@ pub struct Outcome {
 #[derive(Default)]
 struct Shared {
     outcomes: Mutex<VecDeque<Outcome>>,
-    /// There is one more.
+    /// There is one more, which is told if somebody waits.
     done: Condvar,
+    /// Somebody waits; changes while `outcomes` is locked.
+    waits: AtomicBool,
     /// Requests that were sent, but whose outcome was not taken.
     pending: AtomicUsize,
 }
@@ -196,12 +198,14 @@ impl DiskThread {
         /// As often it is seen whether the thread still lives.
         const PATIENCE: Duration = Duration::from_millis(100);
         let mut outcomes = self.shared.queue();
+        self.shared.waits.store(true, Ordering::Relaxed);
         while outcomes.len() < self.shared.pending.load(Ordering::Relaxed)
             && !self.thread.as_ref().is_none_or(JoinHandle::is_finished)
         {
             let waited = self.shared.done.wait_timeout(outcomes, PATIENCE);
             outcomes = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+        self.shared.waits.store(false, Ordering::Relaxed);
     }
 
     /// Whether requests were sent whose outcomes were not taken.
@@ -248,7 +252,10 @@ impl Worker {
             let mut outcomes = self.shared.queue();
             let is_first = outcomes.is_empty();
             outcomes.push_back(outcome);
-            self.shared.done.notify_one();
+            // To tell nobody is a system call too.
+            if self.shared.waits.load(Ordering::Relaxed) {
+                self.shared.done.notify_one();
+            }
             drop(outcomes);
             if is_first {
                 (self.done)();

@@ -3,7 +3,7 @@
 //! A block keeps its sites as bytes, and to unpack one takes as long as much of what the monitor
 //! does in a function that leaves call. Code that leaves often does so at few sites.
 
-use crate::abi::sites::{BlockId, Site};
+use crate::abi::sites::{BlockId, Site, unpack_site};
 use std::cell::Cell;
 
 /// Sites that are remembered.
@@ -40,7 +40,7 @@ impl RecentSites {
         for place in &mut self.0 {
             place
                 .get_mut()
-                .take_if(|(packed, _)| crate::abi::sites::unpack_site(*packed).0 == block);
+                .take_if(|(packed, _)| unpack_site(*packed).0 == block);
         }
     }
 }
