@@ -4,7 +4,7 @@ use crate::Outcome;
 use crate::descriptor_table::{
     TableEntry, accessed_segment, has_valid_code_size, read_descriptor, read_upper_half,
 };
-use crate::operand::{memory_address, next_rip, read_value};
+use crate::operand::{behind_first, memory_address, next_rip, read_value};
 use crate::privilege_change::{
     StackSlot, check_code_offset, drop_inner_data_segments, enter_code, inner_stack,
     long_inner_stack, outer_stack, return_code_segment,
@@ -50,7 +50,8 @@ fn far_pointer(
     };
     let address = memory_address(state, instruction);
     let offset = read_value(state, environment, address, size)?;
-    let selector = read_value(state, environment, address.offset(u64::from(size)), 2)?;
+    let behind = behind_first(state, instruction, address, size);
+    let selector = read_value(state, environment, behind, 2)?;
     Ok(FarPointer {
         selector: Selector(selector as u16),
         offset,

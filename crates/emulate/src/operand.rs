@@ -206,6 +206,22 @@ pub fn memory_address(state: &CpuState, instruction: &Instruction) -> SegmentedA
     }
 }
 
+/// The second of two operands that lie side by side in memory, `size` bytes behind the first: the
+/// selector of a far pointer, the upper of two bounds. Its address wraps as the instruction's
+/// addresses do, where one operand's bytes go on.
+pub fn behind_first(
+    state: &CpuState,
+    instruction: &Instruction,
+    first: SegmentedAddress,
+    size: u32,
+) -> SegmentedAddress {
+    SegmentedAddress {
+        offset: first.offset.wrapping_add(u64::from(size))
+            & size_mask(address_size(state, instruction)),
+        ..first
+    }
+}
+
 /// Size of an operand in bytes: of its register, its memory access or its immediate.
 pub fn operand_size(instruction: &Instruction, operand: u32) -> u32 {
     match instruction.op_kind(operand) {

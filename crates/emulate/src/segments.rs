@@ -5,8 +5,8 @@ use crate::Outcome;
 use crate::cpuid::{Vendor, policy};
 use crate::descriptor_table::{data_segment, stack_segment};
 use crate::operand::{
-    SegmentedAddress, address_size, memory_address, next_rip, operand_size, read_operand,
-    read_value, segment_register, size_mask, write_operand, write_register,
+    behind_first, memory_address, next_rip, operand_size, read_operand, read_value,
+    segment_register, write_operand, write_register,
 };
 use crate::stack_access::Stack;
 use iced_x86::{Code, Instruction, OpKind};
@@ -190,12 +190,7 @@ pub fn load_far_pointer(
     let size = operand_size(instruction, 0);
     let address = memory_address(state, instruction);
     let offset = read_value(state, environment, address, size)?;
-    // The selector is an operand of its own: its address wraps where addresses do.
-    let behind = SegmentedAddress {
-        offset: address.offset.wrapping_add(u64::from(size))
-            & size_mask(address_size(state, instruction)),
-        ..address
-    };
+    let behind = behind_first(state, instruction, address, size);
     let selector = read_value(state, environment, behind, 2)?;
     load_segment(state, environment, register, Selector(selector as u16))?;
     write_register(state, instruction.op0_register(), offset);

@@ -3,7 +3,7 @@
 use crate::Outcome;
 use crate::cpuid::{Vendor, policy};
 use crate::memory_access::{SegmentedAddress, linear_address, probe_linear, read_value};
-use crate::operand::{address_size, memory_address, operand_size, read_register, size_mask};
+use crate::operand::{behind_first, memory_address, operand_size, read_register, size_mask};
 use crate::stack_access::Stack;
 use iced_x86::{Code, Instruction};
 use tollgate_platform::Environment;
@@ -149,12 +149,7 @@ pub fn check_bounds(
         }
     };
     let lower = read_value(state, environment, address, size)?;
-    // The bounds are two operands: the second's address wraps where addresses do.
-    let behind = SegmentedAddress {
-        offset: address.offset.wrapping_add(u64::from(size))
-            & size_mask(address_size(state, instruction)),
-        ..address
-    };
+    let behind = behind_first(state, instruction, address, size);
     let upper = read_value(state, environment, behind, size)?;
     let index = signed(read_register(state, instruction.op0_register()));
     if index < signed(lower) || index > signed(upper) {

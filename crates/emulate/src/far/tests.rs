@@ -56,6 +56,23 @@ fn a_real_mode_target_beyond_64_kib_is_a_general_protection_fault() {
 }
 
 #[test]
+fn the_selector_of_a_far_pointer_in_memory_wraps_with_the_address() {
+    for limit in [0x1_2345, u32::MAX] {
+        let (mut state, mut environment) = real_mode();
+        let ds = state.segment_mut(SegmentRegister::Ds);
+        ds.limit = limit;
+        let base = ds.base as usize;
+        environment.put_u16(base + 0xfffe, 0x1234);
+        environment.put_u16(base, 0xabcd);
+        environment.put_u16(base + 0x1_0000, 0x5555);
+        state.gpr[Gpr::Rbx as usize] = 0xfffe;
+        // jmp far [bx]
+        run(&mut state, &mut environment, &[0xff, 0x2f]).unwrap();
+        assert_eq!((state.cs().base, state.rip), (0xabcd0, 0x1234));
+    }
+}
+
+#[test]
 fn the_jump_after_setting_pe_enters_32_bit_code() {
     let (protected, mut environment) = protected_mode(0);
     let (mut state, _) = real_mode();
