@@ -17,6 +17,15 @@ pub(crate) enum Offset {
     Constant(u32),
 }
 
+/// Size of the memory operand's address: 2, 4 or 8 bytes.
+pub(crate) fn address_bytes(instruction: &Instruction) -> usize {
+    match (instruction.memory_base(), instruction.memory_index()) {
+        (Register::None, Register::None) => instruction.memory_displ_size() as usize,
+        (Register::None, index) => index.size(),
+        (base, _) => base.size(),
+    }
+}
+
 impl Emitter {
     /// Puts the effective address (offset in the segment) of the memory operand into
     /// R8, truncated to the address size.

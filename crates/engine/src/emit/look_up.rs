@@ -2,7 +2,7 @@
 //!
 //! Which look-up stands for an access is decided once for a block, by [`LookUpForm::of`].
 
-use super::effective_address::Offset;
+use super::effective_address::{Offset, address_bytes};
 use super::emitter::Emitter;
 use super::exits::RESUME_AFTER;
 use super::operands::{has_high_byte, uses_count_in_place};
@@ -296,19 +296,7 @@ impl Emitter {
     pub(crate) fn access_beside_wrap(&mut self, segment: SegmentRegister, size: u32, write: bool) {
         let context = self.map.context;
         let last = Mem::base(R8, size as i32 - 1);
-        self.make_room();
-        if size == 2 {
-            // Zero only behind FFFFh.
-            self.assembler.lea64(RCX, last);
-            self.assembler.movzx16(RCX, RCX);
-        } else {
-            // The last byte's bit 16, minus one.
-            self.assembler.lea64(RCX, last);
-            self.assembler.rorx(RCX, RCX, 16);
-            self.assembler.mov32(RCX, RCX);
-            self.assembler.lea64(RCX, Mem::base(RCX, -1));
-        }
-        self.miss_if_zero(SiteKind::Slow);
+        self.leave_if_it_wraps(size);
         self.add_base(segment);
         self.assembler.shrx(R9, R8, context);
         self.assembler.lea64(RCX, last);
@@ -316,6 +304,23 @@ impl Emitter {
         self.assembler.lea64(R9, Mem::indexed(R9, RCX, 1, 0));
         self.make_room();
         self.probe(size, write);
+    }
+
+    /// Leaves for the monitor if `size` bytes, two or more, at an offset of 16 bits in R8 run over the
+    /// end of 64 KiB. Clobbers RCX.
+    fn leave_if_it_wraps(&mut self, size: u32) {
+        self.make_room();
+        self.assembler.lea64(RCX, Mem::base(R8, size as i32 - 1));
+        if size == 2 {
+            // Zero only behind FFFFh.
+            self.assembler.movzx16(RCX, RCX);
+        } else {
+            // The last byte's bit 16, minus one.
+            self.assembler.rorx(RCX, RCX, 16);
+            self.assembler.mov32(RCX, RCX);
+            self.assembler.lea64(RCX, Mem::base(RCX, -1));
+        }
+        self.miss_if_zero(SiteKind::Slow);
     }
 
     /// Looks so many bytes at R8 up, for a window.
@@ -491,6 +496,33 @@ impl Emitter {
         Ok(Reach::Sum)
     }
 
+    /// As [`Emitter::memory_operand`], for a load of a far pointer, `size` bytes in all. Offset and
+    /// selector are two operands: the selector's address wraps as addresses of this size do, and one
+    /// that does so is the monitor's.
+    pub(crate) fn far_pointer_operand(
+        &mut self,
+        instruction: &Instruction,
+        size: u32,
+    ) -> Result<(), OddSegment> {
+        let segment = segment_of(instruction.memory_segment());
+        let class = self.mode.segment(segment, false);
+        match address_bytes(instruction) {
+            4 if self.is_64_bit() => Err(OddSegment),
+            2 if class == SegmentClass::Odd => Err(OddSegment),
+            // The limit of 64 KiB stops them.
+            2 if class != SegmentClass::Limited64K => {
+                let offset = self.effective_address(instruction);
+                match offset {
+                    Offset::Constant(at) if at + (size - 1) > 0xffff => return Err(OddSegment),
+                    Offset::Constant(_) => {}
+                    _ => self.leave_if_it_wraps(size),
+                }
+                self.access(segment, offset, size, false)
+            }
+            _ => self.memory_operand(instruction, size, false),
+        }
+    }
+
     /// The guest register whose home the memory operand is near, and how far from it, if nothing
     /// else addresses it.
     fn near_register(&self, instruction: &Instruction) -> Option<(u8, i32)> {
@@ -536,11 +568,17 @@ impl Emitter {
         if let Some(reach) = self.reach_stack_directly(offset) {
             return Ok(reach);
         }
+        let offset = self.form_stack_offset(offset);
+        self.access_sum(SegmentRegister::Ss, offset, size, write)?;
+        Ok(Reach::Sum)
+    }
+
+    /// The offset in SS of what is so far above the (folded) stack pointer, in R8.
+    fn form_stack_offset(&mut self, offset: i32) -> Offset {
         let place = Mem::base(self.map.stack(), self.esp.wrapping_add(offset));
         if self.mode.flags.contains(ModeFlags::STACK32) {
             self.lea_stack(R8, place);
-            self.access_sum(SegmentRegister::Ss, Offset::Wide, size, write)?;
-            return Ok(Reach::Sum);
+            return Offset::Wide;
         }
         if place.displacement() == 0 {
             self.assembler.movzx16(R8, self.map.stack());
@@ -548,7 +586,25 @@ impl Emitter {
             self.assembler.lea32(R8, place);
             self.assembler.movzx16(R8, R8);
         }
-        self.access_sum(SegmentRegister::Ss, Offset::Word, size, write)?;
-        Ok(Reach::Sum)
+        Offset::Word
+    }
+
+    /// As [`Emitter::stack_operand`], for several values side by side. Each wraps by itself on a
+    /// stack of 16 bits; a frame that does so is the monitor's.
+    pub(crate) fn stack_frame(
+        &mut self,
+        offset: i32,
+        size: u32,
+        write: bool,
+    ) -> Result<(), OddSegment> {
+        let class = self.mode.segment(SegmentRegister::Ss, write);
+        let is_wide = self.mode.flags.contains(ModeFlags::STACK32);
+        // The limit of 64 KiB stops them.
+        if is_wide || matches!(class, SegmentClass::Limited64K | SegmentClass::Odd) {
+            return self.stack_operand(offset, size, write);
+        }
+        let offset = self.form_stack_offset(offset);
+        self.leave_if_it_wraps(size);
+        self.access(SegmentRegister::Ss, offset, size, write)
     }
 }

@@ -116,7 +116,7 @@ impl Translator {
             if transfer.returns {
                 self.emit.stack_operand(0, 2 * bytes, false)?;
             } else {
-                self.emit.memory_operand(instruction, bytes + 2, false)?;
+                self.emit.far_pointer_operand(instruction, bytes + 2)?;
             }
             self.emit.make_room();
             self.emit.assembler.load(width, R8, Mem::base(R9, 0));
@@ -201,7 +201,7 @@ impl Translator {
             return Err(OddSegment);
         }
         self.emit
-            .memory_operand(instruction, width.bytes() + 2, false)?;
+            .far_pointer_operand(instruction, width.bytes() + 2)?;
         match width {
             Width::Word => self
                 .emit
@@ -225,7 +225,7 @@ impl Translator {
 
     fn far_return(&mut self, width: Width, released: i32) -> Result<(), OddSegment> {
         let bytes = 2 * width.bytes();
-        self.emit.stack_operand(0, bytes, false)?;
+        self.emit.stack_frame(0, bytes, false)?;
         if width == Width::Word {
             self.emit
                 .assembler
@@ -248,7 +248,7 @@ impl Translator {
     /// the transfer.
     fn push_far_return(&mut self, width: Width) -> Result<(), OddSegment> {
         let bytes = 2 * width.bytes();
-        self.emit.stack_operand(-(bytes as i32), bytes, true)?;
+        self.emit.stack_frame(-(bytes as i32), bytes, true)?;
         self.far_return_address(R8, width);
         let frame = match width {
             Width::Word => Width::Dword,

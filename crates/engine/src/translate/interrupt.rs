@@ -99,13 +99,9 @@ impl Translator {
             && self.emit.mode.code_limit == u32::MAX
     }
 
-    /// A frame on the stack is one piece: nothing wraps that the segment's limit lets pass.
+    /// A frame on the stack is one piece, or looked at for that (see `Emitter::stack_frame`).
     fn may_hold_frame(&self, write: bool) -> bool {
-        match self.emit.mode.segment(SegmentRegister::Ss, write) {
-            SegmentClass::Odd => false,
-            SegmentClass::Limited | SegmentClass::Limited64K => true,
-            _ => self.emit.mode.flags.contains(ModeFlags::STACK32),
-        }
+        self.emit.mode.segment(SegmentRegister::Ss, write) != SegmentClass::Odd
     }
 
     fn flat_interrupt(&mut self, instruction: &Instruction) -> Result<(), OddSegment> {
@@ -151,7 +147,7 @@ impl Translator {
         self.emit
             .assembler
             .load(Width::Dword, FAR_POINTER, Mem::base(R9, 0));
-        self.emit.stack_operand(-6, 6, true)?;
+        self.emit.stack_frame(-6, 6, true)?;
         let target = Restore::NONE.with_segment(SegmentRegister::Cs, FAR_POINTER);
         self.store_frame(Width::Word, InterruptFlag::Real, target);
         self.far_jump();
@@ -517,7 +513,7 @@ impl Translator {
     ) -> Result<(), OddSegment> {
         let kind = self.emit.helper_kind(instruction);
         let frame = Mem::base(R9, 0);
-        self.emit.stack_operand(0, 6, false)?;
+        self.emit.stack_frame(0, 6, false)?;
         self.emit.assembler.load(Width::Dword, R11, frame);
         self.keep(R11, 0);
         self.emit.assembler.lea64(R9, Mem::base(R9, 4));

@@ -58,7 +58,7 @@ impl Translator {
         self.emit
             .assembler
             .load(Width::Dword, FAR_POINTER, Mem::base(R9, 0));
-        self.emit.stack_operand(-6, 6, true)?;
+        self.emit.stack_frame(-6, 6, true)?;
         let target = Restore::NONE.with_segment(SegmentRegister::Cs, FAR_POINTER);
         self.store_frame(Width::Word, flag, target);
         self.far_jump();

@@ -249,7 +249,7 @@ impl Translator {
             self.emit.flush_esp_first();
         }
         self.emit
-            .memory_operand(instruction, width.bytes() + 2, false)?;
+            .far_pointer_operand(instruction, width.bytes() + 2)?;
         let guest = guest_number(register).unwrap_or(0);
         // The register's new value in RCX, all of it.
         self.emit
