@@ -36,5 +36,5 @@ mod tests;
 mod unit;
 
 pub use cd_drive::CdDrive;
-pub use disk::Disk;
+pub use disk::{Disk, Geometry};
 pub use unit::Unit;

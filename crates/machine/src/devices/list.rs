@@ -138,11 +138,12 @@ pub fn devices(config: &VmConfig, back_ends: BackEnds) -> Vec<Box<dyn Device>> {
         floppies,
     } = back_ends;
     let kinds: Vec<DriveKind> = floppies.iter().map(Drive::kind).collect();
+    let disks = ide.each_ref().map(|unit| unit.as_ref()?.geometry());
     let mut devices: Vec<Box<dyn Device>> = vec![
         Box::new(PicPorts),
         Box::new(IoApicPage),
         Box::new(SystemTimer::default()),
-        Box::new(Rtc::of_machine(config, &kinds)),
+        Box::new(Rtc::of_machine(config, &kinds, &disks)),
         Box::new(I8042::new()),
         Box::new(Serial::new()),
         Box::new(AcpiPm::new()),

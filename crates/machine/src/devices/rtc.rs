@@ -32,6 +32,7 @@ use crate::config::BootDevice;
 
 use super::IrqLine;
 use super::floppy::format::DriveKind;
+use super::ide::Geometry;
 use super::lost_ticks::LostTicks;
 
 const SECOND: u64 = 1_000_000_000;
@@ -158,6 +159,61 @@ impl Rtc {
             equipment |= FLOPPIES_PRESENT | (more as u8) << 6;
         }
         self.set_memory_byte(register::EQUIPMENT, equipment);
+    }
+
+    /// Stores the geometries of IDE disks, by their places, where firmware does: those of the first two in
+    /// the format of type 47, and for all how INT 13h's is made of them, where SeaBIOS looks on
+    /// QEMU's machines. One with more than 1024 cylinders, which is beyond INT 13h, is translated so that
+    /// its sectors are numbered as the disk numbers them (LBA). Before [`Rtc::set_memory_sizes`],
+    /// which makes the checksum.
+    pub fn set_disks(&mut self, disks: &[Option<Geometry>]) {
+        /// The type is in the extended byte.
+        const IS_EXTENDED: u8 = 0xF;
+        /// The geometry is stored beside it.
+        const USER_DEFINED: u8 = 47;
+        const GEOMETRY_BYTES: u8 = 9;
+        /// No cylinder from which currents are lower.
+        const NO_PRECOMPENSATION: u16 = 0xFFFF;
+        /// Control byte: neither retries nor error correction are done by the disk, as with all types.
+        const NO_RETRIES: u8 = 0xC0;
+        const MORE_THAN_8_HEADS: u8 = 1 << 3;
+        const MOST_CYLINDERS: u16 = 1024;
+        const TRANSLATED_BY_NUMBER: u8 = 1;
+
+        let mut types = 0;
+        let mut translations = 0;
+        for (place, disk) in (0u8..4).zip(disks) {
+            let Some(disk) = disk else { continue };
+            if disk.cylinders > MOST_CYLINDERS {
+                translations |= TRANSLATED_BY_NUMBER << (2 * place);
+            }
+            if place > 1 {
+                continue;
+            }
+            types |= IS_EXTENDED << (4 * (1 - place));
+            self.set_memory_byte(register::DISK_TYPES + place, USER_DEFINED);
+            let heads = if disk.heads > 8 { MORE_THAN_8_HEADS } else { 0 };
+            let [low, high] = disk.cylinders.to_le_bytes();
+            let [first, second] = NO_PRECOMPENSATION.to_le_bytes();
+            // The heads are parked behind the last cylinder.
+            let bytes = [
+                low,
+                high,
+                disk.heads,
+                first,
+                second,
+                NO_RETRIES | heads,
+                low,
+                high,
+                disk.sectors,
+            ];
+            let start = register::DISK_GEOMETRIES + GEOMETRY_BYTES * place;
+            for (address, byte) in (start..).zip(bytes) {
+                self.set_memory_byte(address, byte);
+            }
+        }
+        self.set_memory_byte(register::DISKS, types);
+        self.set_memory_byte(register::DISK_TRANSLATIONS, translations);
     }
 
     /// Stores what firmware is to boot, the first choice first, where SeaBIOS looks on QEMU's

@@ -4,6 +4,17 @@ use super::unit::{Registers, Settings};
 use crate::devices::medium::Medium;
 use tollgate_disk::{DiskError, DriveOptions};
 
+/// How a disk's sectors are named by cylinder, head and sector.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Geometry {
+    /// At most 16383.
+    pub cylinders: u16,
+    /// At most 16.
+    pub heads: u8,
+    /// Sectors of a track, at most 63.
+    pub sectors: u8,
+}
+
 /// A disk.
 #[derive(Debug)]
 pub struct Disk {
@@ -35,6 +46,16 @@ impl Disk {
     /// Sectors of the disk.
     pub(super) const fn sectors(&self) -> u64 {
         self.medium.sectors()
+    }
+
+    /// The geometry that it begins with.
+    pub fn geometry(&self) -> Geometry {
+        let (heads, sectors) = (Self::HEADS, Self::SECTORS);
+        Geometry {
+            cylinders: self.cylinders(heads, sectors),
+            heads,
+            sectors,
+        }
     }
 
     /// Cylinders of a geometry with these heads and sectors of a track.

@@ -1,7 +1,7 @@
 //! What is at a place of a channel: a disk, or a drive for CD-ROMs; and what both have.
 
 use super::cd_drive::CdDrive;
-use super::disk::Disk;
+use super::disk::{Disk, Geometry};
 use crate::devices::medium::Medium;
 use serde::{Deserialize, Serialize};
 
@@ -53,6 +53,14 @@ pub enum Unit {
 }
 
 impl Unit {
+    /// The geometry of a disk.
+    pub fn geometry(&self) -> Option<Geometry> {
+        match self {
+            Self::Disk(disk) => Some(disk.geometry()),
+            Self::CdDrive(_) => None,
+        }
+    }
+
     pub(super) const fn registers(&self) -> &Registers {
         match self {
             Self::Disk(disk) => &disk.registers,

@@ -22,9 +22,15 @@ pub(super) mod register {
     pub(in super::super) const D: u8 = 0x0D;
     /// Kinds of the floppy drives, the first in the upper four bits.
     pub(in super::super) const FLOPPIES: u8 = 0x10;
+    /// Types of the first two hard disks, the first in the upper four bits; Fh: as its extension says.
+    pub(in super::super) const DISKS: u8 = 0x12;
     pub(in super::super) const EQUIPMENT: u8 = 0x14;
     pub(in super::super) const BASE_MEMORY: u8 = 0x15;
     pub(in super::super) const EXTENDED_MEMORY: u8 = 0x17;
+    /// Extended type of the first hard disk; that of the second follows.
+    pub(in super::super) const DISK_TYPES: u8 = 0x19;
+    /// Geometry of the first hard disk, 9 bytes; that of the second follows.
+    pub(in super::super) const DISK_GEOMETRIES: u8 = 0x1B;
     pub(in super::super) const CHECKSUM_HIGH: u8 = 0x2E;
     pub(in super::super) const CHECKSUM_LOW: u8 = 0x2F;
     pub(in super::super) const EXTENDED_MEMORY_COPY: u8 = 0x30;
@@ -32,6 +38,8 @@ pub(super) mod register {
     pub(in super::super) const MEMORY_ABOVE_16_MIB: u8 = 0x34;
     /// What QEMU's firmware boots: the third choice in the upper four bits.
     pub(in super::super) const BOOT_THIRD: u8 = 0x38;
+    /// How QEMU's firmware translates the geometries of four IDE disks, two bits for each.
+    pub(in super::super) const DISK_TRANSLATIONS: u8 = 0x39;
     /// The first choice in the lower four bits, the second in the upper ones.
     pub(in super::super) const BOOT_FIRST: u8 = 0x3D;
     pub(in super::super) const MEMORY_ABOVE_4_GIB: u8 = 0x5B;

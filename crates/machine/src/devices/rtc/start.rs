@@ -3,15 +3,21 @@
 use super::Rtc;
 use crate::config::{RtcBase, VmConfig};
 use crate::devices::floppy::format::DriveKind;
+use crate::devices::ide::Geometry;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tollgate_memory::PhysicalLayout;
 
 impl Rtc {
     /// The clock of a machine, with the present time, the sizes of its memory, its floppy drives
-    /// and what firmware is to boot.
-    pub fn of_machine(config: &VmConfig, floppies: &[DriveKind]) -> Self {
+    /// and IDE disks, and what firmware is to boot.
+    pub fn of_machine(
+        config: &VmConfig,
+        floppies: &[DriveKind],
+        disks: &[Option<Geometry>],
+    ) -> Self {
         let mut rtc = Self::new(start(config.rtc_base));
         rtc.set_floppies(floppies);
+        rtc.set_disks(disks);
         rtc.set_boot_order(&config.boot_order);
         let layout = PhysicalLayout::new(config.memory_bytes);
         rtc.set_memory_sizes(layout.low_bytes(), layout.high_bytes());

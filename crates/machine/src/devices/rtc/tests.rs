@@ -278,3 +278,40 @@ fn nonsense_dates_and_the_end_of_time_are_survived() {
     peek(&mut rtc, 0x0A, end);
     rtc.next_deadline(end);
 }
+
+#[test]
+fn geometries_of_disks_are_where_firmware_and_old_systems_look() {
+    let mut rtc = Rtc::new(START);
+    let disk = |cylinders, heads, sectors| {
+        Some(crate::devices::ide::Geometry {
+            cylinders,
+            heads,
+            sectors,
+        })
+    };
+    rtc.set_disks(&[
+        disk(1024, 16, 63),
+        disk(306, 4, 17),
+        None,
+        disk(1025, 16, 63),
+    ]);
+    rtc.set_memory_sizes(0, 0);
+    let mut bytes = |registers: std::ops::RangeInclusive<u8>| -> Vec<u8> {
+        registers
+            .map(|register| peek(&mut rtc, register, ms(0)))
+            .collect()
+    };
+    assert_eq!(bytes(0x12..=0x12), [0xff]);
+    assert_eq!(bytes(0x19..=0x1a), [47, 47]);
+    let first = [0x00, 0x04, 16, 0xff, 0xff, 0xc8, 0x00, 0x04, 63];
+    let second = [0x32, 0x01, 4, 0xff, 0xff, 0xc0, 0x32, 0x01, 17];
+    assert_eq!(bytes(0x1b..=0x23), first);
+    assert_eq!(bytes(0x24..=0x2c), second);
+    // The last is beyond what INT 13h has without a translation.
+    assert_eq!(bytes(0x39..=0x39), [1 << 6]);
+    let sum: u16 = bytes(0x10..=0x2d).into_iter().map(u16::from).sum();
+    assert_eq!(bytes(0x2e..=0x2f), sum.to_be_bytes());
+    // A CD-ROM at the first place leaves it free.
+    rtc.set_disks(&[None, disk(306, 4, 17)]);
+    assert_eq!(peek(&mut rtc, 0x12, ms(0)), 0x0f);
+}
