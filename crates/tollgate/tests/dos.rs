@@ -70,7 +70,7 @@ fn dos_goes_on_as_a_task_of_a_monitor_in_virtual_8086_mode() {
         assert!(after[9] > before[9], "interrupts: {before:?}, {after:?}");
         dos.pc.quit();
         let files = ["COMMAND.COM", "OTHER.COM"];
-        let [one, other] = files.map(|name| get(&folder, &dos.floppy, name));
+        let [one, other] = files.map(|name| get(&folder, &dos.image, name));
         assert!(one == other, "the copy is another file");
     }
 }

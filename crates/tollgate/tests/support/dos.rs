@@ -1,4 +1,4 @@
-//! FreeDOS from a floppy disk, with programs of ours that are assembled here.
+//! FreeDOS from a floppy disk or a hard disk, with programs of ours that are assembled here.
 
 use super::cd::made;
 use super::folder::Folder;
@@ -34,18 +34,9 @@ pub fn freedos(folder: &Folder) -> Option<PathBuf> {
 /// Assembles `tests/guests/dos/NAME.S` to a .COM program.
 #[track_caller]
 pub fn program(folder: &Folder, name: &str) -> PathBuf {
-    let sources = repository().join("tests/guests/dos");
-    let object = folder.path(&format!("{name}.o"));
-    let program = folder.path(&format!("{name}.com"));
-    let mut assemble = Command::new("as");
-    assemble.args(["--32", "--fatal-warnings", "-I"]);
-    assemble.arg(&sources).arg("-o").arg(&object);
-    made(assemble.arg(sources.join(format!("{name}.S"))));
-    let mut link = Command::new("ld");
-    link.args(["-m", "elf_i386", "--no-warn-rwx-segments", "-T"]);
-    link.arg(sources.join("com.ld")).arg("-o").arg(&program);
-    made(link.arg(object));
-    program
+    let build = repository().join("tests/guests/dos/build");
+    made(Command::new(build).arg(folder.as_path()).arg(name));
+    folder.path(&format!("{name}.com"))
 }
 
 /// Puts files on a disk's image.
@@ -62,7 +53,7 @@ pub fn put(image: &Path, files: &[&Path]) {
 /// What is in a file on a disk's image.
 #[track_caller]
 pub fn get(folder: &Folder, image: &Path, name: &str) -> Vec<u8> {
-    let target = folder.path(&format!("from-{name}"));
+    let target = folder.path(&format!("from-{}", name.replace('/', "-")));
     let mut copy = Command::new("mcopy");
     copy.args(["-n", "-i"]).arg(image);
     made(copy.arg(format!("::{name}")).arg(&target));
@@ -73,8 +64,8 @@ pub fn get(folder: &Folder, image: &Path, name: &str) -> Vec<u8> {
 pub struct Dos {
     /// The machine.
     pub pc: Pc,
-    /// The image of its floppy disk.
-    pub floppy: PathBuf,
+    /// The image of the disk that it booted.
+    pub image: PathBuf,
 }
 
 impl Dos {
@@ -86,10 +77,16 @@ impl Dos {
         let programs: Vec<&Path> = programs.iter().map(PathBuf::as_path).collect();
         put(&floppy, &programs);
         let all = [&["--floppy", floppy.to_str().unwrap()], arguments].concat();
-        let pc = Pc::start(folder, &all);
-        let dos = Self { pc, floppy };
+        Some(Self::boot(folder, floppy.clone(), &all))
+    }
+
+    /// Boots an image of a disk with all the flags, those that name it too.
+    #[track_caller]
+    pub fn boot(folder: &Folder, image: PathBuf, arguments: &[&str]) -> Self {
+        let pc = Pc::start(folder, arguments);
+        let dos = Self { pc, image };
         dos.at_prompt();
-        Some(dos)
+        dos
     }
 
     /// Waits until the last line is a prompt with nothing behind it; all of the screen.
@@ -113,8 +110,8 @@ impl Dos {
         for character in line.chars() {
             typed.push(character);
             if typed.len().is_multiple_of(12) || typed.len() == line.len() {
-                self.pc
-                    .tell(&["type", &typed[(typed.len() - 1) / 12 * 12..]]);
+                let keys = &typed[(typed.len() - 1) / 12 * 12..];
+                self.pc.tell(&["type", &keys.replace('\\', "\\\\")]);
                 self.pc.screen_with(&typed);
             }
         }

@@ -25,7 +25,8 @@ pub fn grub_disk(folder: &Folder, mib: u64, files: &[(PathBuf, &str)], menu: &st
     command
         .args(["-O", "i386-pc", "-p", "(,msdos1)/grub", "-o"])
         .arg(&core);
-    made(command.args(["biosdisk", "part_msdos", "fat", "normal", "linux", "chain"]));
+    command.args(["biosdisk", "part_msdos", "fat", "normal"]);
+    made(command.args(["linux", "chain", "freedos"]));
     let mut first = std::fs::read(GRUB)
         .unwrap_or_else(|error| panic!("{GRUB} (scripts/install-dependencies): {error}"));
     // What floppy disks need stands where hard disks have their table.
