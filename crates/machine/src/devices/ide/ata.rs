@@ -36,6 +36,13 @@ mod command {
     pub const SEEK: u8 = 0x70;
     pub const DIAGNOSTIC: u8 = 0x90;
     pub const SET_GEOMETRY: u8 = 0x91;
+    // The codes that power commands had first (ATA-1, table 9).
+    pub const OLD_STANDBY_NOW: u8 = 0x94;
+    pub const OLD_IDLE_NOW: u8 = 0x95;
+    pub const OLD_STANDBY: u8 = 0x96;
+    pub const OLD_IDLE: u8 = 0x97;
+    pub const OLD_CHECK_POWER: u8 = 0x98;
+    pub const OLD_SLEEP: u8 = 0x99;
     pub const READ_MULTIPLE: u8 = 0xc4;
     pub const WRITE_MULTIPLE: u8 = 0xc5;
     pub const SET_MULTIPLE: u8 = 0xc6;
@@ -97,8 +104,11 @@ impl Disk {
         }
     }
 
-    /// Has the registers name a sector.
-    fn set_address(&mut self, sector: u64, is_long: bool) {
+    /// Has the registers name a sector, in the way in which the host has named one.
+    pub(super) fn set_address(&mut self, sector: u64, is_long: bool) {
+        if !is_long && self.registers.device & device::LBA == 0 {
+            return self.set_place(sector);
+        }
         let byte = |place: u32| (sector >> (8 * place)) as u8;
         let registers = &mut self.registers;
         if is_long {
@@ -110,6 +120,31 @@ impl Disk {
             registers.high[0] = byte(2);
             registers.device = registers.device & !device::HEAD | byte(3) & device::HEAD;
         }
+    }
+
+    /// Has the registers name a sector by cylinder, head and sector.
+    fn set_place(&mut self, sector: u64) {
+        let heads = u64::from(self.settings.heads.max(1));
+        let sectors = u64::from(self.settings.sectors.max(1));
+        let track = sector / sectors;
+        let cylinder = track / heads;
+        let registers = &mut self.registers;
+        registers.low[0] = (sector % sectors) as u8 + 1;
+        registers.mid[0] = cylinder as u8;
+        registers.high[0] = (cylinder >> 8) as u8;
+        registers.device = registers.device & !device::HEAD | (track % heads) as u8;
+    }
+
+    /// What a command leaves in the registers that has moved sectors: how many it has not, and the last one or
+    /// the one that failed. ATA-3 and before ask for it (ATA-2, 9.13); it is reserved afterwards, but for failures.
+    pub(super) fn note_progress(&mut self, sector: u64, left: u64, is_long: bool) {
+        let [low, high, ..] = left.to_le_bytes();
+        self.registers.count = if is_long {
+            [low, high]
+        } else {
+            [low, self.registers.count[1]]
+        };
+        self.set_address(sector, is_long);
     }
 }
 
@@ -215,13 +250,18 @@ impl Channel {
                 disk.set_address(last, is_long);
                 self.end();
             }
-            c::CHECK_POWER => self.check_power(),
+            c::CHECK_POWER | c::OLD_CHECK_POWER => self.check_power(),
             c::RECALIBRATE_FIRST..=c::RECALIBRATE_LAST
             | c::STANDBY_NOW
             | c::IDLE_NOW
             | c::STANDBY
             | c::IDLE
-            | c::SLEEP => self.end(),
+            | c::SLEEP
+            | c::OLD_STANDBY_NOW
+            | c::OLD_IDLE_NOW
+            | c::OLD_STANDBY
+            | c::OLD_IDLE
+            | c::OLD_SLEEP => self.end(),
             _ => self.fail(error::ABORTED),
         }
     }
@@ -254,6 +294,7 @@ impl Channel {
             data: Vec::new(),
             moved: 0,
             through: !disk.settings.write_cache,
+            is_long,
         };
         if direction == Direction::Write {
             self.begin_host(transfer, false, context);
@@ -307,6 +348,7 @@ impl Channel {
             data,
             moved: 0,
             through: false,
+            is_long: false,
         });
         self.set_request(true);
     }

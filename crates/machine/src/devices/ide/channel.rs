@@ -48,6 +48,9 @@ pub(super) struct Transfer {
     pub moved: usize,
     /// Without the write cache, or as the command says: each piece goes to stable storage.
     pub through: bool,
+    /// The command has 48 bits of address.
+    #[serde(default)]
+    pub is_long: bool,
 }
 
 /// What a channel does.

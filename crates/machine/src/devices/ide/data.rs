@@ -130,6 +130,12 @@ impl Channel {
         transfer.sectors -= done;
         let is_read_by_blocks = matches!(transfer.way, Way::Blocks(_))
             && matches!(transfer.direction, Direction::Read | Direction::Answer);
+        if transfer.sectors == 0
+            && transfer.direction != Direction::Answer
+            && let Some(disk) = self.disk()
+        {
+            disk.note_progress(transfer.sector.saturating_sub(1), 0, transfer.is_long);
+        }
         if transfer.sectors > 0 {
             match transfer.direction {
                 Direction::Write => self.begin_host(transfer, true, context),
@@ -162,6 +168,12 @@ impl Channel {
 
     /// The image's thread has done what the command waits for.
     fn go_on(&mut self, result: Result<Buffer, ()>, context: &mut DeviceContext<'_>) {
+        if let (Work::Disk(transfer), Err(())) = (&self.state.work, &result) {
+            let (sector, left, is_long) = (transfer.sector, transfer.sectors, transfer.is_long);
+            if let Some(disk) = self.disk() {
+                disk.note_progress(sector, left, is_long);
+            }
+        }
         match (std::mem::take(&mut self.state.work), result) {
             (Work::Disk(_) | Work::Flush, Err(())) => match self.cd_drive() {
                 Some(_) => self.fail_packet(Sense::READ_ERROR),

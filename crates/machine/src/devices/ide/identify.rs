@@ -1,5 +1,6 @@
 //! What a disk or a packet device says of itself (ATA/ATAPI-6, 8.15 and 8.16).
 
+use super::ata::PIECE;
 use super::cd_drive::CdDrive;
 use super::disk::Disk;
 
@@ -14,12 +15,21 @@ pub(super) fn identify(disk: &Disk) -> Vec<u8> {
     words[0] = 1 << 6;
     words[1] = disk.cylinders(heads, sectors);
     words[3] = heads.into();
+    // Bytes of a track and of a sector, as old drivers want them (ATA-1, 9.9).
+    words[4] = 512 * u16::from(sectors);
+    words[5] = 512;
     words[6] = sectors.into();
+    // A buffer that looks ahead, its 512-byte sectors; 4 bytes of error correction with READ LONG.
+    words[20] = 3;
+    words[21] = PIECE as u16;
+    words[22] = 4;
     put_names(&mut words, &disk.serial, "TOLLGATE HARDDISK");
     words[47] = 0x8000 | u16::from(MOST_MULTIPLE);
     // IORDY, LBA, DMA.
     words[49] = 1 << 11 | 1 << 9 | 1 << 8;
     words[50] = 1 << 14;
+    // PIO mode 2, the fastest that this word can tell.
+    words[51] = 2 << 8;
     // Words 54 to 58, 64 to 70 and 88 are valid.
     words[53] = 7;
     let cylinders = disk.cylinders(settings.heads, settings.sectors);

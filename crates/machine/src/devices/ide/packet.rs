@@ -154,6 +154,7 @@ impl Channel {
             data,
             moved: 0,
             through: false,
+            is_long: false,
         };
         match drive.execute(bytes) {
             Ok(Reply::Done) => self.end_packet(),

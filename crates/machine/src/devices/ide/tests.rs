@@ -41,6 +41,33 @@ fn sectors_are_read_by_each_kind_of_address() {
 }
 
 #[test]
+fn the_registers_tell_where_a_command_has_ended() {
+    let mut rig = Rig::with_disks(1);
+    // The last two sectors of cylinder 1, head 2, and the first two of the next head.
+    assert_eq!(rig.command(0xa2, 4, 0x00_013e, 0x20), 0x58);
+    rig.take(4 * 512);
+    let registers = |rig: &mut Rig| [2, 3, 4, 5, 6].map(|port| rig.read(0x1f0 + port));
+    assert_eq!(registers(&mut rig), [0, 2, 1, 0, 0xa3]);
+    assert_eq!(rig.command(0xe0, 2, 1500, 0x30), 0x58);
+    rig.give(&[0; 2 * 512]);
+    assert_eq!(rig.wait(), 0x50);
+    assert_eq!(registers(&mut rig), [0, 0xdd, 0x05, 0, 0xe0]);
+    // What is verified is not moved.
+    assert_eq!(rig.command(0xe0, 5, 10, 0x40), 0x50);
+    assert_eq!(registers(&mut rig), [0, 14, 0, 0, 0xe0]);
+}
+
+#[test]
+fn power_commands_have_their_first_codes_too() {
+    let mut rig = Rig::with_disks(1);
+    for code in [0x94, 0x95, 0x96, 0x97, 0x99] {
+        assert_eq!(rig.command(0xa0, 0, 0, code), 0x50, "{code:x}");
+    }
+    assert_eq!(rig.command(0xa0, 0, 0, 0x98), 0x50);
+    assert_eq!(rig.read(0x1f2), 0xff, "active");
+}
+
+#[test]
 fn blocks_of_several_sectors_are_written_and_flushed() {
     let mut rig = Rig::with_disks(1);
     assert_eq!(rig.command(0xe0, 3, 0, 0xc6), 0x51, "no power of two");
