@@ -361,6 +361,23 @@ resume_flag:
     mov eax, [seen]
     and eax, FLAG_R
     EXPECT eax, 0, "iret sets RF for one instruction only"
+    push FLAG_R|2
+    push CODE
+    push offset 1f
+    iretd
+1:  int 0x83
+    mov eax, [seen]
+    and eax, FLAG_R
+    EXPECT eax, 0, "int n clears it before it stores its frame"
+    mov dword ptr [resume_at], offset 2f
+    push FLAG_R|2
+    push CODE
+    push offset 1f
+    iretd
+1:  int3
+2:  mov eax, [fault_flags]
+    and eax, FLAG_R
+    EXPECT eax, 0, "so does int3"
 .endif
     push FLAG_R|2
     popfd

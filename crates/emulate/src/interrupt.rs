@@ -362,6 +362,8 @@ pub fn software_interrupt(
     instruction: &Instruction,
 ) -> Result<Outcome, Exception> {
     let length = instruction.len() as u8;
+    // At its start: the frame of a software interrupt shows RF clear (SDM volume 3, 17.3.1.1).
+    state.flags &= !Flags::RF.bits();
     let (vector, source) = match instruction.code() {
         Code::Int_imm8 => (instruction.immediate8(), EventSource::Software { length }),
         Code::Int3 => (Vector::Breakpoint as u8, EventSource::Int3OrInto { length }),
