@@ -19,6 +19,8 @@ pub struct Machine {
     pub interrupted: bool,
     /// Interrupts that wait, with the vector 20h.
     pub interrupts: u32,
+    /// A request brings such an interrupt, and does not stop the vCPU.
+    pub raises: bool,
     /// The vCPU looks at the machine once when it begins to run.
     begins: bool,
     /// What reached devices, in order: each access counts once.
@@ -61,7 +63,12 @@ impl BareMachine for Machine {
         Some(0x20)
     }
     fn advance(&mut self) {
-        self.interrupted |= !std::mem::take(&mut self.begins);
+        let is_request = !std::mem::take(&mut self.begins);
+        if self.raises {
+            self.interrupts |= u32::from(is_request);
+        } else {
+            self.interrupted |= is_request;
+        }
     }
     fn take_stop_request(&mut self) -> Option<StopRequest> {
         if self.ended {
