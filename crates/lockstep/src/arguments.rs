@@ -9,7 +9,7 @@ use std::path::PathBuf;
 #[command(name = "tollgate-lockstep", version)]
 pub struct Arguments {
     /// Linux bzImage, multiboot kernel, or boot sector
-    #[arg(long, value_name = "PATH", required_unless_present = "random")]
+    #[arg(long, value_name = "PATH", required_unless_present_any = ["random", "floppy", "disk"])]
     pub kernel: Option<PathBuf>,
 
     /// Instead of a kernel: a guest of random instructions, made from this number
@@ -23,6 +23,19 @@ pub struct Arguments {
     /// How many random instructions
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..=500_000))]
     pub count: u32,
+
+    /// Instead of a kernel: firmware from the reset vector on, with this floppy disk; implies
+    /// --follow
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["kernel", "random", "initrd", "start_at"])]
+    pub floppy: Option<PathBuf>,
+
+    /// The same with this IDE disk; with both the floppy disk boots
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["kernel", "random", "initrd", "start_at"])]
+    pub disk: Option<PathBuf>,
+
+    /// The firmware [default: SeaBIOS as it is installed]
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["kernel", "random"])]
+    pub bios: Option<PathBuf>,
 
     /// Initial RAM disk, or multiboot modules
     #[arg(long, value_name = "PATH")]
@@ -48,6 +61,10 @@ pub struct Arguments {
     /// End at this linear address
     #[arg(long, value_name = "ADDRESS", value_parser = parse_number)]
     pub until: Option<u64>,
+
+    /// End when a line of the text screen has this in it
+    #[arg(long, value_name = "TEXT")]
+    pub until_text: Option<String>,
 
     /// End after this many instructions
     #[arg(long, value_name = "N", default_value_t = u64::MAX, hide_default_value = true)]

@@ -15,12 +15,14 @@ use tollgate_x86::PhysicalAddress;
 use tollgate_x86::flags::Flags;
 
 /// How far to go, and what not to look at.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Limits {
     /// Most instructions to compare.
     pub steps: u64,
     /// Linear address at which to end.
     pub until: Option<u64>,
+    /// Text on a line of the screen at which to end.
+    pub until_text: Option<String>,
     /// EFLAGS bits that are never compared.
     pub ignored_flags: u32,
     /// How many differences to show and pass over, where EIP does not differ.
@@ -32,7 +34,7 @@ pub struct Limits {
 pub enum Ending {
     /// As many steps as were wanted.
     StepsDone,
-    /// The address where it was to end.
+    /// The address where it was to end, or the text.
     Reached,
     /// Both ended, or both wait for an interrupt that will not come: in words.
     BothEnded(String),
@@ -74,6 +76,8 @@ pub struct Comparer<R: Reference> {
     pub notes: Vec<String>,
 }
 
+/// Instructions after which the screen is looked at again.
+const SCREEN_INTERVAL: u64 = 20_000;
 /// Double words of an exception's frame up to EFLAGS, with an error code.
 const FRAME_WORDS: u32 = 4;
 /// The same where values have 8 bytes.
@@ -109,12 +113,23 @@ impl<R: Reference> Comparer<R> {
             if self.limits.until == Some(self.subject.linear()) {
                 return Ok(Ending::Reached);
             }
+            if self.count.is_multiple_of(SCREEN_INTERVAL) && self.shows_text() {
+                return Ok(Ending::Reached);
+            }
             if let Some(ending) = self.step()? {
                 return Ok(ending);
             }
             self.count += 1;
         }
         Ok(Ending::StepsDone)
+    }
+
+    fn shows_text(&mut self) -> bool {
+        let Some(text) = &self.limits.until_text else {
+            return false;
+        };
+        let lines = self.subject.screen_lines();
+        lines.iter().any(|line| line.contains(text.as_str()))
     }
 
     fn step(&mut self) -> io::Result<Option<Ending>> {
@@ -149,6 +164,9 @@ impl<R: Reference> Comparer<R> {
             )));
         }
         let progress = self.reference.step(expected)?;
+        if let Some(devices) = self.reference.devices() {
+            self.subject.expect_devices(devices);
+        }
         let remaining = match instruction {
             Some(instruction) if expected.repeats => {
                 self.interrupted_repetitions(&before, &instruction)
@@ -172,12 +190,17 @@ impl<R: Reference> Comparer<R> {
             )));
         }
         if let Some(vector) = self.delivered_interrupt(self.subject.registers().rip) {
+            if let Some(instruction) = &instruction {
+                // The frame is to hold the flags that QEMU's does, which has them still.
+                self.take_undefined_flags(undefined_flags(instruction));
+            }
             self.history.push(self.count, Event::Interrupt(vector));
             self.interrupts += 1;
             if let Err(stop) = self.subject.interrupt(vector) {
                 return Ok(Some(self.stopped(stop, progress, before)));
             }
         }
+        self.take_moved()?;
         let executed = instruction.as_ref().filter(|_| progress != Progress::Held);
         let ending = self.look(before, executed, &accesses)?;
         self.pass_over(ending)
@@ -217,11 +240,17 @@ impl<R: Reference> Comparer<R> {
         Ok(None)
     }
 
+    /// QEMU stands at this offset of our code segment.
+    fn is_at(&self, rip: u64) -> bool {
+        let theirs = self.reference.registers();
+        theirs.rip == rip && theirs.selectors[1] == self.subject.registers().selectors[1]
+    }
+
     /// The interrupt that QEMU delivered where we stand, if that explains its registers.
     fn delivered_interrupt(&mut self, our_rip: u64) -> Option<u8> {
         let theirs = self.reference.registers().clone();
         let enabled = self.subject.registers().eflags & Flags::IF.bits() as u32 != 0;
-        if !self.reference.takes_interrupts() || theirs.rip == our_rip {
+        if !self.reference.takes_interrupts() || self.is_at(our_rip) {
             return None;
         }
         self.subject.vector_of_handler(&theirs, enabled)
@@ -276,6 +305,7 @@ impl<R: Reference> Comparer<R> {
         }
         if found.is_empty() {
             found = self.memory_differences(&before, instruction, accesses)?;
+            found.extend(self.device_differences());
         }
         if !found.is_empty() {
             return Ok(Some(self.parting(before, found, None)));
@@ -328,7 +358,7 @@ impl<R: Reference> Comparer<R> {
     ) -> Option<u64> {
         use iced_x86::Mnemonic::*;
         let next = before.rip.wrapping_add(instruction.len() as u64);
-        if self.reference.registers().rip == next || self.delivered_interrupt(next).is_none() {
+        if self.is_at(next) || self.delivered_interrupt(next).is_none() {
             return None;
         }
         let theirs = self.reference.registers();

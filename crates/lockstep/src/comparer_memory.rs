@@ -1,4 +1,4 @@
-//! The memory side of the comparison: operands, exception frames, devices.
+//! The memory side of the comparison: operands, exception frames, devices, ports.
 
 use crate::compare::Difference;
 use crate::comparer::Comparer;
@@ -16,7 +16,79 @@ const STACK_BYTES: u64 = 64;
 /// Most words that are reported.
 const MAX_REPORTED: usize = 8;
 
+const PAGE: usize = 4096;
+/// Display memory and firmware begin here,
+const LOW_MEMORY: u64 = 0xa_0000;
+/// and end here.
+const HIGH_MEMORY: u64 = 0x10_0000;
+/// Ports have addresses below this; device memory is above.
+const PORTS: u64 = 0x1_0000;
+
 impl<R: Reference> Comparer<R> {
+    /// Copies what the floppy drive has written from QEMU's memory.
+    pub(crate) fn take_moved(&mut self) -> io::Result<()> {
+        let Some(moved) = self.subject.take_moved() else {
+            return Ok(());
+        };
+        let mut data = vec![0; moved.bytes];
+        self.reference
+            .later_memory()
+            .read_exact_at(&mut data, moved.physical)?;
+        self.inputs += 1;
+        self.subject.write(PhysicalAddress(moved.physical), &data);
+        Ok(())
+    }
+
+    /// Compares all RAM but for what lies under devices and firmware below 1 MiB: how many bytes differ, and
+    /// where the first of them is. QEMU is some instructions ahead, if it runs freely.
+    ///
+    /// # Errors
+    /// QEMU's memory cannot be read.
+    pub fn compare_all_memory(
+        &mut self,
+        bytes: u64,
+    ) -> io::Result<(usize, Option<PhysicalAddress>)> {
+        let (mut count, mut first) = (0, None);
+        let low = 0..LOW_MEMORY;
+        let high = HIGH_MEMORY..bytes;
+        for page in low.chain(high).step_by(PAGE) {
+            let (mut ours, mut theirs) = ([0; PAGE], [0; PAGE]);
+            self.reference
+                .later_memory()
+                .read_exact_at(&mut theirs, page)?;
+            if !self.subject.read(PhysicalAddress(page), &mut ours) {
+                continue;
+            }
+            for (at, (our, their)) in (page..).zip(ours.iter().zip(&theirs)) {
+                if our != their {
+                    count += 1;
+                    first = first.or(Some(PhysicalAddress(at)));
+                }
+            }
+        }
+        Ok((count, first))
+    }
+
+    /// Compares what was written to ports. Device memory is left out: some of it is RAM of ours.
+    pub(crate) fn device_differences(&self) -> Vec<Difference> {
+        let Some(devices) = self.reference.devices() else {
+            return Vec::new();
+        };
+        let theirs = devices.written.iter();
+        let theirs = theirs.filter(|byte| byte.address < PORTS);
+        // QEMU logs nothing of what no device takes.
+        let pairs = self.subject.told_devices().iter().zip(theirs);
+        pairs
+            .filter(|(ours, theirs)| ours != theirs)
+            .map(|(ours, theirs)| Difference {
+                name: format!("port {:04x} ({:04x})", ours.address, theirs.address),
+                physical: None,
+                ours: ours.value.into(),
+                theirs: theirs.value.into(),
+            })
+            .collect()
+    }
+
     /// Copies written operands from QEMU's memory.
     pub(crate) fn take_memory(&mut self, accesses: &[Access]) -> io::Result<()> {
         for access in accesses.iter().filter(|access| access.written) {

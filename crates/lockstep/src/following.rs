@@ -2,10 +2,12 @@
 //! Tollgate follows the log.
 //!
 //! Nothing flows back to QEMU, and its memory is ahead of ours by the time a record is
-//! read, so that stores are not compared; a wrong one shows when it is loaded again.
+//! read, so that stores are not compared; a wrong one shows when it is loaded again. What goes
+//! between processor and devices is in the log too ([`DeviceLog`]).
 //! Interrupts are QEMU's; they show as a handler's first instruction where none was due.
 
 use crate::cpu_dump::{CpuDump, Line};
+use crate::device_log::{DeviceLog, TRACE_EVENTS};
 use crate::qemu::Qemu;
 use crate::reference::{Expectation, Progress, Reference};
 use crate::registers::Registers;
@@ -22,13 +24,14 @@ const STOPPED_LINE: &[u8] = b"Stopped execution";
 
 /// QEMU's log, and where we are in it.
 pub struct Following {
-    /// Kept for its process.
-    _qemu: Qemu,
+    qemu: Qemu,
     log: BufReader<ChildStdout>,
     line: Vec<u8>,
     /// The instruction of the record before `now` did not run.
     held: bool,
     now: CpuDump,
+    /// Of the instruction before it.
+    devices: DeviceLog,
 }
 
 impl Following {
@@ -38,7 +41,9 @@ impl Following {
     /// Its monitor refuses, or it does not log.
     pub fn new(mut qemu: Qemu) -> io::Result<Self> {
         let log = qemu.take_log()?;
-        for command in MONITOR_COMMANDS {
+        let events = TRACE_EVENTS.map(|event| format!("trace-event {event} on"));
+        let commands = MONITOR_COMMANDS.iter().copied();
+        for command in commands.chain(events.iter().map(String::as_str)) {
             let answer = qemu.gdb.monitor(command)?;
             if !answer.trim().is_empty() {
                 return Err(io::Error::other(format!(
@@ -49,11 +54,12 @@ impl Following {
         qemu.gdb.release()?;
         let log = BufReader::with_capacity(1 << 18, log);
         let mut following = Self {
-            _qemu: qemu,
+            qemu,
             log,
             line: Vec::new(),
             held: false,
             now: CpuDump::default(),
+            devices: DeviceLog::default(),
         };
         if !following.read_record()? {
             return Err(io::Error::other("QEMU logs nothing"));
@@ -68,6 +74,9 @@ impl Following {
             self.line.clear();
             if self.log.read_until(b'\n', &mut self.line)? == 0 {
                 return Ok(false);
+            }
+            if self.devices.take_line(self.line.trim_ascii_end()) {
+                continue;
             }
             self.held |= self.line.starts_with(STOPPED_LINE);
             match self.now.take_line(self.line.trim_ascii_end()) {
@@ -91,11 +100,13 @@ impl Reference for Following {
 
     fn step(&mut self, expected: Expectation) -> io::Result<Progress> {
         let before = self.now.registers.clone();
+        self.devices.clear();
         loop {
             if !self.read_record()? {
                 return Ok(Progress::Gone);
             }
-            let here = self.now.registers.rip == before.rip;
+            let here = self.now.registers.rip == before.rip
+                && self.now.registers.selectors[1] == before.selectors[1];
             // QEMU logs an instruction again that was held up or had to be translated
             // anew. A branch to itself looks the same, and is taken for one until it ends.
             if self.now.registers == before {
@@ -114,7 +125,15 @@ impl Reference for Following {
         true
     }
 
+    fn devices(&self) -> Option<&DeviceLog> {
+        Some(&self.devices)
+    }
+
     fn memory(&self) -> Option<&File> {
         None
+    }
+
+    fn later_memory(&self) -> &File {
+        &self.qemu.memory
     }
 }

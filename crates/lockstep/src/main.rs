@@ -11,6 +11,8 @@ mod compare;
 mod comparer;
 mod comparer_memory;
 mod cpu_dump;
+mod device_log;
+mod floppy_dma;
 mod following;
 mod gdb;
 mod history;
@@ -20,6 +22,7 @@ mod qemu;
 mod random_guest;
 mod reference;
 mod registers;
+mod replay;
 mod report;
 mod stepping;
 mod subject;
@@ -28,7 +31,7 @@ use arguments::Arguments;
 use clap::Parser;
 use comparer::{Comparer, Ending, Limits};
 use following::Following;
-use qemu::{Guest, Qemu};
+use qemu::{Guest, Qemu, Start};
 use reference::Reference;
 use std::io;
 use std::path::PathBuf;
@@ -36,7 +39,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 use stepping::Stepping;
 use subject::Subject;
-use tollgate_machine::boot::{self, BootSource, KernelKind};
+use tollgate_machine::boot::{self, BootSource, KernelKind, firmware};
 use tollgate_machine::config::VmConfig;
 use tollgate_memory::GuestMemory;
 
@@ -63,6 +66,9 @@ fn compare_guest(arguments: &Arguments) -> io::Result<u8> {
         std::fs::write(path, random_guest::image(seed, arguments.count))?;
         return Ok(AGREED);
     }
+    if arguments.floppy.is_some() || arguments.disk.is_some() {
+        return compare_firmware(arguments);
+    }
     let kernel = match arguments.random {
         Some(seed) => random_kernel(seed, arguments.count)?,
         None => arguments.kernel.clone().unwrap_or_default(),
@@ -77,22 +83,21 @@ fn compare_guest(arguments: &Arguments) -> io::Result<u8> {
     };
     let (entry, kind) = find_entry(&config)?;
     let mut qemu = Qemu::start(&Guest {
-        kernel: &config.kernel,
-        is_boot_sector: kind == KernelKind::BootSector,
-        initrd: config.initrd.as_deref(),
-        append: &config.append,
+        start: match kind {
+            KernelKind::BootSector => Start::BootSector(&config.kernel),
+            _ => Start::Kernel {
+                kernel: &config.kernel,
+                initrd: config.initrd.as_deref(),
+                append: &config.append,
+            },
+        },
         memory_bytes: config.memory_bytes,
         cpu: &arguments.cpu,
         command: &arguments.qemu,
     })?;
     qemu.run_to(arguments.start_at.unwrap_or(entry))?;
     let subject = Subject::new(&mut qemu, &config)?;
-    let limits = Limits {
-        steps: arguments.steps,
-        until: arguments.until,
-        ignored_flags: arguments.ignore_flags,
-        keep_going: arguments.keep_going,
-    };
+    let limits = limits(arguments);
     if arguments.random.is_some() {
         // Both have read it.
         let _ = std::fs::remove_file(&config.kernel);
@@ -102,6 +107,53 @@ fn compare_guest(arguments: &Arguments) -> io::Result<u8> {
     } else {
         compare_with(Comparer::new(subject, Stepping::new(qemu)?, limits))
     }
+}
+
+fn limits(arguments: &Arguments) -> Limits {
+    Limits {
+        steps: arguments.steps,
+        until: arguments.until,
+        until_text: arguments.until_text.clone(),
+        ignored_flags: arguments.ignore_flags,
+        keep_going: arguments.keep_going,
+    }
+}
+
+/// From the reset vector on, where both sides stand in the same state.
+fn compare_firmware(arguments: &Arguments) -> io::Result<u8> {
+    let rom = match &arguments.bios {
+        Some(path) => path.clone(),
+        None => firmware::find().map_err(io::Error::other)?,
+    };
+    let config = VmConfig {
+        firmware: Some(rom.clone()),
+        memory_bytes: arguments.memory << 20,
+        verify_code: arguments.verify_code,
+        ..VmConfig::default()
+    };
+    let mut qemu = Qemu::start(&Guest {
+        start: Start::Firmware {
+            rom: &rom,
+            floppy: arguments.floppy.as_deref(),
+            disk: arguments.disk.as_deref(),
+        },
+        memory_bytes: config.memory_bytes,
+        cpu: &arguments.cpu,
+        command: &arguments.qemu,
+    })?;
+    let subject = Subject::new(&mut qemu, &config)?;
+    let following = Following::new(qemu)?;
+    let mut comparer = Comparer::new(subject, following, limits(arguments));
+    let code = run(&mut comparer)?;
+    if code == AGREED {
+        // All of it was written here, by the guest or in its name.
+        let (count, first) = comparer.compare_all_memory(config.memory_bytes)?;
+        let place = first.map_or(String::new(), |first| {
+            format!(", the first at {:08x}", first.0)
+        });
+        println!("RAM: {count} bytes differ{place} (QEMU is some instructions ahead)");
+    }
+    Ok(code)
 }
 
 /// Writes a guest of random instructions where both can read it.
@@ -132,6 +184,10 @@ fn find_entry(config: &VmConfig) -> io::Result<(u64, KernelKind)> {
 }
 
 fn compare_with<R: Reference>(mut comparer: Comparer<R>) -> io::Result<u8> {
+    run(&mut comparer)
+}
+
+fn run<R: Reference>(comparer: &mut Comparer<R>) -> io::Result<u8> {
     let started = Instant::now();
     let ending = comparer.run()?;
     let seconds = started.elapsed().as_secs_f64();
@@ -151,7 +207,7 @@ fn compare_with<R: Reference>(mut comparer: Comparer<R>) -> io::Result<u8> {
             AGREED
         }
         Ending::Reached => {
-            println!("no difference up to the address");
+            println!("no difference up to there");
             AGREED
         }
         Ending::BothEnded(how) => {

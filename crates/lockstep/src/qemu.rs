@@ -10,18 +10,37 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use tollgate_machine::boot::firmware::{VIDEO_FILE, find_video_path as find_video};
 use tollgate_memory::GuestMemory;
+
+/// What QEMU starts.
+pub enum Start<'a> {
+    /// A Linux or multiboot kernel, by QEMU's loader.
+    Kernel {
+        /// Its file.
+        kernel: &'a Path,
+        /// Initial RAM disk or modules.
+        initrd: Option<&'a str>,
+        /// The kernel's command line.
+        append: &'a str,
+    },
+    /// A boot sector: it goes into a floppy drive.
+    BootSector(&'a Path),
+    /// Firmware, from the reset vector on, with images that stay as they are.
+    Firmware {
+        /// Its image.
+        rom: &'a Path,
+        /// The first floppy drive's image.
+        floppy: Option<&'a Path>,
+        /// The first IDE disk's image.
+        disk: Option<&'a Path>,
+    },
+}
 
 /// The guest, as QEMU is to start it.
 pub struct Guest<'a> {
-    /// Linux or multiboot kernel, or a boot sector.
-    pub kernel: &'a Path,
-    /// The kernel is a boot sector: it goes into a floppy drive.
-    pub is_boot_sector: bool,
-    /// Initial RAM disk or modules.
-    pub initrd: Option<&'a str>,
-    /// The kernel's command line.
-    pub append: &'a str,
+    /// What is started.
+    pub start: Start<'a>,
     /// RAM, in bytes.
     pub memory_bytes: u64,
     /// QEMU's name of the processor, with features.
@@ -88,27 +107,7 @@ impl Qemu {
                 socket.display()
             ))
             .args(["-gdb", "chardev:gdb"]);
-        if guest.is_boot_sector {
-            command.args([
-                "-drive",
-                &format!(
-                    "if=floppy,format=raw,readonly=on,file={}",
-                    guest.kernel.display()
-                ),
-            ]);
-        } else {
-            command
-                .arg("-kernel")
-                .arg(guest.kernel)
-                .args(["-append", guest.append]);
-            command.args(
-                guest
-                    .initrd
-                    .map(|initrd| ["-initrd", initrd])
-                    .iter()
-                    .flatten(),
-            );
-        }
+        add_start(&mut command, &guest.start);
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -195,6 +194,49 @@ impl Drop for Qemu {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// Adds the arguments that say what is started.
+fn add_start(command: &mut Command, start: &Start) {
+    // A comma ends a value unless it is doubled.
+    let quoted = |text: &str| text.replace(',', ",,");
+    let drive = |path: &Path, options: &str| {
+        let path = quoted(&path.display().to_string());
+        format!("format=raw,{options},file={path}")
+    };
+    match start {
+        Start::Kernel {
+            kernel,
+            initrd,
+            append,
+        } => {
+            command.arg("-kernel").arg(kernel).args(["-append", append]);
+            command.args(initrd.map(|initrd| ["-initrd", initrd]).iter().flatten());
+        }
+        Start::BootSector(sector) => {
+            command.args(["-drive", &drive(sector, "if=floppy,readonly=on")]);
+        }
+        Start::Firmware { rom, floppy, disk } => {
+            command.arg("-bios").arg(rom);
+            // The display adapter's firmware comes as a file, as here, and not from a ROM of the adapter.
+            command.args(["-device", "VGA,romfile="]);
+            if let Some(video) = find_video() {
+                let (name, path) = (quoted(VIDEO_FILE), quoted(&video.display().to_string()));
+                command.args(["-fw_cfg", &format!("name={name},file={path}")]);
+            }
+            // What a device writes into memory is not in the log: files are read byte by byte, and the task
+            // priority's helper, which changes the guest's code, is not there.
+            command.args(["-global", "fw_cfg_io.dma_enabled=off"]);
+            command.args(["-global", "apic.vapic=off"]);
+            if let Some(floppy) = floppy {
+                command.args(["-drive", &drive(floppy, "if=floppy,snapshot=on")]);
+                command.args(["-boot", "order=ac"]);
+            }
+            if let Some(disk) = disk {
+                command.args(["-drive", &drive(disk, "if=ide,snapshot=on")]);
+            }
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The other side of the comparison.
 
+use crate::device_log::DeviceLog;
 use crate::registers::Registers;
 use std::fs::File;
 use std::io;
@@ -39,10 +40,16 @@ pub trait Reference {
     /// The connection to it broke, or it said what is not understood.
     fn step(&mut self, expected: Expectation) -> io::Result<Progress>;
 
+    /// What went between processor and devices during the last step, if that is known.
+    fn devices(&self) -> Option<&DeviceLog>;
+
     /// Interrupts are delivered there, and ours must follow.
     fn takes_interrupts(&self) -> bool;
 
     /// The guest's RAM at the present boundary, by physical address; `None` if it
     /// cannot be seen.
     fn memory(&self) -> Option<&File>;
+
+    /// The guest's RAM by physical address as it is now, some instructions later perhaps.
+    fn later_memory(&self) -> &File;
 }

@@ -1,5 +1,6 @@
 //! The exact way: QEMU goes one instruction at a time under its gdb stub.
 
+use crate::device_log::DeviceLog;
 use crate::gdb::Stop;
 use crate::packet::from_hex;
 use crate::qemu::Qemu;
@@ -127,8 +128,16 @@ impl Reference for Stepping {
         false
     }
 
+    fn devices(&self) -> Option<&DeviceLog> {
+        None
+    }
+
     fn memory(&self) -> Option<&File> {
         Some(&self.qemu.memory)
+    }
+
+    fn later_memory(&self) -> &File {
+        &self.qemu.memory
     }
 }
 

@@ -1,13 +1,18 @@
 //! Our side: a vCPU that is stepped, and its memory seen without side effects.
 
 use crate::cpu_dump::CpuDump;
+use crate::device_log::{DeviceByte, DeviceLog};
+use crate::floppy_dma::Written;
 use crate::qemu::Qemu;
 use crate::registers::Registers;
+use crate::replay::Replay;
 use iced_x86::{Instruction, InstructionInfoFactory, OpAccess, Register};
 use std::io;
 use tollgate_emulate::operand::{read_register, system_mask};
 use tollgate_exits::ExitKind;
+use tollgate_machine::boot::firmware;
 use tollgate_machine::config::VmConfig;
+use tollgate_machine::devices::vga::screen::Screen;
 use tollgate_machine::pc::Pc;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::guest_view::code_address;
@@ -23,10 +28,13 @@ const FIRST_FREE_VECTOR: u8 = 32;
 const NON_MASKABLE: u8 = Vector::NonMaskableInterrupt as u8;
 /// First vector that firmware gives to devices.
 const FIRST_REAL_MODE_VECTOR: u8 = 8;
+/// The vectors that firmware gives to the first 8259. DOS extenders leave them so in protected mode: exceptions that
+/// come there have an error code in their frames, by which they are told from interrupts.
+const FIRMWARE_VECTORS: std::ops::RangeInclusive<u8> = 8..=15;
 
 /// Tollgate's processor in a PC whose interrupts are never delivered.
 pub struct Subject {
-    pc: Pc,
+    machine: Replay,
     vcpu: Vcpu,
     info: InstructionInfoFactory,
 }
@@ -50,16 +58,26 @@ impl Subject {
     pub fn new(qemu: &mut Qemu, config: &VmConfig) -> io::Result<Self> {
         let dump: CpuDump = qemu.registers()?;
         let mut memory = GuestMemory::new(config.memory_bytes).map_err(io::Error::other)?;
-        qemu.copy_memory(&mut memory)?;
+        let rom = match &config.firmware {
+            Some(path) => Some(firmware::load(path, &mut memory).map_err(io::Error::other)?),
+            None => None,
+        };
+        if rom.is_none() {
+            // From the reset vector on both sides begin with RAM of zeros.
+            qemu.copy_memory(&mut memory)?;
+        }
         let mut state = CpuState::at_reset();
         dump.put_into(&mut state, &memory);
         let mut pc = Pc::new(config, memory.clone(), Box::new(io::sink()));
+        if let Some(rom) = rom {
+            pc.set_firmware(rom).map_err(io::Error::other)?;
+        }
         let mut vcpu = Vcpu::new(state, memory, CODE_CACHE_BYTES, config.verify_code)?;
         pc.set_debug_output(Box::new(io::sink()));
         // Flags are spread over the engine's own places.
         vcpu.change_state(|_| ());
         Ok(Self {
-            pc,
+            machine: Replay::new(pc),
             vcpu,
             info: InstructionInfoFactory::new(),
         })
@@ -102,7 +120,34 @@ impl Subject {
     /// # Errors
     /// As [`Vcpu::step_one`].
     pub fn step(&mut self) -> Result<(), VcpuStop> {
-        self.vcpu.step_one(&mut self.pc)
+        self.vcpu.step_one(&mut self.machine)
+    }
+
+    /// Sets what QEMU's devices did during the instruction that comes next.
+    pub fn expect_devices(&mut self, devices: &DeviceLog) {
+        self.machine.written.clear();
+        self.machine.expected.clone_from(devices);
+    }
+
+    /// What our devices were told by the last instruction.
+    pub fn told_devices(&self) -> &[DeviceByte] {
+        &self.machine.written
+    }
+
+    /// Memory that the guest knows to be written by the floppy drive.
+    pub fn take_moved(&mut self) -> Option<Written> {
+        self.machine.moved.take()
+    }
+
+    /// The lines of a text screen.
+    pub fn screen_lines(&mut self) -> Vec<String> {
+        let Screen::Text(text) = self.machine.pc.screen() else {
+            return Vec::new();
+        };
+        let lines = text.characters.chunks(text.columns.max(1));
+        lines
+            .map(|line| line.iter().map(|&code| char::from(code)).collect())
+            .collect()
     }
 
     /// Delivers an interrupt that QEMU delivered.
@@ -110,7 +155,7 @@ impl Subject {
     /// # Errors
     /// As [`Vcpu::deliver_interrupt`].
     pub fn interrupt(&mut self, vector: u8) -> Result<(), VcpuStop> {
-        self.vcpu.deliver_interrupt(&mut self.pc, vector)
+        self.vcpu.deliver_interrupt(&mut self.machine, vector)
     }
 
     /// Undoes what a refused instruction did to the registers and raises #GP(0) for it.
@@ -119,7 +164,7 @@ impl Subject {
     /// As [`Vcpu::step_one`].
     pub fn refuse(&mut self, before: &Registers) -> Result<(), VcpuStop> {
         self.vcpu.change_state(|state| before.put_all(state));
-        self.vcpu.deliver_general_protection(&mut self.pc)
+        self.vcpu.deliver_general_protection(&mut self.machine)
     }
 
     /// The vector whose handler starts at these registers' CS:EIP: that of NMI or, if
@@ -135,7 +180,8 @@ impl Subject {
         } else {
             (FIRST_REAL_MODE_VECTOR, 4)
         };
-        let candidates = (first..=u8::MAX).filter(|_| maskable).chain([NON_MASKABLE]);
+        let maskable_vectors = (first..=u8::MAX).chain(FIRMWARE_VECTORS);
+        let candidates = maskable_vectors.filter(|_| maskable).chain([NON_MASKABLE]);
         candidates.into_iter().find(|&vector| {
             let offset = u32::from(vector) * size;
             if offset + size - 1 > u32::from(idtr.limit) {

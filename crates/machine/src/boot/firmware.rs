@@ -24,7 +24,7 @@ const VIDEO_PLACES: [&str; 2] = [
     "/usr/share/qemu/vgabios-stdvga.bin",
 ];
 /// SeaBIOS looks for a device's firmware by vendor and device.
-const VIDEO_FILE: &str = "pci1234,1111.rom";
+pub const VIDEO_FILE: &str = "pci1234,1111.rom";
 
 /// The firmware that this host has installed.
 ///
@@ -40,11 +40,16 @@ pub fn find() -> Result<PathBuf, String> {
     })
 }
 
+/// Where the display adapter's firmware is that this host has installed.
+pub fn find_video_path() -> Option<PathBuf> {
+    let mut places = VIDEO_PLACES.iter().map(PathBuf::from);
+    places.find(|place| place.is_file())
+}
+
 /// The display adapter's firmware that this host has installed, as the file by which SeaBIOS finds
 /// it. Without it there is a display that nothing uses before the system does.
 pub fn find_video() -> Option<FwCfgFile> {
-    let mut places = VIDEO_PLACES.iter();
-    let content = places.find_map(|place| std::fs::read(place).ok())?;
+    let content = std::fs::read(find_video_path()?).ok()?;
     Some(FwCfgFile {
         name: VIDEO_FILE.into(),
         content,
