@@ -1,5 +1,9 @@
 //! Memory from the host in huge pages.
 
+mod ahead;
+
+pub use ahead::Ahead;
+
 use std::io;
 use std::ptr;
 

@@ -5,7 +5,7 @@
 //! current one is full, room is made in the next, which is then filled again.
 
 use std::io;
-use tollgate_memory::huge_page::{self, HUGE_PAGE};
+use tollgate_memory::huge_page::{self, Ahead, HUGE_PAGE};
 
 /// Segments of the ring.
 pub const SEGMENTS: usize = 8;
@@ -13,6 +13,9 @@ pub const SEGMENTS: usize = 8;
 pub const MINIMUM_SIZE: usize = 1 << 20;
 /// Largest code cache, in bytes: distances are 32 bits signed.
 pub const MAXIMUM_SIZE: usize = 1 << 30;
+/// What is left of one huge page, in bytes, when the next is asked for. Code of a program that starts
+/// comes at some 100 MB/s, so that the host has milliseconds for it.
+const LEFT: usize = HUGE_PAGE as usize / 2;
 /// What the code of a block is aligned to, in bytes.
 pub const ALIGNMENT: usize = 16;
 
@@ -40,6 +43,8 @@ pub struct CodeCache {
     segment_end: usize,
     /// Huge pages that the host has been asked for, from the beginning on.
     huge_pages: usize,
+    /// Asks for all but the first. Gone before the mappings are.
+    ahead: Option<Ahead>,
 }
 
 // SAFETY: the mappings are owned by the structure and not tied to a thread.
@@ -66,6 +71,7 @@ impl CodeCache {
             next: 0,
             segment_end: size / SEGMENTS,
             huge_pages: 0,
+            ahead: Some(Ahead::default()),
         };
         // Not a memfd: profilers look up names for code in anonymous memory only, and a
         // shared anonymous mapping shows as that (/dev/zero) in both places.
@@ -126,7 +132,7 @@ impl CodeCache {
         let start = self.next.next_multiple_of(ALIGNMENT);
         if start + bytes <= self.segment_end {
             self.next = start + bytes;
-            if self.next > self.huge_pages * HUGE_PAGE as usize {
+            if self.next + LEFT > self.huge_pages * HUGE_PAGE as usize {
                 self.ask_for_huge_page();
             }
             return Allocation::At(start as u32);
@@ -147,13 +153,18 @@ impl CodeCache {
 
     /// Has the host give what is needed next in a huge page, if it is inside the cache: that
     /// costs a tenth of the faults of its pages, and generated code, which is much, needs fewer
-    /// entries of the host's TLB.
+    /// entries of the host's TLB. The first one is waited for: it is used at once.
     #[cold]
     fn ask_for_huge_page(&mut self) {
         let start = self.huge_pages * HUGE_PAGE as usize;
         self.huge_pages += 1;
-        if start + HUGE_PAGE as usize <= self.size {
-            huge_page::ask(self.writable.wrapping_add(start));
+        if start + HUGE_PAGE as usize > self.size {
+            return;
+        }
+        let page = self.writable.wrapping_add(start);
+        match &mut self.ahead {
+            Some(ahead) if start != 0 => ahead.ask(page),
+            _ => huge_page::ask(page),
         }
     }
 
@@ -229,6 +240,7 @@ impl CodeCache {
 
 impl Drop for CodeCache {
     fn drop(&mut self) {
+        self.ahead = None;
         // SAFETY: both mappings were made by `new`; no guest code runs any more.
         unsafe {
             libc::munmap(self.writable.cast(), self.size);

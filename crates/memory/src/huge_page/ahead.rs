@@ -1,0 +1,112 @@
+//! Huge pages that are asked for before they are needed.
+//!
+//! The host clears a huge page when it gives it: some hundred microseconds on an idle host, and
+//! milliseconds on a busy one. A thread of its own waits for that, so that the one that needs the page
+//! does not.
+
+use super::ask;
+use std::sync::mpsc::{self, Sender};
+use std::thread::JoinHandle;
+
+/// A thread that [asks](ask) the host for huge pages. When it is dropped it has come to its end,
+/// and no longer touches what it was told of.
+#[derive(Default)]
+pub struct Ahead {
+    /// There is a thread once something was to be asked for.
+    worker: Option<Worker>,
+}
+
+struct Worker {
+    requests: Sender<usize>,
+    thread: JoinHandle<()>,
+}
+
+impl Worker {
+    fn new() -> Option<Self> {
+        let (requests, asked_for) = mpsc::channel::<usize>();
+        let thread = std::thread::Builder::new()
+            .name("huge-pages".into())
+            .spawn(move || {
+                block_signals();
+                for start in asked_for {
+                    ask(std::ptr::with_exposed_provenance_mut(start));
+                }
+            });
+        let thread = thread.ok()?;
+        Some(Self { requests, thread })
+    }
+}
+
+/// The signals that come for guest code are for the thread that runs it.
+fn block_signals() {
+    // SAFETY: an all-zero set is valid, sigfillset fills it, and the mask is the calling thread's own.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &all, std::ptr::null_mut());
+    }
+}
+
+impl Ahead {
+    /// [Asks](ask) for the huge page at `start`, and does not wait for it; where no thread can be had
+    /// nothing happens. The range stays mapped for as long as `self` lives.
+    pub fn ask(&mut self, start: *mut u8) {
+        if self.worker.is_none() {
+            self.worker = Worker::new();
+        }
+        if let Some(worker) = &self.worker {
+            // It cannot have ended before its requests do.
+            let _ = worker.requests.send(start.expose_provenance());
+        }
+    }
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        if let Some(Worker { requests, thread }) = self.worker.take() {
+            drop(requests);
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::huge_page::{HUGE_PAGE, reserve};
+
+    #[test]
+    fn a_page_that_was_asked_for_is_there() {
+        let bytes = 2 * HUGE_PAGE as usize;
+        let start = reserve(bytes).unwrap();
+        // SAFETY: in place of the reservation, which is the test's own.
+        let mapped = unsafe {
+            libc::mmap(
+                start.cast(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED,
+                -1,
+                0,
+            )
+        };
+        assert_eq!(mapped, start.cast());
+        let mut ahead = Ahead::default();
+        let second = start.wrapping_add(HUGE_PAGE as usize);
+        ahead.ask(second);
+        drop(ahead);
+        // Its first page at least, wherever MADV_POPULATE_WRITE is known (Linux 5.14).
+        let is_there = |at: *mut u8| {
+            let mut state = 0u8;
+            // SAFETY: one page of the mapping, and a byte for it.
+            let result = unsafe { libc::mincore(at.cast(), 4096, &mut state) };
+            assert_eq!(result, 0);
+            state & 1 != 0
+        };
+        // SAFETY: madvise on a page of the mapping.
+        let is_known = unsafe { libc::madvise(start.cast(), 4096, libc::MADV_POPULATE_WRITE) } == 0;
+        assert_eq!(is_there(second), is_known);
+        // SAFETY: the test's own mapping.
+        unsafe { libc::munmap(start.cast(), bytes) };
+    }
+}
