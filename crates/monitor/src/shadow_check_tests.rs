@@ -272,7 +272,9 @@ impl Guest {
             (self.view).take_window_back(&self.state, what, comparing, |_| stops);
         }
         if let Ok(Target::Ram(_)) = self.view.resolve(&self.state, linear, kind, privilege) {
-            (self.view).fill_window(&self.state, linear, kind, privilege, |_| stops);
+            let from = stops.then_some(u64::from(self.found_in_windows) % 16);
+            let access = (linear, kind, privilege);
+            (self.view).fill_window(&self.state, access, from, |_| stops);
         }
         false
     }

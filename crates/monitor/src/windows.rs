@@ -23,8 +23,22 @@ const MOST_AT_ONCE: usize = 8192;
 /// Runs that are mapped, or pages that are compared, between two points at which that can stop.
 const BETWEEN_POINTS: usize = 8;
 
+/// Neighbours that are looked for between two such points: each is a walk of the guest's tables.
+const NEIGHBOURS_BETWEEN_POINTS: u64 = 4;
+
+/// Pages of a large page that are looked at between two such points.
+const PAGES_BETWEEN_POINTS: u64 = 64;
+
 /// Pieces of a large page that are mapped one by one at most.
 const MOST_PIECES: usize = 64;
+
+/// What came of mapping a page and its neighbours.
+pub(crate) struct Filled {
+    /// Whether the access finds its page there now.
+    pub(crate) found: bool,
+    /// The neighbour from which on nothing has been done, if it has stopped.
+    pub(crate) next: u64,
+}
 
 /// Adds a page to runs in ascending order.
 fn push(runs: &mut Vec<Run>, page: Run) {
@@ -178,41 +192,51 @@ impl GuestView {
     }
 
     /// Maps the page of an address of the loaded space in its window, and its neighbours, after
-    /// an access that was allowed. Whether such an access finds it there now. Neighbours are left
-    /// out if it `stops`.
+    /// an access that was allowed: all, or those from `from` on. Neighbours are left out if it
+    /// `stops`.
     pub(crate) fn fill_window(
         &mut self,
         state: &CpuState,
-        linear: LinearAddress,
-        kind: AccessKind,
-        privilege: Privilege,
+        (linear, kind, privilege): (LinearAddress, AccessKind, Privilege),
+        from: Option<u64>,
         stops: impl Fn(Section) -> bool,
-    ) -> bool {
+    ) -> Filled {
+        let nothing = Filled {
+            found: false,
+            next: 0,
+        };
         let Some(translation) = self.accessed(state, linear, privilege) else {
-            return false;
+            return nothing;
         };
         let named = named_in_windows(state, linear, privilege);
         let Some(page) = self.page(named, &translation) else {
-            return false;
+            return nothing;
         };
         if kind == AccessKind::Write && !page.writable {
-            return false;
+            return nothing;
         }
         let mut walks = vec![(linear, translation)];
-        let runs = match translation.page_size >= LARGE_PAGE {
-            true => self.large_page(&page, translation.writable_now),
-            false => Vec::new(),
+        let large = match translation.page_size >= LARGE_PAGE {
+            // It has no place of its own to go on at: the second time it is looked at to its end.
+            true => self.large_page(&page, translation.writable_now, |section| {
+                from.is_none() && stops(section)
+            }),
+            false => Some(Vec::new()),
         };
-        let runs = match runs.is_empty() {
-            true => self.with_neighbours(state, page, privilege, &mut walks),
-            false => runs,
+        let (mut runs, mut next) = match large {
+            None => (vec![page], 0),
+            Some(runs) if !runs.is_empty() => (runs, 0),
+            Some(_) => {
+                let from = from.unwrap_or(0);
+                self.with_neighbours(state, page, privilege, from, &mut walks, &stops)
+            }
         };
         // First that which the access needs: with it there is no need to come back for the others.
         let holds = |run: &Run| run.page <= page.page && page.page < run.end();
-        let mut runs = runs;
         runs.sort_by_key(|run| !holds(run));
         let mut found = false;
-        for run in runs {
+        let mut runs = runs.into_iter();
+        while let Some(run) = runs.next() {
             if self.is_mapped(&run) {
                 // Before it stopped.
                 found |= holds(&run);
@@ -220,6 +244,9 @@ impl GuestView {
             }
             found |= self.map_run(run) && holds(&run);
             if stops(Section::MapWindow) {
+                if let Some(left) = runs.next() {
+                    next = left.page % TOGETHER;
+                }
                 break;
             }
         }
@@ -230,21 +257,26 @@ impl GuestView {
             translations.note_for_window(view_of(privilege), linear, &walk, walk.writable_now);
         }
         self.confirm(state);
-        found
+        Filled { found, next }
     }
 
-    /// A page and its neighbours, where they are known to be accessible and not mapped. Adds to
+    /// A page and its neighbours from `from` on, where they are known to be accessible and not mapped,
+    /// and up to which neighbour that was looked for: some, and all unless it `stops`. Adds to
     /// `walks` what led to the neighbours.
     fn with_neighbours(
         &mut self,
         state: &CpuState,
         page: Run,
         privilege: Privilege,
+        from: u64,
         walks: &mut Vec<(LinearAddress, Translation)>,
-    ) -> Vec<Run> {
+        stops: impl Fn(Section) -> bool,
+    ) -> (Vec<Run>, u64) {
         let first = page.page & !(TOGETHER - 1);
         let mut runs: Vec<Run> = Vec::new();
-        for at in first..first + TOGETHER {
+        let mut next = from;
+        while next < TOGETHER {
+            let at = first + next;
             let neighbour = if at == page.page {
                 Some(page)
             } else {
@@ -258,25 +290,43 @@ impl GuestView {
                         self.page(named, &translation)
                     })
             };
-            if let Some(next) = neighbour {
-                push(&mut runs, next);
+            if let Some(neighbour) = neighbour {
+                push(&mut runs, neighbour);
+            }
+            next += 1;
+            if (next - from).is_multiple_of(NEIGHBOURS_BETWEEN_POINTS)
+                && next < TOGETHER
+                && stops(Section::MapWindow)
+            {
+                break;
             }
         }
-        runs
+        if !(from..next).contains(&(page.page - first)) {
+            runs.push(page);
+        }
+        (runs, next)
     }
 
     /// All of the 2 MiB around a page that is in a large one: what holds code, for loads alone.
-    /// Nothing if that is too many pieces, or not all of it is RAM.
-    fn large_page(&self, page: &Run, writable: bool) -> Vec<Run> {
+    /// Nothing if that is too many pieces, or not all of it is RAM; `None` if it `stops`.
+    fn large_page(
+        &self,
+        page: &Run,
+        writable: bool,
+        stops: impl Fn(Section) -> bool,
+    ) -> Option<Vec<Run>> {
         let pages = LARGE_PAGE / PAGE_SIZE;
         let before = page.page % pages;
         let Some(physical) = page.physical.checked_sub(before) else {
-            return Vec::new();
+            return Some(Vec::new());
         };
         let mut runs: Vec<Run> = Vec::new();
         for at in 0..pages {
             if !self.is_plain(physical + at) || runs.len() > MOST_PIECES {
-                return Vec::new();
+                return Some(Vec::new());
+            }
+            if at != 0 && at.is_multiple_of(PAGES_BETWEEN_POINTS) && stops(Section::MapWindow) {
+                return None;
             }
             push(
                 &mut runs,
@@ -288,7 +338,7 @@ impl GuestView {
                 },
             );
         }
-        runs
+        Some(runs)
     }
 
     /// Whether a run is mapped as it is.

@@ -96,7 +96,7 @@ impl<P: Platform> Running<'_, Translated, P> {
                 false
             }
             Ok(Target::Ram(_)) => {
-                if self.map_window(linear, kind, privilege) {
+                if self.map_window((linear, kind, privilege), None) {
                     self.follow_fault(block, begun.0);
                 } else {
                     self.look_up_from_now_on(block);
@@ -137,27 +137,24 @@ impl<P: Platform> Running<'_, Translated, P> {
         translations.common_aside().filter(|_| is_common)
     }
 
-    /// Maps the page of an access in its window, with its neighbours; whether it is there now.
+    /// Maps the page of an access in its window, with its neighbours, or those from `from` on; whether
+    /// it is there now.
     pub(super) fn map_window(
         &mut self,
-        linear: LinearAddress,
-        kind: AccessKind,
-        privilege: Privilege,
+        access: (LinearAddress, AccessKind, Privilege),
+        from: Option<u64>,
     ) -> bool {
         let begin = self.begin_section();
         let requests = &self.runner.requests;
         let stops = |section| requests.stops(section);
         let cpu = &self.runner.context.cpu;
-        let filled = self.view.fill_window(cpu, linear, kind, privilege, stops);
+        let filled = self.view.fill_window(cpu, access, from, stops);
         self.end_section(Section::MapWindow, begin);
         if self.pending.points().has_stopped() {
-            self.leave_work(Work::MapWindow {
-                linear,
-                kind,
-                privilege,
-            });
+            let next = filled.next;
+            self.leave_work(Work::MapWindow { access, next });
         }
-        filled
+        filled.found
     }
 
     /// Compares a window that was put aside with the guest's tables: whether it holds. `None`: that

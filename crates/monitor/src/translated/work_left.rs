@@ -67,11 +67,10 @@ impl Place {
 pub(crate) enum Work {
     /// Translating: the block ended before this RIP, or there is none yet.
     Translate { next: u64 },
-    /// Mapping the neighbours of a page that was accessed.
+    /// Mapping the neighbours of a page that was accessed, from the `next` one on.
     MapWindow {
-        linear: LinearAddress,
-        kind: AccessKind,
-        privilege: Privilege,
+        access: (LinearAddress, AccessKind, Privilege),
+        next: u64,
     },
     /// Comparing the window of an address. How far is known to [`Translated::comparing`].
     CompareWindow {
@@ -152,12 +151,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         self.pending.points().resume(work.section());
         match work {
             Work::Translate { next } => self.translate_on(next),
-            Work::MapWindow {
-                linear,
-                kind,
-                privilege,
-            } => {
-                self.map_window(linear, kind, privilege);
+            Work::MapWindow { access, next } => {
+                self.map_window(access, Some(next));
             }
             Work::CompareWindow { linear, privilege } => {
                 self.take_windows_back(linear, privilege);
