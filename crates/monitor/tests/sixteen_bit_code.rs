@@ -191,3 +191,89 @@ fn code_runs_at_more_places_than_modes_have_numbers() {
         }
     }
 }
+
+/// PUSHA, PUSHAD, POPA, POPAD, and the size of their words.
+const ALL_REGISTERS: [(&[u8], &[u8], u64); 2] =
+    [(&[0x60], &[0x61], 2), (&[0x66, 0x60], &[0x66, 0x61], 4)];
+
+fn with_registers(kind: Kind) -> Program {
+    let mut program = Program::new(kind);
+    for (number, register) in program.state.gpr[..8].iter_mut().enumerate() {
+        if number != 4 {
+            *register = 0x1234_5600 + 0x1111 * number as u64;
+        }
+    }
+    program
+}
+
+#[test]
+fn all_registers_are_pushed_and_popped_without_an_exit() {
+    for kind in Kind::ALL {
+        for (push, pop, size) in ALL_REGISTERS {
+            let mut program = with_registers(kind);
+            // again: push all; xor the general registers' low words; pop all; dec si; jnz again
+            let changes: &[u8] = &[
+                0x31, 0xc0, 0x31, 0xdb, 0x31, 0xc9, 0x31, 0xd2, 0x31, 0xed, 0x31, 0xff,
+            ];
+            let body = [push, changes, pop, &[0x4e, 0x75]].concat();
+            let back = (body.len() as u8 + 1).wrapping_neg();
+            program.put(MAIN, &[&body[..], &[back], &END].concat());
+            program.state.gpr[6] = 1000;
+            program.state.gpr[4] |= 0x5a5a_0000;
+            let mut vcpu = program.run();
+            let mut expected = program.state.gpr;
+            expected[6] = 0;
+            assert_eq!(vcpu.state().gpr, expected, "{kind:?} {size}");
+            let counts = vcpu.exit_counts();
+            assert_eq!(counts.get(ExitKind::OtherInstruction), 0, "{kind:?} {size}");
+            assert_eq!(counts.get(ExitKind::SlowAccess), 0, "{kind:?} {size}");
+            // What the last turn has pushed.
+            expected[6] = 1;
+            let words = program.stack(&mut vcpu, 0x800 - 8 * size, 8 * size as usize);
+            let pushed = (0..8).rev().map(|number| expected[number]);
+            for (word, register) in words.chunks(size as usize).zip(pushed) {
+                assert_eq!(word, &register.to_le_bytes()[..size as usize], "{kind:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn all_registers_wrap_with_the_stack_pointer_word_by_word() {
+    for kind in Kind::ALL {
+        for (push, pop, size) in ALL_REGISTERS {
+            for number in 0..=8 {
+                let mut program = with_registers(kind);
+                program.put(MAIN, &[push, &END].concat());
+                let pointer = number * size;
+                program.state.gpr[4] = 0x7654_0000 | pointer;
+                let mut vcpu = program.run();
+                for (place, register) in (1..).zip(program.state.gpr[..8].iter()) {
+                    let at = pointer.wrapping_sub(place * size) & 0xffff;
+                    let word = program.stack(&mut vcpu, at, size as usize);
+                    let expected = &register.to_le_bytes()[..size as usize];
+                    assert_eq!(word, expected, "{kind:?} {pointer:x} {place}");
+                }
+                // And back: SP is what it was.
+                program.put(MAIN, &[pop, &END].concat());
+                for place in 0..8 {
+                    let at = (0x1_0000 - pointer + place * size) as u16;
+                    program.put_stack(
+                        at,
+                        &(0xa0b0_c0d0 + place as u32).to_le_bytes()[..size as usize],
+                    );
+                }
+                program.state.gpr[4] = 0x7654_0000 | (0x1_0000 - pointer) & 0xffff;
+                let vcpu = program.run();
+                let mask = u64::MAX >> (64 - 8 * size);
+                for (place, register) in (0..8).rev().enumerate().filter(|(place, _)| *place != 3) {
+                    let kept = program.state.gpr[register] & !mask;
+                    let expected = kept | (0xa0b0_c0d0 + place as u64) & mask;
+                    assert_eq!(vcpu.state().gpr[register], expected, "{kind:?} {pointer:x}");
+                }
+                let behind = 0x7654_0000 | (0x1_0000 - pointer + 8 * size) & 0xffff;
+                assert_eq!(vcpu.state().gpr[4], behind, "{kind:?} {pointer:x}");
+            }
+        }
+    }
+}

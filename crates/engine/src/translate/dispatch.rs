@@ -84,6 +84,8 @@ impl Translator {
             Push => self.push_instruction(instruction),
             Pop => self.pop_instruction(instruction),
             Leave => self.leave_instruction(instruction),
+            Pusha | Pushad => self.push_all(instruction),
+            Popa | Popad => self.pop_all(instruction),
             Call => self.call(instruction),
             Ret => self.ret(instruction),
             Jmp => self.jmp(instruction),

@@ -52,6 +52,7 @@ mod long_tests;
 mod redirected;
 mod segments;
 mod stack;
+mod stack_all;
 mod string;
 mod system_call;
 #[cfg(test)]
