@@ -111,9 +111,12 @@ impl<P: Platform> Running<'_, Translated, P> {
                 false
             }
             Ok(Target::Code(_)) => {
-                // Looked up, what does not hit code is stored without the monitor.
-                if !is_long {
-                    self.look_up_from_now_on(block);
+                // Looked up, what does not hit code is stored without the monitor. Kernels copy to
+                // pages that have held code with the same instructions as anywhere else, and are
+                // better off with them as they are.
+                match is_long {
+                    true => self.follow_fault(block, begun.0),
+                    false => self.look_up_from_now_on(block),
                 }
                 !is_long
             }
