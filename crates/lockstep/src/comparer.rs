@@ -124,12 +124,19 @@ impl<R: Reference> Comparer<R> {
         Ok(Ending::StepsDone)
     }
 
+    /// What our text screen shows, without empty lines.
+    pub fn screen_lines(&mut self) -> Vec<String> {
+        let lines = self.subject.screen_lines().into_iter();
+        let lines = lines.map(|line| line.trim_end().to_owned());
+        lines.filter(|line| !line.is_empty()).collect()
+    }
+
     fn shows_text(&mut self) -> bool {
-        let Some(text) = &self.limits.until_text else {
+        let Some(text) = self.limits.until_text.clone() else {
             return false;
         };
-        let lines = self.subject.screen_lines();
-        lines.iter().any(|line| line.contains(text.as_str()))
+        let lines = self.screen_lines();
+        lines.iter().any(|line| line.contains(&text))
     }
 
     fn step(&mut self) -> io::Result<Option<Ending>> {

@@ -152,6 +152,10 @@ fn compare_firmware(arguments: &Arguments) -> io::Result<u8> {
             format!(", the first at {:08x}", first.0)
         });
         println!("RAM: {count} bytes differ{place} (QEMU is some instructions ahead)");
+        println!("screen:");
+        for line in comparer.screen_lines() {
+            println!("  {line}");
+        }
     }
     Ok(code)
 }

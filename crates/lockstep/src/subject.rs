@@ -146,7 +146,7 @@ impl Subject {
         };
         let lines = text.characters.chunks(text.columns.max(1));
         lines
-            .map(|line| line.iter().map(|&code| char::from(code)).collect())
+            .map(|line| line.iter().map(|&code| shown(code)).collect())
             .collect()
     }
 
@@ -264,6 +264,14 @@ impl Subject {
     /// Writes RAM; false outside it.
     pub fn write(&mut self, address: PhysicalAddress, data: &[u8]) -> bool {
         self.vcpu.memory_mut().write(address, data)
+    }
+}
+
+/// A character of the screen, or a blank for what ASCII does not have.
+fn shown(code: u8) -> char {
+    match code {
+        b' '..=b'~' => code.into(),
+        _ => ' ',
     }
 }
 

@@ -1,0 +1,32 @@
+//! The tool itself, where QEMU is installed: SeaBIOS in both.
+
+use std::process::Command;
+
+/// What the tool needs of QEMU.
+const QEMU: &str = "qemu-system-i386";
+/// Into the self-test: real mode, 32-bit code, firmware that copies itself into RAM, PCI, files by fw_cfg.
+const STEPS: &str = "200000";
+
+#[test]
+fn firmware_is_followed_from_the_reset_vector() {
+    let is_installed = |command: &str| Command::new(command).arg("--version").output().is_ok();
+    if !is_installed(QEMU) || tollgate_machine::boot::firmware::find().is_err() {
+        eprintln!("skipped: no {QEMU}, or no SeaBIOS");
+        return;
+    }
+    let name = format!("tollgate-lockstep-test.{}.img", std::process::id());
+    let floppy = std::env::temp_dir().join(name);
+    std::fs::write(&floppy, vec![0; 1440 << 10]).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate-lockstep"));
+    command.args(["--memory", "16", "--steps", STEPS, "--floppy"]);
+    let output = command.arg(&floppy).output().unwrap();
+    std::fs::remove_file(&floppy).unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(text.starts_with(&format!("{STEPS} instructions")), "{text}");
+    assert!(text.contains("no difference"), "{text}");
+    // What QEMU changes in the few instructions by which it is ahead.
+    let differing = text.split("RAM: ").nth(1).unwrap();
+    let differing: usize = differing.split(' ').next().unwrap().parse().unwrap();
+    assert!(differing < 4096, "{text}");
+}
