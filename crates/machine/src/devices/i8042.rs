@@ -18,7 +18,7 @@ pub mod us_layout;
 use keyboard::Keyboard;
 use mouse::Mouse;
 use registers::{
-    Config, INPUT_PORT, INTERFACE_TEST_PASSED, OUTPUT_A20, OUTPUT_AUXILIARY_FULL,
+    Config, INPUT_PORT, INTERFACE_TEST_PASSED, NO_PASSWORD, OUTPUT_A20, OUTPUT_AUXILIARY_FULL,
     OUTPUT_IDLE_LINES, OUTPUT_KEYBOARD_FULL, OUTPUT_NO_RESET, SELF_TEST_PASSED, Status, command,
 };
 use serde::{Deserialize, Serialize};
@@ -192,6 +192,7 @@ impl I8042 {
             command::WRITE_MEMORY..=command::WRITE_MEMORY_LAST => {
                 self.destination = Destination::Memory(value & 0x1F);
             }
+            command::TEST_PASSWORD => self.answer(NO_PASSWORD),
             command::DISABLE_AUXILIARY => self.config.insert(Config::AUXILIARY_DISABLED),
             command::ENABLE_AUXILIARY => self.config.remove(Config::AUXILIARY_DISABLED),
             command::TEST_AUXILIARY | command::TEST_KEYBOARD => self.answer(INTERFACE_TEST_PASSED),

@@ -43,6 +43,7 @@ pub(super) mod command {
     pub(in super::super) const READ_MEMORY_LAST: u8 = 0x3F;
     pub(in super::super) const WRITE_MEMORY: u8 = 0x60;
     pub(in super::super) const WRITE_MEMORY_LAST: u8 = 0x7F;
+    pub(in super::super) const TEST_PASSWORD: u8 = 0xA4;
     pub(in super::super) const DISABLE_AUXILIARY: u8 = 0xA7;
     pub(in super::super) const ENABLE_AUXILIARY: u8 = 0xA8;
     pub(in super::super) const TEST_AUXILIARY: u8 = 0xA9;
@@ -64,6 +65,7 @@ pub(super) mod command {
 
 pub(super) const SELF_TEST_PASSED: u8 = 0x55;
 pub(super) const INTERFACE_TEST_PASSED: u8 = 0x00;
+pub(super) const NO_PASSWORD: u8 = 0xF1;
 /// The keyboard is not locked; the display is a colour one.
 pub(super) const INPUT_PORT: u8 = 0x80;
 

@@ -70,6 +70,7 @@ fn the_controller_tests_itself_and_its_interfaces() {
     let mut bench = Bench::new();
     assert_eq!(bench.ask(0xAA), [0x55]);
     assert_eq!(bench.ask(0xAB), [0x00]);
+    assert_eq!(bench.ask(0xA4), [0xF1], "no password");
     assert_eq!(bench.ask(0xA9), [0x00]);
     assert_eq!(bench.ask(0xC0), [0x80]);
     assert_eq!(bench.ask(0xE0), [0x00]);
