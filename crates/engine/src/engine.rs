@@ -15,7 +15,7 @@ mod verified;
 pub mod written;
 
 use crate::abi::context::{Context, NO_PAGE};
-use crate::abi::link_layout::{BranchTable, ModeId};
+use crate::abi::link_layout::{BranchTable, FamilyId, ModeId};
 use crate::abi::register_map::RegisterMap;
 use crate::abi::sites::{BlockId, Site};
 use crate::blocks::block::{Block, BlockKey};
@@ -337,6 +337,11 @@ impl Engine {
     /// Where a mode's indirect branches find their targets.
     pub fn branch_table(&self, id: ModeId) -> BranchTable {
         self.modes.table(id)
+    }
+
+    /// The family that a mode belongs to.
+    pub fn family(&self, id: ModeId) -> FamilyId {
+        self.modes.family(id)
     }
 
     /// The mode behind a number.

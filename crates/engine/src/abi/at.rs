@@ -111,6 +111,7 @@ displacements! {
     STRING_SHOWS_EACH = string_shows_each,
     STRING_SOURCE_BASE = string_source_base,
     OUTER_RETURN = outer_return: Read,
+    VIRTUAL_RETURN = virtual_return,
     RETURNED_RIP = returned_rip: Write,
     LEAVES = leaves: Jump,
     LEAF_COUNTS = leaf_counts,

@@ -11,7 +11,7 @@ use crate::abi::leaves::{
     CpuidAnswers, DEVICE_ACCESSES, DeviceAccess, DeviceLeaf, LEAVES, LeafFunction, SEGMENT_LOADS,
     SegmentLoad,
 };
-use crate::abi::level_change::{LevelChange, LevelChangeKind, OuterReturn};
+use crate::abi::level_change::{LevelChange, LevelChangeKind, OuterReturn, VirtualReturn};
 use crate::abi::marks::Shadow;
 use crate::abi::strings::ROUTINES;
 use crate::abi::vector_registers;
@@ -226,6 +226,8 @@ pub struct Context {
     pub outer_return: OuterReturn,
     /// Both of them for programs that reach memory in another way, by way.
     of_programs: [([LevelChange; LevelChangeKind::ALL.len()], OuterReturn); WAYS],
+    /// What is known of returns to V86 tasks.
+    pub virtual_return: VirtualReturn,
     /// RIP that guest code last returned to by IRET: EFLAGS.RF, if set, is for that instruction.
     pub returned_rip: u64,
     /// Addresses of [`crate::gate::leaf`], by [`LeafRoutine`](crate::abi::leaves::LeafRoutine).
@@ -324,6 +326,7 @@ impl Context {
     pub fn forget_level_changes(&mut self) {
         self.level_changes = Default::default();
         self.of_programs = Default::default();
+        self.virtual_return = Default::default();
     }
 
     /// The space that is loaded has programs that reach memory in another of the [`WAYS`]: returns to
@@ -419,6 +422,7 @@ impl Context {
             string_shows_each: 0,
             string_source_base: 0,
             outer_return: OuterReturn::NEVER,
+            virtual_return: Default::default(),
             of_programs: Default::default(),
             returned_rip: 0,
             leaves: gate.leaves,

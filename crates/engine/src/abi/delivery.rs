@@ -1,13 +1,13 @@
-//! What is known of a software interrupt that the monitor has delivered, for the leaf that
-//! delivers the next one like it ([`crate::gate::interrupt_leaf`]).
+//! What is known of a software interrupt, or of a fault of a V86 task, that the monitor has
+//! delivered, for the leaf that delivers the next one like it ([`crate::gate::interrupt_leaf`]).
 
 use crate::abi::descriptors::Expected;
 use crate::abi::leaves::SPREAD;
-use crate::abi::link_layout::{BranchTable, ModeId, indirect_tag, table_offset};
-use tollgate_x86::{Attributes, Segment, Selector};
+use crate::abi::link_layout::{BranchTable, FamilyId, ModeId, indirect_tag, table_offset};
+use tollgate_x86::{Attributes, Segment, Selector, Vector};
 
 /// INT n or INT3 that led through an interrupt or trap gate to a handler at level 0, from there or
-/// from level 3.
+/// from level 3; or the #GP of a V86 task.
 ///
 /// What it read from memory stands here beside where it lies; the leaf reads it again and
 /// compares. The tables' registers are compared too, so that no write of them must be noted.
@@ -63,24 +63,50 @@ pub struct Delivery {
     pub code_expected: Expected,
     /// [`crate::Context::stack_descriptor`] in the handler, if the level changes.
     pub stack_expected: Expected,
+    /// Not zero: it is a fault with this error code ([`error_of`]).
+    pub error: u64,
+    /// Linear address of the gate of the INT n or INT3 that is refused with that fault; zero: none.
+    pub refused_gate: u64,
+    /// That gate.
+    pub refused_bytes: u64,
+}
+
+/// [`Delivery::error`] of a fault with an error code.
+pub const fn error_of(code: u32) -> u64 {
+    1 << 32 | code as u64
 }
 
 /// Deliveries that are remembered.
-pub const DELIVERIES: usize = 16;
+pub const DELIVERIES: usize = 64;
 /// Shifted right by this, the product of key and [`SPREAD`] is the number of the first of two
 /// places for an entry; the second is beside it.
-pub const DELIVERY_SHIFT: u32 = 60;
+pub const DELIVERY_SHIFT: u32 = 58;
 const _: () = assert!(DELIVERIES == 1 << (64 - DELIVERY_SHIFT));
 
 /// In [`delivery_key`]: 64-bit code.
 pub const KEY_LONG: u32 = 8;
-/// The same: the mode plus one.
+/// In [`task_key`]: set.
+pub const KEY_TASK: u32 = 9;
+/// In [`refusal_key`]: set.
+pub const KEY_REFUSED: u32 = 10;
+/// The same: the mode, or its family, plus one.
 const KEY_MODE: u32 = 32;
 
 /// What tells a software interrupt from others: the vector, whether it is 64-bit code's, and the
 /// mode.
 pub const fn delivery_key(vector: u8, long: bool, mode: u32) -> u64 {
     vector as u64 | (long as u64) << KEY_LONG | (mode as u64 + 1) << KEY_MODE
+}
+
+/// The same of INT n and INT3 of V86 tasks. Nothing depends on the base of CS, in which modes of
+/// a family differ.
+pub const fn task_key(vector: u8, family: FamilyId) -> u64 {
+    vector as u64 | 1 << KEY_TASK | (family.0 as u64 + 1) << KEY_MODE
+}
+
+/// The same of an instruction of V86 tasks that is #GP(0).
+pub const fn refusal_key(family: FamilyId) -> u64 {
+    task_key(Vector::GeneralProtection as u8, family) | 1 << KEY_REFUSED
 }
 
 const NO_SEGMENT: Segment = Segment {
@@ -117,6 +143,9 @@ impl Delivery {
         stack: NO_SEGMENT,
         code_expected: Expected::NEVER,
         stack_expected: Expected::NEVER,
+        error: 0,
+        refused_gate: 0,
+        refused_bytes: 0,
     };
 
     /// Notes the mode of the handler, which uses `table` for its indirect branches.

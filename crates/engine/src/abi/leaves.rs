@@ -50,6 +50,8 @@ pub enum LeafRoutine {
     MmioWrite,
     /// What the monitor's function does for MOV to CR3: another space, which is kept, is loaded.
     LoadSpace,
+    /// An instruction of a V86 task that is #GP(0): the fault.
+    Refusal,
 }
 
 impl LeafRoutine {
@@ -72,6 +74,7 @@ impl LeafRoutine {
         Self::MmioRead,
         Self::MmioWrite,
         Self::LoadSpace,
+        Self::Refusal,
     ];
 
     /// The name in statistics.
@@ -94,12 +97,13 @@ impl LeafRoutine {
             Self::MmioRead => "mmio-read",
             Self::MmioWrite => "mmio-write",
             Self::LoadSpace => "cr3-load",
+            Self::Refusal => "guest-exception",
         }
     }
 }
 
 /// How many routines there are.
-pub const LEAVES: usize = 17;
+pub const LEAVES: usize = 18;
 
 /// What the routine of calls has the monitor's function do ([`crate::Context::leaf_function`]).
 /// The function does all of it or, where anything is unusual, nothing.

@@ -8,7 +8,7 @@
 //! descriptors beside: [`OuterReturn`].
 
 use crate::abi::descriptors::Expected;
-use crate::abi::link_layout::{BranchTable, ModeId};
+use crate::abi::link_layout::{BranchTable, FamilyId, ModeId, far_tag_base};
 use crate::abi::link_layout::{indirect_tag, table_offset};
 use tollgate_x86::Segment;
 
@@ -112,6 +112,34 @@ impl LevelChange {
             tlb,
             table: table_offset(table) as u64 / 8,
             tag: indirect_tag(table, to),
+        }
+    }
+}
+
+/// The result of an IRET to a V86 task. Its segments follow from the frame alone, and with them
+/// all of its mode but what these flags say.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct VirtualReturn {
+    /// The mode of the instructions for which this holds, as in [`LevelChange::from`].
+    pub from: u64,
+    /// EFLAGS.IOPL of the task.
+    pub privilege: u64,
+    /// The software TLB of level 3 (R14 in guest code).
+    pub tlb: u64,
+    /// Added to the packed far pointer of the task's next instruction it gives the negative of the
+    /// tag of that target's entry.
+    pub tag: u64,
+}
+
+impl VirtualReturn {
+    /// A return from a mode to a task whose modes are this family.
+    pub fn new(from: ModeId, family: FamilyId, privilege: u64, tlb: u64) -> Self {
+        Self {
+            from: from_mode(from.0),
+            privilege,
+            tlb,
+            tag: far_tag_base(family),
         }
     }
 }

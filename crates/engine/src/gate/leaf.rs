@@ -37,8 +37,10 @@ use crate::abi::leaves::{
     ANSWERS_BY_BOTH, ANSWERS_BY_LEAF, CpuidAnswer, CpuidAnswers, DONE_CALL, DONE_IN_LEVEL,
     DONE_RETURN, KEY_POPS, KEY_REGISTER, LEAVES, LeafRoutine, SEGMENT_LOADS, SPREAD, SegmentLoad,
 };
-use crate::abi::level_change::{LevelChange, LevelChangeKind};
-use crate::abi::link_layout::{ENTRY_BYTES, ENTRY_DELTA, ENTRY_TARGET};
+use crate::abi::level_change::{LevelChange, LevelChangeKind, VirtualReturn};
+use crate::abi::link_layout::{
+    ENTRY_BYTES, ENTRY_DELTA, ENTRY_TARGET, FAR_ENTRY_BYTES, FAR_TABLE_OFFSET,
+};
 use crate::abi::x87_pointers::X87_FRESH;
 use crate::gate::{device_leaf, far_leaf, interrupt_leaf, miss, vector_leaf};
 use std::arch::global_asm;
@@ -47,6 +49,14 @@ use tollgate_x86::{Attributes, Flags, Gpr, Segment, SegmentRegister};
 
 const _: () = assert!(size_of::<CpuidAnswer>() == 32 && size_of::<SegmentLoad>() == 64);
 const _: () = assert!(size_of::<Segment>() == 16 && offset_of!(Segment, selector) == 12);
+
+/// Flags in the image of a return to a V86 task that decide about its mode, or about what comes
+/// first: all but IOPL must be clear.
+const STEERING: Flags = Flags::TF
+    .union(Flags::IOPL)
+    .union(Flags::NT)
+    .union(Flags::AC)
+    .union(Flags::VIP);
 
 /// What is known of IRET to level 3.
 const CHANGE: i32 = at::level_change(LevelChangeKind::Iret);
@@ -100,6 +110,35 @@ global_asm!(
     "cmp eax, {level_3}",
     "jne 9b",
     "1:",
+    ".endm",
+    // Loads IF, which is in RCX, DF and the arithmetic flags from the image in EAX, which is in ECX then.
+    // Uses RAX and RDX.
+    ".macro tollgate_leaf_loads_flags",
+    "mov [r15 + {interrupt_flag}], rcx",
+    "mov edx, eax",
+    "shl edx, 21",
+    "sar edx, 31",
+    "or edx, 1",
+    "movsxd rdx, edx",
+    "mov [r15 + {direction}], rdx",
+    "mov ecx, eax",
+    "mov edx, eax",
+    "shr edx, 11",
+    "and edx, 1",
+    "shl eax, 8",
+    "and eax, 0xd500",
+    "or eax, edx",
+    "mov [r15 + {flags}], ax",
+    ".endm",
+    // Loads a segment register as V86 mode does, from the frame at R9. Uses RAX.
+    ".macro tollgate_leaf_loads_virtual segment, offset",
+    "movzx eax, word ptr [r9 + \\offset]",
+    "shl eax, 4",
+    "mov [r15 + \\segment], rax",
+    "shr eax, 4",
+    "or eax, {virtual_rights}",
+    "mov dword ptr [r15 + \\segment + 8], 0xffff",
+    "mov [r15 + \\segment + 12], eax",
     ".endm",
     ".weak tollgate_leaf_return, tollgate_leaf_call, tollgate_leaf_called",
     ".hidden tollgate_leaf_return, tollgate_leaf_call, tollgate_leaf_called",
@@ -227,11 +266,14 @@ global_asm!(
     "tollgate_leaf_begins",
     "test dword ptr [r15 + {x87_opcode}], {x87_fresh}",
     "jnz 9b",
-    "cmp [r15 + {change_from}], r9",
-    "jne 9b",
+    "mov r11, r9",
     // EIP, CS, EFLAGS, ESP and SS, in one page.
     "tollgate_leaf_looks_up r9, 20",
     "add r9, r8",
+    "test dword ptr [r9 + 8], {virtual_mode}",
+    "jnz 7f",
+    "cmp [r15 + {change_from}], r11",
+    "jne 9b",
     "movzx eax, word ptr [r9 + 4]",
     "cmp rax, [r15 + {outer_code_selector}]",
     "jne 9b",
@@ -253,24 +295,10 @@ global_asm!(
     "jnz 9b",
     // Nothing fails from here on. First the flags.
     "inc qword ptr [r15 + {count_return}]",
-    "mov [r15 + {interrupt_flag}], rcx",
-    "mov edx, eax",
-    "shl edx, 21",
-    "sar edx, 31",
-    "or edx, 1",
-    "movsxd rdx, edx",
-    "mov [r15 + {direction}], rdx",
-    "mov ecx, eax",
+    "tollgate_leaf_loads_flags",
     "and ecx, {resume_flag}",
     "mov [r15 + {kept_flags}], rcx",
     "mov qword ptr [r15 + {system_flags}], 0",
-    "mov ecx, eax",
-    "shr ecx, 11",
-    "and ecx, 1",
-    "shl eax, 8",
-    "and eax, 0xd500",
-    "or eax, ecx",
-    "mov [r15 + {flags}], ax",
     "mov r12d, [r9 + 12]",
     "mov ecx, [r9]",
     "mov [r15 + {returned_rip}], rcx",
@@ -309,6 +337,68 @@ global_asm!(
     "mov r8, [r9 + {entry_delta}]",
     "mov [r15 + {code_delta}], r8",
     "mov r11, [r9 + {entry_target}]",
+    "tollgate_leaf_restores",
+    "mov rdx, [r15 + {rdx}]",
+    "jmp r11",
+    // To a V86 task: ES, DS, FS and GS are there too.
+    "7:",
+    "cmp [r15 + {virtual_from}], r11",
+    "jne 9b",
+    "mov eax, r8d",
+    "and eax, 0xfff",
+    "cmp eax, 0x1000 - 36",
+    "ja 9b",
+    "cmp dword ptr [r9], 0xffff",
+    "ja 9b",
+    "mov eax, [r9 + 8]",
+    "mov ecx, eax",
+    "and ecx, {steering_flags}",
+    "cmp rcx, [r15 + {virtual_privilege}]",
+    "jne 9b",
+    "mov ecx, eax",
+    "and ecx, {interrupt_enable}",
+    "test [r15 + {request}], rcx",
+    "jnz 9b",
+    // Nothing fails from here on.
+    "inc qword ptr [r15 + {count_return}]",
+    "tollgate_leaf_loads_flags",
+    "and ecx, {flags_of_task}",
+    "mov [r15 + {kept_flags}], rcx",
+    "and ecx, {flags_apart}",
+    "mov [r15 + {system_flags}], rcx",
+    "tollgate_leaf_loads_virtual {cs}, 4",
+    "tollgate_leaf_loads_virtual {ss}, 16",
+    "tollgate_leaf_loads_virtual {es}, 20",
+    "tollgate_leaf_loads_virtual {ds}, 24",
+    "tollgate_leaf_loads_virtual {fs}, 28",
+    "tollgate_leaf_loads_virtual {gs}, 32",
+    "mov r12d, [r9 + 12]",
+    "mov ecx, [r9]",
+    "mov [r15 + {returned_rip}], rcx",
+    "mov qword ptr [r15 + {code_mask}], {never_mask}",
+    "mov qword ptr [r15 + {code_bits}], {never_bits}",
+    "mov r14, [r15 + {virtual_tlb}]",
+    "mov [r15 + {tlb}], r14",
+    "mov dword ptr [r15 + {level_changed}], 1",
+    // On by the table of far transfers.
+    "movzx r11d, word ptr [r9 + 4]",
+    "shl r11d, 16",
+    "or r11d, ecx",
+    "mov r8d, r11d",
+    "shr r8d, 12",
+    "add r8d, r11d",
+    "movzx r8d, r8w",
+    "shl r8d, {far_entry_shift}",
+    "lea r9, [r13 + r8 + {far_table}]",
+    "mov r8, [r9]",
+    "add r8, r11",
+    "add r8, [r15 + {virtual_tag}]",
+    "jz 4f",
+    "mov [r15 + {exit_value}], rcx",
+    "mov qword ptr [r15 + {done}], {done_return}",
+    "jmp 9b",
+    "4:",
+    "mov r11, [r9 + 8]",
     "tollgate_leaf_restores",
     "mov rdx, [r15 + {rdx}]",
     "jmp r11",
@@ -371,6 +461,8 @@ global_asm!(
     ".purgem tollgate_leaf_looks_up",
     ".purgem tollgate_leaf_compares",
     ".purgem tollgate_leaf_keeps",
+    ".purgem tollgate_leaf_loads_flags",
+    ".purgem tollgate_leaf_loads_virtual",
     ".purgem tollgate_leaf_begins",
     ".purgem tollgate_leaf_restores",
     rax = const at::slot(Gpr::Rax as u8),
@@ -455,6 +547,17 @@ global_asm!(
     change_table = const CHANGE + offset_of!(LevelChange, table) as i32,
     change_tag = const CHANGE + offset_of!(LevelChange, tag) as i32,
     count_return = const at::leaf_count(LeafRoutine::Return),
+    virtual_mode = const Flags::VM.bits() as i32,
+    virtual_rights = const (Segment::real_mode(0, 3).attributes.bits() as u32) << 16,
+    virtual_from = const at::VIRTUAL_RETURN + offset_of!(VirtualReturn, from) as i32,
+    virtual_privilege = const at::VIRTUAL_RETURN + offset_of!(VirtualReturn, privilege) as i32,
+    virtual_tlb = const at::VIRTUAL_RETURN + offset_of!(VirtualReturn, tlb) as i32,
+    virtual_tag = const at::VIRTUAL_RETURN + offset_of!(VirtualReturn, tag) as i32,
+    steering_flags = const STEERING.bits() as i32,
+    flags_of_task = const SYSTEM_FLAGS.union(Flags::VM).union(Flags::RF).bits() as i32,
+    flags_apart = const SYSTEM_FLAGS.bits() as i32,
+    far_table = const FAR_TABLE_OFFSET,
+    far_entry_shift = const FAR_ENTRY_BYTES.ilog2(),
 );
 
 const _: () = assert!(ANSWERS_BY_LEAF == 128 && ANSWERS_BY_BOTH == 256 && SEGMENT_LOADS == 256);
@@ -491,6 +594,7 @@ pub fn addresses() -> [u64; LEAVES] {
         device_leaf::miss_address(),
         device_leaf::miss_address(),
         tollgate_leaf_call as *const () as u64,
+        interrupt_leaf::address(),
     ]
 }
 

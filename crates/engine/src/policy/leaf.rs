@@ -1,9 +1,10 @@
 //! Which instructions are leaves (see [`crate::abi::leaves`]), and what their routines are told.
 
-use crate::abi::delivery::delivery_key;
+use crate::abi::delivery::{delivery_key, refusal_key, task_key};
 use crate::abi::known_code::{FarTransfer, far_key};
 use crate::abi::leaves::{LeafCall, LeafRoutine, port_key, segment_load_key};
 use crate::abi::level_change::from_mode;
+use crate::abi::link_layout::FamilyId;
 use crate::abi::register_map::RegisterMap;
 use crate::policy::mode::{Mode, ModeFlags, SegmentClass};
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
@@ -30,6 +31,13 @@ pub enum Leaf {
         /// It is 64-bit code's.
         long: bool,
     },
+    /// The same of a V86 task, through the IDT of the guest's own monitor.
+    TaskInterrupt {
+        /// Which entry.
+        vector: u8,
+    },
+    /// An instruction that is #GP(0) for a V86 task.
+    Refusal,
     /// A far JMP, CALL or RET.
     Far(FarTransfer),
     /// What the monitor's function does.
@@ -64,6 +72,12 @@ impl Leaf {
             Mnemonic::Out => Self::port(instruction, mode, 1),
             _ => None,
         }
+    }
+
+    /// The leaf of an instruction that is #GP(0) in code of a mode, if it has one: V86 tasks' do.
+    pub fn of_refused(mode: &Mode, map: &RegisterMap) -> Option<Self> {
+        let is_task = mode.flags.contains(ModeFlags::VIRTUAL_8086) && mode.code_limit == 0xffff;
+        (is_task && !mode.is_watched() && map.has_namesakes_at_home()).then_some(Self::Refusal)
     }
 
     /// In 32-bit code outside IA-32e mode, and in 64-bit code. An operand in memory must lie in a
@@ -205,7 +219,8 @@ impl Leaf {
     }
 
     /// From 64-bit code of level 0 or 3, and from code and stack of 32 bits of level 3 outside
-    /// IA-32e mode; 32-bit code of level 0 delivers its own.
+    /// IA-32e mode; 32-bit code of level 0 delivers its own. From V86 tasks where the IDT alone
+    /// decides: INT3, and INT n at IOPL 3 without CR4.VME.
     fn interrupt(instruction: &Instruction, mode: &Mode) -> Option<Self> {
         let vector = match instruction.code() {
             Code::Int_imm8 => instruction.immediate8(),
@@ -213,14 +228,21 @@ impl Leaf {
             _ => return None,
         };
         let has = |flags| mode.flags.contains(flags);
+        if has(ModeFlags::VIRTUAL_8086) {
+            let is_table_s = instruction.code() == Code::Int3
+                || has(ModeFlags::IO_PRIVILEGED) && !has(ModeFlags::VIRTUAL_INTERRUPTS);
+            let does = is_table_s
+                && !has(ModeFlags::RARE_FLAGS)
+                && instruction.next_ip() <= u64::from(mode.code_limit)
+                && mode.code_limit == 0xffff;
+            return does.then_some(Self::TaskInterrupt { vector });
+        }
         let long = has(ModeFlags::LONG | ModeFlags::CODE64);
         let does = if long {
             mode.flags.intersects(ModeFlags::KERNEL | ModeFlags::USER)
         } else {
             has(ModeFlags::PROTECTED | ModeFlags::USER | ModeFlags::CODE32 | ModeFlags::STACK32)
-                && !mode
-                    .flags
-                    .intersects(ModeFlags::LONG | ModeFlags::VIRTUAL_8086)
+                && !has(ModeFlags::LONG)
         };
         (does && !has(ModeFlags::RARE_FLAGS)).then_some(Self::Interrupt { vector, long })
     }
@@ -311,7 +333,8 @@ impl Leaf {
             Self::Cpuid => LeafRoutine::Cpuid,
             Self::LoadSegment { .. } => LeafRoutine::LoadSegment,
             Self::Return => LeafRoutine::Return,
-            Self::Interrupt { .. } => LeafRoutine::Interrupt,
+            Self::Interrupt { .. } | Self::TaskInterrupt { .. } => LeafRoutine::Interrupt,
+            Self::Refusal => LeafRoutine::Refusal,
             Self::Far(_) => LeafRoutine::Far,
             Self::Call(call, _) => call.routine(),
             Self::Port { writes: false, .. } => LeafRoutine::PortIn,
@@ -324,13 +347,15 @@ impl Leaf {
         matches!(self, Self::Cpuid | Self::LoadSegment { .. })
     }
 
-    /// What the routine finds in R9, in code of this mode; `None`: nothing is told.
-    pub fn key(self, mode: u32) -> Option<u64> {
+    /// What the routine finds in R9, in code of this mode of this family; `None`: nothing is told.
+    pub fn key(self, mode: u32, family: FamilyId) -> Option<u64> {
         match self {
             Self::Cpuid => None,
             Self::LoadSegment { register, pops } => Some(segment_load_key(register, pops, mode)),
             Self::Return => Some(from_mode(mode)),
             Self::Interrupt { vector, long } => Some(delivery_key(vector, long, mode)),
+            Self::TaskInterrupt { vector } => Some(task_key(vector, family)),
+            Self::Refusal => Some(refusal_key(family)),
             Self::Far(transfer) => Some(far_key(transfer, mode)),
             Self::Call(call, numbers) => Some(call.key(numbers)),
             Self::Port { size, port, .. } => Some(port_key(self.routine(), size, port)),

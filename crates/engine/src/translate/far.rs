@@ -135,7 +135,7 @@ impl Translator {
             };
             self.emit.assembler.mov_imm32(R11, 2 * bytes + released);
         }
-        if let Some(key) = leaf.key(self.mode_id) {
+        if let Some(key) = leaf.key(self.mode_id, self.family) {
             self.emit.assembler.mov_imm64(R9, key);
         }
         let (rip, esp) = (self.emit.rip, self.emit.esp_at_start);

@@ -37,7 +37,7 @@ use crate::emit::assembler::{Mem, Width};
 use crate::policy::mode::{ModeFlags, SegmentClass};
 use iced_x86::{Code, Decoder, DecoderError, Instruction, Mnemonic};
 use tollgate_x86::flags::Flags;
-use tollgate_x86::{Gpr, SegmentRegister, Vector};
+use tollgate_x86::{Gpr, SegmentRegister};
 
 const INTERRUPT_FLAG: i32 = Flags::IF.bits() as i32;
 
@@ -87,12 +87,6 @@ impl Translator {
         }
         let flag = self.emit.mode.interrupt_flag()?;
         (flag == InterruptFlag::Real || width == Width::Word).then_some(flag)
-    }
-
-    /// The instruction is always #GP(0) in this mode, so the exit reports that fault.
-    pub(super) fn refuse(&mut self) -> Flow {
-        self.emit.exit(SiteKind::Fault(Vector::GeneralProtection));
-        Flow::End
     }
 
     /// Sensitive instructions run in translated code, as far as the mode goes.

@@ -11,6 +11,7 @@ use crate::policy::leaf::Leaf;
 use crate::policy::mode::ModeFlags;
 use crate::policy::virtual_interrupts::Transition;
 use iced_x86::{Instruction, Mnemonic, OpKind};
+use tollgate_x86::Vector;
 
 impl Translator {
     /// The leaf that an instruction is here.
@@ -84,7 +85,7 @@ impl Translator {
         self.emit.assembler.patch_rel32(branch, here);
         let (stack, esp) = (self.emit.map.stack(), self.emit.esp_at_start);
         self.emit.assembler.lea32(R8, Mem::base(stack, esp));
-        if let Some(key) = Leaf::Return.key(self.mode_id) {
+        if let Some(key) = Leaf::Return.key(self.mode_id, self.family) {
             self.emit.assembler.mov_imm64(R9, key);
         }
         let site = self.emit.new_site(kind, self.emit.rip, esp, 0);
@@ -96,15 +97,16 @@ impl Translator {
     /// INT n or INT3 that a leaf delivers, or else the exit that was before.
     pub(super) fn interrupt_by_leaf(&mut self, instruction: &Instruction) -> Flow {
         let leaf = self.leaf(instruction);
-        let leaf = leaf.filter(|leaf| matches!(leaf, Leaf::Interrupt { .. }));
-        let virtual_interrupts = self.virtual_interrupts;
-        let (Some(leaf), true, Transition::Call) =
-            (leaf, virtual_interrupts.flag, virtual_interrupts.transition)
-        else {
+        let leaf =
+            leaf.filter(|leaf| matches!(leaf, Leaf::Interrupt { .. } | Leaf::TaskInterrupt { .. }));
+        let (Some(leaf), true) = (leaf, self.delivers_by_leaf()) else {
             return self.moves_on(instruction);
         };
         self.emit.make_room();
         self.emit.flush_esp_first();
+        if let Leaf::TaskInterrupt { .. } = leaf {
+            self.emit.assembler.mov_imm32(R8, self.emit.rip as u32);
+        }
         let kind = self.emit.helper_kind(instruction);
         let width = match self.emit.is_64_bit() {
             true => Width::Qword,
@@ -112,10 +114,38 @@ impl Translator {
         };
         let next = self.emit.next_rip;
         self.emit.code_address(RCX, RCX, next, width);
-        if let Some(key) = leaf.key(self.mode_id) {
+        if let Some(key) = leaf.key(self.mode_id, self.family) {
             self.emit.assembler.mov_imm64(R9, key);
         }
         let (rip, esp) = (self.emit.rip, self.emit.esp_at_start);
+        let site = self.emit.new_site(kind, rip, esp, 0);
+        self.emit.name_site(site);
+        let routine = self.emit.field(at::leaf_routine(leaf.routine()));
+        self.emit.assembler.jmp_memory(routine);
+        Flow::End
+    }
+
+    /// Whether leaves deliver: not if exits of sensitive instructions are to take another way.
+    fn delivers_by_leaf(&self) -> bool {
+        let virtual_interrupts = self.virtual_interrupts;
+        virtual_interrupts.flag && virtual_interrupts.transition == Transition::Call
+    }
+
+    /// An instruction that is #GP(0) in this mode, by a leaf or else by the exit of that fault.
+    pub(super) fn refuse(&mut self) -> Flow {
+        let kind = SiteKind::Fault(Vector::GeneralProtection);
+        let leaf = Leaf::of_refused(&self.emit.mode, self.emit.map);
+        let (Some(leaf), true) = (leaf, self.delivers_by_leaf()) else {
+            self.emit.exit(kind);
+            return Flow::End;
+        };
+        self.emit.make_room();
+        self.emit.flush_esp_first();
+        let (rip, esp) = (self.emit.rip, self.emit.esp_at_start);
+        self.emit.assembler.mov_imm32(R8, rip as u32);
+        if let Some(key) = leaf.key(self.mode_id, self.family) {
+            self.emit.assembler.mov_imm64(R9, key);
+        }
         let site = self.emit.new_site(kind, rip, esp, 0);
         self.emit.name_site(site);
         let routine = self.emit.field(at::leaf_routine(leaf.routine()));
@@ -129,7 +159,7 @@ impl Translator {
         self.emit.make_room();
         self.emit.flush_esp_first();
         let kind = self.emit.helper_kind(instruction);
-        if let Some(key) = leaf.key(self.mode_id) {
+        if let Some(key) = leaf.key(self.mode_id, self.family) {
             self.emit.assembler.mov_imm64(R9, key);
         }
         if let Leaf::LoadSegment { .. } = leaf {

@@ -15,6 +15,7 @@ use crate::policy::mode::ModeFlags;
 use crate::policy::string_routine::string_routine;
 use crate::policy::virtual_interrupts::{TASK_SWITCH, TRAP};
 use iced_x86::{Code, ConstantOffsets, FlowControl, Instruction, Mnemonic, OpKind, Register};
+use tollgate_x86::Vector;
 
 const _: () = assert!(TRAP[0] == 0xfa && TASK_SWITCH[0] == 0x0f && TASK_SWITCH[1] == 0x0b);
 
@@ -284,7 +285,7 @@ impl Walk<'_> {
     /// instruction and the mode say, and goes on behind it where R11 says.
     fn is_leaf(&self, displacement: i64, site: &Site, state: &State) -> bool {
         let SiteKind::Helper(helper) = site.kind else {
-            return false;
+            return self.is_refusal(displacement, site, state);
         };
         let Some(helper) = self.subject.helpers.get(usize::from(helper)) else {
             return false;
@@ -304,18 +305,32 @@ impl Walk<'_> {
             // Where the frame lies.
             Leaf::Return => value.is_narrow(),
             // The return address goes to the guest as it is.
-            Leaf::Interrupt { .. } => true,
+            Leaf::Interrupt { .. } | Leaf::TaskInterrupt { .. } => true,
+            Leaf::Refusal => false,
             // So do the target's offset and what the stack pointer becomes.
             Leaf::Far(_) => rcx.is_word(),
             // It is data for the function.
             Leaf::Call(..) => true,
         };
-        let told = leaf.key(self.subject.mode_id);
+        let told = leaf.key(self.subject.mode_id, self.subject.family);
         let goes_on = !leaf.comes_back() || behind.kind == Kind::Address(site.after.into());
         i64::from(at::leaf_routine(leaf.routine())) == displacement
             && told.is_none_or(|told| key.kind == Kind::Constant(told))
             && has_value
             && goes_on
+            && state.level.is_none()
+    }
+
+    /// The same of the leaf of an instruction that is a fault.
+    fn is_refusal(&self, displacement: i64, site: &Site, state: &State) -> bool {
+        const KEY: usize = 9;
+        let Some(leaf) = Leaf::of_refused(self.subject.mode, self.subject.map) else {
+            return false;
+        };
+        let told = leaf.key(self.subject.mode_id, self.subject.family);
+        site.kind == SiteKind::Fault(Vector::GeneralProtection)
+            && i64::from(at::leaf_routine(leaf.routine())) == displacement
+            && told.is_some_and(|told| state.registers[KEY].kind == Kind::Constant(told))
             && state.level.is_none()
     }
 

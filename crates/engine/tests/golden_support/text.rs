@@ -42,6 +42,7 @@ fn field(displacement: i32) -> String {
         ),
         (at::leaf_routine(LeafRoutine::Return), "leaf.return"),
         (at::leaf_routine(LeafRoutine::Interrupt), "leaf.interrupt"),
+        (at::leaf_routine(LeafRoutine::Refusal), "leaf.refusal"),
         (at::leaf_routine(LeafRoutine::Far), "leaf.far"),
         (at::leaf_routine(LeafRoutine::Vectors), "leaf.vectors"),
         (at::leaf_routine(LeafRoutine::Invlpg), "leaf.invlpg"),

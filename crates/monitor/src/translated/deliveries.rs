@@ -1,5 +1,5 @@
-//! Stores what a software interrupt did that the monitor has delivered, where the leaf finds it
-//! that delivers the next one ([`tollgate_engine::gate::interrupt_leaf`]).
+//! Stores what a software interrupt, or a V86 task's #GP, did that the monitor has delivered, where
+//! the leaf finds it that delivers the next one ([`tollgate_engine::gate::interrupt_leaf`]).
 //!
 //! What is stored follows from bytes in memory alone, as they are now: the delivery itself may
 //! have overwritten what it was decided by. If they do not lead to where the processor is, nothing
@@ -11,8 +11,9 @@ use crate::translated::Translated;
 use iced_x86::Instruction;
 use tollgate_emulate::operand::read_system;
 use tollgate_engine::abi::context::MODE_CHANGED;
-use tollgate_engine::abi::delivery::Delivery;
+use tollgate_engine::abi::delivery::{Delivery, error_of, refusal_key, task_key};
 use tollgate_engine::abi::descriptors::KnownDescriptors;
+use tollgate_engine::abi::link_layout::FamilyId;
 use tollgate_engine::policy::leaf::Leaf;
 use tollgate_engine::policy::mode::{Mode, ModeFlags};
 use tollgate_platform::Platform;
@@ -21,7 +22,8 @@ use tollgate_x86::canonical::is_canonical_range;
 use tollgate_x86::descriptor::system_type;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{
-    Attributes, CpuState, Descriptor, LinearAddress, Segment, SegmentRegister, Selector,
+    Attributes, CpuState, Descriptor, Exception, LinearAddress, Segment, SegmentRegister, Selector,
+    Vector,
 };
 
 /// Where a 32-bit TSS has ESP0 and SS0, and a 64-bit one RSP0.
@@ -41,6 +43,30 @@ fn linear(cpu: &CpuState, base: u64, offset: u64) -> u64 {
     match cpu.is_long_mode() {
         true => sum,
         false => sum & 0xffff_ffff,
+    }
+}
+
+/// A fault of a V86 task that a leaf may deliver.
+pub(crate) struct Refusal {
+    /// Of the task's modes.
+    family: FamilyId,
+    /// The error code.
+    code: u32,
+    /// The entry of the IDT that it names: that of the INT n or INT3.
+    gate: Option<u8>,
+}
+
+/// A delivery with the registers that name its tables.
+fn begun(cpu: &CpuState, key: u64) -> Delivery {
+    Delivery {
+        key,
+        idt_base: cpu.idtr.base,
+        gdt_base: cpu.gdtr.base,
+        task_base: cpu.tr.base,
+        task_limit: cpu.tr.limit,
+        idt_limit: cpu.idtr.limit,
+        gdt_limit: cpu.gdtr.limit,
+        ..Delivery::NONE
     }
 }
 
@@ -81,9 +107,55 @@ fn stack_segment(selector: Selector, raw: u64) -> Option<Segment> {
 impl<P: Platform> Running<'_, Translated, P> {
     /// The monitor has just delivered INT n, INT3 or INTO.
     pub(crate) fn remember_delivery(&mut self, instruction: &Instruction) {
-        let Some((mut delivery, to)) = self.delivery(instruction) else {
+        if let Some((delivery, to)) = self.delivery(instruction) {
+            self.note_known_delivery(delivery, to);
+        }
+    }
+
+    /// The fault that a V86 task is about to get, if it is one that a leaf may deliver: an instruction
+    /// that its monitor must emulate, or INT n whose gate does not let it in.
+    pub(crate) fn refusal_of_task(&self, exception: Exception) -> Option<Refusal> {
+        let cpu = &self.runner.context.cpu;
+        if exception.vector != Vector::GeneralProtection || !cpu.is_virtual_8086() {
+            return None;
+        }
+        let mode = self.runner.mode_of_state();
+        if mode.is_watched() || mode != *self.runner.engine.mode(self.runner.mode) {
+            return None;
+        }
+        let code = exception.error_code;
+        let gate = match code {
+            0 => None,
+            // Of an entry of the IDT, and not an event from outside (SDM volume 3, 6.13).
+            _ if code & 7 == 2 => Some(u8::try_from(code >> 3).ok()?),
+            _ => return None,
+        };
+        let family = self.runner.engine.family(self.runner.mode);
+        Some(Refusal { family, code, gate })
+    }
+
+    /// The monitor has just delivered this fault.
+    pub(crate) fn remember_refusal(&mut self, refusal: &Refusal) {
+        let Refusal { family, code, gate } = *refusal;
+        let key = match gate {
+            Some(vector) => task_key(vector, family),
+            None => refusal_key(family),
+        };
+        let fault = Vector::GeneralProtection as u8;
+        let delivery = self.delivery_of_task(key, fault, Some(code));
+        let Some((mut delivery, to)) = delivery else {
             return;
         };
+        if let Some(vector) = gate
+            && self.read_refused_gate(&mut delivery, vector).is_none()
+        {
+            return;
+        }
+        self.note_known_delivery(delivery, to);
+    }
+
+    /// Puts a delivery that led to code of this mode where the leaf finds it.
+    fn note_known_delivery(&mut self, mut delivery: Delivery, to: Mode) {
         let from = self.runner.mode;
         let epoch = self.runner.engine.mode_epoch();
         let to = self.intern_temporary(to);
@@ -103,8 +175,15 @@ impl<P: Platform> Running<'_, Translated, P> {
         let from = *self.runner.engine.mode(self.runner.mode);
         let map = self.runner.engine.map_of(&from);
         let leaf = Leaf::of(instruction, &from, map)?;
-        let Leaf::Interrupt { vector, long } = leaf else {
-            return None;
+        let (mode, family) = (
+            self.runner.mode.0,
+            self.runner.engine.family(self.runner.mode),
+        );
+        let key = leaf.key(mode, family)?;
+        let (vector, long) = match leaf {
+            Leaf::Interrupt { vector, long } => (vector, long),
+            Leaf::TaskInterrupt { vector } => return self.delivery_of_task(key, vector, None),
+            _ => return None,
         };
         let cpu = &self.runner.context.cpu;
         let to = self.runner.mode_of_state();
@@ -113,15 +192,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
         let is_user = from.flags.contains(ModeFlags::USER);
         let mut delivery = Delivery {
-            key: leaf.key(self.runner.mode.0)?,
-            idt_base: cpu.idtr.base,
-            gdt_base: cpu.gdtr.base,
-            task_base: cpu.tr.base,
-            task_limit: cpu.tr.limit,
-            idt_limit: cpu.idtr.limit,
-            gdt_limit: cpu.gdtr.limit,
             level_changed: u64::from(is_user),
-            ..Delivery::NONE
+            ..begun(cpu, key)
         };
         let handler = self.read_gate(&mut delivery, vector, is_user)?;
         self.read_code(&mut delivery, handler)?;
@@ -131,6 +203,60 @@ impl<P: Platform> Running<'_, Translated, P> {
         } else {
             self.read_stack(&mut delivery)?;
         }
+        self.complete(&mut delivery);
+        Some((delivery, to))
+    }
+
+    /// The same of a V86 task, with an error code if it was a fault.
+    fn delivery_of_task(
+        &mut self,
+        key: u64,
+        vector: u8,
+        code: Option<u32>,
+    ) -> Option<(Delivery, Mode)> {
+        let cpu = &self.runner.context.cpu;
+        let to = self.runner.mode_of_state();
+        let is_level_0 = cpu.cpl() == 0 && cpu.is_protected() && !cpu.is_virtual_8086();
+        if !is_level_0 || cpu.is_long_mode() || to.is_watched() {
+            return None;
+        }
+        let mut delivery = Delivery {
+            level_changed: 1,
+            error: code.map_or(0, error_of),
+            ..begun(cpu, key)
+        };
+        // A fault's gate may have any privilege.
+        let handler = self.read_gate(&mut delivery, vector, code.is_none())?;
+        self.read_code(&mut delivery, handler)?;
+        self.read_stack(&mut delivery)?;
+        self.complete(&mut delivery);
+        Some((delivery, to))
+    }
+
+    /// The entry of the IDT for which an INT n was refused: it is no gate, or one that V86 tasks may
+    /// not use (SDM volume 3, 6.12.1.1 and 20.3.1).
+    fn read_refused_gate(&mut self, delivery: &mut Delivery, vector: u8) -> Option<()> {
+        let cpu = &self.runner.context.cpu;
+        let offset = u16::from(vector) * 8;
+        if offset + 7 > cpu.idtr.limit {
+            return None;
+        }
+        delivery.refused_gate = linear(cpu, cpu.idtr.base, offset.into());
+        delivery.refused_bytes = self.read_known(delivery.refused_gate)?;
+        let attributes = Descriptor(delivery.refused_bytes).attributes();
+        let is_gate = matches!(
+            attributes.kind(),
+            system_type::INTERRUPT_GATE16
+                | system_type::TRAP_GATE16
+                | system_type::INTERRUPT_GATE32
+                | system_type::TRAP_GATE32
+                | system_type::TASK_GATE
+        ) && !attributes.contains(Attributes::NOT_SYSTEM);
+        (!is_gate || attributes.dpl() != 3).then_some(())
+    }
+
+    /// What the handler finds beside segments.
+    fn complete(&self, delivery: &mut Delivery) {
         let cpu = &self.runner.context.cpu;
         let known = KnownDescriptors::of(cpu);
         (delivery.code_expected, delivery.stack_expected) = (known.code, known.stack);
@@ -138,10 +264,9 @@ impl<P: Platform> Running<'_, Translated, P> {
             .view
             .translations
             .table(cpu, view_of(Privilege::Supervisor));
-        Some((delivery, to))
     }
 
-    /// Reads the gate: the selector that it names.
+    /// Reads the gate: the selector that it names. It must be a program's, if `is_user`.
     fn read_gate(
         &mut self,
         delivery: &mut Delivery,

@@ -191,9 +191,13 @@ impl Runner for Translated {
         }
         let event = Event::Fault(exception.vector);
         let before = vcpu.before_delivery(event);
+        let refusal = vcpu.refusal_of_task(exception);
         vcpu.deliver_by_tables(exception)?;
         if let Some(before) = before {
             vcpu.note_delivery(event, &before);
+        }
+        if let Some(refusal) = refusal {
+            vcpu.remember_refusal(&refusal);
         }
         Ok(())
     }

@@ -72,7 +72,8 @@ impl<P: Platform> Running<'_, Translated, P> {
             return None;
         }
         let selector = cpu.cs().selector;
-        let key = leaf.key(self.runner.mode.0)? & !KEY_TRANSFER | u64::from(selector.0);
+        let family = self.runner.engine.family(self.runner.mode);
+        let key = leaf.key(self.runner.mode.0, family)? & !KEY_TRANSFER | u64::from(selector.0);
         let place = place_of(cpu, selector)?;
         let descriptor = self.read_known(place)?;
         let cpu = &self.runner.context.cpu;

@@ -58,7 +58,8 @@ impl<P: Platform> Running<'_, Translated, P> {
             true => Some((0, 0)),
             false => known_descriptor(cpu, &segment).filter(|&(place, _)| place != 0),
         };
-        let (Some(key), Some((place, descriptor))) = (leaf.key(from.0), known) else {
+        let family = self.runner.engine.family(from);
+        let (Some(key), Some((place, descriptor))) = (leaf.key(from.0, family), known) else {
             return;
         };
         let key = key | u64::from(segment.selector.0);
@@ -152,7 +153,11 @@ impl<P: Platform> Running<'_, Translated, P> {
             self.work.load_resume_flag();
         }
         self.due.mode = true;
-        self.runner.link = PendingLink::Indirect;
+        // To V86 code a leaf leads by the table of far transfers.
+        self.runner.link = match self.runner.context.cpu.is_virtual_8086() {
+            true => PendingLink::Far,
+            false => PendingLink::Indirect,
+        };
         self.completed()
     }
 }

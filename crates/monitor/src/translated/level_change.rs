@@ -8,7 +8,9 @@ use iced_x86::Mnemonic;
 use std::ops::RangeInclusive;
 use tollgate_engine::abi::descriptors::KnownDescriptors;
 use tollgate_engine::abi::flags::SYSTEM_FLAGS;
-use tollgate_engine::abi::level_change::{LevelChange, LevelChangeKind, OuterReturn};
+use tollgate_engine::abi::level_change::{
+    LevelChange, LevelChangeKind, OuterReturn, VirtualReturn,
+};
 use tollgate_engine::abi::{delivery, known_code};
 use tollgate_engine::policy::instruction_kind::Helper;
 use tollgate_engine::policy::mode::ModeFlags;
@@ -42,6 +44,9 @@ impl<P: Platform> Running<'_, Translated, P> {
     /// discard it.
     pub(crate) fn remember_level_change(&mut self, mnemonic: Mnemonic) {
         let cpu = &self.runner.context.cpu;
+        if mnemonic == Mnemonic::Iretd && cpu.is_virtual_8086() {
+            return self.remember_virtual_return();
+        }
         let is_long = cpu.is_long_mode();
         let no_system_flags = cpu.flags & SYSTEM_FLAGS.bits() == 0;
         let from = *self.runner.engine.mode(self.runner.mode);
@@ -101,6 +106,36 @@ impl<P: Platform> Running<'_, Translated, P> {
         let table = self.runner.engine.branch_table(to);
         self.runner.context.level_changes[kind as usize] =
             LevelChange::new((from, to), table, code, stack, tlb);
+    }
+}
+
+impl<P: Platform> Running<'_, Translated, P> {
+    /// The monitor has just done an IRET in V86 mode, or to it: the task's mode follows from
+    /// EFLAGS and from CS, and its segments from the frame.
+    fn remember_virtual_return(&mut self) {
+        let from = *self.runner.engine.mode(self.runner.mode);
+        let to = self.runner.mode_of_state();
+        let comes_from_kernel =
+            from.flags.contains(ModeFlags::KERNEL) && !from.flags.contains(ModeFlags::LONG);
+        if !comes_from_kernel || from.is_watched() || to.is_watched() {
+            return;
+        }
+        let cpu = &self.runner.context.cpu;
+        let privilege = cpu.flags & Flags::IOPL.bits();
+        let others = SYSTEM_FLAGS.difference(Flags::IOPL | Flags::VIF | Flags::ID);
+        if cpu.flags & others.bits() != 0 {
+            return;
+        }
+        let tlb = (self.view.translations).table(cpu, view_of(Privilege::User));
+        let from = self.runner.mode;
+        let epoch = self.runner.engine.mode_epoch();
+        let to = self.intern_temporary(to);
+        if epoch != self.runner.engine.mode_epoch() {
+            // `from` means nothing any more.
+            return;
+        }
+        let family = self.runner.engine.family(to);
+        self.runner.context.virtual_return = VirtualReturn::new(from, family, privilege, tlb);
     }
 }
 
