@@ -1,6 +1,7 @@
 //! The small system in a machine of this process: each workload in each mode does its
 //! work, which [`tollgate_lab::small_system::run`] verifies, hooks and all.
 
+use tollgate_exits::ExitKind;
 use tollgate_lab::small_system::{Mode, Run, Setup, SmallSystemError, Workload, run};
 use tollgate_machine::config::VmConfig;
 
@@ -132,4 +133,37 @@ fn an_amount_of_nothing_is_refused() {
         error,
         SmallSystemError::Refused("wrong value: rounds=0".to_owned())
     );
+}
+
+#[test]
+fn a_task_and_its_monitor_change_places_without_exits() {
+    const COUNT: u64 = 2_000;
+    let workload = Workload::Flags {
+        count: COUNT as u32,
+    };
+    for mode in [Mode::V86, Mode::V86Iopl3] {
+        let run = does_its_work(workload, mode, None);
+        let monitor = run.report.monitor.as_ref();
+        let emulated: u64 = monitor
+            .map_or(Vec::new(), |monitor| monitor.pairs())
+            .iter()
+            .filter(|(name, _)| ["cli", "sti", "pushf", "popf", "int", "iret"].contains(name))
+            .map(|(_, count)| count)
+            .sum();
+        assert!(emulated >= COUNT, "{emulated} in {mode:?}");
+        let kinds = [
+            ExitKind::GuestException,
+            ExitKind::SoftwareInterrupt,
+            ExitKind::Iret,
+        ];
+        let exits: u64 = run
+            .books
+            .kinds
+            .iter()
+            .filter(|row| kinds.contains(&row.kind))
+            .map(|row| row.count)
+            .sum();
+        // Ticks of a loaded host among them.
+        assert!(exits < emulated / 4, "{exits} for {emulated} in {mode:?}");
+    }
 }
