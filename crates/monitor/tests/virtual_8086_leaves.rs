@@ -457,7 +457,7 @@ fn interrupts_from_outside_change_nothing() {
     let mut came = 0;
     for levels in [[0, 0], [3, 0], [3, 3], [3, 3]] {
         let code = random_loop(&mut numbers);
-        let rounds = 1_000;
+        let rounds = 3_000;
         let mut quiet = random_task(&code, rounds, levels, VirtualInterrupts::default());
         run(&mut quiet);
         let expected = result(&mut quiet);

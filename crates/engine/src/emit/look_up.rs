@@ -165,6 +165,12 @@ impl Emitter {
         };
     }
 
+    /// Whether the current instruction reaches its operand without a look-up, so that the access itself
+    /// may fault.
+    pub(crate) fn may_fault(&self) -> bool {
+        self.look_up.is_direct()
+    }
+
     /// Whether the current instruction looks its operand up and others reach theirs directly.
     pub(crate) fn always_looks_up(&self) -> bool {
         self.mode.access.is_direct() && !self.look_up.is_direct()

@@ -7,10 +7,10 @@ use crate::abi::host::Host;
 use crate::abi::host::*;
 use crate::abi::marks::{Restore, Source};
 use crate::abi::register_map::{ACCUMULATOR, Home};
-use crate::abi::strings::Reach;
+use crate::abi::strings::Reach as RoutineReach;
 use crate::emit::assembler::{Mem, Width};
 use crate::emit::effective_address::Offset;
-use crate::emit::look_up::{OddSegment, segment_of};
+use crate::emit::look_up::{OddSegment, Reach, segment_of};
 use crate::policy::string_routine::{source_segment, string_routine};
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use tollgate_x86::{Gpr, SegmentRegister};
@@ -96,7 +96,7 @@ impl Translator {
         self.emit.flush_esp_first();
         let kind = self.emit.helper_kind(instruction);
         let behind = self.emit.assembler.lea_rip(R11);
-        if routine.reach() == Reach::Words {
+        if routine.reach() == RoutineReach::Words {
             let base = self
                 .emit
                 .field(at::segment_base(source_segment(instruction)));
@@ -115,36 +115,69 @@ impl Translator {
         let shape = shape(instruction.mnemonic());
         let pointers = pointer_width(instruction);
         let source = segment_of(instruction.segment_prefix());
+        let size = shape.width.bytes();
         if shape.source {
             let offset = self.pointer_to_r8(Register::ESI, pointers);
-            self.emit
-                .access(source, offset, shape.width.bytes(), false)?;
-            self.emit.assembler.load(shape.width, R11, Mem::base(R9, 0));
+            self.emit.access_sum(source, offset, size, false)?;
         }
         if shape.destination {
-            let offset = self.pointer_to_r8(Register::EDI, pointers);
-            self.emit.access(
-                SegmentRegister::Es,
-                offset,
-                shape.width.bytes(),
-                !shape.compares,
-            )?;
-        }
-        self.emit.make_room();
-        match (self.emit.map.home(ESI), self.emit.map.home(EDI)) {
-            (Home::Host(source), Home::Host(destination)) => {
-                self.advance_before(source, destination, &shape, pointers);
-                self.element(&shape);
+            if shape.source {
+                let element = Reach::Sum.mem();
+                self.emit.assembler.load(shape.width, R11, element);
             }
-            _ => self.advance_behind(&shape, pointers),
+            let offset = self.pointer_to_r8(Register::EDI, pointers);
+            let es = SegmentRegister::Es;
+            self.emit.access_sum(es, offset, size, !shape.compares)?;
+        }
+        match (self.emit.map.home(ESI), self.emit.map.home(EDI)) {
+            (Home::Host(source), Home::Host(destination)) if !self.emit.may_fault() => {
+                self.advance_undivided([source, destination], &shape, pointers);
+                self.element(&shape, Reach::Sum);
+            }
+            (Home::Host(source), Home::Host(destination)) => {
+                self.emit.point(Reach::Sum);
+                self.emit.make_room();
+                self.advance_before(source, destination, &shape, pointers);
+                self.element(&shape, Reach::Pointer);
+            }
+            _ => {
+                self.emit.point(Reach::Sum);
+                self.emit.make_room();
+                self.advance_behind(&shape, pointers);
+            }
         }
         Ok(())
     }
 
-    /// The last instruction of the sequence, on the element at R9; the one at ESI, if
+    /// Advances pointers in host registers before the last instruction, with which all of this is
+    /// one piece: nothing of it can fault. R9 is free, and R11 unless it holds an element.
+    fn advance_undivided(&mut self, homes: [Host; 2], shape: &Shape, pointers: Width) {
+        self.begin_undivided();
+        let direction = self.emit.field(at::DIRECTION);
+        let scale = shape.width.bytes() as u8;
+        let used = [shape.source, shape.destination];
+        let used = homes.into_iter().zip(used).filter(|&(_, used)| used);
+        for (number, (home, _)) in used.enumerate() {
+            let assembler = &mut self.emit.assembler;
+            if number == 0 || pointers == Width::Word {
+                assembler.load(Width::Qword, R9, direction);
+            }
+            let moved = Mem::indexed(home, R9, scale, 0);
+            match pointers {
+                Width::Word => {
+                    assembler.lea32(R9, moved);
+                    assembler.mov16(home, R9);
+                }
+                Width::Qword => assembler.lea64(home, moved),
+                _ => assembler.lea32(home, moved),
+            }
+        }
+    }
+
+    /// The last instruction of the sequence, on the element where `reach` says; the one at ESI, if
     /// there is another, is in R11.
-    fn element(&mut self, shape: &Shape) {
-        let operand = Mem::base(R9, 0);
+    fn element(&mut self, shape: &Shape, reach: Reach) {
+        let operand = reach.mem();
         let value = if shape.source { R11 } else { ACCUMULATOR };
         match (shape.destination, shape.width) {
             (true, width) if shape.compares => self.emit.assembler.compare(width, value, operand),
@@ -155,8 +188,7 @@ impl Translator {
         }
     }
 
-    /// Advances pointers in host registers before the last instruction, which commits;
-    /// marks put them back until then.
+    /// The same before an access that may fault, which commits; marks put the pointers back until then.
     fn advance_before(&mut self, source: Host, destination: Host, shape: &Shape, pointers: Width) {
         if shape.source && shape.destination && pointers == Width::Word {
             self.advance_words(source, destination, shape);
@@ -232,7 +264,7 @@ impl Translator {
                 .assembler
                 .load(Width::Qword, R11, self.emit.field(at::EXIT_VALUE));
         }
-        self.element(shape);
+        self.element(shape, Reach::Pointer);
         self.emit
             .mark_as(self.emit.next_rip, self.emit.esp, restore);
         for (guest, place, _) in pointers {
