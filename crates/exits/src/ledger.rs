@@ -11,7 +11,8 @@
 //! newly lost there; what was lost before is looked at when a burst of samples begins.
 //!
 //! What is neither guest code nor an exit has accounts too: guest code that was left for a
-//! signal, the start and the end of each run, and the books' own work.
+//! signal, the start and the end of each run, and the books' own work, with what it adds to the
+//! exits that are timed ([`crate::disturbance`]).
 //!
 //! ```text
 //! leave_guest   count(kind)   count(kind)    enter_guest       leave_guest
@@ -27,8 +28,9 @@ mod tests;
 
 use crate::blame::{Blame, DeviceAddress, Place};
 use crate::counter::counter;
+use crate::disturbance::Disturbance;
 use crate::latency::{Arrival, Latency, Request, Section};
-use crate::sampler::Sampler;
+use crate::sampler::{Due, Sampler};
 use crate::trace::{Span, Tracer};
 use crate::{ExitCounts, ExitKind};
 
@@ -81,6 +83,7 @@ pub struct Ledger {
     detail: Detail,
     host: fn() -> HostTime,
     sampler: Sampler,
+    disturbance: Disturbance,
     /// What two readings of the clock cost, subtracted from each measurement.
     clock_cost: u64,
     /// The current exit is being timed.
@@ -132,6 +135,7 @@ impl Ledger {
             detail,
             host,
             sampler: Sampler::new(),
+            disturbance: Disturbance::default(),
             clock_cost,
             sampling: false,
             timing_guest: false,
@@ -203,6 +207,7 @@ impl Ledger {
         self.taken_at = (self.run_start_host, self.run_start);
         self.looked_at = self.taken_at;
         self.sampler.start(self.run_start);
+        self.disturbance.is_not_alike();
         self.accounts.latency.start();
         // The way to the first guest code is timed, and with it that code, for which no exit
         // stands: both count once.
@@ -311,6 +316,7 @@ impl Ledger {
             let now = counter();
             self.leave_guest_timed(now, due);
             self.mark_from(now);
+            self.disturbance.begin_control(self.mark);
         }
     }
 
@@ -339,6 +345,7 @@ impl Ledger {
         if due {
             self.begin_sample(now);
         } else {
+            self.disturbance.end_burst();
             self.enter_samples();
         }
     }
@@ -352,17 +359,32 @@ impl Ledger {
             self.end_trace();
         }
         if self.sampler.begins_burst() {
+            self.disturbance.end_control(now, self.clock_cost);
             self.look_at_waiting((self.host)(), now);
         }
-        self.weight = self.sampler.begin(now);
+        match self.sampler.begin(now) {
+            Due::Control => {
+                self.disturbance.ask_for_control();
+                return;
+            }
+            Due::Timed(weight) => self.weight = weight,
+        }
+        if self.weight > 0 {
+            self.disturbance.begin_exit();
+        }
         self.sampling = true;
         self.forget_sample();
     }
 
-    fn elapsed(&self, now: u64) -> u64 {
-        now.wrapping_sub(self.mark)
+    /// What was done since `mark` would have taken so long untimed; the rest is the books'.
+    fn elapsed(&mut self, now: u64) -> u64 {
+        let cycles = now
+            .wrapping_sub(self.mark)
             .saturating_sub(self.clock_cost)
-            .saturating_sub(self.excluded)
+            .saturating_sub(self.excluded);
+        let undisturbed = self.disturbance.undisturbed(cycles);
+        self.accounts.books += cycles - undisturbed;
+        undisturbed
     }
 
     /// Guest code is about to be entered.
@@ -428,6 +450,7 @@ impl Ledger {
         let start = counter();
         let result = work();
         let cycles = counter().wrapping_sub(start);
+        self.disturbance.is_not_alike();
         self.excluded += cycles;
         self.accounts.translating += self.without_waiting(cycles);
         self.trace_inside(Span::Translating, cycles);
@@ -438,6 +461,7 @@ impl Ledger {
     /// comes next, before anything else is timed: how late the host has ended the sleep is no
     /// sample's.
     pub fn sleep(&mut self, sleep: impl FnOnce()) {
+        self.disturbance.is_not_alike();
         let (before, begin) = ((self.host)(), counter());
         sleep();
         let (after, end) = ((self.host)(), counter());
@@ -467,6 +491,7 @@ impl Ledger {
     /// A device call of the exit being timed took this many cycles.
     pub fn in_devices(&mut self, cycles: u64) {
         let cycles = cycles.saturating_sub(self.clock_cost);
+        self.disturbance.inside(cycles);
         self.excluded += cycles;
         self.accounts.devices += self.without_waiting(cycles) * self.weight;
         self.trace_inside(Span::Device, cycles);

@@ -6,6 +6,7 @@
 pub mod blame;
 pub mod books;
 pub mod counter;
+mod disturbance;
 mod hexadecimal;
 pub mod latency;
 pub mod ledger;

@@ -2,21 +2,22 @@
 //!
 //! ```text
 //! exits   . . . . . . . . . . . . . . . . . . . . . . . . . . . . . . . . . . . .
-//!         |--- burst ---|           not timed              |--- burst ---|
+//!         |--- burst ---|       not timed        |-control-|--- burst ---|
 //!          w w w t t t t                                    w w w t t t t
 //! ```
 //!
 //! Timed exits come in bursts of successive ones. The first of a burst (`w`) only warm
 //! up: timing itself makes a lonely timed exit slow, since neither caches nor branch
-//! predictors are prepared for it. Bursts stand further apart the more exits there are.
+//! predictors are prepared for it. Bursts stand further apart the more exits there are. The exits
+//! before one tell what timing adds ([`crate::disturbance`]), if there is room for them.
 //! The distance changes rarely and by the rate over a long window, not by the last few
 //! exits: these come in clusters (a timer's tick is dozens of them, then long nothing),
 //! and a distance that follows the cluster would meet the same part of it every time.
 
 /// At most one exit in so many is timed.
 pub const LONGEST_INTERVAL: u32 = 512;
-/// Timed exits in a burst.
-const BURST: u32 = 16;
+/// Timed exits in a burst, and exits in a control.
+pub(crate) const BURST: u32 = 16;
 /// Exits before them that are timed but not used.
 const WARM_UP: u32 = 3;
 /// Cycles for each timed exit that keep the cost of timing near one per cent.
@@ -26,16 +27,29 @@ const WINDOW: u64 = 40_000_000;
 /// Timed exits that end a window early: the rate has risen a lot.
 const CROWDED_WINDOW: u64 = 3 * WINDOW / CYCLES_PER_SAMPLE;
 
+/// What is done about an exit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Due {
+    /// It is the first of a control: the clock is read, and it is not timed.
+    Control,
+    /// It is timed, and stands for so many exits; for none if it only warms up.
+    Timed(u64),
+}
+
 /// Chooses exits.
 #[derive(Clone, Debug)]
 pub(crate) struct Sampler {
     /// One exit in so many is timed; a power of two.
     interval: u32,
-    /// Exits up to and with the next timed one.
+    /// Exits up to and with the next for which something is due.
     countdown: u32,
+    /// That is a control's first.
+    is_control_next: bool,
     /// Exits of this burst that are still to be timed.
     burst: u32,
     random: u32,
+    /// Exits by which the next burst comes later than it would without a jitter.
+    late: u32,
     window_start: u64,
     window_samples: u64,
     every_exit: bool,
@@ -46,8 +60,10 @@ impl Sampler {
         Self {
             interval: 1,
             countdown: 1,
+            is_control_next: false,
             burst: 0,
             random: 0x9e37_79b9,
+            late: 0,
             window_start: 0,
             window_samples: 0,
             every_exit: false,
@@ -66,6 +82,7 @@ impl Sampler {
         if every_exit {
             self.interval = 1;
             self.countdown = 1;
+            self.is_control_next = false;
             self.burst = 0;
         }
     }
@@ -75,34 +92,44 @@ impl Sampler {
         self.countdown = u32::MAX;
     }
 
-    /// There is an exit. Whether it is to be timed.
+    /// There is an exit. Whether [`Self::begin`] is to be asked about it.
     #[inline]
     pub fn is_due(&mut self) -> bool {
         self.countdown = self.countdown.wrapping_sub(1);
         self.countdown == 0
     }
 
-    /// Whether the next timed exit is the first of a burst.
+    /// Whether what is due next is the first exit of a burst.
     pub fn begins_burst(&self) -> bool {
-        self.burst == 0
+        self.burst == 0 && !self.is_control_next
     }
 
-    /// An exit is being timed. How many exits it stands for; zero if it only warms up.
-    pub fn begin(&mut self, now: u64) -> u64 {
+    /// An exit is due. What is done about it.
+    pub fn begin(&mut self, now: u64) -> Due {
+        if self.is_control_next {
+            self.is_control_next = false;
+            self.countdown = BURST;
+            return Due::Control;
+        }
         if self.burst == 0 {
             self.begin_burst(now);
         }
         self.burst -= 1;
-        self.countdown = if self.burst == 0 {
-            self.exits_to_next_burst()
-        } else {
-            1
-        };
+        self.countdown = 1;
+        if self.burst == 0 {
+            let exits = self.exits_to_next_burst();
+            // A control right behind a burst would be disturbed by its entry in the books.
+            self.is_control_next = exits > BURST + WARM_UP;
+            self.countdown = match self.is_control_next {
+                true => exits - BURST,
+                false => exits,
+            };
+        }
         if self.burst >= BURST {
-            return 0;
+            return Due::Timed(0);
         }
         self.window_samples += 1;
-        u64::from(self.interval)
+        Due::Timed(u64::from(self.interval))
     }
 
     fn begin_burst(&mut self, now: u64) {
@@ -130,18 +157,21 @@ impl Sampler {
         }
     }
 
-    /// So many that a burst stands for `BURST * interval` of them on average. A jitter of
-    /// mean zero keeps bursts from falling in step with the guest's loops.
+    /// So many that a burst stands for `BURST * interval` of them on average. A jitter keeps bursts
+    /// from falling in step with the guest's loops. It moves each burst within the exits that it
+    /// stands for, and not those behind it: what bursts stand for adds up to the exits.
     fn exits_to_next_burst(&mut self) -> u32 {
         if self.interval == 1 {
+            self.late = 0;
             return 1;
         }
         self.random ^= self.random << 13;
         self.random ^= self.random >> 17;
         self.random ^= self.random << 5;
         let between = BURST * (self.interval - 1) - WARM_UP + 1;
-        let half = between / 2;
-        between - half + self.random % (2 * half + 1)
+        let was_late = self.late;
+        self.late = self.random % between;
+        (between + self.late).saturating_sub(was_late).max(1)
     }
 }
 
@@ -154,8 +184,10 @@ mod tests {
         let mut weights = Vec::new();
         for _ in 0..count {
             *now += cycles;
-            if sampler.is_due() {
-                weights.push(sampler.begin(*now));
+            if sampler.is_due()
+                && let Due::Timed(weight) = sampler.begin(*now)
+            {
+                weights.push(weight);
             }
         }
         weights
@@ -178,7 +210,7 @@ mod tests {
             sampler.start(now);
             let weights = weights(&mut sampler, &mut now, 3_000_000, cycles);
             let sum: u64 = weights.iter().sum();
-            assert!((2_940_000..3_060_000).contains(&sum), "{cycles}: {sum}");
+            assert!((2_985_000..3_015_000).contains(&sum), "{cycles}: {sum}");
             let affordable = now / CYCLES_PER_SAMPLE + CROWDED_WINDOW;
             let least = 3_000_000 / u64::from(LONGEST_INTERVAL);
             assert!(
@@ -198,12 +230,39 @@ mod tests {
             // A tick: forty quick exits, then long nothing.
             let is_slow = exit % 40 == 39;
             now += if is_slow { 9_000_000 } else { 500 };
-            if sampler.is_due() {
-                slow += sampler.begin(now) * u64::from(is_slow);
+            if sampler.is_due()
+                && let Due::Timed(weight) = sampler.begin(now)
+            {
+                slow += weight * u64::from(is_slow);
             }
         }
         let expected = 3_000_000 / 40;
         assert!(slow.abs_diff(expected) < expected / 50, "{slow}");
+    }
+
+    #[test]
+    fn a_control_comes_right_before_a_burst_and_is_as_long() {
+        let mut sampler = Sampler::new();
+        let (mut now, mut controls, mut since) = (0, 0, None);
+        sampler.start(now);
+        for _ in 0..1_000_000 {
+            now += 300;
+            since = since.map(|exits: u32| exits + 1);
+            if !sampler.is_due() {
+                continue;
+            }
+            let begins_burst = sampler.begins_burst();
+            match sampler.begin(now) {
+                Due::Control => since = Some(0),
+                Due::Timed(_) if since.is_some() => {
+                    assert!(begins_burst);
+                    assert_eq!(since.take(), Some(BURST));
+                    controls += 1;
+                }
+                Due::Timed(_) => {}
+            }
+        }
+        assert!(controls > 100, "{controls}");
     }
 
     #[test]
