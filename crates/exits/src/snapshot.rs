@@ -2,6 +2,8 @@
 //!
 //! docs/stats.md describes every field for readers of the JSON.
 
+mod renamed;
+
 use crate::ExitKind;
 use crate::blame::{Blamed, DeviceAddress, Place};
 use crate::books::{Books, HostCode, InterruptBooks, KindBooks};
@@ -254,6 +256,9 @@ pub struct Snapshot {
     pub spaces: Vec<SpaceRow>,
     /// Exits (estimated) at places that were too many to remember.
     pub elsewhere: u64,
+    /// The guest's SYSENTER_EIP, or in IA-32e mode its LSTAR, which tells where its kernel lies.
+    #[serde(default, with = "hexadecimal", skip_serializing_if = "is_not_set")]
+    pub system_call_entry: u64,
     /// How the machine's knobs stand: names and values.
     #[serde(default)]
     pub knobs: BTreeMap<String, String>,
@@ -334,6 +339,7 @@ impl Snapshot {
                 })
                 .collect(),
             elsewhere: books.elsewhere,
+            system_call_entry: books.system_call_entry,
             knobs: books
                 .settings
                 .iter()
@@ -369,6 +375,11 @@ impl Snapshot {
             estimate: None,
         }
     }
+}
+
+/// It takes a reference because serde gives one.
+fn is_not_set(address: &u64) -> bool {
+    *address == 0
 }
 
 fn row(books: &KindBooks, blame: &[Blamed]) -> ExitRow {

@@ -187,7 +187,7 @@ fn marks_are_set_and_listed_from_outside() {
     assert_eq!(unknown.status.code(), Some(1));
     let errors = String::from_utf8_lossy(&unknown.stderr).into_owned();
     assert!(
-        errors.contains("no mark is called 'c'; there are: a, b"),
+        errors.contains("--since: no mark is called 'c'; there are: a, b"),
         "{errors}"
     );
     assert_eq!(client(&folder, "mark", &["a b"]).status.code(), Some(2));

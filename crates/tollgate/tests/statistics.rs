@@ -248,6 +248,72 @@ fn symbols_name_the_instructions_that_exits_come_from() {
 }
 
 #[test]
+fn names_can_be_given_when_statistics_are_shown() {
+    let folder = Folder::new();
+    let map = folder.file("System.map", b"00007c00 T start\n00007c03 t poll\n");
+    let (child, socket) = running(&folder, &[]);
+    // The guest has no paging: its only address space is that of CR3 0.
+    let shown = |symbols: &str| stats(&folder, &["--symbols", symbols, "--format", "json"]);
+    support::eventually("an origin", || {
+        shown(text(&map)).contains("\"poll+").then_some(())
+    });
+    let here = shown(&format!("{},space=0x0", map.display()));
+    assert!(here.contains("\"symbol\": \"poll\""), "{here}");
+    let elsewhere = shown(&format!("{},space=0x1000", map.display()));
+    assert!(!elsewhere.contains("poll"), "{elsewhere}");
+    quit(child, &socket);
+}
+
+#[test]
+fn saved_statistics_are_shown_with_names_and_prices() {
+    let folder = Folder::new();
+    let path = folder.path("stats.json");
+    let arguments = ["--stats-format", "json", "--stats-file", text(&path)];
+    run_to_end(&folder, &arguments);
+    let shown = |path: &Path, arguments: &[&str]| {
+        finish(tollgate().arg("stats").arg(path).args(arguments), PATIENCE)
+    };
+    let said = |output: Output| {
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let same = said(shown(&path, &["--format", "json"]));
+    assert_eq!(
+        serde_json::from_str::<Value>(&same).unwrap(),
+        read_json(&path)
+    );
+    let map = folder.file("System.map", b"00007c00 T start\n00007c06 t poll\n");
+    let prices = folder.file("prices.csv", b"machine,Old\nkhz,1000\nport-in,1650\n");
+    let flags = ["--symbols", text(&map), "--price-table", text(&prices)];
+    let table = said(shown(&path, &flags));
+    for part in ["poll+0x0", "exits by symbol", "Old", "1,000"] {
+        assert!(table.contains(part), "{part}: {table}");
+    }
+    // What needs a machine is refused, and what is no statistics.
+    let refused = |path: &Path, arguments: &[&str]| {
+        let output = shown(path, arguments);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    for flags in [&["--reset"][..], &["--interval", "1"], &["--since", "x"]] {
+        let message = refused(&path, flags);
+        assert!(
+            message.contains(flags[0]) && message.contains("running machine"),
+            "{message}"
+        );
+    }
+    for (content, why) in [
+        (&b"no"[..], "no JSON"),
+        (b"{}", "no version"),
+        (b"{\"version\":1}", "version is 1"),
+        (b"{\"version\":2}", "missing field"),
+    ] {
+        let message = refused(&folder.file("other", content), &[]);
+        assert!(message.contains(why), "{message}");
+    }
+}
+
+#[test]
 fn a_trace_has_every_exit_with_its_time() {
     let folder = Folder::new();
     let path = folder.path("trace.json");

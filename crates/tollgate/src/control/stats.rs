@@ -1,21 +1,28 @@
-//! `tollgate stats`: the books of a running machine.
+//! `tollgate stats`: the books of a running machine, or those that a run has saved.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use serde_json::{Value, json};
 use tollgate_exits::prices::PriceTable;
-use tollgate_exits::snapshot::Snapshot;
+use tollgate_exits::snapshot::{Snapshot, VERSION};
 use tollgate_machine::marks::MarkName;
 
 use super::client::{ask, exit_code_of, talk};
 use super::protocol::Name;
 use crate::exit_code;
-use crate::failure::Failure;
+use crate::failure::{Failure, one_line};
 
-use crate::statistics::{Format, Picture, Sort, View, fitted, read_price_table, top, written};
+use crate::files;
+use crate::statistics::{
+    Format, Picture, Sort, SymbolFiles, SymbolSource, View, fitted, read_price_table, top, written,
+};
+
+/// Most bytes of saved statistics: the lists in them are bounded.
+const LIMIT: u64 = 16 << 20;
 
 /// `tollgate stats`.
 #[derive(Args, Debug)]
@@ -29,9 +36,13 @@ Examples:
   What happens now, every two seconds, the five most expensive kinds:
     tollgate stats vm.sock --interval 2 --top 5
   The same as a picture:
-    tollgate stats vm.sock --plot exits.svg")]
+    tollgate stats vm.sock --plot exits.svg
+  With the names of a program in one of the address spaces that were shown:
+    tollgate stats vm.sock --symbols System.map --symbols ./server,space=1a2b000
+  What an earlier run with --stats-format json --stats-file run.json has saved:
+    tollgate stats run.json --symbols System.map")]
 pub struct StatsArguments {
-    /// The path given to tollgate run --control
+    /// The path given to tollgate run --control; or a file of statistics in JSON
     #[arg(value_name = "PATH")]
     pub socket: PathBuf,
 
@@ -71,6 +82,17 @@ pub struct StatsArguments {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["format", "sort", "top", "interval"])]
     pub plot: Option<PathBuf>,
 
+    /// Names for guest addresses, as for 'tollgate run', beside those that the run has
+    ///
+    /// System.map, a saved /proc/kallsyms, or an ELF file. FILE,space=1234000 is only for that
+    /// address space, as statistics show it; FILE@0x1000000 lies so much higher. May be repeated.
+    #[arg(
+        long,
+        value_name = "FILE",
+        value_parser = OsStringValueParser::new().try_map(SymbolSource::parse)
+    )]
+    pub symbols: Vec<SymbolSource>,
+
     /// Estimate what the run would take at another machine's exit costs
     #[arg(long, value_name = "FILE")]
     pub price_table: Option<PathBuf>,
@@ -78,7 +100,9 @@ pub struct StatsArguments {
     /// Show nothing, and have statistics tell of what happens from now on
     #[arg(
         long,
-        conflicts_with_all = ["format", "sort", "top", "since", "until", "plot", "price_table"]
+        conflicts_with_all = [
+            "format", "sort", "top", "since", "until", "plot", "symbols", "price_table"
+        ]
     )]
     pub reset: bool,
 }
@@ -101,26 +125,39 @@ pub fn run(arguments: &StatsArguments) -> u8 {
 
 fn show(arguments: &StatsArguments) -> Result<u8, Failure> {
     let prices = arguments.price_table.as_deref().map(read_price_table);
-    let prices = prices.transpose()?;
-    let prices = prices.as_ref();
+    let additions = Additions {
+        symbols: SymbolFiles::read(&arguments.symbols)?,
+        prices: prices.transpose()?,
+    };
+    let is_saved = arguments.socket.is_file();
+    if let (true, Some(flag)) = (is_saved, live_flag(arguments)) {
+        let path = arguments.socket.display();
+        return Err(Failure::usage(format!(
+            "{flag} is for a running machine; '{path}' is a file"
+        )));
+    }
     if arguments.reset {
         return Ok(exit_code_of(&ask(&arguments.socket, Name::ResetStats)?));
     }
     if let Some(interval) = arguments.interval {
-        return repeat(arguments, interval, prices);
+        return repeat(arguments, interval, &additions);
     }
     let picture = arguments.plot.as_deref();
     let picture = picture.map(|path| Picture::create(path, "--plot"));
     let picture = picture.transpose()?;
-    let name = |name: Option<MarkName>| name.map(|name| name.to_string());
-    let request = json!({
-        "command": Name::Stats, "since": name(arguments.since), "until": name(arguments.until)
-    });
-    let answer = talk(&arguments.socket, &request)?;
-    if answer["ok"] != true {
-        return Ok(exit_code_of(&answer));
-    }
-    let snapshot = snapshot_in(&answer, prices)?;
+    let snapshot = if is_saved {
+        additions.add_to(saved(&arguments.socket)?)
+    } else {
+        let name = |name: Option<MarkName>| name.map(|name| name.to_string());
+        let request = json!({
+            "command": Name::Stats, "since": name(arguments.since), "until": name(arguments.until)
+        });
+        let answer = talk(&arguments.socket, &request)?;
+        if answer["ok"] != true {
+            return Ok(refused(arguments, &answer));
+        }
+        additions.add_to(snapshot_in(&answer)?)
+    };
     if let Some(picture) = picture {
         picture.write(&snapshot)?;
         return Ok(exit_code::SUCCESS);
@@ -130,17 +167,85 @@ fn show(arguments: &StatsArguments) -> Result<u8, Failure> {
     Ok(exit_code::SUCCESS)
 }
 
+/// Says why the machine has no such statistics; the exit code.
+fn refused(arguments: &StatsArguments, answer: &Value) -> u8 {
+    let flags = match (arguments.since, arguments.until) {
+        (Some(_), Some(_)) => "--since, --until",
+        (Some(_), None) => "--since",
+        (None, Some(_)) => "--until",
+        (None, None) => return exit_code_of(answer),
+    };
+    let why = answer["error"].as_str().unwrap_or("no reason given");
+    Failure::host(format!("{flags}: {}", one_line(why))).report()
+}
+
+/// What is put to statistics when they are shown.
+#[derive(Default)]
+pub struct Additions {
+    /// Names.
+    pub symbols: SymbolFiles,
+    /// Another machine's prices.
+    pub prices: Option<PriceTable>,
+}
+
+impl Additions {
+    /// `snapshot` with these.
+    pub fn add_to(&self, mut snapshot: Snapshot) -> Snapshot {
+        if !self.symbols.is_empty() {
+            let names = self.symbols.names(snapshot.system_call_entry);
+            snapshot = snapshot.renamed(|place| names.at(place));
+        }
+        if let Some(prices) = &self.prices {
+            snapshot.estimate = Some(prices.estimate(&snapshot));
+        }
+        snapshot
+    }
+}
+
+/// The first flag that needs a running machine.
+fn live_flag(arguments: &StatsArguments) -> Option<&'static str> {
+    let flags = [
+        ("--reset", arguments.reset),
+        ("--interval", arguments.interval.is_some()),
+        ("--since", arguments.since.is_some()),
+        ("--until", arguments.until.is_some()),
+    ];
+    flags.iter().find(|flag| flag.1).map(|flag| flag.0)
+}
+
 /// The statistics in an answer.
 ///
 /// # Errors
 /// They are not such as this version makes.
-pub fn snapshot_in(answer: &Value, prices: Option<&PriceTable>) -> Result<Snapshot, Failure> {
-    let mut snapshot: Snapshot = serde_json::from_value(answer["stats"].clone())
-        .map_err(|_| Failure::host("the virtual machine belongs to another version of tollgate"))?;
-    if let Some(prices) = prices {
-        snapshot.estimate = Some(prices.estimate(&snapshot));
+pub fn snapshot_in(answer: &Value) -> Result<Snapshot, Failure> {
+    serde_json::from_value(answer["stats"].clone())
+        .map_err(|_| Failure::host("the virtual machine belongs to another version of tollgate"))
+}
+
+/// The statistics in a file.
+///
+/// # Errors
+/// One line: it cannot be read, or has no statistics as this version makes them.
+fn saved(path: &Path) -> Result<Snapshot, Failure> {
+    let content = files::read(path, "tollgate stats", LIMIT)?;
+    let other = |why: &str| {
+        let path = path.display();
+        Failure::usage(format!(
+            "'{path}' is neither a control socket nor statistics that tollgate run \
+             --stats-format json has written: {why}"
+        ))
+    };
+    let value: Value = serde_json::from_slice(&content).map_err(|_| other("it is no JSON"))?;
+    match value["version"].as_u64() {
+        None => return Err(other("it has no version")),
+        Some(version) if version != u64::from(VERSION) => {
+            return Err(other(&format!(
+                "its version is {version}, this tollgate reads {VERSION}"
+            )));
+        }
+        Some(_) => {}
     }
-    Ok(snapshot)
+    serde_json::from_value(value).map_err(|error| other(&error.to_string()))
 }
 
 fn print(arguments: &StatsArguments, snapshot: &Snapshot) -> io::Result<()> {
@@ -160,7 +265,7 @@ fn print(arguments: &StatsArguments, snapshot: &Snapshot) -> io::Result<()> {
 fn repeat(
     arguments: &StatsArguments,
     interval: Duration,
-    prices: Option<&PriceTable>,
+    additions: &Additions,
 ) -> Result<u8, Failure> {
     let mark = private_mark();
     let begin = json!({"command": Name::Mark, "mark": mark});
@@ -180,7 +285,7 @@ fn repeat(
         if answer["ok"] != true {
             return Ok(exit_code_of(&answer));
         }
-        let snapshot = snapshot_in(&answer, prices)?;
+        let snapshot = additions.add_to(snapshot_in(&answer)?);
         if arguments.format == Format::Table {
             let from = started.elapsed().saturating_sub(interval).as_secs_f64();
             let _ = writeln!(io::stdout(), "\nfrom {from:.1} s on");

@@ -61,7 +61,7 @@ pub struct StatisticsArguments {
     /// kernel's command line, for every run.
     ///
     /// May be given several times, for programs too: the first file that knows an address names
-    /// it. FILE,space=0x1234000 is only for that address space, as statistics show it.
+    /// it. FILE,space=1234000 is only for that address space, as statistics show it.
     #[arg(
         long,
         value_name = "FILE",

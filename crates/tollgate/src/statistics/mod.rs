@@ -29,8 +29,7 @@ use crate::files;
 pub use arguments::{StatisticsArguments, top};
 pub use picture::Picture;
 pub use prices::read_price_table;
-use symbols::SymbolFiles;
-pub use symbols::{Names, SymbolSource};
+pub use symbols::{Names, SymbolFiles, SymbolSource};
 
 /// How statistics are written.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]

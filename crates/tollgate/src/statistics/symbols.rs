@@ -1,4 +1,4 @@
-//! `--symbols FILE[@OFFSET][,space=CR3]`.
+//! `--symbols FILE[@0xOFFSET][,space=CR3]`.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -25,13 +25,15 @@ pub struct SymbolSource {
 }
 
 impl SymbolSource {
-    /// Understands `FILE`, behind which `@0xOFFSET` and `,space=0xCR3` may stand.
+    /// Understands `FILE`, behind which `@0xOFFSET` and `,space=CR3` may stand.
     ///
     /// # Errors
     /// The offset or the space is no number.
     pub fn parse(text: OsString) -> Result<Self, String> {
-        let (rest, space) = number_behind(text.as_bytes(), b",space=0x")
-            .map_err(|()| "expected ,space=0x and up to 16 hexadecimal digits".to_owned())?;
+        // Statistics show spaces without 0x.
+        let (rest, space) = number_behind(text.as_bytes(), b",space=").map_err(|()| {
+            "expected ,space= and up to 16 hexadecimal digits, as shown".to_owned()
+        })?;
         let (path, displacement) = number_behind(rest, b"@0x")
             .map_err(|()| "expected FILE@0x and up to 16 hexadecimal digits".to_owned())?;
         Ok(Self {
@@ -48,7 +50,11 @@ fn number_behind<'a>(text: &'a [u8], mark: &[u8]) -> Result<(&'a [u8], Option<u6
         return Ok((text, None));
     };
     let digits = String::from_utf8_lossy(&text[at + mark.len()..]);
-    let number = u64::from_str_radix(&digits, 16).map_err(|_| ())?;
+    let digits = digits.strip_prefix("0x").unwrap_or(&digits);
+    if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return Err(());
+    }
+    let number = u64::from_str_radix(digits, 16).map_err(|_| ())?;
     Ok((&text[..at], Some(number)))
 }
 
@@ -60,11 +66,17 @@ struct SymbolFile {
 }
 
 /// The symbol files of a run; earlier ones come first.
+#[derive(Default)]
 pub struct SymbolFiles(Vec<SymbolFile>);
 
 impl SymbolFiles {
     /// Nothing has a name.
     pub const NONE: Self = Self(Vec::new());
+
+    /// There are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
 
     /// Reads what `sources` name.
     ///
@@ -168,7 +180,10 @@ mod tests {
             (source.displacement, source.space),
             (Some(0x1000), Some(0x2000))
         );
-        assert!(parse("a,space=0xcr3").is_err());
+        assert_eq!(parse("a,space=2000").unwrap().space, Some(0x2000));
+        for wrong in ["a,space=0xcr3", "a,space=", "a,space=+1"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

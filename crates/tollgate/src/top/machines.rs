@@ -8,7 +8,7 @@ use super::model::{Model, Shown};
 use crate::control::client::talk;
 use crate::control::protocol::Name;
 use crate::control::run_time;
-use crate::control::stats::{private_mark, snapshot_in};
+use crate::control::stats::{Additions, private_mark, snapshot_in};
 use crate::failure::Failure;
 
 /// The machines, of which one is looked at.
@@ -18,6 +18,8 @@ pub struct Machines {
     current: Option<PathBuf>,
     /// Our mark is set in the current one.
     is_marked: bool,
+    /// What is put to what it says.
+    additions: Additions,
 }
 
 impl Machines {
@@ -25,7 +27,7 @@ impl Machines {
     ///
     /// # Errors
     /// Nothing answers at the path, or there is no machine at all.
-    pub fn open(named: Option<PathBuf>) -> Result<Self, Failure> {
+    pub fn open(named: Option<PathBuf>, additions: Additions) -> Result<Self, Failure> {
         let current = match &named {
             Some(path) => {
                 talk(path, &json!({"command": Name::Status}))?;
@@ -42,6 +44,7 @@ impl Machines {
             named,
             current,
             is_marked: false,
+            additions,
         })
     }
 
@@ -116,7 +119,7 @@ impl Machines {
         let since = (!total).then_some(&mark);
         let request = json!({"command": Name::Stats, "since": since, "mark": mark});
         let answer = checked(talk(path, &request)?)?;
-        let snapshot = snapshot_in(&answer, None)?;
+        let snapshot = self.additions.add_to(snapshot_in(&answer)?);
         Ok((status["status"].clone(), Some(snapshot)))
     }
 }

@@ -19,12 +19,15 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use tollgate_machine::file_words::writing;
 
-use crate::control::stats::seconds;
+use crate::control::stats::{Additions, seconds};
 use crate::exit_code;
 use crate::failure::Failure;
+use crate::statistics::{SymbolFiles, SymbolSource};
 use machines::Machines;
 use model::{Key, Model, Wish};
 
@@ -47,6 +50,14 @@ pub struct TopArguments {
     /// Seconds between two looks
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub interval: Duration,
+
+    /// Names for guest addresses, as for 'tollgate stats'; may be repeated
+    #[arg(
+        long,
+        value_name = "FILE",
+        value_parser = OsStringValueParser::new().try_map(SymbolSource::parse)
+    )]
+    pub symbols: Vec<SymbolSource>,
 }
 
 /// Runs `tollgate top` and returns its exit code.
@@ -55,7 +66,11 @@ pub fn run(arguments: &TopArguments) -> u8 {
 }
 
 fn show(arguments: &TopArguments) -> Result<u8, Failure> {
-    let mut machines = Machines::open(arguments.socket.clone())?;
+    let additions = Additions {
+        symbols: SymbolFiles::read(&arguments.symbols)?,
+        prices: None,
+    };
+    let mut machines = Machines::open(arguments.socket.clone(), additions)?;
     if !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
         return Err(Failure::usage(
             "tollgate top needs a terminal; 'tollgate stats PATH --interval 1' writes lines",
@@ -133,7 +148,7 @@ fn save(model: &Model) -> String {
         match file.and_then(|mut file| io::Write::write_all(&mut file, text.as_bytes())) {
             Ok(()) => return format!("written to {path}"),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return format!("cannot write '{path}': {error}"),
+            Err(error) => return format!("cannot write '{path}': {}", writing(&error)),
         }
     }
     String::new()
