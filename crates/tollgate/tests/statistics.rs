@@ -352,6 +352,9 @@ fn a_trace_has_every_exit_with_its_time() {
 #[track_caller]
 fn check_form(trace: &Value) {
     let mut tracks: BTreeMap<(u64, u64), Vec<(f64, f64)>> = BTreeMap::new();
+    let mut names: BTreeMap<(&str, u64, u64), &str> = BTreeMap::new();
+    assert!(["ms", "ns"].contains(&trace["displayTimeUnit"].as_str().unwrap()));
+    assert!(trace["otherData"].is_object());
     for event in trace["traceEvents"].as_array().unwrap() {
         let number = |key: &str| {
             event[key]
@@ -364,18 +367,26 @@ fn check_form(trace: &Value) {
             Some("M") => {
                 let name = event["name"].as_str().unwrap();
                 assert!(["process_name", "thread_name"].contains(&name), "{event}");
-                assert!(event["args"]["name"].is_string(), "{event}");
+                let given = event["args"]["name"].as_str();
+                let given = given.unwrap_or_else(|| panic!("{event}"));
+                let before = names.insert((name, track.0, track.1), given);
+                assert!(before.is_none(), "named twice: {event}");
             }
             Some("X") => {
                 assert!(event["cat"].is_string(), "{event}");
                 let times = (number("ts"), number("dur"));
                 assert!(times.0 >= 0.0 && times.1 >= 0.0, "{event}");
+                let arguments = event.get("args");
+                assert!(arguments.is_none_or(Value::is_object), "{event}");
                 tracks.entry(track).or_default().push(times);
             }
             _ => panic!("{event}"),
         }
     }
     for (track, mut slices) in tracks {
+        let is_named = |what, thread| names.contains_key(&(what, track.0, thread));
+        assert!(is_named("process_name", 0), "{track:?}");
+        assert!(is_named("thread_name", track.1), "{track:?}");
         slices.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.1.total_cmp(&a.1)));
         let mut open: Vec<f64> = Vec::new();
         for (start, length) in slices {
@@ -398,6 +409,11 @@ fn a_trace_has_tracks_by_space_and_kind_and_the_names_of_instructions() {
     run_to_end(&folder, &arguments);
     let trace = read_json(&path);
     check_form(&trace);
+    // One that keeps the last events is of the same form.
+    let ring = folder.path("ring.json");
+    let few = ["--trace-ring", "--trace-limit", "64K"];
+    run_to_end(&folder, &[&["--trace", text(&ring)], &few[..]].concat());
+    check_form(&read_json(&ring));
     let events = trace["traceEvents"].as_array().unwrap();
     let reads: Vec<_> = events
         .iter()

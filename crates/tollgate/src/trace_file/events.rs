@@ -8,18 +8,30 @@ use tollgate_exits::ExitKind;
 use tollgate_exits::snapshot::SymbolAt;
 use tollgate_exits::trace::{Span, TraceEvent};
 
-/// What comes before the first event: an entry that names nothing, so that a comma may follow.
+/// What comes before the first event: names of the track for what lies in no exit, before the first
+/// one. Zeros are the idle threads of a kernel for some viewers.
 pub const BEGINNING: &str = concat!(
     "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n",
-    "{\"ph\":\"M\",\"pid\":0,\"tid\":0,\"name\":\"process_name\",\"args\":{\"name\":\"tollgate\"}}"
+    "{\"ph\":\"M\",\"pid\":1,\"tid\":0,\"name\":\"process_name\",\"args\":{\"name\":\"tollgate\"}},\n",
+    "{\"ph\":\"M\",\"pid\":1,\"tid\":1,\"name\":\"thread_name\",\"args\":{\"name\":\"before the first exit\"}}"
 );
 
 /// Where viewers show an event: each address space is a process of theirs, and each kind of exit a
 /// thread of that, so both ways of grouping are there.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Track {
     process: usize,
     thread: usize,
+}
+
+impl Default for Track {
+    /// That of [`BEGINNING`].
+    fn default() -> Self {
+        Self {
+            process: 1,
+            thread: 1,
+        }
+    }
 }
 
 /// The tracks so far.
@@ -42,10 +54,11 @@ impl Tracks {
             return self.current;
         };
         let space = event.place.space;
-        let next = self.spaces.len() + 1;
+        // Number 1 is no space's.
+        let next = self.spaces.len() + 2;
         let process = match self.spaces.get(&space) {
             Some(process) => *process,
-            None if next > MOST_SPACES => next,
+            None if self.spaces.len() >= MOST_SPACES => next,
             None => {
                 self.spaces.insert(space, next);
                 self.name("process_name", next, 0, &format!("space {space:08x}"));
