@@ -1,13 +1,16 @@
 //! How long interrupts waited, as a table.
 
-use super::table::grouped;
+use super::table::{grouped, plural};
+use std::cmp::Reverse;
 use tollgate_exits::snapshot::{DurationRow, Snapshot};
 
 /// Lines about what of the monitor interrupts waited for.
 const MASKER_LINES: usize = 8;
 
-/// The table; empty if no interrupt was delivered and no section ran.
-pub fn table(snapshot: &Snapshot) -> String {
+/// The table with at most so many lines of each list; empty if no interrupt was delivered and no
+/// section ran.
+pub fn table(snapshot: &Snapshot, top: Option<usize>) -> String {
+    let lines = top.unwrap_or(usize::MAX);
     let interrupts = &snapshot.interrupts;
     let mut text = String::new();
     if !interrupts.waits.is_empty() {
@@ -22,22 +25,25 @@ pub fn table(snapshot: &Snapshot) -> String {
             };
             text += &line(snapshot, name, row);
         }
-        for row in interrupts.maskers.iter().take(MASKER_LINES) {
+        for row in interrupts.maskers.iter().take(lines.min(MASKER_LINES)) {
             text += &line(snapshot, &format!("  {}", row.name), row);
         }
     }
     if !interrupts.sections.is_empty() {
         text += &header("the monitor works, us");
-        for row in &interrupts.sections {
+        for row in by_cost(&interrupts.sections).take(lines) {
             text += &line(snapshot, &row.name, row);
         }
-        text += &header("of that in one piece");
-        for row in &interrupts.masked {
-            text += &line(snapshot, &row.name, row);
-        }
-        text += &header("the guest's IF clear");
-        for row in &interrupts.within {
-            text += &line(snapshot, &row.name, row);
+        for (name, rows) in [
+            ("of that in one piece", &interrupts.masked),
+            ("the guest's IF clear", &interrupts.within),
+        ] {
+            if !rows.is_empty() {
+                text += &header(name);
+            }
+            for row in by_cost(rows).take(lines) {
+                text += &line(snapshot, &row.name, row);
+            }
         }
         text += &stops(snapshot);
     }
@@ -49,8 +55,8 @@ fn stops(snapshot: &Snapshot) -> String {
     let interrupts = &snapshot.interrupts;
     let mut text = String::new();
     for (name, &count) in &interrupts.stops {
-        let count = grouped(count);
-        text += &format!("{name:<22} {count:>11} stops for an interrupt");
+        let (shown, end) = (grouped(count), plural(count));
+        text += &format!("{name:<22} {shown:>10} stop{end} for an interrupt");
         if let Some(&resumed) = interrupts.resumed.get(name) {
             text += &format!(", {} resumed", grouped(resumed));
         }
@@ -59,7 +65,7 @@ fn stops(snapshot: &Snapshot) -> String {
     if let Some(&dropped) = interrupts.resumed.get("dropped") {
         let dropped = grouped(dropped);
         text += &format!(
-            "{:<22} {dropped:>11} stops to which the guest did not come back\n",
+            "{:<22} {dropped:>10} stops to which the guest did not come back\n",
             ""
         );
     }
@@ -71,9 +77,16 @@ fn stops(snapshot: &Snapshot) -> String {
     text
 }
 
+/// Those first that took most.
+fn by_cost(rows: &[DurationRow]) -> impl Iterator<Item = &DurationRow> {
+    let mut rows: Vec<_> = rows.iter().collect();
+    rows.sort_by_key(|row| Reverse(row.cycles));
+    rows.into_iter()
+}
+
 fn header(title: &str) -> String {
     format!(
-        "{title:<22} {:>11} {:>10} {:>9} {:>9} {:>9} {:>9}\n",
+        "{title:<22} {:>10} {:>9} {:>8} {:>8} {:>8} {:>9}\n",
         "count", "ms", "p50", "p99", "p99.9", "max"
     )
 }
@@ -82,7 +95,7 @@ fn line(snapshot: &Snapshot, name: &str, row: &DurationRow) -> String {
     let milliseconds = |cycles: u64| cycles as f64 / snapshot.tsc_khz.max(1) as f64;
     let microseconds = |cycles| format!("{:.1}", milliseconds(cycles) * 1e3);
     format!(
-        "{name:<22} {:>11} {:>10.1} {:>9} {:>9} {:>9} {:>9}\n",
+        "{name:<22} {:>10} {:>9.1} {:>8} {:>8} {:>8} {:>9}\n",
         grouped(row.count),
         milliseconds(row.cycles),
         microseconds(row.p50),
@@ -100,7 +113,7 @@ mod tests {
     #[test]
     fn waits_are_told_in_microseconds() {
         // At 1 MHz a cycle is a microsecond.
-        let text = table(&snapshot());
+        let text = table(&snapshot(), None);
         let row: Vec<_> = text.lines().nth(1).unwrap().split_whitespace().collect();
         let expected = [
             "to", "their", "handler", "9", "5.0", "100.0", "2000.0", "3000.0", "3100.0",
@@ -112,6 +125,6 @@ mod tests {
     fn without_interrupts_there_is_no_table() {
         let mut snapshot = snapshot();
         snapshot.interrupts = Default::default();
-        assert_eq!(table(&snapshot), "");
+        assert_eq!(table(&snapshot, None), "");
     }
 }

@@ -22,7 +22,7 @@ pub fn table(snapshot: &Snapshot, view: View) -> String {
     text.push_str(&shares(snapshot));
     text.push('\n');
     text.push_str(&exits(snapshot, view));
-    let waits = interrupts::table(snapshot);
+    let waits = interrupts::table(snapshot, view.top);
     if !waits.is_empty() {
         text.push('\n');
         text.push_str(&waits);
@@ -113,7 +113,7 @@ fn shares(snapshot: &Snapshot) -> String {
 
 fn exits(snapshot: &Snapshot, view: View) -> String {
     let mut text = format!(
-        "{:<19} {:>12} {:>6} {:>10} {:>7} {:>6} {:>6} {:>6} {:>7}\n",
+        "{:<19} {:>11} {:>5} {:>9} {:>7} {:>5} {:>5} {:>5} {:>6}\n",
         "exits by kind", "count", "share", "us", "of wall", "p50", "p95", "p99", "max"
     );
     let mut rows: Vec<&ExitRow> = snapshot.exits.iter().collect();
@@ -126,10 +126,10 @@ fn exits(snapshot: &Snapshot, view: View) -> String {
             _ => microseconds(value, snapshot),
         };
         text.push_str(&format!(
-            "{:<19} {:>12} {:>6} {:>10} {:>7} {:>6} {:>6} {:>6} {:>7}\n",
+            "{:<19} {:>11} {:>5} {:>9} {:>7} {:>5} {:>5} {:>5} {:>6}\n",
             row.kind,
             grouped(row.count),
-            percent(row.count as f64, snapshot.exit_count),
+            percent(row.count as f64, snapshot.exit_count).replace("100.0%", "100%"),
             cost(row.cycles),
             percent(row.cycles as f64, snapshot.wall_cycles),
             cost(row.p50),
@@ -143,13 +143,13 @@ fn exits(snapshot: &Snapshot, view: View) -> String {
         text.push_str(&format!("{others} other kinds\n"));
     }
     text.push_str(&format!(
-        "{:<19} {:>12}\n",
+        "{:<19} {:>11}\n",
         "total",
         grouped(snapshot.exit_count)
     ));
     if let Some(instructions) = snapshot.instructions {
         text.push_str(&format!(
-            "{:<19} {:>12} ({} for each exit)\n",
+            "{:<19} {:>11} ({} for each exit)\n",
             "instructions",
             grouped(instructions),
             grouped(instructions / snapshot.exit_count.max(1))
@@ -157,7 +157,7 @@ fn exits(snapshot: &Snapshot, view: View) -> String {
         if let Some(code) = snapshot.host_code {
             let each = |count: u64| count as f64 / instructions.max(1) as f64;
             text.push_str(&format!(
-                "{:<19} {:>12} ({:.2} for each, {:.1} bytes)\n",
+                "{:<19} {:>11} ({:.2} for each, {:.1} bytes)\n",
                 "host instructions",
                 grouped(code.instructions),
                 each(code.instructions),
@@ -167,34 +167,35 @@ fn exits(snapshot: &Snapshot, view: View) -> String {
     }
     for (kind, &count) in &snapshot.leaves {
         text.push_str(&format!(
-            "{kind:<19} {:>12} without an exit, in a leaf\n",
+            "{kind:<19} {:>11} without an exit, in a leaf\n",
             grouped(count)
         ));
     }
     for (kind, &count) in &snapshot.space_loads {
         text.push_str(&format!(
-            "{:<19} {:>12} loads of CR3\n",
+            "{:<19} {:>11} load{} of CR3\n",
             format!("space {kind}"),
-            grouped(count)
+            grouped(count),
+            plural(count)
         ));
     }
     for (name, &count) in &snapshot.shadow_tables {
         text.push_str(&format!(
-            "{:<19} {:>12} for shadow tables\n",
+            "{:<19} {:>11} for shadow tables\n",
             name,
             grouped(count)
         ));
     }
     for (name, &count) in &snapshot.instruction_cache {
         text.push_str(&format!(
-            "{:<19} {:>12} instructions or entries\n",
+            "{:<19} {:>11} instructions or entries\n",
             format!("icache {name}"),
             grouped(count)
         ));
     }
     for step in &snapshot.instruction_steps {
         text.push_str(&format!(
-            "{:<19} {:>12} us to find an instruction (median)\n",
+            "{:<19} {:>11} us to find an instruction (median)\n",
             format!("step {}", step.step),
             microseconds(step.p50, snapshot)
         ));
@@ -214,17 +215,20 @@ struct Origin<'a> {
 /// Origins of exits: by instruction, by symbol, by address space.
 fn origins(snapshot: &Snapshot, view: View) -> String {
     let lines = view.top.unwrap_or(ORIGIN_LINES);
-    let columns = format!("{:<8} {:<8} {}", "address", "space", "symbol, device");
-    let rows = snapshot.origins.iter().map(|row| Origin {
-        kind: &row.kind,
-        exits: row.exits,
-        cycles: row.cycles,
-        text: format!(
-            "{:08x} {:08x} {}",
-            row.address,
-            row.space,
-            with_device(&row.symbol, &row.device)
-        ),
+    let columns = format!("{:<8} instruction, device", "space");
+    let rows = snapshot.origins.iter().map(|row| {
+        let (space, address) = (row.space, row.address);
+        // What is told last a narrow terminal has no room for.
+        let place = match row.symbol.as_str() {
+            "" => with_device(&format!("{address:08x}"), &row.device),
+            symbol => format!("{} at {address:08x}", with_device(symbol, &row.device)),
+        };
+        Origin {
+            kind: &row.kind,
+            exits: row.exits,
+            cycles: row.cycles,
+            text: format!("{space:08x} {place}"),
+        }
     });
     let mut text = list(snapshot, view.sort, ("origin", &columns), rows, lines);
     if !snapshot.symbols.is_empty() {
@@ -256,9 +260,7 @@ fn origins(snapshot: &Snapshot, view: View) -> String {
         let lines = view.top.unwrap_or(SPACE_LINES);
         text.push_str(&list(snapshot, view.sort, ("space", "space"), rows, lines));
     }
-    text.push_str(
-        "about, us: estimated from samples; of exits: share of all exits' time; space: CR3\n",
-    );
+    text.push_str("about, us: estimates; of exits: share of all exits' time; space: CR3\n");
     text
 }
 
@@ -274,26 +276,37 @@ fn list<'a>(
     if sort == Sort::Count {
         rows.sort_by_key(|row| Reverse(row.exits));
     }
-    let mut text = format!(
-        "{:<19} {:>12} {:>7} {:>10} {:>8}  {}\n",
-        format!("exits by {}", title.0),
-        "about",
-        "of kind",
-        "us",
-        "of exits",
-        title.1
-    );
+    let titles = ["about", "of kind", "us", "of exits"].map(str::to_owned);
+    let mut table = vec![(format!("exits by {}", title.0), titles, title.1.to_owned())];
     for row in rows.iter().take(lines) {
         let whole = snapshot.exits.iter().find(|exit| exit.kind == row.kind);
-        text.push_str(&format!(
-            "{:<19} {:>12} {:>7} {:>10} {:>8}  {}\n",
-            row.kind,
+        let numbers = [
             grouped(row.exits),
             percent(row.exits as f64, whole.map_or(0, |exit| exit.attributed)),
             microseconds(row.cycles, snapshot),
             percent(row.cycles as f64, snapshot.exit_cycles),
-            one_line(&row.text),
-        ));
+        ];
+        table.push((row.kind.to_owned(), numbers, one_line(&row.text)));
+    }
+    aligned(&table)
+}
+
+/// A line of a list: a name, numbers and a text.
+type Line<const N: usize> = (String, [String; N], String);
+
+/// Lines of text. Columns are as narrow as what stands in them, which leaves the
+/// most room to the text.
+fn aligned<const N: usize>(table: &[Line<N>]) -> String {
+    let longest = |of: &dyn Fn(&Line<N>) -> usize| table.iter().map(of).max().unwrap_or_default();
+    let name_width = longest(&|line| line.0.len());
+    let widths: [usize; N] = std::array::from_fn(|index| longest(&|line| line.1[index].len()));
+    let mut text = String::new();
+    for (name, numbers, behind) in table {
+        text += &format!("{name:<name_width$}");
+        for (number, width) in numbers.iter().zip(widths) {
+            text += &format!(" {number:>width$}");
+        }
+        text += &format!("  {behind}\n");
     }
     text
 }
@@ -356,6 +369,11 @@ fn estimate(estimate: &Estimate) -> String {
     text
 }
 
+/// The end of a word for so many things.
+pub(super) fn plural(count: u64) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
 /// A number with its thousands set apart: 1,234,567.
 pub(super) fn grouped(number: u64) -> String {
     let digits = number.to_string();
@@ -411,13 +429,31 @@ mod tests {
     fn an_origin_has_its_cost_and_its_share() {
         let text = table(&snapshot(), View::default());
         assert!(
-            text.contains(" 50.0%      9,000    47.4%  c1000004 00001000 start, \"really\"+0x4"),
+            text.contains(" 50.0% 9,000    47.4%  00001000 start, \"really\"+0x4 at c1000004\n"),
             "{text}"
         );
         assert!(
-            text.contains("100.0%     15,000    78.9%  start, \"really\"\n"),
+            text.contains("100.0% 15,000    78.9%  start, \"really\"\n"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn figures_fit_a_terminal_of_80_columns() {
+        let mut snapshot = snapshot();
+        snapshot.exits[0].kind = "interrupt-delivered".to_owned();
+        snapshot.exits[0].count = 12_345_678;
+        snapshot.exit_count = 12_345_678;
+        snapshot.exits[0].cycles = 999_999;
+        snapshot.exits[0].max = 99_999;
+        let wait = &mut snapshot.interrupts.waits[0];
+        (wait.count, wait.cycles, wait.max) = (12_345_678, 9_999_999, 99_999);
+        let text = table(&snapshot, View::default());
+        let (figures, _) = text.split_once("exits by origin").unwrap();
+        for line in figures.lines() {
+            assert!(line.len() <= 80, "{line}");
+        }
+        assert!(figures.contains(" 99,999\n"), "{figures}");
     }
 
     #[test]

@@ -24,6 +24,8 @@ const SHARES: [(&str, Color); 7] = [
 ];
 /// Characters of the bar in a line of a list.
 const BAR: usize = 10;
+/// Letters of a kernel's name.
+const NAME_LENGTH: usize = 24;
 
 /// Draws everything.
 pub fn draw(model: &Model, frame: &mut Frame<'_>) {
@@ -66,12 +68,20 @@ fn heading(model: &Model) -> Line<'static> {
     let text = format!(
         "{number}process {}  {}  {}  up {seconds:.0} s  {}",
         text_of(&machine["pid"]),
-        one_line(file),
+        cut(&one_line(file), NAME_LENGTH),
         text_of(&status["state"]),
         rates(model).unwrap_or_default(),
     );
     let style = Style::new().add_modifier(Modifier::BOLD);
     Line::styled(text, style)
+}
+
+/// The first letters of a name that is too long.
+fn cut(name: &str, length: usize) -> String {
+    match name.chars().count() <= length {
+        true => name.to_owned(),
+        false => name.chars().take(length - 2).chain("..".chars()).collect(),
+    }
 }
 
 fn text_of(value: &Value) -> String {
@@ -85,11 +95,7 @@ fn text_of(value: &Value) -> String {
 fn rates(model: &Model) -> Option<String> {
     let snapshot = model.snapshot()?;
     let each_second = per_second(snapshot.exit_count, snapshot);
-    let over = match model.shows_total {
-        true => "since its start",
-        false => "in the interval",
-    };
-    Some(format!("{each_second} exits/s {over}"))
+    Some(format!("{each_second} exits/s"))
 }
 
 /// A count for each second of the time that the statistics tell of: 1.2M, 34k, 5.6.
@@ -191,8 +197,11 @@ fn list_title(model: &Model) -> Line<'static> {
     if let Some(space) = model.filter.space {
         text.push_str(&format!(", only space {space:08x}"));
     }
+    if model.shows_total {
+        text.push_str(", since its start");
+    }
     if model.list == List::Symbols && model.rows().is_empty() {
-        text.push_str(": none; they need 'tollgate run --symbols'");
+        text.push_str(": none; they need --symbols");
     }
     if model.is_paused {
         text.push_str("  PAUSED");
@@ -277,7 +286,7 @@ mod tests {
         let lines = screen(&model(), 80, 24);
         assert_eq!(
             lines[0],
-            "1/2 process 1234  vmlinuz-6.1  running  up 12 s  12.4k exits/s in the interval"
+            "1/2 process 1234  vmlinuz-6.1  running  up 12 s  12.4k exits/s"
         );
         let bar = format!(
             "{}{}{}{}{}",

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use serde_json::Value;
 use tollgate_exits::snapshot::Snapshot;
@@ -231,12 +232,34 @@ impl Model {
         let Filter { kind, space } = &self.filter;
         rows.retain(|row| kind.is_none() || row.kind == *kind);
         rows.retain(|row| space.is_none() || row.space == *space);
+        if self.list == List::Instructions {
+            rows = united(rows);
+        }
         match self.sort {
             Sort::Cost => rows.sort_by_key(|row| Reverse((row.cycles, row.exits))),
             Sort::Count => rows.sort_by_key(|row| Reverse((row.exits, row.cycles))),
         }
         rows
     }
+}
+
+/// Rows of one kind and name, from several address spaces, as one.
+fn united(rows: Vec<Row>) -> Vec<Row> {
+    let mut sums: BTreeMap<(Option<String>, String), Row> = BTreeMap::new();
+    for row in rows {
+        match sums.entry((row.kind.clone(), row.name.clone())) {
+            Entry::Vacant(place) => {
+                place.insert(row);
+            }
+            Entry::Occupied(mut sum) => {
+                let sum = sum.get_mut();
+                sum.exits = sum.exits.saturating_add(row.exits);
+                sum.cycles = sum.cycles.saturating_add(row.cycles);
+                sum.space = sum.space.filter(|space| Some(*space) == row.space);
+            }
+        }
+    }
+    sums.into_values().collect()
 }
 
 fn kinds(snapshot: &Snapshot) -> Vec<Row> {
@@ -349,6 +372,20 @@ pub mod tests {
             List::Kinds,
         ];
         assert_eq!(seen, all);
+    }
+
+    #[test]
+    fn an_instruction_that_runs_in_several_spaces_is_one_line() {
+        let mut model = model();
+        let snapshot = model.shown.as_mut().unwrap().snapshot.as_mut().unwrap();
+        let mut other = snapshot.origins[0].clone();
+        (other.space, other.cycles) = (0x5000, 1);
+        snapshot.origins.push(other);
+        let cycles = snapshot.origins[0].cycles;
+        model.press(Key::Tab);
+        let rows = model.rows();
+        assert_eq!((rows.len(), rows[0].cycles), (2, cycles + 1));
+        assert_eq!(rows[0].space, None);
     }
 
     #[test]
