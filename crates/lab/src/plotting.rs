@@ -9,6 +9,7 @@ use resvg::usvg::{Options, Tree};
 use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Once};
+use tollgate_machine::file_words::writing;
 
 /// Colours that colour-blind readers can tell apart (Okabe and Ito's).
 pub(crate) const COLOURS: [RGBColor; 7] = [
@@ -102,7 +103,7 @@ pub fn write_svg(svg: &str, path: &Path, format: PlotFormat) -> Result<(), Strin
         PlotFormat::Svg => svg.as_bytes().to_vec(),
         PlotFormat::Png => render(svg)?,
     };
-    std::fs::write(path, bytes).map_err(|error| error.to_string())
+    std::fs::write(path, bytes).map_err(|error| writing(&error))
 }
 
 /// A PNG of this SVG.

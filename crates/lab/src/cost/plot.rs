@@ -5,6 +5,7 @@
 use super::{GuestMode, Report, Row};
 use crate::plotting::{COLOURS, FONT, PlotError, PlotFormat, draw_lines, failed, tick, write};
 use plotters::coord::Shift;
+use plotters::coord::ranged1d::{Ranged, ValueFormatter};
 use plotters::prelude::*;
 use std::cmp::Reverse;
 use std::path::Path;
@@ -251,11 +252,11 @@ fn first_percent(row: &Row) -> u64 {
     1
 }
 
-/// The horizontal range: whole powers of ten around what most events cost. The first
-/// and the last hundredth may lie outside.
+/// The horizontal range: whole powers of ten around what most events cost, pinned if they were. The
+/// first and the last hundredth may lie outside.
 fn range(panels: &Panels) -> (f64, f64) {
     let curves = || panels.iter().flat_map(|(_, curves)| curves);
-    let rows = || curves().flat_map(|c| [c.pinned, c.unpinned]).flatten();
+    let rows = || curves().filter_map(Curves::row);
     let least = rows().map(first_percent).min().unwrap_or(1) as f64;
     let most = rows().map(|row| row.single.p99 * 3).max().unwrap_or(10);
     let least = 10f64.powf(least.max(LEAST_CYCLES).log10().floor());
@@ -270,44 +271,16 @@ fn share_panel<B: DrawingBackend>(
     curves: &[Curves],
     (left, right): (f64, f64),
 ) -> Result<(), String> {
-    let mut chart = ChartBuilder::on(area)
-        .caption(title, (FONT, 22))
-        .margin(12)
-        .margin_right(24)
-        .x_label_area_size(46)
-        .y_label_area_size(66)
+    let chart = builder(area, title, 22)
         .build_cartesian_2d((left..right).log_scale(), 0f64..100f64)
         .map_err(failed)?;
-    chart
-        .configure_mesh()
-        .x_desc("cycles")
-        .y_desc("events up to there")
-        .x_label_formatter(&|value| tick(*value))
-        .y_label_formatter(&|value| format!("{value:.0}%"))
-        .y_labels(6)
-        .y_max_light_lines(2)
-        .label_style((FONT, 15))
-        .axis_desc_style((FONT, 15))
-        .light_line_style(LIGHT)
-        .bold_line_style(BOLD)
-        .draw()
-        .map_err(failed)?;
-    for (colour, curve) in COLOURS.iter().zip(curves) {
-        if let Some(row) = curve.unpinned {
-            let (style, (dash, gap)) = (colour.stroke_width(1), DASH);
-            let points = steps(row, left, right).into_iter();
-            chart
-                .draw_series(DashedLineSeries::new(points, dash, gap, style))
-                .map_err(failed)?;
-        }
-        if let Some(row) = curve.pinned {
-            let points = steps(row, left, right);
-            chart
-                .draw_series(LineSeries::new(points, colour.stroke_width(2)))
-                .map_err(failed)?;
-        }
-    }
-    Ok(())
+    let panel = Panel {
+        counts: "events up to there",
+        label: &|share| format!("{share:.0}%"),
+        curves,
+        points: &|row| steps(row, left, right),
+    };
+    panel.draw(chart)
 }
 
 /// Which share of the events cost more than so many cycles.
@@ -320,45 +293,94 @@ fn tail_panel<B: DrawingBackend>(
     let most = rows.map(|row| row.single.count).max().unwrap_or(1);
     // One event of the kind of which there were most is still seen.
     let least = 10f64.powf((100.0 / most.max(100) as f64).log10().floor());
-    let mut chart = ChartBuilder::on(area)
-        .caption("the tail", (FONT, 18))
+    let chart = builder(area, "the tail", 18)
+        .build_cartesian_2d((left..right).log_scale(), (least..100.0).log_scale())
+        .map_err(failed)?;
+    let panel = Panel {
+        counts: "events beyond",
+        label: &percent,
+        curves,
+        points: &|row| tail(steps(row, left, right), least),
+    };
+    panel.draw(chart)
+}
+
+/// What is left behind each point, in per cent; where that is less than `least` the line ends at the axis.
+fn tail(shares: Vec<(f64, f64)>, least: f64) -> Vec<(f64, f64)> {
+    let mut points: Vec<_> = shares
+        .into_iter()
+        .map(|(cycles, share)| (cycles, (100.0 - share).max(least)))
+        .collect();
+    let end = points.iter().position(|(_, rest)| *rest <= least);
+    points.truncate(end.map_or(points.len(), |end| end + 1));
+    points
+}
+
+/// Panels have the same room for their axes.
+fn builder<'a, 'b, B: DrawingBackend>(
+    area: &'a DrawingArea<B, Shift>,
+    title: &str,
+    height: u32,
+) -> ChartBuilder<'a, 'b, B> {
+    let mut builder = ChartBuilder::on(area);
+    builder
+        .caption(title, (FONT, height))
         .margin(12)
         .margin_right(24)
         .x_label_area_size(46)
-        .y_label_area_size(78)
-        .build_cartesian_2d((left..right).log_scale(), (least..100.0).log_scale())
-        .map_err(failed)?;
-    chart
-        .configure_mesh()
-        .x_desc("cycles")
-        .y_desc("events beyond")
-        .x_label_formatter(&|value| tick(*value))
-        .y_label_formatter(&|value| percent(*value))
-        .label_style((FONT, 15))
-        .axis_desc_style((FONT, 15))
-        .light_line_style(LIGHT)
-        .bold_line_style(BOLD)
-        .draw()
-        .map_err(failed)?;
-    for (colour, curve) in COLOURS.iter().zip(curves) {
-        // Where nothing is left the line ends at the axis.
-        let tail = |row| {
-            let rest = move |(cycles, share): (f64, f64)| (cycles, (100.0 - share).max(least));
-            steps(row, left, right).into_iter().map(rest)
-        };
-        if let Some(row) = curve.unpinned {
-            let (style, (dash, gap)) = (colour.stroke_width(1), DASH);
-            chart
-                .draw_series(DashedLineSeries::new(tail(row), dash, gap, style))
-                .map_err(failed)?;
+        .y_label_area_size(78);
+    builder
+}
+
+/// What a panel shows.
+struct Panel<'a> {
+    /// What the vertical axis counts.
+    counts: &'a str,
+    /// A number at it.
+    label: &'a dyn Fn(f64) -> String,
+    curves: &'a [Curves<'a>],
+    /// A kind's line.
+    points: &'a dyn Fn(&Row) -> Vec<(f64, f64)>,
+}
+
+impl Panel<'_> {
+    fn draw<B, X, Y>(&self, mut chart: ChartContext<B, Cartesian2d<X, Y>>) -> Result<(), String>
+    where
+        B: DrawingBackend,
+        X: Ranged<ValueType = f64> + ValueFormatter<f64>,
+        Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
+    {
+        chart
+            .configure_mesh()
+            .x_desc("cycles")
+            .y_desc(self.counts)
+            .x_label_formatter(&|value| tick(*value))
+            .y_label_formatter(&|value| (self.label)(*value))
+            .y_labels(6)
+            .y_max_light_lines(2)
+            .label_style((FONT, 15))
+            .axis_desc_style((FONT, 15))
+            .light_line_style(LIGHT)
+            .bold_line_style(BOLD)
+            .draw()
+            .map_err(failed)?;
+        for (colour, curve) in COLOURS.iter().zip(self.curves) {
+            if let Some(row) = curve.unpinned {
+                let (style, (dash, gap)) = (colour.stroke_width(1), DASH);
+                let points = (self.points)(row).into_iter();
+                chart
+                    .draw_series(DashedLineSeries::new(points, dash, gap, style))
+                    .map_err(failed)?;
+            }
+            if let Some(row) = curve.pinned {
+                let points = (self.points)(row);
+                chart
+                    .draw_series(LineSeries::new(points, colour.stroke_width(2)))
+                    .map_err(failed)?;
+            }
         }
-        if let Some(row) = curve.pinned {
-            chart
-                .draw_series(LineSeries::new(tail(row), colour.stroke_width(2)))
-                .map_err(failed)?;
-        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// A share in per cent at a logarithmic axis: 10%, 0.01%.
@@ -426,6 +448,19 @@ mod tests {
     fn shares_of_a_tail_have_the_places_that_they_need() {
         let texts = [100.0, 10.0, 1.0, 0.1, 0.001].map(percent);
         assert_eq!(texts, ["100%", "10%", "1%", "0.1%", "0.001%"]);
+    }
+
+    #[test]
+    fn a_tail_ends_at_the_axis() {
+        let shares = vec![
+            (10.0, 0.0),
+            (20.0, 0.0),
+            (20.0, 90.0),
+            (30.0, 100.0),
+            (99.0, 100.0),
+        ];
+        let points = [(10.0, 100.0), (20.0, 100.0), (20.0, 10.0), (30.0, 0.1)];
+        assert_eq!(tail(shares, 0.1), points);
     }
 
     #[test]

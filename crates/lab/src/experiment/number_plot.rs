@@ -46,6 +46,13 @@ pub(super) fn panel<B: DrawingBackend>(
     let Some(numbers) = &results.about.numbers else {
         return Ok(());
     };
+    // A workload has the same colour for all guests.
+    let mut workloads: Vec<&str> = Vec::new();
+    for cell in &results.cells {
+        if points(cell, numbers).len() > 1 && !workloads.contains(&cell.workload.as_str()) {
+            workloads.push(&cell.workload);
+        }
+    }
     let mut lines: Vec<(&CellResult, Vec<(f64, f64)>)> = results
         .cells
         .iter()
@@ -79,6 +86,7 @@ pub(super) fn panel<B: DrawingBackend>(
     let unit = format!("{} ({})", first.metric.name(), first.metric.unit());
     let panel = Panel {
         lines: &lines,
+        workloads: &workloads,
         names: &names,
         last,
         what: numbers.what,
@@ -95,6 +103,8 @@ pub(super) fn panel<B: DrawingBackend>(
 /// What a panel shows.
 struct Panel<'a, B: DrawingBackend> {
     lines: &'a [(&'a CellResult, Vec<(f64, f64)>)],
+    /// All workloads, which tells a line's colour.
+    workloads: &'a [&'a str],
     /// Where the lines' names stand.
     names: &'a DrawingArea<B, Shift>,
     /// The largest number.
@@ -125,7 +135,8 @@ impl<B: DrawingBackend> Panel<'_, B> {
             .draw()
             .map_err(failed)?;
         for (index, (cell, points)) in self.lines.iter().enumerate() {
-            let colour = colour(index);
+            let known = self.workloads.iter().position(|it| *it == cell.workload);
+            let colour = colour(known.unwrap_or(index));
             chart
                 .draw_series(LineSeries::new(points.clone(), colour.stroke_width(2)))
                 .map_err(failed)?;

@@ -20,6 +20,8 @@ const ROW: f64 = 24.0;
 const LETTER: f64 = 7.3;
 /// What is narrower is put together with its like.
 const NARROWEST: f64 = 2.0;
+/// Letters of a name that is cut, at least.
+const LEAST_LETTERS: usize = 6;
 /// Columns of a legend, and kinds in it.
 const COLUMNS: usize = 3;
 const MOST_KINDS: usize = 15;
@@ -281,7 +283,6 @@ impl Drawing {
         let room = ((width - 6.0) / LETTER).max(0.0) as usize;
         let text = format!("{}: {figures}", one_line(&part.name));
         let shown = match room {
-            0..3 => String::new(),
             room if text.chars().count() <= room => text,
             room => cut(&one_line(&part.name), room),
         };
@@ -338,10 +339,12 @@ fn is_dark(colour: &str) -> bool {
     0.3 * part(1) + 0.59 * part(3) + 0.11 * part(5) < 140.0
 }
 
-/// The first letters of a text that is too long, and a sign that there are more.
+/// The first letters of a text that is too long, and a sign that there are more; nothing if they would
+/// tell nothing.
 fn cut(text: &str, room: usize) -> String {
     match text.chars().count() <= room {
         true => text.to_owned(),
+        false if room < LEAST_LETTERS => String::new(),
         false => text.chars().take(room - 2).chain("..".chars()).collect(),
     }
 }
@@ -401,5 +404,7 @@ mod tests {
     fn long_names_are_cut() {
         assert_eq!(cut("entry_SYSCALL_64", 8), "entry_..");
         assert_eq!(cut("entry", 8), "entry");
+        assert_eq!(cut("entry", 4), "");
+        assert_eq!(cut("in", 2), "in");
     }
 }
