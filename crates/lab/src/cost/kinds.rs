@@ -83,33 +83,28 @@ const fn returns_from_ring_3(kind: ExitKind) -> Expected {
     }
 }
 
-/// None, once the monitor has done a few.
-const fn few(kind: ExitKind) -> Expected {
+/// Some at first, then none: a leaf does it, or the translation has changed.
+const fn at_first(kind: ExitKind) -> Expected {
     Expected {
         first: 16,
         ..exits(kind, 0)
     }
 }
 
-/// None, once the monitor has done a few: a leaf.
-const fn leaf(kind: ExitKind) -> Expected {
-    few(kind)
-}
-
-/// The same in 16- and 32-bit code of ring 0 alone.
+/// A leaf in 16- and 32-bit code of ring 0 alone.
 const fn leaf_in_kernels(kind: ExitKind) -> Expected {
     Expected {
         in_ring_3: 1,
         in_64_bit: 1,
-        ..leaf(kind)
+        ..at_first(kind)
     }
 }
 
-/// The same of accesses to a page of device registers in ring 0 alone: `each` for a repetition.
+/// A leaf of accesses to a page of device registers in ring 0 alone: `each` for a repetition.
 const fn leaf_of_device(kind: ExitKind, each: u64) -> Expected {
     Expected {
         in_ring_3: each,
-        ..leaf(kind)
+        ..at_first(kind)
     }
 }
 
@@ -201,7 +196,7 @@ pub const KINDS: &[Kind] = &[
         "VMCALL that answers with a version",
         &[exits(Hypercall, 1)],
     ),
-    kind("cpuid", "CPUID leaf 0: a leaf, no exit", &[leaf(Cpuid)]),
+    kind("cpuid", "CPUID leaf 0: a leaf, no exit", &[at_first(Cpuid)]),
     kind(
         "rdtsc",
         "RDTSC: translated, no exit",
@@ -210,22 +205,22 @@ pub const KINDS: &[Kind] = &[
     kind(
         "port-in",
         "IN from port 80h: a leaf, no exit",
-        &[leaf(PortIn)],
+        &[at_first(PortIn)],
     ),
     kind(
         "port-in-serial",
         "IN from the serial port's line status: a leaf, no exit",
-        &[leaf(PortIn)],
+        &[at_first(PortIn)],
     ),
     kind(
         "port-in-pm-timer",
         "IN from the power-management timer: a leaf, no exit",
-        &[leaf(PortIn)],
+        &[at_first(PortIn)],
     ),
     kind(
         "port-out",
         "OUT to port 80h: a leaf, no exit",
-        &[leaf(PortOut)],
+        &[at_first(PortOut)],
     ),
     kind(
         "serial-byte",
@@ -240,7 +235,7 @@ pub const KINDS: &[Kind] = &[
     kind(
         "timer-count",
         "IN from the 8254's counter: a leaf, no exit",
-        &[leaf(PortIn)],
+        &[at_first(PortIn)],
     ),
     kind(
         "mmio-read",
@@ -330,12 +325,12 @@ pub const KINDS: &[Kind] = &[
     kind(
         "far-jump",
         "far JMP: a leaf, no exit; in real mode translated",
-        &[leaf(FarTransfer)],
+        &[at_first(FarTransfer)],
     ),
     kind(
         "far-call-return",
         "far CALL and RET: leaves, no exit; in real mode translated",
-        &[leaf(FarTransfer)],
+        &[at_first(FarTransfer)],
     ),
     kind(
         "segment-load",
@@ -514,7 +509,7 @@ pub const KINDS: &[Kind] = &[
     kind(
         "code-write-in-line",
         "store to 64 bytes that hold translated code, beside the code: no exit",
-        &[few(CodeWrite)],
+        &[at_first(CodeWrite)],
     ),
     kind(
         "patch-and-call",
