@@ -19,7 +19,10 @@ pub fn explain(error: &Error, words: &[OsString]) -> Failure {
         ErrorKind::MissingRequiredArgument if argument == "--kernel <PATH>" => {
             format!("nothing to boot: give --kernel, --drive, --floppy or --cdrom; {help}")
         }
-        ErrorKind::MissingRequiredArgument => format!("missing {argument}; {help}"),
+        ErrorKind::MissingRequiredArgument => match refinement(&argument, words) {
+            Some(given) => format!("{given} needs {argument}; {help}"),
+            None => format!("missing {argument}; {help}"),
+        },
         ErrorKind::InvalidValue if value.is_empty() => {
             format!("{argument} needs a value; {help}")
         }
@@ -58,6 +61,22 @@ pub fn explain(error: &Error, words: &[OsString]) -> Failure {
         }
     };
     Failure::usage(one_line(&message))
+}
+
+/// The given flag that says more about the missing one, as `--trace-from` does about `--trace <FILE>`.
+fn refinement(missing: &str, words: &[OsString]) -> Option<String> {
+    let flag = missing
+        .split(' ')
+        .next()
+        .filter(|it| it.starts_with("--"))?;
+    let words = words.iter().filter_map(|word| word.to_str());
+    let mut flags = words.filter_map(|word| word.split('=').next());
+    flags
+        .find(|word| {
+            let rest = word.strip_prefix(flag);
+            rest.is_some_and(|rest| rest.starts_with('-'))
+        })
+        .map(str::to_owned)
 }
 
 /// A reason as the standard library gives it for numbers, in words of ours.

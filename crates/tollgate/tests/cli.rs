@@ -138,6 +138,17 @@ fn missing_and_repeated_flags_are_refused() {
         &["run", "--kernel", "a", "--kernel", "b"],
         "--kernel <PATH> was given twice; try 'tollgate run --help'",
     );
+    for flag in [
+        &["--trace-ring"][..],
+        &["--trace-from=a"],
+        &["--trace-to", "a"],
+    ] {
+        let name = flag[0].split('=').next().unwrap();
+        refused(
+            &[&["run", "--kernel", "k"], flag].concat(),
+            &format!("{name} needs --trace <FILE>; try 'tollgate run --help'"),
+        );
+    }
 }
 
 #[test]

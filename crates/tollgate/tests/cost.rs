@@ -98,7 +98,10 @@ fn only_the_kinds_asked_for_are_priced() {
 #[test]
 fn wrong_arguments_are_explained() {
     for (arguments, words) in [
-        (["--kind", "vmexit"], "no kind of exit is called 'vmexit'"),
+        (
+            ["--kind", "vmexit"],
+            "--kind: no kind of exit is called 'vmexit'",
+        ),
         (["--plot", "plot.pdf"], "must end in .svg or .png"),
         (["--csv", "/nonexistent/x"], "cannot write '/nonexistent/x'"),
     ] {

@@ -218,6 +218,21 @@ fn an_image_that_is_no_dos_is_one_line() {
 }
 
 #[test]
+fn an_experiment_that_measures_nothing_says_so() {
+    let folder = Folder::new();
+    let plot = folder.path("a.svg");
+    let words = ["lab", "interruptible", "--quick", "--plot"];
+    let mut command = tollgate();
+    command.env("TOLLGATE_GUESTS", folder.path("nothing"));
+    command.args(words).arg(&plot);
+    let output = finish(&mut command, GUEST_PATIENCE);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let errors = stderr(&output);
+    assert!(errors.contains("nothing was measured"), "{errors}");
+    assert!(stdout(&output).contains("Not run:"), "{output:?}");
+}
+
+#[test]
 fn shadow_tables_are_compared_on_our_kernels_and_on_linux() {
     let shell = support::guests::fetched("initrd-amd64.img");
     let folder = Folder::new();
@@ -335,15 +350,15 @@ fn names_that_are_not_known_are_refused_with_those_that_are() {
     for (words, message) in [
         (
             &["vif", "--workload", "dance"][..],
-            "no workload is called 'dance'; there are: idle, copy-type, mix, compute, four-machines",
+            "--workload: no workload is called 'dance'; there are: idle, copy-type, mix, compute, four-machines",
         ),
         (
             &["vif", "--arm", "vif"],
-            "no arm is called 'vif'; there are: vif=off, vif=off+trap, vif=off+task, vif=on+vir=off, vif=on, vif=off+hooks, vif=on+hooks",
+            "--arm: no arm is called 'vif'; there are: vif=off, vif=off+trap, vif=off+task, vif=on+vir=off, vif=on, vif=off+hooks, vif=on+hooks",
         ),
         (
             &["vif", "--guest-image", "os2=x"],
-            "no guest is called 'os2'; there are: real, v86, v86-iopl3, v86-vme, dos",
+            "--guest-image: no guest is called 'os2'; there are: real, v86, v86-iopl3, v86-vme, dos",
         ),
         (
             &["vif", "--plot", "x.pdf"],

@@ -100,7 +100,10 @@ impl fmt::Display for CostError {
         match self {
             Self::Host(why) => write!(formatter, "the host refused: {why}"),
             Self::UnknownKind(name) => {
-                write!(formatter, "no kind of exit is called '{name}'; there are: ")?;
+                write!(
+                    formatter,
+                    "--kind: no kind of exit is called '{name}'; there are: "
+                )?;
                 let names: Vec<_> = kinds::KINDS.iter().map(|kind| kind.name).collect();
                 formatter.write_str(&names.join(", "))
             }

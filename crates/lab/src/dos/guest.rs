@@ -16,6 +16,7 @@ use tollgate_machine::config::{
 };
 use tollgate_machine::devices::i8042::us_layout::presses;
 use tollgate_machine::devices::vga::screen::{Screen, TextScreen, character};
+use tollgate_machine::file_words::reading;
 use tollgate_machine::marks::{MarkName, Span};
 use tollgate_machine::vm_handle::Query;
 
@@ -66,9 +67,9 @@ impl Done {
 pub fn check_image(path: &Path) -> Result<(), LabError> {
     firmware::find().map_err(LabError::NotRun)?;
     std::fs::File::open(path).map(drop).map_err(|error| {
-        let path = path.display();
+        let (path, why) = (path.display(), reading(&error));
         LabError::NotRun(format!(
-            "--guest-image dos: cannot read '{path}': {error}; {WHERE}"
+            "--guest-image dos: cannot read '{path}': {why}; {WHERE}"
         ))
     })
 }

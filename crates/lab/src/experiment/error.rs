@@ -9,6 +9,8 @@ pub enum LabError {
     Host(String),
     /// Nothing has this name; what there is.
     Unknown {
+        /// The flag that asked.
+        flag: &'static str,
         /// What was asked for: a workload, a guest.
         what: &'static str,
         /// The name.
@@ -28,11 +30,16 @@ impl fmt::Display for LabError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Host(why) => write!(formatter, "the host refused: {why}"),
-            Self::Unknown { what, name, known } => {
+            Self::Unknown {
+                flag,
+                what,
+                name,
+                known,
+            } => {
                 let known = known.join(", ");
                 write!(
                     formatter,
-                    "no {what} is called '{name}'; there are: {known}"
+                    "{flag}: no {what} is called '{name}'; there are: {known}"
                 )
             }
             Self::WorkNotDone(why) => {

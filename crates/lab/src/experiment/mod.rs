@@ -58,6 +58,7 @@ pub use summary::summary;
 pub use table::table;
 
 use std::path::Path;
+use tollgate_machine::file_words::reading;
 
 /// An experiment that `tollgate lab` can run.
 pub trait Experiment {
@@ -77,8 +78,8 @@ pub trait Experiment {
     /// [`LabError::NotRun`]: it cannot be used.
     fn check_image(&self, _guest: &str, path: &Path) -> Result<(), LabError> {
         std::fs::metadata(path).map(drop).map_err(|error| {
-            let path = path.display();
-            LabError::NotRun(format!("--guest-image: cannot read '{path}': {error}"))
+            let (path, why) = (path.display(), reading(&error));
+            LabError::NotRun(format!("--guest-image: cannot read '{path}': {why}"))
         })
     }
 

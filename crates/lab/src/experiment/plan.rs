@@ -100,14 +100,14 @@ impl Plan {
     /// # Errors
     /// A name that is not known, or nothing is left to do.
     pub fn of(about: &'static About, options: &Options) -> Result<Self, LabError> {
-        check("workload", &options.workloads, || {
+        check(("--workload", "workload"), &options.workloads, || {
             about.workloads.iter().map(|workload| workload.name)
         })?;
         let guests = || about.guests.iter().map(|guest| guest.name);
-        check("guest", &options.guests, guests)?;
+        check(("--guest", "guest"), &options.guests, guests)?;
         let images: Vec<String> = options.images.names().map(str::to_owned).collect();
-        check("guest", &images, guests)?;
-        check("arm", &options.arms, || {
+        check(("--guest-image", "guest"), &images, guests)?;
+        check(("--arm", "arm"), &options.arms, || {
             about.arms.iter().map(|arm| arm.name)
         })?;
         let cells = about.guests.iter().flat_map(|guest| {
@@ -177,7 +177,7 @@ fn is_chosen(chosen: &[String], name: &str) -> bool {
 }
 
 fn check<I: Iterator<Item = &'static str>>(
-    what: &'static str,
+    (flag, what): (&'static str, &'static str),
     names: &[String],
     known: impl Fn() -> I,
 ) -> Result<(), LabError> {
@@ -187,6 +187,7 @@ fn check<I: Iterator<Item = &'static str>>(
     {
         None => Ok(()),
         Some(name) => Err(LabError::Unknown {
+            flag,
             what,
             name: name.clone(),
             known: known().collect(),
@@ -238,14 +239,14 @@ mod tests {
                 workloads: vec!["dance".into()],
                 ..Options::default()
             }),
-            "no workload is called 'dance'; there are: spin, count"
+            "--workload: no workload is called 'dance'; there are: spin, count"
         );
         assert_eq!(
             error(Options {
                 images: GuestImages::of([("os2".into(), "x".into())]),
                 ..Options::default()
             }),
-            "no guest is called 'os2'; there are: ours, theirs"
+            "--guest-image: no guest is called 'os2'; there are: ours, theirs"
         );
     }
 

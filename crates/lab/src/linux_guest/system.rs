@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tollgate_machine::boot::cpio::Archive;
 use tollgate_machine::config::VmConfig;
+use tollgate_machine::file_words::reading;
 
 /// The folder of guests that scripts/get-guests fills.
 const GUESTS: &str = "TOLLGATE_GUESTS";
@@ -150,9 +151,9 @@ pub fn check_folder(guest: &str, folder: &Path) -> Result<(), LabError> {
     let (kernel, initrd) = files(guest, folder);
     for file in [kernel, initrd] {
         fs::File::open(&file).map_err(|error| {
-            let file = file.display();
+            let (file, why) = (file.display(), reading(&error));
             LabError::NotRun(format!(
-                "--guest-image {guest}: cannot read '{file}': {error}"
+                "--guest-image {guest}: cannot read '{file}': {why}"
             ))
         })?;
     }

@@ -138,8 +138,8 @@ fn run_help(about: &About) -> String {
     format!(
         "{}
 Ctrl-C ends it: what is finished is shown and written.
-Exit codes: 0 done, 1 a guest did not do its work or the host refuses, 2 a wrong flag or file,
-            128+n interrupted by signal n.
+Exit codes: 0 done, 1 nothing could be run, a guest did not do its work or the host refuses,
+            2 a wrong flag or file, 128+n interrupted by signal n.
 Examples:
   Everything, with a plot and all samples:
     tollgate lab {name} --plot {name}.svg --csv {name}.csv

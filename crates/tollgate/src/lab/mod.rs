@@ -68,12 +68,18 @@ fn experiment(name: &str, arguments: &ExperimentArguments) -> Result<u8, Failure
         _ => Failure::host(error.to_string()),
     })?;
     let written = report(&*experiment, &results, outputs, arguments.full);
+    let is_empty = results.cells.iter().all(|cell| cell.samples().is_empty());
     match (signal.load(Ordering::SeqCst), results.failures().first()) {
+        (0, None) if is_empty => Err(Failure::host(NOTHING)),
         (0, None) => written.map(|()| exit_code::SUCCESS),
         (0, Some(failure)) => Err(Failure::host(failure.clone())),
         (signal, _) => written.map(|()| exit_code::for_signal(signal)),
     }
 }
+
+/// What is said if no cell was run.
+const NOTHING: &str =
+    "nothing was measured, and nothing drawn: no cell could be run here, for the reasons above";
 
 fn report(
     experiment: &dyn Experiment,
