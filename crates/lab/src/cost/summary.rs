@@ -6,6 +6,8 @@ use crate::statistics::Quartiles;
 
 /// Kinds that are named as the cheapest and as the most expensive.
 const NAMED: usize = 3;
+/// Lines about single kinds, if no more than those are there.
+const MOST_ROWS: usize = 12;
 /// The kind that is nothing but an exit.
 const BARE: &str = "null-hypercall";
 
@@ -54,6 +56,16 @@ pub fn summary(report: &Report) -> String {
             "Of {} kinds the cheapest: {cheap};\n  the most expensive: {dear}.\n",
             kinds.len()
         ));
+    } else {
+        // Whoever asks for one kind asks what it costs.
+        for row in rows.iter().take(MOST_ROWS) {
+            let (mode, p99) = (row.mode.name(), row.single.p99);
+            let price = price(row);
+            text.push_str(&format!(
+                "  {} in {mode}: {price}; one in a hundred takes {p99} or more\n",
+                row.kind
+            ));
+        }
     }
     let spread = |row: &&&Row| row.single.p99 as f64 / row.single.p50.max(1) as f64;
     if let Some(widest) = rows.iter().max_by(|a, b| spread(a).total_cmp(&spread(b))) {
@@ -111,13 +123,17 @@ mod tests {
             rows.push(row(kind, true, &[cycles, cycles, 9 * cycles]));
             rows.push(row(kind, false, &[2 * cycles]));
         }
-        let report = Report {
+        let mut report = Report {
             host: HostDescription::here(1_000_000),
             pinned_to: 0,
             tsc_step: 1,
             is_complete: true,
-            rows,
+            rows: vec![row("cpuid", true, &[200, 200, 1800])],
         };
+        let line = "  cpuid in 64-bit: 200 cycles (0.20 us); one in a hundred takes 1800 or more\n";
+        let text = summary(&report);
+        assert!(text.contains(line), "{text}");
+        report.rows = rows;
         let text = summary(&report);
         assert!(text.lines().count() <= 12, "{text}");
         for part in [
