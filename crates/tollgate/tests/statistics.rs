@@ -206,11 +206,15 @@ fn a_reader_that_asks_and_leaves_does_not_harm_the_machine() {
     for _ in 0..200 {
         send_and_leave(&folder.path("vm.sock"), b"{\"command\":\"stats\"}\n");
     }
-    let first = ask(&socket, &json!({"command": "stats", "id": 1}));
-    assert_eq!(first["id"], 1);
-    let count = |answer: &Value| answer["stats"]["exit_count"].as_u64().unwrap();
+    // The processor may be late on a host with much else to do.
+    let count = |answer: &Value| answer["stats"]["exit_count"].as_u64();
+    let first = support::eventually("an answer", || {
+        let answer = ask(&socket, &json!({"command": "stats", "id": 1}));
+        assert_eq!(answer["id"], 1);
+        count(&answer)
+    });
     support::eventually("more exits", || {
-        (count(&command(&socket, "stats")) > count(&first)).then_some(())
+        count(&command(&socket, "stats")).filter(|count| *count > first)
     });
     quit(child, &socket);
 }

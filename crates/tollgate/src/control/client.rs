@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use tollgate_exits::snapshot::Snapshot;
 
-use super::protocol::Name;
+use super::protocol::{LATE, Name};
 use crate::cli::ControlArguments;
 use crate::exit_code;
 use crate::failure::{Failure, one_line};
@@ -17,6 +17,9 @@ use crate::statistics::{Format, View, written};
 
 /// How long to wait for an answer, and for the machine's end after `quit`.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often a request is made of which the processor was late.
+const TRIES: u32 = 12;
 
 /// Runs `tollgate control` and returns its exit code.
 pub fn run(arguments: &ControlArguments) -> u8 {
@@ -81,6 +84,20 @@ pub fn talk(path: &Path, request: &Value) -> Result<Value, Failure> {
     })?;
     serde_json::from_str(&line)
         .map_err(|_| Failure::host("the virtual machine did not answer: it ended"))
+}
+
+/// [`talk`] that asks again when the processor is late, as on a host that has much else to do.
+///
+/// # Errors
+/// As [`talk`].
+pub fn talk_patiently(path: &Path, request: &Value) -> Result<Value, Failure> {
+    for _ in 1..TRIES {
+        let answer = talk(path, request)?;
+        if answer["error"] != LATE {
+            return Ok(answer);
+        }
+    }
+    talk(path, request)
 }
 
 /// The exit code for an answer; a refusal is said.

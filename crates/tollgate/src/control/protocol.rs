@@ -429,8 +429,11 @@ fn screen_answer(shown: &Shown, png: Option<&Path>) -> Value {
     json!({"ok": true, "screen": described})
 }
 
+/// The error of a request that the vCPU thread has not carried out in time.
+pub const LATE: &str = "the processor does not answer now";
+
 fn no_answer() -> Value {
-    json!({"ok": false, "error": "the processor does not answer now"})
+    json!({"ok": false, "error": LATE})
 }
 
 /// Turns knobs, all or none; returns how they shall stand, or why that cannot be.

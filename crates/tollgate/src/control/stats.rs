@@ -11,7 +11,7 @@ use tollgate_exits::prices::PriceTable;
 use tollgate_exits::snapshot::{Snapshot, VERSION};
 use tollgate_machine::marks::MarkName;
 
-use super::client::{ask, exit_code_of, talk};
+use super::client::{ask, exit_code_of, talk_patiently};
 use super::protocol::Name;
 use crate::exit_code;
 use crate::failure::{Failure, one_line};
@@ -152,7 +152,7 @@ fn show(arguments: &StatsArguments) -> Result<u8, Failure> {
         let request = json!({
             "command": Name::Stats, "since": name(arguments.since), "until": name(arguments.until)
         });
-        let answer = talk(&arguments.socket, &request)?;
+        let answer = talk_patiently(&arguments.socket, &request)?;
         if answer["ok"] != true {
             return Ok(refused(arguments, &answer));
         }
@@ -269,7 +269,7 @@ fn repeat(
 ) -> Result<u8, Failure> {
     let mark = private_mark();
     let begin = json!({"command": Name::Mark, "mark": mark});
-    let answer = talk(&arguments.socket, &begin)?;
+    let answer = talk_patiently(&arguments.socket, &begin)?;
     if answer["ok"] != true {
         return Ok(exit_code_of(&answer));
     }
@@ -279,7 +279,7 @@ fn repeat(
         let next = interval.saturating_mul(turn);
         std::thread::sleep(next.saturating_sub(started.elapsed()));
         // The machine may have ended meanwhile, as expected.
-        let Ok(answer) = talk(&arguments.socket, &count) else {
+        let Ok(answer) = talk_patiently(&arguments.socket, &count) else {
             break;
         };
         if answer["ok"] != true {
