@@ -15,6 +15,8 @@ use support::guests::fetched;
 use support::linux::READY;
 use support::pc::Pc;
 
+/// The check of the package dosfstools, where users that are not root do not look for commands.
+const FSCK: &str = "/usr/sbin/fsck.fat";
 const SECTOR: usize = 512;
 /// The first partition's entry in the master boot record.
 const ENTRY: usize = 446;
@@ -71,7 +73,7 @@ fn check(folder: &Folder, disk: &Path) {
     extract.arg(format!("skip={}", start / SECTOR as u64));
     extract.arg(format!("count={}", length / SECTOR as u64));
     made(&mut extract);
-    made(Command::new("fsck.fat").args(["-n", "-v"]).arg(&copy));
+    made(Command::new(FSCK).args(["-n", "-v"]).arg(&copy));
     std::fs::remove_file(copy).unwrap();
 }
 
