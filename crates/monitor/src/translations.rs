@@ -213,10 +213,10 @@ impl Translations {
         }
     }
 
-    /// Whether a host address is one that generated code reads for a linear address that is
-    /// not canonical.
-    pub fn is_beside_root(&self, host: u64) -> bool {
-        self.long_tlb.is_beside_root(host)
+    /// Whether a host address is one that generated code reads, so that it faults, for a linear
+    /// address that is not canonical, or for an offset beyond a segment of 64 KiB.
+    pub fn is_check(&self, host: u64) -> bool {
+        self.long_tlb.is_beside_root(host) || self.tlb.is_beyond_limit(host)
     }
 
     /// The host address for a one-byte access, if the software TLB has it.

@@ -47,17 +47,24 @@ impl Reservation {
     /// # Errors
     /// The range does not lie inside, or the host's mprotect failed.
     pub fn open(&self, offset: usize, bytes: usize) -> io::Result<()> {
+        self.allow(offset, bytes, libc::PROT_READ | libc::PROT_WRITE)
+    }
+
+    /// Lets whole pages inside be read.
+    ///
+    /// # Errors
+    /// The range does not lie inside, or the host's mprotect failed.
+    pub fn open_for_loads(&self, offset: usize, bytes: usize) -> io::Result<()> {
+        self.allow(offset, bytes, libc::PROT_READ)
+    }
+
+    fn allow(&self, offset: usize, bytes: usize, protection: i32) -> io::Result<()> {
         if offset.checked_add(bytes).is_none_or(|end| end > self.bytes) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         // SAFETY: the range lies inside the mapping that this structure owns.
-        let failed = unsafe {
-            libc::mprotect(
-                self.base.as_ptr().add(offset).cast(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-            )
-        };
+        let failed =
+            unsafe { libc::mprotect(self.base.as_ptr().add(offset).cast(), bytes, protection) };
         if failed != 0 {
             return Err(io::Error::last_os_error());
         }

@@ -22,6 +22,7 @@ use crate::shadow_windows::ShadowWindows;
 use crate::slots::{Slots, Table, show_page};
 use std::io;
 use tollgate_x86::LinearAddress;
+use tollgate_x86::address::PAGE_SIZE;
 
 /// Whose accesses a table serves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,6 +50,20 @@ pub const CODE_WRITE_TABLE_OFFSET: i32 = 2 * WRITE_TABLE_OFFSET;
 pub const NARROW_DELTA_OFFSET: i32 = 3 * WRITE_TABLE_OFFSET;
 /// Three tables, and a page with the word for direct access.
 const VIEW_SLOTS: usize = SLOTS * 3 + 512;
+/// Bytes behind the tables that can be loaded, and mean nothing: as many as a segment of 64 KiB has.
+const LIMIT_BYTES: usize = 1 << 16;
+/// Bytes behind those where every load faults: as many as 32-bit offsets reach, and an operand beyond.
+const BEYOND_LIMIT: usize = (1 << 32) + PAGE_SIZE as usize;
+/// Bytes of all tables.
+const TABLES: usize = VIEW_SLOTS * 8 * View::ALL.len();
+
+/// Bytes from a view's table for reads to what generated code loads by the offset of an operand's last
+/// byte in a segment of 64 KiB: beyond FFFFh the load faults. So it takes the place of a comparison
+/// with the limit, and nobody waits for what it loads. Offsets have 32 bits at most.
+pub const fn limit_check_offset(view: View) -> i32 {
+    (TABLES - view as usize * VIEW_SLOTS * 8) as i32
+}
+
 /// Bytes from a slot of the user's view to the same slot of the supervisor's.
 pub const SUPERVISOR_VIEW_OFFSET: i32 =
     (View::Supervisor as i32 - View::User as i32) * (VIEW_SLOTS * 8) as i32;
@@ -129,14 +144,17 @@ pub struct SoftwareTlb {
 }
 
 impl SoftwareTlb {
-    /// Reserves the tables (96 MiB of address space, hardly any memory). Direct accesses find
-    /// nothing.
+    /// Reserves the tables (96 MiB of address space, hardly any memory), and behind them the 4 GiB of
+    /// [`limit_check_offset`]. Direct accesses find nothing.
     ///
     /// # Errors
     /// The host has no address space left.
     pub fn new() -> io::Result<Self> {
+        let tables = Reservation::inaccessible(TABLES + LIMIT_BYTES + BEYOND_LIMIT)?;
+        tables.open(0, TABLES)?;
+        tables.open_for_loads(TABLES, LIMIT_BYTES)?;
         let mut tlb = Self {
-            tables: Reservation::new(VIEW_SLOTS * 8 * View::ALL.len())?,
+            tables,
             logs: Default::default(),
             fills: 0,
         };
@@ -150,6 +168,13 @@ impl SoftwareTlb {
     /// [`WRITE_TABLE_OFFSET`] behind.
     pub fn table(&self, view: View) -> u64 {
         self.tables.base() as u64 + (view as usize * VIEW_SLOTS * 8) as u64
+    }
+
+    /// Whether a host address is one that generated code loads for an operand beyond the limit of a
+    /// segment of 64 KiB.
+    pub fn is_beyond_limit(&self, host: u64) -> bool {
+        let first = self.tables.base() as u64 + (TABLES + LIMIT_BYTES) as u64;
+        host >= first && self.tables.contains(host)
     }
 
     fn direct_word(&self, view: View) -> *mut u64 {
@@ -351,6 +376,21 @@ mod tests {
             host_page,
             stores: Stores::Always,
             global,
+        }
+    }
+
+    #[test]
+    fn what_is_loaded_for_a_limit_lies_behind_the_tables() {
+        let tlb = SoftwareTlb::new().unwrap();
+        for view in View::ALL {
+            let first = tlb.table(view) + limit_check_offset(view) as u64;
+            let last = first + 0xffff;
+            // SAFETY: 64 KiB that are mapped for loads for as long as `tlb` lives.
+            let found = unsafe { [*(first as *const u8), *(last as *const u8)] };
+            assert_eq!(found, [0, 0]);
+            let furthest = first + u64::from(u32::MAX) + 255;
+            let beyond = [first, last, last + 1, furthest].map(|it| tlb.is_beyond_limit(it));
+            assert_eq!(beyond, [false, false, true, true]);
         }
     }
 

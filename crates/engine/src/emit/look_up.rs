@@ -15,8 +15,9 @@ use crate::emit::assembler::{Mem, Width};
 use crate::policy::access::{Access, AccessUnavailable};
 use crate::policy::mode::{Mode, ModeFlags, SegmentClass};
 use iced_x86::{Instruction, Register};
+use tollgate_tlb::View;
 use tollgate_tlb::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
-use tollgate_tlb::software_tlb::{SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET};
+use tollgate_tlb::software_tlb::{SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET, limit_check_offset};
 use tollgate_x86::{Gpr, SegmentRegister};
 
 pub(crate) fn segment_of(register: Register) -> SegmentRegister {
@@ -187,6 +188,10 @@ impl Emitter {
         match self.mode.segment(segment, write) {
             SegmentClass::Flat => {}
             SegmentClass::Based => self.add_base(segment),
+            SegmentClass::Limited64K if !self.mode.flags.contains(ModeFlags::LONG) => {
+                self.check_limit_of_64k(size);
+                self.add_base(segment);
+            }
             SegmentClass::Limited | SegmentClass::Limited64K => {
                 self.check_limit(segment, size);
                 self.add_base(segment);
@@ -194,6 +199,19 @@ impl Emitter {
             SegmentClass::Odd => return Err(OddSegment),
         }
         Ok(())
+    }
+
+    /// A load that faults, so that the monitor does the instruction, unless R8 + size - 1 is at most
+    /// FFFFh; not in IA-32e mode. Uses RCX.
+    fn check_limit_of_64k(&mut self, size: u32) {
+        let view = match self.mode.flags.contains(ModeFlags::USER) {
+            true => View::User,
+            false => View::Supervisor,
+        };
+        let last = limit_check_offset(view) + size as i32 - 1;
+        let place = Mem::indexed(self.map.tlb, R8, 1, last);
+        self.make_room();
+        self.assembler.load(Width::Byte, RCX, place);
     }
 
     pub(crate) fn add_base(&mut self, segment: SegmentRegister) {
@@ -295,21 +313,6 @@ impl Emitter {
         } else {
             self.assembler.lea64(R9, Mem::indexed(R9, R9, 1, 0));
         }
-    }
-
-    /// As [`Emitter::access`], for an offset of 16 bits in a segment of 64 KiB: only an
-    /// operand that wraps is beyond the limit. RCX is free for both tests at once.
-    pub(crate) fn access_beside_wrap(&mut self, segment: SegmentRegister, size: u32, write: bool) {
-        let context = self.map.context;
-        let last = Mem::base(R8, size as i32 - 1);
-        self.leave_if_it_wraps(size);
-        self.add_base(segment);
-        self.assembler.shrx(R9, R8, context);
-        self.assembler.lea64(RCX, last);
-        self.assembler.shrx(RCX, RCX, context);
-        self.assembler.lea64(R9, Mem::indexed(R9, RCX, 1, 0));
-        self.make_room();
-        self.probe(size, write);
     }
 
     /// Leaves for the monitor if `size` bytes, two or more, at an offset of 16 bits in R8 run over the
@@ -428,28 +431,15 @@ impl Emitter {
         size: u32,
         write: bool,
     ) -> Result<(), OddSegment> {
-        if self.mode.segment(segment, write) == SegmentClass::Limited64K
-            && self.look_up == LookUpForm::Flat
-        {
-            match offset {
-                Offset::Word if size > 1 => {
-                    self.access_beside_wrap(segment, size, write);
-                    return Ok(());
-                }
-                Offset::Word => {
-                    self.add_base(segment);
-                    self.look_up_sum(size, write);
-                    return Ok(());
-                }
-                Offset::Constant(at) if at.saturating_add(size - 1) <= 0xffff => {
-                    self.add_base(segment);
-                    self.look_up_sum(size, write);
-                    return Ok(());
-                }
-                _ => {}
-            }
+        let fits = match offset {
+            Offset::Word => size == 1,
+            Offset::Constant(at) => at.saturating_add(size - 1) <= 0xffff,
+            Offset::Wide => false,
+        };
+        match self.mode.segment(segment, write) {
+            SegmentClass::Limited64K if fits => self.add_base(segment),
+            _ => self.apply_segment(segment, size, write)?,
         }
-        self.apply_segment(segment, size, write)?;
         self.look_up_sum(size, write);
         Ok(())
     }

@@ -12,12 +12,15 @@ use crate::policy::access::Access;
 use crate::policy::mode::ModeFlags;
 use iced_x86::{Code, Instruction, OpKind, Register};
 use std::mem::offset_of;
+use tollgate_tlb::View;
 use tollgate_tlb::long_tlb::{
     DIRECT_TABLE_DISPLACEMENT, LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT, PARTS,
     part_of_linear,
 };
 use tollgate_tlb::shadow_windows::anchors::CHECK_DISPLACEMENT;
-use tollgate_tlb::software_tlb::{NARROW_DELTA_OFFSET, SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET};
+use tollgate_tlb::software_tlb::{
+    NARROW_DELTA_OFFSET, SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET, limit_check_offset,
+};
 
 /// Bytes that lie behind the pointer to a bounced operand at least.
 const BOUNCED_BYTES: u32 = 64;
@@ -25,6 +28,9 @@ const BOUNCED_BYTES: u32 = 64;
 /// Bytes from a linear address on that its instruction may reach in a shadow window: far less
 /// than the space between two.
 pub(super) const DIRECT_BYTES: u32 = 4096;
+
+/// Bytes of an operand whose last one a limit is checked for, at most.
+const LIMIT_CHECK_BYTES: i64 = 4096;
 
 const REFUSED: Rule = "memory operand is not a checked address, the context or a table";
 
@@ -316,6 +322,9 @@ impl Walk<'_> {
         let Some(index) = super::registers::number(operand.index) else {
             return Err(REFUSED);
         };
+        if operand.scale == 1 {
+            return self.limit_check(instruction, state, operand, &state.registers[index]);
+        }
         if operand.scale != 8 || !operand.index.is_gpr64() {
             return Err(REFUSED);
         }
@@ -348,6 +357,30 @@ impl Walk<'_> {
                 Ok(self.numbers.new_value(Kind::WindowDelta { of }))
             }
             _ => Err(REFUSED),
+        }
+    }
+
+    /// What is loaded for an operand's last byte in a segment of 64 KiB: a byte behind the tables, of
+    /// so many as an offset of 32 bits and an operand's size reach.
+    fn limit_check(
+        &mut self,
+        instruction: &Instruction,
+        state: &State,
+        operand: &Operand,
+        offset: &Value,
+    ) -> Result<Value, Rule> {
+        let view = match self.subject.mode.flags.contains(ModeFlags::USER) {
+            true => View::User,
+            false => View::Supervisor,
+        };
+        let last = operand.displacement - i64::from(limit_check_offset(view));
+        let is_check = instruction.code() == Code::Movzx_r32_rm8
+            && instruction.op0_register() == Register::ECX
+            && operand.index.is_gpr64()
+            && (0..LIMIT_CHECK_BYTES).contains(&last);
+        match is_check && offset.is_narrow() && !self.is_long() && state.level.is_none() {
+            true => Ok(self.numbers.new_value(Kind::Word)),
+            false => Err(REFUSED),
         }
     }
 

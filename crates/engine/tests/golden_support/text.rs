@@ -17,10 +17,13 @@ use tollgate_engine::abi::marks::{Mark, Shadow, Source};
 use tollgate_engine::abi::sites::{LinkPlace, Site, SiteKind};
 use tollgate_engine::abi::strings::{OPERATIONS, ROUTINES, StringRoutine};
 use tollgate_engine::policy::instruction_kind::Helper;
+use tollgate_tlb::View;
 use tollgate_tlb::long_tlb::{
     DIRECT_TABLE_DISPLACEMENT, LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT,
 };
-use tollgate_tlb::software_tlb::{NARROW_DELTA_OFFSET, SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET};
+use tollgate_tlb::software_tlb::{
+    NARROW_DELTA_OFFSET, SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET, limit_check_offset,
+};
 use tollgate_x86::SegmentRegister;
 
 const GUEST_REGISTERS: [&str; 16] = [
@@ -174,6 +177,16 @@ fn field(displacement: i32) -> String {
     panic!("emitted code names a field at {displacement:#x}: give it a name here");
 }
 
+/// For a load that checks the limit of a segment of 64 KiB: how far the operand's last byte is behind
+/// its first.
+fn limit_check(instruction: &Instruction) -> Option<i32> {
+    let displacement = instruction.memory_displacement64() as i32;
+    let sizes = 0..4096;
+    let behind = View::ALL.map(|view| displacement - limit_check_offset(view));
+    let is_one = instruction.memory_index_scale() == 1;
+    behind.into_iter().find(|it| is_one && sizes.contains(it))
+}
+
 /// What stands in the brackets of a memory operand, if a name is better.
 fn operand(instruction: &Instruction) -> Option<String> {
     let displacement = instruction.memory_displacement64() as i32;
@@ -193,6 +206,13 @@ fn operand(instruction: &Instruction) -> Option<String> {
             Some(format!("rcx+{index}+writes"))
         }
         Register::R14 if displacement == NARROW_DELTA_OFFSET => Some("window.delta".to_owned()),
+        Register::R14 if limit_check(instruction).is_some() => {
+            let register = format!("{:?}", instruction.memory_index()).to_lowercase();
+            Some(match limit_check(instruction) {
+                None | Some(0) => format!("limit+{register}"),
+                Some(behind) => format!("limit+{register}+{behind}"),
+            })
+        }
         Register::R14 => {
             let table = match displacement {
                 0 => "tlb.read",

@@ -17,11 +17,14 @@ use tollgate_engine::abi::link_layout::{SLOTS_OFFSET, TABLES_BYTES};
 use tollgate_engine::abi::strings::ROUTINES;
 use tollgate_engine::policy::access::Access as ModeAccess;
 use tollgate_engine::policy::mode::{Mode, ModeFlags};
+use tollgate_tlb::View;
 use tollgate_tlb::long_tlb::{
     DIRECT_TABLE_DISPLACEMENT, LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT, PARTS,
 };
 use tollgate_tlb::shadow_windows::BESIDE_WINDOW;
-use tollgate_tlb::software_tlb::{NARROW_DELTA_OFFSET, SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET};
+use tollgate_tlb::software_tlb::{
+    NARROW_DELTA_OFFSET, SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET, limit_check_offset,
+};
 use tollgate_x86::CpuState;
 
 /// Features whose instructions compute, and do nothing else.
@@ -376,6 +379,20 @@ impl Access {
             {
                 let is_delta = self.displacement == i64::from(NARROW_DELTA_OFFSET);
                 (!is_delta).then_some("it is not the window's delta")
+            }
+            // A byte for the limit of a segment, at an offset of 32 bits: what lies behind the tables
+            // is no one's. Which offset, one instruction does not say.
+            Register::R14 if !self.write && !is_long && self.scale == 1 => {
+                let view = match mode.flags.contains(ModeFlags::USER) {
+                    true => View::User,
+                    false => View::Supervisor,
+                };
+                let behind = self.displacement - i64::from(limit_check_offset(view));
+                let fits = self.size == 1
+                    && (0..4096).contains(&behind)
+                    && self.index.is_gpr64()
+                    && instruction.code() == Code::Movzx_r32_rm8;
+                (!fits).then_some("it checks no limit")
             }
             Register::R14 if !self.write && self.scale == 8 => {
                 let tables = match is_long {

@@ -33,8 +33,8 @@ impl<P: Platform> Running<'_, Translated, P> {
             }
             return Ok(());
         }
-        if signal.signal == libc::SIGSEGV && self.view.translations.is_beside_root(signal.address) {
-            // The look-up of an address that is not canonical: with every check.
+        if signal.signal == libc::SIGSEGV && self.view.translations.is_check(signal.address) {
+            // An address that is not canonical, or an offset beyond the limit: with every check.
             if self.slow_step(block)? {
                 self.completed()?;
             }
