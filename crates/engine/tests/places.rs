@@ -113,7 +113,7 @@ fn a_block_is_of_one_way_to_reach_memory() {
 }
 
 #[test]
-fn code_of_16_bits_has_no_direct_access() {
+fn code_of_16_bits_has_no_direct_access_in_protected_mode() {
     assert_eq!(narrow_code().with_access(Access::Direct), narrow_code());
     let (mut engine, mut memory) = engine_and_memory(&[0x8b, 0x03, 0xf4]);
     let direct = engine.intern(direct_and_narrow(), &mut memory);

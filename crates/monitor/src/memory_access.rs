@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tollgate_engine::policy::access::Access;
 use tollgate_tlb::shadow_windows::anchors;
 
-/// How 32- and 64-bit code reaches guest memory.
+/// How code of real mode and of 32 and 64 bits reaches guest memory.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub enum MemoryAccess {
     /// Each access is looked up in the software TLB.
@@ -77,6 +77,34 @@ impl Account {
         is_direct: false,
         is_common: true,
     };
+
+    /// Whether it gets windows now.
+    fn earns(&mut self) -> bool {
+        let earns = !self.is_direct && self.ran >= self.earned_after;
+        if earns {
+            (self.ran, self.spent) = (0, 0);
+            self.is_direct = true;
+        }
+        earns
+    }
+
+    /// Its windows have cost so many nanoseconds more: whether it loses them.
+    fn spend(&mut self, cost: u64) -> bool {
+        self.spent += cost;
+        let loses = self.is_direct && self.spent > ADVANCE + self.ran / SHARE;
+        if loses {
+            self.lose();
+        }
+        loses
+    }
+
+    fn lose(&mut self) {
+        let earned_after = (self.earned_after * LONGER).min(EARNED_AFTER_AT_MOST);
+        *self = Self {
+            earned_after,
+            ..Self::NEW
+        };
+    }
 }
 
 /// The accounts of all spaces, by the address of their page tables.
@@ -90,6 +118,10 @@ pub(crate) struct Accounts {
     runs_programs: bool,
     /// The space that is loaded, and since when time has not been added to its account.
     loaded: (u64, u64),
+    /// That of all code of real mode, which has no spaces.
+    real_mode: Account,
+    /// When real mode was met last.
+    real_mode_met: Option<u64>,
 }
 
 impl Accounts {
@@ -104,6 +136,8 @@ impl Accounts {
             accounts: FxHashMap::default(),
             runs_programs: false,
             loaded: (0, 0),
+            real_mode: Account::NEW,
+            real_mode_met: None,
         }
     }
 
@@ -184,6 +218,32 @@ impl Accounts {
         }
     }
 
+    /// How code of real mode reaches memory.
+    pub(crate) fn access_of_real_mode(&self) -> Access {
+        match self.choice {
+            MemoryAccess::Direct => Access::Direct,
+            MemoryAccess::Adaptive if self.real_mode.is_direct => Access::Direct,
+            MemoryAccess::Adaptive | MemoryAccess::Checked => Access::Checked,
+        }
+    }
+
+    /// Code of real mode was interrupted at this time: whether it gets windows now. What passed since
+    /// the last time counts as its own, within limits.
+    pub(crate) fn real_mode_earns(&mut self, now: u64) -> bool {
+        if self.choice != MemoryAccess::Adaptive {
+            return false;
+        }
+        let met = self.real_mode_met.replace(now).unwrap_or(now);
+        let account = &mut self.real_mode;
+        account.ran += now.saturating_sub(met).min(EARNED_AFTER);
+        account.earns()
+    }
+
+    /// The windows of real mode have cost so many nanoseconds more: whether it loses them.
+    pub(crate) fn real_mode_spends(&mut self, cost: u64) -> bool {
+        self.choice == MemoryAccess::Adaptive && self.real_mode.spend(cost)
+    }
+
     /// A program runs. True the first time: the system has its page tables as they will stay.
     pub(crate) fn meet_program(&mut self) -> bool {
         !std::mem::replace(&mut self.runs_programs, true)
@@ -195,13 +255,7 @@ impl Accounts {
             return false;
         }
         self.add_time(now);
-        let account = self.account();
-        let earns = !account.is_direct && account.ran >= account.earned_after;
-        if earns {
-            (account.ran, account.spent) = (0, 0);
-            account.is_direct = true;
-        }
-        earns
+        self.account().earns()
     }
 
     /// The loaded space's windows have cost so many nanoseconds more, until `now`: whether it
@@ -211,23 +265,7 @@ impl Accounts {
             return false;
         }
         self.add_time(now);
-        let account = self.account();
-        account.spent += cost;
-        let loses = account.is_direct && account.spent > ADVANCE + account.ran / SHARE;
-        if loses {
-            self.lose();
-        }
-        loses
-    }
-
-    /// The loaded space has no windows any more.
-    pub(crate) fn lose(&mut self) {
-        let account = self.account();
-        let earned_after = (account.earned_after * LONGER).min(EARNED_AFTER_AT_MOST);
-        *account = Account {
-            earned_after,
-            ..Account::NEW
-        };
+        self.account().spend(cost)
     }
 
     /// The loaded space turns out to be another one than that which had earned its windows.
@@ -284,6 +322,20 @@ mod tests {
         assert!(accounts.earns(40 * MS));
         // Much time pays for much.
         assert!(!accounts.spend(200 * MS, 1040 * MS));
+    }
+
+    #[test]
+    fn real_mode_earns_windows_by_being_met_at_work() {
+        let mut accounts = adaptive();
+        assert!(!accounts.real_mode_earns(1000 * MS), "met once");
+        assert!(!accounts.real_mode_earns(1001 * MS));
+        assert_eq!(accounts.access_of_real_mode(), Access::Checked);
+        assert!(accounts.real_mode_earns(1060 * MS));
+        assert_eq!(accounts.access_of_real_mode(), Access::Direct);
+        assert!(!accounts.real_mode_spends(5 * MS), "the advance covers it");
+        assert!(accounts.real_mode_spends(MS));
+        assert_eq!(accounts.access_of_real_mode(), Access::Checked);
+        assert!(!accounts.real_mode_earns(2000 * MS), "dearer the next time");
     }
 
     #[test]

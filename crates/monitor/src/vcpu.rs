@@ -122,12 +122,12 @@ impl Vcpu {
             });
     }
 
-    /// How 32- and 64-bit code is to reach guest memory.
+    /// How code of real mode and of 32 and 64 bits is to reach guest memory.
     pub fn memory_access(&self) -> MemoryAccess {
         self.runner.memory_access
     }
 
-    /// Changes how 32- and 64-bit code reaches guest memory; not to be called while `run` runs.
+    /// Changes how that code reaches guest memory; not to be called while `run` runs.
     /// Where the process has no place for shadow windows all accesses are looked up.
     pub fn set_memory_access(&mut self, choice: MemoryAccess) {
         self.runner.memory_access = choice;

@@ -140,7 +140,7 @@ pub struct Translation {
     pub writable_now: bool,
     /// User accesses are allowed.
     pub user: bool,
-    /// The leaf entry is global and CR4.PGE is set.
+    /// The leaf entry is global and CR4.PGE is set, or it is the supervisor's without paging.
     pub global: bool,
     /// The entries that say so.
     pub path: WalkPath,
@@ -246,7 +246,9 @@ impl PagingRegisters {
                 page_size: 4096,
                 writable_now: true,
                 user: true,
-                global: false,
+                // No load of CR3 changes where it leads. Programs have no global pages
+                // without paging, so that theirs are in the windows of their space.
+                global: privilege == Privilege::Supervisor,
                 path: WalkPath::default(),
             });
         }

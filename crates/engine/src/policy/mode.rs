@@ -368,14 +368,21 @@ impl Mode {
     }
 
     /// Whether accesses may be direct: in IA-32e mode those of programs, and of 64-bit code at
-    /// level 0; elsewhere those of 32-bit code of protected mode, unless each is watched.
+    /// level 0; elsewhere those of 32-bit code of protected mode, and of real mode, unless each is
+    /// watched.
     fn may_be_direct(&self) -> bool {
         let program = ModeFlags::LONG | ModeFlags::USER;
         let kernel = ModeFlags::KERNEL | ModeFlags::CODE64;
         let has_them = self.flags.contains(program)
             || self.flags.contains(kernel)
+            || self.is_real()
             || self.is_narrow_protected();
         has_them && !self.is_watched()
+    }
+
+    /// Real mode.
+    pub fn is_real(&self) -> bool {
+        !self.flags.contains(ModeFlags::PROTECTED)
     }
 
     /// 32-bit code of protected mode on a 32-bit stack, not in IA-32e mode.

@@ -168,6 +168,36 @@ impl Translator {
         }
     }
 
+    /// Whether the accesses of an instruction may be direct in real mode: those of copies, and of near
+    /// calls and stack instructions. Others look up before they have begun what they cannot take
+    /// back, or hand on what was looked up.
+    pub(super) fn is_direct_in_real_mode(&mut self, instruction: &Instruction) -> bool {
+        use Mnemonic::*;
+        if self.known.is_copied(instruction) {
+            return true;
+        }
+        match instruction.mnemonic() {
+            Push | Pop => !instruction.op0_register().is_segment_register(),
+            Call | Jmp => {
+                use OpKind::{FarBranch16, FarBranch32};
+                let is_far = instruction.is_call_far_indirect()
+                    || instruction.is_jmp_far_indirect()
+                    || matches!(instruction.op0_kind(), FarBranch16 | FarBranch32);
+                !is_far
+            }
+            Ret | Leave | Xlatb => true,
+            Mov if is_segment_move(instruction) => false,
+            Bt | Btc | Btr | Bts if is_bit_string(instruction) => false,
+            _ if instruction.is_string_instruction() => false,
+            // The note of its operand wants the linear address.
+            _ if self.x87_opcode().is_some() => false,
+            _ => matches!(
+                treatment(instruction, &self.emit.mode, &self.features),
+                Treatment::Copy | Treatment::CopyVector
+            ),
+        }
+    }
+
     pub(super) fn by_allow_list(&mut self, instruction: &Instruction) -> Flow {
         match treatment(instruction, &self.emit.mode, &self.features) {
             Treatment::Copy => {

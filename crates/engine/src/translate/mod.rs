@@ -415,15 +415,17 @@ impl Translator {
             self.emit.begin(self.emit.next_rip, next_rip);
             self.count_instruction();
             count += 1;
+            self.raw = raw_bytes(&request.bytes[position..]);
             if self.emit.mode.access.is_direct() {
                 let physical = request.physical + position as u64;
-                let always = self.looked_up.contains(&physical) || relies_on_look_up(&instruction);
+                let always = self.looked_up.contains(&physical)
+                    || relies_on_look_up(&instruction)
+                    || self.emit.mode.is_real() && !self.is_direct_in_real_mode(&instruction);
                 self.emit.look_up_always(always);
                 let uses_anchor = !self.by_part.contains(&physical);
                 self.emit.use_anchor(uses_anchor);
             }
             self.position = position;
-            self.raw = raw_bytes(&request.bytes[position..]);
             position = behind;
             let window = self.ahead.window(count - 1);
             let flow = self.instruction(&instruction, window);

@@ -14,17 +14,24 @@ use tollgate_x86::paging::Privilege;
 impl Translated {
     /// The mode word of the registers as they are, and of how programs reach memory.
     pub(crate) fn mode_of_state(&self) -> Mode {
+        let mode = Mode::of(&self.context.cpu);
         let access = match self.context.cpu.cpl() {
             3 => self.program_access,
+            _ if mode.is_real() => self.accounts.access_of_real_mode(),
             _ => self.accounts.access_of_kernels(),
         };
-        Mode::of(&self.context.cpu).with_access(access)
+        mode.with_access(access)
     }
 
     /// Whether the code of an address space is running, at level 3.
     pub(crate) fn runs_program(&self) -> bool {
         let cpu = &self.context.cpu;
         cpu.cpl() == 3 && cpu.cr0().contains(Cr0::PG) && !cpu.is_virtual_8086()
+    }
+
+    /// Whether the guest is in real mode.
+    pub(crate) fn is_in_real_mode(&self) -> bool {
+        !self.context.cpu.is_protected()
     }
 
     /// Forms the mode word, and what else follows from the registers that decide how code runs.

@@ -278,10 +278,13 @@ impl<P: Platform> Running<'_, Translated, P> {
     /// Holds what a fault has cost against the space.
     fn charge(&mut self, begun: u64) {
         let now = self.platform.now().0;
+        let cost = now.saturating_sub(begun) + SIGNAL_COST;
+        if self.runner.is_in_real_mode() && self.runner.accounts.real_mode_spends(cost) {
+            self.follow_real_mode_choice();
+        }
         if self.runner.context.cpu.cpl() != 3 {
             return;
         }
-        let cost = now.saturating_sub(begun) + SIGNAL_COST;
         if self.runner.accounts.spend(cost, now) {
             self.view.translations.empty_windows();
             self.follow_access_choice();
@@ -301,8 +304,15 @@ impl<P: Platform> Running<'_, Translated, P> {
         self.follow_access_choice();
     }
 
-    /// A program was interrupted: it has run for a while.
+    /// Guest code was interrupted: a program, or code of real mode, has run for a while.
     pub(crate) fn program_ran(&mut self) {
+        if self.runner.is_in_real_mode() {
+            let now = self.platform.now().0;
+            if self.runner.accounts.real_mode_earns(now) {
+                self.follow_real_mode_choice();
+            }
+            return;
+        }
         if self.runner.accounts.choice() != MemoryAccess::Adaptive
             || !self.runner.runs_program()
             || !self.view.translations.has_windows()
@@ -321,6 +331,12 @@ impl<P: Platform> Running<'_, Translated, P> {
         let cost = self.platform.now().0.saturating_sub(now);
         self.runner.accounts.spend(cost, now + cost);
         self.follow_access_choice();
+    }
+
+    /// Has code of real mode be of the mode that its account asks for.
+    fn follow_real_mode_choice(&mut self) {
+        self.runner.forget_level_changes();
+        self.due.mode = true;
     }
 
     /// Has code of programs be of the mode that the loaded space's account asks for.

@@ -2,6 +2,7 @@
 
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::VcpuStop;
+use tollgate_monitor::memory_access::MemoryAccess;
 use tollgate_platform::{BareMachine, StopRequest};
 use tollgate_test_support::Computer;
 use tollgate_x86::state::TableRegister;
@@ -33,21 +34,28 @@ impl Kind {
     pub const ALL: [Kind; 2] = [Kind::Real, Kind::Virtual8086];
 }
 
-/// A machine that ends at port F4h and nothing else.
+/// A machine that ends at port F4h, has its A20 gate at port 92h, and nothing else.
 #[derive(Default)]
 pub struct Machine {
     pub ended: bool,
+    masks_a20: bool,
 }
 
 impl BareMachine for Machine {
     fn port_read(&mut self, _port: u16, _size: u8) -> u32 {
         0xff
     }
-    fn port_write(&mut self, port: u16, _size: u8, _value: u32) {
+    fn port_write(&mut self, port: u16, _size: u8, value: u32) {
         self.ended |= port == 0xf4;
+        if port == 0x92 {
+            self.masks_a20 = value & 2 == 0;
+        }
     }
     fn memory_read(&mut self, _address: PhysicalAddress, data: &mut [u8]) {
         data.fill(0x5a);
+    }
+    fn a20_enabled(&self) -> bool {
+        !self.masks_a20
     }
     fn take_stop_request(&mut self) -> Option<StopRequest> {
         self.ended.then_some(StopRequest::DebugExit(0))
@@ -90,6 +98,8 @@ impl Outcome {
 pub struct Program {
     pub kind: Kind,
     pub state: CpuState,
+    /// Memory is reached directly where it can be, whatever the environment says.
+    pub is_direct: bool,
     pieces: Vec<(u32, Vec<u8>)>,
 }
 
@@ -118,6 +128,7 @@ impl Program {
         let mut program = Self {
             kind,
             state,
+            is_direct: false,
             pieces: Vec::new(),
         };
         // mov bp, vector; out f4h, al
@@ -182,14 +193,12 @@ impl Program {
         for (at, bytes) in &self.pieces {
             assert!(memory.write(PhysicalAddress(u64::from(*at)), bytes));
         }
-        Computer::new(
-            self.state.clone(),
-            memory,
-            Machine::default(),
-            1 << 20,
-            true,
-        )
-        .unwrap()
+        let (state, machine) = (self.state.clone(), Machine::default());
+        let mut vcpu = Computer::new(state, memory, machine, 1 << 20, true).unwrap();
+        if self.is_direct {
+            vcpu.set_memory_access(MemoryAccess::Direct);
+        }
+        vcpu
     }
 
     pub fn run_to_stop(&self) -> (Computer<Machine>, VcpuStop) {

@@ -358,7 +358,8 @@ impl Guest {
                 redirect_interrupts(&mut memory);
             }
         }
-        if is_direct && !is_long {
+        // Real mode has windows without paging.
+        if is_direct && !is_long && base != "real" {
             paged::prepare_state(&mut state);
             paged::put_tables(&mut memory, state.cpl() == 3);
         }
