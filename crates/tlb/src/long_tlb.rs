@@ -129,6 +129,8 @@ pub struct LongTlb {
     windows: Option<ShadowWindows>,
     /// What GS of the vCPU's thread was last made to hold.
     anchor: Option<u64>,
+    /// That is the window of real mode.
+    serves_real_mode: bool,
 }
 
 impl LongTlb {
@@ -157,6 +159,7 @@ impl LongTlb {
             fills: 0,
             windows: ShadowWindows::new(),
             anchor: None,
+            serves_real_mode: false,
         };
         for view in View::ALL {
             for part in -HALF..HALF {

@@ -22,6 +22,16 @@
 //!                         mov  rcx, [r14+delta]           ; host minus linear address
 //!                         mov  eax, [rcx+r8]
 //! ```
+//!
+//! In real mode GS of the host leads to that window. The sum of a segment's base and an offset may
+//! pass 4 GiB, where nothing is mapped and the monitor does the instruction:
+//!
+//! ```text
+//! mov ax,[bx]             movzx r8d, bx
+//!                         movzx ecx, byte [r14+r8+limit]  ; faults beyond FFFFh
+//!                         mov   r9d, [ds.base]
+//!                         mov   ax, gs:[r9+r8]
+//! ```
 
 use super::emitter::Emitter;
 use super::look_up::{LookUpForm, Reach, segment_of};
@@ -97,6 +107,11 @@ impl Emitter {
     pub(super) fn with_address(&mut self, reach: Reach) -> Reach {
         if let Reach::Anchored { base, displacement } = reach {
             return self.leave_anchor(base, displacement);
+        }
+        if reach == Reach::InSegment {
+            self.assembler.lea32(R8, Mem::indexed(R8, R9, 1, 0));
+            self.load_narrow_delta();
+            return Reach::Sum;
         }
         let Reach::Near {
             delta,

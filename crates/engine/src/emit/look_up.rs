@@ -72,6 +72,8 @@ pub(crate) enum Reach {
     },
     /// It is so far from what this register holds, by the anchor in GS.
     Anchored { base: Host, displacement: i32 },
+    /// It is the sum of R9, the base of its segment, and R8, its offset, in the window in GS.
+    InSegment,
 }
 
 impl Reach {
@@ -93,12 +95,13 @@ impl Reach {
                 displacement,
             } => Mem::base(delta, displacement),
             Self::Anchored { base, displacement } => Mem::base(base, displacement).by_gs(),
+            Self::InSegment => Mem::indexed(R9, R8, 1, 0).by_gs(),
         }
     }
 
     /// Whether the operand's segment is GS.
     pub(crate) const fn is_by_gs(self) -> bool {
-        matches!(self, Self::Anchored { .. })
+        matches!(self, Self::Anchored { .. } | Self::InSegment)
     }
 
     /// The base, the index and the displacement of the operand in memory.
@@ -115,6 +118,7 @@ impl Reach {
                 displacement,
             } => (name(delta), base.map_or(Register::None, name), displacement),
             Self::Anchored { base, displacement } => (name(base), Register::None, displacement),
+            Self::InSegment => (Register::R9, Register::R8, 0),
         }
     }
 }
@@ -130,18 +134,21 @@ pub(crate) enum LookUpForm {
     Direct,
     /// None: to the one shadow window of a 32-bit guest's view.
     NarrowDirect,
+    /// None: to that of real mode, which GS leads to.
+    RealDirect,
 }
 
 impl LookUpForm {
     fn direct(mode: &Mode) -> Self {
         match mode.flags.contains(ModeFlags::LONG) {
             true => Self::Direct,
+            false if mode.is_real() => Self::RealDirect,
             false => Self::NarrowDirect,
         }
     }
 
     const fn is_direct(self) -> bool {
-        matches!(self, Self::Direct | Self::NarrowDirect)
+        matches!(self, Self::Direct | Self::NarrowDirect | Self::RealDirect)
     }
 
     /// The sequence for code of a mode: the one place that decides it.
@@ -161,7 +168,7 @@ impl Emitter {
         let direct = LookUpForm::direct(&self.mode);
         self.look_up = match (always, direct) {
             (false, direct) => direct,
-            (true, LookUpForm::NarrowDirect) => LookUpForm::Flat,
+            (true, LookUpForm::NarrowDirect | LookUpForm::RealDirect) => LookUpForm::Flat,
             (true, _) => LookUpForm::Long,
         };
     }
@@ -177,25 +184,26 @@ impl Emitter {
         self.mode.access.is_direct() && !self.look_up.is_direct()
     }
 
-    /// Turns the offset in R8 into a linear address for an access of `size` bytes,
-    /// with the checks that the segment needs.
-    pub(crate) fn apply_segment(
+    /// Makes the checks that a segment needs for an access of `size` bytes at the offset in R8.
+    fn check_segment(
         &mut self,
         segment: SegmentRegister,
+        offset: Offset,
         size: u32,
         write: bool,
     ) -> Result<(), OddSegment> {
+        let fits = match offset {
+            Offset::Word => size == 1,
+            Offset::Constant(at) => at.saturating_add(size - 1) <= 0xffff,
+            Offset::Wide => false,
+        };
         match self.mode.segment(segment, write) {
-            SegmentClass::Flat => {}
-            SegmentClass::Based => self.add_base(segment),
+            SegmentClass::Flat | SegmentClass::Based => {}
+            SegmentClass::Limited64K if fits => {}
             SegmentClass::Limited64K if !self.mode.flags.contains(ModeFlags::LONG) => {
                 self.check_limit_of_64k(size);
-                self.add_base(segment);
             }
-            SegmentClass::Limited | SegmentClass::Limited64K => {
-                self.check_limit(segment, size);
-                self.add_base(segment);
-            }
+            SegmentClass::Limited | SegmentClass::Limited64K => self.check_limit(segment, size),
             SegmentClass::Odd => return Err(OddSegment),
         }
         Ok(())
@@ -286,7 +294,7 @@ impl Emitter {
             }
             LookUpForm::Long => self.long_look_up(size, write),
             LookUpForm::Direct => self.load_window_delta(RCX, R8),
-            LookUpForm::NarrowDirect => self.load_narrow_delta(),
+            LookUpForm::NarrowDirect | LookUpForm::RealDirect => self.load_narrow_delta(),
         }
     }
 
@@ -347,7 +355,7 @@ impl Emitter {
                 Mem::indexed(RCX, R9, 8, table)
             }
             LookUpForm::Direct => return self.load_window_delta(RCX, R8),
-            LookUpForm::NarrowDirect => return self.load_narrow_delta(),
+            LookUpForm::NarrowDirect | LookUpForm::RealDirect => return self.load_narrow_delta(),
         };
         self.make_room();
         self.assembler.load(Width::Qword, RCX, table);
@@ -431,14 +439,9 @@ impl Emitter {
         size: u32,
         write: bool,
     ) -> Result<(), OddSegment> {
-        let fits = match offset {
-            Offset::Word => size == 1,
-            Offset::Constant(at) => at.saturating_add(size - 1) <= 0xffff,
-            Offset::Wide => false,
-        };
-        match self.mode.segment(segment, write) {
-            SegmentClass::Limited64K if fits => self.add_base(segment),
-            _ => self.apply_segment(segment, size, write)?,
+        self.check_segment(segment, offset, size, write)?;
+        if self.mode.segment(segment, write) != SegmentClass::Flat {
+            self.add_base(segment);
         }
         self.look_up_sum(size, write);
         Ok(())
@@ -488,8 +491,26 @@ impl Emitter {
             return Ok(reach);
         }
         let offset = self.effective_address(instruction);
-        self.access_sum(segment, offset, size, write)?;
-        Ok(Reach::Sum)
+        self.reach_offset(segment, offset, size, write)
+    }
+
+    /// Finds what lies at the offset in R8.
+    fn reach_offset(
+        &mut self,
+        segment: SegmentRegister,
+        offset: Offset,
+        size: u32,
+        write: bool,
+    ) -> Result<Reach, OddSegment> {
+        if self.look_up != LookUpForm::RealDirect {
+            self.access_sum(segment, offset, size, write)?;
+            return Ok(Reach::Sum);
+        }
+        self.check_segment(segment, offset, size, write)?;
+        self.make_room();
+        let base = self.field(at::segment_base(segment));
+        self.assembler.load(Width::Dword, R9, base);
+        Ok(Reach::InSegment)
     }
 
     /// As [`Emitter::memory_operand`], for a load of a far pointer, `size` bytes in all. Offset and
@@ -565,8 +586,7 @@ impl Emitter {
             return Ok(reach);
         }
         let offset = self.form_stack_offset(offset);
-        self.access_sum(SegmentRegister::Ss, offset, size, write)?;
-        Ok(Reach::Sum)
+        self.reach_offset(SegmentRegister::Ss, offset, size, write)
     }
 
     /// The offset in SS of what is so far above the (folded) stack pointer, in R8.

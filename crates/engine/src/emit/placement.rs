@@ -134,6 +134,7 @@ impl Emitter {
             Some(Reach::LowPointer) => bit(RCX),
             Some(Reach::Sum) => bit(RCX) | bit(R8),
             Some(Reach::Near { delta, .. }) => bit(delta),
+            Some(Reach::InSegment) => bit(R8) | bit(R9),
             // R8 is no home.
             Some(Reach::Anchored { base: R8, .. }) => bit(R8),
             Some(Reach::Window(_) | Reach::Anchored { .. }) | None => 0,

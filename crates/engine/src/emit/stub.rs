@@ -268,7 +268,9 @@ impl Emitter {
     /// The field that holds the address of the test for stores of `size` bytes.
     pub(crate) fn store_test(&self, size: u8) -> Option<i32> {
         match self.look_up {
-            LookUpForm::Flat | LookUpForm::NarrowDirect => at::code_store(size),
+            LookUpForm::Flat | LookUpForm::NarrowDirect | LookUpForm::RealDirect => {
+                at::code_store(size)
+            }
             LookUpForm::Long | LookUpForm::Direct => at::long_code_store(size),
         }
     }

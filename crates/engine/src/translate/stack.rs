@@ -42,20 +42,26 @@ impl Translator {
     pub(super) fn push(&mut self, value: Pushed, width: Width) -> Result<(), OddSegment> {
         let bytes = width.bytes() as i32;
         let reach = (self.emit).reach_stack_operand(-bytes, width.bytes(), true)?;
+        // What the operand's address does not need.
+        let spare = match reach {
+            Reach::InSegment => RCX,
+            _ => R9,
+        };
         let value = match value {
             Pushed::NextRip if self.emit.relocates => {
-                self.emit.code_address(R9, R9, self.emit.next_rip, width);
-                Pushed::Register(R9)
+                self.emit
+                    .code_address(spare, spare, self.emit.next_rip, width);
+                Pushed::Register(spare)
             }
             Pushed::NextRip => Pushed::Immediate(self.emit.next_rip as i64),
-            Pushed::Guest(register) => Pushed::Register(self.emit.value(register, R9)),
+            Pushed::Guest(register) => Pushed::Register(self.emit.value(register, spare)),
             value => value,
         };
         match value {
             Pushed::NextRip | Pushed::Guest(_) => unreachable!("they have just been replaced"),
             Pushed::Immediate(value) if width == Width::Qword && i32::try_from(value).is_err() => {
-                self.emit.assembler.mov_imm64(R9, value as u64);
-                self.emit.assembler.store(width, reach.mem(), R9);
+                self.emit.assembler.mov_imm64(spare, value as u64);
+                self.emit.assembler.store(width, reach.mem(), spare);
             }
             Pushed::Immediate(value) => {
                 self.emit

@@ -334,6 +334,7 @@ pub(super) fn copy_of(
             displacement,
         } => near(delta, base, displacement),
         Reach::Anchored { base, displacement } => anchored(base, displacement),
+        Reach::InSegment => (REX_B | REX_X, 4, Behind::of_sib(1)),
     };
     let rex = extended | rex & 0x4c;
     if rex != 0 {
@@ -406,7 +407,8 @@ mod tests {
                         base: Host(random.below(16) as u8),
                         displacement: [0, 8, -128, 0x1234, -0x1234][random.below(5)],
                     },
-                ][random.below(4)]
+                    Reach::InSegment,
+                ][random.below(5)]
             });
             let named = Named::of(&instruction);
             let copied = copy_of(&instruction, &named, raw, bits, reach);

@@ -146,12 +146,36 @@ impl Walk<'_> {
         operand: &Operand,
     ) -> Result<Option<Value>, Rule> {
         let base = instruction.memory_base();
+        if self.subject.mode.is_real() {
+            return self.access_in_segment(instruction, state, operand);
+        }
         let number = super::registers::number(base).filter(|_| base.is_gpr64());
         let is_free = !self.is_reserved(base) && operand.index == Register::None;
         let is_near = number.is_some_and(|number| {
             state.is_near_common(&state.registers[number], operand.displacement)
         });
         match is_free && is_near && self.has_anchor() && operand.size <= DIRECT_BYTES {
+            true => Ok(self.loaded(instruction)),
+            false => Err(REFUSED),
+        }
+    }
+
+    /// An access of real mode to the window that GS leads to: at the sum of two values below 4 GiB,
+    /// far less than what the window has room for.
+    fn access_in_segment(
+        &mut self,
+        instruction: &Instruction,
+        state: &State,
+        operand: &Operand,
+    ) -> Result<Option<Value>, Rule> {
+        let is_narrow = |register: Register| {
+            let number = super::registers::number(register).filter(|_| register.is_gpr64());
+            number.is_some_and(|number| state.registers[number].is_narrow())
+                && !self.is_reserved(register)
+        };
+        let is_sum = is_narrow(instruction.memory_base()) && is_narrow(operand.index);
+        let is_plain = operand.scale == 1 && operand.displacement == 0;
+        match is_sum && is_plain && self.is_direct() && operand.size <= DIRECT_BYTES {
             true => Ok(self.loaded(instruction)),
             false => Err(REFUSED),
         }

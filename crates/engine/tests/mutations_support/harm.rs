@@ -311,6 +311,18 @@ impl Access {
     /// By the anchor in GS only programs reach memory, near an address in a register that is not the
     /// translator's. Which address, one instruction does not say.
     fn harm_by_anchor(&self, base: Register, mode: &Mode) -> Option<&'static str> {
+        if mode.is_real() {
+            // Whether both have 32 bits, one instruction does not say.
+            let registers = [base, self.index];
+            let own = [Register::RSP, Register::R13, Register::R14, Register::R15];
+            let is_sum = registers
+                .iter()
+                .all(|it| it.is_gpr64() && !own.contains(it))
+                && self.scale == 1
+                && self.displacement == 0
+                && mode.access == ModeAccess::Direct;
+            return (!is_sum).then_some("it is not at an offset in a segment");
+        }
         let is_program = mode.access == ModeAccess::Anchored
             && (mode.flags).contains(ModeFlags::LONG | ModeFlags::CODE64 | ModeFlags::USER);
         let own = [Register::RSP, Register::R13, Register::R14, Register::R15];

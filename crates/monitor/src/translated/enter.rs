@@ -168,6 +168,7 @@ impl Runner for Translated {
         view: &mut GuestView,
         machine: &mut P,
     ) -> Exit<TranslatedExit> {
+        view.translations.serve_real_mode(self.is_in_real_mode());
         let environment = Environment::new::<P>(self, view);
         self.context.leaf_environment = (&raw const environment).cast_mut().cast();
         device_leaf::lend(&mut self.context, machine);

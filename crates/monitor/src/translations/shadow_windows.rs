@@ -71,6 +71,12 @@ impl Translations {
         self.long_tlb.load_anchor();
     }
 
+    /// Has that GS lead where code of real mode, or other code, wants it.
+    #[inline]
+    pub(crate) fn serve_real_mode(&mut self, real: bool) {
+        self.long_tlb.serve_real_mode(real);
+    }
+
     /// Puts the windows of the loaded space aside.
     pub(crate) fn put_windows_aside(&mut self) {
         self.long_tlb

@@ -71,8 +71,23 @@ impl LongTlb {
         self.follow_anchor();
     }
 
+    /// Has GS lead to the supervisor's window of a 32-bit guest, or to where the anchor of the loaded
+    /// space does: before code of real mode runs, and before other code does. Not to be called but on the
+    /// thread that [`Self::load_anchor`] was called on.
+    #[inline]
+    pub fn serve_real_mode(&mut self, real: bool) {
+        if self.serves_real_mode != real {
+            self.serves_real_mode = real;
+            self.follow_anchor();
+        }
+    }
+
     fn follow_anchor(&mut self) {
-        let anchor = self.windows.as_ref().and_then(ShadowWindows::anchor);
+        let windows = self.windows.as_ref();
+        let anchor = match self.serves_real_mode {
+            true => windows.map(|windows| windows.narrow_delta(View::Supervisor)),
+            false => windows.and_then(ShadowWindows::anchor),
+        };
         if anchor != self.anchor {
             self.anchor = anchor;
             anchors::load(anchor.unwrap_or(0));
