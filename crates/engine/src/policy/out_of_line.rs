@@ -123,7 +123,19 @@ fn is_done_by_monitor(instruction: &Instruction) -> bool {
     use Mnemonic::*;
     matches!(
         instruction.mnemonic(),
-        Int | Iret | Iretd | Iretq | Retf | Lds | Les | Lfs | Lgs | Lss
+        Int | Iret
+            | Iretd
+            | Iretq
+            | Retf
+            | Lds
+            | Les
+            | Lfs
+            | Lgs
+            | Lss
+            | Pusha
+            | Pushad
+            | Popa
+            | Popad
     ) || instruction.is_jmp_far_indirect()
         || instruction.is_call_far()
         || instruction.is_call_far_indirect()
@@ -166,8 +178,15 @@ mod tests {
 
     #[test]
     fn what_the_monitor_executes_is_not_bounced() {
-        // lds ax,[bx]; mov ds,[bx]; call far [bx]
-        for code in [&[0xc5, 0x07][..], &[0x8e, 0x1f], &[0xff, 0x1f]] {
+        // lds ax,[bx]; mov ds,[bx]; call far [bx]; pusha; popad
+        let codes: [&[u8]; 5] = [
+            &[0xc5, 0x07],
+            &[0x8e, 0x1f],
+            &[0xff, 0x1f],
+            &[0x60],
+            &[0x66, 0x61],
+        ];
+        for code in codes {
             let instruction = decode(code);
             assert!(instruction.traits.contains(Traits::DONE_BY_MONITOR));
             assert!(instruction.bounced().is_none());
