@@ -310,10 +310,11 @@ fn work_goes_on_where_it_stopped_when_the_handler_has_returned() {
                 assert!(of_section(&stops.resumed, "map-window") > 0, "{stops:?}");
             }
             // A block without windows, of which it is left to the guest to come back, may have been given
-            // up and cut short; of those in a handler, which lets no interrupts in, none stopped.
+            // up and cut short, once each: the program has few, in up to two forms of direct access. Of
+            // those in a handler, which lets no interrupts in, none stopped.
             let (stopped, resumed) = (sum(&stops.stopped), sum(&stops.resumed));
             assert!(resumed + stops.dropped <= stopped, "{stops:?}");
-            assert!(resumed + stops.dropped + 2 >= stopped, "{stops:?}");
+            assert!(resumed + stops.dropped + 8 >= stopped, "{stops:?}");
             assert_eq!(stops.dropped, 0, "{stops:?}");
         }
     }
