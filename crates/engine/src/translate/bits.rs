@@ -36,13 +36,6 @@ pub(super) fn is_bit_string(instruction: &Instruction) -> bool {
     instruction.op0_kind() == OpKind::Memory && instruction.op1_kind() == OpKind::Register
 }
 
-/// Whether an instruction looks its operand up although others reach theirs directly: its copy
-/// loads before it stores, and if it may not store, its fault is that of a store.
-pub(super) fn relies_on_look_up(instruction: &Instruction) -> bool {
-    use Mnemonic::{Btc, Btr, Bts};
-    matches!(instruction.mnemonic(), Bts | Btr | Btc) && is_bit_string(instruction)
-}
-
 /// The form for two registers.
 fn register_form(mnemonic: Mnemonic, width: Width) -> Code {
     use Mnemonic::{Btc, Btr, Bts};

@@ -168,10 +168,24 @@ impl Translator {
         }
     }
 
+    /// Whether an instruction looks its operand up although others reach theirs directly. The copy of one
+    /// that changes a bit of a string loads before it stores, and if it may not store, its fault is
+    /// that of a store. An interrupt's frame counts as stored from its first value on, so that none
+    /// of its stores may fault. In real mode it is any but those of
+    /// [`Self::is_direct_in_real_mode`].
+    pub(super) fn relies_on_look_up(&mut self, instruction: &Instruction) -> bool {
+        use Mnemonic::*;
+        match instruction.mnemonic() {
+            Bts | Btr | Btc if is_bit_string(instruction) => true,
+            Int => true,
+            _ => self.emit.mode.is_real() && !self.is_direct_in_real_mode(instruction),
+        }
+    }
+
     /// Whether the accesses of an instruction may be direct in real mode: those of copies, and of near
     /// calls and stack instructions. Others look up before they have begun what they cannot take
     /// back, or hand on what was looked up.
-    pub(super) fn is_direct_in_real_mode(&mut self, instruction: &Instruction) -> bool {
+    fn is_direct_in_real_mode(&mut self, instruction: &Instruction) -> bool {
         use Mnemonic::*;
         if self.known.is_copied(instruction) {
             return true;

@@ -61,7 +61,6 @@ mod verbatim;
 mod x87;
 
 use self::ahead::Ahead;
-use self::bits::relies_on_look_up;
 use self::known::KnownEncodings;
 use crate::abi::at;
 use crate::abi::host::*;
@@ -418,9 +417,8 @@ impl Translator {
             self.raw = raw_bytes(&request.bytes[position..]);
             if self.emit.mode.access.is_direct() {
                 let physical = request.physical + position as u64;
-                let always = self.looked_up.contains(&physical)
-                    || relies_on_look_up(&instruction)
-                    || self.emit.mode.is_real() && !self.is_direct_in_real_mode(&instruction);
+                let always =
+                    self.looked_up.contains(&physical) || self.relies_on_look_up(&instruction);
                 self.emit.look_up_always(always);
                 let uses_anchor = !self.by_part.contains(&physical);
                 self.emit.use_anchor(uses_anchor);
