@@ -169,6 +169,8 @@ pub struct Engine {
     device_page: DevicePage,
     /// See [`Context::display_window`].
     display_window: u64,
+    /// See [`Context::display_by_tables`].
+    display_by_tables: u64,
     /// The guest registers that live in the context's slots in code that is not 64-bit code.
     slot_mask: u16,
 }
@@ -199,6 +201,7 @@ impl Engine {
             generation: 0,
             device_page: DevicePage::NONE,
             display_window: NO_PAGE,
+            display_by_tables: 0,
             mode_epoch: 0,
             slot_mask: 0,
         })

@@ -2,145 +2,15 @@
 //! what the general path comes to. Each program also runs instruction by instruction, by that path,
 //! and must end the same. All emitted code is verified.
 
-use tollgate_engine::abi::leaves::LeafRoutine;
-use tollgate_exits::ExitKind;
-use tollgate_memory::GuestMemory;
-use tollgate_platform::{BareMachine, Near, NearAccess, StopRequest};
+mod display_support;
+
+use display_support::*;
 use tollgate_test_support::Computer;
-use tollgate_x86::{CpuState, Flags, Gpr, PhysicalAddress, Segment, SegmentRegister};
+use tollgate_x86::{Flags, Gpr};
 
-const WINDOW: u64 = 0xa_0000;
-const CODE: u64 = 0x8000;
-/// out f4h, al
-const END: [u8; 2] = [0xe6, 0xf4];
-
-/// Planes: a load shows the byte's complement and latches it, and a store adds the latch.
-struct Display {
-    bytes: Vec<u8>,
-    latch: u8,
-    accesses: Vec<(u64, usize)>,
-    ended: bool,
-    /// Whether accesses are near now.
-    is_near: bool,
-}
-
-impl Display {
-    fn new() -> Self {
-        Self {
-            bytes: vec![0; 0x2_0000],
-            latch: 0,
-            accesses: Vec::new(),
-            ended: false,
-            is_near: true,
-        }
-    }
-}
-
-impl BareMachine for Display {
-    fn port_write(&mut self, port: u16, _size: u8, value: u32) {
-        match port {
-            0xf4 => self.ended = true,
-            _ => self.is_near = value & 1 != 0,
-        }
-    }
-    fn memory_read(&mut self, address: PhysicalAddress, data: &mut [u8]) {
-        self.accesses.push((address.0, data.len()));
-        for (at, byte) in (address.0 - WINDOW..).zip(data) {
-            self.latch = self.bytes[at as usize];
-            *byte = !self.latch;
-        }
-    }
-    fn memory_write(&mut self, address: PhysicalAddress, data: &[u8]) {
-        self.accesses.push((address.0, data.len()));
-        for (at, byte) in (address.0 - WINDOW..).zip(data) {
-            self.bytes[at as usize] = byte.wrapping_add(self.latch);
-        }
-    }
-    fn near(&mut self, access: NearAccess) -> Near {
-        match access {
-            _ if !self.is_near => Near::No,
-            NearAccess::MemoryRead { address, size } => {
-                let mut data = [0; 4];
-                self.memory_read(address, &mut data[..usize::from(size)]);
-                Near::Done(u32::from_le_bytes(data).into())
-            }
-            NearAccess::MemoryWrite {
-                address,
-                size,
-                value,
-            } => {
-                self.memory_write(address, &value.to_le_bytes()[..usize::from(size)]);
-                Near::Done(0)
-            }
-            _ => Near::No,
-        }
-    }
-    fn near_display(&self) -> Option<PhysicalAddress> {
-        Some(PhysicalAddress(WINDOW))
-    }
-    fn take_stop_request(&mut self) -> Option<StopRequest> {
-        self.ended.then_some(StopRequest::DebugExit(0))
-    }
-}
-
-/// A real-mode program at 0000:8000 with DS and ES at the window, its rounds in CX.
-fn computer(code: &[u8], rounds: u64) -> Computer<Display> {
-    let mut state = CpuState::at_reset();
-    state.rip = CODE;
-    for (register, selector) in [
-        (SegmentRegister::Cs, 0),
-        (SegmentRegister::Ss, 0),
-        (SegmentRegister::Ds, 0xa000),
-        (SegmentRegister::Es, 0xa000),
-    ] {
-        *state.segment_mut(register) = Segment::real_mode(selector, 0);
-    }
-    state.gpr = std::array::from_fn(|number| 0x1111_1111 * number as u64);
-    state.gpr[Gpr::Rcx as usize] = rounds;
-    state.gpr[Gpr::Rsp as usize] = 0x7000;
-    // Within the limit with 32 bits, too.
-    state.gpr[Gpr::Rsi as usize] = 0x6666;
-    state.gpr[8..].fill(0);
-    let mut memory = GuestMemory::new(2 << 20).unwrap();
-    assert!(memory.write(PhysicalAddress(CODE), code));
-    Computer::new(state, memory, Display::new(), 1 << 20, true).unwrap()
-}
-
-/// Runs the program, and again instruction by instruction.
+/// Runs a real-mode program, and again instruction by instruction.
 fn run(body: &[u8], rounds: u64) -> Computer<Display> {
-    // again: body; loop again; out f4h, al
-    let back = (body.len() as u8 + 2).wrapping_neg();
-    let code = [body, &[0xe2, back], &END].concat();
-    let mut running = computer(&code, rounds);
-    running.run();
-    let mut stepping = computer(&code, rounds);
-    assert!(
-        (0..100_000).any(|_| stepping.step_one().is_err()),
-        "{}",
-        stepping.dump()
-    );
-    assert!(running.platform().ended && stepping.platform().ended);
-    assert_eq!(running.dump(), stepping.dump());
-    assert_eq!(running.platform().accesses, stepping.platform().accesses);
-    assert!(running.platform().bytes == stepping.platform().bytes);
-    running
-}
-
-fn leaves(vcpu: &Computer<Display>) -> [u64; 2] {
-    [LeafRoutine::MmioRead, LeafRoutine::MmioWrite].map(|leaf| vcpu.leaf_count(leaf))
-}
-
-fn exits(vcpu: &Computer<Display>) -> [u64; 2] {
-    [ExitKind::MmioRead, ExitKind::MmioWrite].map(|kind| vcpu.exit_counts().get(kind))
-}
-
-/// Exits that an access takes before it takes none: one for each translation that it has. Where memory
-/// is reached directly there are two, for by the first one it faults in the shadow window.
-fn at_first(vcpu: &Computer<Display>) -> u64 {
-    match vcpu.exit_counts().get(ExitKind::WindowFault) {
-        0 => 1,
-        _ => 2,
-    }
+    display_support::run(GuestMode::Real, body, rounds)
 }
 
 #[test]
@@ -212,9 +82,7 @@ fn an_access_across_pages_takes_the_general_path() {
 fn requests_to_leave_lose_and_repeat_no_access() {
     // mov [di], al; mov al, [di]; inc di, from a loop of 30,000 rounds
     let body = [0x88, 0x05, 0x8a, 0x05, 0x47];
-    let back = (body.len() as u8 + 2).wrapping_neg();
-    let code = [&body[..], &[0xe2, back], &END].concat();
-    let mut vcpu = computer(&code, 30_000);
+    let mut vcpu = computer(GuestMode::Real, &repeated(&body), 30_000);
     vcpu.run_kicked();
     assert!(vcpu.platform().ended);
     assert_eq!(vcpu.platform().accesses.len(), 60_000);

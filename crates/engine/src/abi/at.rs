@@ -122,6 +122,7 @@ displacements! {
     DEVICE_PAGE = device_page,
     DEVICE_SPACE = device_space,
     DISPLAY_WINDOW = display_window,
+    DISPLAY_BY_TABLES = display_by_tables,
     DEVICE_ACCESSES = device_accesses,
     CPU = cpu,
     CPUID_ANSWERS = cpuid_answers,

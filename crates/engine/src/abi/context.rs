@@ -255,6 +255,9 @@ pub struct Context {
     /// [`DISPLAY_WINDOW_SHIFT`](crate::abi::leaves::DISPLAY_WINDOW_SHIFT) says, in which leaves
     /// access what is no RAM; [`NO_PAGE`].
     pub display_window: u64,
+    /// Not zero: instructions in `device_accesses` have met such memory behind the guest's page tables,
+    /// which are walked at each access.
+    pub display_by_tables: u64,
     /// The value of CR3 with which `device_page` holds; zero: any.
     pub device_space: u64,
     /// The frame of that page: its physical address.
@@ -435,6 +438,7 @@ impl Context {
             machine: std::ptr::null_mut(),
             device_page: NO_PAGE,
             display_window: NO_PAGE,
+            display_by_tables: 0,
             device_space: 0,
             device_frame: 0,
             device_generation: 0,

@@ -415,7 +415,7 @@ pub struct DeviceAccess {
     pub register: u8,
     /// Bytes of memory: 1, 2 or 4.
     pub size: u8,
-    /// [`HIGH_BYTE`], or how the pointer advances: RDI of a store, RSI of a load.
+    /// [`HIGH_BYTE`], or how the pointer advances: RDI of a store, RSI of a load. And [`DISPLAY`].
     pub form: u8,
     /// The constant.
     pub constant: u32,
@@ -431,6 +431,8 @@ pub const HIGH_BYTE: u8 = 1;
 pub const ADVANCES_16: u8 = 2;
 /// The same of 32 bits.
 pub const ADVANCES_32: u8 = 4;
+/// The same: the instruction has met display memory.
+pub const DISPLAY: u8 = 8;
 
 /// In [`DeviceAccess::register`].
 pub const NO_REGISTER: u8 = 0xff;

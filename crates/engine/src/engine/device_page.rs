@@ -3,7 +3,7 @@
 
 use super::Engine;
 use crate::abi::context::{Context, NO_PAGE};
-use crate::abi::leaves::{DEVICE_ACCESSES, DISPLAY_WINDOW_SHIFT, DeviceAccess};
+use crate::abi::leaves::{DEVICE_ACCESSES, DISPLAY, DISPLAY_WINDOW_SHIFT, DeviceAccess};
 use crate::abi::sites::{BlockId, Site};
 use tollgate_tlb::PageRange;
 use tollgate_x86::LinearAddress;
@@ -74,7 +74,12 @@ impl Engine {
             && context.device_frame == frame
             && context.device_generation == self.generation;
         if !is_known {
-            context.device_accesses = [DeviceAccess::NONE; DEVICE_ACCESSES];
+            let is_of_generation = context.device_generation == self.generation;
+            for access in &mut context.device_accesses {
+                if !(is_of_generation && access.form & DISPLAY != 0) {
+                    *access = DeviceAccess::NONE;
+                }
+            }
             context.device_generation = self.generation;
             context.device_frame = frame;
             self.device_page = DevicePage {
@@ -95,12 +100,13 @@ impl Engine {
         context.device_accesses[DeviceAccess::number(access.site)] = access;
     }
 
-    /// Notes what an instruction does, which has just accessed display memory at `linear` without
-    /// paging, for leaves to do it from now on. `access` has no addresses of host code yet.
+    /// Notes what an instruction does, which has just accessed display memory at `linear`, for leaves
+    /// to do it from now on. `by_tables`: with paging on, so that what it accesses next is found by the
+    /// guest's tables of then. `access` has no addresses of host code yet.
     pub fn note_display_access(
         &mut self,
         context: &mut Context,
-        linear: LinearAddress,
+        (linear, by_tables): (LinearAddress, bool),
         (block, site): (BlockId, &Site),
         mut access: DeviceAccess,
     ) {
@@ -114,8 +120,14 @@ impl Engine {
             context.device_accesses = [DeviceAccess::NONE; DEVICE_ACCESSES];
             context.device_generation = self.generation;
             self.device_page = DevicePage::NONE;
+            self.display_window = NO_PAGE;
+            self.display_by_tables = 0;
         }
-        self.display_window = (linear.0 >> DISPLAY_WINDOW_SHIFT).wrapping_neg();
+        match by_tables {
+            true => self.display_by_tables = 1,
+            false => self.display_window = (linear.0 >> DISPLAY_WINDOW_SHIFT).wrapping_neg(),
+        }
+        access.form |= DISPLAY;
         access.behind = behind as u64;
         context.device_accesses[DeviceAccess::number(access.site)] = access;
     }
@@ -125,9 +137,17 @@ impl Engine {
     #[inline]
     pub fn tell_device_page(&self, context: &mut Context) {
         let holds = context.device_generation == self.generation;
-        (context.device_page, context.display_window) = match holds {
-            true => (self.device_page.negated, self.display_window),
-            false => (NO_PAGE, NO_PAGE),
+        (
+            context.device_page,
+            context.display_window,
+            context.display_by_tables,
+        ) = match holds {
+            true => (
+                self.device_page.negated,
+                self.display_window,
+                self.display_by_tables,
+            ),
+            false => (NO_PAGE, NO_PAGE, 0),
         };
     }
 }

@@ -1,6 +1,6 @@
 //! The leaf of accesses to devices' registers that are no more than a word of state: IN and OUT,
-//! and loads and stores of 4 bytes in the page of such registers. And, while there is no paging, of
-//! loads and stores of display memory that is no RAM.
+//! and loads and stores of 4 bytes in the page of such registers. And of loads and stores of display
+//! memory that is no RAM.
 //!
 //! The routine calls the monitor ([`DeviceLeaf`](crate::abi::leaves::DeviceLeaf)), as any function is called: what a call may
 //! change of the guest's registers is kept in their slots. Vector registers are put aside if they are
@@ -17,7 +17,9 @@
 //! Loads and stores come by way of their miss in the software TLB, which has no entry for a device's
 //! page: every miss passes [`miss_address`]. If R8, the linear address, is in the device's page or in
 //! the display's window, and the monitor has noted what the instruction of the site does ([`DeviceAccess`]), the routine does
-//! it and goes on behind it. If it is elsewhere, [`crate::gate::miss`] is next.
+//! it and goes on behind it. Where linear addresses lead elsewhere than to themselves, any address may
+//! be one of display memory: there the monitor is asked wherever a noted instruction misses. Where
+//! it does nothing, [`crate::gate::miss`] is next.
 //!
 //! See [`crate::gate::leaf`] for what all leaves share.
 
@@ -117,18 +119,24 @@ global_asm!(
     "mov r9, [r15 + {display_window}]",
     "lea rcx, [rcx + r9]",
     "jrcxz 3f",
-    "jmp tollgate_miss",
-    // There is no paging while the display is known.
+    "mov rcx, [r15 + {display_by_tables}]",
+    "jrcxz 4f",
     "3:",
     "tollgate_device_begins",
     "jmp 2f",
+    "4:",
+    "jmp tollgate_miss",
+    // Nothing was done. What was put aside stays so.
+    "9:",
+    "tollgate_device_restores",
+    "jmp tollgate_miss",
     "1:",
     "tollgate_device_begins",
     "mov rcx, [r15 + {device_space}]",
     "test rcx, rcx",
     "jz 2f",
     "cmp rcx, [r15 + {cr3}]",
-    "jne 8b",
+    "jne 9b",
     "2:",
     "mov ecx, [r15 + {exit_site}]",
     "imul eax, ecx, {spread}",
@@ -137,9 +145,9 @@ global_asm!(
     "shl eax, 5",
     "lea r9, [r15 + rax + {accesses}]",
     "cmp [r9 + {site}], ecx",
-    "jne 8b",
+    "jne 9b",
     "cmp qword ptr [r15 + {device_leaf}], 0",
-    "je 8b",
+    "je 9b",
     "tollgate_device_keeps",
     "mov [r15 + {rbx}], rbx",
     "mov [r15 + {rbp}], rbp",
@@ -155,7 +163,7 @@ global_asm!(
     "mov rbx, [r15 + {rbx}]",
     "mov rbp, [r15 + {rbp}]",
     "test eax, eax",
-    "jz 8b",
+    "jz 9b",
     "cmp eax, {device_due}",
     "je 7b",
     "mov rcx, [r15 + {pending}]",
@@ -184,6 +192,7 @@ global_asm!(
     device_page = const at::DEVICE_PAGE,
     device_space = const at::DEVICE_SPACE,
     display_window = const at::DISPLAY_WINDOW,
+    display_by_tables = const at::DISPLAY_BY_TABLES,
     window_shift = const DISPLAY_WINDOW_SHIFT,
     device_due = const DEVICE_DUE,
     done = const at::LEAF_DONE,

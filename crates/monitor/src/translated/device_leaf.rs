@@ -5,12 +5,13 @@
 
 use crate::running::Running;
 use crate::translated::Translated;
+use crate::translated::misses::Environment;
 use iced_x86::{Code, Instruction, OpKind, Register};
 use tollgate_emulate::operand::system_mask;
 use tollgate_emulate::tsc_deadline;
 use tollgate_engine::Context;
 use tollgate_engine::abi::leaves::{
-    ADVANCES_16, ADVANCES_32, DEVICE_ACCESSES, DEVICE_DONE, DEVICE_DUE, DEVICE_EXIT,
+    ADVANCES_16, ADVANCES_32, DEVICE_ACCESSES, DEVICE_DONE, DEVICE_DUE, DEVICE_EXIT, DISPLAY,
     DISPLAY_WINDOW_SHIFT, DeviceAccess, HIGH_BYTE, KEY_MEMORY, KEY_PORT, KEY_PORT_KNOWN,
     KEY_ROUTINE, LeafRoutine, NO_REGISTER, msr_key,
 };
@@ -18,6 +19,7 @@ use tollgate_engine::abi::sites::{BlockId, Site};
 use tollgate_engine::policy::mode::ModeFlags;
 use tollgate_platform::{DISPLAY_WINDOW, Near, NearAccess, Platform};
 use tollgate_x86::address::PAGE_SIZE;
+use tollgate_x86::canonical::is_canonical_range;
 use tollgate_x86::local_apic_msrs::TSC_DEADLINE;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{Flags, Gpr, LinearAddress, PhysicalAddress};
@@ -167,7 +169,7 @@ fn access_memory<P: Platform>(
     }
     let address = match context.device_page == page.wrapping_neg() {
         true => PhysicalAddress(context.device_frame | (linear % PAGE_SIZE)),
-        false if context.cpu.is_paging() => return None,
+        false if context.cpu.is_paging() => display_place(context, machine, linear, &noted)?,
         false => PhysicalAddress(linear),
     };
     let used = u64::MAX >> (64 - 8 * u32::from(size));
@@ -201,6 +203,45 @@ fn access_memory<P: Platform>(
     }
     advance_pointer(context, &noted);
     Some(is_due)
+}
+
+/// Where in display memory a linear address leads by the guest's page tables of now. `None`: elsewhere,
+/// to a fault, or not without more to do.
+fn display_place<P: Platform>(
+    context: &mut Context,
+    machine: &P,
+    linear: u64,
+    noted: &DeviceAccess,
+) -> Option<PhysicalAddress> {
+    let window = machine.near_display()?.0;
+    let cpu = &context.cpu;
+    if noted.form & DISPLAY == 0
+        || cpu.is_long_mode() && !is_canonical_range(linear, noted.size.into())
+    {
+        return None;
+    }
+    // SAFETY: this was called from guest code, which alone may use what its environment leads to;
+    // what it leads to is not the machine.
+    let view = unsafe {
+        let environment = context.leaf_environment.cast::<Environment>().as_ref()?;
+        &mut *environment.view
+    };
+    let linear = LinearAddress(linear & system_mask(cpu));
+    let privilege = Privilege::of_cpl(cpu.cpl());
+    let found = view
+        .walk(cpu, linear, kind_of(noted.writes), privilege)
+        .ok()?;
+    // The walk may have set bits in a page table that holds code.
+    let is_due = view.memory.has_code_writes() || view.memory.has_map_changes();
+    let is_inside = (window..window + DISPLAY_WINDOW).contains(&found.physical.0);
+    (is_inside && !is_due).then_some(found.physical)
+}
+
+fn kind_of(writes: bool) -> AccessKind {
+    match writes {
+        true => AccessKind::Write,
+        false => AccessKind::Read,
+    }
 }
 
 /// Advances the pointer of LODS or STOS.
@@ -280,11 +321,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         writes: bool,
     ) {
         let linear = LinearAddress(missed.1.0 & system_mask(&self.runner.context.cpu));
-        let is_display = !self.runner.context.cpu.is_paging()
-            && self
-                .platform
-                .near_display()
-                .is_some_and(|window| (window.0..window.0 + DISPLAY_WINDOW).contains(&linear.0));
+        let is_display = self.is_display(linear, writes);
         let near = match is_display {
             true => None,
             false => self.platform.near_page(),
@@ -313,13 +350,10 @@ impl<P: Platform> Running<'_, Translated, P> {
             let Translated {
                 engine, context, ..
             } = self.runner;
-            return engine.note_display_access(context, linear, (block, site), access);
+            let place = (linear, context.cpu.is_paging());
+            return engine.note_display_access(context, place, (block, site), access);
         }
-        let kind = if writes {
-            AccessKind::Write
-        } else {
-            AccessKind::Read
-        };
+        let kind = kind_of(writes);
         let cpu = &self.runner.context.cpu;
         let Ok(found) = self.view.walk(cpu, linear, kind, Privilege::Supervisor) else {
             return;
@@ -332,5 +366,20 @@ impl<P: Platform> Running<'_, Translated, P> {
         } = self.runner;
         (self.view.translations).note_device(linear, &found, engine.as_mut());
         engine.note_device_access(context, (linear, &found), (block, site), access);
+    }
+
+    /// Whether display memory that may be near lies where an access has just been made.
+    fn is_display(&mut self, linear: LinearAddress, writes: bool) -> bool {
+        let Some(window) = self.platform.near_display() else {
+            return false;
+        };
+        let cpu = &self.runner.context.cpu;
+        let privilege = Privilege::of_cpl(cpu.cpl());
+        let found = self.view.walk(cpu, linear, kind_of(writes), privilege);
+        let window = window.0..window.0 + DISPLAY_WINDOW;
+        // Without paging address line 20 may make another one of it.
+        found.is_ok_and(|found| {
+            window.contains(&found.physical.0) && (cpu.is_paging() || found.physical.0 == linear.0)
+        })
     }
 }
