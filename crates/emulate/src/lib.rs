@@ -21,6 +21,7 @@ pub mod far;
 pub mod fast_call;
 pub mod flag_instructions;
 pub mod gather;
+pub mod host_arithmetic;
 pub mod interrupt;
 pub mod invlpg;
 pub mod invpcid;

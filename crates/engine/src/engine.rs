@@ -15,6 +15,7 @@ mod verified;
 pub mod written;
 
 use crate::abi::context::{Context, NO_PAGE};
+use crate::abi::leaves::DeviceAccess;
 use crate::abi::link_layout::{BranchTable, FamilyId, ModeId};
 use crate::abi::register_map::RegisterMap;
 use crate::abi::sites::{BlockId, Site};
@@ -167,6 +168,9 @@ pub struct Engine {
     generation: u64,
     mode_epoch: u64,
     device_page: DevicePage,
+    /// What instructions do that access it or display memory, by site: those of the generation that
+    /// the context names.
+    device_accesses: FxHashMap<u32, DeviceAccess>,
     /// See [`Context::display_window`].
     display_window: u64,
     /// See [`Context::display_by_tables`].
@@ -200,6 +204,7 @@ impl Engine {
             packed: Vec::new(),
             generation: 0,
             device_page: DevicePage::NONE,
+            device_accesses: FxHashMap::default(),
             display_window: NO_PAGE,
             display_by_tables: 0,
             mode_epoch: 0,

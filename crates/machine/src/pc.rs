@@ -529,7 +529,9 @@ impl Platform for Pc {
                 size,
                 value,
             } => match self.local_apic_offset(address) {
-                Some(offset) if is_apic_access(offset, size) => self.near_apic_write(offset, value),
+                Some(offset) if is_apic_access(offset, size) => {
+                    self.near_apic_write(offset, value as u32)
+                }
                 Some(_) => Near::No,
                 None => self.bus.near(access, &mut self.board, &self.clock),
             },

@@ -6,6 +6,8 @@
 
 mod deliveries;
 mod device_leaf;
+mod device_memory;
+mod device_memory_notes;
 mod enter;
 mod exits;
 mod fault_deliveries;

@@ -136,6 +136,26 @@ fn rights_that_the_tables_do_not_give_are_a_fault_at_the_instruction() {
 }
 
 #[test]
+fn a_page_of_registers_that_is_known_gives_stores_to_the_display_no_right() {
+    for mode in [GuestMode::Paged, GuestMode::Long] {
+        // mov eax, [esi]: the page of registers; mov [edi], eax; add edi, 800h: up to that page
+        let body = Code::new(mode)
+            .memory(4, MOV_FROM, 0, Source, 0)
+            .memory(4, MOV_TO, 0, Destination, 0)
+            .plain(&[0x81, 0xc7, 0, 8, 0, 0]);
+        let vcpu = run_with(mode, &repeated(&body.bytes), 100, |state, memory| {
+            state.gpr[Gpr::Rdi as usize] = ALIAS;
+            state.gpr[Gpr::Rsi as usize] = ALIAS + (ALIASES << 12);
+            let place = PhysicalAddress(entry(mode, ALIASES));
+            let bytes = (NEAR_PAGE | 5).to_le_bytes();
+            memory.write(place, &bytes[..mode.entry_bytes() as usize]);
+        });
+        assert_eq!(vcpu.state().cr2, ALIAS + (ALIASES << 12), "{mode:?}");
+        assert_eq!(exits(&vcpu), [at_first(&vcpu); 2], "{mode:?}");
+    }
+}
+
+#[test]
 fn the_accessed_and_the_dirty_bit_are_set_as_by_any_access() {
     for mode in &GuestMode::PAGED[1..] {
         let mode = *mode;

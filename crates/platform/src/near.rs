@@ -24,21 +24,21 @@ pub enum NearAccess {
         /// Bits above `size` bytes are zero.
         value: u32,
     },
-    /// Reads `size` (1, 2 or 4) bytes of device memory.
+    /// Reads `size` (1 to 8) bytes of device memory.
     MemoryRead {
         /// The first byte; the last one lies in the same page.
         address: PhysicalAddress,
         /// Bytes.
         size: u8,
     },
-    /// Writes `size` (1, 2 or 4) bytes of device memory.
+    /// Writes `size` (1 to 8) bytes of device memory.
     MemoryWrite {
         /// The first byte; the last one lies in the same page.
         address: PhysicalAddress,
         /// Bytes.
         size: u8,
         /// Bits above `size` bytes are zero.
-        value: u32,
+        value: u64,
     },
     /// Reads a model-specific register.
     MsrRead(u32),

@@ -13,6 +13,7 @@ mod init;
 mod interrupt_shadow;
 pub mod local_apic_msrs;
 pub mod model;
+mod operation;
 pub mod paging;
 pub mod paravirtual;
 pub mod prefix;
@@ -27,6 +28,7 @@ pub use descriptor::{Attributes, Descriptor, Segment, SegmentRegister, Selector}
 pub use exception::{Exception, Vector};
 pub use flags::Flags;
 pub use model::CpuModel;
+pub use operation::Operation;
 pub use paravirtual::Paravirtual;
 pub use registers::{Cr0, Cr4, Efer, Gpr};
 pub use state::CpuState;

@@ -5,7 +5,7 @@
 
 use crate::abi::context::{Context, SITE_NONE};
 use crate::abi::link_layout::{BranchTable, ModeId, indirect_tag, table_offset};
-use tollgate_x86::{Segment, SegmentRegister};
+use tollgate_x86::{Operation, Segment, SegmentRegister};
 
 /// The routines, in the order of [`crate::Context::leaf_counts`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -400,25 +400,26 @@ pub const DEVICE_ACCESSES: usize = 128;
 /// See [`DEVICE_ACCESSES`].
 pub const SPREAD_SITES: u32 = 0x1e37_79b1;
 
-/// What the instruction of a site does, whose look-up missed because a device lies there: it is MOV,
-/// or a single LODS or STOS.
+/// What the instruction of a site does, whose look-up missed because a device lies there.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct DeviceAccess {
     /// As [`pack_site`](crate::abi::sites::pack_site) names it; [`SITE_NONE`]:
     /// the entry is free.
     pub site: u32,
-    /// It stores.
-    pub writes: bool,
-    /// The guest register that is loaded or stored, which is not RSP; `NO_REGISTER`: the constant
-    /// is stored.
+    /// What it does with its operands, of which one is in memory.
+    pub operation: Operation,
+    /// The guest register that is the other operand, which is not RSP; `NO_REGISTER`: the constant is,
+    /// if there is another one.
     pub register: u8,
-    /// Bytes of memory: 1, 2 or 4.
+    /// Bytes of memory: 1, 2, 4 or 8.
     pub size: u8,
-    /// [`HIGH_BYTE`], or how the pointer advances: RDI of a store, RSI of a load. And [`DISPLAY`].
+    /// Some of the `FORM_` bits.
     pub form: u8,
-    /// The constant.
-    pub constant: u32,
+    /// The constant, which is to be sign-extended.
+    pub constant: i32,
+    /// Bytes of the register.
+    pub register_size: u8,
     /// Host address behind the instruction.
     pub behind: u64,
     /// Guest address behind it.
@@ -426,13 +427,18 @@ pub struct DeviceAccess {
 }
 
 /// In [`DeviceAccess::form`]: bits 8 to 15 of the register.
-pub const HIGH_BYTE: u8 = 1;
-/// The same: behind the access, 16 bits of the pointer advance.
-pub const ADVANCES_16: u8 = 2;
-/// The same of 32 bits.
-pub const ADVANCES_32: u8 = 4;
+pub const FORM_HIGH_BYTE: u8 = 1 << 0;
+/// The same: the register is the destination.
+pub const FORM_TO_REGISTER: u8 = 1 << 1;
 /// The same: the instruction has met display memory.
-pub const DISPLAY: u8 = 8;
+pub const FORM_DISPLAY: u8 = 1 << 2;
+/// The same: behind the access, the pointer of a single LODS or STOS advances, RSI of a load, RDI of a
+/// store: 16 bits of it.
+pub const FORM_ADVANCES_16: u8 = 1 << 3;
+/// The same of 32 bits.
+pub const FORM_ADVANCES_32: u8 = 1 << 4;
+/// The same of 64 bits.
+pub const FORM_ADVANCES_64: u8 = 1 << 5;
 
 /// In [`DeviceAccess::register`].
 pub const NO_REGISTER: u8 = 0xff;
@@ -441,11 +447,12 @@ impl DeviceAccess {
     /// A free entry.
     pub const NONE: Self = Self {
         site: SITE_NONE,
-        writes: false,
+        operation: Operation::Move,
         register: NO_REGISTER,
         size: 0,
         form: 0,
         constant: 0,
+        register_size: 0,
         behind: 0,
         next_rip: 0,
     };
@@ -453,6 +460,17 @@ impl DeviceAccess {
     /// The number of a site's entry.
     pub const fn number(site: u32) -> usize {
         (site.wrapping_mul(SPREAD_SITES) >> 25) as usize
+    }
+
+    /// Memory is loaded.
+    pub const fn loads(&self) -> bool {
+        self.form & FORM_TO_REGISTER != 0 || self.operation.reads_destination()
+    }
+
+    /// Memory is stored.
+    pub const fn stores(&self) -> bool {
+        matches!(self.operation, Operation::Exchange)
+            || self.form & FORM_TO_REGISTER == 0 && self.operation.writes_destination()
     }
 }
 

@@ -3,11 +3,14 @@
 
 use super::Engine;
 use crate::abi::context::{Context, NO_PAGE};
-use crate::abi::leaves::{DEVICE_ACCESSES, DISPLAY, DISPLAY_WINDOW_SHIFT, DeviceAccess};
+use crate::abi::leaves::{DEVICE_ACCESSES, DISPLAY_WINDOW_SHIFT, DeviceAccess, FORM_DISPLAY};
 use crate::abi::sites::{BlockId, Site};
 use tollgate_tlb::PageRange;
 use tollgate_x86::LinearAddress;
 use tollgate_x86::paging::Translation;
+
+/// Instructions of which it is known what they do with a device. Beyond that all are forgotten.
+const MOST_DEVICE_ACCESSES: usize = 1 << 12;
 
 /// A linear page of level 0 that leads to a device's registers.
 #[derive(Clone, Copy, Debug)]
@@ -74,13 +77,10 @@ impl Engine {
             && context.device_frame == frame
             && context.device_generation == self.generation;
         if !is_known {
-            let is_of_generation = context.device_generation == self.generation;
-            for access in &mut context.device_accesses {
-                if !(is_of_generation && access.form & DISPLAY != 0) {
-                    *access = DeviceAccess::NONE;
-                }
-            }
-            context.device_generation = self.generation;
+            self.begin_device_accesses(context);
+            self.device_accesses
+                .retain(|_, access| access.form & FORM_DISPLAY != 0);
+            context.device_accesses = [DeviceAccess::NONE; DEVICE_ACCESSES];
             context.device_frame = frame;
             self.device_page = DevicePage {
                 negated: page.wrapping_neg(),
@@ -93,11 +93,37 @@ impl Engine {
             };
         }
         self.device_page.writable |= translation.writable_now;
-        if access.writes && !self.device_page.writable {
+        if access.stores() && !self.device_page.writable {
             return;
         }
         access.behind = behind as u64;
+        self.keep_device_access(context, access);
+    }
+
+    /// Forgets all accesses that were noted of code that is gone.
+    fn begin_device_accesses(&mut self, context: &mut Context) {
+        if context.device_generation == self.generation {
+            return;
+        }
+        self.device_accesses.clear();
+        context.device_accesses = [DeviceAccess::NONE; DEVICE_ACCESSES];
+        context.device_generation = self.generation;
+        self.device_page = DevicePage::NONE;
+        self.display_window = NO_PAGE;
+        self.display_by_tables = 0;
+    }
+
+    fn keep_device_access(&mut self, context: &mut Context, access: DeviceAccess) {
+        if self.device_accesses.len() >= MOST_DEVICE_ACCESSES {
+            self.device_accesses.clear();
+        }
+        self.device_accesses.insert(access.site, access);
         context.device_accesses[DeviceAccess::number(access.site)] = access;
+    }
+
+    /// What was noted of a site, though another one may have taken its entry in the context.
+    pub fn device_access(&self, site: u32) -> Option<&DeviceAccess> {
+        self.device_accesses.get(&site)
     }
 
     /// Notes what an instruction does, which has just accessed display memory at `linear`, for leaves
@@ -116,20 +142,14 @@ impl Engine {
         if site.after == 0 || site.esp != site.after_esp {
             return;
         }
-        if context.device_generation != self.generation {
-            context.device_accesses = [DeviceAccess::NONE; DEVICE_ACCESSES];
-            context.device_generation = self.generation;
-            self.device_page = DevicePage::NONE;
-            self.display_window = NO_PAGE;
-            self.display_by_tables = 0;
-        }
+        self.begin_device_accesses(context);
         match by_tables {
             true => self.display_by_tables = 1,
             false => self.display_window = (linear.0 >> DISPLAY_WINDOW_SHIFT).wrapping_neg(),
         }
-        access.form |= DISPLAY;
+        access.form |= FORM_DISPLAY;
         access.behind = behind as u64;
-        context.device_accesses[DeviceAccess::number(access.site)] = access;
+        self.keep_device_access(context, access);
     }
 
     /// Tells leaves which page holds: before guest code is entered, and when another space was loaded

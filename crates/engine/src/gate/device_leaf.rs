@@ -143,9 +143,8 @@ global_asm!(
     "shr eax, 25",
     "mov edx, eax",
     "shl eax, 5",
+    // The monitor makes it the site's.
     "lea r9, [r15 + rax + {accesses}]",
-    "cmp [r9 + {site}], ecx",
-    "jne 9b",
     "cmp qword ptr [r15 + {device_leaf}], 0",
     "je 9b",
     "tollgate_device_keeps",
@@ -202,7 +201,6 @@ global_asm!(
     cr3 = const at::CPU + offset_of!(CpuState, cr3) as i32,
     spread = const SPREAD_SITES as i32,
     accesses = const at::DEVICE_ACCESSES,
-    site = const offset_of!(DeviceAccess, site),
     behind = const offset_of!(DeviceAccess, behind),
     key_memory = const KEY_MEMORY,
 );

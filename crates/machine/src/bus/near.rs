@@ -48,8 +48,7 @@ impl Bus {
         let slot = self.memory_slot(address)?;
         let last = PhysicalAddress(address.0 + u64::from(size) - 1);
         let device = &self.slots.get(slot)?.device;
-        (matches!(size, 1 | 2 | 4) && device.is_near(address) && device.is_near(last))
-            .then_some(slot)
+        (matches!(size, 1..=8) && device.is_near(address) && device.is_near(last)).then_some(slot)
     }
 
     /// Makes an access to ports or device memory if it is near.
@@ -70,12 +69,12 @@ impl Bus {
                 let Some(slot) = self.near_memory(address, size) else {
                     return Near::No;
                 };
-                let mut data = [0; 4];
+                let mut data = [0; 8];
                 let data_read = &mut data[..usize::from(size)];
                 self.call(slot, board, clock, |device, context| {
                     device.memory_read(address, data_read, context);
                 });
-                u32::from_le_bytes(data).into()
+                u64::from_le_bytes(data)
             }
             NearAccess::MemoryWrite {
                 address,

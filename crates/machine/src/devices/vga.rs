@@ -2,8 +2,8 @@
 //!
 //! Display memory is memory wherever an address means one byte of it: text, 256 colours in one
 //! piece, the extension's modes. A store costs no exit there. In the planar modes, where a store
-//! may change four bytes and a load fills latches, plain loads and stores are a call out of guest
-//! code ([`Device::is_near`]), others are exits.
+//! may change four bytes and a load fills latches, an access is a call out of guest code
+//! ([`Device::is_near`]).
 //!
 //! ```text
 //!   registers say              window at A0000h-BFFFFh is      the truth is in

@@ -287,7 +287,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             return Ok(());
         }
         if let SiteKind::Memory {
-            size: 1 | 2 | 4,
+            size: 1 | 2 | 4 | 8,
             write,
         } = site.kind
             && generation == self.runner.engine.generation()

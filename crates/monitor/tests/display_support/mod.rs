@@ -25,6 +25,8 @@ pub const PAGE_TABLE: u64 = 0x6_3000;
 /// The upper tables: each leads to the next.
 const TABLES: [u64; 3] = [0x6_0000, 0x6_1000, 0x6_2000];
 const PRESENT: u64 = 7;
+/// The page of registers that are near, and zero.
+pub const NEAR_PAGE: u64 = 0xfe00_0000;
 
 /// Planes: a load shows the byte's complement and latches it, and a store adds the latch. A write to
 /// port 81h says what is added besides, and whether the latch alone is stored.
@@ -93,9 +95,9 @@ impl BareMachine for Display {
             }
             _ if !self.is_near => Near::No,
             NearAccess::MemoryRead { address, size } => {
-                let mut data = [0; 4];
+                let mut data = [0; 8];
                 self.memory_read(address, &mut data[..usize::from(size)]);
-                Near::Done(u32::from_le_bytes(data).into())
+                Near::Done(u64::from_le_bytes(data))
             }
             NearAccess::MemoryWrite {
                 address,
@@ -107,6 +109,9 @@ impl BareMachine for Display {
             }
             _ => Near::No,
         }
+    }
+    fn near_page(&self) -> Option<PhysicalAddress> {
+        Some(PhysicalAddress(NEAR_PAGE))
     }
     fn near_display(&self) -> Option<PhysicalAddress> {
         Some(PhysicalAddress(WINDOW))

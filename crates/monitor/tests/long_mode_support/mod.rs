@@ -137,7 +137,7 @@ impl BareMachine for Bench {
             self.near(NearAccess::MemoryWrite {
                 address,
                 size: 4,
-                value: u32::from_le_bytes(bytes),
+                value: u32::from_le_bytes(bytes).into(),
             });
         }
         self.device_accesses.push(data.len());
@@ -169,7 +169,7 @@ impl BareMachine for Bench {
                 size: 4,
                 value,
             } => match address.0.checked_sub(NEAR) {
-                Some(0) => self.word = value,
+                Some(0) => self.word = value as u32,
                 Some(0x10) => self.interrupt = Some(value as u8),
                 _ => return Near::No,
             },

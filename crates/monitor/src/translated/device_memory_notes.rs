@@ -1,0 +1,204 @@
+//! What instructions do with device memory, noted for leaves when they have been executed out of line
+//! for the first time.
+
+use crate::running::Running;
+use crate::translated::Translated;
+use crate::translated::device_memory::kind_of;
+use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+use tollgate_emulate::operand::system_mask;
+use tollgate_engine::abi::leaves::{
+    DeviceAccess, FORM_ADVANCES_16, FORM_ADVANCES_32, FORM_ADVANCES_64, FORM_HIGH_BYTE,
+    FORM_TO_REGISTER, NO_REGISTER,
+};
+use tollgate_engine::abi::sites::{BlockId, Site};
+use tollgate_engine::policy::mode::ModeFlags;
+use tollgate_platform::{DISPLAY_WINDOW, Platform};
+use tollgate_x86::paging::Privilege;
+use tollgate_x86::{LinearAddress, Operation, PhysicalAddress};
+
+/// The operation of an instruction that leaves do.
+fn operation(mnemonic: Mnemonic) -> Option<Operation> {
+    use Mnemonic::*;
+    Some(match mnemonic {
+        Mov | Movnti | Stosb | Stosw | Stosd | Stosq | Lodsb | Lodsw | Lodsd | Lodsq => {
+            Operation::Move
+        }
+        Movzx => Operation::MoveZeroExtended,
+        Movsx | Movsxd => Operation::MoveSignExtended,
+        Xchg => Operation::Exchange,
+        Add => Operation::Add,
+        Or => Operation::Or,
+        Adc => Operation::AddWithCarry,
+        Sbb => Operation::SubtractWithBorrow,
+        And => Operation::And,
+        Sub => Operation::Subtract,
+        Xor => Operation::Xor,
+        Cmp => Operation::Compare,
+        Test => Operation::Test,
+        Inc => Operation::Increment,
+        Dec => Operation::Decrement,
+        Not => Operation::Not,
+        Neg => Operation::Negate,
+        Rol => Operation::RotateLeft,
+        Ror => Operation::RotateRight,
+        Rcl => Operation::RotateLeftThroughCarry,
+        Rcr => Operation::RotateRightThroughCarry,
+        Shl | Sal => Operation::ShiftLeft,
+        Shr => Operation::ShiftRight,
+        Sar => Operation::ShiftRightArithmetic,
+        // Of these a register may reach beyond the operand.
+        Bt => Operation::TestBit,
+        Bts => Operation::SetBit,
+        Btr => Operation::ResetBit,
+        Btc => Operation::ComplementBit,
+        _ => return None,
+    })
+}
+
+/// How the pointer of an operand advances. `None`: it is no operand in memory.
+fn form_of_memory(kind: OpKind) -> Option<u8> {
+    match kind {
+        OpKind::Memory => Some(0),
+        OpKind::MemorySegSI | OpKind::MemoryESDI => Some(FORM_ADVANCES_16),
+        OpKind::MemorySegESI | OpKind::MemoryESEDI => Some(FORM_ADVANCES_32),
+        OpKind::MemorySegRSI | OpKind::MemoryESRDI => Some(FORM_ADVANCES_64),
+        _ => None,
+    }
+}
+
+/// What an instruction does with its operand in device memory, if leaves can do it: as an entry of the
+/// context has it, without places.
+fn described(instruction: &Instruction) -> Option<DeviceAccess> {
+    let operation = operation(instruction.mnemonic())?;
+    let size = instruction.memory_size().size();
+    if !matches!(size, 1 | 2 | 4 | 8)
+        || instruction.has_rep_prefix()
+        || instruction.has_repne_prefix()
+        || instruction.op_count() > 2
+    {
+        return None;
+    }
+    let mut access = DeviceAccess {
+        operation,
+        size: size as u8,
+        register_size: size as u8,
+        ..DeviceAccess::NONE
+    };
+    let mut is_in_memory = false;
+    for index in 0..instruction.op_count() {
+        let kind = instruction.op_kind(index);
+        if let Some(form) = form_of_memory(kind) {
+            access.form |= form;
+            is_in_memory = true;
+        } else if kind == OpKind::Register {
+            note_register(&mut access, instruction.op_register(index))?;
+            // The operands of XCHG are alike.
+            if index == 0 && operation != Operation::Exchange {
+                access.form |= FORM_TO_REGISTER;
+            }
+        } else {
+            access.constant = instruction.try_immediate(index).ok()? as i32;
+        }
+    }
+    let is_bit = matches!(
+        operation,
+        Operation::TestBit | Operation::SetBit | Operation::ResetBit | Operation::ComplementBit
+    );
+    let is_done = is_in_memory && !(is_bit && access.register != NO_REGISTER);
+    is_done.then_some(access)
+}
+
+fn note_register(access: &mut DeviceAccess, register: Register) -> Option<()> {
+    if !register.is_gpr() || register.full_register() == Register::RSP {
+        return None;
+    }
+    let is_high = matches!(
+        register,
+        Register::AH | Register::BH | Register::CH | Register::DH
+    );
+    if is_high {
+        access.form |= FORM_HIGH_BYTE;
+    }
+    access.register = register.full_register().number() as u8;
+    access.register_size = register.size() as u8;
+    Some(())
+}
+
+impl<P: Platform> Running<'_, Translated, P> {
+    /// An instruction of this site, which accesses memory, was executed out of line. If that was a
+    /// device's register that is near, or display memory, leaves do it from now on. `missed` is the
+    /// site as the exit named it, and the linear address.
+    pub(crate) fn note_device_access(
+        &mut self,
+        (block, site): (BlockId, &Site),
+        missed: (u32, LinearAddress),
+        writes: bool,
+    ) {
+        let linear = LinearAddress(missed.1.0 & system_mask(&self.runner.context.cpu));
+        let is_display = self.is_display(linear, writes);
+        let near = match is_display {
+            true => None,
+            false => self.platform.near_page(),
+        };
+        let mode = self.runner.engine.mode(self.runner.mode);
+        let is_kernel =
+            mode.flags.contains(ModeFlags::KERNEL) || !mode.flags.contains(ModeFlags::PROTECTED);
+        if !is_display && (near.is_none() || !is_kernel) || mode.is_watched() {
+            return;
+        }
+        let next_rip = self.runner.context.cpu.rip;
+        let place = (site.rip, self.runner.context.code_delta);
+        let memory = &self.view.memory;
+        let Some(noted) = self.runner.engine.out_of_line(block, place, memory) else {
+            return;
+        };
+        let Some(described) = described(&noted.helper.instruction) else {
+            return;
+        };
+        // Of the local APIC's registers only words are near.
+        let is_simple = described.operation == Operation::Move;
+        if described.stores() != writes || !is_display && !is_simple {
+            return;
+        }
+        let access = DeviceAccess {
+            site: missed.0,
+            next_rip,
+            ..described
+        };
+        if is_display {
+            let Translated {
+                engine, context, ..
+            } = self.runner;
+            let place = (linear, context.cpu.is_paging());
+            return engine.note_display_access(context, place, (block, site), access);
+        }
+        let kind = kind_of(writes);
+        let cpu = &self.runner.context.cpu;
+        let Ok(found) = self.view.walk(cpu, linear, kind, Privilege::Supervisor) else {
+            return;
+        };
+        if Some(PhysicalAddress(found.physical.0 & !0xfff)) != near {
+            return;
+        }
+        let Translated {
+            engine, context, ..
+        } = self.runner;
+        (self.view.translations).note_device(linear, &found, engine.as_mut());
+        engine.note_device_access(context, (linear, &found), (block, site), access);
+    }
+
+    /// Whether display memory that may be near lies where an access has just been made.
+    fn is_display(&mut self, linear: LinearAddress, writes: bool) -> bool {
+        let Some(window) = self.platform.near_display() else {
+            return false;
+        };
+        let cpu = &self.runner.context.cpu;
+        let privilege = Privilege::of_cpl(cpu.cpl());
+        let found = self.view.walk(cpu, linear, kind_of(writes), privilege);
+        let window = window.0..window.0 + DISPLAY_WINDOW;
+        // Without paging address line 20 may make another one of it.
+        found.is_ok_and(|found| {
+            window.contains(&found.physical.0) && (cpu.is_paging() || found.physical.0 == linear.0)
+        })
+    }
+}
