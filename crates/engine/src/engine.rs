@@ -175,6 +175,8 @@ pub struct Engine {
     display_window: u64,
     /// See [`Context::display_by_tables`].
     display_by_tables: u64,
+    /// See [`Context::display_known`].
+    display_known: u64,
     /// The guest registers that live in the context's slots in code that is not 64-bit code.
     slot_mask: u16,
 }
@@ -207,6 +209,7 @@ impl Engine {
             device_accesses: FxHashMap::default(),
             display_window: NO_PAGE,
             display_by_tables: 0,
+            display_known: 0,
             mode_epoch: 0,
             slot_mask: 0,
         })

@@ -8,6 +8,7 @@ mod deliveries;
 mod device_leaf;
 mod device_memory;
 mod device_memory_notes;
+mod device_strings;
 mod enter;
 mod exits;
 mod fault_deliveries;

@@ -61,8 +61,8 @@ pub trait Platform {
     fn near_page(&self) -> Option<PhysicalAddress>;
 
     /// Where display memory begins if accesses to it may be near: [`DISPLAY_WINDOW`] bytes from a
-    /// multiple of them. What is near to loads there is so to stores; one that was just made may be made
-    /// again, and changes nothing then.
+    /// multiple of them. What is near to loads there is so to stores, and all of 32 KiB is or nothing. An
+    /// access that was just made may be made again, and changes nothing then.
     fn near_display(&self) -> Option<PhysicalAddress>;
 
     /// Reads an MSR that belongs to the machine (local APIC base, TSC deadline ...).

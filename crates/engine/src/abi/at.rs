@@ -123,6 +123,7 @@ displacements! {
     DEVICE_SPACE = device_space,
     DISPLAY_WINDOW = display_window,
     DISPLAY_BY_TABLES = display_by_tables,
+    DISPLAY_KNOWN = display_known,
     DEVICE_ACCESSES = device_accesses,
     CPU = cpu,
     CPUID_ANSWERS = cpuid_answers,

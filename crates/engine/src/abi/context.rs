@@ -258,6 +258,8 @@ pub struct Context {
     /// Not zero: instructions in `device_accesses` have met such memory behind the guest's page tables,
     /// which are walked at each access.
     pub display_by_tables: u64,
+    /// Not zero: one of these two, or a string instruction has met such memory.
+    pub display_known: u64,
     /// The value of CR3 with which `device_page` holds; zero: any.
     pub device_space: u64,
     /// The frame of that page: its physical address.
@@ -439,6 +441,7 @@ impl Context {
             device_page: NO_PAGE,
             display_window: NO_PAGE,
             display_by_tables: 0,
+            display_known: 0,
             device_space: 0,
             device_frame: 0,
             device_generation: 0,

@@ -385,6 +385,9 @@ pub const KEY_ROUTINE: u32 = 32;
 /// address.
 pub const KEY_MEMORY: u32 = 63;
 
+/// What a [`DeviceLeaf`] is told for a repeated string instruction, which is the site's.
+pub const STRING_KEY: u64 = 1 << 62;
+
 /// What a [`DeviceLeaf`] is told for RDMSR (`writes` false) or WRMSR of one of the machine's
 /// registers. The general registers are in the state, as a [`LeafFunction`] has them.
 pub const fn msr_key(writes: bool) -> u64 {

@@ -111,6 +111,18 @@ impl Engine {
         self.device_page = DevicePage::NONE;
         self.display_window = NO_PAGE;
         self.display_by_tables = 0;
+        self.display_known = 0;
+    }
+
+    /// Whether an instruction has met display memory that is no RAM.
+    pub fn knows_display(&self, context: &Context) -> bool {
+        context.device_generation == self.generation && self.display_known != 0
+    }
+
+    /// Notes that a string instruction has met display memory.
+    pub fn note_display(&mut self, context: &mut Context) {
+        self.begin_device_accesses(context);
+        self.display_known = 1;
     }
 
     fn keep_device_access(&mut self, context: &mut Context, access: DeviceAccess) {
@@ -142,7 +154,7 @@ impl Engine {
         if site.after == 0 || site.esp != site.after_esp {
             return;
         }
-        self.begin_device_accesses(context);
+        self.note_display(context);
         match by_tables {
             true => self.display_by_tables = 1,
             false => self.display_window = (linear.0 >> DISPLAY_WINDOW_SHIFT).wrapping_neg(),
@@ -161,13 +173,15 @@ impl Engine {
             context.device_page,
             context.display_window,
             context.display_by_tables,
+            context.display_known,
         ) = match holds {
             true => (
                 self.device_page.negated,
                 self.display_window,
                 self.display_by_tables,
+                self.display_known,
             ),
-            false => (NO_PAGE, NO_PAGE, 0),
+            false => (NO_PAGE, NO_PAGE, 0, 0),
         };
     }
 }

@@ -7,6 +7,7 @@ use crate::abi::sites::BlockId;
 use crate::blocks::block::{Block, Noted};
 use crate::policy::mode::Mode;
 use crate::policy::out_of_line::{LONGEST_INSTRUCTION, OutOfLine, Traits};
+use iced_x86::Instruction;
 use tollgate_memory::GuestMemory;
 use tollgate_x86::PhysicalAddress;
 use tollgate_x86::address::PAGE_SIZE;
@@ -48,6 +49,19 @@ impl Engine {
         let relocation = self.block(id)?.relocation(code_delta);
         let noted = self.noted(id, relocation.home(rip), memory)?;
         Some(noted.instruction.moved(relocation))
+    }
+
+    /// The same instruction alone, if it has been executed out of line before.
+    pub fn known_out_of_line(
+        &self,
+        id: BlockId,
+        (rip, code_delta): (u64, u64),
+    ) -> Option<Instruction> {
+        let block = self.block(id)?;
+        let relocation = block.relocation(code_delta);
+        let home = relocation.home(rip);
+        let noted = block.noted().iter().find(|noted| noted.rip == home)?;
+        Some(relocation.instruction(&noted.instruction.helper.instruction))
     }
 
     /// Of the same instruction only its traits and the alignment that it requires in bytes.

@@ -21,13 +21,16 @@
 //! be one of display memory: there the monitor is asked wherever a noted instruction misses. Where
 //! it does nothing, [`crate::gate::miss`] is next.
 //!
+//! What a routine of [`crate::gate::string`] cannot do of a repeated string instruction comes here too,
+//! once display memory has been met. The monitor's function does all of it, or goes as far as it can.
+//!
 //! See [`crate::gate::leaf`] for what all leaves share.
 
 use crate::abi::at;
 use crate::abi::context::BIAS;
 use crate::abi::leaves::{
     DEVICE_ACCESSES, DEVICE_DUE, DISPLAY_WINDOW_SHIFT, DONE_DEVICE, DeviceAccess, KEY_MEMORY,
-    SPREAD_SITES,
+    SPREAD_SITES, STRING_KEY,
 };
 use std::arch::global_asm;
 use std::mem::offset_of;
@@ -75,6 +78,8 @@ global_asm!(
     ".endm",
     ".weak tollgate_device_start, tollgate_device_end, tollgate_device_miss, tollgate_device_port",
     ".hidden tollgate_device_start, tollgate_device_end, tollgate_device_miss, tollgate_device_port",
+    ".weak tollgate_device_string",
+    ".hidden tollgate_device_string",
     ".p2align 6",
     "tollgate_device_start:",
     // R8: the port, if the key has none. R9: the key. R11: where to go on.
@@ -171,6 +176,35 @@ global_asm!(
     "mov rcx, [r9 + {behind}]",
     "tollgate_device_restores",
     "jmp rcx",
+    // What remains of a repeated string instruction. R11: where to go on.
+    ".p2align 6",
+    "1:",
+    "jmp tollgate_exit",
+    "tollgate_device_string:",
+    "mov rcx, [r15 + {display_known}]",
+    "jrcxz 1b",
+    "tollgate_device_begins",
+    "cmp qword ptr [r15 + {device_leaf}], 0",
+    "je 8b",
+    "tollgate_device_keeps",
+    "push r11",
+    "push r11",
+    "lea rdi, [r15 - {bias}]",
+    "xor esi, esi",
+    "mov rdx, {string_key}",
+    "call [r15 + {device_leaf}]",
+    "pop r11",
+    "pop r11",
+    "tollgate_device_puts_back",
+    "test eax, eax",
+    "jz 8b",
+    "cmp eax, {device_due}",
+    "je 7b",
+    "mov rcx, [r15 + {pending}]",
+    "cmp dword ptr [rcx], 0",
+    "jne 7b",
+    "tollgate_device_restores",
+    "jmp r11",
     "tollgate_device_end:",
     ".purgem tollgate_device_begins",
     ".purgem tollgate_device_restores",
@@ -203,6 +237,8 @@ global_asm!(
     accesses = const at::DEVICE_ACCESSES,
     behind = const offset_of!(DeviceAccess, behind),
     key_memory = const KEY_MEMORY,
+    string_key = const STRING_KEY as i64,
+    display_known = const at::DISPLAY_KNOWN,
 );
 
 unsafe extern "sysv64" {

@@ -8,7 +8,8 @@
 //! pages are one in RAM, whose host addresses are one too. When nothing remains it jumps to
 //! R11. What it cannot do is the exit that was named: an operand that is not in the software
 //! TLB (a page that is not filled, not RAM, or holds translated code and is stored to), an
-//! element across the end of a page or of 64 KiB. The monitor then does what remains.
+//! element across the end of a page or of 64 KiB. The monitor then does what remains. Once display
+//! memory has been met it is asked first without an exit ([`crate::gate::device_leaf`]).
 //!
 //! REP MOVSD in 32-bit code whose ECX is 1000 and EDI is 3FF0h:
 //!
@@ -354,7 +355,7 @@ global_asm!(
     "jmp r11",
     "8:",
     "tollgate_string_end \\reach, \\source, \\destination",
-    "jmp tollgate_exit",
+    "jmp tollgate_device_string",
     "30:",
     "tollgate_string_parts \"\\instruction\", \\shift, \\reach, \\source, \\destination, \\compares, 1, b",
     "25:",

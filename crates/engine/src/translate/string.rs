@@ -210,7 +210,8 @@ impl Translator {
         };
         self.emit.assembler.mov(RCX, pointer);
         self.emit.mark(Restore::one(guest, RCX));
-        self.advance(pointer, R8, shape, pointers);
+        // R8 keeps the linear address, by which a fault is understood where no window is.
+        self.advance(pointer, R11, shape, pointers);
     }
 
     /// The same for both pointers of 16 bits. Their old values go to their slots, so that

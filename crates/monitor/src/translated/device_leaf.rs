@@ -4,12 +4,12 @@
 //! in [`tollgate_engine::gate::leaf`]. Here are ports and model-specific registers; see
 //! [`device_memory`](super::device_memory) for the rest.
 
-use crate::translated::device_memory;
+use crate::translated::{device_memory, device_strings};
 use tollgate_emulate::tsc_deadline;
 use tollgate_engine::Context;
 use tollgate_engine::abi::leaves::{
     DEVICE_DONE, DEVICE_DUE, DEVICE_EXIT, KEY_MEMORY, KEY_PORT, KEY_PORT_KNOWN, KEY_ROUTINE,
-    LeafRoutine, msr_key,
+    LeafRoutine, STRING_KEY, msr_key,
 };
 use tollgate_platform::{Near, NearAccess, Platform};
 use tollgate_x86::local_apic_msrs::TSC_DEADLINE;
@@ -55,6 +55,7 @@ pub(super) fn slot(context: &mut Context, register: Gpr) -> &mut u64 {
 fn access<P: Platform>(context: &mut Context, machine: &mut P, value: u64, key: u64) -> u64 {
     let done = match key >> KEY_ROUTINE {
         number if number == LeafRoutine::Msr as u64 => access_msr(context, machine, key),
+        _ if key == STRING_KEY => device_strings::access(context, machine),
         number if number >> (KEY_MEMORY - KEY_ROUTINE) == 0 => {
             access_port(context, machine, value, key)
         }

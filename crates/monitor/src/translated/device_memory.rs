@@ -13,10 +13,11 @@
 //! ```
 //!
 //! Nothing changes before all of the operand is known to be near, so that the exit, which is taken
-//! otherwise, finds the guest before the instruction. Only an operand in two pages of the display may have
-//! had its first part accessed by then, and that may be done again.
+//! otherwise, finds the guest before the instruction. An operand in two pages of the display may have had
+//! its first part loaded or, if it is only stored, stored by then; that may be done again.
 
 use crate::translated::device_leaf::{outcome, slot};
+use crate::translated::device_strings;
 use crate::translated::misses::Environment;
 use tollgate_emulate::host_arithmetic;
 use tollgate_emulate::operand::system_mask;
@@ -43,6 +44,9 @@ pub(super) fn access<P: Platform>(
     key: u64,
 ) -> Option<bool> {
     let noted = noted(context, key as usize % DEVICE_ACCESSES)?;
+    if noted.operation == Operation::String {
+        return device_strings::access(context, machine);
+    }
     let places = places(context, machine, linear, &noted)?;
     let mut memory = Memory {
         machine,
@@ -145,6 +149,13 @@ fn places<P: Platform>(
         first: (first, in_page as u8),
         second: Some((second, noted.size - in_page as u8)),
     })
+}
+
+/// Whether two places in display memory are both near or neither: what the window is changes at
+/// multiples of 32 KiB.
+pub(super) fn are_near_alike(one: PhysicalAddress, other: PhysicalAddress) -> bool {
+    const SHIFT: u32 = 15;
+    one.0 >> SHIFT == other.0 >> SHIFT
 }
 
 /// Where a linear address leads now. `None`: to a fault, or there is more to do.
@@ -305,7 +316,7 @@ fn put_register(context: &mut Context, noted: &DeviceAccess, value: u64) {
 }
 
 /// The guest's arithmetic flags, which the routine keeps as LAHF has them.
-fn flags(context: &Context) -> u64 {
+pub(super) fn flags(context: &Context) -> u64 {
     let overflow = match context.string_flags & 1 {
         0 => 0,
         _ => Flags::OF.bits(),
@@ -313,7 +324,7 @@ fn flags(context: &Context) -> u64 {
     u64::from(context.string_flags >> 8) & (Flags::ARITHMETIC - Flags::OF).bits() | overflow
 }
 
-fn put_flags(context: &mut Context, flags: u64) {
+pub(super) fn put_flags(context: &mut Context, flags: u64) {
     let shown = flags & (Flags::ARITHMETIC - Flags::OF).bits();
     let overflow = u16::from(flags & Flags::OF.bits() != 0);
     context.string_flags = (shown as u16) << 8 | overflow;

@@ -4,6 +4,7 @@
 use crate::running::Running;
 use crate::translated::Translated;
 use crate::translated::device_memory::kind_of;
+use crate::translated::device_strings;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use tollgate_emulate::operand::system_mask;
 use tollgate_engine::abi::leaves::{
@@ -11,6 +12,7 @@ use tollgate_engine::abi::leaves::{
     FORM_TO_REGISTER, NO_REGISTER,
 };
 use tollgate_engine::abi::sites::{BlockId, Site};
+use tollgate_engine::policy::instruction_kind::{Effects, Helper};
 use tollgate_engine::policy::mode::ModeFlags;
 use tollgate_platform::{DISPLAY_WINDOW, Platform};
 use tollgate_x86::paging::Privilege;
@@ -69,6 +71,12 @@ fn form_of_memory(kind: OpKind) -> Option<u8> {
 /// What an instruction does with its operand in device memory, if leaves can do it: as an entry of the
 /// context has it, without places.
 fn described(instruction: &Instruction) -> Option<DeviceAccess> {
+    if is_string_of_two(instruction) {
+        return Some(DeviceAccess {
+            operation: Operation::String,
+            ..DeviceAccess::NONE
+        });
+    }
     let operation = operation(instruction.mnemonic())?;
     let size = instruction.memory_size().size();
     if !matches!(size, 1 | 2 | 4 | 8)
@@ -106,6 +114,13 @@ fn described(instruction: &Instruction) -> Option<DeviceAccess> {
     );
     let is_done = is_in_memory && !(is_bit && access.register != NO_REGISTER);
     is_done.then_some(access)
+}
+
+/// MOVS, CMPS and SCAS, once.
+fn is_string_of_two(instruction: &Instruction) -> bool {
+    let is_load_or_store = operation(instruction.mnemonic()).is_some();
+    let is_repeated = instruction.has_rep_prefix() || instruction.has_repne_prefix();
+    device_strings::is_done(instruction) && !is_load_or_store && !is_repeated
 }
 
 fn note_register(access: &mut DeviceAccess, register: Register) -> Option<()> {
@@ -157,7 +172,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         };
         // Of the local APIC's registers only words are near.
         let is_simple = described.operation == Operation::Move;
-        if described.stores() != writes || !is_display && !is_simple {
+        let is_as_missed = described.stores() == writes || described.operation == Operation::String;
+        if !is_as_missed || !is_display && !is_simple {
             return;
         }
         let access = DeviceAccess {
@@ -185,6 +201,33 @@ impl<P: Platform> Running<'_, Translated, P> {
         } = self.runner;
         (self.view.translations).note_device(linear, &found, engine.as_mut());
         engine.note_device_access(context, (linear, &found), (block, site), access);
+    }
+
+    /// A string instruction is about to be executed for an exit: where its next elements lie, if
+    /// [`note_string`](Self::note_string) is to look at them.
+    pub(crate) fn before_string(&self, helper: &Helper) -> [Option<LinearAddress>; 2] {
+        let Translated {
+            engine, context, ..
+        } = &self.runner;
+        let is_looked_at = helper.kind.effects.contains(Effects::REPEATS)
+            && !engine.knows_display(context)
+            && self.platform.near_display().is_some()
+            && device_strings::is_done(&helper.instruction);
+        match is_looked_at {
+            true => device_strings::elements(&context.cpu, &helper.instruction),
+            false => [None; 2],
+        }
+    }
+
+    /// It was executed. If it has met display memory leaves do what follows.
+    pub(crate) fn note_string(&mut self, elements: [Option<LinearAddress>; 2]) {
+        let mut elements = elements.into_iter().flatten();
+        if elements.any(|linear| self.is_display(linear, false)) {
+            let Translated {
+                engine, context, ..
+            } = self.runner;
+            engine.note_display(context);
+        }
     }
 
     /// Whether display memory that may be near lies where an access has just been made.

@@ -329,8 +329,10 @@ impl<P: Platform> Running<'_, Translated, P> {
         let of = |register: Gpr| self.runner.context.cpu.gpr[register as usize] as u32;
         let asked = [Gpr::Rax, Gpr::Rcx].map(of);
         let helper = self.find_helper(helper);
+        let elements = self.before_string(&helper);
         let falls_through = self.emulate(&helper)?;
         if falls_through {
+            self.note_string(elements);
             self.remember_for_leaf(&helper, asked);
         }
         if falls_through && !self.due.mode && site.after != 0 {

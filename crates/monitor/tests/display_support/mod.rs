@@ -316,11 +316,14 @@ pub fn run_with(
     );
     assert_eq!(running.dump(), stepping.dump(), "{mode:?}: {stop:?}");
     assert_eq!(running.platform().ended, stepping.platform().ended);
+    let [one, other] = [&running, &stepping].map(|computer| &computer.platform().accesses);
+    let first = one.iter().zip(other).position(|(one, other)| one != other);
+    let around = first.map(|at| [one, other].map(|all| &all[at.saturating_sub(2)..=at]));
     assert_eq!(
-        running.platform().accesses,
-        stepping.platform().accesses,
-        "{mode:?}"
+        around, None,
+        "{mode:?}: the first access that differs is number {first:?}"
     );
+    assert_eq!(one.len(), other.len(), "{mode:?}");
     assert!(running.platform().bytes == stepping.platform().bytes);
     let [one, other] = [&mut running, &mut stepping].map(|computer| {
         let mut memory = vec![0; WINDOW as usize];
