@@ -40,13 +40,14 @@ impl Place {
     }
 
     fn segment(self, mode: GuestMode) -> Segment {
-        let level = if mode == GuestMode::Real { 0 } else { 3 };
-        let paragraph = match self {
-            Self::Display => WINDOW >> 4,
-            Self::Ram => RAM >> 4,
-        };
-        Segment::real_mode(paragraph as u16, level)
+        segment_at(mode, if self == Self::Display { WINDOW } else { RAM })
     }
+}
+
+/// A segment of 16-bit code.
+fn segment_at(mode: GuestMode, base: u64) -> Segment {
+    let level = if mode == GuestMode::Real { 0 } else { 3 };
+    Segment::real_mode((base >> 4) as u16, level)
 }
 
 /// DS and SI, ES and DI for operands at these places; RAM holds something.
@@ -339,5 +340,39 @@ fn requests_to_leave_lose_and_repeat_no_iteration() {
         assert_eq!(kicked.dump(), plain.dump(), "{mode:?}");
         assert!(kicked.platform().accesses == plain.platform().accesses);
         assert!(kicked.platform().bytes == plain.platform().bytes);
+    }
+}
+
+#[test]
+fn ram_beside_code_is_stored_to_like_other_ram() {
+    for mode in GuestMode::ALL {
+        // From the middle of the code's page on, and in the last line of the code.
+        for (distance, most) in [(0x800, 8), (0, 100)] {
+            let body = [
+                count(mode, 40),
+                string(mode, &[REPE], MOVS, 1),
+                string(mode, &[], MOVS, 1),
+            ]
+            .concat();
+            let code = by_bp(&body);
+            let target = CODE + code.len() as u64 + distance;
+            let vcpu = run_with(mode, &code, 0, |state, memory| {
+                state.gpr[Gpr::Rbp as usize] = 40;
+                set_up(
+                    mode,
+                    (Place::Display, 0x100),
+                    (Place::Ram, 0),
+                    state,
+                    memory,
+                );
+                if mode.is_narrow() {
+                    *state.segment_mut(SegmentRegister::Es) = segment_at(mode, 0);
+                }
+                state.gpr[Gpr::Rdi as usize] = target;
+            });
+            assert!(vcpu.platform().ended);
+            let exits = vcpu.exit_counts().get(ExitKind::StringInstruction);
+            assert!(exits <= most, "{mode:?} {distance:x}: {exits}");
+        }
     }
 }

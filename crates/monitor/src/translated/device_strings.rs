@@ -167,11 +167,11 @@ enum Part {
 }
 
 impl<P: Platform> Reach<'_, P> {
-    /// What lies behind a linear address, if nothing else is due.
+    /// What lies behind some bytes of a page, if nothing else is due.
     fn find(
         &mut self,
         state: &CpuState,
-        address: LinearAddress,
+        (address, bytes): (LinearAddress, usize),
         kind: AccessKind,
         privilege: Privilege,
     ) -> Result<Part, Exception> {
@@ -194,6 +194,10 @@ impl<P: Platform> Reach<'_, P> {
             _ if is_due => refused(),
             Target::Ram(host) => Ok(Part::Ram(host)),
             Target::Device(physical) if window.contains(&physical.0) => Ok(Part::Display(physical)),
+            Target::Code(physical) if !view.memory.code().contains(physical, bytes as u64) => {
+                let host = view.memory.ram().host_range(physical, bytes as u64);
+                host.map_or_else(refused, |host| Ok(Part::Ram(host)))
+            }
             Target::Device(_) | Target::Code(_) => refused(),
         }
     }
@@ -210,12 +214,13 @@ impl<P: Platform> Reach<'_, P> {
         if size > ELEMENT {
             return refused();
         }
-        let first = self.find(state, address, kind, privilege)?;
+        let first = self.find(state, (address, size.min(in_page)), kind, privilege)?;
         if size <= in_page {
             return Ok((first, size, None));
         }
         let next = address.0.wrapping_add(in_page as u64) & system_mask(state);
-        let second = self.find(state, LinearAddress(next), kind, privilege)?;
+        let second = (LinearAddress(next), size - in_page);
+        let second = self.find(state, second, kind, privilege)?;
         // A refusal of the second part must not come behind a store to the first.
         let is_alike = match (first, second) {
             _ if kind == AccessKind::Read => true,
@@ -321,14 +326,18 @@ impl<P: Platform> Environment for Reach<'_, P> {
         &mut self,
         state: &CpuState,
         address: LinearAddress,
-        _bytes: u32,
+        bytes: u32,
         kind: AccessKind,
         privilege: Privilege,
     ) -> Result<Option<(*mut u8, u32)>, Exception> {
-        Ok(match self.find(state, address, kind, privilege)? {
-            Part::Ram(host) => Some((host, (PAGE_SIZE - address.page_offset()) as u32)),
-            Part::Display(_) => None,
-        })
+        let room = (PAGE_SIZE - address.page_offset()) as u32;
+        let bytes = bytes.min(room);
+        Ok(
+            match self.find(state, (address, bytes as usize), kind, privilege)? {
+                Part::Ram(host) => Some((host, bytes)),
+                Part::Display(_) => None,
+            },
+        )
     }
 
     fn read_physical_u64(&mut self, _address: PhysicalAddress) -> u64 {
