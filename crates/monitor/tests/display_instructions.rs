@@ -129,3 +129,28 @@ fn requests_to_leave_lose_and_repeat_no_access() {
         assert!(vcpu.platform().bytes == expected.platform().bytes);
     }
 }
+
+#[test]
+fn an_operand_that_lies_in_the_window_in_part_is_accessed_as_by_the_general_path() {
+    for mode in GuestMode::ALL.into_iter().filter(|mode| !mode.is_narrow()) {
+        // The window's end, its beginning, and the ends of what may be a window of its own.
+        for place in [0xc_0000, 0xa_0000, 0xb_0000, 0xb_8000, 0xa_8000] {
+            for size in [2, 4] {
+                // out 81h, al; mov; xor; xchg; mov from there; cmp; bts: begin a byte before
+                let code = [0x88, 0x30, 0x86, 0x8a, 0x38]
+                    .into_iter()
+                    .fold(Code::new(mode).plain(&[0xe6, 0x81]), |code, opcode| {
+                        code.memory(size, &[opcode], 0, Destination, -1)
+                    });
+                let code = code
+                    .plain(&[0x0f, 0xba, 0x6f, 0xff, 0x0f])
+                    .plain(&[0x83, 0xc0, 0x03]);
+                let vcpu = run_with(mode, &repeated(&code.bytes), 30, |state, _| {
+                    state.gpr[Gpr::Rdi as usize] = place;
+                });
+                assert!(vcpu.platform().ended);
+                assert!(!vcpu.platform().accesses.is_empty());
+            }
+        }
+    }
+}

@@ -102,6 +102,7 @@ pub(super) fn access<P: Platform>(context: &mut Context, machine: &mut P) -> Opt
         machine,
         pending: context.pending,
         window,
+        known: [None; KNOWN_PAGES],
         is_due: false,
         has_loaded: false,
         has_stored: false,
@@ -148,10 +149,25 @@ struct Reach<'a, P> {
     /// Where display memory begins.
     window: u64,
     is_due: bool,
+    /// Pages that lead to display memory, with what they allow: as in a processor's TLB they hold until
+    /// the instruction is over.
+    known: [Option<KnownPage>; KNOWN_PAGES],
     /// Display memory was loaded.
     has_loaded: bool,
     /// It was stored.
     has_stored: bool,
+}
+
+/// Pages that are remembered.
+const KNOWN_PAGES: usize = 4;
+
+/// A page behind which display memory lies.
+#[derive(Clone, Copy)]
+struct KnownPage {
+    /// The linear page's number.
+    number: u64,
+    kind: AccessKind,
+    frame: u64,
 }
 
 /// The exit is to be taken.
@@ -180,6 +196,14 @@ impl<P: Platform> Reach<'_, P> {
         if view.memory.has_map_changes() || view.memory.has_code_writes() {
             return refused();
         }
+        let place = (address.page() as usize + usize::from(write)) % KNOWN_PAGES;
+        if let Some(known) = self.known[place]
+            && (known.number, known.kind) == (address.page(), kind)
+        {
+            return Ok(Part::Display(PhysicalAddress(
+                known.frame | address.page_offset(),
+            )));
+        }
         let known = (view.translations).look_up(state, view_of(privilege), write, address);
         if let Some(host) = known {
             return Ok(Part::Ram(host as *mut u8));
@@ -193,7 +217,14 @@ impl<P: Platform> Reach<'_, P> {
         match target {
             _ if is_due => refused(),
             Target::Ram(host) => Ok(Part::Ram(host)),
-            Target::Device(physical) if window.contains(&physical.0) => Ok(Part::Display(physical)),
+            Target::Device(physical) if window.contains(&physical.0) => {
+                self.known[place] = Some(KnownPage {
+                    number: address.page(),
+                    kind,
+                    frame: physical.0 - physical.page_offset(),
+                });
+                Ok(Part::Display(physical))
+            }
             Target::Code(physical) if !view.memory.code().contains(physical, bytes as u64) => {
                 let host = view.memory.ram().host_range(physical, bytes as u64);
                 host.map_or_else(refused, |host| Ok(Part::Ram(host)))
