@@ -3,7 +3,8 @@
 //! Counts are exact. Time is read from the time-stamp counter, which costs tens of
 //! cycles, as much as a cheap exit; so exits and the runs of guest code behind them
 //! are timed in samples: [`crate::sampler`] chooses them. Long work (translating, sleeping
-//! in HLT) is always timed.
+//! in HLT) is always timed, and guest code that runs long without an exit is not left to
+//! chance either: [`groups`].
 //!
 //! A host that runs other programs in between would spoil samples, and a spoiled sample
 //! counts many times. So that time is an account of its own: wall time less the thread's
@@ -21,6 +22,7 @@
 //! ```
 
 mod accounts;
+mod groups;
 mod interrupts;
 mod report;
 #[cfg(test)]
@@ -33,6 +35,7 @@ use crate::latency::{Arrival, Latency, Request, Section};
 use crate::sampler::{Due, Sampler};
 use crate::trace::{Span, Tracer};
 use crate::{ExitCounts, ExitKind};
+use groups::{Group, Usual};
 
 pub use accounts::Accounts;
 pub use report::{Cost, TimeShares};
@@ -40,6 +43,9 @@ pub use report::{Cost, TimeShares};
 /// A piece of work that took so many cycles may have been interrupted by the host: worth
 /// the system call that tells.
 const SUSPICIOUSLY_LONG: u64 = 40_000;
+/// An exit that takes so many cycles counts once where every exit is timed: its like are too few for
+/// samples.
+const LONG: u64 = SUSPICIOUSLY_LONG;
 /// The books' own work for one exit is shorter.
 const LONGEST_ENTRY: u64 = 100_000;
 /// An exit that took so many cycles was interrupted, whatever the host says (which may be
@@ -90,8 +96,13 @@ pub struct Ledger {
     sampling: bool,
     /// The current run of guest code is being timed.
     timing_guest: bool,
-    /// How many exits the one being timed stands for; zero while warming up.
+    /// How many exits the one being timed stands for; zero while warming up, and where it is timed
+    /// only in case that it is long.
     weight: u64,
+    /// Every exit and every stretch of guest code is timed for now.
+    is_attentive: bool,
+    group: Group,
+    usual: Usual,
     mark: u64,
     /// Cycles since `mark` that belong to translation, devices or sleep.
     excluded: u64,
@@ -140,6 +151,9 @@ impl Ledger {
             sampling: false,
             timing_guest: false,
             weight: 1,
+            is_attentive: false,
+            group: Group::default(),
+            usual: Usual::default(),
             mark: 0,
             excluded: 0,
             current: None,
@@ -218,6 +232,8 @@ impl Ledger {
         self.mark = self.run_start;
         self.forget_sample();
         self.weight = 1;
+        self.is_attentive = self.detail == Detail::Full;
+        self.begin_group(self.run_start, self.sampler.left_of_burst() > 0);
         if is_traced {
             self.begin_sample(self.run_start);
             self.mark = counter();
@@ -236,11 +252,16 @@ impl Ledger {
         self.enter_guest();
         self.timing_guest = false;
         let begin = counter();
+        self.end_last_group(begin);
         self.enter_samples();
         let host = (self.host)();
         let now = counter();
         self.accounts.waiting += self.waiting_by(host, now);
-        self.accounts.start_end += now.wrapping_sub(begin);
+        let ending = now.wrapping_sub(begin);
+        // Longer, it was waiting.
+        if ending < LONGEST_ENTRY {
+            self.accounts.start_end += ending;
+        }
         self.accounts.wall += now.wrapping_sub(self.run_start);
     }
 
@@ -257,9 +278,12 @@ impl Ledger {
     }
 
     /// Looks at the waiting time now, so that what is lost from here on can be told from
-    /// what was lost before. Worth a call where a microsecond does not matter.
-    fn look_at_waiting(&mut self, host: HostTime, now: u64) {
+    /// what was lost before. Worth a call where a microsecond does not matter. Returns the time.
+    fn look_at_waiting(&mut self) -> u64 {
+        let host = (self.host)();
+        let now = counter();
         self.waiting_seen = self.waiting_by(host, now);
+        now
     }
 
     /// `cycles` of work that has just ended, without what the thread waited in it.
@@ -274,19 +298,42 @@ impl Ledger {
 
     #[cold]
     fn without_waiting_slow(&mut self, cycles: u64) -> u64 {
-        let begin = counter();
-        let host = (self.host)();
-        let now = counter();
-        // The processor is often lost in this system call, which is behind the work.
-        let asking = now.wrapping_sub(begin);
-        if asking >= LONGEST_ENTRY {
-            self.waiting_seen += asking;
-        }
-        let lost = self.waiting_by(host, now).saturating_sub(self.waiting_seen);
+        let seen = self.waiting_seen;
+        let lost = self.waiting_until_asked().saturating_sub(seen);
         let lost = lost.min(cycles);
         // What this work cannot have lost belongs to that around it.
         self.waiting_seen += lost;
         cycles - lost
+    }
+
+    /// How long this run had been ready without a processor before the host was asked for that.
+    fn waiting_until_asked(&mut self) -> u64 {
+        let begin = counter();
+        let host = (self.host)();
+        let now = counter();
+        // The processor is often lost in this system call, which is behind the work.
+        let asking = match now.wrapping_sub(begin) {
+            long @ LONGEST_ENTRY.. => long,
+            _ => 0,
+        };
+        self.waiting_seen += asking;
+        self.waiting_by(host, now).saturating_sub(asking)
+    }
+
+    /// `cycles` of work inside an exit, which ended at `end`, without what the thread waited in it.
+    /// They are not the exit's, nor is asking the host.
+    fn inside_exit(&mut self, cycles: u64, end: u64) -> u64 {
+        self.excluded += cycles;
+        if cycles < SUSPICIOUSLY_LONG {
+            return cycles;
+        }
+        let cycles = self.without_waiting_slow(cycles);
+        let asking = counter().wrapping_sub(end);
+        self.excluded += asking;
+        if asking < LONGEST_ENTRY {
+            self.accounts.books += asking;
+        }
+        cycles
     }
 
     /// Counts an exit of the instruction at `place`; from here on time is its.
@@ -297,8 +344,8 @@ impl Ledger {
         if self.sampling {
             if self.current.is_some() || self.starting {
                 let now = counter();
-                self.close_kind(now);
-                self.mark_from(now);
+                let is_brief = self.close_kind(now);
+                self.go_on(now, is_brief);
             }
             self.current = Some(kind);
             self.place = place;
@@ -314,13 +361,27 @@ impl Ledger {
         let due = self.sampler.is_due();
         if self.timing_guest || due {
             let now = counter();
-            self.leave_guest_timed(now, due);
-            self.mark_from(now);
+            if due && self.sampler.is_passing() && self.passes_quickly(now) {
+                return;
+            }
+            let is_brief = self.leave_guest_timed(now, due);
+            self.go_on(now, is_brief);
             self.disturbance.begin_control(self.mark);
         }
     }
 
-    /// Timing goes on here; since `now` the books were at work.
+    /// Timing goes on here; since `now` the books were at work, for a few instructions if that
+    /// `is_brief`.
+    #[inline]
+    fn go_on(&mut self, now: u64, is_brief: bool) {
+        if is_brief {
+            self.mark = now;
+            self.accounts.books += self.clock_cost;
+        } else {
+            self.mark_from(now);
+        }
+    }
+
     #[inline]
     fn mark_from(&mut self, now: u64) {
         self.mark = counter();
@@ -330,24 +391,36 @@ impl Ledger {
         if cycles < LONGEST_ENTRY {
             self.accounts.books += cycles;
         } else {
-            self.look_at_waiting((self.host)(), self.mark);
-            self.mark = counter();
+            self.mark = self.look_at_waiting();
         }
     }
 
+    /// Whether that was brief.
     #[cold]
-    fn leave_guest_timed(&mut self, now: u64, due: bool) {
+    fn leave_guest_timed(&mut self, now: u64, due: bool) -> bool {
+        let mut is_brief = !due;
         if self.timing_guest {
             let cycles = self.elapsed(now);
-            self.accounts.guest += self.without_waiting(cycles) * self.weight;
+            is_brief &= cycles < SUSPICIOUSLY_LONG;
+            let cycles = self.without_waiting(cycles);
+            self.enter_stretch(cycles);
             self.timing_guest = false;
         }
+        self.weight = 0;
         if due {
             self.begin_sample(now);
-        } else {
+        } else if self.group.is_burst {
             self.disturbance.end_burst();
+            self.end_group(now);
             self.enter_samples();
+            self.begin_group(now, false);
+            is_brief = false;
         }
+        if self.is_attentive && !self.sampling {
+            self.sampling = true;
+            self.forget_sample();
+        }
+        is_brief
     }
 
     fn begin_sample(&mut self, now: u64) {
@@ -358,13 +431,25 @@ impl Ledger {
         if self.tracer.as_ref().is_some_and(|t| !t.is_wanted()) {
             self.end_trace();
         }
-        if self.sampler.begins_burst() {
-            self.disturbance.end_control(now, self.clock_cost);
-            self.look_at_waiting((self.host)(), now);
+        let begins_burst = self.sampler.begins_burst();
+        let begins_group = begins_burst || self.sampler.left_of_burst() == 0;
+        if begins_group {
+            self.end_group(now);
         }
-        match self.sampler.begin(now) {
+        if begins_burst {
+            self.disturbance.end_control(now, self.clock_cost);
+            self.look_at_waiting();
+        }
+        let due = self.sampler.begin(now);
+        if begins_group {
+            self.begin_group(now, begins_burst);
+        }
+        match due {
+            Due::Group => return,
             Due::Control => {
-                self.disturbance.ask_for_control();
+                if !self.is_attentive {
+                    self.disturbance.ask_for_control();
+                }
                 return;
             }
             Due::Timed(weight) => self.weight = weight,
@@ -392,42 +477,50 @@ impl Ledger {
     pub fn enter_guest(&mut self) {
         if self.sampling {
             let now = counter();
-            self.close_kind(now);
+            let is_brief = self.close_kind(now);
             self.sampling = false;
             self.timing_guest = true;
-            self.mark_from(now);
+            self.go_on(now, is_brief);
         }
     }
 
+    /// Whether that was brief.
     #[cold]
-    fn close_kind(&mut self, now: u64) {
+    fn close_kind(&mut self, now: u64) -> bool {
         let cycles = self.elapsed(now);
+        let mut is_brief = self.weight == 0 && cycles < SUSPICIOUSLY_LONG;
         let cycles = self.without_waiting(cycles);
         self.excluded = 0;
         let device = self.device.take();
         if let Some(tracer) = &mut self.tracer {
             let whole = now.wrapping_sub(self.mark);
             tracer.exit(self.current, self.mark, whole, self.place);
+            is_brief = false;
         }
         if self.starting {
             self.starting = false;
             self.accounts.start_end += cycles;
-        } else if self.current.is_none() {
-            // A signal, which came alone: nobody has counted anything.
-            self.accounts.signals += cycles * self.weight;
+            return false;
         }
-        if let (Some(kind), 1..) = (self.current, self.weight) {
-            self.pending.push(Sample {
-                kind,
-                place: self.place,
-                device,
-                cycles,
-                weight: self.weight,
-            });
-            if self.pending.len() == PENDING_SAMPLES {
-                self.enter_samples();
+        let weight = self.piece_of_exit(cycles);
+        match self.current {
+            _ if weight == 0 => {}
+            // A signal, which came alone: nobody has counted anything.
+            None => self.accounts.signals += cycles * weight,
+            Some(kind) => {
+                self.pending.push(Sample {
+                    kind,
+                    place: self.place,
+                    device,
+                    cycles,
+                    weight,
+                });
+                if self.pending.len() == PENDING_SAMPLES {
+                    self.enter_samples();
+                }
             }
         }
+        is_brief
     }
 
     /// Enters what was sampled in the books.
@@ -441,7 +534,7 @@ impl Ledger {
             } else {
                 1
             };
-            self.accounts.enter(&sample, sample.cycles * times);
+            self.accounts.enter(&sample, times);
         }
     }
 
@@ -449,10 +542,10 @@ impl Ledger {
     pub fn translate<T>(&mut self, work: impl FnOnce() -> T) -> T {
         let start = counter();
         let result = work();
-        let cycles = counter().wrapping_sub(start);
+        let end = counter();
+        let cycles = end.wrapping_sub(start);
         self.disturbance.is_not_alike();
-        self.excluded += cycles;
-        self.accounts.translating += self.without_waiting(cycles);
+        self.accounts.translating += self.inside_exit(cycles, end);
         self.trace_inside(Span::Translating, cycles);
         result
     }
@@ -492,8 +585,9 @@ impl Ledger {
     pub fn in_devices(&mut self, cycles: u64) {
         let cycles = cycles.saturating_sub(self.clock_cost);
         self.disturbance.inside(cycles);
-        self.excluded += cycles;
-        self.accounts.devices += self.without_waiting(cycles) * self.weight;
+        let had = self.inside_exit(cycles, counter());
+        let weight = self.piece_of_exit(had);
+        self.accounts.devices += had * weight;
         self.trace_inside(Span::Device, cycles);
     }
 

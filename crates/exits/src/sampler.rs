@@ -10,6 +10,7 @@
 //! up: timing itself makes a lonely timed exit slow, since neither caches nor branch
 //! predictors are prepared for it. Bursts stand further apart the more exits there are. The exits
 //! before one tell what timing adds ([`crate::disturbance`]), if there is room for them.
+//! Those that are not timed pass in groups, behind each of which the clock is read once.
 //! The distance changes rarely and by the rate over a long window, not by the last few
 //! exits: these come in clusters (a timer's tick is dozens of them, then long nothing),
 //! and a distance that follows the cluster would meet the same part of it every time.
@@ -18,7 +19,9 @@
 pub const LONGEST_INTERVAL: u32 = 512;
 /// Timed exits in a burst, and exits in a control.
 pub(crate) const BURST: u32 = 16;
-/// Exits before them that are timed but not used.
+/// Exits that pass from one reading of the clock to the next, at most.
+pub(crate) const GROUP: u32 = BURST;
+/// Exits before a burst that are timed but not used.
 const WARM_UP: u32 = 3;
 /// Cycles for each timed exit that keep the cost of timing near one per cent.
 const CYCLES_PER_SAMPLE: u64 = 30_000;
@@ -30,6 +33,8 @@ const CROWDED_WINDOW: u64 = 3 * WINDOW / CYCLES_PER_SAMPLE;
 /// What is done about an exit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Due {
+    /// A group of exits has passed, and the next one begins: the clock is read.
+    Group,
     /// It is the first of a control: the clock is read, and it is not timed.
     Control,
     /// It is timed, and stands for so many exits; for none if it only warms up.
@@ -43,6 +48,8 @@ pub(crate) struct Sampler {
     interval: u32,
     /// Exits up to and with the next for which something is due.
     countdown: u32,
+    /// Exits that pass behind that one before anything else is due.
+    more: u32,
     /// That is a control's first.
     is_control_next: bool,
     /// Exits of this burst that are still to be timed.
@@ -60,6 +67,7 @@ impl Sampler {
         Self {
             interval: 1,
             countdown: 1,
+            more: 0,
             is_control_next: false,
             burst: 0,
             random: 0x9e37_79b9,
@@ -82,6 +90,7 @@ impl Sampler {
         if every_exit {
             self.interval = 1;
             self.countdown = 1;
+            self.more = 0;
             self.is_control_next = false;
             self.burst = 0;
         }
@@ -101,11 +110,37 @@ impl Sampler {
 
     /// Whether what is due next is the first exit of a burst.
     pub fn begins_burst(&self) -> bool {
-        self.burst == 0 && !self.is_control_next
+        self.burst == 0 && !self.is_control_next && self.more == 0
+    }
+
+    /// Whether what is due next is that a group ends and another one begins that passes untimed too.
+    #[inline]
+    pub fn is_passing(&self) -> bool {
+        self.more > 0 || self.is_control_next
+    }
+
+    /// Exits of the present burst that are still to be timed: zero from the last one on.
+    pub fn left_of_burst(&self) -> u32 {
+        self.burst
+    }
+
+    /// Exits up to and with the next for which something is due.
+    pub fn exits_to_next(&self) -> u32 {
+        self.countdown
+    }
+
+    /// Something is due after so many exits; before that only groups of them end.
+    fn pass(&mut self, exits: u32) {
+        self.countdown = exits.min(GROUP);
+        self.more = exits - self.countdown;
     }
 
     /// An exit is due. What is done about it.
     pub fn begin(&mut self, now: u64) -> Due {
+        if self.more > 0 {
+            self.pass(self.more);
+            return Due::Group;
+        }
         if self.is_control_next {
             self.is_control_next = false;
             self.countdown = BURST;
@@ -120,10 +155,10 @@ impl Sampler {
             let exits = self.exits_to_next_burst();
             // A control right behind a burst would be disturbed by its entry in the books.
             self.is_control_next = exits > BURST + WARM_UP;
-            self.countdown = match self.is_control_next {
+            self.pass(match self.is_control_next {
                 true => exits - BURST,
                 false => exits,
-            };
+            });
         }
         if self.burst >= BURST {
             return Due::Timed(0);
@@ -259,7 +294,7 @@ mod tests {
                     assert_eq!(since.take(), Some(BURST));
                     controls += 1;
                 }
-                Due::Timed(_) => {}
+                Due::Timed(_) | Due::Group => {}
             }
         }
         assert!(controls > 100, "{controls}");

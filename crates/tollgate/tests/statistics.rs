@@ -36,6 +36,13 @@ const READS_NOW_AND_THEN: &[u8] = &[
     0xba, 0xf8, 0x03, 0xb9, 0xa0, 0x0f, 0xe2, 0xfe, 0xec, 0xeb, 0xf8,
 ];
 
+/// mov dx, 3F8h; next: mov cx, 20000; read: in al, dx; loop read; mov bx, 200; again: xor cx, cx; loop to
+/// itself; dec bx; jnz again; jmp next: many exits, then milliseconds without one.
+const READS_AND_COMPUTES: &[u8] = &[
+    0xba, 0xf8, 0x03, 0xb9, 0x20, 0x4e, 0xec, 0xe2, 0xfd, 0xbb, 0xc8, 0x00, 0x31, 0xc9, 0xe2, 0xfe,
+    0x4b, 0x75, 0xf9, 0xeb, 0xee,
+];
+
 /// Where the BIOS loads a boot sector.
 const START: u64 = 0x7c00;
 
@@ -498,6 +505,15 @@ fn the_books_balance_on_a_loaded_host() {
 fn the_books_balance_of_a_guest_that_does_nothing_but_exits() {
     // Reading the clock makes these longer by a twelfth.
     books_that_balance(READS_FOR_EVER).unwrap();
+}
+
+#[test]
+fn the_books_balance_of_a_guest_with_few_long_stretches_between_many_exits() {
+    let books = books_that_balance(READS_AND_COMPUTES).unwrap();
+    let cycles = |key: &str| books[key].as_u64().unwrap();
+    let (guest, exits) = (cycles("guest_cycles"), cycles("exit_cycles"));
+    // Neither is a trifle.
+    assert!(guest > exits / 10 && exits > guest / 100, "{guest} {exits}");
 }
 
 /// The books of runs of this guest until those of one balance; else what was missing in each, and its

@@ -31,6 +31,7 @@ pub struct Accounts {
 #[derive(Clone, Debug)]
 pub(super) struct KindRecord {
     pub histogram: Histogram<u64>,
+    pub samples: u64,
     pub total: u64,
 }
 
@@ -55,19 +56,24 @@ impl Default for Accounts {
 }
 
 impl Accounts {
-    /// Enters a sample, which stands for exits that took `cycles` together.
-    pub(super) fn enter(&mut self, sample: &Sample, cycles: u64) {
+    /// Enters a sample. What it took happened so many times.
+    pub(super) fn enter(&mut self, sample: &Sample, times: u64) {
         let Sample { kind, place, .. } = *sample;
+        let cycles = sample.cycles * times;
         let origin = (kind, place, sample.device);
         self.blame.add(origin, sample.weight, cycles);
         let record = self.kinds[kind as usize].get_or_insert_with(|| {
             Box::new(KindRecord {
                 histogram: Histogram::new_with_bounds(1, LONGEST_CYCLES, 2)
                     .expect("the bounds are constants that the histogram accepts"),
+                samples: 0,
                 total: 0,
             })
         });
-        record.histogram.saturating_record(sample.cycles.max(1));
+        // Some stand for more exits than others.
+        let length = sample.cycles.max(1);
+        record.histogram.saturating_record_n(length, times);
+        record.samples += 1;
         record.total += cycles;
     }
 
@@ -102,6 +108,7 @@ impl KindRecord {
         if let Some(before) = before {
             // Fails only if `before` has what `now` has not.
             rest.histogram.subtract(&before.histogram).ok()?;
+            rest.samples = rest.samples.saturating_sub(before.samples);
             rest.total = rest.total.saturating_sub(before.total);
         }
         (!rest.histogram.is_empty()).then(|| Box::new(rest))

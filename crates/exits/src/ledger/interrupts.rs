@@ -20,7 +20,7 @@ impl Ledger {
         let arrival = self.arrival(request, late, (host, now));
         // What an exit that is being timed has lost until now is still to be taken from it.
         if !self.sampling {
-            self.look_at_waiting(host, now);
+            self.waiting_seen = self.waiting_by(host, now);
         }
         (self.looked_at, self.taken_at) = ((host, now), (host, now));
         self.accounts.latency.arrive(arrival);

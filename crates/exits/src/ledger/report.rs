@@ -82,7 +82,7 @@ impl Accounts {
         let record = self.kinds[kind as usize].as_deref()?;
         let at = |quantile| record.histogram.value_at_quantile(quantile);
         Some(Cost {
-            samples: record.histogram.len(),
+            samples: record.samples,
             total: record.total,
             p50: at(0.50),
             p95: at(0.95),

@@ -1,5 +1,6 @@
 use super::*;
 use crate::counter::{AT_READING, TIME};
+use crate::sampler::GROUP;
 use std::cell::Cell;
 
 thread_local! {
@@ -446,4 +447,120 @@ fn nothing_is_timed_if_only_counts_are_wanted() {
     ledger.interrupts_wait(true);
     ledger.interrupt_delivered();
     assert!(ledger.latency().waits().is_empty());
+}
+
+/// A host that takes the processor away whenever it is asked for the time: that is where it happens most.
+fn host_time_that_is_waited_for() -> HostTime {
+    wait(5_000_000);
+    host_time()
+}
+
+#[test]
+fn what_is_lost_while_the_host_is_asked_is_no_exits() {
+    let mut ledger = ledger();
+    ledger.host = host_time_that_is_waited_for;
+    ledger.start();
+    for _ in 0..2_000 {
+        ledger.leave_guest();
+        ledger.count(ExitKind::LinkMiss, Place::default());
+        ledger.translate(|| {
+            pass(60_000);
+            wait(1_000_000);
+        });
+        pass(700);
+        ledger.enter_guest();
+        pass(90_000);
+    }
+    ledger.leave_guest();
+    ledger.stop();
+    let shares = ledger.shares();
+    assert_eq!(shares.exits, vec![(ExitKind::LinkMiss, 2_000 * 700)]);
+    let off = shares.remainder() as f64 / (shares.wall - shares.waiting) as f64;
+    assert!(off.abs() < 0.01, "{off}: {shares:?}");
+}
+
+/// Random numbers that are the same each time.
+fn random(seed: u64) -> impl FnMut() -> u64 {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(2 * seed + 1);
+    move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state >> 11
+    }
+}
+
+/// A run of a third of a second: quick exits for the most part, and some stretches of guest code, the
+/// longest of them milliseconds, and some exits that are long. Returns what guest code and exits really took.
+fn run_with_long_stretches(ledger: &mut Ledger, seed: u64) -> (u64, u64) {
+    let mut random = random(seed);
+    let (mut guest, mut exits) = (0_u64, 0_u64);
+    let spend = |account: &mut u64, cycles| {
+        *account += cycles;
+        pass(cycles);
+    };
+    ledger.start();
+    for _ in 0..100_000 {
+        ledger.leave_guest();
+        ledger.count(ExitKind::LinkMiss, Place::default());
+        let exit = match random() % 3_000 {
+            0 => 50_000 + random() % 400_000,
+            _ => 500 + random() % 1_000,
+        };
+        spend(&mut exits, exit);
+        ledger.enter_guest();
+        let stretch = match random() % 4_000 {
+            0 => 5_000_000 + random() % 20_000_000,
+            1..40 => 50_000 + random() % 300_000,
+            _ => 100 + random() % 1_000,
+        };
+        spend(&mut guest, stretch);
+    }
+    ledger.leave_guest();
+    ledger.stop();
+    (guest, exits)
+}
+
+#[test]
+fn the_books_of_short_runs_with_few_long_stretches_balance() {
+    for seed in 1..=40 {
+        let mut ledger = ledger();
+        let (guest, exits) = run_with_long_stretches(&mut ledger, seed);
+        let shares = ledger.shares();
+        let missing = shares.remainder() as f64 / shares.wall as f64;
+        assert!(missing.abs() < 0.02, "{seed}: {missing}: {shares:?}");
+        let off = |told: u64, took: u64| (told as f64 / took as f64 - 1.0).abs();
+        assert!(
+            off(shares.guest, guest) < 0.03,
+            "{seed}: {guest}: {shares:?}"
+        );
+        let exit = shares.exits[0].1;
+        assert!(off(exit, exits) < 0.08, "{seed}: {exits}: {shares:?}");
+    }
+}
+
+#[test]
+fn quick_exits_are_left_alone_until_one_stretch_is_long() {
+    let mut ledger = ledger();
+    ledger.start();
+    let mut timed = 0;
+    for round in 0..1_000_000 {
+        ledger.leave_guest();
+        ledger.count(ExitKind::Cli, Place::default());
+        pass(300);
+        ledger.enter_guest();
+        timed += u64::from(ledger.timing_guest && round >= 100_000);
+        pass(100);
+    }
+    assert!(timed < 20_000, "{timed}");
+    pass(1_000_000);
+    for round in 0..100 {
+        ledger.leave_guest();
+        ledger.enter_guest();
+        assert!(
+            ledger.timing_guest || !(GROUP..2 * GROUP).contains(&round),
+            "{round}"
+        );
+        pass(5_000);
+    }
 }
