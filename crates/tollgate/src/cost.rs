@@ -133,9 +133,10 @@ fn measure(arguments: &CostArguments) -> Result<u8, Failure> {
         ("--json", &arguments.json),
         ("--plot", &arguments.plot),
     ];
+    let mut reserved = Vec::new();
     for (flag, path) in paths {
         if let Some(path) = path {
-            files::create(path, flag)?;
+            reserved.push(files::reserve(path, flag)?.1);
         }
     }
     doctor::required_floor().map_err(Failure::host)?;

@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tollgate_machine::file_words::{reading, writing};
 
@@ -48,6 +48,34 @@ pub fn create(path: &Path, flag: &str) -> Result<File, Failure> {
         .map_err(|error| refusal(path, flag, "write", &writing(&error)))
 }
 
+/// A file that was created before there is something to write. If nothing is written, it is removed
+/// again, unless it was there before.
+#[derive(Debug)]
+pub struct Reserved(Option<PathBuf>);
+
+/// The same as [`create`], for a file that is written later or not at all.
+///
+/// # Errors
+/// Those of [`create`].
+pub fn reserve(path: &Path, flag: &str) -> Result<(File, Reserved), Failure> {
+    let is_new = path.symlink_metadata().is_err();
+    let file = create(path, flag)?;
+    Ok((file, Reserved(is_new.then(|| path.to_owned()))))
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        let is_empty = |path: &PathBuf| {
+            let found = path.symlink_metadata();
+            found.is_ok_and(|found| found.is_file() && found.len() == 0)
+        };
+        if let Some(path) = self.0.take().filter(is_empty) {
+            // An empty file that stays is only untidy.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
 fn set_blocking(file: &File) -> io::Result<()> {
     use std::os::fd::AsRawFd;
     // SAFETY: fcntl with this command takes and returns integers only.
@@ -77,5 +105,21 @@ mod tests {
         let why = |path: &str| create(Path::new(path), "--x").unwrap_err().message;
         assert!(why("/nonexistent/file").contains("folder does not exist"));
         assert!(why("/tmp").contains("it is a folder"));
+    }
+
+    #[test]
+    fn a_file_that_was_reserved_for_nothing_goes_again() {
+        use std::io::Write;
+        let folder = std::env::temp_dir().join(format!("tollgate-reserve-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let [nothing, written, old] = ["nothing", "written", "old"].map(|name| folder.join(name));
+        std::fs::write(&old, "").unwrap();
+        drop(reserve(&nothing, "--x").unwrap());
+        let (mut file, reserved) = reserve(&written, "--x").unwrap();
+        file.write_all(b"1").unwrap();
+        drop(reserved);
+        drop(reserve(&old, "--x").unwrap());
+        assert!(!nothing.exists() && written.exists() && old.exists());
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -230,6 +230,7 @@ fn an_experiment_that_measures_nothing_says_so() {
     let errors = stderr(&output);
     assert!(errors.contains("nothing was measured"), "{errors}");
     assert!(stdout(&output).contains("Not run:"), "{output:?}");
+    assert!(!plot.exists(), "an empty file stays behind");
 }
 
 #[test]

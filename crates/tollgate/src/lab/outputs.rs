@@ -9,13 +9,15 @@ use tollgate_lab::plotting::PlotFormat;
 
 use super::arguments::ExperimentArguments;
 use crate::failure::Failure;
-use crate::files;
+use crate::files::{self, Reserved};
 
 /// The files to be written.
 pub struct Outputs {
     csv: Option<(File, PathBuf)>,
     json: Option<(File, PathBuf)>,
     plot: Option<(PlotFormat, PathBuf)>,
+    /// Dropped when they are written, or will not be.
+    _reserved: Vec<Reserved>,
 }
 
 impl Outputs {
@@ -24,23 +26,31 @@ impl Outputs {
     /// # Errors
     /// One line: which file cannot be written.
     pub fn open(arguments: &ExperimentArguments) -> Result<Self, Failure> {
-        let open = |path: &Option<PathBuf>, flag| -> Result<Option<(File, PathBuf)>, Failure> {
-            let path = path.as_ref();
-            path.map(|path| Ok((files::create(path, flag)?, path.clone())))
-                .transpose()
+        let mut reserved = Vec::new();
+        let mut reserve = |path: &Path, flag| -> Result<File, Failure> {
+            let (file, guard) = files::reserve(path, flag)?;
+            reserved.push(guard);
+            Ok(file)
         };
-        let plot = |path: &Path| -> Result<(PlotFormat, PathBuf), Failure> {
+        let mut plot = None;
+        if let Some(path) = &arguments.plot {
             let name = path.display();
             let format = PlotFormat::of(path).ok_or_else(|| {
                 Failure::usage(format!("--plot: '{name}' must end in .svg or .png"))
             })?;
-            files::create(path, "--plot")?;
-            Ok((format, path.to_owned()))
+            reserve(path, "--plot")?;
+            plot = Some((format, path.clone()));
+        }
+        let mut open = |path: &Option<PathBuf>, flag| -> Result<_, Failure> {
+            let path = path.as_ref();
+            path.map(|path| Ok((reserve(path, flag)?, path.clone())))
+                .transpose()
         };
         Ok(Self {
-            plot: arguments.plot.as_deref().map(plot).transpose()?,
+            plot,
             csv: open(&arguments.csv, "--csv")?,
             json: open(&arguments.json, "--json")?,
+            _reserved: reserved,
         })
     }
 
