@@ -209,10 +209,15 @@ fn intervals_are_told_until_the_machine_ends() {
         .unwrap();
     let lines = BufReader::new(told.stdout.take().unwrap()).lines();
     let mut lines = lines.map(Result::unwrap);
-    for _ in 0..2 {
-        let row = lines.find(|line| line.starts_with("port-in "));
+    let mut knobs = 0;
+    for _ in 0..3 {
+        let row = lines.find(|line| {
+            knobs += u32::from(line.starts_with("knobs "));
+            line.starts_with("port-in ")
+        });
         assert!(row.is_some());
     }
+    assert_eq!(knobs, 1, "how they stand is told once");
     command(&socket, "quit");
     assert!(lines.last().is_some());
     assert_eq!(support::ended(told, PATIENCE).status.code(), Some(0));

@@ -274,6 +274,7 @@ fn repeat(
         return Ok(exit_code_of(&answer));
     }
     let started = Instant::now();
+    let mut shown = None;
     let count = json!({"command": Name::Stats, "since": mark, "mark": mark});
     for turn in 1.. {
         let next = interval.saturating_mul(turn);
@@ -285,10 +286,18 @@ fn repeat(
         if answer["ok"] != true {
             return Ok(exit_code_of(&answer));
         }
-        let snapshot = additions.add_to(snapshot_in(&answer)?);
+        let mut snapshot = additions.add_to(snapshot_in(&answer)?);
         if arguments.format == Format::Table {
-            let from = started.elapsed().saturating_sub(interval).as_secs_f64();
-            let _ = writeln!(io::stdout(), "\nfrom {from:.1} s on");
+            let until = started.elapsed();
+            let from = until.saturating_sub(interval).as_secs_f64();
+            let until = until.as_secs_f64();
+            let _ = writeln!(io::stdout(), "\nfrom {from:.1} s to {until:.1} s");
+            // How the knobs stand is worth four lines when it is new.
+            let knobs = (snapshot.knobs.clone(), snapshot.knobs_changed);
+            if shown.as_ref() == Some(&knobs) {
+                snapshot.knobs.clear();
+            }
+            shown = Some(knobs);
         }
         if print(arguments, &snapshot).is_err() {
             break;
