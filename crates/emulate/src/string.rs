@@ -73,9 +73,14 @@ pub fn move_string(
                 }
                 count
             } else {
-                let value = pointers.read_source(state, environment, AccessKind::Write)?;
-                pointers.write_element(state, environment, value)?;
-                1
+                match pointers.move_elements(state, environment, remaining) {
+                    0 => {
+                        let value = pointers.read_source(state, environment, AccessKind::Write)?;
+                        pointers.write_element(state, environment, value)?;
+                        1
+                    }
+                    count => count,
+                }
             };
             pointers.advance(state, Gpr::Rsi, done);
             pointers.advance(state, Gpr::Rdi, done);
@@ -113,8 +118,13 @@ pub fn store_string(
                 }
                 count
             } else {
-                pointers.write_element(state, environment, value)?;
-                1
+                match pointers.store_elements(state, environment, value, remaining) {
+                    0 => {
+                        pointers.write_element(state, environment, value)?;
+                        1
+                    }
+                    count => count,
+                }
             };
             pointers.advance(state, Gpr::Rdi, done);
             Ok(done)

@@ -8,7 +8,7 @@ use crate::memory_access::{
 };
 use crate::operand::{address_size, memory_segment, size_mask};
 use iced_x86::Instruction;
-use tollgate_platform::Environment;
+use tollgate_platform::{Elements, Environment};
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{CpuState, Cr0, Exception, Flags, Gpr, LinearAddress, SegmentRegister};
@@ -250,6 +250,70 @@ impl Pointers {
             self.host_run(state, environment, Gpr::Rsi, AccessKind::Read, wanted)?;
         let (same, target) = self.host_run(state, environment, Gpr::Rdi, destination, count)?;
         (same == count).then_some((count, source, target))
+    }
+
+    /// Where the first of `count` elements lies whose lowest one is at `lowest`.
+    fn first_place(&self, lowest: LinearAddress, count: u64) -> LinearAddress {
+        match self.direction {
+            Direction::Forward => lowest,
+            Direction::Backward => LinearAddress(
+                lowest
+                    .0
+                    .wrapping_add((count - 1).wrapping_mul(u64::from(self.size))),
+            ),
+        }
+    }
+
+    fn elements(&self, count: u64) -> Elements {
+        Elements {
+            count,
+            size: self.size,
+            backward: self.direction == Direction::Backward,
+        }
+    }
+
+    /// Has the environment move some of `wanted` elements from SI to DI at once: how many, or zero.
+    pub fn move_elements(
+        &self,
+        state: &CpuState,
+        environment: &mut dyn Environment,
+        wanted: u64,
+    ) -> u64 {
+        let runs = || {
+            let wanted = self.run(state, Gpr::Rsi, AccessKind::Read, wanted)?.0;
+            let (count, destination) = self.run(state, Gpr::Rdi, AccessKind::Write, wanted)?;
+            let (same, source) = self.run(state, Gpr::Rsi, AccessKind::Read, count)?;
+            (same == count && count > 1).then_some((count, source, destination))
+        };
+        let Some((count, source, destination)) = runs() else {
+            return 0;
+        };
+        if self.checks_alignment(state) {
+            return 0;
+        }
+        let places = [source, destination].map(|lowest| self.first_place(lowest, count));
+        let privilege = current_privilege(state);
+        environment.move_elements(state, places, self.elements(count), privilege)
+    }
+
+    /// The same of elements that store `value` at DI.
+    pub fn store_elements(
+        &self,
+        state: &CpuState,
+        environment: &mut dyn Environment,
+        value: u64,
+        wanted: u64,
+    ) -> u64 {
+        let run = self.run(state, Gpr::Rdi, AccessKind::Write, wanted);
+        let Some((count, lowest)) = run.filter(|run| run.0 > 1) else {
+            return 0;
+        };
+        if self.checks_alignment(state) {
+            return 0;
+        }
+        let place = self.first_place(lowest, count);
+        let privilege = current_privilege(state);
+        environment.store_elements(state, place, self.elements(count), value, privilege)
     }
 
     /// Reads the next element at SI or DI.

@@ -4,7 +4,7 @@
 use crate::device_log::{DeviceByte, DeviceLog};
 use crate::floppy_dma::{FloppyDma, Written};
 use tollgate_machine::pc::Pc;
-use tollgate_platform::{GuestTime, MarkName, Near, NearAccess, Platform, StopRequest};
+use tollgate_platform::{GuestTime, MarkName, Near, NearAccess, NearRun, Platform, StopRequest};
 use tollgate_x86::PhysicalAddress;
 
 /// A PC whose answers are QEMU's, as far as its log has them. Its interrupts are never delivered.
@@ -75,6 +75,10 @@ impl Platform for Replay {
 
     fn near_display(&self) -> Option<PhysicalAddress> {
         None
+    }
+
+    fn near_run(&mut self, _run: NearRun<'_>) -> Near {
+        Near::No
     }
 
     fn msr_read(&mut self, index: u32) -> Option<u64> {

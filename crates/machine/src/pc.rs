@@ -15,7 +15,9 @@ use std::time::Duration;
 use tollgate_exits::blame::DeviceAddress;
 use tollgate_memory::layout::DISPLAY_START;
 use tollgate_memory::{GuestMemory, MemoryError};
-use tollgate_platform::{GuestTime, MarkName, Near, NearAccess, Platform, ResetCause, StopRequest};
+use tollgate_platform::{
+    GuestTime, MarkName, Near, NearAccess, NearRun, Platform, ResetCause, StopRequest,
+};
 use tollgate_x86::local_apic_msrs::{X2APIC_FIRST, X2APIC_LAST};
 use tollgate_x86::{PhysicalAddress, local_apic_msrs};
 
@@ -547,6 +549,14 @@ impl Platform for Pc {
 
     fn near_display(&self) -> Option<PhysicalAddress> {
         Some(PhysicalAddress(DISPLAY_START))
+    }
+
+    fn near_run(&mut self, run: NearRun<'_>) -> Near {
+        let is_apic = |place| self.local_apic_offset(place).is_some();
+        match run.places().into_iter().flatten().any(is_apic) {
+            true => Near::No,
+            false => self.bus.near_run(run, &mut self.board, &self.clock),
+        }
     }
 
     /// IA32_APIC_BASE, the registers of x2APIC mode, and IA32_TSC_DEADLINE, which is in ticks of

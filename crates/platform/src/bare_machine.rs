@@ -1,6 +1,6 @@
 //! Machines of tests and tools, which have a device or two.
 
-use crate::{GuestTime, Near, NearAccess, Platform, StopRequest};
+use crate::{GuestTime, Near, NearAccess, NearRun, Platform, StopRequest};
 use tollgate_x86::PhysicalAddress;
 
 /// A machine in which nothing happens by itself: no device, no interrupt, no time. An
@@ -37,6 +37,11 @@ pub trait BareMachine {
     /// See [`Platform::near_display`]. There is none.
     fn near_display(&self) -> Option<PhysicalAddress> {
         None
+    }
+
+    /// See [`Platform::near_run`]. Each access is one of its own.
+    fn near_run(&mut self, _run: NearRun<'_>) -> Near {
+        Near::No
     }
 
     /// See [`Platform::msr_read`]. The machine has no MSRs.
@@ -145,6 +150,10 @@ impl<M: BareMachine> Platform for M {
     #[inline]
     fn near_display(&self) -> Option<PhysicalAddress> {
         BareMachine::near_display(self)
+    }
+    #[inline]
+    fn near_run(&mut self, run: NearRun<'_>) -> Near {
+        BareMachine::near_run(self, run)
     }
     #[inline]
     fn msr_read(&mut self, index: u32) -> Option<u64> {

@@ -11,7 +11,7 @@ mod stop;
 
 pub use bare_machine::BareMachine;
 pub use mark::MarkName;
-pub use near::{DISPLAY_WINDOW, Near, NearAccess};
+pub use near::{DISPLAY_WINDOW, Near, NearAccess, NearRun, RunAccess, RunAction};
 pub use stop::{PanicReport, ResetCause, StopRequest};
 
 use serde::{Deserialize, Serialize};
@@ -64,6 +64,9 @@ pub trait Platform {
     /// multiple of them. What is near to loads there is so to stores, and all of 32 KiB is or nothing. An
     /// access that was just made may be made again, and changes nothing then.
     fn near_display(&self) -> Option<PhysicalAddress>;
+
+    /// Makes accesses to display memory if it is near there, all of them or none.
+    fn near_run(&mut self, run: NearRun<'_>) -> Near;
 
     /// Reads an MSR that belongs to the machine (local APIC base, TSC deadline ...).
     /// `None`: not the machine's.
@@ -133,6 +136,17 @@ pub trait Platform {
 
     /// FERR# is no longer asserted: no x87 error is pending.
     fn fpu_error_cleared(&mut self);
+}
+
+/// Elements that a repeated string instruction accesses one after the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Elements {
+    /// How many: at least one.
+    pub count: u64,
+    /// Bytes of each: 1, 2, 4 or 8.
+    pub size: u32,
+    /// Each lies below the one before.
+    pub backward: bool,
 }
 
 /// What an emulated instruction may touch beside the registers: memory through
@@ -207,6 +221,31 @@ pub trait Environment {
         kind: tollgate_x86::paging::AccessKind,
         privilege: tollgate_x86::paging::Privilege,
     ) -> Result<Option<(*mut u8, u32)>, Exception>;
+
+    /// Moves elements of a repeated instruction from one place to another, some of them at once: how
+    /// many, or zero. Those of each place lie in one page; the addresses are those of the first ones
+    /// that are accessed.
+    fn move_elements(
+        &mut self,
+        _state: &CpuState,
+        _places: [tollgate_x86::LinearAddress; 2],
+        _elements: Elements,
+        _privilege: tollgate_x86::paging::Privilege,
+    ) -> u64 {
+        0
+    }
+
+    /// The same of elements that store `value`.
+    fn store_elements(
+        &mut self,
+        _state: &CpuState,
+        _place: tollgate_x86::LinearAddress,
+        _elements: Elements,
+        _value: u64,
+        _privilege: tollgate_x86::paging::Privilege,
+    ) -> u64 {
+        0
+    }
 
     /// Reads 8 bytes of physical memory (PDPTEs). All ones outside memory.
     fn read_physical_u64(&mut self, address: PhysicalAddress) -> u64;

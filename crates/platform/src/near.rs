@@ -46,6 +46,91 @@ pub enum NearAccess {
     MsrWrite(u32, u64),
 }
 
+/// What a repeated string instruction does with elements of display memory, one after the other, in one
+/// page. Each is like an access of its own.
+#[derive(PartialEq, Eq, Debug)]
+pub struct NearRun<'a> {
+    /// Bytes of an element: 1, 2, 4 or 8.
+    pub size: u8,
+    /// Each element lies below the one before, and not above it.
+    pub backward: bool,
+    /// What is done.
+    pub action: RunAction<'a>,
+}
+
+/// See [`NearRun`]. Addresses are those of the first element that is accessed; data is in the order of
+/// accesses, and has whole elements.
+#[derive(PartialEq, Eq, Debug)]
+pub enum RunAction<'a> {
+    /// Stores the same element so many times.
+    Fill(PhysicalAddress, [u8; 8], usize),
+    /// Stores elements.
+    Store(PhysicalAddress, &'a [u8]),
+    /// Loads elements.
+    Load(PhysicalAddress, &'a mut [u8]),
+    /// Loads each of so many elements at the first address, and stores it at the second.
+    Copy(PhysicalAddress, PhysicalAddress, usize),
+}
+
+/// An access that is part of a run.
+#[derive(Debug)]
+pub enum RunAccess<'a> {
+    /// Loads.
+    Load(PhysicalAddress, &'a mut [u8]),
+    /// Stores.
+    Store(PhysicalAddress, &'a [u8]),
+}
+
+impl NearRun<'_> {
+    /// Has `access` done for each access, in order.
+    pub fn each(self, mut access: impl FnMut(RunAccess<'_>)) {
+        let size = usize::from(self.size).clamp(1, 8);
+        let backward = self.backward;
+        let place = |first: PhysicalAddress, index: usize| {
+            let distance = (index * size) as u64;
+            PhysicalAddress(match backward {
+                true => first.0.wrapping_sub(distance),
+                false => first.0.wrapping_add(distance),
+            })
+        };
+        match self.action {
+            RunAction::Fill(first, element, count) => {
+                for index in 0..count {
+                    access(RunAccess::Store(place(first, index), &element[..size]));
+                }
+            }
+            RunAction::Store(first, data) => {
+                for (index, element) in data.chunks_exact(size).enumerate() {
+                    access(RunAccess::Store(place(first, index), element));
+                }
+            }
+            RunAction::Load(first, data) => {
+                for (index, element) in data.chunks_exact_mut(size).enumerate() {
+                    access(RunAccess::Load(place(first, index), element));
+                }
+            }
+            RunAction::Copy(from, to, count) => {
+                let mut element = [0; 8];
+                for index in 0..count {
+                    let element = &mut element[..size];
+                    access(RunAccess::Load(place(from, index), element));
+                    access(RunAccess::Store(place(to, index), element));
+                }
+            }
+        }
+    }
+
+    /// The first elements of what is accessed.
+    pub fn places(&self) -> [Option<PhysicalAddress>; 2] {
+        match self.action {
+            RunAction::Fill(first, ..) | RunAction::Store(first, _) | RunAction::Load(first, _) => {
+                [Some(first), None]
+            }
+            RunAction::Copy(from, to, _) => [Some(from), Some(to)],
+        }
+    }
+}
+
 /// Bytes of the window of display memory.
 pub const DISPLAY_WINDOW: u64 = 0x2_0000;
 
@@ -71,5 +156,58 @@ impl Near {
             (Some(before), Some(after)) if before <= after => Self::Done(read),
             _ => Self::DoneAndDue(read),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The accesses of a run, of which loads find 1, 2, 3 and so on.
+    fn accesses(run: NearRun<'_>) -> Vec<(char, u64, Vec<u8>)> {
+        let mut all = Vec::new();
+        run.each(|access| match access {
+            RunAccess::Load(address, data) => {
+                data.fill(all.len() as u8 + 1);
+                all.push(('l', address.0, data.to_vec()));
+            }
+            RunAccess::Store(address, data) => all.push(('s', address.0, data.to_vec())),
+        });
+        all
+    }
+
+    fn run(size: u8, backward: bool, action: RunAction<'_>) -> NearRun<'_> {
+        NearRun {
+            size,
+            backward,
+            action,
+        }
+    }
+
+    #[test]
+    fn a_run_is_its_accesses_one_after_the_other() {
+        let [at, to] = [0x1000, 0x2000].map(PhysicalAddress);
+        let filled = accesses(run(
+            2,
+            true,
+            RunAction::Fill(at, [1, 2, 3, 4, 5, 6, 7, 8], 2),
+        ));
+        assert_eq!(
+            filled,
+            [('s', 0x1000, vec![1, 2]), ('s', 0xffe, vec![1, 2])]
+        );
+        let stored = accesses(run(1, false, RunAction::Store(at, &[7, 8])));
+        assert_eq!(stored, [('s', 0x1000, vec![7]), ('s', 0x1001, vec![8])]);
+        let mut data = [0; 8];
+        accesses(run(4, true, RunAction::Load(at, &mut data)));
+        assert_eq!(data, [1, 1, 1, 1, 2, 2, 2, 2]);
+        let copied = accesses(run(1, false, RunAction::Copy(at, to, 2)));
+        let expected = [
+            ('l', 0x1000, vec![1]),
+            ('s', 0x2000, vec![1]),
+            ('l', 0x1001, vec![3]),
+            ('s', 0x2001, vec![3]),
+        ];
+        assert_eq!(copied, expected);
     }
 }

@@ -69,7 +69,8 @@ fn a_program_that_draws_in_planes_takes_no_exit_for_each_store() {
         let png = folder.path("screen.png");
         let expected = expected();
         within(GUEST_PATIENCE, "the picture", || {
-            dos.pc.tell(&["screen", "--png", png.to_str().unwrap()]);
+            // Refused while the adapter is between two modes.
+            dos.pc.ask(&["screen", "--png", png.to_str().unwrap()]);
             let picture = Picture::read(&png)?;
             std::thread::sleep(std::time::Duration::from_millis(100));
             expected.difference(&picture).is_none().then_some(())
@@ -78,8 +79,8 @@ fn a_program_that_draws_in_planes_takes_no_exit_for_each_store() {
         dos.pc.tell(&["type", "x"]);
         dos.pc.screen_with("planes: drawn");
         let more = exits(&dos) - before;
-        // Half a million accesses. The file is read, and text is written and cleared.
-        assert!(more < 2_000, "{is_task}: {more}");
+        // Two million accesses. The file is read, and text is written and cleared.
+        assert!(more < 5_000, "{is_task}: {more}");
         dos.pc.quit();
     }
 }

@@ -4,7 +4,7 @@
 # reads a plane back and compares. All of that ROUNDS times; then it waits for a key.
 .include "com.inc"
 
-.set ROUNDS, 10
+.set ROUNDS, 40
 .set LINE, 80                    # bytes
 .set BAND, 30                    # lines of each colour
 .set COPIED, 100                 # lines, to behind line 380

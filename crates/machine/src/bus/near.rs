@@ -1,7 +1,7 @@
 //! Ports and device memory that are near: which, and their accesses.
 
 use super::{Board, Bus, Claims, GuestClock, NearUse, PortWidth, WHOLE};
-use tollgate_platform::{Near, NearAccess};
+use tollgate_platform::{Near, NearAccess, NearRun, RunAccess};
 use tollgate_x86::PhysicalAddress;
 
 impl Bus {
@@ -93,5 +93,29 @@ impl Bus {
             _ => return Near::No,
         };
         Near::done(read, deadline, self.deadline)
+    }
+
+    /// Makes the accesses of a run if they are near.
+    pub fn near_run(&mut self, run: NearRun<'_>, board: &mut Board, clock: &GuestClock) -> Near {
+        let deadline = self.deadline;
+        let mut slots = run
+            .places()
+            .into_iter()
+            .flatten()
+            .map(|place| self.near_memory(place, run.size));
+        // All of a page is near or nothing, and it is one device's.
+        let slot = match (slots.next(), slots.next()) {
+            (Some(Some(slot)), None) => slot,
+            (Some(Some(slot)), Some(Some(other))) if slot == other => slot,
+            _ => return Near::No,
+        };
+        drop(slots);
+        self.call(slot, board, clock, |device, context| {
+            run.each(|access| match access {
+                RunAccess::Load(address, data) => device.memory_read(address, data, context),
+                RunAccess::Store(address, data) => device.memory_write(address, data, context),
+            });
+        });
+        Near::done(0, deadline, self.deadline)
     }
 }

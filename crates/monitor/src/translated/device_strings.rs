@@ -19,7 +19,9 @@ use tollgate_emulate::operand::{address_size, memory_segment, size_mask, system_
 use tollgate_engine::abi::leaves::LeafRoutine;
 use tollgate_engine::abi::sites::{Site, SiteKind};
 use tollgate_engine::{Context, Engine};
-use tollgate_platform::{DISPLAY_WINDOW, Environment, NearAccess, Platform};
+use tollgate_platform::{
+    DISPLAY_WINDOW, Elements, Environment, NearAccess, NearRun, Platform, RunAction,
+};
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{
@@ -31,6 +33,9 @@ const REGISTERS: [Gpr; 4] = [Gpr::Rax, Gpr::Rcx, Gpr::Rsi, Gpr::Rdi];
 
 /// Most bytes of an element.
 const ELEMENT: usize = 8;
+
+/// Bytes of a run of elements at most: some microseconds.
+const AT_ONCE: usize = 1024;
 
 /// Whether an instruction is one of those that access no port.
 pub(super) fn is_done(instruction: &Instruction) -> bool {
@@ -182,7 +187,69 @@ enum Part {
     Display(PhysicalAddress),
 }
 
+/// As many of some elements as are done before requests are looked at.
+fn at_once(elements: Elements) -> Elements {
+    Elements {
+        count: elements.count.min((AT_ONCE / ELEMENT) as u64),
+        ..elements
+    }
+}
+
+/// Turns elements as they lie in memory into those in the order of accesses, and back.
+fn put_in_order(data: &mut [u8], elements: Elements) {
+    if elements.backward {
+        data.reverse();
+        for element in data.chunks_exact_mut(elements.size as usize) {
+            element.reverse();
+        }
+    }
+}
+
 impl<P: Platform> Reach<'_, P> {
+    /// What lies behind elements of one page: RAM at the lowest one, display memory at the first.
+    fn find_all(
+        &mut self,
+        state: &CpuState,
+        first: LinearAddress,
+        elements: Elements,
+        kind: AccessKind,
+        privilege: Privilege,
+    ) -> Result<Part, Exception> {
+        let bytes = elements.count * u64::from(elements.size);
+        let above = match elements.backward {
+            true => bytes - u64::from(elements.size),
+            false => 0,
+        };
+        let lowest = LinearAddress(first.0.wrapping_sub(above));
+        Ok(
+            match self.find(state, (lowest, bytes as usize), kind, privilege)? {
+                Part::Display(lowest) => Part::Display(PhysicalAddress(lowest.0 + above)),
+                ram => ram,
+            },
+        )
+    }
+
+    /// Makes the accesses of a run; whether they were near.
+    fn near_run(&mut self, elements: Elements, action: RunAction<'_>) -> bool {
+        let (loads, stores) = match action {
+            RunAction::Load(..) => (true, false),
+            RunAction::Copy(..) => (true, true),
+            RunAction::Fill(..) | RunAction::Store(..) => (false, true),
+        };
+        let run = NearRun {
+            size: elements.size as u8,
+            backward: elements.backward,
+            action,
+        };
+        let Some((_, is_due)) = outcome(self.machine.near_run(run)) else {
+            return false;
+        };
+        self.is_due |= is_due;
+        self.has_loaded |= loads;
+        self.has_stored |= stores;
+        true
+    }
+
     /// What lies behind some bytes of a page, if nothing else is due.
     fn find(
         &mut self,
@@ -369,6 +436,65 @@ impl<P: Platform> Environment for Reach<'_, P> {
                 Part::Display(_) => None,
             },
         )
+    }
+
+    fn move_elements(
+        &mut self,
+        state: &CpuState,
+        [source, destination]: [LinearAddress; 2],
+        elements: Elements,
+        privilege: Privilege,
+    ) -> u64 {
+        let elements = at_once(elements);
+        let (read, write) = (AccessKind::Read, AccessKind::Write);
+        let Ok(from) = self.find_all(state, source, elements, read, privilege) else {
+            return 0;
+        };
+        let Ok(to) = self.find_all(state, destination, elements, write, privilege) else {
+            return 0;
+        };
+        let mut buffer = [0; AT_ONCE];
+        let size = elements.size as usize;
+        let bytes = elements.count as usize * size;
+        let data = &mut buffer[..bytes];
+        let is_done = match (from, to) {
+            (Part::Ram(host), Part::Display(to)) => {
+                raw::copy_from(host, data);
+                put_in_order(data, elements);
+                self.near_run(elements, RunAction::Store(to, data))
+            }
+            (Part::Display(from), Part::Ram(host)) => {
+                let is_done = self.near_run(elements, RunAction::Load(from, data));
+                if is_done {
+                    put_in_order(data, elements);
+                    raw::copy_to(host, data);
+                }
+                is_done
+            }
+            (Part::Display(from), Part::Display(to)) => {
+                let count = elements.count as usize;
+                self.near_run(elements, RunAction::Copy(from, to, count))
+            }
+            (Part::Ram(_), Part::Ram(_)) => false,
+        };
+        u64::from(is_done) * elements.count
+    }
+
+    fn store_elements(
+        &mut self,
+        state: &CpuState,
+        place: LinearAddress,
+        elements: Elements,
+        value: u64,
+        privilege: Privilege,
+    ) -> u64 {
+        let elements = at_once(elements);
+        let found = self.find_all(state, place, elements, AccessKind::Write, privilege);
+        let Ok(Part::Display(to)) = found else {
+            return 0;
+        };
+        let action = RunAction::Fill(to, value.to_le_bytes(), elements.count as usize);
+        u64::from(self.near_run(elements, action)) * elements.count
     }
 
     fn read_physical_u64(&mut self, _address: PhysicalAddress) -> u64 {

@@ -7,7 +7,7 @@ pub mod code;
 use tollgate_engine::abi::leaves::LeafRoutine;
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
-use tollgate_platform::{BareMachine, Near, NearAccess, StopRequest};
+use tollgate_platform::{BareMachine, Near, NearAccess, NearRun, RunAccess, StopRequest};
 use tollgate_test_support::{Computer, flat_state};
 use tollgate_x86::{
     Attributes, CpuState, Cr0, Flags, Gpr, PhysicalAddress, Segment, SegmentRegister, Selector,
@@ -109,6 +109,16 @@ impl BareMachine for Display {
             }
             _ => Near::No,
         }
+    }
+    fn near_run(&mut self, run: NearRun<'_>) -> Near {
+        if !self.is_near {
+            return Near::No;
+        }
+        run.each(|access| match access {
+            RunAccess::Load(address, data) => self.memory_read(address, data),
+            RunAccess::Store(address, data) => self.memory_write(address, data),
+        });
+        Near::Done(0)
     }
     fn near_page(&self) -> Option<PhysicalAddress> {
         Some(PhysicalAddress(NEAR_PAGE))
