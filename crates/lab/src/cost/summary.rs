@@ -21,6 +21,10 @@ pub fn summary(report: &Report) -> String {
     };
     let price = |row: &Row| {
         let cycles = row.single.p50;
+        if cycles == 0 {
+            // The clock has steps, and the empty measurement was subtracted.
+            return "too short for the clock".to_owned();
+        }
         let micros = report.nanoseconds(cycles as f64) / 1e3;
         format!("{cycles} cycles ({micros:.2} us)")
     };
@@ -67,8 +71,10 @@ pub fn summary(report: &Report) -> String {
             ));
         }
     }
-    let spread = |row: &&&Row| row.single.p99 as f64 / row.single.p50.max(1) as f64;
-    if let Some(widest) = rows.iter().max_by(|a, b| spread(a).total_cmp(&spread(b))) {
+    // What is too short for the clock has no ratio to anything.
+    let spread = |row: &&&Row| row.single.p99 as f64 / row.single.p50 as f64;
+    let timed = rows.iter().filter(|row| row.single.p50 > 0);
+    if let Some(widest) = timed.clone().max_by(|a, b| spread(a).total_cmp(&spread(b))) {
         text.push_str(&format!(
             "Spread widest: {} in {}, where one in a hundred takes {:.1} times the median.\n",
             widest.kind,
@@ -76,15 +82,15 @@ pub fn summary(report: &Report) -> String {
             spread(&widest)
         ));
     }
-    let ratios: Vec<f64> =
-        rows.iter()
-            .filter_map(|row| {
-                let free = report.rows.iter().find(|other| {
-                    !other.pinned && other.kind == row.kind && other.mode == row.mode
-                })?;
-                Some(free.single.p50 as f64 / row.single.p50.max(1) as f64)
-            })
-            .collect();
+    let ratios: Vec<f64> = timed
+        .filter_map(|row| {
+            let free = report
+                .rows
+                .iter()
+                .find(|other| !other.pinned && other.kind == row.kind && other.mode == row.mode)?;
+            Some(free.single.p50 as f64 / row.single.p50 as f64)
+        })
+        .collect();
     if let Some(ratio) = Quartiles::of(&ratios).filter(|_| rows.iter().all(|row| row.pinned)) {
         text.push_str(&format!(
             "Not pinned to a processor, a median is {:.2} times as long (half of all between {:.2} and {:.2}).\n",
@@ -133,6 +139,13 @@ mod tests {
         let line = "  cpuid in 64-bit: 200 cycles (0.20 us); one in a hundred takes 1800 or more\n";
         let text = summary(&report);
         assert!(text.contains(line), "{text}");
+        report.rows = vec![row("cpuid", true, &[0, 0, 26]), row("cpuid", false, &[0])];
+        let text = summary(&report);
+        assert!(
+            text.contains("cpuid in 64-bit: too short for the clock; "),
+            "{text}"
+        );
+        assert!(!text.contains("times"), "{text}");
         report.rows = rows;
         let text = summary(&report);
         assert!(text.lines().count() <= 12, "{text}");
