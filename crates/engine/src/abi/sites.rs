@@ -132,6 +132,29 @@ pub enum SiteKind {
     Fault(Vector),
 }
 
+impl SiteKind {
+    /// Whether the monitor may go on inside the block: at the start of the instruction or behind it.
+    pub const fn comes_back(&self) -> bool {
+        match self {
+            Self::Memory { .. }
+            | Self::SystemRead { .. }
+            | Self::Slow
+            | Self::Helper(_)
+            | Self::VectorLoad
+            | Self::Link(LinkPlace::Direct {
+                windowless: Some(_),
+                ..
+            }) => true,
+            Self::Link(_)
+            | Self::Indirect
+            | Self::Far
+            | Self::LevelChanged
+            | Self::Continue
+            | Self::Fault(_) => false,
+        }
+    }
+}
+
 /// One way out of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Site {

@@ -1,6 +1,7 @@
 //! The code of one block in work, with the tables that go with it.
 
 use super::anchored::Checked;
+use super::held::Held;
 use super::islands::Seam;
 use super::look_up::{KEPT_SIZES, LookUpForm};
 use super::stub::Stub;
@@ -100,6 +101,8 @@ pub(crate) struct Emitter {
     pub(super) is_anchored: bool,
     /// What the block's code knows of registers.
     pub(super) checked: Checked,
+    /// What scratch registers hold.
+    pub(super) held: Held,
     /// The last place where an island may stand, if short branches wait for one.
     pub(super) seam: Option<Seam>,
     /// The current instruction stands behind one that holds interrupts off.
@@ -149,6 +152,7 @@ impl Emitter {
             first_site_of_instruction: 0,
             is_anchored: false,
             checked: Checked::default(),
+            held: Held::default(),
             seam: None,
             shadowed: Shadow::None,
             casts_shadow: Shadow::None,
@@ -186,6 +190,7 @@ impl Emitter {
         self.end_window();
         self.is_anchored = false;
         self.forget_checks();
+        self.held = Held::default();
         self.vectors_loaded = false;
         self.linear_page = target.linear_page;
         self.relocates = target.relocates;

@@ -9,8 +9,10 @@ impl Emitter {
         self.mark_as(self.rip, self.esp_at_start, restore);
     }
 
-    /// Marks the current position with another instruction.
+    /// Marks the current position with another instruction. What is held in scratch registers and has
+    /// changed is put right besides `restore`.
     pub(crate) fn mark_as(&mut self, rip: u64, esp: i32, restore: Restore) {
+        let restore = self.held.add_to(restore);
         let is_done = restore.eip().is_some() || restore.segment().is_some();
         let shadowed = match rip == self.rip && !is_done {
             true => self.shadowed,

@@ -6,6 +6,7 @@ mod direct;
 pub(crate) mod effective_address;
 pub(crate) mod emitter;
 pub(crate) mod exits;
+pub(crate) mod held;
 pub(crate) mod host_code_counts;
 #[cfg(test)]
 mod island_tests;

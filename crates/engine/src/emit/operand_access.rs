@@ -47,7 +47,8 @@ pub(super) fn plain_accesses(instruction: &Instruction) -> Option<[OpAccess; OPE
     })
 }
 
-fn has_one_register_twice(instruction: &Instruction) -> bool {
+/// Whether the first two operands are the same register.
+pub(super) fn has_one_register_twice(instruction: &Instruction) -> bool {
     instruction.op0_kind() == OpKind::Register
         && instruction.op1_kind() == OpKind::Register
         && instruction.op0_register() == instruction.op1_register()

@@ -8,7 +8,7 @@
 //! nothing is lost, wherever a signal arrives.
 
 use super::emitter::Emitter;
-use super::placement::Placement;
+use super::placement::{Operand, Placement};
 use crate::abi::at;
 use crate::abi::host::{Host, RSP};
 use crate::abi::marks::{Restore, Source};
@@ -113,16 +113,13 @@ impl Emitter {
         self.field(at::slot(guest))
     }
 
-    /// Where a guest register's value can be read: its home, or `scratch`, into which it is
-    /// then loaded.
+    /// Where a guest register's value can be read: its home, a scratch register that holds it, or
+    /// `scratch`, into which it is then loaded.
     pub(crate) fn value(&mut self, register: Register, scratch: Host) -> Host {
         let guest = guest_number(register).unwrap_or(0);
         match self.map.home(guest) {
             Home::Host(host) => host,
-            Home::Slot => {
-                self.assembler.load(Width::Qword, scratch, self.slot(guest));
-                scratch
-            }
+            Home::Slot => self.slot_value(guest, scratch),
         }
     }
 
@@ -203,28 +200,43 @@ impl Emitter {
             self.mark(displaced);
         }
         for operand in &placement.operands {
-            if operand.home == Home::Slot && operand.read {
+            let is_held = self.held.holder(operand.guest) == Some(operand.place);
+            if operand.home == Home::Slot && operand.read && !is_held {
                 let slot = self.slot(operand.guest);
                 self.assembler.load(Width::Qword, operand.place, slot);
+                if self.held.may_hold(operand.place) {
+                    self.held.hold(operand.place, operand.guest, false);
+                }
             }
         }
     }
 
-    /// Brings the registers home, behind the instruction: it has completed.
+    /// Brings the registers home, behind the instruction: it has completed. What scratch registers may
+    /// hold stays there.
     pub(crate) fn take_operands_home(&mut self, placement: &Placement) {
         let displaced = placement.displaced();
         let mut restore = displaced;
+        let mut stays = 0_u16;
         for operand in placement.changed() {
-            restore = restore.and(operand.guest, Source::Host(operand.place));
+            if operand.home == Home::Slot && self.held.may_hold(operand.place) {
+                self.held.hold(operand.place, operand.guest, true);
+                stays |= 1 << operand.guest;
+            } else {
+                restore = restore.and(operand.guest, Source::Host(operand.place));
+            }
         }
-        if restore == Restore::NONE {
+        if restore == Restore::NONE && stays == 0 {
             return;
         }
         self.mark_as(self.next_rip, self.esp, restore);
+        if restore == Restore::NONE {
+            return;
+        }
         if self.slot_mask != 0 {
             self.make_room();
         }
-        for operand in placement.changed() {
+        let goes_home = |operand: &&Operand| stays >> operand.guest & 1 == 0;
+        for operand in placement.changed().filter(goes_home) {
             match operand.home {
                 Home::Host(home) => self.assembler.mov(home, operand.place),
                 Home::Slot => {

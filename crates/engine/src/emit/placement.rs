@@ -135,15 +135,31 @@ impl Emitter {
             Some(Reach::Sum) => bit(RCX) | bit(R8),
             Some(Reach::Near { delta, .. }) => bit(delta),
             Some(Reach::InSegment) => bit(R8) | bit(R9),
-            // R8 is no home.
-            Some(Reach::Anchored { base: R8, .. }) => bit(R8),
             Some(Reach::Window(_) | Reach::Anchored { .. }) | None => 0,
         };
         taken |= self.window.map_or(0, |_| bit(R11));
+        if let Some(
+            Reach::Near {
+                base: Some(base), ..
+            }
+            | Reach::Anchored { base, .. },
+        ) = reach
+            && self.map.resident(base).is_none()
+        {
+            taken |= bit(base);
+        }
         // Those with the least choice first; then those that are at home where they may be.
         operands.sort_by_key(|operand| operand.allowed.count_ones());
         let mut placed = 0u16;
         for (index, operand) in operands.iter_mut().enumerate() {
+            if let Some(holder) = self.held.holder(operand.guest)
+                && operand.allowed & bit(holder) != 0
+            {
+                operand.place = holder;
+                taken |= bit(holder);
+                placed |= 1 << index;
+                continue;
+            }
             let only = operand.allowed.count_ones() == 1;
             let place = match operand.home {
                 _ if only => Host(operand.allowed.trailing_zeros() as u8),
@@ -169,11 +185,25 @@ impl Emitter {
         }
         for index in 0..operands.len() {
             if placed & 1 << index == 0 {
-                let place = self.choose(operands[index].allowed & !taken, &operands)?;
+                let operand = &operands[index];
+                let holder = match operand.home {
+                    Home::Slot => self.held.free(taken | !operand.allowed, operand.written),
+                    Home::Host(_) => None,
+                };
+                let place = match holder {
+                    Some(holder) => holder,
+                    None => {
+                        let allowed = operands[index].allowed & !taken & !self.held.holders();
+                        self.choose(allowed, &operands)?
+                    }
+                };
                 operands[index].place = place;
                 taken |= bit(place);
+                // What it holds besides is in its slot too.
+                self.put_back(place);
             }
         }
+        taken |= self.held.holders();
         let mut placement = Placement {
             operands,
             borrowed: Vec::new(),

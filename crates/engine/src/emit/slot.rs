@@ -13,7 +13,7 @@
 //! An operand of 32 bits that is written cannot: its register's upper half is cleared.
 
 use super::emitter::Emitter;
-use super::operand_access::plain_accesses;
+use super::operand_access::{has_one_register_twice, plain_accesses};
 use super::operands::{Named, guest_number};
 use crate::abi::at;
 use crate::emit::assembler::Width;
@@ -79,8 +79,11 @@ fn turned(code: Code) -> Option<Code> {
 }
 
 impl Emitter {
+    /// Whether a guest register lives in a slot, and no scratch register holds it.
     pub(crate) fn is_in_slot(&self, register: Register) -> bool {
-        guest_number(register).is_some_and(|guest| self.slot_mask >> guest & 1 != 0)
+        guest_number(register).is_some_and(|guest| {
+            self.slot_mask >> guest & 1 != 0 && self.held.holder(guest).is_none()
+        })
     }
 
     /// The instruction, which has no operand in memory, with a slot as its operand. `None`:
@@ -91,6 +94,10 @@ impl Emitter {
         named: &Named,
     ) -> Option<Instruction> {
         if !self.is_64_bit() || named.registers & self.slot_mask == 0 {
+            return None;
+        }
+        // As an operand in memory and in a register at once it would be held beside its slot.
+        if has_one_register_twice(instruction) {
             return None;
         }
         if let Some(found) = self.with_slot_as_it_is(instruction) {

@@ -43,7 +43,7 @@ use crate::abi::host::*;
 use crate::abi::marks::Shadow;
 use crate::abi::register_map::Home;
 use crate::abi::sites::WindowMiss;
-use crate::emit::assembler::{Mem, Width};
+use crate::emit::assembler::Mem;
 use crate::policy::mode::{Mode, ModeFlags, SegmentClass};
 use tollgate_x86::{Gpr, SegmentRegister};
 
@@ -237,11 +237,7 @@ impl Emitter {
         }
         let base = match self.map.home(access.base) {
             Home::Host(host) => host,
-            Home::Slot => {
-                let slot = self.slot(access.base);
-                self.assembler.load(Width::Qword, R8, slot);
-                R8
-            }
+            Home::Slot => self.slot_value(access.base, R8),
         };
         self.lea_stack(R8, Mem::base(base, window.low));
         self.look_up_window(window.size, window.write, miss);

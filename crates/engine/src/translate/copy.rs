@@ -205,6 +205,7 @@ impl Translator {
     /// Nothing on the allow-list lacks a 64-bit form; should one turn up, the guest sees
     /// #UD rather than something half right.
     fn no_encoding(&mut self) -> Flow {
+        self.emit.put_held_back();
         self.emit.exit(SiteKind::Fault(Vector::InvalidOpcode));
         Flow::End
     }
@@ -298,6 +299,9 @@ impl Translator {
             _ => Width::Qword,
         };
         let guest = guest_number(register).unwrap_or(0);
+        if self.emit.lea_to_holder(instruction, guest, width) {
+            return Flow::Next;
+        }
         // A doubleword's upper half is cleared, wherever it lives.
         let (computed, stored) = match width {
             Width::Word => (Width::Qword, Width::Word),

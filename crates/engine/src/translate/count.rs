@@ -4,13 +4,13 @@
 //! own code:
 //!
 //! ```text
-//! mov r8, [r15+instructions]        ; one more
-//! lea r8, [r8+1]
-//! mov [r15+instructions], r8
-//! mov r8, [r15+host_instructions]   ; as many as stand for it
-//! lea r8, [r8+...]
-//! mov [r15+host_instructions], r8
-//! mov r8, [r15+host_bytes]          ; and their bytes
+//! mov rcx, [r15+instructions]        ; one more
+//! lea rcx, [rcx+1]
+//! mov [r15+instructions], rcx
+//! mov rcx, [r15+host_instructions]   ; as many as stand for it
+//! lea rcx, [rcx+...]
+//! mov [r15+host_instructions], rcx
+//! mov rcx, [r15+host_bytes]          ; and their bytes
 //! ...
 //! ```
 //!
@@ -78,14 +78,14 @@ impl Translator {
         });
     }
 
-    /// Adds to a field; where the code of what is added ends with a displacement. Uses R8.
+    /// Adds to a field; where the code of what is added ends with a displacement. Uses RCX.
     fn add_to(&mut self, field: i32, more: i32) -> usize {
         let field = self.emit.field(field);
         let assembler = &mut self.emit.assembler;
-        assembler.load(Width::Qword, R8, field);
-        assembler.lea64(R8, Mem::base(R8, more));
+        assembler.load(Width::Qword, RCX, field);
+        assembler.lea64(RCX, Mem::base(RCX, more));
         let behind = assembler.position();
-        assembler.store(Width::Qword, field, R8);
+        assembler.store(Width::Qword, field, RCX);
         behind - size_of::<u32>()
     }
 

@@ -44,6 +44,7 @@ mod direct_tests;
 mod dispatch;
 mod far;
 mod flags;
+mod held;
 mod interrupt;
 mod known;
 mod leaf;
@@ -426,6 +427,7 @@ impl Translator {
             self.position = position;
             position = behind;
             let window = self.ahead.window(count - 1);
+            self.keep_held(&instruction, window.is_some());
             let flow = self.instruction(&instruction, window);
             self.count_host_code();
             self.emit.end(flow == Flow::Next);
@@ -540,6 +542,7 @@ impl Translator {
 
     /// Ends the block because the next instruction belongs to another.
     fn end_with_link(&mut self) {
+        self.emit.put_held_back_at_end();
         let target = self.emit.next_rip;
         if self.emit.esp != 0 {
             // The last instruction is done: it must not be done again.

@@ -145,7 +145,9 @@ impl<'a> Walk<'a> {
     fn new(subject: &'a Subject<'a>, is_block: &'a dyn Fn(i64) -> bool) -> Self {
         let mut entries = BTreeMap::from([(0, false)]);
         for site in subject.sites {
-            entries.entry(u64::from(site.retry)).or_insert(true);
+            if site.kind.comes_back() {
+                entries.entry(u64::from(site.retry)).or_insert(true);
+            }
             if site.after != 0 {
                 let reloads = !matches!(site.kind, SiteKind::Helper(_));
                 *entries.entry(u64::from(site.after)).or_insert(true) &= reloads;
@@ -336,23 +338,7 @@ impl<'a> Walk<'a> {
     /// An exit is taken: the monitor enters again with what R11 holds there.
     fn leave(&mut self, site: usize, state: &State) {
         let site = &self.subject.sites[site];
-        let comes_back = match site.kind {
-            SiteKind::Memory { .. }
-            | SiteKind::SystemRead { .. }
-            | SiteKind::Slow
-            | SiteKind::Helper(_)
-            | SiteKind::VectorLoad
-            | SiteKind::Link(LinkPlace::Direct {
-                windowless: Some(_),
-                ..
-            }) => true,
-            SiteKind::Link(_)
-            | SiteKind::Indirect
-            | SiteKind::Far
-            | SiteKind::LevelChanged
-            | SiteKind::Continue
-            | SiteKind::Fault(_) => false,
-        };
+        let comes_back = site.kind.comes_back();
         for offset in [site.retry, site.after].map(u64::from) {
             if let Some(&window) = self.windows.get(&offset)
                 && comes_back
