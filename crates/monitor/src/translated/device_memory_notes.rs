@@ -161,6 +161,10 @@ impl<P: Platform> Running<'_, Translated, P> {
         if !is_display && (near.is_none() || !is_kernel) || mode.is_watched() {
             return;
         }
+        // Leaves take registers from there.
+        if !self.runner.engine.map_of(mode).has_namesakes_at_home() {
+            return;
+        }
         let next_rip = self.runner.context.cpu.rip;
         let place = (site.rip, self.runner.context.code_delta);
         let memory = &self.view.memory;

@@ -62,9 +62,13 @@ fn is_destination(kind: OpKind) -> bool {
     )
 }
 
-/// The linear addresses of a string instruction's next elements.
+/// The linear addresses of a repeated string instruction's next elements, which it is going to access.
 pub(super) fn elements(cpu: &CpuState, instruction: &Instruction) -> [Option<LinearAddress>; 2] {
     let mask = size_mask(address_size(cpu, instruction));
+    if cpu.gpr[Gpr::Rcx as usize] & mask == 0 {
+        // It accesses nothing, and nor may whoever asks.
+        return [None; 2];
+    }
     let has = |is: fn(OpKind) -> bool| {
         (0..instruction.op_count()).any(|index| is(instruction.op_kind(index)))
     };
