@@ -19,6 +19,9 @@ pub fn writing(error: &Error) -> String {
         ErrorKind::PermissionDenied => "you may not write there".into(),
         ErrorKind::IsADirectory => "it is a folder; name a file in it".into(),
         ErrorKind::StorageFull => "the disk is full".into(),
+        ErrorKind::FileTooLarge => {
+            "the file may not become that large, by its file system or by 'ulimit -f'".into()
+        }
         // Opened for writing without waiting.
         _ if error.raw_os_error() == Some(libc::ENXIO) => "nobody reads this pipe".into(),
         _ => other(error),
@@ -47,6 +50,7 @@ mod tests {
         assert_eq!(reading(&of(libc::ENOENT)), "no such file; check the path");
         assert_eq!(reading(&of(libc::EIO)), "input/output error");
         assert_eq!(writing(&of(libc::ENOSPC)), "the disk is full");
+        assert!(writing(&of(libc::EFBIG)).ends_with("'ulimit -f'"));
         assert_eq!(writing(&of(libc::ENXIO)), "nobody reads this pipe");
         assert_eq!(writing(&Error::other("The reason")), "the reason");
     }

@@ -39,6 +39,13 @@ pub enum MemoryError {
     InvalidSize(u64),
     /// memfd_create or ftruncate failed.
     Create(io::Error),
+    /// The file that holds guest RAM would be larger than a file of this process may be.
+    FileLimit {
+        /// Bytes that were asked for.
+        bytes: u64,
+        /// Bytes that a file may have (RLIMIT_FSIZE), if the process has such a limit.
+        limit: Option<u64>,
+    },
     /// There is no room for it in a folder, or no file can be made there.
     File {
         /// The folder.
@@ -69,6 +76,19 @@ impl fmt::Display for MemoryError {
                 "{bytes} bytes of guest memory: must be a multiple of 4096, at least 4096 and at most {MAX_RAM_BYTES}"
             ),
             Self::Create(error) => write!(formatter, "cannot create guest memory: {error}"),
+            Self::FileLimit { bytes, limit } => {
+                write!(
+                    formatter,
+                    "cannot create {} MiB of guest memory: it is a file, and this process may \
+                     write files of ",
+                    bytes >> 20
+                )?;
+                match limit {
+                    Some(limit) => write!(formatter, "{} KiB", limit >> 10)?,
+                    None => write!(formatter, "less")?,
+                }
+                write!(formatter, " (raise it by 'ulimit -f')")
+            }
             Self::File {
                 folder,
                 bytes,

@@ -17,6 +17,7 @@ use crate::fw_cfg::{self, FwCfgArgument};
 use crate::knob_flags::KnobArguments;
 use crate::port;
 use crate::share::{self, ShareArgument};
+use crate::standard_output::print_and_end;
 use crate::statistics::StatisticsArguments;
 use crate::vnc::options::VncOptions;
 use crate::{
@@ -639,12 +640,12 @@ pub struct Answered(pub u8);
 pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Subcommand, Answered> {
     let words: Vec<OsString> = words.collect();
     if cpu_models::are_asked_for(&words) {
-        cpu_models::print();
-        return Err(Answered(exit_code::SUCCESS));
+        let code = print_and_end(&cpu_models::list(), exit_code::SUCCESS);
+        return Err(Answered(code));
     }
     if devices::are_asked_for(&words) {
-        devices::print();
-        return Err(Answered(exit_code::SUCCESS));
+        let code = print_and_end(&devices::list(), exit_code::SUCCESS);
+        return Err(Answered(code));
     }
     match Cli::try_parse_from(&words) {
         Ok(cli) => Ok(cli.subcommand),
@@ -659,9 +660,8 @@ pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Subcommand, Answer
             }))
         }
         Err(help) => {
-            // A closed standard output is not worth a complaint: `tollgate --help | head`.
-            let _ = help.print();
-            Err(Answered(exit_code::SUCCESS))
+            let code = print_and_end(&help.to_string(), exit_code::SUCCESS);
+            Err(Answered(code))
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -138,11 +138,7 @@ impl Write for Patient {
             }
             Err(error) if error.kind() == ErrorKind::Interrupted => Err(error),
             Err(error) => {
-                // A terminal that was hung up has no reader either.
-                let has_reader = error.kind() != ErrorKind::BrokenPipe && !self.file.is_terminal();
-                if has_reader {
-                    self.lost.note(&error);
-                }
+                self.lost.note_unless_gone(&error, &self.file);
                 Ok(bytes.len())
             }
             Ok(count) => Ok(count),

@@ -16,6 +16,7 @@ use tollgate_lab::plotting::PlotFormat;
 use crate::failure::{Failure, say};
 use crate::files;
 use crate::signals::{Asked, Signals};
+use crate::standard_output::print;
 use crate::{columns, doctor, exit_code};
 
 /// Progress on a terminal is not shown more often.
@@ -147,21 +148,23 @@ fn measure(arguments: &CostArguments) -> Result<u8, Failure> {
         let pairs = if arguments.quick { QUICK_PAIRS } else { PAIRS };
         let results = overhead::run(pairs, &mut watcher);
         watcher.clear();
-        print(&overhead::table(&results.map_err(failure)?));
+        print(&overhead::table(&results.map_err(failure)?))?;
         return Ok(watcher.exit_code());
     }
     let report = cost::run(&options(arguments), &mut watcher);
     watcher.clear();
     let report = report.map_err(failure)?;
-    match arguments.full {
+    let shown = match arguments.full {
         true => print(&cost::table(&report)),
         false => {
             let summary = cost::summary(&report);
-            print(&columns::wrapped(&summary, &std::io::stdout()));
-            print("All figures: --full; in files: --csv, --json, --plot.\n");
+            print(&columns::wrapped(&summary, &std::io::stdout()))
+                .and_then(|()| print("All figures: --full; in files: --csv, --json, --plot.\n"))
         }
-    }
+    };
+    // What was measured still goes to its files.
     write_files(arguments, plot, &report)?;
+    shown?;
     Ok(watcher.exit_code())
 }
 
@@ -200,11 +203,6 @@ fn plot_format(path: &Path) -> Result<(PlotFormat, &Path), Failure> {
         ))
     })?;
     Ok((format, path))
-}
-
-fn print(text: &str) {
-    // A reader that has seen enough closes the pipe: `tollgate cost | head`.
-    let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
 fn write_files(

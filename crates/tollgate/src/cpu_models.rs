@@ -1,7 +1,6 @@
 //! `--cpu`: the processor's model by its name, and the list of them.
 
 use std::ffi::OsString;
-use std::io::{self, Write};
 
 use tollgate_machine::cpu::{self, CpuModel, ModelError};
 
@@ -30,13 +29,8 @@ pub fn are_asked_for(words: &[OsString]) -> bool {
     usage::asks_for_help_on("--cpu", words)
 }
 
-/// Prints the models and their features.
-pub fn print() {
-    // A closed standard output is not worth a complaint.
-    let _ = io::stdout().write_all(list().as_bytes());
-}
-
-fn list() -> String {
+/// The models and their features, for people.
+pub fn list() -> String {
     let mut text = String::new();
     for (name, features) in cpu::models() {
         let lack = match cpu::find(name) {

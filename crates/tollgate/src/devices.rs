@@ -1,7 +1,6 @@
 //! `--device`: devices beside those that every machine has, and the list of them.
 
 use std::ffi::OsString;
-use std::io::{self, Write};
 
 use tollgate_machine::config::OptionalDevice;
 
@@ -26,13 +25,8 @@ pub fn are_asked_for(words: &[OsString]) -> bool {
     usage::asks_for_help_on("--device", words)
 }
 
-/// Prints the devices, one a line.
-pub fn print() {
-    // A closed standard output is not worth a complaint.
-    let _ = io::stdout().write_all(list().as_bytes());
-}
-
-fn list() -> String {
+/// The devices, one a line.
+pub fn list() -> String {
     OptionalDevice::ALL
         .map(|device| format!("{}  {}\n", device.name(), device.description()))
         .concat()

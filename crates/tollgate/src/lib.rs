@@ -41,6 +41,7 @@ mod signals;
 mod silence;
 mod size;
 mod stack;
+mod standard_output;
 mod statistics;
 mod terminal;
 mod terminal_keys;
@@ -64,6 +65,7 @@ pub fn main() -> ExitCode {
 }
 
 fn command() -> u8 {
+    signals::ignore_file_size_limit();
     match cli::parse(std::env::args_os()) {
         Ok(Subcommand::Run(arguments)) => run::run(&arguments),
         Ok(Subcommand::Exec(arguments)) => exec::run(&arguments),

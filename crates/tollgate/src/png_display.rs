@@ -14,6 +14,7 @@ use tollgate_machine::vm_handle::{ScreenRequest, VmHandle};
 
 use crate::control::screen::write_png;
 use crate::failure::{Failure, say};
+use crate::lost_output::LostOutput;
 
 /// From one picture to the next.
 const PERIOD: Duration = Duration::from_millis(250);
@@ -32,6 +33,7 @@ pub struct PngDisplay {
     awaited: Option<ScreenRequest>,
     /// When to ask again; `None`: no more.
     next: Option<Instant>,
+    lost: Arc<LostOutput>,
 }
 
 impl PngDisplay {
@@ -51,7 +53,13 @@ impl PngDisplay {
             last: None,
             awaited: None,
             next: Some(Instant::now()),
+            lost: LostOutput::new("--display png", format!("'{}'", folder.display())),
         })
+    }
+
+    /// Tells afterwards whether a picture could not be written.
+    pub fn losses(&self) -> Arc<LostOutput> {
+        Arc::clone(&self.lost)
     }
 
     /// When [`PngDisplay::go_on`] must be called next.
@@ -84,19 +92,19 @@ impl PngDisplay {
             return;
         }
         self.last = Some(Arc::clone(picture));
-        if let Err(error) = self.write(picture) {
+        if self.written == MOST_PICTURES {
             say(&format!(
-                "--display png:{}: no more pictures: {error}",
+                "--display png:{}: no more pictures: {MOST_PICTURES} were written",
                 self.folder.display()
             ));
+            self.next = None;
+        } else if let Err(error) = self.write(picture) {
+            self.lost.note(&error);
             self.next = None;
         }
     }
 
     fn write(&mut self, picture: &Picture) -> io::Result<()> {
-        if self.written == MOST_PICTURES {
-            return Err(io::Error::other(format!("{MOST_PICTURES} were written")));
-        }
         self.number = self.number.saturating_add(1);
         let path = self.folder.join(format!("{:06}.png", self.number));
         let unfinished = path.with_extension("part");

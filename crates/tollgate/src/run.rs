@@ -84,6 +84,7 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
         Display::Png(folder) => Some(PngDisplay::begin(folder)?),
         Display::None | Display::Text | Display::Vnc(_) => None,
     };
+    let lost_pictures = pictures.as_ref().map(PngDisplay::losses);
     let vnc = match &arguments.display {
         Display::Vnc(options) => {
             let server = Vnc::bind(options, "Tollgate".into())?;
@@ -175,7 +176,8 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
     }
     // The last of what the guest wrote into ports is written when the machine goes.
     drop(vm);
-    is_written &= !lost_by_ports.iter().any(|lost| lost.is_lost());
+    let mut losses = lost_by_ports.iter().chain(&lost_pictures);
+    is_written &= !losses.any(|lost| lost.is_lost());
     Ok(match code {
         exit_code::SUCCESS if !is_written => exit_code::OUTPUT_LOST,
         code => code,

@@ -14,6 +14,13 @@ use crate::host;
 /// Signals that end the virtual machine.
 pub const ENDING: [libc::c_int; 4] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT];
 
+/// Has a write beyond the limit of a file's size (`ulimit -f`) fail with EFBIG, as a write to a full
+/// disk fails, instead of ending the process by a signal. Guest RAM is a file too.
+pub fn ignore_file_size_limit() {
+    // SAFETY: the signal's number is valid, and ignoring it runs no code of this process.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
 /// What a signal asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Asked {

@@ -39,14 +39,20 @@ impl MemoryBacking {
                     .map(OwnedFd::from);
                 // All of it: a page for which there is no room would end the process.
                 let file = file.and_then(|file| allocate(&file, 0, bytes).map(|()| file));
-                return file.map_err(|error| MemoryError::File {
-                    folder: folder.clone(),
-                    bytes,
-                    error,
+                return file.map_err(|error| match error.kind() {
+                    io::ErrorKind::FileTooLarge => file_limit_error(bytes),
+                    _ => MemoryError::File {
+                        folder: folder.clone(),
+                        bytes,
+                        error,
+                    },
                 });
             }
         };
-        file.map_err(MemoryError::Create)
+        file.map_err(|error| match error.kind() {
+            io::ErrorKind::FileTooLarge => file_limit_error(bytes),
+            _ => MemoryError::Create(error),
+        })
     }
 
     /// Makes pages of the file zero again and gives the host their memory back.
@@ -129,16 +135,33 @@ fn change(file: &OwnedFd, mode: i32, offset: u64, bytes: u64) -> io::Result<()> 
     }
 }
 
+fn file_limit_error(bytes: u64) -> MemoryError {
+    MemoryError::FileLimit {
+        bytes,
+        limit: file_limit(),
+    }
+}
+
 /// Bytes that the process may lock, if that is limited.
 fn lock_limit() -> Option<u64> {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
+    let mut limit = NO_LIMIT;
     // SAFETY: fills the structure that it is given.
     let failed = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) } != 0;
     (!failed && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
+
+/// Bytes that a file of the process may have, if that is limited.
+fn file_limit() -> Option<u64> {
+    let mut limit = NO_LIMIT;
+    // SAFETY: fills the structure that it is given.
+    let failed = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } != 0;
+    (!failed && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+const NO_LIMIT: libc::rlimit = libc::rlimit {
+    rlim_cur: libc::RLIM_INFINITY,
+    rlim_max: libc::RLIM_INFINITY,
+};
 
 #[cfg(test)]
 mod tests {

@@ -13,6 +13,7 @@ use super::protocol::{LATE, Name};
 use crate::cli::ControlArguments;
 use crate::exit_code;
 use crate::failure::{Failure, one_line};
+use crate::standard_output::print_and_end;
 use crate::statistics::{Format, View, written};
 
 /// How long to wait for an answer, and for the machine's end after `quit`.
@@ -32,11 +33,11 @@ pub fn run(arguments: &ControlArguments) -> u8 {
     } else {
         describe(&answer)
     };
-    if !shown.is_empty() {
-        // A closed standard output is no failure of the command.
-        let _ = writeln!(std::io::stdout(), "{shown}");
+    let code = exit_code_of(&answer);
+    match shown.is_empty() {
+        true => code,
+        false => print_and_end(&format!("{shown}\n"), code),
     }
-    exit_code_of(&answer)
 }
 
 /// Sends a command without arguments and returns the answer.

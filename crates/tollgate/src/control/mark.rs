@@ -1,6 +1,5 @@
 //! `tollgate mark`: sets a mark in the statistics of a running machine, or lists the marks.
 
-use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -10,6 +9,7 @@ use tollgate_machine::marks::MarkName;
 use super::client::{exit_code_of, talk};
 use super::protocol::Name;
 use crate::failure::{Failure, one_line};
+use crate::standard_output::print;
 
 /// `tollgate mark`.
 #[derive(Args, Debug)]
@@ -39,12 +39,12 @@ fn mark(arguments: &MarkArguments) -> Result<u8, Failure> {
     let answer = talk(&arguments.socket, &request)?;
     let marks = answer["marks"].as_array();
     if let (None, Some(marks)) = (arguments.name, marks) {
-        for mark in marks {
+        let lines = marks.iter().map(|mark| {
             let at = mark["guest_time_ns"].as_u64().unwrap_or(0);
             let name = one_line(mark["name"].as_str().unwrap_or_default());
-            // A closed standard output is no failure of the command.
-            let _ = writeln!(std::io::stdout(), "{:>12.3} s  {name}", at as f64 / 1e9);
-        }
+            format!("{:>12.3} s  {name}\n", at as f64 / 1e9)
+        });
+        print(&lines.collect::<String>())?;
     }
     Ok(exit_code_of(&answer))
 }

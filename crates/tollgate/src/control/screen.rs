@@ -1,6 +1,5 @@
 //! `tollgate screen`: what is on the screen of a running machine.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -11,6 +10,7 @@ use super::client::{exit_code_of, talk};
 use super::protocol::Name;
 use crate::exit_code;
 use crate::failure::Failure;
+use crate::standard_output::print;
 
 /// `tollgate screen`.
 #[derive(Args, Debug)]
@@ -69,8 +69,7 @@ fn show(arguments: &ScreenArguments) -> Result<u8, Failure> {
             None => return Err(Failure::host(no_text(&answer["screen"]))),
         }
     };
-    // A closed standard output is no failure of the command.
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    print(&text)?;
     Ok(exit_code::SUCCESS)
 }
 

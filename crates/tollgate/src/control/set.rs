@@ -1,6 +1,5 @@
 //! `tollgate set`: shows or turns the knobs of a running machine.
 
-use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -10,6 +9,7 @@ use tollgate_machine::knobs::{self, Assignment, KNOBS};
 use super::client::{exit_code_of, talk};
 use super::protocol::Name;
 use crate::failure::{Failure, one_line};
+use crate::standard_output::print;
 
 /// `tollgate set`.
 #[derive(Args, Debug)]
@@ -68,9 +68,9 @@ fn set(arguments: &SetArguments) -> Result<u8, Failure> {
         &json!({"command": Name::Set, "knobs": values}),
     )?;
     if arguments.json {
-        let _ = writeln!(std::io::stdout(), "{answer}");
+        print(&format!("{answer}\n"))?;
     } else if assignments.is_empty() {
-        let _ = std::io::stdout().write_all(listed(&answer).as_bytes());
+        print(&listed(&answer))?;
     }
     Ok(exit_code_of(&answer))
 }

@@ -1,6 +1,6 @@
 //! `tollgate stats`: the books of a running machine, or those that a run has saved.
 
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ use crate::exit_code;
 use crate::failure::{Failure, one_line};
 
 use crate::files;
+use crate::standard_output::{Reader, offer, print};
 use crate::statistics::{
     Format, Picture, Sort, SymbolFiles, SymbolSource, View, fitted, read_price_table, top, written,
 };
@@ -162,8 +163,7 @@ fn show(arguments: &StatsArguments) -> Result<u8, Failure> {
         picture.write(&snapshot)?;
         return Ok(exit_code::SUCCESS);
     }
-    // A closed standard output is no failure of the command.
-    let _ = print(arguments, &snapshot);
+    print(&text(arguments, &snapshot))?;
     Ok(exit_code::SUCCESS)
 }
 
@@ -248,17 +248,16 @@ fn saved(path: &Path) -> Result<Snapshot, Failure> {
     serde_json::from_value(value).map_err(|error| other(&error.to_string()))
 }
 
-fn print(arguments: &StatsArguments, snapshot: &Snapshot) -> io::Result<()> {
+fn text(arguments: &StatsArguments, snapshot: &Snapshot) -> String {
     let view = View {
         sort: arguments.sort,
         top: arguments.top,
     };
-    let mut output = io::stdout();
-    let mut text = written(snapshot, arguments.format, view);
-    if arguments.format == Format::Table {
-        text = fitted(text, &output);
+    let text = written(snapshot, arguments.format, view);
+    match arguments.format {
+        Format::Table => fitted(text, &io::stdout()),
+        Format::Json | Format::Csv => text,
     }
-    output.write_all(text.as_bytes())
 }
 
 /// Counts from each moment to the next one, between marks of its own.
@@ -287,11 +286,12 @@ fn repeat(
             return Ok(exit_code_of(&answer));
         }
         let mut snapshot = additions.add_to(snapshot_in(&answer)?);
+        let mut shown_text = String::new();
         if arguments.format == Format::Table {
             let until = started.elapsed();
             let from = until.saturating_sub(interval).as_secs_f64();
             let until = until.as_secs_f64();
-            let _ = writeln!(io::stdout(), "\nfrom {from:.1} s to {until:.1} s");
+            shown_text = format!("\nfrom {from:.1} s to {until:.1} s\n");
             // How the knobs stand is worth four lines when it is new.
             let knobs = (snapshot.knobs.clone(), snapshot.knobs_changed);
             if shown.as_ref() == Some(&knobs) {
@@ -299,7 +299,8 @@ fn repeat(
             }
             shown = Some(knobs);
         }
-        if print(arguments, &snapshot).is_err() {
+        shown_text.push_str(&text(arguments, &snapshot));
+        if offer(&shown_text)? == Reader::Gone {
             break;
         }
     }

@@ -3,7 +3,7 @@
 use rustix::process::{Resource, getrlimit};
 
 use super::{Check, read_setting};
-use tollgate_machine::config::Places;
+use tollgate_machine::config::{MAX_MEMORY_BYTES, Places};
 
 /// The kernel's usual vm.max_map_count.
 const USUAL_MAP_COUNT: u64 = 65_530;
@@ -45,6 +45,7 @@ pub fn optional() -> Vec<Check> {
     vec![
         map_count(),
         stack_limit(),
+        file_size(),
         address_space(),
         available(),
         overcommit(),
@@ -77,6 +78,19 @@ fn stack_limit() -> Check {
         found,
         "unlimited moves the kernel's mappings to where windows onto guest memory would be; \
          'ulimit -s 8192' sets a limit",
+    )
+}
+
+fn file_size() -> Check {
+    let limit = soft_limit(Resource::Fsize);
+    Check::optional(
+        "file size",
+        limit.is_none_or(|bytes| bytes >= MAX_MEMORY_BYTES),
+        limit.map_or("unlimited".into(), |bytes| {
+            format!("{} MiB", bytes >> 20)
+        }),
+        "guest RAM is a file, so a guest has less than this limit ('ulimit -f'); what a guest writes \
+         to disks, shares, ports and the serial port beyond it fails",
     )
 }
 

@@ -8,12 +8,12 @@ mod kvm;
 mod memory;
 mod processor;
 
-use std::io::Write;
 use std::os::fd::AsFd;
 
 use serde::Serialize;
 
 use crate::cli::DoctorArguments;
+use crate::standard_output::print_and_end;
 use crate::{columns, exit_code, host};
 
 /// Whether Tollgate can do without.
@@ -139,13 +139,11 @@ pub fn run(arguments: &DoctorArguments) -> u8 {
             width.map_or(usize::MAX, |(width, _)| width),
         )
     };
-    // A closed standard output does not change the answer.
-    let _ = std::io::stdout().write_all(text.as_bytes());
-    if can_run {
-        exit_code::SUCCESS
-    } else {
-        exit_code::HOST
-    }
+    let code = match can_run {
+        true => exit_code::SUCCESS,
+        false => exit_code::HOST,
+    };
+    print_and_end(&text, code)
 }
 
 /// The rows for people, in lines of so many columns where that can be. What a lack costs follows

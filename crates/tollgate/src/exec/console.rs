@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::lost_output::LostOutput;
+
 /// Bytes that are kept.
 const KEPT_BYTES: usize = 8 << 10;
 /// Lines that are shown of them.
@@ -13,21 +15,28 @@ const SHOWN_LINES: usize = 24;
 #[derive(Clone, Default)]
 pub struct Console {
     end: Arc<Mutex<VecDeque<u8>>>,
-    is_shown: bool,
+    /// Notes what standard error did not take, if the console is shown there.
+    shown: Option<Arc<LostOutput>>,
 }
 
 impl Console {
     /// One that goes to standard error, or nowhere.
     pub fn new(is_shown: bool) -> Self {
+        let lost = || LostOutput::new("--verbose", "standard error".into());
         Self {
-            is_shown,
+            shown: is_shown.then(lost),
             ..Self::default()
         }
     }
 
+    /// Whether something that was to be shown could not be written, which was reported.
+    pub fn has_lost_output(&self) -> bool {
+        self.shown.as_ref().is_some_and(|lost| lost.is_lost())
+    }
+
     /// The last lines, each indented; nothing if they were shown already.
     pub fn last_lines(&self) -> String {
-        if self.is_shown {
+        if self.shown.is_some() {
             return String::new();
         }
         let end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
@@ -51,9 +60,10 @@ impl Console {
 
 impl Write for Console {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.is_shown {
-            // Nobody may read it.
-            let _ = io::stderr().write_all(bytes);
+        if let Some(lost) = &self.shown
+            && let Err(error) = io::stderr().write_all(bytes)
+        {
+            lost.note_unless_gone(&error, &io::stderr());
         }
         let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
         end.extend(bytes);

@@ -32,6 +32,7 @@ use tollgate_machine::config::{
     DriveOptions, MemoryAccess, NetworkKind, OnLoss, PortOptions, PortTarget, ShareOptions,
     TripleFaultAction, VmConfig,
 };
+use tollgate_machine::file_words::writing;
 use tollgate_machine::vm::{Consoles, RunOutcome, Vm};
 use tollgate_machine::vm_handle::VmHandle;
 
@@ -77,16 +78,17 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
     let started = Instant::now();
     doctor::required_floor().map_err(Failure::host)?;
     doctor::warn();
+    streams::check_input()?;
     let plan = Plan::new(arguments)?;
     let host =
-        |what: &'static str| move |error: io::Error| Failure::host(format!("{what}: {error}"));
+        |what: &'static str| move |error| Failure::host(format!("{what}: {}", writing(&error)));
 
     let has_network = !plan.networks.is_empty();
     let has_disk = !plan.drives.is_empty();
     let has_vsock = plan.vsock.is_some();
     let modules = plan.kernel.read_modules(has_network, has_disk, has_vsock)?;
     let initramfs = Initramfs::new(&plan.start.encode(), &modules, plan.kernel.is_32_bit())
-        .map_err(host("no memory for the guest's first files"))?;
+        .map_err(host("cannot write the guest's first files in memory"))?;
     let links = Links::new().map_err(host("no sockets for the guest's ports"))?;
     let config = configuration(arguments, &plan, &initramfs, &links)?;
 
@@ -119,11 +121,12 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
     let start_up = started.elapsed();
     // After a panic the machine is only asked for its counts.
     let outcome = catch_unwind(AssertUnwindSafe(|| vm.run())).ok();
-    let code = match session.finish() {
-        Some(end) => report_end(&end),
+    let (end, losses) = session.finish();
+    let code = match end {
+        Some(end) => losses.exit_code(report_end(&end)),
         None => report_outcome(outcome, &console),
     };
-    let mut is_written = true;
+    let mut is_written = !console.has_lost_output();
     if let Some(trace) = trace {
         vm.end_trace();
         is_written &= trace.finish();

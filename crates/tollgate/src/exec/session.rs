@@ -5,18 +5,19 @@ use std::io::{self, IsTerminal, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use tollgate_agent::protocol::{Frames, ToGuest, ToHost, WindowSize, port};
+use tollgate_agent::protocol::{Frames, ToGuest, ToHost, WindowSize, code, port};
 use tollgate_machine::vm_handle::VmHandle;
 
 use super::streams::{self, Progress};
+use crate::lost_output::LostOutput;
 use crate::signals::{self, Asked, Signals};
 use crate::terminal::{self, RawTerminal};
-use crate::{failure, host};
+use crate::{exit_code, failure, host};
 
 /// Signals that go to the command, and the one that tells of the terminal's size.
 pub const SIGNALS: [libc::c_int; 7] = [
@@ -75,6 +76,30 @@ pub struct Session {
     thread: Option<JoinHandle<()>>,
     stop: Arc<OwnedFd>,
     end: Arc<Mutex<Option<End>>>,
+    losses: Losses,
+}
+
+/// What the command's streams have lost on the host, each of which was reported.
+#[derive(Clone)]
+pub struct Losses {
+    outputs: [Arc<LostOutput>; 2],
+    /// Standard input could not be read to its end.
+    input: Arc<AtomicBool>,
+}
+
+impl Losses {
+    /// The exit code for a command that ended with `code`. A success that lost bytes is a failure,
+    /// and so is the end by SIGPIPE, which the loss of output has caused.
+    pub fn exit_code(&self, code: u8) -> u8 {
+        const SIGPIPE: u8 = code::SIGNAL + libc::SIGPIPE as u8;
+        let has_lost_output = self.outputs.iter().any(|output| output.is_lost());
+        let has_lost_input = self.input.load(Ordering::Acquire);
+        match code {
+            exit_code::SUCCESS if has_lost_output || has_lost_input => super::FAILED,
+            SIGPIPE if has_lost_output => super::FAILED,
+            code => code,
+        }
+    }
 }
 
 impl Session {
@@ -93,10 +118,16 @@ impl Session {
             io::stdout().as_fd().try_clone_to_owned()?,
             io::stderr().as_fd().try_clone_to_owned()?,
         ];
+        let lost = ["standard output", "standard error"].map(LostOutput::of_stream);
         let mut progress = Vec::new();
-        for (stream, output) in streams.into_iter().zip(outputs) {
-            progress.push(streams::receive_output(stream, output, Arc::clone(&moved))?);
+        for ((stream, output), lost) in streams.into_iter().zip(outputs).zip(&lost) {
+            let (moved, lost) = (Arc::clone(&moved), Arc::clone(lost));
+            progress.push(streams::receive_output(stream, output, moved, lost)?);
         }
+        let losses = Losses {
+            outputs: lost,
+            input: Arc::default(),
+        };
         let end = Arc::new(Mutex::new(None));
         let talk = Talk {
             signals: setup.signals,
@@ -120,6 +151,7 @@ impl Session {
             raw: None,
             end: Arc::clone(&end),
             end_by: None,
+            losses: losses.clone(),
         };
         let thread = thread::Builder::new()
             .name("session".into())
@@ -128,15 +160,16 @@ impl Session {
             thread: Some(thread),
             stop,
             end,
+            losses,
         })
     }
 
-    /// Ends the thread, puts the terminal back, and tells how the command has ended; `None` if it
-    /// has not.
-    pub fn finish(mut self) -> Option<End> {
+    /// Ends the thread, puts the terminal back, and tells how the command has ended, if it has, and
+    /// what its streams have lost.
+    pub fn finish(mut self) -> (Option<End>, Losses) {
         self.join();
         let end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
-        end.clone()
+        (end.clone(), self.losses.clone())
     }
 
     fn join(&mut self) {
@@ -202,6 +235,7 @@ struct Talk {
     end: Arc<Mutex<Option<End>>>,
     /// When to end the process if the vCPU thread does not end.
     end_by: Option<Instant>,
+    losses: Losses,
 }
 
 impl Talk {
@@ -317,7 +351,7 @@ impl Talk {
             self.raw = RawTerminal::enter_as(transparent).ok();
         }
         if let Some(input) = self.input.take()
-            && let Err(error) = streams::send_input(input)
+            && let Err(error) = streams::send_input(input, Arc::clone(&self.losses.input))
         {
             self.fail(format!("cannot read standard input: {error}"));
         }
@@ -415,6 +449,7 @@ impl Talk {
         terminal::restore();
         let end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
         let code = end.as_ref().map_or(super::FAILED, super::report);
+        let code = self.losses.exit_code(code);
         // SAFETY: _exit takes an integer. Not exit(): that would run destructors while the
         // vCPU thread still uses what they destroy.
         unsafe { libc::_exit(code.into()) }

@@ -11,6 +11,10 @@ use std::time::Duration;
 
 use tollgate_agent::protocol::{DATA, MAX_FRAME, frame};
 
+use tollgate_machine::file_words::reading;
+
+use crate::failure::{Failure, say};
+use crate::lost_output::LostOutput;
 use crate::{host, terminal};
 
 /// How often a process in the background looks whether it was brought to the foreground.
@@ -50,22 +54,50 @@ impl Links {
     }
 }
 
+/// Refuses a standard input of which it is known before the start that it cannot be read.
+///
+/// # Errors
+/// One line: it is a directory.
+pub fn check_input() -> Result<(), Failure> {
+    let stdin = io::stdin().as_fd().try_clone_to_owned();
+    let is_directory =
+        stdin.is_ok_and(|file| File::from(file).metadata().is_ok_and(|data| data.is_dir()));
+    if is_directory {
+        return Err(Failure::usage(
+            "standard input is a directory, which cannot be read: redirect it from a file, or from \
+             /dev/null",
+        ));
+    }
+    Ok(())
+}
+
+/// Whether standard input is open for writing alone, as `nohup` leaves it: there is no input then.
+fn is_write_only(fd: RawFd) -> bool {
+    // SAFETY: fcntl with this command takes and returns integers only.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    flags >= 0 && flags & libc::O_ACCMODE == libc::O_WRONLY
+}
+
 /// Reads standard input to its end and sends it, on a thread of its own that ends with the process
-/// at the latest.
+/// at the latest. `has_failed` becomes true if reading fails, which is reported: the command then
+/// sees an end before all input has come.
 ///
 /// # Errors
 /// The host starts no thread.
-pub fn send_input(port: UnixStream) -> io::Result<()> {
+pub fn send_input(port: UnixStream, has_failed: Arc<AtomicBool>) -> io::Result<()> {
     thread::Builder::new().name("stdin".into()).spawn(move || {
         // The guest may have ended.
-        let _ = copy_input(port);
+        let _ = copy_input(port, &has_failed);
     })?;
     Ok(())
 }
 
-fn copy_input(mut port: UnixStream) -> io::Result<()> {
+fn copy_input(mut port: UnixStream, has_failed: &AtomicBool) -> io::Result<()> {
     let stdin = io::stdin();
     let is_terminal = stdin.is_terminal();
+    if is_write_only(stdin.as_fd().as_raw_fd()) {
+        return port.write_all(&frame(DATA, &[]));
+    }
     let mut buffer = vec![0; MAX_FRAME];
     loop {
         // To read from the terminal would stop a process in the background.
@@ -78,7 +110,16 @@ fn copy_input(mut port: UnixStream) -> io::Result<()> {
                 wait(stdin.as_fd().as_raw_fd(), libc::POLLIN);
                 continue;
             }
-            Err(_) => 0,
+            // The terminal was hung up.
+            Err(_) if is_terminal => 0,
+            Err(error) => {
+                has_failed.store(true, Ordering::Release);
+                let why = reading(&error);
+                say(&format!(
+                    "cannot read standard input: {why}; to the command it ends there"
+                ));
+                0
+            }
         };
         port.write_all(&frame(DATA, &buffer[..count]))?;
         if count == 0 {
@@ -96,14 +137,14 @@ fn wait(fd: RawFd, events: libc::c_short) {
 /// How far an output has come.
 #[derive(Default)]
 pub struct Progress {
-    /// Bytes that were written, or dropped because nobody reads them.
+    /// Bytes that were written or dropped.
     pub moved: AtomicU64,
-    /// Nobody reads it.
+    /// No more can be written to it: its reader has gone, or the host refuses to take more.
     pub is_broken: AtomicBool,
 }
 
 /// Writes what comes from `port` to `output`, on a thread of its own, and raises `event` after
-/// each piece.
+/// each piece. What the host does not take although there is a reader is noted as `lost`.
 ///
 /// # Errors
 /// The host starts no thread.
@@ -111,21 +152,32 @@ pub fn receive_output(
     port: UnixStream,
     output: OwnedFd,
     event: Arc<OwnedFd>,
+    lost: Arc<LostOutput>,
 ) -> io::Result<Arc<Progress>> {
     let progress = Arc::new(Progress::default());
     let shared = Arc::clone(&progress);
     thread::Builder::new()
         .name("output".into())
-        .spawn(move || copy_output(port, File::from(output), &shared, &event))?;
+        .spawn(move || {
+            let output = File::from(output);
+            copy_output(port, output, &lost, &shared, &event);
+        })?;
     Ok(progress)
 }
 
-fn copy_output(mut port: UnixStream, mut output: File, progress: &Progress, event: &OwnedFd) {
+fn copy_output(
+    mut port: UnixStream,
+    mut output: File,
+    lost: &LostOutput,
+    progress: &Progress,
+    event: &OwnedFd,
+) {
     let mut buffer = vec![0; PIECE];
     while let Ok(count @ 1..) = port.read(&mut buffer) {
         if !progress.is_broken.load(Ordering::Acquire)
-            && write_all(&mut output, &buffer[..count]).is_err()
+            && let Err(error) = write_all(&mut output, &buffer[..count])
         {
+            lost.note_unless_gone(&error, &output);
             progress.is_broken.store(true, Ordering::Release);
         }
         progress.moved.fetch_add(count as u64, Ordering::AcqRel);

@@ -3,13 +3,13 @@
 mod arguments;
 mod outputs;
 
-use std::io::Write;
 use std::path::Path;
 
 use tollgate_disk::{Copy, DiskError, Format, Repair};
 
 use crate::exit_code;
 use crate::failure::{Failure, say};
+use crate::standard_output::{print, print_and_end};
 pub use arguments::ImageArguments;
 use arguments::{ImageCommand, InfoFormat};
 use outputs::{Progress, human, json};
@@ -114,13 +114,7 @@ fn info(
     print(&match output {
         InfoFormat::Human => human(&info),
         InfoFormat::Json => json(&info),
-    });
-    Ok(())
-}
-
-fn print(text: &str) {
-    // A reader that has seen enough closes the pipe.
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    })
 }
 
 fn check(file: &Path, format: Option<Format>, repairs: bool, quiet: bool) -> u8 {
@@ -145,13 +139,14 @@ fn check(file: &Path, format: Option<Format>, repairs: bool, quiet: bool) -> u8 
             return check_code::UNCHECKED;
         }
     };
-    if !quiet {
-        print(&outputs::report(&report));
-    }
-    match (report.damage, report.leaks) {
+    let code = match (report.damage, report.leaks) {
         (0, 0) => exit_code::SUCCESS,
         (0, _) => check_code::LEAKS,
         _ => check_code::DAMAGED,
+    };
+    match quiet {
+        true => code,
+        false => print_and_end(&outputs::report(&report), code),
     }
 }
 

@@ -4,7 +4,6 @@ mod arguments;
 mod outputs;
 mod progress;
 
-use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -13,6 +12,7 @@ use tollgate_lab::experiments;
 
 use crate::failure::Failure;
 use crate::signals::{Asked, Signals};
+use crate::standard_output::{self, print_and_end};
 use crate::{columns, doctor, exit_code};
 
 pub use arguments::LabArguments;
@@ -40,13 +40,11 @@ fn list() -> u8 {
         }
         text.push('\n');
     }
-    print(text.trim_end());
-    exit_code::SUCCESS
+    print_and_end(&format!("{}\n", text.trim_end()), exit_code::SUCCESS)
 }
 
-fn print(text: &str) {
-    // A reader that has seen enough closes the pipe: `tollgate lab vif | head`.
-    let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
+fn print(text: &str) -> Result<(), Failure> {
+    standard_output::print(&format!("{}\n", text.trim_end()))
 }
 
 fn experiment(name: &str, arguments: &ExperimentArguments) -> Result<u8, Failure> {
@@ -88,15 +86,17 @@ fn report(
     full: bool,
 ) -> Result<(), Failure> {
     let sections = experiment.sections(results);
-    match full {
+    let shown = match full {
         true => print(&experiment::table(results, &sections)),
         false => {
             let summary = experiment::summary(results);
-            print(&columns::wrapped(&summary, &std::io::stdout()));
-            print("All tables: --full; in files: --csv, --json, --plot.");
+            print(&columns::wrapped(&summary, &std::io::stdout()))
+                .and_then(|()| print("All tables: --full; in files: --csv, --json, --plot."))
         }
-    }
-    outputs.write(results, &sections)
+    };
+    // What took an hour to measure still goes to its files.
+    outputs.write(results, &sections)?;
+    shown
 }
 
 /// Has a signal end the experiment; a second one ends the process. Returns where the

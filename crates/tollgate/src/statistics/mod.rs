@@ -25,6 +25,7 @@ use tollgate_machine::vm::Vm;
 
 use crate::failure::{Failure, say};
 use crate::files;
+use crate::lost_output::is_reader_gone;
 
 pub use arguments::{StatisticsArguments, top};
 pub use picture::Picture;
@@ -186,7 +187,14 @@ impl FinalReport {
         }
         match &self.file {
             None => {
-                let _ = std::io::stderr().write_all(fitted(text, &std::io::stderr()).as_bytes());
+                let mut errors = std::io::stderr();
+                if let Err(error) = errors.write_all(fitted(text, &errors).as_bytes())
+                    && !is_reader_gone(&error, &errors)
+                {
+                    // Standard error may have room for a line again.
+                    say("--stats: cannot write standard error; the statistics are lost");
+                    return false;
+                }
             }
             Some((file, path)) => {
                 let mut file: &File = file;

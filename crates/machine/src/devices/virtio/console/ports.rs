@@ -357,7 +357,7 @@ impl Mover {
             let has_ended = self.shared.has_ended.load(Ordering::Acquire);
             let ready = self.wait(has_ended);
             if has_ended && ready.is_empty() {
-                return;
+                return self.give_up();
             }
             let mut changed = false;
             for wait in ready {
@@ -419,6 +419,19 @@ impl Mover {
         let ready = waits.into_iter().zip(&fds);
         let ready = ready.filter(|(_, fd)| !fd.revents().is_empty());
         ready.map(|(wait, _)| wait).collect()
+    }
+
+    /// The machine has ended, and what is left finds no reader: it is lost.
+    fn give_up(&self) {
+        let channels = self.shared.channels();
+        for (end, channel) in self.ends.iter().zip(&*channels) {
+            if end.output.is_some() && !channel.from_guest.is_empty() {
+                let count = channel.from_guest.len();
+                end.on_loss.tell(&io::Error::other(format!(
+                    "the last {count} bytes were not read for {LAST_WAIT} s"
+                )));
+            }
+        }
     }
 
     fn connect(&mut self, index: usize) -> bool {
