@@ -3,12 +3,40 @@
 //! A processor finds the length of an instruction before it looks at whether it knows it:
 //! a ModRM byte, what belongs to that, and immediates follow the opcode by the place in
 //! the opcode maps (SDM volume 2, appendix A), also where nothing is defined. So an
-//! undefined instruction that goes on into a page that is missing is a page fault. A few
+//! undefined instruction that continues in a page that is missing is a page fault, and one
+//! that would be longer than 15 bytes is #GP(0) (SDM volume 2, 2.3.11; APM volume 2, 8.2.14). The bytes
+//! after the fifteenth are not fetched. A few
 //! opcodes are refused at once. The manual does not list them: this is what Intel's
-//! processors do (`crates/oracle/tests/page_end.rs`).
+//! processors do (`crates/oracle/tests/page_end.rs`), and, of what has more than 15 bytes, AMD's
+//! (`crates/oracle/tests/overlong.rs`).
 
+use crate::decode::length::MAX_INSTRUCTION_LENGTH;
+use crate::decode::maker::Decoding;
 use iced_x86::{Decoder, DecoderError, DecoderOptions};
 use tollgate_x86::prefix::is_prefix;
+
+/// What bytes are that do not decode to an instruction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Undecoded {
+    /// All bytes of an undefined instruction are there: #UD.
+    Undefined,
+    /// An instruction of more than 15 bytes: #GP(0).
+    TooLong,
+    /// The processor needs more bytes than there are to tell.
+    CutOff,
+}
+
+/// What decides how long an instruction is, besides its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lengths {
+    /// 16, 32 or 64: the size of the code.
+    pub bits: u32,
+    /// Whose reading of instruction bytes the processor has.
+    pub decoding: Decoding,
+    /// Byte 62h begins instructions of AVX-512. Where it does not, it is BOUND, or an undefined
+    /// opcode with a ModRM byte.
+    pub has_evex: bool,
+}
 
 /// The maps, by the bytes before the opcode.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -24,7 +52,7 @@ enum Map {
     Vex,
 }
 
-/// What of an instruction is read so far.
+/// Reads an instruction's bytes from its opcode on.
 struct Reader<'a> {
     bytes: &'a [u8],
     bits: u32,
@@ -33,23 +61,14 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn new(bits: u32, bytes: &'a [u8]) -> Self {
-        let mut reader = Self {
+    /// A reader of the bytes that follow `prefixes`.
+    fn new(bits: u32, prefixes: &[u8], bytes: &'a [u8]) -> Self {
+        Self {
             bytes,
             bits,
-            narrow_operand: bits == 16,
-            other_address: false,
-        };
-        while let Some(&byte) = reader.bytes.first() {
-            match byte {
-                0x66 => reader.narrow_operand = bits != 16,
-                0x67 => reader.other_address = true,
-                _ if is_prefix(byte, bits == 64) => {}
-                _ => break,
-            }
-            reader.bytes = &reader.bytes[1..];
+            narrow_operand: (bits == 16) != prefixes.contains(&0x66),
+            other_address: prefixes.contains(&0x67),
         }
-        reader
     }
 
     fn byte(&mut self) -> Option<u8> {
@@ -70,6 +89,11 @@ impl<'a> Reader<'a> {
             0x0f => {}
             0xc4 | 0xc5 if self.bits == 64 || self.bytes.first().is_some_and(|&b| b >= 0xc0) => {
                 return self.vex(first == 0xc5);
+            }
+            // XOP has the layout of VEX with three bytes, and maps of its own.
+            0x8f if self.bytes.first().is_some_and(|&byte| byte & 0x1f >= 8) => {
+                self.skip(2)?;
+                return Some((Map::Three, self.byte()?));
             }
             _ => return Some((Map::One, first)),
         }
@@ -115,6 +139,11 @@ impl<'a> Reader<'a> {
         }
         self.skip(more)?;
         Some(byte >> 3 & 7)
+    }
+
+    /// Whether a ModRM byte and what belongs to it follow.
+    fn has_modrm(&mut self) -> bool {
+        self.modrm().is_some()
     }
 
     /// Bytes of an operand of 16 or 32 bits.
@@ -163,8 +192,8 @@ const fn is_bare_behind_vex(opcode: u8) -> bool {
 }
 
 /// Whether the bytes, of which the decoder wants more, are all of an undefined instruction.
-pub(crate) fn is_complete(bits: u32, bytes: &[u8]) -> bool {
-    let mut reader = Reader::new(bits, bytes);
+fn is_complete(mut reader: Reader<'_>) -> bool {
+    let bits = reader.bits;
     let Some((map, opcode)) = reader.opcode() else {
         return false;
     };
@@ -173,8 +202,6 @@ pub(crate) fn is_complete(bits: u32, bytes: &[u8]) -> bool {
         // SWAPGS is of 64-bit code, FCOMPP is DED9h.
         (Map::Two, 0x01) => bits != 64 && next == Some(0xf8),
         (Map::One, 0xde) => next == Some(0xd8),
-        // Not the prefix of AMD's XOP, but POP with a middle field other than zero.
-        (Map::One, 0x8f) => next.is_some_and(|byte| byte & 0x1f >= 8) && reader.modrm().is_some(),
         (Map::One, _) => is_bare_in_first_map(bits, opcode),
         (Map::Two, _) => is_bare_in_second_map(opcode),
         (Map::Vex, 0x20..=0x23) => next.is_some(),
@@ -183,21 +210,95 @@ pub(crate) fn is_complete(bits: u32, bytes: &[u8]) -> bool {
     }
 }
 
-/// Whether an instruction that does not decode goes on behind the bytes.
-pub(crate) fn is_cut_off(bits: u32, bytes: &[u8]) -> bool {
-    // LOCK and the like, where only the operands forbid it, change no length.
-    let mut decoder = Decoder::new(bits, bytes, DecoderOptions::NO_INVALID_CHECK);
-    let _ = decoder.decode();
-    match decoder.last_error() {
-        DecoderError::None => false,
-        DecoderError::NoMoreBytes => !is_complete(bits, bytes),
-        _ => behind(bits, bytes).is_none(),
+/// The prefixes that an instruction's length depends on, once each, and its other bytes.
+#[derive(Default)]
+struct Shortened {
+    bytes: [u8; 4 + MAX_INSTRUCTION_LENGTH],
+    length: usize,
+}
+
+impl Shortened {
+    fn push(&mut self, bytes: &[u8]) {
+        for (place, &byte) in self.bytes[self.length..].iter_mut().zip(bytes) {
+            *place = byte;
+            self.length += 1;
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+impl Lengths {
+    /// What the bytes from the first on are, which do not decode.
+    pub(crate) fn classify(self, bytes: &[u8]) -> Undecoded {
+        let fetched = &bytes[..bytes.len().min(MAX_INSTRUCTION_LENGTH)];
+        if self.is_whole(fetched) {
+            Undecoded::Undefined
+        } else if fetched.len() == MAX_INSTRUCTION_LENGTH {
+            Undecoded::TooLong
+        } else {
+            Undecoded::CutOff
+        }
+    }
+
+    /// Whether a processor needs no more than these bytes of the instruction that they begin with.
+    fn is_whole(self, bytes: &[u8]) -> bool {
+        let is_64_bit = self.bits == 64;
+        let count = bytes.iter().take_while(|&&byte| is_prefix(byte, is_64_bit));
+        let (prefixes, rest) = bytes.split_at(count.count());
+        let (Some(&first), second) = (rest.first(), rest.get(1)) else {
+            return false;
+        };
+        // REX is a prefix only directly before the opcode.
+        let rex = prefixes.last().filter(|&&byte| byte & 0xf0 == 0x40);
+        let has_registers = second.is_some_and(|&byte| byte >= 0xc0);
+        let is_xop_map = second.is_some_and(|&byte| byte & 0x1f >= 8);
+        let is_encoding = match first {
+            0xc4 | 0xc5 => is_64_bit || has_registers,
+            0x62 => self.has_evex && (is_64_bit || has_registers),
+            0x8f => self.decoding == Decoding::Amd && is_xop_map,
+            _ => false,
+        };
+        let reader = Reader::new(self.bits, prefixes, rest);
+        if is_encoding && rex.is_some() {
+            // It is refused with the first byte after that of VEX, EVEX or XOP.
+            return second.is_some();
+        }
+        if !is_encoding && (first == 0x62 || first == 0x8f && is_xop_map) {
+            let mut reader = reader;
+            return reader.skip(1).is_some() && reader.has_modrm();
+        }
+        let mut image = Shortened::default();
+        if prefixes.contains(&0x67) {
+            image.push(&[0x67]);
+        }
+        // Before VEX, EVEX and XOP the others make it undefined, and no longer.
+        if !is_encoding {
+            if prefixes.contains(&0x66) {
+                image.push(&[0x66]);
+            }
+            let repeat = prefixes.iter().rfind(|byte| matches!(byte, 0xf2 | 0xf3));
+            for &byte in repeat.into_iter().chain(rex) {
+                image.push(&[byte]);
+            }
+        }
+        image.push(rest);
+        let options = self.decoding.options() | DecoderOptions::NO_INVALID_CHECK;
+        let mut decoder = Decoder::new(self.bits, image.bytes(), options);
+        let _ = decoder.decode();
+        match decoder.last_error() {
+            DecoderError::None => true,
+            DecoderError::NoMoreBytes => is_complete(reader),
+            _ => behind(reader).is_some(),
+        }
     }
 }
 
 /// Reads all of an undefined instruction; `None`: there is more.
-fn behind(bits: u32, bytes: &[u8]) -> Option<()> {
-    let mut reader = Reader::new(bits, bytes);
+fn behind(mut reader: Reader<'_>) -> Option<()> {
+    let bits = reader.bits;
     match reader.opcode()? {
         (Map::One, opcode) if is_bare_in_first_map(bits, opcode) => Some(()),
         (Map::One, opcode) => match opcode {
@@ -223,6 +324,32 @@ fn behind(bits: u32, bytes: &[u8]) -> Option<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use Undecoded::*;
+
+    fn of_maker(decoding: Decoding, bits: u32, bytes: &[u8]) -> Undecoded {
+        let lengths = Lengths {
+            bits,
+            decoding,
+            has_evex: false,
+        };
+        lengths.classify(bytes)
+    }
+
+    fn of(bits: u32, bytes: &[u8]) -> Undecoded {
+        of_maker(Decoding::Intel, bits, bytes)
+    }
+
+    fn is_cut_off(bits: u32, bytes: &[u8]) -> bool {
+        of(bits, bytes) == CutOff
+    }
+
+    /// `count` times `prefix`, then `rest`, and room after it.
+    fn prefixed(count: usize, prefix: u8, rest: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![prefix; count];
+        bytes.extend_from_slice(rest);
+        bytes.resize(bytes.len() + 16, 0xc3);
+        bytes
+    }
 
     #[test]
     fn modrm_and_what_belongs_to_it_is_part_of_an_undefined_instruction() {
@@ -252,11 +379,95 @@ mod tests {
 
     #[test]
     fn some_opcodes_are_refused_at_once() {
-        assert!(is_complete(64, &[0x06]) && !is_complete(32, &[0x06]));
+        assert!(!is_cut_off(64, &[0x06]));
         for bits in [16, 32, 64] {
-            assert!(is_complete(bits, &[0x66, 0x0f, 0x04]) && is_complete(bits, &[0xd6]));
-            assert!(!is_complete(bits, &[0x0f, 0xff]) && !is_complete(bits, &[0x0f]));
+            assert!(!is_cut_off(bits, &[0x66, 0x0f, 0x04]) && !is_cut_off(bits, &[0xd6]));
+            assert!(is_cut_off(bits, &[0x0f, 0xff]) && is_cut_off(bits, &[0x0f]));
             assert!(!is_cut_off(bits, &[0xf0, 0x0f, 0x0b]));
+        }
+    }
+
+    #[test]
+    fn sixteen_bytes_are_too_long_and_fifteen_are_not() {
+        // MOV AX, an undefined opcode with a ModRM byte, one with an immediate, UD2, LOCK HLT.
+        for (opcode, prefix) in [
+            (&[0xb8, 1, 2][..], 0x66),
+            (&[0x0f, 0xff, 0xc0], 0x2e),
+            (&[0xc7, 0xf9, 0, 0], 0x66),
+            (&[0x0f, 0x0b], 0xf3),
+            (&[0xf4], 0xf0),
+            (&[0x0f, 0x04], 0x66),
+        ] {
+            for bits in [32, 64] {
+                let longest = 15 - opcode.len();
+                assert_eq!(of(bits, &prefixed(longest, prefix, opcode)), Undefined);
+                assert_eq!(of(bits, &prefixed(longest + 1, prefix, opcode)), TooLong);
+            }
+        }
+        assert_eq!(of(32, &[0x66; 15]), TooLong);
+        assert_eq!(of(32, &[0x66; 14]), CutOff);
+    }
+
+    #[test]
+    fn surplus_rex_prefixes_count() {
+        for rex in [0x40, 0x48] {
+            for opcode in [&[0x06][..], &[0x0f, 0x0b], &[0x0f, 0x38, 0xff, 0xc0]] {
+                let longest = 15 - opcode.len();
+                assert_eq!(of(64, &prefixed(longest, rex, opcode)), Undefined);
+                assert_eq!(of(64, &prefixed(longest + 1, rex, opcode)), TooLong);
+            }
+            // REX.W gives MOV an immediate of eight bytes, if it stands before the opcode.
+            let mut mov = vec![0x66, rex, 0x66, 0xb8, 0, 0];
+            assert_eq!(of(64, &mov), Undefined);
+            mov.swap(1, 2);
+            assert_eq!(of(64, &mov) == CutOff, rex == 0x48);
+        }
+    }
+
+    #[test]
+    fn the_sixteenth_byte_is_not_fetched() {
+        // 0F 38 FF wants a ModRM byte.
+        let mut bytes = prefixed(12, 0x66, &[0x0f, 0x38, 0xff]);
+        bytes.truncate(15);
+        assert_eq!(of(64, &bytes), TooLong);
+        assert_eq!(of(64, &bytes[1..]), CutOff);
+    }
+
+    #[test]
+    fn vex_behind_rex_is_refused_with_its_second_byte() {
+        let vex = [0xc5, 0xf8, 0x58, 0xc0];
+        assert_eq!(of(64, &prefixed(13, 0x40, &vex)), Undefined);
+        assert_eq!(of(64, &prefixed(14, 0x40, &vex)), TooLong);
+        assert_eq!(of(64, &prefixed(11, 0x66, &vex)), Undefined);
+        assert_eq!(of(64, &prefixed(12, 0x66, &vex)), TooLong);
+    }
+
+    #[test]
+    fn evex_has_the_length_of_an_opcode_with_modrm_where_it_is_not_offered() {
+        let evex = [0x62, 0xf1, 0x7c, 0x48, 0x58, 0xc0];
+        let mut lengths = Lengths {
+            bits: 64,
+            decoding: Decoding::Amd,
+            has_evex: false,
+        };
+        assert_eq!(lengths.classify(&prefixed(13, 0x66, &evex)), Undefined);
+        assert_eq!(lengths.classify(&prefixed(14, 0x66, &evex)), TooLong);
+        lengths.has_evex = true;
+        assert_eq!(lengths.classify(&prefixed(9, 0x66, &evex)), Undefined);
+        assert_eq!(lengths.classify(&prefixed(10, 0x66, &evex)), TooLong);
+    }
+
+    #[test]
+    fn amd_has_xop_for_pop_with_a_map_number_and_no_modrm_byte_in_ud0() {
+        for (count, opcode, expected) in [
+            (10, [0x8f, 0xc8], [Undefined, Undefined]),
+            (11, [0x8f, 0xc8], [Undefined, TooLong]),
+            (13, [0x0f, 0xff], [TooLong, Undefined]),
+            (14, [0x0f, 0xff], [TooLong, TooLong]),
+        ] {
+            let bytes = prefixed(count, 0x66, &opcode);
+            let of = |decoding| of_maker(decoding, 64, &bytes);
+            assert_eq!([of(Decoding::Intel), of(Decoding::Amd)], expected);
         }
     }
 }

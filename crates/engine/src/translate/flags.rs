@@ -32,10 +32,10 @@ use crate::abi::host::*;
 use crate::abi::marks::{Restore, Shadow};
 use crate::abi::register_map::ACCUMULATOR;
 use crate::abi::sites::SiteKind;
-use crate::decode::length::is_too_long;
+use crate::decode::undefined::Undecoded;
 use crate::emit::assembler::{Mem, Width};
 use crate::policy::mode::{ModeFlags, SegmentClass};
-use iced_x86::{Code, Decoder, DecoderError, Instruction, Mnemonic};
+use iced_x86::{Code, Decoder, Instruction, Mnemonic};
 use tollgate_x86::flags::Flags;
 use tollgate_x86::{Gpr, SegmentRegister};
 
@@ -111,9 +111,7 @@ impl Translator {
         let decoding = self.features.decoding();
         let mut decoder = Decoder::with_ip(bitness, bytes, rip, decoding.options());
         let instruction = decoder.decode();
-        if decoder.last_error() == DecoderError::NoMoreBytes
-            || instruction.is_invalid() && is_too_long(bitness, decoding, bytes)
-        {
+        if instruction.is_invalid() && self.lengths().classify(bytes) != Undecoded::Undefined {
             return false;
         }
         let length = instruction.len().max(1) as u64;

@@ -69,8 +69,8 @@ use crate::abi::link_layout::{BranchTable, FamilyId, ModeId};
 use crate::abi::marks::{Restore, Source};
 use crate::abi::register_map::{ACCUMULATOR, COUNT, DATA, RegisterMap};
 use crate::abi::sites::{BlockId, SiteKind};
-use crate::decode::length::{MAX_INSTRUCTION_LENGTH, is_too_long};
-use crate::decode::undefined;
+use crate::decode::length::MAX_INSTRUCTION_LENGTH;
+use crate::decode::undefined::{Lengths, Undecoded};
 use crate::emit::assembler::{Mem, Width};
 use crate::emit::emitter::{Emitter, Target};
 use crate::emit::tables::{EmittedTables, Tables};
@@ -82,7 +82,7 @@ use crate::policy::mode::{Mode, ModeFlags};
 use crate::policy::virtual_interrupts::VirtualInterrupts;
 use crate::preemption::{GivenUp, Points};
 use crate::requests::Requests;
-use iced_x86::{Decoder, DecoderError, Instruction, Mnemonic, OpKind};
+use iced_x86::{CpuidFeature, Decoder, Instruction, Mnemonic, OpKind};
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
 use tollgate_exits::latency::Section;
@@ -342,7 +342,6 @@ impl Translator {
                 return Err(TranslateError::NeedsMoreBytes);
             }
             let decoding = self.features.decoding();
-            let mut error = DecoderError::None;
             let behind = match self.ahead.instruction(count) {
                 Some(known) => {
                     instruction = *known;
@@ -351,21 +350,20 @@ impl Translator {
                 None => {
                     let decoder = decoder.get_or_insert_with(|| self.decoder(request, position));
                     decoder.decode_out(&mut instruction);
-                    error = decoder.last_error();
                     decoder.position()
                 }
             };
             decoding.refine(&mut instruction, &request.bytes[position..]);
             as_offered(&mut instruction, |feature| self.features.offers(feature));
-            let remaining = request.bytes.len() - position;
-            let truncated =
-                instruction.is_invalid() && self.is_truncated(error, &request.bytes[position..]);
-            looked_at = if truncated {
-                (position + MAX_INSTRUCTION_LENGTH).min(request.bytes.len())
-            } else {
-                behind
+            let undecoded = instruction
+                .is_invalid()
+                .then(|| self.lengths().classify(&request.bytes[position..]));
+            looked_at = match undecoded {
+                // What it is was decided by all bytes that a processor fetches.
+                Some(_) => (position + MAX_INSTRUCTION_LENGTH).min(request.bytes.len()),
+                None => behind,
             };
-            if truncated && remaining < MAX_INSTRUCTION_LENGTH {
+            if undecoded == Some(Undecoded::CutOff) {
                 if count > 0 {
                     self.end_with_link();
                     break;
@@ -385,13 +383,7 @@ impl Translator {
                 .emit
                 .mode
                 .wrap(self.emit.next_rip.wrapping_add(length.max(1) - 1));
-            let too_long = truncated
-                || instruction.is_invalid()
-                    && is_too_long(
-                        self.emit.mode.bitness(),
-                        decoding,
-                        &request.bytes[position..],
-                    );
+            let too_long = undecoded == Some(Undecoded::TooLong);
             let beyond_limit = self.is_beyond_limit(last) || last < self.emit.next_rip;
             if too_long || beyond_limit {
                 if count > 0 {
@@ -494,13 +486,12 @@ impl Translator {
         ahead.look(decoder, (request.mode, MAX_INSTRUCTIONS), memory_use, stops);
     }
 
-    /// Whether bytes that do not decode are the beginning of an instruction that goes on.
-    fn is_truncated(&self, error: DecoderError, bytes: &[u8]) -> bool {
-        let bits = self.emit.mode.bitness();
-        if error == DecoderError::NoMoreBytes {
-            !undefined::is_complete(bits, bytes)
-        } else {
-            undefined::is_cut_off(bits, bytes)
+    /// What decides how long instructions of this block are.
+    pub(super) fn lengths(&self) -> Lengths {
+        Lengths {
+            bits: self.emit.mode.bitness(),
+            decoding: self.features.decoding(),
+            has_evex: self.features.offers(CpuidFeature::AVX512F),
         }
     }
 
