@@ -45,12 +45,17 @@ impl Addresses {
     }
 
     #[cfg(test)]
-    pub fn with_resolver(has_ipv6: bool, server: SocketAddr) -> Self {
+    pub fn with_resolver(has_ipv6: bool, servers: &[SocketAddr]) -> Self {
         Self {
             has_ipv6,
             has_world: true,
-            resolver: RefCell::new(Resolver::fixed(server)),
+            resolver: RefCell::new(Resolver::fixed(servers)),
         }
+    }
+
+    /// The host's name servers, in the order in which they are asked.
+    pub fn name_servers(&self) -> Vec<SocketAddr> {
+        self.resolver.borrow_mut().servers().to_vec()
     }
 
     /// Where the host finds what the guest calls `address`; `None`: nowhere.
@@ -65,7 +70,7 @@ impl Addresses {
         }
         if is_dns(ip) {
             return match address.port() {
-                DNS_PORT => self.resolver.borrow_mut().server(),
+                DNS_PORT => self.resolver.borrow_mut().servers().first().copied(),
                 _ => None,
             };
         }
@@ -109,8 +114,9 @@ pub fn is_of_one(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(ip) => {
             let is_zero = ip.octets()[0] == 0;
-            let is_reserved = ip.octets()[0] >= 240;
-            !(is_zero || is_reserved || ip.is_multicast() || ip.is_loopback())
+            // Whether addresses from 240.0.0.0 on are hosts is for the host to decide: Linux
+            // has ways to them like to all others.
+            !(is_zero || ip.is_broadcast() || ip.is_multicast() || ip.is_loopback())
                 && ip != Ipv4Addr::new(10, 0, 2, 255)
         }
         IpAddr::V6(ip) => {
@@ -133,7 +139,7 @@ mod tests {
     use super::*;
 
     fn outside(address: &str) -> Option<String> {
-        let addresses = Addresses::with_resolver(true, "127.0.0.53:53".parse().unwrap());
+        let addresses = Addresses::with_resolver(true, &["127.0.0.53:53".parse().unwrap()]);
         let outside = addresses.outside(address.parse().unwrap());
         outside.map(|address| address.to_string())
     }
@@ -150,6 +156,7 @@ mod tests {
             ("10.0.2.255:80", None),
             ("127.0.0.1:80", None),
             ("0.0.0.0:80", None),
+            ("240.0.0.1:80", Some("240.0.0.1:80")),
             ("255.255.255.255:80", None),
             ("224.0.0.251:5353", None),
             ("[::1]:80", None),

@@ -1,8 +1,10 @@
 //! Echo requests: the gateway and the name server answer here; other hosts are asked by a
 //! socket for just that, where the host lets its users have one (net.ipv4.ping_group_range).
 
+use super::icmp::Unreachable;
 use super::turns::{BATCH, Left};
 use super::{Context, addresses, packet, token};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, ipproto, recvfrom, sendto,
     socket_with,
@@ -20,6 +22,8 @@ const MAX_SOCKETS: usize = 64;
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes of an echo's header.
 const HEADER: usize = 8;
+/// Bytes of the longest echo that an IPv4 packet holds.
+const MAX_BYTES: usize = 65_535 - 20;
 
 /// Whose requests a socket is for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -89,7 +93,7 @@ fn request(source: IpAddr, destination: IpAddr, message: &[u8]) -> Option<Echo> 
 fn answer(source: IpAddr, destination: IpAddr, echo: &Echo) -> Option<Vec<u8>> {
     const HOP_LIMIT: u8 = 64;
     let bytes = HEADER + echo.data.len();
-    if bytes > packet::MTU - 40 {
+    if bytes > MAX_BYTES {
         return None;
     }
     let fill = |buffer: &mut [u8]| match (source, destination) {
@@ -152,11 +156,12 @@ impl Sockets {
         self.sockets.is_empty()
     }
 
-    /// An ICMP message of the guest.
+    /// An ICMP message of the guest: the payload of `packet`.
     pub fn packet(
         &mut self,
         source: IpAddr,
         destination: IpAddr,
+        packet: &[u8],
         message: &[u8],
         context: &Context,
     ) {
@@ -169,39 +174,52 @@ impl Sockets {
             }
             return;
         }
-        let outside = context.addresses.outside((destination, 0).into());
-        let Some(outside) = outside.filter(|_| !context.restrict) else {
+        let report = |reason| context.report(reason, (source, destination), packet);
+        if context.restrict {
+            report(Unreachable::Prohibited);
+            return;
+        }
+        let Some(outside) = context.addresses.outside((destination, 0).into()) else {
+            report(Unreachable::Host);
             return;
         };
         let asker = Asker {
             guest: source,
             ident: echo.ident,
         };
-        if let Some(socket) = self.socket(asker, context) {
-            socket.used = context.now;
-            // The host fills in checksum and identifier.
-            let kind = if source.is_ipv4() { 8 } else { 128 };
-            let mut request = vec![kind, 0, 0, 0, 0, 0];
-            request.extend(echo.sequence.to_be_bytes());
-            request.extend(echo.data);
-            let _ = sendto(&socket.host, &request, SendFlags::NOSIGNAL, &outside);
+        match self.socket(asker, context) {
+            Ok(socket) => {
+                socket.used = context.now;
+                // The host fills in checksum and identifier.
+                let kind = if source.is_ipv4() { 8 } else { 128 };
+                let mut request = vec![kind, 0, 0, 0, 0, 0];
+                request.extend(echo.sequence.to_be_bytes());
+                request.extend(echo.data);
+                let sent = sendto(&socket.host, &request, SendFlags::NOSIGNAL, &outside);
+                if let Some(reason) = sent.err().and_then(Unreachable::of_errno) {
+                    report(reason);
+                }
+            }
+            // The host lets its users send no echo requests.
+            Err(Errno::ACCESS | Errno::PERM) => report(Unreachable::Prohibited),
+            Err(_) => {}
         }
     }
 
-    fn socket(&mut self, asker: Asker, context: &Context) -> Option<&mut Socket> {
+    fn socket(&mut self, asker: Asker, context: &Context) -> rustix::io::Result<&mut Socket> {
         if !self.sockets.contains_key(&asker) {
             if self.sockets.len() >= MAX_SOCKETS {
-                return None;
+                return Err(Errno::NOBUFS);
             }
-            let host = open(asker.guest).ok()?;
+            let host = open(asker.guest)?;
             let number = self.next;
-            context.poller.add(&host, token::ECHO | number).ok()?;
+            context.poller.add(&host, token::ECHO | number)?;
             self.next += 1;
             self.by_number.insert(number, asker);
             let used = context.now;
             self.sockets.insert(asker, Socket { number, host, used });
         }
-        self.sockets.get_mut(&asker)
+        self.sockets.get_mut(&asker).ok_or(Errno::NOBUFS)
     }
 
     /// A socket may have answers: some of them go to the guest.
@@ -218,7 +236,7 @@ impl Sockets {
             }
             let (bytes, peer) = match recvfrom(&socket.host, &mut *buffer, RecvFlags::empty()) {
                 Ok((bytes, _, peer)) => (bytes, peer),
-                Err(rustix::io::Errno::AGAIN) => return Left::Nothing,
+                Err(Errno::AGAIN) => return Left::Nothing,
                 // An earlier request met nobody, say.
                 Err(_) => continue,
             };

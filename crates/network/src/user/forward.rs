@@ -2,10 +2,12 @@
 //! the sender, and what the guest sends back goes to the sender.
 
 use super::turns::{BATCH, Left};
-use super::{Context, addresses, udp};
-use rustix::net::{RecvFlags, SendFlags, recvfrom, sendto};
+use super::{Context, addresses, host_errors, udp};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recvfrom};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 /// Senders that a port remembers; for one more, the one that was heard least recently goes.
@@ -21,44 +23,57 @@ struct Peer {
 
 /// A port of the host that leads to one of the guest.
 pub struct Forward {
-    host: UdpSocket,
+    host: OwnedFd,
     guest: SocketAddr,
     /// Senders, by what the guest calls them.
     peers: HashMap<SocketAddr, Peer>,
-    /// Tells the fragments of one datagram from those of others.
-    sent: u16,
 }
 
 impl Forward {
     /// Leads from a socket that does not block to a port of the guest.
-    pub fn new(host: UdpSocket, guest: SocketAddr) -> Self {
-        Self {
-            host,
+    ///
+    /// # Errors
+    /// The host does not queue the socket's errors.
+    pub fn new(host: UdpSocket, guest: SocketAddr) -> std::io::Result<Self> {
+        let is_ipv4 = host.local_addr()?.is_ipv4();
+        host_errors::enable(&host, is_ipv4)?;
+        Ok(Self {
+            host: host.into(),
             guest,
             peers: HashMap::new(),
-            sent: 0,
-        }
+        })
     }
 
     /// The socket may have something: some of what waits goes to the guest.
     pub fn turn(&mut self, buffer: &mut [u8], context: &Context) -> Left {
+        let mut left = Left::Something;
         for _ in 0..BATCH {
             if !context.wire.has_room_for_datagrams() {
-                break;
+                return left;
             }
             let (bytes, peer) = match recvfrom(&self.host, &mut *buffer, RecvFlags::empty()) {
                 Ok((bytes, _, peer)) => (bytes, peer),
-                Err(rustix::io::Errno::AGAIN) => return Left::Nothing,
-                // An earlier datagram met nobody, say.
-                Err(_) => continue,
+                Err(Errno::AGAIN) => {
+                    left = Left::Nothing;
+                    break;
+                }
+                // An earlier answer did not arrive: the error queue says which.
+                Err(_) => break,
             };
             let Some(outside) = peer.and_then(|peer| SocketAddr::try_from(peer).ok()) else {
                 continue;
             };
             let inside = self.inside(outside, context);
             self.remember(inside, outside, context.now);
-            self.sent = self.sent.wrapping_add(1);
-            udp::deliver(inside, self.guest, &buffer[..bytes], self.sent, context);
+            udp::deliver(inside, self.guest, &buffer[..bytes], context);
+        }
+        for _ in 0..BATCH {
+            let Some(error) = host_errors::take(&self.host, buffer) else {
+                return left;
+            };
+            let inside = self.inside(error.destination, context);
+            let quoted = &buffer[..error.quoted];
+            udp::report_datagram(error.reason, self.guest, inside, quoted, context);
         }
         Left::Something
     }
@@ -105,7 +120,7 @@ impl Forward {
         };
         peer.used = now;
         // What cannot be sent is lost, as datagrams are.
-        let _ = sendto(&self.host, payload, SendFlags::NOSIGNAL, &peer.outside);
+        let _ = udp::send(&self.host, payload, &peer.outside);
         true
     }
 

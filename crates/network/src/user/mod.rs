@@ -5,10 +5,14 @@
 //!   frames of the guest
 //!     |-- ARP, neighbours ------ answered here (neighbours)
 //!     |-- DHCP ----------------- answered here (dhcp)
+//!     |-- fragments ------------ kept until their packet is whole (reassembly)
 //!     |-- echo requests -------- answered here, or a ping socket (echo)
 //!     |-- UDP ------------------ a socket for each of the guest's ports (udp)
 //!     `-- TCP ------------------ smoltcp <-> a socket for each connection (tcp)
 //! ```
+//!
+//! What the host does not reach is answered with an ICMP error (icmp), and a query for a name
+//! with a failure (dns).
 //!
 //! | address | what it is |
 //! |---|---|
@@ -21,11 +25,16 @@
 
 mod addresses;
 mod dhcp;
+mod dns;
 mod echo;
 mod forward;
 mod guest_side;
+mod host_errors;
+mod icmp;
 mod neighbours;
 mod packet;
+mod queries;
+mod reassembly;
 mod resolver;
 mod tcp;
 mod turns;
@@ -40,8 +49,13 @@ use crate::options::{HostForward, MacAddress, Transport, UserOptions};
 use crate::poller::{Poller, Readiness};
 use addresses::Addresses;
 use guest_side::GuestSide;
+use icmp::Unreachable;
 use neighbours::Neighbours;
-use smoltcp::wire::{EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, Ipv6Packet};
+use reassembly::Reassembly;
+use smoltcp::wire::{
+    EthernetAddress, EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, Ipv6Packet,
+};
+use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::time::{Duration, Instant};
 use turns::{Left, TURNS, Turns};
@@ -79,13 +93,33 @@ struct Context {
     restrict: bool,
     /// The present.
     now: Instant,
+    /// Distinguishes the fragments of one packet from those of others.
+    last_identification: Cell<u32>,
 }
 
 impl Context {
-    /// Sends an IP packet to the guest.
+    /// Sends an IP packet to the guest, in fragments if it is too long.
     fn send_packet(&self, packet: &[u8]) {
-        if let Some(frame) = self.neighbours.frame(packet, &self.addresses) {
-            self.wire.send(crate::Frame::new(frame));
+        let send = |packet: &[u8]| {
+            if let Some(frame) = self.neighbours.frame(packet, &self.addresses) {
+                self.wire.send(crate::Frame::new(frame));
+            }
+        };
+        if packet.len() <= packet::MTU {
+            send(packet);
+            return;
+        }
+        let identification = self.last_identification.get().wrapping_add(1);
+        self.last_identification.set(identification);
+        for fragment in packet::fragments(packet, identification) {
+            send(&fragment);
+        }
+    }
+
+    /// Tells the guest why its packet `original` between these ends did not arrive.
+    fn report(&self, reason: Unreachable, ends: (IpAddr, IpAddr), original: &[u8]) {
+        if let Some(error) = icmp::unreachable(reason, ends, original) {
+            self.send_packet(&error);
         }
     }
 }
@@ -108,6 +142,7 @@ pub struct Network {
     tcp: tcp::Connections,
     udp: udp::Sockets,
     echo: echo::Sockets,
+    reassembly: Reassembly,
     /// Sockets of datagrams that may have something.
     turns: Turns,
     /// Where a datagram is read to.
@@ -148,6 +183,7 @@ impl Network {
                 neighbours: Neighbours::new(mac),
                 restrict: options.restrict,
                 now: started,
+                last_identification: Cell::new(0),
             },
             guest_side: GuestSide::new(),
             listeners,
@@ -155,6 +191,7 @@ impl Network {
             tcp: tcp::Connections::default(),
             udp,
             echo: echo::Sockets::default(),
+            reassembly: Reassembly::default(),
             turns: Turns::default(),
             buffer: vec![0; DATAGRAM_BYTES],
             started,
@@ -189,7 +226,10 @@ impl Network {
                 false => wait,
             },
         );
-        let has_timeouts = !(self.tcp.is_empty() && self.udp.is_empty() && self.echo.is_empty());
+        let has_timeouts = !(self.tcp.is_empty()
+            && self.udp.is_empty()
+            && self.echo.is_empty()
+            && self.reassembly.is_empty());
         match (tcp, has_timeouts) {
             (Some(tcp), _) => Some(tcp.min(TICK)),
             (None, true) => Some(TICK),
@@ -236,6 +276,7 @@ impl Network {
         self.datagrams();
         self.udp.expire(self.context.now);
         self.echo.expire(self.context.now);
+        self.reassembly.expire(self.context.now);
     }
 
     /// Sockets of datagrams have their turns, as long as there is room. Without room what has
@@ -286,19 +327,19 @@ impl Network {
         }
     }
 
-    fn ipv4(&mut self, mac: smoltcp::wire::EthernetAddress, bytes: &[u8]) {
+    fn ipv4(&mut self, mac: EthernetAddress, bytes: &[u8]) {
         let Ok(packet) = Ipv4Packet::new_checked(bytes) else {
             return;
         };
-        let is_whole = !packet.more_frags() && packet.frag_offset() == 0;
-        if packet.version() != 4 || packet.header_len() < 20 || !is_whole {
+        if packet.version() != 4 || packet.header_len() < 20 {
             return;
         }
-        let total = usize::from(packet.total_len());
-        let (source, destination) = (packet.src_addr(), packet.dst_addr());
+        let is_whole = !packet.more_frags() && packet.frag_offset() == 0;
+        let source = packet.src_addr();
         let context = &mut self.context;
-        if packet.next_header() == IpProtocol::Udp
-            && let Some(reply) = dhcp::answer(mac, packet.payload(), destination)
+        if is_whole
+            && packet.next_header() == IpProtocol::Udp
+            && let Some(reply) = dhcp::answer(mac, packet.payload(), packet.dst_addr())
         {
             context.wire.send(crate::Frame::new(reply));
             return;
@@ -307,24 +348,30 @@ impl Network {
             return;
         }
         context.neighbours.learn(source.into(), mac);
-        let protocol = packet.next_header();
-        let payload = packet.payload();
-        self.payload(
-            protocol,
-            (source.into(), destination.into()),
-            &bytes[..total],
-            payload,
-        );
+        if is_whole {
+            self.packet4(&bytes[..usize::from(packet.total_len())]);
+        } else if let Some(whole) = self.reassembly.ipv4(&packet, context.now) {
+            self.packet4(&whole);
+        }
     }
 
-    fn ipv6(&mut self, mac: smoltcp::wire::EthernetAddress, bytes: &[u8]) {
+    /// A whole packet of IPv4, which ends where its header says.
+    fn packet4(&mut self, bytes: &[u8]) {
+        let Ok(packet) = Ipv4Packet::new_checked(bytes) else {
+            return;
+        };
+        let ends = (packet.src_addr().into(), packet.dst_addr().into());
+        self.payload(packet.next_header(), ends, bytes, packet.payload());
+    }
+
+    fn ipv6(&mut self, mac: EthernetAddress, bytes: &[u8]) {
         let Ok(packet) = Ipv6Packet::new_checked(bytes) else {
             return;
         };
         if packet.version() != 6 {
             return;
         }
-        let (source, destination) = (packet.src_addr(), packet.dst_addr());
+        let source = packet.src_addr();
         let context = &mut self.context;
         if packet.next_header() == IpProtocol::Icmpv6
             && let Some(reply) = context.neighbours.solicited(mac, &packet)
@@ -336,14 +383,20 @@ impl Network {
             return;
         }
         context.neighbours.learn(source.into(), mac);
-        let protocol = packet.next_header();
-        let (total, payload) = (packet.total_len(), packet.payload());
-        self.payload(
-            protocol,
-            (source.into(), destination.into()),
-            &bytes[..total],
-            payload,
-        );
+        if packet.next_header() != IpProtocol::Ipv6Frag {
+            self.packet6(&bytes[..packet.total_len()]);
+        } else if let Some(whole) = self.reassembly.ipv6(&packet, context.now) {
+            self.packet6(&whole);
+        }
+    }
+
+    /// The same of IPv6.
+    fn packet6(&mut self, bytes: &[u8]) {
+        let Ok(packet) = Ipv6Packet::new_checked(bytes) else {
+            return;
+        };
+        let ends = (packet.src_addr().into(), packet.dst_addr().into());
+        self.payload(packet.next_header(), ends, bytes, packet.payload());
     }
 
     /// What an IP packet of the guest carries.
@@ -366,10 +419,16 @@ impl Network {
                     context,
                 );
             }
-            IpProtocol::Udp => self.udp.packet(source, destination, payload, context),
-            IpProtocol::Icmp | IpProtocol::Icmpv6 => {
-                self.echo.packet(source, destination, payload, context);
+            IpProtocol::Udp => {
+                self.udp
+                    .packet(source, destination, packet, payload, context);
             }
+            IpProtocol::Icmp | IpProtocol::Icmpv6 => match icmp::closed_port(source, payload) {
+                Some(port) => self.udp.close(port),
+                None => self
+                    .echo
+                    .packet(source, destination, packet, payload, context),
+            },
             _ => {}
         }
     }
@@ -409,6 +468,6 @@ fn receive(
     socket.set_nonblocking(true)?;
     poller.add(&socket, token::FORWARD | forwards.len() as u64)?;
     let address = socket.local_addr()?;
-    forwards.push(forward::Forward::new(socket, guest_end(forward)));
+    forwards.push(forward::Forward::new(socket, guest_end(forward))?);
     Ok(address)
 }

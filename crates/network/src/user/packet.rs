@@ -2,8 +2,8 @@
 
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
-    EthernetAddress, EthernetFrame, EthernetProtocol, IpProtocol, IpRepr, Ipv4Packet, UdpPacket,
-    UdpRepr,
+    EthernetAddress, EthernetFrame, EthernetProtocol, IpProtocol, IpRepr, Ipv4Packet, Ipv6Packet,
+    UdpPacket, UdpRepr,
 };
 use std::net::{IpAddr, SocketAddr};
 
@@ -78,9 +78,17 @@ pub fn udp(source: SocketAddr, destination: SocketAddr, payload: &[u8]) -> Optio
     }))
 }
 
-/// An IPv4 packet without options in pieces of at most [`MTU`] bytes (RFC 791, 3.2). `number`
-/// tells those of one packet from those of others.
-pub fn fragments(packet: &[u8], number: u16) -> Vec<Vec<u8>> {
+/// An IP packet without options in pieces of at most [`MTU`] bytes (RFC 791, section 3.2, and
+/// RFC 8200, section 4.5). `identification` distinguishes the pieces of one packet from those
+/// of others.
+pub fn fragments(packet: &[u8], identification: u32) -> Vec<Vec<u8>> {
+    match packet[0] >> 4 {
+        4 => fragments4(packet, identification as u16),
+        _ => fragments6(packet, identification),
+    }
+}
+
+fn fragments4(packet: &[u8], identification: u16) -> Vec<Vec<u8>> {
     const HEADER: usize = 20;
     // Fragments begin at multiples of eight.
     const PIECE: usize = (MTU - HEADER) / 8 * 8;
@@ -93,7 +101,7 @@ pub fn fragments(packet: &[u8], number: u16) -> Vec<Vec<u8>> {
             let total = bytes.len() as u16;
             let mut fragment = Ipv4Packet::new_unchecked(&mut bytes[..]);
             fragment.set_total_len(total);
-            fragment.set_ident(number);
+            fragment.set_ident(identification);
             fragment.clear_flags();
             fragment.set_more_frags(index + 1 < count);
             fragment.set_frag_offset((index * PIECE) as u16);
@@ -103,10 +111,33 @@ pub fn fragments(packet: &[u8], number: u16) -> Vec<Vec<u8>> {
         .collect()
 }
 
+fn fragments6(packet: &[u8], identification: u32) -> Vec<Vec<u8>> {
+    const HEADER: usize = 40;
+    const FRAGMENT_HEADER: usize = 8;
+    const PIECE: usize = (MTU - HEADER - FRAGMENT_HEADER) / 8 * 8;
+    let (header, payload) = packet.split_at(HEADER);
+    let count = payload.len().div_ceil(PIECE);
+    let pieces = payload.chunks(PIECE).enumerate();
+    pieces
+        .map(|(index, piece)| {
+            let place = (index * PIECE) as u16 | u16::from(index + 1 < count);
+            let mut extension = vec![Ipv6Packet::new_unchecked(packet).next_header().into(), 0];
+            extension.extend(place.to_be_bytes());
+            extension.extend(identification.to_be_bytes());
+            let mut bytes = [header, &extension, piece].concat();
+            let payload_bytes = (bytes.len() - HEADER) as u16;
+            let mut fragment = Ipv6Packet::new_unchecked(&mut bytes[..]);
+            fragment.set_payload_len(payload_bytes);
+            fragment.set_next_header(IpProtocol::Ipv6Frag);
+            bytes
+        })
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use smoltcp::wire::{IpAddress, Ipv6Packet};
+    use smoltcp::wire::IpAddress;
 
     #[test]
     fn datagrams_have_right_checksums_over_both_versions() {

@@ -1,8 +1,7 @@
-//! The host's name server: the first that /etc/resolv.conf names.
+//! The host's name servers: those that /etc/resolv.conf names.
 
 use std::fs;
-use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use super::addresses::DNS_PORT;
@@ -11,9 +10,12 @@ const FILE: &str = "/etc/resolv.conf";
 /// How long what the file says is taken for current.
 const FRESH: Duration = Duration::from_secs(5);
 
-/// Which server is asked.
+/// Servers of the file that count (resolv.conf(5), MAXNS).
+const MAX_SERVERS: usize = 3;
+
+/// Which servers are asked.
 pub struct Resolver {
-    server: Option<SocketAddr>,
+    servers: Vec<SocketAddr>,
     /// When the file was read; `None`: it is not asked.
     read: Option<Instant>,
 }
@@ -21,56 +23,75 @@ pub struct Resolver {
 impl Resolver {
     /// The host's.
     pub fn of_host() -> Self {
+        // A file that is missing names none.
+        let text = fs::read_to_string(FILE).unwrap_or_default();
         Self {
-            server: server_of(Path::new(FILE)),
+            servers: servers(&text),
             read: Some(Instant::now()),
         }
     }
 
     #[cfg(test)]
-    pub const fn fixed(server: SocketAddr) -> Self {
+    pub fn fixed(servers: &[SocketAddr]) -> Self {
         Self {
-            server: Some(server),
+            servers: servers.to_vec(),
             read: None,
         }
     }
 
-    /// The server to ask, if the host has one.
-    pub fn server(&mut self) -> Option<SocketAddr> {
+    /// The servers in the order in which they are asked; at least one.
+    pub fn servers(&mut self) -> &[SocketAddr] {
         if self.read.is_some_and(|read| read.elapsed() > FRESH) {
             *self = Self::of_host();
         }
-        self.server
+        &self.servers
     }
 }
 
-fn server_of(file: &Path) -> Option<SocketAddr> {
-    first_server(&fs::read_to_string(file).ok()?)
-}
-
-/// The first server with an address that is not bound to an interface.
-fn first_server(text: &str) -> Option<SocketAddr> {
-    text.lines().find_map(|line| {
+/// The servers with an address that is not bound to an interface. Where there is none, the host's
+/// own resolver asks the host itself (resolv.conf(5)).
+fn servers(text: &str) -> Vec<SocketAddr> {
+    let servers = text.lines().filter_map(|line| {
         let mut words = line.split_whitespace();
         let is_server = words.next() == Some("nameserver");
         let address: IpAddr = words.next().filter(|_| is_server)?.parse().ok()?;
-        Some((address, DNS_PORT).into())
-    })
+        Some(SocketAddr::from((address, DNS_PORT)))
+    });
+    let mut servers: Vec<_> = servers.take(MAX_SERVERS).collect();
+    if servers.is_empty() {
+        servers.push((Ipv4Addr::LOCALHOST, DNS_PORT).into());
+    }
+    servers
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn named(text: &str) -> Vec<String> {
+        let servers = servers(text);
+        servers.iter().map(SocketAddr::to_string).collect()
+    }
+
     #[test]
-    fn the_first_usable_server_counts() {
+    fn the_first_usable_servers_count() {
         let text = "# nameserver 192.0.2.9\nsearch example.org\nnameserver fe80::1%eth0\n\
             nameserver\n  nameserver 192.0.2.1 # main\nnameserver 192.0.2.2\n";
-        assert_eq!(first_server(text), Some("192.0.2.1:53".parse().unwrap()));
-        assert_eq!(
-            first_server("nameserver 2001:db8::1"),
-            Some("[2001:db8::1]:53".parse().unwrap())
-        );
-        assert_eq!(first_server("options rotate"), None);
+        assert_eq!(named(text), ["192.0.2.1:53", "192.0.2.2:53"]);
+        assert_eq!(named("nameserver 2001:db8::1"), ["[2001:db8::1]:53"]);
+        let four = "nameserver 192.0.2.1\n".repeat(4);
+        assert_eq!(named(&four).len(), MAX_SERVERS);
+    }
+
+    #[test]
+    fn without_servers_the_host_itself_is_asked() {
+        for text in [
+            "",
+            "options rotate",
+            "nameserver",
+            "nameserver example.org\n",
+        ] {
+            assert_eq!(named(text), ["127.0.0.1:53"], "{text}");
+        }
     }
 }

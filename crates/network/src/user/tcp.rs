@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!   guest: SYN -- kept -- connect -- refused: the SYN meets no socket, which answers RST
+//!                                 |- unreachable: an ICMP error says so
 //!                                 `- connected: a socket listens just for that SYN
 //!   data:  smoltcp's buffers <-> the host's socket, as much as both take
 //!   end:   FIN <-> shutdown, RST <-> reset
@@ -13,6 +14,7 @@
 //! the host's socket is not read.
 
 use super::guest_side::GuestSide;
+use super::icmp::Unreachable;
 use super::{Context, addresses, token};
 use crate::poller::Readiness;
 use rustix::io::Errno;
@@ -108,6 +110,47 @@ fn socket(connections: usize) -> Socket<'static> {
     socket
 }
 
+/// How the guest learns that its connection cannot be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Refusal {
+    /// The SYN meets no socket in the stack, which so answers it with RST.
+    Reset,
+    /// An ICMP error says why.
+    Unreachable(Unreachable),
+    /// The host has waited in vain, and the guest does the same.
+    Silence,
+}
+
+impl Refusal {
+    fn of_errno(error: Errno) -> Self {
+        match (error, Unreachable::of_errno(error)) {
+            (Errno::TIMEDOUT, _) => Self::Silence,
+            (Errno::CONNREFUSED, _) | (_, None) => Self::Reset,
+            (_, Some(reason)) => Self::Unreachable(reason),
+        }
+    }
+}
+
+/// Refuses a connection that the guest's SYN `packet` asks for.
+fn refuse(
+    refusal: Refusal,
+    ends: Ends,
+    packet: &[u8],
+    sockets: &mut SocketSet<'_>,
+    guest_side: &mut GuestSide,
+    context: &Context,
+) {
+    let addresses = (ends.guest.ip(), ends.outside.ip());
+    match refusal {
+        // What goes to all or to a group is answered by no host.
+        Refusal::Reset if addresses::is_of_one(addresses.1) => {
+            guest_side.receive(packet, sockets, context);
+        }
+        Refusal::Unreachable(reason) => context.report(reason, addresses, packet),
+        Refusal::Reset | Refusal::Silence => {}
+    }
+}
+
 /// Begins to connect.
 fn connect(address: SocketAddr) -> rustix::io::Result<OwnedFd> {
     let family = match address {
@@ -164,10 +207,18 @@ impl Connections {
         let is_opening = segment.syn() && !segment.ack() && !segment.rst();
         if is_opening && !self.is_open(ends) {
             match self.begin(ends, packet, context) {
-                Some(()) => return,
-                // The SYN goes on to the stack, where no socket waits for it.
-                None if addresses::is_of_one(destination) => {}
-                None => return,
+                Ok(()) => return,
+                Err(refusal) => {
+                    refuse(
+                        refusal,
+                        ends,
+                        packet,
+                        &mut self.sockets,
+                        guest_side,
+                        context,
+                    );
+                    return;
+                }
             }
         }
         if let Some(number) = self.by_ends.get(&ends)
@@ -203,13 +254,13 @@ impl Connections {
         !is_over
     }
 
-    /// Begins a connection of the guest's. `None`: it cannot be.
-    fn begin(&mut self, ends: Ends, packet: &[u8], context: &Context) -> Option<()> {
+    /// Begins a connection of the guest's.
+    fn begin(&mut self, ends: Ends, packet: &[u8], context: &Context) -> Result<(), Refusal> {
         if context.restrict || !self.has_room() {
-            return None;
+            return Err(Refusal::Reset);
         }
-        let address = context.addresses.outside(ends.outside)?;
-        let host = connect(address).ok()?;
+        let address = context.addresses.outside(ends.outside);
+        let host = connect(address.ok_or(Refusal::Reset)?).map_err(Refusal::of_errno)?;
         self.insert(
             Connection {
                 ends,
@@ -223,6 +274,7 @@ impl Connections {
             },
             context,
         )
+        .ok_or(Refusal::Reset)
     }
 
     fn insert(&mut self, connection: Connection, context: &Context) -> Option<()> {
@@ -308,14 +360,21 @@ impl Connections {
             return;
         }
         let packet = std::mem::take(packet);
-        let is_connected = matches!(sockopt::socket_error(&connection.host), Ok(Ok(())));
-        if !is_connected {
-            // The SYN meets no socket.
+        let ends = connection.ends;
+        let connected = sockopt::socket_error(&connection.host);
+        if let Err(error) = connected.unwrap_or_else(Err) {
             self.remove(number);
-            guest_side.receive(&packet, &mut self.sockets, context);
+            let refusal = Refusal::of_errno(error);
+            refuse(
+                refusal,
+                ends,
+                &packet,
+                &mut self.sockets,
+                guest_side,
+                context,
+            );
             return;
         }
-        let ends = connection.ends;
         let mut socket = socket(self.connections.len());
         socket.set_timeout(Some(ANSWER_TIMEOUT));
         let endpoint = IpListenEndpoint {
@@ -452,6 +511,28 @@ impl Connection {
                 Ok(Err(_)) => return socket.abort(),
                 Err(_) => return,
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hosts_errors_decide_how_a_connection_is_refused() {
+        for (error, expected) in [
+            (Errno::CONNREFUSED, Refusal::Reset),
+            (Errno::MFILE, Refusal::Reset),
+            (
+                Errno::NETUNREACH,
+                Refusal::Unreachable(Unreachable::Network),
+            ),
+            (Errno::HOSTUNREACH, Refusal::Unreachable(Unreachable::Host)),
+            (Errno::ACCESS, Refusal::Unreachable(Unreachable::Prohibited)),
+            (Errno::TIMEDOUT, Refusal::Silence),
+        ] {
+            assert_eq!(Refusal::of_errno(error), expected, "{error}");
         }
     }
 }

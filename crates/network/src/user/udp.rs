@@ -1,14 +1,19 @@
 //! UDP: a socket of the host for each port that the guest sends from. Answers come through
-//! from those whom the guest has sent something.
+//! from those whom the guest has sent something, and errors as ICMP.
 
+use super::dns::{self, Failure};
 use super::forward::Forward;
+use super::host_errors::{self, HostError};
+use super::icmp::Unreachable;
+use super::queries::{Queries, Query};
 use super::turns::{BATCH, Left};
 use super::{Context, addresses, packet, token};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recvfrom, sendto,
     socket_with,
 };
-use smoltcp::wire::UdpPacket;
+use smoltcp::wire::{Ipv4Packet, UdpPacket};
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -37,9 +42,21 @@ struct Socket {
     peers: HashSet<SocketAddr>,
     /// Whom it has asked for names.
     servers: HashSet<SocketAddr>,
+    /// What it has asked them.
+    queries: Queries,
     used: Instant,
-    /// Tells the fragments of one datagram from those of others.
-    sent: u16,
+    /// The host may fragment what this socket sends.
+    may_fragment: bool,
+}
+
+impl Socket {
+    fn set_may_fragment(&mut self, may_fragment: bool) {
+        if self.may_fragment != may_fragment
+            && host_errors::set_fragmenting(&self.host, may_fragment).is_ok()
+        {
+            self.may_fragment = may_fragment;
+        }
+    }
 }
 
 /// All sockets.
@@ -60,7 +77,18 @@ fn open(is_ipv4: bool) -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(family, SocketType::DGRAM, flags, None)?;
     bind(&socket, &SocketAddr::new(any, 0))?;
+    host_errors::enable(&socket, is_ipv4)?;
     Ok(socket)
+}
+
+/// Sends a datagram. The host reports an error of an earlier datagram once, in the place of
+/// this one's result, and keeps it in the error queue too.
+pub fn send(socket: &OwnedFd, data: &[u8], to: &SocketAddr) -> rustix::io::Result<()> {
+    let first = sendto(socket, data, SendFlags::NOSIGNAL, to);
+    match first.or_else(|_| sendto(socket, data, SendFlags::NOSIGNAL, to)) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 impl Sockets {
@@ -69,11 +97,12 @@ impl Sockets {
         self.sockets.is_empty() && self.forwards.iter().all(Forward::is_idle)
     }
 
-    /// A datagram of the guest: `payload` is its UDP part.
+    /// A datagram of the guest: `payload` is the UDP part of `packet`.
     pub fn packet(
         &mut self,
         source: IpAddr,
         destination: IpAddr,
+        packet: &[u8],
         payload: &[u8],
         context: &Context,
     ) {
@@ -87,10 +116,24 @@ impl Sockets {
                 return;
             }
         }
-        if context.restrict || inside.port() == 0 {
+        if inside.port() == 0 {
+            return;
+        }
+        if addresses::is_dns(destination) && inside.port() == addresses::DNS_PORT {
+            let query = self.query_of(guest, inside, datagram.payload());
+            self.ask(guest, query, context);
+            return;
+        }
+        let report = |reason| context.report(reason, (source, destination), packet);
+        if context.restrict {
+            report(Unreachable::Prohibited);
             return;
         }
         let Some(outside) = context.addresses.outside(inside) else {
+            report(match addresses::is_dns(destination) {
+                true => Unreachable::Port,
+                false => Unreachable::Host,
+            });
             return;
         };
         let key = Key {
@@ -101,20 +144,71 @@ impl Sockets {
             return;
         };
         socket.used = context.now;
-        let peers = match addresses::is_dns(destination) {
-            true => &mut socket.servers,
-            false => &mut socket.peers,
-        };
-        if peers.len() < MAX_PEERS {
-            peers.insert(outside);
+        if socket.peers.len() < MAX_PEERS {
+            socket.peers.insert(outside);
         }
-        // What cannot be sent is lost, as datagrams are.
-        let _ = sendto(
-            &socket.host,
-            datagram.payload(),
-            SendFlags::NOSIGNAL,
-            &outside,
-        );
+        if key.is_ipv4 {
+            let may_fragment = !Ipv4Packet::new_unchecked(packet).dont_frag();
+            socket.set_may_fragment(may_fragment);
+        }
+        // What cannot be sent for other reasons is lost, as datagrams are.
+        let sent = send(&socket.host, datagram.payload(), &outside);
+        if let Some(reason) = sent.err().and_then(Unreachable::of_errno) {
+            report(reason);
+        }
+    }
+
+    /// The guest says that its port is closed: the host says so of the port that it stands for,
+    /// by having no socket there.
+    pub fn close(&mut self, guest: SocketAddr) {
+        for is_ipv4 in [true, false] {
+            self.remove(Key { guest, is_ipv4 });
+        }
+    }
+
+    /// The query that the guest sends, perhaps again.
+    fn query_of(&mut self, guest: SocketAddr, inside: SocketAddr, data: &[u8]) -> Query {
+        let repeated = [true, false].into_iter().find_map(|is_ipv4| {
+            let socket = self.sockets.get_mut(&Key { guest, is_ipv4 })?;
+            socket.queries.take_repeated(inside, data)
+        });
+        repeated.unwrap_or_else(|| Query {
+            inside,
+            data: data.to_vec(),
+            asked: 0,
+        })
+    }
+
+    /// Asks the next of the host's name servers. If none can be asked, the guest gets an answer
+    /// that says so.
+    fn ask(&mut self, guest: SocketAddr, mut query: Query, context: &Context) {
+        if context.restrict {
+            fail(guest, &query, Failure::Refused, context);
+            return;
+        }
+        let servers = context.addresses.name_servers();
+        while let Some(server) = servers.get(query.asked).copied() {
+            query.asked += 1;
+            let key = Key {
+                guest,
+                is_ipv4: server.is_ipv4(),
+            };
+            let Some(socket) = self.socket(key, context) else {
+                continue;
+            };
+            socket.used = context.now;
+            if socket.servers.len() < MAX_PEERS {
+                socket.servers.insert(server);
+            }
+            socket.set_may_fragment(true);
+            if send(&socket.host, &query.data, &server).is_ok() {
+                // A query that the guest repeats after the last server begins with the first.
+                query.asked %= servers.len();
+                socket.queries.push(server, query);
+                return;
+            }
+        }
+        fail(guest, &query, Failure::Server, context);
     }
 
     fn socket(&mut self, key: Key, context: &Context) -> Option<&mut Socket> {
@@ -134,8 +228,9 @@ impl Sockets {
                 host,
                 peers: HashSet::new(),
                 servers: HashSet::new(),
+                queries: Queries::default(),
                 used: context.now,
-                sent: 0,
+                may_fragment: true,
             };
             self.sockets.insert(key, socket);
         }
@@ -157,15 +252,19 @@ impl Sockets {
         let Some(socket) = self.sockets.get_mut(&key) else {
             return Left::Nothing;
         };
+        let mut left = Left::Something;
         for _ in 0..BATCH {
             if !context.wire.has_room_for_datagrams() {
-                break;
+                return left;
             }
             let (bytes, peer) = match recvfrom(&socket.host, &mut *buffer, RecvFlags::empty()) {
                 Ok((bytes, _, peer)) => (bytes, peer),
-                Err(rustix::io::Errno::AGAIN) => return Left::Nothing,
-                // An earlier datagram met nobody, say.
-                Err(_) => continue,
+                Err(Errno::AGAIN) => {
+                    left = Left::Nothing;
+                    break;
+                }
+                // An earlier datagram did not arrive: the error queue says which.
+                Err(_) => break,
             };
             let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
             let Some(peer) = peer.map(plain) else {
@@ -176,16 +275,46 @@ impl Sockets {
                 continue;
             }
             socket.used = context.now;
-            let name_server: IpAddr = match guest {
-                SocketAddr::V4(_) => addresses::DNS.into(),
-                SocketAddr::V6(_) => addresses::DNS6.into(),
-            };
-            let name_server = is_server.then_some(name_server);
+            if is_server {
+                socket.queries.answered(peer, &buffer[..bytes]);
+            }
+            let name_server = is_server.then_some(name_server(guest));
             let inside = context.addresses.inside(peer, name_server);
-            socket.sent = socket.sent.wrapping_add(1);
-            deliver(inside, guest, &buffer[..bytes], socket.sent, context);
+            deliver(inside, guest, &buffer[..bytes], context);
+        }
+        for _ in 0..BATCH {
+            let socket = self.sockets.get(&key);
+            let Some(error) = socket.and_then(|socket| host_errors::take(&socket.host, buffer))
+            else {
+                return left;
+            };
+            self.failed(key, &error, &buffer[..error.quoted], context);
         }
         Left::Something
+    }
+
+    /// A datagram of the guest did not arrive.
+    fn failed(&mut self, key: Key, error: &HostError, quoted: &[u8], context: &Context) {
+        let Some(socket) = self.sockets.get_mut(&key) else {
+            return;
+        };
+        let destination = plain(error.destination);
+        let queries = socket.queries.take_failed(destination);
+        let is_too_long = matches!(error.reason, Unreachable::TooLong { .. });
+        // The host fragments the next one by itself.
+        let is_mended = is_too_long && socket.may_fragment;
+        if queries.is_empty() && socket.peers.contains(&destination) && !is_mended {
+            let inside = context.addresses.inside(destination, None);
+            report_datagram(error.reason, key.guest, inside, quoted, context);
+        }
+        let count = context.addresses.name_servers().len();
+        for mut query in queries {
+            // After the last server there is no other.
+            if query.asked == 0 {
+                query.asked = count;
+            }
+            self.ask(key.guest, query, context);
+        }
     }
 
     /// Closes sockets that nothing has passed through for long.
@@ -207,22 +336,38 @@ fn plain(address: SocketAddr) -> SocketAddr {
     (address.ip(), address.port()).into()
 }
 
-/// Sends the guest a datagram, in fragments if it is too long. Over IPv6 it is lost then.
-pub fn deliver(
-    from: SocketAddr,
+/// The name server as the guest knows it.
+fn name_server(guest: SocketAddr) -> IpAddr {
+    match guest {
+        SocketAddr::V4(_) => addresses::DNS.into(),
+        SocketAddr::V6(_) => addresses::DNS6.into(),
+    }
+}
+
+/// Sends the guest a datagram.
+pub fn deliver(from: SocketAddr, guest: SocketAddr, payload: &[u8], context: &Context) {
+    if let Some(packet) = packet::udp(from, guest, payload) {
+        context.send_packet(&packet);
+    }
+}
+
+/// Tells the guest that a datagram with these data did not arrive.
+pub fn report_datagram(
+    reason: Unreachable,
     guest: SocketAddr,
-    payload: &[u8],
-    number: u16,
+    inside: SocketAddr,
+    data: &[u8],
     context: &Context,
 ) {
-    let Some(packet) = packet::udp(from, guest, payload) else {
-        return;
-    };
-    if packet.len() <= packet::MTU {
-        context.send_packet(&packet);
-    } else if packet[0] >> 4 == 4 {
-        for fragment in packet::fragments(&packet, number) {
-            context.send_packet(&fragment);
-        }
+    if let Some(original) = packet::udp(guest, inside, data) {
+        context.report(reason, (guest.ip(), inside.ip()), &original);
+    }
+}
+
+/// Answers a query in the place of a name server.
+fn fail(guest: SocketAddr, query: &Query, failure: Failure, context: &Context) {
+    match dns::failure(&query.data, failure) {
+        Some(response) => deliver(query.inside, guest, &response, context),
+        None => report_datagram(Unreachable::Port, guest, query.inside, &query.data, context),
     }
 }

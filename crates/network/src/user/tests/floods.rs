@@ -62,7 +62,7 @@ fn a_round_takes_a_batch_of_each_and_the_next_round_goes_on() {
     const SENT: usize = 3 * BATCH;
     let (adapter, wire) = cable().unwrap();
     let mut network = Network::open(&options(), MAC, wire).unwrap();
-    network.context.addresses = Addresses::with_resolver(true, "127.0.0.1:9".parse().unwrap());
+    network.context.addresses = Addresses::with_resolver(true, &["127.0.0.1:9".parse().unwrap()]);
     let forward = network.forwards()[0];
     let peers = peers(forward, &adapter, || network.work(&[]));
     for _ in 0..SENT {

@@ -36,10 +36,16 @@ impl Guest {
     }
 
     pub fn with(options: &UserOptions, offloads: Offloads, resolver: SocketAddr) -> Self {
+        let addresses = Addresses::with_resolver(true, &[resolver]);
+        Self::at(options, offloads, addresses)
+    }
+
+    /// A guest of a host with these addresses.
+    pub fn at(options: &UserOptions, offloads: Offloads, addresses: Addresses) -> Self {
         let (adapter, wire) = cable().unwrap();
         let stopper = wire.stopper();
         let mut network = Network::open(options, MAC, wire).unwrap();
-        network.context.addresses = Addresses::with_resolver(true, resolver);
+        network.context.addresses = addresses;
         network.context.addresses.has_world = false;
         let forwards = network.forwards();
         let (tell, told) = channel();

@@ -30,7 +30,15 @@ fn frame(random: &mut Random, port: u16) -> Vec<u8> {
         bytes.extend((0..length).map(|_| random.byte()));
     } else {
         let protocol = [6, 6, 17, 1][random.below(4)];
-        let header = [0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, protocol, 0, 0];
+        // Some are fragments, of few packets, at places near each other.
+        let place: [u8; 2] = match random.one_in(4) {
+            true => [(random.below(2) << 5) as u8, random.below(4) as u8],
+            false => [0x40, 0],
+        };
+        let number = random.below(3) as u8;
+        let header = [
+            0x45, 0, 0, 0, 0, number, place[0], place[1], 64, protocol, 0, 0,
+        ];
         let total: u16 = 20 + length as u16;
         let start = bytes.len();
         bytes.extend(header);

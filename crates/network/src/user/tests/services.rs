@@ -14,19 +14,19 @@ use std::thread;
 const OWN: EthernetAddress = EthernetAddress(MAC.0);
 const ROUTER: EthernetAddress = EthernetAddress([0x52, 0x55, 10, 0, 2, 2]);
 
-fn send(guest: &Guest, kind: EthernetProtocol, payload: &[u8]) {
+pub fn send(guest: &Guest, kind: EthernetProtocol, payload: &[u8]) {
     guest
         .adapter
         .send(packet::ethernet(OWN, ROUTER, kind, payload));
 }
 
-fn send_udp(guest: &Guest, from: SocketAddr, to: SocketAddr, data: &[u8]) {
+pub fn send_udp(guest: &Guest, from: SocketAddr, to: SocketAddr, data: &[u8]) {
     let packet = packet::udp(from, to, data).unwrap();
     send(guest, EthernetProtocol::Ipv4, &packet);
 }
 
 /// The payload of the next frame, which is to this guest.
-fn payload(guest: &Guest) -> Vec<u8> {
+pub fn payload(guest: &Guest) -> Vec<u8> {
     let mut frame = guest.wait();
     frame.complete_checksum();
     let frame = EthernetFrame::new_checked(&frame.bytes[..]).unwrap();
@@ -35,7 +35,7 @@ fn payload(guest: &Guest) -> Vec<u8> {
 }
 
 /// The next datagram: from, to and data.
-fn datagram(guest: &Guest) -> (SocketAddr, SocketAddr, Vec<u8>) {
+pub fn datagram(guest: &Guest) -> (SocketAddr, SocketAddr, Vec<u8>) {
     let payload = payload(guest);
     let ip = Ipv4Packet::new_checked(&payload[..]).unwrap();
     assert!(ip.verify_checksum());

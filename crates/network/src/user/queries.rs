@@ -1,0 +1,115 @@
+//! Queries to the host's name servers that were not answered yet. When the host finds out that
+//! a server cannot be reached, or when the guest repeats a query, the next server is asked: as
+//! the host's own resolver would (resolv.conf(5)).
+
+use super::dns;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+/// Queries of one port of the guest that are remembered; for one more, the oldest is forgotten.
+const MAX_QUERIES: usize = 8;
+/// Bytes of the longest query that is remembered. Queries by UDP are shorter (RFC 1035, 4.2.1).
+const MAX_BYTES: usize = 512;
+
+/// A query of the guest.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Query {
+    /// The name server as the guest knows it.
+    pub inside: SocketAddr,
+    pub data: Vec<u8>,
+    /// How many of the host's servers were asked.
+    pub asked: usize,
+}
+
+/// The queries of one port of the guest, each with the server that was asked last.
+#[derive(Default)]
+pub struct Queries {
+    waiting: VecDeque<(SocketAddr, Query)>,
+}
+
+impl Queries {
+    /// `server` was asked.
+    pub fn push(&mut self, server: SocketAddr, query: Query) {
+        if query.data.len() > MAX_BYTES {
+            return;
+        }
+        if self.waiting.len() >= MAX_QUERIES {
+            self.waiting.pop_front();
+        }
+        self.waiting.push_back((server, query));
+    }
+
+    /// A server has answered.
+    pub fn answered(&mut self, server: SocketAddr, response: &[u8]) {
+        let identification = dns::identification(response);
+        self.waiting.retain(|(asked, query)| {
+            *asked != server || dns::identification(&query.data) != identification
+        });
+    }
+
+    /// Takes the queries that wait for a server, which cannot be reached.
+    pub fn take_failed(&mut self, server: SocketAddr) -> Vec<Query> {
+        let waiting = std::mem::take(&mut self.waiting);
+        let (failed, others): (Vec<_>, Vec<_>) =
+            waiting.into_iter().partition(|(asked, _)| *asked == server);
+        self.waiting = others.into();
+        failed.into_iter().map(|(_, query)| query).collect()
+    }
+
+    /// Takes the query that has the same data, if the guest sends it again.
+    pub fn take_repeated(&mut self, inside: SocketAddr, data: &[u8]) -> Option<Query> {
+        let is_same = |query: &Query| query.inside == inside && query.data == data;
+        let index = self.waiting.iter().position(|(_, query)| is_same(query))?;
+        self.waiting.remove(index).map(|(_, query)| query)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn query(number: u8) -> Query {
+        Query {
+            inside: "10.0.2.3:53".parse().unwrap(),
+            data: vec![0, number, 1, 0],
+            asked: 1,
+        }
+    }
+
+    fn server(number: u8) -> SocketAddr {
+        ([192, 0, 2, number], 53).into()
+    }
+
+    #[test]
+    fn answered_queries_are_forgotten_and_failed_ones_are_returned() {
+        let mut queries = Queries::default();
+        for number in 1..=4 {
+            queries.push(server(number / 4), query(number));
+        }
+        // The answer of another server, or to another query, is none.
+        queries.answered(server(1), &[0, 2, 0x81, 0]);
+        queries.answered(server(0), &[0, 9, 0x81, 0]);
+        queries.answered(server(0), &[0, 2, 0x81, 0]);
+        assert_eq!(queries.take_failed(server(0)), [query(1), query(3)]);
+        assert_eq!(queries.take_failed(server(0)), []);
+        let again = queries.take_repeated(query(4).inside, &query(4).data);
+        assert_eq!(again, Some(query(4)));
+        assert_eq!(queries.take_failed(server(1)), []);
+    }
+
+    #[test]
+    fn only_some_queries_of_some_length_are_remembered() {
+        let mut queries = Queries::default();
+        for number in 0..100 {
+            queries.push(server(1), query(number));
+        }
+        let long = Query {
+            data: vec![0; MAX_BYTES + 1],
+            ..query(0)
+        };
+        queries.push(server(1), long);
+        let kept = queries.take_failed(server(1));
+        assert_eq!(kept.len(), MAX_QUERIES);
+        assert_eq!(kept.last(), Some(&query(99)));
+    }
+}
