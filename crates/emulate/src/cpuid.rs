@@ -255,8 +255,14 @@ impl CpuidPolicy {
             structured_1 &= !structured_1_eax::NEEDS_AVX_512;
         }
         let leaf_extended = extended(0x8000_0001, 0);
-        let emulated =
-            basic_edx::VME | basic_edx::DE | basic_edx::APIC | basic_edx::PAT | basic_edx::SEP;
+        let emulated = basic_edx::VME
+            | basic_edx::DE
+            | basic_edx::APIC
+            | basic_edx::PAT
+            | basic_edx::SEP
+            | basic_edx::MTRR
+            | basic_edx::MCE
+            | basic_edx::MCA;
         let basic_edx_bits = (leaf1[3] | emulated) & basic_edx::HANDLED;
         let mut extended_ecx =
             leaf_extended[2] & (extended::ECX_LAHF | extended::ECX_LZCNT | extended::ECX_PREFETCHW);
@@ -381,6 +387,7 @@ impl CpuidPolicy {
             Cr4::VME | Cr4::PVI,
             self.features.basic_edx & basic_edx::VME != 0,
         );
+        mask.set(Cr4::MCE, self.features.basic_edx & basic_edx::MCE != 0);
         mask.set(Cr4::DE, self.features.basic_edx & basic_edx::DE != 0);
         mask.set(Cr4::PSE, self.features.basic_edx & basic_edx::PSE != 0);
         mask.set(Cr4::PAE, self.features.basic_edx & basic_edx::PAE != 0);

@@ -2,14 +2,13 @@
 //! AMD's manual volume 2, appendix A).
 //!
 //! An MSR that this virtual machine does not have answers #GP(0), as on a real
-//! processor; that includes the MTRRs and machine check, which CPUID does not offer. The
-//! local APIC's MSRs belong to the machine.
+//! processor. The local APIC's MSRs belong to the machine.
 
 use crate::Outcome;
 use crate::cpuid::{Vendor, policy};
 use crate::operand::require_cpl0;
 use crate::performance_counters;
-use crate::{plain_msr, tsc_deadline, tsc_offset};
+use crate::{machine_check, memory_types, plain_msr, tsc_deadline, tsc_offset};
 use iced_x86::CpuidFeature;
 use tollgate_platform::Environment;
 use tollgate_x86::TranslationChange;
@@ -58,6 +57,8 @@ mod amd {
     pub const HARDWARE_TSC_AT_P0: u64 = 1 << 24;
     /// Writes of these change nothing here: SMM lock, cache flush and FERR options.
     pub const HARDWARE_IGNORED: u64 = 1 << 3 | 1 << 6 | 1 << 8 | HARDWARE_TSC_AT_P0;
+    /// The status registers of machine-check banks take any value (McStatusWrEn).
+    pub const HARDWARE_STATUS_WRITABLE: u64 = 1 << 18;
     /// SVM is disabled, and locked so.
     pub const VM_CONTROL_DISABLED: u64 = 1 << 3 | 1 << 4;
     /// LFENCE waits for earlier instructions.
@@ -90,7 +91,10 @@ pub fn read(
     environment: &mut dyn Environment,
     index: u32,
 ) -> Result<u64, Exception> {
-    if let Some(value) = plain_msr::read(state, index) {
+    let stored = plain_msr::read(state, index)
+        .or_else(|| memory_types::read(&state.memory_types, index))
+        .or_else(|| machine_check::read(&state.machine_check, index));
+    if let Some(value) = stored {
         return Ok(value);
     }
     let value = match index {
@@ -118,7 +122,7 @@ pub fn read(
                 return Ok(value);
             }
             return if policy(state).vendor() == Vendor::Amd {
-                performance_counters::read(state, index).map_or_else(|| read_amd(index), Ok)
+                performance_counters::read(state, index).map_or_else(|| read_amd(state, index), Ok)
             } else {
                 refused()
             };
@@ -127,8 +131,11 @@ pub fn read(
     Ok(value)
 }
 
-fn read_amd(index: u32) -> Result<u64, Exception> {
+fn read_amd(state: &CpuState, index: u32) -> Result<u64, Exception> {
     match index {
+        amd::HARDWARE_CONFIGURATION if state.machine_check.takes_any_status => {
+            Ok(amd::HARDWARE_TSC_AT_P0 | amd::HARDWARE_STATUS_WRITABLE)
+        }
         amd::HARDWARE_CONFIGURATION => Ok(amd::HARDWARE_TSC_AT_P0),
         amd::VM_CONTROL => Ok(amd::VM_CONTROL_DISABLED),
         amd::DECODE_CONFIGURATION => Ok(amd::DECODE_LFENCE_SERIALIZES),
@@ -160,6 +167,12 @@ pub fn write(
 ) -> Result<(), Exception> {
     if let Some(written) = plain_msr::write(state, index, value) {
         return written;
+    }
+    let vendor = policy(state).vendor();
+    let stored = memory_types::write(&mut state.memory_types, index, value)
+        .or_else(|| machine_check::write(&mut state.machine_check, vendor, index, value));
+    if let Some(is_taken) = stored {
+        return if is_taken { Ok(()) } else { refused() };
     }
     match index {
         TIME_STAMP_COUNTER => {
@@ -194,11 +207,11 @@ pub fn write(
             return match environment.machine(|machine| machine.msr_write(index, value)) {
                 Some(true) => Ok(()),
                 Some(false) => refused(),
-                None if policy(state).vendor() == Vendor::Amd => {
+                None if vendor == Vendor::Amd => {
                     if performance_counters::write(state, index, value) {
                         Ok(())
                     } else {
-                        write_amd(index, value)
+                        write_amd(state, index, value)
                     }
                 }
                 None => refused(),
@@ -208,9 +221,9 @@ pub fn write(
     Ok(())
 }
 
-fn write_amd(index: u32, value: u64) -> Result<(), Exception> {
+fn write_amd(state: &mut CpuState, index: u32, value: u64) -> Result<(), Exception> {
     let ignored = match index {
-        amd::HARDWARE_CONFIGURATION => amd::HARDWARE_IGNORED,
+        amd::HARDWARE_CONFIGURATION => amd::HARDWARE_IGNORED | amd::HARDWARE_STATUS_WRITABLE,
         amd::DECODE_CONFIGURATION => amd::DECODE_IGNORED,
         amd::PATCH_LOADER | amd::NORTH_BRIDGE_CONFIGURATION => u64::MAX,
         amd::SYSTEM_CONFIGURATION
@@ -221,11 +234,13 @@ fn write_amd(index: u32, value: u64) -> Result<(), Exception> {
         | amd::BUS_UNIT_CONFIGURATION_2 => 0,
         _ => return refused(),
     };
-    if value & !ignored == 0 {
-        Ok(())
-    } else {
-        refused()
+    if value & !ignored != 0 {
+        return refused();
     }
+    if index == amd::HARDWARE_CONFIGURATION {
+        state.machine_check.takes_any_status = value & amd::HARDWARE_STATUS_WRITABLE != 0;
+    }
+    Ok(())
 }
 
 /// Whether each of the eight entries is a memory type that PAT knows (SDM volume 3, 12.12.2).

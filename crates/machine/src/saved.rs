@@ -10,7 +10,7 @@ use tollgate_x86::CpuState;
 /// Version of [`MachineState`] itself; processor and devices have versions of their own.
 pub const MACHINE_STATE_VERSION: u32 = 1;
 /// Version of the processor's state.
-pub const PROCESSOR_STATE_VERSION: u32 = 2;
+pub const PROCESSOR_STATE_VERSION: u32 = 3;
 
 /// Name of the processor in messages.
 const PROCESSOR: &str = "processor";

@@ -26,6 +26,8 @@ use tollgate_monitor::latches::Latches;
 use tollgate_monitor::{Vcpu, VcpuStop};
 use tollgate_platform::{MarkName, Platform, StopRequest};
 pub use tollgate_platform::{PanicReport, ResetCause};
+use tollgate_x86::memory_types::MemoryTypeRanges;
+use tollgate_x86::paging::PHYSICAL_ADDRESS_BITS;
 use tollgate_x86::state::Activity;
 use tollgate_x86::{CpuState, PhysicalAddress};
 
@@ -164,6 +166,9 @@ impl Vm {
             Some(_) => CpuState::at_reset(),
             None => boot::load(&BootSource::of(config), &mut memory).map_err(BuildError::Boot)?,
         };
+        if rom.is_none() {
+            state.memory_types = MemoryTypeRanges::as_firmware_leaves_them(PHYSICAL_ADDRESS_BITS);
+        }
         state.model = config.cpu;
         state.paravirtual = config.paravirtual;
         let mut pc = Pc::with_back_ends(config, memory.clone(), consoles.serial, back_ends);

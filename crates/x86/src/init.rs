@@ -28,6 +28,8 @@ impl CpuState {
             pat: self.pat,
             misc_enable: self.misc_enable,
             performance: self.performance,
+            memory_types: self.memory_types.clone(),
+            machine_check: self.machine_check.clone(),
             tsc_offset: self.tsc_offset,
             a20_mask: self.a20_mask,
             model: self.model,
@@ -53,6 +55,8 @@ mod tests {
         state.efer = Efer::LME.bits();
         state.lstar = 0x77;
         state.tsc_offset = 9;
+        state.memory_types.default_type = 0xc06;
+        state.machine_check.status = 4;
         state.vector.0[32] = 0xaa;
         state.nmi_blocked = true;
         state.a20_mask = !(1 << 20);
@@ -61,6 +65,8 @@ mod tests {
         assert_eq!((after.cr0, after.cr3, after.efer), (0x10, 0, 0));
         assert_eq!((after.gpr[0], after.nmi_blocked), (0, false));
         assert_eq!((after.lstar, after.tsc_offset), (0x77, 9));
+        assert_eq!(after.memory_types, state.memory_types);
+        assert_eq!(after.machine_check, state.machine_check);
         assert_eq!((after.vector.0[32], after.a20_mask), (0xaa, !(1 << 20)));
     }
 }

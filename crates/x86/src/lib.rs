@@ -12,6 +12,8 @@ pub mod flags;
 mod init;
 mod interrupt_shadow;
 pub mod local_apic_msrs;
+pub mod machine_check;
+pub mod memory_types;
 pub mod model;
 mod operation;
 pub mod paging;

@@ -5,6 +5,8 @@
 
 use crate::descriptor::{Segment, SegmentRegister, Selector};
 use crate::flags::Flags;
+use crate::machine_check::MachineCheck;
+use crate::memory_types::MemoryTypeRanges;
 use crate::model::CpuModel;
 use crate::paravirtual::Paravirtual;
 use crate::registers::{Cr0, Cr4, Efer, Gpr};
@@ -76,7 +78,7 @@ impl<'de> Deserialize<'de> for VectorState {
 }
 
 /// Version of [`CpuState`]'s layout in saved files.
-pub const CPU_STATE_VERSION: u32 = 5;
+pub const CPU_STATE_VERSION: u32 = 6;
 
 /// Registers of one processor.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -157,6 +159,10 @@ pub struct CpuState {
     pub paravirtual: Paravirtual,
     /// x87, MMX, SSE, AVX, AVX-512.
     pub vector: VectorState,
+    /// The memory-type range registers.
+    pub memory_types: MemoryTypeRanges,
+    /// The registers of the machine-check architecture.
+    pub machine_check: MachineCheck,
 }
 
 impl CpuState {
@@ -220,6 +226,8 @@ impl CpuState {
             model: CpuModel::Host,
             paravirtual: Paravirtual::None,
             vector: VectorState::initial(),
+            memory_types: MemoryTypeRanges::default(),
+            machine_check: MachineCheck::at_reset(),
         }
     }
 

@@ -82,7 +82,8 @@ fn cr3_loads_change_the_address_space() {
 #[test]
 fn cr4_accepts_only_what_cpuid_offers() {
     let (mut state, mut environment) = protected_mode(0);
-    for bit in [Cr4::MCE, Cr4::SMAP] {
+    let vmxe = Cr4::from_bits_retain(1 << 13);
+    for bit in [vmxe, Cr4::SMAP] {
         state.gpr[0] = bit.bits();
         assert_eq!(run(&mut state, &mut environment, &MOV_CR4_EAX), Err(GP));
     }

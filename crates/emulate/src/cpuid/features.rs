@@ -111,10 +111,13 @@ const BASIC_EDX_NAMES: &[(u32, &str)] = &[
     (basic_edx::TSC, "tsc"),
     (basic_edx::MSR, "msr"),
     (basic_edx::PAE, "pae"),
+    (basic_edx::MCE, "mce"),
     (basic_edx::CX8, "cx8"),
     (basic_edx::APIC, "apic"),
     (basic_edx::SEP, "sep"),
+    (basic_edx::MTRR, "mtrr"),
     (basic_edx::PGE, "pge"),
+    (basic_edx::MCA, "mca"),
     (basic_edx::CMOV, "cmov"),
     (basic_edx::PAT, "pat"),
     (basic_edx::CLFSH, "clflush"),
@@ -227,10 +230,13 @@ pub mod basic_edx {
     pub const TSC: u32 = 1 << 4;
     pub const MSR: u32 = 1 << 5;
     pub const PAE: u32 = 1 << 6;
+    pub const MCE: u32 = 1 << 7;
     pub const CX8: u32 = 1 << 8;
     pub const APIC: u32 = 1 << 9;
     pub const SEP: u32 = 1 << 11;
+    pub const MTRR: u32 = 1 << 12;
     pub const PGE: u32 = 1 << 13;
+    pub const MCA: u32 = 1 << 14;
     pub const CMOV: u32 = 1 << 15;
     pub const PAT: u32 = 1 << 16;
     pub const CLFSH: u32 = 1 << 19;
@@ -238,7 +244,7 @@ pub mod basic_edx {
     pub const FXSR: u32 = 1 << 24;
     pub const SSE: u32 = 1 << 25;
     pub const SSE2: u32 = 1 << 26;
-    /// What the monitor handles. Not MCE, MTRR, PSE-36.
+    /// What the monitor handles. Not PSE-36.
     pub const HANDLED: u32 = FPU
         | VME
         | DE
@@ -246,10 +252,13 @@ pub mod basic_edx {
         | TSC
         | MSR
         | PAE
+        | MCE
         | CX8
         | APIC
         | SEP
+        | MTRR
         | PGE
+        | MCA
         | CMOV
         | PAT
         | CLFSH

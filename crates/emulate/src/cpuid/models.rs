@@ -26,6 +26,9 @@ const SYSTEM: FeatureWords = FeatureWords {
         | basic_edx::TSC
         | basic_edx::MSR
         | basic_edx::PAE
+        | basic_edx::MCE
+        | basic_edx::MCA
+        | basic_edx::MTRR
         | basic_edx::APIC
         | basic_edx::SEP
         | basic_edx::PGE

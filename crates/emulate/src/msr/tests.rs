@@ -212,10 +212,43 @@ fn the_sysenter_selector_has_32_bits() {
 
 #[test]
 fn amd_systems_find_the_msrs_that_they_read_unasked() {
-    assert_eq!(read_amd(0xc001_0015), Ok(1 << 24));
-    assert_eq!(read_amd(0xc001_0010), Ok(0));
-    assert_eq!(read_amd(0xc001_1029), Ok(2));
-    assert_eq!(write_amd(0xc001_1029, 2), Ok(()));
-    assert_eq!(write_amd(0xc001_0015, 1), Err(GP));
-    assert_eq!(read_amd(0xc001_7777), Err(GP));
+    let (mut state, _) = protected_mode(0);
+    assert_eq!(read_amd(&state, 0xc001_0015), Ok(1 << 24));
+    assert_eq!(read_amd(&state, 0xc001_0010), Ok(0));
+    assert_eq!(read_amd(&state, 0xc001_1029), Ok(2));
+    assert_eq!(write_amd(&mut state, 0xc001_1029, 2), Ok(()));
+    assert_eq!(write_amd(&mut state, 0xc001_0015, 1), Err(GP));
+    assert_eq!(read_amd(&state, 0xc001_7777), Err(GP));
+}
+
+#[test]
+fn mtrrs_and_machine_check_are_reached_by_their_instructions() {
+    let (mut state, mut environment) = protected_mode(0);
+    for (index, value) in [
+        (0x2ff, 0xc06),
+        (0x201, 0xff_8000_0800),
+        (0x17a, 4),
+        (0x400, 7),
+    ] {
+        state.gpr[1] = index;
+        (state.gpr[0], state.gpr[2]) = (value & 0xffff_ffff, value >> 32);
+        run(&mut state, &mut environment, &WRMSR).unwrap();
+        assert_eq!(read(&state, &mut environment, index as u32), Ok(value));
+    }
+    // Capabilities, a memory type that does not exist, an error in a bank.
+    for (index, value) in [(0xfe, 0x508), (0x179, 0x10a), (0x2ff, 2), (0x401, 1)] {
+        assert_eq!(write(&mut state, &mut environment, index, value), Err(GP));
+    }
+}
+
+#[test]
+fn amds_hwcr_has_the_banks_statuses_take_any_value() {
+    let (mut state, mut environment) = protected_mode(0);
+    state.model = CpuModel::Qemu64;
+    assert_eq!(write(&mut state, &mut environment, 0x401, 1), Err(GP));
+    write(&mut state, &mut environment, 0xc001_0015, 1 << 18).unwrap();
+    let configuration = read(&state, &mut environment, 0xc001_0015);
+    assert_eq!(configuration, Ok(1 << 24 | 1 << 18));
+    write(&mut state, &mut environment, 0x401, 1).unwrap();
+    assert_eq!(read(&state, &mut environment, 0x401), Ok(1));
 }
