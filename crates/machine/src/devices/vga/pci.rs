@@ -70,7 +70,7 @@ impl VgaFunction {
             context.place_region(Region {
                 start: PhysicalAddress(start),
                 bytes: VIDEO_BYTES,
-                kind: RegionKind::Ram,
+                kind: RegionKind::Display,
                 block: Some((video, 0)),
             });
             self.placed = wanted;

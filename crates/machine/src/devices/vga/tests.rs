@@ -1,5 +1,6 @@
 use super::*;
 use crate::bus::testing::Bench;
+use crate::devices::pci::function::PciFunction;
 use screen::Screen;
 
 fn vga(bench: &Bench) -> Vga {
@@ -412,4 +413,38 @@ fn a_picture_is_drawn_anew_once_something_was_written() {
         &fourth,
         &vga.picture(&mut bench.board.memory).unwrap()
     ));
+}
+
+/// Sets the mode of 640 by 480 pixels of 32 bits.
+fn enter_extension(vga: &mut Vga, bench: &mut Bench) {
+    for (index, value) in [(1, 640), (2, 480), (3, 32), (4, 0x41)] {
+        let context = &mut bench.context(0);
+        vga.port_write(0x1ce, 2, index, context);
+        vga.port_write(0x1cf, 2, value, context);
+    }
+}
+
+#[test]
+fn what_is_stored_by_the_base_address_register_is_drawn() {
+    const FRAME_BUFFER: u64 = 0xfd00_0000;
+    let mut bench = Bench::new();
+    let mut vga = vga(&bench);
+    let mut function = pci::VgaFunction::default();
+    function.set_video(vga.blocks.unwrap().video);
+    enter_text(&mut vga, &mut bench);
+    enter_extension(&mut vga, &mut bench);
+    let address = (FRAME_BUFFER as u32).to_le_bytes();
+    function.config_write(0x10, &address, &mut bench.context(1));
+    function.config_write(4, &[2, 0], &mut bench.context(1));
+    vga.picture(&mut bench.board.memory).unwrap();
+    for (offset, pixel) in [(0, [1, 2, 3]), (4, [4, 5, 6]), (640 * 4 * 479, [7, 8, 9])] {
+        let before = vga.picture(&mut bench.board.memory).unwrap();
+        let memory = &mut bench.board.memory;
+        assert!(memory.write(PhysicalAddress(FRAME_BUFFER + offset), &pixel));
+        let after = vga.picture(memory).unwrap();
+        let at = offset as usize / 4 * 3;
+        let [blue, green, red] = pixel;
+        assert_eq!(after.pixels[at..at + 3], [red, green, blue]);
+        assert_ne!(before.pixels, after.pixels);
+    }
 }
