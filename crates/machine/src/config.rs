@@ -10,7 +10,7 @@ use crate::devices::fw_cfg::{self, FwCfgError, FwCfgFile};
 use crate::devices::ide::pci::IdeFunction;
 use crate::devices::pci::MAX_FUNCTIONS;
 pub use crate::devices::virtio::console::ports::{OnLoss, PortOptions, PortTarget};
-pub use ide_drives::{IdeDrive, IdePlaces};
+pub use ide_drives::{DiskGeometry, IdeDrive, IdePlaces};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;

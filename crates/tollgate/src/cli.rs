@@ -249,6 +249,7 @@ pub struct RunArguments {
     /// serial=TEXT           what the guest reads as serial number, at most 20 characters
     /// if=virtio|ide         a virtio device (default), or with firmware an ATA disk behind a PIIX3
     /// media=disk|cdrom      with if=ide: a disk (default), or a CD-ROM in a drive of its own
+    /// cyls=N,heads=N,secs=N with if=ide: the disk's geometry, else guessed from its partitions
     /// The guest finds virtio ones as /dev/vda, /dev/vdb ..., with the drivers virtio_pci and
     /// virtio_blk. An image that is written belongs to one machine at a time.
     #[arg(

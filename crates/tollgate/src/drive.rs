@@ -1,12 +1,12 @@
 //! `--drive`: disks of the machine, in QEMU's words.
 
 use tollgate_machine::comma_list;
-use tollgate_machine::config::{Cache, DriveOptions, Format};
+use tollgate_machine::config::{Cache, DiskGeometry, DriveOptions, Format};
 
 /// The form, for messages.
 const FORM: &str = "file=PATH[,format=raw|qcow2][,readonly=on|off][,snapshot=on|off]\
     [,cache=writeback|none|unsafe][,discard=unmap|ignore][,serial=TEXT][,if=virtio|ide]\
-    [,media=disk|cdrom]";
+    [,media=disk|cdrom][,cyls=N,heads=N,secs=N]";
 
 /// A disk and what it is behind.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -17,6 +17,60 @@ pub struct DriveArgument {
     pub is_ide: bool,
     /// It is a CD-ROM.
     pub is_cd_rom: bool,
+    /// Its geometry, if that was given.
+    pub geometry: Option<DiskGeometry>,
+}
+
+/// The parts of a geometry, as far as they were given.
+#[derive(Default)]
+struct GeometryParts {
+    cylinders: Option<u16>,
+    heads: Option<u8>,
+    sectors: Option<u8>,
+}
+
+impl GeometryParts {
+    /// Takes a part; false: the key is of none.
+    ///
+    /// # Errors
+    /// The value is out of range.
+    fn set(&mut self, key: &str, value: &str) -> Result<bool, String> {
+        let most = match key {
+            "cyls" => DiskGeometry::MOST_CYLINDERS,
+            "heads" => DiskGeometry::MOST_HEADS.into(),
+            "secs" => DiskGeometry::MOST_SECTORS.into(),
+            _ => return Ok(false),
+        };
+        let number = value
+            .parse()
+            .ok()
+            .filter(|number| (1..=most).contains(number));
+        let Some(number) = number else {
+            return Err(format!("{key}={value}: expected a number from 1 to {most}"));
+        };
+        match key {
+            "cyls" => self.cylinders = Some(number),
+            "heads" => self.heads = Some(number as u8),
+            _ => self.sectors = Some(number as u8),
+        }
+        Ok(true)
+    }
+
+    /// The geometry.
+    ///
+    /// # Errors
+    /// A part is missing.
+    fn whole(&self) -> Result<Option<DiskGeometry>, String> {
+        match (self.cylinders, self.heads, self.sectors) {
+            (Some(cylinders), Some(heads), Some(sectors)) => Ok(Some(DiskGeometry {
+                cylinders,
+                heads,
+                sectors,
+            })),
+            (None, None, None) => Ok(None),
+            _ => Err("cyls, heads and secs belong together: give all three or none".into()),
+        }
+    }
 }
 
 /// Understands a drive: keys and values between commas; a doubled comma is one that belongs
@@ -29,7 +83,9 @@ pub fn parse(text: &str) -> Result<DriveArgument, String> {
         options: DriveOptions::new(""),
         is_ide: false,
         is_cd_rom: false,
+        geometry: None,
     };
+    let mut parts = GeometryParts::default();
     let mut seen = Vec::new();
     for part in comma_list::split(text) {
         let Some((key, value)) = part.split_once('=') else {
@@ -39,7 +95,13 @@ pub fn parse(text: &str) -> Result<DriveArgument, String> {
             return Err(format!("'{key}' is given twice"));
         }
         seen.push(key.to_owned());
-        set(&mut drive, key, value)?;
+        if !parts.set(key, value)? {
+            set(&mut drive, key, value)?;
+        }
+    }
+    drive.geometry = parts.whole()?;
+    if drive.geometry.is_some() && (!drive.is_ide || drive.is_cd_rom) {
+        return Err("cyls, heads and secs are for a disk with if=ide".into());
     }
     if drive.is_cd_rom && !drive.is_ide {
         return Err("media=cdrom: a CD-ROM drive is an IDE drive: if=ide is missing".into());
@@ -103,6 +165,7 @@ mod tests {
                 options,
                 is_ide: false,
                 is_cd_rom: false,
+                geometry: None,
             })
         };
         assert_eq!(parse("file=a,,b.img"), virtio(DriveOptions::new("a,b.img")));
@@ -120,6 +183,15 @@ mod tests {
         assert!(parse("file=d,if=ide").unwrap().is_ide);
         let cd_rom = parse("file=d.iso,media=cdrom,if=ide").unwrap();
         assert!(cd_rom.is_ide && cd_rom.is_cd_rom);
+        let geometry = parse("file=d,if=ide,cyls=615,heads=4,secs=17")
+            .unwrap()
+            .geometry;
+        let expected = DiskGeometry {
+            cylinders: 615,
+            heads: 4,
+            sectors: 17,
+        };
+        assert_eq!(geometry, Some(expected));
         let off = "file=d,readonly=off,snapshot=off,cache=writeback,discard=ignore";
         assert_eq!(parse(off), virtio(DriveOptions::new("d")));
     }
@@ -140,6 +212,12 @@ mod tests {
             ("file=a,if=scsi", "expected virtio or ide"),
             ("file=a,if=ide,media=dvd", "expected disk or cdrom"),
             ("file=a,media=cdrom", "if=ide is missing"),
+            ("file=a,if=ide,heads=17,cyls=1,secs=1", "from 1 to 16"),
+            ("file=a,if=ide,heads=0,cyls=1,secs=1", "from 1 to 16"),
+            ("file=a,if=ide,cyls=99999,heads=1,secs=1", "from 1 to 16383"),
+            ("file=a,if=ide,secs=x", "from 1 to 63"),
+            ("file=a,if=ide,heads=4,secs=17", "all three or none"),
+            ("file=a,cyls=615,heads=4,secs=17", "with if=ide"),
             ("file=a,bus=1", "unknown key 'bus'"),
         ] {
             let refusal = parse(argument).unwrap_err();

@@ -284,7 +284,7 @@ fn ide_drives(arguments: &RunArguments) -> Result<IdePlaces, Failure> {
     let drives = arguments.drive.iter().filter(|drive| drive.is_ide);
     let drives = drives.map(|drive| match drive.is_cd_rom {
         true => IdeDrive::CdRom(Some(drive.options.clone())),
-        false => IdeDrive::Disk(kept(arguments, &drive.options)),
+        false => IdeDrive::Disk(kept(arguments, &drive.options), drive.geometry),
     });
     let cd_rom = arguments.cdrom.as_ref();
     let cd_rom = cd_rom.map(|disc| IdeDrive::CdRom(disc.as_deref().cloned()));

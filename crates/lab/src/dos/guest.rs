@@ -368,7 +368,7 @@ fn config(image: &Path, disk: &Disk, knobs: &VmConfig) -> Result<VmConfig, LabEr
         triple_fault: TripleFaultAction::Reset,
         rtc_base: RtcBase::Local,
         floppies: vec![Some(floppy)],
-        ide_drives: IdeDrive::place(vec![IdeDrive::Disk(disk)], None)
+        ide_drives: IdeDrive::place(vec![IdeDrive::Disk(disk, None)], None)
             .map_err(|error| LabError::Host(error.to_string()))?,
         fw_cfg_files,
         ..knobs.clone()

@@ -4,12 +4,32 @@ use super::{ConfigError, DriveOptions};
 use crate::devices::ide::pci::IdeFunction;
 use serde::{Deserialize, Serialize};
 
+/// A disk's cylinders, heads, and sectors of a track, as the user gives them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DiskGeometry {
+    /// 1 to [`DiskGeometry::MOST_CYLINDERS`].
+    pub cylinders: u16,
+    /// 1 to [`DiskGeometry::MOST_HEADS`].
+    pub heads: u8,
+    /// 1 to [`DiskGeometry::MOST_SECTORS`].
+    pub sectors: u8,
+}
+
+impl DiskGeometry {
+    /// The most cylinders that an ATA disk tells.
+    pub const MOST_CYLINDERS: u16 = 16_383;
+    /// The most heads.
+    pub const MOST_HEADS: u8 = 16;
+    /// The most sectors of a track that INT 13h can name.
+    pub const MOST_SECTORS: u8 = 63;
+}
+
 /// A disk, or a drive for CD-ROMs.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum IdeDrive {
-    /// A disk.
-    Disk(DriveOptions),
+    /// A disk, with its geometry; `None`: that is guessed from what is on it.
+    Disk(DriveOptions, Option<DiskGeometry>),
     /// A drive for CD-ROMs, with its disc; `None`: it is empty.
     CdRom(Option<DriveOptions>),
 }
@@ -53,7 +73,7 @@ mod tests {
 
     #[test]
     fn a_cd_rom_has_a_channel_of_its_own_as_long_as_there_is_room() {
-        let disk = |name: &str| IdeDrive::Disk(DriveOptions::new(name));
+        let disk = |name: &str| IdeDrive::Disk(DriveOptions::new(name), None);
         let cd_rom = || Some(IdeDrive::CdRom(None));
         let disks = |names: &[&str]| names.iter().map(|name| disk(name)).collect();
         let places = IdeDrive::place(disks(&["a"]), cd_rom()).unwrap();

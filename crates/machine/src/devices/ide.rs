@@ -25,6 +25,7 @@ mod cd_tests;
 mod channel;
 mod data;
 mod disk;
+mod geometry;
 mod identify;
 mod packet;
 pub mod pci;
@@ -36,5 +37,6 @@ mod tests;
 mod unit;
 
 pub use cd_drive::CdDrive;
-pub use disk::{Disk, Geometry};
+pub use disk::Disk;
+pub use geometry::{Geometry, Translation};
 pub use unit::Unit;

@@ -104,9 +104,9 @@ fn ide_units(config: &VmConfig) -> Result<IdeUnits, DiskError> {
     for (place, drive) in config.ide_drives.iter().enumerate() {
         units[place] = match drive {
             None => None,
-            Some(IdeDrive::Disk(options)) => {
+            Some(IdeDrive::Disk(options, geometry)) => {
                 let name = unit_name(place, Some(options));
-                Some(Unit::Disk(IdeDisk::open(name, options)?))
+                Some(Unit::Disk(IdeDisk::open(name, options, *geometry)?))
             }
             Some(IdeDrive::CdRom(disc)) => {
                 let disc = disc.as_ref();

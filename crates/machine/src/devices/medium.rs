@@ -70,7 +70,20 @@ impl Medium {
     /// # Errors
     /// The image cannot be used.
     pub fn open(name: String, options: &DriveOptions) -> Result<Self, DiskError> {
+        Self::open_after(name, options, |_| ())
+    }
+
+    /// The same, after `look` has looked at the image.
+    ///
+    /// # Errors
+    /// The image cannot be used.
+    pub fn open_after(
+        name: String,
+        options: &DriveOptions,
+        look: impl FnOnce(&Image),
+    ) -> Result<Self, DiskError> {
         let image = tollgate_disk::open(options)?;
+        look(&image);
         Self::start(name, image).map_err(|error| DiskError {
             path: options.path.clone(),
             why: format!("no thread for it: {error}"),

@@ -163,9 +163,7 @@ impl Rtc {
 
     /// Stores the geometries of IDE disks, by their places, where firmware does: those of the first two in
     /// the format of type 47, and for all how INT 13h's is made of them, where SeaBIOS looks on
-    /// QEMU's machines. One with more than 1024 cylinders, which is beyond INT 13h, is translated so that
-    /// its sectors are numbered as the disk numbers them (LBA). Before [`Rtc::set_memory_sizes`],
-    /// which makes the checksum.
+    /// QEMU's machines. Before [`Rtc::set_memory_sizes`], which makes the checksum.
     pub fn set_disks(&mut self, disks: &[Option<Geometry>]) {
         /// The type is in the extended byte.
         const IS_EXTENDED: u8 = 0xF;
@@ -177,16 +175,12 @@ impl Rtc {
         /// Control byte: neither retries nor error correction are done by the disk, as with all types.
         const NO_RETRIES: u8 = 0xC0;
         const MORE_THAN_8_HEADS: u8 = 1 << 3;
-        const MOST_CYLINDERS: u16 = 1024;
-        const TRANSLATED_BY_NUMBER: u8 = 1;
 
         let mut types = 0;
         let mut translations = 0;
         for (place, disk) in (0u8..4).zip(disks) {
             let Some(disk) = disk else { continue };
-            if disk.cylinders > MOST_CYLINDERS {
-                translations |= TRANSLATED_BY_NUMBER << (2 * place);
-            }
+            translations |= (disk.translation as u8) << (2 * place);
             if place > 1 {
                 continue;
             }

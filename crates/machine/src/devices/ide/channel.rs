@@ -263,7 +263,9 @@ impl Channel {
         self.reset();
         self.state.master = BusMaster::default();
         for unit in self.units.iter_mut().flatten() {
-            *unit.settings_mut() = Settings::default();
+            *unit.settings_mut() = unit
+                .geometry()
+                .map_or_else(Settings::default, Settings::of_disk);
             if let Unit::CdDrive(drive) = unit {
                 drive.reset();
             }

@@ -1,45 +1,47 @@
 //! A disk on a channel: its image and its geometry.
 
+use super::geometry::{self, Geometry};
 use super::unit::{Registers, Settings};
+use crate::config::DiskGeometry;
 use crate::devices::medium::Medium;
 use tollgate_disk::{DiskError, DriveOptions};
-
-/// How a disk's sectors are named by cylinder, head and sector.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Geometry {
-    /// At most 16383.
-    pub cylinders: u16,
-    /// At most 16.
-    pub heads: u8,
-    /// Sectors of a track, at most 63.
-    pub sectors: u8,
-}
 
 /// A disk.
 #[derive(Debug)]
 pub struct Disk {
     pub(super) medium: Medium,
+    geometry: Geometry,
     pub(super) serial: String,
     pub(super) registers: Registers,
     pub(super) settings: Settings,
 }
 
 impl Disk {
-    /// Heads of the geometry that a disk begins with.
-    pub(super) const HEADS: u8 = 16;
-    /// Sectors of a track of that.
-    pub(super) const SECTORS: u8 = 63;
-
-    /// The disk that `options` name. `name`: as in lines on standard error about a host that fails.
+    /// The disk that `options` name, with the geometry that is `wanted`, or else a guess. `name`: as
+    /// in lines on standard error about a host that fails.
     ///
     /// # Errors
     /// The image cannot be used.
-    pub fn open(name: String, options: &DriveOptions) -> Result<Self, DiskError> {
+    pub fn open(
+        name: String,
+        options: &DriveOptions,
+        wanted: Option<DiskGeometry>,
+    ) -> Result<Self, DiskError> {
+        let mut first_sector = [0; 512];
+        let medium = Medium::open_after(name, options, |image| {
+            // A disk that cannot be read, or is shorter, tells nothing.
+            let _ = image.read(0, &mut first_sector);
+        })?;
+        let geometry = match wanted {
+            Some(wanted) => Geometry::given(wanted),
+            None => Geometry::guess(&first_sector, medium.sectors()),
+        };
         Ok(Self {
-            medium: Medium::open(name, options)?,
+            medium,
+            geometry,
             serial: options.serial.clone(),
             registers: Registers::default(),
-            settings: Settings::default(),
+            settings: Settings::of_disk(geometry),
         })
     }
 
@@ -49,19 +51,16 @@ impl Disk {
     }
 
     /// The geometry that it begins with.
-    pub fn geometry(&self) -> Geometry {
-        let (heads, sectors) = (Self::HEADS, Self::SECTORS);
-        Geometry {
-            cylinders: self.cylinders(heads, sectors),
-            heads,
-            sectors,
-        }
+    pub const fn geometry(&self) -> Geometry {
+        self.geometry
     }
 
-    /// Cylinders of a geometry with these heads and sectors of a track.
-    pub(super) fn cylinders(&self, heads: u8, sectors: u8) -> u16 {
-        let cylinder = u64::from(heads) * u64::from(sectors);
-        let cylinders = self.sectors().checked_div(cylinder).unwrap_or(0);
-        cylinders.min(16_383) as u16
+    /// Cylinders of the geometry that the guest has set, or of the one that the disk begins with.
+    pub(super) fn cylinders(&self) -> u16 {
+        let Settings { heads, sectors, .. } = self.settings;
+        if (heads, sectors) == (self.geometry.heads, self.geometry.sectors) {
+            return self.geometry.cylinders;
+        }
+        geometry::cylinders(self.sectors(), heads, sectors)
     }
 }

@@ -11,14 +11,14 @@ pub(super) const MOST_MULTIPLE: u8 = 16;
 pub(super) fn identify(disk: &Disk) -> Vec<u8> {
     let mut words = [0u16; 256];
     let settings = &disk.settings;
-    let (heads, sectors) = (Disk::HEADS, Disk::SECTORS);
+    let geometry = disk.geometry();
     words[0] = 1 << 6;
-    words[1] = disk.cylinders(heads, sectors);
-    words[3] = heads.into();
+    words[1] = geometry.cylinders;
+    words[3] = geometry.heads.into();
     // Bytes of a track and of a sector, as old drivers want them (ATA-1, 9.9).
-    words[4] = 512 * u16::from(sectors);
+    words[4] = 512 * u16::from(geometry.sectors);
     words[5] = 512;
-    words[6] = sectors.into();
+    words[6] = geometry.sectors.into();
     // A buffer that looks ahead, its 512-byte sectors; 4 bytes of error correction with READ LONG.
     words[20] = 3;
     words[21] = PIECE as u16;
@@ -32,7 +32,7 @@ pub(super) fn identify(disk: &Disk) -> Vec<u8> {
     words[51] = 2 << 8;
     // Words 54 to 58, 64 to 70 and 88 are valid.
     words[53] = 7;
-    let cylinders = disk.cylinders(settings.heads, settings.sectors);
+    let cylinders = disk.cylinders();
     words[54] = cylinders;
     words[55] = settings.heads.into();
     words[56] = settings.sectors.into();

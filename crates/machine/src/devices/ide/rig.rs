@@ -44,7 +44,7 @@ impl Rig {
         let images: Vec<PathBuf> = (0..disks).map(|_| new_image(SECTORS)).collect();
         let mut units = <[Option<Unit>; IdeFunction::PLACES]>::default();
         for (unit, image) in units.iter_mut().zip(&images) {
-            let disk = Disk::open("disk".into(), &DriveOptions::new(image)).unwrap();
+            let disk = Disk::open("disk".into(), &DriveOptions::new(image), None).unwrap();
             *unit = Some(Unit::Disk(disk));
         }
         Self::new(units, images)

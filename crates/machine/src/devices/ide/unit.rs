@@ -1,7 +1,8 @@
 //! What is at a place of a channel: a disk, or a drive for CD-ROMs; and what both have.
 
 use super::cd_drive::CdDrive;
-use super::disk::{Disk, Geometry};
+use super::disk::Disk;
+use super::geometry::Geometry;
 use crate::devices::medium::Medium;
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +22,7 @@ pub(super) struct Registers {
 /// What the guest has set, beside the registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Settings {
-    /// Heads and sectors of a track, as INITIALIZE DEVICE PARAMETERS said.
+    /// Heads and sectors of a track, as INITIALIZE DEVICE PARAMETERS said; 0 of what is no disk.
     pub heads: u8,
     pub sectors: u8,
     /// Sectors of a block of READ MULTIPLE; 0: not set.
@@ -34,11 +35,22 @@ pub(super) struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            heads: Disk::HEADS,
-            sectors: Disk::SECTORS,
+            heads: 0,
+            sectors: 0,
             multiple: 0,
             write_cache: true,
             transfer_mode: 0x22,
+        }
+    }
+}
+
+impl Settings {
+    /// Those that a disk of this geometry begins with.
+    pub(super) fn of_disk(geometry: Geometry) -> Self {
+        Self {
+            heads: geometry.heads,
+            sectors: geometry.sectors,
+            ..Self::default()
         }
     }
 }

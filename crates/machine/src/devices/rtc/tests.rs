@@ -1,4 +1,6 @@
 use super::*;
+use crate::config::DiskGeometry;
+use crate::devices::ide::Geometry;
 
 /// Thursday 29 February 2024, 23:59:58 and a quarter.
 const START: u64 = 1_709_251_198_250_000_000;
@@ -283,11 +285,11 @@ fn nonsense_dates_and_the_end_of_time_are_survived() {
 fn geometries_of_disks_are_where_firmware_and_old_systems_look() {
     let mut rtc = Rtc::new(START);
     let disk = |cylinders, heads, sectors| {
-        Some(crate::devices::ide::Geometry {
+        Some(Geometry::given(DiskGeometry {
             cylinders,
             heads,
             sectors,
-        })
+        }))
     };
     rtc.set_disks(&[
         disk(1024, 16, 63),
