@@ -85,7 +85,7 @@ pub fn definition() -> clap::Command {
 #[derive(Args, Debug)]
 #[command(after_long_help = run_help())]
 pub struct RunArguments {
-    /// What to boot: Linux (bzImage or vmlinux), a multiboot kernel, a boot sector, a flat image
+    /// What to boot: Linux (bzImage or vmlinux), a multiboot 1 or 2 kernel, a boot sector, a flat image
     ///
     /// Which of them it is, is found out from the file. Without it the machine starts from
     /// firmware (--bios), which boots a disk.

@@ -19,7 +19,9 @@ pub mod flat;
 pub mod guest_hooks;
 mod image;
 pub mod linux;
+mod modules;
 pub mod multiboot;
+pub mod multiboot2;
 mod pvh;
 mod room;
 mod state;
@@ -107,8 +109,10 @@ fn command_line(config: &VmConfig) -> Cow<'_, str> {
 pub enum KernelKind {
     /// Linux's compressed image with a setup header.
     BzImage,
-    /// A multiboot header lies in the first 8 KiB.
+    /// A multiboot 1 header lies in the first 8 KiB.
     Multiboot,
+    /// A multiboot 2 header lies in the first 32 KiB.
+    Multiboot2(multiboot2::Header),
     /// An ELF file without a multiboot header: a Linux vmlinux, or a PVH kernel.
     Elf,
     /// Code for real mode, with AA55h at offset 510.
@@ -159,8 +163,12 @@ pub fn load(source: &BootSource, memory: &mut GuestMemory) -> Result<CpuState, B
             }
         }
         KernelKind::Multiboot => {
-            let modules = multiboot::read_modules(source.initrd.unwrap_or(""), memory)?;
+            let modules = modules::read(source.initrd.unwrap_or(""), memory)?;
             multiboot::load(&image, &source.append, &modules, memory)
+        }
+        KernelKind::Multiboot2(header) => {
+            let modules = modules::read(source.initrd.unwrap_or(""), memory)?;
+            multiboot2::load(&image, header, &source.append, &modules, rsdp, memory)
         }
         KernelKind::BootSector | KernelKind::Flat if source.initrd.is_some() => {
             Err(BootError::InitrdUnsupported { kernel: name })
@@ -179,6 +187,8 @@ pub fn recognise(bytes: &[u8], name: &str) -> Result<KernelKind, BootError> {
         Ok(KernelKind::BzImage)
     } else if multiboot::find_header(bytes).is_some() {
         Ok(KernelKind::Multiboot)
+    } else if let Some(header) = multiboot2::find_header(bytes) {
+        Ok(KernelKind::Multiboot2(header))
     } else if elf::is_elf(bytes) {
         Ok(KernelKind::Elf)
     } else if flat::is_boot_sector(bytes) {

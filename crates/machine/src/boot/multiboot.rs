@@ -2,11 +2,10 @@
 //! header gives the addresses.
 
 use super::image::{Image, low_memory_end, u32_at, write};
+use super::modules::{self, Module, Placed};
 use super::room::Room;
-use super::{BootError, e820, elf, layout, read_initrd, state};
-use crate::comma_list;
+use super::{BootError, e820, elf, layout, state};
 use std::ops::Range;
-use std::path::Path;
 use tollgate_memory::GuestMemory;
 use tollgate_x86::{CpuState, Gpr};
 
@@ -18,7 +17,7 @@ const LOADER_MAGIC: u64 = 0x2bad_b002;
 const SEARCH_BYTES: usize = 8192;
 
 /// Kernels may lie anywhere in conventional memory, the BIOS data area included.
-const LOWEST_ADDRESS: u64 = 0;
+pub(super) const LOWEST_ADDRESS: u64 = 0;
 /// Bytes of an entry of the module list.
 const MODULE_ENTRY_BYTES: u64 = 16;
 
@@ -49,15 +48,6 @@ mod information {
 
 const LOADER_NAME: &str = "tollgate";
 
-/// A module: its contents and the text that the kernel gets with it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Module {
-    /// Contents of the file.
-    pub contents: Vec<u8>,
-    /// File name and arguments, as given.
-    pub text: String,
-}
-
 /// Offset of a valid multiboot header, if there is one.
 pub fn find_header(bytes: &[u8]) -> Option<usize> {
     let end = bytes.len().min(SEARCH_BYTES);
@@ -65,23 +55,6 @@ pub fn find_header(bytes: &[u8]) -> Option<usize> {
         let [magic, flags, checksum] = [0, 4, 8].map(|field| u32_at(bytes, offset + field));
         magic == HEADER_MAGIC && magic.wrapping_add(flags).wrapping_add(checksum) == 0
     })
-}
-
-/// Reads the modules that the user named.
-///
-/// # Errors
-/// [`BootError::Unreadable`] or [`BootError::InitrdTooLarge`].
-pub fn read_modules(list: &str, memory: &GuestMemory) -> Result<Vec<Module>, BootError> {
-    comma_list::split(list)
-        .into_iter()
-        .map(|text| {
-            let path = text.split(' ').next().unwrap_or("");
-            Ok(Module {
-                contents: read_initrd(Path::new(path), memory)?,
-                text,
-            })
-        })
-        .collect()
 }
 
 /// Loads the kernel, the modules behind it, and the information about both where the
@@ -117,20 +90,10 @@ pub fn load(
     };
     let mut room = Room::new(ranges, memory);
 
+    let placed = modules::place(modules, &mut room, memory)?;
     let mut text = TextArea::new();
     let mut loaded_modules = Vec::new();
-    for module in modules {
-        let (start, top) = (room.behind(), low_memory_end(memory));
-        let size = module.contents.len() as u64;
-        let end = start.saturating_add(size);
-        if end > top {
-            return Err(BootError::InitrdTooLarge {
-                size,
-                room: top.saturating_sub(start),
-            });
-        }
-        write(memory, start, &module.contents)?;
-        room.take(start..end);
+    for (module, Placed { start, end }) in modules.iter().zip(placed) {
         loaded_modules.push((start, end, text.add(&module.text)?));
     }
     // Like other loaders: the kernel's name comes first.
@@ -187,26 +150,57 @@ fn load_by_addresses(
     memory: &mut GuestMemory,
 ) -> Result<(u32, Range<u64>), BootError> {
     image.slice(header as u64, 32, "the multiboot header")?;
-    let [header_address, load_start, load_end, bss_end, entry] =
-        [12, 16, 20, 24, 28].map(|field| u64::from(u32_at(image.bytes(), header + field)));
-    let inconsistent = || image.unsupported("its multiboot addresses contradict each other");
-
-    // load_start corresponds to the file's byte `header - (header_address - load_start)`.
-    let before_header = header_address
-        .checked_sub(load_start)
-        .ok_or_else(inconsistent)?;
-    let file_start = (header as u64)
-        .checked_sub(before_header)
-        .ok_or_else(inconsistent)?;
-    let size = if load_end == 0 {
-        image.size() - file_start
-    } else {
-        load_end.checked_sub(load_start).ok_or_else(inconsistent)?
+    let field = |offset: usize| u32_at(image.bytes(), header + offset);
+    let addresses = LoadAddresses {
+        header: field(12).into(),
+        load_start: field(16).into(),
+        load_end: field(20).into(),
+        bss_end: field(24).into(),
     };
-    let end = (load_start + size).max(bss_end);
-    let bytes = image.slice(file_start, size, "the multiboot load range")?;
-    image.load(bytes, load_start, end, LOWEST_ADDRESS, memory)?;
-    Ok((entry as u32, load_start..end))
+    Ok((field(28), addresses.load(image, header, memory)?))
+}
+
+/// The addresses in the header of an image that needs no ELF, of either version of multiboot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct LoadAddresses {
+    /// Of the header itself.
+    pub(super) header: u64,
+    /// Of the first byte that is loaded.
+    pub(super) load_start: u64,
+    /// After the last byte that is loaded; 0: all of the file is.
+    pub(super) load_end: u64,
+    /// After the zeros that follow; 0: none do.
+    pub(super) bss_end: u64,
+}
+
+impl LoadAddresses {
+    /// Loads the image whose header has this offset in the file, and returns the addresses that
+    /// were loaded.
+    pub(super) fn load(
+        self,
+        image: &Image,
+        header: usize,
+        memory: &mut GuestMemory,
+    ) -> Result<Range<u64>, BootError> {
+        let inconsistent = || image.unsupported("its multiboot addresses contradict each other");
+
+        // load_start corresponds to the file's byte `header - (self.header - load_start)`.
+        let before_header = self
+            .header
+            .checked_sub(self.load_start)
+            .ok_or_else(inconsistent)?;
+        let file_start = (header as u64)
+            .checked_sub(before_header)
+            .ok_or_else(inconsistent)?;
+        let size = match self.load_end {
+            0 => image.size() - file_start,
+            end => end.checked_sub(self.load_start).ok_or_else(inconsistent)?,
+        };
+        let end = (self.load_start + size).max(self.bss_end);
+        let bytes = image.slice(file_start, size, "the multiboot load range")?;
+        image.load(bytes, self.load_start, end, LOWEST_ADDRESS, memory)?;
+        Ok(self.load_start..end)
+    }
 }
 
 /// The memory map in multiboot's form: each entry is preceded by its size.

@@ -8,6 +8,7 @@ use tollgate_x86::{Gpr, SegmentRegister};
 
 mod long_mode;
 mod low_multiboot;
+mod multiboot2;
 
 const MIB: u64 = 1 << 20;
 
