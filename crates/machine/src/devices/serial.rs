@@ -12,8 +12,9 @@
 //! makes room, so that none is lost; the character timeout is reported as soon as
 //! there are bytes but fewer than the trigger level.
 //!
-//! As on a PC, OUT2 connects the interrupt to the bus. Baud rate, parity and stop bits
-//! are stored without effect.
+//! On a PC's card OUT2 connects the interrupt to the bus. Here it always is, as in QEMU: small
+//! systems that were written for that never set OUT2. Baud rate, parity and stop bits are stored
+//! without effect.
 
 mod bus;
 mod registers;
@@ -383,9 +384,7 @@ impl Serial {
     }
 
     fn update_irq(&mut self) {
-        // In loopback OUT2's pin is inactive, whatever its bit.
-        let connected = self.modem_control.contains(ModemControl::OUT2) && !self.loops_back();
-        self.irq.set(connected && self.interrupt().is_some());
+        self.irq.set(self.interrupt().is_some());
     }
 
     /// How many more bytes [`Serial::push_input`] would take.
