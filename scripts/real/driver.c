@@ -18,7 +18,9 @@
  * KIND is `program` (COMMAND is started without a shell), `shell` or `rate` (bash
  * runs it), or `series`: COMMAND is started RUNS times without a shell, the lines are those
  * of ROW_10th and ROW_last, and tell of 20 runs together: the 10th to the 29th and the
- * last 20. bash runs PREPARE once beforehand, untimed.
+ * last 20. `twenties` is a series of 100 runs with the lines ROW_first, ROW_second and
+ * ROW_fifth: the runs 1 to 20, 21 to 40 and 81 to 100. bash runs PREPARE once beforehand,
+ * untimed.
  *
  * The environment variable real_mode (a word of the kernel's command line) chooses:
  * `rows` as above, and then the power is switched off; `native` the same without that;
@@ -26,6 +28,7 @@
  * `driver --ready`, which prints `real: ready NANOSECONDS` and switches the power off.
  */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <spawn.h>
@@ -66,6 +69,35 @@ static long long children_cpu(void)
     getrusage(RUSAGE_CHILDREN, &usage);
     return (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1000000000LL +
            (usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1000LL;
+}
+
+/*
+ * Processor time of all processes that are there, and of their children that have ended, in units
+ * of a clock tick (10 ms): no process waits for a server.
+ */
+static long long all_cpu(void)
+{
+    long long sum = 0;
+    DIR *processes = opendir("/proc");
+    for (struct dirent *entry; processes && (entry = readdir(processes));) {
+        char path[300], text[1024], *fields;
+        unsigned long long ticks[4];
+        snprintf(path, sizeof path, "/proc/%s/stat", entry->d_name);
+        FILE *file = atoi(entry->d_name) ? fopen(path, "r") : NULL;
+        size_t length = file ? fread(text, 1, sizeof text - 1, file) : 0;
+        if (file)
+            fclose(file);
+        text[length] = 0;
+        /* The name, in parentheses, may hold anything; eleven fields later come utime, stime, cutime, cstime. */
+        fields = strrchr(text, ')');
+        for (int i = 0; fields && i < 12; i++)
+            fields = strchr(fields + 1, ' ');
+        if (fields && sscanf(fields, "%llu %llu %llu %llu", &ticks[0], &ticks[1], &ticks[2], &ticks[3]) == 4)
+            sum += ticks[0] + ticks[1] + ticks[2] + ticks[3];
+    }
+    if (processes)
+        closedir(processes);
+    return sum * (1000000000LL / sysconf(_SC_CLK_TCK));
 }
 
 /* Waits until the serial port has sent what was printed. */
@@ -147,20 +179,24 @@ static void begin(const char *row, const char *part)
     flush();
 }
 
-static void series(const char *row, char **words, int runs)
+/* A part of a series: PART runs that are timed together. */
+struct part {
+    const char *name;
+    int first;
+};
+
+static void series(const char *row, char **words, const struct part *parts, int count)
 {
-    const int first[] = {9, runs - PART};
-    const char *parts[] = {"_10th", "_last"};
-    for (int i = 0, part = 0; part < 2; part++) {
+    for (int i = 0, part = 0; part < count; part++) {
         int status = 0;
-        for (; i < first[part]; i++)
+        for (; i < parts[part].first; i++)
             status |= run(words, 1);
-        begin(row, parts[part]);
+        begin(row, parts[part].name);
         long long wall = now(), cpu = children_cpu();
-        for (; i < first[part] + PART; i++)
+        for (; i < parts[part].first + PART; i++)
             status |= run(words, 1);
         wall = now() - wall;
-        printf("real: end %s%s %lld %lld %d 0 0\n", row, parts[part], wall, children_cpu() - cpu, status);
+        printf("real: end %s%s %lld %lld %d 0 0\n", row, parts[part].name, wall, children_cpu() - cpu, status);
         flush();
     }
 }
@@ -168,7 +204,8 @@ static void series(const char *row, char **words, int runs)
 static void measure(const char *row, const char *kind, int runs, char *prepare, char *command)
 {
     char *shell[] = {"/bin/bash", "-o", "pipefail", "-c", command, NULL}, *words[WORDS + 1], **program = shell;
-    if (!strcmp(kind, "program") || !strcmp(kind, "series")) {
+    int direct = !strcmp(kind, "program") || !strcmp(kind, "series") || !strcmp(kind, "twenties");
+    if (direct) {
         int count = 0;
         for (char *word = strtok(command, " "); word && count < WORDS; word = strtok(NULL, " "))
             words[count++] = word;
@@ -185,19 +222,26 @@ static void measure(const char *row, const char *kind, int runs, char *prepare, 
         }
     }
     if (!strcmp(kind, "series") && runs >= 9 + 2 * PART) {
-        series(row, program, runs);
+        const struct part parts[] = {{"_10th", 9}, {"_last", runs - PART}};
+        series(row, program, parts, 2);
+        return;
+    }
+    if (!strcmp(kind, "twenties")) {
+        const struct part parts[] = {{"_first", 0}, {"_second", PART}, {"_fifth", 4 * PART}};
+        series(row, program, parts, 3);
         return;
     }
     for (int i = 0; i < runs; i++) {
         double value = 0;
         begin(row, "");
-        long long wall = now(), cpu = children_cpu();
+        int is_rate = !strcmp(kind, "rate");
+        long long wall = now(), cpu = is_rate ? all_cpu() : children_cpu();
         int status = run(program, 0);
         wall = now() - wall;
-        cpu = children_cpu() - cpu;
+        cpu = (is_rate ? all_cpu() : children_cpu()) - cpu;
         unsigned long long hash = read_output(&value);
         printf("real: end %s %lld %lld %d %016llx %.6g\n", row, wall, cpu, status, hash,
-               strcmp(kind, "rate") ? 0.0 : value);
+               is_rate ? value : 0.0);
         if (status)
             show_errors();
         flush();

@@ -111,11 +111,11 @@ def command_of(machine, work, root, mode, pin, append):
     """The command line of a machine's run; `mode` is the driver's (driver.c)."""
     if machine.kind == "native":
         # A root in RAM, as the guests have it. It goes with the namespace.
-        script = ('mount -t tmpfs -o size=4G,mode=755 tmpfs "$1" && tar -x -C "$1" --exclude="./dev/*" -f "$2" '
+        script = ('mount -t tmpfs -o size=8G,mode=755 tmpfs "$1" && tar -x -C "$1" --exclude="./dev/*" -f "$2" '
                   '--no-same-owner && tar -x -C "$1" -f "$3" --no-same-owner && mkdir -p "$1/dev" && '
                   'mount --rbind /dev "$1/dev" && mount -t proc proc "$1/proc" && '
                   'exec env real_mode=native chroot "$1" /real/driver')
-        namespaces = ["unshare", "--mount", "--pid", "--fork"]
+        namespaces = ["unshare", "--mount", "--net", "--pid", "--fork"]
         if os.geteuid() != 0:
             namespaces.append("--map-root-user")
         return [*pin, *namespaces, "sh", "-c", script, "sh", os.path.join(work, "native"),

@@ -4,30 +4,8 @@ The numbers are chosen so that a run takes 0.05 to 0.3 s on a processor of today
 Input is in /real/work of the guest's root (prepare-root), where they are started.
 """
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Row:
-    """A measured program.
-
-    kind: `program` is started directly, `shell` by bash; `rate` is a bash command that
-          prints nanoseconds per operation; `series` is started `runs` times in a row
-          and gives the rows NAME_10th and NAME_last; `boot` is the boot of systemd, a run
-          of its own, and gives NAME_boot and NAME_from_start.
-    runs: how often it runs in a machine; the first is kept apart.
-    prepare: a bash command that runs before, untimed.
-    same_output: False where the output differs from run to run by its nature.
-    """
-
-    name: str
-    group: str
-    kind: str
-    command: str
-    about: str
-    runs: int = 3
-    prepare: str = ""
-    same_output: bool = True
+import many
+from row import Row
 
 
 def stress(name, arguments, about):
@@ -95,22 +73,35 @@ ROWS = [
     Row("sysbench_threads", "sysbench", "program", "sysbench threads --threads=4 --events=50 --time=0 run",
         "sysbench threads", same_output=False),
     Row("systemd", "boot", "boot", "", "systemd from its start to multi-user.target, and from the machine's start",
-        runs=1, same_output=False),
+        runs=1, same_output=False, also=("many",)),
 ]
+
+# How the names of rows end that one command gives several of.
+PARTS = {"series": ("_10th", "_last"), "twenties": ("_first", "_second", "_fifth"), "boot": ("_boot", "_from_start")}
 
 
 def names_of(row):
     """The names in the results of a row."""
-    parts = {"series": ("_10th", "_last"), "boot": ("_boot", "_from_start")}.get(row.kind, ("",))
-    return [row.name + part for part in parts]
+    return [row.name + part for part in PARTS.get(row.kind, ("",))]
+
+
+def words_of(row):
+    """The words that select a row: its name and its groups."""
+    return {row.name, row.group, *row.also}
 
 
 def select(words):
-    """The rows of the names or groups given, all without any; ValueError names an unknown word."""
+    """The rows of the names or groups given; without any, all rows of the base root.
+
+    ValueError names an unknown word.
+    """
+    rows = [*ROWS, *many.ROWS]
     for word in words:
-        if not any(word in (row.name, row.group) for row in ROWS):
+        if not any(word in words_of(row) for row in rows):
             raise ValueError(word)
-    return [row for row in ROWS if not words or row.name in words or row.group in words]
+    if not words:
+        return list(ROWS)
+    return [row for row in rows if words_of(row) & set(words)]
 
 
 def rows_file(rows):

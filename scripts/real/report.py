@@ -34,7 +34,7 @@ class Results:
         times = [getattr(sample, self.clock) for sample in samples]
         if None in times:
             return
-        if row.kind == "series":
+        if row.kind in ("series", "twenties"):
             times = [time / SERIES_PART for time in times]
         # A series gives one number, which is no first run.
         runs = {"first": times[:1], "steady": times[1:]} if len(times) > 1 else {"steady": times}

@@ -10,6 +10,7 @@ import unittest
 
 import host_code
 import machines
+import many
 import programs
 import report
 
@@ -108,8 +109,18 @@ class Rows(unittest.TestCase):
         self.assertEqual(len(lines), sum(row.kind != "boot" for row in programs.ROWS))
         self.assertTrue(all(line.count("\t") == 4 for line in lines))
 
+    def test_the_group_many_has_a_root_of_its_own_and_is_run_only_if_it_is_named(self):
+        self.assertTrue(all(row.root == "base" for row in programs.select([])))
+        selected = programs.select(["many"])
+        self.assertEqual({row.name for row in selected}, {"systemd", *(row.name for row in many.ROWS)})
+        self.assertEqual({row.root for row in selected if row.name != "systemd"}, {"many"})
+
+    def test_a_row_of_twenties_gives_three_names(self):
+        names = programs.names_of(row("gcc_small"))
+        self.assertEqual(names, ["gcc_small_first", "gcc_small_second", "gcc_small_fifth"])
+
     def test_names_are_unique(self):
-        names = [name for row in programs.ROWS for name in programs.names_of(row)]
+        names = [name for row in [*programs.ROWS, *many.ROWS] for name in programs.names_of(row)]
         self.assertEqual(len(names), len(set(names)))
 
 
