@@ -3,25 +3,29 @@
 use super::device::{Queues, VirtioDevice};
 use super::device_type;
 use super::queue::QueueError;
-use std::fs::File;
-use std::io::Read;
+use rustix::io::Errno;
+use rustix::rand::{GetRandomFlags, getrandom};
 
 /// Bytes that a request gets at most: the driver asks again.
 const MAX_BYTES: u64 = 4096;
 
-/// An entropy device.
-pub struct Entropy {
-    /// The host's random bytes, which never run out and never wait. Without them the guest
-    /// gets none.
-    source: Option<File>,
-}
+/// An entropy device. The host's kernel is asked by getrandom(2), which needs no device node:
+/// a host's root without /dev has random bytes too.
+#[derive(Default)]
+pub struct Entropy;
 
-impl Default for Entropy {
-    fn default() -> Self {
-        Self {
-            source: File::open("/dev/urandom").ok(),
+/// Fills a buffer with the host's random bytes. The kernel has them without a wait, except in the
+/// first seconds after the host's own start.
+fn fill(buffer: &mut [u8]) -> Result<(), Errno> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match getrandom(&mut buffer[filled..], GetRandomFlags::empty()) {
+            Ok(bytes) => filled += bytes,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
         }
     }
+    Ok(())
 }
 
 impl VirtioDevice for Entropy {
@@ -44,14 +48,33 @@ impl VirtioDevice for Entropy {
     fn notify(&mut self, queue: usize, queues: &mut Queues<'_>) -> Result<(), QueueError> {
         while let Some(chain) = queues.pop(queue)? {
             let mut bytes = vec![0; chain.writable_bytes().min(MAX_BYTES) as usize];
-            let mut source = self.source.as_ref();
-            let is_given = source
-                .as_mut()
-                .is_some_and(|file| file.read_exact(&mut bytes).is_ok())
-                && chain.copy_in(queues.memory(), 0, &bytes);
+            let is_given = fill(&mut bytes).is_ok() && chain.copy_in(queues.memory(), 0, &bytes);
             let written = if is_given { bytes.len() as u32 } else { 0 };
             queues.push(queue, &chain, written)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_filled_with_different_bytes() {
+        let mut buffers = [[0; MAX_BYTES as usize]; 2];
+        for buffer in &mut buffers {
+            fill(buffer).unwrap();
+            // Each of the last bytes is zero with a chance of 1/256.
+            assert!(
+                buffer
+                    .rchunks(64)
+                    .next()
+                    .unwrap()
+                    .iter()
+                    .any(|byte| *byte != 0)
+            );
+        }
+        assert_ne!(buffers[0], buffers[1]);
     }
 }
