@@ -9,6 +9,7 @@ mod device_leaf;
 mod device_memory;
 mod device_memory_notes;
 mod device_strings;
+mod display_reach;
 mod enter;
 mod exits;
 mod fault_deliveries;
