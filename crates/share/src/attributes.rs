@@ -104,6 +104,7 @@ impl Server {
 
         let fd = self.inodes.fd(&inode)?;
         if has(set::SIZE) {
+            self.content_changes(header, &inode, has(set::KILL_SUIDGID))?;
             self.truncate(&inode, has(set::HANDLE).then_some(handle), size)?;
         }
         let change = Change {

@@ -3,7 +3,6 @@
 use crate::handles::Handle;
 use crate::inodes::Inode;
 use crate::limits::CountedFd;
-use crate::owner::Change;
 use crate::protocol::{
     FSYNC_DATA, Header, Input, KEEP_CACHE, MAX_TRANSFER, OPEN_KILL_SUIDGID, Output,
     WRITE_FROM_CACHE, WRITE_KILL_SUIDGID,
@@ -18,18 +17,12 @@ use std::sync::Arc;
 /// Bytes that are copied at once at most: the thread serves others, too.
 const MAX_COPY: u64 = 64 << 20;
 
-const CLEAR_SET_ID: Change = Change {
-    uid: None,
-    gid: None,
-    mode: None,
-    clears_set_id: true,
-};
-
 impl Server {
     /// Opens a regular file that the guest knows. Flags that the guest's kernel acts upon
     /// (O_APPEND, O_DIRECT, O_SYNC by way of FSYNC) are not the host's business.
     pub(crate) fn open_known(
         &self,
+        header: &Header,
         inode: &Inode,
         flags: OFlags,
         open_flags: u32,
@@ -42,11 +35,18 @@ impl Server {
             self.check_writable()?;
         }
         let kept = OFlags::ACCMODE | OFlags::TRUNC | OFlags::SYNC | OFlags::DSYNC;
-        let file = self.reopen(inode, flags & kept)?;
-        if changes && open_flags & OPEN_KILL_SUIDGID != 0 {
-            self.owners.change(&*self.inodes.fd(inode)?, CLEAR_SET_ID)?;
+        let kills = open_flags & OPEN_KILL_SUIDGID != 0;
+        if flags.contains(OFlags::TRUNC) || changes && kills {
+            self.content_changes(header, inode, kills)?;
         }
-        Ok(file)
+        self.reopen(inode, flags & kept)
+    }
+
+    /// The content of a file changes at the request of a user of the guest: set-user-ID and
+    /// set-group-ID go. `kills`: the guest's kernel says so.
+    pub(crate) fn content_changes(&self, header: &Header, inode: &Inode, kills: bool) -> Answer {
+        let fd = self.inodes.fd(inode)?;
+        self.owners.content_changes(&*fd, kills || header.uid != 0)
     }
 
     /// Tells the guest of an open file (`fuse_open_out`).
@@ -80,7 +80,8 @@ impl Server {
     ) -> Answer {
         let (flags, open_flags) = (input.u32()?, input.u32()?);
         let inode = self.inodes.get(header.node)?;
-        let file = self.open_known(&inode, OFlags::from_bits_retain(flags), open_flags)?;
+        let flags = OFlags::from_bits_retain(flags);
+        let file = self.open_known(header, &inode, flags, open_flags)?;
         self.put_handle(inode, Some(file), output);
         Ok(())
     }
@@ -119,7 +120,12 @@ impl Server {
         Ok(())
     }
 
-    pub(crate) fn write(&self, mut input: Input<'_>, output: &mut Output) -> Answer {
+    pub(crate) fn write(
+        &self,
+        header: &Header,
+        mut input: Input<'_>,
+        output: &mut Output,
+    ) -> Answer {
         self.check_writable()?;
         let handle = self.file(input.u64()?)?;
         let (mut place, size) = (position(input.u64()?)?, input.u32()? as usize);
@@ -128,11 +134,15 @@ impl Server {
         let flags = OFlags::from_bits_retain(input.u32()?);
         input.u32()?;
         let mut data = input.bytes(size)?;
-        if write_flags & WRITE_KILL_SUIDGID != 0 {
-            self.owners
-                .change(&*self.inodes.fd(&handle.inode)?, CLEAR_SET_ID)?;
-        }
-        let appends = flags.contains(OFlags::APPEND) && write_flags & WRITE_FROM_CACHE == 0;
+        let is_from_cache = write_flags & WRITE_FROM_CACHE != 0;
+        let kills = write_flags & WRITE_KILL_SUIDGID != 0;
+        // What comes from the guest's page cache is no user's: the guest's kernel has decided.
+        let writer = Header {
+            uid: if is_from_cache { 0 } else { header.uid },
+            ..*header
+        };
+        self.content_changes(&writer, &handle.inode, kills)?;
+        let appends = flags.contains(OFlags::APPEND) && !is_from_cache;
         let mut written = 0;
         while !data.is_empty() {
             let fd = handle.fd()?;
@@ -180,11 +190,13 @@ impl Server {
         rustix::fs::syncfs(&directory)
     }
 
-    pub(crate) fn fallocate(&self, mut input: Input<'_>) -> Answer {
+    pub(crate) fn fallocate(&self, header: &Header, mut input: Input<'_>) -> Answer {
         self.check_writable()?;
         let handle = self.file(input.u64()?)?;
         let (offset, length) = (position(input.u64()?)?, position(input.u64()?)?);
         let mode = FallocateFlags::from_bits(input.u32()?).ok_or(Errno::OPNOTSUPP)?;
+        // The protocol has no flag by which the guest's kernel could say this.
+        self.content_changes(header, &handle.inode, false)?;
         rustix::fs::fallocate(handle.fd()?, mode, offset, length)
     }
 
@@ -204,7 +216,12 @@ impl Server {
         Ok(())
     }
 
-    pub(crate) fn copy_file_range(&self, mut input: Input<'_>, output: &mut Output) -> Answer {
+    pub(crate) fn copy_file_range(
+        &self,
+        header: &Header,
+        mut input: Input<'_>,
+        output: &mut Output,
+    ) -> Answer {
         self.check_writable()?;
         let source = self.file(input.u64()?)?;
         let mut from = position(input.u64()?)?;
@@ -215,6 +232,7 @@ impl Server {
         if input.u64()? != 0 {
             return Err(Errno::INVAL);
         }
+        self.content_changes(header, &target.inode, false)?;
         let (source, target) = (source.fd()?, target.fd()?);
         let copied =
             rustix::fs::copy_file_range(source, Some(&mut from), target, Some(&mut to), length)?;

@@ -277,7 +277,7 @@ impl Server {
             }
             Err(Errno::EXIST) if !flags.contains(OFlags::EXCL) => {
                 let (inode, stat) = self.inodes.look_up(&parent, name)?;
-                let file = self.open_known(&inode, flags, open_flags);
+                let file = self.open_known(header, &inode, flags, open_flags);
                 let file = file.inspect_err(|_| self.inodes.forget(inode.number, 1))?;
                 self.reply_entry(&inode, &stat, output)?;
                 self.put_handle(inode, Some(file), output);

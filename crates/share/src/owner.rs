@@ -150,10 +150,7 @@ impl Owners {
             mode: change.mode.map_or(before.mode, |mode| mode & MODE_BITS),
         };
         if change.clears_set_id && kind(&stat) == FileType::RegularFile {
-            after.mode &= !SET_UID;
-            if after.mode & GROUP_EXECUTES != 0 {
-                after.mode &= !SET_GID;
-            }
+            after.mode = without_set_id(after.mode);
         }
         if after == before {
             return Ok(());
@@ -181,6 +178,54 @@ impl Owners {
             Mode::from_raw_mode(host_mode),
             rustix::fs::AtFlags::empty(),
         )
+    }
+
+    /// The content of a file changes. The host's own set-user-ID bit, and set-group-ID if the
+    /// group may execute, go before that happens, whatever the guest says: the file would
+    /// otherwise be a program of the guest's that runs with the rights of the file's owner. (The
+    /// kernel does the same for a process without CAP_FSETID; this process may have it.) The bits
+    /// that the guest sees go if `is_unprivileged` says that its writer has no right to keep them.
+    ///
+    /// # Errors
+    /// The host's: the file must not be changed then.
+    pub fn content_changes(&self, fd: impl AsFd, is_unprivileged: bool) -> Result<(), Errno> {
+        let stat = rustix::fs::fstat(&fd)?;
+        let mode = stat.st_mode & MODE_BITS;
+        let host_mode = without_set_id(mode);
+        let is_regular = kind(&stat) == FileType::RegularFile;
+        if !is_regular || mode == host_mode && !is_unprivileged {
+            return Ok(());
+        }
+        let shown = self.shown(&fd, &stat);
+        if mode != host_mode {
+            let set = || {
+                rustix::fs::chmodat(
+                    CWD,
+                    path_of(&fd),
+                    Mode::from_raw_mode(host_mode),
+                    rustix::fs::AtFlags::empty(),
+                )
+            };
+            match set() {
+                // A process without rights to the file has no CAP_FSETID for it: the kernel
+                // clears the bits when it writes.
+                Ok(()) | Err(Errno::PERM) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let wanted = Ownership {
+            mode: match is_unprivileged {
+                true => without_set_id(shown.mode),
+                false => shown.mode,
+            },
+            ..shown
+        };
+        if mode == host_mode && wanted == shown {
+            return Ok(());
+        }
+        let mut target = stat;
+        target.st_mode = stat.st_mode & !MODE_BITS | host_mode;
+        self.keep(&fd, &target, wanted)
     }
 
     /// Writes the attribute, or removes it if the host's file will say the same by itself.
@@ -312,6 +357,14 @@ impl Owners {
             }
             other => other,
         }
+    }
+}
+
+/// A regular file's mode without set-user-ID, and without set-group-ID if the group may execute.
+const fn without_set_id(mode: u32) -> u32 {
+    match mode & GROUP_EXECUTES {
+        0 => mode & !SET_UID,
+        _ => mode & !SET_ID,
     }
 }
 

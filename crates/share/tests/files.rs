@@ -468,3 +468,86 @@ fn what_cannot_be_shared_is_refused() {
         assert!(refusal.to_string().contains(why), "{refusal}");
     }
 }
+
+/// What changes a file's content, through a client that never says that set-user-ID goes.
+const CHANGES: [(&str, fn(&client::Client, u64)); 6] = [
+    ("open with O_TRUNC", |client, node| {
+        client.open(node, O_RDWR | O_TRUNC).unwrap();
+    }),
+    ("create what is there", |client, _| {
+        client.create(ROOT, "a", O_RDWR | O_TRUNC, 0o644).unwrap();
+    }),
+    ("set the size", |client, node| {
+        client.setattr(node, set::SIZE, 0, [0, 0], 1).unwrap();
+    }),
+    ("write", |client, node| {
+        let handle = client.open(node, O_RDWR).unwrap();
+        client.write(handle, 0, b"2").unwrap();
+    }),
+    ("allocate", |client, node| {
+        let handle = client.open(node, O_RDWR).unwrap();
+        let body = [quads(&[handle, 0, 4096]), words(&[0, 0])].concat();
+        // Not every file system can.
+        let _ = client.call(opcode::FALLOCATE, ROOT, &[&body]);
+    }),
+    ("copy a range", |client, node| {
+        let from = client
+            .open(client.lookup(ROOT, "b").unwrap().node, O_RDWR)
+            .unwrap();
+        let to = client.open(node, O_RDWR).unwrap();
+        let body = quads(&[from, 0, node, to, 0, 4, 0]);
+        let _ = client.call(opcode::COPY_FILE_RANGE, ROOT, &[&body]);
+    }),
+];
+
+#[test]
+fn a_hosts_set_id_bits_do_not_survive_a_change_whatever_the_guest_says() {
+    for (what, change) in CHANGES {
+        for (before, after) in [
+            (0o6755, 0o755),
+            (0o4711, 0o711),
+            (0o6745, 0o2745),
+            (0o755, 0o755),
+        ] {
+            let folder = Folder::new();
+            folder.write("a", b"12345678");
+            folder.write("b", b"abcdefgh");
+            let path = folder.shared("a");
+            let mode = std::fs::Permissions::from_mode(before);
+            std::fs::set_permissions(&path, mode).unwrap();
+            let client = folder.client();
+            let node = client.lookup(ROOT, "a").unwrap().node;
+            change(&client, node);
+            let host = path.metadata().unwrap().mode() & 0o7777;
+            assert_eq!(host, after, "{what} {before:o}");
+        }
+    }
+}
+
+#[test]
+fn set_id_bits_of_the_guest_go_when_its_users_change_a_file() {
+    for (what, change) in CHANGES {
+        // Root's writers may keep them.
+        for (uid, after) in [(0, 0o106_755), (1000, 0o100_755)] {
+            let folder = Folder::new();
+            folder.write("a", b"12345678");
+            folder.write("b", b"abcdefgh");
+            let mut client = folder.client();
+            let node = client.lookup(ROOT, "a").unwrap().node;
+            if !keeps_attributes(&client, node) {
+                return;
+            }
+            let mode = client.setattr(node, set::MODE, 0o106_755, [0, 0], 0);
+            assert_eq!(mode.unwrap().mode, 0o106_755);
+            client.uid = uid;
+            change(&client, node);
+            assert_eq!(
+                client.getattr(node).unwrap().mode,
+                after,
+                "{what}, user {uid}"
+            );
+            let host = folder.shared("a").metadata().unwrap().mode();
+            assert_eq!(host & 0o7777, 0o755, "{what}");
+        }
+    }
+}
