@@ -86,9 +86,7 @@ fn file_size() -> Check {
     Check::optional(
         "file size",
         limit.is_none_or(|bytes| bytes >= MAX_MEMORY_BYTES),
-        limit.map_or("unlimited".into(), |bytes| {
-            format!("{} MiB", bytes >> 20)
-        }),
+        limit.map_or("unlimited".into(), |bytes| format!("{} MiB", bytes >> 20)),
         "guest RAM is a file, so a guest has less than this limit ('ulimit -f'); what a guest writes \
          to disks, shares, ports and the serial port beyond it fails",
     )
