@@ -598,7 +598,8 @@ pub struct DoctorArguments {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 the machine did not do it, 2 nothing answers at PATH.
-Example:    tollgate control vm.sock status")]
+Examples:   tollgate control vm.sock status
+            tollgate control vm.sock power-button --wait=60")]
 pub struct ControlArguments {
     /// The path given to tollgate run --control
     #[arg(value_name = "PATH")]
@@ -611,6 +612,21 @@ pub struct ControlArguments {
     /// Print the machine's answer as JSON
     #[arg(long)]
     pub json: bool,
+
+    /// With power-button: wait until the machine has ended, at most SECONDS (default 120)
+    ///
+    /// If it has not ended by then, the guest has ignored the button, or is still shutting
+    /// down: one line says so, and the exit code is 1. The machine runs on.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "120",
+        value_parser = clap::value_parser!(u64).range(1..=86_400),
+        verbatim_doc_comment
+    )]
+    pub wait: Option<u64>,
 }
 
 /// The subcommands that `words` name one below the other, such as `lab`, `vif`, and the

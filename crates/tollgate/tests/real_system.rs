@@ -29,6 +29,11 @@ fn disk(folder: &Folder, system: &Path) -> PathBuf {
 
 /// Boots a kernel of the system's to the login, and root logs in.
 fn boot(system: &Path, flavour: &str, disk: &Path) -> Session {
+    boot_with(system, flavour, disk, &[])
+}
+
+/// The same with more flags.
+fn boot_with(system: &Path, flavour: &str, disk: &Path, flags: &[&str]) -> Session {
     let mut command = tollgate();
     command.args(["run", "-m", "512M", "--net", "user", "--kernel"]);
     command.arg(system.join(flavour).join("vmlinuz"));
@@ -39,6 +44,7 @@ fn boot(system: &Path, flavour: &str, disk: &Path) -> Session {
         .arg("--drive")
         .arg(format!("file={}", disk.display()));
     command.args(["--append", "root=/dev/vda console=ttyS0"]);
+    command.args(flags);
     let mut guest = Session::over_pipes(command);
     log_in(&mut guest);
     guest
@@ -197,6 +203,32 @@ fn a_command_runs_on_each_kernel_of_the_systems() {
         assert_eq!(output.status.code(), Some(0), "{flavour}: {errors}");
         assert_eq!(text(&output.stdout), expected, "{flavour}");
         eprintln!("ran: {flavour}");
+    }
+}
+
+#[test]
+fn a_debian_system_shuts_down_when_the_power_button_is_pressed() {
+    let _turn = turn();
+    let Some(system) = system("amd64") else {
+        return;
+    };
+    for flavour in ["cloud", "generic"] {
+        let folder = Folder::new();
+        let disk = disk(&folder, &system);
+        let socket = folder.path("vm.sock");
+        let flags = ["--control", socket.to_str().unwrap()];
+        let mut guest = boot_with(&system, flavour, &disk, &flags);
+        // systemd-logind finds the button when udev has loaded its driver.
+        guest.shell("udevadm settle; systemctl is-system-running --wait");
+        let mut control = tollgate();
+        control.arg("control").arg(&socket);
+        control.args(["power-button", "--wait=3600"]);
+        let output = finish(&mut control, GUEST_PATIENCE);
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{flavour}: {errors}");
+        assert_eq!(guest.end().code, Some(0), "{flavour}");
+        let (code, said) = check(&folder, &disk, "-n");
+        assert_eq!(code, Some(0), "{flavour}: {said}");
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -24,6 +24,18 @@ const TRIES: u32 = 12;
 
 /// Runs `tollgate control` and returns its exit code.
 pub fn run(arguments: &ControlArguments) -> u8 {
+    if let Some(seconds) = arguments.wait {
+        if arguments.command != Name::PowerButton {
+            return Failure::usage("--wait is for power-button alone").report();
+        }
+        return match press_and_wait(&arguments.socket, Duration::from_secs(seconds)) {
+            Ok(waited) => {
+                let shown = describe_end(waited, arguments.json);
+                print_and_end(&format!("{shown}\n"), exit_code::SUCCESS)
+            }
+            Err(failure) => failure.report(),
+        };
+    }
     let answer = match ask(&arguments.socket, arguments.command) {
         Ok(answer) => answer,
         Err(failure) => return failure.report(),
@@ -48,13 +60,60 @@ pub fn ask(path: &Path, command: Name) -> Result<Value, Failure> {
     talk(path, &json!({"command": command}))
 }
 
-/// Sends a request and returns the answer.
+/// Presses the power button and waits until the machine has ended: its socket closes then.
+/// Returns how long that took.
 ///
 /// # Errors
-/// One line: nobody listens at `path`, or whoever does gives no answer.
-pub fn talk(path: &Path, request: &Value) -> Result<Value, Failure> {
-    let quits = request["command"] == json!(Name::Quit);
-    let stream = UnixStream::connect(path).map_err(|error| {
+/// As [`talk`]; or the machine has not ended by then.
+fn press_and_wait(path: &Path, patience: Duration) -> Result<Duration, Failure> {
+    // This connection stays open until the machine ends.
+    let mut end = connect(path)?;
+    let pressed = Instant::now();
+    let answer = ask(path, Name::PowerButton)?;
+    if answer["ok"] != true {
+        let why = answer["error"].as_str().unwrap_or("no reason given");
+        return Err(Failure::host(format!("the virtual machine refused: {why}")));
+    }
+    loop {
+        let left = patience.saturating_sub(pressed.elapsed());
+        if left.is_zero() {
+            return Err(Failure::host(format!(
+                "the guest has not switched off within {} s: it ignores the power button \
+                 (Linux needs the modules button and evdev, and systemd-logind or acpid), or \
+                 is still shutting down",
+                patience.as_secs()
+            )));
+        }
+        let limited = end.set_read_timeout(Some(left));
+        match limited.and_then(|()| end.read(&mut [0; 64])) {
+            Ok(0) => return Ok(pressed.elapsed()),
+            // Nothing was asked on this connection.
+            Ok(_) => {}
+            Err(error) if is_interruption(&error) => {}
+            // The process is gone, in whichever way.
+            Err(_) => return Ok(pressed.elapsed()),
+        }
+    }
+}
+
+/// Whether a read ended before there was anything to read.
+fn is_interruption(error: &std::io::Error) -> bool {
+    use ErrorKind::{Interrupted, TimedOut, WouldBlock};
+    matches!(error.kind(), Interrupted | TimedOut | WouldBlock)
+}
+
+/// What came of the power button, for people or for programs.
+fn describe_end(waited: Duration, json: bool) -> String {
+    let seconds = waited.as_secs_f64();
+    match json {
+        true => json!({"ok": true, "state": "stopped", "waited_s": seconds}).to_string(),
+        false => format!("the machine has ended after {seconds:.1} s"),
+    }
+}
+
+/// Connects to a machine's control socket.
+fn connect(path: &Path) -> Result<UnixStream, Failure> {
+    UnixStream::connect(path).map_err(|error| {
         let why = match error.kind() {
             ErrorKind::NotFound => "no such socket; is the virtual machine running?".into(),
             ErrorKind::ConnectionRefused => {
@@ -64,7 +123,17 @@ pub fn talk(path: &Path, request: &Value) -> Result<Value, Failure> {
             _ => tollgate_machine::file_words::reading(&error),
         };
         Failure::usage(format!("cannot connect to '{}': {why}", path.display()))
-    })?;
+    })
+}
+
+/// Sends a request and returns the answer.
+///
+/// # Errors
+/// One line: nobody listens at `path`, or whoever does gives no answer.
+pub fn talk(path: &Path, request: &Value) -> Result<Value, Failure> {
+    let quits = request["command"] == json!(Name::Quit);
+    let stream = connect(path)?;
+
     let talk = || -> std::io::Result<String> {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
@@ -222,6 +291,52 @@ mod tests {
         let shown = describe(&answer);
         let happened = "panics        2\nresets        3 by reset-register, 1 by triple-fault\n";
         assert!(shown.contains(happened), "{shown}");
+    }
+
+    /// A machine that answers one request with `answer`, and ends when told to.
+    fn machine(answer: &'static str, end: std::sync::mpsc::Receiver<()>) -> std::path::PathBuf {
+        use std::os::unix::net::UnixListener;
+        static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let name = format!("tollgate-client-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let listener = UnixListener::bind(&path).unwrap();
+        let own = path.clone();
+        std::thread::spawn(move || {
+            let (waits, _) = listener.accept().unwrap();
+            let (asks, _) = listener.accept().unwrap();
+            let mut line = String::new();
+            BufReader::new(&asks).read_line(&mut line).unwrap();
+            assert_eq!(line, "{\"command\":\"power-button\"}\n");
+            writeln!(&asks, "{answer}").unwrap();
+            let _ = end.recv();
+            drop(waits);
+            std::fs::remove_file(own).unwrap();
+        });
+        path
+    }
+
+    #[test]
+    fn the_end_after_the_power_button_is_awaited() {
+        let (tell, told) = std::sync::mpsc::channel();
+        let path = machine(r#"{"ok":true}"#, told);
+        let moment = Duration::from_millis(20);
+        let failure = press_and_wait(&path, moment).unwrap_err();
+        assert_eq!(failure.code, exit_code::HOST);
+        drop(tell);
+
+        let (tell, told) = std::sync::mpsc::channel();
+        let path = machine(r#"{"ok":true}"#, told);
+        let ending = std::thread::spawn(move || {
+            std::thread::sleep(moment);
+            drop(tell);
+        });
+        assert!(press_and_wait(&path, Duration::from_secs(600)).is_ok());
+        ending.join().unwrap();
+
+        let (_tell, told) = std::sync::mpsc::channel();
+        let path = machine(r#"{"ok":false,"error":"no"}"#, told);
+        assert!(press_and_wait(&path, Duration::from_secs(600)).is_err());
     }
 
     #[test]
