@@ -194,6 +194,18 @@ impl MemoryBackingChoice {
     }
 }
 
+/// What becomes of the guest's clocks after a pause.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Realtime {
+    /// They jump by the pause, so that the guest's time of day is right.
+    #[default]
+    Step,
+    /// They continue from where they stopped, so that the guest notices nothing, and its time of
+    /// day is late.
+    Keep,
+}
+
 /// Everything that defines a virtual machine.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -215,6 +227,8 @@ pub struct VmConfig {
     pub cpu: CpuModel,
     /// What the guest is told of the hypervisor.
     pub paravirtual: Paravirtual,
+    /// What becomes of its clocks after a pause.
+    pub realtime: Realtime,
     /// A guest reset starts the machine anew instead of ending it.
     pub reboot: bool,
     /// What a triple fault does.
@@ -283,6 +297,7 @@ impl Default for VmConfig {
             append: String::new(),
             cpu: CpuModel::Host,
             paravirtual: Paravirtual::Kvm,
+            realtime: Realtime::default(),
             reboot: false,
             triple_fault: TripleFaultAction::Stop,
             code_cache_bytes: 64 * MIB,

@@ -324,6 +324,13 @@ impl Pc {
         self.clock.resume();
     }
 
+    /// Lets the guest's clocks run on as if there had been no pause, and tells a guest with KVM's
+    /// clock that it was paused.
+    pub fn resume_and_catch_up(&mut self) {
+        self.clock.resume_and_catch_up();
+        self.with(|clock: &mut KvmClock, context| clock.was_paused(context));
+    }
+
     /// The guest's clocks.
     pub fn clock(&self) -> &GuestClock {
         &self.clock

@@ -1,7 +1,7 @@
 //! A virtual machine: the PC, its processor, and the commands that reach it.
 
 use crate::boot::{self, BootError, BootSource, firmware};
-use crate::config::{ConfigError, IdeDrive, TripleFaultAction, VmConfig};
+use crate::config::{ConfigError, IdeDrive, Realtime, TripleFaultAction, VmConfig};
 use crate::devices::list;
 use crate::knobs::{self, Settings};
 use crate::marks::{Marks, Moment, Span};
@@ -519,8 +519,10 @@ impl Vm {
                         self.pc.flush_output();
                     }
                     Command::Resume => {
-                        if paused {
-                            self.pc.resume();
+                        match self.config.realtime {
+                            _ if !paused => {}
+                            Realtime::Step => self.pc.resume_and_catch_up(),
+                            Realtime::Keep => self.pc.resume(),
                         }
                         paused = false;
                     }

@@ -60,6 +60,31 @@ fn the_clocks_parameters_are_where_the_guest_wants_them() {
 }
 
 #[test]
+fn a_guest_whose_clocks_catch_up_is_told_of_the_pause() {
+    const IS_STABLE: u32 = 1;
+    const WAS_STOPPED: u32 = 2;
+    let (mut pc, memory) = machine(Paravirtual::Kvm);
+    pc.msr_write(kvm::SYSTEM_TIME, PLACE | kvm::IS_ENABLED);
+    let flags = || memory.read_u32(PhysicalAddress(PLACE + 28)) >> 8 & 0xff;
+    pc.pause();
+    pc.resume();
+    assert_eq!(flags(), IS_STABLE);
+    let (version, counter, time) = published(&memory);
+    pc.pause();
+    let paused = (pc.time_stamp(), pc.now().0);
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    pc.resume_and_catch_up();
+    assert_eq!(flags(), IS_STABLE | WAS_STOPPED);
+    let after = published(&memory);
+    assert!(after.0 == version + 2 && after.1 > counter && after.2 > time);
+    assert!(after.2 >= paused.1 + 20_000_000, "{after:?} {paused:?}");
+    assert!(after.1 > paused.0);
+    // Whatever else makes the parameters change does not say so again.
+    pc.msr_write(TIME_STAMP_ADJUST, 5);
+    assert_eq!(flags(), IS_STABLE);
+}
+
+#[test]
 fn the_wall_clock_is_that_of_the_machines_start() {
     let (mut pc, memory) = machine(Paravirtual::Kvm);
     pc.msr_write(kvm::WALL_CLOCK, PLACE);

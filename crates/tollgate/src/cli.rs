@@ -443,6 +443,20 @@ pub struct RunArguments {
     )]
     pub paravirt: Paravirt,
 
+    /// What becomes of the guest's clocks when the machine resumes after a pause
+    ///
+    /// step: they jump by the pause, so that the guest's time of day stays right; what waits
+    /// for a moment in the pause happens at the resumption. keep: they continue from where they
+    /// stopped, so that the guest notices nothing, and its time of day is late from then on.
+    #[arg(
+        long,
+        value_name = "CHOICE",
+        value_enum,
+        default_value_t = RealtimeChoice::Step,
+        verbatim_doc_comment
+    )]
+    pub realtime: RealtimeChoice,
+
     /// What a triple fault does: stop, with exit code 3 and the registers, or reset
     ///
     /// reset: as if the guest had reset the machine, for systems that reset themselves that
@@ -539,6 +553,15 @@ pub enum Paravirt {
     Kvm,
     /// No interface that a system looks for
     None,
+}
+
+/// What becomes of the guest's clocks after a pause.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RealtimeChoice {
+    /// They jump by the pause
+    Step,
+    /// They continue from where they stopped
+    Keep,
 }
 
 /// What a triple fault does.

@@ -12,7 +12,7 @@ use std::time::Instant;
 use tollgate_machine::boot::firmware;
 use tollgate_machine::boot::guest_hooks::GuestHooks;
 use tollgate_machine::config::{
-    BootDevice, DriveOptions, IdeDrive, IdePlaces, Paravirtual, RegisterMapChoice,
+    BootDevice, DriveOptions, IdeDrive, IdePlaces, Paravirtual, Realtime, RegisterMapChoice,
     TripleFaultAction, VmConfig,
 };
 use tollgate_machine::devices::fw_cfg::FwCfgFile;
@@ -21,8 +21,8 @@ use tollgate_machine::vm::{Consoles, PanicReport, RunOutcome, Vm};
 use tollgate_machine::vm_handle::{State, Status, VmHandle};
 
 use crate::cli::{
-    Display, GuestHooksFor, Paravirt, RegisterMapName, RunArguments, SerialTarget, Switch,
-    TripleFault,
+    Display, GuestHooksFor, Paravirt, RealtimeChoice, RegisterMapName, RunArguments, SerialTarget,
+    Switch, TripleFault,
 };
 use crate::console::Console;
 use crate::control::identity::Identity;
@@ -224,6 +224,10 @@ fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
         paravirtual: match arguments.paravirt {
             Paravirt::Kvm => Paravirtual::Kvm,
             Paravirt::None => Paravirtual::None,
+        },
+        realtime: match arguments.realtime {
+            RealtimeChoice::Step => Realtime::Step,
+            RealtimeChoice::Keep => Realtime::Keep,
         },
         reboot: arguments.reboot,
         pci: arguments.pci == Switch::On,

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::json;
 use support::control::{ask, command, connect_to_running, guest_seconds, send_and_leave};
@@ -17,9 +17,15 @@ use support::{PATIENCE, finish, tollgate};
 
 /// A booted guest and its control socket.
 fn boot(folder: &Folder) -> (Session, UnixStream, PathBuf) {
+    boot_with(folder, &[])
+}
+
+/// The same with more flags.
+fn boot_with(folder: &Folder, flags: &[&str]) -> (Session, UnixStream, PathBuf) {
     let path = folder.path("vm.sock");
     let mut command = linux::run(DEBIAN_686);
     command.args(["-m", "512M", "--control"]).arg(&path);
+    command.args(flags);
     let guest = linux::boot(command);
     let socket = connect_to_running(&path);
     (guest, socket, path)
@@ -47,7 +53,7 @@ fn rate_of_clock(guest: &mut Session) -> f64 {
 fn a_paused_guest_stands_still_and_goes_on() {
     const PAUSE: Duration = Duration::from_secs(2);
     let folder = Folder::new();
-    let (mut guest, socket, _) = boot(&folder);
+    let (mut guest, socket, _) = boot_with(&folder, &["--realtime", "keep"]);
 
     let first_asked = Instant::now();
     let before = uptime(&mut guest);
@@ -97,6 +103,85 @@ fn a_paused_guest_stands_still_and_goes_on() {
         passed <= most,
         "{passed} s passed in the guest, {most} s outside the pause"
     );
+    linux::assert_untroubled(&mut guest);
+}
+
+/// By how many seconds the guest's time of day is ahead of the host's, at least and at most.
+#[track_caller]
+fn ahead(guest: &mut Session) -> (f64, f64) {
+    let host = || {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        now.unwrap().as_secs_f64()
+    };
+    let before = host();
+    let text = guest.shell("date +%s");
+    let after = host();
+    let second: f64 = text.trim().parse().unwrap_or_else(|_| panic!("{text:?}"));
+    // The guest cuts off the fraction of its second.
+    (second - after, second + 1.0 - before)
+}
+
+#[test]
+fn the_guests_time_of_day_is_right_after_a_pause_or_late_as_wished() {
+    const PAUSE: f64 = 25.0;
+    let folder = Folder::new();
+    for (choice, is_right) in [("step", true), ("keep", false)] {
+        let (mut guest, socket, _) = boot_with(&folder, &["--realtime", choice]);
+        let (before_least, before_most) = ahead(&mut guest);
+        assert_eq!(command(&socket, "pause")["state"], "paused");
+        // So long that Linux would take the jump for a processor that was stuck.
+        thread::sleep(Duration::from_secs_f64(PAUSE));
+        assert_eq!(command(&socket, "resume")["state"], "running");
+        let (after_least, after_most) = ahead(&mut guest);
+        // A tenth of a second is for clocks that do not run alike.
+        if is_right {
+            assert!(
+                after_most >= before_least - 0.1,
+                "{after_most} {before_least}"
+            );
+            assert!(
+                after_least <= before_most + 0.1,
+                "{after_least} {before_most}"
+            );
+        } else {
+            assert!(
+                after_least <= before_most - PAUSE + 0.1,
+                "{after_least} {before_most}"
+            );
+        }
+        // The watchdog, if it is to say something, has had its turn.
+        guest.shell("sleep 5");
+        let log = guest.shell("dmesg | grep -cE 'soft lockup|detected stall|blocked for more'");
+        assert_eq!(log, "0", "{choice}");
+        linux::assert_untroubled(&mut guest);
+        assert_eq!(command(&socket, "quit"), json!({"ok": true}));
+        guest.end();
+    }
+}
+
+#[test]
+fn the_client_says_that_a_guest_ignores_the_power_button() {
+    let folder = Folder::new();
+    let (mut guest, _socket, path) = boot(&folder);
+    let press = |arguments: &[&str]| {
+        let mut control = tollgate();
+        control.arg("control").arg(&path).args(arguments);
+        let output = finish(&mut control, PATIENCE);
+        let errors = String::from_utf8(output.stderr).unwrap();
+        (output.status.code(), errors)
+    };
+    let (code, errors) = press(&["power-button", "--wait=2"]);
+    assert_eq!(code, Some(1), "{errors}");
+    assert!(
+        errors.contains("has not switched off within 2 s"),
+        "{errors}"
+    );
+    assert_eq!(errors.lines().count(), 1);
+    for wrong in [["status", "--wait"], ["power-button", "--wait=0"]] {
+        let (code, errors) = press(&wrong);
+        assert_eq!(code, Some(2), "{errors}");
+    }
+    assert_eq!(guest.shell("echo $((6*7))"), "42");
     linux::assert_untroubled(&mut guest);
 }
 

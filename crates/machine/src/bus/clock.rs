@@ -1,5 +1,6 @@
 //! The two clocks of the guest: guest time, from the host's monotonic clock, and the
-//! time-stamp counter, from the host's. Both stand still while the machine is paused.
+//! time-stamp counter, from the host's. Both stand still while the machine is paused, and then
+//! either continue from there or jump to where they would be without the pause.
 
 use std::arch::x86_64::_rdtsc;
 use std::cell::Cell;
@@ -47,6 +48,8 @@ pub struct GuestClock {
     tsc_base: u64,
     /// Host instant and host counter when it was last started; `None`: paused.
     running_since: Option<(Instant, u64)>,
+    /// The same when it was last paused.
+    paused_since: Option<(Instant, u64)>,
     tsc_khz: u64,
     /// Nanoseconds in a count of the counter, times 2^32.
     scale: u64,
@@ -76,6 +79,7 @@ impl GuestClock {
             time_base: time,
             tsc_base: tsc,
             running_since: None,
+            paused_since: None,
             tsc_khz,
             scale: (1_000_000 << 32) / tsc_khz.max(1),
             reading: Cell::default(),
@@ -157,7 +161,9 @@ impl GuestClock {
     pub fn pause(&mut self) {
         let (time, tsc) = (self.now(), self.time_stamp());
         (self.time_base, self.tsc_base) = (time, tsc);
-        self.running_since = None;
+        if self.running_since.take().is_some() {
+            self.paused_since = Some((Instant::now(), host_tsc()));
+        }
         self.reading.set(Reading::default());
         self.told.set(0);
     }
@@ -166,6 +172,14 @@ impl GuestClock {
     pub fn resume(&mut self) {
         if self.running_since.is_none() {
             self.running_since = Some((Instant::now(), host_tsc()));
+        }
+    }
+
+    /// Lets both clocks continue as if there had been no pause.
+    pub fn resume_and_catch_up(&mut self) {
+        if self.running_since.is_none() {
+            self.running_since = self.paused_since;
+            self.resume();
         }
     }
 
@@ -244,6 +258,33 @@ fn measured_khz() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn both_clocks_can_catch_up_after_a_pause() {
+        let began = Instant::now();
+        let mut clock = GuestClock::start();
+        clock.pause();
+        let (time, tsc) = (clock.now(), clock.time_stamp());
+        let paused = Instant::now();
+        std::thread::sleep(Duration::from_millis(30));
+        assert_eq!((clock.now(), clock.time_stamp()), (time, tsc));
+        let least = nanoseconds(paused.elapsed());
+        clock.resume_and_catch_up();
+        let passed = clock.now().0 - time.0;
+        let ticks = clock.time_stamp() - tsc;
+        let most = nanoseconds(began.elapsed());
+        assert!((least..=most).contains(&passed), "{least} {passed} {most}");
+        assert!(ticks >= least / 1_000_000 * clock.tsc_khz() * 99 / 100);
+        // The next pause has nothing to do with this one.
+        clock.pause();
+        clock.resume();
+        assert!(clock.now().0 - time.0 <= nanoseconds(began.elapsed()));
+        // A clock that was never paused continues from where it stands.
+        let mut other = GuestClock::paused_at(GuestTime(5), 7);
+        let resumed = Instant::now();
+        other.resume_and_catch_up();
+        assert!(other.now().0 - 5 <= nanoseconds(resumed.elapsed()));
+    }
 
     #[test]
     fn both_clocks_stand_still_while_paused() {

@@ -10,7 +10,9 @@
 //!
 //! in nanoseconds of guest time. A second MSR asks for the wall-clock time of the machine's start.
 //! What is written holds until the guest sets its counter or the machine's state is replaced,
-//! since both clocks stand still together.
+//! since both clocks stand still together. After a pause that the clocks catch up with it is
+//! written again, with a flag by which the guest learns of the pause: Linux then does not take the
+//! jump for a processor that was stuck.
 
 use crate::bus::{Claims, Device, DeviceContext, SavedState, StateError};
 use crate::devices::local_apic::Clock;
@@ -21,6 +23,9 @@ use tollgate_x86::paravirtual::kvm;
 use tollgate_x86::time_stamp_msrs::TIME_STAMP_ADJUST;
 
 const NANOSECONDS: u64 = 1_000_000_000;
+/// Flags of the parameters: the guest was paused. The guest clears this bit (Linux,
+/// arch/x86/include/asm/pvclock-abi.h, PVCLOCK_GUEST_STOPPED).
+const GUEST_STOPPED: u8 = 1 << 1;
 
 /// What the guest has asked for.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -105,12 +110,21 @@ impl KvmClock {
     /// Writes the clock's parameters, if the guest wants them. It does not run meanwhile, so
     /// that it sees the old ones or the new ones.
     pub fn publish(&mut self, context: &mut DeviceContext<'_>) {
+        self.publish_with(kvm::TSC_IS_STABLE, context);
+    }
+
+    /// The clocks have caught up with a pause.
+    pub fn was_paused(&mut self, context: &mut DeviceContext<'_>) {
+        self.publish_with(kvm::TSC_IS_STABLE | GUEST_STOPPED, context);
+    }
+
+    fn publish_with(&mut self, flags: u8, context: &mut DeviceContext<'_>) {
         if self.system_time & kvm::IS_ENABLED == 0 {
             return;
         }
         let clock = context.clock();
         let version = self.next_version();
-        let parameters = parameters(&clock, self.adjustment, version);
+        let parameters = parameters(&clock, self.adjustment, version, flags);
         let address = PhysicalAddress(self.system_time & !kvm::IS_ENABLED);
         let _ = context.memory().write(address, &parameters);
     }
@@ -128,7 +142,7 @@ impl KvmClock {
 }
 
 /// The clock's parameters as the guest reads them.
-fn parameters(clock: &Clock, adjustment: u64, version: u32) -> [u8; 32] {
+fn parameters(clock: &Clock, adjustment: u64, version: u32, flags: u8) -> [u8; 32] {
     let scale = Scale::of(clock.tsc_khz);
     let mut bytes = [0; 32];
     bytes[0..4].copy_from_slice(&version.to_le_bytes());
@@ -136,7 +150,7 @@ fn parameters(clock: &Clock, adjustment: u64, version: u32) -> [u8; 32] {
     bytes[16..24].copy_from_slice(&clock.now.0.to_le_bytes());
     bytes[24..28].copy_from_slice(&scale.multiplier.to_le_bytes());
     bytes[28] = scale.shift as u8;
-    bytes[29] = kvm::TSC_IS_STABLE;
+    bytes[29] = flags;
     bytes
 }
 
@@ -207,7 +221,7 @@ mod tests {
                 tsc_khz: khz,
             };
             for adjustment in [0, 1 << 40, u64::MAX - 5] {
-                let bytes = parameters(&clock, adjustment, 4);
+                let bytes = parameters(&clock, adjustment, 4, kvm::TSC_IS_STABLE);
                 let at_once = clock.tsc.wrapping_add(adjustment);
                 assert_eq!(time(&bytes, at_once), 7_000);
                 // An hour later, to 1 in 10^8: the multiplier has at least 31 bits.
