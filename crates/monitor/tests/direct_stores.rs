@@ -149,3 +149,30 @@ fn what_may_not_store_faults_as_a_store() {
     }
     assert!(compared > 300, "{compared}");
 }
+
+#[test]
+fn a_movs_to_where_no_window_is_leaves_the_source_s_page_clean() {
+    const DIRTY: u64 = 1 << 6;
+    // mov rax,[rsi]; MOVS of each width.
+    const FIRST: [u8; 3] = [0x48, 0x8b, 0x06];
+    for movs in [&[0xa4][..], &[0x66, 0xa5], &[0xa5], &[0x48, 0xa5]] {
+        for destination in COMMON.map(|common| common + DATA + 0x200) {
+            let code = [&FIRST, movs, &END].concat();
+            let set_up = |state: &mut CpuState, _: &mut _| {
+                prepare(state, DATA);
+                state.gpr[6] = SMALL + 0x100;
+                state.gpr[7] = destination;
+            };
+            let mut direct = vcpu(&code, set_up);
+            direct.set_memory_access(MemoryAccess::Direct);
+            let stop = direct.run();
+            assert!(has_ended(&stop), "{movs:x?} to {destination:x}: {stop:?}");
+            let mut alone = vcpu(&code, set_up);
+            let stop = (0..100).find_map(|_| alone.step_one().err());
+            assert!(stop.is_some_and(|stop| has_ended(&stop)), "{code:x?}");
+            assert_eq!(end(&mut direct), end(&mut alone), "{code:x?}");
+            let entry = read_u64(&mut direct, SMALL_TABLE);
+            assert_eq!(entry & DIRTY, 0, "{movs:x?} to {destination:x}");
+        }
+    }
+}

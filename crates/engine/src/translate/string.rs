@@ -195,12 +195,14 @@ impl Translator {
             return;
         }
         if shape.source && shape.destination {
-            self.emit.assembler.mov(R8, source);
-            self.emit.assembler.mov(RCX, destination);
+            // In 64-bit code the pointer is the linear address, by which a fault is understood
+            // where no window is, so the access that may fault has it in R8.
+            self.emit.assembler.mov(RCX, source);
+            self.emit.assembler.mov(R8, destination);
             self.emit
-                .mark(Restore::one(ESI, R8).and(EDI, Source::Host(RCX)));
-            self.advance_from(source, R8, shape, pointers);
-            self.advance_from(destination, RCX, shape, pointers);
+                .mark(Restore::one(ESI, RCX).and(EDI, Source::Host(R8)));
+            self.advance_from(source, RCX, shape, pointers);
+            self.advance_from(destination, R8, shape, pointers);
             return;
         }
         let (guest, pointer) = if shape.source {
