@@ -34,6 +34,7 @@ use crate::devices::kvm_clock::KvmClock;
 use crate::devices::list::BackEnds;
 use crate::devices::local_apic::ClockSource;
 use crate::devices::pci::host::PciHost;
+use crate::devices::pic::Pic;
 use crate::devices::serial::Serial;
 use crate::devices::vga::Vga;
 use crate::devices::vga::pci::VgaFunction;
@@ -133,6 +134,7 @@ impl Pc {
         let mut board = Board::new(memory, Console::new(serial_output), debug_output);
         if config.firmware.is_none() {
             board.dma = DmaControllers::cascaded();
+            board.interrupts.pic = Pic::as_firmware_leaves_it();
         }
         let mut bus = Bus::new();
         for device in list::devices(config, back_ends) {

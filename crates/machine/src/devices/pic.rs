@@ -7,7 +7,8 @@
 //! away before the acknowledge, the processor gets the spurious vector (7 of the chip)
 //! and nothing is in service.
 //!
-//! After [`Pic::new`] everything is masked until the guest initializes the chips.
+//! After [`Pic::new`] everything is masked until the guest initializes the chips;
+//! [`Pic::as_firmware_leaves_it`] is for guests that are started without firmware.
 
 mod chip;
 
@@ -61,6 +62,26 @@ impl Pic {
             master: Chip::new(1 << CASCADE),
             slave: Chip::new(0),
         }
+    }
+
+    /// Two chips as a PC's firmware leaves them, SeaBIOS among others: vectors 08h and 70h, and
+    /// open for the timer, the keyboard, the floppy drives, the clock, the mouse and the disks.
+    pub fn as_firmware_leaves_it() -> Self {
+        const INITIALIZE: u8 = 0x11;
+        const PROCESSOR_8086: u8 = 0x01;
+        const SLAVE_AT_2: [u8; 2] = [1 << CASCADE, CASCADE];
+        let mut pic = Self::new();
+        for (chip, (command, data)) in [(MASTER_COMMAND, MASTER_DATA), (SLAVE_COMMAND, SLAVE_DATA)]
+            .into_iter()
+            .enumerate()
+        {
+            let (vectors, mask) = [(0x08, 0xb8), (0x70, 0x8e)][chip];
+            pic.write(command, INITIALIZE);
+            for value in [vectors, SLAVE_AT_2[chip], PROCESSOR_8086, mask] {
+                pic.write(data, value);
+            }
+        }
+        pic
     }
 
     /// Drives ISA interrupt line `irq`, 0 to 15. Line 2 is the cascade and cannot be

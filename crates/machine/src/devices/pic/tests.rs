@@ -313,3 +313,17 @@ fn lines_that_do_not_exist_are_ignored() {
     assert!(!pic.pending());
     assert_eq!(pic.read(0x22), 0xFF);
 }
+
+#[test]
+fn a_guest_without_firmware_finds_the_vectors_and_masks_of_one() {
+    let mut pic = Pic::as_firmware_leaves_it();
+    assert_eq!((pic.read(0x21), pic.read(0xA1)), (0xB8, 0x8E));
+    pic.set_line(11, true);
+    assert!(!pic.pending(), "line 11 is masked");
+    pic.write(0xA1, 0x8E & !(1 << 3));
+    assert_eq!(pic.acknowledge(), 0x73);
+    pic.write(0xA0, 0x20);
+    pic.write(0x20, 0x20);
+    pic.set_line(1, true);
+    assert_eq!(pic.acknowledge(), 0x09);
+}
