@@ -4,6 +4,7 @@
 //! hardware, how to switch off and reset, and the devices on the board. The bytes
 //! are the same in every run. Checked against ACPI 6.5, chapter 5.
 
+mod hpet;
 pub mod loader;
 mod pci;
 mod pvpanic;
@@ -47,6 +48,9 @@ const HEADER_BYTES: u32 = 36;
 /// Interrupt source override flags: active high, level-triggered (MPS INTI flags).
 const ACTIVE_HIGH_LEVEL: u16 = 0b1101;
 
+/// _STA of a device: present, enabled, shown, working.
+const WORKING: u8 = 0xf;
+
 /// What differs between machines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Hardware {
@@ -54,6 +58,8 @@ pub struct Hardware {
     pub pci_functions: Option<u8>,
     /// Virtio devices that are not on that bus.
     pub virtio_mmio: u8,
+    /// There is a high-precision event timer.
+    pub hpet: bool,
     /// The machine starts from firmware, which gives the functions their addresses, and has the
     /// chip set that goes with that.
     pub firmware: bool,
@@ -68,6 +74,7 @@ impl Hardware {
         Self {
             pci_functions: config.pci.then_some(virtio + before),
             virtio_mmio: if config.pci { 0 } else { virtio },
+            hpet: config.hpet,
             firmware,
         }
     }
@@ -111,6 +118,9 @@ fn layout(hardware: &Hardware, base: u32) -> Layout {
         area.pointers.push((fadt - base + field, size));
     }
     let mut roots = vec![fadt, area.place(madt().as_slice())];
+    if hardware.hpet {
+        roots.push(area.place(hpet::table_of_timer().as_slice()));
+    }
     if hardware.pci_functions.is_some() && !hardware.firmware {
         roots.push(area.place(&pci::configuration_window()));
     }
@@ -309,8 +319,6 @@ fn source_override(irq: u8, global_interrupt: u32, flags: u16) -> [u8; 10] {
 
 /// Differentiated system description table: the sleep state and the board's devices.
 fn dsdt(hardware: &Hardware) -> Sdt {
-    /// _STA: present, enabled, shown, working.
-    const WORKING: u8 = 0xf;
     let port = |first: u16, count| IO::new(first, first, 1, count);
 
     let serial = device(
@@ -348,6 +356,9 @@ fn dsdt(hardware: &Hardware) -> Sdt {
     let mut devices: Vec<u8> = [serial, clock, keyboard, mouse, timer, speaker].concat();
     if let Some(functions) = hardware.pci_functions {
         devices.extend(pci::devices(functions, hardware.firmware));
+    }
+    if hardware.hpet {
+        devices.extend(hpet::device_of_timer());
     }
     devices.extend(pvpanic::device());
     devices.extend(virtio::devices(hardware.virtio_mmio));
@@ -389,11 +400,13 @@ mod tests {
     const WITH_PCI: Hardware = Hardware {
         pci_functions: Some(3),
         virtio_mmio: 0,
+        hpet: true,
         firmware: false,
     };
     const BARE: Hardware = Hardware {
         pci_functions: None,
         virtio_mmio: 0,
+        hpet: true,
         firmware: false,
     };
 
@@ -418,6 +431,7 @@ mod tests {
         let most = Hardware {
             pci_functions: Some(31),
             virtio_mmio: 31,
+            hpet: true,
             firmware: false,
         };
         for hardware in [BARE, WITH_PCI, most] {
@@ -428,8 +442,13 @@ mod tests {
 
     #[test]
     fn every_checksum_is_right_and_both_roots_agree() {
-        check_roots(&BARE, &[b"FACP", b"APIC"]);
-        check_roots(&WITH_PCI, &[b"FACP", b"APIC", b"MCFG"]);
+        let without_hpet = Hardware {
+            hpet: false,
+            ..BARE
+        };
+        check_roots(&without_hpet, &[b"FACP", b"APIC"]);
+        check_roots(&BARE, &[b"FACP", b"APIC", b"HPET"]);
+        check_roots(&WITH_PCI, &[b"FACP", b"APIC", b"HPET", b"MCFG"]);
     }
 
     fn check_roots(hardware: &Hardware, signatures: &[&[u8; 4]]) {

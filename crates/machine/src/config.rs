@@ -262,6 +262,8 @@ pub struct VmConfig {
     pub acpi: bool,
     /// The machine has a PCI bus.
     pub pci: bool,
+    /// The machine has a high-precision event timer.
+    pub hpet: bool,
     /// Disks, in the order in which the guest finds them.
     pub drives: Vec<DriveOptions>,
     /// What is behind the IDE function.
@@ -314,6 +316,7 @@ impl Default for VmConfig {
             count_instructions: false,
             acpi: true,
             pci: true,
+            hpet: false,
             drives: Vec::new(),
             ide_drives: IdePlaces::default(),
             floppies: Vec::new(),

@@ -149,6 +149,7 @@ mod tests {
         let hardware = Hardware {
             pci_functions: Some(5),
             virtio_mmio: 0,
+            hpet: true,
             firmware: true,
         };
         const BASE: u32 = 0x7fe_1000;

@@ -81,6 +81,14 @@ impl<'a> DeviceContext<'a> {
         self.board.interrupts.drive(self.slot, line, asserted);
     }
 
+    /// Lines 0 and 8, of the 8254 and the real-time clock, are this device's alone, or again as
+    /// usual.
+    pub fn replace_legacy_lines(&mut self, replaces: bool) {
+        self.board
+            .interrupts
+            .replace_legacy_lines(replaces.then_some(self.slot));
+    }
+
     /// Hands a line on with the edges that it has collected. Returns how many there were;
     /// the controllers saw one for them all.
     pub fn forward(&mut self, number: u8, line: &mut IrqLine) -> u64 {

@@ -21,6 +21,8 @@ use crate::devices::pic::Pic;
 
 /// ISA line of the timer.
 const TIMER_LINE: u8 = 0;
+/// ISA line of the real-time clock.
+const CLOCK_LINE: u8 = 8;
 /// I/O APIC pin of the timer.
 const TIMER_PIN: usize = 2;
 /// I/O APIC pin of the 8259's INTR.
@@ -46,6 +48,9 @@ pub struct Interrupts {
     external_message: bool,
     /// For each line, a bit for each slot of the bus whose device asserts it.
     drivers: [u64; PIN_COUNT],
+    /// The slot whose device alone drives the timer's and the clock's lines, if one does.
+    #[serde(default)]
+    legacy_driver: Option<u8>,
 }
 
 impl Default for Interrupts {
@@ -67,6 +72,7 @@ impl Interrupts {
             direct_nmi: false,
             external_message: false,
             drivers: [0; PIN_COUNT],
+            legacy_driver: None,
         }
     }
 
@@ -82,7 +88,27 @@ impl Interrupts {
         } else {
             *drivers &= !bit;
         }
-        let level = *drivers != 0;
+        self.follow_drivers(line);
+    }
+
+    /// From now on the device in a slot alone drives the lines of timer and clock; `None`: all
+    /// that are wired to them do. What the others do meanwhile is remembered.
+    pub fn replace_legacy_lines(&mut self, slot: Option<u8>) {
+        if std::mem::replace(&mut self.legacy_driver, slot) != slot {
+            self.follow_drivers(TIMER_LINE);
+            self.follow_drivers(CLOCK_LINE);
+        }
+    }
+
+    /// Sets a line to what its drivers make of it.
+    fn follow_drivers(&mut self, line: u8) {
+        let drivers = self.drivers[usize::from(line)];
+        let level = match self.legacy_driver {
+            Some(slot) if matches!(line, TIMER_LINE | CLOCK_LINE) => {
+                drivers >> (slot % 64) & 1 != 0
+            }
+            _ => drivers != 0,
+        };
         self.set_line(line, level);
     }
 

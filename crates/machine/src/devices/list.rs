@@ -9,6 +9,7 @@ use super::floppy::format::DriveKind;
 use super::floppy::{self, Drive, Floppy};
 use super::fpu_error::FpuErrorPorts;
 use super::fw_cfg::FwCfg;
+use super::hpet::Hpet;
 use super::i8042::I8042;
 use super::ide::pci::{IdeFunction, unit_name};
 use super::ide::{CdDrive, Disk as IdeDisk, Unit};
@@ -175,6 +176,9 @@ pub fn devices(config: &VmConfig, back_ends: BackEnds) -> Vec<Box<dyn Device>> {
         Box::new(FpuErrorPorts),
         Box::new(FwCfg::of_machine(config)),
     ]);
+    if config.hpet {
+        devices.push(Box::new(Hpet::default()));
+    }
     if config.firmware.is_some() {
         devices.push(Box::new(Vga::default()));
     }

@@ -16,6 +16,7 @@ pub mod dma;
 pub mod floppy;
 pub mod fpu_error;
 pub mod fw_cfg;
+pub mod hpet;
 pub mod i8042;
 pub mod ide;
 pub mod interrupt_windows;
