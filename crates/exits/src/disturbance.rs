@@ -61,6 +61,11 @@ enum Stretch {
 }
 
 impl Disturbance {
+    /// What one reading of the clock adds to an interval, in cycles.
+    pub fn of_each(&self) -> u64 {
+        self.each / PARTS
+    }
+
     /// A control is to begin when the books have done their work.
     pub fn ask_for_control(&mut self) {
         self.stretch = Stretch::Due;

@@ -11,8 +11,8 @@
 //! processor time less sleep. A sample that took suspiciously long gives up what was
 //! newly lost there; what was lost before is looked at when a burst of samples begins.
 //!
-//! What is neither guest code nor an exit has accounts too: guest code that was left for a
-//! signal, the start and the end of each run, and the books' own work, with what it adds to the
+//! What is neither guest code nor an exit has accounts too: functions that translated code calls
+//! without an exit ([`leaf_calls`]), guest code that was left for a signal, the start and the end of each run, and the books' own work, with what it adds to the
 //! exits that are timed ([`crate::disturbance`]).
 //!
 //! ```text
@@ -24,6 +24,7 @@
 mod accounts;
 mod groups;
 mod interrupts;
+mod leaf_calls;
 mod report;
 #[cfg(test)]
 mod tests;
@@ -36,8 +37,10 @@ use crate::sampler::{Due, Sampler};
 use crate::trace::{Span, Tracer};
 use crate::{ExitCounts, ExitKind};
 use groups::{Group, Usual};
+use leaf_calls::LeafSampler;
 
 pub use accounts::Accounts;
+pub use leaf_calls::{LeafCall, LeafRecord};
 pub use report::{Cost, TimeShares};
 
 /// A piece of work that took so many cycles may have been interrupted by the host: worth
@@ -90,6 +93,7 @@ pub struct Ledger {
     host: fn() -> HostTime,
     sampler: Sampler,
     disturbance: Disturbance,
+    leaf_sampler: LeafSampler,
     /// What two readings of the clock cost, subtracted from each measurement.
     clock_cost: u64,
     /// The current exit is being timed.
@@ -147,6 +151,7 @@ impl Ledger {
             host,
             sampler: Sampler::new(),
             disturbance: Disturbance::default(),
+            leaf_sampler: LeafSampler::default(),
             clock_cost,
             sampling: false,
             timing_guest: false,
@@ -401,6 +406,7 @@ impl Ledger {
         let mut is_brief = !due;
         if self.timing_guest {
             let cycles = self.elapsed(now);
+            self.excluded = 0;
             is_brief &= cycles < SUSPICIOUSLY_LONG;
             let cycles = self.without_waiting(cycles);
             self.enter_stretch(cycles);

@@ -311,8 +311,9 @@ mod tests {
         assert_eq!(estimate.exit_cycles, 2000);
         // 2000 cycles at 1 MHz.
         assert_eq!(estimate.exit_ns, 2_000_000);
-        assert_eq!(estimate.outside_ns, 70_000_000);
-        assert_eq!(estimate.run_ns, 72_000_000);
+        // Without the 2 ms of leaf calls, which another machine has not.
+        assert_eq!(estimate.outside_ns, 68_000_000);
+        assert_eq!(estimate.run_ns, 70_000_000);
         snapshot.exits[0].kind = "cpuid".into();
         let estimate = PriceTable::parse(TABLE).unwrap().estimate(&snapshot);
         assert_eq!((estimate.exit_cycles, estimate.unpriced_exits), (0, 20));

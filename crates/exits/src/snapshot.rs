@@ -221,8 +221,11 @@ pub struct Snapshot {
     pub tsc_khz: u64,
     /// From start to end (or to now).
     pub wall_cycles: u64,
-    /// In guest code (estimated).
+    /// In guest code, without leaf calls (estimated).
     pub guest_cycles: u64,
+    /// In functions of the monitor that guest code called without an exit (estimated).
+    #[serde(default)]
+    pub leaf_call_cycles: u64,
     /// Translating (measured).
     pub translating_cycles: u64,
     /// In devices (estimated).
@@ -274,6 +277,9 @@ pub struct Snapshot {
     /// Instructions that leaves did, by the kind of exit that they would else have been.
     #[serde(default)]
     pub leaves: BTreeMap<String, u64>,
+    /// Cycles of `leaf_call_cycles` by the same kinds (estimated).
+    #[serde(default)]
+    pub leaf_cycles: BTreeMap<String, u64>,
     /// Loads of CR3: `kept` (translations of the space were), `same` (it was the loaded one), of
     /// these two `inline` (without an exit); `flushed` (the guest wants them forgotten), `missed`
     /// (there were none), of these two `stolen` (from another space, which was known till then).
@@ -316,6 +322,7 @@ impl Snapshot {
             tsc_khz: books.tsc_khz,
             wall_cycles: shares.wall,
             guest_cycles: shares.guest,
+            leaf_call_cycles: shares.all_leaf_calls(),
             translating_cycles: shares.translating,
             device_cycles: shares.devices,
             halted_cycles: shares.halted,
@@ -351,6 +358,9 @@ impl Snapshot {
             leaves: (books.leaves.iter())
                 .filter(|leaf| leaf.1 != 0)
                 .map(|&(name, count)| (name.to_owned(), count))
+                .collect(),
+            leaf_cycles: (shares.leaf_calls.iter())
+                .map(|&(kind, cycles)| (kind.name().to_owned(), cycles))
                 .collect(),
             space_loads: (books.space_loads.iter())
                 .filter(|loads| loads.1 != 0)
@@ -501,7 +511,8 @@ pub(crate) mod tests {
             tsc_khz: 1000,
             shares: TimeShares {
                 wall: 100_000,
-                guest: 60_000,
+                guest: 58_000,
+                leaf_calls: vec![(ExitKind::Msr, 1_500), (ExitKind::Cr3Load, 500)],
                 translating: 10_000,
                 devices: 5_000,
                 halted: 5_000,

@@ -96,7 +96,9 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
     /// Runs guest code from this entry on, and handles the exit.
     pub(crate) fn enter(&mut self, entry: R::Entry) -> Result<(), VcpuStop> {
         self.ledger.enter_guest();
-        let exit = self.runner.run(entry, self.view, self.platform);
+        let exit = self
+            .runner
+            .run(entry, self.view, self.platform, self.ledger);
         self.ledger.leave_guest();
         match exit {
             Exit::Interrupted => Ok(()),

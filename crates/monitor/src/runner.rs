@@ -30,6 +30,7 @@ use crate::running::Running;
 use crate::vcpu::VcpuStop;
 use tollgate_emulate::interrupt::{EventSource, TripleFault};
 use tollgate_engine::policy::instruction_kind::Helper;
+use tollgate_exits::Ledger;
 use tollgate_memory::GuestMemory;
 use tollgate_memory::gate::CodeWrite;
 use tollgate_platform::Platform;
@@ -142,12 +143,14 @@ pub trait Runner: Sized {
     ) -> Result<Option<Self::Entry>, VcpuStop>;
 
     /// Runs guest code until something needs the monitor, in this view of memory. Meanwhile it may
-    /// make accesses that are [near](Platform::near) in the machine.
+    /// make accesses that are [near](Platform::near) in the machine. What it calls of the monitor is
+    /// entered in the ledger as a [leaf call](Ledger::begin_leaf_call).
     fn run<P: Platform>(
         &mut self,
         entry: Self::Entry,
         view: &mut GuestView,
         machine: &mut P,
+        ledger: &mut Ledger,
     ) -> Exit<Self::Exit>;
 
     /// Delivers an exception of the instruction at CS:RIP, or of the one before it, through the

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tollgate_emulate::operand::{next_rip, read_register, write_register};
 use tollgate_engine::policy::instruction_kind::Helper;
 use tollgate_engine::requests::Requests;
-use tollgate_exits::ExitKind;
+use tollgate_exits::{ExitKind, Ledger};
 use tollgate_memory::GuestMemory;
 use tollgate_memory::gate::CodeWrite;
 use tollgate_platform::{BareMachine, Platform, StopRequest};
@@ -140,6 +140,7 @@ impl Runner for Interpreter {
         instruction: Instruction,
         _view: &mut GuestView,
         _machine: &mut P,
+        _ledger: &mut Ledger,
     ) -> Exit<PortWrite> {
         if self.requests.load(Ordering::SeqCst) != 0 {
             return Exit::Interrupted;

@@ -6,6 +6,7 @@
 #[path = "long_mode_support/mod.rs"]
 mod support;
 
+use support::leaf_time::assert_timed_apart;
 use support::*;
 use tollgate_engine::abi::leaves::LeafRoutine;
 use tollgate_exits::ExitKind;
@@ -98,6 +99,7 @@ fn accesses_to_near_ports_take_no_exit_whatever_their_size() {
     assert_eq!(vcpu.exit_counts().get(ExitKind::PortIn), 0);
     assert_eq!(vcpu.exit_counts().get(ExitKind::PortOut), 1);
     assert!(vcpu.exit_counts().total() < 50, "{:?}", vcpu.exit_counts());
+    assert_timed_apart(&vcpu, &[ExitKind::PortIn, ExitKind::PortOut]);
 }
 
 #[test]
@@ -282,6 +284,7 @@ fn a_page_of_near_registers_is_accessed_without_an_exit() {
     );
     let [_, _, reads, writes] = leaves(&vcpu);
     assert!(reads > 3900 && writes > 1900, "{reads} {writes}");
+    assert_timed_apart(&vcpu, &[ExitKind::MmioRead, ExitKind::MmioWrite]);
     assert!(vcpu.exit_counts().total() < 200, "{:?}", vcpu.exit_counts());
 }
 
@@ -466,6 +469,7 @@ fn near_model_specific_registers_take_no_exit() {
     assert_eq!((gpr[RAX], gpr[RDX]), (0xffff_fffe, 0));
     assert_eq!(gpr[RDI], 1000 * 0xffff_ffff);
     assert_eq!(msr_counts(&vcpu), [0, 2000]);
+    assert_timed_apart(&vcpu, &[ExitKind::Msr]);
 }
 
 #[test]

@@ -4,7 +4,9 @@
 
 mod display_support;
 
+use display_support::leaf_time::assert_timed_apart;
 use display_support::*;
+use tollgate_exits::ExitKind;
 use tollgate_test_support::Computer;
 use tollgate_x86::{Flags, Gpr};
 
@@ -29,6 +31,7 @@ fn loads_and_stores_of_every_size_take_no_exit_once_each_was_made() {
     );
     let rounds = 200 - at_first(&vcpu);
     assert_eq!(leaves(&vcpu), [4 * rounds, 5 * rounds]);
+    assert_timed_apart(&vcpu, &[ExitKind::MmioRead, ExitKind::MmioWrite]);
 }
 
 #[test]
@@ -37,7 +40,9 @@ fn single_string_instructions_advance_their_pointers() {
     let body = [
         0xaa, 0xab, 0xfd, 0x66, 0xab, 0xfc, 0xac, 0xad, 0x67, 0x66, 0xad,
     ];
-    assert_eq!(leaves(&run(&body, 30)), [3 * 29, 3 * 29]);
+    let vcpu = run(&body, 30);
+    assert_eq!(leaves(&vcpu), [3 * 29, 3 * 29]);
+    assert_timed_apart(&vcpu, &[ExitKind::MmioRead, ExitKind::MmioWrite]);
     // Pointers that wrap at 64 KiB: DI goes from FFFEh to 1.
     let computer = run(&[0xbf, 0xfe, 0xff, 0xaa, 0xaa, 0xaa], 20);
     assert_eq!(computer.state().gpr[Gpr::Rdi as usize], 0x7777_0001);

@@ -5,6 +5,7 @@
 #[path = "long_mode_support/mod.rs"]
 mod support;
 
+use support::leaf_time::assert_timed_apart;
 use support::*;
 use tollgate_engine::abi::leaves::LeafRoutine;
 use tollgate_exits::ExitKind;
@@ -59,6 +60,7 @@ fn an_invalidated_page_of_data_is_looked_up_anew_without_an_exit() {
     let [exits, leaves] = invalidations(&vcpu);
     assert!(exits < 3, "{exits}");
     assert!(leaves > 990, "{leaves}");
+    assert_timed_apart(&vcpu, &[ExitKind::Invlpg]);
 }
 
 #[test]
@@ -172,6 +174,7 @@ fn registers_of_plain_state_are_read_and_written_without_an_exit() {
     assert_eq!(vcpu.state().gpr[RDI], 100 * (1 + 2 + 1 + 1 + 0xffff_8880));
     assert_eq!(vcpu.state().gpr[RAX], 0);
     assert_eq!(of_registers(&vcpu), [0, 400]);
+    assert_timed_apart(&vcpu, &[ExitKind::Msr]);
 }
 
 #[test]
@@ -308,6 +311,7 @@ fn control_registers_that_stay_as_they_are_take_no_exit() {
     assert_eq!(of_control(&vcpu), [0, 300]);
     assert_eq!(vcpu.exit_counts().get(ExitKind::OtherInstruction), 0);
     assert_eq!((vcpu.state().cr2, vcpu.state().gpr[RDI]), (1, 1));
+    assert_timed_apart(&vcpu, &[ExitKind::ControlRegister]);
 }
 
 #[test]
@@ -576,6 +580,9 @@ fn pages_are_filled_without_an_exit_and_flags_and_registers_stay() {
         !looks_up() || reads >= 100 && writes >= 100,
         "{reads} {writes}"
     );
+    if looks_up() {
+        assert_timed_apart(&vcpu, &[ExitKind::TlbMissRead, ExitKind::TlbMissWrite]);
+    }
 }
 
 #[test]
@@ -801,6 +808,7 @@ fn registers_that_are_written_as_they_are_take_no_exit() {
     assert_eq!(of_control(&vcpu), [0, 400]);
     // LDTR is not null in this start state, in attributes that nothing shows.
     assert_eq!(others(&vcpu), [1, 99]);
+    assert_timed_apart(&vcpu, &[ExitKind::OtherInstruction]);
     assert_eq!(vcpu.state().gpr[RSI], 0xffff_0ff0);
 }
 
@@ -942,6 +950,7 @@ fn a_program_reads_the_extended_control_registers_without_an_exit() {
     let gpr = vcpu.state().gpr;
     assert_eq!((gpr[RDI], gpr[2]), (40 * 8, 0));
     assert_eq!(others(&vcpu), [0, 40]);
+    assert_timed_apart(&vcpu, &[ExitKind::OtherInstruction]);
 }
 
 #[test]

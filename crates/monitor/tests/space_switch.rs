@@ -3,6 +3,7 @@
 
 mod long_mode_support;
 
+use long_mode_support::leaf_time::assert_timed_apart;
 use long_mode_support::spaces::{entry, make_empty_space, map, run_kernel, table};
 use long_mode_support::{Bench, CODE, guest_code, vcpu};
 use tollgate_engine::abi::leaves::LeafRoutine;
@@ -126,6 +127,7 @@ fn known_spaces_are_loaded_without_an_exit() {
     let counts = vcpu.space_loads();
     assert_eq!(counts.inline, inline);
     assert_eq!(counts.kept + counts.same + counts.missed, 4 * ROUNDS);
+    assert_timed_apart(&vcpu, &[ExitKind::Cr3Load]);
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 use crate::abi::context::{Context, SITE_NONE};
 use crate::abi::link_layout::{BranchTable, ModeId, indirect_tag, table_offset};
+use tollgate_exits::ExitKind;
 use tollgate_x86::{Operation, Segment, SegmentRegister};
 
 /// The routines, in the order of [`crate::Context::leaf_counts`].
@@ -77,28 +78,33 @@ impl LeafRoutine {
         Self::Refusal,
     ];
 
+    /// The kind of exit that its instructions would have been.
+    pub const fn kind(self) -> ExitKind {
+        match self {
+            Self::Cpuid => ExitKind::Cpuid,
+            Self::LoadSegment => ExitKind::SegmentLoad,
+            Self::Return => ExitKind::Iret,
+            Self::Interrupt => ExitKind::SoftwareInterrupt,
+            Self::Far => ExitKind::FarTransfer,
+            Self::Vectors => ExitKind::VectorLoad,
+            Self::Invlpg => ExitKind::Invlpg,
+            Self::Msr => ExitKind::Msr,
+            Self::ControlRegister => ExitKind::ControlRegister,
+            Self::Other => ExitKind::OtherInstruction,
+            Self::ReadMiss => ExitKind::TlbMissRead,
+            Self::WriteMiss => ExitKind::TlbMissWrite,
+            Self::PortIn => ExitKind::PortIn,
+            Self::PortOut => ExitKind::PortOut,
+            Self::MmioRead => ExitKind::MmioRead,
+            Self::MmioWrite => ExitKind::MmioWrite,
+            Self::LoadSpace => ExitKind::Cr3Load,
+            Self::Refusal => ExitKind::GuestException,
+        }
+    }
+
     /// The name in statistics.
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Cpuid => "cpuid",
-            Self::LoadSegment => "segment-load",
-            Self::Return => "iret",
-            Self::Interrupt => "software-interrupt",
-            Self::Far => "far-transfer",
-            Self::Vectors => "vector-load",
-            Self::Invlpg => "invlpg",
-            Self::Msr => "msr",
-            Self::ControlRegister => "control-register",
-            Self::Other => "other-instruction",
-            Self::ReadMiss => "tlb-miss-read",
-            Self::WriteMiss => "tlb-miss-write",
-            Self::PortIn => "port-in",
-            Self::PortOut => "port-out",
-            Self::MmioRead => "mmio-read",
-            Self::MmioWrite => "mmio-write",
-            Self::LoadSpace => "cr3-load",
-            Self::Refusal => "guest-exception",
-        }
+        self.kind().name()
     }
 }
 

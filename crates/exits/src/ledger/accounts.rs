@@ -1,6 +1,6 @@
 //! What the books hold: sums that only grow, so that two states of them have a difference.
 
-use super::Sample;
+use super::{LeafRecord, Sample};
 use crate::blame::Blame;
 use crate::latency::Latency;
 use crate::{ExitCounts, ExitKind};
@@ -14,7 +14,10 @@ const LONGEST_CYCLES: u64 = 1 << 40;
 pub struct Accounts {
     pub(super) counts: ExitCounts,
     pub(super) kinds: Vec<Option<Box<KindRecord>>>,
+    /// With what leaf calls in it took.
     pub(super) guest: u64,
+    /// By the kind of exit that each call stood for.
+    pub(super) leaf_calls: [LeafRecord; ExitKind::ALL.len()],
     pub(super) translating: u64,
     pub(super) devices: u64,
     pub(super) halted: u64,
@@ -41,6 +44,7 @@ impl Default for Accounts {
             counts: ExitCounts::default(),
             kinds: ExitKind::ALL.iter().map(|_| None).collect(),
             guest: 0,
+            leaf_calls: [LeafRecord::default(); ExitKind::ALL.len()],
             translating: 0,
             devices: 0,
             halted: 0,
@@ -87,6 +91,9 @@ impl Accounts {
                 .map(|(now, before)| KindRecord::since(now.as_deref()?, before.as_deref()))
                 .collect(),
             guest: less(self.guest, before.guest),
+            leaf_calls: std::array::from_fn(|kind| {
+                self.leaf_calls[kind].since(&before.leaf_calls[kind])
+            }),
             translating: less(self.translating, before.translating),
             devices: less(self.devices, before.devices),
             halted: less(self.halted, before.halted),

@@ -1,6 +1,6 @@
 //! What the books say: where the time went, and what each kind of exit costs.
 
-use super::{Accounts, Ledger};
+use super::{Accounts, LeafRecord, Ledger};
 use crate::blame::Blame;
 use crate::latency::Latency;
 use crate::{ExitCounts, ExitKind};
@@ -10,8 +10,12 @@ use crate::{ExitCounts, ExitKind};
 pub struct TimeShares {
     /// From the start of the run to its end.
     pub wall: u64,
-    /// In guest code (estimated).
+    /// In guest code, without leaf calls (estimated).
     pub guest: u64,
+    /// In functions of the monitor that translated code called without an exit, by the kind of
+    /// exit that each call stood for (estimated). Together they are not more than what was measured
+    /// around them.
+    pub leaf_calls: Vec<(ExitKind, u64)>,
     /// Translating (measured).
     pub translating: u64,
     /// In devices (estimated).
@@ -35,7 +39,13 @@ impl TimeShares {
     pub fn sum(&self) -> u64 {
         let exits: u64 = self.exits.iter().map(|exit| exit.1).sum();
         let monitor = self.signals + self.start_end + self.books;
-        self.guest + self.translating + self.devices + self.halted + self.waiting + monitor + exits
+        let code = self.guest + self.all_leaf_calls();
+        code + self.translating + self.devices + self.halted + self.waiting + monitor + exits
+    }
+
+    /// In all leaf calls.
+    pub fn all_leaf_calls(&self) -> u64 {
+        self.leaf_calls.iter().map(|call| call.1).sum()
     }
 
     /// Wall time less the sum: what is not accounted for, or negative, counted twice.
@@ -91,11 +101,34 @@ impl Accounts {
         })
     }
 
+    /// What leaf calls of a kind took, from those that were timed.
+    pub fn leaf_calls(&self, kind: ExitKind) -> LeafRecord {
+        self.leaf_calls[kind as usize]
+    }
+
+    /// What leaf calls took by kind. Guest code, inside which they lie, is sampled on its own: if they seem to
+    /// take more than all of it, each takes its part of that.
+    fn leaf_call_cycles(&self) -> Vec<(ExitKind, u64)> {
+        let cycles = |kind: ExitKind| self.leaf_calls[kind as usize].cycles;
+        let kinds = ExitKind::ALL.iter().copied();
+        let all: u64 = kinds.clone().map(cycles).sum();
+        let most = all.min(self.guest);
+        let part =
+            |cycles: u64| (u128::from(cycles) * u128::from(most) / u128::from(all.max(1))) as u64;
+        kinds
+            .map(|kind| (kind, part(cycles(kind))))
+            .filter(|call| call.1 > 0)
+            .collect()
+    }
+
     /// Where the time went.
     pub fn shares(&self) -> TimeShares {
+        let leaf_calls = self.leaf_call_cycles();
+        let in_leaf_calls: u64 = leaf_calls.iter().map(|call| call.1).sum();
         TimeShares {
             wall: self.wall,
-            guest: self.guest,
+            guest: self.guest.saturating_sub(in_leaf_calls),
+            leaf_calls,
             translating: self.translating,
             devices: self.devices,
             halted: self.halted,

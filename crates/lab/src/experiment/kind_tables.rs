@@ -93,7 +93,7 @@ pub fn time_shares(results: &Results, cell: &CellResult) -> Section {
         rows.push(row);
     }
     type Part = fn(&super::Sample) -> f64;
-    let parts: [(&str, Part); 7] = [
+    let parts: [(&str, Part); 8] = [
         ("all exits", |s| s.timed.ledger.exit_cycles as f64),
         ("devices", |s| s.timed.ledger.device_cycles as f64),
         ("translating", |s| s.timed.ledger.translating_cycles as f64),
@@ -103,6 +103,7 @@ pub fn time_shares(results: &Results, cell: &CellResult) -> Section {
             let ledger = &s.timed.ledger;
             (ledger.signal_cycles + ledger.start_end_cycles + ledger.books_cycles) as f64
         }),
+        ("leaf calls", |s| s.timed.ledger.leaf_call_cycles as f64),
         ("guest code", |s| s.timed.ledger.guest_cycles as f64),
     ];
     for (title, part) in parts {

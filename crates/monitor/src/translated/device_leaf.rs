@@ -4,6 +4,7 @@
 //! in [`tollgate_engine::gate::leaf`]. Here are ports and model-specific registers; see
 //! [`device_memory`](super::device_memory) for the rest.
 
+use crate::translated::misses::Environment;
 use crate::translated::{device_memory, device_strings};
 use tollgate_emulate::tsc_deadline;
 use tollgate_engine::Context;
@@ -11,6 +12,7 @@ use tollgate_engine::abi::leaves::{
     DEVICE_DONE, DEVICE_DUE, DEVICE_EXIT, KEY_MEMORY, KEY_PORT, KEY_PORT_KNOWN, KEY_ROUTINE,
     LeafRoutine, STRING_KEY, msr_key,
 };
+use tollgate_exits::ExitKind;
 use tollgate_platform::{Near, NearAccess, Platform};
 use tollgate_x86::local_apic_msrs::TSC_DEADLINE;
 use tollgate_x86::{Flags, Gpr};
@@ -42,7 +44,35 @@ unsafe extern "sysv64" fn device_leaf<P: Platform>(
     let context = unsafe { &mut *context };
     // SAFETY: the machine was lent by a reference to this type that is not used meanwhile.
     let machine = unsafe { &mut *context.machine.cast::<P>() };
-    access(context, machine, value, key)
+    // SAFETY: the environment of the guest code that called this is null or valid.
+    let environment = unsafe { context.leaf_environment.cast::<Environment>().as_ref() };
+    let Some(environment) = environment else {
+        return access(context, machine, value, key);
+    };
+    let sort = sort_of(key);
+    let stores = context.leaf_counts[LeafRoutine::MmioWrite as usize];
+    // SAFETY: as above; nothing that is called from here refers to the ledger.
+    let begun = unsafe { &mut *environment.ledger }.begin_leaf_call(sort);
+    let answer = access(context, machine, value, key);
+    let kind = match context.leaf_counts[LeafRoutine::MmioWrite as usize] == stores {
+        true => sort,
+        false => ExitKind::MmioWrite,
+    };
+    // SAFETY: as above.
+    unsafe { &mut *environment.ledger }.end_leaf_call(begun, sort, kind);
+    answer
+}
+
+/// By what a call with this key is chosen to be timed. Whether an access to memory is a load or a store is not
+/// known before it is done.
+#[inline]
+fn sort_of(key: u64) -> ExitKind {
+    match key >> KEY_ROUTINE {
+        number if number == LeafRoutine::Msr as u64 => ExitKind::Msr,
+        number if number == LeafRoutine::PortIn as u64 => ExitKind::PortIn,
+        number if number == LeafRoutine::PortOut as u64 => ExitKind::PortOut,
+        _ => ExitKind::MmioRead,
+    }
 }
 
 /// The slot where the routine keeps a general register during the call.

@@ -15,7 +15,7 @@ use tollgate_engine::engine::Engine;
 use tollgate_engine::engine::run::{self, Entry};
 use tollgate_engine::engine::written::Moment;
 use tollgate_engine::policy::instruction_kind::{Effects, Helper};
-use tollgate_exits::ExitKind;
+use tollgate_exits::{ExitKind, Ledger};
 use tollgate_memory::GuestMemory;
 use tollgate_memory::gate::CodeWrite;
 use tollgate_platform::Platform;
@@ -167,9 +167,10 @@ impl Runner for Translated {
         entry: Entry,
         view: &mut GuestView,
         machine: &mut P,
+        ledger: &mut Ledger,
     ) -> Exit<TranslatedExit> {
         view.translations.serve_real_mode(self.is_in_real_mode());
-        let environment = Environment::new::<P>(self, view);
+        let environment = Environment::new::<P>(self, view, ledger);
         self.context.leaf_environment = (&raw const environment).cast_mut().cast();
         device_leaf::lend(&mut self.context, machine);
         let exit = self.enter_raw(&entry);

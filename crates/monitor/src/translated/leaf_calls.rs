@@ -43,22 +43,47 @@ pub(super) unsafe extern "sysv64" fn serve(context: *mut Context, key: u64, valu
     let (Some(environment), Some(call)) = (environment, LeafCall::of_key(key)) else {
         return 0;
     };
+    if matches!(call, LeafCall::ReadMsr | LeafCall::WriteMsr) && is_machine_msr(context) {
+        // The machine's function enters its time itself.
+        let answer = machine_msr(context, call);
+        return noted(context, call, answer);
+    }
+    let kind = call.routine().kind();
+    // SAFETY: as above; nothing that is called from here refers to the ledger.
+    let begun = unsafe { &mut *environment.ledger }.begin_leaf_call(kind);
+    let answer = do_or_leave(context, environment, (call, key), value);
+    // SAFETY: as above.
+    unsafe { &mut *environment.ledger }.end_leaf_call(begun, kind, kind);
+    answer
+}
+
+/// Does what is asked for, and tells the routine what became of it.
+#[inline(always)]
+fn do_or_leave(
+    context: &mut Context,
+    environment: &Environment,
+    (call, key): (LeafCall, u64),
+    value: u64,
+) -> u64 {
     if call == LeafCall::WriteCr3 {
         let is_done = space_loads::load(context, environment, value);
         context.leaf_counts[call.routine() as usize] += u64::from(is_done);
         return u64::from(is_done);
     }
-    // SAFETY: as above; nothing else refers to the engine as long as guest code runs.
+    // SAFETY: this was called from guest code, which alone may use what its environment leads to;
+    // nothing else refers to the engine as long as it runs.
     let (view, engine) = unsafe { (&mut *environment.view, &*environment.engine) };
     let answer = match call {
-        LeafCall::ReadMsr | LeafCall::WriteMsr if is_machine_msr(context) => {
-            machine_msr(context, call)
-        }
         LeafCall::Execute | LeafCall::ReadControl => {
             u64::from(execute(context, view, engine)) * DEVICE_DONE
         }
         _ => u64::from(do_call(context, view, (call, key), value)) * DEVICE_DONE,
     };
+    noted(context, call, answer)
+}
+
+/// Counts the instruction if it was done. The answer is what the routine is told.
+fn noted(context: &mut Context, call: LeafCall, answer: u64) -> u64 {
     context.leaf_counts[call.routine() as usize] += u64::from(answer != DEVICE_EXIT);
     if answer == DEVICE_DUE {
         context.leaf_done = DONE_CALL_DUE;

@@ -15,6 +15,7 @@ use tollgate_engine::abi::leaves::LeafRoutine;
 use tollgate_engine::abi::sites::SiteKind;
 use tollgate_engine::policy::access::Access as MemoryAccess;
 use tollgate_engine::{Context, Engine};
+use tollgate_exits::{ExitKind, Ledger};
 use tollgate_platform::Platform;
 use tollgate_x86::canonical::is_canonical_range;
 use tollgate_x86::paging::{AccessKind, Privilege};
@@ -28,6 +29,8 @@ pub(super) struct Environment {
     pub(super) accounts: *mut Accounts,
     /// How programs of the space that is loaded reach memory.
     pub(super) program_access: *mut MemoryAccess,
+    /// Where the time of these functions is entered.
+    pub(super) ledger: *mut Ledger,
     /// Another space may be loaded without an exit.
     pub(super) switches: bool,
     /// Guest time in nanoseconds, told by the machine that is lent to guest code.
@@ -49,13 +52,18 @@ unsafe fn now<P: Platform>(machine: *mut c_void) -> u64 {
 impl Environment {
     /// That of guest code in this view. It is for the next entry alone, which this value must
     /// outlive.
-    pub(super) fn new<P: Platform>(runner: &mut Translated, view: &mut GuestView) -> Self {
+    pub(super) fn new<P: Platform>(
+        runner: &mut Translated,
+        view: &mut GuestView,
+        ledger: &mut Ledger,
+    ) -> Self {
         view.missed = None;
         Self {
             view,
             engine: &raw mut *runner.engine,
             accounts: &raw mut *runner.accounts,
             program_access: &raw mut runner.program_access,
+            ledger,
             switches: runner.space_switch == SpaceSwitch::Inline,
             now: now::<P>,
         }
@@ -138,12 +146,29 @@ pub(super) unsafe extern "sysv64" fn fill(context: *mut Context) -> u64 {
         return 0;
     };
     // SAFETY: as above; nothing else refers to the engine as long as guest code runs.
-    let (view, engine) = unsafe { (&mut *environment.view, &*environment.engine) };
-    try_again_at(context, view, engine).unwrap_or(0)
+    let (view, engine, ledger) = unsafe {
+        (
+            &mut *environment.view,
+            &*environment.engine,
+            &mut *environment.ledger,
+        )
+    };
+    let sort = ExitKind::TlbMissRead;
+    let call = ledger.begin_leaf_call(sort);
+    let (place, kind) = match try_again_at(context, view, engine) {
+        Some((place, routine)) => (place, routine.kind()),
+        None => (0, sort),
+    };
+    ledger.end_leaf_call(call, sort, kind);
+    place
 }
 
-/// Where the access of the named site finds an entry now.
-fn try_again_at(context: &mut Context, view: &mut GuestView, engine: &Engine) -> Option<u64> {
+/// Where the access of the named site finds an entry now, and which miss that was.
+fn try_again_at(
+    context: &mut Context,
+    view: &mut GuestView,
+    engine: &Engine,
+) -> Option<(u64, LeafRoutine)> {
     let (block, _, site) = engine.site(context.exit_site, context.code_delta)?;
     let cpu = &context.cpu;
     let access = Access::of(site.kind, cpu.cpl())?;
@@ -174,5 +199,5 @@ fn try_again_at(context: &mut Context, view: &mut GuestView, engine: &Engine) ->
         false => LeafRoutine::ReadMiss,
     };
     context.leaf_counts[routine as usize] += 1;
-    Some(place as u64)
+    Some((place as u64, routine))
 }

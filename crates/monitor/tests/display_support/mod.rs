@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "each test uses what it needs")]
 
 pub mod code;
+#[path = "../common/leaf_time.rs"]
+pub mod leaf_time;
 
 use tollgate_engine::abi::leaves::LeafRoutine;
 use tollgate_exits::ExitKind;

@@ -2,6 +2,8 @@
 #![allow(dead_code, unused, reason = "each test uses what it needs")]
 
 pub mod interrupting;
+#[path = "../common/leaf_time.rs"]
+pub mod leaf_time;
 pub mod spaces;
 
 use std::time::Instant;

@@ -1,5 +1,6 @@
 //! Statistics as CSV (RFC 4180 with line feeds): one sort of row for each `record`.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 
 use tollgate_exits::prices::Priced;
@@ -91,6 +92,7 @@ fn times(text: &mut String, snapshot: &Snapshot) {
         row.write(text, "time", kind);
     };
     time("guest", &snapshot.guest_cycles);
+    time("leaf-calls", &snapshot.leaf_call_cycles);
     time("exits", &snapshot.exit_cycles);
     time("devices", &snapshot.device_cycles);
     time("translating", &snapshot.translating_cycles);
@@ -198,9 +200,12 @@ fn times(text: &mut String, snapshot: &Snapshot) {
         ..Row::default()
     };
     row.write(text, "break-even", "");
-    for (kind, count) in &snapshot.leaves {
+    let timed = snapshot.leaf_cycles.keys();
+    for kind in snapshot.leaves.keys().chain(timed).collect::<BTreeSet<_>>() {
+        let cycles = snapshot.leaf_cycles.get(kind);
         let row = Row {
-            count: count.to_string(),
+            count: snapshot.leaves.get(kind).unwrap_or(&0).to_string(),
+            cycles: cycles.map_or(String::new(), u64::to_string),
             ..Row::default()
         };
         row.write(text, "leaf", kind);

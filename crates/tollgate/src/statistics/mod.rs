@@ -250,7 +250,8 @@ pub mod tests {
             tsc_khz: 1000,
             shares: TimeShares {
                 wall: 100_000,
-                guest: 60_000,
+                guest: 57_000,
+                leaf_calls: vec![(ExitKind::Msr, 2_500), (ExitKind::Invlpg, 500)],
                 translating: 10_000,
                 devices: 5_000,
                 halted: 5_000,
@@ -291,7 +292,7 @@ pub mod tests {
                 instructions: 200_000,
                 bytes: 1_000_000,
             }),
-            leaves: vec![("cpuid", 5_000), ("segment-load", 0)],
+            leaves: vec![("cpuid", 5_000), ("msr", 100), ("segment-load", 0)],
             space_loads: vec![("kept", 700), ("inline", 600), ("stolen", 0)],
             shadow_tables: vec![("page-inline", 12), ("page-full", 0)],
             instruction_cache: vec![("found-anew", 90), ("hits", 80), ("walked", 0)],

@@ -88,6 +88,7 @@ fn shares(snapshot: &Snapshot) -> String {
     let sum = wall as i64 - snapshot.remainder_cycles;
     let rows = [
         ("guest code", snapshot.guest_cycles as f64),
+        ("leaf calls", snapshot.leaf_call_cycles as f64),
         ("exits", snapshot.exit_cycles as f64),
         ("devices", snapshot.device_cycles as f64),
         ("translating", snapshot.translating_cycles as f64),
@@ -166,8 +167,12 @@ fn exits(snapshot: &Snapshot, view: View) -> String {
         }
     }
     for (kind, &count) in &snapshot.leaves {
+        let cycles = snapshot.leaf_cycles.get(kind);
+        let time = cycles.map_or(String::new(), |&cycles| {
+            format!(", {} us", microseconds(cycles, snapshot))
+        });
         text.push_str(&format!(
-            "{kind:<19} {:>11} without an exit, in a leaf\n",
+            "{kind:<19} {:>11} without an exit, in a leaf{time}\n",
             grouped(count)
         ));
     }
@@ -471,13 +476,13 @@ mod tests {
         let text = table(&snapshot(), View::default());
         assert!(text.contains("estimate: this run's exits at the prices of Old One"));
         assert!(text.contains("no hardware exit"));
-        // 7 x 1650 cycles at 1 MHz, and 70 ms as here.
+        // 7 x 1650 cycles at 1 MHz, and 67 ms as here.
         assert!(
             text.contains("exits there                                       11.6"),
             "{text}"
         );
         assert!(
-            text.contains("estimated run                                     81.5"),
+            text.contains("estimated run                                     78.5"),
             "{text}"
         );
     }

@@ -13,8 +13,9 @@ use crate::failure::one_line;
 use crate::statistics::Sort;
 
 /// Where time goes, each with its colour: one of the sixteen that every terminal has.
-const SHARES: [(&str, Color); 7] = [
+const SHARES: [(&str, Color); 8] = [
     ("guest", Color::Green),
+    ("leaf calls", Color::LightGreen),
     ("exits", Color::Red),
     ("devices", Color::Magenta),
     ("translating", Color::Yellow),
@@ -134,6 +135,7 @@ fn share(part: u64, whole: u64) -> f64 {
 fn parts(snapshot: &Snapshot) -> [u64; SHARES.len()] {
     [
         snapshot.guest_cycles,
+        snapshot.leaf_call_cycles,
         snapshot.exit_cycles,
         snapshot.device_cycles,
         snapshot.translating_cycles,
@@ -289,8 +291,9 @@ mod tests {
             "1/2 process 1234  vmlinuz-6.1  running  up 12 s  12.4k exits/s"
         );
         let bar = format!(
-            "{}{}{}{}{}",
-            "g".repeat(48),
+            "{}{}{}{}{}{}",
+            "g".repeat(46),
+            "l".repeat(2),
             "e".repeat(15),
             "d".repeat(4),
             "t".repeat(8),
@@ -299,11 +302,11 @@ mod tests {
         assert_eq!(lines[1], bar);
         assert_eq!(
             lines[2],
-            "guest        60.0% exits        19.0% devices       5.0% translating  10.0%"
+            "guest        57.0% leaf calls    3.0% exits        19.0% devices       5.0%"
         );
         assert_eq!(
             lines[3],
-            "halted        5.0% waiting       0.0% other         0.0%"
+            "translating  10.0% halted        5.0% waiting       0.0% other         0.0%"
         );
         assert_eq!(lines[4], "kinds of exit by cost");
         assert_eq!(lines[5], " exits/s us each   time            kind");

@@ -1,0 +1,314 @@
+//! Time in functions of the monitor that translated code calls without an exit: *leaf calls*.
+//!
+//! Such a call lies inside a stretch of guest code, which the ledger measures as one. Its time is
+//! measured here on its own, and the report subtracts it from guest code. Reading the clock twice
+//! takes about as long as the shortest of these functions, so calls are timed in samples. Each sort
+//! of call has its own countdown:
+//!
+//! ```text
+//! calls     . . . . . . . . . . . . . . . . . . . . . . . . . .
+//! timed     ^             ^       ^                   ^
+//! stands for 1            7       4                   10
+//! ```
+//!
+//! A timed call stands for all calls since the one that was timed before, so what they stand for
+//! adds up to the calls. The distance is random, to keep out of step with the guest's loops, and on
+//! average such that reading the clock takes about a fiftieth of what the calls take. Where some
+//! calls are long, as loads of CR3 are that rewrite tables, every call is timed.
+
+use super::{Detail, INTERRUPTED_BY_HOST, LONGEST_ENTRY, Ledger, SUSPICIOUSLY_LONG};
+use crate::ExitKind;
+use crate::counter::counter;
+
+/// If calls take as many cycles on average, each is timed.
+const WORTH_TIMING: u64 = 3_000;
+/// At most one call in so many is timed, on average.
+const LONGEST_INTERVAL: u64 = 128;
+/// The part of the difference to the newest call by which the average follows it.
+const FOLLOWS: u64 = 8;
+
+/// What leaf calls of one kind took, from those that were timed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LeafRecord {
+    /// How many were timed.
+    pub samples: u64,
+    /// Cycles of all of them (estimated).
+    pub cycles: u64,
+}
+
+impl LeafRecord {
+    /// What came to it since it stood as `before`.
+    pub(super) fn since(&self, before: &Self) -> Self {
+        Self {
+            samples: self.samples.saturating_sub(before.samples),
+            cycles: self.cycles.saturating_sub(before.cycles),
+        }
+    }
+}
+
+/// Chooses the calls of one sort that are timed.
+#[derive(Clone, Copy, Debug)]
+struct Countdown {
+    /// Calls up to and with the next one that is timed.
+    left: u32,
+    /// How many calls that one stands for.
+    stands_for: u32,
+    /// Average cycles of those that were timed last.
+    average: u64,
+}
+
+/// Chooses the calls that are timed.
+#[derive(Clone, Debug)]
+pub(super) struct LeafSampler {
+    countdowns: [Countdown; ExitKind::ALL.len()],
+    random: u32,
+}
+
+impl Default for LeafSampler {
+    fn default() -> Self {
+        let first = Countdown {
+            left: 1,
+            stands_for: 1,
+            average: WORTH_TIMING,
+        };
+        Self {
+            countdowns: [first; ExitKind::ALL.len()],
+            random: 0x9e37_79b9,
+        }
+    }
+}
+
+impl LeafSampler {
+    /// A call of this sort took `cycles`. Returns how many calls it stands for, and chooses the next.
+    fn timed(&mut self, sort: ExitKind, cycles: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 17;
+        self.random ^= self.random << 5;
+        let countdown = &mut self.countdowns[sort as usize];
+        let stood_for = countdown.stands_for;
+        countdown.average = (countdown.average * (FOLLOWS - 1) + cycles) / FOLLOWS;
+        let interval = WORTH_TIMING / countdown.average.max(1);
+        let interval = interval.clamp(1, LONGEST_INTERVAL) as u32;
+        // From 1 to twice the interval less 1: the interval on average.
+        let distance = 1 + self.random % (2 * interval - 1);
+        countdown.left = distance;
+        countdown.stands_for = distance;
+        stood_for.into()
+    }
+}
+
+/// A leaf call that has begun. It holds the clock if the call is timed.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub struct LeafCall(Option<u64>);
+
+impl Ledger {
+    /// Translated code has called a function of the monitor. `sort` chooses the countdown: calls that take
+    /// about as long should have one in common.
+    #[inline]
+    pub fn begin_leaf_call(&mut self, sort: ExitKind) -> LeafCall {
+        let left = &mut self.leaf_sampler.countdowns[sort as usize].left;
+        *left = left.wrapping_sub(1);
+        match *left {
+            0 => LeafCall(Some(counter())),
+            _ => LeafCall(None),
+        }
+    }
+
+    /// The function is about to return. Its time is that of leaf calls instead of exits of this `kind`.
+    #[inline]
+    pub fn end_leaf_call(&mut self, call: LeafCall, sort: ExitKind, kind: ExitKind) {
+        if let LeafCall(Some(begun)) = call {
+            self.enter_leaf_call(begun, sort, kind);
+        }
+    }
+
+    #[cold]
+    fn enter_leaf_call(&mut self, begun: u64, sort: ExitKind, kind: ExitKind) {
+        if self.detail != Detail::Full {
+            // The next one is timed after four billion calls.
+            return;
+        }
+        let now = counter();
+        let whole = now.wrapping_sub(begun).saturating_sub(self.clock_cost);
+        let mut cycles = whole.saturating_sub(self.disturbance.of_each());
+        let stands_for = self.leaf_sampler.timed(sort, cycles);
+        if cycles >= SUSPICIOUSLY_LONG {
+            cycles = self.without_waiting_slow(cycles);
+            let asking = counter().wrapping_sub(now);
+            if asking < LONGEST_ENTRY {
+                self.accounts.books += asking;
+            }
+            if self.timing_guest {
+                // The stretch of guest code around the call had none of this.
+                self.excluded += whole.saturating_sub(cycles) + asking;
+            }
+        }
+        // No call takes so long by itself: what happened did not happen to the others.
+        let times = match cycles < INTERRUPTED_BY_HOST {
+            true => stands_for,
+            false => 1,
+        };
+        let record = &mut self.accounts.leaf_calls[kind as usize];
+        record.samples += 1;
+        record.cycles += cycles * times;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::HostTime;
+    use super::*;
+    use crate::blame::Place;
+    use crate::counter::TIME;
+    use std::cell::Cell;
+
+    thread_local! {
+        static LOST: Cell<u64> = const { Cell::new(0) };
+    }
+
+    fn host_time() -> HostTime {
+        HostTime {
+            passed: TIME.get(),
+            on_processor: TIME.get() - LOST.get(),
+        }
+    }
+
+    fn pass(cycles: u64) {
+        TIME.set(TIME.get() + cycles);
+    }
+
+    fn ledger(detail: Detail) -> Ledger {
+        TIME.set(1_000);
+        LOST.set(0);
+        let mut ledger = Ledger::new(host_time, detail);
+        ledger.start();
+        ledger
+    }
+
+    fn call(ledger: &mut Ledger, kind: ExitKind, work: impl FnOnce()) {
+        let call = ledger.begin_leaf_call(kind);
+        work();
+        ledger.end_leaf_call(call, kind, kind);
+    }
+
+    fn exit(ledger: &mut Ledger) {
+        ledger.leave_guest();
+        ledger.count(ExitKind::Cli, Place::default());
+        pass(300);
+        ledger.enter_guest();
+    }
+
+    #[test]
+    fn long_calls_are_all_timed_and_are_no_guest_code() {
+        let mut ledger = ledger(Detail::Full);
+        for _ in 0..100 {
+            exit(&mut ledger);
+            pass(20_000);
+            call(&mut ledger, ExitKind::Cr3Load, || pass(30_000));
+        }
+        ledger.leave_guest();
+        ledger.stop();
+        let shares = ledger.shares();
+        assert_eq!(shares.leaf_calls, [(ExitKind::Cr3Load, 100 * 30_000)]);
+        assert_eq!(shares.guest, 100 * 20_000);
+        assert_eq!(shares.remainder(), 0);
+    }
+
+    #[test]
+    fn short_calls_are_sampled_and_what_they_stand_for_adds_up() {
+        let mut ledger = ledger(Detail::Full);
+        for round in 0..1_000_000_u64 {
+            if round % 100 == 0 {
+                exit(&mut ledger);
+            }
+            pass(100);
+            // Some are much longer, and come in a row.
+            let cycles = if round % 5_000 < 20 { 9_000 } else { 60 };
+            call(&mut ledger, ExitKind::TlbMissRead, || pass(cycles));
+        }
+        ledger.leave_guest();
+        ledger.stop();
+        let record = ledger.accounts().leaf_calls(ExitKind::TlbMissRead);
+        assert!(record.samples < 50_000, "{record:?}");
+        let expected = 200 * 20 * 9_000 + (1_000_000 - 4_000) * 60;
+        let off = record.cycles.abs_diff(expected) as f64 / f64::from(expected as u32);
+        assert!(off < 0.1, "{record:?} instead of {expected}");
+        let shares = ledger.shares();
+        let wall = shares.wall as f64;
+        assert!(
+            (shares.remainder() as f64 / wall).abs() < 0.02,
+            "{shares:?}"
+        );
+        let guest = 1_000_000.0 * 100.0;
+        assert!(
+            (shares.guest as f64 - guest).abs() / guest < 0.1,
+            "{shares:?}"
+        );
+    }
+
+    #[test]
+    fn what_the_host_gave_to_others_in_a_call_is_neither_its_nor_guest_code() {
+        for exits_between in [1, 50] {
+            let mut ledger = ledger(Detail::Full);
+            for _ in 0..200 {
+                for _ in 0..exits_between {
+                    exit(&mut ledger);
+                    pass(20_000);
+                }
+                call(&mut ledger, ExitKind::Cr3Load, || {
+                    pass(10_000);
+                    LOST.set(LOST.get() + 900_000);
+                    pass(900_000);
+                });
+            }
+            ledger.leave_guest();
+            ledger.stop();
+            let shares = ledger.shares();
+            assert_eq!(shares.waiting, 200 * 900_000);
+            assert_eq!(shares.leaf_calls, [(ExitKind::Cr3Load, 200 * 10_000)]);
+            assert_eq!(shares.guest, 200 * exits_between * 20_000);
+            assert_eq!(shares.remainder(), 0);
+        }
+    }
+
+    #[test]
+    fn leaf_calls_that_seem_longer_than_all_guest_code_take_all_of_it_and_no_more() {
+        let mut ledger = ledger(Detail::Full);
+        exit(&mut ledger);
+        pass(1_000);
+        ledger.leave_guest();
+        ledger.stop();
+        ledger.accounts.leaf_calls[ExitKind::Msr as usize].cycles = 3_000;
+        ledger.accounts.leaf_calls[ExitKind::Invlpg as usize].cycles = 1_000;
+        let shares = ledger.shares();
+        assert_eq!(shares.leaf_calls.len(), 2);
+        assert_eq!((shares.all_leaf_calls(), shares.guest), (1_000, 0));
+        assert_eq!(shares.leaf_calls[1], (ExitKind::Msr, 750));
+        assert_eq!(shares.remainder(), 0);
+    }
+
+    #[test]
+    fn books_that_only_count_time_no_call() {
+        let mut ledger = ledger(Detail::CountsOnly);
+        exit(&mut ledger);
+        for _ in 0..1_000 {
+            call(&mut ledger, ExitKind::Msr, || pass(1_000));
+        }
+        ledger.leave_guest();
+        ledger.stop();
+        assert_eq!(ledger.accounts().leaf_calls(ExitKind::Msr).samples, 0);
+    }
+
+    #[test]
+    fn calls_after_a_mark_are_those_since_the_mark() {
+        let mut ledger = ledger(Detail::Full);
+        exit(&mut ledger);
+        call(&mut ledger, ExitKind::Msr, || pass(5_000));
+        let before = ledger.accounts().clone();
+        call(&mut ledger, ExitKind::Msr, || pass(7_000));
+        let since = ledger.accounts().since(&before);
+        let record = since.leaf_calls(ExitKind::Msr);
+        assert_eq!((record.samples, record.cycles), (1, 7_000));
+    }
+}

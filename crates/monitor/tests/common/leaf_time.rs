@@ -1,0 +1,18 @@
+//! Whether the books have the time of functions that translated code calls.
+
+use tollgate_exits::ExitKind;
+use tollgate_monitor::Vcpu;
+
+/// Fails unless calls that stood for exits of these kinds were timed, and the books have their time
+/// outside guest code.
+pub fn assert_timed_apart(vcpu: &Vcpu, kinds: &[ExitKind]) {
+    let accounts = vcpu.ledger().accounts();
+    for &kind in kinds {
+        let record = accounts.leaf_calls(kind);
+        let is_timed = record.samples > 0 && record.cycles > 0;
+        assert!(is_timed, "{kind:?}: {record:?}");
+    }
+    let shares = accounts.shares();
+    assert!(shares.all_leaf_calls() > 0, "{shares:?}");
+    assert_eq!(shares.remainder(), shares.wall as i64 - shares.sum() as i64);
+}
