@@ -1,13 +1,24 @@
-//! Blame: which guest instructions exits come from, and in which address space.
+//! Blame: which guest instructions exits come from, and in which address spaces.
 //!
 //! Fed by the ledger's samples: exact where every exit is timed, an estimate where
-//! only some are. Bounded: beyond [`MAX_PLACES`] places the rest is one sum.
+//! only some are.
+//!
+//! Origins are kept twice, by instruction and by address space. The kernel's code lies at the same
+//! addresses in all spaces, so its instructions are one origin each, however many processes there are. What a
+//! process costs with the kernel's part is told by space.
+//!
+//! Both tables are bounded. When one is full the half of its rows that is worth least is given up: rows
+//! that took few cycles, and of rows that have not grown for long, each time that some are given up,
+//! half as many cycles count. What given-up rows stood for is known by kind of exit alone.
 
 use crate::ExitKind;
 use std::collections::HashMap;
+use std::hash::Hash;
 
-/// Places remembered at most.
+/// Instructions remembered at most.
 pub const MAX_PLACES: usize = 1 << 16;
+/// Pairs of address space and kind of exit remembered at most.
+pub const MAX_SPACES: usize = 1 << 14;
 
 /// Where an exit came from.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -16,6 +27,18 @@ pub struct Place {
     pub linear: u64,
     /// CR3: the address space.
     pub space: u64,
+    /// The code is the kernel's, which all spaces have.
+    pub is_kernel: bool,
+}
+
+impl Place {
+    /// The same instruction without the space, if it is in all of them.
+    fn of_origin(self) -> Self {
+        match self.is_kernel {
+            true => Self { space: 0, ..self },
+            false => self,
+        }
+    }
 }
 
 /// Where an exit accessed a device.
@@ -32,7 +55,7 @@ pub enum DeviceAddress {
 pub struct Blamed {
     /// The kind of exit.
     pub kind: ExitKind,
-    /// Where it came from.
+    /// Where it came from. The kernel's instructions have no space: 0.
     pub place: Place,
     /// The device access in it that was the last, if there was one.
     pub device: Option<DeviceAddress>,
@@ -42,61 +65,189 @@ pub struct Blamed {
     pub cycles: u64,
 }
 
-/// What tells origins apart: the kind of exit, the place, and the device that was accessed.
+/// What came from one address space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BlamedSpace {
+    /// The kind of exit.
+    pub kind: ExitKind,
+    /// CR3.
+    pub space: u64,
+    /// How many, estimated.
+    pub exits: u64,
+    /// Cycles of all of them, estimated.
+    pub cycles: u64,
+}
+
+/// Exits of a kind whose instructions were given up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GivenUp {
+    /// The kind of exit.
+    pub kind: ExitKind,
+    /// How many, estimated.
+    pub exits: u64,
+    /// Cycles of all of them, estimated.
+    pub cycles: u64,
+}
+
+/// What distinguishes origins: the kind of exit, the place, and the device that was accessed.
 pub type Origin = (ExitKind, Place, Option<DeviceAddress>);
 
-/// What came from one origin.
-#[derive(Clone, Copy, Default, Debug)]
+/// Exits and what they took.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 struct Sum {
     exits: u64,
     cycles: u64,
 }
 
+impl Sum {
+    fn add(&mut self, exits: u64, cycles: u64) {
+        self.exits = self.exits.saturating_add(exits);
+        self.cycles = self.cycles.saturating_add(cycles);
+    }
+
+    fn less(self, other: Self) -> Self {
+        Self {
+            exits: self.exits.saturating_sub(other.exits),
+            cycles: self.cycles.saturating_sub(other.cycles),
+        }
+    }
+}
+
+/// A row of a table.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    sum: Sum,
+    /// Which row it is: one that was given up and comes again is another.
+    number: u64,
+    /// How often rows had been given up when it grew last.
+    grown: u32,
+}
+
+/// Sums by key, of which there are not more than a limit.
+#[derive(Clone, Debug)]
+struct Table<K> {
+    rows: HashMap<K, Row>,
+    limit: usize,
+    /// Rows so far.
+    numbers: u64,
+    /// How often rows were given up.
+    purges: u32,
+}
+
+impl<K: Copy + Eq + Hash> Table<K> {
+    fn new(limit: usize) -> Self {
+        Self {
+            rows: HashMap::new(),
+            limit,
+            numbers: 0,
+            purges: 0,
+        }
+    }
+
+    fn add(&mut self, key: K, exits: u64, cycles: u64) {
+        if let Some(row) = self.rows.get_mut(&key) {
+            row.sum.add(exits, cycles);
+            row.grown = self.purges;
+            return;
+        }
+        if self.rows.len() >= self.limit {
+            self.give_up_half();
+        }
+        self.numbers += 1;
+        let row = Row {
+            sum: Sum { exits, cycles },
+            number: self.numbers,
+            grown: self.purges,
+        };
+        self.rows.insert(key, row);
+    }
+
+    #[cold]
+    fn give_up_half(&mut self) {
+        let purges = self.purges;
+        let worth = |row: &Row| {
+            let age = purges.wrapping_sub(row.grown).min(63);
+            (row.sum.cycles >> age, row.number)
+        };
+        let mut worths: Vec<(u64, u64)> = self.rows.values().map(worth).collect();
+        let middle = worths.len() / 2;
+        let (_, least, _) = worths.select_nth_unstable(middle);
+        let least = *least;
+        self.rows.retain(|_, row| worth(row) >= least);
+        self.purges = purges.wrapping_add(1);
+    }
+
+    /// What was added since this stood as `before`.
+    fn since(&self, before: &Self) -> Self {
+        let rest = self.rows.iter().filter_map(|(key, now)| {
+            let earlier = before.rows.get(key).filter(|row| row.number == now.number);
+            let sum = now.sum.less(earlier.map_or(Sum::default(), |row| row.sum));
+            (sum.exits > 0).then_some((*key, Row { sum, ..*now }))
+        });
+        Self {
+            rows: rest.collect(),
+            ..*self
+        }
+    }
+}
+
 /// Exits by kind and place.
-#[derive(Clone, Default, Debug)]
+#[derive(Clone, Debug)]
 pub struct Blame {
-    places: HashMap<Origin, Sum>,
-    elsewhere: u64,
+    places: Table<Origin>,
+    spaces: Table<(ExitKind, u64)>,
+    /// All that was added.
+    all: [Sum; ExitKind::ALL.len()],
+}
+
+impl Default for Blame {
+    fn default() -> Self {
+        Self {
+            places: Table::new(MAX_PLACES),
+            spaces: Table::new(MAX_SPACES),
+            all: [Sum::default(); ExitKind::ALL.len()],
+        }
+    }
 }
 
 impl Blame {
     /// Adds `exits` exits from one origin, which took `cycles` together.
     pub fn add(&mut self, origin: Origin, exits: u64, cycles: u64) {
-        if let Some(sum) = self.places.get_mut(&origin) {
-            sum.exits += exits;
-            sum.cycles += cycles;
-        } else if self.places.len() < MAX_PLACES {
-            self.places.insert(origin, Sum { exits, cycles });
-        } else {
-            self.elsewhere += exits;
-        }
+        let (kind, place, device) = origin;
+        self.all[kind as usize].add(exits, cycles);
+        self.spaces.add((kind, place.space), exits, cycles);
+        let origin = (kind, place.of_origin(), device);
+        self.places.add(origin, exits, cycles);
     }
 
     /// What was added since this stood as `before`.
     pub fn since(&self, before: &Self) -> Self {
-        let rest = self.places.iter().filter_map(|(origin, now)| {
-            let earlier = before.places.get(origin).copied().unwrap_or_default();
-            let exits = now.exits.saturating_sub(earlier.exits);
-            let cycles = now.cycles.saturating_sub(earlier.cycles);
-            (exits > 0).then_some((*origin, Sum { exits, cycles }))
-        });
         Self {
-            places: rest.collect(),
-            elsewhere: self.elsewhere.saturating_sub(before.elsewhere),
+            places: self.places.since(&before.places),
+            spaces: self.spaces.since(&before.spaces),
+            all: std::array::from_fn(|kind| self.all[kind].less(before.all[kind])),
         }
     }
 
     /// Every place, in no order.
     pub fn rows(&self) -> impl Iterator<Item = Blamed> {
-        self.places
-            .iter()
-            .map(|(&(kind, place, device), sum)| Blamed {
-                kind,
-                place,
-                device,
-                exits: sum.exits,
-                cycles: sum.cycles,
-            })
+        (self.places.rows.iter()).map(|(&(kind, place, device), row)| Blamed {
+            kind,
+            place,
+            device,
+            exits: row.sum.exits,
+            cycles: row.sum.cycles,
+        })
+    }
+
+    /// Every space, in no order.
+    pub fn spaces(&self) -> impl Iterator<Item = BlamedSpace> {
+        (self.spaces.rows.iter()).map(|(&(kind, space), row)| BlamedSpace {
+            kind,
+            space,
+            exits: row.sum.exits,
+            cycles: row.sum.cycles,
+        })
     }
 
     /// Every place, most exits first; equal ones in the order of kind and address.
@@ -113,9 +264,25 @@ impl Blame {
         rows
     }
 
-    /// Exits at places that were too many to remember.
-    pub fn elsewhere(&self) -> u64 {
-        self.elsewhere
+    /// What came from places that were given up: all that was added less what the rows have.
+    pub fn given_up(&self) -> Vec<GivenUp> {
+        let mut rest = self.all;
+        for row in self.rows() {
+            let rest = &mut rest[row.kind as usize];
+            *rest = rest.less(Sum {
+                exits: row.exits,
+                cycles: row.cycles,
+            });
+        }
+        let kinds = ExitKind::ALL.iter().zip(rest);
+        kinds
+            .filter(|(_, rest)| rest.exits > 0)
+            .map(|(&kind, rest)| GivenUp {
+                kind,
+                exits: rest.exits,
+                cycles: rest.cycles,
+            })
+            .collect()
     }
 }
 
@@ -123,10 +290,17 @@ impl Blame {
 mod tests {
     use super::*;
 
+    fn origin(linear: u64) -> Origin {
+        let place = Place {
+            linear,
+            ..Place::default()
+        };
+        (ExitKind::Cli, place, None)
+    }
+
     #[test]
     fn places_are_ranked_by_their_exits() {
         let mut blame = Blame::default();
-        let origin = |linear| (ExitKind::Cli, Place { linear, space: 0 }, None);
         blame.add(origin(0x10), 3, 30);
         blame.add(origin(0x20), 5, 50);
         blame.add(origin(0x10), 4, 44);
@@ -142,11 +316,78 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_places_is_bounded() {
+    fn the_kernel_s_instructions_are_one_origin_each_and_count_for_every_space() {
         let mut blame = Blame::default();
-        for linear in 0..MAX_PLACES as u64 + 10 {
-            blame.add((ExitKind::Sti, Place { linear, space: 0 }, None), 1, 1);
+        for space in 1..=300 {
+            let place = |linear, is_kernel| Place {
+                linear,
+                space: space << 12,
+                is_kernel,
+            };
+            blame.add((ExitKind::Cli, place(0xc100_0000, true), None), 2, 20);
+            blame.add((ExitKind::Cli, place(0x804_8000, false), None), 1, 5);
         }
-        assert_eq!(blame.elsewhere(), 10);
+        let rows = blame.ranked();
+        assert_eq!(rows.len(), 301);
+        let first = rows[0];
+        assert_eq!((first.place.space, first.place.is_kernel), (0, true));
+        assert_eq!((first.exits, first.cycles), (600, 6_000));
+        assert_eq!(blame.spaces().count(), 300);
+        assert!(blame.spaces().all(|row| (row.exits, row.cycles) == (3, 25)));
+        assert!(blame.given_up().is_empty());
+    }
+
+    #[test]
+    fn what_is_new_and_what_is_dear_stay_when_there_are_too_many_places() {
+        let mut blame = Blame::default();
+        blame.add(origin(1), 1, 1_000_000);
+        let mut all = (1, 1_000_000);
+        for linear in 2..5 * MAX_PLACES as u64 {
+            blame.add(origin(linear), 1, 7);
+            all = (all.0 + 1, all.1 + 7);
+            assert!(blame.places.rows.len() <= MAX_PLACES);
+        }
+        let newest = 5 * MAX_PLACES as u64 - 1;
+        for linear in [1, newest, newest - 1_000] {
+            assert!(
+                blame.rows().any(|row| row.place.linear == linear),
+                "{linear}"
+            );
+        }
+        let [given_up] = blame.given_up()[..] else {
+            panic!("one kind was given up: {:?}", blame.given_up());
+        };
+        let kept = blame.rows().fold((0, 0), |(exits, cycles), row| {
+            (exits + row.exits, cycles + row.cycles)
+        });
+        assert_eq!((kept.0 + given_up.exits, kept.1 + given_up.cycles), all);
+    }
+
+    #[test]
+    fn places_that_do_not_grow_any_more_make_room_in_the_end() {
+        let mut blame = Blame::default();
+        blame.add(origin(1), 1, 1_000);
+        for linear in 2..12 * MAX_PLACES as u64 {
+            blame.add(origin(linear), 1, 7);
+        }
+        assert!(blame.rows().all(|row| row.place.linear != 1));
+    }
+
+    #[test]
+    fn a_place_that_was_given_up_and_comes_again_counts_whole_since_then() {
+        let mut blame = Blame::default();
+        blame.add(origin(1), 5, 50);
+        let before = blame.clone();
+        for linear in 2..2 * MAX_PLACES as u64 {
+            blame.add(origin(linear), 1, 100);
+        }
+        assert!(blame.rows().all(|row| row.place.linear != 1));
+        blame.add(origin(1), 3, 30);
+        let since = blame.since(&before);
+        let again = since.rows().find(|row| row.place.linear == 1).unwrap();
+        assert_eq!((again.exits, again.cycles), (3, 30));
+        let kept: u64 = since.rows().map(|row| row.exits).sum();
+        let given_up: u64 = since.given_up().iter().map(|row| row.exits).sum();
+        assert_eq!(kept + given_up, 2 * MAX_PLACES as u64 - 2 + 3);
     }
 }

@@ -4,7 +4,7 @@
 //! named or formatted here. Whoever asked makes a [`crate::snapshot::Snapshot`] of it.
 
 use crate::ExitKind;
-use crate::blame::{Blamed, DeviceAddress};
+use crate::blame::{Blamed, BlamedSpace, DeviceAddress, GivenUp};
 use crate::latency::Durations;
 use crate::ledger::{Accounts, Cost, Ledger, TimeShares};
 use crate::steps::StepCost;
@@ -35,8 +35,10 @@ pub struct Books {
     /// What the devices are called that were accessed, where there is one, in the order of their
     /// addresses.
     pub devices: Vec<(DeviceAddress, String)>,
-    /// Exits at places that were too many to remember.
-    pub elsewhere: u64,
+    /// The same by address space.
+    pub spaces: Vec<BlamedSpace>,
+    /// Exits whose places were given up for others.
+    pub given_up: Vec<GivenUp>,
     /// The guest's SYSENTER_EIP, or in IA-32e mode its LSTAR, which tells where its kernel lies; 0 if
     /// not set.
     pub system_call_entry: u64,
@@ -116,7 +118,8 @@ impl Books {
                 .collect(),
             blame: accounts.blame().rows().collect(),
             devices: Vec::new(),
-            elsewhere: accounts.blame().elsewhere(),
+            spaces: accounts.blame().spaces().collect(),
+            given_up: accounts.blame().given_up(),
             system_call_entry,
             settings: Vec::new(),
             settings_changed: false,

@@ -52,8 +52,8 @@ pub struct ExitRow {
     pub p99: u64,
     /// Longest.
     pub max: u64,
-    /// How many the origins stand for (estimated): the whole of which their
-    /// `exits` are shares.
+    /// How many the origins of this kind stand for (estimated), with those that were given up: the
+    /// whole of which their `exits` are shares.
     pub attributed: u64,
     /// The hardware exits that correspond to this kind; empty if none do.
     pub hardware_exit: String,
@@ -71,9 +71,12 @@ pub struct OriginRow {
     pub address: u64,
     /// The symbol at or before it, and the distance: `name+0x12`; empty if not known.
     pub symbol: String,
-    /// CR3.
+    /// CR3; 0 for the kernel's code.
     #[serde(with = "hexadecimal")]
     pub space: u64,
+    /// It is the kernel's code, which all spaces have.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub kernel: bool,
     /// The device that was accessed; empty if none was.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub device: String,
@@ -257,8 +260,11 @@ pub struct Snapshot {
     pub symbols: Vec<SymbolRow>,
     /// The same by address space.
     pub spaces: Vec<SpaceRow>,
-    /// Exits (estimated) at places that were too many to remember.
+    /// Exits (estimated) whose places were given up, since there were too many to remember.
     pub elsewhere: u64,
+    /// Cycles of them (estimated).
+    #[serde(default)]
+    pub elsewhere_cycles: u64,
     /// The guest's SYSENTER_EIP, or in IA-32e mode its LSTAR, which tells where its kernel lies.
     #[serde(default, with = "hexadecimal", skip_serializing_if = "is_not_set")]
     pub system_call_entry: u64,
@@ -314,8 +320,7 @@ impl Snapshot {
     /// The books as plain data. `symbol` names the places of instructions.
     pub fn of<'a>(books: &Books, symbol: impl Fn(Place) -> Option<SymbolAt<'a>>) -> Self {
         let shares = &books.shares;
-        let blame = &books.blame;
-        let mut exits: Vec<ExitRow> = books.kinds.iter().map(|kind| row(kind, blame)).collect();
+        let mut exits: Vec<ExitRow> = books.kinds.iter().map(|kind| row(kind, books)).collect();
         exits.sort_by_key(|row| Reverse((row.cycles, row.count)));
         Self {
             version: VERSION,
@@ -336,16 +341,23 @@ impl Snapshot {
             exits,
             origins: places(books, &symbol),
             symbols: by_symbol(books, &symbol),
-            spaces: gathered(blame, |blamed| blamed.place.space)
-                .into_iter()
-                .map(|((kind, space), sum)| SpaceRow {
-                    kind: kind.name().to_owned(),
-                    space,
-                    exits: sum.exits,
-                    cycles: sum.cycles,
-                })
-                .collect(),
-            elsewhere: books.elsewhere,
+            spaces: gathered(books.spaces.iter().map(|row| {
+                let sum = Sum {
+                    exits: row.exits,
+                    cycles: row.cycles,
+                };
+                ((row.kind, row.space), sum)
+            }))
+            .into_iter()
+            .map(|((kind, space), sum)| SpaceRow {
+                kind: kind.name().to_owned(),
+                space,
+                exits: sum.exits,
+                cycles: sum.cycles,
+            })
+            .collect(),
+            elsewhere: books.given_up.iter().map(|row| row.exits).sum(),
+            elsewhere_cycles: books.given_up.iter().map(|row| row.cycles).sum(),
             system_call_entry: books.system_call_entry,
             knobs: books
                 .settings
@@ -388,20 +400,26 @@ impl Snapshot {
 }
 
 /// It takes a reference because serde gives one.
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+/// It takes a reference because serde gives one.
 fn is_not_set(address: &u64) -> bool {
     *address == 0
 }
 
-fn row(books: &KindBooks, blame: &[Blamed]) -> ExitRow {
-    let of = |value: fn(Cost) -> u64| books.cost.map_or(0, value);
-    let attributed = blame
-        .iter()
-        .filter(|blamed| blamed.kind == books.kind)
-        .map(|blamed| blamed.exits)
-        .sum();
+fn row(kind: &KindBooks, books: &Books) -> ExitRow {
+    let of = |value: fn(Cost) -> u64| kind.cost.map_or(0, value);
+    let kept = books.blame.iter().map(|row| (row.kind, row.exits));
+    let given_up = books.given_up.iter().map(|row| (row.kind, row.exits));
+    let attributed = kept
+        .chain(given_up)
+        .filter(|row| row.0 == kind.kind)
+        .fold(0, |sum: u64, row| sum.saturating_add(row.1));
     ExitRow {
-        kind: books.kind.name().to_owned(),
-        count: books.count,
+        kind: kind.kind.name().to_owned(),
+        count: kind.count,
         samples: of(|cost| cost.samples),
         cycles: of(|cost| cost.total),
         p50: of(|cost| cost.p50),
@@ -409,8 +427,8 @@ fn row(books: &KindBooks, blame: &[Blamed]) -> ExitRow {
         p99: of(|cost| cost.p99),
         max: of(|cost| cost.max),
         attributed,
-        hardware_exit: books.kind.hardware_exit().to_owned(),
-        assist: books.kind.assist().to_owned(),
+        hardware_exit: kind.kind.hardware_exit().to_owned(),
+        assist: kind.kind.assist().to_owned(),
     }
 }
 
@@ -426,9 +444,10 @@ fn device_at(books: &Books, address: Option<DeviceAddress>) -> &str {
 
 /// By instruction, space and device: registers of one device are not told apart.
 fn places<'a>(books: &Books, symbol: &impl Fn(Place) -> Option<SymbolAt<'a>>) -> Vec<OriginRow> {
-    let rows = gathered(&books.blame, |blamed| {
-        (blamed.place, device_at(books, blamed.device))
-    });
+    let rows = gathered(books.blame.iter().map(|blamed| {
+        let group = (blamed.place, device_at(books, blamed.device));
+        ((blamed.kind, group), Sum::of(blamed))
+    }));
     let row = |((kind, (place, device)), sum): ((ExitKind, (Place, &str)), Sum)| OriginRow {
         kind: kind.name().to_owned(),
         address: place.linear,
@@ -436,6 +455,7 @@ fn places<'a>(books: &Books, symbol: &impl Fn(Place) -> Option<SymbolAt<'a>>) ->
             .map(|at| format!("{}+{:#x}", at.name, at.distance))
             .unwrap_or_default(),
         space: place.space,
+        kernel: place.is_kernel,
         device: device.to_owned(),
         exits: sum.exits,
         cycles: sum.cycles,
@@ -444,10 +464,11 @@ fn places<'a>(books: &Books, symbol: &impl Fn(Place) -> Option<SymbolAt<'a>>) ->
 }
 
 fn by_symbol<'a>(books: &Books, symbol: &impl Fn(Place) -> Option<SymbolAt<'a>>) -> Vec<SymbolRow> {
-    let rows = gathered(&books.blame, |blamed| {
+    let rows = gathered(books.blame.iter().map(|blamed| {
         let name = symbol(blamed.place).map_or("", |at| at.name);
-        (name, device_at(books, blamed.device))
-    });
+        let group = (name, device_at(books, blamed.device));
+        ((blamed.kind, group), Sum::of(blamed))
+    }));
     if rows.iter().all(|((_, (name, _)), _)| name.is_empty()) {
         return Vec::new();
     }
@@ -469,17 +490,25 @@ struct Sum {
     cycles: u64,
 }
 
-/// Sums by kind and by what `group` tells apart: those that cost most first. Of too many, those
+impl Sum {
+    fn of(blamed: &Blamed) -> Self {
+        Self {
+            exits: blamed.exits,
+            cycles: blamed.cycles,
+        }
+    }
+}
+
+/// Sums by kind and group: those that cost most first. Of too many, those
 /// are left out that neither cost much nor are frequent.
 fn gathered<T: Copy + Eq + Hash + Ord>(
-    blame: &[Blamed],
-    group: impl Fn(&Blamed) -> T,
+    rows: impl Iterator<Item = ((ExitKind, T), Sum)>,
 ) -> Vec<((ExitKind, T), Sum)> {
     let mut sums: HashMap<(ExitKind, T), Sum> = HashMap::new();
-    for blamed in blame {
-        let sum = sums.entry((blamed.kind, group(blamed))).or_default();
-        sum.exits += blamed.exits;
-        sum.cycles += blamed.cycles;
+    for (key, row) in rows {
+        let sum = sums.entry(key).or_default();
+        sum.exits = sum.exits.saturating_add(row.exits);
+        sum.cycles = sum.cycles.saturating_add(row.cycles);
     }
     let mut rows: Vec<_> = sums.into_iter().collect();
     let order = |(kind, group): (ExitKind, T)| (kind as u8, group);
@@ -497,13 +526,24 @@ fn gathered<T: Copy + Eq + Hash + Ord>(
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::blame::{BlamedSpace, GivenUp};
     use crate::ledger::TimeShares;
 
     fn books() -> Books {
         let blamed = |linear, space, exits| Blamed {
             kind: ExitKind::Cli,
-            place: Place { linear, space },
+            place: Place {
+                linear,
+                space,
+                is_kernel: false,
+            },
             device: None,
+            exits,
+            cycles: 10 * exits,
+        };
+        let in_space = |space, exits| BlamedSpace {
+            kind: ExitKind::Cli,
+            space,
             exits,
             cycles: 10 * exits,
         };
@@ -541,7 +581,8 @@ pub(crate) mod tests {
                 blamed(0x900, 2, 50),
             ],
             devices: Vec::new(),
-            elsewhere: 0,
+            spaces: vec![in_space(1, 300), in_space(2, 700)],
+            given_up: Vec::new(),
             system_call_entry: 0,
             settings: vec![("vif", "off")],
             settings_changed: false,
@@ -600,6 +641,7 @@ pub(crate) mod tests {
             row.place = Place {
                 linear: 0x104,
                 space: 1,
+                is_kernel: false,
             };
             row.device = Some(device);
         }
@@ -615,6 +657,22 @@ pub(crate) mod tests {
         assert_eq!(rows, [("disk", 550), ("(no device)", 400), ("", 50)]);
         let symbol = &snapshot.symbols[0];
         assert_eq!((&*symbol.symbol, &*symbol.device), ("notify", "disk"));
+    }
+
+    #[test]
+    fn shares_of_a_kind_are_of_all_its_exits_also_of_those_whose_places_were_given_up() {
+        let mut books = books();
+        books.given_up = vec![GivenUp {
+            kind: ExitKind::Cli,
+            exits: 4_000,
+            cycles: 9_000,
+        }];
+        let snapshot = Snapshot::of(&books, |_| None);
+        assert_eq!(snapshot.exits[0].attributed, 5_000);
+        assert_eq!(
+            (snapshot.elsewhere, snapshot.elsewhere_cycles),
+            (4_000, 9_000)
+        );
     }
 
     #[test]

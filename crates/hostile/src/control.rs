@@ -74,6 +74,7 @@ fn books() -> Books {
         place: Place {
             linear: u64::MAX,
             space: 0,
+            is_kernel: false,
         },
         device: None,
         exits: u64::MAX,

@@ -18,6 +18,10 @@ use tollgate_exits::ledger::Ledger;
 use tollgate_platform::Platform;
 use tollgate_x86::{CpuState, Flags};
 
+/// Code of the supervisor from here on is taken for the kernel's, which lies at the same addresses in all spaces: kernels of 64 bits have
+/// the upper half of the canonical addresses, those of 32 bits the upper quarter or half of 4 GiB.
+const KERNEL_HALF: u64 = 1 << 31;
+
 /// The parts of a [`Vcpu`](crate::Vcpu), which are described there, and the platform.
 pub struct Running<'a, R, P> {
     pub(crate) runner: &'a mut R,
@@ -37,9 +41,11 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
     #[inline]
     pub(crate) fn place(&self) -> Place {
         let cpu = self.runner.state();
+        let linear = code_address(cpu);
         Place {
-            linear: code_address(cpu),
+            linear,
             space: cpu.address_space(),
+            is_kernel: cpu.cpl() < 3 && linear >= KERNEL_HALF,
         }
     }
 

@@ -16,6 +16,7 @@ impl Snapshot {
             let place = Place {
                 linear: row.address,
                 space: row.space,
+                is_kernel: row.kernel,
             };
             if let Some(at) = symbol(place) {
                 row.symbol = format!("{}+{:#x}", at.name, at.distance);

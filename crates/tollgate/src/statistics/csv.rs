@@ -230,12 +230,23 @@ fn origins(text: &mut String, snapshot: &Snapshot) {
             count: origin.exits.to_string(),
             cycles: origin.cycles.to_string(),
             address: hexadecimal(origin.address),
-            space: hexadecimal(origin.space),
+            space: match origin.kernel {
+                true => "kernel".to_owned(),
+                false => hexadecimal(origin.space),
+            },
             symbol: origin.symbol.clone(),
             note: origin.device.clone(),
             ..Row::default()
         };
         row.write(text, "origin", &origin.kind);
+    }
+    if snapshot.elsewhere > 0 {
+        let row = Row {
+            count: snapshot.elsewhere.to_string(),
+            cycles: snapshot.elsewhere_cycles.to_string(),
+            ..Row::default()
+        };
+        row.write(text, "total", "not-attributed");
     }
     for origin in &snapshot.symbols {
         let row = Row {

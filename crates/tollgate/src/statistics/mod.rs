@@ -227,7 +227,7 @@ fn cannot_write(path: &Path, error: &std::io::Error) -> String {
 pub mod tests {
     use super::*;
     use tollgate_exits::ExitKind;
-    use tollgate_exits::blame::{Blamed, Place};
+    use tollgate_exits::blame::{Blamed, BlamedSpace, Place};
     use tollgate_exits::books::{HostCode, InterruptBooks, KindBooks};
     use tollgate_exits::latency::Durations;
     use tollgate_exits::ledger::{Cost, TimeShares};
@@ -241,6 +241,7 @@ pub mod tests {
             place: Place {
                 linear,
                 space: 0x1000,
+                is_kernel: false,
             },
             device: None,
             exits,
@@ -283,7 +284,13 @@ pub mod tests {
                 blamed(0xc100_0008, 600, 6_000),
             ],
             devices: Vec::new(),
-            elsewhere: 0,
+            spaces: vec![BlamedSpace {
+                kind: ExitKind::Cli,
+                space: 0x1000,
+                exits: 1_200,
+                cycles: 15_000,
+            }],
+            given_up: Vec::new(),
             system_call_entry: 0,
             settings: vec![("vif", "off"), ("vir", "on")],
             settings_changed: false,

@@ -117,7 +117,11 @@ fn exits(snapshot: &Snapshot) -> Part {
             symbol => symbol.to_owned(),
         };
         all.add(row);
-        let space = all.part(format!("space {:08x}", row.space), PLAIN[0]);
+        let space = match row.kernel {
+            true => "kernel".to_owned(),
+            false => format!("space {:08x}", row.space),
+        };
+        let space = all.part(space, PLAIN[0]);
         space.add(row);
         let symbol = space.part(with_device(&symbol, &row.device), PLAIN[1]);
         symbol.add(row);

@@ -159,7 +159,11 @@ mod tests {
     }
 
     fn place(linear: u64, space: u64) -> Place {
-        Place { linear, space }
+        Place {
+            linear,
+            space,
+            is_kernel: false,
+        }
     }
 
     #[test]

@@ -232,7 +232,10 @@ fn origins(snapshot: &Snapshot, view: View) -> String {
             kind: &row.kind,
             exits: row.exits,
             cycles: row.cycles,
-            text: format!("{space:08x} {place}"),
+            text: match row.kernel {
+                true => format!("{:<8} {place}", "kernel"),
+                false => format!("{space:08x} {place}"),
+            },
         }
     });
     let mut text = list(snapshot, view.sort, ("origin", &columns), rows, lines);
@@ -265,8 +268,21 @@ fn origins(snapshot: &Snapshot, view: View) -> String {
         let lines = view.top.unwrap_or(SPACE_LINES);
         text.push_str(&list(snapshot, view.sort, ("space", "space"), rows, lines));
     }
+    if snapshot.elsewhere > 0 {
+        text.push_str(&format!(
+            "not attributed: {} of all exits, {} of their time (too many origins)\n",
+            percent(snapshot.elsewhere as f64, attributed(snapshot)),
+            percent(snapshot.elsewhere_cycles as f64, snapshot.exit_cycles),
+        ));
+    }
     text.push_str("about, us: estimates; of exits: share of all exits' time; space: CR3\n");
     text
+}
+
+/// Exits that samples stand for.
+fn attributed(snapshot: &Snapshot) -> u64 {
+    let exits = snapshot.exits.iter();
+    exits.fold(0, |sum, row| sum.saturating_add(row.attributed))
 }
 
 /// A list of origins; `title` names it and what its last columns show.
@@ -469,6 +485,19 @@ mod tests {
         other.space = 0x2000;
         snapshot.spaces.push(other);
         assert!(table(&snapshot, View::default()).contains("exits by space"));
+    }
+
+    #[test]
+    fn what_is_not_attributed_is_said() {
+        let mut snapshot = snapshot();
+        assert!(!table(&snapshot, View::default()).contains("not attributed"));
+        snapshot.elsewhere = 300;
+        snapshot.elsewhere_cycles = 1_900;
+        snapshot.origins[0].kernel = true;
+        let text = table(&snapshot, View::default());
+        let line = "not attributed: 25.0% of all exits, 10.0% of their time (too many origins)\n";
+        assert!(text.contains(line), "{text}");
+        assert!(text.contains("  kernel   start"), "{text}");
     }
 
     #[test]

@@ -202,13 +202,25 @@ fn list_title(model: &Model) -> Line<'static> {
     if model.shows_total {
         text.push_str(", since its start");
     }
-    if model.list == List::Symbols && model.rows().is_empty() {
+    let has_origins = model.snapshot().is_some_and(|it| !it.origins.is_empty());
+    if model.list == List::Symbols && has_origins && model.rows().is_empty() {
         text.push_str(": none; they need --symbols");
+    }
+    if let Some(share) = model.snapshot().and_then(not_attributed)
+        && matches!(model.list, List::Instructions | List::Symbols)
+    {
+        text.push_str(&format!(", {share:.1}% of the time not attributed"));
     }
     if model.is_paused {
         text.push_str("  PAUSED");
     }
     Line::styled(text, Style::new().add_modifier(Modifier::UNDERLINED))
+}
+
+/// The share of the time of all exits whose origins were given up, in per cent.
+fn not_attributed(snapshot: &Snapshot) -> Option<f64> {
+    let share = share(snapshot.elsewhere_cycles, snapshot.exit_cycles) * 100.0;
+    (snapshot.elsewhere > 0).then_some(share)
 }
 
 fn draw_list(model: &Model, snapshot: &Snapshot, area: Rect, frame: &mut Frame<'_>) {

@@ -282,7 +282,7 @@ fn instructions(snapshot: &Snapshot) -> Vec<Row> {
         Row {
             name: with_device(place, &row.device),
             kind: Some(row.kind.clone()),
-            space: Some(row.space),
+            space: (!row.kernel).then_some(row.space),
             exits: row.exits,
             cycles: row.cycles,
         }

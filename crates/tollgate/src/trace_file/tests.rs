@@ -45,6 +45,7 @@ fn events(exits: u64) -> TraceEvents {
         let place = Place {
             linear: 0xc100_0000 + number,
             space: 0x1000,
+            is_kernel: false,
         };
         tracer.exit(Some(ExitKind::Halt), start, 50, place);
     }
@@ -113,7 +114,16 @@ fn spaces_are_processes_and_kinds_are_threads_by_name() {
         (0x1000, ExitKind::Sti),
     ] {
         tracer.inside(Span::Device, 5, 1);
-        tracer.exit(Some(kind), 0, 10, Place { linear: 1, space });
+        tracer.exit(
+            Some(kind),
+            0,
+            10,
+            Place {
+                linear: 1,
+                space,
+                is_kernel: false,
+            },
+        );
     }
     drop(tracer);
     let batch = events.next_batch().unwrap();
