@@ -37,6 +37,8 @@ pub struct Books {
     pub devices: Vec<(DeviceAddress, String)>,
     /// The same by address space.
     pub spaces: Vec<BlamedSpace>,
+    /// What the programs in address spaces are called, as far as that is known: CR3 and names.
+    pub programs: Vec<(u64, String)>,
     /// Exits whose places were given up for others.
     pub given_up: Vec<GivenUp>,
     /// The guest's SYSENTER_EIP, or in IA-32e mode its LSTAR, which tells where its kernel lies; 0 if
@@ -119,6 +121,7 @@ impl Books {
             blame: accounts.blame().rows().collect(),
             devices: Vec::new(),
             spaces: accounts.blame().spaces().collect(),
+            programs: Vec::new(),
             given_up: accounts.blame().given_up(),
             system_call_entry,
             settings: Vec::new(),

@@ -556,6 +556,19 @@ impl Ledger {
         result
     }
 
+    /// Does work that is the books' own, amid an exit.
+    pub fn aside(&mut self, work: impl FnOnce()) {
+        let start = counter();
+        work();
+        let cycles = counter().wrapping_sub(start);
+        self.disturbance.is_not_alike();
+        self.excluded += cycles;
+        // Longer, it was waiting.
+        if cycles < LONGEST_ENTRY {
+            self.accounts.books += cycles;
+        }
+    }
+
     /// Sleeps in HLT. Going to sleep and waking up belong to the exit. [`Self::request_taken`]
     /// comes next, before anything else is timed: how late the host has ended the sleep is no
     /// sample's.

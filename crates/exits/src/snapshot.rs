@@ -74,6 +74,10 @@ pub struct OriginRow {
     /// CR3; 0 for the kernel's code.
     #[serde(with = "hexadecimal")]
     pub space: u64,
+    /// The program that ran there, of several the newest first, with commas; empty if it is not known, and
+    /// for the kernel's code.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub program: String,
     /// It is the kernel's code, which all spaces have.
     #[serde(default, skip_serializing_if = "is_false")]
     pub kernel: bool,
@@ -110,6 +114,9 @@ pub struct SpaceRow {
     /// CR3.
     #[serde(with = "hexadecimal")]
     pub space: u64,
+    /// The program that ran there, of several the newest first, with commas; empty if it is not known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub program: String,
     /// Exits (estimated from the samples).
     pub exits: u64,
     /// Cycles of them (estimated from the samples).
@@ -352,6 +359,7 @@ impl Snapshot {
             .map(|((kind, space), sum)| SpaceRow {
                 kind: kind.name().to_owned(),
                 space,
+                program: program_in(books, space),
                 exits: sum.exits,
                 cycles: sum.cycles,
             })
@@ -432,6 +440,13 @@ fn row(kind: &KindBooks, books: &Books) -> ExitRow {
     }
 }
 
+/// What the program in a space is called.
+fn program_in(books: &Books, space: u64) -> String {
+    let mut programs = books.programs.iter();
+    let program = programs.find(|row| row.0 == space);
+    program.map_or(String::new(), |row| row.1.clone())
+}
+
 /// What a device is called.
 fn device_at(books: &Books, address: Option<DeviceAddress>) -> &str {
     let Some(address) = address else {
@@ -455,6 +470,10 @@ fn places<'a>(books: &Books, symbol: &impl Fn(Place) -> Option<SymbolAt<'a>>) ->
             .map(|at| format!("{}+{:#x}", at.name, at.distance))
             .unwrap_or_default(),
         space: place.space,
+        program: match place.is_kernel {
+            true => String::new(),
+            false => program_in(books, place.space),
+        },
         kernel: place.is_kernel,
         device: device.to_owned(),
         exits: sum.exits,
@@ -582,6 +601,7 @@ pub(crate) mod tests {
             ],
             devices: Vec::new(),
             spaces: vec![in_space(1, 300), in_space(2, 700)],
+            programs: vec![(2, "make".into())],
             given_up: Vec::new(),
             system_call_entry: 0,
             settings: vec![("vif", "off")],
@@ -630,6 +650,9 @@ pub(crate) mod tests {
             .map(|row| (row.space, row.exits))
             .collect();
         assert_eq!(spaces, [(2, 700), (1, 300)]);
+        let programs: Vec<_> = snapshot.spaces.iter().map(|row| &*row.program).collect();
+        assert_eq!(programs, ["make", ""]);
+        assert_eq!(snapshot.origins[0].program, "make");
     }
 
     #[test]

@@ -353,6 +353,7 @@ impl Vm {
             settings_changed: self.knobs_turned,
             instruction_steps: self.vcpu.instruction_steps().collect(),
             devices: self.devices_accessed(),
+            programs: self.vcpu.program_names().collect(),
             ..books
         }
     }

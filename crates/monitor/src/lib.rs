@@ -28,6 +28,7 @@ pub mod memory_access;
 mod memory_map;
 mod metered;
 mod near;
+mod program_names;
 mod raw;
 mod resume_flag;
 mod run_loop;

@@ -6,6 +6,7 @@ use crate::guest_view::{GuestView, code_address};
 use crate::instruction_in_work::InstructionInWork;
 use crate::latches::Latches;
 use crate::metered::Metered;
+use crate::program_names::ProgramNames;
 use crate::runner::Runner;
 use crate::surroundings::Surroundings;
 use std::sync::Arc;
@@ -34,6 +35,7 @@ pub struct Running<'a, R, P> {
     pub(crate) work: &'a mut InstructionInWork,
     pub(crate) pending: &'a Arc<Requests>,
     pub(crate) alarm: &'a mut Alarm,
+    pub(crate) programs: &'a mut ProgramNames,
 }
 
 impl<R: Runner, P: Platform> Running<'_, R, P> {
@@ -71,6 +73,17 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
     pub(crate) fn count(&mut self, kind: ExitKind) {
         let place = self.place();
         self.ledger.count(kind, place);
+        if self.ledger.is_sampling() && !place.is_kernel && self.programs.is_due(place.space) {
+            self.look_for_program(place.space);
+        }
+    }
+
+    #[cold]
+    fn look_for_program(&mut self, space: u64) {
+        let (cpu, memory) = (self.runner.state(), &self.view.memory);
+        if cpu.cpl() == 3 {
+            self.ledger.aside(|| self.programs.look(space, cpu, memory));
+        }
     }
 
     /// The registers as text.

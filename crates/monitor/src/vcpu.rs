@@ -9,6 +9,7 @@ use crate::instruction_in_work::InstructionInWork;
 use crate::kick::Kick;
 use crate::latches::Latches;
 use crate::memory_access::{Accounts, MemoryAccess};
+use crate::program_names::ProgramNames;
 use crate::runner::Runner;
 use crate::running::Running;
 use crate::shadow_tables::{ShadowChoices, ShadowCounts};
@@ -61,6 +62,7 @@ pub struct Vcpu<R: Runner = Translated> {
     pending: Arc<Requests>,
     alarm: Alarm,
     kick: Kick,
+    programs: ProgramNames,
 }
 
 /// The instructions that a guest on this processor may use, and how its maker decodes them.
@@ -353,6 +355,7 @@ impl<R: Runner> Vcpu<R> {
             pending,
             alarm: Alarm::default(),
             kick: Kick::default(),
+            programs: ProgramNames::default(),
         })
     }
 
@@ -369,6 +372,7 @@ impl<R: Runner> Vcpu<R> {
             work: &mut self.work,
             pending: &self.pending,
             alarm: &mut self.alarm,
+            programs: &mut self.programs,
         }
     }
 
@@ -410,6 +414,12 @@ impl<R: Runner> Vcpu<R> {
     /// Exits, their costs, and where the time went.
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
+    }
+
+    /// What the programs in address spaces are called, as far as that is known: CR3 and names, the newest
+    /// first.
+    pub fn program_names(&self) -> impl Iterator<Item = (u64, String)> {
+        self.programs.all()
     }
 
     /// Starts an empty ledger, in more or less detail.

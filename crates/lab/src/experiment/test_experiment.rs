@@ -184,6 +184,7 @@ pub(crate) fn sample(arm: &str, repetition: u32, cli: u64, cycles: u64, wall: u6
         }],
         blame: Vec::new(),
         spaces: Vec::new(),
+        programs: Vec::new(),
         given_up: Vec::new(),
         system_call_entry: 0,
         settings: Vec::new(),

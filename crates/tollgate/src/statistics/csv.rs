@@ -263,6 +263,7 @@ fn origins(text: &mut String, snapshot: &Snapshot) {
             count: origin.exits.to_string(),
             cycles: origin.cycles.to_string(),
             space: hexadecimal(origin.space),
+            note: origin.program.clone(),
             ..Row::default()
         };
         row.write(text, "space", &origin.kind);

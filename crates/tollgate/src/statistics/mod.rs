@@ -290,6 +290,7 @@ pub mod tests {
                 exits: 1_200,
                 cycles: 15_000,
             }],
+            programs: Vec::new(),
             given_up: Vec::new(),
             system_call_entry: 0,
             settings: vec![("vif", "off"), ("vir", "on")],

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use tollgate_exits::snapshot::{ExitRow, OriginRow, Snapshot};
 use tollgate_lab::plotting::{PlotFormat, colour_name, write_svg};
 
-use super::table::{grouped, with_device};
+use super::table::{grouped, with_device, with_program};
 use crate::failure::{Failure, one_line};
 use crate::files;
 
@@ -119,7 +119,7 @@ fn exits(snapshot: &Snapshot) -> Part {
         all.add(row);
         let space = match row.kernel {
             true => "kernel".to_owned(),
-            false => format!("space {:08x}", row.space),
+            false => with_program(&format!("space {:08x}", row.space), row.program.clone()),
         };
         let space = all.part(space, PLAIN[0]);
         space.add(row);

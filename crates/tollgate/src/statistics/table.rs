@@ -228,6 +228,7 @@ fn origins(snapshot: &Snapshot, view: View) -> String {
             "" => with_device(&format!("{address:08x}"), &row.device),
             symbol => format!("{} at {address:08x}", with_device(symbol, &row.device)),
         };
+        let place = with_program(&row.program, place);
         Origin {
             kind: &row.kind,
             exits: row.exits,
@@ -262,11 +263,17 @@ fn origins(snapshot: &Snapshot, view: View) -> String {
             kind: &row.kind,
             exits: row.exits,
             cycles: row.cycles,
-            text: format!("{:08x}", row.space),
+            text: with_program(&format!("{:08x}", row.space), row.program.clone()),
         });
         text.push('\n');
         let lines = view.top.unwrap_or(SPACE_LINES);
-        text.push_str(&list(snapshot, view.sort, ("space", "space"), rows, lines));
+        text.push_str(&list(
+            snapshot,
+            view.sort,
+            ("space", "space, program"),
+            rows,
+            lines,
+        ));
     }
     if snapshot.elsewhere > 0 {
         text.push_str(&format!(
@@ -330,6 +337,15 @@ fn aligned<const N: usize>(table: &[Line<N>]) -> String {
         text += &format!("  {behind}\n");
     }
     text
+}
+
+/// Two texts with a space between them; either may be empty.
+pub(super) fn with_program(first: &str, second: String) -> String {
+    match (first, second.as_str()) {
+        ("", _) => second,
+        (_, "") => first.to_owned(),
+        _ => format!("{first} {second}"),
+    }
 }
 
 /// A symbol and the device that was accessed there; either may be empty.
@@ -484,7 +500,12 @@ mod tests {
         let mut other = snapshot.spaces[0].clone();
         other.space = 0x2000;
         snapshot.spaces.push(other);
-        assert!(table(&snapshot, View::default()).contains("exits by space"));
+        snapshot.spaces[0].program = "make".to_owned();
+        snapshot.origins[0].program = "make".to_owned();
+        let text = table(&snapshot, View::default());
+        assert!(text.contains("exits by space"), "{text}");
+        assert!(text.contains("  00001000 make\n"), "{text}");
+        assert!(text.contains("  00001000 make start"), "{text}");
     }
 
     #[test]

@@ -257,7 +257,7 @@ fn draw_list(model: &Model, snapshot: &Snapshot, area: Rect, frame: &mut Frame<'
         List::Kinds => "kind",
         List::Instructions => "instruction, device",
         List::Symbols => "symbol, device",
-        List::Spaces => "space (CR3)",
+        List::Spaces => "space (CR3), program",
     });
     titles[0] = " exits/s";
     let table = Table::new(rows.collect::<Vec<_>>(), widths)

@@ -280,7 +280,10 @@ fn instructions(snapshot: &Snapshot) -> Vec<Row> {
             symbol => symbol.to_owned(),
         };
         Row {
-            name: with_device(place, &row.device),
+            name: match row.program.as_str() {
+                "" => with_device(place, &row.device),
+                program => format!("{program} {}", with_device(place, &row.device)),
+            },
             kind: Some(row.kind.clone()),
             space: (!row.kernel).then_some(row.space),
             exits: row.exits,
@@ -319,7 +322,10 @@ fn spaces(snapshot: &Snapshot) -> Vec<Row> {
     let mut sums: BTreeMap<u64, Row> = BTreeMap::new();
     for row in &snapshot.spaces {
         let sum = sums.entry(row.space).or_insert_with(|| Row {
-            name: format!("{:08x}", row.space),
+            name: match row.program.as_str() {
+                "" => format!("{:08x}", row.space),
+                program => format!("{:08x} {program}", row.space),
+            },
             kind: None,
             space: Some(row.space),
             exits: 0,
