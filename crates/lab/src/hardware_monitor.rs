@@ -4,7 +4,7 @@
 //! Many hosts offer none of it, virtual machines for instance, or offer it to root only:
 //! then there is a reason instead of counts, never a zero.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -39,7 +39,7 @@ struct Attributes {
 }
 
 /// Events of the calling thread since some moment. What is not counted here is `None`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct HardwareCounts {
     /// Cycles in user mode.
     pub cycles: Option<u64>,

@@ -691,6 +691,7 @@ pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Subcommand, Answer
         let code = print_and_end(&devices::list(), exit_code::SUCCESS);
         return Err(Answered(code));
     }
+    let words = crate::lab::with_show(words);
     match Cli::try_parse_from(&words) {
         Ok(cli) => Ok(cli.subcommand),
         Err(error) if error.use_stderr() => {

@@ -14,6 +14,8 @@ pub enum Verdict {
     Less,
     /// The arm needs more.
     More,
+    /// The host ran other programs for so long that a difference would be chance.
+    NotJudged,
 }
 
 /// One arm beside the first.
@@ -53,6 +55,7 @@ impl fmt::Display for Comparison {
         let ratio = self.ratio;
         match self.verdict {
             Verdict::NoDifferenceMeasured => formatter.write_str("no difference measured"),
+            Verdict::NotJudged => formatter.write_str("not judged: busy host"),
             Verdict::Less => write!(formatter, "{:.1} % less", (1.0 - ratio) * 100.0),
             Verdict::More if ratio < 2.0 => {
                 write!(formatter, "{:.1} % more", (ratio - 1.0) * 100.0)

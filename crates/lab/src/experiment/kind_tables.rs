@@ -125,6 +125,15 @@ pub fn time_shares(results: &Results, cell: &CellResult) -> Section {
     }
 }
 
+/// A share of the time in per cent. Nothing takes more than all of the time: where that comes out, as it may
+/// on a busy host, it says nothing.
+fn part_of_time(share: f64) -> String {
+    match share <= 1.0 {
+        true => percent(share),
+        false => "?".into(),
+    }
+}
+
 /// Count times cost, and timed directly: `41.2 / 39.9`, of several kinds their sums.
 fn share_text(shares: &[Share]) -> String {
     let by_price: Option<f64> = shares.iter().map(|share| share.by_price).sum();
@@ -136,6 +145,6 @@ fn share_text(shares: &[Share]) -> String {
         timed,
     };
     let mark = if sum.disagrees() { DIFFERS } else { "" };
-    let by_price = by_price.map_or("-".into(), percent);
-    format!("{by_price} / {}{mark}", percent(timed))
+    let by_price = by_price.map_or("-".into(), part_of_time);
+    format!("{by_price} / {}{mark}", part_of_time(timed))
 }

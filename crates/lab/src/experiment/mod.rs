@@ -24,6 +24,7 @@
 //! ```
 
 mod about;
+mod busy;
 mod compare;
 mod error;
 mod export;
@@ -37,6 +38,7 @@ mod sample;
 mod section;
 mod share;
 mod stop;
+mod stored;
 mod summary;
 mod table;
 #[cfg(test)]
@@ -54,6 +56,7 @@ pub use sample::{Counted, EVENT, Price, Sample, Timed};
 pub use section::{Section, columns, whole};
 pub use share::{Share, shares};
 pub use stop::Stop;
+pub use stored::from_json;
 pub use summary::summary;
 pub use table::table;
 
@@ -96,6 +99,12 @@ pub trait Experiment {
         _stop: &Stop,
     ) -> Result<Vec<Price>, LabError> {
         Ok(Vec::new())
+    }
+
+    /// What was found, as answers to the experiment's question: a sentence each, with the original study's
+    /// figure where it has one. None by default.
+    fn answers(&self, _results: &Results) -> Vec<String> {
+        Vec::new()
     }
 
     /// What this experiment has to say beside the tables that all have: the original

@@ -10,10 +10,10 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 
 /// The height of a panel.
-pub(super) const HEIGHT: u32 = 420;
+pub(super) const HEIGHT: u32 = 320;
 /// Of the workloads' names, which stand beside the lines.
-const NAMES_WIDTH: i32 = 190;
-const NAME_HEIGHT: i32 = 24;
+const NAMES_WIDTH: i32 = 130;
+const NAME_HEIGHT: i32 = 18;
 
 /// The guests that have workloads with such arms, in their order.
 pub(super) fn guests(results: &Results) -> Vec<&str> {
@@ -77,11 +77,11 @@ pub(super) fn panel<B: DrawingBackend>(
     builder
         .caption(
             format!("{guest}, by the number of {}", numbers.what),
-            (FONT, 20),
+            (FONT, 15),
         )
-        .margin(12)
-        .x_label_area_size(44)
-        .y_label_area_size(76);
+        .margin(8)
+        .x_label_area_size(36)
+        .y_label_area_size(60);
     let across = 0.0..last + 0.5;
     let unit = format!("{} ({})", first.metric.name(), first.metric.unit());
     let panel = Panel {
@@ -128,8 +128,8 @@ impl<B: DrawingBackend> Panel<'_, B> {
             .y_label_formatter(&|value| tick(*value))
             .x_desc(self.what)
             .y_desc(self.unit)
-            .label_style((FONT, 13))
-            .axis_desc_style((FONT, 15))
+            .label_style((FONT, 11))
+            .axis_desc_style((FONT, 12))
             .light_line_style(RGBColor(245, 245, 245))
             .bold_line_style(RGBColor(210, 210, 210))
             .draw()
@@ -142,16 +142,16 @@ impl<B: DrawingBackend> Panel<'_, B> {
                 .map_err(failed)?;
             let dots = points.iter();
             chart
-                .draw_series(dots.map(|point| Circle::new(*point, 4, colour.filled())))
+                .draw_series(dots.map(|point| Circle::new(*point, 3, colour.filled())))
                 .map_err(failed)?;
-            let top = 50 + NAME_HEIGHT * index as i32;
-            let line = vec![(0, top + 8), (24, top + 8)];
+            let top = 36 + NAME_HEIGHT * index as i32;
+            let line = vec![(0, top + 6), (18, top + 6)];
             self.names
                 .draw(&PathElement::new(line, colour.stroke_width(3)))
                 .map_err(failed)?;
-            let style = (FONT, 15).into_font().color(&BLACK);
+            let style = (FONT, 11).into_font().color(&BLACK);
             self.names
-                .draw(&Text::new(cell.workload.as_str(), (32, top), style))
+                .draw(&Text::new(cell.workload.as_str(), (24, top), style))
                 .map_err(failed)?;
         }
         Ok(())

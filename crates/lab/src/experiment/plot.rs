@@ -12,15 +12,18 @@ use plotters::prelude::*;
 use std::ops::Range;
 use std::path::Path;
 
-const COLUMNS: usize = 2;
-const PANEL_WIDTH: u32 = 760;
+/// A common screen. There are as many panels beside each other as it takes for the picture to fit it, but not
+/// more than fit its width.
+const SCREEN: (u32, u32) = (1920, 1000);
+/// The least of a panel without the names of its arms.
+const PANEL_WIDTH: u32 = 300;
 /// Of a panel without its arms, and of each arm.
-const PANEL_HEIGHT: u32 = 104;
-const ARM_HEIGHT: u32 = 30;
-const TITLE_HEIGHT: u32 = 96;
+const PANEL_HEIGHT: u32 = 84;
+const ARM_HEIGHT: u32 = 18;
+const TITLE_HEIGHT: u32 = 70;
 /// Of a letter of an arm's name, and the least space that names take.
-const LETTER_WIDTH: u32 = 9;
-const NAMES_WIDTH: u32 = 96;
+const LETTER_WIDTH: u32 = 7;
+const NAMES_WIDTH: u32 = 76;
 /// Axes are logarithmic where the largest value is that many times the least.
 pub(super) const FAR_APART: f64 = 15.0;
 /// Half the height of a box; arms stand at whole numbers.
@@ -40,8 +43,6 @@ pub fn write_plot(results: &Results, path: &Path, format: PlotFormat) -> Result<
         )));
     }
     let guests = number_plot::guests(results);
-    let panels = cells.len() + guests.len();
-    let columns = COLUMNS.min(panels);
     let names = results.arms.iter().map(|arm| arm.name.len() as u32);
     let names_width = (names.max().unwrap_or(0) * LETTER_WIDTH).max(NAMES_WIDTH);
     // Panels beside each other are as high as the one with more in it.
@@ -49,16 +50,33 @@ pub fn write_plot(results: &Results, path: &Path, format: PlotFormat) -> Result<
         .map(|cell| PANEL_HEIGHT + ARM_HEIGHT * cell.arms().len() as u32)
         .collect();
     heights.extend(guests.iter().map(|_| number_plot::HEIGHT));
-    let lines: Vec<u32> = heights
-        .chunks(columns)
-        .map(|line| line.iter().copied().max().unwrap_or(0))
-        .collect();
-    let width = (PANEL_WIDTH + names_width) * columns as u32;
+    let (columns, lines) = grid(&heights, PANEL_WIDTH + names_width);
+    // A single panel need not be as wide as the screen.
+    let width = match columns {
+        1 => SCREEN.0 / 2,
+        _ => SCREEN.0,
+    };
     let size = (width, lines.iter().sum::<u32>() + TITLE_HEIGHT);
     let grid = (lines, columns, names_width);
     write(path, format, size, |area| {
         draw(area, results, &cells, &grid)
     })
+}
+
+/// How many panels stand beside each other, and the heights of the lines that they make: the least number with
+/// which all fit a screen.
+fn grid(heights: &[u32], width: u32) -> (usize, Vec<u32>) {
+    let most = (SCREEN.0 / width).max(1) as usize;
+    let lines = |columns: usize| -> Vec<u32> {
+        let lines = heights.chunks(columns);
+        lines
+            .map(|line| line.iter().copied().max().unwrap_or(0))
+            .collect()
+    };
+    let most = most.min(heights.len()).max(1);
+    let fits = |columns: &usize| lines(*columns).iter().sum::<u32>() + TITLE_HEIGHT <= SCREEN.1;
+    let columns = (1..=most).find(fits).unwrap_or(most);
+    (columns, lines(columns))
 }
 
 fn draw<B: DrawingBackend>(
@@ -78,11 +96,11 @@ fn draw<B: DrawingBackend>(
         &title,
         &[
             (
-                28,
+                20,
                 format!("lab {}: {}", results.experiment, results.about.one_line),
             ),
             (
-                17,
+                13,
                 format!(
                     "{}, {}; dots: repetitions ({}), boxes: middle half and median; less is better{interrupted}",
                     host.processor, host.kernel, results.repetitions
@@ -119,10 +137,10 @@ fn panel<B: DrawingBackend>(
     let least = all().fold(most, f64::min);
     let mut builder = ChartBuilder::on(area);
     builder
-        .caption(format!("{}, {}", cell.guest, cell.workload), (FONT, 20))
-        .margin(12)
-        .margin_right(30)
-        .x_label_area_size(44)
+        .caption(format!("{}, {}", cell.guest, cell.workload), (FONT, 15))
+        .margin(8)
+        .margin_right(24)
+        .x_label_area_size(36)
         .y_label_area_size(names_width);
     let down = -0.6..arms.len() as f64 - 0.4;
     if least > 0.0 && most / least > FAR_APART {
@@ -177,11 +195,11 @@ where
         .disable_y_mesh()
         .y_labels(arms.len() * 2)
         .y_label_formatter(&name)
-        .x_labels(6)
+        .x_labels(5)
         .x_label_formatter(&|value| tick(*value))
         .x_desc(format!("{} ({})", cell.metric.name(), cell.metric.unit()))
-        .label_style((FONT, 14))
-        .axis_desc_style((FONT, 15))
+        .label_style((FONT, 11))
+        .axis_desc_style((FONT, 12))
         .light_line_style(RGBColor(240, 240, 240))
         .bold_line_style(RGBColor(210, 210, 210))
         .draw()
@@ -199,7 +217,7 @@ where
         let count = values.len() as f64;
         let dots = values.iter().enumerate().map(|(run, &value)| {
             let up = middle + HALF * ((run as f64 + 0.5) / count - 0.5);
-            Circle::new((value, up), 3, colour.filled())
+            Circle::new((value, up), 2, colour.filled())
         });
         chart
             .draw_series([Rectangle::new(corners, colour.mix(0.25).filled())])
@@ -215,6 +233,16 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn panels_stand_beside_each_other_until_all_fit_a_screen() {
+        assert_eq!(grid(&[300], 416), (1, vec![300]));
+        assert_eq!(grid(&[300, 200, 250], 416), (1, vec![300, 200, 250]));
+        assert_eq!(grid(&[300, 400, 250, 100], 416), (2, vec![400, 250]));
+        let (columns, lines) = grid(&[330; 20], 447);
+        assert_eq!((columns, lines), (4, vec![330; 5]));
+        assert_eq!(grid(&[300; 2], 5_000), (1, vec![300; 2]));
+    }
 
     #[test]
     fn a_linear_axis_has_a_number_at_zero() {

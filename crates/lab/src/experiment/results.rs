@@ -1,13 +1,14 @@
 //! Everything that an experiment came to.
 
-use super::{About, Arm, Comparison, Counted, LabError, Metric, Price, Sample};
+use super::busy::is_too_busy;
+use super::{About, Arm, Comparison, Counted, LabError, Metric, Price, Sample, Verdict};
 use crate::host::HostDescription;
 use crate::statistics::Quartiles;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// An arm as the output describes it.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ArmDescription {
     /// Its name.
     pub name: String,
@@ -31,7 +32,7 @@ impl From<&Arm> for ArmDescription {
 }
 
 /// How a cell ended.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CellOutcome {
     /// It was measured; if the experiment was interrupted, not to the end.
@@ -129,7 +130,11 @@ impl CellResult {
         if arm == first {
             return None;
         }
-        Comparison::of(&self.values(arm), &self.values(first))
+        let mut comparison = Comparison::of(&self.values(arm), &self.values(first))?;
+        if is_too_busy(self) {
+            comparison.verdict = Verdict::NotJudged;
+        }
+        Some(comparison)
     }
 
     /// The median over an arm's runs of something in them.

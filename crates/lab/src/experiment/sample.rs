@@ -2,7 +2,7 @@
 
 use crate::hardware_monitor::HardwareCounts;
 use crate::statistics::Quartiles;
-use serde::Serialize;
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use tollgate_exits::books::Books;
 use tollgate_exits::snapshot::{ExitRow, Snapshot};
@@ -11,7 +11,7 @@ use tollgate_exits::snapshot::{ExitRow, Snapshot};
 pub const EVENT: &str = "event";
 
 /// One timed run, as the bench hands it over.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Timed {
     /// Seconds that the work took.
     pub seconds: f64,
@@ -20,7 +20,17 @@ pub struct Timed {
     /// The machine's ledger, without origins.
     pub ledger: Snapshot,
     /// Whatever else was measured.
+    #[serde(deserialize_with = "numbers")]
     pub values: BTreeMap<String, f64>,
+}
+
+/// Values that are numbers: JSON has null for others.
+fn numbers<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, f64>, D::Error> {
+    let values = BTreeMap::<String, Option<f64>>::deserialize(from)?;
+    let values = values.into_iter();
+    Ok(values
+        .filter_map(|(name, value)| Some((name, value?)))
+        .collect())
 }
 
 impl Timed {
@@ -62,7 +72,7 @@ impl Timed {
 }
 
 /// One timed run in its place in the experiment.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Sample {
     /// The arm's name.
     pub arm: String,
@@ -78,7 +88,7 @@ pub struct Sample {
 }
 
 /// What the guest executes, counted in a run that was not timed.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Counted {
     /// How often each kind of instruction is executed, by the name of its kind of exit.
     pub executed: BTreeMap<String, u64>,
@@ -89,7 +99,7 @@ pub struct Counted {
 }
 
 /// What one exit costs, measured apart.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Price {
     /// The guest's name.
     pub guest: String,

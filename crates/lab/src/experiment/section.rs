@@ -1,13 +1,13 @@
 //! A small table with a title and remarks: text for people, fields for programs.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 
 /// Spaces between columns.
 const GAP: &str = "  ";
 
 /// A table of texts.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Section {
     /// What it is about.
     pub title: String,

@@ -1,7 +1,7 @@
 //! What was found, in a few lines.
 
-use super::table::{early_end, place};
-use super::{CellOutcome, Comparison, Results, Verdict};
+use super::table::{early_end, few_repetitions, place};
+use super::{CellOutcome, Comparison, Results, Verdict, busy};
 use crate::statistics::Quartiles;
 
 /// Differences that are named.
@@ -14,9 +14,32 @@ struct Found<'a> {
     comparison: Comparison,
 }
 
-/// The findings in about ten lines; the tables have the rest.
-pub fn summary(results: &Results) -> String {
-    let mut text = format!("{}\n{}\n", results.about.question, place(results));
+/// The findings in a few lines, `answers` among them; the tables have the rest.
+pub fn summary(results: &Results, answers: &[String]) -> String {
+    let mut text = String::new();
+    let mut line = |words: &str| {
+        text.push_str(words);
+        text.push('\n');
+    };
+    if let Some(busy) = busy::remark(results) {
+        line(&busy);
+    }
+    line(results.about.question);
+    if let Some(few) = few_repetitions(results) {
+        line(&few);
+    }
+    answers.iter().for_each(|answer| line(answer));
+    line(&format!(
+        "{} repetitions of each arm; {}",
+        results.repetitions,
+        place(results)
+    ));
+    let ran = |name: &str| results.cells.iter().any(|cell| cell.arms().contains(&name));
+    let arms = results.arms.iter().filter(|arm| ran(&arm.name));
+    line("What is compared:");
+    for arm in arms {
+        line(&format!("  {}: {}", arm.name, arm.what));
+    }
     let mut found: Vec<Found> = Vec::new();
     for cell in &results.cells {
         let compared = cell.arms().into_iter();
@@ -44,16 +67,20 @@ pub fn summary(results: &Results) -> String {
                 .count()
         };
         text.push_str(&format!(
-            "{} beside {first}: less in {}, more in {}, no difference measured in {} of {}; median ratio {:.2}.\n",
+            "{} beside {first}: less in {}, more in {}, no difference measured in {}{} of {}; median ratio {:.2}.\n",
             arm.name,
             count(Verdict::Less),
             count(Verdict::More),
             count(Verdict::NoDifferenceMeasured),
+            match count(Verdict::NotJudged) {
+                0 => String::new(),
+                count => format!(", not judged in {count}"),
+            },
             comparisons.len(),
             ratios.median
         ));
     }
-    found.retain(|it| it.comparison.verdict != Verdict::NoDifferenceMeasured);
+    found.retain(|it| matches!(it.comparison.verdict, Verdict::Less | Verdict::More));
     let size = |it: &Found| it.comparison.ratio.ln().abs();
     found.sort_by(|a, b| size(b).total_cmp(&size(a)));
     for it in found.iter().take(NAMED) {
@@ -104,11 +131,15 @@ mod tests {
     fn the_summary_says_what_each_arm_came_to() {
         let options = Options::quick();
         let results = run(&Scripted::default(), &options, &Stop::new(), &mut Silent).unwrap();
-        let text = summary(&results);
+        let text = summary(&results, &["It does.".to_owned()]);
         assert!(
-            text.starts_with("Does half the time take half the time?\n"),
+            text.starts_with(
+                "Does half the time take half the time?\nQuick: little work, 3 repetitions"
+            ),
             "{text}"
         );
+        assert!(text.contains("\nIt does.\n"), "{text}");
+        assert!(text.contains("\n  b: in half the time\n"), "{text}");
         let line = "b beside a: less in 2, more in 0, no difference measured in 0 of 2; median ratio 0.50.";
         assert!(text.contains(line), "{text}");
         assert!(

@@ -1,5 +1,6 @@
 //! The results as text for people.
 
+use super::busy;
 use super::compare::chance_of_difference;
 use super::kind_tables::{DIFFERS, exits, time_shares};
 use super::section::{grouped, rounded};
@@ -58,22 +59,13 @@ pub(super) fn place(results: &Results) -> String {
 
 fn heading(results: &Results) -> String {
     let about = results.about;
-    let mut notes = vec![
+    let mut notes: Vec<String> = busy::remark(results).into_iter().collect();
+    notes.extend([
         about.question.to_owned(),
         format!("After {}.", about.source),
         place(results),
-    ];
-    if results.quick || results.repetitions < REPETITIONS {
-        notes.push(format!(
-            "{}{} repetitions, fewer than the {REPETITIONS} that a verdict should stand on.",
-            if results.quick {
-                "Quick: little work, "
-            } else {
-                ""
-            },
-            results.repetitions
-        ));
-    }
+    ]);
+    notes.extend(few_repetitions(results));
     notes.extend(early_end(results).map(|early| format!("NOT COMPLETE: {early}.")));
     let arms = results.arms.iter().map(|arm| {
         let settings: Vec<_> = arm
@@ -96,6 +88,22 @@ fn heading(results: &Results) -> String {
         ..Section::default()
     };
     format!("{}\n{}", heading.text(), arms.text())
+}
+
+/// That there were few repetitions of little work, if that is so.
+pub(super) fn few_repetitions(results: &Results) -> Option<String> {
+    let is_few = results.quick || results.repetitions < REPETITIONS;
+    is_few.then(|| {
+        format!(
+            "{}{} repetitions, fewer than the {REPETITIONS} that a verdict should stand on.",
+            if results.quick {
+                "Quick: little work, "
+            } else {
+                ""
+            },
+            results.repetitions
+        )
+    })
 }
 
 fn of_cell(results: &Results, cell: &CellResult) -> String {
@@ -207,7 +215,8 @@ fn notes(results: &Results) -> String {
     let mut notes = vec![
         format!(
             "Arms ran in turns. lower, upper: quartiles. ratio: of the medians. verdict: \"no \
-             difference measured\" if the middle halves overlap. With {} repetitions two arms \
+             difference measured\" if the middle halves overlap, \"not judged\" where the host ran \
+             something else for too long. With {} repetitions two arms \
              that are the same come out as different in about {:.1} % of comparisons.",
             results.repetitions,
             chance_of_difference(results.repetitions) * 100.0
@@ -216,7 +225,8 @@ fn notes(results: &Results) -> String {
          run of its own with the first arm, where each is an exit."
             .to_owned(),
         format!(
-            "% of time: count x cost of one, the cost measured in loops apart / timed directly \
+            "% of time (?: more than all of it would come out, so that the cost does not fit this run): \
+             count x cost of one, the cost measured in loops apart / timed directly \
              in the run by the ledger; medians; {DIFFERS} where they differ by more than a \
              tenth. The ledger's clock starts when the monitor has the exit: how it got there \
              is in the cost, not in what was timed."

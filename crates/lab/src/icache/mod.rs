@@ -5,6 +5,7 @@
 //! verdict beside ours, and the price of each step.
 
 mod about;
+mod answers;
 mod apic;
 mod compile;
 mod linux;
@@ -50,6 +51,10 @@ impl Experiment for InstructionCache {
             ))),
             false => check_folder(guest, path),
         }
+    }
+
+    fn answers(&self, results: &Results) -> Vec<String> {
+        answers::answers(results)
     }
 
     fn sections(&self, results: &Results) -> Vec<Section> {

@@ -103,6 +103,7 @@ fn beside_ours(results: &Results) -> Section {
     let compared = |cell: &CellResult, arm: &str| {
         (cell.comparison(arm)).map_or("-".to_owned(), |it| match it.verdict {
             Verdict::NoDifferenceMeasured => NOTHING.to_owned(),
+            Verdict::NotJudged => "not judged".to_owned(),
             _ => format!("{:.2}", it.ratio),
         })
     };

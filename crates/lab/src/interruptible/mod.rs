@@ -6,6 +6,7 @@
 //! monitor work; the host runs it too ([`native`]). [`paper`] has the study's figures beside ours.
 
 mod about;
+mod answers;
 mod linux;
 mod native;
 mod paper;
@@ -31,6 +32,10 @@ impl Experiment for Interruptible {
         let (guest, workload) = (cell.guest.name, cell.workload.name);
         let bench = linux::Latencies::open(guest, workload, options, stop)?;
         Ok(Box::new(bench))
+    }
+
+    fn answers(&self, results: &Results) -> Vec<String> {
+        answers::answers(results)
     }
 
     fn sections(&self, results: &Results) -> Vec<Section> {

@@ -17,7 +17,7 @@ pub fn sections(results: &Results) -> Vec<Section> {
 }
 
 /// The median of a value of an arm's samples.
-fn value(cell: &CellResult, arm: &str, name: &str) -> Option<f64> {
+pub(super) fn value(cell: &CellResult, arm: &str, name: &str) -> Option<f64> {
     let samples = cell.samples().iter().filter(|sample| sample.arm == arm);
     let values: Vec<f64> = samples
         .filter_map(|sample| sample.timed.values.get(name).copied())
@@ -167,6 +167,14 @@ fn masked(results: &Results) -> Section {
     }
 }
 
+/// Milliseconds of the longest piece of each run of a section while the guest let interrupts in, all together.
+pub(super) fn in_pieces(cell: &CellResult, arm: &str) -> Option<f64> {
+    let names = MonitorSection::ALL.map(MonitorSection::name);
+    let of = |name| value(cell, arm, &format!("masked-{name}-sum"));
+    let sums: Vec<f64> = names.into_iter().filter_map(of).collect();
+    (!sums.is_empty()).then(|| sums.iter().sum::<f64>() / 1e3)
+}
+
 /// What the study found, and what we did.
 fn beside_ours(results: &Results) -> Section {
     let theirs = |workload: &str| match workload {
@@ -177,14 +185,11 @@ fn beside_ours(results: &Results) -> Section {
     };
     let rows = measured(results).map(|cell| {
         let [masked, slower] = theirs(&cell.workload);
-        let longest = |arm| {
-            let names = MonitorSection::ALL.map(MonitorSection::name);
-            let of = |name| value(cell, arm, &format!("masked-{name}-sum"));
-            names.into_iter().filter_map(of).sum::<f64>() / 1e3
-        };
+        let longest = |arm| in_pieces(cell, arm).unwrap_or(0.0);
         let ratio = |arm| match cell.comparison(arm) {
             None => "-".to_owned(),
             Some(it) if it.verdict == Verdict::NoDifferenceMeasured => "no difference".to_owned(),
+            Some(it) if it.verdict == Verdict::NotJudged => "not judged".to_owned(),
             Some(it) => format!("{:+.1} %", (it.ratio - 1.0) * 100.0),
         };
         let event = results.host.tsc_khz as f64 / 1e3;

@@ -5,6 +5,7 @@
 //! [`paper`] has the original figures and what stands for what.
 
 mod about;
+mod answers;
 mod bench;
 mod linux;
 mod paper;
@@ -46,6 +47,10 @@ impl Experiment for Shadow {
             ))),
             false => check_folder(guest, path),
         }
+    }
+
+    fn answers(&self, results: &Results) -> Vec<String> {
+        answers::answers(results)
     }
 
     fn sections(&self, results: &Results) -> Vec<Section> {

@@ -18,13 +18,13 @@ pub fn sections(results: &Results) -> Vec<Section> {
 }
 
 /// Median cycles of one event on one guest.
-struct Found<'a> {
-    results: &'a Results,
-    guest: &'static str,
+pub(super) struct Found<'a> {
+    pub results: &'a Results,
+    pub guest: &'static str,
 }
 
 impl Found<'_> {
-    fn cell(&self, workload: &str) -> Option<&CellResult> {
+    pub fn cell(&self, workload: &str) -> Option<&CellResult> {
         let mut cells = self.results.cells.iter();
         cells.find(|cell| cell.guest == self.guest && cell.workload == workload)
     }
@@ -34,8 +34,13 @@ impl Found<'_> {
         cells.any(|cell| cell.guest == self.guest && !cell.samples().is_empty())
     }
 
-    fn event(&self, workload: &str, arm: &str) -> Option<f64> {
+    pub fn event(&self, workload: &str, arm: &str) -> Option<f64> {
         Some(self.cell(workload)?.quartiles(arm)?.median)
+    }
+
+    /// Medians by the number of tables, the least number first.
+    pub fn by_number(&self, workload: &str) -> Vec<(u32, f64)> {
+        self.cell(workload).map_or_else(Vec::new, medians_by_number)
     }
 
     /// Reading the pages in a space that is known.
@@ -61,23 +66,32 @@ fn ratio(over: Option<f64>, under: Option<f64>) -> String {
     }
 }
 
+/// Medians of a cell by the number of tables, the least number first.
+fn medians_by_number(cell: &CellResult) -> Vec<(u32, f64)> {
+    let arms = BY_NUMBER.iter();
+    arms.filter_map(|(arm, number)| Some((*number, cell.quartiles(arm)?.median)))
+        .collect()
+}
+
+/// The least number of tables whose median is within a twentieth of the least.
+pub(super) fn enough_tables(medians: &[(u32, f64)]) -> Option<u32> {
+    let (_, least) = *medians.iter().min_by(|a, b| a.1.total_cmp(&b.1))?;
+    let enough = medians.iter().find(|(_, median)| *median <= least * 1.05)?;
+    Some(enough.0)
+}
+
 /// The cost of an event against the number of tables, and the number where it is least.
 fn by_number(results: &Results) -> Section {
     let row = |cell: &CellResult| {
-        let medians: Vec<(u32, f64)> = BY_NUMBER
-            .iter()
-            .filter_map(|(arm, number)| Some((*number, cell.quartiles(arm)?.median)))
-            .collect();
-        let (_, least) = *medians.iter().min_by(|a, b| a.1.total_cmp(&b.1))?;
+        let medians = medians_by_number(cell);
+        let enough = enough_tables(&medians)?;
         let of = |number| {
             let found = medians.iter().find(|(other, _)| *other == number);
             whole(found.map(|(_, median)| *median))
         };
         let mut row = vec![format!("{}, {}", cell.guest, cell.workload)];
         row.extend(BY_NUMBER.iter().map(|(_, number)| of(*number)));
-        // Within a twentieth of the least, fewer tables do as well.
-        let enough = medians.iter().find(|(_, median)| *median <= least * 1.05)?;
-        row.push(enough.0.to_string());
+        row.push(enough.to_string());
         Some(row)
     };
     let mut names = vec!["".to_owned()];

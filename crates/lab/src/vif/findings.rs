@@ -37,8 +37,11 @@ impl Cost {
     }
 }
 
+/// Per cent of a whole; more than all of it says nothing.
 fn significant(value: f64) -> String {
-    if value >= 10.0 {
+    if value > 100.0 {
+        "?".into()
+    } else if value >= 10.0 {
         format!("{value:.0}")
     } else if value >= 0.01 || value == 0.0 {
         format!("{value:.2}")

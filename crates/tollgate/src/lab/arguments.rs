@@ -1,7 +1,8 @@
 //! What can be typed behind `tollgate lab`, and its help: made from what experiments say of
 //! themselves.
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
 use clap::error::{Error, ErrorKind};
 use clap::{ArgMatches, Args, Command, FromArgMatches, Subcommand};
@@ -57,6 +58,43 @@ pub struct ExperimentArguments {
     pub plot: Option<PathBuf>,
 }
 
+/// `tollgate lab show`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+tollgate lab FILE.json is short for it.
+Examples:
+  tollgate lab shadow --json run.json
+  tollgate lab run.json
+  tollgate lab run.json --short --plot run.png")]
+pub struct ShowArguments {
+    /// What --json has written
+    #[arg(value_name = "FILE.json")]
+    pub file: PathBuf,
+
+    /// Show what the tables come to, not the tables
+    #[arg(long)]
+    pub short: bool,
+
+    /// Write every sample as CSV
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+
+    /// Draw every repetition, median and quartiles: FILE.svg or FILE.png
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
+}
+
+/// `tollgate lab FILE.json` as `tollgate lab show FILE.json`.
+pub fn with_show(mut words: Vec<OsString>) -> Vec<OsString> {
+    let names_file = words
+        .get(2)
+        .is_some_and(|word| Path::new(word).extension().is_some_and(|end| end == "json"));
+    if names_file && words[1] == "lab" {
+        words.insert(2, "show".into());
+    }
+    words
+}
+
 fn guest_image(text: &str) -> Result<(String, PathBuf), String> {
     match text.split_once('=') {
         Some((name, path)) if !name.is_empty() && !path.is_empty() => {
@@ -71,6 +109,8 @@ fn guest_image(text: &str) -> Result<(String, PathBuf), String> {
 pub enum LabCommand {
     /// Show the experiments.
     List,
+    /// Show what was written with `--json`.
+    Show(ShowArguments),
     /// Run the one with this name.
     Run(String, Box<ExperimentArguments>),
 }
@@ -79,6 +119,7 @@ impl FromArgMatches for LabCommand {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
         match matches.subcommand() {
             Some(("list", _)) => Ok(Self::List),
+            Some(("show", matches)) => Ok(Self::Show(ShowArguments::from_arg_matches(matches)?)),
             Some((name, matches)) => Ok(Self::Run(
                 name.to_owned(),
                 Box::new(ExperimentArguments::from_arg_matches(matches)?),
@@ -96,10 +137,14 @@ impl FromArgMatches for LabCommand {
 impl Subcommand for LabCommand {
     fn augment_subcommands(command: Command) -> Command {
         let list = Command::new("list").about("Show the experiments, their arms and knobs");
+        let show = ShowArguments::augment_args(
+            Command::new("show").about("Show a run's tables again, from what --json has written"),
+        );
         let command = command
             .subcommand_required(true)
             .disable_help_subcommand(true)
-            .subcommand(list);
+            .subcommand(list)
+            .subcommand(show);
         experiments::all()
             .into_iter()
             .fold(command, |command, experiment| {
@@ -117,7 +162,7 @@ impl Subcommand for LabCommand {
     }
 
     fn has_subcommand(name: &str) -> bool {
-        name == "list" || experiments::find(name).is_some()
+        ["list", "show"].contains(&name) || experiments::find(name).is_some()
     }
 }
 
@@ -232,6 +277,23 @@ mod tests {
         );
         for bad in ["dos", "=x", "dos="] {
             assert!(guest_image(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_file_of_json_behind_lab_is_shown() {
+        let words = |words: &[&str]| -> Vec<OsString> { words.iter().map(Into::into).collect() };
+        let shown = with_show(words(&["tollgate", "lab", "run.json", "--short"]));
+        assert_eq!(
+            shown,
+            words(&["tollgate", "lab", "show", "run.json", "--short"])
+        );
+        for others in [
+            &["tollgate", "lab", "shadow"][..],
+            &["tollgate", "stats", "run.json"],
+            &["tollgate", "lab"],
+        ] {
+            assert_eq!(with_show(words(others)), words(others));
         }
     }
 

@@ -7,16 +7,16 @@ mod progress;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use tollgate_lab::experiment::{self, Experiment, LabError, Results, Stop};
+use tollgate_lab::experiment::{self, LabError, Results, Section, Stop};
 use tollgate_lab::experiments;
 
 use crate::failure::Failure;
 use crate::signals::{Asked, Signals};
 use crate::standard_output::{self, print_and_end};
-use crate::{columns, doctor, exit_code};
+use crate::{columns, doctor, exit_code, files};
 
-pub use arguments::LabArguments;
-use arguments::{ExperimentArguments, LabCommand, description, options};
+use arguments::{ExperimentArguments, LabCommand, ShowArguments, description, options};
+pub use arguments::{LabArguments, with_show};
 use outputs::Outputs;
 use progress::Progress;
 
@@ -24,6 +24,10 @@ use progress::Progress;
 pub fn run(arguments: &LabArguments) -> u8 {
     match &arguments.command {
         LabCommand::List => list(),
+        LabCommand::Show(arguments) => match show(arguments) {
+            Ok(()) => exit_code::SUCCESS,
+            Err(failure) => failure.report(),
+        },
         LabCommand::Run(name, arguments) => {
             experiment(name, arguments).unwrap_or_else(|failure| failure.report())
         }
@@ -65,7 +69,12 @@ fn experiment(name: &str, arguments: &ExperimentArguments) -> Result<u8, Failure
         LabError::Unknown { .. } | LabError::NotRun(_) => Failure::usage(error.to_string()),
         _ => Failure::host(error.to_string()),
     })?;
-    let written = report(&*experiment, &results, outputs, arguments.full);
+    let shown = Shown {
+        sections: experiment.sections(&results),
+        answers: experiment.answers(&results),
+        results: &results,
+    };
+    let written = shown.report(outputs, arguments.full);
     let is_empty = results.cells.iter().all(|cell| cell.samples().is_empty());
     match (signal.load(Ordering::SeqCst), results.failures().first()) {
         (0, None) if is_empty => Err(Failure::host(NOTHING)),
@@ -79,25 +88,53 @@ fn experiment(name: &str, arguments: &ExperimentArguments) -> Result<u8, Failure
 const NOTHING: &str =
     "nothing was measured, and nothing drawn: no cell could be run here, for the reasons above";
 
-fn report(
-    experiment: &dyn Experiment,
-    results: &Results,
-    outputs: Outputs,
-    full: bool,
-) -> Result<(), Failure> {
-    let sections = experiment.sections(results);
-    let shown = match full {
-        true => print(&experiment::table(results, &sections)),
-        false => {
-            let summary = experiment::summary(results);
-            print(&columns::wrapped(&summary, &std::io::stdout()))
-                .and_then(|()| print("All tables: --full; in files: --csv, --json, --plot."))
-        }
-    };
-    // What took an hour to measure still goes to its files.
-    outputs.write(results, &sections)?;
-    shown
+/// What is shown of an experiment.
+struct Shown<'a> {
+    results: &'a Results,
+    /// The experiment's own tables.
+    sections: Vec<Section>,
+    answers: Vec<String>,
 }
+
+impl Shown<'_> {
+    fn report(&self, outputs: Outputs, full: bool) -> Result<(), Failure> {
+        let shown = match full {
+            true => print(&experiment::table(self.results, &self.sections)),
+            false => {
+                let summary = experiment::summary(self.results, &self.answers);
+                print(&columns::wrapped(&summary, &std::io::stdout())).and_then(|()| {
+                    print(
+                        "All tables: --full; in files: --csv, --json, --plot. A file of --json \
+                         shows them again: tollgate lab FILE.json.",
+                    )
+                })
+            }
+        };
+        // What took an hour to measure still goes to its files.
+        outputs.write(self.results, &self.sections)?;
+        shown
+    }
+}
+
+/// Shows what was written with `--json`.
+fn show(arguments: &ShowArguments) -> Result<(), Failure> {
+    let outputs = Outputs::to_files(&arguments.csv, &None, &arguments.plot)?;
+    let text = files::read(&arguments.file, "FILE.json", LIMIT)?;
+    let find = |name: &str| experiments::find(name).map(|experiment| experiment.about());
+    let (results, sections) = experiment::from_json(&text, find)
+        .map_err(|why| Failure::usage(format!("'{}': {why}", arguments.file.display())))?;
+    let answers = experiments::find(&results.experiment)
+        .map_or_else(Vec::new, |experiment| experiment.answers(&results));
+    let shown = Shown {
+        results: &results,
+        sections,
+        answers,
+    };
+    shown.report(outputs, !arguments.short)
+}
+
+/// Most bytes of a file of results: a long run has some 50 MB.
+const LIMIT: u64 = 1 << 30;
 
 /// Has a signal end the experiment; a second one ends the process. Returns where the
 /// signal's number will stand.

@@ -26,6 +26,18 @@ impl Outputs {
     /// # Errors
     /// One line: which file cannot be written.
     pub fn open(arguments: &ExperimentArguments) -> Result<Self, Failure> {
+        Self::to_files(&arguments.csv, &arguments.json, &arguments.plot)
+    }
+
+    /// The same of these paths.
+    ///
+    /// # Errors
+    /// One line: which file cannot be written.
+    pub fn to_files(
+        csv: &Option<PathBuf>,
+        json: &Option<PathBuf>,
+        drawing: &Option<PathBuf>,
+    ) -> Result<Self, Failure> {
         let mut reserved = Vec::new();
         let mut reserve = |path: &Path, flag| -> Result<File, Failure> {
             let (file, guard) = files::reserve(path, flag)?;
@@ -33,7 +45,7 @@ impl Outputs {
             Ok(file)
         };
         let mut plot = None;
-        if let Some(path) = &arguments.plot {
+        if let Some(path) = drawing {
             let name = path.display();
             let format = PlotFormat::of(path).ok_or_else(|| {
                 Failure::usage(format!("--plot: '{name}' must end in .svg or .png"))
@@ -48,8 +60,8 @@ impl Outputs {
         };
         Ok(Self {
             plot,
-            csv: open(&arguments.csv, "--csv")?,
-            json: open(&arguments.json, "--json")?,
+            csv: open(csv, "--csv")?,
+            json: open(json, "--json")?,
             _reserved: reserved,
         })
     }

@@ -1,0 +1,124 @@
+//! Whether the host had time for an experiment. The ledger knows for how long a machine's thread
+//! could have run and did not, since the host ran something else: it *waited*. Time that passes so
+//! belongs to no arm, and where there is much of it a difference between arms is chance.
+
+use super::{CellResult, Results, Sample};
+use crate::statistics::Quartiles;
+
+/// A run that waited for this share of its time is spoilt.
+const SPOILT: f64 = 0.1;
+/// From this share of all time on it is said.
+const REMARKED: f64 = 0.05;
+
+/// Cycles that the machine waited, and cycles in which it could have run.
+fn cycles(sample: &Sample) -> (u64, u64) {
+    let ledger = &sample.timed.ledger;
+    let could_run = ledger.wall_cycles.saturating_sub(ledger.halted_cycles);
+    (ledger.waiting_cycles, could_run)
+}
+
+/// The share of the time in which the machine could have run that it waited, of all these samples together.
+fn share<'a>(samples: impl Iterator<Item = &'a Sample>) -> f64 {
+    let sum = samples.map(cycles).fold((0, 0), |sum: (u64, u64), each| {
+        (sum.0.saturating_add(each.0), sum.1.saturating_add(each.1))
+    });
+    sum.0 as f64 / sum.1.max(1) as f64
+}
+
+/// Whether the host was too busy in this cell for a verdict. Verdicts go by the middle halves, so the quarter of runs
+/// that waited most must have been spoilt.
+pub fn is_too_busy(cell: &CellResult) -> bool {
+    let samples = cell.samples().iter();
+    let shares: Vec<f64> = samples
+        .map(|sample| share(std::iter::once(sample)))
+        .collect();
+    Quartiles::of(&shares).is_some_and(|quartiles| quartiles.upper >= SPOILT)
+}
+
+/// What there is to say about the host before anything else; `None` if it had time.
+pub fn remark(results: &Results) -> Option<String> {
+    let cells = || {
+        results
+            .cells
+            .iter()
+            .filter(|cell| !cell.samples().is_empty())
+    };
+    let waited = share(cells().flat_map(|cell| cell.samples()));
+    if waited < REMARKED {
+        return None;
+    }
+    let (all, busy) = (
+        cells().count(),
+        cells().filter(|cell| is_too_busy(cell)).count(),
+    );
+    let what = match busy {
+        0 => "small differences may be chance".to_owned(),
+        busy => format!(
+            "no verdict is given in {busy} of {all} cells, where a quarter of the runs or more waited for a \
+             tenth of their time, and differences in the others may be chance"
+        ),
+    };
+    Some(format!(
+        "THE HOST WAS BUSY: for {:.0} % of the time in which the guest could have run it ran something else: \
+         {what}. Run it again with nothing else to do.",
+        waited * 100.0
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_experiment::{Scripted, Silent};
+    use super::super::{CellOutcome, Options, Stop, Verdict, run, summary, table};
+    use super::*;
+
+    /// Results whose runs waited for these shares of their time.
+    fn waited(shares: &[f64]) -> Results {
+        let experiment = Scripted::default();
+        let mut results = run(&experiment, &Options::quick(), &Stop::new(), &mut Silent).unwrap();
+        let cells = results.cells.iter_mut();
+        for (cell, share) in cells.zip(shares) {
+            let CellOutcome::Measured { samples, .. } = &mut cell.outcome else {
+                continue;
+            };
+            for sample in samples {
+                let ledger = &mut sample.timed.ledger;
+                ledger.waiting_cycles = (ledger.wall_cycles as f64 * share) as u64;
+            }
+        }
+        results
+    }
+
+    #[test]
+    fn a_host_that_had_time_is_not_remarked() {
+        assert_eq!(remark(&waited(&[0.0, 0.02])), None);
+        let results = waited(&[0.1, 0.1]);
+        assert!(
+            remark(&results)
+                .unwrap()
+                .contains("small differences may be chance")
+        );
+        let cell = &results.cells[0];
+        assert_eq!(cell.comparison("b").unwrap().verdict, Verdict::Less);
+    }
+
+    #[test]
+    fn a_busy_host_comes_first_and_gives_no_verdict() {
+        let results = waited(&[0.94, 0.94]);
+        let text = summary(&results, &[]);
+        assert!(
+            text.starts_with("THE HOST WAS BUSY: for 94 % of the time"),
+            "{text}"
+        );
+        assert!(
+            text.contains("no verdict is given in 2 of 2 cells"),
+            "{text}"
+        );
+        assert!(text.contains("not judged in 2 of 2"), "{text}");
+        assert!(!text.contains("Most:"), "{text}");
+        let comparison = results.cells[0].comparison("b").unwrap();
+        assert_eq!(comparison.verdict, Verdict::NotJudged);
+        let tables = table(&results, &[]);
+        assert!(tables.contains("not judged: busy host"), "{tables}");
+        assert!(tables.contains("THE HOST WAS BUSY"), "{tables}");
+    }
+}

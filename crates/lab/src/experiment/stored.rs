@@ -1,0 +1,114 @@
+//! Results read back from the JSON that [`super::to_json`] has made, to be shown again.
+
+use super::results::{ArmDescription, CellOutcome, CellResult};
+use super::{About, Price, Results, Section};
+use crate::host::HostDescription;
+use serde::Deserialize;
+
+/// A cell as the JSON has it.
+#[derive(Deserialize)]
+struct StoredCell {
+    guest: String,
+    workload: String,
+    outcome: CellOutcome,
+}
+
+/// Results as the JSON has them.
+#[derive(Deserialize)]
+struct Stored {
+    experiment: String,
+    host: HostDescription,
+    no_hardware_monitor: Option<String>,
+    quick: bool,
+    repetitions: u32,
+    planned: usize,
+    finished: usize,
+    interrupted: bool,
+    refused: Option<String>,
+    arms: Vec<ArmDescription>,
+    prices: Vec<Price>,
+    cells: Vec<StoredCell>,
+    sections: Vec<Section>,
+}
+
+/// The results and the experiment's own tables in this JSON. `find` knows experiments by their names.
+///
+/// # Errors
+/// What is wrong with the text.
+pub fn from_json(
+    text: &[u8],
+    find: impl Fn(&str) -> Option<&'static About>,
+) -> Result<(Results, Vec<Section>), String> {
+    let stored: Stored = serde_json::from_slice(text)
+        .map_err(|error| format!("it is no result of 'tollgate lab --json': {error}"))?;
+    let about = find(&stored.experiment)
+        .ok_or_else(|| format!("no experiment is called '{}'", stored.experiment))?;
+    let cells: Result<Vec<CellResult>, String> = stored
+        .cells
+        .into_iter()
+        .map(|cell| {
+            let mut workloads = about.workloads.iter();
+            let workload = workloads
+                .find(|workload| workload.name == cell.workload)
+                .ok_or_else(|| format!("{} has no workload '{}'", about.name, cell.workload))?;
+            Ok(CellResult {
+                guest: cell.guest,
+                workload: cell.workload,
+                metric: workload.metric,
+                outcome: cell.outcome,
+            })
+        })
+        .collect();
+    let results = Results {
+        experiment: stored.experiment,
+        about,
+        host: stored.host,
+        no_hardware_monitor: stored.no_hardware_monitor,
+        quick: stored.quick,
+        repetitions: stored.repetitions,
+        planned: stored.planned,
+        finished: stored.finished,
+        interrupted: stored.interrupted,
+        refused: stored.refused,
+        arms: stored.arms,
+        prices: stored.prices,
+        cells: cells?,
+    };
+    Ok((results, stored.sections))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_experiment::{Scripted, Silent};
+    use super::super::{Experiment, Options, Stop, run, table, to_json};
+    use super::*;
+
+    #[test]
+    fn what_was_written_shows_the_same_tables_again() {
+        let experiment = Scripted::default();
+        let results = run(&experiment, &Options::quick(), &Stop::new(), &mut Silent).unwrap();
+        let sections = experiment.sections(&results);
+        let text = to_json(&results, &sections);
+        let find = |name: &str| (name == "made-up").then(|| experiment.about());
+        let (again, sections_again) = from_json(text.as_bytes(), find).unwrap();
+        assert_eq!(table(&again, &sections_again), table(&results, &sections));
+        assert_eq!(to_json(&again, &sections_again), text);
+    }
+
+    #[test]
+    fn what_is_no_result_is_refused_with_a_reason() {
+        let find = |_: &str| None;
+        let wrong = |text: &str| match from_json(text.as_bytes(), find) {
+            Ok(_) => panic!("understood: {text}"),
+            Err(why) => why,
+        };
+        assert!(wrong("{").contains("no result of 'tollgate lab --json'"));
+        assert!(wrong("{\"version\": 2}").contains("missing field"));
+        let experiment = Scripted::default();
+        let results = run(&experiment, &Options::quick(), &Stop::new(), &mut Silent).unwrap();
+        assert_eq!(
+            wrong(&to_json(&results, &[])),
+            "no experiment is called 'made-up'"
+        );
+    }
+}

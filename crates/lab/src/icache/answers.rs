@@ -1,0 +1,73 @@
+//! What was found, in words, with the study's figures.
+
+use super::about::*;
+use crate::experiment::{CellResult, Results, Verdict};
+
+/// What the dictionary gains where the study gained something, and elsewhere.
+pub fn answers(results: &Results) -> Vec<String> {
+    let measured = results
+        .cells
+        .iter()
+        .filter(|cell| !cell.samples().is_empty());
+    let (loops, others): (Vec<&CellResult>, Vec<&CellResult>) =
+        measured.partition(|cell| [APIC, APIC_DIRECT].contains(&cell.workload.as_str()));
+    let mut answers: Vec<String> = loops.iter().filter_map(|cell| of_loop(cell)).collect();
+    answers.extend(of_others(&others));
+    answers
+}
+
+/// A loop of accesses to the local APIC.
+fn of_loop(cell: &CellResult) -> Option<String> {
+    let on = cell.comparison(ON)?;
+    let translator = [SITE, LEAF].into_iter().filter_map(|arm| {
+        let comparison = cell.comparison(arm)?;
+        Some(format!("'{arm}' {comparison}"))
+    });
+    let translator: Vec<String> = translator.collect();
+    let beside = match translator.is_empty() {
+        true => String::new(),
+        false => format!(
+            "; without a dictionary, a translator's {}",
+            translator.join(", ")
+        ),
+    };
+    Some(format!(
+        "{}, {}: with the dictionary {on} than finding each instruction anew (the study: 35 to 40 % less){beside}.",
+        cell.guest, cell.workload
+    ))
+}
+
+/// All that are no such loop.
+fn of_others(cells: &[&CellResult]) -> Option<String> {
+    let compared = cells
+        .iter()
+        .filter_map(|cell| Some((cell, cell.comparison(ON)?)));
+    let compared: Vec<_> = compared.collect();
+    let count = |verdict| {
+        compared
+            .iter()
+            .filter(|(_, it)| it.verdict == verdict)
+            .count()
+    };
+    if compared.is_empty() {
+        return None;
+    }
+    let mut text = format!(
+        "Elsewhere the dictionary makes no measured difference in {} of {} cells (the study: in none of its four)",
+        count(Verdict::NoDifferenceMeasured),
+        compared.len()
+    );
+    for (cell, comparison) in &compared {
+        if matches!(comparison.verdict, Verdict::Less | Verdict::More) {
+            text.push_str(&format!(
+                "; {}, {}: {comparison}",
+                cell.guest, cell.workload
+            ));
+        }
+    }
+    match count(Verdict::NotJudged) {
+        0 => {}
+        count => text.push_str(&format!("; {count} not judged: busy host")),
+    }
+    Some(text + ".")
+}
