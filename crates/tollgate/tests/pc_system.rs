@@ -16,7 +16,7 @@ use support::linux::READY;
 use support::pc::Pc;
 use support::repository::serve_files;
 use support::session::Session;
-use support::system::{log_in, overlay, power_off, system};
+use support::system::{is_promised, log_in, overlay, power_off, system};
 use support::{GUEST_PATIENCE, PATIENCE, finish, tollgate, within};
 
 /// A whole system is much work; side by side they would only wait for each other.
@@ -43,6 +43,10 @@ fn boots_from_an_ide_disk(name: &str, machine: &str) {
     let Some(system) = system(name) else { return };
     let image = system.join("pc.img");
     if !image.is_file() {
+        assert!(
+            !is_promised(name),
+            "TOLLGATE_TEST_SYSTEMS names the system {name}, which has no pc.img"
+        );
         eprintln!("skipped: an older scripts/get-system has made it");
         return;
     }

@@ -22,6 +22,10 @@ pub fn freedos(folder: &Folder) -> Option<PathBuf> {
     let Some(packed) =
         places.find_map(|place| Some(place.join(NAME)).filter(|path| path.is_file()))
     else {
+        assert!(
+            !super::system::is_promised("freedos"),
+            "TOLLGATE_TEST_SYSTEMS names freedos, and there is no {NAME}"
+        );
         eprintln!("skipped: no {NAME} in target/guests");
         return None;
     };

@@ -7,7 +7,17 @@ use super::session::Session;
 use super::{GUEST_PATIENCE, finish, tollgate};
 use std::path::{Path, PathBuf};
 
+/// Whether scripts/test has made what has this name, so that a test must not do without it:
+/// `TOLLGATE_TEST_SYSTEMS` has the names with spaces between them.
+pub fn is_promised(name: &str) -> bool {
+    let names = std::env::var("TOLLGATE_TEST_SYSTEMS").unwrap_or_default();
+    names.split(' ').any(|promised| promised == name)
+}
+
 /// The folder of a system, if it was made; says on standard error whether.
+///
+/// # Panics
+/// It is missing, and [`is_promised`].
 pub fn system(name: &str) -> Option<PathBuf> {
     let guests = match std::env::var_os("TOLLGATE_GUESTS") {
         Some(folder) => repository().join(folder),
@@ -18,6 +28,11 @@ pub fn system(name: &str) -> Option<PathBuf> {
     if is_there {
         eprintln!("ran: the system {name}");
     } else {
+        assert!(
+            !is_promised(name),
+            "TOLLGATE_TEST_SYSTEMS names the system {name}, which is not in {}",
+            folder.display()
+        );
         eprintln!("skipped: no such system on a disk (scripts/get-system {name} makes it)");
     }
     is_there.then_some(folder)
