@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn a_host_that_had_time_is_not_remarked() {
         assert_eq!(remark(&waited(&[0.0, 0.02])), None);
-        let results = waited(&[0.1, 0.1]);
+        let results = waited(&[0.07, 0.07]);
         assert!(
             remark(&results)
                 .unwrap()
