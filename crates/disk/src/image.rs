@@ -108,11 +108,29 @@ impl Image {
     /// The host's, or the image's.
     pub fn write_zeroes(&mut self, offset: u64, bytes: u64, unmap: bool) -> io::Result<()> {
         self.check(offset, bytes)?;
-        if unmap && self.discards {
+        let result = if unmap && self.discards {
             self.access.discard_to_zero(offset, bytes)
         } else {
             self.access.write_zeroes(offset, bytes)
+        };
+        match result {
+            // Version 2 of qcow2 has no clusters that read as zeros.
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                self.write_each_zero(offset, bytes)
+            }
+            result => result,
         }
+    }
+
+    fn write_each_zero(&self, mut offset: u64, bytes: u64) -> io::Result<()> {
+        static ZEROS: [u8; 65_536] = [0; 65_536];
+        let end = offset + bytes;
+        while offset < end {
+            let length = (end - offset).min(ZEROS.len() as u64);
+            self.access.write(&ZEROS[..length as usize], offset)?;
+            offset += length;
+        }
+        Ok(())
     }
 
     /// Bytes are no longer needed; they read as anything afterwards.
