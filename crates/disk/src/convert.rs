@@ -4,7 +4,7 @@ use crate::create::{failed, storage};
 use crate::image::Image;
 use crate::new_file::NewFile;
 use crate::open::{DiskError, explain, format_of_path, open, open_file};
-use crate::options::{DriveOptions, Format};
+use crate::options::{Backing, DriveOptions, Format};
 use imago::format::builder::{FormatCreateBuilder, FormatDriverBuilder};
 use imago::qcow2::Qcow2;
 use imago::raw::Raw;
@@ -26,6 +26,8 @@ pub struct Copy<'a> {
     pub source: &'a Path,
     /// Its format, `None`: as its name says.
     pub source_format: Option<Format>,
+    /// Which files it may name.
+    pub backing: Backing,
     /// The new image, which has no backing file.
     pub target: &'a Path,
     /// Its format.
@@ -42,6 +44,7 @@ pub struct Copy<'a> {
 pub fn convert(copy: &Copy<'_>, mut progress: impl FnMut(u64, u64)) -> Result<(), DiskError> {
     let mut options = DriveOptions::new(copy.source);
     options.format = copy.source_format;
+    options.backing = copy.backing;
     options.readonly = true;
     let source = open(&options)?;
     let source_failed = |error: &io::Error| DiskError {
@@ -57,12 +60,10 @@ pub fn convert(copy: &Copy<'_>, mut progress: impl FnMut(u64, u64)) -> Result<()
             let why = "it is no ordinary file; name one, or a new one";
             return Err(target_failed(&io::Error::other(why)));
         }
-        Ok(_) => Some(
-            open_file(copy.target, true, false).map_err(|error| DiskError {
-                path: copy.target.to_owned(),
-                why: explain(&error),
-            })?,
-        ),
+        Ok(_) => Some(open_file(copy.target, true).map_err(|error| DiskError {
+            path: copy.target.to_owned(),
+            why: explain(&error),
+        })?),
         Err(_) => None,
     };
     let file = NewFile::create(copy.target).map_err(|error| target_failed(&error))?;
@@ -152,7 +153,7 @@ struct Holes(Option<File>);
 
 impl Holes {
     fn of(options: &DriveOptions) -> io::Result<Self> {
-        let file = open_file(&options.path, false, false)?;
+        let file = open_file(&options.path, false)?;
         let is_raw = format_of_path(options, &file)? == Format::Raw;
         Ok(Self(is_raw.then_some(file)))
     }

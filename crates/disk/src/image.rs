@@ -1,14 +1,14 @@
 //! An open image: what a disk can do, on bytes of the host.
 
+use crate::image_file::ImageFile;
 use crate::options::Cache;
 use imago::FormatAccess;
 use imago::Mapping;
-use imago::file::File;
 use std::io::{self, IoSlice, IoSliceMut};
 
 /// An open image. Offsets and lengths are bytes; what lies behind the end is an error.
 pub struct Image {
-    access: FormatAccess<File>,
+    access: FormatAccess<ImageFile>,
     cache: Cache,
     discards: bool,
     is_writable: bool,
@@ -16,7 +16,7 @@ pub struct Image {
 
 impl Image {
     pub(crate) const fn new(
-        access: FormatAccess<File>,
+        access: FormatAccess<ImageFile>,
         cache: Cache,
         discards: bool,
         is_writable: bool,

@@ -1,10 +1,10 @@
 //! What an image is: format, sizes, backing file.
 
-use crate::header::{Header, incompatible};
-use crate::open::{DiskError, explain, open_file, open_unlocked};
+use crate::header::{Encryption, Header, incompatible};
+use crate::open::{DiskError, explain, file_bytes, open_file, open_unlocked};
 use crate::options::Format;
-use std::io::{self, Seek, SeekFrom};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// What an image is.
@@ -35,7 +35,15 @@ pub struct Qcow2Info {
     pub backing_format: Option<String>,
     /// Snapshots in the image.
     pub snapshots: u32,
-    /// Somebody did not close the image: its reference counts may be wrong.
+    /// The name of the file with the data, as it stands in the image.
+    pub data_file: Option<String>,
+    /// How the data are encrypted.
+    pub encryption: Option<Encryption>,
+    /// Clusters are compressed with zstd, not zlib.
+    pub has_zstd: bool,
+    /// Entries of L2 tables tell of parts of a cluster.
+    pub has_extended_l2: bool,
+    /// The image was not closed: its reference counts may be wrong.
     pub is_dirty: bool,
     /// The image is marked as damaged.
     pub is_corrupt: bool,
@@ -54,38 +62,37 @@ pub fn info(path: &Path, format: Option<Format>, share: bool) -> Result<ImageInf
 }
 
 fn inspect(path: &Path, format: Option<Format>, share: bool) -> io::Result<ImageInfo> {
-    let mut file = if share {
-        open_unlocked(path, false, false)?
+    let file = if share {
+        open_unlocked(path, false)?
     } else {
-        open_file(path, false, false)?
+        open_file(path, false)?
     };
-    let metadata = file.metadata()?;
+    let file_bytes = file_bytes(&file)?;
     let header = match format {
         Some(Format::Raw) => None,
-        Some(Format::Qcow2) => match Header::read(&file)? {
+        Some(Format::Qcow2) => match Header::read(&file, file_bytes)? {
             None => return Err(io::Error::other("it is not a qcow2 image")),
             header => header,
         },
-        None => Header::read(&file)?,
-    };
-    let file_bytes = if metadata.file_type().is_block_device() {
-        file.seek(SeekFrom::End(0))?
-    } else {
-        metadata.len()
+        None => Header::read(&file, file_bytes)?,
     };
     Ok(ImageInfo {
         path: path.to_owned(),
         format: header.as_ref().map_or(Format::Raw, |_| Format::Qcow2),
         virtual_bytes: header.as_ref().map_or(file_bytes, |header| header.size),
-        disk_bytes: metadata.blocks() * 512,
+        disk_bytes: file.metadata()?.blocks() * 512,
         qcow2: header.map(|header| Qcow2Info {
+            encryption: header.encryption,
+            has_zstd: header.has(incompatible::COMPRESSION),
+            has_extended_l2: header.has(incompatible::EXTENDED_L2),
+            is_dirty: header.has(incompatible::DIRTY),
+            is_corrupt: header.has(incompatible::CORRUPT),
             version: header.version,
             cluster_bytes: header.cluster_bytes(),
             backing: header.backing,
             backing_format: header.backing_format,
+            data_file: header.data_file,
             snapshots: header.snapshots,
-            is_dirty: header.incompatible & incompatible::DIRTY != 0,
-            is_corrupt: header.incompatible & incompatible::CORRUPT != 0,
         }),
     })
 }

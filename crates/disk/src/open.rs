@@ -3,24 +3,21 @@
 //! Locks are advisory (flock): a file that is written belongs to one machine, one that is
 //! only read may be shared. They end with the process.
 
+use crate::chain::{Access, Layer, open_chain};
 use crate::header::MAGIC;
 use crate::image::Image;
+use crate::image_file::ImageFile;
 use crate::options::{Cache, DriveOptions, Format};
 use imago::file::File;
 use imago::format::builder::{FormatCreateBuilder, FormatDriverBuilder};
-use imago::format::gate::ImplicitOpenGate;
 use imago::qcow2::Qcow2;
-use imago::raw::Raw;
 use imago::{DenyImplicitOpenGate, FormatAccess, StorageOpenOptions};
 use std::fmt;
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-
-/// Files below an image at most; more is a chain that leads back to itself.
-const MAX_BACKING_FILES: usize = 32;
 
 /// Why an image cannot be used. Prints as one line.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -57,24 +54,19 @@ pub fn open(options: &DriveOptions) -> Result<Image, DiskError> {
 
 fn open_image(options: &DriveOptions) -> io::Result<Image> {
     let writes_file = !options.readonly && !options.snapshot;
-    let is_direct = options.cache == Cache::None;
-    let file = open_file(&options.path, writes_file, is_direct)?;
+    let file = open_file(&options.path, writes_file)?;
     let format = format_of_path(options, &file)?;
-    let storage_options = StorageOpenOptions::new()
-        .filename(&options.path)
-        .write(writes_file)
-        .direct(is_direct);
-    let storage = File::from_open_file(file, storage_options)?;
-    let access = match format {
-        Format::Raw => {
-            let raw = Raw::builder(storage).write(writes_file);
-            FormatAccess::new(raw.open(DenyImplicitOpenGate::default())?)
-        }
-        Format::Qcow2 => {
-            let qcow2 = Qcow2::<File>::builder(storage).write(writes_file);
-            FormatAccess::new(qcow2.open(LockingGate::default())?)
-        }
+    let layer = Layer {
+        file,
+        path: options.path.clone(),
+        format,
     };
+    let access = Access {
+        writes: writes_file,
+        is_direct: options.cache == Cache::None,
+        backing: options.backing,
+    };
+    let access = open_chain(layer, access)?;
     if options.snapshot && !options.readonly {
         let overlay = overlay(access)?;
         return Ok(Image::new(overlay, Cache::Unsafe, options.discard, true));
@@ -88,9 +80,10 @@ fn open_image(options: &DriveOptions) -> io::Result<Image> {
 }
 
 /// An image for what is written, in a file without a name, over one that is only read.
-fn overlay(base: FormatAccess<File>) -> io::Result<FormatAccess<File>> {
+fn overlay(base: FormatAccess<ImageFile>) -> io::Result<FormatAccess<ImageFile>> {
     let storage = File::from_open_file(unnamed_file()?, StorageOpenOptions::new().write(true))?;
-    let create = Qcow2::<File>::create_builder(storage).size(base.size());
+    let storage = ImageFile::new(storage);
+    let create = Qcow2::<ImageFile>::create_builder(storage).size(base.size());
     let qcow2 = create.create_open(DenyImplicitOpenGate::default(), |storage| {
         Ok(Qcow2::builder(storage).write(true).backing(Some(base)))
     })?;
@@ -123,33 +116,52 @@ fn unnamed_file() -> io::Result<fs::File> {
 }
 
 /// Opens a file and locks it: for itself if it is written.
-pub(crate) fn open_file(path: &Path, write: bool, is_direct: bool) -> io::Result<fs::File> {
-    let file = open_unlocked(path, write, is_direct)?;
+pub(crate) fn open_file(path: &Path, write: bool) -> io::Result<fs::File> {
+    let file = open_unlocked(path, write)?;
     lock(&file, write)?;
     Ok(file)
 }
 
 /// Opens a file that is fit to be an image.
-pub(crate) fn open_unlocked(path: &Path, write: bool, is_direct: bool) -> io::Result<fs::File> {
-    let mut options = fs::OpenOptions::new();
-    // A pipe would wait for its other end.
-    let mut flags = libc::O_NONBLOCK;
-    if is_direct {
-        flags |= libc::O_DIRECT;
-    }
-    let file = options
+pub(crate) fn open_unlocked(path: &Path, write: bool) -> io::Result<fs::File> {
+    let file = fs::OpenOptions::new()
         .read(true)
         .write(write)
-        .custom_flags(flags)
+        // A pipe would wait for its other end.
+        .custom_flags(libc::O_NONBLOCK)
         .open(path)?;
     let kind = file.metadata()?.file_type();
     if kind.is_dir() {
         return Err(ErrorKind::IsADirectory.into());
     }
-    if !kind.is_file() && !std::os::unix::fs::FileTypeExt::is_block_device(&kind) {
+    if !kind.is_file() && !kind.is_block_device() {
         return Err(io::Error::other("it is neither a file nor a block device"));
     }
     Ok(file)
+}
+
+/// Bytes of a file or of a block device.
+pub(crate) fn file_bytes(mut file: &fs::File) -> io::Result<u64> {
+    let metadata = file.metadata()?;
+    if metadata.file_type().is_block_device() {
+        file.seek(SeekFrom::End(0))
+    } else {
+        Ok(metadata.len())
+    }
+}
+
+/// From here on, reads and writes pass the host's page cache. Until then a file is read like any
+/// other, so that what stands in its header and its tables needs no aligned memory.
+pub(crate) fn set_direct(file: &fs::File) -> io::Result<()> {
+    // SAFETY: fcntl takes and returns integers only with these commands.
+    let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
+    // SAFETY: the same.
+    if flags >= 0
+        && unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags | libc::O_DIRECT) } == 0
+    {
+        return Ok(());
+    }
+    Err(io::Error::last_os_error())
 }
 
 fn lock(file: &fs::File, write: bool) -> io::Result<()> {
@@ -179,44 +191,13 @@ pub(crate) fn format_of_path(options: &DriveOptions, file: &fs::File) -> io::Res
     if extension == "qcow2" || extension == "qcow" {
         return Ok(Format::Qcow2);
     }
-    let mut start = [0; 4096];
-    // Direct reads want aligned memory; if this one fails, the content is not looked at.
-    let read = file.read_at(&mut start, 0).unwrap_or(0);
-    if read >= MAGIC.len() && start.starts_with(&MAGIC) {
+    let mut start = [0; MAGIC.len()];
+    if file.read_exact_at(&mut start, 0).is_ok() && start == MAGIC {
         return Err(io::Error::other(
             "it looks like qcow2 but its name does not say so; add format=qcow2, or format=raw",
         ));
     }
     Ok(Format::Raw)
-}
-
-/// Opens backing files as the image asks, but locked.
-#[derive(Clone, Copy, Debug, Default)]
-struct LockingGate {
-    depth: usize,
-}
-
-impl ImplicitOpenGate<File> for LockingGate {
-    fn open_format<F: FormatDriverBuilder<File>>(
-        &mut self,
-        builder: F,
-    ) -> io::Result<FormatAccess<File>> {
-        let depth = self.depth + 1;
-        if depth > MAX_BACKING_FILES {
-            return Err(io::Error::other("it has too many backing files"));
-        }
-        Ok(FormatAccess::new(builder.open(Self { depth })?))
-    }
-
-    fn open_storage(&mut self, options: StorageOpenOptions) -> io::Result<File> {
-        let path = options.get_filename().map(Path::to_owned);
-        let path = path.ok_or_else(|| io::Error::other("a file of it has no name"))?;
-        let file =
-            open_file(&path, options.get_writable(), options.get_direct()).map_err(|error| {
-                io::Error::other(format!("{}: {}", path.display(), explain(&error)))
-            })?;
-        File::from_open_file(file, options)
-    }
 }
 
 /// One line about an error, in the words of someone who can do something about it.

@@ -36,6 +36,34 @@ pub enum Cache {
     Unsafe,
 }
 
+/// Which files of the host an image may name: backing files, and files for its data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Backing {
+    /// All that the user may read.
+    #[default]
+    Any,
+    /// Those in the image's own folder, once symbolic links are followed.
+    SameDir,
+    /// None: an image that names a file is refused.
+    None,
+}
+
+impl Backing {
+    /// The names on a command line, for messages.
+    pub const NAMES: &'static str = "any, same-dir or none";
+
+    /// What a command line says, `None` if the word is unknown.
+    pub fn parse(word: &str) -> Option<Self> {
+        match word {
+            "any" => Some(Self::Any),
+            "same-dir" => Some(Self::SameDir),
+            "none" => Some(Self::None),
+            _ => None,
+        }
+    }
+}
+
 /// A drive.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DriveOptions {
@@ -53,6 +81,9 @@ pub struct DriveOptions {
     pub discard: bool,
     /// What the guest reads as serial number: 20 bytes at most.
     pub serial: String,
+    /// Which files the image may name.
+    #[serde(default)]
+    pub backing: Backing,
 }
 
 impl DriveOptions {
@@ -69,6 +100,7 @@ impl DriveOptions {
             cache: Cache::Writeback,
             discard: false,
             serial: String::new(),
+            backing: Backing::Any,
         }
     }
 }

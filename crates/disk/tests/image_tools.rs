@@ -1,71 +1,26 @@
-//! Looking at images, checking and copying them; QEMU's own `qemu-img` (Debian package
-//! qemu-utils, which scripts/install-dependencies installs) has the last word.
+//! Looking at images, checking and copying them; QEMU's own `qemu-img` has the last word.
+
+mod support;
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::path::Path;
+use support::{Folder, qemu_img};
 use tollgate_disk::{
-    CheckReport, Copy, DriveOptions, Format, Repair, check, convert, create, create_over, info,
-    open,
+    Backing, CheckReport, Copy, DriveOptions, Format, Repair, check, convert, create, create_over,
+    info, open,
 };
 
 const CLUSTER: u64 = 65_536;
 const SIZE: u64 = 64 << 20;
 
-/// Between fork and exec a child has the locks of all images that this process has open, those
-/// of other tests too: so one test runs at a time.
-static TURN: Mutex<()> = Mutex::new(());
-
-struct Folder(
-    PathBuf,
-    #[expect(dead_code, reason = "held")] MutexGuard<'static, ()>,
-);
-
-impl Folder {
-    fn new() -> Self {
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("tollgate-tools-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir(&path).unwrap();
-        Self(path, turn)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
-    /// Files in the folder, those with hidden names too.
-    fn names(&self) -> Vec<String> {
-        let entries = fs::read_dir(&self.0).unwrap();
-        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let mut names: Vec<String> = names.collect();
-        names.sort();
-        names
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// Runs qemu-img and returns whether it succeeded, and what it said.
-fn qemu_img(arguments: &[&dyn AsRef<std::ffi::OsStr>]) -> (bool, String) {
-    let output = Command::new("qemu-img")
-        .args(arguments.iter().map(|argument| argument.as_ref()))
-        .output()
-        .expect("qemu-img (scripts/install-dependencies installs it)");
-    let text = [output.stdout, output.stderr].concat();
-    (
-        output.status.success(),
-        String::from_utf8_lossy(&text).into_owned(),
-    )
+/// Files in a folder, those with hidden names too.
+fn names(folder: &Folder) -> Vec<String> {
+    let entries = fs::read_dir(&folder.0).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
 }
 
 fn assert_same(one: &Path, other: &Path) {
@@ -86,6 +41,7 @@ fn copy(source: &Path, target: &Path, target_format: Format) -> Result<(), Strin
     let copy = Copy {
         source,
         source_format: None,
+        backing: Backing::Any,
         target,
         target_format,
         replace: false,
@@ -123,7 +79,7 @@ fn copies_are_the_same_in_both_directions_and_sparse() {
     copy(&qcow2, &again, Format::Raw).unwrap();
     assert_same(&raw, &again);
     assert!(fs::metadata(&again).unwrap().blocks() * 512 < 2 << 20);
-    assert_eq!(folder.names(), ["a.img", "a.qcow2", "b.img"]);
+    assert_eq!(names(&folder), ["a.img", "a.qcow2", "b.img"]);
 }
 
 #[test]
@@ -297,6 +253,7 @@ fn what_is_in_use_is_left_alone() {
     let replacing = Copy {
         source: &source,
         source_format: None,
+        backing: Backing::Any,
         target: &target,
         target_format: Format::Qcow2,
         replace: true,
@@ -320,7 +277,7 @@ fn what_is_in_use_is_left_alone() {
         ..replacing
     };
     assert!(convert(&itself, |_, _| {}).is_err());
-    assert_eq!(folder.names(), ["a.qcow2", "b.qcow2"]);
+    assert_eq!(names(&folder), ["a.qcow2", "b.qcow2"]);
 }
 
 #[test]
@@ -348,7 +305,7 @@ fn a_name_that_is_taken_stays_what_it_is() {
             .unwrap_err()
             .contains("folder does not exist")
     );
-    assert_eq!(folder.names(), ["a.img", "b.img"]);
+    assert_eq!(names(&folder), ["a.img", "b.img"]);
 }
 
 #[test]
@@ -361,6 +318,7 @@ fn progress_goes_to_the_end() {
     let copy = Copy {
         source: &source,
         source_format: None,
+        backing: Backing::Any,
         target: &target,
         target_format: Format::Qcow2,
         replace: false,

@@ -14,7 +14,7 @@ pub use ide_drives::{DiskGeometry, IdeDrive, IdePlaces};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
-pub use tollgate_disk::{Cache, DriveOptions, Format};
+pub use tollgate_disk::{Backing, Cache, DriveOptions, Format};
 use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
 pub use tollgate_engine::preemption::Interruptible;

@@ -246,6 +246,8 @@ pub struct RunArguments {
     /// cache=none            the same past the host's page cache (O_DIRECT)
     /// cache=unsafe          flushes do nothing: fast, for images that may be lost
     /// discard=unmap|ignore  whether the host gets back what the guest discards
+    /// backing=any           an image may name any file as its backing file or data file (default)
+    /// backing=same-dir|none only files in its own folder, or none: for images of strangers
     /// serial=TEXT           what the guest reads as serial number, at most 20 characters
     /// if=virtio|ide         a virtio device (default), or with firmware an ATA disk behind a PIIX3
     /// media=disk|cdrom      with if=ide: a disk (default), or a CD-ROM in a drive of its own

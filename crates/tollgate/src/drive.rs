@@ -1,12 +1,12 @@
 //! `--drive`: disks of the machine, in QEMU's words.
 
 use tollgate_machine::comma_list;
-use tollgate_machine::config::{Cache, DiskGeometry, DriveOptions, Format};
+use tollgate_machine::config::{Backing, Cache, DiskGeometry, DriveOptions, Format};
 
 /// The form, for messages.
 const FORM: &str = "file=PATH[,format=raw|qcow2][,readonly=on|off][,snapshot=on|off]\
-    [,cache=writeback|none|unsafe][,discard=unmap|ignore][,serial=TEXT][,if=virtio|ide]\
-    [,media=disk|cdrom][,cyls=N,heads=N,secs=N]";
+    [,cache=writeback|none|unsafe][,discard=unmap|ignore][,backing=any|same-dir|none]\
+    [,serial=TEXT][,if=virtio|ide][,media=disk|cdrom][,cyls=N,heads=N,secs=N]";
 
 /// A disk and what it is behind.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -136,6 +136,10 @@ fn set(argument: &mut DriveArgument, key: &str, value: &str) -> Result<(), Strin
         ("discard", "unmap" | "on") => drive.discard = true,
         ("discard", "ignore" | "off") => drive.discard = false,
         ("discard", _) => return other("unmap or ignore"),
+        ("backing", word) => match Backing::parse(word) {
+            Some(backing) => drive.backing = backing,
+            None => return other(Backing::NAMES),
+        },
         ("serial", text) => {
             let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic());
             if text.len() > DriveOptions::MAX_SERIAL_BYTES || !is_plain {
@@ -169,7 +173,7 @@ mod tests {
             })
         };
         assert_eq!(parse("file=a,,b.img"), virtio(DriveOptions::new("a,b.img")));
-        let all = "if=virtio,file=d,format=qcow2,readonly=on,snapshot=on,cache=none,discard=unmap,serial=S1";
+        let all = "if=virtio,file=d,format=qcow2,readonly=on,snapshot=on,cache=none,discard=unmap,serial=S1,backing=same-dir";
         let expected = DriveOptions {
             format: Some(Format::Qcow2),
             readonly: true,
@@ -177,6 +181,7 @@ mod tests {
             cache: Cache::None,
             discard: true,
             serial: "S1".into(),
+            backing: Backing::SameDir,
             ..DriveOptions::new("d")
         };
         assert_eq!(parse(all), virtio(expected));
@@ -209,6 +214,7 @@ mod tests {
             ("file=a,discard=no", "expected unmap"),
             ("file=a,serial=123456789012345678901", "20 ASCII"),
             ("file=a,serial=a b", "20 ASCII"),
+            ("file=a,backing=off", "expected any, same-dir or none"),
             ("file=a,if=scsi", "expected virtio or ide"),
             ("file=a,if=ide,media=dvd", "expected disk or cdrom"),
             ("file=a,media=cdrom", "if=ide is missing"),

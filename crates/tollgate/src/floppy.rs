@@ -1,13 +1,13 @@
 //! `--floppy`: disks of the floppy drives; `--cdrom`: the disc of a drive for CD-ROMs; `--boot`: what firmware boots.
 
 use tollgate_machine::comma_list;
-use tollgate_machine::config::{BootDevice, DriveOptions};
+use tollgate_machine::config::{Backing, BootDevice, DriveOptions};
 
 /// The form, for messages.
-const FORM: &str = "FILE[,readonly=on|off][,snapshot=on|off], or none";
+const FORM: &str = "FILE[,readonly=on|off][,snapshot=on|off][,backing=any|same-dir|none], or none";
 
 /// The form of a CD-ROM, for messages.
-const CD_ROM_FORM: &str = "FILE, or none";
+const CD_ROM_FORM: &str = "FILE[,backing=any|same-dir|none], or none";
 
 /// A drive with a disk, or an empty one.
 pub type FloppyArgument = Option<Box<DriveOptions>>;
@@ -61,6 +61,10 @@ pub fn medium(text: &str, form: &str) -> Result<DriveOptions, String> {
             Some(("snapshot", "off")) => medium.snapshot = false,
             Some(("readonly" | "snapshot", _)) => {
                 return Err(format!("{part}: expected on or off"));
+            }
+            Some(("backing", word)) => {
+                medium.backing = Backing::parse(word)
+                    .ok_or_else(|| format!("{part}: expected {}", Backing::NAMES))?;
             }
             _ => return Err(format!("unknown word '{part}'; expected {form}")),
         }

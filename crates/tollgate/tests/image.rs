@@ -172,3 +172,65 @@ fn each_refusal_is_one_line() {
     folder.refused("check no.qcow2", 1, "no such file");
     folder.refused("shrink a.qcow2", 2, "create, info, check or convert");
 }
+
+/// Writes some bytes into a file of the folder.
+fn edit(folder: &Folder, name: &str, offset: usize, bytes: &[u8]) {
+    let path = folder.0.join(name);
+    let mut content = fs::read(&path).unwrap();
+    content[offset..offset + bytes.len()].copy_from_slice(bytes);
+    fs::write(path, content).unwrap();
+}
+
+#[test]
+fn an_encrypted_image_is_shown_as_such_and_not_copied() {
+    let folder = Folder::new("encrypted");
+    folder.done("create -f qcow2 a.qcow2 1M");
+    edit(&folder, "a.qcow2", 32, &[0, 0, 0, 1]);
+    assert!(folder.done("info a.qcow2").contains("\nencrypted: yes\n"));
+    let json: serde_json::Value =
+        serde_json::from_str(&folder.done("info --output=json a.qcow2")).unwrap();
+    assert_eq!(json["encrypted"], true);
+    assert_eq!(json["format-specific"]["data"]["encrypt"]["format"], "aes");
+    folder.refused("convert a.qcow2 b.img", 2, "it is encrypted (aes)");
+    folder.refused("check a.qcow2", 1, "it is encrypted");
+}
+
+#[test]
+fn an_image_that_was_not_closed_says_so_and_what_cures_it() {
+    let folder = Folder::new("dirty");
+    folder.done("create -f qcow2 a.qcow2 1M");
+    edit(&folder, "a.qcow2", 79, &[1]);
+    let text = folder.done("info a.qcow2");
+    assert!(text.contains("dirty: ") && text.contains("qemu-img check -r all"));
+    folder.refused("check -q missing.qcow2", 1, "no such file");
+    let output = folder.image("check a.qcow2");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("marked as dirty"));
+    folder.done("convert a.qcow2 b.img");
+    assert!(
+        folder
+            .done("check -r leaks a.qcow2")
+            .contains("no longer marked")
+    );
+    assert!(folder.done("check a.qcow2").starts_with("No errors"));
+    folder.qemu_img("check a.qcow2");
+}
+
+#[test]
+fn a_copy_reads_only_the_files_that_it_may() {
+    let folder = Folder::new("backing");
+    fs::create_dir(folder.0.join("inner")).unwrap();
+    folder.done("create near.img 1M");
+    folder.done("create -f qcow2 -b ../near.img -F raw inner/a.qcow2");
+    folder.done("create -f qcow2 -b near.img -F raw b.qcow2");
+    folder.done("convert inner/a.qcow2 c.img");
+    for (words, why) in [
+        ("--backing same-dir inner/a.qcow2", "backing=same-dir"),
+        ("--backing none inner/a.qcow2", "backing=none"),
+        ("--backing none b.qcow2", "backing=none"),
+        ("--backing some b.qcow2", "any, same-dir or none"),
+    ] {
+        folder.refused(&format!("convert {words} d.img"), 2, why);
+    }
+    folder.done("convert --backing same-dir b.qcow2 d.img");
+}

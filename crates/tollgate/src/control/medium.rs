@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::floppy;
 
 /// The form, for messages.
-const FORM: &str = "FILE[,readonly=on|off][,snapshot=on|off]";
+const FORM: &str = "FILE[,readonly=on|off][,snapshot=on|off][,backing=any|same-dir|none]";
 
 /// `tollgate medium`.
 #[derive(Args, Debug)]
@@ -69,6 +69,7 @@ pub fn run(arguments: &MediumArguments) -> u8 {
         request["file"] = json!(path);
         request["readonly"] = json!(medium.readonly);
         request["snapshot"] = json!(medium.snapshot);
+        request["backing"] = json!(medium.backing);
     }
     match talk(&arguments.socket, &request) {
         Ok(answer) => exit_code_of(&answer),

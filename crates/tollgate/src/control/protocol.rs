@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tollgate_machine::config::DriveOptions;
+use tollgate_machine::config::{Backing, DriveOptions};
 use tollgate_machine::devices::vga::screen::Screen;
 use tollgate_machine::file_words;
 use tollgate_machine::knobs::Assignment;
@@ -81,6 +81,9 @@ struct Request {
     /// Of `medium`: what the guest writes is forgotten.
     #[serde(default)]
     snapshot: bool,
+    /// Of `medium`: which files the image may name.
+    #[serde(default)]
+    backing: Backing,
     /// Of `medium`: also if the guest has locked the drive.
     #[serde(default)]
     force: bool,
@@ -373,6 +376,7 @@ fn medium_change(request: &Request) -> Result<MediumChange, String> {
     let image = request.file.as_ref().map(|file| DriveOptions {
         readonly: request.readonly,
         snapshot: request.snapshot,
+        backing: request.backing,
         ..DriveOptions::new(file)
     });
     Ok(MediumChange {

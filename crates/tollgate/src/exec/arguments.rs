@@ -27,7 +27,8 @@ pub struct ExecArguments {
     ///
     /// Without partition=N it is the disk itself or the first partition that has a system. With rw
     /// changes are the image's; else they are kept in the guest's memory and forgotten at the end.
-    /// A file is qcow2 if its name ends so; format= says otherwise.
+    /// A file is qcow2 if its name ends so; format= says otherwise. backing=any|same-dir|none: which
+    /// files the image may name.
     #[arg(
         long,
         value_name = "IMAGE",

@@ -1,10 +1,10 @@
 //! `--image`: a disk with the guest's root.
 
 use tollgate_machine::comma_list;
-use tollgate_machine::config::{DriveOptions, Format};
+use tollgate_machine::config::{Backing, DriveOptions, Format};
 
 /// The form, for messages.
-const FORM: &str = "FILE[,partition=N][,format=raw|qcow2][,rw]";
+const FORM: &str = "FILE[,partition=N][,format=raw|qcow2][,backing=any|same-dir|none][,rw]";
 
 /// An image as the user named it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -40,6 +40,10 @@ pub fn parse(text: &str) -> Result<ImageArgument, String> {
             ("format", "raw") => image.drive.format = Some(Format::Raw),
             ("format", "qcow2") => image.drive.format = Some(Format::Qcow2),
             ("format", _) => return Err(format!("{part}: expected raw or qcow2")),
+            ("backing", word) => {
+                image.drive.backing = Backing::parse(word)
+                    .ok_or_else(|| format!("{part}: expected {}", Backing::NAMES))?;
+            }
             ("partition", number) => match number.parse() {
                 Ok(number @ 1..) => image.partition = Some(number),
                 _ => return Err(format!("{part}: expected a number from 1")),
@@ -61,7 +65,9 @@ mod tests {
         assert_eq!(image.drive.path.to_str(), Some("a,b:1.img"));
         assert!(image.drive.snapshot && !image.is_writable);
         assert_eq!((image.partition, image.drive.format), (None, None));
-        let image = parse("d,partition=3,format=qcow2,rw").unwrap();
+        assert_eq!(image.drive.backing, Backing::Any);
+        let image = parse("d,partition=3,format=qcow2,backing=none,rw").unwrap();
+        assert_eq!(image.drive.backing, Backing::None);
         assert!(!image.drive.snapshot && image.is_writable);
         assert_eq!(image.partition, Some(3));
         assert_eq!(image.drive.format, Some(Format::Qcow2));
@@ -74,6 +80,7 @@ mod tests {
             ("a,partition=0", "a number from 1"),
             ("a,partition=x", "a number from 1"),
             ("a,format=vmdk", "raw or qcow2"),
+            ("a,backing=off", "any, same-dir or none"),
             ("a,size=3", "unknown word 'size=3'"),
             ("a,rw=on", "unknown word 'rw=on'"),
         ] {

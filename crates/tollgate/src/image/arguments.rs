@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use tollgate_disk::Format;
+use tollgate_disk::{Backing, Format};
 
 use crate::size;
 
@@ -76,7 +76,8 @@ pub enum ImageCommand {
         /// Its format
         #[arg(short, long, value_name = "FORMAT", value_parser = format)]
         format: Option<Format>,
-        /// leaks: free clusters that nothing refers to
+        /// leaks: free clusters that nothing refers to; if nothing else is wrong, the image is no
+        /// longer marked as dirty or corrupt
         #[arg(short, long, value_name = "WHAT", value_enum)]
         repair: Option<Repaired>,
         /// The exit code says enough
@@ -100,6 +101,9 @@ pub enum ImageCommand {
         /// Replace an existing file, unless a machine uses it
         #[arg(long)]
         overwrite: bool,
+        /// Which files SOURCE may name: any, same-dir (those in its own folder) or none
+        #[arg(long, value_name = "WHICH", value_parser = backing, default_value = "any")]
+        backing: Backing,
         /// Accepted: progress is shown on a terminal anyway
         #[arg(short, long)]
         progress: bool,
@@ -115,7 +119,7 @@ pub enum ImageCommand {
 /// What is repaired.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Repaired {
-    /// Clusters that nothing refers to
+    /// Clusters that nothing refers to, and marks without a reason
     Leaks,
 }
 
@@ -134,6 +138,10 @@ fn format(name: &str) -> Result<Format, String> {
         "qcow2" => Ok(Format::Qcow2),
         _ => Err("expected raw or qcow2".into()),
     }
+}
+
+fn backing(word: &str) -> Result<Backing, String> {
+    Backing::parse(word).ok_or_else(|| format!("expected {}", Backing::NAMES))
 }
 
 /// The size of a disk: without a unit it counts bytes, as for qemu-img.

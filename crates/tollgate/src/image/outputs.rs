@@ -21,21 +21,36 @@ pub fn human(info: &ImageInfo) -> String {
         return text;
     };
     text += &format!("cluster_size: {}\n", qcow2.cluster_bytes);
+    if qcow2.encryption.is_some() {
+        text += "encrypted: yes\n";
+    }
     if let Some(name) = &qcow2.backing {
         text += &format!("backing file: {}\n", one_line(name));
     }
     if let Some(format) = &qcow2.backing_format {
         text += &format!("backing file format: {}\n", one_line(format));
     }
+    if let Some(name) = &qcow2.data_file {
+        text += &format!("data file: {}\n", one_line(name));
+    }
     if qcow2.snapshots > 0 {
         text += &format!("snapshots: {}\n", qcow2.snapshots);
     }
     text += &format!("compat: {}\n", compat(qcow2.version));
+    if qcow2.has_zstd {
+        text += "compression type: zstd\n";
+    }
+    if let Some(encryption) = qcow2.encryption {
+        text += &format!("encrypt format: {}\n", encryption.name());
+    }
+    if qcow2.has_extended_l2 {
+        text += "extended l2: true\n";
+    }
     if qcow2.is_dirty {
-        text += "dirty: it was not closed; 'tollgate image check' looks at it\n";
+        text += "dirty: it was not closed; 'qemu-img check -r all' cures it\n";
     }
     if qcow2.is_corrupt {
-        text += "corrupt: true\n";
+        text += "corrupt: true; 'qemu-img check -r all' repairs it\n";
     }
     text
 }
@@ -63,10 +78,21 @@ pub fn json(info: &ImageInfo) -> String {
         if let Some(format) = &qcow2.backing_format {
             set("backing-filename-format", format.as_str().into());
         }
-        let data = serde_json::json!({
+        if qcow2.encryption.is_some() {
+            set("encrypted", true.into());
+        }
+        let mut data = serde_json::json!({
             "compat": compat(qcow2.version),
             "corrupt": qcow2.is_corrupt,
+            "compression-type": if qcow2.has_zstd { "zstd" } else { "zlib" },
+            "extended-l2": qcow2.has_extended_l2,
         });
+        if let Some(encryption) = qcow2.encryption {
+            data["encrypt"] = serde_json::json!({"format": encryption.name()});
+        }
+        if let Some(name) = &qcow2.data_file {
+            data["data-file"] = name.as_str().into();
+        }
         set(
             "format-specific",
             serde_json::json!({"type": "qcow2", "data": data}),
@@ -102,6 +128,9 @@ pub fn report(report: &CheckReport) -> String {
     let mut text = String::new();
     if report.mended_leaks > 0 {
         text += &format!("{} leaked clusters are free again.\n", report.mended_leaks);
+    }
+    if report.removed_marks > 0 {
+        text += "The image is no longer marked as dirty or corrupt.\n";
     }
     if report.damage > 0 {
         text += &format!(
