@@ -11,6 +11,7 @@
 mod canary;
 pub mod control;
 pub mod devices;
+pub mod disk_images;
 mod host_state;
 mod input;
 pub mod loaders;
@@ -35,7 +36,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 9] = [
     Target {
         name: "translator",
         run: translator::run,
@@ -75,5 +76,10 @@ pub const TARGETS: [Target; 8] = [
         name: "viewer",
         run: viewer::run,
         seeds: viewer::seeds,
+    },
+    Target {
+        name: "disk_images",
+        run: disk_images::run,
+        seeds: disk_images::seeds,
     },
 ];

@@ -76,3 +76,8 @@ fn text_files_of_any_content_are_read_or_refused() {
 fn a_viewer_gets_nothing_without_the_password_and_never_too_much() {
     run("viewer", 20_000);
 }
+
+#[test]
+fn writes_harm_no_disk_image_whatever_its_tables_say() {
+    run("disk_images", 300);
+}
