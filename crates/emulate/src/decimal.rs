@@ -1,9 +1,12 @@
 //! Decimal adjustment: AAA, AAS, DAA, DAS, AAM, AAD (SDM volume 2).
 //!
-//! Flags that the manual calls undefined are what Intel's processors make of them: OF
-//! is cleared, SF, ZF and PF follow AL; AAD sets OF, AF and CF like the addition in it.
+//! Flags that the manuals call undefined are what the maker's processors make of them, measured
+//! for all operands. Intel's: OF is cleared, SF, ZF and PF follow AL. AMD's set them as the one addition or
+//! subtraction does that adjusts AL (DAA, DAS) or AX (AAA, AAS) before the upper digit of AL is
+//! cleared. With both AAD sets OF, AF and CF like the addition in it.
 
 use crate::Outcome;
+use crate::cpuid::{Vendor, policy};
 use iced_x86::Instruction;
 use tollgate_x86::{CpuState, Exception, Flags, Gpr, Vector};
 
@@ -41,6 +44,19 @@ fn set_result_flags(state: &mut CpuState, al: u8) {
     );
 }
 
+/// SF, ZF, PF and OF of a sum whose parity is that of `low` and whose sign that of `high`.
+fn set_sum_flags(state: &mut CpuState, (low, high): (u8, u8), is_zero: bool, overflow: bool) {
+    change_flags(
+        state,
+        &[
+            (Flags::SF, high & 0x80 != 0),
+            (Flags::ZF, is_zero),
+            (Flags::PF, low.count_ones().is_multiple_of(2)),
+            (Flags::OF, overflow),
+        ],
+    );
+}
+
 /// Whether the low digit needs adjustment.
 fn low_digit_overflowed(state: &CpuState) -> bool {
     ax(state) & 0xf > 9 || state.flags().contains(Flags::AF)
@@ -54,9 +70,23 @@ fn adjust_ascii(state: &mut CpuState, delta: u16) -> Outcome {
     } else {
         ax(state)
     };
+    let old = ax(state);
     set_ax(state, value & 0xff0f);
     change_flags(state, &[(Flags::AF, adjust), (Flags::CF, adjust)]);
-    set_result_flags(state, value as u8 & 0xf);
+    if policy(state).vendor() == Vendor::Amd {
+        // Both signs of the operands differ from the result's; of a subtraction, AX alone.
+        let amount = if adjust { 0x106 } else { 0 };
+        let operands = if delta >> 15 == 0 {
+            !(old ^ amount)
+        } else {
+            old ^ amount
+        };
+        let overflow = operands & (old ^ value) & 0x8000 != 0;
+        let [low, high] = value.to_le_bytes();
+        set_sum_flags(state, (low, high), value == 0, overflow);
+    } else {
+        set_result_flags(state, value as u8 & 0xf);
+    }
     Outcome::Next
 }
 
@@ -97,7 +127,18 @@ fn adjust_decimal(state: &mut CpuState, add: bool) -> Outcome {
     }
     set_al(state, al);
     change_flags(state, &[(Flags::AF, low), (Flags::CF, carry)]);
-    set_result_flags(state, al);
+    if policy(state).vendor() == Vendor::Amd {
+        let amount = if add {
+            al.wrapping_sub(old)
+        } else {
+            old.wrapping_sub(al)
+        };
+        let operands = if add { !(old ^ amount) } else { old ^ amount };
+        let overflow = operands & (old ^ al) & 0x80 != 0;
+        set_sum_flags(state, (al, al), al == 0, overflow);
+    } else {
+        set_result_flags(state, al);
+    }
     Outcome::Next
 }
 
@@ -153,15 +194,23 @@ pub fn ascii_adjust_before_division(state: &mut CpuState, instruction: &Instruct
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpuid::policy_of;
     use crate::test_environment::{real_mode, run};
+    use tollgate_x86::CpuModel;
 
-    fn after(ax: u16, flags: Flags, code: &[u8]) -> (u16, Flags) {
+    /// Whose processor executes the code; AMD's on any host, Intel's on a host of Intel's.
+    fn after_on(model: CpuModel, ax: u16, flags: Flags, code: &[u8]) -> (u16, Flags) {
         let (mut state, mut environment) = real_mode();
+        state.model = model;
         state.gpr[0] = 0x5555_0000 | u64::from(ax);
         state.set_flags(flags);
         run(&mut state, &mut environment, code).unwrap();
         assert_eq!(state.gpr[0] >> 16, 0x5555);
         (state.gpr[0] as u16, state.flags())
+    }
+
+    fn after(ax: u16, flags: Flags, code: &[u8]) -> (u16, Flags) {
+        after_on(CpuModel::Host, ax, flags, code)
     }
 
     #[test]
@@ -235,21 +284,38 @@ mod tests {
         // DAA and DAS, AAA and AAS.
         assert_eq!(after(0x0042, Flags::OF, &[0x27]).1, Flags::PF);
         assert_eq!(after(0x0042, Flags::OF, &[0x2f]).1, Flags::PF);
-        assert_eq!(
-            after(0x0140, all, &[0x37]).1,
-            all & (Flags::AF | Flags::CF | Flags::PF)
-        );
-        let without_carry = all.difference(Flags::AF | Flags::CF);
-        assert_eq!(
-            after(0x0140, without_carry, &[0x3f]).1,
-            Flags::ZF | Flags::PF
-        );
+        if policy_of(CpuModel::Host).vendor() == Vendor::Intel {
+            assert_eq!(
+                after(0x0140, all, &[0x37]).1,
+                all & (Flags::AF | Flags::CF | Flags::PF)
+            );
+            let without_carry = all.difference(Flags::AF | Flags::CF);
+            assert_eq!(
+                after(0x0140, without_carry, &[0x3f]).1,
+                Flags::ZF | Flags::PF
+            );
+        }
         // AAD adds: 40h + 40h overflows, FFh + 1 carries out of both digits.
         let (ax, flags) = after(0x0440, all, &[0xd5, 16]);
         assert_eq!((ax, flags), (0x0080, Flags::OF | Flags::SF));
         let (ax, flags) = after(0x01ff, Flags::empty(), &[0xd5, 1]);
         let expected = Flags::ZF | Flags::PF | Flags::AF | Flags::CF;
         assert_eq!((ax, flags), (0x0000, expected));
+    }
+
+    /// Measured on AMD's processors of family 19h, for all operands.
+    #[test]
+    fn amds_processors_set_flags_as_the_adjusting_addition_does() {
+        let of = |ax, code| after_on(CpuModel::Qemu64, ax, Flags::empty(), &[code]);
+        let (af, cf, of_, sf, pf) = (Flags::AF, Flags::CF, Flags::OF, Flags::SF, Flags::PF);
+        assert_eq!(of(0x007a, 0x27), (0x0080, of_ | sf | af));
+        assert_eq!(of(0x009a, 0x2f), (0x0034, of_ | af | cf));
+        assert_eq!(of(0x7efa, 0x37), (0x8000, of_ | sf | af | cf | pf));
+        assert_eq!(of(0x000a, 0x37), (0x0100, af | cf));
+        assert_eq!(of(0x0030, 0x37), (0x0000, pf));
+        assert_eq!(of(0x800a, 0x3f), (0x7f04, of_ | af | cf));
+        assert_eq!(of(0x000a, 0x3f), (0xff04, sf | af | cf));
+        assert_eq!(of(0x0010, 0x3f), (0x0000, Flags::empty()));
     }
 
     #[test]

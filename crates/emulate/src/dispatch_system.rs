@@ -1,6 +1,7 @@
 //! The second half of dispatch: system registers, ports, strings, vector images.
 
-use crate::cpuid::policy;
+use crate::cpuid::{Vendor, policy};
+use crate::operand::require_cpl0;
 use crate::vector_image::Imaging;
 use crate::{
     Outcome, base_registers, bits, control, cpuid, decimal, gather, invlpg, invpcid, io, msr,
@@ -50,6 +51,13 @@ pub(crate) fn dispatch(
         }
         Mnemonic::Rdpmc => performance_counters::read_instruction(state),
         Mnemonic::Cpuid => cpuid::execute(state, environment),
+        Mnemonic::Vmrun
+        | Mnemonic::Vmload
+        | Mnemonic::Vmsave
+        | Mnemonic::Stgi
+        | Mnemonic::Clgi
+        | Mnemonic::Skinit
+        | Mnemonic::Invlpga => privileged_svm(state),
         Mnemonic::In => io::input(state, environment, instruction),
         Mnemonic::Out => io::output(state, environment, instruction),
         Mnemonic::Insb | Mnemonic::Insw | Mnemonic::Insd => {
@@ -85,6 +93,19 @@ pub(crate) fn dispatch(
         }
         _ => dispatch_vector(state, environment, instruction),
     }
+}
+
+/// An instruction of AMD's virtualization, which no guest is offered: #UD. Under a hypervisor, which
+/// has set EFER.SVME, AMD's processors compare the privilege level before that (APM volume 3,
+/// VMRUN): #GP(0) for programs in protected mode.
+///
+/// # Errors
+/// Always one of the two.
+fn privileged_svm(state: &CpuState) -> Result<Outcome, Exception> {
+    if policy(state).vendor() == Vendor::Amd && !state.has_real_mode_segments() {
+        require_cpl0(state)?;
+    }
+    Err(Exception::invalid_opcode())
 }
 
 /// MOVS, STOS, LODS, CMPS, SCAS. MOVSD and CMPSD have namesakes in SSE2, so that the
@@ -177,5 +198,29 @@ fn dispatch_vector(
             gather::masked_bytes(state, environment, instruction)
         }
         _ => Err(Exception::invalid_opcode()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_environment::{long_mode, protected_mode, real_mode, run};
+    use tollgate_x86::CpuModel;
+
+    #[test]
+    fn instructions_of_svm_are_protection_faults_for_programs_on_amds_processors() {
+        // VMRUN, VMLOAD, VMSAVE, STGI, CLGI, SKINIT, INVLPGA.
+        for last in [0xd8, 0xda, 0xdb, 0xdc, 0xdd, 0xde, 0xdf] {
+            let of = |(mut state, mut environment): (CpuState, _)| {
+                state.model = CpuModel::Qemu64;
+                run(&mut state, &mut environment, &[0x0f, 1, last])
+            };
+            let undefined = Err(Exception::invalid_opcode());
+            let refused = Err(Exception::general_protection(0));
+            assert_eq!(of(protected_mode(3)), refused, "{last:x}");
+            assert_eq!(of(long_mode(3)), refused, "{last:x}");
+            assert_eq!(of(protected_mode(0)), undefined, "{last:x}");
+            assert_eq!(of(real_mode()), undefined, "{last:x}");
+        }
     }
 }

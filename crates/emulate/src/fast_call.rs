@@ -1,5 +1,5 @@
 //! SYSENTER and SYSEXIT (SDM volume 2, SYSENTER, SYSEXIT). AMD's processors do not have
-//! them in long mode (AMD's manual volume 3).
+//! them in long mode (AMD's manual volume 3); SYSEXIT above CPL 0 is #GP(0) there, too.
 
 use crate::Outcome;
 use crate::canonical::require_canonical;
@@ -75,8 +75,8 @@ pub fn sysenter(state: &mut CpuState) -> Result<Outcome, Exception> {
 /// #GP(0) in real mode, at CPL 1 to 3, with a null IA32_SYSENTER_CS, and for non-canonical
 /// RDX or RCX of the 64-bit form; #UD in IA-32e mode for AMD.
 pub fn sysexit(state: &mut CpuState, instruction: &Instruction) -> Result<Outcome, Exception> {
-    let selector = base_selector(state)?;
     require_cpl0(state)?;
+    let selector = base_selector(state)?;
     let is_wide = instruction.code() == Code::Sysexitq && state.is_64_bit();
     let (mut target, mut pointer) = (state.register(Gpr::Rdx), state.register(Gpr::Rcx));
     if is_wide {
@@ -197,6 +197,17 @@ mod tests {
         let refused = Err(Exception::general_protection(0));
         let sysexitq = [0x48, 0x0f, 0x35];
         assert_eq!(run(&mut state, &mut environment, &sysexitq), refused);
+    }
+
+    #[test]
+    fn sysexit_above_level_0_is_a_protection_fault_in_long_mode_too() {
+        for model in [CpuModel::Host, CpuModel::Qemu64] {
+            let (mut state, mut environment) = long_mode(3);
+            state.model = model;
+            state.sysenter_cs = 0x60;
+            let refused = Err(Exception::general_protection(0));
+            assert_eq!(run(&mut state, &mut environment, &SYSEXIT), refused);
+        }
     }
 
     #[test]

@@ -45,6 +45,18 @@ fn xmm_registers(state: &CpuState) -> Range<usize> {
     offset::XMM..offset::XMM + reachable(state)
 }
 
+/// The x87 instruction and operand pointers and the opcode.
+const POINTERS: Range<usize> = offset::FOP..offset::MXCSR;
+
+/// Whether images show zeros for the x87 pointers. AMD's processors save them only while an unmasked
+/// exception is pending; those that restore them always, as guests are told, store zeros
+/// otherwise (APM volume 2, 11.4.4; volume 3, CPUID Fn8000_0008_EBX\[RstrFpErrPtrs\]). FNSTENV and
+/// FNSAVE show them always.
+fn hides_pointers(state: &CpuState) -> bool {
+    const ERROR_SUMMARY: u8 = 0x80;
+    policy(state).vendor() == Vendor::Amd && state.vector.0[offset::FSW] & ERROR_SUMMARY == 0
+}
+
 /// Has `write` write parts of the area as the guest may read it, with MXCSR_MASK and with this
 /// XSTATE_BV and XCOMP_BV, and gives the area its own form again.
 fn with_image(
@@ -54,10 +66,16 @@ fn with_image(
 ) -> Result<(), Exception> {
     const MASK: Range<usize> = offset::MXCSR_MASK..offset::ST;
     const HEADER: Range<usize> = offset::HEADER..XCOMP_BV + 8;
+    let hides_pointers = hides_pointers(state);
     let area = &mut state.vector.0;
     let mut resting = ([0; MASK.end - MASK.start], [0; HEADER.end - HEADER.start]);
+    let mut pointers = [0; POINTERS.end - POINTERS.start];
     resting.0.copy_from_slice(&area[MASK]);
     resting.1.copy_from_slice(&area[HEADER]);
+    pointers.copy_from_slice(&area[POINTERS]);
+    if hides_pointers {
+        area[POINTERS].fill(0);
+    }
     area[MASK].copy_from_slice(&MXCSR_MASK.to_le_bytes());
     area[offset::HEADER..XCOMP_BV].copy_from_slice(&header[0].to_le_bytes());
     area[XCOMP_BV..XCOMP_BV + 8].copy_from_slice(&header[1].to_le_bytes());
@@ -65,6 +83,7 @@ fn with_image(
     let area = &mut state.vector.0;
     area[MASK].copy_from_slice(&resting.0);
     area[HEADER].copy_from_slice(&resting.1);
+    area[POINTERS].copy_from_slice(&pointers);
     result
 }
 

@@ -6,8 +6,9 @@
 //! they give nothing away and change nothing outside the caller's registers. So may programs set
 //! marks in the statistics. Translations are for CPL 0 to invalidate, as with INVLPG.
 
-use iced_x86::Instruction;
+use iced_x86::{Instruction, Mnemonic};
 use tollgate_emulate::Outcome;
+use tollgate_emulate::cpuid::{Vendor, policy};
 use tollgate_emulate::memory_access::linear_mask;
 use tollgate_emulate::operand::{next_rip, require_cpl0};
 use tollgate_engine::policy::instruction_kind::Executor;
@@ -55,7 +56,8 @@ pub(crate) fn invalidates(state: &CpuState, executor: Executor) -> bool {
 ///
 /// # Errors
 /// #UD for calls that do not exist, as on a processor without a hypervisor; a guest that sees
-/// KVM's interface gets its answer to them instead. #GP(0) if translations are to be invalidated
+/// KVM's interface gets its answer to them instead: programs that they may not call, or #GP(0) if
+/// the instruction is the other maker's. #GP(0) if translations are to be invalidated
 /// above CPL 0.
 pub(crate) fn execute(
     state: &mut CpuState,
@@ -84,9 +86,17 @@ pub(crate) fn execute(
             }
         }
         _ if state.paravirtual == Paravirtual::Kvm => {
+            let is_program = state.is_protected() && state.cpl() != 0;
+            if is_program && is_other_makers(state, instruction) {
+                return Err(Exception::general_protection(0));
+            }
+            let answer = match is_program {
+                true => kvm::NOT_PERMITTED,
+                false => kvm::NO_SUCH_CALL,
+            };
             state.gpr[Gpr::Rax as usize] = match state.is_64_bit() {
-                true => kvm::NO_SUCH_CALL as u64,
-                false => u64::from(kvm::NO_SUCH_CALL as u32),
+                true => answer as u64,
+                false => u64::from(answer as u32),
             };
         }
         _ => return Err(Exception::invalid_opcode()),
@@ -94,6 +104,16 @@ pub(crate) fn execute(
     state.rip = next_rip(state, instruction);
     state.flags &= !Flags::RF.bits();
     Ok(Outcome::Next)
+}
+
+/// Whether the processor's maker has another instruction for hypercalls. KVM then emulates this one,
+/// for the supervisor alone.
+fn is_other_makers(state: &CpuState, instruction: &Instruction) -> bool {
+    let own = match policy(state).vendor() {
+        Vendor::Amd => Mnemonic::Vmmcall,
+        _ => Mnemonic::Vmcall,
+    };
+    instruction.mnemonic() != own
 }
 
 /// False: it has stopped.

@@ -36,4 +36,6 @@ pub mod kvm {
 
     /// Answer of a hypercall that does not exist: -KVM_ENOSYS.
     pub const NO_SUCH_CALL: i64 = -1000;
+    /// Answer of every hypercall to a program: -KVM_EPERM.
+    pub const NOT_PERMITTED: i64 = -1;
 }

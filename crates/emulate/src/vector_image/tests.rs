@@ -47,9 +47,16 @@ fn fxsave_and_fxrstor_round_trip_eight_registers() {
 }
 
 #[test]
-fn pointers_are_saved_and_restored_without_a_pending_exception() {
-    for (save, restore) in [(FXSAVE, FXRSTOR), (XSAVE, XRSTOR)] {
+fn amd_saves_pointers_while_an_exception_is_pending_and_restores_them_always() {
+    let cases = [(FXSAVE, FXRSTOR), (XSAVE, XRSTOR)];
+    let cases = cases.map(|(save, restore)| [false, true].map(|pending| (save, restore, pending)));
+    for (save, restore, is_pending) in cases.into_iter().flatten() {
         let (mut state, mut environment) = ready();
+        if is_pending {
+            // An invalid operation, not masked.
+            state.vector.0[offset::FCW] &= !1;
+            state.vector.0[offset::FSW] = 0x81;
+        }
         state.gpr[2] = 0;
         let pointers: [u8; 16] = std::array::from_fn(|index| index as u8 + 1);
         state.vector.0[offset::FIP..offset::MXCSR].copy_from_slice(&pointers);
@@ -65,7 +72,14 @@ fn pointers_are_saved_and_restored_without_a_pending_exception() {
             _ => code,
         };
         run(&mut state, &mut environment, &form(save)).unwrap();
-        assert_eq!(environment.ram[0x9008..0x9018], pointers);
+        assert_eq!(state.vector.0[offset::FIP..offset::MXCSR], pointers);
+        let is_amd = policy(&state).vendor() == Vendor::Amd;
+        let expected = match is_amd && !is_pending {
+            true => [0; 16],
+            false => pointers,
+        };
+        assert_eq!(environment.ram[0x9008..0x9018], expected);
+        environment.ram[0x9008..0x9018].copy_from_slice(&pointers);
         state.vector.0[offset::FIP..offset::MXCSR].fill(0);
         run(&mut state, &mut environment, &form(restore)).unwrap();
         assert_eq!(state.vector.0[offset::FIP..offset::MXCSR], pointers);
