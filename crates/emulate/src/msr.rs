@@ -7,7 +7,6 @@
 use crate::Outcome;
 use crate::cpuid::{Vendor, policy};
 use crate::operand::require_cpl0;
-use crate::performance_counters;
 use crate::{machine_check, memory_types, plain_msr, tsc_deadline, tsc_offset};
 use iced_x86::CpuidFeature;
 use tollgate_platform::Environment;
@@ -121,10 +120,9 @@ pub fn read(
             if let Some(value) = environment.machine(|machine| machine.msr_read(index)) {
                 return Ok(value);
             }
-            return if policy(state).vendor() == Vendor::Amd {
-                performance_counters::read(state, index).map_or_else(|| read_amd(state, index), Ok)
-            } else {
-                refused()
+            return match policy(state).vendor() {
+                Vendor::Amd => read_amd(state, index),
+                _ => refused(),
             };
         }
     };
@@ -207,13 +205,7 @@ pub fn write(
             return match environment.machine(|machine| machine.msr_write(index, value)) {
                 Some(true) => Ok(()),
                 Some(false) => refused(),
-                None if vendor == Vendor::Amd => {
-                    if performance_counters::write(state, index, value) {
-                        Ok(())
-                    } else {
-                        write_amd(state, index, value)
-                    }
-                }
+                None if vendor == Vendor::Amd => write_amd(state, index, value),
                 None => refused(),
             };
         }

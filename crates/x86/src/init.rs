@@ -27,7 +27,6 @@ impl CpuState {
             tsc_aux: self.tsc_aux,
             pat: self.pat,
             misc_enable: self.misc_enable,
-            performance: self.performance,
             memory_types: self.memory_types.clone(),
             machine_check: self.machine_check.clone(),
             tsc_offset: self.tsc_offset,

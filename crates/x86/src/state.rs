@@ -138,8 +138,6 @@ pub struct CpuState {
     pub pat: u64,
     /// IA32_MISC_ENABLE.
     pub misc_enable: u64,
-    /// AMD's performance counters: four event selects, four counters of 48 bits.
-    pub performance: [u64; 8],
     /// Added to the host's time-stamp counter to get the guest's.
     pub tsc_offset: u64,
     /// STI, MOV SS or POP SS was the last instruction: interrupts wait until
@@ -216,7 +214,6 @@ impl CpuState {
             tsc_aux: 0,
             pat: 0x0007_0406_0007_0406,
             misc_enable: 1,
-            performance: [0; 8],
             tsc_offset: 0,
             shadow_rip: u64::MAX,
             shadow_holds_all: false,
