@@ -26,7 +26,12 @@ const CR0_WRITABLE: Cr0 = Cr0::PE
     .union(Cr0::PG);
 
 /// CR4 bits whose change drops all translations, global ones too (SDM volume 3, 4.10.4.1).
-const CR4_FLUSHING: Cr4 = Cr4::PSE.union(Cr4::PAE).union(Cr4::PGE).union(Cr4::SMEP);
+const CR4_FLUSHING: Cr4 = Cr4::PSE
+    .union(Cr4::PAE)
+    .union(Cr4::PGE)
+    .union(Cr4::SMEP)
+    .union(Cr4::SMAP)
+    .union(Cr4::PKE);
 
 /// CR3 bits that 4-level paging reserves: those above the physical address width
 /// (SDM volume 3, table 4-12).

@@ -26,7 +26,7 @@ use tollgate_x86::local_apic_msrs::{APIC_BASE, APIC_BASE_ENABLE, TSC_DEADLINE};
 use tollgate_x86::paging::PHYSICAL_ADDRESS_BITS;
 use tollgate_x86::paravirtual::kvm;
 use tollgate_x86::xsave::{EXTENDED, EXTENDED_REGION, component};
-use tollgate_x86::{CpuModel, CpuState, Cr4, Exception, Gpr, Paravirtual};
+use tollgate_x86::{AddedFeatures, CpuModel, CpuState, Cr4, Exception, Gpr, Paravirtual};
 
 /// Bit of leaf 6 EAX: the local APIC timer never stops.
 const ARAT: u32 = 1 << 2;
@@ -35,6 +35,9 @@ const INVARIANT_TSC: u32 = 1 << 8;
 
 /// State components 0 (x87) and 1 (SSE), as XCR0 numbers them.
 const XCR0_X87_SSE: u64 = component::X87 | component::SSE;
+
+/// Bytes of PKRU's component in the XSAVE area.
+pub const PKRU_BYTES: u32 = 8;
 
 /// First leaf of the range that hypervisors use.
 const HYPERVISOR_LEAF: u32 = 0x4000_0000;
@@ -91,6 +94,8 @@ pub struct CpuidPolicy {
     arat: u32,
     /// Leaf 0Dh: where the standard format has the components of [`EXTENDED`].
     component_offsets: [u32; EXTENDED.len()],
+    /// Leaf 0Dh: where the standard format has PKRU.
+    keys_offset: u32,
     /// Leaf 2 (Intel).
     cache_descriptors: [u32; 4],
     /// Leaf 4 (Intel) or 8000_001Dh (AMD), not shared with anybody.
@@ -145,6 +150,15 @@ fn component_offsets(leaf: &impl Fn(u32, u32) -> [u32; 4]) -> Option<[u32; EXTEN
         *offset = start;
     }
     Some(offsets)
+}
+
+/// Where the standard format has PKRU: behind all vector registers if the host does not say.
+fn keys_offset(leaf: &impl Fn(u32, u32) -> [u32; 4]) -> u32 {
+    const BEHIND_ALL_OTHERS: u32 = 2688;
+    match leaf(0xd, component::PKRU.trailing_zeros()) {
+        [PKRU_BYTES, offset, 0, _] => offset,
+        _ => BEHIND_ALL_OTHERS,
+    }
 }
 
 /// A leaf of the hypervisor's range. What comes first is what the guest looks for; Tollgate's own
@@ -302,6 +316,7 @@ impl CpuidPolicy {
             amd_features_2: extended(LEAF_AMD_FEATURES_2, 0)[0] & extended::LFENCE_SERIALIZES,
             arat: ARAT,
             component_offsets: component_offsets.unwrap_or(COMPACTED_OFFSETS),
+            keys_offset: keys_offset(&basic),
             cache_descriptors: basic(2, 0),
             caches: std::array::from_fn(cache_leaf),
             brand: std::array::from_fn(|part| extended(0x8000_0002 + part as u32, 0)),
@@ -343,6 +358,26 @@ impl CpuidPolicy {
         self.component_offsets[index] as usize
     }
 
+    /// Where the standard format of the XSAVE area has PKRU.
+    pub fn keys_offset(&self) -> usize {
+        self.keys_offset as usize
+    }
+
+    /// The policy with features added to the model's.
+    fn with(mut self, added: AddedFeatures) -> Self {
+        if added.contains(AddedFeatures::SMAP) {
+            self.features.structured_ebx |= structured_ebx::SMAP;
+        }
+        if added.contains(AddedFeatures::PKU) {
+            self.features.structured_ecx |= structured_ecx::PKU;
+        }
+        self
+    }
+
+    fn has_keys(&self) -> bool {
+        self.features.structured_ecx & structured_ecx::PKU != 0
+    }
+
     /// The last basic leaf.
     fn max_basic(&self) -> u32 {
         if self.has_xsave() { 0xd } else { 0xb }
@@ -359,6 +394,15 @@ impl CpuidPolicy {
 
     /// XCR0 bits that XSETBV accepts; 0 without XSAVE.
     pub fn xcr0_mask(&self) -> u64 {
+        let keys = match self.has_xsave() && self.has_keys() {
+            true => component::PKRU,
+            false => 0,
+        };
+        self.vector_components() | keys
+    }
+
+    /// XCR0 bits of vector registers.
+    fn vector_components(&self) -> u64 {
         if !self.has_xsave() {
             0
         } else if self.features.basic_ecx & basic_ecx::AVX == 0 {
@@ -408,6 +452,11 @@ impl CpuidPolicy {
             self.features.structured_ebx & structured_ebx::SMEP != 0,
         );
         mask.set(
+            Cr4::SMAP,
+            self.features.structured_ebx & structured_ebx::SMAP != 0,
+        );
+        mask.set(Cr4::PKE, self.has_keys());
+        mask.set(
             Cr4::UMIP,
             self.features.structured_ecx & structured_ecx::UMIP != 0,
         );
@@ -453,8 +502,12 @@ impl CpuidPolicy {
                 if self.arch_capabilities().is_some() {
                     edx |= structured_edx::ARCH_CAPABILITIES;
                 }
+                let mut ecx = words.structured_ecx;
+                if state.cr4().contains(Cr4::PKE) {
+                    ecx |= structured_ecx::OSPKE;
+                }
                 let last = u32::from(words.structured_1_eax != 0);
-                [last, words.structured_ebx, words.structured_ecx, edx]
+                [last, words.structured_ebx, ecx, edx]
             }
             7 if subleaf == 1 => [self.features.structured_1_eax, 0, 0, 0],
             0xb => match subleaf {
@@ -477,28 +530,34 @@ impl CpuidPolicy {
 
     fn xsave_leaf(&self, state: &CpuState, subleaf: u32) -> [u32; 4] {
         let mask = self.xcr0_mask();
+        let parts: Vec<(u64, u32, u32)> = EXTENDED
+            .iter()
+            .zip(self.component_offsets)
+            .map(|(part, start)| (part.bit, start, part.size as u32))
+            .chain([(component::PKRU, self.keys_offset, PKRU_BYTES)])
+            .collect();
         let extended = |enabled: u64| {
-            let parts = EXTENDED.iter().zip(self.component_offsets);
-            parts.filter(move |(part, _)| enabled & part.bit != 0)
+            let parts = parts.iter().copied();
+            parts.filter(move |&(bit, ..)| enabled & bit != 0)
         };
         let size = |enabled: u64| {
-            let ends = extended(enabled).map(|(part, start)| start + part.size as u32);
+            let ends = extended(enabled).map(|(_, start, size)| start + size);
             ends.max().unwrap_or(EXTENDED_REGION as u32)
         };
         match subleaf {
             0 => [mask as u32, size(state.xcr0), size(mask), 0],
             1 => {
-                let compacted: usize = extended(state.xcr0).map(|(part, _)| part.size).sum();
+                let compacted: u32 = extended(state.xcr0).map(|(.., size)| size).sum();
                 let compacts = self.features.xsave_eax & xsave_eax::XSAVEC != 0;
                 let size = match compacts {
-                    true => (EXTENDED_REGION + compacted) as u32,
+                    true => EXTENDED_REGION as u32 + compacted,
                     false => 0,
                 };
                 [self.features.xsave_eax, size, 0, 0]
             }
             2..63 => extended(mask)
-                .find(|(part, _)| part.bit == 1 << subleaf)
-                .map_or([0; 4], |(part, start)| [part.size as u32, start, 0, 0]),
+                .find(|&(bit, ..)| bit == 1 << subleaf)
+                .map_or([0; 4], |(_, start, size)| [size, start, 0, 0]),
             _ => [0; 4],
         }
     }
@@ -602,6 +661,8 @@ impl CpuidPolicy {
             F::RDSEED => structured(structured_ebx::RDSEED),
             F::INVPCID => structured(structured_ebx::INVPCID),
             F::ADX => structured(structured_ebx::ADX),
+            F::SMAP => structured(structured_ebx::SMAP),
+            F::PKU => self.has_keys(),
             F::CLFLUSHOPT => structured(structured_ebx::CLFLUSHOPT),
             F::CLWB => structured(structured_ebx::CLWB),
             F::SHA => structured(structured_ebx::SHA),
@@ -650,14 +711,22 @@ impl CpuidPolicy {
 /// has this model, and never change. [`CpuidPolicy::of_model`] says whether the host has all
 /// that a model needs; what it lacks is left out here.
 pub fn policy_of(model: CpuModel) -> &'static CpuidPolicy {
-    static POLICIES: [OnceLock<CpuidPolicy>; CpuModel::ALL.len()] =
-        [const { OnceLock::new() }; CpuModel::ALL.len()];
-    POLICIES[model as usize].get_or_init(|| CpuidPolicy::of_host().restricted_to(model))
+    policy_with(model, AddedFeatures::empty())
 }
 
 /// The policy of a processor.
 pub fn policy(state: &CpuState) -> &'static CpuidPolicy {
-    policy_of(state.model)
+    policy_with(state.model, state.added_features)
+}
+
+/// The policy of a CPU model on this host with features added, see [`policy_of`].
+pub fn policy_with(model: CpuModel, added: AddedFeatures) -> &'static CpuidPolicy {
+    const CHOICES: usize = AddedFeatures::all().bits() as usize + 1;
+    static POLICIES: [[OnceLock<CpuidPolicy>; CHOICES]; CpuModel::ALL.len()] =
+        [const { [const { OnceLock::new() }; CHOICES] }; CpuModel::ALL.len()];
+    let choice = (added & AddedFeatures::all()).bits();
+    POLICIES[model as usize][usize::from(choice)]
+        .get_or_init(|| CpuidPolicy::of_host().restricted_to(model).with(added))
 }
 
 /// The host's time-stamp counter frequency in kHz, measured against the host's

@@ -5,8 +5,8 @@ use crate::operand::require_cpl0;
 use crate::vector_image::Imaging;
 use crate::{
     Outcome, base_registers, bits, control, cpuid, decimal, gather, invlpg, invpcid, io, msr,
-    performance_counters, scatter, stack, string, tsc_offset, vector_image, vector_state,
-    x87_environment,
+    page_access, performance_counters, scatter, stack, string, tsc_offset, vector_image,
+    vector_state, x87_environment,
 };
 use iced_x86::{Code, CpuidFeature, EncodingKind, Instruction, Mnemonic, OpKind};
 use tollgate_platform::Environment;
@@ -49,6 +49,10 @@ pub(crate) fn dispatch(
         Mnemonic::Rdfsbase | Mnemonic::Rdgsbase | Mnemonic::Wrfsbase | Mnemonic::Wrgsbase => {
             base_registers::access_base(state, instruction)
         }
+        Mnemonic::Clac => page_access::change_access(state, false),
+        Mnemonic::Stac => page_access::change_access(state, true),
+        Mnemonic::Rdpkru => page_access::read_key_rights(state),
+        Mnemonic::Wrpkru => page_access::write_key_rights(state, environment),
         Mnemonic::Rdpmc => performance_counters::read_instruction(state),
         Mnemonic::Cpuid => cpuid::execute(state, environment),
         Mnemonic::Vmrun

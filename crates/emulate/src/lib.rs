@@ -32,6 +32,7 @@ pub mod memory_access;
 pub mod memory_types;
 pub mod msr;
 pub mod operand;
+pub mod page_access;
 pub mod performance_counters;
 pub mod plain_msr;
 pub mod privilege_change;

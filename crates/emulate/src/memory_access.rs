@@ -267,7 +267,7 @@ pub fn read_system(
 ) -> Result<(), Exception> {
     let address = system_address(state, base, offset, data.len())?;
     let mask = system_mask(state);
-    let supervisor = Privilege::Supervisor;
+    let supervisor = Privilege::System;
     read_wrapping(state, environment, mask, address, data, supervisor)
 }
 
@@ -284,7 +284,7 @@ pub fn write_system(
 ) -> Result<(), Exception> {
     let address = system_address(state, base, offset, data.len())?;
     let mask = system_mask(state);
-    let supervisor = Privilege::Supervisor;
+    let supervisor = Privilege::System;
     write_wrapping(state, environment, mask, address, data, supervisor)
 }
 
@@ -301,7 +301,7 @@ pub fn probe_system(
 ) -> Result<(), Exception> {
     let address = system_address(state, base, offset, size as usize)?;
     let mask = system_mask(state);
-    let supervisor = Privilege::Supervisor;
+    let supervisor = Privilege::System;
     probe_wrapping(state, environment, mask, address, size, supervisor)
 }
 

@@ -10,11 +10,12 @@
 //! XRSTOR of a compacted image do.
 
 use crate::Outcome;
-use crate::cpuid::{Vendor, policy};
+use crate::cpuid::{PKRU_BYTES, Vendor, policy};
 use crate::memory_access::{
     SegmentedAddress, current_privilege, linear_address, probe_linear, read_linear, write_linear,
 };
 use crate::operand::{memory_address, require_cpl0};
+use crate::page_access::set_key_rights;
 use crate::vector_state::{
     MXCSR_INITIAL, MXCSR_MASK, Registers, ST_SIZE, aligned_operand, check_mxcsr, component,
     loaded_control_word, offset, require_x87, require_xsave,
@@ -178,32 +179,50 @@ pub enum Imaging {
 /// Where the extended components of an image lie: the offset of each in [`EXTENDED`], if it
 /// is there.
 #[derive(Clone, Copy)]
-struct Format([Option<usize>; EXTENDED.len()]);
+struct Format {
+    parts: [Option<usize>; EXTENDED.len()],
+    /// PKRU, which the area of the vector registers does not have.
+    keys: Option<usize>,
+}
 
 impl Format {
     /// The standard format, in which this processor's CPUID tells the places.
     fn standard(state: &CpuState) -> Self {
         let policy = policy(state);
-        Self(std::array::from_fn(|index| {
-            Some(policy.component_offset(index))
-        }))
+        Self {
+            parts: std::array::from_fn(|index| Some(policy.component_offset(index))),
+            keys: Some(policy.keys_offset()),
+        }
     }
 
     /// The compacted format with these components (SDM volume 1, 13.4.3).
     fn compacted(components: u64) -> Self {
         let mut next = EXTENDED_REGION;
-        Self(EXTENDED.map(|part| {
+        let parts = EXTENDED.map(|part| {
             let is_there = components & part.bit != 0;
             is_there.then(|| {
                 next += part.size;
                 next - part.size
             })
-        }))
+        });
+        // Its number is the highest.
+        let keys = (components & component::PKRU != 0).then_some(next);
+        Self { parts, keys }
     }
 
     /// A component's place.
     fn place(self, index: usize) -> Option<usize> {
-        self.0.get(index).copied().flatten()
+        self.parts.get(index).copied().flatten()
+    }
+
+    /// The place of PKRU, if it is among these components. Its bytes are no bytes of the vector
+    /// registers: they are accessed by themselves.
+    fn keys(self, components: u64) -> Option<Part> {
+        let at = self.keys.filter(|_| components & component::PKRU != 0)?;
+        Some(Part {
+            bytes: 0..PKRU_BYTES as usize,
+            at,
+        })
     }
 }
 
@@ -325,6 +344,7 @@ fn touched(
     legacy
         .chain([header])
         .chain(whole_parts(format, components))
+        .chain(format.keys(components))
 }
 
 /// The extended components among these, and where the image has them.
@@ -398,6 +418,7 @@ pub fn xsave(
         read_linear(state, environment, header, &mut old, privilege)?;
     }
 
+    let keys = u64::from(state.pkru);
     let mut registers = Registers::as_saved(state, environment);
     let registers_in_use = registers.in_use();
     let mut in_use = registers_in_use & components;
@@ -405,6 +426,9 @@ pub fn xsave(
     {
         // MXCSR goes with SSE's registers (SDM volume 1, 13.10).
         in_use |= component::SSE;
+    }
+    if keys != 0 {
+        in_use |= component::PKRU & components;
     }
     let (bitmap, layout) = match compacts {
         true => (in_use, COMPACTED | components),
@@ -441,6 +465,10 @@ pub fn xsave(
             write_linear(state, environment, linear, bytes, privilege)
         })
     })?;
+    if let Some(part) = format.keys(saved) {
+        let linear = part.address(state, area, AccessKind::Write)?;
+        write_linear(state, environment, linear, &keys.to_le_bytes(), privilege)?;
+    }
     Ok(Outcome::Next)
 }
 
@@ -527,6 +555,11 @@ pub fn xrstor(
     in_runs_or_parts(whole_parts(format, read_too), |part| {
         read(state, &mut image, part)
     })?;
+    let mut keys = [0; PKRU_BYTES as usize];
+    if let Some(part) = format.keys(loaded) {
+        let linear = part.address(state, area, AccessKind::Read)?;
+        read_linear(state, environment, linear, &mut keys, privilege)?;
+    }
     let mxcsr = match is_compacted {
         true if components & component::SSE == 0 => None,
         true if loaded & component::SSE == 0 => Some(MXCSR_INITIAL),
@@ -563,6 +596,10 @@ pub fn xrstor(
         if loaded & part.bit != 0 {
             registers.0[bytes.clone()].copy_from_slice(&image[bytes]);
         }
+    }
+    if components & component::PKRU != 0 {
+        let [a, b, c, d, ..] = keys;
+        set_key_rights(state, environment, u32::from_le_bytes([a, b, c, d]));
     }
     Ok(Outcome::Next)
 }

@@ -423,13 +423,14 @@ pub fn get_extended_control(
         0 => state.xcr0,
         1 if policy(state).has_in_use_register() => {
             let enabled = state.xcr0;
+            let keys = if state.pkru != 0 { component::PKRU } else { 0 };
             let registers = Registers::of(state, environment);
             let mut in_use = registers.in_use();
             // SSE's is in use if MXCSR is (SDM volume 1, 13.6).
             if registers.u32(offset::MXCSR) != MXCSR_INITIAL {
                 in_use |= component::SSE;
             }
-            in_use & enabled
+            (in_use | keys) & enabled
         }
         _ => return Err(Exception::general_protection(0)),
     };

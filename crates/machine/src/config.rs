@@ -3,7 +3,7 @@
 
 mod ide_drives;
 
-use crate::cpu::{self, CpuModel, ModelError};
+use crate::cpu::{self, Cpu, ModelError};
 use crate::devices::chipset::CHIPSET_DEVICES;
 use crate::devices::floppy::Floppy;
 use crate::devices::fw_cfg::{self, FwCfgError, FwCfgFile};
@@ -224,7 +224,7 @@ pub struct VmConfig {
     /// The kernel's command line.
     pub append: String,
     /// The processor.
-    pub cpu: CpuModel,
+    pub cpu: Cpu,
     /// What the guest is told of the hypervisor.
     pub paravirtual: Paravirtual,
     /// What becomes of its clocks after a pause.
@@ -297,7 +297,7 @@ impl Default for VmConfig {
             firmware: None,
             initrd: None,
             append: String::new(),
-            cpu: CpuModel::Host,
+            cpu: Cpu::default(),
             paravirtual: Paravirtual::Kvm,
             realtime: Realtime::default(),
             reboot: false,
@@ -487,7 +487,7 @@ impl VmConfig {
             return Err(ConfigError::TooManyFloppies(self.floppies.len()));
         }
         fw_cfg::check(&self.fw_cfg_files).map_err(ConfigError::FwCfg)?;
-        cpu::check(self.cpu).map_err(ConfigError::Cpu)?;
+        cpu::check(self.cpu.model).map_err(ConfigError::Cpu)?;
         let count = self.virtio_devices();
         if count > self.most_virtio_devices() {
             return Err(ConfigError::TooManyVirtioDevices(count));

@@ -1,16 +1,42 @@
 //! The processors that a machine can have.
 
+use serde::{Deserialize, Serialize};
 use tollgate_emulate::cpuid::{CpuidPolicy, policy_of};
 
 pub use tollgate_emulate::cpuid::ModelError;
-pub use tollgate_x86::CpuModel;
+pub use tollgate_x86::{AddedFeatures, CpuModel};
 
-/// The model with this name, if this host can give it.
+/// A processor: a model, and what it has beyond that.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Cpu {
+    /// Its model.
+    pub model: CpuModel,
+    /// Features beyond those of the model.
+    pub added: AddedFeatures,
+}
+
+/// The processor with this name, if this host can give it: a model's, and `,+FEATURE` for each
+/// feature that is added to it.
 ///
 /// # Errors
 /// [`ModelError`].
-pub fn find(name: &str) -> Result<CpuModel, ModelError> {
-    CpuidPolicy::of_model(name)
+pub fn find(name: &str) -> Result<Cpu, ModelError> {
+    let (model, added) = match name.split_once(',') {
+        Some((model, added)) => (model, added),
+        None => (name, ""),
+    };
+    let mut cpu = Cpu {
+        model: CpuidPolicy::of_model(model)?,
+        added: AddedFeatures::empty(),
+    };
+    for word in added.split(',').filter(|_| name.contains(',')) {
+        let known = AddedFeatures::NAMES
+            .iter()
+            .find(|(_, name)| word.strip_prefix('+') == Some(name));
+        let (feature, _) = known.ok_or_else(|| ModelError::UnknownFeature(word.to_owned()))?;
+        cpu.added |= *feature;
+    }
+    Ok(cpu)
 }
 
 /// Whether this host can give a model.
@@ -24,4 +50,22 @@ pub fn check(model: CpuModel) -> Result<(), ModelError> {
 /// All models' names, each with the names of its features here.
 pub fn models() -> Vec<(&'static str, Vec<&'static str>)> {
     CpuidPolicy::models()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn features_are_added_by_name() {
+        let added = |name: &str| find(name).map(|cpu| (cpu.model, cpu.added));
+        let (smap, pku) = (AddedFeatures::SMAP, AddedFeatures::PKU);
+        assert_eq!(added("host"), Ok((CpuModel::Host, AddedFeatures::empty())));
+        assert_eq!(added("x86-64-v1,+smap"), Ok((CpuModel::X86_64V1, smap)));
+        assert_eq!(added("host,+pku,+smap"), Ok((CpuModel::Host, smap | pku)));
+        for word in ["", "smap", "+", "+avx"] {
+            let refused = Err(ModelError::UnknownFeature(word.to_owned()));
+            assert_eq!(added(&format!("host,{word}")), refused);
+        }
+    }
 }

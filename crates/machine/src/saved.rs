@@ -10,7 +10,7 @@ use tollgate_x86::CpuState;
 /// Version of [`MachineState`] itself; processor and devices have versions of their own.
 pub const MACHINE_STATE_VERSION: u32 = 1;
 /// Version of the processor's state.
-pub const PROCESSOR_STATE_VERSION: u32 = 3;
+pub const PROCESSOR_STATE_VERSION: u32 = 5;
 
 /// Name of the processor in messages.
 const PROCESSOR: &str = "processor";
@@ -66,7 +66,9 @@ impl Vm {
             .processor
             .read(PROCESSOR_STATE_VERSION)
             .map_err(|error| error.of_part(PROCESSOR))?;
-        if processor.registers.model != self.vcpu.state().model {
+        let registers = &processor.registers;
+        let present = self.vcpu.state();
+        if (registers.model, registers.added_features) != (present.model, present.added_features) {
             return Err(StateError::Unreadable {
                 part: PROCESSOR.into(),
                 why: "it is of another model".into(),

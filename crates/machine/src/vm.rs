@@ -169,7 +169,8 @@ impl Vm {
         if rom.is_none() {
             state.memory_types = MemoryTypeRanges::as_firmware_leaves_them(PHYSICAL_ADDRESS_BITS);
         }
-        state.model = config.cpu;
+        state.model = config.cpu.model;
+        state.added_features = config.cpu.added;
         state.paravirtual = config.paravirtual;
         let mut pc = Pc::with_back_ends(config, memory.clone(), consoles.serial, back_ends);
         if let Some(rom) = rom {

@@ -6,7 +6,7 @@ use tollgate_memory::{GuestMemory, PageUse};
 use tollgate_tlb::{Stores, View};
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::canonical::is_canonical;
-use tollgate_x86::paging::{AccessKind, PagingRegisters, Privilege, Translation};
+use tollgate_x86::paging::{AccessKind, Keeping, PagingRegisters, Privilege, Translation};
 use tollgate_x86::{CpuState, Exception, LinearAddress, PhysicalAddress, SegmentRegister};
 
 /// Pages of a large page that are filled together: a power of two.
@@ -54,7 +54,7 @@ pub fn code_address(state: &CpuState) -> u64 {
 /// The view that serves accesses of this privilege.
 pub const fn view_of(privilege: Privilege) -> View {
     match privilege {
-        Privilege::Supervisor => View::Supervisor,
+        Privilege::Supervisor | Privilege::System => View::Supervisor,
         Privilege::User => View::User,
     }
 }
@@ -105,12 +105,15 @@ impl GuestView {
             (true, false) => Stores::Always,
         };
         let target = (host_page as u64, stores);
-        self.translations
-            .fill(state, view, linear, &translation, target);
-        if translation.page_size > PAGE_SIZE {
-            self.fill_around(state, view, linear, &translation);
+        // What may not be kept is accessed out of line each time.
+        if translation.keeping != Keeping::Never {
+            self.translations
+                .fill(state, view, linear, &translation, target);
+            if translation.page_size > PAGE_SIZE {
+                self.fill_around(state, view, linear, &translation);
+            }
+            self.confirm(state);
         }
-        self.confirm(state);
         if write && holds_code {
             return Ok(Target::Code(physical));
         }

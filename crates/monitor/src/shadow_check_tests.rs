@@ -596,6 +596,7 @@ fn an_entry_that_should_be_gone_is_noticed() {
         page_size: 0x20_0000,
         writable_now: true,
         user: true,
+        keeping: Default::default(),
         global,
         path: WalkPath::default(),
     };

@@ -242,6 +242,12 @@ impl Environment for Surroundings<'_> {
         translations.change(loaded, change, self.derived, memory);
     }
 
+    fn key_rights_changed(&mut self, state: &CpuState, of_key_0: bool) {
+        if of_key_0 || self.view.translations.may_depend_on_keys() {
+            self.translations_changed(state, TranslationChange::Everything);
+        }
+    }
+
     fn sync_vector_state(&mut self, _state: &mut CpuState) {
         // Every exit saves the registers if they were live.
     }

@@ -29,7 +29,7 @@ use tollgate_tlb::{
     Allows, Comparison, Derived, Entry, LongTlb, Origins, PageRange, Run, Slots, SoftwareTlb,
     SpaceNumber, Stores, TableEntries, View,
 };
-use tollgate_x86::paging::{PageTableMemory, Privilege, Translation};
+use tollgate_x86::paging::{Keeping, PageTableMemory, Privilege, Translation};
 use tollgate_x86::{CpuState, LinearAddress, PhysicalAddress, Space, TranslationChange};
 
 /// Linear pages that are dropped one by one because they lead to physical pages; instead of
@@ -53,6 +53,9 @@ pub struct Translations {
     drops: u64,
     /// See [`Translations::was_kept`].
     was_kept: bool,
+    /// Something was derived from a page that a protection key decides about, since everything was last
+    /// dropped.
+    depends_on_keys: bool,
     loads: SpaceLoads,
     choices: ShadowChoices,
     counts: ShadowCounts,
@@ -86,6 +89,7 @@ impl Translations {
             changed: false,
             drops: 0,
             was_kept: false,
+            depends_on_keys: false,
             loads: SpaceLoads::default(),
             choices: ShadowChoices::default(),
             counts: ShadowCounts::default(),
@@ -344,8 +348,19 @@ impl Translations {
             self.links_are_due = true;
             self.changed = true;
         }
+        self.note_keys(translation);
         self.origins.note(linear, translation);
         self.entries.note(linear, translation);
+    }
+
+    fn note_keys(&mut self, translation: &Translation) {
+        self.depends_on_keys |= translation.keeping == Keeping::WithKeys;
+    }
+
+    /// Whether anything may have been derived that holds only as long as PKRU is what it was, its
+    /// bits for key 0 excepted.
+    pub fn may_depend_on_keys(&self) -> bool {
+        self.depends_on_keys
     }
 
     /// Has every entry that leads to a page of RAM allow only stores beside code, because code
@@ -482,6 +497,7 @@ impl Translations {
                 self.counts.all_spaces += 1;
                 self.purge_others(links);
                 self.drop_everything(links);
+                self.depends_on_keys = false;
                 self.spaces.start_with(loaded);
             }
         }

@@ -242,6 +242,7 @@ impl Bench {
             page_size: page.size,
             writable_now: true,
             user: true,
+            keeping: Default::default(),
             global: page.global,
             path: WalkPath::default(),
         };

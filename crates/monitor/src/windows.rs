@@ -9,7 +9,9 @@ use tollgate_tlb::long_tlb::part_of_linear;
 use tollgate_tlb::shadow_windows::anchors::is_common;
 use tollgate_tlb::shadow_windows::narrow;
 use tollgate_x86::address::PAGE_SIZE;
-use tollgate_x86::paging::{AccessKind, PageTableMemory, PagingRegisters, Privilege, Translation};
+use tollgate_x86::paging::{
+    AccessKind, Keeping, PageTableMemory, PagingRegisters, Privilege, Translation,
+};
 use tollgate_x86::{CpuState, LinearAddress, PhysicalAddress};
 
 /// A page that faults is mapped with those neighbours in as many pages, aligned, that were
@@ -152,9 +154,10 @@ impl GuestView {
         // A global page in a window of one space would have to be found by INVLPG in all others.
         let has_window = match privilege {
             Privilege::User => is_lower && !found.global,
-            Privilege::Supervisor => !is_lower && found.global,
+            Privilege::Supervisor | Privilege::System => !is_lower && found.global,
         };
-        has_window.then_some(found)
+        let is_kept = found.keeping != Keeping::Never;
+        (has_window && is_kept).then_some(found)
     }
 
     /// Whether the window of an address is put aside.

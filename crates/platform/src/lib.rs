@@ -261,6 +261,13 @@ pub trait Environment {
     /// of the registers.
     fn translations_changed(&mut self, state: &CpuState, change: TranslationChange);
 
+    /// PKRU is another one; `of_key_0`: its bits for key 0 are. What was derived from pages with
+    /// a key whose rights have changed must be forgotten.
+    fn key_rights_changed(&mut self, state: &CpuState, of_key_0: bool) {
+        let _ = of_key_0;
+        self.translations_changed(state, TranslationChange::Everything);
+    }
+
     /// Makes `state.vector` hold the guest's x87/SSE/AVX registers, which may still
     /// be live in host registers. Call before reading or writing `state.vector`.
     fn sync_vector_state(&mut self, state: &mut CpuState);

@@ -10,6 +10,7 @@ fn leads_to(physical: u64, page_size: u64, global: bool) -> Translation {
         page_size,
         writable_now: true,
         user: false,
+        keeping: Default::default(),
         global,
         path: WalkPath::default(),
     }

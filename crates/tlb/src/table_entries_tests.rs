@@ -34,6 +34,7 @@ fn note(entries: &mut TableEntries, linear: u64, path: WalkPath, global: bool) {
         page_size: PAGE_SIZE,
         writable_now: false,
         user: false,
+        keeping: Default::default(),
         global,
         path,
     };

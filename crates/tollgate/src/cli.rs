@@ -9,7 +9,7 @@ use clap::{Args, Parser, ValueEnum};
 use tollgate_machine::config::{
     MemoryBackingChoice, OptionalDevice, PortOptions, PortTarget, VsockOptions,
 };
-use tollgate_machine::cpu::CpuModel;
+use tollgate_machine::cpu::Cpu;
 
 use crate::exit_on::{self, ExitOn};
 use crate::floppy::{BootOrder, FloppyArgument};
@@ -151,7 +151,8 @@ pub struct RunArguments {
     /// The processor, by the name of its model; 'help' lists them with their features
     ///
     /// host: the host's own, without what is not implemented. The others are the same on
-    /// every host that has their features.
+    /// every host that has their features. Appended to a model: ,+smap for supervisor-mode access
+    /// prevention, ,+pku for protection keys, which make the guest slower.
     #[arg(
         long,
         value_name = "MODEL",
@@ -159,7 +160,7 @@ pub struct RunArguments {
         value_parser = cpu_models::parse,
         verbatim_doc_comment
     )]
-    pub cpu: CpuModel,
+    pub cpu: Cpu,
 
     /// Where the first serial port goes: stdio, file:PATH, pty or null
     ///

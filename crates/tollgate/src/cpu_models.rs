@@ -2,24 +2,26 @@
 
 use std::ffi::OsString;
 
-use tollgate_machine::cpu::{self, CpuModel, ModelError};
+use tollgate_machine::cpu::{self, AddedFeatures, Cpu, CpuModel, ModelError};
 
 use crate::usage;
 
 /// Widest line of the list.
 const WIDTH: usize = 96;
 
-/// The model that a name stands for.
+/// The processor that a name stands for.
 ///
 /// # Errors
 /// What is wrong with it, for a line that names the flag and the value.
-pub fn parse(name: &str) -> Result<CpuModel, String> {
+pub fn parse(name: &str) -> Result<Cpu, String> {
     cpu::find(name).map_err(|error| match error {
         ModelError::Unknown(_) => {
             let names = CpuModel::ALL.map(CpuModel::name).join(", ");
             format!("expected one of {names}; --cpu help tells their features")
         }
-        ModelError::Missing(..) | ModelError::OtherMaker(..) => error.to_string(),
+        ModelError::UnknownFeature(_) | ModelError::Missing(..) | ModelError::OtherMaker(..) => {
+            error.to_string()
+        }
     })
 }
 
@@ -49,6 +51,8 @@ pub fn list() -> String {
         }
         text.push_str(&format!("{line}\n"));
     }
+    let added = AddedFeatures::NAMES.map(|(_, name)| format!(",+{name}"));
+    text.push_str(&format!("with any of them: {}\n", added.join(" ")));
     text
 }
 

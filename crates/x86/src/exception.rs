@@ -87,6 +87,8 @@ bitflags::bitflags! {
         const RESERVED = 8;
         /// The access was an instruction fetch (only with NX or SMEP).
         const FETCH = 16;
+        /// A protection key forbade the access.
+        const PROTECTION_KEY = 32;
     }
 }
 

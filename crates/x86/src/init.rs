@@ -31,7 +31,9 @@ impl CpuState {
             machine_check: self.machine_check.clone(),
             tsc_offset: self.tsc_offset,
             a20_mask: self.a20_mask,
+            pkru: self.pkru,
             model: self.model,
+            added_features: self.added_features,
             paravirtual: self.paravirtual,
             vector: self.vector.clone(),
             ..reset

@@ -29,7 +29,7 @@ pub use address::{LinearAddress, PhysicalAddress};
 pub use descriptor::{Attributes, Descriptor, Segment, SegmentRegister, Selector};
 pub use exception::{Exception, Vector};
 pub use flags::Flags;
-pub use model::CpuModel;
+pub use model::{AddedFeatures, CpuModel};
 pub use operation::Operation;
 pub use paravirtual::Paravirtual;
 pub use registers::{Cr0, Cr4, Efer, Gpr};

@@ -32,6 +32,24 @@ pub enum CpuModel {
     EpycGenoa,
 }
 
+bitflags::bitflags! {
+    /// Features that a processor has beyond those of its model. They cost time here, and so no model has them
+    /// by itself.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash, Serialize, Deserialize)]
+    pub struct AddedFeatures: u8 {
+        /// Supervisor-mode access prevention.
+        const SMAP = 1 << 0;
+        /// Protection keys for pages of programs.
+        const PKU = 1 << 1;
+    }
+}
+
+impl AddedFeatures {
+    /// Each of them with its name on the command line, which is Linux's.
+    pub const NAMES: [(AddedFeatures, &'static str); 2] =
+        [(AddedFeatures::SMAP, "smap"), (AddedFeatures::PKU, "pku")];
+}
+
 impl CpuModel {
     /// All models.
     pub const ALL: [CpuModel; 11] = [

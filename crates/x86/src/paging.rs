@@ -5,6 +5,7 @@
 
 use crate::address::{LinearAddress, PhysicalAddress};
 use crate::exception::{Exception, PageFaultCode};
+use crate::flags::Flags;
 use crate::registers::{Cr0, Cr4, Efer};
 use crate::state::CpuState;
 
@@ -34,8 +35,11 @@ pub enum AccessKind {
 /// accesses) and user (CPL 3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Privilege {
-    /// CPL 0 to 2, or an implicit access to a descriptor table or TSS.
+    /// CPL 0 to 2.
     Supervisor,
+    /// An implicit access to a descriptor table or TSS, whatever the CPL is. It has the supervisor's rights, except that
+    /// EFLAGS.AC lets it not access pages of programs under CR4.SMAP (SDM volume 3, 4.6.1).
+    System,
     /// CPL 3.
     User,
 }
@@ -129,6 +133,18 @@ pub fn read_entry<M: PageTableMemory + ?Sized>(
     }
 }
 
+/// How long a translation may be kept of which the guest invalidates nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Keeping {
+    /// As long as other registers and the tables are as they are.
+    #[default]
+    Always,
+    /// As long as PKRU is, too.
+    WithKeys,
+    /// Not at all: EFLAGS.AC decides about each access (CR4.SMAP).
+    Never,
+}
+
 /// A successful translation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Translation {
@@ -142,6 +158,8 @@ pub struct Translation {
     pub user: bool,
     /// The leaf entry is global and CR4.PGE is set, or it is the supervisor's without paging.
     pub global: bool,
+    /// What else it depends on.
+    pub keeping: Keeping,
     /// The entries that say so.
     pub path: WalkPath,
 }
@@ -156,6 +174,9 @@ pub struct PagingRegisters {
     pdpte: [u64; 4],
     a20_mask: u64,
     has_huge_pages: bool,
+    /// The program is at CPL 0 to 2 with EFLAGS.AC set, so that CR4.SMAP does not bind it.
+    may_access_programs: bool,
+    pkru: u32,
 }
 
 const PRESENT: u64 = 1;
@@ -166,6 +187,11 @@ const DIRTY: u64 = 1 << 6;
 const LARGE: u64 = 1 << 7;
 const GLOBAL: u64 = 1 << 8;
 const NO_EXECUTE: u64 = 1 << 63;
+/// Number of the lowest bit of a page's protection key, of four bits.
+const KEY_SHIFT: u32 = 59;
+/// Bits of PKRU for each key: no data access, no write.
+const ACCESS_DISABLED: u32 = 1;
+const WRITE_DISABLED: u32 = 2;
 
 /// Physical address bits offered to guests (CPUID 8000_0008h).
 pub const PHYSICAL_ADDRESS_BITS: u32 = 40;
@@ -174,6 +200,16 @@ const ADDRESS_MASK: u64 = ((1 << PHYSICAL_ADDRESS_BITS) - 1) & !0xfff;
 const RESERVED_HIGH: u64 = ((1 << 52) - 1) & !((1 << PHYSICAL_ADDRESS_BITS) - 1);
 /// PAE entries additionally reserve bits 52 to 62.
 const RESERVED_PAE: u64 = RESERVED_HIGH | (0x7ff << 52);
+
+/// What the entries on the way to a page say of it together.
+#[derive(Clone, Copy)]
+struct PageRights {
+    writable: bool,
+    user: bool,
+    executable: bool,
+    /// Its protection key, if it has one.
+    key: Option<u8>,
+}
 
 /// One level of a walk: where the index lies and whether a leaf may sit here.
 struct Level {
@@ -193,11 +229,13 @@ impl PagingRegisters {
             pdpte: state.pdpte,
             a20_mask: state.a20_mask,
             has_huge_pages: state.model.has_huge_pages(),
+            may_access_programs: state.cpl() < 3 && state.flags().contains(Flags::AC),
+            pkru: state.pkru,
         }
     }
 
     /// Of these registers only what a walk looks at: registers that are equal so find the same in
-    /// the same tables.
+    /// the same tables. EFLAGS.AC and PKRU are left out, see [`Keeping`].
     pub fn steering(&self) -> Self {
         let is_on = self.cr0.contains(Cr0::PG);
         let is_wide = self.uses_wide_entries();
@@ -213,10 +251,12 @@ impl PagingRegisters {
         };
         Self {
             cr0: self.cr0 & (Cr0::PG | Cr0::WP),
-            cr4: self.cr4 & (Cr4::PSE | Cr4::PAE | Cr4::PGE | Cr4::SMEP),
+            cr4: self.cr4 & (Cr4::PSE | Cr4::PAE | Cr4::PGE | Cr4::SMEP | Cr4::SMAP | Cr4::PKE),
             efer: self.efer & (Efer::LMA | Efer::NXE),
             cr3,
             pdpte,
+            may_access_programs: false,
+            pkru: 0,
             ..*self
         }
     }
@@ -248,7 +288,8 @@ impl PagingRegisters {
                 user: true,
                 // No load of CR3 changes where it leads. Programs have no global pages
                 // without paging, so that theirs are in the windows of their space.
-                global: privilege == Privilege::Supervisor,
+                global: privilege != Privilege::User,
+                keeping: Keeping::Always,
                 path: WalkPath::default(),
             });
         }
@@ -435,8 +476,19 @@ impl PagingRegisters {
                 };
                 continue;
             }
-            if !self.allows(kind, privilege, writable, user, executable) {
-                return Err(self.fault(linear, kind, privilege, PageFaultCode::PRESENT));
+            let page = PageRights {
+                writable,
+                user,
+                executable,
+                key: self
+                    .has_key(user)
+                    .then_some((entry >> KEY_SHIFT & 15) as u8),
+            };
+            if !self.allows(kind, privilege, page) {
+                let mut code = PageFaultCode::PRESENT;
+                let by_key = !self.key_allows(kind, privilege, page);
+                code.set(PageFaultCode::PROTECTION_KEY, by_key);
+                return Err(self.fault(linear, kind, privilege, code));
             }
             let length = usize::from(path.length);
             let (upper, lowest) =
@@ -467,34 +519,67 @@ impl PagingRegisters {
             return Ok(Translation {
                 physical: PhysicalAddress(physical & self.a20_mask),
                 page_size,
-                writable_now: dirty
-                    && self.allows(AccessKind::Write, privilege, writable, user, executable),
+                writable_now: dirty && self.allows(AccessKind::Write, privilege, page),
                 user,
                 global: entry & GLOBAL != 0 && self.cr4.contains(Cr4::PGE),
+                keeping: self.keeping(kind, privilege, page),
                 path,
             });
         }
         unreachable!("the last level is always a leaf")
     }
 
-    /// Access rights (SDM volume 3, 4.6.1). SMAP is not offered.
-    fn allows(
-        &self,
-        kind: AccessKind,
-        privilege: Privilege,
-        writable: bool,
-        user: bool,
-        executable: bool,
-    ) -> bool {
-        match (privilege, kind) {
-            (Privilege::User, AccessKind::Read) => user,
-            (Privilege::User, AccessKind::Write) => user && writable,
-            (Privilege::User, AccessKind::Fetch) => user && executable,
-            (Privilege::Supervisor, AccessKind::Read) => true,
-            (Privilege::Supervisor, AccessKind::Write) => writable || !self.cr0.contains(Cr0::WP),
-            (Privilege::Supervisor, AccessKind::Fetch) => {
-                executable && !(user && self.cr4.contains(Cr4::SMEP))
+    /// Whether a page has a protection key: one of programs, in IA-32e mode (SDM volume 3, 4.6.2).
+    fn has_key(&self, user: bool) -> bool {
+        user && self.cr4.contains(Cr4::PKE) && self.efer.contains(Efer::LMA)
+    }
+
+    /// Access rights (SDM volume 3, 4.6.1).
+    fn allows(&self, kind: AccessKind, privilege: Privilege, page: PageRights) -> bool {
+        let prevents = self.cr4.contains(Cr4::SMAP)
+            && page.user
+            && !(privilege == Privilege::Supervisor && self.may_access_programs);
+        let by_tables = match (privilege, kind) {
+            (Privilege::User, AccessKind::Read) => page.user,
+            (Privilege::User, AccessKind::Write) => page.user && page.writable,
+            (Privilege::User, AccessKind::Fetch) => page.user && page.executable,
+            (_, AccessKind::Read) => !prevents,
+            (_, AccessKind::Write) => !prevents && (page.writable || !self.cr0.contains(Cr0::WP)),
+            (_, AccessKind::Fetch) => {
+                page.executable && !(page.user && self.cr4.contains(Cr4::SMEP))
             }
+        };
+        by_tables && self.key_allows(kind, privilege, page)
+    }
+
+    /// Whether the page's protection key allows an access (SDM volume 3, 4.6.2).
+    fn key_allows(&self, kind: AccessKind, privilege: Privilege, page: PageRights) -> bool {
+        let Some(key) = page.key else {
+            return true;
+        };
+        let disabled = self.pkru >> (2 * key);
+        let minds_writes = privilege == Privilege::User || self.cr0.contains(Cr0::WP);
+        match kind {
+            AccessKind::Fetch => true,
+            AccessKind::Read => disabled & ACCESS_DISABLED == 0,
+            AccessKind::Write => {
+                disabled & ACCESS_DISABLED == 0 && !(minds_writes && disabled & WRITE_DISABLED != 0)
+            }
+        }
+    }
+
+    /// How long what was found may be kept.
+    fn keeping(&self, kind: AccessKind, privilege: Privilege, page: PageRights) -> Keeping {
+        if kind == AccessKind::Fetch {
+            return Keeping::Always;
+        }
+        if page.user && privilege != Privilege::User && self.cr4.contains(Cr4::SMAP) {
+            return Keeping::Never;
+        }
+        match page.key {
+            // Rights of key 0, which nearly all pages have, change so rarely that all is forgotten then.
+            None | Some(0) => Keeping::Always,
+            Some(_) => Keeping::WithKeys,
         }
     }
 }
@@ -766,5 +851,76 @@ mod tests {
                 assert_eq!(fault.error_code, code, "{place:#x}");
             }
         }
+    }
+
+    const SMAP: Cr4 = Cr4::PAE.union(Cr4::SMAP);
+    const ALL_KINDS: [AccessKind; 3] = [AccessKind::Read, AccessKind::Write, AccessKind::Fetch];
+
+    /// [`four_levels`] with these bits in the page's entry, which is the user's.
+    fn of_user(cr4: Cr4, bits: u64) -> (PagingRegisters, Tables) {
+        let (walk, mut tables) = four_levels();
+        for entry in [0x1000 + 256 * 8, 0x2008, 0x3008, 0x4018] {
+            *tables.0.get_mut(&entry).unwrap() |= USER;
+        }
+        *tables.0.get_mut(&0x4018).unwrap() |= bits;
+        (PagingRegisters { cr4, ..walk }, tables)
+    }
+
+    /// The error code of each kind of access, if it faults.
+    fn errors(
+        walk: &PagingRegisters,
+        tables: &mut Tables,
+        privilege: Privilege,
+    ) -> [Option<u32>; 3] {
+        ALL_KINDS.map(|kind| {
+            let found = walk.walk(tables, IN_FOUR_LEVELS, kind, privilege);
+            found.err().map(|fault| fault.error_code)
+        })
+    }
+
+    #[test]
+    fn smap_keeps_the_supervisor_from_data_of_the_user_unless_ac_is_set() {
+        let (mut walk, mut tables) = of_user(SMAP, 0);
+        let prevented = [Some(1), Some(3), None];
+        assert_eq!(errors(&walk, &mut tables, Privilege::User), [None; 3]);
+        assert_eq!(errors(&walk, &mut tables, Privilege::Supervisor), prevented);
+        walk.may_access_programs = true;
+        assert_eq!(errors(&walk, &mut tables, Privilege::Supervisor), [None; 3]);
+        assert_eq!(errors(&walk, &mut tables, Privilege::System), prevented);
+        let found = read(&walk, &mut tables).unwrap();
+        assert_eq!(found.keeping, Keeping::Never);
+        let (walk, mut tables) = four_levels();
+        let walk = PagingRegisters { cr4: SMAP, ..walk };
+        assert_eq!(errors(&walk, &mut tables, Privilege::System), [None; 3]);
+        let found = read(&walk, &mut tables).unwrap();
+        assert_eq!(found.keeping, Keeping::Always);
+    }
+
+    #[test]
+    fn a_protection_key_forbids_data_accesses_or_writes() {
+        let keys = Cr4::PAE | Cr4::PKE;
+        let (mut walk, mut tables) = of_user(keys, 7 << KEY_SHIFT);
+        assert_eq!(errors(&walk, &mut tables, Privilege::User), [None; 3]);
+        walk.pkru = ACCESS_DISABLED << 14;
+        let user = [Some(0x25), Some(0x27), None];
+        assert_eq!(errors(&walk, &mut tables, Privilege::User), user);
+        let supervisor = [Some(0x21), Some(0x23), None];
+        assert_eq!(
+            errors(&walk, &mut tables, Privilege::Supervisor),
+            supervisor
+        );
+        walk.pkru = WRITE_DISABLED << 14;
+        let user = [None, Some(0x27), None];
+        assert_eq!(errors(&walk, &mut tables, Privilege::User), user);
+        walk.cr0.remove(Cr0::WP);
+        assert_eq!(errors(&walk, &mut tables, Privilege::Supervisor), [None; 3]);
+        assert_eq!(read(&walk, &mut tables).unwrap().keeping, Keeping::WithKeys);
+        walk.cr4.remove(Cr4::PKE);
+        assert_eq!(errors(&walk, &mut tables, Privilege::User), [None; 3]);
+        let (mut walk, mut tables) = four_levels();
+        walk.cr4 = keys;
+        walk.pkru = u32::MAX;
+        let supervisor = errors(&walk, &mut tables, Privilege::Supervisor);
+        assert_eq!(supervisor, [None; 3], "pages of the supervisor have no key");
     }
 }

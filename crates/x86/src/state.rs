@@ -7,7 +7,7 @@ use crate::descriptor::{Segment, SegmentRegister, Selector};
 use crate::flags::Flags;
 use crate::machine_check::MachineCheck;
 use crate::memory_types::MemoryTypeRanges;
-use crate::model::CpuModel;
+use crate::model::{AddedFeatures, CpuModel};
 use crate::paravirtual::Paravirtual;
 use crate::registers::{Cr0, Cr4, Efer, Gpr};
 use serde::{Deserialize, Serialize};
@@ -151,8 +151,12 @@ pub struct CpuState {
     pub a20_mask: u64,
     /// Running, halted or shut down.
     pub activity: Activity,
+    /// PKRU: rights to the pages of programs by their protection keys.
+    pub pkru: u32,
     /// Which processor this is; never changes.
     pub model: CpuModel,
+    /// Features beyond those of the model; never change.
+    pub added_features: AddedFeatures,
     /// What it says of the hypervisor; never changes.
     pub paravirtual: Paravirtual,
     /// x87, MMX, SSE, AVX, AVX-512.
@@ -220,7 +224,9 @@ impl CpuState {
             nmi_blocked: false,
             a20_mask: u64::MAX,
             activity: Activity::Running,
+            pkru: 0,
             model: CpuModel::Host,
+            added_features: AddedFeatures::empty(),
             paravirtual: Paravirtual::None,
             vector: VectorState::initial(),
             memory_types: MemoryTypeRanges::default(),

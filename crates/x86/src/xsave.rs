@@ -22,7 +22,9 @@ pub mod component {
     pub const ZMM_16_TO_31: u64 = 1 << 7;
     /// What AVX-512 adds. XCR0 has all three or none.
     pub const AVX_512: u64 = OPMASK | ZMM_HIGH | ZMM_16_TO_31;
-    /// Those that a guest may have.
+    /// PKRU, which is no vector register: [`VectorState`](crate::state::VectorState) does not have it.
+    pub const PKRU: u64 = 1 << 9;
+    /// Those of the vector registers that a guest may have.
     pub const ALL: u64 = X87 | SSE | AVX | AVX_512;
 }
 

@@ -165,6 +165,7 @@ const STRUCTURED_EBX_NAMES: &[(u32, &str)] = &[
     (structured_ebx::INVPCID, "invpcid"),
     (structured_ebx::RDSEED, "rdseed"),
     (structured_ebx::ADX, "adx"),
+    (structured_ebx::SMAP, "smap"),
     (structured_ebx::CLFLUSHOPT, "clflushopt"),
     (structured_ebx::CLWB, "clwb"),
     (structured_ebx::SHA, "sha_ni"),
@@ -172,6 +173,7 @@ const STRUCTURED_EBX_NAMES: &[(u32, &str)] = &[
 
 const STRUCTURED_ECX_NAMES: &[(u32, &str)] = &[
     (structured_ecx::UMIP, "umip"),
+    (structured_ecx::PKU, "pku"),
     (structured_ecx::AVX512_VBMI, "avx512vbmi"),
     (structured_ecx::AVX512_VBMI2, "avx512_vbmi2"),
     (structured_ecx::AVX512_VNNI, "avx512_vnni"),
@@ -335,6 +337,8 @@ pub mod structured_ebx {
     pub const INVPCID: u32 = 1 << 10;
     pub const RDSEED: u32 = 1 << 18;
     pub const ADX: u32 = 1 << 19;
+    /// CR4.SMAP, which the page walker obeys; added to a model only.
+    pub const SMAP: u32 = 1 << 20;
     pub const CLFLUSHOPT: u32 = 1 << 23;
     pub const CLWB: u32 = 1 << 24;
     pub const SHA: u32 = 1 << 29;
@@ -354,6 +358,10 @@ pub mod structured_ebx {
 pub mod structured_ecx {
     /// CR4.UMIP, for instructions that the monitor executes whatever the host has.
     pub const UMIP: u32 = 1 << 2;
+    /// Protection keys, which the page walker obeys; added to a model only.
+    pub const PKU: u32 = 1 << 3;
+    /// CR4.PKE is set.
+    pub const OSPKE: u32 = 1 << 4;
     pub const AVX512_VBMI: u32 = 1 << 1;
     pub const AVX512_VBMI2: u32 = 1 << 6;
     pub const AVX512_VNNI: u32 = 1 << 11;

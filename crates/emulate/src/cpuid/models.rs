@@ -3,7 +3,8 @@
 //! `x86-64-v1` to `-v4` are the levels of the x86-64 psABI, with what a system needs
 //! beside; `qemu64` is what QEMU gives by default, as far as it is implemented. The other names
 //! of QEMU's are processors of one maker, which the host's must be, as far as implemented:
-//! without SMAP, protection keys, MONITOR, transactions.
+//! without MONITOR and transactions, and with SMAP and protection keys only where these are added
+//! ([`AddedFeatures`](tollgate_x86::AddedFeatures)).
 
 use super::features::{
     FeatureWords, basic_ecx, basic_edx, extended, structured_1_eax, structured_ebx, structured_ecx,
@@ -11,7 +12,8 @@ use super::features::{
 };
 use super::{CpuidPolicy, Vendor};
 use std::fmt;
-use tollgate_x86::CpuModel;
+use tollgate_x86::state::XSAVE_SIZE;
+use tollgate_x86::{AddedFeatures, CpuModel};
 
 /// Leaf 1 EAX: family 15, model 107, stepping 1, the one that QEMU chose for AMD.
 const AMD_SIGNATURE: u32 = 0x0006_0fb1;
@@ -203,6 +205,8 @@ pub enum ModelError {
     Unknown(String),
     /// The model is a processor of this maker, and the host's is of another.
     OtherMaker(CpuModel, Vendor),
+    /// This is no feature that can be added to a model.
+    UnknownFeature(String),
     /// The host lacks these features of the model.
     Missing(CpuModel, Vec<&'static str>),
 }
@@ -215,6 +219,14 @@ impl fmt::Display for ModelError {
                 write!(
                     formatter,
                     "there is no CPU model {name:?}: choose one of {names}"
+                )
+            }
+            ModelError::UnknownFeature(word) => {
+                let names = AddedFeatures::NAMES.map(|(_, name)| format!("+{name}"));
+                write!(
+                    formatter,
+                    "{word:?} is no feature that can be added to a CPU model: choose of {}",
+                    names.join(", ")
                 )
             }
             ModelError::OtherMaker(model, vendor) => write!(
@@ -306,6 +318,7 @@ impl CpuidPolicy {
         };
         // The same on every host: as if no component were left out between others.
         self.component_offsets = super::COMPACTED_OFFSETS;
+        self.keys_offset = XSAVE_SIZE as u32;
         if let Some(product) = product(model) {
             self.signature = product.signature;
             self.brand = brand(product.brand);

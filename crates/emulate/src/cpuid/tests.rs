@@ -428,3 +428,38 @@ fn two_processors_of_one_process_may_differ() {
     assert_ne!(first.gpr[2] & rdtscp, 0);
     assert_eq!(second.gpr[2] & rdtscp, 0);
 }
+
+#[test]
+fn features_added_to_a_model_show_in_their_leaves() {
+    let (mut state, _) = crate::test_environment::long_mode(0);
+    let bits = |state: &CpuState| {
+        let [_, ebx, ecx, _] = policy(state).leaf(state, 7, 0);
+        [ebx >> 20 & 1, ecx >> 3 & 1, ecx >> 4 & 1]
+    };
+    assert_eq!(bits(&state), [0, 0, 0]);
+    assert!(!policy(&state).cr4_mask().intersects(Cr4::SMAP | Cr4::PKE));
+    state.added_features = AddedFeatures::SMAP;
+    assert_eq!(bits(&state), [1, 0, 0]);
+    assert!(policy(&state).cr4_mask().contains(Cr4::SMAP));
+    state.added_features = AddedFeatures::PKU;
+    assert_eq!(bits(&state), [0, 1, 0]);
+    state.cr4 |= Cr4::PKE.bits();
+    assert_eq!(bits(&state), [0, 1, 1]);
+    if policy(&state).has_xsave() {
+        assert_eq!(
+            policy(&state).xcr0_mask() & component::PKRU,
+            component::PKRU
+        );
+        let [size, offset, ..] = policy(&state).leaf(&state, 0xd, 9);
+        let [_, enabled, most, _] = policy(&state).leaf(&state, 0xd, 0);
+        assert_eq!(size, 8);
+        assert!(offset >= EXTENDED_REGION as u32 && most >= offset + 8 && enabled <= most);
+        state.xcr0 = component::PKRU;
+        let [_, enabled, ..] = policy(&state).leaf(&state, 0xd, 0);
+        let [_, compacted, ..] = policy(&state).leaf(&state, 0xd, 1);
+        assert_eq!(
+            (enabled, compacted),
+            (offset + 8, EXTENDED_REGION as u32 + 8)
+        );
+    }
+}

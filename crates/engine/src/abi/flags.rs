@@ -57,6 +57,16 @@ impl Context {
         self.system_flags = flags & SYSTEM_FLAGS.bits();
     }
 
+    /// Sets or clears EFLAGS.AC.
+    pub fn set_access_flag(&mut self, enabled: bool) {
+        for flags in [&mut self.cpu.flags, &mut self.system_flags] {
+            *flags &= !Flags::AC.bits();
+            if enabled {
+                *flags |= Flags::AC.bits();
+            }
+        }
+    }
+
     /// Sets or clears EFLAGS.VIF.
     pub fn set_virtual_interrupt_flag(&mut self, enabled: bool) {
         self.system_flags &= !Flags::VIF.bits();

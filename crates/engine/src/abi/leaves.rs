@@ -160,11 +160,15 @@ pub enum LeafCall {
     VerifyRead,
     /// VERW of one.
     VerifyWrite,
+    /// CLAC.
+    ClearAccess,
+    /// STAC.
+    SetAccess,
 }
 
 impl LeafCall {
     /// All of them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 23] = [
         Self::InvalidatePage,
         Self::ReadMsr,
         Self::WriteMsr,
@@ -186,6 +190,8 @@ impl LeafCall {
         Self::LoadLimit,
         Self::VerifyRead,
         Self::VerifyWrite,
+        Self::ClearAccess,
+        Self::SetAccess,
     ];
 
     /// The one that the function is told by `key`.
@@ -221,6 +227,8 @@ impl LeafCall {
             | Self::LoadLimit
             | Self::VerifyRead
             | Self::VerifyWrite
+            | Self::ClearAccess
+            | Self::SetAccess
             | Self::Execute => LeafRoutine::Other,
         }
     }

@@ -213,7 +213,7 @@ fn exit_of(instruction: &Instruction) -> (ExitKind, bool) {
         // No segment, no control register and no system flag is another one behind these.
         Pusha | Pushad | Popa | Popad | Enter | Bound | Bt | Btc | Btr | Bts | Daa | Das | Aaa
         | Aas | Aam | Aad | Sgdt | Sidt | Sldt | Str | Lar | Lsl | Verr | Verw | Xgetbv | Rdpmc
-        | Wbinvd | Wbnoinvd | Invd => (ExitKind::OtherInstruction, false),
+        | Wbinvd | Wbnoinvd | Invd | Rdpkru | Wrpkru => (ExitKind::OtherInstruction, false),
         _ => (ExitKind::OtherInstruction, true),
     }
 }

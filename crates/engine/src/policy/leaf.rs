@@ -110,6 +110,8 @@ impl Leaf {
         }
         let call = match instruction.code() {
             Code::Invlpg_m => LeafCall::InvalidatePage,
+            Code::Clac => LeafCall::ClearAccess,
+            Code::Stac => LeafCall::SetAccess,
             Code::Rdmsr => LeafCall::ReadMsr,
             // The base of FS or GS may be part of the mode elsewhere.
             Code::Wrmsr => LeafCall::WriteMsr,
@@ -201,7 +203,7 @@ impl Leaf {
             Lsl if instruction.op1_kind() == OpKind::Register => Some(LeafCall::LoadLimit),
             Verr if instruction.op0_kind() == OpKind::Register => Some(LeafCall::VerifyRead),
             Verw if instruction.op0_kind() == OpKind::Register => Some(LeafCall::VerifyWrite),
-            Sldt | Str | Lar | Lsl | Verr | Verw | Xgetbv => Some(LeafCall::Execute),
+            Sldt | Str | Lar | Lsl | Verr | Verw | Xgetbv | Rdpkru => Some(LeafCall::Execute),
             Smsw => Some(LeafCall::ReadControl),
             Mov if instruction.op1_register().is_dr() => Some(LeafCall::ReadControl),
             _ => None,

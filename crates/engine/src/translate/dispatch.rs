@@ -121,7 +121,7 @@ impl Translator {
             Clts | Wbinvd | Wbnoinvd | Invd if self.changes_nothing(instruction) => Flow::Next,
             Sldt | Str | Smsw => self.store_system_register(instruction),
             Mov | Invlpg | Rdmsr | Wrmsr | Lgdt | Lidt | Sgdt | Sidt | Lmsw | Lldt | Lar | Lsl
-            | Verr | Verw | Xgetbv
+            | Verr | Verw | Xgetbv | Clac | Stac | Rdpkru
                 if matches!(self.leaf(instruction), Some(Leaf::Call(..))) =>
             {
                 self.call_function(instruction)

@@ -369,7 +369,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         if !is_reachable {
             return None;
         }
-        let (kind, privilege) = (AccessKind::Read, Privilege::Supervisor);
+        let (kind, privilege) = (AccessKind::Read, Privilege::System);
         let place = LinearAddress(place);
         let inline = (self.view).make_inline(cpu, place, 8, kind, false, privilege);
         let Ok(Inline::Yes) = inline else {

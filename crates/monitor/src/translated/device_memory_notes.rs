@@ -15,7 +15,7 @@ use tollgate_engine::abi::sites::{BlockId, Site};
 use tollgate_engine::policy::instruction_kind::{Effects, Helper};
 use tollgate_engine::policy::mode::ModeFlags;
 use tollgate_platform::{DISPLAY_WINDOW, Platform};
-use tollgate_x86::paging::Privilege;
+use tollgate_x86::paging::{Keeping, Privilege};
 use tollgate_x86::{LinearAddress, Operation, PhysicalAddress};
 
 /// The operation of an instruction that leaves do.
@@ -197,6 +197,9 @@ impl<P: Platform> Running<'_, Translated, P> {
         let Ok(found) = self.view.walk(cpu, linear, kind, Privilege::Supervisor) else {
             return;
         };
+        if found.keeping != Keeping::Always {
+            return;
+        }
         if Some(PhysicalAddress(found.physical.0 & !0xfff)) != near {
             return;
         }

@@ -12,6 +12,8 @@ use crate::translated::known_pages::KnownPages;
 use crate::translated::level_change::changes_with;
 use crate::translated::misses::Environment;
 use crate::translated::space_loads;
+use iced_x86::CpuidFeature;
+use tollgate_emulate::cpuid::policy;
 use tollgate_emulate::descriptor_instructions::{self, Probe};
 use tollgate_emulate::{Outcome, plain_msr};
 use tollgate_engine::abi::leaves::{
@@ -147,6 +149,13 @@ fn do_call(
         LeafCall::LoadLimit => probe(context, view, (Probe::Limit, value), (first, second)),
         LeafCall::VerifyRead => probe(context, view, (Probe::Read, value), (0, 0)),
         LeafCall::VerifyWrite => probe(context, view, (Probe::Write, value), (0, 0)),
+        LeafCall::ClearAccess | LeafCall::SetAccess => {
+            let is_offered = policy(&context.cpu).offers(CpuidFeature::SMAP);
+            if is_offered {
+                context.set_access_flag(call == LeafCall::SetAccess);
+            }
+            is_offered
+        }
         LeafCall::Execute | LeafCall::ReadControl | LeafCall::WriteCr3 => false,
     }
 }

@@ -93,7 +93,7 @@ impl<P: Platform> Running<'_, Translated, P> {
                 8,
                 AccessKind::Read,
                 false,
-                Privilege::Supervisor,
+                Privilege::System,
             );
         }
     }

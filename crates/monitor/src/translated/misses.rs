@@ -95,7 +95,7 @@ impl Access {
                 size,
                 write: false,
                 tested: false,
-                privilege: Privilege::Supervisor,
+                privilege: Privilege::System,
             }),
             _ => None,
         }

@@ -66,6 +66,7 @@ impl Bench {
                 page_size,
                 writable_now: true,
                 user: false,
+                keeping: Default::default(),
                 global: false,
                 path: WalkPath::new(&[step], true),
             };

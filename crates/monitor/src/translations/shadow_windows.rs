@@ -139,6 +139,7 @@ impl Translations {
         translation: &Translation,
         writable: bool,
     ) {
+        self.note_keys(translation);
         self.entries.note(linear, translation);
         let Some(check) = &mut self.check else {
             return;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use tollgate_machine::comma_list;
 use tollgate_machine::config::VsockOptions;
-use tollgate_machine::cpu::CpuModel;
+use tollgate_machine::cpu::Cpu;
 
 use super::image::{self, ImageArgument};
 use crate::statistics::StatisticsArguments;
@@ -129,7 +129,7 @@ pub struct ExecArguments {
 
     /// The processor, as for tollgate run
     #[arg(long, value_name = "MODEL", default_value = "host", value_parser = cpu_models::parse)]
-    pub cpu: CpuModel,
+    pub cpu: Cpu,
 
     /// Show what the guest's kernel says, on standard error
     #[arg(short, long)]
