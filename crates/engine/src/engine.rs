@@ -162,7 +162,8 @@ pub struct Engine {
     links: LinkTables,
     verify_code: bool,
     counts: EngineCounts,
-    slots: Vec<u32>,
+    /// Slots for the next block: of all other code, and of programs.
+    slots: [Vec<u32>; 2],
     /// Room in which the tables of a block are put together.
     packed: Vec<u8>,
     generation: u64,
@@ -202,7 +203,7 @@ impl Engine {
             links: LinkTables::new()?,
             verify_code,
             counts: EngineCounts::default(),
-            slots: Vec::new(),
+            slots: Default::default(),
             packed: Vec::new(),
             generation: 0,
             device_page: DevicePage::NONE,
@@ -219,6 +220,11 @@ impl Engine {
     /// interrupt it the blocks (see [`crate::position`]); until this engine is dropped.
     pub fn attach(&self, context: &mut Context) {
         context.blocks = self.blocks.address().cast();
+        self.tell_links(context);
+    }
+
+    /// Has emitted code that runs on `context` find the tables of the space that is loaded now.
+    pub fn tell_links(&self, context: &mut Context) {
         context.links = self.links.base();
     }
 
@@ -408,7 +414,7 @@ impl Engine {
     }
 
     /// The home of the code at a place, if it is to be relocatable there. Blocks for it must be
-    /// found with that home as long as the links' epoch lasts.
+    /// found with that home as long as the space's epoch lasts.
     pub fn home(&mut self, place: &CodeAddress, mode: ModeId, by: ReachedBy) -> Option<u64> {
         let mode = self.modes.get(mode);
         if !mode.is_relocatable_at(place.rip) {

@@ -1,9 +1,11 @@
 # A static Linux program: processes that hand on a token, so that the address space changes with
 # each step, and use memory of their own in between.
 #
-#   spaces PROCESSES ROUNDS PAGES UNMAP
+#   spaces PROCESSES ROUNDS PAGES UNMAP CODE
 #
-# Each of PROCESSES (2 to 32) gets the token ROUNDS times. It then adds one to a word of each of its
+# First each of PROCESSES (2 to 32) makes CODE (0 to 20000) pages of code of its own and runs through all of
+# them, by direct branches from page to page and by indirect calls. Then each gets the token ROUNDS
+# times, and with it calls code in the first four of these pages. It then adds one to a word of each of its
 # PAGES (1 to 1024), and if UNMAP is 1 it unmaps one of them, another one each time, and maps a new
 # one there. In the end each checks what its pages hold. Exit code 0 if all of them did their work, 1
 # if not, 2 for a wrong command line.
@@ -15,13 +17,24 @@
 .include "linux-calls.inc"
 
 .set BASE, 0x20000000
+.set CODE_BASE, 0x30000000
+.set MOST_CODE, 20000
+.set CALLED, 64                          # in each page of code: what is called there
 .set MOST_PROCESSES, 32
+
+.macro CALL_REGISTER                     # in EAX
+.ifdef WIDE
+    call rax
+.else
+    call eax
+.endif
+.endm
 
 .text
 .globl _start
 _start:
     COUNT_OF_ARGUMENTS
-    cmp eax, 5
+    cmp eax, 6
     jne usage
     ARGUMENT 1
     call decimal
@@ -50,6 +63,12 @@ _start:
     jc usage
     mov [unmaps], eax
     cmp eax, 1
+    ja usage
+    ARGUMENT 5
+    call decimal
+    jc usage
+    mov [code], eax
+    cmp eax, MOST_CODE
     ja usage
 
     mov dword ptr [number], 0            # pipes: each one's reading end, then the writing one
@@ -89,6 +108,7 @@ member:
     MAP BASE, [bytes]
     cmp eax, BASE
     jne failed
+    call make_code
     mov dword ptr [round], 0
     mov dword ptr [victim], BASE
 
@@ -102,6 +122,11 @@ turn:
     add eax, 4096
     dec ecx
     jnz 1b
+    mov ecx, [code]
+    cmp ecx, 4
+    jbe 1f
+    mov ecx, 4
+1:  call call_code
     cmp dword ptr [unmaps], 0
     je 3f
     SYSTEM_CALL 91, 11, [victim], 4096
@@ -159,6 +184,42 @@ turn:
 done:
     SYSTEM_CALL 1, 60, 0
 
+make_code:                               # and run it
+    cmp dword ptr [code], 0
+    je 3f
+    mov eax, [code]
+    shl eax, 12
+    mov [argument], eax
+    MAP CODE_BASE, [argument], 7
+    cmp eax, CODE_BASE
+    jne failed
+    mov ecx, [code]
+1:  mov byte ptr [eax], 0xe9             # to the next page
+    mov dword ptr [eax + 1], 4096 - 5
+    mov byte ptr [eax + CALLED], 0xc3
+    add eax, 4096
+    dec ecx
+    jnz 1b
+    mov byte ptr [eax - 4096], 0xc3      # the last one returns
+    mov dword ptr [round], 2             # links are made when code runs again
+2:  mov eax, CODE_BASE
+    CALL_REGISTER
+    mov ecx, [code]
+    call call_code
+    dec dword ptr [round]
+    jnz 2b
+3:  ret
+
+call_code:                               # in ECX pages
+    mov eax, CODE_BASE + CALLED
+    test ecx, ecx
+    jz 2f
+1:  CALL_REGISTER
+    add eax, 4096
+    dec ecx
+    jnz 1b
+2:  ret
+
 hand_on:                                 # the token to the next one
     mov eax, [next]
     mov ecx, pipes[eax*8 + 4]
@@ -181,7 +242,7 @@ DEFINE_DECIMAL
 text_failed: .ascii "spaces: a process did not do its work\n"
 text_failed_end:
 text_usage:
-    .ascii "usage: spaces PROCESSES ROUNDS PAGES UNMAP   2 to 32, at least 1, 1 to 1024, 0 or 1\n"
+    .ascii "usage: spaces PROCESSES ROUNDS PAGES UNMAP CODE   2 to 32, at least 1, 1 to 1024, 0 or 1, 0 to 20000\n"
 text_usage_end:
 
 .bss
@@ -191,6 +252,7 @@ rounds: .skip 4
 pages: .skip 4
 bytes: .skip 4
 unmaps: .skip 4
+code: .skip 4
 number: .skip 4
 next: .skip 4
 own: .skip 4

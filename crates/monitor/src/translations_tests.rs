@@ -3,7 +3,7 @@
 use super::*;
 use std::collections::{HashMap, HashSet};
 use tollgate_engine::abi::far_pointer::FarPointer;
-use tollgate_engine::abi::link_layout::{BranchTable, FamilyId, ModeId};
+use tollgate_engine::abi::link_layout::{BranchTable, FamilyId, ModeId, SlotsFor};
 use tollgate_engine::blocks::code_pages::{CodePageId, CodePageKey, Found, IndirectTarget};
 use tollgate_engine::blocks::links::{Dependence, LinkTables, Target};
 use tollgate_x86::address::PAGE_SIZE;
@@ -14,7 +14,14 @@ use tollgate_x86::{Cr4, Efer};
 const HOST: u64 = 0x7000_0000_0000;
 const TARGET: u64 = 0x1234;
 const MODE: (ModeId, BranchTable) = (ModeId(3), BranchTable::Shared);
-const CODE_PAGE_MODE: (ModeId, BranchTable) = (ModeId(4), BranchTable::Shared);
+
+const fn code_page_mode(user: bool) -> (ModeId, BranchTable) {
+    match user {
+        true => (ModeId(4), BranchTable::SharedByPrograms),
+        false => (ModeId(4), BranchTable::Shared),
+    }
+}
+
 const FAMILY: FamilyId = FamilyId(2);
 
 /// No page tables: nothing is compared.
@@ -59,11 +66,13 @@ enum Kind {
     Slot,
     Indirect,
     Far,
+    /// Of the kernel.
     CodePage,
+    ProgramPage,
 }
 
 impl Kind {
-    const ALL: [Kind; 10] = [
+    const ALL: [Kind; 11] = [
         Kind::Load(false),
         Kind::Load(true),
         Kind::Store(false),
@@ -74,6 +83,7 @@ impl Kind {
         Kind::Indirect,
         Kind::Far,
         Kind::CodePage,
+        Kind::ProgramPage,
     ];
 }
 
@@ -94,8 +104,8 @@ struct Bench {
     translations: Translations,
     links: LinkTables,
     slots: HashMap<u64, u32>,
-    /// By linear and physical page, each with a slot that leads there.
-    code_pages: HashMap<(u64, u64), (CodePageId, u32)>,
+    /// By linear and physical page and whether it is a program's, each with a slot that leads there.
+    code_pages: HashMap<(u64, u64, bool), (CodePageId, u32)>,
     invalidations: u32,
     loads: u32,
     /// Points that were passed ahead of changes, and how often such work stopped.
@@ -196,23 +206,27 @@ impl Bench {
         let slots = &mut self.slots;
         *slots
             .entry(linear)
-            .or_insert_with(|| links.take_slot().unwrap())
+            .or_insert_with(|| links.take_slot(SlotsFor::Kernels).unwrap())
     }
 
-    fn code_page(&mut self, page: Page) -> (CodePageId, u32) {
+    fn code_page(&mut self, page: Page, user: bool) -> (CodePageId, u32) {
         let links = &mut self.links;
         let key = CodePageKey {
             physical_page: page.physical >> 12,
             second_page: None,
             page: page.linear >> 12,
             relocates: false,
-            user: false,
+            user,
         };
-        let place = (page.linear >> 12, page.physical >> 12);
+        let place = (page.linear >> 12, page.physical >> 12, user);
+        let slots = match user {
+            true => SlotsFor::Programs,
+            false => SlotsFor::Kernels,
+        };
         *self
             .code_pages
             .entry(place)
-            .or_insert_with(|| (links.add_block(key), links.take_slot().unwrap()))
+            .or_insert_with(|| (links.add_block(key), links.take_slot(slots).unwrap()))
     }
 
     /// Where the code of a page's block lies.
@@ -267,20 +281,21 @@ impl Bench {
             Kind::Fetch(user) => {
                 fetch(&mut self.translations, user);
             }
-            Kind::CodePage => {
+            Kind::CodePage | Kind::ProgramPage => {
+                let user = kind == Kind::ProgramPage;
                 let found = Found {
                     linear_page: linear.page(),
                     last_page: linear.page(),
                     delta: 0,
-                    global: fetch(&mut self.translations, false).global,
+                    global: fetch(&mut self.translations, user).global,
                     is_kept: !page.global,
                 };
-                let (id, slot) = self.code_page(page);
+                let (id, slot) = self.code_page(page, user);
                 self.links.put_in_force(id, found);
                 // What is known of the page since it was first met comes back.
                 if self.links.slot(slot) == 0 {
                     self.links.link_pages(slot, TARGET as i32, id, id);
-                    let (mode, table) = CODE_PAGE_MODE;
+                    let (mode, table) = code_page_mode(user);
                     let target = IndirectTarget {
                         rip: Self::rip(page.linear) + 8,
                         mode,
@@ -344,10 +359,11 @@ impl Bench {
                 let found = self.links.hash(Self::rip(page.linear), MODE);
                 found == Some(Target::fixed(TARGET.wrapping_add(page.linear)))
             }
-            Kind::CodePage => {
-                let (_, slot) = self.code_page(page);
+            Kind::CodePage | Kind::ProgramPage => {
+                let user = kind == Kind::ProgramPage;
+                let (_, slot) = self.code_page(page, user);
                 let rip = Self::rip(page.linear) + 8;
-                let found = self.links.hash(rip, CODE_PAGE_MODE);
+                let found = self.links.hash(rip, code_page_mode(user));
                 let is_found = found == Some(Target::fixed(Self::code_of(page)));
                 let is_filled = self.links.slot(slot) != 0;
                 assert_eq!(is_found, is_filled, "{page:x?}");
@@ -443,7 +459,8 @@ fn a_load_of_cr3_keeps_global_pages() {
     // Without identifiers another space has other tables, and where user code is fetched from is
     // kept from no space to another.
     let mut kinds = Kind::ALL.to_vec();
-    kinds.retain(|&kind| kind != Kind::Fetch(true));
+    // Programs' global pages go with the space.
+    kinds.retain(|kind| ![Kind::Fetch(true), Kind::ProgramPage].contains(kind));
     assert_eq!(left_of(&kinds, load(false)), GLOBAL);
     // A processor might keep more: it does not look at the tables' address.
     assert_eq!(left_of(&kinds, load(true)), GLOBAL);
@@ -652,7 +669,7 @@ fn any_page(random: &mut impl FnMut(u64) -> u64) -> (u64, u64) {
 }
 
 /// All but global pages were dropped. A global one may be gone too that was local once, and fetches
-/// of any: see [`a_load_of_cr3_keeps_global_pages`].
+/// and programs' code of any: see [`a_load_of_cr3_keeps_global_pages`].
 fn drop_local(
     bench: &mut Bench,
     derived: &mut HashMap<(Kind, u64), Page>,
@@ -661,7 +678,8 @@ fn drop_local(
     derived.retain(|&(kind, _), page| {
         let is_left = bench.has(kind, *page);
         assert!(!is_left || page.global, "{kind:?} of {page:x?}");
-        let may_be_gone = was_local.contains(&page.linear) || matches!(kind, Kind::Fetch(_));
+        let goes_with_space = matches!(kind, Kind::Fetch(_) | Kind::ProgramPage);
+        let may_be_gone = was_local.contains(&page.linear) || goes_with_space;
         assert!(is_left || may_be_gone);
         is_left
     });
@@ -756,7 +774,7 @@ fn whatever_happens_each_structure_holds_what_was_derived_and_not_dropped() {
                     });
                 }
                 _ => {
-                    let kind = Kind::ALL[random(10) as usize];
+                    let kind = Kind::ALL[random(11) as usize];
                     if !derived.keys().any(|&(_, at)| at == linear) {
                         let physical = 0x10_0000 + random(16) * PAGE_SIZE;
                         let global = random(2) == 0;
@@ -777,6 +795,9 @@ fn whatever_happens_each_structure_holds_what_was_derived_and_not_dropped() {
                         }
                         Kind::Slot | Kind::Indirect | Kind::Far | Kind::CodePage => {
                             derived.insert((Kind::Fetch(false), linear), page);
+                        }
+                        Kind::ProgramPage => {
+                            derived.insert((Kind::Fetch(true), linear), page);
                         }
                         _ => {}
                     }
@@ -837,7 +858,9 @@ impl Guest {
             let physical = 0x10_0000 + which * PAGE_SIZE;
             if physical != page.physical {
                 let stale = Page { physical, ..page };
-                assert!(!self.bench.has(Kind::CodePage, stale), "{stale:x?}");
+                for kind in [Kind::CodePage, Kind::ProgramPage] {
+                    assert!(!self.bench.has(kind, stale), "{kind:?} {stale:x?}");
+                }
             }
         }
         self.found_code += u32::from(self.bench.has(Kind::CodePage, page));
@@ -968,7 +991,7 @@ fn run_spaces(choices: ShadowChoices, steps: u32) -> Guest {
             }
             _ => {
                 let page = guest.page(linear);
-                let kind = Kind::ALL[below(10) as usize];
+                let kind = Kind::ALL[below(11) as usize];
                 guest.bench.derive(kind, page);
                 linked.insert((kind, linear));
             }

@@ -58,10 +58,63 @@ impl Reservation {
         self.allow(offset, bytes, libc::PROT_READ)
     }
 
-    fn allow(&self, offset: usize, bytes: usize, protection: i32) -> io::Result<()> {
-        if offset.checked_add(bytes).is_none_or(|end| end > self.bytes) {
-            return Err(io::ErrorKind::InvalidInput.into());
+    /// Has whole pages inside be memory of its own, zeroes at first, that [`Reservation::share_with`]
+    /// can map a second time.
+    ///
+    /// # Errors
+    /// The range does not lie inside, or the host refuses. Then the range may not be reserved any
+    /// more: the reservation must be [leaked](std::mem::forget).
+    pub fn open_to_be_shared(&self, offset: usize, bytes: usize) -> io::Result<()> {
+        self.check(offset, bytes)?;
+        let place = self.base().wrapping_add(offset);
+        // SAFETY: takes the place of a part of the reservation, in which nothing lies yet.
+        let mapped = unsafe {
+            libc::mmap(
+                place.cast(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED,
+                -1,
+                0,
+            )
+        };
+        if mapped == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
         }
+        // SAFETY: the range is the mapping just made.
+        unsafe { libc::madvise(mapped, bytes, libc::MADV_NOHUGEPAGE) };
+        Ok(())
+    }
+
+    /// Has what [`Reservation::open_to_be_shared`] has opened of this reservation lie at the same
+    /// offset of another one too.
+    ///
+    /// # Errors
+    /// As of that function, and about the other reservation.
+    pub fn share_with(&self, other: &Self, offset: usize, bytes: usize) -> io::Result<()> {
+        self.check(offset, bytes)?;
+        other.check(offset, bytes)?;
+        let from = self.base().wrapping_add(offset);
+        let to = other.base().wrapping_add(offset);
+        let moves = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        // An old size of zero maps shared pages a second time (mremap(2)).
+        // SAFETY: takes the place of a part of the other reservation, in which nothing lies yet.
+        let mapped = unsafe { libc::mremap(from.cast(), 0, bytes, moves, to) };
+        match mapped == libc::MAP_FAILED {
+            true => Err(io::Error::last_os_error()),
+            false => Ok(()),
+        }
+    }
+
+    fn check(&self, offset: usize, bytes: usize) -> io::Result<()> {
+        match offset.checked_add(bytes) {
+            Some(end) if end <= self.bytes => Ok(()),
+            _ => Err(io::ErrorKind::InvalidInput.into()),
+        }
+    }
+
+    fn allow(&self, offset: usize, bytes: usize, protection: i32) -> io::Result<()> {
+        self.check(offset, bytes)?;
         // SAFETY: the range lies inside the mapping that this structure owns.
         let failed =
             unsafe { libc::mprotect(self.base.as_ptr().add(offset).cast(), bytes, protection) };

@@ -16,26 +16,35 @@
 //! A *code page* is a physical page under the addresses that its blocks name, for code of one
 //! privilege: its home, if they are relocatable, or else the linear page. Blocks whose first
 //! instruction ends in the next page make a code page of their own with each physical page that is
-//! found there. What is in force obeys these rules:
+//! found there.
+//!
+//! Each address space that is kept has [tables](crate::blocks::link_memory) of its own for programs'
+//! code. So a page of programs is in force in any number of spaces at the same time, in each at a
+//! place of its own, and another space is loaded without a look at any of these pages: what leads to
+//! them lies in the tables that generated code now reads. Pages of all other code are in force or
+//! not for all spaces together; those that are not global go out of force with the space. What is in
+//! force obeys these rules, in each space:
 //!
 //! - A page is put in force by a look-up of the guest's page tables that has just allowed to
 //!   fetch code there, and goes out of force with what was looked up: by
-//!   [`Derived`](tollgate_tlb::Derived). If its space is loaded again and what was looked up
-//!   there is kept, it may be put in force as it was (see
-//!   [`kept_pages`](crate::blocks::kept_pages)).
+//!   [`Derived`](tollgate_tlb::Derived). A page of programs stays in force with its space while
+//!   other spaces are loaded, unless it is global there: INVLPG in one space would have to find it
+//!   in all. Other pages may be put in force as they were when their space is loaded again and what
+//!   was looked up there is kept (see [`kept_pages`](crate::blocks::kept_pages)).
 //! - A slot is filled only while the page that it leads to is in force, an entry of the branch
 //!   tables too.
 //! - A slot between relocatable pages is filled only while both have the same delta, since a
-//!   direct branch does not change it. In one epoch a page has one delta (see
-//!   [`homes`](crate::blocks::homes)), and all go out of force at its end; so it is enough to
-//!   compare when either comes in force.
+//!   direct branch does not change it. In one space a page in force has one delta, so it is enough
+//!   to compare when either comes in force.
 
 mod foreseen;
 
 pub use foreseen::Expected;
 
-use crate::abi::link_layout::{BranchTable, ModeId};
-use crate::blocks::link_memory::LinkMemory;
+use crate::abi::link_layout::{
+    BranchTable, MAX_SLOTS, ModeId, is_programs_part, is_programs_slot, table_offset,
+};
+use crate::blocks::link_memory::{LinkMemory, OWNERS, Owner, Tables};
 use crate::blocks::links::Target;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tollgate_tlb::{Allows, Held, LeadsTo, PageRange, SpaceNumber, View};
@@ -56,7 +65,7 @@ impl CodePageId {
     }
 }
 
-/// A page in force that is not global, to be put in force again.
+/// A page in force that is neither global nor one of programs, to be put in force again.
 #[derive(Clone, Copy, Debug)]
 pub struct LocalPage {
     id: CodePageId,
@@ -190,6 +199,28 @@ const UNLISTED: Listing = Listing {
     arrival: 0,
 };
 
+/// Where each slot is listed: slots of programs, and all others.
+#[derive(Default)]
+struct Listings([Vec<Listing>; 2]);
+
+impl Listings {
+    fn of_mut(&mut self, slot: u32) -> &mut Listing {
+        let part = usize::from(!is_programs_slot(slot));
+        let (listings, index) = (&mut self.0[part], slot as usize % MAX_SLOTS);
+        if listings.len() <= index {
+            listings.resize(index + 1, UNLISTED);
+        }
+        &mut listings[index]
+    }
+
+    /// All slots that are listed.
+    fn all(&self) -> impl Iterator<Item = (u32, &Listing)> {
+        let parts = (0..).step_by(MAX_SLOTS).zip(&self.0);
+        let all = parts.flat_map(|(first, listings)| (first..).zip(listings));
+        all.filter(|(_, listing)| listing.from != NONE)
+    }
+}
+
 /// What becomes of a page when a space is loaded of which it is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fate {
@@ -201,25 +232,52 @@ enum Fate {
     IsToBeMet,
 }
 
+/// Where a page is in force.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// Whose tables lead there.
+    owner: Owner,
+    found: Found,
+    /// The next page in force in the owner's chain.
+    next: u32,
+}
+
 struct CodePage {
     key: CodePageKey,
     /// Blocks that were made from it.
     blocks: u32,
-    /// Where it is in force.
-    found: Option<Found>,
+    /// Where it is in force, for each owner one place at most.
+    places: Vec<Place>,
     /// When it was last met: [`CodePages::clock`].
     used: u32,
     /// How often it was put in force as it was since it was last met.
     returns: u16,
     /// What becomes of it at the load of this number: [`CodePages::loads`].
     fate: (u64, Fate),
-    /// The next page in force in the chain.
-    next: u32,
     /// Slots that lead here.
     arrivals: Vec<Link>,
     /// Slots that lead from here.
     departures: Vec<Link>,
     targets: Vec<IndirectTarget>,
+}
+
+impl CodePage {
+    /// Where it is in force in the owner's tables.
+    #[inline]
+    fn found(&self, owner: Owner) -> Option<&Found> {
+        let place = self.places.iter().find(|place| place.owner == owner);
+        place.map(|place| &place.found)
+    }
+
+    fn place_mut(&mut self, owner: Owner) -> Option<&mut Place> {
+        self.places.iter_mut().find(|place| place.owner == owner)
+    }
+
+    /// Whether a slot that leads from a page in one place to this one in another may be filled.
+    fn may_be_reached_from(&self, from: &CodePage, (owner, delta): (Owner, u64)) -> bool {
+        // Code that is not relocatable has no delta that could be wrong.
+        !self.key.relocates || from.found(owner).is_some_and(|from| from.delta == delta)
+    }
 }
 
 /// What code pages have done: for statistics and tests.
@@ -240,13 +298,17 @@ pub struct CodePages {
     by_key: FxHashMap<CodePageKey, u32>,
     /// Relocatable pages that have a second one, by the first and the home.
     straddling: FxHashMap<(u64, u64), Vec<u32>>,
-    /// By slot number.
-    listings: Vec<Listing>,
-    /// Pages in force that are not global; may name pages that no longer are.
+    listings: Listings,
+    /// Pages in force that are neither global nor programs'; may name pages that no longer are.
     local: Vec<u32>,
-    /// The first page of each chain of pages in force.
-    chains: Box<[u32; CHAINS]>,
-    in_force: usize,
+    /// Pages of programs in force in the loaded space that are not kept with it; may name pages that
+    /// no longer are.
+    not_kept: Vec<u32>,
+    /// By owner, the first page of each chain of pages in force.
+    chains: Box<[[u32; CHAINS]; OWNERS]>,
+    /// Pages in force, by owner.
+    in_force: [usize; OWNERS],
+    loaded: SpaceNumber,
     last_met: foreseen::LastMet,
     /// Counts how often the use of pages was looked at. It wraps; so old pages may look young.
     clock: u32,
@@ -262,10 +324,12 @@ impl Default for CodePages {
             free: Vec::new(),
             by_key: FxHashMap::default(),
             straddling: FxHashMap::default(),
-            listings: Vec::new(),
+            listings: Listings::default(),
             local: Vec::new(),
-            chains: Box::new([NONE; CHAINS]),
-            in_force: 0,
+            not_kept: Vec::new(),
+            chains: Box::new([[NONE; CHAINS]; OWNERS]),
+            in_force: [0; OWNERS],
+            loaded: SpaceNumber::default(),
             last_met: foreseen::LastMet::default(),
             clock: 0,
             loads: 0,
@@ -278,6 +342,21 @@ impl CodePages {
     /// What has been done.
     pub fn counts(&self) -> CodePageCounts {
         self.counts
+    }
+
+    /// Whose tables lead to pages of that kind now.
+    #[inline]
+    fn owner(&self, key: &CodePageKey) -> Owner {
+        match key.user {
+            true => Owner::Space(self.loaded),
+            false => Owner::Common,
+        }
+    }
+
+    /// Where a page is in force in the loaded space.
+    fn found(&self, id: u32) -> Option<&Found> {
+        let page = self.pages.get(id as usize)?;
+        page.found(self.owner(&page.key))
     }
 
     /// The page that a new block was made from.
@@ -296,11 +375,10 @@ impl CodePages {
             let page = CodePage {
                 key,
                 blocks: 0,
-                found: None,
+                places: Vec::new(),
                 used: 0,
                 returns: 0,
                 fate: (0, Fate::IsToBeMet),
-                next: NONE,
                 arrivals: Vec::new(),
                 departures: Vec::new(),
                 targets: Vec::new(),
@@ -330,7 +408,9 @@ impl CodePages {
         }
         debug_assert!(page.arrivals.is_empty() && page.departures.is_empty());
         let key = page.key;
-        self.put_out_of_force(id.0, memory);
+        while let Some(place) = self.pages[id.0 as usize].places.last() {
+            self.put_out_of_force(id.0, place.owner, memory);
+        }
         self.by_key.remove(&key);
         let place = (key.physical_page, key.page);
         if let Some(of_first) = self.straddling.get_mut(&place) {
@@ -346,10 +426,20 @@ impl CodePages {
     #[inline]
     pub fn put_in_force(&mut self, id: CodePageId, found: Found, memory: &mut LinkMemory) -> bool {
         let page = &mut self.pages[id.0 as usize];
+        let owner = match page.key.user {
+            true => Owner::Space(self.loaded),
+            false => Owner::Common,
+        };
         page.used = self.clock;
-        match &mut page.found {
-            Some(known) if known.stands_for(&found) => {
-                known.is_kept &= found.is_kept;
+        match page.place_mut(owner) {
+            Some(Place { found: known, .. }) if known.stands_for(&found) => {
+                if known.is_kept && !found.is_kept {
+                    known.is_kept = false;
+                    if owner != Owner::Common {
+                        self.drop_stale_of_space();
+                        self.not_kept.push(id.0);
+                    }
+                }
                 false
             }
             _ => {
@@ -357,41 +447,89 @@ impl CodePages {
                 if page.key.second_page.is_none() {
                     self.last_met.note(page.key.page, id.0);
                 }
-                self.restore(id.0, found, memory);
+                self.restore(id.0, (owner, found), memory);
                 true
             }
         }
     }
 
-    /// The pages in force that are not global and are kept with their space, those met last
-    /// first. A page may be there twice.
+    /// The pages in force that are neither global nor programs' and are kept with their space, those
+    /// met last first. A page may be there twice.
     pub fn local_pages(&self) -> impl Iterator<Item = LocalPage> {
         self.local.iter().rev().filter_map(|&id| {
             let page = &self.pages[id as usize];
-            let found = page.found.filter(|found| found.is_kept && !found.global)?;
+            let found = page.found(Owner::Common);
+            let found = found.filter(|found| found.is_kept && !found.global)?;
             Some(LocalPage {
                 id: CodePageId(id),
                 key: page.key,
-                found,
+                found: *found,
             })
         })
     }
 
-    /// Another space is loaded: only those pages that are not global stay in force that have been
+    /// Another space is loaded. Programs' pages of the one that is left stay in force there, but for
+    /// those that are not kept with it. Those of the new one are in force as they were when it was
+    /// left, unless it does not `keep` them.
+    ///
+    /// Of all other pages that are not global only those stay in force that have been
     /// looked up there too, with the same result, and are `kept`, the one met last at the end.
     /// The last of the others come back as they were when the space was left, if they are still
-    /// the same: what was looked up then holds.
-    ///
-    /// Programs that run side by side are often the same, or have the same libraries at the same
-    /// addresses. Then nothing but this comparison is to be done. Now and then a page that is the
+    /// the same: what was looked up then holds. Now and then a page that is the
     /// same goes out of force nevertheless, so that it has to be met and those that are not used
     /// any more become fewer.
-    pub fn load(&mut self, kept: &[LocalPage], memory: &mut LinkMemory) {
+    pub fn load(
+        &mut self,
+        (to, keeps): (SpaceNumber, bool),
+        kept: &[LocalPage],
+        memory: &mut LinkMemory,
+    ) {
+        let left = Owner::Space(self.loaded);
+        for id in std::mem::take(&mut self.not_kept) {
+            // A number may have been given out again, or stand there twice.
+            let found = self.pages[id as usize].found(left);
+            if found.is_some_and(|found| !found.is_kept) {
+                self.put_out_of_force(id, left, memory);
+            }
+        }
+        self.load_common(kept, memory);
+        memory.load(to, |memory| self.forget(left, memory));
+        self.loaded = to;
+        if !keeps {
+            self.forget(Owner::Space(to), memory);
+        }
+    }
+
+    /// Nothing is known of a space any more that is not loaded.
+    pub fn purge(&mut self, number: SpaceNumber, memory: &mut LinkMemory) {
+        self.forget(Owner::Space(number), memory);
+    }
+
+    /// Puts all pages of an owner out of force.
+    fn forget(&mut self, owner: Owner, memory: &mut LinkMemory) {
+        self.forget_some(owner, memory, |_| true);
+    }
+
+    fn forget_some(
+        &mut self,
+        owner: Owner,
+        memory: &mut LinkMemory,
+        is_void: impl Fn(&Found) -> bool,
+    ) {
+        if self.in_force[owner.index()] != 0 {
+            for chain in 0..CHAINS {
+                self.drop_chain(chain, owner, memory, &is_void);
+            }
+        }
+    }
+
+    /// The part of a load that concerns pages which are not programs'.
+    fn load_common(&mut self, kept: &[LocalPage], memory: &mut LinkMemory) {
         self.loads += 1;
         let loads = self.loads;
         for local in kept {
             let page = &mut self.pages[local.id.0 as usize];
-            if page.key != local.key || page.found != Some(local.found) {
+            if page.key != local.key || page.found(Owner::Common) != Some(&local.found) {
                 continue;
             }
             page.returns += 1;
@@ -411,8 +549,8 @@ impl CodePages {
             }
             // A number may have been given out again, or stand there twice.
             let is_listed = page.fate == (loads, Fate::IsListed);
-            if !is_listed && page.found.is_some_and(|it| !it.global) {
-                self.put_out_of_force(id, memory);
+            if !is_listed && page.found(Owner::Common).is_some_and(|it| !it.global) {
+                self.put_out_of_force(id, Owner::Common, memory);
             }
             false
         });
@@ -428,7 +566,7 @@ impl CodePages {
 
     fn put_back(&mut self, local: &LocalPage, memory: &mut LinkMemory) {
         let page = &mut self.pages[local.id.0 as usize];
-        if page.key != local.key || page.blocks == 0 || page.found.is_some() {
+        if page.key != local.key || page.blocks == 0 || page.found(Owner::Common).is_some() {
             return;
         }
         page.returns += 1;
@@ -436,13 +574,13 @@ impl CodePages {
             page.returns = 0;
             return;
         }
-        self.restore(local.id.0, local.found, memory);
+        self.restore(local.id.0, (Owner::Common, local.found), memory);
     }
 
-    /// The delta with which a page is in force, if it is, or code that begins in it and ends in
-    /// another.
+    /// The delta with which a page is in force in the loaded space, if it is, or code that begins in
+    /// it and ends in another.
     pub fn delta_in_force(&self, key: &CodePageKey) -> Option<u64> {
-        let delta = |id: &u32| self.pages[*id as usize].found.map(|found| found.delta);
+        let delta = |id: &u32| self.found(*id).map(|found| found.delta);
         let of_page = self.by_key.get(key).and_then(delta);
         of_page.or_else(|| {
             let straddling = self.straddling.get(&(key.physical_page, key.page))?;
@@ -450,13 +588,17 @@ impl CodePages {
         })
     }
 
-    /// Hands the pages in force to `check`.
+    /// Hands the pages in force to `check`, in all spaces.
     pub fn show(&self, check: &mut dyn FnMut(Held)) {
         for (id, page) in (0..).zip(&self.pages) {
-            if let Some(found) = page.found {
-                let (id, key) = (CodePageId(id), page.key);
+            for place in &page.places {
+                let (id, key, found) = (CodePageId(id), page.key, place.found);
+                let kept_for = match place.owner {
+                    Owner::Space(number) if number != self.loaded => Some(number),
+                    _ => None,
+                };
                 LocalPage { id, key, found }
-                    .held(None)
+                    .held(kept_for)
                     .for_each(&mut *check);
             }
         }
@@ -469,39 +611,56 @@ impl CodePages {
         memory: &LinkMemory,
         is_listed: impl Fn(u32) -> bool,
     ) -> Option<String> {
-        for (slot, listing) in (0..).zip(&self.listings) {
-            if listing.from == NONE || is_listed(slot) || memory.slot(slot) == 0 {
+        Owner::all().find_map(|owner| {
+            let tables = memory.get(owner)?;
+            let what = self.contradiction_in(owner, tables, &is_listed)?;
+            Some(format!("{owner:?}: {what}"))
+        })
+    }
+
+    fn contradiction_in(
+        &self,
+        owner: Owner,
+        tables: &Tables,
+        is_listed: impl Fn(u32) -> bool,
+    ) -> Option<String> {
+        let is_common = owner == Owner::Common;
+        for (slot, listing) in self.listings.all() {
+            if is_programs_slot(slot) == is_common || is_listed(slot) || tables.slot(slot) == 0 {
                 continue;
             }
             let (from, to) = (
                 &self.pages[listing.from as usize],
                 &self.pages[listing.to as usize],
             );
-            let Some(found) = to.found else {
+            let Some(found) = to.found(owner) else {
                 let page = to.key.physical_page;
                 return Some(format!("slot {slot} leads to page {page:x}, not in force"));
             };
             // A page out of force runs on with the delta that it had.
-            if to.key.relocates && from.found.is_some_and(|from| from.delta != found.delta) {
+            let from = from.found(owner);
+            if to.key.relocates && from.is_some_and(|from| from.delta != found.delta) {
                 return Some(format!("slot {slot} leads to a page with another delta"));
             }
         }
         let targets = |in_force: bool| {
             let pages = self.pages.iter();
-            let pages = pages.filter(move |page| page.found.is_some() == in_force);
+            let pages = pages.filter(move |page| page.found(owner).is_some() == in_force);
             pages.flat_map(|page| &page.targets)
         };
         let reachable: FxHashSet<u64> = targets(true).map(|it| it.address).collect();
-        let tables = targets(true).chain(targets(false)).map(|it| it.table);
+        let looked_at = targets(true).chain(targets(false)).map(|it| it.table);
+        let looked_at =
+            looked_at.filter(|&table| is_programs_part(table_offset(table) as u32) != is_common);
         let mut unreachable: FxHashSet<u64> = targets(false).map(|it| it.address).collect();
         unreachable.retain(|address| !reachable.contains(address));
-        let mut looked_at = Vec::new();
-        for table in tables {
-            if looked_at.contains(&table) {
+        let mut known = Vec::new();
+        for table in looked_at {
+            if known.contains(&table) {
                 continue;
             }
-            looked_at.push(table);
-            let found = memory.targets(table).find(|it| unreachable.contains(it));
+            known.push(table);
+            let found = tables.targets(table).find(|it| unreachable.contains(it));
             if let Some(address) = found {
                 return Some(format!(
                     "an indirect branch finds {address:x}, not in force"
@@ -511,98 +670,115 @@ impl CodePages {
         None
     }
 
-    fn restore(&mut self, id: u32, found: Found, memory: &mut LinkMemory) {
-        self.put_out_of_force(id, memory);
-        self.empty_departures(id, memory);
-        if !found.global {
+    fn restore(&mut self, id: u32, (owner, found): (Owner, Found), memory: &mut LinkMemory) {
+        self.put_out_of_force(id, owner, memory);
+        if owner == Owner::Common && !found.global {
             self.drop_stale();
             self.local.push(id);
         }
-        let chain = &mut self.chains[found.linear_page as usize % CHAINS];
+        if owner != Owner::Common && !found.is_kept {
+            self.drop_stale_of_space();
+            self.not_kept.push(id);
+        }
+        let chain = &mut self.chains[owner.index()][found.linear_page as usize % CHAINS];
         let next = std::mem::replace(chain, id);
         let page = &mut self.pages[id as usize];
-        page.found = Some(found);
-        page.next = next;
-        self.in_force += 1;
+        page.places.push(Place { owner, found, next });
+        self.in_force[owner.index()] += 1;
         self.counts.put_in_force += 1;
 
         let page = &self.pages[id as usize];
-        let leads = |other: u32| {
-            let other = self.pages[other as usize].found;
-            other.is_some_and(|other| other.delta == found.delta)
+        let Some(tables) = memory.of(owner) else {
+            return;
         };
         let mut restored = page.targets.len();
         for link in &page.arrivals {
-            // Code that is not relocatable has no delta that could be wrong.
-            if !page.key.relocates || leads(link.other) {
-                memory.set_slot(link.slot, link.distance as u64);
+            let from = &self.pages[link.other as usize];
+            if page.may_be_reached_from(from, (owner, found.delta)) {
+                tables.set_slot(link.slot, link.distance as u64);
                 restored += 1;
             }
         }
         if page.key.relocates {
             for link in &page.departures {
-                if leads(link.other) {
-                    memory.set_slot(link.slot, link.distance as u64);
-                    restored += 1;
-                }
+                // It may have come back with another delta than it ran on with till now.
+                let to = self.pages[link.other as usize].found(owner);
+                let leads = to.is_some_and(|to| to.delta == found.delta);
+                let distance = if leads { link.distance as u64 } else { 0 };
+                tables.set_slot(link.slot, distance);
+                restored += usize::from(leads);
             }
         }
         for target in &page.targets {
-            fill(target, found.delta, memory);
+            fill(target, found.delta, tables);
         }
         self.counts.restored += restored as u64;
     }
 
     /// Keeps the list of local pages from growing without an address-space switch.
     fn drop_stale(&mut self) {
-        if self.local.len() < 2 * self.in_force + 64 {
+        if self.local.len() < 2 * self.in_force[Owner::Common.index()] + 64 {
             return;
         }
         self.local.sort_unstable();
         self.local.dedup();
         let pages = &self.pages;
-        let is_local = |id: &u32| pages[*id as usize].found.is_some_and(|it| !it.global);
-        self.local.retain(is_local);
+        let found = |id: &u32| pages[*id as usize].found(Owner::Common);
+        self.local
+            .retain(|id| found(id).is_some_and(|it| !it.global));
     }
 
-    /// Empties what leads from a relocatable page, which may come back with another delta.
-    fn empty_departures(&mut self, id: u32, memory: &mut LinkMemory) {
-        let page = &self.pages[id as usize];
-        if page.key.relocates {
-            for link in &page.departures {
-                memory.set_slot(link.slot, 0);
-            }
+    /// The same for the list of pages that are not kept with the loaded space.
+    fn drop_stale_of_space(&mut self) {
+        let owner = Owner::Space(self.loaded);
+        if self.not_kept.len() < 2 * self.in_force[owner.index()] + 64 {
+            return;
         }
+        self.not_kept.sort_unstable();
+        self.not_kept.dedup();
+        let pages = &self.pages;
+        let found = |id: &u32| pages[*id as usize].found(owner);
+        self.not_kept
+            .retain(|id| found(id).is_some_and(|it| !it.is_kept));
     }
 
-    /// Nothing leads to a page any more.
-    fn put_out_of_force(&mut self, id: u32, memory: &mut LinkMemory) {
+    /// Nothing in an owner's tables leads to a page any more.
+    fn put_out_of_force(&mut self, id: u32, owner: Owner, memory: &mut LinkMemory) {
         let page = &mut self.pages[id as usize];
-        let Some(found) = page.found.take() else {
+        let Some(index) = page.places.iter().position(|place| place.owner == owner) else {
             return;
         };
-        let next = std::mem::replace(&mut page.next, NONE);
-        for link in &page.arrivals {
-            memory.set_slot(link.slot, 0);
+        let Place { found, next, .. } = page.places.swap_remove(index);
+        if let Some(tables) = memory.of(owner) {
+            for link in &page.arrivals {
+                tables.set_slot(link.slot, 0);
+            }
+            for target in &page.targets {
+                empty(target, found.delta, tables);
+            }
         }
-        for target in &page.targets {
-            empty(target, found.delta, memory);
-        }
-        self.in_force -= 1;
-        let chain = &mut self.chains[found.linear_page as usize % CHAINS];
+        self.in_force[owner.index()] -= 1;
+        let chain = &mut self.chains[owner.index()][found.linear_page as usize % CHAINS];
         if *chain == id {
             *chain = next;
             return;
         }
         let mut before = *chain;
-        while self.pages[before as usize].next != id {
-            before = self.pages[before as usize].next;
+        while let Some(page) = self.pages.get_mut(before as usize) {
+            let Some(place) = page.place_mut(owner) else {
+                return;
+            };
+            if place.next == id {
+                place.next = next;
+                return;
+            }
+            before = place.next;
         }
-        self.pages[before as usize].next = next;
     }
 
     /// Lists a slot of a page's block that leads to another page, and fills it: that page was
-    /// just put in force, and if they are relocatable it has the same delta.
+    /// just put in force, and if they are relocatable it has the same delta. In other spaces it is
+    /// filled as if the pages came in force there.
     pub fn link(
         &mut self,
         slot: u32,
@@ -610,9 +786,8 @@ impl CodePages {
         (from, to): (CodePageId, CodePageId),
         memory: &mut LinkMemory,
     ) {
-        self.unlist(slot);
-        if self.listings.len() <= slot as usize {
-            self.listings.resize(slot as usize + 1, UNLISTED);
+        if self.unlist(slot) {
+            memory.empty_slot(slot);
         }
         let link = |other: CodePageId| Link {
             slot,
@@ -625,34 +800,40 @@ impl CodePages {
         let arrivals = &mut self.pages[to.0 as usize].arrivals;
         let arrival = arrivals.len() as u32;
         arrivals.push(link(from));
-        self.listings[slot as usize] = Listing {
+        *self.listings.of_mut(slot) = Listing {
             from: from.0,
             to: to.0,
             departure,
             arrival,
         };
         memory.set_slot(slot, distance as u64);
+        let (from, to) = (&self.pages[from.0 as usize], &self.pages[to.0 as usize]);
+        for Place { owner, found, .. } in &to.places {
+            if to.may_be_reached_from(from, (*owner, found.delta))
+                && let Some(tables) = memory.of(*owner)
+            {
+                tables.set_slot(slot, distance as u64);
+            }
+        }
     }
 
-    /// A slot leads to no page any more. It must be emptied.
-    pub fn unlist(&mut self, slot: u32) {
-        let Some(listing) = self.listings.get_mut(slot as usize) else {
-            return;
-        };
-        let listing = std::mem::replace(listing, UNLISTED);
+    /// A slot leads to no page any more. It must be emptied in all spaces if it did.
+    pub fn unlist(&mut self, slot: u32) -> bool {
+        let listing = std::mem::replace(self.listings.of_mut(slot), UNLISTED);
         if listing.from == NONE {
-            return;
+            return false;
         }
         let departures = &mut self.pages[listing.from as usize].departures;
         departures.swap_remove(listing.departure as usize);
         if let Some(moved) = departures.get(listing.departure as usize) {
-            self.listings[moved.slot as usize].departure = listing.departure;
+            self.listings.of_mut(moved.slot).departure = listing.departure;
         }
         let arrivals = &mut self.pages[listing.to as usize].arrivals;
         arrivals.swap_remove(listing.arrival as usize);
         if let Some(moved) = arrivals.get(listing.arrival as usize) {
-            self.listings[moved.slot as usize].arrival = listing.arrival;
+            self.listings.of_mut(moved.slot).arrival = listing.arrival;
         }
+        true
     }
 
     /// Lets indirect branches find a block of a page that was just put in force.
@@ -661,19 +842,24 @@ impl CodePages {
         if !page.targets.contains(&target) {
             page.targets.push(target);
         }
-        if let Some(found) = page.found {
-            fill(&target, found.delta, memory);
+        for place in &page.places {
+            if let Some(tables) = memory.of(place.owner) {
+                fill(&target, place.found.delta, tables);
+            }
         }
     }
 
     /// A block of a page, whose code begins at a host address, can no longer be found.
     pub fn remove_target(&mut self, id: CodePageId, address: u64, memory: &mut LinkMemory) {
-        let page = &mut self.pages[id.0 as usize];
-        let found = page.found;
-        page.targets.retain(|target| {
+        let CodePage {
+            places, targets, ..
+        } = &mut self.pages[id.0 as usize];
+        targets.retain(|target| {
             let is_gone = target.address == address;
-            if let Some(found) = found.filter(|_| is_gone) {
-                empty(target, found.delta, memory);
+            for place in places.iter().filter(|_| is_gone) {
+                if let Some(tables) = memory.of(place.owner) {
+                    empty(target, place.found.delta, tables);
+                }
             }
             !is_gone
         });
@@ -684,69 +870,81 @@ impl CodePages {
         self.clock.wrapping_sub(self.pages[id.0 as usize].used)
     }
 
-    /// Puts all pages out of force, so that each that is used from now on is met again.
+    /// Puts all pages out of force in all spaces, so that each that is used from now on is met again.
     pub fn watch_use(&mut self, memory: &mut LinkMemory) {
-        self.drop_all(memory);
+        for owner in Owner::all() {
+            self.forget(owner, memory);
+        }
         self.clock = self.clock.wrapping_add(1);
     }
 
-    /// Puts all but global pages out of force.
+    /// Puts all but global pages of the loaded space out of force.
     pub fn drop_local(&mut self, memory: &mut LinkMemory) {
         let mut local = std::mem::take(&mut self.local);
         for id in local.drain(..) {
             // A number may have been given out again.
-            if self.pages[id as usize].found.is_some_and(|it| !it.global) {
-                self.put_out_of_force(id, memory);
+            let found = self.pages[id as usize].found(Owner::Common);
+            if found.is_some_and(|it| !it.global) {
+                self.put_out_of_force(id, Owner::Common, memory);
             }
         }
         self.local = local;
+        self.forget_some(Owner::Space(self.loaded), memory, |found| !found.global);
     }
 
-    /// Puts linear pages out of force, global or not.
+    /// Puts linear pages of the loaded space out of force, global or not.
     pub fn drop_pages(&mut self, pages: PageRange, memory: &mut LinkMemory) {
-        if pages.count() >= CHAINS as u64 - 1 {
-            for chain in 0..CHAINS {
-                self.drop_chain(chain, pages, memory);
+        let is_void = |found: &Found| found.depends_on(pages);
+        for owner in [Owner::Common, Owner::Space(self.loaded)] {
+            if pages.count() >= CHAINS as u64 - 1 {
+                self.forget_some(owner, memory, is_void);
+                continue;
             }
-            return;
-        }
-        // What begins in the page before may end in the first.
-        let before = pages.first.wrapping_sub(1);
-        self.drop_chain(before as usize % CHAINS, pages, memory);
-        for page in pages.pages() {
-            self.drop_chain(page as usize % CHAINS, pages, memory);
+            // What begins in the page before may end in the first.
+            let before = pages.first.wrapping_sub(1);
+            for page in std::iter::once(before).chain(pages.pages()) {
+                self.drop_chain(page as usize % CHAINS, owner, memory, &is_void);
+            }
         }
     }
 
-    /// Puts all pages out of force.
+    /// Puts all pages of the loaded space out of force.
     pub fn drop_all(&mut self, memory: &mut LinkMemory) {
-        let all = PageRange {
-            first: 0,
-            last: u64::MAX,
-        };
-        self.drop_pages(all, memory);
+        for owner in [Owner::Common, Owner::Space(self.loaded)] {
+            self.forget(owner, memory);
+        }
     }
 
-    fn drop_chain(&mut self, chain: usize, pages: PageRange, memory: &mut LinkMemory) {
-        let mut next = self.chains[chain];
-        while let Some(page) = self.pages.get(next as usize) {
-            let id = std::mem::replace(&mut next, page.next);
-            if page.found.is_some_and(|it| it.depends_on(pages)) {
-                self.put_out_of_force(id, memory);
+    /// Puts those pages of one of an owner's chains out of force that are void.
+    fn drop_chain(
+        &mut self,
+        chain: usize,
+        owner: Owner,
+        memory: &mut LinkMemory,
+        is_void: &impl Fn(&Found) -> bool,
+    ) {
+        let mut next = self.chains[owner.index()][chain];
+        while let Some(page) = self.pages.get_mut(next as usize) {
+            let Some(place) = page.place_mut(owner) else {
+                return;
+            };
+            let id = std::mem::replace(&mut next, place.next);
+            if is_void(&place.found) {
+                self.put_out_of_force(id, owner, memory);
             }
         }
     }
 }
 
-fn fill(target: &IndirectTarget, delta: u64, memory: &mut LinkMemory) {
+fn fill(target: &IndirectTarget, delta: u64, tables: &mut Tables) {
     let (rip, address) = (target.rip.wrapping_add(delta), target.address);
-    memory.fill_indirect(rip, (target.mode, target.table), Target { address, delta });
+    tables.fill_indirect(rip, (target.mode, target.table), Target { address, delta });
 }
 
 /// Empties a target's entry, unless another has taken its place.
-fn empty(target: &IndirectTarget, delta: u64, memory: &mut LinkMemory) {
+fn empty(target: &IndirectTarget, delta: u64, tables: &mut Tables) {
     let rip = target.rip.wrapping_add(delta);
-    memory.empty_indirect(rip, target.table, target.address);
+    tables.empty_indirect(rip, target.table, target.address);
 }
 
 #[cfg(test)]

@@ -1,8 +1,12 @@
 use super::*;
 use std::collections::BTreeMap;
 use tollgate_test_support::Random;
+use tollgate_tlb::SPACES;
 
-const MODE: (ModeId, BranchTable) = (ModeId(3), BranchTable::Shared);
+const KERNEL: (ModeId, BranchTable) = (ModeId(3), BranchTable::Shared);
+const PROGRAM: (ModeId, BranchTable) = (ModeId(3), BranchTable::SharedByPrograms);
+const HERE: SpaceNumber = SpaceNumber::new(0);
+const ELSEWHERE: SpaceNumber = SpaceNumber::new(5);
 
 struct Setup {
     pages: CodePages,
@@ -69,16 +73,25 @@ impl Setup {
         self.pages.put_in_force(page, found, &mut self.memory);
     }
 
+    /// The slot is one of programs if the pages are.
     fn link(&mut self, slot: u32, distance: i32, from: CodePageId, to: CodePageId) {
+        let slot = match self.pages.pages[to.0 as usize].key.user {
+            true => slot,
+            false => MAX_SLOTS as u32 + slot,
+        };
         self.pages
             .link(slot, distance, (from, to), &mut self.memory);
     }
 
     fn add_target(&mut self, page: CodePageId, rip: u64, address: u64) {
+        let (mode, table) = match self.pages.pages[page.0 as usize].key.user {
+            true => PROGRAM,
+            false => KERNEL,
+        };
         let target = IndirectTarget {
             rip,
-            mode: MODE.0,
-            table: MODE.1,
+            mode,
+            table,
             address,
         };
         self.pages.add_target(page, target, &mut self.memory);
@@ -89,7 +102,11 @@ impl Setup {
     }
 
     fn load(&mut self, kept: &[LocalPage]) {
-        self.pages.load(kept, &mut self.memory);
+        self.load_space(HERE, kept);
+    }
+
+    fn load_space(&mut self, to: SpaceNumber, kept: &[LocalPage]) {
+        self.pages.load((to, true), kept, &mut self.memory);
     }
 
     fn drop_page(&mut self, page: u64) {
@@ -100,12 +117,15 @@ impl Setup {
         self.pages.drop_pages(range, &mut self.memory);
     }
 
+    /// What the slot of this number holds that programs or the kernel have: only one of them is used.
     fn slot(&self, slot: u32) -> i64 {
-        self.memory.slot(slot) as i64
+        let programs = self.memory.slot(slot) as i64;
+        programs + self.memory.slot(MAX_SLOTS as u32 + slot) as i64
     }
 
     fn address(&self, rip: u64) -> Option<u64> {
-        self.memory.indirect(rip, MODE).map(|it| it.address)
+        let found = |mode| self.memory.indirect(rip, mode).map(|it| it.address);
+        found(PROGRAM).or_else(|| found(KERNEL))
     }
 }
 
@@ -164,7 +184,7 @@ fn a_library_that_comes_back_elsewhere_brings_its_links_along() {
     setup.meet(second, 0x91_2341);
     assert_eq!((setup.slot(1), setup.slot(2)), (5, 6));
     assert_eq!(setup.address(0x7_f000_1020), None);
-    let target = setup.memory.indirect(0x9_1234_1020, MODE).unwrap();
+    let target = setup.memory.indirect(0x9_1234_1020, PROGRAM).unwrap();
     let delta = 0x9_1234_1000 - 0x2000_1000;
     assert_eq!(
         target,
@@ -258,34 +278,31 @@ fn a_page_is_put_back_as_it_was_as_long_as_it_is_the_same() {
     let other = setup.page(9, 0x200, false);
     assert_eq!(other, page);
     setup.load(&kept);
-    assert_eq!(setup.pages.pages[other.0 as usize].found, None);
+    assert_eq!(setup.pages.found(other.0), None);
 }
 
 #[test]
-fn a_page_that_both_spaces_have_stays_in_force() {
+fn a_page_of_a_kernel_that_both_spaces_have_stays_in_force() {
     let mut setup = Setup::new();
-    let [page, moved] = [5, 6].map(|physical| setup.page(physical, 0x100 + physical, true));
-    setup.link(1, 77, page, moved);
-    setup.meet(moved, 0x7106);
-    setup.meet(page, 0x7105);
-    setup.link(2, 78, moved, page);
+    let [page, first, second] = [(5, 0x105), (6, 0x106), (7, 0x106)]
+        .map(|(physical, page)| setup.page(physical, page, false));
+    setup.meet(first, 0x106);
+    setup.link(1, 77, page, first);
+    setup.meet(page, 0x105);
+    setup.link(2, 78, first, page);
     let kept: Vec<LocalPage> = setup.pages.local_pages().collect();
-    // The other space has the second page elsewhere.
+    // The other space has another second page.
     setup.load(&[]);
-    setup.meet(moved, 0x9106);
-    setup.meet(page, 0x7105);
-    assert_eq!(
-        (setup.slot(1), setup.slot(2)),
-        (0, 0),
-        "they are not neighbours"
-    );
+    setup.meet(second, 0x106);
+    setup.meet(page, 0x105);
+    assert_eq!((setup.slot(1), setup.slot(2)), (0, 78));
     let others: Vec<LocalPage> = setup.pages.local_pages().collect();
     let before = setup.pages.counts().put_in_force;
     setup.load(&kept);
     assert_eq!((setup.slot(1), setup.slot(2)), (77, 78));
     assert_eq!(setup.pages.counts().put_in_force, before + 1);
     setup.load(&others);
-    assert_eq!((setup.slot(1), setup.slot(2)), (0, 0));
+    assert_eq!((setup.slot(1), setup.slot(2)), (0, 78));
     // Unless it is met, it is put out of force now and then.
     let mut loads = 0;
     while setup.pages.delta_in_force(&kept[0].key()).is_some() {
@@ -294,6 +311,105 @@ fn a_page_that_both_spaces_have_stays_in_force() {
         setup.load(&others);
     }
     assert!(loads <= u32::from(MOST_STAYS), "{loads} loads");
+}
+
+#[test]
+fn programs_pages_are_in_force_in_several_spaces_each_at_its_place() {
+    let mut setup = Setup::new();
+    let [first, second] = [5, 6].map(|physical| setup.page(physical, 0x2_0000 + physical, true));
+    let [here, elsewhere] = [0x7000_0000, 0x9000_0000];
+    setup.meet(first, here + 5);
+    setup.meet(second, here + 6);
+    setup.link(1, 77, first, second);
+    setup.add_target(second, 0x2000_6010, 0x1234);
+    setup.load_space(ELSEWHERE, &[]);
+    assert_eq!(setup.slot(1), 0, "nothing was looked up here");
+    assert_eq!(setup.address((here + 6) << 12 | 0x10), None);
+    setup.meet(first, elsewhere + 5);
+    setup.meet(second, elsewhere + 6);
+    assert_eq!(setup.slot(1), 77);
+    // What is found out in one space is known in the other.
+    setup.link(2, 78, second, first);
+    setup.add_target(first, 0x2000_5010, 0x4321);
+    let counts = setup.pages.counts();
+    setup.load_space(HERE, &[]);
+    assert_eq!((setup.slot(1), setup.slot(2)), (77, 78));
+    assert_eq!(setup.address((here + 6) << 12 | 0x10), Some(0x1234));
+    assert_eq!(setup.address((here + 5) << 12 | 0x10), Some(0x4321));
+    assert_eq!(setup.address((elsewhere + 5) << 12 | 0x10), None);
+    assert_eq!(setup.pages.counts(), counts, "nothing was done for it");
+    // An invalidation is about the loaded space.
+    setup.drop_page(here + 6);
+    assert_eq!((setup.slot(1), setup.slot(2)), (0, 78));
+    setup.load_space(ELSEWHERE, &[]);
+    assert_eq!((setup.slot(1), setup.slot(2)), (77, 78));
+    // What dies is gone in all spaces.
+    setup.pages.unlist(2);
+    setup.memory.empty_slot(2);
+    setup.pages.remove_target(first, 0x4321, &mut setup.memory);
+    setup.load_space(HERE, &[]);
+    assert_eq!((setup.slot(1), setup.slot(2)), (0, 0));
+    assert_eq!(setup.address((here + 5) << 12 | 0x10), None);
+    // What is not kept of a space is not in force any more.
+    setup.pages.load((ELSEWHERE, false), &[], &mut setup.memory);
+    assert_eq!(setup.slot(1), 0);
+    setup.meet(first, here + 5);
+    setup.load(&[]);
+    setup.pages.purge(ELSEWHERE, &mut setup.memory);
+    assert_eq!(setup.pages.in_force[ELSEWHERE.index()], 0);
+}
+
+#[test]
+fn a_program_s_page_that_is_global_goes_out_of_force_with_its_space() {
+    let mut setup = Setup::new();
+    let page = setup.page(5, 0x2_0000, true);
+    setup.add_target(page, 0x2000_0010, 0x1234);
+    let found = Found {
+        linear_page: 0x7000_0000,
+        last_page: 0x7000_0000,
+        delta: 0x6ffe_0000 << 12,
+        global: false,
+        is_kept: false,
+    };
+    for round in 0..1000 {
+        setup.pages.put_in_force(page, found, &mut setup.memory);
+        assert_eq!(setup.address(0x7_0000_0000 << 8 | 0x10), Some(0x1234));
+        setup.drop_page(0x7000_0000);
+        assert!(setup.pages.not_kept.len() <= 100, "round {round}");
+    }
+    // It is not kept from the moment on at which that is found.
+    let kept = Found {
+        is_kept: true,
+        ..found
+    };
+    setup.pages.put_in_force(page, kept, &mut setup.memory);
+    setup.pages.put_in_force(page, found, &mut setup.memory);
+    setup.load_space(ELSEWHERE, &[]);
+    setup.load(&[]);
+    assert_eq!(setup.address(0x7_0000_0000 << 8 | 0x10), None);
+}
+
+#[test]
+fn without_memory_for_more_tables_a_space_gets_those_of_the_one_before() {
+    let mut setup = Setup::new();
+    setup.memory.have_at_most(2);
+    let page = setup.page(5, 0x2_0000, true);
+    setup.add_target(page, 0x2000_0010, 0x1234);
+    let spaces: Vec<SpaceNumber> = (0..SPACES).map(SpaceNumber::new).collect();
+    for round in 0..4 {
+        for &space in &spaces {
+            setup.load_space(space, &[]);
+            let place = 0x7000_0000 + space.index() as u64;
+            if round != 0 && space.index() != 0 {
+                assert_eq!(setup.address(place << 12 | 0x10), None);
+            }
+            setup.meet(page, place);
+            assert_eq!(setup.address(place << 12 | 0x10), Some(0x1234));
+            assert_eq!(setup.pages.contradiction(&setup.memory, |_| false), None);
+        }
+    }
+    let in_force: usize = setup.pages.in_force.iter().sum();
+    assert!(in_force <= 2);
 }
 
 #[test]
@@ -435,9 +551,11 @@ fn whatever_is_done_what_is_filled_is_what_the_rules_allow() {
         }
     };
     next_epoch(&mut deltas);
-    // Of the space that is not loaded: deltas, and what is kept.
-    let mut other = (vec![0; PAGES], Vec::new());
+    // Of the space that is not loaded: deltas, what is kept of the kernel's pages, and programs' pages
+    // in force.
+    let mut other = (vec![0; PAGES], Vec::new(), BTreeMap::new());
     next_epoch(&mut other.0);
+    let (mut spaces, mut keeps) = ([HERE, ELSEWHERE], true);
     let (mut stayed, mut foreseen) = (0, 0);
     let mut random = Random::new(12);
     for step in 0..20_000 {
@@ -447,7 +565,7 @@ fn whatever_is_done_what_is_filled_is_what_the_rules_allow() {
             last_page: home(index) + deltas[index] + u64::from(straddles(index)),
             delta: deltas[index] << 12,
             global: !relocates(index) && random.below(2) == 0,
-            is_kept: relocates(index) || random.below(2) == 0,
+            is_kept: random.below(8) != 0,
         };
         match random.below(100) {
             0 if random.below(4) == 0 => {
@@ -458,14 +576,25 @@ fn whatever_is_done_what_is_filled_is_what_the_rules_allow() {
             0 => {
                 let mut left: Vec<LocalPage> = setup.pages.local_pages().collect();
                 left.reverse();
-                setup.load(&other.1);
+                spaces.reverse();
+                let to = (spaces[0], keeps);
+                setup.pages.load(to, &other.1, &mut setup.memory);
+                let (programs, kernels): (BTreeMap<_, _>, BTreeMap<_, _>) = model
+                    .in_force
+                    .iter()
+                    .partition(|&(&index, _)| relocates(index));
+                model.in_force = kernels;
                 model.in_force.retain(|_, found| found.global);
+                model.in_force.append(&mut other.2);
+                other.2 = programs;
+                other.2.retain(|_, found| found.is_kept);
+                keeps = true;
                 for kept in &other.1 {
                     let index = ids.iter().position(|&id| id == kept.id).unwrap();
-                    let found = setup.pages.pages[kept.id.0 as usize].found;
+                    let found = setup.pages.found(kept.id.0);
                     if let Some(found) = found.filter(|found| !found.global) {
-                        assert_eq!(found, kept.found);
-                        model.in_force.insert(index, found);
+                        assert_eq!(*found, kept.found);
+                        model.in_force.insert(index, *found);
                         stayed += usize::from(left.iter().any(|it| it.id == kept.id));
                     }
                 }
@@ -475,6 +604,8 @@ fn whatever_is_done_what_is_filled_is_what_the_rules_allow() {
                     // Something else gets the other space's number.
                     next_epoch(&mut other.0);
                     other.1.clear();
+                    other.2.clear();
+                    keeps = false;
                 }
             }
             1..10 => {
@@ -486,8 +617,10 @@ fn whatever_is_done_what_is_filled_is_what_the_rules_allow() {
             }
             10..20 => {
                 let slot = random.below(64) as u32;
-                setup.pages.unlist(slot);
-                setup.memory.set_slot(slot, 0);
+                for slot in [slot, MAX_SLOTS as u32 + slot] {
+                    setup.pages.unlist(slot);
+                    setup.memory.empty_slot(slot);
+                }
                 model.links.remove(&slot);
             }
             20..25 => {
@@ -503,6 +636,7 @@ fn whatever_is_done_what_is_filled_is_what_the_rules_allow() {
                     .put_in_force(ids[index], found, &mut setup.memory);
                 let known = model.in_force.entry(index).or_insert(found);
                 known.global &= found.global;
+                known.is_kept &= found.is_kept;
                 // In an epoch the delta of each page is given: the rest was moved.
                 for expected in setup.pages.expected_near(ids[index]) {
                     let near = ids.iter().position(|&id| id == expected.id).unwrap();
@@ -510,7 +644,7 @@ fn whatever_is_done_what_is_filled_is_what_the_rules_allow() {
                         setup
                             .pages
                             .put_expected_in_force(&expected, &mut setup.memory);
-                        let found = setup.pages.pages[expected.id.0 as usize].found.unwrap();
+                        let found = *setup.pages.found(expected.id.0).unwrap();
                         assert_eq!(found.linear_page, home(near) + deltas[near]);
                         model.in_force.insert(near, found);
                         foreseen += 1;
@@ -520,6 +654,13 @@ fn whatever_is_done_what_is_filled_is_what_the_rules_allow() {
                 if kind < 60 && relocates(from) == relocates(index) && deltas[from] == deltas[index]
                 {
                     let (slot, distance) = (random.below(64) as u32, step + 1);
+                    let others = if relocates(index) {
+                        MAX_SLOTS as u32
+                    } else {
+                        0
+                    };
+                    setup.pages.unlist(others + slot);
+                    setup.memory.empty_slot(others + slot);
                     setup.link(slot, distance, ids[from], ids[index]);
                     model.links.insert(slot, (distance, from, index));
                 } else if kind < 80 {
@@ -550,6 +691,7 @@ fn whatever_is_done_what_is_filled_is_what_the_rules_allow() {
             }
         }
         if step % 16 == 0 {
+            assert_eq!(setup.pages.contradiction(&setup.memory, |_| false), None);
             check_targets(&setup, &model, &deltas, home);
         }
     }
@@ -558,8 +700,12 @@ fn whatever_is_done_what_is_filled_is_what_the_rules_allow() {
     assert!(stayed > 100, "{stayed} pages stayed");
     assert!(foreseen > 100, "{foreseen} pages were foreseen");
     // No page is in force but by the rules, whatever the lists say.
-    let in_force = setup.pages.pages.iter().filter(|page| page.found.is_some());
-    assert_eq!(in_force.count(), model.in_force.len());
+    let in_force = |ids: &[CodePageId]| {
+        let found = ids.iter().filter(|id| setup.pages.found(id.0).is_some());
+        found.count()
+    };
+    assert_eq!(in_force(&ids), model.in_force.len());
+    assert!(in_force(&ids) <= setup.pages.in_force.iter().sum());
 }
 
 fn check_targets(setup: &Setup, model: &Model, deltas: &[u64], home: impl Fn(usize) -> u64) {

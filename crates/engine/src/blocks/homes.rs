@@ -11,20 +11,22 @@
 //! ```
 //!
 //! Two rules make deltas useful:
-//! - Within an *epoch* (see [`LinkTables::epoch`](crate::blocks::links::LinkTables::epoch))
-//!   each home has one delta, so that links that were made in it lead where they should
-//!   whenever the code is reached. It is that of the code in force, if there is any, which may be
-//!   in force since an epoch before. A page that is reached at a second address gets a second
-//!   home, as long as it has few.
+//! - In one address space each home has one delta, so that what leads to its code in the tables of
+//!   that space leads where it should. It is that of the code in force there, if there is any. A page
+//!   that is reached at a second address gets a second home, as long as it has few. What is chosen
+//!   holds for an *epoch* of the space (see
+//!   [`LinkTables::epoch`](crate::blocks::links::LinkTables::epoch)), which other spaces do not end.
 //! - Neighbours have the same delta, so that a direct branch from one page to another leaves
 //!   the delta as it is. A page that is met for the first time gets a home at the same distance
 //!   as the code that branches there, or as what lies nearest.
 //!
 //! Homes are small, so that a home address is a 32-bit displacement.
 
+use crate::blocks::links::Epoch;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use tollgate_tlb::SPACES;
 use tollgate_x86::address::PAGE_SIZE;
 
 /// Homes of one page at most; reached at more addresses, its code is not relocatable.
@@ -43,89 +45,108 @@ pub trait Code {
     /// Whether blocks were made from a physical page.
     fn has_code(&self, physical_page: u64) -> bool;
 
-    /// The delta with which the code of a physical page, with this home, is in force.
+    /// The delta with which the code of a physical page, with this home, is in force in the loaded
+    /// space.
     fn delta_in_force(&self, physical_page: u64, home_page: u64) -> Option<u64>;
-
-    /// Calls `note` with linear page and delta of code in force, some of it perhaps twice.
-    fn neighbours(&self, note: &mut dyn FnMut(u64, u64));
 }
 
-/// A home of a page, and who uses it.
+/// A home of a page, and who used it last.
 #[derive(Clone, Copy, Debug)]
 struct Home {
     page: u64,
-    /// In this epoch the page is used from this home,
+    /// In the epoch of this number, of whatever space, the page is used from this home,
     epoch: u64,
     /// with this delta.
     delta: u64,
 }
 
-/// Answers that are remembered.
+/// Answers that are remembered of each space.
 const RECENT: usize = 64;
+/// Linear pages whose deltas are known in a space before they are forgotten.
+const MOST_DELTAS: usize = 1 << 15;
 
 /// An answer of [`Homes::delta`].
 #[derive(Clone, Copy, Debug)]
 struct Recent {
-    epoch: u64,
     physical_page: u64,
     linear_page: u64,
     delta: u64,
 }
 
-/// The homes of all pages with relocatable code.
-pub struct Homes {
-    /// Answers of late, by linear page. In their epoch they hold.
+/// What was answered for one space in its epoch.
+struct OfSpace {
+    epoch: u64,
+    /// Answers of late, by linear page.
     recent: [Recent; RECENT],
+    /// Deltas by linear page.
+    deltas: BTreeMap<u64, u64>,
+}
+
+impl OfSpace {
+    fn new(epoch: u64) -> Self {
+        let none = Recent {
+            physical_page: u64::MAX,
+            linear_page: u64::MAX,
+            delta: 0,
+        };
+        Self {
+            epoch,
+            recent: [none; RECENT],
+            deltas: BTreeMap::new(),
+        }
+    }
+
+    /// The delta of the nearest linear page.
+    fn nearby(&self, linear_page: u64) -> Option<u64> {
+        let below = self.deltas.range(..=linear_page).next_back();
+        let above = self.deltas.range(linear_page..).next();
+        let distance = |found: &(&u64, &u64)| found.0.abs_diff(linear_page);
+        let nearest = below.into_iter().chain(above).min_by_key(distance)?;
+        (distance(&nearest) <= NEIGHBOURHOOD).then_some(*nearest.1)
+    }
+}
+
+/// The homes of all pages with relocatable code.
+#[derive(Default)]
+pub struct Homes {
+    spaces: [Option<Box<OfSpace>>; SPACES],
     /// By physical page, the last used first.
     by_page: FxHashMap<u64, Vec<Home>>,
-    /// Deltas by linear page in the epoch.
-    deltas: BTreeMap<u64, u64>,
-    epoch: u64,
-    /// The epoch in which code in force was noted there.
-    neighbours_in: u64,
     /// Pages at which those without code are looked for next.
     look_at: usize,
 }
 
-impl Default for Homes {
-    fn default() -> Self {
-        let none = Recent {
-            epoch: u64::MAX,
-            physical_page: 0,
-            linear_page: 0,
-            delta: 0,
-        };
-        Self {
-            recent: [none; RECENT],
-            by_page: FxHashMap::default(),
-            deltas: BTreeMap::new(),
-            epoch: 0,
-            neighbours_in: 0,
-            look_at: 0,
-        }
-    }
-}
-
 impl Homes {
-    /// The delta with which code of a physical page runs at a linear page, from now on and for
-    /// this epoch; `None`: all homes that the page may have are taken in this epoch. If code
-    /// with the delta `wanted` branches there, the same is preferred.
+    /// The delta with which code of a physical page runs at a linear page of the loaded space, from
+    /// now on and for this epoch; `None`: all homes that the page may have are taken in this epoch. If
+    /// code with the delta `wanted` branches there, the same is preferred.
     pub fn delta(
         &mut self,
-        epoch: u64,
+        epoch: Epoch,
         (physical_page, linear_page): (u64, u64),
         wanted: Option<u64>,
         code: &impl Code,
     ) -> Option<u64> {
-        let recent = self.recent[linear_page as usize % RECENT];
+        let space = &mut self.spaces[epoch.space.index()];
+        let space = space.get_or_insert_with(|| Box::new(OfSpace::new(epoch.number)));
+        if space.epoch != epoch.number {
+            **space = OfSpace::new(epoch.number);
+        }
+        let recent = space.recent[linear_page as usize % RECENT];
         let is_page = recent.physical_page == physical_page && recent.linear_page == linear_page;
         let is_wanted = wanted.is_none_or(|wanted| wanted == recent.delta);
-        if recent.epoch == epoch && is_page && is_wanted {
+        if is_page && is_wanted {
             return Some(recent.delta);
         }
-        let delta = self.choose(epoch, (physical_page, linear_page), wanted, code)?;
-        self.recent[linear_page as usize % RECENT] = Recent {
-            epoch,
+        let nearby = space.nearby(linear_page);
+        let pages = (physical_page, linear_page);
+        let delta = self.choose(epoch.number, pages, (wanted, nearby), code)?;
+        let space = self.spaces[epoch.space.index()].as_mut()?;
+        if space.deltas.len() >= MOST_DELTAS {
+            space.deltas.clear();
+        }
+        space.deltas.insert(linear_page, delta);
+        space.recent[linear_page as usize % RECENT] = Recent {
             physical_page,
             linear_page,
             delta,
@@ -137,13 +158,9 @@ impl Homes {
         &mut self,
         epoch: u64,
         (physical_page, linear_page): (u64, u64),
-        wanted: Option<u64>,
+        (wanted, nearby): (Option<u64>, Option<u64>),
         code: &impl Code,
     ) -> Option<u64> {
-        if self.epoch != epoch {
-            self.epoch = epoch;
-            self.deltas.clear();
-        }
         let delta_of = |home: &Home| delta(home.page, linear_page);
         let homes = self.by_page.get_mut(&physical_page);
         let homes = homes.map(Vec::as_mut_slice).unwrap_or_default();
@@ -159,8 +176,8 @@ impl Homes {
         if let Some(current) = current {
             return Some(current.delta);
         }
-        let preferred = wanted.or_else(|| self.nearby(linear_page, code));
-        self.make_room(code);
+        let preferred = wanted.or(nearby);
+        self.make_room(epoch, code);
         let homes = self.by_page.entry(physical_page).or_default();
         if !homes.is_empty() && !code.has_code(physical_page) {
             // The page is another's now.
@@ -199,7 +216,6 @@ impl Homes {
         home.epoch = epoch;
         home.delta = delta_of(&home);
         homes.insert(0, home);
-        self.deltas.insert(linear_page, home.delta);
         Some(home.delta)
     }
 
@@ -210,27 +226,11 @@ impl Homes {
         Some(home.delta)
     }
 
-    /// The delta of the nearest linear page.
-    fn nearby(&mut self, linear_page: u64, code: &impl Code) -> Option<u64> {
-        if self.neighbours_in != self.epoch {
-            self.neighbours_in = self.epoch;
-            code.neighbours(&mut |page, delta| {
-                self.deltas.entry(page).or_insert(delta);
-            });
-        }
-        let below = self.deltas.range(..=linear_page).next_back();
-        let above = self.deltas.range(linear_page..).next();
-        let distance = |found: &(&u64, &u64)| found.0.abs_diff(linear_page);
-        let nearest = below.into_iter().chain(above).min_by_key(distance)?;
-        (distance(&nearest) <= NEIGHBOURHOOD).then_some(*nearest.1)
-    }
-
     /// Forgets pages without code once there are many.
-    fn make_room(&mut self, code: &impl Code) {
+    fn make_room(&mut self, epoch: u64, code: &impl Code) {
         if self.by_page.len() < self.look_at.max(MOST_PAGES) {
             return;
         }
-        let epoch = self.epoch;
         self.by_page.retain(|&page, homes| {
             code.has_code(page) || {
                 homes.retain(|home| home.epoch == epoch);
@@ -252,6 +252,7 @@ fn delta(home_page: u64, linear_page: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tollgate_tlb::SpaceNumber;
 
     const LIBRARY: u64 = 0x7_f100_0000;
 
@@ -274,11 +275,13 @@ mod tests {
                 .find(is_it)
                 .map(|&(_, home, linear)| delta(home, linear))
         }
+    }
 
-        fn neighbours(&self, note: &mut dyn FnMut(u64, u64)) {
-            for &(_, home, linear) in &self.in_force {
-                note(linear, delta(home, linear));
-            }
+    /// An epoch of the first space.
+    fn epoch(number: u64) -> Epoch {
+        Epoch {
+            space: SpaceNumber::default(),
+            number,
         }
     }
 
@@ -288,33 +291,60 @@ mod tests {
     };
 
     #[test]
-    fn code_that_stays_in_force_keeps_its_delta_in_the_next_epoch() {
+    fn code_in_force_keeps_its_delta_whatever_other_spaces_do_with_its_home() {
         let mut homes = Homes::default();
-        let first = homes.delta(1, (5, LIBRARY), None, WITH_CODE).unwrap();
+        let first = homes
+            .delta(epoch(1), (5, LIBRARY), None, WITH_CODE)
+            .unwrap();
         let home = LIBRARY - first / PAGE_SIZE;
+        let other_space = Epoch {
+            space: SpaceNumber::new(3),
+            number: 2,
+        };
+        let elsewhere = homes.delta(other_space, (5, LIBRARY + 99), None, WITH_CODE);
+        assert_eq!(
+            elsewhere,
+            Some(delta(home, LIBRARY + 99)),
+            "it is the same home"
+        );
         let code = Plain {
             in_force: vec![(5, home, LIBRARY)],
             ..Plain::default()
         };
-        let other = homes.delta(2, (5, LIBRARY + 77), Some(first + 77 * PAGE_SIZE), &code);
+        let wanted = Some(first + 77 * PAGE_SIZE);
+        let other = homes.delta(epoch(1), (5, LIBRARY + 77), wanted, &code);
         assert_ne!(other, Some(delta(home, LIBRARY + 77)), "the home is taken");
         assert!(other.is_some());
-        assert_eq!(homes.delta(2, (5, LIBRARY), None, &code), Some(first));
+        assert_eq!(
+            homes.delta(epoch(1), (5, LIBRARY), None, &code),
+            Some(first)
+        );
         // What is first met beside it has the same delta.
-        assert_eq!(homes.delta(3, (9, LIBRARY + 1), None, &code), Some(first));
+        assert_eq!(
+            homes.delta(epoch(1), (9, LIBRARY + 1), None, &code),
+            Some(first)
+        );
+        // The other space has not lost its neighbours in the meantime.
+        let near = homes.delta(other_space, (10, LIBRARY + 100), None, WITH_CODE);
+        assert_eq!(near, elsewhere);
     }
 
     #[test]
     fn a_page_keeps_its_home_wherever_it_is_mapped() {
         let mut homes = Homes::default();
-        let first = homes.delta(1, (5, LIBRARY), None, WITH_CODE).unwrap();
+        let first = homes
+            .delta(epoch(1), (5, LIBRARY), None, WITH_CODE)
+            .unwrap();
         let home = LIBRARY * PAGE_SIZE - first;
         assert!(HOMES.contains(&(home / PAGE_SIZE)));
-        for epoch in 2..10 {
-            let linear = LIBRARY + epoch * 0x1_2345;
-            let delta = homes.delta(epoch, (5, linear), None, WITH_CODE);
+        for number in 2..10 {
+            let linear = LIBRARY + number * 0x1_2345;
+            let delta = homes.delta(epoch(number), (5, linear), None, WITH_CODE);
             assert_eq!(linear * PAGE_SIZE - delta.unwrap(), home);
-            assert_eq!(homes.delta(epoch, (5, linear), None, WITH_CODE), delta);
+            assert_eq!(
+                homes.delta(epoch(number), (5, linear), None, WITH_CODE),
+                delta
+            );
         }
     }
 
@@ -324,32 +354,51 @@ mod tests {
         let mut known: Vec<(u64, u64, u64)> = Vec::new();
         for index in 0..MOST_HOMES as u64 {
             let linear = LIBRARY + index * 0x10_0001;
-            let delta = homes.delta(1, (5, linear), None, WITH_CODE).unwrap();
+            let delta = homes.delta(epoch(1), (5, linear), None, WITH_CODE).unwrap();
             let home = linear * PAGE_SIZE - delta;
             assert!(known.iter().all(|&(other, ..)| other != home));
             known.push((home, linear, delta));
         }
-        assert_eq!(homes.delta(1, (5, LIBRARY + 77), None, WITH_CODE), None);
+        assert_eq!(
+            homes.delta(epoch(1), (5, LIBRARY + 77), None, WITH_CODE),
+            None
+        );
         for (_, linear, delta) in known {
-            assert_eq!(homes.delta(1, (5, linear), None, WITH_CODE), Some(delta));
+            assert_eq!(
+                homes.delta(epoch(1), (5, linear), None, WITH_CODE),
+                Some(delta)
+            );
         }
-        assert!(homes.delta(2, (5, LIBRARY + 77), None, WITH_CODE).is_some());
+        assert!(
+            homes
+                .delta(epoch(2), (5, LIBRARY + 77), None, WITH_CODE)
+                .is_some()
+        );
     }
 
     #[test]
     fn neighbours_and_what_branches_there_have_the_same_delta() {
         let mut homes = Homes::default();
-        let delta = homes.delta(1, (5, LIBRARY), None, WITH_CODE);
-        assert_eq!(homes.delta(1, (9, LIBRARY + 100), None, WITH_CODE), delta);
+        let delta = homes.delta(epoch(1), (5, LIBRARY), None, WITH_CODE);
+        assert_eq!(
+            homes.delta(epoch(1), (9, LIBRARY + 100), None, WITH_CODE),
+            delta
+        );
         let far = LIBRARY - FRESH / 2;
-        let other = homes.delta(1, (10, far), None, WITH_CODE);
+        let other = homes.delta(epoch(1), (10, far), None, WITH_CODE);
         assert_ne!(other, delta);
         // A branch from there to the library: the page gets a second home.
-        assert_eq!(homes.delta(1, (9, LIBRARY + 100), other, WITH_CODE), other);
+        assert_eq!(
+            homes.delta(epoch(1), (9, LIBRARY + 100), other, WITH_CODE),
+            other
+        );
         // Whoever comes by another way finds one of them.
-        let found = homes.delta(1, (9, LIBRARY + 100), None, WITH_CODE);
+        let found = homes.delta(epoch(1), (9, LIBRARY + 100), None, WITH_CODE);
         assert!([delta, other].contains(&found));
-        assert_eq!(homes.delta(1, (9, LIBRARY + 100), delta, WITH_CODE), delta);
+        assert_eq!(
+            homes.delta(epoch(1), (9, LIBRARY + 100), delta, WITH_CODE),
+            delta
+        );
     }
 
     #[test]
@@ -359,10 +408,10 @@ mod tests {
             ..Plain::default()
         };
         let mut homes = Homes::default();
-        for epoch in 1..100 {
-            let linear = LIBRARY + epoch * 0x777;
+        for number in 1..100 {
+            let linear = LIBRARY + number * 0x777;
             let wanted = Some((LIBRARY - HOMES.start) * PAGE_SIZE);
-            let delta = homes.delta(epoch, (5, linear), wanted, &empty);
+            let delta = homes.delta(epoch(number), (5, linear), wanted, &empty);
             assert_eq!(delta, wanted);
         }
         assert_eq!(homes.by_page[&5].len(), 1);

@@ -1,6 +1,6 @@
-//! Code pages of spaces that are not loaded.
+//! Code pages of spaces that are not loaded, but for those of programs, which stay in force.
 //!
-//! When a space is left, its code pages go out of force. If it is loaded again and the guest lets
+//! When a space is left, its code pages that are neither global nor programs' go out of force. If it is loaded again and the guest lets
 //! translations be kept, they could be met one by one, at an exit each. Instead those that were
 //! met last stay in force, if they were in force in the space before too and lie at the same
 //! place, or are put in force at once ([`CodePages::load`]).
@@ -39,7 +39,7 @@ impl KeptPages {
         if !keeps {
             list.clear();
         }
-        pages.load(list, memory);
+        pages.load((to, keeps), list, memory);
         // It is kept no longer.
         list.clear();
     }
@@ -57,8 +57,9 @@ impl KeptPages {
     }
 
     /// Forgets what is kept of a space that is not loaded.
-    pub fn purge(&mut self, number: SpaceNumber) {
+    pub fn purge(&mut self, number: SpaceNumber, pages: &mut CodePages, memory: &mut LinkMemory) {
         self.lists[number.index()].clear();
+        pages.purge(number, memory);
     }
 
     /// Forgets all.

@@ -1,14 +1,56 @@
 //! The memory of the link tables: what emitted code reads through R13.
+//!
+//! Each address space that is kept has tables of its own, so that what leads from and to programs'
+//! code stays as it is while other spaces are loaded: a load of CR3 changes R13 and no slot. What
+//! is for all other code is one piece of memory that lies in the tables of all spaces (see
+//! [`link_layout`](crate::abi::link_layout)).
 
 use crate::abi::far_pointer::FarPointer;
 use crate::abi::link_layout::{
-    BranchTable, ENTRY_BYTES, ENTRY_DELTA, ENTRY_TARGET, FAR_ENTRY_BYTES, FAR_TABLE_OFFSET,
-    FamilyId, HASH_ENTRIES, ModeId, OWN_TABLES_OFFSET, SLOT_STUB, TABLE_BYTES, TABLES_BYTES,
-    far_tag_base, indirect_tag, slot_offset, table_offset,
+    BranchTable, COMMON_OFFSET, COMMON_SLOTS_OFFSET, COMMON_TABLES_OFFSET, ENTRY_BYTES,
+    ENTRY_DELTA, ENTRY_TARGET, FAR_ENTRY_BYTES, FAR_TABLE_OFFSET, FamilyId, HASH_ENTRIES, ModeId,
+    OWN_TABLES_OFFSET, SLOT_STUB, SLOTS_OFFSET, TABLE_BYTES, TABLES_BYTES, far_tag_base,
+    indirect_tag, is_programs_part, is_programs_slot, slot_offset, table_offset,
 };
 use crate::blocks::links::Target;
 use std::io;
+use std::ops::{Deref, DerefMut};
 use tollgate_tlb::reservation::Reservation;
+use tollgate_tlb::{SPACES, SpaceNumber};
+
+/// Bytes of the part that all spaces have in common.
+const COMMON_BYTES: usize = (TABLES_BYTES - COMMON_OFFSET) as usize;
+
+/// Whose tables: those of one space, of which code pages of programs have to know, or what all
+/// spaces have in common, for all other code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Owner {
+    /// What all spaces have in common.
+    Common,
+    /// A space.
+    Space(SpaceNumber),
+}
+
+/// How many owners there are.
+pub const OWNERS: usize = SPACES + 1;
+
+impl Owner {
+    /// All owners.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..SPACES)
+            .map(|number| Owner::Space(SpaceNumber::new(number)))
+            .chain([Owner::Common])
+    }
+
+    /// A number below [`OWNERS`].
+    #[inline]
+    pub fn index(self) -> usize {
+        match self {
+            Owner::Space(number) => number.index(),
+            Owner::Common => SPACES,
+        }
+    }
+}
 
 /// A filled place of the tables.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
@@ -22,21 +64,179 @@ pub enum Entry {
     Slot(u32),
 }
 
-/// The tables' memory, most of it never touched.
-pub struct LinkMemory(Reservation);
+/// The tables of all spaces. It stands for those of the loaded one.
+pub struct LinkMemory {
+    /// In the order in which they were needed first; at least one.
+    tables: Vec<Tables>,
+    /// By space: the index of its tables, if it has any. No two spaces have the same.
+    places: [Option<usize>; SPACES],
+    loaded: SpaceNumber,
+    /// The index of the loaded space's tables.
+    loaded_place: usize,
+    /// Slots of programs' code from this number on were never used.
+    programs_slots: u32,
+    /// Programs' tables that were prepared.
+    prepared: Vec<BranchTable>,
+    /// Tables that there may be: fewer in tests.
+    most: usize,
+}
 
 impl LinkMemory {
-    /// Reserves the tables.
+    /// Reserves the tables of the first space, which is loaded.
     ///
     /// # Errors
     /// The host has no address space left.
     pub fn new() -> io::Result<Self> {
-        Ok(Self(Reservation::new(TABLES_BYTES as usize)?))
+        let loaded = SpaceNumber::default();
+        let mut places = [None; SPACES];
+        places[loaded.index()] = Some(0);
+        Ok(Self {
+            tables: vec![Tables::new(None)?],
+            places,
+            loaded,
+            loaded_place: 0,
+            programs_slots: 0,
+            prepared: Vec::new(),
+            most: SPACES,
+        })
     }
 
-    /// Address of the tables (R13 in guest code).
+    /// Address of the loaded space's tables (R13 in guest code).
     pub fn base(&self) -> u64 {
         self.0.base() as u64
+    }
+
+    /// The tables of an owner: `None` if it has none, so that nothing of it is filled.
+    #[inline]
+    pub fn of(&mut self, owner: Owner) -> Option<&mut Tables> {
+        let place = match owner {
+            Owner::Common => self.loaded_place,
+            Owner::Space(number) => self.places[number.index()]?,
+        };
+        self.tables.get_mut(place)
+    }
+
+    /// The same, to be read.
+    pub fn get(&self, owner: Owner) -> Option<&Tables> {
+        let place = match owner {
+            Owner::Common => self.loaded_place,
+            Owner::Space(number) => self.places[number.index()]?,
+        };
+        self.tables.get(place)
+    }
+
+    /// Another space is loaded. If there is no memory for tables of its own, it gets those of the
+    /// space that was loaded before, once `empty_loaded` has emptied these.
+    pub fn load(&mut self, to: SpaceNumber, empty_loaded: impl FnOnce(&mut Self)) {
+        if self.places[to.index()].is_none() {
+            match self.add_tables() {
+                Ok(place) => self.places[to.index()] = Some(place),
+                Err(_) => {
+                    empty_loaded(self);
+                    self.places[to.index()] = self.places[self.loaded.index()].take();
+                }
+            }
+        }
+        self.loaded = to;
+        self.loaded_place = self.places[to.index()].unwrap_or(self.loaded_place);
+    }
+
+    /// There are not more tables than that from now on.
+    #[cfg(test)]
+    pub fn have_at_most(&mut self, tables: usize) {
+        self.most = tables;
+    }
+
+    /// Makes tables in which nothing is filled.
+    fn add_tables(&mut self) -> io::Result<usize> {
+        if self.tables.len() >= self.most {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        let first = &self.tables[0];
+        let mut tables = Tables::new(Some(first))?;
+        for slot in 0..self.programs_slots {
+            tables.set_stub(slot, first.stub(slot));
+        }
+        for &table in &self.prepared {
+            tables.prepare(table);
+        }
+        self.tables.push(tables);
+        Ok(self.tables.len() - 1)
+    }
+
+    /// The tables that have a slot: those of all spaces, or one that stands for all.
+    fn with_slot(&mut self, slot: u32) -> &mut [Tables] {
+        match is_programs_slot(slot) {
+            true => &mut self.tables,
+            false => &mut self.tables[..1],
+        }
+    }
+
+    /// Has a slot without a target lead to its site's stub at this host address, in all spaces.
+    pub fn set_stub(&mut self, slot: u32, stub: u64) {
+        if is_programs_slot(slot) {
+            self.programs_slots = self.programs_slots.max(slot + 1);
+        }
+        for tables in self.with_slot(slot) {
+            tables.set_stub(slot, stub);
+        }
+    }
+
+    /// Has a slot lead to its stub in all spaces.
+    pub fn empty_slot(&mut self, slot: u32) {
+        for tables in self.with_slot(slot) {
+            tables.set_slot(slot, 0);
+        }
+    }
+
+    /// Prepares a mode's table in all spaces: an entry that was never written is empty from then on.
+    pub fn prepare(&mut self, table: BranchTable) {
+        if !self.is_prepared(table) {
+            if is_programs_part(table_offset(table) as u32) && !self.prepared.contains(&table) {
+                self.prepared.push(table);
+            }
+            for tables in &mut self.tables {
+                tables.prepare(table);
+            }
+        }
+    }
+}
+
+impl Deref for LinkMemory {
+    type Target = Tables;
+
+    #[inline]
+    fn deref(&self) -> &Tables {
+        &self.tables[self.loaded_place]
+    }
+}
+
+impl DerefMut for LinkMemory {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Tables {
+        &mut self.tables[self.loaded_place]
+    }
+}
+
+/// The tables of one space, most of their memory never touched.
+pub struct Tables(Reservation);
+
+impl Tables {
+    /// Reserves tables, whose common part is that of `others`.
+    fn new(others: Option<&Tables>) -> io::Result<Self> {
+        let memory = Reservation::inaccessible(TABLES_BYTES as usize)?;
+        memory.open(0, COMMON_OFFSET as usize)?;
+        let offset = COMMON_OFFSET as usize;
+        let result = match others {
+            Some(Tables(others)) => others.share_with(&memory, offset, COMMON_BYTES),
+            None => memory.open_to_be_shared(offset, COMMON_BYTES),
+        };
+        if let Err(error) = result {
+            // Part of the range may not be reserved any more.
+            std::mem::forget(memory);
+            return Err(error);
+        }
+        Ok(Self(memory))
     }
 
     /// What lies at `offset` bytes from the start.
@@ -75,8 +275,12 @@ impl LinkMemory {
         self.write(offset, stub.wrapping_add(distance));
     }
 
+    fn stub(&self, slot: u32) -> u64 {
+        self.read(slot_offset(slot) as u32 + SLOT_STUB as u32)
+    }
+
     /// Has a slot without a target lead to its site's stub at this host address.
-    pub fn set_stub(&mut self, slot: u32, stub: u64) {
+    fn set_stub(&mut self, slot: u32, stub: u64) {
         let offset = slot_offset(slot) as u32;
         self.write(offset + SLOT_STUB as u32, stub);
         self.write(offset, stub);
@@ -121,8 +325,13 @@ impl LinkMemory {
         }
     }
 
-    /// Prepares a mode's table: an entry that was never written is empty from then on.
-    pub fn prepare(&mut self, table: BranchTable) {
+    /// Whether all entries of a mode's table that were never written are empty.
+    fn is_prepared(&self, table: BranchTable) -> bool {
+        let last = entry_offset(u64::MAX, table);
+        self.read(last) != 0 || vacant(last) == 0
+    }
+
+    fn prepare(&mut self, table: BranchTable) {
         let last = entry_offset(u64::MAX, table);
         for offset in [last, last + ENTRY_BYTES as u32] {
             if self.read(offset) == 0 {
@@ -230,11 +439,21 @@ fn entry_offset(rip: u64, table: BranchTable) -> u32 {
 
 /// The index of an entry of a table of indirect branches.
 fn index_of(offset: u32) -> u16 {
-    let offset = match offset.checked_sub(OWN_TABLES_OFFSET as u32) {
-        Some(offset) => offset % TABLE_BYTES as u32,
-        None => offset,
+    place_of(offset).1 as u16
+}
+
+/// Whether an entry is one of a table that belongs to one mode, and its index there.
+fn place_of(offset: u32) -> (bool, u32) {
+    const SHARED: [i32; 2] = [0, COMMON_OFFSET];
+    const OWN: [i32; 2] = [OWN_TABLES_OFFSET, COMMON_TABLES_OFFSET];
+    const { assert!(SLOTS_OFFSET == TABLE_BYTES && COMMON_SLOTS_OFFSET == COMMON_OFFSET + TABLE_BYTES) };
+    let part = usize::from(offset >= COMMON_OFFSET as u32);
+    let first_own = OWN[part] as u32;
+    let (is_own, offset) = match offset >= first_own {
+        true => (true, (offset - first_own) % TABLE_BYTES as u32),
+        false => (false, offset - SHARED[part] as u32),
     };
-    (offset / ENTRY_BYTES as u32) as u16
+    (is_own, offset / ENTRY_BYTES as u32)
 }
 
 /// The index of the first choice of the target that has this tag.
@@ -254,11 +473,9 @@ fn far_entry_offset(pointer: FarPointer) -> u32 {
 /// of the very last address, which is looked for in the last two entries; the tag 2 belongs to
 /// an address that is not.
 fn vacant(offset: u32) -> u64 {
-    let own_tables = OWN_TABLES_OFFSET as u32..FAR_TABLE_OFFSET as u32;
-    let index = offset.wrapping_sub(own_tables.start) % TABLE_BYTES as u32 / ENTRY_BYTES as u32;
-    match own_tables.contains(&offset) && index >= HASH_ENTRIES as u32 - 1 {
-        true => 2,
-        false => 0,
+    match offset < FAR_TABLE_OFFSET as u32 && place_of(offset).0 {
+        true if place_of(offset).1 >= HASH_ENTRIES as u32 - 1 => 2,
+        _ => 0,
     }
 }
 

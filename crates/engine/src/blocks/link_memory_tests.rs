@@ -1,4 +1,5 @@
 use super::*;
+use crate::abi::link_layout::MAX_SLOTS;
 use std::collections::BTreeMap;
 use tollgate_test_support::Random;
 
@@ -53,13 +54,16 @@ fn no_target_is_found_in_an_empty_entry() {
     let mut memory = LinkMemory::new().unwrap();
     for table in [
         BranchTable::Shared,
+        BranchTable::SharedByPrograms,
         BranchTable::Own(0),
         BranchTable::Own(63),
+        BranchTable::Own(64),
+        BranchTable::Own(159),
     ] {
         memory.prepare(table);
         let mode = (ModeId(7), table);
         let mut rips = vec![0, 1, 0xfffe, 0xffff, 0x1_0000, 0x7fff_fffe, 0x7fff_ffff];
-        if table != BranchTable::Shared {
+        if !table.is_shared() {
             rips.extend((0..8).map(|back| u64::MAX - back));
             rips.extend([0x7fff_ffff_ffff, u64::MAX - 0xffff, u64::MAX - 0xfffe]);
         }
@@ -170,4 +174,58 @@ fn a_slot_leads_to_its_stub_or_so_far_from_it() {
     memory.set_slot(slot, 0x2000);
     memory.set_stub(slot, stub - 0x100);
     assert_eq!((leads_to(&memory), memory.slot(slot)), (stub - 0x100, 0));
+}
+
+#[test]
+fn each_space_has_programs_slots_and_tables_of_its_own_and_all_have_the_rest_in_common() {
+    let mut memory = LinkMemory::new().unwrap();
+    let spaces = [0, 7, 3].map(SpaceNumber::new);
+    let (programs, kernels) = (3, MAX_SLOTS as u32 + 3);
+    let tables = [
+        (BranchTable::SharedByPrograms, false),
+        (BranchTable::Own(1), false),
+        (BranchTable::Shared, true),
+        (BranchTable::Own(64), true),
+    ];
+    // Some of it before there are the others' tables, and some of it later.
+    memory.set_stub(programs, 0x7000_0000);
+    memory.prepare(BranchTable::Own(1));
+    let bases = spaces.map(|space| {
+        memory.load(space, |_| panic!("there is memory"));
+        memory.base()
+    });
+    memory.set_stub(kernels, 0x7000_1000);
+    memory.set_stub(programs + 1, 0x7000_2000);
+    for (index, space) in (1..).zip(spaces) {
+        memory.load(space, |_| panic!("it has tables"));
+        assert_eq!(memory.base(), bases[index - 1]);
+        let stubs = [programs, kernels, programs + 1].map(|slot| memory.slot(slot));
+        assert_eq!(stubs, [0, if index == 1 { 0 } else { 77 }, 0]);
+        memory.set_slot(programs, index as u64);
+        memory.set_slot(kernels, 77);
+        for (table, is_common) in tables {
+            let mode = (ModeId(7), table);
+            assert_eq!(
+                found(&memory, 0x1234, mode).is_some(),
+                is_common && index > 1
+            );
+            // No target is found at the last addresses of a table that was never written.
+            let is_programs = is_programs_part(table_offset(table) as u32);
+            assert!(!is_programs || found(&memory, u64::MAX, mode).is_none() || table.is_shared());
+            memory.fill_indirect(0x1234, mode, Target::fixed(index as u64));
+        }
+    }
+    for (index, space) in (1..).zip(spaces) {
+        let tables = memory.of(Owner::Space(space)).unwrap();
+        assert_eq!(tables.slot(programs), index);
+        let own = tables.indirect(0x1234, (ModeId(7), BranchTable::Own(1)));
+        assert_eq!(own, Some(Target::fixed(index)));
+    }
+    memory.empty_slot(programs);
+    memory.empty_slot(kernels);
+    for space in spaces {
+        let tables = memory.of(Owner::Space(space)).unwrap();
+        assert_eq!([programs, kernels].map(|slot| tables.slot(slot)), [0, 0]);
+    }
+    assert!(memory.of(Owner::Space(SpaceNumber::new(1))).is_none());
 }

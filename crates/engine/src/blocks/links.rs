@@ -6,7 +6,8 @@
 //! page do not pass through here: they hold as long as both blocks live.
 //!
 //! Most of it belongs to [code pages](crate::blocks::code_pages), which are put out of force
-//! and come back. The rest is listed by the linear pages that it depends on and is gone when
+//! and come back. For programs' code each address space has tables of its own, of which one is loaded.
+//! The rest is listed by the linear pages that it depends on and is gone when
 //! one of them is dropped: what leads to blocks that begin at the end of a page, to code whose
 //! segment has a base, and far transfers.
 //!
@@ -19,15 +20,17 @@
 //! family of modes.
 
 use crate::abi::far_pointer::FarPointer;
-use crate::abi::link_layout::{BranchTable, FamilyId, MAX_SLOTS, ModeId};
+use crate::abi::link_layout::{
+    BranchTable, FamilyId, MAX_SLOTS, ModeId, SlotsFor, is_programs_part, is_programs_slot,
+};
 use crate::blocks::code_pages::{
-    CodePageCounts, CodePageId, CodePageKey, CodePages, Expected, Found, IndirectTarget, LocalPage,
+    CodePageCounts, CodePageId, CodePageKey, CodePages, Expected, Found, IndirectTarget,
 };
 use crate::blocks::kept_pages::KeptPages;
 use crate::blocks::link_memory::{Entry, LinkMemory};
 use crate::blocks::listed::Listed;
 use std::io;
-use tollgate_tlb::{Allows, Derived, Held, LeadsTo, PageRange, SpaceNumber};
+use tollgate_tlb::{Allows, Derived, Held, LeadsTo, PageRange, SPACES, SpaceNumber};
 
 /// What a filled entry depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,6 +43,15 @@ pub struct Dependence {
     pub global: bool,
     /// Neither page is global: both are kept with their address space.
     pub is_kept: bool,
+}
+
+/// A time in which nothing was forgotten of all that is known of a space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Epoch {
+    /// The space, which is loaded.
+    pub space: SpaceNumber,
+    /// No other epoch of whatever space has this number.
+    pub number: u64,
 }
 
 /// Where indirect branches lead.
@@ -69,9 +81,44 @@ pub struct LinkTables {
     global: Listed<Entry>,
     /// Entries of no code page that do not.
     local: Listed<Entry>,
-    free_slots: Vec<u32>,
-    next_slot: u32,
-    epoch: u64,
+    /// Slots that can be given out: of all other code, and of programs.
+    free_slots: [FreeSlots; 2],
+    loaded: SpaceNumber,
+    /// By space.
+    epochs: [u64; SPACES],
+    /// The last epoch that has begun.
+    last_epoch: u64,
+}
+
+/// Slots of one kind that can be given out.
+struct FreeSlots {
+    free: Vec<u32>,
+    /// None was given out from this one on.
+    next: u32,
+    end: u32,
+}
+
+impl FreeSlots {
+    fn of(kind: SlotsFor) -> Self {
+        let next = match kind {
+            SlotsFor::Programs => 0,
+            SlotsFor::Kernels => MAX_SLOTS as u32,
+        };
+        Self {
+            free: Vec::new(),
+            next,
+            end: next + MAX_SLOTS as u32,
+        }
+    }
+
+    fn take(&mut self) -> Option<u32> {
+        if let Some(slot) = self.free.pop() {
+            return Some(slot);
+        }
+        let slot = self.next;
+        self.next = (slot + 1).min(self.end);
+        (slot < self.end).then_some(slot)
+    }
 }
 
 impl LinkTables {
@@ -86,13 +133,14 @@ impl LinkTables {
             kept: KeptPages::default(),
             global: Listed::default(),
             local: Listed::default(),
-            free_slots: Vec::new(),
-            next_slot: 0,
-            epoch: 0,
+            free_slots: [SlotsFor::Kernels, SlotsFor::Programs].map(FreeSlots::of),
+            loaded: SpaceNumber::default(),
+            epochs: std::array::from_fn(|number| number as u64),
+            last_epoch: SPACES as u64,
         })
     }
 
-    /// Address of the tables (R13 in guest code).
+    /// Address of the loaded space's tables (R13 in guest code).
     pub fn base(&self) -> u64 {
         self.memory.base()
     }
@@ -103,11 +151,18 @@ impl LinkTables {
         self.memory.indirect(rip, place)
     }
 
-    /// Changes whenever all entries that are not global have been dropped, or another space is
-    /// loaded: what is known of one epoch holds for all entries that were filled in it, and for
-    /// those of the code pages that are in force when it begins.
-    pub fn epoch(&self) -> u64 {
-        self.epoch
+    /// The space that is loaded, and its epoch: a number that no other space has, and which changes
+    /// whenever all of the space's entries that are not global have been dropped.
+    pub fn epoch(&self) -> Epoch {
+        Epoch {
+            space: self.loaded,
+            number: self.epochs[self.loaded.index()],
+        }
+    }
+
+    fn begin_epoch(&mut self, space: SpaceNumber) {
+        self.last_epoch += 1;
+        self.epochs[space.index()] = self.last_epoch;
     }
 
     /// What code pages have done.
@@ -116,15 +171,8 @@ impl LinkTables {
     }
 
     /// A slot for a new link site; `None` if all are taken.
-    pub fn take_slot(&mut self) -> Option<u32> {
-        if let Some(slot) = self.free_slots.pop() {
-            return Some(slot);
-        }
-        if self.next_slot as usize >= MAX_SLOTS {
-            return None;
-        }
-        self.next_slot += 1;
-        Some(self.next_slot - 1)
+    pub fn take_slot(&mut self, kind: SlotsFor) -> Option<u32> {
+        self.free_slots[kind as usize].take()
     }
 
     /// Takes back the slot of a site that died.
@@ -133,7 +181,7 @@ impl LinkTables {
         let entry = Entry::Slot(slot);
         self.local.remove(entry);
         self.global.remove(entry);
-        self.free_slots.push(slot);
+        self.free_slots[SlotsFor::of(slot) as usize].free.push(slot);
     }
 
     /// The code page of a new block.
@@ -146,7 +194,8 @@ impl LinkTables {
         self.pages.age(page)
     }
 
-    /// Puts all code pages out of force, so that each that is used from now on is met again.
+    /// Puts all code pages out of force in all spaces, so that each that is used from now on is met
+    /// again.
     pub fn watch_use(&mut self) {
         self.kept.clear();
         self.pages.watch_use(&mut self.memory);
@@ -155,12 +204,6 @@ impl LinkTables {
     /// The delta with which a code page is in force, if it is.
     pub fn delta_in_force(&self, key: &CodePageKey) -> Option<u64> {
         self.pages.delta_in_force(key)
-    }
-
-    /// The code pages in force that may be elsewhere in another space, those met last first. A
-    /// page may be there twice.
-    pub fn local_pages(&self) -> impl Iterator<Item = LocalPage> {
-        self.pages.local_pages()
     }
 
     /// A block of a code page died. Nothing leads to it, and its slots were released.
@@ -187,7 +230,12 @@ impl LinkTables {
     }
 
     fn note(&mut self, entry: Entry, dependence: Dependence) {
-        let (of, other) = match dependence.global {
+        let is_programs = match entry {
+            Entry::Slot(slot) => is_programs_slot(slot),
+            Entry::Indirect(offset) | Entry::Far(offset) => is_programs_part(offset),
+        };
+        // It is in the tables of one space.
+        let (of, other) = match dependence.global && !is_programs {
             true => (&mut self.global, &mut self.local),
             false => (&mut self.local, &mut self.global),
         };
@@ -203,14 +251,16 @@ impl LinkTables {
 
     /// Fills a slot with `target` minus the address of the site's stub.
     pub fn fill_slot(&mut self, slot: u32, distance: u64, dependence: Dependence) {
-        self.pages.unlist(slot);
+        if self.pages.unlist(slot) {
+            self.memory.empty_slot(slot);
+        }
         self.memory.set_slot(slot, distance);
         self.note(Entry::Slot(slot), dependence);
     }
 
     /// Fills a slot of a block of the code page `from` that leads to a block of the code page
-    /// `to`, with the distance from the site's stub. That page must just have been put in force,
-    /// with the same delta if they are relocatable.
+    /// `to`, with the distance from the site's stub. Both are programs' code or neither is. That page
+    /// must just have been put in force, with the same delta if they are relocatable.
     pub fn link_pages(&mut self, slot: u32, distance: i32, from: CodePageId, to: CodePageId) {
         self.pages
             .link(slot, distance, (from, to), &mut self.memory);
@@ -268,10 +318,10 @@ impl LinkTables {
         self.memory.empty_far(pointer, target);
     }
 
-    /// Forgets one slot's target.
+    /// Forgets one slot's target, in all spaces.
     pub fn forget_slot(&mut self, slot: u32) {
         self.pages.unlist(slot);
-        self.memory.set_slot(slot, 0);
+        self.memory.empty_slot(slot);
     }
 
     /// What slot `slot` holds, 0 if nothing.
@@ -298,7 +348,7 @@ impl LinkTables {
 
 impl Derived for LinkTables {
     fn drop_local(&mut self) {
-        self.epoch += 1;
+        self.begin_epoch(self.loaded);
         let memory = &mut self.memory;
         self.pages.drop_local(memory);
         self.local.drop_all(|entry| memory.empty(entry));
@@ -320,14 +370,19 @@ impl Derived for LinkTables {
     }
 
     fn load(&mut self, to: SpaceNumber, keeps: bool) {
-        self.epoch += 1;
         let memory = &mut self.memory;
-        self.kept.load(to, keeps, &mut self.pages, memory);
+        // They are in the tables of the space that is left.
         self.local.drop_all(|entry| memory.empty(entry));
+        self.kept.load(to, keeps, &mut self.pages, memory);
+        self.loaded = to;
+        if !keeps {
+            self.begin_epoch(to);
+        }
     }
 
     fn purge(&mut self, number: SpaceNumber) {
-        self.kept.purge(number);
+        self.kept.purge(number, &mut self.pages, &mut self.memory);
+        self.begin_epoch(number);
     }
 
     fn show(&self, check: &mut dyn FnMut(Held)) {
@@ -366,7 +421,7 @@ mod tests {
     #[test]
     fn an_address_space_switch_keeps_global_entries_only() {
         let mut links = LinkTables::new().unwrap();
-        let slot = links.take_slot().unwrap();
+        let slot = links.take_slot(SlotsFor::Kernels).unwrap();
         links.fill_slot(
             slot,
             5,
@@ -403,7 +458,7 @@ mod tests {
             let mut links = LinkTables::new().unwrap();
             let pages = [0xfff, 0x1000, last, last + 1];
             let slots = pages.map(|page| {
-                let slot = links.take_slot().unwrap();
+                let slot = links.take_slot(SlotsFor::Kernels).unwrap();
                 links.fill_slot(
                     slot,
                     5,

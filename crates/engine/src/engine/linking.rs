@@ -19,7 +19,7 @@ fn leads_home(source: &Block, site: usize, target: &Block) -> bool {
     }
 }
 
-/// What a link that a relocatable block is part of depends on: it has its delta for an epoch.
+/// What a link that a relocatable block is part of depends on: it has its delta in one space.
 fn of_epoch(block: &Block, mut dependence: Dependence) -> Dependence {
     dependence.global &= !block.relocates();
     dependence
@@ -76,7 +76,8 @@ impl Engine {
         if !leads_home(source, site_index, target) {
             return;
         }
-        let same_form = source.relocates() == target.relocates();
+        let slots = |block: &Block| self.mode(block.key().mode).slots();
+        let same_form = source.relocates() == target.relocates() && slots(source) == slots(target);
         let pages = source.code_page().zip(target.code_page());
         let dependence = of_epoch(source, dependence);
         let distance = target.host.wrapping_sub(source.host + stub) as i32;
@@ -114,7 +115,7 @@ impl Engine {
             linear_page: dependence.page,
             last_page: dependence.last_page,
             delta,
-            // In another epoch it may have another delta.
+            // In another space it may have another delta.
             global: dependence.global && !relocates,
             is_kept: dependence.is_kept,
         };

@@ -66,6 +66,7 @@ impl Engine {
         context.vectors_were_live = 0;
         context.exit_site = SITE_NONE;
         context.code_delta = entry.code_delta;
+        engine.tell_links(context);
         engine.tell_device_page(context);
         // 64-bit code has a map of its own, whose slots need no copies.
         let slots = match engine.slot_mask {

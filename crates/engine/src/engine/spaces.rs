@@ -67,11 +67,4 @@ impl homes::Code for Code<'_> {
         };
         self.links.delta_in_force(&key)
     }
-
-    fn neighbours(&self, note: &mut dyn FnMut(u64, u64)) {
-        let relocatable = (self.links.local_pages()).filter(|page| page.key().relocates);
-        for found in relocatable.map(|page| page.found()) {
-            note(found.linear_page, found.delta);
-        }
-    }
 }

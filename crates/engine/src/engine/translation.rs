@@ -32,11 +32,13 @@ impl Engine {
         let branch_table = self.modes.table(mode);
         let family = self.modes.family(mode);
         let id = self.take_id(memory);
-        while self.slots.len() < Translator::SLOTS_PER_BLOCK {
-            let Some(slot) = self.links.take_slot() else {
+        let kind = mode_word.slots();
+        let slots = &mut self.slots[kind as usize];
+        while slots.len() < Translator::SLOTS_PER_BLOCK {
+            let Some(slot) = self.links.take_slot(kind) else {
                 break;
             };
-            self.slots.push(slot);
+            slots.push(slot);
         }
         if mode_word.flags.contains(ModeFlags::SINGLE) {
             self.translator.begin(None);
@@ -62,7 +64,10 @@ impl Engine {
                 family,
                 block: id,
             };
-            match self.translator.translate_in_place(&request, &self.slots) {
+            match self
+                .translator
+                .translate_in_place(&request, &self.slots[kind as usize])
+            {
                 Ok(guest_length) => break guest_length,
                 Err(TranslateError::Access(unavailable)) => {
                     self.blocks.return_id(id);
@@ -126,9 +131,10 @@ impl Engine {
         };
         self.cache.write(host, self.translator.code());
         // Slots that the translation did not use stay for the next one.
+        let kind = self.modes.get(key.mode).slots();
         let tables = self.translator.tables();
         for (used, stub) in tables.sites.iter().filter_map(Site::slot_and_stub) {
-            self.slots.retain(|&slot| slot != used);
+            self.slots[kind as usize].retain(|&slot| slot != used);
             let stub = self.cache.address(host + stub) as u64;
             self.links.set_stub(used, stub);
         }

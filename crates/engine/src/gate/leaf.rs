@@ -443,6 +443,8 @@ global_asm!(
     "mov r12, [r15 + {cpu_rsp}]",
     "mov r8, [r15 + {cpu_rax}]",
     "mov [r15 + {rax}], r8",
+    // Another space may have been loaded.
+    "mov r13, [r15 + {links}]",
     // Signals find the guest from here on.
     "tollgate_leaf_called:",
     "cmp eax, 1",
@@ -479,6 +481,7 @@ global_asm!(
     vectors_off = const at::VECTORS_OFF,
     vectors_were_live = const at::VECTORS_WERE_LIVE,
     function = const at::LEAF_FUNCTION,
+    links = const at::LINKS,
     pending = const at::PENDING,
     done_call = const DONE_CALL,
     flags = const at::STRING_FLAGS,

@@ -5,7 +5,8 @@
 
 use crate::abi::flags::InterruptFlag;
 use crate::abi::link_layout::{
-    BranchTable, FamilyId, MAX_OWN_TABLES, MAX_TABLES_OF_32_BIT_CODE, ModeId,
+    BranchTable, COMMON_TABLES, FamilyId, MAX_TABLES_OF_32_BIT_CODE, MAX_TABLES_OF_32_BIT_PROGRAMS,
+    ModeId, PROGRAMS_TABLES, SlotsFor,
 };
 use crate::policy::access::Access;
 use rustc_hash::FxHashMap;
@@ -380,6 +381,14 @@ impl Mode {
         has_them && !self.is_watched()
     }
 
+    /// The slots through which its branches to other pages go.
+    pub fn slots(&self) -> SlotsFor {
+        match self.flags.contains(ModeFlags::USER) {
+            true => SlotsFor::Programs,
+            false => SlotsFor::Kernels,
+        }
+    }
+
     /// Real mode.
     pub fn is_real(&self) -> bool {
         !self.flags.contains(ModeFlags::PROTECTED)
@@ -433,8 +442,9 @@ pub struct Modes {
     tables: Vec<BranchTable>,
     /// The modes that their branches lead to.
     of_branches: Vec<ModeId>,
-    /// Tables given out to modes of 64-bit code.
-    tables_taken: u8,
+    /// Tables given out to one mode each: of programs' modes, and of all others.
+    programs_tables_taken: u8,
+    common_tables_taken: u8,
     /// The modes that were asked for last: those of a program and its kernel take turns.
     latest: [ModeId; 2],
 }
@@ -468,14 +478,7 @@ impl Modes {
             return id;
         }
         let id = ModeId(self.modes.len() as u32);
-        let has_table = mode.needs_table()
-            || mode.may_have_table() && self.tables_taken < MAX_TABLES_OF_32_BIT_CODE;
-        let table = if has_table {
-            self.tables_taken += 1;
-            BranchTable::Own(self.tables_taken - 1)
-        } else {
-            BranchTable::Shared
-        };
+        let table = self.take_table(&mode);
         let of_family = Mode {
             code_base: 0,
             ..mode
@@ -490,9 +493,37 @@ impl Modes {
         id
     }
 
+    /// The table of a mode that is met for the first time.
+    fn take_table(&mut self, mode: &Mode) -> BranchTable {
+        let is_programs = mode.flags.contains(ModeFlags::USER);
+        let (taken, most_of_32_bit_code, first, shared) = match is_programs {
+            true => (
+                &mut self.programs_tables_taken,
+                MAX_TABLES_OF_32_BIT_PROGRAMS,
+                0,
+                BranchTable::SharedByPrograms,
+            ),
+            false => (
+                &mut self.common_tables_taken,
+                MAX_TABLES_OF_32_BIT_CODE,
+                PROGRAMS_TABLES,
+                BranchTable::Shared,
+            ),
+        };
+        if !(mode.needs_table() || mode.may_have_table() && *taken < most_of_32_bit_code) {
+            return shared;
+        }
+        *taken += 1;
+        BranchTable::Own(first + *taken - 1)
+    }
+
     /// Whether there is no table left that a mode would need, not having been met.
     pub fn is_full_for(&self, mode: &Mode) -> bool {
-        mode.needs_table() && self.tables_taken >= MAX_OWN_TABLES && !self.ids.contains_key(mode)
+        let is_full = match mode.flags.contains(ModeFlags::USER) {
+            true => self.programs_tables_taken >= PROGRAMS_TABLES,
+            false => self.common_tables_taken >= COMMON_TABLES,
+        };
+        mode.needs_table() && is_full && !self.ids.contains_key(mode)
     }
 
     /// Where a mode's indirect branches find their targets.
@@ -544,7 +575,7 @@ mod tests {
         let flat = ModeFlags::CODE32 | ModeFlags::PROTECTED;
         let number = |table| match table {
             BranchTable::Own(number) => Some(number),
-            BranchTable::Shared => None,
+            BranchTable::Shared | BranchTable::SharedByPrograms => None,
         };
         let mut taken = std::collections::BTreeSet::new();
         for index in 0..100 {
@@ -555,6 +586,15 @@ mod tests {
                 index < u32::from(MAX_TABLES_OF_32_BIT_CODE)
             );
             assert!(table.is_none_or(|table| taken.insert(table)));
+        }
+        for index in 0..100 {
+            let id = modes.intern(with(flat | ModeFlags::USER, index));
+            let table = number(modes.table(id));
+            assert_eq!(
+                table.is_some(),
+                index < u32::from(MAX_TABLES_OF_32_BIT_PROGRAMS)
+            );
+            assert!(table.is_none_or(|table| table < PROGRAMS_TABLES && taken.insert(table)));
         }
         for other in [ModeFlags::SINGLE, ModeFlags::VIRTUAL_8086] {
             let mut modes = Modes::default();

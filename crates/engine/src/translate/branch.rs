@@ -5,7 +5,6 @@ use super::{Flow, Translator};
 use crate::abi::at;
 use crate::abi::host::Host;
 use crate::abi::host::*;
-use crate::abi::link_layout::BranchTable;
 use crate::abi::link_layout::{ENTRY_DELTA, ENTRY_TARGET, choices};
 use crate::abi::marks::Restore;
 use crate::abi::register_map::COUNT;
@@ -292,7 +291,7 @@ impl Translator {
         self.emit.assembler.movzx16(R9, R8);
         self.emit.assembler.lea64(R9, Mem::scaled(R9, 4));
         // The entry holds the negated tag; the sum is zero where it is this target.
-        let is_shared = self.branch_table == BranchTable::Shared;
+        let is_shared = self.branch_table.is_shared();
         if is_shared {
             self.emit
                 .assembler

@@ -6,8 +6,8 @@ use crate::abi::at;
 use crate::abi::context::STORE_SIZES;
 use crate::abi::leaves::LeafRoutine;
 use crate::abi::link_layout::{
-    BranchTable, ENTRY_TARGET, FAR_TABLE_OFFSET, MAX_SLOTS, ModeId, choices, far_tag_base,
-    indirect_tag, slot_offset,
+    ENTRY_TARGET, FAR_TABLE_OFFSET, MAX_SLOTS, ModeId, choices, far_tag_base, indirect_tag,
+    slot_offset,
 };
 use crate::abi::sites::{LinkPlace, Site, SiteKind};
 use crate::policy::leaf::Leaf;
@@ -152,7 +152,7 @@ impl Walk<'_> {
     pub(super) fn may_be_target(&self, table: Table, value: &Value) -> bool {
         match table {
             Table::At(FAR_TABLE_OFFSET) => value.is_narrow() || value.kind == Kind::FarPointer,
-            Table::At(_) => self.subject.branch_table != BranchTable::Shared || value.is_narrow(),
+            Table::At(_) => !self.subject.branch_table.is_shared() || value.is_narrow(),
             Table::Level(_) => {
                 self.subject.mode.flags.contains(ModeFlags::CODE64) || value.is_narrow()
             }
@@ -162,7 +162,7 @@ impl Walk<'_> {
     /// Whether this is the table of indirect branches that no other mode uses.
     pub(super) fn is_own_table(&self, place: i32) -> bool {
         let own = self.subject.branch_table;
-        own != BranchTable::Shared && choices(own).contains(&place)
+        !own.is_shared() && choices(own).contains(&place)
     }
 
     /// An indirect jump.
@@ -238,7 +238,8 @@ impl Walk<'_> {
     fn stub_of_slot_at(&self, displacement: i64) -> Option<u64> {
         self.subject.sites.iter().find_map(|site| match site.kind {
             SiteKind::Link(LinkPlace::Slot { slot, stub })
-                if (slot as usize) < MAX_SLOTS && i64::from(slot_offset(slot)) == displacement =>
+                if (slot as usize) < 2 * MAX_SLOTS
+                    && i64::from(slot_offset(slot)) == displacement =>
             {
                 Some(u64::from(stub))
             }

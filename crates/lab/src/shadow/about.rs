@@ -27,6 +27,15 @@ pub const PROCESSES: &str = "processes";
 /// The same, and each maps a page anew in each turn.
 pub const UNMAPPING: &str = "unmapping";
 
+/// Two processes of Linux, each of which has run so many pages of code: what a switch costs must not
+/// depend on that.
+pub const CODE_PAGES: &[(&str, u64)] = &[
+    ("code-10", 10),
+    ("code-100", 100),
+    ("code-1000", 1_000),
+    ("code-10000", 10_000),
+];
+
 /// Our own guests.
 pub const WIDE: &str = "64-bit";
 /// The same with 32 bits.
@@ -131,6 +140,8 @@ const OF_LINUX: &[&str] = &[
     DIRECT_ONE,
     DIRECT_SIX,
 ];
+
+const WITH_CODE: &[&str] = &[ONE, "tables=4", COUNT, DIRECT_SIX];
 
 const OURS: &[&str] = &[WIDE, NARROW];
 const LINUX: &[&str] = &[linux_guest::AMD64.name, linux_guest::I686.name];
@@ -311,6 +322,30 @@ pub static ABOUT: About = About {
             UNMAPPING,
             "the same, and each maps one of its pages anew in each turn",
             OF_LINUX,
+            LINUX,
+        ),
+        timed(
+            CODE_PAGES[0].0,
+            "two processes of Linux that have run 10 pages of code each, and call 4 in each turn",
+            WITH_CODE,
+            LINUX,
+        ),
+        timed(
+            CODE_PAGES[1].0,
+            "the same with 100 pages of code",
+            WITH_CODE,
+            LINUX,
+        ),
+        timed(
+            CODE_PAGES[2].0,
+            "the same with 1,000 pages of code",
+            WITH_CODE,
+            LINUX,
+        ),
+        timed(
+            CODE_PAGES[3].0,
+            "the same with 10,000 pages of code",
+            WITH_CODE,
             LINUX,
         ),
     ],

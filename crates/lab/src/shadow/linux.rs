@@ -1,6 +1,6 @@
 //! Processes of Linux that hand on a token: `guests/linux-spaces.S`.
 
-use super::about::UNMAPPING;
+use super::about::{CODE_PAGES, UNMAPPING};
 use crate::experiment::{Arm, Bench, LabError, Options, Stop, Timed};
 use crate::linux_guest::{LinuxGuest, Program, System};
 use tollgate_machine::config::VmConfig;
@@ -14,6 +14,8 @@ const SPACES: Program = Program {
 /// Processes: with the kernel's own space and the shell's, as many spaces as amd64 Linux tells
 /// apart by process-context identifiers.
 const PROCESSES: u64 = 5;
+/// Processes that hand the token to and fro between them, with many pages of code.
+const PROCESSES_WITH_CODE: u64 = 2;
 /// Pages that each uses.
 const PAGES: u64 = 16;
 /// Turns of each.
@@ -25,6 +27,9 @@ pub struct Processes {
     guest: LinuxGuest,
     rounds: u64,
     unmaps: bool,
+    processes: u64,
+    /// Pages of code that each has run.
+    code: u64,
 }
 
 impl Processes {
@@ -39,7 +44,14 @@ impl Processes {
         stop: &Stop,
     ) -> Result<Self, LabError> {
         let system = System::open(guest, &[SPACES], options)?;
+        let code = CODE_PAGES.iter().find(|(name, _)| *name == workload);
+        let code = code.map_or(0, |&(_, pages)| pages);
         Ok(Self {
+            processes: match code {
+                0 => PROCESSES,
+                _ => PROCESSES_WITH_CODE,
+            },
+            code,
             guest: LinuxGuest::boot(&system, &VmConfig::default(), stop)?,
             rounds: if options.quick { QUICK_ROUNDS } else { ROUNDS },
             unmaps: workload == UNMAPPING,
@@ -48,7 +60,10 @@ impl Processes {
 
     fn line(&self, rounds: u64) -> String {
         let unmaps = u8::from(self.unmaps);
-        format!("/lab/spaces {PROCESSES} {rounds} {PAGES} {unmaps}")
+        let Self {
+            processes, code, ..
+        } = self;
+        format!("/lab/spaces {processes} {rounds} {PAGES} {unmaps} {code}")
     }
 }
 
@@ -62,7 +77,7 @@ impl Bench for Processes {
         // Turning a knob may have dropped translations.
         self.guest.run(&self.line(self.rounds / 10))?;
         let ran = self.guest.run(&self.line(self.rounds))?;
-        let turns = self.rounds * PROCESSES;
+        let turns = self.rounds * self.processes;
         let mut timed = Timed::of_events(turns, ran.processor_cycles(), &ran.books);
         timed.work.insert("turns".to_owned(), turns);
         timed.add_counts(&ran.books.space_loads);

@@ -2,7 +2,9 @@
 //!
 //! The new space must be known ([`Translations::switch`]), and it must be certain that the code
 //! which loads CR3 goes on as it is: it lies in a global page of the upper half, which all spaces
-//! have and whose links stay in force. Everything else is left to the exit.
+//! have and whose links stay in force. Everything else is left to the exit. Generated code finds its
+//! links in the tables of the new space from then on, and those are as they were when it was left: so
+//! nothing is done for the code of programs, however much there is.
 //!
 //! Programs of the two spaces may reach memory in different ways. That concerns the returns to
 //! them alone, of which each way has its own.
@@ -61,6 +63,7 @@ pub(super) fn load(context: &mut Context, environment: &Environment, value: u64)
         return false;
     }
     context.cpu.cr3 = cr3;
+    engine.tell_links(context);
     engine.tell_device_page(context);
     if accounts.adapts() {
         // SAFETY: the machine is lent to guest code as long as it runs.

@@ -57,7 +57,8 @@ impl CodePages {
         let Some(page) = self.pages.get(met.0 as usize) else {
             return Vec::new();
         };
-        let Some(found) = page.found.filter(|found| !found.global && found.is_kept) else {
+        let found = self.found(met.0);
+        let Some(found) = found.filter(|found| !found.global && found.is_kept) else {
             return Vec::new();
         };
         let first = found.linear_page & !(NEAR - 1);
@@ -71,7 +72,7 @@ impl CodePages {
                 // Nothing is known of the page behind.
                 && other.key.second_page.is_none()
                 && other.blocks != 0
-                && other.found.is_none()
+                && self.found(id).is_none()
                 && other.returns < MOST_RETURNS;
             is_expected.then_some(Expected {
                 id: CodePageId(id),
@@ -87,11 +88,12 @@ impl CodePages {
     /// A look-up has just found an expected page where it is expected, not global: it is in force
     /// from now on.
     pub fn put_expected_in_force(&mut self, expected: &Expected, memory: &mut LinkMemory) {
-        let page = &mut self.pages[expected.id.0 as usize];
-        if page.found.is_some() {
+        if self.found(expected.id.0).is_some() {
             return;
         }
+        let page = &mut self.pages[expected.id.0 as usize];
         page.returns += 1;
+        let key = page.key;
         let found = Found {
             linear_page: expected.linear_page,
             last_page: expected.linear_page,
@@ -100,6 +102,6 @@ impl CodePages {
             is_kept: true,
         };
         self.counts.foreseen += 1;
-        self.restore(expected.id.0, found, memory);
+        self.restore(expected.id.0, (self.owner(&key), found), memory);
     }
 }
