@@ -5,7 +5,7 @@
 #
 # First each of PROCESSES (2 to 32) makes CODE (0 to 20000) pages of code of its own and runs through all of
 # them, by direct branches from page to page and by indirect calls. Then each gets the token ROUNDS
-# times, and with it calls code in the first four of these pages. It then adds one to a word of each of its
+# times, and with it runs through the last 300 of these pages by direct branches. It then adds one to a word of each of its
 # PAGES (1 to 1024), and if UNMAP is 1 it unmaps one of them, another one each time, and maps a new
 # one there. In the end each checks what its pages hold. Exit code 0 if all of them did their work, 1
 # if not, 2 for a wrong command line.
@@ -19,6 +19,7 @@
 .set BASE, 0x20000000
 .set CODE_BASE, 0x30000000
 .set MOST_CODE, 20000
+.set PAGES_RUN, 300
 .set CALLED, 64                          # in each page of code: what is called there
 .set MOST_PROCESSES, 32
 
@@ -122,11 +123,7 @@ turn:
     add eax, 4096
     dec ecx
     jnz 1b
-    mov ecx, [code]
-    cmp ecx, 4
-    jbe 1f
-    mov ecx, 4
-1:  call call_code
+    call run_code
     cmp dword ptr [unmaps], 0
     je 3f
     SYSTEM_CALL 91, 11, [victim], 4096
@@ -209,6 +206,18 @@ make_code:                               # and run it
     dec dword ptr [round]
     jnz 2b
 3:  ret
+
+run_code:                                # in the last pages
+    mov eax, [code]
+    test eax, eax
+    jz 2f
+    sub eax, PAGES_RUN
+    jae 1f
+    xor eax, eax
+1:  shl eax, 12
+    add eax, CODE_BASE
+    CALL_REGISTER
+2:  ret
 
 call_code:                               # in ECX pages
     mov eax, CODE_BASE + CALLED

@@ -326,7 +326,7 @@ pub static ABOUT: About = About {
         ),
         timed(
             CODE_PAGES[0].0,
-            "two processes of Linux that have run 10 pages of code each, and call 4 in each turn",
+            "two processes of Linux that have run 10 pages of code each, and run up to 300 in each turn",
             WITH_CODE,
             LINUX,
         ),
