@@ -204,8 +204,11 @@ impl Loop {
     }
 
     fn list_interests(&self, fds: &mut Vec<libc::pollfd>) {
+        let display = self.sources.display.as_ref();
+        let has_room = self.keyboard_backlog.is_empty()
+            && display.is_none_or(|display| display.strokes.has_room());
         let keyboard = match &self.sources.keyboard {
-            Some(keyboard) if self.keyboard_backlog.is_empty() => keyboard.poll_fd(),
+            Some(keyboard) if has_room => keyboard.poll_fd(),
             _ => -1,
         };
         let pty = match &self.sources.pty {

@@ -101,9 +101,10 @@ impl Keyboard {
         self.leds
     }
 
-    /// Whether the events of any one key fit in.
+    /// Whether the events of any one key fit in. A keyboard that is switched off takes none: what is
+    /// typed waits until the guest reads keys.
     pub(super) fn has_room(&self) -> bool {
-        self.scancodes.len() + KEY_BYTES < BUFFER_SIZE
+        self.scanning && self.scancodes.len() + KEY_BYTES < BUFFER_SIZE
     }
 
     pub(super) fn has_byte(&self) -> bool {
@@ -260,15 +261,19 @@ impl Keyboard {
         self.held.map(|held| held.repeats_at)
     }
 
-    /// Repeats the held key if its time has come; once, however late it is.
+    /// Repeats the held key if its time has come; once, however late it is. While the guest has not
+    /// read what came before, nothing is repeated: the key's release may wait for room outside.
     pub(super) fn advance(&mut self, now: GuestTime) {
         let period = self.repeat_period();
+        let has_room = self.has_room();
         if let Some(held) = &mut self.held
             && held.repeats_at <= now
         {
             held.repeats_at = now.after(period);
             let key = held.key;
-            self.send_key(key, true);
+            if has_room {
+                self.send_key(key, true);
+            }
         }
     }
 }

@@ -264,7 +264,10 @@ fn a_keyboard_that_does_not_scan_sends_no_keys() {
     let mut bench = Bench::new();
     assert_eq!(bench.ask_keyboard(0xF5), [0xFA]);
     assert!(bench.press(Key::A).is_empty());
+    // What is typed waits outside.
+    assert!(!bench.controller.keyboard.has_room());
     assert_eq!(bench.ask_keyboard(0xF4), [0xFA]);
+    assert!(bench.controller.keyboard.has_room());
     assert_eq!(bench.press(Key::A), [0x1E]);
 }
 
@@ -283,6 +286,23 @@ fn a_held_key_repeats() {
     assert_eq!(next.since(repeat) / 1_000_000, 33);
     assert_eq!(bench.release(Key::A), [0x9E]);
     assert_eq!(bench.controller.next_deadline(bench.now), None);
+}
+
+#[test]
+fn a_key_whose_release_may_wait_for_room_does_not_repeat() {
+    let mut bench = Bench::new();
+    let mut pressed = 0;
+    while bench.controller.keyboard.has_room() {
+        let key = Key::new(0x10 + pressed);
+        bench.controller.key(key, true, bench.now);
+        pressed += 1;
+    }
+    for _ in 0..30 {
+        bench.now = bench.now.after(1_000_000_000);
+        bench.controller.advance(bench.now);
+    }
+    let expected: Vec<u8> = (0..pressed).map(|number| 0x10 + number).collect();
+    assert_eq!(bench.bytes(), expected);
 }
 
 #[test]
