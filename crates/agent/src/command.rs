@@ -108,7 +108,18 @@ pub fn run(start: &Start, control: &Control, streams: Streams) -> Result<ToHost,
         *count = pump.map_or(0, Pump::finish);
     }
     sys::write_out();
-    Ok(ToHost::Exited { code, written })
+    Ok(ToHost::Exited {
+        code,
+        written,
+        killed_for_memory: killed_for_memory(),
+    })
+}
+
+/// How many processes the kernel has killed because no memory was left (proc(5), /proc/vmstat).
+fn killed_for_memory() -> u32 {
+    let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
+    let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+    count.and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
 /// The command with its environment, and its name.

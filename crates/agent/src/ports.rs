@@ -15,6 +15,23 @@ const RETRY: Duration = Duration::from_millis(1);
 /// Where the kernel lists ports, each in a folder of its device's name with a file `name`.
 const PORTS: &str = "/sys/class/virtio-ports";
 
+/// Drivers without which no port appears, and what the kernel shows once it has them.
+const DRIVERS: [(&str, &str); 2] = [
+    ("virtio_pci", "/sys/bus/pci/drivers/virtio-pci"),
+    ("virtio_console", PORTS),
+];
+
+/// Refuses a kernel that lacks a driver: no port would ever appear.
+fn check_drivers() -> Result<(), Refusal> {
+    let is_missing = |(_, sign): &&(&str, &str)| !Path::new(sign).exists();
+    match DRIVERS.iter().find(is_missing) {
+        None => Ok(()),
+        Some((driver, _)) => Err(Refusal::own(format!(
+            "the kernel lacks the driver {driver}: give its modules with --modules"
+        ))),
+    }
+}
+
 /// The device of the port with a name, once the kernel knows it.
 fn device(name: &str) -> Option<PathBuf> {
     let ports = fs::read_dir(PORTS).ok()?.flatten();
@@ -36,10 +53,7 @@ fn open(number: usize) -> Result<File, Refusal> {
         match opened {
             Ok(file) => return Ok(file),
             Err(error) if begin.elapsed() > PATIENCE => {
-                return Err(Refusal::own(format!(
-                    "port {name}: {error}; the kernel needs the drivers virtio_pci and \
-                     virtio_console: give its modules with --modules"
-                )));
+                return Err(Refusal::own(format!("port {name}: {error}")));
             }
             Err(_) => std::thread::sleep(RETRY),
         }
@@ -64,6 +78,7 @@ pub struct Control(File);
 impl Control {
     /// Opens it.
     pub fn open() -> Result<Self, Refusal> {
+        check_drivers()?;
         open(port::CONTROL).map(Self)
     }
 

@@ -312,6 +312,8 @@ pub enum ToHost {
         code: u8,
         /// Bytes of standard output and of standard error.
         written: [u64; 2],
+        /// Processes that the kernel has killed because the guest had no memory left.
+        killed_for_memory: u32,
     },
 }
 
@@ -361,9 +363,14 @@ impl ToHost {
                 rest.extend(why.bytes().take(MAX_FRAME - 1));
                 frame(b'f', &rest)
             }
-            Self::Exited { code, written } => {
+            Self::Exited {
+                code,
+                written,
+                killed_for_memory,
+            } => {
                 let mut rest = vec![*code];
                 rest.extend(written.iter().flat_map(|count| count.to_le_bytes()));
+                rest.extend(killed_for_memory.to_le_bytes());
                 frame(b'e', &rest)
             }
         }
@@ -377,12 +384,14 @@ impl ToHost {
                 code: *code,
                 why: String::from_utf8_lossy(why).into_owned(),
             }),
-            (b'e', [code, counts @ ..]) if counts.len() == 16 => {
-                let (output, errors) = counts.split_at(8);
+            (b'e', [code, counts @ ..]) if counts.len() == 20 => {
+                let (output, rest) = counts.split_at(8);
+                let (errors, killed) = rest.split_at(8);
                 let count = |bytes: &[u8]| Some(u64::from_le_bytes(bytes.try_into().ok()?));
                 Some(Self::Exited {
                     code: *code,
                     written: [count(output)?, count(errors)?],
+                    killed_for_memory: u32::from_le_bytes(killed.try_into().ok()?),
                 })
             }
             _ => None,
@@ -496,6 +505,7 @@ mod tests {
             ToHost::Exited {
                 code: 3,
                 written: [1 << 40, 7],
+                killed_for_memory: 2,
             },
         ];
         for message in &to_host {

@@ -63,6 +63,7 @@ pub fn run(data: &[u8]) {
     let source = BootSource {
         kernel: &kernel.0,
         initrd: modules.as_deref(),
+        initramfs: None,
         append: append.as_str().into(),
         acpi: (options & 8 == 0).then(Hardware::default),
     };

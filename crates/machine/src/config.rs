@@ -14,6 +14,7 @@ pub use ide_drives::{DiskGeometry, IdeDrive, IdePlaces};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 pub use tollgate_disk::{Backing, Cache, DriveOptions, Format};
 use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
@@ -221,6 +222,9 @@ pub struct VmConfig {
     /// Initial RAM disk, or multiboot modules: `FILE[ ARGUMENTS][,FILE[ ARGUMENTS]...]`.
     /// A comma that belongs to a name or argument is doubled. Linux takes one file.
     pub initrd: Option<String>,
+    /// An initial RAM disk for Linux that the caller has made in memory, instead of `initrd`.
+    #[serde(skip)]
+    pub initramfs: Option<Arc<[u8]>>,
     /// The kernel's command line.
     pub append: String,
     /// The processor.
@@ -296,6 +300,7 @@ impl Default for VmConfig {
             kernel: PathBuf::new(),
             firmware: None,
             initrd: None,
+            initramfs: None,
             append: String::new(),
             cpu: Cpu::default(),
             paravirtual: Paravirtual::Kvm,

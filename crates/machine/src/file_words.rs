@@ -8,7 +8,7 @@ pub fn reading(error: &Error) -> String {
         ErrorKind::NotFound => "no such file; check the path".into(),
         ErrorKind::PermissionDenied => "you may not read it; check its permissions".into(),
         ErrorKind::IsADirectory => "it is a folder; name a file".into(),
-        _ => other(error),
+        _ => cause(error),
     }
 }
 
@@ -24,12 +24,15 @@ pub fn writing(error: &Error) -> String {
         }
         // Opened for writing without waiting.
         _ if error.raw_os_error() == Some(libc::ENXIO) => "nobody reads this pipe".into(),
-        _ => other(error),
+        _ => cause(error),
     }
 }
 
-/// The host's words, without its number.
-fn other(error: &Error) -> String {
+/// Why the host refuses something else: in its own words, without its number.
+pub fn cause(error: &Error) -> String {
+    if error.raw_os_error() == Some(libc::EMFILE) {
+        return "this process may have no more files and sockets open ('ulimit -n')".into();
+    }
     let text = error.to_string();
     if text.contains("SUN_LEN") {
         return "the path is longer than a socket's may be, 107 bytes".into();
@@ -50,6 +53,7 @@ mod tests {
         assert_eq!(reading(&of(libc::ENOENT)), "no such file; check the path");
         assert_eq!(reading(&of(libc::EIO)), "input/output error");
         assert_eq!(writing(&of(libc::ENOSPC)), "the disk is full");
+        assert!(reading(&of(libc::EMFILE)).ends_with("('ulimit -n')"));
         assert!(writing(&of(libc::EFBIG)).ends_with("'ulimit -f'"));
         assert_eq!(writing(&of(libc::ENXIO)), "nobody reads this pipe");
         assert_eq!(writing(&Error::other("The reason")), "the reason");

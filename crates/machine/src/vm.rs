@@ -3,6 +3,7 @@
 use crate::boot::{self, BootError, BootSource, firmware};
 use crate::config::{ConfigError, IdeDrive, Realtime, TripleFaultAction, VmConfig};
 use crate::devices::list;
+use crate::file_words;
 use crate::knobs::{self, Settings};
 use crate::marks::{Marks, Moment, Span};
 use crate::pc::Pc;
@@ -62,7 +63,8 @@ impl fmt::Display for BuildError {
             Self::BackEnd(error) => error.fmt(formatter),
             Self::Memory(error) => error.fmt(formatter),
             Self::Host(error) => {
-                write!(formatter, "the host refused to set up the machine: {error}")
+                let why = file_words::cause(error);
+                write!(formatter, "the host refused to set up the machine: {why}")
             }
         }
     }

@@ -1,10 +1,13 @@
 //! Why a machine cannot be built, with the flag that it is about.
 
+use std::path::PathBuf;
+
 use tollgate_machine::boot::BootError;
 use tollgate_machine::config::{DriveOptions, IdeDrive, VmConfig};
 use tollgate_machine::devices::list::BackEndError;
 use tollgate_machine::vm::BuildError;
 
+use crate::exec::{ExecArguments, ShareArgument};
 use crate::failure::Failure;
 
 /// In the words of `tollgate run`'s flags.
@@ -13,8 +16,52 @@ pub fn failure_of_run(error: &BuildError, config: &VmConfig) -> Failure {
 }
 
 /// In the words of `tollgate exec`'s.
-pub fn failure_of_exec(error: &BuildError) -> Failure {
-    Failure::usage(format!("{}{error}", network_flag(error)))
+pub fn failure_of_exec(error: &BuildError, arguments: &ExecArguments) -> Failure {
+    Failure::usage(match error {
+        BuildError::Boot(BootError::InitrdTooLarge { size, room }) => {
+            let kib = |bytes: &u64| bytes.div_ceil(1 << 10);
+            format!(
+                "--memory: {} MiB are too little: the kernel leaves {} KiB, and the guest's first \
+                 files have {} KiB",
+                arguments.memory >> 20,
+                room >> 10,
+                kib(size)
+            )
+        }
+        BuildError::Boot(BootError::InitrdUnsupported { kernel }) => {
+            format!("--kernel: {kernel} is no Linux kernel")
+        }
+        BuildError::BackEnd(BackEndError::Port(error)) => {
+            format!("the guest's streams: {}", error.why)
+        }
+        _ => format!("{}{error}", flag_of_exec(error, arguments)),
+    })
+}
+
+/// What stands before an error that does not name its flag itself.
+fn flag_of_exec(error: &BuildError, arguments: &ExecArguments) -> &'static str {
+    match error {
+        BuildError::BackEnd(BackEndError::Disk(_)) => "--image: ",
+        BuildError::BackEnd(BackEndError::Share(error)) => {
+            let is_it = |path: &PathBuf| *path == error.path;
+            let is_share = |share: &ShareArgument| is_it(&share.directory);
+            if arguments.root.as_ref().is_some_and(is_it) {
+                "--root: "
+            } else if arguments.rw.iter().any(is_it) {
+                "--rw: "
+            } else if arguments.share.iter().any(is_share) {
+                "--share: "
+            } else {
+                ""
+            }
+        }
+        BuildError::Boot(
+            BootError::NotAKernel { .. }
+            | BootError::Truncated { .. }
+            | BootError::Unsupported { .. },
+        ) => "--kernel: ",
+        _ => network_flag(error),
+    }
 }
 
 /// What stands before an error that does not name its flag itself.

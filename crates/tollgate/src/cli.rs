@@ -1,6 +1,7 @@
 //! What a person can type: subcommands, flags, and the help that teaches them.
 
 use std::ffi::{OsStr, OsString};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
@@ -14,15 +15,15 @@ use tollgate_machine::cpu::Cpu;
 use crate::exit_on::{self, ExitOn};
 use crate::floppy::{BootOrder, FloppyArgument};
 use crate::fw_cfg::{self, FwCfgArgument};
-use crate::knob_flags::KnobArguments;
+use crate::machine_flags::MachineArguments;
 use crate::port;
 use crate::share::{self, ShareArgument};
 use crate::standard_output::print_and_end;
 use crate::statistics::StatisticsArguments;
 use crate::vnc::options::VncOptions;
 use crate::{
-    control, cpu_models, devices, documents, drive, exit_code, floppy, net, size, terminal_keys,
-    usage, vsock,
+    control, cpu_models, devices, documents, drive, exit_code, floppy, foreign_words, help_text,
+    host, net, size, terminal_keys, usage, vsock,
 };
 
 /// Runs x86 virtual machines in an ordinary process.
@@ -144,10 +145,6 @@ pub struct RunArguments {
     )]
     pub memory: u64,
 
-    /// What holds guest RAM
-    #[arg(long, value_name = "WHAT", value_enum, default_value_t = MemoryBacking::Anonymous)]
-    pub memory_backing: MemoryBacking,
-
     /// The processor, by the name of its model; 'help' lists them with their features
     ///
     /// host: the host's own, without what is not implemented. The others are the same on
@@ -213,7 +210,7 @@ pub struct RunArguments {
     pub display: Display,
 
     /// Open a control socket at this path (see tollgate control)
-    #[arg(long, value_name = "PATH", alias = "api-sock")]
+    #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
 
     /// Start the virtual machine again when the guest resets it
@@ -473,19 +470,6 @@ pub struct RunArguments {
     #[arg(long, value_name = "ACTION", value_enum, verbatim_doc_comment)]
     pub triple_fault: Option<TripleFault>,
 
-    /// Most memory that translated code may take
-    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size::parse)]
-    pub code_cache: u64,
-
-    /// Decode all translated code a second time and check it (for developers)
-    #[arg(long)]
-    pub verify_code: bool,
-
-    /// Check all cached address translations against what a processor may have cached (for
-    /// developers; slow)
-    #[arg(long)]
-    pub verify_shadow: bool,
-
     /// Where guest registers live while guest code runs (for developers)
     #[arg(
         long,
@@ -496,9 +480,9 @@ pub struct RunArguments {
     )]
     pub register_map: RegisterMapName,
 
-    /// Knobs.
+    /// The machine itself.
     #[command(flatten)]
-    pub knobs: KnobArguments,
+    pub machine: MachineArguments,
 
     /// Statistics.
     #[command(flatten)]
@@ -685,7 +669,11 @@ pub struct Answered(pub u8);
 /// # Errors
 /// [`Answered`] if help, the version or an error message was printed instead.
 pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Subcommand, Answered> {
-    let words: Vec<OsString> = words.collect();
+    let mut words: Vec<OsString> = words.collect();
+    if words.get(1).is_some_and(|word| word == "exec") {
+        let rest = words.split_off(2);
+        words.extend(crate::exec::join_networks(rest));
+    }
     if cpu_models::are_asked_for(&words) {
         let code = print_and_end(&cpu_models::list(), exit_code::SUCCESS);
         return Err(Answered(code));
@@ -695,22 +683,33 @@ pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Subcommand, Answer
         return Err(Answered(code));
     }
     let words = crate::lab::with_show(words);
+    if let Some(failure) = foreign_words::answer(&words) {
+        return Err(Answered(code_of(&words, failure.report())));
+    }
     match Cli::try_parse_from(&words) {
         Ok(cli) => Ok(cli.subcommand),
         Err(error) if error.use_stderr() => {
             let code = usage::explain(&error, &words).report();
-            let is_exec = words.get(1).is_some_and(|word| word == "exec");
-            // Where the command's own codes begin at 0, none of them is taken.
-            Err(Answered(if is_exec {
-                exit_code::EXEC_FAILED
-            } else {
-                code
-            }))
+            Err(Answered(code_of(&words, code)))
         }
         Err(help) => {
+            let columns = host::window_size(std::io::stdout().as_fd()).map(|it| it.0);
+            let named = || std::env::var("COLUMNS").ok()?.parse().ok();
+            let columns = columns.or_else(named).unwrap_or(help_text::MOST_COLUMNS);
+            let fitted = help_text::fit(definition(), columns).try_get_matches_from(&words);
+            let help = fitted.err().unwrap_or(help);
             let code = print_and_end(&help.to_string(), exit_code::SUCCESS);
             Err(Answered(code))
         }
+    }
+}
+
+/// The exit code of a wrong command line. Where the command's own codes begin at 0, none of them is
+/// taken.
+fn code_of(words: &[OsString], code: u8) -> u8 {
+    match words.get(1).is_some_and(|word| word == "exec") {
+        true => exit_code::EXEC_FAILED,
+        false => code,
     }
 }
 
@@ -817,10 +816,13 @@ mod tests {
         assert_eq!(arguments.serial, SerialTarget::Stdio);
         assert_eq!(arguments.debug_console, SerialTarget::Null);
         assert_eq!(arguments.append, "");
-        assert!(!arguments.reboot && !arguments.verify_code);
+        assert!(!arguments.reboot && !arguments.machine.verify_code);
         assert!(!arguments.statistics.wants_report());
         assert_eq!(arguments.statistics.trace_limit, 64 << 20);
-        assert_eq!(arguments.knobs, KnobArguments::default());
+        assert_eq!(
+            arguments.machine.knobs,
+            crate::knob_flags::KnobArguments::default()
+        );
     }
 
     #[test]
@@ -831,7 +833,7 @@ mod tests {
             for value in knob.values {
                 let flag = format!("--{}", knob.name);
                 let mut config = VmConfig::default();
-                run_arguments(&[&flag, value]).knobs.apply(&mut config);
+                run_arguments(&[&flag, value]).machine.apply(&mut config);
                 let settings = Settings::of(&config);
                 assert!(settings.names().any(|name| name == (knob.name, *value)));
             }
@@ -848,9 +850,8 @@ mod tests {
 
     #[test]
     fn names_from_other_monitors_are_understood() {
-        let arguments = run_arguments(&["--boot-args", "-x", "--api-sock", "s", "-m", "1G"]);
+        let arguments = run_arguments(&["--boot-args", "-x", "-m", "1G"]);
         assert_eq!(arguments.append, "-x");
-        assert_eq!(arguments.control, Some("s".into()));
         assert_eq!(arguments.memory, 1 << 30);
     }
 

@@ -59,6 +59,15 @@ pub fn parse(text: &str) -> Result<Network, String> {
     Ok(Network(Some(options)))
 }
 
+/// Whether a word begins as a network does, for flags whose value may be left out.
+pub fn is_network(word: &str) -> bool {
+    let kind = word.split(',').next().unwrap_or_default();
+    matches!(kind, "user" | "passt" | "none")
+        || ["socket=", "tap=", "fd="]
+            .iter()
+            .any(|it| kind.starts_with(it))
+}
+
 fn set(options: &mut NetworkOptions, key: &str, value: &str) -> Result<(), String> {
     match (key, &mut options.kind) {
         ("mac", _) => options.mac = Some(value.parse()?),

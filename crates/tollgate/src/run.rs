@@ -26,8 +26,7 @@ use crate::cli::{
 };
 use crate::console::Console;
 use crate::control::identity::Identity;
-use crate::control::run_time::{self, Link};
-use crate::control::server::Server;
+use crate::control::run_time;
 use crate::event_loop::{EventLoop, Sources};
 use crate::exit_on::{ExitCodes, ExitOn};
 use crate::failure::{Failure, say};
@@ -72,7 +71,8 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
     let statistics = &arguments.statistics;
     let reporter = Arc::new(Reporter::open(statistics)?);
     let report = FinalReport::open(statistics, &reporter)?;
-    let (control, _link) = control(arguments, &reporter, &identity(&config))?;
+    let path = arguments.control.as_deref();
+    let (control, _link) = run_time::open(path, &reporter, &identity(&config))?;
     // Built before the terminal is touched, so that an error finds it as it was.
     let mut vm = build(&config, &outputs, &handle)?;
     let trace = TraceFile::begin(&arguments.statistics, &reporter, &mut vm)?;
@@ -184,23 +184,6 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
     })
 }
 
-/// The control socket: where the command line says, with a link to it where 'tollgate top' looks,
-/// or else there.
-fn control(
-    arguments: &RunArguments,
-    reporter: &Arc<Reporter>,
-    identity: &Identity,
-) -> Result<(Option<Server>, Option<Link>), Failure> {
-    let bind = |path: &Path| Server::bind(path, Arc::clone(reporter), identity.clone());
-    if let Some(path) = &arguments.control {
-        let server = bind(path)?;
-        return Ok((Some(server), Link::to(path)));
-    }
-    // Nobody asked for it, so nothing is said if it cannot be had.
-    let server = run_time::place().and_then(|place| bind(&place).ok());
-    Ok((server, None))
-}
-
 /// What others are told of the machine.
 fn identity(config: &VmConfig) -> Identity {
     let kernel = config.firmware.is_none().then_some(&*config.kernel);
@@ -212,7 +195,6 @@ fn identity(config: &VmConfig) -> Identity {
 fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
     let mut config = VmConfig {
         memory_bytes: arguments.memory,
-        memory_backing: arguments.memory_backing.choice(),
         kernel: arguments.kernel.clone().unwrap_or_default(),
         firmware: firmware(arguments)?,
         initrd: match arguments.initrd.as_slice() {
@@ -255,9 +237,6 @@ fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
             None if arguments.kernel.is_none() => TripleFaultAction::Reset,
             None => TripleFaultAction::Stop,
         },
-        code_cache_bytes: arguments.code_cache,
-        verify_code: arguments.verify_code,
-        verify_shadow: arguments.verify_shadow,
         count_instructions: arguments.statistics.count_instructions,
         register_map: match arguments.register_map {
             RegisterMapName::Legacy => RegisterMapChoice::Legacy,
@@ -273,7 +252,7 @@ fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
     if let Some(GuestHooksFor::Dos) = arguments.guest_hooks {
         config.fw_cfg_files.push(GuestHooks::Dos.file());
     }
-    arguments.knobs.apply(&mut config);
+    arguments.machine.apply(&mut config);
     match &config.firmware {
         Some(path) => check_readable(path, "--bios")?,
         None => check_readable(&config.kernel, "--kernel")?,

@@ -4,7 +4,7 @@
 const MIB: u64 = 1 << 20;
 
 /// What a size may look like, for messages.
-const EXPECTED: &str = "expected a number with K, M or G, such as 512M or 1.5G";
+const EXPECTED: &str = "expected a number with K, M, G or T, such as 512M or 1.5G";
 
 /// Parses a size into bytes. Suffixes are K, M, G and T in either case, optionally
 /// followed by `iB` or `B`, all counting in steps of 1024; without a suffix the number

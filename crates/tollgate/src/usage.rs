@@ -5,7 +5,7 @@ use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 
-use crate::cli::subcommands;
+use crate::cli::{definition, subcommands};
 use crate::failure::{Failure, one_line};
 
 /// What is wrong with the command line `words`, for which the parser returned `error`.
@@ -113,10 +113,29 @@ fn unknown(error: &Error, argument: &str, words: &[OsString], help: &str) -> Str
     if !argument.starts_with('-') {
         return format!("unexpected argument '{argument}'; {help}");
     }
-    match context(error, ContextKind::SuggestedArg).as_str() {
-        "" => format!("unknown flag '{argument}'; {help}"),
+    let suggestion = context(error, ContextKind::SuggestedArg);
+    match suggestion.as_str() {
+        suggestion if suggestion.is_empty() || !is_shown(suggestion, words) => {
+            format!("unknown flag '{argument}'; {help}")
+        }
         suggestion => format!("unknown flag '{argument}': did you mean {suggestion}? {help}"),
     }
+}
+
+/// Whether help shows this flag. One that it hides, as for developers, is no suggestion.
+fn is_shown(flag: &str, words: &[OsString]) -> bool {
+    let mut command = definition();
+    for name in subcommands(words).0 {
+        command = match command.find_subcommand(name) {
+            Some(next) => next.clone(),
+            None => return false,
+        };
+    }
+    let long = flag.trim_start_matches("--");
+    command.get_arguments().any(|arg| {
+        let names = arg.get_long_and_visible_aliases().unwrap_or_default();
+        !arg.is_hide_set() && names.contains(&long)
+    })
 }
 
 /// The word such as `-kernel`, as QEMU's users type it, whose first letter the parser

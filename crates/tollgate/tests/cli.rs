@@ -112,7 +112,16 @@ fn unknown_flags_are_refused_with_the_nearest_known_one() {
     );
     refused(
         &["run", "-kernel", "k"],
-        "unknown flag '-kernel': long flags take two dashes, --kernel; try 'tollgate run --help'",
+        "'-kernel' is QEMU's; here it is --kernel FILE; try 'tollgate run --help'",
+    );
+    refused(
+        &["run", "--kernel", "k", "-stats"],
+        "unknown flag '-stats': long flags take two dashes, --stats; try 'tollgate run --help'",
+    );
+    // The flag that is nearest is for developers, and hidden.
+    refused(
+        &["run", "--kernel", "k", "--registermap", "x"],
+        "unknown flag '--registermap'; try 'tollgate run --help'",
     );
     refused(
         &["run", "--kernel", "k", "extra"],
@@ -153,7 +162,7 @@ fn missing_and_repeated_flags_are_refused() {
 
 #[test]
 fn bad_sizes_are_refused_with_what_a_size_looks_like() {
-    let expected = "expected a number with K, M or G, such as 512M or 1.5G";
+    let expected = "expected a number with K, M, G or T, such as 512M or 1.5G";
     for (size, reason) in [
         ("12X", "unknown unit 'X'"),
         ("much", "not a size"),

@@ -86,8 +86,15 @@ fn what_cannot_be_run_is_told_apart_as_env_does() {
 #[test]
 fn what_is_wrong_here_is_one_line_and_code_125() {
     let place = Place::new();
-    let rows: [(&[&str], &str); 5] = [
+    let rows: [(&[&str], &str); 9] = [
         (&["--kernel", "none"], "cannot read 'none'"),
+        (
+            &["--cpus", "2"],
+            "--cpus <N>: '2': a guest has one processor",
+        ),
+        (&["--net", "user,ipv6=off"], "unknown key 'ipv6'"),
+        (&["-m", "48M"], "--memory: 48 MiB are too little"),
+        (&["--boot-timeout", "0.001"], "(--boot-timeout)"),
         (&["--share", "none"], "--share: 'none'"),
         (&["--no-such-flag"], "unknown flag '--no-such-flag'"),
         (&["--timeout", "soon"], "expected seconds"),
@@ -95,8 +102,8 @@ fn what_is_wrong_here_is_one_line_and_code_125() {
     ];
     for (flags, why) in rows {
         let output = finish(&mut place.exec(flags, &["true"]), PATIENCE);
-        assert_eq!(output.status.code(), Some(125), "{flags:?}");
         let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(125), "{flags:?}: {errors}");
         assert!(
             errors.contains(why) && errors.lines().count() == 1,
             "{errors}"
@@ -117,18 +124,21 @@ fn a_guest_that_fails_shows_its_last_words() {
     );
     assert!(errors.contains("Kernel panic"), "{errors}");
 
+    // One without drivers is refused once it has booted.
     let modules = place.folder.path("modules");
     fs::create_dir(&modules).unwrap();
     let modules = modules.to_str().unwrap();
-    let flags = [
-        "--modules",
-        modules,
-        "--verbose",
-        "--append",
-        "ignore_loglevel",
-    ];
-    // It waits for a port that never comes.
-    let mut child = piped(place.exec(&flags, &["true"]));
+    let mut command = place.exec(&["--modules", modules], &["true"]);
+    let output = finish(&mut command, GUEST_PATIENCE);
+    assert_eq!(output.status.code(), Some(125));
+    let errors = text(&output.stderr);
+    assert!(errors.contains("lacks the driver virtio_pci"), "{errors}");
+}
+
+#[test]
+fn the_console_is_shown_and_a_signal_before_the_command_ends_it() {
+    let place = Place::new();
+    let mut child = piped(place.exec(&["--verbose"], &["cat"]));
     let mut console = child.stderr.take().unwrap();
     let mut seen = Vec::new();
     let mut buffer = [0; 1024];
@@ -137,7 +147,6 @@ fn a_guest_that_fails_shows_its_last_words() {
         assert_ne!(count, 0, "{}", text(&seen));
         seen.extend(&buffer[..count]);
     }
-    // A signal before the command has begun ends it at once.
     signal(child.id(), libc::SIGTERM);
     child.stderr = Some(console);
     assert_eq!(ended(child, PATIENCE).status.code(), Some(143));
@@ -230,6 +239,63 @@ fn a_command_that_takes_too_long_is_ended() {
     // On a machine so busy that it did not begin, the code is the same.
     assert!(line.is_empty() || line == b"ready\n");
     assert_eq!(ended(child, GUEST_PATIENCE).status.code(), Some(124));
+}
+
+#[test]
+fn a_command_without_input_leaves_the_host_s_alone() {
+    let place = Place::new();
+    fs::write(place.here.join("lines"), "one\ntwo\n").unwrap();
+    let file = fs::File::open(place.here.join("lines")).unwrap();
+    let mut command = place.exec(&["-n"], &["wc", "-c"]);
+    command.stdin(file.try_clone().unwrap());
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = ended(child.spawn().unwrap(), GUEST_PATIENCE);
+    assert_eq!(
+        (text(&output.stdout).trim(), output.status.code()),
+        ("0", Some(0))
+    );
+    let mut rest = String::new();
+    (&file).read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "one\ntwo\n");
+}
+
+#[test]
+fn a_guest_without_memory_left_says_so() {
+    let place = Place::new();
+    // One line without an end.
+    let output = place.script(&[], "busybox tr '\\000' x </dev/zero | busybox sort");
+    let errors = text(&output.stderr);
+    assert!(
+        errors.contains("tollgate: the guest's memory was full (--memory gives it more)"),
+        "{errors}"
+    );
+    assert_ne!(output.status.code(), Some(125), "{errors}");
+}
+
+#[test]
+fn the_machine_has_a_control_socket() {
+    let place = Place::new();
+    let path = place.folder.path("vm.sock");
+    let flags = ["--control", path.to_str().unwrap(), "--vif", "off"];
+    let mut child = piped(place.exec(&flags, &["sh", "-c", "echo ready; exec cat"]));
+    wait_for_line(&mut child, "ready\n");
+    let ask = |words: &[&str]| {
+        let mut command = tollgate();
+        let output = finish(command.args(words), PATIENCE);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let path = path.to_str().unwrap();
+    assert!(ask(&["control", path, "status"]).contains("running"));
+    let knobs = ask(&["set", path]);
+    let vif = knobs.lines().find(|line| line.starts_with("vif"));
+    assert!(vif.is_some_and(|line| line.contains("off")), "{knobs}");
+    ask(&["control", path, "quit"]);
+    let output = ended(child, PATIENCE);
+    assert_eq!(output.status.code(), Some(125));
+    let errors = text(&output.stderr);
+    assert!(errors.contains("through its control socket"), "{errors}");
+    assert!(!PathBuf::from(path).exists());
 }
 
 #[test]
@@ -381,7 +447,7 @@ fn the_network_reaches_this_machine() {
     });
     let script = format!("nc 10.0.2.2 {port} </dev/null; cat /etc/resolv.conf");
     assert_eq!(
-        place.answer(&["--net"], &script),
+        place.answer(&["--net", "user"], &script),
         "hello\nnameserver 10.0.2.3\n"
     );
     server.join().unwrap();

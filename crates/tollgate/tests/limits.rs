@@ -62,3 +62,26 @@ fn closed_streams_are_as_good_as_null() {
         ends_well(&run("true", redirection));
     }
 }
+
+#[test]
+fn too_few_open_files_are_one_clear_line() {
+    for (command, code, count) in [("run", 2, 8), ("exec", 125, 64)] {
+        let folder = Folder::new();
+        let kernel = folder.boot_sector(&[0xf4]);
+        let line = format!(
+            "ulimit -n {count}; exec \"$0\" {command} -m 16M --kernel \"$1\" {}",
+            match command {
+                "run" => "--serial null --port a=stdout --port b=stdout --port c=stdout",
+                _ => "true",
+            }
+        );
+        let mut shell = Command::new("/bin/sh");
+        let program = env!("CARGO_BIN_EXE_tollgate");
+        shell.args(["-c", &line, program]).arg(kernel);
+        let output = finish(&mut shell, PATIENCE);
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(errors.contains("'ulimit -n'"), "{command}: {errors}");
+        assert_eq!(errors.lines().count(), 1, "{command}: {errors}");
+        assert_eq!(output.status.code(), Some(code), "{command}: {errors}");
+    }
+}

@@ -72,6 +72,8 @@ pub struct BootSource<'a> {
     pub kernel: &'a Path,
     /// Initial RAM disk or modules, see [`crate::config::VmConfig::initrd`].
     pub initrd: Option<&'a str>,
+    /// An initial RAM disk in memory, see [`crate::config::VmConfig::initramfs`].
+    pub initramfs: Option<&'a [u8]>,
     /// Command line.
     pub append: Cow<'a, str>,
     /// Write ACPI tables that describe this.
@@ -84,6 +86,7 @@ impl<'a> BootSource<'a> {
         Self {
             kernel: &config.kernel,
             initrd: config.initrd.as_deref(),
+            initramfs: config.initramfs.as_deref(),
             append: command_line(config),
             acpi: config.acpi.then(|| acpi::Hardware::of(config)),
         }
@@ -153,7 +156,7 @@ pub fn load(source: &BootSource, memory: &mut GuestMemory) -> Result<CpuState, B
             };
             let parameters = linux::Parameters {
                 command_line: &source.append,
-                initrd: initrd.as_deref(),
+                initrd: initrd.as_deref().or(source.initramfs),
                 rsdp,
             };
             if kind == KernelKind::BzImage {
@@ -162,6 +165,8 @@ pub fn load(source: &BootSource, memory: &mut GuestMemory) -> Result<CpuState, B
                 elf::load_kernel(&image, &parameters, memory)
             }
         }
+        // An initial RAM disk that was made for Linux.
+        _ if source.initramfs.is_some() => Err(BootError::InitrdUnsupported { kernel: name }),
         KernelKind::Multiboot => {
             let modules = modules::read(source.initrd.unwrap_or(""), memory)?;
             multiboot::load(&image, &source.append, &modules, memory)

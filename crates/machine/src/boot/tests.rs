@@ -51,6 +51,7 @@ fn boot(
     let source = BootSource {
         kernel: &file.0,
         initrd,
+        initramfs: None,
         append: append.into(),
         acpi: Some(crate::acpi::Hardware::default()),
     };
@@ -239,6 +240,7 @@ fn missing_files_are_named() {
     let source = BootSource {
         kernel: Path::new("/nowhere/vmlinuz"),
         initrd: None,
+        initramfs: None,
         append: "".into(),
         acpi: Some(crate::acpi::Hardware::default()),
     };
@@ -259,6 +261,7 @@ fn files_that_never_end_are_refused() {
     let source = BootSource {
         kernel: Path::new("/dev/zero"),
         initrd: None,
+        initramfs: None,
         append: "".into(),
         acpi: Some(crate::acpi::Hardware::default()),
     };
@@ -458,6 +461,7 @@ fn a_real_debian_kernel_loads() {
     let source = BootSource {
         kernel: &kernel,
         initrd: None,
+        initramfs: None,
         append: "console=ttyS0".into(),
         acpi: Some(crate::acpi::Hardware::default()),
     };

@@ -9,6 +9,12 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf, absolute};
+use std::sync::Arc;
+
+use super::identity::Identity;
+use super::server::Server;
+use crate::failure::Failure;
+use crate::statistics::Reporter;
 
 /// The folder, whether it is there or not.
 fn folder() -> PathBuf {
@@ -29,11 +35,31 @@ fn is_ours(folder: &Path) -> bool {
 }
 
 /// Where this process's socket or link belongs, if that can be had.
-pub fn place() -> Option<PathBuf> {
+fn place() -> Option<PathBuf> {
     let folder = folder();
     let made = fs::DirBuilder::new().mode(0o700).create(&folder);
     let exists = made.is_ok() || made.is_err_and(|it| it.kind() == io::ErrorKind::AlreadyExists);
     (exists && is_ours(&folder)).then(|| folder.join(format!("{}.sock", std::process::id())))
+}
+
+/// The control socket: at `path`, if that is given, with a link to it where 'tollgate top' looks, or
+/// else there.
+///
+/// # Errors
+/// One line: no socket can be made at `path`.
+pub fn open(
+    path: Option<&Path>,
+    reporter: &Arc<Reporter>,
+    identity: &Identity,
+) -> Result<(Option<Server>, Option<Link>), Failure> {
+    let bind = |path: &Path| Server::bind(path, Arc::clone(reporter), identity.clone());
+    if let Some(path) = path {
+        let server = bind(path)?;
+        return Ok((Some(server), Link::to(path)));
+    }
+    // The user has not asked for it, so nothing is said if it is not possible.
+    let server = place().and_then(|place| bind(&place).ok());
+    Ok((server, None))
 }
 
 /// A link to this process's control socket; it goes when this is dropped.

@@ -46,6 +46,7 @@ pub fn optional() -> Vec<Check> {
         map_count(),
         stack_limit(),
         file_size(),
+        open_files(),
         address_space(),
         available(),
         overcommit(),
@@ -89,6 +90,18 @@ fn file_size() -> Check {
         limit.map_or("unlimited".into(), |bytes| format!("{} MiB", bytes >> 20)),
         "guest RAM is a file, so a guest has less than this limit ('ulimit -f'); what a guest writes \
          to disks, shares, ports and the serial port beyond it fails",
+    )
+}
+
+fn open_files() -> Check {
+    const USUAL: u64 = 4096;
+    let limit = getrlimit(Resource::Nofile).maximum;
+    Check::optional(
+        "open files",
+        limit.is_none_or(|count| count >= USUAL),
+        limit.map_or("unlimited".into(), |count| count.to_string()),
+        "shares and networks have fewer descriptors (the hard limit, 'ulimit -Hn'): with many files \
+         or connections at a time the guest gets errors",
     )
 }
 

@@ -1,5 +1,7 @@
 //! The flags of `tollgate exec`.
 
+#[cfg(test)]
+use std::ffi::OsStr;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,6 +12,8 @@ use tollgate_machine::config::VsockOptions;
 use tollgate_machine::cpu::Cpu;
 
 use super::image::{self, ImageArgument};
+use crate::foreign_words::takes_next_word;
+use crate::machine_flags::MachineArguments;
 use crate::statistics::StatisticsArguments;
 use crate::{cpu_models, net, size, vsock};
 
@@ -64,7 +68,8 @@ pub struct ExecArguments {
     #[arg(long, value_name = "USER", verbatim_doc_comment)]
     pub user: Option<String>,
 
-    /// A network: user if nothing else is said, or in the words of tollgate run --net
+    /// A network: user if nothing else is said, or in the words of tollgate run --net. May be
+    /// repeated
     #[arg(
         long,
         value_name = "NETWORK",
@@ -73,7 +78,7 @@ pub struct ExecArguments {
         require_equals = true,
         default_missing_value = "user"
     )]
-    pub net: Option<net::Network>,
+    pub net: Vec<net::Network>,
 
     /// Sockets between guest and host (AF_VSOCK): cid=N,path=SOCKET
     ///
@@ -100,11 +105,25 @@ pub struct ExecArguments {
     )]
     pub memory: u64,
 
-    /// End the command after this time: seconds, or with s, m, h
+    /// Give the command no standard input: it is at its end
+    ///
+    /// Otherwise standard input is read even if the command asks for nothing, as in a shell's loop.
+    #[arg(short = 'n', long, verbatim_doc_comment)]
+    pub no_input: bool,
+
+    /// End the command after this time, from its start: seconds, or with s, m, h
     ///
     /// It gets SIGTERM, and five seconds later the machine is switched off. The exit code is 124.
     #[arg(long, value_name = "TIME", value_parser = parse_time, verbatim_doc_comment)]
     pub timeout: Option<Duration>,
+
+    /// How long the guest may take until it runs the command, as for --timeout
+    #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "5m")]
+    pub boot_timeout: Duration,
+
+    /// Open a control socket at this path (see tollgate control)
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
 
     /// The guest's kernel: a Linux bzImage or vmlinux of 64 bits
     ///
@@ -134,6 +153,10 @@ pub struct ExecArguments {
     /// Show what the guest's kernel says, on standard error
     #[arg(short, long)]
     pub verbose: bool,
+
+    /// The machine itself.
+    #[command(flatten)]
+    pub machine: MachineArguments,
 
     /// Statistics.
     #[command(flatten)]
@@ -201,6 +224,36 @@ fn parse_time(text: &str) -> Result<Duration, String> {
     Ok(time)
 }
 
+/// The words of a command line with `--net NETWORK` as `--net=NETWORK`: `tollgate run` takes both, and
+/// here a network need not be named, so that the parser would take the word for the command's name.
+pub fn join_networks(words: Vec<OsString>) -> Vec<OsString> {
+    let definition = ExecArguments::augment_args(clap::Command::new("exec"));
+    let mut joined = Vec::new();
+    let mut words = words.into_iter().peekable();
+    while let Some(word) = words.next() {
+        let text = word.to_string_lossy().into_owned();
+        let is_network = |next: &mut OsString| net::is_network(&next.to_string_lossy());
+        if !text.starts_with('-') || text == "--" || text == "-" {
+            // The command begins.
+            joined.push(word);
+            break;
+        }
+        let takes_next = takes_next_word(&definition, &text);
+        joined.push(word);
+        if text == "--net" {
+            if let Some(network) = words.next_if(|next| is_network(&mut next.clone())) {
+                let last = joined.last_mut().expect("the flag was pushed just now");
+                last.push("=");
+                last.push(network);
+            }
+        } else if takes_next {
+            joined.extend(words.next());
+        }
+    }
+    joined.extend(words);
+    joined
+}
+
 /// The last sections of `tollgate exec --help`.
 fn help() -> &'static str {
     "\
@@ -221,10 +274,13 @@ Examples:
   With a limit, and more memory:
     tollgate exec --timeout 5m -m 4G -- ./run-tests
 
+  In a shell's loop over lines, which the command must not read:
+    while read -r file; do tollgate exec -n -- ./check \"$file\"; done < files
+
 Exit codes:
   the command's own, and 128+n if signal n ended it
   124    it took longer than --timeout
-  125    tollgate failed: a line on standard error says why
+  125    tollgate failed, or lost output: a line on standard error says why
   126    the command was found and cannot be run
   127    there is no such command
 
@@ -261,6 +317,30 @@ mod tests {
         }
         for bad in ["", "0", "-1", "5d", "m", "1e999"] {
             assert!(parse_time(bad).is_err(), "{bad}");
+        }
+    }
+
+    fn joined(line: &str) -> String {
+        let words = join_networks(line.split(' ').map(OsString::from).collect());
+        words.join(OsStr::new(" ")).into_string().unwrap()
+    }
+
+    #[test]
+    fn a_network_may_be_the_next_word_as_in_run() {
+        for (line, expected) in [
+            ("--net user,restrict=on make", "--net=user,restrict=on make"),
+            ("--net none --net tap=t -- x", "--net=none --net=tap=t -- x"),
+            ("--net make --net user", "--net make --net user"),
+            ("--net -- user", "--net -- user"),
+            ("--root --net --net passt a", "--root --net --net=passt a"),
+            ("-nm 1G --net user a", "-nm 1G --net=user a"),
+            (
+                "-m1G --stats --net=user user",
+                "-m1G --stats --net=user user",
+            ),
+            ("--user net --mem 1G --net", "--user net --mem 1G --net"),
+        ] {
+            assert_eq!(joined(line), expected);
         }
     }
 

@@ -1,14 +1,10 @@
 //! The initramfs of a guest that runs a command: made in memory, gone with the process.
 
-use std::fs::File;
-use std::io::{self, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::PathBuf;
+use std::sync::Arc;
 
 use tollgate_agent::protocol::{MODULES_FOLDER, START_FILE};
 
 use super::kernel::Module;
-use crate::host;
 use tollgate_machine::boot::cpio::Archive;
 
 /// The agent, as the build script has compiled it.
@@ -21,31 +17,11 @@ pub fn has_32_bit_agent() -> bool {
     !AGENT_32.is_empty()
 }
 
-/// An initramfs that is there as long as this is.
-pub struct Initramfs(OwnedFd);
-
-impl Initramfs {
-    /// Writes one with the agent for such a kernel, what it is to do, and the modules in the order
-    /// in which they are loaded.
-    ///
-    /// # Errors
-    /// Those of memfd_create(2) and write(2).
-    pub fn new(start: &[u8], modules: &[Module], is_32_bit: bool) -> io::Result<Self> {
-        let agent = if is_32_bit { AGENT_32 } else { AGENT };
-        let archive = archive(agent, start, modules);
-        // SAFETY: the name is a string that ends with zero.
-        let fd = host::owned(unsafe {
-            libc::memfd_create(c"tollgate-initramfs".as_ptr(), libc::MFD_CLOEXEC)
-        })?;
-        let mut file = File::from(fd);
-        file.write_all(&archive)?;
-        Ok(Self(file.into()))
-    }
-
-    /// The name by which this process can open it.
-    pub fn path(&self) -> PathBuf {
-        format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
-    }
+/// An initramfs with the agent for such a kernel, what it must do, and the modules in the order in
+/// which they are loaded.
+pub fn new(start: &[u8], modules: &[Module], is_32_bit: bool) -> Arc<[u8]> {
+    let agent = if is_32_bit { AGENT_32 } else { AGENT };
+    archive(agent, start, modules).into()
 }
 
 fn archive(agent: &[u8], start: &[u8], modules: &[Module]) -> Vec<u8> {

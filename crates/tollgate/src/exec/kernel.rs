@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::{compressed, initramfs};
+use super::{compressed, initramfs, unindexed};
 use crate::failure::Failure;
 
 /// A module of the kernel.
@@ -30,35 +30,7 @@ const NETWORK: &str = "virtio_net";
 const VSOCK: &str = "vmw_vsock_virtio_transport";
 /// What a root on a disk needs. The checksum is one that the file system asks for by name, so that
 /// `modules.dep` does not tell of it.
-const DISK: [&str; 3] = [BLOCK, "crc32c_generic", FILE_SYSTEM];
-const BLOCK: &str = "virtio_blk";
-const FILE_SYSTEM: &str = "ext4";
-
-/// Modules in a folder without `modules.dep`, as scripts/get-guests makes them: each after those
-/// that it uses, and for which of the above it is needed.
-const KNOWN: &[(&str, &str)] = &[
-    ("virtio_ring", "virtio_pci"),
-    ("virtio", "virtio_pci"),
-    ("virtio_pci_legacy_dev", "virtio_pci"),
-    ("virtio_pci_modern_dev", "virtio_pci"),
-    ("virtio_pci", "virtio_pci"),
-    ("virtio_console", "virtio_console"),
-    ("failover", NETWORK),
-    ("net_failover", NETWORK),
-    ("virtio_net", NETWORK),
-    ("vsock", VSOCK),
-    ("vmw_vsock_virtio_transport_common", VSOCK),
-    ("vmw_vsock_virtio_transport", VSOCK),
-    ("fuse", "virtiofs"),
-    ("virtiofs", "virtiofs"),
-    ("overlay", "overlay"),
-    ("virtio_blk", BLOCK),
-    ("crc32c_generic", FILE_SYSTEM),
-    ("crc16", FILE_SYSTEM),
-    ("mbcache", FILE_SYSTEM),
-    ("jbd2", FILE_SYSTEM),
-    ("ext4", FILE_SYSTEM),
-];
+const DISK: [&str; 3] = ["virtio_blk", "crc32c_generic", "ext4"];
 
 /// The folder of guests that scripts/get-guests fills, and the kernel in it.
 const GUESTS: &str = "TOLLGATE_GUESTS";
@@ -256,15 +228,11 @@ impl Kernel {
         if let Err(error) = fs::read_dir(folder) {
             return Err(failed(folder, &error));
         }
-        let paths = match fs::read_to_string(folder.join("modules.dep")) {
-            Ok(text) => by_dependencies(folder, &text, &wanted),
-            Err(_) => KNOWN
-                .iter()
-                .filter(|(_, purpose)| wanted.contains(purpose))
-                .map(|(name, _)| folder.join(format!("{name}.ko")))
-                .filter(|path| path.is_file())
-                .collect(),
+        let Ok(index) = fs::read_to_string(folder.join("modules.dep")) else {
+            return unindexed::find(folder, &wanted)
+                .map_err(|refusal| failed(&refusal.path, &refusal.why));
         };
+        let paths = by_dependencies(folder, &index, &wanted);
         let modules = paths.into_iter().map(|path| {
             let content = fs::read(&path).and_then(compressed::unpack);
             let content = content.map_err(|error| failed(&path, &error))?;
@@ -276,7 +244,7 @@ impl Kernel {
 }
 
 /// A module's name: the file's without folder and ending, with `_` for `-`.
-fn name_of(path: &str) -> String {
+pub(super) fn name_of(path: &str) -> String {
     let file = path.rsplit('/').next().unwrap_or(path);
     let name = file.split(".ko").next().unwrap_or(file);
     name.replace('-', "_")

@@ -17,6 +17,7 @@ mod initramfs;
 mod kernel;
 mod session;
 mod streams;
+mod unindexed;
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -27,22 +28,24 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+use rustix::process::{Resource, getrlimit};
 use tollgate_agent::protocol::{Mount, PORT_NAMES, ROOT_TAG, Root, Start, Terminal, User, code};
 use tollgate_machine::config::{
-    DriveOptions, MemoryAccess, NetworkKind, OnLoss, PortOptions, PortTarget, ShareOptions,
-    TripleFaultAction, VmConfig,
+    DriveOptions, NetworkKind, OnLoss, PortOptions, PortTarget, ShareOptions, TripleFaultAction,
+    VmConfig,
 };
 use tollgate_machine::file_words::writing;
 use tollgate_machine::vm::{Consoles, RunOutcome, Vm};
 use tollgate_machine::vm_handle::VmHandle;
 
-pub use arguments::ExecArguments;
+pub use arguments::{ExecArguments, ShareArgument, join_networks};
 use console::Console;
-use initramfs::Initramfs;
 use kernel::Kernel;
 use session::{End, Session, Setup};
 use streams::Links;
 
+use crate::control::identity::Identity;
+use crate::control::run_time;
 use crate::failure::{Failure, say};
 use crate::signals::Signals;
 use crate::statistics::{FinalReport, Reporter};
@@ -52,10 +55,10 @@ use crate::{build_error, doctor, exit_code, perf_map};
 /// The exit code of a failure of Tollgate's own.
 const FAILED: u8 = code::FAILED;
 
-/// The kernel's command line. Quiet, because each character of the console is an exit; what is
-/// known of this machine is not searched for. The self-tests of the kernel's ciphers alone would
+/// The beginning of the kernel's command line. Otherwise the kernel is told to be quiet, because
+/// each character of the console is an exit; what is known of this machine is not searched for. The self-tests of the kernel's ciphers alone would
 /// take a tenth of a second or more.
-const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1 tsc=reliable mitigations=off \
+const COMMAND_LINE: &str = "console=ttyS0 panic=-1 tsc=reliable mitigations=off \
     random.trust_cpu=on 8250.nr_uarts=1 i8042.noaux audit=0 cryptomgr.notests nowatchdog";
 
 /// Seconds for which the guest may believe what it knows of its root: programs of the host are
@@ -78,7 +81,10 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
     let started = Instant::now();
     doctor::required_floor().map_err(Failure::host)?;
     doctor::warn();
-    streams::check_input()?;
+    check_descriptors()?;
+    if !arguments.no_input {
+        streams::check_input()?;
+    }
     let plan = Plan::new(arguments)?;
     let host =
         |what: &'static str| move |error| Failure::host(format!("{what}: {}", writing(&error)));
@@ -87,16 +93,23 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
     let has_disk = !plan.drives.is_empty();
     let has_vsock = plan.vsock.is_some();
     let modules = plan.kernel.read_modules(has_network, has_disk, has_vsock)?;
-    let initramfs = Initramfs::new(&plan.start.encode(), &modules, plan.kernel.is_32_bit())
-        .map_err(host("cannot write the guest's first files in memory"))?;
+    let initramfs = initramfs::new(&plan.start.encode(), &modules, plan.kernel.is_32_bit());
     let links = Links::new().map_err(host("no sockets for the guest's ports"))?;
-    let config = configuration(arguments, &plan, &initramfs, &links)?;
+    let config = configuration(arguments, &plan, initramfs, &links)?;
 
     // Before any thread exists: threads inherit the blocked signals.
     let signals =
         Signals::block_these(&session::SIGNALS).map_err(host("cannot receive signals"))?;
     let reporter = Arc::new(Reporter::open(&arguments.statistics)?);
     let report = FinalReport::open(&arguments.statistics, &reporter)?;
+    let identity = Identity::new(
+        config.memory_bytes,
+        Some(&config.kernel),
+        None,
+        &config.append,
+    );
+    let (control_server, _link) =
+        run_time::open(arguments.control.as_deref(), &reporter, &identity)?;
     let console = Console::new(arguments.verbose);
     let consoles = Consoles {
         serial: Box::new(console.clone()),
@@ -104,17 +117,18 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
     };
     let handle = VmHandle::new();
     let mut vm = Vm::build(&config, consoles, &handle)
-        .map_err(|error| build_error::failure_of_exec(&error))?;
-    drop((links.guest, initramfs));
+        .map_err(|error| build_error::failure_of_exec(&error, arguments))?;
+    drop(links.guest);
     let trace = TraceFile::begin(&arguments.statistics, &reporter, &mut vm)?;
     let setup = Setup {
         signals,
         links: links.host,
         has_terminal: plan.start.terminal.is_some(),
         shows_progress: session::show_progress(arguments.verbose),
-        deadline: arguments
-            .timeout
-            .and_then(|timeout| started.checked_add(timeout)),
+        has_no_input: arguments.no_input,
+        boot_timeout: arguments.boot_timeout,
+        timeout: arguments.timeout,
+        control_server,
     };
     let session = Session::start(setup, handle).map_err(host("cannot talk to the guest"))?;
 
@@ -141,10 +155,39 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
     })
 }
 
+/// Files and sockets that a machine with two shares opens by itself, and some for the command.
+const LEAST_DESCRIPTORS: u64 = 128;
+
+/// Refuses a limit of open files with which the guest's root would fail in the midst of its start.
+/// The soft limit is raised to the hard one later.
+fn check_descriptors() -> Result<(), Failure> {
+    match getrlimit(Resource::Nofile).maximum {
+        Some(limit) if limit < LEAST_DESCRIPTORS => Err(Failure::host(format!(
+            "this process may have {limit} files open; a guest's root needs {LEAST_DESCRIPTORS} \
+             ('ulimit -n')"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// What the guest's kernel did when there was no memory left.
+const OUT_OF_MEMORY: &str =
+    "the guest's memory was full (--memory gives it more), and its kernel has killed";
+
 /// Says how it ended, where that needs saying; the exit code.
 fn report_end(end: &End) -> u8 {
     match end {
-        End::Exited(code) => *code,
+        End::Exited {
+            code,
+            killed_for_memory,
+        } => {
+            match killed_for_memory {
+                0 => {}
+                1 => say(&format!("{OUT_OF_MEMORY} a process")),
+                count => say(&format!("{OUT_OF_MEMORY} {count} processes")),
+            }
+            *code
+        }
         End::Failed { code, why } => {
             say(why);
             *code
@@ -234,7 +277,9 @@ impl Plan {
                 readonly: place.readonly,
             });
         }
-        let network = arguments.net.clone().and_then(|network| network.0);
+        let networks: Vec<_> = (arguments.net.iter())
+            .filter_map(|network| network.0.clone())
+            .collect();
         let directory = match &arguments.workdir {
             Some(directory) => here.join(directory),
             None => here,
@@ -246,8 +291,9 @@ impl Plan {
             }),
             root_is_writable: image.is_some_and(|image| image.is_writable),
             mounts,
-            has_user_network: network
-                .as_ref()
+            // The agent sets up the first interface.
+            has_user_network: networks
+                .first()
                 .is_some_and(|network| matches!(network.kind, NetworkKind::User(_))),
             host_name: fs::read_to_string("/proc/sys/kernel/hostname")
                 .map_or_else(|_| "tollgate".into(), |name| name.trim().to_owned()),
@@ -260,13 +306,13 @@ impl Plan {
                 None => User::Numbers(0, 0, Vec::new()),
             },
             umask: umask(),
-            terminal: own_terminal(),
+            terminal: own_terminal().filter(|_| !arguments.no_input),
         };
         Ok(Self {
             kernel,
             drives: image.map(|image| image.drive.clone()).into_iter().collect(),
             shares,
-            networks: network.into_iter().collect(),
+            networks,
             vsock: arguments.vsock.clone(),
             start,
         })
@@ -374,12 +420,14 @@ fn own_user() -> User {
     User::Numbers(user, group, others)
 }
 
-/// The bits that files of this process do not get.
+/// The bits that files of this process do not get. They can only be read by setting them, which is
+/// done before other threads make files; /proc may not be there.
 fn umask() -> u32 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
-    line.and_then(|text| u32::from_str_radix(text.trim(), 8).ok())
-        .unwrap_or(0o022)
+    use rustix::fs::Mode;
+    use rustix::process::umask;
+    let mask = umask(Mode::from_bits_retain(0o077));
+    umask(mask);
+    mask.bits()
 }
 
 /// The terminal that the command gets, if standard input and some output are one.
@@ -394,18 +442,27 @@ fn own_terminal() -> Option<Terminal> {
     })
 }
 
+/// The kernel's command line. With --verbose the console shows what the kernel says.
+fn command_line(arguments: &ExecArguments) -> String {
+    let loudness = match arguments.verbose {
+        true => "loglevel=7",
+        false => "quiet",
+    };
+    format!("{COMMAND_LINE} {loudness} {}", arguments.append)
+}
+
 fn configuration(
     arguments: &ExecArguments,
     plan: &Plan,
-    initramfs: &Initramfs,
+    initramfs: Arc<[u8]>,
     links: &Links,
 ) -> Result<VmConfig, Failure> {
     let ports = PORT_NAMES.iter().zip(links.guest_descriptors());
-    let config = VmConfig {
+    let mut config = VmConfig {
         memory_bytes: arguments.memory,
         kernel: plan.kernel.image.clone(),
-        initrd: Some(initramfs.path().display().to_string()),
-        append: format!("{COMMAND_LINE} {}", arguments.append),
+        initramfs: Some(initramfs),
+        append: command_line(arguments),
         cpu: arguments.cpu,
         triple_fault: TripleFaultAction::Reset,
         drives: plan.drives.clone(),
@@ -421,9 +478,9 @@ fn configuration(
             })
             .collect(),
         count_instructions: arguments.statistics.count_instructions,
-        memory_access: MemoryAccess::Adaptive,
         ..VmConfig::default()
     };
+    arguments.machine.apply(&mut config);
     config
         .validate()
         .map_err(|error| Failure::usage(error.to_string()))?;

@@ -10,10 +10,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use tollgate_agent::protocol::{Frames, ToGuest, ToHost, WindowSize, code, port};
+use tollgate_agent::protocol::{DATA, Frames, ToGuest, ToHost, WindowSize, code, frame, port};
 use tollgate_machine::vm_handle::VmHandle;
 
 use super::streams::{self, Progress};
+use crate::control::server::Server;
 use crate::lost_output::LostOutput;
 use crate::signals::{self, Asked, Signals};
 use crate::terminal::{self, RawTerminal};
@@ -36,14 +37,17 @@ const INSISTENT: u32 = 3;
 const TIMEOUT_GRACE: Duration = Duration::from_secs(5);
 /// How long the vCPU thread may take to end once asked.
 const END_PATIENCE: Duration = Duration::from_secs(3);
-/// How long a guest may take until it runs the command.
-const BOOT_PATIENCE: Duration = Duration::from_secs(300);
 
 /// How it ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum End {
     /// The command ended with this code.
-    Exited(u8),
+    Exited {
+        /// The exit code.
+        code: u8,
+        /// Processes that the guest's kernel has killed for lack of memory.
+        killed_for_memory: u32,
+    },
     /// The command cannot be run.
     Failed {
         /// The exit code.
@@ -67,8 +71,14 @@ pub struct Setup {
     pub has_terminal: bool,
     /// A line on standard error says that the guest is starting.
     pub shows_progress: bool,
-    /// When the command's time is over.
-    pub deadline: Option<Instant>,
+    /// Standard input is not read: the command's is at its end.
+    pub has_no_input: bool,
+    /// How long the guest may take until it runs the command.
+    pub boot_timeout: Duration,
+    /// How long the command may take from then on.
+    pub timeout: Option<Duration>,
+    /// The control socket.
+    pub control_server: Option<Server>,
 }
 
 /// The thread, and what it has learnt.
@@ -129,6 +139,10 @@ impl Session {
             input: Arc::default(),
         };
         let end = Arc::new(Mutex::new(None));
+        if setup.control_server.is_some() {
+            let published = Arc::clone(&moved);
+            handle.set_listener(Arc::new(move || host::raise(published.as_fd())));
+        }
         let talk = Talk {
             signals: setup.signals,
             control,
@@ -136,8 +150,12 @@ impl Session {
             doors,
             has_terminal: setup.has_terminal,
             shows_progress: setup.shows_progress,
-            deadline: setup.deadline,
-            boot_deadline: Instant::now().checked_add(BOOT_PATIENCE),
+            has_no_input: setup.has_no_input,
+            timeout: setup.timeout,
+            deadline: None,
+            boot_timeout: setup.boot_timeout,
+            boot_deadline: Instant::now().checked_add(setup.boot_timeout),
+            server: setup.control_server,
             is_last_call: false,
             handle,
             stop: Arc::clone(&stop),
@@ -206,6 +224,15 @@ fn transparent(settings: libc::termios) -> libc::termios {
     settings
 }
 
+/// How the command has ended, as the agent tells it.
+#[derive(Clone, Copy)]
+struct Exit {
+    code: u8,
+    /// Bytes of standard output and of standard error.
+    written: [u64; 2],
+    killed_for_memory: u32,
+}
+
 struct Talk {
     signals: Signals,
     control: UnixStream,
@@ -215,7 +242,11 @@ struct Talk {
     doors: Vec<UnixStream>,
     has_terminal: bool,
     shows_progress: bool,
+    has_no_input: bool,
+    timeout: Option<Duration>,
+    /// When the command's time is over, once it runs.
     deadline: Option<Instant>,
+    boot_timeout: Duration,
     boot_deadline: Option<Instant>,
     /// The deadline has passed, and the command was told so.
     is_last_call: bool,
@@ -227,8 +258,8 @@ struct Talk {
     told_closed: [bool; 2],
     frames: Frames,
     is_started: bool,
-    /// The command's exit code, and how many bytes it has written.
-    exited: Option<(u8, [u64; 2])>,
+    /// How the command has ended.
+    exited: Option<Exit>,
     /// The last ending signal, and how often it has come.
     insisted: (i32, u32),
     raw: Option<RawTerminal>,
@@ -236,25 +267,38 @@ struct Talk {
     /// When to end the process if the vCPU thread does not end.
     end_by: Option<Instant>,
     losses: Losses,
+    /// The control socket.
+    server: Option<Server>,
 }
+
+/// Positions of the fixed descriptors in the list; those of the control socket follow.
+const STOP: usize = 0;
+const CONTROL: usize = 1;
+const MOVED: usize = 2;
+const SERVER: usize = 3;
 
 impl Talk {
     fn run(mut self) {
+        let mut fds = Vec::new();
         loop {
             let control = if self.end_by.is_some() {
                 -1
             } else {
                 self.control.as_raw_fd()
             };
-            let mut fds = [
+            fds.clear();
+            fds.extend([
                 host::interest(self.stop.as_raw_fd(), libc::POLLIN),
                 host::interest(control, libc::POLLIN),
                 host::interest(self.moved.as_raw_fd(), libc::POLLIN),
-            ];
+            ]);
+            if let Some(server) = &self.server {
+                server.add_interests(&mut fds);
+            }
             if let Err(error) = self.signals.poll(&mut fds, self.timeout()) {
                 self.fail(format!("cannot wait for events: {error}"));
             }
-            let [stop, control, moved] = fds.map(|fd| fd.revents != 0);
+            let [stop, control, moved] = [STOP, CONTROL, MOVED].map(|at| fds[at].revents != 0);
             // What the agent said last counts, also if the machine has ended meanwhile.
             if control {
                 self.listen();
@@ -267,6 +311,11 @@ impl Talk {
                 let _ = host::read(self.moved.as_fd(), &mut [0; 8]);
                 self.tell_closed();
             }
+            if let Some(server) = &mut self.server
+                && server.serve(&fds[SERVER..], &self.handle)
+            {
+                self.fail("the machine was ended through its control socket".into());
+            }
             self.look_at_outputs();
             self.look_at_clock();
         }
@@ -277,9 +326,10 @@ impl Talk {
 
     fn timeout(&self) -> Option<Duration> {
         let boot = self.boot_deadline.filter(|_| !self.is_started);
+        let server = self.server.as_ref().and_then(Server::deadline);
         let deadlines = match self.end_by {
-            Some(end_by) => [Some(end_by), None],
-            None => [self.deadline, boot],
+            Some(end_by) => [Some(end_by), server, None],
+            None => [self.deadline, server, boot],
         };
         let next = deadlines.into_iter().flatten().min()?;
         Some(next.saturating_duration_since(Instant::now()))
@@ -336,7 +386,17 @@ impl Talk {
                     let why = failure::one_line(&why);
                     self.end(End::Failed { code, why });
                 }
-                Some(ToHost::Exited { code, written }) => self.exited = Some((code, written)),
+                Some(ToHost::Exited {
+                    code,
+                    written,
+                    killed_for_memory,
+                }) => {
+                    self.exited = Some(Exit {
+                        code,
+                        written,
+                        killed_for_memory,
+                    });
+                }
                 _ => return self.fail("the guest does not keep to the protocol".into()),
             }
         }
@@ -346,11 +406,17 @@ impl Talk {
     fn begin(&mut self) {
         self.is_started = true;
         self.erase_progress();
+        let now = Instant::now();
+        self.deadline = self.timeout.and_then(|timeout| now.checked_add(timeout));
         if self.has_terminal && terminal::is_in_foreground() {
             // Without it typing is as in lines.
             self.raw = RawTerminal::enter_as(transparent).ok();
         }
-        if let Some(input) = self.input.take()
+        if self.has_no_input {
+            // If the guest has gone, its end is noticed elsewhere.
+            let end = frame(DATA, &[]);
+            let _ = self.input.take().map(|mut input| input.write_all(&end));
+        } else if let Some(input) = self.input.take()
             && let Err(error) = streams::send_input(input, Arc::clone(&self.losses.input))
         {
             self.fail(format!("cannot read standard input: {error}"));
@@ -404,10 +470,10 @@ impl Talk {
 
     /// The command has ended when all that it has written was written here.
     fn look_at_outputs(&mut self) {
-        let Some((code, written)) = self.exited else {
+        let Some(exit) = self.exited else {
             return;
         };
-        let outputs = self.progress.iter().zip(written);
+        let outputs = self.progress.iter().zip(exit.written);
         let is_complete = |(progress, written): (&Arc<Progress>, u64)| {
             progress.is_broken.load(Ordering::Acquire)
                 || progress.moved.load(Ordering::Acquire) >= written
@@ -415,7 +481,10 @@ impl Talk {
         if outputs.into_iter().all(is_complete) {
             self.end(match self.is_last_call {
                 true => End::TimedOut,
-                false => End::Exited(code),
+                false => End::Exited {
+                    code: exit.code,
+                    killed_for_memory: exit.killed_for_memory,
+                },
             });
         }
     }
@@ -430,7 +499,7 @@ impl Talk {
             return;
         }
         if is_over(self.deadline) {
-            if !self.is_started || self.is_last_call {
+            if self.is_last_call {
                 return self.end(End::TimedOut);
             }
             self.is_last_call = true;
@@ -438,14 +507,19 @@ impl Talk {
             self.tell(ToGuest::Signal(libc::SIGTERM));
         }
         if !self.is_started && is_over(self.boot_deadline) {
-            let seconds = BOOT_PATIENCE.as_secs();
-            self.fail(format!("the guest did not start within {seconds} s"));
+            let seconds = self.boot_timeout.as_secs_f64();
+            self.fail(format!(
+                "the guest did not run the command within {seconds} s (--boot-timeout)"
+            ));
         }
     }
 
     /// Ends the process without the vCPU thread.
     fn end_process(&mut self) -> ! {
         self.erase_progress();
+        if let Some(server) = &self.server {
+            server.remove_file();
+        }
         terminal::restore();
         let end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
         let code = end.as_ref().map_or(super::FAILED, super::report);

@@ -2,7 +2,7 @@
 //! moves bytes between them and buffers.
 
 use crate::bus::completion::Completer;
-use crate::file_words::writing;
+use crate::file_words::{cause, writing};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -179,7 +179,7 @@ impl PortThread {
         }
         let failed = |error: io::Error| PortError {
             name: options.first().map_or("", |port| &port.name).to_owned(),
-            why: format!("no thread for it: {error}"),
+            why: format!("no thread for it: {}", cause(&error)),
         };
         let (bell, ear) = UnixStream::pair().map_err(failed)?;
         for end in [&bell, &ear] {

@@ -1,0 +1,250 @@
+//! Flags of other monitors, of QEMU above all, that are said in other words here: what is typed from
+//! habit is answered by the flag that does it.
+
+use std::ffi::OsString;
+
+use clap::{Arg, Command};
+
+use crate::cli::definition;
+use crate::failure::Failure;
+
+/// QEMU's words, and what does the same here. Those that have the same name here with two dashes are
+/// among them.
+const QEMU: &[(&[&str], &str)] = &[
+    (&["-kernel"], "it is --kernel FILE"),
+    (&["-initrd"], "it is --initrd FILE"),
+    (&["-append"], "it is --append 'WORDS'"),
+    (&["-bios", "-pflash"], "it is --bios FILE"),
+    (
+        &["-drive"],
+        "it is --drive file=FILE, with if=ide for systems that know no virtio",
+    ),
+    (
+        &["-hda", "-hdb", "-hdc", "-hdd", "-sd", "-blockdev"],
+        "it is --drive file=FILE, or --drive file=FILE,if=ide for systems that know no virtio",
+    ),
+    (&["-fda", "-fdb"], "it is --floppy FILE"),
+    (&["-cdrom"], "it is --cdrom FILE"),
+    (&["-boot"], "it is --boot ORDER"),
+    (&["-snapshot"], "it is --snapshot"),
+    (
+        &["-nographic", "-curses"],
+        "leave it out: the serial port is this terminal; --display text shows the screen of a \
+         machine with firmware",
+    ),
+    (
+        &["-display", "-vga", "-sdl", "-gtk", "-spice"],
+        "it is --display none, text, png:DIR or vnc=WHERE",
+    ),
+    (
+        &["-vnc"],
+        "it is --display vnc=unix:PATH or --display vnc=ADDR[:PORT],password=FILE",
+    ),
+    (
+        &["-smp"],
+        "leave it out: a guest has one processor (--cpus 1)",
+    ),
+    (&["-cpu"], "it is --cpu MODEL, and --cpu help lists them"),
+    (
+        &["-accel", "-enable-kvm", "-no-kvm", "-accelerator"],
+        "leave it out: Tollgate is its own accelerator, and uses no KVM",
+    ),
+    (
+        &["-machine", "-M"],
+        "leave it out: there is one machine, a PC (tollgate run --help)",
+    ),
+    (
+        &["-mem-path", "-mem-prealloc"],
+        "it is --memory-backing WHAT",
+    ),
+    (
+        &["-netdev", "-nic", "-net"],
+        "it is --net user[,hostfwd=tcp:ADDR:PORT-:PORT], tap=NAME, socket=PATH or passt",
+    ),
+    (
+        &["-device"],
+        "disks are --drive, networks --net, shares --share, and other devices --device NAME",
+    ),
+    (
+        &["-virtfs", "-fsdev"],
+        "a directory is shared by --share DIR (virtio-fs)",
+    ),
+    (&["-serial"], "it is --serial stdio, file:PATH, pty or null"),
+    (
+        &["-chardev", "-virtioconsole"],
+        "streams are --port NAME=WHERE and --hvc WHERE",
+    ),
+    (
+        &["-monitor", "-qmp", "-mon", "-qmp-pretty"],
+        "it is --control PATH, a socket that tollgate control and others talk to",
+    ),
+    (&["-debugcon"], "it is --debug-console WHERE"),
+    (
+        &["-fw_cfg"],
+        "it is --fw-cfg NAME,file=PATH or --fw-cfg NAME,string=TEXT",
+    ),
+    (
+        &["-no-reboot"],
+        "leave it out: a reset ends the machine, unless --reboot is given",
+    ),
+    (
+        &[
+            "-no-shutdown",
+            "-nodefaults",
+            "-no-user-config",
+            "-no-hpet",
+            "-no-acpi",
+        ],
+        "leave it out: there is nothing of the kind",
+    ),
+    (
+        &["-daemonize", "-pidfile"],
+        "run it in the background by the shell: tollgate run ... &",
+    ),
+    (
+        &["-gdb"],
+        "there is no server for debuggers; --control PATH has pause and status",
+    ),
+];
+
+/// Flags of Firecracker and Cloud Hypervisor.
+const OTHERS: &[(&[&str], &str)] = &[
+    (
+        &["--api-sock", "--api-socket"],
+        "there is no HTTP interface; --control PATH is a socket with a protocol of its own \
+         (docs/control-socket.md)",
+    ),
+    (
+        &["--config-file", "--no-api"],
+        "there is no configuration file; all is said by flags",
+    ),
+    (&["--disk"], "it is --drive file=FILE"),
+    (&["--fs"], "it is --share DIR[:TAG]"),
+    (&["--firmware"], "it is --bios FILE"),
+    (
+        &["--console"],
+        "it is --serial WHERE, or --hvc WHERE for virtio",
+    ),
+    (&["--rng"], "it is --device virtio-rng"),
+    (&["--balloon"], "it is --device virtio-balloon"),
+    (&["--smp"], "it is --cpus, and a guest has one processor"),
+];
+
+/// The answer to a command line of `tollgate run`, or without a command's name, that has another
+/// monitor's flag.
+pub fn answer(words: &[OsString]) -> Option<Failure> {
+    let (first, rest) = words.get(1..)?.split_first()?;
+    let definition = definition();
+    let rest = match first.to_str()? {
+        "run" => rest,
+        word if is_in(QEMU, word).is_some() => &words[1..],
+        _ => return None,
+    };
+    let run = definition.find_subcommand("run")?;
+    let mut words = rest.iter();
+    while let Some(word) = words.next() {
+        let Some(word) = word.to_str() else { continue };
+        if word == "--" {
+            break;
+        }
+        let name = word.split('=').next().unwrap_or_default();
+        if let Some(advice) = is_in(QEMU, word) {
+            return Some(refusal(word, "QEMU's", advice));
+        }
+        if let Some(advice) = is_in(OTHERS, name) {
+            return Some(refusal(name, "another monitor's", advice));
+        }
+        if takes_next_word(run, word) {
+            words.next();
+        }
+    }
+    None
+}
+
+fn refusal(word: &str, whose: &str, advice: &str) -> Failure {
+    Failure::usage(format!(
+        "'{word}' is {whose}; here {advice}; try 'tollgate run --help'"
+    ))
+}
+
+fn is_in(table: &[(&[&str], &'static str)], word: &str) -> Option<&'static str> {
+    let row = table.iter().find(|(words, _)| words.contains(&word))?;
+    Some(row.1)
+}
+
+/// Whether the value of the flag in this word is the next word.
+pub fn takes_next_word(definition: &Command, word: &str) -> bool {
+    let takes_value = |arg: &Arg| arg.get_action().takes_values() && !arg.is_require_equals_set();
+    if let Some(long) = word.strip_prefix("--") {
+        return definition.get_arguments().any(|arg| {
+            let names = arg.get_long_and_visible_aliases().unwrap_or_default();
+            let aliases = arg.get_all_aliases().unwrap_or_default();
+            takes_value(arg) && (names.contains(&long) || aliases.contains(&long))
+        });
+    }
+    // The first short flag that takes a value has the rest of the word as its value, if there is one.
+    let mut letters = word.strip_prefix('-').unwrap_or_default().chars();
+    let is_short = |letter: &char| {
+        let mut arguments = definition.get_arguments();
+        let arg = arguments.find(|arg| arg.get_short() == Some(*letter));
+        arg.is_some_and(takes_value)
+    };
+    letters.find(is_short).is_some() && letters.next().is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answered(line: &str) -> Option<String> {
+        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        answer(&words).map(|failure| failure.message)
+    }
+
+    #[test]
+    fn what_qemu_s_users_type_is_answered_by_the_flag_that_does_it() {
+        for (line, flag) in [
+            ("tollgate run -kernel k", "--kernel FILE"),
+            ("tollgate -kernel k -append x", "--kernel FILE"),
+            ("tollgate run --kernel k -hda disk", "--drive file=FILE"),
+            ("tollgate run -m 1G -smp 4", "one processor"),
+            ("tollgate run -monitor none", "--control PATH"),
+            ("tollgate run --kernel k --api-sock s", "--control PATH"),
+            ("tollgate run --disk path=x", "--drive"),
+        ] {
+            let message = answered(line).unwrap();
+            assert!(message.contains(flag), "{line}: {message}");
+        }
+    }
+
+    #[test]
+    fn values_of_flags_are_no_flags() {
+        for line in [
+            "tollgate run --append -initrd --kernel k",
+            "tollgate run --kernel=-kernel",
+            "tollgate exec qemu -kernel k",
+            "tollgate run -m512M --kernel k",
+            "tollgate",
+            "tollgate doctor",
+        ] {
+            assert_eq!(answered(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn advice_names_flags_that_there_are() {
+        let definition = definition();
+        let run = definition.find_subcommand("run").unwrap();
+        let flags: Vec<&str> = run.get_arguments().filter_map(Arg::get_long).collect();
+        for (words, advice) in QEMU.iter().chain(OTHERS) {
+            for flag in advice.split("--").skip(1) {
+                let name = flag.split(|it: char| !(it.is_ascii_lowercase() || it == '-'));
+                let name = name.take(1).collect::<String>();
+                assert!(
+                    name == "help" || flags.contains(&&*name),
+                    "{words:?}: --{name}"
+                );
+            }
+        }
+    }
+}
