@@ -155,13 +155,15 @@ pub(crate) fn file_bytes(mut file: &fs::File) -> io::Result<u64> {
 pub(crate) fn set_direct(file: &fs::File) -> io::Result<()> {
     // SAFETY: fcntl takes and returns integers only with these commands.
     let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
-    // SAFETY: the same.
-    if flags >= 0
-        && unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags | libc::O_DIRECT) } == 0
-    {
-        return Ok(());
+    if flags < 0 {
+        return Err(io::Error::last_os_error());
     }
-    Err(io::Error::last_os_error())
+    // SAFETY: as above.
+    let set = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags | libc::O_DIRECT) };
+    match set {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 fn lock(file: &fs::File, write: bool) -> io::Result<()> {

@@ -469,8 +469,11 @@ fn what_cannot_be_shared_is_refused() {
     }
 }
 
+/// Something that a client does to a file.
+type Change = fn(&client::Client, u64);
+
 /// What changes a file's content, through a client that never says that set-user-ID goes.
-const CHANGES: [(&str, fn(&client::Client, u64)); 6] = [
+const CHANGES: [(&str, Change); 6] = [
     ("open with O_TRUNC", |client, node| {
         client.open(node, O_RDWR | O_TRUNC).unwrap();
     }),

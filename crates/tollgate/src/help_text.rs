@@ -18,6 +18,8 @@ use crate::columns;
 pub const MOST_COLUMNS: usize = 100;
 /// Columns of a row's meaning at least.
 const LEAST: usize = 24;
+/// Blanks from which on an indented line is the meaning of a row whose beginning fills the line above.
+const MEANING: usize = 12;
 /// Where the parser puts the long text of a flag.
 const INDENT: usize = 10;
 
@@ -91,8 +93,16 @@ impl Open {
             Self::Paragraph(words) => text.push_str(&columns::indented("", &words, columns)),
             Self::Row { start, meaning } if columns < start.chars().count() + LEAST => {
                 // There is no room for the column: the meaning stands below.
-                let blanks = start.len() - start.trim_start().len() + 4;
-                text.push_str(&columns::indented("", start.trim_end(), columns));
+                let words = start.trim();
+                let blanks = if words.is_empty() {
+                    0
+                } else {
+                    start.len() - start.trim_start().len()
+                };
+                if !words.is_empty() {
+                    text.push_str(&columns::indented("", start.trim_end(), columns));
+                }
+                let blanks = blanks + 4;
                 text.push_str(&columns::indented(&" ".repeat(blanks), &meaning, columns));
             }
             Self::Row { start, meaning } => {
@@ -137,6 +147,13 @@ fn laid_out(source: &str, columns: usize) -> String {
                 open.close(&mut text, columns);
                 let words = line.trim_start();
                 let blanks = &line[..line.len() - words.len()];
+                if blanks.len() >= MEANING {
+                    open = Open::Row {
+                        start: blanks.to_owned(),
+                        meaning: words.to_owned(),
+                    };
+                    continue;
+                }
                 text.push_str(&columns::indented(blanks, words, columns));
             }
             (Line::Empty, _) => {
@@ -186,6 +203,20 @@ Examples:
   Boot:
     tollgate run x";
         assert_eq!(laid_out(source, 46), expected);
+    }
+
+    #[test]
+    fn a_meaning_below_a_long_beginning_is_broken_once() {
+        let source = "\
+hostfwd=tcp:[ADDR]:PORT
+              a port of the host that leads to one of the guest. May
+              be repeated";
+        let expected = "\
+hostfwd=tcp:[ADDR]:PORT
+              a port of the host that leads
+              to one of the guest. May be
+              repeated";
+        assert_eq!(laid_out(source, 43), expected);
     }
 
     #[test]

@@ -317,7 +317,7 @@ fn tables_that_writes_could_destroy_are_not_written() {
             "a data cluster at 0x4000000000000 is not in",
         ),
         (
-            vec![word(l1, COPIED | l2 + 512)],
+            vec![word(l1, COPIED | (l2 + 512))],
             "does not begin with a cluster",
         ),
         (vec![word(l2, 1 << 62 | 1 << 45)], "a compressed cluster at"),

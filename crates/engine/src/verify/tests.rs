@@ -6,6 +6,7 @@ use crate::abi::context::{BIAS, Context};
 use crate::abi::host::*;
 use crate::abi::link_layout::{
     BranchTable, ENTRY_DELTA, ENTRY_TARGET, FamilyId, SLOT_BYTES, SLOT_STUB, SLOTS_OFFSET,
+    table_offset,
 };
 use crate::abi::marks::Shadow;
 use crate::abi::register_map::RegisterMap;
@@ -61,13 +62,21 @@ fn rules_with(
         completions: &[],
         mode,
         mode_id: 3,
-        branch_table: BranchTable::Shared,
+        branch_table: shared_table(mode.flags),
         family: FamilyId(0),
         block: BLOCK,
         map,
     };
     let findings = verify(&subject);
     findings.iter().map(|finding| finding.rule).collect()
+}
+
+/// The table of indirect branches that modes with these flags share.
+fn shared_table(flags: ModeFlags) -> BranchTable {
+    match flags.contains(ModeFlags::USER) {
+        true => BranchTable::SharedByPrograms,
+        false => BranchTable::Shared,
+    }
 }
 
 /// The mode after a reset with these flags too, its code without base and limit.
@@ -849,7 +858,9 @@ fn what_a_slot_holds_is_only_jumped_to() {
 
 #[test]
 fn an_indirect_branch_jumps_where_the_tag_was_the_targets() {
+    let start = table_offset(BranchTable::Shared);
     let found = |constant: u64, table: i32, target: i32, branches: bool| {
+        let (table, target) = (start + table, start + target);
         rules_in(ModeFlags::empty(), &RegisterMap::LEGACY, |a| {
             a.mov32(R8, RAX);
             a.movzx16(R9, R8);
@@ -888,9 +899,10 @@ fn an_indirect_branch_jumps_where_the_tag_was_the_targets() {
 fn a_branch_to_relocatable_code_puts_its_targets_delta_in_force() {
     let program = ModeFlags::USER | ModeFlags::PROTECTED | ModeFlags::CODE32;
     let found = |flags: ModeFlags, delta: Option<i32>, stored: Host, early: bool| {
+        let start = table_offset(shared_table(flags));
         let load_delta = |a: &mut Assembler| {
             let Some(delta) = delta else { return };
-            a.load(Width::Qword, RDX, Mem::indexed(R13, R9, 8, delta));
+            a.load(Width::Qword, RDX, Mem::indexed(R13, R9, 8, start + delta));
             a.store(Width::Qword, Mem::base(R15, at::CODE_DELTA), stored);
         };
         rules_in(flags, &RegisterMap::LEGACY, |a| {
@@ -898,7 +910,7 @@ fn a_branch_to_relocatable_code_puts_its_targets_delta_in_force() {
             a.movzx16(R9, R8);
             a.lea64(R9, Mem::scaled(R9, 4));
             a.mov_imm64(R11, (3 << 32) + 1);
-            a.load(Width::Qword, RCX, Mem::indexed(R13, R9, 8, 0));
+            a.load(Width::Qword, RCX, Mem::indexed(R13, R9, 8, start));
             a.lea64(RCX, Mem::indexed(RCX, R8, 1, 0));
             a.lea64(RCX, Mem::indexed(RCX, R11, 1, 0));
             if early {
@@ -910,7 +922,7 @@ fn a_branch_to_relocatable_code_puts_its_targets_delta_in_force() {
             if !early {
                 load_delta(a);
             }
-            a.jmp_memory(Mem::indexed(R13, R9, 8, ENTRY_TARGET));
+            a.jmp_memory(Mem::indexed(R13, R9, 8, start + ENTRY_TARGET));
             a.patch_rel8_here(miss);
             Vec::new()
         })

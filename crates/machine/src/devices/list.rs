@@ -239,7 +239,7 @@ pub fn virtio_devices(config: &VmConfig) -> Result<Vec<Box<dyn VirtioDevice>>, B
         devices.push(Box::new(Net::new(name, mac, adapter, backend)));
     }
     if config.devices.contains(&OptionalDevice::VirtioRng) {
-        devices.push(Box::new(Entropy::default()));
+        devices.push(Box::new(Entropy));
     }
     if config.devices.contains(&OptionalDevice::VirtioBalloon) {
         devices.push(Box::new(Balloon));

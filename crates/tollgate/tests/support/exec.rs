@@ -61,7 +61,10 @@ impl Place {
             "TOLLGATE_GUESTS",
             fetched("debian-amd64/vmlinuz").ancestors().nth(2).unwrap(),
         );
-        tollgate.args(["exec", "-m", "256M"]);
+        tollgate.arg("exec");
+        if !flags.contains(&"-m") {
+            tollgate.args(["-m", "256M"]);
+        }
         if !flags.contains(&"--image") {
             tollgate.arg("--root").arg(&self.root);
         }

@@ -1,5 +1,6 @@
 //! Pictures of the screen, from the files that Tollgate writes.
 
+use std::io::Read;
 use std::path::Path;
 
 /// A picture: width, height, and red, green, blue of each pixel.
@@ -24,11 +25,11 @@ impl Picture {
         self.pixels[y * self.width + x] = colour;
     }
 
-    /// The one in a PNG file of stored blocks; `None`: there is none yet.
+    /// The one in a PNG file; `None`: there is none yet.
     pub fn read(path: &Path) -> Option<Self> {
         let file = std::fs::read(path).ok()?;
         let mut chunks = file.get(8..)?;
-        let (mut size, mut data) = (None, Vec::new());
+        let (mut size, mut stream) = (None, Vec::new());
         while chunks.len() >= 12 {
             let length = u32::from_be_bytes(chunks[..4].try_into().unwrap()) as usize;
             let content = &chunks[8..8 + length];
@@ -39,19 +40,15 @@ impl Picture {
                     };
                     size = Some((number(0), number(4)));
                 }
-                b"IDAT" => {
-                    let mut blocks = &content[2..];
-                    while blocks.len() > 4 {
-                        let length = usize::from(u16::from_le_bytes([blocks[1], blocks[2]]));
-                        data.extend_from_slice(&blocks[5..5 + length]);
-                        blocks = &blocks[5 + length..];
-                    }
-                }
+                b"IDAT" => stream.extend_from_slice(content),
                 _ => {}
             }
             chunks = &chunks[12 + length..];
         }
         let (width, height) = size?;
+        let mut data = Vec::new();
+        let mut decoder = flate2::read::ZlibDecoder::new(stream.as_slice());
+        decoder.read_to_end(&mut data).unwrap();
         // A byte before each line says how it is filtered: not at all.
         let data = &data[..height * (3 * width + 1)];
         let lines = data.chunks(3 * width + 1);
