@@ -261,6 +261,8 @@ hostfwd=tcp:[ADDR]:PORT
                 && words(after) > 3
                 && indent(orphan) == indent(before)
                 && indent(orphan) == indent(after)
+                // The next line may be the next row, which begins as far to the left.
+                && !after.trim_start().contains("  ")
                 && !orphan.ends_with(['.', ':']);
             assert!(!is_alone, "{columns} columns: {three:#?}");
         }

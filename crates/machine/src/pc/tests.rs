@@ -185,6 +185,7 @@ fn the_timer_is_pin_2_of_the_io_apic() {
 #[test]
 fn the_apic_timer_interrupts_and_is_acknowledged_once() {
     let mut pc = pc();
+    mask_pic(&mut pc);
     store(&mut pc, LOCAL_APIC + 0x3e0, 0b1011);
     store(&mut pc, LOCAL_APIC + 0x320, 0x50);
     store(&mut pc, LOCAL_APIC + 0x380, 100_000);
@@ -198,6 +199,7 @@ fn the_apic_timer_interrupts_and_is_acknowledged_once() {
 #[test]
 fn the_tsc_deadline_timer_fires_when_the_counter_is_there() {
     let mut pc = pc();
+    mask_pic(&mut pc);
     store(&mut pc, LOCAL_APIC + 0x320, 0x4_0050);
     let deadline = pc.time_stamp() + pc.tsc_khz();
     assert_eq!(
@@ -326,6 +328,7 @@ fn an_nmi_waits_while_port_70h_holds_it_back() {
 #[test]
 fn timers_stand_still_while_paused() {
     let mut pc = pc();
+    mask_pic(&mut pc);
     store(&mut pc, LOCAL_APIC + 0x3e0, 0b1011);
     store(&mut pc, LOCAL_APIC + 0x320, 0x50);
     store(&mut pc, LOCAL_APIC + 0x380, 20_000_000);
