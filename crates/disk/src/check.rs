@@ -96,7 +96,7 @@ fn check_file(path: &Path, repair: Repair, say: &mut dyn FnMut(String)) -> io::R
     refuse_unknown(&header)?;
     let mut report = CheckReport::default();
     let survey = survey(&file, &header, &mut |finding| match finding {
-        // Mended below.
+        // A leak is no finding here: the repair below frees it.
         Finding::Leak(_) if repair == Repair::Leaks => {}
         Finding::Leak(line) => {
             report.leaks += 1;
