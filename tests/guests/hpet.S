@@ -132,6 +132,9 @@ replacement:
     ret
 
 periods:
+    # The 8254's output is low until it has a count: it must not interrupt once its line is back.
+    mov al, 0x30
+    out 0x43, al
     RESTART
     mov dword ptr [TIMER0], INTERRUPTS|PERIODIC|SETS_VALUE
     mov dword ptr [TIMER0+VALUE], 2*MILLISECOND
