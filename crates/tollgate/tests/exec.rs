@@ -93,7 +93,7 @@ fn what_is_wrong_here_is_one_line_and_code_125() {
             "--cpus <N>: '2': a guest has one processor",
         ),
         (&["--net", "user,ipv6=off"], "unknown key 'ipv6'"),
-        (&["-m", "48M"], "--memory: 48 MiB are too little"),
+        (&["-m", "48M"], "too little: the kernel"),
         (&["--boot-timeout", "0.001"], "(--boot-timeout)"),
         (&["--share", "none"], "--share: 'none'"),
         (&["--no-such-flag"], "unknown flag '--no-such-flag'"),
