@@ -251,6 +251,7 @@ unmapped_tables:
     UNMAP 1
     TRY mov [WINDOW+0x1000], eax
     EXPECT_FAULT EXC_DF, 0, "a page fault while #PF is delivered is a double fault"
+    EXPECT [fault_cr2], WINDOW+0x1008, "with cr2 that of the second one"
     TRY int INT_VECTOR
     EXPECT_FAULT EXC_DF, 0, "int n, #PF, #PF too"
     mov eax, 0xFFF8

@@ -53,7 +53,8 @@ fn combine(first: Exception, second: Exception) -> Option<Exception> {
 
 /// Delivers an exception that the instruction at `state.rip` raised (or, for a trap, the
 /// one before it), and whatever its delivery raises, double faults included.
-/// CR2 is set for page faults.
+/// CR2 is set for page faults, for those that become a double or a triple fault, too (SDM volume 3, 6.15,
+/// a note on interrupt 14).
 ///
 /// # Errors
 /// [`TripleFault`].
@@ -66,9 +67,7 @@ pub fn deliver_exception(
     // Each round either ends or moves on in the table; benign exceptions that keep
     // failing in the same way would otherwise go round for ever.
     for _ in 0..8 {
-        if let Some(address) = current.address {
-            state.cr2 = address.0;
-        }
+        note_address(state, current);
         let error_code = current
             .vector
             .has_error_code()
@@ -78,8 +77,18 @@ pub fn deliver_exception(
         let source = EventSource::Exception;
         match deliver(state, environment, vector, source, error_code, rip) {
             Ok(()) => return Ok(()),
-            Err(second) => current = combine(current, second).ok_or(TripleFault)?,
+            Err(second) => {
+                note_address(state, second);
+                current = combine(current, second).ok_or(TripleFault)?;
+            }
         }
     }
     Err(TripleFault)
+}
+
+/// Sets CR2 if this is a page fault.
+fn note_address(state: &mut CpuState, exception: Exception) {
+    if let Some(address) = exception.address {
+        state.cr2 = address.0;
+    }
 }

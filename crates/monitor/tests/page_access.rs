@@ -6,6 +6,7 @@ mod support;
 
 use support::*;
 use tollgate_memory::GuestMemory;
+use tollgate_monitor::VcpuStop;
 use tollgate_test_support::Computer;
 use tollgate_x86::{AddedFeatures, CpuState, Cr0, Cr4, Flags, PhysicalAddress};
 
@@ -18,9 +19,7 @@ const KEY: u64 = 32;
 /// Only the small pages are the user's; the supervisor is kept from them.
 fn with_smap(state: &mut CpuState, memory: &mut GuestMemory) {
     with_small_pages(state, memory);
-    for page in 0..8 {
-        memory.write_u64(PhysicalAddress(0x3000 + page * 8), page << 21 | 0x83);
-    }
+    only_small_pages_are_the_users(memory);
     state.added_features = AddedFeatures::SMAP;
     state.cr4 |= Cr4::SMAP.bits();
 }
@@ -32,6 +31,24 @@ fn with_keys(state: &mut CpuState, memory: &mut GuestMemory) {
     memory.write_u64(PhysicalAddress(SMALL_TABLE), entry | 5 << 59);
     state.added_features = AddedFeatures::PKU;
     state.cr4 |= Cr4::PKE.bits();
+}
+
+/// Only the small pages are the user's and have keys, so that handlers find their stack whatever PKRU is.
+fn with_keys_in_small_pages(state: &mut CpuState, memory: &mut GuestMemory) {
+    with_keys(state, memory);
+    only_small_pages_are_the_users(memory);
+}
+
+fn only_small_pages_are_the_users(memory: &mut GuestMemory) {
+    for page in 0..8 {
+        memory.write_u64(PhysicalAddress(0x3000 + page * 8), page << 21 | 0x83);
+    }
+}
+
+/// Has the program run from the eighth small page: [`CODE`] itself is in a page of the supervisor.
+fn place_program(state: &mut CpuState, memory: &mut GuestMemory) {
+    memory.write_u64(PhysicalAddress(SMALL_TABLE + 7 * 8), CODE | 7);
+    state.rip = SMALL + 0x7000;
 }
 
 fn with_keys_at_level_3(state: &mut CpuState, memory: &mut GuestMemory) {
@@ -135,13 +152,29 @@ fn smap_leaves_pages_of_the_supervisor_alone() {
     assert_eq!(vcpu.state().gpr[12], 0x40000);
 }
 
+/// The GDT begins at the end of a page of the supervisor, so that the descriptor of the handlers' code
+/// segment is there, and continues in the first small page, which is the user's.
+fn with_half_of_the_gdt(state: &mut CpuState, memory: &mut GuestMemory) {
+    with_smap(state, memory);
+    let old = state.gdtr.base;
+    state.gdtr.base = SMALL - 0x10;
+    for at in (0..=u64::from(state.gdtr.limit)).step_by(8) {
+        let descriptor = memory.read_u64(PhysicalAddress(old + at));
+        let place = match at {
+            0 | 8 => SMALL - 0x10 + at,
+            _ => small(at - 0x10).0,
+        };
+        memory.write_u64(PhysicalAddress(place), descriptor);
+    }
+}
+
 #[test]
-#[ignore = "fails: SMAP and protection keys, which are off unless they are added to the model, are not finished"]
 fn descriptors_in_pages_of_the_user_are_out_of_reach_whatever_ac_is() {
-    let code = guest_code!(
+    // A data access to the descriptor's page is allowed before and after.
+    let load = guest_code!(
         smap_descriptor,
+        "mov rbx, 0x1000000",
         "stac",
-        // The GDT lies in the first small page now.
         "mov rax, [rbx]",
         "mov ecx, 0x10",
         "inc r12",
@@ -149,15 +182,107 @@ fn descriptors_in_pages_of_the_user_are_out_of_reach_whatever_ac_is() {
         "inc r12",
         "out 0xf4, al",
     );
-    let vcpu = run_prepared(code, |state, memory| {
-        with_smap(state, memory);
-        state.gpr[3] = SMALL;
-        state.gdtr.base = SMALL;
-        // Handlers are entered without a descriptor that must be read: the fault is seen by its address.
-        state.cr2 = 0;
+    let rights = guest_code!(
+        smap_rights,
+        "mov rbx, 0x1000000",
+        "stac",
+        "mov rax, [rbx]",
+        "mov ecx, 0x10",
+        "inc r12",
+        "lar edx, ecx",
+        "inc r12",
+        "out 0xf4, al",
+    );
+    for code in [load, rights] {
+        let mut vcpu = run_with(code, with_half_of_the_gdt);
+        assert_eq!(fault(&mut vcpu), (PRESENT, 1));
+        assert_eq!(vcpu.state().cr2, SMALL);
+        let free = run_with(code, |state, memory| {
+            with_half_of_the_gdt(state, memory);
+            state.cr4 &= !Cr4::SMAP.bits();
+        });
+        assert_eq!(free.state().gpr[12], 2);
+    }
+}
+
+#[test]
+fn programs_cannot_have_the_processor_read_descriptors_in_their_own_pages() {
+    let code = guest_code!(
+        smap_program,
+        "mov rbx, 0x1000000",
+        "mov rax, [rbx + 16]",
+        "mov ecx, 0x23",
+        "inc r12",
+        "mov ds, ecx",
+        "inc r12",
+        "out 0xf4, al",
+    );
+    let mut vcpu = run_with(code, |state, memory| {
+        with_half_of_the_gdt(state, memory);
+        as_user(state);
+        place_program(state, memory);
     });
-    assert_eq!(vcpu.state().gpr[12], 1);
+    // An access of the processor's own is one of the supervisor.
+    assert_eq!(fault(&mut vcpu), (PRESENT, 1));
     assert_eq!(vcpu.state().cr2, SMALL + 0x10);
+}
+
+#[test]
+fn a_fault_whose_gate_lies_in_a_page_of_the_user_is_a_triple_fault() {
+    let code = guest_code!(smap_gate, "stac", "inc r12", "ud2");
+    let mut vcpu = vcpu(code, |state, memory| {
+        with_smap(state, memory);
+        state.idtr.base = SMALL;
+    });
+    let stop = vcpu.run();
+    assert!(matches!(stop, VcpuStop::TripleFault(_)), "{stop:?}");
+    assert_eq!(vcpu.state().gpr[12], 1);
+    // The gate of #DF was the last that was looked for.
+    assert_eq!(vcpu.state().cr2, SMALL + 8 * 16);
+}
+
+#[test]
+fn the_kernel_does_not_reach_what_its_program_has_just_accessed() {
+    let code = guest_code!(
+        smap_kernel,
+        "mov rbx, 0x1000000",
+        "mov r13, 1000",
+        "2:",
+        "mov [rbx], r13",
+        "mov rax, [rbx + 8]",
+        "syscall",
+        "dec r13",
+        "jnz 2b",
+        "mov edi, 1",
+        "syscall",
+        ".balign 64",
+        "test edi, edi",
+        "jnz 3f",
+        "stac",
+        "add [rbx + 8], r13",
+        "clac",
+        "inc r12",
+        "sysretq",
+        "3: mov rsi, [rbx + 8]",
+        "inc r12",
+        "out 0xf4, al",
+    );
+    let mut vcpu = run_with(code, |state, memory| {
+        with_smap(state, memory);
+        as_user(state);
+        state.flags &= !0x3000;
+        place_program(state, memory);
+        state.star = 0x001b_0008 << 32;
+        state.lstar = KERNEL + CODE + 64;
+        state.sfmask = 0x25_7fd5;
+        // System calls leave the stack as it is; the fault's frame goes where the supervisor may store.
+        state.gpr[4] = KERNEL_STACK;
+    });
+    assert_eq!(fault(&mut vcpu), (PRESENT, 1000));
+    let sum = vcpu
+        .memory_mut()
+        .read_u64(PhysicalAddress(SMALL_RAM[0] + 8));
+    assert_eq!(sum, 500_500);
 }
 
 #[test]
@@ -192,18 +317,50 @@ fn key_rights_hold_from_wrpkru_on_for_programs() {
 }
 
 #[test]
-#[ignore = "fails: SMAP and protection keys, which are off unless they are added to the model, are not finished"]
 fn rights_of_key_0_hold_for_pages_without_another() {
-    let code = rounds!(
+    let store = rounds!(
         key_zero,
         "xor eax, eax; xor ecx, ecx; xor edx, edx; wrpkru",
         "mov eax, 2; wrpkru; mov rsi, [rbx + 4096]",
         "mov [rbx + 4096], rsi"
     );
-    let vcpu = run_with(code, with_keys);
-    // The stack has key 0, too, but the handler's frame is stored at CPL 0 to a page of the user.
-    let found = vcpu.state().cr2;
-    assert_eq!(found >> 12, (SMALL + 0x1000) >> 12, "{}", vcpu.dump());
+    let load = rounds!(
+        key_zero_load,
+        "xor eax, eax; xor ecx, ecx; xor edx, edx; wrpkru",
+        "mov eax, 1; wrpkru",
+        "mov rsi, [rbx + 4096]"
+    );
+    for (code, error) in [(store, PRESENT | WRITE | KEY), (load, PRESENT | KEY)] {
+        let mut vcpu = run_with(code, with_keys_in_small_pages);
+        assert_eq!(fault(&mut vcpu), (error, 3));
+        assert_eq!(vcpu.state().cr2, SMALL + 0x1000);
+        let mut vcpu = run_with(code, |state, memory| {
+            with_keys_in_small_pages(state, memory);
+            as_user(state);
+            place_program(state, memory);
+        });
+        assert_eq!(fault(&mut vcpu), (error | USER, 3));
+        assert_eq!(vcpu.state().cr2, SMALL + 0x1000);
+    }
+}
+
+#[test]
+fn a_handlers_frame_needs_the_rights_of_its_page() {
+    // The stack of CPL 0 lies in a page of the user, which has key 0.
+    let code = guest_code!(
+        key_frame,
+        "xor ecx, ecx",
+        "xor edx, edx",
+        "mov eax, 2",
+        "wrpkru",
+        "inc r12",
+        "ud2",
+    );
+    let mut vcpu = vcpu(code, with_keys);
+    let stop = vcpu.run();
+    assert!(matches!(stop, VcpuStop::TripleFault(_)), "{stop:?}");
+    assert_eq!(vcpu.state().gpr[12], 1);
+    assert_eq!(vcpu.state().cr2 >> 12, (STACK - 8) >> 12);
 }
 
 #[test]
