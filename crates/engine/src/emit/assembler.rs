@@ -129,6 +129,32 @@ impl Width {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Patch(pub usize);
 
+/// A branch of two bytes, which reaches 127 bytes, whose distance is filled in later.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ShortBranch {
+    /// Where the next instruction begins.
+    end: usize,
+}
+
+impl ShortBranch {
+    /// Where the next instruction begins, from which the distance counts.
+    pub(super) const fn end(self) -> usize {
+        self.end
+    }
+
+    /// Whether a place further on is in reach.
+    pub(super) const fn reaches(self, target: usize) -> bool {
+        target <= self.end + i8::MAX as usize
+    }
+
+    /// The branch stands `length` bytes further on if it stood after `position`.
+    pub(super) const fn move_on(&mut self, position: usize, length: usize) {
+        if self.end > position {
+            self.end += length;
+        }
+    }
+}
+
 /// The first bytes of an instruction, at most 8: up to ModRM, SIB and a displacement of 8 bits.
 #[derive(Clone, Copy, Default)]
 struct Head {
@@ -564,16 +590,24 @@ impl Assembler {
         self.append(head.byte(bits));
     }
 
-    /// `jrcxz` forward; patched with [`Assembler::patch_rel8`].
-    pub fn jrcxz(&mut self) -> Patch {
+    /// `jrcxz` forward, of which there is no near form: [`Emitter::skip_if_zero`] and the islands of
+    /// misses see that it reaches its target.
+    ///
+    /// [`Emitter::skip_if_zero`]: super::emitter::Emitter::skip_if_zero
+    pub(crate) fn jrcxz(&mut self) -> ShortBranch {
         self.bytes.extend_from_slice(&[0xe3, 0]);
-        Patch(self.position() - 1)
+        ShortBranch {
+            end: self.position(),
+        }
     }
 
-    /// `jmp short`; patched with [`Assembler::patch_rel8`].
-    pub fn jmp_short(&mut self) -> Patch {
+    /// `jmp short` forward.
+    #[cfg(test)]
+    pub(crate) fn jmp_short(&mut self) -> ShortBranch {
         self.bytes.extend_from_slice(&[0xeb, 0]);
-        Patch(self.position() - 1)
+        ShortBranch {
+            end: self.position(),
+        }
     }
 
     /// `jmp rel32`; patched with [`Assembler::patch_rel32`].
@@ -655,18 +689,19 @@ impl Assembler {
         self.patch_imm32(patch.0, distance as u32);
     }
 
-    /// Points an 8-bit distance at `target`.
+    /// Points a short branch at `target`, which it [reaches](ShortBranch::reaches).
     ///
     /// # Panics
-    /// The target is out of reach: a bug in the translator's island placement.
-    pub fn patch_rel8(&mut self, patch: Patch, target: usize) {
-        let distance = target as i64 - (patch.0 as i64 + 1);
-        self.bytes[patch.0] = i8::try_from(distance).expect("short branch out of reach") as u8;
+    /// It does not.
+    pub(super) fn patch_rel8(&mut self, branch: ShortBranch, target: usize) {
+        assert!(branch.reaches(target), "short branch out of reach");
+        self.bytes[branch.end - 1] = (target - branch.end) as u8;
     }
 
-    /// Points an 8-bit distance at the current position.
-    pub fn patch_rel8_here(&mut self, patch: Patch) {
-        self.patch_rel8(patch, self.position());
+    /// Points a short branch at the current position.
+    #[cfg(test)]
+    pub(crate) fn patch_rel8_here(&mut self, branch: ShortBranch) {
+        self.patch_rel8(branch, self.position());
     }
 }
 

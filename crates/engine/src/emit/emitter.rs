@@ -14,7 +14,7 @@ use crate::abi::leaves::LeafRoutine;
 use crate::abi::marks::{Mark, Restore, Shadow};
 use crate::abi::register_map::RegisterMap;
 use crate::abi::sites::{BlockId, MAX_SITES, Site, SiteKind};
-use crate::emit::assembler::{Assembler, Mem, Patch, Width};
+use crate::emit::assembler::{Assembler, Mem, Patch, ShortBranch, Width};
 use crate::emit::exits::{ExitCode, RESUME_AFTER};
 use crate::emit::host_code_counts::HostCodeCounts;
 use crate::emit::tables::EmittedTables;
@@ -67,7 +67,11 @@ pub(crate) struct Emitter {
     pub(super) completions: Vec<Completion>,
     pub(super) stubs: Vec<Stub>,
     /// Short branches that wait for an island: (patch, index into `stubs`).
-    pub(super) misses: Vec<(Patch, usize)>,
+    pub(super) misses: Vec<(ShortBranch, usize)>,
+    /// Short branches over code that follows them, in the order in which they were emitted.
+    pub(super) skips: Vec<ShortBranch>,
+    /// Near branches that stand in such code, while it is being emitted.
+    pub(super) jumps_across: Vec<Patch>,
     /// A branch to code of the same instruction that is still to come.
     pub(crate) far_branch: Option<Patch>,
     /// EIP of the current instruction and of the next.
@@ -134,6 +138,8 @@ impl Emitter {
             completions: Vec::new(),
             stubs: Vec::new(),
             misses: Vec::new(),
+            skips: Vec::new(),
+            jumps_across: Vec::new(),
             far_branch: None,
             rip: 0,
             next_rip: 0,
@@ -184,6 +190,8 @@ impl Emitter {
         self.casts_shadow = Shadow::None;
         self.stubs.clear();
         self.misses.clear();
+        self.skips.clear();
+        self.jumps_across.clear();
         self.far_branch = None;
         self.seam = None;
         self.esp = 0;
@@ -366,7 +374,7 @@ impl Emitter {
         }
         self.assembler
             .load(Width::Dword, RCX, self.field(at::VECTORS_OFF));
-        let loaded = self.assembler.jrcxz();
+        let loaded = self.skip_if_zero();
         let site = self.new_site(SiteKind::VectorLoad, self.rip, self.esp_at_start, 0);
         let behind = self.assembler.lea_rip(R8);
         self.name_site(site);
@@ -374,7 +382,7 @@ impl Emitter {
         self.assembler.jmp_memory(routine);
         let position = self.assembler.position();
         self.assembler.patch_rel32(behind, position);
-        self.assembler.patch_rel8_here(loaded);
+        self.land(loaded);
         self.mark(Restore::NONE);
         self.vectors_loaded = true;
     }

@@ -214,10 +214,10 @@ impl Emitter {
     pub(crate) fn leave_unless_zero(&mut self, kind: SiteKind, sum: Mem) {
         self.make_room();
         self.assembler.lea64(RCX, sum);
-        let zero = self.assembler.jrcxz();
+        let zero = self.skip_if_zero();
         let site = self.new_site(kind, self.rip, self.esp_at_start, RESUME_AFTER);
         self.emit_exit(site);
-        self.assembler.patch_rel8_here(zero);
+        self.land(zero);
         self.mark(Restore::NONE);
     }
 }

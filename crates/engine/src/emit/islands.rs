@@ -32,11 +32,9 @@ use crate::abi::sites::{LinkPlace, SiteKind};
 use crate::emit::assembler::Patch;
 
 /// Bytes of the jump over an island.
-const OVER: usize = 2;
+pub(super) const OVER: usize = 2;
 /// Bytes of each jump in it.
-const JUMP: usize = 5;
-/// How far a short branch reaches behind its end.
-const REACH: usize = i8::MAX as usize;
+pub(super) const JUMP: usize = 5;
 
 /// A place for an island.
 #[derive(Clone, Copy)]
@@ -80,7 +78,7 @@ impl Emitter {
     /// Whether the branches that wait reach jumps from `first` on.
     fn island_reaches(&self, first: usize) -> bool {
         let mut branches = self.misses.iter().enumerate();
-        branches.all(|(index, (branch, _))| first + index * JUMP <= branch.0 + 1 + REACH)
+        branches.all(|(index, (branch, _))| branch.reaches(first + index * JUMP))
     }
 
     /// Ends the block's main path with the jumps of the last island.
@@ -90,7 +88,7 @@ impl Emitter {
         }
         let mut misses = std::mem::take(&mut self.misses);
         for (branch, stub) in misses.drain(..) {
-            self.assembler.patch_rel8_here(branch);
+            self.assembler.patch_rel8(branch, self.assembler.position());
             let host = self.assembler.position() as u32;
             self.push_jump_mark(host, stub);
             let jump = self.assembler.jmp();
@@ -107,18 +105,18 @@ impl Emitter {
         self.push_mark_at(host, rip, esp, Restore::NONE, shadowed);
     }
 
-    fn push_mark_again(&mut self, host: u32, mark: Mark) {
+    pub(super) fn push_mark_again(&mut self, host: u32, mark: Mark) {
         self.push_mark_at(host, mark.rip, mark.esp, mark.restore, mark.shadowed);
     }
 
     /// Inserts an island for all branches that wait at the last seam, which they reach.
-    fn insert_island(&mut self) {
+    pub(super) fn insert_island(&mut self) {
         let Some(seam) = self.seam.take() else {
             return;
         };
         let mark = seam.replaced.unwrap_or(self.marks[seam.mark]);
         let mut misses = std::mem::take(&mut self.misses);
-        let behind_seam = misses.partition_point(|(branch, _)| branch.0 < seam.position);
+        let behind_seam = misses.partition_point(|(branch, _)| branch.end() <= seam.position);
         self.misses = misses.split_off(behind_seam);
         let first = seam.position + OVER;
         let length = OVER + misses.len() * JUMP;
@@ -139,13 +137,13 @@ impl Emitter {
     }
 
     /// Takes away the marks of what stands at `position` and behind.
-    fn split_marks(&mut self, position: u32) -> Vec<Mark> {
+    pub(super) fn split_marks(&mut self, position: u32) -> Vec<Mark> {
         let first = self.marks.partition_point(|mark| mark.host < position);
         self.marks.split_off(first)
     }
 
     /// All that names a place behind `position` names it `length` bytes further on.
-    fn move_on(&mut self, position: usize, length: usize) {
+    pub(super) fn move_on(&mut self, position: usize, length: usize) {
         let step = length as u32;
         let start = position as u32;
         // What begins at the position goes on to begin there, with the jump over the island.
@@ -189,8 +187,12 @@ impl Emitter {
             range(&mut completion.start, &mut completion.end);
         }
         for (branch, _) in &mut self.misses {
-            patch(branch);
+            branch.move_on(position, length);
         }
+        for branch in &mut self.skips {
+            branch.move_on(position, length);
+        }
+        self.jumps_across.iter_mut().for_each(patch);
         self.far_branch.iter_mut().for_each(patch);
         for stub in &mut self.stubs {
             stub.incoming.iter_mut().for_each(patch);

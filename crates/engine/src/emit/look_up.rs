@@ -246,10 +246,10 @@ impl Emitter {
             .lea64(R9, Mem::indexed(R9, RCX, 1, 2 - size as i32));
         self.assembler.rorx(R9, R9, 32);
         self.assembler.mov32(RCX, R9);
-        let fits = self.assembler.jrcxz();
+        let fits = self.skip_if_zero();
         let site = self.new_site(SiteKind::Slow, self.rip, self.esp_at_start, RESUME_AFTER);
         self.emit_exit(site);
-        self.assembler.patch_rel8_here(fits);
+        self.land(fits);
         self.mark(Restore::NONE);
     }
 

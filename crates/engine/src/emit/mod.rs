@@ -16,6 +16,9 @@ mod marks;
 mod operand_access;
 pub(crate) mod operands;
 mod placement;
+mod skips;
+#[cfg(test)]
+mod skips_tests;
 mod slot;
 mod stub;
 pub mod tables;

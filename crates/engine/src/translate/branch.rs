@@ -142,9 +142,9 @@ impl Translator {
         (self.emit.assembler).lea64(R9, Mem::indexed(R9, RCX, 1, 1));
         self.emit.assembler.rorx(R9, R9, 32);
         self.emit.assembler.mov32(RCX, R9);
-        let fits = self.emit.assembler.jrcxz();
+        let fits = self.emit.skip_if_zero();
         self.emit.exit(SiteKind::Slow);
-        self.emit.assembler.patch_rel8_here(fits);
+        self.emit.land(fits);
         self.emit.mark(Restore::NONE);
     }
 
@@ -308,12 +308,12 @@ impl Translator {
             } else {
                 self.emit.assembler.lea64(RCX, Mem::indexed(RCX, R8, 1, 1));
             }
-            self.emit.assembler.jrcxz()
+            self.emit.skip_if_zero()
         });
         self.mark_branch(is_called, Restore::NONE);
         self.indirect_exit();
         for (hit, table) in hits.into_iter().zip(choices) {
-            self.emit.assembler.patch_rel8_here(hit);
+            self.emit.land(hit);
             self.mark_branch(is_called, Restore::NONE);
             let entry = |part| Mem::indexed(links, R9, 8, table + part);
             if self.emit.mode.is_relocatable() {
@@ -389,11 +389,12 @@ impl Translator {
             Width::Qword => self.emit.assembler.mov(RCX, COUNT),
             _ => self.emit.assembler.mov32(RCX, COUNT),
         }
-        let zero = self.emit.assembler.jrcxz();
-        let onward = self.emit.assembler.jmp();
-        self.emit.assembler.patch_rel8_here(zero);
+        let zero = self.emit.skip_if_zero();
+        let onward = self.emit.jmp_across();
+        self.emit.land(zero);
         let branch = self.emit.assembler.jmp();
         self.taken(branch, instruction);
+        let onward = self.emit.jump_across(onward);
         self.emit.link_branch(onward, self.emit.next_rip);
         Flow::End
     }
@@ -431,32 +432,34 @@ impl Translator {
         if condition.is_some() {
             self.emit.assembler.mov(R8, COUNT);
         }
-        let zero = self.emit.assembler.jrcxz();
+        let zero = self.emit.skip_if_zero();
         self.emit.assembler.mov(COUNT, count);
         // Before a conditional branch has been decided the instruction is not done.
         let branch = condition.map(|condition| {
             self.emit.mark(Restore::one(Gpr::Rcx as u8, R8));
-            self.emit.assembler.jcc(condition)
+            self.emit.jcc_across(condition)
         });
         // With a condition: not taken falls to the onward jump.
         let (branch, onward) = match branch {
             Some(branch) => {
                 self.emit.mark_as(self.emit.next_rip, 0, Restore::NONE);
-                (branch, Some(self.emit.assembler.jmp()))
+                (branch, Some(self.emit.jmp_across()))
             }
             None => {
                 self.emit.mark_as(target, 0, Restore::NONE);
-                (self.emit.assembler.jmp(), None)
+                (self.emit.jmp_across(), None)
             }
         };
-        self.emit.assembler.patch_rel8_here(zero);
+        self.emit.land(zero);
         self.emit.mark(Restore::NONE);
         self.emit.assembler.mov(COUNT, count);
         self.emit.mark_as(self.emit.next_rip, 0, Restore::NONE);
         let finished = self.emit.assembler.jmp();
+        let branch = self.emit.jump_across(branch);
         self.emit.link_branch(branch, target);
         self.emit.link_branch(finished, self.emit.next_rip);
         if let Some(onward) = onward {
+            let onward = self.emit.jump_across(onward);
             self.emit.link_branch(onward, self.emit.next_rip);
         }
         Flow::End

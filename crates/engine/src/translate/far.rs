@@ -283,9 +283,9 @@ impl Translator {
             .assembler
             .lea64(R9, Mem::indexed(R9, FAR_POINTER, 1, 1));
         self.emit.assembler.mov(RCX, R9);
-        let fits = self.emit.assembler.jrcxz();
+        let fits = self.emit.skip_if_zero();
         self.emit.exit(SiteKind::Slow);
-        self.emit.assembler.patch_rel8_here(fits);
+        self.emit.land(fits);
         self.emit.mark(Restore::NONE);
         self.emit.assembler.rorx(selector, selector, 48);
         self.emit
@@ -325,14 +325,14 @@ impl Translator {
             .assembler
             .lea64(RCX, Mem::indexed(RCX, FAR_POINTER, 1, 0));
         self.emit.assembler.lea64(RCX, Mem::indexed(RCX, R8, 1, 0));
-        let hit = self.emit.assembler.jrcxz();
+        let hit = self.emit.skip_if_zero();
         self.emit.mark_as(self.emit.rip, 0, done);
         self.emit
             .assembler
             .store(Width::Qword, self.emit.field(at::EXIT_VALUE), FAR_POINTER);
         let site = self.emit.new_site(SiteKind::Far, self.emit.rip, 0, 0);
         self.emit.emit_exit(site);
-        self.emit.assembler.patch_rel8_here(hit);
+        self.emit.land(hit);
         self.emit.mark_as(self.emit.rip, 0, done);
         self.emit.make_room();
         self.emit.assembler.rorx(RCX, FAR_POINTER, 16);

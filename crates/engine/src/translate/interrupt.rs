@@ -424,9 +424,9 @@ impl Translator {
         assembler.not(R8);
         assembler.load(Width::Word, RCX, selector);
         assembler.lea64(RCX, Mem::indexed(R8, RCX, 1, 1));
-        let equal = assembler.jrcxz();
-        self.emit.far_branch = Some(assembler.jmp());
-        assembler.patch_rel8_here(equal);
+        let equal = self.emit.skip_if_zero();
+        self.emit.far_branch = Some(self.emit.assembler.jmp());
+        self.emit.land(equal);
     }
 
     /// IRETQ to level 3, if the monitor has done one and frame and descriptors are as they were

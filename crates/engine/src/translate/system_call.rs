@@ -253,7 +253,7 @@ impl Translator {
         let entry = |part| Mem::indexed(links, R9, 8, part);
         self.emit.assembler.load(Width::Qword, RCX, entry(0));
         self.emit.assembler.lea64(RCX, Mem::indexed(RCX, R11, 1, 0));
-        let hit = self.emit.assembler.jrcxz();
+        let hit = self.emit.skip_if_zero();
         self.mark_at_target(Restore::NONE);
         self.emit
             .assembler
@@ -262,7 +262,7 @@ impl Translator {
             .emit
             .new_site(SiteKind::LevelChanged, self.emit.rip, 0, 0);
         self.emit.emit_exit(site);
-        self.emit.assembler.patch_rel8_here(hit);
+        self.emit.land(hit);
         self.mark_at_target(Restore::NONE);
         if kind.leads_to_program() {
             self.load_code_delta(entry(ENTRY_DELTA));

@@ -12,7 +12,7 @@ use crate::abi::marks::Shadow;
 use crate::abi::register_map::RegisterMap;
 use crate::abi::sites::{BlockId, LinkPlace, Site, SiteKind, pack_site};
 use crate::abi::strings::{OPERATIONS, ROUTINES, StringRoutine};
-use crate::emit::assembler::{Assembler, Mem, Patch, Width};
+use crate::emit::assembler::{Assembler, Mem, ShortBranch, Width};
 use crate::policy::instruction_kind::Helper;
 use crate::policy::mode::{Mode, ModeFlags, SegmentClass};
 use iced_x86::{Decoder, DecoderOptions};
@@ -96,7 +96,7 @@ fn rules_of(code: &[u8], sites: &[Site], flags: ModeFlags, map: &RegisterMap) ->
 fn rules_in(
     flags: ModeFlags,
     map: &RegisterMap,
-    emit: impl FnOnce(&mut Assembler) -> Vec<Patch>,
+    emit: impl FnOnce(&mut Assembler) -> Vec<ShortBranch>,
 ) -> Vec<Rule> {
     let mut assembler = Assembler::new();
     let misses = emit(&mut assembler);
@@ -124,9 +124,9 @@ fn raw(bytes: &[u8]) -> Vec<Rule> {
 }
 
 /// One step of a sequence; a branch that it has goes to the exit for misses.
-type Step = fn(&mut Assembler) -> Option<Patch>;
+type Step = fn(&mut Assembler) -> Option<ShortBranch>;
 
-fn emit_steps(a: &mut Assembler, steps: &[Step]) -> Vec<Patch> {
+fn emit_steps(a: &mut Assembler, steps: &[Step]) -> Vec<ShortBranch> {
     steps.iter().filter_map(|step| step(a)).collect()
 }
 
