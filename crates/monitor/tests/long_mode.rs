@@ -405,6 +405,41 @@ fn a_data_segment_left_with_a_base_moves_neither_alignment_nor_the_pointer_of_th
 }
 
 #[test]
+fn instructions_of_the_x87_without_a_memory_operand_leave_its_data_pointer_alone() {
+    let mut vcpu = run(guest_code!(
+        data_pointer,
+        "mov r10d, 0x20010",
+        // Noted and read at once, and with other instructions before.
+        "fninit",
+        "fld qword ptr [r10]",
+        "fnstenv [r10 + 0x20]",
+        "fld qword ptr [r10 + 8]",
+        "fld1",
+        "fxch",
+        "fstp st(0)",
+        "fnstenv [r10 + 0x40]",
+        // It has been saved in between.
+        "fchs",
+        "fnstenv [r10 + 0x60]",
+        "fninit",
+        "fldz",
+        "fnstenv [r10 + 0x80]",
+        "out 0xf4, al",
+    ));
+    // The data pointer lies at offset 20, the opcode at 18 (SDM volume 1, figure 8-9).
+    let mut pointer = |image: u64| {
+        let image = DATA + 0x10 + image;
+        let opcode = vcpu.memory_mut().read_u32(PhysicalAddress(image + 16)) >> 16;
+        let pointer = vcpu.memory_mut().read_u32(PhysicalAddress(image + 20));
+        (opcode, pointer)
+    };
+    assert_eq!(pointer(0x20), (0x502, 0x20010));
+    assert_eq!(pointer(0x40), (0x5d8, 0x20018));
+    assert_eq!(pointer(0x60), (0x1e0, 0x20018));
+    assert_eq!(pointer(0x80), (0x1ee, 0));
+}
+
+#[test]
 fn a_page_fault_names_all_64_bits_of_its_address() {
     let mut vcpu = run(guest_code!(
         page_fault,

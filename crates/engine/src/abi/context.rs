@@ -130,13 +130,14 @@ pub struct Context {
     /// bits count if that is not 64-bit code.
     pub x87_instruction: u64,
     /// Its opcode (11 bits), from bit 16 on the segment register of its memory operand
-    /// plus one (0: no operand), and [`X87_FRESH`](crate::abi::x87_pointers::X87_FRESH).
+    /// plus one (0: no operand), [`X87_OPERAND_FRESH`](crate::abi::x87_pointers::X87_OPERAND_FRESH) and
+    /// [`X87_FRESH`](crate::abi::x87_pointers::X87_FRESH).
     pub x87_opcode: u32,
     /// CS of the last x87 instruction. FNINIT clears this and the next at once.
     pub x87_code_selector: u16,
     /// Selector of the last memory operand's segment.
     pub x87_data_selector: u16,
-    /// Linear address of its memory operand, if it had one.
+    /// Linear address of the last memory operand.
     pub x87_operand: u64,
     /// The guest registers that live here, by number (see [`crate::abi::register_map`]):
     /// filled before guest code is entered, valid until it is left. Slots of registers

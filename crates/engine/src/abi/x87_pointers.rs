@@ -7,7 +7,12 @@ use std::mem::offset_of;
 use tollgate_x86::{Segment, SegmentRegister};
 
 /// In `x87_opcode`: the note was made since the vector registers were last saved.
-pub const X87_FRESH: u32 = 1 << 31;
+pub const X87_FRESH: u32 = 1 << 15;
+/// In `x87_opcode`: so was that of an instruction with a memory operand, perhaps an earlier one. An
+/// instruction without an operand leaves the note of the operand alone, as processors do with their data pointer.
+pub const X87_OPERAND_FRESH: u32 = 1 << 31;
+/// The half of `x87_opcode` that only instructions with an operand and FNINIT store.
+const OPERAND_NOTE: u32 = 0xffff << 16;
 
 // One store of FNINIT's clears both selectors.
 const _: () =
@@ -19,14 +24,15 @@ impl Context {
     /// called after each exit that saved the vector registers.
     pub fn gather_x87_pointers(&mut self) {
         if self.x87_opcode & X87_FRESH != 0 {
-            self.x87_opcode &= !X87_FRESH;
+            let is_operand_fresh = self.x87_opcode & X87_OPERAND_FRESH != 0;
+            self.x87_opcode &= !(X87_FRESH | X87_OPERAND_FRESH);
             // What 64-bit code notes has no selectors.
             let wide = self.cpu.is_64_bit();
             let mask = if wide { u64::MAX } else { 0xffff_ffff };
             let selector = |segment: &Segment| if wide { 0 } else { segment.selector.0 };
             self.x87_instruction &= mask;
             self.x87_code_selector = selector(self.cpu.cs());
-            if let Some(register) = (self.x87_opcode >> 16 & 7).checked_sub(1) {
+            if is_operand_fresh && let Some(register) = (self.x87_opcode >> 16 & 7).checked_sub(1) {
                 let register = SegmentRegister::ALL[register as usize % 6];
                 let base = self.cpu.segment_base(register);
                 self.x87_operand_offset = self.x87_operand.wrapping_sub(base) & mask;
@@ -44,15 +50,18 @@ impl Context {
     /// Does what emitted code does behind an x87 instruction. `linear` is its operand's
     /// address, if it has one.
     pub fn note_x87(&mut self, note: &X87Note, linear: u64) {
+        let mut opcode = note.opcode;
         if note.opcode & X87_FRESH == 0 {
             self.x87_operand_offset = 0;
             self.x87_code_selector = 0;
             self.x87_data_selector = 0;
         } else if note.opcode >> 16 & 7 != 0 {
             self.x87_operand = linear;
+        } else {
+            opcode |= self.x87_opcode & OPERAND_NOTE;
         }
         self.x87_instruction = note.instruction;
-        self.x87_opcode = note.opcode;
+        self.x87_opcode = opcode;
     }
 
     /// Replaces the operand's linear address in the note of an x87 instruction that ran
@@ -60,7 +69,7 @@ impl Context {
     pub fn note_x87_operand(&mut self, linear: u64) {
         if self.x87_opcode >> 16 & 7 != 0 {
             self.x87_operand = linear;
-            self.x87_opcode |= X87_FRESH;
+            self.x87_opcode |= X87_FRESH | X87_OPERAND_FRESH;
             self.gather_x87_pointers();
         }
     }

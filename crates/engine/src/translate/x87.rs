@@ -9,7 +9,7 @@ use super::Translator;
 use crate::abi::at;
 use crate::abi::completion::X87Note;
 use crate::abi::host::*;
-use crate::abi::x87_pointers::X87_FRESH;
+use crate::abi::x87_pointers::{X87_FRESH, X87_OPERAND_FRESH};
 use crate::emit::assembler::{Mem, Width};
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use tollgate_x86::SegmentRegister;
@@ -84,17 +84,24 @@ impl Translator {
         let mut noted = opcode;
         if settles {
             self.note_segments(opcode);
-            noted &= !X87_FRESH;
+            noted &= !(X87_FRESH | X87_OPERAND_FRESH);
         }
-        self.emit
-            .assembler
-            .store_imm(Width::Dword, self.emit.field(at::X87_OPCODE), noted as i32);
+        self.store_opcode(noted);
         self.emit.add_x87_note(X87Note {
             start,
             end: self.emit.assembler.position() as u32,
             instruction,
             opcode,
         });
+    }
+
+    /// Notes the opcode. If the instruction has no operand, what is noted of the last one that had
+    /// stays for [`gather_x87_pointers`](crate::Context::gather_x87_pointers).
+    fn store_opcode(&mut self, noted: u32) {
+        let place = self.emit.field(at::X87_OPCODE);
+        let is_alone = noted & X87_FRESH != 0 && noted & X87_OPERAND_FRESH == 0;
+        let width = if is_alone { Width::Word } else { Width::Dword };
+        self.emit.assembler.store_imm(width, place, noted as i32);
     }
 
     /// Notes the operand's address, if there is one, and returns what the opcode's note is.
@@ -105,7 +112,7 @@ impl Translator {
         if has_memory {
             // The look-up left the linear address in R8, which no register operand took:
             // x87 instructions have none beside a memory operand.
-            note |= (segment_number(instruction.memory_segment()) + 1) << 16;
+            note |= (segment_number(instruction.memory_segment()) + 1) << 16 | X87_OPERAND_FRESH;
             self.emit
                 .assembler
                 .store(Width::Qword, self.emit.field(at::X87_OPERAND), R8);

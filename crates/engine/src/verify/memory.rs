@@ -64,6 +64,7 @@ fn is_store(code: Code) -> bool {
             | Code::Mov_rm16_r16
             | Code::Mov_rm64_imm32
             | Code::Mov_rm32_imm32
+            | Code::Mov_rm16_imm16
     )
 }
 
