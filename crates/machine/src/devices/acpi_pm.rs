@@ -259,8 +259,11 @@ mod tests {
     #[test]
     fn entering_s5_switches_off_once_and_other_types_do_nothing() {
         let mut pm = AcpiPm::new();
-        pm.write(PM1_CONTROL_PORT, 2, 1 << 13 | 3 << 10, START);
-        assert!(!pm.take_power_off());
+        // 1 is S3 on QEMU's PCs.
+        for sleep_type in [1, 2, 3, 4, 6, 7] {
+            pm.write(PM1_CONTROL_PORT, 2, 1 << 13 | sleep_type << 10, START);
+            assert!(!pm.take_power_off(), "{sleep_type}");
+        }
         pm.write(PM1_CONTROL_PORT, 2, 5 << 10, START);
         assert!(!pm.take_power_off());
         pm.write(PM1_CONTROL_PORT, 2, 1 << 13 | 5 << 10, START);
