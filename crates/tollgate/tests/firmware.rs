@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use support::folder::Folder;
+use support::guests::repository;
+use support::session::Session;
 use support::terminal::Terminal;
 use support::{PATIENCE, finish, tollgate};
 
@@ -365,5 +367,29 @@ fn what_is_missing_or_contradicts_is_one_line() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(errors.contains(expected), "{errors}");
+    }
+}
+
+#[test]
+fn u_boot_of_both_widths_reaches_its_prompt_and_obeys() {
+    for name in ["qemu-x86", "qemu-x86_64"] {
+        let guests = std::env::var_os("TOLLGATE_GUESTS").unwrap_or("target/guests".into());
+        let rom = repository().join(guests).join(format!("u-boot/{name}.rom"));
+        if !rom.is_file() {
+            eprintln!("skipped: no {} (scripts/get-guests --extra)", rom.display());
+            return;
+        }
+        let mut command = tollgate();
+        command.args(["run", "--bios"]).arg(rom);
+        let mut machine = Session::over_pipes(command);
+        // It would look for something to boot.
+        machine.wait_for("Hit any key to stop autoboot");
+        machine.type_bytes(b" ");
+        machine.wait_for("\n=> ");
+        machine.type_line("version");
+        let answer = machine.wait_for("\n=> ");
+        assert!(answer.contains("\nU-Boot 20"), "{name}: {answer}");
+        machine.type_line("reset");
+        assert_eq!(machine.end().code, Some(0), "{name}");
     }
 }
