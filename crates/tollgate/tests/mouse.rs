@@ -6,12 +6,14 @@ use std::fs;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+use support::floppy;
 use support::folder::Folder;
 use support::guests::fetched;
 use support::linux::{self, DEBIAN_686};
 use support::pc::Pc;
+use support::picture::Picture;
 use support::viewer::Viewer;
-use support::{PATIENCE, finish, tollgate, within};
+use support::{GUEST_PATIENCE, PATIENCE, finish, tollgate, within};
 
 /// Has the BIOS call a routine of ours with the mouse's reports (INT 15h, C2h), which writes state,
 /// X and Y to the debug console. Before, 'R' says that it is ready, or '!' that it is not.
@@ -150,4 +152,38 @@ fn linux_finds_a_wheel_mouse_and_reads_it() {
     linux::assert_untroubled(&mut guest);
     guest.type_line("poweroff -f");
     assert_eq!(guest.end().code, Some(0));
+}
+
+/// KolibriOS draws its desktop and its pointer by threads that wait for its timer and for the mouse.
+#[test]
+fn the_threads_of_kolibrios_live_on_after_it_has_drawn_its_desktop() {
+    let folder = Folder::new();
+    let Some(floppy) = floppy::unpacked(&folder, "kolibri") else {
+        return;
+    };
+    let floppy = floppy.to_str().unwrap();
+    let pc = Pc::start(&folder, &["--floppy", floppy, "--snapshot", "-m", "128M"]);
+    let png = folder.path("screen.png");
+    let picture = || {
+        pc.ask(&["screen", "--png", png.to_str().unwrap()]);
+        Picture::read(&png)
+    };
+    // Its menu is text; then it shows what it does in the mode of the desktop.
+    let mut last = None;
+    let mut desktop = within(GUEST_PATIENCE, "the desktop", || {
+        std::thread::sleep(std::time::Duration::from_secs(2));
+        let before = last.take();
+        last = picture().filter(|picture| picture.width >= 640 && picture.height >= 480);
+        if before.is_none() || before != last {
+            return None;
+        }
+        last.take()
+    });
+    for _ in 0..5 {
+        pc.tell(&["type", "--mouse", "move:9,-5"]);
+        desktop = within(PATIENCE, "the pointer's move", || {
+            picture().filter(|now| desktop.difference(now).is_some())
+        });
+    }
+    pc.quit();
 }

@@ -1,38 +1,16 @@
 //! FreeDOS from a floppy disk or a hard disk, with programs of ours that are assembled here.
 
 use super::cd::made;
+use super::floppy;
 use super::folder::Folder;
 use super::guests::repository;
 use super::pc::Pc;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The image of a floppy disk that boots FreeDOS: `freedos.img.gz` in the folder that `TOLLGATE_GUESTS` names
-/// (`target/guests` by default), or in `shared/guests` beside the repository or further up. Nobody offers
-/// one as a package, so that a test is skipped without it, and says so.
+/// The image of a floppy disk that boots FreeDOS, see [`floppy::unpacked`].
 pub fn freedos(folder: &Folder) -> Option<PathBuf> {
-    const NAME: &str = "freedos.img.gz";
-    let guests = match std::env::var_os("TOLLGATE_GUESTS") {
-        Some(folder) => repository().join(folder),
-        None => repository().join("target/guests"),
-    };
-    let shared = repository().ancestors().skip(1);
-    let shared = shared.map(|above| above.join("shared/guests"));
-    let mut places = std::iter::once(guests).chain(shared);
-    let Some(packed) =
-        places.find_map(|place| Some(place.join(NAME)).filter(|path| path.is_file()))
-    else {
-        assert!(
-            !super::system::is_promised("freedos"),
-            "TOLLGATE_TEST_SYSTEMS names freedos, and there is no {NAME}"
-        );
-        eprintln!("skipped: no {NAME} in target/guests");
-        return None;
-    };
-    let image = folder.path("freedos.img");
-    let unpacked = Command::new("gzip").arg("-dc").arg(packed).output();
-    std::fs::write(&image, unpacked.unwrap().stdout).unwrap();
-    Some(image)
+    floppy::unpacked(folder, "freedos")
 }
 
 /// Assembles `tests/guests/dos/NAME.S` to a .COM program.

@@ -11,6 +11,7 @@ pub mod control;
 pub mod dos;
 pub mod exec;
 pub mod failing_host;
+pub mod floppy;
 pub mod folder;
 pub mod grub;
 pub mod guests;

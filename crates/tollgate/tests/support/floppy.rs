@@ -1,0 +1,38 @@
+//! Floppy disks with systems that no package has.
+
+use super::folder::Folder;
+use super::guests::repository;
+use super::system::is_promised;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// An unpacked copy of `NAME.img.gz`, which is in the folder that `TOLLGATE_GUESTS` names
+/// (`target/guests` by default), or in `shared/guests` beside the repository or further up. Nobody
+/// offers one as a package, so that a test is skipped without it, and says so.
+///
+/// # Panics
+/// There is none, and [`is_promised`].
+pub fn unpacked(folder: &Folder, name: &str) -> Option<PathBuf> {
+    let file = format!("{name}.img.gz");
+    let guests = match std::env::var_os("TOLLGATE_GUESTS") {
+        Some(folder) => repository().join(folder),
+        None => repository().join("target/guests"),
+    };
+    let shared = repository().ancestors().skip(1);
+    let shared = shared.map(|above| above.join("shared/guests"));
+    let mut places = std::iter::once(guests).chain(shared);
+    let Some(packed) =
+        places.find_map(|place| Some(place.join(&file)).filter(|path| path.is_file()))
+    else {
+        assert!(
+            !is_promised(name),
+            "TOLLGATE_TEST_SYSTEMS names {name}, and there is no {file}"
+        );
+        eprintln!("skipped: no {file} in target/guests");
+        return None;
+    };
+    let image = folder.path(&format!("{name}.img"));
+    let unpacked = Command::new("gzip").arg("-dc").arg(packed).output();
+    std::fs::write(&image, unpacked.unwrap().stdout).unwrap();
+    Some(image)
+}
