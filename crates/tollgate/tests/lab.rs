@@ -109,6 +109,15 @@ fn a_quick_run_writes_table_samples_and_plot() {
     let executed = counted["executed"]["sti"].as_u64().unwrap();
     assert!(executed > 0 && counted["instructions"].as_u64().unwrap() > executed);
 
+    // The file shows the same tables without a run, and draws the same.
+    let drawn = path("b.svg");
+    let again = lab(&[&json, "--plot", &drawn]);
+    assert_eq!(again.status.code(), Some(0), "{again:?}");
+    assert_eq!(stdout(&again), text);
+    assert_eq!(fs::read(&drawn).unwrap(), fs::read(&svg).unwrap());
+    let short = stdout(&lab(&["show", &json, "--short"]));
+    assert!(short.contains("What is compared:\n  vif=off: "), "{short}");
+
     let samples = fs::read_to_string(&csv).unwrap();
     assert_eq!(
         samples
