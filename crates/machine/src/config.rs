@@ -321,7 +321,7 @@ impl Default for VmConfig {
             count_instructions: false,
             acpi: true,
             pci: true,
-            hpet: false,
+            hpet: true,
             drives: Vec::new(),
             ide_drives: IdePlaces::default(),
             floppies: Vec::new(),

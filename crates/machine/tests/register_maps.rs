@@ -23,7 +23,6 @@ fn all_facts_hold_with_registers_in_memory() {
             code_cache_bytes: 4 * MIB,
             verify_code: true,
             register_map: RegisterMapChoice::Spilled,
-            hpet: name == "hpet",
             kernel: guests::bare_metal(&name),
             ..VmConfig::default()
         };

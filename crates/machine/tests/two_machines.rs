@@ -43,10 +43,7 @@ fn build(config: &VmConfig, serial: &Transcript, handle: &VmHandle) -> Vm {
 #[track_caller]
 fn facts_hold(name: &str) {
     let serial = Transcript::default();
-    let config = VmConfig {
-        hpet: name == "hpet",
-        ..config(guests::bare_metal(name))
-    };
+    let config = config(guests::bare_metal(name));
     let mut vm = build(&config, &serial, &VmHandle::new());
     let outcome = vm.run();
     let facts = serial.text();

@@ -402,10 +402,6 @@ pub struct RunArguments {
     #[arg(long, value_name = "SWITCH", value_enum, default_value_t = Switch::On)]
     pub pci: Switch,
 
-    /// Whether the machine has a high-precision event timer (HPET)
-    #[arg(long, value_name = "SWITCH", value_enum, default_value_t = Switch::Off)]
-    pub hpet: Switch,
-
     /// A file that the guest finds by QEMU's fw_cfg device: NAME,file=PATH or NAME,string=TEXT
     ///
     /// Names should begin with opt/ and a domain, as in opt/org.example/key. A comma that

@@ -78,6 +78,7 @@ const QEMU: &[(&[&str], &str)] = &[
         &["-monitor", "-qmp", "-mon", "-qmp-pretty"],
         "it is --control PATH, a socket that tollgate control and others talk to",
     ),
+    (&["-no-hpet"], "it is --hpet off"),
     (&["-debugcon"], "it is --debug-console WHERE"),
     (
         &["-fw_cfg"],
@@ -88,13 +89,7 @@ const QEMU: &[(&[&str], &str)] = &[
         "leave it out: a reset ends the machine, unless --reboot is given",
     ),
     (
-        &[
-            "-no-shutdown",
-            "-nodefaults",
-            "-no-user-config",
-            "-no-hpet",
-            "-no-acpi",
-        ],
+        &["-no-shutdown", "-nodefaults", "-no-user-config", "-no-acpi"],
         "leave it out: there is nothing of the kind",
     ),
     (

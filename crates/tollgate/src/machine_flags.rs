@@ -3,7 +3,7 @@
 use clap::Args;
 use tollgate_machine::config::VmConfig;
 
-use crate::cli::MemoryBacking;
+use crate::cli::{MemoryBacking, Switch};
 use crate::knob_flags::KnobArguments;
 use crate::size;
 
@@ -17,6 +17,14 @@ pub struct MachineArguments {
     /// How many processors the guest has: 1, which is all that there can be
     #[arg(long, value_name = "N", value_parser = processors)]
     pub cpus: Option<u32>,
+
+    /// Whether the machine has a high-precision event timer (HPET)
+    #[arg(long, value_name = "SWITCH", value_enum, default_value_t = Switch::On)]
+    pub hpet: Switch,
+
+    /// The name that QEMU's users know for --hpet off.
+    #[arg(long, hide = true, conflicts_with = "hpet")]
+    pub no_hpet: bool,
 
     /// Most memory that translated code may take
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size::parse)]
@@ -40,6 +48,7 @@ impl MachineArguments {
     /// Has `config` say what the flags say.
     pub fn apply(&self, config: &mut VmConfig) {
         config.memory_backing = self.memory_backing.choice();
+        config.hpet = self.hpet == Switch::On && !self.no_hpet;
         config.code_cache_bytes = self.code_cache;
         config.verify_code = self.verify_code;
         config.verify_shadow = self.verify_shadow;

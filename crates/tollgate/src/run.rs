@@ -213,7 +213,6 @@ fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
         },
         reboot: arguments.reboot,
         pci: arguments.pci == Switch::On,
-        hpet: arguments.hpet == Switch::On,
         drives: (arguments.drive.iter())
             .filter(|drive| !drive.is_ide)
             .map(|drive| kept(arguments, &drive.options))
