@@ -8,6 +8,7 @@ use std::thread;
 
 use support::folder::Folder;
 use support::guests::repository;
+use support::pc::Pc;
 use support::session::Session;
 use support::terminal::Terminal;
 use support::{PATIENCE, finish, tollgate};
@@ -368,6 +369,43 @@ fn what_is_missing_or_contradicts_is_one_line() {
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(errors.contains(expected), "{errors}");
     }
+}
+
+/// Reads a key by INT 16h after at least a tick of the clock each, and writes it to the debug console.
+/// Before, 'R' says that it is ready.
+#[rustfmt::skip]
+const SLOW_READER: [u8; 36] = [
+    0x31, 0xc0, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c, 0xfb, // xor ax, ax; mov ds, ax; mov ss, ax; mov sp, 7C00h; sti
+    0xb0, 0x52, 0xe6, 0xe9, // mov al, 'R'; out E9h, al
+    0x8b, 0x1e, 0x6c, 0x04, // next: mov bx, [46Ch]
+    0xf4, 0xa1, 0x6c, 0x04, 0x29, 0xd8, 0x3c, 0x02, // wait: hlt; mov ax, [46Ch]; sub ax, bx; cmp al, 2
+    0x72, 0xf6, // jb wait
+    0xb4, 0x00, 0xcd, 0x16, 0xe6, 0xe9, // mov ah, 0; int 16h; out E9h, al
+    0xeb, 0xea, // jmp next
+];
+
+/// The BIOS keeps 15 keys, and drops what comes then.
+#[test]
+fn text_that_is_typed_faster_than_a_program_reads_keys_of_the_bios_arrives_as_a_whole() {
+    let folder = Folder::new();
+    let mut disk = vec![0; 1_474_560];
+    disk[..SLOW_READER.len()].copy_from_slice(&SLOW_READER);
+    disk[510..512].copy_from_slice(&[0x55, 0xaa]);
+    let disk = folder.file("disk.img", &disk).display().to_string();
+    let log = folder.path("log");
+    let console = format!("file:{}", log.display());
+    let pc = Pc::start(&folder, &["--floppy", &disk, "--debug-console", &console]);
+    let ends_with = |end: &str| {
+        support::eventually(end, || {
+            let text = std::fs::read(&log).ok()?;
+            text.ends_with(end.as_bytes()).then_some(())
+        });
+    };
+    ends_with("R");
+    let text = "The quick brown Fox jumps over the lazy Dog, 2 times.";
+    pc.tell(&["type", text]);
+    ends_with(&format!("R{text}"));
+    pc.quit();
 }
 
 #[test]

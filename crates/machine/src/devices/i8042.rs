@@ -8,6 +8,7 @@
 //! Two outputs of the controller reach beyond it: the reset line of the processor and
 //! the gate of address line 20. The owner collects both after each write.
 
+mod bios_buffer;
 mod bus;
 mod keyboard;
 mod mouse;
@@ -15,6 +16,7 @@ mod registers;
 mod scancodes;
 pub mod us_layout;
 
+use bios_buffer::BiosBuffer;
 use keyboard::Keyboard;
 use mouse::Mouse;
 use registers::{
@@ -78,6 +80,12 @@ pub struct I8042 {
     mouse: Mouse,
     keyboard_irq: IrqLine,
     auxiliary_irq: IrqLine,
+    /// A key from outside for which the guest's BIOS has no room yet.
+    #[serde(default)]
+    waiting_key: Option<(Key, bool)>,
+    /// Whether the BIOS has room.
+    #[serde(skip)]
+    bios_buffer: BiosBuffer,
 }
 
 impl Default for I8042 {
@@ -129,6 +137,8 @@ impl I8042 {
             mouse: Mouse::new(),
             keyboard_irq: IrqLine::low(),
             auxiliary_irq: IrqLine::low(),
+            waiting_key: None,
+            bios_buffer: BiosBuffer::new(),
         }
     }
 
@@ -374,8 +384,15 @@ impl I8042 {
 
     /// Lets a byte arrive, a report be made and a held key repeat.
     pub fn advance(&mut self, now: GuestTime) {
-        self.keyboard.advance(now);
+        // The key that waits may be the release of the one that is held.
+        self.keyboard.advance(now, self.waiting_key.is_none());
         self.fill_output(now);
+    }
+
+    /// Bytes of the keyboard that the guest has not read.
+    fn unread_bytes(&self) -> usize {
+        let is_key = |output: Output| output.source == Source::Keyboard;
+        self.keyboard.waiting_scancodes() + usize::from(self.output.is_some_and(is_key))
     }
 
     /// The level of IRQ 1.

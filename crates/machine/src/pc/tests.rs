@@ -3,7 +3,7 @@
 use super::*;
 use crate::devices::io_apic;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tollgate_platform::PanicReport;
 use tollgate_test_support::Transcript;
 
@@ -422,6 +422,45 @@ fn keys_from_outside_follow_as_the_guest_reads_them() {
         }
     }
     assert!(read.chunks(2).all(|pair| pair == [0x1e, 0x9e]));
+}
+
+/// As a BIOS and a program that reads its keys slowly: each is there, none twice.
+#[test]
+fn keys_from_outside_wait_while_the_bios_has_no_room_for_them() {
+    const PRESSES: usize = 60;
+    const PLACES: u16 = 16;
+    let config = VmConfig::default();
+    let memory = GuestMemory::new(config.memory_bytes).unwrap();
+    let mut pc = Pc::new(&config, memory.clone(), Box::new(io::sink()));
+    let put = |address, word: u16| {
+        let bytes = word.to_le_bytes();
+        assert!(memory.clone().write(PhysicalAddress(address), &bytes));
+    };
+    let place = |number: usize| 0x1e + 2 * (number as u16 % PLACES);
+    for (address, word) in [(0x41a, 0x1e), (0x41c, 0x1e), (0x480, 0x1e), (0x482, 0x3e)] {
+        put(address, word);
+    }
+    pc.connect(Box::new(Typist(Vec::new(), false, 2 * PRESSES)));
+    let (mut came, mut taken) = (0, 0);
+    let patience = Instant::now() + Duration::from_secs(60);
+    while taken < PRESSES {
+        assert!(Instant::now() < patience, "{came} keys came");
+        // No call but those that the machine has asked for.
+        let due = pc.next_deadline().map_or(0, |at| at.since(pc.now()));
+        std::thread::sleep(Duration::from_nanos(due.min(20_000_000)));
+        pc.advance();
+        if pc.port_read(0x64, 1) & 1 != 0 && pc.port_read(0x60, 1) == 0x1e {
+            came += 1;
+            assert!(came - taken < usize::from(PLACES), "the BIOS drops a key");
+            put(0x41c, place(came));
+        }
+        // The program takes a key when the ring is full, or all have come.
+        if came - taken == usize::from(PLACES) - 1 || came == PRESSES {
+            taken += 1;
+            put(0x41a, place(taken));
+        }
+    }
+    assert_eq!(came, PRESSES);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The keyboard controller on the bus.
 
+use super::bios_buffer::LOOK_AGAIN;
 use super::{I8042, Key, MouseEvent};
 use crate::bus::{Claims, Device, DeviceContext, SavedState, StateError};
 use tollgate_platform::{GuestTime, ResetCause, StopRequest};
@@ -10,7 +11,8 @@ impl I8042 {
         context.forward(Self::AUXILIARY_IRQ, &mut self.auxiliary_irq);
     }
 
-    /// Takes keys and moves from outside as far as keyboard and mouse have room for any.
+    /// Takes keys and moves from outside as far as keyboard and mouse have room for any, and the
+    /// guest's BIOS for the key.
     fn refill(&mut self, context: &mut DeviceContext<'_>) {
         while self.mouse.has_room()
             && let Some(event) = context.mouse()
@@ -18,8 +20,13 @@ impl I8042 {
             self.mouse_event(event, context);
         }
         while self.keyboard.has_room()
-            && let Some((key, down)) = context.key()
+            && let Some((key, down)) = self.waiting_key.take().or_else(|| context.key())
         {
+            let (unread, now) = (self.unread_bytes(), context.now());
+            if !self.bios_buffer.has_room(context.memory(), unread, now) {
+                self.waiting_key = Some((key, down));
+                break;
+            }
             self.press(key, down, context);
         }
     }
@@ -69,7 +76,11 @@ impl Device for I8042 {
     }
 
     fn deadline(&self, context: &DeviceContext<'_>) -> Option<GuestTime> {
-        self.next_deadline(context.now())
+        let now = context.now();
+        let is_awaited = self.waiting_key.is_some() && self.keyboard.has_room();
+        let look_again = is_awaited.then(|| now.after(LOOK_AGAIN));
+        let own = self.next_deadline(now);
+        own.into_iter().chain(look_again).min()
     }
 
     fn advance(&mut self, context: &mut DeviceContext<'_>) {

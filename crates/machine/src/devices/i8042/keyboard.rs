@@ -107,6 +107,11 @@ impl Keyboard {
         self.scanning && self.scancodes.len() + KEY_BYTES < BUFFER_SIZE
     }
 
+    /// Scancodes that the controller has not fetched.
+    pub(super) fn waiting_scancodes(&self) -> usize {
+        self.scancodes.len()
+    }
+
     pub(super) fn has_byte(&self) -> bool {
         !self.answers.is_empty() || !self.scancodes.is_empty()
     }
@@ -262,10 +267,11 @@ impl Keyboard {
     }
 
     /// Repeats the held key if its time has come; once, however late it is. While the guest has not
-    /// read what came before, nothing is repeated: the key's release may wait for room outside.
-    pub(super) fn advance(&mut self, now: GuestTime) {
+    /// read what came before, or not `may_repeat`, nothing is repeated: the key's release may wait
+    /// for room outside.
+    pub(super) fn advance(&mut self, now: GuestTime, may_repeat: bool) {
         let period = self.repeat_period();
-        let has_room = self.has_room();
+        let has_room = may_repeat && self.has_room();
         if let Some(held) = &mut self.held
             && held.repeats_at <= now
         {

@@ -306,6 +306,18 @@ fn a_key_whose_release_may_wait_for_room_does_not_repeat() {
 }
 
 #[test]
+fn a_key_whose_release_waits_for_the_bios_does_not_repeat() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.press(Key::A), [0x1E]);
+    bench.controller.waiting_key = Some((Key::A, false));
+    for _ in 0..30 {
+        bench.now = bench.now.after(1_000_000_000);
+        bench.controller.advance(bench.now);
+    }
+    assert!(bench.bytes().is_empty());
+}
+
+#[test]
 fn too_many_keys_are_marked_as_lost() {
     let mut bench = Bench::new();
     bench.command(0x60);
