@@ -288,8 +288,9 @@ fn the_machine_has_a_control_socket() {
     let path = path.to_str().unwrap();
     assert!(ask(&["control", path, "status"]).contains("running"));
     let knobs = ask(&["set", path]);
-    let vif = knobs.lines().find(|line| line.starts_with("vif"));
-    assert!(vif.is_some_and(|line| line.contains("off")), "{knobs}");
+    let mut rows = knobs.lines().map(|line| line.split_whitespace());
+    let vif = rows.find_map(|mut row| (row.next() == Some("vif")).then(|| row.next()));
+    assert_eq!(vif, Some(Some("off")), "{knobs}");
     ask(&["control", path, "quit"]);
     let output = ended(child, PATIENCE);
     assert_eq!(output.status.code(), Some(125));
