@@ -455,6 +455,48 @@ fn the_network_reaches_this_machine() {
     assert!(!place.root.join("etc/resolv.conf").exists());
 }
 
+/// This command in a network of its own, with the loopback interface alone; `None`: the host does
+/// not let its users have one.
+fn without_network(command: &Command) -> Option<Command> {
+    let alone = |script: &str| {
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--map-root-user", "--net", "sh", "-c", script, "sh"]);
+        unshare
+    };
+    let is_possible = alone("ip link set lo up").output();
+    if !is_possible.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: no network name space (unshare, ip)");
+        return None;
+    }
+    let mut unshare = alone("ip link set lo up && exec \"$@\"");
+    unshare.arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        unshare.env(name, value.unwrap_or_default());
+    }
+    if let Some(folder) = command.get_current_dir() {
+        unshare.current_dir(folder);
+    }
+    Some(unshare)
+}
+
+#[test]
+fn what_the_host_does_not_reach_fails_in_the_guest_too() {
+    let place = Place::new();
+    // Each would take minutes if nothing came back.
+    let script = "for host in 192.0.2.1 240.0.0.1; do nc $host 80 2>&1; done; \
+                  busybox nslookup host.invalid 2>&1 | grep -c SERVFAIL";
+    let command = place.exec(&["--net"], &["sh", "-c", script]);
+    let Some(mut command) = without_network(&command) else {
+        return;
+    };
+    let output = finish(&mut command, GUEST_PATIENCE);
+    let said = text(&output.stdout);
+    let unreachable = "Network is unreachable\n";
+    assert_eq!(said.matches(unreachable).count(), 2, "{said}");
+    let failed = said.lines().last().and_then(|line| line.parse().ok());
+    assert!(failed.unwrap_or(0) > 0, "{said}{}", text(&output.stderr));
+}
+
 /// Whether the agent for kernels of 32 bits is built in; if not, each such kernel is refused.
 fn has_32_bit_agent(place: &Place) -> bool {
     let kernel = fetched("debian-686/vmlinuz");
