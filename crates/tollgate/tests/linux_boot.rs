@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
+use serde_json::Value;
 use support::folder::Folder;
 use support::guests::fetched;
 use support::linux::{self, DEBIAN_686, DEBIAN_686_PAE, DEBIAN_AMD64};
@@ -81,6 +82,40 @@ fn debian_686_pae_boots_to_a_shell_and_powers_off() {
 #[test]
 fn debian_amd64_boots_to_a_shell_and_powers_off() {
     boots_answers_and_powers_off(DEBIAN_AMD64);
+}
+
+/// Statistics name the programs of address spaces, and have the kernel's code in none.
+#[test]
+fn statistics_name_the_programs_of_all_kernels_without_symbols() {
+    for kernel in [DEBIAN_686, DEBIAN_686_PAE, DEBIAN_AMD64] {
+        let folder = Folder::new();
+        let path = folder.path("statistics.json");
+        let mut command = linux::run(kernel);
+        command.args(["--stats-format", "json", "--stats-file"]);
+        command.arg(&path);
+        let mut guest = linux::boot(command);
+        // By its path, so that the shell executes it.
+        guest.shell("for i in 1 2 3 4; do /bin/busybox md5sum /bin/busybox; done");
+        guest.type_line("poweroff -f");
+        assert_eq!(guest.end().code, Some(0));
+        let text = fs::read(&path).unwrap();
+        let statistics: Value = serde_json::from_slice(&text).unwrap();
+        let spaces = statistics["spaces"].as_array().unwrap();
+        let programs: Vec<&str> = spaces
+            .iter()
+            .filter_map(|it| it["program"].as_str())
+            .collect();
+        let is_known = |program: &&str| program.split(',').any(|name| name == "busybox");
+        assert!(programs.iter().any(is_known), "{kernel}: {programs:?}");
+        let origins = statistics["origins"].as_array().unwrap();
+        let (kernels, others): (Vec<_>, Vec<_>) =
+            origins.iter().partition(|origin| origin["kernel"] == true);
+        assert!(!kernels.is_empty() && !others.is_empty(), "{kernel}");
+        for origin in kernels {
+            assert_eq!(origin["space"], "0x0", "{origin}");
+            assert_eq!(origin["program"], Value::Null, "{origin}");
+        }
+    }
 }
 
 #[test]
