@@ -276,9 +276,14 @@ impl Server {
                 Ok(())
             }
             Err(Errno::EXIST) if !flags.contains(OFlags::EXCL) => {
-                let (inode, stat) = self.inodes.look_up(&parent, name)?;
-                let file = self.open_known(header, &inode, flags, open_flags);
-                let file = file.inspect_err(|_| self.inodes.forget(inode.number, 1))?;
+                let (inode, _) = self.inodes.look_up(&parent, name)?;
+                // With O_TRUNC the file is another one afterwards.
+                let opened =
+                    (self.open_known(header, &inode, flags, open_flags)).and_then(|file| {
+                        let stat = rustix::fs::fstat(&*self.inodes.fd(&inode)?)?;
+                        Ok((file, stat))
+                    });
+                let (file, stat) = opened.inspect_err(|_| self.inodes.forget(inode.number, 1))?;
                 self.reply_entry(&inode, &stat, output)?;
                 self.put_handle(inode, Some(file), output);
                 Ok(())

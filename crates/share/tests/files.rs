@@ -59,8 +59,11 @@ fn files_are_created_written_and_read() {
         Err(EEXIST)
     );
     let again = client.create(ROOT, "a", O_RDWR | O_TRUNC, 0o644).unwrap();
-    assert_eq!((again.0.node, again.0.size), (entry.node, 8));
+    assert_eq!((again.0.node, again.0.size), (entry.node, 0));
     assert_eq!(client.getattr(entry.node).unwrap().size, 0);
+    assert_eq!(client.write(again.1, 0, b"new"), Ok(3));
+    let again = client.create(ROOT, "a", O_RDWR, 0o644).unwrap();
+    assert_eq!(again.0.size, 3);
     client
         .call(opcode::RELEASE, entry.node, &[&quads(&[handle, 0, 0])])
         .unwrap();
