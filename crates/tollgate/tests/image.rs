@@ -206,7 +206,13 @@ fn an_image_that_was_not_closed_says_so_and_what_cures_it() {
     let output = folder.image("check a.qcow2");
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("marked as dirty"));
-    folder.done("convert a.qcow2 b.img");
+    let output = folder.image("convert a.qcow2 b.img");
+    assert_eq!(output.status.code(), Some(0));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        said.contains("marked as dirty") && said.lines().count() == 1,
+        "{said}"
+    );
     assert!(
         folder
             .done("check -r leaks a.qcow2")

@@ -156,5 +156,31 @@ fn convert(copy: &Copy<'_>) -> Result<(), Failure> {
     let mut progress = Progress::new();
     let result = tollgate_disk::convert(copy, |done, all| progress.show(done, all));
     progress.clear();
-    result.map_err(|error| refused(&error))
+    result.map_err(|error| refused(&error))?;
+    if copy.source_format != Some(Format::Raw) {
+        say_what_is_damaged(copy.source);
+    }
+    Ok(())
+}
+
+/// A damaged image can be read where the damage is not, or where nothing tells it from data: who
+/// goes on with the copy must know.
+fn say_what_is_damaged(source: &Path) {
+    let mut first = None;
+    let report = tollgate_disk::check(source, Repair::Nothing, |line| {
+        first.get_or_insert(line);
+    });
+    // Raw images cannot be checked, and have no such damage.
+    let Some(report) = report.ok().filter(|report| report.damage > 0) else {
+        return;
+    };
+    let more = match report.damage - 1 {
+        0 => "",
+        _ => ", and more",
+    };
+    say(&format!(
+        "'{}' has errors ({}{more}): the copy has what could be read; 'tollgate image check' shows them",
+        source.display(),
+        first.unwrap_or_default(),
+    ));
 }
