@@ -48,6 +48,35 @@ pub fn create(path: &Path, flag: &str) -> Result<File, Failure> {
         .map_err(|error| refusal(path, flag, "write", &writing(&error)))
 }
 
+/// Writes a file under another name in its folder and then gives it its own, so that a reader
+/// finds the old content or the new one. A pipe, a terminal or another device is written as it is,
+/// and a symbolic link leads to the file that is replaced.
+///
+/// # Errors
+/// The host's; the old content is still there.
+pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let path = match path.canonicalize() {
+        Ok(found) if !found.metadata()?.is_file() => return std::fs::write(found, content),
+        Ok(found) => found,
+        // A new file, or a link to one.
+        Err(_) if path.is_symlink() => return std::fs::write(path, content),
+        Err(_) => path.to_owned(),
+    };
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.part", std::process::id()));
+    let unfinished = path.with_file_name(name);
+    let written = std::fs::write(&unfinished, content).and_then(|()| {
+        if let Ok(old) = path.metadata() {
+            std::fs::set_permissions(&unfinished, old.permissions())?;
+        }
+        std::fs::rename(&unfinished, &path)
+    });
+    written.inspect_err(|_| {
+        // What stays is a part of a picture under a name that says so.
+        let _ = std::fs::remove_file(&unfinished);
+    })
+}
+
 /// A file that was created before there is something to write. If nothing is written, it is removed
 /// again, unless it was there before.
 #[derive(Debug)]
@@ -105,6 +134,34 @@ mod tests {
         let why = |path: &str| create(Path::new(path), "--x").unwrap_err().message;
         assert!(why("/nonexistent/file").contains("folder does not exist"));
         assert!(why("/tmp").contains("it is a folder"));
+    }
+
+    #[test]
+    fn a_file_is_replaced_as_a_whole_also_through_a_link() {
+        use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+        let folder = std::env::temp_dir().join(format!("tollgate-replace-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let [file, link, dangling] = ["file", "link", "dangling"].map(|name| folder.join(name));
+        symlink("file", &link).unwrap();
+        symlink("new", &dangling).unwrap();
+        replace(&file, b"old").unwrap();
+        let mode = std::fs::Permissions::from_mode(0o600);
+        std::fs::set_permissions(&file, mode).unwrap();
+        let before = file.metadata().unwrap().ino();
+        let reader = File::open(&file).unwrap();
+        replace(&link, b"a longer one").unwrap();
+        assert_eq!(io::read_to_string(reader).unwrap(), "old");
+        assert_eq!(std::fs::read(&file).unwrap(), b"a longer one");
+        let after = file.metadata().unwrap();
+        assert!(link.is_symlink() && after.ino() != before);
+        assert_eq!(after.mode() & 0o777, 0o600);
+        replace(&dangling, b"new").unwrap();
+        assert_eq!(std::fs::read(folder.join("new")).unwrap(), b"new");
+        replace(Path::new("/dev/null"), b"nothing").unwrap();
+        assert!(replace(&folder, b"nothing").is_err());
+        // Nothing under another name stays.
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 4);
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

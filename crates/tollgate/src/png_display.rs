@@ -107,9 +107,7 @@ impl PngDisplay {
     fn write(&mut self, picture: &Picture) -> io::Result<()> {
         self.number = self.number.saturating_add(1);
         let path = self.folder.join(format!("{:06}.png", self.number));
-        let unfinished = path.with_extension("part");
-        write_png(&unfinished, picture)?;
-        fs::rename(unfinished, path)?;
+        write_png(&path, picture)?;
         self.written += 1;
         Ok(())
     }

@@ -13,6 +13,7 @@ use super::client::{exit_code_of, talk};
 use super::protocol::Name;
 use crate::exit_code;
 use crate::failure::Failure;
+use crate::files;
 use crate::standard_output::print;
 
 /// `tollgate screen`.
@@ -92,12 +93,12 @@ fn no_text(screen: &Value) -> String {
     }
 }
 
-/// Writes a picture as a PNG file (RFC 2083).
+/// Writes a picture as a PNG file (RFC 2083), which is there as a whole or not at all.
 ///
 /// # Errors
 /// The file cannot be written.
 pub fn write_png(path: &Path, picture: &Picture) -> std::io::Result<()> {
-    std::fs::write(path, png(picture))
+    files::replace(path, &png(picture))
 }
 
 fn png(picture: &Picture) -> Vec<u8> {
