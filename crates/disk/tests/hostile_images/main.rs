@@ -60,6 +60,15 @@ impl Sound {
     }
 }
 
+/// Makes a qcow2 image by qemu-img, with options that [`create`] does not know.
+#[track_caller]
+fn create_by_qemu(path: &Path, options: &str, size: &str) {
+    let (is_done, text) = qemu_img(&[
+        &"create", &"-q", &"-f", &"qcow2", &"-o", &options, &path, &size,
+    ]);
+    assert!(is_done, "{text}");
+}
+
 fn be64(bytes: &[u8], at: u64) -> u64 {
     u64::from_be_bytes(bytes[at as usize..][..8].try_into().unwrap())
 }
@@ -213,10 +222,7 @@ fn what_imago_does_not_know_is_refused_with_a_way_out() {
         ("extended_l2=on", "extended L2"),
     ] {
         let path = folder.path("other.qcow2");
-        let (is_done, text) = qemu_img(&[
-            &"create", &"-q", &"-f", &"qcow2", &"-o", &option, &path, &"1M",
-        ]);
-        assert!(is_done, "{text}");
+        create_by_qemu(&path, option, "1M");
         for options in ways(&path) {
             let line = refusal(&options);
             assert!(
@@ -482,17 +488,7 @@ fn damage_below_an_image_is_only_read() {
 fn an_image_with_many_clusters_is_opened_after_a_look_at_all_its_tables() {
     let folder = Folder::new();
     let path = folder.path("many.qcow2");
-    let (is_done, text) = qemu_img(&[
-        &"create",
-        &"-q",
-        &"-f",
-        &"qcow2",
-        &"-o",
-        &"preallocation=metadata",
-        &path,
-        &"20G",
-    ]);
-    assert!(is_done, "{text}");
+    create_by_qemu(&path, "preallocation=metadata", "20G");
     let start = std::time::Instant::now();
     let image = open(&DriveOptions::new(&path)).unwrap();
     println!("opened in {:?}", start.elapsed());

@@ -1,11 +1,18 @@
 //! Files that an image names: backing files and external data files.
 
 use crate::support::{Folder, qemu_img};
-use crate::{CLUSTER, copied, refusal, ways};
+use crate::{CLUSTER, copied, create_by_qemu, refusal, ways};
 use std::fs;
+use std::path::Path;
 use tollgate_disk::{
     Backing, DriveOptions, Format, Repair, check, create, create_over, info, open,
 };
+
+/// Makes an image of 1 MiB whose content is in a file of its own.
+#[track_caller]
+fn create_with_data_file(path: &Path, data: &Path) {
+    create_by_qemu(path, &format!("data_file={}", data.display()), "1M");
+}
 
 #[test]
 fn which_files_an_image_may_name_is_the_users_choice() {
@@ -30,17 +37,7 @@ fn which_files_an_image_may_name_is_the_users_choice() {
     // The second one below says where the file is.
     let deep = over("deep.qcow2", "above.qcow2", Format::Qcow2);
     let data = inner.join("data.qcow2");
-    let (is_done, text) = qemu_img(&[
-        &"create",
-        &"-q",
-        &"-f",
-        &"qcow2",
-        &"-o",
-        &format!("data_file={}", folder.path("data.raw").display()),
-        &data,
-        &"1M",
-    ]);
-    assert!(is_done, "{text}");
+    create_with_data_file(&data, &folder.path("data.raw"));
     for (path, is_near) in [
         (&near, true),
         (&near_link, true),
@@ -78,17 +75,7 @@ fn an_external_data_file_is_written_and_checked() {
     let folder = Folder::new();
     let path = folder.path("image.qcow2");
     let data = folder.path("data.raw");
-    let (is_done, text) = qemu_img(&[
-        &"create",
-        &"-q",
-        &"-f",
-        &"qcow2",
-        &"-o",
-        &format!("data_file={}", data.display()),
-        &path,
-        &"1M",
-    ]);
-    assert!(is_done, "{text}");
+    create_with_data_file(&path, &data);
     let image = open(&DriveOptions::new(&path)).unwrap();
     image.write(CLUSTER, &[9; 4096]).unwrap();
     image.write(0, &[3; 512]).unwrap();

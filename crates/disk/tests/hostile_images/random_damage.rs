@@ -2,7 +2,7 @@
 //! sound as it was.
 
 use crate::support::{Folder, qemu_img};
-use crate::{COPIED, be64, damage, ways};
+use crate::{COPIED, be64, create_by_qemu, damage, ways};
 use std::fs;
 use tollgate_disk::{DriveOptions, open};
 
@@ -22,11 +22,7 @@ impl Random {
 /// An image with all kinds of clusters, and where its tables are.
 fn varied(folder: &Folder, options: &str, has_snapshot: bool) -> (Vec<u8>, Vec<(u64, u64)>) {
     let path = folder.path("varied.qcow2");
-    let disk = (1 << 20).to_string();
-    let (is_done, text) = qemu_img(&[
-        &"create", &"-q", &"-f", &"qcow2", &"-o", &options, &path, &disk,
-    ]);
-    assert!(is_done, "{text}");
+    create_by_qemu(&path, options, "1M");
     let write = |pieces: &[(u64, u8)]| {
         let image = open(&DriveOptions::new(&path)).unwrap();
         for (offset, byte) in pieces {
