@@ -174,8 +174,9 @@ fn a_peer_that_does_not_read_holds_up_nobody_else() {
     let script = format!(
         "perl -MIO::Socket::INET -e '\n\
            my $s = IO::Socket::INET->new(PeerAddr => \"10.0.2.2\", PeerPort => {stalled_port}) || die;\n\
-           $| = 1; print \"connected\\n\"; print $s \"x\" x (64 << 20); print \"too much\\n\"' &\n\
-         sleep 1\n\
+           $| = 1; print \"connected\\n\"; print $s \"x\" x (64 << 20); print \"too much\\n\"' \
+           >/tmp/told &\n\
+         until [ -s /tmp/told ]; do sleep 0.1; done; cat /tmp/told\n\
          perl -MIO::Socket::INET -e '\n\
            my $s = IO::Socket::INET->new(PeerAddr => \"10.0.2.2\", PeerPort => {working_port}) || die;\n\
            my $data = \"data\" x 500_000; print $s $data; shutdown $s, 1; local $/;\n\
