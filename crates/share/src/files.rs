@@ -16,6 +16,8 @@ use std::sync::Arc;
 
 /// Bytes that are copied at once at most: the thread serves others, too.
 const MAX_COPY: u64 = 64 << 20;
+/// The handle of a file that was not opened.
+const UNOPENED: u64 = 0;
 
 impl Server {
     /// Opens a regular file that the guest knows. Flags that the guest's kernel acts upon
@@ -80,6 +82,10 @@ impl Server {
     ) -> Answer {
         let (flags, open_flags) = (input.u32()?, input.u32()?);
         let inode = self.inodes.get(header.node)?;
+        if self.reads_unopened() {
+            // The guest's kernel opens no file of this share from now on.
+            return Err(Errno::NOSYS);
+        }
         let flags = OFlags::from_bits_retain(flags);
         let file = self.open_known(header, &inode, flags, open_flags)?;
         self.put_handle(inode, Some(file), output);
@@ -100,8 +106,25 @@ impl Server {
         }
     }
 
-    pub(crate) fn read(&self, mut input: Input<'_>, output: &mut Output) -> Answer {
-        let handle = self.file(input.u64()?)?;
+    /// A regular file that is open, or one that the request reads without that.
+    fn file_to_read(&self, header: &Header, number: u64) -> Result<Arc<Handle>, Errno> {
+        if number != UNOPENED || !self.reads_unopened() {
+            return self.file(number);
+        }
+        self.unopened.get(header.node, || {
+            let inode = self.inodes.get(header.node)?;
+            let file = self.open_known(header, &inode, OFlags::RDONLY, 0)?;
+            Ok(Handle::new(inode, Some(file)))
+        })
+    }
+
+    pub(crate) fn read(
+        &self,
+        header: &Header,
+        mut input: Input<'_>,
+        output: &mut Output,
+    ) -> Answer {
+        let handle = self.file_to_read(header, input.u64()?)?;
         let (offset, size) = (position(input.u64()?)?, input.u32()? as usize);
         let room = size.min(MAX_TRANSFER).min(output.room());
         let end = output.bytes.len() + room;
@@ -170,7 +193,11 @@ impl Server {
     }
 
     pub(crate) fn fsync(&self, mut input: Input<'_>) -> Answer {
-        let handle = self.handles.get(input.u64()?)?;
+        let number = input.u64()?;
+        if number == UNOPENED && self.reads_unopened() {
+            return Ok(());
+        }
+        let handle = self.handles.get(number)?;
         match (&handle.fd, input.u32()? & FSYNC_DATA) {
             (None, _) => Ok(()),
             (Some(fd), 0) => rustix::fs::fsync(fd),
@@ -200,11 +227,16 @@ impl Server {
         rustix::fs::fallocate(handle.fd()?, mode, offset, length)
     }
 
-    pub(crate) fn lseek(&self, mut input: Input<'_>, output: &mut Output) -> Answer {
+    pub(crate) fn lseek(
+        &self,
+        header: &Header,
+        mut input: Input<'_>,
+        output: &mut Output,
+    ) -> Answer {
         /// lseek(2): to data, to a hole.
         const DATA: u32 = 3;
         const HOLE: u32 = 4;
-        let handle = self.file(input.u64()?)?;
+        let handle = self.file_to_read(header, input.u64()?)?;
         let offset = position(input.u64()?)?;
         let to = match input.u32()? {
             DATA => SeekFrom::Data(offset),

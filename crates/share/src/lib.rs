@@ -33,6 +33,7 @@ mod extended_attributes;
 mod files;
 mod handles;
 mod names;
+mod unopened;
 
 pub use options::{ShareError, ShareOptions};
 pub use server::Server;

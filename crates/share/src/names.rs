@@ -40,13 +40,16 @@ impl Server {
 
     pub(crate) fn forget(&self, header: &Header, mut input: Input<'_>) -> Answer {
         if header.opcode == opcode::FORGET {
+            self.unopened.close(header.node);
             self.inodes.forget(header.node, input.u64()?);
             return Ok(());
         }
         let count = input.u32()?;
         input.u32()?;
         for _ in 0..count {
-            self.inodes.forget(input.u64()?, input.u64()?);
+            let number = input.u64()?;
+            self.unopened.close(number);
+            self.inodes.forget(number, input.u64()?);
         }
         Ok(())
     }

@@ -17,6 +17,10 @@ pub struct ShareOptions {
     pub cache_seconds: u32,
     /// Files belong to whom they belong on the host: those of the server's user are not root's.
     pub keeps_owners: bool,
+    /// Files are read without being opened, if the share is read-only and the
+    /// guest's kernel can do that. Then the host's refusal to let one be read comes with the first
+    /// read, and the guest must mount it read-only to have writers refused when they open one.
+    pub reads_unopened: bool,
 }
 
 impl ShareOptions {
@@ -33,6 +37,7 @@ impl ShareOptions {
             readonly: false,
             cache_seconds: Self::DEFAULT_CACHE_SECONDS,
             keeps_owners: false,
+            reads_unopened: false,
         }
     }
 

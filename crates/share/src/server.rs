@@ -9,7 +9,9 @@ use crate::protocol::{
     Header, Input, MAJOR, MAX_PAGES, MAX_REQUEST_BYTES, MAX_TRANSFER, MINOR, OLDEST_MINOR, Output,
     init_flag, opcode,
 };
+use crate::unopened::Unopened;
 use rustix::io::Errno;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Flags that are asked for where the guest's kernel offers them. Locks are not among them: the
 /// guest's kernel keeps those of its own processes.
@@ -35,6 +37,9 @@ pub struct Server {
     pub(crate) inodes: Inodes,
     pub(crate) handles: Handles,
     pub(crate) owners: Owners,
+    pub(crate) unopened: Unopened,
+    /// The guest's kernel can read files that it has not opened, and shall.
+    reads_unopened: AtomicBool,
 }
 
 /// What a request is answered with: the reply's body was written, or an error.
@@ -66,6 +71,8 @@ impl Server {
             inodes,
             handles: Handles::default(),
             owners: Owners::of_process(options.keeps_owners),
+            unopened: Unopened::default(),
+            reads_unopened: AtomicBool::new(false),
         })
     }
 
@@ -77,6 +84,7 @@ impl Server {
     /// The guest has gone: all that it knows and has open is forgotten.
     pub fn reset(&self) {
         self.handles.remove_all();
+        self.unopened.close_all();
         self.inodes.forget_all();
     }
 
@@ -135,14 +143,14 @@ impl Server {
             opcode::LINK => self.link(header, input, output),
             opcode::OPEN => self.open_file(header, input, output),
             opcode::CREATE => self.create(header, input, output),
-            opcode::READ => self.read(input, output),
+            opcode::READ => self.read(header, input, output),
             opcode::WRITE => self.write(header, input, output),
             opcode::RELEASE | opcode::RELEASEDIR => self.release(input),
             opcode::FSYNC | opcode::FSYNCDIR => self.fsync(input),
             opcode::SYNCFS => self.syncfs(header),
             opcode::STATFS => self.statfs(header, output),
             opcode::FALLOCATE => self.fallocate(header, input),
-            opcode::LSEEK => self.lseek(input, output),
+            opcode::LSEEK => self.lseek(header, input, output),
             opcode::COPY_FILE_RANGE => self.copy_file_range(header, input, output),
             opcode::OPENDIR => self.opendir(header, output),
             opcode::READDIR => self.readdir(input, output, false),
@@ -165,6 +173,10 @@ impl Server {
             return Err(Errno::PROTO);
         }
         self.reset();
+        let reads_unopened = self.options.reads_unopened
+            && self.options.readonly
+            && offered & init_flag::NO_OPEN_SUPPORT != 0;
+        self.reads_unopened.store(reads_unopened, Ordering::Relaxed);
         output.u32(MAJOR);
         output.u32(MINOR);
         if major > MAJOR {
@@ -183,6 +195,11 @@ impl Server {
         output.u16(0);
         output.zeros(32);
         Ok(())
+    }
+
+    /// Whether the guest's kernel reads files that it has not opened.
+    pub(crate) fn reads_unopened(&self) -> bool {
+        self.reads_unopened.load(Ordering::Relaxed)
     }
 
     /// Refuses what changes something, if the share is read-only.

@@ -2,7 +2,7 @@
 
 mod client;
 
-use client::{Folder, exists, quads, text, u32_at, u64_at, words};
+use client::{Client, Folder, exists, quads, text, u32_at, u64_at, words};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use tollgate_share::protocol::{ROOT, opcode, set};
 use tollgate_share::{Server, ShareOptions};
@@ -16,6 +16,7 @@ const O_APPEND: i32 = 0o2000;
 const ENOENT: i32 = 2;
 const EBADF: i32 = 9;
 const EEXIST: i32 = 17;
+const EISDIR: i32 = 21;
 const EINVAL: i32 = 22;
 const EROFS: i32 = 30;
 const ERANGE: i32 = 34;
@@ -456,6 +457,51 @@ fn a_read_only_share_changes_nothing() {
     }
     assert_eq!(std::fs::read(folder.shared("a")).unwrap(), b"content");
     assert_eq!(std::fs::read_dir(folder.shared("")).unwrap().count(), 1);
+}
+
+#[test]
+fn files_of_a_read_only_share_are_read_without_being_opened() {
+    let folder = Folder::new();
+    let names: Vec<String> = (0..50).map(|number| format!("file-{number}")).collect();
+    for name in &names {
+        folder.write(name, name.as_bytes());
+    }
+    let options = ShareOptions {
+        readonly: true,
+        reads_unopened: true,
+        ..folder.options()
+    };
+    let client = Client::new(Server::open(&options).unwrap());
+    let nodes: Vec<u64> = (names.iter())
+        .map(|name| client.lookup(ROOT, name).unwrap().node)
+        .collect();
+    assert_eq!(client.open(nodes[0], 0), Err(ENOSYS));
+    for (node, name) in nodes
+        .iter()
+        .chain(&nodes[40..])
+        .zip(names.iter().chain(&names[40..]))
+    {
+        let content = client.read_unopened(*node, 5, 100).unwrap();
+        assert_eq!(content, &name.as_bytes()[5..]);
+    }
+    assert_eq!(client.read_unopened(ROOT, 0, 100), Err(EISDIR));
+    // One that the host removes stays the same file, also when another one takes its name.
+    for name in ["file-0", "file-49"] {
+        std::fs::remove_file(folder.shared(name)).unwrap();
+        folder.write(name, b"another");
+    }
+    for (number, name) in [(0, "file-0"), (49, "file-49")] {
+        let content = client.read_unopened(nodes[number], 0, 100).unwrap();
+        assert_eq!(content, name.as_bytes());
+    }
+    client.forget(nodes[49], 1);
+    assert_eq!(client.read_unopened(nodes[49], 0, 100), Err(ESTALE));
+    // Directories (with "." and "..") are opened as ever, and a share that was not asked to be so opens its files.
+    assert_eq!(client.list(ROOT, 4096, false).len(), 52);
+    let others = folder.readonly();
+    let node = others.lookup(ROOT, "file-1").unwrap().node;
+    assert_eq!(others.content(node).unwrap(), b"file-1");
+    assert_eq!(others.read_unopened(node, 0, 100), Err(EBADF));
 }
 
 #[test]

@@ -241,6 +241,12 @@ impl Client {
         self.call(opcode::READ, ROOT, &[&body.concat()])
     }
 
+    /// READ of a file that was not opened.
+    pub fn read_unopened(&self, node: u64, offset: u64, size: u32) -> Reply {
+        let body = [quads(&[0, offset]), words(&[size, 0]), quads(&[0, 0])];
+        self.call(opcode::READ, node, &[&body.concat()])
+    }
+
     pub fn write_with(
         &self,
         handle: u64,

@@ -260,6 +260,8 @@ impl Plan {
                 readonly: true,
                 cache_seconds: ROOT_CACHE_SECONDS,
                 keeps_owners: is_hosts_root,
+                // The agent mounts what is read-only so.
+                reads_unopened: true,
                 ..ShareOptions::new(root, ROOT_TAG)
             });
         }
@@ -269,6 +271,7 @@ impl Plan {
             shares.push(ShareOptions {
                 readonly: place.readonly,
                 keeps_owners: is_hosts_root,
+                reads_unopened: true,
                 ..ShareOptions::new(place.directory, &tag)
             });
             mounts.push(Mount {

@@ -1,0 +1,73 @@
+//! Files of a read-only share that are read without being opened.
+//!
+//! A program that starts opens some hundred files that were opened before, and what they hold is in
+//! the guest's page cache. OPEN and RELEASE of each are two requests that the guest waits for, and
+//! nothing else would be asked of the host. A kernel that is answered ENOSYS to OPEN asks for
+//! neither any more, and has READ name the file by its number, with no handle.
+//!
+//! Such a file is opened here when it is first read; the last few stay open.
+
+use crate::handles::Handle;
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Files that stay open.
+const MOST: usize = 16;
+
+/// The files that were read last, the latest first.
+#[derive(Debug, Default)]
+pub struct Unopened(Mutex<VecDeque<Arc<Handle>>>);
+
+impl Unopened {
+    fn files(&self) -> MutexGuard<'_, VecDeque<Arc<Handle>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The file with this number, as it is open; else as `open` opens it.
+    ///
+    /// # Errors
+    /// What `open` fails with.
+    pub fn get(
+        &self,
+        number: u64,
+        open: impl FnOnce() -> Result<Handle, Errno>,
+    ) -> Result<Arc<Handle>, Errno> {
+        let known = {
+            let mut files = self.files();
+            let place = files.iter().position(|file| file.inode.number == number);
+            let found = place.and_then(|place| files.remove(place));
+            if let Some(file) = &found {
+                files.push_front(Arc::clone(file));
+            }
+            found
+        };
+        if let Some(file) = known {
+            return Ok(file);
+        }
+        let file = Arc::new(open()?);
+        let closed = {
+            let mut files = self.files();
+            files.push_front(Arc::clone(&file));
+            (files.len() > MOST).then(|| files.pop_back())
+        };
+        // Closed without the lock.
+        drop(closed);
+        Ok(file)
+    }
+
+    /// Closes the file with this number, if it is open here.
+    pub fn close(&self, number: u64) {
+        let mut files = self.files();
+        let place = files.iter().position(|file| file.inode.number == number);
+        let closed = place.and_then(|place| files.remove(place));
+        drop(files);
+        drop(closed);
+    }
+
+    /// Closes all.
+    pub fn close_all(&self) {
+        let closed = std::mem::take(&mut *self.files());
+        drop(closed);
+    }
+}
