@@ -44,6 +44,12 @@ impl Places {
 
 /// Nanoseconds that a space must have run for windows, the first time.
 const EARNED_AFTER: u64 = 6_000_000;
+/// The same for each entry of the software TLB that it has filled: mapping such a page, and the faults
+/// on the way, cost some 20 us, and what runs with windows takes half of the time or somewhat more. So
+/// a space has then lost as much by looking up as windows would have cost.
+const EARNED_AFTER_FOR_ENTRY: u64 = 50_000;
+/// However many they are it need not run longer for them: most will not be used again.
+const EARNED_AFTER_FOR_ENTRIES_AT_MOST: u64 = 1_000_000_000;
 /// By how much longer each time that it has lost them.
 const LONGER: u64 = 4;
 /// It must never run longer than this for them.
@@ -62,6 +68,8 @@ struct Account {
     ran: u64,
     /// Nanoseconds spent on its windows.
     spent: u64,
+    /// Entries of the software TLB that it has filled meanwhile.
+    filled: u64,
     /// What it must have run to get windows.
     earned_after: u64,
     is_direct: bool,
@@ -73,6 +81,7 @@ impl Account {
     const NEW: Self = Self {
         ran: 0,
         spent: 0,
+        filled: 0,
         earned_after: EARNED_AFTER,
         is_direct: false,
         is_common: true,
@@ -80,9 +89,13 @@ impl Account {
 
     /// Whether it gets windows now.
     fn earns(&mut self) -> bool {
-        let earns = !self.is_direct && self.ran >= self.earned_after;
+        let for_entries = self.filled.saturating_mul(EARNED_AFTER_FOR_ENTRY);
+        let earned_after = for_entries
+            .min(EARNED_AFTER_FOR_ENTRIES_AT_MOST)
+            .max(self.earned_after);
+        let earns = !self.is_direct && self.ran >= earned_after;
         if earns {
-            (self.ran, self.spent) = (0, 0);
+            (self.ran, self.spent, self.filled) = (0, 0, 0);
             self.is_direct = true;
         }
         earns
@@ -107,6 +120,15 @@ impl Account {
     }
 }
 
+/// What an account is kept in, counted since the start.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Moment {
+    /// Nanoseconds of guest time.
+    pub(crate) time: u64,
+    /// Entries of the software TLBs that were filled.
+    pub(crate) fills: u64,
+}
+
 /// The accounts of all spaces, by the address of their page tables.
 #[derive(Debug)]
 pub(crate) struct Accounts {
@@ -116,8 +138,10 @@ pub(crate) struct Accounts {
     accounts: FxHashMap<u64, Account>,
     /// The system has begun to run programs.
     runs_programs: bool,
-    /// The space that is loaded, and since when time has not been added to its account.
-    loaded: (u64, u64),
+    /// Where the tables of the loaded space begin.
+    root: u64,
+    /// Since when nothing has been added to its account.
+    since: Moment,
     /// That of all code of real mode, which has no spaces.
     real_mode: Account,
     /// When real mode was met last.
@@ -135,7 +159,8 @@ impl Accounts {
             },
             accounts: FxHashMap::default(),
             runs_programs: false,
-            loaded: (0, 0),
+            root: 0,
+            since: Moment::default(),
             real_mode: Account::NEW,
             real_mode_met: None,
         }
@@ -146,28 +171,31 @@ impl Accounts {
     }
 
     fn account(&mut self) -> &mut Account {
-        let root = self.loaded.0;
+        let root = self.root;
         if self.accounts.len() >= MOST_SPACES && !self.accounts.contains_key(&root) {
             self.accounts.clear();
         }
         self.accounts.entry(root).or_insert(Account::NEW)
     }
 
-    fn add_time(&mut self, now: u64) {
-        let ran = now.saturating_sub(self.loaded.1);
-        self.account().ran += ran;
-        self.loaded.1 = now;
+    fn add(&mut self, now: Moment) {
+        let ran = now.time.saturating_sub(self.since.time);
+        let filled = now.fills.saturating_sub(self.since.fills);
+        self.since = now;
+        let account = self.account();
+        account.ran += ran;
+        account.filled += filled;
     }
 
-    /// The space whose tables begin at `root` is loaded at this time. Unless `keeps`, what was
+    /// The space whose tables begin at `root` is loaded now. Unless `keeps`, what was
     /// derived from its tables is void: most often because it is a new one, which may have got
     /// the page of one that is gone.
-    pub(crate) fn load(&mut self, root: u64, keeps: bool, now: u64) {
+    pub(crate) fn load(&mut self, root: u64, keeps: bool, now: Moment) {
         if self.choice != MemoryAccess::Adaptive {
             return;
         }
-        self.add_time(now);
-        self.loaded = (root, now);
+        self.add(now);
+        self.root = root;
         let account = self.account();
         if !keeps && !account.is_direct {
             *account = Account::NEW;
@@ -181,12 +209,12 @@ impl Accounts {
 
     /// Where the tables of the loaded space begin.
     pub(crate) fn root(&self) -> u64 {
-        self.loaded.0
+        self.root
     }
 
     /// How code of programs reaches memory in the loaded space.
     pub(crate) fn access(&self) -> Access {
-        self.access_of(self.loaded.0)
+        self.access_of(self.root)
     }
 
     /// The same in the space whose tables begin at `root`.
@@ -249,22 +277,22 @@ impl Accounts {
         !std::mem::replace(&mut self.runs_programs, true)
     }
 
-    /// The loaded space's program is running at this time: whether it gets windows now.
-    pub(crate) fn earns(&mut self, now: u64) -> bool {
+    /// The loaded space's program is running now: whether it gets windows.
+    pub(crate) fn earns(&mut self, now: Moment) -> bool {
         if self.choice != MemoryAccess::Adaptive {
             return false;
         }
-        self.add_time(now);
+        self.add(now);
         self.account().earns()
     }
 
     /// The loaded space's windows have cost so many nanoseconds more, until `now`: whether it
     /// loses them.
-    pub(crate) fn spend(&mut self, cost: u64, now: u64) -> bool {
+    pub(crate) fn spend(&mut self, cost: u64, now: Moment) -> bool {
         if self.choice != MemoryAccess::Adaptive {
             return false;
         }
-        self.add_time(now);
+        self.add(now);
         self.account().spend(cost)
     }
 
@@ -280,6 +308,10 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
+    fn at(time: u64) -> Moment {
+        Moment { time, fills: 0 }
+    }
+
     fn adaptive() -> Accounts {
         Accounts::new(MemoryAccess::Adaptive, false)
     }
@@ -287,41 +319,60 @@ mod tests {
     #[test]
     fn a_space_earns_windows_by_its_own_time_alone() {
         let mut accounts = adaptive();
-        accounts.load(1, true, 0);
-        assert!(!accounts.earns(5 * MS));
-        accounts.load(2, true, 5 * MS);
-        assert!(!accounts.earns(9 * MS));
-        accounts.load(1, true, 9 * MS);
+        accounts.load(1, true, at(0));
+        assert!(!accounts.earns(at(5 * MS)));
+        accounts.load(2, true, at(5 * MS));
+        assert!(!accounts.earns(at(9 * MS)));
+        accounts.load(1, true, at(9 * MS));
         assert_eq!(accounts.access(), Access::Checked);
-        assert!(accounts.earns(10 * MS + 1));
+        assert!(accounts.earns(at(10 * MS + 1)));
         assert_eq!(accounts.access(), Access::Direct);
-        assert!(!accounts.earns(30 * MS), "it has them already");
-        accounts.load(2, true, 30 * MS);
+        assert!(!accounts.earns(at(30 * MS)), "it has them already");
+        accounts.load(2, true, at(30 * MS));
         assert_eq!(accounts.access(), Access::Checked);
+    }
+
+    #[test]
+    fn a_space_that_reaches_more_pages_earns_windows_later_but_not_much_later() {
+        let mut accounts = adaptive();
+        accounts.load(1, true, at(0));
+        let filled = |time, fills| Moment { time, fills };
+        assert!(!accounts.earns(filled(40 * MS, 1_000)));
+        assert!(!accounts.earns(filled(49 * MS, 1_000)));
+        accounts.load(2, true, filled(49 * MS, 1_000));
+        assert!(accounts.earns(filled(56 * MS, 1_010)), "its own entries");
+        accounts.load(1, true, filled(90 * MS, 1_010));
+        assert!(accounts.earns(filled(91 * MS, 1_010)));
+        accounts.load(3, true, filled(100 * MS, 1_010));
+        assert!(!accounts.earns(filled(1000 * MS, 1_000_000)));
+        assert!(accounts.earns(filled(1100 * MS, 2_000_000)));
     }
 
     #[test]
     fn a_new_space_with_the_page_of_an_old_one_begins_anew() {
         let mut accounts = adaptive();
-        accounts.load(1, false, 0);
-        accounts.load(2, false, 5 * MS);
-        accounts.load(1, false, 6 * MS);
-        assert!(!accounts.earns(8 * MS));
-        assert!(accounts.earns(13 * MS));
+        accounts.load(1, false, at(0));
+        accounts.load(2, false, at(5 * MS));
+        accounts.load(1, false, at(6 * MS));
+        assert!(!accounts.earns(at(8 * MS)));
+        assert!(accounts.earns(at(13 * MS)));
     }
 
     #[test]
     fn windows_that_cost_too_much_are_lost_and_dearer_the_next_time() {
         let mut accounts = adaptive();
-        accounts.load(1, true, 0);
-        assert!(accounts.earns(6 * MS));
-        assert!(!accounts.spend(5 * MS, 10 * MS), "the advance covers it");
-        assert!(accounts.spend(3 * MS, 14 * MS));
+        accounts.load(1, true, at(0));
+        assert!(accounts.earns(at(6 * MS)));
+        assert!(
+            !accounts.spend(5 * MS, at(10 * MS)),
+            "the advance covers it"
+        );
+        assert!(accounts.spend(3 * MS, at(14 * MS)));
         assert_eq!(accounts.access(), Access::Checked);
-        assert!(!accounts.earns(30 * MS));
-        assert!(accounts.earns(40 * MS));
+        assert!(!accounts.earns(at(30 * MS)));
+        assert!(accounts.earns(at(40 * MS)));
         // Much time pays for much.
-        assert!(!accounts.spend(200 * MS, 1040 * MS));
+        assert!(!accounts.spend(200 * MS, at(1040 * MS)));
     }
 
     #[test]
@@ -345,8 +396,8 @@ mod tests {
             (MemoryAccess::Direct, Access::Direct),
         ] {
             let mut accounts = Accounts::new(choice, false);
-            accounts.load(1, true, 0);
-            assert!(!accounts.earns(1000 * MS) && !accounts.spend(1000 * MS, 2000 * MS));
+            accounts.load(1, true, at(0));
+            assert!(!accounts.earns(at(1000 * MS)) && !accounts.spend(1000 * MS, at(2000 * MS)));
             assert_eq!(accounts.access(), access);
         }
     }

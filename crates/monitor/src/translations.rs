@@ -137,6 +137,11 @@ impl Translations {
         }
     }
 
+    /// How many entries of the software TLBs were filled since the start.
+    pub fn fills(&self) -> u64 {
+        self.tlb.fills() + self.long_tlb.fills()
+    }
+
     /// What was done to shadow windows.
     pub fn window_counts(&self) -> WindowCounts {
         let windows = self.long_tlb.windows();

@@ -13,6 +13,7 @@
 
 use super::misses::Environment;
 use crate::guest_view::GuestView;
+use crate::memory_access::Moment;
 use tollgate_engine::{Context, Engine};
 use tollgate_tlb::Derived;
 use tollgate_x86::address::PAGE_SIZE;
@@ -67,8 +68,9 @@ pub(super) fn load(context: &mut Context, environment: &Environment, value: u64)
     engine.tell_device_page(context);
     if accounts.adapts() {
         // SAFETY: the machine is lent to guest code as long as it runs.
-        let now = unsafe { (environment.now)(context.machine.cast::<std::ffi::c_void>()) };
-        accounts.load(root, true, now);
+        let time = unsafe { (environment.now)(context.machine.cast::<std::ffi::c_void>()) };
+        let fills = translations.fills();
+        accounts.load(root, true, Moment { time, fills });
         let access = accounts.access();
         if access != *program_access {
             context.turn_programs(*program_access as usize, access as usize);

@@ -1,7 +1,7 @@
 //! Direct accesses: faults of the host in shadow windows, and which spaces have windows.
 
 use crate::guest_view::{Target, view_of};
-use crate::memory_access::MemoryAccess;
+use crate::memory_access::{MemoryAccess, Moment};
 use crate::running::Running;
 use crate::translated::Translated;
 use crate::translated::work_left::Work;
@@ -275,10 +275,18 @@ impl<P: Platform> Running<'_, Translated, P> {
         Ok(true)
     }
 
+    /// What accounts are kept in, now.
+    fn moment(&self) -> Moment {
+        Moment {
+            time: self.platform.now().0,
+            fills: self.view.translations.fills(),
+        }
+    }
+
     /// Holds what a fault has cost against the space.
     fn charge(&mut self, begun: u64) {
-        let now = self.platform.now().0;
-        let cost = now.saturating_sub(begun) + SIGNAL_COST;
+        let now = self.moment();
+        let cost = now.time.saturating_sub(begun) + SIGNAL_COST;
         if self.runner.is_in_real_mode() && self.runner.accounts.real_mode_spends(cost) {
             self.follow_real_mode_choice();
         }
@@ -299,7 +307,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         let space = Space::loaded(&self.runner.context.cpu);
         let root = space.tables.map_or(0, |tables| tables.0);
         let keeps = self.view.translations.was_kept();
-        let now = self.platform.now().0;
+        let now = self.moment();
         self.runner.accounts.load(root, keeps, now);
         self.follow_access_choice();
     }
@@ -319,7 +327,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         {
             return;
         }
-        let now = self.platform.now().0;
+        let now = self.moment();
         let earns = self.runner.accounts.earns(now);
         if !earns
             && (self.runner.half_filled != Some(self.runner.accounts.root())
@@ -328,8 +336,9 @@ impl<P: Platform> Running<'_, Translated, P> {
             return;
         }
         self.fill_windows(earns);
-        let cost = self.platform.now().0.saturating_sub(now);
-        self.runner.accounts.spend(cost, now + cost);
+        let behind = self.moment();
+        let cost = behind.time.saturating_sub(now.time);
+        self.runner.accounts.spend(cost, behind);
         self.follow_access_choice();
     }
 
