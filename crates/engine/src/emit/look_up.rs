@@ -16,9 +16,8 @@ use crate::policy::access::{Access, AccessUnavailable};
 use crate::policy::mode::{Mode, ModeFlags, SegmentClass};
 use iced_x86::{Instruction, Register};
 use tollgate_tlb::View;
-use tollgate_tlb::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT, part_of_linear};
+use tollgate_tlb::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
 use tollgate_tlb::software_tlb::{SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET, limit_check_offset};
-use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::{Gpr, SegmentRegister};
 
 pub(crate) fn segment_of(register: Register) -> SegmentRegister {
@@ -34,9 +33,6 @@ pub(crate) fn segment_of(register: Register) -> SegmentRegister {
 
 /// Look-ups of fewer bytes have their code for [`LookUpForm::Long`] kept.
 pub(super) const KEPT_SIZES: usize = WINDOW_BYTES as usize + 1;
-
-/// Bits of an address inside its page.
-const PAGE_BITS: u32 = PAGE_SIZE.trailing_zeros();
 
 /// The number of ESP.
 const STACK: u8 = Gpr::Rsp as u8;
@@ -164,14 +160,6 @@ impl LookUpForm {
             access => Err(AccessUnavailable(access)),
         }
     }
-}
-
-/// Where the slot lies for a load of `size` bytes at a known address, from what the root leads to;
-/// `None`: too far for a displacement.
-fn known_slot(linear: i64, size: u32) -> Option<i32> {
-    let last = linear.checked_add(i64::from(size) - 1)?;
-    let number = (linear >> PAGE_BITS) + (last >> PAGE_BITS);
-    i32::try_from(8 * number).ok()
 }
 
 impl Emitter {
@@ -502,47 +490,8 @@ impl Emitter {
         if let Some(reach) = self.reach_operand_directly(instruction, write) {
             return Ok(reach);
         }
-        // A store that misses is tested for code, which takes more from the look-up than the address.
-        if !write
-            && self.mode.segment(segment, write) == SegmentClass::Flat
-            && let Some(linear) = self.known_address(instruction)
-            && let Some(slot) = known_slot(linear, size)
-        {
-            self.look_up_known(linear, slot, size);
-            return Ok(Reach::Sum);
-        }
         let offset = self.effective_address(instruction);
         self.reach_offset(segment, offset, size, write)
-    }
-
-    /// The linear address of an operand in a flat segment, if it is the same each time and long look-ups
-    /// are made.
-    fn known_address(&self, instruction: &Instruction) -> Option<i64> {
-        let is_long = self.look_up == LookUpForm::Long && self.is_64_bit();
-        let is_alone = match instruction.memory_base() {
-            Register::None => instruction.memory_displ_size() == 8,
-            Register::RIP => !self.relocates,
-            _ => false,
-        };
-        let is_known = is_long && is_alone && instruction.memory_index() == Register::None;
-        let displacement = instruction.memory_displacement64() as i64;
-        is_known.then_some(displacement)
-    }
-
-    /// As [`Emitter::long_look_up`], for a load from an address that is known: so are the places of the
-    /// pointer in the root and of the slot. The address comes to R8.
-    fn look_up_known(&mut self, linear: i64, slot: i32, size: u32) {
-        let tlb = self.map.tlb;
-        let root = LONG_ROOT_DISPLACEMENT + 8 * part_of_linear(linear) as i32;
-        self.make_room();
-        self.assembler.mov_value(R8, linear as u64);
-        self.assembler.load(Width::Qword, RCX, Mem::base(tlb, root));
-        self.make_room();
-        self.assembler.load(Width::Qword, RCX, Mem::base(RCX, slot));
-        self.miss_if_zero(SiteKind::Memory {
-            size: size.min(255) as u8,
-            write: false,
-        });
     }
 
     /// Finds what lies at the offset in R8.

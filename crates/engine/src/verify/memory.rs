@@ -21,7 +21,6 @@ use tollgate_tlb::shadow_windows::anchors::CHECK_DISPLACEMENT;
 use tollgate_tlb::software_tlb::{
     NARROW_DELTA_OFFSET, SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET, limit_check_offset,
 };
-use tollgate_x86::address::PAGE_SIZE;
 
 /// Bytes that lie behind the pointer to a bounced operand at least.
 const BOUNCED_BYTES: u32 = 64;
@@ -255,9 +254,6 @@ impl Walk<'_> {
             (Some(Kind::Root { of }), Some(slot)) if operand.scale == 8 => {
                 return self.long_slot_access(instruction, state, operand, of, slot.kind);
             }
-            (Some(Kind::RootOfPart(part)), None) if operand.index == Register::None => {
-                return self.known_slot_access(instruction, state, operand, part);
-            }
             _ => return Err(REFUSED),
         };
         let fits = place == 0 && operand.size <= size;
@@ -291,34 +287,6 @@ impl Walk<'_> {
                 .map(Some),
             _ => Err(REFUSED),
         }
-    }
-
-    /// A slot of the long software TLB for an address that is known, which R8 holds, in the table of a
-    /// part.
-    fn known_slot_access(
-        &mut self,
-        instruction: &Instruction,
-        state: &State,
-        operand: &Operand,
-        part: i64,
-    ) -> Result<Option<Value>, Rule> {
-        let address = state.registers[8];
-        let Kind::Constant(linear) = address.kind else {
-            return Err(REFUSED);
-        };
-        let linear = linear as i64;
-        let (page, in_page) = (linear >> 12, linear & (PAGE_SIZE as i64 - 1));
-        // That of accesses inside the page, and that of those which end in the next one.
-        let size = match operand.displacement - 16 * page {
-            0 => PAGE_SIZE as i64 - in_page,
-            8 => 2 * PAGE_SIZE as i64 - in_page,
-            _ => return Err(REFUSED),
-        };
-        if part_of_linear(linear) != part {
-            return Err(REFUSED);
-        }
-        self.load_delta(instruction, state, address.number, size as u32, false)
-            .map(Some)
     }
 
     /// What a load leaves.
@@ -368,17 +336,10 @@ impl Walk<'_> {
                 false => Err(REFUSED),
             };
         }
-        let root = operand.displacement - i64::from(LONG_ROOT_DISPLACEMENT);
-        if operand.index == Register::None && is_entry_of_part(root) {
-            let loads = instruction.code() == Code::Mov_r64_rm64 && state.level.is_none();
-            return match loads {
-                true => Ok(self.numbers.new_value(Kind::RootOfPart(root / 8))),
-                false => Err(REFUSED),
-            };
-        }
         if operand.index == Register::None {
             let part = operand.displacement - i64::from(DIRECT_TABLE_DISPLACEMENT);
-            return match is_entry_of_part(part) && is_direct_load {
+            let is_entry = part % 8 == 0 && (-4 * PARTS..4 * PARTS).contains(&part);
+            return match is_entry && is_direct_load {
                 true => Ok(self.numbers.new_value(Kind::WindowDeltaOfPart(part / 8))),
                 false => Err(REFUSED),
             };
@@ -697,11 +658,6 @@ impl Walk<'_> {
         }
         Ok(self.loaded(instruction))
     }
-}
-
-/// Whether a table with an entry for each part has one so far from its middle.
-fn is_entry_of_part(distance: i64) -> bool {
-    distance % 8 == 0 && (-4 * PARTS..4 * PARTS).contains(&distance)
 }
 
 /// If a guest register's slot is at this displacement: how far in it.

@@ -55,8 +55,6 @@ pub(super) enum Kind {
     Part { of: Number, near: (Number, i64) },
     /// The pointer that was read there, to the table of slots.
     Root { of: Number },
-    /// The same for the addresses of this part.
-    RootOfPart(i64),
     /// What a slot holds: host address minus linear address `of`, or zero unless `hit`.
     Delta {
         of: Number,

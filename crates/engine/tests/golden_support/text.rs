@@ -187,13 +187,6 @@ fn limit_check(instruction: &Instruction) -> Option<i32> {
     behind.into_iter().find(|it| is_one && sizes.contains(it))
 }
 
-/// The part whose pointer in the root of the long software TLB lies there.
-fn entry_of_part(displacement: i32) -> Option<i32> {
-    let distance = displacement - LONG_ROOT_DISPLACEMENT;
-    let part = distance / 8;
-    (distance % 8 == 0 && (-256..256).contains(&part)).then_some(part)
-}
-
 /// What stands in the brackets of a memory operand, if a name is better.
 fn operand(instruction: &Instruction) -> Option<String> {
     let displacement = instruction.memory_displacement64() as i32;
@@ -203,11 +196,8 @@ fn operand(instruction: &Instruction) -> Option<String> {
     };
     match instruction.memory_base() {
         Register::R15 => Some(field(displacement)),
-        Register::R14 if displacement == LONG_ROOT_DISPLACEMENT && !index.is_empty() => {
+        Register::R14 if displacement == LONG_ROOT_DISPLACEMENT => {
             Some(format!("tlb.root+{index}"))
-        }
-        Register::R14 if index.is_empty() && entry_of_part(displacement).is_some() => {
-            Some(format!("tlb.root[{}]", entry_of_part(displacement)?))
         }
         Register::R14 if displacement == DIRECT_TABLE_DISPLACEMENT => {
             Some(format!("windows+{index}"))
