@@ -19,6 +19,9 @@ use tollgate_x86::{CpuState, LinearAddress, PhysicalAddress};
 const TOGETHER: u64 = 16;
 /// The same bytes, where the guest's page is large.
 const LARGE_PAGE: u64 = 2 << 20;
+/// The page at 4 GiB is in no window. 32-bit code reaches memory through the same window as 64-bit
+/// code, and what it accesses at FFFF_FFFFh goes on at 0: so it must fault, and the monitor does it.
+const PAGE_AT_4_GIB: u64 = (4 << 30) / PAGE_SIZE;
 /// Runs that are mapped at most when a space gets its windows.
 const MOST_AT_ONCE: usize = 8192;
 
@@ -186,7 +189,8 @@ impl GuestView {
     /// so.
     fn page(&self, named: LinearAddress, translation: &Translation) -> Option<Run> {
         let physical = translation.physical.page();
-        self.is_plain(physical).then(|| Run {
+        let has_place = named.page() != PAGE_AT_4_GIB && self.is_plain(physical);
+        has_place.then(|| Run {
             page: named.page(),
             count: 1,
             physical,
@@ -331,6 +335,9 @@ impl GuestView {
             if at != 0 && at.is_multiple_of(PAGES_BETWEEN_POINTS) && stops(Section::MapWindow) {
                 return None;
             }
+            if page.page - before + at == PAGE_AT_4_GIB {
+                continue;
+            }
             push(
                 &mut runs,
                 Run {
@@ -450,7 +457,8 @@ impl GuestView {
         let view = view_of(Privilege::User);
         for (page, host, writable) in self.translations.known_pages(view, is_long) {
             let physical = host.wrapping_sub(base);
-            if physical >= span || !self.is_plain(physical / PAGE_SIZE) {
+            let is_out = physical >= span || page == PAGE_AT_4_GIB;
+            if is_out || !self.is_plain(physical / PAGE_SIZE) {
                 continue;
             }
             let address = LinearAddress(page * PAGE_SIZE);
