@@ -33,25 +33,18 @@ impl Unopened {
         number: u64,
         open: impl FnOnce() -> Result<Handle, Errno>,
     ) -> Result<Arc<Handle>, Errno> {
-        let known = {
-            let mut files = self.files();
-            let place = files.iter().position(|file| file.inode.number == number);
-            let found = place.and_then(|place| files.remove(place));
-            if let Some(file) = &found {
-                files.push_front(Arc::clone(file));
-            }
-            found
-        };
-        if let Some(file) = known {
+        let mut files = self.files();
+        if let Some(file) = take(&mut files, number) {
+            files.push_front(Arc::clone(&file));
             return Ok(file);
         }
+        drop(files);
         let file = Arc::new(open()?);
-        let closed = {
-            let mut files = self.files();
-            files.push_front(Arc::clone(&file));
-            (files.len() > MOST).then(|| files.pop_back())
-        };
+        let mut files = self.files();
+        files.push_front(Arc::clone(&file));
+        let closed = (files.len() > MOST).then(|| files.pop_back());
         // Closed without the lock.
+        drop(files);
         drop(closed);
         Ok(file)
     }
@@ -59,15 +52,20 @@ impl Unopened {
     /// Closes the file with this number, if it is open here.
     pub fn close(&self, number: u64) {
         let mut files = self.files();
-        let place = files.iter().position(|file| file.inode.number == number);
-        let closed = place.and_then(|place| files.remove(place));
+        let closed = take(&mut files, number);
         drop(files);
         drop(closed);
     }
 
-    /// Closes all.
+    /// Closes all files that are open here.
     pub fn close_all(&self) {
         let closed = std::mem::take(&mut *self.files());
         drop(closed);
     }
+}
+
+/// Takes out the file with this number, if it is among these.
+fn take(files: &mut VecDeque<Arc<Handle>>, number: u64) -> Option<Arc<Handle>> {
+    let place = files.iter().position(|file| file.inode.number == number)?;
+    files.remove(place)
 }
