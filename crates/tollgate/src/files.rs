@@ -72,7 +72,7 @@ pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
         std::fs::rename(&unfinished, &path)
     });
     written.inspect_err(|_| {
-        // What stays is a part of a picture under a name that says so.
+        // If it cannot be removed either, its name says that it is unfinished.
         let _ = std::fs::remove_file(&unfinished);
     })
 }

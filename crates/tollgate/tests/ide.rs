@@ -68,8 +68,8 @@ fn images_stay_as_they_are_if_all_disks_are_snapshots() {
     assert_eq!(code, Some(0x0b << 1 | 1), "the write fails");
 }
 
-/// Writes what INT 13h tells of the first disk (CL, CH, DH) to the serial port, and the first four
-/// bytes of the first sector of cylinder 1. Ends with 2Ah, or 0Bh if something fails.
+/// Asks INT 13h for the geometry of the first disk and writes CL, CH and DH, which hold it, to the serial
+/// port, then the first four bytes of the first sector of cylinder 1. Ends with 2Ah, or 0Bh if something fails.
 #[rustfmt::skip]
 const GEOMETRY: [u8; 71] = [
     0x31, 0xc0, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c, // xor ax, ax; mov ds, ax; mov ss, ax; mov sp, 7C00h

@@ -163,8 +163,8 @@ fn convert(copy: &Copy<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A damaged image can be read where the damage is not, or where nothing tells it from data: who
-/// goes on with the copy must know.
+/// Tells the user that the source of a copy is damaged. What is damaged may have been read as if it were
+/// data, so the copy may be wrong although it was made without an error.
 fn say_what_is_damaged(source: &Path) {
     let mut first = None;
     let report = tollgate_disk::check(source, Repair::Nothing, |line| {
