@@ -608,8 +608,9 @@ pub struct DoctorArguments {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 the machine did not do it, 2 nothing answers at PATH.
-Examples:   tollgate control vm.sock status
-            tollgate control vm.sock power-button --wait=60")]
+Examples:
+  tollgate control vm.sock status
+  tollgate control vm.sock power-button --wait=60")]
 pub struct ControlArguments {
     /// The path given to tollgate run --control
     #[arg(value_name = "PATH")]

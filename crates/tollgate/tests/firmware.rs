@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use support::folder::Folder;
-use support::guests::repository;
+use support::guests::fetched;
 use support::pc::Pc;
 use support::session::Session;
 use support::terminal::Terminal;
@@ -411,12 +411,7 @@ fn text_that_is_typed_faster_than_a_program_reads_keys_of_the_bios_arrives_as_a_
 #[test]
 fn u_boot_of_both_widths_reaches_its_prompt_and_obeys() {
     for name in ["qemu-x86", "qemu-x86_64"] {
-        let guests = std::env::var_os("TOLLGATE_GUESTS").unwrap_or("target/guests".into());
-        let rom = repository().join(guests).join(format!("u-boot/{name}.rom"));
-        if !rom.is_file() {
-            eprintln!("skipped: no {} (scripts/get-guests --extra)", rom.display());
-            return;
-        }
+        let rom = fetched(&format!("u-boot/{name}.rom"));
         let mut command = tollgate();
         command.args(["run", "--bios"]).arg(rom);
         let mut machine = Session::over_pipes(command);

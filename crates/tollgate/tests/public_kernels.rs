@@ -4,6 +4,7 @@ mod support;
 
 use support::guests::fetched;
 use support::session::Session;
+use support::system::system;
 use support::{GUEST_PATIENCE, finish, tollgate};
 
 fn memtest86_finds_no_error(access: &str) {
@@ -60,4 +61,35 @@ fn gnu_mach_gets_as_far_as_it_can_without_servers() {
 #[test]
 fn so_does_one_that_reaches_memory_directly() {
     gnu_mach_gets_as_far_as_it_can("direct");
+}
+
+#[test]
+fn xen_builds_its_first_domain_which_powers_the_machine_off() {
+    // Debian's kernel for virtual machines cannot be a first domain.
+    let Some(system) = system("amd64") else {
+        return;
+    };
+    let kernel = system.join("generic/vmlinuz");
+    let mut command = tollgate();
+    command.args(["run", "-m", "1G", "--kernel"]);
+    command.arg(fetched("xen/xen"));
+    command.args(["--append", "com1=115200,8n1 console=com1 dom0_mem=700M"]);
+    let kernel = format!("{} console=hvc0 tollgate.autooff", kernel.display());
+    command.args(["--module", &kernel, "--module"]);
+    command.arg(fetched("initrd-amd64.img"));
+    let output = finish(&mut command, GUEST_PATIENCE);
+    let console = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{console}");
+    let stages = [
+        "Hypervisor detected: Xen PV",
+        "tollgate-guest: ready",
+        "(XEN) Entering ACPI S5 state.",
+    ];
+    let mut rest = &console[..];
+    for stage in stages {
+        let Some((_, after)) = rest.split_once(stage) else {
+            panic!("{stage} is missing: {console}");
+        };
+        rest = after;
+    }
 }

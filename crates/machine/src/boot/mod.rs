@@ -186,7 +186,7 @@ pub fn load(source: &BootSource, memory: &mut GuestMemory) -> Result<CpuState, B
 /// Says what kind of kernel the bytes are; `name` is for the message.
 ///
 /// # Errors
-/// [`BootError::NotAKernel`].
+/// [`BootError::NotAKernel`]; [`BootError::Unsupported`] for a compressed file.
 pub fn recognise(bytes: &[u8], name: &str) -> Result<KernelKind, BootError> {
     if bzimage::has_setup_header(bytes) {
         Ok(KernelKind::BzImage)
@@ -200,11 +200,29 @@ pub fn recognise(bytes: &[u8], name: &str) -> Result<KernelKind, BootError> {
         Ok(KernelKind::BootSector)
     } else if flat::may_be_code(bytes) {
         Ok(KernelKind::Flat)
+    } else if let Some(unpacked) = unpacked_by(bytes) {
+        Err(BootError::Unsupported {
+            kernel: name.to_owned(),
+            what: format!("it is compressed; give the file that '{unpacked}' makes of it"),
+        })
     } else {
         Err(BootError::NotAKernel {
             kernel: name.to_owned(),
         })
     }
+}
+
+/// The command that unpacks a compressed file. Boot loaders such as GRUB unpack kernels themselves,
+/// so that packages have compressed ones: Xen's.
+fn unpacked_by(bytes: &[u8]) -> Option<&'static str> {
+    const COMMANDS: [(&[u8], &str); 4] = [
+        (b"\x1f\x8b", "gzip -dc"),
+        (b"BZh", "bzip2 -dc"),
+        (b"\xfd7zXZ\0", "xz -dc"),
+        (b"\x28\xb5\x2f\xfd", "zstd -dc"),
+    ];
+    let found = COMMANDS.iter().find(|(magic, _)| bytes.starts_with(magic));
+    found.map(|&(_, command)| command)
 }
 
 /// Reads a whole file of at most `limit` bytes; `too_large` makes the error for more,

@@ -1,7 +1,7 @@
 //! Floppy disks with systems that no package has.
 
 use super::folder::Folder;
-use super::guests::repository;
+use super::guests::{guests_folder, repository};
 use super::system::is_promised;
 use std::path::PathBuf;
 use std::process::Command;
@@ -14,13 +14,9 @@ use std::process::Command;
 /// There is none, and [`is_promised`].
 pub fn unpacked(folder: &Folder, name: &str) -> Option<PathBuf> {
     let file = format!("{name}.img.gz");
-    let guests = match std::env::var_os("TOLLGATE_GUESTS") {
-        Some(folder) => repository().join(folder),
-        None => repository().join("target/guests"),
-    };
     let shared = repository().ancestors().skip(1);
     let shared = shared.map(|above| above.join("shared/guests"));
-    let mut places = std::iter::once(guests).chain(shared);
+    let mut places = std::iter::once(guests_folder()).chain(shared);
     let Some(packed) =
         places.find_map(|place| Some(place.join(&file)).filter(|path| path.is_file()))
     else {

@@ -14,16 +14,19 @@ pub fn repository() -> &'static Path {
     })
 }
 
+/// The folder that `scripts/get-guests` fills: what `TOLLGATE_GUESTS` names, `target/guests` by
+/// default. A relative name counts from the repository, since tests run in the folders of their
+/// crates.
+pub fn guests_folder() -> PathBuf {
+    let named = std::env::var_os("TOLLGATE_GUESTS");
+    repository().join(named.unwrap_or_else(|| "target/guests".into()))
+}
+
 /// A file that `scripts/get-guests` provides, such as `debian-686/vmlinuz`. Without it
 /// the test fails: it never passes for want of a guest.
 #[track_caller]
 pub fn fetched(name: &str) -> PathBuf {
-    let cache = match std::env::var_os("TOLLGATE_GUESTS") {
-        // Relative to the repository: tests run in the folders of their crates.
-        Some(folder) => repository().join(folder),
-        None => repository().join("target/guests"),
-    };
-    let path = cache.join(name);
+    let path = guests_folder().join(name);
     assert!(
         path.is_file(),
         "the guest {} is missing: run scripts/get-guests",

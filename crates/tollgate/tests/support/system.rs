@@ -2,7 +2,7 @@
 
 use super::exec::text;
 use super::folder::Folder;
-use super::guests::repository;
+use super::guests::guests_folder;
 use super::session::Session;
 use super::{GUEST_PATIENCE, finish, tollgate};
 use std::path::{Path, PathBuf};
@@ -19,11 +19,7 @@ pub fn is_promised(name: &str) -> bool {
 /// # Panics
 /// It is missing, and [`is_promised`].
 pub fn system(name: &str) -> Option<PathBuf> {
-    let guests = match std::env::var_os("TOLLGATE_GUESTS") {
-        Some(folder) => repository().join(folder),
-        None => repository().join("target/guests"),
-    };
-    let folder = guests.join(format!("system-{name}"));
+    let folder = guests_folder().join(format!("system-{name}"));
     let is_there = folder.join("recipe").is_file();
     if is_there {
         eprintln!("ran: the system {name}");
