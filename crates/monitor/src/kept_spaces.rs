@@ -16,14 +16,40 @@ struct Kept {
     is_selected: bool,
 }
 
+/// How many spaces are kept, the loaded one among them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Limit {
+    /// So many.
+    Fixed(usize),
+    /// At least so many, and more while spaces are missed that the guest would have kept.
+    Grows(usize),
+}
+
+impl Limit {
+    /// How many at least.
+    #[cfg(test)]
+    pub fn least(self) -> usize {
+        match self {
+            Self::Fixed(count) | Self::Grows(count) => count,
+        }
+    }
+}
+
+/// For so many spaces of which nothing is known one that is missed counts: that costs some
+/// milliseconds, and a process begins a few per cent slower for each space that is kept, since its
+/// tables are in no cache of the processor's then.
+const MISS: usize = 16;
+
 /// The spaces of one vCPU, of which one is loaded.
 pub struct KeptSpaces {
     spaces: [Kept; SPACES],
     /// The number and the name of the loaded one.
     loaded: (SpaceNumber, SpaceName),
     loads: u64,
-    /// Numbers that are given out.
-    limit: usize,
+    /// How many numbers are given out.
+    limit: Limit,
+    /// One more number is given out for each [`MISS`] of these.
+    misses: usize,
 }
 
 impl Default for KeptSpaces {
@@ -38,7 +64,8 @@ impl Default for KeptSpaces {
             spaces: [nothing; SPACES],
             loaded: (SpaceNumber::default(), SpaceName::Identifier(0)),
             loads: 0,
-            limit: SPACES,
+            limit: Limit::Fixed(SPACES),
+            misses: 0,
         };
         spaces.start_with(Space::identified(0));
         spaces
@@ -86,11 +113,18 @@ impl KeptSpaces {
         space.tables.is_some() && self.spaces[number].tables == space.tables
     }
 
-    /// A space is loaded, another one than before or the same with other tables. If what was kept
+    /// A space is loaded, another one than before or the same with other tables. The guest has what is
+    /// known of it kept, or (not `keeps`) forgotten. If what was kept
     /// under its number till now was another's, which is not known any more, `stolen` counts.
-    pub fn load(&mut self, space: Space, stolen: &mut u64) -> Loaded {
+    pub fn load(&mut self, space: Space, keeps: bool, stolen: &mut u64) -> Loaded {
         let name = space.name();
         let kept = self.find(name);
+        if kept.is_none() {
+            self.misses = match keeps {
+                true => (self.misses + MISS).min(SPACES * MISS),
+                false => self.misses.saturating_sub(1),
+            };
+        }
         let number = kept.unwrap_or_else(|| self.oldest());
         let has_same_tables = kept.is_some() && self.has_tables(number, space);
         *stolen += u64::from(kept.is_none() && self.spaces[number].name.is_some());
@@ -114,9 +148,18 @@ impl KeptSpaces {
         self.spaces.iter().position(is_it)
     }
 
+    /// How many numbers are given out now.
+    fn count(&self) -> usize {
+        let count = match self.limit {
+            Limit::Fixed(count) => count,
+            Limit::Grows(least) => least + self.misses / MISS,
+        };
+        count.clamp(1, SPACES)
+    }
+
     /// A number whose space is void, or else the one not loaded for the longest time.
     fn oldest(&self) -> usize {
-        let numbers = 0..self.limit;
+        let numbers = 0..self.count();
         let age = |number: &usize| {
             let space = &self.spaces[*number];
             (space.name.is_some(), space.loaded_at)
@@ -125,18 +168,19 @@ impl KeptSpaces {
         others.min_by_key(age).unwrap_or_default()
     }
 
-    /// So many spaces are kept at most from now on, the loaded one among them; at least one. What is
-    /// kept of all that are not loaded is void.
-    pub fn set_limit(&mut self, limit: usize) {
+    /// So many spaces are kept from now on, at least one and [`SPACES`] at most. What is kept of all
+    /// that are not loaded is void.
+    pub fn set_limit(&mut self, limit: Limit) {
         self.forget_others();
-        self.limit = limit.clamp(1, SPACES);
+        (self.limit, self.misses) = (limit, 0);
     }
 
-    /// The numbers that are given out, but for the loaded one: each with whether it was loaded since
-    /// it was [purged](Self::purged).
+    /// The numbers that are given out or were, but for the loaded one: each with whether it was loaded
+    /// since it was [purged](Self::purged).
     pub fn others(&self) -> impl Iterator<Item = (SpaceNumber, bool)> {
         let loaded = self.loaded.0.index();
-        let numbers = (0..self.limit).filter(move |&number| number != loaded);
+        let is_given = |number: usize| number < self.count() || self.spaces[number].name.is_some();
+        let numbers = (0..SPACES).filter(move |&number| number != loaded && is_given(number));
         numbers.map(|number| (SpaceNumber::new(number), self.spaces[number].is_selected))
     }
 
@@ -181,7 +225,7 @@ mod tests {
     }
 
     fn load(spaces: &mut KeptSpaces, identifier: u16) -> (SpaceNumber, bool) {
-        let loaded = spaces.load(identified(identifier), &mut 0);
+        let loaded = spaces.load(identified(identifier), true, &mut 0);
         (loaded.number, loaded.is_kept)
     }
 
@@ -245,7 +289,7 @@ mod tests {
         };
         let mut load = |space| {
             let known = spaces.look_up(space);
-            let loaded = spaces.load(space, &mut 0);
+            let loaded = spaces.load(space, true, &mut 0);
             assert!(known.is_none_or(|known| known == loaded));
             (loaded.is_kept, loaded.has_same_tables)
         };
@@ -255,5 +299,22 @@ mod tests {
         let same_identifier = [0x1000, 0x2000, 0x2000].map(|tables| load(space(tables, 7, true)));
         let expected = [(false, false), (true, false), (true, true)];
         assert_eq!(same_identifier, expected);
+    }
+
+    #[test]
+    fn more_spaces_are_kept_while_some_are_missed_and_fewer_again_later() {
+        let mut spaces = KeptSpaces::default();
+        spaces.set_limit(Limit::Grows(4));
+        let missed = |spaces: &mut KeptSpaces| {
+            let loads = (0..9).map(|identifier| load(spaces, identifier).1);
+            loads.filter(|is_kept| !is_kept).count()
+        };
+        assert!(missed(&mut spaces) > 0);
+        missed(&mut spaces);
+        assert_eq!((missed(&mut spaces), spaces.count() > 8), (0, true));
+        for new in 0..(SPACES * MISS) as u16 {
+            assert!(!spaces.load(identified(20 + new), false, &mut 0).is_kept);
+        }
+        assert_eq!(spaces.count(), 4);
     }
 }

@@ -613,7 +613,7 @@ impl Translations {
         (memory, compared): (&mut M, Option<Comparison>),
     ) {
         let before = self.spaces.loaded_number();
-        let loaded = self.spaces.load(to, &mut self.loads.stolen);
+        let loaded = self.spaces.load(to, keeps, &mut self.loads.stolen);
         let may_compare = !keeps && loaded.has_same_tables && self.choices.compares_entries;
         let comparison = match (may_compare, compared) {
             (true, None) => self.entries.compare(loaded.number, memory),

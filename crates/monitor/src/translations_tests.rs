@@ -873,7 +873,7 @@ impl Guest {
 fn run_spaces(choices: ShadowChoices, steps: u32) -> Guest {
     let mut random = tollgate_test_support::Random::new(0x5bace5);
     // More than are kept.
-    let identifiers = choices.limit() as u64 + 3;
+    let identifiers = choices.limit().least() as u64 + 3;
     let mut guest = Guest {
         bench: Bench::new(true),
         edits: HashMap::new(),
@@ -1001,12 +1001,14 @@ fn run_spaces(choices: ShadowChoices, steps: u32) -> Guest {
     }
     let is_found = found_again * 10 > kept_loads;
     // Where protecting a page purges all tables, most finds little.
-    let finds = choices.reverse_map && (4..=8).contains(&choices.limit());
+    let finds = choices.reverse_map && (4..=8).contains(&choices.limit().least());
     assert!(is_found || !finds, "{found_again} of {kept_loads}");
     let loads = guest.bench.translations.loads();
+    // As many are kept as the guest has, unless that is fixed.
+    let may_be_enough = choices.tables.is_none();
     assert!(loads.inline * 10 > kept_loads || !finds, "{loads:?}");
     assert!(
-        loads.missed > 0 && loads.stolen > 0 && loads.flushed > 0,
+        loads.missed > 0 && (loads.stolen > 0 || may_be_enough) && loads.flushed > 0,
         "{loads:?}"
     );
     guest
@@ -1038,20 +1040,20 @@ fn the_same_holds_whatever_is_kept_and_however_it_is_invalidated() {
             // What was spared before the choice was made.
             let at_start = Bench::new(true).translations.counts().spared;
             let (twice, spared) = (counts.purged_twice, counts.spared - at_start);
-            if choices.limit() == 1 {
+            if choices.limit().least() == 1 {
                 continue;
             }
             match double_invalidation {
                 // With few tables all are mostly used between two such invalidations.
                 DoubleInvalidation::Allow => {
                     assert!(
-                        spared == 0 && (twice > 0 || choices.limit() < 6),
+                        spared == 0 && (twice > 0 || choices.limit().least() < 6),
                         "{counts:?}"
                     );
                 }
                 DoubleInvalidation::SelectionFlag => {
                     assert!(counts.purged > 0 && twice == 0, "{counts:?}");
-                    assert!(spared > 0 || choices.limit() < 6, "{counts:?}");
+                    assert!(spared > 0 || choices.limit().least() < 6, "{counts:?}");
                 }
                 DoubleInvalidation::EntryCount => {
                     assert!(counts.purged == 0 && spared > 0, "{counts:?}");
