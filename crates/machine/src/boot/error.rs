@@ -38,6 +38,8 @@ pub enum BootError {
     NotAKernel {
         /// The file.
         kernel: String,
+        /// The command that unpacks it, if it is compressed.
+        unpacked_by: Option<&'static str>,
     },
     /// A known format, but with contents that cannot be booted.
     Unsupported {
@@ -105,7 +107,17 @@ impl fmt::Display for BootError {
                 "{} has {size} bytes: a firmware image has a multiple of 4096, at most 16 MiB",
                 path.display()
             ),
-            Self::NotAKernel { kernel } => write!(
+            Self::NotAKernel {
+                kernel,
+                unpacked_by: Some(command),
+            } => write!(
+                formatter,
+                "{kernel} is not a kernel but a compressed file: if a kernel is in it, give what '{command}' makes of it; an initial RAM disk is for --initrd"
+            ),
+            Self::NotAKernel {
+                kernel,
+                unpacked_by: None,
+            } => write!(
                 formatter,
                 "{kernel} is not a kernel: expected a Linux bzImage, an ELF file for x86, a multiboot kernel, a boot sector or flat code"
             ),

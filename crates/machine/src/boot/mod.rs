@@ -186,7 +186,7 @@ pub fn load(source: &BootSource, memory: &mut GuestMemory) -> Result<CpuState, B
 /// Says what kind of kernel the bytes are; `name` is for the message.
 ///
 /// # Errors
-/// [`BootError::NotAKernel`]; [`BootError::Unsupported`] for a compressed file.
+/// [`BootError::NotAKernel`].
 pub fn recognise(bytes: &[u8], name: &str) -> Result<KernelKind, BootError> {
     if bzimage::has_setup_header(bytes) {
         Ok(KernelKind::BzImage)
@@ -200,14 +200,10 @@ pub fn recognise(bytes: &[u8], name: &str) -> Result<KernelKind, BootError> {
         Ok(KernelKind::BootSector)
     } else if flat::may_be_code(bytes) {
         Ok(KernelKind::Flat)
-    } else if let Some(unpacked) = unpacked_by(bytes) {
-        Err(BootError::Unsupported {
-            kernel: name.to_owned(),
-            what: format!("it is compressed; give the file that '{unpacked}' makes of it"),
-        })
     } else {
         Err(BootError::NotAKernel {
             kernel: name.to_owned(),
+            unpacked_by: unpacked_by(bytes),
         })
     }
 }
