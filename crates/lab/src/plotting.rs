@@ -156,19 +156,44 @@ pub(crate) fn tick(value: f64) -> String {
     format!("{text}{letter}")
 }
 
-/// Lines of text below each other, with their heights.
+/// Pixels beside a line of text, on either side.
+const BESIDE_TEXT: u32 = 24;
+/// Lines of text are not made smaller than this.
+const LEAST_HEIGHT: i32 = 8;
+
+/// Lines of text below each other, with their heights. A line that is too long is made smaller.
 pub(crate) fn draw_lines<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,
     lines: &[(i32, String)],
 ) -> Result<(), String> {
+    let room = area.dim_in_pixel().0.saturating_sub(2 * BESIDE_TEXT);
     let mut top = 14;
     for (height, line) in lines {
-        let style = (FONT, *height).into_font().color(&BLACK);
-        area.draw(&Text::new(line.as_str(), (24, top), style))
+        let height = height_that_fits(area, line, *height, room)?;
+        let style = (FONT, height).into_font().color(&BLACK);
+        area.draw(&Text::new(line.as_str(), (BESIDE_TEXT as i32, top), style))
             .map_err(failed)?;
         top += height + 10;
     }
     Ok(())
+}
+
+/// The height, this or less, with which a line takes so many pixels at most.
+fn height_that_fits<B: DrawingBackend>(
+    area: &DrawingArea<B, Shift>,
+    line: &str,
+    height: i32,
+    room: u32,
+) -> Result<i32, String> {
+    let width = |height: i32| {
+        let style = (FONT, height).into_font().color(&BLACK);
+        area.estimate_text_size(line, &style).map_err(failed)
+    };
+    let mut fits = height;
+    while fits > LEAST_HEIGHT && width(fits)?.0 > room {
+        fits -= 1;
+    }
+    Ok(fits)
 }
 
 #[cfg(test)]
@@ -187,6 +212,19 @@ mod tests {
         ] {
             assert_eq!(tick(value), text);
         }
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_made_smaller() {
+        provide_font();
+        let mut picture = String::new();
+        let area = SVGBackend::with_string(&mut picture, (400, 100)).into_drawing_area();
+        let height = |line: &str| height_that_fits(&area, line, 20, 352).unwrap();
+        assert_eq!(height("short"), 20);
+        let line = "long pieces of the monitor's work: done to the end";
+        let smaller = height(line);
+        assert!((LEAST_HEIGHT..20).contains(&smaller), "{smaller}");
+        assert_eq!(height(&line.repeat(9)), LEAST_HEIGHT);
     }
 
     #[test]
