@@ -125,41 +125,57 @@ const OTHERS: &[(&[&str], &str)] = &[
     (&["--smp"], "it is --cpus, and a guest has one processor"),
 ];
 
-/// The answer to a command line of `tollgate run`, or without a command's name, that has another
-/// monitor's flag.
+/// The answer to a command line of `tollgate run` or `tollgate exec`, or without a command's name, that
+/// has another monitor's flag.
 pub fn answer(words: &[OsString]) -> Option<Failure> {
     let (first, rest) = words.get(1..)?.split_first()?;
     let definition = definition();
-    let rest = match first.to_str()? {
-        "run" => rest,
-        word if is_in(QEMU, word).is_some() => &words[1..],
+    let (name, rest) = match first.to_str()? {
+        name @ ("run" | "exec") => (name, rest),
+        word if is_in(QEMU, word).is_some() => ("run", &words[1..]),
         _ => return None,
     };
-    let run = definition.find_subcommand("run")?;
+    let command = definition.find_subcommand(name)?;
     let mut words = rest.iter();
     while let Some(word) = words.next() {
         let Some(word) = word.to_str() else { continue };
-        if word == "--" {
+        // What comes behind the first word of the guest's command is not for us.
+        if word == "--" || name == "exec" && !word.starts_with('-') {
             break;
         }
-        let name = word.split('=').next().unwrap_or_default();
+        let flag = word.split('=').next().unwrap_or_default();
         if let Some(advice) = is_in(QEMU, word) {
-            return Some(refusal(word, "QEMU's", advice));
+            return Some(refusal(word, "QEMU's", advice, command));
         }
-        if let Some(advice) = is_in(OTHERS, name) {
-            return Some(refusal(name, "another monitor's", advice));
+        if let Some(advice) = is_in(OTHERS, flag) {
+            return Some(refusal(flag, "another monitor's", advice, command));
         }
-        if takes_next_word(run, word) {
+        if takes_next_word(command, word) {
             words.next();
         }
     }
     None
 }
 
-fn refusal(word: &str, whose: &str, advice: &str) -> Failure {
+fn refusal(word: &str, whose: &str, advice: &str, command: &Command) -> Failure {
+    let name = command.get_name();
+    let flags: Vec<&str> = command.get_arguments().filter_map(Arg::get_long).collect();
+    let is_there = |flag: String| flags.contains(&&*flag);
+    let advice = match flags_in(advice).all(is_there) {
+        true => format!("here {advice}"),
+        false => format!("'tollgate {name}' has nothing like it"),
+    };
     Failure::usage(format!(
-        "'{word}' is {whose}; here {advice}; try 'tollgate run --help'"
+        "'{word}' is {whose}; {advice}; try 'tollgate {name} --help'"
     ))
+}
+
+/// The names of the flags that an advice is about.
+fn flags_in(advice: &str) -> impl Iterator<Item = String> {
+    let is_of_name = |it: char| it.is_ascii_lowercase() || it == '-';
+    let flags = advice.split("--").skip(1);
+    let names = flags.map(move |flag| flag.chars().take_while(|&it| is_of_name(it)).collect());
+    names.filter(|name: &String| name != "help")
 }
 
 fn is_in(table: &[(&[&str], &'static str)], word: &str) -> Option<&'static str> {
@@ -206,6 +222,11 @@ mod tests {
             ("tollgate run -monitor none", "--control PATH"),
             ("tollgate run --kernel k --api-sock s", "--control PATH"),
             ("tollgate run --disk path=x", "--drive"),
+            ("tollgate exec -no-hpet true", "--hpet off"),
+            (
+                "tollgate exec -m 1G -hda disk -- true",
+                "has nothing like it",
+            ),
         ] {
             let message = answered(line).unwrap();
             assert!(message.contains(flag), "{line}: {message}");
@@ -218,6 +239,7 @@ mod tests {
             "tollgate run --append -initrd --kernel k",
             "tollgate run --kernel=-kernel",
             "tollgate exec qemu -kernel k",
+            "tollgate exec -n -m 1G -- qemu -kernel k",
             "tollgate run -m512M --kernel k",
             "tollgate",
             "tollgate doctor",
@@ -232,13 +254,8 @@ mod tests {
         let run = definition.find_subcommand("run").unwrap();
         let flags: Vec<&str> = run.get_arguments().filter_map(Arg::get_long).collect();
         for (words, advice) in QEMU.iter().chain(OTHERS) {
-            for flag in advice.split("--").skip(1) {
-                let name = flag.split(|it: char| !(it.is_ascii_lowercase() || it == '-'));
-                let name = name.take(1).collect::<String>();
-                assert!(
-                    name == "help" || flags.contains(&&*name),
-                    "{words:?}: --{name}"
-                );
+            for name in flags_in(advice) {
+                assert!(flags.contains(&&*name), "{words:?}: --{name}");
             }
         }
     }
