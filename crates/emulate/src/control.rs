@@ -31,7 +31,8 @@ const CR4_FLUSHING: Cr4 = Cr4::PSE
     .union(Cr4::PGE)
     .union(Cr4::SMEP)
     .union(Cr4::SMAP)
-    .union(Cr4::PKE);
+    .union(Cr4::PKE)
+    .union(Cr4::PKS);
 
 /// CR3 bits that 4-level paging reserves: those above the physical address width
 /// (SDM volume 3, table 4-12).

@@ -371,11 +371,19 @@ impl CpuidPolicy {
         if added.contains(AddedFeatures::PKU) {
             self.features.structured_ecx |= structured_ecx::PKU;
         }
+        if added.contains(AddedFeatures::PKS) {
+            self.features.structured_ecx |= structured_ecx::PKS;
+        }
         self
     }
 
     fn has_keys(&self) -> bool {
         self.features.structured_ecx & structured_ecx::PKU != 0
+    }
+
+    /// Whether pages of the supervisor may have keys, and IA32_PKRS is there.
+    pub(crate) fn has_supervisor_keys(&self) -> bool {
+        self.features.structured_ecx & structured_ecx::PKS != 0
     }
 
     /// The last basic leaf.
@@ -456,6 +464,7 @@ impl CpuidPolicy {
             self.features.structured_ebx & structured_ebx::SMAP != 0,
         );
         mask.set(Cr4::PKE, self.has_keys());
+        mask.set(Cr4::PKS, self.has_supervisor_keys());
         mask.set(
             Cr4::UMIP,
             self.features.structured_ecx & structured_ecx::UMIP != 0,

@@ -7,7 +7,7 @@
 use crate::Outcome;
 use crate::cpuid::{Vendor, policy};
 use crate::operand::require_cpl0;
-use crate::{machine_check, memory_types, plain_msr, tsc_deadline, tsc_offset};
+use crate::{machine_check, memory_types, page_access, plain_msr, tsc_deadline, tsc_offset};
 use iced_x86::CpuidFeature;
 use tollgate_platform::Environment;
 use tollgate_x86::TranslationChange;
@@ -25,6 +25,8 @@ const DEBUG_CONTROL: u32 = 0x1d9;
 const PAT: u32 = 0x277;
 /// IA32_XSS: the supervisors' state components that XSAVES saves. There are none.
 const EXTENDED_SUPERVISOR_STATE: u32 = 0xda0;
+/// IA32_PKRS: rights to the supervisor's pages by their protection keys.
+const SUPERVISOR_KEY_RIGHTS: u32 = 0x6e1;
 const EFER: u32 = 0xc000_0080;
 
 /// IA32_MISC_ENABLE bits that hold what is written: fast strings.
@@ -110,6 +112,7 @@ pub fn read(
         DEBUG_CONTROL => 0,
         PAT => state.pat,
         EXTENDED_SUPERVISOR_STATE if policy(state).offers(CpuidFeature::XSAVES) => 0,
+        SUPERVISOR_KEY_RIGHTS if policy(state).has_supervisor_keys() => state.pkrs.into(),
         EFER => state.efer,
         ARCH_CAPABILITIES => {
             return policy(state)
@@ -199,6 +202,9 @@ pub fn write(
             if value != 0 {
                 return refused();
             }
+        }
+        SUPERVISOR_KEY_RIGHTS if policy(state).has_supervisor_keys() => {
+            return page_access::set_supervisor_key_rights(state, environment, value);
         }
         EFER => return write_efer(state, environment, value),
         _ => {

@@ -1,5 +1,6 @@
 //! Instructions that change what data accesses to the pages of programs are allowed: CLAC and STAC for the
-//! supervisor (SDM volume 3, 4.6.1), RDPKRU and WRPKRU by protection keys (4.6.2).
+//! supervisor (SDM volume 3, 4.6.1), RDPKRU and WRPKRU by protection keys (4.6.2). The rights to the
+//! supervisor's own pages by their keys are in a model-specific register.
 
 use crate::Outcome;
 use crate::cpuid::policy;
@@ -73,6 +74,24 @@ pub(crate) fn set_key_rights(state: &mut CpuState, environment: &mut dyn Environ
     if changed != 0 && state.cr4().contains(Cr4::PKE) {
         environment.key_rights_changed(state, changed & KEY_0 != 0);
     }
+}
+
+/// Loads IA32_PKRS, of which the upper half is reserved.
+///
+/// # Errors
+/// #GP(0) if a reserved bit is set.
+pub(crate) fn set_supervisor_key_rights(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    value: u64,
+) -> Result<(), Exception> {
+    let value = u32::try_from(value).map_err(|_| Exception::general_protection(0))?;
+    let changed = state.pkrs ^ value;
+    state.pkrs = value;
+    if changed != 0 && state.cr4().contains(Cr4::PKS) {
+        environment.key_rights_changed(state, changed & KEY_0 != 0);
+    }
+    Ok(())
 }
 
 #[cfg(test)]

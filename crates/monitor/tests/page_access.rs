@@ -380,6 +380,62 @@ fn write_rights_bind_the_supervisor_only_with_cr0_wp() {
     assert_eq!(free.state().gpr[12], 4);
 }
 
+/// The first small page is the supervisor's and has key 5.
+fn with_supervisor_keys(state: &mut CpuState, memory: &mut GuestMemory) {
+    with_small_pages(state, memory);
+    let entry = memory.read_u64(PhysicalAddress(SMALL_TABLE));
+    memory.write_u64(PhysicalAddress(SMALL_TABLE), entry & !4 | 5 << 59);
+    state.added_features = AddedFeatures::PKS;
+    state.cr4 |= Cr4::PKS.bits();
+}
+
+#[test]
+fn rights_of_the_supervisor_s_keys_hold_from_wrmsr_on() {
+    // AD and WD of key 5, in IA32_PKRS.
+    let load = rounds!(
+        pkrs_load,
+        "xor eax, eax; mov ecx, 0x6e1; xor edx, edx; wrmsr",
+        "mov eax, 1 << 10; wrmsr",
+        "mov rsi, [rbx]"
+    );
+    let store = rounds!(
+        pkrs_store,
+        "xor eax, eax; mov ecx, 0x6e1; xor edx, edx; wrmsr",
+        "mov eax, 2 << 10; wrmsr; mov rsi, [rbx]; rdmsr",
+        "mov [rbx], rax"
+    );
+    for (code, error) in [(load, PRESENT | KEY), (store, PRESENT | WRITE | KEY)] {
+        let mut vcpu = run_with(code, with_supervisor_keys);
+        assert_eq!(fault(&mut vcpu), (error, 3));
+        let free = run_with(code, |state, memory| {
+            with_supervisor_keys(state, memory);
+            state.cr4 &= !Cr4::PKS.bits();
+        });
+        assert_eq!(free.state().gpr[12], 4, "without CR4.PKS");
+    }
+    let free = run_with(store, |state, memory| {
+        with_supervisor_keys(state, memory);
+        state.cr0 &= !Cr0::WP.bits();
+    });
+    assert_eq!(free.state().gpr[12], 4, "without CR0.WP");
+}
+
+#[test]
+fn the_register_of_the_supervisor_s_keys_is_there_where_they_are_and_has_32_bits() {
+    let wide = guest_code!(pkrs_wide, "mov ecx, 0x6e1", "mov edx, 1", "wrmsr");
+    let mut vcpu = run_with(wide, with_supervisor_keys);
+    assert_eq!(caught(&mut vcpu).vector, 13);
+    let read = guest_code!(pkrs_read, "mov ecx, 0x6e1", "rdmsr", "out 0xf4, al");
+    let vcpu = run_with(read, with_supervisor_keys);
+    assert_eq!(vcpu.state().gpr[0], 0);
+    let mut vcpu = run_with(read, |state, memory| {
+        with_supervisor_keys(state, memory);
+        state.added_features = AddedFeatures::empty();
+        state.cr4 &= !Cr4::PKS.bits();
+    });
+    assert_eq!(caught(&mut vcpu).vector, 13);
+}
+
 #[test]
 fn xrstor_loads_key_rights_and_xsave_stores_them() {
     let code = guest_code!(

@@ -149,7 +149,8 @@ pub struct RunArguments {
     ///
     /// host: the host's own, without what is not implemented. The others are the same on
     /// every host that has their features. Appended to a model: ,+smap for supervisor-mode access
-    /// prevention, ,+pku for protection keys, which make the guest slower.
+    /// prevention, ,+pku and ,+pks for protection keys of programs' and the supervisor's pages,
+    /// which make the guest slower.
     #[arg(
         long,
         value_name = "MODEL",

@@ -32,6 +32,7 @@ impl CpuState {
             tsc_offset: self.tsc_offset,
             a20_mask: self.a20_mask,
             pkru: self.pkru,
+            pkrs: self.pkrs,
             model: self.model,
             added_features: self.added_features,
             paravirtual: self.paravirtual,

@@ -41,13 +41,18 @@ bitflags::bitflags! {
         const SMAP = 1 << 0;
         /// Protection keys for pages of programs.
         const PKU = 1 << 1;
+        /// Protection keys for pages of the supervisor.
+        const PKS = 1 << 2;
     }
 }
 
 impl AddedFeatures {
     /// Each of them with its name on the command line, which is Linux's.
-    pub const NAMES: [(AddedFeatures, &'static str); 2] =
-        [(AddedFeatures::SMAP, "smap"), (AddedFeatures::PKU, "pku")];
+    pub const NAMES: [(AddedFeatures, &'static str); 3] = [
+        (AddedFeatures::SMAP, "smap"),
+        (AddedFeatures::PKU, "pku"),
+        (AddedFeatures::PKS, "pks"),
+    ];
 }
 
 impl CpuModel {

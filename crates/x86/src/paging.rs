@@ -176,7 +176,9 @@ pub struct PagingRegisters {
     has_huge_pages: bool,
     /// The program is at CPL 0 to 2 with EFLAGS.AC set, so that CR4.SMAP does not bind it.
     may_access_programs: bool,
+    /// Rights by protection keys: PKRU, IA32_PKRS.
     pkru: u32,
+    pkrs: u32,
 }
 
 const PRESENT: u64 = 1;
@@ -231,11 +233,12 @@ impl PagingRegisters {
             has_huge_pages: state.model.has_huge_pages(),
             may_access_programs: state.cpl() < 3 && state.flags().contains(Flags::AC),
             pkru: state.pkru,
+            pkrs: state.pkrs,
         }
     }
 
     /// Of these registers only what a walk looks at: registers that are equal so find the same in
-    /// the same tables. EFLAGS.AC and PKRU are left out, see [`Keeping`].
+    /// the same tables. EFLAGS.AC, PKRU and IA32_PKRS are left out, see [`Keeping`].
     pub fn steering(&self) -> Self {
         let is_on = self.cr0.contains(Cr0::PG);
         let is_wide = self.uses_wide_entries();
@@ -251,12 +254,14 @@ impl PagingRegisters {
         };
         Self {
             cr0: self.cr0 & (Cr0::PG | Cr0::WP),
-            cr4: self.cr4 & (Cr4::PSE | Cr4::PAE | Cr4::PGE | Cr4::SMEP | Cr4::SMAP | Cr4::PKE),
+            cr4: self.cr4
+                & (Cr4::PSE | Cr4::PAE | Cr4::PGE | Cr4::SMEP | Cr4::SMAP | Cr4::PKE | Cr4::PKS),
             efer: self.efer & (Efer::LMA | Efer::NXE),
             cr3,
             pdpte,
             may_access_programs: false,
             pkru: 0,
+            pkrs: 0,
             ..*self
         }
     }
@@ -529,9 +534,14 @@ impl PagingRegisters {
         unreachable!("the last level is always a leaf")
     }
 
-    /// Whether a page has a protection key: one of programs, in IA-32e mode (SDM volume 3, 4.6.2).
+    /// Whether a page, of programs (`user`) or of the supervisor, has a protection key: in IA-32e mode
+    /// (SDM volume 3, 4.6.2).
     fn has_key(&self, user: bool) -> bool {
-        user && self.cr4.contains(Cr4::PKE) && self.efer.contains(Efer::LMA)
+        let enabled = match user {
+            true => Cr4::PKE,
+            false => Cr4::PKS,
+        };
+        self.cr4.contains(enabled) && self.efer.contains(Efer::LMA)
     }
 
     /// Access rights (SDM volume 3, 4.6.1).
@@ -557,7 +567,11 @@ impl PagingRegisters {
         let Some(key) = page.key else {
             return true;
         };
-        let disabled = self.pkru >> (2 * key);
+        let rights = match page.user {
+            true => self.pkru,
+            false => self.pkrs,
+        };
+        let disabled = rights >> (2 * key);
         let minds_writes = privilege == Privilege::User || self.cr0.contains(Cr0::WP);
         match kind {
             AccessKind::Fetch => true,
@@ -922,5 +936,31 @@ mod tests {
         walk.pkru = u32::MAX;
         let supervisor = errors(&walk, &mut tables, Privilege::Supervisor);
         assert_eq!(supervisor, [None; 3], "pages of the supervisor have no key");
+    }
+
+    #[test]
+    fn keys_of_the_supervisor_s_pages_obey_its_own_rights() {
+        let (mut walk, mut tables) = four_levels();
+        walk.cr4 = Cr4::PAE | Cr4::PKS;
+        (walk.pkru, walk.pkrs) = (u32::MAX, 0);
+        let supervisor = Privilege::Supervisor;
+        assert_eq!(errors(&walk, &mut tables, supervisor), [None; 3]);
+        walk.pkrs = ACCESS_DISABLED;
+        let prevented = [Some(0x21), Some(0x23), None];
+        for privilege in [supervisor, Privilege::System] {
+            assert_eq!(errors(&walk, &mut tables, privilege), prevented);
+        }
+        walk.pkrs = WRITE_DISABLED;
+        walk.cr0.insert(Cr0::WP);
+        let writes = [None, Some(0x23), None];
+        assert_eq!(errors(&walk, &mut tables, supervisor), writes);
+        walk.cr0.remove(Cr0::WP);
+        assert_eq!(errors(&walk, &mut tables, supervisor), [None; 3]);
+        walk.cr4.remove(Cr4::PKS);
+        walk.pkrs = u32::MAX;
+        assert_eq!(errors(&walk, &mut tables, supervisor), [None; 3]);
+        let (mut walk, mut tables) = of_user(Cr4::PAE | Cr4::PKS, 7 << KEY_SHIFT);
+        walk.pkrs = u32::MAX;
+        assert_eq!(errors(&walk, &mut tables, supervisor), [None; 3]);
     }
 }

@@ -90,8 +90,10 @@ bitflags::bitflags! {
         const SMEP = 1 << 20;
         /// Supervisor-mode access prevention.
         const SMAP = 1 << 21;
-        /// Protection keys.
+        /// Protection keys for pages of programs.
         const PKE = 1 << 22;
+        /// Protection keys for pages of the supervisor.
+        const PKS = 1 << 24;
     }
 
     /// IA32_EFER (SDM volume 4, MSR C000_0080h).

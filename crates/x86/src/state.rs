@@ -153,6 +153,8 @@ pub struct CpuState {
     pub activity: Activity,
     /// PKRU: rights to the pages of programs by their protection keys.
     pub pkru: u32,
+    /// IA32_PKRS: rights to the pages of the supervisor by their protection keys.
+    pub pkrs: u32,
     /// Which processor this is; never changes.
     pub model: CpuModel,
     /// Features beyond those of the model; never change.
@@ -225,6 +227,7 @@ impl CpuState {
             a20_mask: u64::MAX,
             activity: Activity::Running,
             pkru: 0,
+            pkrs: 0,
             model: CpuModel::Host,
             added_features: AddedFeatures::empty(),
             paravirtual: Paravirtual::None,

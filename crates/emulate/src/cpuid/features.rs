@@ -174,6 +174,7 @@ const STRUCTURED_EBX_NAMES: &[(u32, &str)] = &[
 const STRUCTURED_ECX_NAMES: &[(u32, &str)] = &[
     (structured_ecx::UMIP, "umip"),
     (structured_ecx::PKU, "pku"),
+    (structured_ecx::PKS, "pks"),
     (structured_ecx::AVX512_VBMI, "avx512vbmi"),
     (structured_ecx::AVX512_VBMI2, "avx512_vbmi2"),
     (structured_ecx::AVX512_VNNI, "avx512_vnni"),
@@ -360,6 +361,8 @@ pub mod structured_ecx {
     pub const UMIP: u32 = 1 << 2;
     /// Protection keys, which the page walker obeys; added to a model only.
     pub const PKU: u32 = 1 << 3;
+    /// The same for pages of the supervisor.
+    pub const PKS: u32 = 1 << 31;
     /// CR4.PKE is set.
     pub const OSPKE: u32 = 1 << 4;
     pub const AVX512_VBMI: u32 = 1 << 1;

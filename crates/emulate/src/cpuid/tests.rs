@@ -441,7 +441,11 @@ fn features_added_to_a_model_show_in_their_leaves() {
     state.added_features = AddedFeatures::SMAP;
     assert_eq!(bits(&state), [1, 0, 0]);
     assert!(policy(&state).cr4_mask().contains(Cr4::SMAP));
+    state.added_features = AddedFeatures::PKS;
+    assert_eq!(policy(&state).leaf(&state, 7, 0)[2] >> 31, 1);
+    assert!(policy(&state).cr4_mask().contains(Cr4::PKS));
     state.added_features = AddedFeatures::PKU;
+    assert_eq!(policy(&state).leaf(&state, 7, 0)[2] >> 31, 0);
     assert_eq!(bits(&state), [0, 1, 0]);
     state.cr4 |= Cr4::PKE.bits();
     assert_eq!(bits(&state), [0, 1, 1]);
