@@ -19,25 +19,27 @@ struct Kept {
 /// How many spaces are kept, the loaded one among them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Limit {
-    /// So many.
+    /// Exactly this many.
     Fixed(usize),
-    /// At least so many, and more while spaces are missed that the guest would have kept.
+    /// At least this many. The limit grows while the guest returns to spaces that were already
+    /// forgotten.
     Grows(usize),
 }
 
 impl Limit {
-    /// How many at least.
+    /// The lowest and the highest number of spaces that may be kept.
     #[cfg(test)]
-    pub fn least(self) -> usize {
+    pub fn range(self) -> (usize, usize) {
         match self {
-            Self::Fixed(count) | Self::Grows(count) => count,
+            Self::Fixed(count) => (count, count),
+            Self::Grows(least) => (least, SPACES),
         }
     }
 }
 
-/// For so many spaces of which nothing is known one that is missed counts: that costs some
-/// milliseconds, and a process begins a few per cent slower for each space that is kept, since its
-/// tables are in no cache of the processor's then.
+/// One missed space weighs as much as this many new ones. A miss costs some milliseconds. Each
+/// additional space that is kept slows the start of a new process by a few per cent, because the
+/// process gets tables that are in no processor cache.
 const MISS: usize = 16;
 
 /// The spaces of one vCPU, of which one is loaded.
@@ -113,9 +115,9 @@ impl KeptSpaces {
         space.tables.is_some() && self.spaces[number].tables == space.tables
     }
 
-    /// A space is loaded, another one than before or the same with other tables. The guest has what is
-    /// known of it kept, or (not `keeps`) forgotten. If what was kept
-    /// under its number till now was another's, which is not known any more, `stolen` counts.
+    /// A space is loaded: a different one from before, or the same one with different tables. With `keeps`
+    /// the guest lets its translations be kept, otherwise they are void. If its number
+    /// belonged to another space until now, which is thereby forgotten, `stolen` is increased.
     pub fn load(&mut self, space: Space, keeps: bool, stolen: &mut u64) -> Loaded {
         let name = space.name();
         let kept = self.find(name);
@@ -175,8 +177,8 @@ impl KeptSpaces {
         (self.limit, self.misses) = (limit, 0);
     }
 
-    /// The numbers that are given out or were, but for the loaded one: each with whether it was loaded
-    /// since it was [purged](Self::purged).
+    /// All numbers except the loaded one that are within the limit or still have a space. Each comes with
+    /// whether its space was loaded since it was [purged](Self::purged).
     pub fn others(&self) -> impl Iterator<Item = (SpaceNumber, bool)> {
         let loaded = self.loaded.0.index();
         let is_given = |number: usize| number < self.count() || self.spaces[number].name.is_some();

@@ -273,7 +273,12 @@ fn files_that_never_end_are_refused() {
 
 #[test]
 fn files_that_are_no_kernels_are_refused() {
-    for bytes in [&b""[..], b"hello, this is text\n", &[0; 4096]] {
+    for bytes in [
+        &b""[..],
+        b"hello, this is text\n",
+        b"\x1f\x8b\x08\x00 compressed",
+        &[0; 4096],
+    ] {
         assert!(matches!(
             boot("foreign", bytes, None, "", &mut memory(16)),
             Err(BootError::NotAKernel { .. })
