@@ -8,7 +8,7 @@ use iced_x86::CpuidFeature;
 use tollgate_platform::Environment;
 use tollgate_x86::{CpuState, Cr4, Exception, Flags, Gpr};
 
-/// Bits of PKRU for key 0, which the pages of most programs have.
+/// Bits of PKRU and IA32_PKRS for key 0, which nearly all pages have.
 const KEY_0: u32 = 3;
 
 /// CLAC, or STAC if `sets`: EFLAGS.AC.
@@ -71,7 +71,16 @@ pub fn write_key_rights(
 pub(crate) fn set_key_rights(state: &mut CpuState, environment: &mut dyn Environment, value: u32) {
     let changed = state.pkru ^ value;
     state.pkru = value;
-    if changed != 0 && state.cr4().contains(Cr4::PKE) {
+    report_change(state, environment, (changed, Cr4::PKE));
+}
+
+/// Reports that bits of a register with key rights have changed, if CR4 `enables` them.
+fn report_change(
+    state: &CpuState,
+    environment: &mut dyn Environment,
+    (changed, enables): (u32, Cr4),
+) {
+    if changed != 0 && state.cr4().contains(enables) {
         environment.key_rights_changed(state, changed & KEY_0 != 0);
     }
 }
@@ -88,9 +97,7 @@ pub(crate) fn set_supervisor_key_rights(
     let value = u32::try_from(value).map_err(|_| Exception::general_protection(0))?;
     let changed = state.pkrs ^ value;
     state.pkrs = value;
-    if changed != 0 && state.cr4().contains(Cr4::PKS) {
-        environment.key_rights_changed(state, changed & KEY_0 != 0);
-    }
+    report_change(state, environment, (changed, Cr4::PKS));
     Ok(())
 }
 

@@ -178,7 +178,8 @@ pub(crate) fn draw_lines<B: DrawingBackend>(
     Ok(())
 }
 
-/// The height, this or less, with which a line takes so many pixels at most.
+/// The largest font height, at most `height`, at which the line is no wider than `room` pixels.
+/// It is never less than [`LEAST_HEIGHT`].
 fn height_that_fits<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,
     line: &str,
@@ -187,10 +188,11 @@ fn height_that_fits<B: DrawingBackend>(
 ) -> Result<i32, String> {
     let width = |height: i32| {
         let style = (FONT, height).into_font().color(&BLACK);
-        area.estimate_text_size(line, &style).map_err(failed)
+        let size = area.estimate_text_size(line, &style);
+        size.map(|(width, _)| width).map_err(failed)
     };
     let mut fits = height;
-    while fits > LEAST_HEIGHT && width(fits)?.0 > room {
+    while fits > LEAST_HEIGHT && width(fits)? > room {
         fits -= 1;
     }
     Ok(fits)

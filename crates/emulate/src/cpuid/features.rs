@@ -361,7 +361,7 @@ pub mod structured_ecx {
     pub const UMIP: u32 = 1 << 2;
     /// Protection keys, which the page walker obeys; added to a model only.
     pub const PKU: u32 = 1 << 3;
-    /// The same for pages of the supervisor.
+    /// Protection keys for pages of the supervisor; added to a model only.
     pub const PKS: u32 = 1 << 31;
     /// CR4.PKE is set.
     pub const OSPKE: u32 = 1 << 4;
