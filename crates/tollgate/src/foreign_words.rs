@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use clap::{Arg, Command};
 
 use crate::cli::definition;
+use crate::exec::begins_command;
 use crate::failure::Failure;
 
 /// QEMU's words, and what does the same here. Those that have the same name here with two dashes are
@@ -139,8 +140,8 @@ pub fn answer(words: &[OsString]) -> Option<Failure> {
     let mut words = rest.iter();
     while let Some(word) = words.next() {
         let Some(word) = word.to_str() else { continue };
-        // What comes behind the first word of the guest's command is not for us.
-        if word == "--" || name == "exec" && !word.starts_with('-') {
+        // The words of the guest's command are not our flags.
+        if word == "--" || name == "exec" && begins_command(word) {
             break;
         }
         let flag = word.split('=').next().unwrap_or_default();
@@ -170,7 +171,7 @@ fn refusal(word: &str, whose: &str, advice: &str, command: &Command) -> Failure 
     ))
 }
 
-/// The names of the flags that an advice is about.
+/// The names of the flags that a piece of advice mentions.
 fn flags_in(advice: &str) -> impl Iterator<Item = String> {
     let is_of_name = |it: char| it.is_ascii_lowercase() || it == '-';
     let flags = advice.split("--").skip(1);
@@ -240,6 +241,7 @@ mod tests {
             "tollgate run --kernel=-kernel",
             "tollgate exec qemu -kernel k",
             "tollgate exec -n -m 1G -- qemu -kernel k",
+            "tollgate exec - -kernel k",
             "tollgate run -m512M --kernel k",
             "tollgate",
             "tollgate doctor",

@@ -224,6 +224,12 @@ fn parse_time(text: &str) -> Result<Duration, String> {
     Ok(time)
 }
 
+/// Whether the flags of a command line end at this word: it is the first word of the guest's command, or
+/// `--`, which the command follows.
+pub fn begins_command(word: &str) -> bool {
+    !word.starts_with('-') || word == "--" || word == "-"
+}
+
 /// The words of a command line with `--net NETWORK` as `--net=NETWORK`: `tollgate run` takes both, and
 /// here a network need not be named, so that the parser would take the word for the command's name.
 pub fn join_networks(words: Vec<OsString>) -> Vec<OsString> {
@@ -233,8 +239,7 @@ pub fn join_networks(words: Vec<OsString>) -> Vec<OsString> {
     while let Some(word) = words.next() {
         let text = word.to_string_lossy().into_owned();
         let is_network = |next: &mut OsString| net::is_network(&next.to_string_lossy());
-        if !text.starts_with('-') || text == "--" || text == "-" {
-            // The command begins.
+        if begins_command(&text) {
             joined.push(word);
             break;
         }

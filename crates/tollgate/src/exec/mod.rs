@@ -38,7 +38,7 @@ use tollgate_machine::file_words::writing;
 use tollgate_machine::vm::{Consoles, RunOutcome, Vm};
 use tollgate_machine::vm_handle::VmHandle;
 
-pub use arguments::{ExecArguments, ShareArgument, join_networks};
+pub use arguments::{ExecArguments, ShareArgument, begins_command, join_networks};
 use console::Console;
 use kernel::Kernel;
 use session::{End, Session, Setup};
