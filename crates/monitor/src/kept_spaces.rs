@@ -1,4 +1,9 @@
 //! Which spaces are kept while they are not loaded, and under which numbers.
+//!
+//! A guest that gives out a few process-context identifiers in turn, as Linux does, returns to a
+//! space with another identifier than before and wants nothing of it kept. Therefore a space that has
+//! lost its identifier to another one keeps its number. When the same tables are loaded again, what
+//! the number has is [compared](tollgate_tlb::TableEntries) with them.
 
 use tollgate_tlb::{SPACES, SpaceNumber};
 use tollgate_x86::{PhysicalAddress, Space, SpaceName};
@@ -6,14 +11,26 @@ use tollgate_x86::{PhysicalAddress, Space, SpaceName};
 /// A number's space.
 #[derive(Clone, Copy)]
 struct Kept {
-    /// `None`: what the structures have under this number is void.
+    /// `None`: what the structures have under this number is void until it has been compared with
+    /// the page tables.
     name: Option<SpaceName>,
-    /// Where its tables began when it was last loaded; `None`: nobody has said.
+    /// Where its tables began when it was last loaded; `None`: nobody has said, or there is nothing
+    /// that could be compared.
     tables: Option<PhysicalAddress>,
     /// When it was last loaded.
     loaded_at: u64,
     /// It was loaded since what is kept under the number was purged.
     is_selected: bool,
+}
+
+impl Kept {
+    fn forget(&mut self) {
+        (self.name, self.tables) = (None, None);
+    }
+
+    fn is_known(&self) -> bool {
+        self.name.is_some() || self.tables.is_some()
+    }
 }
 
 /// How many spaces are kept, the loaded one among them.
@@ -101,9 +118,10 @@ impl KeptSpaces {
         self.spaces[number.index()].name
     }
 
-    /// What is known of a space, were it loaded: `None` if nothing is.
-    pub fn look_up(&self, space: Space) -> Option<Loaded> {
-        let number = self.find(space.name())?;
+    /// What a load of this space would find, `None` if nothing is known of it. Without `keeps` the
+    /// guest wants everything under the space's identifier void.
+    pub fn look_up(&self, space: Space, keeps: bool) -> Option<Loaded> {
+        let number = self.place(space, keeps)?;
         Some(Loaded {
             number: SpaceNumber::new(number),
             is_kept: true,
@@ -115,12 +133,22 @@ impl KeptSpaces {
         space.tables.is_some() && self.spaces[number].tables == space.tables
     }
 
+    /// The number under which the translations of a space are kept. If the guest wants them void
+    /// (not `keeps`), they are of use only with the same tables, with which they can be compared.
+    fn place(&self, space: Space, keeps: bool) -> Option<usize> {
+        let named = self.find(space.name());
+        if keeps || named.is_some_and(|number| self.has_tables(number, space)) {
+            return named;
+        }
+        (0..SPACES).find(|&number| self.has_tables(number, space))
+    }
+
     /// A space is loaded: a different one from before, or the same one with different tables. With `keeps`
     /// the guest lets its translations be kept, otherwise they are void. If its number
     /// belonged to another space until now, which is thereby forgotten, `stolen` is increased.
     pub fn load(&mut self, space: Space, keeps: bool, stolen: &mut u64) -> Loaded {
         let name = space.name();
-        let kept = self.find(name);
+        let kept = self.place(space, keeps);
         if kept.is_none() {
             self.misses = match keeps {
                 true => (self.misses + MISS).min(SPACES * MISS),
@@ -129,7 +157,17 @@ impl KeptSpaces {
         }
         let number = kept.unwrap_or_else(|| self.oldest());
         let has_same_tables = kept.is_some() && self.has_tables(number, space);
-        *stolen += u64::from(kept.is_none() && self.spaces[number].name.is_some());
+        *stolen += u64::from(kept.is_none() && self.spaces[number].is_known());
+        for other in (0..SPACES).filter(|&other| other != number) {
+            let other = &mut self.spaces[other];
+            if other.name == Some(name) {
+                other.name = None;
+            }
+            // What was not compared while these tables were loaded is not compared later.
+            if other.tables == space.tables {
+                other.tables = None;
+            }
+        }
         self.loads += 1;
         self.spaces[number] = Kept {
             name: Some(name),
@@ -159,15 +197,27 @@ impl KeptSpaces {
         count.clamp(1, SPACES)
     }
 
-    /// A number whose space is void, or else the one not loaded for the longest time.
-    fn oldest(&self) -> usize {
-        let numbers = 0..self.count();
-        let age = |number: &usize| {
-            let space = &self.spaces[*number];
-            (space.name.is_some(), space.loaded_at)
-        };
-        let others = numbers.filter(|&number| number != self.loaded.0.index());
-        others.min_by_key(age).unwrap_or_default()
+    /// A number that has no space, or else the number whose space was not loaded for the longest time.
+    /// If more spaces are known than the limit allows, the oldest are forgotten first.
+    fn oldest(&mut self) -> usize {
+        let loaded = self.loaded.0.index();
+        loop {
+            let others = (0..SPACES).filter(|&number| number != loaded);
+            let known = others.filter(|&number| self.spaces[number].is_known());
+            let room = self.count().saturating_sub(1 + known.clone().count());
+            let oldest = known
+                .clone()
+                .min_by_key(|&number| self.spaces[number].loaded_at);
+            let Some(oldest) = oldest.filter(|_| room == 0) else {
+                let is_free = |&number: &usize| number != loaded && !self.spaces[number].is_known();
+                let free = (0..SPACES).find(is_free).filter(|_| room > 0);
+                return free.unwrap_or(loaded);
+            };
+            if known.count() < self.count() {
+                return oldest;
+            }
+            self.spaces[oldest].forget();
+        }
     }
 
     /// So many spaces are kept from now on, at least one and [`SPACES`] at most. What is kept of all
@@ -181,7 +231,7 @@ impl KeptSpaces {
     /// whether its space was loaded since it was [purged](Self::purged).
     pub fn others(&self) -> impl Iterator<Item = (SpaceNumber, bool)> {
         let loaded = self.loaded.0.index();
-        let is_given = |number: usize| number < self.count() || self.spaces[number].name.is_some();
+        let is_given = |number: usize| number < self.count() || self.spaces[number].is_known();
         let numbers = (0..SPACES).filter(move |&number| number != loaded && is_given(number));
         numbers.map(|number| (SpaceNumber::new(number), self.spaces[number].is_selected))
     }
@@ -196,7 +246,7 @@ impl KeptSpaces {
         if name != self.loaded.1
             && let Some(number) = self.find(name)
         {
-            self.spaces[number].name = None;
+            self.spaces[number].forget();
         }
     }
 
@@ -204,7 +254,7 @@ impl KeptSpaces {
     pub fn forget_others(&mut self) {
         for (number, space) in self.spaces.iter_mut().enumerate() {
             if number != self.loaded.0.index() {
-                space.name = None;
+                space.forget();
             }
         }
     }
@@ -290,7 +340,7 @@ mod tests {
             has_identifier,
         };
         let mut load = |space| {
-            let known = spaces.look_up(space);
+            let known = spaces.look_up(space, true);
             let loaded = spaces.load(space, true, &mut 0);
             assert!(known.is_none_or(|known| known == loaded));
             (loaded.is_kept, loaded.has_same_tables)
@@ -301,6 +351,39 @@ mod tests {
         let same_identifier = [0x1000, 0x2000, 0x2000].map(|tables| load(space(tables, 7, true)));
         let expected = [(false, false), (true, false), (true, true)];
         assert_eq!(same_identifier, expected);
+    }
+
+    #[test]
+    fn a_space_that_comes_back_with_another_identifier_is_found_by_its_tables() {
+        let mut spaces = KeptSpaces::default();
+        let space = |tables, identifier| Space {
+            tables: Some(PhysicalAddress(tables)),
+            identifier,
+            has_identifier: true,
+        };
+        let first = spaces.load(space(0x1000, 1), false, &mut 0);
+        assert!(!first.is_kept);
+        let second = spaces.load(space(0x2000, 2), false, &mut 0);
+        // The first one's identifier goes to a new space.
+        let third = spaces.load(space(0x3000, 1), false, &mut 0);
+        assert!(!third.is_kept && third.number != first.number);
+        assert_eq!(spaces.name(first.number), None, "it must be compared");
+        // The first one gets the second one's.
+        let again = space(0x1000, 2);
+        let named = spaces.look_up(again, true).map(|it| it.number);
+        assert_eq!(named, Some(second.number));
+        let known = spaces.look_up(again, false);
+        assert_eq!(known, Some(spaces.load(again, false, &mut 0)));
+        let expected = Loaded {
+            has_same_tables: true,
+            is_kept: true,
+            ..first
+        };
+        assert_eq!(known, Some(expected));
+        assert_eq!(spaces.name(second.number), None);
+        spaces.forget_others();
+        let known = spaces.look_up(space(0x2000, 3), false);
+        assert!(known.is_none(), "all was void");
     }
 
     #[test]

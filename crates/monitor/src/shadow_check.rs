@@ -23,12 +23,15 @@
 
 use crate::unchanged_tables::Unchanged;
 use rustc_hash::FxHashMap;
-use tollgate_tlb::{Allows, Held, LeadsTo, PageRange, Run, View};
+use std::collections::VecDeque;
+use tollgate_tlb::{Allows, Held, LeadsTo, PageRange, Run, SPACES, View};
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::paging::{
     AccessKind, PageTableMemory, PagingRegisters, Privilege, Translation, WalkPath,
 };
-use tollgate_x86::{CpuState, Cr0, Cr4, Efer, LinearAddress, Space, SpaceName, TranslationChange};
+use tollgate_x86::{
+    CpuState, Cr0, Cr4, Efer, LinearAddress, PhysicalAddress, Space, SpaceName, TranslationChange,
+};
 
 /// Changes between two looks at all entries, if they name pages.
 const CHANGES_OF_PAGES: u32 = 16;
@@ -51,6 +54,15 @@ struct Record {
     page_size: u64,
     allows: Allows,
     view: View,
+}
+
+impl Record {
+    /// The name under which this record is remembered after its space's identifier was given to
+    /// another space: the address of the page tables' root.
+    fn bygone(&self) -> Option<SpaceName> {
+        let root = self.path.steps().first()?.address.page();
+        Some(SpaceName::Tables(PhysicalAddress(root * PAGE_SIZE)))
+    }
 }
 
 /// What rights and formats depend on.
@@ -92,6 +104,10 @@ pub struct ShadowCheck {
     rules: Option<Rules>,
     /// The space that was loaded by the last change.
     loaded: Option<Space>,
+    /// The root of the page tables that were loaded last with each identifier.
+    tables: FxHashMap<SpaceName, Option<PhysicalAddress>>,
+    /// The roots of the page tables that were loaded last, the newest at the end.
+    recent: VecDeque<PhysicalAddress>,
     changes: u32,
     walks: u32,
 }
@@ -205,6 +221,17 @@ impl ShadowCheck {
             TranslationChange::Load { to, .. } => to,
             _ => loaded,
         });
+        if let TranslationChange::Load { to, keeps, .. } = change {
+            let before = self.tables.insert(to.name(), to.tables);
+            self.recent.retain(|&tables| Some(tables) != to.tables);
+            self.recent.extend(to.tables);
+            if self.recent.len() > SPACES {
+                self.recent.pop_front();
+            }
+            if keeps && before != Some(to.tables) {
+                self.remember_other_tables(to);
+            }
+        }
         match change {
             TranslationChange::Load { keeps: true, .. } => {}
             TranslationChange::Load { to, .. } => self.load(to, memory),
@@ -240,21 +267,69 @@ impl ShadowCheck {
         loaded.filter(is_loaded).unwrap_or(space.name())
     }
 
-    /// All but global pages of a space is void; but a processor may have walked its tables again since.
+    /// All pages of a space that are not global are void. But a processor may have walked the same
+    /// tables again since, whichever identifier they had before, so records of an unchanged path
+    /// count. Records of other tables with this space's identifier are remembered by their root until
+    /// those tables are loaded again.
     fn load<M: PageTableMemory + ?Sized>(&mut self, to: Space, memory: &mut M) {
         let name = to.name();
+        let tables = to.tables.map(SpaceName::Tables);
+        let recent = &self.recent;
         self.records.retain(|_, records| {
-            records.retain(|record| {
-                // Identifiers are for 4-level paging alone, where the path begins at the root.
-                let begins = record.path.steps().first();
-                let is_there = begins.is_some_and(|step| {
-                    let root = to.tables.map(|tables| tables.page());
-                    !to.has_identifier || Some(step.address.page()) == root
+            if !to.has_identifier {
+                // With less than 4 levels the path need not begin at the root.
+                records.retain(|record| {
+                    let is_known = !record.path.steps().is_empty();
+                    record.space != Some(name) || is_known && record.path.is_as_it_was(memory)
                 });
-                record.space != Some(name) || is_there && record.path.is_as_it_was(memory)
+                return !records.is_empty();
+            }
+            let mut moved = Vec::new();
+            records.retain(|record| {
+                let Some(of) = record.space else { return true };
+                let bygone = record.bygone();
+                let is_there = bygone.is_some() && bygone == tables;
+                let space = match is_there {
+                    true if record.path.is_as_it_was(memory) => Some(name),
+                    false if of == name => bygone,
+                    _ => None,
+                };
+                moved.extend(space.map(|_| Record { space, ..*record }));
+                match of {
+                    // The monitor keeps no more spaces than this.
+                    SpaceName::Tables(of) => !is_there && recent.contains(&of),
+                    SpaceName::Identifier(_) => of != name,
+                }
             });
+            for record in moved {
+                if !records.contains(&record) {
+                    records.push(record);
+                }
+            }
             !records.is_empty()
         });
+    }
+
+    /// An identifier gets other tables and the guest lets its translations be kept. The records of the
+    /// tables it had before are remembered by their root as well, for the time when those are loaded again.
+    fn remember_other_tables(&mut self, to: Space) {
+        if !to.has_identifier {
+            return;
+        }
+        let name = to.name();
+        for records in self.records.values_mut() {
+            let others = records.iter().filter(|record| record.space == Some(name));
+            let bygone = others.map(|record| Record {
+                space: record.bygone(),
+                ..*record
+            });
+            let of_others = bygone.filter(|it| it.space != to.tables.map(SpaceName::Tables));
+            for record in of_others.collect::<Vec<_>>() {
+                if !records.contains(&record) {
+                    records.push(record);
+                }
+            }
+        }
     }
 
     /// Whether it is time to look at all entries though nothing was invalidated.
@@ -289,6 +364,7 @@ impl ShadowCheck {
 
     fn forget_everything(&mut self) {
         self.records.clear();
+        self.tables.clear();
         self.rules = None;
     }
 

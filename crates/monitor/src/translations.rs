@@ -525,7 +525,7 @@ impl Translations {
         if self.has_changed() || !self.is_loaded(from) {
             return false;
         }
-        let known = self.spaces.look_up(to);
+        let known = self.spaces.look_up(to, keeps);
         let Some(known) = known.filter(|known| known.has_same_tables || !self.is_loaded(to)) else {
             return false;
         };

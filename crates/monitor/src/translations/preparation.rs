@@ -82,7 +82,10 @@ impl Translations {
         memory: &mut M,
         stops: impl FnMut() -> bool,
     ) -> bool {
-        let known = self.spaces.look_up(to).filter(|it| it.has_same_tables);
+        let known = self
+            .spaces
+            .look_up(to, false)
+            .filter(|it| it.has_same_tables);
         let Some(known) = known.filter(|_| self.choices.compares_entries) else {
             return true;
         };
