@@ -88,16 +88,43 @@ pub const MAX_TABLES_OF_32_BIT_CODE: u8 = COMMON_TABLES / 2;
 pub const MAX_TABLES_OF_32_BIT_PROGRAMS: u8 = PROGRAMS_TABLES / 2;
 
 /// Entries of a hash table of indirect branches at which targets are looked for first, indexed
-/// by the low 16 bits of EIP. Two targets whose EIP has the same would push each other out
+/// by [18 bits of EIP](first_choice). Two targets whose EIP has the same would push each other out
 /// again and again, so the entry behind is looked at too.
-pub const HASH_ENTRIES: usize = 1 << 16;
+pub const HASH_ENTRIES: usize = 1 << INDEX_BITS;
+/// How many low bits of a target's EIP its index leaves out. Functions begin at multiples of 16,
+/// and return addresses are rarely closer than five bytes. With all low bits in the index, the
+/// entries of functions would share one eighth of the sets of the processor's first-level cache,
+/// and each page of the table would serve only 128 bytes of code.
+pub const INDEX_SHIFT: u32 = 2;
+
+/// Bits of an index. A compiler at work has some 140,000 targets: twice as many as a table of 16 bits has
+/// entries, which missed six times for each of them.
+pub const INDEX_BITS: u32 = 18;
+/// Turned right by so many bits, a target's EIP has the bits of its index on top.
+pub const INDEX_TURN: u8 = (INDEX_SHIFT + INDEX_BITS) as u8;
+/// R13 of guest code points so many bytes into the tables. Its low six bits are then always this
+/// number, since the tables are aligned to 64 bytes, and a shift by R13 leaves the bits of an index.
+pub const LINKS_BIAS: i32 = 64 - INDEX_BITS as i32;
+
+/// The displacement from R13 of what lies so many bytes from the start of the tables.
+pub const fn from_links(offset: i32) -> i32 {
+    offset - LINKS_BIAS
+}
+
+/// The index of the entry at which a target is looked for first. Emitted code computes the same.
+pub const fn first_choice(rip: u64) -> u32 {
+    (rip >> INDEX_SHIFT) as u32 & (HASH_ENTRIES as u32 - 1)
+}
 /// Bytes of an entry of these tables: tag, target, what
-/// [`Context::code_delta`](crate::abi::context::Context::code_delta) must be there, nothing.
+/// [`Context::code_delta`](crate::abi::context::Context::code_delta) must be there, and the negative
+/// of that.
 pub const ENTRY_BYTES: i32 = 32;
 /// Offset in an entry of the host address of the target.
 pub const ENTRY_TARGET: i32 = 8;
 /// Offset in an entry of the target's delta.
 pub const ENTRY_DELTA: i32 = 16;
+/// Offset in an entry of the delta's negative, which emitted code can compare without changing flags.
+pub const ENTRY_NEGATED_DELTA: i32 = 24;
 /// Bytes of a hash table, with an entry behind the last, in whole cache lines. The slots follow the
 /// first table of each part.
 pub const TABLE_BYTES: i32 = HASH_ENTRIES as i32 * ENTRY_BYTES + 64;

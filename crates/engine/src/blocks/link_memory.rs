@@ -8,9 +8,10 @@
 use crate::abi::far_pointer::FarPointer;
 use crate::abi::link_layout::{
     BranchTable, COMMON_OFFSET, COMMON_SLOTS_OFFSET, COMMON_TABLES_OFFSET, ENTRY_BYTES,
-    ENTRY_DELTA, ENTRY_TARGET, FAR_ENTRY_BYTES, FAR_TABLE_OFFSET, FamilyId, HASH_ENTRIES, ModeId,
-    OWN_TABLES_OFFSET, SLOT_STUB, SLOTS_OFFSET, TABLE_BYTES, TABLES_BYTES, far_tag_base,
-    indirect_tag, is_programs_part, is_programs_slot, slot_offset, table_offset,
+    ENTRY_DELTA, ENTRY_NEGATED_DELTA, ENTRY_TARGET, FAR_ENTRY_BYTES, FAR_TABLE_OFFSET, FamilyId,
+    HASH_ENTRIES, LINKS_BIAS, ModeId, OWN_TABLES_OFFSET, SLOT_STUB, SLOTS_OFFSET, TABLE_BYTES,
+    TABLES_BYTES, far_tag_base, first_choice, indirect_tag, is_programs_part, is_programs_slot,
+    slot_offset, table_offset,
 };
 use crate::blocks::links::Target;
 use std::io;
@@ -101,9 +102,9 @@ impl LinkMemory {
         })
     }
 
-    /// Address of the loaded space's tables (R13 in guest code).
+    /// R13 of guest code: an address in the loaded space's tables.
     pub fn base(&self) -> u64 {
-        self.0.base() as u64
+        self.0.base() as u64 + LINKS_BIAS as u64
     }
 
     /// The tables of an owner: `None` if it has none, so that nothing of it is filled.
@@ -354,9 +355,12 @@ impl Tables {
         let second = first + ENTRY_BYTES as u32;
         let (tag, before) = (indirect_entry_tag(rip, mode, table), self.read(first));
         if before != tag {
-            if self.read(first + ENTRY_TARGET as u32) != 0 && looked_for_at(before) == rip as u16 {
+            if self.read(first + ENTRY_TARGET as u32) != 0
+                && looked_for_at(before) == first_choice(rip)
+            {
                 self.write(second, before);
-                for part in [ENTRY_TARGET as u32, ENTRY_DELTA as u32] {
+                for part in [ENTRY_TARGET, ENTRY_DELTA, ENTRY_NEGATED_DELTA] {
+                    let part = part as u32;
                     self.write(second + part, self.read(first + part));
                 }
             } else if self.read(second) == tag {
@@ -366,6 +370,8 @@ impl Tables {
         self.write(first, tag);
         self.write(first + ENTRY_TARGET as u32, target.address);
         self.write(first + ENTRY_DELTA as u32, target.delta);
+        let negated = target.delta.wrapping_neg();
+        self.write(first + ENTRY_NEGATED_DELTA as u32, negated);
         first
     }
 
@@ -434,12 +440,12 @@ fn far_entry_tag(pointer: FarPointer, family: FamilyId) -> u64 {
 
 /// Where the entry lies in which a target is looked for first.
 fn entry_offset(rip: u64, table: BranchTable) -> u32 {
-    table_offset(table) as u32 + (rip as u32 & 0xffff) * ENTRY_BYTES as u32
+    table_offset(table) as u32 + first_choice(rip) * ENTRY_BYTES as u32
 }
 
 /// The index of an entry of a table of indirect branches.
-fn index_of(offset: u32) -> u16 {
-    place_of(offset).1 as u16
+fn index_of(offset: u32) -> u32 {
+    place_of(offset).1
 }
 
 /// Whether an entry is one of a table that belongs to one mode, and its index there.
@@ -457,9 +463,9 @@ fn place_of(offset: u32) -> (bool, u32) {
 }
 
 /// The index of the first choice of the target that has this tag.
-fn looked_for_at(tag: u64) -> u16 {
+fn looked_for_at(tag: u64) -> u32 {
     // What is added to EIP ends in 1 for all modes (see `indirect_tag`).
-    tag.wrapping_neg().wrapping_sub(1) as u16
+    first_choice(tag.wrapping_neg().wrapping_sub(1))
 }
 
 /// Where the entry of a far transfer's target lies. Emitted code computes the same.
@@ -470,11 +476,11 @@ fn far_entry_offset(pointer: FarPointer) -> u32 {
 }
 
 /// The tag of an empty entry, which no target has that is looked for there. Zero is the tag
-/// of the very last address, which is looked for in the last two entries; the tag 2 belongs to
+/// of the very last address, which is looked for in the last two entries; the tag 16 belongs to
 /// an address that is not.
 fn vacant(offset: u32) -> u64 {
     match offset < FAR_TABLE_OFFSET as u32 && place_of(offset).0 {
-        true if place_of(offset).1 >= HASH_ENTRIES as u32 - 1 => 2,
+        true if place_of(offset).1 >= HASH_ENTRIES as u32 - 1 => 16,
         _ => 0,
     }
 }

@@ -62,10 +62,20 @@ fn no_target_is_found_in_an_empty_entry() {
     ] {
         memory.prepare(table);
         let mode = (ModeId(7), table);
-        let mut rips = vec![0, 1, 0xfffe, 0xffff, 0x1_0000, 0x7fff_fffe, 0x7fff_ffff];
+        let mut rips = vec![
+            0,
+            1,
+            0xfffe,
+            0xffff,
+            0xf_fffc,
+            0xf_ffff,
+            0x10_0000,
+            0x7fff_fffe,
+            0x7fff_ffff,
+        ];
         if !table.is_shared() {
             rips.extend((0..8).map(|back| u64::MAX - back));
-            rips.extend([0x7fff_ffff_ffff, u64::MAX - 0xffff, u64::MAX - 0xfffe]);
+            rips.extend([0x7fff_ffff_ffff, u64::MAX - 0xf_ffff, u64::MAX - 0xf_fffe]);
         }
         for &rip in &rips {
             assert_eq!(found(&memory, rip, mode), None, "{rip:x}");
@@ -90,7 +100,7 @@ fn two_targets_with_the_same_first_choice_are_both_found() {
     let mut memory = LinkMemory::new().unwrap();
     for table in [BranchTable::Shared, BranchTable::Own(5)] {
         let mode = (ModeId(7), table);
-        let rips = [0x1_5678, 0x2_5678, 0x3_5678];
+        let rips = [0x10_5678, 0x20_5679, 0x30_567b];
         for round in 0..6 {
             let rip = rips[round % 2];
             memory.fill_indirect(rip, mode, Target::fixed(rip));
@@ -103,13 +113,13 @@ fn two_targets_with_the_same_first_choice_are_both_found() {
         assert_eq!(found(&memory, rips[0], mode), None);
         assert_eq!(found(&memory, rips[1], mode), Some(rips[1]));
         // The neighbour's first choice is the second one of these.
-        memory.fill_indirect(0x5679, mode, Target::fixed(9));
+        memory.fill_indirect(0x567c, mode, Target::fixed(9));
         assert_eq!(found(&memory, rips[1], mode), None);
         assert_eq!(found(&memory, rips[2], mode), Some(rips[2]));
-        assert_eq!(found(&memory, 0x5679, mode), Some(9));
+        assert_eq!(found(&memory, 0x567c, mode), Some(9));
         memory.empty(Entry::Indirect(entry_offset(0x5678, table)));
         assert_eq!(found(&memory, rips[2], mode), None);
-        assert_eq!(found(&memory, 0x5679, mode), Some(9));
+        assert_eq!(found(&memory, 0x567c, mode), Some(9));
     }
 }
 
@@ -122,7 +132,7 @@ fn nothing_is_found_that_was_emptied_or_filled_anew() {
     memory.prepare(table);
     let mode = (ModeId(7), table);
     let rips: Vec<u64> = (0..64)
-        .map(|index| (index / 8) << 16 | (0xfffc + index % 8) & 0xffff)
+        .map(|index| (index / 8) << 20 | (0xf_fff0 + 3 * (index % 8)) & 0xf_ffff)
         .chain([u64::MAX, u64::MAX - 1, u64::MAX - 2])
         .collect();
     let mut filled = BTreeMap::new();
@@ -137,7 +147,7 @@ fn nothing_is_found_that_was_emptied_or_filled_anew() {
             }
             1 => {
                 memory.empty(Entry::Indirect(entry_offset(rip, table)));
-                filled.retain(|&other: &u64, _| other as u16 != rip as u16);
+                filled.retain(|&other: &u64, _| first_choice(other) != first_choice(rip));
             }
             _ => {
                 // A block dies before another takes its place.

@@ -4,7 +4,7 @@ use super::emitter::Emitter;
 use super::exits::RESUME_AFTER;
 use super::look_up::LookUpForm;
 use crate::abi::at;
-use crate::abi::link_layout::slot_offset;
+use crate::abi::link_layout::{from_links, slot_offset};
 use crate::abi::marks::{Restore, Shadow};
 use crate::abi::sites::{LinkPlace, SiteKind, WindowMiss};
 use crate::decode::length::MAX_INSTRUCTION_LENGTH;
@@ -199,7 +199,7 @@ impl Emitter {
 
     /// Jumps where a slot leads.
     fn slot_jump(&mut self, slot: u32) {
-        let place = Mem::base(self.map.links, slot_offset(slot));
+        let place = Mem::base(self.map.links, from_links(slot_offset(slot)));
         self.assembler.jmp_memory(place);
     }
 

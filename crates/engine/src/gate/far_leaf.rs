@@ -21,7 +21,9 @@ use crate::abi::known_code::{
     KEY_CALLS, KEY_LONG, KEY_RETURNS, KEY_TRANSFER, KEY_USER, KEY_WIDE, KNOWN_CODE_SHIFT, KnownCode,
 };
 use crate::abi::leaves::{DONE_IN_LEVEL, LeafRoutine, SPREAD};
-use crate::abi::link_layout::{ENTRY_BYTES, ENTRY_DELTA, ENTRY_TARGET};
+use crate::abi::link_layout::{
+    ENTRY_BYTES, ENTRY_DELTA, ENTRY_TARGET, HASH_ENTRIES, INDEX_SHIFT, LINKS_BIAS,
+};
 use crate::abi::x87_pointers::X87_FRESH;
 use std::arch::global_asm;
 use std::mem::offset_of;
@@ -195,10 +197,12 @@ global_asm!(
     "mov rax, [rdx + {tag}]",
     "add rax, rcx",
     "mov r11d, r9d",
-    "movzx r9d, cx",
+    "mov r9, rcx",
+    "shr r9, {index_shift}",
+    "and r9d, {index_mask}",
     "shl r9d, 2",
     "add r9, [rdx + {table}]",
-    "lea r9, [r13 + r9*8]",
+    "lea r9, [r13 + r9*8 - {links_bias}]",
     "mov r8, [r9]",
     "add r8, rax",
     "jz 6f",
@@ -263,6 +267,9 @@ global_asm!(
     done = const at::LEAF_DONE,
     done_in_level = const DONE_IN_LEVEL,
     entry_bytes = const ENTRY_BYTES,
+    index_shift = const INDEX_SHIFT,
+    index_mask = const HASH_ENTRIES - 1,
+    links_bias = const LINKS_BIAS,
     entry_delta = const ENTRY_DELTA,
     entry_target = const ENTRY_TARGET,
 );

@@ -39,7 +39,8 @@ use crate::abi::leaves::{
 };
 use crate::abi::level_change::{LevelChange, LevelChangeKind, VirtualReturn};
 use crate::abi::link_layout::{
-    ENTRY_BYTES, ENTRY_DELTA, ENTRY_TARGET, FAR_ENTRY_BYTES, FAR_TABLE_OFFSET,
+    ENTRY_BYTES, ENTRY_DELTA, ENTRY_TARGET, FAR_ENTRY_BYTES, FAR_TABLE_OFFSET, HASH_ENTRIES,
+    INDEX_SHIFT, LINKS_BIAS,
 };
 use crate::abi::x87_pointers::X87_FRESH;
 use crate::gate::{device_leaf, far_leaf, interrupt_leaf, miss, vector_leaf};
@@ -240,10 +241,12 @@ global_asm!(
     // The mode is another one: on in its table.
     "or dword ptr [r15 + {level_changed}], {mode_changed}",
     "add rax, rcx",
-    "movzx r9d, cx",
+    "mov r9, rcx",
+    "shr r9, {index_shift}",
+    "and r9d, {index_mask}",
     "shl r9d, 2",
     "add r9, [rdx + {table}]",
-    "lea r9, [r13 + r9*8]",
+    "lea r9, [r13 + r9*8 - {links_bias}]",
     "mov r8, [r9]",
     "add r8, rax",
     "jz 4f",
@@ -319,10 +322,12 @@ global_asm!(
     // On in the table of the program's mode.
     "mov rax, [r15 + {change_tag}]",
     "add rax, rcx",
-    "movzx r9d, cx",
+    "mov r9, rcx",
+    "shr r9, {index_shift}",
+    "and r9d, {index_mask}",
     "shl r9d, 2",
     "add r9, [r15 + {change_table}]",
-    "lea r9, [r13 + r9*8]",
+    "lea r9, [r13 + r9*8 - {links_bias}]",
     "mov r8, [r9]",
     "add r8, rax",
     "jz 4f",
@@ -389,7 +394,7 @@ global_asm!(
     "add r8d, r11d",
     "movzx r8d, r8w",
     "shl r8d, {far_entry_shift}",
-    "lea r9, [r13 + r8 + {far_table}]",
+    "lea r9, [r13 + r8 + {far_table} - {links_bias}]",
     "mov r8, [r9]",
     "add r8, r11",
     "add r8, [r15 + {virtual_tag}]",
@@ -508,6 +513,9 @@ global_asm!(
     level_changed = const at::LEVEL_CHANGED,
     mode_changed = const crate::abi::context::MODE_CHANGED,
     entry_bytes = const ENTRY_BYTES,
+    index_shift = const INDEX_SHIFT,
+    index_mask = const HASH_ENTRIES - 1,
+    links_bias = const LINKS_BIAS,
     entry_target = const ENTRY_TARGET,
     exit_value = const at::EXIT_VALUE,
     done = const at::LEAF_DONE,

@@ -5,7 +5,9 @@ use super::{Flow, Translator};
 use crate::abi::at;
 use crate::abi::host::Host;
 use crate::abi::host::*;
-use crate::abi::link_layout::{ENTRY_DELTA, ENTRY_TARGET, choices};
+use crate::abi::link_layout::{
+    ENTRY_BYTES, ENTRY_DELTA, ENTRY_NEGATED_DELTA, ENTRY_TARGET, INDEX_TURN, choices, from_links,
+};
 use crate::abi::marks::Restore;
 use crate::abi::register_map::COUNT;
 use crate::abi::sites::SiteKind;
@@ -288,7 +290,7 @@ impl Translator {
             self.indirect_exit();
             return;
         }
-        self.emit.assembler.movzx16(R9, R8);
+        self.index_of_target();
         self.emit.assembler.lea64(R9, Mem::scaled(R9, 4));
         // The entry holds the negated tag; the sum is zero where it is this target.
         let is_shared = self.branch_table.is_shared();
@@ -300,7 +302,7 @@ impl Translator {
         let links = self.emit.map.links;
         let choices = choices(self.branch_table);
         let hits = choices.map(|table| {
-            let tag = Mem::indexed(links, R9, 8, table);
+            let tag = Mem::indexed(links, R9, 8, from_links(table));
             self.emit.assembler.load(Width::Qword, RCX, tag);
             if is_shared {
                 self.emit.assembler.lea64(RCX, Mem::indexed(RCX, R8, 1, 0));
@@ -310,26 +312,51 @@ impl Translator {
             }
             self.emit.skip_if_zero()
         });
+        let [first_hit, second_hit] = hits;
         self.mark_branch(is_called, Restore::NONE);
         self.indirect_exit();
-        for (hit, table) in hits.into_iter().zip(choices) {
-            self.emit.land(hit);
-            self.mark_branch(is_called, Restore::NONE);
-            let entry = |part| Mem::indexed(links, R9, 8, table + part);
-            if self.emit.mode.is_relocatable() {
-                self.load_code_delta(entry(ENTRY_DELTA));
-            }
-            self.emit.assembler.jmp_memory(entry(ENTRY_TARGET));
+        self.emit.land(second_hit);
+        self.mark_branch(is_called, Restore::NONE);
+        let next = Mem::base(R9, ENTRY_BYTES / 8);
+        self.emit.assembler.lea64(R9, next);
+        self.emit.land(first_hit);
+        self.mark_branch(is_called, Restore::NONE);
+        let [first, _] = choices;
+        let entry = |part| Mem::indexed(links, R9, 8, from_links(first + part));
+        if self.emit.mode.is_relocatable() {
+            self.load_code_delta(entry);
         }
+        self.emit.assembler.jmp_memory(entry(ENTRY_TARGET));
     }
 
-    /// Puts the delta of an indirect branch's target in force, whose entry has it at `delta`;
-    /// the target is in R8. From then on the branch is done: what marks say of its block is no
-    /// longer where the delta leads.
-    pub(super) fn load_code_delta(&mut self, delta: Mem) {
+    /// R9 := the index at which the target in R8 is looked for first (see
+    /// [`crate::abi::link_layout::first_choice`]).
+    pub(super) fn index_of_target(&mut self) {
+        let links = self.emit.map.links;
+        self.emit.assembler.rorx(R9, R8, INDEX_TURN);
+        self.emit.assembler.shrx(R9, R9, links);
+    }
+
+    /// Puts the delta of an indirect branch's target in force; `entry` leads to the parts of the
+    /// target's entry, and the target is in R8. From then on the branch is done: what marks say of its
+    /// block is no longer where the delta leads.
+    ///
+    /// Most branches lead to code with the same delta. It is compared and not stored again, because
+    /// the processor predicts the outcome of a comparison. After a store the next use of the delta, often
+    /// the address of the next branch's pointer, would have to wait for the load of this entry:
+    /// in a program that calls functions of shared libraries all calls and returns would be one chain of
+    /// such loads.
+    pub(super) fn load_code_delta(&mut self, entry: impl Fn(i32) -> Mem) {
         let place = self.emit.field(at::CODE_DELTA);
-        self.emit.assembler.load(Width::Qword, R11, delta);
-        self.emit.assembler.store(Width::Qword, place, R11);
+        let assembler = &mut self.emit.assembler;
+        assembler.load(Width::Qword, R11, place);
+        assembler.load(Width::Qword, RCX, entry(ENTRY_NEGATED_DELTA));
+        assembler.lea64(RCX, Mem::indexed(RCX, R11, 1, 0));
+        let same = self.emit.skip_if_zero();
+        let assembler = &mut self.emit.assembler;
+        assembler.load(Width::Qword, R11, entry(ENTRY_DELTA));
+        assembler.store(Width::Qword, place, R11);
+        self.emit.land(same);
         let done = Restore::NONE.with_eip(R8);
         self.emit.mark_as(self.emit.rip, 0, done);
     }

@@ -40,7 +40,7 @@ use crate::abi::far_pointer::FarPointer;
 use crate::abi::host::Host;
 use crate::abi::host::*;
 use crate::abi::known_code::FarTransfer;
-use crate::abi::link_layout::{FAR_TABLE_OFFSET, far_tag_base};
+use crate::abi::link_layout::{FAR_TABLE_OFFSET, far_tag_base, from_links};
 use crate::abi::marks::Restore;
 use crate::abi::sites::SiteKind;
 use crate::emit::assembler::{Mem, Width};
@@ -319,7 +319,7 @@ impl Translator {
         self.emit.assembler.mov_imm64(R8, far_tag_base(self.family));
         self.emit.make_room();
         let links = self.emit.map.links;
-        let tag = Mem::indexed(links, R9, 8, FAR_TABLE_OFFSET);
+        let tag = Mem::indexed(links, R9, 8, from_links(FAR_TABLE_OFFSET));
         self.emit.assembler.load(Width::Qword, RCX, tag);
         self.emit
             .assembler
@@ -342,9 +342,12 @@ impl Translator {
         self.emit.assembler.lea32(RCX, Mem::base(RCX, attributes));
         let place = self.emit.field(at::segment_selector(SegmentRegister::Cs));
         self.emit.assembler.store(Width::Dword, place, RCX);
-        self.emit
-            .assembler
-            .jmp_memory(Mem::indexed(links, R9, 8, FAR_TABLE_OFFSET + 8));
+        self.emit.assembler.jmp_memory(Mem::indexed(
+            links,
+            R9,
+            8,
+            from_links(FAR_TABLE_OFFSET + 8),
+        ));
     }
 
     /// The attributes of a segment as this mode loads it, above a selector.

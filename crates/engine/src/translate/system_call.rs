@@ -26,7 +26,7 @@ use crate::abi::flags::InterruptFlag;
 use crate::abi::flags::SYSTEM_FLAGS;
 use crate::abi::host::*;
 use crate::abi::level_change::{LevelChange, LevelChangeKind, from_mode};
-use crate::abi::link_layout::{ENTRY_DELTA, ENTRY_TARGET};
+use crate::abi::link_layout::{ENTRY_TARGET, from_links};
 use crate::abi::marks::Restore;
 use crate::abi::register_map::{ACCUMULATOR, COUNT, DATA};
 use crate::abi::sites::SiteKind;
@@ -245,12 +245,12 @@ impl Translator {
         let links = self.emit.map.links;
         let table = self.change_field(kind, offset_of!(LevelChange, table));
         self.emit.assembler.load(Width::Qword, R11, table);
-        self.emit.assembler.movzx16(R9, R8);
+        self.index_of_target();
         self.emit.assembler.lea64(R9, Mem::indexed(R11, R9, 4, 0));
         let tag = self.change_field(kind, offset_of!(LevelChange, tag));
         self.emit.assembler.load(Width::Qword, R11, tag);
         self.emit.assembler.lea64(R11, Mem::indexed(R11, R8, 1, 0));
-        let entry = |part| Mem::indexed(links, R9, 8, part);
+        let entry = |part| Mem::indexed(links, R9, 8, from_links(part));
         self.emit.assembler.load(Width::Qword, RCX, entry(0));
         self.emit.assembler.lea64(RCX, Mem::indexed(RCX, R11, 1, 0));
         let hit = self.emit.skip_if_zero();
@@ -265,7 +265,7 @@ impl Translator {
         self.emit.land(hit);
         self.mark_at_target(Restore::NONE);
         if kind.leads_to_program() {
-            self.load_code_delta(entry(ENTRY_DELTA));
+            self.load_code_delta(entry);
         }
         self.emit.assembler.jmp_memory(entry(ENTRY_TARGET));
         Flow::End

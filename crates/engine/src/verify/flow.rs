@@ -6,8 +6,8 @@ use crate::abi::at;
 use crate::abi::context::STORE_SIZES;
 use crate::abi::leaves::LeafRoutine;
 use crate::abi::link_layout::{
-    ENTRY_TARGET, FAR_TABLE_OFFSET, MAX_SLOTS, ModeId, choices, far_tag_base, indirect_tag,
-    slot_offset,
+    ENTRY_TARGET, FAR_TABLE_OFFSET, MAX_SLOTS, ModeId, choices, far_tag_base, from_links,
+    indirect_tag, slot_offset,
 };
 use crate::abi::sites::{LinkPlace, Site, SiteKind};
 use crate::policy::leaf::Leaf;
@@ -104,6 +104,13 @@ impl Walk<'_> {
                 constant,
                 targets: 1,
             } if self.is_whole_tag(table, constant) => zero.matched = Some((index, table)),
+            Kind::CodeDeltaSum {
+                index,
+                table,
+                in_force,
+            } if in_force == state.code_delta.number && state.matched == Some((index, table)) => {
+                zero.moved = state.matched;
+            }
             Kind::VectorsOff => zero.vectors = true,
             _ => {}
         }
@@ -218,12 +225,12 @@ impl Walk<'_> {
             && match state.matched {
                 Some((number, Table::At(table))) => {
                     number == entry.number
-                        && displacement == i64::from(table + ENTRY_TARGET)
+                        && displacement == i64::from(from_links(table + ENTRY_TARGET))
                         && state.level.is_none()
                 }
                 Some((number, Table::Level(kind))) => {
                     number == entry.number
-                        && displacement == i64::from(ENTRY_TARGET)
+                        && displacement == i64::from(from_links(ENTRY_TARGET))
                         && state.level == Some(kind)
                 }
                 None => false,
@@ -239,7 +246,7 @@ impl Walk<'_> {
         self.subject.sites.iter().find_map(|site| match site.kind {
             SiteKind::Link(LinkPlace::Slot { slot, stub })
                 if (slot as usize) < 2 * MAX_SLOTS
-                    && i64::from(slot_offset(slot)) == displacement =>
+                    && i64::from(from_links(slot_offset(slot))) == displacement =>
             {
                 Some(u64::from(stub))
             }

@@ -6,7 +6,9 @@ use super::{Rule, Walk};
 use crate::abi::at::{self, Field, FieldUse};
 use crate::abi::descriptors::Expected;
 use crate::abi::level_change::{LevelChange, LevelChangeKind};
-use crate::abi::link_layout::{ENTRY_DELTA, FAR_TABLE_OFFSET, choices};
+use crate::abi::link_layout::{
+    ENTRY_DELTA, ENTRY_NEGATED_DELTA, FAR_TABLE_OFFSET, LINKS_BIAS, choices,
+};
 use crate::abi::sites::unpack_site;
 use crate::policy::access::Access;
 use crate::policy::mode::ModeFlags;
@@ -423,8 +425,9 @@ impl Walk<'_> {
             return Err(REFUSED);
         }
         let entry = state.registers[9];
+        let offset = operand.displacement + i64::from(LINKS_BIAS);
         let [own, second] = choices(self.subject.branch_table);
-        let own = match operand.displacement >= i64::from(second) {
+        let own = match offset >= i64::from(second) {
             true => second,
             false => own,
         };
@@ -436,10 +439,16 @@ impl Walk<'_> {
             _ => return Err(REFUSED),
         };
         let has_delta = entry.kind != Kind::FarIndex;
-        let part = operand.displacement - first;
+        let part = offset - first;
         if part == i64::from(ENTRY_DELTA) && has_delta {
             let index = entry.number;
             return Ok(self.numbers.new_value(Kind::CodeDelta { index, table }));
+        }
+        if part == i64::from(ENTRY_NEGATED_DELTA) && has_delta {
+            let index = entry.number;
+            return Ok(self
+                .numbers
+                .new_value(Kind::NegatedCodeDelta { index, table }));
         }
         if part != 0 {
             return Err(REFUSED);

@@ -3,6 +3,7 @@
 use super::memory::DIRECT_BYTES;
 use super::values::{Kind, State, Table, Value};
 use super::{Rule, Walk};
+use crate::abi::link_layout::{ENTRY_BYTES, choices};
 use crate::policy::allow_list::{Copying, copying};
 use iced_x86::{Code, Instruction, Mnemonic, OpAccess, OpKind, Register};
 use tollgate_tlb::long_tlb::part_of_linear;
@@ -72,7 +73,7 @@ impl Walk<'_> {
     /// No explicit register operand is the translator's, but the counts of shifts.
     fn check_operands(&self, instruction: &Instruction) -> Result<(), Rule> {
         let counts = match instruction.code() {
-            Code::VEX_Shrx_r64_rm64_r64 => [self.context(), self.context()],
+            Code::VEX_Shrx_r64_rm64_r64 => [self.context(), self.links()],
             Code::VEX_Sarx_r64_rm64_r64 => [self.context(), self.tlb()],
             _ => [Register::None; 2],
         };
@@ -121,6 +122,8 @@ impl Walk<'_> {
                 let count = instruction.op2_register();
                 if count == self.context() {
                     self.page(&shifted, signed)
+                } else if count == self.links() && !signed {
+                    Kind::IndexBits
                 } else if count == self.tlb() && self.is_long() {
                     Kind::Part {
                         of: shifted.number,
@@ -164,7 +167,7 @@ impl Walk<'_> {
     }
 
     /// LEA.
-    fn sum(&mut self, instruction: &Instruction, state: &State) -> Result<Value, Rule> {
+    fn sum(&mut self, instruction: &Instruction, state: &mut State) -> Result<Value, Rule> {
         let (base, index) = (instruction.memory_base(), instruction.memory_index());
         let is_wide = instruction.code() == Code::Lea_r64_m;
         if self.is_reserved(instruction.op0_register()) {
@@ -193,15 +196,34 @@ impl Walk<'_> {
         let kind = match (of(base), of(index)) {
             _ if instruction.code() == Code::Lea_r32_m => Kind::Narrow,
             _ if !is_wide => Kind::Any,
+            (Some(base), None) if self.is_second_choice(instruction, &base, state) => {
+                let next = self.numbers.new_value(Kind::Index);
+                let [first, _] = choices(self.subject.branch_table);
+                state.matched = Some((next.number, Table::At(first)));
+                return Ok(next);
+            }
             (Some(base), None) => {
                 let sum = self.numbers.new_value(sum_with_constant(&base, added));
                 return Ok(sum.is_sum_of(&base, added));
             }
-            (None, Some(index)) if scale == 4 && added == 0 && index.is_word() => Kind::Index,
+            (None, Some(index)) if scale == 4 && added == 0 && index.kind == Kind::IndexBits => {
+                Kind::Index
+            }
             (Some(base), Some(index)) => self.sum_of_two(&base, &index, scale, added),
             _ => Kind::Any,
         };
         Ok(self.numbers.new_value(kind))
+    }
+
+    /// Whether this leads from the index of the first choice to that of the second one, whose tag is the
+    /// target's: its entry is the next one.
+    fn is_second_choice(&self, instruction: &Instruction, index: &Value, state: &State) -> bool {
+        let [_, second] = choices(self.subject.branch_table);
+        let to_next = instruction.memory_displacement64() == ENTRY_BYTES as u64 / 8;
+        to_next
+            && instruction.op0_register() == Register::R9
+            && instruction.memory_base() == Register::R9
+            && state.matched == Some((index.number, Table::At(second)))
     }
 
     fn sum_of_two(&self, base: &Value, index: &Value, scale: u32, added: i64) -> Kind {
@@ -238,7 +260,7 @@ impl Walk<'_> {
                 DIRECT
             }
             (Kind::Word, _, 1, 0) if base.number == index.number => Kind::FarIndex,
-            (Kind::LevelTable(kind), _, 4, 0) if index.is_word() => Kind::LevelIndex(kind),
+            (Kind::LevelTable(kind), Kind::IndexBits, 4, 0) => Kind::LevelIndex(kind),
             (Kind::LevelTag(kind), _, 1, 0) if self.may_be_target(Table::Level(kind), index) => {
                 Kind::LevelSum(kind)
             }
@@ -274,6 +296,19 @@ impl Walk<'_> {
                     targets,
                 }
             }
+            (
+                Kind::NegatedCodeDelta {
+                    index: entry,
+                    table,
+                },
+                _,
+                1,
+                0,
+            ) => Kind::CodeDeltaSum {
+                index: entry,
+                table,
+                in_force: index.number,
+            },
             (_, Kind::HighWord, 1, 0) if base.is_narrow() => Kind::FarPointer,
             _ => Kind::Any,
         }

@@ -5,8 +5,8 @@ use crate::abi::at;
 use crate::abi::context::{BIAS, Context};
 use crate::abi::host::*;
 use crate::abi::link_layout::{
-    BranchTable, ENTRY_DELTA, ENTRY_TARGET, FamilyId, SLOT_BYTES, SLOT_STUB, SLOTS_OFFSET,
-    table_offset,
+    BranchTable, ENTRY_DELTA, ENTRY_NEGATED_DELTA, ENTRY_TARGET, FamilyId, INDEX_TURN, SLOT_BYTES,
+    SLOT_STUB, SLOTS_OFFSET, from_links, table_offset,
 };
 use crate::abi::marks::Shadow;
 use crate::abi::register_map::RegisterMap;
@@ -823,7 +823,10 @@ fn a_link_leads_to_its_stub_or_to_a_block() {
 fn a_link_through_a_slot_jumps_where_the_slot_of_its_site_leads() {
     let found = |slot: i32, listed: u32, part: i32| {
         let mut a = Assembler::new();
-        a.jmp_memory(Mem::base(R13, SLOTS_OFFSET + slot * SLOT_BYTES + part));
+        a.jmp_memory(Mem::base(
+            R13,
+            from_links(SLOTS_OFFSET + slot * SLOT_BYTES + part),
+        ));
         let stub = a.position();
         exit(&mut a, 0);
         let place = LinkPlace::Slot {
@@ -845,7 +848,7 @@ fn a_link_through_a_slot_jumps_where_the_slot_of_its_site_leads() {
 #[test]
 fn what_a_slot_holds_is_only_jumped_to() {
     let found = rules_in(ModeFlags::empty(), &RegisterMap::LEGACY, |a| {
-        a.load(Width::Qword, R8, Mem::base(R13, SLOTS_OFFSET));
+        a.load(Width::Qword, R8, Mem::base(R13, from_links(SLOTS_OFFSET)));
         Vec::new()
     });
     assert_ne!(found, Vec::<&str>::new());
@@ -863,20 +866,25 @@ fn an_indirect_branch_jumps_where_the_tag_was_the_targets() {
         let (table, target) = (start + table, start + target);
         rules_in(ModeFlags::empty(), &RegisterMap::LEGACY, |a| {
             a.mov32(R8, RAX);
-            a.movzx16(R9, R8);
+            a.rorx(R9, R8, INDEX_TURN);
+            a.shrx(R9, R9, R13);
             a.lea64(R9, Mem::scaled(R9, 4));
             a.mov_imm64(R11, constant);
-            a.load(Width::Qword, RCX, Mem::indexed(R13, R9, 8, table));
+            a.load(
+                Width::Qword,
+                RCX,
+                Mem::indexed(R13, R9, 8, from_links(table)),
+            );
             a.lea64(RCX, Mem::indexed(RCX, R8, 1, 0));
             a.lea64(RCX, Mem::indexed(RCX, R11, 1, 0));
             if branches {
                 let hit = a.jrcxz();
                 let miss = a.jmp_short();
                 a.patch_rel8_here(hit);
-                a.jmp_memory(Mem::indexed(R13, R9, 8, target));
+                a.jmp_memory(Mem::indexed(R13, R9, 8, from_links(target)));
                 a.patch_rel8_here(miss);
             } else {
-                a.jmp_memory(Mem::indexed(R13, R9, 8, target));
+                a.jmp_memory(Mem::indexed(R13, R9, 8, from_links(target)));
             }
             Vec::new()
         })
@@ -902,15 +910,24 @@ fn a_branch_to_relocatable_code_puts_its_targets_delta_in_force() {
         let start = table_offset(shared_table(flags));
         let load_delta = |a: &mut Assembler| {
             let Some(delta) = delta else { return };
-            a.load(Width::Qword, RDX, Mem::indexed(R13, R9, 8, start + delta));
+            a.load(
+                Width::Qword,
+                RDX,
+                Mem::indexed(R13, R9, 8, from_links(start + delta)),
+            );
             a.store(Width::Qword, Mem::base(R15, at::CODE_DELTA), stored);
         };
         rules_in(flags, &RegisterMap::LEGACY, |a| {
             a.mov32(R8, RAX);
-            a.movzx16(R9, R8);
+            a.rorx(R9, R8, INDEX_TURN);
+            a.shrx(R9, R9, R13);
             a.lea64(R9, Mem::scaled(R9, 4));
             a.mov_imm64(R11, (3 << 32) + 1);
-            a.load(Width::Qword, RCX, Mem::indexed(R13, R9, 8, start));
+            a.load(
+                Width::Qword,
+                RCX,
+                Mem::indexed(R13, R9, 8, from_links(start)),
+            );
             a.lea64(RCX, Mem::indexed(RCX, R8, 1, 0));
             a.lea64(RCX, Mem::indexed(RCX, R11, 1, 0));
             if early {
@@ -922,7 +939,7 @@ fn a_branch_to_relocatable_code_puts_its_targets_delta_in_force() {
             if !early {
                 load_delta(a);
             }
-            a.jmp_memory(Mem::indexed(R13, R9, 8, start + ENTRY_TARGET));
+            a.jmp_memory(Mem::indexed(R13, R9, 8, from_links(start + ENTRY_TARGET)));
             a.patch_rel8_here(miss);
             Vec::new()
         })
@@ -935,4 +952,48 @@ fn a_branch_to_relocatable_code_puts_its_targets_delta_in_force() {
     assert_ne!(found(program, Some(ENTRY_DELTA), R11, false), 0);
     // Before it is known whose the entry is.
     assert_ne!(found(program, Some(ENTRY_DELTA), RDX, true), 0);
+}
+
+#[test]
+fn a_branch_leaves_the_delta_as_it_is_if_it_is_the_targets() {
+    let program = ModeFlags::USER | ModeFlags::PROTECTED | ModeFlags::CODE32;
+    let start = table_offset(shared_table(program));
+    let found = |part: i32, added: Host, restores: bool, change: fn(&mut Assembler)| {
+        rules_in(program, &RegisterMap::LEGACY, |a| {
+            let entry = |part| Mem::indexed(R13, R9, 8, from_links(start + part));
+            let in_force = Mem::base(R15, at::CODE_DELTA);
+            a.mov32(R8, RAX);
+            a.rorx(R9, R8, INDEX_TURN);
+            a.shrx(R9, R9, R13);
+            a.lea64(R9, Mem::scaled(R9, 4));
+            a.mov_imm64(R11, (3 << 32) + 1);
+            a.load(Width::Qword, RCX, entry(0));
+            a.lea64(RCX, Mem::indexed(RCX, R8, 1, 0));
+            a.lea64(RCX, Mem::indexed(RCX, R11, 1, 0));
+            let hit = a.jrcxz();
+            let miss = a.jmp_short();
+            a.patch_rel8_here(hit);
+            a.load(Width::Qword, R11, in_force);
+            a.load(Width::Qword, RCX, entry(part));
+            a.lea64(RCX, Mem::indexed(RCX, added, 1, 0));
+            change(a);
+            let same = a.jrcxz();
+            if restores {
+                a.load(Width::Qword, R11, entry(ENTRY_DELTA));
+                a.store(Width::Qword, in_force, R11);
+            }
+            a.patch_rel8_here(same);
+            a.jmp_memory(entry(ENTRY_TARGET));
+            a.patch_rel8_here(miss);
+            Vec::new()
+        })
+        .len()
+    };
+    let nothing = |_: &mut Assembler| {};
+    assert_eq!(found(ENTRY_NEGATED_DELTA, R11, true, nothing), 0);
+    assert_ne!(found(ENTRY_NEGATED_DELTA, R11, false, nothing), 0);
+    assert_ne!(found(ENTRY_NEGATED_DELTA, RDX, true, nothing), 0);
+    assert_ne!(found(ENTRY_DELTA, R11, true, nothing), 0);
+    let zeroes = |a: &mut Assembler| a.mov32(RCX, RDX);
+    assert_ne!(found(ENTRY_NEGATED_DELTA, R11, true, zeroes), 0);
 }

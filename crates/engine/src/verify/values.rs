@@ -6,6 +6,9 @@
 use crate::abi::level_change::LevelChangeKind;
 use tollgate_tlb::shadow_windows::BESIDE_WINDOW;
 
+/// The register that holds the index of a table's entry.
+const R9: usize = 9;
+
 /// Number of a value.
 pub(super) type Number = u32;
 
@@ -73,10 +76,20 @@ pub(super) enum Kind {
     Checked { size: u32, write: bool },
     /// Twice a word: the index of an entry in the table of far transfers.
     FarIndex,
-    /// Four times a word: the index of an entry in a table of indirect branches.
+    /// The number of an entry in a table of indirect branches.
+    IndexBits,
+    /// Four times that.
     Index,
     /// The delta that goes with the target of the entry at this index of a table.
     CodeDelta { index: Number, table: Table },
+    /// The negative of that.
+    NegatedCodeDelta { index: Number, table: Table },
+    /// The sum of that and the delta in force, which was the value `in_force`.
+    CodeDeltaSum {
+        index: Number,
+        table: Table,
+        in_force: Number,
+    },
     /// Where the table of a change of the privilege level begins.
     LevelTable(LevelChangeKind),
     /// The index of an entry in that, from the start of all tables.
@@ -221,6 +234,7 @@ impl State {
 
     /// What is known where control comes from here or from where `other` holds.
     pub(super) fn merge(&mut self, other: &State, numbers: &mut Numbers) {
+        let index = self.common_index(other, numbers);
         let here = self.registers.iter_mut().chain(&mut self.work);
         let here = here.chain(&mut self.slots).chain([&mut self.code_delta]);
         let there = other.registers.iter().chain(&other.work);
@@ -231,17 +245,37 @@ impl State {
             }
         }
         self.common.retain(|it| other.common.contains(it));
-        if self.matched != other.matched {
-            self.matched = None;
-        }
-        if self.moved != other.moved {
-            self.moved = None;
+        let has_moved = [&*self, other].map(|it| it.moved.is_some() && it.moved == it.matched);
+        if let Some((index, table)) = index {
+            self.registers[R9] = index;
+            self.matched = Some((index.number, table));
+            self.moved = self.matched.filter(|_| has_moved == [true; 2]);
+        } else {
+            if self.matched != other.matched {
+                self.matched = None;
+            }
+            if self.moved != other.moved {
+                self.moved = None;
+            }
         }
         if self.named != other.named {
             self.named = None;
         }
         self.level = self.level.or(other.level);
         self.vectors &= other.vectors;
+    }
+
+    /// The value of R9, if here and in `other` it is the index of an entry of the same table, and
+    /// the tag of that entry is the target's.
+    fn common_index(&self, other: &State, numbers: &mut Numbers) -> Option<(Value, Table)> {
+        let [here, there] = [self, other].map(|state| {
+            let (number, table) = state.matched?;
+            let index = state.registers[R9];
+            (index.number == number && index.kind == Kind::Index).then_some((number, table))
+        });
+        let ((here, table), (there, other)) = here.zip(there)?;
+        let is_other_index = table == other && here != there;
+        is_other_index.then(|| (numbers.new_value(Kind::Index), table))
     }
 
     /// The monitor enters guest code here: what is in registers may be anything. It loads the

@@ -11,7 +11,8 @@ use tollgate_engine::abi::completion::CompletionKind;
 use tollgate_engine::abi::leaves::LeafRoutine;
 use tollgate_engine::abi::level_change::{LevelChange, LevelChangeKind};
 use tollgate_engine::abi::link_layout::{
-    ENTRY_BYTES, ENTRY_DELTA, ENTRY_TARGET, FAR_TABLE_OFFSET, SLOT_BYTES, SLOTS_OFFSET,
+    ENTRY_BYTES, ENTRY_DELTA, ENTRY_NEGATED_DELTA, ENTRY_TARGET, FAR_TABLE_OFFSET, LINKS_BIAS,
+    SLOT_BYTES, SLOTS_OFFSET, from_links,
 };
 use tollgate_engine::abi::marks::{Mark, Shadow, Source};
 use tollgate_engine::abi::sites::{LinkPlace, Site, SiteKind};
@@ -224,22 +225,23 @@ fn operand(instruction: &Instruction) -> Option<String> {
         }
         Register::R13 if index.is_empty() => Some(format!(
             "links.slot{}",
-            (displacement - SLOTS_OFFSET) / SLOT_BYTES
+            (displacement + LINKS_BIAS - SLOTS_OFFSET) / SLOT_BYTES
         )),
-        Register::R13 if displacement == FAR_TABLE_OFFSET => {
+        Register::R13 if displacement == from_links(FAR_TABLE_OFFSET) => {
             Some(format!("links.far_tags+{index}"))
         }
-        Register::R13 if displacement == FAR_TABLE_OFFSET + 8 => {
+        Register::R13 if displacement == from_links(FAR_TABLE_OFFSET + 8) => {
             Some(format!("links.far_targets+{index}"))
         }
         Register::R13 => {
-            let part = match displacement & (ENTRY_BYTES - 1) {
+            let part = match (displacement + LINKS_BIAS) & (ENTRY_BYTES - 1) {
                 0 => "tags",
                 ENTRY_TARGET => "targets",
                 ENTRY_DELTA => "deltas",
+                ENTRY_NEGATED_DELTA => "negated_deltas",
                 _ => panic!("a table at {displacement:#x}"),
             };
-            let choice = match displacement & ENTRY_BYTES {
+            let choice = match (displacement + LINKS_BIAS) & ENTRY_BYTES {
                 0 => "",
                 _ => "second_",
             };

@@ -13,7 +13,7 @@ use tollgate_engine::abi::delivery::{DELIVERIES, Delivery};
 use tollgate_engine::abi::known_code::{KNOWN_CODES, KnownCode};
 use tollgate_engine::abi::leaves::{CpuidAnswers, LEAVES, SEGMENT_LOADS, SegmentLoad};
 use tollgate_engine::abi::level_change::{LevelChange, LevelChangeKind};
-use tollgate_engine::abi::link_layout::{SLOTS_OFFSET, TABLES_BYTES};
+use tollgate_engine::abi::link_layout::{LINKS_BIAS, SLOTS_OFFSET, TABLES_BYTES};
 use tollgate_engine::abi::strings::ROUTINES;
 use tollgate_engine::policy::access::Access as ModeAccess;
 use tollgate_engine::policy::mode::{Mode, ModeFlags};
@@ -421,12 +421,13 @@ impl Access {
             }
             Register::R13 if !self.write && self.size == 8 => {
                 let last = i64::from(TABLES_BYTES);
+                let offset = self.displacement + i64::from(LINKS_BIAS);
                 let fits = match self.index {
-                    Register::None => self.displacement >= i64::from(SLOTS_OFFSET),
-                    Register::R9 => self.scale == 8 && self.displacement >= 0,
+                    Register::None => offset >= i64::from(SLOTS_OFFSET),
+                    Register::R9 => self.scale == 8 && offset >= 0,
                     _ => false,
                 };
-                (!fits || self.displacement >= last).then_some("it is no entry of the tables")
+                (!fits || offset >= last).then_some("it is no entry of the tables")
             }
             _ => Some("it goes anywhere"),
         }
