@@ -63,6 +63,8 @@ pub struct Books {
     pub instruction_cache: Vec<(&'static str, u64)>,
     /// What that cost, step by step.
     pub instruction_steps: Vec<StepCost>,
+    /// Requests to shared directories by kind.
+    pub share_requests: Vec<(&'static str, u64)>,
     /// How long interrupts waited, for whom, and how long the monitor's sections are.
     pub interrupts: InterruptBooks,
 }
@@ -133,6 +135,7 @@ impl Books {
             shadow_tables: Vec::new(),
             instruction_cache: Vec::new(),
             instruction_steps: Vec::new(),
+            share_requests: Vec::new(),
             interrupts: InterruptBooks {
                 waits: accounts.latency().waits(),
                 maskers: accounts.latency().maskers(),
@@ -153,6 +156,7 @@ impl Books {
             space_loads: counters.space_loads,
             shadow_tables: counters.shadow_tables,
             instruction_cache: counters.instruction_cache,
+            share_requests: counters.share_requests,
             instructions: counters.instructions,
             host_code: counters.host_code,
             interrupts: InterruptBooks {
@@ -177,6 +181,8 @@ pub struct Counters {
     pub shadow_tables: Vec<(&'static str, u64)>,
     /// See [`Books::instruction_cache`].
     pub instruction_cache: Vec<(&'static str, u64)>,
+    /// See [`Books::share_requests`].
+    pub share_requests: Vec<(&'static str, u64)>,
     /// See [`InterruptBooks::stops`].
     pub stops: Vec<(&'static str, u64)>,
     /// See [`InterruptBooks::resumed`].
@@ -202,6 +208,7 @@ impl Counters {
         since(&mut self.space_loads, &before.space_loads);
         since(&mut self.shadow_tables, &before.shadow_tables);
         since(&mut self.instruction_cache, &before.instruction_cache);
+        since(&mut self.share_requests, &before.share_requests);
         since(&mut self.stops, &before.stops);
         since(&mut self.resumed, &before.resumed);
         if let (Some(now), Some(before)) = (&mut self.instructions, before.instructions) {

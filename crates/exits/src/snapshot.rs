@@ -315,6 +315,9 @@ pub struct Snapshot {
     /// What it cost to find them, step by step.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub instruction_steps: Vec<StepRow>,
+    /// Requests to shared directories, by kind.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub share_requests: BTreeMap<String, u64>,
     /// How long interrupts waited, and for whom.
     #[serde(default)]
     pub interrupts: Interrupts,
@@ -400,6 +403,10 @@ impl Snapshot {
                     samples: cost.samples,
                     p50: cost.p50,
                 })
+                .collect(),
+            share_requests: (books.share_requests.iter())
+                .filter(|requests| requests.1 != 0)
+                .map(|&(name, count)| (name.to_owned(), count))
                 .collect(),
             interrupts: Interrupts::of(&books.interrupts),
             estimate: None,
@@ -613,6 +620,7 @@ pub(crate) mod tests {
             shadow_tables: Vec::new(),
             instruction_cache: Vec::new(),
             instruction_steps: Vec::new(),
+            share_requests: Vec::new(),
             interrupts: InterruptBooks::default(),
         }
     }

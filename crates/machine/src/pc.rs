@@ -18,6 +18,7 @@ use tollgate_memory::{GuestMemory, MemoryError};
 use tollgate_platform::{
     GuestTime, MarkName, Near, NearAccess, NearRun, Platform, ResetCause, StopRequest,
 };
+use tollgate_share::RequestCounts;
 use tollgate_x86::local_apic_msrs::{X2APIC_FIRST, X2APIC_LAST};
 use tollgate_x86::{PhysicalAddress, local_apic_msrs};
 
@@ -70,6 +71,8 @@ pub struct Pc {
     news: Arc<AtomicBool>,
     /// Whoever brings something from outside sets `news`.
     is_told_of_news: bool,
+    /// Of each shared directory.
+    share_requests: Vec<Arc<RequestCounts>>,
 }
 
 /// All that the machine remembers, apart from RAM and processor.
@@ -129,6 +132,9 @@ impl Pc {
         serial_output: Box<dyn Write + Send>,
         back_ends: BackEnds,
     ) -> Self {
+        let share_requests = (back_ends.virtio.iter())
+            .filter_map(|device| device.share_requests())
+            .collect();
         let clock = GuestClock::start();
         let debug_output = Console::new(Box::new(std::io::stderr()));
         let mut board = Board::new(memory, Console::new(serial_output), debug_output);
@@ -150,7 +156,22 @@ impl Pc {
             hidden_by_apic: None,
             news: Arc::default(),
             is_told_of_news: false,
+            share_requests,
         }
+    }
+
+    /// Requests to shared directories, by kind.
+    pub fn share_requests(&self) -> Vec<(&'static str, u64)> {
+        let mut sums: Vec<(&'static str, u64)> = Vec::new();
+        for counts in &self.share_requests {
+            for (place, row) in counts.named().enumerate() {
+                match sums.get_mut(place) {
+                    Some(sum) => sum.1 += row.1,
+                    None => sums.push(row),
+                }
+            }
+        }
+        sums
     }
 
     /// The machine has this ROM, which the chip set shows below 1 MiB as its registers say, and

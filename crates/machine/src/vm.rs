@@ -377,6 +377,7 @@ impl Vm {
             space_loads: self.vcpu.space_loads().named().to_vec(),
             shadow_tables: self.vcpu.shadow_table_counts(),
             instruction_cache: self.vcpu.instruction_counts().named().to_vec(),
+            share_requests: self.pc.share_requests(),
             stops: stops.stopped,
             resumed: stops.resumed.into_iter().chain(dropped).collect(),
             break_even: stops.break_even,

@@ -19,6 +19,7 @@
 //! Everything happens with the rights of the process that serves; the guest's kernel checks
 //! permissions for the guest's users. See [`owner`] for how owners are kept.
 
+pub mod counts;
 pub mod inodes;
 pub mod limits;
 pub mod options;
@@ -35,6 +36,7 @@ mod handles;
 mod names;
 mod unopened;
 
+pub use counts::RequestCounts;
 pub use options::{ShareError, ShareOptions};
 pub use server::Server;
 pub use threads::{Outcome, Request, ShareThreads};

@@ -196,6 +196,7 @@ pub(crate) fn sample(arm: &str, repetition: u32, cli: u64, cycles: u64, wall: u6
         shadow_tables: Vec::new(),
         instruction_cache: Vec::new(),
         instruction_steps: Vec::new(),
+        share_requests: Vec::new(),
         interrupts: Default::default(),
         devices: Vec::new(),
     };

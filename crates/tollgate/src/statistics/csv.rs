@@ -149,6 +149,13 @@ fn times(text: &mut String, snapshot: &Snapshot) {
         };
         row.write(text, "instruction-cache", name);
     }
+    for (kind, count) in &snapshot.share_requests {
+        let row = Row {
+            count: count.to_string(),
+            ..Row::default()
+        };
+        row.write(text, "share-request", kind);
+    }
     for step in &snapshot.instruction_steps {
         let row = Row {
             samples: step.samples.to_string(),

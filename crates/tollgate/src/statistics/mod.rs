@@ -309,6 +309,7 @@ pub mod tests {
                 samples: 9,
                 p50: 150,
             }],
+            share_requests: vec![("lookup", 40), ("read", 1), ("open", 0)],
             interrupts: InterruptBooks {
                 waits: vec![Durations {
                     name: "to-handler",

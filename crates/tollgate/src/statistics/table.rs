@@ -205,6 +205,14 @@ fn exits(snapshot: &Snapshot, view: View) -> String {
             microseconds(step.p50, snapshot)
         ));
     }
+    for (kind, &count) in &snapshot.share_requests {
+        text.push_str(&format!(
+            "{:<19} {:>11} request{} to shared directories\n",
+            format!("share {kind}"),
+            grouped(count),
+            plural(count)
+        ));
+    }
     text.push_str("us: microseconds; p50 to max: of one exit, from samples\n");
     text
 }

@@ -3,7 +3,9 @@
 use super::chain::Chain;
 use super::queue::{Queue, QueueError};
 use crate::bus::completion::Completer;
+use std::sync::Arc;
 use tollgate_memory::GuestMemory;
+use tollgate_share::RequestCounts;
 
 /// The queues of a device and guest memory, during one call.
 pub struct Queues<'a> {
@@ -101,6 +103,11 @@ pub trait VirtioDevice {
     /// Whether threads still work on something whose completion has not come.
     fn has_pending_work(&self) -> bool {
         false
+    }
+
+    /// Counts of the requests of a shared directory.
+    fn share_requests(&self) -> Option<Arc<RequestCounts>> {
+        None
     }
 
     /// The driver resets the device: nothing that was taken from a queue is handed back.

@@ -13,7 +13,7 @@ use crate::bus::completion::Completer;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use tollgate_share::protocol::{IN_HEADER_BYTES, MAX_REQUEST_BYTES, MAX_TRANSFER};
-use tollgate_share::{Request, Server, ShareOptions, ShareThreads};
+use tollgate_share::{Request, RequestCounts, Server, ShareOptions, ShareThreads};
 
 /// Descriptors of the queue of urgent requests, which tell what the guest forgets, and of the
 /// queue of all others. The driver's largest request is a little smaller than the latter.
@@ -38,6 +38,7 @@ pub struct Share {
     name: String,
     config: [u8; CONFIG_BYTES],
     threads: ShareThreads,
+    counts: Arc<RequestCounts>,
     /// Where the threads say that something is done, once the device is on the bus.
     completer: Arc<Mutex<Option<Completer>>>,
     pending: HashMap<u64, Pending>,
@@ -72,6 +73,7 @@ impl Share {
             name: format!("virtio-fs ({tag})"),
             config,
             threads: ShareThreads::start(server, done)?,
+            counts: Arc::default(),
             completer,
             pending: HashMap::new(),
             next_tag: 0,
@@ -104,6 +106,7 @@ impl Share {
         if !chain.copy_out(queues.memory(), 0, &mut bytes) {
             return Err(QueueError::NoMemory);
         }
+        self.counts.count(&bytes);
         let room = usize::try_from(chain.writable_bytes()).unwrap_or(usize::MAX);
         let capacity = room.min(MAX_REPLY_BYTES);
         let tag = self.next_tag;
@@ -187,6 +190,10 @@ impl VirtioDevice for Share {
 
     fn has_pending_work(&self) -> bool {
         self.threads.has_pending_work()
+    }
+
+    fn share_requests(&self) -> Option<Arc<RequestCounts>> {
+        Some(Arc::clone(&self.counts))
     }
 
     fn reset(&mut self) {

@@ -1,0 +1,93 @@
+//! How many requests of each kind came.
+
+use crate::protocol::{Header, opcode};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Names of opcodes, as `fuse.h` has them; the first stands for all that are not here.
+const NAMES: [(u32, &str); 38] = [
+    (0, "other"),
+    (opcode::LOOKUP, "lookup"),
+    (opcode::FORGET, "forget"),
+    (opcode::GETATTR, "getattr"),
+    (opcode::SETATTR, "setattr"),
+    (opcode::READLINK, "readlink"),
+    (opcode::SYMLINK, "symlink"),
+    (opcode::MKNOD, "mknod"),
+    (opcode::MKDIR, "mkdir"),
+    (opcode::UNLINK, "unlink"),
+    (opcode::RMDIR, "rmdir"),
+    (opcode::RENAME, "rename"),
+    (opcode::LINK, "link"),
+    (opcode::OPEN, "open"),
+    (opcode::READ, "read"),
+    (opcode::WRITE, "write"),
+    (opcode::STATFS, "statfs"),
+    (opcode::RELEASE, "release"),
+    (opcode::FSYNC, "fsync"),
+    (opcode::SETXATTR, "setxattr"),
+    (opcode::GETXATTR, "getxattr"),
+    (opcode::LISTXATTR, "listxattr"),
+    (opcode::REMOVEXATTR, "removexattr"),
+    (opcode::INIT, "init"),
+    (opcode::OPENDIR, "opendir"),
+    (opcode::READDIR, "readdir"),
+    (opcode::RELEASEDIR, "releasedir"),
+    (opcode::FSYNCDIR, "fsyncdir"),
+    (opcode::CREATE, "create"),
+    (opcode::INTERRUPT, "interrupt"),
+    (opcode::DESTROY, "destroy"),
+    (opcode::BATCH_FORGET, "batch-forget"),
+    (opcode::FALLOCATE, "fallocate"),
+    (opcode::READDIRPLUS, "readdirplus"),
+    (opcode::RENAME2, "rename2"),
+    (opcode::LSEEK, "lseek"),
+    (opcode::COPY_FILE_RANGE, "copy-file-range"),
+    (opcode::SYNCFS, "syncfs"),
+];
+
+/// Counts of requests by their kind.
+#[derive(Debug)]
+pub struct RequestCounts([AtomicU64; NAMES.len()]);
+
+impl Default for RequestCounts {
+    fn default() -> Self {
+        Self([const { AtomicU64::new(0) }; NAMES.len()])
+    }
+}
+
+impl RequestCounts {
+    /// Counts a request.
+    pub fn count(&self, request: &[u8]) {
+        let opcode = Header::read(request).map_or(0, |(header, _)| header.opcode);
+        let place = NAMES.iter().position(|name| name.0 == opcode).unwrap_or(0);
+        self.0[place].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Kinds and how many of each.
+    pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let counts = self.0.iter().map(|count| count.load(Ordering::Relaxed));
+        NAMES.iter().map(|name| name.1).zip(counts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_counted_by_kind_whatever_they_are() {
+        let counts = RequestCounts::default();
+        let request = |opcode: u32| {
+            let mut bytes = vec![0; 40];
+            bytes[..4].copy_from_slice(&40u32.to_le_bytes());
+            bytes[4..8].copy_from_slice(&opcode.to_le_bytes());
+            bytes
+        };
+        for opcode in [1, 44, 44, 9_999, 0] {
+            counts.count(&request(opcode));
+        }
+        counts.count(&[]);
+        let counted: Vec<_> = counts.named().filter(|row| row.1 != 0).collect();
+        assert_eq!(counted, [("other", 3), ("lookup", 1), ("readdirplus", 2)]);
+    }
+}
