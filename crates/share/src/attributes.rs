@@ -1,10 +1,9 @@
 //! Attributes: GETATTR, SETATTR, STATFS, and as part of other replies.
 
 use crate::inodes::{Inode, path_of};
-use crate::owner::Change;
+use crate::owner::{Change, Ownership};
 use crate::protocol::{Header, Input, Output, ROOT, set};
 use crate::server::{Answer, Server};
-use rustix::fd::AsFd;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, Timespec, Timestamps};
 use rustix::io::Errno;
 
@@ -15,8 +14,7 @@ const UTIME_NOW: i64 = 0x3fff_ffff;
 
 impl Server {
     /// Writes the attributes of a file (`fuse_attr`).
-    pub(crate) fn put_attributes(&self, fd: impl AsFd, stat: &Stat, output: &mut Output) {
-        let owner = self.owners.shown(fd, stat);
+    pub(crate) fn put_attributes(&self, stat: &Stat, owner: Ownership, output: &mut Output) {
         output.u64(self.inodes.shown_number(stat));
         output.u64(stat.st_size as u64);
         output.u64(stat.st_blocks as u64);
@@ -41,38 +39,62 @@ impl Server {
     }
 
     /// Writes what the guest is told when it learns of a file (`fuse_entry_out`).
-    pub(crate) fn put_entry(&self, inode: &Inode, stat: &Stat, output: &mut Output) -> Answer {
+    pub(crate) fn put_entry(
+        &self,
+        inode: &Inode,
+        stat: &Stat,
+        owner: Ownership,
+        output: &mut Output,
+    ) {
         let seconds = u64::from(self.options.cache_seconds);
-        let fd = self.inodes.fd(inode)?;
         output.u64(inode.number);
         output.u64(0);
         output.u64(seconds);
         output.u64(seconds);
         output.zeros(8);
-        self.put_attributes(&*fd, stat, output);
-        Ok(())
+        self.put_attributes(stat, owner, output);
+    }
+
+    /// Owner and mode of a file as the guest sees them.
+    pub(crate) fn owner(&self, inode: &Inode, stat: &Stat) -> Result<Ownership, Errno> {
+        Ok(self.owners.shown(&*self.inodes.fd(inode)?, stat))
     }
 
     /// A reply that tells of a file, whose lookup is taken back if it cannot be told.
     pub(crate) fn reply_entry(&self, inode: &Inode, stat: &Stat, output: &mut Output) -> Answer {
-        let result = self.put_entry(inode, stat, output);
-        let result = result.and(match output.bytes.len() > output.capacity {
-            true => Err(Errno::RANGE),
-            false => Ok(()),
-        });
-        if result.is_err() {
+        let owner = self.owner(inode, stat);
+        let owner = owner.inspect_err(|_| self.inodes.forget(inode.number, 1))?;
+        self.reply_entry_of(inode, stat, owner, output)
+    }
+
+    /// The same of a file whose owner is known.
+    pub(crate) fn reply_entry_of(
+        &self,
+        inode: &Inode,
+        stat: &Stat,
+        owner: Ownership,
+        output: &mut Output,
+    ) -> Answer {
+        self.put_entry(inode, stat, owner, output);
+        if output.bytes.len() > output.capacity {
             self.inodes.forget(inode.number, 1);
+            return Err(Errno::RANGE);
         }
-        result
+        Ok(())
     }
 
     fn reply_attributes(&self, inode: &Inode, output: &mut Output) -> Answer {
         let fd = self.inodes.fd(inode)?;
         let stat = rustix::fs::fstat(&*fd)?;
+        self.reply_attributes_of(&stat, self.owners.shown(&*fd, &stat), output);
+        Ok(())
+    }
+
+    /// The same of a file that was looked at.
+    pub(crate) fn reply_attributes_of(&self, stat: &Stat, owner: Ownership, output: &mut Output) {
         output.u64(self.options.cache_seconds.into());
         output.zeros(8);
-        self.put_attributes(&*fd, &stat, output);
-        Ok(())
+        self.put_attributes(stat, owner, output);
     }
 
     pub(crate) fn getattr(&self, header: &Header, output: &mut Output) -> Answer {

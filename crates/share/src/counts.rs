@@ -47,11 +47,17 @@ const NAMES: [(u32, &str); 38] = [
 
 /// Counts of requests by their kind.
 #[derive(Debug)]
-pub struct RequestCounts([AtomicU64; NAMES.len()]);
+pub struct RequestCounts {
+    kinds: [AtomicU64; NAMES.len()],
+    at_once: AtomicU64,
+}
 
 impl Default for RequestCounts {
     fn default() -> Self {
-        Self([const { AtomicU64::new(0) }; NAMES.len()])
+        Self {
+            kinds: [const { AtomicU64::new(0) }; NAMES.len()],
+            at_once: AtomicU64::new(0),
+        }
     }
 }
 
@@ -60,13 +66,19 @@ impl RequestCounts {
     pub fn count(&self, request: &[u8]) {
         let opcode = Header::read(request).map_or(0, |(header, _)| header.opcode);
         let place = NAMES.iter().position(|name| name.0 == opcode).unwrap_or(0);
-        self.0[place].fetch_add(1, Ordering::Relaxed);
+        self.kinds[place].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Kinds and how many of each.
+    /// Counts one of them that was answered at once.
+    pub fn count_at_once(&self) {
+        self.at_once.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Kinds and how many of each; and how many of all were answered at once.
     pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let counts = self.0.iter().map(|count| count.load(Ordering::Relaxed));
-        NAMES.iter().map(|name| name.1).zip(counts)
+        let names = NAMES.iter().map(|name| name.1).chain(["at-once"]);
+        let counts = self.kinds.iter().chain([&self.at_once]);
+        names.zip(counts.map(|count| count.load(Ordering::Relaxed)))
     }
 }
 
@@ -87,7 +99,16 @@ mod tests {
             counts.count(&request(opcode));
         }
         counts.count(&[]);
+        counts.count_at_once();
         let counted: Vec<_> = counts.named().filter(|row| row.1 != 0).collect();
-        assert_eq!(counted, [("other", 3), ("lookup", 1), ("readdirplus", 2)]);
+        assert_eq!(
+            counted,
+            [
+                ("other", 3),
+                ("lookup", 1),
+                ("readdirplus", 2),
+                ("at-once", 1),
+            ]
+        );
     }
 }

@@ -11,6 +11,8 @@ use std::os::unix::ffi::OsStrExt;
 
 /// Bytes of entries that are read from the host at once.
 const CHUNK: usize = 16 << 10;
+/// Entries of a short directory at most.
+const SHORT: usize = 128;
 /// Bytes of an entry before its name.
 const ENTRY_BYTES: usize = 24;
 /// Bytes of what READDIRPLUS tells of a file beside its entry.
@@ -43,6 +45,8 @@ pub struct Listing {
     waiting: VecDeque<Entry>,
     /// Where the first of them is, or the host would go on.
     position: u64,
+    /// The host had no more behind these.
+    has_ended: bool,
 }
 
 impl Listing {
@@ -53,6 +57,7 @@ impl Listing {
             return Ok(());
         }
         self.waiting.clear();
+        self.has_ended = false;
         i64::try_from(offset).map_err(|_| Errno::INVAL)?;
         rustix::fs::seek(handle.fd()?, SeekFrom::Start(offset))?;
         self.position = offset;
@@ -66,7 +71,11 @@ impl Listing {
         }
         let mut buffer = Vec::with_capacity(CHUNK);
         let mut entries = RawDir::new(handle.fd()?, buffer.spare_capacity_mut());
-        while let Some(entry) = entries.next() {
+        loop {
+            let Some(entry) = entries.next() else {
+                self.has_ended = true;
+                return Ok(());
+            };
             let entry = entry?;
             self.waiting.push_back(Entry {
                 number: entry.ino(),
@@ -74,11 +83,11 @@ impl Listing {
                 kind: directory_type(entry.file_type()),
                 name: entry.file_name().to_owned(),
             });
-            if entries.is_buffer_empty() {
-                break;
+            // A short directory is read to its end, which is then known.
+            if entries.is_buffer_empty() && self.waiting.len() >= SHORT {
+                return Ok(());
             }
         }
-        Ok(())
     }
 
     fn take(&mut self) -> Option<Entry> {
@@ -144,15 +153,69 @@ impl Server {
         let start = output.bytes.len();
         if !entry.is_dot() {
             let name = OsStr::from_bytes(entry.name.as_bytes());
-            let found = self.inodes.look_up(&handle.inode, name);
-            if let Ok((inode, stat)) = found
-                && self.put_entry(&inode, &stat, output).is_err()
-            {
-                self.inodes.forget(inode.number, 1);
-                output.bytes.truncate(start);
+            if let Ok((inode, stat)) = self.inodes.look_up(&handle.inode, name) {
+                match self.owner(&inode, &stat) {
+                    Ok(owner) => self.put_entry(&inode, &stat, owner, output),
+                    Err(_) => self.inodes.forget(inode.number, 1),
+                }
             }
         }
         output.bytes.resize(start + FILE_BYTES, 0);
+    }
+
+    /// As [`readdir`](Self::readdir), with the entries that were read before and of these those whose
+    /// files are known at once.
+    pub(crate) fn readdir_at_once(
+        &self,
+        mut input: Input<'_>,
+        output: &mut Output,
+        plus: bool,
+    ) -> Option<Answer> {
+        let handle = self.handles.get(input.u64().ok()?).ok()?;
+        let (offset, size) = (input.u64().ok()?, input.u32().ok()? as usize);
+        if !handle.inode.is_local || handle.inode.kind != FileType::Directory {
+            return None;
+        }
+        let mut listing = handle.listing.try_lock().ok()?;
+        if offset == 0 || offset != listing.position {
+            return None;
+        }
+        // Once: whoever asks again may find what was added since.
+        if listing.waiting.is_empty() && std::mem::take(&mut listing.has_ended) {
+            return Some(Ok(()));
+        }
+        let start = output.bytes.len();
+        let mut room = size.min(MAX_TRANSFER).min(output.room());
+        while let Some(entry) = listing.waiting.front() {
+            let bytes = entry.bytes() + if plus { FILE_BYTES } else { 0 };
+            if bytes > room || plus && !self.put_file_at_once(&handle, entry, output) {
+                break;
+            }
+            room -= bytes;
+            let entry = listing.take()?;
+            self.put_directory_entry(&entry, output);
+        }
+        (output.bytes.len() > start).then_some(Ok(()))
+    }
+
+    /// False: the file is not known at once, and nothing was written.
+    fn put_file_at_once(&self, handle: &Handle, entry: &Entry, output: &mut Output) -> bool {
+        let start = output.bytes.len();
+        if !entry.is_dot() {
+            let name = OsStr::from_bytes(entry.name.as_bytes());
+            let Some(Ok((inode, stat))) = self.inodes.look_up_at_once(&handle.inode, name) else {
+                return false;
+            };
+            let fd = self.inodes.open_fd(&inode);
+            let owner = fd.and_then(|fd| self.owners.shown_at_once(&*fd, &stat));
+            let Some(owner) = owner else {
+                self.inodes.forget(inode.number, 1);
+                return false;
+            };
+            self.put_entry(&inode, &stat, owner, output);
+        }
+        output.bytes.resize(start + FILE_BYTES, 0);
+        true
     }
 
     fn put_directory_entry(&self, entry: &Entry, output: &mut Output) {

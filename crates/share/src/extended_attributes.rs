@@ -81,18 +81,38 @@ impl Server {
     pub(crate) fn getxattr(
         &self,
         header: &Header,
+        input: Input<'_>,
+        output: &mut Output,
+    ) -> Answer {
+        self.getxattr_by(header, input, output, |inode, read| {
+            self.owners.as_root(&self.inodes, inode, read)
+        })
+    }
+
+    /// The same, with `as_root` to read with the rights of the guest's root.
+    pub(crate) fn getxattr_by(
+        &self,
+        header: &Header,
         mut input: Input<'_>,
         output: &mut Output,
+        as_root: impl FnOnce(&Inode, &mut dyn FnMut() -> Result<usize, Errno>) -> Result<usize, Errno>,
     ) -> Answer {
         let (size, _padding) = (input.u32()? as usize, input.u32()?);
         let name = host_name(input.text()?)?;
         let inode = self.attributed(header, Errno::NODATA)?;
         let path = path_of(&*self.inodes.fd(&inode)?);
-        let mut value = vec![0; MAX_BYTES];
-        let bytes = self.owners.as_root(&self.inodes, &inode, || {
-            rustix::fs::getxattr(&path, &name, &mut *value)
-        });
-        Self::reply_value(size, value.get(..bytes?).unwrap_or_default(), output)
+        // Without room the guest asks for the size.
+        let room = if size == 0 { MAX_BYTES } else { size };
+        let mut value = vec![0; room.min(MAX_BYTES)];
+        let mut read = || rustix::fs::getxattr(&path, &name, &mut *value);
+        let bytes = as_root(&inode, &mut read)?;
+        if size == 0 {
+            output.u32(bytes as u32);
+            output.u32(0);
+        } else {
+            output.bytes.extend(value.get(..bytes).unwrap_or_default());
+        }
+        Ok(())
     }
 
     pub(crate) fn setxattr(&self, header: &Header, mut input: Input<'_>) -> Answer {

@@ -108,13 +108,26 @@ impl Server {
 
     /// A regular file that is open, or one that the request reads without that.
     fn file_to_read(&self, header: &Header, number: u64) -> Result<Arc<Handle>, Errno> {
+        let open = || {
+            let inode = self.inodes.get(header.node)?;
+            self.open_known(header, &inode, OFlags::RDONLY, 0)
+        };
+        self.file_to_read_by(header, number, open)
+    }
+
+    /// The same, with `open` to open it.
+    pub(crate) fn file_to_read_by(
+        &self,
+        header: &Header,
+        number: u64,
+        open: impl FnOnce() -> Result<CountedFd, Errno>,
+    ) -> Result<Arc<Handle>, Errno> {
         if number != UNOPENED || !self.reads_unopened() {
             return self.file(number);
         }
         self.unopened.get(header.node, || {
             let inode = self.inodes.get(header.node)?;
-            let file = self.open_known(header, &inode, OFlags::RDONLY, 0)?;
-            Ok(Handle::new(inode, Some(file)))
+            Ok(Handle::new(inode, Some(open()?)))
         })
     }
 

@@ -10,6 +10,7 @@
 //! open files), and opens them again by the name under which they were last seen, if that is
 //! still the same file.
 
+use crate::file_systems::FileSystem;
 use crate::limits::{self, CountedFd};
 use crate::protocol::ROOT;
 use rustix::fd::{AsFd, OwnedFd};
@@ -21,30 +22,7 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// File systems in which a guest must find nothing: their files are the host's kernel, or
-/// processes of the host. By `f_type` of statfs(2).
-const KERNEL_FILE_SYSTEMS: [u64; 20] = [
-    0x9fa0,      // proc
-    0x6265_6572, // sysfs
-    0x6462_6720, // debugfs
-    0x7472_6163, // tracefs
-    0x7363_6673, // securityfs
-    0xf97c_ff8c, // selinuxfs
-    0x4341_5d53, // smackfs
-    0x0027_e0eb, // cgroup
-    0x6367_7270, // cgroup2
-    0xcafe_4a11, // bpf
-    0x1cd1,      // devpts
-    0x4249_4e4d, // binfmt_misc
-    0x6265_6570, // configfs
-    0x6165_676c, // pstore
-    0xde5e_81e4, // efivarfs
-    0x1980_0202, // mqueue
-    0x6e73_6673, // nsfs
-    0x0765_5821, // resctrl
-    0x6573_5543, // fusectl
-    0x6c6f_6f70, // binderfs
-];
+mod at_once;
 
 /// A file of the host: its device and its number there.
 pub type Key = (u64, u64);
@@ -75,16 +53,27 @@ pub fn open_beneath(
     flags: OFlags,
     mode: Mode,
 ) -> Result<OwnedFd, Errno> {
-    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
     // A rename elsewhere on the host may disturb the kernel's check.
     for _ in 0..16 {
-        match rustix::fs::openat2(&directory, name, flags, mode, resolve) {
+        match open_with(&directory, name, flags, mode, ResolveFlags::empty()) {
             Err(Errno::AGAIN | Errno::INTR) => {}
             other => return other,
         }
     }
     Err(Errno::AGAIN)
+}
+
+/// Tries the same once, with more rules.
+fn open_with(
+    directory: impl AsFd,
+    name: &OsStr,
+    flags: OFlags,
+    mode: Mode,
+    rules: ResolveFlags,
+) -> Result<OwnedFd, Errno> {
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
+    rustix::fs::openat2(directory, name, flags, mode, resolve | rules)
 }
 
 /// A file that the guest knows.
@@ -98,6 +87,8 @@ pub struct Inode {
     pub kind: FileType,
     /// A directory of a file system whose content the guest does not see.
     pub is_sealed: bool,
+    /// Of a file system that answers without help of others.
+    pub is_local: bool,
     /// Its handles that are open.
     pub handles: AtomicUsize,
     state: Mutex<State>,
@@ -156,6 +147,7 @@ impl Inodes {
             key: key(&stat),
             kind: kind(&stat),
             is_sealed: false,
+            is_local: FileSystem::of(&root).is_local,
             handles: AtomicUsize::new(0),
             state: Mutex::new(State {
                 fd: Some(Arc::new(CountedFd::new(root))),
@@ -189,6 +181,9 @@ impl Inodes {
         numbers.devices = old.devices.clone();
         numbers.by_number.insert(ROOT, Arc::clone(root));
         numbers.by_key.insert(root.key, Arc::clone(root));
+        // Closed without the lock: whoever is to answer at once must not wait for that.
+        drop(numbers);
+        drop(old);
     }
 
     /// How many files the guest knows.
@@ -318,7 +313,13 @@ impl Inodes {
         let stat = rustix::fs::fstat(&fd)?;
         let key = key(&stat);
         let fd = CountedFd::new(fd);
-        let is_sealed = key.0 != parent.key.0 && is_of_kernel(&fd);
+        let file_system = match key.0 == parent.key.0 {
+            true => FileSystem {
+                is_of_kernel: false,
+                is_local: parent.is_local,
+            },
+            false => FileSystem::of(&fd),
+        };
         let mut numbers = self.numbers();
         if let Some(inode) = numbers.by_key.get(&key).cloned() {
             let mut state = inode.state();
@@ -341,7 +342,8 @@ impl Inodes {
             number,
             key,
             kind,
-            is_sealed,
+            is_sealed: file_system.is_of_kernel,
+            is_local: file_system.is_local,
             handles: AtomicUsize::new(0),
             state: Mutex::new(State {
                 fd: Some(Arc::new(fd)),
@@ -393,12 +395,10 @@ impl Inodes {
                 open.retain(|number| by_number.contains_key(number));
             }
         }
+        // If this was the last descriptor of a deleted file, to close it takes long.
+        drop(numbers);
+        drop(inode);
     }
-}
-
-fn is_of_kernel(fd: &CountedFd) -> bool {
-    rustix::fs::fstatfs(fd)
-        .is_ok_and(|stat| KERNEL_FILE_SYSTEMS.contains(&(stat.f_type as u64 & 0xffff_ffff)))
 }
 
 /// Opens the directory that is shared.
@@ -414,7 +414,7 @@ pub fn open_root(path: &std::path::Path) -> Result<OwnedFd, String> {
         other => std::io::Error::from(other).to_string(),
     })?;
     let counted = CountedFd::new(fd);
-    if is_of_kernel(&counted) {
+    if FileSystem::of(&counted).is_of_kernel {
         return Err("its files are the host's kernel".into());
     }
     let fd = counted.as_fd().try_clone_to_owned();

@@ -6,7 +6,7 @@
 //!                                      |  names, attributes, files, directories, xattrs
 //!                                      |  inodes: number -> O_PATH descriptor
 //!                                      |  owner: who owns a file, in the guest's eyes
-//!   ShareThreads: requests in, replies out
+//!   ShareThreads: requests in, replies out; or at once, where nothing is waited for
 //! ```
 //!
 //! What a guest sends is hostile. It names files by numbers that the server gave out, and by
@@ -28,9 +28,11 @@ pub mod protocol;
 pub mod server;
 pub mod threads;
 
+mod at_once;
 mod attributes;
 mod directories;
 mod extended_attributes;
+mod file_systems;
 mod files;
 mod handles;
 mod names;

@@ -26,16 +26,22 @@ impl Server {
             .owners
             .as_root(&self.inodes, &parent, || self.inodes.look_up(&parent, name));
         match found {
-            // The guest may believe this, too, for a while: programs look in many places.
-            Err(Errno::NOENT) if self.options.cache_seconds > 0 => {
-                output.zeros(16);
-                output.u64(self.options.cache_seconds.into());
-                output.zeros(104);
-                Ok(())
-            }
+            Err(Errno::NOENT) => self.reply_missing(output),
             Err(error) => Err(error),
             Ok((inode, stat)) => self.reply_entry(&inode, &stat, output),
         }
+    }
+
+    /// Tells that there is no such name, which the guest may believe for a while, too: programs look
+    /// in many places.
+    pub(crate) fn reply_missing(&self, output: &mut Output) -> Answer {
+        if self.options.cache_seconds == 0 {
+            return Err(Errno::NOENT);
+        }
+        output.zeros(16);
+        output.u64(self.options.cache_seconds.into());
+        output.zeros(104);
+        Ok(())
     }
 
     pub(crate) fn forget(&self, header: &Header, mut input: Input<'_>) -> Answer {

@@ -108,8 +108,12 @@ impl Owners {
 
     /// Owner and mode as the guest sees them.
     pub fn shown(&self, fd: impl AsFd, stat: &Stat) -> Ownership {
-        let plain = self.plain(stat);
-        let Some((kept, host_mode)) = self.kept(fd, stat) else {
+        Self::merged(self.plain(stat), self.kept(fd, stat))
+    }
+
+    /// What the host says, and what the attribute says beyond that.
+    fn merged(plain: Ownership, kept: Option<(Ownership, u32)>) -> Ownership {
+        let Some((kept, host_mode)) = kept else {
             return plain;
         };
         Ownership {
@@ -120,6 +124,19 @@ impl Owners {
             },
             ..kept
         }
+    }
+
+    /// The same, if no mode has to be widened for it.
+    pub fn shown_at_once(&self, fd: impl AsFd, stat: &Stat) -> Option<Ownership> {
+        let mut value = [0; 64];
+        let kept = match self.can_keep(stat) {
+            true => match rustix::fs::getxattr(path_of(fd), ATTRIBUTE, &mut value) {
+                Err(Errno::ACCESS) => return None,
+                bytes => bytes.ok().and_then(|bytes| parse(value.get(..bytes)?)),
+            },
+            false => None,
+        };
+        Some(Self::merged(self.plain(stat), kept))
     }
 
     /// What the attribute says, and the host's mode that belongs to it.

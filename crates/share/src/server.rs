@@ -1,5 +1,6 @@
 //! Takes one request apart and answers it.
 
+use crate::at_once::Patience;
 use crate::handles::Handles;
 use crate::inodes::{Inodes, open_root};
 use crate::limits;
@@ -38,6 +39,7 @@ pub struct Server {
     pub(crate) handles: Handles,
     pub(crate) owners: Owners,
     pub(crate) unopened: Unopened,
+    pub(crate) patience: Patience,
     /// The guest's kernel can read files that it has not opened, and shall.
     reads_unopened: AtomicBool,
 }
@@ -72,6 +74,7 @@ impl Server {
             handles: Handles::default(),
             owners: Owners::of_process(options.keeps_owners),
             unopened: Unopened::default(),
+            patience: Patience::default(),
             reads_unopened: AtomicBool::new(false),
         })
     }

@@ -57,6 +57,8 @@ struct Shared {
 trait Service: Send + Sync {
     /// Answers a request with at most so many bytes; an empty answer is none.
     fn handle(&self, request: &[u8], capacity: usize) -> Vec<u8>;
+    /// The same if it waits for nothing.
+    fn handle_at_once(&self, request: &[u8], capacity: usize) -> Option<Vec<u8>>;
     /// Forgets all that the guest knows.
     fn reset(&self);
 }
@@ -64,6 +66,10 @@ trait Service: Send + Sync {
 impl Service for Server {
     fn handle(&self, request: &[u8], capacity: usize) -> Vec<u8> {
         self.handle(request, capacity)
+    }
+
+    fn handle_at_once(&self, request: &[u8], capacity: usize) -> Option<Vec<u8>> {
+        self.handle_at_once(request, capacity)
     }
 
     fn reset(&self) {
@@ -136,6 +142,21 @@ impl ShareThreads {
             threads.threads.push(thread);
         }
         Ok(threads)
+    }
+
+    /// Answers a request here and now, if nothing has to be waited for. `None`: it is to be
+    /// [sent](Self::send).
+    pub fn answer_at_once(&self, request: &[u8], capacity: usize) -> Option<Vec<u8>> {
+        let shared = &*self.shared;
+        // What was known before a reset is to be forgotten first. Only who calls this resets.
+        if shared.has_failed.load(Ordering::Relaxed) || shared.work().reset_wanted {
+            return None;
+        }
+        let answer = || self.server.handle_at_once(request, capacity);
+        catch_unwind(AssertUnwindSafe(answer)).unwrap_or_else(|_| {
+            shared.has_failed.store(true, Ordering::Relaxed);
+            None
+        })
     }
 
     /// Hands a request to a thread; never waits.
@@ -225,6 +246,7 @@ mod tests {
 
     const GETATTR: u32 = 3;
     const FORGET: u32 = 2;
+    const READ: u32 = 15;
     const PANICS: u64 = 7;
     const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -235,6 +257,10 @@ mod tests {
         fn handle(&self, request: &[u8], _: usize) -> Vec<u8> {
             assert_ne!(request[8..16], PANICS.to_le_bytes(), "for the test's sake");
             vec![1]
+        }
+
+        fn handle_at_once(&self, request: &[u8], capacity: usize) -> Option<Vec<u8>> {
+            (request[4..8] == READ.to_le_bytes()).then(|| self.handle(request, capacity))
         }
 
         fn reset(&self) {}
@@ -293,6 +319,7 @@ mod tests {
         }
         assert_eq!(reply(&threads, &said, request(FORGET, 30)), []);
         assert!(!threads.has_pending_work());
+        assert_eq!(threads.answer_at_once(&request(READ, 30).bytes, 4096), None);
         // The thread may not have said yet that it is done with the last.
         threads.reset();
         let end = std::time::Instant::now() + PATIENCE;
@@ -301,5 +328,10 @@ mod tests {
             std::thread::yield_now();
         }
         assert_eq!(reply(&threads, &said, request(GETATTR, 31)), [1]);
+        let at_once = |unique| threads.answer_at_once(&request(READ, unique).bytes, 4096);
+        assert_eq!(at_once(32), Some(vec![1]));
+        assert_eq!(at_once(PANICS), None);
+        assert_eq!(at_once(33), None);
+        assert_eq!(reply(&threads, &said, request(READ, 33)), eio(33));
     }
 }

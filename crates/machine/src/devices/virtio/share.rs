@@ -1,9 +1,9 @@
 //! The file system device (5.11): a directory of the host behind two queues.
 //!
-//! A request is copied out when the driver makes it available; a thread of the share answers
-//! it, and the answer is copied in when the thread has said that it is done. So nothing but the
-//! vCPU's thread touches guest memory. Answers come in any order. There is no window of memory
-//! that both sides share (DAX).
+//! A request is copied out when the driver makes it available. If its answer is in the host's memory
+//! it is copied in at once; else a thread of the share answers it, and the answer is copied in when the
+//! thread has said that it is done. So nothing but the vCPU's thread touches guest memory. Answers come
+//! in any order. There is no window of memory that both sides share (DAX).
 
 use super::chain::Chain;
 use super::device::{Queues, VirtioDevice};
@@ -22,6 +22,9 @@ const QUEUE_SIZES: [u16; 2] = [128, 512];
 const BUSY_BYTES: usize = 64 << 20;
 /// Bytes of the configuration (5.11.4): the tag, and the number of request queues.
 const CONFIG_BYTES: usize = ShareOptions::MAX_TAG_BYTES + 4;
+/// Requests that are answered at once, of those that the driver has made available together: a
+/// driver with many must not keep the vCPU's thread for long.
+const MOST_AT_ONCE: usize = 16;
 /// Bytes of an answer at most.
 const MAX_REPLY_BYTES: usize = MAX_TRANSFER + 4096;
 
@@ -83,21 +86,25 @@ impl Share {
 
     /// Takes requests as long as there is room for their data.
     fn take_requests(&mut self, queue: usize, queues: &mut Queues<'_>) -> Result<(), QueueError> {
+        let mut at_once = MOST_AT_ONCE;
         while self.pending_bytes < BUSY_BYTES {
             let Some(chain) = queues.pop(queue)? else {
                 return Ok(());
             };
-            self.begin(queue, chain, queues)?;
+            let is_done = self.begin(queue, chain, at_once > 0, queues)?;
+            at_once -= usize::from(is_done);
         }
         Ok(())
     }
 
+    /// Begins with a request; true: it was answered at once.
     fn begin(
         &mut self,
         queue: usize,
         chain: Chain,
+        may_answer: bool,
         queues: &mut Queues<'_>,
-    ) -> Result<(), QueueError> {
+    ) -> Result<bool, QueueError> {
         let length = usize::try_from(chain.readable_bytes()).unwrap_or(usize::MAX);
         if !(IN_HEADER_BYTES..=MAX_REQUEST_BYTES).contains(&length) {
             return Err(QueueError::Request);
@@ -109,6 +116,15 @@ impl Share {
         self.counts.count(&bytes);
         let room = usize::try_from(chain.writable_bytes()).unwrap_or(usize::MAX);
         let capacity = room.min(MAX_REPLY_BYTES);
+        let reply = match may_answer {
+            true => self.threads.answer_at_once(&bytes, capacity),
+            false => None,
+        };
+        if let Some(reply) = reply {
+            self.counts.count_at_once();
+            finish(queue, &chain, &reply, queues)?;
+            return Ok(true);
+        }
         let tag = self.next_tag;
         self.next_tag = tag.wrapping_add(1);
         let pending = Pending {
@@ -123,7 +139,7 @@ impl Share {
             bytes,
             capacity,
         });
-        Ok(())
+        Ok(false)
     }
 
     fn end(&mut self, tag: u64, reply: &[u8], queues: &mut Queues<'_>) -> Result<(), QueueError> {
@@ -132,11 +148,21 @@ impl Share {
             return Ok(());
         };
         self.pending_bytes -= pending.bytes;
-        if !pending.chain.copy_in(queues.memory(), 0, reply) {
-            return Err(QueueError::NoMemory);
-        }
-        queues.push(pending.queue, &pending.chain, reply.len() as u32)
+        finish(pending.queue, &pending.chain, reply, queues)
     }
+}
+
+/// Hands a request back with its answer.
+fn finish(
+    queue: usize,
+    chain: &Chain,
+    reply: &[u8],
+    queues: &mut Queues<'_>,
+) -> Result<(), QueueError> {
+    if !chain.copy_in(queues.memory(), 0, reply) {
+        return Err(QueueError::NoMemory);
+    }
+    queues.push(queue, chain, reply.len() as u32)
 }
 
 impl VirtioDevice for Share {

@@ -1,0 +1,323 @@
+//! Requests that are answered at once, on the thread that has them, because to hand them to
+//! another thread and to be woken by it costs more than the answer.
+//!
+//! That thread is the vCPU's: while it answers, the guest stands still. So nothing is done here that
+//! may wait. Names are looked up if the host's kernel has them in memory (`RESOLVE_CACHED`), data is
+//! read if it is in the page cache (`RWF_NOWAIT`), directories are read as far as entries
+//! are here already; and only file systems are asked that need no network and no other process.
+//! Whatever changes a file is left to the threads, since the host may make the writer wait for the disk,
+//! and so is whatever fails: an answer of `None` says that a thread is to do it.
+//!
+//! Attributes of files that are open here are in memory, but an extended attribute may lie in a block
+//! of its own, and a file that is opened may be watched by a scanner. Whatever makes an answer late,
+//! [`Patience`] then has threads answer for a while, and for longer if that happens again.
+
+use crate::inodes::{Inode, path_of};
+use crate::limits::CountedFd;
+use crate::protocol::{Header, Input, MAX_REQUEST_BYTES, Output, opcode};
+use crate::server::{Answer, Server};
+use rustix::fs::{CWD, FileType, Mode, OFlags, Stat};
+use rustix::io::{Errno, ReadWriteFlags};
+use std::io::IoSliceMut;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Bytes that are read at once at most: the guest's kernel reads ahead so much.
+const MOST_BYTES: usize = 128 << 10;
+/// An answer that takes longer was not at once. A busy host lets others run for some milliseconds.
+const LATE: Duration = Duration::from_millis(10);
+/// How long threads answer then.
+const PAUSE: Duration = Duration::from_millis(100);
+/// The same at most: it doubles if the next late answer comes soon.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// So many pauses later is not soon.
+const SOON: u32 = 10;
+
+/// Until when answers at once are not tried.
+#[derive(Debug, Default)]
+pub(crate) struct Patience(Mutex<Option<Pause>>);
+
+/// The last pause.
+#[derive(Clone, Copy, Debug)]
+struct Pause {
+    length: Duration,
+    end: Instant,
+}
+
+impl Patience {
+    fn pause(&self) -> MutexGuard<'_, Option<Pause>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_over(&self, now: Instant) -> bool {
+        self.pause().is_some_and(|pause| now < pause.end)
+    }
+
+    /// An answer at once has been tried.
+    fn note(&self, begun: Instant, ended: Instant) {
+        if ended.saturating_duration_since(begun) <= LATE {
+            return;
+        }
+        let mut last = self.pause();
+        let length = match *last {
+            Some(pause) if begun < pause.end + pause.length * SOON => pause.length * 2,
+            _ => PAUSE,
+        };
+        let length = length.min(LONGEST_PAUSE);
+        *last = Some(Pause {
+            length,
+            end: ended + length,
+        });
+    }
+}
+
+impl Server {
+    /// As [`handle`](Self::handle), but waits for nothing; `None`: somebody who may wait must do it,
+    /// and nothing has happened yet.
+    pub fn handle_at_once(&self, request: &[u8], capacity: usize) -> Option<Vec<u8>> {
+        if request.len() > MAX_REQUEST_BYTES {
+            return None;
+        }
+        let (header, input) = Header::read(request)?;
+        let begun = Instant::now();
+        if self.patience.is_over(begun) {
+            return None;
+        }
+        let answer = match header.opcode {
+            // It has no answer.
+            opcode::FORGET => self.forget_at_once(&header, input).map(|()| Vec::new()),
+            _ => {
+                let mut output = Output::new(capacity);
+                let result = self.answer_at_once(&header, input, &mut output);
+                result.map(|result| output.finish(header.unique, result))
+            }
+        };
+        self.patience.note(begun, Instant::now());
+        answer
+    }
+
+    /// To close the last descriptor of a deleted file may take long: its blocks are freed then.
+    fn forget_at_once(&self, header: &Header, input: Input<'_>) -> Option<()> {
+        let inode = self.local(header.node)?;
+        if let Some(fd) = self.inodes.open_fd(&inode) {
+            let stat = rustix::fs::fstat(&*fd).ok()?;
+            if stat.st_nlink == 0 {
+                return None;
+            }
+        }
+        self.forget(header, input).ok()
+    }
+
+    fn answer_at_once(
+        &self,
+        header: &Header,
+        input: Input<'_>,
+        output: &mut Output,
+    ) -> Option<Answer> {
+        match header.opcode {
+            opcode::LOOKUP => self.lookup_at_once(header, input, output),
+            opcode::GETATTR => self.getattr_at_once(header, output),
+            opcode::GETXATTR => self.getxattr_at_once(header, input, output),
+            opcode::READLINK => self.readlink_at_once(header, output),
+            opcode::OPEN => self.open_at_once(header, input, output),
+            opcode::OPENDIR => self.opendir_at_once(header, output),
+            opcode::READ => self.read_at_once(header, input, output),
+            opcode::READDIR => self.readdir_at_once(input, output, false),
+            opcode::READDIRPLUS => self.readdir_at_once(input, output, true),
+            opcode::RELEASE | opcode::RELEASEDIR => self.release_at_once(input),
+            _ => None,
+        }
+    }
+
+    /// A file of a file system that answers by itself.
+    fn local(&self, number: u64) -> Option<Arc<Inode>> {
+        let inode = self.inodes.get(number).ok()?;
+        (inode.is_local && !inode.is_sealed).then_some(inode)
+    }
+
+    fn lookup_at_once(
+        &self,
+        header: &Header,
+        mut input: Input<'_>,
+        output: &mut Output,
+    ) -> Option<Answer> {
+        let parent = self.local(header.node)?;
+        let name = input.name().ok()?;
+        match self.inodes.look_up_at_once(&parent, name)? {
+            Ok((inode, stat)) => self.entry_at_once(&inode, &stat, output),
+            Err(Errno::NOENT) => Some(self.reply_missing(output)),
+            Err(_) => None,
+        }
+    }
+
+    /// A reply that tells of a file, whose lookup is taken back if that is not to be told at once.
+    fn entry_at_once(&self, inode: &Inode, stat: &Stat, output: &mut Output) -> Option<Answer> {
+        let fd = self.inodes.open_fd(inode);
+        let owner = fd.and_then(|fd| self.owners.shown_at_once(&*fd, stat));
+        match owner {
+            Some(owner) => Some(self.reply_entry_of(inode, stat, owner, output)),
+            None => {
+                self.inodes.forget(inode.number, 1);
+                None
+            }
+        }
+    }
+
+    fn getattr_at_once(&self, header: &Header, output: &mut Output) -> Option<Answer> {
+        let inode = self.local(header.node)?;
+        let fd = self.inodes.open_fd(&inode)?;
+        let stat = rustix::fs::fstat(&*fd).ok()?;
+        let owner = self.owners.shown_at_once(&*fd, &stat)?;
+        self.reply_attributes_of(&stat, owner, output);
+        Some(Ok(()))
+    }
+
+    fn getxattr_at_once(
+        &self,
+        header: &Header,
+        input: Input<'_>,
+        output: &mut Output,
+    ) -> Option<Answer> {
+        let inode = self.local(header.node)?;
+        self.inodes.open_fd(&inode)?;
+        match self.getxattr_by(header, input, output, |_, read| read()) {
+            Err(Errno::ACCESS) => None,
+            answer => Some(answer),
+        }
+    }
+
+    fn readlink_at_once(&self, header: &Header, output: &mut Output) -> Option<Answer> {
+        let inode = self.local(header.node)?;
+        self.inodes.open_fd(&inode)?;
+        Some(self.readlink(header, output))
+    }
+
+    /// Opens a file or directory for reading, as [`reopen`](Self::reopen) does.
+    fn reopen_at_once(&self, inode: &Inode, flags: OFlags) -> Option<CountedFd> {
+        if !matches!(inode.kind, FileType::RegularFile | FileType::Directory) {
+            return None;
+        }
+        if !self.inodes.has_room() {
+            return None;
+        }
+        let fd = self.inodes.open_fd(inode)?;
+        // Who holds a lease on the file is not waited for.
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+        let file = rustix::fs::openat(CWD, path_of(&*fd), flags, Mode::empty());
+        Some(CountedFd::new(file.ok()?))
+    }
+
+    fn open_at_once(
+        &self,
+        header: &Header,
+        mut input: Input<'_>,
+        output: &mut Output,
+    ) -> Option<Answer> {
+        let flags = OFlags::from_bits_retain(input.u32().ok()?);
+        let inode = self.local(header.node)?;
+        let changes = flags & OFlags::ACCMODE != OFlags::RDONLY || flags.contains(OFlags::TRUNC);
+        if changes || self.reads_unopened() || inode.kind != FileType::RegularFile {
+            return None;
+        }
+        let file = self.reopen_at_once(&inode, OFlags::RDONLY)?;
+        self.put_handle(inode, Some(file), output);
+        Some(Ok(()))
+    }
+
+    fn opendir_at_once(&self, header: &Header, output: &mut Output) -> Option<Answer> {
+        let inode = self.local(header.node)?;
+        if inode.kind != FileType::Directory {
+            return None;
+        }
+        let directory = self.reopen_at_once(&inode, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        self.put_handle(inode, Some(directory), output);
+        Some(Ok(()))
+    }
+
+    fn read_at_once(
+        &self,
+        header: &Header,
+        mut input: Input<'_>,
+        output: &mut Output,
+    ) -> Option<Answer> {
+        let open = || {
+            let inode = self.local(header.node).ok_or(Errno::AGAIN)?;
+            match inode.kind {
+                FileType::RegularFile => self.reopen_at_once(&inode, OFlags::RDONLY),
+                _ => None,
+            }
+            .ok_or(Errno::AGAIN)
+        };
+        let handle = self.file_to_read_by(header, input.u64().ok()?, open).ok()?;
+        let (mut place, size) = (input.u64().ok()?, input.u32().ok()? as usize);
+        i64::try_from(place).ok()?;
+        let start = output.bytes.len();
+        let room = size.min(output.room());
+        if !handle.inode.is_local || room > MOST_BYTES {
+            return None;
+        }
+        output.zeros(room);
+        let mut left = output.bytes.get_mut(start..)?;
+        while !left.is_empty() {
+            let pieces = &mut [IoSliceMut::new(left)];
+            match rustix::io::preadv2(handle.fd().ok()?, pieces, place, ReadWriteFlags::NOWAIT) {
+                Ok(0) => break,
+                Ok(count) => {
+                    place += count as u64;
+                    left = left.get_mut(count..)?;
+                }
+                // Some of it is not in memory, or the file system cannot tell.
+                Err(_) => return None,
+            }
+        }
+        let missing = left.len();
+        output.bytes.truncate(start + room - missing);
+        Some(Ok(()))
+    }
+
+    /// Closes what was open for reading. The file itself stays open in the table of files, so that
+    /// nothing else happens.
+    fn release_at_once(&self, mut input: Input<'_>) -> Option<Answer> {
+        let number = input.u64().ok()?;
+        let handle = self.handles.get(number).ok()?;
+        let flags = rustix::fs::fcntl_getfl(handle.fd().ok()?).ok()?;
+        let is_for_reading = flags & OFlags::ACCMODE == OFlags::RDONLY;
+        if !handle.inode.is_local || !is_for_reading {
+            return None;
+        }
+        self.handles.remove(number);
+        Some(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_late_answer_is_followed_by_a_pause_and_the_next_one_by_a_longer() {
+        let patience = Patience::default();
+        let start = Instant::now();
+        patience.note(start, start + LATE);
+        assert!(!patience.is_over(start + LATE));
+        let mut now = start;
+        for length in [PAUSE, PAUSE * 2, PAUSE * 4] {
+            let begun = now;
+            now += LATE * 2;
+            patience.note(begun, now);
+            assert!(patience.is_over(now + length / 2));
+            now += length;
+            assert!(!patience.is_over(now));
+        }
+        for _ in 0..20 {
+            let begun = now;
+            now += LATE * 2;
+            patience.note(begun, now);
+            now += LONGEST_PAUSE;
+            assert!(!patience.is_over(now));
+        }
+        now += LONGEST_PAUSE * SOON;
+        patience.note(now, now + LATE * 2);
+        assert!(!patience.is_over(now + LATE * 2 + PAUSE));
+    }
+}
