@@ -122,8 +122,8 @@ impl Server {
             opcode::OPEN => self.open_at_once(header, input, output),
             opcode::OPENDIR => self.opendir_at_once(header, output),
             opcode::READ => self.read_at_once(header, input, output),
-            opcode::READDIR => self.readdir_at_once(input, output, false),
-            opcode::READDIRPLUS => self.readdir_at_once(input, output, true),
+            opcode::READDIR => self.readdir_at_once(header, input, output, false),
+            opcode::READDIRPLUS => self.readdir_at_once(header, input, output, true),
             opcode::RELEASE | opcode::RELEASEDIR => self.release_at_once(input),
             _ => None,
         }
@@ -178,6 +178,9 @@ impl Server {
         input: Input<'_>,
         output: &mut Output,
     ) -> Option<Answer> {
+        if self.options.hides_attributes {
+            return None;
+        }
         let inode = self.local(header.node)?;
         self.inodes.open_fd(&inode)?;
         match self.getxattr_by(header, input, output, |_, read| read()) {
@@ -226,7 +229,7 @@ impl Server {
 
     fn opendir_at_once(&self, header: &Header, output: &mut Output) -> Option<Answer> {
         let inode = self.local(header.node)?;
-        if inode.kind != FileType::Directory {
+        if inode.kind != FileType::Directory || self.lists_unopened() {
             return None;
         }
         let directory = self.reopen_at_once(&inode, OFlags::RDONLY | OFlags::DIRECTORY)?;

@@ -1,6 +1,9 @@
 //! Reading directories: OPENDIR, READDIR, READDIRPLUS.
 
+use crate::files::UNOPENED;
 use crate::handles::Handle;
+use crate::inodes::Inode;
+use crate::limits::CountedFd;
 use crate::protocol::{Header, Input, MAX_TRANSFER, Output};
 use crate::server::{Answer, Server};
 use rustix::fs::{FileType, OFlags, RawDir, SeekFrom};
@@ -8,6 +11,7 @@ use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 
 /// Bytes of entries that are read from the host at once.
 const CHUNK: usize = 16 << 10;
@@ -104,7 +108,17 @@ fn directory_type(kind: FileType) -> u32 {
 
 impl Server {
     pub(crate) fn opendir(&self, header: &Header, output: &mut Output) -> Answer {
-        let inode = self.inodes.get(header.node)?;
+        if self.lists_unopened() {
+            // The guest's kernel opens no directory of this share from now on.
+            return Err(Errno::NOSYS);
+        }
+        let (inode, directory) = self.open_directory(header.node)?;
+        self.put_handle(inode, directory, output);
+        Ok(())
+    }
+
+    fn open_directory(&self, number: u64) -> Result<(Arc<Inode>, Option<CountedFd>), Errno> {
+        let inode = self.inodes.get(number)?;
         if inode.kind != FileType::Directory {
             return Err(Errno::NOTDIR);
         }
@@ -112,12 +126,28 @@ impl Server {
             true => None,
             false => Some(self.reopen(&inode, OFlags::RDONLY | OFlags::DIRECTORY)?),
         };
-        self.put_handle(inode, directory, output);
-        Ok(())
+        Ok((inode, directory))
     }
 
-    pub(crate) fn readdir(&self, mut input: Input<'_>, output: &mut Output, plus: bool) -> Answer {
-        let handle = self.handles.get(input.u64()?)?;
+    /// A directory that is open, or one that the request reads without that.
+    fn directory_to_read(&self, header: &Header, number: u64) -> Result<Arc<Handle>, Errno> {
+        if number != UNOPENED || !self.lists_unopened() {
+            return self.handles.get(number);
+        }
+        self.unopened_directories.get(header.node, || {
+            let (inode, directory) = self.open_directory(header.node)?;
+            Ok(Handle::new(inode, directory))
+        })
+    }
+
+    pub(crate) fn readdir(
+        &self,
+        header: &Header,
+        mut input: Input<'_>,
+        output: &mut Output,
+        plus: bool,
+    ) -> Answer {
+        let handle = self.directory_to_read(header, input.u64()?)?;
         let (offset, size) = (input.u64()?, input.u32()? as usize);
         if handle.inode.kind != FileType::Directory {
             return Err(Errno::NOTDIR);
@@ -167,11 +197,15 @@ impl Server {
     /// files are known at once.
     pub(crate) fn readdir_at_once(
         &self,
+        header: &Header,
         mut input: Input<'_>,
         output: &mut Output,
         plus: bool,
     ) -> Option<Answer> {
-        let handle = self.handles.get(input.u64().ok()?).ok()?;
+        let handle = match input.u64().ok()? {
+            UNOPENED if self.lists_unopened() => self.unopened_directories.find(header.node)?,
+            number => self.handles.get(number).ok()?,
+        };
         let (offset, size) = (input.u64().ok()?, input.u32().ok()? as usize);
         if !handle.inode.is_local || handle.inode.kind != FileType::Directory {
             return None;

@@ -46,18 +46,22 @@ impl Server {
 
     pub(crate) fn forget(&self, header: &Header, mut input: Input<'_>) -> Answer {
         if header.opcode == opcode::FORGET {
-            self.unopened.close(header.node);
-            self.inodes.forget(header.node, input.u64()?);
+            self.forget_one(header.node, input.u64()?);
             return Ok(());
         }
         let count = input.u32()?;
         input.u32()?;
         for _ in 0..count {
             let number = input.u64()?;
-            self.unopened.close(number);
-            self.inodes.forget(number, input.u64()?);
+            self.forget_one(number, input.u64()?);
         }
         Ok(())
+    }
+
+    fn forget_one(&self, number: u64, times: u64) {
+        self.unopened.close(number);
+        self.unopened_directories.close(number);
+        self.inodes.forget(number, times);
     }
 
     pub(crate) fn readlink(&self, header: &Header, output: &mut Output) -> Answer {

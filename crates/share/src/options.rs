@@ -21,6 +21,12 @@ pub struct ShareOptions {
     /// guest's kernel can do that. Then the host's refusal to let one be read comes with the first
     /// read, and the guest must mount it read-only to have writers refused when they open one.
     pub reads_unopened: bool,
+    /// Directories are read without being opened, if the guest's kernel can do that. It keeps what it
+    /// has read until the directory's time of change is another one, and then learns of the files in
+    /// it no more than their names: good where what it knows of names holds for long.
+    pub lists_unopened: bool,
+    /// The guest sees no extended attributes. Its kernel asks once, and not of each file anew.
+    pub hides_attributes: bool,
 }
 
 impl ShareOptions {
@@ -38,6 +44,8 @@ impl ShareOptions {
             cache_seconds: Self::DEFAULT_CACHE_SECONDS,
             keeps_owners: false,
             reads_unopened: false,
+            lists_unopened: false,
+            hides_attributes: false,
         }
     }
 

@@ -81,6 +81,7 @@ pub mod init_flag {
     pub const PARALLEL_DIROPS: u32 = 1 << 18;
     pub const MAX_PAGES: u32 = 1 << 22;
     pub const CACHE_SYMLINKS: u32 = 1 << 23;
+    pub const NO_OPENDIR_SUPPORT: u32 = 1 << 24;
     pub const HANDLE_KILLPRIV_V2: u32 = 1 << 28;
 }
 

@@ -39,9 +39,12 @@ pub struct Server {
     pub(crate) handles: Handles,
     pub(crate) owners: Owners,
     pub(crate) unopened: Unopened,
+    pub(crate) unopened_directories: Unopened,
     pub(crate) patience: Patience,
     /// The guest's kernel can read files that it has not opened, and shall.
     reads_unopened: AtomicBool,
+    /// The same of directories.
+    lists_unopened: AtomicBool,
 }
 
 /// What a request is answered with: the reply's body was written, or an error.
@@ -74,8 +77,10 @@ impl Server {
             handles: Handles::default(),
             owners: Owners::of_process(options.keeps_owners),
             unopened: Unopened::default(),
+            unopened_directories: Unopened::default(),
             patience: Patience::default(),
             reads_unopened: AtomicBool::new(false),
+            lists_unopened: AtomicBool::new(false),
         })
     }
 
@@ -88,6 +93,7 @@ impl Server {
     pub fn reset(&self) {
         self.handles.remove_all();
         self.unopened.close_all();
+        self.unopened_directories.close_all();
         self.inodes.forget_all();
     }
 
@@ -156,8 +162,12 @@ impl Server {
             opcode::LSEEK => self.lseek(header, input, output),
             opcode::COPY_FILE_RANGE => self.copy_file_range(header, input, output),
             opcode::OPENDIR => self.opendir(header, output),
-            opcode::READDIR => self.readdir(input, output, false),
-            opcode::READDIRPLUS => self.readdir(input, output, true),
+            opcode::READDIR => self.readdir(header, input, output, false),
+            opcode::READDIRPLUS => self.readdir(header, input, output, true),
+            // Then the guest's kernel asks no more.
+            opcode::GETXATTR | opcode::LISTXATTR if self.options.hides_attributes => {
+                Err(Errno::NOSYS)
+            }
             opcode::GETXATTR => self.getxattr(header, input, output),
             opcode::SETXATTR => self.setxattr(header, input),
             opcode::LISTXATTR => self.listxattr(header, input, output),
@@ -180,6 +190,9 @@ impl Server {
             && self.options.readonly
             && offered & init_flag::NO_OPEN_SUPPORT != 0;
         self.reads_unopened.store(reads_unopened, Ordering::Relaxed);
+        let lists_unopened =
+            self.options.lists_unopened && offered & init_flag::NO_OPENDIR_SUPPORT != 0;
+        self.lists_unopened.store(lists_unopened, Ordering::Relaxed);
         output.u32(MAJOR);
         output.u32(MINOR);
         if major > MAJOR {
@@ -203,6 +216,11 @@ impl Server {
     /// Whether the guest's kernel reads files that it has not opened.
     pub(crate) fn reads_unopened(&self) -> bool {
         self.reads_unopened.load(Ordering::Relaxed)
+    }
+
+    /// Whether it reads directories that it has not opened.
+    pub(crate) fn lists_unopened(&self) -> bool {
+        self.lists_unopened.load(Ordering::Relaxed)
     }
 
     /// Refuses what changes something, if the share is read-only.

@@ -5,7 +5,8 @@
 //! nothing else would be asked of the host. A kernel that is answered ENOSYS to OPEN asks for
 //! neither any more, and has READ name the file by its number, with no handle.
 //!
-//! Such a file is opened here when it is first read; the last few stay open.
+//! Such a file is opened here when it is first read; the last few stay open. It is the same with
+//! directories, which the kernel then reads from a page cache of their own: OPENDIR and RELEASEDIR.
 
 use crate::handles::Handle;
 use rustix::io::Errno;
@@ -47,6 +48,15 @@ impl Unopened {
         drop(files);
         drop(closed);
         Ok(file)
+    }
+
+    /// The file with this number, if it is open here.
+    pub fn find(&self, number: u64) -> Option<Arc<Handle>> {
+        let files = self.files();
+        files
+            .iter()
+            .find(|file| file.inode.number == number)
+            .cloned()
     }
 
     /// Closes the file with this number, if it is open here.

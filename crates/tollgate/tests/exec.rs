@@ -338,6 +338,21 @@ fn the_current_directory_is_shared_and_the_rest_forgotten() {
 }
 
 #[test]
+fn directories_of_the_root_are_complete_each_time_they_are_read() {
+    let place = Place::new();
+    let many = place.root.join("many");
+    fs::create_dir(&many).unwrap();
+    for number in 0..700 {
+        fs::write(many.join(format!("entry-{number}")), number.to_string()).unwrap();
+    }
+    let script = "cd /many; for n in 1 2; do ls | wc -l; ls -l | wc -l; cat * | wc -c; done; \
+                  rm entry-3; echo new > new; echo more > newer; ls | wc -l; ls /many | wc -l";
+    let expected = "700\n701\n1990\n700\n701\n1990\n701\n701\n";
+    assert_eq!(place.answer(&[], script), expected);
+    assert_eq!(fs::read_dir(&many).unwrap().count(), 700);
+}
+
+#[test]
 fn the_host_s_root_is_there_and_the_user_is_the_same() {
     let place = Place::new();
     let mut command = tollgate();

@@ -311,10 +311,12 @@ impl Client {
     /// All names in a directory, each with its type, read `size` bytes at a time. With `plus`
     /// the nodes that the reply told of as well, which are forgotten.
     pub fn list(&self, node: u64, size: u32, plus: bool) -> BTreeMap<String, u32> {
-        let open = self
-            .call(opcode::OPENDIR, node, &[&words(&[0, 0])])
-            .unwrap();
-        let handle = u64_at(&open, 0);
+        let open = self.call(opcode::OPENDIR, node, &[&words(&[0, 0])]);
+        // ENOSYS: it is read without that.
+        let handle = match open {
+            Err(38) => 0,
+            open => u64_at(&open.unwrap(), 0),
+        };
         let kind = if plus {
             opcode::READDIRPLUS
         } else {
@@ -344,8 +346,10 @@ impl Client {
                 rest = &rest[(24 + bytes).next_multiple_of(8)..];
             }
         }
-        self.call(opcode::RELEASEDIR, node, &[&quads(&[handle, 0, 0])])
-            .unwrap();
+        if handle != 0 {
+            self.call(opcode::RELEASEDIR, node, &[&quads(&[handle, 0, 0])])
+                .unwrap();
+        }
         names
     }
 }

@@ -262,6 +262,9 @@ impl Plan {
                 keeps_owners: is_hosts_root,
                 // The agent mounts what is read-only so.
                 reads_unopened: true,
+                lists_unopened: true,
+                // Of another system's root, a guest may have written them.
+                hides_attributes: is_hosts_root,
                 ..ShareOptions::new(root, ROOT_TAG)
             });
         }
