@@ -1,4 +1,4 @@
-"""Runs the same work natively and by 'tollgate exec', and prints what both took (compare-exec).
+"""Runs the same work natively and by 'tollgate exec', and prints what each took (compare-exec).
 
 A shell script does the work, step by step, and says on standard output when a step has ended. At
 each such line the processor time so far is read: natively that of the shell's children, which the
@@ -27,8 +27,11 @@ twenty gcc -O2 -c small.c -o small.o; mark "gcc-c-1"
 twenty gcc -O2 -c small.c -o small.o; mark "gcc-c-2"
 twenty gcc -O2 -c small.c -o small.o; mark "gcc-c-3"
 (cd hello && ./configure >configure.out 2>&1); mark "configure"
-n=0; while [ $n -lt $COMMANDS ]; do /bin/true; n=$((n + 1)); done; mark "commands"
-twenty "$PYTHON" -c pass; mark "python3"
+commands() { n=0; while [ $n -lt $COMMANDS ]; do /bin/true; n=$((n + 1)); done; }
+commands; mark "commands-1"
+commands; mark "commands-2"
+twenty "$PYTHON" -c pass; mark "python3-1"
+twenty "$PYTHON" -c pass; mark "python3-2"
 """
 
 SMALL = r"""
@@ -59,8 +62,10 @@ NAMES = {
     "gcc-c-2": "`gcc -c`, the second twenty",
     "gcc-c-3": "`gcc -c`, the third twenty",
     "configure": "`./configure` of GNU hello",
-    "commands": "{commands} commands of a shell script",
-    "python3": "`python3 -c pass`, twenty times",
+    "commands-1": "{commands} commands of a shell script, first",
+    "commands-2": "{commands} commands of a shell script, again",
+    "python3-1": "`python3 -c pass`, the first twenty",
+    "python3-2": "`python3 -c pass`, the second twenty",
 }
 
 
@@ -101,38 +106,49 @@ def measure_start(prefix, folder, environment):
 
 
 def main():
-    tollgate, source, work, rounds, commands, python, _, *flags = sys.argv[1:]
+    tollgate, source, work, rounds, commands, python, system, image, _, *flags = sys.argv[1:]
     environment = {**os.environ, "COMMANDS": commands, "PYTHON": python}
-    passed = [f"--env={name}={environment[name]}" for name in ("COMMANDS", "PYTHON")]
-    exec_prefix = [tollgate, "exec", *passed, *flags, "--"]
-    native, guest = {}, {}
+
+    def guest(python, *more):
+        passed = [f"--env=COMMANDS={commands}", f"--env=PYTHON={python}"]
+        return [tollgate, "exec", *passed, *more, *flags, "--"]
+
+    arms = {"native": [], "exec": guest(python)}
+    if system:
+        arms["exec --root"] = guest("/usr/bin/python3", "--root", system)
+        arms["exec --image"] = guest("/usr/bin/python3", "--image", image)
+    results = {name: {} for name in arms}
     for number in range(int(rounds)):
-        for is_guest, prefix, results in ((False, [], native), (True, exec_prefix, guest)):
+        for name, prefix in arms.items():
             folder = os.path.join(work, "here")
             shutil.rmtree(folder, ignore_errors=True)
             shutil.copytree(source, os.path.join(folder, "hello"), symlinks=True)
             with open(os.path.join(folder, "small.c"), "w") as file:
                 file.write(SMALL)
-            if is_guest:
-                results.setdefault("start", []).append(measure_start(prefix, folder, environment))
-            for name, times in measure(prefix, folder, environment, is_guest).items():
-                results.setdefault(name, []).append(times)
-            print(f"compare-exec: round {number + 1}, {'guest' if is_guest else 'native'}: done", file=sys.stderr)
+            if prefix:
+                results[name].setdefault("start", []).append(measure_start(prefix, folder, environment))
+            for step, times in measure(prefix, folder, environment, bool(prefix)).items():
+                results[name].setdefault(step, []).append(times)
+            print(f"compare-exec: round {number + 1}, {name}: done", file=sys.stderr)
 
-    def middle(times, which):
-        return statistics.median(it[which] for it in times)
-
-    print("| work | native, processor s | exec, processor s | ratio | native, s | exec, s |")
-    print("|---|---|---|---|---|---|")
-    for name, text in NAMES.items():
-        text = text.format(commands=f"{int(commands):,}")
-        used, clock = (middle(guest[name], which) for which in (0, 1))
-        if name not in native:
-            print(f"| {text} | - | {used:.2f} | - | - | {clock:.2f} |")
-            continue
-        own, own_clock = (middle(native[name], which) for which in (0, 1))
-        ratio = f"{used / own:.1f}" if own > 0 else "-"
-        print(f"| {text} | {own:.2f} | {used:.2f} | {ratio} | {own_clock:.2f} | {clock:.2f} |")
+    for which, what in ((0, "processor s"), (1, "s by the clock")):
+        print(f"| work, {what} | " + " | ".join(arms) + " |")
+        print("|---" * (len(arms) + 1) + "|")
+        for step, text in NAMES.items():
+            cells = []
+            for name in arms:
+                times = results[name].get(step)
+                value = statistics.median(it[which] for it in times) if times else None
+                own = results["native"].get(step)
+                own = statistics.median(it[which] for it in own) if own else 0
+                if value is None:
+                    cells.append("-")
+                elif arms[name] and own > 0:
+                    cells.append(f"{value:.2f} ({value / own:.1f})")
+                else:
+                    cells.append(f"{value:.2f}")
+            print(f"| {text.format(commands=f'{int(commands):,}')} | {' | '.join(cells)} |")
+        print()
 
 
 main()
