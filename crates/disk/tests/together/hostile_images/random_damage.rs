@@ -1,8 +1,8 @@
 //! Images in which one field has another value, whichever: each is refused, or writes leave it as
 //! sound as it was.
 
+use super::{COPIED, be64, create_by_qemu, damage, ways};
 use crate::support::{Folder, qemu_img};
-use crate::{COPIED, be64, create_by_qemu, damage, ways};
 use std::fs;
 use tollgate_disk::{DriveOptions, open};
 

@@ -3,13 +3,11 @@
 
 mod named_files;
 mod random_damage;
-#[path = "../support/mod.rs"]
-mod support;
 
+use crate::support::{Folder, qemu_img};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use support::{Folder, qemu_img};
 use tollgate_disk::{
     Backing, Copy, DriveOptions, Encryption, Format, Repair, check, convert, create, create_over,
     info, open,

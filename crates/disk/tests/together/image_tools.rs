@@ -1,11 +1,9 @@
 //! Looking at images, checking and copying them; QEMU's own `qemu-img` has the last word.
 
-mod support;
-
+use crate::support::{Folder, qemu_img};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use support::{Folder, qemu_img};
 use tollgate_disk::{
     Backing, CheckReport, Copy, DriveOptions, Format, Repair, check, convert, create, create_over,
     info, open,

@@ -1,9 +1,8 @@
 //! Images of both formats: what is written is read, files are locked, and what cannot be used
 //! is refused with one line.
 
+use crate::support::Folder;
 use std::fs;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::channel;
 use tollgate_disk::{
     DiskThread, DriveOptions, Format, Operation, Outcome, Request, create, create_over, open,
@@ -11,31 +10,13 @@ use tollgate_disk::{
 
 const SIZE: u64 = 8 << 20;
 
-/// A folder that is removed at the end.
-struct Folder(PathBuf);
-
 impl Folder {
-    fn new() -> Self {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("tollgate-disk-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir(&path).unwrap();
-        Self(path)
-    }
-
     fn image(&self, name: &str, format: Format) -> DriveOptions {
-        let path = self.0.join(name);
+        let path = self.path(name);
         create(&path, format, SIZE).unwrap();
         let mut options = DriveOptions::new(path);
         options.format = Some(format);
         options
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -111,7 +92,7 @@ fn a_backing_file_is_shared_and_not_written() {
     let base = folder.image("base.img", Format::Raw);
     fs::write(&base.path, vec![7; SIZE as usize]).unwrap();
     let overlay = |name: &str| {
-        let path = folder.0.join(name);
+        let path = folder.path(name);
         create_over(&path, SIZE, "base.img", Format::Raw).unwrap();
         DriveOptions::new(path)
     };
@@ -137,7 +118,7 @@ fn a_backing_file_is_shared_and_not_written() {
 #[test]
 fn an_image_below_itself_is_refused() {
     let folder = Folder::new();
-    let path = folder.0.join("loop.qcow2");
+    let path = folder.path("loop.qcow2");
     create_over(&path, SIZE, "loop.qcow2", Format::Qcow2).unwrap();
     let mut options = DriveOptions::new(path);
     assert!(why(&options).contains("another virtual machine writes it"));
@@ -161,7 +142,7 @@ fn content_alone_makes_no_image_qcow2() {
 #[test]
 fn what_cannot_be_used_is_refused() {
     let folder = Folder::new();
-    let missing = DriveOptions::new(folder.0.join("none.img"));
+    let missing = DriveOptions::new(folder.path("none.img"));
     assert!(why(&missing).contains("no such file"));
     let directory = DriveOptions::new(&folder.0);
     assert!(why(&directory).contains("it is a folder"));
@@ -170,7 +151,7 @@ fn what_cannot_be_used_is_refused() {
     let existing = folder.image("disk.img", Format::Raw);
     let again = create(&existing.path, Format::Qcow2, SIZE).unwrap_err();
     assert!(again.to_string().contains("it exists"));
-    let odd = create(&folder.0.join("odd"), Format::Raw, 100).unwrap_err();
+    let odd = create(&folder.path("odd"), Format::Raw, 100).unwrap_err();
     assert!(odd.to_string().contains("multiple of 512"));
 }
 

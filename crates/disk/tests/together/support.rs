@@ -22,7 +22,7 @@ impl Folder {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("tollgate-tools-{}-{number}", std::process::id());
+        let name = format!("tollgate-disk-{}-{number}", std::process::id());
         let path = std::env::temp_dir().join(name);
         fs::create_dir(&path).unwrap();
         Self(path, turn)

@@ -1,7 +1,7 @@
 //! Files that an image names: backing files and external data files.
 
+use super::{CLUSTER, copied, create_by_qemu, refusal, ways};
 use crate::support::{Folder, qemu_img};
-use crate::{CLUSTER, copied, create_by_qemu, refusal, ways};
 use std::fs;
 use std::path::Path;
 use tollgate_disk::{
