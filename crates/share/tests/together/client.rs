@@ -1,7 +1,5 @@
 //! A FUSE client over byte buffers, and a folder to share.
 
-#![allow(dead_code, reason = "each test program uses a part")]
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};

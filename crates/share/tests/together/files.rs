@@ -1,8 +1,6 @@
 //! What a guest does with files is what the host has.
 
-mod client;
-
-use client::{Client, Folder, exists, quads, text, u32_at, u64_at, words};
+use crate::client::{Client, Folder, exists, quads, text, u32_at, u64_at, words};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use tollgate_share::protocol::{ROOT, opcode, set};
 use tollgate_share::{Server, ShareOptions};
@@ -191,7 +189,7 @@ fn attributes_are_set() {
 }
 
 /// Whether the folder for temporary files keeps extended attributes.
-fn keeps_attributes(client: &client::Client, node: u64) -> bool {
+fn keeps_attributes(client: &Client, node: u64) -> bool {
     client.setxattr(node, "user.probe", b"1").is_ok()
 }
 
@@ -299,7 +297,7 @@ fn that_a_name_is_missing_is_believed_for_as_long_as_one_that_is_there() {
     assert_eq!((u64_at(&reply, 0), u64_at(&reply, 16)), (0, 1));
     let mut options = folder.options();
     options.cache_seconds = 0;
-    let client = client::Client::new(Server::open(&options).unwrap());
+    let client = Client::new(Server::open(&options).unwrap());
     assert_eq!(client.lookup(ROOT, "none"), Err(ENOENT));
 }
 
@@ -310,7 +308,7 @@ fn a_share_that_keeps_owners_shows_whom_files_belong_to_on_the_host() {
     let own = folder.shared("a").metadata().unwrap();
     let mut options = folder.options();
     options.keeps_owners = true;
-    let client = client::Client::new(Server::open(&options).unwrap());
+    let client = Client::new(Server::open(&options).unwrap());
     let shown = client.lookup(ROOT, "a").unwrap();
     assert_eq!((shown.uid, shown.gid), (own.uid(), own.gid()));
     // Who that is in the guest creates what is the host's user's without more.
@@ -519,7 +517,7 @@ fn what_cannot_be_shared_is_refused() {
 }
 
 /// Something that a client does to a file.
-type Change = fn(&client::Client, u64);
+type Change = fn(&Client, u64);
 
 /// What changes a file's content, through a client that never says that set-user-ID goes.
 const CHANGES: [(&str, Change); 6] = [

@@ -1,9 +1,7 @@
 //! Random requests: the server neither panics nor leaves the directory, and what it answers
 //! has the form of an answer. Requests range from noise to nearly good ones.
 
-mod client;
-
-use client::{Client, Folder, u32_at, u64_at, words};
+use crate::client::{Client, Folder, u32_at, u64_at, words};
 use tollgate_share::Server;
 use tollgate_share::protocol::{ROOT, opcode};
 use tollgate_test_support::Random;

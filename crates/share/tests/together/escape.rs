@@ -1,8 +1,6 @@
 //! What a hostile guest tries stays beneath the directory.
 
-mod client;
-
-use client::{Client, Folder, exists, quads, text, words};
+use crate::client::{Client, Folder, exists, quads, text, words};
 use std::os::unix::fs::symlink;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tollgate_share::protocol::{ROOT, opcode};
