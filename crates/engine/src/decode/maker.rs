@@ -10,7 +10,7 @@
 //! | MOVSXD of 16 bits from memory | reads 16 bits (SDM volume 2, MOVSXD) | reads 32 bits |
 //!
 //! Where no section of AMD's manual stands, AMD's processors of family 19h do it
-//! (`crates/oracle/tests/findings.rs`).
+//! (`crates/oracle/tests/together/findings.rs`).
 
 use iced_x86::{Code, CodeSize, Decoder, DecoderOptions, Instruction, OpKind};
 

@@ -7,8 +7,8 @@
 //! that would be longer than 15 bytes is #GP(0) (SDM volume 2, 2.3.11; APM volume 2, 8.2.14). The bytes
 //! after the fifteenth are not fetched. A few
 //! opcodes are refused at once. The manual does not list them: this is what Intel's
-//! processors do (`crates/oracle/tests/page_end.rs`), and, of what has more than 15 bytes, AMD's
-//! (`crates/oracle/tests/overlong.rs`).
+//! processors do (`crates/oracle/tests/together/page_end.rs`), and, of what has more than 15 bytes, AMD's
+//! (`crates/oracle/tests/together/overlong.rs`).
 
 use crate::decode::length::MAX_INSTRUCTION_LENGTH;
 use crate::decode::maker::Decoding;
