@@ -5,16 +5,8 @@
 //! tells of each instruction, and by a list of what must not be touched. The verifier
 //! refuses more than that, for it also follows where a pointer comes from.
 
-#[allow(dead_code, reason = "other tests use the rest")]
-#[path = "golden_support/emitted.rs"]
-mod emitted;
-#[path = "mutations_support/harm.rs"]
-mod harm;
-#[allow(dead_code, reason = "other tests use the rest")]
-#[path = "golden_support/mode.rs"]
-mod mode;
-
-use emitted::Emitted;
+use crate::support::emitted::Emitted;
+use crate::support::{harm, mode};
 use iced_x86::{Decoder, DecoderOptions};
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,5 +1,5 @@
 //! What the translator emits, written down: a change of the translator shows in review as
-//! a change of the files in `golden/`, one for each subject.
+//! a change of the files in `tests/golden`, one for each subject.
 //!
 //! A file consists of entries. The head of an entry is its input:
 //!
@@ -7,12 +7,12 @@
 //! == flat32: 8B4308
 //! ```
 //!
-//! names a mode and a few bytes of guest code (see `golden_support/mode.rs` for the
+//! names a mode and a few bytes of guest code (see `support/mode.rs` for the
 //! words); behind them, and below, stands what came out. To add an entry, write its head;
 //! to change what is expected, see that it is right; then run
 //!
 //! ```text
-//! TOLLGATE_BLESS=1 cargo test --release -p tollgate-engine --test golden
+//! TOLLGATE_BLESS=1 cargo test --release -p tollgate-engine --test together golden::
 //! ```
 //!
 //! which rewrites the files, and review the difference. Nothing depends on the host: all
@@ -23,13 +23,7 @@
 //! `end` behind the last instruction), what must be added to the home of ESP, and which
 //! registers a signal handler must put back.
 
-#[path = "golden_support/emitted.rs"]
-mod emitted;
-#[path = "golden_support/mode.rs"]
-mod mode;
-#[path = "golden_support/text.rs"]
-mod text;
-
+use crate::support::{emitted, mode, text};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -125,7 +119,7 @@ fn emitted_code_is_as_it_was_reviewed() {
     assert!(
         differences.is_empty(),
         "the translator emits something else than tests/golden says:\n{differences}\
-         If that is right: TOLLGATE_BLESS=1 cargo test --release -p tollgate-engine --test golden"
+         If that is right: TOLLGATE_BLESS=1 cargo test --release -p tollgate-engine --test together golden::"
     );
 }
 

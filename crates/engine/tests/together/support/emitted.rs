@@ -1,6 +1,6 @@
 //! One block, translated.
 
-use crate::mode::Guest;
+use super::mode::Guest;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 use tollgate_engine::abi::link_layout::{BranchTable, FamilyId};
 use tollgate_engine::abi::sites::{BlockId, LinkPlace, SiteKind};

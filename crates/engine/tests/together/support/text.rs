@@ -1,7 +1,7 @@
 //! Emitted code as text that depends on nothing but what was emitted.
 
-use crate::emitted::Emitted;
-use crate::mode::Guest;
+use super::emitted::Emitted;
+use super::mode::Guest;
 use iced_x86::{Formatter, Instruction, IntelFormatter, Mnemonic, OpKind, Register};
 use std::collections::BTreeSet;
 use std::fmt::Write;

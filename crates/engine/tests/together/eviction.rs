@@ -1,9 +1,6 @@
 //! What the code cache keeps when it is full: blocks whose pages are in use.
 
-#[allow(dead_code, reason = "other tests use the rest")]
-#[path = "golden_support/mode.rs"]
-mod mode;
-
+use crate::support::mode;
 use std::sync::Arc;
 use tollgate_engine::Engine;
 use tollgate_engine::abi::link_layout::ModeId;

@@ -1,12 +1,7 @@
 //! Sensitive instructions beside others that leave for the monitor, in every order: the
 //! short branches of their checks reach the exits, and what comes out passes the verifier.
 
-#[allow(dead_code, reason = "other tests use the rest")]
-#[path = "golden_support/emitted.rs"]
-mod emitted;
-#[allow(dead_code, reason = "other tests use the rest")]
-#[path = "golden_support/mode.rs"]
-mod mode;
+use crate::support::{emitted, mode};
 
 const MODES: [&str; 20] = [
     "flat32",

@@ -1,10 +1,7 @@
 //! Links through slots are listed where they lead for as long as they lead there: neither
 //! targets that change nor sources that come and go make the lists grow.
 
-#[allow(dead_code, reason = "other tests use the rest")]
-#[path = "golden_support/mode.rs"]
-mod mode;
-
+use crate::support::mode;
 use tollgate_engine::Engine;
 use tollgate_engine::abi::link_layout::ModeId;
 use tollgate_engine::abi::sites::{BlockId, LinkPlace, SiteKind};
