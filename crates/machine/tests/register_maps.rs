@@ -1,8 +1,10 @@
 //! The bare-metal guests state the same facts when their registers live in memory as far
 //! as they can. All emitted code is verified.
+//!
+//! This is a program of its own: one of the guests measures time, and nothing of other tests must run
+//! beside it.
 
-#[path = "../../tollgate/tests/support/guests.rs"]
-#[allow(dead_code)]
+#[path = "../../tollgate/tests/bare_metal/guests.rs"]
 mod guests;
 
 use std::io;

@@ -1,13 +1,15 @@
 //! The bare-metal guests of `tests/guests`: each states facts about the processor and the
 //! machine, and leaves with exit code 33 if all of them hold. All emitted code is verified.
 
+#[path = "bare_metal/guests.rs"]
+mod guests;
 mod support;
 
 use std::collections::BTreeSet;
 use std::process::Output;
 use std::sync::{PoisonError, RwLock};
 
-use support::{GUEST_PATIENCE, finish, guests, tail, tollgate};
+use support::{GUEST_PATIENCE, finish, tail, tollgate};
 
 /// What isa-debug-exit makes of the 10h that a guest writes if all its facts hold.
 const ALL_FACTS_HOLD: i32 = 33;

@@ -1,8 +1,6 @@
-//! Where the guests are: kernels that `scripts/get-guests` fetched, and bare-metal
-//! guests that are assembled from `tests/guests` here.
+//! Where the guests are that `scripts/get-guests` fetched.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::OnceLock;
 
 /// The repository's folder.
@@ -33,42 +31,4 @@ pub fn fetched(name: &str) -> PathBuf {
         path.display()
     );
     path
-}
-
-/// The names of the bare-metal guests: the sources in `tests/guests`, sorted.
-pub fn bare_metal_names() -> Vec<String> {
-    let folder = repository().join("tests/guests");
-    let mut names: Vec<_> = std::fs::read_dir(&folder)
-        .unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "S"))
-        .map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned())
-        .collect();
-    names.sort();
-    names
-}
-
-/// A bare-metal guest. All of them are assembled once for each test program.
-#[track_caller]
-pub fn bare_metal(name: &str) -> PathBuf {
-    static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    let folder = FOLDER.get_or_init(assemble);
-    let folder = folder.as_ref().unwrap_or_else(|error| panic!("{error}"));
-    let path = folder.join(format!("{name}.elf"));
-    assert!(path.is_file(), "there is no tests/guests/{name}.S");
-    path
-}
-
-fn assemble() -> Result<PathBuf, String> {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guests");
-    let output = Command::new(repository().join("tests/guests/build"))
-        .arg(&folder)
-        .output()
-        .map_err(|error| format!("cannot run tests/guests/build: {error}"))?;
-    if output.status.success() {
-        Ok(folder)
-    } else {
-        let message = String::from_utf8_lossy(&output.stderr);
-        Err(format!("tests/guests/build failed: {message}"))
-    }
 }

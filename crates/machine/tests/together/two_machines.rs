@@ -1,10 +1,7 @@
 //! Machines are independent of each other: side by side in one process, and one after
 //! the other.
 
-#[path = "../../tollgate/tests/support/guests.rs"]
-#[allow(dead_code)]
-mod guests;
-
+use crate::guests;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Barrier};
