@@ -5,7 +5,7 @@
 //! flat code does not have, are compared with near calls.
 
 #[allow(dead_code, reason = "tests use the rest")]
-#[path = "../tests/common/sixteen_bit.rs"]
+#[path = "../tests/together/support/sixteen_bit.rs"]
 mod sixteen_bit;
 
 use sixteen_bit::{END, Kind, Machine, Program};

@@ -2,8 +2,12 @@
 //! at the ends of what a window stands for, around the end of the address space, with any count
 //! and any bit number. It gets the faults that it gets where the monitor does each instruction,
 //! and what lies around its windows is never read or written.
+//!
+//! This needs a process of its own: windows of other tests' machines would lie where it puts memory
+//! that nobody may touch.
 
-#[path = "long_mode_support/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "other tests use the rest")]
+#[path = "together/support/long_mode/mod.rs"]
 mod support;
 
 use std::io::{self, Write};

@@ -1,6 +1,9 @@
 //! 32-bit guests that reach memory directly, with two-level tables and with PAE: every form of
 //! access, at addresses where something ends, ends as it does instruction by instruction, with the
 //! same fault; and what lies around their windows is never read or written.
+//!
+//! This needs a process of its own: it looks for its windows among all of the process, and others'
+//! would lie where it puts memory that nobody may touch.
 
 use std::io::{self, Write};
 use tollgate_exits::ExitKind;

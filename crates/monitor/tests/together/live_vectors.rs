@@ -1,0 +1,113 @@
+//! The guest's vector and x87 registers while functions of the monitor's that leaves call use the
+//! host's: they, and what the guest has set of rounding, are the same behind such a call, and none
+//! of it needs an exit. Each program also runs instruction by instruction, which must end the same.
+
+use crate::support::long_mode::*;
+use tollgate_engine::abi::leaves::LeafRoutine;
+use tollgate_exits::ExitKind;
+use tollgate_monitor::memory_access::MemoryAccess;
+use tollgate_test_support::memory_access;
+
+const RDI: usize = 7;
+// Places of registers in the area.
+const ST0: usize = 32;
+const XMM5: usize = 160 + 5 * 16;
+const MXCSR: usize = 24;
+
+#[test]
+fn a_miss_keeps_them_and_exits_not() {
+    let vcpu = run_with(
+        guest_code!(
+            vector_miss,
+            "mov ebx, 20",
+            "xor edi, edi",
+            "2:",
+            "movd xmm5, ebx",
+            "mov esi, [0x1000000]",
+            "invlpg [0x1000000]",
+            "movd xmm6, ebx",
+            "add edi, [0x1000000]",
+            "movd eax, xmm5",
+            "movd edx, xmm6",
+            "add edi, eax",
+            "add edi, edx",
+            "dec ebx",
+            "jnz 2b",
+            "out 0xf4, al",
+        ),
+        with_small_pages,
+    );
+    assert_eq!(vcpu.state().gpr[RDI], 20 + 20 * 21);
+    let [exits, leaves] = counts(&vcpu, ExitKind::TlbMissRead, LeafRoutine::ReadMiss);
+    let looks_up = memory_access() == MemoryAccess::Checked;
+    assert!(!looks_up || exits == 0 && leaves >= 20, "{exits} {leaves}");
+}
+
+#[test]
+fn rounding_and_the_stack_of_x87_are_the_guests_behind_a_call() {
+    let vcpu = run_with(
+        guest_code!(
+            rounding,
+            "mov ebx, 50",
+            "xor edi, edi",
+            "mov dword ptr [0x6000], 0x7f80", // MXCSR: towards zero
+            "ldmxcsr [0x6000]",
+            "mov word ptr [0x6008], 0xf7f", // x87: towards zero
+            "mov rax, 0x400e000000000000",  // 3.75
+            "movq xmm5, rax",
+            "mov [0x6010], rax",
+            "2:",
+            "fninit",
+            "fldcw [0x6008]",
+            "fld qword ptr [0x6010]",
+            "mov ecx, 0xc0000102", // IA32_KERNEL_GS_BASE
+            "rdmsr",
+            "out 0x80, al",
+            "cvtsd2si eax, xmm5",
+            "add edi, eax",
+            "invlpg [0x1000000]",
+            "fistp dword ptr [0x6018]",
+            "add edi, [0x6018]",
+            "dec ebx",
+            "jnz 2b",
+            "out 0xf4, al",
+        ),
+        |_, _| {},
+    );
+    assert_eq!(vcpu.state().gpr[RDI], 50 * 6);
+    assert_eq!(counts(&vcpu, ExitKind::Msr, LeafRoutine::Msr), [0, 50]);
+    let [_, leaves] = counts(&vcpu, ExitKind::Invlpg, LeafRoutine::Invlpg);
+    assert!(leaves >= 49, "{leaves}");
+    let area = &vcpu.state().vector.0;
+    // With the flag of inexact results.
+    assert_eq!(area[MXCSR..MXCSR + 4], 0x7fa0_u32.to_le_bytes());
+}
+
+/// What a call has stored must not come back when the registers are initial at the next exit, for
+/// which XSAVEC stores nothing.
+#[test]
+fn registers_that_became_initial_behind_a_call_are_so_at_the_exit() {
+    let vcpu = run_with(
+        guest_code!(
+            initial_again,
+            "mov eax, 0x5a5a5a5a",
+            "movd xmm5, eax",
+            "fld1",
+            "mov ecx, 0xc0000102",
+            "rdmsr",
+            "fninit",
+            "pxor xmm5, xmm5",
+            "mov ecx, 0xc0000102",
+            "rdmsr",
+            "out 0xf4, al",
+        ),
+        |_, _| {},
+    );
+    assert_eq!(counts(&vcpu, ExitKind::Msr, LeafRoutine::Msr), [0, 2]);
+    let area = &vcpu.state().vector.0;
+    assert_eq!(area[XMM5..XMM5 + 16], [0; 16]);
+    // FNINIT leaves the registers' contents as they are; what is stored of them depends on
+    // whether the host's XSAVEC takes them for initial.
+    let one = [0, 0, 0, 0, 0, 0, 0, 0x80, 0xff, 0x3f];
+    assert!(area[ST0..ST0 + 10] == one || area[ST0..ST0 + 10] == [0; 10]);
+}

@@ -1,0 +1,9 @@
+//! What several tests share: guests, the machines that they run in, and what is asked of those.
+
+pub mod display;
+#[allow(dead_code, reason = "the tests that trace use the rest")]
+pub mod every_shape;
+pub mod leaf_time;
+pub mod long_mode;
+pub mod sixteen_bit;
+pub mod virtual_interrupts;
