@@ -1,0 +1,239 @@
+//! The bare-metal guests of `tests/guests`: each states facts about the processor and the
+//! machine, and leaves with exit code 33 if all of them hold. All emitted code is verified.
+//!
+//! They are a program of their own: nothing of other tests must run beside the guest that measures
+//! time.
+
+mod guests;
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../together/support/mod.rs"]
+mod support;
+
+use std::collections::BTreeSet;
+use std::process::Output;
+use std::sync::{PoisonError, RwLock};
+
+use support::{GUEST_PATIENCE, finish, tail, tollgate};
+
+/// What isa-debug-exit makes of the 10h that a guest writes if all its facts hold.
+const ALL_FACTS_HOLD: i32 = 33;
+/// What it makes of 11h: some do not hold.
+const SOME_FACTS_FAIL: i32 = 35;
+/// The guest that compares rates of clocks by looking at them all the time.
+const MEASURES_TIME: &str = "timers";
+/// How often that one is run at most.
+const ATTEMPTS: usize = 8;
+
+/// The guest that measures time runs without the others beside it.
+static PROCESSOR: RwLock<()> = RwLock::new(());
+
+/// Runs a guest with these arguments and expects all its facts to hold.
+#[track_caller]
+fn facts_hold(name: &str, arguments: &[&str]) {
+    if name == MEASURES_TIME {
+        let _alone = PROCESSOR.write().unwrap_or_else(PoisonError::into_inner);
+        return each_fact_holds_once(name, arguments);
+    }
+    let _together = PROCESSOR.read().unwrap_or_else(PoisonError::into_inner);
+    let output = run(name, arguments);
+    let facts = Facts::of(&output);
+    assert_eq!(
+        (output.status.code(), facts.failed),
+        (Some(ALL_FACTS_HOLD), BTreeSet::new()),
+        "{name} {arguments:?}: {}",
+        tail(&facts.text)
+    );
+    // A guest may skip what a processor does not offer, but not all of it with the host's.
+    let is_host = !arguments.contains(&"--cpu");
+    assert!(
+        facts.held.len() > 1 || !is_host,
+        "{name} states next to nothing"
+    );
+}
+
+/// Runs a guest until each of its facts has held, though perhaps not all in one run: a
+/// host that gives the processor to somebody else for 50 ms takes ticks from a guest that
+/// counts them. A clock that is wrong is wrong in every run.
+#[track_caller]
+fn each_fact_holds_once(name: &str, arguments: &[&str]) {
+    let mut missing: Option<BTreeSet<String>> = None;
+    for attempt in 1..=ATTEMPTS {
+        let output = run(name, arguments);
+        let facts = Facts::of(&output);
+        let code = output.status.code();
+        assert!(
+            code == Some(ALL_FACTS_HOLD) || code == Some(SOME_FACTS_FAIL),
+            "{name} {arguments:?}: exit code {code:?}: {}",
+            tail(&facts.text)
+        );
+        let still_missing = match missing {
+            None => facts.failed,
+            Some(missing) => missing.difference(&facts.held).cloned().collect(),
+        };
+        if still_missing.is_empty() {
+            return;
+        }
+        println!("run {attempt}:\n{}", facts.text);
+        missing = Some(still_missing);
+    }
+    panic!("{name} {arguments:?}: in none of {ATTEMPTS} runs: {missing:?}");
+}
+
+#[track_caller]
+fn run(name: &str, arguments: &[&str]) -> Output {
+    let mut command = tollgate();
+    command.args(["run", "--verify-code", "--kernel"]);
+    command.arg(guests::bare_metal(name)).args(arguments);
+    let output = finish(&mut command, GUEST_PATIENCE);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(errors, "", "{name} {arguments:?}");
+    output
+}
+
+/// What a guest stated, by the facts' names.
+struct Facts {
+    held: BTreeSet<String>,
+    failed: BTreeSet<String>,
+    /// All that it wrote.
+    text: String,
+}
+
+impl Facts {
+    /// Reads them. The guest's last line counts them, so none got lost.
+    #[track_caller]
+    fn of(output: &Output) -> Self {
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let held: Vec<_> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("ok "))
+            .collect();
+        let failed: Vec<_> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("FAIL "))
+            .map(|line| line.split(": expected").next().unwrap_or(line))
+            .collect();
+        let total = held.len() + failed.len();
+        let last = format!("{} of {total} facts hold", held.len());
+        assert_eq!(text.lines().last(), Some(last.as_str()), "{}", tail(&text));
+        let names = |facts: &[&str]| facts.iter().map(|&fact| fact.to_owned()).collect();
+        let (held, failed) = (names(&held), names(&failed));
+        Self { held, failed, text }
+    }
+}
+
+macro_rules! guests {
+    ($($name:ident)*) => {
+        $(mod $name {
+            #[test]
+            fn facts_hold() {
+                super::facts_hold(stringify!($name), &[]);
+            }
+
+            #[test]
+            fn facts_hold_with_the_smallest_code_cache() {
+                super::facts_hold(stringify!($name), &["--code-cache", "1M"]);
+            }
+        })*
+
+        /// The guests above.
+        const TESTED: &[&str] = &[$(stringify!($name)),*];
+    };
+}
+
+guests! {
+    alignment
+    apic
+    breakpoints
+    code16
+    codechange
+    descriptors
+    faulting
+    faults
+    fpu
+    fpuerr
+    frames
+    gates
+    hello
+    hpet
+    instructions
+    interrupts
+    limits
+    lines
+    long_canonical
+    long_compatibility
+    long_debug
+    long_descriptors
+    long_events
+    long_extensions
+    long_faulting
+    long_interrupts
+    long_operands
+    long_paging
+    long_pcid
+    long_pvi
+    long_registers
+    long_selfmodify
+    long_sparse
+    long_stacks
+    long_system
+    longmode
+    nmi
+    operands
+    pae
+    paging
+    ports
+    priority
+    privilege
+    pvi
+    realedges
+    realmode
+    segments
+    selfmodify
+    shadow
+    smep
+    stacks
+    strings
+    taskevents
+    tasks
+    timers
+    tlb
+    trap
+    umip
+    vm86
+    vm86io
+    vme
+    vmepages
+    x2apic
+}
+
+/// Those whose facts follow what CPUID offers.
+#[test]
+fn what_a_model_does_not_offer_is_not_there() {
+    for model in ["qemu64", "x86-64-v1"] {
+        for guest in [
+            "long_extensions",
+            "long_paging",
+            "long_pcid",
+            "long_system",
+            "ports",
+            "smep",
+            "umip",
+        ] {
+            facts_hold(guest, &["--cpu", model]);
+        }
+    }
+}
+
+#[test]
+fn every_guest_is_tested() {
+    let mut tested: Vec<_> = TESTED.iter().collect();
+    tested.sort();
+    let names = guests::bare_metal_names();
+    assert_eq!(names.iter().collect::<Vec<_>>(), tested);
+}
+
+/// What 32-bit code accesses at the end of 4 GiB goes on at 0, also where windows go on.
+#[test]
+fn compatibility_mode_holds_its_facts_with_windows() {
+    facts_hold("long_compatibility", &["--memory-access", "direct"]);
+}

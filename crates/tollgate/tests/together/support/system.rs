@@ -1,0 +1,76 @@
+//! Whole Debian systems on disks, which `scripts/get-system` makes.
+
+use super::exec::text;
+use super::folder::Folder;
+use super::guests::guests_folder;
+use super::session::Session;
+use super::{GUEST_PATIENCE, finish, tollgate};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Waits until no other whole system runs: each is much work, and side by side they would only wait
+/// for each other.
+pub fn turn() -> MutexGuard<'static, ()> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether scripts/test has made what has this name, so that a test must not do without it:
+/// `TOLLGATE_TEST_SYSTEMS` has the names with spaces between them.
+pub fn is_promised(name: &str) -> bool {
+    let names = std::env::var("TOLLGATE_TEST_SYSTEMS").unwrap_or_default();
+    names.split(' ').any(|promised| promised == name)
+}
+
+/// The folder of a system, if it was made; says on standard error whether.
+///
+/// # Panics
+/// It is missing, and [`is_promised`].
+pub fn system(name: &str) -> Option<PathBuf> {
+    let folder = guests_folder().join(format!("system-{name}"));
+    let is_there = folder.join("recipe").is_file();
+    if is_there {
+        eprintln!("ran: the system {name}");
+    } else {
+        assert!(
+            !is_promised(name),
+            "TOLLGATE_TEST_SYSTEMS names the system {name}, which is not in {}",
+            folder.display()
+        );
+        eprintln!("skipped: no such system on a disk (scripts/get-system {name} makes it)");
+    }
+    is_there.then_some(folder)
+}
+
+/// A new qcow2 image, behind which is another one.
+pub fn overlay(folder: &Folder, image: &Path) -> PathBuf {
+    let path = folder.path("disk.qcow2");
+    let mut create = tollgate();
+    create.args(["image", "create", "-f", "qcow2", "-F", "raw", "-b"]);
+    let output = finish(create.arg(image).arg(&path), GUEST_PATIENCE);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    path
+}
+
+/// Waits until systemd has come up to the login, and root logs in to a shell that is easily read.
+pub fn log_in(guest: &mut Session) {
+    // Kernel, initial RAM disk, systemd: on a busy host each of them takes its time.
+    for stage in ["Run /init as init process", "Welcome to ", "login: "] {
+        guest.wait_for(stage);
+    }
+    guest.type_line("root");
+    guest.wait_for("# ");
+    // No editor of lines, and lines that end as the program ends them.
+    guest.type_line("exec env -i HOME=/root TERM=dumb PATH=/usr/sbin:/usr/bin:/sbin:/bin sh");
+    guest.wait_for("# ");
+    guest.type_line("stty -onlcr");
+    guest.wait_for("# ");
+    guest.shell("dmesg -n 1");
+}
+
+/// The system goes down.
+pub fn power_off(mut guest: Session) {
+    guest.type_line("systemctl poweroff");
+    let end = guest.end();
+    assert_eq!(end.code, Some(0), "{}", end.errors);
+}
