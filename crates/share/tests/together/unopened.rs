@@ -1,8 +1,6 @@
 //! What a guest's kernel is spared: opening directories, and asking for attributes that it is not shown.
 
-mod client;
-
-use client::{Client, Folder, quads, text, words};
+use crate::client::{Client, Folder, quads, text, words};
 use tollgate_share::protocol::{ROOT, opcode};
 use tollgate_share::{Server, ShareOptions};
 

@@ -1,8 +1,6 @@
 //! Requests that are answered at once are answered as the threads would.
 
-mod client;
-
-use client::{Client, Folder, quads, text, u64_at, words};
+use crate::client::{Client, Folder, quads, text, u64_at, words};
 use std::os::unix::fs::symlink;
 use tollgate_share::protocol::{ROOT, opcode};
 
@@ -91,7 +89,7 @@ fn a_directory_is_read_on_at_once() {
             break;
         }
         while !entries.is_empty() {
-            let name_bytes = client::u32_at(entries, 128 + 16) as usize;
+            let name_bytes = crate::client::u32_at(entries, 128 + 16) as usize;
             offset = u64_at(entries, 128 + 8);
             entries = &entries[128 + (24 + name_bytes).next_multiple_of(8)..];
             seen += 1;
