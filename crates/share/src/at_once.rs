@@ -25,11 +25,12 @@ use std::time::{Duration, Instant};
 /// Bytes that are read at once at most: the guest's kernel reads ahead so much.
 const MOST_BYTES: usize = 128 << 10;
 /// An answer that takes longer was not at once. A busy host lets others run for some milliseconds.
-const LATE: Duration = Duration::from_millis(10);
+const LATE: Duration = Duration::from_millis(20);
 /// How long threads answer then.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The same at most: it doubles if the next late answer comes soon.
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// The same at most: it doubles if the next late answer comes soon. Not longer, since a host that has no
+/// processor for this thread makes answers late, too.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// So many pauses later is not soon.
 const SOON: u32 = 10;
 
