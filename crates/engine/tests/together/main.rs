@@ -8,4 +8,5 @@ mod link_churn;
 mod places;
 mod sensitive_sequences;
 mod support;
+mod test_files;
 mod verifier_mutations;
