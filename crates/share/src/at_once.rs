@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The same at most: it doubles if the next late answer comes soon. Not longer, since a host that has no
 /// processor for this thread makes answers late, too.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// So many pauses later is not soon.
+/// A late answer comes soon if fewer than this many pauses have passed since the last one.
 const SOON: u32 = 10;
 
 /// Until when answers at once are not tried.
@@ -73,8 +73,8 @@ impl Patience {
 }
 
 impl Server {
-    /// As [`handle`](Self::handle), but waits for nothing; `None`: somebody who may wait must do it,
-    /// and nothing has happened yet.
+    /// Answers a request like [`handle`](Self::handle), but never waits. `None`: the answer may take
+    /// a wait. Nothing was done, and a thread that may wait must handle the request.
     pub fn handle_at_once(&self, request: &[u8], capacity: usize) -> Option<Vec<u8>> {
         if request.len() > MAX_REQUEST_BYTES {
             return None;
@@ -151,7 +151,8 @@ impl Server {
         }
     }
 
-    /// A reply that tells of a file, whose lookup is taken back if that is not to be told at once.
+    /// A reply that describes a file. If its owner cannot be read without a wait, the file's lookup is
+    /// undone.
     fn entry_at_once(&self, inode: &Inode, stat: &Stat, output: &mut Output) -> Option<Answer> {
         let fd = self.inodes.open_fd(inode);
         let owner = fd.and_then(|fd| self.owners.shown_at_once(&*fd, stat));

@@ -214,7 +214,8 @@ impl Server {
         if offset == 0 || offset != listing.position {
             return None;
         }
-        // Once: whoever asks again may find what was added since.
+        // The end is told only once. A second request at the end reads the directory again, since
+        // entries may have been added.
         if listing.waiting.is_empty() && std::mem::take(&mut listing.has_ended) {
             return Some(Ok(()));
         }

@@ -181,7 +181,7 @@ impl Inodes {
         numbers.devices = old.devices.clone();
         numbers.by_number.insert(ROOT, Arc::clone(root));
         numbers.by_key.insert(root.key, Arc::clone(root));
-        // Closed without the lock: whoever is to answer at once must not wait for that.
+        // The files are closed after the lock is released, because an answer at once may need it.
         drop(numbers);
         drop(old);
     }

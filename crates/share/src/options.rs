@@ -25,7 +25,8 @@ pub struct ShareOptions {
     /// has read until the directory's time of change is another one, and then learns of the files in
     /// it no more than their names: good where what it knows of names holds for long.
     pub lists_unopened: bool,
-    /// The guest sees no extended attributes. Its kernel asks once, and not of each file anew.
+    /// The guest sees no extended attributes. Its kernel learns that from the first request and sends
+    /// no further ones.
     pub hides_attributes: bool,
 }
 

@@ -128,30 +128,31 @@ impl Owners {
 
     /// The same, if no mode has to be widened for it.
     pub fn shown_at_once(&self, fd: impl AsFd, stat: &Stat) -> Option<Ownership> {
-        let mut value = [0; 64];
-        let kept = match self.can_keep(stat) {
-            true => match rustix::fs::getxattr(path_of(fd), ATTRIBUTE, &mut value) {
-                Err(Errno::ACCESS) => return None,
-                bytes => bytes.ok().and_then(|bytes| parse(value.get(..bytes)?)),
-            },
-            false => None,
-        };
+        let kept = self.read_kept(fd, stat).ok()?;
         Some(Self::merged(self.plain(stat), kept))
     }
 
     /// What the attribute says, and the host's mode that belongs to it.
     fn kept(&self, fd: impl AsFd, stat: &Stat) -> Option<(Ownership, u32)> {
+        let read = || self.read_kept(&fd, stat);
+        let kept = read().or_else(|_| self.opened(&fd, 0o400, read));
+        kept.ok().flatten()
+    }
+
+    /// The same, as the file's mode is.
+    ///
+    /// # Errors
+    /// EACCES: the mode does not let the attribute be read.
+    fn read_kept(&self, fd: impl AsFd, stat: &Stat) -> Result<Option<(Ownership, u32)>, Errno> {
         if !self.can_keep(stat) {
-            return None;
+            return Ok(None);
         }
-        let path = path_of(&fd);
         let mut value = [0; 64];
-        let read = |value: &mut [u8]| rustix::fs::getxattr(&path, ATTRIBUTE, value);
-        let bytes = match read(&mut value) {
-            Err(Errno::ACCESS) => self.opened(&fd, 0o400, || read(&mut value)),
-            other => other,
-        };
-        parse(value.get(..bytes.ok()?)?)
+        match rustix::fs::getxattr(path_of(fd), ATTRIBUTE, &mut value) {
+            Err(Errno::ACCESS) => Err(Errno::ACCESS),
+            Err(_) => Ok(None),
+            Ok(bytes) => Ok(value.get(..bytes).and_then(parse)),
+        }
     }
 
     /// Changes owner and mode. What it is then is not told: it may have had no effect.

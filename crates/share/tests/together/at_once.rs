@@ -97,7 +97,7 @@ fn a_directory_is_read_on_at_once() {
     }
     assert_eq!(seen, 302);
     assert_eq!(client.server.known_files(), 301);
-    // From its start it is read anew.
+    // A listing from the start reads the directory again.
     folder.write("later", b"");
     assert_eq!(client.list(ROOT, 1000, true).len(), 303);
 }

@@ -37,7 +37,7 @@ fn directories_are_read_without_being_opened() {
             assert_eq!(client.list(*node, 300, plus).len(), number + 3);
         }
     }
-    // It is read anew from its start, and not at all when it is forgotten, or is no directory.
+    // A listing from the start reads the directory again. What is forgotten or no directory is refused.
     folder.write("d0/new", b"");
     assert_eq!(client.list(nodes[0], 4096, false).len(), 4);
     client.forget(nodes[39], 1);
