@@ -14,8 +14,8 @@ struct Kept {
     /// `None`: what the structures have under this number is void until it has been compared with
     /// the page tables.
     name: Option<SpaceName>,
-    /// Where its tables began when it was last loaded; `None`: nobody has said, or there is nothing
-    /// that could be compared.
+    /// The root of its page tables when it was last loaded. `None`: the root is not known, or
+    /// nothing is kept that could be compared with the tables.
     tables: Option<PhysicalAddress>,
     /// When it was last loaded.
     loaded_at: u64,
@@ -201,23 +201,17 @@ impl KeptSpaces {
     /// If more spaces are known than the limit allows, the oldest are forgotten first.
     fn oldest(&mut self) -> usize {
         let loaded = self.loaded.0.index();
-        loop {
-            let others = (0..SPACES).filter(|&number| number != loaded);
-            let known = others.filter(|&number| self.spaces[number].is_known());
-            let room = self.count().saturating_sub(1 + known.clone().count());
-            let oldest = known
-                .clone()
-                .min_by_key(|&number| self.spaces[number].loaded_at);
-            let Some(oldest) = oldest.filter(|_| room == 0) else {
-                let is_free = |&number: &usize| number != loaded && !self.spaces[number].is_known();
-                let free = (0..SPACES).find(is_free).filter(|_| room > 0);
-                return free.unwrap_or(loaded);
-            };
-            if known.count() < self.count() {
-                return oldest;
-            }
-            self.spaces[oldest].forget();
+        let others = (0..SPACES).filter(|&number| number != loaded);
+        let (mut known, free): (Vec<_>, Vec<_>) =
+            others.partition(|&number| self.spaces[number].is_known());
+        known.sort_unstable_by_key(|&number| self.spaces[number].loaded_at);
+        let most = self.count() - 1;
+        let excess = known.len().saturating_sub(most);
+        for number in known.drain(..excess) {
+            self.spaces[number].forget();
         }
+        let candidates = if known.len() < most { free } else { known };
+        candidates.first().copied().unwrap_or(loaded)
     }
 
     /// So many spaces are kept from now on, at least one and [`SPACES`] at most. What is kept of all

@@ -112,6 +112,15 @@ pub struct ShadowCheck {
     walks: u32,
 }
 
+/// Adds those records to a page's that are not there yet.
+fn add_missing(records: &mut Vec<Record>, more: impl IntoIterator<Item = Record>) {
+    for record in more {
+        if !records.contains(&record) {
+            records.push(record);
+        }
+    }
+}
+
 impl ShadowCheck {
     /// An entry is made for the page of `linear` in the loaded space: for data if `host_page`
     /// says where it is.
@@ -139,9 +148,7 @@ impl ShadowCheck {
             view,
         };
         let records = self.records.entry(linear.page()).or_default();
-        if !records.contains(&record) {
-            records.push(record);
-        }
+        add_missing(records, [record]);
         self.walks += 1;
     }
 
@@ -301,11 +308,7 @@ impl ShadowCheck {
                     SpaceName::Identifier(_) => of != name,
                 }
             });
-            for record in moved {
-                if !records.contains(&record) {
-                    records.push(record);
-                }
-            }
+            add_missing(records, moved);
             !records.is_empty()
         });
     }
@@ -324,11 +327,8 @@ impl ShadowCheck {
                 ..*record
             });
             let of_others = bygone.filter(|it| it.space != to.tables.map(SpaceName::Tables));
-            for record in of_others.collect::<Vec<_>>() {
-                if !records.contains(&record) {
-                    records.push(record);
-                }
-            }
+            let of_others: Vec<_> = of_others.collect();
+            add_missing(records, of_others);
         }
     }
 

@@ -3,8 +3,8 @@
 //! and any bit number. It gets the faults that it gets where the monitor does each instruction,
 //! and what lies around its windows is never read or written.
 //!
-//! This needs a process of its own: windows of other tests' machines would lie where it puts memory
-//! that nobody may touch.
+//! These tests need a process of their own. They put memory that must not be touched around the
+//! windows of their machine, where other tests' machines could have windows.
 
 #[allow(dead_code, unused_imports, reason = "other tests use the rest")]
 #[path = "together/support/long_mode/mod.rs"]

@@ -2,8 +2,9 @@
 //! access, at addresses where something ends, ends as it does instruction by instruction, with the
 //! same fault; and what lies around their windows is never read or written.
 //!
-//! This needs a process of its own: it looks for its windows among all of the process, and others'
-//! would lie where it puts memory that nobody may touch.
+//! These tests need a process of their own. They find the windows of their machine among all
+//! mappings of the process and put memory that must not be touched around them, where other tests'
+//! machines could have windows.
 
 use std::io::{self, Write};
 use tollgate_exits::ExitKind;
