@@ -100,13 +100,18 @@ pub const INDEX_SHIFT: u32 = 2;
 /// Bits of an index. A compiler at work has some 140,000 targets: twice as many as a table of 16 bits has
 /// entries, which missed six times for each of them.
 pub const INDEX_BITS: u32 = 18;
-/// Turned right by so many bits, a target's EIP has the bits of its index on top.
+/// The bits of a target's EIP that its index consists of, where they are: four times the index.
+pub const INDEX_BITS_IN_PLACE: u32 = (HASH_ENTRIES as u32 - 1) << INDEX_SHIFT;
+const _: () = assert!(ENTRY_BYTES == 8 << INDEX_SHIFT, "code scales that by 8");
+/// A rotation to the right by this many bits moves the bits of a target's index to the top of its
+/// EIP.
 pub const INDEX_TURN: u8 = (INDEX_SHIFT + INDEX_BITS) as u8;
-/// R13 of guest code points so many bytes into the tables. Its low six bits are then always this
-/// number, since the tables are aligned to 64 bytes, and a shift by R13 leaves the bits of an index.
+/// R13 of guest code points this many bytes behind the start of the tables, which are aligned to 64
+/// bytes. So the low six bits of R13 are always this number, and a shift to the right by R13 leaves
+/// the bits of an index.
 pub const LINKS_BIAS: i32 = 64 - INDEX_BITS as i32;
 
-/// The displacement from R13 of what lies so many bytes from the start of the tables.
+/// The displacement from R13 of an offset from the start of the tables, in bytes.
 pub const fn from_links(offset: i32) -> i32 {
     offset - LINKS_BIAS
 }

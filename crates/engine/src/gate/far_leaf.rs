@@ -22,7 +22,7 @@ use crate::abi::known_code::{
 };
 use crate::abi::leaves::{DONE_IN_LEVEL, LeafRoutine, SPREAD};
 use crate::abi::link_layout::{
-    ENTRY_BYTES, ENTRY_DELTA, ENTRY_TARGET, HASH_ENTRIES, INDEX_SHIFT, LINKS_BIAS,
+    ENTRY_BYTES, ENTRY_DELTA, ENTRY_TARGET, INDEX_BITS_IN_PLACE, LINKS_BIAS,
 };
 use crate::abi::x87_pointers::X87_FRESH;
 use std::arch::global_asm;
@@ -197,19 +197,7 @@ global_asm!(
     "mov rax, [rdx + {tag}]",
     "add rax, rcx",
     "mov r11d, r9d",
-    "mov r9, rcx",
-    "shr r9, {index_shift}",
-    "and r9d, {index_mask}",
-    "shl r9d, 2",
-    "add r9, [rdx + {table}]",
-    "lea r9, [r13 + r9*8 - {links_bias}]",
-    "mov r8, [r9]",
-    "add r8, rax",
-    "jz 6f",
-    "add r9, {entry_bytes}",
-    "mov r8, [r9]",
-    "add r8, rax",
-    "jz 6f",
+    look_up_target!("rdx + {table}", "6f"),
     "mov qword ptr [r15 + {done}], {done_in_level}",
     "9:",
     "tollgate_far_restores",
@@ -267,8 +255,7 @@ global_asm!(
     done = const at::LEAF_DONE,
     done_in_level = const DONE_IN_LEVEL,
     entry_bytes = const ENTRY_BYTES,
-    index_shift = const INDEX_SHIFT,
-    index_mask = const HASH_ENTRIES - 1,
+    index_bits_in_place = const INDEX_BITS_IN_PLACE,
     links_bias = const LINKS_BIAS,
     entry_delta = const ENTRY_DELTA,
     entry_target = const ENTRY_TARGET,

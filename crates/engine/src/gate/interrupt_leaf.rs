@@ -20,7 +20,7 @@ use crate::abi::at;
 use crate::abi::delivery::{DELIVERY_SHIFT, Delivery, KEY_LONG, KEY_REFUSED, KEY_TASK};
 use crate::abi::descriptors::Expected;
 use crate::abi::leaves::{DONE_DELIVERY, LeafRoutine, SPREAD};
-use crate::abi::link_layout::{ENTRY_BYTES, ENTRY_TARGET, HASH_ENTRIES, INDEX_SHIFT, LINKS_BIAS};
+use crate::abi::link_layout::{ENTRY_BYTES, ENTRY_TARGET, INDEX_BITS_IN_PLACE, LINKS_BIAS};
 use crate::abi::x87_pointers::X87_FRESH;
 use std::arch::global_asm;
 use std::mem::offset_of;
@@ -355,19 +355,7 @@ global_asm!(
     "mov rcx, [rdx + {target}]",
     "mov rax, [rdx + {tag}]",
     "add rax, rcx",
-    "mov r9, rcx",
-    "shr r9, {index_shift}",
-    "and r9d, {index_mask}",
-    "shl r9d, 2",
-    "add r9, [rdx + {table}]",
-    "lea r9, [r13 + r9*8 - {links_bias}]",
-    "mov r8, [r9]",
-    "add r8, rax",
-    "jz 6f",
-    "add r9, {entry_bytes}",
-    "mov r8, [r9]",
-    "add r8, rax",
-    "jz 6f",
+    look_up_target!("rdx + {table}", "6f"),
     "mov [r15 + {exit_value}], rcx",
     "mov qword ptr [r15 + {done}], {done_delivery}",
     "9:",
@@ -464,8 +452,7 @@ global_asm!(
     done = const at::LEAF_DONE,
     done_delivery = const DONE_DELIVERY,
     entry_bytes = const ENTRY_BYTES,
-    index_shift = const INDEX_SHIFT,
-    index_mask = const HASH_ENTRIES - 1,
+    index_bits_in_place = const INDEX_BITS_IN_PLACE,
     links_bias = const LINKS_BIAS,
     entry_target = const ENTRY_TARGET,
 );

@@ -39,8 +39,8 @@ use crate::abi::leaves::{
 };
 use crate::abi::level_change::{LevelChange, LevelChangeKind, VirtualReturn};
 use crate::abi::link_layout::{
-    ENTRY_BYTES, ENTRY_DELTA, ENTRY_TARGET, FAR_ENTRY_BYTES, FAR_TABLE_OFFSET, HASH_ENTRIES,
-    INDEX_SHIFT, LINKS_BIAS,
+    ENTRY_BYTES, ENTRY_DELTA, ENTRY_TARGET, FAR_ENTRY_BYTES, FAR_TABLE_OFFSET, INDEX_BITS_IN_PLACE,
+    LINKS_BIAS,
 };
 use crate::abi::x87_pointers::X87_FRESH;
 use crate::gate::{device_leaf, far_leaf, interrupt_leaf, miss, vector_leaf};
@@ -241,19 +241,7 @@ global_asm!(
     // The mode is another one: on in its table.
     "or dword ptr [r15 + {level_changed}], {mode_changed}",
     "add rax, rcx",
-    "mov r9, rcx",
-    "shr r9, {index_shift}",
-    "and r9d, {index_mask}",
-    "shl r9d, 2",
-    "add r9, [rdx + {table}]",
-    "lea r9, [r13 + r9*8 - {links_bias}]",
-    "mov r8, [r9]",
-    "add r8, rax",
-    "jz 4f",
-    "add r9, {entry_bytes}",
-    "mov r8, [r9]",
-    "add r8, rax",
-    "jz 4f",
+    look_up_target!("rdx + {table}", "4f"),
     "mov [r15 + {exit_value}], rcx",
     "mov qword ptr [r15 + {done}], {done_in_level}",
     "jmp 9b",
@@ -322,19 +310,7 @@ global_asm!(
     // On in the table of the program's mode.
     "mov rax, [r15 + {change_tag}]",
     "add rax, rcx",
-    "mov r9, rcx",
-    "shr r9, {index_shift}",
-    "and r9d, {index_mask}",
-    "shl r9d, 2",
-    "add r9, [r15 + {change_table}]",
-    "lea r9, [r13 + r9*8 - {links_bias}]",
-    "mov r8, [r9]",
-    "add r8, rax",
-    "jz 4f",
-    "add r9, {entry_bytes}",
-    "mov r8, [r9]",
-    "add r8, rax",
-    "jz 4f",
+    look_up_target!("r15 + {change_table}", "4f"),
     "mov [r15 + {exit_value}], rcx",
     "mov qword ptr [r15 + {done}], {done_return}",
     "jmp 9b",
@@ -513,8 +489,7 @@ global_asm!(
     level_changed = const at::LEVEL_CHANGED,
     mode_changed = const crate::abi::context::MODE_CHANGED,
     entry_bytes = const ENTRY_BYTES,
-    index_shift = const INDEX_SHIFT,
-    index_mask = const HASH_ENTRIES - 1,
+    index_bits_in_place = const INDEX_BITS_IN_PLACE,
     links_bias = const LINKS_BIAS,
     entry_target = const ENTRY_TARGET,
     exit_value = const at::EXIT_VALUE,

@@ -1,6 +1,33 @@
 //! The way into emitted code and out of it, and what it calls: the test of stores, the
 //! repeated string instructions, and leaves. All that is written in assembly by hand.
 
+/// Assembly that looks an indirect branch's target up as emitted code does
+/// ([`first_choice`](crate::abi::link_layout::first_choice)): the target is in RCX, its sum with the tag's
+/// part that the mode says is in RAX, and `$table` is where the start of the mode's table is noted. Goes to the
+/// label `$hit` with the entry's address in R9, or falls through. Uses R8 and flags.
+macro_rules! look_up_target {
+    ($table:literal, $hit:literal) => {
+        concat!(
+            "mov r9d, ecx\n",
+            "and r9d, {index_bits_in_place}\n",
+            "add r9, [",
+            $table,
+            "]\n",
+            "lea r9, [r13 + r9*8 - {links_bias}]\n",
+            "mov r8, [r9]\n",
+            "add r8, rax\n",
+            "jz ",
+            $hit,
+            "\n",
+            "add r9, {entry_bytes}\n",
+            "mov r8, [r9]\n",
+            "add r8, rax\n",
+            "jz ",
+            $hit,
+        )
+    };
+}
+
 pub mod device_leaf;
 pub mod entry;
 pub mod far_leaf;

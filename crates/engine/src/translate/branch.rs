@@ -337,9 +337,9 @@ impl Translator {
         self.emit.assembler.shrx(R9, R9, links);
     }
 
-    /// Puts the delta of an indirect branch's target in force; `entry` leads to the parts of the
-    /// target's entry, and the target is in R8. From then on the branch is done: what marks say of its
-    /// block is no longer where the delta leads.
+    /// Makes the delta of an indirect branch's target the current one. `entry` gives the place of a
+    /// part of the target's entry, and the target is in R8. From then on the branch is done: the delta no
+    /// longer belongs to this block, so marks must not depend on it.
     ///
     /// Most branches lead to code with the same delta. It is compared and not stored again, because
     /// the processor predicts the outcome of a comparison. After a store the next use of the delta, often

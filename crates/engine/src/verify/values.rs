@@ -84,7 +84,7 @@ pub(super) enum Kind {
     CodeDelta { index: Number, table: Table },
     /// The negative of that.
     NegatedCodeDelta { index: Number, table: Table },
-    /// The sum of that and the delta in force, which was the value `in_force`.
+    /// The sum of that and the current delta, whose value had the number `in_force`.
     CodeDeltaSum {
         index: Number,
         table: Table,
