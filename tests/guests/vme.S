@@ -2,7 +2,7 @@
 #
 # Each case runs one instruction in a task, with EFLAGS of its own, until the task ends
 # in its monitor: by int3 behind the instruction, or by what the instruction itself does.
-# docs/virtual-8086.md has the table of cases.
+# docs/develop/virtual-8086.md has the table of cases.
 .include "guest.inc"
 .include "real.inc"
 .include "virtual.inc"

@@ -41,7 +41,7 @@ pub const PKRU_BYTES: u32 = 8;
 
 /// First leaf of the range that hypervisors use.
 const HYPERVISOR_LEAF: u32 = 0x4000_0000;
-/// What the hypervisor offers (docs/hypercalls.md).
+/// What the hypervisor offers (docs/reference/hypercalls.md).
 const HYPERVISOR_FEATURES_LEAF: u32 = 0x4000_0001;
 /// Bit of that leaf, EAX: VMCALL and VMMCALL are hypercalls.
 const HYPERVISOR_HAS_CALLS: u32 = 1 << 0;

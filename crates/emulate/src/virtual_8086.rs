@@ -6,7 +6,7 @@
 //! in both sub-modes of IA-32e mode, with PVI, by CLI and STI alone. EFLAGS.VIP tells that an
 //! interrupt waits for VIF; the processor never changes VIP but where it loads all of EFLAGS.
 //! With VME a bitmap in the TSS lets INT n go through the V86 program's own vector table, at
-//! any IOPL. The table of all cases is in docs/virtual-8086.md.
+//! any IOPL. The table of all cases is in docs/develop/virtual-8086.md.
 //!
 //! The functions here decide; what changes the state stands apart from what only looks at
 //! it, so that a translator can ask when it knows CR4, CPL and IOPL.

@@ -1,6 +1,6 @@
 //! The ledger as plain data, for tables, JSON, CSV and the control socket.
 //!
-//! docs/stats.md describes every field for readers of the JSON.
+//! docs/reference/stats.md describes every field for readers of the JSON.
 
 mod renamed;
 

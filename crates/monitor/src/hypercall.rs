@@ -1,4 +1,4 @@
-//! Hypercalls: VMCALL and VMMCALL, which mean the same here (docs/hypercalls.md).
+//! Hypercalls: VMCALL and VMMCALL, which mean the same here (docs/reference/hypercalls.md).
 //!
 //! EAX selects the call. The null call exists to be measured: it changes nothing but
 //! EIP and returns before any other work, so that it measures the cost of leaving guest code

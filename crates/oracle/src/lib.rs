@@ -4,7 +4,7 @@
 //! or 64-bit segment of this very process ([`native`]), and in a guest through the real
 //! monitor ([`guest`]). Everything that a program can see must agree: registers, flags
 //! that the manual defines, vector registers, memory, and exceptions with their error
-//! code and CR2. `docs/oracle.md` tells how to read what it reports.
+//! code and CR2. `docs/develop/oracle.md` tells how to read what it reports.
 
 pub mod bench;
 pub mod case;

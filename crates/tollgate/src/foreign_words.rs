@@ -108,7 +108,7 @@ const OTHERS: &[(&[&str], &str)] = &[
     (
         &["--api-sock", "--api-socket"],
         "there is no HTTP interface; --control PATH is a socket with a protocol of its own \
-         (docs/control-socket.md)",
+         (docs/reference/control-socket.md)",
     ),
     (
         &["--config-file", "--no-api"],

@@ -1,8 +1,8 @@
 # HOOKS.COM ROUNDS TICKS FILE: what an experiment leaves in memory of a DOS. It hooks the vectors that
 # programs of its time hooked, counts and hands on, and types the scan codes in FILE whenever DOS
 # waits for a key (INT 28h): ROUNDS times, each after so many ticks of the clock. Marks in the monitor's
-# statistics (docs/hypercalls.md) say where the first round begins and the last one ends; then it tells on
-# the serial port what it counted. A second call has the resident one begin anew. With no rounds nothing is
+# statistics (docs/reference/hypercalls.md) say where the first round begins and the last one ends; then it
+# tells on the serial port what it counted. A second call has the resident one begin anew. With no rounds nothing is
 # typed, and each character that is shown goes to the serial port.
 .include "layout.inc"
 

@@ -15,7 +15,8 @@ use crate::standard_output::print;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 A mark that is set again is a new one. The last 16 are kept. A guest sets marks by a hypercall
-(docs/hypercalls.md); 'tollgate cost --write-linux-program FILE' writes a program for that.
+(docs/reference/hypercalls.md); 'tollgate cost --write-linux-program FILE' writes a program that
+does so.
 Exit codes: 0 done, 1 the machine did not do it, 2 nothing answers at PATH.
 Example:    tollgate mark vm.sock begin; ssh guest make; tollgate stats vm.sock --since begin")]
 pub struct MarkArguments {

@@ -3,7 +3,7 @@
 //! `protocol` knows the lines, `server` the sockets (driven by the event loop), `client`
 //! is `tollgate control`, `stats` is `tollgate stats`, `mark` is `tollgate mark`, `set` is `tollgate set`,
 //! `medium`, `screen` and `typing` are `tollgate medium`, `tollgate screen` and
-//! `tollgate type`, whose `--mouse` is `mouse`. The protocol is described in docs/control-socket.md.
+//! `tollgate type`, whose `--mouse` is `mouse`. The protocol is described in docs/reference/control-socket.md.
 
 pub mod client;
 pub mod identity;

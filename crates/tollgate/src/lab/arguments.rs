@@ -170,7 +170,7 @@ impl Subcommand for LabCommand {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 An experiment compares settings of one machine ('arms') on the same work, in turns, and says
-'no difference measured' where there is none. docs/lab.md tells how to read its tables.")]
+'no difference measured' where there is none. docs/measured/lab.md tells how to read its tables.")]
 pub struct LabArguments {
     /// What to do.
     #[command(subcommand)]

@@ -44,7 +44,7 @@ pub struct StatisticsArguments {
 
     /// Show what happened from this mark on (implies --stats)
     ///
-    /// Marks are set by 'tollgate mark' or by the guest (docs/hypercalls.md). One that is set
+    /// Marks are set by 'tollgate mark' or by the guest (docs/reference/hypercalls.md). One that is set
     /// again counts from then.
     #[arg(long, value_name = "MARK")]
     pub stats_from: Option<MarkName>,
@@ -71,7 +71,7 @@ pub struct StatisticsArguments {
 
     /// Estimate what the run would take at another machine's exit costs
     ///
-    /// Examples of such tables, and their format, are in docs/price-tables.
+    /// Examples of such tables, and their format, are in docs/reference/price-tables.
     #[arg(long, value_name = "FILE")]
     pub price_table: Option<PathBuf>,
 

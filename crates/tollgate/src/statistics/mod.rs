@@ -38,7 +38,7 @@ pub enum Format {
     /// For people
     #[default]
     Table,
-    /// For programs: all that is known, see docs/stats.md
+    /// For programs: all that is known, see docs/reference/stats.md
     Json,
     /// For spreadsheets: a row for each kind of exit, time and origin
     Csv,

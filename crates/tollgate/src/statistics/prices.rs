@@ -33,8 +33,8 @@ mod tests {
 
     #[test]
     fn the_sample_table_prices_every_kind() {
-        let path =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/price-tables/i7-3960x.csv");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../../docs/reference/price-tables/i7-3960x.csv");
         let table = read_price_table(&path).unwrap();
         for &kind in ExitKind::ALL {
             let expected = if kind.hardware_exit().is_empty() {

@@ -1,4 +1,4 @@
-//! Kernels that are neither Linux nor ours. docs/public-suites.md has what more they do.
+//! Kernels that are neither Linux nor ours. docs/measured/public-suites.md has what more they do.
 
 use crate::support::guests::fetched;
 use crate::support::session::Session;

@@ -35,7 +35,7 @@ const FAILED: u8 = 2;
 #[command(
     name = "tollgate-step",
     version,
-    after_help = "docs/step.md describes the lines."
+    after_help = "docs/develop/step.md describes the lines."
 )]
 struct Arguments {
     /// File with states, one a line (default: standard input)
