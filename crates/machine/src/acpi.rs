@@ -1,8 +1,8 @@
 //! The ACPI tables, laid out in the firmware area at F0000h.
 //!
-//! They tell the guest what cannot be probed: interrupt routing, the fixed power
-//! hardware, how to switch off and reset, and the devices on the board. The bytes
-//! are the same in every run. Checked against ACPI 6.5, chapter 5.
+//! They describe to the guest what cannot be probed: interrupt routing, the fixed power hardware,
+//! how to switch off and reset, and the devices on the board. The bytes are the same in every run.
+//! They were checked against ACPI 6.5, chapter 5.
 
 mod hpet;
 pub mod loader;
@@ -25,48 +25,48 @@ use crate::config::VmConfig;
 use crate::devices::chipset::CHIPSET_DEVICES;
 use crate::devices::{acpi_pm, io_apic};
 
-/// Where the tables start; the RSDP comes first. Systems search here on 16-byte
-/// boundaries.
+/// Where the tables start. The RSDP comes first; systems search for it here on 16-byte boundaries.
 pub const TABLES_START: u64 = 0xf_0000;
-/// First byte after the area kept for tables.
+/// The address after the area that is reserved for tables.
 pub const TABLES_END: u64 = 0x10_0000;
 
-/// Port of the reset register.
+/// The port of the reset register.
 const RESET_PORT: u64 = 0xcf9;
-/// What resets the machine when written there.
+/// The value that resets the machine when it is written to the reset register.
 const RESET_VALUE: u8 = 0x06;
 
-/// Bytes of the root pointer.
+/// The size of the root pointer in bytes.
 const RSDP_BYTES: u32 = 36;
 
 const OEM_ID: [u8; 6] = *b"TOLLGT";
 const OEM_TABLE_ID: [u8; 8] = *b"TOLLGATE";
 const OEM_REVISION: u32 = 1;
-/// Bytes of the header that system description tables share.
+/// The size in bytes of the header that system description tables share.
 const HEADER_BYTES: u32 = 36;
 
-/// Interrupt source override flags: active high, level-triggered (MPS INTI flags).
+/// The flags of an interrupt source override: active high, level-triggered (MPS INTI flags).
 const ACTIVE_HIGH_LEVEL: u16 = 0b1101;
 
-/// _STA of a device: present, enabled, shown, working.
+/// The value of _STA for a device that is present, enabled, shown and working.
 const WORKING: u8 = 0xf;
 
-/// What differs between machines.
+/// The properties of a machine that its tables depend on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Hardware {
-    /// There is a PCI bus, with functions at the device numbers from 1 to this.
+    /// The last device number of a PCI function; functions have the numbers from 1 to this. `None`
+    /// means that there is no PCI bus.
     pub pci_functions: Option<u8>,
-    /// Virtio devices that are not on that bus.
+    /// The number of virtio devices that are not on the PCI bus.
     pub virtio_mmio: u8,
-    /// There is a high-precision event timer.
+    /// Whether there is a high-precision event timer.
     pub hpet: bool,
-    /// The machine starts from firmware, which gives the functions their addresses, and has the
-    /// chip set that goes with that.
+    /// Whether the machine starts from firmware. If so, firmware assigns addresses to the
+    /// functions, and the machine has the chip set that firmware expects.
     pub firmware: bool,
 }
 
 impl Hardware {
-    /// That of a machine with this configuration.
+    /// Returns the properties of a machine with this configuration.
     pub fn of(config: &VmConfig) -> Self {
         let virtio = config.virtio_devices() as u8;
         let firmware = config.firmware.is_some();
@@ -80,7 +80,7 @@ impl Hardware {
     }
 }
 
-/// The tables as bytes, to be put at [`TABLES_START`]; the RSDP is the first.
+/// Returns the tables as bytes for [`TABLES_START`], the RSDP first.
 pub fn tables(hardware: &Hardware) -> Vec<u8> {
     let start = TABLES_START as u32 + RSDP_BYTES.next_multiple_of(64);
     let layout = layout(hardware, start);
@@ -90,19 +90,19 @@ pub fn tables(hardware: &Hardware) -> Vec<u8> {
     area
 }
 
-/// All tables but the root pointer.
+/// All tables except the root pointer.
 struct Layout {
     bytes: Vec<u8>,
-    /// Offset and bytes of each address of another table.
+    /// The offset and the size in bytes of each pointer to another table.
     pointers: Vec<(u32, u8)>,
-    /// Offset and bytes of each table that has a checksum.
+    /// The offset and the size in bytes of each table that has a checksum.
     tables: Vec<(u32, u32)>,
-    /// Addresses of the root tables.
+    /// The addresses of the root tables.
     rsdt: u32,
     xsdt: u32,
 }
 
-/// Lays the tables out from the physical address `base` on, a multiple of 64.
+/// Lays out the tables from the physical address `base`, which must be a multiple of 64.
 fn layout(hardware: &Hardware, base: u32) -> Layout {
     let mut area = Area {
         base,
@@ -111,7 +111,7 @@ fn layout(hardware: &Hardware, base: u32) -> Layout {
     let dsdt = area.place(dsdt(hardware).as_slice());
     area.align(64);
     let facs = area.place(&bytes_of(&FACS::new()));
-    // It has no checksum.
+    // The FACS has no checksum.
     area.tables.pop();
     let fadt = area.place(&fadt(hardware, dsdt, facs));
     for (field, size) in [(36, 4), (40, 4), (140, 8)] {
@@ -147,14 +147,14 @@ fn layout(hardware: &Hardware, base: u32) -> Layout {
     }
 }
 
-/// Writes the tables and returns the address of the RSDP; `None` if RAM does not
-/// reach up to 1 MiB.
+/// Writes the tables and returns the address of the RSDP, or `None` if RAM does not extend to 1
+/// MiB.
 pub fn write_tables(hardware: &Hardware, memory: &mut GuestMemory) -> Option<PhysicalAddress> {
     let address = PhysicalAddress(TABLES_START);
     memory.write(address, &tables(hardware)).then_some(address)
 }
 
-/// Tables that are being laid out.
+/// The tables during layout.
 #[derive(Default)]
 struct Area {
     /// The physical address of the first byte.
@@ -197,13 +197,13 @@ fn table(signature: [u8; 4], revision: u8) -> Sdt {
     )
 }
 
-/// The root pointer with both roots; the library fills in the 64-bit one only, but
-/// old systems read the 32-bit one.
+/// Returns the root pointer with both root tables. The library fills in only the 64-bit address,
+/// but old systems read the 32-bit one.
 fn root_pointer(rsdt: u32, xsdt: u32) -> Vec<u8> {
     const CHECKSUM: usize = 8;
     const RSDT_ADDRESS: usize = 16;
     const EXTENDED_CHECKSUM: usize = 32;
-    /// Bytes that the first checksum covers: the structure of ACPI 1.0.
+    /// The number of bytes that the first checksum covers: the structure of ACPI 1.0.
     const OLD_LENGTH: usize = 20;
 
     let mut bytes = bytes_of(&Rsdp::new(OEM_ID, u64::from(xsdt)));
@@ -215,7 +215,7 @@ fn root_pointer(rsdt: u32, xsdt: u32) -> Vec<u8> {
     bytes
 }
 
-/// The byte that makes the sum zero.
+/// Returns the byte that makes the sum zero.
 fn checksum(bytes: &[u8]) -> u8 {
     bytes
         .iter()
@@ -223,18 +223,18 @@ fn checksum(bytes: &[u8]) -> u8 {
         .wrapping_neg()
 }
 
-/// Fixed ACPI description table (ACPI 6.5, 5.2.9).
+/// The fixed ACPI description table (ACPI 6.5, 5.2.9).
 fn fadt(hardware: &Hardware, dsdt: u32, facs: u32) -> Vec<u8> {
-    /// IA-PC boot architecture: legacy devices, 8042.
+    /// Boot architecture flags: there are legacy devices and an 8042.
     const BOOT_ARCHITECTURE: u16 = 1 | 1 << 1;
-    /// IA-PC boot architecture: no VGA.
+    /// Boot architecture flag: there is no VGA.
     const NO_VGA: u16 = 1 << 2;
-    /// IA-PC boot architecture: no device sends messages as interrupts.
+    /// Boot architecture flag: no device sends message-signalled interrupts.
     const NO_MESSAGES: u16 = 1 << 3;
-    /// Latencies above these say that C2 and C3 are not there.
+    /// Latencies from these values on mean that the processor has no C2 and no C3 state.
     const NO_C2: u16 = 101;
     const NO_C3: u16 = 1001;
-    /// CMOS index of the century.
+    /// The CMOS index of the century.
     const CENTURY_INDEX: u8 = 0x32;
 
     let io =
@@ -286,16 +286,16 @@ fn fadt(hardware: &Hardware, dsdt: u32, facs: u32) -> Vec<u8> {
     bytes_of(&fadt.finalize())
 }
 
-/// Multiple APIC description table (ACPI 6.5, 5.2.12). Written out here because the
-/// library's does not say that the 8259 pair is there too.
+/// The multiple APIC description table (ACPI 6.5, 5.2.12). It is written out here because the
+/// library's version cannot state that the machine also has the 8259 pair.
 fn madt() -> Sdt {
     const PCAT_COMPATIBLE: u32 = 1;
     let mut madt = table(*b"APIC", 5);
     madt.append_slice(&(APIC_DEFAULT_ADDRESS as u32).to_le_bytes());
     madt.append_slice(&PCAT_COMPATIBLE.to_le_bytes());
-    // Processor local APIC: processor 0, APIC ID 0, enabled.
+    // A processor local APIC structure: processor 0, APIC ID 0, enabled.
     madt.append_slice(&[0, 8, 0, 0, 1, 0, 0, 0]);
-    // I/O APIC with global system interrupts from 0.
+    // An I/O APIC structure whose global system interrupts begin at 0.
     madt.append_slice(&[1, 12, io_apic::IO_APIC_ID, 0]);
     madt.append_slice(&(io_apic::BASE_ADDRESS as u32).to_le_bytes());
     madt.append_slice(&0u32.to_le_bytes());
@@ -305,7 +305,7 @@ fn madt() -> Sdt {
         u32::from(acpi_pm::SCI_IRQ),
         ACTIVE_HIGH_LEVEL,
     ));
-    // Local APIC NMI: all processors, conforming flags, LINT1.
+    // A local APIC NMI structure: all processors, conforming flags, LINT1.
     madt.append_slice(&[4, 6, 0xff, 0, 0, 1]);
     madt
 }
@@ -317,7 +317,7 @@ fn source_override(irq: u8, global_interrupt: u32, flags: u16) -> [u8; 10] {
     bytes
 }
 
-/// Differentiated system description table: the sleep state and the board's devices.
+/// The differentiated system description table: the sleep state and the board's devices.
 fn dsdt(hardware: &Hardware) -> Sdt {
     let port = |first: u16, count| IO::new(first, first, 1, count);
 
@@ -339,7 +339,8 @@ fn dsdt(hardware: &Hardware) -> Sdt {
         &[&port(0x60, 1), &port(0x64, 1), &IsaInterrupt(1)],
         WORKING,
     );
-    // Its ports are the keyboard's. Without it Linux takes the auxiliary port to be unused.
+    // The mouse uses the keyboard's ports. Without this device Linux considers the auxiliary port
+    // unused.
     let mouse = device("MOU_", "PNP0F13", &[&IsaInterrupt(12)], WORKING);
     let timer = device(
         "TMR_",
@@ -366,9 +367,9 @@ fn dsdt(hardware: &Hardware) -> Sdt {
     dsdt
 }
 
-/// An ISA interrupt as a resource: edge-triggered, active high, exclusive (ACPI 6.5,
-/// 6.4.2.1). The library's descriptor names global interrupts, which the timer's
-/// line 0 is not.
+/// An ISA interrupt as a resource: edge-triggered, active high, exclusive (ACPI 6.5, 6.4.2.1). The
+/// library's descriptor is for global system interrupts, and the timer's ISA line 0 has another
+/// number there.
 struct IsaInterrupt(u8);
 
 impl Aml for IsaInterrupt {
@@ -420,7 +421,7 @@ mod tests {
         u32::from_le_bytes(bytes[offset..offset + 4].try_into().unwrap())
     }
 
-    /// The table at a physical address, its length taken from its header.
+    /// Returns the table at a physical address; its length comes from its header.
     fn table_at(area: &[u8], address: u32) -> &[u8] {
         let bytes = &area[(address - TABLES_START as u32) as usize..];
         &bytes[..u32_at(bytes, 4) as usize]

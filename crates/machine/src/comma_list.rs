@@ -1,7 +1,7 @@
-//! Lists as QEMU's users write them: parts between single commas.
+//! Comma-separated lists as QEMU's users write them.
 
-/// Splits a list at single commas; a doubled comma stands for one that belongs to the text.
-/// Empty parts are left out.
+/// Splits a list at single commas. A doubled comma stands for one that belongs to the text. Empty
+/// parts are left out.
 pub fn split(list: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut characters = list.chars().peekable();

@@ -1,5 +1,5 @@
-//! The configuration of one machine: plain data that the command line, the control
-//! socket or a test fills in.
+//! The configuration of one machine: plain data that the command line, the control socket or a test
+//! fills in.
 
 mod ide_drives;
 
@@ -30,25 +30,25 @@ pub use tollgate_network::{
 pub use tollgate_share::ShareOptions;
 pub use tollgate_x86::Paravirtual;
 
-/// Bytes in a mebibyte.
+/// The number of bytes in a mebibyte.
 pub const MIB: u64 = 1 << 20;
 
-/// The least RAM a machine may have: enough for a flat guest at 1 MiB.
+/// The minimum RAM of a machine: enough for a flat guest at 1 MiB.
 pub const MIN_MEMORY_BYTES: u64 = 2 * MIB;
 
-/// The most RAM a machine may have.
+/// The maximum RAM of a machine.
 pub const MAX_MEMORY_BYTES: u64 = tollgate_memory::ram::MAX_RAM_BYTES;
 
 /// The smallest code cache that the translator can work with.
 pub const MIN_CODE_CACHE_BYTES: u64 = MIB;
 
-/// The largest code cache: its addresses must fit 31-bit displacements.
+/// The largest code cache. Addresses inside it must fit 31-bit displacements.
 pub const MAX_CODE_CACHE_BYTES: u64 = 1024 * MIB;
 
-/// The most virtio devices: device numbers of the PCI bus beside the host bridge's.
+/// The maximum number of virtio devices: one device number of the PCI bus is the host bridge's.
 pub const MAX_VIRTIO_DEVICES: usize = MAX_FUNCTIONS - 1;
 
-/// Whether the guest's real-time clock shows universal or local time.
+/// The time that the guest's real-time clock shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum RtcBase {
     /// Universal time (UTC), as Linux expects.
@@ -58,19 +58,19 @@ pub enum RtcBase {
     Local,
 }
 
-/// Where guest registers live while guest code runs; results do not depend on it.
+/// Where guest registers are held while guest code runs. Results do not depend on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RegisterMapChoice {
-    /// All registers of 32-bit guests in host registers.
+    /// Host registers hold all registers of 32-bit guests.
     #[default]
     Legacy,
-    /// As many as can be in memory, to test that.
+    /// Memory holds as many registers as possible, to test that case.
     Spilled,
 }
 
 impl RegisterMapChoice {
-    /// The map itself.
+    /// Returns the register map of this choice.
     pub fn map(self) -> &'static RegisterMap {
         match self {
             Self::Legacy => &RegisterMap::LEGACY,
@@ -79,19 +79,19 @@ impl RegisterMapChoice {
     }
 }
 
-/// What a triple fault does.
+/// What happens at a triple fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TripleFaultAction {
     /// The machine stops and shows the processor's registers.
     #[default]
     Stop,
-    /// The machine is reset, as a PC's chipset does at the shutdown cycle: some systems
-    /// reset themselves that way.
+    /// The machine is reset, as a PC's chip set does at the shutdown cycle. Some systems reset
+    /// themselves in this way.
     Reset,
 }
 
-/// What firmware may boot.
+/// A kind of drive that firmware can boot from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BootDevice {
@@ -99,15 +99,15 @@ pub enum BootDevice {
     Floppy,
     /// A hard disk.
     Disk,
-    /// A CD-ROM.
+    /// A CD-ROM drive.
     CdRom,
 }
 
 impl BootDevice {
-    /// All of them, in the order in which they are tried by default.
+    /// All boot devices, in the default boot order.
     pub const ALL: [Self; 3] = [Self::Floppy, Self::Disk, Self::CdRom];
 
-    /// The letter by which DOS knows it, and `--boot`.
+    /// The letter of this drive in DOS and in `--boot`.
     pub const fn letter(self) -> char {
         match self {
             Self::Floppy => 'a',
@@ -116,7 +116,7 @@ impl BootDevice {
         }
     }
 
-    /// The number in the CMOS memory of QEMU's machines.
+    /// The number of this drive in the CMOS memory of QEMU's machines.
     pub const fn cmos_code(self) -> u8 {
         match self {
             Self::Floppy => 1,
@@ -132,22 +132,22 @@ impl BootDevice {
 pub enum OptionalDevice {
     /// QEMU's `pc-testdev`: interrupt lines and registers for test kernels.
     PcTestdev,
-    /// The host's random bytes, as a virtio device.
+    /// A virtio device that supplies random bytes from the host.
     VirtioRng,
-    /// Takes the guest's free pages back, as a virtio device.
+    /// A virtio device that takes free pages back from the guest.
     VirtioBalloon,
 }
 
 impl OptionalDevice {
-    /// All of them.
+    /// All optional devices.
     pub const ALL: [Self; 3] = [Self::PcTestdev, Self::VirtioRng, Self::VirtioBalloon];
 
-    /// Whether it is a virtio device.
+    /// Whether this is a virtio device.
     pub const fn is_virtio(self) -> bool {
         matches!(self, Self::VirtioRng | Self::VirtioBalloon)
     }
 
-    /// The name by which it is requested: QEMU's name for the device.
+    /// The name that requests this device, which is QEMU's name for it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::PcTestdev => "pc-testdev",
@@ -156,7 +156,7 @@ impl OptionalDevice {
         }
     }
 
-    /// What it is, in one line.
+    /// Describes this device in one line.
     pub const fn description(self) -> &'static str {
         match self {
             Self::PcTestdev => {
@@ -172,17 +172,17 @@ impl OptionalDevice {
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MemoryBackingChoice {
-    /// The host's memory.
+    /// Anonymous memory of the host.
     #[default]
     Anonymous,
-    /// The host's memory, locked.
+    /// Anonymous memory of the host, locked.
     Resident,
-    /// A file without a name in the folder for temporary files (TMPDIR, or /var/tmp).
+    /// An unnamed file in the folder for temporary files (TMPDIR, or /var/tmp).
     Pageable,
 }
 
 impl MemoryBackingChoice {
-    /// What it means on this host.
+    /// Returns what this choice means on this host.
     pub fn backing(self) -> MemoryBacking {
         match self {
             Self::Anonymous => MemoryBacking::Anonymous,
@@ -195,15 +195,15 @@ impl MemoryBackingChoice {
     }
 }
 
-/// What becomes of the guest's clocks after a pause.
+/// What happens to the guest's clocks after a pause.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Realtime {
-    /// They jump by the pause, so that the guest's time of day is right.
+    /// They jump forward by the length of the pause, so that the guest's time of day is right.
     #[default]
     Step,
-    /// They continue from where they stopped, so that the guest notices nothing, and its time of
-    /// day is late.
+    /// They continue from where they stopped. The guest notices nothing, but its time of day is
+    /// late.
     Keep,
 }
 
@@ -211,16 +211,18 @@ pub enum Realtime {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct VmConfig {
-    /// Guest RAM in bytes; a multiple of 4096 from [`MIN_MEMORY_BYTES`] to [`MAX_MEMORY_BYTES`].
+    /// The size of guest RAM in bytes: a multiple of 4096 from [`MIN_MEMORY_BYTES`] to
+    /// [`MAX_MEMORY_BYTES`].
     pub memory_bytes: u64,
     /// What holds guest RAM.
     pub memory_backing: MemoryBackingChoice,
-    /// The file to boot: Linux bzImage or vmlinux, multiboot kernel, boot sector or flat image.
+    /// The file to boot: a Linux bzImage or vmlinux, a multiboot kernel, a boot sector or a flat
+    /// image.
     pub kernel: PathBuf,
-    /// Firmware to start from instead of a kernel.
+    /// The firmware that starts the machine instead of a kernel.
     pub firmware: Option<PathBuf>,
-    /// Initial RAM disk, or multiboot modules: `FILE[ ARGUMENTS][,FILE[ ARGUMENTS]...]`.
-    /// A comma that belongs to a name or argument is doubled. Linux takes one file.
+    /// The initial RAM disk, or the multiboot modules: `FILE[ ARGUMENTS][,FILE[ ARGUMENTS]...]`. A
+    /// comma that belongs to a name or an argument is doubled. Linux takes one file.
     pub initrd: Option<String>,
     /// An initial RAM disk for Linux that the caller has made in memory, instead of `initrd`.
     #[serde(skip)]
@@ -229,66 +231,66 @@ pub struct VmConfig {
     pub append: String,
     /// The processor.
     pub cpu: Cpu,
-    /// What the guest is told of the hypervisor.
+    /// The paravirtual interface that the guest is offered.
     pub paravirtual: Paravirtual,
-    /// What becomes of its clocks after a pause.
+    /// What happens to the guest's clocks after a pause.
     pub realtime: Realtime,
-    /// A guest reset starts the machine anew instead of ending it.
+    /// Whether a reset by the guest restarts the machine instead of ending it.
     pub reboot: bool,
-    /// What a triple fault does.
+    /// What happens at a triple fault.
     pub triple_fault: TripleFaultAction,
-    /// Bytes of the code cache.
+    /// The size of the code cache in bytes.
     pub code_cache_bytes: u64,
-    /// Verify every piece of emitted code with the second decoder pass.
+    /// Whether a second decoder verifies all emitted code.
     pub verify_code: bool,
-    /// Check cached translations against what a processor may have cached.
+    /// Whether cached translations are checked against what a processor may have cached.
     pub verify_shadow: bool,
-    /// Where guest registers live (for developers).
+    /// Where guest registers are held (for developers).
     pub register_map: RegisterMapChoice,
-    /// How programs of 64-bit guests reach guest memory.
+    /// How programs of 64-bit guests access guest memory.
     pub memory_access: MemoryAccess,
-    /// Programs of 64-bit guests reach the parts that most use by their space's
-    /// [anchor](tollgate_tlb::shadow_windows::anchors), if they reach memory directly.
+    /// Whether programs of 64-bit guests that access memory directly reach the most used parts of
+    /// it through the [anchor](tollgate_tlb::shadow_windows::anchors) of their address space.
     pub anchors: bool,
-    /// How the instructions that read or change the interrupt flag are run.
+    /// How the instructions that read or change the interrupt flag are executed.
     pub virtual_interrupts: VirtualInterrupts,
-    /// How address spaces are loaded whose translations are kept.
+    /// How an address space is loaded whose translations were kept.
     pub space_switch: SpaceSwitch,
-    /// What is kept that is derived from the guest's page tables, and how it is invalidated.
+    /// What is kept of the data derived from the guest's page tables, and how it is invalidated.
     pub shadow: ShadowChoices,
-    /// Where instructions come from that the monitor emulates.
+    /// Where the monitor gets the instructions that it emulates.
     pub instruction_source: InstructionSource,
     /// Whether long pieces of the monitor's work stop for interrupts.
     pub interruptible: Interruptible,
-    /// Count guest instructions, which slows the guest.
+    /// Whether guest instructions are counted, which slows the guest down.
     pub count_instructions: bool,
-    /// Offer ACPI tables to the guest.
+    /// Whether the guest is offered ACPI tables.
     pub acpi: bool,
-    /// The machine has a PCI bus.
+    /// Whether the machine has a PCI bus.
     pub pci: bool,
-    /// The machine has a high-precision event timer.
+    /// Whether the machine has a high-precision event timer.
     pub hpet: bool,
-    /// Disks, in the order in which the guest finds them.
+    /// The virtio disks, in the order in which the guest finds them.
     pub drives: Vec<DriveOptions>,
-    /// What is behind the IDE function.
+    /// The drives at the places of the IDE function.
     pub ide_drives: IdePlaces,
-    /// Floppy drives, two at most, with their disks; `None`: the drive is empty.
+    /// The floppy drives (at most two) with their disks. `None` is an empty drive.
     pub floppies: Vec<Option<DriveOptions>>,
-    /// What firmware boots, the first choice first, each at most once.
+    /// The drives that firmware boots from, the first choice first, each at most once.
     pub boot_order: Vec<BootDevice>,
-    /// Directories of the host, each with a tag of its own.
+    /// The shared directories of the host, each with a tag of its own.
     pub shares: Vec<ShareOptions>,
-    /// Networks, with an adapter each, in the order in which the guest finds them.
+    /// The networks, each with an adapter, in the order in which the guest finds them.
     pub networks: Vec<NetworkOptions>,
     /// Sockets between guest and host.
     pub vsock: Option<VsockOptions>,
-    /// Streams of bytes between guest and host, each with a name of its own.
+    /// Byte streams between guest and host, each with a name of its own.
     pub ports: Vec<PortOptions>,
-    /// What the real-time clock shows.
+    /// The time that the real-time clock shows.
     pub rtc_base: RtcBase,
-    /// Devices beside those that every machine has, each at most once.
+    /// The devices in addition to those of every machine, each at most once.
     pub devices: Vec<OptionalDevice>,
-    /// Files that the guest finds by fw_cfg.
+    /// The files that the guest finds through fw_cfg.
     pub fw_cfg_files: Vec<FwCfgFile>,
 }
 
@@ -337,24 +339,24 @@ impl Default for VmConfig {
     }
 }
 
-/// What is wrong with a configuration.
+/// Why a configuration is invalid.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ConfigError {
-    /// No kernel was named, and no firmware.
+    /// Neither a kernel nor firmware was given.
     NoKernel,
-    /// A kernel was named, and firmware.
+    /// Both a kernel and firmware were given.
     KernelAndFirmware,
-    /// Firmware finds its devices on the PCI bus.
+    /// The machine has firmware but no PCI bus, where firmware finds its devices.
     FirmwareWithoutPci,
     /// The RAM size is outside the allowed range or not a multiple of 4096 bytes.
     MemorySize(u64),
     /// The code cache size is outside the allowed range.
     CodeCacheSize(u64),
-    /// A device is named twice.
+    /// A device was given twice.
     DeviceTwice(OptionalDevice),
-    /// The guest cannot be shown a file.
+    /// A file cannot be offered through fw_cfg.
     FwCfg(FwCfgError),
-    /// This host cannot give the processor.
+    /// This host cannot supply the processor.
     Cpu(ModelError),
     /// Two shares have this tag.
     TagTwice(String),
@@ -364,9 +366,9 @@ pub enum ConfigError {
     TooManyPorts(usize),
     /// There are more IDE disks and CD-ROM drives than the two channels have places.
     TooManyIdeDrives(usize),
-    /// A machine that starts from a kernel has no IDE function.
+    /// There are IDE drives, but the machine starts from a kernel and so has no IDE function.
     IdeWithoutFirmware,
-    /// There are more floppy drives than firmware knows.
+    /// There are more floppy drives than firmware supports.
     TooManyFloppies(usize),
     /// There are more virtio devices than the machine has room for.
     TooManyVirtioDevices(usize),
@@ -396,7 +398,7 @@ impl fmt::Display for ConfigError {
                 MAX_CODE_CACHE_BYTES / MIB
             ),
             Self::DeviceTwice(device) => {
-                write!(formatter, "device {} is named twice", device.name())
+                write!(formatter, "device {} is given twice", device.name())
             }
             Self::TagTwice(tag) => write!(formatter, "two shares have the tag '{tag}'"),
             Self::FwCfg(error) => error.fmt(formatter),
@@ -432,7 +434,7 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl VmConfig {
-    /// How many virtio devices the machine has.
+    /// Returns the number of the machine's virtio devices.
     pub fn virtio_devices(&self) -> usize {
         let others = self.devices.iter().filter(|device| device.is_virtio());
         let (drives, networks, shares) = (&self.drives, &self.networks, &self.shares);
@@ -441,7 +443,7 @@ impl VmConfig {
         drives.len() + networks.len() + shares.len() + console + vsock + others.count()
     }
 
-    /// How many it has room for.
+    /// Returns the maximum number of virtio devices of this machine.
     fn most_virtio_devices(&self) -> usize {
         match self.firmware {
             Some(_) => MAX_FUNCTIONS - usize::from(CHIPSET_DEVICES),
@@ -449,7 +451,7 @@ impl VmConfig {
         }
     }
 
-    /// Checks what can be checked without opening a file.
+    /// Checks everything that can be checked without opening a file.
     ///
     /// # Errors
     /// The first [`ConfigError`] found.
@@ -501,7 +503,7 @@ impl VmConfig {
     }
 }
 
-/// The first name that comes a second time.
+/// Returns the first name that occurs a second time.
 fn repeated_name<'a>(names: impl Iterator<Item = &'a String>) -> Option<String> {
     let mut known = Vec::new();
     for name in names {

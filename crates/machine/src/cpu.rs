@@ -6,17 +6,17 @@ use tollgate_emulate::cpuid::{CpuidPolicy, policy_of};
 pub use tollgate_emulate::cpuid::ModelError;
 pub use tollgate_x86::{AddedFeatures, CpuModel};
 
-/// A processor: a model, and what it has beyond that.
+/// A processor: a model, and the features that were added to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Cpu {
-    /// Its model.
+    /// The processor's model.
     pub model: CpuModel,
-    /// Features beyond those of the model.
+    /// The features that the model alone does not have.
     pub added: AddedFeatures,
 }
 
-/// The processor with this name, if this host can give it: a model's, and `,+FEATURE` for each
-/// feature that is added to it.
+/// Returns the processor with this name if this host supports it. A name is a model's, followed by
+/// `,+FEATURE` for each feature that is added.
 ///
 /// # Errors
 /// [`ModelError`].
@@ -39,7 +39,7 @@ pub fn find(name: &str) -> Result<Cpu, ModelError> {
     Ok(cpu)
 }
 
-/// Whether this host can give a model.
+/// Checks whether this host supports a model.
 ///
 /// # Errors
 /// [`ModelError::Missing`].
@@ -47,7 +47,7 @@ pub fn check(model: CpuModel) -> Result<(), ModelError> {
     policy_of(CpuModel::Host).check(model)
 }
 
-/// All models' names, each with the names of its features here.
+/// Returns the names of all models, each with the features that it has on this host.
 pub fn models() -> Vec<(&'static str, Vec<&'static str>)> {
     CpuidPolicy::models()
 }

@@ -1,8 +1,8 @@
-//! Why a file cannot be used, in words: the same wherever a file is named.
+//! Messages that explain why a file cannot be used, in the same words for every kind of file.
 
 use std::io::{Error, ErrorKind};
 
-/// Why it cannot be read.
+/// Explains why a file cannot be read.
 pub fn reading(error: &Error) -> String {
     match error.kind() {
         ErrorKind::NotFound => "no such file; check the path".into(),
@@ -12,7 +12,7 @@ pub fn reading(error: &Error) -> String {
     }
 }
 
-/// Why it cannot be made or written.
+/// Explains why a file cannot be created or written.
 pub fn writing(error: &Error) -> String {
     match error.kind() {
         ErrorKind::NotFound => "its folder does not exist".into(),
@@ -22,13 +22,13 @@ pub fn writing(error: &Error) -> String {
         ErrorKind::FileTooLarge => {
             "the file may not become that large, by its file system or by 'ulimit -f'".into()
         }
-        // Opened for writing without waiting.
-        _ if error.raw_os_error() == Some(libc::ENXIO) => "nobody reads this pipe".into(),
+        // The file is a pipe that was opened for writing without waiting for a reader.
+        _ if error.raw_os_error() == Some(libc::ENXIO) => "no process reads this pipe".into(),
         _ => cause(error),
     }
 }
 
-/// Why the host refuses something else: in its own words, without its number.
+/// Explains any other failure in the words of the host, without the error number.
 pub fn cause(error: &Error) -> String {
     if error.raw_os_error() == Some(libc::EMFILE) {
         return "this process may have no more files and sockets open ('ulimit -n')".into();
@@ -55,7 +55,7 @@ mod tests {
         assert_eq!(writing(&of(libc::ENOSPC)), "the disk is full");
         assert!(reading(&of(libc::EMFILE)).ends_with("('ulimit -n')"));
         assert!(writing(&of(libc::EFBIG)).ends_with("'ulimit -f'"));
-        assert_eq!(writing(&of(libc::ENXIO)), "nobody reads this pipe");
+        assert_eq!(writing(&of(libc::ENXIO)), "no process reads this pipe");
         assert_eq!(writing(&Error::other("The reason")), "the reason");
     }
 }

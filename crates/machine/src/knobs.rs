@@ -1,12 +1,12 @@
 //! Knobs: the settings of a machine that experiments compare, in one list.
 //!
-//! A knob has a name and a few values. `tollgate run` has a flag for each, `tollgate set`
-//! turns them on a running machine, `tollgate lab` compares machines that differ in them,
-//! and statistics say how they stood. A knob turned changes how fast a guest runs and which
-//! exits it takes, never what it computes.
+//! A knob has a name and a few values. `tollgate run` has a flag for each knob, `tollgate set`
+//! changes knobs of a running machine, `tollgate lab` compares machines that differ in them, and
+//! statistics report their values. A knob changes how fast a guest runs and which exits it takes,
+//! but never what it computes.
 //!
-//! To add one: a field in [`VmConfig`], a line in [`KNOBS`], and if it can be turned while
-//! the machine runs, a line in [`turn`].
+//! To add a knob, add a field to [`VmConfig`], an entry to [`KNOBS`], and if it can be changed
+//! while the machine runs, a line to [`turn`].
 
 use crate::config::{
     DoubleInvalidation, InstructionSource, Interruptible, Invalidation, MemoryAccess, SpaceSwitch,
@@ -19,29 +19,29 @@ use tollgate_monitor::Vcpu;
 
 /// One knob.
 pub struct Knob {
-    /// Its name: the flag of `tollgate run`, the word before the `=` of `tollgate set`.
+    /// The knob's name: the flag of `tollgate run`, and the word before the `=` of `tollgate set`.
     pub name: &'static str,
-    /// The values it can have.
+    /// The values that the knob can have.
     pub values: &'static [&'static str],
-    /// What it does, in one line.
+    /// What the knob does, in one line.
     pub what: &'static str,
-    /// The experiment of `tollgate lab` that compares its values.
+    /// The experiment of `tollgate lab` that compares the knob's values.
     pub experiment: &'static str,
-    /// Which of `values` a configuration has.
+    /// Returns the index in `values` of the value that a configuration has.
     get: fn(&VmConfig) -> usize,
-    /// Gives a configuration one of `values`.
+    /// Sets a configuration to the value with this index in `values`.
     set: fn(&mut VmConfig, usize),
 }
 
 const SWITCH: &[&str] = &["off", "on"];
 const ON: usize = 1;
 
-/// Every knob.
+/// All knobs.
 pub const KNOBS: &[Knob] = &[
     Knob {
         name: "vif",
         values: SWITCH,
-        what: "CLI, STI, PUSHF, POPF, IRET, INT n without an exit, on a virtual interrupt flag",
+        what: "CLI, STI, PUSHF, POPF, IRET, INT n run without an exit, on a virtual interrupt flag",
         experiment: "vif",
         get: |config| usize::from(config.virtual_interrupts.flag),
         set: |config, value| config.virtual_interrupts.flag = value == ON,
@@ -49,7 +49,7 @@ pub const KNOBS: &[Knob] = &[
     Knob {
         name: "vir",
         values: SWITCH,
-        what: "setting that flag exits only while an interrupt waits; needs vif=on",
+        what: "setting the virtual flag exits only while an interrupt is pending; needs vif=on",
         experiment: "vif",
         get: |config| usize::from(config.virtual_interrupts.request),
         set: |config, value| config.virtual_interrupts.request = value == ON,
@@ -57,7 +57,7 @@ pub const KNOBS: &[Knob] = &[
     Knob {
         name: "transition",
         values: &["call", "trap", "task"],
-        what: "how exits of those instructions reach the monitor: call-out, host #GP, host #UD",
+        what: "how exits of these instructions reach the monitor: by a call, a host #GP, or a host #UD",
         experiment: "vif",
         get: |config| config.virtual_interrupts.transition as usize,
         set: |config, value| {
@@ -71,8 +71,8 @@ pub const KNOBS: &[Knob] = &[
     Knob {
         name: "memory-access",
         values: &["checked", "direct", "adaptive"],
-        what: "programs and kernels of 32- and 64-bit systems: each access looks its page up, or the host's \
-               page tables do, or that once a program has run for some milliseconds",
+        what: "how 32- and 64-bit code accesses memory: each access looks its page up, or the host's page \
+               tables do, or the latter after a program has run for some milliseconds",
         experiment: "shadow",
         get: |config| match config.memory_access {
             MemoryAccess::Checked => 0,
@@ -90,8 +90,8 @@ pub const KNOBS: &[Knob] = &[
     Knob {
         name: "anchors",
         values: SWITCH,
-        what: "direct accesses of 64-bit programs where most of their memory lies: by one register that \
-               holds the way to all of it, or by the part of each address",
+        what: "direct accesses of 64-bit programs to the parts that they use most: by one register \
+               that leads to all of them (on), or by a look-up of each address's part (off)",
         experiment: "shadow",
         get: |config| usize::from(config.anchors),
         set: |config, value| config.anchors = value == ON,
@@ -99,7 +99,7 @@ pub const KNOBS: &[Knob] = &[
     Knob {
         name: "switch",
         values: &["exit", "inline"],
-        what: "loads of CR3 that keep what is known of the space: an exit, or in translated code",
+        what: "loads of CR3 that keep the space's translations: by an exit, or in translated code",
         experiment: "shadow",
         get: |config| config.space_switch as usize,
         set: |config, value| {
@@ -115,7 +115,7 @@ pub const KNOBS: &[Knob] = &[
             "auto", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14",
             "15", "16",
         ],
-        what: "address spaces whose tables are kept, the loaded one among them; auto is 4",
+        what: "number of address spaces whose tables are kept, including the loaded one; auto is 4",
         experiment: "shadow",
         get: |config| usize::from(config.shadow.tables.unwrap_or(0)),
         set: |config, value| config.shadow.tables = (value != 0).then_some(value as u8),
@@ -123,7 +123,7 @@ pub const KNOBS: &[Knob] = &[
     Knob {
         name: "invalidation",
         values: &["full", "selective", "inline"],
-        what: "INVLPG forgets all of its space or that page, by an exit; or that page without one",
+        what: "INVLPG drops its whole space by an exit, one page by an exit, or one page without an exit",
         experiment: "shadow",
         get: |config| config.shadow.invalidation as usize,
         set: |config, value| {
@@ -137,7 +137,7 @@ pub const KNOBS: &[Knob] = &[
     Knob {
         name: "reverse-map",
         values: SWITCH,
-        what: "entries that lead to a physical page are found by notes; off: all tables are purged",
+        what: "entries that lead to a physical page are found by a reverse map; off: all tables are purged",
         experiment: "shadow",
         get: |config| usize::from(config.shadow.reverse_map),
         set: |config, value| config.shadow.reverse_map = value == ON,
@@ -145,8 +145,8 @@ pub const KNOBS: &[Knob] = &[
     Knob {
         name: "double-invalidation",
         values: &["allow", "selection-flag", "entry-count"],
-        what: "an invalidation of all spaces purges every table, those used since, or none before \
-               its place is needed",
+        what: "an invalidation of all spaces purges every table, those used since the last one, or \
+               none until its place is needed",
         experiment: "shadow",
         get: |config| config.shadow.double_invalidation as usize,
         set: |config, value| {
@@ -160,7 +160,7 @@ pub const KNOBS: &[Knob] = &[
     Knob {
         name: "compare-entries",
         values: SWITCH,
-        what: "loads of CR3 that void a space keep what its page-table entries still say; off: nothing",
+        what: "loads of CR3 that invalidate a space keep translations whose page-table entries are unchanged",
         experiment: "shadow",
         get: |config| usize::from(config.shadow.compares_entries),
         set: |config, value| config.shadow.compares_entries = value == ON,
@@ -168,7 +168,7 @@ pub const KNOBS: &[Knob] = &[
     Knob {
         name: "icache",
         values: &["leaf", "site", "off", "on", "physical"],
-        what: "instructions that exit to be emulated: in a leaf without an exit, known since \
+        what: "source of emulated instructions: a leaf that needs no exit, known since \
                translation, decoded at each exit, in a dictionary by linear or physical address",
         experiment: "icache",
         get: |config| config.instruction_source as usize,
@@ -185,9 +185,9 @@ pub const KNOBS: &[Knob] = &[
     Knob {
         name: "interruptible",
         values: &["off", "restart", "resume"],
-        what: "long pieces of the monitor's work while an interrupt waits: done to the end, or stopped \
-               with what they have done; behind the handler the guest's instruction begins again, or \
-               the work goes on first",
+        what: "long work of the monitor while an interrupt is pending: finished first, or stopped and kept; \
+               after the interrupt handler the guest's instruction begins again (restart), or \
+               the work continues first (resume)",
         experiment: "interruptible",
         get: |config| config.interruptible as usize,
         set: |config, value| {
@@ -200,9 +200,9 @@ pub const KNOBS: &[Knob] = &[
     },
 ];
 
-/// Makes a processor run as `config` says. Must not be called while it runs.
+/// Configures a processor as `config` says. Must not be called while it runs.
 pub fn turn(vcpu: &mut Vcpu, config: &VmConfig) {
-    // Each of these drops translations, so only what differs is turned.
+    // Each of these setters drops translations, so only settings that differ are set.
     if vcpu.virtual_interrupts() != config.virtual_interrupts {
         vcpu.set_virtual_interrupts(config.virtual_interrupts);
     }
@@ -222,7 +222,7 @@ pub fn turn(vcpu: &mut Vcpu, config: &VmConfig) {
     vcpu.set_interruptible(config.interruptible);
 }
 
-/// What is wrong with a knob's name or value, as one line that says what there is.
+/// Why a knob's name or value was refused. It prints as one line that lists the valid ones.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum KnobError {
     /// The text is not `knob=value`.
@@ -233,9 +233,9 @@ pub enum KnobError {
     UnknownValue {
         /// The knob's name.
         knob: &'static str,
-        /// What was given.
+        /// The value that was given.
         value: String,
-        /// What there is.
+        /// The values that the knob has.
         values: &'static [&'static str],
     },
     /// The knob was given twice.
@@ -272,12 +272,12 @@ impl fmt::Display for KnobError {
 
 impl std::error::Error for KnobError {}
 
-/// The knob with this name.
+/// Returns the knob with this name.
 pub fn find(name: &str) -> Option<&'static Knob> {
     KNOBS.iter().find(|knob| knob.name == name)
 }
 
-/// A knob and one of its values.
+/// A knob together with one of its values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Assignment {
     knob: usize,
@@ -285,7 +285,7 @@ pub struct Assignment {
 }
 
 impl Assignment {
-    /// The knob called `name` with the value called `value`.
+    /// Makes the assignment of the value called `value` to the knob called `name`.
     ///
     /// # Errors
     /// There is no such knob or value.
@@ -302,10 +302,10 @@ impl Assignment {
         Ok(Self { knob: index, value })
     }
 
-    /// Understands `knob=value`.
+    /// Parses `knob=value`.
     ///
     /// # Errors
-    /// It is no assignment, or there is no such knob or value.
+    /// The text is not an assignment, or there is no such knob or value.
     pub fn parse(text: &str) -> Result<Self, KnobError> {
         let (name, value) = text
             .split_once('=')
@@ -313,12 +313,12 @@ impl Assignment {
         Self::of(name, value)
     }
 
-    /// The knob.
+    /// Returns the knob.
     pub fn knob(self) -> &'static Knob {
         &KNOBS[self.knob]
     }
 
-    /// The value's name.
+    /// Returns the value's name.
     pub fn value(self) -> &'static str {
         KNOBS[self.knob].values[self.value]
     }
@@ -329,10 +329,10 @@ impl Assignment {
     }
 }
 
-/// Looks for a knob that occurs twice.
+/// Checks that no knob occurs twice.
 ///
 /// # Errors
-/// [`KnobError::Twice`] with the first such knob.
+/// [`KnobError::Twice`] with the first knob that does.
 pub fn check_distinct(assignments: &[Assignment]) -> Result<(), KnobError> {
     for (index, assignment) in assignments.iter().enumerate() {
         let knob = assignment.knob();
@@ -346,7 +346,7 @@ pub fn check_distinct(assignments: &[Assignment]) -> Result<(), KnobError> {
     Ok(())
 }
 
-/// How all knobs stand.
+/// The values of all knobs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings([usize; KNOBS.len()]);
 
@@ -357,7 +357,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Those of a configuration.
+    /// Returns the values in a configuration.
     pub fn of(config: &VmConfig) -> Self {
         let mut values = [0; KNOBS.len()];
         for (knob, value) in KNOBS.iter().zip(&mut values) {
@@ -367,19 +367,19 @@ impl Settings {
         Self(values)
     }
 
-    /// Each knob with its value, in the order of [`KNOBS`].
+    /// Returns each knob with its value, in the order of [`KNOBS`].
     pub fn assignments(self) -> impl Iterator<Item = Assignment> {
         let values = self.0.into_iter().enumerate();
         values.map(|(knob, value)| Assignment { knob, value })
     }
 
-    /// Each knob's name with that of its value.
+    /// Returns each knob's name with the name of its value.
     pub fn names(self) -> impl Iterator<Item = (&'static str, &'static str)> {
         self.assignments()
             .map(|assignment| (assignment.knob().name, assignment.value()))
     }
 
-    /// Whether the assignment holds.
+    /// Whether the knob has the value of the assignment.
     pub fn holds(self, assignment: Assignment) -> bool {
         self.0[assignment.knob] == assignment.value
     }

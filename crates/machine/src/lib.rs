@@ -1,8 +1,8 @@
-//! A PC around the monitor: devices, memory map, firmware tables, boot, and the
+//! The PC around the monitor: its devices, memory map, firmware tables and boot protocols, and the
 //! virtual machine as a whole.
 //!
-//! [`vm::Vm`] is what others build and run, from a [`config::VmConfig`], steered through
-//! a [`vm_handle::VmHandle`].
+//! A program describes a machine by a [`config::VmConfig`], builds and runs it as a [`vm::Vm`], and
+//! controls it from other threads through a [`vm_handle::VmHandle`].
 
 pub mod acpi;
 pub mod boot;

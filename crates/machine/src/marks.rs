@@ -1,44 +1,45 @@
-//! Marks: states of the books that have names, so that one can count between two of them.
+//! Marks: named snapshots of the books, so that events between two of them can be counted.
 
 use tollgate_exits::books::{Books, Counters};
 use tollgate_exits::ledger::Accounts;
 pub use tollgate_platform::MarkName;
 
-/// Marks that are kept: each may have some megabytes.
+/// The maximum number of marks that are kept. Each may take some megabytes.
 pub const MOST: usize = 16;
 
-/// The books of one moment.
+/// The books at one moment.
 #[derive(Clone, Default)]
 pub struct Moment {
-    /// Of the ledger.
+    /// The ledger's accounts.
     pub accounts: Accounts,
-    /// Of all else.
+    /// All other counters.
     pub counters: Counters,
 }
 
 /// A moment with a name.
 struct Mark {
     name: MarkName,
-    /// Nanoseconds of guest time.
+    /// When the mark was set, in nanoseconds of guest time.
     guest_time_ns: u64,
     moment: Moment,
 }
 
-/// The marks of a machine, those that were set first in front.
+/// The marks of a machine, in the order in which they were set.
 #[derive(Default)]
 pub struct Marks(Vec<Mark>);
 
-/// Between which marks to count.
+/// The marks between which to count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Span {
-    /// From here on; `None`: from the start, or since the books were begun anew.
+    /// The first mark. `None` counts from the machine's start, or from the last reset of the books.
     pub since: Option<MarkName>,
-    /// Up to here; `None`: up to now.
+    /// The last mark. `None` counts up to now.
     pub until: Option<MarkName>,
 }
 
 impl Marks {
-    /// Sets a mark. One of the same name is forgotten, and of too many the oldest.
+    /// Sets a mark. It replaces a mark of the same name; if there are too many marks, the oldest is
+    /// dropped.
     pub fn set(&mut self, name: MarkName, guest_time_ns: u64, moment: Moment) {
         self.0.retain(|mark| mark.name != name);
         if self.0.len() == MOST {
@@ -51,19 +52,20 @@ impl Marks {
         });
     }
 
-    /// Forgets all.
+    /// Removes all marks.
     pub fn clear(&mut self) {
         self.0.clear();
     }
 
-    /// What was counted beside exits is not comparable any more: a new machine began to count.
+    /// Drops the counters of all marks, except those of exits. They are no longer comparable when a
+    /// new machine has begun to count.
     pub fn forget_counters(&mut self) {
         for mark in &mut self.0 {
             mark.moment.counters = Counters::default();
         }
     }
 
-    /// Names, and when they were set in nanoseconds of guest time.
+    /// Returns the name of each mark, and when it was set in nanoseconds of guest time.
     pub fn names(&self) -> Vec<(MarkName, u64)> {
         let marks = self.0.iter();
         marks.map(|mark| (mark.name, mark.guest_time_ns)).collect()
@@ -72,7 +74,7 @@ impl Marks {
     fn find(&self, name: MarkName) -> Result<usize, String> {
         let index = self.0.iter().position(|mark| mark.name == name);
         index.ok_or_else(|| {
-            // Those that programs set for themselves begin with a point.
+            // A name that a program has chosen begins with a point.
             let names = self.0.iter().map(|mark| mark.name.as_str());
             let known: Vec<_> = names.filter(|name| !name.starts_with('.')).collect();
             match known.as_slice() {
@@ -85,11 +87,11 @@ impl Marks {
         })
     }
 
-    /// What was counted in `span`, which may go up to `now`; without a mark it begins where the
-    /// books do, at `start`.
+    /// Returns what was counted in `span`. A span without a first mark begins at `start`, where the
+    /// books begin; a span without a last mark ends at `now`.
     ///
     /// # Errors
-    /// A mark that was not set, or marks the wrong way round.
+    /// A mark was not set, or the marks are in the wrong order.
     pub fn count(&self, span: Span, start: &Counters, now: Moment) -> Result<Moment, String> {
         let since = span.since.map(|name| self.find(name)).transpose()?;
         let until = span.until.map(|name| self.find(name)).transpose()?;
@@ -117,7 +119,7 @@ impl Marks {
 }
 
 impl Moment {
-    /// The books that it makes.
+    /// Returns the books of these counts.
     pub fn books(self, tsc_khz: u64, system_call_entry: u64) -> Books {
         Books::of_accounts(&self.accounts, tsc_khz, system_call_entry).with_counters(self.counters)
     }

@@ -1,9 +1,9 @@
-//! The PC: every device on the bus, and the board that joins them.
+//! The PC: the board, and all devices on its bus.
 //!
-//! [`Pc`] is what the monitor sees as a [`Platform`]. It hands accesses to the [`Bus`],
-//! keeps the guest's clocks, and turns what the guest asks of the board (power-off, reset,
-//! address line 20) into answers that the monitor fetches. Only the local APIC's page is
-//! the processor's own, and is looked at before the bus.
+//! The monitor sees [`Pc`] as a [`Platform`]. `Pc` forwards accesses to the [`Bus`], keeps the
+//! guest's clocks, and turns what the guest requests of the board (power-off, reset, address line
+//! 20) into answers that the monitor fetches. The local APIC's page is not on the bus: it belongs
+//! to the processor, so `Pc` checks each address for it first.
 
 mod apic_page;
 
@@ -45,14 +45,14 @@ use crate::devices::{i8042, list, local_apic};
 
 pub use crate::bus::{GuestClock, Outside, StateError};
 
-/// Version of [`PcState`] itself; devices have versions of their own.
+/// The version of the layout of [`PcState`]. Each device's state has a version of its own.
 pub const PC_STATE_VERSION: u32 = 4;
 
-/// How long a device's threads may take to finish before a state is saved.
+/// The longest time that the threads of devices may take to finish before a state is saved.
 const QUIESCE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Nanoseconds for which completions are handed to devices while an interrupt waits, and after which
-/// the others follow.
+/// While an interrupt is pending, completions are handed to devices for `COMPLETIONS_AT_ONCE`
+/// nanoseconds; the rest follows `COMPLETIONS_LATER` nanoseconds later.
 const COMPLETIONS_AT_ONCE: u64 = 15_000;
 const COMPLETIONS_LATER: u64 = 50_000;
 
@@ -61,27 +61,27 @@ pub struct Pc {
     clock: GuestClock,
     board: Board,
     bus: Bus,
-    /// Somebody outside wants the processor to stop.
+    /// Whether another thread wants the processor to stop.
     attention: bool,
-    /// When completions are due that were left for an interrupt.
+    /// When the completions are due that were postponed for an interrupt.
     completions_due: Option<GuestTime>,
-    /// The page of RAM where the local APIC's registers are.
+    /// The page of RAM that the local APIC's registers hide.
     hidden_by_apic: Option<PhysicalAddress>,
-    /// Something came from outside that devices have not seen.
+    /// Set when something arrived from outside that the devices have not seen yet.
     news: Arc<AtomicBool>,
-    /// Whoever brings something from outside sets `news`.
+    /// Whether every source of outside events sets `news`. If not, each advance calls every device.
     is_told_of_news: bool,
-    /// Of each shared directory.
+    /// The counts of requests to each shared directory.
     share_requests: Vec<Arc<RequestCounts>>,
 }
 
-/// All that the machine remembers, apart from RAM and processor.
+/// The state of the machine without its RAM and its processor.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PcState {
     version: u32,
     time: GuestTime,
     tsc: u64,
-    // Absent in states of version 3 and before, which are refused by their version.
+    // States up to version 3 lack this field; they are refused because of their version.
     #[serde(default)]
     board: SavedState,
     #[serde(default)]
@@ -89,8 +89,8 @@ pub struct PcState {
 }
 
 impl PcState {
-    /// The same machine with its clocks `nanoseconds` of guest time and `ticks` of the
-    /// time-stamp counter later, and with nothing done yet that became due meanwhile.
+    /// Returns this state with its clocks advanced by `nanoseconds` of guest time and by `ticks` of
+    /// the time-stamp counter. What became due in between is not done yet.
     pub fn later(mut self, nanoseconds: u64, ticks: u64) -> Self {
         self.time = self.time.after(nanoseconds);
         self.tsc = self.tsc.wrapping_add(ticks);
@@ -99,9 +99,9 @@ impl PcState {
 }
 
 impl Pc {
-    /// A machine just switched on, with its clocks running, whose devices reach `memory`.
-    /// What the guest sends over the first serial port goes to `serial_output`; debug
-    /// consoles print to standard error until [`Pc::set_debug_output`]. The drives of the
+    /// Makes a machine that has just been switched on, with running clocks. Its devices access
+    /// `memory`. The output of the first serial port goes to `serial_output`; that of the debug
+    /// consoles goes to standard error until [`Pc::set_debug_output`] is called. The drives of the
     /// configuration are left out.
     pub fn new(
         config: &VmConfig,
@@ -111,7 +111,7 @@ impl Pc {
         Self::with_back_ends(config, memory, serial_output, BackEnds::default())
     }
 
-    /// The same with virtio devices, see [`list::virtio_devices`].
+    /// Like [`Pc::new`], with these virtio devices; see [`list::virtio_devices`].
     pub fn with_virtio(
         config: &VmConfig,
         memory: GuestMemory,
@@ -125,7 +125,7 @@ impl Pc {
         Self::with_back_ends(config, memory, serial_output, back_ends)
     }
 
-    /// The same with all that devices have on the host, see [`BackEnds::open`].
+    /// Like [`Pc::new`], with everything that devices use on the host; see [`BackEnds::open`].
     pub fn with_back_ends(
         config: &VmConfig,
         memory: GuestMemory,
@@ -160,7 +160,7 @@ impl Pc {
         }
     }
 
-    /// Requests to shared directories, by kind.
+    /// Returns the number of requests to shared directories, by kind.
     pub fn share_requests(&self) -> Vec<(&'static str, u64)> {
         let mut sums: Vec<(&'static str, u64)> = Vec::new();
         for counts in &self.share_requests {
@@ -174,11 +174,11 @@ impl Pc {
         sums
     }
 
-    /// The machine has this ROM, which the chip set shows below 1 MiB as its registers say, and
-    /// memory for its display adapter.
+    /// Installs the firmware's ROM and the display adapter's memory. The registers of the chip set
+    /// decide what of the ROM appears below 1 MiB.
     ///
     /// # Errors
-    /// The host has no memory for that.
+    /// The host has no memory for the display adapter.
     pub fn set_firmware(&mut self, rom: FirmwareRom) -> Result<(), MemoryError> {
         let video = self.with(|vga: &mut Vga, context| vga.make_memory(context.memory()));
         let video = video.transpose()?;
@@ -194,13 +194,13 @@ impl Pc {
         Ok(())
     }
 
-    /// What is on the screen.
+    /// Returns what the screen shows.
     pub fn screen(&mut self) -> Screen {
         let screen = self.with(|vga: &mut Vga, context| vga.screen(context.memory()));
         screen.unwrap_or_default()
     }
 
-    /// The picture on the screen, if there is one.
+    /// Returns the picture on the screen, or `None` in a text mode.
     pub fn picture(&mut self) -> Option<Arc<Picture>> {
         self.with(|vga: &mut Vga, context| vga.picture(context.memory()))?
     }
@@ -212,7 +212,7 @@ impl Pc {
         self.attention = true;
     }
 
-    /// Puts one more device on the bus, behind all others.
+    /// Adds a device to the bus, after all others.
     ///
     /// # Errors
     /// The bus is full, or has a device of this name.
@@ -220,8 +220,8 @@ impl Pc {
         self.bus.add(device, &mut self.board, &self.clock)
     }
 
-    /// Resets every device, as the reset line does. The clocks run on, the real-time
-    /// clock keeps its time and memory, and a stop that waits is forgotten.
+    /// Resets every device, as the reset line does. The clocks keep running, the real-time clock
+    /// keeps its time and memory, and a pending stop request is dropped.
     pub fn reset(&mut self) {
         self.flush_output();
         self.board.reset();
@@ -229,8 +229,8 @@ impl Pc {
         self.follow_apic_page();
     }
 
-    /// The processor gets INIT: its local APIC forgets what it was told. Devices and memory
-    /// stay.
+    /// Signals INIT to the processor: its local APIC loses its settings. Devices and memory keep
+    /// theirs.
     pub fn reset_processor(&mut self) {
         self.board.interrupts.local_apic.init();
     }
@@ -245,38 +245,38 @@ impl Pc {
         self.board.debug_output.set_sink(sink);
     }
 
-    /// Writes out all output that is still gathered.
+    /// Writes all buffered output.
     pub fn flush_output(&mut self) {
         self.board.serial_output.flush();
         self.board.debug_output.flush();
     }
 
-    /// Sends bytes to the guest's first serial port; returns how many it took. The rest
-    /// must be offered again when the guest has read some.
+    /// Sends bytes to the guest's first serial port and returns how many it accepted. The caller
+    /// must offer the rest again after the guest has read some.
     pub fn serial_input(&mut self, bytes: &[u8]) -> usize {
         self.with(|serial: &mut Serial, context| serial.take_input(bytes, context))
             .unwrap_or(0)
     }
 
-    /// How many bytes [`Pc::serial_input`] would take now.
+    /// Returns how many bytes [`Pc::serial_input`] would accept now.
     pub fn serial_input_space(&self) -> usize {
         self.bus.get().map_or(0, Serial::input_space)
     }
 
-    /// Someone presses (`down`) or releases a key of the PS/2 keyboard.
+    /// Presses (`down`) or releases a key of the PS/2 keyboard.
     pub fn key(&mut self, key: i8042::Key, down: bool) {
         self.with(|keyboard: &mut i8042::I8042, context| keyboard.press(key, down, context));
     }
 
-    /// Someone does something with the PS/2 mouse.
+    /// Moves the PS/2 mouse, or presses or releases its buttons.
     pub fn mouse(&mut self, event: i8042::MouseEvent) {
         self.with(|controller: &mut i8042::I8042, context| controller.mouse_event(event, context));
     }
 
-    /// Someone takes the disk out of a floppy drive, 0 for the first, or puts another one in.
+    /// Removes the disk from a floppy drive (0 is the first), or inserts another one.
     ///
     /// # Errors
-    /// There is no such drive, or the disk cannot be used; one line. The drive is empty then.
+    /// One line: there is no such drive, or the disk cannot be used. The drive is then empty.
     pub fn change_floppy(
         &mut self,
         drive: usize,
@@ -290,12 +290,12 @@ impl Pc {
         .unwrap_or_else(|| Err("the machine has no floppy drive".into()))
     }
 
-    /// Someone takes the disc out of the drive for CD-ROMs at a place of the IDE function, or puts
-    /// another one in. `force`: also if the guest has locked the drive.
+    /// Removes the disc from the CD-ROM drive at a place of the IDE function, or inserts another
+    /// one. With `force` it does so even if the guest has locked the drive.
     ///
     /// # Errors
-    /// There is no such drive, it is locked, or the image cannot be used; one line. The disc is
-    /// the one that it was.
+    /// One line: there is no such drive, it is locked, or the image cannot be used. The drive then
+    /// keeps its disc.
     pub fn change_disc(
         &mut self,
         place: usize,
@@ -310,7 +310,7 @@ impl Pc {
         .unwrap_or_else(|| Err("the machine has no IDE function".into()))
     }
 
-    /// Someone presses the power button: the guest may switch itself off.
+    /// Presses the power button: the guest may switch itself off.
     pub fn press_power_button(&mut self) {
         self.with(|acpi_pm: &mut AcpiPm, context| {
             acpi_pm.press_power_button();
@@ -318,17 +318,17 @@ impl Pc {
         });
     }
 
-    /// Someone presses the NMI button.
+    /// Presses the NMI button.
     pub fn raise_nmi(&mut self) {
         self.board.interrupts.raise_nmi();
     }
 
-    /// Asks the monitor to stop the processor. An earlier request stands.
+    /// Asks the monitor to stop the processor. An earlier request is kept.
     pub fn request_stop(&mut self, request: StopRequest) {
         self.board.request_stop(request);
     }
 
-    /// Calls the first device of a type from outside.
+    /// Calls a function with the first device of a type, for a caller outside the guest.
     fn with<T: Device, R>(
         &mut self,
         call: impl FnOnce(&mut T, &mut DeviceContext<'_>) -> R,
@@ -342,29 +342,29 @@ impl Pc {
         self.clock.pause();
     }
 
-    /// Lets the guest's clocks run on from where they stopped.
+    /// Lets the guest's clocks continue from where they stopped.
     pub fn resume(&mut self) {
         self.clock.resume();
     }
 
-    /// Lets the guest's clocks run on as if there had been no pause, and tells a guest with KVM's
-    /// clock that it was paused.
+    /// Lets the guest's clocks continue as if there had been no pause, and reports the pause to a
+    /// guest that uses KVM's clock.
     pub fn resume_and_catch_up(&mut self) {
         self.clock.resume_and_catch_up();
         self.with(|clock: &mut KvmClock, context| clock.was_paused(context));
     }
 
-    /// The guest's clocks.
+    /// Returns the guest's clocks.
     pub fn clock(&self) -> &GuestClock {
         &self.clock
     }
 
-    /// Ticks of the guest's time-stamp counter in a millisecond.
+    /// Returns how many ticks the guest's time-stamp counter makes in a millisecond.
     pub fn tsc_khz(&self) -> u64 {
         self.clock.tsc_khz()
     }
 
-    /// What the device is called that answers at a port or an address, if there is one.
+    /// Returns the name of the device that answers at a port or an address.
     pub fn device_name(&self, address: DeviceAddress) -> Option<&str> {
         let apic = self.board.interrupts.local_apic.page();
         match address {
@@ -373,24 +373,25 @@ impl Pc {
         }
     }
 
-    /// What makes the vCPU's thread leave guest code when a device's thread has finished
-    /// something; `None`: the guest does not run.
+    /// Sets the function that makes the vCPU's thread leave guest code when a device's thread has
+    /// finished some work. `None` means that the guest does not run.
     pub fn set_kick(&mut self, kick: Option<KickFunction>) {
         self.is_told_of_news = kick.is_some();
         self.news.store(true, Ordering::Release);
         self.bus.set_kick(kick);
     }
 
-    /// What a kick must set: something came from outside, so that every device must look. With
-    /// a kick in place, devices are called at their own deadlines otherwise.
+    /// Returns the flag that a kick must set: something arrived from outside, so every device must
+    /// be called. While a kick function is set and the flag is clear, each device is called only at
+    /// its own deadline.
     pub fn news(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.news)
     }
 
-    /// The state of all devices and clocks, once no device has work under way.
+    /// Waits until no device has unfinished work, and returns the state of all devices and clocks.
     ///
     /// # Errors
-    /// [`StateError::Busy`]: a device's threads do not finish.
+    /// [`StateError::Busy`]: the threads of a device do not finish.
     pub fn save(&mut self) -> Result<PcState, StateError> {
         self.bus
             .quiesce(&mut self.board, &self.clock, QUIESCE_PATIENCE)?;
@@ -403,13 +404,13 @@ impl Pc {
         })
     }
 
-    /// Puts a saved state in place. The clocks go on from the saved values, running or
-    /// paused as they are now. The time-stamp counter runs at this host's frequency.
+    /// Restores a saved state. The clocks continue from the saved values; they run or stand still
+    /// as they do now. The time-stamp counter runs at this host's frequency.
     ///
     /// # Errors
-    /// [`StateError`]: the state, or that of a device, has a layout that this program does
-    /// not read, or belongs to a machine with other devices, or a device's threads do not
-    /// finish. Nothing was changed.
+    /// [`StateError`]: the state, or that of a device, has a layout that this program cannot read,
+    /// or belongs to a machine with other devices, or the threads of a device do not finish.
+    /// Nothing has changed then.
     pub fn restore(&mut self, state: PcState) -> Result<(), StateError> {
         if state.version != PC_STATE_VERSION {
             return Err(StateError::Version {
@@ -480,7 +481,7 @@ impl Pc {
         Near::done(0, deadline, interrupts.local_apic.next_deadline())
     }
 
-    /// Offset inside the local APIC's page, if the address lies there.
+    /// Returns the offset of the address in the local APIC's page, or `None` outside of the page.
     fn local_apic_offset(&self, address: PhysicalAddress) -> Option<u16> {
         let page = self.board.interrupts.local_apic.page()?;
         let offset = address.0.wrapping_sub(page);
@@ -489,8 +490,8 @@ impl Pc {
 }
 
 impl Pc {
-    /// Brings devices to the present. What other threads have done for them is left for later where
-    /// it `stops`.
+    /// Brings all devices to the present time. Completions of other threads are postponed as soon
+    /// as `stops` returns true.
     fn advance_until(&mut self, stops: impl Fn(&Board, GuestTime) -> bool) {
         let clock = self.clock.clock();
         let guest_clock = &self.clock;
@@ -512,7 +513,7 @@ impl Pc {
     }
 }
 
-/// Whether an access is one that the local APIC's registers are made for.
+/// Whether the local APIC's registers support an access of this size at this offset.
 fn is_apic_access(offset: u16, size: u8) -> bool {
     size == 4 && offset.is_multiple_of(4)
 }
@@ -589,8 +590,8 @@ impl Platform for Pc {
         }
     }
 
-    /// IA32_APIC_BASE, the registers of x2APIC mode, and IA32_TSC_DEADLINE, which is in ticks of
-    /// [`Platform::time_stamp`]: the guest's own offset is not known here.
+    /// Reads IA32_APIC_BASE, a register of x2APIC mode, or IA32_TSC_DEADLINE. The latter is in
+    /// ticks of [`Platform::time_stamp`], because the guest's own TSC offset is not known here.
     fn msr_read(&mut self, index: u32) -> Option<u64> {
         let apic = &mut self.board.interrupts.local_apic;
         match index {

@@ -1,4 +1,4 @@
-//! The state of a whole machine but for its RAM: processor, devices, clocks.
+//! The state of a whole machine without its RAM: processor, devices and clocks.
 
 use crate::bus::{SavedState, StateError};
 use crate::pc::PcState;
@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 use tollgate_monitor::latches::Latches;
 use tollgate_x86::CpuState;
 
-/// Version of [`MachineState`] itself; processor and devices have versions of their own.
+/// The version of the layout of [`MachineState`]. Processor and devices have versions of their own.
 pub const MACHINE_STATE_VERSION: u32 = 1;
-/// Version of the processor's state.
+/// The version of the processor's state.
 pub const PROCESSOR_STATE_VERSION: u32 = 5;
 
-/// Name of the processor in messages.
+/// The processor's name in error messages.
 const PROCESSOR: &str = "processor";
 
-/// All that a machine remembers beside the contents of its memory.
+/// The complete state of a machine, except the contents of its memory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MachineState {
     version: u32,
@@ -23,7 +23,7 @@ pub struct MachineState {
     pc: PcState,
 }
 
-/// Registers, and what a processor remembers beside them.
+/// The processor's registers and its hidden state.
 #[derive(Serialize, Deserialize)]
 struct Processor {
     registers: CpuState,
@@ -31,11 +31,11 @@ struct Processor {
 }
 
 impl Vm {
-    /// The machine's state, once no device has work under way. Not to be called while
-    /// [`Vm::run`] runs.
+    /// Waits until no device has unfinished work, and returns the machine's state. Must not be
+    /// called while [`Vm::run`] runs.
     ///
     /// # Errors
-    /// [`StateError::Busy`]: a device's threads do not finish.
+    /// [`StateError::Busy`]: the threads of a device do not finish.
     pub fn save(&mut self) -> Result<MachineState, StateError> {
         let processor = Processor {
             registers: self.vcpu.state().clone(),
@@ -48,12 +48,12 @@ impl Vm {
         })
     }
 
-    /// Puts a saved state in place, in a machine whose memory holds what it held then. Not to
-    /// be called while [`Vm::run`] runs.
+    /// Restores a saved state. The machine's memory must hold the contents of the moment of saving.
+    /// Must not be called while [`Vm::run`] runs.
     ///
     /// # Errors
-    /// [`StateError`]: a part has a layout that this program does not read, or belongs to a
-    /// machine of another kind. Nothing was changed.
+    /// [`StateError`]: a part has a layout that this program cannot read, or belongs to a machine
+    /// of another kind. Nothing has changed then.
     pub fn restore(&mut self, state: MachineState) -> Result<(), StateError> {
         if state.version != MACHINE_STATE_VERSION {
             return Err(StateError::Version {

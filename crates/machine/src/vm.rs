@@ -1,4 +1,4 @@
-//! A virtual machine: the PC, its processor, and the commands that reach it.
+//! A virtual machine: the PC, its processor, and the commands that control it.
 
 use crate::boot::{self, BootError, BootSource, firmware};
 use crate::config::{ConfigError, IdeDrive, Realtime, TripleFaultAction, VmConfig};
@@ -32,24 +32,24 @@ use tollgate_x86::paging::PHYSICAL_ADDRESS_BITS;
 use tollgate_x86::state::Activity;
 use tollgate_x86::{CpuState, PhysicalAddress};
 
-/// Where the machine's text goes.
+/// Where the machine's text output goes.
 pub struct Consoles {
-    /// The first serial port.
+    /// Receives the output of the first serial port.
     pub serial: Box<dyn Write + Send>,
-    /// Ports E9h and 402h.
+    /// Receives the output of the debug consoles at ports E9h and 402h.
     pub debug: Box<dyn Write + Send>,
 }
 
-/// Why a machine could not be built; each prints as one line.
+/// Why a machine could not be built. Each error prints as one line.
 #[derive(Debug)]
 pub enum BuildError {
-    /// The configuration is wrong.
+    /// The configuration is invalid.
     Config(ConfigError),
-    /// The kernel or what belongs to it cannot be loaded.
+    /// The kernel, or a file that belongs to it, cannot be loaded.
     Boot(BootError),
-    /// A disk image, a network or a directory cannot be used.
+    /// A disk image, a network or a shared directory cannot be used.
     BackEnd(list::BackEndError),
-    /// Guest memory could not be had.
+    /// The host has no memory for the guest.
     Memory(tollgate_memory::MemoryError),
     /// The host refused something else.
     Host(io::Error),
@@ -72,29 +72,29 @@ impl fmt::Display for BuildError {
 
 impl std::error::Error for BuildError {}
 
-/// How a machine ended.
+/// How a run of the machine ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RunOutcome {
     /// The guest switched itself off.
     PowerOff,
-    /// The guest reset itself, by this.
+    /// The guest reset itself, in this way.
     Reset(ResetCause),
-    /// The guest's kernel reported a panic. This alone is no end: [`Vm::run`] runs it on, to its
-    /// last messages and its reset.
+    /// The guest's kernel reported a panic. The machine has not ended by that: the next [`Vm::run`]
+    /// continues, until the kernel's last messages and its reset.
     Panicked(PanicReport),
-    /// The processor shut down, and the configuration does not make that a reset; its
-    /// registers.
+    /// The processor shut down, with these registers, and the configuration does not turn that into
+    /// a reset.
     TripleFault(String),
-    /// isa-debug-exit, with the byte written.
+    /// The guest wrote this byte to the isa-debug-exit device.
     DebugExit(u8),
-    /// Someone outside ended it.
+    /// A command from outside ended the machine.
     Quit,
-    /// Something this version cannot do, in words.
+    /// The guest needs something that this version does not support, described by this text.
     Stopped(String),
 }
 
 impl fmt::Display for RunOutcome {
-    /// What happened, as a clause. Of a triple fault without the registers.
+    /// Prints what happened as a clause; for a triple fault, without the registers.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::PowerOff => formatter.write_str("the guest switched itself off"),
@@ -108,16 +108,17 @@ impl fmt::Display for RunOutcome {
     }
 }
 
-/// Between which marks exits are traced.
+/// The marks between which exits are traced.
 #[derive(Default)]
 struct TracePlan {
     from: Option<MarkName>,
     to: Option<MarkName>,
-    /// Whom they are handed to, while the trace has not begun or is paused.
+    /// Receives the events of the trace. It is kept here while the trace has not begun or is
+    /// paused.
     waiting: Option<Tracer>,
 }
 
-/// What a machine keeps over a restart.
+/// What survives a restart of the machine.
 pub struct Past {
     ledger: Ledger,
     marks: Marks,
@@ -126,19 +127,19 @@ pub struct Past {
     happened: Happened,
 }
 
-/// A machine, ready to run on the thread that calls [`Vm::run`].
+/// A machine that is ready to run on the thread that calls [`Vm::run`].
 pub struct Vm {
     pub(crate) pc: Pc,
     pub(crate) vcpu: Vcpu,
     memory: GuestMemory,
     commands: VmCommands,
-    /// As it was built, with the knobs as they stand now.
+    /// The configuration that the machine was built from, with the present values of the knobs.
     config: VmConfig,
-    /// A knob was turned since the machine was built.
+    /// Whether a knob was changed after the machine was built.
     knobs_turned: bool,
-    /// What was counted before the books were begun anew, beside the exits.
+    /// The values of all counters, except those of exits, when the books were last reset.
     counted_before: Counters,
-    /// Exits before that.
+    /// The number of exits before the books were last reset.
     exits_before: u64,
     marks: Marks,
     trace: TracePlan,
@@ -146,10 +147,10 @@ pub struct Vm {
 }
 
 impl Vm {
-    /// Builds a machine and loads its kernel. Commands come through `handle`.
+    /// Builds a machine and loads its kernel. Commands arrive through `handle`.
     ///
     /// # Errors
-    /// [`BuildError`], as one line for the user.
+    /// [`BuildError`], which prints as one line for the user.
     pub fn build(
         config: &VmConfig,
         consoles: Consoles,
@@ -265,9 +266,9 @@ impl Vm {
         }
     }
 
-    /// INIT of the processor, if it finds something to run at the reset vector: devices and
-    /// memory stay. Without firmware nothing is there that could start the machine anew, and
-    /// the reset is one of the whole machine: false.
+    /// Signals INIT to the processor if there is memory at the reset vector: devices and memory
+    /// keep their state. Returns false without firmware: no code could restart the machine, so the
+    /// whole machine must be reset.
     fn reset_processor(&mut self) -> bool {
         const RESET_VECTOR: u64 = 0xffff_fff0;
         let page = PhysicalAddress(RESET_VECTOR).page();
@@ -281,7 +282,7 @@ impl Vm {
         true
     }
 
-    /// Changes the medium of a drive, here and in the configuration that a restart begins with.
+    /// Changes the medium of a drive, in the machine and in the configuration for its next restart.
     fn change_medium(&mut self, change: MediumChange) -> Result<(), String> {
         let MediumChange {
             drive,
@@ -309,27 +310,27 @@ impl Vm {
         }
     }
 
-    /// The configuration as it is now, after all that was changed while the machine ran.
+    /// Returns the present configuration, with all changes that were made while the machine ran.
     pub fn config(&self) -> &VmConfig {
         &self.config
     }
 
-    /// Guest memory. Not to be written while [`Vm::run`] runs.
+    /// Returns the guest's memory. It must not be written while [`Vm::run`] runs.
     pub fn memory(&self) -> GuestMemory {
         self.memory.clone()
     }
 
-    /// Exits so far, by kind.
+    /// Returns the number of exits so far, by kind.
     pub fn exit_counts(&self) -> &ExitCounts {
         self.vcpu.exit_counts()
     }
 
-    /// Exits, their costs, and where the time went.
+    /// Returns the ledger: exits, their costs, and where time was spent.
     pub fn ledger(&self) -> &Ledger {
         self.vcpu.ledger()
     }
 
-    /// The books as they are, since the machine's start or since they were begun anew; exact
+    /// Returns the books since the machine's start or since they were last reset. They are exact
     /// whenever `run` does not run.
     pub fn books(&self) -> Books {
         let counters = self.counters().since(&self.counted_before);
@@ -337,10 +338,10 @@ impl Vm {
         self.completed(books.with_counters(counters))
     }
 
-    /// The books of what happened between two marks.
+    /// Returns the books for the time between two marks.
     ///
     /// # Errors
-    /// A mark that was not set, or marks the wrong way round.
+    /// A mark was not set, or the marks are in the wrong order.
     pub fn books_of(&self, span: Span) -> Result<Books, String> {
         let moment = self
             .marks
@@ -349,7 +350,7 @@ impl Vm {
         Ok(self.completed(books))
     }
 
-    /// With what is not counted.
+    /// Adds to the books the facts that are not counted.
     fn completed(&self, books: Books) -> Books {
         Books {
             settings: self.settings().names().collect(),
@@ -361,12 +362,12 @@ impl Vm {
         }
     }
 
-    /// SYSENTER_EIP, or in IA-32e mode LSTAR.
+    /// Returns the guest's system call entry: SYSENTER_EIP, or LSTAR in IA-32e mode.
     fn system_call_entry(&self) -> u64 {
         self.vcpu.state().system_call_entry()
     }
 
-    /// All that was ever counted beside exits.
+    /// Returns all counters, except those of exits, since the machine's start.
     fn counters(&self) -> Counters {
         let stops = self.vcpu.stops();
         let dropped = [("dropped", stops.dropped)];
@@ -384,7 +385,7 @@ impl Vm {
         }
     }
 
-    /// The books as they stand.
+    /// Returns a copy of the present books.
     fn moment(&self) -> Moment {
         Moment {
             accounts: self.ledger().accounts().clone(),
@@ -392,7 +393,7 @@ impl Vm {
         }
     }
 
-    /// Sets a mark. Not to be called while `run` runs.
+    /// Sets a mark. Must not be called while `run` runs.
     fn set_mark(&mut self, name: MarkName) {
         self.marks.set(name, self.pc.now().0, self.moment());
         if self.trace.to == Some(name) {
@@ -405,7 +406,7 @@ impl Vm {
         }
     }
 
-    /// The devices that exits were sampled to access.
+    /// Returns the names of the devices that sampled exits accessed.
     fn devices_accessed(&self) -> Vec<(DeviceAddress, String)> {
         let rows = self.ledger().blame().rows();
         let addresses: BTreeSet<DeviceAddress> = rows.filter_map(|row| row.device).collect();
@@ -416,12 +417,12 @@ impl Vm {
         named.collect()
     }
 
-    /// For tests: see [`Vcpu::force_requests`].
+    /// Enables a test mode, see [`Vcpu::force_requests`].
     pub fn force_requests(&mut self, every: u64) {
         self.vcpu.force_requests(every);
     }
 
-    /// Begins the books anew. Not to be called while `run` runs.
+    /// Resets the books. Must not be called while `run` runs.
     fn reset_books(&mut self) {
         self.counted_before = self.counters();
         self.marks.clear();
@@ -434,18 +435,18 @@ impl Vm {
         }
     }
 
-    /// How the knobs stand.
+    /// Returns the present values of the knobs.
     pub fn settings(&self) -> Settings {
         Settings::of(&self.config)
     }
 
-    /// Kilohertz of the time-stamp counter in which the books count.
+    /// Returns the frequency of the time-stamp counter in which the books count, in kilohertz.
     pub fn tsc_khz(&self) -> u64 {
         self.pc.tsc_khz()
     }
 
-    /// Every exit is timed and handed to `tracer` from the mark `from` on, or from now on, up to the
-    /// mark `to`; and so again if they are set again.
+    /// Times every exit and hands it to `tracer`, from the mark `from` (or from now on) until the
+    /// mark `to`. If these marks are set again, the trace starts and stops again.
     pub fn plan_trace(&mut self, tracer: Tracer, from: Option<MarkName>, to: Option<MarkName>) {
         (self.trace.from, self.trace.to) = (from, to);
         match from {
@@ -454,7 +455,7 @@ impl Vm {
         }
     }
 
-    /// Keeps the tracer until the trace goes on.
+    /// Keeps the tracer until the trace continues.
     fn pause_trace(&mut self) {
         let mut ledger = self.vcpu.take_ledger();
         if let Some(mut tracer) = ledger.take_tracer() {
@@ -464,14 +465,14 @@ impl Vm {
         self.vcpu.continue_ledger(ledger);
     }
 
-    /// From now on every exit is timed and handed to `tracer`.
+    /// Times every exit from now on and hands it to `tracer`.
     fn begin_trace(&mut self, tracer: Tracer) {
         let mut ledger = self.vcpu.take_ledger();
         ledger.begin_trace(tracer);
         self.vcpu.continue_ledger(ledger);
     }
 
-    /// Ends a trace: its last events are handed over.
+    /// Ends a trace and hands over its last events.
     pub fn end_trace(&mut self) {
         self.trace.waiting = None;
         let mut ledger = self.vcpu.take_ledger();
@@ -479,12 +480,12 @@ impl Vm {
         self.vcpu.continue_ledger(ledger);
     }
 
-    /// Translated code as it lies in the host's memory now.
+    /// Returns the translated code as it is now in the host's memory.
     pub fn translated_blocks(&self) -> impl Iterator<Item = TranslatedBlock> {
         self.vcpu.translated_blocks()
     }
 
-    /// Ends the machine but keeps its books.
+    /// Ends the machine and returns what survives a restart.
     pub fn into_past(mut self) -> Past {
         Past {
             ledger: self.vcpu.take_ledger(),
@@ -495,7 +496,7 @@ impl Vm {
         }
     }
 
-    /// Goes on with the books of an earlier machine.
+    /// Continues the books of an earlier machine.
     pub fn continue_past(&mut self, past: Past) {
         self.vcpu.continue_ledger(past.ledger);
         self.marks = past.marks;
@@ -505,7 +506,8 @@ impl Vm {
         self.happened = past.happened;
     }
 
-    /// Obeys waiting commands; stays here while paused. True: end the machine.
+    /// Executes the waiting commands, and stays here while the machine is paused. Returns true if a
+    /// command ends the machine.
     fn obey(&mut self) -> bool {
         let mut paused = false;
         loop {
@@ -587,7 +589,7 @@ impl Vm {
         }
     }
 
-    /// Counts up to this moment, and sets a mark here.
+    /// Counts up to this moment and sets a mark here.
     fn answer(&mut self, query: Query) -> Answer {
         let books = query.span.map(|span| self.books_of(span));
         if let Some(name) = query.mark {

@@ -1,7 +1,7 @@
-//! The handle through which other threads reach a running virtual machine.
+//! The handle by which other threads control a running virtual machine.
 //!
-//! Everything from outside arrives here: commands (pause, resume, quit, power button)
-//! serial input, keys and moves of the mouse. A [`VmHandle`] may be cloned and used from any thread; the vCPU
+//! Everything from outside arrives here: commands (pause, resume, quit, power button), serial
+//! input, keys and mouse events. A [`VmHandle`] may be cloned and used from any thread. The vCPU
 //! thread is the only consumer and holds the other side, [`VmCommands`]:
 //!
 //! ```text
@@ -12,12 +12,12 @@
 //!                           +-- wake ---> commands.wait_for_command(None) returns
 //! ```
 //!
-//! The *kick* is a closure that the vCPU thread installs; it must make that thread
-//! leave guest code soon (in practice: a signal). A thread that sleeps in
-//! [`VmCommands::wait_for_work`] or [`VmCommands::wait_for_command`] needs no kick.
+//! The *kick* is a closure that the vCPU thread installs; it must make that thread leave guest code
+//! soon (in practice by a signal). A thread that sleeps in [`VmCommands::wait_for_work`] or
+//! [`VmCommands::wait_for_command`] needs no kick.
 //!
-//! The queue is bounded by construction: a command that is already waiting is not
-//! queued again, and of pause and resume only the latest is kept.
+//! The queue is bounded by construction: a command that is already waiting is not queued again, and
+//! of pause and resume only the latest is kept.
 
 mod commands;
 mod mailbox;
@@ -41,7 +41,7 @@ pub use mailbox::{
 };
 use mailbox::{Mailbox, Shared};
 
-/// The side that anyone may hold: commands go in, the status comes out.
+/// The side that any thread may hold: it sends commands and reads the status.
 #[derive(Clone)]
 pub struct VmHandle(Arc<Shared>);
 
@@ -52,7 +52,7 @@ impl Default for VmHandle {
 }
 
 impl VmHandle {
-    /// A handle with nothing queued, in [`State::Starting`].
+    /// Makes a handle with empty queues, in [`State::Starting`].
     pub fn new() -> Self {
         Self(Arc::new(Shared {
             mailbox: Mutex::default(),
@@ -73,23 +73,23 @@ impl VmHandle {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// The vCPU thread's side.
+    /// Returns the vCPU thread's side.
     pub fn commands(&self) -> VmCommands {
         VmCommands(Arc::clone(&self.0))
     }
 
-    /// Asks for a pause at the next instruction boundary.
+    /// Requests a pause at the next instruction boundary.
     pub fn pause(&self) {
         self.submit(Command::Pause);
     }
 
-    /// Asks to go on after a pause.
+    /// Requests the end of a pause.
     pub fn resume(&self) {
         self.submit(Command::Resume);
     }
 
-    /// Pauses if resume was asked for last, else resumes. Returns whether a pause is
-    /// now wanted.
+    /// Pauses if the last request was to resume, and resumes otherwise. Returns whether a pause is
+    /// now requested.
     pub fn toggle_pause(&self) -> bool {
         let pause = !self.0.mailbox().pause_wanted;
         self.submit(if pause {
@@ -100,7 +100,7 @@ impl VmHandle {
         pause
     }
 
-    /// Asks for the end of the virtual machine.
+    /// Requests the end of the virtual machine.
     pub fn quit(&self) {
         self.submit(Command::Quit);
     }
@@ -110,12 +110,12 @@ impl VmHandle {
         self.submit(Command::PowerButton);
     }
 
-    /// Asks for knobs to be turned, all at the same instruction boundary.
+    /// Requests changes of knobs, all at the same instruction boundary.
     pub fn turn_knobs(&self, assignments: &[Assignment]) {
         self.submit_all(assignments.iter().copied().map(Command::Set));
     }
 
-    /// Queues input for the serial port and returns how many bytes were taken: fewer
+    /// Queues input for the serial port and returns how many bytes were accepted, which are fewer
     /// than given when [`SERIAL_INPUT_CAPACITY`] is reached. Never blocks.
     pub fn serial_input(&self, bytes: &[u8]) -> usize {
         let taken = {
@@ -134,9 +134,8 @@ impl VmHandle {
         taken
     }
 
-    /// Presses (`down`) or releases a key of the PS/2 keyboard. The keyboard takes keys as
-    /// the guest reads them; false, and nothing done, while [`KEY_CAPACITY`] wait. Never
-    /// blocks.
+    /// Presses (`down`) or releases a key of the PS/2 keyboard, which takes the keys as the guest
+    /// reads them. Returns false and does nothing while [`KEY_CAPACITY`] keys wait. Never blocks.
     pub fn key(&self, key: Key, down: bool) -> bool {
         {
             let mut mailbox = self.0.mailbox();
@@ -150,7 +149,7 @@ impl VmHandle {
         true
     }
 
-    /// The same of several keys, of which all are taken or none.
+    /// Like [`VmHandle::key`] for several keys, of which all are accepted or none.
     pub fn keys(&self, keys: &[(Key, bool)]) -> bool {
         {
             let mut mailbox = self.0.mailbox();
@@ -165,8 +164,8 @@ impl VmHandle {
         true
     }
 
-    /// Does something with the mouse, all of it or nothing: false while too much waits, see
-    /// [`MOUSE_CAPACITY`]. The mouse takes it as the guest reads its reports. Never blocks.
+    /// Queues events of the mouse, which takes them as the guest reads its reports. Returns false
+    /// and queues none while [`MOUSE_CAPACITY`] events wait. Never blocks.
     pub fn mouse(&self, events: &[MouseEvent]) -> bool {
         {
             let mut mailbox = self.0.mailbox();
@@ -174,7 +173,8 @@ impl VmHandle {
                 return false;
             }
             for event in events {
-                // A press is at the place where it was: what follows it is a move of its own.
+                // A press belongs to the place where it happened, so a move after it is an event of
+                // its own.
                 let moves = event.buttons == mailbox.mouse_buttons;
                 let merges = moves && mailbox.mouse_moved;
                 (mailbox.mouse_buttons, mailbox.mouse_moved) = (event.buttons, moves);
@@ -190,12 +190,12 @@ impl VmHandle {
         true
     }
 
-    /// The buttons that are down, as [`VmHandle::mouse`] was told last.
+    /// Returns the buttons that are down after the last call of [`VmHandle::mouse`].
     pub fn mouse_buttons(&self) -> Buttons {
         self.0.mailbox().mouse_buttons
     }
 
-    /// Asks the vCPU thread to change a medium; the answer is for [`VmHandle::medium_after`].
+    /// Asks the vCPU thread to change a medium. [`VmHandle::medium_after`] returns the result.
     pub fn request_medium(&self, change: MediumChange) -> MediumRequest {
         let number = {
             let mut mailbox = self.0.mailbox();
@@ -208,7 +208,7 @@ impl VmHandle {
         MediumRequest(number)
     }
 
-    /// What came of a change, if it was made; an error is one line.
+    /// Returns the result of a change of medium, or `None` before it is made. An error is one line.
     pub fn medium_after(&self, request: MediumRequest) -> Option<Result<(), String>> {
         let mailbox = self.0.mailbox();
         let mut results = mailbox.media_changed.iter();
@@ -216,30 +216,30 @@ impl VmHandle {
         Some(result.clone())
     }
 
-    /// Asks the vCPU thread for what is on the screen; the answer is for
-    /// [`VmHandle::screen_after`].
+    /// Asks the vCPU thread for the contents of the screen. [`VmHandle::screen_after`] returns
+    /// them.
     pub fn request_screen(&self, with_picture: bool) -> ScreenRequest {
         let request = ScreenRequest(self.0.mailbox().screens, with_picture);
         self.submit(Command::ReportScreen(with_picture));
         request
     }
 
-    /// What is on the screen, if that was published after the request.
+    /// Returns the contents of the screen if they were published after the request.
     pub fn screen_after(&self, request: ScreenRequest) -> Option<Arc<Shown>> {
         let mailbox = self.0.mailbox();
         let screen = mailbox.screen.as_ref()?;
-        // One without its picture may have been published for somebody else.
+        // The contents may have been published for a request without a picture.
         let has_it = !request.1 || screen.picture.is_some() || screen.screen == Screen::Off;
         (mailbox.screens != request.0 && has_it).then(|| Arc::clone(screen))
     }
 
-    /// The status published last.
+    /// Returns the last published status.
     pub fn status(&self) -> Status {
         self.with_uptime(self.0.mailbox().status)
     }
 
-    /// From now on `listener` hears of each publication: of statuses and of books. For
-    /// threads that wait for other events too.
+    /// Sets the function that is called after each publication of a status or of books. It serves
+    /// threads that also wait for other events.
     pub fn set_listener(&self, listener: Listener) {
         let mut slot = self
             .0
@@ -249,8 +249,7 @@ impl VmHandle {
         *slot = Some(listener);
     }
 
-    /// Asks the vCPU thread for a fresh status; the answer is for
-    /// [`VmHandle::status_after`].
+    /// Asks the vCPU thread for a new status. [`VmHandle::status_after`] returns it.
     pub fn request_status(&self) -> StatusRequest {
         let request = StatusRequest(self.0.mailbox().publications);
         if self.status_after(request).is_none() {
@@ -259,7 +258,7 @@ impl VmHandle {
         request
     }
 
-    /// The status, if one was published after the request or the machine has stopped.
+    /// Returns the status if one was published after the request or the machine has stopped.
     pub fn status_after(&self, request: StatusRequest) -> Option<Status> {
         let mailbox = self.0.mailbox();
         request
@@ -267,14 +266,14 @@ impl VmHandle {
             .then(|| self.with_uptime(mailbox.status))
     }
 
-    /// Asks the vCPU thread for a fresh status and waits for it. After `timeout` the
-    /// status published last is returned.
+    /// Asks the vCPU thread for a new status and waits for it. After `timeout` it returns the last
+    /// published status.
     pub fn fresh_status(&self, timeout: Duration) -> Status {
         let request = self.request_status();
         self.wait(timeout, |mailbox| request.is_answered(mailbox))
     }
 
-    /// Asks the vCPU thread for its books; the answer is for [`VmHandle::books_after`].
+    /// Asks the vCPU thread for its books. [`VmHandle::books_after`] returns them.
     pub fn request_books(&self) -> BooksRequest {
         let request = BooksRequest(Instant::now());
         let is_needed = {
@@ -287,13 +286,14 @@ impl VmHandle {
         request
     }
 
-    /// The books, if there are some that are at most [`BOOKS_AGE`] older than the request.
+    /// Returns the published books if they are not older than the request by more than
+    /// [`BOOKS_AGE`].
     pub fn books_after(&self, request: BooksRequest) -> Option<Arc<Books>> {
         request.answer(&self.0.mailbox())
     }
 
-    /// Asks the vCPU thread for its books and waits for them; `None` if it does not
-    /// answer within `timeout` or has stopped. They are at most [`BOOKS_AGE`] old.
+    /// Asks the vCPU thread for its books and waits for them. They are at most [`BOOKS_AGE`] old.
+    /// Returns `None` if the thread does not answer within `timeout` or has stopped.
     pub fn fresh_books(&self, timeout: Duration) -> Option<Arc<Books>> {
         let request = self.request_books();
         let waits = |mailbox: &mut Mailbox| {
@@ -307,21 +307,21 @@ impl VmHandle {
         request.answer(&mailbox)
     }
 
-    /// Asks the vCPU thread to begin its books anew; [`VmHandle::has_reset_books`] tells when it has.
-    /// Books that are asked for afterwards tell of what came later.
+    /// Asks the vCPU thread to reset its books; [`VmHandle::has_reset_books`] returns whether it
+    /// has done so. Books that are requested afterwards count only later events.
     pub fn request_reset_of_books(&self) -> ResetRequest {
         let request = ResetRequest(self.0.mailbox().resets);
         self.submit(Command::ResetBooks);
         request
     }
 
-    /// Whether the books were begun anew since the request.
+    /// Whether the books have been reset since the request.
     pub fn has_reset_books(&self, request: ResetRequest) -> bool {
         request.is_answered(&self.0.mailbox())
     }
 
-    /// Asks the vCPU thread to begin its books anew, and waits until it has; false if it does not
-    /// within `timeout` or has stopped.
+    /// Asks the vCPU thread to reset its books and waits until it has done so. Returns false if it
+    /// does not within `timeout` or has stopped.
     pub fn reset_books(&self, timeout: Duration) -> bool {
         let request = self.request_reset_of_books();
         let waits = |mailbox: &mut Mailbox| {
@@ -335,7 +335,8 @@ impl VmHandle {
         request.is_answered(&mailbox)
     }
 
-    /// Has the vCPU thread count between marks, or set one; the answer is for [`VmHandle::fetch`].
+    /// Asks the vCPU thread to count between marks, or to set one. [`VmHandle::fetch`] returns the
+    /// answer.
     pub fn query(&self, query: Query) -> QueryNumber {
         let number = {
             let mut mailbox = self.0.mailbox();
@@ -346,13 +347,13 @@ impl VmHandle {
         QueryNumber(number)
     }
 
-    /// The answer to a query, once. It is kept for a while only.
+    /// Returns the answer to a query, once. It is kept for a limited time only.
     pub fn fetch(&self, number: QueryNumber) -> Option<Answer> {
         self.0.mailbox().fetch(number.0)
     }
 
-    /// Waits until the published status satisfies `reached` and returns it. After
-    /// `timeout` the status published last is returned.
+    /// Waits until the published status satisfies `reached` and returns it. After `timeout` it
+    /// returns the last published status.
     pub fn wait_for_status(
         &self,
         timeout: Duration,
@@ -400,7 +401,7 @@ impl VmHandle {
     }
 }
 
-/// Whether `queued` has no effect once `command` is queued behind it.
+/// Whether `queued` has no effect once `command` follows it in the queue.
 fn is_replaced(queued: Command, command: Command) -> bool {
     match (queued, command) {
         (Command::Pause | Command::Resume, Command::Pause | Command::Resume) => true,

@@ -1,26 +1,26 @@
-//! What is behind the IDE function, and at which of its places.
+//! The drives of the IDE function, and the place of each.
 
 use super::{ConfigError, DriveOptions};
 use crate::devices::ide::pci::IdeFunction;
 use serde::{Deserialize, Serialize};
 
-/// A disk's cylinders, heads, and sectors of a track, as the user gives them.
+/// A disk's geometry, as the user gives it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DiskGeometry {
-    /// 1 to [`DiskGeometry::MOST_CYLINDERS`].
+    /// The number of cylinders, 1 to [`DiskGeometry::MOST_CYLINDERS`].
     pub cylinders: u16,
-    /// 1 to [`DiskGeometry::MOST_HEADS`].
+    /// The number of heads, 1 to [`DiskGeometry::MOST_HEADS`].
     pub heads: u8,
-    /// 1 to [`DiskGeometry::MOST_SECTORS`].
+    /// The number of sectors of a track, 1 to [`DiskGeometry::MOST_SECTORS`].
     pub sectors: u8,
 }
 
 impl DiskGeometry {
-    /// The most cylinders that an ATA disk tells.
+    /// The maximum number of cylinders that an ATA disk reports.
     pub const MOST_CYLINDERS: u16 = 16_383;
-    /// The most heads.
+    /// The maximum number of heads.
     pub const MOST_HEADS: u8 = 16;
-    /// The most sectors of a track that INT 13h can name.
+    /// The maximum number of sectors of a track that INT 13h can address.
     pub const MOST_SECTORS: u8 = 63;
 }
 
@@ -28,21 +28,23 @@ impl DiskGeometry {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum IdeDrive {
-    /// A disk, with its geometry; `None`: that is guessed from what is on it.
+    /// A disk with its geometry. `None` means that the geometry is guessed from the disk's
+    /// contents.
     Disk(DriveOptions, Option<DiskGeometry>),
-    /// A drive for CD-ROMs, with its disc; `None`: it is empty.
+    /// A CD-ROM drive with its disc. `None` is an empty drive.
     CdRom(Option<DriveOptions>),
 }
 
-/// The places: master and slave of the first channel, then those of the second.
+/// The places in order: master and slave of the first channel, then those of the second.
 pub type IdePlaces = [Option<IdeDrive>; IdeFunction::PLACES];
 
-/// The place of a drive that has a right to it: the second channel's master, where it neither waits
-/// for a disk nor keeps one waiting.
+/// The place reserved for a CD-ROM drive: master of the second channel, where it neither waits for
+/// a disk nor makes a disk wait.
 const CD_ROM_PLACE: usize = 2;
 
 impl IdeDrive {
-    /// Gives each drive a place: `cd_rom` its own, the others the first that are free.
+    /// Assigns a place to each drive: the reserved place to `cd_rom`, the first free ones to the
+    /// others.
     ///
     /// # Errors
     /// [`ConfigError::TooManyIdeDrives`].
@@ -59,7 +61,7 @@ impl IdeDrive {
         Ok(places)
     }
 
-    /// The place of the drive for CD-ROMs with a number, from 0 on.
+    /// Returns the place of the CD-ROM drive with this number, counted from 0.
     pub fn cd_rom_place(places: &IdePlaces, number: usize) -> Option<usize> {
         let drives = places.iter().enumerate();
         let mut drives = drives.filter(|(_, drive)| matches!(drive, Some(Self::CdRom(_))));

@@ -1,10 +1,10 @@
-//! The local APIC's page where RAM lies: the processor's accesses reach the APIC.
+//! The local APIC's page over RAM: accesses by the processor must reach the APIC.
 //!
-//! A guest may put the page anywhere by IA32_APIC_BASE (SDM volume 3, 11.4.5). Over RAM
-//! below 4 GiB a region without memory takes the page out of the map, so that accesses
-//! go to the board, which asks the APIC first; the RAM appears again once the page
-//! has moved on, and devices then put the regions in place again that they had there. RAM from
-//! 4 GiB on cannot be hidden: there the APIC is not reached.
+//! A guest may place the page anywhere through IA32_APIC_BASE (SDM volume 3, 11.4.5). Below 4 GiB a
+//! region without memory takes the page out of the memory map, so that accesses go to the board,
+//! which checks for the APIC first. When the page moves on, the RAM appears again, and devices
+//! restore the regions that they had there. RAM from 4 GiB on cannot be hidden: the APIC is
+//! unreachable there.
 
 use super::Pc;
 use tollgate_memory::layout::HIGH_RAM_START;
@@ -15,7 +15,8 @@ use crate::devices::local_apic::REGISTER_BYTES;
 use crate::devices::pci::host::PciHost;
 
 impl Pc {
-    /// Makes the map follow the page; to be called when its base may have changed.
+    /// Makes the memory map follow the page. Must be called whenever the APIC's base may have
+    /// changed.
     pub(super) fn follow_apic_page(&mut self) {
         let apic = &self.board.interrupts.local_apic;
         let memory = &self.board.memory;
@@ -27,7 +28,7 @@ impl Pc {
         }
         if let Some(old) = self.hidden_by_apic.take() {
             let memory = &mut self.board.memory;
-            // The page was set before, so it can be cleared.
+            // The region was set earlier, so clearing it cannot fail.
             let _ = memory.clear_region(old, REGISTER_BYTES);
             self.with(|host: &mut PciHost, context| host.place_regions(context));
         }

@@ -1,4 +1,4 @@
-//! Facts about the board, driven through [`Platform`] alone.
+//! Tests of the board, driven through [`Platform`] alone.
 
 use super::*;
 use crate::devices::io_apic;
@@ -33,7 +33,7 @@ fn load(pc: &mut Pc, address: u64) -> u32 {
     u32::from_le_bytes(bytes)
 }
 
-/// Programs the 8259 pair: vectors from 20h and 28h, every line open.
+/// Programs the 8259 pair: vectors from 20h and 28h, all lines unmasked.
 fn program_pic(pc: &mut Pc) {
     for (port, value) in [
         (0x20, 0x11),
@@ -51,7 +51,7 @@ fn program_pic(pc: &mut Pc) {
     }
 }
 
-/// Masks every line of the 8259 pair, which firmware leaves open for some.
+/// Masks every line of the 8259 pair, because firmware leaves some unmasked.
 fn mask_pic(pc: &mut Pc) {
     out(pc, 0x21, 0xff);
     out(pc, 0xa1, 0xff);
@@ -62,7 +62,7 @@ fn redirect(pc: &mut Pc, pin: u32, entry: u32) {
     store(pc, IO_APIC + 0x10, entry);
 }
 
-/// Lets channel 0 of the interval timer run out once, some microseconds from now.
+/// Programs channel 0 of the interval timer to expire once, some microseconds from now.
 fn start_one_shot(pc: &mut Pc) {
     out(pc, 0x43, 0x30);
     out(pc, 0x40, 10);
@@ -95,7 +95,7 @@ fn unclaimed_ports_and_memory_read_as_ones() {
 fn a_wide_access_is_one_for_each_byte() {
     let mut pc = pc();
     out(&mut pc, 0x70, 0x20);
-    // Index 21h into port 70h, value 5Ah into port 71h.
+    // Writes index 21h to port 70h and value 5Ah to port 71h.
     pc.port_write(0x70, 2, 0x5a21);
     out(&mut pc, 0x70, 0x21);
     assert_eq!(pc.port_read(0x71, 1), 0x5a);
@@ -156,7 +156,7 @@ fn the_task_priority_is_held_while_the_apic_is_disabled() {
 fn the_local_apics_page_answers_where_its_base_says_and_nowhere_else() {
     let mut pc = pc();
     let version = load(&mut pc, LOCAL_APIC + 0x30);
-    // Beside everything, above 4 GiB, and over the I/O APIC.
+    // These addresses are away from all devices, above 4 GiB, and over the I/O APIC.
     for address in [0xfed4_0000, 0x80_0000_0000, IO_APIC] {
         let base = address | 0x900;
         assert_eq!(pc.msr_write(local_apic_msrs::APIC_BASE, base), Some(true));
@@ -376,8 +376,8 @@ fn no_access_to_any_port_harms() {
     }
 }
 
-/// Bytes that wait for the serial port, whether a request is pending, and how often the
-/// key A is still to be pressed and released.
+/// The bytes that wait for the serial port, whether a request is pending, and how many more times
+/// the key A will be pressed and released.
 struct Typist(Vec<u8>, bool, usize);
 
 impl Outside for Typist {
@@ -424,7 +424,7 @@ fn keys_from_outside_follow_as_the_guest_reads_them() {
     assert!(read.chunks(2).all(|pair| pair == [0x1e, 0x9e]));
 }
 
-/// As a BIOS and a program that reads its keys slowly: each is there, none twice.
+/// Acts as a BIOS and a program that reads its keys slowly: every key arrives, none twice.
 #[test]
 fn keys_from_outside_wait_while_the_bios_has_no_room_for_them() {
     const PRESSES: usize = 60;
@@ -445,7 +445,7 @@ fn keys_from_outside_wait_while_the_bios_has_no_room_for_them() {
     let patience = Instant::now() + Duration::from_secs(60);
     while taken < PRESSES {
         assert!(Instant::now() < patience, "{came} keys came");
-        // No call but those that the machine has asked for.
+        // Makes only the calls that the machine has asked for.
         let due = pc.next_deadline().map_or(0, |at| at.since(pc.now()));
         std::thread::sleep(Duration::from_nanos(due.min(20_000_000)));
         pc.advance();
@@ -454,7 +454,7 @@ fn keys_from_outside_wait_while_the_bios_has_no_room_for_them() {
             assert!(came - taken < usize::from(PLACES), "the BIOS drops a key");
             put(0x41c, place(came));
         }
-        // The program takes a key when the ring is full, or all have come.
+        // The program takes a key when the ring is full or all keys have come.
         if came - taken == usize::from(PLACES) - 1 || came == PRESSES {
             taken += 1;
             put(0x41a, place(taken));
@@ -488,7 +488,7 @@ fn a_test_kernel_counts_processors_and_memory_by_fw_cfg() {
     assert_eq!(read(0, 4), u64::from(u32::from_le_bytes(*b"QEMU")));
     assert_eq!(read(5, 2), 1);
     assert_eq!(read(3, 8), VmConfig::default().memory_bytes);
-    // A selector is 16 bits wide, and there is no DMA interface.
+    // The selector is 16 bits wide, and there is no DMA interface.
     pc.port_write(0x510, 2, 0);
     pc.port_write(0x510, 1, 5);
     assert_eq!(pc.port_read(0x511, 1), u32::from(b'Q'));
@@ -532,14 +532,14 @@ fn pc_testdev_drives_every_interrupt_line_if_it_is_there() {
 #[test]
 fn the_pci_bus_is_found_by_the_first_configuration_mechanism() {
     let mut pc = pc();
-    // As Linux looks for it.
+    // Linux detects PCI in this way.
     pc.port_write(0xcfb, 1, 1);
     pc.port_write(0xcf8, 4, 0x8000_0000);
     assert_eq!(pc.port_read(0xcf8, 4), 0x8000_0000);
     assert_eq!(pc.port_read(0xcfc, 4), 0x0008_1b36);
     pc.port_write(0xcf8, 4, 0x8000_0008);
     assert_eq!(pc.port_read(0xcfe, 2), 0x0600);
-    // The reset register lies in the middle of the address and is not part of it.
+    // The reset register lies inside the address register and is not part of it.
     assert_eq!(pc.port_read(0xcf9, 1), 0);
     let config = VmConfig {
         pci: false,

@@ -12,7 +12,7 @@ use crate::devices::i8042::{Key, MouseEvent};
 use crate::pc::Outside;
 use tollgate_exits::books::Books;
 
-/// The vCPU thread's side: takes what was queued, publishes the status.
+/// The vCPU thread's side: it takes what was queued and publishes the status.
 pub struct VmCommands(pub(super) Arc<Shared>);
 
 impl Outside for VmCommands {
@@ -37,14 +37,14 @@ impl Outside for VmCommands {
 }
 
 impl VmCommands {
-    /// Installs the closure that makes this thread leave guest code. Commands queued
-    /// earlier caused no kick: call [`VmCommands::take`] afterwards.
+    /// Installs the closure that makes this thread leave guest code. Commands that were queued
+    /// earlier caused no kick, so [`VmCommands::take`] must be called afterwards.
     pub fn install_kick(&self, kick: KickFunction) {
         *self.0.kick_slot() = Some(kick);
     }
 
-    /// Removes the kick. When this returns, no kick is under way and none will come,
-    /// so the thread it was aimed at may end.
+    /// Removes the kick. When this returns, no kick is running and none will come, so the thread
+    /// that it was for may end.
     pub fn remove_kick(&self) {
         *self.0.kick_slot() = None;
     }
@@ -71,7 +71,7 @@ impl VmCommands {
         std::mem::take(&mut mailbox.commands)
     }
 
-    /// Takes at most `limit` bytes of serial input: as many as the device has room for.
+    /// Takes at most `limit` bytes of serial input, which is the room that the device has.
     pub fn take_serial_input(&self, limit: usize) -> Vec<u8> {
         if limit == 0 || !self.has_serial_input() {
             return Vec::new();
@@ -85,8 +85,7 @@ impl VmCommands {
         taken
     }
 
-    /// Takes the oldest key event: a key, and whether it goes down. Takes no lock if there
-    /// is none.
+    /// Takes the oldest key event: a key, and whether it goes down. Takes no lock if no key waits.
     pub fn take_key(&self) -> Option<(Key, bool)> {
         if !self.0.has_keys.load(Ordering::Acquire) {
             return None;
@@ -99,7 +98,7 @@ impl VmCommands {
         key
     }
 
-    /// Takes the oldest waiting thing that was done with the mouse.
+    /// Takes the oldest waiting event of the mouse.
     #[inline]
     pub fn take_mouse(&self) -> Option<MouseEvent> {
         if !self.0.has_mouse.load(Ordering::Acquire) {
@@ -113,15 +112,14 @@ impl VmCommands {
         event
     }
 
-    /// Sleeps until a command waits, or until `timeout` if one is given. Returns
-    /// whether a command waits. For the paused machine, and for one that has no room
-    /// for serial input.
+    /// Sleeps until a command waits or `timeout` has passed. Returns whether a command waits. This
+    /// is for a paused machine, and for one that has no room for serial input.
     pub fn wait_for_command(&self, timeout: Option<Duration>) -> bool {
         self.sleep(timeout, |mailbox| !mailbox.commands.is_empty())
     }
 
-    /// Sleeps until a command, serial input, a key or a move of the mouse waits, or until `timeout` if one is
-    /// given. Returns whether anything waits. For the halted machine.
+    /// Sleeps until a command, serial input, a key or a mouse event waits, or `timeout` has passed.
+    /// Returns whether anything waits. This is for a halted machine.
     pub fn wait_for_work(&self, timeout: Option<Duration>) -> bool {
         self.sleep(timeout, |mailbox| {
             !mailbox.commands.is_empty()
@@ -151,7 +149,7 @@ impl VmCommands {
         awaited(&mailbox)
     }
 
-    /// Makes `status` the one that others see.
+    /// Publishes `status` to all other threads.
     pub fn publish(&self, status: Status) {
         let mut mailbox = self.0.mailbox();
         mailbox.status = status;
@@ -160,7 +158,7 @@ impl VmCommands {
         self.0.tell_listener();
     }
 
-    /// The books were begun anew: those published before are no answer any more.
+    /// Withdraws the published books after a reset: they are no longer an answer to any request.
     pub fn forget_books(&self) {
         let previous = {
             let mut mailbox = self.0.mailbox();
@@ -171,12 +169,12 @@ impl VmCommands {
         drop(previous);
     }
 
-    /// Takes the changes of media that wait, oldest first, with the numbers of their requests.
+    /// Takes the waiting changes of media, oldest first, with the numbers of their requests.
     pub fn take_medium_changes(&self) -> VecDeque<(u64, MediumChange)> {
         std::mem::take(&mut self.0.mailbox().media)
     }
 
-    /// Tells what came of a change.
+    /// Publishes the result of a change of medium.
     pub fn publish_medium_change(&self, request: u64, result: Result<(), String>) {
         let mut mailbox = self.0.mailbox();
         mailbox.media_changed.push_back((request, result));
@@ -187,7 +185,7 @@ impl VmCommands {
         self.0.tell_listener();
     }
 
-    /// Makes `shown` what others see of the screen.
+    /// Publishes the contents of the screen.
     pub fn publish_screen(&self, shown: Shown) {
         let previous = {
             let mut mailbox = self.0.mailbox();
@@ -195,24 +193,24 @@ impl VmCommands {
             mailbox.screen.replace(Arc::new(shown))
         };
         self.0.tell_listener();
-        // Freed outside the lock.
+        // The previous contents are freed outside the lock.
         drop(previous);
     }
 
-    /// Hands out the answer to a query.
+    /// Publishes the answer to a query.
     pub fn publish_answer(&self, number: u64, answer: Answer) {
         let dropped = self.0.mailbox().keep(number, answer);
         self.0.tell_listener();
-        // Freed outside the lock.
+        // The dropped answer is freed outside the lock.
         drop(dropped);
     }
 
-    /// Makes `books` the ones that others see; the previous ones are dropped.
+    /// Publishes `books` in place of the previous ones.
     pub fn publish_books(&self, books: Books) {
         let books = Arc::new(books);
         let previous = self.0.mailbox().books.replace((Instant::now(), books));
         self.0.tell_listener();
-        // Freed outside the lock.
+        // The previous books are freed outside the lock.
         drop(previous);
     }
 }

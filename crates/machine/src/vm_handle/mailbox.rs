@@ -1,4 +1,5 @@
-//! What both sides of a handle share: commands, input and published answers under one lock.
+//! The mailbox that both sides of a handle share: commands, input and published answers under one
+//! lock.
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
@@ -15,24 +16,24 @@ use tollgate_engine::engine::CodeCacheUse;
 use tollgate_exits::books::Books;
 use tollgate_platform::{MarkName, ResetCause};
 
-/// Bytes of serial input that wait for the guest at most.
+/// The maximum number of bytes of serial input that wait for the guest.
 pub const SERIAL_INPUT_CAPACITY: usize = 4096;
 
-/// Key events that wait for the guest at most.
+/// The maximum number of key events that wait for the guest.
 pub const KEY_CAPACITY: usize = 256;
 
-/// Clicks and moves of the mouse that wait for the guest at most; moves without a click between
-/// them are one.
+/// The maximum number of mouse events that wait for the guest. Moves without a click between them
+/// count as one.
 pub const MOUSE_CAPACITY: usize = 256;
 
-/// Books that are no older than this serve another reader too, so that readers who ask
-/// all the time take little of the vCPU's.
+/// Books that are no older than this also serve another reader, so that readers who ask
+/// continuously take little of the vCPU's time.
 pub const BOOKS_AGE: Duration = Duration::from_millis(20);
 
-/// Makes the vCPU thread leave guest code. It must not call the handle.
+/// A function that makes the vCPU thread leave guest code. It must not call the handle.
 pub use crate::bus::completion::KickFunction;
 
-/// Hears on the vCPU thread that something was published. It must not call the handle.
+/// A function that the vCPU thread calls after each publication. It must not call the handle.
 pub type Listener = Arc<dyn Fn() + Send + Sync>;
 
 /// A request from another thread to the virtual machine.
@@ -40,50 +41,50 @@ pub type Listener = Arc<dyn Fn() + Send + Sync>;
 pub enum Command {
     /// Stop at an instruction boundary; guest time stands still.
     Pause,
-    /// Go on after a pause.
+    /// Continue after a pause.
     Resume,
     /// End the virtual machine.
     Quit,
     /// Press the ACPI power button.
     PowerButton,
-    /// Publish a fresh [`Status`].
+    /// Publish a new [`Status`].
     ReportStatus,
-    /// Publish the books as they are now.
+    /// Publish the present books.
     ReportBooks,
-    /// Publish what is on the screen, with the picture if true.
+    /// Publish the contents of the screen, with the picture if true.
     ReportScreen(bool),
-    /// Take out and put in the media that wait for it.
+    /// Execute the waiting changes of media.
     ChangeMedia,
-    /// Begin the books anew.
+    /// Reset the books.
     ResetBooks,
-    /// Answer this, under this number.
+    /// Answer this query under this number.
     Query(Query, u64),
-    /// Turn a knob.
+    /// Change a knob.
     Set(Assignment),
 }
 
-/// What is to be counted, and whether a mark is to be set at the same instruction boundary.
+/// What to count, and whether to set a mark at the same instruction boundary.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Query {
-    /// Between which marks; `None`: nothing.
+    /// The marks between which to count. `None` counts nothing.
     pub span: Option<Span>,
-    /// The mark, which is set behind what was counted.
+    /// The mark to set after counting.
     pub mark: Option<MarkName>,
 }
 
-/// What the vCPU thread answers a [`Query`].
+/// The vCPU thread's answer to a [`Query`].
 #[derive(Clone, PartialEq, Debug)]
 pub struct Answer {
-    /// What was counted, if that was asked for; or why it cannot be.
+    /// The counts, if they were requested, or why they are unavailable.
     pub books: Option<Result<Books, String>>,
-    /// All marks, and when they were set in nanoseconds of guest time.
+    /// All marks, each with the guest time in nanoseconds when it was set.
     pub marks: Vec<(MarkName, u64)>,
 }
 
-/// Answers that nobody fetched yet are kept up to this number.
+/// The maximum number of answers that are kept until they are fetched.
 const ANSWERS: usize = 32;
 
-/// A query by its number.
+/// Identifies a query.
 #[derive(Clone, Copy, Debug)]
 pub struct QueryNumber(pub(super) u64);
 
@@ -92,12 +93,13 @@ pub struct QueryNumber(pub(super) u64);
 pub enum RemovableDrive {
     /// A floppy drive, 0 for the first.
     Floppy(u8),
-    /// A drive for CD-ROMs, 0 for the first.
+    /// A CD-ROM drive, 0 for the first.
     CdRom(u8),
 }
 
 impl RemovableDrive {
-    /// The drive of a name: `a` or `b`; `d` for the first one for CD-ROMs, `e`, `f`, `g`.
+    /// Returns the drive with this name: `a` or `b` for floppy drives; `d`, `e`, `f` or `g` for
+    /// CD-ROM drives.
     pub fn named(name: &str) -> Option<Self> {
         match name {
             "a" => Some(Self::Floppy(0)),
@@ -111,55 +113,55 @@ impl RemovableDrive {
     }
 }
 
-/// A medium that someone changes.
+/// A requested change of a medium.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MediumChange {
-    /// In which drive.
+    /// The drive whose medium changes.
     pub drive: RemovableDrive,
-    /// The new medium; `None`: the drive is left empty.
+    /// The new medium. `None` leaves the drive empty.
     pub image: Option<DriveOptions>,
-    /// Also if the guest has locked the drive.
+    /// Whether to change the medium even if the guest has locked the drive.
     pub force: bool,
 }
 
-/// Changes of media that are remembered for those who wait for them.
+/// The maximum number of results of changes of media that are kept for waiting threads.
 pub(super) const MEDIUM_RESULTS: usize = 16;
 
 /// What the virtual machine is doing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// Being built; no instruction has run yet.
+    /// It is being built; no instruction has run yet.
     #[default]
     Starting,
-    /// Running guest code.
+    /// It runs guest code.
     Running,
-    /// Waiting for an interrupt in HLT.
+    /// It waits for an interrupt in HLT.
     Halted,
-    /// Stopped by a pause.
+    /// It is stopped by a pause.
     Paused,
-    /// Ended; it runs no more.
+    /// It has ended and will not run again.
     Stopped,
 }
 
-/// A snapshot of the virtual machine as others see it.
+/// A snapshot of the virtual machine for other threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Status {
     /// What the machine is doing.
     pub state: State,
-    /// Nanoseconds of host time since the handle was made; filled in when the status
-    /// is read, so the vCPU thread may leave it zero.
+    /// Nanoseconds of host time since the handle was made. It is filled in when the status is read,
+    /// so the vCPU thread may leave it zero.
     pub uptime_ns: u64,
-    /// Nanoseconds of guest time.
+    /// The guest time in nanoseconds.
     pub guest_time_ns: u64,
-    /// Exits of all kinds so far.
+    /// The number of exits of all kinds so far.
     pub exits: u64,
-    /// What the guest's kernel reported, and what it did to the machine.
+    /// The panics that the guest's kernel reported, and the resets of the machine.
     #[serde(flatten)]
     pub happened: Happened,
     /// How full the code cache is.
     pub code_cache: CodeCacheUse,
-    /// How the knobs stand.
+    /// The values of the knobs.
     #[serde(rename = "knobs")]
     pub settings: Settings,
 }
@@ -167,25 +169,25 @@ pub struct Status {
 /// Panics and resets of the guest since Tollgate was started, over all restarts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Happened {
-    /// Panics that the guest's kernel reported.
+    /// The number of panics that the guest's kernel reported.
     pub panics: u64,
-    /// Resets of the machine.
+    /// The resets of the machine.
     pub resets: Resets,
 }
 
-/// How many resets there were of each cause.
+/// The number of resets of each cause.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Resets([u64; ResetCause::ALL.len()]);
 
 impl Resets {
-    /// One more.
+    /// Counts one reset.
     pub const fn add(&mut self, cause: ResetCause) {
         self.0[cause as usize] += 1;
     }
 }
 
 impl Serialize for Resets {
-    /// The causes that occurred, by name.
+    /// Serializes the causes that occurred, by name.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let counted = ResetCause::ALL.into_iter().zip(self.0);
         serializer.collect_map(
@@ -196,41 +198,42 @@ impl Serialize for Resets {
     }
 }
 
-/// What the two sides share under the lock.
+/// The data that both sides share under the lock.
 #[derive(Default)]
 pub(super) struct Mailbox {
     pub commands: Vec<Command>,
     pub serial_input: VecDeque<u8>,
     pub keys: VecDeque<(Key, bool)>,
     pub mouse: VecDeque<MouseEvent>,
-    /// The buttons of the last event of the mouse, and whether that changed none.
+    /// The buttons of the last mouse event, and whether that event left the buttons unchanged.
     pub mouse_buttons: Buttons,
     pub mouse_moved: bool,
     pub pause_wanted: bool,
     pub status: Status,
-    /// Counts publications, so that a waiting reader sees a new one.
+    /// The number of publications, by which a waiting reader notices a new one.
     pub publications: u64,
-    /// Media to be changed, with the number of each request.
+    /// The waiting changes of media, each with the number of its request.
     pub media: VecDeque<(u64, MediumChange)>,
-    /// What came of changes, the latest last.
+    /// The results of changes of media, the latest last.
     pub media_changed: VecDeque<(u64, Result<(), String>)>,
-    /// Changes that were asked for.
+    /// The number of requested changes of media.
     pub media_requests: u64,
-    /// How often the books were begun anew.
+    /// How often the books were reset.
     pub resets: u64,
-    /// How often the screen was published.
+    /// How often the contents of the screen were published.
     pub screens: u64,
-    /// What was on it, and a picture of that if one was asked for.
+    /// The last published contents of the screen, with a picture if one was requested.
     pub screen: Option<Arc<Shown>>,
-    /// The books published last, and when.
+    /// The last published books, and when they were published.
     pub books: Option<(Instant, Arc<Books>)>,
-    /// Queries so far, and the answers that were not fetched yet.
+    /// The number of queries so far. The answers that were not fetched yet follow.
     pub queries: u64,
     pub answers: VecDeque<(u64, Answer)>,
 }
 
 impl Mailbox {
-    /// Keeps an answer until it is fetched; returns one that nobody will fetch any more.
+    /// Keeps an answer until it is fetched. Returns an old answer that it drops because nobody has
+    /// fetched it.
     pub fn keep(&mut self, number: u64, answer: Answer) -> Option<Answer> {
         self.answers.push_back((number, answer));
         let is_full = self.answers.len() > ANSWERS;
@@ -249,28 +252,29 @@ impl Mailbox {
 
 pub(super) struct Shared {
     pub mailbox: Mutex<Mailbox>,
-    /// Commands wait; read without the lock on the vCPU's fast path.
+    /// Whether commands wait. The vCPU's fast path reads this without the lock.
     pub has_commands: AtomicBool,
-    /// Serial input waits; read without the lock on the vCPU's fast path.
+    /// Whether serial input waits. The vCPU's fast path reads this without the lock.
     pub has_serial_input: AtomicBool,
-    /// Keys wait; read without the lock on the vCPU's fast path.
+    /// Whether keys wait. The vCPU's fast path reads this without the lock.
     pub has_keys: AtomicBool,
-    /// Something was done with the mouse; read without the lock on the vCPU's fast path.
+    /// Whether mouse events wait. The vCPU's fast path reads this without the lock.
     pub has_mouse: AtomicBool,
     /// Signalled when something is queued.
     pub queued: Condvar,
     /// Signalled when a status is published.
     pub published: Condvar,
-    /// Held while the kick runs, so that no kick is under way once it was removed.
+    /// This lock is held while the kick runs, so that no kick is still running after it was
+    /// removed.
     pub kick: Mutex<Option<KickFunction>>,
-    /// Called after each publication.
+    /// This function is called after each publication.
     pub listener: Mutex<Option<Listener>>,
     pub created: Instant,
 }
 
 impl Shared {
-    /// No user of the lock leaves the mailbox half-changed, so a panic elsewhere
-    /// does not make its content wrong.
+    /// No code leaves the mailbox half-changed while it holds the lock, so a panic elsewhere does
+    /// not make the contents wrong.
     pub(super) fn mailbox(&self) -> MutexGuard<'_, Mailbox> {
         self.mailbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -295,7 +299,7 @@ impl Shared {
     }
 }
 
-/// A status was asked for when this many had been published.
+/// A request for a status. It holds the number of publications at the time of the request.
 #[derive(Clone, Copy, Debug)]
 pub struct StatusRequest(pub(super) u64);
 
@@ -305,26 +309,27 @@ impl StatusRequest {
     }
 }
 
-/// What was on the screen.
+/// The contents of the screen.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Shown {
-    /// Characters, or the size of a picture.
+    /// The characters on the screen, or the size of a picture.
     pub screen: Screen,
-    /// The picture; the same one as before if nothing was drawn.
+    /// The picture. It is the same one as before if nothing was drawn.
     pub picture: Option<Arc<Picture>>,
-    /// How long that took the vCPU's thread.
+    /// How long the vCPU's thread took to read the screen.
     pub took: Duration,
 }
 
-/// The screen was asked for when it had been published so many times; whether with its picture.
+/// A request for the screen: the number of its publications at the time of the request, and whether
+/// the picture is requested too.
 #[derive(Clone, Copy, Debug)]
 pub struct ScreenRequest(pub(super) u64, pub(super) bool);
 
-/// A medium was to be changed, by the number of the request.
+/// The number of a request to change a medium.
 #[derive(Clone, Copy, Debug)]
 pub struct MediumRequest(pub(super) u64);
 
-/// Books were to be begun anew when they had been so many times.
+/// A request to reset the books. It holds the number of resets at the time of the request.
 #[derive(Clone, Copy, Debug)]
 pub struct ResetRequest(pub(super) u64);
 
@@ -334,7 +339,7 @@ impl ResetRequest {
     }
 }
 
-/// Books were asked for at this moment.
+/// The moment at which books were requested.
 #[derive(Clone, Copy, Debug)]
 pub struct BooksRequest(pub(super) Instant);
 

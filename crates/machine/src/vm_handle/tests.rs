@@ -201,7 +201,7 @@ fn books_are_published_when_asked_for_and_serve_others_for_a_moment() {
     vcpu.join().unwrap();
     assert_eq!(first.tsc_khz, 1);
     thread::sleep(BOOKS_AGE);
-    // Nobody answers any more, and the old ones are too old.
+    // No thread answers any more, and the old books are too old.
     assert!(handle.fresh_books(Duration::from_millis(1)).is_none());
     handle.commands().publish_books(books());
     let second = handle.fresh_books(Duration::ZERO).unwrap();
