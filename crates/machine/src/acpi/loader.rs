@@ -1,10 +1,10 @@
-//! The ACPI tables as firmware is given them: two files, and a script of what is to be done with
-//! them (QEMU's "BIOS linker/loader", hw/acpi/bios-linker-loader.c).
+//! The ACPI tables as firmware receives them: two files, and a script of commands for their
+//! placement (QEMU's "BIOS linker/loader", hw/acpi/bios-linker-loader.c).
 //!
 //! ```text
-//!   etc/acpi/tables   all tables, with pointers that count from its start
+//!   etc/acpi/tables   all tables, with pointers that count from the file's start
 //!   etc/acpi/rsdp     the root pointer
-//!   etc/table-loader  allocate both; add an address to each pointer; make each checksum anew
+//!   etc/table-loader  allocate both; add an address to each pointer; recompute each checksum
 //! ```
 
 use super::{Hardware, Layout, RSDP_BYTES, layout, root_pointer};
@@ -14,24 +14,25 @@ const TABLES: &str = "etc/acpi/tables";
 const ROOT_POINTER: &str = "etc/acpi/rsdp";
 const SCRIPT: &str = "etc/table-loader";
 
-/// Names of the files.
+/// The names of the files.
 pub const NAMES: [&str; 3] = [ROOT_POINTER, TABLES, SCRIPT];
 
-/// Bytes of a command and of a name in it.
+/// The size of a command, and of a name in it, in bytes.
 const COMMAND_BYTES: usize = 128;
 const NAME_BYTES: usize = 56;
-/// Kinds of commands.
+/// The kinds of commands.
 const ALLOCATE: u32 = 1;
 const ADD_POINTER: u32 = 2;
 const ADD_CHECKSUM: u32 = 3;
-/// Where to allocate: anywhere, or between F0000h and 1 MiB, where root pointers are looked for.
+/// Where to allocate: anywhere, or between F0000h and 1 MiB, where systems search for root
+/// pointers.
 const HIGH: u8 = 1;
 const LOW: u8 = 2;
 
-/// Offset of the checksum in every table.
+/// The offset of the checksum in every table.
 const TABLE_CHECKSUM: u32 = 9;
 
-/// The files for a machine with this hardware.
+/// Returns the files for a machine with this hardware.
 pub fn files(hardware: &Hardware) -> Vec<FwCfgFile> {
     let Layout {
         bytes,
@@ -53,7 +54,7 @@ pub fn files(hardware: &Hardware) -> Vec<FwCfgFile> {
     debug_assert_eq!(root.len(), RSDP_BYTES as usize);
     script.add_pointer(ROOT_POINTER, 16, 4);
     script.add_pointer(ROOT_POINTER, 24, 8);
-    // The checksums themselves count as zero.
+    // The checksum bytes themselves count as zero.
     root[8] = 0;
     root[32] = 0;
     script.add_checksum(ROOT_POINTER, 8, 0, 20);
@@ -86,7 +87,7 @@ impl Script {
         self.command(ALLOCATE, &[&name(file), &alignment.to_le_bytes(), &[zone]]);
     }
 
-    /// The place of the file of tables is added to the pointer in `file`.
+    /// Emits a command that adds the address of the tables' file to the pointer in `file`.
     fn add_pointer(&mut self, file: &str, offset: u32, size: u8) {
         let parts: [&[u8]; 4] = [&name(file), &name(TABLES), &offset.to_le_bytes(), &[size]];
         self.command(ADD_POINTER, &parts);
@@ -113,7 +114,8 @@ fn name(file: &str) -> [u8; NAME_BYTES] {
 mod tests {
     use super::*;
 
-    /// Does what firmware does, with the tables at `base`: the tables and the root pointer.
+    /// Executes the script as firmware does, with the tables at `base`. Returns the tables and the
+    /// root pointer.
     fn linked(hardware: &Hardware, base: u32) -> (Vec<u8>, Vec<u8>) {
         let files = files(hardware);
         let (mut root, mut tables) = (files[0].content.clone(), files[1].content.clone());

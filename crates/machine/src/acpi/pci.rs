@@ -1,5 +1,5 @@
-//! What ACPI says of the PCI bus: the host bridge with what it passes on and where its
-//! interrupt pins lead, and the window for enhanced configuration accesses.
+//! The ACPI description of the PCI bus: the host bridge with the ranges that it forwards and the
+//! routing of its interrupt pins, and the window for enhanced configuration accesses.
 
 use acpi_tables::Aml;
 use acpi_tables::aml::{
@@ -16,15 +16,15 @@ use crate::devices::pci::{
     ECAM_BASE, ECAM_BYTES, MEMORY_WINDOW_LAST, MEMORY_WINDOW_START, interrupt_line,
 };
 
-/// The table MCFG (PCI Firmware Specification 3.3, 4.1.2): segment 0, bus 0 alone.
+/// The MCFG table (PCI Firmware Specification 3.3, 4.1.2) for segment 0, bus 0 alone.
 pub fn configuration_window() -> Vec<u8> {
     let mut mcfg = MCFG::new(OEM_ID, OEM_TABLE_ID, OEM_REVISION);
     mcfg.add_ecam(ECAM_BASE, 0, 0, 0);
     bytes_of(&mcfg)
 }
 
-/// The bus and the reservation of the window, if it is there, as devices of the board.
-/// `functions`: the device numbers from 1 to this have an interrupt pin.
+/// Returns the bus and the reservation of the window, if there is one, as devices of the board. The
+/// devices numbered from 1 to `functions` have an interrupt pin.
 pub fn devices(functions: u8, firmware: bool) -> Vec<u8> {
     let mut devices = host_bridge(functions, firmware);
     if !firmware {
@@ -33,12 +33,12 @@ pub fn devices(functions: u8, firmware: bool) -> Vec<u8> {
     devices
 }
 
-/// The host bridge: bus 0 alone, and what it passes on (ACPI 6.5, 6.4.3.5).
+/// The host bridge: bus 0 alone, and the ranges that it forwards (ACPI 6.5, 6.4.3.5).
 fn host_bridge(functions: u8, firmware: bool) -> Vec<u8> {
     let id = Name::new(Path::new("_HID"), &EISAName::new("PNP0A03"));
     let zero = |name| Name::new(Path::new(name), &ZERO);
     let (unique, segment, bus) = (zero("_UID"), zero("_SEG"), zero("_BBN"));
-    // Firmware gives addresses from the top of what it takes for this window.
+    // Firmware assigns addresses from the top of the range that it considers this window.
     let last = match firmware {
         true => io_apic::BASE_ADDRESS - 1,
         false => MEMORY_WINDOW_LAST,
@@ -58,7 +58,7 @@ fn host_bridge(functions: u8, firmware: bool) -> Vec<u8> {
     let configuration = IO::new(0xcf8, 0xcf8, 1, 8);
     let ports_below = AddressSpace::new_io(0u16, 0xcf7, None);
     let ports_above = AddressSpace::new_io(0xd00u16, 0xffff, None);
-    // Between the two ranges of ports are those of configuration accesses.
+    // The ports of configuration accesses lie between the two ranges of ports.
     let mut passed_on: Vec<&dyn Aml> = vec![
         &bus_number,
         &configuration,
@@ -78,10 +78,9 @@ fn host_bridge(functions: u8, firmware: bool) -> Vec<u8> {
     bytes_of(&Device::new(Path::new("PCI0"), children))
 }
 
-/// Where INTA of each device leads (ACPI 6.5, 6.2.13): to a global system interrupt, which is
-/// level-triggered.
+/// Maps INTA of each device to a level-triggered global system interrupt (ACPI 6.5, 6.2.13).
 fn interrupt_routing(functions: u8) -> PackageBuilder {
-    /// In an address: all functions of a device.
+    /// The function number in an address that stands for all functions of a device.
     const ALL_FUNCTIONS: u32 = 0xffff;
     let mut routing = PackageBuilder::new();
     for device in 1..=functions {
@@ -92,7 +91,7 @@ fn interrupt_routing(functions: u8) -> PackageBuilder {
     routing
 }
 
-/// A board resource: systems trust the window of MCFG only if a device reserves it.
+/// A board resource. Systems trust the window of MCFG only if a device reserves it.
 fn window_reservation() -> Vec<u8> {
     let id = Name::new(Path::new("_HID"), &EISAName::new("PNP0C02"));
     let unique = Name::new(Path::new("_UID"), &ZERO);

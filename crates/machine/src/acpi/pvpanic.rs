@@ -1,4 +1,4 @@
-//! What ACPI says of the port for panics, in QEMU's words.
+//! The ACPI description of the panic port, with QEMU's names.
 
 use acpi_tables::aml::{
     Arg, Device, Field, FieldAccessType, FieldEntry, FieldLockRule, FieldUpdateRule, IO, Method,
@@ -8,9 +8,9 @@ use acpi_tables::aml::{
 use super::bytes_of;
 use crate::devices::pvpanic::PvPanic;
 
-/// The device of the board: the port as a resource, and as methods that read and write it.
+/// The board's device: the port as a resource, and methods that read and write it.
 pub fn device() -> Vec<u8> {
-    /// _STA: present, enabled, shown, working.
+    /// The value of _STA: present, enabled, shown, working.
     const WORKING: u8 = 0xf;
     let id = Name::new(Path::new("_HID"), &"QEMU0001");
     let port = IO::new(PvPanic::PORT, PvPanic::PORT, 1, 1);

@@ -1,11 +1,11 @@
-//! What ACPI says of virtio devices that are not on PCI (virtio 1.2, 4.2.1).
+//! The ACPI description of virtio devices that are not on PCI (virtio 1.2, 4.2.1).
 
 use acpi_tables::aml::{Device, Interrupt, Memory32Fixed, Name, Path, ResourceTemplate};
 
 use super::bytes_of;
 use crate::devices::virtio::mmio_transport::{DEVICE_BYTES, address, interrupt_line};
 
-/// The first `count` devices, as devices of the board.
+/// Returns the first `count` devices as devices of the board.
 pub fn devices(count: u8) -> Vec<u8> {
     (0..count).flat_map(device).collect()
 }
@@ -14,7 +14,7 @@ fn device(index: u8) -> Vec<u8> {
     let id = Name::new(Path::new("_HID"), &"LNRO0005");
     let unique = Name::new(Path::new("_UID"), &index);
     let registers = Memory32Fixed::new(true, address(index) as u32, DEVICE_BYTES as u32);
-    // Edge-triggered, active high, shared.
+    // The interrupt is edge-triggered, active high and shared.
     let line = Interrupt::new(true, true, false, true, interrupt_line(index).into());
     let resources = ResourceTemplate::new(vec![&registers, &line]);
     let resources = Name::new(Path::new("_CRS"), &resources);
