@@ -1,6 +1,6 @@
-//! Linux's bzImage: real-mode setup code with a header, then the protected-mode
-//! kernel that unpacks itself. The setup code is not run. A 64-bit kernel is entered in
-//! long mode, any other at its 32-bit entry.
+//! Linux's bzImage: real-mode setup code with a header, followed by the protected-mode kernel that
+//! unpacks itself. The setup code is not executed. A 64-bit kernel is entered in long mode, any
+//! other at its 32-bit entry.
 
 use super::image::{Image, require_memory, u16_at, u32_at, u64_at, write};
 use super::linux::{self, Entry, Kernel, Parameters, ZERO_PAGE_BYTES, offset};
@@ -8,18 +8,18 @@ use super::{BootError, layout};
 use tollgate_memory::GuestMemory;
 use tollgate_x86::CpuState;
 
-/// Bytes of a setup sector.
+/// The size of a setup sector in bytes.
 const SECTOR: u64 = 512;
-/// Setup sectors if the header says zero.
+/// The number of setup sectors if the header says zero.
 const DEFAULT_SETUP_SECTORS: u64 = 4;
-/// Extended load flag XLF_KERNEL_64: the kernel has a 64-bit entry point. Only 64-bit
-/// kernels set it, and their 32-bit entry does no more than switch to long mode.
+/// Extended load flag XLF_KERNEL_64: the kernel has a 64-bit entry point. Only 64-bit kernels set
+/// it; their 32-bit entry merely switches to long mode.
 const HAS_64_BIT_ENTRY: u16 = 1;
-/// Where that entry lies, from the beginning of the protected-mode code.
+/// The offset of the 64-bit entry point in the protected-mode code.
 const LONG_ENTRY_OFFSET: u32 = 0x200;
-/// Longest command line before protocol 2.06.
+/// The maximum length of the command line before protocol 2.06.
 const OLD_COMMAND_LINE_LIMIT: u64 = 255;
-/// Highest address of the initial RAM disk before protocol 2.03.
+/// The highest address of the initial RAM disk before protocol 2.03.
 const OLD_INITRD_MAX: u64 = 0x37ff_ffff;
 
 /// Whether the bytes are a bzImage of any version.
@@ -30,7 +30,8 @@ pub fn has_setup_header(bytes: &[u8]) -> bool {
 /// Loads a bzImage at 1 MiB.
 ///
 /// # Errors
-/// [`BootError`] if the file is incomplete, or does not fit with what belongs to it.
+/// [`BootError`] if the file is incomplete, or does not fit into memory with its initial RAM disk
+/// and command line.
 pub fn load(
     image: &Image,
     parameters: &Parameters,
@@ -49,7 +50,7 @@ pub fn load(
         sectors => u64::from(sectors),
     };
     let code_start = (sectors + 1) * SECTOR;
-    // The field was 2 bytes wide before 2.04; the bytes above held other things.
+    // The field was 2 bytes wide before 2.04; the two bytes after it had another meaning.
     let paragraphs = if has(0x0204) {
         u32_at(bytes, offset::SYSTEM_SIZE)
     } else {
@@ -89,7 +90,8 @@ pub fn load(
     linux::enter(zero_page(bytes), &kernel, parameters, memory)
 }
 
-/// First address after all that the kernel uses before it has read the memory map.
+/// Returns the first address after all memory that the kernel uses before it has read the memory
+/// map.
 fn memory_needed(bytes: &[u8], code_size: u64) -> u64 {
     let loaded = layout::KERNEL + code_size;
     if u16_at(bytes, offset::VERSION) < 0x020a {
@@ -97,7 +99,7 @@ fn memory_needed(bytes: &[u8], code_size: u64) -> u64 {
     }
     let preferred = u64_at(bytes, offset::PREFERRED_ADDRESS);
     let runs_at = if bytes.get(offset::RELOCATABLE).copied().unwrap_or(0) != 0 {
-        // It runs where it was loaded, aligned, but not below its preference.
+        // The kernel runs where it was loaded, aligned, but not below its preferred address.
         let alignment = u64::from(u32_at(bytes, offset::KERNEL_ALIGNMENT)).max(1);
         layout::KERNEL
             .max(preferred)
@@ -110,7 +112,8 @@ fn memory_needed(bytes: &[u8], code_size: u64) -> u64 {
     loaded.max(runs_at.saturating_add(init_size))
 }
 
-/// A zero page with the setup header copied; the header's own jump says how long it is.
+/// Returns a zero page with a copy of the setup header. The header's own jump instruction gives the
+/// header's length.
 fn zero_page(bytes: &[u8]) -> [u8; ZERO_PAGE_BYTES] {
     let mut zero_page = [0; ZERO_PAGE_BYTES];
     let jump = usize::from(bytes.get(offset::JUMP + 1).copied().unwrap_or(0));

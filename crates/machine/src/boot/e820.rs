@@ -1,4 +1,4 @@
-//! The memory map that firmware's INT 15h, function E820h would report.
+//! The memory map that INT 15h, function E820h, of firmware would report.
 
 use super::layout::{EXTENDED_BIOS_DATA, KERNEL};
 use crate::acpi;
@@ -7,29 +7,29 @@ use tollgate_memory::PhysicalLayout;
 use tollgate_memory::layout::{DISPLAY_START, HIGH_RAM_START};
 use tollgate_x86::local_apic_msrs::APIC_DEFAULT_ADDRESS;
 
-/// What a range of addresses is for (ACPI 6.5, table 15.2).
+/// The use of a range of addresses (ACPI 6.5, table 15.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum MemoryKind {
-    /// RAM for anyone.
+    /// RAM that the system may use.
     Usable = 1,
-    /// Reserved: the system must not use it.
+    /// Addresses that the system must not use.
     Reserved = 2,
 }
 
-/// One range of the map.
+/// One range of the memory map.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryRange {
-    /// First physical address.
+    /// The first physical address.
     pub start: u64,
-    /// Bytes; never zero.
+    /// The size in bytes, which is never zero.
     pub size: u64,
-    /// What it is for.
+    /// The use of the range.
     pub kind: MemoryKind,
 }
 
 impl MemoryRange {
-    /// The 20 bytes of an E820 entry: start, size, kind.
+    /// Returns the 20 bytes of an E820 entry: start, size, kind.
     pub fn to_bytes(self) -> [u8; 20] {
         let mut bytes = [0; 20];
         bytes[..8].copy_from_slice(&self.start.to_le_bytes());
@@ -39,8 +39,8 @@ impl MemoryRange {
     }
 }
 
-/// The map of a machine with this RAM, ascending and without overlaps. The area
-/// of the ACPI tables is reserved, RAM between display and tables is not offered.
+/// Returns the memory map of a machine with this RAM, in ascending order and without overlaps. The
+/// area of the ACPI tables is reserved; RAM between display memory and tables is not listed.
 pub fn memory_map(layout: &PhysicalLayout) -> Vec<MemoryRange> {
     use MemoryKind::{Reserved, Usable};
     let low_end = layout.low_bytes();

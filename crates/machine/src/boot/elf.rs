@@ -1,10 +1,8 @@
-//! ELF files, 32- and 64-bit: the loadable segments, and the entry points that their
-//! notes and headers name.
+//! ELF files, 32- and 64-bit: the loadable segments, and the entry points in notes and headers.
 //!
-//! An ELF kernel without a multiboot header is entered by the first of these that it
-//! offers: PVH, if a Xen note gives that entry (as QEMU, Firecracker and Cloud
-//! Hypervisor prefer); else, for Linux's vmlinux, the boot protocol of its class at
-//! `e_entry`.
+//! An ELF kernel without a multiboot header is entered in one of two ways. If a Xen note gives a
+//! PVH entry, that one is used, as QEMU, Firecracker and Cloud Hypervisor do. Otherwise the kernel
+//! is Linux's vmlinux, which is entered at `e_entry` by the boot protocol of its class.
 
 use super::image::{Image, put, u16_at, u32_at, u64_at};
 use super::linux::{self, Entry, Kernel, Parameters, ZERO_PAGE_BYTES, offset};
@@ -14,13 +12,13 @@ use std::ops::Range;
 use tollgate_memory::GuestMemory;
 use tollgate_x86::CpuState;
 
-/// First four bytes.
+/// The first four bytes of the file.
 const MAGIC: &[u8; 4] = b"\x7fELF";
-/// Class, offset 4: 32-bit.
+/// The class at offset 4: 32-bit.
 const CLASS_32: u8 = 1;
-/// Class, offset 4: 64-bit.
+/// The class at offset 4: 64-bit.
 const CLASS_64: u8 = 2;
-/// Data, offset 5: little-endian.
+/// The data encoding at offset 5: little-endian.
 const LITTLE_ENDIAN: u8 = 1;
 /// Machine: Intel 80386.
 const MACHINE_386: u16 = 3;
@@ -31,7 +29,7 @@ const LOADABLE: u32 = 1;
 /// Program header type: notes.
 const NOTES: u32 = 4;
 
-/// Protocol version to report: the first with a place for the RSDP.
+/// The boot protocol version to report: the first with a field for the RSDP.
 const PROTOCOL_VERSION: u16 = 0x020e;
 
 /// Whether the bytes are an ELF file of any kind.
@@ -39,7 +37,7 @@ pub fn is_elf(bytes: &[u8]) -> bool {
     bytes.starts_with(MAGIC)
 }
 
-/// How wide a file's addresses are, and so for which mode its code is.
+/// The width of a file's addresses, which is also the mode that its code is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Class {
     /// ELF32 for the 80386.
@@ -48,20 +46,20 @@ pub enum Class {
     Bits64,
 }
 
-/// Where an ELF file was put.
+/// The result of loading an ELF file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Loaded {
-    /// Width of its addresses.
+    /// The width of the file's addresses.
     pub class: Class,
-    /// Physical entry point, below 4 GiB.
+    /// The physical entry point, below 4 GiB.
     pub entry: u32,
-    /// Physical entry point for PVH, if the file has one.
+    /// The physical entry point for PVH, if the file has one.
     pub pvh_entry: Option<u32>,
-    /// Physical addresses of its segments; there is one at least.
+    /// The physical addresses of the segments. There is at least one.
     pub ranges: Vec<Range<u64>>,
 }
 
-/// What the file header says about the program headers.
+/// The fields of the file header that describe the program headers.
 struct Header {
     class: Class,
     entry: u64,
@@ -107,7 +105,7 @@ impl Header {
         Ok(header)
     }
 
-    /// Bytes of a program header.
+    /// Returns the size of a program header in bytes.
     fn program_bytes(&self) -> u64 {
         match self.class {
             Class::Bits32 => 32,
@@ -157,11 +155,11 @@ struct Program {
     alignment: u64,
 }
 
-/// Loads the segments of an ELF file for x86 at their physical addresses, of which those
-/// in conventional memory are not below `lowest`.
+/// Loads the segments of an ELF file for x86 at their physical addresses. Segments in conventional
+/// memory must not begin below `lowest`.
 ///
 /// # Errors
-/// [`BootError`] if the file is for another machine, incomplete, or does not fit.
+/// [`BootError`] if the file is for another machine, incomplete, or does not fit into memory.
 pub fn load_segments(
     image: &Image,
     lowest: u64,
@@ -169,7 +167,8 @@ pub fn load_segments(
 ) -> Result<Loaded, BootError> {
     let header = Header::read(image)?;
     let mut pvh_entry = None;
-    // Addresses that segments were loaded to, and e_entry as one of them if it is virtual.
+    // The physical addresses of the loaded segments. If e_entry is a virtual address,
+    // `entry_is_virtual` holds the corresponding physical one.
     let mut ranges = Vec::new();
     let mut entry_is_virtual = None;
     for index in 0..header.count {
@@ -203,7 +202,9 @@ pub fn load_segments(
         u32::try_from(address)
             .ok()
             .filter(|_| is_loaded)
-            .ok_or_else(|| image.unsupported(format!("{what} lies outside of what it loads")))
+            .ok_or_else(|| {
+                image.unsupported(format!("{what} lies outside of the segments that it loads"))
+            })
     };
     const ENTRY: &str = "its entry point";
     let entry = match entry_is_virtual {
@@ -224,10 +225,11 @@ pub fn load_segments(
     })
 }
 
-/// Loads an ELF kernel that is not for multiboot and enters it as it wishes.
+/// Loads an ELF kernel that is not for multiboot, and enters it by PVH or as Linux.
 ///
 /// # Errors
-/// [`BootError`] as for [`load_segments`], or for what belongs to the kernel.
+/// [`BootError`] as for [`load_segments`], or if the command line or the initial RAM disk does not
+/// fit.
 pub fn load_kernel(
     image: &Image,
     parameters: &Parameters,
@@ -256,7 +258,7 @@ pub fn load_kernel(
     }
 }
 
-/// Enters a vmlinux, which has no setup header of its own.
+/// Enters a vmlinux, which has no setup header.
 fn enter_linux(
     kernel: &Kernel,
     parameters: &Parameters,

@@ -1,65 +1,65 @@
-//! What can be wrong with what the user wants to boot.
+//! Errors in the files and options that a user wants to boot.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// Why a guest could not be loaded. Each prints as one line that names the file and
-/// says what would be right.
+/// Why a guest could not be loaded. Each error prints as one line that names the file and says what
+/// would be right.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum BootError {
     /// A file is missing or cannot be read.
     Unreadable {
-        /// The flag that names it.
+        /// The flag that names the file.
         flag: &'static str,
-        /// The file as it was given.
+        /// The path as it was given.
         path: PathBuf,
-        /// Why, see [`crate::file_words`].
+        /// The reason, see [`crate::file_words`].
         reason: String,
     },
-    /// The kernel file ends before something that its headers promise.
+    /// The kernel file ends before a part that its headers announce.
     Truncated {
         /// The kernel file.
         kernel: String,
-        /// What should have been there.
+        /// The part that is missing.
         expected: String,
-        /// Bytes that the file should have at least.
+        /// The minimum size of the file in bytes.
         needed: u64,
-        /// Bytes that it has.
+        /// The size of the file in bytes.
         size: u64,
     },
-    /// A firmware image that cannot be a ROM.
+    /// A firmware image has a size that a ROM cannot have.
     FirmwareSize {
         /// The file.
         path: PathBuf,
-        /// Its bytes, as far as they were counted.
+        /// The size in bytes, as far as it was counted.
         size: u64,
     },
-    /// None of the known formats.
+    /// The file has none of the known formats.
     NotAKernel {
         /// The file.
         kernel: String,
-        /// The command that unpacks it, if it is compressed.
+        /// The command that decompresses the file, if it is compressed.
         unpacked_by: Option<&'static str>,
     },
-    /// A known format, but with contents that cannot be booted.
+    /// The format is known, but the contents cannot be booted.
     Unsupported {
         /// The kernel file.
         kernel: String,
-        /// What is not supported.
+        /// A description of what is not supported.
         what: String,
     },
-    /// The command line is longer than the kernel takes.
+    /// The command line is longer than the kernel accepts.
     CommandLineTooLong {
-        /// Bytes given.
+        /// The length of the command line in bytes.
         length: u64,
-        /// Bytes allowed.
+        /// The maximum length in bytes.
         limit: u64,
     },
-    /// The initial RAM disk, or a module, finds no room.
+    /// There is no room for the initial RAM disk or a module.
     InitrdTooLarge {
-        /// Bytes needed.
+        /// The size of the file in bytes.
         size: u64,
-        /// Bytes free where it may lie.
+        /// The number of free bytes in the addresses that are allowed for it.
         room: u64,
     },
     /// This kind of kernel takes no initial RAM disk.
@@ -67,21 +67,21 @@ pub enum BootError {
         /// The kernel file.
         kernel: String,
     },
-    /// Several files for a kernel that takes one.
+    /// Several files were given for a kernel that takes one.
     SeveralInitrds {
-        /// The files, with commas between them.
+        /// The paths, separated by commas.
         paths: String,
     },
     /// The machine has too little memory for the kernel.
     TooLittleMemory {
-        /// Bytes that the kernel needs.
+        /// The number of bytes that the kernel needs.
         needed: u64,
-        /// Bytes that the machine has.
+        /// The number of bytes that the machine has.
         memory: u64,
     },
 }
 
-/// Mebibytes, rounded up.
+/// Converts bytes to mebibytes, rounded up.
 fn mebibytes(bytes: u64) -> u64 {
     bytes.div_ceil(1 << 20)
 }
@@ -112,7 +112,7 @@ impl fmt::Display for BootError {
                 unpacked_by: Some(command),
             } => write!(
                 formatter,
-                "{kernel} is not a kernel but a compressed file: if a kernel is in it, give what '{command}' makes of it; an initial RAM disk is for --initrd"
+                "{kernel} is not a kernel but a compressed file: if it contains a kernel, unpack it with '{command}'; an initial RAM disk is for --initrd"
             ),
             Self::NotAKernel {
                 kernel,

@@ -1,7 +1,7 @@
 //! Starting from firmware: its image becomes a ROM, and the processor begins at the reset vector.
 //!
-//! What firmware learns of the machine it finds by fw_cfg: the memory map, and the ACPI tables
-//! with a script that says where in memory they go ([`crate::acpi::loader`]).
+//! Firmware reads the description of the machine through fw_cfg: the memory map, and the ACPI
+//! tables with a script for their placement in memory ([`crate::acpi::loader`]).
 
 use super::{BootError, MemoryKind, MemoryRange, read_file};
 use crate::devices::chipset::rom::FirmwareRom;
@@ -11,25 +11,25 @@ use tollgate_memory::layout::HIGH_RAM_START;
 use tollgate_memory::{GuestMemory, PhysicalLayout};
 use tollgate_x86::address::PAGE_SIZE;
 
-/// Where distributions put SeaBIOS.
+/// The paths where distributions install SeaBIOS.
 const CUSTOMARY_PLACES: [&str; 3] = [
     "/usr/share/seabios/bios-256k.bin",
     "/usr/share/qemu/bios-256k.bin",
     "/usr/share/seabios/bios.bin",
 ];
 
-/// Where they put the firmware of the display adapter.
+/// The paths where distributions install the firmware of the display adapter.
 const VIDEO_PLACES: [&str; 2] = [
     "/usr/share/seabios/vgabios-stdvga.bin",
     "/usr/share/qemu/vgabios-stdvga.bin",
 ];
-/// SeaBIOS looks for a device's firmware by vendor and device.
+/// The fw_cfg file in which SeaBIOS looks for the firmware of this vendor and device.
 pub const VIDEO_FILE: &str = "pci1234,1111.rom";
 
-/// The firmware that this host has installed.
+/// Returns the path of the firmware that is installed on this host.
 ///
 /// # Errors
-/// There is none where one is looked for; says where.
+/// No firmware is installed. The message lists the paths that were searched.
 pub fn find() -> Result<PathBuf, String> {
     let places = CUSTOMARY_PLACES.iter().map(PathBuf::from);
     places.clone().find(|place| place.is_file()).ok_or_else(|| {
@@ -40,14 +40,14 @@ pub fn find() -> Result<PathBuf, String> {
     })
 }
 
-/// Where the display adapter's firmware is that this host has installed.
+/// Returns the path of the display adapter's firmware that is installed on this host.
 pub fn find_video_path() -> Option<PathBuf> {
     let mut places = VIDEO_PLACES.iter().map(PathBuf::from);
     places.find(|place| place.is_file())
 }
 
-/// The display adapter's firmware that this host has installed, as the file by which SeaBIOS finds
-/// it. Without it there is a display that nothing uses before the system does.
+/// Returns the display adapter's firmware that is installed on this host, as the file in which
+/// SeaBIOS looks for it. Without it the display stays unused until the operating system uses it.
 pub fn find_video() -> Option<FwCfgFile> {
     let content = std::fs::read(find_video_path()?).ok()?;
     Some(FwCfgFile {
@@ -56,8 +56,8 @@ pub fn find_video() -> Option<FwCfgFile> {
     })
 }
 
-/// Reads an image and puts it at the top of the first 4 GiB. The chip set shows its last part
-/// below 1 MiB too.
+/// Reads an image and places it at the top of the first 4 GiB. The chip set also shows its last
+/// part below 1 MiB.
 ///
 /// # Errors
 /// [`BootError`]: the file cannot be read, or cannot be a ROM.
@@ -88,7 +88,8 @@ pub fn load(path: &Path, memory: &mut GuestMemory) -> Result<FirmwareRom, BootEr
     Ok(rom)
 }
 
-/// The memory map that firmware is given: all RAM. It reserves for itself what it uses.
+/// Returns the memory map for firmware, which contains all RAM. Firmware reserves what it uses
+/// itself.
 pub fn memory_map(layout: &PhysicalLayout) -> Vec<MemoryRange> {
     [
         (0, layout.low_bytes()),

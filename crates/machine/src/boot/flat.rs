@@ -1,25 +1,24 @@
-//! Code without a header: boot sectors for real mode and flat images for 32-bit
-//! protected mode.
+//! Code without a header: boot sectors for real mode and flat images for 32-bit protected mode.
 
 use super::image::{Image, require_memory, u16_at, write};
 use super::{BootError, layout, state};
 use tollgate_memory::GuestMemory;
 use tollgate_x86::{CpuState, Gpr, SegmentRegister};
 
-/// Where firmware loads a boot sector.
+/// The address at which firmware loads a boot sector.
 const BOOT_SECTOR_ADDRESS: u64 = 0x7c00;
-/// Bytes of a boot sector.
+/// The size of a boot sector in bytes.
 const SECTOR: usize = 512;
-/// Offset of the signature.
+/// The offset of the boot sector's signature.
 const SIGNATURE_OFFSET: usize = 510;
-/// The signature.
+/// The boot sector's signature.
 const SIGNATURE: u16 = 0xaa55;
-/// BIOS number of the first hard disk, in DL on entry. There is no disk behind it.
+/// The BIOS number of the first hard disk, in DL on entry. No such disk exists.
 const FIRST_HARD_DISK: u64 = 0x80;
-/// Stack of a flat image: it grows down from here.
+/// The initial stack pointer of a flat image.
 const FLAT_STACK: u64 = 0x9_0000;
 
-/// First bytes of files that are surely not code to be entered at their start.
+/// The first bytes of file formats that are certainly not code to be entered at offset 0.
 const FOREIGN_MAGICS: &[&[u8]] = &[
     b"\x1f\x8b",         // gzip
     b"\xfd7zXZ",         // xz
@@ -39,12 +38,12 @@ const FOREIGN_MAGICS: &[&[u8]] = &[
     b"%PDF",
 ];
 
-/// Whether the bytes are a boot sector, perhaps with more sectors behind it.
+/// Whether the bytes are a boot sector, possibly followed by more sectors.
 pub fn is_boot_sector(bytes: &[u8]) -> bool {
     bytes.len() >= SECTOR && u16_at(bytes, SIGNATURE_OFFSET) == SIGNATURE && !is_foreign(bytes)
 }
 
-/// Whether the bytes could be code: not empty, not text, not a known other format.
+/// Whether the bytes could be code: they are not empty, not text, and of no other known format.
 pub fn may_be_code(bytes: &[u8]) -> bool {
     let head = &bytes[..bytes.len().min(SECTOR)];
     let is_text = head
@@ -54,14 +53,14 @@ pub fn may_be_code(bytes: &[u8]) -> bool {
     !is_text && !starts_empty && !is_foreign(bytes)
 }
 
-/// Whether the bytes are some other known format (a Linux image cut off inside its
-/// setup code begins as a PE program).
+/// Whether the bytes are of another known format. (A Linux image that is cut off inside its setup
+/// code begins as a PE program.)
 fn is_foreign(bytes: &[u8]) -> bool {
     FOREIGN_MAGICS.iter().any(|magic| bytes.starts_with(magic))
 }
 
-/// Loads a boot sector, and all that follows it in the file, at 7C00h and enters it
-/// in real mode at 0000:7C00 with the stack below it. There is no BIOS to call.
+/// Loads a boot sector, and everything that follows it in the file, at 7C00h and enters it in real
+/// mode at 0000:7C00 with the stack below it. There is no BIOS to call.
 ///
 /// # Errors
 /// [`BootError`] if the file does not fit into conventional memory.
@@ -69,7 +68,7 @@ pub fn load_boot_sector(image: &Image, memory: &mut GuestMemory) -> Result<CpuSt
     let room = layout::EXTENDED_BIOS_DATA - BOOT_SECTOR_ADDRESS;
     if image.size() > room {
         return Err(image.unsupported(format!(
-            "a boot sector with what follows it may have {room} bytes, the file has {}",
+            "a boot sector and the sectors after it may have {room} bytes, the file has {}",
             image.size()
         )));
     }
@@ -79,14 +78,14 @@ pub fn load_boot_sector(image: &Image, memory: &mut GuestMemory) -> Result<CpuSt
     state.rip = BOOT_SECTOR_ADDRESS;
     state.gpr[Gpr::Rsp as usize] = BOOT_SECTOR_ADDRESS;
     state.gpr[Gpr::Rdx as usize] = FIRST_HARD_DISK;
-    // Firmware leaves the reset value's cache-disable bits clear.
+    // Firmware clears the cache-disable bits, which are set after a reset.
     state.cr0 = tollgate_x86::Cr0::ET.bits();
     state.idtr.limit = 0x3ff;
     Ok(state)
 }
 
-/// Loads a flat image at 1 MiB and enters its first byte in 32-bit protected mode:
-/// flat segments, paging and interrupts off, a stack below 90000h, other registers zero.
+/// Loads a flat image at 1 MiB and enters its first byte in 32-bit protected mode, with flat
+/// segments, paging and interrupts disabled, a stack below 90000h, and all other registers zero.
 ///
 /// # Errors
 /// [`BootError::TooLittleMemory`].

@@ -1,27 +1,28 @@
-//! `--guest-hooks`: code for the guest, as an option ROM, that takes BIOS vectors before any program.
+//! `--guest-hooks`: an option ROM whose code in the guest hooks BIOS vectors before any program
+//! does.
 //!
-//! SeaBIOS calls it before it boots, as it does with the ROM of any card. Every call of a vector still goes through
-//! the guest's own table: hooks of programs, which come later, run first and hand on to these. The source
-//! is `guests/dos-hooks.S`.
+//! SeaBIOS calls the ROM before it boots, as it calls the ROM of any card. Every call of a vector
+//! still goes through the guest's own table: the hooks of programs are installed later, so they run
+//! first and pass calls on to these hooks. The source is `guests/dos-hooks.S`.
 
 use crate::devices::fw_cfg::FwCfgFile;
 
 /// SeaBIOS runs all files in this folder that are option ROMs.
 const FILE: &str = "genroms/tollgate-dos-hooks.rom";
 
-/// For which system there are hooks.
+/// The guest system that the hooks are for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GuestHooks {
-    /// DOS: INT 10h, 13h, 16h and 1Ah, with waits for keys in HLT.
+    /// DOS: hooks of INT 10h, 13h, 16h and 1Ah, which wait for keys in HLT.
     Dos,
 }
 
 impl GuestHooks {
-    /// The option ROM, as a file that firmware finds.
+    /// Returns the option ROM as a file that firmware finds.
     pub fn file(self) -> FwCfgFile {
         let Self::Dos = self;
         let mut content = include_bytes!(concat!(env!("OUT_DIR"), "/dos-hooks.rom")).to_vec();
-        // All bytes together make 0.
+        // The sum of all bytes of an option ROM must be 0 modulo 256.
         let sum = content
             .iter()
             .fold(0u8, |sum, byte| sum.wrapping_add(*byte));

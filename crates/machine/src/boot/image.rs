@@ -1,4 +1,4 @@
-//! A kernel file's bytes, read with bounds that turn into errors.
+//! A kernel file's bytes, with bounds checks that return errors.
 
 use super::{BootError, layout};
 use tollgate_memory::GuestMemory;
@@ -29,7 +29,7 @@ impl<'a> Image<'a> {
         self.bytes.len() as u64
     }
 
-    /// `length` bytes at `offset`; `expected` says what they are.
+    /// Returns `length` bytes at `offset`. `expected` describes them in the error message.
     pub fn slice(&self, offset: u64, length: u64, expected: &str) -> Result<&'a [u8], BootError> {
         let end = offset.saturating_add(length);
         usize::try_from(offset)
@@ -44,11 +44,11 @@ impl<'a> Image<'a> {
             })
     }
 
-    /// Loads a part of the kernel: `bytes` at `start`, and zeros from there to `end`. It
-    /// may lie from 1 MiB, or from `lowest` in conventional memory.
+    /// Loads a part of the kernel: `bytes` at `start`, and zeros after them up to `end`. Allowed
+    /// are addresses from 1 MiB, and conventional memory from `lowest`.
     ///
     /// # Errors
-    /// [`BootError::Unsupported`] elsewhere, [`BootError::TooLittleMemory`].
+    /// [`BootError::Unsupported`] for other addresses, and [`BootError::TooLittleMemory`].
     pub fn load(
         &self,
         bytes: &[u8],
@@ -66,7 +66,7 @@ impl<'a> Image<'a> {
             )));
         }
         require_memory(memory, end)?;
-        // Elsewhere memory is all zeros.
+        // All other memory is still zero.
         for address in start.max(layout::BIOS_DATA)..end.min(layout::BIOS_DATA_END) {
             write(memory, address, &[0])?;
         }
@@ -81,12 +81,12 @@ impl<'a> Image<'a> {
     }
 }
 
-/// A little-endian 16-bit field; zero beyond the end.
+/// Reads a little-endian 16-bit field. Bytes beyond the end count as zero.
 pub fn u16_at(bytes: &[u8], offset: usize) -> u16 {
     u32_at(bytes, offset) as u16
 }
 
-/// A little-endian 32-bit field; bytes beyond the end count as zero.
+/// Reads a little-endian 32-bit field. Bytes beyond the end count as zero.
 pub fn u32_at(bytes: &[u8], offset: usize) -> u32 {
     let mut field = [0; 4];
     for (position, byte) in field.iter_mut().enumerate() {
@@ -99,17 +99,17 @@ pub fn u32_at(bytes: &[u8], offset: usize) -> u32 {
     u32::from_le_bytes(field)
 }
 
-/// A little-endian 64-bit field; bytes beyond the end count as zero.
+/// Reads a little-endian 64-bit field. Bytes beyond the end count as zero.
 pub fn u64_at(bytes: &[u8], offset: usize) -> u64 {
     u64::from(u32_at(bytes, offset)) | u64::from(u32_at(bytes, offset.saturating_add(4))) << 32
 }
 
-/// Stores a little-endian field into a structure of the loader's own.
+/// Writes a little-endian field into a structure that the loader builds.
 pub fn put(bytes: &mut [u8], offset: usize, field: &[u8]) {
     bytes[offset..offset + field.len()].copy_from_slice(field);
 }
 
-/// First address after the RAM below 3 GiB.
+/// Returns the first address after the RAM below 3 GiB.
 pub fn low_memory_end(memory: &GuestMemory) -> u64 {
     memory.ram().size().min(DEVICES_START)
 }
@@ -123,7 +123,7 @@ pub fn require_memory(memory: &GuestMemory, end: u64) -> Result<(), BootError> {
     }
 }
 
-/// Writes to guest memory; what is not RAM means too little of it.
+/// Writes to guest memory. If there is no RAM at an address, the machine has too little memory.
 pub fn write(memory: &mut GuestMemory, address: u64, bytes: &[u8]) -> Result<(), BootError> {
     if memory.write(PhysicalAddress(address), bytes) {
         Ok(())

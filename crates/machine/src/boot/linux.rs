@@ -1,16 +1,16 @@
-//! What both forms of a Linux kernel share: the zero page, the command line, the
-//! initial RAM disk and the 32- and 64-bit entries (Documentation/arch/x86/boot.rst and
-//! zero-page.rst in the kernel's source).
+//! The parts that both forms of a Linux kernel share: the zero page, the command line, the initial
+//! RAM disk and the 32- and 64-bit entries (Documentation/arch/x86/boot.rst and zero-page.rst in
+//! the kernel's source).
 
 use super::image::{low_memory_end, put, write};
 use super::{BootError, e820, layout, state};
 use tollgate_memory::GuestMemory;
 use tollgate_x86::{CpuState, Gpr, PhysicalAddress};
 
-/// Bytes of the zero page.
+/// The size of the zero page in bytes.
 pub const ZERO_PAGE_BYTES: usize = 4096;
 
-/// Offsets in the zero page; the setup header's are also offsets in a bzImage.
+/// Offsets in the zero page. Those of the setup header are also offsets in a bzImage.
 pub mod offset {
     /// Physical address of the RSDP, 8 bytes.
     pub const RSDP: usize = 0x070;
@@ -18,19 +18,19 @@ pub mod offset {
     pub const MEMORY_MAP_COUNT: usize = 0x1e8;
     /// The memory map, 20 bytes an entry.
     pub const MEMORY_MAP: usize = 0x2d0;
-    /// The setup header: number of 512-byte setup sectors, 1 byte.
+    /// The first field of the setup header: number of 512-byte setup sectors, 1 byte.
     pub const SETUP_SECTORS: usize = 0x1f1;
     /// Size of the protected-mode code in 16-byte units, 4 bytes.
     pub const SYSTEM_SIZE: usize = 0x1f4;
-    /// AA55h, 2 bytes.
+    /// The value AA55h, 2 bytes.
     pub const BOOT_FLAG: usize = 0x1fe;
-    /// Short jump whose second byte gives the header's end.
+    /// A short jump, whose second byte gives the header's end.
     pub const JUMP: usize = 0x200;
-    /// "HdrS".
+    /// The characters "HdrS".
     pub const SIGNATURE: usize = 0x202;
     /// Protocol version, 2 bytes.
     pub const VERSION: usize = 0x206;
-    /// Boot loader, 1 byte.
+    /// Type of the boot loader, 1 byte.
     pub const LOADER_TYPE: usize = 0x210;
     /// Load flags, 1 byte.
     pub const LOAD_FLAGS: usize = 0x211;
@@ -46,44 +46,45 @@ pub mod offset {
     pub const INITRD_ADDRESS_MAX: usize = 0x22c;
     /// Alignment of the kernel when it runs, 4 bytes (2.05).
     pub const KERNEL_ALIGNMENT: usize = 0x230;
-    /// The kernel may run at other addresses, 1 byte (2.05).
+    /// Whether the kernel may run at other addresses, 1 byte (2.05).
     pub const RELOCATABLE: usize = 0x234;
     /// Extended load flags, 2 bytes (2.12).
     pub const EXTENDED_FLAGS: usize = 0x236;
-    /// Longest command line, 4 bytes (2.06).
+    /// Maximum length of the command line, 4 bytes (2.06).
     pub const COMMAND_LINE_SIZE: usize = 0x238;
-    /// Where the kernel prefers to run, 8 bytes (2.10).
+    /// Address where the kernel prefers to run, 8 bytes (2.10).
     pub const PREFERRED_ADDRESS: usize = 0x258;
-    /// Bytes from there that the kernel needs to start, 4 bytes (2.10).
+    /// Number of bytes from there that the kernel needs to start, 4 bytes (2.10).
     pub const INIT_SIZE: usize = 0x260;
 }
 
-/// Magic at [`offset::SIGNATURE`].
+/// The magic value at [`offset::SIGNATURE`].
 pub const SIGNATURE: &[u8; 4] = b"HdrS";
-/// Magic at [`offset::BOOT_FLAG`].
+/// The magic value at [`offset::BOOT_FLAG`].
 pub const BOOT_FLAG: u16 = 0xaa55;
 /// Load flag: the protected-mode code belongs at 1 MiB.
 pub const LOADED_HIGH: u8 = 1;
-/// Boot loader without an assigned number.
+/// The type of a boot loader without an assigned number.
 const LOADER_UNDEFINED: u8 = 0xff;
 
-/// Longest command line of a kernel that does not say (Linux's COMMAND_LINE_SIZE).
+/// The maximum length of the command line for a kernel that does not state it (Linux's
+/// COMMAND_LINE_SIZE).
 pub const COMMAND_LINE_LIMIT: u64 = 2047;
-/// Highest address of the initial RAM disk that every 32-bit kernel can map.
+/// The highest address of an initial RAM disk that every 32-bit kernel can map.
 pub const INITRD_MAX_32_BIT: u64 = 0x37ff_ffff;
 
-/// What the user adds to the kernel.
+/// What the loader passes to the kernel.
 #[derive(Clone, Copy)]
 pub struct Parameters<'a> {
-    /// Command line, without terminating zero.
+    /// The command line, without a terminating zero.
     pub command_line: &'a str,
-    /// Initial RAM disk.
+    /// The initial RAM disk.
     pub initrd: Option<&'a [u8]>,
-    /// ACPI root pointer.
+    /// The address of the ACPI root pointer.
     pub rsdp: Option<PhysicalAddress>,
 }
 
-/// In which mode a kernel is entered, and at which physical address.
+/// The mode and the physical address at which a kernel is entered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Entry {
     /// 32-bit protected mode without paging.
@@ -93,7 +94,7 @@ pub enum Entry {
 }
 
 impl Entry {
-    /// The physical address.
+    /// Returns the physical address.
     pub fn address(self) -> u32 {
         match self {
             Self::Protected(address) | Self::Long(address) => address,
@@ -101,20 +102,20 @@ impl Entry {
     }
 }
 
-/// What the loader has found out about the kernel.
+/// The properties of the kernel that the loader has found out.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel {
-    /// How it is entered.
+    /// How the kernel is entered.
     pub entry: Entry,
-    /// First address that the running kernel leaves free while it starts.
+    /// The first address that the kernel does not use while it starts.
     pub end: u64,
-    /// Longest command line without its terminating zero.
+    /// The maximum length of the command line, without its terminating zero.
     pub command_line_limit: u64,
-    /// Highest address that the initial RAM disk may occupy.
+    /// The highest address that the initial RAM disk may occupy.
     pub initrd_address_max: u64,
 }
 
-/// Completes a zero page that already holds the setup header, writes it with all it
+/// Completes a zero page that already holds the setup header, writes it and everything that it
 /// points to, and enters the kernel.
 pub fn enter(
     mut zero_page: [u8; ZERO_PAGE_BYTES],
@@ -144,8 +145,8 @@ pub fn enter(
         );
     }
 
-    // The field came with protocol 2.14; older kernels take it for padding and
-    // search the firmware area.
+    // The field was introduced with protocol 2.14. Older kernels treat it as padding and search the
+    // firmware area.
     if let Some(rsdp) = parameters.rsdp {
         put(&mut zero_page, offset::RSDP, &rsdp.0.to_le_bytes());
     }
@@ -169,7 +170,8 @@ pub fn enter(
     Ok(state)
 }
 
-/// Writes the command line, at most `limit` bytes, where every protocol finds it.
+/// Writes the command line of at most `limit` bytes at an address that every protocol version can
+/// express.
 pub fn write_command_line(
     text: &str,
     limit: u64,
@@ -185,8 +187,8 @@ pub fn write_command_line(
     write(memory, layout::COMMAND_LINE, &bytes)
 }
 
-/// Puts the initial RAM disk, if there is one that is not empty, as high as the kernel
-/// and RAM allow and returns its address and size.
+/// Places the initial RAM disk, unless it is absent or empty, as high as the kernel and RAM allow.
+/// Returns its address and size.
 pub fn place_initrd(
     initrd: Option<&[u8]>,
     kernel: &Kernel,

@@ -1,13 +1,12 @@
-//! Putting a guest into memory without firmware.
+//! Loading a guest into memory without firmware.
 //!
-//! The kernel is recognised from its bytes and entered the way its own boot
-//! protocol asks for. Every loader ends in a [`CpuState`] from which the processor
-//! starts, and needs nothing but guest RAM.
+//! The kernel is recognised by its bytes and entered as its own boot protocol requires. Every
+//! loader returns a [`CpuState`] from which the processor starts, and needs nothing but guest RAM.
 //!
-//! The linux-loader crate was considered: it wants guest memory behind vm-memory's
-//! traits, which would be a second way around [`GuestMemory`]'s gate, and it knows
-//! neither multiboot nor flat images, nor the 32-bit entry. What would have been
-//! saved is smaller than the adapter.
+//! The linux-loader crate was considered and rejected. It requires guest memory that implements the
+//! traits of vm-memory, which would be a second way around [`GuestMemory`]'s gate, and it supports
+//! neither multiboot nor flat images, nor the 32-bit entry. The adapter would be larger than the
+//! code that it saves.
 
 pub mod bzimage;
 pub mod cpio;
@@ -42,46 +41,46 @@ use crate::config::VmConfig;
 use crate::devices::virtio::mmio_transport;
 use crate::file_words;
 
-/// Physical addresses of what the loaders leave in low memory. For a multiboot kernel that
-/// is linked there, all but the BIOS data area lies elsewhere.
+/// Physical addresses of the structures that the loaders leave in low memory. If a multiboot kernel
+/// is linked there, all of them except the BIOS data area are placed elsewhere.
 pub mod layout {
-    /// BIOS data area.
+    /// The BIOS data area.
     pub const BIOS_DATA: u64 = 0x400;
-    /// First byte after it.
+    /// The first address after the BIOS data area.
     pub const BIOS_DATA_END: u64 = 0x500;
-    /// Global descriptor table that a guest starts with.
+    /// The global descriptor table that a guest starts with.
     pub const DESCRIPTOR_TABLE: u64 = 0x6000;
     /// Linux's zero page, PVH's start information, or the multiboot information.
     pub const BOOT_INFORMATION: u64 = 0x7000;
-    /// Page tables that a Linux starts with if it is entered in long mode: 6 pages.
+    /// The page tables of a Linux kernel that is entered in long mode: 6 pages.
     pub const PAGE_TABLES: u64 = 0x9000;
-    /// Linux's command line; all text for multiboot.
+    /// Linux's command line, or all texts for multiboot.
     pub const COMMAND_LINE: u64 = 0x2_0000;
-    /// First byte after the area for text.
+    /// The first address after the area for text.
     pub const COMMAND_LINE_END: u64 = 0x6_0000;
-    /// Extended BIOS data area; conventional memory ends here.
+    /// The extended BIOS data area, where conventional memory ends.
     pub const EXTENDED_BIOS_DATA: u64 = 0x9_fc00;
-    /// Where kernels are loaded: 1 MiB.
+    /// The address at which kernels are loaded: 1 MiB.
     pub const KERNEL: u64 = 0x10_0000;
 }
 
-/// What is to be booted.
+/// What to boot.
 #[derive(Clone, Debug)]
 pub struct BootSource<'a> {
     /// The kernel's file.
     pub kernel: &'a Path,
-    /// Initial RAM disk or modules, see [`crate::config::VmConfig::initrd`].
+    /// The initial RAM disk or the modules, see [`crate::config::VmConfig::initrd`].
     pub initrd: Option<&'a str>,
     /// An initial RAM disk in memory, see [`crate::config::VmConfig::initramfs`].
     pub initramfs: Option<&'a [u8]>,
-    /// Command line.
+    /// The command line.
     pub append: Cow<'a, str>,
-    /// Write ACPI tables that describe this.
+    /// The hardware that the ACPI tables describe. `None` writes no tables.
     pub acpi: Option<acpi::Hardware>,
 }
 
 impl<'a> BootSource<'a> {
-    /// The parts of a configuration that concern booting.
+    /// Returns the parts of a configuration that concern booting.
     pub fn of(config: &'a VmConfig) -> Self {
         Self {
             kernel: &config.kernel,
@@ -93,8 +92,9 @@ impl<'a> BootSource<'a> {
     }
 }
 
-/// The configured command line. A guest that does not read ACPI is told there where virtio devices
-/// are that are not on PCI; first, since what follows `--` is not the kernel's.
+/// Returns the command line for the guest. If the guest does not read ACPI, the addresses of virtio
+/// devices that are not on PCI are put in front of the configured text, because words after `--`
+/// are not for the kernel.
 fn command_line(config: &VmConfig) -> Cow<'_, str> {
     let append = config.append.as_str();
     let reads_acpi = config.acpi && !append.split_whitespace().any(|word| word == "acpi=off");
@@ -107,7 +107,7 @@ fn command_line(config: &VmConfig) -> Cow<'_, str> {
     words.join(" ").into()
 }
 
-/// Kinds of kernel, as recognised from the first bytes.
+/// The kinds of kernels, which are recognised by their first bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KernelKind {
     /// Linux's compressed image with a setup header.
@@ -118,17 +118,17 @@ pub enum KernelKind {
     Multiboot2(multiboot2::Header),
     /// An ELF file without a multiboot header: a Linux vmlinux, or a PVH kernel.
     Elf,
-    /// Code for real mode, with AA55h at offset 510.
+    /// Code for real mode, with the signature AA55h at offset 510.
     BootSector,
     /// Code for 32-bit protected mode, without any header.
     Flat,
 }
 
-/// Loads the kernel and what belongs to it and returns the state of the processor
-/// at its first instruction. Memory is expected to be all zeros.
+/// Loads the kernel and the files that belong to it, and returns the state of the processor at the
+/// kernel's first instruction. Memory must be all zeros.
 ///
 /// # Errors
-/// [`BootError`]: what the user must correct. Each prints as one line.
+/// [`BootError`]: what the user must correct. Each error prints as one line.
 pub fn load(source: &BootSource, memory: &mut GuestMemory) -> Result<CpuState, BootError> {
     let name = source.kernel.display().to_string();
     let size = memory.ram().size();
@@ -165,7 +165,7 @@ pub fn load(source: &BootSource, memory: &mut GuestMemory) -> Result<CpuState, B
                 elf::load_kernel(&image, &parameters, memory)
             }
         }
-        // An initial RAM disk that was made for Linux.
+        // The initial RAM disk was made for Linux.
         _ if source.initramfs.is_some() => Err(BootError::InitrdUnsupported { kernel: name }),
         KernelKind::Multiboot => {
             let modules = modules::read(source.initrd.unwrap_or(""), memory)?;
@@ -183,7 +183,7 @@ pub fn load(source: &BootSource, memory: &mut GuestMemory) -> Result<CpuState, B
     }
 }
 
-/// Says what kind of kernel the bytes are; `name` is for the message.
+/// Determines the kind of a kernel from its bytes; `name` is for the message.
 ///
 /// # Errors
 /// [`BootError::NotAKernel`].
@@ -208,8 +208,8 @@ pub fn recognise(bytes: &[u8], name: &str) -> Result<KernelKind, BootError> {
     }
 }
 
-/// The command that unpacks a compressed file. Boot loaders such as GRUB unpack kernels themselves,
-/// so that packages have compressed ones: Xen's.
+/// Returns the command that decompresses a file. Boot loaders such as GRUB decompress kernels
+/// themselves, so that some packages, like Xen's, contain compressed ones.
 fn unpacked_by(bytes: &[u8]) -> Option<&'static str> {
     const COMMANDS: [(&[u8], &str); 4] = [
         (b"\x1f\x8b", "gzip -dc"),
@@ -221,8 +221,8 @@ fn unpacked_by(bytes: &[u8]) -> Option<&'static str> {
     found.map(|&(_, command)| command)
 }
 
-/// Reads a whole file of at most `limit` bytes; `too_large` makes the error for more,
-/// from the size as far as it is known. The file may be a pipe, which may never end.
+/// Reads a whole file of at most `limit` bytes. `too_large` makes the error for a larger file from
+/// its size, as far as that is known. The file may be a pipe that never ends.
 fn read_file(
     flag: &'static str,
     path: &Path,
@@ -258,7 +258,7 @@ fn read_initrd(path: &Path, memory: &GuestMemory) -> Result<Vec<u8>, BootError> 
     })
 }
 
-/// The few words that software expects firmware to leave in the BIOS data area.
+/// Writes the few fields of the BIOS data area that software expects firmware to fill in.
 fn write_bios_data(memory: &mut GuestMemory) {
     const SERIAL_PORTS: u64 = layout::BIOS_DATA;
     const EXTENDED_SEGMENT: u64 = layout::BIOS_DATA + 0x0e;

@@ -1,4 +1,4 @@
-//! The files that a multiboot kernel gets in addition to itself.
+//! The modules of a multiboot kernel: files that are loaded in addition to it.
 
 use super::image::{low_memory_end, write};
 use super::room::Room;
@@ -7,32 +7,32 @@ use crate::comma_list;
 use std::path::Path;
 use tollgate_memory::GuestMemory;
 
-/// A module: its contents and the text that the kernel gets with it.
+/// A module: its contents and the text that the kernel receives with it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Module {
-    /// Contents of the file.
+    /// The contents of the file.
     pub contents: Vec<u8>,
-    /// File name and arguments, as given.
+    /// The file name and the arguments as they were given.
     pub text: String,
 }
 
 impl Module {
-    /// What follows the file name.
+    /// Returns the text after the file name.
     pub fn arguments(&self) -> &str {
         self.text.split_once(' ').map_or("", |(_, text)| text)
     }
 }
 
-/// Where a module lies.
+/// The place of a module in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Placed {
-    /// Physical address of its first byte, on a page boundary.
+    /// The physical address of the first byte, on a page boundary.
     pub start: u64,
-    /// First address after it.
+    /// The first address after the module.
     pub end: u64,
 }
 
-/// Reads the modules that the user named: file names with arguments, commas between them.
+/// Reads the modules that the user named: file names with arguments, separated by commas.
 ///
 /// # Errors
 /// [`BootError::Unreadable`] or [`BootError::InitrdTooLarge`].
@@ -49,7 +49,7 @@ pub fn read(list: &str, memory: &GuestMemory) -> Result<Vec<Module>, BootError> 
         .collect()
 }
 
-/// Loads the modules after all that is in use, and returns where each lies.
+/// Loads the modules after all memory in use, and returns the place of each.
 ///
 /// # Errors
 /// [`BootError::InitrdTooLarge`].

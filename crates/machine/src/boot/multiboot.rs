@@ -1,5 +1,5 @@
-//! Multiboot 1 (Multiboot Specification 0.6.96): ELF files and flat images whose
-//! header gives the addresses.
+//! Multiboot 1 (Multiboot Specification 0.6.96): ELF files, and flat images whose header gives the
+//! addresses.
 
 use super::image::{Image, low_memory_end, u32_at, write};
 use super::modules::{self, Module, Placed};
@@ -9,27 +9,27 @@ use std::ops::Range;
 use tollgate_memory::GuestMemory;
 use tollgate_x86::{CpuState, Gpr};
 
-/// First word of the header.
+/// The first word of the header.
 const HEADER_MAGIC: u32 = 0x1bad_b002;
-/// What the kernel finds in EAX.
+/// The value that the kernel finds in EAX.
 const LOADER_MAGIC: u64 = 0x2bad_b002;
-/// The header lies completely within this many bytes.
+/// The header must lie completely within this many bytes from the start of the file.
 const SEARCH_BYTES: usize = 8192;
 
-/// Kernels may lie anywhere in conventional memory, the BIOS data area included.
+/// Kernels may be loaded anywhere in conventional memory, including the BIOS data area.
 pub(super) const LOWEST_ADDRESS: u64 = 0;
-/// Bytes of an entry of the module list.
+/// The size of an entry of the module list in bytes.
 const MODULE_ENTRY_BYTES: u64 = 16;
 
 /// Header flags.
 mod flag {
-    /// Modules lie on page boundaries; they always do.
+    /// The kernel wants modules on page boundaries, where they always are.
     pub const ALIGN_MODULES: u32 = 1 << 0;
-    /// Memory information is wanted; it is always there.
+    /// The kernel wants memory information, which it always gets.
     pub const MEMORY: u32 = 1 << 1;
-    /// A video mode is wanted. There is no display; kernels carry on without.
+    /// The kernel wants a video mode. There is no display; kernels continue without it.
     pub const VIDEO: u32 = 1 << 2;
-    /// A kernel that sets others of these bits must not be loaded.
+    /// These bits are requirements: a kernel that sets unknown ones among them must not be loaded.
     pub const REQUIRED: u32 = 0xffff;
     /// The header's address fields are valid.
     pub const ADDRESSES: u32 = 1 << 16;
@@ -42,13 +42,13 @@ mod information {
     pub const MODULES: u32 = 1 << 3;
     pub const MEMORY_MAP: u32 = 1 << 6;
     pub const LOADER_NAME: u32 = 1 << 9;
-    /// Bytes up to and with the loader's name.
+    /// The number of bytes up to the end of the field for the loader's name.
     pub const BYTES: u64 = 116;
 }
 
 const LOADER_NAME: &str = "tollgate";
 
-/// Offset of a valid multiboot header, if there is one.
+/// Returns the offset of a valid multiboot header.
 pub fn find_header(bytes: &[u8]) -> Option<usize> {
     let end = bytes.len().min(SEARCH_BYTES);
     (0..end.saturating_sub(11)).step_by(4).find(|&offset| {
@@ -57,11 +57,11 @@ pub fn find_header(bytes: &[u8]) -> Option<usize> {
     })
 }
 
-/// Loads the kernel, the modules behind it, and the information about both where the
-/// kernel does not lie.
+/// Loads the kernel, the modules after it, and the information about both where it does not overlap
+/// the kernel.
 ///
 /// # Errors
-/// [`BootError`] if the header requires what this machine does not have, the file is incomplete,
+/// [`BootError`] if the header requires a feature that this machine lacks, the file is incomplete,
 /// or memory does not suffice.
 pub fn load(
     image: &Image,
@@ -84,7 +84,7 @@ pub fn load(
         let (entry, range) = load_by_addresses(image, header, memory)?;
         (entry, Vec::from_iter([range]))
     } else {
-        // An ELF64 file, too, is entered in 32-bit mode, as GRUB does it.
+        // An ELF64 file is entered in 32-bit mode too, as GRUB does it.
         let loaded = elf::load_segments(image, LOWEST_ADDRESS, memory)?;
         (loaded.entry, loaded.ranges)
     };
@@ -96,7 +96,7 @@ pub fn load(
     for (module, Placed { start, end }) in modules.iter().zip(placed) {
         loaded_modules.push((start, end, text.add(&module.text)?));
     }
-    // Like other loaders: the kernel's name comes first.
+    // The kernel's name comes first, as with other loaders.
     let command_line = text.add(format!("{} {append}", image.name()).trim_end())?;
     let loader_name = text.add(LOADER_NAME)?;
 
@@ -142,8 +142,8 @@ pub fn load(
     Ok(state)
 }
 
-/// Loads by the header's address fields (Multiboot Specification, 3.1.3); returns the
-/// entry point and the addresses that were loaded.
+/// Loads the image by the header's address fields (Multiboot Specification, 3.1.3). Returns the
+/// entry point and the loaded addresses.
 fn load_by_addresses(
     image: &Image,
     header: usize,
@@ -160,22 +160,21 @@ fn load_by_addresses(
     Ok((field(28), addresses.load(image, header, memory)?))
 }
 
-/// The addresses in the header of an image that needs no ELF, of either version of multiboot.
+/// The addresses in the header of an image that is not ELF, for both versions of multiboot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct LoadAddresses {
-    /// Of the header itself.
+    /// The address of the header itself.
     pub(super) header: u64,
-    /// Of the first byte that is loaded.
+    /// The address of the first byte that is loaded.
     pub(super) load_start: u64,
-    /// After the last byte that is loaded; 0: all of the file is.
+    /// The address after the last byte that is loaded. 0 loads the whole rest of the file.
     pub(super) load_end: u64,
-    /// After the zeros that follow; 0: none do.
+    /// The address after the zeros that follow. 0 means that there are no such zeros.
     pub(super) bss_end: u64,
 }
 
 impl LoadAddresses {
-    /// Loads the image whose header has this offset in the file, and returns the addresses that
-    /// were loaded.
+    /// Loads the image whose header has this offset in the file, and returns the loaded addresses.
     pub(super) fn load(
         self,
         image: &Image,
@@ -184,7 +183,7 @@ impl LoadAddresses {
     ) -> Result<Range<u64>, BootError> {
         let inconsistent = || image.unsupported("its multiboot addresses contradict each other");
 
-        // load_start corresponds to the file's byte `header - (self.header - load_start)`.
+        // load_start corresponds to the file offset `header - (self.header - load_start)`.
         let before_header = self
             .header
             .checked_sub(self.load_start)
@@ -203,7 +202,7 @@ impl LoadAddresses {
     }
 }
 
-/// The memory map in multiboot's form: each entry is preceded by its size.
+/// Returns the memory map in multiboot's form, where the size of each entry precedes it.
 fn memory_map(memory: &GuestMemory) -> Vec<u8> {
     let mut bytes = Vec::new();
     for range in e820::memory_map(memory.ram().layout()) {
@@ -220,7 +219,7 @@ struct TextArea {
 }
 
 impl TextArea {
-    /// Bytes that all strings may have.
+    /// The maximum size of all strings together in bytes.
     const LIMIT: u64 = layout::COMMAND_LINE_END - layout::COMMAND_LINE;
 
     fn new() -> Self {

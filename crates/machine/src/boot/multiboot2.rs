@@ -1,9 +1,9 @@
-//! Multiboot 2 (Multiboot2 Specification 2.0): the kernel's header is a list of tags that say
-//! what it needs, and so is the information that it gets.
+//! Multiboot 2 (Multiboot2 Specification 2.0): the kernel's header is a list of tags for what it
+//! needs, and the information for the kernel is a list of tags as well.
 //!
-//! Where the specification leaves room we do as GRUB does on a PC without a display: a video
-//! mode that is asked for is not set, entry points for EFI are passed over, and the command line
-//! and the texts of modules begin after the file's name.
+//! Where the specification leaves a choice, this loader does what GRUB does on a PC without a
+//! display: a requested video mode is not set, entry points for EFI are ignored, and the command
+//! line and the texts of modules begin after the file's name.
 
 use super::image::{Image, low_memory_end, u16_at, u32_at, write};
 use super::modules::{self, Module, Placed};
@@ -13,15 +13,15 @@ use super::{BootError, e820, elf, layout, state};
 use tollgate_memory::GuestMemory;
 use tollgate_x86::{CpuState, Gpr, PhysicalAddress};
 
-/// First word of the header.
+/// The first word of the header.
 const HEADER_MAGIC: u32 = 0xe852_50d6;
-/// What the kernel finds in EAX.
+/// The value that the kernel finds in EAX.
 const LOADER_MAGIC: u64 = 0x36d7_6289;
-/// The header lies completely within this many bytes, at a multiple of 8.
+/// The header must lie completely within this many bytes, at a multiple of 8.
 const SEARCH_BYTES: usize = 32768;
-/// Bytes of the header before its tags.
+/// The size of the header before its tags, in bytes.
 const HEADER_BYTES: usize = 16;
-/// Second word of the header: protected mode of the 80386.
+/// The second word of the header: protected mode of the 80386.
 const ARCHITECTURE_386: u32 = 0;
 
 /// The kinds of tags in a header.
@@ -37,9 +37,9 @@ mod header_tag {
     pub const EFI_ENTRY_32: u16 = 8;
     pub const EFI_ENTRY_64: u16 = 9;
     pub const RELOCATABLE: u16 = 10;
-    /// Flag of a tag: a loader that does not know it may pass it over.
+    /// Flag of a tag: a loader that does not know the tag may skip it.
     pub const OPTIONAL: u16 = 1;
-    /// In the console tag: without a console the kernel must not be started.
+    /// Flag in the console tag: the kernel must not be started without a console.
     pub const CONSOLE_REQUIRED: u32 = 1;
 }
 
@@ -54,8 +54,8 @@ mod information_tag {
     pub const FRAME_BUFFER: u32 = 8;
     pub const RSDP: u32 = 15;
     pub const LOAD_BASE: u32 = 21;
-    /// What a kernel may require. There is no display, and so no frame buffer to describe; GRUB
-    /// starts a kernel that asks for one all the same.
+    /// The tags that a kernel may require. There is no display and so no frame buffer to describe,
+    /// but like GRUB we start a kernel that requests one.
     pub const ANSWERED: [u32; 9] = [
         END,
         COMMAND_LINE,
@@ -69,20 +69,20 @@ mod information_tag {
     ];
 }
 
-/// Bytes of an entry of the memory map: start, size, kind, reserved.
+/// The size of an entry of the memory map in bytes: start, size, kind, reserved.
 const MAP_ENTRY_BYTES: u32 = 24;
-/// Bytes of the ACPI root pointer, from its second version on.
+/// The size of the ACPI root pointer in bytes, from its second version on.
 const RSDP_BYTES: usize = 36;
 const LOADER_NAME: &str = "tollgate";
 
-/// Where a valid header lies in the file.
+/// The place of a valid header in the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
     offset: usize,
     bytes: usize,
 }
 
-/// Finds a valid multiboot 2 header, if there is one.
+/// Finds a valid multiboot 2 header.
 pub fn find_header(bytes: &[u8]) -> Option<Header> {
     let end = bytes.len().min(SEARCH_BYTES);
     (0..end.saturating_sub(HEADER_BYTES - 1))
@@ -99,7 +99,7 @@ pub fn find_header(bytes: &[u8]) -> Option<Header> {
         })
 }
 
-/// What the tags of a header ask for.
+/// What the tags of a header request.
 #[derive(Default)]
 struct Wishes {
     addresses: Option<LoadAddresses>,
@@ -110,7 +110,7 @@ impl Wishes {
     /// Reads the tags.
     ///
     /// # Errors
-    /// [`BootError::Unsupported`]: one is required and not known here, or cannot be met.
+    /// [`BootError::Unsupported`]: a required tag is unknown here or cannot be satisfied.
     fn read(image: &Image, header: Header) -> Result<Self, BootError> {
         let bytes = &image.bytes()[header.offset..header.offset + header.bytes];
         let architecture = u32_at(bytes, 4);
@@ -126,7 +126,7 @@ impl Wishes {
             let size = u32_at(tags, 4) as usize;
             let Some(tag) = tags.get(..size).filter(|tag| tag.len() >= 8) else {
                 return Err(image.unsupported(format!(
-                    "tag {kind} of its multiboot 2 header has {size} bytes, which the header has not"
+                    "tag {kind} of its multiboot 2 header has {size} bytes and exceeds the header"
                 )));
             };
             if kind == header_tag::END {
@@ -142,10 +142,10 @@ impl Wishes {
         Ok(wishes)
     }
 
-    /// Takes one tag.
+    /// Reads one tag.
     ///
     /// # Errors
-    /// What cannot be met, in words.
+    /// A description of the request that cannot be satisfied.
     fn take(&mut self, kind: u16, tag: &[u8]) -> Result<(), String> {
         let needs = |size: usize| match tag.len() >= size {
             true => Ok(()),
@@ -195,17 +195,17 @@ impl Wishes {
             | header_tag::EFI_ENTRY_64
             | header_tag::RELOCATABLE => Ok(()),
             _ => Err(format!(
-                "its multiboot 2 header requires what is not known here (tag {kind})"
+                "its multiboot 2 header requires an unknown feature (tag {kind})"
             )),
         }
     }
 }
 
-/// Loads the kernel, the modules after it, and the information about both where the kernel
-/// does not lie.
+/// Loads the kernel, the modules after it, and the information about both where it does not overlap
+/// the kernel.
 ///
 /// # Errors
-/// [`BootError`] if the header requires what this machine does not have, the file is incomplete,
+/// [`BootError`] if the header requires a feature that this machine lacks, the file is incomplete,
 /// or memory does not suffice.
 pub fn load(
     image: &Image,
@@ -227,7 +227,7 @@ pub fn load(
             (entry, vec![range])
         }
         None => {
-            // A 64-bit ELF file, too, is entered in 32-bit mode.
+            // A 64-bit ELF file is entered in 32-bit mode too.
             let loaded = elf::load_segments(image, LOWEST_ADDRESS, memory)?;
             (wishes.entry.unwrap_or(loaded.entry), loaded.ranges)
         }
@@ -271,7 +271,7 @@ pub fn load(
     Ok(state)
 }
 
-/// The contents of the memory map's tag: the size of an entry, its version, the entries.
+/// Returns the contents of the memory map's tag: the size of an entry, its version, the entries.
 fn memory_map(memory: &GuestMemory) -> Vec<u8> {
     let mut bytes = Vec::new();
     for word in [MAP_ENTRY_BYTES, 0] {
@@ -307,7 +307,7 @@ impl Information {
         self.tag(kind, &contents);
     }
 
-    /// A tag of some words and a text, which ends with a zero.
+    /// Adds a tag of some words and a zero-terminated text.
     fn text(&mut self, kind: u32, words: &[u32], text: &str) {
         let mut contents: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         contents.extend(text.as_bytes());

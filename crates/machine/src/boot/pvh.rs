@@ -1,6 +1,6 @@
 //! PVH, Xen's boot protocol for kernels without firmware (docs/misc/pvh.pandoc and
-//! public/arch-x86/hvm/start_info.h in Xen's source): an ELF note gives a 32-bit entry,
-//! where EBX points to a structure with memory map, command line and modules.
+//! public/arch-x86/hvm/start_info.h in Xen's source). An ELF note gives a 32-bit entry point, which
+//! is entered with EBX pointing to a structure with memory map, command line and modules.
 
 use super::image::{u32_at, u64_at, write};
 use super::linux::{self, Kernel, Parameters};
@@ -10,22 +10,22 @@ use tollgate_x86::{CpuState, Gpr};
 
 /// Note type XEN_ELFNOTE_PHYS32_ENTRY.
 const PHYS32_ENTRY: u32 = 18;
-/// Owner of the note, with its terminating zero.
+/// The owner of the note, with its terminating zero.
 const OWNER: &[u8] = b"Xen\0";
 
-/// First word of the start information.
+/// The first word of the start information.
 const MAGIC: u32 = 0x336e_c578;
-/// Its version: the first with a memory map.
+/// The version of the start information: the first with a memory map.
 const VERSION: u32 = 1;
-/// Bytes of the start information.
+/// The size of the start information in bytes.
 const START_INFORMATION_BYTES: u64 = 56;
-/// Bytes of an entry of the module list.
+/// The size of an entry of the module list in bytes.
 const MODULE_BYTES: u64 = 32;
 
-/// The physical entry point in the notes of an ELF file, whose fields are aligned as
-/// the program header says. Notes after a malformed one are not looked at.
+/// Returns the physical entry point in the notes of an ELF file, whose fields are aligned as the
+/// program header says. Notes after a malformed one are ignored.
 pub fn entry_in_notes(mut notes: &[u8], alignment: u64) -> Option<u64> {
-    // Both widths use 4, unless 8 is asked for.
+    // Both classes use an alignment of 4 unless the header says 8.
     let alignment = if alignment == 8 { 8 } else { 4 };
     while notes.len() >= 12 {
         let [name_size, size, kind] = [0, 4, 8].map(|field| u32_at(notes, field));
@@ -41,7 +41,7 @@ pub fn entry_in_notes(mut notes: &[u8], alignment: u64) -> Option<u64> {
     None
 }
 
-/// Writes the start information with all it points to, and enters the kernel.
+/// Writes the start information and everything that it points to, and enters the kernel.
 ///
 /// # Errors
 /// [`BootError`] if the command line or the initial RAM disk does not fit.
@@ -66,12 +66,12 @@ pub fn enter(
         bytes.extend(address.to_le_bytes());
     }
     bytes.extend((map.len() as u64).to_le_bytes());
-    // The module list: address, size, no text, reserved.
+    // An entry of the module list: address, size, no text, reserved.
     let (address, size) = module.unwrap_or((0, 0));
     for field in [address, size, 0, 0] {
         bytes.extend(field.to_le_bytes());
     }
-    // The map's entries are E820's with a reserved word.
+    // The entries of the map are E820 entries followed by a reserved word.
     for range in &map {
         bytes.extend(range.to_bytes());
         bytes.extend([0; 4]);
@@ -88,7 +88,7 @@ pub fn enter(
 mod tests {
     use super::*;
 
-    /// A note with this owner.
+    /// Returns a note with this owner.
     pub fn note(owner: &[u8], kind: u32, value: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for word in [owner.len() as u32, value.len() as u32, kind] {

@@ -1,8 +1,8 @@
-//! Room for what a loader leaves in memory beside the kernel.
+//! Allocates memory for the structures that a loader leaves in addition to the kernel.
 //!
-//! Each structure has a place where it usually lies ([`super::layout`]). A kernel that is
-//! linked there gets its place; the structure moves, to the first free page of conventional
-//! memory or, if there is none, behind the kernel and its modules:
+//! Each structure has a usual address ([`super::layout`]). If a kernel is linked there, it gets
+//! that memory, and the structure moves to the first free page of conventional memory. If there is
+//! none, it moves to an address after the kernel and its modules:
 //!
 //! ```text
 //!   0    1000h                                9FC00h     1 MiB
@@ -17,15 +17,15 @@ use tollgate_memory::GuestMemory;
 
 const PAGE: u64 = 0x1000;
 
-/// Physical addresses that are in use.
+/// The physical addresses that are in use.
 pub struct Room {
     taken: Vec<Range<u64>>,
-    /// First address after the RAM that may be used.
+    /// The first address after the usable RAM.
     end: u64,
 }
 
 impl Room {
-    /// Room in `memory` beside these addresses.
+    /// Describes `memory` with these addresses in use.
     pub fn new(taken: Vec<Range<u64>>, memory: &GuestMemory) -> Self {
         Self {
             taken,
@@ -33,18 +33,19 @@ impl Room {
         }
     }
 
-    /// First page boundary from 1 MiB on behind everything that is in use.
+    /// Returns the first page boundary, from 1 MiB on, after all addresses in use.
     pub fn behind(&self) -> u64 {
         let end = self.taken.iter().map(|range| range.end).max().unwrap_or(0);
         end.max(layout::KERNEL).next_multiple_of(PAGE)
     }
 
-    /// These addresses are in use from now on.
+    /// Marks these addresses as in use.
     pub fn take(&mut self, range: Range<u64>) {
         self.taken.push(range);
     }
 
-    /// Takes `size` bytes at `preferred` if they are free, else elsewhere; returns where.
+    /// Allocates `size` bytes at `preferred` if they are free, and elsewhere otherwise. Returns the
+    /// address.
     ///
     /// # Errors
     /// [`BootError::TooLittleMemory`].

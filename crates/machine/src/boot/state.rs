@@ -7,35 +7,35 @@ use tollgate_memory::GuestMemory;
 use tollgate_x86::state::TableRegister;
 use tollgate_x86::{CpuState, Cr0, Cr4, Descriptor, Efer, SegmentRegister, Selector};
 
-/// Selector of the flat code segment (__BOOT_CS in Linux's terms).
+/// The selector of the flat code segment (__BOOT_CS in Linux's terms).
 const CODE_SELECTOR: Selector = Selector(0x10);
-/// Selector of the flat data segment (__BOOT_DS).
+/// The selector of the flat data segment (__BOOT_DS).
 const DATA_SELECTOR: Selector = Selector(0x18);
-/// 4 GiB, execute and read, accessed, 32-bit.
+/// A 4 GiB segment: execute and read, accessed, 32-bit.
 const CODE_32: Descriptor = Descriptor(0x00cf_9b00_0000_ffff);
-/// 4 GiB, execute and read, accessed, 64-bit (L set, D clear).
+/// A 4 GiB segment: execute and read, accessed, 64-bit (L set, D clear).
 const CODE_64: Descriptor = Descriptor(0x00af_9b00_0000_ffff);
-/// 4 GiB, read and write, accessed.
+/// A 4 GiB segment: read and write, accessed.
 const DATA: Descriptor = Descriptor(0x00cf_9300_0000_ffff);
 
-/// Bytes of the descriptor table: four descriptors.
+/// The size of the descriptor table in bytes: four descriptors.
 pub const DESCRIPTOR_TABLE_BYTES: u64 = 32;
 
-/// Page-table entry: present, writable, accessed and dirty (SDM volume 3, 4.5).
+/// A page-table entry that is present, writable, accessed and dirty (SDM volume 3, 4.5).
 const TABLE: u64 = 0x23;
 const PAGE: u64 = 0x63 | LARGE_PAGE;
-/// Page-directory entry: maps a 2 MiB page.
+/// The flag of a page-directory entry that maps a 2 MiB page.
 const LARGE_PAGE: u64 = 1 << 7;
-/// Page directories: 1 GiB each.
+/// The number of page directories, each of which maps 1 GiB.
 const DIRECTORIES: u64 = 4;
 
-/// Flat 32-bit protected mode without paging, interrupts off, entered at `entry`.
-/// Writes the descriptor table that the segment registers came from.
+/// Flat 32-bit protected mode without paging, interrupts disabled, entered at `entry`. Writes the
+/// descriptor table that the segment registers were loaded from.
 pub fn protected_mode(memory: &mut GuestMemory, entry: u32) -> Result<CpuState, BootError> {
     flat(memory, entry, CODE_32, DESCRIPTOR_TABLE)
 }
 
-/// [`protected_mode`] with the descriptor table at another physical address.
+/// Like [`protected_mode`], with the descriptor table at another physical address.
 pub fn protected_mode_with_table_at(
     table: u64,
     memory: &mut GuestMemory,
@@ -44,8 +44,8 @@ pub fn protected_mode_with_table_at(
     flat(memory, entry, CODE_32, table)
 }
 
-/// 64-bit mode, interrupts off, entered at `entry`; the first 4 GiB are mapped to
-/// themselves with 2 MiB pages. Writes the descriptor table and the page tables.
+/// 64-bit mode, interrupts disabled, entered at `entry`, with the first 4 GiB identity-mapped by 2
+/// MiB pages. Writes the descriptor table and the page tables.
 pub fn long_mode(memory: &mut GuestMemory, entry: u32) -> Result<CpuState, BootError> {
     write(memory, PAGE_TABLES, &identity_tables())?;
     let mut state = flat(memory, entry, CODE_64, DESCRIPTOR_TABLE)?;
@@ -83,7 +83,7 @@ fn flat(
     Ok(state)
 }
 
-/// The root, one table of page-directory pointers, and the page directories.
+/// Returns the root table, one table of page-directory pointers, and the page directories.
 fn identity_tables() -> Vec<u8> {
     const ENTRIES: usize = 512;
     const TABLE_BYTES: u64 = 4096;

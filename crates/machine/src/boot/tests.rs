@@ -1,4 +1,4 @@
-//! Facts about booting, with synthetic images and, where there is one, a real kernel.
+//! Tests of booting, with synthetic images and, if one was fetched, a real kernel.
 
 use super::image::{put, u16_at, u32_at, u64_at};
 use super::linux::offset;
@@ -172,7 +172,7 @@ fn a_bzimage_is_entered_by_the_32_bit_protocol() {
         u64_at(&zero_page, offset::MEMORY_MAP + 8),
         layout::EXTENDED_BIOS_DATA
     );
-    // The descriptor table in memory is the one the segments came from.
+    // The descriptor table in memory is the one that the segments were loaded from.
     let code = u64_at(&read(&memory, state.gdtr.base + 0x10, 8), 0);
     assert_eq!(
         tollgate_x86::Descriptor(code).segment(tollgate_x86::Selector(0x10)),
@@ -322,7 +322,8 @@ fn elf_files_for_other_processors_are_refused() {
             &mut memory(16),
         )
     };
-    // ARM, 64-bit code in a file with 32-bit addresses, 32-bit code in one with 64.
+    // ARM, 64-bit code in a file with 32-bit addresses, and 32-bit code in a file with 64-bit
+    // addresses.
     for (class, machine) in [(1, 40), (2, 183), (1, 62), (2, 3), (0, 3)] {
         let result = load(class, machine);
         assert!(matches!(result, Err(BootError::Unsupported { .. })));
@@ -338,7 +339,7 @@ fn malformed_elf_files_are_errors() {
     for position in 4..0x100 {
         let mut bad = image.clone();
         bad[position] ^= 0xff;
-        // Whatever it is now: no panic.
+        // Any result is fine, as long as nothing panics.
         let _ = boot("bad-elf", &bad, None, "", &mut memory(4));
     }
 }
@@ -479,7 +480,7 @@ fn a_real_debian_kernel_loads() {
     assert!(matches!(error, BootError::TooLittleMemory { .. }));
 }
 
-/// A fetched kernel, if the guests' directory has one.
+/// Returns a fetched kernel if the guests' directory has one.
 fn debian_kernel() -> Option<PathBuf> {
     let guests = std::env::var_os("TOLLGATE_GUESTS").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/guests"),

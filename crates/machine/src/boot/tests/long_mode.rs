@@ -1,10 +1,10 @@
-//! Facts about booting 64-bit kernels, and PVH kernels of both widths.
+//! Tests of booting 64-bit kernels, and PVH kernels of both widths.
 
 use super::*;
 use tollgate_x86::{Cr0, Cr4, Efer};
 
-/// A 64-bit ELF file with one segment at 1 MiB, linked at FFFFFFFF81000000h, and these
-/// notes behind it.
+/// Makes a 64-bit ELF file with one segment at 1 MiB, linked at FFFFFFFF81000000h, followed by
+/// these notes.
 fn elf64(entry: u64, contents: &[u8], notes: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; 0x100];
     put(&mut bytes, 0, b"\x7fELF\x02\x01\x01");
@@ -49,7 +49,7 @@ fn bzimage64() -> Vec<u8> {
     image
 }
 
-/// Where the page tables of this state lead (SDM volume 3, 4.5.4).
+/// Translates a linear address by the page tables of this state (SDM volume 3, 4.5.4).
 fn translate(memory: &GuestMemory, state: &CpuState, linear: u64) -> Option<u64> {
     let entry = |table: u64, shift: u32| {
         let address = (table & 0xf_ffff_ffff_f000) + (linear >> shift & 0x1ff) * 8;
@@ -61,7 +61,7 @@ fn translate(memory: &GuestMemory, state: &CpuState, linear: u64) -> Option<u64>
     Some((directory & 0xf_ffff_ffe0_0000) + (linear & 0x1f_ffff))
 }
 
-/// What boot.rst asks for under "64-bit boot protocol".
+/// Checks the requirements of boot.rst under "64-bit boot protocol".
 #[track_caller]
 fn assert_in_long_mode(memory: &GuestMemory, state: &CpuState) {
     assert!(state.is_64_bit() && state.is_paging());
@@ -187,7 +187,7 @@ fn malformed_64_bit_elf_files_are_errors() {
         for change in [0xff, 0x80, 0x01] {
             let mut bad = image.clone();
             bad[position] ^= change;
-            // Whatever it is now: no panic.
+            // Any result is fine, as long as nothing panics.
             let _ = boot("bad64", &bad, None, "", &mut memory(4));
         }
     }

@@ -1,9 +1,10 @@
-//! Multiboot kernels in conventional memory, where the loader's own structures usually lie.
+//! Tests of multiboot kernels in conventional memory, where the loader's own structures usually
+//! are.
 
 use super::*;
 
-/// Boots a multiboot kernel by its header's addresses: loaded from `start` with bss up to
-/// `end`, all its bytes B8h.
+/// Boots a multiboot kernel by its header's addresses: all its bytes are B8h, it is loaded from
+/// `start`, and its bss extends to `end`.
 fn boot_low(name: &str, start: u32, end: u32, size: usize, modules: Option<&str>) -> LowKernel {
     let mut image = multiboot_header(0x1_0000);
     for word in [start, start, 0, end, start + 0x20] {
@@ -29,7 +30,7 @@ struct LowKernel {
 }
 
 impl LowKernel {
-    /// Checks all structures and returns where they are: descriptors, information, map, text.
+    /// Checks all structures and returns their addresses: descriptors, information, map, text.
     fn structures(&self) -> [u64; 4] {
         let code = u64_at(&read(&self.memory, self.state.gdtr.base + 0x10, 8), 0);
         assert_eq!(

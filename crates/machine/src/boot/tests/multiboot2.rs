@@ -1,8 +1,8 @@
-//! Multiboot 2 kernels: what their headers ask for and what they get.
+//! Tests of multiboot 2 kernels: what their headers request and what they get.
 
 use super::*;
 
-/// A header with these tags, each a kind, its flags and its words.
+/// Makes a header with these tags, each of which has a kind, flags and words.
 fn header(tags: &[(u16, u16, &[u32])]) -> Vec<u8> {
     let mut bytes = vec![0; 16];
     for (kind, flags, words) in tags.iter().chain(&[(0, 0, &[][..])]) {
@@ -20,7 +20,7 @@ fn header(tags: &[(u16, u16, &[u32])]) -> Vec<u8> {
     bytes
 }
 
-/// The tags of the information at an address: kind and contents.
+/// Returns the kind and the contents of each tag of the information at an address.
 fn tags(memory: &GuestMemory, address: u64) -> Vec<(u32, Vec<u8>)> {
     let size = u32_at(&read(memory, address, 4), 0) as usize;
     let bytes = read(memory, address, size);
