@@ -1,4 +1,4 @@
-//! What all devices share: memory, interrupt controllers and the wires between chips.
+//! The state that all devices share: memory, interrupt controllers and the wires between chips.
 
 use super::console::Console;
 use super::interrupts::Interrupts;
@@ -10,27 +10,27 @@ use serde::{Deserialize, Serialize};
 use tollgate_memory::GuestMemory;
 use tollgate_platform::StopRequest;
 
-/// The board. Devices reach it through a [`DeviceContext`](super::DeviceContext).
+/// The board. Devices access it through a [`DeviceContext`](super::DeviceContext).
 pub struct Board {
-    /// Guest memory, through the gate.
+    /// Guest memory, whose writes pass the gate.
     pub memory: GuestMemory,
     /// The interrupt controllers.
     pub interrupts: Interrupts,
-    /// The DMA controllers, which devices ask to move bytes.
+    /// The DMA controllers, which devices ask to transfer bytes.
     pub dma: DmaControllers,
     /// FERR#, line 13 and IGNNE#, which the processor drives and samples directly.
     pub fpu_error: FpuError,
-    /// Address line 20 is passed through.
+    /// Whether address line 20 is enabled.
     pub a20: bool,
-    /// Port 70h bit 7 holds NMIs back.
+    /// Whether bit 7 of port 70h masks NMIs.
     pub nmi_masked: bool,
-    /// What the guest has asked for.
+    /// The stop that the guest has requested.
     pub stop: Option<StopRequest>,
-    /// Output of the first serial port.
+    /// Receives the output of the first serial port.
     pub serial_output: Console,
-    /// Output of the debug consoles.
+    /// Receives the output of the debug consoles.
     pub debug_output: Console,
-    /// The other threads.
+    /// The connection to the other threads.
     pub outside: Box<dyn Outside>,
 }
 
@@ -45,12 +45,12 @@ struct State {
 }
 
 impl Board {
-    /// Version of the saved state.
+    /// The version of the saved state.
     pub const STATE_VERSION: u32 = 2;
-    /// Name of the board in saved states.
+    /// The board's name in saved states.
     pub const NAME: &str = "board";
 
-    /// A board after power-up.
+    /// Makes a board in its state after power-up.
     pub fn new(memory: GuestMemory, serial_output: Console, debug_output: Console) -> Self {
         Self {
             memory,
@@ -66,7 +66,7 @@ impl Board {
         }
     }
 
-    /// The reset line was pulsed. Memory stays.
+    /// Resets the board, as a pulse of the reset line does. Memory keeps its contents.
     pub fn reset(&mut self) {
         self.interrupts = Interrupts::new();
         self.dma = DmaControllers::default();
@@ -76,7 +76,7 @@ impl Board {
         self.stop = None;
     }
 
-    /// Asks for the processor to stop. An earlier request stands.
+    /// Requests that the processor stop. An earlier request is kept.
     pub fn request_stop(&mut self, request: StopRequest) {
         self.stop.get_or_insert(request);
     }
@@ -87,7 +87,7 @@ impl Board {
             .set_line(FpuError::IRQ, self.fpu_error.line());
     }
 
-    /// The wires and controllers; memory and output are saved by others.
+    /// Saves the wires and the controllers. Memory and output are saved elsewhere.
     pub fn save(&self) -> SavedState {
         SavedState::of(
             Self::STATE_VERSION,
@@ -101,10 +101,10 @@ impl Board {
         )
     }
 
-    /// Puts saved wires and controllers in place.
+    /// Restores saved wires and controllers.
     ///
     /// # Errors
-    /// Another layout; nothing was changed.
+    /// The state has another layout. Nothing has changed then.
     pub fn restore(&mut self, saved: &SavedState) -> Result<(), StateError> {
         let state: State = saved
             .read(Self::STATE_VERSION)

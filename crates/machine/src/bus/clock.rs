@@ -1,6 +1,6 @@
-//! The two clocks of the guest: guest time, from the host's monotonic clock, and the
-//! time-stamp counter, from the host's. Both stand still while the machine is paused, and then
-//! either continue from there or jump to where they would be without the pause.
+//! The guest's two clocks: guest time, which follows the host's monotonic clock, and the time-stamp
+//! counter, which follows the host's. Both stand still while the machine is paused. After the pause
+//! they either continue from there, or jump to where they would be without the pause.
 
 use std::arch::x86_64::_rdtsc;
 use std::cell::Cell;
@@ -10,69 +10,72 @@ use tollgate_platform::GuestTime;
 
 use crate::devices::local_apic::{Clock, ClockSource};
 
-/// How long the time-stamp counter is measured where the processor does not tell
-/// its frequency. The error is some tens of nanoseconds in this: below 20 ppm.
+/// How long the time-stamp counter is measured if the processor does not report its frequency. The
+/// error is some tens of nanoseconds in 5 ms: less than 20 ppm.
 const MEASUREMENT: Duration = Duration::from_millis(5);
-/// Readings from which the least disturbed is taken.
+/// The number of readings from which the least disturbed one is taken.
 const READINGS: u32 = 16;
-/// Pairs of readings from which one is taken.
+/// The number of pairs of readings from which the least disturbed one is taken.
 const PAIRED_READINGS: u32 = 4;
 
-/// For this part of a millisecond after a reading of the host's monotonic clock guest time is
-/// computed from the time-stamp counter: the two part by some 5 ns meanwhile.
+/// After a reading of the host's monotonic clock, guest time is computed from the time-stamp
+/// counter for 1/`READING_HOLDS` of a millisecond. The two clocks drift apart by some 5 ns in this
+/// time.
 const READING_HOLDS: u64 = 4;
-/// A reading with more cycles between the counters around it was interrupted.
+/// If the counter advances by this many cycles or more during a reading, the reading was
+/// interrupted.
 const LONGEST_READING: u64 = 4000;
 
-/// A reading holds for no more counts: times the scale, which is less than 2^42 above 1 MHz, they
-/// fit in 64 bits.
+/// The maximum number of counts for which a reading is valid. Multiplied by the scale, which is
+/// less than 2^42 for counters above 1 MHz, they fit in 64 bits.
 const MOST_COUNTS: u64 = 1 << 22;
 
 /// A reading of the host's monotonic clock.
 #[derive(Clone, Copy, Debug, Default)]
 struct Reading {
-    /// The host's counter behind it.
+    /// The host's counter just after the reading.
     tsc: u64,
-    /// Guest time.
+    /// The guest time of the reading.
     time: u64,
-    /// Counts of the counter for which it holds; zero: it does not.
+    /// For how many counts of the counter the reading is valid; zero if it is invalid.
     holds: u64,
 }
 
 /// The guest's clocks.
 #[derive(Debug)]
 pub struct GuestClock {
-    /// Guest time when the clock was last started or stopped.
+    /// The guest time when the clock was last started or stopped.
     time_base: GuestTime,
-    /// Time-stamp counter at that moment.
+    /// The time-stamp counter at that moment.
     tsc_base: u64,
-    /// Host instant and host counter when it was last started; `None`: paused.
+    /// The host instant and the host counter when the clock was last started; `None` while it is
+    /// paused.
     running_since: Option<(Instant, u64)>,
-    /// The same when it was last paused.
+    /// The host instant and the host counter when the clock was last paused.
     paused_since: Option<(Instant, u64)>,
     tsc_khz: u64,
-    /// Nanoseconds in a count of the counter, times 2^32.
+    /// The length of a count of the counter in nanoseconds, times 2^32.
     scale: u64,
     /// The latest reading since the clock was started.
     reading: Cell<Reading>,
-    /// The latest time that was told since then.
+    /// The latest guest time that was returned since the clock was started.
     told: Cell<u64>,
 }
 
 impl GuestClock {
-    /// Clocks at zero, running.
+    /// Makes running clocks that start at zero.
     pub fn start() -> Self {
         Self::start_from(GuestTime(0), 0)
     }
 
-    /// Clocks that go on from these values, running.
+    /// Makes running clocks that start at these values.
     pub fn start_from(time: GuestTime, tsc: u64) -> Self {
         let mut clock = Self::paused_at(time, tsc);
         clock.resume();
         clock
     }
 
-    /// Clocks that stand at these values.
+    /// Makes paused clocks with these values.
     pub fn paused_at(time: GuestTime, tsc: u64) -> Self {
         let tsc_khz = host_tsc_khz();
         Self {
@@ -87,7 +90,7 @@ impl GuestClock {
         }
     }
 
-    /// Guest time now. It never goes back.
+    /// Returns the present guest time. It never goes backwards.
     #[inline]
     pub fn now(&self) -> GuestTime {
         let Some((instant, _)) = self.running_since else {
@@ -104,7 +107,7 @@ impl GuestClock {
         GuestTime(told)
     }
 
-    /// Guest time by the host's monotonic clock.
+    /// Reads guest time from the host's monotonic clock.
     #[cold]
     fn read_host(&self, started: Instant) -> u64 {
         let before = host_tsc();
@@ -119,7 +122,7 @@ impl GuestClock {
         time
     }
 
-    /// The guest's time-stamp counter now.
+    /// Returns the present value of the guest's time-stamp counter.
     pub fn time_stamp(&self) -> u64 {
         match self.running_since {
             Some((_, tsc)) => self.tsc_base.wrapping_add(host_tsc().saturating_sub(tsc)),
@@ -127,8 +130,8 @@ impl GuestClock {
         }
     }
 
-    /// Both clocks at the same moment. Of a few pairs of readings the one is taken that the
-    /// host disturbed least.
+    /// Reads both clocks at the same moment: of a few pairs of readings, the one that the host
+    /// disturbed least.
     pub fn paired(&self) -> Clock {
         if self.is_paused() {
             return self.clock();
@@ -145,13 +148,13 @@ impl GuestClock {
         Clock { now, tsc, tsc_khz }
     }
 
-    /// Ticks of the time-stamp counter in a millisecond.
+    /// Returns how many ticks the time-stamp counter makes in a millisecond.
     pub fn tsc_khz(&self) -> u64 {
         self.tsc_khz
     }
 
-    /// What must be added to the host's counter to get the guest's, for generated
-    /// code that reads it directly. Changes with each pause; meaningless during one.
+    /// Returns the difference between the guest's counter and the host's, for generated code that
+    /// reads the latter directly. It changes with each pause, and is meaningless during one.
     pub fn host_tsc_offset(&self) -> u64 {
         let (_, tsc) = self.running_since.unwrap_or((Instant::now(), host_tsc()));
         self.tsc_base.wrapping_sub(tsc)
@@ -168,7 +171,7 @@ impl GuestClock {
         self.told.set(0);
     }
 
-    /// Lets both clocks go on from where they stopped.
+    /// Lets both clocks continue from where they stopped.
     pub fn resume(&mut self) {
         if self.running_since.is_none() {
             self.running_since = Some((Instant::now(), host_tsc()));
@@ -204,17 +207,18 @@ fn nanoseconds(duration: Duration) -> u64 {
 }
 
 fn host_tsc() -> u64 {
-    // SAFETY: RDTSC is available to every process unless it asked otherwise.
+    // SAFETY: RDTSC is available to every process that has not disabled it for itself.
     unsafe { _rdtsc() }
 }
 
-/// The host counter's frequency, found once in a process.
+/// Returns the host counter's frequency, which is determined once in a process.
 fn host_tsc_khz() -> u64 {
     static FREQUENCY: OnceLock<u64> = OnceLock::new();
     *FREQUENCY.get_or_init(|| crystal_khz().unwrap_or_else(measured_khz))
 }
 
-/// The frequency that CPUID leaf 15h gives, where it is complete (SDM volume 2A, CPUID).
+/// Returns the frequency that CPUID leaf 15h reports, if the leaf is complete (SDM volume 2A,
+/// CPUID).
 fn crystal_khz() -> Option<u64> {
     use std::arch::x86_64::__cpuid;
     const TSC_LEAF: u32 = 0x15;
@@ -223,11 +227,11 @@ fn crystal_khz() -> Option<u64> {
     }
     let leaf = __cpuid(TSC_LEAF);
     let hertz = u64::from(leaf.ecx) * u64::from(leaf.ebx) / u64::from(leaf.eax.max(1));
-    // Some virtual hosts report nonsense; no such processor runs below 100 MHz.
+    // Some virtual hosts report nonsense; no processor with this leaf runs below 100 MHz.
     (leaf.eax != 0 && hertz > 100_000_000).then_some(hertz / 1000)
 }
 
-/// A reading of both host clocks, as close together as can be had.
+/// Reads both host clocks, as close together as possible.
 fn paired_reading() -> (Instant, u64) {
     (0..READINGS)
         .map(|_| {
@@ -275,11 +279,11 @@ mod tests {
         let most = nanoseconds(began.elapsed());
         assert!((least..=most).contains(&passed), "{least} {passed} {most}");
         assert!(ticks >= least / 1_000_000 * clock.tsc_khz() * 99 / 100);
-        // The next pause has nothing to do with this one.
+        // The next pause is independent of this one.
         clock.pause();
         clock.resume();
         assert!(clock.now().0 - time.0 <= nanoseconds(began.elapsed()));
-        // A clock that was never paused continues from where it stands.
+        // A clock that was never paused continues from its initial values.
         let mut other = GuestClock::paused_at(GuestTime(5), 7);
         let resumed = Instant::now();
         other.resume_and_catch_up();
@@ -310,10 +314,10 @@ mod tests {
             assert!(now >= last);
             last = now;
             let Some((started, _)) = clock.running_since else {
-                unreachable!("it was started");
+                unreachable!("the clock was started");
             };
-            // Within what the counter's frequency is known to: 0.5 % of a quarter of a
-            // millisecond, upwards of the reading before and downwards of the one behind.
+            // The accuracy of the counter's frequency is 0.5 %, for a quarter of a millisecond:
+            // above the reading before it and below the one after it.
             const SLACK: u64 = 1250;
             assert!(now.0 + SLACK >= nanoseconds(before - started));
             assert!(now.0 <= nanoseconds(started.elapsed()) + SLACK);
@@ -328,7 +332,7 @@ mod tests {
         let second = clock.clock();
         let ticks = second.tsc - first.tsc;
         let expected = second.now.since(first.now) * clock.tsc_khz() / 1_000_000;
-        // 0.5 % is the promise about guest time as a whole.
+        // Guest time as a whole is guaranteed to 0.5 %.
         assert!(
             ticks.abs_diff(expected) < expected / 200,
             "{ticks} {expected}"

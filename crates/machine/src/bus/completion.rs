@@ -1,4 +1,4 @@
-//! Work that other threads have done for devices, on its way to the vCPU's thread.
+//! Completions: work that other threads have finished for devices, on its way to the vCPU's thread.
 //!
 //! ```text
 //! worker thread                               vCPU thread
@@ -7,26 +7,27 @@
 //!                                  +---------> device.complete(token, context)
 //! ```
 //!
-//! A token means something to its device alone. A device made of several parts, as a PCI bus
-//! is of its functions, gives each a [`Completer`] that marks its tokens with the part. The
-//! queue is bounded: a worker waits while it is full, the vCPU never does.
+//! Only the device that a token belongs to knows its meaning. A device that consists of several
+//! parts, such as a PCI bus of functions, gives each part a [`Completer`] that marks its tokens
+//! with the part's number. The queue is bounded: a worker waits while it is full, the vCPU never
+//! does.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Completions that wait for the vCPU's thread at most.
+/// The maximum number of completions that wait for the vCPU's thread.
 pub const CAPACITY: usize = 1024;
 
-/// Makes the vCPU's thread leave guest code. It must not send completions.
+/// A function that makes the vCPU's thread leave guest code. It must not send completions.
 pub type KickFunction = Arc<dyn Fn() + Send + Sync>;
 
-/// The machine has ended and takes no more completions.
+/// The machine has ended and accepts no more completions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Closed;
 
-/// A finished piece of work: the device's place on the bus, and its token.
+/// A finished piece of work: the device's slot on the bus, and the token.
 pub(super) type Completion = (u8, u64);
 
 #[derive(Default)]
@@ -38,18 +39,19 @@ struct Queue {
 #[derive(Default)]
 struct Shared {
     queue: Mutex<Queue>,
-    /// The queue is not empty; read without the lock.
+    /// Whether the queue is not empty. This is read without the lock.
     has_some: AtomicBool,
     /// Signalled when the queue was emptied or closed.
     room: Condvar,
     /// Signalled when something is queued.
     arrived: Condvar,
-    /// Held while the kick runs, so that none is under way once it was removed.
+    /// This lock is held while the kick runs, so that no kick is still running after it was
+    /// removed.
     kick: Mutex<Option<KickFunction>>,
 }
 
 impl Shared {
-    /// No user of the lock leaves the queue half-changed.
+    /// No code leaves the queue half-changed while it holds the lock.
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -59,20 +61,20 @@ impl Shared {
     }
 }
 
-/// The bits of a token that name the part of the device.
+/// The position in a token of the number of the device's part.
 const PART_SHIFT: u32 = 56;
 
-/// A device's way to hand in what its threads have done. Clones may go to any thread.
+/// Reports to a device what its threads have finished. Clones may be sent to any thread.
 #[derive(Clone)]
 pub struct Completer {
     slot: u8,
-    /// Goes into the upper bits of each token.
+    /// The number of the device's part, for the upper bits of each token.
     part: u8,
     shared: Arc<Shared>,
 }
 
 impl Completer {
-    /// The same for a part of the device. Its tokens have 56 bits.
+    /// Returns a completer for a part of the device. Its tokens have 56 bits.
     pub fn for_part(&self, part: u8) -> Self {
         Self {
             part,
@@ -80,14 +82,14 @@ impl Completer {
         }
     }
 
-    /// The part that a token came from, and the token as that part sent it.
+    /// Splits a token into the number of the part that sent it, and the token as the part sent it.
     pub const fn part_of(token: u64) -> (u8, u64) {
         ((token >> PART_SHIFT) as u8, token & ((1 << PART_SHIFT) - 1))
     }
 
-    /// Has the device's [`complete`](super::Device::complete) called with `token` on the
-    /// vCPU's thread, soon if the guest runs. Waits while [`CAPACITY`] others do; not to be
-    /// called on the vCPU's thread, which would wait for itself.
+    /// Makes the vCPU's thread call the device's [`complete`](super::Device::complete) with
+    /// `token`, soon if the guest runs. Waits while [`CAPACITY`] completions are queued. It must
+    /// not be called on the vCPU's thread, which would wait for itself.
     ///
     /// # Errors
     /// The machine has ended.
@@ -110,7 +112,7 @@ impl Completer {
         let is_first = !shared.has_some.swap(true, Ordering::AcqRel);
         drop(queue);
         shared.arrived.notify_all();
-        // Those behind the first are taken together with it.
+        // Completions that follow the first one are taken together with it and need no kick.
         if is_first && let Some(kick) = shared.kick_slot().as_ref() {
             kick();
         }
@@ -124,7 +126,7 @@ impl std::fmt::Debug for Completer {
     }
 }
 
-/// The vCPU thread's side.
+/// The vCPU thread's side of the queue.
 pub(super) struct Completions(Arc<Shared>);
 
 impl Completions {
@@ -132,7 +134,7 @@ impl Completions {
         Self(Arc::default())
     }
 
-    /// For the device in `slot`.
+    /// Returns the completer of the device in `slot`.
     pub fn completer(&self, slot: u8) -> Completer {
         Completer {
             slot,
@@ -141,12 +143,13 @@ impl Completions {
         }
     }
 
-    /// What is called when something is queued; `None`: the guest does not run.
+    /// Sets the function that is called when a completion is queued. `None` means that the guest
+    /// does not run.
     pub fn set_kick(&self, kick: Option<KickFunction>) {
         *self.0.kick_slot() = kick;
     }
 
-    /// Takes all that wait, oldest first. Takes no lock if there are none.
+    /// Takes all waiting completions, oldest first. Takes no lock if there are none.
     pub fn take(&self) -> VecDeque<Completion> {
         if !self.0.has_some.load(Ordering::Acquire) {
             return VecDeque::new();
@@ -159,7 +162,7 @@ impl Completions {
         taken
     }
 
-    /// Sleeps until something waits or `end` has come.
+    /// Sleeps until a completion waits, or until `end`.
     pub fn wait_until(&self, end: Instant) {
         let timeout = end.saturating_duration_since(Instant::now());
         let is_empty = |queue: &mut Queue| queue.waiting.is_empty();

@@ -1,17 +1,17 @@
-//! Guest output on its way to a host file: gathered a little, so that a line costs
+//! Guest output on its way to a host file. It is buffered for a short time, so that a line costs
 //! one system call and not eighty.
 
 use std::io::{ErrorKind, Write};
 use tollgate_platform::GuestTime;
 
-/// Bytes after which output is written at once.
+/// The number of buffered bytes at which output is written immediately.
 const WRITE_AT: usize = 1024;
-/// Bytes kept for a sink that takes nothing just now; older ones are dropped.
+/// The number of bytes that are kept while the sink accepts none. Older bytes are dropped.
 const KEEP_AT_MOST: usize = 64 << 10;
-/// How long output waits for more, in nanoseconds.
+/// How long output is buffered at most, in nanoseconds.
 const PATIENCE: u64 = 2_000_000;
 
-/// Buffered output. An error of the sink loses output, never more.
+/// Buffered output. An error of the sink loses output and has no other effect.
 pub struct Console {
     sink: Box<dyn Write + Send>,
     buffer: Vec<u8>,
@@ -19,7 +19,7 @@ pub struct Console {
 }
 
 impl Console {
-    /// Output to `sink`. A sink that blocks, blocks the guest.
+    /// Makes a console that writes to `sink`. If the sink blocks, the guest blocks too.
     pub fn new(sink: Box<dyn Write + Send>) -> Self {
         Self {
             sink,
@@ -28,7 +28,7 @@ impl Console {
         }
     }
 
-    /// Replaces the sink; what is waiting goes to the old one first.
+    /// Replaces the sink. Buffered output is written to the old one first.
     pub fn set_sink(&mut self, sink: Box<dyn Write + Send>) {
         self.flush();
         self.sink = sink;
@@ -36,7 +36,7 @@ impl Console {
         self.due = None;
     }
 
-    /// Takes output in, and writes it if a line is complete or much has gathered.
+    /// Buffers output, and writes it if a line is complete or the buffer is large.
     pub fn push(&mut self, bytes: &[u8], now: GuestTime) {
         if bytes.is_empty() {
             return;
@@ -49,19 +49,19 @@ impl Console {
         }
     }
 
-    /// When output that has waited long enough must be written.
+    /// Returns when buffered output must be written.
     pub fn next_deadline(&self) -> Option<GuestTime> {
         self.due
     }
 
-    /// Writes what has waited long enough.
+    /// Writes the output whose time has come.
     pub fn advance(&mut self, now: GuestTime) {
         if self.due.is_some_and(|due| due <= now) {
             self.write_out(now);
         }
     }
 
-    /// Writes everything that the sink takes.
+    /// Writes as much of the buffered output as the sink accepts.
     pub fn flush(&mut self) {
         self.write_out(GuestTime(0));
         let _ = self.sink.flush();
@@ -94,7 +94,7 @@ mod tests {
     use std::io;
     use std::sync::{Arc, Mutex};
 
-    /// A sink that takes three bytes at a time, after some refusals.
+    /// A sink that accepts three bytes at a time, after some errors.
     #[derive(Clone, Default)]
     struct Sink(Arc<Mutex<(Vec<u8>, Vec<ErrorKind>)>>);
 

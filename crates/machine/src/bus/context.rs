@@ -1,4 +1,4 @@
-//! What a device may touch during a call.
+//! The parts of the machine that a device may access during a call.
 
 use super::board::Board;
 use super::clock::GuestClock;
@@ -18,15 +18,16 @@ use tollgate_x86::PhysicalAddress;
 pub struct DeviceContext<'a> {
     board: &'a mut Board,
     clock: &'a GuestClock,
-    /// The present, once the device has asked for it.
+    /// The present time, once the device has asked for it.
     now: Cell<Option<GuestTime>>,
-    /// The device's place on the bus, which tells its drive of a shared line from others'.
+    /// The device's slot on the bus, which distinguishes its contribution to a shared line from
+    /// those of other devices.
     slot: u8,
     claims_changed: bool,
 }
 
 impl<'a> DeviceContext<'a> {
-    /// For the device in `slot` of the bus.
+    /// Makes the context of the device in `slot` of the bus.
     pub(super) const fn new(board: &'a mut Board, clock: &'a GuestClock, slot: u8) -> Self {
         Self {
             board,
@@ -37,7 +38,7 @@ impl<'a> DeviceContext<'a> {
         }
     }
 
-    /// Guest time; the same during one call. Reading it costs some 25 ns the first time.
+    /// Returns guest time, which is constant during one call. The first read takes some 25 ns.
     pub fn now(&self) -> GuestTime {
         self.now.get().unwrap_or_else(|| {
             let now = self.clock.now();
@@ -46,25 +47,25 @@ impl<'a> DeviceContext<'a> {
         })
     }
 
-    /// Guest time and the guest's time-stamp counter at the same moment.
+    /// Returns guest time and the guest's time-stamp counter at the same moment.
     pub fn clock(&self) -> Clock {
         self.clock.paired()
     }
 
-    /// Guest memory. Writes pass the gate, so that they may hit translated code.
+    /// Returns guest memory. Writes pass the gate, so they may hit translated code.
     pub const fn memory(&mut self) -> &mut GuestMemory {
         &mut self.board.memory
     }
 
-    /// Has a part of guest memory be as `region` says, but for the page where the processor
-    /// reaches its local APIC: that is looked at first. A region that cannot be had is left out.
+    /// Changes a part of guest memory to what `region` describes, except for the page of the local
+    /// APIC, which takes precedence. A region that guest memory refuses is ignored.
     pub fn place_region(&mut self, region: Region) {
         if self.board.memory.set_region(region).is_err() {
             return;
         }
         let apic = self.board.interrupts.local_apic.page();
         if let Some(page) = apic.filter(|page| page.wrapping_sub(region.start.0) < region.bytes) {
-            // The page was part of what has just been set.
+            // The page was part of the region that has just been set, so setting it cannot fail.
             let _ = self.board.memory.set_region(Region {
                 start: PhysicalAddress(page),
                 bytes: REGISTER_BYTES,
@@ -74,35 +75,35 @@ impl<'a> DeviceContext<'a> {
         }
     }
 
-    /// Drives an interrupt line: 0 to 15 are the ISA bus's, 16 to 23 lead to the I/O APIC
-    /// alone; others do not exist. A line that several devices drive is asserted while any
-    /// of them asserts it.
+    /// Drives an interrupt line: 0 to 15 are those of the ISA bus, 16 to 23 lead only to the I/O
+    /// APIC, and no others exist. A line that several devices drive is asserted while any of them
+    /// asserts it.
     pub fn set_line(&mut self, line: u8, asserted: bool) {
         self.board.interrupts.drive(self.slot, line, asserted);
     }
 
-    /// Lines 0 and 8, of the 8254 and the real-time clock, are this device's alone, or again as
-    /// usual.
+    /// Gives lines 0 and 8, which are those of the 8254 and of the real-time clock, to this device
+    /// alone, or returns them to their usual devices.
     pub fn replace_legacy_lines(&mut self, replaces: bool) {
         self.board
             .interrupts
             .replace_legacy_lines(replaces.then_some(self.slot));
     }
 
-    /// Hands a line on with the edges that it has collected. Returns how many there were;
-    /// the controllers saw one for them all.
+    /// Forwards the collected edges of a line, and returns how many there were. The controllers see
+    /// a single edge for all of them.
     pub fn forward(&mut self, number: u8, line: &mut IrqLine) -> u64 {
         line.forward(|asserted| self.set_line(number, asserted))
     }
 
-    /// Sends a message-signalled interrupt: a write of `data` to `address`. False: no interrupt
-    /// controller accepted it.
+    /// Sends a message-signalled interrupt: a write of `data` to `address`. Returns whether an
+    /// interrupt controller accepted it.
     pub fn send_message(&mut self, address: u64, data: u32) -> bool {
         message::decode(address, data)
             .is_some_and(|message| self.board.interrupts.deliver(&message))
     }
 
-    /// Whether address line 20 is passed through.
+    /// Whether address line 20 is enabled.
     pub const fn a20(&self) -> bool {
         self.board.a20
     }
@@ -112,44 +113,44 @@ impl<'a> DeviceContext<'a> {
         self.board.a20 = enabled;
     }
 
-    /// Holds NMIs back, or lets them through.
+    /// Masks or unmasks NMIs.
     pub const fn set_nmi_masked(&mut self, masked: bool) {
         self.board.nmi_masked = masked;
     }
 
-    /// Asks for the processor to stop. An earlier request stands.
+    /// Requests that the processor stop. An earlier request is kept.
     pub fn request_stop(&mut self, request: StopRequest) {
         self.board.request_stop(request);
     }
 
-    /// Sends output of the first serial port on.
+    /// Writes output of the first serial port.
     pub fn serial_output(&mut self, bytes: &[u8]) {
         let now = self.now();
         self.board.serial_output.push(bytes, now);
     }
 
-    /// Takes at most `room` bytes that were sent to the first serial port.
+    /// Takes at most `room` bytes that were sent to the first serial port from outside.
     pub fn serial_input(&mut self, room: usize) -> Vec<u8> {
         self.board.outside.serial_input(room)
     }
 
-    /// Takes the oldest key that was pressed (true) or released from outside.
+    /// Takes the oldest key event from outside: a key, and whether it was pressed.
     pub fn key(&mut self) -> Option<(Key, bool)> {
         self.board.outside.key()
     }
 
-    /// Takes the oldest thing that was done with the mouse from outside.
+    /// Takes the oldest mouse event from outside.
     pub fn mouse(&mut self) -> Option<MouseEvent> {
         self.board.outside.mouse()
     }
 
-    /// Sends output of a debug console on.
+    /// Writes output of a debug console.
     pub fn debug_output(&mut self, bytes: &[u8]) {
         let now = self.now();
         self.board.debug_output.push(bytes, now);
     }
 
-    /// The device answers elsewhere from the end of this call on.
+    /// Reports that the device answers at other addresses from the end of this call on.
     pub const fn claims_changed(&mut self) {
         self.claims_changed = true;
     }
@@ -158,29 +159,29 @@ impl<'a> DeviceContext<'a> {
         self.claims_changed
     }
 
-    /// The interrupt controllers, for their windows on the bus.
+    /// Returns the interrupt controllers, for their registers on the bus.
     pub(crate) const fn interrupts(&mut self) -> &mut Interrupts {
         &mut self.board.interrupts
     }
 
-    /// The DMA controllers, for their ports and for the requests of devices.
+    /// Returns the DMA controllers, for their ports and for requests of devices.
     pub(crate) const fn dma(&mut self) -> &mut DmaControllers {
         &mut self.board.dma
     }
 
-    /// Offers bytes to the DMA controller for memory, as the device of a channel.
+    /// Offers bytes to the DMA controller for memory, on behalf of the device of a channel.
     pub fn dma_to_memory(&mut self, channel: u8, data: &[u8]) -> Moved {
         let board = &mut *self.board;
         board.dma.to_memory(channel, data, &mut board.memory)
     }
 
-    /// Asks the DMA controller for bytes from memory, as the device of a channel.
+    /// Requests bytes in memory from the DMA controller, on behalf of the device of a channel.
     pub fn dma_from_memory(&mut self, channel: u8, data: &mut [u8]) -> Moved {
         let board = &mut *self.board;
         board.dma.from_memory(channel, data, &board.memory)
     }
 
-    /// The x87's error lines, for their ports.
+    /// Changes the x87's error lines, for a write to their ports.
     pub(crate) fn with_fpu_error(&mut self, change: impl FnOnce(&mut FpuError)) {
         change(&mut self.board.fpu_error);
         self.board.forward_fpu_error();

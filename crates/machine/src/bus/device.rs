@@ -1,4 +1,4 @@
-//! What every device on the bus is.
+//! The interface that every device on the bus implements.
 
 use super::completion::Completer;
 use super::context::DeviceContext;
@@ -9,90 +9,90 @@ use tollgate_exits::blame::DeviceAddress;
 use tollgate_platform::GuestTime;
 use tollgate_x86::PhysicalAddress;
 
-/// How a device takes accesses to its ports.
+/// How accesses to ports arrive at a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PortWidth {
-    /// One access for each byte, the lowest port first, as the ISA bus makes them of a
-    /// wider one.
+    /// A wider access is split into one access for each byte, the lowest port first, as the ISA bus
+    /// does.
     Byte,
-    /// As the guest makes them: 1, 2 or 4 bytes from a port on. The bytes may reach
-    /// past the end of the claim.
+    /// Accesses arrive as the guest makes them: 1, 2 or 4 bytes from a port on. The bytes may
+    /// extend past the end of the claim.
     Any,
-    /// Only accesses of this many bytes at exactly this port, which then go to this device
-    /// alone. Accesses of other sizes go to the device that claims the port in another way.
+    /// Only accesses of this size, in bytes, at exactly this port are claimed, and no other device
+    /// gets them. Accesses of other sizes go to the device that claims the port in another way.
     Exactly(u8),
 }
 
-/// Ports that a device answers at.
+/// Ports at which a device answers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PortClaim {
-    /// The ports.
+    /// The range of ports.
     pub ports: RangeInclusive<u16>,
-    /// How accesses to them arrive.
+    /// How accesses to the ports arrive.
     pub width: PortWidth,
 }
 
 bitflags::bitflags! {
-    /// Which accesses to a port are near ([`tollgate_platform::NearAccess`]).
+    /// The accesses to a port that are near ([`tollgate_platform::NearAccess`]).
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct NearUse: u8 {
-        /// Reads are.
+        /// Reads are near.
         const READ = 1 << 0;
-        /// Writes are.
+        /// Writes are near.
         const WRITE = 1 << 1;
     }
 }
 
-/// Physical addresses that a device answers at, where no RAM or ROM lies.
+/// Physical addresses at which a device answers, outside of RAM and ROM.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryClaim {
-    /// The first byte.
+    /// The address of the first byte.
     pub start: PhysicalAddress,
-    /// Bytes; none if zero. The range ends with the address space at the latest.
+    /// The size in bytes, possibly zero. The range is cut off at the end of the address space.
     pub bytes: u64,
 }
 
-/// All that a device answers at. Where several devices claim the same, the one that was
-/// put on the bus first gets it.
+/// Everything that a device claims. If several devices claim the same address, the one that was
+/// added to the bus first gets it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Claims {
     /// The ports claimed.
     pub ports: Vec<PortClaim>,
     /// The ranges of physical addresses claimed.
     pub memory: Vec<MemoryClaim>,
-    /// Of the ports claimed, those of which accesses are near.
+    /// The claimed ports of which some accesses are near.
     pub near: Vec<(RangeInclusive<u16>, NearUse)>,
 }
 
 impl Claims {
-    /// Claims nothing.
+    /// Makes an empty set of claims.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// With ports that are accessed byte by byte.
+    /// Adds ports that are accessed byte by byte.
     #[must_use]
     pub fn with_byte_ports(self, ports: RangeInclusive<u16>) -> Self {
         self.with_ports(ports, PortWidth::Byte)
     }
 
-    /// With ports.
+    /// Adds ports with this width.
     #[must_use]
     pub fn with_ports(mut self, ports: RangeInclusive<u16>, width: PortWidth) -> Self {
         self.ports.push(PortClaim { ports, width });
         self
     }
 
-    /// With accesses that are near, to ports that are claimed. Such an access may drive the
-    /// device's lines and change its deadline. It must not touch guest memory, stop the machine,
-    /// switch address line 20, hold off NMIs or change claims.
+    /// Adds near accesses to ports that are claimed. Such an access may drive the device's lines
+    /// and change its deadline. It must not touch guest memory, stop the machine, switch address
+    /// line 20, mask NMIs or change claims.
     #[must_use]
     pub fn with_near(mut self, ports: RangeInclusive<u16>, uses: NearUse) -> Self {
         self.near.push((ports, uses));
         self
     }
 
-    /// With `bytes` bytes of memory from `start` on.
+    /// Adds `bytes` bytes of memory from `start` on.
     #[must_use]
     pub fn with_memory(mut self, start: u64, bytes: u64) -> Self {
         let start = PhysicalAddress(start);
@@ -101,43 +101,42 @@ impl Claims {
     }
 }
 
-/// A device: a state machine that is driven by accesses, by guest time and by what the
+/// A device: a state machine that is driven by accesses, by guest time, and by what the
 /// [`DeviceContext`] of each call offers. It has no thread, no file and no clock.
 ///
-/// The guest is hostile: any method may be called with any value at any time, and must
-/// return soon, without a panic.
+/// The guest is hostile: any method may be called with any value at any time, and must return soon
+/// without a panic.
 ///
-/// The interrupt controllers are not devices in this sense. The processor reaches them
-/// directly, so they belong to the [`Board`](super::Board); on the bus they have only
-/// windows without state of their own. The local APIC's page is not on the bus at all: it
-/// belongs to the processor.
+/// The interrupt controllers are not devices in this sense. The processor accesses them directly,
+/// so they belong to the [`Board`](super::Board); on the bus they have only windows without state
+/// of their own. The local APIC's page is not on the bus: it belongs to the processor.
 pub trait Device: Any {
-    /// What the device is called in saved states and messages; unlike that of any other
-    /// device on the bus.
+    /// Returns the device's name in saved states and messages. No two devices on the bus have the
+    /// same name.
     fn name(&self) -> &str;
 
-    /// What answers at a port or an address that the device claims: its name, or that of a part.
+    /// Returns the name of what answers at a claimed port or address: the device, or a part of it.
     fn name_at(&self, _address: DeviceAddress) -> &str {
         self.name()
     }
 
-    /// Where the device answers now. Asked when it is put on the bus, and again after a
-    /// call that said [`DeviceContext::claims_changed`], a reset and a restore.
+    /// Returns where the device answers now. This is called when the device is added to the bus,
+    /// and again after a call that used [`DeviceContext::claims_changed`], after a reset and after
+    /// a restore.
     fn claims(&self) -> Claims;
 
-    /// Reads `size` (1, 2 or 4) bytes from a claimed port; only the lowest `size` bytes of
-    /// the result count.
+    /// Reads `size` (1, 2 or 4) bytes from a claimed port. Only the lowest `size` bytes of the
+    /// result count.
     fn port_read(&mut self, _port: u16, _size: u8, _context: &mut DeviceContext<'_>) -> u32 {
         u32::MAX
     }
 
-    /// Writes `size` (1, 2 or 4) bytes to a claimed port; the bits of `value` above them
-    /// are zero.
+    /// Writes `size` (1, 2 or 4) bytes to a claimed port. The other bits of `value` are zero.
     fn port_write(&mut self, _port: u16, _size: u8, _value: u32, _context: &mut DeviceContext<'_>) {
     }
 
-    /// Reads 1 to 64 bytes of claimed memory, as one access of the guest. The first byte
-    /// is claimed; the last may lie behind the claim.
+    /// Reads 1 to 64 bytes of claimed memory, as one access of the guest. The first byte is
+    /// claimed; the last may lie beyond the claim.
     fn memory_read(
         &mut self,
         _address: PhysicalAddress,
@@ -156,46 +155,48 @@ pub trait Device: Any {
     ) {
     }
 
-    /// Whether accesses to a byte of its memory are [near](tollgate_platform::NearAccess) now.
+    /// Whether accesses to a byte of the device's memory are [near](tollgate_platform::NearAccess)
+    /// now.
     fn is_near(&self, _address: PhysicalAddress) -> bool {
         false
     }
 
-    /// When the device next needs [`Device::advance`], if ever, as far as is known now.
-    /// Asked after each call of the other methods.
+    /// Returns when the device next needs [`Device::advance`], as far as is known now. This is
+    /// called after each call of another method.
     fn deadline(&self, _context: &DeviceContext<'_>) -> Option<GuestTime> {
         None
     }
 
-    /// Brings the device to the present; afterwards its deadline lies ahead. Called when
-    /// a deadline has come, of this device or of another.
+    /// Brings the device to the present time; afterwards its deadline is in the future. This is
+    /// called when a deadline has come, of this device or of another.
     fn advance(&mut self, _context: &mut DeviceContext<'_>) {}
 
-    /// The device was put on the bus; its own threads, if it has some, hand in what they
-    /// have done through `completer`.
+    /// Connects the device to the bus. If the device has threads, they report finished work through
+    /// `completer`.
     fn connect(&mut self, _completer: Completer) {}
 
-    /// A thread of the device has finished a piece of work. Tokens that mean nothing (the
-    /// device was reset meanwhile) are ignored.
+    /// Handles a piece of work that a thread of the device has finished. A token without a meaning
+    /// is ignored, because the device may have been reset in the meantime.
     fn complete(&mut self, _token: u64, _context: &mut DeviceContext<'_>) {}
 
-    /// Whether threads of the device still work on something whose completion has not come.
-    /// No state is saved or put in place until there is none; nothing new is begun
-    /// meanwhile, unless by [`Device::complete`].
+    /// Whether threads of the device still work on something whose completion has not arrived.
+    /// State is saved or restored only when no device has such work. While the bus waits for that,
+    /// only [`Device::complete`] may start more work.
     fn has_pending_work(&self) -> bool {
         false
     }
 
-    /// The reset line was pulsed: the device is as after power-up, but for what a battery
-    /// keeps. The interrupt controllers have been reset before; lines are low.
+    /// Resets the device, as a pulse of the reset line does, to its state after power-up, except
+    /// for what a battery keeps. The interrupt controllers have been reset before, and lines are
+    /// low.
     fn reset(&mut self, context: &mut DeviceContext<'_>);
 
-    /// The state, with the version of its layout.
+    /// Returns the state, with the version of its layout.
     fn save(&self) -> SavedState;
 
-    /// Puts a saved state in place. Older versions may be converted.
+    /// Restores a saved state. Older versions may be converted.
     ///
     /// # Errors
-    /// The state has a layout that cannot be read; the device may be changed partly.
+    /// The state has a layout that cannot be read. The device may be partly changed then.
     fn restore(&mut self, saved: &SavedState) -> Result<(), StateError>;
 }

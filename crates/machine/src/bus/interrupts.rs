@@ -1,5 +1,5 @@
-//! How interrupt lines reach the processor: to the 8259 pair and to the I/O APIC at
-//! once, and from those through the local APIC.
+//! How interrupt lines reach the processor: through the 8259 pair and through the I/O APIC at the
+//! same time, and from those through the local APIC.
 //!
 //! ```text
 //!   line --+--> 8259 pair --INTR--+--> LINT0 --\
@@ -7,11 +7,11 @@
 //!          +--> I/O APIC ---------- messages --/
 //! ```
 //!
-//! ISA line n is I/O APIC pin n, except that the timer's line 0 is pin 2: pin 0
-//! belongs to the 8259's INTR. Lines 16 to 23 lead to the I/O APIC alone. While the local
-//! APIC is globally disabled, INTR goes straight to the processor.
+//! ISA line n is I/O APIC pin n, except that the timer's line 0 is pin 2, because pin 0 is
+//! connected to the 8259's INTR. Lines 16 to 23 lead only to the I/O APIC. While the local APIC is
+//! globally disabled, INTR goes directly to the processor.
 //!
-//! Messages of devices come in beside the lines and go to the local APIC.
+//! Messages of devices use no line and go to the local APIC.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,15 +19,15 @@ use crate::devices::io_apic::{DeliveryMode, InterruptBus, InterruptMessage, IoAp
 use crate::devices::local_apic::{ClockSource, LocalApic};
 use crate::devices::pic::Pic;
 
-/// ISA line of the timer.
+/// The ISA line of the timer.
 const TIMER_LINE: u8 = 0;
-/// ISA line of the real-time clock.
+/// The ISA line of the real-time clock.
 const CLOCK_LINE: u8 = 8;
-/// I/O APIC pin of the timer.
+/// The I/O APIC pin of the timer.
 const TIMER_PIN: usize = 2;
-/// I/O APIC pin of the 8259's INTR.
+/// The I/O APIC pin of the 8259's INTR.
 const EXTERNAL_PIN: usize = 0;
-/// Local interrupt pins.
+/// The local interrupt pins.
 const LINT0: usize = 0;
 const LINT1: usize = 1;
 
@@ -40,15 +40,16 @@ pub struct Interrupts {
     pub io_apic: IoApic,
     /// The local APIC.
     pub local_apic: LocalApic,
-    /// INTR as the APICs last saw it.
+    /// The level of INTR that the APICs have last seen.
     intr: bool,
-    /// An NMI that arrived while the local APIC was disabled.
+    /// Whether an NMI arrived while the local APIC was disabled.
     direct_nmi: bool,
-    /// A message asked for an interrupt whose vector the 8259 pair gives.
+    /// Whether a message requested an interrupt whose vector comes from the 8259 pair.
     external_message: bool,
-    /// For each line, a bit for each slot of the bus whose device asserts it.
+    /// For each line, one bit for each slot of the bus, set while the slot's device asserts the
+    /// line.
     drivers: [u64; PIN_COUNT],
-    /// The slot whose device alone drives the timer's and the clock's lines, if one does.
+    /// The slot of the device that alone drives the lines of timer and clock, if there is one.
     #[serde(default)]
     legacy_driver: Option<u8>,
 }
@@ -60,7 +61,7 @@ impl Default for Interrupts {
 }
 
 impl Interrupts {
-    /// The controllers as firmware leaves them: virtual-wire mode.
+    /// Makes the controllers in the state that firmware leaves them in: virtual-wire mode.
     pub fn new() -> Self {
         let mut local_apic = LocalApic::new();
         local_apic.enter_virtual_wire_mode();
@@ -76,8 +77,8 @@ impl Interrupts {
         }
     }
 
-    /// The device in `slot` (0 to 63) of the bus asserts a line, or no longer does. The
-    /// line is asserted while any device asserts it.
+    /// Asserts or deasserts a line for the device in `slot` (0 to 63) of the bus. The line is
+    /// asserted while any device asserts it.
     pub fn drive(&mut self, slot: u8, line: u8, asserted: bool) {
         let Some(drivers) = self.drivers.get_mut(usize::from(line)) else {
             return;
@@ -91,8 +92,9 @@ impl Interrupts {
         self.follow_drivers(line);
     }
 
-    /// From now on the device in a slot alone drives the lines of timer and clock; `None`: all
-    /// that are wired to them do. What the others do meanwhile is remembered.
+    /// Lets only the device in a slot drive the lines of timer and clock from now on, or with
+    /// `None` all devices that are wired to them. What the others drive in the meantime is
+    /// remembered.
     pub fn replace_legacy_lines(&mut self, slot: Option<u8>) {
         if std::mem::replace(&mut self.legacy_driver, slot) != slot {
             self.follow_drivers(TIMER_LINE);
@@ -100,7 +102,7 @@ impl Interrupts {
         }
     }
 
-    /// Sets a line to what its drivers make of it.
+    /// Sets a line to the level that its drivers result in.
     fn follow_drivers(&mut self, line: u8) {
         let drivers = self.drivers[usize::from(line)];
         let level = match self.legacy_driver {
@@ -112,7 +114,7 @@ impl Interrupts {
         self.set_line(line, level);
     }
 
-    /// Delivers a message of a device. False: no interrupt controller accepted it.
+    /// Delivers a message of a device. Returns whether an interrupt controller accepted it.
     pub fn deliver(&mut self, message: &InterruptMessage) -> bool {
         if message.mode != DeliveryMode::ExternalInterrupt {
             return self.local_apic.deliver(message);
@@ -122,7 +124,7 @@ impl Interrupts {
         taken
     }
 
-    /// Writes a register of the local APIC in x2APIC mode. False: #GP.
+    /// Writes a register of the local APIC in x2APIC mode. Returns false if the write causes #GP.
     pub fn write_x2apic(&mut self, index: u32, value: u64, clock: &impl ClockSource) -> bool {
         let written = self.local_apic.msr_write(index, value, clock);
         if let Some(Some(vector)) = written {
@@ -131,8 +133,8 @@ impl Interrupts {
         written.is_some()
     }
 
-    /// Sets the level of an interrupt line: 0 to 15 are the ISA bus's, 16 to 23 lead to the
-    /// I/O APIC alone.
+    /// Sets the level of an interrupt line: 0 to 15 are those of the ISA bus, 16 to 23 lead only to
+    /// the I/O APIC.
     pub fn set_line(&mut self, line: u8, level: bool) {
         self.pic.set_line(line, level);
         let pin = if line == TIMER_LINE {
@@ -144,7 +146,7 @@ impl Interrupts {
         self.update_intr();
     }
 
-    /// Tells the APICs of the 8259's output; call after every access to it.
+    /// Forwards the 8259's output to the APICs. Must be called after every access to the 8259.
     pub fn update_intr(&mut self) {
         let intr = self.pic.pending();
         if intr != self.intr {
@@ -164,18 +166,19 @@ impl Interrupts {
                     || self.io_apic.passes_external_interrupts())
     }
 
-    /// Whether the processor is asked to take an interrupt.
+    /// Whether an interrupt is pending for the processor.
     pub fn pending(&self) -> bool {
         self.external_pending()
             || self.local_apic.is_enabled() && self.local_apic.pending().is_some()
     }
 
-    /// The processor takes an interrupt: its vector. External ones come first.
+    /// Acknowledges an interrupt on behalf of the processor and returns its vector. External
+    /// interrupts come first.
     pub fn acknowledge(&mut self) -> Option<u8> {
         if self.external_pending() {
             self.external_message = false;
             let vector = self.pic.acknowledge();
-            // INTR falls during the acknowledge cycle, even if more is waiting.
+            // INTR falls during the acknowledge cycle, even if more interrupts are waiting.
             if std::mem::take(&mut self.intr) {
                 self.local_apic.set_lint(LINT0, false);
                 self.io_apic
@@ -201,13 +204,13 @@ impl Interrupts {
         }
     }
 
-    /// Takes an NMI, if one waits.
+    /// Takes a pending NMI. Returns whether there was one.
     pub fn take_nmi(&mut self) -> bool {
         let direct = std::mem::take(&mut self.direct_nmi);
         self.local_apic.take_nmi() || direct
     }
 
-    /// The local APIC ended a level-triggered interrupt.
+    /// Ends a level-triggered interrupt for the local APIC.
     pub fn end_of_interrupt(&mut self, vector: u8) {
         self.io_apic.end_of_interrupt(vector, &mut self.local_apic);
     }

@@ -1,24 +1,24 @@
-//! Message-signalled interrupts: what a device's write to FEExxxxxh says (SDM volume 3,
+//! Message-signalled interrupts: the meaning of a device's write to FEExxxxxh (SDM volume 3,
 //! 11.11).
 
 use crate::devices::io_apic::{DeliveryMode, InterruptMessage};
 
 /// Bits 31 to 20 of the address of every message.
 const ADDRESS_PREFIX: u64 = 0xfee;
-/// Address: APIC ID or logical destination.
+/// In the address: position of the APIC ID or logical destination.
 const DESTINATION_SHIFT: u32 = 12;
-/// Address: the destination is logical. Without the redirection hint it is not looked at,
-/// but one processor makes no difference of that.
+/// In the address: the destination is logical. Without the redirection hint this bit is ignored,
+/// but with one processor that makes no difference.
 const LOGICAL: u64 = 1 << 2;
-/// Data: delivery mode.
+/// In the data: position of the delivery mode.
 const MODE_SHIFT: u32 = 8;
-/// Data: a level-triggered message asserts.
+/// In the data: a level-triggered message asserts.
 const ASSERT: u32 = 1 << 14;
-/// Data: level-triggered.
+/// In the data: the message is level-triggered.
 const LEVEL: u32 = 1 << 15;
 
-/// The interrupt that a write of `data` to `address` means. `None`: the address is not that of
-/// a message, or the message deasserts a level, which has no effect here.
+/// Decodes a write of `data` to `address` into an interrupt. Returns `None` if the address is not
+/// that of a message, or if the message deasserts a level, which has no effect here.
 pub fn decode(address: u64, data: u32) -> Option<InterruptMessage> {
     if address >> 20 != ADDRESS_PREFIX || data & (LEVEL | ASSERT) == LEVEL {
         return None;

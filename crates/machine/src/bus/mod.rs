@@ -1,8 +1,9 @@
-//! The bus: which device answers at a port or an address, and what it finds around it.
+//! The bus: it finds the device that answers at a port or an address, and calls it with its
+//! surroundings.
 //!
-//! A [`Device`] claims ports and memory. The [`Bus`] keeps a table with an entry for each
-//! port and a sorted list of memory ranges, hands every access to its device together with
-//! a [`DeviceContext`], and remembers when each device next needs attention. What all
+//! A [`Device`] claims ports and memory. The [`Bus`] keeps a table with an entry for each port and
+//! a sorted list of memory ranges, forwards every access to its device together with a
+//! [`DeviceContext`], and remembers when each device next needs attention. The state that all
 //! devices share is the [`Board`].
 //!
 //! Ports and addresses that no device claims read as ones and ignore writes.
@@ -40,18 +41,18 @@ use tollgate_exits::blame::DeviceAddress;
 use tollgate_platform::GuestTime;
 use tollgate_x86::PhysicalAddress;
 
-/// Devices that a bus holds at most: each drives its own bit of a shared line.
+/// The maximum number of devices on a bus. Each device drives a bit of its own in a shared line.
 pub const MAX_DEVICES: usize = 64;
 
-/// Number of ports.
+/// The number of ports.
 const PORTS: usize = 1 << 16;
 
-/// An entry of the port table: the device's slot plus one; zero if no device claims the port.
+/// An entry of the port table: the device's slot plus one, or zero if no device claims the port.
 type PortEntry = u8;
-/// In an entry: accesses arrive as the guest makes them.
+/// Flag in an entry: accesses arrive as the guest makes them.
 const WHOLE: PortEntry = 1 << 7;
 
-/// A claim of memory: first and last byte.
+/// A claimed range of memory: its first and its last byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct MemoryRange {
     first: u64,
@@ -64,7 +65,7 @@ struct Slot {
     deadline: Option<GuestTime>,
 }
 
-/// A device that finds no room on the bus, or whose name is taken.
+/// There is no room for a device on the bus, or its name is taken.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BusError {
     /// The name of the device.
@@ -88,16 +89,16 @@ pub struct Bus {
     slots: Vec<Slot>,
     /// An entry for each port.
     ports: Box<[PortEntry]>,
-    /// For each port, which accesses are near. Nothing happens where no device answers.
+    /// The near accesses for each port. It has no meaning where no device answers.
     near: Box<[NearUse]>,
     /// Claims of accesses of one width: port, bytes, slot.
     exact_ports: Vec<(u16, u8, u8)>,
-    /// In ascending order, without overlaps.
+    /// Claimed memory in ascending order, without overlaps.
     memory: Vec<MemoryRange>,
     /// The earliest deadline of all devices.
     deadline: Option<GuestTime>,
     completions: Completions,
-    /// Those that were taken and not handed on.
+    /// Completions that were taken from the queue but not yet handed to devices.
     taken: VecDeque<Completion>,
 }
 
@@ -108,7 +109,7 @@ impl Default for Bus {
 }
 
 impl Bus {
-    /// A bus without devices.
+    /// Makes a bus without devices.
     pub fn new() -> Self {
         Self {
             slots: Vec::new(),
@@ -122,10 +123,10 @@ impl Bus {
         }
     }
 
-    /// Puts a device on the bus, behind all others.
+    /// Adds a device to the bus, after all others.
     ///
     /// # Errors
-    /// There are [`MAX_DEVICES`] already, or one of this name.
+    /// There are [`MAX_DEVICES`] devices already, or one has this name.
     pub fn add(
         &mut self,
         mut device: Box<dyn Device>,
@@ -152,12 +153,12 @@ impl Bus {
         Ok(())
     }
 
-    /// The names of all devices, in order.
+    /// Returns the names of all devices, in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.slots.iter().map(|slot| slot.device.name())
     }
 
-    /// What the device is called that answers at a port or an address, if there is one.
+    /// Returns the name of the device that answers at a port or an address.
     pub fn name_at(&self, address: DeviceAddress) -> Option<&str> {
         let slot = match address {
             DeviceAddress::Port(port) => self.port_slot(port),
@@ -167,15 +168,15 @@ impl Bus {
         Some(slot.device.name_at(address))
     }
 
-    /// The first device of a type.
+    /// Returns the first device of a type.
     pub fn get<T: Device>(&self) -> Option<&T> {
         self.slots
             .iter()
             .find_map(|slot| (&*slot.device as &dyn Any).downcast_ref())
     }
 
-    /// Calls the first device of a type, as something outside does: a key is pressed.
-    /// `None`: there is no such device.
+    /// Calls the first device of a type for an event from outside, such as a pressed key. Returns
+    /// `None` if there is no such device.
     pub fn with<T: Device, R>(
         &mut self,
         board: &mut Board,
@@ -192,7 +193,7 @@ impl Bus {
         })?
     }
 
-    /// Reads `size` (1, 2 or 4) bytes from a port; bits above are zero.
+    /// Reads `size` (1, 2 or 4) bytes from a port. The other bits are zero.
     pub fn port_read(&mut self, port: u16, size: u8, board: &mut Board, clock: &GuestClock) -> u32 {
         let mask = u32::MAX >> (32 - 8 * u32::from(size.clamp(1, 4)));
         if let Some(slot) = self.whole_access(port, size) {
@@ -274,18 +275,19 @@ impl Bus {
         }
     }
 
-    /// When [`Bus::advance`] is next needed, if ever.
+    /// Returns when [`Bus::advance`] is next needed.
     pub const fn deadline(&self) -> Option<GuestTime> {
         self.deadline
     }
 
-    /// Brings every device to the present.
+    /// Brings every device to the present time.
     pub fn advance(&mut self, board: &mut Board, clock: &GuestClock) {
         self.call_all(board, clock, |device, context| device.advance(context));
     }
 
-    /// Brings the devices to the present whose deadline has come. Enough if nothing came from
-    /// outside: a timer's interrupt then touches the memory of one device, not of all.
+    /// Brings those devices to the present time whose deadline has come. That suffices if nothing
+    /// came from outside, and a timer's interrupt then touches the memory of one device, not of
+    /// all.
     pub fn advance_due(&mut self, board: &mut Board, clock: &GuestClock, now: GuestTime) {
         for slot in 0..self.slots.len() {
             if self.slots[slot].deadline.is_some_and(|due| due <= now) {
@@ -296,8 +298,8 @@ impl Bus {
         }
     }
 
-    /// What makes the vCPU's thread leave guest code when a device's thread has finished
-    /// something; `None`: the guest does not run.
+    /// Sets the function that makes the vCPU's thread leave guest code when a device's thread has
+    /// finished some work. `None` means that the guest does not run.
     pub fn set_kick(&self, kick: Option<KickFunction>) {
         self.completions.set_kick(kick);
     }
@@ -307,8 +309,8 @@ impl Bus {
         self.take_completions_until(board, clock, |_| false);
     }
 
-    /// Hands completions to their devices, until there are no more or it `stops`. True: some are
-    /// left.
+    /// Hands completions to their devices until none are left or `stops` returns true. Returns
+    /// whether some are left.
     pub fn take_completions_until(
         &mut self,
         board: &mut Board,
@@ -327,7 +329,7 @@ impl Bus {
         false
     }
 
-    /// Waits until no device's threads work on anything.
+    /// Waits until no device's threads have unfinished work.
     ///
     /// # Errors
     /// [`StateError::Busy`] after `patience`.
@@ -353,24 +355,24 @@ impl Bus {
         }
     }
 
-    /// Resets every device; the board has been reset before.
+    /// Resets every device. The board has been reset before.
     pub fn reset(&mut self, board: &mut Board, clock: &GuestClock) {
         self.call_all(board, clock, |device, context| device.reset(context));
         self.rebuild();
     }
 
-    /// The state of every device, with its name, in order.
+    /// Returns the name and the state of every device, in order.
     pub fn save(&self) -> Vec<(String, SavedState)> {
         let state = |slot: &Slot| (slot.device.name().to_owned(), slot.device.save());
         self.slots.iter().map(state).collect()
     }
 
-    /// Puts the states of [`Bus::save`] in place; the board's has been put before. To be
-    /// followed by [`Bus::settle`].
+    /// Restores the states of [`Bus::save`]. The board has been restored before. [`Bus::settle`]
+    /// must be called afterwards.
     ///
     /// # Errors
-    /// The state is that of other devices, or one has another layout; all devices are as
-    /// they were.
+    /// The state is that of other devices, or a device's state has another layout. All devices are
+    /// unchanged then.
     pub fn restore(&mut self, saved: &[(String, SavedState)]) -> Result<(), StateError> {
         if !self.names().eq(saved.iter().map(|(name, _)| name.as_str())) {
             return Err(StateError::Devices {
@@ -381,14 +383,14 @@ impl Bus {
         let before = self.save();
         let result = self.put(saved);
         if result.is_err() {
-            // A device reads what it has just written.
+            // A device can read the state that it has just written, so this cannot fail.
             let _ = self.put(&before);
         }
         self.rebuild();
         result
     }
 
-    /// Asks all devices anew for their deadlines.
+    /// Asks all devices for their deadlines again.
     pub fn settle(&mut self, board: &mut Board, clock: &GuestClock) {
         self.call_all(board, clock, |_, _| ());
     }
@@ -403,7 +405,7 @@ impl Bus {
             })
     }
 
-    /// The device that takes an access as the guest makes it.
+    /// Returns the slot of the device that takes an access as the guest makes it.
     #[inline]
     fn whole_access(&self, port: u16, size: u8) -> Option<usize> {
         let entry = self.ports[usize::from(port)];
@@ -434,7 +436,7 @@ impl Bus {
         (address.0 <= range.last).then_some(usize::from(range.slot))
     }
 
-    /// Calls a device and notes what the call has changed.
+    /// Calls a device, and updates its deadline and claims afterwards.
     #[inline]
     fn call<R>(
         &mut self,
@@ -473,7 +475,7 @@ impl Bus {
         self.deadline = self.slots.iter().filter_map(|slot| slot.deadline).min();
     }
 
-    /// Asks all devices anew where they answer.
+    /// Asks all devices again where they answer.
     fn rebuild(&mut self) {
         self.ports.fill(0);
         self.exact_ports.clear();
@@ -487,7 +489,7 @@ impl Bus {
         self.sort_memory();
     }
 
-    /// Enters the claims of a device at ports and addresses that no other device claims.
+    /// Enters the claims of a device for ports and addresses that no other device claims.
     fn enter(&mut self, slot: u8, claims: &Claims) {
         for claim in &claims.ports {
             let whole = match claim.width {
@@ -516,7 +518,7 @@ impl Bus {
         }
     }
 
-    /// Enters the pieces of a range that lie between those already there.
+    /// Enters the pieces of a range that do not overlap earlier claims.
     fn enter_memory(&mut self, range: MemoryRange) {
         let mut rest = vec![range];
         for taken in &self.memory {
@@ -534,7 +536,7 @@ impl Bus {
 }
 
 impl MemoryRange {
-    /// What is left of the range beside another one.
+    /// Returns the parts of this range that lie outside of another one.
     fn without(self, other: &Self) -> impl Iterator<Item = Self> + use<> {
         let below = (self.first < other.first).then(|| Self {
             last: self.last.min(other.first - 1),

@@ -1,15 +1,16 @@
-//! Ports and device memory that are near: which, and their accesses.
+//! Near ports and near device memory: which they are, and the accesses to them.
 
 use super::{Board, Bus, Claims, GuestClock, NearUse, PortWidth, WHOLE};
 use tollgate_platform::{Near, NearAccess, NearRun, RunAccess};
 use tollgate_x86::PhysicalAddress;
 
 impl Bus {
-    /// Enters which accesses to the ports of a device are near; its claims have been entered.
+    /// Enters the near accesses to the ports of a device, whose claims have already been entered.
     pub(super) fn enter_near(&mut self, slot: u8, claims: &Claims) {
         for claim in &claims.ports {
             if let PortWidth::Exactly(size) = claim.width {
-                // Whatever is there for other widths.
+                // An exact claim takes these accesses from the device that claims the port for
+                // other widths.
                 for position in 0..size {
                     let port = claim.ports.start().wrapping_add(position.into());
                     self.near[usize::from(port)] = NearUse::empty();
@@ -35,14 +36,14 @@ impl Bus {
         }
     }
 
-    /// Whether all bytes of an access to ports are near.
+    /// Whether an access of this kind to all of these ports is near.
     #[inline]
     fn is_near(&self, port: u16, size: u8, uses: NearUse) -> bool {
         let mut ports = (0..size).map(|position| port.wrapping_add(position.into()));
         ports.all(|port| self.near[usize::from(port)].contains(uses))
     }
 
-    /// The device whose memory an access reaches, if that is near.
+    /// Returns the slot of the device whose memory an access reaches, if the access is near.
     #[inline]
     fn near_memory(&self, address: PhysicalAddress, size: u8) -> Option<usize> {
         let slot = self.memory_slot(address)?;
@@ -103,7 +104,7 @@ impl Bus {
             .into_iter()
             .flatten()
             .map(|place| self.near_memory(place, run.size));
-        // All of a page is near or nothing, and it is one device's.
+        // A page is near as a whole or not at all, and belongs to one device.
         let slot = match (slots.next(), slots.next()) {
             (Some(Some(slot)), None) => slot,
             (Some(Some(slot)), Some(Some(other))) if slot == other => slot,

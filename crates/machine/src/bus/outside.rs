@@ -1,29 +1,29 @@
-//! What reaches the board from other threads: typed text, keys and requests.
+//! Input to the board from other threads: typed text, keys and requests.
 
 use crate::devices::i8042::{Key, MouseEvent};
 
-/// The other threads, as the board sees them. Called on the vCPU's thread.
+/// The other threads, as the board sees them. The vCPU's thread calls these methods.
 pub trait Outside {
-    /// Takes at most `room` bytes of what was sent to the first serial port, oldest first.
-    /// Called after each access of that port, so it answers fast if nothing waits.
+    /// Takes at most `room` bytes that were sent to the first serial port, oldest first. This is
+    /// called after each access to that port, so it must return fast if nothing waits.
     fn serial_input(&mut self, room: usize) -> Vec<u8>;
 
-    /// Takes the oldest key that was pressed (true) or released. Called after each access
-    /// of the keyboard's ports, so it answers fast if there is none.
+    /// Takes the oldest key event: a key, and whether it was pressed. This is called after each
+    /// access to the keyboard's ports, so it must return fast if there is none.
     fn key(&mut self) -> Option<(Key, bool)>;
 
-    /// Takes the oldest thing that was done with the mouse. Called as [`Outside::key`] is. There is
-    /// nothing unless this is implemented.
+    /// Takes the oldest mouse event. This is called as often as [`Outside::key`]. The default has
+    /// no mouse.
     fn mouse(&mut self) -> Option<MouseEvent> {
         None
     }
 
-    /// Somebody wants the processor to stop for
-    /// [`tollgate_platform::StopRequest::Attention`]. Asked after each kick.
+    /// Whether a thread wants the processor to stop for
+    /// [`tollgate_platform::StopRequest::Attention`]. This is called after each kick.
     fn wants_attention(&mut self) -> bool;
 }
 
-/// A board that no other thread knows of.
+/// The outside of a board that no other thread is connected to.
 pub(super) struct Nobody;
 
 impl Outside for Nobody {

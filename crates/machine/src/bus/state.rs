@@ -12,30 +12,30 @@ pub struct SavedState {
 }
 
 impl SavedState {
-    /// A part without state.
+    /// Returns the state of a part that has none.
     pub fn empty() -> Self {
         Self::default()
     }
 
-    /// `part`, in the layout of `version`.
+    /// Saves `part` in the layout of `version`.
     pub fn of(version: u32, part: &impl Serialize) -> Self {
         Self {
             version,
-            // Fails for maps whose keys are not text, which no part has. The reader would
+            // This fails for maps whose keys are not text, which no part has. The reader would
             // refuse the null.
             data: serde_json::to_value(part).unwrap_or_default(),
         }
     }
 
-    /// Version of the layout, for parts that read several.
+    /// Returns the version of the layout, for parts that can read several.
     pub const fn version(&self) -> u32 {
         self.version
     }
 
-    /// The part, if it has the layout of `version`.
+    /// Reads the part if its state has the layout of `version`.
     ///
     /// # Errors
-    /// Another version, or data that does not fit.
+    /// The state has another version, or its data does not fit.
     pub fn read<T: DeserializeOwned>(&self, version: u32) -> Result<T, StateError> {
         if self.version != version {
             return Err(StateError::Version {
@@ -51,42 +51,42 @@ impl SavedState {
     }
 }
 
-/// Why no state was saved, or a saved one was refused and nothing changed. Prints as one
-/// line.
+/// Why a state was not saved, or a saved state was refused. Nothing has changed then. Each error
+/// prints as one line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StateError {
-    /// A part has a layout that this program does not read.
+    /// A part has a layout that this program cannot read.
     Version {
-        /// The part; empty until the bus fills it in.
+        /// The name of the part. It is empty until the bus fills it in.
         part: String,
-        /// Version of the saved state.
+        /// The version of the saved state.
         found: u32,
-        /// Version that this program reads.
+        /// The version that this program reads.
         expected: u32,
     },
-    /// A part does not have the form that its version says.
+    /// The data of a part does not have the form that its version requires.
     Unreadable {
-        /// The part; empty until the bus fills it in.
+        /// The name of the part. It is empty until the bus fills it in.
         part: String,
-        /// What is wrong.
+        /// A description of the error.
         why: String,
     },
     /// Threads of a device did not finish their work in time.
     Busy {
-        /// The device.
+        /// The name of the device.
         part: String,
     },
     /// The saved machine has other devices.
     Devices {
-        /// Those of the saved machine, in order.
+        /// The devices of the saved machine, in order.
         found: Vec<String>,
-        /// Those of this one.
+        /// The devices of this machine, in order.
         expected: Vec<String>,
     },
 }
 
 impl StateError {
-    /// The same error with the name of the part.
+    /// Returns the same error with the name of the part.
     #[must_use]
     pub fn of_part(self, name: &str) -> Self {
         let part = name.to_owned();
@@ -119,7 +119,7 @@ impl fmt::Display for StateError {
                 write!(formatter, "saved state of '{part}' cannot be read: {why}")
             }
             Self::Busy { part } => {
-                write!(formatter, "'{part}' still has work under way")
+                write!(formatter, "'{part}' still has unfinished work")
             }
             Self::Devices { found, expected } => write!(
                 formatter,

@@ -21,7 +21,7 @@ impl Bench {
         }
     }
 
-    /// What a device in `slot` of the bus sees.
+    /// Returns the context of a device in `slot` of the bus.
     pub fn context(&mut self, slot: u8) -> DeviceContext<'_> {
         DeviceContext::new(&mut self.board, &self.clock, slot)
     }

@@ -1,10 +1,10 @@
-//! Facts about the bus, with a device that notes what it is asked.
+//! Tests of the bus, with a device that records its calls.
 
 use super::testing::Bench;
 use super::*;
 use crate::devices::IrqLine;
 
-/// Answers anywhere; each read gives the next number.
+/// Answers everywhere. Each read returns the next number.
 struct Probe {
     name: &'static str,
     claims: Claims,
@@ -87,7 +87,7 @@ impl Device for Probe {
     }
 
     fn restore(&mut self, saved: &SavedState) -> Result<(), StateError> {
-        // Version 1 held the state's negative.
+        // Version 1 stored the complement of the state.
         self.state = match saved.version() {
             1 => !saved.read::<u32>(1)?,
             _ => saved.read(2)?,
@@ -284,7 +284,7 @@ fn older_layouts_are_converted_by_the_device_and_unknown_ones_refused() {
     assert_eq!(machine.bus.save()[0].1, SavedState::of(2, &7u32));
 }
 
-/// Squares numbers on a thread of its own, which answers as the test lets it.
+/// Squares numbers on a thread of its own, which answers when the test allows it.
 #[derive(Default)]
 struct Worker {
     completer: Option<completion::Completer>,
@@ -349,7 +349,7 @@ fn what_threads_have_done_reaches_their_device_before_its_state_is_saved() {
         }
     });
     let busy = bus.quiesce(board, clock, Duration::ZERO).unwrap_err();
-    assert_eq!(busy.to_string(), "'worker' still has work under way");
+    assert_eq!(busy.to_string(), "'worker' still has unfinished work");
     (1..=3).for_each(|number| ask.send(number).unwrap());
     bus.quiesce(board, clock, Duration::from_secs(60)).unwrap();
     assert_eq!(bus.get::<Worker>().unwrap().done, [1, 4, 9]);
@@ -383,7 +383,7 @@ fn completions_that_are_left_for_an_interrupt_come_next() {
         assert!(bus.take_completions_until(board, clock, |_| true));
         assert!(done(&bus).into_iter().eq(1..=last));
     }
-    // Behind the last one there is nothing to stop for.
+    // After the last completion there is nothing to stop for.
     assert!(!bus.take_completions_until(board, clock, |_| true));
     assert_eq!(done(&bus), [1, 2, 3, 4, 5]);
 }
@@ -435,12 +435,12 @@ fn messages_arrive_in_every_delivery_mode() {
     assert!(bench.context(0).send_message(0xfee0_0000, 0x400));
     assert!(bench.board.interrupts.take_nmi());
     assert!(!bench.board.interrupts.pending());
-    // The 8259 gives the vector: the spurious one, as nothing is behind it.
+    // The vector comes from the 8259: the spurious one, because no device requests an interrupt.
     assert!(bench.context(0).send_message(0xfee0_0000, 0x700));
     assert!(bench.board.interrupts.pending());
     assert_eq!(bench.board.interrupts.acknowledge(), Some(7));
     assert!(!bench.board.interrupts.pending());
-    // Another APIC's, a reserved mode, and no message at all.
+    // A message to another APIC, one with a reserved mode, and a write that is no message.
     assert!(!bench.context(0).send_message(0xfee0_1000, 0x61));
     assert!(!bench.context(0).send_message(0xfee0_0000, 0x361));
     assert!(!bench.context(0).send_message(0xfed0_0000, 0x61));
