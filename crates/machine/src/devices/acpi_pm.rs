@@ -1,17 +1,17 @@
-//! ACPI fixed hardware: the PM1 event and control blocks, the power-management
-//! timer and a small general-purpose event block (ACPI 6.5, 4.8).
+//! ACPI fixed hardware: the PM1 event and control blocks, the power-management timer and a small
+//! general-purpose event block (ACPI 6.5, 4.8).
 //!
-//! The machine is always in ACPI mode: there is no SMI command port, and SCI_EN
-//! reads as one. The only sleep state is S5, soft off. The power button is the
-//! fixed-hardware one. The system control interrupt is [`AcpiPm::sci`].
+//! The machine is always in ACPI mode: there is no SMI command port, and SCI_EN reads as one. The
+//! only sleep state is S5, soft off. The power button is the fixed-hardware one. [`AcpiPm::sci`] is
+//! the level of the system control interrupt.
 
 use crate::bus::{Claims, Device, DeviceContext, NearUse, PortWidth, SavedState, StateError};
 use serde::{Deserialize, Serialize};
 use tollgate_platform::{GuestTime, StopRequest};
 
-/// First port.
+/// The first port.
 pub const BASE_PORT: u16 = 0x600;
-/// Number of ports; those between the blocks read as zero.
+/// The number of ports. Those between the blocks read as zero.
 pub const PORT_COUNT: u16 = 0x28;
 /// PM1a event block: status, then enable, 2 bytes each.
 pub const PM1_EVENT_PORT: u16 = BASE_PORT;
@@ -21,15 +21,15 @@ pub const PM1_CONTROL_PORT: u16 = BASE_PORT + 4;
 pub const TIMER_PORT: u16 = BASE_PORT + 8;
 /// General-purpose event block 0: status, then enable, 2 bytes each.
 pub const GPE0_PORT: u16 = BASE_PORT + 0x20;
-/// Bytes of general-purpose event block 0.
+/// The size of general-purpose event block 0 in bytes.
 pub const GPE0_BYTES: u8 = 4;
 
 /// The interrupt line of the SCI.
 pub const SCI_IRQ: u8 = 9;
-/// SLP_TYP of S5.
+/// The SLP_TYP value of S5.
 pub const SLEEP_TYPE_S5: u8 = 5;
-/// SLP_TYP of S5 on QEMU's PCs, whose control port is the same: small kernels
-/// that read no ACPI tables write it there.
+/// The SLP_TYP value of S5 on QEMU's PCs, whose control port is the same. Small kernels that read
+/// no ACPI tables write it there.
 const CUSTOMARY_SLEEP_TYPE_S5: u8 = 0;
 /// Frequency of the power-management timer.
 pub const TIMER_HZ: u64 = 3_579_545;
@@ -49,7 +49,7 @@ mod control {
     pub const SCI_ENABLE: u16 = 1 << 0;
     pub const SLEEP_TYPE_SHIFT: u32 = 10;
     pub const SLEEP_ENABLE: u16 = 1 << 13;
-    /// BM_RLD and SLP_TYP keep what is written.
+    /// BM_RLD and SLP_TYP keep the written value.
     pub const KEPT: u16 = 1 << 1 | 7 << SLEEP_TYPE_SHIFT;
 }
 
@@ -61,14 +61,14 @@ pub struct AcpiPm {
     control: u16,
     gpe_status: u16,
     gpe_enable: u16,
-    /// How often bit 31 of the timer had changed when it was last looked at.
+    /// How often bit 31 of the timer had changed when the timer was last read or advanced.
     timer_toggles: u64,
     power_off: bool,
 }
 
-/// Timer ticks since the machine was started; computed from the time itself, so
-/// that no error adds up. Seconds and the rest are converted apart, so that 64 bits hold every
-/// product.
+/// Returns the timer's ticks since the machine was started. They are computed from the time itself,
+/// so that no error accumulates. Seconds and the remainder are converted separately, so that all
+/// products fit in 64 bits.
 fn ticks(now: GuestTime) -> u64 {
     const SECOND: u64 = 1_000_000_000;
     let (seconds, rest) = (now.0 / SECOND, now.0 % SECOND);
@@ -79,12 +79,12 @@ impl AcpiPm {
     /// Version of the serialized state.
     pub const STATE_VERSION: u32 = 1;
 
-    /// After reset.
+    /// Makes the registers in their state after reset.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Resets the registers; the timer runs on.
+    /// Resets the registers. The timer keeps running.
     pub fn reset(&mut self) {
         *self = Self {
             timer_toggles: self.timer_toggles,
@@ -92,7 +92,7 @@ impl AcpiPm {
         };
     }
 
-    /// Reads 1 to 4 bytes from `port` on.
+    /// Reads 1 to 4 bytes, beginning at `port`.
     pub fn read(&mut self, port: u16, size: u8, now: GuestTime) -> u32 {
         self.advance(now);
         if (port, size) == (TIMER_PORT, 4) {
@@ -121,7 +121,7 @@ impl AcpiPm {
         word.to_le_bytes()[usize::from(offset & 1)]
     }
 
-    /// Writes 1 to 4 bytes from `port` on.
+    /// Writes 1 to 4 bytes, beginning at `port`.
     pub fn write(&mut self, port: u16, size: u8, value: u32, now: GuestTime) {
         self.advance(now);
         for position in 0..u16::from(size.min(4)) {
@@ -151,12 +151,12 @@ impl AcpiPm {
         }
     }
 
-    /// Someone pressed the power button.
+    /// Presses the power button.
     pub fn press_power_button(&mut self) {
         self.status |= pm1::POWER_BUTTON;
     }
 
-    /// Hands the system control interrupt on.
+    /// Drives the line of the system control interrupt.
     pub fn forward(&self, context: &mut DeviceContext<'_>) {
         context.set_line(SCI_IRQ, self.sci());
     }
@@ -166,12 +166,12 @@ impl AcpiPm {
         self.status & self.enable & pm1::ENABLE_MASK != 0 || self.gpe_status & self.gpe_enable != 0
     }
 
-    /// The guest entered S5 since the last call.
+    /// Returns whether the guest has entered S5 since the last call.
     pub fn take_power_off(&mut self) -> bool {
         std::mem::take(&mut self.power_off)
     }
 
-    /// Notes that bit 31 of the timer changed.
+    /// Updates the timer's status if bit 31 of the timer has changed.
     pub fn advance(&mut self, now: GuestTime) {
         let toggles = ticks(now) >> 31;
         if toggles != self.timer_toggles {
@@ -180,8 +180,8 @@ impl AcpiPm {
         }
     }
 
-    /// When [`AcpiPm::advance`] must be called next: only if the guest wants to be
-    /// interrupted by the timer.
+    /// Returns when [`AcpiPm::advance`] must be called next. It must only if the guest has enabled
+    /// the timer's interrupt.
     pub fn next_deadline(&self) -> Option<GuestTime> {
         if self.enable & pm1::TIMER == 0 || self.status & pm1::TIMER != 0 {
             return None;

@@ -6,10 +6,10 @@
 //!   00:01.0  ISA bridge   which ISA lines the four PCI interrupt lines lead to
 //! ```
 //!
-//! A machine whose kernel is loaded directly has the generic bridge of
-//! [`super::pci::host_bridge`] instead, and RAM from C0000h on.
+//! A machine whose kernel is loaded directly has the generic bridge of [`super::pci::host_bridge`]
+//! instead, and RAM from C0000h on.
 
-/// Device numbers that it has, the display adapter among them.
+/// The number of device numbers that the chip set uses, including the display adapter's.
 pub const CHIPSET_DEVICES: u8 = 3;
 
 pub mod host_bridge;

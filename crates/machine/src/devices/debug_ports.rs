@@ -1,14 +1,14 @@
-//! Ports for a guest that is being debugged: byte consoles at E9h and 402h, the POST
-//! code at 80h and the exit port at F4h.
+//! Ports for debugging a guest: byte consoles at E9h and 402h, the POST code at 80h and the exit
+//! port at F4h.
 
 use crate::bus::{Claims, Device, DeviceContext, NearUse, SavedState, StateError};
 use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
 use tollgate_platform::StopRequest;
 
-/// A console of one port: each byte written is a character.
+/// A console with one port: each byte written is a character.
 ///
-/// Reading gives E9h at either port, by which a guest detects the console.
+/// Reads return E9h at either port, by which a guest detects the console.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct DebugConsole {
     output: Vec<u8>,
@@ -24,7 +24,7 @@ impl DebugConsole {
     /// The port of SeaBIOS and OVMF.
     pub const FIRMWARE_PORT: u16 = 0x402;
 
-    /// Bytes that wait for the owner at most; more are lost.
+    /// The maximum number of bytes that wait for the owner. More bytes are lost.
     pub const OUTPUT_LIMIT: usize = 64 << 10;
 
     const PRESENT: u8 = 0xE9;
@@ -43,7 +43,7 @@ impl DebugConsole {
         }
     }
 
-    /// What was written and not taken yet.
+    /// Returns what was written and not taken yet.
     pub fn output(&self) -> &[u8] {
         &self.output
     }
@@ -53,13 +53,13 @@ impl DebugConsole {
         std::mem::take(&mut self.output)
     }
 
-    /// How many bytes were lost because no reader took the output.
+    /// Returns how many bytes were lost because no reader took the output.
     pub const fn lost(&self) -> u64 {
         self.lost
     }
 }
 
-/// Port 80h, where firmware shows how far it has come and Linux writes to wait.
+/// Port 80h, where firmware shows its progress and which Linux writes in order to wait.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct PostCode {
     code: u8,
@@ -83,7 +83,7 @@ impl PostCode {
     }
 }
 
-/// The exit port: a write ends the machine with an exit code made of its value.
+/// The exit port: a write ends the machine with an exit code that is computed from the value.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct DebugExit {
     request: Option<u8>,
@@ -93,7 +93,7 @@ impl DebugExit {
     /// Version of the serialized state.
     pub const STATE_VERSION: u32 = 1;
 
-    /// The ports, where QEMU's users put its isa-debug-exit.
+    /// The ports, at which QEMU's users usually place its isa-debug-exit.
     pub const PORTS: RangeInclusive<u16> = 0xF4..=0xF7;
 
     /// The ports read as zero.
@@ -101,13 +101,13 @@ impl DebugExit {
         0
     }
 
-    /// Asks for the end. Of several bytes written before anyone looks the first counts,
-    /// which is the lowest of a wider write.
+    /// Requests the end of the machine. If several bytes are written before the request is taken,
+    /// the first one counts, which is the lowest of a wider write.
     pub fn write(&mut self, value: u8) {
         self.request.get_or_insert(value);
     }
 
-    /// The value that was written since the last call, if any.
+    /// Returns the value that was written since the last call.
     pub fn take_request(&mut self) -> Option<u8> {
         self.request.take()
     }
@@ -154,7 +154,7 @@ impl Device for DebugPorts {
     fn port_write(&mut self, port: u16, _size: u8, value: u32, context: &mut DeviceContext<'_>) {
         let value = value as u8;
         let console = match port {
-            // Kernels write here to pass time: nothing else may happen.
+            // Kernels write to this port to let time pass, so nothing else may happen.
             PostCode::PORT => return self.post_code.write(value),
             DebugConsole::BOCHS_PORT => &mut self.bochs_console,
             DebugConsole::FIRMWARE_PORT => &mut self.firmware_console,

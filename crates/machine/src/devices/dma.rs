@@ -1,5 +1,5 @@
-//! The two 8237A DMA controllers of the AT, with their page registers (Intel 8237A data sheet;
-//! IBM PC AT Technical Reference, "System Board: DMA").
+//! The two 8237A DMA controllers of the AT, with their page registers (Intel 8237A data sheet; IBM
+//! PC AT Technical Reference, "System Board: DMA").
 //!
 //! ```text
 //!   channels 0 to 3   first controller, bytes     address = page << 16 | current address
@@ -7,13 +7,13 @@
 //!   channels 5 to 7   second controller, words    address = (page & FEh) << 16 | address << 1
 //! ```
 //!
-//! The controllers belong to the board, because devices on the bus reach them: a device that
-//! wants its bytes moved calls [`DmaControllers::to_memory`] or [`DmaControllers::from_memory`]
-//! with all the bytes that it has or has room for, and hears how many were moved and whether the
-//! count came to its end. [`ports::DmaPorts`] is where the processor programs them.
+//! The controllers belong to the board, because devices on the bus use them. A device that wants
+//! its bytes transferred calls [`DmaControllers::to_memory`] or [`DmaControllers::from_memory`]
+//! with all bytes that it has or has room for. It gets back how many were transferred, and whether
+//! the count reached its end. The processor programs the controllers through [`ports::DmaPorts`].
 //!
-//! A transfer takes no time. Software requests and transfers between two memory locations, for
-//! which the AT's wiring has no use, are not there.
+//! A transfer takes no time. Software requests and transfers between two memory locations are not
+//! implemented, because the AT's wiring has no use for them.
 
 mod controller;
 pub mod ports;
@@ -26,12 +26,12 @@ use std::ops::RangeInclusive;
 use tollgate_memory::GuestMemory;
 use tollgate_x86::PhysicalAddress;
 
-/// What came of a transfer.
+/// The result of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Moved {
-    /// Bytes moved, from the first one on.
+    /// The number of transferred bytes, from the first one on.
     pub bytes: usize,
-    /// The count came to its end with the last of them (TC).
+    /// Whether the count reached its end with the last byte (TC).
     pub terminal_count: bool,
 }
 
@@ -39,19 +39,21 @@ pub struct Moved {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DmaControllers {
     controllers: [Controller; 2],
-    /// Ports 81h to 8Fh, by the lowest four bits; the first is not used.
+    /// The page registers at ports 81h to 8Fh, by the lowest four bits of the port. The first
+    /// element is unused.
     pages: [u8; 16],
 }
 
 impl DmaControllers {
-    /// Registers of the first controller.
+    /// The registers of the first controller.
     pub const FIRST_PORTS: RangeInclusive<u16> = 0x00..=0x0f;
-    /// Registers of the second, two ports each.
+    /// The registers of the second controller, two ports each.
     pub const SECOND_PORTS: RangeInclusive<u16> = 0xc0..=0xdf;
-    /// The page registers, and some bytes that are only kept. Port 80h shows POST codes.
+    /// The page registers, and some bytes that are stored without effect. Port 80h shows POST
+    /// codes.
     pub const PAGE_PORTS: RangeInclusive<u16> = 0x81..=0x8f;
 
-    /// As firmware leaves them: the second controller lets the first one through.
+    /// Makes the controllers as firmware leaves them: the second one passes requests of the first.
     pub fn cascaded() -> Self {
         let mut dma = Self::default();
         dma.write(0xd6, 0xc0);
@@ -79,13 +81,14 @@ impl DmaControllers {
         }
     }
 
-    /// A device asserts or releases DREQ of a channel, 0 to 7, as the status registers show it.
+    /// Asserts or releases DREQ of a channel, 0 to 7, on behalf of its device. The status registers
+    /// show it.
     pub fn request(&mut self, channel: u8, requested: bool) {
         self.controllers[usize::from(channel >> 2 & 1)].request(channel & 3, requested);
     }
 
-    /// Whether a request of a channel, 0 to 7, would be served now: controllers are enabled, and
-    /// neither the channel nor the way to the first controller is masked.
+    /// Whether a request of a channel, 0 to 7, would be served now: the controllers are enabled,
+    /// and neither the channel nor the cascade to the first controller is masked.
     pub fn is_open(&self, channel: u8) -> bool {
         let [first, second] = &self.controllers;
         match channel {
@@ -95,8 +98,9 @@ impl DmaControllers {
         }
     }
 
-    /// The device of a channel has bytes for memory. Nothing is moved while the channel is not open.
-    /// A channel that is programmed the other way, or to verify, counts without moving.
+    /// Transfers bytes of a channel's device to memory. Nothing is transferred while the channel is
+    /// not open. A channel that is programmed for the other direction, or to verify, counts without
+    /// transferring.
     pub fn to_memory(&mut self, channel: u8, data: &[u8], memory: &mut GuestMemory) -> Moved {
         self.run(channel, data.len(), |kind, place, range| {
             if kind == Kind::ToMemory {
@@ -105,8 +109,8 @@ impl DmaControllers {
         })
     }
 
-    /// The device of a channel wants bytes. Those that no memory gives are ones, and so are all if the
-    /// channel is programmed otherwise.
+    /// Transfers bytes from memory to a channel's device. Bytes without memory are ones, and so are
+    /// all bytes if the channel is programmed for another kind of transfer.
     pub fn from_memory(&mut self, channel: u8, data: &mut [u8], memory: &GuestMemory) -> Moved {
         self.run(channel, data.len(), |kind, place, range| {
             let data = &mut data[range];
@@ -117,8 +121,8 @@ impl DmaControllers {
         })
     }
 
-    /// Has a channel count until the device has no more or the count ends, and hands out each run
-    /// of addresses that follow one another.
+    /// Lets a channel count until the device's bytes or the count end, and passes each run of
+    /// consecutive addresses to `each`.
     fn run(
         &mut self,
         channel: u8,
@@ -147,26 +151,27 @@ impl DmaControllers {
             each(run.kind, place, moved.bytes..end);
             moved.bytes = end;
             moved.terminal_count = run.terminal_count;
-            // An autoinitialized channel goes on, but the device has heard of the end.
+            // An autoinitialized channel could continue, but the device has been notified of the
+            // end.
         }
         moved
     }
 }
 
-/// Which page register belongs to a channel, by its port's lowest four bits.
+/// The page register of each channel, by the lowest four bits of its port.
 const PAGE_OF_CHANNEL: [usize; 8] = [7, 3, 1, 2, 0xf, 0xb, 9, 0xa];
 
-/// Where a run of units lies in memory.
+/// The place of a run of units in memory.
 #[derive(Clone, Copy)]
 struct Place {
     first: u64,
-    /// Bytes of a unit.
+    /// The size of a unit in bytes.
     unit: usize,
     direction: Direction,
 }
 
 impl Place {
-    /// The address of each unit, if they do not simply follow one another.
+    /// Returns the address of each unit if addresses decrease.
     fn backwards(
         self,
         bytes: usize,
@@ -179,8 +184,8 @@ impl Place {
     }
 }
 
-/// Bytes that are moved at once at most: where a part has no memory behind it, its neighbours
-/// are not to be lost.
+/// The maximum number of bytes that are transferred together. If a piece has no memory, the pieces
+/// next to it must not be lost.
 const PIECE: usize = 4096;
 
 fn write(memory: &mut GuestMemory, place: Place, data: &[u8]) {
@@ -188,7 +193,7 @@ fn write(memory: &mut GuestMemory, place: Place, data: &[u8]) {
         Direction::Up => {
             let mut address = place.first;
             for piece in pieces(place.first, data.len()) {
-                // What reaches no memory is lost, as on the bus.
+                // Bytes for addresses without memory are lost, as on the bus.
                 memory.write(PhysicalAddress(address), &data[piece.clone()]);
                 address += piece.len() as u64;
             }
@@ -214,7 +219,7 @@ fn read(memory: &GuestMemory, place: Place, data: &mut [u8]) {
     }
 }
 
-/// The parts of `bytes` bytes from an address on that lie in one page each.
+/// Splits `bytes` bytes from an address on into pieces that lie in one page each.
 fn pieces(first: u64, bytes: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
     let mut start = 0;
     std::iter::from_fn(move || {

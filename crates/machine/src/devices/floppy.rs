@@ -1,7 +1,7 @@
-//! The floppy disk controller: an Intel 82077AA in its AT mode, ports 3F0h to 3F5h and 3F7h, line
-//! 6, DMA channel 2, with up to two drives.
+//! The floppy disk controller: an Intel 82077AA in its AT mode, at ports 3F0h to 3F5h and 3F7h,
+//! with line 6, DMA channel 2 and up to two drives.
 //!
-//! A command goes through the phases of the data sheet, and ends by its interrupt:
+//! A command passes through the phases of the data sheet, and ends with its interrupt:
 //!
 //! ```text
 //!   bytes of the command --> execution --------------------------> bytes of the result
@@ -11,14 +11,15 @@
 //!                            then the image's thread writes
 //! ```
 //!
-//! An image has the bytes of its sectors and nothing else ([`format`]): every sector is there with
-//! the address that its place says, of 512 bytes, in double density (MFM). So other sizes of sectors, FM
-//! and deleted data are not found. What cannot be found takes the two revolutions in which a
-//! controller looks for it, also without a disk, where a real one waits for ever. Nothing else takes
-//! the time that a drive takes. What is written is on stable storage before the interrupt comes.
+//! An image holds the bytes of its sectors and nothing else ([`format`]). Every sector has 512
+//! bytes in double density (MFM) and the address that corresponds to its place, so sectors of other
+//! sizes, in FM, or with deleted data are never found. A search that fails takes two revolutions,
+//! as in a real controller; it does so even without a disk, where a real controller waits for ever.
+//! No other operation takes the time that a drive needs. Written data is on stable storage before
+//! the interrupt comes.
 //!
-//! Not there: the scan commands, which the 82077AA's successors have not either, and the registers
-//! of the PS/2 (3F0h, 3F1h).
+//! Not implemented are the scan commands, which the 82077AA's successors lack too, and the
+//! registers of the PS/2 (3F0h, 3F1h).
 
 mod bus;
 mod command;

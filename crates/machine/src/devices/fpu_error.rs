@@ -1,7 +1,6 @@
-//! The PC's way of reporting x87 errors, for guests with CR0.NE clear: FERR# raises
-//! interrupt line 13; a write to port F0h lowers it and asserts IGNNE#, so that the
-//! handler may use the x87 although its error is still pending, until that is cleared
-//! (SDM volume 1, appendix D.2.1).
+//! The PC's way of reporting x87 errors to guests with CR0.NE clear: FERR# raises interrupt line
+//! 13. A write to port F0h lowers it and asserts IGNNE#, so that the handler may use the x87
+//! although its error is still pending, until the error is cleared (SDM volume 1, appendix D.2.1).
 
 use crate::bus::{Claims, Device, DeviceContext, SavedState, StateError};
 use serde::{Deserialize, Serialize};
@@ -19,39 +18,40 @@ impl FpuError {
 
     /// The interrupt line.
     pub const IRQ: u8 = 13;
-    /// Clears the interrupt.
+    /// A write to this port clears the interrupt.
     pub const CLEAR_PORT: u16 = 0xf0;
-    /// Resets a coprocessor that is a chip of its own; does the same here.
+    /// A write to this port resets a coprocessor that is a separate chip. Here it clears the
+    /// interrupt too.
     pub const RESET_PORT: u16 = 0xf1;
 
-    /// FERR# is asserted: an error is pending that the processor will not ignore.
+    /// Asserts FERR#: an error is pending that the processor will not ignore.
     pub const fn signal(&mut self) {
         self.line = true;
     }
 
-    /// Writes one of the ports; the value does not matter.
+    /// Handles a write to one of the ports, with any value.
     pub const fn write(&mut self) {
         self.ignored |= self.line;
         self.line = false;
     }
 
-    /// FERR# is no longer asserted: the guest has cleared the error.
+    /// Deasserts FERR#: the guest has cleared the error.
     pub const fn error_cleared(&mut self) {
         self.ignored = false;
     }
 
-    /// IGNNE#: the processor ignores the pending error.
+    /// Returns IGNNE#: whether the processor ignores the pending error.
     pub const fn is_ignored(&self) -> bool {
         self.ignored
     }
 
-    /// The level of the interrupt line.
+    /// Returns the level of the interrupt line.
     pub const fn line(&self) -> bool {
         self.line
     }
 }
 
-/// The ports of the flip-flops, which themselves are the board's.
+/// The ports of the flip-flops, which belong to the board.
 pub struct FpuErrorPorts;
 
 impl Device for FpuErrorPorts {

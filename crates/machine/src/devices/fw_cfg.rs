@@ -1,9 +1,9 @@
-//! QEMU's firmware configuration device (fw_cfg), as far as its selector and data ports go
-//! (docs/specs/fw_cfg in QEMU's source): how test kernels and firmware count processors and
-//! memory and find named files.
+//! QEMU's firmware configuration device (fw_cfg), limited to its selector and data ports
+//! (docs/specs/fw_cfg in QEMU's source). Test kernels and firmware use it to count processors and
+//! memory and to find named files.
 //!
-//! A 16-bit write to port 510h selects an item; each 8-bit read of port 511h gives its next
-//! byte. The end is followed by zeros, as is an item that is not there:
+//! A 16-bit write to port 510h selects an item. Each 8-bit read of port 511h returns its next byte,
+//! and zeros after the item's end. An item that does not exist reads as zeros:
 //!
 //! ```text
 //!   out 510h, ax=0005h      the number of processors
@@ -11,8 +11,7 @@
 //!   in  al, 511h            00h
 //! ```
 //!
-//! Items cannot be written. The interface by direct memory access is not there, and the
-//! item `ID` says so.
+//! Items cannot be written. The DMA interface is not implemented, as the item `ID` shows.
 
 use crate::acpi::{Hardware, loader};
 use crate::boot::e820::{self, MemoryRange};
@@ -23,66 +22,65 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use tollgate_memory::PhysicalLayout;
 
-/// Selector, 16 bits, written only.
+/// The selector port: 16 bits, write-only.
 const SELECTOR_PORT: u16 = 0x510;
-/// Data, 8 bits.
+/// The data port: 8 bits.
 const DATA_PORT: u16 = 0x511;
 
 /// Selectors of the items that are not files.
 mod item {
-    /// "QEMU".
+    /// The characters "QEMU".
     pub const SIGNATURE: u16 = 0x00;
-    /// Which interfaces there are, 32 bits.
+    /// The available interfaces, 32 bits.
     pub const ID: u16 = 0x01;
-    /// Bytes of RAM, 64 bits.
+    /// The size of RAM in bytes, 64 bits.
     pub const MEMORY_SIZE: u16 = 0x03;
-    /// Processors, 16 bits.
+    /// The number of processors, 16 bits.
     pub const PROCESSORS: u16 = 0x05;
-    /// Processors with those that could be added, 16 bits.
+    /// The number of processors including those that could be added, 16 bits.
     pub const MOST_PROCESSORS: u16 = 0x0f;
     /// The list of files.
     pub const DIRECTORY: u16 = 0x19;
-    /// The first file; the others follow.
+    /// The first file. The others follow it.
     pub const FIRST_FILE: u16 = 0x20;
 }
 
-/// Bit of [`item::ID`]: selector and data ports.
+/// Bit of [`item::ID`]: the selector and data ports exist.
 const ID_PORTS: u32 = 1 << 0;
-/// Bit of a selector: the item is to be written.
+/// Bit of a selector: the item will be written.
 const SELECTOR_WRITES: u16 = 1 << 14;
-/// Bytes of a name in the directory, with the zero that ends it.
+/// The size in bytes of a name in the directory, including the terminating zero.
 const NAME_BYTES: usize = 56;
-/// Processors of the machine.
+/// The number of processors of the machine.
 const PROCESSORS: u16 = 1;
 
-/// The machine's own file: its memory map.
+/// The machine's own file, which holds its memory map.
 const MEMORY_MAP: &str = "etc/e820";
-/// Whether the machine itself may have a file of this name.
+/// Whether this name is reserved for a file of the machine itself.
 fn is_own(name: &str) -> bool {
     name == MEMORY_MAP || loader::NAMES.contains(&name)
 }
 
-/// Files that may be added at most.
+/// The maximum number of files that can be added.
 pub const MOST_FILES: usize = 256;
 
-/// A file: its name, at most 55 bytes, and its content.
+/// A file: its name of at most 55 bytes, and its content.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FwCfgFile {
-    /// Such as `opt/org.example/key`.
+    /// The name, such as `opt/org.example/key`.
     pub name: String,
-    /// What the guest reads.
+    /// The bytes that the guest reads.
     pub content: Vec<u8>,
 }
 
-/// Why a file cannot be shown.
+/// Why a file cannot be offered to the guest.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FwCfgError {
-    /// A name that does not fit, or that would end early: its bytes must be 1 to 55, none of
-    /// them zero.
+    /// The name does not fit or would end early. It must have 1 to 55 bytes, none of which is zero.
     Name(String),
     /// Another file has this name.
     NameTwice(String),
-    /// More than [`MOST_FILES`].
+    /// There are more than [`MOST_FILES`] files.
     TooMany,
 }
 
@@ -97,7 +95,7 @@ impl fmt::Display for FwCfgError {
             Self::NameTwice(name) if is_own(name) => {
                 write!(formatter, "fw_cfg file '{name}' is the machine's own")
             }
-            Self::NameTwice(name) => write!(formatter, "fw_cfg file '{name}' is named twice"),
+            Self::NameTwice(name) => write!(formatter, "fw_cfg file '{name}' is given twice"),
             Self::TooMany => write!(formatter, "more than {MOST_FILES} fw_cfg files"),
         }
     }
@@ -105,10 +103,10 @@ impl fmt::Display for FwCfgError {
 
 impl std::error::Error for FwCfgError {}
 
-/// Checks that a machine can show these files beside its own.
+/// Checks that a machine can offer these files in addition to its own.
 ///
 /// # Errors
-/// What is wrong with the first one that cannot be shown.
+/// Why the first unsuitable file cannot be offered.
 pub fn check(files: &[FwCfgFile]) -> Result<(), FwCfgError> {
     if files.len() > MOST_FILES {
         return Err(FwCfgError::TooMany);
@@ -128,16 +126,16 @@ pub fn check(files: &[FwCfgFile]) -> Result<(), FwCfgError> {
 /// The device.
 #[derive(Clone, Debug)]
 pub struct FwCfg {
-    /// Selector and bytes of each item.
+    /// The selector and the bytes of each item.
     items: Vec<(u16, Vec<u8>)>,
     position: Position,
 }
 
-/// What the guest has changed.
+/// The part of the state that the guest changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 struct Position {
     selector: u16,
-    /// Bytes of the item that were read.
+    /// The number of bytes of the item that were read.
     offset: u32,
 }
 
@@ -145,14 +143,14 @@ impl FwCfg {
     /// Version of the serialized state.
     pub const STATE_VERSION: u32 = 1;
 
-    /// The device of a machine with this memory, which shows `etc/e820` and these files.
-    /// Names are cut at 55 bytes.
+    /// Makes the device of a machine with this memory. It offers `etc/e820` and these files. Names
+    /// are truncated to 55 bytes.
     pub fn new(layout: &PhysicalLayout, files: Vec<FwCfgFile>) -> Self {
         Self::with_map(layout, e820::memory_map(layout), files)
     }
 
-    /// The device of a machine with this configuration: firmware is told of all RAM, and finds the
-    /// ACPI tables.
+    /// Makes the device of a machine with this configuration. Firmware gets a memory map of all
+    /// RAM, and the ACPI tables.
     pub fn of_machine(config: &VmConfig) -> Self {
         let layout = PhysicalLayout::new(config.memory_bytes);
         let mut files = config.fw_cfg_files.clone();
@@ -205,7 +203,7 @@ impl FwCfg {
     }
 }
 
-/// The directory: the number of files, then for each its size, its selector and its name,
+/// Returns the directory: the number of files, then the size, the selector and the name of each,
 /// all in big-endian order.
 fn directory(files: &[FwCfgFile]) -> Vec<u8> {
     let mut bytes = (files.len() as u32).to_be_bytes().to_vec();
@@ -282,7 +280,7 @@ mod tests {
         (0..length).map(next).collect()
     }
 
-    /// The files of the directory: size, selector, name.
+    /// Returns the files of the directory: size, selector, name.
     fn files(device: &mut FwCfg) -> Vec<(usize, u16, String)> {
         let count = read(device, 0x19, 4);
         let count = u32::from_be_bytes(count.try_into().unwrap()) as usize;

@@ -1,4 +1,4 @@
-//! Random accesses at random times: no guest makes a device panic or stop answering.
+//! Random accesses at random times: no guest may make a device panic or stop answering.
 
 use tollgate_platform::GuestTime;
 use tollgate_test_support::Random;
@@ -12,7 +12,7 @@ use super::rtc::Rtc;
 use super::serial::Serial;
 use super::speaker_port::SpeakerPort;
 
-/// A step of time in nanoseconds: mostly short, sometimes hours.
+/// Returns a step of time in nanoseconds, which is mostly short and sometimes hours.
 fn step(random: &mut Random) -> u64 {
     let exponent = random.below(44);
     random.next_u64() & ((1 << exponent) - 1)

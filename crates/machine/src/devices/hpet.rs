@@ -1,5 +1,5 @@
-//! The high-precision event timer (IA-PC HPET Specification 1.0a): a counter of 64 bits that
-//! counts every 10 ns, and three comparators.
+//! The high-precision event timer (IA-PC HPET Specification 1.0a): a 64-bit counter that counts
+//! every 10 ns, and three comparators.
 //!
 //! ```text
 //!   main counter --+-- comparator 0 --\   replacement routing: lines 0 and 8, from which the
@@ -7,9 +7,10 @@
 //!                  '-- comparator 2 --/   else each the I/O APIC's line that it names
 //! ```
 //!
-//! Where the specification leaves room this is QEMU's: a comparator that is set to a value
-//! which has just passed fires immediately instead of when the counter has wrapped around, and
-//! in periodic mode each value that is written is the period as well. There are no messages (FSB).
+//! Where the specification leaves a choice, the timer behaves like QEMU's. If a comparator is set
+//! to a value that has just passed, it fires immediately and not after the counter has wrapped
+//! around. In periodic mode each written value is also the period. Messages (FSB) are not
+//! implemented.
 
 mod bus;
 mod timer;
@@ -20,25 +21,25 @@ use tollgate_platform::GuestTime;
 
 use super::lost_ticks::LostTicks;
 
-/// Where the registers lie in memory.
+/// The physical address of the registers.
 pub const BASE_ADDRESS: u64 = 0xfed0_0000;
-/// Bytes of address space that the registers take.
+/// The size of the registers' address range in bytes.
 pub const REGISTER_BYTES: u64 = 0x400;
-/// The lower half of the identification, which the ACPI table repeats: Intel's number, lines 0
-/// and 8 can be replaced (bit 15), 64 bits (bit 13), the number of comparators minus one (bits
-/// 12 to 8), revision 1.
+/// The lower half of the identification, which the ACPI table repeats: Intel's number, lines 0 and
+/// 8 can be replaced (bit 15), 64 bits (bit 13), the number of comparators minus one (bits 12 to
+/// 8), revision 1.
 pub const IDENTIFICATION: u32 = 0x8086 << 16 | 1 << 15 | 1 << 13 | (TIMERS as u32 - 1) << 8 | 1;
 
-/// How many comparators there are.
+/// The number of comparators.
 const TIMERS: usize = 3;
-/// Nanoseconds from one count to the next.
+/// The time between two counts in nanoseconds.
 const PERIOD: u64 = 10;
-/// The same in femtoseconds, for the identification.
+/// The time between two counts in femtoseconds, for the identification.
 const PERIOD_FEMTOSECONDS: u64 = PERIOD * 1_000_000;
-/// Nanoseconds between two looks at comparators that fire more often than that.
+/// The minimum time between two calls for comparators that fire more often, in nanoseconds.
 const LEAST_WAIT: u64 = 10_000;
 
-/// Offsets of the registers. From [`offset::TIMERS`] on each comparator has 20h bytes.
+/// Offsets of the registers. From [`offset::TIMERS`] on, each comparator has 20h bytes.
 mod offset {
     pub const IDENTIFICATION: u64 = 0x000;
     pub const CONFIGURATION: u64 = 0x010;
@@ -50,28 +51,28 @@ mod offset {
 
 /// Bits of the general configuration register.
 mod configuration {
-    /// The counter counts, and comparators interrupt.
+    /// The counter counts, and comparators may interrupt.
     pub const ENABLED: u64 = 1 << 0;
-    /// Comparators 0 and 1 have lines 0 and 8 for themselves.
+    /// Comparators 0 and 1 drive lines 0 and 8 exclusively.
     pub const REPLACES_LEGACY: u64 = 1 << 1;
     pub const WRITABLE: u64 = ENABLED | REPLACES_LEGACY;
 }
 
-/// Lines of comparators 0 and 1 that replace the 8254 and the real-time clock.
+/// The lines of comparators 0 and 1 when they replace the 8254 and the real-time clock.
 const REPLACED_LINES: [u8; 2] = [0, 8];
 
 /// The timer block.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hpet {
     configuration: u64,
-    /// A bit for each level-triggered comparator that asks for service.
+    /// A bit for each level-triggered comparator that requests service.
     status: u64,
-    /// The main counter at `since`.
+    /// The value of the main counter at `since`.
     count: u64,
-    /// When `count` was the main counter, if that counts.
+    /// When the main counter had the value `count`, if it is counting.
     since: GuestTime,
     timers: [Timer; TIMERS],
-    /// Interrupts of comparator 0 in the place of the 8254's that the guest could not take.
+    /// Interrupts of comparator 0, in its role as the 8254, that the guest could not take.
     lost_ticks: LostTicks,
 }
 
@@ -100,7 +101,7 @@ impl Hpet {
         self.configuration & configuration::REPLACES_LEGACY != 0
     }
 
-    /// The main counter.
+    /// Returns the value of the main counter.
     fn counter(&self, now: GuestTime) -> u64 {
         match self.is_enabled() {
             true => self.count.wrapping_add(self.ticks_since(now)),
@@ -112,7 +113,7 @@ impl Hpet {
         now.0.saturating_sub(self.since.0) / PERIOD
     }
 
-    /// The register of 64 bits at an offset that is a multiple of 8.
+    /// Returns the 64-bit register at an offset that is a multiple of 8.
     fn register(&self, offset: u64, now: GuestTime) -> u64 {
         match offset {
             offset::IDENTIFICATION => PERIOD_FEMTOSECONDS << 32 | u64::from(IDENTIFICATION),
@@ -125,7 +126,7 @@ impl Hpet {
         }
     }
 
-    /// The comparator and its register at an offset, if there is one.
+    /// Returns the comparator and its register at an offset.
     fn timer_register(&self, offset: u64) -> Option<(usize, Register)> {
         let within = offset.checked_sub(offset::TIMERS)?;
         let timer = (within / offset::TIMER_BYTES) as usize;
@@ -137,7 +138,7 @@ impl Hpet {
         (timer < TIMERS).then_some((timer, register))
     }
 
-    /// Reads bytes; between the registers there are zeros.
+    /// Reads bytes. There are zeros between the registers.
     pub fn read(&mut self, offset: u64, data: &mut [u8], now: GuestTime) {
         self.advance(now);
         for (at, byte) in (offset..).zip(data) {
@@ -146,8 +147,8 @@ impl Hpet {
         }
     }
 
-    /// Writes 4 or 8 bytes that lie in one register; what others would do is undefined
-    /// (specification, 2.3.1), and here they do nothing.
+    /// Writes 4 or 8 bytes that lie in one register. The effect of other writes is undefined
+    /// (specification, 2.3.1); here they have none.
     pub fn write(&mut self, offset: u64, data: &[u8], now: GuestTime) {
         self.advance(now);
         let (shift, mask) = match (data.len(), offset % 8) {
@@ -163,7 +164,7 @@ impl Hpet {
         self.follow_lines();
     }
 
-    /// Writes those bits of a register that `mask` has.
+    /// Writes the bits of a register that are set in `mask`.
     fn write_register(&mut self, offset: u64, value: u64, mask: u64, now: GuestTime) {
         match offset {
             offset::CONFIGURATION => {
@@ -179,7 +180,7 @@ impl Hpet {
                     self.arm_all(now);
                 }
             }
-            // Writing a one ends the request.
+            // Writing a one clears the request.
             offset::STATUS => self.status &= !(value & mask),
             offset::COUNTER => {
                 let kept = self.counter(now) & !mask;
@@ -210,7 +211,7 @@ impl Hpet {
         self.timers[timer].arm(counter);
     }
 
-    /// Has the levels of all lines be what status and configuration say.
+    /// Sets the levels of all lines according to status and configuration.
     fn follow_lines(&mut self) {
         let enabled = self.is_enabled();
         for (index, timer) in self.timers.iter_mut().enumerate() {
@@ -220,7 +221,7 @@ impl Hpet {
         }
     }
 
-    /// Lets comparators fire whose time has come.
+    /// Fires the comparators whose time has come.
     pub fn advance(&mut self, now: GuestTime) {
         if !self.is_enabled() {
             return;
@@ -240,7 +241,7 @@ impl Hpet {
         self.follow_lines();
     }
 
-    /// When a comparator fires next, if one does.
+    /// Returns when a comparator fires next.
     pub fn next_deadline(&self, now: GuestTime) -> Option<GuestTime> {
         let of_timers = self.timers.iter().filter_map(|timer| {
             let ticks = timer.fires_at()?.saturating_sub(self.count);
@@ -251,7 +252,7 @@ impl Hpet {
         of_timers.chain(self.lost_ticks.next_deadline()).min()
     }
 
-    /// The line that a comparator drives, if it drives one.
+    /// Returns the line that a comparator drives.
     fn line_of(&self, timer: usize) -> Option<u8> {
         if !self.timers[timer].interrupts() {
             return None;

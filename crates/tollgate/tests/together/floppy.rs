@@ -205,7 +205,7 @@ fn what_is_wrong_with_a_disk_is_one_line() {
     for (arguments, expected) in [
         (
             &["--floppy", name(&odd)][..],
-            "1000 bytes are no floppy disk's",
+            "1000 bytes is not the size of a floppy disk",
         ),
         (&["--floppy", "/nonexistent"], "no such file"),
         (&["--floppy", ""], "names no file"),

@@ -212,7 +212,7 @@ fn an_image_that_is_no_dos_is_one_line() {
         (
             odd.display().to_string(),
             1,
-            "1000 bytes are no floppy disk's",
+            "1000 bytes is not the size of a floppy disk",
         ),
     ] {
         let image = format!("dos={image}");

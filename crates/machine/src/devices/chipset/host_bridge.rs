@@ -1,5 +1,5 @@
-//! The 440FX's host bridge (82441FX data sheet, 3.2): its programmable attribute map says, for
-//! each part of C0000h to FFFFFh, whether loads and stores reach RAM or the ROM's bus.
+//! The 440FX's host bridge (82441FX data sheet, 3.2). Its programmable attribute map decides, for
+//! each part of C0000h to FFFFFh, whether loads and stores reach RAM or the bus with the ROM.
 //!
 //! ```text
 //!   59h  7:4  F0000h-FFFFFh          read enable, write enable in bits 0 and 1
@@ -8,8 +8,8 @@
 //!   5Fh  3:0  E8000h-EBFFFh          7:4  EC000h-EFFFFh
 //! ```
 //!
-//! Where loads reach the ROM and stores reach RAM, the region is ROM; the stores come to the
-//! bus, and [`HostBridge440fx::store`] puts them into the RAM beneath.
+//! Where loads reach the ROM and stores reach RAM, the region is ROM. Its stores come to the bus,
+//! and [`HostBridge440fx::store`] writes them to the RAM beneath.
 
 use super::rom::FirmwareRom;
 use crate::bus::DeviceContext;
@@ -18,7 +18,7 @@ use crate::devices::pci::function::PciFunction;
 use tollgate_memory::{Region, RegionKind};
 use tollgate_x86::PhysicalAddress;
 
-/// The host bridge as QEMU's PC has it: firmware and systems know it by these numbers.
+/// The identity of the host bridge in QEMU's PC, by which firmware and systems recognise it.
 const IDENTITY: Identity = Identity {
     vendor: 0x8086,
     device: 0x1237,
@@ -28,18 +28,18 @@ const IDENTITY: Identity = Identity {
     subsystem: 0x1100,
 };
 
-/// First attribute register.
+/// The first attribute register.
 const FIRST_REGISTER: usize = 0x59;
 
-/// What attribute registers speak of.
+/// The first address of the area that the attribute registers control.
 pub const AREA_START: u64 = 0xc_0000;
-/// First address after it.
+/// The first address after the area.
 pub const AREA_END: u64 = 0x10_0000;
-/// The last part begins here, and has one field for all of it.
+/// The first address of the last part, which has a single attribute field.
 const LAST_PART: u64 = 0xf_0000;
-/// Bytes of each other part.
+/// The size of each other part in bytes.
 const PART_BYTES: u64 = 0x4000;
-/// Attribute bits: loads, stores reach RAM.
+/// Attribute bits: loads reach RAM, stores reach RAM.
 const READ_ENABLE: u8 = 1;
 const WRITE_ENABLE: u8 = 2;
 
@@ -53,20 +53,21 @@ pub struct HostBridge440fx {
 impl Default for HostBridge440fx {
     fn default() -> Self {
         let mut config = ConfigSpace::new(&IDENTITY);
-        // Those of the memory and bus controllers are kept too, without effect. System
-        // management RAM (72h) is among them: there is no such mode.
+        // The registers of the memory and bus controllers also keep what is written, without
+        // effect. Among them is that of system management RAM (72h): there is no system management
+        // mode.
         config.make_writable(0x50..0xc0);
         Self { config, rom: None }
     }
 }
 
 impl HostBridge440fx {
-    /// From now on there is a ROM to be seen.
+    /// Installs the ROM.
     pub fn set_rom(&mut self, rom: FirmwareRom) {
         self.rom = Some(rom);
     }
 
-    /// The attributes of the part that holds an address of the area.
+    /// Returns the attributes of the part that contains an address of the area.
     fn attributes(&self, address: u64) -> u8 {
         let (register, high) = if address >= LAST_PART {
             (FIRST_REGISTER, true)
@@ -78,7 +79,7 @@ impl HostBridge440fx {
         if high { byte >> 4 } else { byte & 0xf }
     }
 
-    /// A store to the area that did not reach memory directly.
+    /// Handles a store to the area that did not reach memory directly.
     pub fn store(&self, address: PhysicalAddress, data: &[u8], context: &mut DeviceContext<'_>) {
         for (at, byte) in (address.0..AREA_END).zip(data) {
             if self.attributes(at) & WRITE_ENABLE != 0 {
@@ -97,7 +98,7 @@ impl HostBridge440fx {
             place(start, bytes, kind, None, context);
             return;
         }
-        // What the ROM does not cover is nobody's.
+        // No device answers at addresses that the ROM does not cover.
         let shown = self.rom.filter(|rom| rom.copy_start() < start + bytes);
         let rom_start = shown.map_or(start + bytes, |rom| rom.copy_start().max(start));
         if rom_start > start {
@@ -111,7 +112,7 @@ impl HostBridge440fx {
     }
 }
 
-/// The parts that have attributes of their own: first address, bytes.
+/// Returns the first address and the size of each part with attributes of its own.
 fn parts() -> impl Iterator<Item = (u64, u64)> {
     let small = (AREA_START..LAST_PART).step_by(PART_BYTES as usize);
     let small = small.map(|start| (start, PART_BYTES));

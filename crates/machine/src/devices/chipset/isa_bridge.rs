@@ -1,5 +1,5 @@
-//! The ISA bridge of the PIIX3 (82371SB data sheet, 2.2): where the lines of the PCI bus lead
-//! among those of the ISA bus.
+//! The ISA bridge of the PIIX3 (82371SB data sheet, 2.2): it routes the interrupt lines of the PCI
+//! bus to those of the ISA bus.
 
 use crate::devices::pci::config_space::{ConfigSpace, Identity};
 use crate::devices::pci::function::PciFunction;
@@ -13,13 +13,13 @@ const IDENTITY: Identity = Identity {
     subsystem: 0x1100,
 };
 
-/// Routing of PIRQA; those of B to D follow (PIRQRC[A:D]).
+/// The routing register of PIRQA; those of B to D follow (PIRQRC[A:D]).
 const ROUTES: usize = 0x60;
-/// A route: none.
+/// In a routing register: the line is not routed.
 const DISABLED: u8 = 1 << 7;
-/// A route: the ISA line.
+/// In a routing register: the ISA line.
 const LINE: u8 = 0xf;
-/// Lines that a route may name; the others are the board's own.
+/// The ISA lines that a route may name. The others belong to the board.
 const ROUTABLE: u16 = 0b1101_1110_1111_1000;
 
 /// The ISA bridge.
@@ -41,14 +41,15 @@ impl IsaBridge {
         self.0.write(ROUTES, &[DISABLED; 4]);
     }
 
-    /// The ISA line that PCI interrupt line 0 to 3 (PIRQA to PIRQD) leads to.
+    /// Returns the ISA line that PCI interrupt line 0 to 3 (PIRQA to PIRQD) is routed to.
     pub fn route(&self, line: u8) -> Option<u8> {
         let route = self.0.u16(ROUTES + usize::from(line & 3)) as u8;
         let isa = route & LINE;
         (route & DISABLED == 0 && ROUTABLE >> isa & 1 != 0).then_some(isa)
     }
 
-    /// The line that INTA of a device leads to: device 1's is PIRQA, and so around.
+    /// Returns the PCI interrupt line of a device's INTA: PIRQA for device 1, PIRQB for device 2,
+    /// and so on modulo 4.
     pub const fn line_of(device: u8) -> u8 {
         device.wrapping_sub(1) & 3
     }
@@ -67,7 +68,7 @@ impl PciFunction for IsaBridge {
         &mut self.0
     }
 
-    /// The host resets the configuration space before it asks for routes again.
+    /// The host resets the configuration space before it asks for the routes again.
     fn after_reset(&mut self) {
         self.disable_routes();
     }

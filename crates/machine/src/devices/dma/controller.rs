@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Which way a channel moves bytes ("Mode Register").
+/// The kind of transfer of a channel ("Mode Register").
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// Addresses are counted, nothing is moved.
+    /// Addresses are counted, but nothing is transferred.
     Verify,
     /// From the device ("write transfer").
     ToMemory,
@@ -13,36 +13,36 @@ pub(super) enum Kind {
     FromMemory,
 }
 
-/// How addresses follow one another.
+/// The order of addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Direction {
-    /// Each is one more.
+    /// Each address is one higher than the one before.
     Up,
-    /// Each is one less.
+    /// Each address is one lower than the one before.
     Down,
 }
 
-/// Units that are moved together.
+/// Consecutive units that are transferred together.
 pub(super) struct Run {
     pub kind: Kind,
     pub direction: Direction,
-    /// Address of the first, in units.
+    /// The address of the first unit, in units.
     pub first: u16,
     pub units: usize,
-    /// The count has come to its end.
+    /// Whether the count has reached its end.
     pub terminal_count: bool,
 }
 
 /// Command register: the controller is disabled.
 const COMMAND_DISABLE: u8 = 1 << 2;
 
-/// Mode register: which way, two bits from here on.
+/// Mode register: position of the two bits for the kind of transfer.
 const MODE_KIND: u8 = 2;
-/// Mode register: at the end of the count address and count begin anew.
+/// Mode register: address and count are reloaded at the end of the count.
 const MODE_AUTOINITIALIZE: u8 = 1 << 4;
-/// Mode register: addresses go down.
+/// Mode register: addresses decrease.
 const MODE_DECREMENT: u8 = 1 << 5;
-/// Mode register, the two highest bits: another controller or bus master is behind the channel.
+/// Mode register, the two highest bits: another controller or bus master uses the channel.
 const MODE_CASCADE: u8 = 3 << 6;
 
 /// Registers from 8 on ("Software Command Codes", "Register Codes").
@@ -63,7 +63,7 @@ struct Channel {
     base_address: u16,
     base_count: u16,
     address: u16,
-    /// Units that are still to be moved, less one.
+    /// The number of units to transfer, minus one.
     count: u16,
     mode: u8,
 }
@@ -73,18 +73,18 @@ struct Channel {
 pub(super) struct Controller {
     channels: [Channel; 4],
     command: u8,
-    /// A bit for each channel that is masked.
+    /// A bit for each masked channel.
     mask: u8,
-    /// A bit for each channel whose count has ended since the status was read.
+    /// A bit for each channel whose count has ended since the status was last read.
     ended: u8,
-    /// A bit for each channel whose device asks.
+    /// A bit for each channel whose device requests a transfer.
     requests: u8,
-    /// The next access to an address or a count is to its upper byte.
+    /// Whether the next access to an address or a count is to its upper byte.
     upper: bool,
 }
 
 impl Default for Controller {
-    /// As after RESET: all channels are masked.
+    /// The state after RESET: all channels are masked.
     fn default() -> Self {
         Self {
             channels: Default::default(),
@@ -97,7 +97,7 @@ impl Default for Controller {
     }
 }
 
-/// One byte of a register of 16 bits.
+/// Returns one byte of a 16-bit register.
 const fn byte_of(value: u16, upper: bool) -> u8 {
     (if upper { value >> 8 } else { value }) as u8
 }
@@ -111,7 +111,8 @@ const fn with_byte(value: u16, byte: u8, upper: bool) -> u16 {
 }
 
 impl Controller {
-    /// Which byte the next access is to; the one behind it is to the other one.
+    /// Returns whether the next access is to the upper byte. The access after it is to the other
+    /// byte.
     const fn flip(&mut self) -> bool {
         let upper = self.upper;
         self.upper = !upper;
@@ -131,8 +132,8 @@ impl Controller {
                 byte_of(value, self.flip())
             }
             register::COMMAND => std::mem::take(&mut self.ended) | self.requests << 4,
-            // The temporary register serves transfers between memory locations alone. Chip sets
-            // show the mask, which the 8237A does not.
+            // The temporary register is only for transfers between memory locations. Chip sets
+            // return the mask here, which the 8237A does not.
             register::MASK => 0xf0 | self.mask,
             _ => 0,
         }
@@ -181,7 +182,7 @@ impl Controller {
         }
     }
 
-    /// Whether a channel, 0 to 3, moves what its device has.
+    /// Whether a channel, 0 to 3, serves requests of its device.
     pub fn is_open(&self, channel: u8) -> bool {
         let mode = self.channels[usize::from(channel & 3)].mode;
         let is_illegal = mode >> MODE_KIND & 3 == 3;
@@ -191,14 +192,14 @@ impl Controller {
             && !is_illegal
     }
 
-    /// Of the second controller: whether the first one gets the bus through channel 4. It does also
-    /// where a system has forgotten to say that it is cascaded.
+    /// For the second controller: whether the first one gets the bus through channel 4. It does
+    /// even if the system has not programmed that channel as cascaded.
     pub fn lets_first_through(&self) -> bool {
         self.command & COMMAND_DISABLE == 0 && self.mask & 1 == 0
     }
 
-    /// Moves at most `most` units, at least one, of an open channel, 0 to 3: those up to the
-    /// end of the count or of the addresses.
+    /// Counts at most `most` units, and at least one, of an open channel, 0 to 3, and returns them.
+    /// A run ends at the end of the count or of the addresses.
     pub fn next_run(&mut self, channel: u8, most: usize) -> Run {
         let index = usize::from(channel & 3);
         let channel = &mut self.channels[index];

@@ -1,5 +1,5 @@
-//! Where the DMA controllers answer on the bus. They themselves belong to the board; so do their
-//! states.
+//! The ports of the DMA controllers. The controllers themselves and their saved state belong to the
+//! board.
 
 use super::DmaControllers;
 use crate::bus::{Claims, Device, DeviceContext, SavedState, StateError};
@@ -7,7 +7,8 @@ use crate::bus::{Claims, Device, DeviceContext, SavedState, StateError};
 /// The ports of both controllers and the page registers.
 #[derive(Clone, Copy, Debug)]
 pub struct DmaPorts {
-    /// No firmware programs the controllers: after a reset they are as firmware leaves them.
+    /// Whether the controllers are set up after a reset as firmware leaves them, because the
+    /// machine has no firmware.
     pub is_prepared: bool,
 }
 

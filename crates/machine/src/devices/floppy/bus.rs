@@ -8,7 +8,7 @@ use crate::bus::{Claims, Device, DeviceContext, SavedState, StateError};
 use serde::{Deserialize, Serialize};
 use tollgate_platform::GuestTime;
 
-/// What is saved. The disks themselves are not: whoever restores puts them in.
+/// The saved state. It does not include the disks: the program that restores it inserts them.
 #[derive(Serialize, Deserialize)]
 struct Saved {
     state: State,
@@ -30,7 +30,7 @@ impl Device for Floppy {
     }
 
     fn claims(&self) -> Claims {
-        // 3F6h belongs to disks.
+        // Port 3F6h belongs to the disk controllers.
         Claims::none()
             .with_byte_ports(0x3f0..=0x3f5)
             .with_byte_ports(0x3f7..=0x3f7)

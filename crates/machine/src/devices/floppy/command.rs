@@ -1,4 +1,4 @@
-//! Which commands there are, by their first bytes (data sheet, 5.1).
+//! The commands, identified by their first bytes (data sheet, 5.1).
 
 use serde::{Deserialize, Serialize};
 
@@ -27,17 +27,17 @@ pub(super) enum Command {
     Invalid,
 }
 
-/// First byte: both sides of a cylinder, one after the other.
+/// In the first byte: the command uses both sides of a cylinder, one after the other.
 pub(super) const MULTI_TRACK: u8 = 1 << 7;
-/// First byte: double density.
+/// In the first byte: double density.
 pub(super) const MFM: u8 = 1 << 6;
-/// First byte: sectors with the other kind of data are passed over.
+/// In the first byte: sectors with the other kind of data are skipped.
 pub(super) const SKIP: u8 = 1 << 5;
-/// First byte of RELATIVE SEEK: towards higher cylinders.
+/// In the first byte of RELATIVE SEEK: seek towards higher cylinders.
 pub(super) const INWARDS: u8 = 1 << 6;
 
 impl Command {
-    /// The command that a first byte begins.
+    /// Returns the command that a first byte begins.
     pub const fn of(byte: u8) -> Self {
         match byte & 0x1f {
             0x02 if byte & 0xa0 == 0 => Self::ReadTrack,
@@ -63,7 +63,7 @@ impl Command {
         }
     }
 
-    /// Bytes of the command, the first among them.
+    /// Returns the number of bytes of the command, including the first.
     pub const fn bytes(self) -> usize {
         match self {
             Self::SenseInterrupt
@@ -86,7 +86,7 @@ impl Command {
         }
     }
 
-    /// Bytes that the processor hands over go to the disk.
+    /// Whether the bytes that the processor supplies are written to the disk.
     pub const fn writes(self) -> bool {
         matches!(
             self,

@@ -1,4 +1,4 @@
-//! The controller: its registers, its phases, its interrupt.
+//! The controller: its registers, its phases and its interrupt.
 
 use super::command::Command;
 use super::drive::{Drive, Mechanics};
@@ -15,14 +15,14 @@ use std::collections::VecDeque;
 use tollgate_disk::DriveOptions;
 use tollgate_platform::GuestTime;
 
-/// Where a command stands.
+/// The phase of a command.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Phase {
-    /// These bytes have come; none: nothing is under way.
+    /// These bytes of a command have arrived. Without any, no command is in progress.
     Command(Vec<u8>),
-    /// Data moves, or is looked for.
+    /// Data is transferred or searched for.
     Execution(Transfer),
-    /// These bytes are still to be read. The interrupt tells of them.
+    /// These bytes of the result have not been read yet. The interrupt announces them.
     Result(VecDeque<u8>),
 }
 
@@ -32,21 +32,21 @@ impl Phase {
     }
 }
 
-/// What SENSE INTERRUPT STATUS tells: status register 0, present cylinder.
+/// The result of SENSE INTERRUPT STATUS: status register 0 and the present cylinder.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Sense {
     pub st0: u8,
     pub drive: u8,
 }
 
-/// Heads that move.
+/// Heads that are moving.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Motion {
     pub ends: GuestTime,
     pub st0: u8,
 }
 
-/// What is saved, beside the drives' mechanics.
+/// The saved state, except for the mechanics of the drives.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct State {
     pub output: DigitalOutput,
@@ -57,22 +57,22 @@ pub(super) struct State {
     pub precompensation: u8,
     pub perpendicular: u8,
     pub is_locked: bool,
-    /// The last sector of a track, or the sectors of one, as a command said last.
+    /// The last sector of a track, or the number of its sectors, as the last command gave it.
     pub track_end: u8,
-    /// Cylinders where the controller takes the heads to be.
+    /// The cylinder of each drive's heads, as the controller assumes it.
     pub present: [u8; 4],
     pub phase: Phase,
-    /// INT, before the gate.
+    /// The level of INT before the gate.
     interrupt: bool,
     pub irq: IrqLine,
     pub senses: VecDeque<Sense>,
     pub motions: [Option<Motion>; 4],
-    /// When a reset tells of its end.
+    /// When the interrupt after a reset comes.
     reset_ends: Option<GuestTime>,
 }
 
 impl State {
-    /// As after a hardware reset: the reset bit of the digital output register is 0.
+    /// The state after a hardware reset: the reset bit of the digital output register is 0.
     fn new() -> Self {
         Self {
             output: DigitalOutput::empty(),
@@ -95,13 +95,13 @@ impl State {
     }
 }
 
-/// What the thread of an image does for the command that is executed.
+/// The work of an image's thread for the command in execution.
 #[derive(Debug)]
 pub(super) struct DiskWork {
     pub drive: usize,
-    /// Of the operations, in order.
+    /// The tags of the operations, in order.
     pub tags: VecDeque<u64>,
-    /// What they have read.
+    /// The data that was read.
     pub data: Vec<u8>,
     pub failed: bool,
 }
@@ -115,18 +115,18 @@ pub struct Floppy {
     pub(super) completer: Option<Completer>,
 }
 
-/// Time from the end of a reset to its interrupt.
+/// The time from the end of a reset to its interrupt, in nanoseconds.
 const RESET_TIME: u64 = 50_000;
 
 impl Floppy {
-    /// The ISA interrupt.
+    /// The ISA interrupt line.
     pub const IRQ: u8 = 6;
     /// The DMA channel.
     pub const CHANNEL: u8 = 2;
-    /// Drives at most: those that firmware knows.
+    /// The maximum number of drives, which is the number that firmware supports.
     pub const MOST_DRIVES: usize = 2;
 
-    /// A controller with these drives.
+    /// Makes a controller with these drives.
     pub fn new(drives: Vec<Drive>) -> Self {
         Self {
             drives,
@@ -136,10 +136,10 @@ impl Floppy {
         }
     }
 
-    /// Takes the disk out of a drive, 0 for the first, or puts another one in.
+    /// Removes the disk from a drive, 0 for the first, or inserts another one.
     ///
     /// # Errors
-    /// There is no such drive, or the disk cannot be used: then the drive is empty.
+    /// There is no such drive, or the disk cannot be used. The drive is empty then.
     pub fn change_disk(
         &mut self,
         drive: usize,
@@ -149,7 +149,7 @@ impl Floppy {
             return Err("the machine has no such drive".into());
         };
         if let Some(work) = self.work.as_mut().filter(|work| work.drive == drive) {
-            // The disk is torn out from under the heads.
+            // The disk is removed while the heads read or write it.
             work.tags.clear();
             work.failed = true;
         }
@@ -201,7 +201,7 @@ impl Floppy {
                     false => 0,
                 }
             }
-            // The PS/2's status registers are not driven in the AT's mode.
+            // The PS/2's status registers are not driven in AT mode.
             _ => 0xff,
         }
     }
@@ -237,7 +237,7 @@ impl Floppy {
         self.state.output.contains(DigitalOutput::NO_RESET)
     }
 
-    /// Whatever is under way ends without a word.
+    /// Aborts the command in progress without a result.
     pub(super) fn stop(&mut self, context: &mut DeviceContext<'_>) {
         context.dma().request(Self::CHANNEL, false);
         self.work = None;
@@ -246,7 +246,7 @@ impl Floppy {
         state.senses.clear();
         state.motions = [None; 4];
         state.reset_ends = None;
-        // What LOCK keeps (5.2.12), and what a reset by software changes.
+        // LOCK preserves some of the configuration across a software reset (5.2.12).
         state.perpendicular &= 0x3c;
         if !state.is_locked {
             state.configuration |= configuration::NO_FIFO;
@@ -260,7 +260,7 @@ impl Floppy {
         self.state.reset_ends = Some(context.now().after(RESET_TIME));
     }
 
-    /// The main status register.
+    /// Returns the main status register.
     fn status(&self) -> u8 {
         use MainStatus as M;
         if !self.runs() {
@@ -316,7 +316,7 @@ impl Floppy {
         }
     }
 
-    /// The result of a command without an interrupt.
+    /// Sets the result of a command that causes no interrupt.
     pub(super) fn answer(&mut self, bytes: &[u8]) {
         self.state.phase = match bytes {
             [] => Phase::idle(),
@@ -324,7 +324,7 @@ impl Floppy {
         };
     }
 
-    /// When the controller next does something by itself.
+    /// Returns when the controller next does something by itself.
     pub(super) fn next_deadline(&self) -> Option<GuestTime> {
         let motions = self.state.motions.iter().flatten();
         let transfer = match &self.state.phase {
@@ -335,7 +335,7 @@ impl Floppy {
         ends.chain(self.state.reset_ends).chain(transfer).min()
     }
 
-    /// Does what is due.
+    /// Does everything that is due.
     pub(super) fn advance_to(&mut self, context: &mut DeviceContext<'_>) {
         let now = context.now();
         if self.state.reset_ends.is_some_and(|ends| ends <= now) {
@@ -360,19 +360,19 @@ impl Floppy {
         self.advance_transfer(context);
     }
 
-    /// What the drives' mechanics are, to be saved.
+    /// Returns the state of the drives' mechanics, which is saved.
     pub(super) fn mechanics(&self) -> Vec<Mechanics> {
         self.drives.iter().map(|drive| drive.mechanics).collect()
     }
 
-    /// The hardware's reset.
+    /// Resets the controller and all drives, as the hardware reset does.
     pub(super) fn reset_all(&mut self, context: &mut DeviceContext<'_>) {
         self.stop(context);
         self.state = State::new();
     }
 }
 
-/// How messages name a drive's disk.
+/// Returns the name of a drive's disk for messages.
 pub fn disk_name(drive: usize, image: Option<&DriveOptions>) -> String {
     let letter = if drive == 0 { 'a' } else { 'b' };
     match image {

@@ -1,4 +1,4 @@
-//! A drive with its heads and what is in it.
+//! A floppy drive with its heads and its disk.
 
 use super::format::{DriveKind, Format};
 use crate::bus::completion::Completer;
@@ -6,12 +6,12 @@ use crate::devices::medium::Medium;
 use serde::{Deserialize, Serialize};
 use tollgate_disk::{DiskError, DriveOptions};
 
-/// What of a drive is saved.
+/// The saved state of a drive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Mechanics {
-    /// The cylinder over which the heads stand.
+    /// The cylinder of the heads.
     pub cylinder: u8,
-    /// The disk was taken out since the heads last moved (DSKCHG).
+    /// Whether the disk was removed since the heads last moved (DSKCHG).
     pub changed: bool,
 }
 
@@ -31,11 +31,11 @@ pub struct Drive {
 }
 
 impl Drive {
-    /// A drive with the disk that `image` holds, of the kind that it needs; or an empty one
-    /// of 1.44 MB. `name`: as in lines on standard error about a host that fails.
+    /// Makes a drive for the disk in `image`, of the kind that this disk needs, or an empty drive
+    /// of 1.44 MB. `name` appears in lines on standard error about failures of the host.
     ///
     /// # Errors
-    /// The image cannot be used, or has no floppy disk's size.
+    /// The image cannot be used, or does not have the size of a floppy disk.
     pub fn new(name: String, image: Option<&DriveOptions>) -> Result<Self, DiskError> {
         let disk = image.map(|options| open(name, options)).transpose()?;
         Ok(Self {
@@ -50,22 +50,22 @@ impl Drive {
         })
     }
 
-    /// Which kind it is.
+    /// Returns the kind of the drive.
     pub const fn kind(&self) -> DriveKind {
         self.kind
     }
 
-    /// Takes the disk out.
+    /// Removes the disk.
     pub fn eject(&mut self) {
         self.mechanics.changed = true;
-        // Waits until all that was written has reached the file.
+        // Dropping the disk waits until all written data has reached the file.
         self.disk = None;
     }
 
-    /// Puts a disk in, in place of the one that is there.
+    /// Inserts a disk, in place of the present one.
     ///
     /// # Errors
-    /// The image cannot be used, or this drive does not take it: then the drive is empty.
+    /// The image cannot be used, or this drive does not support it. The drive is empty then.
     pub fn insert(
         &mut self,
         name: String,
@@ -78,7 +78,7 @@ impl Drive {
             return Err(DiskError {
                 path: image.path.clone(),
                 why: format!(
-                    "a drive of {} does not take a disk of {} KiB",
+                    "a drive of {} does not support a disk of {} KiB",
                     self.kind.name(),
                     disk.medium.bytes() / 1024
                 ),
@@ -91,7 +91,8 @@ impl Drive {
         Ok(())
     }
 
-    /// The heads go to another cylinder, which takes at least one step if they are not there.
+    /// Moves the heads to another cylinder. If they are not there yet, that takes at least one
+    /// step.
     pub(super) fn step(&mut self, cylinder: u8) {
         let mechanics = &mut self.mechanics;
         let cylinder = cylinder.min(self.kind.last_cylinder());
@@ -101,8 +102,9 @@ impl Drive {
         mechanics.cylinder = cylinder;
     }
 
-    /// The disk, if the heads read its tracks at a data rate, and the number of the cylinder there.
-    /// A drive of 80 cylinders steps twice for each of a disk of 40.
+    /// Returns the disk and the number of the cylinder under the heads, if the heads can read its
+    /// tracks at a data rate. A drive of 80 cylinders makes two steps for each cylinder of a disk
+    /// of 40.
     pub(super) fn readable(&mut self, rate: u8) -> Option<(&mut Disk, u8)> {
         let disk = self.disk.as_mut()?;
         let steps_twice = self.kind == DriveKind::Mb1_2 && disk.format.drive == DriveKind::Kb360;
@@ -122,7 +124,7 @@ fn open(name: String, options: &DriveOptions) -> Result<Disk, DiskError> {
     let format = Format::of_size(medium.bytes()).ok_or_else(|| DiskError {
         path: options.path.clone(),
         why: format!(
-            "its {} bytes are no floppy disk's; there are disks of {}",
+            "{} bytes is not the size of a floppy disk; sizes are {}",
             medium.bytes(),
             Format::sizes()
         ),

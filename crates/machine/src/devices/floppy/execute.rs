@@ -1,19 +1,19 @@
-//! Commands that move no data (data sheet, 5.2).
+//! Commands that transfer no data (data sheet, 5.2).
 
 use super::command::{Command, INWARDS};
 use super::controller::{Floppy, Motion};
 use super::registers::{configuration, st0, st3};
 use crate::bus::DeviceContext;
 
-/// Time that heads take, wherever they go.
+/// The time of a movement of the heads of any length, in nanoseconds.
 const SEEK_TIME: u64 = 200_000;
-/// Steps of RECALIBRATE at most (5.2.2).
+/// The maximum number of steps of RECALIBRATE (5.2.2).
 const RECALIBRATE_STEPS: u8 = 79;
-/// What VERSION says: an enhanced controller.
+/// The result of VERSION: an enhanced controller.
 const VERSION: u8 = 0x90;
 
 impl Floppy {
-    /// Executes a command, of which all bytes have come.
+    /// Executes a command of which all bytes have arrived.
     pub(super) fn execute(
         &mut self,
         command: Command,
@@ -85,7 +85,7 @@ impl Floppy {
             }
             Command::Version => self.answer(&[VERSION]),
             Command::PerpendicularMode => {
-                // The drives' bits change only together with the highest one (5.2.9).
+                // The bits of the drives change only if the highest bit is set (5.2.9).
                 let mode = byte(1);
                 state.perpendicular = match mode & 0x80 {
                     0 => state.perpendicular & 0x3c | mode & 3,
@@ -102,7 +102,8 @@ impl Floppy {
         }
     }
 
-    /// Moves the heads by as many steps as the controller takes the new cylinder to be away.
+    /// Moves the heads by the distance between the new cylinder and the one where the controller
+    /// assumes them to be.
     pub(super) fn seek(&mut self, drive: u8, to: u8) {
         let index = usize::from(drive & 3);
         let from = std::mem::replace(&mut self.state.present[index], to);
@@ -130,7 +131,7 @@ impl Floppy {
         self.end_motion(drive, end | st0::SEEK_END | drive, context);
     }
 
-    /// The interrupt comes when the heads are there.
+    /// Schedules the interrupt for the time when the heads arrive.
     fn end_motion(&mut self, drive: u8, st0: u8, context: &DeviceContext<'_>) {
         let ends = context.now().after(SEEK_TIME);
         self.state.motions[usize::from(drive & 3)] = Some(Motion { ends, st0 });
@@ -143,7 +144,7 @@ impl Floppy {
         self.set_interrupt(false);
         let is_polled = sense.st0 & st0::READY_CHANGED == st0::READY_CHANGED;
         if !is_polled && !self.state.senses.is_empty() {
-            // Another drive's seek has ended meanwhile.
+            // Another drive's seek has ended in the meantime.
             self.set_interrupt(true);
         }
         let present = self.state.present[usize::from(sense.drive & 3)];

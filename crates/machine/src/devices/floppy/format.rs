@@ -1,7 +1,7 @@
-//! What a disk's image holds, by its size, and which drives take it.
+//! The format of a disk by the size of its image, and the drives that support each format.
 
-/// A drive, by what it is made for. The smallest has 5.25 inches as the second; the others have
-/// 3.5.
+/// A kind of drive, named by its largest capacity. The first two are 5.25-inch drives, the others
+/// 3.5-inch drives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DriveKind {
     /// 360 KB: 40 cylinders.
@@ -15,7 +15,7 @@ pub enum DriveKind {
 }
 
 impl DriveKind {
-    /// The kind's number in byte 10h of the CMOS memory.
+    /// Returns the kind's number in byte 10h of the CMOS memory.
     pub const fn cmos_type(self) -> u8 {
         match self {
             Self::Kb360 => 1,
@@ -25,7 +25,7 @@ impl DriveKind {
         }
     }
 
-    /// The name that people know it by.
+    /// Returns the kind's common name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Kb360 => "360 KB",
@@ -35,7 +35,7 @@ impl DriveKind {
         }
     }
 
-    /// The cylinder where the heads stop.
+    /// Returns the last cylinder that the heads can reach.
     pub const fn last_cylinder(self) -> u8 {
         match self {
             Self::Kb360 => 41,
@@ -43,7 +43,7 @@ impl DriveKind {
         }
     }
 
-    /// Whether disks of a format fit and can be read.
+    /// Whether the drive accepts and reads disks of a format.
     pub const fn takes(self, format: &Format) -> bool {
         match self {
             Self::Kb360 => matches!(format.drive, Self::Kb360),
@@ -54,7 +54,7 @@ impl DriveKind {
     }
 }
 
-/// Data rates, as the lowest two bits of the data rate select register name them (2.1.7).
+/// Data rates by their values in the lowest two bits of the data rate select register (2.1.7).
 mod rate {
     pub const KBPS_500: u8 = 0;
     pub const KBPS_300: u8 = 1;
@@ -62,24 +62,24 @@ mod rate {
     pub const MBPS_1: u8 = 3;
 }
 
-/// How a disk is divided.
+/// The geometry of a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Format {
-    /// Cylinders.
+    /// The number of cylinders.
     pub cylinders: u8,
-    /// Sides.
+    /// The number of sides.
     pub heads: u8,
-    /// Sectors of a track, counted from 1.
+    /// The number of sectors of a track, which are counted from 1.
     pub sectors: u8,
-    /// The smallest drive that takes it.
+    /// The smallest drive that supports the format.
     pub drive: DriveKind,
-    /// At which data rates it is read, a bit each.
+    /// A bit for each data rate at which the disk is read.
     rates: u8,
 }
 
-/// Bytes of a sector.
+/// The size of a sector in bytes.
 pub const SECTOR_BYTES: usize = 512;
-/// The code of that size, "N" in a sector's address.
+/// The code of the sector size, "N" in a sector's address.
 pub const SECTOR_SIZE_CODE: u8 = 2;
 
 const fn format(cylinders: u8, heads: u8, sectors: u8, drive: DriveKind, rates: u8) -> Format {
@@ -92,11 +92,11 @@ const fn format(cylinders: u8, heads: u8, sectors: u8, drive: DriveKind, rates: 
     }
 }
 
-/// The formats, the common ones of each drive first.
+/// All formats, the common ones of each drive first.
 const FORMATS: [Format; 16] = {
     use DriveKind::{Kb360, Mb1_2, Mb1_44, Mb2_88};
-    /// 250 KB/s in a drive of 300 revolutions a minute, 300 in one of 360. Firmware takes either for
-    /// the smallest drive.
+    /// 250 KB/s in a drive of 300 revolutions per minute, or 300 KB/s in one of 360. Firmware uses
+    /// either for the smallest drive.
     const DOUBLE_5_25: u8 = 1 << rate::KBPS_250 | 1 << rate::KBPS_300;
     const DOUBLE: u8 = 1 << rate::KBPS_250;
     const HIGH: u8 = 1 << rate::KBPS_500;
@@ -122,28 +122,28 @@ const FORMATS: [Format; 16] = {
 };
 
 impl Format {
-    /// The format of an image of so many bytes.
+    /// Returns the format of an image of this size.
     pub fn of_size(bytes: u64) -> Option<Self> {
         FORMATS.into_iter().find(|format| format.bytes() == bytes)
     }
 
-    /// Bytes of a disk.
+    /// Returns the capacity of a disk in bytes.
     pub const fn bytes(&self) -> u64 {
         self.cylinders as u64 * self.heads as u64 * self.sectors as u64 * SECTOR_BYTES as u64
     }
 
-    /// Whether it is read at a data rate, 0 to 3.
+    /// Whether the disk is read at a data rate, 0 to 3.
     pub const fn has_rate(&self, rate: u8) -> bool {
         self.rates >> (rate & 3) & 1 != 0
     }
 
-    /// Byte of the image where a sector begins; the sector is one of the disk's.
+    /// Returns the offset in the image of a sector, which must exist on the disk.
     pub const fn offset(&self, cylinder: u8, head: u8, sector: u8) -> u64 {
         let track = cylinder as u64 * self.heads as u64 + head as u64;
         (track * self.sectors as u64 + sector.saturating_sub(1) as u64) * SECTOR_BYTES as u64
     }
 
-    /// The sizes that an image may have, for messages.
+    /// Returns the sizes that an image may have, for messages.
     pub fn sizes() -> String {
         let sizes = FORMATS.map(|format| format.bytes());
         let kib = sizes.map(|bytes| (bytes / 1024).to_string());

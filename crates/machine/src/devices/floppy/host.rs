@@ -1,5 +1,5 @@
-//! How data comes from the controller to memory or to the processor, and back: by DMA, or byte by
-//! byte through the FIFO (data sheet, 4).
+//! Transfers between the controller and memory or the processor: by DMA, or byte by byte through
+//! the FIFO (data sheet, 4).
 
 use super::command::Command;
 use super::controller::{Floppy, Phase};
@@ -10,15 +10,15 @@ use crate::bus::DeviceContext;
 use tollgate_disk::Operation;
 use tollgate_platform::GuestTime;
 
-/// A DMA channel that does not take bytes is looked at again after this.
+/// A DMA channel that accepts no bytes is tried again after this time, in nanoseconds.
 const POLL_TIME: u64 = 50_000;
-/// After this the bytes are lost: a revolution.
+/// Bytes are lost after this time in nanoseconds, which is one revolution.
 const OVERRUN_TIME: u64 = 200_000_000;
-/// Bytes of the FIFO.
+/// The size of the FIFO in bytes.
 const FIFO_BYTES: u8 = 16;
 
 impl Floppy {
-    /// Bytes begin to move between the controller and its host.
+    /// Starts the transfer between the controller and its host.
     pub(super) fn begin_host(&mut self, context: &mut DeviceContext<'_>) {
         let now = context.now();
         let late = now.after(OVERRUN_TIME);
@@ -33,7 +33,7 @@ impl Floppy {
             transfer.stage = Stage::Host { poll: now, late };
             self.move_by_dma(late, context);
         } else {
-            // The processor may take its time: there is no deadline then.
+            // The processor may take any time: there is no deadline.
             let never = GuestTime(u64::MAX);
             transfer.stage = Stage::Host {
                 poll: never,
@@ -73,7 +73,7 @@ impl Floppy {
         }
     }
 
-    /// Asks the processor for the next bytes.
+    /// Requests the next bytes from the processor.
     fn begin_burst(&mut self) {
         let burst = match self.state.configuration & configuration::NO_FIFO {
             0 => FIFO_BYTES - (self.state.configuration & configuration::THRESHOLD),
@@ -85,7 +85,7 @@ impl Floppy {
         self.raise();
     }
 
-    /// A byte was moved by the processor.
+    /// Counts a byte that the processor has transferred.
     fn count_byte(&mut self, context: &mut DeviceContext<'_>) {
         let Phase::Execution(transfer) = &mut self.state.phase else {
             return;
@@ -100,7 +100,7 @@ impl Floppy {
         }
     }
 
-    /// The processor reads a byte of the data.
+    /// Returns the byte of data that the processor reads.
     pub(super) fn give_byte(&mut self, context: &mut DeviceContext<'_>) -> u8 {
         let uses_dma = self.uses_dma();
         let Phase::Execution(transfer) = &mut self.state.phase else {
@@ -116,7 +116,7 @@ impl Floppy {
         byte
     }
 
-    /// The processor writes a byte of the data.
+    /// Takes the byte of data that the processor writes.
     pub(super) fn take_byte(&mut self, value: u8, context: &mut DeviceContext<'_>) {
         let uses_dma = self.uses_dma();
         let Phase::Execution(transfer) = &mut self.state.phase else {
@@ -131,7 +131,7 @@ impl Floppy {
         }
     }
 
-    /// All bytes have moved between controller and host.
+    /// Continues after all bytes have been transferred between controller and host.
     fn end_host(&mut self, context: &mut DeviceContext<'_>) {
         let Phase::Execution(transfer) = &mut self.state.phase else {
             return;
@@ -153,8 +153,8 @@ impl Floppy {
         self.send(drive, writes, context);
     }
 
-    /// What FORMAT TRACK writes. None: these are no sectors that the image has, and the command has
-    /// failed.
+    /// Returns the writes of FORMAT TRACK. Returns `None` if the image has no such sectors, in
+    /// which case the command has failed.
     fn fill_sectors(&mut self) -> Option<Vec<Operation>> {
         let rate = self.state.rate;
         let Phase::Execution(transfer) = &mut self.state.phase else {
@@ -193,7 +193,8 @@ impl Floppy {
 }
 
 impl Transfer {
-    /// What a write command writes: whole sectors, the last of them filled up with zeros.
+    /// Returns the writes of a write command: whole sectors, the last of which is padded with
+    /// zeros.
     fn writes(&self) -> Vec<Operation> {
         let mut left = self.moved.div_ceil(SECTOR_BYTES);
         let mut start = 0;

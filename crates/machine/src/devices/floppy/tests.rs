@@ -224,7 +224,7 @@ fn a_changed_disk_shows_until_the_heads_move() {
     assert_eq!(rig.command(&[READ_ID, 0])[..4], [0, 0, 0, 1]);
     let refusal = rig.change(Some(360)).unwrap_err();
     assert!(
-        refusal.contains("does not take a disk of 360 KiB"),
+        refusal.contains("does not support a disk of 360 KiB"),
         "{refusal}"
     );
     assert_eq!(rig.read(0x3f7), 0x80, "empty again");

@@ -1,5 +1,5 @@
-//! Commands that move data (data sheet, 5.1): where it lies on the disk, and how the command ends.
-//! How it comes to memory or to the processor: [`super::host`].
+//! Commands that transfer data (data sheet, 5.1): the place of the data on the disk, and the end of
+//! the command. [`super::host`] transfers the data to memory or to the processor.
 
 use super::command::{Command, MFM, MULTI_TRACK, SKIP};
 use super::controller::{DiskWork, Floppy, Phase};
@@ -11,34 +11,34 @@ use std::collections::VecDeque;
 use tollgate_disk::{Operation, Outcome};
 use tollgate_platform::GuestTime;
 
-/// Time in which nothing is found: two revolutions.
+/// The time of a search that finds nothing, in nanoseconds: two revolutions.
 const SEARCH_TIME: u64 = 400_000_000;
-/// Time until the next sector's address comes by.
+/// The time until the heads reach the address of the next sector, in nanoseconds.
 const ADDRESS_TIME: u64 = 1_000_000;
 
-/// Where a transfer stands.
+/// The stage of a transfer.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) enum Stage {
-    /// Nothing happens until then, when the command ends.
+    /// Nothing happens until this time, when the command ends.
     Ends(GuestTime),
-    /// The image's thread works.
+    /// The image's thread reads or writes.
     Disk,
-    /// Bytes move between the controller and memory or processor.
+    /// Bytes are transferred between the controller and memory or the processor.
     Host {
-        /// DMA: when to look again, and when it is too late.
+        /// With DMA: when to try again, and when it is too late.
         poll: GuestTime,
         late: GuestTime,
     },
 }
 
-/// Sectors that follow one another in the image.
+/// Consecutive sectors of the image.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Run {
     pub offset: u64,
     pub sectors: usize,
 }
 
-/// A sector's address.
+/// The address of a sector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Address {
     pub cylinder: u8,
@@ -47,7 +47,7 @@ pub(super) struct Address {
     pub size: u8,
 }
 
-/// A command under way that moves data.
+/// A command in progress that transfers data.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Transfer {
     pub command: Command,
@@ -56,23 +56,24 @@ pub(super) struct Transfer {
     pub drive: u8,
     /// The side of the first sector.
     pub head: u8,
-    /// The first sector's address, as the command has it.
+    /// The address of the first sector, as the command gives it.
     pub address: Address,
     /// The last sector of a track.
     pub track_end: u8,
-    /// FORMAT TRACK: what sectors are filled with.
+    /// The byte with which FORMAT TRACK fills sectors.
     pub filler: u8,
-    /// Status registers 0 to 2, as far as they are known.
+    /// Status registers 0 to 2, as far as they are known yet.
     pub status: [u8; 3],
     pub runs: Vec<Run>,
-    /// Status registers 0 and 1 get these if all data is moved and nobody has ended the command.
+    /// Status registers 0 and 1 get these values if all data is transferred and no terminal count
+    /// has ended the command.
     pub at_end: [u8; 2],
-    /// Where this goes wrong the address stays as it is.
+    /// Whether the address stays unchanged if the command fails.
     pub keeps_address: bool,
     pub data: Vec<u8>,
-    /// Bytes of the data that were moved.
+    /// The number of bytes that were transferred.
     pub moved: usize,
-    /// Without DMA: bytes until the next interrupt.
+    /// Without DMA: the number of bytes until the next interrupt.
     pub burst: u8,
     pub terminal_count: bool,
     pub stage: Stage,
@@ -93,11 +94,11 @@ impl Transfer {
         self.stage = Stage::Ends(at);
     }
 
-    /// Finds the sectors that the command is about, up to where it ends by itself.
+    /// Finds the sectors of the command, up to its implicit end.
     fn plan(&mut self, format: &Format, cylinder: u8) {
         let (mut head, mut sector) = (self.head, self.address.sector);
         let most = match self.command {
-            // EC: the last byte counts sectors.
+            // With EC set, the last byte of the command is the number of sectors.
             Command::Verify if self.head & 0x80 != 0 => usize::from(self.filler),
             _ => usize::MAX,
         };
@@ -137,7 +138,8 @@ impl Transfer {
         self.runs.iter().map(|run| run.sectors).sum()
     }
 
-    /// The address after so many sectors, as the result has it (5.1, "Result Phase Table").
+    /// Returns the address after this number of sectors, for the result (5.1, "Result Phase
+    /// Table").
     fn address_after(&self, sectors: usize) -> Address {
         let mut address = self.address;
         for _ in 0..sectors {
@@ -159,7 +161,7 @@ impl Transfer {
 }
 
 impl Floppy {
-    /// Begins a command of which all bytes have come.
+    /// Begins a command of which all bytes have arrived.
     pub(super) fn begin_transfer(
         &mut self,
         command: Command,
@@ -214,7 +216,8 @@ impl Floppy {
         }
     }
 
-    /// Looks for what the command is about. What is in the way ends it: its stage says so then.
+    /// Looks for the sectors of the command. If that fails, the command ends, as its stage then
+    /// says.
     fn prepare(&mut self, transfer: &mut Transfer, now: GuestTime) {
         let has_motor = {
             let motor = DigitalOutput::MOTOR.bits() << transfer.drive;
@@ -254,7 +257,7 @@ impl Floppy {
         let is_here = (address.cylinder, address.head, address.size)
             == (cylinder, transfer.head & 1, SECTOR_SIZE_CODE);
         if transfer.command == Command::ReadTrack {
-            // Sectors come as they lie, whatever their addresses.
+            // Sectors are read in the order of their places, whatever their addresses.
             transfer.status[1] |= if is_here { 0 } else { st1::NO_DATA };
             transfer.address.sector = 1;
             transfer.flags &= !MULTI_TRACK;
@@ -269,7 +272,7 @@ impl Floppy {
             if transfer.flags & SKIP != 0 {
                 return transfer.abort(st1::END_OF_CYLINDER, 0, now.after(ADDRESS_TIME));
             }
-            // The first sector is read, and then it is over.
+            // Only the first sector is read, and then the command ends.
             transfer.runs.truncate(1);
             transfer.runs.iter_mut().for_each(|run| run.sectors = 1);
             transfer.at_end = [0, 0];
@@ -280,7 +283,7 @@ impl Floppy {
         }
     }
 
-    /// Reads are begun at the disk, writes at the host.
+    /// Starts reads at the disk and writes at the host.
     fn begin_disk_or_host(&mut self, context: &mut DeviceContext<'_>) {
         let Phase::Execution(transfer) = &mut self.state.phase else {
             return;
@@ -296,7 +299,7 @@ impl Floppy {
         self.send(drive, reads, context);
     }
 
-    /// Has the image's thread work; without work it is as if that were done.
+    /// Gives work to the image's thread. Without any operations, continues as if they were done.
     pub(super) fn send(
         &mut self,
         drive: u8,
@@ -322,11 +325,11 @@ impl Floppy {
         self.advance_transfer(context);
     }
 
-    /// The image's thread has done something.
+    /// Handles an operation that the image's thread has finished.
     pub(super) fn take_outcome(&mut self, drive: usize, outcome: Outcome) {
         let work = self.work.as_mut().filter(|work| work.drive == drive);
         let Some(work) = work.filter(|work| work.tags.front() == Some(&outcome.tag)) else {
-            // Of a command that was given up.
+            // The operation belongs to a command that was aborted.
             return;
         };
         work.tags.pop_front();
@@ -336,7 +339,7 @@ impl Floppy {
         }
     }
 
-    /// Goes on with the transfer as far as that can be now.
+    /// Continues the transfer as far as possible now.
     pub(super) fn advance_transfer(&mut self, context: &mut DeviceContext<'_>) {
         let Phase::Execution(transfer) = &mut self.state.phase else {
             return;
@@ -368,7 +371,7 @@ impl Floppy {
         }
     }
 
-    /// The data is where it belongs.
+    /// Ends a command whose data has been transferred.
     pub(super) fn end_data(&mut self, context: &mut DeviceContext<'_>) {
         if let Phase::Execution(transfer) = &mut self.state.phase
             && !transfer.terminal_count
@@ -380,7 +383,7 @@ impl Floppy {
         self.finish(context);
     }
 
-    /// The result, and its interrupt.
+    /// Sets the result and raises its interrupt.
     pub(super) fn finish(&mut self, context: &mut DeviceContext<'_>) {
         context.dma().request(Self::CHANNEL, false);
         let Phase::Execution(transfer) = &self.state.phase else {
@@ -411,7 +414,7 @@ impl Floppy {
         self.raise();
     }
 
-    /// After a restore nothing works on what the thread was to do: it has failed.
+    /// Fails the work of the image's thread after a restore, because no thread does it.
     pub(super) fn settle_restored(&mut self) {
         if let Phase::Execution(transfer) = &mut self.state.phase {
             transfer.moved = transfer.moved.min(transfer.data.len());

@@ -6,7 +6,7 @@ use tollgate_platform::GuestTime;
 use tollgate_x86::PhysicalAddress;
 
 impl Hpet {
-    /// Drives all lines. One that a comparator has left is low.
+    /// Drives all lines. A line that a comparator no longer uses becomes low.
     fn forward(&mut self, before: [Option<u8>; TIMERS], context: &mut DeviceContext<'_>) {
         let now = context.now();
         context.replace_legacy_lines(self.replaces_legacy());
@@ -33,7 +33,7 @@ impl Hpet {
         }
     }
 
-    /// The line of each comparator.
+    /// Returns the line of each comparator.
     fn lines(&self) -> [Option<u8>; TIMERS] {
         std::array::from_fn(|timer| self.line_of(timer))
     }

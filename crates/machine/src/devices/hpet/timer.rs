@@ -8,51 +8,52 @@ use serde::{Deserialize, Serialize};
 pub(super) enum Register {
     /// Configuration and capabilities.
     Configuration,
-    /// The value that is compared; in periodic mode the next one.
+    /// The value that is compared, and in periodic mode the next value.
     Comparator,
 }
 
 /// Bits of the configuration and capabilities register.
 mod bit {
-    /// Level-triggered.
+    /// The interrupt is level-triggered.
     pub const LEVEL: u64 = 1 << 1;
-    /// The comparator interrupts.
+    /// The comparator may interrupt.
     pub const INTERRUPTS: u64 = 1 << 2;
-    /// Periodic mode.
+    /// The comparator is in periodic mode.
     pub const PERIODIC: u64 = 1 << 3;
-    /// There is a periodic mode.
+    /// The comparator supports periodic mode.
     pub const HAS_PERIODIC: u64 = 1 << 4;
     /// The comparator has 64 bits.
     pub const HAS_64_BITS: u64 = 1 << 5;
-    /// The next write sets the comparator in periodic mode too.
+    /// The next write also sets the comparator in periodic mode.
     pub const SETS_VALUE: u64 = 1 << 6;
-    /// The comparator is used as one of 32 bits.
+    /// The comparator is used as a 32-bit one.
     pub const USES_32_BITS: u64 = 1 << 8;
-    /// The line, five bits.
+    /// The number of the line, five bits.
     pub const ROUTE: u64 = 31 << ROUTE_SHIFT;
     pub const ROUTE_SHIFT: u32 = 9;
-    /// Bits that hold what is written, in addition to the line.
+    /// The bits that keep written values, in addition to the line's.
     pub const WRITABLE: u64 = LEVEL | INTERRUPTS | PERIODIC | SETS_VALUE | USES_32_BITS;
 }
 
-/// The I/O APIC's lines that a comparator can drive: the timer's pin 2, 8, and 16 to 23.
+/// The I/O APIC's lines that a comparator can drive: pin 2, which is the timer's, 8, and 16 to 23.
 const ROUTES: u64 = 0x00ff_0104;
 
-/// What no write changes.
+/// The bits that no write changes.
 const CAPABILITIES: u64 = ROUTES << 32 | bit::HAS_PERIODIC | bit::HAS_64_BITS;
 
-/// Counts for which a value that the counter has passed counts as just passed: 21 seconds.
+/// If the counter passed the comparator's value less than this number of counts ago, the value has
+/// just passed. The time is 21 seconds.
 const JUST_PASSED: u64 = (1 << 31) - 1;
 
 /// A comparator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Timer {
-    /// Without the capabilities.
+    /// The configuration without the capabilities.
     configuration: u64,
     comparator: u64,
-    /// In periodic mode: what is added to the comparator each time.
+    /// In periodic mode: the number that is added to the comparator each time.
     period: u64,
-    /// The main counter at which it fires next.
+    /// The value of the main counter at which the comparator fires next.
     fires_at: Option<u64>,
     pub(super) line: IrqLine,
 }
@@ -83,7 +84,7 @@ impl Timer {
         self.has(bit::INTERRUPTS)
     }
 
-    /// The I/O APIC's line, once one was chosen: line 0, the reset value, cannot be.
+    /// Returns the I/O APIC's line, once one was chosen. The reset value, line 0, cannot be driven.
     pub(super) fn route(&self) -> Option<u8> {
         let route = (self.configuration & bit::ROUTE) >> bit::ROUTE_SHIFT;
         (ROUTES >> route & 1 != 0).then_some(route as u8)
@@ -93,7 +94,7 @@ impl Timer {
         self.fires_at
     }
 
-    /// The bits of counter and comparator that are compared.
+    /// Returns a mask of the bits of counter and comparator that are compared.
     fn width(&self) -> u64 {
         match self.has(bit::USES_32_BITS) {
             true => 0xffff_ffff,
@@ -108,13 +109,14 @@ impl Timer {
         }
     }
 
-    /// Writes those bits of a register that `mask` has.
+    /// Writes the bits of a register that are set in `mask`.
     pub(super) fn write(&mut self, register: Register, value: u64, mask: u64) {
         match register {
             Register::Configuration => {
                 let route = (value & bit::ROUTE) >> bit::ROUTE_SHIFT;
                 let mut writable = bit::WRITABLE;
-                // A line that cannot be driven is not taken: software reads what was.
+                // The number of a line that cannot be driven is ignored: software reads the old
+                // one.
                 if ROUTES >> route & 1 != 0 {
                     writable |= bit::ROUTE;
                 }
@@ -138,7 +140,8 @@ impl Timer {
         }
     }
 
-    /// Finds out when it fires next; `counter` is `None` while the main counter stands still.
+    /// Computes when the comparator fires next. `counter` is `None` while the main counter stands
+    /// still.
     pub(super) fn arm(&mut self, counter: Option<u64>) {
         self.fires_at = None;
         let Some(counter) = counter.filter(|_| self.interrupts()) else {
@@ -150,21 +153,21 @@ impl Timer {
         };
         let behind = match self.has(bit::USES_32_BITS) {
             true => ahead.wrapping_neg() & 0xffff_ffff,
-            // A counter of 64 bits does not wrap around: a larger value is still to come.
+            // A 64-bit counter does not wrap around, so a larger value has not been reached yet.
             false => counter.checked_sub(self.comparator).unwrap_or(u64::MAX),
         };
         let wait = if behind <= JUST_PASSED { 1 } else { ahead };
         self.fires_at = counter.checked_add(wait);
     }
 
-    /// How often it fires up to this value of the main counter.
+    /// Returns how often the comparator fires until the main counter has this value.
     pub(super) fn fire(&mut self, counter: u64) -> u64 {
         let Some(at) = self.fires_at.filter(|&at| at <= counter) else {
             return 0;
         };
         let width = self.width();
         if !self.has(bit::PERIODIC) {
-            // A comparator of 32 bits matches again once the counter has wrapped around.
+            // A 32-bit comparator matches again after the counter has wrapped around.
             let again = (counter - at) / (1 << 32) + 1;
             self.fires_at = match self.has(bit::USES_32_BITS) {
                 true => at.checked_add(again << 32),
