@@ -10,3 +10,4 @@ mod sensitive_sequences;
 mod support;
 mod test_files;
 mod verifier_mutations;
+mod wording;
