@@ -35,7 +35,7 @@ macro_rules! address_type {
                 Self(self.0 & !(PAGE_SIZE - 1))
             }
 
-            /// The address `bytes` further on, wrapping at 2^64.
+            /// The address that lies `bytes` higher; wraps at 2^64.
             pub const fn offset(self, bytes: u64) -> Self {
                 Self(self.0.wrapping_add(bytes))
             }
@@ -56,10 +56,10 @@ macro_rules! address_type {
 }
 
 address_type! {
-    /// What segmentation yields and paging takes (SDM volume 3, 3.1).
+    /// A linear address: the result of segmentation and the input of paging (SDM volume 3, 3.1).
     LinearAddress
 }
 address_type! {
-    /// A guest physical address: what paging yields.
+    /// A guest physical address: the result of paging.
     PhysicalAddress
 }

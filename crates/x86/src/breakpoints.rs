@@ -1,18 +1,19 @@
-//! Hardware breakpoints: what DR0 to DR3 watch as DR7 says (SDM volume 3, 18.2.4), and how
-//! DR6 reports what was met (18.2.3).
+//! Hardware breakpoints: DR7 selects what DR0 to DR3 watch (SDM volume 3, 18.2.4), and DR6 reports
+//! which breakpoints an instruction hit (18.2.3).
 
 use crate::{CpuState, Cr4};
 
-/// DR7: L0 to G3.
+/// The enable bits of DR7, L0 to G3.
 const ENABLED: u64 = 0xff;
-/// Breakpoint registers.
+/// The number of breakpoint registers.
 const COUNT: usize = 4;
-/// R/W fields of DR7. Without CR4.DE that of ports is undefined; here it matches nothing.
+/// Values of DR7's R/W fields. Without CR4.DE the value for ports is undefined; here it matches
+/// nothing.
 const EXECUTION: u64 = 0;
 const WRITES: u64 = 1;
 const PORTS: u64 = 2;
 const READS_AND_WRITES: u64 = 3;
-/// DR6: B0 to B3, the breakpoints that were met.
+/// DR6.B0 to DR6.B3: the breakpoints that were hit.
 const DR6_BREAKPOINTS: u64 = 0xf;
 /// DR6.BD: DR7.GD was set and an instruction accessed a debug register.
 pub const DR6_ACCESS_DETECTED: u64 = 1 << 13;
@@ -30,12 +31,12 @@ struct Breakpoint {
     /// Linear address of the first byte, or number of the first port: a multiple of the
     /// length.
     address: u64,
-    /// 1, 2, 4 or 8 bytes or ports.
+    /// The number of bytes or ports: 1, 2, 4 or 8.
     length: u64,
 }
 
 impl Breakpoint {
-    /// Whether any of the `size` bytes or ports from `first` on is watched.
+    /// Whether the breakpoint watches any of the `size` bytes or ports that start at `first`.
     fn overlaps(&self, first: u64, size: u64) -> bool {
         let last = self.address + (self.length - 1);
         size != 0 && first <= last && first.saturating_add(size - 1) >= self.address
@@ -43,12 +44,12 @@ impl Breakpoint {
 }
 
 impl CpuState {
-    /// DR7 enables a breakpoint.
+    /// Whether DR7 enables any breakpoint.
     pub fn has_breakpoints(&self) -> bool {
         self.dr[7] & ENABLED != 0
     }
 
-    /// DR7 enables a breakpoint on reads or writes of memory.
+    /// Whether DR7 enables a breakpoint on reads or writes of memory.
     pub fn has_data_breakpoints(&self) -> bool {
         self.has_breakpoints()
             && self
@@ -56,7 +57,7 @@ impl CpuState {
                 .any(|breakpoint| matches!(breakpoint.kind, WRITES | READS_AND_WRITES))
     }
 
-    /// DR7 enables a breakpoint on ports, which takes CR4.DE.
+    /// Whether DR7 enables a breakpoint on ports; such breakpoints need CR4.DE.
     pub fn has_port_breakpoints(&self) -> bool {
         self.has_breakpoints()
             && self.cr4().contains(Cr4::DE)
@@ -86,14 +87,14 @@ impl CpuState {
             })
     }
 
-    /// The breakpoints on execution at a linear address, as DR6 shows them (B0 to B3).
+    /// The breakpoints on execution at a linear address, as the bits B0 to B3 of DR6.
     pub fn code_breakpoints_at(&self, linear: u64) -> u64 {
         self.breakpoints()
             .filter(|breakpoint| breakpoint.kind == EXECUTION && breakpoint.address == linear)
             .fold(0, |bits, breakpoint| bits | 1 << breakpoint.number)
     }
 
-    /// The breakpoints on data that an access of `size` bytes meets, as DR6 shows them.
+    /// The data breakpoints that an access of `size` bytes hits, as the bits B0 to B3 of DR6.
     pub fn data_breakpoints_in(&self, linear: u64, size: u64, write: bool) -> u64 {
         self.breakpoints()
             .filter(|breakpoint| match breakpoint.kind {
@@ -105,9 +106,8 @@ impl CpuState {
             .fold(0, |bits, breakpoint| bits | 1 << breakpoint.number)
     }
 
-    /// The breakpoints on ports that an access of `size` ports from `port` on meets, as DR6
-    /// shows them. The number is compared with all of the debug register
-    /// (SDM volume 3, 18.2.5).
+    /// The port breakpoints that an access of `size` ports from `port` on hits, as the bits B0 to
+    /// B3 of DR6. The port number is compared with the whole debug register (SDM volume 3, 18.2.5).
     pub fn port_breakpoints_in(&self, port: u16, size: u32) -> u64 {
         if !self.cr4().contains(Cr4::DE) {
             return 0;
@@ -118,10 +118,10 @@ impl CpuState {
             .fold(0, |bits, breakpoint| bits | 1 << breakpoint.number)
     }
 
-    /// Says in DR6 why a #DB is raised: `conditions` are its bits B0 to B3, BD, BS and BT.
-    /// B0 to B3 that were not met are cleared, the others stay until software clears them
-    /// (AMD's manual volume 2, 13.1.1.3; SDM volume 3, 18.2.3: "certain debug exceptions may
-    /// clear bits 0-3").
+    /// Sets DR6 to the reasons for a #DB: `conditions` are the bits B0 to B3, BD, BS and BT. The
+    /// bits B0 to B3 of breakpoints that were not hit are cleared; the other bits stay set until
+    /// software clears them (AMD's manual volume 2, 13.1.1.3; SDM volume 3, 18.2.3: "certain debug
+    /// exceptions may clear bits 0-3").
     pub fn report_debug_conditions(&mut self, conditions: u64) {
         self.dr[6] = self.dr[6] & !DR6_BREAKPOINTS | conditions;
     }
@@ -135,7 +135,7 @@ mod tests {
     fn a_breakpoint_covers_the_aligned_bytes_of_its_length() {
         let mut state = CpuState::at_reset();
         state.dr[1] = 0x1003;
-        // G1, writes, 4 bytes.
+        // DR7: G1 is set; breakpoint 1 watches writes of 4 bytes.
         state.dr[7] = 1 << 3 | 0b1101 << 20;
         assert!(state.has_data_breakpoints());
         for (linear, size, write, hit) in [
@@ -166,7 +166,7 @@ mod tests {
     fn a_breakpoint_on_ports_needs_cr4_de_and_covers_the_aligned_ports_of_its_length() {
         let mut state = CpuState::at_reset();
         state.dr[2] = 0x3fb;
-        // L2, ports, 4 of them.
+        // DR7: L2 is set; breakpoint 2 watches 4 ports.
         state.dr[7] = 1 << 4 | 0b1110 << 24;
         assert!(!state.has_port_breakpoints());
         assert_eq!(state.port_breakpoints_in(0x3f8, 1), 0);
@@ -187,7 +187,7 @@ mod tests {
         }
         assert_eq!(state.data_breakpoints_in(0x3f8, 4, true), 0);
         assert_eq!(state.code_breakpoints_at(0x3f8), 0);
-        // Ports have 16 bits, and an access does not go round to port 0.
+        // Port numbers have 16 bits, and an access does not wrap to port 0.
         state.dr[2] = 0x1_03f8;
         assert_eq!(state.port_breakpoints_in(0x3f8, 4), 0);
         state.dr[2] = 0;

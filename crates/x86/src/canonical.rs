@@ -1,8 +1,8 @@
 //! Canonical addresses (SDM volume 1, 3.3.7.1; APM volume 2, 1.1.3).
 //!
-//! A linear address has 64 bits in IA-32e mode, of which 4-level paging translates 48. It is
-//! canonical if the others repeat bit 47. Whoever forms one that is not gets #GP(0), or #SS(0)
-//! for an access through SS; the check comes before paging.
+//! In IA-32e mode a linear address has 64 bits, of which 4-level paging translates 48. The address
+//! is canonical if its other bits repeat bit 47. An instruction that forms an address that is not
+//! canonical gets #GP(0), or #SS(0) for an access through SS; the check precedes paging.
 
 use crate::address::LINEAR_ADDRESS_BITS;
 
@@ -12,8 +12,8 @@ pub const fn is_canonical(address: u64) -> bool {
     ((address << unused) as i64 >> unused) as u64 == address
 }
 
-/// Whether each of `size` bytes (at most 2^47) at a linear address has a canonical address.
-/// Such bytes may wrap from the last address to address zero: both are canonical.
+/// Whether all of `size` bytes (at most 2^47) at a linear address have canonical addresses. The
+/// bytes may wrap from the last address to address zero: both are canonical.
 pub const fn is_canonical_range(address: u64, size: u64) -> bool {
     is_canonical(address) && is_canonical(address.wrapping_add(size.saturating_sub(1)))
 }
@@ -46,7 +46,7 @@ mod tests {
             (0xffff_7fff_ffff_fffc, 8, false),
             (0xffff_8000_0000_0000, 64, true),
             (0x8000_0000_0000, 1, false),
-            // An empty range is where it begins.
+            // An empty range is canonical if its start is.
             (0x7fff_ffff_ffff, 0, true),
             (0x8000_0000_0000, 0, false),
         ] {

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Segment registers in the order instructions encode them, then LDTR and TR.
+/// The segment registers, in the order in which instructions encode them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[repr(u8)]
 #[allow(missing_docs, reason = "each name is the manual's")]
@@ -17,7 +17,7 @@ pub enum SegmentRegister {
 }
 
 impl SegmentRegister {
-    /// All six, in encoding order.
+    /// All six segment registers, in encoding order.
     pub const ALL: [SegmentRegister; 6] = [
         SegmentRegister::Es,
         SegmentRegister::Cs,
@@ -49,12 +49,12 @@ impl Selector {
         self.0 & !7
     }
 
-    /// Null selectors are 0 to 3.
+    /// Whether this is a null selector (0 to 3).
     pub const fn is_null(self) -> bool {
         self.0 & !3 == 0
     }
 
-    /// The selector as an error code names it: RPL bits cleared.
+    /// The selector as an error code holds it, with the RPL bits cleared.
     pub const fn error_code(self) -> u32 {
         (self.0 & !3) as u32
     }
@@ -81,9 +81,9 @@ bitflags::bitflags! {
         const DPL_HIGH = 1 << 6;
         /// Present. A clear bit in a loaded segment register means "unusable".
         const PRESENT = 1 << 7;
-        /// For software's use.
+        /// Available for use by software.
         const AVAILABLE = 1 << 12;
-        /// 64-bit code.
+        /// The segment is 64-bit code.
         const LONG = 1 << 13;
         /// 32-bit operands (code), 32-bit stack pointer (stack), 4 GiB upper bound (expand-down).
         const DEFAULT_BIG = 1 << 14;
@@ -98,53 +98,53 @@ impl Attributes {
         ((self.bits() >> 5) & 3) as u8
     }
 
-    /// The four type bits.
+    /// The type field, four bits.
     pub const fn kind(self) -> u8 {
         (self.bits() & 15) as u8
     }
 
-    /// A present or absent code segment.
+    /// Whether this is a code segment, present or not.
     pub const fn is_code(self) -> bool {
         self.contains(Self::CODE.union(Self::NOT_SYSTEM))
     }
 
-    /// A data segment (not code, not system).
+    /// Whether this is a data segment (neither code nor a system segment).
     pub const fn is_data(self) -> bool {
         self.contains(Self::NOT_SYSTEM) && !self.contains(Self::CODE)
     }
 
-    /// Data that may be written.
+    /// Whether this is a writable data segment.
     pub const fn is_writable_data(self) -> bool {
         self.is_data() && self.contains(Self::WRITABLE_OR_READABLE)
     }
 
-    /// Data, or code that may be read.
+    /// Whether this is a data segment or a readable code segment.
     pub const fn is_readable(self) -> bool {
         self.is_data() || (self.is_code() && self.contains(Self::WRITABLE_OR_READABLE))
     }
 
-    /// 64-bit code, where IA-32e mode is active.
+    /// Whether this is 64-bit code while IA-32e mode is active.
     pub const fn is_long_code(self) -> bool {
         self.is_code() && self.contains(Self::LONG)
     }
 
-    /// Expand-down data: valid offsets lie above the limit.
+    /// Whether this is expand-down data, whose valid offsets lie above the limit.
     pub const fn is_expand_down(self) -> bool {
         self.is_data() && self.contains(Self::EXPAND_DOWN_OR_CONFORMING)
     }
 
-    /// Conforming code.
+    /// Whether this is conforming code.
     pub const fn is_conforming(self) -> bool {
         self.is_code() && self.contains(Self::EXPAND_DOWN_OR_CONFORMING)
     }
 }
 
-/// Where a 32- or 64-bit TSS keeps the offset of its I/O permission bitmap, two bytes
-/// (SDM volume 3, figures 8-2 and 8-11).
+/// Offset in a 32- or 64-bit TSS of the two bytes with the offset of the I/O permission bitmap (SDM
+/// volume 3, figures 8-2 and 8-11).
 pub const TSS_IO_MAP_BASE: u64 = 0x66;
 
-/// Types of system descriptors (SDM volume 3, table 3-2). In IA-32e mode the 32-bit ones
-/// are 64-bit, and the other TSSs and gates do not exist.
+/// Types of system descriptors (SDM volume 3, table 3-2). In IA-32e mode the codes of the 32-bit
+/// types mean 64-bit ones, and the other TSSs and gates do not exist.
 pub mod system_type {
     /// 16-bit TSS, available.
     pub const TSS16_AVAILABLE: u8 = 1;
@@ -172,17 +172,17 @@ pub mod system_type {
     pub const TRAP_GATE32: u8 = 15;
 }
 
-/// A raw 8-byte descriptor as it lies in memory.
+/// A raw 8-byte descriptor, as in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Descriptor(pub u64);
 
 impl Descriptor {
-    /// Base address, bits 16..39 and 56..63.
+    /// The base address, from bits 16 to 39 and 56 to 63.
     pub const fn base(self) -> u32 {
         ((self.0 >> 16) & 0xff_ffff) as u32 | ((self.0 >> 56) << 24) as u32
     }
 
-    /// Limit in bytes, granularity applied.
+    /// The limit in bytes, scaled by the granularity bit.
     pub const fn limit(self) -> u32 {
         let raw = (self.0 & 0xffff) as u32 | ((self.0 >> 32) & 0xf_0000) as u32;
         if self.0 >> 55 & 1 != 0 {
@@ -192,27 +192,27 @@ impl Descriptor {
         }
     }
 
-    /// Access rights.
+    /// Type, privilege level and the other attribute bits.
     pub const fn attributes(self) -> Attributes {
         Attributes::from_bits_retain(((self.0 >> 40) & 0xf0ff) as u16)
     }
 
-    /// For gates: the target selector.
+    /// The target selector of a gate.
     pub const fn gate_selector(self) -> Selector {
         Selector((self.0 >> 16) as u16)
     }
 
-    /// For gates: the target offset; 16-bit gates use the low half only.
+    /// The target offset of a gate; 16-bit gates use only the low half.
     pub const fn gate_offset(self) -> u32 {
         (self.0 & 0xffff) as u32 | ((self.0 >> 48) << 16) as u32
     }
 
-    /// For call gates: how many parameters are copied, 0 to 31.
+    /// The number of parameters that a call gate copies, 0 to 31.
     pub const fn gate_parameter_count(self) -> u8 {
         ((self.0 >> 32) & 31) as u8
     }
 
-    /// The descriptor as the hidden part of a segment register holds it.
+    /// The descriptor as the hidden part of a segment register.
     pub const fn segment(self, selector: Selector) -> Segment {
         Segment {
             base: self.base() as u64,
@@ -227,19 +227,19 @@ impl Descriptor {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[repr(C)]
 pub struct Segment {
-    /// Linear address of offset zero.
+    /// Linear address of the segment's offset zero.
     pub base: u64,
-    /// Last valid offset (first invalid one below, for expand-down), in bytes.
+    /// The last valid offset in bytes; for expand-down segments, valid offsets start above it.
     pub limit: u32,
-    /// The visible part.
+    /// The visible part of the register.
     pub selector: Selector,
-    /// Access rights; without PRESENT the register is unusable.
+    /// Type, privilege level and other attributes. Without PRESENT the register is unusable.
     pub attributes: Attributes,
 }
 
 impl Segment {
-    /// A segment register as real mode and V86 mode load it (SDM volume 3, 21.1.1 and 21.2).
-    /// `dpl` is 0 in real mode and 3 in V86 mode.
+    /// A segment register as real mode and V86 mode load it (SDM volume 3, 21.1.1 and 21.2). `dpl`
+    /// is 0 in real mode and 3 in V86 mode.
     pub const fn real_mode(selector: u16, dpl: u8) -> Self {
         Self {
             base: (selector as u64) << 4,
@@ -259,8 +259,8 @@ impl Segment {
         }
     }
 
-    /// SS as IA-32e mode has it at privilege level `level` after a null selector was loaded
-    /// or forced: unusable, but the level is still to be seen in its DPL.
+    /// SS at privilege level `level` of IA-32e mode, after a null selector was loaded by the
+    /// program or by the processor: SS is unusable, but its DPL still holds the level.
     pub const fn null_stack(selector: Selector, level: u8) -> Self {
         Self {
             attributes: Attributes::from_bits_retain((level as u16 & 3) << 5),
@@ -268,12 +268,12 @@ impl Segment {
         }
     }
 
-    /// Whether the register may be used for memory accesses at all.
+    /// Whether the register can be used for memory accesses at all.
     pub const fn is_usable(&self) -> bool {
         self.attributes.contains(Attributes::PRESENT)
     }
 
-    /// Whether stack or code size is 32 bits.
+    /// Whether the default size of the stack or code is 32 bits.
     pub const fn is_big(&self) -> bool {
         self.attributes.contains(Attributes::DEFAULT_BIG)
     }

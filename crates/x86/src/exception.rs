@@ -52,7 +52,7 @@ impl Vector {
         Vector::SimdFloatingPoint,
     ];
 
-    /// The exception of a number, if there is one.
+    /// The exception with this vector number; `None` for a number that is not assigned.
     pub fn from_number(number: u8) -> Option<Self> {
         let mut all = Self::ALL.into_iter();
         all.find(|&vector| vector as u8 == number)
@@ -77,7 +77,7 @@ bitflags::bitflags! {
     /// Error code of a page fault (SDM volume 3, 4.7).
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct PageFaultCode: u32 {
-        /// A present translation forbade the access; clear: not present.
+        /// Set: a present translation forbade the access. Clear: the page was not present.
         const PRESENT = 1;
         /// The access was a write.
         const WRITE = 2;
@@ -92,14 +92,14 @@ bitflags::bitflags! {
     }
 }
 
-/// A fault, trap or abort on its way to the guest.
+/// A fault, trap or abort that will be delivered to the guest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Exception {
-    /// Which exception.
+    /// The exception's vector.
     pub vector: Vector,
-    /// Pushed after the return address by the vectors that have one.
+    /// The error code; only some vectors push one, after the return address.
     pub error_code: u32,
-    /// The faulting linear address of a page fault; goes to CR2 at delivery.
+    /// The faulting linear address of a page fault; delivery writes it to CR2.
     pub address: Option<LinearAddress>,
 }
 
@@ -113,12 +113,12 @@ impl Exception {
         }
     }
 
-    /// #UD.
+    /// An invalid opcode exception, #UD.
     pub const fn invalid_opcode() -> Self {
         Self::new(Vector::InvalidOpcode)
     }
 
-    /// #NM.
+    /// A device-not-available exception, #NM.
     pub const fn device_not_available() -> Self {
         Self::new(Vector::DeviceNotAvailable)
     }

@@ -1,7 +1,7 @@
 //! The EFLAGS register (SDM volume 1, 3.4.3).
 
 bitflags::bitflags! {
-    /// Bits of RFLAGS. Bit 1 is always set in an image and not named here.
+    /// Bits of RFLAGS. Bit 1, which is always set in an image, is not part of this type.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct Flags: u64 {
         /// Carry.
@@ -44,12 +44,12 @@ bitflags::bitflags! {
         const ARITHMETIC = 0x8d5;
         /// Both IOPL bits.
         const IOPL = 0x3000;
-        /// Every flag this model implements.
+        /// Every flag that this processor implements.
         const ALL = 0x3f_7fd5;
     }
 }
 
-/// Bit 1 of EFLAGS reads as one.
+/// Bit 1 of EFLAGS, which always reads as one.
 pub const RESERVED_ONE: u64 = 2;
 
 impl Flags {
@@ -58,7 +58,7 @@ impl Flags {
         ((self.bits() >> 12) & 3) as u8
     }
 
-    /// The image as PUSHFQ stores it, with the reserved bit set.
+    /// The image that PUSHFQ stores, with the reserved bit set.
     pub const fn image(self) -> u64 {
         self.bits() | RESERVED_ONE
     }

@@ -1,14 +1,14 @@
-//! What INIT makes of a processor: the reset line that the keyboard controller, port 92h and a
-//! shutdown pulse on a PC.
+//! The effect of INIT on a processor. On a PC, the keyboard controller, port 92h and a shutdown
+//! pulse this line.
 
 use crate::registers::Cr0;
 use crate::state::CpuState;
 
 impl CpuState {
-    /// The processor after INIT: as after a reset, but what SDM volume 3, table 9-1 says to
-    /// keep: x87 and vector registers, XCR0, the time-stamp counter and the other
-    /// model-specific registers, CR0.CD and CR0.NW. EFER is cleared (APM volume 2, table 14-1).
-    /// The A20 gate lies outside of the processor.
+    /// The processor after INIT: the state after a reset, except for what SDM volume 3, table 9-1
+    /// says to keep: x87 and vector registers, XCR0, the time-stamp counter and the other
+    /// model-specific registers, CR0.CD and CR0.NW. EFER is cleared (APM volume 2, table 14-1). The
+    /// A20 gate is not part of the processor, so its state is kept.
     #[must_use]
     pub fn after_init(&self) -> Self {
         let reset = Self::at_reset();

@@ -1,7 +1,7 @@
-//! Architecture facts about x86 processors, with no knowledge of the monitor.
+//! Architectural facts about x86 processors, independent of the monitor.
 //!
-//! Everything here follows the Intel 64 and IA-32 Architectures Software
-//! Developer's Manual ("SDM"); sections are named where a rule is subtle.
+//! Everything here follows the Intel 64 and IA-32 Architectures Software Developer's Manual
+//! ("SDM"). Where a rule is subtle, the comment names the section.
 
 pub mod address;
 pub mod breakpoints;

@@ -1,11 +1,11 @@
-//! The registers of the machine-check architecture (SDM volume 3, chapter 16; APM volume 2,
-//! chapter 9): where a processor reports errors of its own parts.
+//! The registers of the machine-check architecture (SDM volume 3, chapter 16; APM volume 2, chapter
+//! 9), in which a processor reports hardware errors.
 //!
-//! This processor has the banks that systems expect, and never an error to report.
+//! This processor has the banks that operating systems expect, and never reports an error.
 
 use serde::{Deserialize, Serialize};
 
-/// How many banks of error-reporting registers there are; QEMU's processors have as many.
+/// The number of banks of error-reporting registers; QEMU's processors have the same number.
 pub const BANKS: usize = 10;
 
 /// One bank of error-reporting registers.
@@ -14,11 +14,11 @@ pub const BANKS: usize = 10;
 pub struct Bank {
     /// MCi_CTL: which errors of the bank are signalled.
     pub control: u64,
-    /// MCi_STATUS.
+    /// The bank's register MCi_STATUS.
     pub status: u64,
-    /// MCi_ADDR.
+    /// The bank's register MCi_ADDR.
     pub address: u64,
-    /// MCi_MISC.
+    /// The bank's register MCi_MISC.
     pub miscellaneous: u64,
 }
 
@@ -30,14 +30,14 @@ pub struct MachineCheck {
     pub status: u64,
     /// MCG_CTL: which banks are enabled.
     pub control: u64,
-    /// The banks.
+    /// All banks of error-reporting registers.
     pub banks: [Bank; BANKS],
-    /// AMD's HWCR.McStatusWrEn: the banks' status registers take any value.
+    /// AMD's HWCR.McStatusWrEn: the banks' status registers accept any value.
     pub takes_any_status: bool,
 }
 
 impl MachineCheck {
-    /// The state after power-up: everything enabled, and no error.
+    /// The state after power-up: everything is enabled, and no error is recorded.
     pub const fn at_reset() -> Self {
         let bank = Bank {
             control: u64::MAX,

@@ -1,21 +1,21 @@
-//! The memory-type range registers, MTRRs (SDM volume 3, 12.11; APM volume 2, 7.7): which
-//! ranges of physical addresses are cached, and how.
+//! The memory-type range registers, MTRRs (SDM volume 3, 12.11; APM volume 2, 7.7), which say how
+//! ranges of physical addresses are cached.
 //!
-//! They are words of state: guest memory is the host's memory, and always cached. Systems read
-//! them all the same, and derive from them what they may do with their page tables.
+//! Here they only hold values: guest memory is the host's memory and always cached. Operating
+//! systems still read them, and derive from them how they may set up their page tables.
 
 use serde::{Deserialize, Serialize};
 
-/// How many variable ranges there are.
+/// The number of variable ranges.
 pub const VARIABLE_RANGES: usize = 8;
-/// How many registers of eight fixed ranges each there are.
+/// The number of registers with eight fixed ranges each.
 pub const FIXED_REGISTERS: usize = 11;
 
 /// IA32_MTRR_DEF_TYPE: the fixed ranges are enabled.
 pub const FIXED_ENABLED: u64 = 1 << 10;
 /// IA32_MTRR_DEF_TYPE: the MTRRs are enabled.
 pub const ENABLED: u64 = 1 << 11;
-/// IA32_MTRR_PHYSMASKn: the range counts.
+/// IA32_MTRR_PHYSMASKn: the range is valid.
 pub const RANGE_VALID: u64 = 1 << 11;
 
 /// Memory types, as MTRRs encode them (SDM volume 3, table 12-8).
@@ -36,9 +36,9 @@ pub mod memory_type {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[repr(C)]
 pub struct VariableRange {
-    /// IA32_MTRR_PHYSBASEn: where the range begins, and its memory type.
+    /// IA32_MTRR_PHYSBASEn: the start of the range, and its memory type.
     pub base: u64,
-    /// IA32_MTRR_PHYSMASKn: which bits of an address are compared, and whether the range counts.
+    /// IA32_MTRR_PHYSMASKn: which bits of an address are compared, and whether the range is valid.
     pub mask: u64,
 }
 
@@ -46,24 +46,25 @@ pub struct VariableRange {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[repr(C)]
 pub struct MemoryTypeRanges {
-    /// IA32_MTRR_DEF_TYPE.
+    /// The register IA32_MTRR_DEF_TYPE.
     pub default_type: u64,
-    /// The registers for the first MiB, in the order of their addresses: one for ranges of
-    /// 64 KiB, two for ranges of 16 KiB, eight for ranges of 4 KiB. Each byte is a memory type.
+    /// The registers for the first MiB, in the order of their addresses: one for ranges of 64 KiB,
+    /// two for ranges of 16 KiB, eight for ranges of 4 KiB. Each byte is the memory type of one
+    /// range.
     pub fixed: [u64; FIXED_REGISTERS],
-    /// The ranges of any size.
+    /// The variable ranges.
     pub variable: [VariableRange; VARIABLE_RANGES],
 }
 
-/// The first address of the range below 4 GiB that firmware leaves to devices.
+/// The first address of the range below 4 GiB that firmware reserves for devices.
 const DEVICES_START: u64 = 0xc000_0000;
-/// The first address after it.
+/// The first address after the range for devices.
 const DEVICES_END: u64 = 1 << 32;
 
 impl MemoryTypeRanges {
-    /// As a PC's firmware leaves them: memory is write back, the display's window and the
-    /// devices below 4 GiB are uncacheable, and what may be ROM is write protected. A system
-    /// that is started without firmware takes all zeros for an error of the firmware.
+    /// The registers as a PC's firmware leaves them: memory is write back, the display's window and
+    /// the devices below 4 GiB are uncacheable, and possible ROM is write protected. An operating
+    /// system that is started without firmware takes all zeros for a firmware error.
     pub fn as_firmware_leaves_them(physical_address_bits: u32) -> Self {
         use memory_type::{UNCACHEABLE, WRITE_BACK, WRITE_PROTECTED};
         let all_eight = |kind: u64| u64::from_le_bytes([kind as u8; 8]);
@@ -73,9 +74,9 @@ impl MemoryTypeRanges {
         };
         for (index, register) in ranges.fixed.iter_mut().enumerate() {
             *register = all_eight(match index {
-                // Up to 80000h, then up to A0000h.
+                // The fixed ranges up to 80000h, then up to A0000h.
                 0 | 1 => WRITE_BACK,
-                // The display: A0000h to BFFFFh.
+                // The display's window, A0000h to BFFFFh.
                 2 => UNCACHEABLE,
                 _ => WRITE_PROTECTED,
             });

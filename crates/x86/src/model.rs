@@ -1,13 +1,13 @@
-//! Names of the processors that a guest can be given.
+//! The processor models that a guest can be given.
 
 use serde::{Deserialize, Serialize};
 
-/// Which processor CPUID describes. What each one offers is the emulated CPUID's business;
-/// two machines in one process may have different ones.
+/// The processor model that CPUID describes. The emulated CPUID decides which features each model
+/// has; two machines in one process may have different models.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash, Serialize, Deserialize)]
 #[repr(u32)]
 pub enum CpuModel {
-    /// The host's own, as far as it is implemented.
+    /// The host's own processor, as far as its features are implemented.
     #[default]
     Host,
     /// Level 1 of the x86-64 psABI.
@@ -16,7 +16,7 @@ pub enum CpuModel {
     X86_64V2,
     /// Level 3 of the x86-64 psABI.
     X86_64V3,
-    /// The processor that QEMU gives by default.
+    /// QEMU's default processor.
     Qemu64,
     /// Level 4 of the x86-64 psABI.
     X86_64V4,
@@ -33,8 +33,8 @@ pub enum CpuModel {
 }
 
 bitflags::bitflags! {
-    /// Features that a processor has beyond those of its model. They cost time here, and so no model has them
-    /// by itself.
+    /// Features that a processor has in addition to those of its model. They slow down guests here,
+    /// so no model includes them.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash, Serialize, Deserialize)]
     pub struct AddedFeatures: u8 {
         /// Supervisor-mode access prevention.
@@ -47,7 +47,7 @@ bitflags::bitflags! {
 }
 
 impl AddedFeatures {
-    /// Each of them with its name on the command line, which is Linux's.
+    /// Each feature with its name on the command line, which is Linux's name for it.
     pub const NAMES: [(AddedFeatures, &'static str); 3] = [
         (AddedFeatures::SMAP, "smap"),
         (AddedFeatures::PKU, "pku"),
@@ -56,7 +56,7 @@ impl AddedFeatures {
 }
 
 impl CpuModel {
-    /// All models.
+    /// All models, in the order in which they are listed to users.
     pub const ALL: [CpuModel; 11] = [
         CpuModel::Host,
         CpuModel::X86_64V1,
@@ -71,12 +71,12 @@ impl CpuModel {
         CpuModel::EpycGenoa,
     ];
 
-    /// Whether it has pages of 1 GiB. The page walker asks; CPUID says the same.
+    /// Whether the model has pages of 1 GiB. Both the page walker and CPUID use this.
     pub const fn has_huge_pages(self) -> bool {
         !matches!(self, CpuModel::Qemu64)
     }
 
-    /// The name on the command line.
+    /// The model's name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             CpuModel::Host => "host",

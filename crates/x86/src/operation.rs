@@ -1,7 +1,7 @@
-//! Integer instructions with one memory operand at most, by what they do.
+//! Integer instructions with at most one memory operand, classified by their operation.
 
-/// What an instruction does with its first operand, the *destination*, and with its second one.
-/// Flags are those of SDM volume 2.
+/// The operation of an instruction on its first operand, the *destination*, and on its second one.
+/// Flags change as in SDM volume 2.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Operation {
@@ -53,20 +53,20 @@ pub enum Operation {
     ShiftRight,
     /// SAR.
     ShiftRightArithmetic,
-    /// BT of a bit of the operand itself.
+    /// BT that tests a bit of the operand itself, not of memory next to it.
     TestBit,
-    /// BTS, likewise.
+    /// BTS of a bit of the operand itself.
     SetBit,
-    /// BTR, likewise.
+    /// BTR of a bit of the operand itself.
     ResetBit,
-    /// BTC, likewise.
+    /// BTC of a bit of the operand itself.
     ComplementBit,
     /// A string instruction, single or repeated.
     String,
 }
 
 impl Operation {
-    /// The destination is loaded.
+    /// Whether the operation reads its destination.
     pub const fn reads_destination(self) -> bool {
         !matches!(
             self,
@@ -74,7 +74,7 @@ impl Operation {
         )
     }
 
-    /// The destination is stored.
+    /// Whether the operation writes its destination.
     pub const fn writes_destination(self) -> bool {
         !matches!(
             self,
@@ -82,7 +82,7 @@ impl Operation {
         )
     }
 
-    /// Arithmetic flags may change.
+    /// Whether the operation can change arithmetic flags.
     pub const fn changes_flags(self) -> bool {
         !matches!(
             self,

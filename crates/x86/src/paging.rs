@@ -1,7 +1,7 @@
-//! The page walker: one for 2-level, PAE and 4-level paging (SDM volume 3, chapter 4).
+//! The page walker for 2-level, PAE and 4-level paging (SDM volume 3, chapter 4).
 //!
-//! The walk checks rights as the processor would, sets accessed and dirty bits,
-//! and says what it found; it never touches anything but paging structures.
+//! A walk checks rights as the processor does, sets accessed and dirty bits, and returns the
+//! translation or the fault. It accesses nothing but paging structures.
 
 use crate::address::{LinearAddress, PhysicalAddress};
 use crate::exception::{Exception, PageFaultCode};
@@ -9,38 +9,38 @@ use crate::flags::Flags;
 use crate::registers::{Cr0, Cr4, Efer};
 use crate::state::CpuState;
 
-/// What the walker reads and updates paging structures through. Addresses are
-/// naturally aligned; reads outside memory yield all ones.
+/// How the walker reads and updates paging structures. Addresses are naturally aligned; reads
+/// outside memory return all ones.
 pub trait PageTableMemory {
     /// Reads a 4-byte entry.
     fn read_u32(&mut self, address: PhysicalAddress) -> u32;
     /// Reads an 8-byte entry.
     fn read_u64(&mut self, address: PhysicalAddress) -> u64;
-    /// Sets `bits` (accessed, dirty) in the low half of the entry.
+    /// Sets `bits` (accessed, dirty) in the low half of an entry.
     fn set_bits(&mut self, address: PhysicalAddress, bits: u32);
 }
 
-/// What an access wants.
+/// The kind of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AccessKind {
-    /// Data read.
+    /// A read of data.
     Read,
-    /// Data write, or the read of a read-modify-write.
+    /// A write of data, or the read of a read-modify-write.
     Write,
-    /// Instruction fetch.
+    /// An instruction fetch.
     Fetch,
 }
 
-/// Who accesses: paging knows only supervisor (CPL 0-2, and implicit system
-/// accesses) and user (CPL 3).
+/// The privilege of an access: paging distinguishes only supervisor accesses (CPL 0 to 2, and
+/// implicit system accesses) from user accesses (CPL 3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Privilege {
-    /// CPL 0 to 2.
+    /// An access at CPL 0 to 2.
     Supervisor,
-    /// An implicit access to a descriptor table or TSS, whatever the CPL is. It has the supervisor's rights, except that
-    /// EFLAGS.AC lets it not access pages of programs under CR4.SMAP (SDM volume 3, 4.6.1).
+    /// An implicit access to a descriptor table or TSS, at any CPL. It has the supervisor's rights,
+    /// but EFLAGS.AC does not permit it to access user pages under CR4.SMAP (SDM volume 3, 4.6.1).
     System,
-    /// CPL 3.
+    /// An access at CPL 3.
     User,
 }
 
@@ -58,26 +58,26 @@ impl Privilege {
 /// An entry of a paging structure that a walk went through.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct PathStep {
-    /// Where the entry lies. For one of the PDPTE registers of PAE paging: where it was loaded
-    /// from.
+    /// Where the entry lies. For a PDPTE register of PAE paging: the address it was loaded from.
     pub address: PhysicalAddress,
-    /// What it was, with the accessed and dirty bits that the walk has set.
+    /// The entry's value, including the accessed and dirty bits that the walk set.
     pub entry: u64,
-    /// Bits of a linear address that it does not look at, and that lower entries do: 12 to 39.
+    /// The number of low bits of the linear address that this entry does not translate and lower
+    /// entries do: 12 to 39.
     pub shift: u8,
 }
 
-/// The entries that a walk went through, from the root's on. Without paging there are none.
+/// The entries that a walk went through, starting at the root. Empty without paging.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct WalkPath {
     steps: [PathStep; 4],
     length: u8,
-    /// Entries have 8 bytes, not 4.
+    /// Whether an entry has 8 bytes instead of 4.
     is_wide: bool,
 }
 
 impl WalkPath {
-    /// A path of at most four entries, from the root's on; `is_wide`: of 8 bytes each.
+    /// Makes a path of at most four entries, starting at the root. `is_wide`: each has 8 bytes.
     pub fn new(steps: &[PathStep], is_wide: bool) -> Self {
         let mut path = Self {
             is_wide,
@@ -94,20 +94,20 @@ impl WalkPath {
         self.length += 1;
     }
 
-    /// The entries, from the root's on.
+    /// The entries of the path, starting at the root.
     #[inline]
     pub fn steps(&self) -> &[PathStep] {
         &self.steps[..usize::from(self.length)]
     }
 
-    /// Whether entries have 8 bytes, not 4.
+    /// Whether an entry has 8 bytes instead of 4.
     #[inline]
     pub fn is_wide(&self) -> bool {
         self.is_wide
     }
 
-    /// Whether a walk would go through the same entries now and find the same: all are as they
-    /// were, but that further ones of their accessed and dirty bits may be set.
+    /// Whether a walk would go through the same entries now and find the same translation: every
+    /// entry is unchanged, except that more of its accessed and dirty bits may be set.
     pub fn is_as_it_was<M: PageTableMemory + ?Sized>(&self, memory: &mut M) -> bool {
         self.steps().iter().all(|step| {
             let now = read_entry(memory, step.address, self.is_wide);
@@ -116,8 +116,8 @@ impl WalkPath {
     }
 }
 
-/// Bits that a walk sets, which can be added to an entry without making void what was derived from
-/// it before.
+/// The bits that a walk sets. They can be added to an entry without invalidating what was derived
+/// from it before.
 pub const NOTED_BITS: u64 = ACCESSED | DIRTY;
 
 /// Reads an entry of 8 bytes (`is_wide`) or 4.
@@ -133,38 +133,39 @@ pub fn read_entry<M: PageTableMemory + ?Sized>(
     }
 }
 
-/// How long a translation may be kept of which the guest invalidates nothing.
+/// How long a translation may be cached if the guest does not invalidate it.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Keeping {
-    /// As long as other registers and the tables are as they are.
+    /// For as long as the tables and the registers other than PKRU are unchanged.
     #[default]
     Always,
-    /// As long as PKRU is, too.
+    /// For as long as PKRU is unchanged, too.
     WithKeys,
-    /// Not at all: EFLAGS.AC decides about each access (CR4.SMAP).
+    /// It must not be cached: EFLAGS.AC decides about each access (CR4.SMAP).
     Never,
 }
 
 /// A successful translation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Translation {
-    /// Physical address of the byte asked for.
+    /// Physical address of the byte that was looked up.
     pub physical: PhysicalAddress,
-    /// Bytes mapped by the leaf entry: 4 KiB, 2 MiB, 4 MiB or 1 GiB.
+    /// Bytes that the leaf entry maps: 4 KiB, 2 MiB, 4 MiB or 1 GiB.
     pub page_size: u64,
-    /// A write by the same privilege would need no further walk: allowed, and D is set.
+    /// Whether a write with the same privilege needs no further walk: it is allowed, and D is set.
     pub writable_now: bool,
-    /// User accesses are allowed.
+    /// Whether user accesses are allowed.
     pub user: bool,
-    /// The leaf entry is global and CR4.PGE is set, or it is the supervisor's without paging.
+    /// Whether the leaf entry is global and CR4.PGE is set, or the access is a supervisor's without
+    /// paging.
     pub global: bool,
-    /// What else it depends on.
+    /// How long the translation may be cached.
     pub keeping: Keeping,
-    /// The entries that say so.
+    /// The entries that the translation was derived from.
     pub path: WalkPath,
 }
 
-/// The registers that steer a walk.
+/// The registers that control a walk.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PagingRegisters {
     cr0: Cr0,
@@ -174,9 +175,10 @@ pub struct PagingRegisters {
     pdpte: [u64; 4],
     a20_mask: u64,
     has_huge_pages: bool,
-    /// The program is at CPL 0 to 2 with EFLAGS.AC set, so that CR4.SMAP does not bind it.
+    /// Whether the program is at CPL 0 to 2 with EFLAGS.AC set, so that CR4.SMAP does not restrict
+    /// it.
     may_access_programs: bool,
-    /// Rights by protection keys: PKRU, IA32_PKRS.
+    /// Rights by protection keys: the registers PKRU and IA32_PKRS.
     pkru: u32,
     pkrs: u32,
 }
@@ -189,31 +191,31 @@ const DIRTY: u64 = 1 << 6;
 const LARGE: u64 = 1 << 7;
 const GLOBAL: u64 = 1 << 8;
 const NO_EXECUTE: u64 = 1 << 63;
-/// Number of the lowest bit of a page's protection key, of four bits.
+/// Number of the lowest of the four bits of a page's protection key.
 const KEY_SHIFT: u32 = 59;
-/// Bits of PKRU for each key: no data access, no write.
+/// Bits of PKRU for each key: data accesses are disabled, writes are disabled.
 const ACCESS_DISABLED: u32 = 1;
 const WRITE_DISABLED: u32 = 2;
 
-/// Physical address bits offered to guests (CPUID 8000_0008h).
+/// The width in bits of the physical addresses that guests have (CPUID 8000_0008h).
 pub const PHYSICAL_ADDRESS_BITS: u32 = 40;
 const ADDRESS_MASK: u64 = ((1 << PHYSICAL_ADDRESS_BITS) - 1) & !0xfff;
 /// Bits that must be zero in 8-byte entries above the physical address width.
 const RESERVED_HIGH: u64 = ((1 << 52) - 1) & !((1 << PHYSICAL_ADDRESS_BITS) - 1);
-/// PAE entries additionally reserve bits 52 to 62.
+/// The bits that PAE entries reserve: those of other entries, and bits 52 to 62.
 const RESERVED_PAE: u64 = RESERVED_HIGH | (0x7ff << 52);
 
-/// What the entries on the way to a page say of it together.
+/// The rights that all entries on the way to a page grant together.
 #[derive(Clone, Copy)]
 struct PageRights {
     writable: bool,
     user: bool,
     executable: bool,
-    /// Its protection key, if it has one.
+    /// The page's protection key, if it has one.
     key: Option<u8>,
 }
 
-/// One level of a walk: where the index lies and whether a leaf may sit here.
+/// One level of a walk: where the index lies, and whether an entry of this level may map a page.
 struct Level {
     shift: u32,
     index_bits: u32,
@@ -221,7 +223,7 @@ struct Level {
 }
 
 impl PagingRegisters {
-    /// Takes the registers from a processor.
+    /// Copies the registers of a processor.
     pub fn of(state: &CpuState) -> Self {
         Self {
             cr0: state.cr0(),
@@ -237,8 +239,8 @@ impl PagingRegisters {
         }
     }
 
-    /// Of these registers only what a walk looks at: registers that are equal so find the same in
-    /// the same tables. EFLAGS.AC, PKRU and IA32_PKRS are left out, see [`Keeping`].
+    /// The registers that determine the result of a walk: with equal values, walks of the same
+    /// tables find the same. EFLAGS.AC, PKRU and IA32_PKRS are left out, see [`Keeping`].
     pub fn steering(&self) -> Self {
         let is_on = self.cr0.contains(Cr0::PG);
         let is_wide = self.uses_wide_entries();
@@ -274,9 +276,10 @@ impl PagingRegisters {
         self.uses_wide_entries() && self.efer.contains(Efer::NXE)
     }
 
-    /// Translates one address. The access must not cross a page.
+    /// Translates one address. The access must not cross a page boundary.
     ///
     /// # Errors
+    ///
     /// The page fault that the processor would raise.
     pub fn walk<M: PageTableMemory + ?Sized>(
         &self,
@@ -291,8 +294,9 @@ impl PagingRegisters {
                 page_size: 4096,
                 writable_now: true,
                 user: true,
-                // No load of CR3 changes where it leads. Programs have no global pages
-                // without paging, so that theirs are in the windows of their space.
+                // Without paging, no load of CR3 changes the translation. User translations are
+                // still not global without paging, so that they are kept in the windows of their
+                // address space.
                 global: privilege != Privilege::User,
                 keeping: Keeping::Always,
                 path: WalkPath::default(),
@@ -413,7 +417,8 @@ impl PagingRegisters {
         (address, read_entry(memory, address, is_wide))
     }
 
-    /// Bits that must be zero in this entry, which maps or references at `shift`.
+    /// The bits that must be zero in this entry, which maps a page (`large`) or refers to a table
+    /// at `shift`.
     fn reserved_bits(&self, shift: u32, large: bool) -> u64 {
         if !self.uses_wide_entries() {
             // PSE-36 is not offered: bits 13 to 21 of a 4 MiB entry are reserved.
@@ -534,8 +539,8 @@ impl PagingRegisters {
         unreachable!("the last level is always a leaf")
     }
 
-    /// Whether a page, of programs (`user`) or of the supervisor, has a protection key: in IA-32e mode
-    /// (SDM volume 3, 4.6.2).
+    /// Whether a page of a user (`user`) or of the supervisor has a protection key. Only pages in
+    /// IA-32e mode have keys (SDM volume 3, 4.6.2).
     fn has_key(&self, user: bool) -> bool {
         let enabled = match user {
             true => Cr4::PKE,
@@ -544,7 +549,7 @@ impl PagingRegisters {
         self.cr4.contains(enabled) && self.efer.contains(Efer::LMA)
     }
 
-    /// Access rights (SDM volume 3, 4.6.1).
+    /// Whether the page's rights allow an access (SDM volume 3, 4.6.1).
     fn allows(&self, kind: AccessKind, privilege: Privilege, page: PageRights) -> bool {
         let prevents = self.cr4.contains(Cr4::SMAP)
             && page.user
@@ -582,7 +587,7 @@ impl PagingRegisters {
         }
     }
 
-    /// How long what was found may be kept.
+    /// How long a translation may be cached that allowed this access.
     fn keeping(&self, kind: AccessKind, privilege: Privilege, page: PageRights) -> Keeping {
         if kind == AccessKind::Fetch {
             return Keeping::Always;
@@ -591,15 +596,16 @@ impl PagingRegisters {
             return Keeping::Never;
         }
         match page.key {
-            // Rights of key 0, which nearly all pages have, change so rarely that all is forgotten then.
+            // Nearly all pages have key 0. Its rights change so rarely that all translations are
+            // dropped then.
             None | Some(0) => Keeping::Always,
             Some(_) => Keeping::WithKeys,
         }
     }
 }
 
-/// Whether a PDPTE would be refused by MOV CR3 or MOV CR0/CR4 in PAE mode
-/// (SDM volume 3, 4.4.1): a present entry with a reserved bit set.
+/// Whether MOV CR3 or MOV CR0/CR4 refuses a PDPTE in PAE mode (SDM volume 3, 4.4.1): the entry is
+/// present and has a reserved bit set.
 pub const fn pdpte_is_invalid(entry: u64) -> bool {
     entry & PRESENT != 0 && entry & (RESERVED_PAE | NO_EXECUTE | 0x1e6) != 0
 }
@@ -764,7 +770,7 @@ mod tests {
         assert_eq!(reserved.error_code, 9);
     }
 
-    /// Four levels that map 4 KiB at `0xffff_8000_4020_3000` to 7000h.
+    /// Page tables of four levels that map 4 KiB at `0xffff_8000_4020_3000` to 7000h.
     fn four_levels() -> (PagingRegisters, Tables) {
         let mut tables = Tables::default();
         tables.0.insert(0x1000 + 256 * 8, 0x2003);
@@ -840,7 +846,7 @@ mod tests {
             assert_eq!(fault.error_code, 9, "{entry:#x}");
             assert_eq!(fault.address, Some(IN_FOUR_LEVELS));
         }
-        // Bits 52 to 62 are software's.
+        // Bits 52 to 62 are available to software.
         let (walk, mut tables) = four_levels();
         tables.0.insert(0x4018, 0x7ff << 52 | 0x7003);
         assert!(read(&walk, &mut tables).is_ok());
@@ -870,7 +876,7 @@ mod tests {
     const SMAP: Cr4 = Cr4::PAE.union(Cr4::SMAP);
     const ALL_KINDS: [AccessKind; 3] = [AccessKind::Read, AccessKind::Write, AccessKind::Fetch];
 
-    /// [`four_levels`] with these bits in the page's entry, which is the user's.
+    /// [`four_levels`] with these bits set in the entry of the page, which is a user page.
     fn of_user(cr4: Cr4, bits: u64) -> (PagingRegisters, Tables) {
         let (walk, mut tables) = four_levels();
         for entry in [0x1000 + 256 * 8, 0x2008, 0x3008, 0x4018] {

@@ -1,4 +1,4 @@
-//! What a hypervisor says to its guests beside what a processor does, and the MSRs and CPUID
+//! What a hypervisor reports to its guests in addition to what a processor does: the MSRs and CPUID
 //! bits of KVM's interface (Linux, Documentation/virt/kvm/x86/cpuid.rst and msr.rst).
 
 use serde::{Deserialize, Serialize};
@@ -7,35 +7,35 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Paravirtual {
-    /// Tollgate's own alone, which no system looks for.
+    /// Only Tollgate's own interface, which no operating system looks for.
     #[default]
     None,
-    /// KVM's, of which the clock and the hint about ports are there.
+    /// KVM's interface. Only its clock, and its hint that ports need no delays, are implemented.
     Kvm,
 }
 
-/// KVM's interface.
+/// Constants of KVM's interface.
 pub mod kvm {
-    /// What CPUID leaf 4000_0000h answers in EBX, ECX, EDX.
+    /// The value of CPUID leaf 4000_0000h in EBX, ECX and EDX.
     pub const SIGNATURE: &[u8; 12] = b"KVMKVMKVM\0\0\0";
     /// Leaf 4000_0001h, EAX: accesses to ports need no delay.
     pub const NO_IO_DELAY: u32 = 1 << 1;
-    /// Leaf 4000_0001h, EAX: [`WALL_CLOCK`] and [`SYSTEM_TIME`] are there.
+    /// Leaf 4000_0001h, EAX: the MSRs [`WALL_CLOCK`] and [`SYSTEM_TIME`] exist.
     pub const CLOCK: u32 = 1 << 3;
-    /// Leaf 4000_0001h, EAX: the clock's [`TSC_IS_STABLE`] can be relied on.
+    /// Leaf 4000_0001h, EAX: the clock's flag [`TSC_IS_STABLE`] can be relied on.
     pub const CLOCK_IS_STABLE: u32 = 1 << 24;
 
-    /// MSR: where the guest wants to find the wall-clock time of the machine's start.
+    /// MSR: the address where the monitor writes the wall-clock time of the machine's start.
     pub const WALL_CLOCK: u32 = 0x4b56_4d00;
-    /// MSR: where the guest wants to find the clock's parameters; bit 0: it wants them.
+    /// MSR: the address where the monitor writes the clock's parameters; bit 0 enables this.
     pub const SYSTEM_TIME: u32 = 0x4b56_4d01;
-    /// Bit of [`SYSTEM_TIME`].
+    /// Bit of [`SYSTEM_TIME`]: the monitor keeps the parameters up to date.
     pub const IS_ENABLED: u64 = 1;
     /// Flag in the clock's parameters: all processors compute the same time from them.
     pub const TSC_IS_STABLE: u8 = 1;
 
-    /// Answer of a hypercall that does not exist: -KVM_ENOSYS.
+    /// Result of a hypercall that does not exist: -KVM_ENOSYS.
     pub const NO_SUCH_CALL: i64 = -1000;
-    /// Answer of every hypercall to a program: -KVM_EPERM.
+    /// Result of every hypercall that a user program makes: -KVM_EPERM.
     pub const NOT_PERMITTED: i64 = -1;
 }

@@ -9,8 +9,8 @@ pub const fn is_legacy_prefix(byte: u8) -> bool {
     )
 }
 
-/// Whether the byte is a legacy prefix or, in 64-bit code, REX. One that another prefix
-/// follows does nothing but lengthen the instruction.
+/// Whether the byte is a legacy prefix or, in 64-bit code, REX. A REX that another prefix follows
+/// only lengthens the instruction.
 pub const fn is_prefix(byte: u8, is_64_bit: bool) -> bool {
     is_legacy_prefix(byte) || is_64_bit && byte & 0xf0 == 0x40
 }

@@ -24,7 +24,7 @@ pub enum Gpr {
 }
 
 bitflags::bitflags! {
-    /// CR0 (SDM volume 3, 2.5).
+    /// Bits of CR0 (SDM volume 3, 2.5).
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct Cr0: u64 {
         /// Protected mode.
@@ -51,14 +51,14 @@ bitflags::bitflags! {
         const PG = 1 << 31;
     }
 
-    /// CR4 (SDM volume 3, 2.5).
+    /// Bits of CR4 (SDM volume 3, 2.5).
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct Cr4: u64 {
         /// Virtual-8086 mode extensions.
         const VME = 1 << 0;
         /// Protected-mode virtual interrupts.
         const PVI = 1 << 1;
-        /// RDTSC only at CPL 0.
+        /// RDTSC is permitted only at CPL 0.
         const TSD = 1 << 2;
         /// Debugging extensions.
         const DE = 1 << 3;
@@ -70,7 +70,7 @@ bitflags::bitflags! {
         const MCE = 1 << 6;
         /// Global pages.
         const PGE = 1 << 7;
-        /// RDPMC at any CPL.
+        /// RDPMC is permitted at any CPL.
         const PCE = 1 << 8;
         /// FXSAVE and SSE.
         const OSFXSR = 1 << 9;
@@ -80,7 +80,7 @@ bitflags::bitflags! {
         const UMIP = 1 << 11;
         /// 57-bit linear addresses.
         const LA57 = 1 << 12;
-        /// RDFSBASE and its relatives.
+        /// RDFSBASE, RDGSBASE, WRFSBASE and WRGSBASE.
         const FSGSBASE = 1 << 16;
         /// Process-context identifiers.
         const PCIDE = 1 << 17;
@@ -90,13 +90,13 @@ bitflags::bitflags! {
         const SMEP = 1 << 20;
         /// Supervisor-mode access prevention.
         const SMAP = 1 << 21;
-        /// Protection keys for pages of programs.
+        /// Protection keys for user pages.
         const PKE = 1 << 22;
-        /// Protection keys for pages of the supervisor.
+        /// Protection keys for supervisor pages.
         const PKS = 1 << 24;
     }
 
-    /// IA32_EFER (SDM volume 4, MSR C000_0080h).
+    /// Bits of IA32_EFER (SDM volume 4, MSR C000_0080h).
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct Efer: u64 {
         /// SYSCALL enable.

@@ -1,6 +1,6 @@
 //! The architectural state of one processor.
 //!
-//! Plain data, `repr(C)`: generated code reaches its fields by offset. At every
+//! It is plain data with `repr(C)`, because generated code accesses its fields by offset. At every
 //! instruction boundary that the monitor sees, this structure is exact.
 
 use crate::descriptor::{Segment, SegmentRegister, Selector};
@@ -12,46 +12,46 @@ use crate::paravirtual::Paravirtual;
 use crate::registers::{Cr0, Cr4, Efer, Gpr};
 use serde::{Deserialize, Serialize};
 
-/// GDTR or IDTR.
+/// The register GDTR or IDTR.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[repr(C)]
 pub struct TableRegister {
     /// Linear address of the table.
     pub base: u64,
-    /// Last valid byte offset.
+    /// Offset of the table's last byte.
     pub limit: u16,
 }
 
-/// What the processor does at the next boundary.
+/// What the processor does next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[repr(u32)]
 pub enum Activity {
-    /// Executes instructions.
+    /// It executes instructions.
     #[default]
     Running,
-    /// Waits for an interrupt (HLT).
+    /// It waits for an interrupt (HLT).
     Halted,
-    /// Triple fault: waits for a reset.
+    /// It had a triple fault and waits for a reset.
     Shutdown,
 }
 
 pub use crate::xsave::XSAVE_SIZE;
 
-/// Bytes of the area in states that were saved before AVX-512 had a place in it.
+/// Size in bytes of the area in states that were saved before AVX-512 was added to it.
 const XSAVE_SIZE_TO_AVX: usize = 832;
 
-/// x87, MMX, SSE, AVX and AVX-512 registers; [`crate::xsave`] says what lies where.
+/// The x87, MMX, SSE, AVX and AVX-512 registers; [`crate::xsave`] documents the layout.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[repr(C, align(64))]
 pub struct VectorState(pub [u8; XSAVE_SIZE]);
 
 impl VectorState {
-    /// The state after reset with FNINIT and MXCSR's default (1F80h).
+    /// The registers after a reset and FNINIT, with MXCSR's default (1F80h).
     pub fn initial() -> Self {
         let mut bytes = [0; XSAVE_SIZE];
         bytes[0..2].copy_from_slice(&0x037fu16.to_le_bytes());
         bytes[24..28].copy_from_slice(&0x1f80u32.to_le_bytes());
-        // XSTATE_BV: x87 and SSE hold the values above, AVX its initial state.
+        // XSTATE_BV: x87 and SSE hold the values above, AVX has its initial state.
         bytes[512..520].copy_from_slice(&3u64.to_le_bytes());
         Self(bytes)
     }
@@ -80,7 +80,7 @@ impl<'de> Deserialize<'de> for VectorState {
 /// Version of [`CpuState`]'s layout in saved files.
 pub const CPU_STATE_VERSION: u32 = 6;
 
-/// Registers of one processor.
+/// The registers of one processor.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[repr(C)]
 pub struct CpuState {
@@ -90,7 +90,7 @@ pub struct CpuState {
     pub rip: u64,
     /// EFLAGS without the reserved bit 1 (see [`Flags::image`]).
     pub flags: u64,
-    /// ES, CS, SS, DS, FS, GS.
+    /// ES, CS, SS, DS, FS and GS, in this order.
     pub segments: [Segment; 6],
     /// Local descriptor table register.
     pub ldtr: Segment,
@@ -100,21 +100,21 @@ pub struct CpuState {
     pub gdtr: TableRegister,
     /// Interrupt descriptor table register.
     pub idtr: TableRegister,
-    /// CR0, see [`Cr0`].
+    /// CR0 as a number; [`Cr0`] names its bits.
     pub cr0: u64,
     /// Page-fault linear address.
     pub cr2: u64,
     /// Page-table root and flags.
     pub cr3: u64,
-    /// CR4, see [`Cr4`].
+    /// CR4 as a number; [`Cr4`] names its bits.
     pub cr4: u64,
     /// The four PDPTEs that PAE paging keeps in registers (SDM volume 3, 4.4.1).
     pub pdpte: [u64; 4],
-    /// XCR0: which extended states are enabled.
+    /// XCR0: the enabled state components.
     pub xcr0: u64,
-    /// DR0 to DR7 (4 and 5 unused).
+    /// DR0 to DR7; 4 and 5 are unused.
     pub dr: [u64; 8],
-    /// IA32_EFER, see [`Efer`].
+    /// IA32_EFER as a number; [`Efer`] names its bits.
     pub efer: u64,
     /// IA32_SYSENTER_CS.
     pub sysenter_cs: u64,
@@ -138,30 +138,31 @@ pub struct CpuState {
     pub pat: u64,
     /// IA32_MISC_ENABLE.
     pub misc_enable: u64,
-    /// Added to the host's time-stamp counter to get the guest's.
+    /// The difference between the guest's time-stamp counter and the host's, which is added to the
+    /// latter.
     pub tsc_offset: u64,
-    /// STI, MOV SS or POP SS was the last instruction: interrupts wait until
-    /// the instruction at this RIP has completed. `u64::MAX`: none.
+    /// After STI, MOV SS or POP SS, interrupts wait until the instruction at this RIP has
+    /// completed. `u64::MAX` if no interrupt shadow is active.
     pub shadow_rip: u64,
-    /// The shadow is MOV SS's or POP SS's: NMIs and debug traps wait too.
+    /// The interrupt shadow is that of MOV SS or POP SS: NMIs and debug traps wait too.
     pub shadow_holds_all: bool,
-    /// An NMI was delivered and no IRET has been executed since.
+    /// An NMI was delivered, and no IRET has been executed since then.
     pub nmi_blocked: bool,
-    /// Physical address bits that reach memory; bit 20 is clear while A20 is masked.
+    /// Mask of the physical address bits that reach memory; bit 20 is clear while A20 is masked.
     pub a20_mask: u64,
-    /// Running, halted or shut down.
+    /// Whether the processor is running, halted or shut down.
     pub activity: Activity,
-    /// PKRU: rights to the pages of programs by their protection keys.
+    /// PKRU: the rights to user pages by their protection keys.
     pub pkru: u32,
-    /// IA32_PKRS: rights to the pages of the supervisor by their protection keys.
+    /// IA32_PKRS: the rights to supervisor pages by their protection keys.
     pub pkrs: u32,
-    /// Which processor this is; never changes.
+    /// The processor model; never changes.
     pub model: CpuModel,
-    /// Features beyond those of the model; never change.
+    /// Features in addition to those of the model; never change.
     pub added_features: AddedFeatures,
-    /// What it says of the hypervisor; never changes.
+    /// The paravirtual interface that CPUID reports; never changes.
     pub paravirtual: Paravirtual,
-    /// x87, MMX, SSE, AVX, AVX-512.
+    /// The x87, MMX, SSE, AVX and AVX-512 registers.
     pub vector: VectorState,
     /// The memory-type range registers.
     pub memory_types: MemoryTypeRanges,
@@ -237,52 +238,52 @@ impl CpuState {
         }
     }
 
-    /// CR0 as flags.
+    /// CR0 as typed flags.
     pub fn cr0(&self) -> Cr0 {
         Cr0::from_bits_retain(self.cr0)
     }
 
-    /// CR4 as flags.
+    /// CR4 as typed flags.
     pub fn cr4(&self) -> Cr4 {
         Cr4::from_bits_retain(self.cr4)
     }
 
-    /// EFER as flags.
+    /// EFER as typed flags.
     pub fn efer(&self) -> Efer {
         Efer::from_bits_retain(self.efer)
     }
 
-    /// EFLAGS as flags.
+    /// EFLAGS as typed flags.
     pub fn flags(&self) -> Flags {
         Flags::from_bits_retain(self.flags)
     }
 
-    /// Replaces EFLAGS; reserved bits are dropped.
+    /// Replaces EFLAGS; reserved bits are ignored.
     pub fn set_flags(&mut self, flags: Flags) {
         self.flags = flags.bits() & Flags::ALL.bits();
     }
 
-    /// One segment register.
+    /// The segment register `register`.
     pub fn segment(&self, register: SegmentRegister) -> &Segment {
         &self.segments[register as usize]
     }
 
-    /// One segment register, to change.
+    /// The segment register `register`, to be changed.
     pub fn segment_mut(&mut self, register: SegmentRegister) -> &mut Segment {
         &mut self.segments[register as usize]
     }
 
-    /// The code segment.
+    /// The code segment register.
     pub fn cs(&self) -> &Segment {
         self.segment(SegmentRegister::Cs)
     }
 
-    /// The stack segment.
+    /// The stack segment register.
     pub fn ss(&self) -> &Segment {
         self.segment(SegmentRegister::Ss)
     }
 
-    /// Current privilege level: 0 in real mode, 3 in V86 mode, else SS's DPL.
+    /// Current privilege level: 0 in real mode, 3 in V86 mode, otherwise the DPL of SS.
     pub fn cpl(&self) -> u8 {
         if !self.is_protected() {
             0
@@ -293,22 +294,24 @@ impl CpuState {
         }
     }
 
-    /// CR0.PE is set (V86 mode included).
+    /// Whether CR0.PE is set (also in V86 mode).
     pub fn is_protected(&self) -> bool {
         self.cr0().contains(Cr0::PE)
     }
 
-    /// EFLAGS.VM is set in protected mode.
+    /// Whether EFLAGS.VM is set in protected mode.
     pub fn is_virtual_8086(&self) -> bool {
         self.is_protected() && self.flags().contains(Flags::VM)
     }
 
-    /// Segment loads form bases by shifting: real mode or V86 mode.
+    /// Whether a segment load computes the base by shifting the selector: in real mode and V86
+    /// mode.
     pub fn has_real_mode_segments(&self) -> bool {
         !self.is_protected() || self.flags().contains(Flags::VM)
     }
 
-    /// CR3 without the process-context identifier: what tells address spaces apart.
+    /// CR3 without the process-context identifier: the address of the page tables, which identifies
+    /// an address space.
     pub fn address_space(&self) -> u64 {
         if self.cr4().contains(Cr4::PCIDE) {
             self.cr3 & !0xfff
@@ -317,7 +320,7 @@ impl CpuState {
         }
     }
 
-    /// Where SYSENTER leads to, or in IA-32e mode SYSCALL: SYSENTER_EIP or LSTAR; 0 if not set.
+    /// The target of SYSENTER, or of SYSCALL in IA-32e mode: SYSENTER_EIP or LSTAR; 0 if not set.
     pub fn system_call_entry(&self) -> u64 {
         match self.is_long_mode() {
             true => self.lstar,
@@ -325,12 +328,12 @@ impl CpuState {
         }
     }
 
-    /// EFER.LMA is set: IA-32e mode, in its 64-bit or its compatibility sub-mode.
+    /// Whether EFER.LMA is set: IA-32e mode, in its 64-bit or its compatibility sub-mode.
     pub fn is_long_mode(&self) -> bool {
         self.efer().contains(Efer::LMA)
     }
 
-    /// Code runs in the 64-bit sub-mode: EFER.LMA and CS.L are set (SDM volume 3, 2.2).
+    /// Whether code runs in the 64-bit sub-mode: EFER.LMA and CS.L are set (SDM volume 3, 2.2).
     pub fn is_64_bit(&self) -> bool {
         self.is_long_mode()
             && self
@@ -339,8 +342,8 @@ impl CpuState {
                 .contains(crate::descriptor::Attributes::LONG)
     }
 
-    /// Where a segment begins for the running program: 64-bit code knows the bases of FS
-    /// and GS only (SDM volume 3, 3.4.4).
+    /// The segment's base as the running program sees it: 64-bit code has bases only for FS and GS
+    /// (SDM volume 3, 3.4.4).
     pub fn segment_base(&self, register: SegmentRegister) -> u64 {
         let ignored =
             self.is_64_bit() && !matches!(register, SegmentRegister::Fs | SegmentRegister::Gs);
@@ -351,18 +354,18 @@ impl CpuState {
         }
     }
 
-    /// CR0.PG is set.
+    /// Whether CR0.PG is set.
     pub fn is_paging(&self) -> bool {
         self.cr0().contains(Cr0::PG)
     }
 
-    /// A general register.
+    /// The value of a general register.
     pub fn register(&self, register: Gpr) -> u64 {
         self.gpr[register as usize]
     }
 
-    /// Loads a data or stack segment register the way real mode and V86 mode do.
-    /// In real mode only base and selector change (SDM volume 3, 21.1.1).
+    /// Loads a data or stack segment register as real mode and V86 mode do. In real mode only the
+    /// base and the selector change (SDM volume 3, 21.1.1).
     pub fn load_real_mode_segment(&mut self, register: SegmentRegister, selector: u16) {
         if self.is_virtual_8086() {
             *self.segment_mut(register) = Segment::real_mode(selector, 3);

@@ -1,4 +1,4 @@
-//! What instructions invalidate of the translations that a processor has cached (SDM volume 3,
+//! Which of the translations that a processor has cached an instruction invalidates (SDM volume 3,
 //! 4.10.4; APM volume 2, 5.5.2).
 
 use crate::address::{LinearAddress, PhysicalAddress};
@@ -7,39 +7,40 @@ use crate::state::CpuState;
 
 /// CR3 with CR4.PCIDE: the process-context identifier (SDM volume 3, 4.10.1).
 pub const CR3_PCID: u64 = 0xfff;
-/// Written to CR3 with CR4.PCIDE: translations may be kept. It is not stored (SDM volume 3,
-/// 4.10.4.1).
+/// Bit 63 of a value written to CR3 with CR4.PCIDE: cached translations may be kept. The bit is not
+/// stored (SDM volume 3, 4.10.4.1).
 pub const CR3_KEEPS: u64 = 1 << 63;
-/// CR3 bits that no format of it has the tables' address in (SDM volume 3, table 4-7).
+/// The low bits of CR3 that are not part of the tables' address in any of its formats (SDM volume
+/// 3, table 4-7).
 const CR3_FLAGS: u64 = 0x1f;
 
-/// What tells address spaces apart while none of them is looked at.
+/// The name by which the processor distinguishes address spaces, without looking at the tables.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum SpaceName {
-    /// With CR4.PCIDE, as the processor does: the process-context identifier, 0 to 4095.
+    /// With CR4.PCIDE: the process-context identifier, 0 to 4095.
     Identifier(u16),
-    /// Without: where the page tables begin.
+    /// Without CR4.PCIDE: the address of the page tables.
     Tables(PhysicalAddress),
 }
 
-/// A linear address space of the guest's.
+/// A linear address space of the guest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Space {
-    /// Where the page tables begin; `None`: wherever, since INVPCID does not say.
+    /// The address of the page tables; `None` if it is unknown, since INVPCID does not give it.
     pub tables: Option<PhysicalAddress>,
     /// The process-context identifier, 0 to 4095; 0 without CR4.PCIDE.
     pub identifier: u16,
-    /// CR4.PCIDE is set: spaces are told apart by their identifiers alone.
+    /// Whether CR4.PCIDE is set: spaces are distinguished by their identifiers alone.
     pub has_identifier: bool,
 }
 
 impl Space {
-    /// The space that CR3 names.
+    /// The space that CR3 selects.
     pub fn loaded(state: &CpuState) -> Self {
         Self::of_cr3(state, state.cr3)
     }
 
-    /// The space that a value of CR3 would name, were it loaded.
+    /// The space that this value of CR3 would select.
     pub fn of_cr3(state: &CpuState, cr3: u64) -> Self {
         let has_identifier = state.cr4().contains(Cr4::PCIDE);
         let (flags, identifier) = match has_identifier {
@@ -53,7 +54,7 @@ impl Space {
         }
     }
 
-    /// What tells it from other spaces.
+    /// The name that distinguishes this space from others.
     #[inline]
     pub const fn name(self) -> SpaceName {
         match self.tables {
@@ -62,15 +63,16 @@ impl Space {
         }
     }
 
-    /// Whether an instruction that names it means the space that is loaded under `name`. Without
-    /// CR4.PCIDE the only identifier is zero, that of every space, of which one is loaded.
+    /// Whether an instruction that names this space means the space that is loaded under `name`.
+    /// Without CR4.PCIDE the only identifier is zero, and every space has it; one of them is
+    /// loaded.
     #[inline]
     pub fn is_loaded_as(self, name: SpaceName) -> bool {
         let means_any = matches!(name, SpaceName::Tables(_)) && self.tables.is_none();
         self.name() == name || means_any && self.identifier == 0
     }
 
-    /// Whatever space has this process-context identifier, 0 to 4095.
+    /// The space with this process-context identifier, 0 to 4095, wherever its tables are.
     pub const fn identified(identifier: u16) -> Self {
         Self {
             tables: None,
@@ -79,44 +81,44 @@ impl Space {
         }
     }
 
-    /// Whether `other` is this space, or one of those that it stands for.
+    /// Whether `other` is this space, or one of those that this one stands for.
     pub fn covers(self, other: Space) -> bool {
         self.identifier == other.identifier
             && (self.tables.is_none() || self.tables == other.tables)
     }
 }
 
-/// What translations to forget.
+/// A set of cached translations that must be dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TranslationChange {
-    /// CR3 was loaded: all of the new space but global pages.
+    /// CR3 was loaded: all translations of the new space are dropped except those of global pages.
     Load {
         /// The space that was loaded before.
         from: Space,
         /// The space that is loaded now.
         to: Space,
-        /// What is known of `to` may be kept (bit 63 of the value, with CR4.PCIDE).
+        /// Whether cached translations of `to` may be kept (bit 63 of the value, with CR4.PCIDE).
         keeps: bool,
     },
-    /// Linear pages of a space, global or not, from that of `first` to that of `last`, and all
-    /// that was derived from the same large pages (INVLPG, INVPCID of type 0).
+    /// The linear pages of a space, global or not, from that of `first` to that of `last`, and
+    /// everything that was derived from the same large pages (INVLPG, INVPCID of type 0).
     Pages {
-        /// Whose pages.
+        /// The space that the pages belong to.
         space: Space,
         /// An address in the first page.
         first: LinearAddress,
         /// An address in the last page, not below `first`.
         last: LinearAddress,
     },
-    /// All of a space but global pages (INVPCID of type 1).
+    /// Everything in a space except global pages (INVPCID of type 1).
     Space(Space),
-    /// All of every space but global pages (INVPCID of type 3).
+    /// Everything in every space except global pages (INVPCID of type 3).
     Spaces,
-    /// Everything, global pages too: the format or the meaning of the tables is another one
-    /// (CR0.PG, CR4.PAE, the A20 gate ...), or INVPCID of type 2.
+    /// Everything including global pages: the format or meaning of the tables has changed (CR0.PG,
+    /// CR4.PAE, the A20 gate ...), or the instruction was INVPCID of type 2.
     Everything,
-    /// What leads to physical pages, from that of `first` to that of `last`: something else
-    /// answers there.
+    /// All translations to the physical pages from that of `first` to that of `last`, because
+    /// another device or memory has been mapped there.
     Physical {
         /// An address in the first page.
         first: PhysicalAddress,
@@ -126,7 +128,7 @@ pub enum TranslationChange {
 }
 
 impl TranslationChange {
-    /// One linear page of a space, global or not.
+    /// The change for one linear page of a space, global or not.
     pub const fn page(space: Space, linear: LinearAddress) -> Self {
         Self::Pages {
             space,

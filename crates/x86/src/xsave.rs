@@ -1,8 +1,8 @@
 //! The save area of the x87, SSE, AVX and AVX-512 registers (SDM volume 1, 13.4 and 13.5).
 //!
-//! [`VectorState`] has the compacted format with every component in it, in which each lies
-//! where it does on any processor; where the standard format puts them is the processor's
-//! choice. XCOMP_BV is zero there: it is set while the area is loaded and saved only.
+//! [`VectorState`] has the compacted format with every component in it, so each component lies at
+//! the same offset on any processor; in the standard format, the processor chooses the offsets.
+//! XCOMP_BV is zero in [`VectorState`]: it is set only while the area is loaded and saved.
 
 use crate::state::VectorState;
 
@@ -20,11 +20,12 @@ pub mod component {
     pub const ZMM_HIGH: u64 = 1 << 6;
     /// ZMM16 to ZMM31.
     pub const ZMM_16_TO_31: u64 = 1 << 7;
-    /// What AVX-512 adds. XCR0 has all three or none.
+    /// The components that AVX-512 adds. XCR0 enables all three or none.
     pub const AVX_512: u64 = OPMASK | ZMM_HIGH | ZMM_16_TO_31;
-    /// PKRU, which is no vector register: [`VectorState`](crate::state::VectorState) does not have it.
+    /// PKRU, which is not a vector register: [`VectorState`](crate::state::VectorState) does not
+    /// contain it.
     pub const PKRU: u64 = 1 << 9;
-    /// Those of the vector registers that a guest may have.
+    /// The components with vector registers that a guest may have.
     pub const ALL: u64 = X87 | SSE | AVX | AVX_512;
 }
 
@@ -32,19 +33,19 @@ pub mod component {
 pub const HEADER: usize = 512;
 /// Offset of XCOMP_BV.
 pub const XCOMP_BV: usize = HEADER + 8;
-/// Offset behind the header, where the extended region begins.
+/// Offset of the first byte after the header, where the extended region begins.
 pub const EXTENDED_REGION: usize = 576;
-/// Bit of XCOMP_BV: the area is compacted.
+/// Bit of XCOMP_BV: the area has the compacted format.
 pub const COMPACTED: u64 = 1 << 63;
 
 /// A component of the extended region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extended {
-    /// Its bit in XSTATE_BV.
+    /// The component's bit in XSTATE_BV.
     pub bit: u64,
-    /// Offset in [`VectorState`].
+    /// The component's offset in [`VectorState`].
     pub start: usize,
-    /// Size in bytes, in both formats.
+    /// The component's size in bytes, in both formats.
     pub size: usize,
 }
 
@@ -54,7 +55,7 @@ const fn extended(bit: u64, start: usize, size: usize) -> Extended {
 
 /// The upper halves of YMM0 to YMM15.
 pub const AVX: Extended = extended(component::AVX, EXTENDED_REGION, 16 * 16);
-/// K0 to K7.
+/// The mask registers K0 to K7.
 pub const OPMASK: Extended = extended(component::OPMASK, AVX.start + AVX.size, 8 * 8);
 /// The upper halves of ZMM0 to ZMM15.
 pub const ZMM_HIGH: Extended = extended(component::ZMM_HIGH, OPMASK.start + OPMASK.size, 16 * 32);
@@ -64,26 +65,25 @@ pub const ZMM_16_TO_31: Extended = extended(
     ZMM_HIGH.start + ZMM_HIGH.size,
     16 * 64,
 );
-/// All of them, in the order of their numbers.
+/// All components of the extended region, in the order of their numbers.
 pub const EXTENDED: [Extended; 4] = [AVX, OPMASK, ZMM_HIGH, ZMM_16_TO_31];
 
-/// Bytes of the area.
+/// Size of the area in bytes.
 pub const XSAVE_SIZE: usize = ZMM_16_TO_31.start + ZMM_16_TO_31.size;
 
 impl VectorState {
-    /// XSTATE_BV: components that may differ from their initial state.
+    /// XSTATE_BV: the components that may differ from their initial state.
     pub fn in_use(&self) -> u64 {
         u64::from(self.0[HEADER])
     }
 
-    /// As the function [`initialize`].
+    /// Gives components their initial contents, like the function [`initialize`].
     pub fn initialize(&mut self, components: u64) {
         initialize(&mut self.0, components);
     }
 }
 
-/// Offset in the area of a byte of a vector register, of which ZMM is all; `number` is below 32
-/// and `byte` below 64.
+/// Offset in the area of one byte of a ZMM register; `number` is below 32 and `byte` below 64.
 pub const fn vector_byte(number: usize, byte: usize) -> usize {
     match (number & 16, byte) {
         (0, 0..16) => 160 + number * 16 + byte,
@@ -93,7 +93,7 @@ pub const fn vector_byte(number: usize, byte: usize) -> usize {
     }
 }
 
-/// Gives components their initial contents (SDM volume 1, 13.6), MXCSR excepted.
+/// Gives components their initial contents (SDM volume 1, 13.6), except MXCSR.
 pub fn initialize(area: &mut [u8; XSAVE_SIZE], components: u64) {
     if components & component::X87 != 0 {
         area[..24].fill(0);
