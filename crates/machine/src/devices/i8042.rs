@@ -1,12 +1,12 @@
 //! The 8042 keyboard controller with a PS/2 keyboard, and a PS/2 mouse on its auxiliary port.
 //!
-//! The controller works at once; a byte from the keyboard or the mouse needs
-//! [`I8042::BYTE_TIME`] after the output buffer was emptied, so that a second reader of
-//! port 60h (a handler that hands on to another) still sees the byte of the first. The
-//! keyboard's bytes go before the mouse's.
+//! The controller itself takes no time. A byte from the keyboard or the mouse arrives
+//! [`I8042::BYTE_TIME`] after the output buffer was emptied, so that a second reader of port 60h (a
+//! handler that calls the previous handler) still sees the byte of the first. The keyboard's bytes
+//! have priority over the mouse's.
 //!
-//! Two outputs of the controller reach beyond it: the reset line of the processor and
-//! the gate of address line 20. The owner collects both after each write.
+//! The controller has two outputs: the reset line of the processor and the gate of address line 20.
+//! The owner reads both after each write.
 
 mod bios_buffer;
 mod bus;
@@ -31,12 +31,12 @@ pub use scancodes::Key;
 
 use super::IrqLine;
 
-/// Who a byte in the output buffer is from.
+/// The sender of a byte in the output buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum Source {
-    /// The controller or the keyboard: IRQ 1.
+    /// The controller or the keyboard, which use IRQ 1.
     Keyboard,
-    /// The mouse, or what stands in for it: IRQ 12.
+    /// The mouse, or a command that writes in its place. They use IRQ 12.
     Auxiliary,
 }
 
@@ -46,7 +46,7 @@ struct Output {
     source: Source,
 }
 
-/// What the next byte written to port 60h is for.
+/// The destination of the next byte written to port 60h.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum Destination {
     Keyboard,
@@ -65,13 +65,13 @@ pub struct I8042 {
     output: Option<Output>,
     /// An answer of the controller that waits until the buffer has been read.
     answer: Option<Output>,
-    /// What port 60h gives while the output buffer is empty.
+    /// The value of port 60h while the output buffer is empty.
     last_read: u8,
     destination: Destination,
     last_was_command: bool,
-    /// The keyboard has sent F0h, which translation keeps back.
+    /// Whether the keyboard has sent F0h, which translation holds back.
     breaking: bool,
-    /// Earliest time at which the next byte of keyboard or mouse is here.
+    /// The earliest time at which the next byte of keyboard or mouse arrives.
     next_byte_at: GuestTime,
     a20: bool,
     a20_request: Option<bool>,
@@ -83,7 +83,7 @@ pub struct I8042 {
     /// A key from outside for which the guest's BIOS has no room yet.
     #[serde(default)]
     waiting_key: Option<(Key, bool)>,
-    /// Whether the BIOS has room.
+    /// What is known about the room in the BIOS's keyboard buffer.
     #[serde(skip)]
     bios_buffer: BiosBuffer,
 }
@@ -110,12 +110,12 @@ impl I8042 {
     /// The ISA interrupt of the auxiliary port.
     pub const AUXILIARY_IRQ: u8 = 12;
 
-    /// Nanoseconds that a byte of keyboard or mouse needs. Shorter than the millisecond of
-    /// the real line, long enough for a handler to read a byte twice.
+    /// The nanoseconds that a byte of keyboard or mouse takes. That is less than the millisecond of
+    /// the real line, but enough for a handler to read a byte twice.
     pub const BYTE_TIME: u64 = 200_000;
 
-    /// A controller as firmware leaves it: tested, keyboard interrupt and translation
-    /// on, auxiliary port off, A20 enabled.
+    /// Makes a controller as firmware leaves it: tested, keyboard interrupt and translation
+    /// enabled, auxiliary port disabled, A20 enabled.
     pub const fn new() -> Self {
         Self {
             config: Config::KEYBOARD_INTERRUPT
@@ -142,7 +142,7 @@ impl I8042 {
         }
     }
 
-    /// Reads port 60h or 64h; others give FFh.
+    /// Reads port 60h or 64h. Any other port returns FFh.
     pub fn read(&mut self, port: u16, now: GuestTime) -> u8 {
         self.advance(now);
         match port {
@@ -234,7 +234,7 @@ impl I8042 {
         };
         match std::mem::replace(&mut self.destination, Destination::Keyboard) {
             Destination::Keyboard => {
-                // The line to the keyboard must be open for its answer.
+                // The line to the keyboard must be enabled for its answer.
                 self.config.remove(Config::KEYBOARD_DISABLED);
                 self.breaking = false;
                 self.keyboard.receive(value);
@@ -249,7 +249,7 @@ impl I8042 {
             Destination::KeyboardBuffer => self.answer = Some(answer(Source::Keyboard)),
             Destination::AuxiliaryBuffer => self.answer = Some(answer(Source::Auxiliary)),
             Destination::Auxiliary => {
-                // As for the keyboard.
+                // The line to the mouse must be enabled too.
                 self.config.remove(Config::AUXILIARY_DISABLED);
                 self.mouse.receive(value);
                 self.next_byte_at = now.after(Self::BYTE_TIME);
@@ -282,8 +282,8 @@ impl I8042 {
         self.a20_request = Some(enabled);
     }
 
-    /// Moves the next byte into the empty output buffer: an answer of the controller
-    /// at once, a byte of keyboard or mouse when its time has come.
+    /// Moves the next byte into the empty output buffer: an answer of the controller immediately, a
+    /// byte of keyboard or mouse when its time has come.
     fn fill_output(&mut self, now: GuestTime) {
         if self.output.is_none() {
             self.output = self.answer.take();
@@ -331,39 +331,40 @@ impl I8042 {
         );
     }
 
-    /// Someone presses (`down`) or releases a key.
+    /// Presses (`down`) or releases a key.
     pub fn key(&mut self, key: Key, down: bool, now: GuestTime) {
         self.keyboard.key(key, down, now);
         self.fill_output(now);
     }
 
-    /// Someone does something with the mouse.
+    /// Moves the mouse, or presses or releases its buttons.
     pub fn move_mouse(&mut self, event: MouseEvent, now: GuestTime) {
         self.mouse.event(event);
         self.fill_output(now);
     }
 
-    /// The keyboard's lamps: bit 0 Scroll Lock, 1 Num Lock, 2 Caps Lock.
+    /// Returns the keyboard's lamps: bit 0 Scroll Lock, 1 Num Lock, 2 Caps Lock.
     pub const fn leds(&self) -> u8 {
         self.keyboard.leds()
     }
 
-    /// The guest has pulsed the processor's reset line since the last call.
+    /// Returns whether the guest has pulsed the processor's reset line since the last call.
     pub fn take_reset_request(&mut self) -> bool {
         std::mem::take(&mut self.reset_request)
     }
 
-    /// The level of the A20 gate that the guest has set since the last call, if it has.
+    /// Returns the level of the A20 gate that the guest has set since the last call.
     pub fn take_a20_request(&mut self) -> Option<bool> {
         self.a20_request.take()
     }
 
-    /// Tells what the A20 gate is now, for the output port: port 92h drives it as well.
+    /// Sets the level of the A20 gate that the output port shows, because port 92h drives the gate
+    /// as well.
     pub fn set_a20(&mut self, enabled: bool) {
         self.a20 = enabled;
     }
 
-    /// When a byte of keyboard or mouse arrives, or a held key repeats.
+    /// Returns when a byte of keyboard or mouse arrives, or a held key repeats.
     pub fn next_deadline(&self, now: GuestTime) -> Option<GuestTime> {
         let is_open = |disabled| self.output.is_none() && !self.config.contains(disabled);
         let has_key = is_open(Config::KEYBOARD_DISABLED) && self.keyboard.has_byte();
@@ -382,35 +383,35 @@ impl I8042 {
             .min()
     }
 
-    /// Lets a byte arrive, a report be made and a held key repeat.
+    /// Lets a byte arrive, makes a report of the mouse, and repeats a held key, if they are due.
     pub fn advance(&mut self, now: GuestTime) {
-        // The key that waits may be the release of the one that is held.
+        // The waiting key may be the release of the held one.
         self.keyboard.advance(now, self.waiting_key.is_none());
         self.fill_output(now);
     }
 
-    /// Bytes of the keyboard that the guest has not read.
+    /// Returns how many bytes of the keyboard the guest has not read.
     fn unread_bytes(&self) -> usize {
         let is_key = |output: Output| output.source == Source::Keyboard;
         self.keyboard.waiting_scancodes() + usize::from(self.output.is_some_and(is_key))
     }
 
-    /// The level of IRQ 1.
+    /// Returns the level of IRQ 1.
     pub fn keyboard_irq(&self) -> bool {
         self.keyboard_irq.level()
     }
 
-    /// The level of IRQ 12.
+    /// Returns the level of IRQ 12.
     pub fn auxiliary_irq(&self) -> bool {
         self.auxiliary_irq.level()
     }
 
-    /// The line of IRQ 1, with its uncollected rising edges.
+    /// Returns the line of IRQ 1 with its uncollected rising edges.
     pub fn keyboard_irq_line(&mut self) -> &mut IrqLine {
         &mut self.keyboard_irq
     }
 
-    /// The line of IRQ 12, with its uncollected rising edges.
+    /// Returns the line of IRQ 12 with its uncollected rising edges.
     pub fn auxiliary_irq_line(&mut self) -> &mut IrqLine {
         &mut self.auxiliary_irq
     }

@@ -1,9 +1,9 @@
-//! The keys that a PC's BIOS keeps for programs, which is where typed text was lost.
+//! The ring in which a PC's BIOS keeps keys for programs, and in which typed text used to get lost.
 //!
-//! The BIOS's handler of IRQ 1 puts each key into a ring of 15 in the BIOS's data area, from
-//! which INT 16h takes it, and drops what does not fit. Someone who types sees the screen and
-//! waits; a text that is typed from outside does not. So a key from outside waits while there is
-//! no room for it in the ring:
+//! The BIOS's handler of IRQ 1 puts each key into a ring of 15 keys in the BIOS data area, from
+//! which INT 16h takes it. The handler drops keys that do not fit. A person who types sees the
+//! screen and waits, but text that is sent from outside does not. So a key from outside waits while
+//! there is no room for it in the ring:
 //!
 //! ```text
 //!   typed --> waits outside --> keyboard --> controller --> IRQ 1 --> ring --> INT 16h
@@ -11,30 +11,31 @@
 //!                    '------------- looks every 10 ms -----------------'
 //! ```
 //!
-//! A system with a keyboard driver of its own leaves the ring as it was, full perhaps. A ring of
-//! which nothing is taken for [`PATIENCE`] is therefore taken for abandoned until it changes.
+//! A system with its own keyboard driver leaves the ring unchanged, possibly full. If no key is
+//! taken from a ring for [`PATIENCE`], it is therefore considered abandoned until it changes.
 
 use tollgate_memory::GuestMemory;
 use tollgate_platform::GuestTime;
 use tollgate_x86::PhysicalAddress;
 
-/// Nanoseconds between two looks at a ring that is full.
+/// Nanoseconds between two checks of a full ring.
 pub(super) const LOOK_AGAIN: u64 = 10_000_000;
-/// Nanoseconds after which a full ring that stays as it is is taken for abandoned.
+/// Nanoseconds after which a full ring that does not change is considered abandoned.
 const PATIENCE: u64 = 10_000_000_000;
 
-/// Where the BIOS's data area is, to which the ring's pointers are relative.
+/// The address of the BIOS data area, to which the ring's pointers are relative.
 const DATA_AREA: u64 = 0x400;
-/// Offset in that area of two words: the next key to be taken, and the place of the next one.
+/// The offset in that area of two words: the next key to be taken, and the place for the next new
+/// key.
 const HEAD_AND_TAIL: u64 = 0x1a;
-/// Offset in that area of two words: where the ring begins and ends.
+/// The offset in that area of two words: the beginning and the end of the ring.
 const START_AND_END: u64 = 0x80;
-/// The first offset in that area at which a ring can be.
+/// The lowest offset in that area that a ring can have.
 const FIRST_START: u16 = 0x1e;
-/// Bytes of a key in the ring.
+/// The size of a key in the ring, in bytes.
 const KEY_BYTES: u16 = 2;
 
-/// The ring as its pointers describe it.
+/// The ring, as its pointers describe it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Ring {
     head: u16,
@@ -44,7 +45,7 @@ struct Ring {
 }
 
 impl Ring {
-    /// The ring in memory; `None`: there is none.
+    /// Returns the ring in memory, or `None` if there is no valid one.
     fn of(memory: &GuestMemory) -> Option<Self> {
         let words = |offset| {
             let mut bytes = [0; 4];
@@ -65,33 +66,33 @@ impl Ring {
         (start >= FIRST_START && is_place(head) && is_place(tail) && is_even).then_some(ring)
     }
 
-    /// How many keys fit in.
+    /// Returns how many more keys fit into the ring.
     fn room(self) -> u16 {
         let places = (self.end - self.start) / KEY_BYTES;
         let taken = match self.tail.checked_sub(self.head) {
             Some(bytes) => bytes / KEY_BYTES,
             None => places - (self.head - self.tail) / KEY_BYTES,
         };
-        // One place stays free, since a ring with head and tail at one place is empty.
+        // One place stays free, because a ring whose head and tail are equal is empty.
         places - 1 - taken
     }
 }
 
-/// What was seen of the ring.
+/// The last observation of the ring.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BiosBuffer {
-    /// The ring when it was first seen to be full, and when that was.
+    /// The ring when it was first seen to be full, and the time of that.
     full: Option<(Ring, GuestTime)>,
 }
 
 impl BiosBuffer {
-    /// Nothing was seen yet.
+    /// Starts without any observation.
     pub(super) const fn new() -> Self {
         Self { full: None }
     }
 
-    /// Whether one more key fits in after `on_the_way` bytes that the guest has not read yet, each
-    /// of which may be a key. True if the guest has no such ring, or has abandoned it.
+    /// Whether one more key fits after `on_the_way` bytes that the guest has not read yet, each of
+    /// which may be a key. Returns true if the guest has no such ring, or has abandoned it.
     pub(super) fn has_room(
         &mut self,
         memory: &GuestMemory,
@@ -125,7 +126,7 @@ mod tests {
         );
     }
 
-    /// Memory with an empty ring where a BIOS has it.
+    /// Returns memory with an empty ring at a BIOS's usual address.
     fn memory() -> GuestMemory {
         let memory = GuestMemory::new(1 << 20).unwrap();
         put(&memory, 0x1a, 0x1e);

@@ -11,8 +11,8 @@ impl I8042 {
         context.forward(Self::AUXILIARY_IRQ, &mut self.auxiliary_irq);
     }
 
-    /// Takes keys and moves from outside as far as keyboard and mouse have room for any, and the
-    /// guest's BIOS for the key.
+    /// Takes keys and mouse events from outside as long as keyboard and mouse have room, and for a
+    /// key the guest's BIOS too.
     fn refill(&mut self, context: &mut DeviceContext<'_>) {
         while self.mouse.has_room()
             && let Some(event) = context.mouse()
@@ -31,13 +31,13 @@ impl I8042 {
         }
     }
 
-    /// Someone presses (`down`) or releases a key.
+    /// Presses (`down`) or releases a key.
     pub fn press(&mut self, key: Key, down: bool, context: &mut DeviceContext<'_>) {
         self.key(key, down, context.now());
         self.forward(context);
     }
 
-    /// Someone does something with the mouse.
+    /// Moves the mouse, or presses or releases its buttons.
     pub fn mouse_event(&mut self, event: MouseEvent, context: &mut DeviceContext<'_>) {
         self.move_mouse(event, context.now());
         self.forward(context);

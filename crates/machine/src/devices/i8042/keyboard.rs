@@ -1,8 +1,8 @@
-//! The keyboard behind the controller: a 101-key PS/2 keyboard.
+//! The keyboard on the controller: a 101-key PS/2 keyboard.
 //!
-//! It takes a byte, it offers bytes; how long a byte is under way is the controller's
-//! matter. LEDs are remembered but shine nowhere. In set 3 every key repeats and sends
-//! break codes: the commands that choose otherwise (F7h to FDh) are acknowledged only.
+//! It accepts a byte and offers bytes; the controller decides how long a byte takes. LEDs are
+//! remembered but not shown. In set 3 every key repeats and sends break codes: the commands that
+//! choose otherwise (F7h to FDh) are acknowledged without effect.
 
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -10,10 +10,10 @@ use tollgate_platform::GuestTime;
 
 use super::scancodes::{Key, ScancodeSet};
 
-/// Bytes of scancodes that the keyboard keeps.
+/// The number of bytes of scancodes that the keyboard buffers.
 const BUFFER_SIZE: usize = 16;
 
-/// Bytes that one key sends at most: Pause in set 2.
+/// The maximum number of bytes that one key sends: Pause in set 2.
 const KEY_BYTES: usize = 8;
 
 /// Commands from the host.
@@ -47,17 +47,17 @@ mod answer {
     pub(super) const OVERRUN: u8 = 0x00;
 }
 
-/// A command whose parameter comes next.
+/// The command whose parameter comes next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum Awaiting {
     Leds,
     ScancodeSet,
     Typematic,
-    /// A key of set 3; any number of them.
+    /// A command for keys of set 3, with any number of them.
     Keys,
 }
 
-/// The key that repeats.
+/// The key that is held and repeats.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Held {
     key: Key,
@@ -66,7 +66,7 @@ struct Held {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Keyboard {
-    /// Answers to commands, which go before scancodes.
+    /// Answers to commands, which have priority over scancodes.
     answers: VecDeque<u8>,
     scancodes: VecDeque<u8>,
     scancode_set: ScancodeSet,
@@ -79,10 +79,10 @@ pub(super) struct Keyboard {
 }
 
 impl Keyboard {
-    /// Delay of half a second, 10.9 characters a second.
+    /// A delay of half a second, and 10.9 characters per second.
     const DEFAULT_TYPEMATIC: u8 = 0x2B;
 
-    /// A keyboard that has passed its self-test and been enabled by firmware.
+    /// Makes a keyboard that has passed its self-test and been enabled by firmware.
     pub(super) const fn new() -> Self {
         Self {
             answers: VecDeque::new(),
@@ -101,13 +101,13 @@ impl Keyboard {
         self.leds
     }
 
-    /// Whether the events of any one key fit in. A keyboard that is switched off takes none: what is
-    /// typed waits until the guest reads keys.
+    /// Whether the bytes of any one key fit. A disabled keyboard accepts no keys, so typed keys
+    /// wait until the guest reads them.
     pub(super) fn has_room(&self) -> bool {
         self.scanning && self.scancodes.len() + KEY_BYTES < BUFFER_SIZE
     }
 
-    /// Scancodes that the controller has not fetched.
+    /// Returns how many bytes of scancodes the controller has not fetched.
     pub(super) fn waiting_scancodes(&self) -> usize {
         self.scancodes.len()
     }
@@ -116,7 +116,7 @@ impl Keyboard {
         !self.answers.is_empty() || !self.scancodes.is_empty()
     }
 
-    /// The next byte for the host.
+    /// Returns the next byte for the host.
     pub(super) fn next_byte(&mut self) -> Option<u8> {
         let byte = self
             .answers
@@ -126,12 +126,12 @@ impl Keyboard {
         Some(byte)
     }
 
-    /// A byte from the host: a command, or the parameter of one.
+    /// Handles a byte from the host: a command or a parameter.
     pub(super) fn receive(&mut self, byte: u8) {
-        // Whatever was not sent yet of the last answer is given up.
+        // The unsent rest of the last answer is dropped.
         let last_sent = self.last_sent;
         self.answers.clear();
-        // A command in a parameter's place is a command.
+        // A command in the place of a parameter is executed as a command.
         if byte < command::SET_LEDS
             && let Some(awaiting) = self.awaiting.take()
         {
@@ -218,7 +218,7 @@ impl Keyboard {
         self.held = None;
     }
 
-    /// Someone presses or releases a key.
+    /// Presses or releases a key.
     pub(super) fn key(&mut self, key: Key, down: bool, now: GuestTime) {
         if !self.scanning {
             return;
@@ -236,7 +236,7 @@ impl Keyboard {
 
     fn send_key(&mut self, key: Key, down: bool) {
         let sequence = self.scancode_set.sequence(key, down);
-        // The last place is kept for the mark that scancodes were lost.
+        // The last place is reserved for the mark that scancodes were lost.
         if self.scancodes.len() + sequence.len() < BUFFER_SIZE {
             self.scancodes.extend(sequence);
             return;
@@ -250,25 +250,25 @@ impl Keyboard {
         }
     }
 
-    /// Nanoseconds until a held key repeats for the first time: bits 6-5.
+    /// Returns the nanoseconds until a held key repeats for the first time, from bits 6-5.
     fn repeat_delay(&self) -> u64 {
         (u64::from(self.typematic >> 5 & 3) + 1) * 250_000_000
     }
 
-    /// Nanoseconds from one repetition to the next: (8 + bits 2-0) * 2^(bits 4-3) / 240 s.
+    /// Returns the nanoseconds between two repetitions: (8 + bits 2-0) * 2^(bits 4-3) / 240 s.
     fn repeat_period(&self) -> u64 {
         let units = (8 + u64::from(self.typematic & 7)) << (self.typematic >> 3 & 3);
         units * 1_000_000_000 / 240
     }
 
-    /// When the held key repeats.
+    /// Returns when the held key repeats.
     pub(super) fn next_repeat(&self) -> Option<GuestTime> {
         self.held.map(|held| held.repeats_at)
     }
 
-    /// Repeats the held key if its time has come; once, however late it is. While the guest has not
-    /// read what came before, or not `may_repeat`, nothing is repeated: the key's release may wait
-    /// for room outside.
+    /// Repeats the held key once if its time has come, however late this call is. Nothing is
+    /// repeated while the guest has not read earlier bytes, or without `may_repeat`: the key's
+    /// release may be waiting outside for room.
     pub(super) fn advance(&mut self, now: GuestTime, may_repeat: bool) {
         let period = self.repeat_period();
         let has_room = may_repeat && self.has_room();

@@ -1,5 +1,5 @@
-//! The mouse behind the controller: a PS/2 mouse with three buttons, and with a wheel once the
-//! host has asked for it in the way of Microsoft's IntelliMouse.
+//! The mouse on the controller: a PS/2 mouse with three buttons, and with a wheel once the host has
+//! enabled it as for Microsoft's IntelliMouse.
 //!
 //! (IBM PS/2 Hardware Interface Technical Reference, "Auxiliary Device"; Microsoft, "Intellimouse
 //! Protocol".)
@@ -10,10 +10,10 @@
 //!                                         a second                     with the wheel
 //! ```
 //!
-//! Counters are in counts: a move from outside is as many of them at any resolution, which is
-//! remembered alone. What does not fit into one report goes into the next one, so that counters
-//! never overflow. As the keyboard, it takes bytes and offers bytes; how long they are under way
-//! is the controller's matter.
+//! The counters are in counts: a move from outside has the same number of counts at any resolution,
+//! which is only remembered. Counts that do not fit into one report are sent with the next, so
+//! counters never overflow. Like the keyboard, the mouse accepts and offers bytes; the controller
+//! decides how long a byte takes.
 
 use bitflags::bitflags;
 use serde::{Deserialize, Serialize};
@@ -21,33 +21,33 @@ use std::collections::VecDeque;
 use tollgate_platform::GuestTime;
 
 bitflags! {
-    /// Buttons that are down, as the first byte of a report has them.
+    /// The buttons that are down, as in the first byte of a report.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
     pub struct Buttons: u8 {
-        /// The left one.
+        /// The left button.
         const LEFT = 1 << 0;
-        /// The right one.
+        /// The right button.
         const RIGHT = 1 << 1;
-        /// The middle one, or the wheel pressed.
+        /// The middle button, or a pressed wheel.
         const MIDDLE = 1 << 2;
     }
 }
 
-/// What someone does with the mouse.
+/// A change of the mouse from outside.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MouseEvent {
-    /// Counts to the right; negative: to the left.
+    /// Counts to the right; negative counts are to the left.
     pub right: i32,
-    /// Counts down the screen, towards the user; negative: up.
+    /// Counts down the screen, towards the user; negative counts are up.
     pub down: i32,
-    /// Steps of the wheel towards the user, which scrolls down; negative: up.
+    /// Steps of the wheel towards the user, which scroll down; negative steps scroll up.
     pub wheel: i32,
     /// The buttons that are down from now on.
     pub buttons: Buttons,
 }
 
 impl MouseEvent {
-    /// Two moves, between which no button was pressed or released, as one.
+    /// Merges two moves, if no button was pressed or released between them.
     pub fn followed_by(self, next: Self) -> Self {
         Self {
             right: self.right.saturating_add(next.right),
@@ -82,26 +82,26 @@ mod command {
 mod answer {
     pub(super) const ACKNOWLEDGE: u8 = 0xFA;
     pub(super) const SELF_TEST_PASSED: u8 = 0xAA;
-    /// To something invalid: send it again.
+    /// The answer to an invalid byte: send it again.
     pub(super) const RESEND: u8 = 0xFE;
-    /// To something invalid a second time.
+    /// The answer to a second invalid byte in a row.
     pub(super) const ERROR: u8 = 0xFC;
     pub(super) const PLAIN_MOUSE: u8 = 0;
     pub(super) const WHEEL_MOUSE: u8 = 3;
 }
 
-/// Reports a second that there are.
+/// The supported reports per second.
 const RATES: [u8; 7] = [10, 20, 40, 60, 80, 100, 200];
 const DEFAULT_RATE: u8 = 100;
-/// Resolutions are 1, 2, 4 and 8 counts per millimetre, by these numbers.
+/// The number of resolutions. Their numbers stand for 1, 2, 4 and 8 counts per millimetre.
 const RESOLUTIONS: u8 = 4;
 const DEFAULT_RESOLUTION: u8 = 2;
-/// These rates, set one after the other, ask for the wheel.
+/// The sequence of rates that enables the wheel when they are set one after the other.
 const WHEEL_KNOCK: [u8; 3] = [200, 100, 80];
-/// The most that a counter of nine bits is reported at; one more would only fit downwards.
+/// The maximum count in a report. A counter of nine bits could hold one more, but only downwards.
 const MOST_COUNTS: i32 = 255;
 
-/// A command whose parameter comes next.
+/// The command whose parameter comes next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum Awaiting {
     Resolution,
@@ -112,38 +112,39 @@ enum Awaiting {
 pub(super) struct Mouse {
     /// Answers to commands.
     answers: VecDeque<u8>,
-    /// What is left to be sent of a report.
+    /// The unsent bytes of a report.
     report: VecDeque<u8>,
-    /// The last answer or report, for a host that wants it again.
+    /// The last answer or report, in case the host requests it again.
     last_sent: Vec<u8>,
     awaiting: Option<Awaiting>,
-    /// The last byte from the host was invalid.
+    /// Whether the last byte from the host was invalid.
     has_refused: bool,
-    /// Reports are sent when the host asks for one, instead of when something has happened.
+    /// Remote mode: a report is sent when the host requests it, and not when something has
+    /// happened.
     is_remote: bool,
-    /// Bytes from the host are sent back to it.
+    /// Wrap mode: bytes from the host are sent back to it.
     wraps: bool,
-    /// Reports are wanted in stream mode.
+    /// Whether reports are enabled in stream mode.
     is_enabled: bool,
-    /// Reports of stream mode are scaled 2:1.
+    /// Whether reports in stream mode are scaled 2:1.
     is_scaled: bool,
     resolution: u8,
     rate: u8,
-    /// The rates set last, oldest first.
+    /// The last three rates that were set, oldest first.
     knock: [u8; 3],
     has_wheel: bool,
-    /// What was not reported yet.
+    /// The counts that were not reported yet.
     right: i32,
     down: i32,
     wheel: i32,
     buttons: Buttons,
     reported_buttons: Buttons,
-    /// Earliest time of the next report.
+    /// The earliest time of the next report.
     report_at: GuestTime,
 }
 
 impl Mouse {
-    /// A mouse that has passed its self-test.
+    /// Makes a mouse that has passed its self-test.
     pub(super) const fn new() -> Self {
         Self {
             answers: VecDeque::new(),
@@ -172,20 +173,20 @@ impl Mouse {
         !self.answers.is_empty() || !self.report.is_empty()
     }
 
-    /// The next byte for the host.
+    /// Returns the next byte for the host.
     pub(super) fn next_byte(&mut self) -> Option<u8> {
         let answer = self.answers.pop_front();
         answer.or_else(|| self.report.pop_front())
     }
 
-    /// Whether an event would be reported as one of its own, or not at all. If not, it had better
-    /// wait, so that no click is lost.
+    /// Whether an event would get a report of its own, or be discarded. If neither, the event
+    /// should wait so that no click is lost.
     pub(super) fn has_room(&self) -> bool {
         !self.reports_by_itself() || (self.report.is_empty() && !self.has_news())
     }
 
-    /// A byte from the host: a command, or the parameter of one. What was not sent yet of the last
-    /// answer or report is given up.
+    /// Handles a byte from the host: a command or a parameter. The unsent rest of the last answer
+    /// or report is dropped.
     pub(super) fn receive(&mut self, byte: u8) {
         self.answers.clear();
         self.report.clear();
@@ -193,7 +194,7 @@ impl Mouse {
             return self.answer(&[byte]);
         }
         let awaiting = self.awaiting.take();
-        // A command in a parameter's place is a command.
+        // A command in the place of a parameter is executed as a command.
         let is_valid = match awaiting.filter(|_| byte < command::SCALING_1_TO_1) {
             Some(awaiting) => self.receive_parameter(awaiting, byte),
             None => self.obey(byte),
@@ -201,14 +202,14 @@ impl Mouse {
         if is_valid {
             self.has_refused = false;
         } else {
-            // A second refusal in a row says that repeating it is of no use.
+            // A second refusal in a row means that repeating the byte is useless.
             let refusal = [answer::RESEND, answer::ERROR][usize::from(self.has_refused)];
             self.has_refused = !self.has_refused;
             self.answer(&[refusal]);
         }
     }
 
-    /// Carries out a command; false: there is none of this number.
+    /// Executes a command. Returns false if there is no such command.
     fn obey(&mut self, byte: u8) -> bool {
         match byte {
             command::SCALING_1_TO_1 => self.is_scaled = false,
@@ -221,7 +222,7 @@ impl Mouse {
                 return true;
             }
             command::READ => {
-                // Scaling is for reports that come by themselves.
+                // Scaling applies only to reports that the mouse sends by itself.
                 let report = self.take_report(false);
                 self.answer(&[&[answer::ACKNOWLEDGE], &*report].concat());
                 return true;
@@ -278,7 +279,7 @@ impl Mouse {
         true
     }
 
-    /// Takes a command's parameter; false: it is none.
+    /// Handles a command's parameter. Returns false if it is invalid.
     fn receive_parameter(&mut self, awaiting: Awaiting, byte: u8) -> bool {
         match awaiting {
             Awaiting::Resolution if byte < RESOLUTIONS => self.resolution = byte,
@@ -288,7 +289,7 @@ impl Mouse {
                 self.has_wheel |= self.knock == WHEEL_KNOCK;
             }
             _ => {
-                // It may be sent again.
+                // The parameter may be sent again.
                 self.awaiting = Some(awaiting);
                 return false;
             }
@@ -302,7 +303,7 @@ impl Mouse {
         self.last_sent = bytes.to_vec();
     }
 
-    /// What E9h tells: modes and buttons, the resolution, the rate.
+    /// Returns the answer to E9h: modes and buttons, the resolution, the rate.
     fn status(&self) -> [u8; 3] {
         let flag = |is_set: bool, bit: u8| u8::from(is_set) << bit;
         let button = |button, bit| flag(self.buttons.contains(button), bit);
@@ -329,17 +330,17 @@ impl Mouse {
         self.reported_buttons = self.buttons;
     }
 
-    /// Whether reports come without being asked for.
+    /// Whether reports are sent without a request.
     fn reports_by_itself(&self) -> bool {
         self.is_enabled && !self.is_remote && !self.wraps
     }
 
-    /// Whether there is something to be reported.
+    /// Whether there is something to report.
     fn has_news(&self) -> bool {
         (self.right, self.down, self.wheel) != (0, 0, 0) || self.buttons != self.reported_buttons
     }
 
-    /// Someone moves the mouse, or presses or releases buttons.
+    /// Adds the moves of an event to the counters, and takes over its buttons.
     pub(super) fn event(&mut self, event: MouseEvent) {
         self.right = self.right.saturating_add(event.right);
         self.down = self.down.saturating_add(event.down);
@@ -349,7 +350,7 @@ impl Mouse {
         self.buttons = event.buttons;
     }
 
-    /// When the next report comes, if there is one to come.
+    /// Returns when the next report is sent.
     pub(super) fn next_report(&self) -> Option<GuestTime> {
         let is_due = self.reports_by_itself() && !self.has_byte() && self.has_news();
         is_due.then_some(self.report_at)
@@ -365,12 +366,12 @@ impl Mouse {
         }
     }
 
-    /// The report of what has happened, which is reported then.
+    /// Makes a report of everything since the last one, and marks it as reported.
     fn take_report(&mut self, is_scaled: bool) -> Vec<u8> {
         const ALWAYS: u8 = 1 << 3;
         const LEFT: u8 = 1 << 4;
         const DOWN: u8 = 1 << 5;
-        // Twice as much must fit as well.
+        // Twice the count must fit too.
         let most = if is_scaled {
             MOST_COUNTS / 2
         } else {
@@ -391,21 +392,21 @@ impl Mouse {
         }
         let mut report = vec![flags, right as u8, up as u8];
         if self.has_wheel {
-            // Four bits with a sign, in a byte.
+            // Four bits with a sign, extended to a byte.
             report.push(take(&mut self.wheel, 7) as u8);
         }
         report
     }
 }
 
-/// Takes at most `most` counts, up or down.
+/// Takes at most `most` counts from a counter, in either direction.
 fn take(counter: &mut i32, most: i32) -> i32 {
     let taken = (*counter).clamp(-most, most);
     *counter -= taken;
     taken
 }
 
-/// What scaling 2:1 makes of a counter.
+/// Scales a counter 2:1.
 fn scaled(counts: i32) -> i32 {
     let scaled = match counts.abs() {
         few @ 0..=1 => few,

@@ -9,7 +9,7 @@ bitflags! {
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub(super) struct Status: u8 {
         const OUTPUT_FULL = 1 << 0;
-        /// Never seen: the controller takes every byte at once.
+        /// This bit is always clear: the controller accepts every byte immediately.
         const INPUT_FULL = 1 << 1;
         /// The self-test has passed.
         const SYSTEM = 1 << 2;
@@ -17,7 +17,7 @@ bitflags! {
         const COMMAND = 1 << 3;
         /// The keyboard is not locked.
         const UNLOCKED = 1 << 4;
-        /// The byte in the output buffer is the auxiliary device's.
+        /// The byte in the output buffer is from the auxiliary device.
         const AUXILIARY = 1 << 5;
     }
 }
@@ -28,7 +28,7 @@ bitflags! {
     pub(super) struct Config: u8 {
         const KEYBOARD_INTERRUPT = 1 << 0;
         const AUXILIARY_INTERRUPT = 1 << 1;
-        /// Shown as the status register's bit of the same name.
+        /// The bit of the same name in the status register has this value.
         const SYSTEM = 1 << 2;
         const KEYBOARD_DISABLED = 1 << 4;
         const AUXILIARY_DISABLED = 1 << 5;
@@ -69,11 +69,11 @@ pub(super) const NO_PASSWORD: u8 = 0xF1;
 /// The keyboard is not locked; the display is a colour one.
 pub(super) const INPUT_PORT: u8 = 0x80;
 
-// The output port.
-/// Low resets the processor.
+// Bits of the output port.
+/// A low level resets the processor.
 pub(super) const OUTPUT_NO_RESET: u8 = 1 << 0;
 pub(super) const OUTPUT_A20: u8 = 1 << 1;
 pub(super) const OUTPUT_KEYBOARD_FULL: u8 = 1 << 4;
 pub(super) const OUTPUT_AUXILIARY_FULL: u8 = 1 << 5;
-/// Clock and data of the keyboard, idle.
+/// The keyboard's clock and data lines are idle.
 pub(super) const OUTPUT_IDLE_LINES: u8 = 0xC0;

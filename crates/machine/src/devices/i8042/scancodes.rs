@@ -1,9 +1,9 @@
-//! Scancodes: what a key sends in the keyboard's three sets, and the translation from
-//! set 2 to set 1 that the controller does.
+//! Scancodes: the bytes that a key sends in the keyboard's three sets, and the controller's
+//! translation from set 2 to set 1.
 
 use serde::{Deserialize, Serialize};
 
-/// A key, named by its make code in set 1 and whether E0h goes before it.
+/// A key, identified by its make code in set 1 and by whether E0h precedes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Key {
     code: u8,
@@ -27,10 +27,10 @@ impl Key {
     pub const DELETE: Self = Self::extended(0x53);
     /// Print Screen.
     pub const PRINT_SCREEN: Self = Self::extended(0x37);
-    /// Pause, which sends make and break at once and nothing when it is released.
+    /// Pause, which sends its make and break codes together, and nothing when it is released.
     pub const PAUSE: Self = Self::extended(0x45);
 
-    /// The key with set 1 make code `code`; bit 7 is ignored.
+    /// Makes the key with set 1 make code `code`; bit 7 is ignored.
     pub const fn new(code: u8) -> Self {
         Self {
             code: code & 0x7F,
@@ -38,12 +38,12 @@ impl Key {
         }
     }
 
-    /// What it sends in set 1, which is what programs see, when it goes down or up.
+    /// Returns the bytes of set 1, which programs see, when the key goes down or up.
     pub fn scancodes(self, down: bool) -> Vec<u8> {
         ScancodeSet::One.sequence(self, down)
     }
 
-    /// The key with set 1 make code E0h `code`; bit 7 is ignored.
+    /// Makes the key with set 1 make code E0h `code`; bit 7 is ignored.
     pub const fn extended(code: u8) -> Self {
         Self {
             code: code & 0x7F,
@@ -68,7 +68,7 @@ pub(super) enum ScancodeSet {
 }
 
 impl ScancodeSet {
-    /// The number that the keyboard reports.
+    /// Returns the number that the keyboard reports for the set.
     pub(super) const fn number(self) -> u8 {
         match self {
             Self::One => 1,
@@ -77,7 +77,7 @@ impl ScancodeSet {
         }
     }
 
-    /// What the keyboard sends when `key` goes down or up.
+    /// Returns the bytes that the keyboard sends when `key` goes down or up.
     pub(super) fn sequence(self, key: Key, down: bool) -> Vec<u8> {
         match (self, key) {
             (Self::One, Key::PAUSE) if down => vec![0xE1, 0x1D, 0x45, 0xE1, 0x9D, 0xC5],
@@ -85,7 +85,7 @@ impl ScancodeSet {
                 vec![0xE1, 0x14, 0x77, 0xE1, BREAK, 0x14, BREAK, 0x77]
             }
             (Self::One | Self::Two, Key::PAUSE) => Vec::new(),
-            // Print Screen brings a shift of its own.
+            // Print Screen sends a shift of its own.
             (Self::One | Self::Two, Key::PRINT_SCREEN) => {
                 let shift = Key::extended(0x2A);
                 let keys = if down { [shift, key] } else { [key, shift] };
@@ -137,8 +137,8 @@ const SET_1_OF_SET_2: [u8; 128] = [
 const F7: (u8, u8) = (0x83, 0x41);
 const SYSTEM_REQUEST: (u8, u8) = (0x84, 0x54);
 
-/// Translates a byte of the keyboard from set 2 to set 1. Bytes from 80h up that are
-/// not keys (acknowledges, prefixes) stay as they are.
+/// Translates a byte of the keyboard from set 2 to set 1. Bytes from 80h up that are not keys, such
+/// as acknowledges and prefixes, stay unchanged.
 pub(super) fn translate(byte: u8) -> u8 {
     match byte {
         _ if byte == F7.0 => F7.1,
@@ -159,7 +159,8 @@ fn set_2_of(set_1: u8) -> u8 {
     }
 }
 
-/// Set 3 has one byte for each key; most are those of set 2 without prefix.
+/// Returns the set 3 code of a key. It is a single byte, for most keys the set 2 code without
+/// prefix.
 const fn set_3_of(extended: bool, set_2: u8) -> u8 {
     match (extended, set_2) {
         // Escape, F1 to F12.
@@ -180,11 +181,11 @@ const fn set_3_of(extended: bool, set_2: u8) -> u8 {
         (true, 0x7C) | (false, 0x84) => 0x57,
         (false, 0x7E) => 0x5F,
         (true, 0x77) => 0x62,
-        // Caps Lock, backslash, the key beside the left shift.
+        // Caps Lock, backslash, and the key next to the left shift.
         (false, 0x58) => 0x14,
         (false, 0x5D) => 0x5C,
         (false, 0x61) => 0x13,
-        // Control, Alt, the logo keys, menu.
+        // Control, Alt, the logo keys and menu.
         (false, 0x14) => 0x11,
         (true, 0x14) => 0x58,
         (false, 0x11) => 0x19,

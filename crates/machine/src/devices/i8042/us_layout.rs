@@ -1,8 +1,8 @@
-//! Which key of a US keyboard gives a character.
+//! The keys of a US keyboard for each character.
 
 use super::Key;
 
-/// Rows of the keyboard: the code of the first key, and characters without and with Shift.
+/// Rows of the keyboard: the code of the first key, and the characters without and with Shift.
 const ROWS: [(u8, &str, &str); 6] = [
     (0x02, "1234567890-=", "!@#$%^&*()_+"),
     (0x10, "qwertyuiop[]", "QWERTYUIOP{}"),
@@ -12,7 +12,7 @@ const ROWS: [(u8, &str, &str); 6] = [
     (0x0e, "\x08\t", "\x08\t"),
 ];
 
-/// The key of a character, and whether Shift goes with it.
+/// Returns the key of a character, and whether Shift must be held.
 pub fn stroke(character: char) -> Option<(Key, bool)> {
     match character {
         '\n' | '\r' => return Some((Key::ENTER, false)),
@@ -27,7 +27,8 @@ pub fn stroke(character: char) -> Option<(Key, bool)> {
     })
 }
 
-/// What is pressed and released for a character, in order; `None` if it is not on the keyboard.
+/// Returns what must be pressed and released for a character, in order. Returns `None` if the
+/// character is not on the keyboard.
 pub fn presses(character: char) -> Option<Vec<(Key, bool)>> {
     let (key, is_shifted) = stroke(character)?;
     let keys = match is_shifted {
