@@ -1,5 +1,5 @@
-//! ATA disks and drives for CD-ROMs behind the IDE function of Intel's PIIX3 (82371SB data sheet, 2.2.2 and 2.7;
-//! ATA/ATAPI-6): two channels of two devices each.
+//! ATA disks and CD-ROM drives on the IDE function of Intel's PIIX3 (82371SB data sheet, 2.2.2 and
+//! 2.7; ATA/ATAPI-6): two channels of two devices each.
 //!
 //! ```text
 //!   channel  registers     control  line  bus master
@@ -7,13 +7,14 @@
 //!   1        170h to 177h  376h     15    BAR 4, bytes 8 to 15
 //! ```
 //!
-//! A command reads or writes an image in pieces: the image's thread brings a piece, which the
-//! processor then takes block by block through the data register, or the bus master moves to memory; and
-//! the other way round. A piece that was written is the image's before the command ends, on
-//! stable storage once the guest flushes, or at once if it has switched the write cache off.
+//! A command reads or writes an image in pieces. For a read the image's thread reads a piece, which
+//! the processor then takes block by block through the data register, or which the bus master moves
+//! to memory; a write works the other way round. A written piece is in the image before the command
+//! ends. It is on stable storage after the guest flushes, or immediately if the guest has disabled
+//! the write cache.
 //!
-//! A drive for CD-ROMs takes commands of another set, as packets ([`packet`]); its disc may be
-//! changed while the machine runs.
+//! A CD-ROM drive takes commands of another set, as packets ([`packet`]). Its disc may be changed
+//! while the machine runs.
 
 mod ata;
 mod bus_master;

@@ -10,10 +10,10 @@ use crate::bus::DeviceContext;
 use crate::devices::medium::SECTOR;
 use tollgate_disk::Operation;
 
-/// Sectors that are moved between image and buffer at once.
+/// The number of sectors that are moved together between image and buffer.
 pub(super) const PIECE: u64 = 256;
 
-/// Commands, by their codes.
+/// The codes of the commands.
 mod command {
     pub const RECALIBRATE_FIRST: u8 = 0x10;
     pub const RECALIBRATE_LAST: u8 = 0x1f;
@@ -36,7 +36,7 @@ mod command {
     pub const SEEK: u8 = 0x70;
     pub const DIAGNOSTIC: u8 = 0x90;
     pub const SET_GEOMETRY: u8 = 0x91;
-    // The codes that power commands had first (ATA-1, table 9).
+    // The original codes of power commands (ATA-1, table 9).
     pub const OLD_STANDBY_NOW: u8 = 0x94;
     pub const OLD_IDLE_NOW: u8 = 0x95;
     pub const OLD_STANDBY: u8 = 0x96;
@@ -64,11 +64,11 @@ mod command {
     pub const NATIVE_MAX: u8 = 0xf8;
 }
 
-/// The power mode: active.
+/// The active power mode.
 const POWER_ACTIVE: u8 = 0xff;
 
 impl Disk {
-    /// The sector that the registers name, of 48 bits of address or of less.
+    /// Returns the sector number in the registers, with 48 bits of address or with fewer.
     fn address(&self, is_long: bool) -> Option<u64> {
         let registers = &self.registers;
         let byte = |value: u8, place: u32| u64::from(value) << (8 * place);
@@ -93,7 +93,7 @@ impl Disk {
         is_there.then(|| track * u64::from(sectors) + u64::from(sector) - 1)
     }
 
-    /// How many sectors the registers ask for.
+    /// Returns the number of sectors in the registers.
     fn count(&self, is_long: bool) -> u64 {
         let [low, high] = self.registers.count.map(u64::from);
         match (is_long, low | high << 8) {
@@ -104,7 +104,7 @@ impl Disk {
         }
     }
 
-    /// Has the registers name a sector, in the way in which the host has named one.
+    /// Sets the registers to the address of a sector, in the form that the host has used.
     pub(super) fn set_address(&mut self, sector: u64, is_long: bool) {
         if !is_long && self.registers.device & device::LBA == 0 {
             return self.set_place(sector);
@@ -122,7 +122,7 @@ impl Disk {
         }
     }
 
-    /// Has the registers name a sector by cylinder, head and sector.
+    /// Sets the registers to the cylinder, head and sector of a sector.
     fn set_place(&mut self, sector: u64) {
         let heads = u64::from(self.settings.heads.max(1));
         let sectors = u64::from(self.settings.sectors.max(1));
@@ -135,8 +135,9 @@ impl Disk {
         registers.device = registers.device & !device::HEAD | (track % heads) as u8;
     }
 
-    /// What a command leaves in the registers that has moved sectors: how many it has not, and the last one or
-    /// the one that failed. ATA-3 and before ask for it (ATA-2, 9.13); it is reserved afterwards, but for failures.
+    /// Sets the registers after a command that has moved sectors: to the number of sectors not
+    /// moved, and to the last sector or the one that failed. ATA-3 and earlier require this (ATA-2,
+    /// 9.13); later versions only do after failures.
     pub(super) fn note_progress(&mut self, sector: u64, left: u64, is_long: bool) {
         let [low, high, ..] = left.to_le_bytes();
         self.registers.count = if is_long {
@@ -149,7 +150,7 @@ impl Disk {
 }
 
 impl Channel {
-    /// The command register was written.
+    /// Handles a write to the command register.
     pub(super) fn begin_command(&mut self, code: u8, context: &mut DeviceContext<'_>) {
         let is_busy = matches!(self.state.work, Work::Disk(_) | Work::Flush);
         let is_in_reset = self.state.control & control::RESET != 0;
@@ -165,7 +166,7 @@ impl Channel {
             units.for_each(Unit::set_signature);
             return self.set_request(true);
         }
-        // Data that nobody took is lost.
+        // Data that the host has not read is lost.
         self.state.work = Work::Nothing;
         self.state.failed = false;
         self.set_request(false);
@@ -325,7 +326,7 @@ impl Channel {
         }
     }
 
-    /// Has the image's thread read the next piece.
+    /// Makes the image's thread read the next piece.
     pub(super) fn read_piece(&mut self, transfer: Transfer) {
         let Some(medium) = self.unit().and_then(Unit::medium_mut) else {
             return self.fail_packet(Sense::NO_DISC);
@@ -338,7 +339,7 @@ impl Channel {
         self.state.work = Work::Disk(transfer);
     }
 
-    /// The host gets all of `data`, and that is the command.
+    /// Sends `data` to the host as the whole result of a command.
     pub(super) fn answer(&mut self, data: Vec<u8>) {
         self.state.work = Work::Host(Transfer {
             direction: Direction::Answer,
@@ -354,16 +355,16 @@ impl Channel {
     }
 }
 
-/// SET FEATURES (8.46): false if it asks for what is not there.
+/// Executes SET FEATURES (8.46). Returns false if it requests an unsupported feature.
 fn set_features(registers: &Registers, settings: &mut Settings) -> bool {
     let count = registers.count[0];
     match registers.features {
         0x02 => settings.write_cache = true,
         0x82 => settings.write_cache = false,
-        // PIO, which has no mode to remember.
+        // The PIO modes need not be remembered.
         0x03 if matches!(count, 0x00 | 0x01 | 0x08..=0x0c) => {}
         0x03 if matches!(count, 0x20..=0x22 | 0x40..=0x42) => settings.transfer_mode = count,
-        // Looking ahead; what a reset by software leaves.
+        // Read look-ahead, and what a software reset preserves, have no effect.
         0x55 | 0xaa | 0x66 | 0xcc => {}
         _ => return false,
     }

@@ -1,5 +1,5 @@
-//! The bus master of a channel: moves a device's bytes to and from the parts of memory that a list
-//! names (82371SB data sheet, 2.7, "Bus Master IDE").
+//! The bus master of a channel, which moves a device's bytes to and from the parts of memory in a
+//! list of descriptors (82371SB data sheet, 2.7, "Bus Master IDE").
 
 use super::registers::{
     MASTER_ACTIVE, MASTER_CAPABLE, MASTER_ERROR, MASTER_INTERRUPT, MASTER_START, MASTER_TO_MEMORY,
@@ -8,31 +8,31 @@ use serde::{Deserialize, Serialize};
 use tollgate_memory::GuestMemory;
 use tollgate_x86::PhysicalAddress;
 
-/// Bytes of a descriptor: an address, a length, and whether it is the last.
+/// The size of a descriptor in bytes: an address, a length, and whether it is the last.
 const DESCRIPTOR_BYTES: u32 = 8;
-/// A length: the list ends here.
+/// In a length: the list ends here.
 const LAST: u32 = 1 << 31;
 
-/// The registers of one channel, and where it stands in its list.
+/// The registers of one channel, and the position in its list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct BusMaster {
     command: u8,
     status: u8,
     table: u32,
-    /// The next descriptor.
+    /// The address of the next descriptor.
     next: u32,
-    /// What is left of the present part.
+    /// The rest of the present part of memory.
     address: u32,
     left: u32,
     is_last: bool,
 }
 
-/// Why bytes no longer move.
+/// Why no more bytes are moved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stopped {
-    /// All were moved.
+    /// All bytes were moved.
     Done,
-    /// The bus master does not run, or its list has ended: the device waits.
+    /// The bus master is stopped, or its list has ended: the device waits.
     Waits,
 }
 
@@ -74,12 +74,13 @@ impl BusMaster {
         }
     }
 
-    /// The device has asked for an interrupt.
+    /// Records that the device has requested an interrupt.
     pub const fn note_interrupt(&mut self) {
         self.status |= MASTER_INTERRUPT;
     }
 
-    /// Moves bytes of the device to memory, from `moved` on, or back if `data` is to be filled.
+    /// Moves bytes of the device to memory, beginning at `moved`, or in the other direction if the
+    /// device wants data.
     pub fn run(
         &mut self,
         data: &mut [u8],
@@ -95,7 +96,7 @@ impl BusMaster {
             if self.left == 0 && !self.load(memory) {
                 return Stopped::Waits;
             }
-            // Part by part, so that a hole in memory takes nothing else with it.
+            // Each page is moved separately, so that a hole in memory loses no other bytes.
             let to_page_end = 0x1000 - (self.address & 0xfff);
             let rest = data.len() - *moved;
             let bytes = self.left.min(to_page_end).min(rest.min(0x1000) as u32);
@@ -116,7 +117,7 @@ impl BusMaster {
         Stopped::Done
     }
 
-    /// Takes the next descriptor. False: there is none.
+    /// Loads the next descriptor. Returns false if there is none.
     fn load(&mut self, memory: &GuestMemory) -> bool {
         let mut descriptor = [0; DESCRIPTOR_BYTES as usize];
         if self.is_last {

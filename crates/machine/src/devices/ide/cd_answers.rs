@@ -1,20 +1,20 @@
-//! What a drive for CD-ROMs says of itself and of the disc: one session with one track of data
-//! (MMC-3, 5 and 6). Numbers have their most significant byte first.
+//! The answers of a CD-ROM drive about itself and about the disc, which has one session with one
+//! data track (MMC-3, 5 and 6). Numbers have their most significant byte first.
 
 use super::cd_drive::{CdDrive, MediaEvent, Sense};
 
-/// The class of events that a drive has: of its medium.
+/// The only class of events that the drive has: those of its medium.
 pub(super) const MEDIA_EVENTS: u8 = 1 << 4;
-/// ADR 1, control: data, not to be copied.
+/// ADR 1; control: a data track that may not be copied.
 const DATA_TRACK: u8 = 0x14;
 /// The track number of the lead-out.
 const LEAD_OUT: u8 = 0xaa;
-/// Kilobytes in a second, forty times that of an audio disc.
+/// The speed in kilobytes per second: forty times that of an audio disc.
 const SPEED: u16 = 40 * 176;
-/// The tray goes out and in, can be locked, opens by command.
+/// The tray can be moved, locked, and opened by a command.
 const TRAY: u8 = 1 << 5 | 1 << 3 | 1;
 
-/// Fixed-format sense data (SPC, 7.20.2).
+/// Returns fixed-format sense data (SPC, 7.20.2).
 pub(super) fn sense(sense: Sense) -> Vec<u8> {
     let mut data = vec![0; 18];
     (data[0], data[2], data[7]) = (0x70, sense.key, 10);
@@ -22,10 +22,10 @@ pub(super) fn sense(sense: Sense) -> Vec<u8> {
     data
 }
 
-/// Standard INQUIRY data (SPC, 7.3.2).
+/// Returns standard INQUIRY data (SPC, 7.3.2).
 pub(super) fn inquiry() -> Vec<u8> {
     let mut data = vec![0; 36];
-    // A CD-ROM device, removable, of ATAPI; 31 bytes follow the fifth.
+    // A removable CD-ROM device with ATAPI. 31 bytes follow the fifth.
     data[..5].copy_from_slice(&[5, 0x80, 0, 0x21, 31]);
     let texts = format!(
         "{:8}{:16}{:4}",
@@ -37,13 +37,13 @@ pub(super) fn inquiry() -> Vec<u8> {
     data
 }
 
-/// READ CAPACITY: the last sector, and how long one is.
+/// The answer to READ CAPACITY: the number of the last sector, and the size of a sector.
 pub(super) fn capacity(sectors: u32) -> Vec<u8> {
     let last = sectors.saturating_sub(1).to_be_bytes();
     [last, 2048u32.to_be_bytes()].concat()
 }
 
-/// A position: a sector, or minutes, seconds and frames from the start of the disc.
+/// Returns a position: a sector number, or minutes, seconds and frames from the start of the disc.
 fn position(sector: u32, in_msf: bool) -> [u8; 4] {
     if !in_msf {
         return sector.to_be_bytes();
@@ -58,15 +58,15 @@ fn position(sector: u32, in_msf: bool) -> [u8; 4] {
     ]
 }
 
-/// READ TOC: the tracks, the sessions, or all entries of the lead-in; `None`: another format, or
-/// there is no such track.
+/// The answer to READ TOC: the tracks, the sessions, or all entries of the lead-in. Returns `None`
+/// for another format, or if there is no such track.
 pub(super) fn contents(sectors: u32, format: u8, first: u8, in_msf: bool) -> Option<Vec<u8>> {
     let track = |number: u8, start: u32| {
         let mut entry = vec![0, DATA_TRACK, number, 0];
         entry.extend(position(start, in_msf));
         entry
     };
-    // The first and the last track, or session.
+    // The first and the last track or session.
     let mut data = vec![0, 0, 1, 1];
     match format {
         0 => {
@@ -97,7 +97,7 @@ pub(super) fn contents(sectors: u32, format: u8, first: u8, in_msf: bool) -> Opt
     Some(data)
 }
 
-/// READ SUB-CHANNEL: no audio is played; and where the drive stands, at the start.
+/// The answer to READ SUB-CHANNEL: no audio is played, and the drive is positioned at the start.
 pub(super) fn sub_channel(has_position: bool) -> Vec<u8> {
     let mut data = vec![0, 0x15, 0, 0];
     if has_position {
@@ -107,27 +107,27 @@ pub(super) fn sub_channel(has_position: bool) -> Vec<u8> {
     data
 }
 
-/// READ DISC INFORMATION: a complete disc of one session with one track.
+/// The answer to READ DISC INFORMATION: a complete disc of one session with one track.
 pub(super) fn disc_information() -> Vec<u8> {
     let mut data = vec![0; 34];
     data[..8].copy_from_slice(&[0, 32, 0b1110, 1, 1, 1, 1, 0x20]);
-    // A disc that cannot be written has no place where writing would go on.
+    // The disc cannot be written, so it has no address where writing could continue.
     data[16..24].fill(0xff);
     data
 }
 
-/// READ TRACK INFORMATION, of the one track.
+/// The answer to READ TRACK INFORMATION for the only track.
 pub(super) fn track_information(sectors: u32) -> Vec<u8> {
     let mut data = vec![0; 28];
-    // Track 1, session 1, data, of mode 1.
+    // Track 1, session 1, data in mode 1.
     data[..7].copy_from_slice(&[0, 26, 1, 1, 0, 4, 1]);
     data[24..].copy_from_slice(&sectors.to_be_bytes());
     data
 }
 
-/// READ DVD STRUCTURE, the physical format: one layer that can only be read.
+/// The answer to READ DVD STRUCTURE, physical format: one read-only layer.
 pub(super) fn dvd_structure(sectors: u32) -> Vec<u8> {
-    /// Where the data of a DVD begin.
+    /// The first sector number of the data on a DVD.
     const START: u32 = 0x3_0000;
     let mut data = vec![0; 4 + 2048];
     set_length(&mut data, 2);
@@ -138,17 +138,17 @@ pub(super) fn dvd_structure(sectors: u32) -> Vec<u8> {
     data
 }
 
-/// MECHANISM STATUS.
+/// The answer to MECHANISM STATUS.
 pub(super) fn mechanism_status(drive: &CdDrive) -> Vec<u8> {
     let door = u8::from(drive.condition.is_open) << 4;
     vec![0, door, 0, 0, 0, 1, 0, 0]
 }
 
-/// GET EVENT STATUS NOTIFICATION: the events of the classes in a mask of those that are there.
+/// The answer to GET EVENT STATUS NOTIFICATION: an event of a supported class in the mask `wanted`.
 pub(super) fn events(drive: &CdDrive, wanted: u8) -> Vec<u8> {
-    /// No event of a class that was asked for.
+    /// No event of a requested class.
     const NOTHING: u8 = 1 << 7;
-    /// The number of the class.
+    /// The number of the class of media events.
     const MEDIA: u8 = 4;
     if wanted & MEDIA_EVENTS == 0 {
         return vec![0, 2, NOTHING, MEDIA_EVENTS];
@@ -164,8 +164,8 @@ pub(super) fn events(drive: &CdDrive, wanted: u8) -> Vec<u8> {
     vec![0, 6, MEDIA, MEDIA_EVENTS, event, status, 0, 0]
 }
 
-/// GET CONFIGURATION (MMC-3, 5.3): the features from `first` on. `which`: 0 all of them, 1 those that
-/// the disc allows, 2 the first alone.
+/// The answer to GET CONFIGURATION (MMC-3, 5.3): the features from `first` on. `which` selects all
+/// of them (0), those that the disc allows (1), or only the first (2).
 pub(super) fn configuration(drive: &CdDrive, which: u8, first: u16) -> Vec<u8> {
     const DVD_ROM: u16 = 0x10;
     const CD_ROM: u16 = 0x08;
@@ -181,7 +181,8 @@ pub(super) fn configuration(drive: &CdDrive, which: u8, first: u16) -> Vec<u8> {
         [high, low, is_current.into(), 0]
     };
     let profiles = [listed(DVD_ROM, is_dvd), listed(CD_ROM, is_cd)].concat();
-    // Code, version, persistent, current, the rest.
+    // Each feature has a code, a version, whether it is persistent, whether it is current, and
+    // further data.
     let features: [(u16, u8, bool, bool, Vec<u8>); 7] = [
         (0, 0, true, true, profiles),
         // Core: ATAPI.
@@ -190,7 +191,7 @@ pub(super) fn configuration(drive: &CdDrive, which: u8, first: u16) -> Vec<u8> {
         (2, 0, true, true, vec![0; 4]),
         // Removable medium.
         (3, 0, true, true, vec![TRAY, 0, 0, 0]),
-        // Random readable: sectors of 2048 bytes, one at a time; there is a page for errors.
+        // Random readable: sectors of 2048 bytes, one at a time; there is a mode page for errors.
         (0x10, 0, false, has_disc, vec![0, 0, 8, 0, 0, 1, 1, 0]),
         // CD read.
         (0x1e, 0, false, is_cd, vec![0; 4]),
@@ -217,19 +218,20 @@ pub(super) fn configuration(drive: &CdDrive, which: u8, first: u16) -> Vec<u8> {
     data
 }
 
-/// MODE SENSE (MMC-3, 5.4): a page, or all of them; their values, or with `of_changes` which bits can be
-/// changed: none. `None`: there is no such page.
+/// The answer to MODE SENSE (MMC-3, 5.4): one page or all of them, with their values or, with
+/// `of_changes`, with a mask of the bits that can be changed, which is empty. Returns `None` if
+/// there is no such page.
 pub(super) fn mode_pages(drive: &CdDrive, page: u8, of_changes: bool) -> Option<Vec<u8>> {
     const ALL: u8 = 0x3f;
     let [speed_high, speed_low] = SPEED.to_be_bytes();
     let locked = u8::from(drive.condition.is_locked) << 1;
     let pages: [Vec<u8>; 3] = [
-        // Errors: five attempts.
+        // Error recovery: five attempts.
         vec![0x01, 6, 0, 5, 0, 0, 0, 0],
-        // CD: 60 seconds in a minute, 75 frames in a second.
+        // CD parameters: 60 seconds in a minute, 75 frames in a second.
         vec![0x0d, 6, 0, 0x0d, 0, 60, 0, 75],
-        // Capabilities: reads CD-R, CD-RW and DVD-ROM, of both forms of mode 2, several sessions; 512 KiB
-        // of buffer.
+        // Capabilities: the drive reads CD-R, CD-RW and DVD-ROM, both forms of mode 2, and several
+        // sessions, and has 512 KiB of buffer.
         vec![
             0x2a,
             18,
@@ -272,7 +274,7 @@ pub(super) fn mode_pages(drive: &CdDrive, page: u8, of_changes: bool) -> Option<
     (data.len() > header).then_some(data)
 }
 
-/// Puts the number of bytes behind the first `size` there, 16 bits.
+/// Stores the number of bytes after the first `size` there, in 16 bits.
 fn set_length(data: &mut [u8], size: usize) {
     let length = (data.len() - size) as u16;
     data[..2].copy_from_slice(&length.to_be_bytes());

@@ -1,9 +1,9 @@
-//! The commands of a drive for CD-ROMs (MMC-3, 6; SCSI Primary Commands, 7).
+//! The commands of a CD-ROM drive (MMC-3, 6; SCSI Primary Commands, 7).
 
 use super::cd_answers as answers;
 use super::cd_drive::{CdDrive, MediaEvent, Sense};
 
-/// Bytes of a command packet.
+/// The size of a command packet in bytes.
 pub(super) const PACKET_BYTES: usize = 12;
 
 /// The operation codes.
@@ -31,18 +31,18 @@ mod command {
     pub const READ_CD: u8 = 0xbe;
 }
 
-/// What a command leads to.
+/// The result of a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Reply {
-    /// It has ended.
+    /// The command has ended.
     Done,
-    /// The host gets these bytes.
+    /// These bytes go to the host.
     Data(Vec<u8>),
-    /// The host gets so many sectors of the disc, from the first on.
+    /// `count` sectors of the disc go to the host, beginning at `first`.
     Sectors { first: u32, count: u32 },
 }
 
-/// The numbers in a packet, most significant byte first.
+/// A packet, whose numbers have their most significant byte first.
 struct Packet<'a>(&'a [u8; PACKET_BYTES]);
 
 impl Packet<'_> {
@@ -58,8 +58,8 @@ impl Packet<'_> {
         (self.u16(at) as u32) << 16 | self.u16(at + 2) as u32
     }
 
-    /// The sector at a position in minutes, seconds and frames. The first two seconds of a disc are
-    /// before its sectors.
+    /// Returns the sector at a position in minutes, seconds and frames. The first two seconds of a
+    /// disc precede its sectors.
     fn sector_of_msf(&self, at: usize) -> Option<u32> {
         let [minute, second, frame] = [0, 1, 2].map(|offset| u32::from(self.0[at + offset]));
         ((minute * 60 + second) * 75 + frame).checked_sub(150)
@@ -107,7 +107,7 @@ impl CdDrive {
                 };
                 Ok(cut(answers::sense(sense), bytes[4].into()))
             }
-            // Pages of vital product data are not there.
+            // There are no pages of vital product data.
             c::INQUIRY if bytes[1] & 1 != 0 || bytes[2] != 0 => Err(Sense::BAD_FIELD),
             c::INQUIRY => Ok(cut(answers::inquiry(), bytes[4].into())),
             c::START_STOP => self.start_stop(bytes[4]),
@@ -136,7 +136,7 @@ impl CdDrive {
                 Ok(cut(answers::sub_channel(has_position), packet.u16(7)))
             }
             c::READ_TOC => {
-                // Older drivers have the format in the last byte.
+                // Older drivers put the format into the last byte.
                 let format = match bytes[2] & 0xf {
                     0 => bytes[9] >> 6,
                     format => format,
@@ -153,7 +153,7 @@ impl CdDrive {
                 let features = answers::configuration(self, which, first);
                 Ok(cut(features, packet.u16(7)))
             }
-            // Events are asked for; the drive does not call.
+            // Only polling for events is supported: the drive sends none by itself.
             c::GET_EVENT_STATUS if bytes[1] & 1 == 0 => Err(Sense::BAD_FIELD),
             c::GET_EVENT_STATUS => {
                 let events = answers::events(self, bytes[4]);
@@ -193,7 +193,7 @@ impl CdDrive {
         }
     }
 
-    /// What the host must hear of before anything else.
+    /// Takes the condition that must be reported to the host before any other command is executed.
     fn take_attention(&mut self) -> Option<Sense> {
         if std::mem::take(&mut self.condition.was_reset) {
             return Some(Sense::WAS_RESET);
@@ -201,7 +201,7 @@ impl CdDrive {
         std::mem::take(&mut self.condition.was_changed).then_some(Sense::DISC_CHANGED)
     }
 
-    /// START STOP UNIT: opens or closes the tray.
+    /// Executes START STOP UNIT: opens or closes the tray.
     fn start_stop(&mut self, what: u8) -> Result<Reply, Sense> {
         const START: u8 = 1;
         const LOAD_EJECT: u8 = 2;
@@ -221,7 +221,7 @@ impl CdDrive {
         }
     }
 
-    /// READ CD and READ CD MSF: only the user data of sectors of mode 1 is there to be read.
+    /// Executes READ CD and READ CD MSF. Only the user data of mode 1 sectors can be read.
     fn read_cd(
         &self,
         first: Option<u32>,
@@ -232,7 +232,7 @@ impl CdDrive {
         let kind = packet[1] >> 2 & 7;
         let first = first.ok_or(Sense::OUT_OF_RANGE)?;
         match (packet[9] & 0xf8, kind) {
-            // Nothing is wanted of them, but they must be there.
+            // No data is requested, but the sectors must exist.
             (0, _) => self.read(first, count).map(|_| Reply::Done),
             (USER_DATA, 0 | 2) if packet[9] & 6 == 0 && packet[10] == 0 => self.read(first, count),
             _ => Err(Sense::BAD_FIELD),
@@ -240,7 +240,7 @@ impl CdDrive {
     }
 }
 
-/// As much of an answer as the host has room for.
+/// Truncates an answer to the host's room for it.
 fn cut(mut data: Vec<u8>, room: usize) -> Reply {
     data.truncate(room);
     match data.is_empty() {

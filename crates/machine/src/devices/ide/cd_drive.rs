@@ -1,5 +1,5 @@
-//! A drive for CD-ROMs: the disc, the tray, and what the drive has to tell its host (MMC-3;
-//! SCSI Primary Commands, 7.20).
+//! A CD-ROM drive: the disc, the tray, and the conditions that the drive reports to its host
+//! (MMC-3; SCSI Primary Commands, 7.20).
 
 use super::unit::{Registers, Settings};
 use crate::bus::completion::Completer;
@@ -7,10 +7,10 @@ use crate::devices::medium::Medium;
 use serde::{Deserialize, Serialize};
 use tollgate_disk::{DiskError, DriveOptions};
 
-/// Bytes of a sector.
+/// The size of a sector in bytes.
 pub(super) const SECTOR_BYTES: u64 = 2048;
 
-/// Why a command failed, as REQUEST SENSE tells it.
+/// Why a command failed, as REQUEST SENSE reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Sense {
     pub key: u8,
@@ -27,7 +27,7 @@ impl Sense {
     pub const NO_SUCH_COMMAND: Self = Self::new(5, 0x20, 0);
     pub const OUT_OF_RANGE: Self = Self::new(5, 0x21, 0);
     pub const BAD_FIELD: Self = Self::new(5, 0x24, 0);
-    /// There are no saved mode pages.
+    /// The drive has no saved mode pages.
     pub const NOTHING_SAVED: Self = Self::new(5, 0x39, 0);
     pub const LOCKED: Self = Self::new(5, 0x53, 2);
     pub const DISC_CHANGED: Self = Self::new(6, 0x28, 0);
@@ -42,31 +42,31 @@ impl Sense {
     }
 }
 
-/// What has happened to the medium (MMC-3, 6.7.2.4).
+/// An event of the medium (MMC-3, 6.7.2.4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum MediaEvent {
     #[default]
     None,
-    /// Someone wants the disc out.
+    /// The user wants to remove the disc.
     EjectRequest,
-    /// A disc was put in.
+    /// A disc was inserted.
     New,
-    /// The disc was taken out.
+    /// The disc was removed.
     Removed,
 }
 
-/// What of a drive is saved.
+/// The saved state of a drive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Condition {
     /// Why the last command failed.
     pub sense: Sense,
-    /// The next command fails to tell of a reset.
+    /// Whether the next command fails in order to report a reset.
     pub was_reset: bool,
-    /// The next command fails to tell of another disc.
+    /// Whether the next command fails in order to report a changed disc.
     pub was_changed: bool,
     pub event: MediaEvent,
     pub is_open: bool,
-    /// The guest keeps the tray from being opened.
+    /// Whether the guest has locked the tray.
     pub is_locked: bool,
 }
 
@@ -78,17 +78,17 @@ pub struct CdDrive {
     pub(super) serial: String,
     pub(super) registers: Registers,
     pub(super) settings: Settings,
-    /// It has ended a command since the last reset: DRDY.
+    /// Whether the drive has finished a command since the last reset: DRDY.
     pub(super) is_ready: bool,
     pub(super) condition: Condition,
 }
 
 impl CdDrive {
-    /// The cylinder registers after a reset, by which a packet device is known (9.12).
+    /// The cylinder registers after a reset, which identify a packet device (9.12).
     pub(super) const SIGNATURE: (u8, u8) = (0x14, 0xeb);
 
-    /// A drive with the disc that `image` holds, or an empty one. `name`: as in lines on standard
-    /// error about a host that fails.
+    /// Makes a drive with the disc in `image`, or an empty one. `name` appears in lines on standard
+    /// error about failures of the host.
     ///
     /// # Errors
     /// The image cannot be used.
@@ -106,7 +106,7 @@ impl CdDrive {
         Ok(drive)
     }
 
-    /// The hardware's reset.
+    /// Resets the drive, as the hardware reset does.
     pub(super) fn reset(&mut self) {
         self.condition = Condition {
             was_reset: true,
@@ -130,18 +130,18 @@ impl CdDrive {
         self.completer = Some(completer);
     }
 
-    /// Sectors of 2048 bytes of the disc; 0: there is none.
+    /// Returns the number of 2048-byte sectors of the disc, which is 0 without a disc.
     pub(super) fn sectors(&self) -> u32 {
         let bytes = self.medium.as_ref().map_or(0, Medium::bytes);
         u32::try_from(bytes / SECTOR_BYTES).unwrap_or(u32::MAX)
     }
 
-    /// A disc of more than 80 minutes is a DVD.
+    /// Whether the disc is a DVD, which is one of more than 80 minutes.
     pub(super) fn is_dvd(&self) -> bool {
         self.sectors() > 80 * 60 * 75
     }
 
-    /// Why the disc cannot be read, if it cannot.
+    /// Returns why the disc cannot be read, or `None` if it can.
     pub(super) const fn not_ready(&self) -> Option<Sense> {
         match (self.condition.is_open, &self.medium) {
             (true, _) => Some(Sense::TRAY_OPEN),
@@ -150,17 +150,17 @@ impl CdDrive {
         }
     }
 
-    /// Whether the guest keeps someone from taking the disc out.
+    /// Whether the guest's lock prevents removing the disc.
     pub(super) const fn is_held(&self, force: bool) -> bool {
         self.condition.is_locked && !self.condition.is_open && !force
     }
 
-    /// Someone takes the disc out and leaves the tray open, or puts another one in and closes it.
-    /// `force`: also if the guest has locked the tray.
+    /// Removes the disc and leaves the tray open, or inserts another disc and closes the tray. With
+    /// `force` it does so even if the guest has locked the tray.
     ///
     /// # Errors
-    /// The tray is locked, and the guest is asked to open it; or the image cannot be used. One
-    /// line; the disc is the one that it was.
+    /// One line: the tray is locked and the guest is asked to open it, or the image cannot be used.
+    /// The drive then keeps its disc.
     pub(super) fn change(
         &mut self,
         name: String,
@@ -190,7 +190,7 @@ impl CdDrive {
         Ok(())
     }
 
-    /// The guest opens or closes the tray; the disc stays on it.
+    /// Opens or closes the tray for the guest. The disc stays on it.
     pub(super) fn move_tray(&mut self, open: bool) -> Result<(), Sense> {
         let condition = &mut self.condition;
         if open && !condition.is_open && condition.is_locked {
@@ -214,7 +214,7 @@ fn open(name: String, image: &DriveOptions) -> Result<Medium, DiskError> {
     if medium.bytes() < SECTOR_BYTES {
         return Err(DiskError {
             path: image.path,
-            why: format!("its {} bytes are no CD-ROM's", medium.bytes()),
+            why: format!("{} bytes is not the size of a CD-ROM", medium.bytes()),
         });
     }
     Ok(medium)

@@ -258,7 +258,7 @@ fn an_image_that_cannot_be_used_leaves_the_disc_as_it_is() {
     let small = new_image(3);
     rig.images.push(small.clone());
     for (path, why) in [
-        (small, "1536 bytes are no CD-ROM's"),
+        (small, "1536 bytes is not the size of a CD-ROM"),
         ("/nonexistent".into(), "no such file"),
     ] {
         let refusal = rig.change(Some(&DriveOptions::new(path)), false);

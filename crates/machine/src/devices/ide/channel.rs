@@ -1,4 +1,4 @@
-//! A channel: the registers that its two units share, what is under way, and the interrupt.
+//! A channel: the registers that its two units share, the command in progress, and the interrupt.
 
 use super::bus_master::BusMaster;
 use super::cd_drive::Condition;
@@ -14,10 +14,10 @@ use std::collections::VecDeque;
 /// How data moves between a device and its host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum Way {
-    /// Through the data register, in blocks of so many bytes.
+    /// Through the data register, in blocks of this number of bytes.
     Blocks(usize),
-    /// Through the data register, in blocks of `limit` bytes at most, of which the present one reaches
-    /// to `end` in the piece: that of a packet device, which says how long each is.
+    /// Through the data register, in blocks of at most `limit` bytes, the present one of which ends
+    /// at `end` in the piece. This is for a packet device, which reports the length of each block.
     PacketBlocks { limit: usize, end: usize },
     /// By the bus master.
     Dma,
@@ -28,32 +28,33 @@ pub(super) enum Way {
 pub(super) enum Direction {
     Read,
     Write,
-    /// It is read, but nobody wants it.
+    /// The image is read, but the data is discarded.
     Verify,
-    /// Nothing: what the buffer holds is all.
+    /// The image is not used: the buffer holds the complete data.
     Answer,
 }
 
-/// A command under way that moves data.
+/// A command in progress that moves data.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Transfer {
     pub direction: Direction,
     pub way: Way,
-    /// The first sector of the piece, and the sectors from there to the end.
+    /// The first sector of the piece, and the number of sectors from there to the end.
     pub sector: u64,
     pub sectors: u64,
-    /// The piece.
+    /// The data of the piece.
     pub data: Vec<u8>,
-    /// Bytes of it that were moved.
+    /// The number of bytes of the piece that were moved.
     pub moved: usize,
-    /// Without the write cache, or as the command says: each piece goes to stable storage.
+    /// Whether each piece is written to stable storage, because the write cache is disabled or the
+    /// command requires it.
     pub through: bool,
-    /// The command has 48 bits of address.
+    /// Whether the command has 48 bits of address.
     #[serde(default)]
     pub is_long: bool,
 }
 
-/// What a channel does.
+/// What a channel is doing.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) enum Work {
     #[default]
@@ -64,25 +65,25 @@ pub(super) enum Work {
     Disk(Transfer),
     /// The host moves a piece.
     Host(Transfer),
-    /// The image's thread flushes.
+    /// The image's thread flushes the image.
     Flush,
 }
 
-/// What is saved of a channel.
+/// The saved state of a channel.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct State {
     pub control: u8,
-    /// The device register, as written last: which device is selected.
+    /// The last value written to the device register, which selects a device.
     pub selected: u8,
-    /// ERR of the selected device's status.
+    /// The ERR bit in the status of the selected device.
     pub failed: bool,
     pub work: Work,
-    /// INTRQ, before the device control register's bit.
+    /// The level of INTRQ before the device control register's bit.
     pub request: bool,
     pub master: BusMaster,
-    /// Of the two devices, if they are there.
+    /// Registers and settings of the two devices, if they exist.
     pub devices: [(Registers, Settings); 2],
-    /// Of the two devices, if they are drives: whether they are ready, and the rest.
+    /// For each of the two devices that is a drive: whether it is ready, and its condition.
     pub drives: [(bool, Condition); 2],
 }
 
@@ -91,26 +92,26 @@ pub(super) struct State {
 pub(super) struct Channel {
     pub units: [Option<Unit>; 2],
     pub state: State,
-    /// Operations of the image's thread that the work waits for.
+    /// The operations of the image's thread that the command waits for.
     pub tags: VecDeque<u64>,
     pub line: IrqLine,
-    /// The function may read and write memory.
+    /// Whether the function may read and write memory.
     pub may_master: bool,
 }
 
 impl Channel {
-    /// The selected device's index.
+    /// Returns the index of the selected device.
     pub fn index(&self) -> usize {
         usize::from(self.state.selected & device::SECOND != 0)
     }
 
-    /// The selected unit.
+    /// Returns the selected unit.
     pub fn unit(&mut self) -> Option<&mut Unit> {
         let index = self.index();
         self.units[index].as_mut()
     }
 
-    /// The selected unit, if it is a disk.
+    /// Returns the selected unit if it is a disk.
     pub fn disk(&mut self) -> Option<&mut Disk> {
         match self.unit()? {
             Unit::Disk(disk) => Some(disk),
@@ -122,7 +123,7 @@ impl Channel {
         self.units.iter().all(Option::is_none)
     }
 
-    /// Asks for an interrupt, or no longer does.
+    /// Requests an interrupt, or withdraws the request.
     pub fn set_request(&mut self, request: bool) {
         if request {
             self.state.master.note_interrupt();
@@ -132,7 +133,7 @@ impl Channel {
         self.line.set(request && is_enabled);
     }
 
-    /// The status of the selected device.
+    /// Returns the status of the selected device.
     fn status(&self) -> u8 {
         if self.is_empty() {
             return 0xff;
@@ -163,7 +164,7 @@ impl Channel {
         .bits()
     }
 
-    /// Reads a register of the command block, but for the data register.
+    /// Reads a register of the command block, except for the data register.
     pub fn read(&mut self, offset: u16) -> u8 {
         if self.is_empty() {
             return 0xff;
@@ -176,7 +177,7 @@ impl Channel {
         let selected = self.state.selected;
         let previous = usize::from(self.state.control & control::HIGH_ORDER != 0);
         let Some(unit) = self.unit() else {
-            // The other device answers for one that is not there.
+            // The other device answers for a missing one.
             return if offset == register::DEVICE {
                 selected
             } else {
@@ -195,19 +196,20 @@ impl Channel {
         }
     }
 
-    /// Writes a register of the command block, but for the data register.
+    /// Writes a register of the command block, except for the data register.
     pub fn write(&mut self, offset: u16, value: u8, context: &mut DeviceContext<'_>) {
         if offset == register::STATUS {
             return self.begin_command(value, context);
         }
         if !matches!(self.state.work, Work::Nothing) {
-            // The registers are not the host's while a command is under way.
+            // The host cannot write the registers while a command is in progress.
             return;
         }
         self.state.control &= !control::HIGH_ORDER;
         if offset == register::DEVICE {
             if (self.state.selected ^ value) & device::SECOND != 0 {
-                // Each device has an error of its own; that of the other was seen.
+                // Each device has an error bit of its own; that of the other device has been
+                // reported.
                 self.state.failed = false;
             }
             self.state.selected = value;
@@ -227,7 +229,7 @@ impl Channel {
         }
     }
 
-    /// Reads the alternate status register, which leaves the interrupt as it is.
+    /// Reads the alternate status register, which does not change the interrupt.
     pub fn alternate_status(&self) -> u8 {
         self.status()
     }
@@ -243,7 +245,7 @@ impl Channel {
         self.line.set(request && value & control::NO_INTERRUPT == 0);
     }
 
-    /// A reset of both devices, by the hardware or by the device control register.
+    /// Resets both devices, as the hardware reset or the device control register does.
     pub fn reset(&mut self) {
         self.state.work = Work::Nothing;
         self.state.failed = false;
@@ -258,7 +260,7 @@ impl Channel {
         self.line.set(false);
     }
 
-    /// The hardware's reset.
+    /// Resets the channel, as the hardware reset does.
     pub fn reset_all(&mut self) {
         self.reset();
         self.state.master = BusMaster::default();
@@ -304,7 +306,8 @@ impl Channel {
             }
         }
         if matches!(self.state.work, Work::Disk(_) | Work::Flush) {
-            // Nothing is saved while a thread works; whoever made this gets an error.
+            // State is never saved while a thread works, so this state was made otherwise, and its
+            // command fails.
             self.state.work = Work::Nothing;
             self.state.failed = true;
         }

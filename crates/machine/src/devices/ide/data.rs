@@ -1,5 +1,5 @@
-//! How the data of a command move, piece by piece: between image and buffer by the image's thread, between
-//! buffer and host through the data register or by the bus master.
+//! How the data of a command moves, piece by piece: between image and buffer by the image's thread,
+//! and between buffer and host through the data register or by the bus master.
 
 use super::ata::PIECE;
 use super::cd_drive::Sense;
@@ -11,7 +11,7 @@ use crate::devices::medium::{Medium, SECTOR};
 use tollgate_disk::{Buffer, Operation, Outcome};
 
 impl Channel {
-    /// The host moves a piece: one that was read, or one that it is to fill.
+    /// Lets the host move a piece: one that was read, or one that it must fill.
     pub(super) fn begin_host(
         &mut self,
         mut transfer: Transfer,
@@ -34,7 +34,7 @@ impl Channel {
         }
     }
 
-    /// Has the bus master move what it can.
+    /// Lets the bus master move as many bytes as it can.
     pub(super) fn run_master(&mut self, context: &mut DeviceContext<'_>) {
         use super::bus_master::Stopped;
         let Work::Host(transfer) = &mut self.state.work else {
@@ -51,7 +51,7 @@ impl Channel {
         }
     }
 
-    /// The host has read or written bytes through the data register.
+    /// Handles a read of bytes from the data register.
     pub(super) fn read_data(&mut self, data: &mut [u8], context: &mut DeviceContext<'_>) {
         let Work::Host(transfer) = &mut self.state.work else {
             return;
@@ -70,7 +70,7 @@ impl Channel {
         self.count_data(count, context);
     }
 
-    /// The host has written bytes to the data register.
+    /// Handles a write of bytes to the data register.
     pub(super) fn write_data(&mut self, data: &[u8], context: &mut DeviceContext<'_>) {
         let Work::Host(transfer) = &mut self.state.work else {
             return self.take_packet(data, context);
@@ -103,7 +103,7 @@ impl Channel {
         }
     }
 
-    /// All of a piece has moved between the host and the buffer.
+    /// Continues after a whole piece has moved between the host and the buffer.
     fn end_piece(&mut self, context: &mut DeviceContext<'_>) {
         let Work::Host(mut transfer) = std::mem::take(&mut self.state.work) else {
             return;
@@ -123,7 +123,8 @@ impl Channel {
         }
     }
 
-    /// A piece is where it belongs: the next one, or the end.
+    /// Continues after a piece has reached its destination: with the next piece, or with the end of
+    /// the command.
     fn next_piece(&mut self, mut transfer: Transfer, context: &mut DeviceContext<'_>) {
         let done = transfer.sectors.min(PIECE);
         transfer.sector += done;
@@ -151,7 +152,7 @@ impl Channel {
         }
     }
 
-    /// Takes what the image's thread has done.
+    /// Takes the operations that the image's thread has finished.
     pub(super) fn complete(&mut self, context: &mut DeviceContext<'_>) {
         for index in 0..self.units.len() {
             let medium = self.units[index].as_ref().and_then(Unit::medium);
@@ -166,7 +167,8 @@ impl Channel {
         }
     }
 
-    /// The image's thread has done what the command waits for.
+    /// Continues the command after the image's thread has finished the operations that it waited
+    /// for.
     fn go_on(&mut self, result: Result<Buffer, ()>, context: &mut DeviceContext<'_>) {
         if let (Work::Disk(transfer), Err(())) = (&self.state.work, &result) {
             let (sector, left, is_long) = (transfer.sector, transfer.sectors, transfer.is_long);
@@ -191,13 +193,13 @@ impl Channel {
         }
     }
 
-    /// The command has ended well.
+    /// Ends a successful command.
     pub(super) fn end(&mut self) {
         self.state.work = Work::Nothing;
         self.set_request(true);
     }
 
-    /// The command has failed.
+    /// Ends a command with an error.
     pub(super) fn fail(&mut self, error: u8) {
         self.state.work = Work::Nothing;
         self.state.failed = true;

@@ -17,8 +17,8 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// The disk that `options` name, with the geometry that is `wanted`, or else a guess. `name`: as
-    /// in lines on standard error about a host that fails.
+    /// Opens the disk described by `options`, with the geometry `wanted` or else with a guessed
+    /// one. `name` appears in lines on standard error about failures of the host.
     ///
     /// # Errors
     /// The image cannot be used.
@@ -29,7 +29,7 @@ impl Disk {
     ) -> Result<Self, DiskError> {
         let mut first_sector = [0; 512];
         let medium = Medium::open_after(name, options, |image| {
-            // A disk that cannot be read, or is shorter, tells nothing.
+            // A first sector that cannot be read gives no hint about the geometry.
             let _ = image.read(0, &mut first_sector);
         })?;
         let geometry = match wanted {
@@ -45,17 +45,18 @@ impl Disk {
         })
     }
 
-    /// Sectors of the disk.
+    /// Returns the number of sectors of the disk.
     pub(super) const fn sectors(&self) -> u64 {
         self.medium.sectors()
     }
 
-    /// The geometry that it begins with.
+    /// Returns the disk's initial geometry.
     pub const fn geometry(&self) -> Geometry {
         self.geometry
     }
 
-    /// Cylinders of the geometry that the guest has set, or of the one that the disk begins with.
+    /// Returns the number of cylinders of the geometry that the guest has set, or else of the
+    /// initial one.
     pub(super) fn cylinders(&self) -> u16 {
         let Settings { heads, sectors, .. } = self.settings;
         if (heads, sectors) == (self.geometry.heads, self.geometry.sectors) {

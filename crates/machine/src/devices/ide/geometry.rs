@@ -1,48 +1,48 @@
-//! How a disk's sectors are named by cylinder, head and sector.
+//! How a disk's sectors are addressed by cylinder, head and sector.
 //!
-//! Nothing on a disk tells its geometry; but who partitioned it went by one, and firmware that
-//! goes by another reads other sectors. So it is guessed from where the partitions end, in the
-//! way of QEMU, whose images come with no other hint.
+//! A disk does not record its geometry, but the program that partitioned it used one, and firmware
+//! that uses another geometry reads the wrong sectors. So the geometry is guessed from the ends of
+//! the partitions, in the same way as in QEMU, whose images come without any other hint.
 
 use crate::config::DiskGeometry;
 
-/// How INT 13h's cylinders and heads are made of the disk's, by the numbers that SeaBIOS finds in
-/// CMOS memory.
+/// How the cylinders and heads of INT 13h are computed from the disk's, with the numbers that
+/// SeaBIOS expects in CMOS memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Translation {
     /// They are the same.
     None = 0,
-    /// By the number of sectors: up to 255 heads of 63 sectors.
+    /// From the number of sectors: up to 255 heads of 63 sectors.
     BySectors = 1,
-    /// Cylinders are halved and heads doubled until there are 1024 cylinders at most.
+    /// Cylinders are halved and heads doubled until there are at most 1024 cylinders.
     ByHalves = 2,
 }
 
-/// The geometry that a disk has when it is switched on.
+/// The geometry of a disk when it is switched on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
-    /// At most 16383.
+    /// The number of cylinders, at most 16383.
     pub cylinders: u16,
-    /// At most 16.
+    /// The number of heads, at most 16.
     pub heads: u8,
-    /// Sectors of a track, at most 63.
+    /// The number of sectors of a track, at most 63.
     pub sectors: u8,
-    /// What firmware makes of it.
+    /// How firmware translates the geometry.
     pub translation: Translation,
 }
 
-/// Heads and sectors of a track of a disk that has no other geometry.
+/// The heads, and the sectors of a track, of a disk without any other geometry.
 const USUAL_HEADS: u8 = 16;
 const USUAL_SECTORS: u8 = 63;
-/// The most cylinders that IDENTIFY DEVICE tells.
+/// The maximum number of cylinders that IDENTIFY DEVICE reports.
 const MOST_CYLINDERS: u64 = 16_383;
-/// The most cylinders that INT 13h can name.
+/// The maximum number of cylinders that INT 13h can address.
 const MOST_BIOS_CYLINDERS: u16 = 1024;
-/// The most cylinders times heads that halving brings within those.
+/// The maximum product of cylinders and heads that halving reduces to that number.
 const MOST_BY_HALVES: u32 = 131_072;
 
 impl Geometry {
-    /// The geometry that was asked for.
+    /// Returns the geometry that the user requested.
     pub fn given(geometry: DiskGeometry) -> Self {
         Self {
             cylinders: geometry.cylinders,
@@ -52,7 +52,7 @@ impl Geometry {
         }
     }
 
-    /// The geometry of a disk of `size` sectors that begins with these bytes.
+    /// Guesses the geometry of a disk of `size` sectors from its first sector.
     pub fn guess(first_sector: &[u8; 512], size: u64) -> Self {
         let usual = Self::usual(size);
         match from_partitions(first_sector, size) {
@@ -63,7 +63,7 @@ impl Geometry {
                 sectors,
                 translation: Translation::None,
             },
-            // Firmware translated when the disk was partitioned.
+            // Firmware translated the geometry when the disk was partitioned.
             Some(_) => Self {
                 translation: match u32::from(usual.cylinders) * u32::from(usual.heads) {
                     ..=MOST_BY_HALVES => Translation::ByHalves,
@@ -74,7 +74,7 @@ impl Geometry {
         }
     }
 
-    /// The geometry of a disk of `size` sectors about which nothing else is known.
+    /// Returns the geometry of a disk of `size` sectors about which nothing else is known.
     pub fn usual(size: u64) -> Self {
         let cylinders = cylinders(size, USUAL_HEADS, USUAL_SECTORS);
         Self {
@@ -95,15 +95,16 @@ impl Translation {
     }
 }
 
-/// Cylinders of a disk of `size` sectors with these heads and sectors of a track.
+/// Returns the number of cylinders of a disk of `size` sectors with these heads and sectors of a
+/// track.
 pub fn cylinders(size: u64, heads: u8, sectors: u8) -> u16 {
     let cylinder = u64::from(heads) * u64::from(sectors);
     let cylinders = size.checked_div(cylinder).unwrap_or(0);
     cylinders.min(MOST_CYLINDERS) as u16
 }
 
-/// Cylinders, heads and sectors of a track by the first entry of a master boot record whose end
-/// can be that of a cylinder.
+/// Returns cylinders, heads and sectors of a track from the first entry of a master boot record
+/// whose end can be the end of a cylinder.
 fn from_partitions(first_sector: &[u8; 512], size: u64) -> Option<(u16, u16, u8)> {
     const SIGNATURE: [u8; 2] = [0x55, 0xaa];
     const TABLE: usize = 446;
@@ -130,7 +131,7 @@ fn from_partitions(first_sector: &[u8; 512], size: u64) -> Option<(u16, u16, u8)
 mod tests {
     use super::*;
 
-    /// A master boot record whose entry `index` ends at this head and sector.
+    /// Makes a master boot record whose entry `index` ends at this head and sector.
     fn record(index: usize, end_head: u8, end_sector: u8) -> [u8; 512] {
         let mut bytes = [0; 512];
         bytes[510..].copy_from_slice(&[0x55, 0xaa]);
@@ -174,7 +175,7 @@ mod tests {
         ] {
             assert_eq!(Geometry::guess(&first, size), usual);
         }
-        // More cylinders than there can be, and less than one.
+        // One has more cylinders than possible, the other less than one cylinder.
         assert_eq!(Geometry::guess(&record(0, 1, 1), size), usual);
         assert_eq!(
             Geometry::guess(&record(0, 15, 63), 100),

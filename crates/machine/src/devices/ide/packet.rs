@@ -17,7 +17,7 @@ use crate::bus::DeviceContext;
 use crate::devices::medium::SECTOR;
 use serde::{Deserialize, Serialize};
 
-/// Commands beside PACKET, by their codes.
+/// The codes of the other commands.
 mod command {
     pub const DEVICE_RESET: u8 = 0x08;
     pub const PACKET: u8 = 0xa0;
@@ -32,19 +32,19 @@ mod command {
     pub const SET_FEATURES: u8 = 0xef;
 }
 
-/// The count register of a packet device says what is due (7.13).
+/// The interrupt reason, which the count register of a packet device shows (7.13).
 mod reason {
     pub const COMMAND: u8 = 1;
     pub const DATA_TO_HOST: u8 = 2;
     pub const STATUS: u8 = 3;
 }
 
-/// Features of PACKET: the data go by the bus master.
+/// In the features of PACKET: the bus master moves the data.
 const FEATURE_DMA: u8 = 1;
-/// Features of PACKET: the device may release the bus, which this one does not.
+/// In the features of PACKET: the device may release the bus, which this one does not.
 const FEATURE_OVERLAP: u8 = 1 << 1;
 
-/// A command that the host is writing.
+/// A command packet that the host is writing.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Packet {
     bytes: Vec<u8>,
@@ -52,7 +52,7 @@ pub(super) struct Packet {
 }
 
 impl Channel {
-    /// The selected unit, if it is a drive for CD-ROMs.
+    /// Returns the selected unit if it is a CD-ROM drive.
     pub(super) fn cd_drive(&mut self) -> Option<&mut CdDrive> {
         match self.unit()? {
             Unit::CdDrive(drive) => Some(drive),
@@ -60,8 +60,8 @@ impl Channel {
         }
     }
 
-    /// Whether a command is DEVICE RESET of a packet device, which such a device takes at any time;
-    /// if so, it is done.
+    /// Executes DEVICE RESET, which a packet device accepts at any time. Returns false for any
+    /// other command or device.
     pub(super) fn resets_device(&mut self, code: u8) -> bool {
         if code != command::DEVICE_RESET || self.cd_drive().is_none() {
             return false;
@@ -76,7 +76,7 @@ impl Channel {
         true
     }
 
-    /// A command of a packet device.
+    /// Executes a command of a packet device.
     pub(super) fn obey_packet_device(&mut self, code: u8) {
         use command as c;
         let Some(drive) = self.cd_drive() else { return };
@@ -92,7 +92,7 @@ impl Channel {
             c::CHECK_POWER => self.check_power(),
             c::STANDBY_NOW | c::IDLE_NOW | c::STANDBY | c::IDLE | c::SLEEP | c::FLUSH => self.end(),
             _ => {
-                // Whoever asks for a disk learns what is here (8.15.5.2).
+                // A host that asks for a disk is shown the signature of a packet device (8.15.5.2).
                 let (mid, high) = CdDrive::SIGNATURE;
                 let registers = &mut drive.registers;
                 (registers.count, registers.low) = ([1, 0], [1, 0]);
@@ -109,7 +109,7 @@ impl Channel {
             return self.fail(error::ABORTED);
         }
         let limit = usize::from(registers.mid[0]) | usize::from(registers.high[0]) << 8;
-        // Blocks are even, but for the last one.
+        // Blocks have an even size, except for the last one.
         let limit = match limit & !1 {
             0 => 0xfffe,
             limit => limit,
@@ -123,7 +123,7 @@ impl Channel {
         self.state.work = Work::Packet(Packet { bytes, way });
     }
 
-    /// The host has written bytes of a command.
+    /// Handles bytes of a command packet from the host.
     pub(super) fn take_packet(&mut self, data: &[u8], context: &mut DeviceContext<'_>) {
         let Work::Packet(packet) = &mut self.state.work else {
             return;
@@ -174,7 +174,7 @@ impl Channel {
         }
     }
 
-    /// The next block of a piece is the host's to read.
+    /// Offers the next block of a piece to the host.
     pub(super) fn begin_block(&mut self) {
         let Work::Host(transfer) = &mut self.state.work else {
             return;
@@ -193,7 +193,7 @@ impl Channel {
         self.set_request(true);
     }
 
-    /// The command has ended well.
+    /// Ends a successful command.
     pub(super) fn end_packet(&mut self) {
         if let Some(drive) = self.cd_drive() {
             drive.registers.count = [reason::STATUS, 0];
@@ -201,7 +201,7 @@ impl Channel {
         self.end();
     }
 
-    /// The command has failed; the host will ask why.
+    /// Ends a command with an error. The host will request the reason.
     pub(super) fn fail_packet(&mut self, sense: Sense) {
         if let Some(drive) = self.cd_drive() {
             drive.registers.count = [reason::STATUS, 0];
@@ -210,7 +210,7 @@ impl Channel {
         self.fail(sense.key << 4 | error::ABORTED);
     }
 
-    /// The disc of a unit has changed: what was being read of it is lost.
+    /// Handles a change of a unit's disc: data that was being read from the old disc is lost.
     pub(super) fn disc_changed(&mut self, unit: usize) {
         let reads = match &self.state.work {
             Work::Disk(_) => true,

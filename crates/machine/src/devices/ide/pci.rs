@@ -14,22 +14,22 @@ const IDENTITY: Identity = Identity {
     vendor: 0x8086,
     device: 0x7010,
     revision: 0,
-    // IDE controller with bus master, at the places that it always had.
+    // An IDE controller with bus master, at its traditional addresses.
     class: 0x01_01_80,
     subsystem_vendor: 0x1af4,
     subsystem: 0x1100,
 };
 
-/// The bus masters' registers: 8 bytes for each channel.
+/// The registers of the bus masters: 8 bytes for each channel.
 const MASTER_BAR: usize = 4;
-/// Timing of the first channel, 16 bits; that of the second follows (2.7.11).
+/// The timing register of the first channel, 16 bits. That of the second follows it (2.7.11).
 const TIMING: usize = 0x40;
-/// Timing: the channel answers at its ports.
+/// In the timing register: the channel answers at its ports.
 const DECODE: u16 = 1 << 15;
 
 const NO_SUCH_DRIVE: &str = "the machine has no such drive";
 
-/// What a unit is called in lines on standard error, with what is in it.
+/// Returns a unit's name in lines on standard error, with the image in it.
 pub fn unit_name(place: usize, image: Option<&DriveOptions>) -> String {
     match image {
         Some(image) => format!("ide{place} ({})", image.path.display()),
@@ -37,7 +37,7 @@ pub fn unit_name(place: usize, image: Option<&DriveOptions>) -> String {
     }
 }
 
-/// Where a channel answers.
+/// The ports of a channel.
 struct Ports {
     command: u16,
     control: u16,
@@ -57,23 +57,23 @@ const PORTS: [Ports; 2] = [
     },
 ];
 
-/// The function, with its channels and disks.
+/// The function, with its channels and units.
 #[derive(Debug)]
 pub struct IdeFunction {
     config: ConfigSpace,
     channels: [Channel; 2],
-    /// No firmware has the channels answer: they do from the start.
+    /// Whether the channels answer from the start, because no firmware will enable them.
     is_prepared: bool,
 }
 
 impl IdeFunction {
     /// Version of the saved state.
     const STATE_VERSION: u32 = 2;
-    /// Units at most.
+    /// The maximum number of units.
     pub const PLACES: usize = 4;
 
-    /// The function with its units: the first channel's two, then the second's. `is_prepared`: no
-    /// firmware will have the channels answer.
+    /// Makes the function with its units: the first channel's two, then the second's. With
+    /// `is_prepared` the channels answer from the start, because no firmware will enable them.
     pub fn new(units: [Option<Unit>; Self::PLACES], is_prepared: bool) -> Self {
         let mut config = ConfigSpace::new(&IDENTITY);
         config.make_writable(TIMING..TIMING + 0x20);
@@ -103,7 +103,8 @@ impl IdeFunction {
         }
     }
 
-    /// The channel that a port belongs to, and the register of its command block, if it is one.
+    /// Returns the channel of a port, and the offset in the command block if the port belongs to
+    /// it.
     fn target(port: u16) -> Option<(usize, Option<u16>)> {
         PORTS.iter().enumerate().find_map(|(index, ports)| {
             let offset = port.wrapping_sub(ports.command);
@@ -130,7 +131,7 @@ impl PciFunction for IdeFunction {
 
     fn config_write(&mut self, offset: usize, data: &[u8], context: &mut DeviceContext<'_>) {
         self.config.write(offset, data);
-        // It may have become a bus master.
+        // The function may have become a bus master.
         self.run_masters(context);
         self.forward(context);
     }
@@ -257,11 +258,11 @@ impl PciFunction for IdeFunction {
 }
 
 impl IdeFunction {
-    /// Someone takes the disc out of a drive for CD-ROMs, the unit at `place`, or puts another one in.
-    /// `force`: also if the guest has locked the drive.
+    /// Removes the disc from the CD-ROM drive at `place`, or inserts another one. With `force` it
+    /// does so even if the guest has locked the drive.
     ///
     /// # Errors
-    /// There is no such drive, it is locked, or the image cannot be used; one line.
+    /// One line: there is no such drive, it is locked, or the image cannot be used.
     pub fn change_disc(
         &mut self,
         place: usize,

@@ -1,4 +1,4 @@
-//! What the tests of the function share: a function with its units, and the accesses of a driver.
+//! Shared parts of the function's tests: a function with its units, and the accesses of a driver.
 
 use super::pci::IdeFunction;
 use super::{CdDrive, Disk, Unit};
@@ -9,18 +9,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tollgate_disk::DriveOptions;
 
-/// How long the image's thread may take.
+/// The maximum time that the image's thread may take.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Sectors of each image.
+/// The number of sectors of each image.
 pub const SECTORS: usize = 2048;
 
-/// The content of a sector of 512 bytes.
+/// Returns the contents of a 512-byte sector.
 pub fn pattern(sector: usize) -> Vec<u8> {
     let byte = |index: usize| (sector * 5 + index * 3 + (index >> 8)) as u8;
     (0..512).map(byte).collect()
 }
 
-/// A file of so many sectors, which is to be removed.
+/// Creates a file of this number of sectors. The caller must remove it.
 pub fn new_image(sectors: usize) -> PathBuf {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -39,7 +39,7 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// The function with so many disks on the first channel.
+    /// Makes the function with this number of disks on the first channel.
     pub fn with_disks(disks: usize) -> Self {
         let images: Vec<PathBuf> = (0..disks).map(|_| new_image(SECTORS)).collect();
         let mut units = <[Option<Unit>; IdeFunction::PLACES]>::default();
@@ -50,8 +50,8 @@ impl Rig {
         Self::new(units, images)
     }
 
-    /// The function with a drive for CD-ROMs as its first unit, empty or with a disc of so many
-    /// sectors of 512 bytes.
+    /// Makes the function with a CD-ROM drive as its first unit, which is empty or has a disc of
+    /// this number of 512-byte sectors.
     pub fn with_cd_drive(disc: Option<usize>) -> Self {
         let images: Vec<PathBuf> = disc.into_iter().map(new_image).collect();
         let options = images.first().map(DriveOptions::new);
@@ -65,7 +65,7 @@ impl Rig {
             function: IdeFunction::new(units, true),
             images,
         };
-        // I/O, memory, bus master.
+        // Enables I/O, memory and bus master.
         rig.config(4, &[7, 0]);
         rig
     }
@@ -99,7 +99,7 @@ impl Rig {
         data[0]
     }
 
-    /// Waits until the device is not busy; its status.
+    /// Waits until the device is not busy, and returns its status.
     pub fn wait(&mut self) -> u8 {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -109,12 +109,12 @@ impl Rig {
             if status & 0x80 == 0 {
                 return status;
             }
-            assert!(Instant::now() < end, "it stays busy");
+            assert!(Instant::now() < end, "the device stays busy");
             std::thread::yield_now();
         }
     }
 
-    /// Writes a command: device, count, address, code.
+    /// Writes a command: device, count, address and code.
     pub fn command(&mut self, device: u8, count: u8, address: u32, code: u8) -> u8 {
         let [low, mid, high, top] = address.to_le_bytes();
         for (port, value) in [

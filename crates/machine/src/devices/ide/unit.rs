@@ -1,4 +1,4 @@
-//! What is at a place of a channel: a disk, or a drive for CD-ROMs; and what both have.
+//! A unit at a place of a channel: a disk or a CD-ROM drive, and what both have in common.
 
 use super::cd_drive::CdDrive;
 use super::disk::Disk;
@@ -6,8 +6,8 @@ use super::geometry::Geometry;
 use crate::devices::medium::Medium;
 use serde::{Deserialize, Serialize};
 
-/// The registers of a device, as the host has written them or the device answers. Count and address
-/// have what was written before behind them (ATA/ATAPI-6, 6.19).
+/// The registers of a device, as the host has written them or as the device answers. Count and
+/// address also hold the previously written value (ATA/ATAPI-6, 6.19).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Registers {
     pub error: u8,
@@ -19,16 +19,17 @@ pub(super) struct Registers {
     pub device: u8,
 }
 
-/// What the guest has set, beside the registers.
+/// The settings that the guest has made apart from the registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Settings {
-    /// Heads and sectors of a track, as INITIALIZE DEVICE PARAMETERS said; 0 of what is no disk.
+    /// Heads, and sectors of a track, as INITIALIZE DEVICE PARAMETERS set them. They are 0 for a
+    /// device that is no disk.
     pub heads: u8,
     pub sectors: u8,
-    /// Sectors of a block of READ MULTIPLE; 0: not set.
+    /// The number of sectors of a block of READ MULTIPLE, or 0 if it was not set.
     pub multiple: u8,
     pub write_cache: bool,
-    /// The DMA mode, as SET FEATURES has it.
+    /// The DMA mode, encoded as in SET FEATURES.
     pub transfer_mode: u8,
 }
 
@@ -45,7 +46,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Those that a disk of this geometry begins with.
+    /// Returns the initial settings of a disk with this geometry.
     pub(super) fn of_disk(geometry: Geometry) -> Self {
         Self {
             heads: geometry.heads,
@@ -58,14 +59,14 @@ impl Settings {
 /// A unit.
 #[derive(Debug)]
 pub enum Unit {
-    /// A disk, of the ATA command set.
+    /// A disk with the ATA command set.
     Disk(Disk),
-    /// A drive for CD-ROMs, of the packet command set.
+    /// A CD-ROM drive with the packet command set.
     CdDrive(CdDrive),
 }
 
 impl Unit {
-    /// The geometry of a disk.
+    /// Returns the geometry of a disk.
     pub fn geometry(&self) -> Option<Geometry> {
         match self {
             Self::Disk(disk) => Some(disk.geometry()),
@@ -101,7 +102,7 @@ impl Unit {
         }
     }
 
-    /// What is in it. A drive may be empty.
+    /// Returns the unit's medium. A drive may be empty.
     pub(super) const fn medium(&self) -> Option<&Medium> {
         match self {
             Self::Disk(disk) => Some(&disk.medium),
@@ -109,7 +110,7 @@ impl Unit {
         }
     }
 
-    /// What is in it.
+    /// Returns the unit's medium for changes.
     pub(super) const fn medium_mut(&mut self) -> Option<&mut Medium> {
         match self {
             Self::Disk(disk) => Some(&mut disk.medium),
@@ -117,8 +118,8 @@ impl Unit {
         }
     }
 
-    /// What the registers hold after a reset, or a diagnostic without a fault: the signature
-    /// by which a host tells packet devices from others (9.12).
+    /// Sets the registers to their values after a reset, or after a diagnostic without a fault.
+    /// They form the signature by which a host distinguishes packet devices from others (9.12).
     pub(super) const fn set_signature(&mut self) {
         let (mid, high) = match self {
             Self::Disk(_) => (0, 0),
@@ -135,7 +136,7 @@ impl Unit {
             mid: [mid, 0],
             high: [high, 0],
             device: 0,
-            // The registers of both devices are one for the host.
+            // The host sees the registers of both devices as one set.
             features: registers.features,
         };
     }
