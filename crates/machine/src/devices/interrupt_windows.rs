@@ -1,5 +1,6 @@
-//! Where the interrupt controllers answer on the bus. The controllers themselves belong
-//! to the board, since the processor reaches them directly; so do their states.
+//! The ports and the page at which the interrupt controllers answer on the bus. The controllers
+//! themselves and their saved state belong to the board, because the processor accesses them
+//! directly.
 
 use super::io_apic;
 use super::pic::Pic;

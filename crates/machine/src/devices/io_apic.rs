@@ -1,22 +1,22 @@
-//! The I/O APIC: 24 pins, each routed by an entry of the redirection table
-//! (82093AA data sheet, with the EOI register of version 20h).
+//! The I/O APIC: 24 pins, each routed by an entry of the redirection table (82093AA data sheet,
+//! with the EOI register of version 20h).
 //!
-//! A pin's line carries *assertion*: true means that the device wants service. The
-//! polarity bit of an entry is kept but does not invert the line, as a board's
-//! wiring matches what the ACPI tables tell the guest to program.
+//! The line of a pin carries *assertion*: true means that the device requests service. The polarity
+//! bit of an entry is stored but does not invert the line, because the board's wiring matches what
+//! the ACPI tables tell the guest to program.
 
 use serde::{Deserialize, Serialize};
 
 /// Physical address of the registers.
 pub const BASE_ADDRESS: u64 = 0xfec0_0000;
-/// Bytes of address space that the registers take.
+/// The size of the registers' address range in bytes.
 pub const REGISTER_BYTES: u64 = 0x1000;
-/// Number of interrupt inputs.
+/// The number of interrupt inputs.
 pub const PIN_COUNT: usize = 24;
 /// The I/O APIC's ID after reset and in the ACPI tables.
 pub const IO_APIC_ID: u8 = 1;
 
-/// Index of the last entry, and version 20h.
+/// The index of the last entry, and version 20h.
 const VERSION: u32 = ((PIN_COUNT as u32 - 1) << 16) | 0x20;
 
 /// Memory-mapped registers.
@@ -26,7 +26,7 @@ mod offset {
     pub const EOI: u16 = 0x40;
 }
 
-/// Registers behind the window.
+/// Registers that are accessed through the window.
 mod index {
     pub const ID: u8 = 0x00;
     pub const VERSION: u8 = 0x01;
@@ -41,28 +41,28 @@ mod entry {
     pub const REMOTE_IRR: u64 = 1 << 14;
     pub const LEVEL: u64 = 1 << 15;
     pub const MASKED: u64 = 1 << 16;
-    /// Delivery status and remote IRR belong to the hardware.
+    /// Delivery status and remote IRR are set by the hardware.
     pub const WRITABLE: u64 = 0xff00_0000_0001_afff;
 }
 
-/// How a message is to be taken (82093AA 3.2.4; SDM volume 3, 11.6.1).
+/// How a message is handled (82093AA 3.2.4; SDM volume 3, 11.6.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeliveryMode {
-    /// The vector, to every destination.
+    /// The vector goes to every destination.
     Fixed,
-    /// The vector, to the destination of lowest priority.
+    /// The vector goes to the destination with the lowest priority.
     LowestPriority,
-    /// System management interrupt.
+    /// A system management interrupt.
     Smi,
-    /// Non-maskable interrupt.
+    /// A non-maskable interrupt.
     Nmi,
-    /// INIT.
+    /// An INIT.
     Init,
-    /// Start-up; only between processors.
+    /// A start-up message, which exists only between processors.
     StartUp,
     /// The vector comes from the 8259.
     ExternalInterrupt,
-    /// An encoding that means nothing.
+    /// An encoding without a meaning.
     Reserved,
 }
 
@@ -85,21 +85,21 @@ impl DeliveryMode {
 /// An interrupt message on its way to local APICs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InterruptMessage {
-    /// Vector; meaningless for NMI and the like.
+    /// The vector; it has no meaning for NMI and similar modes.
     pub vector: u8,
-    /// How to take it.
+    /// How the message is handled.
     pub mode: DeliveryMode,
-    /// APIC ID (FFh: all), or a logical destination.
+    /// An APIC ID (FFh: all APICs) or a logical destination.
     pub destination: u8,
-    /// `destination` is logical.
+    /// Whether `destination` is logical.
     pub logical: bool,
-    /// Level-triggered: its end must be reported.
+    /// Whether the interrupt is level-triggered, so that its end must be reported.
     pub level: bool,
 }
 
-/// What carries messages to local APICs.
+/// The bus that carries messages to local APICs.
 pub trait InterruptBus {
-    /// Delivers one message. False: no APIC took it.
+    /// Delivers one message. Returns whether an APIC accepted it.
     fn deliver(&mut self, message: &InterruptMessage) -> bool;
 }
 
@@ -120,7 +120,7 @@ impl Default for IoApic {
 }
 
 impl IoApic {
-    /// After reset: every pin masked.
+    /// Makes an I/O APIC in its state after reset, with every pin masked.
     pub fn new() -> Self {
         Self {
             select: 0,
@@ -130,7 +130,7 @@ impl IoApic {
         }
     }
 
-    /// Reads `data.len()` bytes; only aligned reads of a register yield anything.
+    /// Reads `data.len()` bytes. Only an aligned read of a register returns its value.
     pub fn read(&self, offset: u16, data: &mut [u8]) {
         let value = match offset {
             offset::SELECT => u32::from(self.select),
@@ -143,7 +143,7 @@ impl IoApic {
         }
     }
 
-    /// Writes a register. The window takes 4-byte writes only.
+    /// Writes a register. The window accepts only 4-byte writes.
     pub fn write(&mut self, offset: u16, data: &[u8], bus: &mut dyn InterruptBus) {
         let Some(&low) = data.first() else {
             return;
@@ -156,7 +156,7 @@ impl IoApic {
         }
     }
 
-    /// The pin that the selected register belongs to, and which half of its entry.
+    /// Returns the pin of the selected register, and whether it is the upper half of the entry.
     fn selected_entry(&self) -> Option<(usize, bool)> {
         (index::REDIRECTION..=index::REDIRECTION_LAST)
             .contains(&self.select)
@@ -168,8 +168,8 @@ impl IoApic {
 
     fn register(&self) -> u32 {
         match self.select {
-            // A write of the ID loads the arbitration ID (82093AA 3.2.3), and nothing else
-            // changes it: there is no serial bus to arbitrate for.
+            // A write of the ID also loads the arbitration ID (82093AA 3.2.3), and nothing else
+            // changes that, because there is no serial bus to arbitrate for.
             index::ID | index::ARBITRATION => u32::from(self.id) << 24,
             index::VERSION => VERSION,
             _ => match self.selected_entry() {
@@ -191,8 +191,8 @@ impl IoApic {
             };
             let old = self.entries[pin];
             let new = old & (keep | !entry::WRITABLE) | u64::from(value) << shift & entry::WRITABLE;
-            // Turning a pin to edge forgets an interrupt in service: the way out
-            // of a stuck level interrupt on versions without an EOI register.
+            // Changing a pin to edge-triggered clears an interrupt in service. It is the only way
+            // to end a stuck level-triggered interrupt on versions without an EOI register.
             self.entries[pin] = if new & entry::LEVEL == 0 {
                 new & !entry::REMOTE_IRR
             } else {
@@ -230,7 +230,8 @@ impl IoApic {
         self.lines >> pin & 1 != 0
     }
 
-    /// A local APIC finished the vector: asserted level interrupts are sent again.
+    /// Handles the end of a vector at a local APIC: asserted level-triggered interrupts are sent
+    /// again.
     pub fn end_of_interrupt(&mut self, vector: u8, bus: &mut dyn InterruptBus) {
         for pin in 0..PIN_COUNT {
             let entry = &mut self.entries[pin];

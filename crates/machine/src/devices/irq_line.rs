@@ -1,8 +1,8 @@
 //! A device's interrupt request line, as the interrupt controllers must see it.
 //!
-//! A line may fall and rise again inside one register access (a UART whose holding
-//! register is filled and drained at once) or many times inside one step of guest time
-//! (a timer). Its level afterwards does not tell: the rising edges are counted as well.
+//! A line may fall and rise again inside one register access (a UART whose holding register is
+//! filled and immediately drained) or many times inside one step of guest time (a timer). Its final
+//! level does not show this, so the rising edges are counted as well.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,7 @@ pub struct IrqLine {
 }
 
 impl IrqLine {
-    /// A line that is low and has no edges to forward.
+    /// Makes a line that is low and has no edges to forward.
     pub const fn low() -> Self {
         Self {
             level: false,
@@ -36,19 +36,19 @@ impl IrqLine {
         self.level = level;
     }
 
-    /// The present level: `true` requests an interrupt.
+    /// Returns the present level: `true` requests an interrupt.
     pub const fn level(&self) -> bool {
         self.level
     }
 
-    /// Rising edges since the last call of this function or of [`IrqLine::forward`].
+    /// Returns the rising edges since the last call of this function or of [`IrqLine::forward`].
     pub fn take_edges(&mut self) -> u64 {
         std::mem::take(&mut self.rises)
     }
 
-    /// Hands the line on to an interrupt controller's input: `set_line` is called with
-    /// every level that the input must see, so that an edge is never missed. Returns
-    /// how many rising edges there were; the controller saw one for them all.
+    /// Forwards the line to an input of an interrupt controller: `set_line` is called with every
+    /// level that the input must see, so that no edge is missed. Returns how many rising edges
+    /// there were; the controller sees one edge for all of them.
     pub fn forward(&mut self, mut set_line: impl FnMut(bool)) -> u64 {
         let rises = self.take_edges();
         if rises > 0 {

@@ -1,12 +1,12 @@
 //! The local APIC in xAPIC mode and in x2APIC mode (SDM volume 3, chapter 11).
 //!
-//! It accepts interrupt messages from the I/O APIC and from itself, keeps them by
-//! priority, and has the timer that Linux prefers. Interrupts to other processors
-//! go nowhere: the machine has one. NMI and INIT messages reach the processor whether or not
-//! software has enabled the APIC (SDM volume 3, 11.4.7.2); SMIs are ignored. Time comes in as a [`Clock`] and leaves as a
-//! deadline, so the device needs no thread.
+//! It accepts interrupt messages from the I/O APIC and from itself, keeps them by priority, and has
+//! the timer that Linux prefers. Interrupts to other processors are dropped, because the machine
+//! has only one. NMI and INIT messages reach the processor whether or not software has enabled the
+//! APIC (SDM volume 3, 11.4.7.2); SMIs are ignored. The device gets the time as a [`Clock`] and
+//! returns a deadline, so it needs no thread.
 //!
-//! Not offered: suppression of EOI broadcasts, corrected-machine-check interrupts.
+//! Not offered are the suppression of EOI broadcasts and corrected-machine-check interrupts.
 
 mod timer;
 mod x2apic;
@@ -23,24 +23,24 @@ use tollgate_x86::paging::PHYSICAL_ADDRESS_BITS;
 
 use super::io_apic::{DeliveryMode, InterruptBus, InterruptMessage};
 
-/// Bits of IA32_APIC_BASE that hold the page's address: all that CPUID offers
-/// (SDM volume 3, 11.4.4).
+/// The bits of IA32_APIC_BASE that hold the page's address: all address bits that CPUID offers (SDM
+/// volume 3, 11.4.4).
 const BASE_ADDRESS_BITS: u64 = ((1 << PHYSICAL_ADDRESS_BITS) - 1) & !0xfff;
-/// Bytes of the register page.
+/// The size of the register page in bytes.
 pub const REGISTER_BYTES: u64 = 0x1000;
-/// Frequency of the timer's input before its divider: one tick a nanosecond.
-/// The guest learns it by calibration, or needs none in TSC-deadline mode.
+/// The frequency of the timer's input before its divider: one tick per nanosecond. The guest
+/// measures it, or does not need it in TSC-deadline mode.
 pub const BUS_FREQUENCY_HZ: u64 = 1_000_000_000;
 
 /// Version 14h with six LVT entries and without EOI-broadcast suppression
 /// (SDM volume 3, 11.4.8).
 const VERSION: u32 = 0x0005_0014;
-/// This processor's APIC ID.
+/// The processor's APIC ID.
 const APIC_ID: u8 = 0;
 
-/// Destination that all APICs have.
+/// The destination that addresses all APICs.
 const BROADCAST: u8 = 0xff;
-/// Destination that no APIC of this machine has.
+/// A destination that addresses no APIC of this machine.
 const NOBODY: u8 = 0xfe;
 
 /// Register offsets (SDM volume 3, table 11-1).
@@ -66,7 +66,7 @@ mod register {
     pub const INITIAL_COUNT: u16 = 0x380;
     pub const CURRENT_COUNT: u16 = 0x390;
     pub const DIVIDE: u16 = 0x3e0;
-    /// Of x2APIC mode alone.
+    /// This register exists only in x2APIC mode.
     pub const SELF_INTERRUPT: u16 = 0x3f0;
 }
 
@@ -91,7 +91,7 @@ mod lvt {
     pub const STATUS: u32 = 1 << 12 | 1 << 14;
     pub const MASKED: u32 = 1 << 16;
     pub const TIMER_MODE: u32 = 3 << 17;
-    /// Bits that software may set, by entry.
+    /// The bits that software may set, by entry.
     pub const WRITABLE: [u32; 6] = [
         VECTOR | MASKED | TIMER_MODE,
         VECTOR | MODE | MASKED,
@@ -109,9 +109,9 @@ const SPURIOUS_WRITABLE: u32 = 0x3ff;
 
 /// Bits of the interrupt command register's low half (SDM volume 3, figure 11-12).
 mod command {
-    /// Clear: de-assert.
+    /// If clear, the interrupt is deasserted.
     pub const LEVEL: u32 = 1 << 14;
-    /// Set: level.
+    /// If set, the interrupt is level-triggered.
     pub const TRIGGER: u32 = 1 << 15;
 }
 
@@ -122,7 +122,7 @@ mod error {
     pub const ILLEGAL_REGISTER: u32 = 1 << 7;
 }
 
-/// Vectors below 16 cannot be delivered.
+/// The lowest vector that can be delivered.
 const FIRST_LEGAL_VECTOR: u8 = 16;
 
 /// A 256-bit register, one bit for each vector.
@@ -168,7 +168,7 @@ pub struct LocalApic {
     timer: Timer,
     lint_level: [bool; 2],
     nmi_pending: bool,
-    /// INIT of the processor was asked for.
+    /// Whether an INIT of the processor was requested.
     #[serde(default)]
     init_pending: bool,
 }
@@ -180,7 +180,7 @@ impl Default for LocalApic {
 }
 
 impl LocalApic {
-    /// An APIC after power-up, globally enabled (SDM volume 3, 11.4.7.1).
+    /// Makes an APIC in its state after power-up, globally enabled (SDM volume 3, 11.4.7.1).
     pub fn new() -> Self {
         Self {
             base: APIC_DEFAULT_ADDRESS | APIC_BASE_BOOTSTRAP | APIC_BASE_ENABLE,
@@ -202,16 +202,16 @@ impl LocalApic {
         }
     }
 
-    /// Sets virtual-wire mode up as firmware leaves it: enabled, LINT0 passes the
-    /// 8259's interrupts through, LINT1 is the NMI (MultiProcessor Specification, 3.6.2.2).
+    /// Sets up virtual-wire mode as firmware leaves it: the APIC is enabled, LINT0 passes the
+    /// 8259's interrupts, and LINT1 is the NMI (MultiProcessor Specification, 3.6.2.2).
     pub fn enter_virtual_wire_mode(&mut self) {
         self.spurious |= SOFTWARE_ENABLE;
         self.local_vectors[local_vector::LINT0] = lvt::MODE_EXTINT;
         self.local_vectors[local_vector::LINT1] = lvt::MODE_NMI;
     }
 
-    /// INIT of the processor: registers are as after power-up, IA32_APIC_BASE and the pins
-    /// stay (SDM volume 3, 11.4.7.3).
+    /// Handles INIT of the processor: registers get their values after power-up, except that
+    /// IA32_APIC_BASE and the pins are unchanged (SDM volume 3, 11.4.7.3).
     pub fn init(&mut self) {
         *self = Self {
             base: self.base,
@@ -220,8 +220,8 @@ impl LocalApic {
         };
     }
 
-    /// Whether IA32_APIC_BASE enables the APIC. If not, its registers are not there and
-    /// the 8259 is wired straight to the processor.
+    /// Whether IA32_APIC_BASE enables the APIC. If not, its registers do not exist and the 8259 is
+    /// connected directly to the processor.
     pub fn is_enabled(&self) -> bool {
         self.base & APIC_BASE_ENABLE != 0
     }
@@ -231,24 +231,24 @@ impl LocalApic {
         self.base & APIC_BASE_X2APIC != 0
     }
 
-    /// Physical address of the register page, if there is one (xAPIC mode).
+    /// Returns the physical address of the register page, which exists in xAPIC mode.
     pub fn page(&self) -> Option<u64> {
         (self.is_enabled() && !self.is_x2apic()).then_some(self.base_address())
     }
 
-    /// IA32_APIC_BASE.
+    /// Returns IA32_APIC_BASE.
     pub fn base_msr(&self) -> u64 {
         self.base
     }
 
-    /// Where the register page is in xAPIC mode.
+    /// Returns the address of the register page in xAPIC mode.
     fn base_address(&self) -> u64 {
         self.base & BASE_ADDRESS_BITS
     }
 
-    /// Writes IA32_APIC_BASE. False: refused (reserved bits, a change of mode that is not
-    /// allowed). Disabling resets every register; the task priority holds what is written to it
-    /// after that.
+    /// Writes IA32_APIC_BASE. Returns false if the value has reserved bits or requests a change of
+    /// mode that is not allowed. Disabling the APIC resets every register, but the task priority
+    /// can still be written afterwards.
     pub fn set_base_msr(&mut self, value: u64) -> bool {
         const MODE: u64 = APIC_BASE_ENABLE | APIC_BASE_X2APIC;
         if value & !(BASE_ADDRESS_BITS | APIC_BASE_BOOTSTRAP | MODE) != 0
@@ -267,31 +267,31 @@ impl LocalApic {
         true
     }
 
-    /// Task priority register: class in the upper half, subclass in the lower.
+    /// Returns the task priority register: the class in the upper half, the subclass in the lower.
     pub fn task_priority(&self) -> u8 {
         self.task_priority
     }
 
-    /// Writes the task priority register, also while the APIC is disabled, as CR8 does.
+    /// Writes the task priority register. As CR8 allows it, this also works while the APIC is
+    /// disabled.
     pub fn set_task_priority(&mut self, value: u8) {
         self.task_priority = value;
     }
 
-    /// IA32_TSC_DEADLINE: zero unless armed in TSC-deadline mode.
+    /// Returns IA32_TSC_DEADLINE, which is zero unless armed in TSC-deadline mode.
     pub fn tsc_deadline_msr(&self) -> u64 {
         self.timer.tsc_deadline()
     }
 
-    /// Writes IA32_TSC_DEADLINE, in ticks of [`Clock::tsc`]; ignored in other timer
-    /// modes. A deadline that has passed fires at once; zero disarms
-    /// (SDM volume 3, 11.5.4.1).
+    /// Writes IA32_TSC_DEADLINE, in ticks of [`Clock::tsc`]. The write is ignored in other timer
+    /// modes. A deadline that has passed fires immediately; zero disarms (SDM volume 3, 11.5.4.1).
     pub fn set_tsc_deadline_msr(&mut self, value: u64, clock: &Clock) {
         self.timer.set_tsc_deadline(value, clock);
         self.advance(clock);
     }
 
-    /// Reads registers: `data` holds the bytes from `offset` on. Only the first
-    /// four bytes of each 16 hold a register; the others read as zero.
+    /// Reads registers into `data`, beginning at `offset`. Only the first four of each 16 bytes
+    /// hold a register; the others read as zero.
     pub fn read(&mut self, offset: u16, data: &mut [u8], clock: &impl ClockSource) {
         let mut address = offset;
         let mut rest = data;
@@ -344,8 +344,8 @@ impl LocalApic {
         }
     }
 
-    /// Whether writing this value to the register at `offset` is no more than a change of the
-    /// APIC's state: it sends no NMI and no INIT.
+    /// Whether writing this value to the register at `offset` merely changes the APIC's state,
+    /// without sending an NMI or an INIT.
     pub fn is_near(&self, offset: u16, value: u32) -> bool {
         match offset {
             register::TASK_PRIORITY
@@ -359,9 +359,9 @@ impl LocalApic {
         }
     }
 
-    /// Writes registers. Only aligned 4-byte writes to a register have an effect
-    /// (SDM volume 3, 11.4.1). Returns the vector of a level-triggered interrupt
-    /// that ended, which the I/O APIC must hear of.
+    /// Writes registers. Only aligned 4-byte writes to a register have an effect (SDM volume 3,
+    /// 11.4.1). Returns the vector of a level-triggered interrupt that ended, which must be
+    /// reported to the I/O APIC.
     pub fn write(&mut self, offset: u16, data: &[u8], clock: &impl ClockSource) -> Option<u8> {
         let Ok(bytes) = <[u8; 4]>::try_from(data) else {
             return None;
@@ -416,7 +416,7 @@ impl LocalApic {
     fn write_spurious(&mut self, value: u32) {
         self.spurious = value & SPURIOUS_WRITABLE;
         if !self.is_software_enabled() {
-            // SDM volume 3, 11.4.7.2: all LVT masks are set and stay set.
+            // All LVT mask bits are set and stay set (SDM volume 3, 11.4.7.2).
             for entry in &mut self.local_vectors {
                 *entry |= lvt::MASKED;
             }
@@ -430,7 +430,7 @@ impl LocalApic {
             value |= lvt::MASKED;
         }
         if index == local_vector::TIMER {
-            // What expired under the old entry is settled by the old entry.
+            // An expiry that is already due is handled by the old entry.
             let clock = clock.clock();
             self.advance(&clock);
             self.timer.set_mode(TimerMode::of_entry(value), clock.now);
@@ -443,7 +443,7 @@ impl LocalApic {
 
     // ---- priority and delivery ----
 
-    /// SDM volume 3, 11.8.3.1.
+    /// Returns the processor priority (SDM volume 3, 11.8.3.1).
     fn processor_priority(&self) -> u8 {
         let in_service = self.in_service.highest().unwrap_or(0);
         if self.task_priority >> 4 >= in_service >> 4 {
@@ -453,14 +453,14 @@ impl LocalApic {
         }
     }
 
-    /// The vector that waits for the processor, if its priority class is above the
+    /// Returns the vector that waits for the processor, if its priority class is above the
     /// processor's priority.
     pub fn pending(&self) -> Option<u8> {
         let vector = self.request.highest()?;
         (vector >> 4 > self.processor_priority() >> 4).then_some(vector)
     }
 
-    /// The processor takes the waiting vector, which becomes in-service.
+    /// Acknowledges the waiting vector on behalf of the processor. The vector becomes in-service.
     pub fn acknowledge(&mut self) -> Option<u8> {
         let vector = self.pending()?;
         self.request.clear(vector);
@@ -498,7 +498,7 @@ impl LocalApic {
         true
     }
 
-    /// Whether a message is for this APIC, and it takes messages.
+    /// Whether a message is addressed to this APIC and the APIC is enabled.
     pub fn is_addressed_by(&self, message: &InterruptMessage) -> bool {
         self.is_enabled() && self.is_destination(message)
     }
@@ -509,14 +509,14 @@ impl LocalApic {
             return destination == APIC_ID || destination == BROADCAST;
         }
         if self.is_x2apic() {
-            // Eight bits name processors of cluster 0.
+            // The eight bits address processors of cluster 0.
             return u32::from(destination) & x2apic::LOGICAL_ID != 0;
         }
         let own = (self.logical_destination >> 24) as u8;
         if self.destination_format >> 28 == 0xf {
             destination & own != 0
         } else {
-            // Cluster model: the high half names the cluster, Fh all of them.
+            // Cluster model: the high half is the number of the cluster, Fh means all of them.
             let cluster = destination >> 4;
             (cluster == 0xf || cluster == own >> 4) && destination & own & 15 != 0
         }
@@ -527,7 +527,7 @@ impl LocalApic {
         self.error_pending |= bit;
         let entry = self.local_vectors[local_vector::ERROR];
         let vector = (entry & lvt::VECTOR) as u8;
-        // A bad vector in the error entry itself must not raise errors for ever.
+        // An invalid vector in the error entry itself must not raise errors for ever.
         if is_new && entry & lvt::MASKED == 0 && vector >= FIRST_LEGAL_VECTOR {
             self.accept_fixed(vector, false);
         }
@@ -554,12 +554,12 @@ impl LocalApic {
                 message.logical = false;
             }
             0 => {}
-            // Self, or all including self.
+            // The destination is this processor alone, or all processors including this one.
             1 | 2 => {
                 message.destination = BROADCAST;
                 message.logical = false;
             }
-            // All but self: no processor, as there is only this one.
+            // The destination is all other processors, and there are none.
             _ => return,
         }
         match mode {
@@ -570,16 +570,17 @@ impl LocalApic {
                     self.deliver(&message);
                 }
             }
-            // With level trigger and the level bit clear it is INIT level de-assert, which
-            // concerns arbitration between processors (SDM volume 3, 11.6.1).
+            // With level trigger and a clear level bit, this is INIT level de-assert, which
+            // concerns only arbitration between processors (SDM volume 3, 11.6.1).
             DeliveryMode::Init if low & (command::TRIGGER | command::LEVEL) == command::TRIGGER => {
             }
-            // Of these, the manual defines no combination with a shorthand that names oneself
-            // (SDM volume 3, table 11-3); processors deliver them.
+            // The manual defines no combination of these modes with a shorthand that includes the
+            // sender (SDM volume 3, table 11-3), but processors deliver them.
             DeliveryMode::Nmi | DeliveryMode::Init => {
                 self.deliver(&message);
             }
-            // There is no SMM. A processor that runs ignores start-up (SDM volume 3, 9.4).
+            // There is no SMM, and a running processor ignores a start-up message (SDM volume 3,
+            // 9.4).
             _ => {}
         }
     }
@@ -610,7 +611,7 @@ impl LocalApic {
         }
     }
 
-    /// A level-triggered fixed LINT that is asserted requests again after each EOI.
+    /// Requests an interrupt again after each EOI while a level-triggered fixed LINT is asserted.
     fn service_level_lint(&mut self, pin: usize) {
         let entry = self.local_vectors[local_vector::LINT0 + pin];
         let vector = entry as u8;
@@ -630,18 +631,19 @@ impl LocalApic {
                 == lvt::MODE_EXTINT
     }
 
-    /// Takes a non-maskable interrupt that arrived as a message or on a LINT pin.
+    /// Takes a non-maskable interrupt that arrived as a message or on a LINT pin. Returns whether
+    /// there was one.
     pub fn take_nmi(&mut self) -> bool {
         std::mem::take(&mut self.nmi_pending)
     }
 
-    /// Takes an INIT that arrived as a message: the processor must be reset, and
-    /// [`LocalApic::init`] be called then.
+    /// Takes an INIT that arrived as a message, and returns whether there was one. If so, the
+    /// processor must be reset and [`LocalApic::init`] called.
     pub fn take_init(&mut self) -> bool {
         std::mem::take(&mut self.init_pending)
     }
 
-    /// Lets the timer fire if it is due; while it is masked, the expiry is lost.
+    /// Lets the timer fire if it is due. While it is masked, the expiry is lost.
     pub fn advance(&mut self, clock: &Clock) {
         let entry = self.local_vectors[local_vector::TIMER];
         if self.timer.advance(clock) && entry & lvt::MASKED == 0 {
@@ -649,8 +651,8 @@ impl LocalApic {
         }
     }
 
-    /// When [`LocalApic::advance`] must be called next. A masked timer needs none,
-    /// but is caught up with whenever it is looked at.
+    /// Returns when [`LocalApic::advance`] must be called next. A masked timer has no deadline; it
+    /// catches up at the next access.
     pub fn next_deadline(&self) -> Option<GuestTime> {
         if self.local_vectors[local_vector::TIMER] & lvt::MASKED == 0 {
             self.timer.next_deadline()
@@ -677,8 +679,8 @@ impl InterruptBus for LocalApic {
                 self.init_pending = true;
                 true
             }
-            // External interrupts are looked up at the I/O APIC; there is no SMM, so that an
-            // SMI is lost, and one processor cannot be started by another.
+            // External interrupts are passed on by the I/O APIC instead. An SMI is lost because
+            // there is no SMM, and a processor cannot start itself.
             _ => false,
         }
     }

@@ -1,13 +1,12 @@
-//! The pair of 8259A interrupt controllers, the slave at input 2 of the master, with
-//! the edge/level control registers (ELCR) that the PCI chip sets added.
+//! The pair of 8259A interrupt controllers, with the slave at input 2 of the master, and the
+//! edge/level control registers (ELCR) that the PCI chip sets added.
 //!
-//! An edge-triggered request stays latched until it is acknowledged, as in the chip
-//! sets that Linux knows; the stand-alone 8259A forgets it if the line falls first. A
-//! level-triggered request, and that of the cascade, is as high as its line: if it goes
-//! away before the acknowledge, the processor gets the spurious vector (7 of the chip)
-//! and nothing is in service.
+//! An edge-triggered request stays latched until it is acknowledged, as in the chip sets that Linux
+//! knows; the stand-alone 8259A drops it if the line falls first. A level-triggered request, and
+//! that of the cascade, has the level of its line: if it disappears before the acknowledge, the
+//! processor gets the spurious vector (7 of the chip) and nothing is in service.
 //!
-//! After [`Pic::new`] everything is masked until the guest initializes the chips;
+//! After [`Pic::new`] all inputs are masked until the guest initializes the chips.
 //! [`Pic::as_firmware_leaves_it`] is for guests that are started without firmware.
 
 mod chip;
@@ -16,9 +15,9 @@ use chip::Chip;
 use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
 
-/// The master's input at which the slave hangs.
+/// The master's input to which the slave is connected.
 const CASCADE: u8 = 2;
-/// The vector, relative to a chip's base, that a vanished request gives.
+/// The vector of a request that has disappeared, relative to the chip's base.
 const SPURIOUS: u8 = 7;
 
 const MASTER_COMMAND: u16 = 0x20;
@@ -28,7 +27,7 @@ const SLAVE_DATA: u16 = 0xA1;
 const MASTER_EDGE_LEVEL: u16 = 0x4D0;
 const SLAVE_EDGE_LEVEL: u16 = 0x4D1;
 
-/// ELCR bits that exist: IRQ 0, 1, 2, 8 and 13 are always edge-triggered.
+/// The writable ELCR bits: IRQ 0, 1, 2, 8 and 13 are always edge-triggered.
 const MASTER_EDGE_LEVEL_WRITABLE: u8 = 0xF8;
 const SLAVE_EDGE_LEVEL_WRITABLE: u8 = 0xDE;
 
@@ -56,7 +55,7 @@ impl Pic {
     /// The edge/level control registers.
     pub const EDGE_LEVEL_PORTS: RangeInclusive<u16> = 0x4D0..=0x4D1;
 
-    /// Two chips with every input masked.
+    /// Makes two chips with every input masked.
     pub const fn new() -> Self {
         Self {
             master: Chip::new(1 << CASCADE),
@@ -64,8 +63,8 @@ impl Pic {
         }
     }
 
-    /// Two chips as a PC's firmware leaves them, SeaBIOS among others: vectors 08h and 70h, and
-    /// open for the timer, the keyboard, the floppy drives, the clock, the mouse and the disks.
+    /// Makes two chips as SeaBIOS and other firmware leave them: vectors 08h and 70h, with timer,
+    /// keyboard, floppy drives, clock, mouse and disks unmasked.
     pub fn as_firmware_leaves_it() -> Self {
         const INITIALIZE: u8 = 0x11;
         const PROCESSOR_8086: u8 = 0x01;
@@ -96,13 +95,13 @@ impl Pic {
         self.update_cascade();
     }
 
-    /// INTR: the processor is asked to take an interrupt.
+    /// Returns INTR: whether an interrupt is pending for the processor.
     pub fn pending(&self) -> bool {
         self.master.next_request().is_some()
     }
 
-    /// The processor's interrupt acknowledge cycle: the vector to be delivered. If the
-    /// request has been withdrawn, the spurious vector of the chip that made it.
+    /// Performs the processor's interrupt acknowledge cycle and returns the vector. If the request
+    /// has been withdrawn, that is the spurious vector of the chip that made it.
     pub fn acknowledge(&mut self) -> u8 {
         let Some(input) = self.master.next_request() else {
             return self.master.vector(SPURIOUS);
@@ -127,8 +126,8 @@ impl Pic {
         self.master.set_line(CASCADE, requests);
     }
 
-    /// Reads a port. A read after the poll command acknowledges the interrupt that it
-    /// reports. Ports that are not the controllers' give FFh.
+    /// Reads a port. A read after the poll command acknowledges the interrupt that it reports. Any
+    /// other port returns FFh.
     pub fn read(&mut self, port: u16) -> u8 {
         let chip = match port {
             MASTER_COMMAND | MASTER_DATA => &mut self.master,

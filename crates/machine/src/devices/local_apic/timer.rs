@@ -1,22 +1,23 @@
-//! The local APIC's timer: one-shot, periodic, or a deadline of the time-stamp
-//! counter (SDM volume 3, 11.5.4). It knows nothing of vectors and masks.
+//! The local APIC's timer: one-shot, periodic, or with a deadline of the time-stamp counter (SDM
+//! volume 3, 11.5.4). It does not handle vectors and masks.
 
 use serde::{Deserialize, Serialize};
 use tollgate_platform::GuestTime;
 
-/// One instant on both of the guest's clocks.
+/// One moment on both of the guest's clocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Clock {
     /// Guest time.
     pub now: GuestTime,
-    /// The guest's time-stamp counter at the same instant.
+    /// The guest's time-stamp counter at the same moment.
     pub tsc: u64,
-    /// Time-stamp counter ticks in a millisecond.
+    /// The number of ticks of the time-stamp counter in a millisecond.
     pub tsc_khz: u64,
 }
 
 impl Clock {
-    /// When the time-stamp counter will reach `tsc`, rounded up; now if it has.
+    /// Returns when the time-stamp counter will reach `tsc`, rounded up, or the present time if it
+    /// has.
     pub fn time_of_tsc(&self, tsc: u64) -> GuestTime {
         let ticks = u128::from(tsc.saturating_sub(self.tsc));
         let nanoseconds = (ticks * 1_000_000).div_ceil(u128::from(self.tsc_khz.max(1)));
@@ -25,10 +26,10 @@ impl Clock {
     }
 }
 
-/// What can say what time it is. Reading a clock costs more than reaching most
-/// registers, so only those that need it ask.
+/// A source of the present time. Reading a clock costs more than accessing most registers, so only
+/// the registers that need the time read it.
 pub trait ClockSource {
-    /// The present instant.
+    /// Returns the present time.
     fn clock(&self) -> Clock;
 }
 
@@ -38,7 +39,7 @@ impl ClockSource for Clock {
     }
 }
 
-/// What the timer does with its count.
+/// The timer's mode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(super) enum TimerMode {
     #[default]
@@ -53,26 +54,27 @@ impl TimerMode {
         match entry >> 17 & 3 {
             1 => Self::Periodic,
             2 => Self::TscDeadline,
-            // 3 is reserved; a timer that runs once is harmless.
+            // 3 is reserved; one-shot mode is harmless.
             _ => Self::OneShot,
         }
     }
 }
 
-/// The timer. Its count is known at one moment; any other count follows from that.
+/// The timer. Its count is stored for one moment, and the count at any other time is computed from
+/// that.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Timer {
     mode: TimerMode,
-    /// Divide configuration register.
+    /// The divide configuration register.
     divide: u32,
-    /// Initial-count register; reloaded in periodic mode.
+    /// The initial-count register, which is reloaded in periodic mode.
     initial: u32,
-    /// Count at `since`; zero is stopped.
+    /// The count at `since`; zero means stopped.
     count: u32,
     since: GuestTime,
-    /// Deadline in TSC ticks; zero is disarmed.
+    /// The deadline in TSC ticks; zero means disarmed.
     tsc_deadline: u64,
-    /// Guest time at which `tsc_deadline` is expected.
+    /// The guest time at which the counter is expected to reach `tsc_deadline`.
     tsc_deadline_time: GuestTime,
 }
 
@@ -89,13 +91,13 @@ impl Timer {
         self.tsc_deadline
     }
 
-    /// Divider of the input, 1 to 128 (SDM volume 3, figure 11-10).
+    /// Returns the divider of the input, 1 to 128 (SDM volume 3, figure 11-10).
     fn divider(&self) -> u64 {
         let code = self.divide & 3 | self.divide >> 1 & 4;
         1 << ((code + 1) & 7)
     }
 
-    /// Current-count register.
+    /// Returns the current-count register.
     pub(super) fn current_count(&self, now: GuestTime) -> u32 {
         if self.count == 0 || self.mode == TimerMode::TscDeadline {
             return 0;
@@ -121,7 +123,7 @@ impl Timer {
             return;
         }
         if mode == TimerMode::TscDeadline || self.mode == TimerMode::TscDeadline {
-            // SDM volume 3, 11.5.4.1: this transition disarms the timer.
+            // This transition disarms the timer (SDM volume 3, 11.5.4.1).
             *self = Self {
                 divide: self.divide,
                 ..Self::default()
@@ -147,7 +149,7 @@ impl Timer {
         self.divide = value & 0b1011;
     }
 
-    /// Ignored in other modes; zero disarms.
+    /// Sets the deadline; zero disarms the timer. The call is ignored in other modes.
     pub(super) fn set_tsc_deadline(&mut self, value: u64, clock: &Clock) {
         if self.mode == TimerMode::TscDeadline {
             self.tsc_deadline = value;
@@ -155,8 +157,8 @@ impl Timer {
         }
     }
 
-    /// Whether the timer has expired since the last call. Periods that were missed
-    /// altogether are merged; the next one ends on the original grid.
+    /// Returns whether the timer has expired since the last call. Several periods that have passed
+    /// count as one expiry, and the next one ends on the original grid.
     pub(super) fn advance(&mut self, clock: &Clock) -> bool {
         if self.mode == TimerMode::TscDeadline {
             return self.advance_deadline(clock);
@@ -184,13 +186,13 @@ impl Timer {
             return true;
         }
         if clock.now >= self.tsc_deadline_time {
-            // The two clocks drift apart a little: the counter decides.
+            // The two clocks drift apart a little, and the counter decides.
             self.tsc_deadline_time = clock.time_of_tsc(self.tsc_deadline);
         }
         false
     }
 
-    /// When [`Timer::advance`] must be called next.
+    /// Returns when [`Timer::advance`] must be called next.
     pub(super) fn next_deadline(&self) -> Option<GuestTime> {
         if self.mode == TimerMode::TscDeadline {
             (self.tsc_deadline != 0).then_some(self.tsc_deadline_time)

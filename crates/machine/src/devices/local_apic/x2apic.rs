@@ -1,31 +1,31 @@
 //! x2APIC mode: the registers as MSRs (SDM volume 3, 11.12).
 //!
 //! A register at offset `xy0h` of the page is MSR 8xyh. The two halves of the interrupt command
-//! register are one MSR of 64 bits, the destination format register does not exist, and SELF IPI
-//! exists in this mode alone. What would be an error status in xAPIC mode (an access to a reserved
-//! register, reserved bits) is #GP.
+//! register are one 64-bit MSR, the destination format register does not exist, and SELF IPI exists
+//! only in this mode. Accesses that set the error status in xAPIC mode, to reserved registers or of
+//! reserved bits, cause #GP.
 
 use super::{
     APIC_ID, ClockSource, FIRST_LEGAL_VECTOR, LocalApic, SPURIOUS_WRITABLE, error, lvt, register,
 };
 use tollgate_x86::local_apic_msrs::{APIC_BASE_ENABLE, APIC_BASE_X2APIC, X2APIC_FIRST};
 
-/// Logical identifier of the processor whose identifier is 0: processor 0 of cluster 0
-/// (SDM volume 3, 11.12.10.2).
+/// The logical identifier of the processor with identifier 0: processor 0 of cluster 0 (SDM volume
+/// 3, 11.12.10.2).
 pub(super) const LOGICAL_ID: u32 = 1;
-/// Destination of all processors.
+/// The destination that addresses all processors.
 const ALL: u32 = u32::MAX;
 
 /// Bits of the interrupt command register that software may write (SDM volume 3, figure 11-28).
 const COMMAND_WRITABLE: u64 = 0xffff_ffff_000c_cfff;
-/// The same: delivery status, which is ignored. It exists in xAPIC mode only, but systems write
-/// back what they have read.
+/// A bit of the same register that is ignored: the delivery status. It exists only in xAPIC mode,
+/// but systems write back what they have read.
 const COMMAND_IGNORED: u64 = 1 << 12;
 /// Bits of the divide configuration register.
 const DIVIDE_WRITABLE: u32 = 0b1011;
 
 /// Whether IA32_APIC_BASE may change from one mode to another (SDM volume 3, figure 11-27). Both
-/// are `APIC_BASE_ENABLE` and `APIC_BASE_X2APIC` alone.
+/// values contain only the bits `APIC_BASE_ENABLE` and `APIC_BASE_X2APIC`.
 pub(super) fn may_change_mode(from: u64, to: u64) -> bool {
     const DISABLED: u64 = 0;
     const XAPIC: u64 = APIC_BASE_ENABLE;
@@ -38,7 +38,7 @@ pub(super) fn may_change_mode(from: u64, to: u64) -> bool {
     }
 }
 
-/// Whether the destination of an interrupt command names this processor.
+/// Whether the destination of an interrupt command is this processor.
 pub(super) fn is_own(destination: u32, is_logical: bool) -> bool {
     match is_logical {
         _ if destination == ALL => true,
@@ -47,14 +47,14 @@ pub(super) fn is_own(destination: u32, is_logical: bool) -> bool {
     }
 }
 
-/// Offset of the register that is this MSR. `None`: beyond the last.
+/// Returns the offset of the register of an MSR, or `None` after the last one.
 fn offset(index: u32) -> Option<u16> {
     let number = index.checked_sub(X2APIC_FIRST)?;
     (number <= 0x3f).then_some((number << 4) as u16)
 }
 
 impl LocalApic {
-    /// Reads a register in x2APIC mode. `None`: #GP.
+    /// Reads a register in x2APIC mode. Returns `None` if the read causes #GP.
     pub fn msr_read(&mut self, index: u32, clock: &impl ClockSource) -> Option<u64> {
         if !self.is_x2apic() {
             return None;
@@ -78,8 +78,8 @@ impl LocalApic {
         Some(value.into())
     }
 
-    /// Whether writing this value to a register in x2APIC mode is no more than a change of the
-    /// APIC's state: it is not refused, and sends no NMI and no INIT.
+    /// Whether writing this value to a register in x2APIC mode merely changes the APIC's state: it
+    /// causes no #GP and sends no NMI and no INIT.
     pub fn is_near_msr(&self, index: u32, value: u64) -> bool {
         self.is_x2apic()
             && offset(index).is_some_and(|offset| match offset {
@@ -89,7 +89,8 @@ impl LocalApic {
             })
     }
 
-    /// Writes a register in x2APIC mode. `None`: #GP. Otherwise as [`LocalApic::write`].
+    /// Writes a register in x2APIC mode. Returns `None` if the write causes #GP, and otherwise the
+    /// result of [`LocalApic::write`].
     pub fn msr_write(
         &mut self,
         index: u32,
@@ -120,7 +121,7 @@ impl LocalApic {
     }
 }
 
-/// Whether a register can be written, and has all bits of this value.
+/// Whether a register can be written, and the value sets no reserved bits of it.
 fn may_write(offset: u16, value: u64) -> bool {
     let bits = match offset {
         register::COMMAND_LOW => return value & !(COMMAND_WRITABLE | COMMAND_IGNORED) == 0,

@@ -1,11 +1,11 @@
-//! The configuration space of one function: 256 bytes, of which the guest may change some
-//! bits (PCI Local Bus Specification 3.0, chapter 6).
+//! The configuration space of one function: 256 bytes, some bits of which the guest may change (PCI
+//! Local Bus Specification 3.0, chapter 6).
 
 use bitflags::bitflags;
 
-/// Bytes of a configuration space.
+/// The size of a configuration space in bytes.
 pub const CONFIG_BYTES: usize = 256;
-/// Base address registers of a function.
+/// The number of base address registers of a function.
 pub const MAX_BARS: usize = 6;
 
 /// Offsets of registers (6.1).
@@ -27,39 +27,39 @@ mod register {
     pub const FIRST_FREE: usize = 0x40;
 }
 
-/// Status: INTx is asserted, or would be if it were not disabled (6.2.3).
+/// In the status register: INTx is asserted, or would be if it were not disabled (6.2.3).
 const STATUS_INTERRUPT: u8 = 1 << 3;
-/// Status: there is a list of capabilities.
+/// In the status register: there is a list of capabilities.
 const STATUS_CAPABILITIES: u8 = 1 << 4;
-/// Header type: the device has several functions.
+/// In the header type: the device has several functions.
 const HEADER_MULTIFUNCTION: u8 = 1 << 7;
-/// Interrupt pin: INTA.
+/// In the interrupt pin register: INTA.
 const PIN_INTA: u8 = 1;
-/// BAR: I/O ports.
+/// In a BAR: it maps I/O ports.
 const BAR_IO: u32 = 1;
-/// BAR: 64 bits wide.
+/// In a BAR: it is 64 bits wide.
 const BAR_64_BITS: u32 = 2 << 1;
 
 bitflags! {
     /// The command register (6.2.2).
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct Command: u16 {
-        /// Answers at the ports that its BARs name.
+        /// The function answers at the ports in its BARs.
         const IO = 1;
-        /// Answers at the memory that its BARs name.
+        /// The function answers at the memory in its BARs.
         const MEMORY = 1 << 1;
-        /// May read and write memory, and send messages.
+        /// The function may read and write memory, and send messages.
         const BUS_MASTER = 1 << 2;
-        /// Kept, without effect.
+        /// This bit is stored without effect.
         const PARITY = 1 << 6;
-        /// Kept, without effect.
+        /// This bit is stored without effect.
         const SYSTEM_ERROR = 1 << 8;
-        /// Does not assert INTx.
+        /// The function does not assert INTx.
         const INTX_DISABLE = 1 << 10;
     }
 }
 
-/// What a function says that it is.
+/// The identification of a function.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity {
     /// Vendor ID.
@@ -76,27 +76,27 @@ pub struct Identity {
     pub subsystem: u16,
 }
 
-/// What a base address register maps.
+/// The kind of addresses that a base address register maps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BarKind {
     /// I/O ports.
     Io,
     /// Memory below 4 GiB.
     Memory32,
-    /// Memory anywhere; takes the next register too.
+    /// Memory at any address; this uses the next register too.
     Memory64,
 }
 
-/// Where a function answers now.
+/// A range of addresses at which a function answers now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Window {
     /// The base address register.
     pub bar: usize,
-    /// Ports, not memory.
+    /// Whether these are ports and not memory.
     pub is_io: bool,
-    /// First address or port.
+    /// The first address or port.
     pub start: u64,
-    /// Bytes; a power of two.
+    /// The size in bytes, which is a power of two.
     pub bytes: u64,
 }
 
@@ -104,17 +104,17 @@ pub struct Window {
 #[derive(Clone, Debug)]
 pub struct ConfigSpace {
     bytes: [u8; CONFIG_BYTES],
-    /// Bits that the guest may change.
+    /// The bits that the guest may change.
     writable: [u8; CONFIG_BYTES],
     bars: [Option<(BarKind, u64)>; MAX_BARS],
-    /// Where the next capability goes.
+    /// The offset for the next capability.
     free: usize,
-    /// The pointer to the next capability: its place.
+    /// The offset of the pointer to the next capability.
     link: usize,
 }
 
 impl ConfigSpace {
-    /// A space without BARs, capabilities and interrupts.
+    /// Makes a space without BARs, capabilities and interrupts.
     pub fn new(identity: &Identity) -> Self {
         let mut space = Self {
             bytes: [0; CONFIG_BYTES],
@@ -133,48 +133,48 @@ impl ConfigSpace {
         );
         space.set(register::SUBSYSTEM_ID, &identity.subsystem.to_le_bytes());
         space.allow(register::COMMAND, &Command::all().bits().to_le_bytes());
-        // Software's own note of where the pin leads.
+        // Software stores here where the pin is routed.
         space.allow(register::INTERRUPT_LINE, &[0xff]);
         space
     }
 
-    /// The function has the pin INTA.
+    /// Gives the function the pin INTA.
     pub fn add_interrupt_pin(&mut self) {
         self.set(register::INTERRUPT_PIN, &[PIN_INTA]);
     }
 
-    /// Registers of the function's own that keep all that is written, 0 after a reset.
+    /// Makes registers of the function's own writable. They are 0 after a reset.
     ///
     /// # Panics
-    /// Some of them are not the function's own.
+    /// Some of these registers are not the function's own.
     pub fn make_writable(&mut self, registers: std::ops::Range<usize>) {
         assert!(
             registers.start >= register::FIRST_FREE,
-            "the function's own"
+            "the registers are not the function's own"
         );
         self.writable[registers].fill(0xff);
     }
 
-    /// The device has more functions than this one (header type, 6.2.1).
+    /// Records that the device has more functions than this one (header type, 6.2.1).
     pub fn set_multifunction(&mut self) {
         self.bytes[register::HEADER_TYPE] |= HEADER_MULTIFUNCTION;
     }
 
-    /// Adds a base address register for `bytes` bytes: a power of two, at least 4 ports or 16
-    /// bytes of memory.
+    /// Adds a base address register for `bytes` bytes: a power of two, at least 4 ports or 16 bytes
+    /// of memory.
     ///
     /// # Panics
-    /// The size is impossible, or the register is taken or does not exist.
+    /// The size is impossible, or the register is in use or does not exist.
     pub fn add_bar(&mut self, bar: usize, kind: BarKind, bytes: u64) {
         assert!(bytes.is_power_of_two() && bytes >= 16, "size of a BAR");
-        assert!(self.bars[bar].is_none(), "the register is taken");
+        assert!(self.bars[bar].is_none(), "the register is in use");
         self.bars[bar] = Some((kind, bytes));
         let mask = !(bytes - 1);
         let place = register::BAR + 4 * bar;
         match kind {
             BarKind::Io => {
                 self.set(place, &BAR_IO.to_le_bytes());
-                // All 32 bits: firmware finds the size by them.
+                // All 32 bits are writable, because firmware determines the size by them.
                 self.allow(place, &(mask as u32).to_le_bytes());
             }
             BarKind::Memory32 => self.allow(place, &(mask as u32).to_le_bytes()),
@@ -186,8 +186,8 @@ impl ConfigSpace {
         }
     }
 
-    /// Adds a capability: its ID and what follows the pointer to the next one, with the bits
-    /// that the guest may change. Returns its offset.
+    /// Adds a capability, with its ID, the bytes that follow the pointer to the next one, and the
+    /// bits that the guest may change. Returns its offset.
     ///
     /// # Panics
     /// There is no room.
@@ -211,14 +211,14 @@ impl ConfigSpace {
         self.writable[place..place + mask.len()].copy_from_slice(mask);
     }
 
-    /// Reads bytes; ones behind the end.
+    /// Reads bytes. Bytes beyond the end are ones.
     pub fn read(&self, offset: usize, data: &mut [u8]) {
         for (index, byte) in data.iter_mut().enumerate() {
             *byte = self.bytes.get(offset + index).copied().unwrap_or(0xff);
         }
     }
 
-    /// Writes bytes; only writable bits change.
+    /// Writes bytes. Only writable bits change.
     pub fn write(&mut self, offset: usize, data: &[u8]) {
         for (index, byte) in data.iter().enumerate() {
             let Some(old) = self.bytes.get_mut(offset + index) else {
@@ -237,7 +237,7 @@ impl ConfigSpace {
         u32::from(self.u16_at(place)) | u32::from(self.u16_at(place + 2)) << 16
     }
 
-    /// The bytes of a capability's register, for the function itself.
+    /// Returns a register of a capability, for the function itself.
     pub fn u16(&self, offset: usize) -> u16 {
         if offset + 2 <= CONFIG_BYTES {
             self.u16_at(offset)
@@ -246,19 +246,19 @@ impl ConfigSpace {
         }
     }
 
-    /// The command register.
+    /// Returns the command register.
     pub fn command(&self) -> Command {
         Command::from_bits_truncate(self.u16_at(register::COMMAND))
     }
 
-    /// Shows in the status register whether the function asks for INTx.
+    /// Shows in the status register whether the function requests INTx.
     pub fn set_interrupt_status(&mut self, asserted: bool) {
         let status = &mut self.bytes[register::STATUS];
         *status = *status & !STATUS_INTERRUPT | if asserted { STATUS_INTERRUPT } else { 0 };
     }
 
-    /// Where the function answers as its command register and BARs stand. Memory at 0 is
-    /// a BAR that was never set.
+    /// Returns where the function answers according to its command register and BARs. A memory BAR
+    /// with address 0 was never set.
     pub fn windows(&self) -> impl Iterator<Item = Window> {
         let command = self.command();
         let bars = self.bars.iter().enumerate();
@@ -284,7 +284,7 @@ impl ConfigSpace {
         })
     }
 
-    /// As after power-up: what the guest may change is zero.
+    /// Resets the space to its state after power-up: all bits that the guest may change are zero.
     pub fn reset(&mut self) {
         for (byte, writable) in self.bytes.iter_mut().zip(self.writable) {
             *byte &= !writable;
@@ -292,12 +292,12 @@ impl ConfigSpace {
         self.set_interrupt_status(false);
     }
 
-    /// The bytes, for a saved state.
+    /// Returns the bytes for a saved state.
     pub fn saved(&self) -> Vec<u8> {
         self.bytes.to_vec()
     }
 
-    /// Puts bytes of a saved state in place, as far as the guest could have set them.
+    /// Restores the bytes of a saved state, as far as the guest could have set them.
     pub fn restore(&mut self, saved: &[u8]) {
         self.write(0, &saved[..saved.len().min(CONFIG_BYTES)]);
         let asserted = saved.get(register::STATUS).copied().unwrap_or(0) & STATUS_INTERRUPT != 0;

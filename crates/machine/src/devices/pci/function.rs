@@ -1,4 +1,4 @@
-//! What every function on the PCI bus is.
+//! The interface that every function on the PCI bus implements.
 
 use super::config_space::ConfigSpace;
 use crate::bus::completion::Completer;
@@ -6,19 +6,19 @@ use crate::bus::{DeviceContext, PortClaim, SavedState, StateError};
 use std::any::Any;
 use tollgate_platform::GuestTime;
 
-/// A function: a state machine like a [`Device`](crate::bus::Device), that is found by its
-/// configuration space and answers where its base address registers say.
+/// A function: a state machine like a [`Device`](crate::bus::Device), which is found by its
+/// configuration space and answers at the addresses in its base address registers.
 ///
-/// The guest is hostile: any method may be called with any value at any time, and must
-/// return soon, without a panic.
+/// The guest is hostile: any method may be called with any value at any time, and must return soon
+/// without a panic.
 pub trait PciFunction: Any {
-    /// What the function is called in saved states; unlike any other on the bus.
+    /// Returns the function's name in saved states. No two functions on the bus have the same name.
     fn name(&self) -> &str;
 
-    /// The configuration space.
+    /// Returns the configuration space.
     fn config(&self) -> &ConfigSpace;
 
-    /// The configuration space.
+    /// Returns the configuration space for changes.
     fn config_mut(&mut self) -> &mut ConfigSpace;
 
     /// Reads 1 to 4 bytes of the configuration space.
@@ -31,7 +31,8 @@ pub trait PciFunction: Any {
         self.config_mut().write(offset, data);
     }
 
-    /// Reads 1 to 64 bytes at an offset that lies inside of a BAR; the last may lie behind it.
+    /// Reads 1 to 64 bytes, beginning at an offset inside of a BAR. The last byte may lie beyond
+    /// the BAR.
     fn bar_read(
         &mut self,
         _bar: usize,
@@ -42,7 +43,8 @@ pub trait PciFunction: Any {
         data.fill(0xff);
     }
 
-    /// Writes 1 to 64 bytes at an offset that lies inside of a BAR; the last may lie behind it.
+    /// Writes 1 to 64 bytes, beginning at an offset inside of a BAR. The last byte may lie beyond
+    /// the BAR.
     fn bar_write(
         &mut self,
         _bar: usize,
@@ -52,8 +54,9 @@ pub trait PciFunction: Any {
     ) {
     }
 
-    /// Ports at which the function answers wherever its BARs lead: those that such a device had
-    /// before there were BARs. Asked again after each write to its configuration space.
+    /// Returns the ports at which the function answers independently of its BARs: those that such a
+    /// device had before there were BARs. This is called again after each write to its
+    /// configuration space.
     fn fixed_ports(&self) -> Vec<PortClaim> {
         Vec::new()
     }
@@ -66,50 +69,53 @@ pub trait PciFunction: Any {
     /// Writes 1 to 4 bytes to a fixed port.
     fn port_write(&mut self, _port: u16, _data: &[u8], _context: &mut DeviceContext<'_>) {}
 
-    /// Whether the function asks for INTA. The host looks after each call, and heeds the
+    /// Whether the function requests INTA. The host checks this after each call, and applies the
     /// command register.
     fn wants_interrupt(&self) -> bool {
         false
     }
 
-    /// As [`Device::deadline`](crate::bus::Device::deadline).
+    /// Returns the deadline, see [`Device::deadline`](crate::bus::Device::deadline).
     fn deadline(&self, _context: &DeviceContext<'_>) -> Option<GuestTime> {
         None
     }
 
-    /// As [`Device::advance`](crate::bus::Device::advance).
+    /// Brings the function to the present time, see
+    /// [`Device::advance`](crate::bus::Device::advance).
     fn advance(&mut self, _context: &mut DeviceContext<'_>) {}
 
-    /// As [`Device::connect`](crate::bus::Device::connect).
+    /// Connects the function's threads, see [`Device::connect`](crate::bus::Device::connect).
     fn connect(&mut self, _completer: Completer) {}
 
-    /// As [`Device::complete`](crate::bus::Device::complete).
+    /// Handles finished work, see [`Device::complete`](crate::bus::Device::complete).
     fn complete(&mut self, _token: u64, _context: &mut DeviceContext<'_>) {}
 
-    /// As [`Device::has_pending_work`](crate::bus::Device::has_pending_work).
+    /// Whether threads still work, see
+    /// [`Device::has_pending_work`](crate::bus::Device::has_pending_work).
     fn has_pending_work(&self) -> bool {
         false
     }
 
-    /// The reset line was pulsed. The host resets the configuration space.
+    /// Resets the function, as a pulse of the reset line does. The host resets the configuration
+    /// space.
     fn reset(&mut self, _context: &mut DeviceContext<'_>) {}
 
-    /// The host has reset the configuration space: registers that are not zero then.
+    /// Sets the registers that are not zero after the host has reset the configuration space.
     fn after_reset(&mut self) {}
 
-    /// Puts the function's regions of memory in place, as its registers say: they may have been
-    /// lost, or the registers restored.
+    /// Places the function's regions of memory according to its registers, because the regions may
+    /// have been lost or the registers restored.
     fn place_regions(&mut self, _context: &mut DeviceContext<'_>) {}
 
-    /// The state beside the configuration space, which the host saves.
+    /// Returns the state, except for the configuration space, which the host saves.
     fn save(&self) -> SavedState {
         SavedState::empty()
     }
 
-    /// Puts a saved state in place.
+    /// Restores a saved state.
     ///
     /// # Errors
-    /// The state has a layout that cannot be read; the function may be changed partly.
+    /// The state has a layout that cannot be read. The function may be partly changed then.
     fn restore(&mut self, _saved: &SavedState) -> Result<(), StateError> {
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! The host bridge towards the machine: configuration accesses, what BARs claim, interrupt
-//! lines.
+//! The machine's side of the host bridge: configuration accesses, the addresses in BARs, and
+//! interrupt lines.
 
 use super::config_space::{CONFIG_BYTES, Command, Window};
 use super::function::PciFunction;
@@ -15,36 +15,37 @@ use tollgate_exits::blame::DeviceAddress;
 use tollgate_platform::GuestTime;
 use tollgate_x86::PhysicalAddress;
 
-/// Configuration mechanism #1 (PCI Local Bus Specification 3.0, 3.2.2.3.2): the address, as
-/// a doubleword. Other accesses here are not meant for it: CF9h is the reset register.
+/// The address port of configuration mechanism #1 (PCI Local Bus Specification 3.0, 3.2.2.3.2),
+/// which takes doublewords. Other accesses here are for other devices: CF9h is the reset register.
 const ADDRESS_PORT: u16 = 0xcf8;
-/// The doubleword that the address names, or a part of it.
+/// The data port for the doubleword that the address selects, or for a part of it.
 const DATA_PORT: u16 = 0xcfc;
-/// Address: the data port leads to configuration space.
+/// In the address: the data port accesses configuration space.
 const ADDRESS_ENABLE: u32 = 1 << 31;
-/// The bits of the address that are kept.
+/// The bits of the address that are stored.
 const ADDRESS_BITS: u32 = ADDRESS_ENABLE | 0x00ff_fffc;
 
 struct Slot {
     place: Place,
     function: Box<dyn PciFunction>,
-    /// It asserts its line.
+    /// Whether the function asserts its line.
     asserted: bool,
 }
 
 /// The PCI bus as a device on the machine's bus.
 pub struct PciHost {
-    /// What was written to the address port.
+    /// The value that was written to the address port.
     address: u32,
-    /// In the order of their places.
+    /// The functions in the order of their places.
     slots: Vec<Slot>,
-    /// Where functions answer, with their slots; of two at one place the first does.
+    /// The ranges at which functions answer, with their slots. If two overlap, the first counts.
     windows: Vec<(usize, Window)>,
-    /// Ports of functions that no BAR names.
+    /// Ports of functions that are in no BAR, with the slots of the functions.
     fixed: Vec<(usize, PortClaim)>,
-    /// There is the window for enhanced configuration accesses.
+    /// Whether there is a window for enhanced configuration accesses.
     has_ecam: bool,
-    /// ISA lines that interrupt lines of this bus are led to and asserted, a bit each.
+    /// A bit for each ISA line to which an interrupt line of this bus is routed and that is
+    /// asserted.
     isa_lines: u16,
 }
 
@@ -52,7 +53,7 @@ pub struct PciHost {
 struct State {
     address: u32,
     isa_lines: u16,
-    /// Name, configuration space, the rest.
+    /// For each function its name, its configuration space and its remaining state.
     functions: Vec<(String, Vec<u8>, SavedState)>,
 }
 
@@ -60,8 +61,8 @@ impl PciHost {
     /// Version of the saved state.
     const STATE_VERSION: u32 = 2;
 
-    /// The bus with its host bridge, and `functions` at the device numbers from 1 on. Those
-    /// for which there are no numbers are left out.
+    /// Makes the bus with its host bridge, and `functions` at the device numbers from 1 on.
+    /// Functions without a free number are left out.
     pub fn new(functions: Vec<Box<dyn PciFunction>>) -> Self {
         let bridge: Box<dyn PciFunction> = Box::new(HostBridge::default());
         let all = std::iter::once(bridge).chain(functions);
@@ -69,8 +70,8 @@ impl PciHost {
         Self::with_places(placed.collect(), true)
     }
 
-    /// The bus of a machine that starts from firmware: what its chip set has, and `functions` at
-    /// the device numbers behind. Those for which there are no numbers are left out.
+    /// Makes the bus of a machine that starts from firmware: the functions of the chip set, and
+    /// `functions` at the device numbers after them. Functions without a free number are left out.
     pub fn with_chipset(
         chipset: Vec<(Place, Box<dyn PciFunction>)>,
         functions: Vec<Box<dyn PciFunction>>,
@@ -109,31 +110,31 @@ impl PciHost {
         }
     }
 
-    /// The functions, by place.
+    /// Returns the functions in the order of their places.
     pub fn functions(&self) -> impl Iterator<Item = &dyn PciFunction> {
         self.slots.iter().map(|slot| &*slot.function)
     }
 
-    /// The first function of a type.
+    /// Returns the first function of a type.
     pub fn get<T: PciFunction>(&self) -> Option<&T> {
         self.functions()
             .find_map(|function| (function as &dyn Any).downcast_ref())
     }
 
-    /// The first function of a type.
+    /// Returns the first function of a type for changes.
     pub fn get_mut<T: PciFunction>(&mut self) -> Option<&mut T> {
         let mut slots = self.slots.iter_mut();
         slots.find_map(|slot| (&mut *slot.function as &mut dyn Any).downcast_mut())
     }
 
-    /// Has every function put its regions of memory in place.
+    /// Makes every function place its regions of memory.
     pub fn place_regions(&mut self, context: &mut DeviceContext<'_>) {
         for slot in &mut self.slots {
             slot.function.place_regions(context);
         }
     }
 
-    /// Calls a function and notes what the call has changed.
+    /// Calls a function, and updates claims and interrupt lines afterwards.
     fn call(
         &mut self,
         slot: usize,
@@ -147,7 +148,7 @@ impl PciHost {
         self.drive(slot, context);
     }
 
-    /// Drives the line of a function as it asks.
+    /// Drives the line of a function as the function requests.
     fn drive(&mut self, slot: usize, context: &mut DeviceContext<'_>) {
         let slot = &mut self.slots[slot];
         let wanted = slot.function.wants_interrupt();
@@ -164,7 +165,7 @@ impl PciHost {
         }
     }
 
-    /// Drives the ISA lines that the ISA bridge leads interrupts to, if there is one.
+    /// Drives the ISA lines to which the ISA bridge routes interrupts, if there is such a bridge.
     fn drive_isa(&mut self, context: &mut DeviceContext<'_>) {
         let Some(bridge) = self.get::<IsaBridge>() else {
             return;
@@ -207,7 +208,7 @@ impl PciHost {
         }
     }
 
-    /// Asks all functions where they answer. True: elsewhere than before.
+    /// Asks all functions where they answer. Returns whether that has changed.
     fn look_up_claims(&mut self) -> bool {
         let functions = self.functions().enumerate();
         let fixed = functions.flat_map(|(device, function)| {
@@ -221,7 +222,7 @@ impl PciHost {
         changed
     }
 
-    /// The function that a fixed port belongs to.
+    /// Returns the slot of the function that a fixed port belongs to.
     fn fixed_at(&self, port: u16) -> Option<usize> {
         let mut fixed = self.fixed.iter();
         let (device, _) = fixed.find(|(_, claim)| claim.ports.contains(&port))?;
@@ -238,7 +239,7 @@ impl PciHost {
             .collect()
     }
 
-    /// Which function's BAR an address or port belongs to: device, BAR, offset.
+    /// Returns the slot, the BAR and the offset in it of an address or port.
     fn window_at(&self, address: u64, is_io: bool) -> Option<(usize, usize, u64)> {
         self.windows.iter().find_map(|(device, window)| {
             let offset = address.wrapping_sub(window.start);
@@ -247,7 +248,7 @@ impl PciHost {
         })
     }
 
-    /// The device and the offset that the data port leads to, of an access from `port` on.
+    /// Returns the slot and the offset of an access to the data port from `port` on.
     fn data_port_target(&self, port: u16) -> Option<(usize, usize)> {
         const BUS: u32 = 0x00ff_0000;
         let is_there = self.address & ADDRESS_ENABLE != 0 && self.address & BUS == 0;
@@ -256,8 +257,8 @@ impl PciHost {
         is_there.then_some((slot, offset))
     }
 
-    /// The slot of the function that an address names by its device and function numbers, the
-    /// lowest eight bits.
+    /// Returns the slot of the function whose device and function numbers are the lowest eight bits
+    /// of an address.
     fn slot_at(&self, address: u32) -> Option<usize> {
         let place = Place {
             device: (address >> 3 & 31) as u8,
@@ -266,8 +267,8 @@ impl PciHost {
         self.slots.iter().position(|slot| slot.place == place)
     }
 
-    /// The device and the offset that an address in the ECAM window means. Functions have no
-    /// extended configuration space: those bytes read as ones.
+    /// Returns the slot and the offset of an address in the ECAM window. Functions have no extended
+    /// configuration space: its bytes read as ones.
     fn ecam_target(&self, address: u64) -> Option<(usize, usize)> {
         let offset = address - ECAM_BASE;
         let slot = self.slot_at((offset >> 12) as u32)?;
@@ -280,7 +281,7 @@ impl PciHost {
     }
 }
 
-/// The part of an access of `size` bytes from `port` on that lies in the data port.
+/// Returns how many bytes of an access of `size` bytes from `port` on lie in the data port.
 fn bytes_in_data_port(port: u16, size: u8) -> usize {
     usize::from(size).min(4 - usize::from(port & 3))
 }
@@ -290,7 +291,8 @@ impl Device for PciHost {
         "pci"
     }
 
-    /// The function whose BAR it is; the rest is configuration.
+    /// Returns the name of the function whose BAR contains the address; all other addresses are
+    /// those of the configuration mechanism.
     fn name_at(&self, address: DeviceAddress) -> &str {
         let window = match address {
             DeviceAddress::Port(port) => self.window_at(port.into(), true),
@@ -486,7 +488,7 @@ impl Device for PciHost {
             let restored = slot.function.restore(rest);
             restored.map_err(|error| error.of_part(name))?;
             let config = slot.function.config();
-            // The lines themselves are the board's, and saved with it.
+            // The lines themselves belong to the board and are saved with it.
             slot.asserted = slot.function.wants_interrupt()
                 && !config.command().contains(Command::INTX_DISABLE);
         }

@@ -1,10 +1,10 @@
-//! Device 0: the host bridge as it shows itself on its own bus.
+//! Device 0: the host bridge as a function on its own bus.
 
 use super::config_space::{ConfigSpace, Identity};
 use super::function::PciFunction;
 
-/// A generic PCI host bridge without registers of its own; the numbers are those of QEMU's,
-/// for which no system has a special treatment.
+/// A generic PCI host bridge without registers of its own. The numbers are those of QEMU's, which
+/// no system treats specially.
 const IDENTITY: Identity = Identity {
     vendor: 0x1b36,
     device: 0x0008,

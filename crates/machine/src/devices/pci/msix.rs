@@ -1,24 +1,24 @@
-//! MSI-X: interrupts as messages, with a table of them in a BAR (PCI Local Bus Specification
-//! 3.0, 6.8.2).
+//! MSI-X: interrupts as messages, with a table of them in a BAR (PCI Local Bus Specification 3.0,
+//! 6.8.2).
 
 use super::config_space::{BarKind, Command, ConfigSpace};
 use crate::bus::DeviceContext;
 use serde::{Deserialize, Serialize};
 
-/// Capability ID.
+/// The ID of the capability.
 const CAPABILITY: u8 = 0x11;
-/// Message control: all vectors are masked.
+/// In the message control register: all vectors are masked.
 const FUNCTION_MASK: u16 = 1 << 14;
-/// Message control: MSI-X is used, INTx is not.
+/// In the message control register: MSI-X is enabled instead of INTx.
 const ENABLE: u16 = 1 << 15;
-/// Bytes of an entry of the table.
+/// The size of an entry of the table in bytes.
 const ENTRY_BYTES: usize = 16;
-/// Where the pending bits are in the BAR.
+/// The offset of the pending bits in the BAR.
 const PENDING_OFFSET: u32 = 0x800;
-/// Bytes of the BAR.
+/// The size of the BAR in bytes.
 const BAR_BYTES: u64 = 0x1000;
 
-/// Vectors that fit in front of the pending bits.
+/// The maximum number of vectors, which fit before the pending bits.
 pub const MAX_VECTORS: u16 = PENDING_OFFSET as u16 / ENTRY_BYTES as u16;
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -57,13 +57,13 @@ impl Entry {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MsiX {
     entries: Vec<Entry>,
-    /// Offset of the capability.
+    /// The offset of the capability.
     capability: usize,
 }
 
 impl MsiX {
-    /// Adds the capability and the BAR `bar` (memory of 32 bits) to a configuration space.
-    /// `vectors`: 1 to [`MAX_VECTORS`].
+    /// Adds the capability and the BAR `bar` (32-bit memory) to a configuration space. `vectors` is
+    /// limited to 1 to [`MAX_VECTORS`].
     pub fn add_to(config: &mut ConfigSpace, bar: usize, vectors: u16) -> Self {
         let vectors = vectors.clamp(1, MAX_VECTORS);
         config.add_bar(bar, BarKind::Memory32, BAR_BYTES);
@@ -78,12 +78,12 @@ impl MsiX {
         }
     }
 
-    /// Vectors in the table.
+    /// Returns the number of vectors in the table.
     pub fn vectors(&self) -> u16 {
         self.entries.len() as u16
     }
 
-    /// Whether messages take the place of INTx.
+    /// Whether messages replace INTx.
     pub fn is_enabled(&self, config: &ConfigSpace) -> bool {
         config.u16(self.capability + 2) & ENABLE != 0
     }
@@ -93,8 +93,8 @@ impl MsiX {
             || !config.command().contains(Command::BUS_MASTER)
     }
 
-    /// Sends the message of a vector, or keeps it pending while it is masked. Vectors that do
-    /// not exist, and all while MSI-X is not enabled, send nothing.
+    /// Sends the message of a vector, or makes it pending while the vector is masked. Nothing is
+    /// sent for vectors that do not exist, or while MSI-X is not enabled.
     pub fn signal(&mut self, vector: u16, config: &ConfigSpace, context: &mut DeviceContext<'_>) {
         if !self.is_enabled(config) {
             return;
@@ -110,8 +110,8 @@ impl MsiX {
         }
     }
 
-    /// Sends what is pending and no longer masked; to be called after each change of the
-    /// configuration space.
+    /// Sends the pending messages that are no longer masked. Must be called after each change of
+    /// the configuration space.
     pub fn send_pending(&mut self, config: &ConfigSpace, context: &mut DeviceContext<'_>) {
         if !self.is_enabled(config) || self.is_masked(config) {
             return;
@@ -123,7 +123,7 @@ impl MsiX {
         }
     }
 
-    /// Reads the BAR. There is nothing but the table and the pending bits: other bytes are zero.
+    /// Reads the BAR. Only the table and the pending bits exist; other bytes are zero.
     pub fn read(&self, offset: u64, data: &mut [u8]) {
         for (index, byte) in data.iter_mut().enumerate() {
             let place = offset as usize + index;
@@ -139,7 +139,7 @@ impl MsiX {
         }
     }
 
-    /// Writes the BAR; only the table can be written.
+    /// Writes the BAR. Only the table can be written.
     pub fn write(
         &mut self,
         offset: u64,
@@ -163,17 +163,17 @@ impl MsiX {
         self.send_pending(config, context);
     }
 
-    /// As after power-up: everything is masked, nothing pends.
+    /// Resets the table to its state after power-up: all vectors are masked, none is pending.
     pub fn reset(&mut self) {
         self.entries.fill(Entry::POWER_UP);
     }
 
-    /// Whether a saved table is one for this function.
+    /// Whether a saved table has the layout of this function's.
     pub fn fits(&self, saved: &Self) -> bool {
         saved.entries.len() == self.entries.len() && saved.capability == self.capability
     }
 
-    /// Takes a saved table, if it is one for this function.
+    /// Restores a saved table if it has the layout of this function's. Returns whether it did.
     pub fn restore(&mut self, saved: Self) -> bool {
         let fits = self.fits(&saved);
         if fits {

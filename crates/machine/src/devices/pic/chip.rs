@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The next byte that the odd port takes (8259A data sheet, "Initialization Sequence").
+/// The next byte that the odd port expects (8259A data sheet, "Initialization Sequence").
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum Step {
-    /// Initialized: OCW1, the mask.
+    /// The chip is initialized, and the next byte is OCW1, the mask.
     Ready,
     Icw2,
     Icw3,
@@ -21,7 +21,7 @@ const ICW2_VECTOR_BASE: u8 = 0xF8;
 // ICW4.
 const ICW4_SPECIAL_FULLY_NESTED: u8 = 1 << 4;
 const ICW4_AUTO_EOI: u8 = 1 << 1;
-// OCW2: bits 7-5 are the command, bits 2-0 the level that it names.
+// In OCW2, bits 7-5 are the command and bits 2-0 the level that it refers to.
 const OCW2_COMMAND_SHIFT: u8 = 5;
 const OCW2_LEVEL: u8 = 7;
 // OCW3.
@@ -31,14 +31,14 @@ const OCW3_SPECIAL_MASK: u8 = 1 << 5;
 const OCW3_POLL: u8 = 1 << 2;
 const OCW3_READ_REGISTER: u8 = 1 << 1;
 const OCW3_READ_ISR: u8 = 1 << 0;
-// The byte that a poll reads.
+// The bits of the byte that a poll reads.
 const POLL_INTERRUPT: u8 = 1 << 7;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Chip {
-    /// Levels of the eight inputs.
+    /// The levels of the eight inputs.
     lines: u8,
-    /// Inputs whose request follows the line, whatever ELCR says: the cascade.
+    /// The inputs whose request follows the line independently of ELCR: the cascade.
     cascade: u8,
     /// Edge/level control: a set bit makes the input level-triggered.
     edge_level: u8,
@@ -107,11 +107,11 @@ impl Chip {
     pub(super) fn set_edge_level(&mut self, value: u8) {
         let changed = self.edge_level ^ value;
         self.edge_level = value;
-        // A level input requests as long as it is high; an edge input starts afresh.
+        // A level input requests as long as it is high; an edge input needs a new edge.
         self.request = (self.request & !changed) | (changed & value & self.lines);
     }
 
-    /// The input to be served next, if any has priority over all that are in service.
+    /// Returns the input to be served next, if its priority is above all that are in service.
     pub(super) fn next_request(&self) -> Option<u8> {
         let requests = self.request & !self.mask;
         if requests == 0 {
@@ -136,7 +136,7 @@ impl Chip {
         None
     }
 
-    /// The processor (or a poll) takes the request of `input`.
+    /// Begins to serve the request of `input`, for the processor or for a poll.
     pub(super) fn begin_service(&mut self, input: u8) {
         let bit = 1 << (input & 7);
         self.request &= !(bit & !self.following());
@@ -151,13 +151,13 @@ impl Chip {
         self.vector_base | (input & 7)
     }
 
-    /// Whether the next read is a poll; the read must then be done by the owner,
-    /// because an acknowledged cascade changes its slave's request.
+    /// Takes a pending poll command. If there was one, the owner must perform the poll, because
+    /// acknowledging a cascade changes its slave's request.
     pub(super) fn take_poll(&mut self) -> bool {
         std::mem::take(&mut self.poll)
     }
 
-    /// The byte of a poll, which acknowledges what it reports.
+    /// Returns the byte of a poll, which acknowledges the interrupt that it reports.
     pub(super) fn poll_read(&mut self) -> u8 {
         match self.next_request() {
             Some(input) => {
@@ -180,7 +180,7 @@ impl Chip {
         self.mask
     }
 
-    /// The even port: ICW1, OCW2 or OCW3.
+    /// Writes the even port: ICW1, OCW2 or OCW3.
     pub(super) fn write_command(&mut self, value: u8) {
         if value & ICW1 != 0 {
             self.initialize(value);
@@ -192,7 +192,7 @@ impl Chip {
     }
 
     fn initialize(&mut self, icw1: u8) {
-        // Edge inputs need a new rising edge; ICW1's level bit has given way to ELCR.
+        // Edge inputs need a new rising edge. ELCR has replaced ICW1's level bit.
         self.request &= self.following();
         self.in_service = 0;
         self.mask = 0;
@@ -208,7 +208,7 @@ impl Chip {
         self.step = Step::Icw2;
     }
 
-    /// The odd port: ICW2 to ICW4 while initializing, else OCW1.
+    /// Writes the odd port: ICW2 to ICW4 during initialization, and OCW1 otherwise.
     pub(super) fn write_data(&mut self, value: u8) {
         let after_icw3 = if self.needs_icw4 {
             Step::Icw4
@@ -224,7 +224,7 @@ impl Chip {
                 self.vector_base = value & ICW2_VECTOR_BASE;
                 if self.single { after_icw3 } else { Step::Icw3 }
             }
-            // The board, not ICW3, says which input is the cascade.
+            // The board, and not ICW3, determines which input is the cascade.
             Step::Icw3 => after_icw3,
             Step::Icw4 => {
                 self.auto_eoi = value & ICW4_AUTO_EOI != 0;
@@ -268,8 +268,8 @@ impl Chip {
         }
     }
 
-    /// Non-specific EOI: the highest priority in service ends; in special mask mode
-    /// masked inputs are passed over.
+    /// Executes a non-specific EOI: the service of the highest priority ends. In special mask mode
+    /// masked inputs are skipped.
     fn end_highest(&mut self) -> Option<u8> {
         let candidates = if self.special_mask {
             self.in_service & !self.mask
