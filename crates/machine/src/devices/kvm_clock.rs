@@ -1,18 +1,18 @@
-//! KVM's paravirtual clock: guest time as a function of the time-stamp counter, which a guest
-//! need not measure (Linux, Documentation/virt/kvm/x86/msr.rst).
+//! KVM's paravirtual clock: guest time as a function of the time-stamp counter, whose frequency a
+//! guest need not measure (Linux, Documentation/virt/kvm/x86/msr.rst).
 //!
-//! A guest that measures its counter while the host runs something else gets it wrong for its
-//! whole life. Here it names a place in its memory by an MSR and finds there
+//! A guest that measures its counter while the host runs other programs gets a wrong frequency for
+//! its whole life. With this clock it sets an address in its memory by an MSR and finds there
 //!
 //! ```text
 //! time = system_time + ((counter - tsc_timestamp) << tsc_shift) * tsc_to_system_mul / 2^32
 //! ```
 //!
-//! in nanoseconds of guest time. A second MSR asks for the wall-clock time of the machine's start.
-//! What is written holds until the guest sets its counter or the machine's state is replaced,
-//! since both clocks stand still together. After a pause that the clocks catch up with it is
-//! written again, with a flag by which the guest learns of the pause: Linux then does not take the
-//! jump for a processor that was stuck.
+//! in nanoseconds of guest time. A second MSR requests the wall-clock time of the machine's start.
+//! The written parameters are valid until the guest sets its counter or the machine's state is
+//! restored, because both clocks stand still at the same times. If the clocks catch up with a
+//! pause, the parameters are written again, with a flag that reports the pause to the guest. Linux
+//! then does not mistake the jump for a stuck processor.
 
 use crate::bus::{Claims, Device, DeviceContext, SavedState, StateError};
 use crate::devices::local_apic::Clock;
@@ -23,33 +23,33 @@ use tollgate_x86::paravirtual::kvm;
 use tollgate_x86::time_stamp_msrs::TIME_STAMP_ADJUST;
 
 const NANOSECONDS: u64 = 1_000_000_000;
-/// Flags of the parameters: the guest was paused. The guest clears this bit (Linux,
+/// A flag of the parameters: the guest was paused. The guest clears this bit (Linux,
 /// arch/x86/include/asm/pvclock-abi.h, PVCLOCK_GUEST_STOPPED).
 const GUEST_STOPPED: u8 = 1 << 1;
 
-/// What the guest has asked for.
+/// The requests of the guest.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct KvmClock {
     system_time: u64,
     wall_clock: u64,
-    /// What the guest has added to its time-stamp counter.
+    /// The value that the guest has added to its time-stamp counter.
     adjustment: u64,
-    /// Of what was written last: even.
+    /// The version number that was written last. It is even.
     version: u32,
 }
 
-/// By what a difference of the counter is shifted and multiplied to get nanoseconds.
+/// The shift and the multiplier that convert a difference of the counter to nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Scale {
-    /// To the left if positive.
+    /// The shift, which is to the left if positive.
     shift: i8,
-    /// In units of 2^-32.
+    /// The multiplier in units of 2^-32.
     multiplier: u32,
 }
 
 impl Scale {
-    /// For a counter of so many kHz, at least 1. The multiplier has all of its 32 bits, as far
-    /// as the shift allows that.
+    /// Computes the scale for a counter of this many kHz, at least 1. The multiplier uses all of
+    /// its 32 bits as far as the shift permits.
     fn of(khz: u64) -> Self {
         let mut frequency = u128::from(khz.max(1)) * 1000;
         let mut shift = 0;
@@ -73,7 +73,7 @@ impl KvmClock {
     /// Version of the serialized state.
     pub const STATE_VERSION: u32 = 1;
 
-    /// Reads an MSR; `None`: it is none of the clock's.
+    /// Reads an MSR. Returns `None` if the MSR does not belong to the clock.
     pub fn msr_read(&self, index: u32) -> Option<u64> {
         match index {
             kvm::SYSTEM_TIME => Some(self.system_time),
@@ -82,7 +82,8 @@ impl KvmClock {
         }
     }
 
-    /// Writes an MSR; false: it is none of the clock's. An address without RAM is ignored.
+    /// Writes an MSR. Returns false if the MSR does not belong to the clock. An address without RAM
+    /// is ignored.
     pub fn msr_write(&mut self, index: u32, value: u64, context: &mut DeviceContext<'_>) -> bool {
         match index {
             kvm::SYSTEM_TIME => {
@@ -107,13 +108,13 @@ impl KvmClock {
         self.version
     }
 
-    /// Writes the clock's parameters, if the guest wants them. It does not run meanwhile, so
-    /// that it sees the old ones or the new ones.
+    /// Writes the clock's parameters if the guest has requested them. The guest does not run during
+    /// the write, so it sees either the old parameters or the new ones.
     pub fn publish(&mut self, context: &mut DeviceContext<'_>) {
         self.publish_with(kvm::TSC_IS_STABLE, context);
     }
 
-    /// The clocks have caught up with a pause.
+    /// Writes the parameters after the clocks have caught up with a pause.
     pub fn was_paused(&mut self, context: &mut DeviceContext<'_>) {
         self.publish_with(kvm::TSC_IS_STABLE | GUEST_STOPPED, context);
     }
@@ -141,7 +142,7 @@ impl KvmClock {
     }
 }
 
-/// The clock's parameters as the guest reads them.
+/// Returns the clock's parameters in the guest's format.
 fn parameters(clock: &Clock, adjustment: u64, version: u32, flags: u8) -> [u8; 32] {
     let scale = Scale::of(clock.tsc_khz);
     let mut bytes = [0; 32];
@@ -154,7 +155,7 @@ fn parameters(clock: &Clock, adjustment: u64, version: u32, flags: u8) -> [u8; 3
     bytes
 }
 
-/// Seconds and nanoseconds since 1970 as the guest reads them.
+/// Returns seconds and nanoseconds since 1970 in the guest's format.
 fn wall_clock(nanoseconds: u128, version: u32) -> [u8; 12] {
     let (seconds, rest) = (
         nanoseconds / u128::from(NANOSECONDS),
@@ -162,7 +163,7 @@ fn wall_clock(nanoseconds: u128, version: u32) -> [u8; 12] {
     );
     let mut bytes = [0; 12];
     bytes[0..4].copy_from_slice(&version.to_le_bytes());
-    // Until the year 2106.
+    // 32 bits of seconds last until the year 2106.
     bytes[4..8].copy_from_slice(&(seconds as u32).to_le_bytes());
     bytes[8..12].copy_from_slice(&(rest as u32).to_le_bytes());
     bytes
@@ -173,7 +174,7 @@ impl Device for KvmClock {
         "kvm-clock"
     }
 
-    /// The processor reaches it by MSRs.
+    /// The processor accesses the clock by MSRs, so it claims no addresses.
     fn claims(&self) -> Claims {
         Claims::none()
     }
@@ -197,7 +198,7 @@ mod tests {
     use super::*;
     use tollgate_platform::GuestTime;
 
-    /// What a guest computes (the formula of KVM's documentation).
+    /// Computes the time as a guest does, by the formula in KVM's documentation.
     fn time(bytes: &[u8; 32], counter: u64) -> u64 {
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
         let shift = bytes[28] as i8;
@@ -224,7 +225,8 @@ mod tests {
                 let bytes = parameters(&clock, adjustment, 4, kvm::TSC_IS_STABLE);
                 let at_once = clock.tsc.wrapping_add(adjustment);
                 assert_eq!(time(&bytes, at_once), 7_000);
-                // An hour later, to 1 in 10^8: the multiplier has at least 31 bits.
+                // An hour later the error is below 1 in 10^8, because the multiplier has at least
+                // 31 bits.
                 let later = time(&bytes, at_once.wrapping_add(khz * 3_600_000));
                 let hour = 3600 * NANOSECONDS;
                 assert!(later.abs_diff(7_000 + hour) < hour / 100_000_000, "{khz}");

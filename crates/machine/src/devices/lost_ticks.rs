@@ -1,10 +1,10 @@
-//! Timer interrupts that came while the guest was not running.
+//! Timer interrupts that were due while the guest was not running.
 //!
-//! A real processor is always there to take the 8254's next interrupt. This one may
-//! have been away for several periods, because the host ran other programs; the
-//! controllers remember one edge, and the guest would count the rest as time that did
-//! not pass. Linux, which checks at boot that ticks arrive, then stops with "IO-APIC +
-//! timer doesn't work". So edges that coincided are handed on later, one at a time:
+//! A real processor is always there to take the 8254's next interrupt. This one may have been
+//! stopped for several periods, because the host ran other programs. The controllers remember only
+//! one edge, and the guest would miss the time of the others. Linux, which checks at boot that
+//! ticks arrive, then stops with "IO-APIC + timer doesn't work". So edges that coincided are
+//! delivered later, one at a time:
 //!
 //! ```text
 //!   8254    |    |    |    |    |    |      four edges while the guest is away
@@ -14,24 +14,24 @@
 use serde::{Deserialize, Serialize};
 use tollgate_platform::GuestTime;
 
-/// Nanoseconds between two interrupts that are made up for: enough for a handler, few
-/// enough to catch up with 1,000 interrupts a second.
+/// Nanoseconds between two interrupts that are delivered late. That is enough time for a handler,
+/// and short enough to catch up with 1,000 interrupts per second.
 const SPACING: u64 = 250_000;
 
-/// Interrupts remembered at most: a second's worth at the rate of most kernels. A guest
-/// that was away longer has lost the rest.
+/// The maximum number of interrupts that are remembered: those of one second at the rate of most
+/// kernels. If a guest was stopped for longer, the other interrupts are lost.
 const MOST: u64 = 256;
 
-/// The interrupts still to be handed on.
+/// The interrupts that still must be delivered.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LostTicks {
     count: u64,
-    /// When the next one may come.
+    /// The earliest time of the next one.
     due: GuestTime,
 }
 
 impl LostTicks {
-    /// `edges` came at once: the first of them is handed on now, the others are lost.
+    /// Records `edges` edges that came together: the first one is delivered now, the others later.
     pub fn saw(&mut self, edges: u64, now: GuestTime) {
         if edges > 0 {
             self.count = self.count.saturating_add(edges - 1).min(MOST);
@@ -39,7 +39,7 @@ impl LostTicks {
         }
     }
 
-    /// Whether a lost one shall be handed on now.
+    /// Takes one late interrupt if it can be delivered now. Returns whether it did.
     pub fn take(&mut self, now: GuestTime) -> bool {
         let is_due = self.count > 0 && self.due <= now;
         if is_due {
@@ -49,12 +49,12 @@ impl LostTicks {
         is_due
     }
 
-    /// When [`LostTicks::take`] next says yes, if it ever does.
+    /// Returns when [`LostTicks::take`] next returns true.
     pub fn next_deadline(&self) -> Option<GuestTime> {
         (self.count > 0).then_some(self.due)
     }
 
-    /// The guest has set the timer anew: what is lost belongs to the past.
+    /// Forgets all late interrupts because the guest has set the timer again.
     pub fn forget(&mut self) {
         self.count = 0;
     }

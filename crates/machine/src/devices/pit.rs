@@ -1,9 +1,9 @@
 //! The 8254 programmable interval timer: three counters at 1.193182 MHz.
 //!
-//! Channel 0 drives IRQ 0, channel 1 once timed memory refresh and is connected to
-//! nothing, channel 2 drives the speaker and can be read at port 61h
-//! ([`super::speaker_port`]). All times are multiples of the input clock's period,
-//! counted from guest time zero: guest time is converted to ticks, never accumulated.
+//! Channel 0 drives IRQ 0. Channel 1, which once timed memory refresh, is not connected. Channel 2
+//! drives the speaker and can be read at port 61h ([`super::speaker_port`]). All times are
+//! multiples of the input clock's period, counted from guest time zero: guest time is converted to
+//! ticks, never accumulated.
 //!
 //! After [`Pit::new`] no channel counts, as after power-on of the chip.
 
@@ -21,27 +21,27 @@ use super::IrqLine;
 /// Frequency of the input clock in hertz.
 pub const FREQUENCY: u64 = 1_193_182;
 
-/// Nanoseconds of a second.
+/// The number of nanoseconds in a second.
 const SECOND: u64 = 1_000_000_000;
 
-/// Port of the control word register; the ports before it are the counters.
+/// The port of the control word register. The ports before it are the counters.
 const CONTROL: u16 = 0x43;
 
-// Control word (8254 data sheet, "Control Word Format", "Read-Back Command").
+// The control word (8254 data sheet, "Control Word Format", "Read-Back Command").
 const SELECT_SHIFT: u8 = 6;
 const SELECT_READ_BACK: u8 = 3;
 const ACCESS_MASK: u8 = 3 << 4;
 const READ_BACK_NO_COUNT: u8 = 1 << 5;
 const READ_BACK_NO_STATUS: u8 = 1 << 4;
 
-/// Whole clock pulses from guest time zero to `now`. Seconds and the rest are converted
-/// apart, so that 64 bits hold every product.
+/// Returns the whole clock pulses from guest time zero to `now`. Seconds and the remainder are
+/// converted separately, so that all products fit in 64 bits.
 pub(super) const fn ticks_at(now: GuestTime) -> i64 {
     let (seconds, rest) = (now.0 / SECOND, now.0 % SECOND);
     (seconds * FREQUENCY + rest * FREQUENCY / SECOND) as i64
 }
 
-/// The first nanosecond at which `ticks_at` gives `tick`.
+/// Returns the first nanosecond at which `ticks_at` returns `tick`.
 const fn time_of(tick: Tick) -> GuestTime {
     let ticks = if tick > 0 { tick.unsigned_abs() } else { 0 };
     let (seconds, rest) = (ticks / FREQUENCY, ticks % FREQUENCY);
@@ -68,11 +68,11 @@ impl Pit {
     /// Ports of the three counters and the control word.
     pub const PORTS: RangeInclusive<u16> = 0x40..=0x43;
 
-    /// The ISA interrupt of channel 0's output.
+    /// The ISA interrupt line that channel 0's output drives.
     pub const IRQ: u8 = 0;
 
-    /// A timer on which nothing has been programmed. The gates of channels 0 and 1 are
-    /// tied high; that of channel 2 is low until port 61h raises it.
+    /// Makes a timer on which nothing has been programmed. The gates of channels 0 and 1 are tied
+    /// high; that of channel 2 is low until port 61h raises it.
     pub fn new() -> Self {
         Self {
             channels: [Channel::new(true), Channel::new(true), Channel::new(false)],
@@ -80,8 +80,8 @@ impl Pit {
         }
     }
 
-    /// Reads a counter, or what was latched of it. The control word cannot be read and
-    /// gives FFh, as do ports that are not the timer's.
+    /// Reads a counter or its latched value. The control word cannot be read and returns FFh, as
+    /// does any other port.
     pub fn read(&mut self, port: u16, now: GuestTime) -> u8 {
         self.advance(now);
         let tick = ticks_at(now);
@@ -126,7 +126,7 @@ impl Pit {
         }
     }
 
-    /// Whether a write changes what channel 0 counts; latching its count does not.
+    /// Whether a write changes the counting of channel 0; latching its count does not.
     pub const fn sets_timer_interrupt(port: u16, value: u8) -> bool {
         match port {
             0x40 => true,
@@ -149,15 +149,15 @@ impl Pit {
         self.channels[2].set_gate(gate, ticks_at(now));
     }
 
-    /// The output of channel 2 (port 61h bit 5).
+    /// Returns the output of channel 2 (port 61h bit 5).
     pub fn output2(&mut self, now: GuestTime) -> bool {
         let tick = ticks_at(now);
         self.channels[2].settle(tick);
         self.channels[2].output(tick)
     }
 
-    /// When channel 0's output rises next after the last call that took a time, if it ever
-    /// does. That may have passed meanwhile: a single rise must not be overlooked.
+    /// Returns when channel 0's output rises next after the last call with a time. That time may
+    /// have passed, so that no single rise is missed.
     pub fn next_deadline(&self) -> Option<GuestTime> {
         self.channels[0].next_rise().map(time_of)
     }
@@ -171,12 +171,12 @@ impl Pit {
         self.irq.record(rises, channel.output(tick));
     }
 
-    /// IRQ 0 at the last access or advance.
+    /// Returns the level of IRQ 0 at the last access or advance.
     pub fn irq(&self) -> bool {
         self.irq.level()
     }
 
-    /// The line of IRQ 0, with its uncollected rising edges.
+    /// Returns the line of IRQ 0 with its uncollected rising edges.
     pub fn irq_line(&mut self) -> &mut IrqLine {
         &mut self.irq
     }

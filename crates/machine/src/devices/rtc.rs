@@ -1,17 +1,17 @@
-//! The MC146818 real-time clock and its CMOS memory, ports 70h and 71h.
+//! The MC146818 real-time clock and its CMOS memory, at ports 70h and 71h.
 //!
-//! Time is not counted but computed: guest time plus a phase is the position of the
-//! 32.768 kHz divider chain, its whole seconds plus a base are the calendar time. While
-//! the guest sets the clock (SET, or the divider held in reset) the registers are plain
-//! memory; what they hold when it lets go becomes the new base.
+//! Time is not counted but computed. Guest time plus a phase is the position of the 32.768 kHz
+//! divider chain, and its whole seconds plus a base are the calendar time. While the guest sets the
+//! clock (SET, or the divider held in reset) the registers are plain memory; their contents when
+//! the guest has finished become the new base.
 //!
-//! The update itself takes no time: UIP is set for the 244 us before it and the
-//! registers change at its end. Flags collect in register C; the interrupt line is high
-//! from a flag that is enabled until C is read, as the data sheet has it, so that a
-//! period that passes unread merges with the next. Periods that pass while the host runs
-//! something else and no flag waits are made up for: see [`LostTicks`]. Divider selections
-//! other than the 32.768 kHz one stop the clock. Daylight saving (DSE) and the square wave
-//! output (SQWE) are stored without effect.
+//! The update itself takes no time: UIP is set for the 244 us before it, and the registers change
+//! at the end of that time. Flags are collected in register C. The interrupt line is high from the
+//! time when an enabled flag is set until C is read, as the data sheet says, so a period that ends
+//! before C is read merges with the next. Periods that pass while the host runs other programs and
+//! no flag is set are delivered later: see [`LostTicks`]. All divider settings other than 32.768
+//! kHz stop the clock. Daylight saving (DSE) and the square wave output (SQWE) are stored without
+//! effect.
 
 mod alarm;
 mod bus;
@@ -36,9 +36,9 @@ use super::ide::Geometry;
 use super::lost_ticks::LostTicks;
 
 const SECOND: u64 = 1_000_000_000;
-/// UIP is set this long before an update.
+/// UIP is set this many nanoseconds before an update.
 const UPDATE_WARNING: u64 = 244_000;
-/// After the divider chain leaves its reset the first update comes half a second later.
+/// The first update comes half a second after the divider chain leaves its reset.
 const FIRST_UPDATE: u64 = SECOND / 2;
 const CRYSTAL_HZ: u64 = 32_768;
 
@@ -60,20 +60,21 @@ struct HeldTime {
 pub struct Rtc {
     index: u8,
     nmi_disabled: bool,
-    /// 128 bytes; those of the clock's own registers are not used, but for the alarm's.
+    /// 128 bytes. Those of the clock's own registers are unused, except for the alarm's.
     memory: [[u8; 16]; 8],
-    /// Register A without UIP.
+    /// Register A without the bit UIP.
     control_a: u8,
     control_b: Control,
     flags: Flags,
-    /// Guest time plus this is the position of the divider chain, in nanoseconds.
+    /// The position of the divider chain minus guest time, in nanoseconds.
     phase: u64,
-    /// Seconds since 1970 when the divider chain stood at zero.
+    /// The seconds since 1970 when the divider chain was at zero.
     base: i64,
-    /// Added to the true weekday, because the guest may count from another day.
+    /// A number of days that is added to the true weekday, because the guest may count from another
+    /// day.
     weekday_shift: u8,
     held: Option<HeldTime>,
-    /// Events up to here are in `flags`.
+    /// Events up to this time are in `flags`.
     settled: GuestTime,
     lost_periods: LostTicks,
     irq: IrqLine,
@@ -86,14 +87,14 @@ impl Rtc {
     /// The index and data ports.
     pub const PORTS: RangeInclusive<u16> = 0x70..=0x71;
 
-    /// The ISA interrupt.
+    /// The ISA interrupt line.
     pub const IRQ: u8 = 8;
 
-    /// CMOS address of the century, for the FADT.
+    /// The CMOS address of the century, for the FADT.
     pub const CENTURY_INDEX: u8 = register::CENTURY;
 
-    /// A clock that shows `start` nanoseconds after 1970 began at guest time zero, in
-    /// 24-hour BCD form, with the CMOS memory of a PC that has an x87, a keyboard and
+    /// Makes a clock that shows a time of `start` nanoseconds after the beginning of 1970 at guest
+    /// time zero, in 24-hour BCD form. Its CMOS memory is that of a PC with an x87, a keyboard and
     /// no drives.
     pub fn new(start: u64) -> Self {
         let mut rtc = Self {
@@ -117,9 +118,9 @@ impl Rtc {
         rtc
     }
 
-    /// Stores the sizes of RAM, in bytes, where firmware does: below 4 GiB (counted
-    /// from address 0, without a hole) and above. Sizes that a field cannot hold are
-    /// cut to its largest value.
+    /// Stores the sizes of RAM in bytes where firmware does: below 4 GiB (counted from address 0,
+    /// without a hole) and above. A size that a field cannot hold becomes the field's largest
+    /// value.
     pub fn set_memory_sizes(&mut self, below_4_gib: u64, above_4_gib: u64) {
         const KIB: u64 = 1 << 10;
         const MIB: u64 = 1 << 20;
@@ -150,7 +151,8 @@ impl Rtc {
 
     /// Stores the kinds of the floppy drives where firmware does.
     pub fn set_floppies(&mut self, kinds: &[DriveKind]) {
-        /// Equipment: there are floppy drives; the two highest bits say how many but one.
+        /// In the equipment byte: there are floppy drives, and the two highest bits hold their
+        /// number minus one.
         const FLOPPIES_PRESENT: u8 = 1;
         let kind = |drive: usize| kinds.get(drive).map_or(0, |kind| kind.cmos_type());
         self.set_memory_byte(register::FLOPPIES, kind(0) << 4 | kind(1));
@@ -161,18 +163,19 @@ impl Rtc {
         self.set_memory_byte(register::EQUIPMENT, equipment);
     }
 
-    /// Stores the geometries of IDE disks, by their places, where firmware does: those of the first two in
-    /// the format of type 47, and for all how INT 13h's is made of them, where SeaBIOS looks on
-    /// QEMU's machines. Before [`Rtc::set_memory_sizes`], which makes the checksum.
+    /// Stores the geometries of IDE disks, by their places, where firmware does: those of the first
+    /// two in the format of type 47, and for all disks the translation for INT 13h, where SeaBIOS
+    /// looks on QEMU's machines. Must be called before [`Rtc::set_memory_sizes`], which computes
+    /// the checksum.
     pub fn set_disks(&mut self, disks: &[Option<Geometry>]) {
         /// The type is in the extended byte.
         const IS_EXTENDED: u8 = 0xF;
-        /// The geometry is stored beside it.
+        /// The geometry is stored together with the type.
         const USER_DEFINED: u8 = 47;
         const GEOMETRY_BYTES: u8 = 9;
-        /// No cylinder from which currents are lower.
+        /// There is no cylinder from which write currents are reduced.
         const NO_PRECOMPENSATION: u16 = 0xFFFF;
-        /// Control byte: neither retries nor error correction are done by the disk, as with all types.
+        /// The control byte: the disk does neither retries nor error correction, as with all types.
         const NO_RETRIES: u8 = 0xC0;
         const MORE_THAN_8_HEADS: u8 = 1 << 3;
 
@@ -189,7 +192,7 @@ impl Rtc {
             let heads = if disk.heads > 8 { MORE_THAN_8_HEADS } else { 0 };
             let [low, high] = disk.cylinders.to_le_bytes();
             let [first, second] = NO_PRECOMPENSATION.to_le_bytes();
-            // The heads are parked behind the last cylinder.
+            // The heads are parked after the last cylinder.
             let bytes = [
                 low,
                 high,
@@ -210,8 +213,8 @@ impl Rtc {
         self.set_memory_byte(register::DISK_TRANSLATIONS, translations);
     }
 
-    /// Stores what firmware is to boot, the first choice first, where SeaBIOS looks on QEMU's
-    /// machines. There is room for three.
+    /// Stores the drives that firmware boots from, the first choice first, where SeaBIOS looks on
+    /// QEMU's machines. There is room for three.
     pub fn set_boot_order(&mut self, order: &[BootDevice]) {
         let choice = |index: usize| order.get(index).map_or(0, |device| device.cmos_code());
         self.set_memory_byte(register::BOOT_FIRST, choice(1) << 4 | choice(0));
@@ -226,12 +229,12 @@ impl Rtc {
         self.memory[usize::from(address >> 4 & 7)][usize::from(address & 0xF)] = value;
     }
 
-    /// Whether port 70h bit 7 holds NMIs back.
+    /// Whether bit 7 of port 70h masks NMIs.
     pub const fn nmi_disabled(&self) -> bool {
         self.nmi_disabled
     }
 
-    /// Reads a port. The index port cannot be read and gives FFh.
+    /// Reads a port. The index port cannot be read and returns FFh.
     pub fn read(&mut self, port: u16, now: GuestTime) -> u8 {
         if port & 1 == 0 {
             return 0xFF;
@@ -294,7 +297,7 @@ impl Rtc {
         self.irq.set(self.requests_interrupt());
     }
 
-    /// Registers A and B change: the clock may stop or start.
+    /// Changes registers A and B, which may stop or start the clock.
     fn change_controls(&mut self, control_a: u8, control_b: Control, now: GuestTime) {
         let time = self.time_registers(now);
         let was_counting = self.divider_runs();
@@ -329,17 +332,17 @@ impl Rtc {
         }
     }
 
-    /// The position of the divider chain in nanoseconds.
+    /// Returns the position of the divider chain in nanoseconds.
     const fn chain(&self, now: GuestTime) -> u64 {
         now.0.saturating_add(self.phase)
     }
 
-    /// Seconds since 1970 that the clock shows if nothing holds it.
+    /// Returns the seconds since 1970 that the clock shows if nothing holds it.
     const fn seconds(&self, now: GuestTime) -> i64 {
         self.base.saturating_add((self.chain(now) / SECOND) as i64)
     }
 
-    /// The guest time at which the divider chain has reached `position`.
+    /// Returns the guest time at which the divider chain reaches `position`.
     fn time_at(&self, position: u128) -> GuestTime {
         let nanoseconds = position.saturating_sub(u128::from(self.phase));
         GuestTime(u64::try_from(nanoseconds).unwrap_or(u64::MAX))
@@ -366,7 +369,7 @@ impl Rtc {
         }
     }
 
-    /// The clock goes on from what the time registers hold.
+    /// Lets the clock continue from the contents of the time registers.
     fn set_time(&mut self, time: HeldTime, now: GuestTime) {
         let format = self.format();
         let seconds = DateTime {
@@ -383,8 +386,8 @@ impl Rtc {
         self.base = seconds.saturating_sub((self.chain(now) / SECOND) as i64);
     }
 
-    /// Cycles of the crystal from one periodic event to the next (data sheet, table
-    /// "Periodic Interrupt Rate"); `None` if there are none.
+    /// Returns the number of crystal cycles between two periodic events (data sheet, table
+    /// "Periodic Interrupt Rate"), or `None` if there are none.
     fn period(&self) -> Option<u64> {
         if !self.divider_runs() {
             return None;
@@ -418,7 +421,7 @@ impl Rtc {
         self.flags.bits() & self.control_b.bits() & EVENTS.bits() != 0
     }
 
-    /// When the interrupt line will rise next, if the guest does nothing.
+    /// Returns when the interrupt line will rise next if the guest does nothing.
     pub fn next_deadline(&self, now: GuestTime) -> Option<GuestTime> {
         if self.requests_interrupt() {
             return None;
@@ -435,7 +438,7 @@ impl Rtc {
                 (u128::from(cycle) * u128::from(SECOND)).div_ceil(u128::from(CRYSTAL_HZ)),
             ));
             if let Some(due) = self.lost_periods.next_deadline() {
-                // One that is due when register C is read comes at the next advance.
+                // A period that is due when register C is read is reported at the next advance.
                 add(due.max(now.after(1)));
             }
         }
@@ -454,7 +457,7 @@ impl Rtc {
         deadline
     }
 
-    /// Sets the flags of what happened up to `now`, and the interrupt line.
+    /// Sets the flags for all events up to `now`, and drives the interrupt line.
     pub fn advance(&mut self, now: GuestTime) {
         if now <= self.settled {
             return;
@@ -465,7 +468,7 @@ impl Rtc {
             let interrupts = self.control_b.contains(Control::PERIODIC_INTERRUPT);
             let mut ticks = passed != 0;
             if interrupts && !self.requests_interrupt() {
-                // The line would have risen at each of them: the host was late.
+                // The line would have risen at each of these periods, but the host was late.
                 self.lost_periods.saw(passed, now);
                 ticks |= self.lost_periods.take(now);
             }
@@ -484,19 +487,19 @@ impl Rtc {
         self.irq.set(self.requests_interrupt());
     }
 
-    /// The level of IRQ 8 at the last access or advance.
+    /// Returns the level of IRQ 8 at the last access or advance.
     pub fn irq(&self) -> bool {
         self.irq.level()
     }
 
-    /// The line of IRQ 8, with its uncollected rising edges.
+    /// Returns the line of IRQ 8 with its uncollected rising edges.
     pub fn irq_line(&mut self) -> &mut IrqLine {
         &mut self.irq
     }
 }
 
 impl HeldTime {
-    /// The time register at a CMOS address, if there is one.
+    /// Returns the time register at a CMOS address.
     fn register(&mut self, address: u8) -> Option<&mut u8> {
         Some(match address {
             register::SECONDS => &mut self.second,

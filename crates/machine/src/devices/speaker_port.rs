@@ -1,5 +1,5 @@
-//! Port 61h, system control port B: the speaker, channel 2's gate and output, and the
-//! memory refresh toggle that delay loops of the AT count.
+//! Port 61h, system control port B: the speaker, channel 2's gate and output, and the memory
+//! refresh toggle that delay loops of the AT count.
 
 use bitflags::bitflags;
 use serde::{Deserialize, Serialize};
@@ -20,18 +20,18 @@ bitflags! {
         const PARITY_CHECK_DISABLE = 1 << 2;
         /// Disables IOCHK#.
         const CHANNEL_CHECK_DISABLE = 1 << 3;
-        /// Read only: toggles with each refresh request.
+        /// Read-only bit that toggles with each refresh request.
         const REFRESH_TOGGLE = 1 << 4;
-        /// Read only: output of timer channel 2.
+        /// Read-only bit: output of timer channel 2.
         const TIMER_2_OUTPUT = 1 << 5;
         const WRITABLE = 0x0F;
     }
 }
 
-/// Clock pulses of the timer from one refresh request to the next (15.085 us).
+/// The number of the timer's clock pulses between two refresh requests (15.085 us).
 const REFRESH_PERIOD: i64 = 18;
 
-/// System control port B. No error that it could report ever happens.
+/// System control port B. None of the errors that it could report ever occurs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SpeakerPort {
     control: Control,
@@ -47,10 +47,10 @@ impl SpeakerPort {
     /// Version of the serialized state.
     pub const STATE_VERSION: u32 = 1;
 
-    /// The one port.
+    /// The port.
     pub const PORTS: RangeInclusive<u16> = 0x61..=0x61;
 
-    /// The port after reset: gate low, speaker off.
+    /// Makes the port in its state after reset: gate low, speaker off.
     pub const fn new() -> Self {
         Self {
             control: Control::empty(),
@@ -60,14 +60,14 @@ impl SpeakerPort {
     /// Reads port 61h.
     pub fn read(&self, pit: &mut Pit, now: GuestTime) -> u8 {
         let mut value = self.control & Control::WRITABLE;
-        // The toggle follows the time alone: no guest reprograms channel 1 and lives.
+        // The toggle depends only on the time, because no working guest reprograms channel 1.
         let refreshes = pit::ticks_at(now) / REFRESH_PERIOD;
         value.set(Control::REFRESH_TOGGLE, refreshes & 1 != 0);
         value.set(Control::TIMER_2_OUTPUT, pit.output2(now));
         value.bits()
     }
 
-    /// Writes port 61h and passes the gate on to channel 2.
+    /// Writes port 61h, which also sets the gate of channel 2.
     pub fn write(&mut self, value: u8, pit: &mut Pit, now: GuestTime) {
         self.control = Control::from_bits_truncate(value) & Control::WRITABLE;
         pit.set_gate2(self.control.contains(Control::TIMER_2_GATE), now);
@@ -98,7 +98,7 @@ mod tests {
         pit.write(0x43, 0xB0, GuestTime(0));
         pit.write(0x42, 0xA9, GuestTime(0));
         pit.write(0x42, 0x04, GuestTime(0));
-        // 04A9h = 1193 ticks: just below a millisecond.
+        // 04A9h are 1193 ticks, slightly less than a millisecond.
         assert_eq!(port.read(&mut pit, GuestTime(990_000)) & 0x20, 0);
         assert_eq!(port.read(&mut pit, GuestTime(1_001_000)) & 0x20, 0x20);
     }

@@ -1,5 +1,5 @@
-//! The system timer: the 8254 with the port that gates its third channel (61h), and the
-//! interrupts that the guest could not take in time.
+//! The system timer: the 8254 with the port that gates its third channel (61h), and the interrupts
+//! that the guest could not take in time.
 
 use super::lost_ticks::LostTicks;
 use super::pit::Pit;
@@ -20,7 +20,7 @@ impl SystemTimer {
     /// Version of the serialized state.
     pub const STATE_VERSION: u32 = 1;
 
-    /// Hands the timer's line on, with an edge that was lost before if one is due.
+    /// Drives the timer's line, including a late edge if one is due.
     fn forward(&mut self, context: &mut DeviceContext<'_>) {
         let now = context.now();
         let line = self.pit.irq_line();

@@ -1,14 +1,14 @@
 //! One channel of the 8254: six modes, counted from the tick at which it was loaded.
 //!
-//! Nothing is decremented. A running channel remembers the tick of its load and the
-//! count that it started from; its count, its output and its next edge are arithmetic
-//! on the present tick. So it never drifts, however rarely it is looked at.
+//! Nothing is decremented. A running channel remembers the tick of its load and the count that it
+//! started from. Its count, its output and its next edge are arithmetic on the present tick. So it
+//! never drifts, however rarely it is read.
 
 use serde::{Deserialize, Serialize};
 
 use super::mode::{Mode, Tick, high_half};
 
-/// Which bytes of the count the data port carries (control word bits 5-4).
+/// The bytes of the count that the data port transfers (control word bits 5-4).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum Access {
     Low,
@@ -18,17 +18,17 @@ enum Access {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum Counting {
-    /// No count since the control word.
+    /// No count was written since the control word.
     Stopped,
-    /// A count is there and waits for the gate to rise.
+    /// A count was written, and counting starts when the gate rises.
     AwaitingGate,
-    /// Counts down from `initial` since `start`.
+    /// The channel has been counting down from `initial` since `start`.
     Running { start: Tick, initial: u32 },
-    /// Modes 0 and 4 with the gate low.
+    /// The gate stopped the channel in mode 0 or 4.
     Paused { elapsed: Tick, initial: u32 },
 }
 
-/// A new count for a periodic channel, taken over at the end of its (half) period.
+/// A new count for a periodic channel, which becomes active at the end of the (half) period.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct NextCount {
     at: Tick,
@@ -47,9 +47,9 @@ pub(super) struct Channel {
     next_count: Option<NextCount>,
     /// The count register as written, still in BCD if the channel counts in BCD.
     count_register: u16,
-    /// A count was written that no trigger has loaded yet (modes 1 and 5).
+    /// Whether a count was written that no trigger has loaded yet (modes 1 and 5).
     awaits_trigger: bool,
-    /// The low byte, if the high byte is to be written next.
+    /// The low byte, if the high byte is expected next.
     written_low: Option<u8>,
     read_high_next: bool,
     latched_count: Option<u16>,
@@ -81,7 +81,7 @@ impl Channel {
         }
     }
 
-    /// A control word with bits 5-4 not zero.
+    /// Sets a control word whose bits 5-4 are not zero.
     pub(super) fn set_control(&mut self, control: u8, tick: Tick) {
         self.settle(tick);
         let was_high = self.output(tick);
@@ -110,7 +110,7 @@ impl Channel {
             (Access::LowThenHigh, None) => {
                 self.written_low = Some(value);
                 if self.mode == Mode::InterruptOnTerminalCount {
-                    // The first of two bytes already stops this mode and lowers OUT.
+                    // In this mode, the first of two bytes already stops counting and lowers OUT.
                     self.settle(tick);
                     self.counting = Counting::Stopped;
                 }
@@ -124,7 +124,7 @@ impl Channel {
         self.settle(tick);
         self.count_register = count;
         let initial = self.initial_count();
-        // The counting element takes the count over with the next clock pulse.
+        // The counting element loads the count with the next clock pulse.
         let start = tick.saturating_add(1);
         match self.mode {
             Mode::InterruptOnTerminalCount | Mode::SoftwareStrobe => {
@@ -156,14 +156,15 @@ impl Channel {
         }
     }
 
-    /// When a periodic channel counting `old` since `start` takes over `initial`.
+    /// Returns when `initial` becomes active in a periodic channel that has been counting `old`
+    /// since `start`.
     fn takeover(&self, start: Tick, old: u32, initial: u32, tick: Tick) -> NextCount {
         let (period, new) = (i64::from(old.max(1)), i64::from(initial));
         let phase = tick.saturating_sub(start).rem_euclid(period);
         let period_start = tick.saturating_sub(phase);
         let high = high_half(period);
         if self.mode == Mode::SquareWave && phase < high {
-            // The low half is the first to last as long as the new count says.
+            // The low half is the first part that has the length of the new count.
             let at = period_start.saturating_add(high);
             NextCount {
                 at,
@@ -221,7 +222,7 @@ impl Channel {
         self.count_rise_from(was_high, tick);
     }
 
-    /// Latches the count, unless a latched count is still unread.
+    /// Latches the count, unless an unread count is latched.
     pub(super) fn latch_count(&mut self, tick: Tick) {
         self.settle(tick);
         if self.latched_count.is_none() {
@@ -229,7 +230,7 @@ impl Channel {
         }
     }
 
-    /// Latches the status, unless a latched status is still unread.
+    /// Latches the status, unless an unread status is latched.
     pub(super) fn latch_status(&mut self, tick: Tick) {
         const OUTPUT: u8 = 1 << 7;
         const NULL_COUNT: u8 = 1 << 6;
@@ -266,7 +267,7 @@ impl Channel {
         }
     }
 
-    /// The count register is newer than what is being counted.
+    /// Whether the count register is newer than the active count.
     fn is_null_count(&self, tick: Tick) -> bool {
         self.awaits_trigger
             || self.next_count.is_some()
@@ -285,7 +286,7 @@ impl Channel {
         }
     }
 
-    /// The count register as a number of ticks; zero stands for the largest count.
+    /// Returns the count register as a number of ticks; zero stands for the largest count.
     fn initial_count(&self) -> u32 {
         let raw = u32::from(self.count_register);
         let count = if self.control & Self::COUNTS_IN_BCD == 0 {
@@ -298,7 +299,7 @@ impl Channel {
         if count == 0 { self.modulus() } else { count }
     }
 
-    /// The counting element as the data port shows it.
+    /// Returns the counting element in the form of the data port.
     fn count(&self, tick: Tick) -> u16 {
         let (elapsed, initial) = match self.counting {
             Counting::Stopped | Counting::AwaitingGate => return self.count_register,
@@ -319,7 +320,7 @@ impl Channel {
         }
     }
 
-    /// The level of OUT. The channel must be settled to `tick`.
+    /// Returns the level of OUT. The channel must have been settled to `tick`.
     pub(super) fn output(&self, tick: Tick) -> bool {
         let (elapsed, initial) = match self.counting {
             Counting::Stopped => return self.mode != Mode::InterruptOnTerminalCount,
@@ -347,7 +348,7 @@ impl Channel {
         }
     }
 
-    /// Counts edges up to `tick` and takes a waiting count over if its time has come.
+    /// Counts edges up to `tick`, and activates a waiting count if its time has come.
     pub(super) fn settle(&mut self, tick: Tick) {
         if let Some(next) = self.next_count
             && next.at <= tick
@@ -362,12 +363,12 @@ impl Channel {
         self.count_rises_until(tick);
     }
 
-    /// Rising edges of OUT counted since the last call.
+    /// Returns the rising edges of OUT that were counted since the last call.
     pub(super) fn take_rises(&mut self) -> u64 {
         std::mem::take(&mut self.rises)
     }
 
-    /// The tick of the next rising edge after those that have been counted.
+    /// Returns the tick of the next rising edge after those that have been counted.
     pub(super) fn next_rise(&self) -> Option<Tick> {
         let tick = self.settled;
         let Counting::Running { start, initial } = self.counting else {

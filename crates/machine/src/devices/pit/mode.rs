@@ -16,13 +16,13 @@ pub(super) enum Mode {
     HardwareStrobe,
 }
 
-/// Length of the high part of a square wave of `initial` ticks.
+/// Returns the length of the high part of a square wave of `initial` ticks.
 pub(super) const fn high_half(initial: i64) -> i64 {
     (initial + 1) / 2
 }
 
 impl Mode {
-    /// Control word bits 3-1; the third bit is ignored for modes 2 and 3.
+    /// Decodes control word bits 3-1; the third bit is ignored for modes 2 and 3.
     pub(super) const fn from_control(control: u8) -> Self {
         match (control >> 1) & 7 {
             0 => Self::InterruptOnTerminalCount,
@@ -34,19 +34,19 @@ impl Mode {
         }
     }
 
-    /// Modes that start again by themselves. A count of 1 is illegal in them: here OUT
-    /// then just stays high.
+    /// Whether the mode starts again by itself. A count of 1 is illegal in such a mode: OUT then
+    /// stays high here.
     pub(super) const fn is_periodic(self) -> bool {
         matches!(self, Self::RateGenerator | Self::SquareWave)
     }
 
-    /// Modes in which a rising gate starts the count.
+    /// Whether a rising gate starts the count in this mode.
     pub(super) const fn is_triggered(self) -> bool {
         matches!(self, Self::OneShot | Self::HardwareStrobe)
     }
 
-    /// The counting element `elapsed` ticks after it was loaded with `initial`; below
-    /// zero when it has wrapped.
+    /// Returns the counting element `elapsed` ticks after it was loaded with `initial`. It is below
+    /// zero after it has wrapped.
     pub(super) fn remaining(self, elapsed: Tick, initial: u32) -> i64 {
         let (elapsed, initial) = (elapsed.max(0), i64::from(initial.max(1)));
         match self {
@@ -55,14 +55,15 @@ impl Mode {
                 let phase = elapsed % initial;
                 let high = high_half(initial);
                 let in_half = if phase < high { phase } else { phase - high };
-                // Odd counts are loaded minus one, and fall by two a tick.
+                // Odd counts are loaded minus one, and fall by two per tick.
                 (initial & !1) - 2 * in_half
             }
             _ => initial.saturating_sub(elapsed),
         }
     }
 
-    /// The level of OUT `elapsed` ticks after the load (below zero: not loaded yet).
+    /// Returns the level of OUT `elapsed` ticks after the load. Below zero, the count is not loaded
+    /// yet.
     pub(super) fn output(self, elapsed: Tick, initial: u32) -> bool {
         let initial = i64::from(initial.max(1));
         match self {
@@ -76,7 +77,7 @@ impl Mode {
         }
     }
 
-    /// Rising edges of OUT in the first `elapsed` ticks after the load.
+    /// Returns the number of rising edges of OUT in the first `elapsed` ticks after the load.
     pub(super) fn rises_after(self, elapsed: Tick, initial: u32) -> u64 {
         let initial = i64::from(initial.max(1));
         if elapsed <= 0 {
@@ -90,7 +91,7 @@ impl Mode {
         }
     }
 
-    /// The tick of the first rising edge after `tick`, for a load at `start`.
+    /// Returns the tick of the first rising edge after `tick`, for a load at `start`.
     pub(super) fn next_rise(self, start: Tick, initial: u32, tick: Tick) -> Option<Tick> {
         let initial = i64::from(initial.max(1));
         let rise = match self {

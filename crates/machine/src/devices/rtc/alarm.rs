@@ -1,4 +1,4 @@
-//! The alarm registers: a time of day in which any part may be left open.
+//! The alarm registers: a time of day, of which any part may be unspecified.
 
 use super::calendar::{DAY, Format};
 
@@ -31,10 +31,10 @@ impl Alarm {
         matches(self.hour, self.format.encode_hour(hour))
     }
 
-    /// The first second after `seconds` (both since 1970) at which the alarm goes off;
+    /// Returns the first second after `seconds` (both since 1970) at which the alarm goes off, or
     /// `None` if the registers hold no time of day.
     pub(super) fn next_after(&self, seconds: i64) -> Option<i64> {
-        // First in the rest of this minute, then of this hour, then of a whole day.
+        // The search covers the rest of this minute, then the rest of this hour, then a whole day.
         let first_second = (0..60).find(|&second| self.matches_second(second))?;
         let first_minute = (0..60).find(|&minute| self.matches_minute(minute))?;
         let start = seconds.checked_add(1)?;

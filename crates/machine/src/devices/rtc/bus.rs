@@ -40,8 +40,8 @@ impl Device for Rtc {
         self.forward(context);
     }
 
-    /// The battery keeps time and memory; the RESET pin disables the interrupts and the
-    /// square wave (data sheet, "RESET").
+    /// Resets the clock. The battery keeps time and memory; the RESET pin disables the interrupts
+    /// and the square wave (data sheet, "RESET").
     fn reset(&mut self, context: &mut DeviceContext<'_>) {
         let now = context.now();
         self.advance(now);

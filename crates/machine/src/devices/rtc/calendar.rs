@@ -1,16 +1,16 @@
-//! Dates of the Gregorian calendar and seconds since 1970, and the forms in which the
-//! clock's registers hold them.
+//! Dates of the Gregorian calendar, seconds since 1970, and the forms in which the clock's
+//! registers hold them.
 
-/// Seconds of a day.
+/// The number of seconds in a day.
 pub(super) const DAY: i64 = 86_400;
 
-/// A moment by the calendar, UTC or whatever the clock is set to.
+/// A calendar date and time, in UTC or whatever the clock is set to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct DateTime {
     pub(super) year: i64,
-    /// 1 to 12.
+    /// The month, 1 to 12.
     pub(super) month: i64,
-    /// 1 to 31.
+    /// The day, 1 to 31.
     pub(super) day: i64,
     pub(super) hour: i64,
     pub(super) minute: i64,
@@ -30,7 +30,7 @@ const fn days_in_month(year: i64, month: i64) -> i64 {
     }
 }
 
-/// Days from 1 January of year 1 to 1 January of `year`.
+/// Returns the days from 1 January of year 1 to 1 January of `year`.
 const fn days_before_year(year: i64) -> i64 {
     let past = year - 1;
     past * 365 + past.div_euclid(4) - past.div_euclid(100) + past.div_euclid(400)
@@ -39,7 +39,7 @@ const fn days_before_year(year: i64) -> i64 {
 const UNIX_EPOCH: i64 = days_before_year(1970);
 
 impl DateTime {
-    /// The moment `seconds` after 1970 began.
+    /// Returns the date and time `seconds` after the beginning of 1970.
     pub(super) fn from_seconds(seconds: i64) -> Self {
         let days = seconds.div_euclid(DAY) + UNIX_EPOCH;
         let in_day = seconds.rem_euclid(DAY);
@@ -67,7 +67,8 @@ impl DateTime {
         }
     }
 
-    /// Seconds since 1970 began. Fields out of range carry over into the next ones.
+    /// Returns the seconds since the beginning of 1970. Fields out of range carry over into the
+    /// next ones.
     pub(super) fn to_seconds(self) -> i64 {
         let months = self.month - 1;
         let year = self.year + months.div_euclid(12);
@@ -77,24 +78,24 @@ impl DateTime {
         days * DAY + self.hour * 3600 + self.minute * 60 + self.second
     }
 
-    /// Day of the week, 0 (Sunday) to 6, of the moment `seconds` after 1970 began.
+    /// Returns the day of the week, 0 (Sunday) to 6, at `seconds` after the beginning of 1970.
     pub(super) fn weekday(seconds: i64) -> i64 {
         (seconds.div_euclid(DAY) + 4).rem_euclid(7)
     }
 }
 
-/// How the registers hold numbers: register B's DM and 24/12 bits.
+/// The number format of the registers: register B's DM and 24/12 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Format {
     pub(super) binary: bool,
     pub(super) hours_24: bool,
 }
 
-/// In 12-hour form: the bit of the hours register that means p.m.
+/// The bit of the hours register that means p.m. in 12-hour form.
 const PM: u8 = 0x80;
 
 impl Format {
-    /// A number from 0 to 99 as a register holds it.
+    /// Converts a number from 0 to 99 to the form in a register.
     pub(super) fn encode(self, value: i64) -> u8 {
         let value = value.rem_euclid(100) as u8;
         if self.binary {
@@ -104,7 +105,7 @@ impl Format {
         }
     }
 
-    /// The number in a register; digits above 9 count as they stand.
+    /// Returns the number in a register; digits above 9 count with their value.
     pub(super) fn decode(self, register: u8) -> i64 {
         if self.binary {
             i64::from(register)
@@ -113,7 +114,7 @@ impl Format {
         }
     }
 
-    /// An hour from 0 to 23 as the hours register holds it.
+    /// Converts an hour from 0 to 23 to the form in the hours register.
     pub(super) fn encode_hour(self, hour: i64) -> u8 {
         if self.hours_24 {
             return self.encode(hour);
@@ -122,7 +123,7 @@ impl Format {
         if hour >= 12 { register | PM } else { register }
     }
 
-    /// The hour in the hours register.
+    /// Returns the hour in the hours register.
     pub(super) fn decode_hour(self, register: u8) -> i64 {
         if self.hours_24 {
             return self.decode(register);

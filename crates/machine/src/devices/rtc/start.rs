@@ -1,4 +1,4 @@
-//! What the real-time clock and its memory hold when the machine is switched on.
+//! The contents of the real-time clock and its memory when the machine is switched on.
 
 use super::Rtc;
 use crate::config::{RtcBase, VmConfig};
@@ -8,8 +8,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tollgate_memory::PhysicalLayout;
 
 impl Rtc {
-    /// The clock of a machine, with the present time, the sizes of its memory, its floppy drives
-    /// and IDE disks, and what firmware is to boot.
+    /// Makes the clock of a machine, with the present time, the sizes of its memory, its floppy
+    /// drives and IDE disks, and the boot order for firmware.
     pub fn of_machine(
         config: &VmConfig,
         floppies: &[DriveKind],
@@ -25,7 +25,7 @@ impl Rtc {
     }
 }
 
-/// Nanoseconds since 1970 that the clock shows first.
+/// Returns the nanoseconds since 1970 that the clock shows first.
 fn start(base: RtcBase) -> u64 {
     let universal = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -40,10 +40,10 @@ fn start(base: RtcBase) -> u64 {
     }
 }
 
-/// Seconds by which local time is ahead of universal time; zero if unknown.
+/// Returns how many seconds local time is ahead of universal time, or zero if that is unknown.
 fn local_offset(seconds: i64) -> i64 {
     let mut broken_down = std::mem::MaybeUninit::<libc::tm>::uninit();
-    // SAFETY: both pointers are valid; a non-null result says that it was filled in.
+    // SAFETY: both pointers are valid; a non-null result means that the structure was filled in.
     let filled = unsafe { libc::localtime_r(&seconds, broken_down.as_mut_ptr()) };
     if filled.is_null() {
         return 0;
