@@ -1,9 +1,9 @@
-//! The display adapter: a VGA with Bochs' frame buffer extension, as QEMU's standard one.
+//! The display adapter: a VGA with Bochs' frame buffer extension, like QEMU's standard adapter.
 //!
-//! Display memory is memory wherever an address means one byte of it: text, 256 colours in one
-//! piece, the extension's modes. A store costs no exit there. In the planar modes, where a store
-//! may change four bytes and a load fills latches, an access is a call out of guest code
-//! ([`Device::is_near`]).
+//! Display memory is plain memory wherever an address stands for a single byte of it: in text
+//! modes, in linear 256-colour modes, and in the extension's modes. A store causes no exit there.
+//! In the planar modes, where a store may change four bytes and a load fills latches, translated
+//! code calls the device for each access ([`Device::is_near`]).
 //!
 //! ```text
 //!   registers say              window at A0000h-BFFFFh is      the truth is in
@@ -13,8 +13,8 @@
 //!   anything else              a device: `planes`              `planes`
 //! ```
 //!
-//! What the window is changes with the registers; its contents are moved over then. The base
-//! address register of [`pci`] shows all of `video`.
+//! When the registers change what the window is, its contents are copied. The base address register
+//! of [`pci`] maps all of `video`.
 
 pub mod dispi;
 mod lines;
@@ -35,15 +35,15 @@ use tollgate_memory::{BlockId, GuestMemory, MemoryError, Region, RegionKind};
 use tollgate_platform::GuestTime;
 use tollgate_x86::PhysicalAddress;
 
-/// Bytes of text that the window shows: a character and an attribute of each cell.
+/// The size of the text in the window in bytes: a character and an attribute for each cell.
 const TEXT_BYTES: usize = 0x8000;
-/// Bytes that planes and `video` have in common.
+/// The number of bytes that planes and `video` share.
 const SHARED_BYTES: usize = 4 * CELLS;
 
-/// Memory that is no RAM.
+/// Blocks of memory that are not RAM.
 #[derive(Clone, Copy, Debug)]
 struct Blocks {
-    /// What the frame buffer shows.
+    /// The contents of the frame buffer.
     video: BlockId,
     /// Characters and attributes.
     text: BlockId,
@@ -52,13 +52,13 @@ struct Blocks {
 /// What the window at A0000h is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Window {
-    /// Nothing answers.
+    /// No memory and no device answers.
     Closed,
     /// The block of text, from B0000h or B8000h on.
     Text(u64),
-    /// `video` from an offset on, at an address, for so many bytes.
+    /// A part of `video`: its offset, the address in the window, and the size in bytes.
     Linear(u64, u64, u64),
-    /// The planes, at an address, for so many bytes.
+    /// The planes: the address in the window, and the size in bytes.
     Planes(u64, u64),
 }
 
@@ -69,9 +69,9 @@ pub struct Vga {
     planes: Planes,
     blocks: Option<Blocks>,
     window: Window,
-    /// Registers or planes were written since the last picture was drawn.
+    /// Whether registers or planes were written since the last picture was drawn.
     is_touched: bool,
-    /// The last picture, which holds until something is written.
+    /// The last picture, which is valid until something is written.
     last_picture: Option<Arc<Picture>>,
 }
 
@@ -96,13 +96,13 @@ impl Default for Vga {
 }
 
 impl Vga {
-    /// Version of the saved state, which is without memory.
+    /// The version of the saved state, which does not include memory.
     const STATE_VERSION: u32 = 1;
 
-    /// Makes the adapter's memory; returns what the frame buffer shows.
+    /// Allocates the adapter's memory and returns the block of the frame buffer.
     ///
     /// # Errors
-    /// The host has none.
+    /// The host has no memory for it.
     pub fn make_memory(&mut self, memory: &GuestMemory) -> Result<BlockId, MemoryError> {
         let blocks = Blocks {
             video: memory.new_block(VIDEO_BYTES)?,
@@ -112,7 +112,7 @@ impl Vga {
         Ok(blocks.video)
     }
 
-    /// What the registers say that the window is.
+    /// Returns what the window should be according to the registers.
     fn wanted(&self) -> Window {
         if self.registers.output & output::MEMORY == 0 || self.blocks.is_none() {
             return Window::Closed;
@@ -136,7 +136,7 @@ impl Vga {
         let mask = self.registers.sequencer[sequencer::MAP_MASK];
         let mode = self.registers.graphics[graphics::MODE];
         if self.registers.sequencer[sequencer::MEMORY_MODE] & CHAIN_4 != 0 {
-            // A chained store ignores all but the mask.
+            // A chained store ignores everything except the mask.
             if mask & 0xf == 0xf {
                 return Window::Linear(0, start, bytes);
             }
@@ -150,8 +150,8 @@ impl Vga {
         Window::Planes(start, bytes)
     }
 
-    /// Has the window be what the registers say, as after each write to them: they may have been
-    /// restored.
+    /// Makes the window follow the registers. This is called after each write to them, and after a
+    /// restore.
     pub fn follow(&mut self, context: &mut DeviceContext<'_>) {
         let wanted = self.wanted();
         let Some(blocks) = self.blocks.filter(|_| wanted != self.window) else {
@@ -165,7 +165,7 @@ impl Vga {
             self.take_contents(context.memory());
         }
         let display = PhysicalAddress(DISPLAY_START);
-        // The range is whole pages below 4 GiB.
+        // The range consists of whole pages below 4 GiB, so clearing it cannot fail.
         let _ = (context.memory()).clear_region(display, DISPLAY_END - DISPLAY_START);
         self.window = wanted;
         if !stays_linear {
@@ -184,7 +184,7 @@ impl Vga {
         });
     }
 
-    /// Brings the planes to what the window's block holds.
+    /// Copies the contents of the window's block to the planes.
     fn take_contents(&mut self, memory: &GuestMemory) {
         let Some(blocks) = self.blocks else {
             return;
@@ -210,7 +210,7 @@ impl Vga {
         }
     }
 
-    /// Brings the window's block to what the planes hold. The host's own memory cannot refuse.
+    /// Copies the planes to the window's block. The host's own memory cannot refuse.
     fn give_contents(&self, memory: &mut GuestMemory) {
         let Some(blocks) = self.blocks else {
             return;
@@ -235,7 +235,7 @@ impl Vga {
         }
     }
 
-    /// Offset in the window of the planes.
+    /// Returns the offset of an address in the window of the planes.
     fn planes_offset(&self, address: u64) -> Option<usize> {
         let Window::Planes(start, bytes) = self.window else {
             return None;
@@ -244,7 +244,8 @@ impl Vga {
         (offset < bytes).then_some(offset as usize)
     }
 
-    /// Input status 1: where the beam is, at 70 frames a second of 449 lines.
+    /// Returns input status 1, which depends on the position of the beam at 70 frames per second of
+    /// 449 lines.
     fn status(&self, now: GuestTime) -> u8 {
         const LINE: u64 = 31_778;
         const LINES: u64 = 449;
@@ -299,7 +300,7 @@ impl Device for Vga {
         match port {
             Registers::FIRST_PORT..=Registers::LAST_PORT => {
                 self.registers.write(port, value as u8);
-                // Neither palette nor CRT controller moves the window.
+                // Neither the palette nor the CRT controller moves the window.
                 if !matches!(port, 0x3c2 | 0x3c5 | 0x3cf) {
                     return;
                 }
@@ -343,7 +344,7 @@ impl Device for Vga {
         }
     }
 
-    /// Planes: what a store comes to depends on registers and latches, and on nothing else.
+    /// Only accesses to planes are near: their effect depends on registers and latches alone.
     fn is_near(&self, address: PhysicalAddress) -> bool {
         self.planes_offset(address.0).is_some()
     }

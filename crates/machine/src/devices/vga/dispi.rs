@@ -1,13 +1,13 @@
-//! The frame buffer extension of Bochs (its "VBE display interface", ids B0C0h to B0C5h), by
+//! The frame buffer extension of Bochs (its "VBE display interface", ids B0C0h to B0C5h), with
 //! which VGA firmware sets the modes of VESA's BIOS extension.
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes of display memory.
+/// The size of display memory in bytes.
 pub const VIDEO_BYTES: u64 = 16 << 20;
-/// Bytes of a bank.
+/// The size of a bank in bytes.
 const BANK_BYTES: u32 = 0x1_0000;
-/// The largest picture.
+/// The maximum size of a picture.
 const MOST_WIDTH: u16 = 2560;
 const MOST_HEIGHT: u16 = 1600;
 const MOST_DEPTH: u16 = 32;
@@ -31,7 +31,7 @@ const CAPABILITIES: u16 = 1 << 1;
 const EIGHT_BIT_PALETTE: u16 = 1 << 5;
 const KEEP_MEMORY: u16 = 1 << 7;
 
-/// The newest interface that there is.
+/// The id of the newest interface.
 const NEWEST_ID: u16 = 0xb0c5;
 const OLDEST_ID: u16 = 0xb0c0;
 
@@ -67,23 +67,23 @@ impl Default for Dispi {
     }
 }
 
-/// What is displayed.
+/// A display mode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mode {
-    /// Pixels of a line.
+    /// The number of pixels in a line.
     pub width: usize,
-    /// Lines.
+    /// The number of lines.
     pub height: usize,
-    /// Bits of a pixel: 4, 8, 15, 16, 24 or 32.
+    /// The bits of a pixel: 4, 8, 15, 16, 24 or 32.
     pub depth: u16,
-    /// Bytes from a line to the next.
+    /// The number of bytes from one line to the next.
     pub pitch: usize,
-    /// Offset of the first pixel.
+    /// The offset of the first pixel.
     pub start: usize,
 }
 
 impl Dispi {
-    /// The index port; data ports follow.
+    /// The index port. The data ports follow it.
     pub const INDEX_PORT: u16 = 0x1ce;
     /// The ports of the data register.
     pub const DATA_PORTS: [u16; 2] = [0x1cf, 0x1d0];
@@ -113,7 +113,7 @@ impl Dispi {
         }
     }
 
-    /// Writes a port. True: display memory is to be cleared.
+    /// Writes a port. Returns whether display memory must be cleared.
     pub fn write(&mut self, port: u16, value: u16) -> bool {
         if port == Self::INDEX_PORT {
             self.index = value;
@@ -147,7 +147,8 @@ impl Dispi {
         begins && value & KEEP_MEMORY == 0
     }
 
-    /// Bytes of a line; 4 bits of a pixel are a byte of each of two lines of planes.
+    /// Returns the bytes from one line to the next. With 4 bits per pixel, a byte of each plane
+    /// holds eight pixels.
     fn pitch(&self) -> usize {
         let width = usize::from(self.virtual_width.max(self.width));
         match self.depth {
@@ -161,22 +162,22 @@ impl Dispi {
         u16::try_from(lines).unwrap_or(u16::MAX)
     }
 
-    /// The mode is the extension's, not the VGA's.
+    /// Whether the extension's mode is active and not the VGA's.
     pub fn is_enabled(&self) -> bool {
         self.enable & ENABLED != 0
     }
 
-    /// Colours of the palette have 8 bits, not 6.
+    /// Whether the colours of the palette have 8 bits and not 6.
     pub fn has_wide_palette(&self) -> bool {
         self.enable & EIGHT_BIT_PALETTE != 0
     }
 
-    /// Offset of the bank that the window at A0000h shows.
+    /// Returns the offset of the bank in the window at A0000h.
     pub fn bank_offset(&self) -> u64 {
         u64::from(self.bank) * u64::from(BANK_BYTES)
     }
 
-    /// The mode, if it is one with pixels.
+    /// Returns the mode if it is one with pixels.
     pub fn mode(&self) -> Option<Mode> {
         let pixel = usize::from(self.depth.div_ceil(8));
         let pitch = self.pitch();

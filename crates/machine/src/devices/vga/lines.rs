@@ -1,36 +1,37 @@
-//! Where the CRT controller begins each line: the start address, panning, and split screens.
+//! The cell at which the CRT controller begins each line: start address, panning, and split
+//! screens.
 //!
-//! Below the line that line compare names, display begins again at cell 0, whatever the start
-//! address is (IBM VGA Technical Reference, CRT controller registers 08h, 18h; attribute
+//! After the line in the line compare register, the display begins again at cell 0, whatever the
+//! start address is (IBM VGA Technical Reference, CRT controller registers 08h, 18h; attribute
 //! controller registers 10h, 13h).
 
 use super::Vga;
 use super::registers::{attribute, crtc, graphics, sequencer};
 
-/// A line of what is displayed.
+/// A displayed line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Line {
-    /// The cell with its first pixels, or its first character.
+    /// The cell with the first pixels or the first character of the line.
     pub cell: usize,
-    /// Which line of its characters it is.
+    /// The number of the line within its characters.
     pub row_scan: usize,
-    /// Pixels that the line is moved to the left.
+    /// The number of pixels by which the line is moved to the left.
     pub panning: usize,
 }
 
-/// A line, as the counters have it.
+/// The state of the counters at a line.
 struct Counted {
-    /// Lines since the address counter was loaded.
+    /// The number of lines since the address counter was loaded.
     line: usize,
-    /// What it was loaded with.
+    /// The value that the address counter was loaded with.
     start: usize,
-    /// Behind the split.
+    /// Whether the line follows the split.
     is_split: bool,
     panning: usize,
 }
 
 impl Vga {
-    /// Cells from one row to the next.
+    /// Returns the number of cells from one row to the next.
     pub(super) fn pitch(&self) -> usize {
         2 * usize::from(self.registers.crtc[crtc::OFFSET])
     }
@@ -39,7 +40,7 @@ impl Vga {
         usize::from(self.registers.crtc[crtc::MAXIMUM_SCAN_LINE] & 0x1f) + 1
     }
 
-    /// Dots of a character.
+    /// Returns the width of a character in dots.
     pub(super) fn character_width(&self) -> usize {
         const EIGHT_WIDE: u8 = 1;
         match self.registers.sequencer[sequencer::CLOCKING] & EIGHT_WIDE {
@@ -53,31 +54,31 @@ impl Vga {
         self.registers.graphics[graphics::MODE] & SHIFT_256 != 0
     }
 
-    /// How often a line of pixels is shown.
+    /// Returns how often a line of pixels is shown.
     pub(super) fn repeated_lines(&self) -> usize {
         const DOUBLE: u8 = 1 << 7;
         let maximum = self.registers.crtc[crtc::MAXIMUM_SCAN_LINE];
         let double = if maximum & DOUBLE != 0 { 2 } else { 1 };
         match self.is_cga() {
-            // What would repeat a line chooses its bank instead.
+            // The counter that would repeat a line selects its bank instead.
             true => double,
             false => self.character_height() * double,
         }
     }
 
-    /// The row scan counter's lowest bit is address bit 13, as in CGA's modes.
+    /// Whether the row scan counter's lowest bit is address bit 13, as in CGA's modes.
     fn is_cga(&self) -> bool {
         self.registers.crtc[crtc::MODE] & 1 == 0
     }
 
-    /// A line of a text mode.
+    /// Returns a line of a text mode.
     pub(super) fn text_line(&self, line: usize) -> Line {
         let dots = match (
             self.character_width(),
             self.registers.attribute[attribute::PANNING] & 0xf,
         ) {
             (8, value) => value & 7,
-            // 8 is where 9 dots begin.
+            // With 9 dots, the value 8 stands for no movement.
             (_, value @ 0..8) => value + 1,
             _ => 0,
         };
@@ -94,12 +95,12 @@ impl Vga {
         }
     }
 
-    /// A line of pixels, of a mode whose pixels are in the planes.
+    /// Returns a line of pixels in a mode whose pixels are in the planes.
     pub(super) fn pixel_line(&self, line: usize) -> Line {
         const BYTE_MODE: u8 = 1 << 6;
         let pixels = self.registers.attribute[attribute::PANNING] & 7;
         let pixels = match self.is_256_colour() {
-            // Two dots make a pixel.
+            // Two dots form a pixel.
             true => pixels / 2,
             false => pixels,
         };
@@ -109,7 +110,7 @@ impl Vga {
             false => line * self.pitch(),
             true => {
                 let bank = match self.registers.crtc[crtc::MODE] & BYTE_MODE {
-                    // 8 KiB are so many cells where a cell has two bytes.
+                    // 8 KiB are 1000h cells in a mode where a cell has two bytes.
                     0 => 0x1000,
                     _ => 0x2000,
                 };
@@ -124,8 +125,8 @@ impl Vga {
         }
     }
 
-    /// Where the counters stand at a line of which each is displayed `repeats` times. A mode of the
-    /// frame buffer extension is neither split nor panned by these registers.
+    /// Returns the state of the counters at a line, if each line is displayed `repeats` times.
+    /// These registers neither split nor pan a mode of the frame buffer extension.
     fn counted(&self, line: usize, repeats: usize, panning: usize) -> Counted {
         const PANNING_ENDS_AT_SPLIT: u8 = 1 << 5;
         let registers = &self.registers;

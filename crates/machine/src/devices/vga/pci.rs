@@ -1,5 +1,5 @@
-//! The display adapter on the PCI bus: QEMU's standard VGA, whose base address register 0 is
-//! all of its memory.
+//! The display adapter on the PCI bus: QEMU's standard VGA, whose base address register 0 maps all
+//! of its memory.
 
 use super::dispi::VIDEO_BYTES;
 use crate::bus::DeviceContext;
@@ -18,12 +18,12 @@ const IDENTITY: Identity = Identity {
     subsystem: 0x1100,
 };
 
-/// The adapter's configuration; its registers are [`super::Vga`]'s.
+/// The adapter's configuration space. [`super::Vga`] has its registers.
 #[derive(Debug)]
 pub struct VgaFunction {
     config: ConfigSpace,
     video: Option<BlockId>,
-    /// Where the memory lies.
+    /// The address of the memory.
     placed: Option<u64>,
 }
 
@@ -40,12 +40,13 @@ impl Default for VgaFunction {
 }
 
 impl VgaFunction {
-    /// From now on there is memory to be shown.
+    /// Sets the memory of the frame buffer.
     pub fn set_video(&mut self, video: BlockId) {
         self.video = Some(video);
     }
 
-    /// Where the memory shall lie: beside RAM and what the board has below 4 GiB.
+    /// Returns the address that the memory should have, unless it would overlap RAM or the board's
+    /// devices below 4 GiB.
     fn wanted(&self, context: &mut DeviceContext<'_>) -> Option<u64> {
         let low = context.memory().ram().layout().low_bytes();
         let is_free = |window: &Window| {
@@ -63,7 +64,7 @@ impl VgaFunction {
             return;
         };
         if let Some(old) = self.placed.take() {
-            // It was set before, so it can be cleared.
+            // The region was set before, so clearing it cannot fail.
             let _ = (context.memory()).clear_region(PhysicalAddress(old), VIDEO_BYTES);
         }
         if let Some(start) = wanted {

@@ -1,18 +1,18 @@
-//! The four planes of display memory, and how the graphics controller and the sequencer reach
-//! them for the processor.
+//! The four planes of display memory, and how the processor accesses them through the graphics
+//! controller and the sequencer.
 //!
-//! A *cell* is the four bytes at one address, one of each plane. In text mode it is a character,
-//! its attribute and a byte of a font.
+//! A *cell* consists of the four bytes at one address, one of each plane. In text mode it holds a
+//! character, its attribute and a byte of a font.
 
 use super::registers::{Registers, graphics, sequencer};
 
-/// Cells: 64 KiB of each plane.
+/// The number of cells: each plane has 64 KiB.
 pub const CELLS: usize = 0x1_0000;
 
 /// The planes, with the graphics controller's latches.
 #[derive(Debug)]
 pub struct Planes {
-    /// A byte of each plane, plane 0 first.
+    /// The bytes of each cell, plane 0 first.
     pub cells: Vec<[u8; 4]>,
     latches: [u8; 4],
 }
@@ -26,11 +26,11 @@ impl Default for Planes {
     }
 }
 
-/// How an address of the window leads to a cell.
+/// The target of an address of the window.
 enum Path {
     /// One plane of a cell.
     One(usize, usize),
-    /// All planes.
+    /// All planes of a cell.
     All(usize),
 }
 
@@ -48,7 +48,7 @@ fn path(registers: &Registers, offset: usize) -> Path {
 }
 
 impl Planes {
-    /// A load of a byte.
+    /// Loads a byte.
     pub fn load(&mut self, registers: &Registers, offset: usize) -> u8 {
         let cell = match path(registers, offset) {
             Path::One(cell, plane) => {
@@ -70,7 +70,7 @@ impl Planes {
         !differs
     }
 
-    /// A store of a byte.
+    /// Stores a byte.
     pub fn store(&mut self, registers: &Registers, offset: usize, value: u8) {
         let mask = registers.sequencer[sequencer::MAP_MASK];
         match path(registers, offset) {
@@ -88,7 +88,7 @@ impl Planes {
         }
     }
 
-    /// The byte for each plane that a store makes of its value and the latches.
+    /// Computes the byte for each plane from the stored value and the latches.
     fn made(&self, registers: &[u8; 9], value: u8) -> [u8; 4] {
         let rotate = registers[graphics::ROTATE];
         let rotated = value.rotate_right((rotate & 7).into());
@@ -124,7 +124,7 @@ impl Planes {
     }
 }
 
-/// All ones if the bit of a plane is set.
+/// Returns all ones if the bit of a plane is set.
 fn ones(bits: u8, plane: usize) -> u8 {
     if bits >> plane & 1 != 0 { 0xff } else { 0 }
 }
@@ -160,16 +160,16 @@ mod tests {
         registers.graphics[graphics::BIT_MASK] = 0x3c;
         planes.store(&registers, 0, 0x0f);
         assert_eq!(planes.cells[0], [0xc0; 4]);
-        // Mode 1: the latches.
+        // Mode 1: the latches are stored.
         registers.graphics[graphics::MODE] = 1;
         planes.store(&registers, 1, 0);
         assert_eq!(planes.cells[1], [0xf0; 4]);
-        // Mode 2: a bit for each plane.
+        // Mode 2: the value has one bit for each plane.
         registers.graphics[graphics::MODE] = 2;
         registers.graphics[graphics::ROTATE] = 0;
         planes.store(&registers, 2, 0b1001);
         assert_eq!(planes.cells[2], [0xfc, 0xc0, 0xc0, 0xfc]);
-        // Mode 3: set/reset, where both mask and value say so.
+        // Mode 3: set/reset is stored in the bits that are set in both mask and value.
         registers.graphics[graphics::MODE] = 3;
         registers.graphics[graphics::SET_RESET] = 0b0010;
         planes.store(&registers, 3, 0xf8);

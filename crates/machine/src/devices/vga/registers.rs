@@ -1,16 +1,17 @@
-//! The registers of the VGA behind their index ports (IBM VGA Technical Reference; FreeVGA).
+//! The registers of the VGA, which are accessed through index ports (IBM VGA Technical Reference;
+//! FreeVGA).
 
 use serde::{Deserialize, Serialize};
 
 /// Registers of the sequencer.
 pub mod sequencer {
-    /// Clocking mode; bit 5: the screen is off.
+    /// Clocking mode. Bit 5 turns the screen off.
     pub const CLOCKING: usize = 1;
-    /// Planes that stores reach.
+    /// The planes that stores write.
     pub const MAP_MASK: usize = 2;
-    /// Which fonts characters have.
+    /// The fonts of characters.
     pub const CHARACTER_MAP: usize = 3;
-    /// Bit 3: chain-4.
+    /// Memory mode. Bit 3 enables chain-4.
     pub const MEMORY_MODE: usize = 4;
 }
 
@@ -31,65 +32,65 @@ pub mod graphics {
 pub mod crtc {
     pub const COLUMNS: usize = 0x01;
     pub const OVERFLOW: usize = 0x07;
-    /// Bits 0 to 4: the first line of the first row; bits 5 and 6: cells to the left.
+    /// Bits 0 to 4: the first line of the first row. Bits 5 and 6: cells to the left.
     pub const PRESET_ROW_SCAN: usize = 0x08;
     pub const MAXIMUM_SCAN_LINE: usize = 0x09;
     pub const CURSOR_START: usize = 0x0a;
     pub const CURSOR_END: usize = 0x0b;
     pub const START_HIGH: usize = 0x0c;
     pub const CURSOR_HIGH: usize = 0x0e;
-    /// Bit 7: registers 0 to 7 are protected.
+    /// Bit 7 protects registers 0 to 7.
     pub const PROTECT: usize = 0x11;
     pub const LINES: usize = 0x12;
     pub const OFFSET: usize = 0x13;
     pub const MODE: usize = 0x17;
-    /// Behind this line the screen is split.
+    /// The screen is split after this line.
     pub const LINE_COMPARE: usize = 0x18;
 }
 
 /// Registers of the attribute controller after its palette.
 pub mod attribute {
     pub const MODE: usize = 0x10;
-    /// Pixels to the left.
+    /// The number of pixels to the left.
     pub const PANNING: usize = 0x13;
     pub const COLOUR_SELECT: usize = 0x14;
 }
 
 /// Miscellaneous output.
 pub mod output {
-    /// The CRT controller is at 3D4h, not 3B4h.
+    /// The CRT controller is at 3D4h and not at 3B4h.
     pub const COLOUR: u8 = 1 << 0;
-    /// The processor reaches display memory.
+    /// The processor can access display memory.
     pub const MEMORY: u8 = 1 << 1;
 }
 
 /// Registers 0 to 7 of the CRT controller are protected.
 const PROTECTED: u8 = 1 << 7;
-/// The bit of the overflow register that never is.
+/// The bit of the overflow register that is never protected.
 const LINE_COMPARE: u8 = 1 << 4;
 
-/// All of them.
+/// All registers.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Registers {
-    /// Miscellaneous output.
+    /// The miscellaneous output register.
     pub output: u8,
-    /// Sequencer.
+    /// The sequencer's registers.
     pub sequencer: [u8; 5],
-    /// Graphics controller.
+    /// The graphics controller's registers.
     pub graphics: [u8; 9],
-    /// CRT controller.
+    /// The CRT controller's registers.
     pub crtc: [u8; 0x19],
-    /// Attribute controller: its palette, then the others.
+    /// The attribute controller's registers: its palette, then the others.
     pub attribute: [u8; 0x15],
-    /// The colours: red, green and blue of 6 bits.
+    /// The colours: red, green and blue with 6 bits each.
     pub palette: Vec<[u8; 3]>,
-    /// Which bits of a pixel reach the palette.
+    /// The bits of a pixel that reach the palette.
     pub pixel_mask: u8,
     sequencer_index: u8,
     graphics_index: u8,
     crtc_index: u8,
     attribute_index: u8,
-    /// The attribute port takes data next.
+    /// Whether the attribute port expects data next.
     attribute_data: bool,
     palette_read: u16,
     palette_write: u16,
@@ -98,12 +99,12 @@ pub struct Registers {
 }
 
 impl Registers {
-    /// First and last port.
+    /// The first port.
     pub const FIRST_PORT: u16 = 0x3b0;
-    /// The last one.
+    /// The last port.
     pub const LAST_PORT: u16 = 0x3df;
 
-    /// As after power-up.
+    /// Makes the registers in their state after power-up.
     pub fn new() -> Self {
         Self {
             palette: vec![[0; 3]; 256],
@@ -112,7 +113,7 @@ impl Registers {
         }
     }
 
-    /// Whether a port is one of the CRT controller's and status that are elsewhere now.
+    /// Whether a port of the CRT controller or of the status is at its other address now.
     fn is_elsewhere(&self, port: u16) -> bool {
         let colour = self.output & output::COLOUR != 0;
         match port {
@@ -122,7 +123,7 @@ impl Registers {
         }
     }
 
-    /// Reads a port; `status` is input status 1, which the time decides.
+    /// Reads a port. `status` is input status 1, which depends on the time.
     pub fn read(&mut self, port: u16, status: u8) -> u8 {
         if self.is_elsewhere(port) {
             return 0xff;
@@ -131,7 +132,7 @@ impl Registers {
             0x3c0 if self.attribute_data => 0,
             0x3c0 => self.attribute_index,
             0x3c1 => at(&self.attribute, self.attribute_index & 0x1f),
-            // No interrupt, a colour display.
+            // No interrupt is pending, and the display is a colour one.
             0x3c2 => 0x10,
             0x3c4 => self.sequencer_index,
             0x3c5 => at(&self.sequencer, self.sequencer_index),
@@ -191,7 +192,7 @@ impl Registers {
     fn write_attribute(&mut self, value: u8) {
         if self.attribute_data {
             let index = self.attribute_index & 0x1f;
-            // While the display uses the palette the processor cannot.
+            // The processor cannot change the palette while the display uses it.
             if index >= 0x10 || self.attribute_index & 0x20 == 0 {
                 put(&mut self.attribute, index, value);
             }
@@ -230,17 +231,17 @@ impl Registers {
         }
     }
 
-    /// Registers of a saved state are of the right number.
+    /// Whether the registers of a saved state have the right number.
     pub fn is_valid(&self) -> bool {
         self.palette.len() == 256
     }
 
-    /// The first cell that is displayed.
+    /// Returns the first cell that is displayed.
     pub fn start(&self) -> usize {
         self.word(crtc::START_HIGH)
     }
 
-    /// The cell where the cursor is.
+    /// Returns the cell of the cursor.
     pub fn cursor(&self) -> usize {
         self.word(crtc::CURSOR_HIGH)
     }
@@ -249,14 +250,14 @@ impl Registers {
         usize::from(self.crtc[high]) << 8 | usize::from(self.crtc[high + 1])
     }
 
-    /// Lines that are displayed.
+    /// Returns the number of displayed lines.
     pub fn lines(&self) -> usize {
         let overflow = usize::from(self.crtc[crtc::OVERFLOW]);
         let high = (overflow >> 1 & 1) << 8 | (overflow >> 6 & 1) << 9;
         (usize::from(self.crtc[crtc::LINES]) | high) + 1
     }
 
-    /// The line that is the last one before a split, if so many are displayed.
+    /// Returns the last line before a split.
     pub fn line_compare(&self) -> usize {
         let [overflow, maximum, low] =
             [crtc::OVERFLOW, crtc::MAXIMUM_SCAN_LINE, crtc::LINE_COMPARE]
@@ -264,7 +265,7 @@ impl Registers {
         low | (overflow >> 4 & 1) << 8 | (maximum >> 6 & 1) << 9
     }
 
-    /// The screen shows what is in memory.
+    /// Whether the screen shows the contents of memory.
     pub fn is_on(&self) -> bool {
         const SCREEN_OFF: u8 = 1 << 5;
         const PALETTE_IN_USE: u8 = 1 << 5;
@@ -272,7 +273,7 @@ impl Registers {
             && self.attribute_index & PALETTE_IN_USE != 0
     }
 
-    /// Characters, not pixels.
+    /// Whether the mode has characters and not pixels.
     pub fn is_text(&self) -> bool {
         self.graphics[graphics::MISCELLANEOUS] & 1 == 0
     }

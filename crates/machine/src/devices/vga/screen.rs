@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use tollgate_memory::GuestMemory;
 
-/// What is on the screen.
+/// The contents of the screen.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "kind")]
 pub enum Screen {
@@ -19,47 +19,48 @@ pub enum Screen {
     Graphics(Size),
 }
 
-/// Pixels of a picture.
+/// The size of a picture in pixels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Size {
-    /// Of a line.
+    /// The number of pixels in a line.
     pub width: usize,
-    /// Lines.
+    /// The number of lines.
     pub height: usize,
 }
 
 /// The characters of a text mode.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TextScreen {
-    /// Characters of a line.
+    /// The number of characters in a line.
     pub columns: usize,
-    /// Lines.
+    /// The number of lines.
     pub rows: usize,
-    /// Characters by their codes, line by line.
+    /// The codes of the characters, line by line.
     pub characters: Vec<u8>,
-    /// Their attributes.
+    /// The attributes of the characters.
     pub attributes: Vec<u8>,
-    /// Column and row of the cursor, if it is shown.
+    /// Column and row of the cursor, if it is visible.
     pub cursor: Option<(usize, usize)>,
-    /// Bit 7 of an attribute is to blink, not a bright background.
+    /// Whether bit 7 of an attribute means blinking and not a bright background.
     pub blinks: bool,
 }
 
 /// A picture: red, green and blue of each pixel, line by line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Picture {
-    /// Its size.
+    /// The size of the picture.
     pub size: Size,
     /// Three bytes for each pixel.
     pub pixels: Vec<u8>,
 }
 
-/// The largest text screen that registers can ask for is far larger than any that there is.
+/// A limit for the largest text screen that registers can describe, which is far larger than any
+/// real one.
 const MOST_COLUMNS: usize = 256;
 const MOST_ROWS: usize = 128;
 
 impl TextScreen {
-    /// The lines, without spaces at their ends.
+    /// Returns the lines without spaces at their ends.
     pub fn lines(&self) -> impl Iterator<Item = String> {
         self.characters.chunks(self.columns.max(1)).map(|line| {
             let line: String = line.iter().copied().map(character).collect();
@@ -68,7 +69,7 @@ impl TextScreen {
     }
 }
 
-/// The character of a code of code page 437, which a PC's fonts have.
+/// Returns the character with a code in code page 437, which a PC's fonts have.
 pub fn character(code: u8) -> char {
     const LOW: &str = " ☺☻♥♦♣♠•◘○◙♂♀♪♫☼►◄↕‼¶§▬↨↑↓→←∟↔▲▼";
     const HIGH: &str = "⌂ÇüéâäàåçêëèïîìÄÅÉæÆôöòûùÿÖÜ¢£¥₧ƒáíóúñÑªº¿⌐¬½¼¡«»░▒▓│┤╡╢╖╕╣║╗╝╜╛┐└┴┬├─┼╞╟╚╔╩╦╠═╬╧╨╤╥╙╘╒╓╫╪┘┌█▄▌▐▀αßΓπΣσµτΦΘΩδ∞φε∩≡±≥≤⌠⌡÷≈°∙·√ⁿ²■\u{a0}";
@@ -81,7 +82,7 @@ pub fn character(code: u8) -> char {
 }
 
 impl Vga {
-    /// What is displayed now.
+    /// Returns what is displayed now.
     pub fn screen(&mut self, memory: &GuestMemory) -> Screen {
         self.bring_planes(memory);
         if let Some(mode) = self.dispi.mode() {
@@ -97,7 +98,7 @@ impl Vga {
         }
     }
 
-    /// The planes are what is displayed, for a moment.
+    /// Copies the contents of the display to the planes, for reading them now.
     fn bring_planes(&mut self, memory: &GuestMemory) {
         if !matches!(self.window, Window::Planes(..)) {
             self.take_contents(memory);
@@ -127,13 +128,13 @@ impl Vga {
         self.planes.cells[place % self.planes.cells.len()]
     }
 
-    /// The cell of the first character of a row.
+    /// Returns the cell of the first character of a row.
     fn row_start(&self, row: usize) -> usize {
         self.text_line(row * self.character_height()).cell
     }
 
-    /// The column and the row of the cursor, if it is shown in one of the rows that begin at these
-    /// cells.
+    /// Returns the column and the row of the cursor if it is visible in one of the rows that begin
+    /// at these cells.
     fn cursor(&self, columns: usize, starts: &[usize]) -> Option<(usize, usize)> {
         const HIDDEN: u8 = 1 << 5;
         let (start, end) = (
@@ -160,11 +161,11 @@ impl Vga {
         }
     }
 
-    /// The picture as it is displayed, of a text mode with its font. As long as nothing is written
-    /// to registers and display memory it is the last one.
+    /// Draws the displayed picture; for a text mode with its font. It returns the last picture as
+    /// long as neither registers nor display memory are written.
     pub fn picture(&mut self, memory: &mut GuestMemory) -> Option<Arc<Picture>> {
         let blocks = self.blocks?;
-        // Both are asked, for the marks of both are taken.
+        // Both blocks are asked, because asking also clears their marks.
         let is_text_written = memory.take_block_dirty(blocks.text);
         let is_video_written = memory.take_block_dirty(blocks.video);
         if is_text_written || is_video_written || std::mem::take(&mut self.is_touched) {
@@ -187,7 +188,7 @@ impl Vga {
         }
     }
 
-    /// Red, green and blue of an entry of the palette.
+    /// Returns red, green and blue of an entry of the palette.
     fn colour(&self, index: u8) -> [u8; 3] {
         let index = index & self.registers.pixel_mask;
         let entry = self.registers.palette[usize::from(index)];
@@ -197,7 +198,8 @@ impl Vga {
         entry.map(|value| (value & 0x3f) << 2 | (value & 0x3f) >> 4)
     }
 
-    /// The same of a colour of 4 bits, by way of the attribute controller.
+    /// Returns red, green and blue of a 4-bit colour, which the attribute controller translates
+    /// first.
     fn attribute_colour(&self, four_bits: u8) -> [u8; 3] {
         const FIXED_HIGH: u8 = 1 << 7;
         let select = self.registers.attribute[attribute::COLOUR_SELECT];
@@ -253,21 +255,21 @@ impl Vga {
         Picture { size, pixels }
     }
 
-    /// Whether the cursor has a line of its character.
+    /// Whether the cursor covers a line of its character.
     fn cursor_covers(&self, line: usize) -> bool {
         let start = usize::from(self.registers.crtc[crtc::CURSOR_START] & 0x1f);
         let end = usize::from(self.registers.crtc[crtc::CURSOR_END] & 0x1f);
         (start..=end).contains(&line)
     }
 
-    /// The first cell of a font: the one of attributes with bit 3 set, or the other.
+    /// Returns the first cell of one of the two fonts. Attribute bit 3 selects between them.
     fn font(&self, which: u8) -> usize {
         let map = self.registers.sequencer[sequencer::CHARACTER_MAP];
         let number = match which {
             0 => map >> 2 & 3 | map >> 3 & 4,
             _ => map & 3 | map >> 2 & 4,
         };
-        // 0, 4000h, 8000h, C000h, then those between.
+        // The order is 0, 4000h, 8000h, C000h, and then the addresses in between.
         usize::from(number & 3) * 0x4000 + usize::from(number >> 2) * 0x2000
     }
 
@@ -280,7 +282,8 @@ impl Vga {
             let start = line.cell;
             for x in line.panning..line.panning + size.width {
                 let colour = if self.is_256_colour() {
-                    // Doublewords in a chained mode; words of planes otherwise.
+                    // Memory is accessed as doublewords in a chained mode, and as words of planes
+                    // otherwise.
                     self.colour(self.cell(start + x / 4)[x % 4])
                 } else if registers.graphics[graphics::MODE] & TWO_BITS != 0 {
                     let byte = self.cell(start + x / 8)[x / 4 % 2];
@@ -299,7 +302,7 @@ impl Vga {
         Picture { size, pixels }
     }
 
-    /// A mode of the frame buffer extension.
+    /// Draws a mode of the frame buffer extension.
     fn draw_extension(&self, size: Size, blocks: Blocks, memory: &GuestMemory) -> Option<Picture> {
         let mode = self.dispi.mode()?;
         if mode.depth == 4 {
@@ -311,7 +314,7 @@ impl Vga {
         for y in 0..size.height {
             line.fill(0);
             let offset = (mode.start + y * mode.pitch) as u64;
-            // Lines behind the end of memory are black.
+            // Lines beyond the end of memory are black.
             let _ = memory.read_block(blocks.video, offset, &mut line);
             for pixel in line.chunks(bytes) {
                 pixels.extend(match (mode.depth, pixel) {
