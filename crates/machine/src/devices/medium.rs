@@ -1,9 +1,9 @@
-//! A disk image behind a drive: its thread, and the way its completions take to the device on
-//! the bus.
+//! The disk image in a drive: its thread, and the path of its completions to the device on the bus.
 //!
-//! The device sends operations with tags of its own; the thread does them in order and has
-//! the device's `complete` called, which takes the outcomes. The thread touches no guest memory but what
-//! an operation brings with it, by the host's system calls. Media may come and go while the machine runs.
+//! The device sends operations with tags of its own. The thread executes them in order and calls
+//! the device's `complete`, which takes the outcomes. The thread touches no guest memory except the
+//! buffers of an operation, by the host's system calls. Media may come and go while the machine
+//! runs.
 
 use crate::bus::completion::Completer;
 use std::collections::VecDeque;
@@ -14,17 +14,17 @@ use tollgate_disk::{
     Buffer, DiskError, DiskThread, DriveOptions, Image, Operation, Outcome, Request,
 };
 
-/// The unit of all positions.
+/// The unit of all positions, in bytes.
 pub const SECTOR: u64 = 512;
 
 /// A medium in a drive.
 pub struct Medium {
     thread: DiskThread,
-    /// Where the thread says that something is done, once the device is on the bus.
+    /// The thread reports here that an operation is done, once the device is on the bus.
     way: Arc<Mutex<Option<Completer>>>,
     bytes: u64,
     is_writable: bool,
-    /// Requests from this tag on were sent to this medium: none that an earlier one did.
+    /// The tag of the next request.
     next_tag: u64,
 }
 
@@ -39,7 +39,8 @@ impl fmt::Debug for Medium {
 }
 
 impl Medium {
-    /// The medium of an open image. `name`: as in lines on standard error about a host that fails.
+    /// Makes the medium of an open image. `name` appears in lines on standard error about failures
+    /// of the host.
     ///
     /// # Errors
     /// The host starts no thread.
@@ -50,7 +51,7 @@ impl Medium {
         let done = move || {
             let lock = done_way.lock();
             let completer = lock.unwrap_or_else(PoisonError::into_inner).clone();
-            // The machine may have ended; the thread goes on with what it was given.
+            // The machine may have ended; the thread still finishes the operations that it has.
             let _ = completer.map(|completer| completer.send(0));
         };
         let report = move |line| {
@@ -65,7 +66,7 @@ impl Medium {
         })
     }
 
-    /// The medium of an image that is still to be opened.
+    /// Opens an image and makes its medium.
     ///
     /// # Errors
     /// The image cannot be used.
@@ -73,7 +74,7 @@ impl Medium {
         Self::open_after(name, options, |_| ())
     }
 
-    /// The same, after `look` has looked at the image.
+    /// Like [`Medium::open`], after `look` has inspected the image.
     ///
     /// # Errors
     /// The image cannot be used.
@@ -90,18 +91,18 @@ impl Medium {
         })
     }
 
-    /// Outcomes are told of through this from now on.
+    /// Sets the completer that outcomes are reported through from now on.
     pub fn connect(&mut self, completer: Completer) {
         let mut way = self.way.lock().unwrap_or_else(PoisonError::into_inner);
         *way = Some(completer);
     }
 
-    /// Bytes of the image.
+    /// Returns the size of the image in bytes.
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Whole sectors of the image.
+    /// Returns the number of whole sectors of the image.
     pub const fn sectors(&self) -> u64 {
         self.bytes / SECTOR
     }
@@ -111,12 +112,12 @@ impl Medium {
         self.is_writable
     }
 
-    /// A buffer of so many bytes, which hold anything, for what is to be written.
+    /// Returns a buffer of this size, with arbitrary contents, for data to be written.
     pub fn buffer(&self, bytes: usize) -> Buffer {
         self.thread.buffer(bytes)
     }
 
-    /// Has something done; returns the tag of its outcome, which no other of this medium has.
+    /// Starts an operation and returns the tag of its outcome, which is unique for this medium.
     pub fn send(&mut self, operation: Operation) -> u64 {
         let tag = self.next_tag;
         self.next_tag = tag.wrapping_add(1);
@@ -124,17 +125,17 @@ impl Medium {
         tag
     }
 
-    /// Takes what is done, oldest first.
+    /// Takes the finished operations, oldest first.
     pub fn take(&self) -> VecDeque<Outcome> {
         self.thread.take()
     }
 
-    /// Waits until all that was sent is done. The outcomes are still to be taken.
+    /// Waits until all operations are done. Their outcomes must still be taken.
     pub fn wait(&self) {
         self.thread.wait();
     }
 
-    /// Whether something was sent whose outcome was not taken.
+    /// Whether there is an operation whose outcome was not taken.
     pub fn has_pending_work(&self) -> bool {
         self.thread.has_pending_work()
     }

@@ -11,14 +11,14 @@
 //!                 vsock
 //! ```
 //!
-//! A device is written once, as a [`device::VirtioDevice`]; the [`core::Core`] around it has
-//! what all devices share, and a transport shows that as registers: a PCI function, or a page
-//! of memory where a machine has no PCI.
+//! A device is written once, as a [`device::VirtioDevice`]. The [`core::Core`] around it implements
+//! what all devices share, and a transport presents that as registers: as a PCI function, or as a
+//! page of memory in a machine without PCI.
 //!
-//! The rings are read by a reader of our own. The crate virtio-queue would read them over our
-//! gate too, but takes a chain that loops, leaves its table or memory, or names a bad indirect
-//! table for one that ends there; here each of these is an error, after which the device
-//! wants a reset.
+//! The rings are read by our own code. The crate virtio-queue could also read them through our
+//! gate, but it treats an invalid chain (one that loops, leaves its table or memory, or refers to a
+//! bad indirect table) as one that ends there. Here each of these is an error, after which the
+//! device needs a reset.
 
 pub mod balloon;
 pub mod block;
@@ -60,9 +60,9 @@ pub mod device_type {
 pub mod feature {
     /// Descriptors may refer to tables of descriptors.
     pub const INDIRECT_DESCRIPTORS: u64 = 1 << 28;
-    /// Indices say when notifications are wanted.
+    /// Indices decide when notifications are sent.
     pub const EVENT_INDEX: u64 = 1 << 29;
-    /// The modern interface; without it a driver is refused.
+    /// The modern interface. A driver without this feature is refused.
     pub const VERSION_1: u64 = 1 << 32;
 }
 
@@ -70,14 +70,14 @@ pub mod feature {
 pub mod status {
     /// The guest has found the device.
     pub const ACKNOWLEDGE: u8 = 1;
-    /// It has a driver.
+    /// The guest has a driver for the device.
     pub const DRIVER: u8 = 2;
     /// The driver is ready.
     pub const DRIVER_OK: u8 = 4;
-    /// The features are agreed on.
+    /// The driver has accepted a set of features.
     pub const FEATURES_OK: u8 = 8;
-    /// The device cannot go on without a reset.
+    /// The device cannot continue without a reset.
     pub const NEEDS_RESET: u8 = 64;
-    /// The driver gave up.
+    /// The driver has given up.
     pub const FAILED: u8 = 128;
 }

@@ -1,10 +1,9 @@
-//! The memory balloon (5.5): the guest says which of its pages are free, and the host gets them
-//! back.
+//! The memory balloon (5.5): the guest reports free pages, and the host gets their memory back.
 //!
-//! With *free page reporting* a guest hands in ranges of free pages now and then, unasked, and
-//! uses them again without a word; they are zero by then. Pages in the balloon itself (of a
-//! guest that inflates it) go the same way. What a discarded page held for the translator counts
-//! as written: see [`tollgate_memory::GuestMemory::discard`].
+//! With *free page reporting* a guest occasionally reports ranges of free pages without being
+//! asked. It uses them again without a message, and they are zero by then. Pages in the balloon
+//! itself (of a guest that inflates it) are treated in the same way. For the translator, a
+//! discarded page counts as written: see [`tollgate_memory::GuestMemory::discard`].
 
 use super::chain::Chain;
 use super::device::{Queues, VirtioDevice};
@@ -13,22 +12,24 @@ use super::queue::QueueError;
 use tollgate_x86::PhysicalAddress;
 use tollgate_x86::address::PAGE_SIZE;
 
-/// The device takes reports of free pages (5.5.3).
+/// The device accepts reports of free pages (5.5.3).
 const PAGE_REPORTING: u64 = 1 << 5;
-/// The queue of pages that go into the balloon.
+/// The queue for pages that enter the balloon.
 const INFLATE: usize = 0;
-/// The queue of pages that come out of it.
+/// The queue for pages that leave the balloon.
 const DEFLATE: usize = 1;
-/// Queues. Reports have number 4 (5.5.2); Linux counts only the queues that it uses, so there
-/// they have number 2, and each number from there on is taken for reports.
+/// The number of queues. The queue for reports has number 4 (5.5.2). Linux counts only the queues
+/// that it uses, so there it has number 2. Every number from 2 on is therefore treated as the queue
+/// for reports.
 const QUEUES: usize = 5;
-/// Page numbers of a request that are looked at; Linux sends 256. The host may leave pages
-/// where they are.
+/// The maximum number of pages of a request that are discarded; Linux sends 256. The host may keep
+/// the memory of the others.
 const MAX_PAGES: usize = 1024;
-/// Bytes of the configuration: pages wanted and pages there, what hints and poisoning use.
+/// The size of the configuration in bytes: number of pages wanted and present, then fields for
+/// hints and poisoning.
 const CONFIG_BYTES: usize = 16;
 
-/// A balloon that wants no pages.
+/// A balloon that requests no pages.
 #[derive(Debug, Default)]
 pub struct Balloon;
 
@@ -66,7 +67,7 @@ impl VirtioDevice for Balloon {
     }
 }
 
-/// Pages by their numbers, of 4 bytes each.
+/// Discards pages whose numbers are in the chain, 4 bytes each.
 fn inflate(chain: &Chain, queues: &mut Queues<'_>) {
     let count = (chain.readable_bytes() / 4).min(MAX_PAGES as u64) as usize;
     let mut bytes = vec![0; count * 4];
@@ -88,7 +89,8 @@ fn inflate(chain: &Chain, queues: &mut Queues<'_>) {
     }
 }
 
-/// Pages as buffers. They are as many as the machine has at most, however often they are named.
+/// Discards the buffers of a report. The total is limited to the size of RAM, however often a page
+/// is reported.
 fn report(chain: &Chain, queues: &mut Queues<'_>) {
     let mut left = queues.memory().ram().span();
     for segment in &chain.writable {

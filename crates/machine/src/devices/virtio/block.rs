@@ -1,9 +1,9 @@
-//! The block device (5.2): a disk image behind a queue.
+//! The block device (5.2): a disk image with a queue.
 //!
-//! A request is checked when the driver makes it available; the image's thread works on it.
-//! Requests are done in the order in which they came. The data of a small one is copied out when the
-//! request is checked, or copied in when the thread has said that it is done. Guest RAM that a large one is
-//! about is lent to the thread, which hands it to the host's system calls.
+//! A request is checked when the driver makes it available, and executed by the image's thread.
+//! Requests are executed in the order in which they came. The data of a small request is copied out
+//! when it is checked, or copied in after the thread has reported that it is done. The guest RAM of
+//! a large request is lent to the thread, which passes it to the host's system calls.
 
 use super::block_work::Work;
 use super::chain::Chain;
@@ -38,43 +38,44 @@ mod request {
     pub const WRITE_ZEROES: u32 = 13;
 }
 
-/// How a request ended (5.2.6).
+/// The status of a finished request (5.2.6).
 mod status {
     pub const OK: u8 = 0;
     pub const IO_ERROR: u8 = 1;
     pub const UNSUPPORTED: u8 = 2;
 }
 
-/// The unit of all positions.
+/// The unit of all positions, in bytes.
 const SECTOR: u64 = 512;
-/// Descriptors of the queue.
+/// The number of descriptors of the queue.
 const QUEUE_SIZE: u16 = 256;
-/// Bytes of a request's header.
+/// The size of a request's header in bytes.
 const HEADER_BYTES: u64 = 16;
-/// Bytes of a range to be discarded or zeroed.
+/// The size in bytes of the description of a range that is discarded or zeroed.
 const RANGE_BYTES: u64 = 16;
-/// Of a range: it may be given back to the host.
+/// Flag of a range: the host may take its storage back.
 const RANGE_UNMAP: u32 = 1;
-/// Segments of a request besides header and status.
+/// The maximum number of segments of a request, in addition to header and status.
 const MAX_SEGMENTS: u32 = QUEUE_SIZE as u32 - 2;
-/// Bytes of a segment.
+/// The maximum size of a segment in bytes.
 const MAX_SEGMENT_BYTES: u32 = 128 << 10;
-/// Bytes of a request: no driver that heeds the two above has a longer one.
+/// The maximum size of a request in bytes. A driver that respects the two limits above sends no
+/// longer one.
 const MAX_REQUEST_BYTES: u64 = MAX_SEGMENTS as u64 * MAX_SEGMENT_BYTES as u64;
-/// Bytes of requests under way from which on no more are taken for now.
+/// If the unfinished requests have this many bytes, no more are taken for now.
 const BUSY_BYTES: u64 = 64 << 20;
-/// Sectors of a range that is discarded or zeroed at once.
+/// The maximum number of sectors of a range that is discarded or zeroed.
 const MAX_RANGE_SECTORS: u32 = (1 << 30) / SECTOR as u32;
 
-/// Bytes of the configuration (5.2.4).
+/// The size of the configuration in bytes (5.2.4).
 const CONFIG_BYTES: usize = 60;
 
-/// A request under way.
+/// An unfinished request.
 struct Pending {
     chain: Chain,
-    /// Bytes of its data, by which it counts as memory of the host.
+    /// The size of the data in bytes, which counts as memory of the host.
     bytes: u64,
-    /// The host puts them into guest memory by itself.
+    /// Set if the host writes the data directly into guest memory.
     filling: Option<Filling>,
 }
 
@@ -91,7 +92,7 @@ pub struct Block {
 }
 
 fn configuration(image: &Image) -> [u8; CONFIG_BYTES] {
-    /// A physical block is 8 sectors: smaller writes cost the host a read.
+    /// A physical block has 2^3 = 8 sectors. Smaller writes cost the host a read.
     const PHYSICAL_BLOCK_EXPONENT: u8 = 3;
     let mut bytes = [0; CONFIG_BYTES];
     let mut put = |place: usize, value: &[u8]| {
@@ -103,9 +104,10 @@ fn configuration(image: &Image) -> [u8; CONFIG_BYTES] {
     put(20, &(SECTOR as u32).to_le_bytes());
     put(24, &[PHYSICAL_BLOCK_EXPONENT]);
     put(26, &1u16.to_le_bytes());
-    // One queue.
+    // There is one queue.
     put(34, &1u16.to_le_bytes());
-    // Discarding and zeroing: sectors and ranges of a request, and for the former its unit.
+    // The limits for discarding and zeroing: sectors and ranges of a request, and for discarding
+    // the unit.
     put(36, &MAX_RANGE_SECTORS.to_le_bytes());
     put(40, &1u32.to_le_bytes());
     put(44, &(1u32 << PHYSICAL_BLOCK_EXPONENT).to_le_bytes());
@@ -116,8 +118,8 @@ fn configuration(image: &Image) -> [u8; CONFIG_BYTES] {
 }
 
 impl Block {
-    /// A device for an open image. `name`: as in saved states, and in lines on standard error
-    /// about a host that fails.
+    /// Makes a device for an open image. `name` is its name in saved states, and in lines on
+    /// standard error about failures of the host.
     ///
     /// # Errors
     /// The host starts no thread.
@@ -189,8 +191,8 @@ impl Block {
         }
     }
 
-    /// What the image is to do. Or else how the request ends at once: its status and the data
-    /// that the driver gets.
+    /// Returns the operation on the image for a request. If the request ends immediately, returns
+    /// its status and the data for the driver as an error.
     fn operation(
         &self,
         kind: u32,
@@ -216,7 +218,7 @@ impl Block {
             }
             request::WRITE => {
                 let offset = self.place(sector, sent).ok_or(failed(status::IO_ERROR))?;
-                // A driver that cannot flush takes what is done for being on stable storage
+                // A driver that cannot flush assumes that a finished write is on stable storage
                 // (5.2.6.2).
                 let through = !queues.has_feature(feature::FLUSH);
                 let data = (chain, HEADER_BYTES, sent);
@@ -244,7 +246,8 @@ impl Block {
         self.features & feature != 0
     }
 
-    /// Discards or zeroes the one range of a request, or says how that ends.
+    /// Returns the operation that discards or zeroes the only range of a request, or else the
+    /// status with which the request ends.
     fn range_operation(
         &self,
         kind: u32,
@@ -303,8 +306,8 @@ impl Block {
         })
     }
 
-    /// The byte where `bytes` bytes from a sector on begin, if they are whole sectors, on the
-    /// disk, and not too many.
+    /// Returns the offset of `bytes` bytes from a sector on, if they are whole sectors on the disk
+    /// and not too many.
     fn place(&self, sector: u64, bytes: u64) -> Option<u64> {
         let end = sector.checked_add(bytes / SECTOR)?;
         let is_there =
@@ -313,7 +316,7 @@ impl Block {
     }
 
     fn end(&mut self, outcome: &Outcome, queues: &mut Queues<'_>) -> Result<(), QueueError> {
-        // Nobody waits for what was begun before a reset.
+        // A request from before a reset has been forgotten.
         let Some(Pending {
             chain,
             bytes,
@@ -324,7 +327,7 @@ impl Block {
         };
         self.pending_bytes -= bytes;
         let is_filled = filling.is_some();
-        // The data counts as written before the driver is told of it.
+        // The data must be marked as written before the driver is notified.
         drop(filling);
         match &outcome.result {
             Ok(_) if is_filled => hand_back(&chain, status::OK, bytes, queues),
@@ -334,8 +337,8 @@ impl Block {
     }
 }
 
-/// Hands a request back with its data and status. The status is the last byte that the device
-/// may write.
+/// Returns a request to the driver, with its data and status. The status is the last byte that the
+/// device may write.
 fn finish(
     chain: &Chain,
     status: u8,
@@ -349,7 +352,7 @@ fn finish(
     hand_back(chain, status, data.len() as u64, queues)
 }
 
-/// Hands a request back whose data, so many bytes, is there already.
+/// Returns a request to the driver whose `bytes` bytes of data are already in place.
 fn hand_back(
     chain: &Chain,
     status: u8,
@@ -406,8 +409,8 @@ impl VirtioDevice for Block {
     }
 
     fn reset(&mut self) {
-        // The driver has its memory back now: what the thread has of it must not be used any more,
-        // above all not be written to the disk with what comes to lie there.
+        // From now on the driver may reuse its memory. The thread must no longer access the parts
+        // that were lent to it, and above all must not write their new contents to the disk.
         self.medium.wait();
         self.pending.clear();
         self.pending_bytes = 0;

@@ -1,22 +1,23 @@
-//! What the image of a block device is to do for a request, and how the data gets there.
+//! The operation on the image for a request of a block device, and how the request's data is
+//! transferred.
 //!
-//! The data of a small request is copied on the vCPU's thread. Guest RAM that a large one is about is
-//! lent to the image's thread, which hands it to the host's system calls.
+//! The data of a small request is copied on the vCPU's thread. The guest RAM of a large request is
+//! lent to the image's thread, which passes it to the host's system calls.
 
 use super::chain::Chain;
 use std::io::{IoSlice, IoSliceMut};
 use tollgate_disk::{Buffer, Elsewhere, Operation};
 use tollgate_memory::{Filling, GuestMemory, LentRam};
 
-/// Bytes of data from which on a copy takes longer than to lend guest memory.
+/// From this number of bytes on, a copy takes longer than lending guest memory.
 const LENT_BYTES: u64 = 16 << 10;
 
-/// What the image is to do for a request.
+/// The operation on the image for a request.
 pub(super) struct Work {
     pub(super) operation: Operation,
-    /// Bytes of its data.
+    /// The size of the data in bytes.
     pub(super) bytes: u64,
-    /// The host puts the data into guest memory by itself.
+    /// Set if the host writes the data directly into guest memory.
     pub(super) filling: Option<Filling>,
 }
 
@@ -35,7 +36,7 @@ impl Elsewhere for Lent {
 }
 
 impl Work {
-    /// Work whose data, if any, is copied.
+    /// Makes an operation whose data, if there is any, is copied.
     pub(super) const fn copied(operation: Operation, bytes: u64) -> Self {
         Self {
             operation,
@@ -44,7 +45,8 @@ impl Work {
         }
     }
 
-    /// Reads the data of a request, which its chain has room for, from an offset of the image on.
+    /// Reads the data of a request from an offset of the image on. The request's chain must have
+    /// room for it.
     pub(super) fn reading(
         offset: u64,
         bytes: u64,
@@ -72,8 +74,9 @@ impl Work {
         Self::copied(operation, bytes)
     }
 
-    /// Writes the data of a request, `bytes` bytes of its chain from `start` on, to an offset of the
-    /// image; `through`: a flush follows. `None`: it is not all in memory.
+    /// Writes the data of a request, which are `bytes` bytes of its chain from `start` on, to an
+    /// offset of the image. With `through` a flush follows. Returns `None` if not all of the data
+    /// is in memory.
     pub(super) fn writing(
         (offset, through): (u64, bool),
         (chain, start, bytes): (&Chain, u64, u64),

@@ -10,29 +10,29 @@ const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 /// Descriptor flag: the buffer is a table of descriptors.
 const INDIRECT: u16 = 4;
-/// Bytes of a descriptor.
+/// The size of a descriptor in bytes.
 const DESCRIPTOR_BYTES: u64 = 16;
-/// Descriptors of a chain at most; a driver's are no longer than the queue, or than a table of
-/// as many segments as a device says that it takes.
+/// The maximum number of descriptors in a chain. The chains of a driver are no longer than the
+/// queue, or than a table with the number of segments that the device accepts.
 pub const MAX_DESCRIPTORS: usize = 1024;
 
-/// A buffer in guest memory. Nothing says that memory is there.
+/// A buffer in guest memory. Its addresses may lie outside of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segment {
-    /// First byte.
+    /// The address of the first byte.
     pub address: PhysicalAddress,
-    /// Bytes.
+    /// The size in bytes.
     pub bytes: u32,
 }
 
 /// The buffers of one request.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Chain {
-    /// The descriptor that it begins with, by which it is handed back.
+    /// The first descriptor of the chain, which identifies it when it is returned to the driver.
     pub head: u16,
-    /// What the device may read, in order.
+    /// The buffers that the device may read, in order.
     pub readable: Vec<Segment>,
-    /// What the device may write, in order.
+    /// The buffers that the device may write, in order.
     pub writable: Vec<Segment>,
 }
 
@@ -79,10 +79,10 @@ impl Descriptor {
 }
 
 impl Chain {
-    /// Reads the chain that begins with descriptor `head` of a table of `size`.
+    /// Reads the chain that begins with descriptor `head` of a table of `size` descriptors.
     ///
     /// # Errors
-    /// It is none: see [`QueueError`].
+    /// The chain is invalid: see [`QueueError`].
     pub fn read(
         memory: &GuestMemory,
         table: u64,
@@ -95,7 +95,7 @@ impl Chain {
         };
         let (mut table, mut size, mut is_indirect) = (table, size, false);
         let (mut index, mut total) = (head, 0u32);
-        // More than the table holds is a loop.
+        // A chain with more descriptors than the table has a loop.
         let mut left = size;
         loop {
             if index >= size {
@@ -137,17 +137,17 @@ impl Chain {
         }
     }
 
-    /// Bytes that the device may read.
+    /// Returns the number of bytes that the device may read.
     pub fn readable_bytes(&self) -> u64 {
         total(&self.readable)
     }
 
-    /// Bytes that the device may write.
+    /// Returns the number of bytes that the device may write.
     pub fn writable_bytes(&self) -> u64 {
         total(&self.writable)
     }
 
-    /// Where `bytes` bytes of what the device may read lie, from `offset` on.
+    /// Returns the addresses and sizes of `bytes` bytes that the device may read, from `offset` on.
     pub fn readable_pieces(&self, offset: u64, bytes: usize) -> Vec<(PhysicalAddress, u64)> {
         let pieces = pieces(&self.readable, offset, bytes);
         pieces
@@ -155,7 +155,7 @@ impl Chain {
             .collect()
     }
 
-    /// Where the first `bytes` bytes of what the device may write lie.
+    /// Returns the addresses and sizes of the first `bytes` bytes that the device may write.
     pub fn writable_pieces(&self, bytes: usize) -> Vec<(PhysicalAddress, u64)> {
         let pieces = pieces(&self.writable, 0, bytes);
         pieces
@@ -163,8 +163,9 @@ impl Chain {
             .collect()
     }
 
-    /// Copies out what the device may read, from `offset` on. False: the buffers are shorter,
-    /// or not all memory; `data` is then undefined.
+    /// Copies bytes that the device may read, from `offset` on, to `data`. Returns false if the
+    /// buffers are too short or not completely in memory; the contents of `data` are then
+    /// undefined.
     pub fn copy_out(&self, memory: &GuestMemory, offset: u64, data: &mut [u8]) -> bool {
         let mut done = 0;
         for (address, bytes) in pieces(&self.readable, offset, data.len()) {
@@ -176,8 +177,8 @@ impl Chain {
         done == data.len()
     }
 
-    /// Copies into what the device may write, from `offset` on. False: the buffers are shorter,
-    /// or not all memory; a part may have been written.
+    /// Copies `data` to the bytes that the device may write, from `offset` on. Returns false if the
+    /// buffers are too short or not completely in memory; a part may have been written then.
     pub fn copy_in(&self, memory: &mut GuestMemory, offset: u64, data: &[u8]) -> bool {
         let mut done = 0;
         for (address, bytes) in pieces(&self.writable, offset, data.len()) {
@@ -194,7 +195,7 @@ fn total(segments: &[Segment]) -> u64 {
     segments.iter().map(|s| u64::from(s.bytes)).sum()
 }
 
-/// The pieces of `segments` that `bytes` bytes from `offset` on lie in.
+/// Returns the pieces of `segments` that contain `bytes` bytes from `offset` on.
 fn pieces(
     segments: &[Segment],
     offset: u64,

@@ -1,5 +1,5 @@
-//! The console device (5.3) as a bundle of ports: streams of bytes, each with a name by which
-//! the guest finds it, and a stream of the host's behind it.
+//! The console device (5.3) as a set of ports. A port is a byte stream with a name, by which the
+//! guest finds it, and is connected to a stream of the host.
 //!
 //! ```text
 //!   guest          queues of a port            Channel: two bounded buffers     the thread
@@ -8,10 +8,10 @@
 //! ```
 //!
 //! One thread moves bytes between buffers and descriptors ([`ports`]); the device moves them
-//! between buffers and queues. While a buffer is full its other end waits. Bytes for the guest
-//! stay in the host's pipe or socket. Those of the guest are taken at once, since a guest may
-//! switch itself off as soon as they are in its queue; but their chains are handed back only
-//! when the host has taken what came before, and without chains the guest waits.
+//! between buffers and queues. While a buffer is full, the sender waits. Bytes for the guest stay
+//! in the host's pipe or socket. Bytes of the guest are taken immediately, because a guest may
+//! switch itself off as soon as they are in its queue. Their chains are returned only after the
+//! host has taken the earlier bytes, and without chains the guest waits.
 
 pub mod ports;
 
@@ -23,21 +23,22 @@ use crate::bus::completion::Completer;
 use ports::{BUFFER_BYTES, Channel, PortError, PortOptions, PortThread};
 use std::collections::VecDeque;
 
-/// Several ports, and messages about them (5.3.3).
+/// The device has several ports, and messages about them (5.3.3).
 const FEATURE_MULTIPORT: u64 = 1 << 1;
-/// Queues of messages about ports: to the guest, and from it.
+/// The queues of messages about ports: to the guest, and from it.
 const CONTROL_IN: usize = 2;
 const CONTROL_OUT: usize = 3;
-/// Descriptors of each queue.
+/// The number of descriptors of each queue.
 const QUEUE_SIZE: u16 = 64;
-/// Bytes of a message about a port.
+/// The size of a message about a port in bytes.
 const MESSAGE_BYTES: usize = 8;
-/// Bytes of a chain at most: no driver sends this much at once.
+/// The maximum size of a chain in bytes. No driver sends more in one chain.
 const MAX_CHAIN_BYTES: u64 = 256 << 10;
-/// Bytes of the guest's from which on no more are taken: more than a driver puts into a queue
-/// of this size.
+/// If the guest's untaken bytes reach this number, no more are taken. It is more than a driver can
+/// put into a queue of this size.
 const MAX_TAKEN_BYTES: usize = 4 << 20;
-/// Messages to the guest that may wait: a guest that asks on without reading gets no answer.
+/// The maximum number of waiting messages to the guest. A guest that sends requests without reading
+/// the answers gets no more of them.
 const MAX_MESSAGES: usize = 256;
 
 /// Events of messages (5.3.6.2).
@@ -50,22 +51,22 @@ mod event {
     pub const PORT_NAME: u16 = 7;
 }
 
-/// A port, in the guest's eyes.
+/// A port from the guest's point of view.
 struct Port {
     name: String,
-    /// The guest is to have a console there.
+    /// Whether the guest should use the port as a console.
     is_console: bool,
-    /// The guest has a driver for it.
+    /// Whether the guest has a driver for the port.
     is_ready: bool,
-    /// A program of the guest has it open.
+    /// Whether a program of the guest has opened the port.
     is_open: bool,
-    /// What the guest was last told of the host's side.
+    /// Whether the last message to the guest said that the host's side is connected.
     told_connected: bool,
-    /// Chains whose bytes were taken, to be handed back when there is room for more.
+    /// Chains whose bytes were taken, and which are returned when there is room for more.
     held: VecDeque<Chain>,
 }
 
-/// A console device. Port 0, which a driver without ports would have for itself, is not used.
+/// A console device. Port 0, which belongs to drivers without support for ports, is not used.
 pub struct Console {
     config: [u8; 8],
     queue_sizes: Vec<u16>,
@@ -74,7 +75,7 @@ pub struct Console {
     thread: PortThread,
 }
 
-/// The queues of port `number`: receive and transmit (5.3.2).
+/// Returns the queues of port `number`: receive and transmit (5.3.2).
 const fn queues_of(number: usize) -> (usize, usize) {
     match number {
         0 => (0, 1),
@@ -90,10 +91,10 @@ fn message(number: usize, event: u16, value: u16) -> Vec<u8> {
 }
 
 impl Console {
-    /// A device with these ports, numbered from 1.
+    /// Makes a device with these ports, numbered from 1.
     ///
     /// # Errors
-    /// What is behind a port cannot be opened, or the host starts no thread.
+    /// The host's end of a port cannot be opened, or the host starts no thread.
     pub fn new(options: &[PortOptions]) -> Result<Self, PortError> {
         let thread = PortThread::start(options)?;
         let mut config = [0; 8];
@@ -121,7 +122,7 @@ impl Console {
         }
     }
 
-    /// Reads what the guest says about its ports.
+    /// Reads the guest's messages about its ports.
     fn listen(&mut self, queues: &mut Queues<'_>) -> Result<(), QueueError> {
         while let Some(chain) = queues.pop(CONTROL_OUT)? {
             let mut bytes = [0; MESSAGE_BYTES];
@@ -167,7 +168,7 @@ impl Console {
         }
     }
 
-    /// Moves what can be moved, both ways, at all ports.
+    /// Moves as many bytes as possible at all ports, in both directions.
     fn pump(&mut self, queues: &mut Queues<'_>) -> Result<(), QueueError> {
         if !queues.has_feature(FEATURE_MULTIPORT) {
             return Ok(());
@@ -183,7 +184,7 @@ impl Console {
             }
             take(channel, &mut port.held, transmit, queues)?;
             has_moved |= before != (channel.to_guest.len(), channel.from_guest.len());
-            // The guest learns of the end of a stream behind its last byte.
+            // The end of a stream is reported to the guest after the last byte.
             let connected = channel.is_connected || !channel.to_guest.is_empty();
             if port.is_ready && connected != port.told_connected {
                 port.told_connected = connected;
@@ -211,7 +212,7 @@ impl Console {
     }
 }
 
-/// Bytes of the host, to the guest.
+/// Moves bytes of the host to the guest.
 fn send(channel: &mut Channel, queue: usize, queues: &mut Queues<'_>) -> Result<(), QueueError> {
     while !channel.to_guest.is_empty() {
         let Some(chain) = queues.pop(queue)? else {
@@ -228,7 +229,7 @@ fn send(channel: &mut Channel, queue: usize, queues: &mut Queues<'_>) -> Result<
     Ok(())
 }
 
-/// Bytes of the guest, to the host.
+/// Moves bytes of the guest to the host.
 fn take(
     channel: &mut Channel,
     held: &mut VecDeque<Chain>,

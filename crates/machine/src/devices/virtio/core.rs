@@ -1,5 +1,5 @@
-//! What all virtio devices share, whatever the transport: status, features, queues (2.1 to
-//! 2.4, 3.1).
+//! The parts of a virtio device that do not depend on the transport: status, features, queues (2.1
+//! to 2.4, 3.1).
 
 use super::device::{Queues, VirtioDevice};
 use super::queue::{Queue, QueueError};
@@ -9,12 +9,12 @@ use crate::bus::{SavedState, StateError};
 use serde::{Deserialize, Serialize};
 use tollgate_memory::GuestMemory;
 
-/// What a driver is to be told.
+/// What the driver must be notified of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct News {
     /// A bit for each queue that has used chains.
     pub queues: u64,
-    /// The device wants a reset.
+    /// Whether the device needs a reset.
     pub config: bool,
 }
 
@@ -39,7 +39,7 @@ impl Core {
     /// Version of the saved state.
     const STATE_VERSION: u32 = 1;
 
-    /// Around a device.
+    /// Makes the core of a device.
     pub fn new(device: Box<dyn VirtioDevice>) -> Self {
         let sizes = device.queue_sizes();
         let state = State {
@@ -54,7 +54,7 @@ impl Core {
         Self { device, state }
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn device(&self) -> &dyn VirtioDevice {
         &*self.device
     }
@@ -66,32 +66,32 @@ impl Core {
             | feature::EVENT_INDEX
     }
 
-    /// Chooses which 32 feature bits [`Core::device_features`] shows.
+    /// Selects the 32 feature bits that [`Core::device_features`] returns.
     pub const fn select_device_features(&mut self, select: u32) {
         self.state.device_features_select = select;
     }
 
-    /// Which were chosen.
+    /// Returns the selection.
     pub const fn device_features_select(&self) -> u32 {
         self.state.device_features_select
     }
 
-    /// The chosen 32 bits of the features that are offered.
+    /// Returns the selected 32 bits of the offered features.
     pub fn device_features(&self) -> u32 {
         half(self.offered(), self.state.device_features_select)
     }
 
-    /// Chooses which 32 feature bits [`Core::set_driver_features`] sets.
+    /// Selects the 32 feature bits that [`Core::set_driver_features`] sets.
     pub const fn select_driver_features(&mut self, select: u32) {
         self.state.driver_features_select = select;
     }
 
-    /// Which were chosen.
+    /// Returns the selection.
     pub const fn driver_features_select(&self) -> u32 {
         self.state.driver_features_select
     }
 
-    /// The chosen 32 bits of the features that the driver accepts.
+    /// Returns the selected 32 bits of the features that the driver accepts.
     pub fn driver_features(&self) -> u32 {
         half(
             self.state.driver_features,
@@ -99,7 +99,7 @@ impl Core {
         )
     }
 
-    /// The driver accepts features; afterwards they stay.
+    /// Sets the features that the driver accepts. They are fixed after FEATURES_OK.
     pub fn set_driver_features(&mut self, bits: u32) {
         if self.state.status & status::FEATURES_OK != 0 {
             return;
@@ -112,13 +112,14 @@ impl Core {
         }
     }
 
-    /// The device status.
+    /// Returns the device status.
     pub const fn status(&self) -> u8 {
         self.state.status
     }
 
-    /// The driver writes the device status. Bits that are set stay so until a reset, which is
-    /// zero. Features that were not offered are not agreed on.
+    /// Handles a write of the device status by the driver. Bits that are set stay set until a
+    /// reset, which is a write of zero. FEATURES_OK is not set if the driver has accepted features
+    /// that were not offered.
     pub fn set_status(&mut self, value: u8) {
         if value == 0 {
             return self.reset();
@@ -135,7 +136,7 @@ impl Core {
         self.state.status |= value;
     }
 
-    /// As after power-up.
+    /// Resets the device to its state after power-up.
     pub fn reset(&mut self) {
         self.device.reset();
         self.state.queues.iter_mut().for_each(Queue::reset);
@@ -150,27 +151,27 @@ impl Core {
         };
     }
 
-    /// How many queues there are.
+    /// Returns the number of queues.
     pub const fn queue_count(&self) -> u16 {
         self.state.queues.len() as u16
     }
 
-    /// Chooses the queue that the transport's registers are about.
+    /// Selects the queue of the transport's queue registers.
     pub const fn select_queue(&mut self, index: u16) {
         self.state.queue_select = index;
     }
 
-    /// Which was chosen.
+    /// Returns the number of the selected queue.
     pub const fn selected(&self) -> u16 {
         self.state.queue_select
     }
 
-    /// The chosen queue, if it exists.
+    /// Returns the selected queue if it exists.
     pub fn queue(&self) -> Option<&Queue> {
         self.state.queues.get(usize::from(self.state.queue_select))
     }
 
-    /// Changes size or addresses of the chosen queue, unless it is enabled.
+    /// Changes size or addresses of the selected queue, unless it is enabled.
     pub fn change_queue(&mut self, change: impl FnOnce(&mut Queue)) {
         let selected = usize::from(self.state.queue_select);
         if let Some(queue) = self.state.queues.get_mut(selected)
@@ -180,19 +181,19 @@ impl Core {
         }
     }
 
-    /// Enables the chosen queue.
+    /// Enables the selected queue.
     pub fn enable_queue(&mut self) {
         let mut result = Ok(());
         self.change_queue(|queue| result = queue.enable());
         self.judge(result);
     }
 
-    /// The driver is ready, and has broken no rule.
+    /// Whether the driver is ready and has broken no rule.
     pub const fn is_running(&self) -> bool {
         self.state.status & (status::DRIVER_OK | status::NEEDS_RESET) == status::DRIVER_OK
     }
 
-    /// The driver says that chains are available.
+    /// Handles a notification by the driver that chains are available.
     pub fn notify(&mut self, queue: u16, memory: &mut GuestMemory) {
         let queue = usize::from(queue);
         if self.is_running() && queue < self.state.queues.len() {
@@ -200,15 +201,15 @@ impl Core {
         }
     }
 
-    /// The same of all queues: the device may look at them again.
+    /// Handles a notification for all queues, after which the device checks all of them again.
     pub fn notify_all(&mut self, memory: &mut GuestMemory) {
         for queue in 0..self.queue_count() {
             self.notify(queue, memory);
         }
     }
 
-    /// A thread of the device has finished something. The device hears of it although its
-    /// driver may have gone; it then finds no queue enabled.
+    /// Handles work that a thread of the device has finished. The device is called even if its
+    /// driver has gone; it then finds no queue enabled.
     pub fn complete(&mut self, token: u64, memory: &mut GuestMemory) {
         self.call(memory, |device, queues| device.complete(token, queues));
     }
@@ -239,7 +240,8 @@ impl Core {
         self.judge(result);
     }
 
-    /// After an error the device wants a reset, and says so once (2.1.2).
+    /// Sets the status for a device that needs a reset after an error, and notifies the driver once
+    /// (2.1.2).
     fn judge(&mut self, result: Result<(), QueueError>) {
         if result.is_err() && self.state.status & status::NEEDS_RESET == 0 {
             self.state.status |= status::NEEDS_RESET;
@@ -247,12 +249,12 @@ impl Core {
         }
     }
 
-    /// Takes what the driver is to be told.
+    /// Takes what the driver must be notified of.
     pub fn take_news(&mut self) -> News {
         std::mem::take(&mut self.state.news)
     }
 
-    /// Reads the device-specific configuration; zeros behind its end.
+    /// Reads the device-specific configuration, and zeros after its end.
     pub fn read_config(&self, offset: u64, data: &mut [u8]) {
         let config = self.device.config();
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -262,25 +264,25 @@ impl Core {
         }
     }
 
-    /// The device was put on the bus.
+    /// Connects the device's threads to the bus.
     pub fn connect(&mut self, completer: Completer) {
         self.device.connect(completer);
     }
 
-    /// Whether threads still work on something.
+    /// Whether threads have unfinished work.
     pub fn has_pending_work(&self) -> bool {
         self.device.has_pending_work()
     }
 
-    /// The state.
+    /// Returns the state.
     pub fn save(&self) -> SavedState {
         SavedState::of(Self::STATE_VERSION, &self.state)
     }
 
-    /// Puts a saved state in place.
+    /// Restores a saved state.
     ///
     /// # Errors
-    /// Another layout, or that of another device; nothing was changed.
+    /// The state has another layout, or is that of another device. Nothing has changed then.
     pub fn restore(&mut self, saved: &SavedState) -> Result<(), StateError> {
         let state: State = saved.read(Self::STATE_VERSION)?;
         let fits = state.queues.len() == self.state.queues.len()
@@ -301,7 +303,7 @@ impl Core {
     }
 }
 
-/// 32 bits of features.
+/// Returns 32 bits of the features.
 const fn half(features: u64, select: u32) -> u32 {
     match select {
         0 => features as u32,

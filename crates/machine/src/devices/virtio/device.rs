@@ -1,4 +1,4 @@
-//! What every virtio device is, apart from how the guest reaches it.
+//! The interface that every virtio device implements, independently of the transport.
 
 use super::chain::Chain;
 use super::queue::{Queue, QueueError};
@@ -11,9 +11,9 @@ use tollgate_share::RequestCounts;
 pub struct Queues<'a> {
     pub(super) queues: &'a mut [Queue],
     pub(super) memory: &'a mut GuestMemory,
-    /// What the driver has accepted.
+    /// The features that the driver has accepted.
     pub(super) features: u64,
-    /// The driver is ready: chains may be taken.
+    /// Whether the driver is ready, so that chains may be taken.
     pub(super) is_running: bool,
 }
 
@@ -23,7 +23,7 @@ impl Queues<'_> {
         self.features & feature != 0
     }
 
-    /// Takes the next available chain of a queue, if there is one.
+    /// Takes the next available chain of a queue.
     ///
     /// # Errors
     /// The driver broke a rule.
@@ -34,19 +34,20 @@ impl Queues<'_> {
         }
     }
 
-    /// How many chains a queue can hold.
+    /// Returns how many chains a queue can hold.
     pub fn size(&self, queue: usize) -> u16 {
         self.queues.get(queue).map_or(0, |queue| queue.size)
     }
 
-    /// Gives back the chains of a queue that were taken last and not handed back since.
+    /// Undoes the last `count` calls of [`Queues::pop`] whose chains were not returned to the
+    /// driver.
     pub fn unpop(&mut self, queue: usize, count: u16) {
         if let Some(queue) = self.queues.get_mut(queue) {
             queue.unpop(count);
         }
     }
 
-    /// Hands a chain back, of which the device has written `written` bytes.
+    /// Returns a chain to the driver, of which the device has written `written` bytes.
     ///
     /// # Errors
     /// The driver broke a rule.
@@ -57,42 +58,42 @@ impl Queues<'_> {
         }
     }
 
-    /// Guest memory.
+    /// Returns guest memory.
     pub const fn memory(&mut self) -> &mut GuestMemory {
         self.memory
     }
 }
 
-/// A device: what it offers, and what it does with chains. It is called while its driver is
-/// ready, but for what concerns its configuration and its threads.
+/// A device: what it offers, and what it does with chains. Its methods are called only while its
+/// driver is ready, except for those that concern its configuration and its threads.
 pub trait VirtioDevice {
-    /// What the device is called in saved states.
+    /// Returns the device's name in saved states.
     fn name(&self) -> &str;
 
-    /// The type (chapter 5).
+    /// Returns the device type (chapter 5).
     fn device_type(&self) -> u16;
 
-    /// The features of its type that it offers.
+    /// Returns the offered features of the device type.
     fn features(&self) -> u64;
 
-    /// The most descriptors that each queue can have: powers of two.
+    /// Returns the maximum number of descriptors of each queue, which are powers of two.
     fn queue_sizes(&self) -> &[u16];
 
-    /// The device-specific configuration, which the driver reads.
+    /// Returns the device-specific configuration, which the driver reads.
     fn config(&self) -> &[u8] {
         &[]
     }
 
-    /// The driver has made chains available in a queue.
+    /// Handles chains that the driver has made available in a queue.
     ///
     /// # Errors
     /// The driver broke a rule.
     fn notify(&mut self, queue: usize, queues: &mut Queues<'_>) -> Result<(), QueueError>;
 
-    /// The device was put on the bus; its threads hand in what they have done here.
+    /// Connects the device to the bus: its threads report finished work through the completer.
     fn connect(&mut self, _completer: Completer) {}
 
-    /// A thread of the device has finished something.
+    /// Handles work that a thread of the device has finished.
     ///
     /// # Errors
     /// The driver broke a rule.
@@ -100,16 +101,16 @@ pub trait VirtioDevice {
         Ok(())
     }
 
-    /// Whether threads still work on something whose completion has not come.
+    /// Whether threads still work on something whose completion has not arrived.
     fn has_pending_work(&self) -> bool {
         false
     }
 
-    /// Counts of the requests of a shared directory.
+    /// Returns the counts of requests to a shared directory.
     fn share_requests(&self) -> Option<Arc<RequestCounts>> {
         None
     }
 
-    /// The driver resets the device: nothing that was taken from a queue is handed back.
+    /// Resets the device for the driver: no chain that was taken from a queue is returned.
     fn reset(&mut self) {}
 }

@@ -1,4 +1,4 @@
-//! The entropy device (5.4): the host's random bytes.
+//! The entropy device (5.4), which supplies random bytes from the host.
 
 use super::device::{Queues, VirtioDevice};
 use super::device_type;
@@ -6,16 +6,16 @@ use super::queue::QueueError;
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// Bytes that a request gets at most: the driver asks again.
+/// The maximum number of bytes for a request. The driver sends another request for more.
 const MAX_BYTES: u64 = 4096;
 
-/// An entropy device. The host's kernel is asked by getrandom(2), which needs no device node:
-/// a host's root without /dev has random bytes too.
+/// An entropy device. It uses getrandom(2), which needs no device node, so a host root without /dev
+/// supplies random bytes too.
 #[derive(Default)]
 pub struct Entropy;
 
-/// Fills a buffer with the host's random bytes. The kernel has them without a wait, except in the
-/// first seconds after the host's own start.
+/// Fills a buffer with random bytes from the host. The kernel has them without a wait, except in
+/// the first seconds after the host's own start.
 fn fill(buffer: &mut [u8]) -> Result<(), Errno> {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -65,7 +65,7 @@ mod tests {
         let mut buffers = [[0; MAX_BYTES as usize]; 2];
         for buffer in &mut buffers {
             fill(buffer).unwrap();
-            // Each of the last bytes is zero with a chance of 1/256.
+            // Each of the last bytes is zero with a probability of 1/256.
             assert!(
                 buffer
                     .rchunks(64)

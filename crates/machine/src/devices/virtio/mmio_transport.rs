@@ -1,5 +1,5 @@
-//! A virtio device as a page of registers, for machines without PCI (4.2). Where it is, ACPI
-//! tells, or the kernel's command line.
+//! A virtio device as a page of registers, for machines without PCI (4.2). Its address is in the
+//! ACPI tables or on the kernel's command line.
 
 use super::core::Core;
 use super::device::VirtioDevice;
@@ -8,19 +8,19 @@ use crate::bus::completion::Completer;
 use crate::bus::{Claims, Device, DeviceContext, SavedState, StateError};
 use tollgate_x86::PhysicalAddress;
 
-/// Where the first device is; the others follow.
+/// The address of the first device. The others follow.
 pub const BASE_ADDRESS: u64 = 0xe010_0000;
-/// Bytes of a device.
+/// The size of a device's registers in bytes.
 pub const DEVICE_BYTES: u64 = 0x200;
 
-/// ISA lines that nothing else on the board uses. The first devices have one each.
+/// The ISA lines that nothing else on the board uses. The first devices have one each.
 const LINES: [u8; 6] = [5, 10, 11, 14, 15, 7];
 
-/// "virt".
+/// The characters "virt".
 const MAGIC: u32 = 0x7472_6976;
-/// The modern interface.
+/// The version of the modern interface.
 const VERSION: u32 = 2;
-/// "TLGT": no driver cares.
+/// The characters "TLGT", which no driver checks.
 const VENDOR: u32 = 0x5447_4c54;
 
 /// Registers (4.2.2).
@@ -52,29 +52,30 @@ mod register {
     pub const CONFIG: u64 = 0x100;
 }
 
-/// Interrupt status: a queue has used chains.
+/// In the interrupt status: a queue has used chains.
 const STATUS_QUEUE: u32 = 1;
-/// Interrupt status: the configuration, or the status, has changed.
+/// In the interrupt status: the configuration or the status has changed.
 const STATUS_CONFIG: u32 = 2;
 
-/// The interrupt line of the device with this number.
+/// Returns the interrupt line of the device with this number.
 pub const fn interrupt_line(index: u8) -> u8 {
     LINES[index as usize % LINES.len()]
 }
 
-/// Where the device with this number is.
+/// Returns the address of the device with this number.
 pub const fn address(index: u8) -> u64 {
     BASE_ADDRESS + index as u64 * DEVICE_BYTES
 }
 
-/// What tells Linux of the device with this number where ACPI does not (its module parameter
-/// `virtio_mmio.device`, in kernels with CONFIG_VIRTIO_MMIO_CMDLINE_DEVICES).
+/// Returns the kernel parameter that describes the device with this number to Linux if ACPI does
+/// not (its module parameter `virtio_mmio.device`, in kernels with
+/// CONFIG_VIRTIO_MMIO_CMDLINE_DEVICES).
 pub fn kernel_parameter(index: u8) -> String {
     let (address, line) = (address(index), interrupt_line(index));
     format!("virtio_mmio.device={DEVICE_BYTES}@{address:#x}:{line}")
 }
 
-/// A virtio device in memory.
+/// A virtio device with registers in memory.
 pub struct VirtioMmio {
     core: Core,
     index: u8,
@@ -85,7 +86,7 @@ impl VirtioMmio {
     /// Version of the saved state.
     const STATE_VERSION: u32 = 1;
 
-    /// A device with its number among those of the machine.
+    /// Makes a device with its number among those of the machine.
     pub fn new(device: Box<dyn VirtioDevice>, index: u8) -> Self {
         Self {
             core: Core::new(device),
@@ -106,9 +107,9 @@ impl VirtioMmio {
             register::QUEUE_READY => core.queue().is_some_and(Queue::is_enabled).into(),
             register::INTERRUPT_STATUS => self.interrupt_status,
             register::STATUS => core.status().into(),
-            // There is no such region: length and base are -1.
+            // There is no such region, which is expressed by -1 as length and base.
             register::SHARED_MEMORY_LENGTH_LOW..=register::SHARED_MEMORY_BASE_HIGH => u32::MAX,
-            // The generation of a configuration that never changes, among others.
+            // Among others, this is the generation of the configuration, which never changes.
             _ => 0,
         }
     }
@@ -119,7 +120,7 @@ impl VirtioMmio {
             register::DEVICE_FEATURES_SELECT => core.select_device_features(value),
             register::DRIVER_FEATURES_SELECT => core.select_driver_features(value),
             register::DRIVER_FEATURES => core.set_driver_features(value),
-            // Numbers of 32 bits: what has no 16 is no queue, and no size.
+            // The register has 32 bits. A value of more than 16 bits is neither a queue nor a size.
             register::QUEUE_SELECT => core.select_queue(u16::try_from(value).unwrap_or(u16::MAX)),
             register::QUEUE_SIZE => {
                 let size = u16::try_from(value).unwrap_or(0);
@@ -162,8 +163,8 @@ impl VirtioMmio {
         }
     }
 
-    /// Tells the driver what is new. The line falls before it rises: an interrupt controller
-    /// that waits for edges sees one for each news, even before the last was acknowledged.
+    /// Notifies the driver. The line falls before it rises: an interrupt controller that waits for
+    /// edges sees one for each notification, even if the last was not acknowledged yet.
     fn tell(&mut self, context: &mut DeviceContext<'_>) {
         let news = self.core.take_news();
         let mut bits = 0;
@@ -201,7 +202,7 @@ impl Device for VirtioMmio {
         if offset >= register::CONFIG {
             self.core.read_config(offset - register::CONFIG, data);
         } else if data.len() == 4 {
-            // Registers are read whole (4.2.2.2).
+            // Registers are read as a whole (4.2.2.2).
             data.copy_from_slice(&self.read(offset).to_le_bytes());
         }
     }

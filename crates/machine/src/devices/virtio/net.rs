@@ -1,9 +1,9 @@
-//! The network adapter (5.1): frames between two queues and the cable of a network.
+//! The network adapter (5.1), which moves frames between two queues and the cable of a network.
 //!
 //! A frame of the guest is copied out when the driver makes it available, and its buffers are
-//! handed back at once; while the cable is full, frames stay in the queue. A frame for the
-//! guest is copied in when there are buffers for all of it; until then it stays in the cable.
-//! So the device holds nothing between two calls, and nothing of it has to be saved.
+//! returned immediately; while the cable is full, frames stay in the queue. A frame for the guest
+//! is copied in when there are buffers for all of it; until then it stays in the cable. So the
+//! device holds no frame between two calls, and need not save any.
 
 use super::chain::Chain;
 use super::device::{Queues, VirtioDevice};
@@ -15,18 +15,18 @@ use tollgate_network::{Adapter, Backend, Frame, MacAddress, Offloads};
 
 /// Features (5.1.3).
 mod feature {
-    /// The network takes frames whose checksum is partial.
+    /// The network accepts frames with a partial checksum.
     pub const CHECKSUM: u64 = 1 << 0;
-    /// So does the guest.
+    /// The guest accepts frames with a partial checksum.
     pub const GUEST_CHECKSUM: u64 = 1 << 1;
     pub const MAC: u64 = 1 << 5;
-    /// The guest takes TCP segments that are not cut.
+    /// The guest accepts TCP segments that were not split.
     pub const GUEST_TSO4: u64 = 1 << 7;
     pub const GUEST_TSO6: u64 = 1 << 8;
-    /// So does the network.
+    /// The network accepts TCP segments that were not split.
     pub const HOST_TSO4: u64 = 1 << 11;
     pub const HOST_TSO6: u64 = 1 << 12;
-    /// A frame for the guest may lie in several buffers.
+    /// A frame for the guest may be spread over several buffers.
     pub const MERGED_BUFFERS: u64 = 1 << 15;
     pub const STATUS: u64 = 1 << 16;
 }
@@ -34,9 +34,9 @@ mod feature {
 /// The header before each frame (5.1.6).
 mod header {
     pub const BYTES: usize = 12;
-    /// Flag: the checksum is to be completed.
+    /// Flag: the checksum must be completed.
     pub const NEEDS_CHECKSUM: u8 = 1;
-    /// Kinds of segments that are to be cut.
+    /// The kinds of segments that must be split.
     pub const TCP4: u8 = 1;
     pub const TCP6: u8 = 4;
 }
@@ -45,11 +45,12 @@ mod header {
 const RECEIVE: usize = 0;
 const TRANSMIT: usize = 1;
 const QUEUE_SIZE: u16 = 256;
-/// Bytes of the configuration (5.1.4): address and status.
+/// The size of the configuration in bytes (5.1.4): address and status.
 const CONFIG_BYTES: usize = 8;
-/// Status: the cable is plugged in.
+/// In the status: the cable is plugged in.
 const LINK_UP: u16 = 1;
-/// Frames of the guest taken in one call; the driver makes no more available meanwhile.
+/// The maximum number of frames of the guest taken in one call. The driver cannot make more
+/// available in this time.
 const MAX_FRAMES: usize = 2 * QUEUE_SIZE as usize;
 
 /// A network adapter.
@@ -57,14 +58,14 @@ pub struct Net {
     name: String,
     config: [u8; CONFIG_BYTES],
     adapter: Adapter,
-    /// The network takes partial checksums, and segments that are not cut.
+    /// Whether the network accepts partial checksums, and segments that were not split.
     has_offloads: bool,
-    /// Runs as long as the adapter is there.
+    /// The network's threads, which run as long as the adapter exists.
     _backend: Option<Backend>,
 }
 
 impl Net {
-    /// An adapter on a network. `name`: as in saved states.
+    /// Makes an adapter on a network. `name` is its name in saved states.
     pub fn new(name: String, mac: MacAddress, adapter: Adapter, backend: Backend) -> Self {
         let has_offloads = backend.takes_offloads();
         Self {
@@ -73,7 +74,7 @@ impl Net {
         }
     }
 
-    /// An adapter on a cable whose other end somebody else has.
+    /// Makes an adapter on a cable whose other end belongs to the caller.
     pub(super) fn plugged(
         name: String,
         mac: MacAddress,
@@ -92,7 +93,7 @@ impl Net {
         }
     }
 
-    /// Tells the network what the driver has agreed to.
+    /// Tells the network which features the driver has accepted.
     fn agree(&self, queues: &Queues<'_>) {
         self.adapter.set_offloads(Offloads {
             checksum: queues.has_feature(feature::GUEST_CHECKSUM),
@@ -110,7 +111,7 @@ impl Net {
             let Some(chain) = queues.pop(TRANSMIT)? else {
                 return Ok(());
             };
-            // What the device may read is all there is: the header, and the frame.
+            // The bytes that the device may read consist of the header and the frame.
             let bytes = chain
                 .readable_bytes()
                 .checked_sub(header::BYTES as u64)
@@ -127,8 +128,8 @@ impl Net {
         Ok(())
     }
 
-    /// Hands the frames that are there to the guest as long as it has buffers. Of those that
-    /// come meanwhile the device is told: however fast they do, the call ends.
+    /// Delivers the present frames to the guest as long as it has buffers. Frames that arrive
+    /// during the call cause another completion, so the call ends however fast they arrive.
     fn receive(&self, queues: &mut Queues<'_>) -> Result<(), QueueError> {
         let merges = queues.has_feature(feature::MERGED_BUFFERS);
         for _ in 0..self.adapter.look() {
@@ -147,7 +148,8 @@ impl Net {
     }
 }
 
-/// Takes buffers for this much, or as many as the queue can hold. None: there are not enough.
+/// Takes buffers for this number of bytes, or as many as the queue can hold. Returns none if there
+/// are not enough.
 fn collect(queues: &mut Queues<'_>, bytes: u64, merges: bool) -> Result<Vec<Chain>, QueueError> {
     let mut buffers = Vec::new();
     let mut room = 0;
@@ -155,13 +157,13 @@ fn collect(queues: &mut Queues<'_>, bytes: u64, merges: bool) -> Result<Vec<Chai
         let Some(chain) = queues.pop(RECEIVE)? else {
             let count = buffers.len() as u16;
             if count > 0 && count >= queues.size(RECEIVE) {
-                // The driver cannot give more: the frame does not fit.
+                // The driver cannot supply more, so the frame does not fit.
                 break;
             }
             queues.unpop(RECEIVE, count);
             return Ok(Vec::new());
         };
-        // A buffer holds a header at least (5.1.6.3.1).
+        // A buffer must have room for at least a header (5.1.6.3.1).
         if chain.writable_bytes() < header::BYTES as u64 {
             return Err(QueueError::Request);
         }
@@ -174,7 +176,7 @@ fn collect(queues: &mut Queues<'_>, bytes: u64, merges: bool) -> Result<Vec<Chai
     Ok(buffers)
 }
 
-/// Writes a frame into the buffers, if it fits, and hands them back.
+/// Writes a frame into the buffers, if it fits, and returns them to the driver.
 fn deliver(mut frame: Frame, buffers: &[Chain], queues: &mut Queues<'_>) -> Result<(), QueueError> {
     let segments = frame.segmentation.map(|segmentation| {
         let (kind, feature) = match segmentation.is_ipv6 {
@@ -187,8 +189,8 @@ fn deliver(mut frame: Frame, buffers: &[Chain], queues: &mut Queues<'_>) -> Resu
         >= (header::BYTES + frame.bytes.len()) as u64;
     let is_taken = segments.is_none_or(|(_, _, feature)| queues.has_feature(feature));
     if !fits || !is_taken {
-        // The frame is lost: the only buffer is too small for it, or it was made for a driver
-        // that has gone.
+        // The frame is lost: the only buffer is too small for it, or it was made for a driver that
+        // has gone.
         queues.unpop(RECEIVE, buffers.len() as u16);
         return Ok(());
     }

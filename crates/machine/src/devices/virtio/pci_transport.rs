@@ -16,16 +16,16 @@ use crate::devices::pci::function::PciFunction;
 use crate::devices::pci::msix::MsiX;
 use serde::{Deserialize, Serialize};
 
-/// Vendor of all virtio devices.
+/// The vendor ID of all virtio devices.
 const VENDOR: u16 = 0x1af4;
-/// A modern device's ID is this and its type.
+/// The device ID of a modern device is this number plus its type.
 const DEVICE_BASE: u16 = 0x1040;
-/// Subsystem ID; modern drivers do not look at it.
+/// The subsystem ID, which modern drivers ignore.
 const SUBSYSTEM: u16 = 0x1100;
 
-/// Capability ID: vendor-specific.
+/// The capability ID for vendor-specific capabilities.
 const CAPABILITY: u8 = 0x09;
-/// What a capability describes (4.1.4).
+/// The part of the device that a capability describes (4.1.4).
 mod capability {
     pub const COMMON: u8 = 1;
     pub const NOTIFY: u8 = 2;
@@ -34,21 +34,21 @@ mod capability {
     pub const PCI_ACCESS: u8 = 5;
 }
 
-/// Registers and the pending bits are in these BARs.
+/// The BARs of the registers, and of the MSI-X table with the pending bits.
 const REGISTER_BAR: usize = 0;
 const MSIX_BAR: usize = 1;
-/// Bytes of the first.
+/// The size of the BAR of registers in bytes.
 const REGISTER_BYTES: u64 = 0x4000;
-/// Its parts, each of this size.
+/// The size of each part of that BAR in bytes.
 const PART_BYTES: u32 = 0x1000;
 const COMMON_PART: u32 = 0x0000;
 const ISR_PART: u32 = 0x1000;
 const DEVICE_PART: u32 = 0x2000;
 const NOTIFY_PART: u32 = 0x3000;
-/// Bytes from one queue's notification register to the next one's.
+/// The distance in bytes between the notification registers of two queues.
 const NOTIFY_MULTIPLIER: u32 = 4;
 
-/// Common configuration (4.1.4.3).
+/// The common configuration (4.1.4.3).
 mod common {
     pub const BYTES: usize = 56;
     pub const DEVICE_FEATURE_SELECT: u64 = 0;
@@ -65,18 +65,18 @@ mod common {
     pub const QUEUE_DEVICE: u64 = 48;
 }
 
-/// No vector.
+/// The value for no vector.
 const NO_VECTOR: u16 = 0xffff;
-/// ISR: a queue has used chains.
+/// In the ISR: a queue has used chains.
 const ISR_QUEUE: u8 = 1;
-/// ISR: the configuration, or the status, has changed.
+/// In the ISR: the configuration or the status has changed.
 const ISR_CONFIG: u8 = 2;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Registers {
     isr: u8,
     config_vector: u16,
-    /// A vector for each queue.
+    /// The vector of each queue.
     queue_vectors: Vec<u16>,
 }
 
@@ -86,11 +86,11 @@ pub struct VirtioPci {
     config: ConfigSpace,
     messages: MsiX,
     registers: Registers,
-    /// Offset of the capability for accesses by configuration space.
+    /// The offset of the capability for accesses through configuration space.
     access: usize,
 }
 
-/// A capability that describes a part of a BAR, without ID and pointer (4.1.4).
+/// Returns a capability that describes a part of a BAR, without ID and pointer (4.1.4).
 fn part(kind: u8, start: u32, bytes: u32, more: &[u8]) -> Vec<u8> {
     let mut body = vec![16 + more.len() as u8, kind, REGISTER_BAR as u8, 0, 0, 0];
     body.extend(start.to_le_bytes());
@@ -103,7 +103,7 @@ impl VirtioPci {
     /// Version of the saved state.
     const STATE_VERSION: u32 = 1;
 
-    /// A device as a function.
+    /// Makes the PCI function of a device.
     pub fn new(device: Box<dyn VirtioDevice>) -> Self {
         let mut config = ConfigSpace::new(&Identity {
             vendor: VENDOR,
@@ -130,7 +130,7 @@ impl VirtioPci {
             NOTIFY_PART,
             &NOTIFY_MULTIPLIER.to_le_bytes(),
         );
-        // BAR, offset and length are the driver's to set, and the data behind them.
+        // The driver may set BAR, offset and length, and the data after them.
         let mut writable = [0; 18];
         writable[2] = 0xff;
         writable[6..].fill(0xff);
@@ -156,12 +156,12 @@ impl VirtioPci {
         }
     }
 
-    /// The device.
+    /// Returns the device's core.
     pub const fn core(&self) -> &Core {
         &self.core
     }
 
-    /// Reads the common configuration.
+    /// Returns the common configuration.
     fn common(&self) -> [u8; common::BYTES] {
         let core = &self.core;
         let queue = core.queue();
@@ -180,13 +180,13 @@ impl VirtioPci {
         put(&core.driver_features().to_le_bytes());
         put(&self.registers.config_vector.to_le_bytes());
         put(&core.queue_count().to_le_bytes());
-        // The configuration of no device changes: its generation is zero.
+        // The configuration of no device changes, so its generation is zero.
         put(&[core.status(), 0]);
         put(&selected.to_le_bytes());
         put(&queue.map_or(0, |queue| queue.size).to_le_bytes());
         put(&vector.unwrap_or(NO_VECTOR).to_le_bytes());
         put(&u16::from(queue.is_some_and(super::queue::Queue::is_enabled)).to_le_bytes());
-        // A queue's place among the notification registers is its number.
+        // The notification register of a queue has the queue's number.
         put(&selected.to_le_bytes());
         put(&queue.map_or(0, |queue| queue.descriptors).to_le_bytes());
         put(&queue.map_or(0, |queue| queue.driver_area).to_le_bytes());
@@ -194,8 +194,8 @@ impl VirtioPci {
         bytes
     }
 
-    /// Writes a register of the common configuration. Drivers access each in its own width,
-    /// and addresses as two halves (4.1.3.1); other accesses do nothing.
+    /// Writes a register of the common configuration. Drivers access each register in its own
+    /// width, and addresses as two halves (4.1.3.1); other accesses have no effect.
     fn write_common(&mut self, offset: u64, data: &[u8]) {
         let value = number(data);
         let core = &mut self.core;
@@ -238,7 +238,7 @@ impl VirtioPci {
         }
     }
 
-    /// A vector as it is kept: none, if there is no such vector.
+    /// Returns the stored value for a vector, which is none if the vector does not exist.
     fn vector(&self, value: u64) -> u16 {
         if value < u64::from(self.messages.vectors()) {
             value as u16
@@ -257,7 +257,7 @@ impl VirtioPci {
                     *byte = bytes.get(within as usize + index).copied().unwrap_or(0);
                 }
             }
-            // Reading clears it (4.1.4.5).
+            // Reading the ISR clears it (4.1.4.5).
             ISR_PART if within == 0 => data[0] = std::mem::take(&mut self.registers.isr),
             DEVICE_PART => self.core.read_config(within, data),
             _ => {}
@@ -283,7 +283,7 @@ impl VirtioPci {
         self.config.command().contains(Command::BUS_MASTER)
     }
 
-    /// Tells the driver what is new: by messages, or in the ISR, which is a line.
+    /// Notifies the driver by messages, or by the ISR and the interrupt line.
     fn tell(&mut self, context: &mut DeviceContext<'_>) {
         let news = self.core.take_news();
         let uses_messages = self.messages.is_enabled(&self.config);
@@ -308,8 +308,8 @@ impl VirtioPci {
         }
     }
 
-    /// The register that the capability for accesses by configuration space names: offset and
-    /// bytes (4.1.4.9).
+    /// Returns the register that the capability for accesses through configuration space selects:
+    /// its offset and its size in bytes (4.1.4.9).
     fn accessed(&self) -> Option<(u64, usize)> {
         let mut window = [0; 16];
         self.config.read(self.access, &mut window);
@@ -322,14 +322,14 @@ impl VirtioPci {
         is_there.then_some((offset, bytes as usize))
     }
 
-    /// Whether an access to configuration space is one to the data of that capability.
+    /// Whether an access to configuration space touches the data of that capability.
     fn touches_data(&self, offset: usize, bytes: usize) -> bool {
         let data = self.access + 16;
         offset < data + 4 && data < offset + bytes && offset < CONFIG_BYTES
     }
 }
 
-/// A little-endian number of 1 to 8 bytes.
+/// Returns a little-endian number of 1 to 8 bytes.
 fn number(data: &[u8]) -> u64 {
     let bytes = data.iter().take(8).enumerate();
     bytes.fold(0, |value, (index, byte)| {
@@ -373,7 +373,7 @@ impl PciFunction for VirtioPci {
             self.write_register(register, &value[..bytes], context);
         }
         if self.is_master() && !was_master {
-            // Notifications were not heeded so far.
+            // Notifications were ignored until now.
             self.core.notify_all(context.memory());
             self.tell(context);
         }

@@ -1,5 +1,5 @@
-//! A split virtqueue as the device sees it (2.7): what the driver has made available, and what
-//! is handed back.
+//! A split virtqueue as the device sees it (2.7): the chains that the driver has made available,
+//! and the chains that are returned to it.
 
 use super::chain::Chain;
 use serde::{Deserialize, Serialize};
@@ -7,21 +7,21 @@ use std::fmt;
 use tollgate_memory::GuestMemory;
 use tollgate_x86::PhysicalAddress;
 
-/// Available ring, flags: the driver wants no interrupts.
+/// In the flags of the available ring: the driver wants no interrupts.
 const NO_INTERRUPT: u16 = 1;
-/// Where both rings have their index.
+/// The offset of the index in both rings.
 const INDEX_OFFSET: u64 = 2;
-/// Where both rings begin.
+/// The offset of the first element in both rings.
 const RING_OFFSET: u64 = 4;
-/// Bytes of an element of the used ring.
+/// The size of an element of the used ring in bytes.
 const USED_BYTES: u64 = 8;
 
-/// What a driver must not do; the device then wants a reset.
+/// A rule that a driver has broken. The device then needs a reset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QueueError {
     /// A ring or table lies outside of memory.
     NoMemory,
-    /// More is available than the queue holds.
+    /// More chains are available than the queue holds.
     TooManyAvailable,
     /// An index lies outside of its table.
     Index,
@@ -31,11 +31,11 @@ pub enum QueueError {
     IndirectTable,
     /// A chain has too many descriptors, or 4 GiB.
     TooLong,
-    /// A buffer to be read follows one to be written.
+    /// A buffer for reading follows one for writing.
     Order,
     /// A queue was enabled with an impossible size, or with rings that are not aligned.
     Layout,
-    /// A request has a form that the device type does not have.
+    /// A request has a form that the device type does not support.
     Request,
 }
 
@@ -43,12 +43,12 @@ impl fmt::Display for QueueError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::NoMemory => "a ring or table lies outside of memory",
-            Self::TooManyAvailable => "more is available than the queue holds",
+            Self::TooManyAvailable => "more chains are available than the queue holds",
             Self::Index => "an index lies outside of its table",
             Self::Loop => "a chain of descriptors does not end",
             Self::IndirectTable => "an indirect table is not allowed there, or has a wrong size",
             Self::TooLong => "a chain of descriptors is too long",
-            Self::Order => "a buffer to be read follows one to be written",
+            Self::Order => "a buffer for reading follows one for writing",
             Self::Layout => "a queue has a wrong size or wrong addresses",
             Self::Request => "a request has a wrong form",
         })
@@ -59,32 +59,32 @@ impl fmt::Display for QueueError {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Queue {
     max_size: u16,
-    /// Descriptors.
+    /// The number of descriptors.
     pub size: u16,
-    /// Address of the descriptor table.
+    /// The address of the descriptor table.
     pub descriptors: u64,
-    /// Address of the available ring.
+    /// The address of the available ring.
     pub driver_area: u64,
-    /// Address of the used ring.
+    /// The address of the used ring.
     pub device_area: u64,
     enabled: bool,
-    /// Index of the next available chain.
+    /// The index of the next available chain.
     next_available: u16,
-    /// Index of the next used element.
+    /// The index of the next used element.
     next_used: u16,
-    /// Used elements as of the last interrupt.
+    /// The index of the used ring at the last interrupt.
     signalled: u16,
-    /// Chains that were taken and not handed back.
+    /// The number of chains that were taken and not returned.
     in_flight: u16,
-    /// Used elements were added since the driver was last told.
+    /// Whether used elements were added since the driver was last notified.
     has_news: bool,
-    /// What is available is not enough: the index behind it when that was found.
+    /// If the available chains were not enough for a frame: the available index at that time.
     #[serde(skip)]
     short_at: Option<u16>,
 }
 
 impl Queue {
-    /// A queue of at most `max_size` descriptors, a power of two.
+    /// Makes a queue of at most `max_size` descriptors, which must be a power of two.
     pub const fn new(max_size: u16) -> Self {
         Self {
             max_size,
@@ -102,26 +102,26 @@ impl Queue {
         }
     }
 
-    /// As after a reset of the device.
+    /// Resets the queue with the device.
     pub const fn reset(&mut self) {
         *self = Self::new(self.max_size);
     }
 
-    /// The most descriptors that the queue can have.
+    /// Returns the maximum number of descriptors of the queue.
     pub const fn max_size(&self) -> u16 {
         self.max_size
     }
 
-    /// Whether the driver has enabled the queue. Size and addresses then stay.
+    /// Whether the driver has enabled the queue. Size and addresses are fixed then.
     pub const fn is_enabled(&self) -> bool {
         self.enabled
     }
 
-    /// Enables the queue as it was described.
+    /// Enables the queue with its present size and addresses.
     ///
     /// # Errors
-    /// [`QueueError::Layout`] (2.7: the size is a power of two, the parts are aligned to 16, 2
-    /// and 4 bytes).
+    /// [`QueueError::Layout`] (2.7: the size is a power of two, the parts are aligned to 16, 2 and
+    /// 4 bytes).
     pub const fn enable(&mut self) -> Result<(), QueueError> {
         let is_possible = self.size.is_power_of_two()
             && self.size <= self.max_size
@@ -135,7 +135,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Takes the next available chain, if there is one.
+    /// Takes the next available chain.
     ///
     /// # Errors
     /// The driver broke a rule.
@@ -160,7 +160,8 @@ impl Queue {
         Ok(Some(chain))
     }
 
-    /// Gives back the chains that were taken last, as if they had not been: they wait for more.
+    /// Undoes the last `count` calls of [`Queue::pop`]: the chains are not enough and wait for
+    /// more.
     pub fn unpop(&mut self, count: u16) {
         let count = count.min(self.in_flight);
         self.short_at = Some(self.next_available);
@@ -168,7 +169,7 @@ impl Queue {
         self.in_flight -= count;
     }
 
-    /// Hands a chain back, of which the device has written `written` bytes.
+    /// Returns a chain to the driver, of which the device has written `written` bytes.
     ///
     /// # Errors
     /// The ring lies outside of memory.
@@ -194,7 +195,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Whether the driver is to be interrupted for what was handed back since the last call.
+    /// Whether the driver must be interrupted for the chains that were returned since the last
+    /// call.
     ///
     /// # Errors
     /// The ring lies outside of memory.
@@ -209,8 +211,8 @@ impl Queue {
         if !event_index {
             return Ok(read_u16(memory, self.driver_area)? & NO_INTERRUPT == 0);
         }
-        // The driver's wish stands behind its ring (2.7.7): an interrupt once the used index
-        // passes this.
+        // The driver's request follows its ring (2.7.7): it wants an interrupt once the used index
+        // passes this value.
         let place = RING_OFFSET + 2 * u64::from(self.size);
         let wanted = read_u16(memory, self.driver_area.wrapping_add(place))?;
         let before = std::mem::replace(&mut self.signalled, self.next_used);
@@ -218,9 +220,10 @@ impl Queue {
         Ok(behind < self.next_used.wrapping_sub(before))
     }
 
-    /// Tells the driver that all it has made available was taken, or was not enough: it notifies of
-    /// the next chain. It does so when its index passes the one that is told here (2.7.10), so
-    /// that must not lie before chains that it has already told of.
+    /// Asks the driver to notify the device of the next chain, because all available chains were
+    /// taken or they were not enough. The driver notifies when its index passes the one that is
+    /// stored here (2.7.10), so this must not be the index of chains that it has already notified
+    /// of.
     ///
     /// # Errors
     /// The ring lies outside of memory.
@@ -233,7 +236,7 @@ impl Queue {
         write(memory, self.device_area.wrapping_add(place), &wish)
     }
 
-    /// Whether a saved queue can be one of this device.
+    /// Whether a saved queue has the layout of this device's.
     pub const fn fits(&self, saved: &Self) -> bool {
         saved.max_size == self.max_size && (!saved.enabled || saved.size.is_power_of_two())
     }

@@ -1,9 +1,9 @@
-//! The file system device (5.11): a directory of the host behind two queues.
+//! The file system device (5.11): a directory of the host with two queues.
 //!
-//! A request is copied out when the driver makes it available. If its answer is in the host's memory
-//! it is copied in at once; else a thread of the share answers it, and the answer is copied in when the
-//! thread has said that it is done. So nothing but the vCPU's thread touches guest memory. Answers come
-//! in any order. There is no window of memory that both sides share (DAX).
+//! A request is copied out when the driver makes it available. If its answer is in the host's
+//! memory, it is copied in immediately. Otherwise a thread of the share answers it, and the answer
+//! is copied in after the thread has reported that it is done. So only the vCPU's thread touches
+//! guest memory. Answers come in any order. There is no memory window that both sides share (DAX).
 
 use super::chain::Chain;
 use super::device::{Queues, VirtioDevice};
@@ -15,24 +15,25 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tollgate_share::protocol::{IN_HEADER_BYTES, MAX_REQUEST_BYTES, MAX_TRANSFER};
 use tollgate_share::{Request, RequestCounts, Server, ShareOptions, ShareThreads};
 
-/// Descriptors of the queue of urgent requests, which tell what the guest forgets, and of the
-/// queue of all others. The driver's largest request is a little smaller than the latter.
+/// The number of descriptors of the queue of urgent requests, by which the guest reports the inodes
+/// that it forgets, and of the queue of all others. The driver's largest request is a little
+/// smaller than the latter.
 const QUEUE_SIZES: [u16; 2] = [128, 512];
-/// Bytes of requests and answers under way from which on no more are taken for now.
+/// If unfinished requests and answers have this many bytes, no more are taken for now.
 const BUSY_BYTES: usize = 64 << 20;
-/// Bytes of the configuration (5.11.4): the tag, and the number of request queues.
+/// The size of the configuration in bytes (5.11.4): the tag, and the number of request queues.
 const CONFIG_BYTES: usize = ShareOptions::MAX_TAG_BYTES + 4;
-/// Requests that are answered at once, of those that the driver has made available together: a
-/// driver with many must not keep the vCPU's thread for long.
+/// The maximum number of requests, of those that the driver has made available together, that are
+/// answered immediately. A driver with many requests must not occupy the vCPU's thread for long.
 const MOST_AT_ONCE: usize = 16;
-/// Bytes of an answer at most.
+/// The maximum size of an answer in bytes.
 const MAX_REPLY_BYTES: usize = MAX_TRANSFER + 4096;
 
-/// A request under way.
+/// An unfinished request.
 struct Pending {
     queue: usize,
     chain: Chain,
-    /// Bytes that it takes on the host.
+    /// The number of bytes that the request takes on the host.
     bytes: usize,
 }
 
@@ -42,16 +43,16 @@ pub struct Share {
     config: [u8; CONFIG_BYTES],
     threads: ShareThreads,
     counts: Arc<RequestCounts>,
-    /// Where the threads say that something is done, once the device is on the bus.
+    /// The threads report here that a request is done, once the device is on the bus.
     completer: Arc<Mutex<Option<Completer>>>,
     pending: HashMap<u64, Pending>,
-    /// The tag of the next request; no two have the same, even over resets.
+    /// The tag of the next request. Tags are unique, even across resets.
     next_tag: u64,
     pending_bytes: usize,
 }
 
 impl Share {
-    /// A device for an open directory, which the guest mounts by `tag`.
+    /// Makes a device for an open directory, which the guest mounts by `tag`.
     ///
     /// # Errors
     /// The host starts no thread.
@@ -63,13 +64,13 @@ impl Share {
         {
             *place = byte;
         }
-        // One request queue.
+        // There is one request queue.
         config[ShareOptions::MAX_TAG_BYTES] = 1;
         let completer: Arc<Mutex<Option<Completer>>> = Arc::default();
         let way = Arc::clone(&completer);
         let done = move || {
             let completer = way.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            // The machine may have ended; the threads finish what they were given.
+            // The machine may have ended; the threads still finish the requests that they have.
             let _ = completer.map(|completer| completer.send(0));
         };
         Ok(Self {
@@ -97,7 +98,7 @@ impl Share {
         Ok(())
     }
 
-    /// Begins with a request; true: it was answered at once.
+    /// Starts a request. Returns whether it was answered immediately.
     fn begin(
         &mut self,
         queue: usize,
@@ -143,7 +144,7 @@ impl Share {
     }
 
     fn end(&mut self, tag: u64, reply: &[u8], queues: &mut Queues<'_>) -> Result<(), QueueError> {
-        // Nobody waits for what was begun before a reset.
+        // A request from before a reset has been forgotten.
         let Some(pending) = self.pending.remove(&tag) else {
             return Ok(());
         };
@@ -152,7 +153,7 @@ impl Share {
     }
 }
 
-/// Hands a request back with its answer.
+/// Returns a request to the driver with its answer.
 fn finish(
     queue: usize,
     chain: &Chain,
@@ -205,7 +206,7 @@ impl VirtioDevice for Share {
             result = result.and(self.end(outcome.tag, &outcome.reply, queues));
         }
         result?;
-        // What the driver has added since, it notifies of.
+        // The driver sends notifications for requests that it has added since.
         if was_busy {
             for queue in 0..QUEUE_SIZES.len() {
                 self.take_requests(queue, queues)?;

@@ -1,9 +1,9 @@
-//! Sockets between guest and host (5.10): packets between two queues and the cable of the host's
+//! Sockets between guest and host (5.10): packets between two queues and the cable to the host's
 //! side.
 //!
-//! A packet of the guest is copied out when the driver makes it available. One for the guest is
-//! copied into the next buffer; data that is longer than that is cut into several packets.
-//! Connections live on the host's side, which hears of a reset by an empty packet.
+//! A packet of the guest is copied out when the driver makes it available. A packet for the guest
+//! is copied into the next buffer; data that is longer is split into several packets. Connections
+//! are managed on the host's side, to which an empty packet reports a reset.
 
 use super::device::{Queues, VirtioDevice};
 use super::device_type;
@@ -12,7 +12,7 @@ use crate::bus::completion::Completer;
 use tollgate_network::vsock::{MAX_PACKET, Vsock as Backend, packet};
 use tollgate_network::{Adapter, NetworkError, VsockOptions};
 
-/// Streams are there (5.10.3).
+/// The device supports streams (5.10.3).
 const FEATURE_STREAM: u64 = 1 << 0;
 /// The queues (5.10.2). The third is for events, of which there are none.
 const RECEIVE: usize = 0;
@@ -24,17 +24,17 @@ pub struct Vsock {
     /// The guest's context identifier (5.10.4).
     config: [u8; 8],
     adapter: Adapter,
-    /// What is left of a packet for the guest.
+    /// The rest of a packet for the guest.
     rest: Option<Vec<u8>>,
-    /// Runs as long as the device is there.
+    /// The host's threads, which run as long as the device exists.
     _backend: Option<Backend>,
 }
 
 impl Vsock {
-    /// A device with its socket on the host.
+    /// Makes a device with its socket on the host.
     ///
     /// # Errors
-    /// The socket cannot be made.
+    /// The socket cannot be created.
     pub fn open(options: &VsockOptions) -> Result<Self, NetworkError> {
         let (adapter, backend) = Backend::start(options)?;
         Ok(Self {
@@ -43,7 +43,7 @@ impl Vsock {
         })
     }
 
-    /// A device on a cable whose other end somebody else has.
+    /// Makes a device on a cable whose other end belongs to the caller.
     pub(super) const fn plugged(cid: u64, adapter: Adapter) -> Self {
         Self {
             config: cid.to_le_bytes(),
@@ -76,7 +76,7 @@ impl Vsock {
         Ok(())
     }
 
-    /// Hands the packets that are there to the guest as long as it has buffers.
+    /// Delivers the present packets to the guest as long as it has buffers.
     fn receive(&mut self, queues: &mut Queues<'_>) -> Result<(), QueueError> {
         let mut left = self.adapter.look();
         while self.rest.is_some() || left > 0 {
@@ -96,7 +96,7 @@ impl Vsock {
                 }
             };
             let Some(chain) = chain else {
-                // The driver notifies when it has buffers.
+                // The driver sends a notification when it has buffers.
                 self.rest = packet;
                 return Ok(());
             };
@@ -160,7 +160,7 @@ impl VirtioDevice for Vsock {
     fn reset(&mut self) {
         self.rest = None;
         self.adapter.reset();
-        // Of several resets in a row one is left.
+        // Several resets in a row count as one.
         self.adapter.forget();
         self.adapter.send(Vec::new());
     }

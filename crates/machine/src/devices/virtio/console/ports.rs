@@ -1,5 +1,5 @@
-//! What is behind the ports of a console device: descriptors of the host, and the thread that
-//! moves bytes between them and buffers.
+//! The host's ends of the ports of a console device: descriptors, and the thread that moves bytes
+//! between them and buffers.
 
 use crate::bus::completion::Completer;
 use crate::file_words::{cause, writing};
@@ -18,57 +18,58 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// Bytes of a buffer from which on no more are read into it.
+/// If a buffer has this number of bytes, no more are read into it.
 pub const BUFFER_BYTES: usize = 64 << 10;
-/// Bytes that are moved at once: as many as a pipe that is writable takes without waiting.
+/// The number of bytes that are moved together. A writable pipe accepts this many without waiting.
 const PIECE: usize = 4096;
 
-/// Seconds for which the end of the machine waits for a reader that takes nothing.
+/// How many seconds the end of the machine waits for a reader that reads nothing.
 const LAST_WAIT: i64 = 60;
 
-/// What is behind a port.
+/// The host's end of a port.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum PortTarget {
     /// The process's standard input and output.
     Stdio,
-    /// Its standard input; what the guest writes is dropped.
+    /// The process's standard input. The guest's output is dropped.
     Stdin,
-    /// Its standard output; nothing to read.
+    /// The process's standard output. The guest has no input.
     Stdout,
-    /// Its standard error output; nothing to read.
+    /// The process's standard error output. The guest has no input.
     Stderr,
-    /// A file that what the guest writes replaces; nothing to read.
+    /// A file whose contents the guest's output replaces. The guest has no input.
     File(PathBuf),
-    /// A Unix socket that is made at this path, for one client at a time.
+    /// A Unix socket that is created at this path, for one client at a time.
     Socket(PathBuf),
-    /// A descriptor of this process, for both ways: a socket or the like.
+    /// A descriptor of this process for both directions, such as a socket.
     Descriptor(RawFd),
 }
 
-/// A port.
+/// The description of a port.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PortOptions {
-    /// What the guest finds it by, see [`PortOptions::is_name`].
+    /// The name by which the guest finds the port, see [`PortOptions::is_name`].
     pub name: String,
-    /// What is behind it.
+    /// The host's end of the port.
     pub target: PortTarget,
-    /// The guest takes it for a console (Linux: hvc0, hvc1 ...).
+    /// Whether the guest uses the port as a console (Linux: hvc0, hvc1 ...).
     #[serde(default)]
     pub is_console: bool,
-    /// Hears of what the guest wrote and the host did not take.
+    /// Is called when bytes of the guest are lost because the host did not take them.
     #[serde(skip)]
     pub on_loss: OnLoss,
 }
 
-/// What is done when bytes of the guest could not be written, on a full disk above all. By default
-/// nothing. It is called on the thread of the ports, each time anew, with the reason.
+/// The function that is called when bytes of the guest could not be written, usually because a disk
+/// is full. By default there is none. It is called on the thread of the ports, for each loss, with
+/// the reason.
 #[derive(Clone, Default)]
 pub struct OnLoss(Option<Arc<LossFunction>>);
 
 type LossFunction = dyn Fn(&io::Error) + Send + Sync;
 
 impl OnLoss {
-    /// Calls this.
+    /// Makes a value that calls this function.
     pub fn call(function: impl Fn(&io::Error) + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(function)))
     }
@@ -87,7 +88,7 @@ impl fmt::Debug for OnLoss {
     }
 }
 
-/// Who hears of losses is no part of what a port is.
+/// Two ports that differ only in the function that is called for losses are equal.
 impl PartialEq for OnLoss {
     fn eq(&self, _: &Self) -> bool {
         true
@@ -97,20 +98,20 @@ impl PartialEq for OnLoss {
 impl Eq for OnLoss {}
 
 impl PortOptions {
-    /// Ports of a machine at most.
+    /// The maximum number of ports of a machine.
     pub const MAX_PORTS: usize = 15;
 
-    /// Whether this can be a name: 1 to 64 letters, digits, and the signs `.`, `_`, `-`.
+    /// Whether a text is a valid name: 1 to 64 letters, digits, and the characters `.`, `_`, `-`.
     pub fn is_name(text: &str) -> bool {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
         (1..=64).contains(&text.len()) && text.bytes().all(is_plain)
     }
 }
 
-/// Why a port cannot be had.
+/// Why a port cannot be opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PortError {
-    /// Its name.
+    /// The port's name.
     pub name: String,
     /// The reason.
     pub why: String,
@@ -127,24 +128,24 @@ impl std::error::Error for PortError {}
 /// The buffers between a port's queues and its descriptors.
 #[derive(Default)]
 pub struct Channel {
-    /// Read on the host.
+    /// Bytes that were read on the host.
     pub to_guest: VecDeque<u8>,
-    /// Written by the guest.
+    /// Bytes that the guest has written.
     pub from_guest: VecDeque<u8>,
-    /// Somebody is there on the host.
+    /// Whether a peer is connected on the host.
     pub is_connected: bool,
 }
 
 struct Shared {
     channels: Mutex<Vec<Channel>>,
     completer: Mutex<Option<Completer>>,
-    /// A completion was sent and not taken.
+    /// Whether a completion was sent and not taken yet.
     has_told: AtomicBool,
     has_ended: AtomicBool,
 }
 
-/// The thread. Dropping it ends it; what the guest has written is written first, as long as
-/// somebody takes it: [`LAST_WAIT`].
+/// The thread. Dropping it ends the thread after it has written the guest's output, as long as a
+/// reader takes it; see [`LAST_WAIT`].
 pub struct PortThread {
     shared: Arc<Shared>,
     bell: UnixStream,
@@ -153,10 +154,10 @@ pub struct PortThread {
 }
 
 impl PortThread {
-    /// Opens what is behind the ports and starts the thread.
+    /// Opens the host's ends of the ports and starts the thread.
     ///
     /// # Errors
-    /// Something cannot be opened.
+    /// An end cannot be opened, or the host starts no thread.
     pub fn start(options: &[PortOptions]) -> Result<Self, PortError> {
         let mut ends = Vec::new();
         let mut sockets = Vec::new();
@@ -210,18 +211,18 @@ impl PortThread {
         })
     }
 
-    /// The buffers, in the order of the ports.
+    /// Returns the buffers in the order of the ports.
     pub fn channels(&self) -> MutexGuard<'_, Vec<Channel>> {
         self.shared.channels()
     }
 
-    /// Says that buffers have changed.
+    /// Notifies the thread that buffers have changed.
     pub fn wake(&self) {
-        // A full socket wakes it as well.
+        // If the socket is full, the thread wakes as well.
         let _ = (&self.bell).write(&[1]);
     }
 
-    /// Where the thread says that buffers have changed.
+    /// Sets the completer by which the thread reports that buffers have changed.
     pub fn set_completer(&self, completer: Completer) {
         let mut slot = self.shared.completer();
         *slot = Some(completer);
@@ -229,7 +230,7 @@ impl PortThread {
         self.wake();
     }
 
-    /// The next change is to be told again.
+    /// Records that the completion was taken, so that the next change is reported again.
     pub fn completion_taken(&self) {
         self.shared.has_told.store(false, Ordering::Release);
     }
@@ -259,7 +260,7 @@ impl Shared {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the device look at the buffers.
+    /// Makes the device check the buffers.
     fn tell(&self) {
         let completer = self.completer().clone();
         if let Some(completer) = completer
@@ -277,7 +278,7 @@ struct End {
     listener: Option<UnixListener>,
     input: Option<File>,
     output: Option<File>,
-    /// Input and output are a client's of the listener.
+    /// Whether input and output are those of a client of the listener.
     is_client: bool,
     on_loss: OnLoss,
 }
@@ -299,7 +300,7 @@ impl End {
                 (end.input, end.output) = (file(own.try_clone()?), file(own));
             }
             PortTarget::Socket(path) => {
-                // One that an earlier run left behind, as nobody answers at it.
+                // An earlier run has left this socket behind, because no process answers at it.
                 let is_socket = path
                     .metadata()
                     .is_ok_and(|data| data.file_type().is_socket());
@@ -336,7 +337,7 @@ impl End {
     }
 }
 
-/// What a descriptor is waited for, by the end that it belongs to.
+/// What is awaited at a descriptor, with the end that it belongs to.
 #[derive(Clone, Copy)]
 enum Wait {
     Bell,
@@ -377,8 +378,9 @@ impl Mover {
         }
     }
 
-    /// Waits until something can be done, and says what. At the end only for outputs that have
-    /// something left; nothing then means that there is no hope for the rest.
+    /// Waits until something can be done, and returns what. After the end of the machine it waits
+    /// only for outputs with unwritten bytes; an empty result then means that they cannot be
+    /// written.
     fn wait(&self, has_ended: bool) -> Vec<Wait> {
         let mut waits = Vec::new();
         let mut fds = Vec::new();
@@ -421,7 +423,7 @@ impl Mover {
         ready.map(|(wait, _)| wait).collect()
     }
 
-    /// The machine has ended, and what is left finds no reader: it is lost.
+    /// Gives up after the end of the machine: the remaining bytes have no reader and are lost.
     fn give_up(&self) {
         let channels = self.shared.channels();
         for (end, channel) in self.ends.iter().zip(&*channels) {
@@ -440,7 +442,7 @@ impl Mover {
         if end.is_client {
             let channel = &mut self.shared.channels()[index];
             channel.is_connected = true;
-            // What was written for one who has gone.
+            // These bytes were written for a client that has gone.
             channel.from_guest.clear();
         }
         end.is_client
@@ -459,14 +461,14 @@ impl Mover {
                 channel.to_guest.extend(&piece[..count]);
                 true
             }
-            // The end of the stream.
+            // The stream has ended.
             _ => {
                 if end.is_client {
                     end.hang_up();
                 } else {
                     end.input = None;
                 }
-                // A stream that goes both ways stays, for the way out.
+                // A bidirectional stream stays open for the output.
                 let is_connected = end.output.is_some();
                 self.shared.channels()[index].is_connected = is_connected;
                 true
@@ -487,7 +489,7 @@ impl Mover {
             Err(error) if is_passing(&error) => return false,
             Ok(count) => count,
             Err(error) => {
-                // This piece is dropped. If nobody reads any more, so is what comes.
+                // This piece is dropped. If the reader has gone, later pieces are dropped too.
                 if end.is_client {
                     end.hang_up();
                     self.shared.channels()[index].is_connected = false;
@@ -506,24 +508,24 @@ impl Mover {
     }
 }
 
-/// A descriptor of one's own for what a number stands for in this process.
+/// Returns a new descriptor for the file that a number refers to in this process.
 fn duplicate(number: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: fcntl with this command takes and returns integers only.
     let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 0) };
     if copy < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the call returned this descriptor just now, so nobody else owns it.
+    // SAFETY: the call has just returned this descriptor, so no other code owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
-/// Whether it was the other side that went away: nothing is lost then.
+/// Whether the other side has closed the stream. Nothing is lost then.
 fn is_reader_gone(error: &io::Error, output: &File) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, NotConnected};
     matches!(error.kind(), BrokenPipe | ConnectionReset | NotConnected) || output.is_terminal()
 }
 
-/// Whether to try again later.
+/// Whether the operation should be tried again later.
 fn is_passing(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -536,7 +538,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicUsize;
 
-    /// How often the loss of something was told.
+    /// Returns how often a loss was reported.
     fn losses_at(path: &str, pieces: usize) -> usize {
         let losses = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&losses);
@@ -553,7 +555,7 @@ mod tests {
             .from_guest
             .extend(vec![0; pieces * PIECE]);
         thread.wake();
-        // What is left is written before it ends.
+        // Remaining bytes are written before the thread ends.
         drop(thread);
         losses.load(Ordering::Relaxed)
     }
