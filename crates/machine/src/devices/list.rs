@@ -1,4 +1,4 @@
-//! The one list of the devices that a machine has.
+//! The only list of the devices of a machine.
 
 use super::acpi_pm::AcpiPm;
 use super::chipset::host_bridge::HostBridge440fx;
@@ -45,16 +45,16 @@ use tollgate_disk::DiskError;
 use tollgate_network::{Backend, MacAddress, NetworkError};
 use tollgate_share::{Server, ShareError};
 
-/// Something on the host that a device needs cannot be used; prints as one line.
+/// A resource of the host that a device needs cannot be used. Prints as one line.
 #[derive(Debug)]
 pub enum BackEndError {
-    /// A disk image.
+    /// A disk image cannot be used.
     Disk(DiskError),
-    /// A network.
+    /// A network cannot be used.
     Network(NetworkError),
-    /// A shared directory.
+    /// A shared directory cannot be used.
     Share(ShareError),
-    /// What is behind a port.
+    /// The other end of a port cannot be used.
     Port(PortError),
 }
 
@@ -74,19 +74,19 @@ impl std::error::Error for BackEndError {}
 /// The units of the IDE function, by their places.
 pub type IdeUnits = [Option<Unit>; IdeFunction::PLACES];
 
-/// What devices have on the host, opened.
+/// The opened resources of devices on the host.
 #[derive(Default)]
 pub struct BackEnds {
-    /// Virtio devices.
+    /// The virtio devices.
     pub virtio: Vec<Box<dyn VirtioDevice>>,
-    /// What is behind the IDE function.
+    /// The units of the IDE function.
     pub ide: IdeUnits,
-    /// Drives of the floppy disk controller.
+    /// The drives of the floppy disk controller.
     pub floppies: Vec<Drive>,
 }
 
 impl BackEnds {
-    /// Those of a machine with this configuration.
+    /// Opens those of a machine with this configuration.
     ///
     /// # Errors
     /// A disk image, a network or a directory cannot be used.
@@ -99,7 +99,7 @@ impl BackEnds {
     }
 }
 
-/// The units of the IDE function.
+/// Opens the units of the IDE function.
 fn ide_units(config: &VmConfig) -> Result<IdeUnits, DiskError> {
     let mut units = IdeUnits::default();
     for (place, drive) in config.ide_drives.iter().enumerate() {
@@ -118,7 +118,7 @@ fn ide_units(config: &VmConfig) -> Result<IdeUnits, DiskError> {
     Ok(units)
 }
 
-/// The drives of the floppy disk controller, with their disks.
+/// Makes the drives of the floppy disk controller, with their disks.
 fn floppies(config: &VmConfig) -> Result<Vec<Drive>, DiskError> {
     let drives = config.floppies.iter().enumerate();
     let drives = drives
@@ -126,12 +126,12 @@ fn floppies(config: &VmConfig) -> Result<Vec<Drive>, DiskError> {
     drives.collect()
 }
 
-/// The devices of a machine just switched on, in the order in which they stand on the bus:
-/// of two that claim the same the first gets it. What is frequent or drives the clock tick
-/// comes first.
+/// Makes the devices of a machine that has just been switched on, in their order on the bus: if two
+/// claim the same address, the first gets it. Devices that are accessed often or drive the clock
+/// tick come first.
 ///
-/// The virtio devices get device numbers of the PCI bus in their order, or without the bus
-/// addresses of their own.
+/// The virtio devices get device numbers of the PCI bus in their order, or addresses of their own
+/// if there is no bus.
 pub fn devices(config: &VmConfig, back_ends: BackEnds) -> Vec<Box<dyn Device>> {
     let BackEnds {
         virtio,
@@ -149,8 +149,8 @@ pub fn devices(config: &VmConfig, back_ends: BackEnds) -> Vec<Box<dyn Device>> {
         Box::new(Serial::new()),
         Box::new(AcpiPm::new()),
     ];
-    // Before the reset register, which keeps accesses of four bytes from itself where nothing
-    // else takes them.
+    // The PCI bus precedes the reset register, which otherwise would get accesses of four bytes
+    // that no other device claims.
     let mut beside_pci: Vec<Box<dyn Device>> = Vec::new();
     if config.pci {
         let functions = virtio
@@ -193,13 +193,13 @@ pub fn devices(config: &VmConfig, back_ends: BackEnds) -> Vec<Box<dyn Device>> {
     devices
 }
 
-/// The IDE function is another of the device that is the ISA bridge.
+/// The IDE function belongs to the same PCI device as the ISA bridge.
 const PIIX_IDE: Place = Place {
     device: 1,
     function: 1,
 };
 
-/// The functions of the chip set of a machine that starts from firmware.
+/// Makes the functions of the chip set of a machine that starts from firmware.
 fn chipset(ide: IdeUnits) -> Vec<(Place, Box<dyn PciFunction>)> {
     vec![
         (Place::device(0), Box::new(HostBridge440fx::default())),
@@ -209,7 +209,7 @@ fn chipset(ide: IdeUnits) -> Vec<(Place, Box<dyn PciFunction>)> {
     ]
 }
 
-/// The virtio devices of a machine, with what they have on the host opened.
+/// Makes the virtio devices of a machine, and opens their resources on the host.
 ///
 /// # Errors
 /// A disk image, a network or a directory cannot be used.
@@ -265,8 +265,8 @@ pub fn virtio_devices(config: &VmConfig) -> Result<Vec<Box<dyn VirtioDevice>>, B
     Ok(devices)
 }
 
-/// A device that a machine has only if its configuration names it.
-/// Virtio devices are made with their back ends.
+/// Makes a device that a machine has only if its configuration names it. Virtio devices are made
+/// with their resources on the host instead.
 fn optional(device: OptionalDevice) -> Option<Box<dyn Device>> {
     match device {
         OptionalDevice::PcTestdev => Some(Box::new(PcTestdev::default())),

@@ -1,9 +1,9 @@
 //! The devices of the PC, one file each.
 //!
-//! A device is a pure state machine: registers in, registers out, with guest time
-//! passed to every call. It has no thread, no file descriptor and no clock of its own.
-//! What joins it to the machine is its `impl Device` ([`crate::bus::Device`]): which ports
-//! and addresses it answers at, which lines it drives, when it needs attention.
+//! A device is a pure state machine: registers in, registers out, with guest time passed to every
+//! call. It has no thread, no file descriptor and no clock of its own. Its `impl Device`
+//! ([`crate::bus::Device`]) connects it to the machine: it gives the ports and addresses at which
+//! the device answers, the lines that it drives, and the time when it next needs attention.
 //!
 //! A new device is a file here and a line in [`list`].
 //!

@@ -1,13 +1,13 @@
-//! QEMU's `pc-testdev`: what test kernels such as kvm-unit-tests' drive a board with.
-//! Only there with `--device pc-testdev`.
+//! QEMU's `pc-testdev`, with which test kernels such as kvm-unit-tests' exercise a board. It exists
+//! only with `--device pc-testdev`.
 //!
 //! | where | what |
 //! |---|---|
-//! | ports E0h-E3h | a register of 32 bits, of which any part is read and written |
-//! | ports E4h-E7h | a write of 32 bits names a physical page whose mapping on the host is to be forgotten: nothing that a guest could see |
-//! | ports E8h-EBh | the register of E0h again, one access for each byte. E9h alone is the debug console |
-//! | ports 2000h-2017h | a byte written is the level of interrupt line 0 to 23 |
-//! | memory from FF000000h | 64 KiB that hold what is written |
+//! | ports E0h-E3h | a 32-bit register, any part of which can be read and written |
+//! | ports E4h-E7h | a 32-bit write gives a physical page whose mapping on the host must be dropped, which no guest could notice |
+//! | ports E8h-EBh | the register of E0h again, one access for each byte. E9h by itself is the debug console |
+//! | ports 2000h-2017h | a written byte is the level of interrupt line 0 to 23 |
+//! | memory from FF000000h | 64 KiB that keep what is written |
 
 use crate::bus::{Claims, Device, DeviceContext, PortWidth, SavedState, StateError};
 use serde::{Deserialize, Serialize};
@@ -15,17 +15,17 @@ use tollgate_x86::PhysicalAddress;
 
 /// The register.
 const REGISTER_PORT: u16 = 0xe0;
-/// The page whose host mapping is to be forgotten.
+/// The port for the page whose host mapping must be dropped.
 const FLUSH_PORT: u16 = 0xe4;
-/// The register again.
+/// The port of the register for accesses byte by byte.
 const BYTES_PORT: u16 = 0xe8;
-/// Interrupt line 0.
+/// The port of interrupt line 0.
 const LINES_PORT: u16 = 0x2000;
-/// Interrupt lines.
+/// The number of interrupt lines.
 const LINES: u16 = 24;
-/// The memory.
+/// The first address of the memory.
 const MEMORY_START: u64 = 0xff00_0000;
-/// Bytes of the memory.
+/// The size of the memory in bytes.
 const MEMORY_BYTES: usize = 0x1_0000;
 
 /// The device.
@@ -48,14 +48,14 @@ impl PcTestdev {
     /// Version of the serialized state.
     pub const STATE_VERSION: u32 = 1;
 
-    /// The bytes of the register that an access reaches.
+    /// Returns the bytes of the register that an access covers.
     fn lanes(&mut self, port: u16, size: u8) -> &mut [u8] {
         let first = usize::from(port & 3);
         let end = (first + usize::from(size)).min(self.register.len());
         &mut self.register[first..end]
     }
 
-    /// The part of the memory from an address on.
+    /// Returns the part of the memory from an address on.
     fn memory_from(&mut self, address: PhysicalAddress) -> &mut [u8] {
         let offset = address.0.wrapping_sub(MEMORY_START);
         let offset = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(bytes, [2, 3, 4, 5]);
         device.memory_read(at(0xfffe), &mut bytes, &mut context);
         assert_eq!(bytes, [6, 6, 0xff, 0xff]);
-        // Never claimed, and no harm.
+        // The device never claims these addresses, and accesses there do no harm.
         device.memory_read(PhysicalAddress(u64::MAX), &mut bytes, &mut context);
         device.memory_write(PhysicalAddress(0), &bytes, &mut context);
         assert_eq!(bytes, [0xff; 4]);

@@ -1,10 +1,10 @@
-//! pvpanic: a port to which the guest's kernel writes when it panics. QEMU's ISA device, which
-//! Linux finds in ACPI as QEMU0001 (module `pvpanic-mmio`, `pvpanic` before Linux 5.13).
+//! pvpanic: a port to which the guest's kernel writes when it panics. It is QEMU's ISA device,
+//! which Linux finds in ACPI as QEMU0001 (module `pvpanic-mmio`, before Linux 5.13 `pvpanic`).
 
 use crate::bus::{Claims, Device, DeviceContext, SavedState, StateError};
 use tollgate_platform::{PanicReport, StopRequest};
 
-/// The device. It keeps nothing.
+/// The device, which has no state.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PvPanic;
 
@@ -12,7 +12,7 @@ impl PvPanic {
     /// Version of the serialized state.
     pub const STATE_VERSION: u32 = 1;
 
-    /// The port, where QEMU has it.
+    /// The port, which is the one that QEMU uses.
     pub const PORT: u16 = 0x505;
 
     /// Bit 0: the kernel panicked.
@@ -20,7 +20,7 @@ impl PvPanic {
     /// Bit 1: it panicked, and another kernel takes over.
     const CRASH_LOADED: u8 = 1 << 1;
 
-    /// What a write reports, if it reports anything.
+    /// Returns what a written value reports.
     const fn report(value: u8) -> Option<PanicReport> {
         if value & Self::PANICKED != 0 {
             Some(PanicReport::Fatal)
@@ -41,7 +41,7 @@ impl Device for PvPanic {
         Claims::none().with_byte_ports(Self::PORT..=Self::PORT)
     }
 
-    /// The bits that a guest may write.
+    /// Reads return the bits that a guest may write.
     fn port_read(&mut self, _port: u16, _size: u8, _context: &mut DeviceContext<'_>) -> u32 {
         (Self::PANICKED | Self::CRASH_LOADED).into()
     }

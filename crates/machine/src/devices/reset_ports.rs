@@ -1,5 +1,5 @@
-//! The reset control register at CF9h and system control port A at 92h, which resets
-//! the processor and gates address line 20 faster than the keyboard controller does.
+//! The reset control register at CF9h, and system control port A at 92h, which resets the processor
+//! and gates address line 20 faster than the keyboard controller.
 
 use crate::bus::{Claims, Device, DeviceContext, PortWidth, SavedState, StateError};
 use serde::{Deserialize, Serialize};
@@ -16,8 +16,8 @@ impl ResetControl {
     /// Version of the serialized state.
     pub const STATE_VERSION: u32 = 1;
 
-    /// The port. It lies inside the PCI address register (CF8h to CFBh), which only
-    /// answers to accesses of four bytes.
+    /// The port. It lies inside the PCI address register (CF8h to CFBh), which answers only to
+    /// accesses of four bytes.
     pub const PORT: u16 = 0xCF9;
 
     const SYSTEM_RESET: u8 = 1 << 1;
@@ -29,7 +29,7 @@ impl ResetControl {
         self.value
     }
 
-    /// Writes the register: when the processor's reset bit goes from 0 to 1, it resets.
+    /// Writes the register. A change of the processor's reset bit from 0 to 1 causes a reset.
     pub const fn write(&mut self, value: u8) {
         let rises = value & !self.value;
         if rises & Self::RESET_PROCESSOR != 0 {
@@ -38,12 +38,12 @@ impl ResetControl {
         self.value = value & (Self::SYSTEM_RESET | Self::RESET_PROCESSOR | Self::FULL_RESET);
     }
 
-    /// A reset was asked for since the last call.
+    /// Returns whether a reset was requested since the last call.
     pub const fn take_reset_request(&mut self) -> bool {
         std::mem::replace(&mut self.request, false)
     }
 
-    /// The reset is that of the whole machine, not INIT of the processor alone (ICH data
+    /// Whether the reset is that of the whole machine, and not only INIT of the processor (ICH data
     /// sheet, "RST_CNT", SYS_RST).
     pub const fn resets_machine(&self) -> bool {
         self.value & Self::SYSTEM_RESET != 0
@@ -74,7 +74,7 @@ impl SystemControlPort {
     const FAST_RESET: u8 = 1 << 0;
     const A20: u8 = 1 << 1;
 
-    /// The port as firmware leaves it: A20 enabled.
+    /// Makes the port as firmware leaves it: A20 is enabled.
     pub const fn new() -> Self {
         Self {
             value: Self::A20,
@@ -88,7 +88,7 @@ impl SystemControlPort {
         self.value
     }
 
-    /// Writes the port: bit 0 going from 0 to 1 resets the processor, bit 1 is A20.
+    /// Writes the port. A change of bit 0 from 0 to 1 resets the processor; bit 1 is A20.
     pub const fn write(&mut self, value: u8) {
         if value & !self.value & Self::FAST_RESET != 0 {
             self.reset_request = true;
@@ -99,17 +99,18 @@ impl SystemControlPort {
         self.value = value & (Self::FAST_RESET | Self::A20);
     }
 
-    /// A reset was asked for since the last call.
+    /// Returns whether a reset was requested since the last call.
     pub const fn take_reset_request(&mut self) -> bool {
         std::mem::replace(&mut self.reset_request, false)
     }
 
-    /// The level of A20 that the guest has set since the last call, if it changed it.
+    /// Returns the level of A20 if the guest has changed it since the last call.
     pub const fn take_a20_request(&mut self) -> Option<bool> {
         self.a20_request.take()
     }
 
-    /// Tells what the A20 gate is now: the keyboard controller drives it as well.
+    /// Sets the level of the A20 gate that the port shows, because the keyboard controller drives
+    /// it as well.
     pub const fn set_a20(&mut self, enabled: bool) {
         self.value = self.value & Self::FAST_RESET | if enabled { Self::A20 } else { 0 };
     }
@@ -126,8 +127,8 @@ impl ResetPorts {
     /// Version of the serialized state.
     pub const STATE_VERSION: u32 = 1;
 
-    /// The PCI address register: four bytes at once. There is no PCI bus, but its bytes
-    /// must not be taken for the reset control register inside it.
+    /// The PCI address register, which takes four bytes. If there is no PCI bus, writes to it still
+    /// must not reach the reset control register inside it.
     const PCI_ADDRESS_PORT: u16 = 0xcf8;
 }
 

@@ -1,20 +1,19 @@
 //! The 16550A serial port.
 //!
-//! vm-superio's `Serial` was considered and does not serve: it has no FIFO control
-//! register, no trigger levels, no line status or modem status interrupts, no errors or
-//! breaks, no back-pressure on its output, and it triggers an edge where a PC has the
-//! level of an interrupt line.
+//! vm-superio's `Serial` was considered and is not sufficient: it has no FIFO control register, no
+//! trigger levels, no line status or modem status interrupts, no errors or breaks, no back-pressure
+//! on its output, and it triggers an edge where a PC has the level of an interrupt line.
 //!
-//! The line is infinitely fast: a transmitted byte is at once in the output, from which
-//! the owner takes it, and the transmitter is empty again. Only while the output holds
-//! [`Serial::OUTPUT_LIMIT`] bytes that are not taken do bytes wait in the transmitter, and
-//! the guest with them. Received bytes enter the FIFO from an input queue as the guest
-//! makes room, so that none is lost; the character timeout is reported as soon as
-//! there are bytes but fewer than the trigger level.
+//! The line is infinitely fast: a transmitted byte is immediately in the output, from which the
+//! owner takes it, and the transmitter is empty again. Only while the output holds
+//! [`Serial::OUTPUT_LIMIT`] bytes that were not taken do bytes wait in the transmitter, and the
+//! guest with them. Received bytes enter the FIFO from an input queue as the guest makes room, so
+//! that none is lost. The character timeout is reported as soon as there are bytes but fewer than
+//! the trigger level.
 //!
-//! On a PC's card OUT2 connects the interrupt to the bus. Here it always is, as in QEMU: small
-//! systems that were written for that never set OUT2. Baud rate, parity and stop bits are stored
-//! without effect.
+//! On a PC's card OUT2 connects the interrupt to the bus. Here it is always connected, as in QEMU,
+//! because small systems that were written for QEMU never set OUT2. Baud rate, parity and stop bits
+//! are stored without effect.
 
 mod bus;
 mod registers;
@@ -33,10 +32,10 @@ pub use registers::ModemStatus;
 
 use super::IrqLine;
 
-/// Depth of each FIFO.
+/// The number of bytes in each FIFO.
 const FIFO_SIZE: usize = 16;
 
-/// A character with the errors that came with it.
+/// A received character with its errors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Character {
     byte: u8,
@@ -55,14 +54,14 @@ pub struct Serial {
     trigger_level: usize,
     receiver: VecDeque<Character>,
     transmitter: VecDeque<u8>,
-    /// Errors since line status was last read.
+    /// The errors since the line status was last read.
     errors: LineStatus,
-    /// The transmitter became empty, and no interrupt has reported it yet.
+    /// Whether the transmitter has become empty and no interrupt has reported it yet.
     transmitter_interrupt: bool,
     modem_changes: ModemStatus,
-    /// What the other end drives.
+    /// The modem inputs that the other end drives.
     modem_inputs: ModemStatus,
-    /// What the other end has sent and the receiver has no room for.
+    /// Input from the other end that the receiver has no room for.
     input: VecDeque<Character>,
     output: Vec<u8>,
     breaks_sent: u64,
@@ -92,13 +91,14 @@ impl Serial {
     /// The ISA interrupt of COM2 and COM4.
     pub const COM2_IRQ: u8 = 3;
 
-    /// Bytes and breaks that wait for the receiver at most.
+    /// The maximum number of bytes and breaks that wait for the receiver.
     pub const INPUT_LIMIT: usize = 4096;
-    /// Bytes that wait for the owner at most; the guest's transmitter then stands still.
+    /// The maximum number of bytes that wait for the owner. When it is reached, the guest's
+    /// transmitter stops.
     pub const OUTPUT_LIMIT: usize = 64 << 10;
 
-    /// A port as firmware leaves it (9600 baud, 8 data bits, nothing enabled), with a
-    /// terminal at the other end that is ready.
+    /// Makes a port as firmware leaves it (9600 baud, 8 data bits, nothing enabled), with a ready
+    /// terminal at the other end.
     pub fn new() -> Self {
         Self {
             interrupt_enable: InterruptEnable::empty(),
@@ -195,7 +195,7 @@ impl Serial {
         byte
     }
 
-    /// A character's errors show when it comes to the top of the FIFO.
+    /// Reports the errors of the character that has reached the top of the FIFO.
     fn raise_errors_of_first(&mut self) {
         if let Some(first) = self.receiver.front_mut() {
             self.errors |= first.errors & LineStatus::CHARACTER_ERRORS;
@@ -215,7 +215,8 @@ impl Serial {
         self.raise_errors_of_first();
     }
 
-    /// Takes waiting input over as far as there is room; loopback disconnects it.
+    /// Moves waiting input to the receiver as far as there is room. In loopback mode there is no
+    /// input.
     fn fill_receiver(&mut self) {
         while !self.loops_back()
             && self.receiver.len() < self.depth()
@@ -229,10 +230,10 @@ impl Serial {
     fn transmit(&mut self, byte: u8) {
         let byte = byte & self.line_control.data_mask();
         self.transmitter_interrupt = false;
-        // The line falls here if nothing else holds it, and rises when the byte is out.
+        // The line falls here if nothing else asserts it, and rises when the byte has been sent.
         self.update_irq();
         if self.transmitter.len() >= self.depth() {
-            // A full FIFO keeps what it has; the single register is overwritten.
+            // A full FIFO keeps its bytes; without FIFOs the single register is overwritten.
             if !self.fifos_enabled {
                 self.transmitter.clear();
                 self.transmitter.push_back(byte);
@@ -267,7 +268,7 @@ impl Serial {
         let enable = InterruptEnable::from_bits_truncate(value);
         let enabled = enable.difference(self.interrupt_enable);
         self.interrupt_enable = enable;
-        // Enabling the interrupt while the transmitter is empty interrupts anew.
+        // Enabling the interrupt while the transmitter is empty requests it again.
         if enabled.contains(InterruptEnable::TRANSMITTER_EMPTY) && self.transmitter.is_empty() {
             self.transmitter_interrupt = true;
         }
@@ -283,7 +284,8 @@ impl Serial {
         } else {
             1
         };
-        // Switching clears both FIFOs; the reset bits count only with the enable bit.
+        // Enabling or disabling the FIFOs clears both; the reset bits count only with the enable
+        // bit.
         if switches || enable && control.contains(FifoControl::RESET_RECEIVER) {
             self.receiver.clear();
         }
@@ -317,7 +319,7 @@ impl Serial {
         status.bits()
     }
 
-    /// The four modem inputs; in loopback they are the port's own outputs.
+    /// Returns the four modem inputs, which in loopback mode are the port's own outputs.
     fn modem_lines(&self) -> ModemStatus {
         if !self.loops_back() {
             return self.modem_inputs & ModemStatus::INPUTS;
@@ -350,7 +352,7 @@ impl Serial {
         }
     }
 
-    /// The pending interrupt of the highest priority.
+    /// Returns the pending interrupt of the highest priority.
     fn interrupt(&self) -> Option<Interrupt> {
         let enabled = |source| self.interrupt_enable.contains(source);
         if enabled(InterruptEnable::LINE_STATUS) && self.errors.intersects(LineStatus::ERRORS) {
@@ -387,12 +389,12 @@ impl Serial {
         self.irq.set(self.interrupt().is_some());
     }
 
-    /// How many more bytes [`Serial::push_input`] would take.
+    /// Returns how many more bytes [`Serial::push_input`] would accept.
     pub fn input_space(&self) -> usize {
         Self::INPUT_LIMIT.saturating_sub(self.input.len())
     }
 
-    /// Sends bytes to the guest; returns how many were taken.
+    /// Sends bytes to the guest and returns how many were accepted.
     pub fn push_input(&mut self, bytes: &[u8]) -> usize {
         let taken = bytes.len().min(self.input_space());
         self.input
@@ -405,7 +407,7 @@ impl Serial {
         taken
     }
 
-    /// Sends a break to the guest; `false` if the input queue is full.
+    /// Sends a break to the guest. Returns `false` if the input queue is full.
     pub fn push_break(&mut self) -> bool {
         if self.input_space() == 0 {
             return false;
@@ -419,13 +421,13 @@ impl Serial {
         true
     }
 
-    /// What the guest has sent and the owner has not taken.
+    /// Returns the output that the guest has sent and the owner has not taken.
     pub fn output(&self) -> &[u8] {
         &self.output
     }
 
-    /// Takes what the guest has sent. Bytes that waited for room follow and may
-    /// interrupt: forward the interrupt line afterwards.
+    /// Takes the output that the guest has sent. Bytes that waited for room follow and may
+    /// interrupt, so the interrupt line must be forwarded afterwards.
     pub fn take_output(&mut self) -> Vec<u8> {
         let output = std::mem::take(&mut self.output);
         self.drain_transmitter();
@@ -433,7 +435,7 @@ impl Serial {
         output
     }
 
-    /// How many breaks the guest has begun to send, ever (modulo 2^64).
+    /// Returns how many breaks the guest has begun to send (modulo 2^64).
     pub const fn breaks_sent(&self) -> u64 {
         self.breaks_sent
     }
@@ -446,20 +448,20 @@ impl Serial {
         self.update_irq();
     }
 
-    /// Never: the line is infinitely fast.
+    /// Returns `None`: the line is infinitely fast.
     pub const fn next_deadline(&self, _now: GuestTime) -> Option<GuestTime> {
         None
     }
 
-    /// Nothing happens with time.
+    /// Does nothing: no register changes with time.
     pub const fn advance(&mut self, _now: GuestTime) {}
 
-    /// The level of the interrupt line.
+    /// Returns the level of the interrupt line.
     pub fn irq(&self) -> bool {
         self.irq.level()
     }
 
-    /// The interrupt line, with its uncollected rising edges.
+    /// Returns the interrupt line with its uncollected rising edges.
     pub fn irq_line(&mut self) -> &mut IrqLine {
         &mut self.irq
     }

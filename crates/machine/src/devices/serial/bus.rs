@@ -4,11 +4,11 @@ use super::Serial;
 use crate::bus::{Claims, Device, DeviceContext, NearUse, SavedState, StateError};
 use tollgate_platform::GuestTime;
 
-/// No register tells the time, and asking for it costs more than all else.
+/// No register depends on the time, and reading the time would cost more than everything else.
 const NO_TIME: GuestTime = GuestTime(0);
 
 impl Serial {
-    /// Takes input from the other end, as much as there is room for; returns how much.
+    /// Accepts as much input from the other end as there is room for, and returns how much.
     pub fn take_input(&mut self, bytes: &[u8], context: &mut DeviceContext<'_>) -> usize {
         let taken = self.push_input(bytes);
         self.forward(context);
@@ -19,7 +19,7 @@ impl Serial {
         context.forward(Self::COM1_IRQ, &mut self.irq);
     }
 
-    /// Takes in what has been sent meanwhile, as far as there is room.
+    /// Accepts the input that was sent in the meantime, as far as there is room.
     fn refill(&mut self, context: &mut DeviceContext<'_>) {
         let room = self.input_space();
         if room == 0 {

@@ -42,9 +42,9 @@ pub(super) enum Interrupt {
     ModemStatus = 0x00,
 }
 
-/// Identification: no interrupt is pending.
+/// In the identification register: no interrupt is pending.
 pub(super) const NO_INTERRUPT: u8 = 1 << 0;
-/// Identification: the FIFOs are enabled.
+/// In the identification register: the FIFOs are enabled.
 pub(super) const FIFOS_ENABLED: u8 = 3 << 6;
 
 bitflags! {
@@ -57,7 +57,8 @@ bitflags! {
     }
 }
 
-/// Bytes in the receiver FIFO that interrupt, by bits 7-6 of the FIFO control register.
+/// The number of bytes in the receiver FIFO that cause an interrupt, by bits 7-6 of the FIFO
+/// control register.
 pub(super) const TRIGGER_LEVELS: [usize; 4] = [1, 4, 8, 14];
 
 bitflags! {
@@ -76,7 +77,7 @@ bitflags! {
 }
 
 impl LineControl {
-    /// The data bits of a character: five to eight.
+    /// Returns the mask of a character's data bits, five to eight.
     pub(super) const fn data_mask(self) -> u8 {
         0xFF >> (3 - (self.bits() & 3))
     }
@@ -89,7 +90,7 @@ bitflags! {
         const DTR = 1 << 0;
         const RTS = 1 << 1;
         const OUT1 = 1 << 2;
-        /// On a PC: connects the interrupt output to the bus.
+        /// On a PC this output connects the interrupt to the bus.
         const OUT2 = 1 << 3;
         const LOOPBACK = 1 << 4;
     }
@@ -107,9 +108,9 @@ bitflags! {
         const HOLDING_EMPTY = 1 << 5;
         const TRANSMITTER_EMPTY = 1 << 6;
         const ERROR_IN_FIFO = 1 << 7;
-        /// The bits that reading the register clears, and that interrupt.
+        /// The bits that interrupt and that reading the register clears.
         const ERRORS = 0x1E;
-        /// Errors that belong to one character and travel with it.
+        /// The errors that belong to one character and pass through the FIFO with it.
         const CHARACTER_ERRORS = 0x1C;
     }
 }
