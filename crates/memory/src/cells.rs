@@ -2,11 +2,11 @@
 
 use std::cell::Cell;
 
-/// The same values, each in a cell. A vector that came zeroed from the allocator keeps its
-/// untouched pages.
+/// Puts each value in a cell. If the allocator returned the vector zeroed, its untouched pages
+/// still cost no memory.
 pub fn cells<T>(values: Vec<T>) -> Box<[Cell<T>]> {
     let values = Box::into_raw(values.into_boxed_slice());
-    // SAFETY: `Cell<T>` has the layout of `T` (documented of the type), so the cast slice
+    // SAFETY: `Cell<T>` has the layout of `T` (as its documentation promises), so the cast slice
     // has the same elements and allocation; `values` is owned and given up here.
     unsafe { Box::from_raw(values as *mut [Cell<T>]) }
 }

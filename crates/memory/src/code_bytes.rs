@@ -1,13 +1,13 @@
-//! Which *bytes* of a page hold translated code, where lines are too coarse.
+//! Which *bytes* of a page hold translated code, for pages where 64-byte lines are too coarse.
 //!
 //! Programs of 16-bit systems keep their variables among their code, in the same 64-byte lines.
-//! By its lines alone each store to such a variable may be one to code. So a page where that has
-//! happened gets a map of its bytes, and generated code that finds the line of a store marked
-//! looks there.
+//! With only a mark for each line, every store to such a variable might be a store to code. So a
+//! page where that has happened gets a map of its bytes, and generated code that finds the line of
+//! a store marked consults the map.
 //!
-//! A map may name bytes that hold no code any more, and never misses one that does: what is
-//! marked as code sets bits, and only [`CodeBytes::describe`], which is told all that there is,
-//! clears them. There are [`MOST_PAGES`] maps; the oldest makes room.
+//! A map may name bytes that hold no code any more, but never omits one that does: marking code
+//! sets bits, and only [`CodeBytes::describe`], which is given all code of the page, clears them.
+//! There are [`MOST_PAGES`] maps; a new one replaces the oldest.
 
 use crate::cells::cells;
 use rustc_hash::FxHashMap;
@@ -15,30 +15,30 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use tollgate_x86::address::PAGE_SIZE;
 
-/// Pages that have a map at most.
+/// Maximum number of pages that have a map.
 const MOST_PAGES: usize = 256;
 
 /// Bit n of word m stands for byte 64m + n of a page.
 type Bytes = [Cell<u64>; 64];
 
-/// The maps, by page.
+/// The maps of all pages that have one.
 #[derive(Debug)]
 pub(crate) struct CodeBytes {
-    /// Where a page's map is in host memory, or zero. Untouched parts cost nothing.
+    /// For each page the host address of its map, or zero. Untouched parts cost no memory.
     table: Box<[Cell<u64>]>,
-    /// Nothing outside this module borrows it.
+    /// Only this module borrows it, so a borrow cannot fail.
     maps: RefCell<Maps>,
 }
 
 #[derive(Debug, Default)]
 struct Maps {
-    /// Boxed, since generated code has their addresses.
+    /// Boxed, since generated code holds their addresses.
     by_page: FxHashMap<u64, Box<Bytes>>,
-    /// Their pages, the oldest first.
+    /// The pages that have a map, the oldest first.
     order: VecDeque<u64>,
 }
 
-/// Sets the bits of `first..=last`, offsets in the page.
+/// Sets the bits of the bytes `first..=last`, which are offsets in the page.
 fn set(map: &Bytes, first: u64, last: u64) {
     let last = last.min(PAGE_SIZE - 1);
     for line in first / 64..=last / 64 {
@@ -49,7 +49,7 @@ fn set(map: &Bytes, first: u64, last: u64) {
     }
 }
 
-/// Sets all bits of the lines in a mask.
+/// Sets the bits of all bytes in a mask of lines.
 fn set_lines(map: &Bytes, lines: u64) {
     let is_named = |line: &usize| lines >> line & 1 != 0;
     (0..64)
@@ -58,7 +58,7 @@ fn set_lines(map: &Bytes, lines: u64) {
 }
 
 impl CodeBytes {
-    /// No maps yet, for physical addresses below `span`.
+    /// Makes an empty table for physical addresses below `span`.
     pub(crate) fn new(span: u64) -> Self {
         Self {
             table: cells(vec![0; span.div_ceil(PAGE_SIZE) as usize]),
@@ -66,7 +66,7 @@ impl CodeBytes {
         }
     }
 
-    /// First word of the table, one address for each physical page.
+    /// The first word of the table of addresses, which has one word for each physical page.
     pub(crate) fn table(&self) -> *const u64 {
         self.table.as_ptr().cast()
     }
@@ -79,7 +79,7 @@ impl CodeBytes {
             .is_some_and(|it| it.get() != 0)
     }
 
-    /// Bytes `first..=last` of a page hold code from now on.
+    /// Notes that the bytes `first..=last` of a page hold code.
     #[inline]
     pub(crate) fn mark(&self, page: u64, first: u64, last: u64) {
         if self.has(page) {
@@ -87,15 +87,15 @@ impl CodeBytes {
         }
     }
 
-    /// All bytes of some lines of a page count as code from now on.
+    /// Notes that all bytes of some lines of a page count as code.
     pub(crate) fn mark_lines(&self, page: u64, lines: u64) {
         if self.has(page) {
             self.change(page, |map| set_lines(map, lines));
         }
     }
 
-    /// Gives a page a map, if there is such a page, or renews it: code is in each of the ranges
-    /// `code`, first and last byte, and in some lines.
+    /// Makes or replaces the map of a page that exists: code is in each of the ranges `code` (first
+    /// and last byte) and in the lines `lines`.
     pub(crate) fn describe(&self, page: u64, code: impl Iterator<Item = (u64, u64)>, lines: u64) {
         if page >= self.table.len() as u64 {
             return;
@@ -135,7 +135,7 @@ impl CodeBytes {
 mod tests {
     use super::*;
 
-    /// The bytes of a page that its map names.
+    /// The bytes that the map of a page names.
     fn named(maps: &CodeBytes, page: u64) -> Vec<u64> {
         let maps = maps.maps.borrow();
         let map = &maps.by_page[&page];

@@ -1,10 +1,11 @@
-//! Which RAM the translator has read as code, by lines of 64 bytes.
+//! Which lines of RAM, of 64 bytes each, the translator has read as code.
 //!
-//! Lines, not pages: kernels keep data beside code, and a store to such data must
-//! not cost a retranslation. (Where code and data share lines, there are maps of
-//! [bytes](crate::code_bytes) beside.) There are no counts; a line stays marked until its
-//! translations are dropped and the owner clears it. Somebody else who has read lines, of code or
-//! of page tables, may [hold](CodeMap::hold) them: then they stay marked until that ends, too.
+//! The unit is a line and not a page: kernels keep data next to code, and a store to such data must
+//! not cost a retranslation. (For pages where code and data share lines, there are also maps of
+//! [bytes](crate::code_bytes).) Lines have no reference counts; a line stays marked until its
+//! translations are dropped and their owner clears it. Another user that has read lines, of code or
+//! of page tables, may [hold](CodeMap::hold) them: then they also stay marked until it releases
+//! them.
 
 use crate::cells::cells;
 use crate::code_bytes::CodeBytes;
@@ -13,11 +14,11 @@ use std::cell::{Cell, RefCell};
 use tollgate_x86::PhysicalAddress;
 use tollgate_x86::address::PAGE_SIZE;
 
-/// Bytes in a line.
+/// The size of a line in bytes.
 pub const LINE_SIZE: u64 = 64;
 
-/// The lines of one page that `length` bytes at `offset` touch, as a bit for each.
-/// The range is cut at the page's end.
+/// The lines of one page that `length` bytes at `offset` touch, as a bit for each. The range is cut
+/// at the page's end.
 pub const fn line_mask(offset: u64, length: u64) -> u64 {
     if length == 0 || offset >= PAGE_SIZE {
         return 0;
@@ -35,23 +36,23 @@ pub const fn line_mask(offset: u64, length: u64) -> u64 {
 /// A bit for each 64-byte line of RAM that holds translated code.
 #[derive(Debug)]
 pub struct CodeMap {
-    /// One word a page. Untouched parts cost no host memory.
+    /// One word for each page. Untouched parts cost no host memory.
     lines: Box<[Cell<u64>]>,
-    /// One byte a page: [`WATCHED`] and the heat.
+    /// One byte for each page: [`WATCHED`] and the heat.
     pages: Box<[Cell<u8>]>,
-    /// Of pages where lines are too coarse.
+    /// Maps of bytes, for pages where lines are too coarse.
     bytes: CodeBytes,
-    /// By page, the lines that are held. Nothing outside this module borrows it.
+    /// The lines that are held, by page. Only this module borrows it.
     held: RefCell<FxHashMap<u64, u64>>,
 }
 
-/// Every store to the page is tested for code first.
+/// Flag: every store to the page is first tested for code.
 const WATCHED: u8 = 0x80;
-/// How often code on the page was written of late, at most this.
+/// Maximum of the heat, which counts recent writes to code on the page.
 const MAX_HEAT: u8 = 64;
 
 impl CodeMap {
-    /// An empty map for physical addresses below `span`.
+    /// Makes an empty map for physical addresses below `span`.
     pub fn new(span: u64) -> Self {
         Self {
             lines: cells(vec![0; span.div_ceil(PAGE_SIZE) as usize]),
@@ -61,8 +62,8 @@ impl CodeMap {
         }
     }
 
-    /// Whether stores to the page are tested for code: they must be while any of its lines
-    /// hold some, and may be for a while longer.
+    /// Whether stores to the page are tested for code. They must be while any of its lines holds
+    /// code, and may be for a while longer.
     #[inline]
     pub fn is_watched(&self, page: u64) -> bool {
         self.pages
@@ -70,7 +71,7 @@ impl CodeMap {
             .is_some_and(|state| state.get() & WATCHED != 0)
     }
 
-    /// Notes that stores to the page are tested from now on.
+    /// Starts testing stores to the page for code.
     pub fn watch(&self, page: u64) {
         if let Some(state) = self.pages.get(page as usize) {
             state.set(state.get() | WATCHED);
@@ -86,15 +87,16 @@ impl CodeMap {
         }
     }
 
-    /// Whether code on the page was written lately.
+    /// Whether code on the page was written recently.
     pub fn is_hot(&self, page: u64) -> bool {
         self.pages
             .get(page as usize)
             .is_some_and(|state| state.get() & !WATCHED != 0)
     }
 
-    /// Stores to the page need not be tested, as far as the caller is concerned. True: from
-    /// now on they are not. A page whose code was often written stays watched the longer.
+    /// The caller no longer needs stores to the page to be tested. Returns true if they are not
+    /// tested from now on. The more often the code of a page was written, the longer it stays
+    /// watched.
     pub fn may_unwatch(&self, page: u64) -> bool {
         if self.page_has_code(page) {
             return false;
@@ -112,7 +114,7 @@ impl CodeMap {
         }
     }
 
-    /// Marks the lines of `length` bytes as code. What lies beyond RAM is ignored.
+    /// Marks the lines of `length` bytes as code. The part of the range beyond RAM is ignored.
     pub fn mark(&self, physical: PhysicalAddress, length: u64) {
         for (page, mask) in pages_of(physical, length) {
             if let Some(lines) = self.lines.get(page as usize) {
@@ -125,25 +127,26 @@ impl CodeMap {
         }
     }
 
-    /// Tells a page's code to the byte: in the ranges `code`, first and last offset of each, and
-    /// in the lines that are held. From now on generated code need not leave for a store to others.
+    /// Describes a page's code to the byte: it lies in the ranges `code`, first and last offset of
+    /// each, and in the lines that are held. Generated code needs no exit for stores to other bytes
+    /// from now on.
     pub fn describe_bytes(&self, page: u64, code: impl Iterator<Item = (u64, u64)>) {
         self.bytes.describe(page, code, self.held(page));
     }
 
-    /// Forgets all code on a page.
+    /// Removes the marks of all code on a page.
     pub fn clear_page(&self, page: u64) {
         self.clear_lines(page, u64::MAX);
     }
 
-    /// Forgets the code in some lines of a page, but for those that are held.
+    /// Removes the marks of some lines of a page, except those that are held.
     pub fn clear_lines(&self, page: u64, mask: u64) {
         if let Some(lines) = self.lines.get(page as usize) {
             lines.set(lines.get() & (!mask | self.held(page)));
         }
     }
 
-    /// Forgets everything that is not held.
+    /// Removes all marks except those of lines that are held.
     pub fn clear(&self) {
         self.lines.iter().for_each(|lines| lines.set(0));
         for (&page, &held) in self.held.borrow().iter() {
@@ -164,8 +167,8 @@ impl CodeMap {
         }
     }
 
-    /// Ends what [`CodeMap::hold`] began, for some lines of a page. They stay marked until who
-    /// marks code clears them.
+    /// Releases lines of a page that [`CodeMap::hold`] has held. They stay marked until the user
+    /// that marks code clears them.
     pub fn release(&self, page: u64, mask: u64) {
         let mut held = self.held.borrow_mut();
         if let Some(lines) = held.get_mut(&page) {
@@ -192,32 +195,32 @@ impl CodeMap {
         self.lines(page) != 0
     }
 
-    /// The lines of a page that hold code: bit n is bytes 64n to 64n + 63.
+    /// The lines of a page that hold code: bit n stands for bytes 64n to 64n + 63.
     #[inline]
     pub fn lines(&self, page: u64) -> u64 {
         self.lines.get(page as usize).map_or(0, Cell::get)
     }
 
-    /// Whether any of `length` bytes lies in a line that holds code.
+    /// Whether any of the `length` bytes lies in a line that holds code.
     #[inline]
     pub fn contains(&self, physical: PhysicalAddress, length: u64) -> bool {
         pages_of(physical, length).any(|(page, mask)| self.lines(page) & mask != 0)
     }
 
-    /// First word of the table, one `u64` of lines for each physical page, for
-    /// generated code that tests a store itself. Valid as long as the map.
+    /// The first word of the table of lines, which has one `u64` for each physical page, for
+    /// generated code that tests a store itself. Valid for as long as the map exists.
     pub fn table(&self) -> *const u64 {
         self.lines.as_ptr().cast()
     }
 
-    /// First word of another table, one address for each physical page: where 64 words are with a
-    /// bit for each of its bytes, or zero. Valid as long as the map.
+    /// The first word of the table of byte maps: for each physical page the address of 64 words
+    /// with a bit for each of its bytes, or zero. Valid for as long as the map exists.
     pub fn table_of_bytes(&self) -> *const u64 {
         self.bytes.table()
     }
 }
 
-/// The pages that a range touches, each with the mask of touched lines.
+/// The pages that a range touches, each with the mask of the lines that it touches.
 pub fn pages_of(physical: PhysicalAddress, length: u64) -> impl Iterator<Item = (u64, u64)> {
     let end = physical.0.saturating_add(length);
     let mut next = physical.0;

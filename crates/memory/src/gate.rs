@@ -1,8 +1,8 @@
-//! The one gate through which everything but guest code writes guest memory.
+//! The one gate through which everything except guest code writes guest memory.
 //!
-//! Loaders, devices, the page walker's accessed and dirty bits and emulated
-//! instructions all come here. A write that touches translated code is remembered;
-//! the monitor takes the list before guest code runs again and drops what is stale.
+//! Loaders, devices, the page walker (for accessed and dirty bits) and emulated instructions all
+//! write here. A write that touches translated code is recorded; before guest code runs again, the
+//! monitor takes the list and drops the stale translations.
 
 mod discard;
 mod regions;
@@ -24,55 +24,56 @@ use tollgate_x86::paging::PageTableMemory;
 /// A write that hit translated code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CodeWrite {
-    /// Physical page: address divided by 4096.
+    /// The number of the physical page: its address divided by 4096.
     pub page: u64,
     /// Offset of the first byte written.
     pub first: u16,
-    /// Offset of the last byte written, or of one that lies behind it.
+    /// Offset of the last byte written. It may be too high, but is never too low.
     pub last: u16,
 }
 
-/// Writes to one page that are kept apart at most.
+/// Maximum number of writes to one page that are recorded separately.
 const MAX_PIECES: usize = 16;
 
-/// Guest RAM together with what is known about the code in it. A clone is another handle
-/// to the same memory.
+/// Guest RAM, and which parts of it hold code. A clone is another handle to the same memory.
 #[derive(Clone, Debug)]
 pub struct GuestMemory(Rc<Shared>);
 
-/// What all handles reach. Nothing outside this module borrows from a cell of it.
+/// The state that all handles share. Only this module borrows from its cells.
 #[derive(Debug)]
 struct Shared {
     ram: GuestRam,
     code: CodeMap,
     code_writes: RefCell<Vec<CodeWrite>>,
-    /// `code_writes` is not empty; looked at before each entry of guest code.
+    /// Whether `code_writes` is not empty; tested before each entry of guest code.
     has_code_writes: Cell<bool>,
     transfers: RefCell<Transfers>,
-    /// Pages, first and last, that mean something else now.
+    /// Ranges of pages, first and last, where other memory or devices appear now.
     map_changes: RefCell<Vec<(u64, u64)>>,
-    /// `map_changes` is not empty.
+    /// Whether `map_changes` is not empty.
     has_map_changes: Cell<bool>,
 }
 
 impl GuestMemory {
-    /// Makes `bytes` of zeroed RAM without code.
+    /// Makes `bytes` bytes of zeroed RAM without code.
     ///
     /// # Errors
+    ///
     /// See [`GuestRam::new`].
     pub fn new(bytes: u64) -> Result<Self, MemoryError> {
         GuestRam::new(bytes).map(Self::with_ram)
     }
 
-    /// The same of RAM that `backing` holds.
+    /// Makes `bytes` bytes of zeroed RAM without code, which `backing` holds.
     ///
     /// # Errors
+    ///
     /// See [`GuestRam::with_backing`].
     pub fn with_backing(bytes: u64, backing: MemoryBacking) -> Result<Self, MemoryError> {
         GuestRam::with_backing(bytes, backing).map(Self::with_ram)
     }
 
-    /// Takes RAM that holds no translated code yet.
+    /// Takes over RAM that holds no translated code yet.
     pub fn with_ram(ram: GuestRam) -> Self {
         let code = CodeMap::new(ram.span().max(REGIONS_END));
         Self(Rc::new(Shared {
@@ -86,8 +87,8 @@ impl GuestMemory {
         }))
     }
 
-    /// The RAM, for reading and for host addresses. Who writes through a host
-    /// address must call [`GuestMemory::note_write`].
+    /// The RAM, for reading and for host addresses. A caller that writes through a host address
+    /// must call [`GuestMemory::note_write`].
     pub fn ram(&self) -> &GuestRam {
         &self.0.ram
     }
@@ -97,14 +98,15 @@ impl GuestMemory {
         &self.0.code
     }
 
-    /// Copies memory out. False, and nothing copied, unless loads of every byte reach memory.
+    /// Copies memory to `data`. Returns false, and copies nothing, unless loads of every byte reach
+    /// memory.
     #[inline]
     pub fn read(&self, address: PhysicalAddress, data: &mut [u8]) -> bool {
         self.0.ram.read(address, data)
     }
 
-    /// Copies into memory and remembers hits on code. False, and nothing copied, unless
-    /// stores to every byte reach memory.
+    /// Copies `data` to memory and records writes to code. Returns false, and copies nothing,
+    /// unless stores to every byte reach memory.
     #[inline]
     pub fn write(&mut self, address: PhysicalAddress, data: &[u8]) -> bool {
         let written = self.0.ram.write(address, data);
@@ -114,10 +116,11 @@ impl GuestMemory {
         written
     }
 
-    /// Makes all RAM zero, as for a machine just switched on. All code counts as written.
+    /// Makes all RAM zero, as in a machine that was just switched on. All code counts as written.
     ///
     /// # Errors
-    /// The host's error; contents are then undefined.
+    ///
+    /// The host's error; the contents are then undefined.
     pub fn clear(&mut self) -> io::Result<()> {
         self.0.ram.clear()?;
         let mut writes = self.0.code_writes.borrow_mut();
@@ -174,20 +177,20 @@ impl GuestMemory {
         self.0.has_code_writes.set(!writes.is_empty());
     }
 
-    /// Whether writes have hit code since the last [`GuestMemory::take_code_writes`].
+    /// Whether code was written since the last [`GuestMemory::take_code_writes`].
     #[inline]
     pub fn has_code_writes(&self) -> bool {
         self.0.has_code_writes.get()
     }
 
-    /// Takes the writes that hit code. The lines stay marked until the translations are
-    /// dropped, which clears them.
+    /// Takes the list of writes to code. The lines stay marked until the translations are dropped,
+    /// which clears them.
     pub fn take_code_writes(&mut self) -> Vec<CodeWrite> {
         self.0.has_code_writes.set(false);
         self.0.code_writes.take()
     }
 
-    /// Reads 4 bytes, little-endian; all ones unless all are RAM.
+    /// Reads 4 bytes, little-endian; returns all ones unless all are RAM.
     #[inline]
     pub fn read_u32(&self, address: PhysicalAddress) -> u32 {
         let mut bytes = [0xff; 4];
@@ -195,7 +198,7 @@ impl GuestMemory {
         u32::from_le_bytes(bytes)
     }
 
-    /// Reads 8 bytes, little-endian; all ones unless all are RAM.
+    /// Reads 8 bytes, little-endian; returns all ones unless all are RAM.
     #[inline]
     pub fn read_u64(&self, address: PhysicalAddress) -> u64 {
         let mut bytes = [0xff; 8];
@@ -203,13 +206,13 @@ impl GuestMemory {
         u64::from_le_bytes(bytes)
     }
 
-    /// Writes 4 bytes, little-endian. False unless all are RAM.
+    /// Writes 4 bytes, little-endian. Returns false unless all are RAM.
     #[inline]
     pub fn write_u32(&mut self, address: PhysicalAddress, value: u32) -> bool {
         self.write(address, &value.to_le_bytes())
     }
 
-    /// Writes 8 bytes, little-endian. False unless all are RAM.
+    /// Writes 8 bytes, little-endian. Returns false unless all are RAM.
     #[inline]
     pub fn write_u64(&mut self, address: PhysicalAddress, value: u64) -> bool {
         self.write(address, &value.to_le_bytes())

@@ -7,23 +7,23 @@ pub use ahead::Ahead;
 use std::io;
 use std::ptr;
 
-/// Bytes of a huge page.
+/// Size in bytes of a huge page.
 pub const HUGE_PAGE: u64 = 2 << 20;
 
-/// Of madvise(2); the crate libc does not name it.
+/// A constant of madvise(2) that the crate libc does not define.
 const MADV_COLLAPSE: libc::c_int = 25;
 
-/// Asks the host to hold the [`HUGE_PAGE`] bytes at `start`, a multiple of that, in one huge page,
-/// and to give at once what of it was not touched yet. They are shared writable memory, of a
-/// memfd or anonymous; of anything else, and where the host has no huge page, nothing happens.
+/// Asks the host to back the [`HUGE_PAGE`] bytes at `start`, a multiple of that size, by one huge
+/// page, and to populate all of it immediately. The memory is shared and writable, of a memfd or
+/// anonymous; for any other memory, and where the host has no huge page, nothing happens.
 ///
-/// `MADV_COLLAPSE` (Linux 6.1) needs no privilege, and works where huge pages are off for shared
-/// memory.
+/// `MADV_COLLAPSE` (Linux 6.1) needs no privilege, and works even if huge pages are disabled for
+/// shared memory.
 pub fn ask(start: *mut u8) {
-    // Where nothing is there yet, the host refuses.
+    // The host refuses to collapse a range without any page, so one page is populated first.
     let one_page = 4096;
-    // SAFETY: both calls change how the range's pages are held, never what they contain; what
-    // is not mapped, or not in one piece, is refused.
+    // SAFETY: both calls change how the range's pages are backed, never their contents; the host
+    // refuses a range that is not mapped, or not as one mapping.
     unsafe {
         if libc::madvise(start.cast(), one_page, libc::MADV_POPULATE_WRITE) == 0 {
             libc::madvise(start.cast(), HUGE_PAGE as usize, MADV_COLLAPSE);
@@ -31,11 +31,12 @@ pub fn ask(start: *mut u8) {
     }
 }
 
-/// Reserves `bytes` of address space, inaccessible, from a multiple of [`HUGE_PAGE`] on. The
+/// Reserves `bytes` of inaccessible address space that starts at a multiple of [`HUGE_PAGE`]. The
 /// caller unmaps it.
 ///
 /// # Errors
-/// The host's: address space or the limit on it is exhausted.
+///
+/// The host's error: the address space, or the limit on it, is exhausted.
 pub fn reserve(bytes: usize) -> io::Result<*mut u8> {
     let more = HUGE_PAGE as usize;
     // SAFETY: a new private mapping at an address of the kernel's choice.
@@ -59,7 +60,7 @@ pub fn reserve(bytes: usize) -> io::Result<*mut u8> {
         (start, before),
         (aligned.wrapping_add(bytes), more - before),
     ] {
-        // SAFETY: parts of the new mapping that nobody knows of.
+        // SAFETY: these are parts of the new mapping to which no pointer exists.
         if length != 0 && unsafe { libc::munmap(surplus.cast(), length) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -76,7 +77,7 @@ mod tests {
         for bytes in [4096, 3 << 20, 64 << 20] {
             let start = reserve(bytes).unwrap();
             assert!(start.addr().is_multiple_of(HUGE_PAGE as usize));
-            // SAFETY: what was just reserved.
+            // SAFETY: the range was just reserved.
             assert_eq!(unsafe { libc::munmap(start.cast(), bytes) }, 0);
         }
     }
@@ -85,7 +86,7 @@ mod tests {
     fn what_cannot_be_huge_stays_as_it_is() {
         let start = reserve(HUGE_PAGE as usize).unwrap();
         ask(start);
-        // SAFETY: what was just reserved.
+        // SAFETY: the range was just reserved.
         assert_eq!(unsafe { libc::munmap(start.cast(), HUGE_PAGE as usize) }, 0);
     }
 }

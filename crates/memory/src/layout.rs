@@ -24,9 +24,9 @@ pub const HIGH_RAM_START: u64 = 0x1_0000_0000;
 /// A contiguous range of RAM.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryRegion {
-    /// First byte.
+    /// Address of the first byte.
     pub start: PhysicalAddress,
-    /// Bytes; never zero.
+    /// Size in bytes; never zero.
     pub size: u64,
 }
 
@@ -37,7 +37,7 @@ impl MemoryRegion {
     }
 }
 
-/// The fixed layout for one amount of RAM.
+/// The fixed memory layout for one amount of RAM.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PhysicalLayout {
     low_pages: u64,
@@ -45,7 +45,7 @@ pub struct PhysicalLayout {
 }
 
 impl PhysicalLayout {
-    /// The layout of `bytes` of RAM (a multiple of 4096).
+    /// The layout for `bytes` of RAM (a multiple of 4096).
     pub const fn new(bytes: u64) -> Self {
         let low = if bytes < DEVICES_START {
             bytes
@@ -58,12 +58,12 @@ impl PhysicalLayout {
         }
     }
 
-    /// Bytes of RAM below 3 GiB, the display adapter's window included.
+    /// Bytes of RAM below 3 GiB, including those in the display adapter's window.
     pub const fn low_bytes(&self) -> u64 {
         self.low_pages * PAGE_SIZE
     }
 
-    /// Bytes of RAM from 4 GiB.
+    /// Bytes of RAM above 4 GiB.
     pub const fn high_bytes(&self) -> u64 {
         self.high_pages * PAGE_SIZE
     }
@@ -87,7 +87,7 @@ impl PhysicalLayout {
         }
     }
 
-    /// Whether every byte of `address..address + length` is RAM. True for no bytes.
+    /// Whether every byte of `address..address + length` is RAM. True for an empty range.
     #[inline]
     pub const fn is_ram(&self, address: PhysicalAddress, length: u64) -> bool {
         if length == 0 {

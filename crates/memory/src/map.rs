@@ -1,15 +1,15 @@
-//! What lies at each page of guest-physical memory, as far as it is not what
-//! [`PhysicalLayout`](crate::PhysicalLayout) says: ROM, display memory, RAM that is hidden.
+//! The contents of guest-physical pages where they differ from
+//! [`PhysicalLayout`](crate::PhysicalLayout): ROM, display memory, and hidden RAM.
 //!
 //! ```text
-//!   layout:  RAM ............ | display | RAM ........................ | devices
-//!   regions:                    Display   Rom  Rom          Device       Display   Rom
-//!            what is set later hides what was there; where nothing is set, the layout holds
+//! layout:  RAM ............ | display | RAM ........................ | devices
+//! regions:                    Display   Rom  Rom          Device       Display   Rom
+//!            a later region hides earlier ones; the layout is valid where there is no region
 //! ```
 //!
-//! Regions are made of pages below 4 GiB, and change while the guest runs: shadow RAM is
-//! opened and locked, a base address register moves. The bytes of a region are those of RAM
-//! at the same address, or of a *block*, memory that is no RAM and can be placed anywhere.
+//! Regions consist of whole pages below 4 GiB, and change while the guest runs: shadow RAM is
+//! opened and locked, a base address register moves. The bytes of a region are those of RAM at the
+//! same address, or of a *block*: memory that is not RAM and can be placed anywhere.
 
 use crate::cells::cells;
 use crate::layout::HIGH_RAM_START;
@@ -20,7 +20,7 @@ use std::os::fd::OwnedFd;
 use tollgate_x86::PhysicalAddress;
 use tollgate_x86::address::PAGE_SIZE;
 
-/// First address at which no region can lie.
+/// The first address at which no region can lie.
 pub const REGIONS_END: u64 = HIGH_RAM_START;
 
 /// How accesses to a region are served.
@@ -28,31 +28,31 @@ pub const REGIONS_END: u64 = HIGH_RAM_START;
 pub enum RegionKind {
     /// Loads and stores reach memory.
     Ram,
-    /// Loads and fetches reach memory, stores go to the machine's bus; if no device answers
-    /// there they are ignored.
+    /// Loads and fetches reach memory, stores go to the machine's bus; if no device responds there,
+    /// they are ignored.
     Rom,
     /// Loads and stores go to the machine's bus.
     Device,
-    /// As RAM, but pages that were written can be asked for.
+    /// Loads and stores reach memory, and the pages that were written can be queried.
     Display,
 }
 
-/// Memory of its own, for ROM and display memory.
+/// A block: separate memory for ROM and display memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockId(pub(crate) usize);
 
-/// A part of guest-physical memory that is not as the layout says.
+/// A part of guest-physical memory that differs from the layout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Region {
-    /// First byte; a multiple of 4096.
+    /// Address of the first byte; a multiple of 4096.
     pub start: PhysicalAddress,
-    /// Bytes: a positive multiple of 4096. The region ends at 4 GiB at the latest.
+    /// Size in bytes: a positive multiple of 4096. The region ends at or below 4 GiB.
     pub bytes: u64,
-    /// How it is accessed.
+    /// How accesses to the region are served.
     pub kind: RegionKind,
-    /// The block that its bytes are in, and the offset of the first of them there, a
-    /// multiple of 4096. `None`: they are those of RAM at the same address, all of which
-    /// must exist unless the region is a device's.
+    /// The block with the region's bytes, and the offset of the first byte in it, a multiple of
+    /// 4096. `None`: the bytes are those of RAM at the same address, all of which must exist unless
+    /// the region is a device's.
     pub block: Option<(BlockId, u64)>,
 }
 
@@ -68,12 +68,12 @@ impl Region {
     }
 }
 
-/// Why a region could not be set; the map is as it was.
+/// Why a region could not be set; the map is unchanged.
 #[derive(Debug)]
 pub enum MapError {
-    /// Not whole pages, empty, or not below 4 GiB.
+    /// The range is not whole pages, is empty, or is not below 4 GiB.
     Range,
-    /// The block does not exist or is shorter, or there is no RAM at the region's place.
+    /// The block does not exist or is too short, or there is no RAM at the region's address.
     NoMemory,
     /// The host refused to map the memory.
     Host(io::Error),
@@ -91,25 +91,25 @@ impl fmt::Display for MapError {
 
 impl std::error::Error for MapError {}
 
-/// What accesses to a page do.
+/// What accesses to a page reach.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PageUse {
-    /// Memory.
+    /// Loads and stores reach memory.
     Ram,
-    /// Memory for loads alone.
+    /// Only loads reach memory.
     Rom,
-    /// No memory.
+    /// Neither loads nor stores reach memory.
     Device,
-    /// Display memory, and whether it was written since that was last asked.
+    /// Display memory, for which stores are noted.
     Display {
-        /// It was.
+        /// Whether it was written since the last query.
         dirty: bool,
     },
 }
 
-/// Entries of the page table of the map.
+/// Values of the entries of the map's page table.
 mod entry {
-    /// As the layout says.
+    /// The page is as the layout says.
     pub const LAYOUT: u8 = 0;
     pub const RAM: u8 = 1;
     pub const ROM: u8 = 2;
@@ -118,7 +118,7 @@ mod entry {
     pub const DISPLAY_DIRTY: u8 = 5;
 }
 
-/// A block's memory.
+/// A block: a file with the memory of a region.
 #[derive(Debug)]
 pub(crate) struct Block {
     pub file: OwnedFd,
@@ -128,11 +128,11 @@ pub(crate) struct Block {
 /// The regions, and an entry for each page below 4 GiB.
 #[derive(Debug)]
 pub(crate) struct MemoryMap {
-    /// No host memory is used for parts that no region touches.
+    /// Parts that no region touches use no host memory.
     pages: Box<[Cell<u8>]>,
-    /// There is or was a region; if not, the table is not looked at.
+    /// Whether there is or was any region; if not, the table is not consulted.
     in_use: Cell<bool>,
-    /// In ascending order, without overlaps.
+    /// The regions in ascending order, without overlaps.
     regions: RefCell<Vec<Region>>,
     pub blocks: RefCell<Vec<Block>>,
 }
@@ -147,7 +147,7 @@ impl MemoryMap {
         }
     }
 
-    /// What a region says of a page; `None`: the layout holds.
+    /// What accesses to the page reach because of a region; `None` where the layout is valid.
     #[inline]
     pub fn page(&self, page: u64) -> Option<PageUse> {
         if !self.in_use.get() {
@@ -163,13 +163,13 @@ impl MemoryMap {
         }
     }
 
-    /// Whether any page may be other than the layout says.
+    /// Whether any page may differ from the layout.
     #[inline]
     pub fn is_in_use(&self) -> bool {
         self.in_use.get()
     }
 
-    /// Notes a store to a page, if that is display memory.
+    /// Notes a store to a page, if it is display memory.
     #[inline]
     pub fn mark_dirty(&self, page: u64) {
         if self.page(page) == Some(PageUse::Display { dirty: false }) {
@@ -177,7 +177,7 @@ impl MemoryMap {
         }
     }
 
-    /// Takes the mark of a store from a page; whether it had one.
+    /// Clears the mark of a store from a page. Returns whether it had one.
     pub fn take_dirty(&self, page: u64) -> bool {
         let dirty = self.page(page) == Some(PageUse::Display { dirty: true });
         if dirty {
@@ -191,14 +191,14 @@ impl MemoryMap {
         self.regions.borrow().clone()
     }
 
-    /// Pages `first..end` are as `region` says, or as the layout says.
+    /// Makes the pages `first..end` as `region` says; without one, as the layout says.
     pub fn set(&self, first: u64, end: u64, region: Option<Region>) {
         let entry = match region.map(|region| region.kind) {
             None => entry::LAYOUT,
             Some(RegionKind::Ram) => entry::RAM,
             Some(RegionKind::Rom) => entry::ROM,
             Some(RegionKind::Device) => entry::DEVICE,
-            // What was there before is not what the display has shown.
+            // The display has not shown these bytes yet, so they start dirty.
             Some(RegionKind::Display) => entry::DISPLAY_DIRTY,
         };
         for page in &self.pages[first as usize..end as usize] {
@@ -213,7 +213,7 @@ impl MemoryMap {
     }
 }
 
-/// What is left of a region below page `first` and from page `end` on.
+/// The parts of a region below page `first` and from page `end` on.
 fn pieces_outside(region: &Region, first: u64, end: u64) -> impl Iterator<Item = Region> + use<> {
     let (from, to) = (region.first_page(), region.end_page());
     let piece = move |region: Region, from: u64, to: u64| {

@@ -1,9 +1,9 @@
-//! Guest RAM: one file, a memfd unless it is to be another, mapped once, flat.
+//! Guest RAM: one file (by default a memfd), mapped once and flat.
 //!
-//! The host address of a guest physical address is always `base + address`. Four
-//! GiB on both sides, and the devices' range between 3 and 4 GiB, are reserved and
-//! inaccessible but for regions with memory of their own ([`crate::map`]), so that a 32-bit displacement added to any checked address still
-//! cannot reach anything of the monitor's.
+//! The host address of a guest physical address is always `base + address`. Four GiB on both sides,
+//! and the devices' range between 3 and 4 GiB, are reserved and inaccessible except for regions
+//! with memory of their own ([`crate::map`]). So a 32-bit displacement added to any checked address
+//! still cannot reach the monitor's memory.
 
 mod backing;
 mod huge_pages;
@@ -29,7 +29,7 @@ use tollgate_x86::address::PAGE_SIZE;
 /// Inaccessible bytes before and after the mapping.
 pub const GUARD_BYTES: u64 = 4 << 30;
 
-/// The most RAM a machine may have: 64 GiB, what PAE's 36 bits reach.
+/// The maximum RAM of a machine: 64 GiB, which is what PAE's 36 bits address.
 pub const MAX_RAM_BYTES: u64 = 64 << 30;
 
 /// Why guest RAM could not be made.
@@ -39,29 +39,29 @@ pub enum MemoryError {
     InvalidSize(u64),
     /// memfd_create or ftruncate failed.
     Create(io::Error),
-    /// The file that holds guest RAM would be larger than a file of this process may be.
+    /// The file for guest RAM would be larger than this process may make a file.
     FileLimit {
-        /// Bytes that were asked for.
+        /// The requested size in bytes.
         bytes: u64,
-        /// Bytes that a file may have (RLIMIT_FSIZE), if the process has such a limit.
+        /// The maximum size in bytes of a file (RLIMIT_FSIZE), if the process has such a limit.
         limit: Option<u64>,
     },
-    /// There is no room for it in a folder, or no file can be made there.
+    /// The folder has no room for the file, or does not permit to create one.
     File {
-        /// The folder.
+        /// The folder that was chosen for the file.
         folder: PathBuf,
-        /// Bytes that were asked for.
+        /// The requested size in bytes.
         bytes: u64,
-        /// What the host says.
+        /// The host's error.
         error: io::Error,
     },
     /// mlock failed.
     Lock {
-        /// Bytes that were to be locked.
+        /// The number of bytes that could not be locked.
         bytes: u64,
-        /// Bytes that the process may lock (RLIMIT_MEMLOCK).
+        /// The number of bytes that the process may lock (RLIMIT_MEMLOCK).
         limit: Option<u64>,
-        /// What the host says.
+        /// The host's error.
         error: io::Error,
     },
     /// mmap failed: address space or the limit on it is exhausted.
@@ -121,18 +121,18 @@ impl fmt::Display for MemoryError {
 
 impl std::error::Error for MemoryError {}
 
-/// An address range with inaccessible guards around guest RAM, from a multiple of [`HUGE_PAGE`]
-/// on; unmapped when dropped.
+/// An address range with inaccessible guards around guest RAM, which starts at a multiple of
+/// [`HUGE_PAGE`]; unmapped when dropped.
 #[derive(Debug)]
 struct GuardedRange {
     start: *mut u8,
     bytes: usize,
 }
 
-// SAFETY: the range is an address, never read or written through; what changes or unmaps it are
-// system calls, which any thread may make.
+// SAFETY: the range is only an address, never read or written through; it is changed and unmapped
+// by system calls, which any thread may make.
 unsafe impl Send for GuardedRange {}
-// SAFETY: as above.
+// SAFETY: the same reason as for Send.
 unsafe impl Sync for GuardedRange {}
 
 impl GuardedRange {
@@ -141,14 +141,14 @@ impl GuardedRange {
         Ok(Self { start, bytes })
     }
 
-    /// Makes `bytes` from `offset` on inaccessible.
+    /// Makes `bytes` bytes at `offset` inaccessible.
     fn unmap(&self, offset: usize, bytes: usize) -> io::Result<()> {
         assert!(offset + bytes <= self.bytes, "inside the reservation");
         if bytes == 0 {
             return Ok(());
         }
-        // SAFETY: MAP_FIXED replaces only pages of our own reservation (asserted above), to
-        // which no Rust reference exists.
+        // SAFETY: MAP_FIXED replaces only pages of our own reservation (asserted above), to which
+        // no Rust reference exists.
         let address = unsafe {
             libc::mmap(
                 self.start.add(offset).cast(),
@@ -171,8 +171,8 @@ impl GuardedRange {
             return Ok(());
         }
         assert!(offset + bytes <= self.bytes, "inside the reservation");
-        // SAFETY: MAP_FIXED replaces only pages of our own reservation (asserted
-        // above), to which nothing else holds a reference.
+        // SAFETY: MAP_FIXED replaces only pages of our own reservation (asserted above), to which
+        // nothing else holds a reference.
         let address = unsafe {
             libc::mmap(
                 self.start.add(offset).cast(),
@@ -197,7 +197,7 @@ impl Drop for GuardedRange {
     }
 }
 
-/// The guest's RAM.
+/// The RAM of the guest, with its address range in the host.
 #[derive(Debug)]
 pub struct GuestRam {
     reservation: Arc<GuardedRange>,
@@ -210,8 +210,8 @@ pub struct GuestRam {
     huge_pages: HugePages,
 }
 
-// SAFETY: the mapping belongs to this value and what it has lent, is valid in every thread and is freed
-// once; the type is not Sync, so one thread at a time uses it.
+// SAFETY: the mapping belongs to this value and to the RAM that it has lent, is valid in every
+// thread and is freed once; the type is not Sync, so one thread at a time uses it.
 unsafe impl Send for GuestRam {}
 
 impl GuestRam {
@@ -226,7 +226,8 @@ impl GuestRam {
     /// Makes `bytes` of zeroed RAM that `backing` holds.
     ///
     /// # Errors
-    /// As [`GuestRam::new`].
+    ///
+    /// The same as those of [`GuestRam::new`].
     pub fn with_backing(bytes: u64, backing: MemoryBacking) -> Result<Self, MemoryError> {
         if bytes == 0 || !bytes.is_multiple_of(PAGE_SIZE) || bytes > MAX_RAM_BYTES {
             return Err(MemoryError::InvalidSize(bytes));
@@ -272,14 +273,14 @@ impl GuestRam {
         self.base
     }
 
-    /// The file. Offset in the file: the physical address below 3 GiB; RAM from
-    /// 4 GiB follows at file offset 3 GiB.
+    /// The file that holds RAM. The file offset is the physical address below 3 GiB; RAM from 4 GiB
+    /// on follows at file offset 3 GiB.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// Where in the [file](Self::fd) `bytes` of RAM lie from a physical address on, if they lie
-    /// there side by side.
+    /// The offset in the [file](Self::fd) of `bytes` bytes of RAM at a physical address; `None`
+    /// unless they are contiguous there.
     pub fn file_offset(&self, address: u64, bytes: u64) -> Option<u64> {
         let end = address.checked_add(bytes)?;
         if end <= self.layout.low_bytes() {
@@ -289,8 +290,8 @@ impl GuestRam {
         is_high.then(|| address - HIGH_RAM_START + self.layout.low_bytes())
     }
 
-    /// Bytes of RAM. The 128 KiB behind the display adapter's window count, though
-    /// the guest cannot reach them.
+    /// Bytes of RAM. This includes the 128 KiB under the display adapter's window, although the
+    /// guest cannot reach them.
     pub fn size(&self) -> u64 {
         self.size
     }
@@ -300,7 +301,7 @@ impl GuestRam {
         self.layout.span()
     }
 
-    /// The layout, for asking what is RAM.
+    /// The memory layout, which says which addresses are RAM.
     pub fn layout(&self) -> &PhysicalLayout {
         &self.layout
     }
@@ -310,13 +311,13 @@ impl GuestRam {
         self.layout.regions()
     }
 
-    /// The whole reserved host range, guards included: start and bytes.
+    /// The start and size in bytes of the whole reserved host range, including its guards.
     pub fn reserved_range(&self) -> (*mut u8, usize) {
         (self.reservation.start, self.reservation.bytes)
     }
 
-    /// Host address of a physical page (address divided by 4096) if loads of it reach
-    /// memory. Whether stores do says [`GuestRam::page_use`].
+    /// The host address of a physical page (address divided by 4096), if loads from it reach
+    /// memory. [`GuestRam::page_use`] says whether stores do.
     #[inline]
     pub fn host_page(&self, physical_page: u64) -> Option<*mut u8> {
         if self.page_use(physical_page) != PageUse::Device {
@@ -328,7 +329,7 @@ impl GuestRam {
         }
     }
 
-    /// Host address of `length` bytes at `address`, if loads of all of them reach memory.
+    /// The host address of `length` bytes at `address`, if loads of all of them reach memory.
     #[inline]
     pub fn host_range(&self, address: PhysicalAddress, length: u64) -> Option<*mut u8> {
         if self.is_readable(address, length) {
@@ -340,7 +341,8 @@ impl GuestRam {
         }
     }
 
-    /// Has the host give what it has not been asked for yet of `length` bytes, more than none.
+    /// Asks the host for the huge pages of the `length` bytes (at least one) for which it has not
+    /// been asked yet.
     #[inline]
     fn ask_for(&self, address: u64, length: u64) {
         let last = address + (length - 1);
@@ -353,21 +355,23 @@ impl GuestRam {
         }
     }
 
-    /// Makes every byte zero again and gives the host its pages back.
+    /// Makes every byte zero again and returns the pages to the host.
     ///
     /// # Errors
-    /// The host's error; contents are then undefined.
+    ///
+    /// The host's error; the contents are then undefined.
     pub(crate) fn clear(&self) -> io::Result<()> {
         self.backing.clear(&self.file, 0, self.size)?;
         self.huge_pages.forget();
         Ok(())
     }
 
-    /// Gives the host back `bytes` from a physical address on, whole pages that
-    /// [`GuestRam::is_own_page`] is true of. They are zero afterwards.
+    /// Returns `bytes` bytes at a physical address to the host: whole pages for which
+    /// [`GuestRam::is_own_page`] is true. They are zero afterwards.
     ///
     /// # Errors
-    /// The host's error; contents are as before.
+    ///
+    /// The host's error; the contents are then unchanged.
     pub(crate) fn discard(&self, address: u64, bytes: u64) -> io::Result<()> {
         let mut offset = address;
         if address >= HIGH_RAM_START {
@@ -378,7 +382,8 @@ impl GuestRam {
         Ok(())
     }
 
-    /// Copies memory out. False, and nothing copied, unless loads of every byte reach memory.
+    /// Copies memory to `data`. Returns false, and copies nothing, unless loads of every byte reach
+    /// memory.
     #[inline]
     pub fn read(&self, address: PhysicalAddress, data: &mut [u8]) -> bool {
         if data.is_empty() {
@@ -393,9 +398,10 @@ impl GuestRam {
         true
     }
 
-    /// Copies into memory. False, and nothing copied, unless stores to every byte reach it.
+    /// Copies `data` to memory. Returns false, and copies nothing, unless stores to every byte
+    /// reach it.
     ///
-    /// Only [`crate::GuestMemory`] calls this: it also accounts for code.
+    /// Only [`crate::GuestMemory`] calls this, since it also records writes to code.
     #[inline]
     pub(crate) fn write(&self, address: PhysicalAddress, data: &[u8]) -> bool {
         let length = data.len() as u64;

@@ -1,13 +1,13 @@
-//! Pages that go back to the host.
+//! Returning pages of guest memory to the host.
 
 use super::GuestMemory;
 use tollgate_x86::PhysicalAddress;
 use tollgate_x86::address::PAGE_SIZE;
 
 impl GuestMemory {
-    /// Gives the host the pages back that lie wholly in `length` bytes at `address`. What is RAM
-    /// of them reads as zero afterwards and counts as written; all else, and what the host
-    /// refuses to take, stays as it is.
+    /// Returns to the host all pages that lie wholly in `length` bytes at `address`. Those that are
+    /// RAM read as zero afterwards and count as written. Other pages, and pages that the host
+    /// refuses to take, stay unchanged.
     pub fn discard(&mut self, address: PhysicalAddress, length: u64) {
         let span = self.0.ram.span();
         let end = address.0.saturating_add(length).min(span) / PAGE_SIZE;
@@ -22,7 +22,7 @@ impl GuestMemory {
             if bytes != 0 && self.0.ram.discard(start, bytes).is_ok() {
                 self.note_write(PhysicalAddress(start), bytes);
             }
-            // The page that ended the run.
+            // Skip the page that ended the run.
             page += 1;
         }
     }
@@ -37,7 +37,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Bytes that the host holds.
+    /// The number of bytes of RAM for which the host has memory.
     fn held(memory: &GuestMemory) -> u64 {
         let file = memory.ram().fd().as_fd().try_clone_to_owned().unwrap();
         std::fs::File::from(file).metadata().unwrap().blocks() * 512
@@ -55,14 +55,14 @@ mod tests {
         assert!(memory.write(PhysicalAddress(2 * MIB), &vec![7; 8 * MIB as usize]));
         let before = held(&memory);
         assert!(before >= 8 * MIB);
-        // From the middle of a page to the middle of another.
+        // The range starts and ends in the middle of a page.
         memory.discard(PhysicalAddress(2 * MIB + 100), 8 * MIB - 200);
         assert!(before - held(&memory) >= 8 * MIB - 8192);
         assert_eq!(content(&memory, 2 * MIB + 4095), 7);
         assert_eq!(content(&memory, 2 * MIB + 4096), 0);
         assert_eq!(content(&memory, 10 * MIB - 4097), 0);
         assert_eq!(content(&memory, 10 * MIB - 4096), 7);
-        // And can be used again.
+        // The memory can be used again.
         assert!(memory.write(PhysicalAddress(4 * MIB), &[9]));
         assert_eq!(content(&memory, 4 * MIB), 9);
     }

@@ -1,4 +1,4 @@
-//! Regions that are set and moved while the guest runs, and display memory's dirty pages.
+//! Regions that are set and moved while the guest runs, and the dirty pages of display memory.
 
 use super::GuestMemory;
 use crate::map::{BlockId, MapError, REGIONS_END, Region};
@@ -8,20 +8,22 @@ use tollgate_x86::PhysicalAddress;
 use tollgate_x86::address::PAGE_SIZE;
 
 impl GuestMemory {
-    /// Makes memory that lies nowhere yet, for regions: `bytes` zeroed bytes, a multiple of
-    /// 4096, at most 4 GiB.
+    /// Makes a block for regions: `bytes` zeroed bytes (a multiple of 4096, at most 4 GiB) that
+    /// have no address yet.
     ///
     /// # Errors
-    /// An impossible size, or the host refused.
+    ///
+    /// The size is impossible, or the host refused.
     pub fn new_block(&self, bytes: u64) -> Result<BlockId, MemoryError> {
         self.0.ram.new_block(bytes)
     }
 
-    /// Writes to a block, as a loader does: no page becomes dirty, and no region must lie
-    /// over it. False, and nothing written, outside of the block.
+    /// Writes to a block, as a loader does: no page becomes dirty, and no region may contain the
+    /// block. Returns false, and writes nothing, if the range exceeds the block.
     ///
     /// # Errors
-    /// The host's error; contents are then undefined.
+    ///
+    /// The host's error; the contents are then undefined.
     pub fn write_block(&mut self, block: BlockId, offset: u64, data: &[u8]) -> io::Result<bool> {
         let written = self.0.ram.write_block(block, offset, data)?;
         for region in self.0.ram.mapped_regions() {
@@ -32,36 +34,39 @@ impl GuestMemory {
         Ok(written)
     }
 
-    /// Reads from a block, as a display does; no region must lie over it.
+    /// Reads from a block, as a display does; no region may show the block.
     ///
     /// # Errors
-    /// It does not have all these bytes, or the host's error; `data` is then undefined.
+    ///
+    /// The range exceeds the block, or the host's error; `data` is then undefined.
     pub fn read_block(&self, block: BlockId, offset: u64, data: &mut [u8]) -> io::Result<()> {
         self.0.ram.read_block(block, offset, data)
     }
 
-    /// Writes a byte of the RAM beneath a region, as a chip set does with stores where loads reach
-    /// a ROM. Nothing happens where RAM is visible, or where there is none.
+    /// Writes a byte of the RAM under a region, as a chip set does for stores where loads reach a
+    /// ROM. Does nothing where the RAM is visible, or where there is none.
     pub fn write_beneath(&mut self, address: PhysicalAddress, byte: u8) {
         if !self.0.ram.is_writable_page(address.page()) {
-            // Only the host could fail, at a file of its own in memory.
+            // Only the host could fail, for a file that it holds in memory.
             let _ = self.0.ram.write_beneath(address.0, byte);
         }
     }
 
-    /// Puts a region in place; it hides what was there. To change the kind of a region, or
-    /// to move it, set it anew.
+    /// Maps a region, which hides what was there. To change a region's kind, or to move it, set it
+    /// again.
     ///
     /// # Errors
-    /// [`MapError`]; the map is as it was.
+    ///
+    /// [`MapError`]; the map is then unchanged.
     pub fn set_region(&mut self, region: Region) -> Result<(), MapError> {
         self.change_region(region.start, region.bytes, Some(region))
     }
 
-    /// Removes what regions lie in a range of whole pages: the layout holds there again.
+    /// Removes the regions in a range of whole pages, where the layout is valid again.
     ///
     /// # Errors
-    /// [`MapError`]; the map is as it was.
+    ///
+    /// [`MapError`]; the map is then unchanged.
     pub fn clear_region(&mut self, start: PhysicalAddress, bytes: u64) -> Result<(), MapError> {
         self.change_region(start, bytes, None)
     }
@@ -78,29 +83,30 @@ impl GuestMemory {
         }
         let (first, end) = (start.page(), end / PAGE_SIZE);
         self.0.ram.set_region(first, end, region)?;
-        // Other bytes may lie there now.
+        // The range may contain other bytes now.
         self.note_write(start, bytes);
         self.note_map_change(first, end - 1);
         Ok(())
     }
 
-    /// The pages of display memory in a range (pages `first` to `last`) that were written
-    /// since this was last asked for them, in ascending order.
+    /// The pages of display memory from `first` to `last` that were written since the last call for
+    /// them, in ascending order.
     pub fn take_dirty_pages(&mut self, first: u64, last: u64) -> Vec<u64> {
         let last = last.min(REGIONS_END / PAGE_SIZE - 1);
         let map = self.0.ram.map();
         let pages: Vec<u64> = (first..=last)
             .filter(|&page| map.take_dirty(page))
             .collect();
-        // Stores must be seen again: what lets them pass is forgotten.
+        // The next store to each page must be noticed, so translations that permit stores are
+        // dropped.
         for page in &pages {
             self.note_map_change(*page, *page);
         }
         pages
     }
 
-    /// Whether a block was written where regions of display memory show it, since this was last
-    /// asked, or such a region was set.
+    /// Whether a block was written through a region of display memory, or such a region was set,
+    /// since the last call.
     pub fn take_block_dirty(&mut self, block: BlockId) -> bool {
         let mut is_dirty = false;
         for region in self.0.ram.mapped_regions() {
@@ -112,7 +118,8 @@ impl GuestMemory {
         is_dirty
     }
 
-    /// A page may be written through its host address from now on: display memory is dirty.
+    /// Notes that a page may be written through its host address from now on, so that it counts as
+    /// dirty if it is display memory.
     #[inline]
     pub fn mark_dirty(&mut self, page: u64) {
         self.0.ram.map().mark_dirty(page);
@@ -129,14 +136,14 @@ impl GuestMemory {
         self.0.has_map_changes.set(true);
     }
 
-    /// Whether pages mean something else since the last [`GuestMemory::take_map_changes`]:
-    /// everything derived from them is void.
+    /// Whether other memory or devices have appeared at some pages since the last
+    /// [`GuestMemory::take_map_changes`]: everything derived from these pages is invalid.
     #[inline]
     pub fn has_map_changes(&self) -> bool {
         self.0.has_map_changes.get()
     }
 
-    /// Takes the pages, first and last of each range, that mean something else now.
+    /// Takes the ranges of pages, first and last, where other memory or devices appear now.
     pub fn take_map_changes(&mut self) -> Vec<(u64, u64)> {
         self.0.has_map_changes.set(false);
         self.0.map_changes.take()
@@ -183,7 +190,8 @@ mod tests {
         assert_eq!(memory.take_map_changes(), [(0xf0, 0xf0)]);
     }
 
-    /// As the memory attribute registers of a chip set: ROM for loads, RAM locked or open.
+    /// A chip set's memory attribute registers do this: loads reach RAM, and stores are ignored or
+    /// reach RAM.
     #[test]
     fn ram_can_be_locked_and_opened_where_it_is() {
         let mut memory = memory();

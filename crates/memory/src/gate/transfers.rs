@@ -1,42 +1,43 @@
-//! RAM that the host fills by itself while the guest runs, as the controller of a disk does.
+//! RAM that the host fills on its own while the guest runs, as a disk controller does.
 //!
-//! A write by the gate is known to the monitor before guest code runs again. What the host fills
-//! changes at any time until it is done, and is known then: until the driver is told so, no guest may
-//! expect to find the new bytes or the old ones. What reads guest memory to keep what it has read must
-//! ask [`GuestMemory::is_being_filled`] whether it may change before it counts as written.
+//! The monitor learns of a write through the gate before guest code runs again. RAM that the host
+//! fills can change at any time until the transfer is complete, and counts as written only then:
+//! until the driver is notified, no guest may rely on finding the new bytes or the old ones. Code
+//! that reads guest memory and keeps the result must ask [`GuestMemory::is_being_filled`] whether
+//! the memory may change before it counts as written.
 
 use super::GuestMemory;
 use crate::ram::LentRam;
 use tollgate_x86::PhysicalAddress;
 use tollgate_x86::address::PAGE_SIZE;
 
-/// A transfer to guest RAM: dropping it says that it is over.
+/// A transfer to guest RAM. Dropping it ends the transfer.
 #[derive(Debug)]
 pub struct Filling {
     memory: GuestMemory,
     number: u64,
 }
 
-/// Addresses, and the bytes that lie at each.
+/// Addresses, and the number of bytes at each.
 type Pieces = Box<[(PhysicalAddress, u64)]>;
 
-/// Transfers under way.
+/// The transfers that have not ended.
 #[derive(Default, Debug)]
 pub(super) struct Transfers {
     under_way: Vec<(u64, Pieces)>,
-    /// How many there have been.
+    /// The number of transfers that have been started so far.
     count: u64,
 }
 
 impl GuestMemory {
-    /// Lends RAM that the host is to read. `None` unless all of these pieces, an address and its
-    /// bytes each, are RAM of the machine's own and apart.
+    /// Lends RAM to the host, which reads it. `None` unless all of these pieces (an address and a
+    /// length in bytes) are the machine's own RAM and do not overlap.
     pub fn lend(&self, pieces: &[(PhysicalAddress, u64)]) -> Option<LentRam> {
         self.0.ram.lend(pieces)
     }
 
-    /// Lends RAM that the host is to fill. What comes second is to be dropped once it has, or will
-    /// not: the bytes count as written then.
+    /// Lends RAM to the host, which fills it. The caller drops the [`Filling`] when the transfer
+    /// has completed or failed: the bytes count as written then.
     pub fn lend_to_fill(
         &mut self,
         pieces: &[(PhysicalAddress, u64)],

@@ -1,18 +1,18 @@
-//! Huge pages that are asked for before they are needed.
+//! Huge pages that are requested before they are needed.
 //!
-//! The host clears a huge page when it gives it: some hundred microseconds on an idle host, and
-//! milliseconds on a busy one. A thread of its own waits for that, so that the one that needs the page
-//! does not.
+//! The host clears a huge page when it allocates it, which takes some hundred microseconds on an
+//! idle host and milliseconds on a busy one. A separate thread waits for that, so that the thread
+//! that needs the page does not.
 
 use super::ask;
 use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
 
-/// A thread that [asks](ask) the host for huge pages. When it is dropped it has come to its end,
-/// and no longer touches what it was told of.
+/// A thread that [asks](ask) the host for huge pages. Dropping this value waits for the thread to
+/// end, so that it no longer touches the memory that it was given.
 #[derive(Default)]
 pub struct Ahead {
-    /// There is a thread once something was to be asked for.
+    /// The thread; it is started with the first request.
     worker: Option<Worker>,
 }
 
@@ -37,9 +37,11 @@ impl Worker {
     }
 }
 
-/// The signals that come for guest code are for the thread that runs it.
+/// Blocks all signals in this thread: those that interrupt guest code must reach the thread that
+/// runs it.
 fn block_signals() {
-    // SAFETY: an all-zero set is valid, sigfillset fills it, and the mask is the calling thread's own.
+    // SAFETY: an all-zero set is valid, sigfillset fills it, and the mask belongs to the calling
+    // thread.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&mut all);
@@ -48,14 +50,14 @@ fn block_signals() {
 }
 
 impl Ahead {
-    /// [Asks](ask) for the huge page at `start`, and does not wait for it; where no thread can be had
-    /// nothing happens. The range stays mapped for as long as `self` lives.
+    /// [Asks](ask) for the huge page at `start` without waiting for it; does nothing if no thread
+    /// can be created. The range must stay mapped for as long as `self` lives.
     pub fn ask(&mut self, start: *mut u8) {
         if self.worker.is_none() {
             self.worker = Worker::new();
         }
         if let Some(worker) = &self.worker {
-            // It cannot have ended before its requests do.
+            // The thread ends only after the sender is dropped, so sending cannot fail.
             let _ = worker.requests.send(start.expose_provenance());
         }
     }
@@ -79,7 +81,7 @@ mod tests {
     fn a_page_that_was_asked_for_is_there() {
         let bytes = 2 * HUGE_PAGE as usize;
         let start = reserve(bytes).unwrap();
-        // SAFETY: in place of the reservation, which is the test's own.
+        // SAFETY: the mapping replaces the reservation, which belongs to this test.
         let mapped = unsafe {
             libc::mmap(
                 start.cast(),
@@ -95,10 +97,10 @@ mod tests {
         let second = start.wrapping_add(HUGE_PAGE as usize);
         ahead.ask(second);
         drop(ahead);
-        // Its first page at least, wherever MADV_POPULATE_WRITE is known (Linux 5.14).
+        // At least the first page is present, wherever MADV_POPULATE_WRITE exists (Linux 5.14).
         let is_there = |at: *mut u8| {
             let mut state = 0u8;
-            // SAFETY: one page of the mapping, and a byte for it.
+            // SAFETY: one page of the mapping, and one byte for its state.
             let result = unsafe { libc::mincore(at.cast(), 4096, &mut state) };
             assert_eq!(result, 0);
             state & 1 != 0
@@ -106,7 +108,7 @@ mod tests {
         // SAFETY: madvise on a page of the mapping.
         let is_known = unsafe { libc::madvise(start.cast(), 4096, libc::MADV_POPULATE_WRITE) } == 0;
         assert_eq!(is_there(second), is_known);
-        // SAFETY: the test's own mapping.
+        // SAFETY: the mapping belongs to this test.
         unsafe { libc::munmap(start.cast(), bytes) };
     }
 }

@@ -1,4 +1,4 @@
-//! What holds guest RAM: the host's memory, the same and never paged out, or a file.
+//! What holds guest RAM: the host's memory, which may be locked, or a file.
 
 use super::MemoryError;
 use std::fs::OpenOptions;
@@ -13,17 +13,18 @@ pub enum MemoryBacking {
     /// The host's memory, which the host may page out to its swap space.
     #[default]
     Anonymous,
-    /// The host's memory, all of it from the start and never paged out.
+    /// The host's memory, all of it allocated at the start and never paged out.
     Resident,
-    /// A file without a name in this folder, to which the host may page out at any time.
+    /// An unnamed file in this folder, to which the host may page out at any time.
     Pageable(PathBuf),
 }
 
 impl MemoryBacking {
-    /// A file descriptor of so many zeroes.
+    /// Makes a file of `bytes` zeroes and returns its descriptor.
     ///
     /// # Errors
-    /// The host's, as [`MemoryError`].
+    ///
+    /// The host's error, as a [`MemoryError`].
     pub(super) fn create(&self, bytes: u64) -> Result<OwnedFd, MemoryError> {
         let file = match self {
             Self::Anonymous | Self::Resident => {
@@ -37,7 +38,8 @@ impl MemoryBacking {
                     .mode(0o600)
                     .open(folder)
                     .map(OwnedFd::from);
-                // All of it: a page for which there is no room would end the process.
+                // All of the file is allocated: a page without room on the disk would end the
+                // process later.
                 let file = file.and_then(|file| allocate(&file, 0, bytes).map(|()| file));
                 return file.map_err(|error| match error.kind() {
                     io::ErrorKind::FileTooLarge => file_limit_error(bytes),
@@ -55,17 +57,18 @@ impl MemoryBacking {
         })
     }
 
-    /// Makes pages of the file zero again and gives the host their memory back.
+    /// Makes pages of the file zero again and returns their memory to the host.
     ///
     /// # Errors
-    /// The host's.
+    ///
+    /// The host's error.
     pub(super) fn clear(&self, file: &OwnedFd, offset: u64, bytes: u64) -> io::Result<()> {
         let keep = libc::FALLOC_FL_KEEP_SIZE;
         match self {
             Self::Anonymous | Self::Resident => {
                 change(file, libc::FALLOC_FL_PUNCH_HOLE | keep, offset, bytes)
             }
-            // Its room on the disk stays the file's.
+            // The file keeps its room on the disk.
             Self::Pageable(_) => {
                 match change(file, libc::FALLOC_FL_ZERO_RANGE | keep, offset, bytes) {
                     Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
@@ -78,15 +81,16 @@ impl MemoryBacking {
         }
     }
 
-    /// Has mapped RAM never be paged out, if that is what this says.
+    /// Locks mapped RAM in the host's memory, if this backing requires it.
     ///
     /// # Errors
-    /// The host refuses to lock so much.
+    ///
+    /// The host refuses to lock that amount.
     pub(super) fn lock(&self, start: *mut u8, bytes: u64) -> Result<(), MemoryError> {
         if *self != Self::Resident || bytes == 0 {
             return Ok(());
         }
-        // SAFETY: locks pages; what they hold is not touched.
+        // SAFETY: locks pages without touching their contents.
         match unsafe { libc::mlock(start.cast(), bytes as usize) } {
             0 => Ok(()),
             _ => Err(MemoryError::Lock {
@@ -109,17 +113,17 @@ fn create_memfd() -> io::Result<OwnedFd> {
 }
 
 fn set_length(file: &OwnedFd, bytes: u64) -> io::Result<()> {
-    // SAFETY: plain system call on our descriptor.
+    // SAFETY: a plain system call on our descriptor.
     match unsafe { libc::ftruncate(file.as_raw_fd(), bytes as libc::off_t) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Has the file system reserve room.
+/// Makes the file system allocate room for a part of the file.
 fn allocate(file: &OwnedFd, offset: u64, bytes: u64) -> io::Result<()> {
     let (offset, bytes) = (offset as libc::off_t, bytes as libc::off_t);
-    // SAFETY: plain library call on our descriptor.
+    // SAFETY: a plain library call on our descriptor.
     match unsafe { libc::posix_fallocate(file.as_raw_fd(), offset, bytes) } {
         0 => Ok(()),
         error => Err(io::Error::from_raw_os_error(error)),
@@ -128,7 +132,7 @@ fn allocate(file: &OwnedFd, offset: u64, bytes: u64) -> io::Result<()> {
 
 fn change(file: &OwnedFd, mode: i32, offset: u64, bytes: u64) -> io::Result<()> {
     let (offset, bytes) = (offset as libc::off_t, bytes as libc::off_t);
-    // SAFETY: plain system call on our descriptor.
+    // SAFETY: a plain system call on our descriptor.
     match unsafe { libc::fallocate(file.as_raw_fd(), mode, offset, bytes) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -142,18 +146,18 @@ fn file_limit_error(bytes: u64) -> MemoryError {
     }
 }
 
-/// Bytes that the process may lock, if that is limited.
+/// The number of bytes that the process may lock, if that is limited.
 fn lock_limit() -> Option<u64> {
     let mut limit = NO_LIMIT;
-    // SAFETY: fills the structure that it is given.
+    // SAFETY: fills the structure that is passed.
     let failed = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) } != 0;
     (!failed && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
-/// Bytes that a file of the process may have, if that is limited.
+/// The maximum size in bytes of a file of this process, if that is limited.
 fn file_limit() -> Option<u64> {
     let mut limit = NO_LIMIT;
-    // SAFETY: fills the structure that it is given.
+    // SAFETY: fills the structure that is passed.
     let failed = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } != 0;
     (!failed && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
@@ -183,8 +187,8 @@ mod tests {
             assert!(ram.write(PhysicalAddress(page << 12 | 8), &page.to_le_bytes()));
         }
         for _ in 0..3 {
-            // SAFETY: the host takes pages of the mapping away, and brings them back when touched.
-            // Where it does not know how to, it refuses, and nothing happens.
+            // SAFETY: the host pages out parts of the mapping, and brings them back when they are
+            // touched. A host without this call refuses it, and nothing happens.
             unsafe {
                 libc::fsync(ram.fd().as_raw_fd());
                 libc::madvise(ram.base().add(1 << 20).cast(), 3 << 20, libc::MADV_PAGEOUT);
@@ -224,7 +228,7 @@ mod tests {
         match GuestRam::with_backing(BYTES, MemoryBacking::Resident) {
             Ok(ram) => {
                 let mut resident = vec![0_u8; (BYTES >> 12) as usize];
-                // SAFETY: tells of each page of the mapping whether it is there.
+                // SAFETY: reports for each page of the mapping whether it is resident.
                 let result = unsafe {
                     libc::mincore(ram.base().cast(), BYTES as usize, resident.as_mut_ptr())
                 };

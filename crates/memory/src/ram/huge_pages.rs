@@ -1,23 +1,23 @@
 //! Guest RAM in the host's huge pages.
 //!
-//! The host gives out memory page by page as it is touched, at one fault each. When the first
-//! page of a huge page's size is asked for, the whole is asked of the host at once
-//! ([`crate::huge_page`]): that
-//! costs a tenth of its pages' faults, and the host's processor needs one entry of its TLB for
-//! it. Where the host has no huge page to give, pages come one by one as before.
+//! The host allocates memory page by page as it is touched, with one fault for each page. When the
+//! first page in the range of a huge page is needed, the monitor asks the host for the whole huge
+//! page ([`crate::huge_page`]): that takes a tenth of the time of its pages' faults, and the huge
+//! page needs only one entry of the host processor's TLB. Where the host has no huge page
+//! available, it still allocates page by page.
 
 use crate::huge_page::{self, HUGE_PAGE};
 use std::cell::Cell;
 
-/// Which of RAM's huge pages the host has been asked for.
+/// Which huge pages of RAM the host has been asked for.
 #[derive(Debug)]
 pub(super) struct HugePages {
-    /// A bit for each, by physical address.
+    /// A bit for each huge page, by physical address.
     asked: Box<[Cell<u64>]>,
 }
 
 impl HugePages {
-    /// For RAM below the physical address `span`; none has been asked for.
+    /// Makes an empty set for RAM below the physical address `span`.
     pub(super) fn new(span: u64) -> Self {
         let words = span.div_ceil(HUGE_PAGE).div_ceil(64) as usize;
         Self {
@@ -25,7 +25,7 @@ impl HugePages {
         }
     }
 
-    /// Whether the one with this physical address is still to be asked for.
+    /// Whether the host has not been asked yet for the huge page with this physical address.
     #[inline]
     pub(super) fn is_due(&self, address: u64) -> bool {
         let number = address / HUGE_PAGE;
@@ -33,8 +33,8 @@ impl HugePages {
         word.is_some_and(|word| word.get() & 1 << (number % 64) == 0)
     }
 
-    /// Asks the host for the huge page with this physical address, once. `host` is the host
-    /// address of physical address 0, a multiple of [`HUGE_PAGE`].
+    /// Asks the host for the huge page with this physical address, unless that was done before.
+    /// `host` is the host address of physical address 0, a multiple of [`HUGE_PAGE`].
     #[cold]
     pub(super) fn ask(&self, host: *mut u8, address: u64) {
         let number = address / HUGE_PAGE;
@@ -45,8 +45,8 @@ impl HugePages {
         huge_page::ask(host.wrapping_add((number * HUGE_PAGE) as usize));
     }
 
-    /// The host has taken back `bytes` from a physical address on: it can be asked again for
-    /// those that lie in them wholly.
+    /// Notes that the host has taken back `bytes` bytes at a physical address: it can be asked
+    /// again for the huge pages that lie wholly in them.
     pub(super) fn forget_within(&self, address: u64, bytes: u64) {
         let end = address.saturating_add(bytes) / HUGE_PAGE;
         for number in address.div_ceil(HUGE_PAGE)..end {
@@ -56,7 +56,7 @@ impl HugePages {
         }
     }
 
-    /// The host has taken all pages back.
+    /// Notes that the host has taken back all pages.
     pub(super) fn forget(&self) {
         self.asked.iter().for_each(|word| word.set(0));
     }
@@ -106,7 +106,7 @@ mod tests {
     fn what_is_no_ram_is_never_due() {
         let ram = GuestRam::new(3 << 20).unwrap();
         assert!(!ram.huge_pages.is_due(1 << 40));
-        // The last has only half of its bytes: the host refuses, and memory is there.
+        // Only half of the last huge page is RAM: the host refuses it, and memory is still usable.
         assert!(ram.write(PhysicalAddress((3 << 20) - 1), &[7]));
     }
 }

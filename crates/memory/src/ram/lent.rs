@@ -1,4 +1,4 @@
-//! RAM lent to the host: what the host itself reads or fills while the guest runs.
+//! RAM lent to the host, which reads or fills it while the guest runs.
 
 use super::{GuardedRange, GuestRam};
 use std::io::{IoSlice, IoSliceMut};
@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tollgate_x86::PhysicalAddress;
 use tollgate_x86::address::PAGE_SIZE;
 
-/// Pieces of guest RAM for the host's system calls, which any thread may make. It stays mapped as
-/// long as this is there; the guest goes on using it.
+/// Pieces of guest RAM for system calls, which any thread may make. The memory stays mapped for as
+/// long as this value exists; the guest continues to use it.
 #[derive(Debug)]
 pub struct LentRam {
     pieces: Vec<(*mut u8, usize)>,
@@ -15,31 +15,32 @@ pub struct LentRam {
 }
 
 // SAFETY: the pieces lie in the mapping, which is valid in every thread until its last owner is
-// gone.
+// dropped.
 unsafe impl Send for LentRam {}
 
 impl LentRam {
-    /// Bytes of all pieces.
+    /// The total size in bytes of all pieces.
     pub fn bytes(&self) -> usize {
         self.pieces.iter().map(|piece| piece.1).sum()
     }
 
-    /// The pieces in order, to be read by a system call.
+    /// The pieces in order, for a system call that reads them.
     pub fn slices(&self) -> Vec<IoSlice<'_>> {
         let slice = |&(start, bytes): &(*mut u8, usize)| {
-            // SAFETY: the piece is mapped as long as `self` is there. The guest may change the
-            // bytes at any time, so nothing but the kernel is to look at them: all users of this
-            // hand them to it.
+            // SAFETY: the piece is mapped for as long as `self` exists. The guest may change the
+            // bytes at any time, so only the kernel may look at them: all users of this slice pass
+            // it to the kernel.
             IoSlice::new(unsafe { std::slice::from_raw_parts(start, bytes) })
         };
         self.pieces.iter().map(slice).collect()
     }
 
-    /// The pieces in order, to be filled by a system call. They do not overlap.
+    /// The pieces in order, for a system call that fills them. They do not overlap.
     pub fn slices_to_fill(&mut self) -> Vec<IoSliceMut<'_>> {
         let slice = |&(start, bytes): &(*mut u8, usize)| {
-            // SAFETY: as above; nothing reads what is written through the slice, and no two
-            // pieces share a byte. The monitor and the guest reach it by addresses alone.
+            // SAFETY: the piece is mapped for as long as `self` exists. Nothing reads what is
+            // written through the slice, and no two pieces share a byte. The monitor and the guest
+            // reach the memory only through addresses.
             IoSliceMut::new(unsafe { std::slice::from_raw_parts_mut(start, bytes) })
         };
         self.pieces.iter().map(slice).collect()
@@ -47,7 +48,7 @@ impl LentRam {
 }
 
 impl GuestRam {
-    /// Lends these pieces of RAM. `None`: they are not all RAM of the machine's own, or overlap.
+    /// Lends these pieces of RAM. `None` if they are not all the machine's own RAM, or overlap.
     pub(crate) fn lend(&self, pieces: &[(PhysicalAddress, u64)]) -> Option<LentRam> {
         let mut lent = Vec::with_capacity(pieces.len());
         for &(address, bytes) in pieces {

@@ -1,4 +1,4 @@
-//! Regions in the mapping of guest RAM: which pages are memory, and whose.
+//! Regions in the mapping of guest RAM: which pages are memory, and of which file.
 
 use super::{GUARD_BYTES, GuestRam, MemoryBacking, MemoryError};
 use crate::map::{Block, BlockId, MapError, MemoryMap, PageUse, REGIONS_END, Region, RegionKind};
@@ -7,7 +7,7 @@ use tollgate_x86::PhysicalAddress;
 use tollgate_x86::address::PAGE_SIZE;
 
 impl GuestRam {
-    /// What accesses to a physical page (address divided by 4096) do.
+    /// What accesses to a physical page (address divided by 4096) reach.
     #[inline]
     pub fn page_use(&self, physical_page: u64) -> PageUse {
         match self.map.page(physical_page) {
@@ -17,7 +17,7 @@ impl GuestRam {
         }
     }
 
-    /// Whether a physical page is RAM of the machine's own file, where no region lies.
+    /// Whether a physical page is RAM from the machine's own file, with no region over it.
     pub(crate) fn is_own_page(&self, physical_page: u64) -> bool {
         self.map.page(physical_page).is_none() && self.layout.is_ram_page(physical_page)
     }
@@ -36,7 +36,7 @@ impl GuestRam {
         &self.map
     }
 
-    /// Makes memory that lies nowhere yet: `bytes` zeroed bytes, a multiple of 4096.
+    /// Makes a block of `bytes` zeroed bytes, a multiple of 4096, that has no address yet.
     pub(crate) fn new_block(&self, bytes: u64) -> Result<BlockId, MemoryError> {
         if bytes == 0 || !bytes.is_multiple_of(PAGE_SIZE) || bytes > REGIONS_END {
             return Err(MemoryError::InvalidSize(bytes));
@@ -47,7 +47,8 @@ impl GuestRam {
         Ok(BlockId(blocks.len() - 1))
     }
 
-    /// Writes to a block, wherever it lies. False, and nothing written, outside of it.
+    /// Writes to a block, wherever it is mapped. Returns false, and writes nothing, if the range
+    /// exceeds the block.
     pub(crate) fn write_block(&self, id: BlockId, offset: u64, data: &[u8]) -> io::Result<bool> {
         use std::os::unix::fs::FileExt;
         let blocks = self.map.blocks.borrow();
@@ -59,7 +60,7 @@ impl GuestRam {
         file.write_all_at(data, offset).map(|()| true)
     }
 
-    /// Reads from a block, wherever it lies.
+    /// Reads from a block, wherever it is mapped.
     pub(crate) fn read_block(&self, id: BlockId, offset: u64, data: &mut [u8]) -> io::Result<()> {
         use std::os::unix::fs::FileExt;
         let blocks = self.map.blocks.borrow();
@@ -78,8 +79,8 @@ impl GuestRam {
         Ok(())
     }
 
-    /// Has pages `first..end` be as `region` says, which covers just these, or as the
-    /// layout says. The caller drops what was derived from them.
+    /// Makes the pages `first..end` as `region` says, which covers exactly these; without one, as
+    /// the layout says. The caller drops what was derived from them.
     pub(crate) fn set_region(
         &self,
         first: u64,
@@ -127,7 +128,7 @@ impl GuestRam {
         Ok(())
     }
 
-    /// Whether loads of all of `length` bytes at `address` reach memory; false for none.
+    /// Whether loads of all `length` bytes at `address` reach memory; false for an empty range.
     #[inline]
     pub(super) fn is_readable(&self, address: PhysicalAddress, length: u64) -> bool {
         if !self.map.is_in_use() {
@@ -136,7 +137,7 @@ impl GuestRam {
         self.all_pages(address, length, |page| page != PageUse::Device)
     }
 
-    /// Whether stores to all of `length` bytes at `address` reach memory; false for none.
+    /// Whether stores to all `length` bytes at `address` reach memory; false for an empty range.
     #[inline]
     pub(super) fn is_writable(&self, address: PhysicalAddress, length: u64) -> bool {
         if !self.map.is_in_use() {
