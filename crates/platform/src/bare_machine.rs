@@ -1,12 +1,13 @@
-//! Machines of tests and tools, which have a device or two.
+//! Machines for tests and tools that need only a few devices.
 
 use crate::{GuestTime, Near, NearAccess, NearRun, Platform, StopRequest};
 use tollgate_x86::PhysicalAddress;
 
-/// A machine in which nothing happens by itself: no device, no interrupt, no time. An
-/// implementation writes what its machine has; each is a [`Platform`].
+/// A machine without devices, interrupts or time. An implementation overrides the methods of what
+/// its machine has; each implementation is also a [`Platform`].
 ///
-/// Not for a type that wraps another machine: what it does not write is not there.
+/// Do not implement this for a type that wraps another machine: a method that it does not override
+/// would hide that part of the wrapped machine.
 pub trait BareMachine {
     /// See [`Platform::port_read`]. No device is there: all bits read as ones.
     fn port_read(&mut self, _port: u16, size: u8) -> u32 {
@@ -29,17 +30,17 @@ pub trait BareMachine {
         Near::No
     }
 
-    /// See [`Platform::near_page`]. There is none.
+    /// See [`Platform::near_page`]. No register has inline device access.
     fn near_page(&self) -> Option<PhysicalAddress> {
         None
     }
 
-    /// See [`Platform::near_display`]. There is none.
+    /// See [`Platform::near_display`]. Display memory has no inline device access.
     fn near_display(&self) -> Option<PhysicalAddress> {
         None
     }
 
-    /// See [`Platform::near_run`]. Each access is one of its own.
+    /// See [`Platform::near_run`]. Each access is made separately.
     fn near_run(&mut self, _run: NearRun<'_>) -> Near {
         Near::No
     }
@@ -54,25 +55,25 @@ pub trait BareMachine {
         None
     }
 
-    /// See [`Platform::task_priority`]. There is no local APIC: zero.
+    /// See [`Platform::task_priority`]. There is no local APIC, so the class is zero.
     fn task_priority(&mut self) -> u8 {
         0
     }
 
-    /// See [`Platform::set_task_priority`]. There is no local APIC: ignored.
+    /// See [`Platform::set_task_priority`]. There is no local APIC, so the write is ignored.
     fn set_task_priority(&mut self, _class: u8) {}
 
-    /// See [`Platform::interrupt_pending`]. No interrupt ever waits.
+    /// See [`Platform::interrupt_pending`]. No interrupt is ever pending.
     fn interrupt_pending(&mut self) -> bool {
         false
     }
 
-    /// See [`Platform::acknowledge_interrupt`]. No interrupt ever waits.
+    /// See [`Platform::acknowledge_interrupt`]. No interrupt is ever pending.
     fn acknowledge_interrupt(&mut self) -> Option<u8> {
         None
     }
 
-    /// See [`Platform::take_nmi`]. No NMI ever waits.
+    /// See [`Platform::take_nmi`]. No NMI is ever pending.
     fn take_nmi(&mut self) -> bool {
         false
     }
@@ -95,12 +96,12 @@ pub trait BareMachine {
         0
     }
 
-    /// See [`Platform::host_time_stamp_offset`]. The guest's counter is the host's.
+    /// See [`Platform::host_time_stamp_offset`]. The guest's counter equals the host's.
     fn host_time_stamp_offset(&self) -> u64 {
         0
     }
 
-    /// See [`Platform::a20_enabled`]. Address line 20 is always passed on.
+    /// See [`Platform::a20_enabled`]. Address line 20 is always enabled.
     fn a20_enabled(&self) -> bool {
         true
     }

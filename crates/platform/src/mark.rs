@@ -1,9 +1,10 @@
-//! Names of marks: moments of a run that people or the guest name, to count between them.
+//! Names of marks: moments of a run that a user or the guest names, so that statistics can be
+//! counted between them.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Bytes of a name at most.
+/// Maximum length of a name in bytes.
 pub const LONGEST: usize = 32;
 
 /// A mark's name: 1 to 32 letters, digits, and the signs `.`, `_`, `-`.
@@ -14,7 +15,7 @@ pub struct MarkName {
 }
 
 impl MarkName {
-    /// The name, if these bytes are one.
+    /// Makes a name of these bytes, if they are a valid one.
     pub fn of(name: &[u8]) -> Option<Self> {
         let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte);
         if !(1..=LONGEST).contains(&name.len()) || !name.iter().all(is_plain) {
@@ -28,8 +29,8 @@ impl MarkName {
         })
     }
 
-    /// The name in registers: four characters in each, the first in the lowest byte, filled up
-    /// with zeros.
+    /// Reads a name from registers: each holds four characters, the first in the lowest byte; zeros
+    /// pad the name.
     pub fn of_registers(registers: [u32; 4]) -> Option<Self> {
         let bytes: Vec<u8> = registers.iter().flat_map(|it| it.to_le_bytes()).collect();
         let length = bytes.iter().position(|byte| *byte == 0);

@@ -1,43 +1,43 @@
-//! Registers of devices that are near: the guest reaches them without an exit.
+//! Inline device access: device registers that are near, which the guest reaches without an exit.
 
 use crate::GuestTime;
 use tollgate_x86::PhysicalAddress;
 
-/// An access of the guest to a device. It is *near* if the register is no more than a word of
-/// state, tells the time, or is a byte of display memory: then it changes neither guest memory, nor what lies where, nor
-/// address line 20, and stops nothing.
+/// An access of the guest to a device. It is *near* if the register only holds a value, reads a
+/// clock, or is a byte of display memory. A near access does not change guest memory, the memory
+/// map or address line 20, and stops nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NearAccess {
     /// Reads `size` (1, 2 or 4) bytes from a port.
     PortRead {
         /// The first port.
         port: u16,
-        /// Bytes.
+        /// Size of the access in bytes.
         size: u8,
     },
     /// Writes `size` (1, 2 or 4) bytes to a port.
     PortWrite {
         /// The first port.
         port: u16,
-        /// Bytes.
+        /// Size of the access in bytes.
         size: u8,
-        /// Bits above `size` bytes are zero.
+        /// The value; bits above `size` bytes are zero.
         value: u32,
     },
     /// Reads `size` (1 to 8) bytes of device memory.
     MemoryRead {
         /// The first byte; the last one lies in the same page.
         address: PhysicalAddress,
-        /// Bytes.
+        /// Size of the access in bytes.
         size: u8,
     },
     /// Writes `size` (1 to 8) bytes of device memory.
     MemoryWrite {
         /// The first byte; the last one lies in the same page.
         address: PhysicalAddress,
-        /// Bytes.
+        /// Size of the access in bytes.
         size: u8,
-        /// Bits above `size` bytes are zero.
+        /// The value; bits above `size` bytes are zero.
         value: u64,
     },
     /// Reads a model-specific register.
@@ -46,43 +46,43 @@ pub enum NearAccess {
     MsrWrite(u32, u64),
 }
 
-/// What a repeated string instruction does with elements of display memory, one after the other, in one
-/// page. Each is like an access of its own.
+/// The accesses of a repeated string instruction to elements of display memory, one after the
+/// other, in one page. Each has the effect of a separate access.
 #[derive(PartialEq, Eq, Debug)]
 pub struct NearRun<'a> {
-    /// Bytes of an element: 1, 2, 4 or 8.
+    /// Size in bytes of an element: 1, 2, 4 or 8.
     pub size: u8,
-    /// Each element lies below the one before, and not above it.
+    /// Whether each element lies below the one before it, instead of above it.
     pub backward: bool,
-    /// What is done.
+    /// What the instruction does with the elements.
     pub action: RunAction<'a>,
 }
 
-/// See [`NearRun`]. Addresses are those of the first element that is accessed; data is in the order of
-/// accesses, and has whole elements.
+/// The action of a [`NearRun`]. Addresses are those of the first element that is accessed; data is
+/// in the order of the accesses, and consists of whole elements.
 #[derive(PartialEq, Eq, Debug)]
 pub enum RunAction<'a> {
-    /// Stores the same element so many times.
+    /// Stores the same element this number of times.
     Fill(PhysicalAddress, [u8; 8], usize),
-    /// Stores elements.
+    /// Stores these elements.
     Store(PhysicalAddress, &'a [u8]),
-    /// Loads elements.
+    /// Loads elements to this slice.
     Load(PhysicalAddress, &'a mut [u8]),
-    /// Loads each of so many elements at the first address, and stores it at the second.
+    /// Loads this number of elements at the first address, and stores each at the second.
     Copy(PhysicalAddress, PhysicalAddress, usize),
 }
 
-/// An access that is part of a run.
+/// A single access of a run.
 #[derive(Debug)]
 pub enum RunAccess<'a> {
-    /// Loads.
+    /// Loads an element at this address.
     Load(PhysicalAddress, &'a mut [u8]),
-    /// Stores.
+    /// Stores an element at this address.
     Store(PhysicalAddress, &'a [u8]),
 }
 
 impl NearRun<'_> {
-    /// Has `access` done for each access, in order.
+    /// Calls `access` for each access, in order.
     pub fn each(self, mut access: impl FnMut(RunAccess<'_>)) {
         let size = usize::from(self.size).clamp(1, 8);
         let backward = self.backward;
@@ -120,7 +120,7 @@ impl NearRun<'_> {
         }
     }
 
-    /// The first elements of what is accessed.
+    /// The addresses of the first elements that are loaded or stored.
     pub fn places(&self) -> [Option<PhysicalAddress>; 2] {
         match self.action {
             RunAction::Fill(first, ..) | RunAction::Store(first, _) | RunAction::Load(first, _) => {
@@ -131,24 +131,25 @@ impl NearRun<'_> {
     }
 }
 
-/// Bytes of the window of display memory.
+/// Size in bytes of the window of display memory.
 pub const DISPLAY_WINDOW: u64 = 0x2_0000;
 
-/// What became of a [`NearAccess`].
+/// The result of a [`NearAccess`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Near {
-    /// It is not near. Nothing was done.
+    /// The register is not near, and nothing was done.
     No,
-    /// It was made; this is what was read, or zero. An interrupt may wait now, or none any more.
+    /// The access was made; the value is what was read, or zero. A pending interrupt may have
+    /// appeared or disappeared.
     Done(u64),
-    /// The same, and the machine's next deadline is earlier than before.
+    /// Like [`Near::Done`], and the machine's next deadline is earlier than before.
     DoneAndDue(u64),
 }
 
 impl Near {
-    /// An access was made that read this, and changed the next deadline from `before` to `after`.
-    /// A deadline that is later or gone asks for nothing: whoever waits for the earlier one
-    /// looks anew then.
+    /// The result of an access that read `read` and changed the next deadline from `before` to
+    /// `after`. A deadline that became later or was removed needs no action: the monitor asks again
+    /// when it reaches the earlier one.
     #[inline]
     pub fn done(read: u64, before: Option<GuestTime>, after: Option<GuestTime>) -> Self {
         match (before, after) {
@@ -163,7 +164,7 @@ impl Near {
 mod tests {
     use super::*;
 
-    /// The accesses of a run, of which loads find 1, 2, 3 and so on.
+    /// The accesses of a run; the loads read 1, 2, 3 and so on.
     fn accesses(run: NearRun<'_>) -> Vec<(char, u64, Vec<u8>)> {
         let mut all = Vec::new();
         run.each(|access| match access {

@@ -1,4 +1,4 @@
-//! Why the processor stops: what the guest asks of the machine, and who outside does.
+//! Why the processor stops: at the guest's request, or at one from outside.
 
 use crate::mark::MarkName;
 use std::fmt;
@@ -12,20 +12,20 @@ pub enum StopRequest {
     Reset(ResetCause),
     /// The guest asked for INIT of the processor alone: devices and memory stay.
     ProcessorReset(ResetCause),
-    /// The guest's kernel reported a panic. It continues afterwards, if it is let.
+    /// The guest's kernel reported a panic. It can continue afterwards.
     Panic(PanicReport),
     /// The guest sets a mark in the statistics. It continues afterwards.
     Mark(MarkName),
     /// isa-debug-exit: the byte that the guest wrote.
     DebugExit(u8),
-    /// Someone outside asked for the end.
+    /// A user or program outside requested the end.
     Quit,
     /// Another thread requests something (a pause, a status); the guest continues afterwards.
     Attention,
 }
 
 impl fmt::Display for StopRequest {
-    /// What is asked for, as a noun.
+    /// Names what is requested, as a noun.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::PowerOff => formatter.write_str("power-off"),
@@ -42,14 +42,14 @@ impl fmt::Display for StopRequest {
     }
 }
 
-/// By what the guest was reset.
+/// What caused the reset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ResetCause {
-    /// The chip set's reset register, port CF9h, to which ACPI's reset leads too.
+    /// The chip set's reset register, port CF9h, which ACPI's reset uses too.
     ResetRegister,
     /// The keyboard controller's command FEh, port 64h.
     KeyboardController,
-    /// System control port A, 92h.
+    /// System control port A, port 92h.
     SystemControlPort,
     /// A message from the local APIC: INIT to the processor itself.
     InitMessage,
@@ -58,7 +58,7 @@ pub enum ResetCause {
 }
 
 impl ResetCause {
-    /// All of them, in the order of their numbers.
+    /// All causes, in the order of their numbers.
     pub const ALL: [Self; 5] = [
         Self::ResetRegister,
         Self::KeyboardController,
@@ -67,7 +67,7 @@ impl ResetCause {
         Self::TripleFault,
     ];
 
-    /// The name that programs read.
+    /// The cause's name in machine-readable output.
     pub const fn name(self) -> &'static str {
         match self {
             Self::ResetRegister => "reset-register",
@@ -91,11 +91,11 @@ impl fmt::Display for ResetCause {
     }
 }
 
-/// What the guest's kernel said of its panic.
+/// What the guest's kernel reported about its panic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PanicReport {
     /// The kernel has given up.
     Fatal,
-    /// Another kernel takes over, to write a dump.
+    /// Another kernel takes over and writes a dump.
     HandledByGuest,
 }

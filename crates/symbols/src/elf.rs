@@ -4,9 +4,10 @@ use super::{SymbolError, Symbols};
 use object::read::elf::ElfFile;
 use object::{Endianness, Object, ObjectSymbol, SymbolKind};
 
-/// Understands an ELF file, of 32 or 64 bits.
+/// Parses an ELF file, of 32 or 64 bits.
 ///
 /// # Errors
+///
 /// The file is damaged, or has no symbols.
 pub fn parse(content: &[u8]) -> Result<Symbols, SymbolError> {
     const CLASS: usize = 4;
@@ -27,7 +28,7 @@ pub fn parse(content: &[u8]) -> Result<Symbols, SymbolError> {
 
 fn named<'data>(file: &impl Object<'data>) -> Vec<(u64, String)> {
     file.symbols()
-        // Assembly leaves most of its labels without a type.
+        // Assembly code leaves most of its labels without a type.
         .filter(|symbol| matches!(symbol.kind(), SymbolKind::Text | SymbolKind::Unknown))
         .filter(|symbol| symbol.section_index().is_some())
         .filter(|symbol| symbol.address() != 0)
@@ -45,9 +46,9 @@ mod tests {
         let mut file = vec![0; 52];
         let word = |file: &mut Vec<u8>, value: u32| file.extend(value.to_le_bytes());
         let strings = b"\0start\0";
-        file.extend(strings); // at 52
+        file.extend(strings); // offset 52
         file.resize(60, 0);
-        file.extend([0; 16]); // at 60: the null symbol
+        file.extend([0; 16]); // offset 60: the null symbol
         word(&mut file, 1); // st_name
         word(&mut file, 0x10_0000); // st_value
         word(&mut file, 0); // st_size

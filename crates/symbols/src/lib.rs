@@ -1,23 +1,23 @@
-//! Names for guest addresses.
+//! Symbol names for guest addresses.
 //!
-//! A table comes from `System.map` or a saved `/proc/kallsyms` ([`text`]) or from an ELF
-//! file ([`elf`]), of guests of 32 and of 64 bits. A kernel may run elsewhere than where it was
-//! linked (KASLR): the entry point that it tells the processor, in SYSENTER_EIP or in LSTAR, shows
-//! by how much ([`Symbols::displacement`]).
+//! A table is read from `System.map` or a saved `/proc/kallsyms` ([`text`]), or from an ELF file
+//! ([`elf`]), of 32- or 64-bit guests. A kernel may run at a different address than it was linked
+//! for (KASLR): the entry point that it writes to SYSENTER_EIP or LSTAR shows by how much it was
+//! moved ([`Symbols::displacement`]).
 
 pub mod elf;
 pub mod text;
 
 use std::fmt;
 
-/// Farther behind the start of a symbol an address is not part of it. No function of a
-/// kernel is that long, while after the last symbol anything may follow.
+/// An address farther than this after the start of a symbol does not belong to it. No function of a
+/// kernel is that long, and anything may follow the last symbol.
 const REACH: u64 = 64 << 10;
-/// Characters of a name that are kept; longer ones can only be made up by tools.
+/// The number of bytes of a name that are kept; only generated names are longer.
 const NAME_LIMIT: usize = 128;
-/// Addresses of 32-bit guests end here.
+/// The last address of 32-bit guests.
 const LAST_OF_32_BITS: u64 = u32::MAX as u64;
-/// The half of the canonical addresses in which 64-bit kernels live begins here.
+/// The start of the upper half of the canonical addresses, where 64-bit kernels lie.
 const UPPER_HALF: u64 = 1 << 63;
 
 /// Linux's entry points for SYSENTER in 32-bit kernels, newest first.
@@ -26,16 +26,16 @@ const NARROW_ENTRIES: [&str; 3] = [
     "ia32_sysenter_target",
     "sysenter_entry",
 ];
-/// The same for SYSCALL in 64-bit kernels.
+/// Linux's entry points for SYSCALL in 64-bit kernels, newest first.
 const LONG_ENTRIES: [&str; 2] = ["entry_SYSCALL_64", "system_call"];
-/// 32-bit kernels move by whole pages at least.
+/// 32-bit kernels are moved by whole pages.
 const NARROW_STEP: u64 = 4 << 10;
-/// 64-bit Linux moves by multiples of its large pages (CONFIG_PHYSICAL_ALIGN is at least 2 MiB)
+/// 64-bit Linux is moved by multiples of its large pages (CONFIG_PHYSICAL_ALIGN is at least 2 MiB)
 /// within 1 GiB (KERNEL_IMAGE_SIZE).
 const LONG_STEP: u64 = 2 << 20;
 const LONG_RANGE: u64 = 1 << 30;
 
-/// Why a file gives no symbols; one line.
+/// Why a file yields no symbols, in one line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SymbolError(String);
 
@@ -47,20 +47,21 @@ impl fmt::Display for SymbolError {
 
 impl std::error::Error for SymbolError {}
 
-/// Names by linear address.
+/// The symbols of a file, sorted by linear address.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Symbols {
-    /// In ascending order, each once.
+    /// The addresses in ascending order, each once.
     addresses: Vec<u64>,
-    /// The names of the same positions.
+    /// The name for the address at the same index.
     names: Vec<Box<str>>,
 }
 
 impl Symbols {
-    /// Understands the content of a symbol file.
+    /// Parses the content of a symbol file.
     ///
     /// # Errors
-    /// [`SymbolError`]: what is wrong, with the line if the file is text.
+    ///
+    /// [`SymbolError`] says what is wrong, with the line number if the file is text.
     pub fn parse(content: &[u8]) -> Result<Self, SymbolError> {
         if content.starts_with(b"\x7fELF") {
             elf::parse(content)
@@ -69,9 +70,9 @@ impl Symbols {
         }
     }
 
-    /// A table of names; of several at one address the first stays.
+    /// Makes a table of these symbols; of several with one address, the first is kept.
     fn of(mut found: Vec<(u64, String)>) -> Self {
-        // In a 64-bit kernel's table what is low is an offset in the area of each processor.
+        // In a 64-bit kernel's table, low addresses are offsets in the per-processor area.
         if found.iter().any(|symbol| symbol.0 >= UPPER_HALF) {
             found.retain(|symbol| symbol.0 >= UPPER_HALF);
         }
@@ -84,17 +85,17 @@ impl Symbols {
         Self { addresses, names }
     }
 
-    /// How many there are.
+    /// The number of symbols.
     pub fn len(&self) -> usize {
         self.addresses.len()
     }
 
-    /// There are none.
+    /// Whether the table has no symbols.
     pub fn is_empty(&self) -> bool {
         self.addresses.is_empty()
     }
 
-    /// The symbol that `address` belongs to, and its distance from the symbol's start.
+    /// The symbol that contains `address`, and the distance of the address from the symbol's start.
     pub fn at(&self, address: u64) -> Option<(&str, u64)> {
         let next = self.addresses.partition_point(|start| *start <= address);
         let index = next.checked_sub(1)?;
@@ -102,28 +103,30 @@ impl Symbols {
         (distance < REACH).then(|| (&*self.names[index], distance))
     }
 
-    /// Where a symbol lies.
+    /// The address of a symbol.
     pub fn address(&self, name: &str) -> Option<u64> {
         let index = self.names.iter().position(|known| &**known == name)?;
         Some(self.addresses[index])
     }
 
-    /// The addresses are those of a program or kernel of 64 bits, by their size.
+    /// Whether the addresses are those of a 64-bit program or kernel, judged by their size.
     pub fn is_long(&self) -> bool {
         self.addresses
             .last()
             .is_some_and(|last| *last > LAST_OF_32_BITS)
     }
 
-    /// By how much the guest's kernel lies higher than the table says, modulo 2^32 or 2^64, if
-    /// `entry` is its SYSENTER_EIP, or its LSTAR if it has 64 bits; 0 if that cannot be told.
+    /// How much higher the guest's kernel lies than the table says, modulo 2^32 or 2^64. `entry` is
+    /// the kernel's SYSENTER_EIP, or its LSTAR if it has 64 bits. 0 if the displacement cannot be
+    /// determined.
     pub fn displacement(&self, entry: u64) -> u64 {
         let is_long = self.is_long();
         let Some(known) = self.entry() else {
             return 0;
         };
         let by = entry.wrapping_sub(known);
-        // By another distance it is another kernel.
+        // A distance that is not a multiple of the step, or too long, means that this is another
+        // kernel.
         let is_move = match is_long {
             true => {
                 let distance = (by as i64).unsigned_abs();
@@ -138,12 +141,13 @@ impl Symbols {
         }
     }
 
-    /// Whether [`Self::displacement`] can tell: it is a kernel's table.
+    /// Whether [`Self::displacement`] can determine the displacement: the table is that of a
+    /// kernel.
     pub fn can_be_found(&self) -> bool {
         self.entry().is_some()
     }
 
-    /// Where the kernel's entry for system calls was linked.
+    /// The address that the kernel's entry for system calls was linked for.
     fn entry(&self) -> Option<u64> {
         let names: &[_] = match self.is_long() {
             true => &LONG_ENTRIES,
@@ -152,22 +156,22 @@ impl Symbols {
         names.iter().find_map(|name| self.address(name))
     }
 
-    /// The symbol at `address` of a guest in which everything lies higher by `displacement`, and
-    /// its distance from the symbol's start.
+    /// The symbol that contains `address` in a guest where everything lies higher by
+    /// `displacement`, and the distance of the address from the symbol's start.
     pub fn at_moved(&self, address: u64, displacement: u64) -> Option<(&str, u64)> {
         let before = address.wrapping_sub(displacement);
-        // A program of 64 bits may be linked at 0 and lie anywhere.
+        // A 64-bit program may be linked at 0 and loaded anywhere.
         if self.is_long() || displacement > LAST_OF_32_BITS {
             return self.at(before);
         }
-        // An address of more bits is no 32-bit guest's.
+        // An address with more than 32 bits does not belong to a 32-bit guest.
         (address <= LAST_OF_32_BITS)
             .then(|| self.at(before & LAST_OF_32_BITS))
             .flatten()
     }
 }
 
-/// At most [`NAME_LIMIT`] bytes of a name.
+/// The first [`NAME_LIMIT`] bytes of a name.
 fn short(mut name: String) -> Box<str> {
     if name.len() > NAME_LIMIT {
         let mut end = NAME_LIMIT;
@@ -222,7 +226,7 @@ mod tests {
             Some(("_stext", 4))
         );
         assert_eq!(symbols.at_moved(0x1_a004, by), None);
-        // Below where it was linked; another kernel; too far; nothing set.
+        // A lower address than linked; another kernel; too far away; not set.
         let down = 0_u64.wrapping_sub(0x20_0000);
         assert_eq!(symbols.displacement(0xffff_ffff_81c0_0040), down);
         assert_eq!(symbols.displacement(0xffff_ffff_9de0_1040), 0);

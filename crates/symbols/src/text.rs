@@ -1,16 +1,17 @@
-//! `System.map` and `/proc/kallsyms`: a line for each symbol, `ADDRESS TYPE NAME`, and
-//! behind it the module's name in brackets, if it belongs to one.
+//! `System.map` and `/proc/kallsyms`: one line for each symbol, `ADDRESS TYPE NAME`, followed by
+//! the module's name in brackets if the symbol belongs to one.
 
 use super::{SymbolError, Symbols};
 
-/// Types of nm(1) that stand for no place in memory: absolute values, what is not
-/// defined, and debugging entries.
+/// Types of nm(1) that do not stand for an address in memory: absolute values, undefined symbols,
+/// and debugging entries.
 const NO_PLACE: &[u8] = b"AaNUu-?";
 
-/// Understands such a file.
+/// Parses the text of such a file.
 ///
 /// # Errors
-/// The first line that is none of these, or why the addresses are of no use.
+///
+/// The first line that cannot be parsed, or why the addresses are of no use.
 pub fn parse(content: &[u8]) -> Result<Symbols, SymbolError> {
     let mut global = Vec::new();
     let mut local = Vec::new();
@@ -37,7 +38,7 @@ pub fn parse(content: &[u8]) -> Result<Symbols, SymbolError> {
             local.push((address, name));
         }
     }
-    // Where both have a name for an address, the global one is the better known.
+    // Where both have a name for an address, the global name is better known.
     global.append(&mut local);
     match (global.is_empty(), is_hidden) {
         (false, _) => Ok(Symbols::of(global)),
@@ -48,7 +49,7 @@ pub fn parse(content: &[u8]) -> Result<Symbols, SymbolError> {
     }
 }
 
-/// Address, type and name of a line.
+/// The address, type and name in a line.
 fn fields(line: &[u8]) -> Option<(u64, u8, String)> {
     let line = std::str::from_utf8(line).ok()?;
     let mut fields = line.split_ascii_whitespace();
