@@ -1,38 +1,39 @@
 //! Blame: which guest instructions exits come from, and in which address spaces.
 //!
-//! Fed by the ledger's samples: exact where every exit is timed, an estimate where
-//! only some are.
+//! The ledger's samples provide the data: it is exact where every exit is timed, and an estimate
+//! where only some are.
 //!
-//! Origins are kept twice, by instruction and by address space. The kernel's code lies at the same
-//! addresses in all spaces, so its instructions are one origin each, however many processes there are. What a
-//! process costs with the kernel's part is told by space.
+//! Origins are recorded twice, by instruction and by address space. The kernel's code lies at the
+//! same addresses in all spaces, so each of its instructions is one origin, however many processes
+//! there are. The table by space shows the costs of each process in the kernel.
 //!
-//! Both tables are bounded. When one is full the half of its rows that is worth least is given up: rows
-//! that took few cycles, and of rows that have not grown for long, each time that some are given up,
-//! half as many cycles count. What given-up rows stood for is known by kind of exit alone.
+//! Both tables are bounded. When one is full, the less valuable half of its rows is discarded. The
+//! value of a row is its cycles, halved for each time that rows were discarded since it last grew.
+//! Discarded rows are still counted by kind of exit.
 
 use crate::ExitKind;
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Instructions remembered at most.
+/// Maximum number of instructions that are recorded.
 pub const MAX_PLACES: usize = 1 << 16;
-/// Pairs of address space and kind of exit remembered at most.
+/// Maximum number of pairs of address space and kind of exit that are recorded.
 pub const MAX_SPACES: usize = 1 << 14;
 
-/// Where an exit came from.
+/// The guest code that an exit came from.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Place {
     /// Linear address of the guest instruction.
     pub linear: u64,
     /// CR3: the address space.
     pub space: u64,
-    /// The code is the kernel's, which all spaces have.
+    /// Whether the code is the kernel's, which all spaces share.
     pub is_kernel: bool,
 }
 
 impl Place {
-    /// The same instruction without the space, if it is in all of them.
+    /// The place by which the table groups exits: without the space if all spaces share the
+    /// instruction.
     fn of_origin(self) -> Self {
         match self.is_kernel {
             true => Self { space: 0, ..self },
@@ -41,58 +42,58 @@ impl Place {
     }
 }
 
-/// Where an exit accessed a device.
+/// The port or address at which an exit accessed a device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum DeviceAddress {
-    /// A port.
+    /// A port number.
     Port(u16),
     /// A physical address.
     Memory(u64),
 }
 
-/// One line of blame.
+/// The exits from one origin: instruction, kind and device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Blamed {
     /// The kind of exit.
     pub kind: ExitKind,
-    /// Where it came from. The kernel's instructions have no space: 0.
+    /// Where the exits came from. The kernel's instructions have no space: 0.
     pub place: Place,
-    /// The device access in it that was the last, if there was one.
+    /// The last device that the exit accessed, if any.
     pub device: Option<DeviceAddress>,
-    /// How many, estimated.
+    /// Estimated number of exits.
     pub exits: u64,
-    /// Cycles of all of them, estimated.
+    /// Estimated cycles of all these exits.
     pub cycles: u64,
 }
 
-/// What came from one address space.
+/// The exits of one kind from one address space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlamedSpace {
     /// The kind of exit.
     pub kind: ExitKind,
-    /// CR3.
+    /// The value of CR3.
     pub space: u64,
-    /// How many, estimated.
+    /// Estimated number of exits.
     pub exits: u64,
-    /// Cycles of all of them, estimated.
+    /// Estimated cycles of all these exits.
     pub cycles: u64,
 }
 
-/// Exits of a kind whose instructions were given up.
+/// The exits of one kind whose rows were discarded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GivenUp {
     /// The kind of exit.
     pub kind: ExitKind,
-    /// How many, estimated.
+    /// Estimated number of exits.
     pub exits: u64,
-    /// Cycles of all of them, estimated.
+    /// Estimated cycles of all these exits.
     pub cycles: u64,
 }
 
 /// What distinguishes origins: the kind of exit, the place, and the device that was accessed.
 pub type Origin = (ExitKind, Place, Option<DeviceAddress>);
 
-/// Exits and what they took.
+/// A number of exits and their cycles.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 struct Sum {
     exits: u64,
@@ -113,24 +114,24 @@ impl Sum {
     }
 }
 
-/// A row of a table.
+/// The sum of one row, and what decides whether it is discarded.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     sum: Sum,
-    /// Which row it is: one that was given up and comes again is another.
+    /// Identifies the row: one that was discarded and appears again has another number.
     number: u64,
-    /// How often rows had been given up when it grew last.
+    /// How often rows had been discarded when this one last grew.
     grown: u32,
 }
 
-/// Sums by key, of which there are not more than a limit.
+/// Sums by key, with a limit on their number.
 #[derive(Clone, Debug)]
 struct Table<K> {
     rows: HashMap<K, Row>,
     limit: usize,
-    /// Rows so far.
+    /// The number of rows that have been made so far.
     numbers: u64,
-    /// How often rows were given up.
+    /// How often rows have been discarded.
     purges: u32,
 }
 
@@ -177,7 +178,7 @@ impl<K: Copy + Eq + Hash> Table<K> {
         self.purges = purges.wrapping_add(1);
     }
 
-    /// What was added since this stood as `before`.
+    /// The difference to `before`, an earlier state of this table.
     fn since(&self, before: &Self) -> Self {
         let rest = self.rows.iter().filter_map(|(key, now)| {
             let earlier = before.rows.get(key).filter(|row| row.number == now.number);
@@ -191,12 +192,12 @@ impl<K: Copy + Eq + Hash> Table<K> {
     }
 }
 
-/// Exits by kind and place.
+/// Exits and cycles by kind and place.
 #[derive(Clone, Debug)]
 pub struct Blame {
     places: Table<Origin>,
     spaces: Table<(ExitKind, u64)>,
-    /// All that was added.
+    /// Everything that was added, including discarded rows.
     all: [Sum; ExitKind::ALL.len()],
 }
 
@@ -211,7 +212,7 @@ impl Default for Blame {
 }
 
 impl Blame {
-    /// Adds `exits` exits from one origin, which took `cycles` together.
+    /// Adds `exits` exits from one origin, which took `cycles` in total.
     pub fn add(&mut self, origin: Origin, exits: u64, cycles: u64) {
         let (kind, place, device) = origin;
         self.all[kind as usize].add(exits, cycles);
@@ -220,7 +221,7 @@ impl Blame {
         self.places.add(origin, exits, cycles);
     }
 
-    /// What was added since this stood as `before`.
+    /// The difference to `before`, an earlier state of this value.
     pub fn since(&self, before: &Self) -> Self {
         Self {
             places: self.places.since(&before.places),
@@ -229,7 +230,7 @@ impl Blame {
         }
     }
 
-    /// Every place, in no order.
+    /// All rows by place, unsorted.
     pub fn rows(&self) -> impl Iterator<Item = Blamed> {
         (self.places.rows.iter()).map(|(&(kind, place, device), row)| Blamed {
             kind,
@@ -240,7 +241,7 @@ impl Blame {
         })
     }
 
-    /// Every space, in no order.
+    /// All rows by space, unsorted.
     pub fn spaces(&self) -> impl Iterator<Item = BlamedSpace> {
         (self.spaces.rows.iter()).map(|(&(kind, space), row)| BlamedSpace {
             kind,
@@ -250,7 +251,7 @@ impl Blame {
         })
     }
 
-    /// Every place, most exits first; equal ones in the order of kind and address.
+    /// All rows by place, those with the most exits first; equal ones by kind and address.
     pub fn ranked(&self) -> Vec<Blamed> {
         let mut rows: Vec<Blamed> = self.rows().collect();
         rows.sort_by_key(|row| {
@@ -264,7 +265,7 @@ impl Blame {
         rows
     }
 
-    /// What came from places that were given up: all that was added less what the rows have.
+    /// The exits from discarded rows: everything that was added, minus the present rows.
     pub fn given_up(&self) -> Vec<GivenUp> {
         let mut rest = self.all;
         for row in self.rows() {

@@ -1,7 +1,7 @@
-//! The books at one moment: what the vCPU thread hands out.
+//! The ledger's content at one moment, as the vCPU thread hands it out.
 //!
-//! Taken between two instructions, so it must not take long: nothing is sorted,
-//! named or formatted here. Whoever asked makes a [`crate::snapshot::Snapshot`] of it.
+//! It is taken between two instructions, so that must be fast: nothing is sorted, named or
+//! formatted here. The receiver makes a [`crate::snapshot::Snapshot`] of it.
 
 use crate::ExitKind;
 use crate::blame::{Blamed, BlamedSpace, DeviceAddress, GivenUp};
@@ -10,102 +10,103 @@ use crate::ledger::{Accounts, Cost, Ledger, TimeShares};
 use crate::steps::StepCost;
 use serde::{Deserialize, Serialize};
 
-/// One kind of exit.
+/// The count and cost of one kind of exit.
 #[derive(Clone, PartialEq, Debug)]
 pub struct KindBooks {
-    /// The kind.
+    /// The kind of exit.
     pub kind: ExitKind,
-    /// How many (exact).
+    /// The exact number of exits.
     pub count: u64,
-    /// What they cost; `None` if none was timed.
+    /// The cost of these exits; `None` if none was timed.
     pub cost: Option<Cost>,
 }
 
-/// Counts, costs, time and origins, as they were at one instruction boundary.
+/// Counts, costs, time and origins at one instruction boundary.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Books {
-    /// Kilohertz of the time-stamp counter.
+    /// Frequency of the time-stamp counter in kilohertz.
     pub tsc_khz: u64,
     /// Where the time went.
     pub shares: TimeShares,
-    /// Kinds that occurred, most frequent first.
+    /// The kinds that occurred, most frequent first.
     pub kinds: Vec<KindBooks>,
-    /// Where they came from, in no order; at most [`crate::blame::MAX_PLACES`].
+    /// The origins of the exits, unsorted; at most [`crate::blame::MAX_PLACES`].
     pub blame: Vec<Blamed>,
-    /// What the devices are called that were accessed, where there is one, in the order of their
-    /// addresses.
+    /// The names of the devices that were accessed, where known, in the order of their addresses.
     pub devices: Vec<(DeviceAddress, String)>,
-    /// The same by address space.
+    /// The exits by address space, unsorted.
     pub spaces: Vec<BlamedSpace>,
-    /// What the programs in address spaces are called, as far as that is known: CR3 and names.
+    /// Names of the programs in address spaces, as far as they are known: CR3 and the names.
     pub programs: Vec<(u64, String)>,
-    /// Exits whose places were given up for others.
+    /// Exits whose rows were discarded.
     pub given_up: Vec<GivenUp>,
-    /// The guest's SYSENTER_EIP, or in IA-32e mode its LSTAR, which tells where its kernel lies; 0 if
-    /// not set.
+    /// The guest's SYSENTER_EIP, or its LSTAR in IA-32e mode, which shows where its kernel lies; 0
+    /// if not set.
     pub system_call_entry: u64,
-    /// How the machine's knobs stand: names and values.
+    /// The settings of the machine's knobs: names and values.
     pub settings: Vec<(&'static str, &'static str)>,
-    /// They stood otherwise earlier in the run.
+    /// Whether a knob had another setting earlier in the run.
     pub settings_changed: bool,
-    /// Guest instructions begun; `None` if they were not counted.
+    /// Number of guest instructions that were started; `None` if they were not counted.
     pub instructions: Option<u64>,
-    /// The host code that stood for them; `None` if they were not counted.
+    /// The host code for these instructions; `None` if they were not counted.
     pub host_code: Option<HostCode>,
-    /// Instructions that leaves did, which would else have been exits: the kind that they would
-    /// have been, and how many.
+    /// Instructions that leaves executed and that would have been exits otherwise: the kind of that
+    /// exit, and the number.
     pub leaves: Vec<(&'static str, u64)>,
-    /// Loads of CR3, by what was known of the space, and how many.
+    /// Number of loads of CR3, by what was cached for the space.
     pub space_loads: Vec<(&'static str, u64)>,
-    /// What was done to tables derived from the guest's, and how often.
+    /// Number of operations on tables that are derived from the guest's page tables.
     pub shadow_tables: Vec<(&'static str, u64)>,
-    /// How exits found the instructions that they emulated, if they had to find them anew.
+    /// How exits looked up the instructions that they emulated, in runs where they must look them
+    /// up.
     pub instruction_cache: Vec<(&'static str, u64)>,
-    /// What that cost, step by step.
+    /// The cost of each step of these look-ups.
     pub instruction_steps: Vec<StepCost>,
-    /// Requests to shared directories by kind.
+    /// Number of requests to shared directories, by kind.
     pub share_requests: Vec<(&'static str, u64)>,
-    /// How long interrupts waited, for whom, and how long the monitor's sections are.
+    /// How long interrupts waited, for what, and how long the monitor's sections took.
     pub interrupts: InterruptBooks,
 }
 
-/// How long interrupts waited.
+/// How long interrupts waited, and for what.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct InterruptBooks {
-    /// In all (`to-handler`), and for `host`, `guest` and `monitor`.
+    /// The waits in total (`to-handler`), and for `host`, `guest` and `monitor`.
     pub waits: Vec<Durations>,
-    /// For what of the monitor.
+    /// The waits for the monitor, by what it was doing.
     pub maskers: Vec<Durations>,
-    /// Its long sections, whether or not an interrupt waited.
+    /// The monitor's long sections, whether or not an interrupt waited.
     pub sections: Vec<Durations>,
-    /// For how long each did not look at requests while the guest let interrupts in.
+    /// For each section the time without a look at requests while the guest let interrupts in.
     pub masked: Vec<Durations>,
-    /// The same while it held them off.
+    /// For each section the time without a look at requests while the guest held interrupts off.
     pub within: Vec<Durations>,
-    /// How often each stopped for one.
+    /// How often each section stopped for an interrupt.
     pub stops: Vec<(&'static str, u64)>,
-    /// How often each went on where it had stopped, and how often the guest did not come back.
+    /// How often each section resumed where it had stopped, and how often the guest did not return
+    /// to it.
     pub resumed: Vec<(&'static str, u64)>,
-    /// Cycles for which a section must have run before it stops.
+    /// The number of cycles that a section must have run before it stops.
     pub break_even: u64,
 }
 
-/// How much host code stood for guest instructions, each as often as it was begun.
+/// The amount of host code for guest instructions; each is counted every time it is started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct HostCode {
-    /// Host instructions.
+    /// Number of host instructions.
     pub instructions: u64,
-    /// Their bytes.
+    /// Size of these instructions in bytes.
     pub bytes: u64,
 }
 
 impl Books {
-    /// The books as they are.
+    /// The present content of the ledger.
     pub fn of(ledger: &Ledger, tsc_khz: u64, system_call_entry: u64) -> Self {
         Self::of_accounts(ledger.accounts(), tsc_khz, system_call_entry)
     }
 
-    /// The books that these accounts make.
+    /// Converts these accounts.
     pub fn of_accounts(accounts: &Accounts, tsc_khz: u64, system_call_entry: u64) -> Self {
         Self {
             tsc_khz,
@@ -149,7 +150,7 @@ impl Books {
         }
     }
 
-    /// The same with what was counted outside the ledger.
+    /// Adds what was counted outside the ledger.
     pub fn with_counters(self, counters: Counters) -> Self {
         Self {
             leaves: counters.leaves,
@@ -170,7 +171,7 @@ impl Books {
     }
 }
 
-/// Everything that is counted outside the ledger, as it stood at one moment.
+/// Everything that is counted outside the ledger, at one moment.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Counters {
     /// See [`Books::leaves`].
@@ -187,7 +188,7 @@ pub struct Counters {
     pub stops: Vec<(&'static str, u64)>,
     /// See [`InterruptBooks::resumed`].
     pub resumed: Vec<(&'static str, u64)>,
-    /// See [`InterruptBooks::break_even`]: as it is now.
+    /// The present value of [`InterruptBooks::break_even`].
     pub break_even: u64,
     /// See [`Books::instructions`].
     pub instructions: Option<u64>,
@@ -196,7 +197,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// What was counted since these counters stood as `before`.
+    /// The difference to `before`, an earlier state of these counters.
     pub fn since(mut self, before: &Self) -> Self {
         let since = |rows: &mut Vec<(&'static str, u64)>, before: &[(&'static str, u64)]| {
             for (name, count) in rows {

@@ -1,6 +1,6 @@
-//! The time-stamp counter, read in line: an indirect call would disturb what is timed.
+//! The time-stamp counter, read inline: an indirect call would disturb the measured code.
 
-/// Cycles of the host's time-stamp counter.
+/// The host's time-stamp counter, in cycles.
 #[cfg(not(test))]
 #[inline(always)]
 pub fn counter() -> u64 {
@@ -10,13 +10,13 @@ pub fn counter() -> u64 {
 
 #[cfg(test)]
 thread_local! {
-    /// The time that unit tests let pass.
+    /// The simulated time of unit tests.
     pub(crate) static TIME: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
-    /// What may happen each time that the clock is read.
+    /// Called at each reading of the clock, which may let time pass.
     pub(crate) static AT_READING: std::cell::Cell<fn()> = const { std::cell::Cell::new(|| ()) };
 }
 
-/// Cycles as the test lets them pass.
+/// The simulated time-stamp counter of unit tests, in cycles.
 #[cfg(test)]
 pub fn counter() -> u64 {
     AT_READING.get()();

@@ -1,11 +1,12 @@
-//! How much longer exits take because they are timed, and how samples get rid of it.
+//! How much longer exits take because they are timed, and how samples are corrected for it.
 //!
 //! Reading the clock takes time, which is known and subtracted. But the processor also overlaps
 //! less around a reading: an exit of 300 cycles takes 325 when it is timed. A sample stands for
-//! hundreds of exits that nobody timed, so these would be told too long by a twelfth.
+//! hundreds of exits that are not timed, so without a correction the report would be too high by a
+//! twelfth.
 //!
-//! The difference is measured all the time. Right before a burst of timed exits as many others
-//! pass, the *control*, with the clock read only before the first and behind the last:
+//! The difference is measured continuously. Right before a burst of timed exits, the same number of
+//! exits pass as the *control*: the clock is read only before the first and after the last of them.
 //!
 //! ```text
 //! exits   . . . . . . . . . . . . . . . . . . . . . . . . . . . . .
@@ -13,44 +14,45 @@
 //! clock         ^                 ^         ^^^^^^^^^^^^^^^^^
 //! ```
 //!
-//! If samples say what the exits would have taken, it is by chance which of the two is the longer.
-//! So what is subtracted from each timed interval grows a little when the burst is longer, and
-//! shrinks a little when the control is: it comes to rest at the median. The median because exits
+//! If samples are corrected exactly, either of the two is longer by chance. So the amount that is
+//! subtracted from each timed interval grows a little when the burst was longer, and shrinks a
+//! little when the control was longer: it settles at the median. The median is used because exits
 //! differ a lot: a page fault in one of the two says nothing about the clock.
 
-/// Parts of a cycle in which it is kept.
+/// Units of the correction in one cycle.
 const PARTS: u64 = 64;
-/// No processor loses more cycles at a reading: what is more comes from the guest.
+/// Maximum of the correction. No processor loses more cycles at a reading; a larger difference
+/// comes from the guest.
 const MOST: u64 = 100 * PARTS;
-/// The first step is two cycles.
+/// The first step of the correction: two cycles.
 const FIRST_STEP: u64 = 2 * PARTS;
-/// The last one is a thirty-second of a cycle.
+/// The last step of the correction: a thirty-second of a cycle.
 const LAST_STEP: u64 = PARTS / 32;
-/// Steps of one length, before they are half as long.
+/// Number of steps of one size, before the size is halved.
 const STEPS: u32 = 16;
 
-/// What reading the clock adds to the time between two readings.
+/// How much a reading of the clock adds to the time between two readings.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Disturbance {
-    /// What it adds to each interval, in parts of a cycle.
+    /// What it adds to each interval, in units of 1/[`PARTS`] cycle.
     each: u64,
-    /// Comparisons so far, of those that still count.
+    /// The number of comparisons so far that still determine the step.
     compared: u32,
-    /// What intervals of this burst were too short to give.
+    /// The correction that intervals of this burst were too short to subtract.
     owed: u64,
     stretch: Stretch,
 }
 
-/// What is being compared.
+/// The phase of the present comparison.
 #[derive(Clone, Debug, Default)]
 enum Stretch {
     #[default]
     None,
-    /// A control begins here: the next reading of the clock is its first.
+    /// The next reading of the clock starts a control.
     Due,
-    /// A control has begun: the clock.
+    /// A control has started at this time.
     Control(u64),
-    /// It has ended: its cycles. The first exits of the burst warm up.
+    /// The control has ended and took this number of cycles. The first exits of the burst warm up.
     Ended(u64),
     /// The burst is being timed.
     Burst {
@@ -66,12 +68,12 @@ impl Disturbance {
         self.each / PARTS
     }
 
-    /// A control is to begin when the books have done their work.
+    /// Requests that a control starts when the ledger has finished its work.
     pub fn ask_for_control(&mut self) {
         self.stretch = Stretch::Due;
     }
 
-    /// The books have done their work at this time. A control begins, if it is to.
+    /// The ledger has finished its work at this time. Starts a control if one was requested.
     #[inline]
     pub fn begin_control(&mut self, now: u64) {
         if matches!(self.stretch, Stretch::Due) {
@@ -79,7 +81,7 @@ impl Disturbance {
         }
     }
 
-    /// A burst begins, and the control before it ends. Reading the clock takes `clock_cost`.
+    /// A burst starts, and the control before it ends. Reading the clock takes `clock_cost` cycles.
     pub fn end_control(&mut self, now: u64, clock_cost: u64) {
         self.owed = 0;
         self.stretch = match self.stretch {
@@ -90,7 +92,7 @@ impl Disturbance {
         };
     }
 
-    /// A timed exit begins that does not only warm up.
+    /// A timed exit starts that is not only a warm-up.
     pub fn begin_exit(&mut self) {
         if let Stretch::Ended(control) = self.stretch {
             self.stretch = Stretch::Burst {
@@ -101,7 +103,7 @@ impl Disturbance {
         }
     }
 
-    /// The guest code behind the last timed exit of a burst has ended.
+    /// The guest code after the last timed exit of a burst has ended.
     pub fn end_burst(&mut self) {
         if let Stretch::Burst {
             control,
@@ -109,7 +111,7 @@ impl Disturbance {
             intervals,
         } = std::mem::take(&mut self.stretch)
         {
-            // The control is an interval that was timed, too.
+            // The control itself is one timed interval, too.
             let added = intervals.saturating_sub(1) * self.each;
             self.compare(cycles * PARTS, control * PARTS + added);
         }
@@ -125,13 +127,13 @@ impl Disturbance {
         }
     }
 
-    /// What happens cannot be compared: it is long, and timed always.
+    /// Abandons the comparison: long events are always timed and cannot be compared.
     #[inline]
     pub fn is_not_alike(&mut self) {
         self.stretch = Stretch::None;
     }
 
-    /// A timed interval took `cycles`. What it would have taken if nobody had looked.
+    /// Corrects a timed interval of `cycles`: returns what it would have taken without being timed.
     pub fn undisturbed(&mut self, cycles: u64) -> u64 {
         self.inside(cycles);
         let taken = (self.owed / PARTS).min(cycles);
@@ -139,7 +141,8 @@ impl Disturbance {
         cycles - taken
     }
 
-    /// The same inside another interval, which gives what both owe.
+    /// Corrects an interval inside another one; what it is too short to subtract is subtracted
+    /// there.
     pub fn inside(&mut self, cycles_here: u64) {
         self.owed += self.each;
         if let Stretch::Burst {
@@ -157,8 +160,8 @@ mod tests {
     use super::*;
     use crate::sampler::BURST;
 
-    /// What is subtracted from an interval after many comparisons of exits that take what `exit`
-    /// says, and longer by `more` when they are timed.
+    /// The correction after many comparisons of exits whose cycles `exit` returns, and which take
+    /// `more` cycles longer when they are timed.
     fn found(mut exit: impl FnMut() -> u64, more: u64) -> f64 {
         let mut disturbance = Disturbance::default();
         for _ in 0..4_000 {
@@ -169,7 +172,7 @@ mod tests {
             disturbance.begin_exit();
             for _ in 0..BURST {
                 let cycles = exit();
-                // The exit, a device in it, and guest code.
+                // A sample consists of the exit, a device access in it, and guest code.
                 disturbance.inside(40);
                 disturbance.undisturbed(cycles - 140 + 2 * more);
                 disturbance.undisturbed(100 + more);
@@ -179,7 +182,7 @@ mod tests {
         disturbance.each as f64 / PARTS as f64
     }
 
-    /// Random numbers that are the same each time.
+    /// Pseudo-random numbers, the same in each run.
     fn random() -> impl FnMut() -> u64 {
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         move || {
@@ -201,7 +204,7 @@ mod tests {
     #[test]
     fn exits_that_differ_are_told_from_readings() {
         let mut random = random();
-        // One in twenty is a hundred times as long.
+        // One exit in twenty is a hundred times as long.
         let exit = || match random() % 20 {
             0 => 30_000 + random() % 30_000,
             _ => 250 + random() % 100,

@@ -1,13 +1,14 @@
-//! Addresses in JSON: texts such as `"0xffffffff81000000"`, since readers of JSON's numbers may
-//! keep no more than 53 bits of them.
+//! Addresses in JSON: strings such as `"0xffffffff81000000"`, since JSON readers may keep only 53
+//! bits of a number.
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serializer};
 
-/// Writes `number` with `0x`.
+/// Writes `number` in hexadecimal with the prefix `0x`.
 ///
 /// # Errors
-/// The serializer's.
+///
+/// The error of the serializer.
 pub fn serialize<S: Serializer>(number: &u64, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&format_args!("{number:#x}"))
 }
@@ -15,7 +16,8 @@ pub fn serialize<S: Serializer>(number: &u64, serializer: S) -> Result<S::Ok, S:
 /// Reads what [`serialize`] wrote.
 ///
 /// # Errors
-/// It is something else.
+///
+/// The text has another format.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
     let digits = text.strip_prefix("0x");

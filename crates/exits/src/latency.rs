@@ -1,40 +1,40 @@
-//! How long interrupts wait, and for whom: always on.
+//! How long interrupts wait, and for what; always measured.
 //!
-//! An interrupt is due when its device says so: when a deadline has passed, or another thread has
-//! asked. Then it waits for the *host*, which must fire a timer, send a signal and run the thread;
-//! for the *monitor*, which looks at requests only between two of the guest's instructions; and for
-//! the *guest*, whose interrupt flag is clear.
+//! An interrupt is due when its device requests it: when a deadline has passed, or another thread
+//! has asked. Then it waits for the *host*, which must fire a timer, send a signal and run the
+//! thread; for the *monitor*, which looks at requests only between two of the guest's instructions;
+//! and for the *guest*, while its interrupt flag is clear.
 //!
 //! ```text
 //! deadline      the thread is reached      a boundary        IF is set: the handler begins
-//!    |---- host -----------|----- monitor -----|------ guest ------|
+//! |---- host -----------|----- monitor -----|------ guest ------|
 //! ```
 //!
-//! What the thread waited for a processor while it was in the monitor is the host's. The monitor's
-//! time has the name of the section that took the most of it, else that of the exit. Of interrupts
-//! that wait together the first is timed; what follows has waited since that one's delivery, for the
-//! guest.
+//! Time in the monitor during which the thread was not scheduled counts for the host. The monitor's
+//! time is attributed to the section that took most of it, or otherwise to the kind of exit. If
+//! several interrupts wait together, the first is timed; the next one is taken to wait for the
+//! guest since the delivery of the first.
 //!
 //! *Sections* are the monitor's long pieces of work. Each is timed whether or not an interrupt
-//! waits, and so is the longest piece of it that does not stop for one: so long the monitor masks, or
-//! makes longer what the guest masks, if that holds interrupts off.
+//! waits, and so is the longest part of it without a check for interrupts: for that long, the
+//! monitor masks interrupts, or prolongs the time in which the guest masks them.
 
 use crate::ExitKind;
 use hdrhistogram::Histogram;
 
-/// Longest duration that is told apart, in cycles.
+/// The longest duration that histograms distinguish, in cycles.
 const LONGEST_CYCLES: u64 = 1 << 40;
 
-/// When requests were made that have been taken. Cycles of the time-stamp counter.
+/// The times at which requests were made and taken, in cycles of the time-stamp counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Request {
-    /// Another thread asked; 0: none did.
+    /// When another thread made the request; 0 if none did.
     pub asked: u64,
-    /// The vCPU's thread was reached; 0: it found the request itself.
+    /// When the vCPU's thread was notified; 0 if it found the request itself.
     pub heard: u64,
-    /// What the thread had then had of a processor, in nanoseconds; 0: not known.
+    /// The thread's processor time when it was notified, in nanoseconds; 0 if not known.
     pub on_processor: u64,
-    /// When they were taken.
+    /// When the vCPU's thread took the requests.
     pub taken: u64,
 }
 
@@ -43,26 +43,26 @@ pub struct Request {
 pub enum Section {
     /// Translating a block, with what must be dropped to make room for it.
     Translate,
-    /// A load of CR3 by an exit: what the new space voids is dropped.
+    /// A load of CR3 by an exit: dropping what the new space invalidates.
     LoadSpace,
     /// INVLPG and INVPCID by an exit.
     Invalidate,
-    /// A string instruction that the monitor runs.
+    /// A string instruction that the monitor executes.
     String,
-    /// A fault in a shadow window: its page is mapped with its neighbours.
+    /// A fault in a shadow window: mapping its page and the neighbouring ones.
     MapWindow,
-    /// A shadow window that was put aside is compared with the guest's tables.
+    /// Comparing a shadow window that was set aside with the guest's page tables.
     CompareWindow,
-    /// All that is known of a program is mapped in its shadow windows.
+    /// Mapping all known pages of a program in its shadow windows.
     FillWindows,
-    /// Code near a page that control has come to is looked up, and what leads there links again.
+    /// Looking up code near a page that control has reached, and linking what leads there again.
     Link,
-    /// Devices do what is due.
+    /// Devices doing what is due.
     Devices,
 }
 
 impl Section {
-    /// All of them.
+    /// All sections, in the order of statistics.
     pub const ALL: [Self; 9] = [
         Self::Translate,
         Self::LoadSpace,
@@ -75,7 +75,7 @@ impl Section {
         Self::Devices,
     ];
 
-    /// That of exits of a kind; `None`: they are short.
+    /// The section that exits of this kind are; `None` if they are short.
     pub const fn of(kind: ExitKind) -> Option<Self> {
         match kind {
             ExitKind::Cr3Load => Some(Self::LoadSpace),
@@ -85,7 +85,7 @@ impl Section {
         }
     }
 
-    /// Its name in statistics.
+    /// The section's name in statistics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Translate => "translate",
@@ -101,7 +101,7 @@ impl Section {
     }
 }
 
-/// Durations in cycles.
+/// A histogram of durations in cycles.
 #[derive(Clone, Default, Debug)]
 struct Record {
     histogram: Option<Histogram<u64>>,
@@ -120,19 +120,20 @@ impl Record {
         self.max = self.max.max(cycles);
     }
 
-    /// What was added since this stood as `before`.
+    /// The difference to `before`, an earlier state of this record.
     fn since(&self, before: &Self) -> Self {
         let mut rest = self.clone();
         if let (Some(now), Some(before)) = (&mut rest.histogram, &before.histogram)
             && now.subtract(before).is_err()
         {
-            // `before` is not of this record's past.
+            // `before` is not an earlier state of this record.
             return Self::default();
         }
         rest.histogram = rest.histogram.filter(|it| !it.is_empty());
         rest.sum = rest.sum.saturating_sub(before.sum);
         if let Some(histogram) = rest.histogram.as_ref().filter(|_| self.max == before.max) {
-            // The longest may have been before: that of the rest is known by its bucket.
+            // The longest duration may belong to `before`, so the rest's maximum is only known by
+            // its bucket.
             rest.max = rest.max.min(histogram.max());
         }
         rest
@@ -140,7 +141,7 @@ impl Record {
 
     fn row(&self, name: &'static str) -> Option<Durations> {
         let histogram = self.histogram.as_ref()?;
-        // The end of a bucket may lie beyond all that is in it.
+        // The end of a bucket may lie above all durations in it.
         let at = |quantile| histogram.value_at_quantile(quantile).min(self.max);
         Some(Durations {
             name,
@@ -154,14 +155,14 @@ impl Record {
     }
 }
 
-/// Durations of one sort, in cycles.
+/// Statistics of one set of durations, in cycles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Durations {
-    /// Of what.
+    /// What was timed.
     pub name: &'static str,
-    /// How many.
+    /// The number of durations.
     pub count: u64,
-    /// All together.
+    /// The sum of the durations.
     pub cycles: u64,
     /// Median.
     pub p50: u64,
@@ -173,22 +174,22 @@ pub struct Durations {
     pub max: u64,
 }
 
-/// Whose work kept an interrupt waiting in the monitor.
+/// What kept an interrupt waiting in the monitor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Masker {
-    /// A section.
+    /// A section of the monitor's work.
     Section(Section),
-    /// What was done at an exit of this kind.
+    /// The work at an exit of this kind.
     Exit(ExitKind),
 }
 
-/// The parts of a wait that are over, in cycles.
+/// The parts of a wait that have ended, in cycles.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival {
     pub host: u64,
     pub monitor: u64,
     pub masker: Masker,
-    /// When the boundary was reached.
+    /// The time at which the instruction boundary was reached.
     pub at: u64,
 }
 
@@ -210,7 +211,7 @@ struct Ended {
 /// How long interrupts waited.
 #[derive(Clone, Debug)]
 pub struct Latency {
-    /// A request has been taken, and what came of it is not known yet.
+    /// A request that was taken, while its outcome is not known yet.
     arrival: Option<Arrival>,
     waiting: Option<Waiting>,
     ended: Option<Ended>,
@@ -246,7 +247,7 @@ impl Default for Latency {
 }
 
 impl Latency {
-    /// What was added since this stood as `before`.
+    /// The difference to `before`, an earlier state of this value.
     pub(crate) fn since(&self, before: &Self) -> Self {
         let each = |now: &[Record], before: &[Record]| {
             let pairs = now.iter().zip(before);
@@ -268,13 +269,14 @@ impl Latency {
         }
     }
 
-    /// Nothing waits that was seen before: time may have stood still.
+    /// Forgets interrupts that were waiting before, because time may have been stopped.
     pub(crate) fn start(&mut self) {
         (self.arrival, self.waiting, self.ended) = (None, None, None);
     }
 
-    /// A section has run, of which the thread has had so many cycles, `piece` of them at most in
-    /// one piece. The guest let interrupts in (`lets_in`), or held them off.
+    /// A section has run and took `cycles` of the thread's processor time, of which at most `piece`
+    /// without a check for requests. `lets_in`: the guest let interrupts in, rather than held them
+    /// off.
     pub(crate) fn section(
         &mut self,
         section: Section,
@@ -295,8 +297,8 @@ impl Latency {
         });
     }
 
-    /// Whose work took most of the time between these two moments, if it was work at an exit of
-    /// this kind.
+    /// What took most of the time between these two moments, if it was not a section: work at an
+    /// exit of this kind.
     pub(crate) fn masker(&self, heard: u64, now: u64, kind: ExitKind) -> Masker {
         let share = |ended: &Ended| ended.end.min(now).saturating_sub(ended.begin.max(heard));
         match &self.ended {
@@ -307,12 +309,12 @@ impl Latency {
         }
     }
 
-    /// A request has been taken.
+    /// A request has been taken at a boundary.
     pub(crate) fn arrive(&mut self, arrival: Arrival) {
         self.arrival = Some(arrival);
     }
 
-    /// Whether interrupts wait for the guest at this boundary.
+    /// Notes whether interrupts wait for the guest at this boundary.
     #[inline]
     pub(crate) fn interrupts_wait(&mut self, waits: bool, now: impl FnOnce() -> u64) {
         if !waits {
@@ -326,7 +328,7 @@ impl Latency {
         self.arrival = None;
     }
 
-    /// One is delivered.
+    /// A waiting interrupt is delivered.
     pub(crate) fn delivered(&mut self, now: u64) {
         let Some(waiting) = self.waiting.take() else {
             return;
@@ -347,7 +349,7 @@ impl Latency {
         self.to_handler.add(host + monitor + guest);
     }
 
-    /// How long delivered interrupts waited: in all (`to-handler`), then for `host`, `guest` and
+    /// How long delivered interrupts waited: in total (`to-handler`), then for `host`, `guest` and
     /// `monitor`.
     pub fn waits(&self) -> Vec<Durations> {
         let named = [
@@ -360,8 +362,8 @@ impl Latency {
         rows.filter_map(|(name, record)| record.row(name)).collect()
     }
 
-    /// What of the monitor they waited for: a section, or what is done at a kind of exit. Longest
-    /// sum first.
+    /// What in the monitor they waited for: a section, or the work at a kind of exit. Longest sum
+    /// first.
     pub fn maskers(&self) -> Vec<Durations> {
         let sections = Section::ALL.iter().map(|section| section.name());
         let exits = ExitKind::ALL.iter().map(|kind| kind.name());
@@ -373,19 +375,19 @@ impl Latency {
         rows
     }
 
-    /// How long the monitor's sections are.
+    /// How long the monitor's sections took.
     pub fn sections(&self) -> Vec<Durations> {
         Self::by_section(&self.sections)
     }
 
-    /// How long they mask: for each run of a section the longest time between two points at which
-    /// it can stop. Those apart that ran while the guest held interrupts off.
+    /// How long sections masked interrupts: for each run of a section the longest time between two
+    /// points at which it can stop. Runs while the guest held interrupts off are not included.
     pub fn masked(&self) -> Vec<Durations> {
         Self::by_section(&self.masked)
     }
 
-    /// The same of those that ran while the guest held interrupts off: they mask nothing themselves,
-    /// and cannot stop.
+    /// The longest time between two such points, for sections that ran while the guest held
+    /// interrupts off: they mask nothing themselves, and cannot stop.
     pub fn within(&self) -> Vec<Durations> {
         Self::by_section(&self.within)
     }
@@ -421,7 +423,7 @@ mod tests {
         let mut latency = Latency::default();
         latency.arrive(arrival(300, 70, Masker::Exit(ExitKind::Cpuid)));
         latency.interrupts_wait(true, || unreachable!());
-        // The guest's flag is clear; more may come meanwhile.
+        // The guest's interrupt flag is clear; more interrupts may arrive in the meantime.
         latency.arrive(arrival(9, 9, Masker::Exit(ExitKind::Msr)));
         latency.interrupts_wait(true, || unreachable!());
         latency.delivered(1_500);
@@ -470,7 +472,7 @@ mod tests {
         latency.interrupts_wait(true, || 5_000);
         latency.delivered(5_010);
         assert_eq!(row(&latency.waits(), "to-handler"), (1, 10, 10));
-        // One that went away is delivered as nothing.
+        // An interrupt that was withdrawn is not counted when the next one is delivered.
         latency.interrupts_wait(true, || 6_000);
         latency.interrupts_wait(false, || unreachable!());
         latency.delivered(7_000);

@@ -1,19 +1,19 @@
-//! The ledger: every exit counted, and where the vCPU's time went.
+//! The ledger: the count of every exit, and how the vCPU spent its time.
 //!
-//! Counts are exact. Time is read from the time-stamp counter, which costs tens of
-//! cycles, as much as a cheap exit; so exits and the runs of guest code behind them
-//! are timed in samples: [`crate::sampler`] chooses them. Long work (translating, sleeping
-//! in HLT) is always timed, and guest code that runs long without an exit is not left to
-//! chance either: [`groups`].
+//! Counts are exact. Time is read from the time-stamp counter, which costs tens of cycles, as much
+//! as a cheap exit; so exits and the runs of guest code after them are timed in samples:
+//! [`crate::sampler`] chooses them. Long work (translating, sleeping in HLT) is always timed, and
+//! guest code that runs long without an exit is not left to chance either: [`groups`].
 //!
-//! A host that runs other programs in between would spoil samples, and a spoiled sample
-//! counts many times. So that time is an account of its own: wall time less the thread's
-//! processor time less sleep. A sample that took suspiciously long gives up what was
-//! newly lost there; what was lost before is looked at when a burst of samples begins.
+//! A host that runs other programs in between would spoil samples, and a spoiled sample counts many
+//! times. So time in which the thread was not scheduled has its own account: wall time minus the
+//! thread's processor time minus sleep. From a sample that took suspiciously long, the time newly
+//! lost is subtracted; what was lost before is determined when a burst of samples starts.
 //!
-//! What is neither guest code nor an exit has accounts too: functions that translated code calls
-//! without an exit ([`leaf_calls`]), guest code that was left for a signal, the start and the end of each run, and the books' own work, with what it adds to the
-//! exits that are timed ([`crate::disturbance`]).
+//! Time in neither guest code nor exits has accounts, too: functions that translated code calls
+//! without an exit ([`leaf_calls`]), guest code that was left for a signal, the start and the end
+//! of each run, and the ledger's own work, including what it adds to the exits that are timed
+//! ([`crate::disturbance`]).
 //!
 //! ```text
 //! leave_guest   count(kind)   count(kind)    enter_guest       leave_guest
@@ -43,38 +43,38 @@ pub use accounts::Accounts;
 pub use leaf_calls::{LeafCall, LeafRecord};
 pub use report::{Cost, TimeShares};
 
-/// A piece of work that took so many cycles may have been interrupted by the host: worth
-/// the system call that tells.
+/// Work that took this number of cycles may have been interrupted by the host: it is worth the
+/// system call that answers this.
 const SUSPICIOUSLY_LONG: u64 = 40_000;
-/// An exit that takes so many cycles counts once where every exit is timed: its like are too few for
-/// samples.
+/// Where every exit is timed, an exit of this number of cycles counts once: long exits are too rare
+/// to be sampled.
 const LONG: u64 = SUSPICIOUSLY_LONG;
-/// The books' own work for one exit is shorter.
+/// The ledger's own work for one exit takes less than this number of cycles.
 const LONGEST_ENTRY: u64 = 100_000;
-/// An exit that took so many cycles was interrupted, whatever the host says (which may be
-/// a virtual machine that was not scheduled).
+/// An exit of this number of cycles was interrupted, whatever the host reports (the host itself may
+/// be a virtual machine that was not scheduled).
 const INTERRUPTED_BY_HOST: u64 = 500_000;
 
 /// How much the ledger records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Detail {
-    /// Counts and time.
+    /// Both counts and times.
     #[default]
     Full,
-    /// Counts only: the other arm when the ledger's own cost is measured.
+    /// Only counts: for comparison, when the ledger's own cost is measured.
     CountsOnly,
 }
 
 /// The host's view of the thread's time, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HostTime {
-    /// Time that passes.
+    /// Time that has passed.
     pub passed: u64,
-    /// Time that this thread has had a processor.
+    /// The processor time of this thread.
     pub on_processor: u64,
 }
 
-/// One timed exit, not yet in the books.
+/// One timed exit that has not been added to the accounts yet.
 struct Sample {
     kind: ExitKind,
     place: Place,
@@ -83,10 +83,10 @@ struct Sample {
     weight: u64,
 }
 
-/// Samples that wait to be entered in the books: a burst of exits that do two things each.
+/// Number of samples that can wait to be added: a burst of exits that do two things each.
 const PENDING_SAMPLES: usize = 64;
 
-/// The vCPU's books.
+/// The ledger of a vCPU.
 pub struct Ledger {
     accounts: Accounts,
     detail: Detail,
@@ -94,16 +94,16 @@ pub struct Ledger {
     sampler: Sampler,
     disturbance: Disturbance,
     leaf_sampler: LeafSampler,
-    /// What two readings of the clock cost, subtracted from each measurement.
+    /// The cost of two readings of the clock, which is subtracted from each measurement.
     clock_cost: u64,
-    /// The current exit is being timed.
+    /// Whether the current exit is being timed.
     sampling: bool,
-    /// The current run of guest code is being timed.
+    /// Whether the current run of guest code is being timed.
     timing_guest: bool,
-    /// How many exits the one being timed stands for; zero while warming up, and where it is timed
-    /// only in case that it is long.
+    /// The number of exits that the timed one stands for. Zero while warming up, and where an exit
+    /// is timed only in case that it is long.
     weight: u64,
-    /// Every exit and every stretch of guest code is timed for now.
+    /// Whether every exit and every stretch of guest code is timed at present.
     is_attentive: bool,
     group: Group,
     usual: Usual,
@@ -111,32 +111,32 @@ pub struct Ledger {
     /// Cycles since `mark` that belong to translation, devices or sleep.
     excluded: u64,
     current: Option<ExitKind>,
-    /// What was counted last.
+    /// The kind that was counted last.
     last: ExitKind,
     /// The instruction of the current exit.
     place: Place,
-    /// The device that it accessed last.
+    /// The device that the current exit accessed last.
     device: Option<DeviceAddress>,
-    /// Entered between bursts, where the memory that this touches disturbs no sample.
+    /// Samples to be added between bursts, where the memory accesses for that disturb no sample.
     pending: Vec<Sample>,
     run_start: u64,
     run_start_host: HostTime,
-    /// The time until guest code is first entered is being measured.
+    /// Whether the time until guest code is first entered is being measured.
     starting: bool,
-    /// Of `halted`, what belongs to this run.
+    /// The part of `halted` that belongs to this run.
     run_halted: u64,
-    /// Waiting time of this run that has been looked at.
+    /// The part of this run's waiting time that has been accounted for.
     waiting_seen: u64,
-    /// When requests were last taken, and when that or something else was last looked at.
+    /// When requests were last taken, and when `lost_lately` last looked.
     taken_at: (HostTime, u64),
     looked_at: (HostTime, u64),
-    /// While there is one, every exit is timed.
+    /// While there is a tracer, every exit is timed.
     tracer: Option<Box<Tracer>>,
 }
 
 impl Ledger {
-    /// Empty books. `host` tells what the calling thread has had of the host's time; it
-    /// may be a system call, and is asked rarely.
+    /// Makes an empty ledger. `host` returns the host's view of the calling thread's time; it may
+    /// be a system call, and is called rarely.
     pub fn new(host: fn() -> HostTime, detail: Detail) -> Self {
         let clock_cost = (0..64)
             .map(|_| {
@@ -177,47 +177,47 @@ impl Ledger {
         }
     }
 
-    /// From now on every exit is timed and handed to `tracer`, for as long as it is
-    /// wanted. To be called while the vCPU does not run.
+    /// Times every exit from now on and passes it to `tracer`, for as long as it wants events. Must
+    /// be called while the vCPU does not run.
     pub fn begin_trace(&mut self, tracer: Tracer) {
         self.sampler.set_every_exit(true);
         self.tracer = Some(Box::new(tracer));
     }
 
-    /// Ends a trace, if there is one: its last events are handed over.
+    /// Ends the trace, if there is one, after passing on its last events.
     pub fn end_trace(&mut self) {
         drop(self.take_tracer());
     }
 
-    /// Tells a trace, if there is one, the guest's SYSENTER_EIP, or LSTAR.
+    /// Passes the guest's SYSENTER_EIP, or LSTAR, to the trace, if there is one.
     pub fn note_system_call_entry(&self, entry: u64) {
         if let Some(tracer) = &self.tracer {
             tracer.set_system_call_entry(entry);
         }
     }
 
-    /// Who was handed the trace, for books that are begun anew.
+    /// Removes the tracer, so that it can be given to a new ledger.
     pub fn take_tracer(&mut self) -> Option<Tracer> {
         self.sampler.set_every_exit(false);
         self.tracer.take().map(|tracer| *tracer)
     }
 
-    /// Which instructions the exits came from.
+    /// The instructions that the exits came from.
     pub fn blame(&self) -> &Blame {
         &self.accounts.blame
     }
 
-    /// Everything that was entered so far, up to the last stop.
+    /// The sums of everything that was added until the last stop.
     pub fn accounts(&self) -> &Accounts {
         &self.accounts
     }
 
-    /// Exact counts.
+    /// The exact counts.
     pub fn counts(&self) -> &ExitCounts {
         &self.accounts.counts
     }
 
-    /// The vCPU begins to run.
+    /// The vCPU starts to run.
     pub fn start(&mut self) {
         self.run_start_host = (self.host)();
         self.run_start = counter();
@@ -228,8 +228,8 @@ impl Ledger {
         self.sampler.start(self.run_start);
         self.disturbance.is_not_alike();
         self.accounts.latency.start();
-        // The way to the first guest code is timed, and with it that code, for which no exit
-        // stands: both count once.
+        // The time until the first guest code is measured, and that code too, since no exit stands
+        // for it: both count once.
         let is_traced = self.tracer.is_some();
         self.starting = self.detail == Detail::Full && !is_traced;
         self.sampling = self.starting;
@@ -245,7 +245,7 @@ impl Ledger {
         }
     }
 
-    /// What is timed next has no kind yet.
+    /// Resets the state of the current sample: it has no kind yet.
     fn forget_sample(&mut self) {
         self.current = None;
         self.device = None;
@@ -263,14 +263,14 @@ impl Ledger {
         let now = counter();
         self.accounts.waiting += self.waiting_by(host, now);
         let ending = now.wrapping_sub(begin);
-        // Longer, it was waiting.
+        // If it took longer, the thread was waiting.
         if ending < LONGEST_ENTRY {
             self.accounts.start_end += ending;
         }
         self.accounts.wall += now.wrapping_sub(self.run_start);
     }
 
-    /// How long this run has been ready without a processor.
+    /// How long the thread was ready in this run without being scheduled, in cycles.
     fn waiting_by(&self, host: HostTime, now: u64) -> u64 {
         let passed = host.passed.saturating_sub(self.run_start_host.passed);
         let had = host
@@ -282,8 +282,8 @@ impl Ledger {
         without.saturating_sub(self.run_halted)
     }
 
-    /// Looks at the waiting time now, so that what is lost from here on can be told from
-    /// what was lost before. Worth a call where a microsecond does not matter. Returns the time.
+    /// Updates the waiting time, so that later losses can be distinguished from earlier ones. Worth
+    /// calling where a microsecond does not matter. Returns the time.
     fn look_at_waiting(&mut self) -> u64 {
         let host = (self.host)();
         let now = counter();
@@ -291,7 +291,8 @@ impl Ledger {
         now
     }
 
-    /// `cycles` of work that has just ended, without what the thread waited in it.
+    /// The cycles of work that has just ended, without the time in which the thread was not
+    /// scheduled.
     #[inline]
     fn without_waiting(&mut self, cycles: u64) -> u64 {
         if cycles < SUSPICIOUSLY_LONG {
@@ -306,17 +307,18 @@ impl Ledger {
         let seen = self.waiting_seen;
         let lost = self.waiting_until_asked().saturating_sub(seen);
         let lost = lost.min(cycles);
-        // What this work cannot have lost belongs to that around it.
+        // Waiting that cannot belong to this work belongs to the work around it.
         self.waiting_seen += lost;
         cycles - lost
     }
 
-    /// How long this run had been ready without a processor before the host was asked for that.
+    /// How long the thread had been ready in this run without being scheduled, before the host was
+    /// asked.
     fn waiting_until_asked(&mut self) -> u64 {
         let begin = counter();
         let host = (self.host)();
         let now = counter();
-        // The processor is often lost in this system call, which is behind the work.
+        // The thread often loses its processor in this system call, which follows the work.
         let asking = match now.wrapping_sub(begin) {
             long @ LONGEST_ENTRY.. => long,
             _ => 0,
@@ -325,8 +327,8 @@ impl Ledger {
         self.waiting_by(host, now).saturating_sub(asking)
     }
 
-    /// `cycles` of work inside an exit, which ended at `end`, without what the thread waited in it.
-    /// They are not the exit's, nor is asking the host.
+    /// The cycles of work inside an exit that ended at `end`, without the time in which the thread
+    /// was not scheduled. Neither they nor the call to the host count as the exit's time.
     fn inside_exit(&mut self, cycles: u64, end: u64) -> u64 {
         self.excluded += cycles;
         if cycles < SUSPICIOUSLY_LONG {
@@ -341,7 +343,7 @@ impl Ledger {
         cycles
     }
 
-    /// Counts an exit of the instruction at `place`; from here on time is its.
+    /// Counts an exit of the instruction at `place`; the time from here on is attributed to it.
     #[inline]
     pub fn count(&mut self, kind: ExitKind, place: Place) {
         self.accounts.counts.count(kind);
@@ -357,10 +359,10 @@ impl Ledger {
         }
     }
 
-    // The clock is read first and last, here and in `enter_guest`, so that the books'
-    // own work lies outside what is timed.
+    // The clock is read first and last, here and in `enter_guest`, so that the ledger's own work is
+    // not part of the measured interval.
 
-    /// Guest code was just left.
+    /// Guest code has just been left.
     #[inline]
     pub fn leave_guest(&mut self) {
         let due = self.sampler.is_due();
@@ -375,8 +377,8 @@ impl Ledger {
         }
     }
 
-    /// Timing goes on here; since `now` the books were at work, for a few instructions if that
-    /// `is_brief`.
+    /// Starts the next interval here. The ledger has worked since `now`, for only a few
+    /// instructions if `is_brief`.
     #[inline]
     fn go_on(&mut self, now: u64, is_brief: bool) {
         if is_brief {
@@ -391,8 +393,8 @@ impl Ledger {
     fn mark_from(&mut self, now: u64) {
         self.mark = counter();
         let cycles = self.mark.wrapping_sub(now) + self.clock_cost;
-        // Longer, the thread has lost its processor, as it often does in the system call that asks
-        // what it has had of one. That is known as waiting already.
+        // If it took longer, the thread lost its processor, as often happens in the system call
+        // that asks for its processor time. Such time already counts as waiting.
         if cycles < LONGEST_ENTRY {
             self.accounts.books += cycles;
         } else {
@@ -400,7 +402,7 @@ impl Ledger {
         }
     }
 
-    /// Whether that was brief.
+    /// Returns whether the ledger's work was brief.
     #[cold]
     fn leave_guest_timed(&mut self, now: u64, due: bool) -> bool {
         let mut is_brief = !due;
@@ -467,7 +469,8 @@ impl Ledger {
         self.forget_sample();
     }
 
-    /// What was done since `mark` would have taken so long untimed; the rest is the books'.
+    /// What the work since `mark` would have taken without being timed; the rest is the ledger's
+    /// time.
     fn elapsed(&mut self, now: u64) -> u64 {
         let cycles = now
             .wrapping_sub(self.mark)
@@ -490,7 +493,7 @@ impl Ledger {
         }
     }
 
-    /// Whether that was brief.
+    /// Returns whether the ledger's work was brief.
     #[cold]
     fn close_kind(&mut self, now: u64) -> bool {
         let cycles = self.elapsed(now);
@@ -511,7 +514,7 @@ impl Ledger {
         let weight = self.piece_of_exit(cycles);
         match self.current {
             _ if weight == 0 => {}
-            // A signal, which came alone: nobody has counted anything.
+            // Guest code was left only for a signal: no exit has been counted.
             None => self.accounts.signals += cycles * weight,
             Some(kind) => {
                 self.pending.push(Sample {
@@ -529,12 +532,12 @@ impl Ledger {
         is_brief
     }
 
-    /// Enters what was sampled in the books.
+    /// Adds the samples to the accounts.
     #[cold]
     fn enter_samples(&mut self) {
         for sample in self.pending.drain(..) {
-            // No exit's own work takes so long. Whatever happened, it happened once, not
-            // to every exit that this one stands for.
+            // No exit takes that long by itself. Whatever happened, it happened once and not to
+            // every exit that this one stands for.
             let times = if sample.cycles < INTERRUPTED_BY_HOST {
                 sample.weight
             } else {
@@ -556,22 +559,22 @@ impl Ledger {
         result
     }
 
-    /// Does work that is the books' own, amid an exit.
+    /// Does work of the ledger itself during an exit.
     pub fn aside(&mut self, work: impl FnOnce()) {
         let start = counter();
         work();
         let cycles = counter().wrapping_sub(start);
         self.disturbance.is_not_alike();
         self.excluded += cycles;
-        // Longer, it was waiting.
+        // If it took longer, the thread was waiting.
         if cycles < LONGEST_ENTRY {
             self.accounts.books += cycles;
         }
     }
 
-    /// Sleeps in HLT. Going to sleep and waking up belong to the exit. [`Self::request_taken`]
-    /// comes next, before anything else is timed: how late the host has ended the sleep is no
-    /// sample's.
+    /// Sleeps in HLT. Going to sleep and waking up belong to the exit. The caller calls
+    /// [`Self::request_taken`] next, before anything else is timed, so that no sample contains the
+    /// host's delay in ending the sleep.
     pub fn sleep(&mut self, sleep: impl FnOnce()) {
         self.disturbance.is_not_alike();
         let (before, begin) = ((self.host)(), counter());
@@ -588,19 +591,19 @@ impl Ledger {
         self.trace_inside(Span::Asleep, whole);
     }
 
-    /// Whether device calls are to be timed now.
+    /// Whether device calls should be timed now.
     #[inline]
     pub fn is_sampling(&self) -> bool {
         self.sampling
     }
 
-    /// The exit being timed accesses a device here.
+    /// The exit that is being timed accesses this device.
     #[inline]
     pub fn at_device(&mut self, device: DeviceAddress) {
         self.device = Some(device);
     }
 
-    /// A device call of the exit being timed took this many cycles.
+    /// A device call of the exit that is being timed took this number of cycles.
     pub fn in_devices(&mut self, cycles: u64) {
         let cycles = cycles.saturating_sub(self.clock_cost);
         self.disturbance.inside(cycles);
@@ -610,7 +613,7 @@ impl Ledger {
         self.trace_inside(Span::Device, cycles);
     }
 
-    /// Traces work that ends now.
+    /// Adds work that ends now to the trace.
     fn trace_inside(&mut self, span: Span, cycles: u64) {
         if let Some(tracer) = &mut self.tracer {
             tracer.inside(span, counter().wrapping_sub(cycles), cycles);

@@ -1,7 +1,7 @@
 //! Every way in which guest code leaves translated code, in one list.
 //!
-//! An *exit* is a transfer from the code cache to the monitor. Each has one kind;
-//! counters, names and documentation all derive from the list in `exit_kinds!`.
+//! An *exit* is a transfer from the code cache to the monitor. Each has one kind; counters, names
+//! and documentation all derive from the list in `exit_kinds!`.
 
 pub mod blame;
 pub mod books;
@@ -23,7 +23,7 @@ macro_rules! exit_kinds {
         $(#[doc = $doc:literal])+
         $name:ident = $text:literal, exit: $exit:expr, assist: $assist:literal;
     )+) => {
-        /// The kinds of exit. A kind's handler in the monitor is one function.
+        /// The kinds of exit. Each kind is handled by one function of the monitor.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
         #[repr(u8)]
         pub enum ExitKind {
@@ -34,19 +34,19 @@ macro_rules! exit_kinds {
             /// Every kind, in the order in which tables show them.
             pub const ALL: &'static [ExitKind] = &[$(ExitKind::$name,)+];
 
-            /// The kind with this name.
+            /// The kind with this name, if there is one.
             pub fn of_name(name: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|kind| kind.name() == name)
             }
 
-            /// The name that output and flags use.
+            /// The kind's name in output and flags.
             pub const fn name(self) -> &'static str {
                 match self { $(ExitKind::$name => $text,)+ }
             }
 
-            /// The exits of VT-x, with their basic exit reasons (SDM volume 3, appendix C),
-            /// that the same event causes under a hypervisor with EPT but without APICv;
-            /// empty if it causes none.
+            /// The VT-x exits, with their basic exit reasons (SDM volume 3, appendix C), that the
+            /// same event causes under a hypervisor with EPT but without APICv; empty if it causes
+            /// none.
             pub const fn hardware_exit(self) -> &'static str {
                 match self { $(ExitKind::$name => $exit,)+ }
             }
@@ -56,7 +56,7 @@ macro_rules! exit_kinds {
                 match self { $(ExitKind::$name => $assist,)+ }
             }
 
-            /// One line about the kind.
+            /// A description of the kind in one line.
             pub const fn description(self) -> &'static str {
                 match self { $(ExitKind::$name => concat!($($doc,)+).trim_ascii(),)+ }
             }
@@ -65,8 +65,8 @@ macro_rules! exit_kinds {
 }
 
 impl ExitKind {
-    /// Whether the monitor executes an instruction for the guest at an exit of this kind. At one of
-    /// kind [`CodeWrite`](Self::CodeWrite) it sometimes does.
+    /// Whether the monitor executes an instruction for the guest at every exit of this kind. At
+    /// exits of kind [`CodeWrite`](Self::CodeWrite) it sometimes does.
     pub const fn is_emulated(self) -> bool {
         !matches!(
             self,
@@ -88,7 +88,7 @@ impl ExitKind {
     }
 }
 
-/// The guest runs on: no hardware exit.
+/// The guest continues to run: there is no hardware exit.
 const NO_EXIT: &str = "";
 
 exit_kinds! {
@@ -172,7 +172,7 @@ exit_kinds! {
     SingleStep = "single-step", exit: NO_EXIT, assist: "none needed: the interrupt shadow is part of the guest's state";
 }
 
-/// A count for each kind of exit.
+/// The number of exits of each kind.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ExitCounts([u64; ExitKind::ALL.len()]);
 
@@ -189,7 +189,7 @@ impl ExitCounts {
         self.0[kind as usize] += 1;
     }
 
-    /// How many were counted since these counts stood as `before`.
+    /// The difference to `before`, an earlier state of these counts.
     pub fn since(&self, before: &Self) -> Self {
         let mut since = self.clone();
         for (now, before) in since.0.iter_mut().zip(&before.0) {
@@ -198,17 +198,17 @@ impl ExitCounts {
         since
     }
 
-    /// How many exits of this kind there were.
+    /// The number of exits of this kind.
     pub fn get(&self, kind: ExitKind) -> u64 {
         self.0[kind as usize]
     }
 
-    /// All exits together.
+    /// The number of all exits.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// Kinds that occurred, most frequent first.
+    /// The kinds that occurred, most frequent first.
     pub fn ranked(&self) -> Vec<(ExitKind, u64)> {
         let mut rows: Vec<_> = ExitKind::ALL
             .iter()

@@ -1,6 +1,6 @@
 //! Price tables: what exits cost on another machine, and what a run would take there.
 //!
-//! A table is lines of comma-separated fields; `#` begins a comment:
+//! A table consists of lines of comma-separated fields; `#` starts a comment:
 //!
 //! ```text
 //! machine,Intel Core i7-3960X
@@ -11,29 +11,29 @@
 //! link-miss,none,the guest runs on
 //! ```
 //!
-//! `none` says that the machine knows no such exit. The result is an *estimate*: the
-//! counts are ours, and time outside exits is as it was here.
+//! `none` says that the machine has no such exit. The result is an *estimate*: the counts are those
+//! of this run, and the time outside exits is taken to be the same as here.
 
 use crate::ExitKind;
 use crate::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Cycles of one exit at most, so that no sum overflows in a life time.
+/// Maximum cycles of one exit, so that no sum can overflow.
 const MOST_CYCLES: u64 = 1 << 40;
 /// Highest frequency that a table may name, in kilohertz.
 const MOST_KHZ: u64 = 1_000_000_000;
 
-/// What an exit costs.
+/// The cost of one kind of exit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Price {
-    /// Cycles of one exit.
+    /// The cycles of one exit.
     Cycles(u64),
-    /// The machine knows no such exit.
+    /// The machine has no such exit.
     NoExit,
 }
 
-/// A machine's exit costs.
+/// The costs of exits on one machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PriceTable {
     machine: String,
@@ -42,12 +42,12 @@ pub struct PriceTable {
     prices: Vec<Option<Price>>,
 }
 
-/// What is wrong with a table.
+/// The error in a table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PriceError {
-    /// The line, from 1 on.
+    /// The line number, starting at 1.
     pub line: usize,
-    /// What is wrong there.
+    /// What is wrong in this line.
     pub reason: String,
 }
 
@@ -60,10 +60,11 @@ impl fmt::Display for PriceError {
 impl std::error::Error for PriceError {}
 
 impl PriceTable {
-    /// Understands a table.
+    /// Parses a table.
     ///
     /// # Errors
-    /// [`PriceError`] with the first line that is wrong.
+    ///
+    /// [`PriceError`] describes the first invalid line.
     pub fn parse(text: &str) -> Result<Self, PriceError> {
         let mut table = Self {
             machine: String::new(),
@@ -120,7 +121,7 @@ impl PriceTable {
                 self.khz = number(first, 1, MOST_KHZ)?;
                 Ok(())
             }
-            // The header of the columns.
+            // This is the line with the column titles.
             "kind" if first == "cycles" => Ok(()),
             _ => self.take_price(name, first),
         }
@@ -140,12 +141,12 @@ impl PriceTable {
         }
     }
 
-    /// What one exit of this kind costs; `None` if the table does not say.
+    /// The cost of one exit of this kind; `None` if the table does not contain it.
     pub fn price(&self, kind: ExitKind) -> Option<Price> {
         self.prices[kind as usize]
     }
 
-    /// Prices a run's counts.
+    /// Computes the cost of a run's exits on the other machine.
     pub fn estimate(&self, snapshot: &Snapshot) -> Estimate {
         let mut exits = Vec::new();
         let mut exit_cycles = 0u64;
@@ -218,11 +219,11 @@ fn nanoseconds(cycles: u64, khz: u64) -> u64 {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Priced {
-    /// At the table's cycles.
+    /// With the cycles in the table.
     Exit,
-    /// The machine knows no such exit: it costs nothing.
+    /// The machine has no such exit: it costs nothing.
     NoHardwareExit,
-    /// The table has no line for it: it counts as nothing, which is too little.
+    /// The table has no line for the kind: it counts as zero, so the estimate is too low.
     NotInTable,
 }
 
@@ -231,38 +232,38 @@ pub enum Priced {
 pub struct EstimateRow {
     /// The kind's name.
     pub kind: String,
-    /// How many there were here (exact).
+    /// The exact number of exits in this run.
     pub count: u64,
-    /// How it was priced.
+    /// How the kind was priced.
     pub priced: Priced,
-    /// Cycles of one, by the table; 0 if it is not priced.
+    /// Cycles of one exit in the table; 0 if it is not priced.
     pub cycles_each: u64,
-    /// Cycles of all.
+    /// Cycles of all these exits.
     pub cycles: u64,
     /// The hardware exits that correspond to this kind; empty if none do.
     pub hardware_exit: String,
 }
 
-/// What a run would take on another machine: an estimate.
+/// An estimate of what a run would take on another machine.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Estimate {
-    /// The machine.
+    /// The machine's name.
     pub machine: String,
-    /// Where the prices come from.
+    /// The source of the prices.
     pub source: String,
-    /// The machine's kilohertz.
+    /// The machine's frequency in kilohertz.
     pub khz: u64,
-    /// Kinds that occurred, most frequent first.
+    /// The kinds that occurred, most frequent first.
     pub exits: Vec<EstimateRow>,
     /// Cycles of all exits there.
     pub exit_cycles: u64,
-    /// The same in nanoseconds.
+    /// Time of all exits there, in nanoseconds.
     pub exit_ns: u64,
     /// Nanoseconds in guest code, in devices and asleep, as measured here.
     pub outside_ns: u64,
-    /// The sum of both.
+    /// The sum of the exits' time and the time outside, in nanoseconds.
     pub run_ns: u64,
-    /// Exits of kinds for which the table has no line.
+    /// Exits of kinds that the table does not contain.
     pub unpriced_exits: u64,
 }
 
@@ -311,7 +312,7 @@ mod tests {
         assert_eq!(estimate.exit_cycles, 2000);
         // 2000 cycles at 1 MHz.
         assert_eq!(estimate.exit_ns, 2_000_000);
-        // Without the 2 ms of leaf calls, which another machine has not.
+        // This excludes the 2 ms of leaf calls, which the other machine does not have.
         assert_eq!(estimate.outside_ns, 68_000_000);
         assert_eq!(estimate.run_ns, 70_000_000);
         snapshot.exits[0].kind = "cpuid".into();

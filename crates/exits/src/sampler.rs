@@ -1,4 +1,4 @@
-//! Which exits are timed, and how many each of them stands for.
+//! Which exits are timed, and how many exits each of them stands for.
 //!
 //! ```text
 //! exits   . . . . . . . . . . . . . . . . . . . . . . . . . . . . . . . . . . . .
@@ -6,56 +6,56 @@
 //!          w w w t t t t                                    w w w t t t t
 //! ```
 //!
-//! Timed exits come in bursts of successive ones. The first of a burst (`w`) only warm
-//! up: timing itself makes a lonely timed exit slow, since neither caches nor branch
-//! predictors are prepared for it. Bursts stand further apart the more exits there are. The exits
-//! before one tell what timing adds ([`crate::disturbance`]), if there is room for them.
-//! Those that are not timed pass in groups, behind each of which the clock is read once.
-//! The distance changes rarely and by the rate over a long window, not by the last few
-//! exits: these come in clusters (a timer's tick is dozens of them, then long nothing),
-//! and a distance that follows the cluster would meet the same part of it every time.
+//! Timed exits come in bursts of successive ones. The first of a burst (`w`) only warm up: a single
+//! timed exit would be slow, since neither caches nor branch predictors are prepared for the
+//! timing. The more exits there are, the farther apart the bursts are. The exits before a burst
+//! show what timing adds ([`crate::disturbance`]), if there are enough of them. Exits that are not
+//! timed pass in groups, and the clock is read once after each group. The distance of bursts
+//! changes rarely and by the rate over a long window, not by the last few exits: exits come in
+//! clusters (a timer's tick is dozens of them, followed by a long pause), and a distance that
+//! follows the cluster would always sample the same part of it.
 
-/// At most one exit in so many is timed.
+/// At least one exit in this number is timed.
 pub const LONGEST_INTERVAL: u32 = 512;
 /// Timed exits in a burst, and exits in a control.
 pub(crate) const BURST: u32 = 16;
-/// Exits that pass from one reading of the clock to the next, at most.
+/// Maximum number of exits between two readings of the clock.
 pub(crate) const GROUP: u32 = BURST;
 /// Exits before a burst that are timed but not used.
 const WARM_UP: u32 = 3;
 /// Cycles for each timed exit that keep the cost of timing near one per cent.
 const CYCLES_PER_SAMPLE: u64 = 30_000;
-/// Cycles over which the rate is taken: some ticks of a guest's timer.
+/// Cycles over which the rate is measured: some ticks of a guest's timer.
 const WINDOW: u64 = 40_000_000;
-/// Timed exits that end a window early: the rate has risen a lot.
+/// Number of timed exits that ends a window early, because the rate has risen a lot.
 const CROWDED_WINDOW: u64 = 3 * WINDOW / CYCLES_PER_SAMPLE;
 
-/// What is done about an exit.
+/// What the ledger does at an exit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Due {
-    /// A group of exits has passed, and the next one begins: the clock is read.
+    /// A group of exits has passed, and the next one starts: the clock is read.
     Group,
-    /// It is the first of a control: the clock is read, and it is not timed.
+    /// This exit is the first of a control: the clock is read, but the exit is not timed.
     Control,
-    /// It is timed, and stands for so many exits; for none if it only warms up.
+    /// The exit is timed, and stands for this number of exits; for none if it only warms up.
     Timed(u64),
 }
 
-/// Chooses exits.
+/// Chooses which exits are timed.
 #[derive(Clone, Debug)]
 pub(crate) struct Sampler {
-    /// One exit in so many is timed; a power of two.
+    /// One exit in this number is timed; a power of two.
     interval: u32,
-    /// Exits up to and with the next for which something is due.
+    /// Number of exits up to and including the next one at which something is due.
     countdown: u32,
-    /// Exits that pass behind that one before anything else is due.
+    /// Number of exits after that one, before something other than a group's end is due.
     more: u32,
-    /// That is a control's first.
+    /// Whether that exit is the first of a control.
     is_control_next: bool,
-    /// Exits of this burst that are still to be timed.
+    /// Number of exits of this burst that are still to come.
     burst: u32,
     random: u32,
-    /// Exits by which the next burst comes later than it would without a jitter.
+    /// By how many exits the jitter delays the next burst.
     late: u32,
     window_start: u64,
     window_samples: u64,
@@ -78,13 +78,13 @@ impl Sampler {
         }
     }
 
-    /// The vCPU begins to run.
+    /// The vCPU starts to run.
     pub fn start(&mut self, now: u64) {
         self.window_start = now;
         self.window_samples = 0;
     }
 
-    /// Whether every exit is to be timed, however many there are.
+    /// Sets whether every exit is timed, however many there are.
     pub fn set_every_exit(&mut self, every_exit: bool) {
         self.every_exit = every_exit;
         if every_exit {
@@ -96,46 +96,46 @@ impl Sampler {
         }
     }
 
-    /// From now on no exit is timed.
+    /// Stops timing exits.
     pub fn stop(&mut self) {
         self.countdown = u32::MAX;
     }
 
-    /// There is an exit. Whether [`Self::begin`] is to be asked about it.
+    /// Counts an exit. Returns whether [`Self::begin`] must be called for it.
     #[inline]
     pub fn is_due(&mut self) -> bool {
         self.countdown = self.countdown.wrapping_sub(1);
         self.countdown == 0
     }
 
-    /// Whether what is due next is the first exit of a burst.
+    /// Whether the next exit at which something is due starts a burst.
     pub fn begins_burst(&self) -> bool {
         self.burst == 0 && !self.is_control_next && self.more == 0
     }
 
-    /// Whether what is due next is that a group ends and another one begins that passes untimed too.
+    /// Whether what is due next is only that one untimed group ends and another one starts.
     #[inline]
     pub fn is_passing(&self) -> bool {
         self.more > 0 || self.is_control_next
     }
 
-    /// Exits of the present burst that are still to be timed: zero from the last one on.
+    /// Number of exits of the present burst that will still be timed: zero from the last one on.
     pub fn left_of_burst(&self) -> u32 {
         self.burst
     }
 
-    /// Exits up to and with the next for which something is due.
+    /// Number of exits up to and including the next one at which something is due.
     pub fn exits_to_next(&self) -> u32 {
         self.countdown
     }
 
-    /// Something is due after so many exits; before that only groups of them end.
+    /// Something is due after this number of exits; until then, only groups of them end.
     fn pass(&mut self, exits: u32) {
         self.countdown = exits.min(GROUP);
         self.more = exits - self.countdown;
     }
 
-    /// An exit is due. What is done about it.
+    /// Says what the ledger must do at this exit, at which something is due.
     pub fn begin(&mut self, now: u64) -> Due {
         if self.more > 0 {
             self.pass(self.more);
@@ -153,7 +153,8 @@ impl Sampler {
         self.countdown = 1;
         if self.burst == 0 {
             let exits = self.exits_to_next_burst();
-            // A control right behind a burst would be disturbed by its entry in the books.
+            // A control right after a burst would be disturbed by the work of adding the burst to
+            // the accounts.
             self.is_control_next = exits > BURST + WARM_UP;
             self.pass(match self.is_control_next {
                 true => exits - BURST,
@@ -192,9 +193,10 @@ impl Sampler {
         }
     }
 
-    /// So many that a burst stands for `BURST * interval` of them on average. A jitter keeps bursts
-    /// from falling in step with the guest's loops. It moves each burst within the exits that it
-    /// stands for, and not those behind it: what bursts stand for adds up to the exits.
+    /// The number of exits until the next burst, such that a burst stands for `BURST * interval` of
+    /// them on average. A jitter keeps bursts from falling in step with the guest's loops. It moves
+    /// each burst within the exits that it stands for, and not the following bursts, so the numbers
+    /// that bursts stand for add up to the number of exits.
     fn exits_to_next_burst(&mut self) -> u32 {
         if self.interval == 1 {
             self.late = 0;
@@ -214,7 +216,7 @@ impl Sampler {
 mod tests {
     use super::*;
 
-    /// Weights of timed exits among `count`, each `cycles` after the last.
+    /// The weights of the timed exits among `count`, each `cycles` after the last.
     fn weights(sampler: &mut Sampler, now: &mut u64, count: u64, cycles: u64) -> Vec<u64> {
         let mut weights = Vec::new();
         for _ in 0..count {
@@ -262,7 +264,7 @@ mod tests {
         sampler.start(now);
         let mut slow = 0;
         for exit in 0..3_000_000_u64 {
-            // A tick: forty quick exits, then long nothing.
+            // A timer's tick: forty quick exits, then a long pause.
             let is_slow = exit % 40 == 39;
             now += if is_slow { 9_000_000 } else { 500 };
             if sampler.is_due()

@@ -16,33 +16,33 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
-/// The version of a snapshot's form. It grows when a field takes another form; new fields do not
-/// count. In version 1 `address` and `space` were numbers.
+/// The version of a snapshot's format. It increases when the format of a field changes, but not for
+/// new fields. In version 1, `address` and `space` were numbers.
 pub const VERSION: u32 = 2;
 
-/// Origins that a snapshot carries, of each sort: so many that cost most, and so many of which
-/// there were most.
+/// Number of origins in a snapshot, of each sort: this number with the highest cost, and this
+/// number with the most exits.
 pub const ORIGIN_LINES: usize = 200;
 
-/// What a linear address is called.
+/// The symbol of a linear address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SymbolAt<'a> {
-    /// The symbol at or before the address.
+    /// The name of the symbol at or before the address.
     pub name: &'a str,
-    /// Bytes from there to the address.
+    /// The distance in bytes from the symbol to the address.
     pub distance: u64,
 }
 
-/// One kind of exit.
+/// The count and costs of one kind of exit.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ExitRow {
     /// The kind's name.
     pub kind: String,
-    /// How many (exact).
+    /// The exact number of exits.
     pub count: u64,
-    /// How many were timed.
+    /// The number of exits that were timed.
     pub samples: u64,
-    /// Cycles of all of them (estimated from the samples).
+    /// Cycles of all these exits (estimated from the samples).
     pub cycles: u64,
     /// Median cycles.
     pub p50: u64,
@@ -52,12 +52,12 @@ pub struct ExitRow {
     pub p99: u64,
     /// Longest.
     pub max: u64,
-    /// How many the origins of this kind stand for (estimated), with those that were given up: the
-    /// whole of which their `exits` are shares.
+    /// Number of exits that the origins of this kind stand for, including discarded ones
+    /// (estimated): the total of which their `exits` are shares.
     pub attributed: u64,
     /// The hardware exits that correspond to this kind; empty if none do.
     pub hardware_exit: String,
-    /// What a processor with hardware virtualization offers to remove them.
+    /// What a processor with hardware virtualization offers to remove these exits.
     pub assist: String,
 }
 
@@ -69,24 +69,24 @@ pub struct OriginRow {
     /// Linear address of the guest instruction.
     #[serde(with = "hexadecimal")]
     pub address: u64,
-    /// The symbol at or before it, and the distance: `name+0x12`; empty if not known.
+    /// The symbol at or before the address, and the distance: `name+0x12`; empty if not known.
     pub symbol: String,
-    /// CR3; 0 for the kernel's code.
+    /// The value of CR3; 0 for the kernel's code.
     #[serde(with = "hexadecimal")]
     pub space: u64,
-    /// The program that ran there, of several the newest first, with commas; empty if it is not known, and
-    /// for the kernel's code.
+    /// The program that ran in the space; if there were several, with commas and the newest first.
+    /// Empty if not known, and for the kernel's code.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub program: String,
-    /// It is the kernel's code, which all spaces have.
+    /// Whether it is the kernel's code, which all spaces share.
     #[serde(default, skip_serializing_if = "is_false")]
     pub kernel: bool,
     /// The device that was accessed; empty if none was.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub device: String,
-    /// Exits (estimated from the samples).
+    /// Number of exits (estimated from the samples).
     pub exits: u64,
-    /// Cycles of them (estimated from the samples).
+    /// Cycles of these exits (estimated from the samples).
     pub cycles: u64,
 }
 
@@ -95,14 +95,14 @@ pub struct OriginRow {
 pub struct SymbolRow {
     /// The kind's name.
     pub kind: String,
-    /// The symbol's name; empty for all places that have none.
+    /// The symbol's name; empty for all places without one.
     pub symbol: String,
     /// The device that was accessed; empty if none was.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub device: String,
-    /// Exits (estimated from the samples).
+    /// Number of exits (estimated from the samples).
     pub exits: u64,
-    /// Cycles of them (estimated from the samples).
+    /// Cycles of these exits (estimated from the samples).
     pub cycles: u64,
 }
 
@@ -111,37 +111,38 @@ pub struct SymbolRow {
 pub struct SpaceRow {
     /// The kind's name.
     pub kind: String,
-    /// CR3.
+    /// The value of CR3.
     #[serde(with = "hexadecimal")]
     pub space: u64,
-    /// The program that ran there, of several the newest first, with commas; empty if it is not known.
+    /// The program that ran in the space; if there were several, with commas and the newest first.
+    /// Empty if not known.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub program: String,
-    /// Exits (estimated from the samples).
+    /// Number of exits (estimated from the samples).
     pub exits: u64,
-    /// Cycles of them (estimated from the samples).
+    /// Cycles of these exits (estimated from the samples).
     pub cycles: u64,
 }
 
-/// What one step of finding an instruction anew costs.
+/// The cost of one step of looking an instruction up again.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct StepRow {
-    /// Its name.
+    /// The step's name.
     pub step: String,
-    /// How many were timed.
+    /// How often it was timed.
     pub samples: u64,
     /// Median cycles.
     pub p50: u64,
 }
 
-/// Durations of one sort, in cycles.
+/// Statistics of one set of durations, in cycles.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct DurationRow {
-    /// Of what.
+    /// What was timed.
     pub name: String,
-    /// How many.
+    /// The number of durations.
     pub count: u64,
-    /// All together.
+    /// The sum of the durations.
     pub cycles: u64,
     /// Median.
     pub p50: u64,
@@ -176,28 +177,28 @@ impl DurationRow {
     }
 }
 
-/// How long interrupts waited.
+/// How long interrupts waited, and for what.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Interrupts {
-    /// In all (`to-handler`), and for `host`, `guest` and `monitor`.
+    /// The waits in total (`to-handler`), and for `host`, `guest` and `monitor`.
     pub waits: Vec<DurationRow>,
-    /// For what of the monitor: a section, or what is done at a kind of exit; longest sum first.
+    /// The waits for the monitor: for a section, or the work at a kind of exit; longest sum first.
     pub maskers: Vec<DurationRow>,
     /// The monitor's long sections, whether or not an interrupt waited.
     pub sections: Vec<DurationRow>,
-    /// For how long they did not look at requests: of each run the longest piece. Those apart that
-    /// ran while the guest held interrupts off.
+    /// How long sections did not check for requests: for each run, the longest such time. Runs
+    /// while the guest held interrupts off are not included.
     pub masked: Vec<DurationRow>,
-    /// The same of those.
+    /// How long sections did not check for requests in runs while the guest held interrupts off.
     #[serde(default)]
     pub within: Vec<DurationRow>,
-    /// How often they stopped for one.
+    /// How often sections stopped for an interrupt.
     pub stops: BTreeMap<String, u64>,
-    /// How often they went on where they had stopped; `dropped`: how often the guest did not come
-    /// back for that.
+    /// How often sections resumed where they had stopped; `dropped`: how often the guest did not
+    /// return to such work.
     #[serde(default)]
     pub resumed: BTreeMap<String, u64>,
-    /// For how many cycles a section must have run before it stops.
+    /// The number of cycles that a section must have run before it stops.
     #[serde(default)]
     pub break_even_cycles: u64,
 }
@@ -222,14 +223,14 @@ impl Interrupts {
     }
 }
 
-/// Where the time of a run went. Cycles are of the time-stamp counter.
+/// How the time of a run was spent. Cycles are those of the time-stamp counter.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// [`VERSION`].
+    /// The format of the snapshot: [`VERSION`].
     pub version: u32,
-    /// Kilohertz of the time-stamp counter.
+    /// Frequency of the time-stamp counter in kilohertz.
     pub tsc_khz: u64,
-    /// From start to end (or to now).
+    /// From start to end (or until now).
     pub wall_cycles: u64,
     /// In guest code, without leaf calls (estimated).
     pub guest_cycles: u64,
@@ -250,84 +251,86 @@ pub struct Snapshot {
     /// From the start of each run to its first guest code, and at its end (measured).
     #[serde(default)]
     pub start_end_cycles: u64,
-    /// In the books themselves (measured).
+    /// In the ledger's own work (measured).
     #[serde(default)]
     pub books_cycles: u64,
-    /// In exits, devices and translation apart (estimated).
+    /// In exits, without devices and translation (estimated).
     pub exit_cycles: u64,
-    /// Wall time less all of the above.
+    /// Wall time minus all of the above.
     pub remainder_cycles: i64,
-    /// All exits (exact).
+    /// Number of all exits (exact).
     pub exit_count: u64,
-    /// Kinds that occurred, those that cost most first.
+    /// The kinds that occurred, those with the highest cost first.
     pub exits: Vec<ExitRow>,
-    /// Where they came from, those that cost most first; see [`ORIGIN_LINES`].
+    /// The origins of the exits, those with the highest cost first; see [`ORIGIN_LINES`].
     pub origins: Vec<OriginRow>,
-    /// The same by guest symbol; empty without symbols.
+    /// The exits by guest symbol; empty without symbols.
     pub symbols: Vec<SymbolRow>,
-    /// The same by address space.
+    /// The exits by address space.
     pub spaces: Vec<SpaceRow>,
-    /// Exits (estimated) whose places were given up, since there were too many to remember.
+    /// Exits (estimated) whose rows were discarded, because there were too many places.
     pub elsewhere: u64,
-    /// Cycles of them (estimated).
+    /// Cycles of these exits (estimated).
     #[serde(default)]
     pub elsewhere_cycles: u64,
-    /// The guest's SYSENTER_EIP, or in IA-32e mode its LSTAR, which tells where its kernel lies.
+    /// The guest's SYSENTER_EIP, or its LSTAR in IA-32e mode, which shows where its kernel lies.
     #[serde(default, with = "hexadecimal", skip_serializing_if = "is_not_set")]
     pub system_call_entry: u64,
-    /// How the machine's knobs stand: names and values.
+    /// The settings of the machine's knobs: names and values.
     #[serde(default)]
     pub knobs: BTreeMap<String, String>,
-    /// They stood otherwise earlier in the run.
+    /// Whether a knob had another setting earlier in the run.
     #[serde(default)]
     pub knobs_changed: bool,
-    /// Guest instructions begun, if they were counted.
+    /// Number of guest instructions that were started, if they were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instructions: Option<u64>,
-    /// The host code that stood for them, if they were counted.
+    /// The host code for these instructions, if they were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_code: Option<HostCode>,
-    /// Instructions that leaves did, by the kind of exit that they would else have been.
+    /// Instructions that leaves executed, by the kind of exit that they would have been otherwise.
     #[serde(default)]
     pub leaves: BTreeMap<String, u64>,
-    /// Cycles of `leaf_call_cycles` by the same kinds (estimated).
+    /// The cycles in `leaf_call_cycles`, by the same kinds (estimated).
     #[serde(default)]
     pub leaf_cycles: BTreeMap<String, u64>,
-    /// Loads of CR3: `kept` (translations of the space were), `same` (it was the loaded one), of
-    /// these two `inline` (without an exit); `flushed` (the guest wants them forgotten), `missed`
-    /// (there were none), of these two `stolen` (from another space, which was known till then).
+    /// Loads of CR3: `kept` (the space's translations were kept), `same` (it was the loaded space);
+    /// of these two, `inline` (without an exit). `flushed` (the guest wants them dropped), `missed`
+    /// (there were none); of these two, `stolen` (the tables were taken from another space, which
+    /// had some until then).
     #[serde(default)]
     pub space_loads: BTreeMap<String, u64>,
-    /// What was done to tables that are derived from the guest's: invalidations of a page of the
-    /// loaded space (`page-inline` in a leaf, `page-selective`, `page-full` with all its space has),
-    /// of an `other-space`, the `loaded-space`, `all-spaces`; physical pages whose entries were found
-    /// (`physical-by-map`) or for which all was purged (`physical-full`); tables `purged` at once, of
-    /// these `purged-twice`, and `spared`; runs of pages in shadow windows (`window-mapped`,
-    /// `window-unmapped`), windows `window-emptied` and `window-aside`.
+    /// Operations on tables that are derived from the guest's page tables. Invalidations of a page
+    /// of the loaded space (`page-inline` in a leaf, `page-selective`, `page-full` with everything
+    /// in its space), of an `other-space`, the `loaded-space`, `all-spaces`; physical pages whose
+    /// entries were found (`physical-by-map`) or for which everything was purged (`physical-full`);
+    /// tables `purged` completely, of these `purged-twice`, and `spared`; runs of pages in shadow
+    /// windows (`window-mapped`, `window-unmapped`), windows `window-emptied` and set aside
+    /// (`window-aside`).
     #[serde(default)]
     pub shadow_tables: BTreeMap<String, u64>,
-    /// How exits found the instructions that they emulated: `found-anew` in all; of them `hits` of
-    /// the dictionary, `missed-new` and `missed-void`, or `walked` without one; `disagreed` with
-    /// what had been translated; entries `dropped-code`, `dropped-tables`, `dropped-full`,
-    /// `dropped-all`. Empty if exits know their instructions.
+    /// How exits found the instructions that they emulated: `found-anew` is the total; of these,
+    /// `hits` of the dictionary, `missed-new` and `missed-void`, or `walked` without a dictionary;
+    /// `disagreed` with what had been translated; entries `dropped-code`, `dropped-tables`,
+    /// `dropped-full`, `dropped-all`. Empty if exits know their instructions.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub instruction_cache: BTreeMap<String, u64>,
-    /// What it cost to find them, step by step.
+    /// The cost of looking these instructions up, by step.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub instruction_steps: Vec<StepRow>,
-    /// Requests to shared directories, by kind.
+    /// Number of requests to shared directories, by kind.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub share_requests: BTreeMap<String, u64>,
-    /// How long interrupts waited, and for whom.
+    /// How long interrupts waited, and for what.
     #[serde(default)]
     pub interrupts: Interrupts,
-    /// What the run would take on another machine, if that was asked.
+    /// What the run would take on another machine, if that was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<Estimate>,
 }
 
 impl Snapshot {
-    /// The books as plain data. `symbol` names the places of instructions.
+    /// The ledger's content as plain data. `symbol` names the places of instructions.
     pub fn of<'a>(books: &Books, symbol: impl Fn(Place) -> Option<SymbolAt<'a>>) -> Self {
         let shares = &books.shares;
         let mut exits: Vec<ExitRow> = books.kinds.iter().map(|kind| row(kind, books)).collect();
@@ -414,12 +417,12 @@ impl Snapshot {
     }
 }
 
-/// It takes a reference because serde gives one.
+/// Takes a reference because serde passes one.
 fn is_false(flag: &bool) -> bool {
     !flag
 }
 
-/// It takes a reference because serde gives one.
+/// Takes a reference because serde passes one.
 fn is_not_set(address: &u64) -> bool {
     *address == 0
 }
@@ -447,14 +450,14 @@ fn row(kind: &KindBooks, books: &Books) -> ExitRow {
     }
 }
 
-/// What the program in a space is called.
+/// The name of the program in a space.
 fn program_in(books: &Books, space: u64) -> String {
     let mut programs = books.programs.iter();
     let program = programs.find(|row| row.0 == space);
     program.map_or(String::new(), |row| row.1.clone())
 }
 
-/// What a device is called.
+/// The name of a device.
 fn device_at(books: &Books, address: Option<DeviceAddress>) -> &str {
     let Some(address) = address else {
         return "";
@@ -464,7 +467,7 @@ fn device_at(books: &Books, address: Option<DeviceAddress>) -> &str {
     row.map_or("(no device)", |(_, name)| name)
 }
 
-/// By instruction, space and device: registers of one device are not told apart.
+/// The origins by instruction, space and device; the registers of one device are not distinguished.
 fn places<'a>(books: &Books, symbol: &impl Fn(Place) -> Option<SymbolAt<'a>>) -> Vec<OriginRow> {
     let rows = gathered(books.blame.iter().map(|blamed| {
         let group = (blamed.place, device_at(books, blamed.device));
@@ -525,8 +528,8 @@ impl Sum {
     }
 }
 
-/// Sums by kind and group: those that cost most first. Of too many, those
-/// are left out that neither cost much nor are frequent.
+/// Sums by kind and group, those with the highest cost first. If there are too many, those that are
+/// neither costly nor frequent are left out.
 fn gathered<T: Copy + Eq + Hash + Ord>(
     rows: impl Iterator<Item = ((ExitKind, T), Sum)>,
 ) -> Vec<((ExitKind, T), Sum)> {

@@ -1,32 +1,33 @@
-//! What the steps of one exit cost that finds its instruction anew: to walk the guest's tables, to
-//! find the page, to fetch, to decode, to look up. One exit in [`EVERY`] is timed.
+//! The cost of each step of an exit that looks its instruction up again: walking the guest's page
+//! tables, finding the page, fetching, decoding, looking it up in the dictionary. One exit in
+//! [`EVERY`] is timed.
 
 use crate::counter::counter;
 
-/// One exit in so many is timed.
+/// One exit in this number is timed.
 pub const EVERY: u32 = 32;
-/// Samples of each step that are kept, the newest.
+/// Number of samples of each step that are kept; the newest ones.
 const KEPT: usize = 1024;
 
-/// A step.
+/// A step of looking an instruction up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// Walking the guest's page tables to the instruction.
     Walk,
-    /// Finding the host's memory of the page that holds it.
+    /// Finding the host memory of the page that contains it.
     Map,
     /// Copying its bytes.
     Fetch,
-    /// Decoding them.
+    /// Decoding the bytes.
     Decode,
     /// Looking for it in the dictionary of instructions.
     LookUp,
-    /// Entering it there, and having all pages watched that it came from.
+    /// Adding it to the dictionary, and watching all pages that it depends on.
     Note,
 }
 
 impl Step {
-    /// All of them.
+    /// All steps, in their order.
     pub const ALL: [Self; 6] = [
         Self::Walk,
         Self::Map,
@@ -36,7 +37,7 @@ impl Step {
         Self::Note,
     ];
 
-    /// Its name in statistics.
+    /// The step's name in statistics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Walk => "walk",
@@ -68,14 +69,14 @@ impl Samples {
     }
 }
 
-/// What a step costs.
+/// The cost of one step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StepCost {
-    /// Which.
+    /// The step that was timed.
     pub step: Step,
     /// How often it was timed.
     pub samples: u64,
-    /// Median of the newest samples, in cycles, without what reading the counter costs.
+    /// Median of the newest samples, in cycles, without the cost of reading the counter.
     pub p50: u64,
 }
 
@@ -84,7 +85,7 @@ pub struct StepCost {
 pub struct Steps {
     samples: [Samples; Step::ALL.len()],
     until_next: u32,
-    /// Cycles between two readings of the counter with nothing between them.
+    /// Cycles between two successive readings of the counter.
     overhead: u64,
 }
 
@@ -107,7 +108,7 @@ impl Default for Steps {
 pub struct Stopwatch(Option<u64>);
 
 impl Steps {
-    /// An exit begins its first step.
+    /// An exit starts its first step.
     #[inline]
     pub fn begin(&mut self) -> Stopwatch {
         self.until_next -= 1;
@@ -118,7 +119,7 @@ impl Steps {
         Stopwatch(Some(counter()))
     }
 
-    /// A step has ended, and the next begins.
+    /// A step has ended, and the next one starts.
     #[inline]
     pub fn end(&mut self, step: Step, stopwatch: &mut Stopwatch) {
         if let Stopwatch(Some(begun)) = stopwatch {
@@ -129,7 +130,7 @@ impl Steps {
         }
     }
 
-    /// What each step costs that was timed.
+    /// The cost of each step that was timed.
     pub fn costs(&self) -> impl Iterator<Item = StepCost> {
         Step::ALL.into_iter().filter_map(|step| {
             let samples = &self.samples[step as usize];

@@ -1,9 +1,9 @@
-//! Every exit with its time, handed to another thread in batches.
+//! Every exit with its time, passed to another thread in batches.
 //!
-//! The vCPU thread never waits: events gather in a batch, full batches go into a
-//! bounded queue, and when that is full (the disk is slow) a batch is dropped and
-//! counted. Work inside an exit (translating, sleeping, devices) is an event of its
-//! own, which follows the exit that it lies in:
+//! The vCPU thread never waits: it collects events in a batch and puts full batches into a bounded
+//! queue. When the queue is full (the disk is slow), a batch is dropped and counted. Work inside an
+//! exit (translating, sleeping, devices) is a separate event, which follows the exit that contains
+//! it:
 //!
 //! ```text
 //! | exit: halt ............................ |
@@ -17,16 +17,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
 
-/// Events in a batch.
+/// Number of events in a batch.
 const BATCH: usize = 4096;
-/// Batches that wait for the other thread at most: about 10 MiB in all.
+/// Maximum number of batches that wait for the other thread: about 10 MiB in total.
 const QUEUE: usize = 64;
-/// Events inside one exit at most; more are dropped and counted.
+/// Maximum number of events inside one exit; more are dropped and counted.
 const INSIDE: usize = 64;
 /// How long the last batch may wait for room in the queue.
 const LAST_PATIENCE: Duration = Duration::from_secs(2);
 
-/// What took the time.
+/// What took the time of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Span {
     /// An exit of this kind.
@@ -40,7 +40,7 @@ pub enum Span {
 }
 
 impl Span {
-    /// The name that output uses.
+    /// The name in output.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Exit(kind) => kind.name(),
@@ -51,20 +51,20 @@ impl Span {
     }
 }
 
-/// One event.
+/// One event of a trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TraceEvent {
     /// What took the time.
     pub span: Span,
-    /// When it began: the time-stamp counter.
+    /// The start, as a value of the time-stamp counter.
     pub start: u64,
-    /// How long it took, in cycles of the time-stamp counter.
+    /// The duration, in cycles of the time-stamp counter.
     pub cycles: u64,
     /// The guest instruction, for exits.
     pub place: Place,
 }
 
-/// What both sides see.
+/// The state that both sides share.
 #[derive(Default, Debug)]
 struct Shared {
     stopped: AtomicBool,
@@ -72,7 +72,7 @@ struct Shared {
     system_call_entry: AtomicU64,
 }
 
-/// The vCPU's side.
+/// The vCPU's side of a trace.
 pub struct Tracer {
     batch: Vec<TraceEvent>,
     inside: Vec<TraceEvent>,
@@ -80,13 +80,13 @@ pub struct Tracer {
     shared: Arc<Shared>,
 }
 
-/// The other side: takes batches until the vCPU's side is gone.
+/// The reader's side of a trace: takes batches until the vCPU's side is dropped.
 pub struct TraceEvents {
     queue: Receiver<Vec<TraceEvent>>,
     shared: Arc<Shared>,
 }
 
-/// Both sides of a trace.
+/// Makes both sides of a trace.
 pub fn channel() -> (Tracer, TraceEvents) {
     let (sender, receiver) = sync_channel(QUEUE);
     let shared = Arc::new(Shared::default());
@@ -104,19 +104,19 @@ pub fn channel() -> (Tracer, TraceEvents) {
 }
 
 impl Tracer {
-    /// Somebody still wants events.
+    /// Whether the reader still wants events.
     pub fn is_wanted(&self) -> bool {
         !self.shared.stopped.load(Ordering::Relaxed)
     }
 
-    /// Tells the other side the guest's SYSENTER_EIP, or LSTAR, by which symbols are found.
+    /// Passes on the guest's SYSENTER_EIP, or LSTAR, by which the reader finds symbols.
     pub fn set_system_call_entry(&self, entry: u64) {
         self.shared
             .system_call_entry
             .store(entry, Ordering::Relaxed);
     }
 
-    /// Notes work inside the exit that is under way.
+    /// Records work inside the current exit.
     pub fn inside(&mut self, span: Span, start: u64, cycles: u64) {
         if self.inside.len() < INSIDE {
             self.inside.push(TraceEvent {
@@ -130,8 +130,8 @@ impl Tracer {
         }
     }
 
-    /// Notes the exit in which the work noted since the previous one lies; `None` if
-    /// that was no exit of a kind.
+    /// Records the exit that contains the work recorded since the previous one; `None` if it has no
+    /// kind.
     pub fn exit(&mut self, kind: Option<ExitKind>, start: u64, cycles: u64, place: Place) {
         if let Some(kind) = kind {
             self.push(TraceEvent {
@@ -143,7 +143,7 @@ impl Tracer {
         }
         for index in 0..self.inside.len() {
             let mut event = self.inside[index];
-            // What is inside begins and ends inside.
+            // Events inside an exit start and end inside it.
             event.start = event.start.max(start);
             let last = start.saturating_add(cycles).saturating_sub(event.start);
             event.cycles = event.cycles.min(last);
@@ -160,7 +160,7 @@ impl Tracer {
         }
     }
 
-    /// Gives the batch back if there is no room; a reader that is gone wants no more.
+    /// Returns an error if the queue is full; if the reader is gone, it wants no more events.
     fn hand_over(&mut self, batch: Vec<TraceEvent>) -> Result<(), ()> {
         match self.queue.try_send(batch) {
             Ok(()) => Ok(()),
@@ -175,7 +175,7 @@ impl Tracer {
         }
     }
 
-    /// Hands over what was noted so far, if there is room for it.
+    /// Passes on the events recorded so far, if there is room for them.
     pub fn flush(&mut self) {
         let batch = std::mem::replace(&mut self.batch, Vec::with_capacity(BATCH));
         if !batch.is_empty() {
@@ -191,7 +191,7 @@ impl Tracer {
 }
 
 impl Drop for Tracer {
-    /// Hands over the last, incomplete batch.
+    /// Passes on the last, incomplete batch.
     fn drop(&mut self) {
         if !self.is_wanted() {
             return;
@@ -212,22 +212,22 @@ impl Drop for Tracer {
 }
 
 impl TraceEvents {
-    /// The guest's SYSENTER_EIP, or LSTAR, when it was last looked at; 0 if not set.
+    /// The guest's SYSENTER_EIP, or LSTAR, at the last look; 0 if not set.
     pub fn system_call_entry(&self) -> u64 {
         self.shared.system_call_entry.load(Ordering::Relaxed)
     }
 
-    /// The next batch; `None` once the vCPU's side is gone and all is taken.
+    /// The next batch; `None` once the vCPU's side is dropped and everything is taken.
     pub fn next_batch(&self) -> Option<Vec<TraceEvent>> {
         self.queue.recv().ok()
     }
 
-    /// No more events are wanted: the vCPU stops timing every exit.
+    /// Stops the trace: the vCPU no longer times every exit.
     pub fn stop(&self) {
         self.shared.stopped.store(true, Ordering::Relaxed);
     }
 
-    /// Events that were dropped because batches were not taken in time.
+    /// Number of events that were dropped because batches were not taken in time.
     pub fn dropped(&self) -> u64 {
         self.shared.dropped.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! What the books hold: sums that only grow, so that two states of them have a difference.
+//! The ledger's accounts: sums that only grow, so that two states of them have a difference.
 
 use super::{LeafRecord, Sample};
 use crate::blame::Blame;
@@ -6,17 +6,17 @@ use crate::latency::Latency;
 use crate::{ExitCounts, ExitKind};
 use hdrhistogram::Histogram;
 
-/// Longest duration that histograms tell apart, in cycles.
+/// The longest duration that histograms distinguish, in cycles.
 const LONGEST_CYCLES: u64 = 1 << 40;
 
-/// The sums of a vCPU's books. Times are in cycles of the time-stamp counter.
+/// The sums of a vCPU's ledger. Times are in cycles of the time-stamp counter.
 #[derive(Clone, Debug)]
 pub struct Accounts {
     pub(super) counts: ExitCounts,
     pub(super) kinds: Vec<Option<Box<KindRecord>>>,
-    /// With what leaf calls in it took.
+    /// Time in guest code, including the leaf calls in it.
     pub(super) guest: u64,
-    /// By the kind of exit that each call stood for.
+    /// Leaf calls by the kind of exit that each call replaced.
     pub(super) leaf_calls: [LeafRecord; ExitKind::ALL.len()],
     pub(super) translating: u64,
     pub(super) devices: u64,
@@ -30,7 +30,7 @@ pub struct Accounts {
     pub(super) latency: Latency,
 }
 
-/// What the timed exits of a kind took.
+/// The times of the timed exits of one kind.
 #[derive(Clone, Debug)]
 pub(super) struct KindRecord {
     pub histogram: Histogram<u64>,
@@ -60,7 +60,7 @@ impl Default for Accounts {
 }
 
 impl Accounts {
-    /// Enters a sample. What it took happened so many times.
+    /// Adds a sample that stands for `times` exits.
     pub(super) fn enter(&mut self, sample: &Sample, times: u64) {
         let Sample { kind, place, .. } = *sample;
         let cycles = sample.cycles * times;
@@ -74,14 +74,14 @@ impl Accounts {
                 total: 0,
             })
         });
-        // Some stand for more exits than others.
+        // Some samples stand for more exits than others.
         let length = sample.cycles.max(1);
         record.histogram.saturating_record_n(length, times);
         record.samples += 1;
         record.total += cycles;
     }
 
-    /// What was entered since these accounts stood as `before`.
+    /// The difference to `before`, an earlier state of these accounts.
     pub fn since(&self, before: &Self) -> Self {
         let less = |now: u64, before: u64| now.saturating_sub(before);
         let kinds = self.kinds.iter().zip(&before.kinds);
@@ -109,11 +109,11 @@ impl Accounts {
 }
 
 impl KindRecord {
-    /// `None` if nothing came to it.
+    /// The difference; `None` if it is empty.
     fn since(now: &Self, before: Option<&Self>) -> Option<Box<Self>> {
         let mut rest = now.clone();
         if let Some(before) = before {
-            // Fails only if `before` has what `now` has not.
+            // Fails only if `before` has values that `now` lacks.
             rest.histogram.subtract(&before.histogram).ok()?;
             rest.samples = rest.samples.saturating_sub(before.samples);
             rest.total = rest.total.saturating_sub(before.total);

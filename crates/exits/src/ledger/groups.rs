@@ -1,9 +1,9 @@
-//! Guest code that runs long is measured whole, not sampled.
+//! Guest code that runs long is measured completely, not sampled.
 //!
-//! A few stretches of guest code without an exit, of milliseconds each, may make most of a short
-//! run. Samples that stand for others meet them or miss them. So they must not be left to chance,
-//! and exits that follow each other quickly must not pay for it. Exits are looked at in *groups*
-//! of up to [`GROUP`], and the clock is read at the end of each:
+//! A few stretches of guest code without an exit, of milliseconds each, may make up most of a short
+//! run. Samples that stand for others may or may not include them. So they must not be left to
+//! chance, while exits in quick succession must not pay for it. The ledger looks at exits in
+//! *groups* of up to [`GROUP`], and reads the clock at the end of each:
 //!
 //! ```text
 //! exits   . . . . . . . . . . . . . . . .        .        .  .     .  . . . . . . . .
@@ -11,64 +11,64 @@
 //!          quick  quick  a long stretch   every stretch is timed    quick
 //! ```
 //!
-//! - A group that took long for its exits makes the ledger *attentive*: it times every stretch of
-//!   guest code, and every exit, of the groups that follow, up to and with the first that is quick
-//!   again. Two readings of the clock for an exit are little there. Each stretch counts once, and each
-//!   exit that is long; exits that are not long still count as the sampler has them.
-//! - The group in which the first long stretch lies was not timed in detail. Of what it took, less
-//!   what is always measured, less what its exits take, is guest code. Exits take there what they
-//!   usually take, and as much more as in bursts that took that long.
-//! - All other groups are alike enough for samples. These are the bursts: the next one that is like
-//!   them tells what they took. A burst that is not, or that was timed attentively, stands for
-//!   itself alone.
+//! - A group that took long for its number of exits makes the ledger *attentive*: in the following
+//!   groups, up to and including the first quick one, it times every stretch of guest code and
+//!   every exit. Two readings of the clock for each exit are cheap there. Each stretch counts once,
+//!   and so does each long exit; the other exits still count as the sampler says.
+//! - The group that contains the first long stretch was not timed in detail. Its time, minus what
+//!   is always measured, minus its exits, is guest code. Its exits are assumed to take their usual
+//!   time, plus the excess seen in bursts that took that long.
+//! - All other groups are similar enough for samples. The samples are the bursts: the next burst
+//!   that is similar gives their time. A burst that is not similar, or that was timed attentively,
+//!   stands only for itself.
 
 use super::{Detail, LONG, Ledger};
 use crate::counter::counter;
 use crate::sampler::{Due, GROUP};
 
-/// A group that takes more cycles for each of its exits is not quick: two readings of the clock are
-/// two per cent of that.
+/// A group that takes more cycles than this for each of its exits is not quick; two readings of the
+/// clock take two per cent of it.
 const QUICK: u64 = 3_000;
-/// A group whose guest code and exits take more cycles is not left to samples.
+/// A group whose guest code and exits take more cycles than this is not left to samples.
 const NOT_ALIKE: u64 = GROUP as u64 * QUICK;
-/// Exits that what they usually take is remembered of.
+/// The number of exits over which the usual time is averaged.
 const REMEMBERED: u64 = 1 << 16;
 
-/// Successive exits, each with the guest code behind it.
+/// Successive exits, each with the guest code after it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Group {
-    /// When it began.
+    /// The time at which the group started.
     start: u64,
-    /// Exits up to its end, when it began.
+    /// The number of exits up to its end, at the time it started.
     exits: u32,
-    /// What was measured and is no guest code nor exit, when it began.
+    /// The measured time that was neither guest code nor exits, at the time it started.
     aside: u64,
-    /// What was known to be lost to the host's other work, when it began.
+    /// The known waiting time, at the time it started.
     waiting: u64,
-    /// It is a burst, and so is timed.
+    /// Whether the group is a burst, and so is timed.
     pub is_burst: bool,
-    /// In guest code, of a burst.
+    /// Time in guest code, if it is a burst.
     guest: u64,
-    /// The same without the exits that only warm up, and how many are left.
+    /// The same time without the exits that only warm up, and the number of the other exits.
     sampled: (u64, u32),
-    /// In exits, of a burst.
+    /// Time in exits, if it is a burst.
     exit: u64,
 }
 
-/// What successive exits take in groups that are alike.
+/// The usual time of successive exits in groups that are similar.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Usual {
-    /// How many it is known of.
+    /// The number of exits that the averages are based on.
     exits: u64,
-    /// Cycles of these.
+    /// The cycles of these exits.
     exit: u64,
-    /// Cycles of the guest code behind them.
+    /// The cycles of the guest code after them.
     guest: u64,
-    /// Exits of groups that nobody has timed, and that no burst stands for yet.
+    /// Number of exits in groups that were not timed, and for which no burst stands yet.
     untimed: u64,
-    /// Bursts that took long.
+    /// The number of bursts that took long.
     long: u64,
-    /// Cycles by which their exits took longer than usual.
+    /// By how many cycles the exits of long bursts exceeded the usual time.
     longer: u64,
 }
 
@@ -84,19 +84,19 @@ impl Usual {
         self.guest += guest;
     }
 
-    /// Cycles that so many exits take.
+    /// The usual cycles of `count` exits.
     fn exit_cycles(&self, count: u32) -> u64 {
         Self::scaled(self.exit, self.exits, count.into())
     }
 
-    /// What of so many `exits` took `cycles` takes for `count` of them.
+    /// Scales `cycles` of `exits` exits to `count` exits.
     fn scaled(cycles: u64, exits: u64, count: u64) -> u64 {
         (u128::from(cycles) * u128::from(count) / u128::from(exits.max(1))) as u64
     }
 }
 
 impl Ledger {
-    /// A group begins, of exits that the sampler has chosen.
+    /// Starts a group of exits that the sampler has chosen.
     pub(super) fn begin_group(&mut self, now: u64, is_burst: bool) {
         let exits = match is_burst {
             true => self.sampler.left_of_burst() + 1,
@@ -112,8 +112,9 @@ impl Ledger {
         };
     }
 
-    /// A group that nobody timed ends now, and the next one passes untimed too. Whether that was all, as it
-    /// is where exits are quick: a control should find the processor as if nothing had happened.
+    /// Ends a group that was not timed and is followed by another such group. Returns whether
+    /// nothing else was necessary, as is the case for quick exits: a control should find the
+    /// processor undisturbed.
     #[inline]
     pub(super) fn passes_quickly(&mut self, now: u64) -> bool {
         let whole = now.wrapping_sub(self.group.start);
@@ -134,7 +135,7 @@ impl Ledger {
         true
     }
 
-    /// What is always measured, and is neither guest code nor an exit.
+    /// The time that is always measured, and is neither guest code nor exits.
     fn set_aside(&self) -> u64 {
         self.accounts.translating + self.accounts.halted + self.accounts.books
     }
@@ -152,7 +153,7 @@ impl Ledger {
         }
     }
 
-    /// A timed piece of an exit took `cycles`. How many such pieces it stands for.
+    /// A timed part of an exit took `cycles`. Returns the number of such parts that it stands for.
     pub(super) fn piece_of_exit(&mut self, cycles: u64) -> u64 {
         self.group.exit += cycles;
         match self.is_attentive && cycles >= LONG {
@@ -161,7 +162,7 @@ impl Ledger {
         }
     }
 
-    /// The group ends. It says whether what comes next is timed in detail.
+    /// Ends the group, and decides whether the next one is timed in detail.
     pub(super) fn end_group(&mut self, now: u64) {
         let whole = now.wrapping_sub(self.group.start);
         let exits = self.group.exits;
@@ -169,7 +170,7 @@ impl Ledger {
         self.is_attentive = whole >= u64::from(exits) * QUICK;
     }
 
-    /// The run ends in this group.
+    /// Ends the group because the run ends.
     pub(super) fn end_last_group(&mut self, now: u64) {
         let left = match self.group.is_burst {
             true => self.sampler.left_of_burst(),

@@ -1,4 +1,4 @@
-//! What the ledger is told of interrupts that wait: [`crate::latency`].
+//! The ledger's record of interrupts that wait: [`crate::latency`].
 
 use super::{Arrival, Detail, HostTime, Latency, Ledger, Request, SUSPICIOUSLY_LONG, Section};
 use crate::counter::counter;
@@ -9,8 +9,8 @@ impl Ledger {
         &self.accounts.latency
     }
 
-    /// Requests are taken at this boundary. The machine's earliest deadline has been over for
-    /// `late` nanoseconds; 0 if none is.
+    /// Requests are taken at this boundary. The machine's earliest deadline passed `late`
+    /// nanoseconds ago; 0 if none has passed.
     pub fn request_taken(&mut self, request: Request, late: u64) {
         if self.detail != Detail::Full {
             return;
@@ -18,7 +18,8 @@ impl Ledger {
         let host = (self.host)();
         let now = request.taken;
         let arrival = self.arrival(request, late, (host, now));
-        // What an exit that is being timed has lost until now is still to be taken from it.
+        // The waiting time that an exit being timed has had so far must still be subtracted from
+        // it.
         if !self.sampling {
             self.waiting_seen = self.waiting_by(host, now);
         }
@@ -33,7 +34,7 @@ impl Ledger {
             0 => 0,
             _ => now.saturating_sub(begun),
         };
-        // The processor reached the thread at once, if no signal says when.
+        // If no signal recorded the time, the thread was reached immediately.
         let mut monitor = match request.heard {
             0 => since(request.asked),
             heard => since(heard),
@@ -66,8 +67,8 @@ impl Ledger {
         now.wrapping_sub(self.run_start) as f64 / passed.max(1) as f64
     }
 
-    /// One of the monitor's sections has run since this reading of [`Self::now`], and has not looked
-    /// at requests for `piece` cycles at most, while the guest let interrupts in (`lets_in`).
+    /// A section of the monitor's work has run since this reading of [`Self::now`]. It checked for
+    /// requests at least every `piece` cycles; `lets_in` says whether the guest let interrupts in.
     pub fn section(&mut self, section: Section, begin: u64, piece: u64, lets_in: bool) {
         if self.detail != Detail::Full {
             return;
@@ -82,8 +83,8 @@ impl Ledger {
         latency.section(section, (begin, end), (had, piece), lets_in);
     }
 
-    /// What the thread waited for a processor since requests were last taken or this was last
-    /// asked: a system call.
+    /// How long the thread was not scheduled since requests were last taken or this function was
+    /// last called. Makes a system call.
     fn lost_lately(&mut self, now: u64) -> u64 {
         let host = (self.host)();
         let had = host
@@ -95,13 +96,13 @@ impl Ledger {
         passed.saturating_sub(had as u64)
     }
 
-    /// Whether interrupts wait for the guest at this boundary.
+    /// Notes whether interrupts wait for the guest at this boundary.
     #[inline]
     pub fn interrupts_wait(&mut self, waits: bool) {
         self.accounts.latency.interrupts_wait(waits, counter);
     }
 
-    /// One is being delivered.
+    /// An interrupt is being delivered.
     #[inline]
     pub fn interrupt_delivered(&mut self) {
         if self.detail == Detail::Full {

@@ -1,9 +1,9 @@
 //! Time in functions of the monitor that translated code calls without an exit: *leaf calls*.
 //!
-//! Such a call lies inside a stretch of guest code, which the ledger measures as one. Its time is
-//! measured here on its own, and the report subtracts it from guest code. Reading the clock twice
-//! takes about as long as the shortest of these functions, so calls are timed in samples. Each sort
-//! of call has its own countdown:
+//! Such a call is part of a stretch of guest code, which the ledger measures as a whole. The call's
+//! time is measured separately here, and the report subtracts it from guest code. Reading the clock
+//! twice takes about as long as the shortest of these functions, so calls are sampled. Each sort of
+//! call has its own countdown:
 //!
 //! ```text
 //! calls     . . . . . . . . . . . . . . . . . . . . . . . . . .
@@ -11,33 +11,33 @@
 //! stands for 1            7       4                   10
 //! ```
 //!
-//! A timed call stands for all calls since the one that was timed before, so what they stand for
-//! adds up to the calls. The distance is random, to keep out of step with the guest's loops, and on
-//! average such that reading the clock takes about a fiftieth of what the calls take. Where some
-//! calls are long, as loads of CR3 are that rewrite tables, every call is timed.
+//! A timed call stands for all calls since the previous timed one, so these numbers add up to the
+//! number of calls. The distance is random, so that it does not fall in step with the guest's
+//! loops, and on average so long that reading the clock takes about a fiftieth of the calls' time.
+//! Where some calls are long, such as loads of CR3 that rewrite tables, every call is timed.
 
 use super::{Detail, INTERRUPTED_BY_HOST, LONGEST_ENTRY, Ledger, SUSPICIOUSLY_LONG};
 use crate::ExitKind;
 use crate::counter::counter;
 
-/// If calls take as many cycles on average, each is timed.
+/// If calls take this number of cycles on average, each is timed.
 const WORTH_TIMING: u64 = 3_000;
-/// At most one call in so many is timed, on average.
+/// On average, at least one call in this number is timed.
 const LONGEST_INTERVAL: u64 = 128;
-/// The part of the difference to the newest call by which the average follows it.
+/// The average moves towards each new call by one part in this number.
 const FOLLOWS: u64 = 8;
 
-/// What leaf calls of one kind took, from those that were timed.
+/// The time of leaf calls of one kind, extrapolated from those that were timed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LeafRecord {
-    /// How many were timed.
+    /// The number of calls that were timed.
     pub samples: u64,
-    /// Cycles of all of them (estimated).
+    /// Cycles of all calls (estimated).
     pub cycles: u64,
 }
 
 impl LeafRecord {
-    /// What came to it since it stood as `before`.
+    /// The difference to `before`, an earlier state of this record.
     pub(super) fn since(&self, before: &Self) -> Self {
         Self {
             samples: self.samples.saturating_sub(before.samples),
@@ -46,18 +46,18 @@ impl LeafRecord {
     }
 }
 
-/// Chooses the calls of one sort that are timed.
+/// Chooses which calls of one sort are timed.
 #[derive(Clone, Copy, Debug)]
 struct Countdown {
-    /// Calls up to and with the next one that is timed.
+    /// The number of calls up to and including the next one that is timed.
     left: u32,
-    /// How many calls that one stands for.
+    /// The number of calls that the next timed one stands for.
     stands_for: u32,
-    /// Average cycles of those that were timed last.
+    /// Average cycles of the calls that were timed last.
     average: u64,
 }
 
-/// Chooses the calls that are timed.
+/// Chooses which calls are timed.
 #[derive(Clone, Debug)]
 pub(super) struct LeafSampler {
     countdowns: [Countdown; ExitKind::ALL.len()],
@@ -79,7 +79,8 @@ impl Default for LeafSampler {
 }
 
 impl LeafSampler {
-    /// A call of this sort took `cycles`. Returns how many calls it stands for, and chooses the next.
+    /// A call of this sort took `cycles`. Returns the number of calls that it stands for, and
+    /// chooses the next one to be timed.
     fn timed(&mut self, sort: ExitKind, cycles: u64) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 17;
@@ -89,7 +90,7 @@ impl LeafSampler {
         countdown.average = (countdown.average * (FOLLOWS - 1) + cycles) / FOLLOWS;
         let interval = WORTH_TIMING / countdown.average.max(1);
         let interval = interval.clamp(1, LONGEST_INTERVAL) as u32;
-        // From 1 to twice the interval less 1: the interval on average.
+        // From 1 to twice the interval minus 1: the interval on average.
         let distance = 1 + self.random % (2 * interval - 1);
         countdown.left = distance;
         countdown.stands_for = distance;
@@ -97,14 +98,14 @@ impl LeafSampler {
     }
 }
 
-/// A leaf call that has begun. It holds the clock if the call is timed.
+/// A leaf call that has started. It holds the time if the call is timed.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub struct LeafCall(Option<u64>);
 
 impl Ledger {
-    /// Translated code has called a function of the monitor. `sort` chooses the countdown: calls that take
-    /// about as long should have one in common.
+    /// Translated code has called a function of the monitor. `sort` selects the countdown: calls of
+    /// similar duration should share one.
     #[inline]
     pub fn begin_leaf_call(&mut self, sort: ExitKind) -> LeafCall {
         let left = &mut self.leaf_sampler.countdowns[sort as usize].left;
@@ -115,7 +116,8 @@ impl Ledger {
         }
     }
 
-    /// The function is about to return. Its time is that of leaf calls instead of exits of this `kind`.
+    /// The function is about to return. Its time counts as that of leaf calls instead of exits of
+    /// this `kind`.
     #[inline]
     pub fn end_leaf_call(&mut self, call: LeafCall, sort: ExitKind, kind: ExitKind) {
         if let LeafCall(Some(begun)) = call {
@@ -126,7 +128,7 @@ impl Ledger {
     #[cold]
     fn enter_leaf_call(&mut self, begun: u64, sort: ExitKind, kind: ExitKind) {
         if self.detail != Detail::Full {
-            // The next one is timed after four billion calls.
+            // The next call is timed after four billion calls.
             return;
         }
         let now = counter();
@@ -140,11 +142,11 @@ impl Ledger {
                 self.accounts.books += asking;
             }
             if self.timing_guest {
-                // The stretch of guest code around the call had none of this.
+                // The time of the call must not count for the stretch of guest code around it.
                 self.excluded += whole.saturating_sub(cycles) + asking;
             }
         }
-        // No call takes so long by itself: what happened did not happen to the others.
+        // No call takes that long by itself: what happened to it did not happen to the others.
         let times = match cycles < INTERRUPTED_BY_HOST {
             true => stands_for,
             false => 1,
@@ -223,7 +225,7 @@ mod tests {
                 exit(&mut ledger);
             }
             pass(100);
-            // Some are much longer, and come in a row.
+            // Some calls are much longer, and occur in a row.
             let cycles = if round % 5_000 < 20 { 9_000 } else { 60 };
             call(&mut ledger, ExitKind::TlbMissRead, || pass(cycles));
         }

@@ -1,20 +1,19 @@
-//! What the books say: where the time went, and what each kind of exit costs.
+//! The ledger's report: how the time was spent, and what each kind of exit costs.
 
 use super::{Accounts, LeafRecord, Ledger};
 use crate::blame::Blame;
 use crate::latency::Latency;
 use crate::{ExitCounts, ExitKind};
 
-/// Where a vCPU's time goes, in cycles of the time-stamp counter.
+/// How a vCPU's time was spent, in cycles of the time-stamp counter.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct TimeShares {
     /// From the start of the run to its end.
     pub wall: u64,
     /// In guest code, without leaf calls (estimated).
     pub guest: u64,
-    /// In functions of the monitor that translated code called without an exit, by the kind of
-    /// exit that each call stood for (estimated). Together they are not more than what was measured
-    /// around them.
+    /// In functions of the monitor that translated code called without an exit, by the kind of exit
+    /// that each call replaced (estimated). Their sum is at most the time measured around them.
     pub leaf_calls: Vec<(ExitKind, u64)>,
     /// Translating (measured).
     pub translating: u64,
@@ -24,18 +23,18 @@ pub struct TimeShares {
     pub halted: u64,
     /// Ready to run, while the host ran something else (measured).
     pub waiting: u64,
-    /// Between exits: guest code was left for a signal (estimated).
+    /// In guest code that was left for a signal, and its handling, between exits (estimated).
     pub signals: u64,
     /// From the start to the first guest code, and at the end (measured).
     pub start_end: u64,
-    /// In the books themselves (measured).
+    /// In the ledger's own work (measured).
     pub books: u64,
-    /// In each kind of exit, devices and translation apart (estimated).
+    /// In each kind of exit, without devices and translation (estimated).
     pub exits: Vec<(ExitKind, u64)>,
 }
 
 impl TimeShares {
-    /// Everything told apart, together.
+    /// The sum of all accounts.
     pub fn sum(&self) -> u64 {
         let exits: u64 = self.exits.iter().map(|exit| exit.1).sum();
         let monitor = self.signals + self.start_end + self.books;
@@ -43,21 +42,21 @@ impl TimeShares {
         code + self.translating + self.devices + self.halted + self.waiting + monitor + exits
     }
 
-    /// In all leaf calls.
+    /// The sum of all leaf calls.
     pub fn all_leaf_calls(&self) -> u64 {
         self.leaf_calls.iter().map(|call| call.1).sum()
     }
 
-    /// Wall time less the sum: what is not accounted for, or negative, counted twice.
+    /// Wall time minus the sum: positive if time is missing, negative if some was counted twice.
     pub fn remainder(&self) -> i64 {
         self.wall as i64 - self.sum() as i64
     }
 }
 
-/// One kind's costs, from its samples, in cycles.
+/// The costs of one kind of exit, from its samples, in cycles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cost {
-    /// How many exits were timed.
+    /// The number of exits that were timed.
     pub samples: u64,
     /// Estimated total of all exits of this kind.
     pub total: u64,
@@ -77,17 +76,17 @@ impl Accounts {
         &self.counts
     }
 
-    /// Which instructions the exits came from.
+    /// The instructions that the exits came from.
     pub fn blame(&self) -> &Blame {
         &self.blame
     }
 
-    /// How long interrupts waited, and for whom.
+    /// How long interrupts waited, and for what.
     pub fn latency(&self) -> &Latency {
         &self.latency
     }
 
-    /// What one kind of exit costs; `None` if none was timed.
+    /// The cost of one kind of exit; `None` if none was timed.
     pub fn cost(&self, kind: ExitKind) -> Option<Cost> {
         let record = self.kinds[kind as usize].as_deref()?;
         let at = |quantile| record.histogram.value_at_quantile(quantile);
@@ -101,13 +100,13 @@ impl Accounts {
         })
     }
 
-    /// What leaf calls of a kind took, from those that were timed.
+    /// The time of leaf calls of one kind, from those that were timed.
     pub fn leaf_calls(&self, kind: ExitKind) -> LeafRecord {
         self.leaf_calls[kind as usize]
     }
 
-    /// What leaf calls took by kind. Guest code, inside which they lie, is sampled on its own: if they seem to
-    /// take more than all of it, each takes its part of that.
+    /// The time of leaf calls by kind. The guest code around them is sampled independently: if the
+    /// leaf calls seem to take longer than all of it, they are scaled down to that time.
     fn leaf_call_cycles(&self) -> Vec<(ExitKind, u64)> {
         let cycles = |kind: ExitKind| self.leaf_calls[kind as usize].cycles;
         let kinds = ExitKind::ALL.iter().copied();
@@ -121,7 +120,7 @@ impl Accounts {
             .collect()
     }
 
-    /// Where the time went.
+    /// How the time was spent.
     pub fn shares(&self) -> TimeShares {
         let leaf_calls = self.leaf_call_cycles();
         let in_leaf_calls: u64 = leaf_calls.iter().map(|call| call.1).sum();
@@ -145,12 +144,12 @@ impl Accounts {
 }
 
 impl Ledger {
-    /// What one kind of exit costs; `None` if none was timed.
+    /// The cost of one kind of exit; `None` if none was timed.
     pub fn cost(&self, kind: ExitKind) -> Option<Cost> {
         self.accounts.cost(kind)
     }
 
-    /// Where the time went, up to the last stop.
+    /// How the time was spent, up to the last stop.
     pub fn shares(&self) -> TimeShares {
         self.accounts.shares()
     }

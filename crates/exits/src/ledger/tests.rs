@@ -19,13 +19,13 @@ fn pass(cycles: u64) {
     TIME.set(TIME.get() + cycles);
 }
 
-/// Time passes without a processor.
+/// Time passes while the thread is not scheduled.
 fn wait(cycles: u64) {
     LOST.set(LOST.get() + cycles);
     pass(cycles);
 }
 
-/// A request that is taken now.
+/// The request, taken now.
 fn taken(request: Request) -> Request {
     Request {
         taken: TIME.get(),
@@ -94,7 +94,8 @@ thread_local! {
     static READ_LAST: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A reading of the clock, which takes longer if the processor has had other work since the last.
+/// A reading of the clock that takes longer if the processor has done other work since the last
+/// one.
 fn reading_that_disturbs() {
     let has_worked = TIME.get() != READ_LAST.get();
     pass(if has_worked { 20 + 12 } else { 20 });
@@ -110,7 +111,7 @@ fn exits_are_told_as_long_as_those_that_nobody_times() {
     for round in 0_u64..2_000_000 {
         ledger.leave_guest();
         ledger.count(ExitKind::Cli, Place::default());
-        // Some are not alike, and some need a translation.
+        // Some exits differ from the others, and some need a translation.
         pass(if round % 97 == 0 { 1_000 } else { 200 });
         if round % 1_000 == 0 {
             ledger.translate(|| pass(60_000));
@@ -139,7 +140,7 @@ fn time_that_the_host_gave_to_others_spoils_no_sample() {
         if round % 64 == 0 {
             ledger.translate(|| pass(300));
         }
-        // Samples and others alike are struck, in exits and in guest code.
+        // Both samples and other intervals are interrupted, in exits and in guest code.
         if round % 501 == 0 {
             wait(300_000);
         }
@@ -184,8 +185,8 @@ fn sleep_is_not_waiting() {
     assert_eq!(shares.remainder(), 0);
 }
 
-/// A clock that takes time itself, on a host that takes the processor away wherever it likes: between
-/// two readings and in the books too, about half of the time.
+/// A clock that takes time itself, on a host that takes the processor away anywhere: between two
+/// readings and in the ledger's own work too, about half of the time.
 fn loaded_host() {
     thread_local! {
         static RANDOM: Cell<u64> = const { Cell::new(0x9e37_79b9_7f4a_7c15) };
@@ -196,7 +197,7 @@ fn loaded_host() {
     random ^= random << 17;
     RANDOM.set(random);
     pass(20);
-    // One reading in so many; slices of a millisecond and more.
+    // One reading in 3000 is interrupted, for a millisecond and more.
     if random.is_multiple_of(3000) {
         wait(2_500_000 + random % 8_000_000);
     }
@@ -221,7 +222,8 @@ fn the_books_of_a_loaded_host_balance() {
         ledger.leave_guest();
         match round % 50 {
             0 => pass(3_000),
-            // Long enough to be asked about itself, in an exit that may have lost its processor before.
+            // Long enough for the ledger to ask the host, in an exit that may have lost its
+            // processor before.
             1 => {
                 ledger.count(ExitKind::LinkMiss, Place::default());
                 if round % 1_000 == 1 {
@@ -254,7 +256,7 @@ fn the_books_of_a_loaded_host_balance() {
     assert!((0.2..0.8).contains(&waiting), "{waiting}");
     let off = shares.remainder() as f64 / shares.wall as f64;
     assert!(off.abs() < 0.01, "{off}: {shares:?}");
-    // Of what is not waiting, too.
+    // The remainder is small compared with the time that is not waiting, too.
     let busy = off / (1.0 - waiting);
     assert!(busy.abs() < 0.02, "{busy}: {shares:?}");
 }
@@ -268,7 +270,7 @@ fn what_is_no_exit_has_accounts_of_its_own() {
     for _ in 0..200_000 {
         pass(900);
         ledger.leave_guest();
-        // A signal: nobody counts anything.
+        // Guest code is left for a signal: no exit is counted.
         pass(100);
         ledger.enter_guest();
     }
@@ -288,8 +290,8 @@ fn what_is_no_exit_has_accounts_of_its_own() {
 fn what_was_lost_before_a_burst_of_samples_is_not_taken_from_them() {
     let mut ledger = ledger();
     ledger.start();
-    // Runs of guest code that are long enough to be asked about; those that are not timed lose a
-    // lot of time.
+    // The runs of guest code are long enough for the ledger to ask the host; those that are not
+    // timed lose a lot of time.
     for round in 0..1_000_000 {
         ledger.leave_guest();
         ledger.count(ExitKind::Cli, Place::default());
@@ -384,7 +386,7 @@ fn row(rows: &[crate::latency::Durations], name: &str) -> (u64, u64) {
     row.map_or((0, 0), |row| (row.count, row.cycles))
 }
 
-/// An interrupt whose request is heard, taken and delivered.
+/// An interrupt whose request is noticed, taken and delivered.
 #[test]
 fn who_kept_an_interrupt_waiting_is_told() {
     let mut ledger = ledger();
@@ -449,7 +451,8 @@ fn nothing_is_timed_if_only_counts_are_wanted() {
     assert!(ledger.latency().waits().is_empty());
 }
 
-/// A host that takes the processor away whenever it is asked for the time: that is where it happens most.
+/// A host that takes the processor away whenever it is asked for the time, where this happens most
+/// often.
 fn host_time_that_is_waited_for() -> HostTime {
     wait(5_000_000);
     host_time()
@@ -479,7 +482,7 @@ fn what_is_lost_while_the_host_is_asked_is_no_exits() {
     assert!(off.abs() < 0.01, "{off}: {shares:?}");
 }
 
-/// Random numbers that are the same each time.
+/// Pseudo-random numbers, the same in each run.
 fn random(seed: u64) -> impl FnMut() -> u64 {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(2 * seed + 1);
     move || {
@@ -490,8 +493,8 @@ fn random(seed: u64) -> impl FnMut() -> u64 {
     }
 }
 
-/// A run of a third of a second: quick exits for the most part, and some stretches of guest code, the
-/// longest of them milliseconds, and some exits that are long. Returns what guest code and exits really took.
+/// A run of a third of a second: mostly quick exits, some stretches of guest code, the longest of
+/// milliseconds, and some long exits. Returns what guest code and exits really took.
 fn run_with_long_stretches(ledger: &mut Ledger, seed: u64) -> (u64, u64) {
     let mut random = random(seed);
     let (mut guest, mut exits) = (0_u64, 0_u64);

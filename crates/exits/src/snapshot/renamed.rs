@@ -1,4 +1,4 @@
-//! Other names for the places of a snapshot, when it is shown.
+//! Other symbol names for the places of a snapshot, when it is displayed.
 
 use super::{Snapshot, SymbolAt, SymbolRow};
 use crate::blame::Place;
@@ -6,10 +6,11 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 
 impl Snapshot {
-    /// The same with names of `symbol` where it knows some, and the names that it has elsewhere.
+    /// The snapshot with the names that `symbol` gives; places that it does not know keep their
+    /// names.
     ///
-    /// What is told by symbol is summed over the origins that the snapshot carries. Rows of symbols
-    /// that no longer occur are gone.
+    /// The rows by symbol are summed over the origins that the snapshot contains. Rows of symbols
+    /// that no longer occur are removed.
     #[must_use]
     pub fn renamed<'a>(mut self, symbol: impl Fn(Place) -> Option<SymbolAt<'a>>) -> Self {
         for row in &mut self.origins {
@@ -26,7 +27,8 @@ impl Snapshot {
         self
     }
 
-    /// The origins by kind, symbol and device, those first that cost most; none if nothing has a name.
+    /// The origins by kind, symbol and device, those with the highest cost first; empty if nothing
+    /// has a name.
     fn sums_by_symbol(&self) -> Vec<SymbolRow> {
         if self.origins.iter().all(|row| row.symbol.is_empty()) {
             return Vec::new();
