@@ -256,7 +256,10 @@ fn what_is_wrong_with_a_cd_rom_is_one_line() {
         .flat_map(|_| ["--drive", "file=a,if=ide,media=cdrom"])
         .collect();
     for (arguments, expected) in [
-        (&["--cdrom", name(&small)][..], "512 bytes is not the size of a CD-ROM"),
+        (
+            &["--cdrom", name(&small)][..],
+            "512 bytes is not the size of a CD-ROM",
+        ),
         (&["--cdrom", "/nonexistent"], "no such file"),
         (&["--cdrom", ""], "names no file"),
         (&["--drive", drive], "if=ide is missing"),
