@@ -1,8 +1,8 @@
-//! The bare-metal guests state the same facts when their registers live in memory as far
-//! as they can. All emitted code is verified.
+//! The bare-metal guests state the same facts if as many of their registers as possible are held in
+//! memory. All emitted code is verified.
 //!
-//! This is a program of its own: one of the guests measures time, and nothing of other tests must run
-//! beside it.
+//! This is a program of its own, because one of the guests measures time and no other tests may run
+//! at the same time.
 
 #[path = "../../tollgate/tests/bare_metal/guests.rs"]
 mod guests;
@@ -14,7 +14,7 @@ use tollgate_machine::vm::{Consoles, RunOutcome, Vm};
 use tollgate_machine::vm_handle::VmHandle;
 use tollgate_test_support::Transcript;
 
-/// What a guest writes to isa-debug-exit if all its facts hold.
+/// The value that a guest writes to isa-debug-exit if all its facts hold.
 const ALL_FACTS_HOLD: u8 = 0x10;
 
 #[test]

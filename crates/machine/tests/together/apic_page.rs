@@ -1,5 +1,5 @@
-//! A guest that moves the local APIC's page: over RAM its registers are there at the next
-//! access, and the RAM again when they have gone.
+//! Tests of a guest that moves the local APIC's page: over RAM its registers appear at the next
+//! access, and the RAM appears again when the page has moved away.
 
 use std::io;
 use tollgate_machine::config::VmConfig;
@@ -15,21 +15,21 @@ const RAM: u64 = 4 << 20;
 const CODE: u64 = 0x1_0000;
 /// A page of RAM.
 const PAGE: u32 = 0x2_0000;
-/// Where the guest stores what it has read.
+/// The address where the guest stores the values that it has read.
 const RESULTS: u64 = 0x3_0000;
 /// The APIC's page after reset.
 const RESET_PAGE: u32 = APIC_DEFAULT_ADDRESS as u32;
-/// IA32_APIC_BASE: enabled, bootstrap processor.
+/// The value of IA32_APIC_BASE for an enabled APIC of the bootstrap processor.
 const ENABLED: u32 = 0x900;
-/// The same, disabled.
+/// The same value with the APIC disabled.
 const DISABLED: u32 = 0x100;
-/// The version register and what it reads.
+/// The offset of the version register, and the register's value.
 const VERSION: u32 = 0x30;
 const VERSION_VALUE: u32 = 0x5_0014;
-/// The task priority register.
+/// The offset of the task priority register.
 const TASK_PRIORITY: u32 = 0x80;
 
-/// A program of 32-bit code, put together step by step.
+/// A program of 32-bit code, assembled step by step.
 #[derive(Default)]
 struct Program(Vec<u8>);
 
@@ -60,7 +60,7 @@ impl Program {
             .bytes(&value.to_le_bytes())
     }
 
-    /// Runs it; its loads must read `results`.
+    /// Runs the program. Its loads must read `results`.
     fn run(self, results: &[u32]) {
         // mov al, 10h; out F4h, al
         let code = self.bytes(&[0xb0, 0x10, 0xe6, 0xf4]).0;

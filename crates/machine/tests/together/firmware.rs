@@ -1,5 +1,5 @@
-//! A machine that starts from a ROM of our own: the reset vector, and what the chip set shows
-//! of ROM and RAM below 1 MiB.
+//! Tests of a machine that starts from a ROM made here: the reset vector, and the ROM and RAM that
+//! the chip set shows below 1 MiB.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
@@ -7,7 +7,7 @@ use tollgate_machine::config::{MIB, TripleFaultAction, VmConfig};
 use tollgate_machine::vm::{Consoles, RunOutcome, Vm};
 use tollgate_machine::vm_handle::VmHandle;
 
-/// What is written to port E9h.
+/// The bytes that were written to port E9h.
 #[derive(Clone, Default)]
 struct Told(Arc<Mutex<Vec<u8>>>);
 
@@ -22,11 +22,11 @@ impl Write for Told {
 }
 
 const ROM_BYTES: usize = 0x1_0000;
-/// Where the ROM's data byte is, and what it is.
+/// The address of the ROM's data byte, and its value.
 const DATA: u16 = 0x8000;
 const IN_ROM: u8 = 0x5a;
 
-/// A ROM that copies `code` to 7C00h and jumps there, with DS at the ROM.
+/// Makes a ROM that copies `code` to 7C00h and jumps there, with DS pointing to the ROM.
 fn rom(code: &[u8]) -> Vec<u8> {
     let mut rom = vec![0; ROM_BYTES];
     let start = [
@@ -44,7 +44,7 @@ fn rom(code: &[u8]) -> Vec<u8> {
     rom
 }
 
-/// Runs a machine from a ROM; how it ended, and what it told.
+/// Runs a machine from a ROM. Returns its outcome, and the bytes that it wrote to port E9h.
 fn run(name: &str, rom: &[u8]) -> (RunOutcome, Vec<u8>) {
     let name = format!("tollgate-rom-{}-{name}.bin", std::process::id());
     let path = std::env::temp_dir().join(name);
@@ -69,7 +69,7 @@ fn run(name: &str, rom: &[u8]) -> (RunOutcome, Vec<u8>) {
     (outcome, told)
 }
 
-/// out E9h, what is at an offset in DS
+/// out E9h, the byte at an offset in DS
 fn tell(offset: u16) -> Vec<u8> {
     let [low, high] = offset.to_le_bytes();
     vec![0xa0, low, high, 0xe6, 0xe9]
@@ -87,7 +87,7 @@ const SELECT_ATTRIBUTES: [u8; 11] = [
     0xba, 0xf8, 0x0c, 0x66, 0xef, // mov dx, CF8h; out dx, eax
 ];
 
-/// Writes the attributes of F0000h-FFFFFh: register 59h.
+/// Writes the attributes of F0000h-FFFFFh in register 59h.
 fn set_attributes(value: u8) -> Vec<u8> {
     vec![0xba, 0xfd, 0x0c, 0xb0, value, 0xee]
 }
@@ -132,7 +132,7 @@ fn images_of_every_customary_size_start_at_their_end_and_show_it_below_1_mib() {
         let mut image = vec![0x33; kib << 10];
         let end = image.len() - ROM_BYTES;
         image[end..].copy_from_slice(&rom(&code));
-        // Only the last 128 KiB appear there; where the image has less, nothing does.
+        // Only the last 128 KiB appear there. If the image has fewer bytes, the rest is empty.
         let shown = if kib == 64 { 0xff } else { 0x33 };
         let (_, told) = run(&format!("{kib}k"), &image);
         assert_eq!(told, [IN_ROM, shown], "{kib} KiB");
@@ -152,8 +152,8 @@ fn nothing_answers_where_neither_rom_nor_ram_is_shown() {
     assert_eq!(run("nothing", &rom(&code)).1, [0xff, 0xff]);
 }
 
-/// The processor's reset goes to the ROM again, and memory stays: INIT by the keyboard
-/// controller, the second time around the byte at 0600h is set.
+/// After a reset of the processor the ROM runs again, and memory is unchanged: INIT comes from the
+/// keyboard controller, and the second time the byte at 0600h is set.
 #[test]
 fn a_reset_of_the_processor_starts_the_firmware_again_with_memory_as_it_was() {
     let code = [
@@ -167,7 +167,7 @@ fn a_reset_of_the_processor_starts_the_firmware_again_with_memory_as_it_was() {
     assert_eq!(outcome, RunOutcome::DebugExit(0x2a));
 }
 
-/// The local APIC's page over the ROM, and away again.
+/// The local APIC's page moves over the ROM and away again.
 #[test]
 fn a_rom_that_the_apic_s_page_hid_comes_back() {
     let set_base = |base: u32| {
@@ -177,7 +177,7 @@ fn a_rom_that_the_apic_s_page_hid_comes_back() {
         code.extend([0x0f, 0x30]); // mov ecx, 1Bh; xor edx, edx; mov eax, base; wrmsr
         code
     };
-    // Version at offset 30h of the page: its lowest byte is 10h to 1Fh.
+    // The version at offset 30h of the page: its lowest byte is 10h to 1Fh.
     let version = [&tell(DATA + 0x30)[..3], &[0x24, 0xf0, 0xe6, 0xe9]].concat();
     let code = [
         set_base(0xf_8000),

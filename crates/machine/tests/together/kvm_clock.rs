@@ -1,4 +1,4 @@
-//! KVM's clock as a guest reads it in its memory.
+//! Tests of KVM's clock as a guest reads it in its memory.
 
 use std::io;
 use tollgate_machine::config::{Paravirtual, VmConfig};
@@ -23,7 +23,7 @@ fn machine(paravirtual: Paravirtual) -> (Pc, GuestMemory) {
     )
 }
 
-/// Version, counter and time that were written last.
+/// Returns the version, the counter and the time that were written last.
 fn published(memory: &GuestMemory) -> (u32, u64, u64) {
     let at = |offset| PhysicalAddress(PLACE + offset);
     (
@@ -46,13 +46,13 @@ fn the_clocks_parameters_are_where_the_guest_wants_them() {
     assert!(version != 0 && version.is_multiple_of(2));
     assert_eq!((counter, time), (pc.time_stamp(), pc.now().0));
 
-    // The guest sets its counter: its clock goes on.
+    // The guest's clock continues after the guest has set its counter.
     pc.msr_write(TIME_STAMP_ADJUST, 1 << 50);
     let (after, adjusted, same_time) = published(&memory);
     assert!(after > version);
     assert_eq!((adjusted, same_time), (counter + (1 << 50), time));
 
-    // So it is in a machine that goes on from this one's state.
+    // The same holds for a machine that continues from this one's state.
     let (mut other, other_memory) = machine(Paravirtual::Kvm);
     other.pause();
     other.restore(pc.save().unwrap()).unwrap();
@@ -79,7 +79,7 @@ fn a_guest_whose_clocks_catch_up_is_told_of_the_pause() {
     assert!(after.0 == version + 2 && after.1 > counter && after.2 > time);
     assert!(after.2 >= paused.1 + 20_000_000, "{after:?} {paused:?}");
     assert!(after.1 > paused.0);
-    // Whatever else makes the parameters change does not say so again.
+    // Another change of the parameters does not report the pause again.
     pc.msr_write(TIME_STAMP_ADJUST, 5);
     assert_eq!(flags(), IS_STABLE);
 }

@@ -1,5 +1,5 @@
-//! All tests of the machine from outside that can run beside each other, in one program: each
-//! program of its own would be linked by itself.
+//! All integration tests of the machine that can run at the same time, in one program, because each
+//! program would have to be linked by itself.
 
 mod apic_page;
 mod firmware;

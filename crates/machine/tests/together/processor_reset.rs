@@ -1,5 +1,5 @@
-//! INIT of the processor and a reset of the machine are two things; and a saved machine has its
-//! processor in it.
+//! Tests that INIT of the processor and a reset of the machine are two things, and that a saved
+//! machine includes its processor.
 
 use std::io;
 use tollgate_machine::config::{MIB, TripleFaultAction, VmConfig};
@@ -9,10 +9,10 @@ use tollgate_machine::vm_handle::VmHandle;
 use tollgate_memory::{Region, RegionKind};
 use tollgate_x86::PhysicalAddress;
 
-/// Where a guest leaves a byte for the code at the reset vector.
+/// The byte that a guest stores for the code at the reset vector.
 const MARKER: u8 = 0x2a;
 
-/// A machine with a boot sector that begins with `code`.
+/// Makes a machine with a boot sector that begins with `code`.
 fn vm(name: &str, code: &[u8]) -> Vm {
     let mut sector = [0; 512];
     sector[..code.len()].copy_from_slice(code);
@@ -37,8 +37,8 @@ fn vm(name: &str, code: &[u8]) -> Vm {
     vm
 }
 
-/// Puts code at the reset vector that ends the machine with the marker:
-/// mov al, [0600h]; out F4h, al
+/// Puts code at the reset vector that ends the machine with the marker: mov al, [0600h]; out F4h,
+/// al
 fn add_firmware(vm: &Vm) {
     let mut memory = vm.memory();
     let rom = memory.new_block(0x1000).unwrap();
@@ -55,7 +55,7 @@ fn add_firmware(vm: &Vm) {
         .unwrap();
 }
 
-/// mov byte [0600h], the marker; what `reset` does; jmp to itself
+/// mov byte [0600h], the marker; the code `reset`; jmp to itself
 fn guest(reset: &[u8]) -> Vec<u8> {
     let mark = [0xc6, 0x06, 0x00, 0x06, MARKER];
     [&mark, reset, &[0xeb, 0xfe]].concat()
@@ -67,11 +67,11 @@ fn out(port: u16, value: u8) -> Vec<u8> {
     vec![0xba, low, high, 0xb0, value, 0xee]
 }
 
-/// lidt [0700h], where zeros are: no interrupt can be delivered; ud2
+/// lidt [0700h], where memory is zero, so that no interrupt can be delivered; ud2
 const TRIPLE_FAULT: [u8; 7] = [0x0f, 0x01, 0x1e, 0x00, 0x07, 0x0f, 0x0b];
 
-/// Makes DS flat by way of protected mode and writes `command` to the local APIC's interrupt
-/// command register; to stand at 7C05h, where [`guest`] has it.
+/// Makes DS flat in protected mode and writes `command` to the local APIC's interrupt command
+/// register. The code must be at 7C05h, where [`guest`] puts it.
 fn command_to_self(command: u16) -> Vec<u8> {
     let [low, high] = command.to_le_bytes();
     let code = [

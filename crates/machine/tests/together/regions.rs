@@ -1,5 +1,5 @@
-//! Regions of memory that a device changes while the guest runs: the guest's next access
-//! sees the change, in the middle of translated code that has just accessed the same page.
+//! Tests of memory regions that a device changes while the guest runs. The guest's next access sees
+//! the change, even in the middle of translated code that has just accessed the same page.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -13,16 +13,16 @@ use tollgate_test_support::{Computer, flat_state};
 use tollgate_x86::PhysicalAddress;
 
 const RAM: u64 = 4 << 20;
-/// Where programs stand.
+/// The address of the programs.
 const CODE: u64 = 0x1_0000;
 /// The page whose region changes.
 const PAGE: u64 = 0x2_0000;
-/// Where the guest stores what it has read.
+/// The address where the guest stores the values that it has read.
 const RESULTS: u64 = 0x3_0000;
 /// The port of [`Switch`].
 const PORT: u16 = 0xe000;
 
-/// What a write to the port asks for.
+/// The requests that a write to the port makes.
 mod ask {
     pub const LAYOUT: u8 = 0;
     pub const ROM: u8 = 1;
@@ -36,7 +36,7 @@ mod ask {
 /// A store that the device has seen, with its address, or the pages of a harvest.
 type Note = (u64, Vec<u8>);
 
-/// What the device has seen.
+/// Everything that the device has seen.
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<Vec<Note>>>);
 
@@ -46,7 +46,7 @@ impl Seen {
     }
 }
 
-/// Sets regions over one page, and answers there where no memory does.
+/// Sets regions over one page, and answers there where there is no memory.
 struct Switch {
     rom: BlockId,
     other: BlockId,
@@ -132,7 +132,7 @@ impl Device for Switch {
     }
 }
 
-/// A program of 32-bit code, put together step by step.
+/// A program of 32-bit code, assembled step by step.
 #[derive(Default)]
 struct Program(Vec<u8>);
 
@@ -163,8 +163,8 @@ impl Program {
         self.bytes(&[0xff, 0xd6, 0x89, 0x07, 0x83, 0xc7, 4])
     }
 
-    /// Runs it three times in one machine; each run must read `results`. What the device
-    /// has seen in the last one is returned.
+    /// Runs the program three times in one machine; each run must read `results`. Returns what the
+    /// device has seen in the last run.
     fn run(self, page: &[u8], rom: &[u8], results: &[u32]) -> Vec<Note> {
         // mov al, 10h; out F4h, al; and back to the start
         let length = self.0.len() as i32;
@@ -242,7 +242,7 @@ fn the_next_access_sees_what_a_region_became() {
                 0x1111_1111,
             ],
         );
-    // Stores to ROM go to the device at the same place.
+    // Stores to ROM go to the device at the same address.
     assert_eq!(seen, [(PAGE, vec![7, 0, 0, 0]), (PAGE, vec![9, 0, 0, 0])]);
 }
 
@@ -260,7 +260,7 @@ fn code_is_fetched_from_what_a_region_became() {
         .run(&returns(1), &returns(2), &[1, 2, 2, 1]);
 }
 
-/// Instructions that read and write reach ROM and the device behind it as two accesses.
+/// Instructions that read and write a location access ROM and then the device there.
 #[test]
 fn rom_takes_no_store_of_any_kind() {
     let seen = Program::default()
@@ -306,7 +306,7 @@ fn each_harvest_tells_the_display_pages_written_since_the_last_one() {
         .bytes(&[0x83, 0xef, 3, 0x87, 0xfe])
         .ask(ask::DIRTY)
         .ask(ask::DIRTY)
-        // Emptied again for the next round.
+        // The page is cleared for the next round.
         .store(0)
         .run(&[], &[], &[0]);
     let harvests: Vec<Vec<u8>> = seen.into_iter().map(|(_, pages)| pages).collect();

@@ -1,4 +1,4 @@
-//! A machine's state survives being written to a file and read by another machine.
+//! Tests that a machine's state can be written to a file and read by another machine.
 
 use std::io;
 use tollgate_machine::config::VmConfig;
@@ -17,7 +17,8 @@ fn paused_pc() -> Pc {
 #[test]
 fn a_saved_machine_goes_on_where_it_was() {
     let mut pc = paused_pc();
-    // Line 13 of the I/O APIC to vector 4Dh, a byte in the UART's scratch register.
+    // Routes line 13 of the I/O APIC to vector 4Dh, and stores a byte in the UART's scratch
+    // register.
     for (register, value) in [(0u64, 0x2au32), (0x10, 0x4d)] {
         pc.memory_write(
             PhysicalAddress(tollgate_machine::devices::io_apic::BASE_ADDRESS + register),
@@ -25,7 +26,8 @@ fn a_saved_machine_goes_on_where_it_was() {
         );
     }
     pc.port_write(0x3ff, 1, 0x77);
-    // Firmware leaves line 13 of the 8259 pair open; a kernel that uses the I/O APIC masks the pair.
+    // Firmware leaves line 13 of the 8259 pair unmasked; a kernel that uses the I/O APIC masks the
+    // pair.
     pc.port_write(0x21, 1, 0xff);
     pc.port_write(0xa1, 1, 0xff);
     pc.signal_fpu_error();
@@ -65,7 +67,7 @@ fn a_state_of_the_layout_before_versions_of_devices_is_refused_by_its_version() 
     );
 }
 
-/// Each part with another version, and one that is cut.
+/// Each part gets another version, and one is truncated.
 #[test]
 fn a_part_of_another_version_is_refused_by_name_and_nothing_changes() {
     let mut pc = paused_pc();

@@ -1,5 +1,5 @@
-//! Machines are independent of each other: side by side in one process, and one after
-//! the other.
+//! Tests that machines are independent of each other, in one process at the same time, and one
+//! after the other.
 
 use crate::guests;
 use std::io;
@@ -13,9 +13,9 @@ use tollgate_machine::vm::{Consoles, RunOutcome, Vm};
 use tollgate_machine::vm_handle::{State, VmHandle};
 use tollgate_test_support::Transcript;
 
-/// What a guest writes to isa-debug-exit if all its facts hold.
+/// The value that a guest writes to isa-debug-exit if all its facts hold.
 const ALL_FACTS_HOLD: u8 = 0x10;
-/// How long anything may take on a slow, busy machine.
+/// How long an operation may take on a slow, busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn config(kernel: PathBuf) -> VmConfig {
@@ -55,7 +55,7 @@ fn facts_hold(name: &str) {
     assert!(vm.exit_counts().total() > 0);
 }
 
-/// A boot sector that begins with `code`, in a file that is removed in the end.
+/// A boot sector that begins with `code`, in a file that is removed at the end.
 struct BootSector(PathBuf);
 
 impl BootSector {
@@ -79,12 +79,12 @@ impl Drop for BootSector {
 /// jmp to itself
 const LOOP: [u8; 2] = [0xeb, 0xfe];
 
-/// Every guest runs beside another one, several times over: exceptions, code writes,
-/// timer interrupts of the two meet in all ways.
+/// Every guest runs together with another one, several times, so that exceptions, code writes and
+/// timer interrupts of the two coincide in many ways.
 #[test]
 fn two_machines_run_at_the_same_time() {
     let mut names = guests::bare_metal_names();
-    // This one counts ticks, and needs a processor for itself to miss none.
+    // This guest counts ticks, and needs a processor for itself to miss none.
     names.retain(|name| name != "timers");
     // The two threads go through the list from opposite ends.
     let backwards: Vec<_> = names.iter().rev().cloned().collect();

@@ -5,7 +5,7 @@ fn memory() -> GuestMemory {
     GuestMemory::new(2 << 20).unwrap()
 }
 
-/// Both controllers enabled, the first reachable.
+/// Both controllers are enabled, and the first is reachable.
 fn enabled() -> DmaControllers {
     DmaControllers::cascaded()
 }

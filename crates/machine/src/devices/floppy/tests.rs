@@ -1,4 +1,4 @@
-//! The controller as a driver sees it, byte by byte.
+//! Tests of the controller as a driver sees it, byte by byte.
 
 mod hostile;
 mod rig;
@@ -46,7 +46,7 @@ fn both_sides_of_a_cylinder_are_one_multi_track_command() {
         let found = rig.memory(0x1_0000 + 512 * index as u64, 512);
         assert_eq!(found, pattern(sector), "{sector}");
     }
-    // The same up to the end of the cylinder, and without a count that ends there.
+    // The same read up to the end of the cylinder, with a count that does not end there.
     rig.dma(0x46, 0x1_0000, 2 * 512);
     let result = rig.command(&[READ, 4, 0, 1, 17, 2, 18, 0x1b, 0xff]);
     assert_eq!(result, [4, 0, 0, 1, 0, 1, 2]);
@@ -63,7 +63,7 @@ fn what_is_written_is_in_the_image_when_the_interrupt_comes() {
     rig.write(0x3f7, 2);
     rig.seek(0, 79);
     rig.put_memory(0x9000, &[0xa5; 700]);
-    // 700 bytes: the rest of the second sector becomes zero.
+    // Of 700 bytes, the rest of the second sector becomes zero.
     rig.dma(0x4a, 0x9000, 700);
     let result = rig.command(&[WRITE, 4, 79, 1, 8, 2, 9, 0x1b, 0xff]);
     assert_eq!(result, [4, 0, 0, 80, 0, 1, 2]);
@@ -91,7 +91,7 @@ fn a_track_is_formatted_with_its_filler() {
             .all(|byte| *byte == 0xf6)
     );
     assert_eq!(image[track - 512..track], pattern((5 * 2 + 1) * 9 - 1));
-    // Sectors that no image of this size has.
+    // No image of this size has such sectors.
     rig.put_memory(0x9000, &[5, 1, 10, 2]);
     rig.dma(0x4a, 0x9000, 4);
     let result = rig.command(&[0x4d, 4, 2, 1, 0x50, 0xf6]);
@@ -107,7 +107,7 @@ fn without_dma_the_processor_moves_each_byte() {
     assert!(rig.interrupt());
     let data: Vec<u8> = (0..SECTOR_BYTES).map(|_| rig.read(0x3f5)).collect();
     assert_eq!(data, pattern(17));
-    // Nobody can end the command but the end of the track.
+    // Only the end of the track can end the command.
     assert_eq!(rig.result(), [0x40, 0x80, 0, 1, 0, 1, 2]);
 
     rig.send(&[0x45, 0, 0, 0, 18, 2, 18, 0x1b, 0xff]);
@@ -156,7 +156,7 @@ fn what_is_not_there_is_looked_for_in_vain() {
     ] {
         assert_eq!(read(&mut rig, address, head), expected, "{address:?}");
     }
-    // Without a motor, in single density, and from a drive that is not there.
+    // These reads are without a motor, in single density, and from a missing drive.
     rig.write(0x3f2, 0x0c);
     assert_eq!(rig.command(&[READ_ID, 0])[..2], [0x40, 1]);
     rig.write(0x3f2, 0xfc);

@@ -1,4 +1,4 @@
-//! Facts about `hpet`.
+//! Tests of the high-precision event timer.
 
 use super::*;
 use crate::bus::Device;
@@ -29,7 +29,7 @@ fn write(hpet: &mut Hpet, offset: u64, value: u64, now: u64) {
     hpet.write(offset, &value.to_le_bytes(), at(now));
 }
 
-/// One whose counter counts from 0 at time 0.
+/// Returns a timer whose counter counts from 0 at time 0.
 fn running() -> Hpet {
     let mut hpet = Hpet::default();
     write(&mut hpet, GENERAL, 1, 0);
@@ -102,7 +102,7 @@ fn a_value_that_has_just_passed_fires_at_once() {
     write(&mut hpet, timer(1), 4, 100_000);
     write(&mut hpet, timer(1) + 8, 9_999, 100_000);
     assert_eq!(edges(&mut hpet, 1, 100_010), 1);
-    // The value after a reset is one that never comes.
+    // The counter never reaches the comparator's reset value.
     write(&mut hpet, timer(2), 4, 100_020);
     assert_eq!(edges(&mut hpet, 2, 1 << 40), 0);
 }
@@ -122,7 +122,8 @@ fn a_comparator_of_32_bits_fires_each_time_the_counter_wraps() {
 #[test]
 fn periodic_mode_adds_the_period_and_counts_what_was_missed() {
     let mut hpet = running();
-    // Periodic, and the next value is the comparator's: first at 500, then every 2,000.
+    // In periodic mode the next value is also the comparator's: it fires first at 500, then every
+    // 2,000.
     write(&mut hpet, timer(0), 0x4c, 0);
     write(&mut hpet, timer(0) + 8, 500, 0);
     write(&mut hpet, timer(0) + 8, 2_000, 0);
@@ -197,7 +198,7 @@ fn replacement_routing_cuts_the_8254_and_the_clock_off() {
             bench.board.interrupts.pic.write(port, 0x20);
         }
     }
-    // The lines of the others are as they were meanwhile.
+    // The other devices' lines have kept their levels.
     assert!(!bench.board.interrupts.pic.pending());
     write(&mut hpet, &mut bench, GENERAL, 1);
     assert!(bench.board.interrupts.pic.pending());

@@ -3,7 +3,7 @@ use super::*;
 const DATA: u16 = 0x60;
 const COMMAND: u16 = 0x64;
 
-/// A controller with a clock that moves on a byte time with each read of an answer.
+/// A controller with a clock that advances by a byte time with each read of an answer.
 struct Bench {
     controller: I8042,
     now: GuestTime,
@@ -29,7 +29,7 @@ impl Bench {
         self.controller.read(COMMAND, self.now)
     }
 
-    /// Every byte that comes, waiting for the keyboard's.
+    /// Returns every byte that arrives, waiting for those of the keyboard.
     fn bytes(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         for _ in 0..100 {
@@ -83,7 +83,7 @@ fn the_command_byte_is_read_and_written() {
     bench.command(0x60);
     bench.data(0x47);
     assert_eq!(bench.ask(0x20), [0x47]);
-    // The ports have their own commands as well.
+    // The ports have commands of their own for this.
     bench.command(0xAD);
     bench.command(0xA7);
     assert_eq!(bench.ask(0x20), [0x77]);
@@ -118,7 +118,7 @@ fn an_answer_waits_until_the_buffer_was_read() {
     bench.data(0x11);
     bench.command(0x20);
     assert_eq!(bench.bytes(), [0x11, 0x65]);
-    // An empty buffer gives the last byte again.
+    // An empty buffer returns the last byte again.
     assert_eq!(bench.controller.read(DATA, bench.now), 0x65);
 }
 
@@ -211,7 +211,7 @@ fn interrupts_come_only_if_enabled() {
     bench.controller.key(Key::A, true, bench.now);
     assert_eq!(bench.status() & 0x21, 0x01);
     assert!(!bench.controller.keyboard_irq());
-    // Enabling them with a byte in the buffer raises the line.
+    // Enabling interrupts with a byte in the buffer raises the line.
     bench.command(0x60);
     bench.data(0x45);
     assert!(bench.controller.keyboard_irq());
@@ -234,7 +234,7 @@ fn a_disabled_keyboard_keeps_its_bytes() {
 fn the_keyboard_resets_and_identifies_itself() {
     let mut bench = Bench::new();
     assert_eq!(bench.ask_keyboard(0xFF), [0xFA, 0xAA]);
-    // The identity AB 83 is translated like everything else.
+    // The identity AB 83 is translated too.
     assert_eq!(bench.ask_keyboard(0xF2), [0xFA, 0xAB, 0x41]);
     bench.command(0x60);
     bench.data(0x05);
@@ -264,7 +264,7 @@ fn a_keyboard_that_does_not_scan_sends_no_keys() {
     let mut bench = Bench::new();
     assert_eq!(bench.ask_keyboard(0xF5), [0xFA]);
     assert!(bench.press(Key::A).is_empty());
-    // What is typed waits outside.
+    // Typed keys wait outside.
     assert!(!bench.controller.keyboard.has_room());
     assert_eq!(bench.ask_keyboard(0xF4), [0xFA]);
     assert!(bench.controller.keyboard.has_room());
@@ -337,7 +337,7 @@ fn the_auxiliary_port_echoes() {
     let mut bench = Bench::new();
     bench.command(0x60);
     bench.data(0x47);
-    // Linux tests for the port and for IRQ 12 with this.
+    // Linux uses this to test for the port and for IRQ 12.
     bench.command(0xD3);
     bench.data(0x5A);
     assert_eq!(bench.status() & 0x21, 0x21);

@@ -1,5 +1,5 @@
-//! A drive for CD-ROMs as a driver sees it: packets, data, what it says of the disc, and changes of
-//! the disc.
+//! Tests of a CD-ROM drive as a driver sees it: packets, data, its description of the disc, and
+//! changes of the disc.
 
 use super::rig::{Rig, new_image, pattern};
 use crate::devices::pci::function::PciFunction;
@@ -7,19 +7,19 @@ use tollgate_disk::DriveOptions;
 use tollgate_test_support::Random;
 use tollgate_x86::PhysicalAddress;
 
-/// Sectors of 2048 bytes of the disc.
+/// The number of 2048-byte sectors of the disc.
 const DISC: usize = 512;
 
 const READY: u8 = 0x50;
 const HAS_DATA: u8 = 0x58;
 const FAILED: u8 = 0x51;
 
-/// A sector of 2048 bytes.
+/// Returns a sector of 2048 bytes.
 fn sector(number: usize) -> Vec<u8> {
     (4 * number..4 * number + 4).flat_map(pattern).collect()
 }
 
-/// What came of a packet: the data, or the sense key, code and qualifier.
+/// The result of a packet: the data, or the sense key, code and qualifier.
 type Outcome = Result<Vec<u8>, (u8, u8, u8)>;
 
 impl Rig {
@@ -29,7 +29,7 @@ impl Rig {
         rig
     }
 
-    /// Sends a packet, with blocks of so many bytes at most, and leaves the data to be read.
+    /// Sends a packet, with blocks of at most `limit` bytes, and leaves the data to be read.
     fn send(&mut self, packet: &[u8], features: u8, limit: u16) -> u8 {
         let [low, high] = limit.to_le_bytes();
         for (port, value) in [(6, 0xa0), (1, features), (4, low), (5, high), (7, 0xa0)] {
@@ -42,7 +42,7 @@ impl Rig {
         self.wait()
     }
 
-    /// Sends a packet and takes its data through the data register.
+    /// Sends a packet and reads its data through the data register.
     fn packet_in_blocks(&mut self, packet: &[u8], limit: u16) -> Outcome {
         let mut data = Vec::new();
         let mut status = self.send(packet, 0, limit);
@@ -87,7 +87,7 @@ fn a_drive_is_known_by_its_signature_and_says_what_it_is() {
     let signature = |rig: &mut Rig| [1, 2, 3, 4, 5].map(|port| rig.read(0x1f0 + port));
     assert_eq!(signature(&mut rig), [1, 1, 1, 0x14, 0xeb]);
     assert_eq!(rig.read(0x1f7), 0, "not ready before its first command");
-    // Who takes it for a disk is told.
+    // A host that takes the drive for a disk is shown its signature.
     rig.write(0x1f7, 0xec);
     assert_eq!(rig.wait(), FAILED);
     assert_eq!(signature(&mut rig), [4, 1, 1, 0x14, 0xeb]);
@@ -139,7 +139,7 @@ fn sectors_are_read_by_the_bus_master() {
     let memory = &rig.bench.board.memory;
     memory.read(PhysicalAddress(0x1_1000), &mut data);
     assert!(data == (7..11).flat_map(sector).collect::<Vec<u8>>());
-    // Less than the list has room for.
+    // The list has less room than the data needs.
     rig.master(0, &[0]);
     rig.master(2, &[4]);
     rig.master(0, &[9]);
@@ -160,7 +160,7 @@ fn what_is_not_there_is_refused_and_the_reason_told_once() {
         (&[0x28, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 2], (5, 0x21, 0)),
         (&[0x2a, 0, 0, 0, 0, 0, 0, 0, 1], (5, 0x20, 0)),
         (&[0xff], (5, 0x20, 0)),
-        // Raw sectors, a page that there is not, saved pages, a later track.
+        // Raw sectors, a page that does not exist, saved pages, and a track after the last one.
         (&[0xbe, 0, 0, 0, 0, 0, 0, 0, 1, 0xf8], (5, 0x24, 0)),
         (&[0x5a, 0, 5, 0, 0, 0, 0, 0, 99], (5, 0x24, 0)),
         (&[0x5a, 0, 0xff, 0, 0, 0, 0, 0, 99], (5, 0x39, 0)),
@@ -168,9 +168,9 @@ fn what_is_not_there_is_refused_and_the_reason_told_once() {
     ] {
         assert_eq!(rig.packet(packet), Err(sense), "{packet:x?}");
         let sense = rig.packet(&[3, 0, 0, 0, 18]).unwrap();
-        assert_eq!(sense[2], 0, "it was told");
+        assert_eq!(sense[2], 0, "it was reported once");
     }
-    // Overlapping is not there.
+    // Overlapping is not supported.
     rig.write(0x1f1, 2);
     rig.write(0x1f7, 0xa0);
     assert_eq!((rig.wait(), rig.read(0x1f1)), (FAILED, 4));
@@ -183,7 +183,7 @@ fn the_disc_has_one_track_of_data() {
     let contents = rig.packet(&[0x43, 0, 0, 0, 0, 0, 0, 0, 99]).unwrap();
     assert_eq!(contents[..12], [0, 18, 1, 1, 0, 0x14, 1, 0, 0, 0, 0, 0]);
     assert_eq!(contents[12..], [0, 0x14, 0xaa, 0, 0, 0, 2, 0]);
-    // The same in minutes, seconds and frames: 512 + 150 are 8 s and 62 frames.
+    // The same in minutes, seconds and frames: 512 + 150 frames are 8 s and 62 frames.
     let contents = rig.packet(&[0x43, 2, 0, 0, 0, 0, 0xaa, 0, 99]).unwrap();
     assert_eq!(contents, [0, 10, 1, 1, 0, 0x14, 0xaa, 0, 0, 0, 8, 62]);
     let all = rig.packet(&[0x43, 0, 2, 0, 0, 0, 0, 0, 99]).unwrap();

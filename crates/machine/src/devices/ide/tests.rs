@@ -1,4 +1,4 @@
-//! The function as a driver sees it: registers, data, bus master.
+//! Tests of the function as a driver sees it: registers, data, bus master.
 
 use super::rig::{Rig, SECTORS, pattern};
 use crate::devices::pci::function::PciFunction;
@@ -28,7 +28,7 @@ fn sectors_are_read_by_each_kind_of_address() {
         assert_eq!(rig.take(512), pattern(sector + 1));
         assert_eq!(rig.wait(), 0x50);
     }
-    // 48 bits: the upper bytes are written first.
+    // With 48 bits of address, the upper bytes are written first.
     for value in [0, 1] {
         rig.write(0x1f2, value);
     }
@@ -52,7 +52,7 @@ fn the_registers_tell_where_a_command_has_ended() {
     rig.give(&[0; 2 * 512]);
     assert_eq!(rig.wait(), 0x50);
     assert_eq!(registers(&mut rig), [0, 0xdd, 0x05, 0, 0xe0]);
-    // What is verified is not moved.
+    // Verified sectors are not transferred.
     assert_eq!(rig.command(0xe0, 5, 10, 0x40), 0x50);
     assert_eq!(registers(&mut rig), [0, 14, 0, 0, 0xe0]);
 }
@@ -131,7 +131,7 @@ fn what_is_not_there_is_refused() {
         assert_eq!(rig.command(device, 2, address, code), 0x51, "{code:#x}");
         assert_eq!(rig.read(0x1f1), error, "{code:#x}");
     }
-    // No second device on the channel, and nothing on the other one.
+    // The channel has no second device, and the other channel has none at all.
     rig.write(0x1f6, 0xb0);
     assert_eq!(rig.read(0x1f7), 0);
     assert_eq!(rig.read(0x177), 0xff);

@@ -1,4 +1,4 @@
-//! Facts about the local APIC.
+//! Tests of the local APIC.
 
 use super::*;
 
@@ -131,7 +131,7 @@ fn commands_reach_oneself_and_nobody_else() {
     write(&mut apic, register::COMMAND_HIGH, 0, 0);
     write(&mut apic, register::COMMAND_LOW, 0x60, 0);
     assert_eq!(apic.pending(), Some(0x60));
-    // Start-up and SMI change nothing; the command is never busy.
+    // Start-up and SMI messages change nothing, and the command register is never busy.
     write(&mut apic, register::COMMAND_LOW, 0x4200, 0);
     write(&mut apic, register::COMMAND_LOW, 0x0608, 0);
     assert!(!apic.take_nmi() && !apic.take_init());
@@ -141,20 +141,20 @@ fn commands_reach_oneself_and_nobody_else() {
     assert!(!apic.take_nmi());
 }
 
-/// INIT by the command register: what its low half must be.
+/// The low half of the command register for INIT.
 const INIT: u32 = 0x500;
 
 #[test]
 fn init_messages_reach_oneself_with_and_without_a_shorthand() {
     let mut apic = enabled();
     write(&mut apic, register::COMMAND_HIGH, 0, 0);
-    // Edge; level, asserted; to self; to all including self.
+    // Edge-triggered; level-triggered and asserted; to itself; to all including itself.
     for low in [INIT, INIT | 0xc000, INIT | 0x4_0000, INIT | 0x8_4000] {
         write(&mut apic, register::COMMAND_LOW, low, 0);
         assert!(apic.take_init(), "{low:#x}");
         assert!(!apic.take_init());
     }
-    // De-assert, which goes to all; to all but self; to another processor.
+    // De-assert, which goes to all; INIT to all but itself; INIT to another processor.
     write(&mut apic, register::COMMAND_LOW, INIT | 0x8_8000, 0);
     write(&mut apic, register::COMMAND_LOW, INIT | 0xc_4000, 0);
     write(&mut apic, register::COMMAND_HIGH, 1 << 24, 0);

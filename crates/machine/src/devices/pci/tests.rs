@@ -1,4 +1,4 @@
-//! The bus as a guest sees it: enumeration, windows that move, lines and messages.
+//! Tests of the bus as a guest sees it: enumeration, windows that move, lines and messages.
 
 use super::config_space::{BarKind, Command, ConfigSpace, Identity};
 use super::function::PciFunction;
@@ -10,7 +10,7 @@ use crate::bus::{Device, DeviceContext, SavedState, StateError};
 use tollgate_exits::blame::DeviceAddress;
 use tollgate_x86::PhysicalAddress;
 
-/// A function with ports, memory and messages; it remembers what was written.
+/// A function with ports, memory and messages, which remembers the written bytes.
 struct Memory {
     name: String,
     config: ConfigSpace,
@@ -63,8 +63,8 @@ impl PciFunction for Memory {
             _ => data.fill(self.bytes[at as usize % 64]),
         }
     }
-    /// A byte of ones at 63 makes the function ask for an interrupt, zero ends that; at 62 it
-    /// sends the message of that number.
+    /// A byte of ones at offset 63 makes the function request an interrupt, and zero withdraws the
+    /// request. A byte at offset 62 sends the message of that number.
     fn bar_write(&mut self, bar: usize, at: u64, data: &[u8], context: &mut DeviceContext<'_>) {
         if bar == 2 {
             return self.messages.write(at, data, &self.config, context);
@@ -141,7 +141,7 @@ impl Guest {
         u32::from_le_bytes(data)
     }
 
-    /// Device 1 with its memory here and its messages behind it.
+    /// Makes a guest with the memory of device 1 at this address, and its messages after it.
     fn with_memory_at(address: u32) -> Self {
         let mut guest = Self::new();
         guest.set_config(1, 0x14, 4, address);
@@ -167,7 +167,7 @@ fn devices_are_found_and_empty_slots_read_as_ones() {
     assert_eq!(guest.config(10, 0, 4), u32::MAX);
     assert_eq!(guest.read(ECAM_BASE), 0x0008_1b36);
     assert_eq!(guest.read(ECAM_BASE + (9 << 15)), 0x5678_1234);
-    // Another function, another device, the extended space.
+    // Another function, another device, and the extended configuration space.
     for offset in [9 << 15 | 1 << 12, 10 << 15, 9 << 15 | 0x100] {
         assert_eq!(guest.read(ECAM_BASE + offset), u32::MAX);
     }
@@ -215,7 +215,7 @@ fn memory_answers_where_the_guest_puts_it() {
     let mut guest = Guest::with_memory_at(0xc000_0000);
     guest.write(0xc000_0005, &[0x77]);
     assert_eq!(guest.read(0xc000_0005), 0x7777_7777);
-    // Sizing, with decoding on as old systems do it.
+    // The size is determined with decoding enabled, as old systems do it.
     guest.set_config(1, 0x14, 4, u32::MAX);
     assert_eq!(guest.config(1, 0x14, 4), 0xffff_f000);
     guest.set_config(1, 0x14, 4, 0xd000_0000);
@@ -260,14 +260,14 @@ fn two_devices_share_a_line_and_intx_can_be_disabled() {
     assert_eq!(guest.config(9, 6, 2) & 8, 8);
     guest.set_config(9, 4, 2, 7 | u32::from(Command::INTX_DISABLE.bits()));
     assert!(!guest.line(1));
-    assert_eq!(guest.config(9, 6, 2) & 8, 8, "the status tells it still");
+    assert_eq!(guest.config(9, 6, 2) & 8, 8, "the status still shows it");
     guest.set_config(9, 4, 2, 7);
     assert!(guest.line(1));
     guest.host.reset(&mut guest.bench.context(0));
     assert_eq!(guest.config(9, 4, 2), 0);
 }
 
-/// Whether a message has come; it is acknowledged.
+/// Acknowledges a message and returns its vector, if one has arrived.
 fn message_arrived(guest: &mut Guest) -> Option<u8> {
     let interrupts = &mut guest.bench.board.interrupts;
     let vector = interrupts.local_apic.acknowledge();
@@ -293,7 +293,7 @@ fn messages_wait_while_they_are_masked() {
     guest.write(TABLE + 16, &0xfee0_0000u64.to_le_bytes());
     guest.write(TABLE + 24, &0x45u32.to_le_bytes());
     assert_eq!(guest.read(TABLE + 28), 1, "masked after power-up");
-    // Not enabled: nothing is sent or kept.
+    // While MSI-X is disabled, no message is sent or stored.
     guest.write(0xc000_003e, &[1]);
     assert_eq!(guest.read(TABLE + 0x800), 0);
     guest.set_config(1, capability + 2, 2, 0xc000);
@@ -304,7 +304,7 @@ fn messages_wait_while_they_are_masked() {
     guest.set_config(1, capability + 2, 2, 0x8000);
     assert_eq!(message_arrived(&mut guest), Some(0x45));
     assert_eq!(guest.read(TABLE + 0x800), 0);
-    // The vector alone masked, then the bus master off.
+    // First only the vector is masked, then bus mastering is disabled.
     guest.write(TABLE + 28, &[1, 0, 0, 0]);
     guest.write(0xc000_003e, &[1]);
     assert_eq!(message_arrived(&mut guest), None);
@@ -313,7 +313,7 @@ fn messages_wait_while_they_are_masked() {
     assert_eq!(message_arrived(&mut guest), None);
     guest.set_config(1, 4, 2, 7);
     assert_eq!(message_arrived(&mut guest), Some(0x45));
-    // A vector that does not exist.
+    // This vector does not exist.
     guest.write(0xc000_003e, &[200]);
     assert_eq!(message_arrived(&mut guest), None);
 }

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Both chips initialized as PC systems do: vectors 20h and 28h, nothing masked.
+/// Initializes both chips as PC systems do: vectors 20h and 28h, nothing masked.
 fn initialized() -> Pic {
     initialized_with(0x01)
 }
@@ -21,7 +21,7 @@ fn pulse(pic: &mut Pic, irq: u8) {
     pic.set_line(irq, true);
 }
 
-/// The request, in-service and mask registers of a chip.
+/// Returns the request, in-service and mask registers of a chip.
 fn registers(pic: &mut Pic, command: u16) -> (u8, u8, u8) {
     pic.write(command, 0x0A);
     let request = pic.read(command);
@@ -58,7 +58,7 @@ fn icw4_is_taken_only_if_announced() {
     pic.write(0x21, 0x04);
     pic.write(0x21, 0xA5);
     assert_eq!(pic.read(0x21), 0xA5);
-    // A single chip has no ICW3 either.
+    // A single chip has no ICW3.
     pic.write(0x20, 0x12);
     pic.write(0x21, 0x40);
     pic.write(0x21, 0x5A);
@@ -137,7 +137,7 @@ fn a_request_masked_before_the_acknowledge_gives_the_spurious_vector() {
 
 #[test]
 fn a_spurious_slave_interrupt_leaves_the_cascade_in_service() {
-    // The request vanishes between the two acknowledge pulses.
+    // The request disappears between the two acknowledge pulses.
     let mut pic = initialized();
     pic.master.set_line(CASCADE, true);
     assert_eq!(pic.acknowledge(), 0x2F);
@@ -196,7 +196,7 @@ fn lower_priorities_wait_for_the_end_of_interrupt() {
     assert!(!pic.pending());
     pic.write(0x20, 0x20);
     assert_eq!(pic.acknowledge(), 0x25);
-    // Specific end of interrupt.
+    // A specific end of interrupt.
     pulse(&mut pic, 1);
     assert_eq!(pic.acknowledge(), 0x21);
     pic.write(0x20, 0x65);
@@ -243,7 +243,7 @@ fn automatic_rotation_makes_the_served_input_the_lowest() {
 #[test]
 fn rotation_commands_move_the_lowest_priority() {
     let mut pic = initialized();
-    // Set priority: 4 lowest, so 5 is highest.
+    // Set priority: 4 becomes the lowest, so 5 is the highest.
     pic.write(0x20, 0xC4);
     pulse(&mut pic, 0);
     pulse(&mut pic, 5);
@@ -268,7 +268,7 @@ fn special_mask_mode_lets_lower_priorities_through() {
     assert!(!pic.pending());
     pic.write(0x20, 0x68);
     assert_eq!(pic.acknowledge(), 0x26);
-    // Non-specific EOI passes the masked input over.
+    // A non-specific EOI skips the masked input.
     pic.write(0x20, 0x20);
     assert_eq!(registers(&mut pic, 0x20).1, 1 << 3);
     pic.write(0x20, 0x48);

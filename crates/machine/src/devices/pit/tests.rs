@@ -1,11 +1,12 @@
 use super::*;
 
-/// The first nanosecond of a clock pulse.
+/// Returns the first nanosecond of a clock pulse.
 fn at(tick: i64) -> GuestTime {
     time_of(tick)
 }
 
-/// A timer with `control` and a 16-bit count written at tick 0: loaded at tick 1.
+/// Makes a timer with `control` and a 16-bit count written at tick 0, so that it is loaded at tick
+/// 1.
 fn programmed(control: u8, count: u16) -> Pit {
     let mut pit = Pit::new();
     let port = 0x40 + u16::from(control >> 6);
@@ -27,7 +28,7 @@ fn level_at(pit: &mut Pit, tick: i64) -> bool {
     pit.irq()
 }
 
-/// Output levels of channel 0 at ticks 1 to `n` after the load.
+/// Returns the output levels of channel 0 at ticks 1 to `n` after the load.
 fn levels(pit: &mut Pit, n: i64) -> String {
     (1..=n)
         .map(|tick| if level_at(pit, tick) { 'H' } else { 'L' })
@@ -48,7 +49,7 @@ fn mode_0_raises_out_once_when_the_count_expires() {
     assert_eq!(levels(&mut pit, 7), "LLLLHHH");
     assert_eq!(pit.irq_line().take_edges(), 1);
     assert_eq!(pit.next_deadline(), None);
-    // The counter runs on, below zero.
+    // The counter continues below zero.
     assert_eq!(read16(&mut pit, 0x40, at(7)), 0xFFFE);
 }
 
@@ -130,7 +131,7 @@ fn modes_1_and_5_wait_for_the_gate() {
     assert!(!pit.output2(at(11)));
     assert!(!pit.output2(at(14)));
     assert!(pit.output2(at(15)));
-    // A second trigger starts it afresh.
+    // A second trigger starts the count again.
     pit.set_gate2(false, at(20));
     pit.set_gate2(true, at(21));
     assert!(!pit.output2(at(22)));
@@ -270,13 +271,13 @@ fn the_end_of_time_is_survived() {
 #[test]
 fn a_single_rise_that_has_passed_unnoticed_is_still_to_come() {
     let mut pit = Pit::new();
-    // Mode 0, five ticks.
+    // Mode 0 with five ticks.
     pit.write(0x43, 0x30, at(0));
     pit.write(0x40, 5, at(0));
     pit.write(0x40, 0, at(0));
     let rise = pit.next_deadline();
     assert_eq!(rise, Some(at(6)));
-    // The host runs another program until long after it; the timer is not advanced meanwhile.
+    // The host runs another program until long after that time, and the timer is not advanced.
     assert_eq!(pit.next_deadline(), rise);
     pit.advance(at(100));
     assert!(pit.irq());

@@ -19,7 +19,7 @@ fn poke(rtc: &mut Rtc, register: u8, value: u8, now: GuestTime) {
     rtc.write(0x71, value, now);
 }
 
-/// Century, year, month, day, weekday, hour, minute, second.
+/// Returns century, year, month, day, weekday, hour, minute and second.
 fn time(rtc: &mut Rtc, now: GuestTime) -> [u8; 8] {
     [0x32, 9, 8, 7, 6, 4, 2, 0].map(|register| peek(rtc, register, now))
 }
@@ -70,13 +70,13 @@ fn set_holds_the_time_until_it_is_cleared() {
     ] {
         poke(&mut rtc, register, value, ms(0));
     }
-    // Nothing moves, and UIP never shows.
+    // No register changes, and UIP is never set.
     assert_eq!(peek(&mut rtc, 0, ms(5_000)), 0x59);
     assert_eq!(peek(&mut rtc, 0x0A, GuestTime(5_749_900_000)), 0x26);
     poke(&mut rtc, 0x0B, 0x02, ms(6_000));
     let before = [0x19, 0x99, 0x12, 0x31, 0x06, 0x23, 0x59, 0x59];
     assert_eq!(time(&mut rtc, ms(6_000)), before);
-    // The divider chain was not disturbed: the next second comes at its old place.
+    // The divider chain was not disturbed, so the next second comes at the usual time.
     let after = [0x20, 0x00, 0x01, 0x01, 0x07, 0x00, 0x00, 0x00];
     assert_eq!(time(&mut rtc, ms(6_750)), after);
 }
@@ -119,7 +119,7 @@ fn periodic_interrupts_come_at_the_selected_rate_without_drift() {
     assert_eq!(rtc.irq_line().take_edges(), 1024);
 }
 
-/// Interrupts that a guest counts that reads register C as soon as it is interrupted.
+/// Returns the number of interrupts of a guest that reads register C as soon as it is interrupted.
 fn interrupts_until(rtc: &mut Rtc, mut now: GuestTime, end: GuestTime) -> u32 {
     let mut count = 0;
     while now < end {
@@ -137,7 +137,7 @@ fn periods_that_passed_while_the_host_was_away_are_made_up_for() {
     let mut rtc = Rtc::new(0);
     poke(&mut rtc, 0x0A, 0x26, ms(0)); // 1024 Hz
     poke(&mut rtc, 0x0B, 0x42, ms(0));
-    // Nobody looks for a tenth of a second.
+    // For a tenth of a second the guest does not run.
     let count = interrupts_until(&mut rtc, ms(100), ms(1000));
     assert!((1022..=1024).contains(&count), "{count}");
 }
@@ -309,11 +309,11 @@ fn geometries_of_disks_are_where_firmware_and_old_systems_look() {
     let second = [0x32, 0x01, 4, 0xff, 0xff, 0xc0, 0x32, 0x01, 17];
     assert_eq!(bytes(0x1b..=0x23), first);
     assert_eq!(bytes(0x24..=0x2c), second);
-    // The last is beyond what INT 13h has without a translation.
+    // The last disk is larger than INT 13h can address without a translation.
     assert_eq!(bytes(0x39..=0x39), [1 << 6]);
     let sum: u16 = bytes(0x10..=0x2d).into_iter().map(u16::from).sum();
     assert_eq!(bytes(0x2e..=0x2f), sum.to_be_bytes());
-    // A CD-ROM at the first place leaves it free.
+    // A CD-ROM drive at the first place leaves the first disk's type empty.
     rtc.set_disks(&[None, disk(306, 4, 17)]);
     assert_eq!(peek(&mut rtc, 0x12, ms(0)), 0x0f);
 }

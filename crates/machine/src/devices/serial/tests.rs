@@ -41,7 +41,7 @@ fn registers_read_back_what_was_written() {
     assert_eq!(serial.read(SCR, NOW), 0xA5);
     serial.write(LCR, 0x1B, NOW);
     assert_eq!(serial.read(LCR, NOW), 0x1B);
-    // Bits that the 16550A has not are zero.
+    // Bits that the 16550A does not have are zero.
     serial.write(IER, 0xFF, NOW);
     assert_eq!(serial.read(IER, NOW), 0x0F);
     serial.write(MCR, 0xFF, NOW);
@@ -82,7 +82,7 @@ fn input_is_bounded() {
     let bytes = vec![0; Serial::INPUT_LIMIT * 2];
     let taken = serial.push_input(&bytes);
     assert_eq!(taken, Serial::INPUT_LIMIT);
-    // One has gone on into the receiver.
+    // One byte has already moved to the receiver.
     assert_eq!(serial.input_space(), 1);
     assert!(serial.push_break());
     assert!(!serial.push_break());
@@ -104,7 +104,7 @@ fn output_that_nobody_takes_holds_the_transmitter() {
     assert_eq!(serial.take_output().len(), Serial::OUTPUT_LIMIT);
     assert!(serial.irq());
     assert_eq!(serial.read(LSR, NOW), 0x60);
-    // What did not fit into the FIFO is lost, as in the chip.
+    // Bytes that did not fit into the FIFO are lost, as in the chip.
     assert_eq!(serial.take_output(), [b'b'; 16]);
 }
 
@@ -205,7 +205,7 @@ fn the_interrupt_reaches_the_bus_whatever_out2_is() {
 fn loopback_returns_data_and_modem_lines_to_the_port() {
     let mut serial = port();
     assert_eq!(serial.read(MSR, NOW), 0xB0);
-    // Linux's test for a port: loop, OUT2 and RTS make DCD and CTS.
+    // Linux tests for a port in this way: in loopback mode OUT2 and RTS set DCD and CTS.
     serial.write(MCR, 0x1A, NOW);
     assert_eq!(serial.read(MSR, NOW) & 0xF0, 0x90);
     serial.write(DATA, b'q', NOW);
@@ -226,7 +226,7 @@ fn an_overrun_is_reported() {
     serial.write(DATA, b'2', NOW);
     assert_eq!(serial.read(LSR, NOW), 0x63);
     assert_eq!(serial.read(LSR, NOW), 0x61);
-    // Without a FIFO the newer byte wins, with one the older bytes stay.
+    // Without a FIFO the newer byte is kept, with one the older bytes are.
     assert_eq!(serial.read(DATA, NOW), b'2');
     serial.write(FCR, 0x01, NOW);
     (0..17).for_each(|byte| serial.write(DATA, byte, NOW));
@@ -250,7 +250,7 @@ fn a_break_arrives_with_its_zero_byte() {
     serial.push_input(b"a");
     serial.push_break();
     serial.push_input(b"b");
-    // It is somewhere in the FIFO, but not yet at the top.
+    // The error is somewhere in the FIFO, but not yet at the top.
     assert_eq!(serial.read(LSR, NOW), 0xE1);
     assert_eq!(serial.read(DATA, NOW), b'a');
     assert_eq!(serial.read(LSR, NOW), 0xF1);

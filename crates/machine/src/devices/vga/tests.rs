@@ -18,7 +18,7 @@ fn set(vga: &mut Vga, bench: &mut Bench, port: u16, index: u8, value: u8) {
     out(vga, bench, port + 1, value);
 }
 
-/// 80 columns of 25 lines, colour, as VGA firmware sets mode 3.
+/// Sets 25 lines of 80 columns in colour, as VGA firmware sets mode 3.
 fn enter_text(vga: &mut Vga, bench: &mut Bench) {
     out(vga, bench, 0x3c2, 0x67);
     for (index, value) in [(1, 0), (2, 3), (3, 0), (4, 2)] {
@@ -45,7 +45,7 @@ fn enter_text(vga: &mut Vga, bench: &mut Bench) {
         out(vga, bench, 0x3c0, index);
         out(vga, bench, 0x3c0, index);
     }
-    // Nothing is moved where characters have 9 dots.
+    // With this value, characters of 9 dots are not moved.
     out(vga, bench, 0x3c0, 0x13);
     out(vga, bench, 0x3c0, 8);
     out(vga, bench, 0x3c0, 0x20);
@@ -88,7 +88,7 @@ fn a_font_is_loaded_beside_the_text_and_drawn() {
         .board
         .memory
         .write(PhysicalAddress(0xb_8000), b"A\x01");
-    // Plane 2 at A0000h, as firmware loads a font.
+    // Plane 2 is at A0000h, as when firmware loads a font.
     for (port, index, value) in [(0x3c4, 2, 4), (0x3c4, 4, 7), (0x3ce, 5, 0), (0x3ce, 6, 4)] {
         set(&mut vga, &mut bench, port, index, value);
     }
@@ -106,7 +106,7 @@ fn a_font_is_loaded_beside_the_text_and_drawn() {
     assert_eq!(picture.pixels[..6], [0xff, 0, 0x82, 0, 0, 0]);
 }
 
-/// A line of CGA's four colours: two bits a pixel, odd lines 8 KiB behind.
+/// A line has CGA's four colours with two bits per pixel; odd lines are 8 KiB further.
 #[test]
 fn four_colours_are_two_bits_each_in_two_banks() {
     let mut bench = Bench::new();
@@ -168,7 +168,8 @@ fn a_chained_picture_is_memory_at_a0000h() {
     assert_eq!(picture.pixels[3 * 321..3 * 322], [4, 8, 12]);
 }
 
-/// 320 pixels of 200 lines in 16 colours, whose pixels are the bits of plane 0, colour 1 white.
+/// Sets 320 pixels by 200 lines in 16 colours. The bits of plane 0 are the pixels, and colour 1 is
+/// white.
 fn enter_planes(vga: &mut Vga, bench: &mut Bench) {
     enter_text(vga, bench);
     for (port, index, value) in [
@@ -197,7 +198,7 @@ fn set_attribute(vga: &mut Vga, bench: &mut Bench, index: u8, value: u8) {
     out(vga, bench, 0x3c0, value);
 }
 
-/// The white pixels of a line.
+/// Returns the white pixels of a line.
 fn white(vga: &mut Vga, bench: &mut Bench, line: usize) -> Vec<usize> {
     let picture = vga.picture(&mut bench.board.memory).unwrap();
     let width = picture.size.width;
@@ -240,9 +241,9 @@ fn panning_moves_a_picture_to_the_left_up_to_the_split_or_beyond() {
     store(&mut vga, &mut bench, 0, 0x01);
     store(&mut vga, &mut bench, 40, 0x80);
     set_attribute(&mut vga, &mut bench, 0x13, 3);
-    // The last pixels of a line are the first of what lies behind it in memory.
+    // The last pixels of a line are the first ones of the cells that follow it in memory.
     assert_eq!(white(&mut vga, &mut bench, 0), [4, 317]);
-    // By two cells.
+    // The line moves by two cells.
     set(&mut vga, &mut bench, 0x3d4, 8, 2 << 5);
     assert_eq!(white(&mut vga, &mut bench, 0), [301]);
     set(&mut vga, &mut bench, 0x3d4, 8, 0);
@@ -260,7 +261,7 @@ fn pixels_of_256_colours_are_panned_by_half_the_value() {
     let mut bench = Bench::new();
     let mut vga = vga(&bench);
     enter_planes(&mut vga, &mut bench);
-    // Unchained, as mode X: a cell is four pixels.
+    // Without chaining, as in mode X, a cell holds four pixels.
     for (port, index, value) in [(0x3ce, 5, 0x40), (0x3d4, 1, 0x4f), (0x3d4, 0x13, 0x28)] {
         set(&mut vga, &mut bench, port, index, value);
     }
@@ -281,7 +282,7 @@ fn text_is_split_and_moved_by_dots_and_lines() {
     let memory = &mut bench.board.memory;
     assert!(memory.write(PhysicalAddress(0xb_8000), b"T\x01"));
     assert!(memory.write(PhysicalAddress(0xb_8000 + 2 * 160), b"A\x01"));
-    // Row 2 is the first; below scan line 191, row 12, row 0 is.
+    // Row 2 is the first; after scan line 191, in row 12, row 0 follows.
     for (index, value) in [
         (0x0d, 160),
         (0x18, 191),
@@ -296,7 +297,8 @@ fn text_is_split_and_moved_by_dots_and_lines() {
     let lines: Vec<_> = shown.lines().collect();
     assert_eq!((&*lines[0], &*lines[12], &*lines[14]), ("A", "T", "A"));
     assert_eq!(shown.cursor, Some((0, 12)));
-    // A font with the top left dot of "A"; 9 dots, moved by 8 of them, and by a line.
+    // A font with the top left dot of "A". The characters have 9 dots, and the screen moves by 8 of
+    // them and by a line.
     for (port, index, value) in [(0x3c4, 2, 4), (0x3c4, 4, 7), (0x3ce, 5, 0), (0x3ce, 6, 4)] {
         set(&mut vga, &mut bench, port, index, value);
     }
@@ -339,7 +341,7 @@ fn the_extension_shows_a_bank_and_its_mode() {
     assert_eq!(picture.pixels[3 * pixel..3 * pixel + 3], [3, 2, 1]);
 }
 
-/// Random accesses to all registers, and a picture now and then.
+/// Makes random accesses to all registers, and sometimes draws a picture.
 #[test]
 fn no_register_and_no_store_makes_it_fail() {
     let mut bench = Bench::new();
@@ -398,7 +400,7 @@ fn a_picture_is_drawn_anew_once_something_was_written() {
     let first = vga.picture(&mut bench.board.memory).unwrap();
     let second = vga.picture(&mut bench.board.memory).unwrap();
     assert!(Arc::ptr_eq(&first, &second));
-    // A cell with a background of colour 1.
+    // A cell whose background has colour 1.
     let memory = &mut bench.board.memory;
     assert!(memory.write(PhysicalAddress(0xb_8000), b" \x1f"));
     let third = vga.picture(memory).unwrap();
@@ -415,7 +417,7 @@ fn a_picture_is_drawn_anew_once_something_was_written() {
     ));
 }
 
-/// Sets the mode of 640 by 480 pixels of 32 bits.
+/// Sets the mode of 640 by 480 pixels with 32 bits each.
 fn enter_extension(vga: &mut Vga, bench: &mut Bench) {
     for (index, value) in [(1, 640), (2, 480), (3, 32), (4, 0x41)] {
         let context = &mut bench.context(0);

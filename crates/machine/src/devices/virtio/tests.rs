@@ -1,4 +1,4 @@
-//! Virtio devices as drivers see them, good ones and bad ones.
+//! Tests of virtio devices with correct and with broken drivers.
 
 mod balloon;
 mod block;

@@ -1,9 +1,9 @@
-//! No guest makes the controller panic, stop answering or write where it may not.
+//! No guest may make the controller panic, stop answering or write where it must not.
 
 use super::rig::Rig;
 use tollgate_test_support::Random;
 
-/// A port that matters to the controller.
+/// Returns a port that the controller uses.
 fn port(random: &mut Random) -> u16 {
     match random.below(12) {
         0 => 0x3f2,
@@ -18,7 +18,7 @@ fn port(random: &mut Random) -> u16 {
     }
 }
 
-/// A value that often means something there.
+/// Returns a value that often has a meaning at this port.
 fn value(port: u16, random: &mut Random) -> u8 {
     const COMMANDS: [u8; 16] = [
         0xe6, 0xc5, 0x4a, 0x0f, 0x07, 0x08, 0x4d, 0x42, 0xcc, 0x56, 0x13, 0x03, 0x0e, 0x94, 0x8f,
@@ -57,7 +57,7 @@ fn random_accesses_are_survived_and_deadlines_lie_ahead() {
             rig.restore(&saved);
         }
     }
-    // It answers after all that.
+    // The controller still answers.
     rig.write(0x3f2, 0);
     rig.write(0x3f2, 0x1c);
     assert_eq!(rig.read(0x3f4), 0x80);

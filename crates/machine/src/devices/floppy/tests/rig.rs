@@ -1,4 +1,4 @@
-//! A controller with its board, and what a driver does with it.
+//! A controller with its board, and the accesses of a driver to it.
 
 use crate::bus::testing::Bench;
 use crate::bus::{Device, GuestClock, SavedState};
@@ -12,16 +12,16 @@ use tollgate_memory::GuestMemory;
 use tollgate_platform::GuestTime;
 use tollgate_x86::PhysicalAddress;
 
-/// How long the image's thread may take.
+/// The maximum time that the image's thread may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a sector of each image holds.
+/// Returns the contents of a sector of each image.
 pub fn pattern(sector: usize) -> Vec<u8> {
     let byte = |index: usize| (sector * 7 + index * 3 + (index >> 8)) as u8;
     (0..512).map(byte).collect()
 }
 
-/// A file with the pattern, which is removed in the end.
+/// A file with the pattern, which is removed at the end.
 pub struct ImageFile(pub PathBuf);
 
 impl ImageFile {
@@ -54,7 +54,7 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// A controller out of reset, whose drives have images of so many KiB.
+    /// Makes a controller out of reset, whose drives have images of this many KiB.
     pub fn new(drives: &[Option<usize>]) -> Self {
         Self::with(drives, false)
     }
@@ -84,7 +84,7 @@ impl Rig {
         rig
     }
 
-    /// One drive, as a driver has prepared it.
+    /// Makes a controller with one drive, prepared as by a driver.
     pub fn ready(kib: usize) -> Self {
         let mut rig = Self::new(&[Some(kib)]);
         rig.prepare();
@@ -119,7 +119,7 @@ impl Rig {
         }
     }
 
-    /// Lets guest time pass, and what the thread has done arrive.
+    /// Lets guest time pass, and completions of the thread arrive.
     pub fn pass(&mut self, nanoseconds: u64) {
         let end = self.time + nanoseconds;
         while self.time < end {
@@ -130,7 +130,10 @@ impl Rig {
             self.floppy.advance(context);
             self.floppy.complete(0, context);
             let next = self.floppy.deadline(context);
-            assert!(next.is_none_or(|next| next.0 > self.time), "it lies ahead");
+            assert!(
+                next.is_none_or(|next| next.0 > self.time),
+                "the deadline is in the future"
+            );
         }
     }
 
@@ -151,12 +154,12 @@ impl Rig {
         self.wait("an interrupt", |rig| rig.interrupt());
     }
 
-    /// Waits for a main status.
+    /// Waits for a value of the main status register.
     pub fn wait_for(&mut self, status: u8) {
         self.wait("a status", |rig| rig.read(0x3f4) == status);
     }
 
-    /// Writes bytes of a command.
+    /// Writes the bytes of a command.
     pub fn send(&mut self, bytes: &[u8]) {
         for byte in bytes {
             assert_eq!(self.read(0x3f4) & 0xc0, 0x80, "ready for a command");
@@ -164,7 +167,7 @@ impl Rig {
         }
     }
 
-    /// The bytes of a result, once there are any.
+    /// Returns the bytes of a result, once there are any.
     pub fn result(&mut self) -> Vec<u8> {
         self.wait("a result", |rig| rig.read(0x3f4) & 0xd0 == 0xd0);
         self.rest()
@@ -227,7 +230,7 @@ impl Rig {
         std::fs::read(Path::new(&self.images[index].0)).unwrap()
     }
 
-    /// Changes the first drive's disk for a new one of so many KiB.
+    /// Replaces the first drive's disk by a new one of this many KiB.
     pub fn change(&mut self, kib: Option<usize>) -> Result<(), String> {
         let options = kib.map(|kib| {
             self.images.push(ImageFile::new(kib));

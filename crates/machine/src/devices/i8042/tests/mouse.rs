@@ -1,4 +1,4 @@
-//! The mouse on the auxiliary port.
+//! Tests of the mouse on the auxiliary port.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn moved(right: i32, down: i32, buttons: Buttons) -> MouseEvent {
 }
 
 impl Bench {
-    /// A controller whose mouse may interrupt and reports by itself.
+    /// Makes a controller whose mouse may interrupt and sends reports by itself.
     fn with_mouse() -> Self {
         let mut bench = Self::new();
         bench.command(0x60);
@@ -38,7 +38,7 @@ impl Bench {
         }
     }
 
-    /// What comes within a second.
+    /// Returns the bytes that arrive within a second.
     fn reported(&mut self) -> Vec<u8> {
         let mut reported = Vec::new();
         for _ in 0..100 {
@@ -115,7 +115,7 @@ fn a_mouse_that_was_not_enabled_says_nothing() {
     bench.move_mouse(moved(5, 5, LEFT));
     assert!(bench.reported().is_empty());
     assert!(bench.controller.mouse.has_room());
-    // What happened before is forgotten.
+    // Earlier events are forgotten.
     assert_eq!(bench.ask_mouse(0xF4), [0xFA]);
     assert!(bench.reported().is_empty());
     assert_eq!(bench.ask_mouse(0xF5), [0xFA]);
@@ -192,7 +192,7 @@ fn in_remote_mode_it_reports_when_asked() {
     bench.move_mouse(moved(1, -1, LEFT));
     bench.move_mouse(moved(4, 0, LEFT));
     assert!(bench.reported().is_empty());
-    // Scaling is for stream mode.
+    // Scaling applies only in stream mode.
     assert_eq!(bench.ask_mouse(0xEB), [0xFA, 0x09, 5, 1]);
     assert_eq!(bench.ask_mouse(0xEB), [0xFA, 0x09, 0, 0]);
 }
@@ -236,7 +236,7 @@ fn what_is_invalid_is_refused_and_the_second_time_an_error() {
     assert_eq!(bench.ask_mouse(3), [0xFA]);
     assert_eq!(bench.ask_mouse(0xF3), [0xFA]);
     assert_eq!(bench.ask_mouse(30), [0xFE]);
-    // A command in a parameter's place is a command.
+    // A command in the place of a parameter is executed as a command.
     assert_eq!(bench.ask_mouse(0xE9), [0xFA, 0x20, 3, 100]);
 }
 

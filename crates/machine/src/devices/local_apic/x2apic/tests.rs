@@ -1,4 +1,4 @@
-//! Facts about x2APIC mode.
+//! Tests of x2APIC mode.
 
 use super::super::{Clock, InterruptBus, InterruptMessage};
 use super::*;
@@ -32,7 +32,7 @@ const NOW: Clock = Clock {
     tsc_khz: 2_000_000,
 };
 
-/// In x2APIC mode, enabled by software too.
+/// Makes an APIC in x2APIC mode that is also enabled by software.
 fn enabled() -> LocalApic {
     let mut apic = LocalApic::new();
     assert!(apic.set_base_msr(X2APIC));
@@ -52,7 +52,8 @@ fn read(apic: &mut LocalApic, index: u32) -> Option<u64> {
 fn modes_change_as_the_manuals_figure_allows() {
     let modes = [DISABLED, XAPIC, X2APIC];
     let steps: [&[u64]; 3] = [&[DISABLED], &[XAPIC], &[XAPIC, X2APIC]];
-    // From a row to a column (SDM volume 3, figure 11-27); to the invalid mode never.
+    // Rows are old modes and columns new ones (SDM volume 3, figure 11-27). The invalid mode is
+    // never allowed.
     let allowed = [
         [true, true, false, false],
         [true, true, true, false],
@@ -103,7 +104,8 @@ fn which_registers_can_be_read_and_written_is_as_in_the_manuals_table() {
             readable(index),
             "{index:#x}"
         );
-        // Zero is a value of all: of the command register, an illegal vector to itself.
+        // Zero is a valid value of every register. In the command register it sends an illegal
+        // vector to the processor itself.
         let written = write(&mut apic, index, 0);
         assert_eq!(written.is_some(), writable(index), "{index:#x}");
     }

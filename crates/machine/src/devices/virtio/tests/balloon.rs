@@ -1,9 +1,10 @@
-//! The balloon: pages go back to the host by number and by report, and nonsense does nothing.
+//! Tests of the balloon: pages return to the host by number and by report, and invalid requests
+//! have no effect.
 
 use super::driver::{DATA, Driver, INDIRECT, WRITE};
 use crate::devices::virtio::balloon::Balloon;
 
-/// Where the pages lie that the tests give away.
+/// The pages that the tests give away.
 const PAGES: u64 = 0x3_0000;
 
 fn driver() -> Driver {
@@ -13,7 +14,7 @@ fn driver() -> Driver {
     driver
 }
 
-/// The first byte of each page.
+/// Returns the first byte of each page.
 fn first_bytes(driver: &Driver) -> [u8; 4] {
     [0, 1, 2, 3].map(|page| driver.peek(PAGES + 0x1000 * page, 1)[0])
 }
@@ -27,7 +28,7 @@ fn pages_in_the_balloon_are_the_hosts() {
     driver.offer(0);
     assert_eq!(driver.wait(), (0, 0));
     assert_eq!(first_bytes(&driver), [7, 0, 7, 0]);
-    // They are memory as before.
+    // The pages can be used as before.
     driver.poke(PAGES + 0x1000, &[9]);
     assert_eq!(first_bytes(&driver), [7, 9, 7, 0]);
 }
@@ -52,7 +53,7 @@ fn reports_are_taken_from_the_last_queues() {
         let mut driver = driver();
         driver.enable(queue);
         driver.poke(DATA, &[1; 64]);
-        // A whole page, parts of others, and what is no memory, in a table of descriptors.
+        // The table of descriptors has a whole page, parts of others, and addresses without memory.
         for (index, (address, bytes)) in [
             (PAGES, 0x1000),
             (PAGES + 0x1800, 0x1000),

@@ -1,4 +1,4 @@
-//! Requests of the block device, and what they leave in the image.
+//! Tests of requests to the block device, and of their effect on the image.
 
 use super::driver::{BAR, DATA, Driver, INDIRECT, NEXT, TempFile, WRITE, block_device};
 use super::driver::{HEADER, STATUS};
@@ -17,7 +17,7 @@ const OK: u8 = 0;
 const IO_ERROR: u8 = 1;
 const UNSUPPORTED: u8 = 2;
 
-/// 64 sectors, each filled with its number.
+/// Returns 64 sectors, each filled with its number.
 fn pattern() -> Vec<u8> {
     (0..64u8).flat_map(|sector| [sector; 512]).collect()
 }
@@ -61,7 +61,7 @@ fn sectors_are_read_and_written() {
     let mut expected = pattern();
     expected[62 * 512..].fill(0xa5);
     assert_eq!(std::fs::read(&file.0).unwrap(), expected);
-    // More often than the queue is long.
+    // There are more requests than the queue holds.
     for sector in 0..40 {
         assert_eq!(driver.request(READ, sector, 512, true), OK);
         assert_eq!(driver.peek(DATA, 512), [sector as u8; 512]);
@@ -234,10 +234,10 @@ fn a_buffer_outside_of_memory_is_an_io_error() {
     assert_eq!(std::fs::read(&file.0).unwrap(), pattern());
 }
 
-/// Bytes of a request whose data is not copied.
+/// The size in bytes of a request whose data is not copied.
 const LARGE: u32 = 64 << 10;
 
-/// An image of several such requests; no two sectors are alike.
+/// Returns an image for several such requests, in which no two sectors are alike.
 fn large_pattern() -> Vec<u8> {
     (0..4 * u64::from(LARGE) / 8)
         .flat_map(u64::to_le_bytes)
@@ -270,7 +270,7 @@ fn large_requests_in_pieces_are_read_and_written() {
     let mut driver = Driver::new(block_device(&file.0, |_| {}));
     driver.start_with_all();
     let half = LARGE / 2;
-    // The second and third piece share bytes in the last one: that is copied.
+    // The second and the third piece share bytes with the last one, so the data is copied.
     for (places, kind) in [
         ([DATA + 0x1_0001, DATA], READ),
         ([DATA + 0x1_0001, DATA], WRITE_REQUEST),
@@ -301,7 +301,7 @@ fn what_lies_in_a_buffer_after_a_reset_does_not_reach_the_disk() {
         driver.start_with_all();
         driver.poke(DATA, &vec![round; LARGE as usize]);
         driver.send(WRITE_REQUEST, 0, LARGE, false);
-        // Status.
+        // Resets the device by its status.
         driver.write(BAR + 20, 1, 0);
         driver.poke(DATA, &vec![0xee; LARGE as usize]);
         let image = std::fs::read(&file.0).unwrap();

@@ -1,5 +1,5 @@
-//! A small driver: it finds the device by its capabilities, sets queue 0 up in guest memory
-//! and sends requests, over the registers alone.
+//! A small driver: it finds the device by its capabilities, sets up queue 0 in guest memory and
+//! sends requests, using only the registers.
 
 use crate::bus::testing::Bench;
 use crate::bus::{Bus, Device, Interrupts};
@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 use tollgate_disk::DriveOptions;
 use tollgate_x86::PhysicalAddress;
 
-/// Where the function's registers are put.
+/// The address of the function's registers.
 pub const BAR: u64 = 0xc000_0000;
-/// Where its MSI-X table is put.
+/// The address of the MSI-X table.
 pub const TABLE: u64 = 0xc001_0000;
-/// The rings and buffers in guest memory.
+/// The addresses of the rings and buffers in guest memory.
 pub const DESCRIPTORS: u64 = 0x1_0000;
 pub const AVAILABLE: u64 = 0x1_2000;
 pub const USED: u64 = 0x1_3000;
@@ -69,7 +69,7 @@ pub fn block_device(path: &Path, change: impl FnOnce(&mut DriveOptions)) -> Box<
 }
 
 impl Driver {
-    /// With the device found and its BARs set, but nothing negotiated.
+    /// Makes a driver that has found the device and set its BARs, but negotiated nothing.
     pub fn new(device: Box<dyn VirtioDevice>) -> Self {
         let mut bench = Bench::new();
         let host = PciHost::new(vec![Box::new(VirtioPci::new(device))]);
@@ -160,7 +160,7 @@ impl Driver {
         features
     }
 
-    /// Accepts features and makes queue 0 of `size` descriptors ready.
+    /// Accepts features and enables queue 0 with `size` descriptors.
     pub fn start(&mut self, features: u64, size: u16) {
         self.write(BAR + 20, 1, 0);
         (self.available, self.used, self.queue_size) = (0, 0, size);
@@ -183,7 +183,7 @@ impl Driver {
         self.write(BAR + 20, 1, 15);
     }
 
-    /// All features that are offered, and a queue of 16.
+    /// Accepts all offered features and enables a queue of 16 descriptors.
     pub fn start_with_all(&mut self) {
         let features = self.features();
         self.start(features, 16);
@@ -209,7 +209,7 @@ impl Driver {
         self.poke(table + 16 * u64::from(index), &descriptor);
     }
 
-    /// Makes a chain available and notifies.
+    /// Makes a chain available and notifies the device.
     pub fn offer(&mut self, head: u16) {
         let place = AVAILABLE + 4 + 2 * u64::from(self.available % self.queue_size);
         self.poke(place, &head.to_le_bytes());
@@ -219,7 +219,7 @@ impl Driver {
         self.notify();
     }
 
-    /// Makes another queue ready, on the same rings.
+    /// Enables another queue with the same rings.
     pub fn enable(&mut self, queue: u16) {
         self.write(BAR + 22, 2, queue.into());
         self.write(BAR + 24, 2, self.queue_size.into());
@@ -229,7 +229,7 @@ impl Driver {
         self.write(BAR + 28, 2, 1);
     }
 
-    /// As [`Driver::offer`], but notifies another queue.
+    /// Like [`Driver::offer`], but notifies for another queue.
     pub fn offer_to(&mut self, queue: u16, head: u16) {
         let place = AVAILABLE + 4 + 2 * u64::from(self.available % self.queue_size);
         self.poke(place, &head.to_le_bytes());
@@ -243,12 +243,12 @@ impl Driver {
         self.write(BAR + 0x3000, 4, 0);
     }
 
-    /// How many chains came back so far.
+    /// Returns how many chains have been returned so far.
     pub fn used_index(&self) -> u16 {
         u16::from_le_bytes(self.peek(USED + 2, 2).try_into().unwrap())
     }
 
-    /// Waits for the next used element: head and bytes written.
+    /// Waits for the next used element, and returns its head and the number of written bytes.
     pub fn wait(&mut self) -> (u32, u32) {
         let place = USED + 4 + 8 * u64::from(self.used % self.queue_size);
         self.used = self.used.wrapping_add(1);
@@ -262,7 +262,7 @@ impl Driver {
         (field(0), field(4))
     }
 
-    /// Until the device's thread has done all that it was given.
+    /// Waits until the device's thread has finished all work.
     pub fn settle(&mut self) {
         let (board, clock) = (&mut self.bench.board, &self.bench.clock);
         let patience = Duration::from_secs(60);

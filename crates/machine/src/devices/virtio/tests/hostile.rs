@@ -1,4 +1,4 @@
-//! Drivers that break the rules: the device wants a reset, and works again after it.
+//! Tests of drivers that break the rules: the device needs a reset, and works again after it.
 
 use super::driver::{
     AVAILABLE, BAR, DATA, DESCRIPTORS, Driver, HEADER, INDIRECT, NEXT, STATUS, TempFile, WRITE,
@@ -14,7 +14,11 @@ fn broken_by(misdeed: impl FnOnce(&mut Driver)) {
     misdeed(&mut driver);
     driver.settle();
     assert!(driver.needs_reset());
-    assert_eq!(driver.read(BAR + 0x1000, 1) & 2, 2, "it is told");
+    assert_eq!(
+        driver.read(BAR + 0x1000, 1) & 2,
+        2,
+        "the driver is notified"
+    );
     driver.notify();
     driver.start_with_all();
     assert!(!driver.needs_reset());
@@ -89,7 +93,7 @@ fn indirect_tables_of_every_wrong_kind() {
         (0xd000_0000, 16, INDIRECT),
         (u64::MAX - 15, 32, INDIRECT),
         (DATA, 16, INDIRECT | NEXT),
-        // A table that is its own.
+        // This table refers to itself.
         (DESCRIPTORS, 16, INDIRECT),
     ] {
         broken_by(|driver| {

@@ -1,4 +1,4 @@
-//! The transport without PCI, and the entropy device.
+//! Tests of the transport without PCI, and of the entropy device.
 
 use super::driver::{AVAILABLE, DATA, DESCRIPTORS, NEXT, USED, WRITE};
 use crate::bus::Bus;
@@ -8,7 +8,7 @@ use crate::devices::virtio::mmio_transport::{VirtioMmio, address, interrupt_line
 use crate::devices::virtio::status;
 use tollgate_x86::PhysicalAddress;
 
-/// A driver for the entropy device, which is the second of the machine.
+/// A driver for the entropy device, which is the second device of the machine.
 struct Driver {
     bench: Bench,
     bus: Bus,
@@ -61,7 +61,7 @@ impl Driver {
         self.write(0x70, 15);
     }
 
-    /// Offers chain 0 as the `count`th.
+    /// Offers chain 0 as the chain with number `count`.
     fn offer(&mut self, count: u16) {
         let memory = &mut self.bench.board.memory;
         let place = AVAILABLE + 4 + 2 * u64::from((count - 1) % 8);
@@ -120,11 +120,11 @@ fn requests_get_random_bytes_and_an_interrupt_each() {
     assert_eq!(driver.read(0x60), 1);
     driver.write(0x64, 1);
     assert!(!driver.line());
-    // More than it gives at once.
+    // The buffer is larger than the maximum for a request.
     driver.descriptor(0, DATA, 0x8000, WRITE);
     driver.offer(2);
     assert_eq!(driver.bytes(USED + 12, 8), [0, 0, 0, 0, 0, 0x10, 0, 0]);
-    // Outside of memory: nothing is given.
+    // The buffer is outside of memory, so it gets no bytes.
     driver.descriptor(0, 0xd000_0000, 64, WRITE);
     driver.offer(3);
     assert_eq!(driver.bytes(USED + 20, 8), [0; 8]);

@@ -1,4 +1,4 @@
-//! The network adapter: frames out and in, whatever buffers the driver has.
+//! Tests of the network adapter: frames in both directions, with all kinds of buffers.
 
 use super::driver::{AVAILABLE, BAR, DATA, Driver, USED, WRITE};
 use crate::devices::virtio::feature;
@@ -7,11 +7,11 @@ use std::num::NonZeroU16;
 use tollgate_network::link::cable;
 use tollgate_network::{Frame, MacAddress, PartialChecksum, Segmentation, Wire};
 
-/// Rings of the second queue, through which the guest sends.
+/// The rings of the second queue, which the guest uses for sending.
 const SEND_DESCRIPTORS: u64 = 0x4_0000;
 const SEND_AVAILABLE: u64 = 0x4_2000;
 const SEND_USED: u64 = 0x4_3000;
-/// What the guest sends.
+/// The address of the data that the guest sends.
 const SEND_DATA: u64 = 0x5_0000;
 
 /// Features (5.1.3).
@@ -45,19 +45,19 @@ impl Guest {
         }
     }
 
-    /// Gives the device a buffer of this many bytes, the `index`th.
+    /// Gives the device the buffer with number `index`, of this many bytes.
     fn buffer(&mut self, index: u16, bytes: u32) {
         let address = DATA + 0x1000 * u64::from(index);
         self.driver.descriptor(index, address, bytes, WRITE, 0);
         self.driver.offer(index);
     }
 
-    /// What is in a buffer.
+    /// Returns the contents of a buffer.
     fn content(&self, index: u16, bytes: usize) -> Vec<u8> {
         self.driver.peek(DATA + 0x1000 * u64::from(index), bytes)
     }
 
-    /// Sends `data`, header and frame.
+    /// Sends `data`, which consists of header and frame.
     fn send(&mut self, data: &[u8]) {
         let slot = self.sent % 16;
         let address = SEND_DATA + 0x100 * u64::from(slot);
@@ -77,7 +77,7 @@ impl Guest {
         u16::from_le_bytes(self.driver.peek(SEND_USED + 2, 2).try_into().unwrap())
     }
 
-    /// Lets the device hear of what the network has said.
+    /// Delivers the network's completions to the device.
     fn complete(&mut self) {
         let bench = &mut self.driver.bench;
         self.driver
@@ -85,7 +85,7 @@ impl Guest {
             .take_completions(&mut bench.board, &bench.clock);
     }
 
-    /// Of the buffers that came back: the `index`th's number and bytes.
+    /// Returns the number and the written bytes of the returned buffer with this index.
     fn used(&self, index: u16) -> (u32, u32) {
         let element = self.driver.peek(USED + 4 + 8 * u64::from(index), 8);
         let field = |at: usize| u32::from_le_bytes(element[at..at + 4].try_into().unwrap());
@@ -112,7 +112,7 @@ fn frames_of_the_guest_reach_the_network_without_their_headers() {
     let mut guest = Guest::new(0);
     guest.send(&[vec![0; 12], frame(60)].concat());
     guest.send(&[vec![0xff; 12], frame(100)].concat());
-    // Too short for an Ethernet header: dropped.
+    // The frame is too short for an Ethernet header, so it is dropped.
     guest.send(&[0; 25]);
     assert_eq!(guest.wire.receive(), [frame(60), frame(100)]);
     assert_eq!(guest.sent_back(), 3);
@@ -142,7 +142,8 @@ fn a_frame_lies_in_as_many_buffers_as_it_needs() {
     assert_eq!(received, frame(200));
 }
 
-/// A driver with the event index notifies only if its index passes the one it is told.
+/// A driver with the event index notifies only if its index passes the one that the device has
+/// stored.
 #[test]
 fn a_driver_whose_buffers_are_too_few_is_asked_for_more() {
     let mut guest = Guest::new(MERGED_BUFFERS | feature::EVENT_INDEX);
@@ -155,8 +156,8 @@ fn a_driver_whose_buffers_are_too_few_is_asked_for_more() {
     }
     guest.wire.send(Frame::new(frame(300)));
     guest.complete();
-    assert_eq!(asked_at(&guest), 2, "behind the two that are there");
-    // Of these it says nothing yet, and sends a frame meanwhile.
+    assert_eq!(asked_at(&guest), 2, "after the two present ones");
+    // The driver does not notify of these buffers yet, and sends a frame in the meantime.
     guest.driver.poke(AVAILABLE + 2, &3u16.to_le_bytes());
     guest.send(&[0; 100]);
     assert_eq!(asked_at(&guest), 2);
@@ -178,7 +179,7 @@ fn a_frame_that_no_buffers_can_hold_is_lost_and_the_next_comes() {
     guest.complete();
     assert_eq!((guest.driver.used_index(), guest.used(0)), (1, (0, 72)));
     assert_eq!(guest.content(0, 72)[12..], frame(60));
-    // All buffers that there can be.
+    // These are all buffers that the queue can hold.
     let mut guest = Guest::new(MERGED_BUFFERS);
     for index in 0..16 {
         guest.buffer(index, 20);
@@ -246,7 +247,7 @@ fn segments_that_are_not_cut_are_for_drivers_that_take_them() {
 fn frames_wait_with_the_guest_while_the_cable_is_full() {
     let mut guest = Guest::new(0);
     let long = [vec![0; 12], frame(60)].concat();
-    // Until one does not come back.
+    // Sends until a buffer is not returned.
     while guest.sent == guest.sent_back() {
         guest.send(&long);
     }
@@ -278,7 +279,7 @@ fn buffers_outside_of_memory_are_errors() {
     guest.wire.send(Frame::new(frame(60)));
     guest.complete();
     assert!(guest.driver.needs_reset());
-    // What waited for the old driver does not reach the new one.
+    // A frame that waited for the old driver does not reach the new one.
     guest.driver.poke(AVAILABLE, &[0; 4]);
     guest.wire.send(Frame::new(frame(60)));
     guest.driver.start(feature::VERSION_1, 16);

@@ -1,4 +1,4 @@
-//! The transport over PCI: negotiation, interrupts, reset.
+//! Tests of the PCI transport: negotiation, interrupts, reset.
 
 use super::driver::{BAR, DATA, Driver, TABLE, TempFile, block_device};
 use crate::bus::SavedState;
@@ -68,13 +68,13 @@ fn a_message_comes_instead_of_the_line() {
 fn the_event_index_holds_interrupts_back() {
     let (_file, mut driver) = driver();
     driver.start_with_all();
-    // An interrupt only after the third used chain.
+    // The driver requests an interrupt only after the third used chain.
     driver.poke(super::driver::AVAILABLE + 4 + 32, &2u16.to_le_bytes());
     for expected in [0, 0, 1, 0] {
         assert_eq!(driver.request(0, 0, 512, true), 0);
         assert_eq!(driver.read(BAR + 0x1000, 1), expected);
     }
-    // And the device says that it wants to hear of the next one.
+    // The device requests a notification of the next chain.
     let wish = driver.peek(super::driver::USED + 4 + 128, 2);
     assert_eq!(wish, 4u16.to_le_bytes());
 }
@@ -118,14 +118,14 @@ fn registers_are_reached_by_configuration_space_too() {
     while driver.config(capability, 1) != 9 || driver.config(capability + 3, 1) != 5 {
         capability = driver.config(capability + 1, 1);
     }
-    // The device status, one byte.
+    // The register is the device status, of one byte.
     driver.set_config(capability + 8, 4, 20);
     driver.set_config(capability + 12, 4, 1);
     driver.set_config(capability + 16, 1, 3);
     assert_eq!(driver.status(), 3);
     driver.write(BAR + 20, 1, 0);
     assert_eq!(driver.config(capability + 16, 1), 0);
-    // What is not there does nothing.
+    // Accesses to registers that do not exist have no effect.
     for (bar, offset, bytes) in [(1, 20, 1), (0, 0x4000, 4), (0, 20, 3), (0, u32::MAX, 4)] {
         driver.set_config(capability + 4, 1, bar);
         driver.set_config(capability + 8, 4, offset);

@@ -1,4 +1,4 @@
-//! The socket device: packets out and in, whatever buffers the driver has.
+//! Tests of the socket device: packets in both directions, with all kinds of buffers.
 
 use super::driver::{BAR, DATA, Driver, USED, WRITE};
 use crate::devices::virtio::feature;
@@ -7,11 +7,11 @@ use tollgate_network::link::cable;
 use tollgate_network::vsock::packet::{HEADER, Header, STREAM, operation};
 use tollgate_network::{Frame, Wire};
 
-/// Rings of the second queue, through which the guest sends.
+/// The rings of the second queue, which the guest uses for sending.
 const SEND_DESCRIPTORS: u64 = 0x4_0000;
 const SEND_AVAILABLE: u64 = 0x4_2000;
 const SEND_USED: u64 = 0x4_3000;
-/// What the guest sends.
+/// The address of the data that the guest sends.
 const SEND_DATA: u64 = 0x5_0000;
 
 struct Guest {
@@ -32,7 +32,7 @@ impl Guest {
             driver.write(BAR + register, 8, address);
         }
         driver.write(BAR + 28, 2, 1);
-        // The reset with which a driver begins.
+        // A driver begins with a reset.
         assert_eq!(wire.receive(), [Vec::<u8>::new()]);
         Self {
             driver,
@@ -41,14 +41,14 @@ impl Guest {
         }
     }
 
-    /// Gives the device a buffer of this many bytes, the `index`th.
+    /// Gives the device the buffer with number `index`, of this many bytes.
     fn buffer(&mut self, index: u16, bytes: u32) {
         let address = DATA + 0x1000 * u64::from(index);
         self.driver.descriptor(index, address, bytes, WRITE, 0);
         self.driver.offer(index);
     }
 
-    /// What came back in the `index`th buffer.
+    /// Returns the contents of the returned buffer with this index.
     fn received(&self, index: u16) -> (Header, Vec<u8>) {
         let element = self.driver.peek(USED + 4 + 8 * u64::from(index), 8);
         let bytes = u32::from_le_bytes(element[4..].try_into().unwrap());
@@ -69,7 +69,7 @@ impl Guest {
         self.driver.write(BAR + 0x3004, 4, 1);
     }
 
-    /// Lets the device hear of what the host's side has said.
+    /// Delivers the completions of the host's side to the device.
     fn complete(&mut self) {
         let bench = &mut self.driver.bench;
         self.driver
@@ -126,7 +126,7 @@ fn data_is_cut_to_the_buffers_of_the_guest() {
     guest.wire.send(Frame::new(data(1)));
     guest.complete();
     assert_eq!(guest.used(), 0);
-    // The packet waits for its second buffer, and the next one behind it.
+    // The packet waits for its second buffer, and the next packet waits too.
     guest.buffer(0, HEADER as u32 + 60);
     assert_eq!(guest.used(), 1);
     guest.buffer(1, HEADER as u32 + 60);
