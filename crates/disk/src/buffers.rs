@@ -1,19 +1,19 @@
-//! Buffers of large requests, used again and again.
+//! Reusable buffers for large requests.
 //!
-//! A buffer of a megabyte that is allocated for a request and freed behind it costs the host 256
-//! page faults, more time than copying it, and half of that on the thread that runs the guest. So
-//! such buffers go back to where they came from, and a few are kept.
+//! Allocating and freeing a buffer of a megabyte for each request costs the host 256 page faults,
+//! which is more time than copying the data, and half of it is spent on the thread that runs the
+//! guest. So such buffers are returned to where they came from, and a few are kept.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Buffers below this size are allocated each time: that is cheap.
+/// Buffers below this size are allocated each time, which is cheap.
 const LEAST_KEPT: usize = 32 << 10;
-/// Bytes that are kept at most while nobody uses them.
+/// The maximum number of bytes that are kept while unused.
 const MOST_KEPT_BYTES: usize = 4 << 20;
 
-/// What buffers go back to.
+/// A pool to which buffers are returned.
 #[derive(Clone, Default)]
 pub struct Buffers(Arc<Mutex<Spare>>);
 
@@ -24,7 +24,7 @@ struct Spare {
 }
 
 impl Buffers {
-    /// A buffer of so many bytes, which hold anything.
+    /// Returns a buffer of this size with arbitrary contents.
     pub fn take(&self, bytes: usize) -> Buffer {
         if bytes < LEAST_KEPT {
             return vec![0; bytes].into();
@@ -41,7 +41,7 @@ impl Buffers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes that are kept and that nobody uses.
+    /// Returns the number of unused bytes that are kept.
     #[cfg(test)]
     fn kept_bytes(&self) -> usize {
         self.spare().bytes
@@ -49,7 +49,7 @@ impl Buffers {
 }
 
 impl Spare {
-    /// The smallest buffer that is large enough and not much too large.
+    /// Takes the smallest buffer that is large enough and not much too large.
     fn take(&mut self, bytes: usize) -> Option<Box<[u8]>> {
         let fits = |size: usize| (bytes..=bytes.saturating_mul(4)).contains(&size);
         let sizes = self.buffers.iter().map(|it| it.len()).enumerate();
@@ -58,7 +58,7 @@ impl Spare {
         Some(self.buffers.swap_remove(index))
     }
 
-    /// Keeps a buffer, in place of the oldest ones if they would be too much.
+    /// Keeps a buffer. The oldest ones are dropped if they would be too much together.
     fn keep(&mut self, buffer: Box<[u8]>) {
         if buffer.len() > MOST_KEPT_BYTES {
             return;
@@ -71,16 +71,16 @@ impl Spare {
     }
 }
 
-/// The data of a request. It goes back where it came from when it is dropped.
+/// The data of a request. When it is dropped, its memory is returned to its pool.
 pub struct Buffer {
     bytes: Box<[u8]>,
-    /// So many of them count.
+    /// The number of bytes that belong to the data.
     length: usize,
     home: Option<Buffers>,
 }
 
 impl From<Vec<u8>> for Buffer {
-    /// From nowhere.
+    /// Makes a buffer that belongs to no pool.
     fn from(bytes: Vec<u8>) -> Self {
         Self {
             length: bytes.len(),
@@ -91,7 +91,7 @@ impl From<Vec<u8>> for Buffer {
 }
 
 impl From<Buffer> for Vec<u8> {
-    /// It does not go back.
+    /// Takes the bytes out, which are then not returned to the pool.
     fn from(mut buffer: Buffer) -> Self {
         buffer.home = None;
         let mut bytes = std::mem::take(&mut buffer.bytes).into_vec();
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!((second.as_ptr(), second.len()), (place, 600_000));
         assert_eq!(buffers.kept_bytes(), 0);
         drop(second);
-        // One that is much too large is kept for others.
+        // A kept buffer that is much too large is left for other requests.
         let third = buffers.take(LEAST_KEPT);
         assert_eq!(third.len(), LEAST_KEPT);
         assert_eq!(buffers.kept_bytes(), 1 << 20);
@@ -174,7 +174,7 @@ mod tests {
         drop(buffers.take(LEAST_KEPT));
         assert!(buffers.kept_bytes() <= MOST_KEPT_BYTES);
         assert!(buffers.kept_bytes() > MOST_KEPT_BYTES / 2);
-        // Small ones and copies belong to nobody.
+        // Small buffers and copies belong to no pool.
         let before = buffers.kept_bytes();
         drop(buffers.take(LEAST_KEPT - 1));
         drop(Buffer::from(vec![1; 1 << 20]));

@@ -1,7 +1,8 @@
-//! An image with the files that it names: its backing file, that one's, and external data files.
+//! An image with the files that it names: its backing file, the backing file of that one, and so
+//! on, and external data files.
 //!
-//! imago could open those by itself. Here they are opened one by one, so that each is locked,
-//! each header is checked, and none is opened that the user does not want.
+//! imago could open these files by itself. Here they are opened one by one, so that each is locked,
+//! each header is checked, and no file is opened that the user does not permit.
 
 use crate::header::{Header, incompatible};
 use crate::image_file::ImageFile;
@@ -17,31 +18,31 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Files below an image at most; more is a chain that leads back to itself.
+/// The maximum number of files below an image. A longer chain leads back to itself.
 const MAX_BACKING_FILES: usize = 32;
 
 /// How the files of a chain are opened.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Access {
-    /// The image is written; its backing files never are.
+    /// Whether the image is written. Its backing files never are.
     pub writes: bool,
-    /// Past the host's page cache.
+    /// Whether the host's page cache is bypassed.
     pub is_direct: bool,
-    /// Which files the images may name.
+    /// The files that the images may name.
     pub backing: Backing,
 }
 
-/// A file of a chain, open and locked.
+/// An open and locked file of a chain.
 pub(crate) struct Layer {
     pub file: fs::File,
     pub path: PathBuf,
     pub format: Format,
 }
 
-/// Opens an image and what it names.
+/// Opens an image and the files that it names.
 ///
 /// # Errors
-/// The host's, or what is wrong with one of the files.
+/// An error of the host, or a defect of one of the files.
 pub(crate) fn open_chain(layer: Layer, access: Access) -> io::Result<FormatAccess<ImageFile>> {
     open_layer(layer, access, 0)
 }
@@ -75,7 +76,7 @@ fn open_layer(layer: Layer, access: Access, depth: usize) -> io::Result<FormatAc
     Ok(FormatAccess::new(qcow2))
 }
 
-/// A file for imago.
+/// Makes a file for imago.
 fn storage(file: fs::File, access: Access) -> io::Result<File> {
     if access.is_direct {
         set_direct(&file)?;
@@ -91,7 +92,7 @@ fn data_file(header: &Header, path: &Path, access: Access) -> io::Result<Option<
         return Ok(None);
     }
     let name = header.data_file.as_deref().ok_or_else(|| {
-        io::Error::other("its data are in a file of their own, whose name it does not say")
+        io::Error::other("its data are in an external file, but it does not give the file's name")
     })?;
     let what = "data file";
     let path = resolve(path, what, name, access.backing)?;
@@ -138,7 +139,7 @@ fn backing(
     open().map(Some).map_err(|error| about(what, &path, &error))
 }
 
-/// The path of a file that an image names, if it may name it.
+/// Returns the path of a file that an image names, if the image may name it.
 fn resolve(image: &Path, what: &str, name: &str, backing: Backing) -> io::Result<PathBuf> {
     let path = image.parent().unwrap_or(Path::new("")).join(name);
     match backing {
@@ -158,7 +159,7 @@ fn resolve(image: &Path, what: &str, name: &str, backing: Backing) -> io::Result
     }
 }
 
-/// An error of a file that an image names.
+/// Returns an error about a file that an image names.
 fn about(what: &str, path: &Path, error: &io::Error) -> io::Error {
     let why = explain(error);
     io::Error::other(format!("its {what} {}: {why}", path.display()))

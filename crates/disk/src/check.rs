@@ -1,14 +1,15 @@
-//! Whether the reference counts of a qcow2 image are what its tables say.
+//! Checks whether the reference counts of a qcow2 image agree with its tables.
 //!
-//! Everything that is in use is found by following the header: tables of reference counts, L1
-//! and L2 tables, data, snapshots. A cluster that is counted more often than it is used is a
-//! *leak*, which only wastes room; one that is used more often than it is counted may be given
-//! out again and is *damage*, and so is what lies outside the file or has bits that mean nothing.
+//! All clusters in use are found from the header: tables of reference counts, L1 and L2 tables,
+//! data, and snapshots. A cluster that is counted more often than it is used is a *leak*, which
+//! only wastes space. A cluster that is used more often than it is counted may be allocated again,
+//! which is *damage*. Damage are also references outside of the file, and reserved bits that are
+//! set.
 //!
-//! Damage is a *hazard* if writes to the disk could spread it. An image without hazards stays
-//! sound whatever is written to its disk: free clusters are free, a table belongs to nothing else,
-//! and what is shared is known to be shared, so that it is copied before it changes. That is why
-//! an image is looked through before it is opened for writing.
+//! Damage is a *hazard* if writes to the disk could spread it. An image without hazards stays sound
+//! under all writes: free clusters are really free, no table is also used as something else, and
+//! shared clusters are known to be shared, so that they are copied before they change. This is why
+//! an image is checked before it is opened for writing.
 
 mod counts;
 mod uses;
@@ -22,60 +23,62 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use uses::Uses;
 
-/// Clusters of a file at most that are looked at, for the room that their counts take.
+/// The maximum number of clusters of a file that are checked, because of the memory for their
+/// counts.
 const MAX_CLUSTERS: u64 = 1 << 28;
 
-/// What is mended.
+/// What the check repairs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Repair {
     /// Nothing: the image is only read.
     Nothing,
-    /// Clusters that nothing refers to are free again; if nothing is damaged, the image is no
-    /// longer marked as dirty or corrupt.
+    /// Leaked clusters are freed. If there is no damage, the marks "dirty" and "corrupt" are
+    /// removed.
     Leaks,
 }
 
-/// What was found.
+/// The result of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CheckReport {
-    /// Things that are wrong and can lose data.
+    /// The number of defects that can lose data.
     pub damage: u64,
-    /// Clusters that are in use by their count alone.
+    /// The number of clusters that are counted but not used.
     pub leaks: u64,
-    /// Leaks that were mended; [`CheckReport::leaks`] are those that are left.
+    /// The number of leaks that were repaired. [`CheckReport::leaks`] are the others.
     pub mended_leaks: u64,
-    /// Marks of the header that were removed: "dirty", "corrupt".
+    /// The number of marks that were removed from the header: "dirty", "corrupt".
     pub removed_marks: u64,
-    /// Clusters of the disk that have data in the image.
+    /// The number of clusters of the disk that have data in the image.
     pub allocated: u64,
-    /// Clusters of the disk.
+    /// The number of clusters of the disk.
     pub total: u64,
 }
 
 /// Why an image must not be written.
 pub(crate) struct Hazards {
-    /// How many there are, at least one.
+    /// The number of hazards, at least one.
     pub count: u64,
-    /// The first one in words.
+    /// A description of the first one.
     pub first: String,
 }
 
-/// Something that a check found.
+/// A result of the check.
 enum Finding {
     /// A cluster is counted too often, which does no harm.
     Leak(String),
-    /// Something is wrong, but writing makes it no worse.
+    /// There is a defect that writing does not make worse.
     Harmless(String),
-    /// A table is in use and not counted, which is mended before the image is written.
+    /// A table is in use but not counted, which is repaired before the image is written.
     Uncounted(String),
-    /// Something is wrong, and writing could make it worse.
+    /// There is a defect that writing could make worse.
     Hazard(String),
 }
 
-/// Checks a qcow2 image and tells `say` of each thing that is wrong.
+/// Checks a qcow2 image and calls `say` with a description of each defect.
 ///
 /// # Errors
-/// [`DiskError`]: it is in use, is not qcow2, or has something that the check does not know.
+/// [`DiskError`]: the image is in use, is not qcow2, or uses a feature that the check does not
+/// support.
 pub fn check(
     path: &Path,
     repair: Repair,
@@ -96,7 +99,7 @@ fn check_file(path: &Path, repair: Repair, say: &mut dyn FnMut(String)) -> io::R
     refuse_unknown(&header)?;
     let mut report = CheckReport::default();
     let survey = survey(&file, &header, &mut |finding| match finding {
-        // A leak is no finding here: the repair below frees it.
+        // This leak is not reported, because the repair below frees it.
         Finding::Leak(_) if repair == Repair::Leaks => {}
         Finding::Leak(line) => {
             report.leaks += 1;
@@ -129,13 +132,13 @@ fn check_file(path: &Path, repair: Repair, say: &mut dyn FnMut(String)) -> io::R
     Ok(report)
 }
 
-/// The marks of a header that keep an image from being written.
+/// The marks in a header that prevent an image from being written.
 const MARKS: [(u64, &str); 2] = [
     (incompatible::DIRTY, "dirty: it was not closed cleanly"),
     (incompatible::CORRUPT, "corrupt: damage was found in it"),
 ];
 
-/// Removes the marks of an image in which nothing is wrong, and says how many there were.
+/// Removes the marks of an image without defects, and returns how many there were.
 fn remove_marks(file: &File, header: &Header) -> io::Result<u64> {
     let marks = header.incompatible & (incompatible::DIRTY | incompatible::CORRUPT);
     if marks != 0 {
@@ -157,12 +160,11 @@ fn refuse_unknown(header: &Header) -> io::Result<()> {
     Err(io::Error::other(format!("{what}; qemu-img check knows it")))
 }
 
-/// Looks through an image that will be written, and returns what makes it unfit for that, `None`
-/// if nothing does. Tables that were not counted, because a process was killed before it could,
-/// are counted then.
+/// Checks an image that will be written. Returns its hazards, or `None` if there are none. Tables
+/// that were not counted, because a process was killed before it could, are counted here.
 ///
 /// # Errors
-/// The host's, or the image is too large.
+/// An error of the host, or the image is too large.
 pub(crate) fn prepare_writing(file: &File, header: &Header) -> io::Result<Option<Hazards>> {
     let mut hazards: Option<Hazards> = None;
     let survey = survey(file, header, &mut |finding| {
@@ -183,17 +185,17 @@ pub(crate) fn prepare_writing(file: &File, header: &Header) -> io::Result<Option
     Ok(hazards)
 }
 
-/// All that is known of an image after a look at it.
+/// The findings about an image.
 struct Survey {
     counts: Counts,
     uses: Uses,
-    /// Clusters that are counted too often, and how often they are used.
+    /// Clusters that are counted too often, each with the number of its uses.
     leaks: Vec<(u64, u64)>,
-    /// Tables that are in use once and not counted.
+    /// Tables that are used once and not counted.
     uncounted: Vec<u64>,
 }
 
-/// Looks through an image.
+/// Checks an image.
 fn survey(file: &File, header: &Header, find: &mut dyn FnMut(Finding)) -> io::Result<Survey> {
     let counts = Counts::read(file, header)?;
     let in_file = file_bytes(file)?.div_ceil(header.cluster_bytes());

@@ -1,4 +1,4 @@
-//! Copies of images, in another format or without what they do not need.
+//! Copies of images, in another format or without unused space.
 
 use crate::create::{failed, storage};
 use crate::image::Image;
@@ -14,33 +14,33 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-/// Bytes that are read at once.
+/// The number of bytes that are read together.
 const CHUNK_BYTES: u64 = 1 << 20;
-/// What is zero in units of this size is not written.
+/// Zeros are not written if they fill a block of this size in bytes.
 const BLOCK_BYTES: usize = 4096;
 
-/// A copy to be made.
+/// The description of a copy.
 #[derive(Clone, Copy, Debug)]
 pub struct Copy<'a> {
-    /// The image that is read, with its backing files.
+    /// The image to read, with its backing files.
     pub source: &'a Path,
-    /// Its format, `None`: as its name says.
+    /// The source's format. `None` determines it from the name.
     pub source_format: Option<Format>,
-    /// Which files it may name.
+    /// The files that the source may name.
     pub backing: Backing,
     /// The new image, which has no backing file.
     pub target: &'a Path,
-    /// Its format.
+    /// The new image's format.
     pub target_format: Format,
-    /// A file of this name is replaced, unless a machine uses it.
+    /// Whether an existing file of this name is replaced, unless a machine uses it.
     pub replace: bool,
 }
 
-/// Copies an image; what is zero takes no room in the copy. `progress` is told how many bytes
-/// of the disk are done, and how many there are.
+/// Copies an image. Zeros take no space in the copy. `progress` is called with the number of bytes
+/// of the disk that are done, and with their total number.
 ///
 /// # Errors
-/// [`DiskError`], of the image that is to blame.
+/// [`DiskError`] of the image that caused the error.
 pub fn convert(copy: &Copy<'_>, mut progress: impl FnMut(u64, u64)) -> Result<(), DiskError> {
     let mut options = DriveOptions::new(copy.source);
     options.format = copy.source_format;
@@ -53,7 +53,7 @@ pub fn convert(copy: &Copy<'_>, mut progress: impl FnMut(u64, u64)) -> Result<()
     };
     let holes = Holes::of(&options).map_err(|error| source_failed(&error))?;
     let target_failed = |error: &io::Error| failed(copy.target, error);
-    // Kept until the file is replaced: no machine may begin to use it meanwhile.
+    // The lock is held until the file is replaced, so that no machine can start to use the file.
     let _replaced = match copy.target.symlink_metadata() {
         Ok(_) if !copy.replace => return Err(target_failed(&io::ErrorKind::AlreadyExists.into())),
         Ok(metadata) if !metadata.is_file() => {
@@ -108,7 +108,8 @@ fn new_target(
             ))
         }
         Format::Qcow2 => {
-            // The disk is a multiple of sectors long, the file of a raw one need not be.
+            // The size of the disk is a multiple of sectors, but the size of a raw image's file
+            // need not be.
             let bytes = bytes.next_multiple_of(512);
             let create = Qcow2::<imago::file::File>::create_builder(storage(file)?).size(bytes);
             let qcow2 = create.create_open(DenyImplicitOpenGate::default(), |storage| {
@@ -119,14 +120,14 @@ fn new_target(
     }
 }
 
-/// How many bytes from `offset` on are zero by what image and file system know.
+/// Returns how many bytes from `offset` on are zero according to image and file system.
 fn known_zeroes(source: &Image, holes: &Holes, offset: u64) -> io::Result<u64> {
     let rest = source.size() - offset;
     let zeroes = source.known_zeroes(offset, rest)?;
     Ok(zeroes.max(holes.length_at(offset, rest)))
 }
 
-/// Writes the blocks of `data` that are not zero, those next to each other at once.
+/// Writes the blocks of `data` that are not zero. Adjacent blocks are written together.
 fn write_what_is_not_zero(
     target: &FormatAccess<imago::file::File>,
     offset: u64,
@@ -148,7 +149,7 @@ fn is_zero(block: &[u8]) -> bool {
     block == &[0; BLOCK_BYTES][..block.len()]
 }
 
-/// The holes of a raw image's file.
+/// The holes in a raw image's file.
 struct Holes(Option<File>);
 
 impl Holes {
@@ -158,19 +159,21 @@ impl Holes {
         Ok(Self(is_raw.then_some(file)))
     }
 
-    /// Bytes of the hole at `offset`, `rest` at most; 0 if there are data, or nothing is known.
+    /// Returns the number of bytes of the hole at `offset`, at most `rest`. It is 0 if there are
+    /// data or nothing is known.
     fn length_at(&self, offset: u64, rest: u64) -> u64 {
         let Some(file) = &self.0 else { return 0 };
         let Ok(start) = libc::off_t::try_from(offset) else {
             return 0;
         };
-        // SAFETY: lseek takes and returns integers only, and nobody else uses the position.
+        // SAFETY: lseek takes and returns only integers, and no other code uses the file's
+        // position.
         let data = unsafe { libc::lseek(file.as_raw_fd(), start, libc::SEEK_DATA) };
         if data >= 0 {
             return (data as u64 - offset).min(rest);
         }
         match io::Error::last_os_error().raw_os_error() {
-            // No data behind the offset.
+            // There are no data after the offset.
             Some(libc::ENXIO) => rest,
             _ => 0,
         }

@@ -1,4 +1,4 @@
-//! New images. They have their names once they are complete.
+//! New images. A file gets its name only when the image is complete.
 
 use crate::new_file::NewFile;
 use crate::open::{DiskError, explain};
@@ -18,11 +18,11 @@ pub fn create(path: &Path, format: Format, bytes: u64) -> Result<(), DiskError> 
     new_image(path, format, bytes, None).map_err(|error| failed(path, &error))
 }
 
-/// Creates a qcow2 image that shows another image until something is written to it. `backing`
-/// is the other image's name as seen from the new one's folder.
+/// Creates a qcow2 image with a backing file. `backing` is the name of the backing file, relative
+/// to the folder of the new image.
 ///
 /// # Errors
-/// As [`create`].
+/// As for [`create`].
 pub fn create_over(
     path: &Path,
     bytes: u64,
@@ -42,7 +42,7 @@ fn new_image(
     if !bytes.is_multiple_of(512) {
         return Err(io::Error::other("its size must be a multiple of 512 bytes"));
     }
-    // Before any work; what counts is that the name is still free at the end.
+    // This check avoids useless work. The name must still be free at the end.
     if path.symlink_metadata().is_ok() {
         return Err(io::ErrorKind::AlreadyExists.into());
     }
@@ -60,7 +60,7 @@ fn new_image(
     file.publish(false)
 }
 
-/// A new file, for imago.
+/// Makes a file for imago from a new file.
 pub(crate) fn storage(file: &NewFile) -> io::Result<File> {
     let options = StorageOpenOptions::new().write(true);
     File::from_open_file(file.file().try_clone()?, options)

@@ -1,51 +1,52 @@
-//! The header of a qcow2 image (QEMU's `docs/interop/qcow2.rst`), and what it must say for the
-//! image to be understood at all.
+//! The header of a qcow2 image (QEMU's `docs/interop/qcow2.rst`), and the checks that it must pass
+//! before anything else of the image is read.
 //!
-//! Every way into an image begins here, so that a header that is damaged is refused by all of
-//! them with the same words: running a machine, copying, showing, checking.
+//! Every use of an image begins here, so a damaged header is refused with the same words by all of
+//! them: running a machine, copying, showing and checking.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// What a qcow2 image begins with.
+/// The first bytes of a qcow2 image.
 pub(crate) const MAGIC: [u8; 4] = *b"QFI\xfb";
-/// Entries of an L1 table at most, as QEMU has it: 32 MiB of them.
+/// The maximum number of entries of an L1 table, as in QEMU: 32 MiB of them.
 pub(crate) const MAX_L1_ENTRIES: u64 = 4 << 20;
-/// Snapshots at most, as QEMU has it.
+/// The maximum number of snapshots, as in QEMU.
 const MAX_SNAPSHOTS: u32 = 65_536;
-/// Bytes of a table of reference counts at most, as QEMU has it.
+/// The maximum size of the table of reference counts in bytes, as in QEMU.
 const MAX_REFCOUNT_TABLE_BYTES: u64 = 8 << 20;
-/// The header extension that names the backing file's format.
+/// The header extension with the backing file's format.
 const BACKING_FORMAT: u32 = 0xe279_2aca;
-/// The header extension of persistent bitmaps.
+/// The header extension for persistent bitmaps.
 const BITMAPS: u32 = 0x2385_2875;
-/// The header extension that names the external data file.
+/// The header extension with the name of the external data file.
 const DATA_FILE: u32 = 0x4441_5441;
-/// The header extension that says where the LUKS header lies.
+/// The header extension with the offset of the LUKS header.
 const LUKS_HEADER: u32 = 0x0537_be77;
-/// Bytes of a backing file's name at most.
+/// The maximum length of a backing file's name in bytes.
 const MAX_NAME_BYTES: usize = 1023;
-/// Bytes of a version 2 header, which says neither its length nor the width of counts.
+/// The size in bytes of a version 2 header, which contains neither its length nor the width of
+/// counts.
 const VERSION_2_BYTES: usize = 72;
-/// The least bytes of a version 3 header.
+/// The minimum size of a version 3 header in bytes.
 const VERSION_3_BYTES: usize = 104;
-/// Where a version 3 header has the incompatible features.
+/// The offset of the incompatible features in a version 3 header.
 pub(crate) const INCOMPATIBLE_OFFSET: u64 = 72;
 
-/// Incompatible features: an image that has others cannot be understood.
+/// The incompatible features. An image with other ones is refused.
 pub(crate) mod incompatible {
     /// Reference counts may be wrong.
     pub const DIRTY: u64 = 1 << 0;
     /// The image is known to be damaged.
     pub const CORRUPT: u64 = 1 << 1;
-    /// The data are in a file of their own.
+    /// The data are in an external file.
     pub const EXTERNAL_DATA: u64 = 1 << 2;
-    /// The compression is named in the header.
+    /// The header contains the compression type.
     pub const COMPRESSION: u64 = 1 << 3;
     /// Entries of L2 tables have 16 bytes.
     pub const EXTENDED_L2: u64 = 1 << 4;
-    /// The features above.
+    /// All features above.
     pub const KNOWN: u64 = DIRTY | CORRUPT | EXTERNAL_DATA | COMPRESSION | EXTENDED_L2;
 }
 
@@ -59,7 +60,7 @@ pub enum Encryption {
 }
 
 impl Encryption {
-    /// The name that QEMU's tools print.
+    /// Returns the name that QEMU's tools print.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Aes => "aes",
@@ -72,17 +73,17 @@ impl Encryption {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Header {
     pub version: u32,
-    /// The backing file's name, as it stands in the image.
+    /// The name of the backing file as stored in the image.
     pub backing: Option<String>,
     pub backing_format: Option<String>,
-    /// The external data file's name, as it stands in the image.
+    /// The name of the external data file as stored in the image.
     pub data_file: Option<String>,
-    /// Bytes of a cluster, as a power of two: 9 to 21.
+    /// The size of a cluster in bytes, as a power of two: 9 to 21.
     pub cluster_bits: u32,
-    /// Bytes of the disk.
+    /// The size of the disk in bytes.
     pub size: u64,
     pub encryption: Option<Encryption>,
-    /// Entries of the active L1 table.
+    /// The number of entries of the active L1 table.
     pub l1_entries: u32,
     pub l1_offset: u64,
     pub refcount_table_offset: u64,
@@ -90,19 +91,19 @@ pub(crate) struct Header {
     pub snapshots: u32,
     pub snapshots_offset: u64,
     pub incompatible: u64,
-    /// Bits of a reference count, as a power of two: 0 to 6.
+    /// The number of bits of a reference count, as a power of two: 0 to 6.
     pub refcount_order: u32,
     pub has_bitmaps: bool,
 }
 
-/// The number at `at`, whose bytes are there.
+/// Reads the four-byte number at `at`. Its bytes must exist.
 fn be32(bytes: &[u8], at: usize) -> u32 {
     bytes[at..at + 4]
         .iter()
         .fold(0, |value, byte| value << 8 | u32::from(*byte))
 }
 
-/// The eight bytes of a number at `at`, which are there.
+/// Reads the eight-byte number at `at`. Its bytes must exist.
 pub(crate) fn be64(bytes: &[u8], at: usize) -> u64 {
     u64::from(be32(bytes, at)) << 32 | u64::from(be32(bytes, at + 4))
 }
@@ -111,7 +112,7 @@ fn damaged(why: impl std::fmt::Display) -> io::Error {
     io::Error::other(format!("damaged qcow2 header: {why}"))
 }
 
-/// Reads `bytes` at `offset`; what lies past the end of the file is zero.
+/// Reads `bytes` at `offset`. Bytes beyond the end of the file are zero.
 pub(crate) fn read_padded(file: &File, offset: u64, bytes: u64) -> io::Result<Vec<u8>> {
     let mut data = vec![0; bytes as usize];
     let mut filled = 0;
@@ -123,7 +124,7 @@ pub(crate) fn read_padded(file: &File, offset: u64, bytes: u64) -> io::Result<Ve
             Ok(0) => break,
             Ok(count) => filled += count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // No file has this offset.
+            // No file can have this offset.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => break,
             Err(error) => return Err(error),
         }
@@ -132,7 +133,7 @@ pub(crate) fn read_padded(file: &File, offset: u64, bytes: u64) -> io::Result<Ve
 }
 
 impl Header {
-    /// Bytes of a cluster.
+    /// Returns the size of a cluster in bytes.
     pub const fn cluster_bytes(&self) -> u64 {
         1 << self.cluster_bits
     }
@@ -142,10 +143,10 @@ impl Header {
         self.incompatible & features == features
     }
 
-    /// Reads the header of a file of `file_bytes`, `None` if the file is not qcow2.
+    /// Reads the header of a file of `file_bytes`. Returns `None` if the file is not qcow2.
     ///
     /// # Errors
-    /// The host's, or the header is damaged or of an unknown version.
+    /// An error of the host, or the header is damaged or has an unknown version.
     pub fn read(file: &File, file_bytes: u64) -> io::Result<Option<Self>> {
         let start = read_padded(file, 0, VERSION_3_BYTES as u64)?;
         if !start.starts_with(&MAGIC) {
@@ -158,7 +159,8 @@ impl Header {
         if !(9..=21).contains(&cluster_bits) {
             return Err(damaged("its cluster size is not 512 bytes to 2 MiB"));
         }
-        // The header with its extensions and the backing file's name has one cluster at most.
+        // The header, including its extensions and the backing file's name, is at most one cluster
+        // long.
         let header = Self::parse(&read_padded(file, 0, 1 << cluster_bits)?)?;
         header.check_sizes()?;
         header.check_places(file_bytes)?;
@@ -267,7 +269,7 @@ impl Header {
         Ok(self)
     }
 
-    /// Refuses sizes beyond reason, and a disk that is larger than the tables for it.
+    /// Refuses unreasonable sizes, and a disk that is too large for its tables.
     fn check_sizes(&self) -> io::Result<()> {
         let cluster = self.cluster_bytes();
         let entry_bytes = if self.has(incompatible::EXTENDED_L2) {
@@ -306,7 +308,7 @@ impl Header {
         Ok(())
     }
 
-    /// Refuses tables that are not in the file.
+    /// Refuses tables that are outside of the file.
     fn check_places(&self, file_bytes: u64) -> io::Result<()> {
         let cluster = self.cluster_bytes();
         let check = |what: &str, offset: u64, bytes: u64| {
@@ -339,7 +341,7 @@ impl Header {
     }
 }
 
-/// Keeps a name that an image says, which it says once and in UTF-8.
+/// Sets a name from the image, which must be in UTF-8 and occur only once.
 fn set_once(name: &mut Option<String>, bytes: &[u8]) -> io::Result<()> {
     let text = std::str::from_utf8(bytes).map_err(|_| damaged("a name in it is not UTF-8"))?;
     if name.as_ref().is_some_and(|known| known != text) {

@@ -1,4 +1,4 @@
-//! An open image: what a disk can do, on bytes of the host.
+//! An open image, with the operations of a disk on the host's memory.
 
 use crate::image_file::ImageFile;
 use crate::options::Cache;
@@ -6,7 +6,7 @@ use imago::FormatAccess;
 use imago::Mapping;
 use std::io::{self, IoSlice, IoSliceMut};
 
-/// An open image. Offsets and lengths are bytes; what lies behind the end is an error.
+/// An open image. Offsets and lengths are in bytes; accesses beyond the end are errors.
 pub struct Image {
     access: FormatAccess<ImageFile>,
     cache: Cache,
@@ -29,7 +29,7 @@ impl Image {
         }
     }
 
-    /// Bytes of the disk.
+    /// Returns the size of the disk in bytes.
     pub fn size(&self) -> u64 {
         self.access.size()
     }
@@ -39,12 +39,12 @@ impl Image {
         self.is_writable
     }
 
-    /// Whether [`Image::discard`] does something.
+    /// Whether [`Image::discard`] has an effect.
     pub const fn discards(&self) -> bool {
         self.discards
     }
 
-    /// Refuses what is not on the disk.
+    /// Refuses ranges that are not on the disk.
     fn check(&self, offset: u64, bytes: u64) -> io::Result<()> {
         let end = offset.checked_add(bytes);
         if end.is_some_and(|end| end <= self.size()) {
@@ -54,29 +54,29 @@ impl Image {
         }
     }
 
-    /// Fills `data` from `offset` on.
+    /// Reads bytes from `offset` on into `data`.
     ///
     /// # Errors
-    /// The host's, or the image's.
+    /// An error of the host or of the image.
     pub fn read(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         self.check(offset, data.len() as u64)?;
         self.access.read(data, offset)
     }
 
-    /// Fills all of these from `offset` on, in order.
+    /// Reads bytes from `offset` on into all of these slices, in order.
     ///
     /// # Errors
-    /// The host's, or the image's.
+    /// An error of the host or of the image.
     pub fn read_into(&self, offset: u64, slices: Vec<IoSliceMut<'_>>) -> io::Result<()> {
         self.check(offset, slices.iter().map(|slice| slice.len() as u64).sum())?;
         self.access.read(slices, offset)
     }
 
-    /// How many bytes from `offset` on, `bytes` at most, are zero by the image's tables. 0: they
-    /// are to be read.
+    /// Returns how many bytes from `offset` on, at most `bytes`, are zero according to the image's
+    /// tables. If it is 0, they must be read.
     ///
     /// # Errors
-    /// The host's, or the image's.
+    /// An error of the host or of the image.
     pub(crate) fn known_zeroes(&self, offset: u64, bytes: u64) -> io::Result<u64> {
         match self.access.get_mapping(offset, bytes)? {
             (Mapping::Zero { .. }, length) => Ok(length.min(bytes)),
@@ -87,25 +87,25 @@ impl Image {
     /// Writes `data` from `offset` on.
     ///
     /// # Errors
-    /// The host's, or the image's.
+    /// An error of the host or of the image.
     pub fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.check(offset, data.len() as u64)?;
         self.access.write(data, offset)
     }
 
-    /// Writes all of these from `offset` on, in order.
+    /// Writes all of these slices from `offset` on, in order.
     ///
     /// # Errors
-    /// The host's, or the image's.
+    /// An error of the host or of the image.
     pub fn write_from(&self, offset: u64, slices: Vec<IoSlice<'_>>) -> io::Result<()> {
         self.check(offset, slices.iter().map(|slice| slice.len() as u64).sum())?;
         self.access.write(slices, offset)
     }
 
-    /// Makes bytes zero. `unmap`: they may be given back to the host.
+    /// Writes zeros. With `unmap` the host may take the storage back.
     ///
     /// # Errors
-    /// The host's, or the image's.
+    /// An error of the host or of the image.
     pub fn write_zeroes(&mut self, offset: u64, bytes: u64, unmap: bool) -> io::Result<()> {
         self.check(offset, bytes)?;
         let result = if unmap && self.discards {
@@ -133,27 +133,26 @@ impl Image {
         Ok(())
     }
 
-    /// Bytes are no longer needed; they read as anything afterwards.
+    /// Discards bytes that are no longer needed. Their contents are undefined afterwards.
     ///
     /// # Errors
-    /// The host's, or the image's.
+    /// An error of the host or of the image.
     pub fn discard(&mut self, offset: u64, bytes: u64) -> io::Result<()> {
         self.check(offset, bytes)?;
         if !self.discards {
             return Ok(());
         }
         match self.access.discard_to_any(offset, bytes) {
-            // It is a hint.
+            // Discarding is only a hint.
             Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
             result => result,
         }
     }
 
-    /// What was written is on stable storage when this returns, unless the cache is
-    /// [`Cache::Unsafe`].
+    /// Makes all earlier writes reach stable storage, unless the cache is [`Cache::Unsafe`].
     ///
     /// # Errors
-    /// The host's, or the image's.
+    /// An error of the host or of the image.
     pub fn flush(&self) -> io::Result<()> {
         if !self.is_writable || self.cache == Cache::Unsafe {
             return Ok(());
@@ -162,11 +161,10 @@ impl Image {
         self.access.sync()
     }
 
-    /// The end: all that was written reaches the file, and its blocks stable storage as with
-    /// [`Image::flush`].
+    /// Closes the image: all writes reach the file, and stable storage as with [`Image::flush`].
     ///
     /// # Errors
-    /// The host's, or the image's.
+    /// An error of the host or of the image.
     pub fn close(self) -> io::Result<()> {
         if !self.is_writable {
             return Ok(());

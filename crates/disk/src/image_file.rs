@@ -1,8 +1,8 @@
 //! A file of an image as imago sees it.
 //!
-//! imago takes no qcow2 image that is marked as dirty or corrupt. Such an image can still be read:
-//! its data are where its tables say, only its reference counts are in doubt, which no read needs.
-//! So a file that is only read can hide those marks.
+//! imago refuses a qcow2 image that is marked as dirty or corrupt. Such an image can still be read,
+//! because its data are where its tables say; only its reference counts are in doubt, which no read
+//! needs. So a file that is only read can hide those marks.
 
 use crate::header::{INCOMPATIBLE_OFFSET, incompatible};
 use imago::Storage;
@@ -14,7 +14,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The byte of a header that has the marks: the last one of a big-endian number.
+/// The offset of the byte of a header that contains the marks: the last one of a big-endian number.
 const MARKS_OFFSET: u64 = INCOMPATIBLE_OFFSET + 7;
 
 /// A file of an image.
@@ -25,7 +25,7 @@ pub(crate) struct ImageFile {
 }
 
 impl ImageFile {
-    /// A file as it is.
+    /// Makes a file whose contents are shown unchanged.
     pub const fn new(file: File) -> Self {
         Self {
             file,
@@ -33,7 +33,7 @@ impl ImageFile {
         }
     }
 
-    /// A qcow2 image, which is only read, without the marks "dirty" and "corrupt".
+    /// Makes the file of a qcow2 image that is only read, without the marks "dirty" and "corrupt".
     pub const fn without_marks(file: File) -> Self {
         Self {
             file,
@@ -82,12 +82,12 @@ impl Storage for ImageFile {
             .checked_sub(offset)
             .filter(|marks| self.hides_marks && *marks < bufv.len());
         let Some(marks) = marks else {
-            // SAFETY: the caller keeps what it promises for this call, which is the same.
+            // SAFETY: the caller fulfils the requirements of this call, which are the same.
             return unsafe { self.file.pure_readv(bufv, offset) };
         };
         let mut buffer = IoBuffer::new(bufv.len() as usize, self.mem_align())?;
-        // SAFETY: the buffer is aligned as the file wants it; offset and length are the caller's,
-        // who promises that they are aligned.
+        // SAFETY: the buffer has the alignment that the file requires. Offset and length are the
+        // caller's, which must be aligned.
         unsafe { self.file.pure_readv((&mut buffer).into(), offset)? };
         buffer.as_mut().into_slice()[marks as usize] &=
             !((incompatible::DIRTY | incompatible::CORRUPT) as u8);
@@ -96,22 +96,22 @@ impl Storage for ImageFile {
     }
 
     unsafe fn pure_writev(&self, bufv: IoVector<'_>, offset: u64) -> io::Result<()> {
-        // SAFETY: the caller keeps what it promises for this call, which is the same.
+        // SAFETY: the caller fulfils the requirements of this call, which are the same.
         unsafe { self.file.pure_writev(bufv, offset) }
     }
 
     unsafe fn pure_write_zeroes(&self, offset: u64, length: u64) -> io::Result<()> {
-        // SAFETY: the caller keeps what it promises for this call, which is the same.
+        // SAFETY: the caller fulfils the requirements of this call, which are the same.
         unsafe { self.file.pure_write_zeroes(offset, length) }
     }
 
     unsafe fn pure_write_allocated_zeroes(&self, offset: u64, length: u64) -> io::Result<()> {
-        // SAFETY: the caller keeps what it promises for this call, which is the same.
+        // SAFETY: the caller fulfils the requirements of this call, which are the same.
         unsafe { self.file.pure_write_allocated_zeroes(offset, length) }
     }
 
     unsafe fn pure_discard(&self, offset: u64, length: u64) -> io::Result<()> {
-        // SAFETY: the caller keeps what it promises for this call, which is the same.
+        // SAFETY: the caller fulfils the requirements of this call, which are the same.
         unsafe { self.file.pure_discard(offset, length) }
     }
 
@@ -128,7 +128,7 @@ impl Storage for ImageFile {
     }
 
     unsafe fn invalidate_cache(&self) -> io::Result<()> {
-        // SAFETY: the caller keeps what it promises for this call, which is the same.
+        // SAFETY: the caller fulfils the requirements of this call, which are the same.
         unsafe { self.file.invalidate_cache() }
     }
 

@@ -1,4 +1,4 @@
-//! What an image is: format, sizes, backing file.
+//! The properties of an image: format, sizes, backing file.
 
 use crate::header::{Encryption, Header, incompatible};
 use crate::open::{DiskError, explain, file_bytes, open_file, open_unlocked};
@@ -7,53 +7,54 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// What an image is.
+/// The properties of an image.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ImageInfo {
     /// The file.
     pub path: PathBuf,
-    /// Its format.
+    /// The image's format.
     pub format: Format,
-    /// Bytes of the disk that it holds.
+    /// The size of the disk in bytes.
     pub virtual_bytes: u64,
-    /// Bytes that the file takes on the host.
+    /// The number of bytes that the file occupies on the host.
     pub disk_bytes: u64,
-    /// What only qcow2 images have.
+    /// The properties that only qcow2 images have.
     pub qcow2: Option<Qcow2Info>,
 }
 
-/// What only qcow2 images have.
+/// The properties that only qcow2 images have.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Qcow2Info {
     /// 2 or 3, which QEMU calls compat 0.10 and 1.1.
     pub version: u32,
-    /// Bytes of the unit of allocation.
+    /// The size of the unit of allocation in bytes.
     pub cluster_bytes: u64,
-    /// The name of the backing file, as it stands in the image: relative to its folder.
+    /// The name of the backing file as stored in the image, relative to the image's folder.
     pub backing: Option<String>,
     /// The backing file's format.
     pub backing_format: Option<String>,
-    /// Snapshots in the image.
+    /// The number of snapshots in the image.
     pub snapshots: u32,
-    /// The name of the file with the data, as it stands in the image.
+    /// The name of the external data file as stored in the image.
     pub data_file: Option<String>,
     /// How the data are encrypted.
     pub encryption: Option<Encryption>,
-    /// Clusters are compressed with zstd, not zlib.
+    /// Whether clusters are compressed with zstd and not with zlib.
     pub has_zstd: bool,
-    /// Entries of L2 tables tell of parts of a cluster.
+    /// Whether entries of L2 tables describe parts of a cluster.
     pub has_extended_l2: bool,
-    /// The image was not closed: its reference counts may be wrong.
+    /// Whether the image was not closed, so that its reference counts may be wrong.
     pub is_dirty: bool,
-    /// The image is marked as damaged.
+    /// Whether the image is marked as damaged.
     pub is_corrupt: bool,
 }
 
-/// Looks at an image. Without a `format`, what the file begins with decides: nothing is opened
-/// because of it. `share`: also while a machine writes it.
+/// Reads the properties of an image. Without a `format`, the first bytes of the file determine it;
+/// no other file is opened because of that. With `share` this works even while a machine writes the
+/// image.
 ///
 /// # Errors
-/// [`DiskError`]: it cannot be read, is in use, or is damaged.
+/// [`DiskError`]: the image cannot be read, is in use, or is damaged.
 pub fn info(path: &Path, format: Option<Format>, share: bool) -> Result<ImageInfo, DiskError> {
     inspect(path, format, share).map_err(|error| DiskError {
         path: path.to_owned(),

@@ -1,14 +1,14 @@
-//! Disk images on the host: opened and locked, read and written in the units that a disk has,
-//! by a thread of their own.
+//! Disk images on the host: they are opened and locked, and read and written in the units of a
+//! disk, by a thread for each image.
 //!
 //! ```text
 //!   DriveOptions -- open --> Image -- DiskThread::start --> requests in, outcomes out
 //! ```
 //!
-//! The formats are those of the crate imago. It opens no file here: every file is opened and
-//! locked by [`open()`], backing files too, and handed to it. imago trusts what it reads, so
-//! headers are checked here before it sees them, and an image that is written is looked through
-//! for damage that writes could spread ([`check()`]).
+//! The formats are implemented by the crate imago, which opens no file here: every file, including
+//! backing files, is opened and locked by [`open()`] and passed to it. imago trusts what it reads.
+//! So headers are checked here first, and an image that will be written is checked for damage that
+//! writes could spread ([`check()`]).
 
 pub mod buffers;
 mod chain;

@@ -1,4 +1,4 @@
-//! A file that has its name only once it is complete.
+//! A file that gets its name only when it is complete.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -7,20 +7,20 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// A file that is being made. If it is dropped, nothing remains; where the file system knows
-/// files without a name (O_TMPFILE), nothing remains of a killed process either.
+/// A file that is being written. If it is dropped, nothing remains. If the file system supports
+/// files without a name (O_TMPFILE), nothing remains after the process is killed either.
 pub(crate) struct NewFile {
     file: File,
-    /// The name meanwhile, if it needs one.
+    /// A temporary name, if the file needs one.
     temporary: Option<PathBuf>,
     path: PathBuf,
 }
 
 impl NewFile {
-    /// Begins a file that will be called `path`.
+    /// Creates a file that will be called `path`.
     ///
     /// # Errors
-    /// The host's.
+    /// An error of the host.
     pub fn create(path: &Path) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).mode(0o644);
@@ -45,16 +45,17 @@ impl NewFile {
         })
     }
 
-    /// The file, for reading and writing.
+    /// Returns the file, for reading and writing.
     pub const fn file(&self) -> &File {
         &self.file
     }
 
-    /// Gives the file its name, with its content on stable storage. `replace`: a file of this
-    /// name is replaced in one step.
+    /// Gives the file its name, after its contents have reached stable storage. With `replace` an
+    /// existing file of this name is replaced atomically.
     ///
     /// # Errors
-    /// The host's; [`ErrorKind::AlreadyExists`] if there is such a file and it stays.
+    /// An error of the host; [`ErrorKind::AlreadyExists`] if there is such a file and it is not
+    /// replaced.
     pub fn publish(mut self, replace: bool) -> io::Result<()> {
         self.file.sync_all()?;
         if self.temporary.is_none() {
@@ -71,7 +72,7 @@ impl NewFile {
                 fs::rename(temporary, &self.path)?;
                 self.temporary = None;
             } else {
-                // Unlike a renaming, this fails if there is such a file.
+                // Unlike renaming, this fails if there is such a file.
                 fs::hard_link(temporary, &self.path)?;
             }
         }
@@ -104,7 +105,7 @@ fn temporary_name(path: &Path) -> io::Result<PathBuf> {
     Ok(path.with_file_name(temporary))
 }
 
-/// Whether the file system does not know files without a name (open(2)).
+/// Whether the error means that the file system does not support files without a name (open(2)).
 fn is_unsupported(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -112,7 +113,7 @@ fn is_unsupported(error: &io::Error) -> bool {
     )
 }
 
-/// Names a file that has no name.
+/// Gives a name to a file without one.
 fn link(file: &File, path: &Path) -> io::Result<()> {
     let from = std::ffi::CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
     let to = std::ffi::CString::new(path.as_os_str().as_bytes())?;

@@ -1,7 +1,7 @@
-//! Opening an image with all files that belong to it, each locked.
+//! Opens an image and all files that belong to it, and locks each of them.
 //!
-//! Locks are advisory (flock): a file that is written belongs to one machine, one that is
-//! only read may be shared. They end with the process.
+//! Locks are advisory (flock): a file that is written belongs to one machine, a file that is only
+//! read may be shared. The locks end with the process.
 
 use crate::chain::{Access, Layer, open_chain};
 use crate::header::MAGIC;
@@ -19,12 +19,12 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Why an image cannot be used. Prints as one line.
+/// Why an image cannot be used. It prints as one line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DiskError {
     /// The image.
     pub path: PathBuf,
-    /// What is wrong, and what to do about it.
+    /// What is wrong, and what the user can do about it.
     pub why: String,
 }
 
@@ -44,7 +44,7 @@ impl std::error::Error for DiskError {}
 /// Opens and locks an image.
 ///
 /// # Errors
-/// [`DiskError`]: it cannot be read or written, has another format, or is in use.
+/// [`DiskError`]: the image cannot be read or written, has another format, or is in use.
 pub fn open(options: &DriveOptions) -> Result<Image, DiskError> {
     open_image(options).map_err(|error| DiskError {
         path: options.path.clone(),
@@ -79,7 +79,7 @@ fn open_image(options: &DriveOptions) -> io::Result<Image> {
     ))
 }
 
-/// An image for what is written, in a file without a name, over one that is only read.
+/// Makes an image in an unnamed file, which takes all writes, with a read-only image below it.
 fn overlay(base: FormatAccess<ImageFile>) -> io::Result<FormatAccess<ImageFile>> {
     let storage = File::from_open_file(unnamed_file()?, StorageOpenOptions::new().write(true))?;
     let storage = ImageFile::new(storage);
@@ -90,7 +90,7 @@ fn overlay(base: FormatAccess<ImageFile>) -> io::Result<FormatAccess<ImageFile>>
     Ok(FormatAccess::new(qcow2))
 }
 
-/// A file that ends with its descriptor, in `TMPDIR` or /var/tmp.
+/// Makes a file in `TMPDIR` or /var/tmp that disappears with its descriptor.
 fn unnamed_file() -> io::Result<fs::File> {
     let folder = std::env::var_os("TMPDIR").map_or_else(|| "/var/tmp".into(), PathBuf::from);
     let mut options = fs::OpenOptions::new();
@@ -115,19 +115,19 @@ fn unnamed_file() -> io::Result<fs::File> {
     })
 }
 
-/// Opens a file and locks it: for itself if it is written.
+/// Opens a file and locks it, exclusively if it will be written.
 pub(crate) fn open_file(path: &Path, write: bool) -> io::Result<fs::File> {
     let file = open_unlocked(path, write)?;
     lock(&file, write)?;
     Ok(file)
 }
 
-/// Opens a file that is fit to be an image.
+/// Opens a file of a kind that can be an image.
 pub(crate) fn open_unlocked(path: &Path, write: bool) -> io::Result<fs::File> {
     let file = fs::OpenOptions::new()
         .read(true)
         .write(write)
-        // A pipe would wait for its other end.
+        // Opening a pipe would wait for its other end.
         .custom_flags(libc::O_NONBLOCK)
         .open(path)?;
     let kind = file.metadata()?.file_type();
@@ -140,7 +140,7 @@ pub(crate) fn open_unlocked(path: &Path, write: bool) -> io::Result<fs::File> {
     Ok(file)
 }
 
-/// Bytes of a file or of a block device.
+/// Returns the size in bytes of a file or of a block device.
 pub(crate) fn file_bytes(mut file: &fs::File) -> io::Result<u64> {
     let metadata = file.metadata()?;
     if metadata.file_type().is_block_device() {
@@ -150,8 +150,8 @@ pub(crate) fn file_bytes(mut file: &fs::File) -> io::Result<u64> {
     }
 }
 
-/// From here on, reads and writes pass the host's page cache. Until then a file is read like any
-/// other, so that what stands in its header and its tables needs no aligned memory.
+/// Makes reads and writes bypass the host's page cache from now on. Until then a file is read like
+/// any other, so that reading its header and its tables needs no aligned memory.
 pub(crate) fn set_direct(file: &fs::File) -> io::Result<()> {
     // SAFETY: fcntl takes and returns integers only with these commands.
     let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
@@ -175,16 +175,16 @@ fn lock(file: &fs::File, write: bool) -> io::Result<()> {
     let error = io::Error::last_os_error();
     Err(match error.kind() {
         ErrorKind::WouldBlock if write => io::Error::other(
-            "another virtual machine uses it; only machines that leave it as it is can share it (readonly=on, snapshot=on, tollgate exec without rw)",
+            "another virtual machine uses it; only machines that do not change it can share it (readonly=on, snapshot=on, tollgate exec without rw)",
         ),
         ErrorKind::WouldBlock => io::Error::other("another virtual machine writes it"),
         _ => error,
     })
 }
 
-/// The format that was named, or that the file's name says. A guest can write what it likes to
-/// a raw image, the beginning of a qcow2 image that names files of the host too: so content
-/// alone never makes an image qcow2.
+/// Returns the format that was given, or that the file's name implies. A guest can write anything
+/// to a raw image, even a qcow2 header with the names of host files. So contents alone never make
+/// an image qcow2.
 pub(crate) fn format_of_path(options: &DriveOptions, file: &fs::File) -> io::Result<Format> {
     if let Some(format) = options.format {
         return Ok(format);
@@ -202,14 +202,14 @@ pub(crate) fn format_of_path(options: &DriveOptions, file: &fs::File) -> io::Res
     Ok(Format::Raw)
 }
 
-/// One line about an error, in the words of someone who can do something about it.
+/// Explains an error in one line, for a user who can do something about it.
 pub(crate) fn explain(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::ENOENT) => "no such file; check the path".into(),
         Some(libc::EACCES | libc::EPERM) => {
-            "you may not use it so; check its permissions, or leave it as it is (readonly=on, tollgate exec without rw)".into()
+            "you may not use it in this way; check its permissions, or open it read-only (readonly=on, tollgate exec without rw)".into()
         }
-        Some(libc::EROFS) => "its file system is read-only; leave it as it is (readonly=on, tollgate exec without rw)".into(),
+        Some(libc::EROFS) => "its file system is read-only; open it read-only (readonly=on, tollgate exec without rw)".into(),
         Some(libc::EISDIR) => "it is a folder; name a file".into(),
         Some(libc::EINVAL) => {
             format!("{error} (with cache=none: its file system may not know O_DIRECT)")

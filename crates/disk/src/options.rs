@@ -1,4 +1,4 @@
-//! How an image is to be used: plain data, as a command line says it.
+//! How an image is used: plain data, as a command line gives it.
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -7,14 +7,14 @@ use std::path::PathBuf;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
-    /// The bytes of the disk, and nothing else.
+    /// The file contains the bytes of the disk and nothing else.
     Raw,
     /// QEMU's format, version 2 or 3.
     Qcow2,
 }
 
 impl Format {
-    /// The name on a command line.
+    /// Returns the name on a command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Raw => "raw",
@@ -23,29 +23,30 @@ impl Format {
     }
 }
 
-/// What becomes of writes.
+/// What happens to writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Cache {
-    /// They are in the host's page cache until the guest flushes, then on stable storage.
+    /// Writes stay in the host's page cache until the guest flushes, and are then on stable
+    /// storage.
     #[default]
     Writeback,
-    /// They pass the host's page cache (O_DIRECT); a flush is one.
+    /// Writes bypass the host's page cache (O_DIRECT). A flush makes them reach stable storage.
     None,
-    /// A flush does nothing: if the host fails, so does the image.
+    /// A flush has no effect: if the host fails, the image may be lost.
     Unsafe,
 }
 
-/// Which files of the host an image may name: backing files, and files for its data.
+/// The files of the host that an image may name: backing files, and external data files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Backing {
-    /// All that the user may read.
+    /// All files that the user may read.
     #[default]
     Any,
-    /// Those in the image's own folder, once symbolic links are followed.
+    /// Files in the image's own folder, after symbolic links are resolved.
     SameDir,
-    /// None: an image that names a file is refused.
+    /// No files: an image that names one is refused.
     None,
 }
 
@@ -53,7 +54,7 @@ impl Backing {
     /// The names on a command line, for messages.
     pub const NAMES: &'static str = "any, same-dir or none";
 
-    /// What a command line says, `None` if the word is unknown.
+    /// Parses the word of a command line. Returns `None` if it is unknown.
     pub fn parse(word: &str) -> Option<Self> {
         match word {
             "any" => Some(Self::Any),
@@ -64,33 +65,34 @@ impl Backing {
     }
 }
 
-/// A drive.
+/// The options of a drive.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DriveOptions {
-    /// The image.
+    /// The image's path.
     pub path: PathBuf,
-    /// Its format; `None`: as its name says, and never qcow2 that has another name.
+    /// The image's format. `None` determines it from the name, which never makes a file with
+    /// another name qcow2.
     pub format: Option<Format>,
-    /// The guest cannot write.
+    /// Whether the guest cannot write.
     pub readonly: bool,
-    /// What the guest writes is forgotten at the end.
+    /// Whether the guest's writes are discarded at the end.
     pub snapshot: bool,
-    /// What becomes of writes.
+    /// What happens to writes.
     pub cache: Cache,
-    /// What the guest discards is given back to the host.
+    /// Whether the host gets back the storage that the guest discards.
     pub discard: bool,
-    /// What the guest reads as serial number: 20 bytes at most.
+    /// The serial number that the guest reads, at most 20 bytes.
     pub serial: String,
-    /// Which files the image may name.
+    /// The files that the image may name.
     #[serde(default)]
     pub backing: Backing,
 }
 
 impl DriveOptions {
-    /// Bytes of a serial number at most (virtio 1.2, 5.2.6).
+    /// The maximum length of a serial number in bytes (virtio 1.2, 5.2.6).
     pub const MAX_SERIAL_BYTES: usize = 20;
 
-    /// A drive that can be written, with nothing special about it.
+    /// Makes the options of a writable drive with defaults for everything else.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),

@@ -1,17 +1,17 @@
-//! Which qcow2 images can be used, and which can be written.
+//! Decides which qcow2 images can be used, and which can be written.
 
 use crate::check;
 use crate::header::{Header, incompatible};
 use std::fs::File;
 use std::io;
 
-/// How an image can still be used that must not be written.
+/// How an image that must not be written can still be used.
 const READABLE: &str = "it can still be read (readonly=on, snapshot=on, tollgate exec without rw)";
 
 /// Refuses an image whose data are stored in a way that is not supported.
 ///
 /// # Errors
-/// What it is, and what can be done about it.
+/// The unsupported feature, and what the user can do about it.
 pub(crate) fn refuse_unsupported(header: &Header) -> io::Result<()> {
     let (what, cure) = if let Some(encryption) = header.encryption {
         let name = encryption.name();
@@ -32,11 +32,11 @@ pub(crate) fn refuse_unsupported(header: &Header) -> io::Result<()> {
     Err(io::Error::other(format!("{what}; {cure}")))
 }
 
-/// Refuses an image that writes could damage: reference counts that are too low hand out
-/// clusters that are in use, and tables that point at tables have a guest write those.
+/// Refuses an image that writes could damage: if reference counts are too low, clusters in use are
+/// allocated again, and if tables refer to tables, the guest can write them.
 ///
 /// # Errors
-/// What is wrong with it, and what cures it; or the host's.
+/// The defect and its cure, or an error of the host.
 pub(crate) fn refuse_writing(file: &File, header: &Header) -> io::Result<()> {
     let why = if header.has(incompatible::CORRUPT) {
         "it is marked as corrupt; 'qemu-img check -r all' repairs it".into()

@@ -1,4 +1,4 @@
-//! The thread of an image: takes requests in order, works on one at a time.
+//! The thread of an image, which executes requests one after the other, in order.
 
 use crate::buffers::{Buffer, Buffers};
 use crate::image::Image;
@@ -11,66 +11,66 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Memory of somebody else that a request's data goes to or comes from, without a copy.
+/// Memory of the caller for a request's data, which is accessed without a copy.
 pub trait Elsewhere: Send + Debug {
-    /// What is written, in order.
+    /// Returns the memory to write to the disk, in order.
     fn slices(&self) -> Vec<IoSlice<'_>>;
 
-    /// What is filled, in order.
+    /// Returns the memory to fill from the disk, in order.
     fn slices_to_fill(&mut self) -> Vec<IoSliceMut<'_>>;
 }
 
-/// What is to be done. Offsets and lengths are bytes.
+/// What a request does. Offsets and lengths are in bytes.
 #[derive(Debug)]
 pub enum Operation {
-    /// Read this much.
+    /// Read bytes.
     Read {
-        /// From here on.
+        /// The offset of the first byte.
         offset: u64,
-        /// Bytes.
+        /// The number of bytes.
         bytes: usize,
     },
-    /// Write this.
+    /// Write bytes.
     Write {
-        /// From here on.
+        /// The offset of the first byte.
         offset: u64,
-        /// The bytes.
+        /// The bytes to write.
         data: Buffer,
-        /// A flush follows.
+        /// Whether a flush follows.
         through: bool,
     },
-    /// Read there; the outcome has no data.
+    /// Read bytes to the caller's memory. The outcome contains no data.
     ReadTo {
-        /// From here on.
+        /// The offset of the first byte.
         offset: u64,
-        /// As much as this has.
+        /// The memory, which also gives the number of bytes.
         memory: Box<dyn Elsewhere>,
     },
-    /// Write from there.
+    /// Write bytes from the caller's memory.
     WriteFrom {
-        /// From here on.
+        /// The offset of the first byte.
         offset: u64,
-        /// All that this has.
+        /// The memory, which also gives the number of bytes.
         memory: Box<dyn Elsewhere>,
-        /// A flush follows.
+        /// Whether a flush follows.
         through: bool,
     },
-    /// What was written before goes to stable storage.
+    /// Make all earlier writes reach stable storage.
     Flush,
-    /// Bytes are no longer needed.
+    /// Discard bytes that are no longer needed.
     Discard {
-        /// From here on.
+        /// The offset of the first byte.
         offset: u64,
-        /// How many.
+        /// The number of bytes.
         bytes: u64,
     },
-    /// Bytes become zero.
+    /// Write zeros.
     WriteZeroes {
-        /// From here on.
+        /// The offset of the first byte.
         offset: u64,
-        /// How many.
+        /// The number of bytes.
         bytes: u64,
-        /// They may be given back to the host.
+        /// Whether the host may take the storage back.
         unmap: bool,
     },
 }
@@ -87,38 +87,38 @@ impl Operation {
     }
 }
 
-/// An operation and the number by which its outcome is known.
+/// An operation, with the number that identifies its outcome.
 #[derive(Debug)]
 pub struct Request {
     /// The caller's number.
     pub tag: u64,
-    /// What is to be done.
+    /// What to do.
     pub operation: Operation,
 }
 
-/// A request that is done.
+/// A finished request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcome {
     /// The request's number.
     pub tag: u64,
-    /// What was read; the error was reported to the user.
+    /// The bytes that were read. An error has already been reported to the user.
     pub result: Result<Buffer, ()>,
 }
 
-/// What thread and owner share.
+/// The data that thread and owner share.
 #[derive(Default)]
 struct Shared {
     outcomes: Mutex<VecDeque<Outcome>>,
-    /// There is one more, which is told if somebody waits.
+    /// Signalled when there is another outcome and the owner waits.
     done: Condvar,
-    /// Somebody waits; changes while `outcomes` is locked.
+    /// Whether the owner waits. It changes only while `outcomes` is locked.
     waits: AtomicBool,
-    /// Requests that were sent, but whose outcome was not taken.
+    /// The number of requests that were sent and whose outcome was not taken.
     pending: AtomicUsize,
 }
 
-/// An image with a thread that works on it. Dropping it waits until all requests are done and
-/// the image is closed.
+/// An image with a thread that executes requests on it. Dropping it waits until all requests are
+/// done and the image is closed.
 pub struct DiskThread {
     requests: Option<Sender<Request>>,
     thread: Option<JoinHandle<()>>,
@@ -127,8 +127,8 @@ pub struct DiskThread {
 }
 
 impl DiskThread {
-    /// Starts the thread. It calls `done` when outcomes wait that no earlier call has told of,
-    /// and `report` with a line for the user when the host fails, once for each kind of
+    /// Starts the thread. It calls `done` when outcomes wait that no earlier call has reported. It
+    /// calls `report` with a line for the user when the host fails, once for each kind of
     /// operation. Both are called on the thread.
     ///
     /// # Errors
@@ -163,18 +163,18 @@ impl DiskThread {
         })
     }
 
-    /// A buffer of so many bytes, which hold anything, for what is to be written.
+    /// Returns a buffer of this size, with arbitrary contents, for data to write.
     pub fn buffer(&self, bytes: usize) -> Buffer {
         self.buffers.take(bytes)
     }
 
-    /// Hands a request to the thread; never waits.
+    /// Sends a request to the thread. Never waits.
     pub fn send(&self, request: Request) {
         self.shared.pending.fetch_add(1, Ordering::Relaxed);
         if let Some(requests) = &self.requests
             && let Err(refused) = requests.send(request)
         {
-            // The thread is gone, which only its panic can do.
+            // The thread has ended, which can only happen by a panic.
             let tag = refused.0.tag;
             let outcome = Outcome {
                 tag,
@@ -184,7 +184,7 @@ impl DiskThread {
         }
     }
 
-    /// Takes what is done, oldest first.
+    /// Takes the finished requests, oldest first.
     pub fn take(&self) -> VecDeque<Outcome> {
         let taken = std::mem::take(&mut *self.shared.queue());
         self.shared
@@ -193,9 +193,9 @@ impl DiskThread {
         taken
     }
 
-    /// Waits until all that was sent is done. The outcomes are still to be taken.
+    /// Waits until all requests are done. Their outcomes must still be taken.
     pub fn wait(&self) {
-        /// As often it is seen whether the thread still lives.
+        /// How often the loop checks whether the thread still runs.
         const PATIENCE: Duration = Duration::from_millis(100);
         let mut outcomes = self.shared.queue();
         self.shared.waits.store(true, Ordering::Relaxed);
@@ -235,7 +235,7 @@ struct Worker {
     shared: Arc<Shared>,
     done: Box<dyn FnMut() + Send>,
     report: Box<dyn FnMut(String) + Send>,
-    /// Operations of which a failure was reported.
+    /// The operations whose failure was reported.
     reported: Vec<&'static str>,
 }
 
@@ -252,7 +252,7 @@ impl Worker {
             let mut outcomes = self.shared.queue();
             let is_first = outcomes.is_empty();
             outcomes.push_back(outcome);
-            // To tell nobody is a system call too.
+            // A notification is a system call even if no thread waits.
             if self.shared.waits.load(Ordering::Relaxed) {
                 self.shared.done.notify_one();
             }
@@ -309,7 +309,7 @@ impl Worker {
         if !self.reported.contains(&name) {
             self.reported.push(name);
             (self.report)(format!(
-                "{name} fails: {error}; the guest gets an I/O error (said once)"
+                "{name} fails: {error}; the guest gets an I/O error (reported once)"
             ));
         }
     }

@@ -1,4 +1,4 @@
-//! The reference counts that stand in an image.
+//! The reference counts stored in an image.
 
 use crate::header::{Header, be64, read_padded};
 use crate::open::file_bytes;
@@ -7,26 +7,27 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Bytes of blocks of counts at most.
+/// The maximum size of all blocks of counts in bytes.
 const MAX_COUNT_BYTES: u64 = 1 << 30;
 
-/// The reference counts that stand in an image.
+/// The reference counts stored in an image.
 pub(super) struct Counts {
-    /// Where each block of counts lies, 0: nowhere, and all of its counts are 0.
+    /// The offset of each block of counts. A block with offset 0 does not exist, and all its counts
+    /// are 0.
     offsets: Vec<u64>,
     blocks: Vec<Vec<u8>>,
-    /// Bits of a count.
+    /// The number of bits of a count.
     bits: u64,
-    /// Counts of a block, as a power of two.
+    /// The number of counts of a block, as a power of two.
     block_bits: u32,
 }
 
 impl Counts {
-    /// Reads all counts of an image. What is wrong with the tables that lead to them is found
-    /// where uses are counted.
+    /// Reads all counts of an image. Defects of the tables that lead to them are found when uses
+    /// are counted.
     ///
     /// # Errors
-    /// The host's, or there are too many.
+    /// An error of the host, or there are too many counts.
     pub fn read(file: &File, header: &Header) -> io::Result<Self> {
         let cluster = header.cluster_bytes();
         let table_bytes = u64::from(header.refcount_table_clusters) * cluster;
@@ -58,26 +59,26 @@ impl Counts {
         })
     }
 
-    /// The clusters that there are counts for, up to the last block.
+    /// Returns the number of clusters that have counts, up to the last block.
     pub fn clusters(&self) -> u64 {
         let last = self.blocks.iter().rposition(|block| !block.is_empty());
         last.map_or(0, |last| (last as u64 + 1) << self.block_bits)
     }
 
-    /// The block of a cluster's count, and which bit of it the count begins with. Counts of
-    /// less than a byte begin with the lowest bits.
+    /// Returns the block of a cluster's count, and the first bit of the count in it. Counts of less
+    /// than a byte begin with the lowest bits.
     fn place(&self, cluster: u64) -> (usize, u64) {
         let block = (cluster >> self.block_bits) as usize;
         (block, (cluster & ((1 << self.block_bits) - 1)) * self.bits)
     }
 
-    /// Whether the image has a place for the count of a cluster.
+    /// Whether the image has a block for the count of a cluster.
     pub fn has_place(&self, cluster: u64) -> bool {
         let block = self.blocks.get(self.place(cluster).0);
         block.is_some_and(|block| !block.is_empty())
     }
 
-    /// The count of a cluster.
+    /// Returns the count of a cluster.
     pub fn get(&self, cluster: u64) -> u64 {
         let (block, bit) = self.place(cluster);
         let Some(block) = self.blocks.get(block).filter(|block| !block.is_empty()) else {
@@ -95,7 +96,7 @@ impl Counts {
     /// Changes a count in the file.
     ///
     /// # Errors
-    /// The host's.
+    /// An error of the host.
     pub fn set(&self, file: &File, cluster: u64, count: u64) -> io::Result<()> {
         let (block, bit) = self.place(cluster);
         let at = self.offsets[block] + bit / 8;

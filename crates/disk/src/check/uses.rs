@@ -1,4 +1,4 @@
-//! How often each cluster of an image is in use, by all that the header leads to.
+//! Counts how often each cluster of an image is used, following all references from the header.
 
 use super::Finding;
 use super::counts::Counts;
@@ -7,36 +7,37 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 
-/// Where an entry of an L1 or L2 table points.
+/// The offset in an entry of an L1 or L2 table.
 const OFFSET_MASK: u64 = 0x00ff_ffff_ffff_fe00;
-/// An entry's cluster has one reference, this one.
+/// The entry's cluster has no other reference.
 const COPIED: u64 = 1 << 63;
-/// An L2 entry's cluster is compressed.
+/// The cluster of an L2 entry is compressed.
 const COMPRESSED: u64 = 1 << 62;
-/// An L2 entry's cluster reads as zeros; version 3 only, and not with extended entries.
+/// The cluster of an L2 entry reads as zeros. This exists only in version 3 and not with extended
+/// entries.
 const ZERO: u64 = 1 << 0;
-/// Bits of an L1 entry that mean nothing.
+/// The reserved bits of an L1 entry.
 const L1_RESERVED: u64 = 0x7f00_0000_0000_01ff;
-/// Bits of an L2 entry that mean nothing if its cluster is not compressed.
+/// The reserved bits of an L2 entry whose cluster is not compressed.
 const L2_RESERVED: u64 = 0x3f00_0000_0000_01fe;
-/// Bits of an entry of the table of reference counts that mean nothing.
+/// The reserved bits of an entry in the table of reference counts.
 const REFCOUNT_RESERVED: u64 = 0x1ff;
 
-/// How often each cluster is in use.
+/// The number of uses of each cluster.
 pub(super) struct Uses {
     counted: Vec<u32>,
     /// Tables that are added while an image is written: L2 tables and blocks of counts.
     added: HashSet<u64>,
-    /// Clusters of the disk that have data in the image.
+    /// The number of clusters of the disk that have data in the image.
     pub allocated: u64,
 }
 
 impl Uses {
-    /// Counts the uses of `[in_file, clusters]`: those clusters that are in the file, and those
-    /// that reference counts or the file cover.
+    /// Counts the uses of `[in_file, clusters]`: the clusters in the file, and those that the
+    /// reference counts or the file cover.
     ///
     /// # Errors
-    /// The host's.
+    /// An error of the host.
     pub fn count(
         file: &File,
         header: &Header,
@@ -60,13 +61,13 @@ impl Uses {
         Ok(walk.uses)
     }
 
-    /// The uses of every cluster.
+    /// Returns the number of uses of every cluster.
     pub fn all(&self) -> &[u32] {
         &self.counted
     }
 
-    /// Whether a cluster is a table that a process that was killed had added, but not counted:
-    /// imago writes the reference to a new table at once, and its count with the next flush.
+    /// Whether a cluster is a table that a killed process had added but not yet counted. imago
+    /// writes the reference to a new table immediately, and its count with the next flush.
     pub fn is_uncounted_table(&self, cluster: u64, counts: &Counts) -> bool {
         self.counted.get(cluster as usize) == Some(&1)
             && counts.get(cluster) == 0
@@ -74,10 +75,10 @@ impl Uses {
             && self.added.contains(&cluster)
     }
 
-    /// Compares the marks of entries that have their cluster for themselves.
+    /// Checks the marks of entries whose cluster has no other reference.
     ///
     /// # Errors
-    /// The host's.
+    /// An error of the host.
     pub fn compare_copied(
         &self,
         file: &File,
@@ -87,7 +88,7 @@ impl Uses {
     ) -> io::Result<()> {
         let mut compare = |entry: u64, level: &str| {
             let cluster = (entry & OFFSET_MASK) >> header.cluster_bits;
-            // What is mended has this count then.
+            // A table that will be repaired has this count afterwards.
             let count = self.counted.get(cluster as usize).map_or(0, |uses| {
                 if self.is_uncounted_table(cluster, counts) {
                     return 1;
@@ -100,8 +101,9 @@ impl Uses {
                 )
             };
             match (entry & COPIED != 0, count == 1) {
-                // Data that seem to be shared are copied before they are written, and the mark is
-                // right then. An L2 table would be copied without the marks of its own entries.
+                // Data that seem to be shared are copied before they are written, and then the mark
+                // is correct. An L2 table would be copied without correcting the marks of its own
+                // entries.
                 (false, true) if level == "L2" => find(Finding::Harmless(line())),
                 (false, true) | (true, false) => find(Finding::Hazard(line())),
                 _ => {}
@@ -111,7 +113,7 @@ impl Uses {
         let mut known = HashSet::new();
         for entry in entries(file, header.l1_offset, header.l1_entries.into())? {
             let table = entry & OFFSET_MASK;
-            // A table that two entries lead to was found before.
+            // A table with two references was reported earlier.
             if table == 0 || !known.insert(table) {
                 continue;
             }
@@ -126,7 +128,7 @@ impl Uses {
     }
 }
 
-/// Clusters that some bytes of the file lie in.
+/// The clusters that contain a range of bytes of the file.
 #[derive(Clone, Copy)]
 struct Clusters {
     first: u64,
@@ -138,10 +140,10 @@ struct Walk<'a> {
     file: &'a File,
     header: &'a Header,
     find: &'a mut dyn FnMut(Finding),
-    /// Clusters of the file.
+    /// The number of clusters of the file.
     in_file: u64,
     uses: Uses,
-    /// Clusters that are written where they are, and so must have no second use.
+    /// Clusters that are written in place, and so must have no second use.
     unshared: Vec<(Clusters, &'static str)>,
 }
 
@@ -157,7 +159,8 @@ impl Walk<'_> {
         (last < self.uses.counted.len() as u64).then_some(Clusters { first, last })
     }
 
-    /// Counts a use of some bytes of the file. `None` if they are not in it.
+    /// Counts a use of a range of bytes of the file. Returns `None` if the range is not in the
+    /// file.
     fn note(&mut self, offset: u64, bytes: u64, what: &str) -> Option<Clusters> {
         let Some(clusters) = self.clusters(offset, bytes) else {
             self.hazard(format!("{what} at {offset:#x} is not in the file"));
@@ -169,7 +172,7 @@ impl Walk<'_> {
         Some(clusters)
     }
 
-    /// Counts a use of what must begin with a cluster.
+    /// Counts a use of a range that must begin with a cluster.
     fn note_aligned(&mut self, offset: u64, bytes: u64, what: &str) -> Option<Clusters> {
         if offset.is_multiple_of(self.header.cluster_bytes()) {
             return self.note(offset, bytes, what);
@@ -180,7 +183,7 @@ impl Walk<'_> {
         None
     }
 
-    /// Counts a use of a table, all of which must be in the file.
+    /// Counts a use of a table, which must be completely in the file.
     fn note_table(&mut self, offset: u64, bytes: u64, what: &str) -> Option<Clusters> {
         let clusters = self.note_aligned(offset, bytes, what)?;
         if clusters.last < self.in_file {
@@ -190,15 +193,15 @@ impl Walk<'_> {
         None
     }
 
-    /// Counts a use of a table that is written where it is. Says whether it can be read.
+    /// Counts a use of a table that is written in place. Returns whether the table can be read.
     fn note_unshared(&mut self, offset: u64, bytes: u64, what: &'static str) -> bool {
         let clusters = self.note_table(offset, bytes, what);
         self.unshared.extend(clusters.map(|it| (it, what)));
         clusters.is_some()
     }
 
-    /// Finds data past the end of the file, as a failure of the host can leave it. They are in
-    /// the file once they are written.
+    /// Finds data beyond the end of the file, which a failure of the host can leave. They become
+    /// part of the file when they are written.
     fn find_missing(&mut self, clusters: Option<Clusters>, what: &str) {
         if let Some(clusters) = clusters.filter(|it| it.last >= self.in_file) {
             let last = clusters.last;
@@ -218,7 +221,7 @@ impl Walk<'_> {
             for entry in entries(self.file, table, table_bytes / 8)? {
                 if entry & REFCOUNT_RESERVED != 0 {
                     self.hazard(format!(
-                        "an entry of the table of counts has bits that mean nothing: {entry:#x}"
+                        "an entry of the table of counts has reserved bits that are set: {entry:#x}"
                     ));
                 }
                 if entry & !REFCOUNT_RESERVED != 0 {
@@ -238,7 +241,8 @@ impl Walk<'_> {
         for _ in 0..self.header.snapshots {
             let head = read_padded(self.file, at, 40)?;
             let (offset, word) = (be64(&head, 0), be64(&head, 8));
-            // Entries of its L1 table, bytes of its identity and of its name.
+            // The snapshot's number of L1 entries, and the lengths of its id and of its name in
+            // bytes.
             let [entries, names] = [word >> 32, (word >> 16 & 0xffff) + (word & 0xffff)];
             let extra = be64(&head, 32) & 0xffff_ffff;
             if entries > MAX_L1_ENTRIES {
@@ -263,7 +267,7 @@ impl Walk<'_> {
             let table = entry & OFFSET_MASK;
             if entry & L1_RESERVED != 0 {
                 self.hazard(format!(
-                    "an L1 entry has bits that mean nothing: {entry:#x}"
+                    "an L1 entry has reserved bits that are set: {entry:#x}"
                 ));
             }
             if table == 0 {
@@ -298,12 +302,12 @@ impl Walk<'_> {
         for entry in l2_entries(self.file, header, table)? {
             if reserved(entry) != 0 {
                 self.hazard(format!(
-                    "an L2 entry has bits that mean nothing: {entry:#x}"
+                    "an L2 entry has reserved bits that are set: {entry:#x}"
                 ));
             }
             let offset = entry & OFFSET_MASK;
             let is_there = if !has_data {
-                // In a file of their own, where the first cluster has the offset 0.
+                // In an external file the first cluster has the offset 0.
                 offset != 0 || entry & COPIED != 0
             } else if entry & COMPRESSED != 0 {
                 let (offset, bytes) = compressed(header, entry);
@@ -322,7 +326,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Finds tables that are written where they are, but have a second use.
+    /// Finds tables that are written in place but have a second use.
     fn find_shared(&mut self) {
         for (clusters, what) in std::mem::take(&mut self.unshared) {
             let uses = &self.uses.counted[clusters.first as usize..=clusters.last as usize];
@@ -336,13 +340,13 @@ impl Walk<'_> {
     }
 }
 
-/// The entries of a table.
+/// Reads the entries of a table.
 fn entries(file: &File, offset: u64, count: u64) -> io::Result<Vec<u64>> {
     let bytes = read_padded(file, offset, count * 8)?;
     Ok(bytes.chunks_exact(8).map(|entry| be64(entry, 0)).collect())
 }
 
-/// The first words of an L2 table's entries: the second ones have no references.
+/// Reads the first words of an L2 table's entries: the second ones contain no references.
 fn l2_entries(file: &File, header: &Header, table: u64) -> io::Result<Vec<u64>> {
     let step = if header.has(incompatible::EXTENDED_L2) {
         2
@@ -353,7 +357,8 @@ fn l2_entries(file: &File, header: &Header, table: u64) -> io::Result<Vec<u64>> 
     Ok(words.into_iter().step_by(step).collect())
 }
 
-/// Where a compressed cluster lies: its first sector's offset, and bytes of its sectors.
+/// Returns the offset of the first sector of a compressed cluster, and the number of bytes of its
+/// sectors.
 const fn compressed(header: &Header, entry: u64) -> (u64, u64) {
     let bits = 62 - (header.cluster_bits - 8);
     let offset = entry & ((1 << bits) - 1);

@@ -1,4 +1,5 @@
-//! Looking at images, checking and copying them; QEMU's own `qemu-img` has the last word.
+//! Tests of showing, checking and copying images. QEMU's own `qemu-img` decides whether an image is
+//! correct.
 
 use crate::support::{Folder, qemu_img};
 use std::fs::{self, File};
@@ -12,7 +13,7 @@ use tollgate_disk::{
 const CLUSTER: u64 = 65_536;
 const SIZE: u64 = 64 << 20;
 
-/// Files in a folder, those with hidden names too.
+/// Returns the names of all files in a folder, including hidden ones.
 fn names(folder: &Folder) -> Vec<String> {
     let entries = fs::read_dir(&folder.0).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -47,7 +48,7 @@ fn copy(source: &Path, target: &Path, target_format: Format) -> Result<(), Strin
     convert(&copy, |_, _| {}).map_err(|error| error.to_string())
 }
 
-/// Writes some data, here and there and at the end.
+/// Writes data at several offsets, including the end.
 fn fill(path: &Path) {
     let image = open(&DriveOptions::new(path)).unwrap();
     for (offset, byte) in [
@@ -157,7 +158,7 @@ fn leaks_are_found_and_mended() {
     let qcow2 = folder.path("a.qcow2");
     create(&qcow2, Format::Qcow2, SIZE).unwrap();
     fill(&qcow2);
-    // Two clusters at the end of the file are counted, but nobody's.
+    // Two clusters at the end of the file are counted but not used.
     let file = File::options().read(true).write(true).open(&qcow2).unwrap();
     let end = file.metadata().unwrap().len().div_ceil(CLUSTER);
     let mut word = [0; 8];
@@ -192,7 +193,7 @@ fn damage_is_found_and_left_alone() {
     let l1 = u64::from_be_bytes(word);
     file.read_exact_at(&mut word, l1).unwrap();
     let l2 = u64::from_be_bytes(word) & 0x00ff_ffff_ffff_fe00;
-    // Two entries lead to one cluster, one far away.
+    // Two entries refer to the same cluster, and one to a cluster far beyond the end.
     file.read_exact_at(&mut word, l2).unwrap();
     file.write_all_at(&word, l2 + 8).unwrap();
     file.write_all_at(&(1_u64 << 63 | 1 << 50).to_be_bytes(), l2 + 16)
@@ -230,7 +231,7 @@ fn tables_of_nonsense_are_damage_or_refused() {
     for _ in 0..400 {
         let mut bytes = bytes.clone();
         for _ in 0..=next() % 3 {
-            // In the header, or at the begin of any cluster.
+            // The byte is in the header, or at the beginning of any cluster.
             let cluster = next() % (bytes.len() as u64 / CLUSTER);
             let at = (cluster * CLUSTER + next() % 112) as usize;
             bytes[at] = [0, 1, 0x40, 0x7f, 0x80, 0xff][next() as usize % 6];
@@ -269,7 +270,7 @@ fn what_is_in_use_is_left_alone() {
     fill(&source);
     convert(&replacing, |_, _| {}).unwrap();
     assert_same(&source, &target);
-    // The image itself cannot be its copy.
+    // The image cannot be replaced by a copy of itself.
     let itself = Copy {
         target: &source,
         ..replacing

@@ -1,5 +1,5 @@
-//! Images of both formats: what is written is read, files are locked, and what cannot be used
-//! is refused with one line.
+//! Tests of images of both formats: written data can be read, files are locked, and an image that
+//! cannot be used is refused with one line.
 
 use crate::support::Folder;
 use std::fs;

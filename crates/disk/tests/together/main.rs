@@ -1,4 +1,4 @@
-//! All tests of disks from outside in one program: each program of its own would be linked by
+//! All integration tests of disks in one program, because each program would have to be linked by
 //! itself.
 
 mod hostile_images;

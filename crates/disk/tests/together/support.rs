@@ -1,5 +1,6 @@
-//! What tests of image files share: a folder for them, and QEMU's own `qemu-img` (Debian package
-//! qemu-utils, which scripts/install-dependencies installs), which has the last word.
+//! Shared parts of the tests of image files: a folder for the files, and QEMU's own `qemu-img`
+//! (Debian package qemu-utils, which scripts/install-dependencies installs), which decides whether
+//! an image is correct.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,8 +8,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Between fork and exec a child has the locks of all images that this process has open, those
-/// of other tests too: so one test runs at a time.
+/// Between fork and exec, a child holds the locks of all images that this process has open,
+/// including those of other tests, so only one test runs at a time.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// A folder that is removed at the end.
@@ -39,7 +40,7 @@ impl Drop for Folder {
     }
 }
 
-/// Runs qemu-img and returns whether it succeeded, and what it said.
+/// Runs qemu-img. Returns whether it succeeded, and its output.
 pub fn qemu_img(arguments: &[&dyn AsRef<std::ffi::OsStr>]) -> (bool, String) {
     let output = Command::new("qemu-img")
         .args(arguments.iter().map(|argument| argument.as_ref()))

@@ -1,5 +1,5 @@
-//! qcow2 images that are damaged, encrypted or made to do harm: each is refused in one line, or
-//! used without harm to it. `qemu-img check` agrees in the end.
+//! Tests with qcow2 images that are damaged, encrypted or malicious: each is refused in one line,
+//! or used without being harmed. `qemu-img check` agrees at the end.
 
 mod named_files;
 mod random_damage;
@@ -17,7 +17,7 @@ const CLUSTER: u64 = 65_536;
 const SIZE: u64 = 8 << 20;
 const COPIED: u64 = 1 << 63;
 
-/// A sound image with data in its first mebibyte, and where its tables are.
+/// A sound image with data in its first mebibyte, and the offsets of its tables.
 struct Sound {
     bytes: Vec<u8>,
     l1: u64,
@@ -47,7 +47,7 @@ impl Sound {
         }
     }
 
-    /// Writes the image with other values in some places.
+    /// Writes the image with other values at some offsets.
     fn with(&self, edits: &[(u64, Vec<u8>)]) -> &Path {
         let mut bytes = self.bytes.clone();
         for (offset, value) in edits {
@@ -58,7 +58,7 @@ impl Sound {
     }
 }
 
-/// Makes a qcow2 image by qemu-img, with options that [`create`] does not know.
+/// Makes a qcow2 image with qemu-img, with options that [`create`] does not have.
 #[track_caller]
 fn create_by_qemu(path: &Path, options: &str, size: &str) {
     let (is_done, text) = qemu_img(&[
@@ -79,7 +79,7 @@ fn half(at: u64, value: u32) -> (u64, Vec<u8>) {
     (at, value.to_be_bytes().to_vec())
 }
 
-/// The ways to use an image: written, read, forgotten at the end.
+/// Returns the ways to use an image: written, only read, and with its writes discarded.
 fn ways(path: &Path) -> [DriveOptions; 3] {
     let options = DriveOptions::new(path);
     let mut read = options.clone();
@@ -98,7 +98,7 @@ fn refusal(options: &DriveOptions) -> String {
     line
 }
 
-/// Copies the disk of an image to a raw image, and says why that fails.
+/// Copies the disk of an image to a raw image. Returns why that fails if it does.
 fn copied(source: &Path, backing: Backing) -> Result<Vec<u8>, String> {
     let target = source.with_file_name("copy.img");
     let copy = Copy {
@@ -274,7 +274,7 @@ fn tables_that_writes_could_destroy_are_not_written() {
             "used as something else",
         ),
         (vec![word(l2, COPIED | l1)], "used as something else"),
-        // Its count says that it is shared, but it is written where it is.
+        // Its count says that it is shared, but it is written in place.
         (
             vec![
                 word(l2, l1),
@@ -294,7 +294,7 @@ fn tables_that_writes_could_destroy_are_not_written() {
         ),
         (
             vec![word(refcount_table, refcount_block | 1)],
-            "bits that mean nothing",
+            "reserved bits that are set",
         ),
         (
             vec![word(refcount_table, refcount_block + 512)],
@@ -303,18 +303,21 @@ fn tables_that_writes_could_destroy_are_not_written() {
         (vec![word(40, l2)], "a compressed cluster at"),
         (vec![word(48, l2)], "a block of counts"),
         (vec![word(l1, 0)], ""),
-        // Two clusters of the disk would be one.
+        // Two clusters of the disk would be the same cluster.
         (
             vec![word(l2 + 8, data)],
             "is counted 1 times, but used 2 times",
         ),
-        // Bits and places that mean nothing.
+        // Bits and offsets that are not allowed.
         (
             vec![word(l2, COPIED | 5 << 57 | 0x5_0000)],
-            "bits that mean nothing",
+            "reserved bits that are set",
         ),
-        (vec![word(l2, data | 1 << 62)], "bits that mean nothing"),
-        (vec![word(l1, COPIED | l2 | 1)], "bits that mean nothing"),
+        (vec![word(l2, data | 1 << 62)], "reserved bits that are set"),
+        (
+            vec![word(l1, COPIED | l2 | 1)],
+            "reserved bits that are set",
+        ),
         (vec![word(l2, data + 512)], "does not begin with a cluster"),
         (
             vec![word(l2, COPIED | 1 << 50)],
@@ -330,7 +333,8 @@ fn tables_that_writes_could_destroy_are_not_written() {
         let before = fs::read(&path).unwrap();
         let [written, read, forgotten] = ways(&path);
         if why.is_empty() {
-            // The edit makes clusters leak and does no other harm, so the image opens for writing.
+            // The edit makes clusters leak and does no other harm, so the image can be opened for
+            // writing.
             open(&written).unwrap().close().unwrap();
             continue;
         }
@@ -347,7 +351,7 @@ fn tables_that_writes_could_destroy_are_not_written() {
             said.iter().any(|line| line.contains(why)),
             "{why}: {said:?}"
         );
-        // Reading does no harm, whatever comes of it; and what is forgotten is no harm either.
+        // Reading does no harm, whatever the result, and neither do writes that are discarded.
         for options in [read, forgotten] {
             let Ok(image) = open(&options) else { continue };
             let _ = image.read(0, &mut vec![0; SIZE as usize]);
@@ -398,7 +402,8 @@ fn a_table_that_a_killed_process_did_not_count_is_counted_before_the_image_is_wr
     }
 }
 
-/// Writes to new clusters of an image and closes it; returns what a check finds then.
+/// Writes to new clusters of an image and closes it. Returns the damage that a check finds
+/// afterwards.
 fn damage_while_used(path: &Path, image: tollgate_disk::Image) -> u64 {
     image.write(4 << 20, &[7; 200_000]).unwrap();
     image.close().unwrap();
@@ -429,7 +434,7 @@ fn marks_keep_an_image_from_being_written_until_it_was_looked_through() {
                     ..options.clone()
                 }) {
                     Ok(image) => image,
-                    // The file system of the folder does not know O_DIRECT.
+                    // The file system of the folder does not support O_DIRECT.
                     Err(error) if error.why.contains("O_DIRECT") => continue,
                     Err(error) => panic!("{error}"),
                 };
@@ -456,7 +461,7 @@ fn marks_keep_an_image_from_being_written_until_it_was_looked_through() {
         open(&written).unwrap().close().unwrap();
         assert!(qemu_img(&[&"check", &path]).0);
     }
-    // Where something is wrong, the mark stays.
+    // The mark stays if the image has a defect.
     let path = sound
         .with(&[word(72, 1), word(sound.refcount_block, 0)])
         .to_owned();

@@ -1,4 +1,4 @@
-//! Files that an image names: backing files and external data files.
+//! Tests of the files that an image names: backing files and external data files.
 
 use super::{CLUSTER, copied, create_by_qemu, refusal, ways};
 use crate::support::{Folder, qemu_img};
@@ -8,7 +8,7 @@ use tollgate_disk::{
     Backing, DriveOptions, Format, Repair, check, create, create_over, info, open,
 };
 
-/// Makes an image of 1 MiB whose content is in a file of its own.
+/// Makes an image of 1 MiB whose data are in an external file.
 #[track_caller]
 fn create_with_data_file(path: &Path, data: &Path) {
     create_by_qemu(path, &format!("data_file={}", data.display()), "1M");
@@ -34,7 +34,7 @@ fn which_files_an_image_may_name_is_the_users_choice() {
     let above = over("above.qcow2", "../secret.img", Format::Raw);
     let link = over("link.qcow2", "link.img", Format::Raw);
     let absolute = over("absolute.qcow2", secret.to_str().unwrap(), Format::Raw);
-    // The second one below says where the file is.
+    // The second image in this chain names the file.
     let deep = over("deep.qcow2", "above.qcow2", Format::Qcow2);
     let data = inner.join("data.qcow2");
     create_with_data_file(&data, &folder.path("data.raw"));
@@ -63,7 +63,7 @@ fn which_files_an_image_may_name_is_the_users_choice() {
         assert_eq!(copied(path, Backing::SameDir).is_ok(), is_near);
         assert!(copied(path, Backing::None).is_err());
     }
-    // An image without other files is none of this.
+    // An image that names no files is not affected.
     let mut options = DriveOptions::new(inner.join("alone.qcow2"));
     create(&options.path, Format::Qcow2, 1 << 20).unwrap();
     options.backing = Backing::None;

@@ -1,12 +1,12 @@
-//! Images in which one field has another value, whichever: each is refused, or writes leave it as
-//! sound as it was.
+//! Tests with images in which any one field has another value: each is refused, or writes leave it
+//! as sound as it was.
 
 use super::{COPIED, be64, create_by_qemu, damage, ways};
 use crate::support::{Folder, qemu_img};
 use std::fs;
 use tollgate_disk::{DriveOptions, open};
 
-/// Numbers that are the same in every run.
+/// Random numbers that are the same in every run.
 struct Random(u64);
 
 impl Random {
@@ -19,7 +19,7 @@ impl Random {
     }
 }
 
-/// An image with all kinds of clusters, and where its tables are.
+/// Makes an image with all kinds of clusters, and returns the offsets of its tables.
 fn varied(folder: &Folder, options: &str, has_snapshot: bool) -> (Vec<u8>, Vec<(u64, u64)>) {
     let path = folder.path("varied.qcow2");
     create_by_qemu(&path, options, "1M");
@@ -58,7 +58,7 @@ fn varied(folder: &Folder, options: &str, has_snapshot: bool) -> (Vec<u8>, Vec<(
     (bytes, tables)
 }
 
-/// What a field is replaced with: nothing, noise, or a cluster that has another use.
+/// Returns the new value of a field: zero, noise, or a cluster that has another use.
 fn other_value(random: &mut Random, old: u64, bytes: u64, tables: &[(u64, u64)]) -> u64 {
     let table = tables[random.below(tables.len() as u64) as usize].0;
     let other = random.below(bytes) & !511;
@@ -95,7 +95,7 @@ fn whatever_one_field_says_writes_add_no_damage_and_change_nothing_else() {
             let path = folder.path("damaged.qcow2");
             let mut bytes = sound.clone();
             let (start, length) = tables[random.below(tables.len() as u64) as usize];
-            // A word, or sometimes half of one, as in the header.
+            // A word, or sometimes half of one, because the header has such fields.
             let at = (start + random.below(length / 8) * 8) as usize;
             let old = be64(&bytes, at as u64);
             let value = other_value(&mut random, old, sound.len() as u64, &tables);
@@ -112,7 +112,7 @@ fn whatever_one_field_says_writes_add_no_damage_and_change_nothing_else() {
             let mut image = match open(&written) {
                 Ok(image) => image,
                 Err(error) => {
-                    // What is refused here is found there, if it is damage.
+                    // Whatever is refused here is also found by the check, if it is damage.
                     let found = damage(&path).map_or(1, |damage| damage);
                     let names_file = error.why.contains("file");
                     let is_known = error.why.contains("not supported") || names_file;
@@ -130,7 +130,7 @@ fn whatever_one_field_says_writes_add_no_damage_and_change_nothing_else() {
             }
             let mut disk = vec![0; size];
             if image.read(0, &mut disk).is_err() {
-                // It has become a compressed cluster, with bytes that are none.
+                // The cluster has become a compressed one, whose bytes are invalid.
                 continue;
             }
             for _ in 0..20 {
@@ -159,6 +159,6 @@ fn whatever_one_field_says_writes_add_no_damage_and_change_nothing_else() {
             assert!(found == disk, "{what}: other data");
         }
     }
-    // Counts that are too high and much of the header do no harm.
+    // Counts that are too high and many changes of the header do no harm.
     assert!(opened > rounds / 4, "{opened}");
 }
