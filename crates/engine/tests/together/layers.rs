@@ -1,5 +1,5 @@
-//! The pictures and tables of ARCHITECTURE.md against the sources: a crate, and a folder of
-//! the engine, uses what the document says, and what lies below it alone.
+//! The pictures and tables of ARCHITECTURE.md and of the engine's README against the sources: a
+//! crate, and a folder of the engine, uses what the document says, and only what is below it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -30,9 +30,9 @@ fn quoted(text: &str) -> Names {
 }
 
 impl Documented {
-    /// The part of ARCHITECTURE.md under this heading.
-    fn under(heading: &str) -> Self {
-        let document = read(&workspace().join("ARCHITECTURE.md"));
+    /// The part of a document of the workspace under this heading.
+    fn under(document: &str, heading: &str) -> Self {
+        let document = read(&workspace().join(document));
         let start = document.find(&format!("\n## {heading}\n"));
         let section = &document[start.expect("no such heading") + 4..];
         let section = &section[..section.find("\n## ").unwrap_or(section.len())];
@@ -152,7 +152,7 @@ fn the_engines_folders_use_what_the_document_says() {
     let found = modules
         .map(|name| (name.to_owned(), uses_of_module(&folder, name)))
         .collect();
-    Documented::under("The engine's folders").check(&found);
+    Documented::under("crates/engine/README.md", "The engine's folders").check(&found);
 }
 
 #[test]
@@ -175,5 +175,13 @@ fn the_crates_depend_on_what_the_document_says() {
         });
         found.insert(name, uses.collect());
     }
-    Documented::under("The crates").check(&found);
+    for (name, uses) in &found {
+        let readme = read(&workspace().join(format!("crates/{name}/README.md")));
+        let (_, rest) = readme
+            .split_once("It depends on ")
+            .unwrap_or_else(|| panic!("the README of {name} does not say what it depends on"));
+        let sentence = rest.split('.').next().expect("a sentence");
+        assert_eq!(uses, &quoted(sentence), "what the README of {name} says");
+    }
+    Documented::under("ARCHITECTURE.md", "The crates").check(&found);
 }
