@@ -1,6 +1,7 @@
 //! All tests of the engine from outside in one program: each program of its own would be linked
 //! by itself.
 
+mod documents;
 mod eviction;
 mod golden;
 mod layers;
