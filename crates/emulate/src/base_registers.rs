@@ -1,4 +1,5 @@
-//! SWAPGS, RDFSBASE, RDGSBASE, WRFSBASE and WRGSBASE (SDM volume 2): 64-bit mode only.
+//! SWAPGS, RDFSBASE, RDGSBASE, WRFSBASE and WRGSBASE (SDM volume 2), which exist only in 64-bit
+//! mode.
 
 use crate::Outcome;
 use crate::canonical::require_canonical;
@@ -6,9 +7,10 @@ use crate::operand::{read_register, require_64_bit_mode, require_cpl0, write_reg
 use iced_x86::{Instruction, Mnemonic};
 use tollgate_x86::{CpuState, Cr4, Exception, SegmentRegister};
 
-/// SWAPGS: exchanges GS's base with IA32_KERNEL_GS_BASE.
+/// SWAPGS: exchanges the base of GS with IA32_KERNEL_GS_BASE.
 ///
 /// # Errors
+///
 /// #UD outside 64-bit mode; #GP(0) above CPL 0.
 pub fn swap_gs(state: &mut CpuState) -> Result<Outcome, Exception> {
     require_64_bit_mode(state)?;

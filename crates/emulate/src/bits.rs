@@ -1,5 +1,5 @@
-//! BT, BTS, BTR, BTC on registers and, with offsets that reach far, on memory
-//! (SDM volume 1, 3.1.1.9 "Bit(BitBase, BitOffset)").
+//! BT, BTS, BTR and BTC on registers and on memory, where a register offset can select a bit far
+//! from the operand (SDM volume 1, 3.1.1.9 "Bit(BitBase, BitOffset)").
 
 use crate::Outcome;
 use crate::memory_access::{
@@ -14,9 +14,11 @@ use tollgate_platform::Environment;
 use tollgate_x86::paging::AccessKind;
 use tollgate_x86::{CpuState, Exception, Flags};
 
-/// BT, BTS, BTR and BTC. Only CF changes. One processor: LOCK needs nothing more.
+/// BT, BTS, BTR and BTC. Only CF changes. Since there is only one processor, LOCK needs no extra
+/// work.
 ///
 /// # Errors
+///
 /// The fault of the memory access; for BTS, BTR and BTC that of a write.
 pub fn test_bit(
     state: &mut CpuState,
@@ -42,7 +44,8 @@ pub fn test_bit(
     } else {
         let mut address = memory_address(state, instruction);
         let offset = if instruction.op1_kind() == OpKind::Register {
-            // A signed bit offset: whole operands first, then the bit in that operand.
+            // The bit offset is signed: its upper part selects an operand, its lower part a bit in
+            // it.
             let raw = read_register(state, instruction.op1_register());
             let shift = 64 - bits;
             let signed = (raw << shift) as i64 >> shift;
@@ -145,7 +148,7 @@ mod tests {
     #[test]
     fn a_64_bit_offset_reaches_farther_than_4_gib() {
         let (mut state, mut environment) = long_mode(3);
-        // Bit 3 of byte 9000h, from far above.
+        // Selects bit 3 of the byte at 9000h, from a base far above it.
         state.gpr[0] = 0x6000_0000_9000;
         state.gpr[9] = 0u64.wrapping_sub(0x6000_0000_0000 * 8 - 3);
         // bts [rax], r9

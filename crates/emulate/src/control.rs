@@ -13,7 +13,7 @@ use tollgate_x86::{
     CpuState, Cr0, Cr4, Efer, Exception, PhysicalAddress, Space, TranslationChange, Vector,
 };
 
-/// CR0 bits that hold what is written; the others read as zero, ET as one.
+/// CR0 bits that keep the written value; the others read as zero, except ET, which reads as one.
 const CR0_WRITABLE: Cr0 = Cr0::PE
     .union(Cr0::MP)
     .union(Cr0::EM)
@@ -41,10 +41,10 @@ const CR3_RESERVED: u64 = !((1 << PHYSICAL_ADDRESS_BITS) - 1);
 /// CR3 bits that locate the PDPTE table of PAE paging (SDM volume 3, table 4-7).
 const CR3_PDPTE_TABLE: u64 = 0xffff_ffe0;
 
-/// DR6: what is writable, and what reads as ones (SDM volume 3, 18.2.3).
+/// The bits of DR6 that are writable, and those that read as ones (SDM volume 3, 18.2.3).
 const DR6_WRITABLE: u64 = 0xe00f;
 const DR6_ONES: u64 = 0xffff_0ff0;
-/// DR7: what is writable, and what reads as ones.
+/// The bits of DR7 that are writable, and those that read as ones.
 const DR7_WRITABLE: u64 = 0xffff_23ff;
 const DR7_ONES: u64 = 0x400;
 
@@ -75,8 +75,8 @@ fn uses_pae_paging(cr0: Cr0, cr4: Cr4, efer: Efer) -> bool {
     cr0.contains(Cr0::PG) && cr4.contains(Cr4::PAE) && !efer.contains(Efer::LME)
 }
 
-/// Whether paging may be switched on with EFER.LME, which activates IA-32e mode
-/// (SDM volume 3, 10.8.5).
+/// Whether paging may be enabled while EFER.LME is set, which activates IA-32e mode (SDM volume 3,
+/// 10.8.5).
 fn may_enter_long_mode(state: &CpuState) -> bool {
     let task = state.tr.attributes.kind();
     let has_narrow_task = state.tr.is_usable()
@@ -84,12 +84,14 @@ fn may_enter_long_mode(state: &CpuState) -> bool {
     state.cr4().contains(Cr4::PAE) && !state.cs().attributes.is_long_code() && !has_narrow_task
 }
 
-/// Sets CR0 as MOV CR0 does; LMSW comes here too. Switching paging on or
-/// off with EFER.LME set enters or leaves IA-32e mode.
+/// Sets CR0 as MOV CR0 does; also used for LMSW. Enabling or disabling paging while EFER.LME is set
+/// enters or leaves IA-32e mode.
 ///
 /// # Errors
-/// #GP(0): paging without protection, NW without CD, bits above 31, an invalid PDPTE; with
-/// EFER.LME paging without PAE, with CS.L or with a 16-bit TSS; no paging in 64-bit mode or
+///
+/// #GP(0) for paging without protection, NW without CD, bits above 31, or an invalid PDPTE; with
+/// EFER.LME
+/// for paging without PAE, with CS.L or with a 16-bit TSS; for disabling paging in 64-bit mode or
 /// with CR4.PCIDE.
 pub fn set_cr0(
     state: &mut CpuState,
@@ -126,16 +128,17 @@ pub fn set_cr0(
     }
     state.cr0 = new.bits();
     state.efer = efer.bits();
-    // WP is part of what cached translations allow.
+    // Cached translations depend on WP.
     if changed.intersects(Cr0::PG | Cr0::WP) {
         environment.translations_changed(state, TranslationChange::Everything);
     }
     Ok(())
 }
 
-/// Sets CR3 as MOV CR3 does, to the end.
+/// Sets CR3 as MOV CR3 does, without stopping in between.
 ///
 /// # Errors
+///
 /// Those of [`load_cr3`].
 pub fn set_cr3(
     state: &mut CpuState,
@@ -145,14 +148,14 @@ pub fn set_cr3(
     load_cr3(state, environment, value, false).map(|_| ())
 }
 
-/// MOV to CR3. Between two pieces of what must be looked at first it `may_stop`, before it changes
-/// anything, if something else is due.
+/// MOV to CR3. If it `may_stop`, it stops between two steps of its preparation when something else
+/// is due, before it has changed anything.
 ///
-/// With CR4.PCIDE bit 63 lets the translations of the new process-context identifier be
-/// kept.
+/// With CR4.PCIDE, bit 63 permits to keep the translations of the new process-context identifier.
 ///
 /// # Errors
-/// #GP(0): an invalid PDPTE under PAE paging; a reserved bit in IA-32e mode.
+///
+/// #GP(0) for an invalid PDPTE under PAE paging, or a reserved bit in IA-32e mode.
 fn load_cr3(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -184,8 +187,10 @@ fn load_cr3(
 /// Sets CR4 as MOV CR4 does.
 ///
 /// # Errors
-/// #GP(0): a bit that CPUID does not offer, an invalid PDPTE, no PAE in IA-32e mode; PCIDE
-/// is set outside IA-32e mode, or while the low bits of CR3 are not zero.
+///
+/// #GP(0) for a bit that CPUID does not offer, an invalid PDPTE, or disabling PAE in IA-32e mode;
+/// for
+/// setting PCIDE outside IA-32e mode, or while the low bits of CR3 are not zero.
 pub fn set_cr4(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -216,8 +221,10 @@ pub fn set_cr4(
 /// MOV to a control register. CR8 is the task priority of the local APIC.
 ///
 /// # Errors
-/// #UD for CR1, CR5 and above, and outside 64-bit mode CR8; #GP(0) above CPL 0, for
-/// reserved bits of CR8, and as the setters here say.
+///
+/// #UD for CR1, CR5 and above, and for CR8 outside 64-bit mode; #GP(0) above CPL 0, for reserved
+/// bits of
+/// CR8, and as documented for the functions that set each register.
 pub fn write_control(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -245,7 +252,8 @@ pub fn write_control(
 /// MOV from a control register.
 ///
 /// # Errors
-/// #UD for CR1, CR5 and above, and outside 64-bit mode CR8; #GP(0) above CPL 0.
+///
+/// #UD for CR1, CR5 and above, and for CR8 outside 64-bit mode; #GP(0) above CPL 0.
 pub fn read_control(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -267,7 +275,7 @@ pub fn read_control(
     Ok(Outcome::Next)
 }
 
-/// Number of a debug register: DR4 and DR5 are DR6 and DR7 unless CR4.DE is set.
+/// The number of a debug register. DR4 and DR5 are aliases of DR6 and DR7 unless CR4.DE is set.
 fn debug_register(state: &CpuState, register: Register) -> Result<usize, Exception> {
     let number = register.number();
     match number {
@@ -278,7 +286,7 @@ fn debug_register(state: &CpuState, register: Register) -> Result<usize, Excepti
     }
 }
 
-/// DR7.GD: an access to the debug registers is #DB (SDM volume 3, 18.2.4).
+/// With DR7.GD, an access to the debug registers raises #DB (SDM volume 3, 18.2.4).
 fn detect_access(state: &CpuState) -> Result<(), Exception> {
     if state.dr[7] & DR7_GENERAL_DETECT == 0 {
         Ok(())
@@ -287,8 +295,8 @@ fn detect_access(state: &CpuState) -> Result<(), Exception> {
     }
 }
 
-/// Notes in DR6 why an instruction has raised #DB, which only general detect does, and
-/// opens the registers to the handler.
+/// Sets DR6 after an instruction has raised #DB, which only general detect does, and clears DR7.GD
+/// so that the handler can access the registers.
 pub fn note_detected_access(state: &mut CpuState) {
     state.dr[7] &= !DR7_GENERAL_DETECT;
     state.report_debug_conditions(DR6_ACCESS_DETECTED);
@@ -328,9 +336,10 @@ pub fn read_debug(state: &mut CpuState, instruction: &Instruction) -> Result<Out
     Ok(Outcome::Next)
 }
 
-/// CLTS.
+/// CLTS: clears CR0.TS.
 ///
 /// # Errors
+///
 /// #GP(0) above CPL 0.
 pub fn clear_task_switched(state: &mut CpuState) -> Result<Outcome, Exception> {
     require_cpl0(state)?;
@@ -338,18 +347,20 @@ pub fn clear_task_switched(state: &mut CpuState) -> Result<Outcome, Exception> {
     Ok(Outcome::Next)
 }
 
-/// INVD and WBINVD: guest caches are the host's, which are coherent.
+/// INVD and WBINVD do nothing: the guest's caches are the host's, which are coherent.
 ///
 /// # Errors
+///
 /// #GP(0) above CPL 0.
 pub fn invalidate_caches(state: &CpuState) -> Result<Outcome, Exception> {
     require_cpl0(state)?;
     Ok(Outcome::Next)
 }
 
-/// HLT.
+/// HLT: the processor waits for an interrupt.
 ///
 /// # Errors
+///
 /// #GP(0) above CPL 0.
 pub fn halt(state: &CpuState) -> Result<Outcome, Exception> {
     require_cpl0(state)?;

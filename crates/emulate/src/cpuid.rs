@@ -1,12 +1,12 @@
-//! CPUID: the truth about this virtual machine (SDM volume 2, "CPUID"; AMD's
-//! manual volume 3, appendix E).
+//! CPUID: the truth about this virtual machine (SDM volume 2, "CPUID"; AMD's manual volume 3,
+//! appendix E).
 //!
-//! A [`CpuidPolicy`] is the host's own CPUID, cut down to what the monitor can
-//! really execute. The translator copies an instruction only if
-//! [`CpuidPolicy::offers`] says so: what the guest may *see* and what it may
-//! *run* are one list. Every machine has the policy of its CPU model, which for all but
-//! `host` is a fixed list of features. Two bits depend on the guest's own registers (OSXSAVE) and
-//! on the machine (APIC, x2APIC, TSC deadline); [`execute`] adds those.
+//! A [`CpuidPolicy`] is the host's own CPUID, reduced to what the monitor can execute. The
+//! translator copies an instruction only if [`CpuidPolicy::offers`] permits it: the features that
+//! the guest *sees* and those that it can *use* are one list. Every machine has the policy of its
+//! CPU model, which for all models except `host` is a fixed list of features. Some bits depend on
+//! the guest's own registers (OSXSAVE) and on the machine (APIC, x2APIC, TSC deadline); [`execute`]
+//! adds those.
 
 mod features;
 mod models;
@@ -36,36 +36,36 @@ const INVARIANT_TSC: u32 = 1 << 8;
 /// State components 0 (x87) and 1 (SSE), as XCR0 numbers them.
 const XCR0_X87_SSE: u64 = component::X87 | component::SSE;
 
-/// Bytes of PKRU's component in the XSAVE area.
+/// Size in bytes of PKRU's component in the XSAVE area.
 pub const PKRU_BYTES: u32 = 8;
 
 /// First leaf of the range that hypervisors use.
 const HYPERVISOR_LEAF: u32 = 0x4000_0000;
-/// What the hypervisor offers (docs/reference/hypercalls.md).
+/// The leaf with the hypervisor's features (docs/reference/hypercalls.md).
 const HYPERVISOR_FEATURES_LEAF: u32 = 0x4000_0001;
-/// Bit of that leaf, EAX: VMCALL and VMMCALL are hypercalls.
+/// Bit of [`HYPERVISOR_FEATURES_LEAF`], EAX: VMCALL and VMMCALL are hypercalls.
 const HYPERVISOR_HAS_CALLS: u32 = 1 << 0;
-/// One of them invalidates the translations of a range of pages.
+/// Another bit of it: a hypercall invalidates the translations of a range of pages.
 const HYPERVISOR_INVALIDATES_RANGES: u32 = 1 << 1;
-/// One of them sets a mark in the statistics.
+/// Another bit of it: a hypercall sets a mark in the statistics.
 const HYPERVISOR_SETS_MARKS: u32 = 1 << 2;
-/// Time-stamp counter and APIC bus frequency, in kHz.
+/// The leaf with the frequencies of the time-stamp counter and the APIC bus, in kHz.
 const HYPERVISOR_TIMING_LEAF: u32 = 0x4000_0010;
-/// How far Tollgate's leaves lie behind where they are if there is another interface.
+/// If the guest is shown another interface first, Tollgate's leaves are this much higher.
 const BEHIND_ANOTHER_INTERFACE: u32 = 0x100;
-/// What leaf 4000_0000h answers in EBX, ECX, EDX.
+/// The value of leaf 4000_0000h in EBX, ECX and EDX.
 pub const HYPERVISOR_SIGNATURE: &[u8; 12] = b"Tollgate\0\0\0\0";
-/// Frequency at which the local APIC's timer counts undivided, in kHz: one tick a
-/// nanosecond of guest time. The machine's APIC must agree.
+/// Frequency of the local APIC's timer without a divider, in kHz: one tick for each nanosecond of
+/// guest time. The machine's APIC must use the same value.
 pub const APIC_BUS_KHZ: u32 = 1_000_000;
 
 const LEAF_AMD_CACHES: u32 = 0x8000_001d;
 const LEAF_AMD_TOPOLOGY: u32 = 0x8000_001e;
 const LEAF_AMD_FEATURES_2: u32 = 0x8000_0021;
-/// How many cache subleaves are kept; real processors describe four.
+/// Maximum number of cache subleaves that are kept; real processors describe four.
 const CACHE_SUBLEAVES: usize = 8;
 
-/// Who made the host; decides how unknown leaves answer and which MSRs exist.
+/// The maker of the host's processor; it decides what unknown leaves contain and which MSRs exist.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Vendor {
     /// "GenuineIntel".
@@ -76,12 +76,12 @@ pub enum Vendor {
     Other,
 }
 
-/// What CPUID answers and which instructions the guest may run. Plain data,
-/// derived from the host and the CPU model alone.
+/// The values of CPUID's leaves, and which instructions the guest may run. Plain data, derived only
+/// from the host and the CPU model.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CpuidPolicy {
     vendor: Vendor,
-    /// EBX, EDX, ECX of leaf 0.
+    /// Leaf 0: EBX, EDX and ECX.
     vendor_name: [u32; 3],
     /// Leaf 1 EAX: family, model, stepping.
     signature: u32,
@@ -92,13 +92,13 @@ pub struct CpuidPolicy {
     /// Leaf 8000_0021h, EAX.
     amd_features_2: u32,
     arat: u32,
-    /// Leaf 0Dh: where the standard format has the components of [`EXTENDED`].
+    /// Leaf 0Dh: the offsets in the standard format of the components in [`EXTENDED`].
     component_offsets: [u32; EXTENDED.len()],
-    /// Leaf 0Dh: where the standard format has PKRU.
+    /// Leaf 0Dh: the offset in the standard format of PKRU.
     keys_offset: u32,
-    /// Leaf 2 (Intel).
+    /// Leaf 2 (Intel only).
     cache_descriptors: [u32; 4],
-    /// Leaf 4 (Intel) or 8000_001Dh (AMD), not shared with anybody.
+    /// Leaf 4 (Intel) or 8000_001Dh (AMD), as caches that are not shared between processors.
     caches: [[u32; 4]; CACHE_SUBLEAVES],
     brand: [[u32; 4]; 3],
     /// Leaves 8000_0005h and 8000_0006h.
@@ -113,7 +113,7 @@ fn host_cpuid(leaf: u32, subleaf: u32) -> [u32; 4] {
     [result.eax, result.ebx, result.ecx, result.edx]
 }
 
-/// XCR0 of the host, or 0 if its system does not use XSAVE.
+/// XCR0 of the host, or 0 if its operating system does not use XSAVE.
 fn host_xcr0() -> u64 {
     if host_cpuid(1, 0)[2] & basic_ecx::OSXSAVE == 0 {
         return 0;
@@ -127,7 +127,7 @@ fn host_xcr0() -> u64 {
     u64::from(low) | u64::from(high) << 32
 }
 
-/// Where the components lie if none is left out between them.
+/// The offsets of the components if none between them is left out.
 const COMPACTED_OFFSETS: [u32; EXTENDED.len()] = {
     let [avx, opmask, zmm_high, zmm_16_to_31] = EXTENDED;
     [
@@ -138,8 +138,9 @@ const COMPACTED_OFFSETS: [u32; EXTENDED.len()] = {
     ]
 };
 
-/// Where the standard format has the components, by leaf 0Dh; `None` if one of them is not
-/// as every known processor has it: of a fixed size, not aligned further when compacted.
+/// The offsets of the components in the standard format, from leaf 0Dh. `None` if a component
+/// differs from all known processors, where each has a fixed size and no further alignment when
+/// compacted.
 fn component_offsets(leaf: &impl Fn(u32, u32) -> [u32; 4]) -> Option<[u32; EXTENDED.len()]> {
     let mut offsets = [0; EXTENDED.len()];
     for (offset, part) in offsets.iter_mut().zip(EXTENDED) {
@@ -152,7 +153,8 @@ fn component_offsets(leaf: &impl Fn(u32, u32) -> [u32; 4]) -> Option<[u32; EXTEN
     Some(offsets)
 }
 
-/// Where the standard format has PKRU: behind all vector registers if the host does not say.
+/// The offset of PKRU in the standard format; after all vector registers if the host does not
+/// report it.
 fn keys_offset(leaf: &impl Fn(u32, u32) -> [u32; 4]) -> u32 {
     const BEHIND_ALL_OTHERS: u32 = 2688;
     match leaf(0xd, component::PKRU.trailing_zeros()) {
@@ -161,8 +163,8 @@ fn keys_offset(leaf: &impl Fn(u32, u32) -> [u32; 4]) -> u32 {
     }
 }
 
-/// A leaf of the hypervisor's range. What comes first is what the guest looks for; Tollgate's own
-/// leaves are then 100h further on.
+/// A leaf of the hypervisor's range. The interface that the guest looks for comes first; if it is
+/// not Tollgate's, Tollgate's own leaves are 100h higher.
 fn hypervisor_leaf(paravirtual: Paravirtual, leaf: u32) -> [u32; 4] {
     let signature = |last: u32, text: &[u8; 12]| {
         let word = |at: usize| {
@@ -198,12 +200,12 @@ fn hypervisor_leaf(paravirtual: Paravirtual, leaf: u32) -> [u32; 4] {
 }
 
 impl CpuidPolicy {
-    /// The policy for guests of this host that get the host's own processor.
+    /// The policy for guests with the processor model `host` on this host.
     pub fn of_host() -> Self {
         Self::derive(host_cpuid, host_xcr0())
     }
 
-    /// The policy for guests of a host that answers CPUID like `host` and has this XCR0.
+    /// The policy for guests of a host whose CPUID returns `host` and that has this XCR0.
     pub fn derive(host: impl Fn(u32, u32) -> [u32; 4], host_xcr0: u64) -> Self {
         let [host_max_basic, name_b, name_c, name_d] = host(0, 0);
         let vendor = match (name_b, name_d, name_c) {
@@ -280,7 +282,7 @@ impl CpuidPolicy {
         let basic_edx_bits = (leaf1[3] | emulated) & basic_edx::HANDLED;
         let mut extended_ecx =
             leaf_extended[2] & (extended::ECX_LAHF | extended::ECX_LZCNT | extended::ECX_PREFETCHW);
-        // The page walker and the emulated instructions are there whatever the host has.
+        // The page walker and the emulated instructions work on any host.
         let mut extended_edx = extended::EDX_EMULATED;
         if vendor == Vendor::Amd {
             extended_ecx |= leaf_extended[2] & (extended::ECX_TOPOLOGY | extended::ECX_SSE4A);
@@ -292,7 +294,7 @@ impl CpuidPolicy {
             } else {
                 basic(4, subleaf as u32)
             };
-            // "Shared by" and "cores in the package", both minus one.
+            // Clears "shared by" and "cores in the package", which are stored minus one.
             leaf[0] &= 0x3fff;
             leaf
         };
@@ -330,8 +332,8 @@ impl CpuidPolicy {
         self.vendor
     }
 
-    /// The processor's family, by the signature of leaf 1: bits 8 to 11, and if these are all set
-    /// bits 20 to 27 added (APM volume 3, CPUID Fn0000_0001_EAX; SDM volume 2, CPUID).
+    /// The processor's family, from the signature of leaf 1: bits 8 to 11; if these are all set,
+    /// bits 20 to 27 are added (APM volume 3, CPUID Fn0000_0001_EAX; SDM volume 2, CPUID).
     pub fn family(&self) -> u32 {
         match self.signature >> 8 & 15 {
             15 => 15 + (self.signature >> 20 & 255),
@@ -339,26 +341,27 @@ impl CpuidPolicy {
         }
     }
 
-    /// XSAVE is offered.
+    /// Whether XSAVE is offered.
     fn has_xsave(&self) -> bool {
         self.features.basic_ecx & basic_ecx::XSAVE != 0
     }
 
-    /// XGETBV with ECX 1 tells which components are in use.
+    /// Whether XGETBV with ECX = 1 returns the components in use.
     pub fn has_in_use_register(&self) -> bool {
         self.features.xsave_eax & xsave_eax::XGETBV_1 != 0
     }
 
-    /// Where the standard format of the XSAVE area has the component with this index in
+    /// The offset in the standard format of the XSAVE area of the component with this index in
     /// [`EXTENDED`].
     ///
     /// # Panics
-    /// There are fewer.
+    ///
+    /// Panics if the index is too large.
     pub fn component_offset(&self, index: usize) -> usize {
         self.component_offsets[index] as usize
     }
 
-    /// Where the standard format of the XSAVE area has PKRU.
+    /// The offset of PKRU in the standard format of the XSAVE area.
     pub fn keys_offset(&self) -> usize {
         self.keys_offset as usize
     }
@@ -381,17 +384,17 @@ impl CpuidPolicy {
         self.features.structured_ecx & structured_ecx::PKU != 0
     }
 
-    /// Whether pages of the supervisor may have keys, and IA32_PKRS is there.
+    /// Whether supervisor pages may have protection keys, so that IA32_PKRS exists.
     pub(crate) fn has_supervisor_keys(&self) -> bool {
         self.features.structured_ecx & structured_ecx::PKS != 0
     }
 
-    /// The last basic leaf.
+    /// The number of the last basic leaf.
     fn max_basic(&self) -> u32 {
         if self.has_xsave() { 0xd } else { 0xb }
     }
 
-    /// The last extended leaf. AMD's reaches to the one that says what null selectors do.
+    /// The number of the last extended leaf. AMD's last one describes what null selectors do.
     fn max_extended(&self) -> u32 {
         if self.vendor == Vendor::Amd {
             LEAF_AMD_FEATURES_2
@@ -409,7 +412,7 @@ impl CpuidPolicy {
         self.vector_components() | keys
     }
 
-    /// XCR0 bits of vector registers.
+    /// The bits of XCR0 that stand for vector registers.
     fn vector_components(&self) -> u64 {
         if !self.has_xsave() {
             0
@@ -422,12 +425,12 @@ impl CpuidPolicy {
         }
     }
 
-    /// What IA32_ARCH_CAPABILITIES reads as; `None`: there is no such register (AMD).
+    /// The value of IA32_ARCH_CAPABILITIES; `None` if there is no such register (AMD).
     ///
-    /// It says "no" to those speculative leaks whose mitigations in a guest would change
-    /// nothing here, but cost exits: a guest never runs under its own page tables, its
-    /// VERW is emulated, and its branches are not the host's. It is no promise that there
-    /// are no such leaks: against those the host must be defended.
+    /// It denies those speculative leaks whose mitigations in a guest would change nothing here but
+    /// cost exits: a guest never runs on its own page tables, its VERW is emulated, and its
+    /// branches are not the host's. It is no promise that such leaks do not exist: the host must
+    /// defend itself against them.
     pub fn arch_capabilities(&self) -> Option<u64> {
         (self.vendor != Vendor::Amd).then_some(arch_capabilities::OFFERED)
     }
@@ -472,8 +475,8 @@ impl CpuidPolicy {
         mask
     }
 
-    /// EAX, EBX, ECX, EDX of a leaf. APIC and TSC deadline are answered as if the
-    /// machine had them; OSXSAVE and the XSAVE size follow `state`.
+    /// EAX, EBX, ECX and EDX of a leaf. The bits for APIC and TSC deadline are set as if the
+    /// machine had them; OSXSAVE and the size of the XSAVE area depend on `state`.
     pub fn leaf(&self, state: &CpuState, leaf: u32, subleaf: u32) -> [u32; 4] {
         match leaf {
             0x4000_0000..=0x4000_ffff => hypervisor_leaf(state.paravirtual, leaf),
@@ -481,7 +484,7 @@ impl CpuidPolicy {
                 self.extended_leaf(state, leaf, subleaf)
             }
             0..=0xff if leaf <= self.max_basic() => self.basic_leaf(state, leaf, subleaf),
-            // Beyond the last leaf AMD answers zeros, Intel the last basic leaf.
+            // Beyond the last leaf, AMD returns zeros and Intel the last basic leaf.
             _ if self.vendor == Vendor::Intel => self.basic_leaf(state, self.max_basic(), subleaf),
             _ => [0; 4],
         }
@@ -584,7 +587,8 @@ impl CpuidPolicy {
                 if amd {
                     edx |= self.features.basic_edx & basic_edx::REPEATED_BY_AMD;
                 } else if !state.is_64_bit() {
-                    // Intel has SYSCALL in 64-bit mode only, and says so.
+                    // Intel's processors have SYSCALL only in 64-bit mode, and report it only
+                    // there.
                     edx &= !extended::EDX_SYSCALL;
                 }
                 [signature, 0, self.features.extended_ecx, edx]
@@ -593,7 +597,7 @@ impl CpuidPolicy {
             0x8000_0005 if amd => self.amd_caches[0],
             0x8000_0006 => self.amd_caches[1],
             0x8000_0007 => [0, 0, 0, self.power_edx],
-            // One core.
+            // There is one core.
             0x8000_0008 => {
                 let sizes = PHYSICAL_ADDRESS_BITS | LINEAR_ADDRESS_BITS << 8;
                 let amd_features = extended::BTC_NO | extended::ERROR_POINTERS_RESTORED;
@@ -605,7 +609,8 @@ impl CpuidPolicy {
             }
             // Identifier 0, one thread in the core, one node: all zero.
             LEAF_AMD_TOPOLOGY => [0; 4],
-            // As with `arch_capabilities`: what a guest could do about these changes nothing.
+            // For the same reason as in `arch_capabilities`: the guest's own mitigations would
+            // change nothing.
             LEAF_AMD_FEATURES_2 if amd => {
                 let eax = self.amd_features_2 | extended::NULL_CLEARS_BASE | extended::SRSO_NO;
                 [eax, 0, extended::TSA_NO, 0]
@@ -614,8 +619,8 @@ impl CpuidPolicy {
         }
     }
 
-    /// Whether the guest may execute instructions of this feature. Modes and
-    /// control registers are the translator's to check.
+    /// Whether the guest may execute instructions of this feature. The translator checks modes and
+    /// control registers.
     pub fn offers(&self, feature: CpuidFeature) -> bool {
         use CpuidFeature as F;
         let edx = |bit: u32| self.features.basic_edx & bit != 0;
@@ -633,7 +638,7 @@ impl CpuidPolicy {
             | F::CPUID
             | F::RDPMC
             | F::PAUSE
-            // ENDBR is all there is of it, and does nothing where CET is not enabled.
+            // Only ENDBR is needed from it, which does nothing where CET is not enabled.
             | F::CET_IBT
             | F::MULTIBYTENOP => true,
             F::FPU | F::FPU287 | F::FPU387 => edx(basic_edx::FPU),
@@ -715,10 +720,10 @@ impl CpuidPolicy {
 
 /// The policy of a CPU model on this host.
 ///
-/// Process-wide values are right here although VM state is never process-wide: they are
-/// derived from the host's processor alone, are the same for every VM in the process that
-/// has this model, and never change. [`CpuidPolicy::of_model`] says whether the host has all
-/// that a model needs; what it lacks is left out here.
+/// The values may be global to the process although the state of a VM never is: they are derived
+/// from the host's processor alone, are the same for every VM in the process that has this model,
+/// and never change. [`CpuidPolicy::of_model`] checks that the host has everything that a model
+/// needs; missing features are left out here.
 pub fn policy_of(model: CpuModel) -> &'static CpuidPolicy {
     policy_with(model, AddedFeatures::empty())
 }
@@ -738,13 +743,13 @@ pub fn policy_with(model: CpuModel, added: AddedFeatures) -> &'static CpuidPolic
         .get_or_init(|| CpuidPolicy::of_host().restricted_to(model).with(added))
 }
 
-/// The host's time-stamp counter frequency in kHz, measured against the host's
-/// clock for 10 ms when first asked for. Like [`policy`], a fact about the host.
+/// The frequency in kHz of the host's time-stamp counter, measured against the host's clock for 10
+/// ms at the first call. Like [`policy`], this is a fact about the host.
 pub fn host_tsc_khz() -> u32 {
     static FREQUENCY: OnceLock<u32> = OnceLock::new();
     *FREQUENCY.get_or_init(|| {
         let sample = || {
-            // SAFETY: RDTSC is executable in user mode wherever Linux runs us.
+            // SAFETY: on Linux, RDTSC is executable in user mode.
             let ticks = unsafe { core::arch::x86_64::_rdtsc() };
             (std::time::Instant::now(), ticks)
         };
@@ -757,8 +762,8 @@ pub fn host_tsc_khz() -> u32 {
     })
 }
 
-/// Whether an answer may depend on ECX. Beyond the last leaf Intel's processors repeat one that
-/// does (SDM volume 2, CPUID).
+/// Whether the values of a leaf may depend on ECX. Beyond the last leaf, Intel's processors repeat
+/// one that does (SDM volume 2, CPUID).
 pub fn may_have_subleaves(leaf: u32) -> bool {
     !matches!(
         leaf,
@@ -766,10 +771,11 @@ pub fn may_have_subleaves(leaf: u32) -> bool {
     )
 }
 
-/// CPUID: EAX and ECX choose the leaf, EAX, EBX, ECX, EDX receive it.
+/// CPUID: EAX and ECX select the leaf; EAX, EBX, ECX and EDX receive it.
 ///
 /// # Errors
-/// None today.
+///
+/// It never fails at present.
 pub fn execute(
     state: &mut CpuState,
     environment: &mut dyn Environment,

@@ -1,9 +1,9 @@
-//! Decimal adjustment: AAA, AAS, DAA, DAS, AAM, AAD (SDM volume 2).
+//! Decimal adjustment: AAA, AAS, DAA, DAS, AAM and AAD (SDM volume 2).
 //!
-//! Flags that the manuals call undefined are what the maker's processors make of them, measured
-//! for all operands. Intel's: OF is cleared, SF, ZF and PF follow AL. AMD's set them as the one addition or
-//! subtraction does that adjusts AL (DAA, DAS) or AX (AAA, AAS) before the upper digit of AL is
-//! cleared. With both AAD sets OF, AF and CF like the addition in it.
+//! Flags that the manuals leave undefined are set as each maker's processors set them, measured for
+//! all operands. Intel's processors clear OF, and set SF, ZF and PF by AL. AMD's set these flags as
+//! the one addition or subtraction does that adjusts AL (DAA, DAS) or AX (AAA, AAS), before the
+//! upper digit of AL is cleared. On both, AAD sets OF, AF and CF like the addition in it.
 
 use crate::Outcome;
 use crate::cpuid::{Vendor, policy};
@@ -31,7 +31,7 @@ fn change_flags(state: &mut CpuState, changes: &[(Flags, bool)]) {
     state.set_flags(flags);
 }
 
-/// SF, ZF and PF as a result in AL sets them; no overflow.
+/// Sets SF, ZF and PF by a result in AL, and clears OF.
 fn set_result_flags(state: &mut CpuState, al: u8) {
     change_flags(
         state,
@@ -44,7 +44,7 @@ fn set_result_flags(state: &mut CpuState, al: u8) {
     );
 }
 
-/// SF, ZF, PF and OF of a sum whose parity is that of `low` and whose sign that of `high`.
+/// Sets SF, ZF, PF and OF for a sum whose parity is that of `low` and whose sign is that of `high`.
 fn set_sum_flags(state: &mut CpuState, (low, high): (u8, u8), is_zero: bool, overflow: bool) {
     change_flags(
         state,
@@ -62,7 +62,7 @@ fn low_digit_overflowed(state: &CpuState) -> bool {
     ax(state) & 0xf > 9 || state.flags().contains(Flags::AF)
 }
 
-/// AAA and AAS: `delta` is what a carry out of the digit adds to AX.
+/// AAA and AAS. `delta` is what a carry out of the digit adds to AX.
 fn adjust_ascii(state: &mut CpuState, delta: u16) -> Outcome {
     let adjust = low_digit_overflowed(state);
     let value = if adjust {
@@ -74,7 +74,8 @@ fn adjust_ascii(state: &mut CpuState, delta: u16) -> Outcome {
     set_ax(state, value & 0xff0f);
     change_flags(state, &[(Flags::AF, adjust), (Flags::CF, adjust)]);
     if policy(state).vendor() == Vendor::Amd {
-        // Both signs of the operands differ from the result's; of a subtraction, AX alone.
+        // A sum overflows if both operands' signs differ from the result's; a difference if AX's
+        // sign alone does.
         let amount = if adjust { 0x106 } else { 0 };
         let operands = if delta >> 15 == 0 {
             !(old ^ amount)
@@ -90,18 +91,18 @@ fn adjust_ascii(state: &mut CpuState, delta: u16) -> Outcome {
     Outcome::Next
 }
 
-/// AAA.
+/// AAA: adjusts AL after an addition.
 pub fn ascii_adjust_after_addition(state: &mut CpuState) -> Outcome {
     adjust_ascii(state, 0x106)
 }
 
-/// AAS.
+/// AAS: adjusts AL after a subtraction.
 pub fn ascii_adjust_after_subtraction(state: &mut CpuState) -> Outcome {
-    // AX - 6, then AH - 1.
+    // This subtracts 6 from AX, then 1 from AH.
     adjust_ascii(state, 0x106u16.wrapping_neg())
 }
 
-/// DAA and DAS: `add` chooses the direction.
+/// DAA and DAS; `add` selects DAA.
 fn adjust_decimal(state: &mut CpuState, add: bool) -> Outcome {
     let old = ax(state) as u8;
     let old_carry = state.flags().contains(Flags::CF);
@@ -142,12 +143,12 @@ fn adjust_decimal(state: &mut CpuState, add: bool) -> Outcome {
     Outcome::Next
 }
 
-/// DAA.
+/// DAA: adjusts AL after an addition.
 pub fn decimal_adjust_after_addition(state: &mut CpuState) -> Outcome {
     adjust_decimal(state, true)
 }
 
-/// DAS.
+/// DAS: adjusts AL after a subtraction.
 pub fn decimal_adjust_after_subtraction(state: &mut CpuState) -> Outcome {
     adjust_decimal(state, false)
 }
@@ -171,7 +172,7 @@ pub fn ascii_adjust_after_multiplication(
     Ok(Outcome::Next)
 }
 
-/// AAD: joins the digits in AH and AL.
+/// AAD: combines the digits in AH and AL.
 pub fn ascii_adjust_before_division(state: &mut CpuState, instruction: &Instruction) -> Outcome {
     let [al, ah] = ax(state).to_le_bytes();
     let tens = ah.wrapping_mul(instruction.immediate8());
@@ -198,7 +199,8 @@ mod tests {
     use crate::test_environment::{real_mode, run};
     use tollgate_x86::CpuModel;
 
-    /// Whose processor executes the code; AMD's on any host, Intel's on a host of Intel's.
+    /// The result on a processor of the model's maker. AMD's models run on any host, Intel's only
+    /// on an Intel host.
     fn after_on(model: CpuModel, ax: u16, flags: Flags, code: &[u8]) -> (u16, Flags) {
         let (mut state, mut environment) = real_mode();
         state.model = model;
@@ -261,7 +263,7 @@ mod tests {
         // 2 - 5 = FDh with a borrow.
         let (ax, flags) = after(0x02fd, both, &[0x3f]);
         assert_eq!((ax, flags & both), (0x0107, both));
-        // A carry out of AL goes into AH, too.
+        // A carry out of AL is also added to AH.
         let (ax, _) = after(0x00fa, Flags::empty(), &[0x37]);
         assert_eq!(ax, 0x0200);
     }
@@ -281,7 +283,7 @@ mod tests {
     fn flags_that_the_manual_leaves_open_are_those_of_real_processors() {
         let all = Flags::ARITHMETIC;
         assert_eq!(after(0x0047, all, &[0xd4, 10]).1, Flags::empty());
-        // DAA and DAS, AAA and AAS.
+        // First DAA and DAS, then AAA and AAS.
         assert_eq!(after(0x0042, Flags::OF, &[0x27]).1, Flags::PF);
         assert_eq!(after(0x0042, Flags::OF, &[0x2f]).1, Flags::PF);
         if policy_of(CpuModel::Host).vendor() == Vendor::Intel {

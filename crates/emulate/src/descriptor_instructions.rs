@@ -27,10 +27,11 @@ fn require_disclosure(state: &CpuState) -> Result<(), Exception> {
     }
 }
 
-/// LGDT and LIDT. The 16-bit forms load 24 bits of base, those of 64-bit code all 64.
+/// LGDT and LIDT. The 16-bit forms load 24 bits of the base, those of 64-bit code all 64 bits.
 ///
 /// # Errors
-/// #GP(0) above CPL 0 and for a non-canonical base; of the memory operand.
+///
+/// #GP(0) above CPL 0 and for a non-canonical base; the faults of the memory operand.
 pub fn load_table_register(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -60,10 +61,11 @@ pub fn load_table_register(
     Ok(Outcome::Next)
 }
 
-/// SGDT and SIDT. Both operand sizes store 32 bits of base, 64-bit code all 64.
+/// SGDT and SIDT. Both operand sizes store 32 bits of the base; 64-bit code stores all 64.
 ///
 /// # Errors
-/// #GP(0) above CPL 0 with UMIP; of the memory operand.
+///
+/// #GP(0) above CPL 0 with UMIP; the faults of the memory operand.
 pub fn store_table_register(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -84,7 +86,7 @@ pub fn store_table_register(
     Ok(Outcome::Next)
 }
 
-/// The descriptor that LLDT or LTR names: in the GDT, whatever its type.
+/// The descriptor that LLDT or LTR selects: it must be in the GDT, its type is not checked.
 fn global_descriptor(
     state: &CpuState,
     environment: &mut dyn Environment,
@@ -97,11 +99,12 @@ fn global_descriptor(
     read_descriptor(state, environment, selector)?.ok_or(refused)
 }
 
-/// The segment that LDTR or TR will hold: its base has 64 bits in IA-32e mode, where the
-/// descriptor takes 16 bytes.
+/// The segment that LDTR or TR will hold. In IA-32e mode its base has 64 bits and the descriptor
+/// takes 16 bytes.
 ///
 /// # Errors
-/// #GP(selector) for a descriptor that the table does not hold whole, or a non-canonical base.
+///
+/// #GP(selector) if the descriptor is not completely inside the table, or for a non-canonical base.
 fn system_segment(
     state: &CpuState,
     environment: &mut dyn Environment,
@@ -117,11 +120,13 @@ fn system_segment(
     Ok(segment)
 }
 
-/// LLDT.
+/// LLDT: loads the local descriptor table register.
 ///
 /// # Errors
-/// #UD in real and V86 mode; #GP(0) above CPL 0; #GP(selector) unless it is an LDT in the
-/// GDT; #NP(selector); of the operand; page fault.
+///
+/// #UD in real and V86 mode; #GP(0) above CPL 0; #GP(selector) unless the selector names an LDT in
+/// the GDT;
+/// #NP(selector); the faults of the operand; a page fault.
 pub fn load_local_table(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -145,11 +150,13 @@ pub fn load_local_table(
     Ok(Outcome::Next)
 }
 
-/// LTR. Marks the TSS busy in the GDT.
+/// LTR: loads the task register, and marks the TSS busy in the GDT.
 ///
 /// # Errors
-/// #UD in real and V86 mode; #GP(0) above CPL 0; #GP(selector) unless it is an available
-/// TSS in the GDT; #NP(selector); of the operand; page fault.
+///
+/// #UD in real and V86 mode; #GP(0) above CPL 0; #GP(selector) unless the selector names an
+/// available TSS
+/// in the GDT; #NP(selector); the faults of the operand; a page fault.
 pub fn load_task_register(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -177,10 +184,11 @@ pub fn load_task_register(
     Ok(Outcome::Next)
 }
 
-/// SLDT and STR. Memory takes 16 bits; a 32- or 64-bit register is zero-extended.
+/// SLDT and STR. A memory operand receives 16 bits; a 32- or 64-bit register is zero-extended.
 ///
 /// # Errors
-/// #UD in real and V86 mode; #GP(0) above CPL 0 with UMIP; of the operand.
+///
+/// #UD in real and V86 mode; #GP(0) above CPL 0 with UMIP; the faults of the operand.
 pub fn store_selector(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -197,10 +205,11 @@ pub fn store_selector(
     Ok(Outcome::Next)
 }
 
-/// SMSW. A 32- or 64-bit register gets all of CR0.
+/// SMSW. A 32- or 64-bit register receives all of CR0.
 ///
 /// # Errors
-/// #GP(0) above CPL 0 with UMIP; of the operand.
+///
+/// #GP(0) above CPL 0 with UMIP; the faults of the operand.
 pub fn store_status_word(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -212,10 +221,11 @@ pub fn store_status_word(
     Ok(Outcome::Next)
 }
 
-/// LMSW: PE (which it can only set), MP, EM and TS.
+/// LMSW: loads PE (which it can only set), MP, EM and TS.
 ///
 /// # Errors
-/// #GP(0) above CPL 0; of the operand.
+///
+/// #GP(0) above CPL 0; the faults of the operand.
 pub fn load_status_word(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -235,8 +245,8 @@ fn set_zero_flag(state: &mut CpuState, is_set: bool) {
     state.set_flags(flags);
 }
 
-/// The descriptor that a probing instruction (LAR, LSL, VERR, VERW) names, if the CPL and
-/// the selector's RPL may see it.
+/// The descriptor that a probing instruction (LAR, LSL, VERR, VERW) names, if it is accessible at
+/// the CPL and the selector's RPL.
 fn visible_descriptor(
     state: &CpuState,
     environment: &mut dyn Environment,
@@ -251,23 +261,25 @@ fn visible_descriptor(
     Ok(is_visible.then_some(entry))
 }
 
-/// What an instruction wants to know of a descriptor.
+/// What an instruction asks about a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Probe {
     /// LAR: access rights.
     Rights,
     /// LSL: the limit.
     Limit,
-    /// VERR: whether it may be read.
+    /// VERR: whether the segment is readable.
     Read,
-    /// VERW: whether it may be written.
+    /// VERW: whether the segment is writable.
     Write,
 }
 
-/// What comes of a probe: `None` clears ZF; otherwise it is set, and LAR and LSL load the value.
+/// The result of a probe. For `None`, ZF is cleared; otherwise it is set, and LAR and LSL load the
+/// value.
 ///
 /// # Errors
-/// #UD in real and V86 mode; page fault of the table.
+///
+/// #UD in real and V86 mode; a page fault of the table.
 pub fn probe(
     state: &CpuState,
     environment: &mut dyn Environment,
@@ -288,7 +300,7 @@ pub fn probe(
         None => true,
         Some(system_type::LDT | system_type::TSS32_AVAILABLE | system_type::TSS32_BUSY) => true,
         Some(system_type::CALL_GATE32) => !wants_limit,
-        // What IA-32e mode does not have.
+        // IA-32e mode does not have these types.
         Some(_) if state.is_long_mode() => false,
         Some(system_type::TSS16_AVAILABLE | system_type::TSS16_BUSY) => true,
         Some(system_type::CALL_GATE16 | system_type::TASK_GATE) => !wants_limit,
@@ -300,10 +312,12 @@ pub fn probe(
     }))
 }
 
-/// LAR and LSL: access rights or limit of a descriptor, with ZF set if it may be seen.
+/// LAR and LSL: load the access rights or the limit of a descriptor, and set ZF if it is
+/// accessible.
 ///
 /// # Errors
-/// #UD in real and V86 mode; of the source operand; page fault of the table.
+///
+/// #UD in real and V86 mode; the faults of the source operand; a page fault of the table.
 pub fn load_rights_or_limit(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -323,10 +337,11 @@ pub fn load_rights_or_limit(
     Ok(Outcome::Next)
 }
 
-/// VERR and VERW: ZF tells whether the segment may be read or written from here.
+/// VERR and VERW: set ZF if the running program may read or write the segment.
 ///
 /// # Errors
-/// #UD in real and V86 mode; of the operand; page fault of the table.
+///
+/// #UD in real and V86 mode; the faults of the operand; a page fault of the table.
 pub fn verify_segment(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -343,11 +358,13 @@ pub fn verify_segment(
     Ok(Outcome::Next)
 }
 
-/// ARPL: raises the destination selector's RPL to the source's; ZF tells whether it did.
+/// ARPL: raises the RPL of the destination selector to that of the source, and sets ZF if it did.
 ///
 /// # Errors
-/// #UD in real and V86 mode; of the operands (the destination must be writable even when
-/// it is not changed).
+///
+/// #UD in real and V86 mode; the faults of the operands (the destination must be writable even if
+/// it is
+/// not changed).
 pub fn adjust_requested_privilege(
     state: &mut CpuState,
     environment: &mut dyn Environment,

@@ -1,25 +1,25 @@
-//! Descriptors in the GDT and LDT, and the checks that loading them makes
-//! (SDM volume 3, 3.4.5 and chapter 5).
+//! Descriptors in the GDT and LDT, and the checks when they are loaded (SDM volume 3, 3.4.5 and
+//! chapter 5).
 //!
-//! Tables are read and written at supervisor privilege whatever the CPL is.
+//! Tables are read and written at supervisor privilege, whatever the CPL is.
 
 use crate::operand::{read_system, write_system};
 use tollgate_platform::Environment;
 use tollgate_x86::{Attributes, CpuState, Descriptor, Exception, LinearAddress, Segment, Selector};
 
-/// A descriptor and where it lies.
+/// A descriptor and its address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TableEntry {
-    /// The selector that named it.
+    /// The selector that names it.
     pub selector: Selector,
-    /// What the table held.
+    /// The descriptor in the table.
     pub descriptor: Descriptor,
     /// Linear address of its eight bytes.
     pub address: LinearAddress,
 }
 
 impl TableEntry {
-    /// Access rights.
+    /// The descriptor's access rights.
     pub const fn attributes(&self) -> Attributes {
         self.descriptor.attributes()
     }
@@ -39,7 +39,7 @@ impl TableEntry {
     }
 }
 
-/// Base and limit of the table that a selector names; `None` for an LDT that is not usable.
+/// Base and limit of the table that a selector refers to; `None` for an unusable LDT.
 fn table_of(state: &CpuState, selector: Selector) -> Option<(u64, u32)> {
     if !selector.is_local() {
         Some((state.gdtr.base, u32::from(state.gdtr.limit)))
@@ -50,10 +50,11 @@ fn table_of(state: &CpuState, selector: Selector) -> Option<(u64, u32)> {
     }
 }
 
-/// Reads the descriptor that a selector names. `None`: the selector is null or lies
-/// outside its table, or the LDT is not usable.
+/// Reads the descriptor that a selector names. `None` if the selector is null or lies outside its
+/// table, or if the LDT is unusable.
 ///
 /// # Errors
+///
 /// The page fault of the table's memory.
 pub fn read_descriptor(
     state: &CpuState,
@@ -77,11 +78,12 @@ pub fn read_descriptor(
     }))
 }
 
-/// The upper eight bytes of a system descriptor of IA-32e mode: bits 32 to 63 of its base
-/// or offset (SDM volume 3, 3.5.2 and 5.8.3.1).
+/// The upper eight bytes of a system descriptor of IA-32e mode, with bits 32 to 63 of its base or
+/// offset (SDM volume 3, 3.5.2 and 5.8.3.1).
 ///
 /// # Errors
-/// #GP(selector) if they lie outside the table or their type is not zero; page fault.
+///
+/// #GP(selector) if they lie outside the table or their type is not zero; a page fault.
 pub fn read_upper_half(
     state: &CpuState,
     environment: &mut dyn Environment,
@@ -102,8 +104,8 @@ pub fn read_upper_half(
     Ok(upper as u32)
 }
 
-/// Whether a code segment may be entered as far as its L and D bits go: in IA-32e mode
-/// not both may be set.
+/// Whether the L and D bits permit to enter a code segment: in IA-32e mode they must not both be
+/// set.
 pub fn has_valid_code_size(state: &CpuState, attributes: Attributes) -> bool {
     !state.is_long_mode() || !attributes.contains(Attributes::LONG | Attributes::DEFAULT_BIG)
 }
@@ -113,10 +115,11 @@ pub fn is_64_bit_code(state: &CpuState, segment: &Segment) -> bool {
     state.is_long_mode() && segment.attributes.is_long_code()
 }
 
-/// ORs `bits` into the type bits of a descriptor in its table, if they are not set yet.
-/// Accessed bits (1) and TSS busy bits (2) go this way.
+/// Sets `bits` in the type of a descriptor in its table, unless they are already set. Used for
+/// accessed bits (1) and TSS busy bits (2).
 ///
 /// # Errors
+///
 /// The page fault of the table's memory.
 pub fn set_type_bits(
     state: &CpuState,
@@ -133,10 +136,11 @@ pub fn set_type_bits(
     Ok(())
 }
 
-/// Sets a code or data descriptor's accessed bit and gives the segment that the register
+/// Sets the accessed bit of a code or data descriptor, and returns the segment that the register
 /// will hold.
 ///
 /// # Errors
+///
 /// The page fault of the table's memory.
 pub fn accessed_segment(
     state: &CpuState,
@@ -147,11 +151,12 @@ pub fn accessed_segment(
     Ok(entry.descriptor.segment(entry.selector))
 }
 
-/// What DS, ES, FS or GS will hold after loading `selector` in protected mode
-/// (SDM volume 2, MOV).
+/// The content of DS, ES, FS or GS after loading `selector` in protected mode (SDM volume 2, MOV).
 ///
 /// # Errors
-/// #GP(selector): outside the table, not readable, or too privileged; #NP(selector);
+///
+/// #GP(selector) if the descriptor is outside the table, not readable, or too privileged;
+/// #NP(selector); a
 /// page fault of the table.
 pub fn data_segment(
     state: &CpuState,
@@ -175,15 +180,17 @@ pub fn data_segment(
     accessed_segment(state, environment, entry)
 }
 
-/// What SS will hold after loading `selector` for use at privilege level `privilege`.
+/// The content of SS after loading `selector` for use at privilege level `privilege`.
 ///
-/// `refused` makes the exception for a selector or descriptor that will not do: #GP for
-/// instructions that load SS, #TS for stacks that come from a TSS. `external` (0 or 1) is
-/// the EXT bit of all error codes.
+/// `refused` makes the exception for an unsuitable selector or descriptor: #GP for instructions
+/// that load SS, #TS for stacks that come from a TSS. `external` (0 or 1) is the EXT bit of all
+/// error codes.
 ///
 /// # Errors
-/// `refused(selector)`: null, outside the table, RPL or DPL not equal to `privilege`, not
-/// writable data; #SS(selector) if not present; page fault of the table.
+///
+/// `refused(selector)` if the selector is null or outside the table, if RPL or DPL differ from
+/// `privilege`, or if it is not writable data; #SS(selector) if not present; a page fault of the
+/// table.
 pub fn stack_segment(
     state: &CpuState,
     environment: &mut dyn Environment,
@@ -208,7 +215,7 @@ pub fn stack_segment(
     accessed_segment(state, environment, entry)
 }
 
-/// The same segment as CS will hold it: its RPL replaced by the new CPL.
+/// The segment as CS will hold it: its RPL is replaced by the new CPL.
 pub const fn with_rpl(segment: Segment, cpl: u8) -> Segment {
     Segment {
         selector: Selector(segment.selector.0 & !3 | cpl as u16 & 3),

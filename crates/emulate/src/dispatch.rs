@@ -1,4 +1,4 @@
-//! From a decoded instruction to the function that executes it.
+//! Selects the function that executes a decoded instruction.
 
 use crate::Outcome;
 use crate::operand::next_rip;
@@ -12,12 +12,13 @@ use tollgate_x86::{CpuState, Exception, Flags};
 
 /// Executes one instruction, decoded in the guest's mode with EIP as its address.
 ///
-/// RIP is moved behind the instruction for [`Outcome::Next`] and [`Outcome::Halted`].
-/// EFLAGS.RF is cleared as after any instruction (IRET loads it).
+/// RIP is advanced past the instruction for [`Outcome::Next`] and [`Outcome::Halted`]. EFLAGS.RF is
+/// cleared as after any instruction (IRET loads it).
 ///
 /// # Errors
-/// The exception to deliver, with `state` as before; #UD for instructions that this
-/// crate does not know.
+///
+/// The exception to deliver, with `state` as before; #UD for instructions that this crate does not
+/// know.
 pub fn execute(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -97,7 +98,7 @@ fn dispatch(
     }
 }
 
-/// Instructions whose mnemonic they share with copied ones.
+/// Executes instructions whose mnemonics are shared with copied ones.
 fn dispatch_by_code(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -215,7 +216,8 @@ mod tests {
                 let instruction = decode(&state, &code);
                 let result = execute(&mut state, &mut environment, &instruction);
                 let is_string = instruction.has_rep_prefix() || instruction.has_repne_prefix();
-                // The faults of another task come when it is the current one.
+                // After a task switch, faults belong to the new task, which is then the current
+                // one.
                 let is_same_task = state.tr == first.tr;
                 if result.is_err() && !is_string && is_same_task {
                     assert_eq!(state, first, "{instruction} changed the registers");

@@ -12,11 +12,12 @@ use iced_x86::{Code, CpuidFeature, EncodingKind, Instruction, Mnemonic, OpKind};
 use tollgate_platform::Environment;
 use tollgate_x86::{CpuState, Exception};
 
-/// Executes an instruction of the files imported above.
+/// Executes an instruction that is implemented in the files imported above.
 ///
 /// # Errors
-/// Its exception; #UD for any other instruction, which covers what CPUID does not offer:
-/// MONITOR, MWAIT, RSM and their like.
+///
+/// The exception of the instruction; #UD for any other instruction, including those that CPUID does
+/// not offer: MONITOR, MWAIT, RSM and similar ones.
 pub(crate) fn dispatch(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -83,7 +84,7 @@ pub(crate) fn dispatch(
         Mnemonic::Bt | Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc => {
             bits::test_bit(state, environment, instruction)
         }
-        // Encodings that processors without the feature execute as no-operations.
+        // Processors without the feature execute these encodings as no-operations.
         Mnemonic::Endbr32
         | Mnemonic::Endbr64
         | Mnemonic::Rdsspd
@@ -99,12 +100,13 @@ pub(crate) fn dispatch(
     }
 }
 
-/// An instruction of AMD's virtualization, which no guest is offered: #UD. Under a hypervisor, which
-/// has set EFER.SVME, AMD's processors compare the privilege level before that (APM volume 3,
-/// VMRUN): #GP(0) for programs in protected mode.
+/// An instruction of AMD's virtualization, which no guest is offered: #UD. Under a hypervisor,
+/// which has set EFER.SVME, AMD's processors check the privilege level before that (APM volume 3,
+/// VMRUN): programs in protected mode get #GP(0).
 ///
 /// # Errors
-/// Always one of the two.
+///
+/// Always one of these two.
 fn privileged_svm(state: &CpuState) -> Result<Outcome, Exception> {
     if policy(state).vendor() == Vendor::Amd && !state.has_real_mode_segments() {
         require_cpl0(state)?;
@@ -112,8 +114,8 @@ fn privileged_svm(state: &CpuState) -> Result<Outcome, Exception> {
     Err(Exception::invalid_opcode())
 }
 
-/// MOVS, STOS, LODS, CMPS, SCAS. MOVSD and CMPSD have namesakes in SSE2, so that the
-/// code decides.
+/// MOVS, STOS, LODS, CMPS and SCAS. SSE2 has other instructions named MOVSD and CMPSD, so the code
+/// decides, not the mnemonic.
 fn dispatch_string(
     state: &mut CpuState,
     environment: &mut dyn Environment,

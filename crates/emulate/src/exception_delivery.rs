@@ -1,13 +1,13 @@
-//! Exceptions, and what becomes of those that their own delivery raises: double and
-//! triple faults (SDM volume 3, 6.15, "Double Fault Exception").
+//! Delivery of exceptions, including exceptions raised by the delivery itself: double and triple
+//! faults (SDM volume 3, 6.15, "Double Fault Exception").
 
 use crate::interrupt::{EventSource, deliver};
 use tollgate_platform::Environment;
 use tollgate_x86::{CpuState, Exception, Vector};
 
-/// The processor cannot go on after an exception: a fault while delivering a double fault.
-/// The registers are those before the first exception, except CR2, or those of a task that a
-/// task gate led to.
+/// The processor cannot continue after an exception: the delivery of a double fault has faulted.
+/// The registers are those before the first exception, except CR2, or those of a task that a task
+/// gate led to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TripleFault;
 
@@ -33,8 +33,8 @@ const fn class(vector: Vector) -> Class {
     }
 }
 
-/// The effect of `second` raised while `first` is delivered (SDM volume 3, table 6-5).
-/// `None`: shutdown.
+/// The effect of `second` raised while `first` is delivered (SDM volume 3, table 6-5). `None` means
+/// shutdown.
 fn combine(first: Exception, second: Exception) -> Option<Exception> {
     let is_double = match (class(first.vector), class(second.vector)) {
         (Class::DoubleFault, Class::Contributory | Class::PageFault | Class::DoubleFault) => {
@@ -51,21 +51,22 @@ fn combine(first: Exception, second: Exception) -> Option<Exception> {
     })
 }
 
-/// Delivers an exception that the instruction at `state.rip` raised (or, for a trap, the
-/// one before it), and whatever its delivery raises, double faults included.
-/// CR2 is set for page faults, for those that become a double or a triple fault, too (SDM volume 3, 6.15,
-/// a note on interrupt 14).
+/// Delivers an exception that the instruction at `state.rip` raised (or, for a trap, the one before
+/// it), and any exceptions raised by the delivery, including double faults. CR2 is set for page
+/// faults, even if they become a double or a triple fault (SDM volume 3, 6.15, a note on interrupt
+/// 14).
 ///
 /// # Errors
-/// [`TripleFault`].
+///
+/// [`TripleFault`] if the processor shuts down.
 pub fn deliver_exception(
     state: &mut CpuState,
     environment: &mut dyn Environment,
     exception: Exception,
 ) -> Result<(), TripleFault> {
     let mut current = exception;
-    // Each round either ends or moves on in the table; benign exceptions that keep
-    // failing in the same way would otherwise go round for ever.
+    // Each round either ends or advances in the table; only benign exceptions that keep failing in
+    // the same way could repeat forever without this limit.
     for _ in 0..8 {
         note_address(state, current);
         let error_code = current

@@ -20,7 +20,7 @@ use tollgate_x86::{CpuState, Exception, Flags, Segment, SegmentRegister, Selecto
 #[derive(Clone, Copy)]
 struct FarPointer {
     selector: Selector,
-    /// Truncated to the operand size.
+    /// Offset of the target, truncated to the operand size.
     offset: u64,
     /// Operand size in bytes: 2, 4 or 8.
     size: u32,
@@ -59,7 +59,7 @@ fn far_pointer(
     })
 }
 
-/// #GP(0) for a real-mode or V86 target outside CS: the limit never shrinks below 64 KiB.
+/// #GP(0) for a target in real or V86 mode outside CS. The limit is never below 64 KiB.
 fn check_real_mode_offset(state: &CpuState, offset: u64) -> Result<(), Exception> {
     let limit = if state.is_virtual_8086() {
         0xffff
@@ -83,7 +83,7 @@ fn enter_protected_code(state: &mut CpuState, segment: Segment, offset: u64, cpl
     state.flags &= !Flags::RF.bits();
 }
 
-/// What a far JMP or CALL in protected mode ends at, checked.
+/// The target of a far JMP or CALL in protected mode, after all checks.
 enum Target {
     /// Code at the current privilege level.
     SameLevel {
@@ -91,7 +91,7 @@ enum Target {
         offset: u64,
         size: u32,
     },
-    /// Through a call gate to a more privileged level: CALL only.
+    /// Code at a more privileged level through a call gate: CALL only.
     InnerLevel {
         segment: Segment,
         offset: u64,
@@ -102,7 +102,7 @@ enum Target {
     Task(TableEntry),
 }
 
-/// Checks of a far JMP or CALL that names a code segment itself.
+/// Checks a far JMP or CALL that names a code segment directly.
 fn direct_target(
     state: &CpuState,
     environment: &mut dyn Environment,
@@ -132,7 +132,7 @@ fn direct_target(
     })
 }
 
-/// Checks of a far JMP or CALL that names a call gate.
+/// Checks a far JMP or CALL that names a call gate.
 fn gate_target(
     state: &CpuState,
     environment: &mut dyn Environment,
@@ -160,7 +160,7 @@ fn gate_target(
     } else {
         attributes.dpl() == cpl
     };
-    // A gate of IA-32e mode leads to 64-bit code only.
+    // In IA-32e mode, a gate must lead to 64-bit code.
     let size_fits = !is_long || attributes.is_long_code() && has_valid_code_size(state, attributes);
     if !attributes.is_code() || !allowed || !size_fits {
         return Err(refused);
@@ -230,7 +230,7 @@ fn protected_target(
     gate_target(state, environment, entry, is_call)
 }
 
-/// What a task switch by this instruction is.
+/// The cause of a task switch by this instruction.
 const fn cause(is_call: bool) -> Cause {
     if is_call { Cause::Call } else { Cause::Jump }
 }
@@ -238,7 +238,8 @@ const fn cause(is_call: bool) -> Cause {
 /// JMP ptr16:16, ptr16:32, m16:16, m16:32, m16:64.
 ///
 /// # Errors
-/// Of the operand; #GP, #NP and page faults of the target; of a task switch.
+///
+/// The faults of the operand; #GP, #NP and page faults of the target; the faults of a task switch.
 pub fn far_jump(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -258,7 +259,7 @@ pub fn far_jump(
             let (rip, flags) = (next_rip(state, instruction), state.flags().image());
             switch_task(state, environment, task, Cause::Jump, rip, flags)?;
         }
-        // `gate_target` lets only calls go inward.
+        // `gate_target` permits only calls to an inner level.
         Target::InnerLevel { .. } => return Err(Exception::invalid_opcode()),
     }
     Ok(Outcome::Jumped)
@@ -267,8 +268,9 @@ pub fn far_jump(
 /// CALL ptr16:16, ptr16:32, m16:16, m16:32, m16:64.
 ///
 /// # Errors
-/// Of the operand and the stack; #GP, #NP, #TS, #SS and page faults of the target; of a task
-/// switch.
+///
+/// The faults of the operand and the stack; #GP, #NP, #TS, #SS and page faults of the target; the
+/// faults of a task switch.
 pub fn far_call(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -322,7 +324,7 @@ pub fn far_call(
             let mut inner = inner_stack(state, environment, level, 0)?;
             check_code_offset(state, &segment, offset, 0)?;
             let count = usize::from(parameters & 31);
-            // Old SS, old ESP, the parameters, old CS, old EIP.
+            // The frame holds the old SS, the old ESP, the parameters, the old CS and the old EIP.
             let mut frame = [0; 35];
             frame[0] = u64::from(stack.segment.selector.0);
             frame[1] = stack.pointer;
@@ -345,7 +347,8 @@ pub fn far_call(
 /// RETF and RETF imm16, of 16, 32 and 64 bits.
 ///
 /// # Errors
-/// Of the stack; #GP, #NP, #SS and page faults of the return target.
+///
+/// The faults of the stack; #GP, #NP, #SS and page faults of the return target.
 pub fn far_return(
     state: &mut CpuState,
     environment: &mut dyn Environment,

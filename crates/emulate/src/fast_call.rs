@@ -1,5 +1,5 @@
-//! SYSENTER and SYSEXIT (SDM volume 2, SYSENTER, SYSEXIT). AMD's processors do not have
-//! them in long mode (AMD's manual volume 3); SYSEXIT above CPL 0 is #GP(0) there, too.
+//! SYSENTER and SYSEXIT (SDM volume 2, SYSENTER, SYSEXIT). AMD's processors do not have them in
+//! long mode (AMD's manual volume 3), where SYSEXIT above CPL 0 raises #GP(0), too.
 
 use crate::Outcome;
 use crate::canonical::require_canonical;
@@ -51,10 +51,11 @@ pub(crate) fn load_flat_segments(
     }
 }
 
-/// SYSENTER: to CPL 0 at IA32_SYSENTER_EIP with the stack at IA32_SYSENTER_ESP; to 64-bit
-/// code in IA-32e mode.
+/// SYSENTER: enters CPL 0 at IA32_SYSENTER_EIP with the stack at IA32_SYSENTER_ESP; in IA-32e mode
+/// it enters 64-bit code.
 ///
 /// # Errors
+///
 /// #GP(0) in real mode and with a null IA32_SYSENTER_CS; #UD in IA-32e mode for AMD.
 pub fn sysenter(state: &mut CpuState) -> Result<Outcome, Exception> {
     let selector = base_selector(state)?;
@@ -68,12 +69,14 @@ pub fn sysenter(state: &mut CpuState) -> Result<Outcome, Exception> {
     Ok(Outcome::Jumped)
 }
 
-/// SYSEXIT: to CPL 3 at EDX with the stack at ECX; with REX.W to 64-bit code at RDX with
+/// SYSEXIT: enters CPL 3 at EDX with the stack at ECX; with REX.W it enters 64-bit code at RDX with
 /// the stack at RCX.
 ///
 /// # Errors
-/// #GP(0) in real mode, at CPL 1 to 3, with a null IA32_SYSENTER_CS, and for non-canonical
-/// RDX or RCX of the 64-bit form; #UD in IA-32e mode for AMD.
+///
+/// #GP(0) in real mode, at CPL 1 to 3, with a null IA32_SYSENTER_CS, and for non-canonical RDX or
+/// RCX in
+/// the 64-bit form; #UD in IA-32e mode for AMD.
 pub fn sysexit(state: &mut CpuState, instruction: &Instruction) -> Result<Outcome, Exception> {
     require_cpl0(state)?;
     let selector = base_selector(state)?;

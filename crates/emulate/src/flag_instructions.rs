@@ -1,5 +1,5 @@
-//! CLI, STI, PUSHF and POPF in every mode (SDM volume 2, tables 3-7, 4-15 and 4-16). Whether
-//! they mean IF, VIF or #GP is decided in [`crate::virtual_8086`].
+//! CLI, STI, PUSHF and POPF in every mode (SDM volume 2, tables 3-7, 4-15 and 4-16).
+//! [`crate::virtual_8086`] decides whether they access IF or VIF, or raise #GP.
 
 use crate::Outcome;
 use crate::operand::next_rip;
@@ -11,9 +11,10 @@ use iced_x86::{Code, Instruction};
 use tollgate_platform::Environment;
 use tollgate_x86::{CpuState, Exception, Flags};
 
-/// CLI: clears IF, or VIF where that is the program's.
+/// CLI: clears IF, or VIF where the program has its own.
 ///
 /// # Errors
+///
 /// #GP(0) if the CPL is above IOPL and neither VME nor PVI gives the program VIF.
 pub fn clear_interrupt_flag(state: &mut CpuState) -> Result<Outcome, Exception> {
     let cleared = match interrupt_flag(state)? {
@@ -24,12 +25,14 @@ pub fn clear_interrupt_flag(state: &mut CpuState) -> Result<Outcome, Exception> 
     Ok(Outcome::Next)
 }
 
-/// STI: sets IF, or VIF where that is the program's. When IF was clear, interrupts wait for
-/// one more instruction; VIF holds none off.
+/// STI: sets IF, or VIF where the program has its own. If IF was clear, interrupts wait for one
+/// more instruction; VIF delays no interrupt.
 ///
 /// # Errors
-/// #GP(0) if the CPL is above IOPL and neither VME nor PVI gives the program VIF, or if VIP
-/// tells that an interrupt waits for VIF.
+///
+/// #GP(0) if the CPL is above IOPL and neither VME nor PVI gives the program VIF, or if VIP shows
+/// that an
+/// interrupt waits for VIF.
 pub fn set_interrupt_flag(
     state: &mut CpuState,
     instruction: &Instruction,
@@ -48,11 +51,12 @@ pub fn set_interrupt_flag(
     Ok(Outcome::Next)
 }
 
-/// PUSHF, PUSHFD and PUSHFQ. VM and RF read as zero; in V86 mode with IOPL below 3 and VME
-/// PUSHF shows VIF as IF, and IOPL 3.
+/// PUSHF, PUSHFD and PUSHFQ. VM and RF read as zero. In V86 mode with IOPL below 3 and VME, PUSHF
+/// shows VIF as IF, and IOPL as 3.
 ///
 /// # Errors
-/// #GP(0) in V86 mode with IOPL below 3, but for PUSHF with VME; of the stack.
+///
+/// #GP(0) in V86 mode with IOPL below 3, except for PUSHF with VME; the faults of the stack.
 pub fn push_flags(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -74,13 +78,15 @@ pub fn push_flags(
     Ok(Outcome::Next)
 }
 
-/// POPF, POPFD and POPFQ. RF becomes zero; VM, VIF and VIP stay; IOPL changes only at CPL 0,
-/// IF only if the CPL is at most IOPL (silently kept otherwise). In V86 mode with IOPL below
-/// 3 and VME POPF loads VIF instead of IF.
+/// POPF, POPFD and POPFQ. RF becomes zero; VM, VIF and VIP do not change; IOPL changes only at CPL
+/// 0, IF only if the CPL is at most IOPL (otherwise it silently keeps its value). In V86 mode with
+/// IOPL below 3 and VME, POPF loads VIF instead of IF.
 ///
 /// # Errors
-/// #GP(0) in V86 mode with IOPL below 3, but for POPF with VME, and then if it would set TF,
-/// or VIF while VIP is set; of the stack.
+///
+/// #GP(0) in V86 mode with IOPL below 3, except for POPF with VME, unless that would set TF, or VIF
+/// while
+/// VIP is set; the faults of the stack.
 pub fn pop_flags(
     state: &mut CpuState,
     environment: &mut dyn Environment,

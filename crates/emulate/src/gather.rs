@@ -1,5 +1,5 @@
-//! VEX-encoded and older vector instructions that touch memory element by element: AVX2 gathers, masked moves,
-//! MASKMOVQ and MASKMOVDQU (SDM volume 2). Masked-out elements never fault.
+//! Vector instructions, VEX-encoded and older, that access memory element by element: AVX2 gathers,
+//! masked moves, MASKMOVQ and MASKMOVDQU (SDM volume 2). Masked-out elements never fault.
 
 use crate::Outcome;
 use crate::cpuid::{CpuidPolicy, Vendor, policy};
@@ -15,8 +15,8 @@ use tollgate_platform::Environment;
 use tollgate_x86::paging::AccessKind;
 use tollgate_x86::{CpuState, Exception, Gpr};
 
-/// Fails with #UD unless the instruction is VEX-encoded and every feature it needs is
-/// offered, and as [`require_avx`].
+/// Fails with #UD unless the instruction is VEX-encoded and all features that it needs are offered;
+/// then fails as [`require_avx`] does.
 fn require_vex(state: &CpuState, instruction: &Instruction) -> Result<(), Exception> {
     let offered = instruction
         .cpuid_features()
@@ -34,7 +34,7 @@ fn is_selected(mask: &[u8], index: usize, size: usize) -> bool {
         .is_some_and(|byte| byte & 0x80 != 0)
 }
 
-/// Makes every mask element in the vector's length its sign, and what lies beyond zero.
+/// Fills every mask element within the vector's length with its sign, and the rest with zero.
 fn extend_signs(mask: &mut [u8; VECTOR_SIZE], length: usize, size: usize) {
     mask[length..].fill(0);
     for element in 0..length / size {
@@ -47,7 +47,7 @@ fn extend_signs(mask: &mut [u8; VECTOR_SIZE], length: usize, size: usize) {
     }
 }
 
-/// Element and index sizes of a gather in bytes.
+/// Sizes in bytes of the elements and indexes of a gather.
 fn gather_sizes(mnemonic: Mnemonic) -> Option<(usize, usize)> {
     Some(match mnemonic {
         Mnemonic::Vpgatherdd | Mnemonic::Vgatherdps => (4, 4),
@@ -58,13 +58,13 @@ fn gather_sizes(mnemonic: Mnemonic) -> Option<(usize, usize)> {
     })
 }
 
-/// VPGATHERxx and VGATHERxPx. A fault leaves the elements loaded so far in the
-/// destination and their mask elements clear, so that the instruction resumes. The other
-/// mask elements are then their signs, and mask and destination are zero beyond the
-/// vector's length (SDM volume 2, VPGATHERDD, "Operation"); AMD's processors leave all of
-/// that as it was.
+/// VPGATHERxx and VGATHERxPx. After a fault, the destination contains the elements that were
+/// loaded, and their mask elements are clear, so that the instruction can resume. The other mask
+/// elements are then filled with their signs, and mask and destination are zero beyond the vector's
+/// length (SDM volume 2, VPGATHERDD, "Operation"); AMD's processors leave all of that unchanged.
 ///
 /// # Errors
+///
 /// #UD, #NM, or the fault of an element.
 pub fn gather(
     state: &mut CpuState,
@@ -91,7 +91,7 @@ pub fn gather(
     if changes_early {
         extend_signs(&mut mask, length, size);
     }
-    // Vector indexes count as zero here.
+    // The base without the vector indexes, which `memory_address` takes as zero.
     let base = memory_address(state, instruction);
     let offset_mask = size_mask(address_size(state, instruction));
     let scale = i64::from(instruction.memory_index_scale());
@@ -121,7 +121,7 @@ pub fn gather(
             }
             loaded.copy_from_slice(&bytes[..size]);
             if changes_early && !loaded_any {
-                // A destination that is written has nothing above the vector's length.
+                // A destination that is written is zero above the vector's length.
                 loaded_any = true;
                 result[length..].fill(0);
             }
@@ -135,20 +135,21 @@ pub fn gather(
     Ok(Outcome::Next)
 }
 
-/// The first of AMD's families whose masked moves access one operand, as Intel's do.
+/// The first AMD family whose masked moves access one operand, as Intel's do.
 const ONE_OPERAND: u32 = 0x1a;
 
-/// Whether the address of each element of a masked move wraps at the address size.
+/// Whether the address of each element of a masked move wraps separately at the address size.
 pub(crate) fn wraps_each_element(policy: &CpuidPolicy) -> bool {
     policy.vendor() == Vendor::Amd && policy.family() < ONE_OPERAND
 }
 
-/// VMASKMOVPS, VMASKMOVPD, VPMASKMOVD, VPMASKMOVQ: loads and stores. On AMD's processors before
-/// family 1Ah the address of each element wraps at the address size; others access one operand, whose
-/// bytes lie one behind the other.
+/// VMASKMOVPS, VMASKMOVPD, VPMASKMOVD and VPMASKMOVQ, as loads and stores. On AMD's processors
+/// before family 1Ah, the address of each element wraps at the address size; other processors
+/// access one operand of contiguous bytes.
 ///
 /// # Errors
-/// #UD, #NM, or the fault of an element; then nothing was stored.
+///
+/// #UD, #NM, or the fault of an element; nothing was stored then.
 pub fn masked_move(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -208,11 +209,12 @@ fn probe(
     probe_linear(state, environment, linear, size as u32, privilege)
 }
 
-/// MASKMOVQ, MASKMOVDQU and VMASKMOVDQU: stores the selected bytes at DS:DI (or another
-/// segment). With nothing selected no memory is touched.
+/// MASKMOVQ, MASKMOVDQU and VMASKMOVDQU: store the selected bytes at DS:DI (or in another segment).
+/// If no byte is selected, no memory is accessed.
 ///
 /// # Errors
-/// #UD, #NM, #MF (MASKMOVQ), or the fault of a byte; then nothing was stored.
+///
+/// #UD, #NM, #MF (MASKMOVQ), or the fault of a byte; nothing was stored then.
 pub fn masked_bytes(
     state: &mut CpuState,
     environment: &mut dyn Environment,

@@ -1,5 +1,5 @@
-//! The host's own integer instructions, run on two values: exact by construction, flags that the
-//! manuals leave undefined included.
+//! The host's own integer instructions, executed on two values: exact by construction, including
+//! flags that the manuals leave undefined.
 
 use std::arch::asm;
 use tollgate_x86::{Flags, Operation};
@@ -10,22 +10,23 @@ const ARITHMETIC: u64 = Flags::ARITHMETIC.bits();
 /// Bit 1 of RFLAGS, which is always set.
 const FLAGS_FIXED: u64 = 1 << 1;
 
-/// What an instruction leaves of a destination of `size` (1, 2, 4 or 8) bytes, and the arithmetic flags
-/// behind it. Of the values the bits above are ignored; in the result they are zero. `flags` are those
-/// before. Moves, exchanges and string instructions leave both as they are.
+/// What an instruction leaves in a destination of `size` (1, 2, 4 or 8) bytes, and the arithmetic
+/// flags after it. The higher bits of the values are ignored; in the result they are zero. `flags`
+/// are the flags before the instruction. Moves, exchanges and string instructions leave both
+/// unchanged.
 pub fn execute(
     operation: Operation,
     size: u8,
     (destination, source): (u64, u64),
     flags: u64,
 ) -> (u64, u64) {
-    // IF cannot be changed at the host's level 3; DF, TF and AC stay clear.
+    // IF cannot be changed at the host's privilege level 3; DF, TF and AC stay clear.
     let mut image = flags & ARITHMETIC | FLAGS_FIXED;
     macro_rules! on_host {
         ($instruction:literal, $type:ty, $class:ident, $form:literal, $($other:tt)*) => {{
             let mut value = destination as $type;
-            // SAFETY: one arithmetic instruction on registers, with flags that any code may have; what is
-            // pushed is popped.
+            // SAFETY: one arithmetic instruction on registers, with flags that any code may have;
+            // everything that is pushed is popped.
             unsafe {
                 asm!(
                     "push {image}", "popfq",
@@ -141,7 +142,7 @@ mod tests {
         assert_eq!(with_carry(Operation::AddWithCarry, 0).0, 0xff);
         assert_eq!(with_carry(Operation::Increment, CF), (0, CF | PF | AF | ZF));
         assert_eq!(with_carry(Operation::Not, CF | OF), (0, CF | OF));
-        // A shift by nothing changes none.
+        // A shift by zero changes no flag.
         let all = Flags::ARITHMETIC.bits();
         assert_eq!(execute(Operation::ShiftLeft, 4, (5, 0x20), all), (5, all));
     }

@@ -1,5 +1,5 @@
-//! The host's own string instructions, run on host memory: exact by construction,
-//! overlaps, direction and flags included (SDM volume 2, "REP").
+//! The host's own string instructions, executed on host memory: exact by construction, including
+//! overlaps, direction and flags (SDM volume 2, "REP").
 
 use std::arch::asm;
 use tollgate_x86::Flags;
@@ -7,8 +7,8 @@ use tollgate_x86::Flags;
 /// The arithmetic flags of an RFLAGS image.
 const ARITHMETIC: u64 = Flags::ARITHMETIC.bits();
 
-/// Direction in which a run goes. The pointers given to the functions here are those of
-/// the run's first element: the highest one, if backward.
+/// The direction of a run. The pointers passed to the functions here are those of the run's first
+/// element: the highest one, if backward.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
     /// Towards higher addresses (DF clear).
@@ -17,10 +17,10 @@ pub enum Direction {
     Backward,
 }
 
-/// How a comparing run ended.
+/// The result of a comparing run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Comparison {
-    /// Elements compared.
+    /// Number of elements that were compared.
     pub done: u64,
     /// The arithmetic flags of the last comparison.
     pub flags: u64,
@@ -35,10 +35,11 @@ macro_rules! directed {
     };
 }
 
-/// MOVS: copies `count` elements of `size` (1, 2, 4 or 8) bytes one after the other.
+/// MOVS: copies `count` elements of `size` (1, 2, 4 or 8) bytes, one after the other.
 ///
 /// # Safety
-/// Every element of both runs must be valid memory, the destination's writable.
+///
+/// Every element of both runs must be valid memory, and the destination must be writable.
 pub unsafe fn copy(
     source: *const u8,
     destination: *mut u8,
@@ -53,7 +54,7 @@ pub unsafe fn copy(
                 options(preserves_flags))
         };
     }
-    // SAFETY: the caller vouches for the memory; DF is clear again at the end.
+    // SAFETY: the caller guarantees that the memory is valid; DF is clear again at the end.
     unsafe {
         match size {
             1 => run!("rep movsb"),
@@ -76,7 +77,7 @@ pub unsafe fn fill(destination: *mut u8, value: u64, count: u64, size: u32, dire
                 options(preserves_flags))
         };
     }
-    // SAFETY: the caller vouches for the memory; DF is clear again at the end.
+    // SAFETY: the caller guarantees that the memory is valid; DF is clear again at the end.
     unsafe {
         match size {
             1 => run!("rep stosb"),
@@ -87,10 +88,11 @@ pub unsafe fn fill(destination: *mut u8, value: u64, count: u64, size: u32, dire
     }
 }
 
-/// CMPS: compares up to `count` (at least 1) elements of `size` bytes, as long as they
-/// are equal (`while_equal`) or differ.
+/// CMPS: compares up to `count` (at least 1) elements of `size` bytes, for as long as they are
+/// equal (`while_equal`) or differ.
 ///
 /// # Safety
+///
 /// Every element of both runs must be readable memory.
 pub unsafe fn compare(
     source: *const u8,
@@ -109,7 +111,7 @@ pub unsafe fn compare(
                 flags = lateout(reg) flags)
         };
     }
-    // SAFETY: the caller vouches for the memory; DF is clear again at the end.
+    // SAFETY: the caller guarantees that the memory is valid; DF is clear again at the end.
     unsafe {
         match (size, while_equal) {
             (1, true) => run!("repe cmpsb"),
@@ -128,10 +130,11 @@ pub unsafe fn compare(
     }
 }
 
-/// SCAS: compares AL, AX, EAX or RAX with up to `count` (at least 1) elements, as long as
-/// they are equal (`while_equal`) or differ.
+/// SCAS: compares AL, AX, EAX or RAX with up to `count` (at least 1) elements, for as long as they
+/// are equal (`while_equal`) or differ.
 ///
 /// # Safety
+///
 /// Every element must be readable memory.
 pub unsafe fn scan(
     destination: *const u8,
@@ -150,7 +153,7 @@ pub unsafe fn scan(
                 flags = lateout(reg) flags)
         };
     }
-    // SAFETY: the caller vouches for the memory; DF is clear again at the end.
+    // SAFETY: the caller guarantees that the memory is valid; DF is clear again at the end.
     unsafe {
         match (size, while_equal) {
             (1, true) => run!("repe scasb"),

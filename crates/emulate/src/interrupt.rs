@@ -1,8 +1,8 @@
 //! Delivery of interrupts and exceptions (SDM volume 3, chapter 6 and 21.3; volume 2, INT n).
 //!
-//! Delivery is atomic: everything that can fault is done before the first register
-//! changes. Who handles INT n of V86 code is decided in [`crate::virtual_8086`]. A task
-//! gate leads to another task, whose own faults come once it is the current one.
+//! Delivery is atomic: every step that can fault precedes the first change of a register.
+//! [`crate::virtual_8086`] decides who handles INT n of V86 code. A task gate leads to another
+//! task, and the faults of that task are raised after it has become the current one.
 
 use crate::Outcome;
 use crate::descriptor_table::{TableEntry, accessed_segment, read_descriptor};
@@ -28,24 +28,26 @@ pub use crate::exception_delivery::{TripleFault, deliver_exception};
 /// What causes a delivery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EventSource {
-    /// An interrupt from outside (maskable or NMI).
+    /// An interrupt from outside the processor (maskable or NMI).
     External,
-    /// INT n.
+    /// The instruction INT n.
     Software {
-        /// Bytes of the instruction. For reports only: the return address is passed apart.
+        /// Length of the instruction in bytes. Only for reports: the return address is passed
+        /// separately.
         length: u8,
     },
-    /// INT3 or INTO.
+    /// The instruction INT3 or INTO.
     Int3OrInto {
-        /// Bytes of the instruction. For reports only: the return address is passed apart.
+        /// Length of the instruction in bytes. Only for reports: the return address is passed
+        /// separately.
         length: u8,
     },
-    /// A fault, trap or abort that the processor found, and INT1.
+    /// A fault, trap or abort that the processor detected, or INT1.
     Exception,
 }
 
 impl EventSource {
-    /// The EXT bit: the event is not the running program's own doing.
+    /// The EXT bit: set if the event was not caused by the running program's own instruction.
     const fn external_bit(self) -> u32 {
         match self {
             EventSource::External | EventSource::Exception => 1,
@@ -61,16 +63,16 @@ impl EventSource {
 
 /// Delivers an event through the IVT or IDT and makes the processor run its handler.
 ///
-/// `return_rip` goes into the frame: of the faulting instruction for faults, of the next
-/// one for traps, interrupts and software interrupts. `error_code` is pushed in
-/// protected and V86 mode only. INT n in V86 mode may go to the V86 program itself, which
-/// leaves the mode as it is. A halted processor runs again. `shadow_rip` is left to
-/// the caller.
+/// `return_rip` is stored in the frame: that of the faulting instruction for faults, of the next
+/// one for traps, interrupts and software interrupts. `error_code` is pushed only in protected and
+/// V86 mode. INT n in V86 mode may go to the V86 program itself, without leaving the mode. A halted
+/// processor runs again. `shadow_rip` is left to the caller.
 ///
 /// # Errors
-/// The exception that the delivery raised (with the EXT bit in its error code where the
-/// manual sets it); nothing has changed then, but accessed bits of descriptors. Only the
-/// faults of a task that a task gate led to are that task's, with its registers.
+///
+/// The exception that the delivery raised (with the EXT bit in its error code where the manual sets
+/// it); nothing has changed then except accessed bits of descriptors. Only the faults of a task
+/// that a task gate led to belong to that task, and leave its registers.
 pub fn deliver(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -101,14 +103,13 @@ pub fn deliver(
     Ok(())
 }
 
-/// Whether the exception with this vector is a fault, whose frame shows RF set
-/// (SDM volume 3, 17.3.1.1). #DB counts as a trap: neither single steps nor instruction
-/// breakpoints set it.
+/// Whether the exception with this vector is a fault, whose frame has RF set (SDM volume 3,
+/// 17.3.1.1). #DB counts as a trap: neither single steps nor instruction breakpoints set RF.
 const fn is_fault(vector: u8) -> bool {
     !matches!(vector, 1 | 2 | 3 | 4 | 8 | 18) && vector < 32
 }
 
-/// Where an IDT entry leads.
+/// The handler that an IDT entry leads to.
 enum Handler {
     Code(Gate),
     /// Another task, by its TSS descriptor.
@@ -123,11 +124,11 @@ struct Event {
     flags_image: u64,
 }
 
-/// How a gate leads on: where to, and what it does to the flags.
+/// The target of a gate, and its effect on the flags.
 struct Gate {
     segment: Segment,
     offset: u64,
-    /// Size of what is pushed, 2 or 4 bytes.
+    /// Size in bytes of each pushed value, 2 or 4.
     size: u32,
     clears_interrupt_flag: bool,
 }
@@ -163,12 +164,12 @@ impl Event {
         Ok(())
     }
 
-    /// An error code that names the event's own gate.
+    /// An error code that refers to the event's own gate.
     fn gate_error_code(&self) -> u32 {
         u32::from(self.vector) * 8 + 2 + self.source.external_bit()
     }
 
-    /// Reads the gate and checks it and its code segment.
+    /// Reads the gate, and checks it and its code segment.
     fn gate(
         &self,
         state: &CpuState,
@@ -211,7 +212,7 @@ impl Event {
         let refused = Exception::general_protection(error_code);
         let entry: TableEntry = read_descriptor(state, environment, selector)?.ok_or(refused)?;
         let code = entry.attributes();
-        // From V86 mode only a non-conforming segment of level 0 will do.
+        // From V86 mode, only a non-conforming segment of level 0 is allowed.
         let privilege_fits = if state.is_virtual_8086() {
             code.dpl() == 0 && !code.is_conforming()
         } else {
@@ -241,7 +242,7 @@ impl Event {
         }))
     }
 
-    /// What a task switch by this event is.
+    /// The cause of a task switch by this event.
     fn cause(&self) -> Cause {
         Cause::Event {
             error_code: self.error_code,
@@ -332,7 +333,7 @@ impl Event {
     }
 }
 
-/// Values to push, in order.
+/// The values to push, in order.
 #[derive(Default)]
 struct Frame {
     values: [u64; 10],
@@ -355,6 +356,7 @@ impl Frame {
 /// INT n, INT3, INTO and INT1.
 ///
 /// # Errors
+///
 /// Those of [`deliver`].
 pub fn software_interrupt(
     state: &mut CpuState,
@@ -362,7 +364,7 @@ pub fn software_interrupt(
     instruction: &Instruction,
 ) -> Result<Outcome, Exception> {
     let length = instruction.len() as u8;
-    // At its start: the frame of a software interrupt shows RF clear (SDM volume 3, 17.3.1.1).
+    // RF is cleared first: the frame of a software interrupt has RF clear (SDM volume 3, 17.3.1.1).
     state.flags &= !Flags::RF.bits();
     let (vector, source) = match instruction.code() {
         Code::Int_imm8 => (instruction.immediate8(), EventSource::Software { length }),

@@ -8,10 +8,11 @@ use tollgate_platform::Environment;
 use tollgate_x86::canonical::is_canonical;
 use tollgate_x86::{CpuState, Exception, LinearAddress, Space, TranslationChange};
 
-/// INVLPG. The operand is only an address: no limit or rights are checked. One that is not
-/// canonical has no translation to forget.
+/// INVLPG. The operand is only an address: neither limit nor rights are checked. An address that is
+/// not canonical has no translation to drop.
 ///
 /// # Errors
+///
 /// #GP(0) above CPL 0.
 pub fn invalidate_page(
     state: &mut CpuState,

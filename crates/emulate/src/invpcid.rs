@@ -8,12 +8,14 @@ use tollgate_x86::canonical::is_canonical;
 use tollgate_x86::translation_change::CR3_PCID;
 use tollgate_x86::{CpuState, Cr4, Exception, LinearAddress, Space, TranslationChange};
 
-/// INVPCID. Type 0 forgets a global page, too, as a processor may.
+/// INVPCID. Type 0 also drops a global page, as a processor may do.
 ///
 /// # Errors
-/// #GP(0): above CPL 0; a type above 3; reserved bits of the descriptor; with type 0 an
-/// address that is not canonical; with types 0 and 1 an identifier other than 0 without
-/// CR4.PCIDE. The operand's segment and page faults.
+///
+/// #GP(0) above CPL 0; for a type above 3; for reserved bits of the descriptor; for type 0 and an
+/// address
+/// that is not canonical; for types 0 and 1 and an identifier other than 0 without CR4.PCIDE.
+/// Faults of the operand's segment and page faults.
 pub fn invalidate_identifier(
     state: &mut CpuState,
     environment: &mut dyn Environment,

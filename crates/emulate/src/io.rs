@@ -13,10 +13,11 @@ use tollgate_x86::descriptor::{TSS_IO_MAP_BASE, system_type};
 use tollgate_x86::paging::AccessKind;
 use tollgate_x86::{CpuState, Exception, Gpr, SegmentRegister};
 
-/// Checks that the running program may use `size` ports from `port` on
-/// (SDM volume 1, 19.5.2): by IOPL, else by the TSS's bitmap; V86 mode always by the bitmap.
+/// Checks that the running program may use `size` ports from `port` on (SDM volume 1, 19.5.2): by
+/// IOPL, or else by the TSS's bitmap; in V86 mode always by the bitmap.
 ///
 /// # Errors
+///
 /// #GP(0), or a page fault of the TSS.
 pub fn check_permission(
     state: &CpuState,
@@ -45,7 +46,7 @@ pub fn check_permission(
     };
     let bitmap = u64::from(read_u16(TSS_IO_MAP_BASE)?);
     let byte = bitmap + u64::from(port / 8);
-    // Two bytes are always read, so that the ports of one access lie in them.
+    // Two bytes are always read, so that they contain all ports of one access.
     if byte + 1 > limit {
         return Err(refused);
     }
@@ -69,7 +70,8 @@ fn port_of(state: &CpuState, instruction: &Instruction, operand: u32) -> u16 {
 /// IN AL/AX/EAX, imm8 or DX.
 ///
 /// # Errors
-/// As [`check_permission`].
+///
+/// Those of [`check_permission`].
 pub fn input(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -87,7 +89,8 @@ pub fn input(
 /// OUT imm8 or DX, AL/AX/EAX.
 ///
 /// # Errors
-/// As [`check_permission`].
+///
+/// Those of [`check_permission`].
 pub fn output(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -102,11 +105,12 @@ pub fn output(
     Ok(Outcome::Next)
 }
 
-/// INS and REP INS: the destination is checked before the port is read, for reading
-/// a port may change its device.
+/// INS and REP INS. The destination is checked before the port is read, because reading a port may
+/// change the state of its device.
 ///
 /// # Errors
-/// As [`check_permission`], and of the write; a repeated instruction keeps its progress.
+///
+/// Those of [`check_permission`] and of the write; a repeated instruction keeps its progress.
 pub fn input_string(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -141,7 +145,8 @@ pub fn input_string(
 /// OUTS and REP OUTS.
 ///
 /// # Errors
-/// As [`check_permission`], and of the read; a repeated instruction keeps its progress.
+///
+/// Those of [`check_permission`] and of the read; a repeated instruction keeps its progress.
 pub fn output_string(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -182,7 +187,7 @@ mod tests {
     const IN_AL_DX: [u8; 1] = [0xec];
     const IN_EAX_DX: [u8; 1] = [0xed];
 
-    /// Gives the TSS a bitmap at 80h with all ports refused, up to port 7FFh.
+    /// Gives the TSS a bitmap at 80h that refuses all ports, up to port 7FFh.
     fn give_bitmap(state: &mut CpuState, environment: &mut TestEnvironment) {
         environment.put_u16(TSS + 0x66, 0x80);
         environment.put(TSS + 0x80, &[0xff; 0x101]);

@@ -46,13 +46,14 @@ fn merge(state: &CpuState, popped: u64, changed: Flags) -> Flags {
     (state.flags() & !changed) | (popped & changed)
 }
 
-/// IRET, IRETD and IRETQ in every mode. IA-32e mode knows neither nested tasks nor returns
-/// to V86 mode, and 64-bit code always pops SS and RSP.
+/// IRET, IRETD and IRETQ in every mode. IA-32e mode has neither nested tasks nor returns to V86
+/// mode, and 64-bit code always pops SS and RSP.
 ///
 /// # Errors
-/// Of the stack; #GP, #NP, #SS and page faults of the return target; with NT those of a task
-/// switch, in IA-32e mode #GP(0); #GP(0) in V86 mode with IOPL below 3, but for a 16-bit IRET with VME, and then if it
-/// would set TF, or VIF while VIP is set.
+///
+/// The faults of the stack; #GP, #NP, #SS and page faults of the return target; with NT the faults
+/// of a task switch, or #GP(0) in IA-32e mode; #GP(0) in V86 mode with IOPL below 3, except for a
+/// 16-bit IRET with VME, unless that would set TF, or VIF while VIP is set.
 pub fn interrupt_return(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -104,7 +105,7 @@ pub fn interrupt_return(
     Ok(Outcome::Jumped)
 }
 
-/// Real mode, and V86 mode with IOPL 3 or VME.
+/// IRET in real mode, and in V86 mode with IOPL 3 or VME.
 fn real_mode_return(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -142,7 +143,7 @@ fn real_mode_return(
     Ok(Outcome::Jumped)
 }
 
-/// IRETD at CPL 0 with VM set in the popped flags: the rest of the nine-word frame.
+/// IRETD at CPL 0 with VM set in the popped flags: pops the rest of the nine-word frame.
 fn virtual_8086_return(
     state: &mut CpuState,
     environment: &mut dyn Environment,

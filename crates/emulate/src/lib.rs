@@ -1,12 +1,12 @@
 //! The instructions that are never copied, executed as the manuals describe them.
 //!
-//! [`execute`] takes one decoded instruction and does what the SDM's pseudo-code
-//! says, on the registers in `CpuState` and whatever else the `Environment` reaches, in
-//! every mode; see each file for what it leaves out.
+//! [`execute`] takes one decoded instruction and does what the SDM's pseudo-code says, on the
+//! registers in `CpuState` and whatever else the `Environment` reaches, in every mode. Each file
+//! documents what it leaves out.
 //!
-//! The invariant of the whole crate: when an instruction ends in a fault, the
-//! registers are exactly as before it (REP strings keep their progress, as they must). Only
-//! where the instruction has led to another task is the fault that task's, see [`task_switch`].
+//! The invariant of the whole crate: when an instruction ends in a fault, the registers are exactly
+//! as before it (REP strings keep their progress, as they must). Only if the instruction has
+//! switched to another task does the fault belong to that task, see [`task_switch`].
 
 pub mod base_registers;
 pub mod bits;
@@ -59,16 +59,16 @@ pub(crate) mod test_environment;
 
 pub use dispatch::execute;
 
-/// How an instruction ended that did not fault.
+/// How an instruction without a fault ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// Done; RIP stands behind the instruction.
+    /// The instruction is complete, and RIP points to the next one.
     Next,
-    /// Done; the instruction itself set CS and RIP.
+    /// The instruction is complete and has set CS and RIP itself.
     Jumped,
-    /// HLT: done, RIP stands behind the instruction, and the processor waits.
+    /// HLT is complete, RIP points to the next instruction, and the processor waits.
     Halted,
-    /// Stopped early, to be begun again, with RIP unchanged: registers show the progress of a repeated
-    /// string instruction; of another one they show none.
+    /// The instruction stopped early, RIP is unchanged, and it must be started again. Registers
+    /// show the progress of a repeated string instruction; any other instruction has made none.
     Repeat,
 }

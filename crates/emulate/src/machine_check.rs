@@ -1,25 +1,26 @@
-//! The MSRs of the machine-check architecture (SDM volume 3, 16.3; APM volume 2, 9.3). No error
-//! is ever reported: they hold what a system writes, as far as the maker's processors take it.
+//! The MSRs of the machine-check architecture (SDM volume 3, 16.3; APM volume 2, 9.3). No error is
+//! ever reported: the registers hold what an operating system writes, as far as the maker's
+//! processors accept it.
 
 use crate::cpuid::Vendor;
 use tollgate_x86::machine_check::{BANKS, MachineCheck};
 
-/// IA32_P5_MC_ADDR and IA32_P5_MC_TYPE: the Pentium's, which later processors keep.
+/// IA32_P5_MC_ADDR and IA32_P5_MC_TYPE, introduced by the Pentium and kept by later processors.
 const PENTIUM_ADDRESS: u32 = 0;
 const PENTIUM_TYPE: u32 = 1;
 /// IA32_MCG_CAP, which cannot be written.
 const CAPABILITIES: u32 = 0x179;
-/// IA32_MCG_STATUS.
+/// The MSR number of IA32_MCG_STATUS.
 const STATUS: u32 = 0x17a;
-/// IA32_MCG_CTL.
+/// The MSR number of IA32_MCG_CTL.
 const CONTROL: u32 = 0x17b;
-/// IA32_MC0_CTL; four registers a bank.
+/// The MSR number of IA32_MC0_CTL; each bank has four registers.
 const FIRST_OF_BANKS: u32 = 0x400;
 const LAST_OF_BANKS: u32 = FIRST_OF_BANKS + 4 * BANKS as u32 - 1;
 
-/// What IA32_MCG_CAP reads as: the number of banks, and that IA32_MCG_CTL is there (bit 8).
+/// The value of IA32_MCG_CAP: the number of banks, and that IA32_MCG_CTL exists (bit 8).
 const OFFERED: u64 = BANKS as u64 | 1 << 8;
-/// The bits that IA32_MCG_STATUS has: RIPV, EIPV, MCIP.
+/// The bits that IA32_MCG_STATUS implements: RIPV, EIPV, MCIP.
 const STATUS_BITS: u64 = 7;
 
 /// A register of a bank, in the order of the MSR numbers.
@@ -30,7 +31,7 @@ enum BankRegister {
     Miscellaneous,
 }
 
-/// The bank and its register with this MSR number; `None`: it belongs to no bank.
+/// The bank and register with this MSR number; `None` if it belongs to no bank.
 fn of_bank(msr: u32) -> Option<(usize, BankRegister)> {
     if !(FIRST_OF_BANKS..=LAST_OF_BANKS).contains(&msr) {
         return None;
@@ -45,7 +46,7 @@ fn of_bank(msr: u32) -> Option<(usize, BankRegister)> {
     Some(((offset / 4) as usize, register))
 }
 
-/// The value of the machine-check register with this MSR number; `None`: it is none.
+/// The value of the machine-check register with this MSR number; `None` for other MSRs.
 pub fn read(registers: &MachineCheck, msr: u32) -> Option<u64> {
     match msr {
         PENTIUM_ADDRESS | PENTIUM_TYPE => return Some(0),
@@ -64,15 +65,15 @@ pub fn read(registers: &MachineCheck, msr: u32) -> Option<u64> {
     })
 }
 
-/// Writes the machine-check register with this MSR number, and returns whether it takes the
-/// value; `None`: it is none.
+/// Writes the machine-check register with this MSR number, and returns whether the value is
+/// accepted; `None` for other MSRs.
 pub fn write(registers: &mut MachineCheck, vendor: Vendor, msr: u32, value: u64) -> Option<bool> {
     match msr {
         // Like the banks' status registers, these can only be cleared.
         PENTIUM_ADDRESS | PENTIUM_TYPE => return Some(value == 0),
         CAPABILITIES => return Some(false),
         STATUS => {
-            // Intel refuses reserved bits, AMD drops them.
+            // Intel's processors refuse reserved bits, AMD's ignore them.
             let is_taken = value & !STATUS_BITS == 0 || vendor == Vendor::Amd;
             if is_taken {
                 registers.status = value & STATUS_BITS;
@@ -89,13 +90,12 @@ pub fn write(registers: &mut MachineCheck, vendor: Vendor, msr: u32, value: u64)
     Some(write_bank(registers, vendor, bank, &register, value))
 }
 
-/// Writes a register of a bank, and returns whether it takes the value.
+/// Writes a register of a bank, and returns whether the value is accepted.
 ///
-/// The status can be cleared and takes no other value (SDM volume 3, 16.3.2.2), on AMD's
-/// processors unless HWCR.McStatusWrEn is set (APM volume 2, 9.3.2.1). The same holds for
-/// Intel's address and miscellaneous registers (16.3.2.3 and 16.3.2.4). AMD's address register
-/// holds any value, and its miscellaneous register reads as zero: the bank has no counter of
-/// errors.
+/// The status can be cleared and accepts no other value (SDM volume 3, 16.3.2.2), on AMD's
+/// processors unless HWCR.McStatusWrEn is set (APM volume 2, 9.3.2.1). The same is true for Intel's
+/// address and miscellaneous registers (16.3.2.3 and 16.3.2.4). AMD's address register holds any
+/// value, and its miscellaneous register reads as zero: the bank has no error counter.
 fn write_bank(
     registers: &mut MachineCheck,
     vendor: Vendor,

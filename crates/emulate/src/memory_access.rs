@@ -1,5 +1,5 @@
-//! Memory as the running program reaches it: segment rights and limit (SDM volume 3, 5.3
-//! to 5.5), alignment, linear address; then paging, which is the [`Environment`]'s business.
+//! Memory accesses of the running program: segment rights and limits (SDM volume 3, 5.3 to 5.5),
+//! alignment, and linear addresses. Paging is the task of the [`Environment`].
 
 use crate::canonical::require_canonical_range;
 use tollgate_platform::Environment;
@@ -8,18 +8,18 @@ use tollgate_x86::{
     CpuState, Cr0, Exception, Flags, LinearAddress, Segment, SegmentRegister, Vector,
 };
 
-/// A place in memory as an instruction names it, before segmentation.
+/// A memory address as an instruction specifies it, before segmentation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SegmentedAddress {
-    /// The segment register used.
+    /// The segment register of the access.
     pub segment: SegmentRegister,
     /// Offset in the segment, already truncated to the address size.
     pub offset: u64,
 }
 
 impl SegmentedAddress {
-    /// The address `bytes` further on. Offsets inside one operand do not wrap at
-    /// 64 KiB: the limit check stops them first.
+    /// The address `bytes` higher. Offsets inside one operand do not wrap at 64 KiB: the limit
+    /// check stops them first.
     pub const fn offset(self, bytes: u64) -> Self {
         Self {
             offset: self.offset.wrapping_add(bytes),
@@ -33,8 +33,8 @@ pub fn current_privilege(state: &CpuState) -> Privilege {
     Privilege::of_cpl(state.cpl())
 }
 
-/// Bits of the linear addresses that the running program forms: 32 unless it is 64-bit
-/// code, in compatibility mode too.
+/// Mask of the linear addresses that the running program forms: 32 bits unless it is 64-bit code,
+/// also in compatibility mode.
 pub fn linear_mask(state: &CpuState) -> u64 {
     if state.is_64_bit() {
         u64::MAX
@@ -43,8 +43,8 @@ pub fn linear_mask(state: &CpuState) -> u64 {
     }
 }
 
-/// Bits of linear addresses that the processor forms for itself, for descriptor tables and
-/// the TSS: IA-32e mode has all 64 of them whatever code runs.
+/// Mask of the linear addresses that the processor forms itself, for descriptor tables and the TSS:
+/// in IA-32e mode 64 bits, whatever code runs.
 pub fn system_mask(state: &CpuState) -> u64 {
     if state.is_long_mode() {
         u64::MAX
@@ -53,7 +53,7 @@ pub fn system_mask(state: &CpuState) -> u64 {
     }
 }
 
-/// The fault of a violated segment: #SS for the stack, else #GP.
+/// The fault for a violation of a segment: #SS for the stack, otherwise #GP.
 fn segment_fault(segment: SegmentRegister, error_code: u32) -> Exception {
     if segment == SegmentRegister::Ss {
         Exception::stack_fault(error_code)
@@ -62,18 +62,20 @@ fn segment_fault(segment: SegmentRegister, error_code: u32) -> Exception {
     }
 }
 
-/// Whether an access of `size` bytes is inside the segment; offsets beyond 4 GiB are not.
+/// Whether an access of `size` bytes is inside the segment; offsets beyond 4 GiB never are.
 pub fn is_inside(segment: &Segment, offset: u64, size: u32) -> bool {
     u32::try_from(offset).is_ok_and(|offset| size == 0 || segment.contains(offset, size))
 }
 
-/// Checks rights and limit of an access through a segment register, and gives its
-/// linear address (SDM volume 3, 5.3 and 5.5). 64-bit code has neither rights nor limits,
-/// but canonical addresses (SDM volume 1, 3.3.7.1).
+/// Checks rights and limit of an access through a segment register, and returns its linear address
+/// (SDM volume 3, 5.3 and 5.5). In 64-bit code, segments have neither rights nor limits, but
+/// addresses must be canonical (SDM volume 1, 3.3.7.1).
 ///
 /// # Errors
-/// #SS(0) through SS, else #GP(0): unusable register, a write to read-only data or to
-/// code, a read of execute-only code, an offset outside the limit, a non-canonical address.
+///
+/// #SS(0) through SS, otherwise #GP(0): for an unusable register, a write to read-only data or to
+/// code, a
+/// read of execute-only code, an offset outside the limit, or a non-canonical address.
 pub fn linear_address(
     state: &CpuState,
     address: SegmentedAddress,
@@ -88,7 +90,7 @@ pub fn linear_address(
         require_canonical_range(linear, u64::from(size), segment_fault(address.segment, 0))?;
         return Ok(LinearAddress(linear));
     }
-    // Real and V86 mode have no types: code may be written there.
+    // Real and V86 mode have no segment types: code may be written there.
     let allowed = segment.is_usable()
         && (state.has_real_mode_segments()
             || match kind {
@@ -103,11 +105,12 @@ pub fn linear_address(
     Ok(LinearAddress(linear))
 }
 
-/// Raises #AC(0) for a misaligned access at CPL 3 with CR0.AM and EFLAGS.AC set
-/// (SDM volume 3, 6.15 "Alignment Check"). `alignment` is a power of two.
+/// Raises #AC(0) for a misaligned access at CPL 3 with CR0.AM and EFLAGS.AC set (SDM volume 3, 6.15
+/// "Alignment Check"). `alignment` is a power of two.
 ///
 /// # Errors
-/// #AC(0).
+///
+/// #AC(0) for a misaligned address.
 pub fn check_alignment(
     state: &CpuState,
     address: LinearAddress,
@@ -124,17 +127,18 @@ pub fn check_alignment(
     Ok(())
 }
 
-/// How many of `size` bytes lie below the end of the linear address space.
+/// The number of the `size` bytes that lie below the end of the linear address space.
 fn before_wrap(mask: u64, address: LinearAddress, size: usize) -> usize {
     let room = mask.wrapping_sub(address.0);
     // `room` is the number of bytes after the first one.
     usize::try_from(room).map_or(size, |room| size.min(room.saturating_add(1)))
 }
 
-/// Reads at a linear address; wraps behind the address `mask`.
+/// Reads at a linear address; wraps after the address `mask`.
 ///
 /// # Errors
-/// The page fault.
+///
+/// The page fault of the access.
 pub(crate) fn read_wrapping(
     state: &CpuState,
     environment: &mut dyn Environment,
@@ -151,10 +155,11 @@ pub(crate) fn read_wrapping(
     Ok(())
 }
 
-/// Writes at a linear address; wraps behind the address `mask`.
+/// Writes at a linear address; wraps after the address `mask`.
 ///
 /// # Errors
-/// The page fault; then nothing was written.
+///
+/// The page fault of the access; nothing was written then.
 pub(crate) fn write_wrapping(
     state: &CpuState,
     environment: &mut dyn Environment,
@@ -171,10 +176,11 @@ pub(crate) fn write_wrapping(
     environment.write(state, address, low, privilege)
 }
 
-/// Checks that `size` bytes at a linear address could be written; wraps behind `mask`.
+/// Checks that `size` bytes at a linear address could be written; wraps after the address `mask`.
 ///
 /// # Errors
-/// The page fault.
+///
+/// The page fault of the access.
 pub(crate) fn probe_wrapping(
     state: &CpuState,
     environment: &mut dyn Environment,
@@ -194,7 +200,8 @@ pub(crate) fn probe_wrapping(
 /// Reads at a linear address; wraps at the end of the program's linear address space.
 ///
 /// # Errors
-/// The page fault.
+///
+/// The page fault of the access.
 pub fn read_linear(
     state: &CpuState,
     environment: &mut dyn Environment,
@@ -209,7 +216,8 @@ pub fn read_linear(
 /// Writes at a linear address; wraps at the end of the program's linear address space.
 ///
 /// # Errors
-/// The page fault; then nothing was written.
+///
+/// The page fault of the access; nothing was written then.
 pub fn write_linear(
     state: &CpuState,
     environment: &mut dyn Environment,
@@ -224,7 +232,8 @@ pub fn write_linear(
 /// Checks that `size` bytes at a linear address could be written.
 ///
 /// # Errors
-/// The page fault.
+///
+/// The page fault of the access.
 pub fn probe_linear(
     state: &CpuState,
     environment: &mut dyn Environment,
@@ -253,11 +262,12 @@ fn system_address(
     Ok(LinearAddress(linear))
 }
 
-/// Reads from a descriptor table or TSS that begins at linear address `base`, at supervisor
+/// Reads from a descriptor table or TSS that starts at linear address `base`, at supervisor
 /// privilege whatever the CPL is.
 ///
 /// # Errors
-/// The page fault; #GP(0) for a non-canonical address.
+///
+/// The page fault of the access; #GP(0) for a non-canonical address.
 pub fn read_system(
     state: &CpuState,
     environment: &mut dyn Environment,
@@ -274,7 +284,8 @@ pub fn read_system(
 /// Writes to a descriptor table or TSS, see [`read_system`].
 ///
 /// # Errors
-/// As [`read_system`]; then nothing was written.
+///
+/// Those of [`read_system`]; nothing was written then.
 pub fn write_system(
     state: &CpuState,
     environment: &mut dyn Environment,
@@ -291,7 +302,8 @@ pub fn write_system(
 /// Checks that [`write_system`] of `size` bytes would not fault.
 ///
 /// # Errors
-/// As [`write_system`].
+///
+/// Those of [`write_system`].
 pub fn probe_system(
     state: &CpuState,
     environment: &mut dyn Environment,
@@ -305,11 +317,12 @@ pub fn probe_system(
     probe_wrapping(state, environment, mask, address, size, supervisor)
 }
 
-/// Reads memory through a segment register at the current privilege.
-/// Sizes 2, 4 and 8 are checked for alignment.
+/// Reads memory through a segment register at the current privilege. Sizes 2, 4 and 8 are checked
+/// for alignment.
 ///
 /// # Errors
-/// Segment fault, #AC, or page fault.
+///
+/// A segment fault, #AC, or a page fault.
 pub fn read_memory(
     state: &CpuState,
     environment: &mut dyn Environment,
@@ -325,11 +338,12 @@ pub fn read_memory(
     read_linear(state, environment, linear, data, privilege)
 }
 
-/// Writes memory through a segment register at the current privilege.
-/// Sizes 2, 4 and 8 are checked for alignment.
+/// Writes memory through a segment register at the current privilege. Sizes 2, 4 and 8 are checked
+/// for alignment.
 ///
 /// # Errors
-/// Segment fault, #AC, or page fault; then nothing was written.
+///
+/// A segment fault, #AC, or a page fault; nothing was written then.
 pub fn write_memory(
     state: &CpuState,
     environment: &mut dyn Environment,
@@ -348,7 +362,8 @@ pub fn write_memory(
 /// Reads a little-endian value of 1, 2, 4 or 8 bytes through a segment register.
 ///
 /// # Errors
-/// As [`read_memory`].
+///
+/// Those of [`read_memory`].
 pub fn read_value(
     state: &CpuState,
     environment: &mut dyn Environment,
@@ -364,7 +379,8 @@ pub fn read_value(
 /// Writes a little-endian value of 1, 2, 4 or 8 bytes through a segment register.
 ///
 /// # Errors
-/// As [`write_memory`].
+///
+/// Those of [`write_memory`].
 pub fn write_value(
     state: &CpuState,
     environment: &mut dyn Environment,
@@ -441,7 +457,8 @@ mod tests {
         let address = at(SegmentRegister::Ds, 0x3000);
         assert!(write_value(&state, &mut environment, address, 4, 0x1234).is_ok());
         assert_eq!(environment.u32(0x2000), 0x1234);
-        // An access across the seam is checked as a whole before anything is written.
+        // An access across the end of the address space is checked as a whole before anything is
+        // written.
         let seam = at(SegmentRegister::Ds, 0xffe);
         assert!(write_value(&state, &mut environment, seam, 4, u64::MAX).is_err());
         assert_eq!(environment.u32(0), 0);

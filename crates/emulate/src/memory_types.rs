@@ -1,5 +1,5 @@
-//! The MSRs of the memory-type range registers (SDM volume 3, 12.11; APM volume 2, 7.7). They
-//! hold what is written, and nothing more: guest memory is always cached.
+//! The MSRs of the memory-type range registers (SDM volume 3, 12.11; APM volume 2, 7.7). They only
+//! hold what is written: guest memory is always cached.
 
 use tollgate_x86::memory_types::{
     ENABLED, FIXED_ENABLED, MemoryTypeRanges, RANGE_VALID, VARIABLE_RANGES, memory_type,
@@ -8,29 +8,30 @@ use tollgate_x86::paging::PHYSICAL_ADDRESS_BITS;
 
 /// IA32_MTRRCAP, which cannot be written.
 const CAPABILITIES: u32 = 0xfe;
-/// IA32_MTRR_PHYSBASE0; the mask of a range follows its base, and the next range that.
+/// IA32_MTRR_PHYSBASE0. The mask of a range has the next number after its base, and the base of the
+/// next range the number after that.
 const FIRST_VARIABLE: u32 = 0x200;
 const LAST_VARIABLE: u32 = FIRST_VARIABLE + 2 * VARIABLE_RANGES as u32 - 1;
-/// IA32_MTRR_FIX64K_00000.
+/// The MSR number of IA32_MTRR_FIX64K_00000.
 const FIXED_64_KIB: u32 = 0x250;
 /// IA32_MTRR_FIX16K_80000 and IA32_MTRR_FIX16K_A0000.
 const FIXED_16_KIB: u32 = 0x258;
 /// IA32_MTRR_FIX4K_C0000 to IA32_MTRR_FIX4K_F8000.
 const FIRST_FIXED_4_KIB: u32 = 0x268;
 const LAST_FIXED_4_KIB: u32 = 0x26f;
-/// IA32_MTRR_DEF_TYPE.
+/// The MSR number of IA32_MTRR_DEF_TYPE.
 const DEFAULT_TYPE: u32 = 0x2ff;
 
-/// What IA32_MTRRCAP reads as: the number of variable ranges, fixed ranges (bit 8), the memory
-/// type write combining (bit 10).
+/// The value of IA32_MTRRCAP: the number of variable ranges, fixed ranges (bit 8), the memory type
+/// write combining (bit 10).
 const OFFERED: u64 = VARIABLE_RANGES as u64 | 1 << 8 | 1 << 10;
 
-/// Bits of a physical address that its page number is in.
+/// The bits of a physical address that form its page number.
 const PAGE_NUMBER: u64 = (1 << PHYSICAL_ADDRESS_BITS) - 0x1000;
-/// The bits that hold a memory type.
+/// The bits that form a memory type.
 const TYPE: u64 = 0xff;
 
-/// One of the registers.
+/// One of the memory-type range registers.
 enum Register {
     Capabilities,
     DefaultType,
@@ -39,7 +40,7 @@ enum Register {
     Fixed(usize),
 }
 
-/// The register with this MSR number; `None`: it is no MTRR.
+/// The register with this MSR number; `None` if it is not an MTRR.
 fn register(msr: u32) -> Option<Register> {
     Some(match msr {
         CAPABILITIES => Register::Capabilities,
@@ -61,7 +62,7 @@ fn register(msr: u32) -> Option<Register> {
     })
 }
 
-/// Whether this is a memory type that MTRRs know (SDM volume 3, table 12-8).
+/// Whether this is a memory type that MTRRs accept (SDM volume 3, table 12-8).
 fn is_memory_type(kind: u64) -> bool {
     use memory_type::{UNCACHEABLE, WRITE_BACK, WRITE_COMBINING, WRITE_PROTECTED, WRITE_THROUGH};
     matches!(
@@ -70,7 +71,7 @@ fn is_memory_type(kind: u64) -> bool {
     )
 }
 
-/// Whether a register takes this value: reserved bits are clear and its memory types exist.
+/// Whether a register accepts this value: reserved bits are clear and its memory types exist.
 fn is_valid(register: &Register, value: u64) -> bool {
     match register {
         Register::Capabilities => false,
@@ -86,7 +87,7 @@ fn is_valid(register: &Register, value: u64) -> bool {
     }
 }
 
-/// The value of the MTRR with this MSR number; `None`: it is none.
+/// The value of the MTRR with this MSR number; `None` for other MSRs.
 pub fn read(ranges: &MemoryTypeRanges, msr: u32) -> Option<u64> {
     Some(match register(msr)? {
         Register::Capabilities => OFFERED,
@@ -97,8 +98,8 @@ pub fn read(ranges: &MemoryTypeRanges, msr: u32) -> Option<u64> {
     })
 }
 
-/// Writes the MTRR with this MSR number, and returns whether it takes the value; `None`: it is
-/// none.
+/// Writes the MTRR with this MSR number, and returns whether the value is accepted; `None` for
+/// other MSRs.
 pub fn write(ranges: &mut MemoryTypeRanges, msr: u32, value: u64) -> Option<bool> {
     let register = register(msr)?;
     if !is_valid(&register, value) {
@@ -118,7 +119,7 @@ pub fn write(ranges: &mut MemoryTypeRanges, msr: u32, value: u64) -> Option<bool
 mod tests {
     use super::*;
 
-    /// All MTRRs that can be written, each with a value that it takes.
+    /// All MTRRs that can be written, each with a value that it accepts.
     fn writable() -> Vec<(u32, u64)> {
         let variable = (0..VARIABLE_RANGES as u32).flat_map(|range| {
             let base = 0xff_ffff_f006 - (u64::from(range) << 12);

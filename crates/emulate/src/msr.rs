@@ -1,8 +1,7 @@
-//! Model-specific registers (SDM volume 4; volume 3, 18.17;
-//! AMD's manual volume 2, appendix A).
+//! Model-specific registers (SDM volume 4; volume 3, 18.17; AMD's manual volume 2, appendix A).
 //!
-//! An MSR that this virtual machine does not have answers #GP(0), as on a real
-//! processor. The local APIC's MSRs belong to the machine.
+//! Accesses to an MSR that this virtual machine does not have raise #GP(0), as on a real processor.
+//! The local APIC's MSRs belong to the machine.
 
 use crate::Outcome;
 use crate::cpuid::{Vendor, policy};
@@ -23,18 +22,18 @@ const ARCH_CAPABILITIES: u32 = 0x10a;
 const MISC_ENABLE: u32 = 0x1a0;
 const DEBUG_CONTROL: u32 = 0x1d9;
 const PAT: u32 = 0x277;
-/// IA32_XSS: the supervisors' state components that XSAVES saves. There are none.
+/// IA32_XSS: the supervisor state components that XSAVES saves. There are none.
 const EXTENDED_SUPERVISOR_STATE: u32 = 0xda0;
-/// IA32_PKRS: rights to the supervisor's pages by their protection keys.
+/// IA32_PKRS: the rights to supervisor pages by their protection keys.
 const SUPERVISOR_KEY_RIGHTS: u32 = 0x6e1;
 const EFER: u32 = 0xc000_0080;
 
-/// IA32_MISC_ENABLE bits that hold what is written: fast strings.
+/// The bits of IA32_MISC_ENABLE that keep the written value: fast strings.
 const MISC_ENABLE_WRITABLE: u64 = 1;
-/// IA32_MISC_ENABLE bits that read as ones: no branch trace, no precise sampling.
+/// The bits of IA32_MISC_ENABLE that read as ones: no branch trace, no precise sampling.
 const MISC_ENABLE_FIXED: u64 = 1 << 11 | 1 << 12;
 
-/// AMD's own MSRs that systems read without asking CPUID.
+/// AMD's own MSRs that operating systems read without consulting CPUID.
 mod amd {
     pub const SYSTEM_CONFIGURATION: u32 = 0xc001_0010;
     pub const HARDWARE_CONFIGURATION: u32 = 0xc001_0015;
@@ -56,15 +55,15 @@ mod amd {
 
     /// The time-stamp counter runs at the P0 frequency.
     pub const HARDWARE_TSC_AT_P0: u64 = 1 << 24;
-    /// Writes of these change nothing here: SMM lock, cache flush and FERR options.
+    /// Bits whose writes have no effect here: SMM lock, cache flush and FERR options.
     pub const HARDWARE_IGNORED: u64 = 1 << 3 | 1 << 6 | 1 << 8 | HARDWARE_TSC_AT_P0;
-    /// The status registers of machine-check banks take any value (McStatusWrEn).
+    /// The status registers of machine-check banks accept any value (McStatusWrEn).
     pub const HARDWARE_STATUS_WRITABLE: u64 = 1 << 18;
-    /// SVM is disabled, and locked so.
+    /// SVM is disabled, and cannot be enabled (locked).
     pub const VM_CONTROL_DISABLED: u64 = 1 << 3 | 1 << 4;
     /// LFENCE waits for earlier instructions.
     pub const DECODE_LFENCE_SERIALIZES: u64 = 1 << 1;
-    /// Bits that systems set as workarounds for processor errata.
+    /// Bits that operating systems set as workarounds for processor errata.
     pub const DECODE_IGNORED: u64 = 1 << 9 | DECODE_LFENCE_SERIALIZES;
 }
 
@@ -74,7 +73,7 @@ pub(crate) fn set_edx_eax(state: &mut CpuState, value: u64) {
     state.gpr[Gpr::Rdx as usize] = value >> 32;
 }
 
-/// EDX:EAX.
+/// The value in EDX:EAX.
 fn edx_eax(state: &CpuState) -> u64 {
     state.register(Gpr::Rax) & 0xffff_ffff | state.register(Gpr::Rdx) << 32
 }
@@ -105,7 +104,7 @@ pub fn read(
             return tsc_deadline::read(state, environment).ok_or(Exception::general_protection(0));
         }
         PLATFORM_ID | PLATFORM_INFO if policy(state).vendor() == Vendor::Intel => 0,
-        // Intel keeps the revision in the upper half.
+        // Intel's processors keep the revision in the upper half.
         MICROCODE_REVISION if policy(state).vendor() == Vendor::Intel => 1 << 32,
         MICROCODE_REVISION => 1,
         MISC_ENABLE => state.misc_enable & MISC_ENABLE_WRITABLE | MISC_ENABLE_FIXED,
@@ -241,7 +240,7 @@ fn write_amd(state: &mut CpuState, index: u32, value: u64) -> Result<(), Excepti
     Ok(())
 }
 
-/// Whether each of the eight entries is a memory type that PAT knows (SDM volume 3, 12.12.2).
+/// Whether each of the eight entries is a memory type that PAT accepts (SDM volume 3, 12.12.2).
 fn pat_is_valid(value: u64) -> bool {
     value
         .to_le_bytes()
@@ -249,8 +248,8 @@ fn pat_is_valid(value: u64) -> bool {
         .all(|entry| matches!(entry, 0 | 1 | 4..=7))
 }
 
-/// EFER: only what CPUID offers may be set. LMA is not written but follows paging, and LME
-/// may not change while there is paging (SDM volume 3, 10.8.5).
+/// Writes EFER: only bits that CPUID offers may be set. LMA is not written but follows paging, and
+/// LME must not change while paging is enabled (SDM volume 3, 10.8.5).
 fn write_efer(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -275,10 +274,11 @@ fn write_efer(
     Ok(())
 }
 
-/// RDMSR: register ECX into EDX:EAX.
+/// RDMSR: reads register ECX into EDX:EAX.
 ///
 /// # Errors
-/// #GP(0) above CPL 0, and as [`read`].
+///
+/// #GP(0) above CPL 0, and those of [`read`].
 pub fn read_instruction(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -289,10 +289,11 @@ pub fn read_instruction(
     Ok(Outcome::Next)
 }
 
-/// WRMSR: EDX:EAX into register ECX.
+/// WRMSR: writes EDX:EAX to register ECX.
 ///
 /// # Errors
-/// #GP(0) above CPL 0, and as [`write`].
+///
+/// #GP(0) above CPL 0, and those of [`write`].
 pub fn write_instruction(
     state: &mut CpuState,
     environment: &mut dyn Environment,

@@ -1,7 +1,7 @@
 //! Operands: registers of every size, effective addresses, immediates.
 //!
-//! What [`crate::memory_access`] offers is re-exported here, so that an instruction finds
-//! everything about its operands in one place.
+//! The functions of [`crate::memory_access`] are re-exported here, so that the code of an
+//! instruction finds everything about its operands in one place.
 
 use iced_x86::{Instruction, OpKind, Register};
 use tollgate_platform::Environment;
@@ -16,7 +16,8 @@ pub use crate::memory_access::{
 /// Fails with #GP(0) unless the CPL is 0 (real mode counts as 0, V86 mode as 3).
 ///
 /// # Errors
-/// #GP(0).
+///
+/// #GP(0) at another CPL.
 pub fn require_cpl0(state: &CpuState) -> Result<(), Exception> {
     if state.cpl() == 0 {
         Ok(())
@@ -28,7 +29,8 @@ pub fn require_cpl0(state: &CpuState) -> Result<(), Exception> {
 /// Fails with #UD in real mode and V86 mode.
 ///
 /// # Errors
-/// #UD.
+///
+/// #UD in these modes.
 pub fn require_protected_mode(state: &CpuState) -> Result<(), Exception> {
     if state.has_real_mode_segments() {
         Err(Exception::invalid_opcode())
@@ -40,7 +42,8 @@ pub fn require_protected_mode(state: &CpuState) -> Result<(), Exception> {
 /// Fails with #UD outside 64-bit mode.
 ///
 /// # Errors
-/// #UD.
+///
+/// #UD in other modes.
 pub fn require_64_bit_mode(state: &CpuState) -> Result<(), Exception> {
     if state.is_64_bit() {
         Ok(())
@@ -49,14 +52,14 @@ pub fn require_64_bit_mode(state: &CpuState) -> Result<(), Exception> {
     }
 }
 
-/// The offset of the instruction behind this one: RIP or EIP, which only a branch with
-/// 16-bit operands truncates to IP. What runs past FFFFh in a 64 KiB segment meets its limit.
+/// The offset of the next instruction: RIP or EIP. Only a branch with 16-bit operands truncates it
+/// to IP; code that runs past FFFFh in a 64 KiB segment exceeds the segment's limit.
 pub fn next_rip(state: &CpuState, instruction: &Instruction) -> u64 {
     let next = instruction.ip().wrapping_add(instruction.len() as u64);
     next & linear_mask(state)
 }
 
-/// The low `size` (1, 2, 4 or 8) bytes as a mask.
+/// A mask of the low `size` (1, 2, 4 or 8) bytes.
 pub const fn size_mask(size: u32) -> u64 {
     match size {
         1 => 0xff,
@@ -66,7 +69,7 @@ pub const fn size_mask(size: u32) -> u64 {
     }
 }
 
-/// The segment register that an iced name stands for.
+/// The segment register that iced's `register` stands for.
 pub const fn segment_register(register: Register) -> Option<SegmentRegister> {
     Some(match register {
         Register::ES => SegmentRegister::Es,
@@ -79,7 +82,7 @@ pub const fn segment_register(register: Register) -> Option<SegmentRegister> {
     })
 }
 
-/// Whether this is one of AH, CH, DH and BH.
+/// Whether this is AH, CH, DH or BH.
 fn is_high_byte(register: Register) -> bool {
     matches!(
         register,
@@ -87,8 +90,8 @@ fn is_high_byte(register: Register) -> bool {
     )
 }
 
-/// Reads a general register of any size, zero-extended; a segment register yields its
-/// selector. Anything else reads as zero.
+/// Reads a general register of any size, zero-extended, or the selector of a segment register. Any
+/// other register reads as zero.
 pub fn read_register(state: &CpuState, register: Register) -> u64 {
     if let Some(segment) = segment_register(register) {
         return u64::from(state.segment(segment).selector.0);
@@ -125,8 +128,8 @@ pub fn write_register(state: &mut CpuState, register: Register, value: u64) {
     };
 }
 
-/// Address size of the instruction's memory operand in bytes: 2, 4 or 8.
-/// Without a memory operand, the size of the current code.
+/// The address size in bytes of the instruction's memory operand: 2, 4 or 8. Without a memory
+/// operand, that of the current code.
 pub fn address_size(state: &CpuState, instruction: &Instruction) -> u32 {
     for kind in instruction.op_kinds() {
         match kind {
@@ -172,9 +175,8 @@ pub fn address_size(state: &CpuState, instruction: &Instruction) -> u32 {
     }
 }
 
-/// The segment register that the instruction's memory operand goes through. In 64-bit code
-/// prefixes that name ES, CS, SS or DS are ignored: what is left of SS is that addresses
-/// formed with RSP or RBP raise #SS.
+/// The segment register of the instruction's memory operand. In 64-bit code, prefixes for ES, CS,
+/// SS or DS are ignored; SS only matters in that addresses formed with RSP or RBP raise #SS.
 pub fn memory_segment(state: &CpuState, instruction: &Instruction) -> SegmentRegister {
     let named = segment_register(instruction.memory_segment()).unwrap_or(SegmentRegister::Ds);
     if !state.is_64_bit() || matches!(named, SegmentRegister::Fs | SegmentRegister::Gs) {
@@ -186,8 +188,8 @@ pub fn memory_segment(state: &CpuState, instruction: &Instruction) -> SegmentReg
     }
 }
 
-/// The instruction's `Memory` operand: segment and effective address, truncated to the
-/// address size. Vector indexes (gathers) count as zero.
+/// The instruction's `Memory` operand: segment and effective address, truncated to the address
+/// size. Vector indexes (gathers) count as zero.
 pub fn memory_address(state: &CpuState, instruction: &Instruction) -> SegmentedAddress {
     let base = instruction.memory_base();
     let index = instruction.memory_index();
@@ -206,9 +208,9 @@ pub fn memory_address(state: &CpuState, instruction: &Instruction) -> SegmentedA
     }
 }
 
-/// The second of two operands that lie side by side in memory, `size` bytes behind the first: the
-/// selector of a far pointer, the upper of two bounds. Its address wraps as the instruction's
-/// addresses do, where one operand's bytes go on.
+/// The second of two adjacent operands in memory, `size` bytes after the first: the selector of a
+/// far pointer, or the upper of two bounds. Its address wraps as the instruction's addresses do;
+/// the bytes within one operand do not wrap.
 pub fn behind_first(
     state: &CpuState,
     instruction: &Instruction,
@@ -222,7 +224,7 @@ pub fn behind_first(
     }
 }
 
-/// Size of an operand in bytes: of its register, its memory access or its immediate.
+/// The size of an operand in bytes: of its register, its memory access or its immediate.
 pub fn operand_size(instruction: &Instruction, operand: u32) -> u32 {
     match instruction.op_kind(operand) {
         OpKind::Register => instruction.op_register(operand).size() as u32,
@@ -234,11 +236,12 @@ pub fn operand_size(instruction: &Instruction, operand: u32) -> u32 {
     }
 }
 
-/// Reads a register, memory or immediate operand of up to 8 bytes, zero-extended from
-/// its own size (sign-extended immediates are sign-extended to their operand size).
+/// Reads a register, memory or immediate operand of up to 8 bytes, zero-extended from its own size
+/// (sign-extended immediates are sign-extended to their operand size).
 ///
 /// # Errors
-/// As [`read_memory`], for memory operands.
+///
+/// Those of [`read_memory`], for memory operands.
 pub fn read_operand(
     state: &CpuState,
     environment: &mut dyn Environment,
@@ -261,7 +264,8 @@ pub fn read_operand(
 /// Writes a register or memory operand.
 ///
 /// # Errors
-/// As [`write_memory`], for memory operands.
+///
+/// Those of [`write_memory`], for memory operands.
 pub fn write_operand(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -279,7 +283,7 @@ pub fn write_operand(
     }
 }
 
-/// Attributes of the flat segments that SYSENTER and its relatives load.
+/// Attributes of the flat segments that SYSENTER, SYSCALL and their returns load.
 pub const fn flat_attributes(is_code: bool, dpl: u8) -> Attributes {
     let kind = if is_code { 0xc09b } else { 0xc093 };
     Attributes::from_bits_retain(kind | ((dpl as u16 & 3) << 5))
@@ -376,7 +380,7 @@ mod tests {
         );
         let narrow = decode(&state, &[0x67, 0x48, 0x8b, 0x05, 0xf0, 0xff, 0xff, 0xff]);
         assert_eq!(memory_address(&state, &narrow).offset, 0x7fff_fff8);
-        // mov rax, [-10h] is sign-extended, mov rax, moffs64 is whole.
+        // mov rax, [-10h] is sign-extended, mov rax, moffs64 has all 64 bits.
         let absolute = decode(&state, &[0x48, 0x8b, 0x04, 0x25, 0xf0, 0xff, 0xff, 0xff]);
         assert_eq!(
             memory_address(&state, &absolute).offset,

@@ -1,6 +1,6 @@
-//! Instructions that change what data accesses to the pages of programs are allowed: CLAC and STAC for the
-//! supervisor (SDM volume 3, 4.6.1), RDPKRU and WRPKRU by protection keys (4.6.2). The rights to the
-//! supervisor's own pages by their keys are in a model-specific register.
+//! Instructions that change which data accesses to user pages are allowed: CLAC and STAC for the
+//! supervisor (SDM volume 3, 4.6.1), RDPKRU and WRPKRU by protection keys (4.6.2). The rights to
+//! supervisor pages by their keys are in a model-specific register.
 
 use crate::Outcome;
 use crate::cpuid::policy;
@@ -11,9 +11,10 @@ use tollgate_x86::{CpuState, Cr4, Exception, Flags, Gpr};
 /// Bits of PKRU and IA32_PKRS for key 0, which nearly all pages have.
 const KEY_0: u32 = 3;
 
-/// CLAC, or STAC if `sets`: EFLAGS.AC.
+/// STAC if `sets`, otherwise CLAC: sets or clears EFLAGS.AC.
 ///
 /// # Errors
+///
 /// #UD if CPUID does not offer it, and above CPL 0.
 pub fn change_access(state: &mut CpuState, sets: bool) -> Result<Outcome, Exception> {
     if !policy(state).offers(CpuidFeature::SMAP) || state.cpl() != 0 {
@@ -39,9 +40,10 @@ fn require_keys(state: &CpuState) -> Result<(), Exception> {
     Ok(())
 }
 
-/// RDPKRU: PKRU into EAX, zero into EDX.
+/// RDPKRU: copies PKRU to EAX, and sets EDX to zero.
 ///
 /// # Errors
+///
 /// #UD without CR4.PKE; #GP(0) if ECX is not zero.
 pub fn read_key_rights(state: &mut CpuState) -> Result<Outcome, Exception> {
     require_keys(state)?;
@@ -50,9 +52,10 @@ pub fn read_key_rights(state: &mut CpuState) -> Result<Outcome, Exception> {
     Ok(Outcome::Next)
 }
 
-/// WRPKRU: EAX into PKRU.
+/// WRPKRU: copies EAX to PKRU.
 ///
 /// # Errors
+///
 /// #UD without CR4.PKE; #GP(0) if ECX or EDX is not zero.
 pub fn write_key_rights(
     state: &mut CpuState,
@@ -67,14 +70,15 @@ pub fn write_key_rights(
     Ok(Outcome::Next)
 }
 
-/// Loads PKRU, as XRSTOR does, too.
+/// Sets PKRU; also used by XRSTOR.
 pub(crate) fn set_key_rights(state: &mut CpuState, environment: &mut dyn Environment, value: u32) {
     let changed = state.pkru ^ value;
     state.pkru = value;
     report_change(state, environment, (changed, Cr4::PKE));
 }
 
-/// Reports that bits of a register with key rights have changed, if CR4 `enables` them.
+/// Reports that bits of a register with key rights have changed, if CR4 enables such keys
+/// (`enables`).
 fn report_change(
     state: &CpuState,
     environment: &mut dyn Environment,
@@ -85,9 +89,10 @@ fn report_change(
     }
 }
 
-/// Loads IA32_PKRS, of which the upper half is reserved.
+/// Sets IA32_PKRS, whose upper half is reserved.
 ///
 /// # Errors
+///
 /// #GP(0) if a reserved bit is set.
 pub(crate) fn set_supervisor_key_rights(
     state: &mut CpuState,

@@ -1,18 +1,20 @@
-//! Performance counters: there are none. CPUID offers none, their registers do not exist, and RDPMC
+//! There are no performance counters: CPUID offers none, their registers do not exist, and RDPMC
 //! finds none (SDM volume 3, 20.2; APM volume 2, 13.2.2).
 //!
-//! AMD's processors have four without a bit of CPUID for them (C001_0000h to C001_0007h). Here their
-//! registers are refused: systems look whether they can be written, and do without
-//! counters, where ones that count nothing would show programs that no event ever happens.
+//! AMD's processors have four counters that no bit of CPUID announces (C001_0000h to C001_0007h).
+//! Here, accesses to their registers fail: operating systems test whether they can be written, and
+//! otherwise do without counters. Counters that never count would make programs believe that no
+//! event ever happens.
 
 use crate::Outcome;
 use crate::operand::require_cpl0;
 use tollgate_x86::{CpuState, Cr4, Exception};
 
-/// RDPMC.
+/// RDPMC: reads a performance counter.
 ///
 /// # Errors
-/// #GP(0) always: above CPL 0 without CR4.PCE, and otherwise for a counter that is not there.
+///
+/// Always #GP(0): above CPL 0 without CR4.PCE, and otherwise because the counter does not exist.
 pub fn read_instruction(state: &CpuState) -> Result<Outcome, Exception> {
     if !state.cr4().contains(Cr4::PCE) {
         require_cpl0(state)?;
@@ -31,7 +33,7 @@ mod tests {
         const RDPMC: [u8; 2] = [0x0f, 0x33];
         const RDMSR: [u8; 2] = [0x0f, 0x32];
         const WRMSR: [u8; 2] = [0x0f, 0x30];
-        // AMD's event selects and counters, and Intel's.
+        // AMD's event selectors and counters, and Intel's.
         for msr in (0xc001_0000..=0xc001_0007).chain([0xc001_0200, 0x186, 0xc1, 0x38f]) {
             for model in [CpuModel::Host, CpuModel::Qemu64] {
                 let (mut state, mut environment) = protected_mode(0);

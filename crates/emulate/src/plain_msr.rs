@@ -1,5 +1,5 @@
-//! Model-specific registers that are words of state and nothing else: reading one has no effect,
-//! writing one none but on later instructions.
+//! Model-specific registers that only hold a value: reading one has no side effect, and writing one
+//! affects only later instructions.
 
 use crate::canonical::require_canonical;
 use crate::cpuid::{Vendor, policy};
@@ -14,9 +14,9 @@ pub const SYSENTER_ESP: u32 = 0x175;
 pub const SYSENTER_EIP: u32 = 0x176;
 /// IA32_STAR: selectors of SYSCALL and SYSRET.
 pub const STAR: u32 = 0xc000_0081;
-/// IA32_LSTAR: where SYSCALL of 64-bit code leads.
+/// IA32_LSTAR: the target of SYSCALL in 64-bit code.
 pub const LSTAR: u32 = 0xc000_0082;
-/// IA32_CSTAR: where SYSCALL of compatibility code leads.
+/// IA32_CSTAR: the target of SYSCALL in compatibility mode.
 pub const CSTAR: u32 = 0xc000_0083;
 /// IA32_FMASK: flags that SYSCALL clears.
 pub const FMASK: u32 = 0xc000_0084;
@@ -29,12 +29,12 @@ pub const KERNEL_GS_BASE: u32 = 0xc000_0102;
 /// IA32_TSC_AUX.
 pub const TSC_AUX: u32 = 0xc000_0103;
 
-/// Whether it is the base of FS or GS.
+/// Whether the register is the base of FS or GS.
 pub fn is_segment_base(index: u32) -> bool {
     matches!(index, FS_BASE | GS_BASE)
 }
 
-/// The feature that a register comes with; `None`: all processors have it.
+/// The feature that a register belongs to; `None` if all processors have it.
 fn feature(index: u32) -> Option<CpuidFeature> {
     match index {
         SYSENTER_CS..=SYSENTER_EIP => None,
@@ -48,8 +48,8 @@ fn is_offered(state: &CpuState, index: u32) -> bool {
     feature(index).is_none_or(|feature| policy(state).offers(feature))
 }
 
-/// The value of such a register. `None`: it is another one, or this virtual machine does not have
-/// it.
+/// The value of such a register. `None` if it is another register, or if this virtual machine does
+/// not have it.
 pub fn read(state: &CpuState, index: u32) -> Option<u64> {
     let value = match index {
         SYSENTER_CS => state.sysenter_cs,
@@ -68,10 +68,12 @@ pub fn read(state: &CpuState, index: u32) -> Option<u64> {
     is_offered(state, index).then_some(value)
 }
 
-/// Writes such a register. `None`: it is another one, or this virtual machine does not have it.
+/// Writes such a register. `None` if it is another register, or if this virtual machine does not
+/// have it.
 ///
 /// # Errors
-/// #GP(0): the value is refused.
+///
+/// #GP(0) if the value is refused.
 pub fn write(state: &mut CpuState, index: u32, value: u64) -> Option<Result<(), Exception>> {
     if !matches!(index, SYSENTER_CS..=SYSENTER_EIP | STAR..=FMASK | FS_BASE..=TSC_AUX)
         || !is_offered(state, index)
@@ -89,7 +91,7 @@ fn write_offered(state: &mut CpuState, index: u32, value: u64) -> Result<(), Exc
     if is_address {
         require_canonical(value)?;
     }
-    // Intel refuses reserved bits of TSC_AUX, AMD drops them.
+    // Intel's processors refuse reserved bits of TSC_AUX, AMD's ignore them.
     let is_refused = match index {
         FMASK => true,
         TSC_AUX => policy(state).vendor() != Vendor::Amd,

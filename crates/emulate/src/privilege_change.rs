@@ -1,6 +1,6 @@
-//! What call gates, interrupts and returns share when the privilege level changes:
-//! inner stacks from the TSS, checks of return targets, and data segments that the
-//! outer level may not keep (SDM volume 3, 5.8).
+//! The common parts of call gates, interrupts and returns that change the privilege level: inner
+//! stacks from the TSS, checks of return targets, and data segments that the outer level must not
+//! keep (SDM volume 3, 5.8).
 
 use crate::descriptor_table::{
     accessed_segment, has_valid_code_size, is_64_bit_code, read_descriptor, stack_segment, with_rpl,
@@ -13,10 +13,11 @@ use tollgate_x86::descriptor::system_type;
 use tollgate_x86::paging::Privilege;
 use tollgate_x86::{CpuState, Exception, Gpr, Segment, SegmentRegister, Selector};
 
-/// SS and ESP for privilege level `level` (0 to 2) as the current TSS holds them.
+/// SS and ESP in the current TSS for privilege level `level` (0 to 2).
 ///
 /// # Errors
-/// #TS(TR's selector) if they lie outside the TSS or TR holds none; page fault.
+///
+/// #TS(TR's selector) if they lie outside the TSS or TR has none; a page fault.
 fn stack_of_tss(
     state: &CpuState,
     environment: &mut dyn Environment,
@@ -43,11 +44,12 @@ fn stack_of_tss(
     Ok((selector, u64::from_le_bytes(wide)))
 }
 
-/// The stack for privilege level `level` from the current TSS, checked.
-/// `external` (0 or 1) is the EXT bit of error codes.
+/// The checked stack for privilege level `level` from the current TSS. `external` (0 or 1) is the
+/// EXT bit of error codes.
 ///
 /// # Errors
-/// #TS for a bad TSS or stack selector, #SS(selector) if not present, page fault.
+///
+/// #TS for an invalid TSS or stack selector, #SS(selector) if not present, a page fault.
 pub fn inner_stack(
     state: &CpuState,
     environment: &mut dyn Environment,
@@ -75,12 +77,14 @@ pub enum StackSlot {
     InterruptStack(u8),
 }
 
-/// The stack for privilege level `level` that IA-32e mode takes from the current TSS; SS is
-/// null. `external` (0 or 1) is the EXT bit of error codes.
+/// The stack that IA-32e mode takes from the current TSS for privilege level `level`; SS is null.
+/// `external` (0 or 1) is the EXT bit of error codes.
 ///
 /// # Errors
-/// #TS(TR's selector) if it lies outside the TSS or TR holds none; #SS(0) for a
-/// non-canonical stack pointer; page fault.
+///
+/// #TS(TR's selector) if it lies outside the TSS or TR has none; #SS(0) for a non-canonical stack
+/// pointer; a
+/// page fault.
 pub fn long_inner_stack(
     state: &CpuState,
     environment: &mut dyn Environment,
@@ -112,11 +116,13 @@ pub fn long_inner_stack(
     })
 }
 
-/// The code segment that RETF or IRET returns to, checked; its RPL is the new CPL.
+/// The checked code segment that RETF or IRET returns to; its RPL is the new CPL.
 ///
 /// # Errors
-/// #GP(selector): null, outside the table, not code, more privileged than now, of the
-/// wrong DPL, or with both L and D set in IA-32e mode; #NP(selector); page fault.
+///
+/// #GP(selector) if it is null, outside the table, not code, more privileged than the present one,
+/// of the
+/// wrong DPL, or has both L and D set in IA-32e mode; #NP(selector); a page fault.
 pub fn return_code_segment(
     state: &CpuState,
     environment: &mut dyn Environment,
@@ -143,12 +149,13 @@ pub fn return_code_segment(
     accessed_segment(state, environment, entry)
 }
 
-/// The stack that a return to privilege level `level` and to the code segment `code`
-/// switches to. On a 16-bit stack only SP is replaced; the upper half of ESP stays.
-/// 64-bit code below level 3 may have a null SS.
+/// The stack that a return to privilege level `level` and to the code segment `code` switches to.
+/// On a 16-bit stack only SP is replaced; the upper half of ESP does not change. 64-bit code below
+/// level 3 may have a null SS.
 ///
 /// # Errors
-/// #GP(selector) or #SS(selector), page fault.
+///
+/// #GP(selector) or #SS(selector), a page fault.
 pub fn outer_stack(
     state: &CpuState,
     environment: &mut dyn Environment,
@@ -179,11 +186,11 @@ pub fn outer_stack(
     Ok(stack)
 }
 
-/// #GP(`error_code`) unless `offset` lies inside the code segment or, for 64-bit code, is
-/// canonical.
+/// Checks that `offset` lies inside the code segment or, for 64-bit code, is canonical.
 ///
 /// # Errors
-/// #GP.
+///
+/// #GP(`error_code`) if it is not.
 pub fn check_code_offset(
     state: &CpuState,
     segment: &Segment,
@@ -202,8 +209,8 @@ pub fn check_code_offset(
     }
 }
 
-/// Jumps: CS with the CPL as its RPL, and RIP. For protected mode. Base and limit of 64-bit
-/// code do not count and are kept as they count: none.
+/// Jumps in protected mode: sets CS, with the CPL as its RPL, and RIP. 64-bit code ignores base and
+/// limit of CS, which are stored as zero base and no limit.
 pub fn enter_code(state: &mut CpuState, segment: Segment, offset: u64, cpl: u8) {
     let mut code = with_rpl(segment, cpl);
     if is_64_bit_code(state, &segment) {
@@ -214,10 +221,10 @@ pub fn enter_code(state: &mut CpuState, segment: Segment, offset: u64, cpl: u8) 
     state.rip = offset;
 }
 
-/// After a return to an outer level: DS, ES, FS and GS that the new CPL may not use
-/// become null (SDM volume 3, 5.8.6). Of FS and GS in IA-32e mode only the selector is made
-/// invalid (volume 2, IRET and RET, "SegmentSelector := 0"): the base, which an MSR may have
-/// given, stays in force for 64-bit code.
+/// After a return to an outer level, makes DS, ES, FS and GS null if the new CPL must not use them
+/// (SDM volume 3, 5.8.6). For FS and GS in IA-32e mode, only the selector becomes invalid (volume
+/// 2, IRET and RET, "SegmentSelector := 0"): the base, which an MSR may have set, stays valid for
+/// 64-bit code.
 pub fn drop_inner_data_segments(state: &mut CpuState, cpl: u8) {
     for register in [
         SegmentRegister::Es,

@@ -1,6 +1,6 @@
-//! AVX-512's gathers and scatters: one access for each lane whose mask bit is set, lane by
-//! lane (SDM volume 2, VPGATHERDD and VPSCATTERDD). The bit is cleared once the lane is done,
-//! so that an instruction that faulted resumes behind what it has done.
+//! AVX-512's gathers and scatters: one access for each lane whose mask bit is set, lane by lane
+//! (SDM volume 2, VPGATHERDD and VPSCATTERDD). The bit is cleared once the lane is done, so that an
+//! instruction that faulted resumes with the next lane.
 
 use crate::Outcome;
 use crate::cpuid::policy;
@@ -11,7 +11,7 @@ use iced_x86::{Instruction, Mnemonic, Register};
 use tollgate_platform::Environment;
 use tollgate_x86::{CpuState, Exception};
 
-/// Sizes of an element and of an index in bytes, if it is such an instruction.
+/// Sizes in bytes of an element and of an index; `None` for other instructions.
 fn sizes(mnemonic: Mnemonic) -> Option<(usize, usize)> {
     use Mnemonic::*;
     Some(match mnemonic {
@@ -23,17 +23,17 @@ fn sizes(mnemonic: Mnemonic) -> Option<(usize, usize)> {
     })
 }
 
-/// What such an instruction does.
+/// The decoded operands of such an instruction.
 struct Lanes {
-    /// Bytes of an element.
+    /// Size of an element in bytes.
     size: usize,
-    /// How many there are.
+    /// Number of elements.
     count: usize,
     /// Number of the vector register that is loaded or stored.
     vector: usize,
     /// Number of the mask register.
     mask: usize,
-    /// Address of each element.
+    /// The address of each element.
     addresses: [SegmentedAddress; VECTOR_SIZE / 4],
 }
 
@@ -41,7 +41,8 @@ impl Lanes {
     /// Decodes the operands.
     ///
     /// # Errors
-    /// #UD, #NM.
+    ///
+    /// #UD if the instruction is not available, #NM.
     fn of(
         state: &mut CpuState,
         environment: &mut dyn Environment,
@@ -60,7 +61,7 @@ impl Lanes {
         let index = instruction.memory_index();
         let count = (vector.size() / size).min(index.size() / index_size);
         let indexes = Registers::of(state, environment).zmm(index.number());
-        // Vector indexes count as zero here.
+        // The base without the vector indexes, which `memory_address` takes as zero.
         let base = memory_address(state, instruction);
         let offset_mask = size_mask(address_size(state, instruction));
         let scale = i64::from(instruction.memory_index_scale());
@@ -86,7 +87,7 @@ impl Lanes {
         })
     }
 
-    /// Where a lane's element is in its vector register.
+    /// The bytes of a lane in its vector register.
     fn element(&self, lane: usize) -> std::ops::Range<usize> {
         lane * self.size..(lane + 1) * self.size
     }
@@ -95,6 +96,7 @@ impl Lanes {
 /// VPGATHERxx and VGATHERxPx with a mask register.
 ///
 /// # Errors
+///
 /// #UD, #NM, or the fault of an element; the elements before it have been loaded.
 pub fn gather(
     state: &mut CpuState,
@@ -116,7 +118,7 @@ pub fn gather(
         let bytes = &mut result[lanes.element(lane)];
         if let Err(fault) = read_memory(state, environment, lanes.addresses[lane], bytes) {
             if mask != before {
-                // A destination that is written has nothing above the vector's length.
+                // A destination that is written is zero above the vector's length.
                 let length = target.size().max(instruction.memory_index().size());
                 result[length..].fill(0);
             }

@@ -1,5 +1,5 @@
-//! Loads and stores of segment registers: MOV, POP, PUSH, LDS and its relatives
-//! (SDM volume 2, MOV, POP, LDS).
+//! Loads and stores of segment registers: MOV, POP, PUSH, LDS, LES, LSS, LFS and LGS (SDM volume 2,
+//! MOV, POP, LDS).
 
 use crate::Outcome;
 use crate::cpuid::{Vendor, policy};
@@ -13,11 +13,12 @@ use iced_x86::{Code, Instruction, OpKind};
 use tollgate_platform::Environment;
 use tollgate_x86::{CpuState, Exception, Segment, SegmentRegister, Selector};
 
-/// Loads DS, ES, FS, GS or SS in the current mode. In real and V86 mode any value does.
-/// A null selector clears the base of FS and GS, as CPUID says on AMD's processors.
+/// Loads DS, ES, FS, GS or SS in the current mode. Real and V86 mode accept any value. A null
+/// selector clears the base of FS and GS, as CPUID reports for AMD's processors.
 ///
 /// # Errors
-/// #UD for CS; in protected mode as [`data_segment`] and [`stack_segment`].
+///
+/// #UD for CS; in protected mode those of [`data_segment`] and [`stack_segment`].
 pub fn load_segment(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -31,7 +32,7 @@ pub fn load_segment(
         state.load_real_mode_segment(register, selector.0);
         return Ok(());
     }
-    // 64-bit code below level 3 may have no stack segment (SDM volume 3, 5.4.1.1).
+    // 64-bit code below level 3 may have a null stack segment (SDM volume 3, 5.4.1.1).
     let may_be_null = state.is_64_bit() && state.cpl() < 3 && selector.rpl() == state.cpl();
     *state.segment_mut(register) = if register != SegmentRegister::Ss {
         data_segment(state, environment, selector)?
@@ -47,7 +48,8 @@ pub fn load_segment(
 /// MOV Sreg, r/m16. A load of SS holds interrupts off for one instruction.
 ///
 /// # Errors
-/// Of the source operand and of the load.
+///
+/// The faults of the source operand and of the load.
 pub fn move_to_segment(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -66,10 +68,11 @@ pub fn move_to_segment(
     Ok(Outcome::Next)
 }
 
-/// MOV r/m, Sreg. Memory takes 16 bits; a 32-bit register is zero-extended.
+/// MOV r/m, Sreg. A memory operand receives 16 bits; a 32-bit register is zero-extended.
 ///
 /// # Errors
-/// Of the destination operand.
+///
+/// The faults of the destination operand.
 pub fn move_from_segment(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -80,7 +83,7 @@ pub fn move_from_segment(
     Ok(Outcome::Next)
 }
 
-/// Bytes that PUSH or POP of a segment register moves the stack pointer by.
+/// The number of bytes by which PUSH or POP of a segment register moves the stack pointer.
 fn stack_operand_size(instruction: &Instruction) -> u32 {
     match instruction.code() {
         Code::Pushq_FS | Code::Pushq_GS | Code::Popq_FS | Code::Popq_GS => 8,
@@ -99,23 +102,25 @@ fn stack_operand_size(instruction: &Instruction) -> u32 {
     }
 }
 
-/// Whether PUSH and POP of a segment register access the low half of a 32-bit slot only.
-/// The manual leaves it to the processor (SDM volume 2, PUSH); the guest has the host's.
+/// Whether PUSH and POP of a segment register access only the low half of a 32-bit slot. The manual
+/// leaves this to the processor (SDM volume 2, PUSH); the guest's processor does what the host's
+/// does.
 fn moves_low_half_only(state: &CpuState, size: u32) -> bool {
     size == 4 && policy(state).vendor() == Vendor::Intel
 }
 
-/// Whether POP of a segment register reads the selector alone, as Intel's processors do
-/// with slots of 64 bits, too.
+/// Whether POP of a segment register reads only the selector, as Intel's processors do, also for
+/// slots of 64 bits.
 fn pops_selector_only(state: &CpuState, size: u32) -> bool {
     size > 2 && policy(state).vendor() == Vendor::Intel
 }
 
-/// PUSH Sreg. The 32- and 64-bit forms push the selector zero-extended, one of the two
-/// behaviours that the manual allows.
+/// PUSH Sreg. The 32- and 64-bit forms push the selector zero-extended, one of the two behaviours
+/// that the manual allows.
 ///
 /// # Errors
-/// Of the stack.
+///
+/// The faults of the stack.
 pub fn push_segment(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -141,7 +146,8 @@ pub fn push_segment(
 /// POP Sreg. POP SS holds interrupts off for one instruction.
 ///
 /// # Errors
-/// Of the stack and of the load.
+///
+/// The faults of the stack and of the load.
 pub fn pop_segment(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -159,7 +165,7 @@ pub fn pop_segment(
         stack.pop(state, environment, size)?
     };
     load_segment(state, environment, register, Selector(value as u16))?;
-    // The pointer moved as the old SS says, even when SS itself was loaded.
+    // The old SS determines how the pointer moves, even if SS itself was loaded.
     state.gpr[tollgate_x86::Gpr::Rsp as usize] = stack.pointer;
     if register == SegmentRegister::Ss {
         state.begin_stack_shadow(next_rip(state, instruction));
@@ -167,10 +173,11 @@ pub fn pop_segment(
     Ok(Outcome::Next)
 }
 
-/// LDS, LES, LSS, LFS, LGS: a register and a segment register from a far pointer.
+/// LDS, LES, LSS, LFS, LGS: load a register and a segment register from a far pointer.
 ///
 /// # Errors
-/// #UD for a register source; of the memory operand and of the load.
+///
+/// #UD for a register source; the faults of the memory operand and of the load.
 pub fn load_far_pointer(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -232,7 +239,7 @@ mod tests {
         state.gpr[0] = 3;
         assert!(run(&mut state, &mut environment, &MOV_DS_AX).is_ok());
         assert!(!state.segment(SegmentRegister::Ds).is_usable());
-        // MOV AX, [0] through it.
+        // MOV AX, [0] through DS.
         let read = crate::operand::linear_address(
             &state,
             crate::operand::SegmentedAddress {

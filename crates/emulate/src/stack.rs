@@ -10,7 +10,7 @@ use tollgate_platform::Environment;
 use tollgate_x86::paging::AccessKind;
 use tollgate_x86::{CpuState, Exception, Gpr, SegmentRegister, Vector};
 
-/// Registers in the order in which PUSHA pushes them.
+/// The registers in the order in which PUSHA pushes them.
 const ALL: [Gpr; 8] = [
     Gpr::Rax,
     Gpr::Rcx,
@@ -33,9 +33,10 @@ fn set_low(state: &mut CpuState, register: Gpr, size: u32, value: u64) {
     };
 }
 
-/// PUSHA and PUSHAD: SP is pushed as it was before.
+/// PUSHA and PUSHAD. The value pushed for SP is that before the instruction.
 ///
 /// # Errors
+///
 /// #SS(0), #AC(0) or a page fault.
 pub fn push_all(
     state: &mut CpuState,
@@ -79,10 +80,11 @@ pub fn pop_all(
     Ok(Outcome::Next)
 }
 
-/// ENTER, nesting levels 0 to 31.
+/// ENTER, with nesting levels 0 to 31.
 ///
 /// # Errors
-/// #SS(0), #AC(0) or a page fault, also of the place where the new SP points.
+///
+/// #SS(0), #AC(0) or a page fault, including those of the address that the new SP points to.
 pub fn enter(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -98,14 +100,14 @@ pub fn enter(
     let frame_pointer = state.register(Gpr::Rbp);
     stack.push(state, environment, size, frame_pointer)?;
     let frame = if state.is_64_bit() || policy(state).vendor() != Vendor::Intel {
-        // The stack pointer behind the push (SDM volume 2, ENTER, "FrameTemp").
+        // The stack pointer after the push (SDM volume 2, ENTER, "FrameTemp").
         stack.pointer
     } else {
-        // Intel's processors form it with 32 bits, also where SP wraps.
+        // Intel's processors compute it with 32 bits, even if SP wraps.
         state.register(Gpr::Rsp).wrapping_sub(u64::from(size)) & 0xffff_ffff
     };
     if level > 0 {
-        // Copies of the enclosing frames' pointers, then this frame's own.
+        // Copies of the pointers to the enclosing frames, then the pointer to this frame.
         let mut outer = Stack {
             pointer: frame_pointer,
             ..stack
@@ -130,9 +132,10 @@ pub fn enter(
     Ok(Outcome::Next)
 }
 
-/// BOUND: a signed index between two bounds in memory.
+/// BOUND: compares a signed index with two bounds in memory.
 ///
 /// # Errors
+///
 /// #BR if it is outside; the fault of the memory access.
 pub fn check_bounds(
     state: &mut CpuState,

@@ -1,7 +1,7 @@
-//! Pushes and pops that show in the registers only when the whole instruction succeeds.
+//! Pushes and pops that change the registers only if the whole instruction succeeds.
 //!
-//! A [`Stack`] is a copy of SS:ESP that moves while the CPU's own stays put; at the end
-//! [`Stack::commit`] writes it back. Stack switches build one for the new stack.
+//! A [`Stack`] is a copy of SS:ESP that moves while the processor's registers do not change; at the
+//! end, [`Stack::commit`] writes it back. Stack switches make one for the new stack.
 
 use crate::canonical::require_canonical_range;
 use crate::memory_access::{
@@ -11,19 +11,19 @@ use tollgate_platform::Environment;
 use tollgate_x86::paging::Privilege;
 use tollgate_x86::{CpuState, Exception, Gpr, LinearAddress, Segment};
 
-/// Most values that one frame holds: a call gate's 31 parameters, and SS, ESP, CS, EIP.
+/// Maximum number of values in one frame: a call gate's 31 parameters, and SS, ESP, CS, EIP.
 const MOST_VALUES: usize = 35;
 
-/// A stack in use by one instruction.
+/// A stack that one instruction uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stack {
     /// The stack segment.
     pub segment: Segment,
     /// RSP or ESP. A 16-bit stack uses and changes only the low half.
     pub pointer: u64,
-    /// 64-bit code uses it: RSP counts whole, without segment.
+    /// Whether it is the stack of 64-bit code: all of RSP is used, without a segment.
     pub is_64_bit: bool,
-    /// Whose accesses these are.
+    /// The privilege of the accesses.
     pub privilege: Privilege,
     /// Error code of the #SS that a limit violation raises.
     pub error_code: u32,
@@ -41,8 +41,8 @@ impl Stack {
         }
     }
 
-    /// Which bits of the stack pointer count: 64 for 64-bit code, else 32, or 16 if SS is a
-    /// 16-bit segment.
+    /// A mask of the stack pointer's bits in use: 64 for 64-bit code, otherwise 32, or 16 if SS is
+    /// a 16-bit segment.
     pub const fn mask(&self) -> u64 {
         if self.is_64_bit {
             u64::MAX
@@ -57,7 +57,7 @@ impl Stack {
     pub const fn advance(&mut self, bytes: i64) {
         let mask = self.mask();
         let moved = self.pointer.wrapping_add(bytes as u64) & mask;
-        // As with other registers, a 32-bit result clears what lies above it.
+        // As for other registers, a 32-bit result clears the upper half.
         self.pointer = if mask == 0xffff {
             (self.pointer & !mask) | moved
         } else {
@@ -65,13 +65,13 @@ impl Stack {
         };
     }
 
-    /// Makes this stack the CPU's: SS and ESP.
+    /// Writes this stack to the processor's SS and ESP.
     pub fn commit(&self, state: &mut CpuState) {
         *state.segment_mut(tollgate_x86::SegmentRegister::Ss) = self.segment;
         state.gpr[Gpr::Rsp as usize] = self.pointer;
     }
 
-    /// Segment-checks `size` bytes at `offset`.
+    /// The linear address of `size` bytes at `offset`, after the segment checks.
     fn linear(&self, offset: u64, size: u32) -> Result<LinearAddress, Exception> {
         if self.is_64_bit {
             let fault = Exception::stack_fault(self.error_code);
@@ -85,7 +85,7 @@ impl Stack {
         Ok(LinearAddress(linear))
     }
 
-    /// Bits of linear addresses in this stack.
+    /// Mask of the bits of linear addresses in this stack.
     const fn linear_mask(&self) -> u64 {
         if self.is_64_bit {
             u64::MAX
@@ -127,17 +127,18 @@ impl Stack {
         probe_wrapping(state, environment, mask, linear, size, self.privilege)
     }
 
-    /// Whether `total` bytes from `offset` on do not run over the top of the stack
-    /// pointer's range, so that they are one piece.
+    /// Whether `total` bytes at `offset` are contiguous, since they do not wrap at the end of the
+    /// stack pointer's range.
     fn is_contiguous(&self, offset: u64, total: u64) -> bool {
         offset
             .checked_add(total.saturating_sub(1))
             .is_some_and(|last| last <= self.mask())
     }
 
-    /// Pushes `values` in order, each of `size` (2, 4 or 8) bytes; all or nothing.
+    /// Pushes all of `values` in order, each of `size` (2, 4 or 8) bytes, or none.
     ///
     /// # Errors
+    ///
     /// #SS if a value does not fit, #AC, or the page fault; nothing was written.
     pub fn push_all(
         &mut self,
@@ -150,7 +151,7 @@ impl Stack {
         let width = (size as usize).clamp(1, 8);
         let total = (count * width) as u64;
         let offset = self.pointer.wrapping_sub(total) & self.mask();
-        // Memory order: the last value pushed lies lowest.
+        // In memory, the value pushed last lies lowest.
         let mut image = [0; MOST_VALUES * 8];
         for (index, value) in values[..count].iter().rev().enumerate() {
             image[index * width..(index + 1) * width]
@@ -161,7 +162,7 @@ impl Stack {
             let linear = self.linear(offset, total as u32)?;
             check_alignment(state, linear, size, self.privilege)?;
             if let Err(fault) = self.write(state, environment, linear, image) {
-                // The processor pushes from the top: that is where it faults first.
+                // The processor pushes from the top, so that is where it faults first.
                 for index in (0..count).rev() {
                     let place = offset.wrapping_add((index * width) as u64);
                     let linear = self.linear(place, size)?;
@@ -188,7 +189,8 @@ impl Stack {
     /// Pushes one value of `size` (2, 4 or 8) bytes.
     ///
     /// # Errors
-    /// As [`Stack::push_all`].
+    ///
+    /// Those of [`Stack::push_all`].
     pub fn push(
         &mut self,
         state: &CpuState,
@@ -202,7 +204,8 @@ impl Stack {
     /// Checks that one value of `size` (2, 4 or 8) bytes can be pushed.
     ///
     /// # Errors
-    /// As [`Stack::push_all`].
+    ///
+    /// Those of [`Stack::push_all`].
     pub fn probe_push(
         &self,
         state: &CpuState,
@@ -234,7 +237,8 @@ impl Stack {
     /// Pops one value of `size` (2, 4 or 8) bytes, zero-extended.
     ///
     /// # Errors
-    /// As [`Stack::pop_all`].
+    ///
+    /// Those of [`Stack::pop_all`].
     pub fn pop(
         &mut self,
         state: &CpuState,
@@ -245,11 +249,11 @@ impl Stack {
             .map(|[value]| value)
     }
 
-    /// Reads values of `size` (2, 4 or 8) bytes without moving the pointer, lowest first.
-    /// At most 35 values are read.
+    /// Reads up to 35 values of `size` (2, 4 or 8) bytes without moving the pointer, lowest first.
     ///
     /// # Errors
-    /// As [`Stack::pop_all`].
+    ///
+    /// Those of [`Stack::pop_all`].
     pub fn peek(
         &self,
         state: &CpuState,
@@ -366,7 +370,7 @@ mod tests {
         assert!(stack.push(&state, &mut environment, 2, 0x1234u32).is_ok());
         assert_eq!(stack.pointer, 0xfffe);
         assert_eq!(environment.u16(0x1_1ffe), 0x1234);
-        // In a flat 32-bit segment the top is out of RAM here.
+        // In a flat 32-bit segment, the top of the address space is outside RAM here.
         let (mut state, _) = protected_mode(0);
         state.gpr[Gpr::Rsp as usize] = 0;
         let mut small = TestEnvironment::new(16);

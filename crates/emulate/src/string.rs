@@ -1,16 +1,16 @@
-//! MOVS, STOS, LODS, CMPS, SCAS, alone and repeated (SDM volume 2).
+//! MOVS, STOS, LODS, CMPS and SCAS, single and repeated (SDM volume 2).
 //!
-//! Repeated instructions go in *runs*: as many elements as lie in one page of each
-//! operand, inside the segment, in plain RAM. The host's own string instruction does a
-//! run on host pointers, so overlaps (REP MOVSB with DI = SI + 1 smears a byte), aliased
-//! pages and flags come out as the processor makes them. Whatever does not fit a run —
-//! device memory, an element across a page end, a coming fault — goes one element at a
-//! time through the environment, which finds the exact fault. Example, REP MOVSW from
-//! SI = 0FFEh: the element at 0FFEh is a run of one, the next run starts at 1000h.
+//! Repeated instructions execute in *runs*: the elements that lie in one page of each operand,
+//! inside the segment, in plain RAM. The host's own string instruction executes a run on host
+//! pointers, so overlaps (REP MOVSB with DI = SI + 1 smears a byte), aliased pages and flags have
+//! the same results as on a processor. Elements that do not fit a run (in device memory, across the
+//! end of a page, before a fault) are processed one at a time through the environment, which finds
+//! the exact fault. Example, REP MOVSW from SI = 0FFEh: the element at 0FFEh is a run of one, the
+//! next run starts at 1000h.
 //!
-//! After each run the registers show the progress; there a due interrupt stops the
-//! instruction with [`Outcome::Repeat`]. With EFLAGS.TF set each run is one element and
-//! ends like that, for the trap that follows every iteration.
+//! After each run the registers show the progress; if an interrupt is due there, it stops the
+//! instruction with [`Outcome::Repeat`]. With EFLAGS.TF set, each run is one element and ends the
+//! same way, because a trap follows every iteration.
 
 use crate::Outcome;
 use crate::cpuid::{Vendor, policy};
@@ -22,8 +22,8 @@ use tollgate_platform::Environment;
 use tollgate_x86::paging::AccessKind;
 use tollgate_x86::{CpuState, Exception, Flags, Gpr};
 
-/// Runs `step` until nothing remains. It does at least one element, counts nothing, and
-/// returns how many it did.
+/// Calls `step` until nothing remains. Each call processes at least one element, does not change
+/// the counter, and returns the number of elements.
 fn repeat(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -43,10 +43,11 @@ fn repeat(
     }
 }
 
-/// MOVS.
+/// MOVS: copies elements.
 ///
 /// # Errors
-/// The fault of an access; progress stays in the registers.
+///
+/// The fault of an access; the progress is in the registers.
 pub fn move_string(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -61,7 +62,7 @@ pub fn move_string(
         |state, environment, pointers, remaining| {
             let run = pointers.host_runs(state, environment, AccessKind::Write, remaining);
             let done = if let Some((count, source, destination)) = run {
-                // SAFETY: `ram` vouched for `count` elements behind both pointers.
+                // SAFETY: `ram` guarantees `count` elements at both pointers.
                 unsafe {
                     host_string::copy(
                         source,
@@ -89,10 +90,11 @@ pub fn move_string(
     )
 }
 
-/// STOS.
+/// STOS: stores elements.
 ///
 /// # Errors
-/// The fault of an access; progress stays in the registers.
+///
+/// The fault of an access; the progress is in the registers.
 pub fn store_string(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -112,7 +114,7 @@ pub fn store_string(
                 pointers.host_run(state, environment, Gpr::Rdi, AccessKind::Write, remaining)
             };
             let done = if let Some((count, destination)) = run {
-                // SAFETY: `ram` vouched for `count` elements behind the pointer.
+                // SAFETY: `ram` guarantees `count` elements at the pointer.
                 unsafe {
                     host_string::fill(destination, value, count, pointers.size, pointers.direction);
                 }
@@ -132,10 +134,11 @@ pub fn store_string(
     )
 }
 
-/// LODS. Repeated, it keeps only the last element, but reads them all.
+/// LODS. If repeated, it keeps only the last element but reads all of them.
 ///
 /// # Errors
-/// The fault of an access; progress stays in the registers.
+///
+/// The fault of an access; the progress is in the registers.
 pub fn load_string(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -151,7 +154,7 @@ pub fn load_string(
             let run = if pointers.checks_alignment(state) {
                 None
             } else {
-                // The last element of a run stands for it: RAM has no side effects.
+                // Only the last element of a run is read: RAM has no side effects.
                 pointers.host_run(state, environment, Gpr::Rsi, AccessKind::Read, remaining)
             };
             let skipped = run.map_or(0, |(count, _)| count - 1);
@@ -176,9 +179,9 @@ pub fn load_string(
     )
 }
 
-/// Runs a comparing instruction. `step` does at least one element and moves the
-/// pointers. A fault in the middle leaves the flags as they were before the instruction
-/// (SDM volume 2, REP); AMD's processors show those of the last element that was compared.
+/// Runs a comparing instruction. `step` processes at least one element and moves the pointers. A
+/// fault in the middle leaves the flags as before the instruction (SDM volume 2, REP); on AMD's
+/// processors they are those of the last element that was compared.
 fn repeat_comparison(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -217,10 +220,11 @@ fn repeat_comparison(
     }
 }
 
-/// CMPS: source minus destination.
+/// CMPS: subtracts destination from source.
 ///
 /// # Errors
-/// The fault of an access; progress stays in the registers, and with AMD in the flags.
+///
+/// The fault of an access; the progress is in the registers, and for AMD in the flags.
 pub fn compare_string(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -234,7 +238,7 @@ pub fn compare_string(
             let (size, direction) = (pointers.size, pointers.direction);
             let run = pointers.host_runs(state, environment, AccessKind::Read, remaining);
             let comparison = if let Some((count, source, destination)) = run {
-                // SAFETY: `ram` vouched for `count` elements behind both pointers.
+                // SAFETY: `ram` guarantees `count` elements at both pointers.
                 unsafe {
                     host_string::compare(source, destination, count, size, direction, while_equal)
                 }
@@ -255,10 +259,11 @@ pub fn compare_string(
     )
 }
 
-/// SCAS: AL, AX, EAX or RAX minus destination.
+/// SCAS: subtracts the destination from AL, AX, EAX or RAX.
 ///
 /// # Errors
-/// The fault of an access; progress stays in the registers, and with AMD in the flags.
+///
+/// The fault of an access; the progress is in the registers, and for AMD in the flags.
 pub fn scan_string(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -277,7 +282,7 @@ pub fn scan_string(
                 pointers.host_run(state, environment, Gpr::Rdi, AccessKind::Read, remaining)
             };
             let comparison = if let Some((count, destination)) = run {
-                // SAFETY: `ram` vouched for `count` elements behind the pointer.
+                // SAFETY: `ram` guarantees `count` elements at the pointer.
                 unsafe {
                     host_string::scan(destination, value, count, size, direction, while_equal)
                 }

@@ -1,4 +1,4 @@
-//! SI, DI and CX of a string instruction, and the runs of elements that they reach.
+//! SI, DI and CX of a string instruction, and the runs of elements that they address.
 
 use crate::cpuid::{Vendor, policy};
 use crate::host_string::Direction;
@@ -13,24 +13,25 @@ use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{CpuState, Cr0, Exception, Flags, Gpr, LinearAddress, SegmentRegister};
 
-/// Counter and pointer registers of one string instruction.
+/// The counter and pointer registers of one string instruction.
 #[derive(Clone, Copy, Debug)]
 pub struct Pointers {
-    /// Bytes in an element: 1, 2, 4 or 8.
+    /// Size of an element in bytes: 1, 2, 4 or 8.
     pub size: u32,
-    /// Which bits of SI, DI and CX count.
+    /// Mask of the bits of SI, DI and CX that are used.
     mask: u64,
-    /// As DF says.
+    /// The direction that DF selects.
     pub direction: Direction,
     source_segment: SegmentRegister,
-    /// `None`: repeated, CX counts. Else how often it still executes: 1, then 0.
+    /// `None` for a repeated instruction, which uses CX. Otherwise how often the instruction still
+    /// executes: 1, then 0.
     once: Option<u64>,
-    /// A trap may follow each iteration: EFLAGS.TF is set, or memory is watched.
+    /// Whether a trap may follow each iteration: EFLAGS.TF is set, or memory is watched.
     stepped: bool,
 }
 
 impl Pointers {
-    /// The pointers that this instruction uses.
+    /// Determines the registers that this instruction uses.
     pub fn of(state: &CpuState, instruction: &Instruction) -> Self {
         let repeated = instruction.has_rep_prefix() || instruction.has_repne_prefix();
         Self {
@@ -49,20 +50,20 @@ impl Pointers {
         }
     }
 
-    /// Bytes in an element: 1, 2, 4 or 8.
+    /// Size of an element in bytes: 1, 2, 4 or 8.
     pub fn element_size(&self) -> u32 {
         self.size
     }
 
-    /// Segment of the source operand (DS or an override).
+    /// The segment of the source operand (DS or an override).
     pub fn source_segment(&self) -> SegmentRegister {
         self.source_segment
     }
 
-    /// What a repeated instruction does to its registers before the first iteration, and
-    /// though there be none: with 32-bit addresses in 64-bit code, Intel's processors
-    /// clear the upper halves of RCX and of the pointers that MOVS and STOS `move`. The
-    /// manuals speak of iterations alone.
+    /// The effect of a repeated instruction on its registers before the first iteration, even if
+    /// there is none: with 32-bit addresses in 64-bit code, Intel's processors clear the upper
+    /// halves of RCX and of the pointers that MOVS and STOS move (`moved`). The manuals describe
+    /// only the iterations.
     pub fn begin(&self, state: &mut CpuState, moved: &[Gpr]) {
         let narrow = self.once.is_none() && self.mask == 0xffff_ffff && state.is_64_bit();
         if narrow && policy(state).vendor() == Vendor::Intel {
@@ -72,14 +73,14 @@ impl Pointers {
         }
     }
 
-    /// How many elements are still to be done.
+    /// The number of elements that are still to be processed.
     pub fn remaining(&self, state: &CpuState) -> u64 {
         self.once
             .unwrap_or_else(|| state.register(Gpr::Rcx) & self.mask)
     }
 
-    /// How many elements are done before the instruction may be left: all that remain, but
-    /// one at a time where a trap may follow.
+    /// The number of elements to process before the instruction may be left: all that remain, or
+    /// one if a trap may follow each.
     pub fn wanted(&self, state: &CpuState) -> u64 {
         let remaining = self.remaining(state);
         if self.stepped {
@@ -89,13 +90,13 @@ impl Pointers {
         }
     }
 
-    /// Whether the instruction is left between two iterations: for the trap that EFLAGS.TF
-    /// asks for after each (SDM volume 3, 17.3.1.4), or because something waits.
+    /// Whether the instruction pauses between two iterations: for the trap that EFLAGS.TF requests
+    /// after each (SDM volume 3, 17.3.1.4), or because something is due.
     pub fn pauses(&self, state: &CpuState, environment: &dyn Environment) -> bool {
         self.remaining(state) != 0 && (self.stepped || environment.is_interrupted())
     }
 
-    /// Counts `elements` as done.
+    /// Counts `elements` as processed.
     pub fn count(&mut self, state: &mut CpuState, elements: u64) {
         match &mut self.once {
             Some(once) => *once = once.saturating_sub(elements),
@@ -103,12 +104,12 @@ impl Pointers {
         }
     }
 
-    /// The offset in SI or DI.
+    /// The offset in SI or DI, without the bits above the address size.
     pub fn offset(&self, state: &CpuState, register: Gpr) -> u64 {
         state.register(register) & self.mask
     }
 
-    /// Moves SI or DI over `elements`, in the direction that DF says.
+    /// Moves SI or DI by `elements`, in the direction that DF selects.
     pub fn advance(&self, state: &mut CpuState, register: Gpr, elements: u64) {
         let bytes = elements.wrapping_mul(u64::from(self.size));
         let delta = match self.direction {
@@ -124,7 +125,7 @@ impl Pointers {
         }
         let place = &mut state.gpr[register as usize];
         let sum = place.wrapping_add(delta) & self.mask;
-        // 32-bit results clear the upper half, 16-bit results keep the rest.
+        // 32-bit results clear the upper half, 16-bit results leave it unchanged.
         *place = if self.mask == 0xffff {
             *place & !self.mask | sum
         } else {
@@ -132,7 +133,7 @@ impl Pointers {
         };
     }
 
-    /// The source or destination element that comes next.
+    /// The address of the next source or destination element.
     fn element(&self, state: &CpuState, register: Gpr) -> SegmentedAddress {
         SegmentedAddress {
             segment: if register == Gpr::Rsi {
@@ -144,8 +145,8 @@ impl Pointers {
         }
     }
 
-    /// How many of `wanted` elements from `position` on, in this direction, lie whole in
-    /// a range of `extent` bytes of which `position` is an offset.
+    /// The number of the `wanted` elements that lie completely in a range of `extent` bytes. The
+    /// first one is at offset `position` of the range, the others follow in this direction.
     fn fitting(&self, position: u64, extent: u64, wanted: u64) -> u64 {
         let size = u64::from(self.size);
         let after = extent.saturating_sub(position);
@@ -157,8 +158,8 @@ impl Pointers {
         fit.min(wanted)
     }
 
-    /// The longest run at one operand: how many elements and their lowest linear address.
-    /// `None`: the next element needs the slow way.
+    /// The longest run at one operand: the number of elements and their lowest linear address.
+    /// `None` if the next element must be processed alone.
     fn run(
         &self,
         state: &CpuState,
@@ -167,7 +168,7 @@ impl Pointers {
         wanted: u64,
     ) -> Option<(u64, LinearAddress)> {
         let first = self.element(state, register);
-        // Where the offset wraps, the run ends.
+        // The run ends where the offset wraps.
         let extent = self.mask.saturating_add(1);
         let count = self.fitting(first.offset, extent, wanted);
         let base = state.segment_base(first.segment);
@@ -182,7 +183,7 @@ impl Pointers {
         Some((count, linear))
     }
 
-    /// The lowest element of a run of `count` (at least 1) that starts at `first`.
+    /// The lowest element of a run of `count` (at least 1) elements that starts at `first`.
     fn lowest(&self, first: SegmentedAddress, count: u64) -> SegmentedAddress {
         match self.direction {
             Direction::Forward => first,
@@ -195,7 +196,7 @@ impl Pointers {
         }
     }
 
-    /// Turns the host pointer of the lowest byte into that of the run's first element.
+    /// Converts the host pointer of the lowest byte to that of the run's first element.
     fn first_of(&self, lowest: *mut u8, count: u64) -> *mut u8 {
         match self.direction {
             Direction::Forward => lowest,
@@ -211,8 +212,8 @@ impl Pointers {
             && state.flags().contains(Flags::AC)
     }
 
-    /// Host memory of a run at one operand, as the pointer to its first element.
-    /// `None`: not plain RAM, or a fault that the slow way will meet exactly.
+    /// Host memory of a run at one operand, as the pointer to its first element. `None` if it is
+    /// not plain RAM, or if there is a fault, which the element's own access then raises exactly.
     pub fn host_run(
         &self,
         state: &CpuState,
@@ -232,8 +233,8 @@ impl Pointers {
 
     /// Host memory of runs of equal length at SI and DI.
     ///
-    /// The source's pointer is used after asking for the destination's: the guest's RAM
-    /// does not move while an instruction executes.
+    /// The source's pointer is used after the destination's was requested: the guest's RAM does not
+    /// move while an instruction executes.
     pub fn host_runs(
         &self,
         state: &CpuState,
@@ -252,7 +253,7 @@ impl Pointers {
         (same == count).then_some((count, source, target))
     }
 
-    /// Where the first of `count` elements lies whose lowest one is at `lowest`.
+    /// The address of the first of `count` elements whose lowest one is at `lowest`.
     fn first_place(&self, lowest: LinearAddress, count: u64) -> LinearAddress {
         match self.direction {
             Direction::Forward => lowest,
@@ -272,7 +273,8 @@ impl Pointers {
         }
     }
 
-    /// Has the environment move some of `wanted` elements from SI to DI at once: how many, or zero.
+    /// Makes the environment move some of `wanted` elements from SI to DI at once. Returns how
+    /// many, or zero.
     pub fn move_elements(
         &self,
         state: &CpuState,
@@ -296,7 +298,8 @@ impl Pointers {
         environment.move_elements(state, places, self.elements(count), privilege)
     }
 
-    /// The same of elements that store `value` at DI.
+    /// Makes the environment store `value` to some of `wanted` elements at DI at once. Returns how
+    /// many, or zero.
     pub fn store_elements(
         &self,
         state: &CpuState,
@@ -332,11 +335,12 @@ impl Pointers {
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// Reads the next element at SI of an instruction that then accesses the one at DI,
-    /// in the way given. A device is read only once that access is known to be allowed:
-    /// reading it may change it, and a fault has the instruction start again.
+    /// Reads the next element at SI, for an instruction that then accesses the one at DI in the
+    /// given way. A device is read only after that access was checked: the read may have side
+    /// effects, and the instruction would be started again after a fault.
     ///
     /// # Errors
+    ///
     /// The fault of the access, or that of the next one.
     pub fn read_source(
         &self,

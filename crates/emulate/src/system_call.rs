@@ -1,9 +1,9 @@
 //! SYSCALL and SYSRET (SDM volume 2; AMD's manual volume 3).
 //!
-//! Where the makers differ the vendor decides: Intel has both instructions in 64-bit mode
-//! only, and its SYSRET refuses a non-canonical RCX while still at level 0; with AMD the
-//! fault comes at the target. SYSRET loads all of SS as Intel's does; AMD's leaves the hidden
-//! part of SS as it was, which no program can rely on.
+//! Where the makers differ, the vendor of the guest's processor decides. Intel has both
+//! instructions only in 64-bit mode, and its SYSRET refuses a non-canonical RCX while still at
+//! level 0; on AMD the fault is raised at the target. SYSRET loads all of SS, as on Intel; on AMD
+//! it leaves the hidden part of SS unchanged, which no program can rely on.
 
 use crate::Outcome;
 use crate::canonical::require_canonical;
@@ -13,7 +13,7 @@ use crate::operand::{next_rip, require_cpl0};
 use iced_x86::{Code, CpuidFeature, Instruction};
 use tollgate_x86::{CpuState, Efer, Exception, Flags, Gpr};
 
-/// Fails unless the instructions exist here and are enabled.
+/// Fails unless the instructions exist in this mode and are enabled.
 fn require_system_calls(state: &CpuState) -> Result<(), Exception> {
     let policy = policy(state);
     let exists = match policy.vendor() {
@@ -28,11 +28,12 @@ fn require_system_calls(state: &CpuState) -> Result<(), Exception> {
     }
 }
 
-/// SYSCALL: to CPL 0 at IA32_LSTAR (from compatibility mode IA32_CSTAR, from legacy mode
-/// the low half of IA32_STAR), the return address in RCX and the flags in R11.
+/// SYSCALL: enters CPL 0 at IA32_LSTAR (from compatibility mode IA32_CSTAR, from legacy mode the
+/// low half of IA32_STAR), with the return address in RCX and the flags in R11.
 ///
 /// # Errors
-/// #UD without EFER.SCE, in real mode, and with Intel outside 64-bit mode.
+///
+/// #UD without EFER.SCE, in real mode, and on Intel outside 64-bit mode.
 pub fn syscall(state: &mut CpuState, instruction: &Instruction) -> Result<Outcome, Exception> {
     require_system_calls(state)?;
     let is_long = state.is_long_mode();
@@ -57,11 +58,12 @@ pub fn syscall(state: &mut CpuState, instruction: &Instruction) -> Result<Outcom
     Ok(Outcome::Jumped)
 }
 
-/// SYSRET: to CPL 3 at RCX with the flags of R11. With REX.W to 64-bit code, else to
+/// SYSRET: returns to CPL 3 at RCX with the flags in R11; with REX.W to 64-bit code, otherwise to
 /// 32-bit code at ECX.
 ///
 /// # Errors
-/// #UD as [`syscall`]; #GP(0) above CPL 0, and with Intel for a non-canonical RCX.
+///
+/// #UD as for [`syscall`]; #GP(0) above CPL 0, and on Intel for a non-canonical RCX.
 pub fn sysret(state: &mut CpuState, instruction: &Instruction) -> Result<Outcome, Exception> {
     require_system_calls(state)?;
     require_cpl0(state)?;

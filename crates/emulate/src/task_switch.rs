@@ -1,11 +1,10 @@
-//! Hardware task switches: far JMP and CALL to a TSS or task gate, events through a task
-//! gate, IRET from a nested task (SDM volume 3, chapter 8, "Task Management"). IA-32e mode
-//! has none.
+//! Hardware task switches: far JMP and CALL to a TSS or task gate, events through a task gate, and
+//! IRET from a nested task (SDM volume 3, chapter 8, "Task Management"). IA-32e mode has none.
 //!
-//! What can fault in the old task is checked before anything is written. Once the new task
-//! is the current one, faults are its own: of its LDT and segments, its stack, its EIP, and the
-//! debug trap of its TSS. They are returned as exceptions like the others, but `state` is
-//! then that of the new task, standing before its first instruction.
+//! Everything that can fault in the old task is checked before anything is written. Once the new
+//! task is the current one, faults belong to it: those of its LDT and segments, its stack, its EIP,
+//! and the debug trap of its TSS. They are returned as exceptions like all others, but `state` is
+//! then that of the new task, before its first instruction.
 
 use crate::control::set_cr3;
 use crate::descriptor_table::{TableEntry, accessed_segment, read_descriptor, stack_segment};
@@ -23,25 +22,25 @@ mod image;
 
 use image::TaskImage;
 
-/// DR7: the breakpoints and exactness that hold for one task.
+/// The bits of DR7 that enable breakpoints and exactness only for one task.
 const DR7_LOCAL: u64 = 0x155;
-/// The bit of a TSS descriptor's access byte that says busy.
+/// The busy bit in the access byte of a TSS descriptor.
 const BUSY: u8 = 2;
-/// Where a descriptor keeps its access byte.
+/// Offset of the access byte in a descriptor.
 const ACCESS_BYTE: u64 = 5;
 
-/// What leads to another task.
+/// The cause of a task switch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cause {
     /// Far JMP: the old task is no longer busy.
     Jump,
     /// Far CALL: the new task is nested in the old one.
     Call,
-    /// IRET with NT: the old task is no longer busy, nor nested.
+    /// IRET with NT: the old task is neither busy nor nested any more.
     Return,
     /// An interrupt or exception: the new task is nested in the old one.
     Event {
-        /// What the new task finds on its stack, for exceptions that have one.
+        /// The error code for the new task's stack, for exceptions that have one.
         error_code: Option<u32>,
         /// The EXT bit of error codes, 0 or 1.
         external: u32,
@@ -56,12 +55,12 @@ impl Cause {
         }
     }
 
-    /// Whether the new task links back to the old one, which stays busy.
+    /// Whether the new task has a link to the old one, which stays busy.
     const fn nests(self) -> bool {
         matches!(self, Cause::Call | Cause::Event { .. })
     }
 
-    /// The fault for a selector that names no TSS that may be entered.
+    /// The fault for a selector that does not name a TSS that may be entered.
     fn refused(self, selector: Selector) -> Exception {
         let error_code = selector.error_code() | self.external();
         match self {
@@ -71,12 +70,14 @@ impl Cause {
     }
 }
 
-/// The TSS descriptor that a selector names, if a task may be entered through it now:
-/// available, or for a return busy.
+/// The TSS descriptor that a selector names, if its task may be entered now: it must be available,
+/// or busy for a return.
 ///
 /// # Errors
-/// #GP(selector), for a return #TS(selector): null, local, outside the GDT, no TSS, or busy
-/// where it should not be; #NP(selector); page fault of the GDT.
+///
+/// #GP(selector), for a return #TS(selector), if the selector is null, local, outside the GDT, does
+/// not name
+/// a TSS, or names one that is busy where it should not be; #NP(selector); a page fault of the GDT.
 pub fn find_task(
     state: &CpuState,
     environment: &mut dyn Environment,
@@ -103,10 +104,11 @@ pub fn find_task(
     Ok(entry)
 }
 
-/// The task that the current one is nested in, by the link in its TSS.
+/// The task that the current one is nested in, from the link in its TSS.
 ///
 /// # Errors
-/// As [`find_task`]; page fault of the TSS.
+///
+/// Those of [`find_task`]; a page fault of the TSS.
 pub fn find_linked_task(
     state: &CpuState,
     environment: &mut dyn Environment,
@@ -134,12 +136,13 @@ fn set_busy(
     write_system(state, environment, descriptor, ACCESS_BYTE, &access)
 }
 
-/// Switches to the task that `entry`, found by [`find_task`], describes. `return_rip` and
-/// `flags_image` are what the old task will go on with.
+/// Switches to the task that `entry`, found by [`find_task`], describes. The old task will later
+/// continue at `return_rip` with `flags_image`.
 ///
 /// # Errors
-/// With nothing changed: #TS for a TSS that is too short, page faults. With `state` that of
-/// the new task: #TS, #NP, #SS, #GP of what its TSS holds, page faults, #DB.
+///
+/// With nothing changed: #TS for a TSS that is too short, page faults. With `state` that of the new
+/// task: #TS, #NP, #SS and #GP for the contents of its TSS, page faults, #DB.
 pub fn switch_task(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -193,7 +196,7 @@ pub fn switch_task(
     enter(state, environment, &image, cause)
 }
 
-/// Loads what the new task's TSS holds, whose descriptor TR has by now.
+/// Loads the contents of the new task's TSS. TR already has its descriptor.
 fn enter(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -218,7 +221,7 @@ fn enter(
     for (register, selector) in SegmentRegister::ALL.into_iter().zip(image.segments) {
         *state.segment_mut(register) = match register {
             _ if is_virtual => Segment::real_mode(selector, 3),
-            // Until there is a stack, the level is one that takes another for handlers.
+            // Until the stack is loaded, the level is 3, so that handlers switch to another stack.
             SegmentRegister::Ss => Segment::null_stack(Selector(selector), 3),
             _ => Segment::null(Selector(selector)),
         };
@@ -251,7 +254,7 @@ fn enter(
     Ok(())
 }
 
-/// LDTR, whose selector is loaded.
+/// Loads LDTR, which already has its selector.
 fn load_local_table(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -273,7 +276,8 @@ fn load_local_table(
     Ok(())
 }
 
-/// CS, SS and the data segments, whose selectors are loaded. The RPL of CS is the new CPL.
+/// Loads CS, SS and the data segments, which already have their selectors. The RPL of CS is the new
+/// CPL.
 fn load_segments(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -317,7 +321,7 @@ fn load_segments(
     Ok(())
 }
 
-/// What DS, ES, FS or GS will hold for a selector that came from a TSS.
+/// The content of DS, ES, FS or GS for a selector from a TSS.
 fn data_segment(
     state: &CpuState,
     environment: &mut dyn Environment,

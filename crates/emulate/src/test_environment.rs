@@ -9,7 +9,7 @@ use tollgate_x86::exception::PageFaultCode;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{CpuState, Exception, LinearAddress, PhysicalAddress};
 
-/// Ports, MSRs and time that do nothing but record.
+/// A machine whose ports, MSRs and time only record accesses.
 #[derive(Default)]
 pub struct TestPlatform {
     /// Every port write: port, size, value.
@@ -18,11 +18,11 @@ pub struct TestPlatform {
     pub port_reads: Vec<(u16, u8)>,
     /// Every write of device memory: physical address and bytes.
     pub memory_writes: Vec<(u64, Vec<u8>)>,
-    /// What port reads return.
+    /// The value that port reads return.
     pub port_value: u32,
     /// MSRs that belong to the machine: index and value.
     pub msrs: Vec<(u32, u64)>,
-    /// Values that every machine MSR refuses.
+    /// A value that every MSR of the machine refuses.
     pub refused_msr_value: Option<u64>,
     /// The time-stamp counter.
     pub time_stamp: u64,
@@ -80,7 +80,7 @@ impl BareMachine for TestPlatform {
     }
 }
 
-/// RAM at linear address zero, and what the instructions did to it.
+/// RAM at linear address zero, and a record of what instructions did to it.
 pub struct TestEnvironment {
     /// RAM; accesses beyond it are page faults.
     pub ram: Vec<u8>,
@@ -92,18 +92,18 @@ pub struct TestEnvironment {
     pub supervisor_only: Vec<Range<u64>>,
     /// Linear addresses for which [`Environment::ram`] returns `None`.
     pub device: Vec<Range<u64>>,
-    /// The machine.
+    /// The machine around the processor.
     pub platform: TestPlatform,
     /// Every translation change.
     pub changes: Vec<TranslationChange>,
-    /// How often the vector state was asked for.
+    /// The number of calls for the vector state.
     pub vector_syncs: u32,
-    /// What [`Environment::is_interrupted`] says; no change is prepared then.
+    /// The result of [`Environment::is_interrupted`]; while it is true, no change is prepared.
     pub interrupted: bool,
 }
 
 impl TestEnvironment {
-    /// `size` bytes of RAM, all zero.
+    /// Makes `size` bytes of RAM, all zero.
     pub fn new(size: usize) -> Self {
         Self {
             ram: vec![0; size],
@@ -118,22 +118,22 @@ impl TestEnvironment {
         }
     }
 
-    /// Puts bytes into RAM.
+    /// Copies bytes to RAM.
     pub fn put(&mut self, address: usize, bytes: &[u8]) {
         self.ram[address..address + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Puts a 16-bit value into RAM.
+    /// Writes a 16-bit value to RAM.
     pub fn put_u16(&mut self, address: usize, value: u16) {
         self.put(address, &value.to_le_bytes());
     }
 
-    /// Puts a 32-bit value into RAM.
+    /// Writes a 32-bit value to RAM.
     pub fn put_u32(&mut self, address: usize, value: u32) {
         self.put(address, &value.to_le_bytes());
     }
 
-    /// Puts a 64-bit value into RAM.
+    /// Writes a 64-bit value to RAM.
     pub fn put_u64(&mut self, address: usize, value: u64) {
         self.put(address, &value.to_le_bytes());
     }
@@ -267,7 +267,7 @@ impl Environment for TestEnvironment {
     }
 }
 
-/// Decodes `code` as it would be decoded at CS:RIP.
+/// Decodes `code` as if it were at CS:RIP.
 pub fn decode(state: &CpuState, code: &[u8]) -> Instruction {
     let bits = if state.is_64_bit() {
         64
@@ -279,8 +279,8 @@ pub fn decode(state: &CpuState, code: &[u8]) -> Instruction {
     Decoder::with_ip(bits, code, state.rip, DecoderOptions::NONE).decode()
 }
 
-/// Executes one instruction given by its bytes, as if it stood at CS:RIP.
-/// Also checks the crate's invariant: a fault leaves the registers alone.
+/// Executes one instruction given by its bytes, as if it were at CS:RIP. Also checks the crate's
+/// invariant: a fault does not change the registers.
 pub fn run(
     state: &mut CpuState,
     environment: &mut TestEnvironment,
@@ -289,7 +289,7 @@ pub fn run(
     let instruction = decode(state, code);
     let before = state.clone();
     let result = crate::execute(state, environment, &instruction);
-    // These go on where they have faulted.
+    // These resume where they have faulted.
     let resumes = instruction.has_rep_prefix()
         || instruction.has_repne_prefix()
         || instruction.is_vsib() && instruction.has_op_mask();
@@ -309,9 +309,9 @@ pub const LDT: usize = 0x3000;
 pub const TSS: usize = 0x4000;
 /// ESP after [`protected_mode`].
 pub const STACK: u32 = 0x8000;
-/// SS0:ESP0 of the TSS is `DATA0` and this.
+/// The TSS's SS0:ESP0 is `DATA0` and this offset.
 pub const KERNEL_STACK: u32 = 0xa000;
-/// Selectors of the GDT that [`protected_mode`] builds.
+/// Selectors of the GDT that [`protected_mode`] makes.
 pub mod selector {
     /// Flat 32-bit code, DPL 0.
     pub const CODE0: u16 = 0x08;
@@ -335,15 +335,15 @@ pub mod selector {
     pub const ABSENT0: u16 = 0x50;
     /// The 32-bit TSS, busy.
     pub const TSS: u16 = 0x58;
-    /// The LDT.
+    /// The local descriptor table.
     pub const LDT: u16 = 0x60;
-    /// For the test's own descriptor.
+    /// Free for a descriptor of the test.
     pub const SPARE: u16 = 0x68;
-    /// For the test's second descriptor.
+    /// Free for a second descriptor of the test.
     pub const SPARE2: u16 = 0x70;
 }
 
-/// A descriptor from its parts; `limit` is the raw 20-bit field.
+/// Makes a descriptor of its parts; `limit` is the raw 20-bit field.
 pub const fn descriptor(base: u32, limit: u32, attributes: u16) -> u64 {
     let (base, limit, attributes) = (base as u64, limit as u64, attributes as u64);
     (limit & 0xffff)
@@ -353,7 +353,7 @@ pub const fn descriptor(base: u32, limit: u32, attributes: u16) -> u64 {
         | (base >> 24) << 56
 }
 
-/// A gate descriptor; `kind` is the access byte (present, DPL, type).
+/// Makes a gate descriptor; `kind` is the access byte (present, DPL, type).
 pub const fn gate(selector: u16, offset: u32, kind: u8, parameters: u8) -> u64 {
     (offset & 0xffff) as u64
         | (selector as u64) << 16
@@ -362,8 +362,8 @@ pub const fn gate(selector: u16, offset: u32, kind: u8, parameters: u8) -> u64 {
         | ((offset >> 16) as u64) << 48
 }
 
-/// Flat 32-bit protected mode at `cpl` (0 or 3), with a GDT, IDT, LDT and TSS in 1 MiB of
-/// RAM. All descriptors but the TSS's have a clear accessed bit in memory.
+/// Flat 32-bit protected mode at `cpl` (0 or 3), with a GDT, IDT, LDT and TSS in 1 MiB of RAM. In
+/// memory, the accessed bit is clear in all descriptors except the TSS's.
 pub fn protected_mode(cpl: u8) -> (CpuState, TestEnvironment) {
     use tollgate_x86::{Descriptor, Gpr, SegmentRegister, Selector};
     let mut environment = TestEnvironment::new(0x10_0000);
@@ -458,7 +458,7 @@ pub mod long_selector {
     pub const TSS: u16 = 0xa0;
     /// An LDT of 16 bytes at [`FAR_BASE`].
     pub const LDT: u16 = 0xb0;
-    /// Sixteen bytes for the test's own descriptor.
+    /// Sixteen bytes for a descriptor of the test.
     pub const SPARE: u16 = 0xc0;
 }
 
@@ -467,7 +467,7 @@ pub const FAR_BASE: u64 = 0xffff_8001_2345_6000;
 /// RSP0 and IST1 of the TSS of [`long_mode`].
 pub const INTERRUPT_STACK: u64 = 0xc008;
 
-/// A gate of 16 bytes; `kind` is the access byte, `stack` the IST number.
+/// Makes a gate of 16 bytes; `kind` is the access byte, `stack` the IST number.
 pub fn long_gate(selector: u16, offset: u64, kind: u8, stack: u8) -> [u8; 16] {
     let low = gate(selector, offset as u32, kind, stack);
     let mut bytes = [0; 16];
@@ -476,7 +476,7 @@ pub fn long_gate(selector: u16, offset: u64, kind: u8, stack: u8) -> [u8; 16] {
     bytes
 }
 
-/// A system descriptor of 16 bytes.
+/// Makes a system descriptor of 16 bytes.
 fn wide_descriptor(base: u64, limit: u32, attributes: u16) -> [u8; 16] {
     let low = descriptor(base as u32, limit, attributes);
     let mut bytes = [0; 16];
@@ -485,8 +485,8 @@ fn wide_descriptor(base: u64, limit: u32, attributes: u16) -> [u8; 16] {
     bytes
 }
 
-/// 64-bit code at `cpl` (0 or 3) in the surroundings of [`protected_mode`]; the GDT goes on
-/// with [`long_selector`], and the TSS is a 64-bit one with RSP0 [`KERNEL_STACK`] and IST1
+/// 64-bit code at `cpl` (0 or 3) with the tables of [`protected_mode`]; the GDT continues with
+/// [`long_selector`], and the TSS is a 64-bit one with RSP0 [`KERNEL_STACK`] and IST1
 /// [`INTERRUPT_STACK`]. RAM is at linear address zero; CR4.PAE is set.
 pub fn long_mode(cpl: u8) -> (CpuState, TestEnvironment) {
     use tollgate_x86::{Cr0, Cr4, Descriptor, Efer, SegmentRegister, Selector};
@@ -523,7 +523,7 @@ pub fn long_mode(cpl: u8) -> (CpuState, TestEnvironment) {
     (state, environment)
 }
 
-/// 32-bit code in IA-32e mode, else as [`long_mode`].
+/// 32-bit code in IA-32e mode, otherwise like [`long_mode`].
 pub fn compatibility_mode(cpl: u8) -> (CpuState, TestEnvironment) {
     use tollgate_x86::SegmentRegister;
     let (mut state, environment) = long_mode(cpl);

@@ -1,5 +1,5 @@
-//! The guest's time-stamp counter: the machine's plus an offset that the guest sets (SDM
-//! volume 3, 18.17). RDTSC and RDTSCP are here; translated code adds the same offset.
+//! The guest's time-stamp counter: the machine's plus an offset that the guest sets (SDM volume 3,
+//! 18.17). RDTSC and RDTSCP are implemented here; translated code adds the same offset.
 
 use crate::Outcome;
 use crate::cpuid::policy;
@@ -18,9 +18,9 @@ pub fn time_stamp(state: &CpuState, environment: &mut dyn Environment) -> u64 {
         .wrapping_add(state.tsc_offset)
 }
 
-/// Changes what the guest has added to the time-stamp counter. A deadline that is armed
-/// stays the same value of the guest's counter, which may have reached it now. The machine is
-/// told, if it computes something from the guest's counter.
+/// Changes the offset that the guest has added to the time-stamp counter. An armed deadline remains
+/// the same value of the guest's counter, which may have reached it now. The machine is notified,
+/// in case it derives something from the guest's counter.
 pub fn set(state: &mut CpuState, environment: &mut dyn Environment, offset: u64) {
     let deadline = tsc_deadline::read(state, environment).unwrap_or(0);
     state.tsc_offset = offset;
@@ -30,9 +30,10 @@ pub fn set(state: &mut CpuState, environment: &mut dyn Environment, offset: u64)
     }
 }
 
-/// RDTSC.
+/// RDTSC: reads the time-stamp counter.
 ///
 /// # Errors
+///
 /// #GP(0) above CPL 0 with CR4.TSD set.
 pub fn read_time_stamp(
     state: &mut CpuState,
@@ -46,10 +47,11 @@ pub fn read_time_stamp(
     Ok(Outcome::Next)
 }
 
-/// RDTSCP.
+/// RDTSCP: reads the time-stamp counter and IA32_TSC_AUX.
 ///
 /// # Errors
-/// #UD while CPUID does not offer it; #GP(0) as [`read_time_stamp`].
+///
+/// #UD if CPUID does not offer it; #GP(0) as for [`read_time_stamp`].
 pub fn read_time_stamp_and_processor(
     state: &mut CpuState,
     environment: &mut dyn Environment,

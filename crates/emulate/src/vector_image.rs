@@ -1,13 +1,13 @@
-//! FXSAVE, FXRSTOR, XSAVE, XSAVEOPT, XSAVEC, XSAVES, XRSTOR, XRSTORS (SDM volume 1, 10.5 and
-//! 13.7 to 13.12).
+//! FXSAVE, FXRSTOR, XSAVE, XSAVEOPT, XSAVEC, XSAVES, XRSTOR, XRSTORS (SDM volume 1, 10.5 and 13.7
+//! to 13.12).
 //!
-//! 64-bit code reaches sixteen XMM and YMM registers, other code eight. The eight bytes of
-//! each x87 pointer are stored and loaded as they are held: an offset and a selector from
-//! 16- and 32-bit code, an offset of 64 bits from 64-bit code. So the forms with REX.W do
-//! what those without do, and nothing is lost when a 64-bit system saves a 32-bit program.
+//! 64-bit code reaches sixteen XMM and YMM registers, other code eight. The eight bytes of each x87
+//! pointer are stored and loaded unchanged: an offset and a selector from 16- and 32-bit code, an
+//! offset of 64 bits from 64-bit code. So the forms with REX.W do the same as those without, and
+//! nothing is lost when a 64-bit operating system saves a 32-bit program.
 //!
-//! There are no components for supervisors, so that XSAVES and XRSTORS do what XSAVEC and
-//! XRSTOR of a compacted image do.
+//! There are no supervisor components, so XSAVES and XRSTORS do the same as XSAVEC and XRSTOR of a
+//! compacted image.
 
 use crate::Outcome;
 use crate::cpuid::{PKRU_BYTES, Vendor, policy};
@@ -28,16 +28,16 @@ use tollgate_x86::state::XSAVE_SIZE;
 use tollgate_x86::xsave::{COMPACTED, EXTENDED, EXTENDED_REGION, Extended, XCOMP_BV};
 use tollgate_x86::{CpuState, Exception, Gpr, LinearAddress};
 
-/// Bytes that FXSAVE and FXRSTOR address.
+/// Number of bytes that FXSAVE and FXRSTOR address.
 const FXSAVE_SIZE: usize = 512;
-/// Parts of the area, by what they hold.
+/// Parts of the area, by their contents.
 const X87_CONTROL: Range<usize> = 0..offset::MXCSR;
 const MXCSR_AND_MASK: Range<usize> = offset::MXCSR..offset::ST;
 const X87_REGISTERS: Range<usize> = offset::ST..offset::XMM;
 /// Bytes of the header that must be zero in standard format.
 const HEADER_RESERVED: Range<usize> = XCOMP_BV..offset::HEADER + 24;
 
-/// Bytes of the vector registers that the running code reaches.
+/// The number of bytes of vector registers that the running code can access.
 fn reachable(state: &CpuState) -> usize {
     if state.is_64_bit() { 16 * 16 } else { 8 * 16 }
 }
@@ -49,17 +49,18 @@ fn xmm_registers(state: &CpuState) -> Range<usize> {
 /// The x87 instruction and operand pointers and the opcode.
 const POINTERS: Range<usize> = offset::FOP..offset::MXCSR;
 
-/// Whether images show zeros for the x87 pointers. AMD's processors save them only while an unmasked
-/// exception is pending; those that restore them always, as guests are told, store zeros
-/// otherwise (APM volume 2, 11.4.4; volume 3, CPUID Fn8000_0008_EBX\[RstrFpErrPtrs\]). FNSTENV and
-/// FNSAVE show them always.
+/// Whether images contain zeros for the x87 pointers. AMD's processors save the pointers only while
+/// an unmasked exception is pending; those that always restore them, as CPUID reports to guests,
+/// otherwise store zeros (APM volume 2, 11.4.4; volume 3, CPUID Fn8000_0008_EBX\[RstrFpErrPtrs\]).
+/// FNSTENV and FNSAVE always store them.
 fn hides_pointers(state: &CpuState) -> bool {
     const ERROR_SUMMARY: u8 = 0x80;
     policy(state).vendor() == Vendor::Amd && state.vector.0[offset::FSW] & ERROR_SUMMARY == 0
 }
 
-/// Has `write` write parts of the area as the guest may read it, with MXCSR_MASK and with this
-/// XSTATE_BV and XCOMP_BV, and gives the area its own form again.
+/// Calls `write`, which writes parts of the area to an image, while the area contains what the
+/// guest may read: MXCSR_MASK, and this XSTATE_BV and XCOMP_BV. Then restores the area's own
+/// format.
 fn with_image(
     state: &mut CpuState,
     header: [u64; 2],
@@ -88,9 +89,10 @@ fn with_image(
     result
 }
 
-/// FXSAVE. What lies behind the reachable registers stays as it is.
+/// FXSAVE. Memory after the registers that the code can access does not change.
 ///
 /// # Errors
+///
 /// #NM, #GP(0) for misalignment, the fault of the write.
 pub fn fxsave(
     state: &mut CpuState,
@@ -132,9 +134,10 @@ fn mxcsr_of(image: &[u8]) -> u32 {
     u32::from_le_bytes(bytes)
 }
 
-/// FXRSTOR.
+/// FXRSTOR: loads the x87 and SSE registers from an image.
 ///
 /// # Errors
+///
 /// #NM, #GP(0) for misalignment or a reserved MXCSR bit, the fault of the read.
 pub fn fxrstor(
     state: &mut CpuState,
@@ -157,7 +160,7 @@ pub fn fxrstor(
     Ok(Outcome::Next)
 }
 
-/// The requested-feature bitmap: EDX:EAX and XCR0. IA32_XSS holds no component.
+/// The requested-feature bitmap: EDX:EAX and XCR0. IA32_XSS contains no component.
 fn requested(state: &CpuState) -> u64 {
     (state.register(Gpr::Rax) & 0xffff_ffff | state.register(Gpr::Rdx) << 32) & state.xcr0
 }
@@ -167,26 +170,27 @@ fn requested(state: &CpuState) -> u64 {
 pub enum Imaging {
     /// XSAVE and XRSTOR.
     Plain,
-    /// XSAVEOPT, which leaves out components in their initial configuration. (It may also
-    /// leave out unmodified ones; this one does not.)
+    /// XSAVEOPT, which omits components in their initial configuration. (It may also omit
+    /// unmodified ones; this one does not.)
     Optimized,
-    /// XSAVEC: compacted, without initial components.
+    /// XSAVEC: the compacted format, without initial components.
     Compacted,
-    /// XSAVES and XRSTORS: the same for supervisors, of whose own components there is none.
+    /// XSAVES and XRSTORS: the compacted format, including supervisor components, of which there
+    /// are none.
     Supervisor,
 }
 
-/// Where the extended components of an image lie: the offset of each in [`EXTENDED`], if it
-/// is there.
+/// The places of an image's extended components: the offset of each in [`EXTENDED`], if the image
+/// has it.
 #[derive(Clone, Copy)]
 struct Format {
     parts: [Option<usize>; EXTENDED.len()],
-    /// PKRU, which the area of the vector registers does not have.
+    /// The offset of PKRU, which is not part of the area of the vector registers.
     keys: Option<usize>,
 }
 
 impl Format {
-    /// The standard format, in which this processor's CPUID tells the places.
+    /// The standard format, with the offsets that this processor's CPUID reports.
     fn standard(state: &CpuState) -> Self {
         let policy = policy(state);
         Self {
@@ -205,18 +209,18 @@ impl Format {
                 next - part.size
             })
         });
-        // Its number is the highest.
+        // PKRU has the highest number.
         let keys = (components & component::PKRU != 0).then_some(next);
         Self { parts, keys }
     }
 
-    /// A component's place.
+    /// The offset of a component.
     fn place(self, index: usize) -> Option<usize> {
         self.parts.get(index).copied().flatten()
     }
 
-    /// The place of PKRU, if it is among these components. Its bytes are no bytes of the vector
-    /// registers: they are accessed by themselves.
+    /// The place of PKRU, if it is among these components. Its bytes are not part of the vector
+    /// registers, so they are accessed separately.
     fn keys(self, components: u64) -> Option<Part> {
         let at = self.keys.filter(|_| components & component::PKRU != 0)?;
         Some(Part {
@@ -226,7 +230,7 @@ impl Format {
     }
 }
 
-/// Bytes of the state, and where they stand in the image.
+/// A range of bytes in the state, and its offset in the image.
 #[derive(Clone, Debug)]
 struct Part {
     bytes: Range<usize>,
@@ -234,7 +238,7 @@ struct Part {
 }
 
 impl Part {
-    /// What both have at the same place: the legacy region and the header.
+    /// A part with the same offset in both: of the legacy region and the header.
     fn same(bytes: Range<usize>) -> Self {
         Self {
             at: bytes.start,
@@ -242,12 +246,12 @@ impl Part {
         }
     }
 
-    /// `next` lies directly behind it, in the area and in the image.
+    /// Whether `next` follows this part immediately, in the area and in the image.
     fn goes_on_with(&self, next: &Self) -> bool {
         self.bytes.end == next.bytes.start && self.at + self.bytes.len() == next.at
     }
 
-    /// Its linear address: only what is asked for is accessed, and only that can fault.
+    /// Its linear address: only requested parts are accessed, and only these can fault.
     fn address(
         &self,
         state: &CpuState,
@@ -259,8 +263,8 @@ impl Part {
     }
 }
 
-/// Calls `access` with parts that follow each other; with those that lie side by side, in the area
-/// and in the image, at once.
+/// Calls `access` with the parts in order; adjacent ones are combined if they are adjacent in both
+/// the area and the image.
 fn in_runs(
     parts: impl IntoIterator<Item = Part>,
     mut access: impl FnMut(Part) -> Result<(), Exception>,
@@ -279,8 +283,8 @@ fn in_runs(
     run.map_or(Ok(()), access)
 }
 
-/// As [`in_runs`]; if an access fails, all are made one by one, for the fault of the first part
-/// that has one.
+/// Like [`in_runs`]; but if an access fails, all are made separately, to find the fault of the
+/// first part that has one.
 fn in_runs_or_parts(
     parts: impl Iterator<Item = Part> + Clone,
     mut access: impl FnMut(Part) -> Result<(), Exception>,
@@ -293,8 +297,8 @@ fn in_runs_or_parts(
     })
 }
 
-/// Bytes of an extended component that the running code reaches: eight registers of each
-/// kind outside 64-bit mode, and none of ZMM16 to ZMM31 (SDM volume 1, 13.5.4).
+/// The bytes of an extended component that the running code can access: outside 64-bit mode eight
+/// registers of each kind, and none of ZMM16 to ZMM31 (SDM volume 1, 13.5.4).
 fn reachable_part(state: &CpuState, part: &Extended) -> Range<usize> {
     let size = if state.is_64_bit() || part.bit == component::OPMASK {
         part.size
@@ -306,8 +310,7 @@ fn reachable_part(state: &CpuState, part: &Extended) -> Range<usize> {
     part.start..part.start + size
 }
 
-/// The extended components among these, as far as they are reached, and where the image has
-/// them.
+/// The accessible parts of these extended components, and their places in the image.
 fn extended_parts(
     state: &CpuState,
     format: Format,
@@ -323,9 +326,9 @@ fn extended_parts(
         .filter(|part| !part.bytes.is_empty())
 }
 
-/// The parts of the area that requested components stand in, whether in use or not, and
-/// whether all of their registers are reached or not. AMD's processors touch the legacy
-/// region even if nothing of it is asked for.
+/// The parts of the area that contain requested components, whether or not these are in use and all
+/// of their registers are accessible. AMD's processors access the legacy region even if nothing in
+/// it is requested.
 fn touched(
     state: &CpuState,
     format: Format,
@@ -347,7 +350,7 @@ fn touched(
         .chain(format.keys(components))
 }
 
-/// The extended components among these, and where the image has them.
+/// These extended components as a whole, and their places in the image.
 fn whole_parts(format: Format, components: u64) -> impl Iterator<Item = Part> + Clone {
     EXTENDED
         .into_iter()
@@ -368,6 +371,7 @@ fn word(image: &[u8], at: usize) -> u64 {
 /// Fails unless the instruction is offered and permitted.
 ///
 /// # Errors
+///
 /// #UD, #NM; #GP(0) for the supervisor's instructions above CPL 0.
 fn require_imaging(state: &CpuState, imaging: Imaging) -> Result<(), Exception> {
     let feature = match imaging {
@@ -386,9 +390,10 @@ fn require_imaging(state: &CpuState, imaging: Imaging) -> Result<(), Exception> 
     }
 }
 
-/// XSAVE, XSAVEOPT, XSAVEC, XSAVES.
+/// XSAVE, XSAVEOPT, XSAVEC and XSAVES: store an image.
 ///
 /// # Errors
+///
 /// #UD, #NM, #GP(0) for misalignment, the fault of the write.
 pub fn xsave(
     state: &mut CpuState,
@@ -424,7 +429,7 @@ pub fn xsave(
     let mut in_use = registers_in_use & components;
     if compacts && components & component::SSE != 0 && registers.u32(offset::MXCSR) != MXCSR_INITIAL
     {
-        // MXCSR goes with SSE's registers (SDM volume 1, 13.10).
+        // MXCSR is saved together with SSE's registers (SDM volume 1, 13.10).
         in_use |= component::SSE;
     }
     if keys != 0 {
@@ -472,8 +477,8 @@ pub fn xsave(
     Ok(Outcome::Next)
 }
 
-/// Gives components their initial contents, but for registers out of reach, which keep a
-/// component in use.
+/// Gives components their initial contents, except for registers that the code cannot access, which
+/// keep a component in use.
 fn initialize_reachable(
     registers: &mut Registers<'_>,
     components: u64,
@@ -500,7 +505,9 @@ fn initialize_reachable(
 /// XRSTOR and XRSTORS. Requested components that the header does not mark become initial.
 ///
 /// # Errors
-/// #UD, #NM; #GP(0) for misalignment, a bad header, a reserved MXCSR bit; the read's fault.
+///
+/// #UD, #NM; #GP(0) for misalignment, an invalid header, or a reserved MXCSR bit; the fault of the
+/// read.
 pub fn xrstor(
     state: &mut CpuState,
     environment: &mut dyn Environment,

@@ -1,9 +1,9 @@
-//! The x87, MMX, SSE, AVX and AVX-512 registers as bytes, who may touch them, MXCSR and XCR0
-//! (SDM volume 1, chapters 8, 10, 13 and 15).
+//! The x87, MMX, SSE, AVX and AVX-512 registers as bytes, the checks whether they may be accessed,
+//! MXCSR and XCR0 (SDM volume 1, chapters 8, 10, 13 and 15).
 //!
-//! `CpuState::vector` is an area as [`tollgate_x86::xsave`] describes it. Its legacy region has the
-//! layout that a 32-bit guest's FXSAVE shows: FIP and FDP are 32-bit offsets with their
-//! selectors. ST registers are kept in stack order, tags by physical register.
+//! `CpuState::vector` is an area with the layout in [`tollgate_x86::xsave`]. Its legacy region is
+//! that of a 32-bit guest's FXSAVE: FIP and FDP are 32-bit offsets with their selectors. ST
+//! registers are in stack order, tags by physical register.
 
 use crate::Outcome;
 use crate::cpuid::policy;
@@ -17,7 +17,7 @@ pub(crate) use tollgate_x86::xsave::component;
 use tollgate_x86::xsave::{self, AVX, OPMASK, ZMM_16_TO_31, ZMM_HIGH};
 use tollgate_x86::{CpuState, Cr0, Cr4, Exception, Gpr, LinearAddress, Vector};
 
-/// Offsets in the legacy region (SDM volume 1, table 10-2) and what follows it.
+/// Offsets in the legacy region (SDM volume 1, table 10-2) and after it.
 pub(crate) mod offset {
     pub const FCW: usize = 0;
     pub const FSW: usize = 2;
@@ -34,37 +34,37 @@ pub(crate) mod offset {
     pub use tollgate_x86::xsave::HEADER;
 }
 
-/// MXCSR as it is initially.
+/// The initial value of MXCSR.
 pub(crate) const MXCSR_INITIAL: u32 = 0x1f80;
-/// MXCSR bits that exist: misaligned SSE mode (AMD) is not offered.
+/// The implemented bits of MXCSR: misaligned SSE mode (AMD) is not offered.
 pub(crate) const MXCSR_MASK: u32 = 0xffff;
-/// FCW bits that can be loaded; bit 6 always reads as one (SDM volume 1, figure 8-6).
+/// The loadable bits of FCW; bit 6 always reads as one (SDM volume 1, figure 8-6).
 const FCW_LOADABLE: u16 = 0x1f3f;
 const FCW_ONE: u16 = 0x40;
 /// FSW: an unmasked exception is pending (error summary), and its copy (busy).
 const FSW_SUMMARY_AND_BUSY: u16 = 0x8080;
 const FSW_SUMMARY: u16 = 0x80;
-/// Bytes of each ST register's slot, and how many of them are the register.
+/// Size in bytes of each ST register's slot, of which the register occupies the first part.
 const ST_SLOT: usize = 16;
-/// Bytes of an x87 register.
+/// Size in bytes of an x87 register.
 pub(crate) const ST_SIZE: usize = 10;
 
-/// Bytes of a vector register: the longest, of which all others are parts.
+/// Size in bytes of the longest vector register, which contains all others.
 pub(crate) const VECTOR_SIZE: usize = 64;
 
 /// The bytes of the vector state, with accessors.
 pub(crate) struct Registers<'a>(pub &'a mut [u8; XSAVE_SIZE]);
 
 impl<'a> Registers<'a> {
-    /// Fetches the registers from wherever they live. Components that XSTATE_BV calls
-    /// initial are given their initial contents, for their bytes may be stale.
+    /// The current registers, from the place where they are at present. Components that XSTATE_BV
+    /// marks as initial are given their initial contents, because their bytes may be stale.
     pub fn of(state: &'a mut CpuState, environment: &mut dyn Environment) -> Self {
         let mut registers = Self::as_saved(state, environment);
         registers.initialize(!registers.in_use());
         registers
     }
 
-    /// The same, but with whatever bytes for initial components.
+    /// The current registers, where initial components may have stale bytes.
     pub fn as_saved(state: &'a mut CpuState, environment: &mut dyn Environment) -> Self {
         environment.sync_vector_state(state);
         let VectorState(bytes) = &mut state.vector;
@@ -87,12 +87,12 @@ impl<'a> Registers<'a> {
         self.0[at..at + 4].copy_from_slice(&value.to_le_bytes());
     }
 
-    /// XSTATE_BV: components that may differ from their initial state.
+    /// XSTATE_BV: the components that may differ from their initial state.
     pub fn in_use(&self) -> u64 {
         u64::from(self.0[offset::HEADER])
     }
 
-    /// Gives components their initial contents, MXCSR excepted.
+    /// Gives components their initial contents, except MXCSR.
     pub fn initialize(&mut self, components: u64) {
         xsave::initialize(self.0, components);
     }
@@ -107,7 +107,7 @@ impl<'a> Registers<'a> {
         }
     }
 
-    /// The top of the x87 stack: number of the physical register that is ST(0).
+    /// The top of the x87 stack: the number of the physical register that is ST(0).
     pub fn top(&self) -> usize {
         usize::from(self.u16(offset::FSW) >> 11 & 7)
     }
@@ -134,7 +134,7 @@ impl<'a> Registers<'a> {
         self.0[at..at + used].copy_from_slice(&bytes[..used]);
     }
 
-    /// FSW's summary bit follows from its exceptions and FCW's masks.
+    /// Sets FSW's summary bit according to its exceptions and FCW's masks.
     pub fn update_error_summary(&mut self) {
         let status = self.u16(offset::FSW);
         let unmasked = status & !self.u16(offset::FCW) & 0x3f;
@@ -146,8 +146,8 @@ impl<'a> Registers<'a> {
         self.set_u16(offset::FSW, status & !FSW_SUMMARY_AND_BUSY | summary);
     }
 
-    /// Makes the x87 registers MMX registers, as every MMX instruction does
-    /// (SDM volume 1, 9.5): top 0, all tags valid.
+    /// Converts the x87 registers to MMX registers, as every MMX instruction does (SDM volume 1,
+    /// 9.5): the top is 0, all tags are valid.
     pub fn enter_mmx(&mut self) {
         self.set_top(0);
         self.0[offset::TAGS] = 0xff;
@@ -162,15 +162,15 @@ impl<'a> Registers<'a> {
         bytes
     }
 
-    /// YMM register `number` (0 to 15), upper half included.
+    /// YMM register `number` (0 to 15), including the upper half.
     pub fn ymm(&self, number: usize) -> [u8; 32] {
         let mut bytes = [0; 32];
         bytes.copy_from_slice(&self.zmm(number & 15)[..32]);
         bytes
     }
 
-    /// Sets YMM register `number` (0 to 15), upper half included. What lies above it in the
-    /// ZMM register is cleared (SDM volume 1, 15.5).
+    /// Sets YMM register `number` (0 to 15), including the upper half. The rest of the ZMM register
+    /// is cleared (SDM volume 1, 15.5).
     pub fn set_ymm(&mut self, number: usize, bytes: &[u8; 32]) {
         let mut wide = [0; VECTOR_SIZE];
         wide[..32].copy_from_slice(bytes);
@@ -275,7 +275,8 @@ pub fn require_avx(state: &CpuState) -> Result<(), Exception> {
 /// Fails unless EVEX-encoded instructions may execute.
 ///
 /// # Errors
-/// As [`require_avx`], and #UD if XCR0 does not enable AVX-512's components.
+///
+/// Those of [`require_avx`], and #UD if XCR0 does not enable AVX-512's components.
 pub fn require_avx_512(state: &CpuState) -> Result<(), Exception> {
     let enabled = component::SSE | component::AVX | component::AVX_512;
     if state.has_real_mode_segments() || state.xcr0 & enabled != enabled {
@@ -304,11 +305,12 @@ fn require_osxsave(state: &CpuState) -> Result<(), Exception> {
     }
 }
 
-/// Looks for a pending x87 exception, as waiting instructions do. `Ok(true)`: with
-/// CR0.NE clear, FERR# was raised and the processor waits for IRQ 13's handler; the
+/// Checks for a pending x87 exception, as waiting instructions do. Returns `Ok(true)` if FERR# was
+/// asserted, because CR0.NE is clear; the processor then waits for the handler of IRQ 13, and the
 /// instruction must be tried again.
 ///
 /// # Errors
+///
 /// #MF with CR0.NE.
 pub(crate) fn x87_error_pending(
     state: &mut CpuState,
@@ -349,7 +351,8 @@ pub(crate) fn aligned_operand(
 /// Refuses MXCSR values with reserved bits.
 ///
 /// # Errors
-/// #GP(0).
+///
+/// #GP(0) if a reserved bit is set.
 pub(crate) fn check_mxcsr(value: u32) -> Result<(), Exception> {
     if value & !MXCSR_MASK == 0 {
         Ok(())
@@ -358,7 +361,7 @@ pub(crate) fn check_mxcsr(value: u32) -> Result<(), Exception> {
     }
 }
 
-/// The x87 control word as it reads after an image with `value` was loaded.
+/// The value of the x87 control word after an image with `value` was loaded.
 pub(crate) fn loaded_control_word(value: u16) -> u16 {
     value & FCW_LOADABLE | FCW_ONE
 }
@@ -366,7 +369,8 @@ pub(crate) fn loaded_control_word(value: u16) -> u16 {
 /// (V)LDMXCSR. `vex`: the VEX-encoded form.
 ///
 /// # Errors
-/// As [`require_sse`] or [`require_avx`]; #GP(0) for a reserved bit; the read's fault.
+///
+/// Those of [`require_sse`] or [`require_avx`]; #GP(0) for a reserved bit; the fault of the read.
 pub fn load_mxcsr(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -384,7 +388,8 @@ pub fn load_mxcsr(
 /// (V)STMXCSR. `vex`: the VEX-encoded form.
 ///
 /// # Errors
-/// As [`require_sse`] or [`require_avx`]; the write's fault.
+///
+/// Those of [`require_sse`] or [`require_avx`]; the fault of the write.
 pub fn store_mxcsr(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -398,10 +403,11 @@ pub fn store_mxcsr(
     Ok(Outcome::Next)
 }
 
-/// [`require_sse`] or, for VEX encodings, [`require_avx`].
+/// Checks [`require_sse`] or, for VEX encodings, [`require_avx`].
 ///
 /// # Errors
-/// As those two.
+///
+/// Those of the function that is used.
 pub fn require_vector(state: &CpuState, vex: bool) -> Result<(), Exception> {
     if vex {
         require_avx(state)
@@ -410,9 +416,10 @@ pub fn require_vector(state: &CpuState, vex: bool) -> Result<(), Exception> {
     }
 }
 
-/// XGETBV: XCR0 into EDX:EAX, or with ECX 1 those of its components that are in use.
+/// XGETBV: reads XCR0 into EDX:EAX, or with ECX = 1 those of its components that are in use.
 ///
 /// # Errors
+///
 /// #UD without CR4.OSXSAVE; #GP(0) for any other register.
 pub fn get_extended_control(
     state: &mut CpuState,
@@ -426,7 +433,7 @@ pub fn get_extended_control(
             let keys = if state.pkru != 0 { component::PKRU } else { 0 };
             let registers = Registers::of(state, environment);
             let mut in_use = registers.in_use();
-            // SSE's is in use if MXCSR is (SDM volume 1, 13.6).
+            // SSE's component is in use if MXCSR is not initial (SDM volume 1, 13.6).
             if registers.u32(offset::MXCSR) != MXCSR_INITIAL {
                 in_use |= component::SSE;
             }
@@ -439,12 +446,14 @@ pub fn get_extended_control(
     Ok(Outcome::Next)
 }
 
-/// XSETBV: EDX:EAX into XCR0.
+/// XSETBV: writes EDX:EAX to XCR0.
 ///
 /// # Errors
-/// #UD without CR4.OSXSAVE; #GP(0) above CPL 0, for any register but XCR0, and for values
-/// that CPUID does not offer or that lack x87, or AVX without SSE, or that have a part of
-/// AVX-512 alone, or all of it without AVX.
+///
+/// #UD without CR4.OSXSAVE; #GP(0) above CPL 0, for any register except XCR0, and for values that
+/// CPUID does
+/// not offer, that lack x87, or that contain AVX without SSE, only a part of AVX-512, or AVX-512
+/// without AVX.
 pub fn set_extended_control(state: &mut CpuState) -> Result<Outcome, Exception> {
     require_osxsave(state)?;
     require_cpl0(state)?;

@@ -1,15 +1,15 @@
-//! Virtual interrupts: what CR4.VME and CR4.PVI make of the instructions that are sensitive
-//! to IOPL (SDM volume 3, 20.3 and 20.4; AMD's manual volume 2, 8.10).
+//! Virtual interrupts: how CR4.VME and CR4.PVI change the instructions that are sensitive to IOPL
+//! (SDM volume 3, 20.3 and 20.4; AMD's manual volume 2, 8.10).
 //!
-//! A program at CPL 3 with IOPL below 3 then works on EFLAGS.VIF instead of IF: in V86 mode,
-//! with VME, by CLI, STI and the 16-bit PUSHF, POPF, IRET and INT n; in protected mode and
-//! in both sub-modes of IA-32e mode, with PVI, by CLI and STI alone. EFLAGS.VIP tells that an
-//! interrupt waits for VIF; the processor never changes VIP but where it loads all of EFLAGS.
-//! With VME a bitmap in the TSS lets INT n go through the V86 program's own vector table, at
-//! any IOPL. The table of all cases is in docs/develop/virtual-8086.md.
+//! A program at CPL 3 with IOPL below 3 then uses EFLAGS.VIF instead of IF: in V86 mode with VME,
+//! by CLI, STI and the 16-bit PUSHF, POPF, IRET and INT n; in protected mode and in both sub-modes
+//! of IA-32e mode with PVI, only by CLI and STI. EFLAGS.VIP shows that an interrupt waits for VIF;
+//! the processor changes VIP only where it loads all of EFLAGS. With VME, a bitmap in the TSS can
+//! direct INT n to the V86 program's own vector table, at any IOPL. The table of all cases is in
+//! docs/develop/virtual-8086.md.
 //!
-//! The functions here decide; what changes the state stands apart from what only looks at
-//! it, so that a translator can ask when it knows CR4, CPL and IOPL.
+//! Functions that only decide are separate from those that change the state, so that a translator
+//! can call them when it knows CR4, CPL and IOPL.
 
 use crate::operand::read_system;
 use crate::stack_access::Stack;
@@ -17,25 +17,27 @@ use tollgate_platform::Environment;
 use tollgate_x86::descriptor::{TSS_IO_MAP_BASE, system_type};
 use tollgate_x86::{CpuState, Cr4, Exception, Flags, SegmentRegister};
 
-/// Bytes of the software interrupt redirection bitmap, which lies below that bitmap.
+/// Size in bytes of the software interrupt redirection bitmap, which lies below the I/O permission
+/// bitmap.
 const REDIRECTION_BITMAP_SIZE: u32 = 32;
-/// Linear address of the V86 program's vector table, of four bytes for each vector.
+/// Linear address of the V86 program's vector table, which has four bytes for each vector.
 const VECTOR_TABLE: u64 = 0;
 
-/// The flag that a program enables and disables interrupts with.
+/// The flag by which a program enables and disables interrupts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InterruptFlag {
-    /// EFLAGS.IF.
+    /// The interrupt flag of the processor, EFLAGS.IF.
     Real,
-    /// EFLAGS.VIF.
+    /// The virtual interrupt flag, EFLAGS.VIF.
     Virtual,
 }
 
-/// The flag that CLI and STI change (SDM volume 2, tables 3-7 and 4-19), by CR0.PE, VM, CPL,
-/// IOPL, CR4.VME and CR4.PVI alone.
+/// The flag that CLI and STI change (SDM volume 2, tables 3-7 and 4-19). It depends only on CR0.PE,
+/// VM, CPL, IOPL, CR4.VME and CR4.PVI.
 ///
 /// # Errors
-/// #GP(0) if the program may reach neither.
+///
+/// #GP(0) if the program may change neither.
 pub fn interrupt_flag(state: &CpuState) -> Result<InterruptFlag, Exception> {
     let cpl = state.cpl();
     if !state.is_protected() || cpl <= state.flags().iopl() {
@@ -53,10 +55,11 @@ pub fn interrupt_flag(state: &CpuState) -> Result<InterruptFlag, Exception> {
     }
 }
 
-/// The flag that PUSHF shows and POPF and IRET load, as bit 9 of an image of `size` bytes.
-/// PVI counts for nothing here; for real and V86 mode's IRET, and any PUSHF and POPF.
+/// The flag that PUSHF stores and POPF and IRET load as bit 9 of an image of `size` bytes. It does
+/// not depend on PVI. Valid for IRET in real and V86 mode, and for PUSHF and POPF in any mode.
 ///
 /// # Errors
+///
 /// #GP(0) in V86 mode with IOPL below 3: without VME, and with it for 32-bit images.
 pub fn interrupt_flag_of_image(state: &CpuState, size: u32) -> Result<InterruptFlag, Exception> {
     if !state.is_virtual_8086() {
@@ -68,19 +71,20 @@ pub fn interrupt_flag_of_image(state: &CpuState, size: u32) -> Result<InterruptF
     }
 }
 
-/// FLAGS as a V86 program with a virtual interrupt flag sees them: VIF in place of IF, and
-/// IOPL 3 (SDM volume 2, PUSHF; volume 3, table 20-2, method 6).
+/// FLAGS as a V86 program with a virtual interrupt flag sees them: VIF replaces IF, and IOPL is 3
+/// (SDM volume 2, PUSHF; volume 3, table 20-2, method 6).
 pub fn virtual_image(flags: Flags) -> u64 {
     let mut image = (flags - Flags::IF) | Flags::IOPL;
     image.set(Flags::IF, flags.contains(Flags::VIF));
     image.image() & 0xffff
 }
 
-/// EFLAGS after a V86 program with a virtual interrupt flag has popped the 16-bit image
-/// `popped`: bit 9 goes to VIF; IF, IOPL and the upper half stay.
+/// EFLAGS after a V86 program with a virtual interrupt flag has popped the 16-bit image `popped`:
+/// bit 9 is written to VIF; IF, IOPL and the upper half do not change.
 ///
 /// # Errors
-/// #GP(0) if TF would be set, or VIF while VIP is: the monitor has to act.
+///
+/// #GP(0) if TF would be set, or VIF while VIP is set: the V86 monitor has to act.
 pub fn flags_after_virtual_pop(state: &CpuState, popped: u64) -> Result<Flags, Exception> {
     const CHANGED: Flags = Flags::ARITHMETIC
         .union(Flags::DF)
@@ -96,15 +100,15 @@ pub fn flags_after_virtual_pop(state: &CpuState, popped: u64) -> Result<Flags, E
     Ok((state.flags() - CHANGED) | (popped & CHANGED))
 }
 
-/// Whether a virtual interrupt is both pending and enabled for the running program, which is
-/// #GP(0) before its next instruction (SDM volume 3, 20.3.2). Only what loads EFLAGS or CPL
-/// as a whole leads there: IRET, SYSRET, SYSEXIT, RETF; POPF and STI fault themselves.
+/// Whether a virtual interrupt is both pending and enabled for the running program, which raises
+/// #GP(0) before its next instruction (SDM volume 3, 20.3.2). This can only follow instructions
+/// that load all of EFLAGS or the CPL: IRET, SYSRET, SYSEXIT, RETF; POPF and STI themselves fault.
 pub fn virtual_interrupt_is_due(state: &CpuState) -> bool {
     state.flags().contains(Flags::VIF | Flags::VIP)
         && interrupt_flag(state) == Ok(InterruptFlag::Virtual)
 }
 
-/// Who handles an INT n of V86 code. INT3, INTO and INT1 are always the IDT's.
+/// The handler of an INT n of V86 code. INT3, INTO and INT1 always use the IDT.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SoftwareInterruptHandler {
     /// The protected-mode IDT: methods 1 and 4.
@@ -113,10 +117,12 @@ pub enum SoftwareInterruptHandler {
     Program,
 }
 
-/// Who handles INT `vector` of V86 code (SDM volume 3, table 20-2).
+/// The handler of INT `vector` of V86 code (SDM volume 3, table 20-2).
 ///
 /// # Errors
-/// #GP(0): methods 2 and 3, and a redirection bitmap outside the TSS; a page fault of the TSS.
+///
+/// #GP(0) for methods 2 and 3, and for a redirection bitmap outside the TSS; a page fault of the
+/// TSS.
 pub fn software_interrupt_handler(
     state: &CpuState,
     environment: &mut dyn Environment,
@@ -136,7 +142,8 @@ pub fn software_interrupt_handler(
 /// The bit of a vector in the software interrupt redirection bitmap of the current TSS.
 ///
 /// # Errors
-/// #GP(0) if there is no 32-bit TSS that holds the bit; page fault.
+///
+/// #GP(0) if there is no 32-bit TSS that contains the bit; a page fault.
 fn is_for_descriptor_table(
     state: &CpuState,
     environment: &mut dyn Environment,
@@ -161,11 +168,13 @@ fn is_for_descriptor_table(
     Ok(bits[0] >> (vector % 8) & 1 != 0)
 }
 
-/// Delivers a software interrupt of V86 code to the V86 program itself: methods 5 and 6 of
-/// table 20-2. The task stays in V86 mode; what is written is its own 16-bit stack.
+/// Delivers a software interrupt of V86 code to the V86 program itself: methods 5 and 6 of table
+/// 20-2. The task stays in V86 mode, and the frame is written to its own 16-bit stack.
 ///
 /// # Errors
-/// Of the stack; the page fault of the vector table, which is read as the processor's own.
+///
+/// The faults of the stack; the page fault of the vector table, which is read with the processor's
+/// own privilege.
 pub fn deliver_to_program(
     state: &mut CpuState,
     environment: &mut dyn Environment,

@@ -1,5 +1,5 @@
-//! FNSTENV, FLDENV, FNSAVE, FRSTOR in their four layouts (SDM volume 1, 8.1.10):
-//! 16 or 32 bits, with selectors (protected mode) or linear pointers (real and V86 mode).
+//! FNSTENV, FLDENV, FNSAVE and FRSTOR in their four layouts (SDM volume 1, 8.1.10): 16 or 32 bits,
+//! with selectors (protected mode) or linear pointers (real and V86 mode).
 
 use crate::Outcome;
 use crate::memory_access::{
@@ -17,7 +17,7 @@ use tollgate_x86::{CpuState, Exception, LinearAddress};
 /// FCW bits that mask the six exceptions.
 const ALL_MASKED: u16 = 0x3f;
 const FCW_INITIAL: u16 = 0x037f;
-/// Opcode bits that exist.
+/// The implemented bits of the opcode.
 const FOP_MASK: u16 = 0x7ff;
 const LARGEST_ENVIRONMENT: usize = 28;
 const LARGEST_IMAGE: usize = LARGEST_ENVIRONMENT + 8 * ST_SIZE;
@@ -25,12 +25,12 @@ const LARGEST_IMAGE: usize = LARGEST_ENVIRONMENT + 8 * ST_SIZE;
 /// Which of the four layouts an instruction uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Layout {
-    /// 32-bit fields, else 16-bit.
+    /// Whether fields have 32 bits instead of 16.
     wide: bool,
-    /// Pointers are linear addresses, without selectors.
+    /// Whether pointers are linear addresses, without selectors.
     linear: bool,
-    /// 64-bit mode: the state has pointers of 64 bits, of which the image has 32, and no
-    /// selectors.
+    /// Whether the code runs in 64-bit mode: the state has pointers of 64 bits, of which the image
+    /// contains 32, and no selectors.
     long: bool,
 }
 
@@ -59,7 +59,7 @@ impl Layout {
         7 * self.field_size()
     }
 
-    /// Puts seven fields into an image.
+    /// Writes seven fields to an image.
     fn encode(self, fields: [u32; 7], image: &mut [u8; LARGEST_IMAGE]) {
         let size = self.field_size();
         for (index, field) in fields.into_iter().enumerate() {
@@ -67,7 +67,7 @@ impl Layout {
         }
     }
 
-    /// Takes the seven fields out of an image.
+    /// Reads the seven fields of an image.
     fn decode(self, image: &[u8; LARGEST_IMAGE]) -> [u32; 7] {
         let size = self.field_size();
         std::array::from_fn(|index| {
@@ -92,7 +92,7 @@ fn content_tag(register: &[u8]) -> u16 {
     }
 }
 
-/// The full tag word; the state keeps only "empty or not".
+/// The full tag word; the state only records whether a register is empty.
 fn full_tags(registers: &Registers<'_>) -> u16 {
     let abridged = registers.0[offset::TAGS];
     (0..8).fold(0, |tags, physical: usize| {
@@ -112,7 +112,7 @@ fn abridged_tags(tags: u16) -> u8 {
     })
 }
 
-/// The seven fields as they are stored.
+/// The values of the seven fields to store.
 fn fields(registers: &Registers<'_>, layout: Layout) -> [u32; 7] {
     let word = |at: usize| u32::from(registers.u16(at));
     let opcode = u32::from(registers.u16(offset::FOP) & FOP_MASK);
@@ -122,7 +122,7 @@ fn fields(registers: &Registers<'_>, layout: Layout) -> [u32; 7] {
     } else {
         (word(offset::FCS), word(offset::FDS))
     };
-    // Upper halves of 32-bit fields that hold 16 bits are written as ones.
+    // The upper halves of 32-bit fields with 16-bit values are written as ones.
     let upper = if layout.wide { 0xffff_0000 } else { 0 };
     let control = word(offset::FCW) | upper;
     let status = word(offset::FSW) | upper;
@@ -151,7 +151,7 @@ fn fields(registers: &Registers<'_>, layout: Layout) -> [u32; 7] {
     [control, status, tags, code, code_high, data, data_high]
 }
 
-/// Loads the seven fields; ST registers stay in their physical places.
+/// Loads the seven fields; ST registers stay in their physical registers.
 fn load_fields(registers: &mut Registers<'_>, layout: Layout, fields: [u32; 7]) {
     let [control, status, tags, code, code_high, data, data_high] = fields;
     registers.set_top((status >> 11 & 7) as usize);
@@ -183,7 +183,7 @@ fn load_fields(registers: &mut Registers<'_>, layout: Layout, fields: [u32; 7]) 
     registers.set_in_use(component::X87, true);
 }
 
-/// Segment and alignment checks of the memory operand.
+/// The memory operand, after segment and alignment checks.
 fn operand(
     state: &CpuState,
     instruction: &Instruction,
@@ -201,6 +201,7 @@ fn operand(
 /// FNSTENV: stores the environment, then masks all exceptions.
 ///
 /// # Errors
+///
 /// #NM, or the fault of the write.
 pub fn store_environment(
     state: &mut CpuState,
@@ -226,9 +227,10 @@ pub fn store_environment(
     Ok(Outcome::Next)
 }
 
-/// FLDENV.
+/// FLDENV: loads the environment.
 ///
 /// # Errors
+///
 /// #NM, #MF if an exception is pending, or the fault of the read.
 pub fn load_environment(
     state: &mut CpuState,
@@ -274,7 +276,7 @@ pub fn save(
     let privilege = current_privilege(state);
     write_linear(state, environment, linear, &image[..size], privilege)?;
     let mut registers = Registers::of(state, environment);
-    // FNINIT: registers keep their contents but are empty.
+    // FNINIT leaves the contents of the registers, but marks them as empty.
     registers.set_top(0);
     registers.0[..offset::MXCSR].fill(0);
     registers.set_u16(offset::FCW, FCW_INITIAL);
@@ -282,9 +284,10 @@ pub fn save(
     Ok(Outcome::Next)
 }
 
-/// FRSTOR.
+/// FRSTOR: loads environment and registers.
 ///
 /// # Errors
+///
 /// #NM, #MF if an exception is pending, or the fault of the read.
 pub fn restore(
     state: &mut CpuState,

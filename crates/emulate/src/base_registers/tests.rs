@@ -1,4 +1,4 @@
-//! Facts about `base_registers`.
+//! Tests of `base_registers`.
 
 use super::*;
 use crate::test_environment::{compatibility_mode, long_mode, run};

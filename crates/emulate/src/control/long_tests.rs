@@ -1,4 +1,4 @@
-//! Facts about control and debug registers around IA-32e mode.
+//! Tests of control and debug registers around IA-32e mode.
 
 use crate::Outcome;
 use crate::test_environment::{compatibility_mode, long_mode, long_selector, protected_mode, run};
@@ -17,7 +17,7 @@ const MOV_DR8_RAX: [u8; 4] = [0x44, 0x0f, 0x23, 0xc0];
 const GP: Result<Outcome, Exception> = Err(Exception::general_protection(0));
 const UD: Result<Outcome, Exception> = Err(Exception::invalid_opcode());
 
-/// Protected mode with EFER.LME and CR4.PAE, and PG in EAX.
+/// Protected mode with EFER.LME and CR4.PAE, and with a value that sets PG in EAX.
 fn before_long_mode() -> (CpuState, crate::test_environment::TestEnvironment) {
     let (mut state, environment) = protected_mode(0);
     state.efer |= Efer::LME.bits();
@@ -29,7 +29,7 @@ fn before_long_mode() -> (CpuState, crate::test_environment::TestEnvironment) {
 #[test]
 fn paging_with_lme_activates_long_mode_without_pdptes() {
     let (mut state, mut environment) = before_long_mode();
-    // What would be refused as PDPTEs.
+    // These values would be refused as PDPTEs.
     environment.put_u64(0, u64::MAX);
     run(&mut state, &mut environment, &MOV_CR0_RAX).unwrap();
     assert!(state.is_long_mode() && !state.is_64_bit());

@@ -1,4 +1,4 @@
-//! Facts about `control`.
+//! Tests of `control`.
 
 use super::note_detected_access;
 use crate::Outcome;
@@ -219,7 +219,7 @@ fn a_change_of_smep_drops_all_translations_and_loads_the_pdptes() {
         run(&mut state, &mut environment, &MOV_CR4_EAX).unwrap();
         assert_eq!(environment.changes, [TranslationChange::Everything]);
     }
-    // With PAE paging an entry that is not valid refuses the change.
+    // With PAE paging, an invalid PDPTE makes the instruction fail.
     let (mut state, mut environment) = protected_mode(0);
     state.cr0 |= Cr0::PG.bits();
     state.cr4 = Cr4::PAE.bits();

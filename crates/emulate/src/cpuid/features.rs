@@ -1,4 +1,4 @@
-//! Feature bits by leaf and register, and which of them the monitor handles.
+//! Feature bits by leaf and register, and which of them the monitor supports.
 
 /// The feature bits of a processor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -37,7 +37,7 @@ impl FeatureWords {
         extended_edx: 0,
     };
 
-    /// What both have.
+    /// The features that both sets have.
     pub const fn and(self, other: Self) -> Self {
         Self {
             basic_ecx: self.basic_ecx & other.basic_ecx,
@@ -52,7 +52,7 @@ impl FeatureWords {
         }
     }
 
-    /// What either has.
+    /// The features that at least one of the sets has.
     pub const fn or(self, other: Self) -> Self {
         Self {
             basic_ecx: self.basic_ecx | other.basic_ecx,
@@ -67,7 +67,7 @@ impl FeatureWords {
         }
     }
 
-    /// What this has and the other has not.
+    /// The features of this set that `other` does not have.
     pub const fn without(self, other: Self) -> Self {
         self.and(Self {
             basic_ecx: !other.basic_ecx,
@@ -82,7 +82,7 @@ impl FeatureWords {
         })
     }
 
-    /// The names of the features, as Linux calls them, in the order of the leaves.
+    /// Linux's names of the features, in the order of the leaves.
     pub fn names(self) -> Vec<&'static str> {
         let words = [
             (self.basic_edx, BASIC_EDX_NAMES),
@@ -225,9 +225,9 @@ const EXTENDED_EDX_NAMES: &[(u32, &str)] = &[
 /// Bits of leaf 1, EDX.
 pub mod basic_edx {
     pub const FPU: u32 = 1 << 0;
-    /// Virtual interrupts, CR4.VME and CR4.PVI, which need nothing of the host.
+    /// Virtual interrupts, CR4.VME and CR4.PVI, which do not depend on the host.
     pub const VME: u32 = 1 << 1;
-    /// Breakpoints on ports, CR4.DE, which need nothing of the host.
+    /// Breakpoints on ports, CR4.DE, which do not depend on the host.
     pub const DE: u32 = 1 << 2;
     pub const PSE: u32 = 1 << 3;
     pub const TSC: u32 = 1 << 4;
@@ -247,7 +247,7 @@ pub mod basic_edx {
     pub const FXSR: u32 = 1 << 24;
     pub const SSE: u32 = 1 << 25;
     pub const SSE2: u32 = 1 << 26;
-    /// What the monitor handles. Not PSE-36.
+    /// The features that the monitor supports. PSE-36 is not among them.
     pub const HANDLED: u32 = FPU
         | VME
         | DE
@@ -280,11 +280,11 @@ pub mod basic_ecx {
     pub const SSSE3: u32 = 1 << 9;
     pub const FMA: u32 = 1 << 12;
     pub const CX16: u32 = 1 << 13;
-    /// Process-context identifiers, which need nothing of the host.
+    /// Process-context identifiers, which do not depend on the host.
     pub const PCID: u32 = 1 << 17;
     pub const SSE4_1: u32 = 1 << 19;
     pub const SSE4_2: u32 = 1 << 20;
-    /// x2APIC mode, which needs nothing of the host.
+    /// x2APIC mode, which does not depend on the host.
     pub const X2APIC: u32 = 1 << 21;
     pub const MOVBE: u32 = 1 << 22;
     pub const POPCNT: u32 = 1 << 23;
@@ -296,7 +296,7 @@ pub mod basic_ecx {
     pub const F16C: u32 = 1 << 29;
     pub const RDRAND: u32 = 1 << 30;
     pub const HYPERVISOR: u32 = 1 << 31;
-    /// What is offered if the host has it.
+    /// The features that are offered if the host has them.
     pub const HANDLED: u32 = SSE3
         | PCLMULQDQ
         | SSSE3
@@ -311,20 +311,20 @@ pub mod basic_ecx {
         | AVX
         | F16C
         | RDRAND;
-    /// What the monitor and the machine do themselves.
+    /// The features that the monitor and the machine implement themselves.
     pub const EMULATED: u32 = PCID | X2APIC | TSC_DEADLINE | HYPERVISOR;
     pub const NEEDS_AVX: u32 = FMA | F16C;
 }
 
 /// Bits of leaf 7, EBX.
 pub mod structured_ebx {
-    /// RDFSBASE and its relatives, which the monitor executes whatever the host has.
+    /// RDFSBASE and related instructions, which the monitor executes on any host.
     pub const FSGSBASE: u32 = 1 << 0;
-    /// IA32_TSC_ADJUST, which needs nothing of the host.
+    /// IA32_TSC_ADJUST, which does not depend on the host.
     pub const TSC_ADJUST: u32 = 1 << 1;
     pub const BMI1: u32 = 1 << 3;
     pub const AVX2: u32 = 1 << 5;
-    /// CR4.SMEP, which the page walker obeys whatever the host has.
+    /// CR4.SMEP, which the page walker checks on any host.
     pub const SMEP: u32 = 1 << 7;
     pub const BMI2: u32 = 1 << 8;
     pub const AVX512F: u32 = 1 << 16;
@@ -334,36 +334,36 @@ pub mod structured_ebx {
     pub const AVX512BW: u32 = 1 << 30;
     pub const AVX512VL: u32 = 1 << 31;
     pub const ERMS: u32 = 1 << 9;
-    /// INVPCID, which the monitor executes whatever the host has.
+    /// INVPCID, which the monitor executes on any host.
     pub const INVPCID: u32 = 1 << 10;
     pub const RDSEED: u32 = 1 << 18;
     pub const ADX: u32 = 1 << 19;
-    /// CR4.SMAP, which the page walker obeys; added to a model only.
+    /// CR4.SMAP, which the page walker checks. No model has it unless it is added.
     pub const SMAP: u32 = 1 << 20;
     pub const CLFLUSHOPT: u32 = 1 << 23;
     pub const CLWB: u32 = 1 << 24;
     pub const SHA: u32 = 1 << 29;
-    /// What is offered if the host has it.
+    /// The features that are offered if the host has them.
     pub const HANDLED: u32 =
         BMI1 | AVX2 | BMI2 | ERMS | RDSEED | ADX | CLFLUSHOPT | CLWB | SHA | NEEDS_AVX_512;
-    /// What the monitor does itself.
+    /// The features that the monitor implements itself.
     pub const EMULATED: u32 = FSGSBASE | TSC_ADJUST | SMEP | INVPCID;
-    /// Encoded with VEX, which needs AVX's state.
+    /// Features whose instructions are encoded with VEX, which need AVX's state.
     pub const NEEDS_AVX: u32 = BMI1 | AVX2 | BMI2;
-    /// Encoded with EVEX, which needs AVX-512's state.
+    /// Features whose instructions are encoded with EVEX, which need AVX-512's state.
     pub const NEEDS_AVX_512: u32 =
         AVX512F | AVX512DQ | AVX512_IFMA | AVX512CD | AVX512BW | AVX512VL;
 }
 
 /// Bits of leaf 7, ECX.
 pub mod structured_ecx {
-    /// CR4.UMIP, for instructions that the monitor executes whatever the host has.
+    /// CR4.UMIP, for instructions that the monitor executes on any host.
     pub const UMIP: u32 = 1 << 2;
-    /// Protection keys, which the page walker obeys; added to a model only.
+    /// Protection keys, which the page walker checks. No model has them unless they are added.
     pub const PKU: u32 = 1 << 3;
-    /// Protection keys for pages of the supervisor; added to a model only.
+    /// Protection keys for supervisor pages. No model has them unless they are added.
     pub const PKS: u32 = 1 << 31;
-    /// CR4.PKE is set.
+    /// The guest has set CR4.PKE.
     pub const OSPKE: u32 = 1 << 4;
     pub const AVX512_VBMI: u32 = 1 << 1;
     pub const AVX512_VBMI2: u32 = 1 << 6;
@@ -373,16 +373,16 @@ pub mod structured_ecx {
     pub const GFNI: u32 = 1 << 8;
     pub const VAES: u32 = 1 << 9;
     pub const VPCLMULQDQ: u32 = 1 << 10;
-    /// RDPID, which reads a register of the guest's own.
+    /// RDPID, which reads one of the guest's own registers.
     pub const RDPID: u32 = 1 << 22;
     pub const MOVDIRI: u32 = 1 << 27;
-    /// What is offered if the host has it.
+    /// The features that are offered if the host has them.
     pub const HANDLED: u32 = GFNI | VAES | VPCLMULQDQ | MOVDIRI | NEEDS_AVX_512;
-    /// What the monitor does itself.
+    /// The features that the monitor implements itself.
     pub const EMULATED: u32 = UMIP | RDPID;
-    /// Encoded with VEX, which needs AVX's state.
+    /// Features whose instructions are encoded with VEX, which need AVX's state.
     pub const NEEDS_AVX: u32 = VAES | VPCLMULQDQ;
-    /// Encoded with EVEX, which needs AVX-512's state.
+    /// Features whose instructions are encoded with EVEX, which need AVX-512's state.
     pub const NEEDS_AVX_512: u32 =
         AVX512_VBMI | AVX512_VBMI2 | AVX512_VNNI | AVX512_BITALG | AVX512_VPOPCNTDQ;
 }
@@ -392,25 +392,25 @@ pub mod structured_1_eax {
     pub const AVX_VNNI: u32 = 1 << 4;
     pub const AVX512_BF16: u32 = 1 << 5;
     pub const AVX_IFMA: u32 = 1 << 23;
-    /// What is offered if the host has it.
+    /// The features that are offered if the host has them.
     pub const HANDLED: u32 = AVX_VNNI | AVX512_BF16 | AVX_IFMA;
-    /// Encoded with VEX, which needs AVX's state.
+    /// Features whose instructions are encoded with VEX, which need AVX's state.
     pub const NEEDS_AVX: u32 = AVX_VNNI | AVX_IFMA;
-    /// Encoded with EVEX, which needs AVX-512's state.
+    /// Features whose instructions are encoded with EVEX, which need AVX-512's state.
     pub const NEEDS_AVX_512: u32 = AVX512_BF16;
 }
 
-/// Bits of leaf 0Dh subleaf 1, EAX. The monitor executes all of these instructions, so that
-/// they need nothing of the host but XSAVE.
+/// Bits of leaf 0Dh subleaf 1, EAX. The monitor executes all of these instructions, so they only
+/// need XSAVE on the host.
 pub mod xsave_eax {
     pub const XSAVEOPT: u32 = 1 << 0;
-    /// XSAVEC, and XRSTOR of compacted images.
+    /// XSAVEC, and XRSTOR of images in the compacted format.
     pub const XSAVEC: u32 = 1 << 1;
-    /// XGETBV with ECX 1.
+    /// XGETBV with ECX = 1.
     pub const XGETBV_1: u32 = 1 << 2;
     /// XSAVES, XRSTORS and IA32_XSS.
     pub const XSAVES: u32 = 1 << 3;
-    /// What is offered with XSAVE.
+    /// The features that are offered together with XSAVE.
     pub const EMULATED: u32 = XSAVEOPT | XSAVEC | XGETBV_1 | XSAVES;
 }
 
@@ -419,11 +419,11 @@ pub mod structured_edx {
     pub const AVX512_VP2INTERSECT: u32 = 1 << 8;
     pub const AVX512_FP16: u32 = 1 << 23;
     pub const ARCH_CAPABILITIES: u32 = 1 << 29;
-    /// What is offered if the host has it. All of it is encoded with EVEX.
+    /// The features that are offered if the host has them. All are encoded with EVEX.
     pub const HANDLED: u32 = AVX512_VP2INTERSECT | AVX512_FP16;
 }
 
-/// Bits of leaf 8000_0001h and of the extended leaves behind it.
+/// Bits of leaf 8000_0001h and of the following extended leaves.
 pub mod extended {
     /// LAHF and SAHF in 64-bit mode.
     pub const ECX_LAHF: u32 = 1 << 0;
@@ -439,24 +439,24 @@ pub mod extended {
     pub const EDX_PDPE1GB: u32 = 1 << 26;
     pub const EDX_RDTSCP: u32 = 1 << 27;
     pub const EDX_LM: u32 = 1 << 29;
-    /// What the monitor does itself, so that it needs nothing of the host.
+    /// The features that the monitor implements itself, so that they do not depend on the host.
     pub const EDX_EMULATED: u32 = EDX_SYSCALL | EDX_NX | EDX_PDPE1GB | EDX_RDTSCP | EDX_LM;
-    /// AMD, leaf 8000_0008h EBX: the x87 pointers are saved and restored whether an exception is
-    /// pending or not (APM volume 3, CPUID Fn8000_0008_EBX\[RstrFpErrPtrs\]).
+    /// AMD, leaf 8000_0008h EBX: the x87 pointers are saved and restored even if no exception is
+    /// pending (APM volume 3, CPUID Fn8000_0008_EBX\[RstrFpErrPtrs\]).
     pub const ERROR_POINTERS_RESTORED: u32 = 1 << 2;
-    /// AMD, leaf 8000_0008h EBX: branches do not change type.
+    /// AMD, leaf 8000_0008h EBX: not vulnerable to branch type confusion.
     pub const BTC_NO: u32 = 1 << 29;
     /// AMD, leaf 8000_0021h EAX: LFENCE always waits for earlier instructions.
     pub const LFENCE_SERIALIZES: u32 = 1 << 2;
     /// AMD, leaf 8000_0021h EAX: a null selector clears the segment's base.
     pub const NULL_CLEARS_BASE: u32 = 1 << 6;
-    /// AMD, leaf 8000_0021h EAX: no speculative return stack overflow.
+    /// AMD, leaf 8000_0021h EAX: not vulnerable to speculative return stack overflow.
     pub const SRSO_NO: u32 = 1 << 29;
-    /// AMD, leaf 8000_0021h ECX: no transient scheduler attacks, by two ways.
+    /// AMD, leaf 8000_0021h ECX: not vulnerable to either of two transient scheduler attacks.
     pub const TSA_NO: u32 = 1 << 1 | 1 << 2;
 }
 
-/// IA32_ARCH_CAPABILITIES (SDM volume 4): see [`super::CpuidPolicy::arch_capabilities`].
+/// IA32_ARCH_CAPABILITIES (SDM volume 4), see [`super::CpuidPolicy::arch_capabilities`].
 pub mod arch_capabilities {
     const RDCL_NO: u64 = 1 << 0;
     const SKIP_L1DFL_VMENTRY: u64 = 1 << 3;

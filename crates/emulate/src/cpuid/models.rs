@@ -1,10 +1,10 @@
-//! CPU models: processors with fixed features, the same on every host that has them.
+//! CPU models: processors with fixed features, the same on every host that supports them.
 //!
-//! `x86-64-v1` to `-v4` are the levels of the x86-64 psABI, with what a system needs
-//! beside; `qemu64` is what QEMU gives by default, as far as it is implemented. The other names
-//! of QEMU's are processors of one maker, which the host's must be, as far as implemented:
-//! without MONITOR and transactions, and with SMAP and protection keys only where these are added
-//! ([`AddedFeatures`](tollgate_x86::AddedFeatures)).
+//! `x86-64-v1` to `-v4` are the levels of the x86-64 psABI, with additional features that an
+//! operating system needs. `qemu64` is QEMU's default processor, as far as it is implemented. The
+//! other names are QEMU's for processors of one maker, which must be the host's. They too have only
+//! implemented features: no MONITOR and no transactions, and SMAP and protection keys only where
+//! these are added ([`AddedFeatures`](tollgate_x86::AddedFeatures)).
 
 use super::features::{
     FeatureWords, basic_ecx, basic_edx, extended, structured_1_eax, structured_ebx, structured_ecx,
@@ -15,12 +15,12 @@ use std::fmt;
 use tollgate_x86::state::XSAVE_SIZE;
 use tollgate_x86::{AddedFeatures, CpuModel};
 
-/// Leaf 1 EAX: family 15, model 107, stepping 1, the one that QEMU chose for AMD.
+/// Leaf 1 EAX: family 15, model 107, stepping 1, which QEMU uses for AMD.
 const AMD_SIGNATURE: u32 = 0x0006_0fb1;
-/// Leaf 1 EAX: family 15, model 6, stepping 1, the one that QEMU chose for Intel.
+/// Leaf 1 EAX: family 15, model 6, stepping 1, which QEMU uses for Intel.
 const INTEL_SIGNATURE: u32 = 0x0000_0f61;
 
-/// What the machine and the monitor give whatever the host is.
+/// Features of the machine and the monitor that every host supports.
 const SYSTEM: FeatureWords = FeatureWords {
     basic_ecx: basic_ecx::X2APIC | basic_ecx::TSC_DEADLINE | basic_ecx::HYPERVISOR,
     basic_edx: basic_edx::DE
@@ -41,8 +41,8 @@ const SYSTEM: FeatureWords = FeatureWords {
     ..FeatureWords::NONE
 };
 
-/// What the monitor executes itself, beyond what any level asks for. The levels name what
-/// programs may use; what a system uses beside them is our choice.
+/// Features that the monitor implements itself and that no psABI level includes. The levels name
+/// what programs may use; the additional features for operating systems are our choice.
 const EMULATED: FeatureWords = FeatureWords {
     basic_ecx: basic_ecx::PCID,
     basic_edx: basic_edx::VME,
@@ -52,7 +52,7 @@ const EMULATED: FeatureWords = FeatureWords {
     ..FeatureWords::NONE
 };
 
-/// Of those models that have them.
+/// The feature of 1 GiB pages, for the models that have it.
 const HUGE_PAGES: FeatureWords = FeatureWords {
     extended_edx: extended::EDX_PDPE1GB,
     ..FeatureWords::NONE
@@ -101,7 +101,7 @@ const LEVEL_4: FeatureWords = LEVEL_3.or(FeatureWords {
     ..FeatureWords::NONE
 });
 
-/// What the named processors have beyond level 3, those of both makers.
+/// The features beyond level 3 that the named server processors of both makers have.
 const SERVER: FeatureWords = LEVEL_3.or(FeatureWords {
     basic_ecx: basic_ecx::PCLMULQDQ | basic_ecx::AES | basic_ecx::RDRAND,
     structured_ebx: structured_ebx::RDSEED | structured_ebx::ADX | structured_ebx::CLFLUSHOPT,
@@ -114,7 +114,7 @@ const SKYLAKE_SERVER: FeatureWords = SERVER.or(LEVEL_4).or(FeatureWords {
     ..FeatureWords::NONE
 });
 
-/// What Intel added in 2019 to 2021 and AMD in 2022 at the latest.
+/// AVX-512 features that Intel added between 2019 and 2021, and AMD by 2022.
 const LATER_AVX_512: FeatureWords = FeatureWords {
     structured_ebx: structured_ebx::AVX512_IFMA | structured_ebx::SHA,
     structured_ecx: structured_ecx::AVX512_VBMI
@@ -174,14 +174,14 @@ const fn features(model: CpuModel) -> Option<FeatureWords> {
     })
 }
 
-/// A processor that was made: its maker, its signature (leaf 1, EAX) and its name.
+/// A processor product: its maker, its signature (leaf 1, EAX) and its name.
 struct Product {
     vendor: Vendor,
     signature: u32,
     brand: &'static str,
 }
 
-/// Which product a model is, if it is one.
+/// The product that a model names, if any.
 const fn product(model: CpuModel) -> Option<Product> {
     let (vendor, signature, brand) = match model {
         CpuModel::SkylakeServer => (Vendor::Intel, 0x0005_0654, "Intel Xeon Processor (Skylake)"),
@@ -198,14 +198,14 @@ const fn product(model: CpuModel) -> Option<Product> {
     })
 }
 
-/// Why a CPU model cannot be had.
+/// Why a CPU model is not available.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ModelError {
     /// No model has this name.
     Unknown(String),
-    /// The model is a processor of this maker, and the host's is of another.
+    /// The model is a processor of this maker, and the host's is from another one.
     OtherMaker(CpuModel, Vendor),
-    /// This is no feature that can be added to a model.
+    /// No feature that can be added to a model has this name.
     UnknownFeature(String),
     /// The host lacks these features of the model.
     Missing(CpuModel, Vec<&'static str>),
@@ -265,10 +265,11 @@ fn brand(text: &str) -> [[u32; 4]; 3] {
 }
 
 impl CpuidPolicy {
-    /// The model with this name, if this host can give it.
+    /// The model with this name, if this host supports it.
     ///
     /// # Errors
-    /// [`ModelError`], which lists the names or the features that are missing.
+    ///
+    /// [`ModelError`], which lists the possible names or the missing features.
     pub fn of_model(name: &str) -> Result<CpuModel, ModelError> {
         let model = CpuModel::ALL
             .into_iter()
@@ -278,7 +279,7 @@ impl CpuidPolicy {
         Ok(model)
     }
 
-    /// All models' names, each with the features that it has here.
+    /// The names of all models, each with the features that it has here.
     pub fn models() -> Vec<(&'static str, Vec<&'static str>)> {
         CpuModel::ALL
             .into_iter()
@@ -290,9 +291,10 @@ impl CpuidPolicy {
             .collect()
     }
 
-    /// Whether a host with this policy of its own has what a model needs.
+    /// Checks whether a host with this policy has everything that a model needs.
     ///
     /// # Errors
+    ///
     /// [`ModelError::OtherMaker`] or [`ModelError::Missing`].
     pub fn check(&self, model: CpuModel) -> Result<(), ModelError> {
         if let Some(product) = product(model)
@@ -311,12 +313,12 @@ impl CpuidPolicy {
         }
     }
 
-    /// A host's own policy cut down to a model.
+    /// Reduces a host's own policy to a model.
     pub(super) fn restricted_to(mut self, model: CpuModel) -> Self {
         let Some(words) = features(model) else {
             return self;
         };
-        // The same on every host: as if no component were left out between others.
+        // The layout is the same on every host: as if no component were left out between others.
         self.component_offsets = super::COMPACTED_OFFSETS;
         self.keys_offset = XSAVE_SIZE as u32;
         if let Some(product) = product(model) {

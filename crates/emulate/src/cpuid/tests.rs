@@ -1,4 +1,4 @@
-//! Facts about `cpuid`.
+//! Tests of `cpuid`.
 
 use super::*;
 use crate::test_environment::{long_mode, protected_mode, run};
@@ -86,7 +86,7 @@ fn the_hypervisor_names_itself() {
     assert_eq!(&name, HYPERVISOR_SIGNATURE);
     assert_eq!(ask(&mut state, 0x4000_0001, 0), [7, 0, 0, 0]);
     assert_eq!(ask(&mut state, 0x4000_0002, 0), [0; 4]);
-    // Behind KVM's interface, if the guest is shown that.
+    // Tollgate's leaves follow KVM's interface, if the guest is shown that.
     state.paravirtual = Paravirtual::Kvm;
     let [largest, ebx, ecx, edx] = ask(&mut state, 0x4000_0000, 0);
     assert_eq!(largest, 0x4000_0001);
@@ -208,7 +208,7 @@ fn leaf_7_shows_what_the_host_has_and_what_needs_nothing_of_it() {
     assert_eq!((last, ebx & clwb, ecx & gfni), (1, clwb, gfni));
     assert_eq!(rich.leaf(&state, 7, 1), [vnni, 0, 0, 0]);
     assert!(rich.offers(CpuidFeature::CLWB) && rich.offers(CpuidFeature::AVX_VNNI));
-    // What a subleaf holds that leaf 7 does not announce means nothing.
+    // A subleaf that leaf 7 does not announce has no meaning.
     let poor = CpuidPolicy::derive(host([0; 4], vnni), 7);
     let [last, _, ecx, _] = poor.leaf(&state, 7, 0);
     assert_eq!((last, ecx & gfni), (0, 0));
@@ -219,7 +219,7 @@ fn leaf_7_shows_what_the_host_has_and_what_needs_nothing_of_it() {
     );
 }
 
-/// A host with all of AVX-512 whose standard format begins its components at these offsets.
+/// A host with all of AVX-512, with these offsets of its components in the standard format.
 fn host_with_avx_512(offsets: [u32; 4], xsave: u32) -> impl Fn(u32, u32) -> [u32; 4] {
     move |leaf, subleaf| match (leaf, subleaf) {
         (0, _) => [0xd, 0x756e_6547, 0x6c65_746e, 0x4965_6e69],
@@ -249,7 +249,7 @@ fn avx_512_comes_with_its_state_where_the_host_has_it() {
     state.xcr0 = 7;
     assert_eq!(rich.leaf(&state, 0xd, 0), [0xe7, 832, 2688, 0]);
     assert_eq!(rich.leaf(&state, 0xd, 1), [0xf, 832, 0, 0]);
-    // A system that does not enable it, and a processor without XSAVEC.
+    // A host whose operating system does not enable AVX-512, and a processor without XSAVEC.
     for (xsave, xcr0) in [(0xf, 7), (1, 0xe7)] {
         let poor = CpuidPolicy::derive(host_with_avx_512(offsets, xsave), xcr0);
         assert_eq!(poor.xcr0_mask(), 7);
@@ -307,7 +307,7 @@ fn models_have_fixed_features_and_their_vendors_have_theirs() {
     assert!(qemu.offers(CpuidFeature::CMPXCHG16B) && !qemu.offers(CpuidFeature::RDTSCP));
     let (state, _) = long_mode(0);
     assert_eq!(qemu.leaf(&state, 1, 0)[0], 0x6_0fb1);
-    // A null selector clears the base, on every processor of AMD that we show.
+    // A null selector clears the base, on all AMD processors that we offer.
     assert_ne!(qemu.leaf(&state, 0x8000_0021, 0)[0] & 1 << 6, 0);
     let brand: Vec<u8> = (0x8000_0002..0x8000_0005)
         .flat_map(|leaf| qemu.leaf(&state, leaf, 0))
@@ -337,7 +337,7 @@ fn a_model_is_refused_with_the_features_that_the_host_lacks() {
 
 #[test]
 fn a_product_is_for_hosts_of_its_maker_that_have_its_features() {
-    // A host of Intel's with everything.
+    // An Intel host that has every feature.
     let intel = CpuidPolicy::derive(
         |leaf, subleaf| match leaf {
             1 => [0x600, 0, u32::MAX, u32::MAX],
@@ -360,7 +360,7 @@ fn a_product_is_for_hosts_of_its_maker_that_have_its_features() {
     assert_eq!(skylake.leaf(&state, 1, 0)[0], 0x0005_0654);
     assert!(skylake.offers(CpuidFeature::AVX512VL) && !skylake.offers(CpuidFeature::GFNI));
     assert_eq!(skylake.xcr0_mask(), 0xe7);
-    // Saved images have one layout on all hosts.
+    // The layout of saved images is the same on all hosts.
     assert_eq!(skylake.leaf(&state, 0xd, 0), [0xe7, 2432, 2432, 0]);
     let without = intel.restricted_to(CpuModel::X86_64V3);
     assert_eq!(without.xcr0_mask(), 7);

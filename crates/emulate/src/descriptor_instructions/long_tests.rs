@@ -1,4 +1,4 @@
-//! Facts about descriptor-table instructions in IA-32e mode.
+//! Tests of descriptor-table instructions in IA-32e mode.
 
 use super::*;
 use crate::test_environment::{

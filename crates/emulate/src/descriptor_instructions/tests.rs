@@ -1,4 +1,4 @@
-//! Facts about descriptor-table instructions.
+//! Tests of descriptor-table instructions.
 
 use super::*;
 use crate::test_environment::{
@@ -7,7 +7,7 @@ use crate::test_environment::{
 
 const REFUSED: Result<Outcome, Exception> = Err(Exception::general_protection(0));
 const UNDEFINED: Result<Outcome, Exception> = Err(Exception::invalid_opcode());
-/// 0F 01 /n with a disp32 operand at 6000h.
+/// The instruction 0F 01 /n with a disp32 operand at 6000h.
 const fn group7(extension: u8) -> [u8; 7] {
     [0x0f, 0x01, 5 | extension << 3, 0x00, 0x60, 0, 0]
 }
@@ -89,7 +89,7 @@ fn lldt_takes_only_ldts_of_the_gdt_and_null() {
     state.gpr[0] = 0;
     assert!(run(&mut state, &mut environment, &LLDT_AX).is_ok());
     assert!(!state.ldtr.is_usable());
-    // Selectors into an unusable LDT name nothing.
+    // A selector into an unusable LDT names no descriptor.
     state.gpr[0] = 0xc;
     assert_eq!(
         run(&mut state, &mut environment, &[0x8e, 0xd8]),

@@ -1,4 +1,4 @@
-//! Facts about far transfers in IA-32e mode.
+//! Tests of far transfers in IA-32e mode.
 
 use super::*;
 use crate::test_environment::{
@@ -9,7 +9,7 @@ use tollgate_x86::Gpr;
 
 const TARGET: u64 = 0xffff_ffff_8123_4567;
 const CALL_GATE: u8 = 0xec;
-/// Through the far pointer at 9000h.
+/// A jump through the far pointer at 9000h.
 const JMP_M1632: [u8; 7] = [0xff, 0x2c, 0x25, 0x00, 0x90, 0, 0];
 const JMP_M1664: [u8; 8] = [0x48, 0xff, 0x2c, 0x25, 0x00, 0x90, 0, 0];
 const CALL_M1632: [u8; 7] = [0xff, 0x1c, 0x25, 0x00, 0x90, 0, 0];
@@ -87,7 +87,7 @@ fn a_call_gate_takes_rsp_from_the_tss_and_makes_ss_null() {
     assert_eq!(environment.u64(top + 8), u64::from(long_selector::CODE3));
     assert_eq!(environment.u64(top + 16), u64::from(STACK));
     assert_eq!(environment.u64(top + 24), u64::from(selector::DATA3));
-    // And back, over two quadwords on both stacks.
+    // The return pops two quadwords from each stack.
     environment.put_u64(top + 16, 0x5008);
     environment.put_u64(top + 24, u64::from(long_selector::CODE3));
     environment.put_u64(top + 32, u64::from(STACK));

@@ -1,4 +1,4 @@
-//! Facts about far transfers.
+//! Tests of far transfers.
 
 use super::*;
 use crate::test_environment::{
@@ -156,7 +156,7 @@ fn protected_jumps_check_type_privilege_presence_and_limit() {
         (0, selector::CODE3, TARGET, refused(0x18)),
         (0, selector::CODE0 | 3, TARGET, refused(8)),
         (3, selector::CODE0, TARGET, refused(8)),
-        // A busy TSS.
+        // The target is a busy TSS.
         (0, selector::TSS, TARGET, refused(0x58)),
     ] {
         let (mut state, mut environment) = protected_mode(cpl);
@@ -221,7 +221,7 @@ fn a_call_gate_switches_stacks_and_copies_parameters_in_order() {
     let (cs, ss) = (selector::CODE3.into(), selector::DATA3.into());
     assert_eq!(frame, [0x5007, cs, 0x1111, 0x2222, 0x8000, ss]);
 
-    // And back, releasing the parameters on both stacks.
+    // The return releases the parameters on both stacks.
     state.segment_mut(SegmentRegister::Fs).attributes = Attributes::from_bits_retain(0xc093);
     assert_eq!(
         run(&mut state, &mut environment, &RETF_8),
@@ -230,7 +230,7 @@ fn a_call_gate_switches_stacks_and_copies_parameters_in_order() {
     assert_eq!((state.cpl(), state.rip), (3, 0x5007));
     assert_eq!(state.register(Gpr::Rsp), 0x8008);
     assert_eq!(state.ss().selector.0, selector::DATA3);
-    // FS was too privileged, DS was not.
+    // FS was too privileged for the outer level, DS was not.
     assert_eq!(
         *state.segment(SegmentRegister::Fs),
         Segment::null(Selector(0))

@@ -1,4 +1,4 @@
-//! Facts about `gather`.
+//! Tests of `gather`.
 
 use super::*;
 use crate::test_environment::{TestEnvironment, long_mode, protected_mode, real_mode, run};
@@ -87,8 +87,8 @@ fn a_faulting_gather_keeps_what_is_done_and_resumes() {
         get(&mut state, &mut environment, 1)[..4],
         [filled, filled, 0, 0]
     );
-    // Before the first access each mask element has become its sign (SDM volume 2,
-    // VPGATHERDD, "Operation"), but not on AMD's processors.
+    // Before the first access, each mask element was filled with its sign (SDM volume 2,
+    // VPGATHERDD, "Operation"), except on AMD's processors.
     let on = if is_amd(&state) { ON } else { u32::MAX };
     assert_eq!(
         get(&mut state, &mut environment, 3),
@@ -232,7 +232,7 @@ fn gathers_of_64_bit_code_use_sixteen_registers_and_64_bit_indexes() {
     (state.cr4, state.xcr0) = (legacy.cr4 | state.cr4, legacy.xcr0);
     environment.put_u64(0x9000, 0x1122_3344_5566_7788);
     environment.put_u64(0x9010, 0x99aa_bbcc_ddee_ff00);
-    // The base lies far above what the indexes, which are negative, reach.
+    // The base lies far above the elements; the indexes are negative.
     state.gpr[8] = 0x7000_0000_9000;
     let low = 0u64.wrapping_sub(0x7000_0000_0000 / 8);
     let index = [low, low + 2];

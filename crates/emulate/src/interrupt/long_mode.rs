@@ -1,5 +1,5 @@
-//! Delivery in IA-32e mode (SDM volume 3, 6.14): gates of 16 bytes that lead to 64-bit code,
-//! SS and RSP always pushed, a null SS for the inner level, stacks by number (IST).
+//! Delivery in IA-32e mode (SDM volume 3, 6.14): gates of 16 bytes that lead to 64-bit code; SS and
+//! RSP are always pushed; SS is null for an inner level; stacks are selected by number (IST).
 
 use super::{Event, Frame};
 use crate::descriptor_table::{accessed_segment, has_valid_code_size, read_descriptor};
@@ -11,20 +11,20 @@ use tollgate_x86::descriptor::system_type;
 use tollgate_x86::paging::Privilege;
 use tollgate_x86::{Attributes, CpuState, Descriptor, Exception, Flags, Gpr, Segment};
 
-/// A frame begins at a multiple of this.
+/// A frame starts at a multiple of this.
 const FRAME_ALIGNMENT: u64 = 16;
 
-/// How a gate leads on.
+/// The target of a gate.
 struct Gate {
     segment: Segment,
     offset: u64,
-    /// Interrupt stack table: 1 to 7, or 0 for none.
+    /// Number of the stack in the interrupt stack table: 1 to 7, or 0 for none.
     stack_number: u8,
     clears_interrupt_flag: bool,
 }
 
 impl Event {
-    /// Reads the gate and checks it and its code segment.
+    /// Reads the gate, and checks it and its code segment.
     fn long_gate(
         &self,
         state: &CpuState,
@@ -79,7 +79,7 @@ impl Event {
         })
     }
 
-    /// IA-32e mode, compatibility mode included.
+    /// Delivers an event in IA-32e mode, including compatibility mode.
     pub(super) fn deliver_long(
         &self,
         state: &mut CpuState,

@@ -1,4 +1,4 @@
-//! Facts about delivery, double faults included.
+//! Tests of delivery, including double faults.
 
 use super::*;
 use crate::test_environment::{
@@ -105,7 +105,7 @@ fn from_ring_3_the_stack_comes_from_the_tss() {
     assert_eq!(environment.u32(esp + 4), u32::from(selector::CODE3));
     assert_eq!(environment.u32(esp + 12), 0x8000);
     assert_eq!(environment.u32(esp + 16), u32::from(selector::DATA3));
-    // Data segments stay.
+    // Data segments do not change.
     assert_eq!(
         state.segment(SegmentRegister::Ds).selector.0,
         selector::DATA3
@@ -147,20 +147,20 @@ fn into_without_overflow_does_nothing() {
 fn bad_gates_and_targets_have_their_error_codes() {
     let ext = |code| Exception::general_protection(code);
     let cases = [
-        // Not a gate at all.
+        // The entry is not a gate.
         (descriptor(0, 0xffff, 0xc092), ext(0x103)),
-        // Not present.
+        // The gate is not present.
         (
             gate(selector::CODE0, HANDLER, 0x0e, 0),
             Exception::segment_not_present(0x103),
         ),
-        // Null target, data target, target outside the table.
+        // The target is null, a data segment, or outside the table.
         (gate(0, HANDLER, INTERRUPT32, 0), ext(1)),
         (gate(selector::DATA0, HANDLER, INTERRUPT32, 0), ext(0x11)),
         (gate(0x1000, HANDLER, INTERRUPT32, 0), ext(0x1001)),
-        // Less privileged target.
+        // The target is less privileged.
         (gate(selector::CODE3, HANDLER, INTERRUPT32, 0), ext(0x19)),
-        // Offset outside the 64 KiB segment.
+        // The offset is outside the 64 KiB segment.
         (gate(selector::CODE16, 0x1_0000, INTERRUPT32, 0), ext(1)),
     ];
     for (entry, expected) in cases {
@@ -333,7 +333,7 @@ fn traps_do_not_show_rf() {
 fn a_contributory_fault_during_another_is_a_double_fault() {
     let (mut state, mut environment) = protected_mode(0);
     set_gate(&mut environment, 8, INTERRUPT32);
-    // No gate for #GP: its delivery raises #GP.
+    // There is no gate for #GP, so its delivery raises #GP.
     assert_eq!(
         deliver_exception(
             &mut state,
@@ -377,7 +377,7 @@ fn a_benign_exception_never_doubles() {
         deliver_exception(&mut state, &mut environment, Exception::invalid_opcode()),
         Ok(())
     );
-    // #NP that names the gate of vector 6, external.
+    // #NP refers to the gate of vector 6, with the EXT bit.
     assert_eq!(environment.u32(0x7ff0), 6 * 8 + 3);
 }
 

@@ -1,4 +1,4 @@
-//! Facts about INVLPG.
+//! Tests of INVLPG.
 
 use crate::Outcome;
 use crate::test_environment::{long_mode, protected_mode, run};
@@ -19,7 +19,7 @@ fn invlpg_names_the_linear_page_without_checking_the_limit() {
 fn invlpg_takes_64_bits_and_ignores_what_is_not_canonical() {
     let (mut state, mut environment) = long_mode(0);
     state.gpr[0] = 0xffff_8123_4567_89ab;
-    // invlpg [rax]; the base of DS does not count.
+    // invlpg [rax]; the base of DS is ignored.
     state.segment_mut(SegmentRegister::Ds).base = 0x1000;
     run(&mut state, &mut environment, &[0x0f, 0x01, 0x38]).unwrap();
     state.gpr[0] = 0x8000_0000_0000;

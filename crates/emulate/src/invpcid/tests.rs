@@ -1,4 +1,4 @@
-//! Facts about process-context identifiers: CR4.PCIDE, CR3 and INVPCID.
+//! Tests of process-context identifiers: CR4.PCIDE, CR3 and INVPCID.
 
 use crate::Outcome;
 use crate::control::set_cr0;
@@ -17,7 +17,7 @@ const INVPCID_RAX_RBX: [u8; 5] = [0x66, 0x0f, 0x38, 0x82, 0x03];
 const GP: Result<Outcome, Exception> = Err(Exception::general_protection(0));
 const UD: Result<Outcome, Exception> = Err(Exception::invalid_opcode());
 const KEEPS: u64 = 1 << 63;
-/// Where the descriptor of INVPCID lies.
+/// Address of INVPCID's descriptor.
 const DESCRIPTOR: usize = 0x7_0000;
 
 /// 64-bit mode with identifier 5 of the address space at 7000h.
@@ -54,7 +54,7 @@ fn identifiers_are_switched_on_in_long_mode_with_an_identifier_of_zero() {
         run(&mut state, &mut environment, &MOV_CR4_RAX).unwrap();
         assert!(state.cr4().contains(Cr4::PCIDE));
         assert_eq!(environment.changes, []);
-        // Once they are on, the identifier does not matter.
+        // Once PCIDE is set, the identifier does not matter.
         state.cr3 = 0x7fff;
         run(&mut state, &mut environment, &MOV_CR4_RAX).unwrap();
     }
@@ -132,14 +132,14 @@ fn invpcid_forgets_what_its_type_names_of_whichever_identifier() {
         (2, 0, 0, vec![Everything]),
         (2, 0xfff, 0, vec![Everything]),
         (3, 7, 0, vec![Spaces]),
-        // Only type 0 has an address.
+        // Only type 0 uses the address.
         (1, 5, 1 << 63, vec![space(5)]),
         (3, 0, 1 << 63, vec![Spaces]),
     ] {
         let done = invalidate(with_identifiers(), kind, identifier, linear);
         assert_eq!(done, (Ok(Outcome::Next), changes), "type {kind}");
     }
-    // Without CR4.PCIDE the low bits of CR3 are no identifier: it is zero.
+    // Without CR4.PCIDE, the low bits of CR3 are not an identifier: it is zero.
     let (mut state, environment) = long_mode(0);
     state.cr3 = 0x7018;
     let done = invalidate((state, environment), 1, 0, 0);
@@ -190,7 +190,7 @@ fn invpcid_is_for_ring_0_and_real_mode_and_reads_its_operand_as_data() {
     (state.gpr[0], state.gpr[5], state.gpr[7]) = (3, 0x5000, 0x1000);
     run(&mut state, &mut environment, &INVPCID_RAX_RBX).unwrap();
     assert_eq!(environment.changes, [TranslationChange::Spaces]);
-    // The operand comes before what is in it.
+    // Faults of the operand precede those of its content.
     let (mut state, mut environment) = protected_mode(0);
     state.gpr[0] = 4;
     state.gpr[3] = GDT as u64;

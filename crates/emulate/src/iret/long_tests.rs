@@ -1,4 +1,4 @@
-//! Facts about IRET in IA-32e mode.
+//! Tests of IRET in IA-32e mode.
 
 use super::*;
 use crate::test_environment::{
@@ -79,9 +79,9 @@ fn null_fs_and_gs_keep_their_bases_on_the_way_out() {
     );
     run(&mut state, &mut environment, &IRETQ).unwrap();
     assert_eq!(state.segment(SegmentRegister::Fs).base, 0x7f00_0000_1000);
-    // The selector loses its RPL, as on processors.
+    // The RPL of the selector is cleared, as on real processors.
     assert_eq!(state.segment(SegmentRegister::Fs).selector, Selector(0));
-    // GS held data of level 0.
+    // GS contained data of level 0.
     assert!(!state.segment(SegmentRegister::Gs).is_usable());
 }
 

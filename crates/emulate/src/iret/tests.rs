@@ -1,4 +1,4 @@
-//! Facts about IRET.
+//! Tests of IRET.
 
 use super::*;
 use crate::test_environment::{
@@ -109,7 +109,7 @@ fn what_changes_in_the_flags_depends_on_the_level_left() {
         let (mut state, mut environment) = protected_mode(cpl);
         let cs = state.cs().selector.0;
         state.flags = iopl << 12;
-        // VM in the image means V86 mode only at CPL 0.
+        // VM in the popped flags means V86 mode only at CPL 0.
         let image = !(Flags::VM.bits() as u32);
         put_frame(&mut environment, &[TARGET, cs.into(), image]);
         assert!(run(&mut state, &mut environment, &IRET).is_ok());
@@ -150,7 +150,7 @@ fn a_16_bit_outer_stack_takes_only_sp() {
         &[TARGET, selector::CODE3.into(), 0, 0xffff_9000, ss],
     );
     assert!(run(&mut state, &mut environment, &IRET).is_ok());
-    // The upper half of the inner ESP shows, as on real processors.
+    // The upper half of the inner ESP remains visible, as on real processors.
     assert_eq!(state.register(Gpr::Rsp), 0x8_9000);
 }
 

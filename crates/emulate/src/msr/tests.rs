@@ -1,4 +1,4 @@
-//! Facts about `msr`.
+//! Tests of `msr`.
 
 use super::*;
 use crate::plain_msr::{
@@ -107,7 +107,7 @@ fn efer_takes_what_is_offered_and_a_change_of_nxe_drops_translations() {
     assert_eq!(environment.changes, everything);
     write(&mut state, &mut environment, EFER, 0x901).unwrap();
     assert_eq!((state.efer, environment.changes.len()), (0x901, 1));
-    // SVME, LMSLE, FFXSR, TCE.
+    // The bits SVME, LMSLE, FFXSR and TCE.
     for bit in 12..16 {
         let refused = write(&mut state, &mut environment, EFER, 1 << bit);
         assert_eq!(refused, Err(GP));
@@ -235,7 +235,7 @@ fn mtrrs_and_machine_check_are_reached_by_their_instructions() {
         run(&mut state, &mut environment, &WRMSR).unwrap();
         assert_eq!(read(&state, &mut environment, index as u32), Ok(value));
     }
-    // Capabilities, a memory type that does not exist, an error in a bank.
+    // Capabilities, a memory type that does not exist, and an error in a bank.
     for (index, value) in [(0xfe, 0x508), (0x179, 0x10a), (0x2ff, 2), (0x401, 1)] {
         assert_eq!(write(&mut state, &mut environment, index, value), Err(GP));
     }

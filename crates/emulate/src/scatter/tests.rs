@@ -1,10 +1,10 @@
-//! Facts about `scatter`.
+//! Tests of `scatter`.
 
 use super::*;
 use crate::test_environment::{TestEnvironment, long_mode, run};
 use tollgate_x86::Cr4;
 
-/// Base of the elements.
+/// Base address of the elements.
 const TABLE: u64 = 0x9000;
 /// vpgatherdd zmm1{k1}, [rax+zmm2*4]
 const GATHER: [u8; 7] = [0x62, 0xf2, 0x7d, 0x49, 0x90, 0x0c, 0x90];

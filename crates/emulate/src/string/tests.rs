@@ -1,4 +1,4 @@
-//! String instructions against a plain model, element by element.
+//! Compares string instructions with a simple model that executes element by element.
 
 use crate::Outcome;
 use crate::cpuid::{Vendor, policy};
@@ -23,13 +23,13 @@ const KINDS: [(Kind, u8); 5] = [
     (Kind::Scan, 0xae),
 ];
 
-/// The flags of `left - right`, from the host.
+/// The flags of `left - right`, as the host computes them.
 fn subtraction_flags(left: u32, right: u32, size: u32) -> u64 {
     let shift = 32 - 8 * size;
     let flags: u64;
-    // AF comes from bit 3, so shifted operands will not do for it.
+    // AF depends on bit 3, so it cannot be computed from shifted operands.
     let (high_left, high_right) = (left << shift, right << shift);
-    // SAFETY: arithmetic and a balanced push and pop.
+    // SAFETY: arithmetic, and a push with its pop.
     unsafe {
         std::arch::asm!("cmp {left:e}, {right:e}", "pushfq", "pop {flags}",
             left = in(reg) high_left, right = in(reg) high_right, flags = lateout(reg) flags);
@@ -42,7 +42,7 @@ fn subtraction_flags(left: u32, right: u32, size: u32) -> u64 {
     flags.bits()
 }
 
-/// One instruction, element by element, as the manual's pseudo-code reads.
+/// Executes one instruction element by element, as in the manual's pseudo-code.
 fn model(
     state: &mut CpuState,
     ram: &mut [u8],
@@ -177,7 +177,7 @@ fn runs_equal_element_by_element_execution() {
     environment.ram.truncate(0x10000);
     for round in 0..400 {
         let mut state = state.clone();
-        // Few different values, so that comparisons go on for a while.
+        // Use few different values, so that comparisons continue for a while.
         for byte in &mut environment.ram {
             *byte = u8::from(random.below(2000) == 0);
         }
@@ -188,7 +188,7 @@ fn runs_equal_element_by_element_execution() {
         state.gpr[0] = random.below(2) as u64 * 0x0101_0101;
         state.gpr[1] = random.below(4000) as u64;
         state.gpr[6] = 0x5000 + random.below(0x1000) as u64;
-        // Near the source, so that many copies overlap.
+        // Often close to the source, so that many copies overlap.
         state.gpr[7] = if round % 2 == 0 {
             state.gpr[6]
                 .wrapping_add(random.below(17) as u64)
@@ -198,7 +198,7 @@ fn runs_equal_element_by_element_execution() {
         };
         if random.below(2) == 0 {
             state.flags |= Flags::DF.bits();
-            // Down from high enough to stay in RAM.
+            // Start high enough to stay in RAM on the way down.
             for register in [6, 7] {
                 state.gpr[register] += 0x4000;
             }
@@ -218,7 +218,7 @@ fn sixteen_bit_addresses_wrap_and_keep_the_upper_halves() {
             *byte = u8::from(random.below(2000) == 0);
         }
         state.gpr[0] = random.below(2) as u64 * 0x0101_0101;
-        // Multiples of four: an element across FFFFh would fault.
+        // Multiples of four, since an element across FFFFh would fault.
         state.gpr[1] = 0x7777_0000 | random.below(6000) as u64;
         state.gpr[6] = 0x5555_0000 + random.below(0x4000) as u64 * 4;
         state.gpr[7] = 0x6666_0000 + random.below(0x4000) as u64 * 4;
@@ -252,7 +252,7 @@ fn a_fault_leaves_exact_progress_and_names_the_element() {
         (97, 0x500c, 0x9ffe)
     );
 
-    // Downwards the fault is at the first element below the boundary.
+    // Downwards, the fault is at the first element below the boundary.
     let (mut state, mut environment) = protected_mode(0);
     environment.not_present.push(0xa000..0xb000);
     state.flags |= Flags::DF.bits();
@@ -270,7 +270,7 @@ fn a_faulting_scan_keeps_the_old_flags_or_with_amd_shows_those_of_the_last_eleme
     (state.gpr[0], state.gpr[1], state.gpr[7]) = (1, 0x2000, 0x9f00);
     assert!(run(&mut state, &mut environment, &[0xf2, 0xae]).is_err());
     assert_eq!((state.gpr[1], state.gpr[7]), (0x1f00, 0xa000));
-    // 1 minus 0.
+    // These are the flags of 1 minus 0.
     let flags = match policy(&state).vendor() {
         Vendor::Amd => Flags::empty(),
         _ => Flags::CF | Flags::OF,
@@ -427,7 +427,7 @@ fn a_string_of_64_bit_code_stops_where_addresses_are_not_canonical() {
     (state.gpr[1], state.gpr[7]) = (4, 0x8000_0000_0000);
     let fault = run(&mut state, &mut environment, &[0xf3, 0xaa]);
     assert_eq!(fault, Err(tollgate_x86::Exception::general_protection(0)));
-    // The base of ES does not count.
+    // The base of ES is ignored.
     state.segment_mut(SegmentRegister::Es).base = 0x1000;
     state.gpr[7] = 0xc000;
     run(&mut state, &mut environment, &[0xf3, 0xaa]).unwrap();

@@ -1,5 +1,5 @@
-//! Facts about `system_call`. The model `qemu64` is AMD's; another is made Intel's where
-//! the host is.
+//! Tests of `system_call`. The model `qemu64` is AMD's; the tests for Intel run where the host is
+//! Intel's.
 
 use super::*;
 use crate::test_environment::{compatibility_mode, long_mode, protected_mode, run};

@@ -1,24 +1,24 @@
-//! What a TSS holds of a task's registers, in its 16-bit and 32-bit form (SDM volume 3, 8.2.1
-//! and 8.6).
+//! The registers of a task in its TSS, in the 16-bit and the 32-bit format (SDM volume 3, 8.2.1 and
+//! 8.6).
 
 use crate::memory_access::{probe_system, read_system, write_system};
 use tollgate_platform::Environment;
 use tollgate_x86::descriptor::system_type;
 use tollgate_x86::{CpuState, Exception, Segment, SegmentRegister};
 
-/// Where the part of a 32-bit TSS begins that a switch reads: CR3. It ends with the word
-/// that holds the debug trap bit.
+/// Start of the part of a 32-bit TSS that a task switch reads: CR3. It ends with the word that
+/// contains the debug trap bit.
 const READ32: u64 = 0x1c;
 const READ32_SIZE: usize = 0x4a;
-/// Where the part begins that a switch away writes: EIP to GS.
+/// Start of the part that a switch away writes: EIP to GS.
 const WRITTEN32: u64 = 0x20;
 const WRITTEN32_SIZE: usize = 0x40;
-/// The same of a 16-bit TSS: IP to the LDT's selector, which is read alone.
+/// Start of both parts in a 16-bit TSS: IP. The LDT's selector at the end is only read.
 const READ16: u64 = 0x0e;
 const READ16_SIZE: usize = 0x1e;
 const WRITTEN16_SIZE: usize = 0x1c;
 
-/// Whether a TSS has the 32-bit form.
+/// Whether a TSS has the 32-bit format.
 fn is_wide(task: &Segment) -> bool {
     matches!(
         task.attributes.kind(),
@@ -26,27 +26,27 @@ fn is_wide(task: &Segment) -> bool {
     )
 }
 
-/// The last byte that a TSS must have: its limit is at least this.
+/// Offset of the last byte that a TSS must have: the minimum of its limit.
 pub(super) fn last_byte(task: &Segment) -> u32 {
     if is_wide(task) { 0x67 } else { 0x2b }
 }
 
-/// The registers of a task as its TSS holds them.
+/// The registers of a task, as in its TSS.
 pub(super) struct TaskImage {
-    /// The page tables' root; `None` for a 16-bit TSS, which has none.
+    /// The address of the page tables; `None` for a 16-bit TSS, which does not contain it.
     pub(super) cr3: Option<u32>,
     pub(super) eip: u32,
     pub(super) eflags: u32,
-    /// EAX to EDI in encoding order. A 16-bit TSS has the lower halves only.
+    /// EAX to EDI in encoding order. A 16-bit TSS has only their lower halves.
     pub(super) gpr: [u32; 8],
-    /// Selectors of ES, CS, SS, DS, FS and GS; a 16-bit TSS has none for the last two.
+    /// Selectors of ES, CS, SS, DS, FS and GS; a 16-bit TSS does not contain the last two.
     pub(super) segments: [u16; 6],
     pub(super) ldt: u16,
     /// The debug trap bit: #DB as soon as the task is entered.
     pub(super) traps: bool,
 }
 
-/// Takes values from bytes, one after the other.
+/// Reads values from bytes, one after the other.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -69,7 +69,7 @@ impl Fields<'_> {
 }
 
 impl TaskImage {
-    /// The current task's registers, to go on at `rip` with `flags`.
+    /// The current task's registers, for continuing at `rip` with `flags`.
     pub(super) fn of(state: &CpuState, rip: u64, flags: u64) -> Self {
         Self {
             cr3: None,
@@ -85,7 +85,8 @@ impl TaskImage {
     /// Reads the image in a TSS.
     ///
     /// # Errors
-    /// Page fault.
+    ///
+    /// A page fault of the TSS.
     pub(super) fn read(
         state: &CpuState,
         environment: &mut dyn Environment,
@@ -129,7 +130,8 @@ impl TaskImage {
     /// Checks that [`TaskImage::store`] will not fault.
     ///
     /// # Errors
-    /// Page fault.
+    ///
+    /// A page fault of the TSS.
     pub(super) fn probe_store(
         state: &CpuState,
         environment: &mut dyn Environment,
@@ -143,10 +145,12 @@ impl TaskImage {
         probe_system(state, environment, task.base, offset, size as u32)
     }
 
-    /// Writes the image to the TSS that it is left in: neither CR3 nor the LDT's selector.
+    /// Writes the image to the TSS of the task that is left: everything except CR3 and the LDT's
+    /// selector.
     ///
     /// # Errors
-    /// Page fault; then nothing was written.
+    ///
+    /// A page fault of the TSS; nothing was written then.
     pub(super) fn store(
         &self,
         state: &CpuState,

@@ -31,7 +31,7 @@ fn access_byte(environment: &TestEnvironment, selector: u16) -> u8 {
     environment.ram[GDT + usize::from(selector & !7) + 5]
 }
 
-/// Ring 0 with a second task, behind SPARE, in flat segments of ring 0.
+/// Ring 0 with a second task, whose descriptor follows SPARE, in flat segments of ring 0.
 fn two_tasks() -> (CpuState, TestEnvironment) {
     let (state, mut environment) = protected_mode(0);
     let tss = descriptor(NEW as u32, 0x67, 0x89);
@@ -62,7 +62,7 @@ fn a_jump_saves_one_task_and_loads_the_other() {
         run(&mut state, &mut environment, &code),
         Ok(Outcome::Jumped)
     );
-    // The old one, whose TSS is available again.
+    // The old task, whose TSS is available again.
     assert_eq!(environment.u32(TSS + 0x20), 0x5007);
     assert_eq!(environment.u32(TSS + 0x24), 0x4203);
     assert_eq!(environment.u32(TSS + 0x28), 0x100);
@@ -71,7 +71,7 @@ fn a_jump_saves_one_task_and_loads_the_other() {
     assert_eq!(environment.u16(TSS + 0x4c), selector::CODE0);
     assert_eq!(access_byte(&environment, selector::TSS), 0x89);
     assert_eq!(environment.u16(TSS), 0);
-    // The new one.
+    // The new task.
     assert_eq!(access_byte(&environment, selector::SPARE), 0x8b);
     assert_eq!(environment.u16(NEW), 0);
     assert_eq!((state.rip, state.flags()), (0x6000, Flags::IF));
@@ -219,13 +219,13 @@ fn a_task_that_may_not_be_entered_is_refused_with_nothing_changed() {
         }
         assert_eq!(access_byte(&environment, selector::TSS), 0x8b);
     }
-    // The old TSS must take the state.
+    // The old TSS must have room for the state.
     let (mut state, mut environment) = two_tasks();
     state.tr.limit = 0x66;
     let code = far(JMP, selector::SPARE);
     let fault = Exception::invalid_tss(selector::TSS.into());
     assert_eq!(run(&mut state, &mut environment, &code), Err(fault));
-    // A TSS of the LDT is none.
+    // A TSS descriptor in the LDT is not accepted.
     let (mut state, mut environment) = two_tasks();
     environment.put_u64(LDT + 8, descriptor(NEW as u32, 0x67, 0x89));
     let fault = Exception::general_protection(0xc);
@@ -265,7 +265,7 @@ fn page_faults_of_either_tss_come_before_anything_changes() {
     }
 }
 
-/// What a jump to the second task raises there.
+/// The result of a jump to the second task that faults there.
 fn fault_of_new_task(environment: &mut TestEnvironment) -> (CpuState, Result<(), Exception>) {
     let (mut state, _) = two_tasks();
     let named = Selector(selector::SPARE);
@@ -350,7 +350,7 @@ fn an_exception_through_a_task_gate_brings_its_error_code() {
         assert_eq!(state.register(Gpr::Rsp), u64::from(expected));
         assert_eq!(environment.u16(expected as usize), 0x1234);
         assert!(state.flags().contains(Flags::NT));
-        // The old task goes on at the instruction, with RF.
+        // The old task will continue at the instruction, with RF.
         assert_eq!(environment.u32(TSS + 0x20), 0x5000);
         assert_eq!(environment.u32(TSS + 0x24), 0x1_0002);
     }
@@ -375,11 +375,11 @@ fn an_interrupt_through_a_task_gate_checks_the_gate_and_names_the_task() {
     assert_eq!(state.register(Gpr::Rsp), u64::from(NEW_STACK));
     assert_eq!(state.flags(), Flags::IF | Flags::NT);
     assert_eq!(environment.u16(NEW), selector::TSS);
-    // Again, while it is busy.
+    // The same event again, while the task is busy.
     let busy = Exception::general_protection(u32::from(selector::SPARE) | 1);
     let again = external(&mut state, &mut environment);
     assert_eq!(again, Err(busy));
-    // From ring 3 INT n needs a gate of DPL 3, the event itself does not.
+    // From ring 3, INT n needs a gate of DPL 3; the event itself does not.
     let (mut state, mut environment) = two_tasks();
     let (ring3, _) = protected_mode(3);
     state.segments = ring3.segments;

@@ -1,4 +1,4 @@
-//! Facts about images in 64-bit and compatibility code.
+//! Tests of images in 64-bit and compatibility code.
 
 use super::*;
 use crate::cpuid::policy;
@@ -22,8 +22,8 @@ fn fill(pair: (CpuState, TestEnvironment)) -> (CpuState, TestEnvironment) {
         let at = offset::XMM + number * 16;
         state.vector.0[at..at + 16].fill(number as u8 + 1);
     }
-    // An invalid operation that is pending: without one, AMD's processors store no pointers
-    // (AMD volume 2, 11.4.4).
+    // An invalid operation is pending: without one, AMD's processors store no pointers (AMD volume
+    // 2, 11.4.4).
     state.vector.0[offset::FCW..offset::FCW + 2].copy_from_slice(&0x037eu16.to_le_bytes());
     state.vector.0[offset::FSW..offset::FSW + 2].copy_from_slice(&0x8081u16.to_le_bytes());
     state.vector.0[offset::FIP..offset::FIP + 8]

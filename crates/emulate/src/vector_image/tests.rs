@@ -1,4 +1,4 @@
-//! Facts about `vector_image`.
+//! Tests of `vector_image`.
 
 use super::*;
 use crate::cpuid::{Vendor, policy};
@@ -53,7 +53,7 @@ fn amd_saves_pointers_while_an_exception_is_pending_and_restores_them_always() {
     for (save, restore, is_pending) in cases.into_iter().flatten() {
         let (mut state, mut environment) = ready();
         if is_pending {
-            // An invalid operation, not masked.
+            // An unmasked invalid operation.
             state.vector.0[offset::FCW] &= !1;
             state.vector.0[offset::FSW] = 0x81;
         }
@@ -64,7 +64,7 @@ fn amd_saves_pointers_while_an_exception_is_pending_and_restores_them_always() {
         state.gpr[0] = 0x9000;
         state.gpr[6] = 0x9000;
         if save == XSAVE {
-            // At [ESI], for EAX is the mask.
+            // The operand is at [ESI], because EAX is the mask.
             state.gpr[0] = component::X87;
         }
         let form = |code: [u8; 3]| match save {
@@ -205,7 +205,7 @@ fn xsavec_and_xsaves_store_what_is_in_use_and_say_that_the_image_is_compacted() 
         assert_eq!(environment.ram[0x90a0], 0xee);
         assert_eq!(environment.ram[0x9210], 0xee, "the rest of the header");
         assert_eq!(environment.ram[0x9240], 0xee);
-        // MXCSR goes with SSE's registers.
+        // MXCSR is saved together with SSE's registers.
         state.vector.0[offset::MXCSR] = 0xa0;
         run(&mut state, &mut environment, &code).unwrap();
         assert_eq!(environment.u64(0x9200), 3);
@@ -228,7 +228,7 @@ fn a_compacted_image_comes_back_without_what_it_leaves_out() {
         registers.set_u32(offset::MXCSR, 0x1fc0);
         run(&mut state, &mut environment, &restore).unwrap();
         assert!(state.vector == before);
-        // SSE is left out of the image: its registers and MXCSR become initial.
+        // SSE is not in the image: its registers and MXCSR become initial.
         environment.put_u64(0x9200, 1);
         run(&mut state, &mut environment, &restore).unwrap();
         let registers = Registers::of(&mut state, &mut environment);

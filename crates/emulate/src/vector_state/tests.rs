@@ -1,4 +1,4 @@
-//! Facts about `vector_state`.
+//! Tests of `vector_state`.
 
 use super::*;
 use crate::test_environment::{protected_mode, run, virtual_8086_mode};
@@ -71,7 +71,7 @@ fn xsetbv_checks_privilege_register_and_value() {
     assert_eq!((state.gpr[0], state.gpr[2]), (state.xcr0, 0));
     state.gpr[1] = 1;
     assert_eq!(run(&mut state, &mut environment, &xsetbv), Err(GP));
-    // xgetbv with ECX 1: what is in use of that, to which MXCSR belongs.
+    // xgetbv with ECX = 1: the components in use, including SSE because of MXCSR.
     state.vector.0[offset::HEADER] = 0;
     run(&mut state, &mut environment, &[0x0f, 0x01, 0xd0]).unwrap();
     assert_eq!((state.gpr[0], state.gpr[2]), (0, 0));

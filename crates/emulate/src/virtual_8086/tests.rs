@@ -25,9 +25,9 @@ const INT3: &[u8] = &[0xcc];
 const INTO: &[u8] = &[0xce];
 const INT1: &[u8] = &[0xf1];
 
-/// Where the I/O permission bitmap of [`with_vme`] begins in the TSS.
+/// Offset in the TSS of the I/O permission bitmap of [`with_vme`].
 const IO_MAP: u16 = 0x88;
-/// SP of [`virtual_8086_mode`], and the linear address of that place.
+/// The SP of [`virtual_8086_mode`], and its linear address.
 const STACK_POINTER: u64 = 0x1000;
 const STACK_PLACE: usize = 0x3000;
 
@@ -46,7 +46,7 @@ fn redirection_byte(vector: u8) -> usize {
     TSS + usize::from(IO_MAP) - 32 + usize::from(vector / 8)
 }
 
-/// A gate of ring 0 that INT n of ring 3 may use.
+/// Writes a gate to ring 0 that INT n in ring 3 may use.
 fn put_gate(environment: &mut TestEnvironment, vector: usize, dpl: u8) {
     let kind = 0x8e | dpl << 5;
     let entry = gate(selector::CODE0, 0x6000, kind, 0);
@@ -61,7 +61,7 @@ fn cli_and_sti_change_vif_below_iopl_3_with_vme() {
         let before = state.flags();
         assert_eq!(run(&mut state, &mut environment, STI), NEXT);
         assert_eq!(state.flags(), before | flag, "IOPL {iopl}");
-        // Only IF holds interrupts off.
+        // Only an STI that sets IF holds interrupts off.
         assert_eq!(state.shadow_rip == 1, iopl == 3, "IOPL {iopl}");
         state.flags |= (Flags::IF | Flags::VIF).bits();
         assert_eq!(run(&mut state, &mut environment, CLI), NEXT);
@@ -79,7 +79,7 @@ fn sti_with_vip_set_is_the_monitors_whatever_vif_is() {
         assert_eq!(run(&mut state, &mut environment, CLI), NEXT);
         assert_eq!(state.flags(), Flags::VM | Flags::VIP);
     }
-    // With IOPL 3 VIP has no effect.
+    // With IOPL 3, VIP has no effect.
     let (mut state, mut environment) = with_vme(3);
     state.flags |= Flags::VIP.bits();
     assert_eq!(run(&mut state, &mut environment, STI), NEXT);
@@ -112,7 +112,7 @@ fn pvi_gives_vif_to_level_3_alone_in_every_mode_but_v86() {
         assert_eq!(state.flags(), Flags::IF);
         state.flags |= Flags::VIP.bits();
         assert_eq!(run(&mut state, &mut environment, STI), REFUSED);
-        // With IOPL 3 it is IF as ever.
+        // With IOPL 3, the flag is IF as usual.
         state.flags = (Flags::IOPL | Flags::VIP).bits();
         assert_eq!(run(&mut state, &mut environment, STI), NEXT);
         assert_eq!(state.flags(), Flags::IOPL | Flags::VIP | Flags::IF);
@@ -168,7 +168,7 @@ fn pushf_shows_vif_as_if_and_iopl_3() {
     assert_eq!(environment.u32(STACK_PLACE - 6), 0x18_3002);
 }
 
-/// A stack with an IRET frame to 0100:0123 whose flags are `image`; POPF sees these alone.
+/// A stack with an IRET frame to 0100:0123 whose flags are `image`; POPF pops only the flags.
 fn put_frame(environment: &mut TestEnvironment, code: &[u8], image: u16) {
     if code == POPF {
         environment.put_u16(STACK_PLACE, image);
@@ -214,7 +214,7 @@ fn popf_and_iret_that_set_tf_or_vif_with_vip_are_the_monitors() {
             put_frame(&mut environment, code, image);
             assert_eq!(run(&mut state, &mut environment, code), expected);
         }
-        // With IOPL 3 TF may be set, and VIP says nothing.
+        // With IOPL 3, TF may be set, and VIP has no effect.
         let (mut state, mut environment) = with_vme(3);
         state.flags |= Flags::VIP.bits();
         put_frame(&mut environment, code, 0x300);
@@ -305,12 +305,12 @@ fn only_int_n_is_redirected() {
         put_gate(&mut environment, vector, dpl);
         assert_eq!(run(&mut state, &mut environment, code), JUMPED);
         assert_eq!(state.rip, 0x6000);
-        // The frame holds EFLAGS as they are, and the handler keeps VIF and VIP.
+        // The frame holds the real EFLAGS, and the handler keeps VIF and VIP.
         let stack = crate::test_environment::KERNEL_STACK as usize;
         assert_eq!(environment.u32(stack - 28), before);
         assert_eq!(state.flags(), Flags::OF | Flags::VIF | Flags::VIP);
     }
-    // Their gates' privilege is checked as ever.
+    // The privilege of their gates is checked as usual.
     let (mut state, mut environment) = with_vme(0);
     put_gate(&mut environment, 3, 0);
     let fault = Exception::general_protection(3 * 8 + 2);
@@ -358,7 +358,7 @@ fn the_bitmap_and_the_vector_are_read_as_the_processors_own() {
         let fault = Exception::page_fault(LinearAddress(address), PageFaultCode::empty());
         assert_eq!(run(&mut state, &mut environment, INT_21), Err(fault));
     }
-    // The frame is the program's.
+    // The frame is written with the program's privilege.
     let (mut state, mut environment) = with_vme(0);
     let place = STACK_PLACE as u64 - 4;
     environment.supervisor_only.push(place..place + 1);

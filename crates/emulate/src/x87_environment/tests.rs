@@ -1,4 +1,4 @@
-//! Facts about `x87_environment`.
+//! Tests of `x87_environment`.
 
 use super::*;
 use crate::test_environment::{TestEnvironment, protected_mode, real_mode, run};
@@ -9,8 +9,8 @@ const FLDENV: [u8; 2] = [0xd9, 0x27];
 const FNSAVE: [u8; 2] = [0xdd, 0x37];
 const FRSTOR: [u8; 2] = [0xdd, 0x27];
 
-/// ST0 = 1.0, ST1 = 0, ST2 = infinity in R5 to R7; pointers and opcode set.
-/// The operands above are [BX] in 16-bit and [EDI] in 32-bit code.
+/// ST0 = 1.0, ST1 = 0, ST2 = infinity in R5 to R7; pointers and opcode are set. The operands above
+/// are [BX] in 16-bit code and [EDI] in 32-bit code.
 fn load(state: &mut CpuState, environment: &mut TestEnvironment, at: u64) {
     (state.gpr[3], state.gpr[7]) = (at, at);
     let mut registers = Registers::of(state, environment);
@@ -31,7 +31,7 @@ fn protected_mode_32_bit_layout() {
     load(&mut state, &mut environment, 0x9000);
     run(&mut state, &mut environment, &FNSTENV).unwrap();
     let fields: Vec<u32> = (0..7).map(|n| environment.u32(0x9000 + 4 * n)).collect();
-    // R5 valid, R6 zero, R7 special, the rest empty.
+    // R5 is valid, R6 zero, R7 special, the rest empty.
     let tags = 0b10_01_00_11_11_11_11_11;
     assert_eq!(
         fields,
@@ -60,14 +60,14 @@ fn protected_mode_16_bit_layout() {
 fn real_mode_layouts_hold_linear_pointers() {
     let (mut state, mut environment) = real_mode();
     load(&mut state, &mut environment, 0x100);
-    // Linear: 123C5h and 26889h.
+    // The linear addresses are 123C5h and 26889h.
     run(&mut state, &mut environment, &FNSTENV).unwrap();
     let fields: Vec<u16> = (3..7).map(|n| environment.u16(0x3100 + 2 * n)).collect();
     assert_eq!(fields, [0x23c5, 0x15dd, 0x6889, 0x2000]);
     run(&mut state, &mut environment, &[0x66, 0xd9, 0x37]).unwrap();
     let fields: Vec<u32> = (3..7).map(|n| environment.u32(0x3100 + 4 * n)).collect();
     assert_eq!(fields, [0xffff_23c5, 0x0000_15dd, 0xffff_6889, 0x0000_2000]);
-    // Back again: the selectors are gone, the addresses are linear.
+    // After loading it again, the selectors are lost, and the addresses are linear.
     run(&mut state, &mut environment, &[0x66, 0xd9, 0x27]).unwrap();
     let registers = Registers::of(&mut state, &mut environment);
     assert_eq!(registers.u32(offset::FIP), 0x123c5);
@@ -111,7 +111,7 @@ fn fnstenv_masks_and_fldenv_unmasks_a_pending_exception() {
     assert_eq!(state.vector.0[..4], [0x7f, 3, 1, 0x28]);
     run(&mut state, &mut environment, &FLDENV).unwrap();
     assert_eq!(state.vector.0[..4], [0x7e, 3, 0x81, 0xa8]);
-    // Now it waits for the next waiting instruction.
+    // The exception now waits for the next waiting instruction.
     state.cr0 |= Cr0::NE.bits();
     assert_eq!(
         run(&mut state, &mut environment, &FLDENV),
@@ -152,9 +152,9 @@ fn full_tags_agree_with_the_host() {
     let (mut area, mut kept) = (Area([0; 512]), Area([0; 512]));
     area.0.copy_from_slice(&registers.0[..512]);
     let mut host = [0u32; 7];
-    // SAFETY: the host's own x87 state is saved and restored around; the areas are
-    // aligned and large enough; XMM registers keep their values through `kept`, for
-    // nothing between the two FXRSTORs uses them.
+    // SAFETY: the host's own x87 state is saved before and restored afterwards; the areas are
+    // aligned and large enough; XMM registers keep their values in `kept`, because nothing between
+    // the two FXRSTORs uses them.
     unsafe {
         std::arch::asm!(
             "fxsave64 [{kept}]", "fxrstor [{area}]", "fnstenv [{host}]", "fxrstor64 [{kept}]",

@@ -1,4 +1,4 @@
-//! Facts about delivery in IA-32e mode.
+//! Tests of delivery in IA-32e mode.
 
 use super::*;
 use crate::interrupt::{EventSource, deliver, deliver_exception};
@@ -13,7 +13,7 @@ const INTERRUPT: u8 = 0x8e;
 const TRAP: u8 = 0x8f;
 const FOR_USERS: u8 = 0x60;
 
-/// 64-bit code with the TSS where RAM is.
+/// 64-bit code, with the TSS in RAM.
 fn ready(cpl: u8) -> (CpuState, TestEnvironment) {
     let (mut state, environment) = long_mode(cpl);
     state.tr.base = TSS as u64;
