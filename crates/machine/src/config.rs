@@ -250,7 +250,7 @@ pub struct VmConfig {
     /// How programs of 64-bit guests access guest memory.
     pub memory_access: MemoryAccess,
     /// Whether programs of 64-bit guests that access memory directly reach the most used parts of
-    /// it through the [anchor](tollgate_tlb::shadow_windows::anchors) of their address space.
+    /// it through the anchor of their address space (`tollgate_tlb::shadow_windows::anchors`).
     pub anchors: bool,
     /// How the instructions that read or change the interrupt flag are executed.
     pub virtual_interrupts: VirtualInterrupts,

@@ -8,18 +8,18 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::thread::JoinHandle;
 
-/// Why a network cannot be had.
+/// Why a network cannot be started.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NetworkError {
-    /// What was being done, for a line on standard error.
+    /// What failed, for a line on standard error.
     pub what: String,
-    /// What the host says.
+    /// The host's reason.
     pub why: String,
 }
 
 impl NetworkError {
     pub(crate) fn new(what: impl Into<String>, why: impl fmt::Display) -> Self {
-        // The host's words, without its number.
+        // The host's words are shown without the error number.
         let mut why = why.to_string();
         why.truncate(why.find(" (os error ").unwrap_or(why.len()));
         Self {
@@ -37,14 +37,15 @@ impl fmt::Display for NetworkError {
 
 impl std::error::Error for NetworkError {}
 
-/// Raises the process's soft limit of descriptors to the hard one: each connection takes one.
+/// Raises the process's soft limit of descriptors to the hard one, because each connection takes
+/// one.
 pub(crate) fn raise_descriptor_limit() {
     let maximum = getrlimit(Resource::Nofile).maximum;
     let raised = Rlimit {
         current: maximum,
         maximum,
     };
-    // Where that fails, connections beyond the limit are refused.
+    // If this fails, connections beyond the limit are refused.
     let _ = setrlimit(Resource::Nofile, raised);
 }
 
@@ -57,11 +58,11 @@ pub struct Backend {
 }
 
 impl Backend {
-    /// Starts the network and returns the adapter's end of its cable. `report` is called on
-    /// its thread with lines for the user.
+    /// Starts the network and returns the adapter's end of its cable. `report` is called on its
+    /// thread with lines for the user.
     ///
     /// # Errors
-    /// A port is in use, a socket cannot be reached, the host starts no thread.
+    /// A port is in use, a socket cannot be reached, or the host starts no thread.
     pub fn start(
         options: &NetworkOptions,
         mac: crate::MacAddress,
@@ -111,12 +112,12 @@ impl Backend {
         Ok((adapter, backend))
     }
 
-    /// Where the host listens for the guest, in the order of the options.
+    /// Returns the addresses at which the host listens for the guest, in the order of the options.
     pub fn forwards(&self) -> &[SocketAddr] {
         &self.forwards
     }
 
-    /// Whether frames of the guest may have partial checksums and segments that are not cut.
+    /// Whether frames of the guest may have partial checksums and segments that were not split.
     pub const fn takes_offloads(&self) -> bool {
         self.offloads
     }

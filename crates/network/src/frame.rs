@@ -1,46 +1,46 @@
-//! Ethernet frames, and what is left to do to them: checksums that are not complete yet,
-//! segments that are not cut yet.
+//! Ethernet frames, and the work that is left to do on them: partial checksums that must be
+//! completed, and segments that must be split.
 
 use std::num::NonZeroU16;
 
-/// Bytes of an Ethernet header.
+/// The size of an Ethernet header in bytes.
 pub const ETHERNET_HEADER: usize = 14;
-/// Bytes of a frame at most: a header and the largest IP packet.
+/// The maximum size of a frame in bytes: a header and the largest IP packet.
 pub const MAX_FRAME: usize = ETHERNET_HEADER + 65_535;
 
-/// A TCP segment that is to be cut into several.
+/// A TCP segment that must be split into several.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segmentation {
-    /// Bytes of payload of each.
+    /// The number of payload bytes of each segment.
     pub size: NonZeroU16,
-    /// Bytes of all headers, Ethernet's to TCP's.
+    /// The size of all headers in bytes, from Ethernet's to TCP's.
     pub header_bytes: u16,
-    /// Over IPv6.
+    /// Whether the segment is carried by IPv6.
     pub is_ipv6: bool,
 }
 
-/// A checksum whose field holds that of the pseudo header only.
+/// A checksum whose field contains only the checksum of the pseudo header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PartialChecksum {
-    /// First byte of the frame that it covers; it goes to the end.
+    /// The first byte of the frame that the checksum covers. It extends to the end.
     pub start: u16,
-    /// Where its field is, counted from `start`.
+    /// The offset of the checksum field from `start`.
     pub offset: u16,
 }
 
 /// A frame on its way to the guest.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Frame {
-    /// The bytes, without check sequence.
+    /// The bytes, without the frame check sequence.
     pub bytes: Vec<u8>,
-    /// The checksum is to be completed.
+    /// The checksum that must be completed.
     pub checksum: Option<PartialChecksum>,
-    /// The segment is to be cut.
+    /// How the segment must be split.
     pub segmentation: Option<Segmentation>,
 }
 
 impl Frame {
-    /// A frame with nothing left to do.
+    /// Makes a complete frame.
     pub const fn new(bytes: Vec<u8>) -> Self {
         Self {
             bytes,
@@ -49,7 +49,7 @@ impl Frame {
         }
     }
 
-    /// Completes a checksum that is not.
+    /// Completes a partial checksum.
     pub fn complete_checksum(&mut self) {
         let Some(PartialChecksum { start, offset }) = self.checksum.take() else {
             return;
@@ -58,9 +58,9 @@ impl Frame {
         if field + 2 > self.bytes.len() {
             return;
         }
-        // The field itself is part of the sum: it holds the pseudo header's.
+        // The field itself is part of the sum: it contains the pseudo header's.
         let sum = !fold(add(0, &self.bytes[start..]));
-        // UDP says "none" by zero, which in ones' complement is FFFFh as well (RFC 768).
+        // In UDP zero means no checksum. FFFFh is the same value in ones' complement (RFC 768).
         let sum = if sum == 0 { 0xffff } else { sum };
         self.bytes[field..field + 2].copy_from_slice(&sum.to_be_bytes());
     }
@@ -75,7 +75,7 @@ pub fn add(sum: u64, data: &[u8]) -> u64 {
     })
 }
 
-/// Brings the carries back into 16 bits.
+/// Folds the carries into 16 bits.
 pub const fn fold(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn a_checksum_is_completed_as_rfc_1071_has_it() {
-        // The example of RFC 1071, section 3: the words sum up to ddf2h.
+        // The example of RFC 1071, section 3, where the sum of the words is ddf2h.
         let words = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
         assert_eq!(fold(add(0, &words)), 0xddf2);
         assert_eq!(

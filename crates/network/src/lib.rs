@@ -1,4 +1,4 @@
-//! Networks of a machine: what is at the other end of its adapter's cable.
+//! Networks of a machine: the other end of its adapter's cable.
 //!
 //! ```text
 //!   vCPU's thread                       thread "network"
@@ -7,11 +7,11 @@
 //! ```
 //!
 //! A [`Backend`] is started from [`NetworkOptions`] and has a thread of its own. Frames pass
-//! between it and the adapter through two bounded queues ([`link`]); neither side ever waits
-//! for the other. The back ends are [`user`], a network in this process whose connections are
-//! ordinary sockets, [`stream`], a socket that carries frames, and `tap`, an interface of the
-//! host's. [`vsock`] is the other end of another device: sockets between guest and host, whose
-//! packets pass through the same queues.
+//! between it and the adapter through two bounded queues ([`link`]); neither side ever waits for
+//! the other. The back ends are [`user`], a network in this process whose connections are ordinary
+//! sockets, [`stream`], a socket that carries frames, and `tap`, an interface of the host.
+//! [`vsock`] is the other end of another device: sockets between guest and host, whose packets pass
+//! through the same queues.
 
 pub mod backend;
 pub mod frame;

@@ -1,11 +1,11 @@
 //! The cable between a machine's adapter and its network: two bounded queues of frames.
 //!
-//! The adapter's side is used on the vCPU's thread, which never waits: if the queue to the
-//! network is full the adapter leaves frames with the guest and is told later; if the guest
-//! has no buffers, frames wait here. The network's side looks whether there is room and
-//! otherwise leaves its data with the host.
+//! The adapter's end is used on the vCPU's thread, which never waits. If the queue to the network
+//! is full, the adapter leaves frames with the guest and is notified later; if the guest has no
+//! buffers, frames wait here. The network's end checks whether there is room, and otherwise leaves
+//! its data with the host.
 //!
-//! Either side is told of something new at most once until it has looked.
+//! Each end gets at most one notification until it has looked at its queue.
 
 use crate::frame::Frame;
 use rustix::event::{EventfdFlags, eventfd};
@@ -15,26 +15,26 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Bytes of frames from the guest that wait at most, but for the last frame.
+/// The maximum number of bytes of frames from the guest that wait, not counting the last frame.
 const FROM_GUEST_BYTES: usize = 1 << 20;
-/// Bytes of frames for the guest from which on the network sends no more data.
+/// If frames for the guest have this many bytes, the network sends no more data.
 const TO_GUEST_BYTES: usize = 1 << 20;
-/// The same for datagrams, which so leave room for connections.
+/// The same limit for datagrams, which leaves room for connections.
 const TO_GUEST_DATAGRAM_BYTES: usize = TO_GUEST_BYTES / 4 * 3;
-/// Bytes of frames for the guest from which on everything is dropped: what answers frames of
-/// the guest's own cannot wait.
+/// If frames for the guest have this many bytes, everything is dropped, because answers to the
+/// guest's own frames cannot wait.
 const TO_GUEST_MAX_BYTES: usize = 4 << 20;
-/// What a frame counts beside its bytes.
+/// The number of bytes that a frame counts in addition to its own.
 const FRAME_COST: usize = 128;
 
-/// What the guest's driver does for the network.
+/// The offloads that the guest's driver supports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Offloads {
-    /// It completes checksums.
+    /// The driver completes checksums.
     pub checksum: bool,
-    /// It takes TCP segments over IPv4 that are not cut.
+    /// The driver accepts TCP segments over IPv4 that were not split.
     pub tcp4: bool,
-    /// The same over IPv6.
+    /// The driver accepts TCP segments over IPv6 that were not split.
     pub tcp6: bool,
 }
 
@@ -52,7 +52,7 @@ impl Offloads {
     }
 }
 
-/// Frames, and how much they are.
+/// Frames and their total size.
 struct Queue<T> {
     frames: VecDeque<T>,
     bytes: usize,
@@ -70,18 +70,18 @@ impl<T> Default for Queue<T> {
 #[derive(Default)]
 struct FromGuest {
     queue: Queue<Vec<u8>>,
-    /// The adapter found the queue full and is to be told when it is not.
+    /// Whether the adapter found the queue full and must be notified when it is not.
     adapter_waits: bool,
 }
 
 #[derive(Default)]
 struct ToGuest {
     queue: Queue<Frame>,
-    /// The adapter was told and has not looked yet.
+    /// Whether the adapter was notified and has not looked yet.
     told: bool,
-    /// The guest has no buffers: the adapter looks when it gets some.
+    /// Whether the guest has no buffers; the adapter looks when it gets some.
     starved: bool,
-    /// The network found no room and is to be woken when there is some.
+    /// Whether the network found no room and must be woken when there is some.
     network_waits: bool,
 }
 
@@ -90,13 +90,13 @@ type Tell = Box<dyn Fn() + Send>;
 struct Shared {
     from_guest: Mutex<FromGuest>,
     to_guest: Mutex<ToGuest>,
-    /// Readable when the network's thread has something to do.
+    /// A descriptor that is readable when the network's thread has something to do.
     wake: OwnedFd,
-    /// It was made so, and the thread has not looked yet.
+    /// Whether the descriptor was made readable and the thread has not looked yet.
     woken: AtomicBool,
     stopped: AtomicBool,
     offloads: AtomicU8,
-    /// Has the adapter look, on the vCPU's thread.
+    /// Notifies the adapter, which then looks on the vCPU's thread.
     tell: Mutex<Option<Tell>>,
 }
 
@@ -107,7 +107,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Shared {
     fn wake(&self) {
         if !self.woken.swap(true, Ordering::SeqCst) {
-            // It fails only if the counter is full, and then the thread wakes anyway.
+            // The write fails only if the counter is full, and then the thread wakes anyway.
             let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
         }
     }
@@ -119,7 +119,7 @@ impl Shared {
     }
 }
 
-/// A cable: its two ends.
+/// Makes a cable and returns its two ends.
 ///
 /// # Errors
 /// The host has no descriptor left.
@@ -146,22 +146,22 @@ pub struct Adapter {
 }
 
 impl Adapter {
-    /// What is called, on the network's thread, when [`Adapter::take`] would yield something
-    /// or [`Adapter::has_room`] has become true.
+    /// Sets the function that is called, on the network's thread, when [`Adapter::take`] would
+    /// return a frame or [`Adapter::has_room`] has become true.
     pub fn connect(&self, tell: impl Fn() + Send + 'static) {
         *lock(&self.shared.tell) = Some(Box::new(tell));
-        // Frames may have come before: the driver asks for them when it has buffers, and of
-        // those that follow it is told.
+        // Frames may have arrived earlier. The driver asks for them when it has buffers, and is
+        // notified of later ones.
         lock(&self.shared.to_guest).told = false;
     }
 
-    /// Says what the guest's driver does for the network.
+    /// Sets the offloads that the guest's driver supports.
     pub fn set_offloads(&self, offloads: Offloads) {
         let bits = offloads.bits();
         self.shared.offloads.store(bits, Ordering::Relaxed);
     }
 
-    /// Whether a frame of the guest may be sent. If not, the adapter is told when it may.
+    /// Whether a frame of the guest may be sent. If not, the adapter is notified when it may.
     pub fn has_room(&self) -> bool {
         let mut from_guest = lock(&self.shared.from_guest);
         let has_room = from_guest.queue.bytes < FROM_GUEST_BYTES;
@@ -178,15 +178,15 @@ impl Adapter {
         self.shared.wake();
     }
 
-    /// The adapter begins to look at what came for the guest, and says how many frames these
-    /// are. It will be told of those that come later.
+    /// Begins to look at the frames for the guest, and returns how many there are. The adapter is
+    /// notified of frames that arrive later.
     pub fn look(&self) -> usize {
         let mut to_guest = lock(&self.shared.to_guest);
         (to_guest.told, to_guest.starved) = (false, false);
         to_guest.queue.frames.len()
     }
 
-    /// Takes the next frame for the guest if `fits` says that the guest has room for it.
+    /// Takes the next frame for the guest if `fits` returns that the guest has room for it.
     pub fn take_if<E>(
         &self,
         fits: impl FnOnce(&Frame) -> Result<bool, E>,
@@ -213,12 +213,12 @@ impl Adapter {
         Ok(frame)
     }
 
-    /// Forgets what the guest has sent and the network has not taken.
+    /// Drops the frames that the guest has sent and the network has not taken.
     pub fn forget(&self) {
         lock(&self.shared.from_guest).queue = Queue::default();
     }
 
-    /// The guest's driver starts anew: what was on its way to the old one is dropped.
+    /// Drops the frames for the old driver of the guest when a new one starts.
     pub fn reset(&self) {
         *lock(&self.shared.to_guest) = ToGuest::default();
         lock(&self.shared.from_guest).adapter_waits = false;
@@ -233,20 +233,21 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Readable when there is something to do; cleared by [`Wire::receive`].
+    /// Returns a descriptor that is readable when there is something to do. [`Wire::receive`]
+    /// clears it.
     pub fn wake_descriptor(&self) -> BorrowedFd<'_> {
         self.shared.wake.as_fd()
     }
 
-    /// What the guest's driver does.
+    /// Returns the offloads that the guest's driver supports.
     pub fn offloads(&self) -> Offloads {
         Offloads::of_bits(self.shared.offloads.load(Ordering::Relaxed))
     }
 
     /// Takes all frames that the guest has sent.
     pub fn receive(&self) -> VecDeque<Vec<u8>> {
-        // In this order: whoever finds `woken` still set has done its part before it is cleared,
-        // and that is seen below. The other way round a wake in between would be read away.
+        // The order matters: a sender that finds `woken` still set has already queued its frame,
+        // which is seen below. In the opposite order, a wake in between would be lost.
         let mut counter = [0; 8];
         let _ = rustix::io::read(&self.shared.wake, &mut counter);
         self.shared.woken.store(false, Ordering::SeqCst);
@@ -260,13 +261,13 @@ impl Wire {
         frames
     }
 
-    /// Whether data may be sent to the guest. If not, the descriptor becomes readable when it
-    /// may.
+    /// Whether data may be sent to the guest. If not, the descriptor becomes readable when it may.
     pub fn has_room(&self) -> bool {
         self.has_less_than(TO_GUEST_BYTES)
     }
 
-    /// The same for datagrams.
+    /// Whether datagrams may be sent to the guest. If not, the descriptor becomes readable when
+    /// they may.
     pub fn has_room_for_datagrams(&self) -> bool {
         self.has_less_than(TO_GUEST_DATAGRAM_BYTES)
     }
@@ -278,7 +279,7 @@ impl Wire {
         has_room
     }
 
-    /// Sends a frame to the guest, or drops it if far too many wait.
+    /// Sends a frame to the guest, or drops it if far too many are waiting.
     pub fn send(&self, frame: Frame) {
         let mut to_guest = lock(&self.shared.to_guest);
         if to_guest.queue.bytes >= TO_GUEST_MAX_BYTES {
@@ -342,7 +343,7 @@ mod tests {
             assert_eq!(take(&adapter, true), Some(Frame::new(vec![byte])));
         }
         assert_eq!(take(&adapter, true), None);
-        // A guest without buffers asks itself when it has some.
+        // A guest without buffers asks by itself when it has some.
         wire.send(Frame::new(vec![3]));
         adapter.look();
         assert_eq!(take(&adapter, false), None);

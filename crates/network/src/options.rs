@@ -1,4 +1,4 @@
-//! What a network is to be.
+//! The options of a network.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -12,7 +12,7 @@ use std::str::FromStr;
 pub struct MacAddress(pub [u8; 6]);
 
 impl MacAddress {
-    /// The address of a machine's adapter `index` if none is given: those of QEMU.
+    /// Returns the default address of a machine's adapter `index`, as in QEMU.
     pub const fn of_adapter(index: u8) -> Self {
         Self([0x52, 0x54, 0, 0x12, 0x34, 0x56u8.wrapping_add(index)])
     }
@@ -28,8 +28,8 @@ impl fmt::Display for MacAddress {
 impl FromStr for MacAddress {
     type Err = String;
 
-    /// Six bytes of two hexadecimal digits with colons between them; the address of one
-    /// adapter, not of a group.
+    /// Parses six bytes of two hexadecimal digits, separated by colons. The address must be that of
+    /// one adapter, not of a group.
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || format!("'{text}' is no MAC address such as 52:54:00:12:34:56");
         let mut bytes = [0; 6];
@@ -43,13 +43,13 @@ impl FromStr for MacAddress {
             return Err(wrong());
         }
         if bytes[0] & 1 != 0 || bytes == [0; 6] {
-            return Err(format!("'{text}' is the address of a group, or none"));
+            return Err(format!("'{text}' is the address of a group, or is zero"));
         }
         Ok(Self(bytes))
     }
 }
 
-/// What a forwarded port carries.
+/// The protocol of a forwarded port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
@@ -60,56 +60,57 @@ pub enum Transport {
     Udp,
 }
 
-/// A port of the host that leads to one of the guest.
+/// A port of the host that is forwarded to the guest.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct HostForward {
-    /// What passes.
+    /// The protocol.
     #[serde(default)]
     pub transport: Transport,
-    /// Where the host listens. Port 0: one that is free.
+    /// The address at which the host listens. Port 0 selects a free one.
     pub host: SocketAddr,
-    /// The guest's address; `None`: the one that the guest gets by DHCP.
+    /// The guest's address. `None` is the address that the guest gets by DHCP.
     pub guest_address: Option<Ipv4Addr>,
     /// The guest's port.
     pub guest_port: u16,
 }
 
-/// User networking.
+/// The options of user networking.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct UserOptions {
-    /// Ports of the host that lead into the guest.
+    /// The ports of the host that are forwarded to the guest.
     pub forwards: Vec<HostForward>,
-    /// The guest reaches nothing outside; forwarded ports work.
+    /// Whether the guest can reach nothing outside. Forwarded ports work nevertheless.
     pub restrict: bool,
 }
 
-/// What is at the other end of the cable.
+/// The kind of network at the other end of the cable.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NetworkKind {
     /// A network in this process.
     User(UserOptions),
-    /// A stream socket at this path that carries frames, each behind its length.
+    /// A stream socket at this path that carries frames, each preceded by its length.
     Socket(PathBuf),
-    /// The program passt, which is started for it.
+    /// The program passt, which is started for the network.
     Passt,
-    /// A tap interface of the host's, by its name.
+    /// A tap interface of the host, by its name.
     Tap(String),
-    /// A tap, or a socket that keeps frames apart, that this process was started with.
+    /// A descriptor that this process was started with: a tap, or a socket that preserves frame
+    /// boundaries.
     Descriptor(RawFd),
 }
 
 /// An adapter and its network.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NetworkOptions {
-    /// The network.
+    /// The kind of network.
     pub kind: NetworkKind,
-    /// The adapter's address; `None`: [`MacAddress::of_adapter`].
+    /// The adapter's address. `None` is [`MacAddress::of_adapter`].
     pub mac: Option<MacAddress>,
 }
 
 impl NetworkOptions {
-    /// A network with the adapter's usual address.
+    /// Makes a network whose adapter has the default address.
     pub const fn new(kind: NetworkKind) -> Self {
         Self { kind, mac: None }
     }

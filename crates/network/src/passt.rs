@@ -1,6 +1,6 @@
-//! `passt`: user networking in a process of its own, which this one starts. It is found in
-//! `PATH`, listens on a socket in a folder that is gone once it is connected, and ends with that
-//! connection, so that nothing is left of it however this process ends.
+//! `passt`: user networking in a process of its own, which this process starts. It is found in
+//! `PATH`. It listens on a socket in a folder that is removed once the connection is made, and ends
+//! with that connection, so nothing remains of it however this process ends.
 
 use crate::backend::NetworkError;
 use std::ffi::OsStr;
@@ -13,12 +13,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long it may take to listen, on a loaded host.
+/// The maximum time until passt listens on a loaded host.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Pause between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// A folder for one user, removed when dropped.
+/// A temporary folder, which is removed when dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -48,10 +48,10 @@ impl Drop for Passt {
     }
 }
 
-/// Starts `program`, passt or what behaves like it, and connects to it.
+/// Starts `program`, which is passt or behaves like it, and connects to it.
 ///
 /// # Errors
-/// It is not installed, or ends at once: with what it said last.
+/// The program is not installed, or ends immediately; the message contains its last line.
 pub fn start(program: &OsStr) -> Result<(UnixStream, Passt), NetworkError> {
     let failed = |why: String| NetworkError::new("passt", why);
     let folder = Folder::new().map_err(|error| failed(format!("no folder: {error}")))?;
@@ -61,7 +61,7 @@ pub fn start(program: &OsStr) -> Result<(UnixStream, Passt), NetworkError> {
     command.args(["--foreground", "--one-off", "--quiet", "--socket"]);
     command.arg(&socket);
     if rustix::process::getuid().is_root() {
-        // It would become another user, who may not use the folder.
+        // Otherwise passt would switch to another user, who may not use the folder.
         command.args(["--runas", "0:0"]);
     }
     command.stdin(Stdio::null()).stdout(Stdio::null());
@@ -89,7 +89,7 @@ pub fn start(program: &OsStr) -> Result<(UnixStream, Passt), NetworkError> {
     }
 }
 
-/// What it said last, apart from complaints about the system's log.
+/// Returns the program's last line, except complaints about the system's log.
 fn last_line(log: &Path) -> String {
     let text = fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
@@ -104,7 +104,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::os::unix::fs::PermissionsExt;
 
-    /// A program in a folder of its own.
+    /// Makes a program in a folder of its own.
     fn program(script: &str) -> (Folder, PathBuf) {
         let folder = Folder::new().unwrap();
         let path = folder.0.join("program");

@@ -1,4 +1,4 @@
-//! Waiting for many descriptors: epoll, edge-triggered.
+//! Waits for many descriptors with edge-triggered epoll.
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
@@ -6,21 +6,21 @@ use rustix::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-/// Events taken at once.
+/// The number of events that are taken together.
 const EVENTS: usize = 256;
 
-/// What has become of a descriptor since it was last said.
+/// What has become possible at a descriptor since the last report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Readiness {
     /// The number that it was added with.
     pub token: u64,
-    /// It may be read, or has an error that reading tells.
+    /// The descriptor can be read, or has an error that reading returns.
     pub readable: bool,
-    /// It may be written, or has an error that writing tells.
+    /// The descriptor can be written, or has an error that writing returns.
     pub writable: bool,
 }
 
-/// Descriptors under watch. A closed one leaves by itself.
+/// The watched descriptors. A closed one is removed automatically.
 pub struct Poller {
     epoll: OwnedFd,
 }
@@ -32,7 +32,7 @@ impl Poller {
         })
     }
 
-    /// Watches a descriptor: it is said once whenever it becomes readable or writable.
+    /// Watches a descriptor. It is reported once each time it becomes readable or writable.
     pub fn add(&self, descriptor: impl AsFd, token: u64) -> io::Result<()> {
         use epoll::EventFlags as Flags;
         let flags = Flags::IN | Flags::OUT | Flags::RDHUP | Flags::ET;
@@ -44,7 +44,7 @@ impl Poller {
         )
     }
 
-    /// Waits for something, at most this long; `None`: without limit.
+    /// Waits for an event, at most this long; `None` waits without limit.
     pub fn wait(&self, limit: Option<Duration>) -> Vec<Readiness> {
         use epoll::EventFlags as Flags;
         let limit = limit.map(|limit| Timespec {
@@ -52,7 +52,7 @@ impl Poller {
             tv_nsec: limit.subsec_nanos().into(),
         });
         let mut events = Vec::with_capacity(EVENTS);
-        // Interrupted or not: what was found is what there is.
+        // If the wait was interrupted, the events that were found still count.
         let _ = epoll::wait(&self.epoll, spare_capacity(&mut events), limit.as_ref());
         let broken = Flags::ERR | Flags::HUP;
         let readiness = events.iter().map(|event| {

@@ -1,5 +1,5 @@
-//! `socket=PATH`: frames over a stream socket, each behind its length in four bytes, the
-//! highest first. It is the framing of QEMU's `-netdev stream`, and of passt's.
+//! `socket=PATH`: frames over a stream socket, each preceded by its length in four bytes, most
+//! significant first. It is the framing of QEMU's `-netdev stream`, and of passt.
 
 use crate::backend::NetworkError;
 use crate::frame::{Frame, MAX_FRAME};
@@ -12,26 +12,27 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// Bytes of a length.
+/// The size of a length in bytes.
 const LENGTH: usize = 4;
 const WIRE: u64 = 0;
 const SOCKET: u64 = 1;
-/// Bytes read at a time.
+/// The number of bytes that are read together.
 const CHUNK: usize = 64 << 10;
-/// Chunks read, and written, in one round; frames of the guest come between two rounds.
+/// The maximum number of chunks that are read, and written, in one round. Frames of the guest are
+/// handled between two rounds.
 const CHUNKS: usize = 16;
-/// Bytes on their way out from which on frames of the guest are dropped: the other side does
-/// not read.
+/// If this many bytes wait to be written, frames of the guest are dropped: the other side does not
+/// read.
 const MAX_WAITING: usize = 4 << 20;
 
-/// The socket, and the cable it is plugged to.
+/// The socket, and the cable that it is connected to.
 pub struct Stream {
     wire: Wire,
     poller: Poller,
     socket: UnixStream,
-    /// What was received and is not a whole frame yet.
+    /// Received bytes that do not form a whole frame yet.
     input: Vec<u8>,
-    /// What is to be sent.
+    /// Bytes to be sent.
     output: VecDeque<u8>,
     readable: bool,
     writable: bool,
@@ -42,7 +43,7 @@ impl Stream {
     /// Connects to a socket.
     ///
     /// # Errors
-    /// Nobody listens there; the host has no descriptors left.
+    /// No process listens there, or the host has no descriptors left.
     pub fn connect(
         path: &Path,
         wire: Wire,
@@ -53,7 +54,7 @@ impl Stream {
         Self::over(socket, wire, report)
     }
 
-    /// Over a socket that is connected.
+    /// Uses a socket that is connected.
     ///
     /// # Errors
     /// The host has no descriptors left.
@@ -86,7 +87,7 @@ impl Stream {
     pub fn run(mut self) {
         let mut is_open = true;
         while !self.wire.is_stopped() {
-            // What was left by the last round, if there is room, goes on at once.
+            // The rest of the last round is continued immediately if there is room.
             let has_more = is_open && self.has_more();
             for event in self.poller.wait(has_more.then_some(Duration::ZERO)) {
                 if event.token == SOCKET {
@@ -95,7 +96,7 @@ impl Stream {
                 }
             }
             for frame in self.wire.receive() {
-                // Nobody is there any more, or somebody who does not read.
+                // The other side is gone, or does not read.
                 if is_open && self.output.len() < MAX_WAITING {
                     let length = frame.len() as u32;
                     self.output.extend(length.to_be_bytes());
@@ -105,17 +106,17 @@ impl Stream {
             if is_open && let Err(why) = self.work() {
                 is_open = false;
                 self.output.clear();
-                (self.report)(format!("the other side of the socket is gone: {why}"));
+                (self.report)(format!("the other side of the socket has gone: {why}"));
             }
         }
     }
 
-    /// Whether something can go on without an event.
+    /// Whether work can continue without an event.
     fn has_more(&self) -> bool {
         self.writable && !self.output.is_empty() || self.readable && self.wire.has_room()
     }
 
-    /// A round of work.
+    /// Performs a round of work.
     fn work(&mut self) -> Result<(), String> {
         for _ in 0..CHUNKS {
             if !self.writable || self.output.is_empty() {
@@ -150,7 +151,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Sends on what is whole.
+    /// Forwards the received frames that are complete.
     fn take_frames(&mut self) -> Result<(), String> {
         let mut rest = &self.input[..];
         while let Some((length, behind)) = rest.split_first_chunk::<LENGTH>() {
@@ -233,7 +234,7 @@ mod tests {
         peer.read_exact(&mut received).unwrap();
         assert_eq!(received[..5], [0, 0, 0, 60, 7]);
         assert_eq!(received[64..69], [0, 0, 5, 0xea, 8]);
-        // In pieces, two at once.
+        // The bytes arrive in pieces, and two frames together.
         peer.write_all(&[0, 0]).unwrap();
         peer.write_all(&[0, 2, 1, 2, 0, 0, 0, 1]).unwrap();
         peer.write_all(&[3]).unwrap();
@@ -270,7 +271,7 @@ mod tests {
                 frames.extend(1500u32.to_be_bytes());
                 frames.extend([0; 1500]);
             }
-            // Up to the end of the network.
+            // This runs until the network ends.
             while sender.write_all(&frames).is_ok() {}
         });
         let receiver = thread::spawn(move || {

@@ -1,5 +1,5 @@
-//! `tap=NAME` and `fd=N`: a descriptor that carries one frame with each read and write, such as
-//! a tap interface of the host's.
+//! `tap=NAME` and `fd=N`: a descriptor that transfers one frame with each read and write, such as a
+//! tap interface of the host.
 
 use crate::backend::NetworkError;
 use crate::frame::{Frame, MAX_FRAME};
@@ -14,19 +14,19 @@ mod device;
 
 const WIRE: u64 = 0;
 const TAP: u64 = 1;
-/// Frames read, and written, in one round.
+/// The maximum number of frames that are read, and written, in one round.
 const FRAMES: usize = 64;
-/// Frames on their way out from which on those of the guest are dropped: a queue's length of an
-/// interface.
+/// If this many frames wait to be written, those of the guest are dropped. It is the queue length
+/// of an interface.
 const MAX_WAITING: usize = 1000;
 
-/// The descriptor, and the cable it is plugged to.
+/// The descriptor, and the cable that it is connected to.
 pub struct Tap {
     wire: Wire,
     poller: Poller,
     descriptor: OwnedFd,
-    /// Bytes of the header before each frame that a tap may have been opened with: all zero, since
-    /// checksums are complete and segments cut.
+    /// The size in bytes of the header before each frame that a tap may have been opened with. It
+    /// is all zero, because checksums are complete and segments are split.
     header: usize,
     /// Frames for the host, with their headers.
     output: VecDeque<Vec<u8>>,
@@ -36,7 +36,7 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Opens the tap interface NAME, which is made if it does not exist.
+    /// Opens the tap interface NAME, which is created if it does not exist.
     ///
     /// # Errors
     /// The host does not permit it, or has no such devices.
@@ -50,11 +50,11 @@ impl Tap {
         Self::over(descriptor, wire, report)
     }
 
-    /// Takes a descriptor that this process was started with: a tap, or a socket that keeps frames
-    /// apart.
+    /// Uses a descriptor that this process was started with: a tap, or a socket that preserves
+    /// frame boundaries.
     ///
     /// # Errors
-    /// It is not open, or neither.
+    /// It is not open, or neither of these.
     pub fn inherited(
         number: RawFd,
         wire: Wire,
@@ -113,12 +113,12 @@ impl Tap {
             if is_open && let Err(why) = self.work() {
                 is_open = false;
                 self.output.clear();
-                (self.report)(format!("the host's end is gone: {why}"));
+                (self.report)(format!("the host's end has gone: {why}"));
             }
         }
     }
 
-    /// A round of work.
+    /// Performs a round of work.
     fn work(&mut self) -> Result<(), Errno> {
         for _ in 0..FRAMES {
             let Some(frame) = self.output.front().filter(|_| self.writable) else {
@@ -128,7 +128,8 @@ impl Tap {
                 Err(Errno::AGAIN) => self.writable = false,
                 Err(Errno::INTR) => {}
                 Err(error) if is_fatal(error) => return Err(error),
-                // Sent; or lost, as frames are: the interface is down, say.
+                // The frame was sent, or is lost as frames are, for example because the interface
+                // is down.
                 _ => drop(self.output.pop_front()),
             }
         }
@@ -154,7 +155,7 @@ impl Tap {
     }
 }
 
-/// Whether there is nobody any more.
+/// Whether the error means that the other side has gone.
 fn is_fatal(error: Errno) -> bool {
     matches!(
         error,
@@ -213,11 +214,11 @@ mod tests {
         }
         assert_eq!(wait(&adapter), Frame::new(vec![9; 60]));
         assert_eq!(wait(&adapter), Frame::new(vec![9; 1514]));
-        // What the process was started with is the process's.
+        // The descriptor that the process was started with stays open.
         drop(own);
         drop(peer);
         let line = said.recv_timeout(PATIENCE).unwrap();
-        assert!(line.contains("the host's end is gone"), "{line}");
+        assert!(line.contains("the host's end has gone"), "{line}");
         adapter.send(vec![7; 60]);
         drop(backend);
     }

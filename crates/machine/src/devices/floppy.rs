@@ -11,7 +11,7 @@
 //!                            then the image's thread writes
 //! ```
 //!
-//! An image holds the bytes of its sectors and nothing else ([`format`]). Every sector has 512
+//! An image holds the bytes of its sectors and nothing else ([`mod@format`]). Every sector has 512
 //! bytes in double density (MFM) and the address that corresponds to its place, so sectors of other
 //! sizes, in FM, or with deleted data are never found. A search that fails takes two revolutions,
 //! as in a real controller; it does so even without a disk, where a real controller waits for ever.

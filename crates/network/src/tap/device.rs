@@ -1,15 +1,15 @@
-//! What the host says of taps: requests of /dev/net/tun, and descriptors by number. All of the
-//! crate's unsafe code is here.
+//! Taps of the host: requests of /dev/net/tun, and descriptors by number. All of the crate's unsafe
+//! code is here.
 
 use rustix::fs::{Mode, OFlags};
 use rustix::net::SocketType;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-/// Bytes of an interface's name, with a zero at its end (netdevice(7)).
+/// The size of an interface's name in bytes, including the terminating zero (netdevice(7)).
 const NAME_BYTES: usize = libc::IFNAMSIZ;
 
-/// `struct ifreq` as far as these requests use it: name and flags, in 40 bytes.
+/// The fields of `struct ifreq` that these requests use: name and flags, in 40 bytes.
 #[repr(C)]
 struct Request {
     name: [u8; NAME_BYTES],
@@ -27,10 +27,10 @@ impl Request {
     }
 }
 
-/// Opens a tap interface, which is made if it does not exist.
+/// Opens a tap interface, which is created if it does not exist.
 ///
 /// # Errors
-/// What is the matter, in words.
+/// A description of the failure.
 pub fn open(name: &str) -> Result<OwnedFd, String> {
     let mut request = Request::new();
     let is_name = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic());
@@ -53,35 +53,35 @@ pub fn open(name: &str) -> Result<OwnedFd, String> {
             Some(libc::EPERM) => format!(
                 "{error}; root can make one for you: ip tuntap add {name} mode tap user $USER"
             ),
-            Some(libc::EBUSY) => format!("{error}: somebody else has it open"),
+            Some(libc::EBUSY) => format!("{error}: another process has it open"),
             _ => error.to_string(),
         });
     }
     Ok(tap)
 }
 
-/// A descriptor of one's own for one that this process was started with.
+/// Duplicates a descriptor that this process was started with.
 ///
 /// # Errors
-/// What is the matter, in words.
+/// A description of the failure.
 pub fn inherited(number: RawFd) -> Result<OwnedFd, String> {
     // SAFETY: fcntl with this command takes and returns integers only.
     let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) };
     if copy < 0 {
         return Err(io::Error::last_os_error().to_string());
     }
-    // SAFETY: the call returned this descriptor just now, so nobody else owns it.
+    // SAFETY: the call has just returned this descriptor, so no other code owns it.
     let copy = unsafe { OwnedFd::from_raw_fd(copy) };
     let is_socket = rustix::net::sockopt::socket_type(&copy)
         .is_ok_and(|kind| kind == SocketType::DGRAM || kind == SocketType::SEQPACKET);
     let is_tap = flags(&copy).is_some_and(|flags| flags & libc::IFF_TAP != 0);
     match is_socket || is_tap {
         true => Ok(copy),
-        false => Err("it is neither a tap nor a socket that keeps frames apart".into()),
+        false => Err("it is neither a tap nor a socket that preserves frame boundaries".into()),
     }
 }
 
-/// The flags of a tap or the like.
+/// Returns the flags of a tap or a similar device.
 fn flags(descriptor: &OwnedFd) -> Option<libc::c_int> {
     let mut request = Request::new();
     // SAFETY: the request writes a structure of 40 bytes, which this one is.
@@ -89,8 +89,8 @@ fn flags(descriptor: &OwnedFd) -> Option<libc::c_int> {
     (result >= 0).then(|| libc::c_int::from(request.flags as u16))
 }
 
-/// Bytes of the headers before frames that a descriptor was opened with: none, but of taps that
-/// were opened so.
+/// Returns the size of the headers before frames, in bytes. It is zero except for taps that were
+/// opened with headers.
 pub fn header_bytes(descriptor: &OwnedFd) -> usize {
     let Some(flags) = flags(descriptor) else {
         return 0;

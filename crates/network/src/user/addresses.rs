@@ -1,23 +1,23 @@
-//! Which address of the guest's network is what.
+//! The addresses of the guest's network and their meaning.
 
 use super::resolver::Resolver;
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-/// The guest, as DHCP has it.
+/// The guest's address as DHCP assigns it.
 pub const GUEST: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
-/// The gateway; for the guest also the host's loopback address.
+/// The gateway, which for the guest is also the host's loopback address.
 pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 /// The name server.
 pub const DNS: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 3);
-/// Bits of the network's prefix.
+/// The number of bits of the network's prefix.
 pub const PREFIX: u8 = 24;
 
-/// The gateway over IPv6.
+/// The gateway's IPv6 address.
 pub const GATEWAY6: Ipv6Addr = Ipv6Addr::new(0xfec0, 0, 0, 0, 0, 0, 0, 2);
-/// Its address on the link, which advertises the network.
+/// The gateway's link-local address, which advertises the network.
 pub const GATEWAY6_LINK: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2);
-/// The name server over IPv6.
+/// The name server's IPv6 address.
 pub const DNS6: Ipv6Addr = Ipv6Addr::new(0xfec0, 0, 0, 0, 0, 0, 0, 3);
 /// The network's prefix of 64 bits.
 pub const NETWORK6: Ipv6Addr = Ipv6Addr::new(0xfec0, 0, 0, 0, 0, 0, 0, 0);
@@ -25,17 +25,17 @@ pub const NETWORK6: Ipv6Addr = Ipv6Addr::new(0xfec0, 0, 0, 0, 0, 0, 0, 0);
 /// The port of name servers.
 pub const DNS_PORT: u16 = 53;
 
-/// The guest's addresses and the host's.
+/// The guest's addresses and their counterparts on the host.
 pub struct Addresses {
-    /// The host has IPv6, so the guest has.
+    /// Whether the host, and so the guest, has IPv6.
     pub has_ipv6: bool,
-    /// The guest reaches other hosts; tests stay on this one.
+    /// Whether the guest can reach other hosts. Tests stay on this one.
     pub has_world: bool,
     resolver: RefCell<Resolver>,
 }
 
 impl Addresses {
-    /// As this host has them.
+    /// Determines the addresses from this host.
     pub fn of_host() -> Self {
         Self {
             has_ipv6: host_has_ipv6(),
@@ -53,12 +53,12 @@ impl Addresses {
         }
     }
 
-    /// The host's name servers, in the order in which they are asked.
+    /// Returns the host's name servers, in the order in which they are asked.
     pub fn name_servers(&self) -> Vec<SocketAddr> {
         self.resolver.borrow_mut().servers().to_vec()
     }
 
-    /// Where the host finds what the guest calls `address`; `None`: nowhere.
+    /// Returns the host's address for the guest's `address`, or `None` if it has none.
     pub fn outside(&self, address: SocketAddr) -> Option<SocketAddr> {
         let ip = address.ip();
         if is_gateway(ip) {
@@ -81,11 +81,11 @@ impl Addresses {
         (self.has_world && is_of_one(ip) && !is_own).then_some(address)
     }
 
-    /// What the guest calls the host's `address`. `name_server`: it is what the guest knows
-    /// by this address.
+    /// Returns the guest's address for the host's `address`. A host name server is `name_server`
+    /// for the guest.
     pub fn inside(&self, address: SocketAddr, name_server: Option<IpAddr>) -> SocketAddr {
         let ip = address.ip();
-        // A name server on the loopback address is that before it is the gateway.
+        // A name server on the loopback address is primarily the name server and not the gateway.
         if let Some(name_server) = name_server {
             return (name_server, DNS_PORT).into();
         }
@@ -108,14 +108,14 @@ pub fn is_dns(address: IpAddr) -> bool {
     address == DNS || address == DNS6
 }
 
-/// Whether an address is that of one host elsewhere: no group, not all hosts, not the sender
-/// itself.
+/// Whether an address is that of a single other host: not a group, not all hosts, and not the
+/// sender.
 pub fn is_of_one(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(ip) => {
             let is_zero = ip.octets()[0] == 0;
-            // Whether addresses from 240.0.0.0 on are hosts is for the host to decide: Linux
-            // has ways to them like to all others.
+            // The host decides whether addresses from 240.0.0.0 on are hosts: Linux routes them
+            // like all others.
             !(is_zero || ip.is_broadcast() || ip.is_multicast() || ip.is_loopback())
                 && ip != Ipv4Addr::new(10, 0, 2, 255)
         }
@@ -126,7 +126,7 @@ pub fn is_of_one(address: IpAddr) -> bool {
     }
 }
 
-/// Whether the host knows a way to the Internet's addresses. Nothing is sent.
+/// Whether the host has a route to the Internet by IPv6. Nothing is sent.
 fn host_has_ipv6() -> bool {
     let anywhere = Ipv6Addr::new(0x2001, 0x4860, 0, 0, 0, 0, 0, 1);
     UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))

@@ -9,10 +9,10 @@ use smoltcp::wire::{
 };
 use std::net::Ipv4Addr;
 
-/// How long the lease is, in seconds.
+/// The duration of the lease in seconds.
 const LEASE: u32 = 86_400;
 
-/// The frame that answers a datagram, if that is to the server.
+/// Returns the frame that answers a datagram, if the datagram is for the server.
 pub fn answer(mac: EthernetAddress, datagram: &[u8], destination: Ipv4Address) -> Option<Vec<u8>> {
     let datagram = UdpPacket::new_checked(datagram).ok()?;
     let is_for_us = datagram.dst_port() == DHCP_SERVER_PORT
@@ -27,8 +27,8 @@ pub fn answer(mac: EthernetAddress, datagram: &[u8], destination: Ipv4Address) -
     reply
         .emit(&mut DhcpPacket::new_unchecked(&mut bytes[..]))
         .ok()?;
-    // The client has no address yet, or loses the one it has: all get it, but for those that
-    // ask from an address.
+    // The client has no address yet, or loses the one that it has, so the answer is broadcast. Only
+    // a client that sends from an address gets it there.
     let to = match reply.message_type {
         DhcpMessageType::Ack if !message.client_ip.is_unspecified() => message.client_ip,
         _ => Ipv4Addr::BROADCAST,

@@ -1,33 +1,33 @@
-//! Name servers' messages (RFC 1035, section 4.1), as far as the network answers in a name
-//! server's place: that a query failed. A guest's resolver then gives up at once, and does not
-//! wait for a server that the host cannot reach.
+//! The messages of name servers (RFC 1035, section 4.1) that the network sends in place of a name
+//! server: that a query failed. A guest's resolver then gives up immediately, and does not wait for
+//! a server that the host cannot reach.
 
-/// Bytes of a message's header.
+/// The size of a message's header in bytes.
 const HEADER: usize = 12;
-/// The bit that makes a message a response, in its third byte.
+/// The bit in the third byte that makes a message a response.
 const IS_RESPONSE: u8 = 0x80;
 /// The bits of the third byte that a response repeats: operation, and "recursion desired".
 const REPEATED: u8 = 0x79;
 /// "Recursion available", in the fourth byte.
 const RECURSION_AVAILABLE: u8 = 0x80;
-/// Bytes of a question after its name: type and class.
+/// The number of bytes of a question after its name: type and class.
 const QUESTION_END: usize = 4;
 
 /// Why a query was not answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Failure {
-    /// SERVFAIL: the host reaches no name server.
+    /// SERVFAIL: the host can reach no name server.
     Server = 2,
-    /// REFUSED: the guest may ask none.
+    /// REFUSED: the guest may ask no name server.
     Refused = 5,
 }
 
-/// The number by which a response belongs to its query.
+/// Returns the number that connects a response with its query.
 pub fn identification(message: &[u8]) -> Option<[u8; 2]> {
     message.first_chunk().copied()
 }
 
-/// The response that says so; `None`: the message is no query.
+/// Returns the response that reports a failure, or `None` if the message is no query.
 pub fn failure(query: &[u8], failure: Failure) -> Option<Vec<u8>> {
     let header: &[u8; HEADER] = query.first_chunk()?;
     if header[2] & IS_RESPONSE != 0 {
@@ -46,14 +46,14 @@ pub fn failure(query: &[u8], failure: Failure) -> Option<Vec<u8>> {
     Some(response)
 }
 
-/// The first question, at the start of `bytes`.
+/// Returns the first question, at the start of `bytes`.
 fn question(bytes: &[u8]) -> Option<&[u8]> {
     let mut end = 0;
     loop {
         match *bytes.get(end)? {
             0 => return bytes.get(..end + 1 + QUESTION_END),
             label @ 1..=63 => end += 1 + usize::from(label),
-            // A query has nothing that a compressed name could refer to.
+            // A query contains nothing that a compressed name could refer to.
             _ => return None,
         }
     }

@@ -1,5 +1,6 @@
-//! Echo requests: the gateway and the name server answer here; other hosts are asked by a
-//! socket for just that, where the host lets its users have one (net.ipv4.ping_group_range).
+//! Echo requests. Those to the gateway and to the name server are answered here. Those to other
+//! hosts are sent through a ping socket, if the host permits its users to have one
+//! (net.ipv4.ping_group_range).
 
 use super::icmp::Unreachable;
 use super::turns::{BATCH, Left};
@@ -16,16 +17,16 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// Sockets at a time; then requests are dropped.
+/// The maximum number of sockets. Further requests are dropped.
 const MAX_SOCKETS: usize = 64;
-/// How long a socket lives that nothing passes through.
+/// A socket without traffic is closed after this time.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Bytes of an echo's header.
+/// The size of an echo's header in bytes.
 const HEADER: usize = 8;
-/// Bytes of the longest echo that an IPv4 packet holds.
+/// The maximum size in bytes of an echo in an IPv4 packet.
 const MAX_BYTES: usize = 65_535 - 20;
 
-/// Whose requests a socket is for.
+/// The sender of the requests that a socket is for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Asker {
     guest: IpAddr,
@@ -53,9 +54,9 @@ struct Echo {
     data: Vec<u8>,
 }
 
-/// The request in an ICMP message, if it is one.
+/// Returns the echo request in an ICMP message.
 fn request(source: IpAddr, destination: IpAddr, message: &[u8]) -> Option<Echo> {
-    // Checksums may be the adapter's to complete.
+    // The adapter may still have to complete checksums.
     let ignored = ChecksumCapabilities::ignored();
     let (ident, sequence, data) = match (source, destination) {
         (IpAddr::V4(_), IpAddr::V4(_)) => {
@@ -89,7 +90,7 @@ fn request(source: IpAddr, destination: IpAddr, message: &[u8]) -> Option<Echo> 
     })
 }
 
-/// The packet of an answer.
+/// Returns the packet of an answer.
 fn answer(source: IpAddr, destination: IpAddr, echo: &Echo) -> Option<Vec<u8>> {
     const HOP_LIMIT: u8 = 64;
     let bytes = HEADER + echo.data.len();
@@ -151,12 +152,12 @@ fn open(guest: IpAddr) -> rustix::io::Result<OwnedFd> {
 }
 
 impl Sockets {
-    /// Whether there are none.
+    /// Whether there are no sockets.
     pub fn is_empty(&self) -> bool {
         self.sockets.is_empty()
     }
 
-    /// An ICMP message of the guest: the payload of `packet`.
+    /// Handles an ICMP message of the guest: the payload of `packet`.
     pub fn packet(
         &mut self,
         source: IpAddr,
@@ -200,7 +201,7 @@ impl Sockets {
                     report(reason);
                 }
             }
-            // The host lets its users send no echo requests.
+            // The host does not permit its users to send echo requests.
             Err(Errno::ACCESS | Errno::PERM) => report(Unreachable::Prohibited),
             Err(_) => {}
         }
@@ -222,7 +223,7 @@ impl Sockets {
         self.sockets.get_mut(&asker).ok_or(Errno::NOBUFS)
     }
 
-    /// A socket may have answers: some of them go to the guest.
+    /// Delivers some of the answers at a socket to the guest.
     pub fn turn(&mut self, number: u64, buffer: &mut [u8], context: &Context) -> Left {
         let Some(asker) = self.by_number.get(&number).copied() else {
             return Left::Nothing;
@@ -237,7 +238,8 @@ impl Sockets {
             let (bytes, peer) = match recvfrom(&socket.host, &mut *buffer, RecvFlags::empty()) {
                 Ok((bytes, _, peer)) => (bytes, peer),
                 Err(Errno::AGAIN) => return Left::Nothing,
-                // An earlier request met nobody, say.
+                // This error belongs to an earlier request, for example because its target is
+                // unreachable.
                 Err(_) => continue,
             };
             let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
@@ -261,7 +263,7 @@ impl Sockets {
         Left::Something
     }
 
-    /// Closes sockets that nothing has passed through for long.
+    /// Closes sockets that had no traffic for a long time.
     pub fn expire(&mut self, now: Instant) {
         let by_number = &mut self.by_number;
         self.sockets.retain(|_, socket| {

@@ -1,5 +1,5 @@
-//! Forwarded UDP ports: what arrives at the host's goes to the guest's, as from the gateway or
-//! the sender, and what the guest sends back goes to the sender.
+//! Forwarded UDP ports: a datagram to the host's port goes to the guest's port, with the gateway or
+//! the sender as its source, and the guest's answer goes to the sender.
 
 use super::turns::{BATCH, Left};
 use super::{Context, addresses, host_errors, udp};
@@ -10,27 +10,28 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// Senders that a port remembers; for one more, the one that was heard least recently goes.
+/// The maximum number of senders that a port remembers. For one more, the least recent one is
+/// dropped.
 const MAX_PEERS: usize = 512;
-/// How long it remembers one that nothing passes to or from.
+/// A sender without traffic is forgotten after this time.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 struct Peer {
-    /// Where it is on the host's side.
+    /// The sender's address on the host's side.
     outside: SocketAddr,
     used: Instant,
 }
 
-/// A port of the host that leads to one of the guest.
+/// A port of the host that is forwarded to the guest.
 pub struct Forward {
     host: OwnedFd,
     guest: SocketAddr,
-    /// Senders, by what the guest calls them.
+    /// The senders, by their addresses on the guest's side.
     peers: HashMap<SocketAddr, Peer>,
 }
 
 impl Forward {
-    /// Leads from a socket that does not block to a port of the guest.
+    /// Forwards a non-blocking socket to a port of the guest.
     ///
     /// # Errors
     /// The host does not queue the socket's errors.
@@ -44,7 +45,7 @@ impl Forward {
         })
     }
 
-    /// The socket may have something: some of what waits goes to the guest.
+    /// Delivers some of the datagrams at the socket to the guest.
     pub fn turn(&mut self, buffer: &mut [u8], context: &Context) -> Left {
         let mut left = Left::Something;
         for _ in 0..BATCH {
@@ -57,7 +58,7 @@ impl Forward {
                     left = Left::Nothing;
                     break;
                 }
-                // An earlier answer did not arrive: the error queue says which.
+                // An earlier answer did not arrive; the error queue contains which one.
                 Err(_) => break,
             };
             let Some(outside) = peer.and_then(|peer| SocketAddr::try_from(peer).ok()) else {
@@ -78,8 +79,8 @@ impl Forward {
         Left::Something
     }
 
-    /// What the guest calls a sender. One that it could not answer, such as one of IPv6, is
-    /// a port of the gateway.
+    /// Returns the address of a sender on the guest's side. A sender that the guest could not
+    /// answer, such as one with IPv6, becomes a port of the gateway.
     fn inside(&self, outside: SocketAddr, context: &Context) -> SocketAddr {
         let inside = context.addresses.inside(outside, None);
         let is_own = match inside.ip() {
@@ -103,8 +104,8 @@ impl Forward {
         self.peers.insert(inside, Peer { outside, used: now });
     }
 
-    /// Sends a datagram of the guest, if it is from this port and to a sender. Says whether it
-    /// was.
+    /// Sends a datagram of the guest if it is from this port and to a known sender. Returns whether
+    /// it was.
     pub fn answer(
         &mut self,
         guest: SocketAddr,
@@ -119,17 +120,17 @@ impl Forward {
             return false;
         };
         peer.used = now;
-        // What cannot be sent is lost, as datagrams are.
+        // A datagram that cannot be sent is lost, as datagrams are.
         let _ = udp::send(&self.host, payload, &peer.outside);
         true
     }
 
-    /// Whether it remembers nobody.
+    /// Whether the port remembers no sender.
     pub fn is_idle(&self) -> bool {
         self.peers.is_empty()
     }
 
-    /// Forgets senders that nothing has passed to or from for long.
+    /// Forgets senders that had no traffic for a long time.
     pub fn expire(&mut self, now: Instant) {
         self.peers
             .retain(|_, peer| now.saturating_duration_since(peer.used) < TIMEOUT);

@@ -1,7 +1,7 @@
-//! smoltcp's view of the cable: IP packets of TCP, in and out.
+//! smoltcp's interface to the cable: TCP packets over IP in both directions.
 //!
-//! Packets are handed to the stack one at a time. What it sends becomes a frame with a partial
-//! checksum, and with segments that are not cut if the guest's driver takes these.
+//! Packets are handed to the stack one at a time. Packets from the stack become frames with a
+//! partial checksum, and with segments that are not split if the guest's driver accepts such.
 
 use super::Context;
 use super::neighbours::GATEWAY_MAC;
@@ -14,7 +14,7 @@ use smoltcp::time::Instant;
 use smoltcp::wire::{HardwareAddress, IpCidr};
 use std::num::NonZeroUsize;
 
-/// Bytes of an IP packet that the stack leaves to others to cut.
+/// The maximum size in bytes of an IP packet that the stack does not split itself.
 const LONG_PACKET: usize = MAX_FRAME - ETHERNET_HEADER;
 /// The protocol number of TCP.
 const TCP: u8 = 6;
@@ -36,27 +36,27 @@ impl GuestSide {
         }
     }
 
-    /// The stack's time.
+    /// Converts to the stack's time.
     pub fn time(&self, since_start: std::time::Duration) -> Instant {
         Instant::from_micros(i64::try_from(since_start.as_micros()).unwrap_or(i64::MAX))
     }
 
-    /// A round of work begins.
+    /// Begins a round of work.
     pub fn begin(&mut self, since_start: std::time::Duration, offloads: Offloads) {
         self.now = self.time(since_start);
         if offloads != self.offloads {
-            // The interface holds nothing but what the device can do.
+            // The interface has no state except the capabilities of the device.
             self.interface = interface(offloads, self.now);
             self.offloads = offloads;
         }
     }
 
-    /// For sockets that connect.
+    /// Returns the interface, for sockets that connect.
     pub fn interface(&mut self) -> &mut Interface {
         &mut self.interface
     }
 
-    /// Hands the stack a packet of the guest.
+    /// Hands a packet of the guest to the stack.
     pub fn receive(&mut self, packet: &[u8], sockets: &mut SocketSet<'_>, context: &Context) {
         let mut device = Device {
             packet: Some(packet),
@@ -67,7 +67,7 @@ impl GuestSide {
             .poll_ingress_single(self.now, &mut device, sockets);
     }
 
-    /// Sends what the stack has to send, as long as there is room.
+    /// Sends the stack's packets as long as there is room.
     pub fn send(&mut self, sockets: &mut SocketSet<'_>, context: &Context) {
         let mut device = Device {
             packet: None,
@@ -81,13 +81,13 @@ impl GuestSide {
     }
 }
 
-/// An interface that takes packets to any address.
+/// Makes an interface that accepts packets to any address.
 fn interface(offloads: Offloads, now: Instant) -> Interface {
     let mut capabilities = Capabilities { offloads };
     let mut interface = Interface::new(Config::new(HardwareAddress::Ip), &mut capabilities, now);
     let (gateway, gateway6) = (super::addresses::GATEWAY, super::addresses::GATEWAY6);
     interface.update_ip_addrs(|addresses| {
-        // There is room for two.
+        // There is room for two addresses.
         let _ = addresses.push(IpCidr::new(gateway.into(), super::addresses::PREFIX));
         let _ = addresses.push(IpCidr::new(gateway6.into(), 64));
     });
@@ -101,8 +101,8 @@ fn capabilities(offloads: Offloads) -> DeviceCapabilities {
     let mut capabilities = DeviceCapabilities::default();
     capabilities.medium = Medium::Ip;
     capabilities.max_transmission_unit = MTU;
-    // Nothing is lost or changed between guest and stack, and checksums of packets that the
-    // guest's driver leaves to its adapter are partial.
+    // Packets are neither lost nor damaged between guest and stack, and the checksums of packets
+    // are partial if the guest's driver leaves them to its adapter.
     capabilities.checksum = ChecksumCapabilities::ignored();
     capabilities.checksum.ipv4 = phy::Checksum::Tx;
     let long = NonZeroUsize::new(LONG_PACKET);
@@ -111,7 +111,7 @@ fn capabilities(offloads: Offloads) -> DeviceCapabilities {
     capabilities
 }
 
-/// Only says what the cable can do.
+/// A device that only describes the capabilities of the cable.
 struct Capabilities {
     offloads: Offloads,
 }
@@ -181,7 +181,7 @@ impl phy::RxToken for Received<'_> {
     }
 }
 
-/// The way of one packet to the guest.
+/// Sends one packet to the guest.
 pub struct Sender<'a> {
     context: &'a Context,
     meta: PacketMeta,
@@ -202,7 +202,7 @@ impl phy::TxToken for Sender<'_> {
     }
 }
 
-/// Adds the Ethernet header and says what is left to do.
+/// Adds the Ethernet header, and records what is left to do on the frame.
 fn finish(mut bytes: Vec<u8>, meta: PacketMeta, context: &Context) -> Option<Frame> {
     let packet = &bytes[ETHERNET_HEADER..];
     let is_ipv6 = packet.first()? >> 4 == 6;

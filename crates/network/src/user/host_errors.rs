@@ -1,6 +1,6 @@
-//! What the host learns about datagrams that did not arrive: the error queue of a socket
-//! (ip(7), IP_RECVERR). An error there names the destination and quotes the data, which an
-//! error that `recv` returns does not.
+//! Reports of the host about datagrams that did not arrive: the error queue of a socket (ip(7),
+//! IP_RECVERR). An error there contains the destination and a part of the data, unlike an error
+//! that `recv` returns.
 
 use super::icmp::Unreachable;
 use nix::cmsg_space;
@@ -15,14 +15,14 @@ use std::os::fd::{AsFd, AsRawFd};
 
 /// A datagram that did not arrive.
 pub struct HostError {
-    /// Where it was sent.
+    /// The address that it was sent to.
     pub destination: SocketAddr,
     pub reason: Unreachable,
-    /// The bytes of its data that the error quotes, in the buffer.
+    /// The number of bytes of its data that the error contains, in the buffer.
     pub quoted: usize,
 }
 
-/// Has the host queue a socket's errors.
+/// Makes the host queue a socket's errors.
 pub fn enable(socket: &impl AsFd, is_ipv4: bool) -> rustix::io::Result<()> {
     let enabled = match is_ipv4 {
         true => setsockopt(socket, Ipv4RecvErr, &true),
@@ -31,8 +31,8 @@ pub fn enable(socket: &impl AsFd, is_ipv4: bool) -> rustix::io::Result<()> {
     enabled.map_err(|error| Errno::from_raw_os_error(error as i32))
 }
 
-/// Lets the host fragment what a socket of IPv4 sends, or forbids that (ip(7),
-/// IP_MTU_DISCOVER). A datagram that is too long is then an error in the queue.
+/// Permits or forbids the host to fragment the packets of an IPv4 socket (ip(7), IP_MTU_DISCOVER).
+/// If it is forbidden, a datagram that is too long causes an error in the queue.
 pub fn set_fragmenting(socket: &impl AsFd, may_fragment: bool) -> rustix::io::Result<()> {
     let discovery = match may_fragment {
         true => Ipv4PathMtuDiscovery::WANT,
@@ -41,7 +41,7 @@ pub fn set_fragmenting(socket: &impl AsFd, may_fragment: bool) -> rustix::io::Re
     set_ip_mtu_discover(socket, discovery)
 }
 
-/// Takes the next error that is about the way of a datagram; `None`: there is none.
+/// Takes the next error that concerns the delivery of a datagram.
 pub fn take(socket: &impl AsFd, buffer: &mut [u8]) -> Option<HostError> {
     loop {
         let mut control = cmsg_space!(sock_extended_err, sockaddr_in6);

@@ -1,5 +1,5 @@
-//! ICMP errors: what tells the guest that a packet of its did not arrive (RFC 792, RFC 4443),
-//! and what the guest tells of its closed ports.
+//! ICMP errors: those that report to the guest that its packet did not arrive (RFC 792, RFC 4443),
+//! and the guest's own reports of closed ports.
 
 use super::{addresses, packet};
 use crate::frame::{add, fold};
@@ -7,11 +7,11 @@ use rustix::io::Errno;
 use smoltcp::wire::{IpProtocol, Ipv4Packet};
 use std::net::{IpAddr, SocketAddr};
 
-/// Bytes of an ICMP error's header.
+/// The size of an ICMP error's header in bytes.
 const HEADER: usize = 8;
-/// Bytes of an ICMPv4 error's packet at most (RFC 1812, section 4.3.2.3).
+/// The maximum size of an ICMPv4 error packet in bytes (RFC 1812, section 4.3.2.3).
 const IPV4_BYTES: usize = 576;
-/// Bytes of an ICMPv6 error's packet at most (RFC 4443, section 2.4 (c)).
+/// The maximum size of an ICMPv6 error packet in bytes (RFC 4443, section 2.4 (c)).
 const IPV6_BYTES: usize = 1280;
 /// "Destination unreachable" of ICMPv4.
 const UNREACHABLE: u8 = 3;
@@ -20,7 +20,7 @@ const HOP_LIMIT: u8 = 64;
 /// Why a packet did not arrive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unreachable {
-    /// The host knows no way to the network.
+    /// The host has no route to the network.
     Network,
     /// The network has no such host.
     Host,
@@ -28,23 +28,23 @@ pub enum Unreachable {
     Port,
     /// The host or a firewall forbids it.
     Prohibited,
-    /// It is longer than a network on the way takes, and must not be fragmented.
+    /// The packet is longer than a network on the way accepts, and must not be fragmented.
     TooLong {
-        /// Bytes of the longest packet that passes.
+        /// The size in bytes of the longest packet that passes.
         mtu: u16,
     },
 }
 
 impl Unreachable {
-    /// What an error of the host's `connect` or `send` means. `None`: it is not about the way,
-    /// or the guest notices by itself, by waiting.
+    /// Converts an error of the host's `connect` or `send`. Returns `None` if the error does not
+    /// concern the delivery, or if the guest will notice it by a timeout.
     pub const fn of_errno(error: Errno) -> Option<Self> {
         match error {
             Errno::CONNREFUSED => Some(Self::Port),
             Errno::NETUNREACH | Errno::NETDOWN | Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT => {
                 Some(Self::Network)
             }
-            // A route of type "blackhole", or an address that the host connects nothing to.
+            // The route has the type "blackhole", or the host connects nothing to this address.
             Errno::INVAL => Some(Self::Network),
             Errno::HOSTUNREACH | Errno::HOSTDOWN => Some(Self::Host),
             Errno::PERM | Errno::ACCESS => Some(Self::Prohibited),
@@ -52,7 +52,7 @@ impl Unreachable {
         }
     }
 
-    /// Type, code, and the header's last four bytes.
+    /// Returns type, code, and the last four bytes of the ICMPv4 header.
     const fn header4(self) -> (u8, u8, u32) {
         match self {
             Self::Network => (UNREACHABLE, 0, 0),
@@ -63,7 +63,7 @@ impl Unreachable {
         }
     }
 
-    /// The same for ICMPv6.
+    /// Returns type, code, and the last four bytes of the ICMPv6 header.
     const fn header6(self) -> (u8, u8, u32) {
         match self {
             Self::Network => (1, 0, 0),
@@ -75,8 +75,9 @@ impl Unreachable {
     }
 }
 
-/// The packet that tells the guest why its packet `original` did not arrive. `None`: there is
-/// no such answer, because `original` went to all or to a group (RFC 1122, section 3.2.2).
+/// Returns the packet that reports to the guest why its packet `original` did not arrive. Returns
+/// `None` if `original` was sent to all hosts or to a group, because there is no such report then
+/// (RFC 1122, section 3.2.2).
 pub fn unreachable(
     reason: Unreachable,
     (guest, destination): (IpAddr, IpAddr),
@@ -85,7 +86,7 @@ pub fn unreachable(
     if !addresses::is_of_one(guest) || !addresses::is_of_one(destination) {
         return None;
     }
-    // The one who has no such port says so; all else the gateway notices.
+    // The host without the port reports that error; the gateway reports all others.
     let reporter = match (reason, destination) {
         (Unreachable::Port, _) => destination,
         (_, IpAddr::V4(_)) => addresses::GATEWAY.into(),
@@ -113,8 +114,7 @@ pub fn unreachable(
     Some(error)
 }
 
-/// The port of the guest that a message of the guest's calls closed, if `message` is ICMPv4
-/// and does so for UDP.
+/// Returns the port of the guest that an ICMPv4 message of the guest reports as closed for UDP.
 pub fn closed_port(guest: IpAddr, message: &[u8]) -> Option<SocketAddr> {
     let [UNREACHABLE, 3, ..] = message else {
         return None;
@@ -232,7 +232,7 @@ mod tests {
         let message = &error[20..];
         let port = Some("10.0.2.15:4000".parse().unwrap());
         assert_eq!(closed_port(guest, message), port);
-        // One that is about another address, or cut off, is ignored.
+        // A message about another address, or a truncated one, is ignored.
         assert_eq!(closed_port(from, message), None);
         for bytes in 0..HEADER + 24 {
             assert_eq!(closed_port(guest, &message[..bytes]), None);

@@ -1,5 +1,5 @@
-//! A network in this process, with QEMU's addresses: the guest's connections are sockets of
-//! this process, so that it needs no privilege.
+//! A network in this process, with QEMU's addresses. The guest's connections are sockets of this
+//! process, so the network needs no privilege.
 //!
 //! ```text
 //!   frames of the guest
@@ -11,17 +11,17 @@
 //!     `-- TCP ------------------ smoltcp <-> a socket for each connection (tcp)
 //! ```
 //!
-//! What the host does not reach is answered with an ICMP error (icmp), and a query for a name
-//! with a failure (dns).
+//! If the host cannot reach a destination, the answer is an ICMP error (icmp), or for a query for a
+//! name a failure (dns).
 //!
 //! | address | what it is |
 //! |---|---|
-//! | 10.0.2.15, or as the guest likes | the guest; the first is what DHCP gives |
+//! | 10.0.2.15, or the guest's choice | the guest; DHCP assigns the first |
 //! | 10.0.2.2 | the gateway, and the host's own loopback address |
 //! | 10.0.2.3 | the host's name server |
-//! | fec0::2, fec0::3 | the same over IPv6, where the host has it |
+//! | fec0::2, fec0::3 | gateway and name server over IPv6, if the host has it |
 //!
-//! Everything runs on one thread, and nothing on it waits but for [`Poller`].
+//! Everything runs on one thread, which waits only for the [`Poller`].
 
 mod addresses;
 mod dhcp;
@@ -60,7 +60,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::time::{Duration, Instant};
 use turns::{Left, TURNS, Turns};
 
-/// What is told apart by the upper bits of a token.
+/// The kinds of tokens, which their upper bits distinguish.
 mod token {
     /// The cable.
     pub const WIRE: u64 = 0;
@@ -74,26 +74,26 @@ mod token {
     pub const FORWARD: u64 = 5 << 60;
     /// A ping socket.
     pub const ECHO: u64 = 4 << 60;
-    /// The upper bits.
+    /// The mask of the upper bits.
     pub const KIND: u64 = 0xf << 60;
 }
 
 /// The longest sleep while something may time out.
 const TICK: Duration = Duration::from_secs(1);
-/// Bytes of the longest datagram, and more.
+/// A size in bytes that is larger than the longest datagram.
 const DATAGRAM_BYTES: usize = 65_536;
 
-/// What the parts of the network share.
+/// The data that the parts of the network share.
 struct Context {
     wire: Wire,
     poller: Poller,
     addresses: Addresses,
     neighbours: Neighbours,
-    /// The guest reaches nothing outside.
+    /// Whether the guest can reach nothing outside.
     restrict: bool,
-    /// The present.
+    /// The present time.
     now: Instant,
-    /// Distinguishes the fragments of one packet from those of others.
+    /// A number that distinguishes the fragments of one packet from those of others.
     last_identification: Cell<u32>,
 }
 
@@ -116,7 +116,7 @@ impl Context {
         }
     }
 
-    /// Tells the guest why its packet `original` between these ends did not arrive.
+    /// Reports to the guest why its packet `original` between these addresses did not arrive.
     fn report(&self, reason: Unreachable, ends: (IpAddr, IpAddr), original: &[u8]) {
         if let Some(error) = icmp::unreachable(reason, ends, original) {
             self.send_packet(&error);
@@ -124,11 +124,11 @@ impl Context {
     }
 }
 
-/// A port of the host that leads to the guest.
+/// A port of the host that is forwarded to the guest.
 struct Listener {
     socket: TcpListener,
     guest: SocketAddr,
-    /// Connections may wait.
+    /// Whether connections may be waiting.
     is_ready: bool,
 }
 
@@ -137,15 +137,15 @@ pub struct Network {
     context: Context,
     guest_side: GuestSide,
     listeners: Vec<Listener>,
-    /// Where the host listens, in the order of the options.
+    /// The addresses at which the host listens, in the order of the options.
     forwards: Vec<SocketAddr>,
     tcp: tcp::Connections,
     udp: udp::Sockets,
     echo: echo::Sockets,
     reassembly: Reassembly,
-    /// Sockets of datagrams that may have something.
+    /// The datagram sockets that may have something to read.
     turns: Turns,
-    /// Where a datagram is read to.
+    /// The buffer that datagrams are read into.
     buffer: Vec<u8>,
     started: Instant,
 }
@@ -154,7 +154,7 @@ impl Network {
     /// Opens the forwarded ports.
     ///
     /// # Errors
-    /// A port cannot be had; the host has no descriptors left.
+    /// A port cannot be opened, or the host has no descriptors left.
     pub fn open(options: &UserOptions, mac: MacAddress, wire: Wire) -> Result<Self, NetworkError> {
         raise_descriptor_limit();
         let failed = |error| NetworkError::new("descriptors", error);
@@ -198,7 +198,7 @@ impl Network {
         })
     }
 
-    /// Where the host listens.
+    /// Returns the addresses at which the host listens.
     pub fn forwards(&self) -> Vec<SocketAddr> {
         self.forwards.clone()
     }
@@ -212,7 +212,7 @@ impl Network {
         }
     }
 
-    /// How long nothing happens by itself.
+    /// Returns how long the thread may sleep without an event.
     fn sleep(&mut self) -> Option<Duration> {
         if !self.turns.is_empty() && self.context.wire.has_room_for_datagrams() {
             return Some(Duration::ZERO);
@@ -279,8 +279,8 @@ impl Network {
         self.reassembly.expire(self.context.now);
     }
 
-    /// Sockets of datagrams have their turns, as long as there is room. Without room what has
-    /// arrived stays with the host, which drops more.
+    /// Gives datagram sockets their turns as long as there is room. Without room, datagrams stay
+    /// with the host, which drops further ones.
     fn datagrams(&mut self) {
         for _ in 0..TURNS {
             if !self.context.wire.has_room_for_datagrams() {
@@ -304,7 +304,7 @@ impl Network {
         }
     }
 
-    /// A frame of the guest.
+    /// Handles a frame of the guest.
     fn frame(&mut self, bytes: &[u8]) {
         let Ok(frame) = EthernetFrame::new_checked(bytes) else {
             return;
@@ -355,7 +355,7 @@ impl Network {
         }
     }
 
-    /// A whole packet of IPv4, which ends where its header says.
+    /// Handles a whole IPv4 packet, which ends where its header says.
     fn packet4(&mut self, bytes: &[u8]) {
         let Ok(packet) = Ipv4Packet::new_checked(bytes) else {
             return;
@@ -390,7 +390,7 @@ impl Network {
         }
     }
 
-    /// The same of IPv6.
+    /// Handles a whole IPv6 packet, which ends where its header says.
     fn packet6(&mut self, bytes: &[u8]) {
         let Ok(packet) = Ipv6Packet::new_checked(bytes) else {
             return;
@@ -399,7 +399,7 @@ impl Network {
         self.payload(packet.next_header(), ends, bytes, packet.payload());
     }
 
-    /// What an IP packet of the guest carries.
+    /// Handles the payload of an IP packet of the guest.
     fn payload(
         &mut self,
         protocol: IpProtocol,
@@ -434,13 +434,13 @@ impl Network {
     }
 }
 
-/// The guest's end of a forwarded port.
+/// Returns the guest's end of a forwarded port.
 fn guest_end(forward: &HostForward) -> SocketAddr {
     let guest = forward.guest_address.unwrap_or(addresses::GUEST);
     (guest, forward.guest_port).into()
 }
 
-/// Opens a forwarded TCP port, and says which it is.
+/// Opens a forwarded TCP port and returns its address.
 fn listen(
     forward: &HostForward,
     poller: &Poller,
@@ -458,7 +458,7 @@ fn listen(
     Ok(address)
 }
 
-/// The same of a UDP port.
+/// Opens a forwarded UDP port and returns its address.
 fn receive(
     forward: &HostForward,
     poller: &Poller,

@@ -1,5 +1,5 @@
-//! Ethernet addresses: the network's own, which the guest asks for by ARP (RFC 826) and
-//! neighbour discovery (RFC 4861), and the guest's, which are learned.
+//! Ethernet addresses: the network's own, which the guest requests by ARP (RFC 826) and neighbour
+//! discovery (RFC 4861), and the guest's, which are learned.
 
 use super::addresses::{self, Addresses, DNS, DNS6, GATEWAY, GATEWAY6, GATEWAY6_LINK, NETWORK6};
 use super::packet;
@@ -14,22 +14,22 @@ use smoltcp::wire::{
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// The gateway, and everything behind it: as in QEMU.
+/// The gateway and every address beyond it, as in QEMU.
 pub const GATEWAY_MAC: EthernetAddress = EthernetAddress([0x52, 0x55, 10, 0, 2, 2]);
 /// The name server.
 const DNS_MAC: EthernetAddress = EthernetAddress([0x52, 0x55, 10, 0, 2, 3]);
-/// The guest's addresses that are remembered.
+/// The maximum number of the guest's addresses that are remembered.
 const MAX_LEARNED: usize = 256;
-/// How long the guest may use the network by an advertisement, in seconds.
+/// How long the guest may use the network after an advertisement, in seconds.
 const ADVERTISED: u64 = 86_400;
 /// The hop limit of neighbour discovery.
 const ON_LINK: u8 = 255;
 /// All nodes on the link.
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// Who has which Ethernet address.
+/// The Ethernet address of each IP address.
 pub struct Neighbours {
-    /// The adapter's, for addresses that have not spoken yet.
+    /// The adapter's address, for IP addresses that have not sent anything yet.
     adapter: EthernetAddress,
     learned: HashMap<IpAddr, EthernetAddress>,
 }
@@ -42,19 +42,19 @@ impl Neighbours {
         }
     }
 
-    /// The guest has sent from this address.
+    /// Records that the guest has sent from this address.
     pub fn learn(&mut self, address: IpAddr, mac: EthernetAddress) {
         if self.learned.len() < MAX_LEARNED || self.learned.contains_key(&address) {
             self.learned.insert(address, mac);
         }
     }
 
-    /// Where the guest has an address.
+    /// Returns the Ethernet address of one of the guest's IP addresses.
     pub fn mac(&self, address: IpAddr) -> EthernetAddress {
         self.learned.get(&address).copied().unwrap_or(self.adapter)
     }
 
-    /// The frame for an IP packet.
+    /// Returns the frame for an IP packet.
     pub fn frame(&self, packet: &[u8], addresses: &Addresses) -> Option<Vec<u8>> {
         let (kind, to): (_, IpAddr) = match packet.first()? >> 4 {
             4 => {
@@ -70,7 +70,7 @@ impl Neighbours {
         Some(packet::ethernet(GATEWAY_MAC, self.mac(to), kind, packet))
     }
 
-    /// The frame that answers an ARP packet, if it asks for an address of ours.
+    /// Returns the frame that answers an ARP packet, if it asks for one of the network's addresses.
     pub fn arp(&mut self, payload: &[u8]) -> Option<Vec<u8>> {
         let request = ArpRepr::parse(&ArpPacket::new_checked(payload).ok()?).ok()?;
         let ArpRepr::EthernetIpv4 {
@@ -106,7 +106,8 @@ impl Neighbours {
         Some(packet::ethernet(own, mac, EthernetProtocol::Arp, &bytes))
     }
 
-    /// The frame that answers a solicitation: for routers, or for an address of ours.
+    /// Returns the frame that answers a solicitation for routers, or for one of the network's
+    /// addresses.
     pub fn solicited(
         &mut self,
         mac: EthernetAddress,
@@ -114,7 +115,7 @@ impl Neighbours {
     ) -> Option<Vec<u8>> {
         let message = Icmpv6Packet::new_checked(packet.payload()).ok()?;
         let (source, destination) = (packet.src_addr(), packet.dst_addr());
-        // The checksum may be the adapter's to complete.
+        // The adapter may still have to complete the checksum.
         let ignored = ChecksumCapabilities::ignored();
         let repr = Icmpv6Repr::parse(&source, &destination, &message, &ignored).ok()?;
         let Icmpv6Repr::Ndisc(solicitation) = repr else {
@@ -145,7 +146,7 @@ impl Neighbours {
             }
             _ => return None,
         };
-        // Who has no address yet gets what all get.
+        // A sender without an address gets the answer to all nodes.
         let to = if source.is_unspecified() {
             ALL_NODES
         } else {
@@ -167,7 +168,7 @@ impl Neighbours {
     }
 }
 
-/// What the gateway tells of the network.
+/// Returns the gateway's advertisement of the network.
 fn advertisement() -> NdiscRepr<'static> {
     NdiscRepr::RouterAdvert {
         hop_limit: 64,

@@ -1,4 +1,4 @@
-//! Making packets for the guest.
+//! Makes packets for the guest.
 
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
@@ -7,13 +7,13 @@ use smoltcp::wire::{
 };
 use std::net::{IpAddr, SocketAddr};
 
-/// Bytes of an IP packet that the guest's network carries.
+/// The maximum size in bytes of an IP packet in the guest's network.
 pub const MTU: usize = 1500;
 const HOP_LIMIT: u8 = 64;
-/// Bytes of a UDP header.
+/// The size of a UDP header in bytes.
 const UDP_HEADER: usize = 8;
 
-/// An Ethernet frame with this payload.
+/// Makes an Ethernet frame with this payload.
 pub fn ethernet(
     source: EthernetAddress,
     destination: EthernetAddress,
@@ -29,8 +29,8 @@ pub fn ethernet(
     bytes
 }
 
-/// An IP packet of this protocol, whose payload `fill` writes. Both addresses are of one
-/// family, and the payload is shorter than 64 KiB with its header.
+/// Makes an IP packet of this protocol, whose payload `fill` writes. Both addresses must be of one
+/// family, and the payload with its header must be shorter than 64 KiB.
 pub fn ip(
     source: IpAddr,
     destination: IpAddr,
@@ -52,8 +52,8 @@ pub fn ip(
     packet
 }
 
-/// A UDP datagram as one IP packet, or as none if the addresses are not of one family or it is
-/// too long.
+/// Makes a UDP datagram as one IP packet. Returns `None` if the addresses are not of one family or
+/// the datagram is too long.
 pub fn udp(source: SocketAddr, destination: SocketAddr, payload: &[u8]) -> Option<Vec<u8>> {
     let fits = payload.len() <= 65_535 - 20 - UDP_HEADER;
     if source.is_ipv4() != destination.is_ipv4() || !fits {
@@ -78,9 +78,9 @@ pub fn udp(source: SocketAddr, destination: SocketAddr, payload: &[u8]) -> Optio
     }))
 }
 
-/// An IP packet without options in pieces of at most [`MTU`] bytes (RFC 791, section 3.2, and
-/// RFC 8200, section 4.5). `identification` distinguishes the pieces of one packet from those
-/// of others.
+/// Splits an IP packet without options into fragments of at most [`MTU`] bytes (RFC 791, section
+/// 3.2, and RFC 8200, section 4.5). `identification` distinguishes the fragments of one packet from
+/// those of others.
 pub fn fragments(packet: &[u8], identification: u32) -> Vec<Vec<u8>> {
     match packet[0] >> 4 {
         4 => fragments4(packet, identification as u16),

@@ -1,20 +1,22 @@
-//! Queries to the host's name servers that were not answered yet. When the host finds out that
-//! a server cannot be reached, or when the guest repeats a query, the next server is asked: as
-//! the host's own resolver would (resolv.conf(5)).
+//! Queries to the host's name servers that were not answered yet. When the host finds out that a
+//! server is unreachable, or when the guest repeats a query, the next server is asked, as the
+//! host's own resolver would do (resolv.conf(5)).
 
 use super::dns;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// Queries of one port of the guest that are remembered; for one more, the oldest is forgotten.
+/// The maximum number of queries of one port of the guest that are remembered. For one more, the
+/// oldest is forgotten.
 const MAX_QUERIES: usize = 8;
-/// Bytes of the longest query that is remembered. Queries by UDP are shorter (RFC 1035, 4.2.1).
+/// The maximum size in bytes of a query that is remembered. Queries by UDP are shorter (RFC 1035,
+/// 4.2.1).
 const MAX_BYTES: usize = 512;
 
 /// A query of the guest.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Query {
-    /// The name server as the guest knows it.
+    /// The address by which the guest knows the name server.
     pub inside: SocketAddr,
     pub data: Vec<u8>,
     /// How many of the host's servers were asked.
@@ -28,7 +30,7 @@ pub struct Queries {
 }
 
 impl Queries {
-    /// `server` was asked.
+    /// Records that `server` was asked.
     pub fn push(&mut self, server: SocketAddr, query: Query) {
         if query.data.len() > MAX_BYTES {
             return;
@@ -39,7 +41,7 @@ impl Queries {
         self.waiting.push_back((server, query));
     }
 
-    /// A server has answered.
+    /// Removes the query that a server has answered.
     pub fn answered(&mut self, server: SocketAddr, response: &[u8]) {
         let identification = dns::identification(response);
         self.waiting.retain(|(asked, query)| {
@@ -47,7 +49,7 @@ impl Queries {
         });
     }
 
-    /// Takes the queries that wait for a server, which cannot be reached.
+    /// Takes the queries to a server that is unreachable.
     pub fn take_failed(&mut self, server: SocketAddr) -> Vec<Query> {
         let waiting = std::mem::take(&mut self.waiting);
         let (failed, others): (Vec<_>, Vec<_>) =
@@ -56,7 +58,7 @@ impl Queries {
         failed.into_iter().map(|(_, query)| query).collect()
     }
 
-    /// Takes the query that has the same data, if the guest sends it again.
+    /// Takes the query with the same data when the guest sends it again.
     pub fn take_repeated(&mut self, inside: SocketAddr, data: &[u8]) -> Option<Query> {
         let is_same = |query: &Query| query.inside == inside && query.data == data;
         let index = self.waiting.iter().position(|(_, query)| is_same(query))?;
@@ -86,7 +88,7 @@ mod tests {
         for number in 1..=4 {
             queries.push(server(number / 4), query(number));
         }
-        // The answer of another server, or to another query, is none.
+        // An answer of another server, or to another query, does not count.
         queries.answered(server(1), &[0, 2, 0x81, 0]);
         queries.answered(server(0), &[0, 9, 0x81, 0]);
         queries.answered(server(0), &[0, 2, 0x81, 0]);

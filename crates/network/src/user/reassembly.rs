@@ -7,35 +7,35 @@
 //!   all bits of a known length are set --> the whole packet, as if it had never been cut
 //! ```
 //!
-//! A hostile guest may send fragments that overlap, that never end, or that are very many. A
-//! fragment that overlaps another one discards the packet of both (RFC 5722), a packet that is
-//! not complete after [`TIMEOUT`] is discarded, and of [`MAX_PARTIAL`] packets the oldest makes
-//! place for one more. So at most `MAX_PARTIAL` times 65 KiB are kept.
+//! A hostile guest may send overlapping fragments, packets that are never complete, or very many
+//! fragments. A fragment that overlaps another discards the packet of both (RFC 5722). A packet
+//! that is not complete after [`TIMEOUT`] is discarded. If there are [`MAX_PARTIAL`] packets, the
+//! oldest makes room for one more. So at most `MAX_PARTIAL` times 65 KiB are kept.
 
 use smoltcp::wire::{IpProtocol, Ipv4Packet, Ipv6Packet};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// Packets that may be incomplete at a time.
+/// The maximum number of incomplete packets.
 const MAX_PARTIAL: usize = 64;
-/// How long the fragments of one packet may take: as in Linux.
+/// The maximum time until all fragments of a packet have arrived, as in Linux.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Fragments begin at multiples of this.
+/// Fragments begin at multiples of this number of bytes.
 const UNIT: usize = 8;
-/// Bytes of data of the longest packet.
+/// The maximum number of data bytes of a packet.
 const MAX_DATA: usize = 65_535 - IPV4_HEADER;
 const IPV4_HEADER: usize = 20;
 const IPV6_HEADER: usize = 40;
-/// Bytes of the fragment header of IPv6.
+/// The size of the IPv6 fragment header in bytes.
 const FRAGMENT_HEADER: usize = 8;
 
-/// What the fragments of one packet have in common.
+/// The fields that all fragments of one packet share.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Key {
     source: IpAddr,
     destination: IpAddr,
-    /// IPv4 only: in IPv6 the first fragment decides.
+    /// Used only for IPv4: in IPv6 the first fragment determines the protocol.
     protocol: u8,
     identification: u32,
 }
@@ -43,11 +43,11 @@ struct Key {
 /// One fragment.
 struct Fragment<'a> {
     key: Key,
-    /// Where its data belong in the packet's data.
+    /// The offset of its data in the packet's data.
     offset: usize,
-    /// Others follow.
+    /// Whether other fragments follow.
     has_more: bool,
-    /// The header that the whole packet gets if this is the first fragment.
+    /// The header of the whole packet if this is the first fragment.
     header: Vec<u8>,
     data: &'a [u8],
 }
@@ -55,7 +55,7 @@ struct Fragment<'a> {
 /// One bit for each unit of a packet's data.
 struct Present([u64; WORDS]);
 
-/// Words of 64 bits that hold the bits of the longest packet.
+/// The number of 64-bit words for the bits of the longest packet.
 const WORDS: usize = MAX_DATA.div_ceil(UNIT * 64);
 
 impl Present {
@@ -73,17 +73,17 @@ impl Present {
 /// A packet of which fragments are missing.
 struct Partial {
     begun: Instant,
-    /// The header of the first fragment, once that is here.
+    /// The header of the first fragment, once it has arrived.
     header: Option<Vec<u8>>,
     data: Vec<u8>,
     present: Box<Present>,
-    /// How many bits of `present` are set.
+    /// The number of bits of `present` that are set.
     units: usize,
-    /// The length of the data, once the last fragment is here.
+    /// The length of the data, once the last fragment has arrived.
     length: Option<usize>,
 }
 
-/// What a fragment makes of a packet.
+/// The state of a packet after a fragment.
 enum Outcome {
     Incomplete,
     Complete,
@@ -139,7 +139,7 @@ impl Partial {
         }
     }
 
-    /// The packet, whose fragments are all here.
+    /// Returns the packet, all fragments of which have arrived.
     fn whole(self) -> Option<Vec<u8>> {
         let mut packet = self.header?;
         let bytes = self.data.len() as u16;
@@ -163,17 +163,17 @@ pub struct Reassembly {
 }
 
 impl Reassembly {
-    /// Whether there is nothing that time could end.
+    /// Whether there are no packets that could time out.
     pub fn is_empty(&self) -> bool {
         self.partial.is_empty()
     }
 
-    /// Takes a fragment of IPv4, and returns the packet that it completes. `packet` is checked,
+    /// Adds an IPv4 fragment, and returns the packet that it completes. `packet` has been checked,
     /// and ends where its header says.
     pub fn ipv4(&mut self, packet: &Ipv4Packet<&[u8]>, now: Instant) -> Option<Vec<u8>> {
         let mut header = packet.as_ref().get(..IPV4_HEADER)?.to_vec();
         let mut whole = Ipv4Packet::new_unchecked(&mut header[..]);
-        // Options are not kept: nothing here looks at them.
+        // Options are dropped, because no code here reads them.
         whole.set_header_len(IPV4_HEADER as u8);
         whole.clear_flags();
         whole.set_frag_offset(0);
@@ -194,7 +194,7 @@ impl Reassembly {
         )
     }
 
-    /// Takes a fragment of IPv6, and returns the packet that it completes.
+    /// Adds an IPv6 fragment, and returns the packet that it completes.
     pub fn ipv6(&mut self, packet: &Ipv6Packet<&[u8]>, now: Instant) -> Option<Vec<u8>> {
         let (extension, data) = packet.payload().split_at_checked(FRAGMENT_HEADER)?;
         let place = u16::from_be_bytes([extension[2], extension[3]]);
@@ -243,7 +243,7 @@ impl Reassembly {
         }
     }
 
-    /// Discards packets whose fragments have not come in time.
+    /// Discards packets whose fragments have not arrived in time.
     pub fn expire(&mut self, now: Instant) {
         self.partial
             .retain(|_, partial| now.saturating_duration_since(partial.begun) < TIMEOUT);
@@ -274,8 +274,8 @@ mod tests {
         }
     }
 
-    /// A fragment of one unit or more: its place, whether others follow, and what it is
-    /// filled with.
+    /// Makes a fragment of one unit or more: its offset, its size, whether others follow, and the
+    /// byte that fills it.
     fn piece(number: u16, offset: usize, bytes: usize, has_more: bool, fill: u8) -> Vec<u8> {
         let (from, to) = ("10.0.2.15".parse().unwrap(), "10.0.2.2".parse().unwrap());
         let mut bytes = packet::ip(from, to, IpProtocol::Udp, bytes, 64, |data| data.fill(fill));
@@ -336,7 +336,7 @@ mod tests {
             assert_eq!(give(&mut reassembly, &hostile, now), None);
             assert!(reassembly.is_empty(), "{hostile:?}");
         }
-        // A last fragment sets the length, which no other may exceed or change.
+        // A last fragment sets the length, which no other fragment may exceed or change.
         for hostile in [piece(1, 40, 8, true, 2), piece(1, 32, 16, false, 2)] {
             let mut reassembly = Reassembly::default();
             assert_eq!(give(&mut reassembly, &piece(1, 32, 5, false, 1), now), None);
@@ -365,13 +365,13 @@ mod tests {
         let now = Instant::now();
         let mut reassembly = Reassembly::default();
         for number in 0..FLOOD {
-            // The farthest place takes the most memory.
+            // The highest offset takes the most memory.
             let flood = piece(number, 65_504, 8, true, 1);
             let now = now + Duration::from_micros(number.into());
             assert_eq!(give(&mut reassembly, &flood, now), None);
         }
         assert_eq!(reassembly.partial.len(), MAX_PARTIAL);
-        // The newest ones are still there, and can be completed.
+        // The newest packets are still present, and can be completed.
         let later = now + Duration::from_secs(1);
         let newest = reassembly
             .partial

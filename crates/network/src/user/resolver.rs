@@ -1,4 +1,4 @@
-//! The host's name servers: those that /etc/resolv.conf names.
+//! The host's name servers, from /etc/resolv.conf.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -7,23 +7,23 @@ use std::time::{Duration, Instant};
 use super::addresses::DNS_PORT;
 
 const FILE: &str = "/etc/resolv.conf";
-/// How long what the file says is taken for current.
+/// How long the contents of the file are considered current.
 const FRESH: Duration = Duration::from_secs(5);
 
-/// Servers of the file that count (resolv.conf(5), MAXNS).
+/// The maximum number of servers that are used (resolv.conf(5), MAXNS).
 const MAX_SERVERS: usize = 3;
 
-/// Which servers are asked.
+/// The servers that are asked.
 pub struct Resolver {
     servers: Vec<SocketAddr>,
-    /// When the file was read; `None`: it is not asked.
+    /// When the file was read. `None` means that the file is not used.
     read: Option<Instant>,
 }
 
 impl Resolver {
-    /// The host's.
+    /// Makes the resolver of this host.
     pub fn of_host() -> Self {
-        // A file that is missing names none.
+        // A missing file names no servers.
         let text = fs::read_to_string(FILE).unwrap_or_default();
         Self {
             servers: servers(&text),
@@ -39,7 +39,7 @@ impl Resolver {
         }
     }
 
-    /// The servers in the order in which they are asked; at least one.
+    /// Returns the servers in the order in which they are asked. There is at least one.
     pub fn servers(&mut self) -> &[SocketAddr] {
         if self.read.is_some_and(|read| read.elapsed() > FRESH) {
             *self = Self::of_host();
@@ -48,8 +48,8 @@ impl Resolver {
     }
 }
 
-/// The servers with an address that is not bound to an interface. Where there is none, the host's
-/// own resolver asks the host itself (resolv.conf(5)).
+/// Returns the servers whose address is not bound to an interface. If there is none, the host's own
+/// resolver asks the host itself (resolv.conf(5)).
 fn servers(text: &str) -> Vec<SocketAddr> {
     let servers = text.lines().filter_map(|line| {
         let mut words = line.split_whitespace();

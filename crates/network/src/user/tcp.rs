@@ -1,5 +1,5 @@
-//! TCP: each connection of the guest is a socket of smoltcp's towards the guest and one of the
-//! host's towards the world, and bytes go from one to the other.
+//! TCP: each connection of the guest consists of a smoltcp socket towards the guest and a host
+//! socket towards the world. Bytes are copied between the two.
 //!
 //! ```text
 //!   guest: SYN -- kept -- connect -- refused: the SYN meets no socket, which answers RST
@@ -9,9 +9,9 @@
 //!   end:   FIN <-> shutdown, RST <-> reset
 //! ```
 //!
-//! Nothing is buffered but in the two sockets. If the host's takes no more, smoltcp's receive
-//! buffer fills and its window shrinks; if the guest takes no more, its send buffer fills and
-//! the host's socket is not read.
+//! Only the two sockets buffer data. If the host's accepts no more, smoltcp's receive buffer fills
+//! and its window shrinks. If the guest accepts no more, smoltcp's send buffer fills and the host's
+//! socket is not read.
 
 use super::guest_side::GuestSide;
 use super::icmp::Unreachable;
@@ -30,17 +30,17 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// Connections at a time; more are refused.
+/// The maximum number of connections. More are refused.
 pub const MAX_CONNECTIONS: usize = 4096;
-/// How long the guest may take to complete a connection.
+/// The maximum time that the guest may take to complete a connection.
 const ANSWER_TIMEOUT: StackDuration = StackDuration::from_secs(60);
-/// How long a connection that has ended in order is kept to answer the guest's last segments.
+/// How long a properly closed connection is kept in order to answer the guest's last segments.
 const LINGER: Duration = Duration::from_secs(2);
-/// The first port that connections into the guest come from.
+/// The first source port of connections into the guest.
 const FIRST_PORT: u16 = 49_152;
 
-/// Bytes of each of a connection's two buffers, by how many there are already: a few
-/// connections are fast, and thousands take little memory.
+/// Returns the size in bytes of each of a connection's two buffers, by the number of existing
+/// connections: a few connections are fast, and thousands take little memory.
 const fn buffer_bytes(connections: usize) -> usize {
     match connections {
         0..16 => 512 << 10,
@@ -49,7 +49,7 @@ const fn buffer_bytes(connections: usize) -> usize {
     }
 }
 
-/// The two ends of a connection as the guest sees it.
+/// The two ends of a connection from the guest's point of view.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Ends {
     guest: SocketAddr,
@@ -57,9 +57,9 @@ struct Ends {
 }
 
 enum Stage {
-    /// The host connects; the guest's SYN waits.
+    /// The host is connecting while the guest's SYN waits.
     Connecting(Vec<u8>),
-    /// Both sockets are there.
+    /// Both sockets exist.
     Open(SocketHandle),
 }
 
@@ -67,15 +67,15 @@ struct Connection {
     ends: Ends,
     host: OwnedFd,
     stage: Stage,
-    /// The host's socket may have something to read.
+    /// Whether the host's socket may have something to read.
     readable: bool,
-    /// The host's socket may take something.
+    /// Whether the host's socket may accept data.
     writable: bool,
-    /// The host's side has ended its half.
+    /// Whether the host's side has closed its half.
     host_ended: bool,
-    /// The guest has ended its half, and the host's side knows.
+    /// Whether the guest has closed its half and the host's side has been notified.
     guest_ended: bool,
-    /// Since when both halves have ended.
+    /// When the second half was closed.
     ended: Option<Instant>,
 }
 
@@ -84,7 +84,7 @@ pub struct Connections {
     sockets: SocketSet<'static>,
     connections: HashMap<u64, Connection>,
     by_ends: HashMap<Ends, u64>,
-    /// The number of the next; none is used twice.
+    /// The number of the next connection. No number is used twice.
     next: u64,
     next_port: u16,
 }
@@ -104,20 +104,20 @@ impl Default for Connections {
 fn socket(connections: usize) -> Socket<'static> {
     let buffer = || SocketBuffer::new(vec![0; buffer_bytes(connections)]);
     let mut socket = Socket::new(buffer(), buffer());
-    // Nothing is gained by sending less often: both ends are on this host.
+    // Delaying segments would gain nothing, because both ends are on this host.
     socket.set_nagle_enabled(false);
     socket.set_ack_delay(None);
     socket
 }
 
-/// How the guest learns that its connection cannot be.
+/// How a refused connection is reported to the guest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Refusal {
-    /// The SYN meets no socket in the stack, which so answers it with RST.
+    /// The SYN is given to the stack without a socket, which answers it with RST.
     Reset,
-    /// An ICMP error says why.
+    /// An ICMP error gives the reason.
     Unreachable(Unreachable),
-    /// The host has waited in vain, and the guest does the same.
+    /// The host's attempt timed out, and so will the guest's.
     Silence,
 }
 
@@ -131,7 +131,7 @@ impl Refusal {
     }
 }
 
-/// Refuses a connection that the guest's SYN `packet` asks for.
+/// Refuses the connection requested by the guest's SYN `packet`.
 fn refuse(
     refusal: Refusal,
     ends: Ends,
@@ -142,7 +142,7 @@ fn refuse(
 ) {
     let addresses = (ends.guest.ip(), ends.outside.ip());
     match refusal {
-        // What goes to all or to a group is answered by no host.
+        // No host answers packets to all hosts or to a group.
         Refusal::Reset if addresses::is_of_one(addresses.1) => {
             guest_side.receive(packet, sockets, context);
         }
@@ -167,17 +167,17 @@ fn connect(address: SocketAddr) -> rustix::io::Result<OwnedFd> {
 }
 
 impl Connections {
-    /// Whether there are none.
+    /// Whether there are no connections.
     pub fn is_empty(&self) -> bool {
         self.connections.is_empty()
     }
 
-    /// Whether there may be one more.
+    /// Whether another connection is possible.
     pub fn has_room(&self) -> bool {
         self.connections.len() < MAX_CONNECTIONS
     }
 
-    /// How long until the stack has something to do by itself.
+    /// Returns the time until the stack has something to do by itself.
     pub fn next_event(
         &mut self,
         guest_side: &mut GuestSide,
@@ -187,7 +187,7 @@ impl Connections {
         Some(Duration::from_micros(delay.total_micros()))
     }
 
-    /// A TCP packet of the guest: `payload` is its TCP part.
+    /// Handles a TCP packet of the guest: `payload` is its TCP part.
     pub fn packet(
         &mut self,
         source: IpAddr,
@@ -225,7 +225,7 @@ impl Connections {
             && let Some(connection) = self.connections.get(number)
             && matches!(connection.stage, Stage::Connecting(_))
         {
-            // The guest repeats itself, or has given up.
+            // The guest repeats its SYN, or has given up.
             if segment.rst() {
                 let number = *number;
                 self.remove(number);
@@ -235,7 +235,8 @@ impl Connections {
         guest_side.receive(packet, &mut self.sockets, context);
     }
 
-    /// Whether a SYN belongs to a connection that goes on. One that has ended makes place.
+    /// Whether a SYN belongs to a connection that is still open. A connection that has ended is
+    /// removed.
     fn is_open(&mut self, ends: Ends) -> bool {
         let Some(number) = self.by_ends.get(&ends).copied() else {
             return false;
@@ -254,7 +255,7 @@ impl Connections {
         !is_over
     }
 
-    /// Begins a connection of the guest's.
+    /// Begins a connection of the guest.
     fn begin(&mut self, ends: Ends, packet: &[u8], context: &Context) -> Result<(), Refusal> {
         if context.restrict || !self.has_room() {
             return Err(Refusal::Reset);
@@ -287,7 +288,7 @@ impl Connections {
         Some(())
     }
 
-    /// A connection that came in from outside goes to the guest.
+    /// Forwards a connection from outside to the guest.
     pub fn forward(
         &mut self,
         stream: TcpStream,
@@ -326,7 +327,7 @@ impl Connections {
         }
     }
 
-    /// Ends that no connection has, from the gateway to a port of the guest.
+    /// Returns ends from the gateway to a port of the guest that no connection uses.
     fn free_ends(&mut self, guest: SocketAddr) -> Option<Ends> {
         let gateway: IpAddr = match guest {
             SocketAddr::V4(_) => addresses::GATEWAY.into(),
@@ -340,7 +341,7 @@ impl Connections {
         })
     }
 
-    /// The host's socket of a connection has become ready for something.
+    /// Handles an event of the host's socket of a connection.
     pub fn event(
         &mut self,
         number: u64,
@@ -391,17 +392,18 @@ impl Connections {
             connection.stage = Stage::Open(handle);
         }
         if self.sockets.get::<Socket<'_>>(handle).is_listening() {
-            // The stack did not like the SYN.
+            // The stack did not accept the SYN.
             self.remove(number);
         }
     }
 
-    /// Moves bytes, and ends what has ended.
+    /// Moves bytes, and closes connections that have ended.
     pub fn work(&mut self, guest_side: &mut GuestSide, context: &Context) {
         self.pump(context.now);
         guest_side.send(&mut self.sockets, context);
-        // What was acknowledged meanwhile is none: packets come in one after the other. But
-        // room in a window may have to be told, and resets have left.
+        // No acknowledgements arrived in the meantime, because packets are processed one after the
+        // other. But the guest may have to be notified of room in a window, and resets have been
+        // sent.
         self.sweep(context.now);
     }
 
@@ -414,14 +416,14 @@ impl Connections {
         }
     }
 
-    /// Forgets connections that are over.
+    /// Removes connections that are over.
     fn sweep(&mut self, now: Instant) {
         let over = self.connections.iter().filter(|(_, connection)| {
             let Stage::Open(handle) = connection.stage else {
                 return false;
             };
             let socket = self.sockets.get::<Socket<'_>>(handle);
-            // A socket that sends a reset knows its peer until that has left.
+            // A socket that sends a reset keeps its peer until the reset has been sent.
             let is_closed = socket.state() == State::Closed && socket.remote_endpoint().is_none();
             let has_lingered = connection
                 .ended
@@ -435,7 +437,7 @@ impl Connections {
         }
     }
 
-    /// Closes both sockets: the host's by a reset, unless both halves have ended.
+    /// Closes both sockets. The host's is closed by a reset, unless both halves have ended.
     fn remove(&mut self, number: u64) {
         let Some(connection) = self.connections.remove(&number) else {
             return;
@@ -452,7 +454,7 @@ impl Connections {
 
 impl Connection {
     fn pump(&mut self, socket: &mut Socket<'_>, now: Instant) {
-        // From then on a guest may be as slow as it likes: its machine may be paused.
+        // From now on a guest may be arbitrarily slow, because its machine may be paused.
         let is_complete = !matches!(socket.state(), State::SynSent | State::SynReceived);
         if is_complete && socket.timeout().is_some() {
             socket.set_timeout(None);

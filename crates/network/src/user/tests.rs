@@ -1,5 +1,6 @@
-//! The network as a guest finds it: a guest with a stack of its own (smoltcp's, over
-//! Ethernet) on one end of the cable, servers on this host's loopback address at the other.
+//! Tests of the network from a guest's point of view: a guest with its own stack (smoltcp's, over
+//! Ethernet) is at one end of the cable, and servers on this host's loopback address are at the
+//! other.
 
 mod errors;
 mod floods;

@@ -1,14 +1,16 @@
-//! Whose turn it is: sockets that may have something to read, first come, first served. A socket
-//! that had its turn and has more goes to the end, so that none keeps the others waiting.
+//! The order in which sockets are served that may have something to read: first come, first served.
+//! A socket that still has more after its turn goes to the end, so that no socket makes the others
+//! wait.
 
 use std::collections::{HashSet, VecDeque};
 
-/// Datagrams that a socket may bring in one turn.
+/// The maximum number of datagrams that a socket delivers in one turn.
 pub const BATCH: usize = 32;
-/// Turns in one round of work; connections, and frames of the guest, come between two rounds.
+/// The number of turns in one round of work. Connections and frames of the guest are handled
+/// between two rounds.
 pub const TURNS: usize = 8;
 
-/// Sockets by their tokens, each once.
+/// The sockets by their tokens, each at most once.
 #[derive(Default)]
 pub struct Turns {
     order: VecDeque<u64>,
@@ -16,32 +18,32 @@ pub struct Turns {
 }
 
 impl Turns {
-    /// A socket may have something.
+    /// Adds a socket that may have something to read.
     pub fn push(&mut self, token: u64) {
         if self.waiting.insert(token) {
             self.order.push_back(token);
         }
     }
 
-    /// Who is next.
+    /// Takes the next socket.
     pub fn pop(&mut self) -> Option<u64> {
         let token = self.order.pop_front()?;
         self.waiting.remove(&token);
         Some(token)
     }
 
-    /// Whether nobody waits.
+    /// Whether no socket waits.
     pub fn is_empty(&self) -> bool {
         self.order.is_empty()
     }
 }
 
-/// What a socket has left after its turn.
+/// Whether a socket has something left after its turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Left {
-    /// Nothing: it will be said when there is more.
+    /// It has nothing: more data will be reported.
     Nothing,
-    /// There may be more.
+    /// It may have more.
     Something,
 }
 

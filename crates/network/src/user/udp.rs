@@ -1,5 +1,5 @@
-//! UDP: a socket of the host for each port that the guest sends from. Answers come through
-//! from those whom the guest has sent something, and errors as ICMP.
+//! UDP: a socket of the host for each port that the guest sends from. Datagrams are delivered to
+//! the guest from the addresses to which it has sent something, and errors as ICMP.
 
 use super::dns::{self, Failure};
 use super::forward::Forward;
@@ -19,33 +19,33 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// Sockets at a time; for one more, the one that was used least recently goes.
+/// The maximum number of sockets. For one more, the least recently used is closed.
 pub const MAX_SOCKETS: usize = 512;
-/// Hosts that a socket may have answers from.
+/// The maximum number of hosts that a socket may receive answers from.
 const MAX_PEERS: usize = 256;
-/// How long a socket lives that nothing passes through.
+/// A socket without traffic is closed after this time.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What a socket is for.
+/// Identifies what a socket is for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     /// The guest's end.
     guest: SocketAddr,
-    /// The host's end is of IPv4; the name server's may be another than the guest's.
+    /// Whether the host's end is IPv4. For a name server, it may differ from the guest's end.
     is_ipv4: bool,
 }
 
 struct Socket {
     number: u64,
     host: OwnedFd,
-    /// Whom the guest has sent something.
+    /// The addresses to which the guest has sent something.
     peers: HashSet<SocketAddr>,
-    /// Whom it has asked for names.
+    /// The name servers that the guest has asked.
     servers: HashSet<SocketAddr>,
-    /// What it has asked them.
+    /// The queries to these servers.
     queries: Queries,
     used: Instant,
-    /// The host may fragment what this socket sends.
+    /// Whether the host may fragment the packets of this socket.
     may_fragment: bool,
 }
 
@@ -65,7 +65,7 @@ pub struct Sockets {
     sockets: HashMap<Key, Socket>,
     by_number: HashMap<u64, Key>,
     next: u64,
-    /// Ports of the host that lead to the guest.
+    /// The ports of the host that are forwarded to the guest.
     pub forwards: Vec<Forward>,
 }
 
@@ -81,8 +81,8 @@ fn open(is_ipv4: bool) -> rustix::io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Sends a datagram. The host reports an error of an earlier datagram once, in the place of
-/// this one's result, and keeps it in the error queue too.
+/// Sends a datagram. The host reports an error of an earlier datagram once, in place of the result
+/// of this one, and also keeps it in the error queue.
 pub fn send(socket: &OwnedFd, data: &[u8], to: &SocketAddr) -> rustix::io::Result<()> {
     let first = sendto(socket, data, SendFlags::NOSIGNAL, to);
     match first.or_else(|_| sendto(socket, data, SendFlags::NOSIGNAL, to)) {
@@ -92,12 +92,12 @@ pub fn send(socket: &OwnedFd, data: &[u8], to: &SocketAddr) -> rustix::io::Resul
 }
 
 impl Sockets {
-    /// Whether there is nothing that time could end.
+    /// Whether there is nothing that could time out.
     pub fn is_empty(&self) -> bool {
         self.sockets.is_empty() && self.forwards.iter().all(Forward::is_idle)
     }
 
-    /// A datagram of the guest: `payload` is the UDP part of `packet`.
+    /// Handles a datagram of the guest: `payload` is the UDP part of `packet`.
     pub fn packet(
         &mut self,
         source: IpAddr,
@@ -151,22 +151,22 @@ impl Sockets {
             let may_fragment = !Ipv4Packet::new_unchecked(packet).dont_frag();
             socket.set_may_fragment(may_fragment);
         }
-        // What cannot be sent for other reasons is lost, as datagrams are.
+        // A datagram that cannot be sent for other reasons is lost, as datagrams are.
         let sent = send(&socket.host, datagram.payload(), &outside);
         if let Some(reason) = sent.err().and_then(Unreachable::of_errno) {
             report(reason);
         }
     }
 
-    /// The guest says that its port is closed: the host says so of the port that it stands for,
-    /// by having no socket there.
+    /// Handles a message of the guest that its port is closed. The host then reports the
+    /// corresponding port as closed, because no socket has it any more.
     pub fn close(&mut self, guest: SocketAddr) {
         for is_ipv4 in [true, false] {
             self.remove(Key { guest, is_ipv4 });
         }
     }
 
-    /// The query that the guest sends, perhaps again.
+    /// Returns the query for the guest's message, which may be a repeated one.
     fn query_of(&mut self, guest: SocketAddr, inside: SocketAddr, data: &[u8]) -> Query {
         let repeated = [true, false].into_iter().find_map(|is_ipv4| {
             let socket = self.sockets.get_mut(&Key { guest, is_ipv4 })?;
@@ -180,7 +180,7 @@ impl Sockets {
     }
 
     /// Asks the next of the host's name servers. If none can be asked, the guest gets an answer
-    /// that says so.
+    /// that reports that.
     fn ask(&mut self, guest: SocketAddr, mut query: Query, context: &Context) {
         if context.restrict {
             fail(guest, &query, Failure::Refused, context);
@@ -202,7 +202,8 @@ impl Sockets {
             }
             socket.set_may_fragment(true);
             if send(&socket.host, &query.data, &server).is_ok() {
-                // A query that the guest repeats after the last server begins with the first.
+                // A query that the guest repeats after the last server begins with the first one
+                // again.
                 query.asked %= servers.len();
                 socket.queries.push(server, query);
                 return;
@@ -243,7 +244,7 @@ impl Sockets {
         }
     }
 
-    /// A socket may have something: some of what waits goes to the guest.
+    /// Delivers some of the datagrams at a socket to the guest.
     pub fn turn(&mut self, number: u64, buffer: &mut [u8], context: &Context) -> Left {
         let Some(key) = self.by_number.get(&number).copied() else {
             return Left::Nothing;
@@ -263,7 +264,7 @@ impl Sockets {
                     left = Left::Nothing;
                     break;
                 }
-                // An earlier datagram did not arrive: the error queue says which.
+                // An earlier datagram did not arrive; the error queue contains which one.
                 Err(_) => break,
             };
             let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
@@ -293,7 +294,7 @@ impl Sockets {
         Left::Something
     }
 
-    /// A datagram of the guest did not arrive.
+    /// Handles a datagram of the guest that did not arrive.
     fn failed(&mut self, key: Key, error: &HostError, quoted: &[u8], context: &Context) {
         let Some(socket) = self.sockets.get_mut(&key) else {
             return;
@@ -309,7 +310,7 @@ impl Sockets {
         }
         let count = context.addresses.name_servers().len();
         for mut query in queries {
-            // After the last server there is no other.
+            // After the last server there is no other one.
             if query.asked == 0 {
                 query.asked = count;
             }
@@ -317,7 +318,7 @@ impl Sockets {
         }
     }
 
-    /// Closes sockets that nothing has passed through for long.
+    /// Closes sockets that had no traffic for a long time.
     pub fn expire(&mut self, now: Instant) {
         let is_old = |socket: &Socket| now.saturating_duration_since(socket.used) >= TIMEOUT;
         let old = self.sockets.iter().filter(|(_, socket)| is_old(socket));
@@ -331,12 +332,12 @@ impl Sockets {
     }
 }
 
-/// The same address without scope.
+/// Returns the address without its scope.
 fn plain(address: SocketAddr) -> SocketAddr {
     (address.ip(), address.port()).into()
 }
 
-/// The name server as the guest knows it.
+/// Returns the address by which the guest knows the name server.
 fn name_server(guest: SocketAddr) -> IpAddr {
     match guest {
         SocketAddr::V4(_) => addresses::DNS.into(),
@@ -351,7 +352,7 @@ pub fn deliver(from: SocketAddr, guest: SocketAddr, payload: &[u8], context: &Co
     }
 }
 
-/// Tells the guest that a datagram with these data did not arrive.
+/// Reports to the guest that a datagram with these data did not arrive.
 pub fn report_datagram(
     reason: Unreachable,
     guest: SocketAddr,
@@ -364,7 +365,7 @@ pub fn report_datagram(
     }
 }
 
-/// Answers a query in the place of a name server.
+/// Answers a query in place of a name server.
 fn fail(guest: SocketAddr, query: &Query, failure: Failure, context: &Context) {
     match dns::failure(&query.data, failure) {
         Some(response) => deliver(query.inside, guest, &response, context),

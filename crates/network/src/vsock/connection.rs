@@ -1,13 +1,13 @@
-//! One connection: a socket of the guest's, and a Unix socket of the host's.
+//! One connection: a socket of the guest, and a Unix socket of the host.
 //!
 //! ```text
 //!   guest -- data --> output -- as much as it takes --> host     forwarded: what has left `output`
 //!   guest <-- data, as much as the guest has room for -- host    sent: what has left the host
 //! ```
 //!
-//! Each side tells the other how large its buffer is and how much has left it (5.10.6.3), and
-//! never sends more than fits. A guest that does is reset. So one that does not read holds up its own
-//! peer alone, and takes [`BUFFER`] bytes at most.
+//! Each side tells the other how large its buffer is and how much has left it (5.10.6.3), and never
+//! sends more than fits. A guest that does is reset. So a peer that does not read stops only its
+//! own connection, which takes at most [`BUFFER`] bytes.
 
 use super::packet::{Header, STREAM, operation, shutdown};
 use rustix::io::Errno;
@@ -16,28 +16,29 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-/// Bytes of the guest that wait for the host's socket at most.
+/// The maximum number of bytes of the guest that wait for the host's socket.
 pub const BUFFER: u32 = 128 << 10;
-/// Bytes that a packet of data to the guest carries at most.
+/// The maximum number of bytes in a data packet to the guest.
 const CHUNK: u32 = 32 << 10;
-/// Packets to the guest in one round; other connections come between two rounds.
+/// The maximum number of packets to the guest in one round. Other connections are handled between
+/// two rounds.
 const CHUNKS: usize = 4;
 
-/// How far a connection is.
+/// The stage of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
-    /// The guest was asked, at this time.
+    /// The guest was asked at this time.
     Requested(Instant),
     /// Both sides have agreed.
     Open,
 }
 
-/// What is to become of a connection.
+/// What happens to a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// It goes on.
+    /// It continues.
     Goes,
-    /// It is over, and the guest is told by a reset.
+    /// It is over, and a reset reports that to the guest.
     Ends,
 }
 
@@ -47,35 +48,36 @@ pub struct Connection {
     pub guest_port: u32,
     /// The host's port.
     pub host_port: u32,
-    /// How far it is.
+    /// The stage of the connection.
     pub stage: Stage,
     host: OwnedFd,
-    /// The host's socket may have something to read.
+    /// Whether the host's socket may have something to read.
     pub readable: bool,
-    /// The host's socket may take something.
+    /// Whether the host's socket may accept data.
     pub writable: bool,
-    /// Bytes of the guest that the host has not taken.
+    /// Bytes of the guest that the host has not accepted yet.
     output: VecDeque<u8>,
-    /// Bytes that have left `output`, modulo 2^32, and what the guest knows of it.
+    /// The number of bytes that have left `output`, modulo 2^32, and the value that the guest was
+    /// told last.
     forwarded: u32,
     told: u32,
-    /// Bytes of the guest's buffer, and how many have left it.
+    /// The size of the guest's buffer in bytes, and the number of bytes that have left it.
     guest_buffer: u32,
     guest_forwarded: u32,
-    /// Bytes sent to the guest, modulo 2^32.
+    /// The number of bytes sent to the guest, modulo 2^32.
     sent: u32,
-    /// The guest was asked for its room since it last told.
+    /// Whether the guest was asked for its room and has not answered yet.
     has_asked: bool,
-    /// What the guest has shut down: see [`shutdown`].
+    /// The directions that the guest has shut down: see [`shutdown`].
     guest_shutdown: u32,
-    /// The host's side knows that the guest sends no more.
+    /// Whether the host's side was told that the guest sends no more.
     guest_ended: bool,
-    /// The host sends no more.
+    /// Whether the host sends no more.
     host_ended: bool,
 }
 
 impl Connection {
-    /// With a socket of the host that does not block.
+    /// Makes a connection with a non-blocking socket of the host.
     pub fn new(guest_port: u32, host_port: u32, host: OwnedFd, stage: Stage) -> Self {
         Self {
             guest_port,
@@ -97,13 +99,13 @@ impl Connection {
         }
     }
 
-    /// Bytes that the guest has room for.
+    /// Returns the number of bytes that the guest has room for.
     fn room(&self) -> u32 {
         let under_way = self.sent.wrapping_sub(self.guest_forwarded);
         self.guest_buffer.saturating_sub(under_way)
     }
 
-    /// Whether work can go on without an event, given room in the cable.
+    /// Whether work can continue without an event if the cable has room.
     pub fn has_more(&self) -> bool {
         self.stage == Stage::Open && self.reads() && self.room() > 0
     }
@@ -112,7 +114,7 @@ impl Connection {
         self.readable && !self.host_ended && self.guest_shutdown & shutdown::RECEIVE == 0
     }
 
-    /// A packet's own fields; the rest of the header is the caller's.
+    /// Returns the connection's fields of a packet's header. The caller fills in the others.
     pub fn header(&mut self, operation: u16) -> Header {
         self.told = self.forwarded;
         Header {
@@ -126,14 +128,14 @@ impl Connection {
         }
     }
 
-    /// The guest has said how much room it has.
+    /// Takes over the guest's report of its room.
     pub fn credit(&mut self, header: &Header) {
         self.guest_buffer = header.buffer;
         self.guest_forwarded = header.forwarded;
         self.has_asked = false;
     }
 
-    /// Data of the guest.
+    /// Handles data of the guest.
     pub fn data(&mut self, data: &[u8]) -> Verdict {
         let is_possible = self.stage == Stage::Open
             && self.guest_shutdown & shutdown::SEND == 0
@@ -145,18 +147,18 @@ impl Connection {
         Verdict::Goes
     }
 
-    /// The guest shuts down one direction, or both.
+    /// Handles the guest's shutdown of one direction or both.
     pub const fn shut_down(&mut self, flags: u32) {
         self.guest_shutdown |= flags & shutdown::BOTH;
     }
 
-    /// Tells the host's side something that is not the guest's. False: it does not take it.
+    /// Sends a line to the host's side that is not from the guest. Returns whether it was accepted.
     pub fn tell(&self, line: &str) -> bool {
         let sent = rustix::net::send(&self.host, line.as_bytes(), SendFlags::NOSIGNAL);
         sent == Ok(line.len())
     }
 
-    /// Moves bytes both ways. Packets for the guest go to `send` as long as `has_room`.
+    /// Moves bytes in both directions. Packets for the guest go to `send` as long as `has_room`.
     pub fn work(
         &mut self,
         has_room: impl Fn() -> bool,
@@ -206,7 +208,7 @@ impl Connection {
         Verdict::Goes
     }
 
-    /// Hands the host what it takes.
+    /// Writes as many bytes to the host as it accepts.
     fn drain(&mut self) -> Verdict {
         while self.writable && !self.output.is_empty() {
             let (first, _) = self.output.as_slices();
@@ -217,7 +219,7 @@ impl Connection {
                 }
                 Err(Errno::AGAIN) => self.writable = false,
                 Err(Errno::INTR) => {}
-                // Nobody reads any more.
+                // The reader has gone.
                 Err(_) => return Verdict::Ends,
             }
         }

@@ -1,31 +1,31 @@
-//! Clients that have connected and not yet said where they want to go: `CONNECT PORT\n`.
+//! Clients that have connected and not yet sent their destination: `CONNECT PORT\n`.
 
 use rustix::net::RecvFlags;
 use std::os::fd::OwnedFd;
 
-/// Bytes of the longest line that says so, and more.
+/// A length in bytes that is larger than the longest valid line.
 const MAX_LINE: usize = 32;
 
 /// A client.
 pub struct Client {
     socket: OwnedFd,
-    /// It may have said something.
+    /// Whether the client may have sent something.
     pub readable: bool,
 }
 
-/// What a client has asked for.
+/// The request of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Asked {
-    /// It has not said all of it.
+    /// The line is not complete yet.
     Waits,
-    /// A connection to this port of the guest.
+    /// The client requests a connection to this port of the guest.
     Connect(u32),
-    /// Something else, or it has gone.
+    /// The line is invalid, or the client has gone.
     Nonsense,
 }
 
 impl Client {
-    /// With a socket that does not block.
+    /// Makes a client with a non-blocking socket.
     pub const fn new(socket: OwnedFd) -> Self {
         Self {
             socket,
@@ -33,7 +33,7 @@ impl Client {
         }
     }
 
-    /// Reads the line if it is there, and nothing behind it: that is for the guest.
+    /// Reads the line if it has arrived, and nothing after it, because that is for the guest.
     pub fn hear(&mut self) -> Asked {
         if !std::mem::take(&mut self.readable) {
             return Asked::Waits;
@@ -61,13 +61,13 @@ impl Client {
         port(&line[..end]).map_or(Asked::Nonsense, Asked::Connect)
     }
 
-    /// The socket, from which the line was read.
+    /// Returns the socket, from which the line has been read.
     pub fn into_socket(self) -> OwnedFd {
         self.socket
     }
 }
 
-/// The port in a line.
+/// Returns the port in a line.
 fn port(line: &[u8]) -> Option<u32> {
     let line = std::str::from_utf8(line).ok()?.trim_end_matches('\r');
     let (word, port) = line.split_once(' ')?;

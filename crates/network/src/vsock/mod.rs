@@ -10,9 +10,9 @@
 //!   listens at PATH_80 <--    REQUEST 1024 -> 80       <--  connects to port 80 of host (2)
 //! ```
 //!
-//! Packets of the guest come through a cable as an adapter's frames do ([`crate::link`]); an
-//! empty one says that the device was reset. Everything runs on one thread, and nothing on it
-//! waits but for [`Poller`]: what cannot be sent stays where it is ([`connection`]).
+//! Packets of the guest come through a cable, as the frames of an adapter do ([`crate::link`]). An
+//! empty packet reports that the device was reset. Everything runs on one thread, which waits only
+//! for the [`Poller`]: data that cannot be sent stays where it is ([`connection`]).
 
 mod connection;
 mod handshake;
@@ -39,15 +39,16 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Connections at a time; more are refused.
+/// The maximum number of connections. More are refused.
 pub const MAX_CONNECTIONS: usize = 1024;
-/// Clients that have not said where they want to go; for one more, the oldest goes.
+/// The maximum number of clients that have not sent their destination. For one more, the oldest is
+/// dropped.
 const MAX_CLIENTS: usize = 64;
-/// How long a guest may take to answer a request.
+/// The maximum time that a guest may take to answer a request.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The first port that the host's connections come from, as in Firecracker.
+/// The first source port of the host's connections, as in Firecracker.
 const FIRST_PORT: u32 = 1 << 30;
-/// Bytes of the longest packet of the guest: more than this nobody has room for.
+/// The maximum size of a packet of the guest in bytes. No receiver has room for more.
 pub const MAX_PACKET: usize = HEADER + connection::BUFFER as usize;
 
 const WIRE: u64 = 0;
@@ -60,12 +61,13 @@ const FIRST: u64 = 2;
 pub struct VsockOptions {
     /// The guest's context identifier: 3 to 2^32 - 2.
     pub cid: u64,
-    /// Where the host's programs connect; the host's port P is at this path with `_P` behind it.
+    /// The socket to which the host's programs connect. A program of the host listens for the
+    /// host's port P at this path followed by `_P`.
     pub path: PathBuf,
 }
 
 impl VsockOptions {
-    /// Whether this can be a guest's context identifier (5.10.4).
+    /// Whether this is a valid context identifier of a guest (5.10.4).
     pub const fn is_cid(cid: u64) -> bool {
         cid > HOST_CID && cid < 0xffff_ffff
     }
@@ -80,10 +82,10 @@ pub struct Vsock {
 }
 
 impl Vsock {
-    /// Makes the socket, starts the thread, and returns the device's end of the cable.
+    /// Creates the socket, starts the thread, and returns the device's end of the cable.
     ///
     /// # Errors
-    /// The socket cannot be made, or the host has no descriptors or threads left.
+    /// The socket cannot be created, or the host has no descriptors or threads left.
     pub fn start(options: &VsockOptions) -> Result<(Adapter, Self), NetworkError> {
         let (adapter, wire) = cable().map_err(|error| NetworkError::new("cable", error))?;
         let stopper = wire.stopper();
@@ -113,7 +115,7 @@ impl Drop for Vsock {
     }
 }
 
-/// Listens at a path. A socket that an earlier run left behind, at which nobody answers, goes.
+/// Listens at a path. A socket of an earlier run, at which no process answers, is removed.
 fn listen(path: &Path) -> std::io::Result<UnixListener> {
     let is_socket = path
         .symlink_metadata()
@@ -126,7 +128,8 @@ fn listen(path: &Path) -> std::io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Connects to a Unix socket without waiting: one that cannot take the connection refuses it.
+/// Connects to a Unix socket without waiting. A socket that cannot accept the connection now
+/// refuses it.
 fn connect(path: &Path) -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -141,17 +144,17 @@ struct Host {
     wire: Wire,
     poller: Poller,
     listener: UnixListener,
-    /// Clients may wait.
+    /// Whether clients may be waiting.
     is_ready: bool,
-    /// By number, oldest first.
+    /// Clients by number, oldest first.
     clients: BTreeMap<u64, Client>,
     connections: HashMap<u64, Connection>,
-    /// By the guest's port and the host's.
+    /// Connections by the guest's port and the host's.
     by_ports: HashMap<(u32, u32), u64>,
-    /// The number of the next; none is used twice.
+    /// The number of the next connection or client. No number is used twice.
     next: u64,
     next_port: u32,
-    /// Where data is read to.
+    /// The buffer that data is read into.
     buffer: Vec<u8>,
 }
 
@@ -200,7 +203,7 @@ impl Host {
         }
     }
 
-    /// How long nothing happens by itself.
+    /// Returns how long the thread may sleep without an event.
     fn sleep(&self) -> Option<Duration> {
         let mut connections = self.connections.values();
         if connections.any(Connection::has_more) && self.wire.has_room() {
@@ -222,7 +225,7 @@ impl Host {
         wire.send(Frame::new([&header.to_bytes(), data].concat()));
     }
 
-    /// Answers a packet that belongs to no connection, or must not be.
+    /// Answers a packet that belongs to no connection, or is not allowed.
     fn refuse(&self, header: &Header) {
         if header.operation != operation::RESET {
             let reset = Header {
@@ -236,10 +239,10 @@ impl Host {
         }
     }
 
-    /// A packet of the guest.
+    /// Handles a packet of the guest.
     fn packet(&mut self, packet: &[u8]) {
         if packet.is_empty() {
-            // The driver starts anew, and knows nothing of what was.
+            // A new driver starts, and knows nothing of earlier connections.
             self.connections.clear();
             self.by_ports.clear();
             return;
@@ -295,7 +298,7 @@ impl Host {
         }
     }
 
-    /// The guest wants to connect to a port of the host.
+    /// Handles the guest's request to connect to a port of the host.
     fn requested(&mut self, header: &Header) {
         let mut path = OsString::from(&self.path);
         path.push(format!("_{}", header.to_port));
@@ -331,7 +334,7 @@ impl Host {
         }
     }
 
-    /// Closes a connection and tells the guest.
+    /// Closes a connection and notifies the guest.
     fn end(&mut self, number: u64) {
         if let Some(connection) = self.connections.get_mut(&number) {
             let reset = connection.header(operation::RESET);
@@ -340,7 +343,7 @@ impl Host {
         }
     }
 
-    /// Takes clients at the socket.
+    /// Accepts clients at the socket.
     fn accept(&mut self) {
         for _ in 0..MAX_CLIENTS {
             if !self.is_ready {
@@ -364,7 +367,7 @@ impl Host {
         }
     }
 
-    /// Hears where clients want to go.
+    /// Reads the destinations of clients.
     fn shake_hands(&mut self) {
         let numbers: Vec<u64> = self.clients.keys().copied().collect();
         for number in numbers {
@@ -381,12 +384,12 @@ impl Host {
         }
     }
 
-    /// Asks the guest for a connection to one of its ports.
+    /// Requests a connection to one of the guest's ports.
     fn request(&mut self, number: u64, guest_port: u32, client: Client) {
         if self.connections.len() >= MAX_CONNECTIONS {
             return;
         }
-        // There are more ports than connections.
+        // There are more ports than connections, so this loop ends.
         while self.by_ports.contains_key(&(guest_port, self.next_port)) {
             self.next_port = self.following_port();
         }
@@ -396,20 +399,20 @@ impl Host {
         let mut connection = Connection::new(guest_port, host_port, client.into_socket(), stage);
         let request = connection.header(operation::REQUEST);
         Self::send(&self.wire, self.cid, request, &[]);
-        // Its descriptor is watched under this number already.
+        // The descriptor is already watched under this number.
         self.by_ports.insert((guest_port, host_port), number);
         self.connections.insert(number, connection);
     }
 
     fn following_port(&self) -> u32 {
         match self.next_port {
-            // The highest is none (5.10.6).
+            // The highest number is no port (5.10.6).
             0xffff_fffe.. => FIRST_PORT,
             port => port + 1,
         }
     }
 
-    /// Lets all connections move their bytes, and ends those that are over.
+    /// Lets all connections move their bytes, and closes those that are over.
     fn work(&mut self) {
         let now = Instant::now();
         let mut over = Vec::new();

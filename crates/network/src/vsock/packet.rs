@@ -1,27 +1,27 @@
-//! The header of a packet between sockets (virtio 1.2, 5.10.6), and what it says.
+//! The header of a packet between sockets (virtio 1.2, 5.10.6).
 
-/// Bytes of a header.
+/// The size of a header in bytes.
 pub const HEADER: usize = 44;
 /// The host's context identifier.
 pub const HOST_CID: u64 = 2;
-/// The type of streams; there are others.
+/// The type of stream sockets; there are others.
 pub const STREAM: u16 = 1;
 
-/// What a packet is for (5.10.6).
+/// The purpose of a packet (5.10.6).
 pub mod operation {
-    /// The sender wants a connection.
+    /// The sender requests a connection.
     pub const REQUEST: u16 = 1;
-    /// The sender accepts it.
+    /// The sender accepts the connection.
     pub const RESPONSE: u16 = 2;
-    /// There is no such connection, or none any more.
+    /// The connection does not exist, or has ended.
     pub const RESET: u16 = 3;
-    /// The sender ends a direction: see [`super::shutdown`].
+    /// The sender shuts down a direction: see [`super::shutdown`].
     pub const SHUTDOWN: u16 = 4;
     /// Data follows.
     pub const DATA: u16 = 5;
-    /// The header says how much room the sender has.
+    /// The header reports how much room the sender has.
     pub const CREDIT_UPDATE: u16 = 6;
-    /// The sender asks for that.
+    /// The sender requests such a report.
     pub const CREDIT_REQUEST: u16 = 7;
 }
 
@@ -31,36 +31,37 @@ pub mod shutdown {
     pub const RECEIVE: u32 = 1;
     /// The sender sends no more.
     pub const SEND: u32 = 2;
-    /// Both.
+    /// Both directions.
     pub const BOTH: u32 = RECEIVE | SEND;
 }
 
 /// A header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Header {
-    /// Context identifier of the sender.
+    /// The context identifier of the sender.
     pub from_cid: u64,
-    /// Of the receiver.
+    /// The context identifier of the receiver.
     pub to_cid: u64,
-    /// Port of the sender.
+    /// The port of the sender.
     pub from_port: u32,
-    /// Of the receiver.
+    /// The port of the receiver.
     pub to_port: u32,
-    /// Bytes of data behind the header.
+    /// The number of data bytes after the header.
     pub bytes: u32,
-    /// Type of the socket.
+    /// The type of the socket.
     pub kind: u16,
-    /// What the packet is for.
+    /// The purpose of the packet.
     pub operation: u16,
     /// Flags of the operation.
     pub flags: u32,
-    /// Bytes of the sender's buffer.
+    /// The size of the sender's buffer in bytes.
     pub buffer: u32,
-    /// Bytes that have left the sender's buffer since the connection began, modulo 2^32.
+    /// The number of bytes that have left the sender's buffer since the connection began, modulo
+    /// 2^32.
     pub forwarded: u32,
 }
 
-/// The first bytes of a header as a number; zero where there are not as many.
+/// Reads a field of the header as a number.
 macro_rules! field {
     ($type:ty, $bytes:expr, $offset:expr) => {{
         let field = $bytes[$offset..].first_chunk();
@@ -86,7 +87,7 @@ impl Header {
         })
     }
 
-    /// The header's bytes.
+    /// Returns the header's bytes.
     pub fn to_bytes(self) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
         bytes[..8].copy_from_slice(&self.from_cid.to_le_bytes());
@@ -103,9 +104,9 @@ impl Header {
     }
 }
 
-/// Cuts a packet for a receiver that has `room` bytes: the first part, and the rest as a packet
-/// of its own, if there is one. Only data is ever cut. `None`: there is no room for a header and
-/// a byte.
+/// Splits a packet for a receiver that has `room` bytes. Returns the first part, and the rest, if
+/// there is any, as a packet of its own. Only data is ever split. Returns `None` if there is no
+/// room for a header and one byte.
 pub fn cut(mut packet: Vec<u8>, room: usize) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
     if packet.len() <= room {
         return Some((packet, None));

@@ -1,4 +1,4 @@
-//! The host's side with a guest that consists of packets.
+//! Tests of the host's side with a guest that consists of packets.
 
 use super::connection::BUFFER;
 use super::packet::{HEADER, HOST_CID, Header, STREAM, operation, shutdown};
@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const CID: u64 = 5;
-/// Bytes of the guest's buffers.
+/// The size of the guest's buffers in bytes.
 const GUEST_BUFFER: u32 = 1000;
 
 struct Guest {
     adapter: Adapter,
     told: Receiver<()>,
     folder: PathBuf,
-    // Ends before the folder goes.
+    // It is dropped before the folder is removed.
     vsock: Option<Vsock>,
 }
 
@@ -58,7 +58,7 @@ impl Guest {
         self.adapter.send([&header.to_bytes(), data].concat());
     }
 
-    /// The next packet, if there is one.
+    /// Takes the next packet, if there is one.
     fn take(&self) -> Option<(Header, Vec<u8>)> {
         self.adapter.look();
         let taken: Result<_, Infallible> = self.adapter.take_if(|_| Ok(true));
@@ -71,7 +71,7 @@ impl Guest {
         Some((header, data))
     }
 
-    /// The next packet, which has this operation.
+    /// Waits for the next packet, which must have this operation.
     #[track_caller]
     fn wait(&self, operation: u16) -> (Header, Vec<u8>) {
         let end = Instant::now() + PATIENCE;
@@ -92,8 +92,8 @@ impl Guest {
         stream
     }
 
-    /// A connection from the host to port 22 of the guest, which accepts: the host's end, and the
-    /// fields of the guest's packets.
+    /// Makes a connection from the host to port 22 of the guest, which accepts. Returns the host's
+    /// end, and the fields of the guest's packets.
     fn connected(&self) -> (UnixStream, Header) {
         let mut client = self.client();
         client.write_all(b"CONNECT 22\n").unwrap();
@@ -149,7 +149,8 @@ fn the_host_connects_to_a_port_of_the_guest() {
         (22, &b"from the host"[..])
     );
     assert_eq!((header.buffer, header.forwarded), (BUFFER, 14));
-    // Each half ends by itself; then the guest closes, and is told that nothing is left.
+    // Each half ends by itself. Then the guest closes its socket, and a reset reports that nothing
+    // is left.
     client.shutdown(std::net::Shutdown::Write).unwrap();
     let (header, _) = guest.wait(operation::SHUTDOWN);
     assert_eq!(header.flags, shutdown::SEND);
@@ -168,7 +169,7 @@ fn the_host_connects_to_a_port_of_the_guest() {
 fn what_follows_the_line_is_for_the_guest() {
     let guest = Guest::new();
     let mut client = guest.client();
-    // In pieces, the last with more behind the line.
+    // The line arrives in pieces, the last of which has more bytes after the line.
     for piece in ["CONN", "ECT 7", "\nhello"] {
         client.write_all(piece.as_bytes()).unwrap();
     }
@@ -190,7 +191,7 @@ fn the_guest_connects_to_a_socket_of_the_host() {
         to_port: 80,
         ..Header::default()
     };
-    // Nobody listens.
+    // No process listens.
     guest.send(of(own, operation::REQUEST), &[]);
     let (reset, _) = guest.wait(operation::RESET);
     assert_eq!((reset.from_port, reset.to_port), (80, 1024));
@@ -203,7 +204,7 @@ fn the_guest_connects_to_a_socket_of_the_host() {
     server.read_exact(&mut question).unwrap();
     server.write_all(b"answer").unwrap();
     assert_eq!(guest.wait(operation::DATA).1, b"answer");
-    // The server goes; what the guest sends then meets nobody.
+    // The server closes the connection, so the guest's later data has no receiver.
     drop(server);
     guest.wait(operation::SHUTDOWN);
     guest.send(of(own, operation::DATA), b"late");
@@ -223,7 +224,7 @@ fn a_refusal_of_the_guest_closes_the_client() {
     };
     guest.send(of(own, operation::RESET), &[]);
     assert_eq!(client.read(&mut [0; 1]).unwrap(), 0);
-    // So does nonsense of the client's own.
+    // An invalid line of the client also ends the connection.
     let mut client = guest.client();
     client.write_all(b"GET / HTTP/1.0\n").unwrap();
     let end = client.read(&mut [0; 1]);
@@ -247,7 +248,7 @@ fn the_host_sends_no_more_than_the_guest_has_room_for() {
             received.extend(data);
             assert!(received.len() <= before);
         }
-        // It asks, and goes on when it is told.
+        // The host asks for room, and continues when the guest reports some.
         if received.len() < all.len() {
             guest.wait(operation::CREDIT_REQUEST);
             assert_eq!(guest.take(), None);
@@ -264,7 +265,8 @@ fn a_host_that_does_not_read_holds_up_its_own_guest_alone() {
     let (mut stalled, own) = guest.connected();
     let (mut other, other_own) = guest.connected();
     let piece = vec![7; 4096];
-    // As much as this side has room for: it says how much has left its buffer.
+    // The guest sends as much as this side has room for, which reports how much has left its
+    // buffer.
     let (mut sent, mut forwarded) = (0u32, 0u32);
     let mut idle = 0;
     while idle < 20 {
@@ -285,7 +287,7 @@ fn a_host_that_does_not_read_holds_up_its_own_guest_alone() {
     guest.send(of(other_own, operation::DATA), b"through");
     let mut received = [0; 7];
     other.read_exact(&mut received).unwrap();
-    // One who sends more than that is reset, with what it has sent so far.
+    // A guest that sends more is reset, with what it has sent so far.
     for _ in 0..=BUFFER as usize / piece.len() {
         guest.send(of(own, operation::DATA), &piece);
     }
@@ -317,7 +319,8 @@ fn packets_that_nobody_sends_are_answered_by_resets_or_not_at_all() {
     guest.send(of(own, operation::RESET), &[]);
     guest.adapter.send(vec![0; HEADER - 1]);
     let mut header = of(own, operation::REQUEST);
-    // Of somebody else, to somebody else, of another type, longer than it is.
+    // Packets from another sender, to another receiver, of another type, and with a length beyond
+    // the end.
     (header.from_cid, header.to_cid, header.kind) = (CID + 1, HOST_CID, STREAM);
     guest.adapter.send(header.to_bytes().to_vec());
     for (to_cid, kind, bytes) in [(9, STREAM, 0), (HOST_CID, 7, 0), (HOST_CID, STREAM, 1)] {
@@ -382,7 +385,7 @@ fn connections_are_as_many_as_there_is_room_for() {
 fn a_path_that_cannot_be_used_is_refused() {
     let guest = Guest::new();
     let options = |path| VsockOptions { cid: CID, path };
-    // Somebody listens there.
+    // Another process listens there.
     let line = Vsock::start(&options(guest.folder.join("v")))
         .err()
         .unwrap();
@@ -394,7 +397,7 @@ fn a_path_that_cannot_be_used_is_refused() {
         line.to_string().contains("vsock: cannot listen at"),
         "{line}"
     );
-    // What an earlier run left goes.
+    // A socket of an earlier run is removed.
     let stale = guest.folder.join("stale");
     drop(UnixListener::bind(&stale).unwrap());
     drop(Vsock::start(&options(stale.clone())).unwrap());

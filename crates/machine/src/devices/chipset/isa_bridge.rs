@@ -13,7 +13,7 @@ const IDENTITY: Identity = Identity {
     subsystem: 0x1100,
 };
 
-/// The routing register of PIRQA; those of B to D follow (PIRQRC[A:D]).
+/// The routing register of PIRQA; those of B to D follow (PIRQRC\[A:D\]).
 const ROUTES: usize = 0x60;
 /// In a routing register: the line is not routed.
 const DISABLED: u8 = 1 << 7;

@@ -1,4 +1,4 @@
-//! What the host does not reach: the guest learns it at once.
+//! Tests of destinations that the host cannot reach: the guest is notified immediately.
 
 use super::guest::{Guest, PATIENCE};
 use super::services::{datagram, payload, send, send_udp};
@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
 /// A query for the address of `a`.
 const QUERY: &[u8] = b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x01a\0\0\x01\0\x01";
-/// The same query, answered with a failure of the server, or refused.
+/// The same query, answered with a failure of the server or with a refusal.
 const FAILED: &[u8] = b"\x12\x34\x81\x82\0\x01\0\0\0\0\0\0\x01a\0\0\x01\0\x01";
 const REFUSED: &[u8] = b"\x12\x34\x81\x85\0\x01\0\0\0\0\0\0\x01a\0\0\x01\0\x01";
 
@@ -23,13 +23,14 @@ fn local() -> UdpSocket {
     socket
 }
 
-/// A port of the loopback address that no socket has. Only a socket that asks for just this
-/// number could get it.
+/// Returns a port of the loopback address that no socket has. Only a socket that requests exactly
+/// this number could get it.
 fn closed() -> SocketAddr {
     local().local_addr().unwrap()
 }
 
-/// The next packet, an ICMP error: from whom, why, and the ends of the datagram it is about.
+/// Receives the next packet, which is an ICMP error. Returns its sender, its reason, and the ends
+/// of the datagram that it is about.
 fn error(guest: &Guest) -> (Ipv4Addr, Icmpv4DstUnreachable, [SocketAddr; 2]) {
     let payload = payload(guest);
     let ip = Ipv4Packet::new_checked(&payload[..]).unwrap();
@@ -62,7 +63,7 @@ fn a_closed_port_of_the_host_is_unreachable() {
         send_udp(&guest, own, closed, b"question");
         let expected = Icmpv4DstUnreachable::PortUnreachable;
         assert_eq!(error(&guest), (GATEWAY, expected, [own, closed]));
-        // The socket that has the error still takes datagrams for others.
+        // The socket with the error can still send datagrams to other ports.
         let open: SocketAddr = (GATEWAY, server.local_addr().unwrap().port()).into();
         send_udp(&guest, own, closed, b"question");
         send_udp(&guest, own, open, b"question");
@@ -159,7 +160,7 @@ fn a_closed_port_of_the_guest_closes_the_hosts() {
         |payload| payload.copy_from_slice(message),
     );
     send(&guest, EthernetProtocol::Ipv4, &packet);
-    // The network has seen that message when it has answered a later one.
+    // When the network has answered a later message, it has also processed the earlier one.
     send_udp(&guest, own, (DNS, 9).into(), b"");
     error(&guest);
     server.send(b"another answer").unwrap();
@@ -189,7 +190,7 @@ fn queries_fail_at_once_where_no_server_can_be_reached() {
         (vec![closed()], true, REFUSED),
     ] {
         let guest = asking(&servers, restrict);
-        // The guest asks for several records through one socket, and tries again.
+        // The guest requests several records through one socket, and repeats the requests.
         for number in 0..6 {
             let mut query = QUERY.to_vec();
             query[1] = number / 2;
@@ -198,7 +199,7 @@ fn queries_fail_at_once_where_no_server_can_be_reached() {
             expected[1] = number / 2;
             assert_eq!(datagram(&guest), (dns, own, expected));
         }
-        // What is no query is a datagram to a closed port.
+        // A message that is no query is a datagram to a closed port.
         if !restrict {
             send_udp(&guest, own, dns, b"name?");
             assert_eq!(error(&guest).1, Icmpv4DstUnreachable::PortUnreachable);

@@ -1,4 +1,4 @@
-//! Peers that send without end: each gets its turn, and nobody else waits for them.
+//! Tests of peers that send without end: each gets its turn, and no other peer waits for them.
 
 use super::guest::{Guest, MAC, PATIENCE};
 use crate::link::{Adapter, cable};
@@ -24,7 +24,7 @@ fn socket() -> (UdpSocket, u16) {
     (socket, port)
 }
 
-/// Has the guest send something from its port `from` to the host's port `to`.
+/// Makes the guest send something from its port `from` to the host's port `to`.
 fn greet(adapter: &Adapter, from: u16, to: u16) {
     let (from, to) = ((GUEST, from).into(), (GATEWAY, to).into());
     let packet = packet::udp(from, to, b"hello").unwrap();
@@ -32,7 +32,7 @@ fn greet(adapter: &Adapter, from: u16, to: u16) {
     adapter.send(packet::ethernet(OWN, ROUTER, kind, &packet));
 }
 
-/// The host's ends, and whom they answer: a peer of the guest's, and a forwarded port.
+/// Returns the host's ends: a peer of the guest's, and a forwarded port.
 fn peers(forward: SocketAddr, adapter: &Adapter, work: impl FnOnce()) -> [UdpSocket; 2] {
     let (peer, port) = socket();
     greet(adapter, 1000, port);
@@ -70,7 +70,7 @@ fn a_round_takes_a_batch_of_each_and_the_next_round_goes_on() {
             peer.send(b"x").unwrap();
         }
     }
-    // Whoever is looked at first, nobody gets more than a batch ahead.
+    // Whichever is served first, no peer gets ahead by more than a batch.
     let mut counts = Vec::new();
     while counts.last() != Some(&(2 * SENT)) {
         let limit = network.sleep();
@@ -85,7 +85,7 @@ fn a_round_takes_a_batch_of_each_and_the_next_round_goes_on() {
     let mut ahead = 0i32;
     let mut first = None;
     while let Ok(Some(frame)) = adapter.take_if(|_| Ok::<_, ()>(true)) {
-        // The guest's port, behind the headers of Ethernet and IP.
+        // The guest's port follows the headers of Ethernet and IP.
         let port = u16::from_be_bytes([frame.bytes[36], frame.bytes[37]]);
         let is_first = *first.get_or_insert(port) == port;
         ahead += if is_first { 1 } else { -1 };

@@ -1,4 +1,4 @@
-//! Packets that are longer than a frame, both ways.
+//! Tests of packets that are longer than a frame, in both directions.
 
 use super::guest::{Guest, PATIENCE};
 use super::services::{payload, send};
@@ -21,7 +21,7 @@ fn send_long(guest: &Guest, packet: &[u8], number: u32) {
     }
 }
 
-/// The next packet, of as many frames as it takes.
+/// Receives the next packet, which may consist of several frames.
 fn receive_long(guest: &Guest) -> Vec<u8> {
     let mut reassembly = Reassembly::default();
     loop {

@@ -16,11 +16,11 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long anything may take on a loaded host.
+/// The maximum time of any operation on a loaded host.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 pub const MAC: MacAddress = MacAddress::of_adapter(0);
 
-/// The adapter of a guest, and the network on a thread.
+/// The adapter of a guest, with the network on a thread.
 pub struct Guest {
     pub adapter: Adapter,
     pub forwards: Vec<SocketAddr>,
@@ -40,7 +40,7 @@ impl Guest {
         Self::at(options, offloads, addresses)
     }
 
-    /// A guest of a host with these addresses.
+    /// Makes a guest of a host with these addresses.
     pub fn at(options: &UserOptions, offloads: Offloads, addresses: Addresses) -> Self {
         let (adapter, wire) = cable().unwrap();
         let stopper = wire.stopper();
@@ -63,7 +63,7 @@ impl Guest {
         }
     }
 
-    /// The next frame, if there is one.
+    /// Takes the next frame, if there is one.
     pub fn take(&self) -> Option<Frame> {
         let taken: Result<_, Infallible> = self.adapter.take_if(|_| Ok(true));
         if let Some(frame) = taken.unwrap() {
@@ -88,7 +88,7 @@ impl Guest {
         }
     }
 
-    /// A stack for connections, with an address of this guest's.
+    /// Makes a stack for connections, with an address of this guest.
     pub fn stack(self) -> Stack {
         let mut device = Device { guest: self };
         let mac = HardwareAddress::Ethernet(EthernetAddress(MAC.0));
@@ -128,25 +128,25 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// One round of work.
+    /// Performs one round of work.
     pub fn poll(&mut self) {
         let now = self.device.now();
         self.interface
             .poll(now, &mut self.device, &mut self.sockets);
     }
 
-    /// Works until `is_done` yields something.
+    /// Works until `is_done` returns a value.
     #[track_caller]
     pub fn until<T>(&mut self, mut is_done: impl FnMut(&mut Self) -> Option<T>) -> T {
         let end = Instant::now() + PATIENCE;
         loop {
             self.poll();
             if let Some(result) = is_done(self) {
-                // What that has left to send leaves too.
+                // This sends what the function has left to send.
                 self.poll();
                 return result;
             }
-            assert!(Instant::now() < end, "it does not happen");
+            assert!(Instant::now() < end, "the event does not happen");
             let _ = self
                 .device
                 .guest
@@ -176,7 +176,7 @@ impl Stack {
         self.sockets.get_mut::<Socket<'_>>(handle)
     }
 
-    /// Connects to a port of the host's loopback address and waits until that is done.
+    /// Connects to a port of the host's loopback address and waits for the connection.
     #[track_caller]
     pub fn connected(&mut self, port: u16) -> SocketHandle {
         let handle = self.connect(GATEWAY, port);
@@ -184,7 +184,7 @@ impl Stack {
         handle
     }
 
-    /// Sends all of this.
+    /// Sends all of the data.
     #[track_caller]
     pub fn send(&mut self, handle: SocketHandle, mut data: &[u8]) {
         self.until(|stack| {
@@ -194,7 +194,7 @@ impl Stack {
         });
     }
 
-    /// Receives up to the end of the other half.
+    /// Receives data until the other half is closed.
     #[track_caller]
     pub fn receive_all(&mut self, handle: SocketHandle) -> Vec<u8> {
         let mut received = Vec::new();
@@ -221,7 +221,7 @@ pub fn socket(buffer: usize) -> Socket<'static> {
     socket
 }
 
-/// The guest's adapter as smoltcp wants it.
+/// The guest's adapter as a smoltcp device.
 pub struct Device {
     pub guest: Guest,
 }
@@ -251,7 +251,7 @@ impl phy::Device for Device {
         let mut capabilities = DeviceCapabilities::default();
         capabilities.medium = Medium::Ethernet;
         capabilities.max_transmission_unit = 1514;
-        // All checksums are made, and looked at.
+        // All checksums are computed and verified.
         capabilities.checksum = ChecksumCapabilities::default();
         capabilities
     }

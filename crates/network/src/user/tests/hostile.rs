@@ -1,4 +1,4 @@
-//! Frames that no driver sends: nothing fails, and the network works afterwards.
+//! Tests with frames that no driver sends: nothing panics, and the network works afterwards.
 
 use super::guest::{Guest, MAC};
 use crate::options::UserOptions;
@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread;
 use tollgate_test_support::Random;
 
-/// A frame that is nearly right: headers with some bytes changed.
+/// Makes a frame that is nearly correct: headers with some changed bytes.
 fn frame(random: &mut Random, port: u16) -> Vec<u8> {
     let mut bytes = vec![0x52, 0x55, 10, 0, 2, 2];
     bytes.extend(MAC.0);
@@ -30,7 +30,7 @@ fn frame(random: &mut Random, port: u16) -> Vec<u8> {
         bytes.extend((0..length).map(|_| random.byte()));
     } else {
         let protocol = [6, 6, 17, 1][random.below(4)];
-        // Some are fragments, of few packets, at places near each other.
+        // Some are fragments of a few packets, at offsets close to each other.
         let place: [u8; 2] = match random.one_in(4) {
             true => [(random.below(2) << 5) as u8, random.below(4) as u8],
             false => [0x40, 0],
@@ -50,7 +50,7 @@ fn frame(random: &mut Random, port: u16) -> Vec<u8> {
         bytes.extend((4..length.max(4)).map(|_| random.byte()));
         let flags = start + 33;
         if bytes.len() > flags {
-            // Often a header of five words, and a sensible set of flags.
+            // Often the header has five words and a sensible set of flags.
             if random.below(2) == 0 {
                 bytes[flags - 1] = 0x50;
             }
@@ -90,7 +90,7 @@ fn random_frames_do_no_harm() {
             thread::yield_now();
         }
     }
-    // Those of the random frames come first, and may send nothing.
+    // The connections of the random frames come first, and may send nothing.
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             thread::spawn(move || answer(stream));

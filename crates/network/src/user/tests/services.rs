@@ -1,4 +1,4 @@
-//! What the network itself answers, and datagrams.
+//! Tests of the answers of the network itself, and of datagrams.
 
 use super::guest::{Guest, MAC};
 use crate::link::Offloads;
@@ -25,7 +25,7 @@ pub fn send_udp(guest: &Guest, from: SocketAddr, to: SocketAddr, data: &[u8]) {
     send(guest, EthernetProtocol::Ipv4, &packet);
 }
 
-/// The payload of the next frame, which is to this guest.
+/// Returns the payload of the next frame, which must be for this guest.
 pub fn payload(guest: &Guest) -> Vec<u8> {
     let mut frame = guest.wait();
     frame.complete_checksum();
@@ -34,7 +34,7 @@ pub fn payload(guest: &Guest) -> Vec<u8> {
     frame.payload().to_vec()
 }
 
-/// The next datagram: from, to and data.
+/// Receives the next datagram: source, destination and data.
 pub fn datagram(guest: &Guest) -> (SocketAddr, SocketAddr, Vec<u8>) {
     let payload = payload(guest);
     let ip = Ipv4Packet::new_checked(&payload[..]).unwrap();
@@ -132,7 +132,7 @@ fn arp_is_answered_for_the_networks_own_addresses_only() {
         request.emit(&mut ArpPacket::new_unchecked(&mut bytes[..]));
         send(&guest, EthernetProtocol::Arp, &bytes);
     };
-    // The guest's own address and one of nobody: no answer comes before that for the gateway.
+    // The guest's own address and an unused one get no answer before that of the gateway arrives.
     for target in [GUEST, Ipv4Addr::new(10, 0, 2, 99), GATEWAY, DNS] {
         ask(target);
     }
@@ -165,7 +165,7 @@ fn datagrams_go_out_and_answers_come_back() {
         send_udp(&guest, own, outside, b"question");
         let (bytes, from) = server.recv_from(&mut buffer).unwrap();
         assert_eq!(&buffer[..bytes], b"question");
-        // Who was not asked is not heard.
+        // A sender that the guest has not written to is not heard.
         stranger.send_to(b"forged", from).unwrap();
         let answer = vec![round; 1000];
         server.send_to(&answer, from).unwrap();
@@ -214,7 +214,7 @@ fn forwarded_datagrams_are_answered_to_their_senders() {
             );
         }
     }
-    // The guest reaches nobody else, and senders only from that port.
+    // The guest can answer only the port's senders, and only from that port.
     let stranger = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let number = stranger.local_addr().unwrap().port();
     send_udp(&guest, port, (GATEWAY, number).into(), b"unasked");

@@ -1,4 +1,5 @@
-//! Connections: what goes in comes out, in order, both ways, and ends as it should.
+//! Tests of connections: data arrives completely, in order, in both directions, and connections end
+//! properly.
 
 use super::guest::{Guest, PATIENCE};
 use crate::link::Offloads;
@@ -27,7 +28,7 @@ fn pattern(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|n| (n * 7 + n / 251) as u8).collect()
 }
 
-/// Everything that the stream yields.
+/// Reads everything from the stream.
 fn read_all(mut stream: &TcpStream) -> Vec<u8> {
     let mut data = Vec::new();
     stream.read_to_end(&mut data).unwrap();
@@ -40,7 +41,7 @@ fn bytes_go_both_ways_and_each_half_ends_by_itself() {
     let server = thread::spawn(move || {
         let mut stream = accept(&listener);
         let received = read_all(&stream);
-        // The guest's half has ended; this one goes on.
+        // The guest's half has ended; this one continues.
         stream.write_all(&pattern(300_000)).unwrap();
         received
     });
@@ -81,14 +82,14 @@ fn a_refusal_reaches_the_guest() {
     let mut stack = Guest::new(&UserOptions::default()).stack();
     let handle = stack.connect(GATEWAY, port);
     stack.until(|stack| (stack.socket(handle).state() == State::Closed).then_some(()));
-    // So does one of what is nowhere.
+    // A connection to an unused address of the network fails too.
     let handle = stack.connect("10.0.2.3".parse().unwrap(), 80);
     stack.until(|stack| (stack.socket(handle).state() == State::Closed).then_some(()));
 }
 
 #[test]
 fn a_connection_is_not_there_before_the_host_has_connected() {
-    // Nobody accepts, and the backlog is full: the host's connection stays half open.
+    // No process accepts, and the backlog is full: the host's connection stays half open.
     let (listener, port) = listener();
     let mut stack = Guest::new(&UserOptions::default()).stack();
     let handle = stack.connected(port);
@@ -100,14 +101,14 @@ fn a_connection_is_not_there_before_the_host_has_connected() {
 fn resets_pass_both_ways() {
     let (listener, port) = listener();
     let mut stack = Guest::new(&UserOptions::default()).stack();
-    // The guest resets.
+    // The guest resets the connection.
     let handle = stack.connected(port);
     let mut stream = accept(&listener);
     stack.socket(handle).abort();
     let reader = thread::spawn(move || stream.read(&mut [0; 10]).unwrap_err().kind());
     stack.until(|_| reader.is_finished().then_some(()));
     assert_eq!(reader.join().unwrap(), ErrorKind::ConnectionReset);
-    // The host resets: it closes with something unread.
+    // The host resets the connection by closing it with unread data.
     let handle = stack.connected(port);
     let stream = accept(&listener);
     stack.send(handle, b"unread");
@@ -127,7 +128,7 @@ fn a_host_that_does_not_read_stops_the_guest_and_nothing_is_lost() {
     let data = pattern(64 << 20);
     let mut sent = 0;
     let mut rounds_without = 0;
-    // Until nothing has gone through for long.
+    // This loop ends when no bytes have passed for a long time.
     while rounds_without < 500 {
         stack.poll();
         let more = stack.socket(handle).send_slice(&data[sent..]).unwrap();
@@ -135,8 +136,8 @@ fn a_host_that_does_not_read_stops_the_guest_and_nothing_is_lost() {
         rounds_without = if more == 0 { rounds_without + 1 } else { 0 };
         thread::sleep(Duration::from_millis(1));
     }
-    assert!(sent < data.len(), "somebody takes everything");
-    // Others are not held up.
+    assert!(sent < data.len(), "every byte is accepted");
+    // Other connections are not delayed.
     let other = stack.connected(port);
     let other_stream = accept(&listener);
     stack.send(other, b"through");
@@ -162,14 +163,14 @@ fn a_guest_that_does_not_read_stops_the_host_and_nothing_is_lost() {
         stack.poll();
         thread::sleep(Duration::from_millis(1));
     }
-    assert!(!writer.is_finished(), "somebody takes everything");
+    assert!(!writer.is_finished(), "every byte is accepted");
     assert!(stack.receive_all(handle) == expected);
     writer.join().unwrap();
 }
 
 #[test]
 fn connections_share_the_cable() {
-    // More than the cable has room for, all of the time.
+    // There is always more data than the cable has room for.
     const CONNECTIONS: usize = 40;
     const TOTAL: usize = 64 << 20;
     let (listener, port) = listener();
@@ -185,7 +186,7 @@ fn connections_share_the_cable() {
     }
     let mut received = [0; CONNECTIONS];
     while received.iter().sum::<usize>() < TOTAL {
-        // The guest is slow, and the network has the cable full again.
+        // The guest is slow, and the network fills the cable again.
         thread::sleep(Duration::from_millis(2));
         stack.poll();
         for (handle, received) in handles.iter().zip(&mut received) {
@@ -288,7 +289,7 @@ fn forwarded_ports_lead_into_the_guest() {
     stack.socket(handle).close();
     stack.until(|_| client.is_finished().then_some(()));
     assert_eq!(client.join().unwrap(), b"answer");
-    // Where the guest does not listen the connection is reset.
+    // If the guest does not listen, the connection is reset.
     let client = thread::spawn(move || {
         let mut stream = TcpStream::connect(outside).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
