@@ -12,7 +12,7 @@
 //! Discarded rows are still counted by kind of exit.
 
 use crate::ExitKind;
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 use std::hash::Hash;
 
 /// Maximum number of instructions that are recorded.
@@ -127,7 +127,7 @@ struct Row {
 /// Sums by key, with a limit on their number.
 #[derive(Clone, Debug)]
 struct Table<K> {
-    rows: HashMap<K, Row>,
+    rows: FxHashMap<K, Row>,
     limit: usize,
     /// The number of rows that have been made so far.
     numbers: u64,
@@ -138,7 +138,7 @@ struct Table<K> {
 impl<K: Copy + Eq + Hash> Table<K> {
     fn new(limit: usize) -> Self {
         Self {
-            rows: HashMap::new(),
+            rows: FxHashMap::default(),
             limit,
             numbers: 0,
             purges: 0,

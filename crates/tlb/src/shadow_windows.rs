@@ -30,12 +30,14 @@ mod area;
 pub mod narrow;
 mod runs;
 mod window;
+mod writable_pages;
 
 pub use self::runs::Run;
 
 use self::anchors::Anchors;
 use self::area::Region;
 use self::window::{PART_PAGES, Window, part_of};
+use self::writable_pages::WritablePages;
 use crate::derived::{PageRange, SPACES, SpaceNumber};
 use crate::software_tlb::View;
 use std::io;
@@ -101,6 +103,8 @@ pub enum BesideWindow {
 pub struct ShadowWindows {
     windows: Vec<Window>,
     most_mappings: usize,
+    /// What any window may allow stores to.
+    writable: WritablePages,
     loaded: SpaceNumber,
     anchors: Option<Anchors>,
     /// They are in force.
@@ -116,6 +120,7 @@ impl ShadowWindows {
         area::is_free().then(|| Self {
             windows: Vec::new(),
             most_mappings: most_mappings(),
+            writable: WritablePages::default(),
             loaded: SpaceNumber::default(),
             anchors: None,
             uses_anchors: false,
@@ -324,6 +329,9 @@ impl ShadowWindows {
             return Err(io::Error::last_os_error());
         }
         self.counts.mapped += 1;
+        if run.writable {
+            self.writable.insert(run.physical, run.count);
+        }
         window.runs.insert(run);
         Ok(())
     }
@@ -356,6 +364,9 @@ impl ShadowWindows {
 
     /// Allows no stores to a physical page any more, in any space. Whether some were allowed.
     pub fn protect(&mut self, physical_page: u64) -> bool {
+        if !self.writable.may_hold(physical_page) {
+            return false;
+        }
         let mut allowed = false;
         for window in &mut self.windows {
             let leads_there = |run: &&Run| {
@@ -370,6 +381,7 @@ impl ShadowWindows {
                 allowed = true;
             }
         }
+        self.writable.remove(physical_page);
         allowed
     }
 

@@ -16,15 +16,11 @@ use crate::abi::sites::BlockId;
 use crate::blocks::block::{Block, BlockKey};
 use crate::engine::CodeAddress;
 use crate::translate::Translator;
-use rustc_hash::FxHashSet;
 use tollgate_memory::GuestMemory;
 use tollgate_x86::PhysicalAddress;
 
 /// Retired blocks with the same key at most; the oldest makes room.
 const MAX_VERSIONS: usize = 4;
-
-/// Instructions that look their operands up among direct ones, at most; then all are forgotten.
-const MOST_LOOKED_UP: usize = 1 << 16;
 
 /// Links to a block that was retired so often are not made at once.
 const MANY_RETIREMENTS: u8 = 4;
@@ -64,14 +60,14 @@ impl Engine {
     /// From now on the operand of the instruction at this physical address is looked up, by code
     /// whose other accesses are direct; a block of such code that has it is dropped.
     pub fn look_up_always(&mut self, id: BlockId, physical: u64, memory: &mut GuestMemory) {
-        note(&mut self.translator.looked_up, physical);
+        self.translator.looked_up.note(physical);
         self.drop_direct(id, physical, memory);
     }
 
     /// From now on the operand of the instruction at this physical address is reached by the delta
     /// of its part, as it lies in none that is common; a block that has it is dropped.
     pub fn reach_by_part(&mut self, id: BlockId, physical: u64, memory: &mut GuestMemory) {
-        note(&mut self.translator.by_part, physical);
+        self.translator.by_part.note(physical);
         self.drop_direct(id, physical, memory);
     }
 
@@ -230,14 +226,6 @@ fn differ_in_immediates_only(
         start = end + usize::from(immediate.size);
     }
     now[start..] == then[start..]
-}
-
-/// Notes an instruction's physical address among others; of too many, all are forgotten.
-fn note(among: &mut FxHashSet<u64>, physical: u64) {
-    if among.len() >= MOST_LOOKED_UP {
-        among.clear();
-    }
-    among.insert(physical);
 }
 
 #[cfg(test)]

@@ -21,8 +21,9 @@ use tollgate_x86::Gpr;
 /// General registers that may change, one bit each.
 type Registers = u16;
 
-/// Instructions that are decoded between two points at which that stops.
-const BETWEEN_POINTS: usize = 4;
+/// Instructions between two points at which decoding or translating them may stop for a request:
+/// a point reads the time-stamp counter, which takes as long as some instructions do.
+pub(super) const BETWEEN_POINTS: usize = 4;
 /// Bytes of an access at most.
 const MAX_ACCESS: u32 = 64;
 const STACK: u8 = Gpr::Rsp as u8;

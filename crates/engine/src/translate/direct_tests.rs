@@ -50,7 +50,9 @@ fn emit(bytes: &[u8], looked_up: &[u64]) -> (Vec<u8>, Translation) {
 
 fn emit_in(mode: &Mode, bytes: &[u8], looked_up: &[u64]) -> (Vec<u8>, Translation) {
     let mut translator = Translator::new(Features::new(|_| true));
-    translator.looked_up = looked_up.iter().map(|offset| PHYSICAL + offset).collect();
+    for offset in looked_up {
+        translator.looked_up.note(PHYSICAL + offset);
+    }
     let rip = match mode.bitness() {
         64 => RIP,
         _ => RIP % (1 << 32),

@@ -50,6 +50,7 @@ mod known;
 mod leaf;
 #[cfg(test)]
 mod long_tests;
+mod noted;
 mod redirected;
 mod segments;
 mod stack;
@@ -61,8 +62,9 @@ mod tests;
 mod verbatim;
 mod x87;
 
-use self::ahead::Ahead;
+use self::ahead::{Ahead, BETWEEN_POINTS};
 use self::known::KnownEncodings;
+use self::noted::NotedInstructions;
 use crate::abi::at;
 use crate::abi::host::*;
 use crate::abi::link_layout::{BranchTable, FamilyId, ModeId};
@@ -83,7 +85,6 @@ use crate::policy::virtual_interrupts::VirtualInterrupts;
 use crate::preemption::{GivenUp, Points};
 use crate::requests::Requests;
 use iced_x86::{CpuidFeature, Decoder, Instruction, Mnemonic, OpKind};
-use rustc_hash::FxHashSet;
 use std::sync::Arc;
 use tollgate_exits::latency::Section;
 use tollgate_x86::{Gpr, Vector};
@@ -167,9 +168,9 @@ pub struct Translator {
     pub(crate) virtual_interrupts: VirtualInterrupts,
     /// Physical addresses of instructions whose operands are looked up where others are reached
     /// directly.
-    pub(crate) looked_up: FxHashSet<u64>,
+    pub(crate) looked_up: NotedInstructions,
     /// Physical addresses of instructions whose operands were found in parts that are not common.
-    pub(crate) by_part: FxHashSet<u64>,
+    pub(crate) by_part: NotedInstructions,
     /// Each instruction counts itself when it begins.
     pub(crate) counts_instructions: bool,
     /// Leaves do what the monitor would execute.
@@ -219,8 +220,8 @@ impl Translator {
             known: KnownEncodings::new(),
             ahead: Ahead::default(),
             virtual_interrupts: VirtualInterrupts::default(),
-            looked_up: FxHashSet::default(),
-            by_part: FxHashSet::default(),
+            looked_up: NotedInstructions::default(),
+            by_part: NotedInstructions::default(),
             counts_instructions: false,
             has_leaves: true,
             requests: None,
@@ -318,6 +319,9 @@ impl Translator {
         if self.gives_up() {
             return Err(TranslateError::GivenUp);
         }
+        // A block lies in one page; what goes on into the next page is one instruction.
+        let looked_up = self.looked_up.lines_of_page(request.physical);
+        let by_part = self.by_part.lines_of_page(request.physical);
         let mut decoder = None;
         let mut count = 0;
         let mut position = 0;
@@ -331,7 +335,7 @@ impl Translator {
             let single = self.emit.mode.flags.contains(ModeFlags::SINGLE) || request.straddles;
             let full = count >= MAX_INSTRUCTIONS
                 || !self.emit.has_room_for_sites(16)
-                || count > 0 && self.stops();
+                || count > 0 && count.is_multiple_of(BETWEEN_POINTS) && self.stops();
             let ends = !request.is_cut && position == request.bytes.len();
             if single && count > 0 || full || ends {
                 self.end_with_link();
@@ -410,10 +414,10 @@ impl Translator {
             self.raw = raw_bytes(&request.bytes[position..]);
             if self.emit.mode.access.is_direct() {
                 let physical = request.physical + position as u64;
-                let always =
-                    self.looked_up.contains(&physical) || self.relies_on_look_up(&instruction);
+                let always = self.looked_up.contains(looked_up, physical)
+                    || self.relies_on_look_up(&instruction);
                 self.emit.look_up_always(always);
-                let uses_anchor = !self.by_part.contains(&physical);
+                let uses_anchor = !self.by_part.contains(by_part, physical);
                 self.emit.use_anchor(uses_anchor);
             }
             self.position = position;

@@ -1,0 +1,70 @@
+//! Which physical pages some window may allow stores to.
+//!
+//! Translating code from a page takes its write permission away in every window. Most such pages
+//! were never mapped for stores, and one bit a page says so, without a look at each run of each
+//! window.
+
+/// Pages that have a bit: 1 TiB of guest RAM. Those beyond are always searched for.
+const MOST: u64 = 1 << 28;
+
+/// A set of physical pages: all that are mapped for stores, and some that were.
+#[derive(Debug, Default)]
+pub(super) struct WritablePages {
+    words: Vec<u64>,
+}
+
+impl WritablePages {
+    /// `count` pages from `first` on are mapped for stores.
+    pub(super) fn insert(&mut self, first: u64, count: u64) {
+        let end = first.saturating_add(count).min(MOST);
+        for page in first..end {
+            let index = (page / 64) as usize;
+            if index >= self.words.len() {
+                self.words.resize(index + 1, 0);
+            }
+            self.words[index] |= 1 << (page % 64);
+        }
+    }
+
+    /// Whether a page may be mapped for stores.
+    pub(super) fn may_hold(&self, page: u64) -> bool {
+        let word = self.words.get((page / 64) as usize);
+        page >= MOST || word.is_some_and(|word| word & 1 << (page % 64) != 0)
+    }
+
+    /// A page is mapped for stores nowhere.
+    pub(super) fn remove(&mut self, page: u64) {
+        if page < MOST
+            && let Some(word) = self.words.get_mut((page / 64) as usize)
+        {
+            *word &= !(1 << (page % 64));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_held_from_their_insertion_to_their_removal() {
+        let mut pages = WritablePages::default();
+        pages.insert(60, 10);
+        for page in 0..200 {
+            assert_eq!(pages.may_hold(page), (60..70).contains(&page), "{page}");
+        }
+        pages.remove(64);
+        pages.remove(1_000);
+        assert!(!pages.may_hold(64) && pages.may_hold(63) && pages.may_hold(65));
+    }
+
+    #[test]
+    fn pages_without_a_bit_may_always_be_held() {
+        let mut pages = WritablePages::default();
+        pages.insert(MOST - 1, 2);
+        pages.insert(u64::MAX, 2);
+        pages.remove(MOST);
+        assert!(pages.may_hold(MOST - 1) && pages.may_hold(MOST) && pages.may_hold(u64::MAX));
+        assert!(!pages.may_hold(MOST - 2));
+    }
+}
