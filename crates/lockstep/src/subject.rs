@@ -15,7 +15,7 @@ use tollgate_machine::config::VmConfig;
 use tollgate_machine::devices::vga::screen::Screen;
 use tollgate_machine::pc::Pc;
 use tollgate_memory::GuestMemory;
-use tollgate_monitor::guest_view::code_address;
+use tollgate_monitor::code_address;
 use tollgate_monitor::{Vcpu, VcpuStop};
 use tollgate_x86::paging::{AccessKind, PageTableMemory, PagingRegisters, Privilege};
 use tollgate_x86::{Attributes, CpuState, Descriptor, Gpr, LinearAddress, PhysicalAddress, Vector};

@@ -1,53 +1,23 @@
-//! One vCPU's life: enter guest code, take an exit, handle it, account for it, inject.
+//! The monitor: one virtual processor's life. It enters guest code, takes an exit, handles it,
+//! accounts for it and injects events.
 //!
-//! `run_loop.rs` is the loop, `events.rs` what it delivers, `emulated.rs` executes what does not
-//! run as guest code, `guest_view.rs` and `surroundings.rs` are memory as the processor and its
-//! emulated instructions see it. All of it is written for any `runner.rs`, what runs guest code.
-//! That is copy-translation, in `translated.rs` and its folder.
+//! - `execution` is the loop and what happens at an instruction's boundary. It is written for any
+//!   [`Runner`], which is what runs guest code.
+//! - `memory` is guest memory as the processor sees it, and what is derived from the guest's page
+//!   tables.
+//! - `host` is what the virtual processor needs of the host: a timer, a signal and clocks.
+//! - [`translated`] is copy-translation as a [`Runner`].
 
-mod a20;
-mod alarm;
-mod changes;
-mod decode;
-mod due;
-mod emulated;
-mod events;
-mod faulting_sites;
-mod fetch;
-pub mod guest_view;
+mod execution;
 mod host;
-mod host_timer;
-pub mod hypercall;
-pub mod instruction_cache;
-mod instruction_in_work;
-mod interrupt_shadow;
-mod kept_spaces;
-pub mod kick;
-pub mod latches;
-pub mod memory_access;
-mod memory_map;
-mod metered;
-mod near;
-mod program_names;
-mod raw;
-mod resume_flag;
-mod run_loop;
-pub mod runner;
-pub mod running;
-mod shadow_check;
-pub mod shadow_tables;
-mod single_step;
-pub mod space_switch;
-pub mod state_dump;
-mod surroundings;
+mod memory;
 pub mod translated;
-pub mod translations;
-mod unchanged_tables;
-pub mod vcpu;
-mod windows;
-mod x87_errors;
 
-pub use kick::Kick;
-pub use latches::Latches;
-pub use runner::Runner;
-pub use vcpu::{Vcpu, VcpuStop};
+pub use execution::latches::Latches;
+pub use execution::runner::Runner;
+pub use execution::stop::VcpuStop;
+pub use execution::vcpu::Vcpu;
+pub use execution::{hypercall, instruction_cache, latches, runner, running, state_dump, vcpu};
+pub use host::kick::{self, Kick};
+pub use memory::addresses::code_address;
+pub use memory::{guest_view, memory_access, shadow_tables, space_switch, translations};

@@ -15,35 +15,36 @@ mod exits;
 mod fault_deliveries;
 mod fault_order;
 mod find_block;
-mod foreseen;
-mod found_anew;
 mod guarded_pages;
 mod host_faults;
-mod known_codes;
-mod known_pages;
+mod instruction_search;
+mod interrupted_work;
+mod known_code_segments;
 mod leaf_calls;
 mod leaves;
 mod level_change;
-mod masked;
+mod look_ahead;
+mod masked_vector_accesses;
 mod misses;
 mod mode_changes;
 mod slow_path;
 mod space_loads;
 mod stores_to_code;
+mod tlb_memory;
 mod window_faults;
-mod work_left;
 
 pub use enter::TranslatedExit;
 
-use crate::faulting_sites::FaultingSites;
-use crate::instruction_cache::InstructionCache;
-use crate::memory_access::{Accounts, MemoryAccess};
-use crate::runner::Runner;
-use crate::space_switch::SpaceSwitch;
-use crate::windows::Comparing;
+use crate::execution::instruction_cache::InstructionCache;
+use crate::execution::runner::Runner;
+use crate::memory::faulting_sites::FaultingSites;
+use crate::memory::memory_access::{Accounts, MemoryAccess};
+use crate::memory::space_switch::SpaceSwitch;
+use crate::memory::windows::Comparing;
 use enter::Resume;
 use fault_deliveries::FaultDeliveries;
 use guarded_pages::GuardedPages;
+use interrupted_work::WorkLeft;
 use leaves::LeavesKnown;
 use std::io;
 use std::sync::Arc;
@@ -58,7 +59,6 @@ use tollgate_engine::signals::CodeRange;
 use tollgate_engine::{Context, Engine};
 use tollgate_memory::GuestMemory;
 use tollgate_x86::CpuState;
-use work_left::WorkLeft;
 
 /// A link to be made once the target's block is known.
 #[derive(Clone, Copy)]

@@ -46,7 +46,7 @@ impl Default for SpeakerPort {
 impl SpeakerPort {
     /// Version of the serialized state.
     pub const STATE_VERSION: u32 = 1;
-
+    /// The I/O port of the register.
     /// The port.
     pub const PORTS: RangeInclusive<u16> = 0x61..=0x61;
 

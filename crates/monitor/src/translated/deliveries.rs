@@ -5,8 +5,9 @@
 //! have overwritten what it was decided by. If they do not lead to where the processor is, nothing
 //! is stored.
 
-use crate::guest_view::{Inline, view_of};
-use crate::running::Running;
+use crate::execution::running::Running;
+use crate::memory::addresses::view_of;
+use crate::memory::guest_view::Inline;
 use crate::translated::Translated;
 use iced_x86::Instruction;
 use tollgate_emulate::operand::read_system;

@@ -1,7 +1,7 @@
 //! What instructions do with device memory, noted for leaves when they have been executed out of line
 //! for the first time.
 
-use crate::running::Running;
+use crate::execution::running::Running;
 use crate::translated::Translated;
 use crate::translated::device_memory::kind_of;
 use crate::translated::device_strings;

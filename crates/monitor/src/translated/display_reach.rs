@@ -8,8 +8,9 @@
 //!                                                           --> all else: refused
 //! ```
 
-use crate::guest_view::{GuestView, Target, view_of};
-use crate::raw;
+use crate::memory::addresses::view_of;
+use crate::memory::guest_view::{GuestView, Target};
+use crate::memory::ram_copies;
 use crate::translated::device_leaf::outcome;
 use crate::translated::device_memory::{are_near_alike, kind_of};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -247,7 +248,7 @@ impl<'a, P: Platform> Reach<'a, P> {
 
     fn load(&mut self, part: Part, data: &mut [u8]) -> Result<(), Exception> {
         match part {
-            Part::Ram(host) => raw::copy_from(host, data),
+            Part::Ram(host) => ram_copies::copy_from(host, data),
             Part::Display(address) => {
                 let size = data.len() as u8;
                 let read = self.near(NearAccess::MemoryRead { address, size })?;
@@ -260,7 +261,7 @@ impl<'a, P: Platform> Reach<'a, P> {
 
     fn store(&mut self, part: Part, data: &[u8]) -> Result<(), Exception> {
         match part {
-            Part::Ram(host) => raw::copy_to(host, data),
+            Part::Ram(host) => ram_copies::copy_to(host, data),
             Part::Display(address) => {
                 let mut value = [0; ELEMENT];
                 value[..data.len()].copy_from_slice(data);
@@ -364,7 +365,7 @@ impl<P: Platform> Environment for Reach<'_, P> {
         let data = &mut buffer[..bytes];
         let is_done = match (from, to) {
             (Part::Ram(host), Part::Display(to)) => {
-                raw::copy_from(host, data);
+                ram_copies::copy_from(host, data);
                 put_in_order(data, elements);
                 self.near_run(elements, RunAction::Store(to, data))
             }
@@ -372,7 +373,7 @@ impl<P: Platform> Environment for Reach<'_, P> {
                 let is_done = self.near_run(elements, RunAction::Load(from, data));
                 if is_done {
                     put_in_order(data, elements);
-                    raw::copy_to(host, data);
+                    ram_copies::copy_to(host, data);
                 }
                 is_done
             }

@@ -1,12 +1,12 @@
 //! The way into translated code and out of it: copy-translation as a [`Runner`].
 
-use crate::guest_view::GuestView;
-use crate::runner::{Exit, Extent, Runner};
-use crate::running::Running;
+use crate::execution::runner::{Exit, Extent, Runner};
+use crate::execution::running::Running;
+use crate::execution::stop::VcpuStop;
+use crate::memory::guest_view::GuestView;
 use crate::translated::fault_deliveries::Event;
 use crate::translated::misses::Environment;
 use crate::translated::{PendingLink, Translated, device_leaf};
-use crate::vcpu::VcpuStop;
 use tollgate_emulate::interrupt::{EventSource, TripleFault};
 use tollgate_engine::abi::context::NO_PASS;
 use tollgate_engine::abi::sites::BlockId;

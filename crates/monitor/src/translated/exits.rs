@@ -2,15 +2,16 @@
 //! ([`SiteKind`]). The function also determines the exit's *kind*, as which it is counted: the
 //! instructions that the monitor executes share one function and have many kinds.
 
-use crate::guest_view::{Inline, view_of};
-use crate::hypercall;
-use crate::instruction_cache::InstructionSource;
-use crate::resume_flag::is_before_instruction;
-use crate::running::Running;
+use crate::execution::hypercall;
+use crate::execution::instruction_cache::InstructionSource;
+use crate::execution::resume_flag::is_before_instruction;
+use crate::execution::running::Running;
+use crate::execution::stop::VcpuStop;
+use crate::memory::addresses::view_of;
+use crate::memory::guest_view::Inline;
 use crate::translated::enter::Resume;
 use crate::translated::misses::Access;
 use crate::translated::{PendingLink, Translated};
-use crate::vcpu::VcpuStop;
 use iced_x86::Instruction;
 use tollgate_emulate::operand::{next_rip, system_mask};
 use tollgate_engine::abi::context::NO_PASS;

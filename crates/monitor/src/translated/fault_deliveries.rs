@@ -17,8 +17,8 @@
 //!
 //! The handler's block is found like the target of an indirect branch.
 
-use crate::guest_view::GuestView;
-use crate::running::Running;
+use crate::execution::running::Running;
+use crate::memory::guest_view::GuestView;
 use crate::translated::{PendingLink, Translated};
 use tollgate_engine::abi::context::Context;
 use tollgate_engine::abi::descriptors::KnownDescriptors;
@@ -313,7 +313,7 @@ fn read(view: &GuestView, cpu: &CpuState, place: u64) -> Option<u64> {
     let linear = LinearAddress(place);
     let host = (view.translations).look_up(cpu, View::Supervisor, false, linear)?;
     let mut bytes = [0; 8];
-    crate::raw::copy_from(host as *mut u8, &mut bytes);
+    crate::memory::ram_copies::copy_from(host as *mut u8, &mut bytes);
     Some(u64::from_le_bytes(bytes))
 }
 
@@ -436,7 +436,7 @@ impl FaultDelivery {
         let host = (view.translations).look_up(cpu, View::Supervisor, true, place);
         let Some(host) = host else { return false };
         // Nothing fails from here on.
-        crate::raw::copy_to(host as *mut u8, frame.bytes());
+        crate::memory::ram_copies::copy_to(host as *mut u8, frame.bytes());
         if let Some(address) = details.address {
             cpu.cr2 = address.0;
         }

@@ -5,7 +5,7 @@
 //! faults of the instruction come before those of the operand's page: a pending x87
 //! error, for which the instruction waits, and the misalignment of an SSE operand.
 
-use crate::running::Running;
+use crate::execution::running::Running;
 use crate::translated::Translated;
 use tollgate_emulate::operand::memory_address;
 use tollgate_engine::abi::sites::BlockId;

@@ -1,9 +1,9 @@
 //! From CS:EIP to a block: fetch, find or translate, and link.
 
-use crate::running::Running;
-use crate::translated::work_left::Work;
+use crate::execution::running::Running;
+use crate::execution::stop::VcpuStop;
+use crate::translated::interrupted_work::Work;
 use crate::translated::{PendingLink, Translated};
-use crate::vcpu::VcpuStop;
 use tollgate_engine::abi::link_layout::ModeId;
 use tollgate_engine::abi::sites::BlockId;
 use tollgate_engine::blocks::links::Dependence;

@@ -1,9 +1,9 @@
 //! The guest was taken out by a signal: a request to leave, or a host fault in copied code,
 //! which becomes the guest's exception.
 
-use crate::running::Running;
+use crate::execution::running::Running;
+use crate::execution::stop::VcpuStop;
 use crate::translated::Translated;
-use crate::vcpu::VcpuStop;
 use tollgate_engine::abi::sites::BlockId;
 use tollgate_engine::policy::out_of_line::Traits;
 use tollgate_exits::ExitKind;

@@ -6,12 +6,12 @@
 //! the exit, which finds everything as it was. Instructions that only read system registers and
 //! descriptors are executed as ever, with the pages that the software TLB has.
 
-use crate::guest_view::GuestView;
-use crate::raw;
-use crate::translated::known_pages::KnownPages;
+use crate::memory::guest_view::GuestView;
+use crate::memory::ram_copies;
 use crate::translated::level_change::changes_with;
 use crate::translated::misses::Environment;
 use crate::translated::space_loads;
+use crate::translated::tlb_memory::KnownPages;
 use iced_x86::CpuidFeature;
 use tollgate_emulate::cpuid::policy;
 use tollgate_emulate::descriptor_instructions::{self, Probe};
@@ -311,7 +311,7 @@ fn load_table(context: &mut Context, view: &GuestView, call: LeafCall, address: 
         return false;
     };
     let mut image = [0; 10];
-    raw::copy_from(host as *mut u8, &mut image[..bytes as usize]);
+    ram_copies::copy_from(host as *mut u8, &mut image[..bytes as usize]);
     let [limit_low, limit_high, base @ ..] = image;
     let table = TableRegister {
         base: u64::from_le_bytes(base),

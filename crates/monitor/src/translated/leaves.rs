@@ -1,9 +1,9 @@
 //! Stores what instructions did that the monitor has executed, where leaves find it
 //! ([`tollgate_engine::gate::leaf`]); and the exit of a leaf that has changed the mode.
 
-use crate::running::Running;
+use crate::execution::running::Running;
+use crate::execution::stop::VcpuStop;
 use crate::translated::{PendingLink, Translated};
-use crate::vcpu::VcpuStop;
 use iced_x86::Instruction;
 use tollgate_emulate::cpuid;
 use tollgate_emulate::operand::next_rip;

@@ -1,8 +1,8 @@
 //! Stores the results of changes of the privilege level where translated code finds them, so
 //! that it makes the next such change itself.
 
-use crate::guest_view::view_of;
-use crate::running::Running;
+use crate::execution::running::Running;
+use crate::memory::addresses::view_of;
 use crate::translated::Translated;
 use iced_x86::Mnemonic;
 use std::ops::RangeInclusive;

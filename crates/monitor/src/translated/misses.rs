@@ -4,9 +4,9 @@
 //! It does what the exit does that is named meanwhile, if that is all: RAM lies behind the page,
 //! and nothing else is due. If not, what it has found out is kept for the exit.
 
-use crate::guest_view::{GuestView, Inline};
-use crate::memory_access::Accounts;
-use crate::space_switch::SpaceSwitch;
+use crate::memory::guest_view::{GuestView, Inline};
+use crate::memory::memory_access::Accounts;
+use crate::memory::space_switch::SpaceSwitch;
 use crate::translated::Translated;
 use std::ffi::c_void;
 use tollgate_emulate::operand::system_mask;

@@ -1,7 +1,8 @@
 //! The mode word that the vCPU's code is translated for, formed anew when its inputs change.
 
-use crate::guest_view::{GuestView, view_of};
-use crate::running::Running;
+use crate::execution::running::Running;
+use crate::memory::addresses::view_of;
+use crate::memory::guest_view::GuestView;
 use crate::translated::Translated;
 use tollgate_engine::abi::context::{MODE_CHANGED, RESUME_FLAG_LOADED};
 use tollgate_engine::abi::link_layout::ModeId;

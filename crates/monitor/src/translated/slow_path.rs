@@ -5,11 +5,11 @@
 //! buffer as its operand, and the buffer is written back. All pages are checked before
 //! the first byte moves.
 
-use crate::guest_view::Target;
-use crate::near;
-use crate::running::Running;
+use crate::execution::out_of_line;
+use crate::execution::running::Running;
+use crate::execution::stop::VcpuStop;
+use crate::memory::guest_view::Target;
 use crate::translated::Translated;
-use crate::vcpu::VcpuStop;
 use iced_x86::Instruction;
 use std::sync::atomic::Ordering;
 use tollgate_emulate::operand::{
@@ -89,7 +89,7 @@ impl<P: Platform> Running<'_, Translated, P> {
     fn near_step(&mut self, instruction: &Instruction) -> Result<bool, VcpuStop> {
         let place = self.place();
         let (state, mut surroundings) = self.parts();
-        let result = near::execute(state, &mut surroundings, instruction);
+        let result = out_of_line::execute(state, &mut surroundings, instruction);
         let touched_device = surroundings.touched_device;
         let kind = match (touched_device, surroundings.wrote_device) {
             (false, _) => ExitKind::SlowAccess,

@@ -9,11 +9,11 @@
 //! Programs of the two spaces may reach memory in different ways. That concerns the returns to
 //! them alone, of which each way has its own.
 //!
-//! [`Translations::switch`]: crate::translations::Translations::switch
+//! [`Translations::switch`]: crate::memory::translations::Translations::switch
 
 use super::misses::Environment;
-use crate::guest_view::GuestView;
-use crate::memory_access::Moment;
+use crate::memory::guest_view::GuestView;
+use crate::memory::memory_access::Moment;
 use tollgate_engine::{Context, Engine};
 use tollgate_tlb::Derived;
 use tollgate_x86::address::PAGE_SIZE;

@@ -7,10 +7,10 @@
 //! own, and the guest continues with a look-up. Only an instruction that writes to its own
 //! bytes is run on the bounce buffer.
 
-use crate::running::Running;
+use crate::execution::running::Running;
+use crate::execution::stop::VcpuStop;
 use crate::translated::Translated;
 use crate::translated::enter::Resume;
-use crate::vcpu::VcpuStop;
 use tollgate_engine::abi::context::NO_PASS;
 use tollgate_engine::abi::sites::{BlockId, Site, SiteKind, pack_site};
 use tollgate_engine::blocks::block::Block;

@@ -1,11 +1,12 @@
 //! Direct accesses: faults of the host in shadow windows, and which spaces have windows.
 
-use crate::guest_view::{Target, view_of};
-use crate::memory_access::{MemoryAccess, Moment};
-use crate::running::Running;
+use crate::execution::running::Running;
+use crate::execution::stop::VcpuStop;
+use crate::memory::addresses::view_of;
+use crate::memory::guest_view::Target;
+use crate::memory::memory_access::{MemoryAccess, Moment};
 use crate::translated::Translated;
-use crate::translated::work_left::Work;
-use crate::vcpu::VcpuStop;
+use crate::translated::interrupted_work::Work;
 use tollgate_engine::abi::context::{ByAnchor, SignalExit};
 use tollgate_engine::abi::sites::BlockId;
 use tollgate_engine::preemption::Interruptible;

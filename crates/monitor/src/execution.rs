@@ -1,0 +1,27 @@
+//! The loop of a virtual processor and what happens at the boundary of an instruction.
+//!
+//! `run_loop.rs` is the loop, `events.rs` what it delivers, and `emulated.rs` executes the
+//! instructions that do not run as guest code. `vcpu.rs` owns all parts, and `running.rs` borrows
+//! them together with the machine while guest code runs.
+
+mod current_instruction;
+pub(crate) mod due_work;
+pub(crate) mod emulated;
+mod events;
+pub mod hypercall;
+pub mod instruction_cache;
+mod interrupt_shadow;
+pub mod latches;
+mod memory_changes;
+pub(crate) mod out_of_line;
+pub(crate) mod resume_flag;
+mod run_loop;
+pub mod runner;
+pub mod running;
+mod single_step;
+pub mod state_dump;
+pub(crate) mod stop;
+pub(crate) mod surroundings;
+pub(crate) mod timed_platform;
+pub mod vcpu;
+mod x87_errors;

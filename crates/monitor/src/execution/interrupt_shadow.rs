@@ -1,0 +1,58 @@
+//! The interrupt shadow: interrupts are held off during the instruction that follows STI,
+//! MOV SS or POP SS. While an interrupt waits for the end of that instruction, it is run alone.
+
+use crate::execution::runner::{Extent, Runner};
+use crate::execution::running::Running;
+use crate::execution::stop::VcpuStop;
+use tollgate_engine::abi::marks::Shadow;
+use tollgate_exits::ExitKind;
+use tollgate_platform::Platform;
+use tollgate_x86::Flags;
+
+impl<R: Runner, P: Platform> Running<'_, R, P> {
+    /// The shadow of an inline STI, MOV SS or POP SS over the instruction that has not
+    /// completed holds, however it goes on.
+    pub(crate) fn continue_shadow(&mut self, shadow: Shadow) {
+        let cpu = self.runner.state_mut();
+        match shadow {
+            Shadow::None => {}
+            Shadow::Interrupts if cpu.shadow_rip == cpu.rip => {}
+            Shadow::Interrupts => cpu.begin_interrupt_shadow(cpu.rip),
+            Shadow::All => {
+                cpu.shadow_rip = cpu.rip;
+                cpu.shadow_holds_all = true;
+            }
+        }
+    }
+
+    pub(crate) fn something_waits_for_shadow(&mut self, flags: Flags) -> bool {
+        flags.contains(Flags::IF) && self.platform.interrupt_pending()
+            || self.runner.state().shadow_holds_all && self.nmi_waits()
+    }
+
+    /// As [`Running::something_waits_for_shadow`], of an instruction that nothing may precede.
+    pub(crate) fn something_waits(&mut self, flags: Flags) -> bool {
+        flags.contains(Flags::IF) && self.platform.interrupt_pending() || self.nmi_waits()
+    }
+
+    /// Runs exactly one instruction: interrupts wait for it.
+    pub(crate) fn step_single(&mut self) -> Result<(), VcpuStop> {
+        self.count(ExitKind::SingleStep);
+        // What waited for this instruction is due behind it.
+        self.due.events = true;
+        let before = self.runner.state().rip;
+        let Some(entry) = R::entry(self, Extent::One)? else {
+            return Ok(());
+        };
+        self.enter(entry)?;
+        if self.work.has_completed() {
+            self.runner.start_anew();
+            // Unless the instruction cast a shadow of its own.
+            let cpu = self.runner.state_mut();
+            if cpu.shadow_rip == before {
+                cpu.end_shadow();
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,37 @@
+//! Follows what instructions and devices changed under the guest's code: the memory map, writes
+//! of code, and translations.
+
+use crate::execution::runner::Runner;
+use crate::memory::guest_view::GuestView;
+use tollgate_x86::{Space, TranslationChange};
+
+impl GuestView {
+    /// Follows what emulated instructions changed: writes of code, and translations. To be
+    /// called before guest code runs again.
+    pub(crate) fn apply_changes<R: Runner>(&mut self, runner: &mut R) {
+        if self.memory.has_map_changes() {
+            self.follow_map(runner);
+        }
+        if self.memory.has_code_writes() {
+            for write in self.memory.take_code_writes() {
+                runner.code_written(write, &mut self.memory);
+            }
+        }
+        let (_, derived) = runner.state_and_derived();
+        if self.translations.take_changed(derived) {
+            runner.translations_changed();
+        }
+    }
+
+    /// Forgets what was derived from the page tables and is void now.
+    pub(crate) fn change_translations<R: Runner>(
+        &mut self,
+        runner: &mut R,
+        change: TranslationChange,
+    ) {
+        let (state, derived) = runner.state_and_derived();
+        let loaded = Space::loaded(state);
+        self.translations
+            .change(loaded, change, derived, &mut self.memory);
+    }
+}

@@ -1,0 +1,141 @@
+//! The vCPU's loop: requests, changes, events, then guest code until its next exit.
+
+use crate::execution::current_instruction::InstructionInWork;
+use crate::execution::runner::{Exit, Extent, Runner};
+use crate::execution::running::Running;
+use crate::execution::stop::VcpuStop;
+use std::sync::atomic::Ordering;
+use tollgate_exits::latency::Section;
+use tollgate_platform::Platform;
+use tollgate_x86::state::Activity;
+use tollgate_x86::{Exception, Flags, Vector};
+
+impl<R: Runner, P: Platform> Running<'_, R, P> {
+    pub(crate) fn run_until_stop(&mut self) -> VcpuStop {
+        // Another machine may have run on this thread, or this one on another.
+        self.view.translations.load_anchor();
+        loop {
+            if self.pending.load(Ordering::Relaxed) != 0 {
+                let request = self.pending.take();
+                let late = self.lateness();
+                let begin = self.begin_section();
+                // Where the guest holds interrupts off, it may wait for a device.
+                match self.pending.points().may_stop() {
+                    true => self.platform.advance_some(),
+                    false => self.platform.advance(),
+                }
+                self.end_section(Section::Devices, begin);
+                self.pending.points().requests_taken();
+                self.ledger.request_taken(request, late);
+                let entry = self.runner.state().system_call_entry();
+                self.ledger.note_system_call_entry(entry);
+                self.alarm.forget();
+                self.arm_timer();
+                self.due.events = true;
+            }
+            self.view.apply_changes(self.runner);
+            if self.due.events || self.runner.state().activity != Activity::Running {
+                if let Some(request) = self.platform.take_stop_request() {
+                    return VcpuStop::Requested(request);
+                }
+                match self.next_event() {
+                    Ok(true) => continue,
+                    Ok(false) => self.due.events = false,
+                    Err(stop) => return stop,
+                }
+                self.pending.points().nothing_delivered();
+            }
+            if R::goes_on_with_work(self) {
+                continue;
+            }
+            if let Err(stop) = self.step() {
+                return stop;
+            }
+        }
+    }
+
+    /// For how many nanoseconds the machine's earliest deadline has been over.
+    fn lateness(&self) -> u64 {
+        let deadline = self.platform.next_deadline();
+        deadline.map_or(0, |deadline| self.platform.now().since(deadline))
+    }
+
+    /// Has the host timer fire at the machine's next deadline, if it is not set to fire
+    /// earlier already.
+    pub(crate) fn arm_timer(&mut self) {
+        if let Some(deadline) = self.platform.next_deadline() {
+            self.alarm.set(deadline, || self.platform.now());
+        }
+    }
+
+    /// Runs guest code once and handles the exit.
+    fn step(&mut self) -> Result<(), VcpuStop> {
+        if self.due.mode {
+            self.follow_control();
+        }
+        let flags = self.runner.state().flags();
+        self.begin_instruction();
+        if self.runner.state().has_breakpoints() && self.meets_code_breakpoint() {
+            return self.raise(Exception::new(Vector::Debug));
+        }
+        let unsettled = std::mem::take(&mut self.latches.resume_flag_unsettled);
+        if self.work.is_shadowed() && self.something_waits_for_shadow(flags)
+            || unsettled && self.something_waits(flags)
+        {
+            return self.step_single();
+        }
+        if self.latches.ignores_x87_error {
+            return self.step_ignoring_x87_error();
+        }
+        let Some(entry) = R::entry(self, Extent::Free)? else {
+            return Ok(());
+        };
+        self.enter(entry)
+    }
+
+    /// Runs guest code from this entry on, and handles the exit.
+    pub(crate) fn enter(&mut self, entry: R::Entry) -> Result<(), VcpuStop> {
+        self.ledger.enter_guest();
+        let exit = self
+            .runner
+            .run(entry, self.view, self.platform, self.ledger);
+        self.ledger.leave_guest();
+        match exit {
+            Exit::Interrupted => Ok(()),
+            Exit::Completed => self.completed(),
+            Exit::Instruction => self.execute_current(),
+            Exit::Fault(exception) => self.raise(exception),
+            Exit::Own(exit) => R::settle(self, exit),
+        }
+    }
+
+    /// Has the runner follow what decides how guest code runs.
+    pub(crate) fn follow_control(&mut self) {
+        self.due.mode = false;
+        self.runner.control_changed(self.view);
+        if self.due.clock {
+            self.due.clock = false;
+            let offset = self.platform.host_time_stamp_offset();
+            let own = self.runner.state().tsc_offset;
+            self.runner.set_time_stamp_offset(offset.wrapping_add(own));
+        }
+    }
+
+    /// Runs one instruction while a pending x87 error is ignored.
+    fn step_ignoring_x87_error(&mut self) -> Result<(), VcpuStop> {
+        self.follow_ignored_x87_error();
+        let hidden = self.hide_x87_error();
+        let result = self.step_single();
+        if let Some(hidden) = hidden {
+            self.unhide_x87_error(&hidden);
+        }
+        result
+    }
+
+    /// The instruction at CS:EIP begins, or is begun anew.
+    pub(crate) fn begin_instruction(&mut self) {
+        let cpu = self.runner.state();
+        let traps = cpu.flags().contains(Flags::TF);
+        *self.work = InstructionInWork::begin(traps, cpu.shadow_rip == cpu.rip);
+    }
+}

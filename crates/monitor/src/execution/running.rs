@@ -1,0 +1,115 @@
+//! A vCPU while it runs in a machine: its parts and the machine's platform, borrowed.
+
+use crate::execution::current_instruction::InstructionInWork;
+use crate::execution::due_work::Due;
+use crate::execution::latches::Latches;
+use crate::execution::runner::Runner;
+use crate::execution::surroundings::Surroundings;
+use crate::execution::timed_platform::Metered;
+use crate::host::alarm::Alarm;
+use crate::memory::addresses::code_address;
+use crate::memory::guest_view::GuestView;
+use crate::memory::program_names::ProgramNames;
+use std::sync::Arc;
+use tollgate_engine::policy::allow_list::Features;
+use tollgate_engine::requests::Requests;
+use tollgate_exits::ExitKind;
+use tollgate_exits::blame::Place;
+use tollgate_exits::latency::Section;
+use tollgate_exits::ledger::Ledger;
+use tollgate_platform::Platform;
+use tollgate_x86::{CpuState, Flags};
+
+/// Code of the supervisor from here on is taken for the kernel's, which lies at the same addresses in all spaces: kernels of 64 bits have
+/// the upper half of the canonical addresses, those of 32 bits the upper quarter or half of 4 GiB.
+const KERNEL_HALF: u64 = 1 << 31;
+
+/// The parts of a [`Vcpu`](crate::Vcpu), which are described there, and the platform.
+pub struct Running<'a, R, P> {
+    pub(crate) runner: &'a mut R,
+    pub(crate) platform: &'a mut P,
+    pub(crate) view: &'a mut GuestView,
+    pub(crate) ledger: &'a mut Ledger,
+    pub(crate) features: &'a Features,
+    pub(crate) latches: &'a mut Latches,
+    pub(crate) due: &'a mut Due,
+    pub(crate) work: &'a mut InstructionInWork,
+    pub(crate) pending: &'a Arc<Requests>,
+    pub(crate) alarm: &'a mut Alarm,
+    pub(crate) programs: &'a mut ProgramNames,
+}
+
+impl<R: Runner, P: Platform> Running<'_, R, P> {
+    /// Linear address and address space of the instruction at CS:EIP.
+    #[inline]
+    pub(crate) fn place(&self) -> Place {
+        let cpu = self.runner.state();
+        let linear = code_address(cpu);
+        Place {
+            linear,
+            space: cpu.address_space(),
+            is_kernel: cpu.cpl() < 3 && linear >= KERNEL_HALF,
+        }
+    }
+
+    /// A long piece of the monitor's work begins.
+    #[inline]
+    pub(crate) fn begin_section(&mut self) -> u64 {
+        let begin = self.ledger.now();
+        let cpu = self.runner.state();
+        let lets_in = cpu.flags().contains(Flags::IF) && cpu.shadow_rip != cpu.rip;
+        self.pending.points().begin(begin, lets_in);
+        begin
+    }
+
+    /// It has ended.
+    #[inline]
+    pub(crate) fn end_section(&mut self, section: Section, begin: u64) {
+        let (piece, lets_in) = self.pending.points().end();
+        self.ledger.section(section, begin, piece, lets_in);
+    }
+
+    /// Counts an exit of the instruction at CS:EIP.
+    #[inline]
+    pub(crate) fn count(&mut self, kind: ExitKind) {
+        let place = self.place();
+        self.ledger.count(kind, place);
+        if self.ledger.is_sampling() && !place.is_kernel && self.programs.is_due(place.space) {
+            self.look_for_program(place.space);
+        }
+    }
+
+    #[cold]
+    fn look_for_program(&mut self, space: u64) {
+        let (cpu, memory) = (self.runner.state(), &self.view.memory);
+        if cpu.cpl() == 3 {
+            self.ledger.aside(|| self.programs.look(space, cpu, memory));
+        }
+    }
+
+    /// The registers as text.
+    pub fn dump(&self) -> String {
+        crate::execution::state_dump::dump(self.runner.state())
+    }
+
+    /// Borrows everything an emulated instruction needs.
+    pub(crate) fn parts(&mut self) -> (&mut CpuState, Surroundings<'_>) {
+        let (state, derived) = self.runner.state_and_derived();
+        (
+            state,
+            Surroundings {
+                view: self.view,
+                platform: Metered {
+                    machine: self.platform,
+                    ledger: self.ledger,
+                },
+                derived,
+                pending: self.pending,
+                section: None,
+                touched_device: false,
+                wrote_device: false,
+                breakpoint_hits: &mut self.latches.breakpoint_hits,
+            },
+        )
+    }
+}

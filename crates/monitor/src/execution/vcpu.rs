@@ -1,0 +1,465 @@
+//! One virtual processor: its parts, and its public interface.
+
+use crate::execution::current_instruction::InstructionInWork;
+use crate::execution::due_work::Due;
+use crate::execution::instruction_cache::{InstructionCounts, InstructionSource};
+use crate::execution::latches::Latches;
+use crate::execution::runner::Runner;
+use crate::execution::running::Running;
+use crate::execution::stop::VcpuStop;
+use crate::host::alarm::Alarm;
+use crate::host::facts;
+use crate::host::kick::Kick;
+use crate::memory::guest_view::GuestView;
+use crate::memory::memory_access::{Accounts, MemoryAccess};
+use crate::memory::program_names::ProgramNames;
+use crate::memory::shadow_tables::{ShadowChoices, ShadowCounts};
+use crate::memory::space_switch::{SpaceLoads, SpaceSwitch};
+use crate::memory::translations::Translations;
+use crate::translated::Translated;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tollgate_emulate::cpuid::Vendor;
+use tollgate_engine::abi::leaves::LeafRoutine;
+use tollgate_engine::abi::register_map::RegisterMap;
+use tollgate_engine::decode::maker::Decoding;
+use tollgate_engine::engine::{CodeCacheUse, EngineCounts, TranslatedBlock};
+use tollgate_engine::policy::allow_list::Features;
+use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
+use tollgate_engine::preemption::{Interruptible, Stops};
+use tollgate_engine::requests::Requests;
+use tollgate_engine::signals;
+use tollgate_exits::ExitCounts;
+use tollgate_exits::books::HostCode;
+use tollgate_exits::ledger::{Detail, Ledger};
+use tollgate_exits::steps::{StepCost, Steps};
+use tollgate_memory::GuestMemory;
+use tollgate_platform::Platform;
+use tollgate_x86::CpuState;
+
+/// One virtual processor with its memory. The machine around it is the caller's, and borrowed
+/// for the time that the processor runs. What runs its code is a [`Runner`].
+pub struct Vcpu<R: Runner = Translated> {
+    pub(crate) runner: R,
+    pub(crate) view: GuestView,
+    ledger: Ledger,
+    pub(crate) features: Features,
+    pub(crate) latches: Latches,
+    pub(crate) due: Due,
+    pub(crate) work: InstructionInWork,
+    /// What other threads and signals set: look for work at the next boundary.
+    pending: Arc<Requests>,
+    alarm: Alarm,
+    kick: Kick,
+    programs: ProgramNames,
+}
+
+/// The instructions that a guest on this processor may use, and how its maker decodes them.
+pub(crate) fn features_of(state: &CpuState) -> Features {
+    let policy = tollgate_emulate::cpuid::policy(state);
+    Features::new(|feature| policy.offers(feature))
+        .with_narrow_selectors(policy.vendor() == Vendor::Intel)
+        .with_decoding(match policy.vendor() {
+            Vendor::Amd => Decoding::Amd,
+            Vendor::Intel | Vendor::Other => Decoding::Intel,
+        })
+        .with_lahf_in_64_bit_code(policy.offers_lahf_in_64_bit_code())
+}
+
+impl Vcpu {
+    /// A vCPU that starts in `state` and whose code runs by copy-translation.
+    ///
+    /// # Errors
+    /// The host refused memory, signals or executable mappings.
+    pub fn new(
+        state: CpuState,
+        memory: GuestMemory,
+        code_cache_bytes: usize,
+        verify_code: bool,
+    ) -> io::Result<Self> {
+        Self::with_runner(memory, features_of(&state), |features, requests| {
+            let features = features.clone();
+            Translated::new(state, features, code_cache_bytes, verify_code, requests)
+        })
+    }
+
+    /// Moves guest registers to the homes that `map` gives them; at first these are those of
+    /// [`RegisterMap::LEGACY`]. Drops all translations; must not be called while `run` runs.
+    pub fn set_register_map(&mut self, map: &'static RegisterMap) {
+        self.runner
+            .change_engine(&mut self.view.memory, |engine, memory| {
+                engine.set_register_map(map, memory);
+            });
+    }
+
+    /// Has whatever is derived from the guest's page tables be checked against what a processor
+    /// may have cached, which is slow: `run` panics if something else is used or kept. To be
+    /// called before the first run.
+    pub fn set_verify_shadow(&mut self, verifies: bool) {
+        self.view.translations.set_checks(verifies);
+    }
+
+    /// How the sensitive instructions are run.
+    pub fn virtual_interrupts(&self) -> VirtualInterrupts {
+        self.runner.engine.virtual_interrupts()
+    }
+
+    /// Changes how the sensitive instructions are run. Drops all translations; must not be
+    /// called while `run` runs.
+    pub fn set_virtual_interrupts(&mut self, choice: VirtualInterrupts) {
+        self.runner
+            .change_engine(&mut self.view.memory, |engine, memory| {
+                engine.set_virtual_interrupts(choice, memory);
+            });
+    }
+
+    /// How code of real mode and of 32 and 64 bits is to reach guest memory.
+    pub fn memory_access(&self) -> MemoryAccess {
+        self.runner.memory_access
+    }
+
+    /// Changes how that code reaches guest memory; not to be called while `run` runs.
+    /// Where the process has no place for shadow windows all accesses are looked up.
+    pub fn set_memory_access(&mut self, choice: MemoryAccess) {
+        self.runner.memory_access = choice;
+        let choice = match self.view.translations.has_windows() {
+            true => choice,
+            false => MemoryAccess::Checked,
+        };
+        let uses_anchors = self.runner.uses_anchors && choice != MemoryAccess::Checked;
+        self.view.translations.use_anchors(uses_anchors);
+        let are_anchors = self.view.translations.has_anchors();
+        *self.runner.accounts = Accounts::new(choice, are_anchors);
+        self.runner.program_access = self.runner.accounts.access();
+        self.runner.forget_level_changes();
+        self.due = Due::ALL;
+    }
+
+    /// Whether 64-bit programs that reach memory directly do so by their space's
+    /// [anchor](tollgate_tlb::shadow_windows::anchors) where it leads.
+    pub fn uses_anchors(&self) -> bool {
+        self.runner.uses_anchors
+    }
+
+    /// Changes whether they do; not to be called while `run` runs. Another machine of the process may
+    /// have all anchors.
+    pub fn use_anchors(&mut self, choice: bool) {
+        self.runner.uses_anchors = choice;
+        self.set_memory_access(self.runner.memory_access);
+    }
+
+    /// How spaces that are known are loaded.
+    pub fn space_switch(&self) -> SpaceSwitch {
+        self.runner.space_switch
+    }
+
+    /// Changes how spaces that are known are loaded; not to be called while `run` runs.
+    pub fn set_space_switch(&mut self, choice: SpaceSwitch) {
+        self.runner.space_switch = choice;
+    }
+
+    /// Whether long pieces of the monitor's work stop for interrupts.
+    pub fn interruptible(&self) -> Interruptible {
+        self.pending.points().interruptible()
+    }
+
+    /// Changes whether they do.
+    pub fn set_interruptible(&mut self, choice: Interruptible) {
+        self.pending.points().set_interruptible(choice);
+        self.runner.forget_work(self.pending.points());
+        self.due.events = true;
+    }
+
+    /// For tests: makes a request at every so many points at which such work can stop.
+    pub fn force_requests(&mut self, every: u64) {
+        self.pending.points().force(every);
+    }
+
+    /// What became of such work that stopped.
+    pub fn stops(&self) -> Stops {
+        self.pending.points().what_stopped()
+    }
+
+    /// Where instructions come from that the monitor emulates.
+    pub fn instruction_source(&self) -> InstructionSource {
+        self.runner.instructions.source()
+    }
+
+    /// Changes where instructions come from that the monitor emulates. Drops all translations; must
+    /// not be called while `run` runs.
+    pub fn set_instruction_source(&mut self, source: InstructionSource) {
+        let memory = &mut self.view.memory;
+        self.runner.instructions.set_source(source, memory);
+        let leaves = source == InstructionSource::Leaf;
+        self.runner
+            .change_engine(memory, |engine, memory| engine.set_leaves(leaves, memory));
+    }
+
+    /// How exits found the instructions that they emulated, so far.
+    pub fn instruction_counts(&self) -> InstructionCounts {
+        self.runner.instructions.counts
+    }
+
+    /// What it cost to find them, step by step.
+    pub fn instruction_steps(&self) -> impl Iterator<Item = StepCost> {
+        self.runner.instructions.steps.costs()
+    }
+
+    /// Begins anew to time these steps.
+    pub fn reset_instruction_steps(&mut self) {
+        self.runner.instructions.steps = Steps::default();
+    }
+
+    /// What is kept that was derived from page tables, and how it is invalidated.
+    pub fn shadow_choices(&self) -> ShadowChoices {
+        self.view.translations.choices()
+    }
+
+    /// Changes what is kept that was derived from page tables, and how it is invalidated; not to be
+    /// called while `run` runs.
+    pub fn set_shadow_choices(&mut self, choices: ShadowChoices) {
+        self.view.translations.set_choices(choices);
+    }
+
+    /// What was done so far to what was derived from page tables.
+    pub fn shadow_counts(&self) -> ShadowCounts {
+        self.view.translations.counts()
+    }
+
+    /// The same and what was done to shadow windows, with names for statistics.
+    pub fn shadow_table_counts(&self) -> Vec<(&'static str, u64)> {
+        let windows = self.view.translations.window_counts();
+        let mut counts = self.shadow_counts().named().to_vec();
+        counts.extend([
+            ("window-mapped", windows.mapped),
+            ("window-unmapped", windows.unmapped),
+            ("window-emptied", windows.emptied),
+            ("window-aside", windows.put_aside),
+        ]);
+        counts
+    }
+
+    /// How spaces were loaded by exits, so far.
+    pub fn space_loads(&self) -> SpaceLoads {
+        self.view.translations.loads()
+    }
+
+    /// Has guest instructions be counted from now on, or not. Slows the guest. Drops all
+    /// translations; not to be called while `run` runs.
+    pub fn set_counts_instructions(&mut self, counts: bool) {
+        self.runner
+            .change_engine(&mut self.view.memory, |engine, memory| {
+                engine.set_counts_instructions(counts, memory);
+            });
+    }
+
+    /// Whether faults are delivered as they were before where that is known to hold, which is so
+    /// at first: for tests, which compare with deliveries through the tables alone.
+    pub fn set_repeats_deliveries(&mut self, repeats: bool) {
+        self.runner.fault_deliveries.enabled = repeats;
+    }
+
+    /// How many faults were delivered as they were before.
+    pub fn repeated_deliveries(&self) -> u64 {
+        self.runner.fault_deliveries.repeated
+    }
+
+    /// Guest instructions begun so far; `None` if they are not counted. One that is begun
+    /// again, because it faulted or a signal struck in it, counts again; a repeated string
+    /// instruction counts once each time that it begins.
+    pub fn instructions(&self) -> Option<u64> {
+        let counts = self.runner.engine.counts_instructions();
+        counts.then_some(self.runner.context.instructions)
+    }
+
+    /// How often this leaf has done an instruction that would else have been an exit.
+    pub fn leaf_count(&self, leaf: LeafRoutine) -> u64 {
+        self.runner.context.leaf_counts[leaf as usize]
+    }
+
+    /// The same of all leaves: the kind of exit that their instructions would have been, and
+    /// how many they did.
+    pub fn leaf_counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        LeafRoutine::ALL
+            .map(|leaf| (leaf.name(), self.leaf_count(leaf)))
+            .into_iter()
+    }
+
+    /// The host code that stood for these instructions, without what counts them: what runs if
+    /// every look-up hits and no exit is taken.
+    pub fn host_code(&self) -> Option<HostCode> {
+        let context = &self.runner.context;
+        self.instructions().map(|_| HostCode {
+            instructions: context.host_instructions,
+            bytes: context.host_bytes,
+        })
+    }
+
+    /// Translated code as it lies in the host's memory now.
+    pub fn translated_blocks(&self) -> impl Iterator<Item = TranslatedBlock> {
+        self.runner.engine.blocks()
+    }
+
+    /// The host addresses at which guest code runs.
+    pub fn code_range(&self) -> std::ops::Range<u64> {
+        self.runner.engine.code_range()
+    }
+
+    /// How full the code cache is.
+    pub fn code_cache(&self) -> CodeCacheUse {
+        self.runner.engine.code_cache()
+    }
+
+    /// Translation work so far.
+    pub fn engine_counts(&self) -> EngineCounts {
+        self.runner.engine.counts()
+    }
+}
+
+impl<R: Runner> Vcpu<R> {
+    /// A vCPU whose code is run by what `make_runner` makes, given the instructions that the
+    /// guest may use and the word that is not 0 while an exit is requested.
+    ///
+    /// # Errors
+    /// The host refused memory or signals, or `make_runner` failed.
+    pub fn with_runner(
+        memory: GuestMemory,
+        features: Features,
+        make_runner: impl FnOnce(&Features, &Arc<Requests>) -> io::Result<R>,
+    ) -> io::Result<Self> {
+        signals::install()?;
+        let pending = Arc::new(Requests::default());
+        Ok(Self {
+            runner: make_runner(&features, &pending)?,
+            view: GuestView {
+                memory,
+                translations: Translations::new()?,
+                missed: None,
+            },
+            ledger: Ledger::new(facts::thread_time, Detail::default()),
+            features,
+            latches: Latches::default(),
+            due: Due::ALL,
+            work: InstructionInWork::default(),
+            pending,
+            alarm: Alarm::default(),
+            kick: Kick::default(),
+            programs: ProgramNames::default(),
+        })
+    }
+
+    /// The vCPU with the machine that it runs in.
+    pub(crate) fn running<'a, P: Platform>(&'a mut self, platform: &'a mut P) -> Running<'a, R, P> {
+        Running {
+            runner: &mut self.runner,
+            platform,
+            view: &mut self.view,
+            ledger: &mut self.ledger,
+            features: &self.features,
+            latches: &mut self.latches,
+            due: &mut self.due,
+            work: &mut self.work,
+            pending: &self.pending,
+            alarm: &mut self.alarm,
+            programs: &mut self.programs,
+        }
+    }
+
+    /// Runs the guest in the machine `platform`, on the calling thread, until it or the
+    /// machine stops. It must be the same machine each time.
+    pub fn run<P: Platform>(&mut self, platform: &mut P) -> VcpuStop {
+        if let Err(error) = self.alarm.start(Arc::clone(&self.pending)) {
+            // Without it the guest's timers would not fire: better no run than that one.
+            return VcpuStop::NotImplemented(format!(
+                "the host refused a timer: {error} (is its limit of queued signals reached?)"
+            ));
+        }
+        self.kick.arm(Arc::clone(&self.pending));
+        self.pending.forget();
+        self.pending.store(1, Ordering::SeqCst);
+        self.ledger.start();
+        let stop = self.running(platform).run_until_stop();
+        self.ledger.stop();
+        self.alarm.stop();
+        self.kick.disarm();
+        stop
+    }
+
+    /// The processor's registers, exact whenever `run` does not run.
+    pub fn state(&self) -> &CpuState {
+        self.runner.state()
+    }
+
+    /// The part of a saved state that [`Vcpu::state`] lacks; exact whenever `run` does not run.
+    pub fn latches(&self) -> Latches {
+        self.latches
+    }
+
+    /// Puts saved latches in place. Not to be called while `run` runs.
+    pub fn set_latches(&mut self, latches: Latches) {
+        self.latches = latches;
+        self.due.events = true;
+    }
+
+    /// Guest memory.
+    pub fn memory_mut(&mut self) -> &mut GuestMemory {
+        &mut self.view.memory
+    }
+
+    /// Exits so far.
+    pub fn exit_counts(&self) -> &ExitCounts {
+        self.ledger.counts()
+    }
+
+    /// Exits, their costs, and where the time went.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// What the programs in address spaces are called, as far as that is known: CR3 and names, the newest
+    /// first.
+    pub fn program_names(&self) -> impl Iterator<Item = (u64, String)> {
+        self.programs.all()
+    }
+
+    /// Starts an empty ledger, in more or less detail.
+    pub fn set_ledger_detail(&mut self, detail: Detail) {
+        self.ledger = Ledger::new(facts::thread_time, detail);
+    }
+
+    /// Takes the ledger and starts an empty one.
+    pub fn take_ledger(&mut self) -> Ledger {
+        std::mem::replace(
+            &mut self.ledger,
+            Ledger::new(facts::thread_time, Detail::default()),
+        )
+    }
+
+    /// Continues a ledger that another vCPU began.
+    pub fn continue_ledger(&mut self, ledger: Ledger) {
+        self.ledger = ledger;
+    }
+
+    /// The registers as text.
+    pub fn dump(&self) -> String {
+        crate::execution::state_dump::dump(self.state())
+    }
+
+    /// Guest time was stopped or started: offsets must be formed anew.
+    pub fn clock_changed(&mut self) {
+        self.due.clock = true;
+        self.due.mode = true;
+    }
+
+    /// A handle for other threads.
+    pub fn kick(&self) -> Kick {
+        self.kick.clone()
+    }
+}
+
+impl<R: Runner> Drop for Vcpu<R> {
+    fn drop(&mut self) {
+        self.kick.disarm();
+    }
+}

@@ -1,0 +1,108 @@
+//! Pending x87 errors: #MF, or with CR0.NE clear the PC's interrupt 13
+//! (SDM volume 1, 8.7 and appendix D).
+//!
+//! The host raises SIGFPE where the guest's processor would look at FERR#. With CR0.NE
+//! clear the processor then stands still before the instruction until an interrupt comes,
+//! which the machine makes of FERR#. Its handler writes port F0h, and from there until
+//! the error is cleared the processor ignores it: instructions are run alone meanwhile,
+//! those that would wait with the error hidden from the host.
+
+use crate::execution::runner::Runner;
+use crate::execution::running::Running;
+use crate::execution::stop::VcpuStop;
+use iced_x86::Mnemonic;
+use tollgate_engine::policy::out_of_line::Traits;
+use tollgate_platform::Platform;
+use tollgate_x86::state::Activity;
+use tollgate_x86::{Cr0, Exception, Vector};
+
+/// Offset of the control and the status word in the image, and of the mask bits.
+const FCW: usize = 0;
+const FSW: usize = 2;
+/// Offset of XSTATE_BV, whose bit 0 says that the x87 is not in its initial state.
+const HEADER: usize = 512;
+const ALL_MASKED: u16 = 0x3f;
+/// FSW: the six exceptions and the stack fault; error summary; busy.
+const EXCEPTIONS: u16 = 0x7f;
+const ERROR_SUMMARY: u16 = 0x80;
+const BUSY: u16 = 0x8000;
+
+/// What was hidden from the host: the control word and the exceptions.
+pub(crate) struct Hidden {
+    control: u16,
+    exceptions: u16,
+    mnemonic: Mnemonic,
+}
+
+impl<R: Runner, P: Platform> Running<'_, R, P> {
+    fn x87_word(&self, at: usize) -> u16 {
+        let bytes = &self.runner.state().vector.0;
+        u16::from_le_bytes([bytes[at], bytes[at + 1]])
+    }
+
+    fn set_x87_word(&mut self, at: usize, value: u16) {
+        self.runner.state_mut().vector.0[at..at + 2].copy_from_slice(&value.to_le_bytes());
+    }
+
+    /// An unmasked x87 error is pending. The vector registers must not be live.
+    pub(crate) fn x87_error_pending(&self) -> bool {
+        let in_use = self.runner.state().vector.0[HEADER] & 1 != 0;
+        in_use && self.x87_word(FSW) & ERROR_SUMMARY != 0
+    }
+
+    /// Reports the pending x87 error before the instruction at CS:EIP, as that instruction
+    /// waits for the x87 (SDM volume 1, 8.7).
+    pub(crate) fn report_x87_error(&mut self) -> Result<(), VcpuStop> {
+        if self.runner.state().cr0().contains(Cr0::NE) {
+            return self.raise(Exception::new(Vector::FloatingPoint));
+        }
+        self.platform.signal_fpu_error();
+        self.runner.state_mut().end_shadow();
+        self.runner.state_mut().activity = Activity::Halted;
+        self.due.events = true;
+        self.runner.start_anew();
+        Ok(())
+    }
+
+    /// Whether the machine has the processor ignore a pending error. To be asked after
+    /// ports were written and while it does.
+    pub(crate) fn follow_ignored_x87_error(&mut self) {
+        if self.platform.ignores_fpu_error() && !self.x87_error_pending() {
+            self.platform.fpu_error_cleared();
+        }
+        self.latches.ignores_x87_error = self.platform.ignores_fpu_error();
+    }
+
+    /// Hides the error from the host if the next instruction would wait for it.
+    pub(crate) fn hide_x87_error(&mut self) -> Option<Hidden> {
+        let instruction = self.decode_current().ok()?;
+        let waits = instruction.traits.contains(Traits::WAITS_FOR_X87);
+        if !self.x87_error_pending() || !waits {
+            return None;
+        }
+        let (control, status) = (self.x87_word(FCW), self.x87_word(FSW));
+        self.set_x87_word(FCW, control | ALL_MASKED);
+        self.set_x87_word(FSW, status & !(EXCEPTIONS | ERROR_SUMMARY | BUSY));
+        Some(Hidden {
+            control,
+            exceptions: status & EXCEPTIONS,
+            mnemonic: instruction.helper.instruction.mnemonic(),
+        })
+    }
+
+    /// Brings the hidden error back, unless the instruction has loaded another state.
+    pub(crate) fn unhide_x87_error(&mut self, hidden: &Hidden) {
+        let loads_state = matches!(hidden.mnemonic, Mnemonic::Fldenv | Mnemonic::Frstor);
+        if self.work.has_completed() && loads_state {
+            return;
+        }
+        if !(self.work.has_completed() && hidden.mnemonic == Mnemonic::Fldcw) {
+            self.set_x87_word(FCW, hidden.control);
+        }
+        let mut status = self.x87_word(FSW) | hidden.exceptions;
+        if status & !self.x87_word(FCW) & ALL_MASKED != 0 {
+            status |= ERROR_SUMMARY | BUSY;
+        }
+        self.set_x87_word(FSW, status);
+    }
+}

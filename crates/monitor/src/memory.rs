@@ -1,0 +1,23 @@
+//! Guest memory as the processor sees it, and whatever is derived from the guest's page tables.
+//!
+//! `guest_view.rs` reads and writes by linear addresses. `translations.rs` owns what is derived
+//! from page tables: the software TLBs, shadow windows, and the spaces that are kept while they are
+//! not loaded. `fetch.rs` and `decode.rs` lead from CS:EIP to an instruction.
+
+mod a20;
+pub(crate) mod addresses;
+pub(crate) mod decode;
+pub(crate) mod faulting_sites;
+pub(crate) mod fetch;
+pub mod guest_view;
+pub(crate) mod kept_spaces;
+pub mod memory_access;
+mod memory_map;
+pub(crate) mod program_names;
+pub(crate) mod ram_copies;
+mod shadow_check;
+pub mod shadow_tables;
+pub mod space_switch;
+pub mod translations;
+mod unchanged_tables;
+pub(crate) mod windows;

@@ -1,0 +1,316 @@
+//! Instruction fetch: from CS:EIP to the physical place of the bytes.
+
+use crate::memory::addresses::code_address;
+use crate::memory::guest_view::GuestView;
+use crate::memory::unchanged_tables::Unchanged;
+use tollgate_engine::blocks::links::Dependence;
+use tollgate_engine::engine::CodeAddress;
+use tollgate_tlb::{Allows, Derived, Held, LeadsTo, PageRange, SPACES, SpaceNumber, View};
+use tollgate_x86::address::PAGE_SIZE;
+use tollgate_x86::canonical::is_canonical;
+use tollgate_x86::paging::{AccessKind, PagingRegisters, Privilege};
+use tollgate_x86::{CpuState, Exception, LinearAddress};
+
+const ENTRIES: usize = 1024;
+/// Pages that are dropped one by one; for more, all entries are looked at.
+const MOST_PAGES_BY_NUMBER: u64 = 256;
+
+/// Where code of a linear page is fetched from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fetch {
+    /// Number of the physical page.
+    pub physical_page: u64,
+    /// Survives an address-space switch.
+    pub global: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Cached {
+    /// Linear page and privilege; `u64::MAX`: empty.
+    tag: u64,
+    fetch: Fetch,
+    /// The stamp of the space that it was made in. Global ones hold in all.
+    stamp: u32,
+}
+
+const EMPTY: Cached = Cached {
+    tag: u64::MAX,
+    fetch: Fetch {
+        physical_page: 0,
+        global: false,
+    },
+    stamp: 0,
+};
+
+fn tag_of(page: u64, privilege: Privilege) -> u64 {
+    page << 1 | u64::from(privilege == Privilege::User)
+}
+
+/// The first address of the page behind page number `page`, where code goes on.
+fn page_behind(page: u64, wide: bool) -> LinearAddress {
+    let next = page.wrapping_add(1).wrapping_mul(PAGE_SIZE);
+    LinearAddress(if wide { next } else { next & 0xffff_ffff })
+}
+
+/// Where pages of code lie: a small direct-mapped cache of fetch translations, with
+/// the lifetime of TLB entries.
+pub struct FetchCache {
+    entries: Box<[Cached; ENTRIES]>,
+    loaded: SpaceNumber,
+    /// By space: what its entries bear. It gets another one when they are forgotten.
+    stamps: [u32; SPACES],
+    /// The last stamp that was given to a space.
+    last_stamp: u32,
+    /// There may be entries of global pages that user code was fetched from.
+    has_global_user_pages: bool,
+}
+
+impl Default for FetchCache {
+    fn default() -> Self {
+        Self {
+            entries: Box::new([EMPTY; ENTRIES]),
+            loaded: SpaceNumber::default(),
+            stamps: std::array::from_fn(|number| number as u32),
+            last_stamp: SPACES as u32,
+            has_global_user_pages: false,
+        }
+    }
+}
+
+impl FetchCache {
+    /// Where the entry of a page lies. Programs that run side by side are often the same, and
+    /// have the same pages; so each space has user pages elsewhere.
+    #[inline]
+    fn index(&self, tag: u64) -> usize {
+        const USER: u64 = 1;
+        let number = self.loaded.index() as u64;
+        // The first four are farthest apart.
+        let apart = number % 4 * (ENTRIES / 4) as u64 + number / 4 * (ENTRIES / SPACES) as u64;
+        (tag ^ ((tag & USER) * apart)) as usize % ENTRIES
+    }
+
+    /// Where code of a linear page is fetched from, if it is known.
+    #[inline]
+    pub fn look_up(&self, page: u64, privilege: Privilege) -> Option<Fetch> {
+        let tag = tag_of(page, privilege);
+        let entry = &self.entries[self.index(tag)];
+        let stamp = self.stamps[self.loaded.index()];
+        let holds = entry.tag == tag && (entry.fetch.global || entry.stamp == stamp);
+        holds.then_some(entry.fetch)
+    }
+
+    /// Notes where code of a linear page is fetched from.
+    pub fn fill(&mut self, page: u64, privilege: Privilege, fetch: Fetch) {
+        let tag = tag_of(page, privilege);
+        self.has_global_user_pages |= fetch.global && privilege == Privilege::User;
+        self.entries[self.index(tag)] = Cached {
+            tag,
+            fetch,
+            stamp: self.stamps[self.loaded.index()],
+        };
+    }
+}
+
+impl Derived for FetchCache {
+    fn drop_local(&mut self) {
+        match self.last_stamp.checked_add(1) {
+            Some(stamp) => {
+                self.last_stamp = stamp;
+                self.stamps[self.loaded.index()] = stamp;
+            }
+            None => {
+                let loaded = self.loaded;
+                *self = Self::default();
+                self.loaded = loaded;
+            }
+        }
+    }
+
+    fn drop_pages(&mut self, pages: PageRange) {
+        if pages.count() > MOST_PAGES_BY_NUMBER {
+            for entry in self.entries.iter_mut() {
+                if entry.tag != EMPTY.tag && pages.contains(entry.tag >> 1) {
+                    *entry = EMPTY;
+                }
+            }
+            return;
+        }
+        for page in pages.pages() {
+            for privilege in [Privilege::Supervisor, Privilege::User] {
+                let tag = tag_of(page, privilege);
+                let entry = &mut self.entries[self.index(tag)];
+                if entry.tag == tag {
+                    *entry = EMPTY;
+                }
+            }
+        }
+    }
+
+    fn drop_everything(&mut self) {
+        self.entries.fill(EMPTY);
+        self.has_global_user_pages = false;
+    }
+
+    fn load(&mut self, to: SpaceNumber, keeps: bool) {
+        if self.has_global_user_pages {
+            // An invalidation in one space does not look for those of others.
+            self.drop_everything();
+        }
+        self.loaded = to;
+        if !keeps {
+            self.drop_local();
+        }
+    }
+
+    fn purge(&mut self, number: SpaceNumber) {
+        if number != self.loaded {
+            for entry in self.entries.iter_mut() {
+                if entry.stamp == self.stamps[number.index()] && !entry.fetch.global {
+                    *entry = EMPTY;
+                }
+            }
+        }
+    }
+
+    fn show(&self, check: &mut dyn FnMut(Held)) {
+        for entry in self.entries.iter().filter(|it| it.tag != EMPTY.tag) {
+            let space = self.stamps.iter().position(|&it| it == entry.stamp);
+            let kept_for = match space {
+                _ if entry.fetch.global => None,
+                Some(number) if number == self.loaded.index() => None,
+                Some(number) => Some(SpaceNumber::new(number)),
+                None => continue,
+            };
+            check(Held {
+                linear_page: entry.tag >> 1,
+                leads_to: LeadsTo::PhysicalPage(entry.fetch.physical_page),
+                allows: Allows::Fetches,
+                view: Some(match entry.tag & 1 {
+                    0 => View::Supervisor,
+                    _ => View::User,
+                }),
+                kept_for,
+            });
+        }
+    }
+}
+
+impl GuestView {
+    fn fetch_page(
+        &mut self,
+        state: &CpuState,
+        linear: LinearAddress,
+        privilege: Privilege,
+    ) -> Result<Fetch, Exception> {
+        if let Some(fetch) = self.translations.fetch(linear, privilege) {
+            return Ok(fetch);
+        }
+        let found = self.walk(state, linear, AccessKind::Fetch, privilege)?;
+        let fetch = self.translations.fill_fetch(linear, privilege, &found);
+        self.confirm(state);
+        Ok(fetch)
+    }
+
+    /// Whether code of the page of `linear` would be fetched from this physical page, which is not
+    /// global, without the page tables being changed; that is noted then.
+    pub fn foresee_fetch(
+        &mut self,
+        state: &CpuState,
+        linear: LinearAddress,
+        privilege: Privilege,
+        physical_page: u64,
+    ) -> bool {
+        let expected = Fetch {
+            physical_page,
+            global: false,
+        };
+        if let Some(fetch) = self.translations.fetch(linear, privilege) {
+            return fetch == expected;
+        }
+        let mut tables = Unchanged::new(&mut self.memory);
+        let found =
+            PagingRegisters::of(state).walk(&mut tables, linear, AccessKind::Fetch, privilege);
+        let lacks_bits = tables.lacks_bits();
+        let Ok(found) = found else {
+            return false;
+        };
+        if lacks_bits
+            || found.global
+            || found.physical.page() != physical_page
+            || !self.translations.has_room()
+        {
+            return false;
+        }
+        self.translations.fill_fetch(linear, privilege, &found);
+        self.confirm(state);
+        true
+    }
+
+    /// The place of the instruction at CS:`rip`. With `with_next` the following page is
+    /// looked up too.
+    ///
+    /// # Errors
+    /// #GP(0) beyond the limit or at an address that is not canonical, or the page fault.
+    pub fn place(
+        &mut self,
+        state: &CpuState,
+        rip: u64,
+        with_next: bool,
+    ) -> Result<CodeAddress, Exception> {
+        let cs = state.cs();
+        let wide = state.is_64_bit();
+        let reachable = if wide {
+            is_canonical(rip)
+        } else {
+            rip <= u64::from(cs.limit)
+        };
+        if !reachable {
+            return Err(Exception::general_protection(0));
+        }
+        let linear = code_address(state);
+        let privilege = Privilege::of_cpl(state.cpl());
+        let address = LinearAddress(linear);
+        let page = self.fetch_page(state, address, privilege)?;
+        let next_page = if with_next {
+            // An instruction that crosses the limit faults before its second page does.
+            let first_of_next = rip.wrapping_add(PAGE_SIZE - address.page_offset());
+            let reachable = if wide {
+                is_canonical(first_of_next)
+            } else {
+                first_of_next <= u64::from(cs.limit) || cs.limit == u32::MAX
+            };
+            if !reachable {
+                return Err(Exception::general_protection(0));
+            }
+            let next = page_behind(address.page(), wide);
+            Some(self.fetch_page(state, next, privilege)?.physical_page)
+        } else {
+            None
+        };
+        Ok(CodeAddress {
+            physical: page.physical_page << 12 | address.page_offset(),
+            next_page,
+            rip,
+            linear,
+            global: page.global,
+            home: None,
+        })
+    }
+
+    /// What links depend on that depend on the page behind `dependence` too.
+    pub fn with_next_page(
+        &mut self,
+        state: &CpuState,
+        dependence: Dependence,
+    ) -> Option<Dependence> {
+        let privilege = Privilege::of_cpl(state.cpl());
+        let next = page_behind(dependence.page, state.is_64_bit());
+        let second = self.fetch_page(state, next, privilege).ok()?;
+        Some(Dependence {
+            last_page: next.page(),
+            global: dependence.global && second.global,
+            is_kept: dependence.is_kept && !second.global,
+            ..dependence
+        })
+    }
+}

@@ -1,0 +1,222 @@
+//! Guest memory as the processor sees it: paging in front, RAM or devices behind.
+
+use crate::memory::addresses::view_of;
+use crate::memory::translations::Translations;
+use tollgate_memory::{GuestMemory, PageUse};
+use tollgate_tlb::{Stores, View};
+use tollgate_x86::address::PAGE_SIZE;
+use tollgate_x86::canonical::is_canonical;
+use tollgate_x86::paging::{AccessKind, Keeping, PagingRegisters, Privilege, Translation};
+use tollgate_x86::{CpuState, Exception, LinearAddress, PhysicalAddress};
+
+/// Pages of a large page that are filled together: a power of two.
+const FILLED_AT_ONCE: u64 = 8;
+
+/// What lies behind a linear address.
+#[derive(Clone, Copy, Debug)]
+pub enum Target {
+    /// RAM; loads, and stores if the access was a write, may go straight to it.
+    Ram(*mut u8),
+    /// RAM that holds translated code, and the access is a write: through the gate.
+    Code(PhysicalAddress),
+    /// No memory, or ROM and the access is a write: a device, or nothing.
+    Device(PhysicalAddress),
+}
+
+/// Whether generated code may access memory itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Inline {
+    /// The software TLB has what it needs.
+    Yes,
+    /// If the monitor lets the store pass: the page of this address, which holds all of the
+    /// store, holds translated code.
+    Code(PhysicalAddress),
+    /// The access must be made out of line.
+    No,
+}
+
+/// RAM, its gate and the translations in front of it.
+pub struct GuestView {
+    /// RAM and the map of translated code.
+    pub memory: GuestMemory,
+    /// What was derived from the page tables in front of it.
+    pub translations: Translations,
+    /// What was found out of the access for which guest code is being left.
+    pub(crate) missed: Option<Result<Inline, Exception>>,
+}
+
+impl GuestView {
+    /// Walks the guest's tables and fills the software TLB where RAM lies behind.
+    ///
+    /// # Errors
+    /// The page fault.
+    pub fn resolve(
+        &mut self,
+        state: &CpuState,
+        linear: LinearAddress,
+        kind: AccessKind,
+        privilege: Privilege,
+    ) -> Result<Target, Exception> {
+        let view = view_of(privilege);
+        let write = kind == AccessKind::Write;
+        if kind != AccessKind::Fetch
+            && !self.memory.has_map_changes()
+            && let Some(host) = self.translations.look_up(state, view, write, linear)
+        {
+            return Ok(Target::Ram(host as *mut u8));
+        }
+        let translation = self.walk(state, linear, kind, privilege)?;
+        let physical = translation.physical;
+        let page_use = self.memory.ram().page_use(physical.page());
+        let host_page = self.memory.ram().host_page(physical.page());
+        let Some(host_page) = host_page.filter(|_| !write || page_use != PageUse::Rom) else {
+            return Ok(Target::Device(physical));
+        };
+        let stores_reach_memory = match page_use {
+            PageUse::Rom | PageUse::Device => false,
+            // The first store is to be seen.
+            PageUse::Display { dirty } => dirty || write,
+            PageUse::Ram => true,
+        };
+        if write {
+            self.memory.mark_dirty(physical.page());
+        }
+        let holds_code = self.memory.code().page_has_code(physical.page());
+        let watched = holds_code
+            || (self.memory.code().is_watched(physical.page())
+                && !(write && self.memory.code().may_unwatch(physical.page())));
+        let stores = match (translation.writable_now && stores_reach_memory, watched) {
+            (false, _) => Stores::Never,
+            (true, true) => Stores::BesideCode,
+            (true, false) => Stores::Always,
+        };
+        let target = (host_page as u64, stores);
+        // What may not be kept is accessed out of line each time.
+        if translation.keeping != Keeping::Never {
+            self.translations
+                .fill(state, view, linear, &translation, target);
+            if translation.page_size > PAGE_SIZE {
+                self.fill_around(state, view, linear, &translation);
+            }
+            self.confirm(state);
+        }
+        if write && holds_code {
+            return Ok(Target::Code(physical));
+        }
+        Ok(Target::Ram(
+            host_page.wrapping_add(physical.page_offset() as usize),
+        ))
+    }
+
+    /// Fills the other pages of the aligned [`FILLED_AT_ONCE`] of one that has just been filled from
+    /// a large page: what a walk would yield for them is known. Only plain RAM without code.
+    fn fill_around(
+        &mut self,
+        state: &CpuState,
+        view: View,
+        linear: LinearAddress,
+        translation: &Translation,
+    ) {
+        let here = linear.page_base().0;
+        let first = here & !(FILLED_AT_ONCE * PAGE_SIZE - 1);
+        for number in 0..FILLED_AT_ONCE {
+            let place = first + number * PAGE_SIZE;
+            let distance = place.wrapping_sub(here);
+            let physical = PhysicalAddress(translation.physical.0.wrapping_add(distance));
+            let page = physical.page();
+            let other = LinearAddress(place);
+            let is_plain = place != here
+                && self.memory.ram().page_use(page) == PageUse::Ram
+                && !self.memory.code().page_has_code(page)
+                && !self.memory.code().is_watched(page)
+                && (self.translations)
+                    .look_up(state, view, false, other)
+                    .is_none();
+            if !is_plain {
+                continue;
+            }
+            let Some(host_page) = self.memory.ram().host_page(page) else {
+                continue;
+            };
+            let stores = match translation.writable_now {
+                true => Stores::Always,
+                false => Stores::Never,
+            };
+            let translation = Translation {
+                physical,
+                ..*translation
+            };
+            let target = (host_page as u64, stores);
+            self.translations
+                .fill(state, view, other, &translation, target);
+        }
+    }
+
+    /// What was just filled must be what a walk finds, if that is checked.
+    #[inline]
+    pub(crate) fn confirm(&mut self, state: &CpuState) {
+        if let Some(check) = self.translations.check_mut() {
+            check.confirm(state, &mut self.memory);
+        }
+    }
+
+    /// Walks the guest's tables.
+    ///
+    /// # Errors
+    /// The page fault.
+    pub fn walk(
+        &mut self,
+        state: &CpuState,
+        linear: LinearAddress,
+        kind: AccessKind,
+        privilege: Privilege,
+    ) -> Result<Translation, Exception> {
+        PagingRegisters::of(state).walk(&mut self.memory, linear, kind, privilege)
+    }
+
+    /// Whether generated code may now access `size` bytes at `linear` inline; fills the
+    /// software TLB on the way. `tested`: it tests whether a store hits code.
+    ///
+    /// # Errors
+    /// The page fault.
+    pub fn make_inline(
+        &mut self,
+        state: &CpuState,
+        linear: LinearAddress,
+        size: u32,
+        kind: AccessKind,
+        tested: bool,
+        privilege: Privilege,
+    ) -> Result<Inline, Exception> {
+        let last = u64::from(size.max(1) - 1);
+        match self.resolve(state, linear, kind, privilege)? {
+            Target::Ram(_) => {}
+            Target::Code(physical) if tested && physical.page_offset() + last < PAGE_SIZE => {
+                return Ok(Inline::Code(physical));
+            }
+            Target::Code(_) | Target::Device(_) => return Ok(Inline::No),
+        }
+        if linear.page_offset() + last >= PAGE_SIZE {
+            // Nothing that wraps is in the tables.
+            let fits = linear.0.checked_add(last).is_some_and(|end| {
+                if state.is_long_mode() {
+                    is_canonical(end)
+                } else {
+                    end <= u64::from(u32::MAX)
+                }
+            });
+            if !fits {
+                return Ok(Inline::No);
+            }
+            let next = LinearAddress(linear.page_base().0 + PAGE_SIZE);
+            let Target::Ram(_) = self.resolve(state, next, kind, privilege)? else {
+                return Ok(Inline::No);
+            };
+        }
+        let write = kind == AccessKind::Write;
+        let view = view_of(privilege);
+        let store = (write, tested);
+        let allowed = self.translations.allows(state, view, store, linear, size);
+        Ok(if allowed { Inline::Yes } else { Inline::No })
+    }
+}

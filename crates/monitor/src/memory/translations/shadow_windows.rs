@@ -1,0 +1,179 @@
+//! The shadow windows among what was derived from the guest's page tables.
+
+use super::Translations;
+use std::os::fd::BorrowedFd;
+use tollgate_tlb::shadow_windows::{BesideWindow, Run, narrow};
+use tollgate_tlb::{Allows, View};
+use tollgate_x86::address::PAGE_SIZE;
+use tollgate_x86::paging::Translation;
+use tollgate_x86::{CpuState, LinearAddress, PhysicalAddress};
+
+impl Translations {
+    /// What a host address is at which a direct access of a view has faulted; `near` is a linear
+    /// address of the same part, in IA-32e mode.
+    pub(crate) fn beside_window(
+        &self,
+        state: &CpuState,
+        view: View,
+        host: u64,
+        near: LinearAddress,
+    ) -> BesideWindow {
+        let windows = self.long_tlb.windows();
+        windows.map_or(BesideWindow::No, |windows| match state.is_long_mode() {
+            true => windows.what_is(host, near),
+            false => windows.what_is_narrow(view, host),
+        })
+    }
+
+    /// Has direct accesses of a 32-bit guest lead to its windows, which may have changed.
+    pub(crate) fn point_narrow(&mut self) {
+        for (view, delta) in self.long_tlb.narrow_deltas().into_iter().flatten() {
+            self.tlb.point_direct(view, delta);
+        }
+    }
+
+    /// Whether direct accesses of a 32-bit guest lead to its windows as they are.
+    pub(crate) fn leads_to_narrow_windows(&self) -> bool {
+        let mut deltas = self.long_tlb.narrow_deltas().into_iter().flatten();
+        deltas.all(|(view, delta)| self.tlb.direct_delta(view) == delta)
+    }
+
+    /// Whether this process has a place for shadow windows.
+    pub(crate) fn has_windows(&self) -> bool {
+        self.long_tlb.windows().is_some()
+    }
+
+    /// The run that is mapped at an address of the loaded space in its window.
+    pub(crate) fn window_run(&self, linear: LinearAddress) -> Option<Run> {
+        self.long_tlb.windows()?.mapped(linear)
+    }
+
+    /// Whether this machine's programs can reach the common parts by anchors.
+    pub(crate) fn has_anchors(&self) -> bool {
+        let windows = self.long_tlb.windows();
+        windows.is_some_and(|windows| windows.anchor().is_some())
+    }
+
+    /// Puts the anchors in force, or not.
+    pub(crate) fn use_anchors(&mut self, uses: bool) {
+        self.long_tlb
+            .change_windows(|windows| windows.use_anchors(uses));
+    }
+
+    /// An address in a common part of the loaded space whose window is put aside: while there is one
+    /// the anchor leads to nothing.
+    pub(crate) fn common_aside(&self) -> Option<LinearAddress> {
+        self.long_tlb.windows()?.common_aside()
+    }
+
+    /// Has the calling thread's GS lead where the loaded space's anchor does.
+    pub(crate) fn load_anchor(&mut self) {
+        self.long_tlb.load_anchor();
+    }
+
+    /// Has that GS lead where code of real mode, or other code, wants it.
+    #[inline]
+    pub(crate) fn serve_real_mode(&mut self, real: bool) {
+        self.long_tlb.serve_real_mode(real);
+    }
+
+    /// Puts the windows of the loaded space aside.
+    pub(crate) fn put_windows_aside(&mut self) {
+        self.long_tlb
+            .change_windows(|windows| windows.put_aside(false));
+    }
+
+    /// Whether the window of an address in the loaded space is put aside.
+    pub(crate) fn is_window_aside(&self, linear: LinearAddress) -> bool {
+        let windows = self.long_tlb.windows();
+        windows.is_some_and(|windows| windows.is_aside(linear))
+    }
+
+    /// See [`ShadowWindows::runs_aside`](tollgate_tlb::ShadowWindows::runs_aside).
+    pub(crate) fn runs_aside(&self, linear: LinearAddress) -> Vec<Run> {
+        let windows = self.long_tlb.windows();
+        windows.map_or_else(Vec::new, |windows| windows.runs_aside(linear))
+    }
+
+    /// See [`ShadowWindows::take_back`](tollgate_tlb::ShadowWindows::take_back).
+    pub(crate) fn take_window_back(&mut self, linear: LinearAddress, gone: &[(u64, u64)]) {
+        self.long_tlb
+            .change_windows(|windows| windows.take_back(linear, gone));
+        self.point_narrow();
+    }
+
+    /// Maps pages of guest RAM, which begin at `offset` in `file`, in the loaded space's window;
+    /// [`Translations::note_window`] follows. Whether the host did it.
+    pub(crate) fn map_window(&mut self, run: Run, file: BorrowedFd<'_>, offset: u64) -> bool {
+        let result = self
+            .long_tlb
+            .change_windows(|windows| windows.map(run, file, offset));
+        // Others may have been emptied to make room.
+        self.changed = true;
+        self.point_narrow();
+        result.is_some_and(|result| result.is_ok())
+    }
+
+    /// Empties the windows of the loaded space.
+    pub(crate) fn empty_windows(&mut self) {
+        self.long_tlb
+            .change_windows(|windows| windows.empty_loaded());
+        self.changed = true;
+        self.point_narrow();
+    }
+
+    /// Notes how large the guest's page is that a window holds something of at an address.
+    pub(crate) fn note_window(&mut self, linear: LinearAddress, bytes: u64) {
+        if bytes > PAGE_SIZE {
+            self.long_tlb
+                .change_windows(|windows| windows.note_large(linear, bytes));
+        }
+    }
+
+    /// The page of an address is about to be found in the loaded space's window, because a walk
+    /// has found this translation of it: for stores, too, if it is `writable`.
+    pub(crate) fn note_for_window(
+        &mut self,
+        view: View,
+        linear: LinearAddress,
+        translation: &Translation,
+        writable: bool,
+    ) {
+        self.note_keys(translation);
+        self.entries.note(linear, translation);
+        let Some(check) = &mut self.check else {
+            return;
+        };
+        // A large page has one record, at its first address.
+        let offset = linear.0 % translation.page_size;
+        let first = Translation {
+            physical: PhysicalAddress(translation.physical.0 - offset),
+            ..*translation
+        };
+        for (allows, is_allowed) in [(Allows::Loads, true), (Allows::Stores, writable)] {
+            if is_allowed {
+                let (what, at) = ((view, allows), LinearAddress(linear.0 - offset));
+                check.note(self.spaces.loaded(), what, at, &first, None);
+            }
+        }
+    }
+
+    /// What a view's accesses find in the software TLB (`is_long`: that of IA-32e mode, in the lower
+    /// half) of the loaded space: page as windows have it, host page, and whether stores find it.
+    /// Of global pages nothing is said.
+    pub(crate) fn known_pages(&self, view: View, is_long: bool) -> Vec<(u64, u64, bool)> {
+        if is_long {
+            return self.long_tlb.known_pages(view);
+        }
+        let mut pages = self.tlb.known_pages(view);
+        for (page, ..) in &mut pages {
+            *page = narrow::named(view, LinearAddress(*page * PAGE_SIZE)).page();
+        }
+        pages
+    }
+
+    /// Whether the space that was loaded last brought with it what was known of it.
+    pub(crate) fn was_kept(&self) -> bool {
+        self.was_kept
+    }
+}

@@ -1,0 +1,485 @@
+//! Fills shadow windows: what the guest's page tables lead to becomes a mapping of the host.
+
+use crate::memory::addresses::view_of;
+use crate::memory::guest_view::GuestView;
+use crate::memory::translations::Voided;
+use tollgate_exits::latency::Section;
+use tollgate_memory::{GuestMemory, PageUse};
+use tollgate_tlb::Run;
+use tollgate_tlb::long_tlb::part_of_linear;
+use tollgate_tlb::shadow_windows::anchors::is_common;
+use tollgate_tlb::shadow_windows::narrow;
+use tollgate_x86::address::PAGE_SIZE;
+use tollgate_x86::paging::{
+    AccessKind, Keeping, PageTableMemory, PagingRegisters, Privilege, Translation,
+};
+use tollgate_x86::{CpuState, LinearAddress, PhysicalAddress};
+
+/// A page that faults is mapped with those neighbours in as many pages, aligned, that were
+/// accessed before.
+const TOGETHER: u64 = 16;
+/// The same bytes, where the guest's page is large.
+const LARGE_PAGE: u64 = 2 << 20;
+/// The page at 4 GiB is in no window. 32-bit code reaches memory through the same window as 64-bit
+/// code, and what it accesses at FFFF_FFFFh goes on at 0: so it must fault, and the monitor does it.
+const PAGE_AT_4_GIB: u64 = (4 << 30) / PAGE_SIZE;
+/// Runs that are mapped at most when a space gets its windows.
+const MOST_AT_ONCE: usize = 8192;
+
+/// Runs that are mapped, or pages that are compared, between two points at which that can stop.
+const BETWEEN_POINTS: usize = 8;
+
+/// Neighbours that are looked for between two such points: each is a walk of the guest's tables.
+const NEIGHBOURS_BETWEEN_POINTS: u64 = 4;
+
+/// Pages of a large page that are looked at between two such points.
+const PAGES_BETWEEN_POINTS: u64 = 64;
+
+/// Pieces of a large page that are mapped one by one at most.
+const MOST_PIECES: usize = 64;
+
+/// What came of mapping a page and its neighbours.
+pub(crate) struct Filled {
+    /// Whether the access finds its page there now.
+    pub(crate) found: bool,
+    /// The neighbour from which on nothing has been done, if it has stopped.
+    pub(crate) next: u64,
+}
+
+/// Adds a page to runs in ascending order.
+fn push(runs: &mut Vec<Run>, page: Run) {
+    match runs.last_mut() {
+        Some(last) if last.goes_on_with(&page) => last.count += 1,
+        _ => runs.push(page),
+    }
+}
+
+/// Adds pages to ranges in ascending order.
+fn drop_from(gone: &mut Vec<(u64, u64)>, first: u64, end: u64) {
+    match gone.last_mut() {
+        Some((_, before)) if *before == first => *before = end,
+        _ => gone.push((first, end)),
+    }
+}
+
+/// What stands in the windows for an address that is accessed with these rights.
+fn named_in_windows(
+    state: &CpuState,
+    linear: LinearAddress,
+    privilege: Privilege,
+) -> LinearAddress {
+    match state.is_long_mode() {
+        true => linear,
+        false => narrow::named(view_of(privilege), linear),
+    }
+}
+
+/// The linear address of a page as windows have it.
+fn address_of(page: u64) -> LinearAddress {
+    LinearAddress(narrow::page_of(page).unwrap_or(page) * PAGE_SIZE)
+}
+
+/// How far the comparison of a window that was put aside has come.
+#[derive(Default)]
+pub(crate) struct Comparing {
+    /// Of whose window, and what there was when it began.
+    of: Option<(LinearAddress, Privilege, Voided)>,
+    runs: Vec<Run>,
+    /// The run that is compared, and the next page in it.
+    run: usize,
+    page: u64,
+    /// Pages that lead elsewhere, from one to before another.
+    gone: Vec<(u64, u64)>,
+    agreed: u64,
+    looked_at: u64,
+}
+
+impl Comparing {
+    /// Whether it can go on where it stopped: nothing was invalidated that had been found to hold, and
+    /// the window is as it was.
+    pub(crate) fn goes_on(
+        &self,
+        view: &GuestView,
+        linear: LinearAddress,
+        privilege: Privilege,
+    ) -> bool {
+        let now = (linear, privilege, view.translations.voided());
+        self.of.is_some_and(|of| of == now)
+    }
+
+    /// It begins anew the next time.
+    pub(crate) fn forget(&mut self) {
+        self.of = None;
+        self.runs.clear();
+        self.gone.clear();
+        (self.run, self.page, self.agreed, self.looked_at) = (0, 0, 0, 0);
+    }
+}
+
+/// Guest memory that a walk reads only.
+struct ReadOnly<'a> {
+    memory: &'a mut GuestMemory,
+    /// The walk wanted to set a bit.
+    wanted: bool,
+}
+
+impl PageTableMemory for ReadOnly<'_> {
+    fn read_u32(&mut self, address: PhysicalAddress) -> u32 {
+        self.memory.read_u32(address)
+    }
+
+    fn read_u64(&mut self, address: PhysicalAddress) -> u64 {
+        self.memory.read_u64(address)
+    }
+
+    fn set_bits(&mut self, _address: PhysicalAddress, _bits: u32) {
+        self.wanted = true;
+    }
+}
+
+impl GuestView {
+    /// Where an address leads that was accessed before, if code of this level finds it in its
+    /// windows; no bit is set in any table.
+    fn accessed(
+        &mut self,
+        state: &CpuState,
+        linear: LinearAddress,
+        privilege: Privilege,
+    ) -> Option<Translation> {
+        let mut memory = ReadOnly {
+            memory: &mut self.memory,
+            wanted: false,
+        };
+        let registers = PagingRegisters::of(state);
+        let walk = registers.walk(&mut memory, linear, AccessKind::Read, privilege);
+        let found = walk.ok().filter(|_| !memory.wanted)?;
+        let named = named_in_windows(state, linear, privilege);
+        let is_lower = named.0 >> 63 == 0;
+        // A global page in a window of one space would have to be found by INVLPG in all others.
+        let has_window = match privilege {
+            Privilege::User => is_lower && !found.global,
+            Privilege::Supervisor | Privilege::System => !is_lower && found.global,
+        };
+        let is_kept = found.keeping != Keeping::Never;
+        (has_window && is_kept).then_some(found)
+    }
+
+    /// Whether the window of an address is put aside.
+    pub(crate) fn is_window_aside(
+        &self,
+        state: &CpuState,
+        linear: LinearAddress,
+        privilege: Privilege,
+    ) -> bool {
+        let named = named_in_windows(state, linear, privilege);
+        self.translations.is_window_aside(named)
+    }
+
+    /// Whether a page is plain RAM.
+    fn is_plain(&self, physical_page: u64) -> bool {
+        self.memory.ram().page_use(physical_page) == PageUse::Ram
+    }
+
+    /// Whether stores to a page of RAM need not be seen.
+    fn holds_no_code(&self, physical_page: u64) -> bool {
+        let code = self.memory.code();
+        !code.page_has_code(physical_page) && !code.is_watched(physical_page)
+    }
+
+    /// One page as a window may have it, `translation` being that of the address in it that is named
+    /// so.
+    fn page(&self, named: LinearAddress, translation: &Translation) -> Option<Run> {
+        let physical = translation.physical.page();
+        let has_place = named.page() != PAGE_AT_4_GIB && self.is_plain(physical);
+        has_place.then(|| Run {
+            page: named.page(),
+            count: 1,
+            physical,
+            writable: translation.writable_now && self.holds_no_code(physical),
+        })
+    }
+
+    /// Maps the page of an address of the loaded space in its window, and its neighbours, after
+    /// an access that was allowed: all, or those from `from` on. Neighbours are left out if it
+    /// `stops`.
+    pub(crate) fn fill_window(
+        &mut self,
+        state: &CpuState,
+        (linear, kind, privilege): (LinearAddress, AccessKind, Privilege),
+        from: Option<u64>,
+        stops: impl Fn(Section) -> bool,
+    ) -> Filled {
+        let nothing = Filled {
+            found: false,
+            next: 0,
+        };
+        let Some(translation) = self.accessed(state, linear, privilege) else {
+            return nothing;
+        };
+        let named = named_in_windows(state, linear, privilege);
+        let Some(page) = self.page(named, &translation) else {
+            return nothing;
+        };
+        if kind == AccessKind::Write && !page.writable {
+            return nothing;
+        }
+        let mut walks = vec![(linear, translation)];
+        let large = match translation.page_size >= LARGE_PAGE {
+            // It has no place of its own to go on at: the second time it is looked at to its end.
+            true => self.large_page(&page, translation.writable_now, |section| {
+                from.is_none() && stops(section)
+            }),
+            false => Some(Vec::new()),
+        };
+        let (mut runs, mut next) = match large {
+            None => (vec![page], 0),
+            Some(runs) if !runs.is_empty() => (runs, 0),
+            Some(_) => {
+                let from = from.unwrap_or(0);
+                self.with_neighbours(state, page, privilege, from, &mut walks, &stops)
+            }
+        };
+        // First that which the access needs: with it there is no need to come back for the others.
+        let holds = |run: &Run| run.page <= page.page && page.page < run.end();
+        runs.sort_by_key(|run| !holds(run));
+        let mut found = false;
+        let mut runs = runs.into_iter();
+        while let Some(run) = runs.next() {
+            if self.is_mapped(&run) {
+                // Before it stopped.
+                found |= holds(&run);
+                continue;
+            }
+            found |= self.map_run(run) && holds(&run);
+            if stops(Section::MapWindow) {
+                if let Some(left) = runs.next() {
+                    next = left.page % TOGETHER;
+                }
+                break;
+            }
+        }
+        for (linear, walk) in walks {
+            let translations = &mut self.translations;
+            let named = named_in_windows(state, linear, privilege);
+            translations.note_window(named, walk.page_size);
+            translations.note_for_window(view_of(privilege), linear, &walk, walk.writable_now);
+        }
+        self.confirm(state);
+        Filled { found, next }
+    }
+
+    /// A page and its neighbours from `from` on, where they are known to be accessible and not mapped,
+    /// and up to which neighbour that was looked for: some, and all unless it `stops`. Adds to
+    /// `walks` what led to the neighbours.
+    fn with_neighbours(
+        &mut self,
+        state: &CpuState,
+        page: Run,
+        privilege: Privilege,
+        from: u64,
+        walks: &mut Vec<(LinearAddress, Translation)>,
+        stops: impl Fn(Section) -> bool,
+    ) -> (Vec<Run>, u64) {
+        let first = page.page & !(TOGETHER - 1);
+        let mut runs: Vec<Run> = Vec::new();
+        let mut next = from;
+        while next < TOGETHER {
+            let at = first + next;
+            let neighbour = if at == page.page {
+                Some(page)
+            } else {
+                let (address, named) = (address_of(at), LinearAddress(at * PAGE_SIZE));
+                let is_mapped = self.translations.window_run(named).is_some();
+                (!is_mapped)
+                    .then(|| self.accessed(state, address, privilege))
+                    .flatten()
+                    .and_then(|translation| {
+                        walks.push((address, translation));
+                        self.page(named, &translation)
+                    })
+            };
+            if let Some(neighbour) = neighbour {
+                push(&mut runs, neighbour);
+            }
+            next += 1;
+            if (next - from).is_multiple_of(NEIGHBOURS_BETWEEN_POINTS)
+                && next < TOGETHER
+                && stops(Section::MapWindow)
+            {
+                break;
+            }
+        }
+        if !(from..next).contains(&(page.page - first)) {
+            runs.push(page);
+        }
+        (runs, next)
+    }
+
+    /// All of the 2 MiB around a page that is in a large one: what holds code, for loads alone.
+    /// Nothing if that is too many pieces, or not all of it is RAM; `None` if it `stops`.
+    fn large_page(
+        &self,
+        page: &Run,
+        writable: bool,
+        stops: impl Fn(Section) -> bool,
+    ) -> Option<Vec<Run>> {
+        let pages = LARGE_PAGE / PAGE_SIZE;
+        let before = page.page % pages;
+        let Some(physical) = page.physical.checked_sub(before) else {
+            return Some(Vec::new());
+        };
+        let mut runs: Vec<Run> = Vec::new();
+        for at in 0..pages {
+            if !self.is_plain(physical + at) || runs.len() > MOST_PIECES {
+                return Some(Vec::new());
+            }
+            if at != 0 && at.is_multiple_of(PAGES_BETWEEN_POINTS) && stops(Section::MapWindow) {
+                return None;
+            }
+            if page.page - before + at == PAGE_AT_4_GIB {
+                continue;
+            }
+            push(
+                &mut runs,
+                Run {
+                    page: page.page - before + at,
+                    count: 1,
+                    physical: physical + at,
+                    writable: writable && self.holds_no_code(physical + at),
+                },
+            );
+        }
+        Some(runs)
+    }
+
+    /// Whether a run is mapped as it is.
+    fn is_mapped(&self, run: &Run) -> bool {
+        let mapped = (self.translations).window_run(LinearAddress(run.page * PAGE_SIZE));
+        mapped.is_some_and(|mapped| {
+            mapped.physical + (run.page - mapped.page) == run.physical
+                && mapped.writable == run.writable
+                && mapped.end() >= run.end()
+        })
+    }
+
+    fn map_run(&mut self, run: Run) -> bool {
+        let ram = self.memory.ram();
+        let Some(offset) = ram.file_offset(run.physical * PAGE_SIZE, run.count * PAGE_SIZE) else {
+            return false;
+        };
+        self.translations.map_window(run, ram.fd(), offset)
+    }
+
+    /// Takes back the window of an address that was put aside, as far as the guest's tables still
+    /// lead where it does. False: mostly they do not, as if it was another space's, and it is
+    /// gone. `None`: it `stops` before that is known, all is as it was, and `comparing` knows how far
+    /// it came.
+    pub(crate) fn take_window_back(
+        &mut self,
+        state: &CpuState,
+        (linear, privilege): (LinearAddress, Privilege),
+        comparing: &mut Comparing,
+        stops: impl Fn(Section) -> bool,
+    ) -> Option<bool> {
+        let named = named_in_windows(state, linear, privilege);
+        if !comparing.goes_on(self, linear, privilege) {
+            comparing.forget();
+            comparing.of = Some((linear, privilege, self.translations.voided()));
+            comparing.runs = self.translations.runs_aside(named);
+        }
+        let Comparing {
+            gone,
+            agreed,
+            looked_at,
+            ..
+        } = comparing;
+        while let Some(&run) = comparing.runs.get(comparing.run) {
+            let mut page = comparing.page.max(run.page);
+            while page < run.end() {
+                *looked_at += 1;
+                if *looked_at % BETWEEN_POINTS as u64 == 0 && stops(Section::CompareWindow) {
+                    comparing.page = page;
+                    self.confirm(state);
+                    return None;
+                }
+                let address = address_of(page);
+                let Some(now) = self.accessed(state, address, privilege) else {
+                    drop_from(gone, page, page + 1);
+                    page += 1;
+                    continue;
+                };
+                // As far as the guest's page, which is a large one perhaps.
+                let pages = now.page_size / PAGE_SIZE;
+                let end = run.end().min(page + pages - page % pages);
+                let is_same = now.physical.page() == run.physical + (page - run.page)
+                    && (now.writable_now || !run.writable);
+                if is_same {
+                    let translations = &mut self.translations;
+                    let named = named_in_windows(state, address, privilege);
+                    translations.note_window(named, now.page_size);
+                    translations.note_for_window(view_of(privilege), address, &now, run.writable);
+                    *agreed += 1;
+                } else {
+                    drop_from(gone, page, end);
+                }
+                page = end;
+            }
+            comparing.run += 1;
+            comparing.page = 0;
+        }
+        self.confirm(state);
+        let is_same_space = *agreed * 2 >= *looked_at;
+        if is_same_space || privilege == Privilege::Supervisor {
+            self.translations.take_window_back(named, gone);
+        } else {
+            self.translations.empty_windows();
+        }
+        comparing.forget();
+        Some(is_same_space)
+    }
+
+    /// Whether the software TLB of IA-32e mode knows pages of the loaded space's programs in the parts
+    /// that an anchor leads to, and none below, where programs lie that are linked for fixed addresses.
+    pub(crate) fn uses_common_parts(&self) -> bool {
+        let pages = self
+            .translations
+            .known_pages(view_of(Privilege::User), true);
+        let part = |page: u64| part_of_linear((page * PAGE_SIZE) as i64);
+        pages.iter().all(|&(page, ..)| part(page) != 0)
+            && pages.iter().any(|&(page, ..)| is_common(part(page)))
+    }
+
+    /// Maps all that a program's accesses find in the software TLB (`is_long`: that of IA-32e mode)
+    /// and that is not mapped. False: it `stops` before, having mapped something.
+    pub(crate) fn fill_windows(&mut self, is_long: bool, stops: impl Fn(Section) -> bool) -> bool {
+        let ram = self.memory.ram();
+        let (base, span) = (ram.base() as u64, ram.span());
+        let mut runs: Vec<Run> = Vec::new();
+        let view = view_of(Privilege::User);
+        for (page, host, writable) in self.translations.known_pages(view, is_long) {
+            let physical = host.wrapping_sub(base);
+            let is_out = physical >= span || page == PAGE_AT_4_GIB;
+            if is_out || !self.is_plain(physical / PAGE_SIZE) {
+                continue;
+            }
+            let address = LinearAddress(page * PAGE_SIZE);
+            if self.translations.window_run(address).is_some() {
+                continue;
+            }
+            let next = Run {
+                page,
+                count: 1,
+                physical: physical / PAGE_SIZE,
+                writable: writable && self.holds_no_code(physical / PAGE_SIZE),
+            };
+            push(&mut runs, next);
+        }
+        for (number, run) in (1..).zip(runs.into_iter().take(MOST_AT_ONCE)) {
+            self.map_run(run);
+            if number % BETWEEN_POINTS == 0 && stops(Section::FillWindows) {
+                return false;
+            }
+        }
+        true
+    }
+}

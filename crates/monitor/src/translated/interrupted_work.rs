@@ -1,0 +1,191 @@
+//! Work that stopped for an interrupt, and goes on behind the guest's handler.
+//!
+//! With `--interruptible resume` a section that [stops](tollgate_engine::preemption) leaves here what
+//! it was doing, and for which instruction. The interrupt is delivered on top of it. Guest code is
+//! left wherever it lets interrupts in again, as while one waits, so the monitor sees the handler's
+//! return. When the guest is back where the section stopped, in the same address space and on the
+//! same stack, the section goes on, before the instruction does:
+//!
+//! ```text
+//! mov [rbx],rax   faults in its window      map-window maps the page, and 3 of its 15 neighbours
+//!                 an interrupt              place and page are noted here
+//! handler ... iretq                         exits: it lets interrupts in
+//! mov [rbx],rax   comes next                map-window maps the other 12
+//! ```
+//!
+//! Ito and Oikawa keep the frame of the interrupted section, and recognise the handler's IRET by its
+//! fault. A frame of this monitor holds references into tables that the handler may change, so what
+//! is kept are numbers: addresses, and how far the work has come. None of them is derived from the
+//! guest's page tables, or [`Comparing`] knows that these were not invalidated meanwhile. So to go on
+//! is allowed at any time, and recognition decides only whether it is useful: a guest that comes
+//! there by another way, or never, gets nothing wrong.
+//!
+//! One section is kept, in a place of fixed size. It is dropped if another one stops, or if the guest
+//! has left for the monitor [`MOST_BOUNDARIES`] times without coming back: its scheduler may
+//! have gone on with another task. The instruction then begins again, whenever it does, as with
+//! `restart`.
+//!
+//! [`Comparing`]: crate::memory::windows::Comparing
+
+use crate::execution::running::Running;
+use crate::translated::Translated;
+use tollgate_engine::engine::{CodeAddress, ReachedBy};
+use tollgate_engine::preemption::{Interruptible, Points};
+use tollgate_exits::latency::Section;
+use tollgate_platform::Platform;
+use tollgate_x86::address::PAGE_SIZE;
+use tollgate_x86::paging::{AccessKind, Privilege};
+use tollgate_x86::{CpuState, LinearAddress, Selector};
+
+/// Boundaries of guest instructions at which the monitor looks whether the guest has come back.
+const MOST_BOUNDARIES: u32 = 4096;
+
+/// Where the guest stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Place {
+    rip: u64,
+    rsp: u64,
+    code: Selector,
+    stack: Selector,
+    space: u64,
+}
+
+impl Place {
+    fn of(cpu: &CpuState) -> Self {
+        Self {
+            rip: cpu.rip,
+            rsp: cpu.gpr[4],
+            code: cpu.cs().selector,
+            stack: cpu.ss().selector,
+            space: cpu.cr3,
+        }
+    }
+}
+
+/// What a section was doing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Work {
+    /// Translating: the block ended before this RIP, or there is none yet.
+    Translate { next: u64 },
+    /// Mapping the neighbours of a page that was accessed, from the `next` one on.
+    MapWindow {
+        access: (LinearAddress, AccessKind, Privilege),
+        next: u64,
+    },
+    /// Comparing the window of an address. How far is known to [`Translated::comparing`].
+    CompareWindow {
+        linear: LinearAddress,
+        privilege: Privilege,
+    },
+    /// Mapping what is known of the loaded space.
+    FillWindows,
+}
+
+impl Work {
+    fn section(&self) -> Section {
+        match self {
+            Self::Translate { .. } => Section::Translate,
+            Self::MapWindow { .. } => Section::MapWindow,
+            Self::CompareWindow { .. } => Section::CompareWindow,
+            Self::FillWindows => Section::FillWindows,
+        }
+    }
+}
+
+/// A section that stopped for an interrupt.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WorkLeft {
+    place: Place,
+    work: Work,
+    /// Boundaries at which the guest had not come back.
+    boundaries: u32,
+}
+
+impl Translated {
+    /// What is left of a section is not done.
+    pub(crate) fn forget_work(&mut self, points: &Points) {
+        if self.work_left.take().is_some() {
+            points.drop_one();
+        }
+    }
+}
+
+impl<P: Platform> Running<'_, Translated, P> {
+    /// A section has stopped at the instruction at CS:RIP.
+    pub(crate) fn leave_work(&mut self, work: Work) {
+        let points = self.pending.points();
+        if points.interruptible() != Interruptible::Resume {
+            return;
+        }
+        self.runner.forget_work(points);
+        self.runner.work_left = Some(WorkLeft {
+            place: Place::of(&self.runner.context.cpu),
+            work,
+            boundaries: 0,
+        });
+        // The guest is to be left when it comes back.
+        self.due.events = true;
+    }
+
+    /// Goes on with the section that stopped, if the guest has come back to where that was. True: it
+    /// did.
+    pub(crate) fn go_on_with_work(&mut self) -> bool {
+        let here = Place::of(&self.runner.context.cpu);
+        let Some(left) = &mut self.runner.work_left else {
+            return false;
+        };
+        if left.place != here {
+            left.boundaries += 1;
+            if left.boundaries > MOST_BOUNDARIES {
+                self.runner.forget_work(self.pending.points());
+                self.due.events = true;
+            }
+            return false;
+        }
+        let work = left.work;
+        self.runner.work_left = None;
+        self.due.events = true;
+        if self.due.mode {
+            self.follow_control();
+        }
+        self.pending.points().resume(work.section());
+        match work {
+            Work::Translate { next } => self.translate_on(next),
+            Work::MapWindow { access, next } => {
+                self.map_window(access, Some(next));
+            }
+            Work::CompareWindow { linear, privilege } => {
+                self.take_windows_back(linear, privilege);
+            }
+            Work::FillWindows => self.fill_windows(false),
+        }
+        true
+    }
+
+    /// Translates what comes at RIP `next`, up to which there is a block from CS:RIP on, in the same
+    /// page.
+    fn translate_on(&mut self, next: u64) {
+        let cpu = &self.runner.context.cpu;
+        let is_beyond = !cpu.is_64_bit() && next > u64::from(cpu.cs().limit);
+        let rip = cpu.rip;
+        let Ok(place) = self.view.place(cpu, rip, false) else {
+            return;
+        };
+        let distance = next.wrapping_sub(rip);
+        if is_beyond || distance >= PAGE_SIZE - place.linear % PAGE_SIZE {
+            return;
+        }
+        let place = CodeAddress {
+            physical: place.physical + distance,
+            rip: next,
+            linear: place.linear + distance,
+            ..place
+        };
+        let mode = self.runner.mode;
+        let home = self.runner.engine.home(&place, mode, ReachedBy::Other);
+        let place = CodeAddress { home, ..place };
+        if self.runner.engine.find(&place, mode).is_none() {
+            self.revive_or_translate(&place, mode);
+        }
+    }
+}

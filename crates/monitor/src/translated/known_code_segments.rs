@@ -1,0 +1,95 @@
+//! Stores which code segments far transfers may enter, where the leaf finds them that makes them
+//! without the monitor ([`tollgate_engine::gate::far_leaf`]).
+
+use crate::execution::running::Running;
+use crate::memory::addresses::view_of;
+use crate::translated::Translated;
+use crate::translated::deliveries::place_of;
+use iced_x86::Instruction;
+use tollgate_engine::abi::context::MODE_CHANGED;
+use tollgate_engine::abi::descriptors::KnownDescriptors;
+use tollgate_engine::abi::known_code::{FarTransfer, KEY_TRANSFER, KnownCode};
+use tollgate_engine::policy::leaf::Leaf;
+use tollgate_engine::policy::mode::{Mode, ModeFlags};
+use tollgate_platform::Platform;
+use tollgate_x86::paging::Privilege;
+use tollgate_x86::{Attributes, Descriptor, Segment, Selector};
+
+/// The segment that a far transfer at this level enters by a selector whose RPL is the level: flat,
+/// present and accessed (SDM volume 3, 5.8.1). The same holds for JMP, CALL and RET.
+fn code_segment(long: bool, selector: Selector, raw: u64) -> Option<Segment> {
+    let mut segment = Descriptor(raw).segment(selector);
+    let (attributes, level) = (segment.attributes, selector.rpl());
+    let needed = Attributes::PRESENT | Attributes::NOT_SYSTEM | Attributes::ACCESSED;
+    let may_enter = match attributes.is_conforming() {
+        true => attributes.dpl() <= level,
+        false => attributes.dpl() == level,
+    };
+    if !attributes.contains(needed) || !attributes.is_code() || !may_enter {
+        return None;
+    }
+    let is_big = attributes.contains(Attributes::DEFAULT_BIG);
+    if long {
+        (segment.base, segment.limit) = (0, u32::MAX);
+        return (attributes.is_long_code() && !is_big).then_some(segment);
+    }
+    (is_big && segment.base == 0 && segment.limit == u32::MAX).then_some(segment)
+}
+
+impl<P: Platform> Running<'_, Translated, P> {
+    /// The monitor has just executed a far JMP, CALL or RET.
+    pub(crate) fn remember_code(&mut self, instruction: &Instruction) {
+        let Some((mut code, to)) = self.known_code(instruction) else {
+            return;
+        };
+        let from = self.runner.mode;
+        let epoch = self.runner.engine.mode_epoch();
+        let to = self.intern_temporary(to);
+        if epoch != self.runner.engine.mode_epoch() {
+            // `from` means nothing any more.
+            return;
+        }
+        if from != to {
+            code.level_changed = MODE_CHANGED as u32;
+        }
+        code.leads_to(self.runner.engine.branch_table(to), to);
+        code.note(&mut self.runner.context.known_codes);
+    }
+
+    /// The code segment that was just entered, and the mode of its code.
+    fn known_code(&mut self, instruction: &Instruction) -> Option<(KnownCode, Mode)> {
+        let from = *self.runner.engine.mode(self.runner.mode);
+        let map = self.runner.engine.map_of(&from);
+        let leaf = Leaf::of(instruction, &from, map)?;
+        let Leaf::Far(FarTransfer { long, user, .. }) = leaf else {
+            return None;
+        };
+        let cpu = &self.runner.context.cpu;
+        let to = self.runner.mode_of_state();
+        let level = if user { 3 } else { 0 };
+        let is_user = to.flags.contains(ModeFlags::USER);
+        if cpu.cpl() != level || is_user != user || cpu.is_64_bit() != long || to.is_watched() {
+            return None;
+        }
+        let selector = cpu.cs().selector;
+        let family = self.runner.engine.family(self.runner.mode);
+        let key = leaf.key(self.runner.mode.0, family)? & !KEY_TRANSFER | u64::from(selector.0);
+        let place = place_of(cpu, selector)?;
+        let descriptor = self.read_known(place)?;
+        let cpu = &self.runner.context.cpu;
+        let code = code_segment(long, selector, descriptor)?;
+        let supervisor = view_of(Privilege::Supervisor);
+        let known = KnownCode {
+            key,
+            gdt_base: cpu.gdtr.base,
+            place,
+            descriptor,
+            tlb: self.view.translations.table(cpu, supervisor),
+            gdt_limit: cpu.gdtr.limit,
+            code,
+            expected: KnownDescriptors::of(cpu).code,
+            ..KnownCode::NONE
+        };
+        (code == *cpu.cs()).then_some((known, to))
+    }
+}

@@ -1,0 +1,287 @@
+//! Instructions whose mask leaves parts of their memory operand out, where the operand lies
+//! partly or all in pages that must not be accessed.
+//!
+//! Which bytes such an instruction accesses is for the host's processor to know: it runs once
+//! on a copy of the operand that lies in host pages of which the same ones cannot be accessed,
+//! at the same offset. If it faults there, the guest's instruction faults at the byte that
+//! corresponds; otherwise it has touched nothing that it must not.
+
+use super::guarded_pages::GuardedPages;
+use super::slow_path::Ended;
+use crate::execution::running::Running;
+use crate::execution::stop::VcpuStop;
+use crate::translated::Translated;
+use iced_x86::Instruction;
+use tollgate_emulate::memory_access::SegmentedAddress;
+use tollgate_emulate::operand::{
+    linear_address, memory_address, probe_linear, read_linear, write_linear,
+};
+use tollgate_engine::abi::context::SignalExit;
+use tollgate_engine::abi::sites::BlockId;
+use tollgate_engine::policy::memory_operand::MemoryUse;
+use tollgate_engine::policy::out_of_line::{MOST_BOUNCED, OutOfLine};
+use tollgate_exits::ExitKind;
+use tollgate_platform::Platform;
+use tollgate_x86::address::PAGE_SIZE;
+use tollgate_x86::paging::{AccessKind, Privilege};
+use tollgate_x86::xsave::OPMASK;
+use tollgate_x86::{Exception, LinearAddress};
+
+/// Where the part of an operand in one page is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// It may be accessed.
+    Usable(LinearAddress),
+    /// Its page faults.
+    Faulting,
+    /// Its address is not canonical, or its segment does not allow the access.
+    Beyond,
+}
+
+/// The part of an operand in one page.
+#[derive(Clone, Copy)]
+struct Part {
+    /// Offset in the operand.
+    start: usize,
+    /// Bytes; the second part may have none.
+    size: usize,
+    place: Place,
+}
+
+/// An access that a mask governs.
+#[derive(Clone, Copy)]
+struct Masked {
+    address: SegmentedAddress,
+    /// Offset of the first byte in its page.
+    offset: usize,
+    size: usize,
+    kind: AccessKind,
+    privilege: Privilege,
+    parts: [Part; 2],
+}
+
+impl Masked {
+    /// A part is there and its place is this one.
+    fn has(&self, place: Place) -> bool {
+        let there = |part: &Part| part.size != 0 && part.place == place;
+        self.parts.iter().any(there)
+    }
+
+    /// The parts that may be accessed.
+    fn usable(&self) -> impl Iterator<Item = (Part, LinearAddress)> {
+        let place = |part: Part| match part.place {
+            Place::Usable(linear) if part.size != 0 => Some((part, linear)),
+            _ => None,
+        };
+        self.parts.into_iter().filter_map(place)
+    }
+}
+
+/// Bytes of the operand that one bit of the mask selects: what is broadcast, where that can be;
+/// elements of sums of products are smaller than their lanes.
+fn lane_size(instruction: &Instruction) -> u64 {
+    let broadcast = instruction.op_code().broadcast_memory_size().size();
+    let element = instruction.memory_size().element_size();
+    element.max(broadcast).max(1) as u64
+}
+
+/// How a run on guarded pages ended.
+enum Guarded {
+    Completed,
+    /// It accessed this byte of the operand, which lies in a guarded page.
+    Missed(u64),
+    /// It raised another exception.
+    Faulted(Exception),
+}
+
+impl<P: Platform> Running<'_, Translated, P> {
+    /// Runs the instruction if a part of its operand must not be accessed; `None`: all may.
+    ///
+    /// An operand of which a segment's limit cuts off a part in the middle of a page counts as
+    /// beyond the limit as far as that page goes.
+    pub(crate) fn bounce_beside_fault(
+        &mut self,
+        block: BlockId,
+        noted: &OutOfLine,
+        memory: MemoryUse,
+    ) -> Result<Option<Ended>, VcpuStop> {
+        let instruction = &noted.helper.instruction;
+        let access = self.masked_access(instruction, memory);
+        if !access.has(Place::Faulting) && !access.has(Place::Beyond) {
+            return Ok(None);
+        }
+        self.count(ExitKind::SlowAccess);
+        if access.has(Place::Faulting) && access.has(Place::Beyond) {
+            // Of an operand that is accessed as a whole, what the segment or the form of the
+            // address forbids comes before paging; otherwise the first element decides.
+            if self.ignores_mask(block, instruction, &access)? {
+                let cpu = &self.runner.context.cpu;
+                let size = access.size as u32;
+                let fault = linear_address(cpu, access.address, size, access.kind).err();
+                let fault = fault.unwrap_or(Exception::general_protection(0));
+                return Ok(Some(Ended::Faulted(fault)));
+            }
+        }
+        let is_open = |part: Part| matches!(part.place, Place::Usable(_));
+        match self.run_guarded(block, &access, access.parts.map(is_open))? {
+            Guarded::Faulted(exception) => Ok(Some(Ended::Faulted(exception))),
+            Guarded::Missed(byte) => {
+                let element = lane_size(instruction);
+                let fault = self.fault_of_element(&access, byte, element);
+                let fault = fault.unwrap_or(Exception::general_protection(0));
+                Ok(Some(Ended::Faulted(fault)))
+            }
+            Guarded::Completed => {
+                if memory.write {
+                    self.write_back(&access);
+                }
+                self.due.events = true;
+                self.arm_timer();
+                Ok(Some(Ended::Completed))
+            }
+        }
+    }
+
+    fn masked_access(&mut self, instruction: &Instruction, memory: MemoryUse) -> Masked {
+        let cpu = &self.runner.context.cpu;
+        let privilege = Privilege::of_cpl(cpu.cpl());
+        let kind = match memory.write {
+            true => AccessKind::Write,
+            false => AccessKind::Read,
+        };
+        let size = (memory.size as usize).min(MOST_BOUNCED);
+        let address = memory_address(cpu, instruction);
+        let first = cpu
+            .segment_base(address.segment)
+            .wrapping_add(address.offset);
+        let offset = (first % PAGE_SIZE) as usize;
+        let in_first = size.min(PAGE_SIZE as usize - offset);
+        let mut part = |start: usize, size: usize| {
+            let place =
+                match linear_address(cpu, address.offset(start as u64), size.max(1) as u32, kind) {
+                    Err(_) => Place::Beyond,
+                    Ok(linear) => match self.view.resolve(cpu, linear, kind, privilege) {
+                        Err(_) => Place::Faulting,
+                        Ok(_) => Place::Usable(linear),
+                    },
+                };
+            Part { start, size, place }
+        };
+        let mut parts = [part(0, in_first); 2];
+        parts[1] = match size - in_first {
+            0 => Part {
+                start: size,
+                size: 0,
+                place: Place::Usable(LinearAddress(0)),
+            },
+            rest => part(in_first, rest),
+        };
+        Masked {
+            address,
+            offset,
+            size,
+            kind,
+            privilege,
+            parts,
+        }
+    }
+
+    /// Runs the instruction on a copy of its operand, of which the open parts can be accessed.
+    fn run_guarded(
+        &mut self,
+        block: BlockId,
+        access: &Masked,
+        open: [bool; 2],
+    ) -> Result<Guarded, VcpuStop> {
+        let mut pages = match self
+            .runner
+            .guarded
+            .take()
+            .map_or_else(GuardedPages::new, Ok)
+        {
+            Ok(pages) => pages,
+            Err(error) => {
+                let why = format!("no memory for a masked operand: {error}");
+                return Err(VcpuStop::NotImplemented(why));
+            }
+        };
+        let place = pages.place(access.offset, open);
+        let mut failed = None;
+        for (part, linear) in access.usable() {
+            if !open[usize::from(part.start != 0)] {
+                continue;
+            }
+            let bytes = pages.bytes(place + part.start as u64, part.size);
+            let (state, mut surroundings) = self.parts();
+            let read = read_linear(state, &mut surroundings, linear, bytes, access.privilege);
+            failed = failed.or(read.err());
+        }
+        self.runner.guarded = Some(pages);
+        if let Some(exception) = failed {
+            return Ok(Guarded::Faulted(exception));
+        }
+        self.runner.context.bounce_pointer = place;
+        self.runner.context.signal = SignalExit::default();
+        let Some(exception) = self.run_bounced(block)? else {
+            return Ok(Guarded::Completed);
+        };
+        let signal = self.runner.context.signal;
+        let missed = signal.address.wrapping_sub(place);
+        let is_guarded = signal.signal == libc::SIGSEGV && missed < access.size as u64;
+        Ok(match is_guarded {
+            true => Guarded::Missed(missed),
+            false => Guarded::Faulted(exception),
+        })
+    }
+
+    /// Whether the instruction accesses its operand although its mask selects nothing: tried
+    /// with such a mask, after which everything is as before.
+    fn ignores_mask(
+        &mut self,
+        block: BlockId,
+        instruction: &Instruction,
+        access: &Masked,
+    ) -> Result<bool, VcpuStop> {
+        let before = self.runner.context.cpu.clone();
+        let mask = OPMASK.start + (instruction.op_mask().number() & 7) * 8;
+        self.runner.context.cpu.vector.0[mask..mask + 8].fill(0);
+        let tried = self.run_guarded(block, access, [false; 2])?;
+        self.runner.context.cpu = before;
+        self.runner.context.scatter_flags();
+        Ok(matches!(tried, Guarded::Missed(_)))
+    }
+
+    /// Stores what the instruction has left of the parts that may be accessed.
+    fn write_back(&mut self, access: &Masked) {
+        let place = self.runner.context.bounce_pointer;
+        let Some(mut pages) = self.runner.guarded.take() else {
+            return;
+        };
+        for (part, linear) in access.usable() {
+            let bytes = pages.bytes(place + part.start as u64, part.size);
+            let (state, mut surroundings) = self.parts();
+            // Checked before: nothing has changed the translations since.
+            let _ = write_linear(state, &mut surroundings, linear, bytes, access.privilege);
+        }
+        self.runner.guarded = Some(pages);
+    }
+
+    /// The fault of the element that holds a byte, found at that byte.
+    fn fault_of_element(&mut self, access: &Masked, byte: u64, element: u64) -> Option<Exception> {
+        let (kind, privilege) = (access.kind, access.privilege);
+        let (state, mut surroundings) = self.parts();
+        let start = access.address.offset(byte - byte % element);
+        if let Err(exception) = linear_address(state, start, element as u32, kind) {
+            return Some(exception);
+        }
+        let linear = match linear_address(state, access.address.offset(byte), 1, kind) {
+            Ok(linear) => linear,
+            Err(exception) => return Some(exception),
+        };
+        let result = match kind {
+            AccessKind::Write => probe_linear(state, &mut surroundings, linear, 1, privilege),
+            _ => read_linear(state, &mut surroundings, linear, &mut [0], privilege),
+        };
+        result.err()
+    }
+}
