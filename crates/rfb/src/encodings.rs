@@ -1,31 +1,31 @@
-//! What a viewer understands (RFC 6143, 7.7 and 7.8).
+//! The encodings that a viewer supports (RFC 6143, 7.7 and 7.8).
 
-/// Encodings by their numbers.
+/// The encodings by their numbers.
 pub(crate) mod number {
     pub const RAW: i32 = 0;
     pub const ZRLE: i32 = 16;
     pub const DESKTOP_SIZE: i32 = -223;
-    /// QEMU's: whether the pointer's places are moves.
+    /// QEMU's pseudo-encoding for moves of the pointer instead of positions.
     pub const POINTER_MOTION: i32 = -257;
-    /// QEMU's: keys by their place on the keyboard.
+    /// QEMU's pseudo-encoding for keys by their place on the keyboard.
     pub const EXTENDED_KEYS: i32 = -258;
 }
 
-/// Of the encodings that there are, those that the viewer has named.
+/// The implemented encodings that the viewer supports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Encodings {
-    /// It prefers ZRLE to bare pixels.
+    /// Whether the viewer prefers ZRLE to raw pixels.
     pub zrle: bool,
-    /// It can show another size.
+    /// Whether the viewer can show another size.
     pub desktop_size: bool,
-    /// It can send moves of the pointer instead of places.
+    /// Whether the viewer can send moves of the pointer instead of positions.
     pub pointer_motion: bool,
-    /// It can send keys by their place.
+    /// Whether the viewer can send keys by their place.
     pub extended_keys: bool,
 }
 
 impl Encodings {
-    /// Those of a list, which begins with what the viewer likes best.
+    /// Selects from a list, which begins with the encoding that the viewer prefers most.
     pub fn of(list: impl Iterator<Item = i32>) -> Self {
         let mut encodings = Self::default();
         let mut likes_raw = false;

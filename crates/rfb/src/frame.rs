@@ -1,4 +1,4 @@
-//! Pictures of the screen, and where two of them differ.
+//! Pictures of the screen, and the differences between two of them.
 
 use std::ops::Range;
 
@@ -19,16 +19,17 @@ pub(crate) struct Rectangle {
     pub height: u16,
 }
 
-/// What is compared at once: so many pixels of so many lines.
+/// The size of a tile, which is the unit of comparison: its width in pixels and its height in
+/// lines.
 const TILE_WIDTH: u16 = 64;
 const TILE_HEIGHT: u16 = 16;
 
 impl Frame {
-    /// Bytes of a pixel.
+    /// The size of a pixel in bytes.
     pub const PIXEL_BYTES: usize = 3;
 
-    /// A picture of three bytes for each pixel; `None` if it is empty or these are not as many
-    /// bytes.
+    /// Makes a picture with three bytes for each pixel. Returns `None` if it is empty or the number
+    /// of bytes is wrong.
     pub fn new(width: u16, height: u16, pixels: Vec<u8>) -> Option<Self> {
         let bytes = usize::from(width) * usize::from(height) * Self::PIXEL_BYTES;
         (bytes > 0 && pixels.len() == bytes).then_some(Self {
@@ -38,7 +39,7 @@ impl Frame {
         })
     }
 
-    /// A black picture.
+    /// Makes a black picture.
     pub fn black(width: u16, height: u16) -> Self {
         let (width, height) = (width.max(1), height.max(1));
         let bytes = usize::from(width) * usize::from(height) * Self::PIXEL_BYTES;
@@ -49,12 +50,12 @@ impl Frame {
         }
     }
 
-    /// Pixels of a line, and lines.
+    /// Returns the number of pixels in a line, and the number of lines.
     pub const fn size(&self) -> (u16, u16) {
         (self.width, self.height)
     }
 
-    /// The same picture in another size: cut, or with black to the right and below.
+    /// Returns the same picture in another size: cut, or with black added on the right and below.
     pub(crate) fn fitted(&self, width: u16, height: u16) -> Self {
         let mut fitted = Self::black(width, height);
         let common = self.width.min(width);
@@ -65,14 +66,14 @@ impl Frame {
         fitted
     }
 
-    /// Where the bytes of a part of a line are.
+    /// Returns where the bytes of a part of a line are.
     fn line(&self, y: u16, columns: Range<u16>) -> Range<usize> {
         let start = usize::from(y) * usize::from(self.width);
         let at = |x: u16| (start + usize::from(x)) * Self::PIXEL_BYTES;
         at(columns.start)..at(columns.end)
     }
 
-    /// The pixels of a rectangle inside the frame, line by line.
+    /// Returns the pixels of a rectangle inside the frame, line by line.
     pub(crate) fn pixels(&self, part: Rectangle) -> impl Iterator<Item = [u8; 3]> {
         let columns = part.x..part.x + part.width;
         (part.y..part.y + part.height).flat_map(move |y| {
@@ -82,7 +83,7 @@ impl Frame {
         })
     }
 
-    /// All of it.
+    /// Returns the rectangle of the whole frame.
     pub(crate) const fn whole(&self) -> Rectangle {
         Rectangle {
             x: 0,
@@ -92,7 +93,7 @@ impl Frame {
         }
     }
 
-    /// What of a rectangle lies inside.
+    /// Returns the part of a rectangle that lies inside the frame.
     pub(crate) fn clipped(&self, part: Rectangle) -> Option<Rectangle> {
         let (x, y) = (part.x.min(self.width), part.y.min(self.height));
         let clipped = Rectangle {
@@ -104,7 +105,7 @@ impl Frame {
         (clipped.width > 0 && clipped.height > 0).then_some(clipped)
     }
 
-    /// Where this frame differs from an earlier one of the same size.
+    /// Returns the parts of this frame that differ from an earlier one of the same size.
     pub(crate) fn changed_since(&self, earlier: &Self) -> Vec<Rectangle> {
         let mut changed: Vec<Rectangle> = Vec::new();
         for y in (0..self.height).step_by(TILE_HEIGHT.into()) {
@@ -112,7 +113,7 @@ impl Frame {
             if !self.differs(earlier, y, height, 0..self.width) {
                 continue;
             }
-            // Those of this band that touch each other are one.
+            // Adjacent tiles of this band are merged.
             let band = changed.len();
             for x in (0..self.width).step_by(TILE_WIDTH.into()) {
                 let width = TILE_WIDTH.min(self.width - x);

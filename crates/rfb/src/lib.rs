@@ -1,8 +1,8 @@
-//! The server's side of the remote framebuffer protocol (RFC 6143), which VNC viewers speak:
-//! versions 3.3, 3.7 and 3.8, with VNC's password or without.
+//! The server's side of the remote framebuffer protocol (RFC 6143) of VNC viewers: versions 3.3,
+//! 3.7 and 3.8, with or without VNC's password.
 //!
-//! A [`Session`] is one viewer. It knows no sockets and no time: bytes from the viewer go in, bytes
-//! for it and [`Event`]s come out, and whoever owns it says when there is a new [`Frame`].
+//! A [`Session`] is one viewer. It uses no sockets and no clock: bytes from the viewer go in, bytes
+//! for it and [`Event`]s come out, and the owner supplies each new [`Frame`].
 //!
 //! ```text
 //!   viewer                    session                        owner
@@ -11,12 +11,13 @@
 //!                             part that has changed
 //! ```
 //!
-//! What a viewer sends is hostile until it has given the password, and after that too. It makes a
-//! session take some kilobytes of memory, and for its answers as much as one picture; a session
+//! A viewer is considered hostile, even after it has given the password. It can make a session use
+//! some kilobytes of memory, and for the answers as much as one picture. A session with a viewer
 //! that breaks the protocol ends with a [`Refusal`].
 //!
-//! Beside RFC 6143's own the pseudo-encodings of QEMU for keys by their place and for moves
-//! relative to the pointer are known, as the community's list of the protocol describes them.
+//! In addition to the encodings of RFC 6143, QEMU's pseudo-encodings for keys by their place and
+//! for relative moves of the pointer are implemented, as the community's description of the
+//! protocol specifies them.
 
 mod encodings;
 pub mod frame;

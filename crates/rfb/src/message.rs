@@ -1,46 +1,47 @@
-//! Messages of a viewer (RFC 6143, 7.5), found in a stream of bytes.
+//! Parses the messages of a viewer (RFC 6143, 7.5) from a stream of bytes.
 
 use crate::encodings::Encodings;
 use crate::frame::Rectangle;
 use crate::pixel_format::PixelFormat;
 use crate::session::Refusal;
 
-/// What a viewer does.
+/// An action of a viewer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// It wants to be the only viewer.
+    /// The viewer wants to be the only one.
     Exclusive,
-    /// A key was pressed or released, by the X Window System's name for what it means.
+    /// A key was pressed or released. It is identified by its meaning in the X Window System.
     Key {
-        /// It was pressed.
+        /// Whether the key was pressed.
         is_down: bool,
-        /// Its keysym.
+        /// The keysym of the key.
         keysym: u32,
     },
-    /// The same by the key's place: its scancode in set 1, plus 80h where E0h goes before it.
+    /// A key was pressed or released. It is identified by its place: its scancode in set 1, plus
+    /// 80h if E0h precedes it.
     PlacedKey {
-        /// It was pressed.
+        /// Whether the key was pressed.
         is_down: bool,
-        /// Its scancode.
+        /// The scancode of the key.
         scancode: u32,
     },
-    /// The pointer is at a place, in pixels from the upper left corner.
+    /// The pointer is at this position, in pixels from the upper left corner.
     Pointer {
         /// The column.
         x: u16,
         /// The line.
         y: u16,
-        /// Bits 0 to 2: left, middle and right button are down; 3 and 4: the wheel's steps up and
-        /// down, as buttons.
+        /// Bits 0 to 2: the left, middle and right button are down. Bits 3 and 4: steps of the
+        /// wheel up and down, as buttons.
         buttons: u8,
     },
-    /// The pointer has moved, from wherever it was.
+    /// The pointer has moved, from any position.
     Motion {
-        /// Pixels to the right.
+        /// The number of pixels to the right.
         right: i32,
-        /// Pixels down.
+        /// The number of pixels down.
         down: i32,
-        /// As those of [`Event::Pointer`].
+        /// The buttons, as for [`Event::Pointer`].
         buttons: u8,
     },
 }
@@ -55,11 +56,11 @@ pub(crate) enum Message {
         part: Rectangle,
     },
     Event(Event),
-    /// Text for the clipboard, of which so many bytes follow.
+    /// Text for the clipboard. This number of bytes follows.
     Text(u32),
 }
 
-/// Types of messages.
+/// The types of messages.
 mod kind {
     pub const SET_PIXEL_FORMAT: u8 = 0;
     pub const SET_ENCODINGS: u8 = 2;
@@ -68,18 +69,18 @@ mod kind {
     pub const POINTER: u8 = 5;
     pub const CUT_TEXT: u8 = 6;
     pub const QEMU: u8 = 255;
-    /// The second byte of QEMU's.
+    /// The second byte of QEMU's message.
     pub const QEMU_KEY: u8 = 0;
 }
 
-/// What is sent for a pointer that does not move, once places are moves.
+/// The value for a pointer that has not moved, when positions are moves.
 const NO_MOTION: i32 = 0x7fff;
 
-/// Reads the message at the start of `bytes`: it and its length, or `None` if more bytes are
-/// needed. `places_are_moves`: of the pointer.
+/// Parses the message at the start of `bytes`. Returns it and its length, or `None` if more bytes
+/// are needed. With `places_are_moves`, positions of the pointer are moves.
 ///
 /// # Errors
-/// It is no message.
+/// The bytes are not a valid message.
 pub(crate) fn read(
     bytes: &[u8],
     places_are_moves: bool,
@@ -152,7 +153,7 @@ mod tests {
     use super::*;
 
     fn all(bytes: &[u8]) -> (Message, usize) {
-        // Less than all of it is not enough.
+        // Every prefix of the message is incomplete.
         for length in 0..bytes.len() {
             assert_eq!(read(&bytes[..length], false), Ok(None), "{length}");
         }

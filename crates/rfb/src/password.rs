@@ -1,12 +1,12 @@
-//! VNC's password (RFC 6143, 7.2.2): the viewer encrypts a challenge with it.
+//! VNC's password (RFC 6143, 7.2.2), with which the viewer encrypts a challenge.
 
 use des::Des;
 use des::cipher::{Block, BlockEncrypt, KeyInit};
 
-/// Bytes of a challenge and of the answer to it.
+/// The size in bytes of a challenge and of the answer to it.
 pub const CHALLENGE_BYTES: usize = 16;
 
-/// A password, of which VNC uses eight bytes at most.
+/// A password. VNC uses at most eight bytes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Password([u8; Password::MAX_BYTES]);
 
@@ -17,10 +17,10 @@ impl std::fmt::Debug for Password {
 }
 
 impl Password {
-    /// Bytes of a password at most.
+    /// The maximum length of a password in bytes.
     pub const MAX_BYTES: usize = 8;
 
-    /// A password; `None` if it is empty or too long.
+    /// Makes a password. Returns `None` if it is empty or too long.
     pub fn new(text: &[u8]) -> Option<Self> {
         if text.is_empty() || text.len() > Self::MAX_BYTES {
             return None;
@@ -30,9 +30,9 @@ impl Password {
         Some(Self(bytes))
     }
 
-    /// What a viewer that knows the password answers.
+    /// Returns the answer of a viewer that knows the password.
     pub fn answer(&self, challenge: [u8; CHALLENGE_BYTES]) -> [u8; CHALLENGE_BYTES] {
-        // The key's bits go the other way round.
+        // VNC uses the key with the bits of each byte reversed.
         let key = self.0.map(u8::reverse_bits);
         let cipher = Des::new(&key.into());
         let mut answer = challenge;
@@ -42,7 +42,7 @@ impl Password {
         answer
     }
 
-    /// Whether this is the answer. It takes as long whatever the answer is.
+    /// Whether the answer is correct. The comparison takes the same time for every answer.
     pub(crate) fn accepts(&self, challenge: [u8; CHALLENGE_BYTES], answer: &[u8]) -> bool {
         let right = self.answer(challenge);
         let differences = right
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn the_cipher_is_des_with_mirrored_keys() {
-        // DES of zeros with the key 01 23 45 67 89 AB CD EF, whose bytes are mirrored here.
+        // DES of zeros with the key 01 23 45 67 89 AB CD EF, whose bytes are reversed here.
         let key = [0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef].map(u8::reverse_bits);
         let password = Password::new(&key).unwrap();
         let block = [0xd5, 0xd4, 0x4f, 0xf7, 0x20, 0x68, 0x3d, 0x0d];

@@ -1,6 +1,6 @@
-//! How a viewer wants a pixel's colour (RFC 6143, 7.4).
+//! The format in which a viewer wants a pixel's colour (RFC 6143, 7.4).
 
-/// A colour in a viewer's bytes.
+/// A colour in the bytes of a viewer's format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Pixel {
     bytes: [u8; 4],
@@ -9,29 +9,29 @@ pub(crate) struct Pixel {
 }
 
 impl Pixel {
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[self.first.into()..usize::from(self.first + self.count)]
     }
 }
 
-/// A pixel format that can be produced: its bits fit.
+/// A pixel format that can be produced, because its bits fit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PixelFormat {
     bits: u8,
     depth: u8,
     is_big_endian: bool,
-    /// Pixels name colours of a map, which is [`PixelFormat::MAP`].
+    /// Whether pixels are indices into a colour map, which is [`PixelFormat::MAP`].
     is_mapped: bool,
-    /// Of red, green and blue: the largest value, and where its lowest bit is.
+    /// For red, green and blue: the largest value, and the position of the lowest bit.
     parts: [(u16, u8); 3],
 }
 
 impl PixelFormat {
-    /// Bytes in a message.
+    /// The size of a format in a message, in bytes.
     pub const BYTES: usize = 16;
 
-    /// What is offered first: 32 bits, blue in the lowest byte.
+    /// The format that is offered first: 32 bits, blue in the lowest byte.
     pub const NATIVE: Self = Self {
         bits: 32,
         depth: 24,
@@ -40,11 +40,10 @@ impl PixelFormat {
         parts: [(255, 16), (255, 8), (255, 0)],
     };
 
-    /// The format with which colours of the map are named: three bits of red and green, two of
-    /// blue.
+    /// The format of indices into the colour map: three bits of red and green, two of blue.
     const MAP: [(u16, u8); 3] = [(7, 5), (7, 2), (3, 0)];
 
-    /// Reads a format; `None` if there is no such one.
+    /// Reads a format. Returns `None` if it is impossible.
     pub fn read(bytes: &[u8; Self::BYTES]) -> Option<Self> {
         let most = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
         let [bits, depth, is_big_endian, is_true_colour] = [bytes[0], bytes[1], bytes[2], bytes[3]];
@@ -68,7 +67,7 @@ impl PixelFormat {
         })
     }
 
-    /// Writes the format as messages have it.
+    /// Returns the format as it appears in messages.
     pub fn write(&self) -> [u8; Self::BYTES] {
         let [red, green, blue] = self.parts;
         let most = [red, green, blue].map(|(most, _)| most.to_be_bytes());
@@ -84,7 +83,7 @@ impl PixelFormat {
         bytes
     }
 
-    /// The colours of the map, if pixels name such: red, green and blue of 16 bits each.
+    /// Returns the colours of the map if pixels are indices: red, green and blue with 16 bits each.
     pub fn colour_map(&self) -> Option<impl Iterator<Item = [u16; 3]>> {
         self.is_mapped.then(|| {
             (0..=255u16).map(|index| {
@@ -101,14 +100,14 @@ impl PixelFormat {
             .iter()
             .zip(self.parts)
             .map(|(colour, (most, shift))| {
-                // Rounded, so that white is white.
+                // The value is rounded, so that white stays white.
                 let scaled = (u32::from(*colour) * u32::from(most) + 127) / 255;
                 scaled << shift
             });
         scaled.fold(0, |all, part| all | part)
     }
 
-    /// A colour in all of a pixel's bytes.
+    /// Returns a colour in all of a pixel's bytes.
     pub fn pixel(&self, colour: [u8; 3]) -> Pixel {
         let value = self.value(colour);
         let count = self.bits / 8;
@@ -123,8 +122,8 @@ impl PixelFormat {
         }
     }
 
-    /// The same in as few bytes as ZRLE has it (RFC 6143, 7.7.5: CPIXEL): three of four, if the
-    /// fourth is always zero.
+    /// Returns a colour in the fewer bytes that ZRLE uses (RFC 6143, 7.7.5: CPIXEL): three of four,
+    /// if the fourth is always zero.
     pub fn short_pixel(&self, colour: [u8; 3]) -> Pixel {
         let pixel = self.pixel(colour);
         let used = self

@@ -9,19 +9,19 @@ use crate::zrle::Zrle;
 use std::fmt;
 use std::sync::Arc;
 
-/// Why a session has ended. What is left of its output is for the viewer all the same.
+/// Why a session has ended. The remaining output should still be sent to the viewer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
     /// The viewer does not speak the protocol.
     NoGreeting,
-    /// It wants another kind of security than is offered.
+    /// The viewer chooses another kind of security than the offered one.
     Security,
-    /// It does not know the password. Whoever owns the session should let it wait for a while
-    /// before it hears of that, so that not all passwords can be tried.
+    /// The viewer does not know the password. The owner of the session should delay the report to
+    /// the viewer for a while, so that passwords cannot be guessed by trying.
     Password,
-    /// It has sent a message of an unknown kind.
+    /// The viewer has sent a message of an unknown kind.
     UnknownMessage,
-    /// It wants a pixel format that is impossible.
+    /// The viewer requests a pixel format that is impossible.
     PixelFormat,
 }
 
@@ -39,7 +39,7 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// Versions of the protocol.
+/// The versions of the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Version {
     V3,
@@ -48,10 +48,10 @@ enum Version {
 }
 
 impl Version {
-    /// What both sides greet with.
+    /// The greeting of both sides.
     const GREETING: [u8; 12] = *b"RFB 003.008\n";
 
-    /// The version of a greeting.
+    /// Returns the version of a greeting.
     fn of(greeting: &[u8; 12]) -> Option<Self> {
         let number = |digits: &[u8]| {
             let text = std::str::from_utf8(digits).ok()?;
@@ -60,7 +60,7 @@ impl Version {
         };
         let fits = greeting.starts_with(b"RFB ") && greeting[7] == b'.' && greeting[11] == b'\n';
         let (major, minor) = (number(&greeting[4..7])?, number(&greeting[8..11])?);
-        // Others are to be taken for 3.3 (RFC 6143, 7.1.1).
+        // Any other version must be treated as 3.3 (RFC 6143, 7.1.1).
         let version = match (major, minor) {
             (3, 7) => Self::V7,
             (3, 8..) | (4.., _) => Self::V8,
@@ -70,33 +70,33 @@ impl Version {
     }
 }
 
-/// Kinds of security (RFC 6143, 7.2).
+/// The kinds of security (RFC 6143, 7.2).
 mod security {
     pub const NONE: u8 = 1;
     pub const PASSWORD: u8 = 2;
 }
 
-/// What is expected of the viewer next.
+/// What the viewer must send next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Expected {
     Greeting,
-    /// Which kind of security it chooses.
+    /// The kind of security that it chooses.
     Security,
     /// The answer to the challenge.
     Answer,
-    /// Whether it shares the screen with others.
+    /// Whether it shares the screen with other viewers.
     Sharing,
     Message,
-    /// So many bytes of a text that nobody wants.
+    /// This number of bytes of a text, which is ignored.
     Text(u32),
-    /// The session has ended.
+    /// Nothing, because the session has ended.
     Nothing,
 }
 
-/// What the viewer wants to be told of the screen.
+/// The update that the viewer has requested.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Wanted {
-    /// This, whether it has changed or not.
+    /// This part must be sent whether it has changed or not.
     anyway: Option<Rectangle>,
 }
 
@@ -109,26 +109,27 @@ pub struct Session {
     name: String,
     input: Vec<u8>,
     output: Vec<u8>,
-    /// Bytes of the output that are with the viewer.
+    /// The number of bytes of the output that were already sent.
     written: usize,
-    /// The size that the viewer knows.
+    /// The size of the screen that the viewer knows.
     size: (u16, u16),
     format: PixelFormat,
     encodings: Encodings,
-    /// The viewer was told that QEMU's messages are understood.
+    /// Whether the viewer was told that QEMU's messages are supported.
     announces: bool,
     places_are_moves: bool,
-    /// The viewer does not know the colours of its format.
+    /// Whether the viewer does not have the colours of its format yet.
     lacks_map: bool,
     wanted: Option<Wanted>,
-    /// What it shows, as far as it was sent.
+    /// The picture that was sent to the viewer.
     shown: Option<Arc<Frame>>,
     zrle: Zrle,
 }
 
 impl Session {
-    /// A viewer that has just come. With a password it must answer the challenge, which must be
-    /// random and new. `size` is that of the screen now, `name` what its window is called.
+    /// Makes a session for a viewer that has just connected. With a password it must answer the
+    /// challenge, which must be random and new. `size` is the present size of the screen, `name`
+    /// the title of the viewer's window.
     pub fn new(
         password: Option<Password>,
         challenge: [u8; CHALLENGE_BYTES],
@@ -156,23 +157,23 @@ impl Session {
         }
     }
 
-    /// Bytes for the viewer.
+    /// Returns the bytes for the viewer.
     pub fn output(&self) -> &[u8] {
         &self.output[self.written..]
     }
 
-    /// So many bytes of the output were sent.
+    /// Records that `count` bytes of the output were sent.
     pub fn sent(&mut self, count: usize) {
         self.written = (self.written + count).min(self.output.len());
         if self.written == self.output.len() {
             self.output.clear();
             self.written = 0;
-            // What a large picture needed.
+            // This frees the memory that a large picture needed.
             self.output.shrink_to(64 << 10);
         }
     }
 
-    /// Whether the viewer has been let in: it has answered the challenge, if it had to.
+    /// Whether the viewer was admitted, after answering the challenge if there was one.
     pub fn is_let_in(&self) -> bool {
         matches!(
             self.expected,
@@ -180,7 +181,7 @@ impl Session {
         )
     }
 
-    /// Takes bytes from the viewer; what it does is added to `events`.
+    /// Handles bytes from the viewer. Its actions are added to `events`.
     ///
     /// # Errors
     /// The session has ended.
@@ -260,7 +261,8 @@ impl Session {
         }
     }
 
-    /// A beginning that no greeting has is none: no need to wait for the rest.
+    /// Checks the beginning of a greeting, so that an invalid one is refused without waiting for
+    /// the rest.
     fn check_greeting(&self) -> Result<(), Refusal> {
         let common = self.input.len().min(4);
         let fits = self.input[..common] == Version::GREETING[..common];
@@ -277,7 +279,7 @@ impl Session {
             self.expected = Expected::Security;
             return;
         }
-        // The oldest version has no choice.
+        // The oldest version offers no choice.
         self.output.extend([0, 0, 0, kind]);
         self.begin_security();
     }
@@ -313,7 +315,7 @@ impl Session {
         self.say_why(&Refusal::Password);
     }
 
-    /// The reason of a failure, which only the latest version has.
+    /// Sends the reason of a failure, which exists only in the latest version.
     fn say_why(&mut self, why: &Refusal) {
         if self.version == Version::V8 {
             let text = why.to_string();
@@ -322,7 +324,7 @@ impl Session {
         }
     }
 
-    /// The screen's size, how pixels come, its name.
+    /// Sends the screen's size, the pixel format, and the name.
     fn introduce(&mut self) {
         self.output.extend(self.size.0.to_be_bytes());
         self.output.extend(self.size.1.to_be_bytes());
@@ -336,7 +338,7 @@ impl Session {
         match message {
             Message::Format(format) => {
                 self.format = format;
-                // What it shows is in the old one.
+                // The picture that the viewer shows is in the old format.
                 self.shown = None;
                 self.lacks_map = true;
             }
@@ -363,12 +365,12 @@ impl Session {
         }
     }
 
-    /// Whether the viewer waits for news of the screen, and has taken all that was sent before.
+    /// Whether the viewer waits for an update, and has taken all earlier output.
     pub fn wants_update(&self) -> bool {
         self.wanted.is_some() && self.output.is_empty()
     }
 
-    /// Sends the viewer what it does not know of the screen as it is now, if it waits for that.
+    /// Sends the changes of the screen to the viewer, if it waits for an update.
     pub fn update(&mut self, frame: &Arc<Frame>) {
         let Some(wanted) = self.wanted.filter(|_| self.output.is_empty()) else {
             return;
@@ -385,7 +387,7 @@ impl Session {
         let (width, height) = self.size;
         let frame = match frame.size() == self.size {
             true => Arc::clone(frame),
-            // It cannot show another size than it was told first.
+            // The viewer cannot show a size other than the first one.
             false => Arc::new(frame.fitted(width, height)),
         };
         let anyway = wanted.anyway.and_then(|part| frame.clipped(part));
@@ -419,11 +421,12 @@ impl Session {
         self.wanted = None;
     }
 
-    /// The colours that pixels name, if they do and the viewer does not know them.
+    /// Sends the colours of the map, if pixels are indices and the viewer does not have the colours
+    /// yet.
     fn send_map(&mut self) {
         let lacks_map = std::mem::take(&mut self.lacks_map);
         if let Some(colours) = self.format.colour_map().filter(|_| lacks_map) {
-            // From the first one on, 256.
+            // The message has 256 colours, from the first one on.
             self.output.extend([1, 0, 0, 0, 1, 0]);
             for colour in colours {
                 let bytes = colour.map(u16::to_be_bytes);
@@ -432,7 +435,8 @@ impl Session {
         }
     }
 
-    /// Rectangles that say which of QEMU's messages are understood, if the viewer does not know.
+    /// Returns rectangles that announce which of QEMU's messages are supported, if the viewer does
+    /// not know yet.
     fn announcements(&mut self) -> Vec<([u16; 4], i32)> {
         let mut announced = Vec::new();
         if std::mem::take(&mut self.announces) {
@@ -440,7 +444,7 @@ impl Session {
                 announced.push(([0; 4], number::EXTENDED_KEYS));
             }
             if self.encodings.pointer_motion {
-                // A column of 0: places are moves from now on.
+                // The column is 1 for positions and 0 for moves. Positions are moves from now on.
                 announced.push(([0; 4], number::POINTER_MOTION));
                 self.places_are_moves = true;
             }
@@ -473,10 +477,11 @@ impl Session {
     }
 }
 
-/// Rectangles of an update at most; more are sent as one, which is all of the screen.
+/// The maximum number of rectangles in an update. If there are more, the whole screen is sent
+/// instead.
 const MOST_PARTS: usize = 4096;
 
-/// The result of security.
+/// The result of the security handshake.
 const OK: [u8; 4] = [0, 0, 0, 0];
 const FAILED: [u8; 4] = [0, 0, 0, 1];
 
@@ -484,7 +489,7 @@ const fn greeting_bytes() -> usize {
     Version::GREETING.len()
 }
 
-/// The smallest rectangle with both in it.
+/// Returns the smallest rectangle that contains both.
 fn both(one: Rectangle, other: Rectangle) -> Rectangle {
     let end = |at: u16, length: u16| at.saturating_add(length);
     let (x, y) = (one.x.min(other.x), one.y.min(other.y));

@@ -1,4 +1,4 @@
-//! Sessions with a viewer that reads what they send.
+//! Tests of sessions, with a viewer that reads their output.
 
 use crate::viewer::Viewer;
 use crate::{Event, Frame, Password, Refusal, Session};
@@ -18,7 +18,7 @@ fn session(password: Option<Password>) -> Session {
     session
 }
 
-/// Sends bytes; what comes back.
+/// Sends bytes and returns the answer.
 fn say(session: &mut Session, bytes: &[u8]) -> Vec<u8> {
     assert_eq!(session.receive(bytes, &mut Vec::new()), Ok(()));
     Viewer::take(session)
@@ -30,7 +30,7 @@ fn events(session: &mut Session, bytes: &[u8]) -> Vec<Event> {
     events
 }
 
-/// A viewer that was let in, without a password.
+/// Makes a session with a viewer that was admitted without a password.
 fn let_in(encodings: &[i32]) -> (Session, Viewer) {
     let mut session = session(None);
     say(&mut session, b"RFB 003.008\n\x01\x01");
@@ -46,7 +46,7 @@ fn let_in(encodings: &[i32]) -> (Session, Viewer) {
 const INCREMENTAL: [u8; 10] = [3, 1, 0, 0, 0, 0, 0, 200, 0, 100];
 const WHOLE: [u8; 10] = [3, 0, 0, 0, 0, 0, 0, 200, 0, 100];
 
-/// A picture with parts of few colours and parts of many.
+/// Makes a picture with parts of few colours and parts of many.
 fn picture(random: &mut Random, (width, height): (u16, u16)) -> Arc<Frame> {
     let (wide, high) = (usize::from(width), usize::from(height));
     let mut pixels = vec![[0; 3]; wide * high];
@@ -125,7 +125,7 @@ fn the_right_password_lets_in_and_a_wrong_one_does_not() {
             said[4..].ends_with(b"wrong password"),
             greeting.ends_with(b"8\n")
         );
-        // It hears nothing more.
+        // The viewer's later messages are ignored.
         assert!(events(&mut wrong, &[1, 4, 1, 0, 0, 0, 0, 0, 65]).is_empty());
         assert!(wrong.output().is_empty() && !wrong.is_let_in());
     }
@@ -203,7 +203,7 @@ fn pixels_come_in_the_format_that_was_asked_for() {
                 assert!(difference <= 0.51, "{shown:?} for {sent:?}");
             }
         }
-        // A map of colours comes before its first pixels.
+        // The colour map is sent before the first pixels.
         let mapped = [8, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         say(&mut session, &format(mapped));
         say(&mut session, &WHOLE);
@@ -232,7 +232,7 @@ fn only_what_has_changed_is_sent_and_nothing_if_nothing_has() {
     viewer.read_updates(&Viewer::take(&mut session));
     assert_eq!(viewer.rectangles, [([64, 16, 64, 16], 0)]);
     assert!(viewer.pixels == pixels(&dot));
-    // What was asked for anyway comes anyway.
+    // A part that was requested unconditionally is sent even if it has not changed.
     viewer.rectangles.clear();
     say(&mut session, &[3, 0, 0, 10, 0, 10, 0, 5, 0, 5]);
     session.update(&dot);
@@ -268,7 +268,7 @@ fn keys_and_the_pointer_arrive_also_byte_by_byte() {
         &[4, 1, 0, 0, 0, 0, 0, 65][..],
         &[5, 1, 0, 10, 0, 20],
         &[255, 0, 0, 1, 0, 0, 0, 65, 0, 0, 0, 0x1e],
-        // Text for the clipboard is passed over.
+        // Text for the clipboard is skipped.
         &[6, 0, 0, 0, 0, 0, 0, 3, 4, 4, 4],
         &[4, 0, 0, 0, 0, 0, 0, 65],
     ]

@@ -1,19 +1,20 @@
-//! For tests: a viewer that is written from the protocol, not from the code beside it.
+//! A viewer for tests, written from the protocol's specification and independent of the code under
+//! test.
 
 use crate::session::Session;
 use flate2::{Decompress, FlushDecompress};
 
-/// Reads what a session sends, and keeps the picture.
+/// Reads the output of a session, and keeps the picture.
 pub(crate) struct Viewer {
     pub width: usize,
     pub height: usize,
-    /// Red, green and blue.
+    /// Red, green and blue of each pixel.
     pub pixels: Vec<[u8; 3]>,
-    /// Of each rectangle since they were last taken: place, size, encoding.
+    /// Position, size and encoding of each rectangle since they were last cleared.
     pub rectangles: Vec<([u16; 4], i32)>,
     bytes: Vec<u8>,
     stream: Decompress,
-    /// Reads a pixel of so many bytes.
+    /// Decodes a pixel.
     pub pixel: fn(&[u8]) -> [u8; 3],
     pub pixel_bytes: usize,
     pub short_pixel: fn(&[u8]) -> [u8; 3],
@@ -41,7 +42,7 @@ impl Viewer {
         self.pixels = vec![[1, 2, 3]; width * height];
     }
 
-    /// Takes all that the session has for its viewer.
+    /// Takes all output of the session.
     pub fn take(session: &mut Session) -> Vec<u8> {
         let bytes = session.output().to_vec();
         session.sent(bytes.len());
@@ -63,12 +64,12 @@ impl Viewer {
         u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
     }
 
-    /// Reads whole updates.
+    /// Reads complete updates.
     pub fn read_updates(&mut self, bytes: &[u8]) {
         self.bytes.extend(bytes);
         while !self.bytes.is_empty() {
             if self.bytes[0] == 1 {
-                // Colours of a map.
+                // A message with the colours of a map.
                 let header = self.next(6);
                 let count = u16::from_be_bytes([header[4], header[5]]);
                 self.next(6 * usize::from(count));

@@ -1,19 +1,19 @@
-//! The encoding ZRLE (RFC 6143, 7.7.6): tiles of few colours in few bits, and all of it through one
-//! zlib stream for a session.
+//! The encoding ZRLE (RFC 6143, 7.7.6): tiles of few colours are encoded in few bits, and
+//! everything passes through one zlib stream for each session.
 
 use crate::frame::{Frame, Rectangle};
 use crate::pixel_format::{Pixel, PixelFormat};
 use flate2::{Compress, Compression, FlushCompress};
 
-/// Pixels of a tile's sides.
+/// The width and height of a tile in pixels.
 const TILE: u16 = 64;
-/// Colours of a packed palette at most.
+/// The maximum number of colours in a packed palette.
 const MOST_COLOURS: usize = 16;
-/// Subencodings of a tile; a palette's is the number of its colours.
+/// The subencodings of a tile. For a palette it is the number of colours.
 const RAW: u8 = 0;
 const ONE_COLOUR: u8 = 1;
 
-/// The stream of a session.
+/// The zlib stream of a session.
 pub(crate) struct Zrle(Compress);
 
 impl Zrle {
@@ -21,7 +21,7 @@ impl Zrle {
         Self(Compress::new(Compression::fast(), true))
     }
 
-    /// Appends a rectangle of a frame to a message: the length of what follows, and that.
+    /// Appends a rectangle of a frame to a message: the length of the data, and the data.
     pub fn append(
         &mut self,
         frame: &Frame,
@@ -48,15 +48,15 @@ impl Zrle {
         to[start..start + 4].copy_from_slice(&length.to_be_bytes());
     }
 
-    /// Appends bytes of the stream, up to where the viewer can read all of them.
+    /// Appends bytes of the stream, up to a point where the viewer can decode all of them.
     fn compress(&mut self, mut bytes: &[u8], to: &mut Vec<u8>) {
         loop {
             to.reserve(bytes.len() / 2 + 1024);
             let before = self.0.total_in();
-            // It fails on wrong parameters alone.
+            // This fails only with invalid parameters.
             let _ = self.0.compress_vec(bytes, to, FlushCompress::Sync);
             bytes = &bytes[(self.0.total_in() - before) as usize..];
-            // What is left to be written would have filled the rest.
+            // If anything were left to write, it would have filled the rest of the buffer.
             if bytes.is_empty() && to.len() < to.capacity() {
                 return;
             }
@@ -89,7 +89,7 @@ fn append_tile(frame: &Frame, tile: Rectangle, format: &PixelFormat, to: &mut Ve
     if bits == 0 {
         return;
     }
-    // Each line begins with a byte of its own, the leftmost pixel in the highest bits.
+    // Each line begins with a new byte, and the leftmost pixel is in the highest bits.
     for line in indices.chunks(tile.width.into()) {
         for group in line.chunks(8 / bits) {
             let packed = group.iter().enumerate().fold(0, |byte, (place, index)| {
@@ -100,7 +100,8 @@ fn append_tile(frame: &Frame, tile: Rectangle, format: &PixelFormat, to: &mut Ve
     }
 }
 
-/// The colours of a tile, and for each pixel which of them it has; `None` if they are too many.
+/// Returns the colours of a tile, and the index of each pixel's colour. Returns `None` if there are
+/// too many colours.
 fn palette(frame: &Frame, tile: Rectangle) -> Option<(Vec<[u8; 3]>, Vec<u8>)> {
     let mut colours: Vec<[u8; 3]> = Vec::with_capacity(MOST_COLOURS);
     let mut indices = Vec::with_capacity(usize::from(TILE) * usize::from(TILE));
