@@ -1,4 +1,4 @@
-//! The command: its streams, its user, its life.
+//! The command: its streams, its user and its life.
 
 use crate::ports::{Control, Streams, receive_input};
 use crate::protocol::{Start, Terminal, ToGuest, ToHost, WindowSize, code, port};
@@ -19,23 +19,23 @@ const ENOEXEC: i32 = 8;
 const SIGHUP: i32 = 1;
 const SIGINT: i32 = 2;
 const SIGQUIT: i32 = 3;
-/// The end of input, for a terminal (Ctrl-D).
+/// The end of input for a terminal (Ctrl-D).
 const END_OF_INPUT: u8 = 4;
-/// Where programs are looked for if the environment does not say.
+/// Where programs are looked for if the environment has no PATH.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The agent's ends of the command's streams.
 struct Ends {
-    /// Standard input's.
+    /// The end of standard input.
     input: File,
-    /// What standard output's and standard error's bytes come from; none where they go to the
-    /// terminal of another stream.
+    /// The sources of standard output and standard error. A stream without one shares the terminal
+    /// of another stream.
     outputs: [Option<OwnedFd>; 2],
     /// The terminal.
     terminal: Option<File>,
 }
 
-/// Runs the command to its end.
+/// Runs the command until it ends.
 pub fn run(start: &Start, control: &Control, streams: Streams) -> Result<ToHost, Refusal> {
     let own = |error: io::Error| Refusal::own(format!("cannot run the command: {error}"));
     let identity = users::find(&start.user)?;
@@ -60,7 +60,8 @@ pub fn run(start: &Start, control: &Control, streams: Streams) -> Result<ToHost,
         });
     }
     let child = command.spawn().map_err(|error| not_started(&name, &error));
-    // The agent's copies of the command's ends go, so that their ends are seen.
+    // The agent closes its copies of the command's ends, so that it notices when the command closes
+    // them.
     drop(command);
     let process = child?.id() as i32;
     control.tell(&ToHost::Started);
@@ -73,14 +74,14 @@ pub fn run(start: &Start, control: &Control, streams: Streams) -> Result<ToHost,
         receive_input(&input, |bytes| {
             let end: &[u8] = if is_terminal { &[END_OF_INPUT] } else { &[] };
             let bytes = if bytes.is_empty() { end } else { bytes };
-            // Whoever reads no more is told no more.
+            // After an error no more bytes are written: the command has closed its input.
             if let Some(file) = &mut destination
                 && file.write_all(bytes).is_err()
             {
                 destination = None;
             }
         });
-        // The pipe is closed here, which is its end.
+        // The pipe is closed here, which ends the command's input.
     });
     let mut pumps = Vec::new();
     for (source, to_host) in ends.outputs.into_iter().zip(outputs) {
@@ -98,7 +99,7 @@ pub fn run(start: &Start, control: &Control, streams: Streams) -> Result<ToHost,
     let code = loop {
         match sys::wait_for_child() {
             Some((number, code)) if number == process => break code,
-            // Orphans, which are the first process's.
+            // This was an orphan that the first process has adopted.
             Some(_) => {}
             None => break code::FAILED,
         }
@@ -115,14 +116,15 @@ pub fn run(start: &Start, control: &Control, streams: Streams) -> Result<ToHost,
     })
 }
 
-/// How many processes the kernel has killed because no memory was left (proc(5), /proc/vmstat).
+/// Returns how many processes the kernel has killed because no memory was left (proc(5),
+/// /proc/vmstat).
 fn killed_for_memory() -> u32 {
     let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
     let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
     count.and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
-/// The command with its environment, and its name.
+/// Returns the command with its environment, and its name.
 fn command(start: &Start, identity: &Identity) -> Result<(Command, OsString), Refusal> {
     let Some((name, arguments)) = start.command.split_first() else {
         return Err(Refusal::own("no command"));
@@ -144,7 +146,7 @@ fn command(start: &Start, identity: &Identity) -> Result<(Command, OsString), Re
     Ok((command, name.clone()))
 }
 
-/// Why the command did not start, with the code that `env` would have.
+/// Returns why the command did not start, with the exit code that `env` would use.
 fn not_started(name: &OsStr, error: &io::Error) -> Refusal {
     let shown = Path::new(name).display();
     let has_path = name.as_bytes().contains(&b'/');
@@ -156,14 +158,14 @@ fn not_started(name: &OsStr, error: &io::Error) -> Refusal {
         ErrorKind::NotFound => (code::NOT_FOUND, format!("'{shown}': no such command")),
         _ if error.raw_os_error() == Some(ENOEXEC) => (
             code::NOT_EXECUTABLE,
-            format!("'{shown}' is no program, or for another processor than this kernel's"),
+            format!("'{shown}' is not a program, or is for another processor than this kernel's"),
         ),
         _ => (code::NOT_EXECUTABLE, format!("'{shown}': {error}")),
     };
     Refusal { code, why }
 }
 
-/// Gives the command its streams: pipes, and a terminal if it is to have one.
+/// Gives the command its streams: pipes, and a terminal if it should have one.
 fn connect(
     command: &mut Command,
     terminal: Option<Terminal>,
@@ -206,7 +208,7 @@ fn connect(
     for (index, output) in outputs.iter_mut().enumerate() {
         let stream: Stdio = match (&sides, in_terminal[index]) {
             (Some((master, slave)), true) => {
-                // What is written to the terminal comes out once.
+                // The terminal's output is read only once.
                 if !terminal_is_taken {
                     *output = Some(OwnedFd::from(master.try_clone()?));
                     terminal_is_taken = true;
@@ -226,7 +228,7 @@ fn connect(
             command.stderr(stream);
         }
     }
-    // Of a terminal without output only its echo is lost.
+    // If the terminal has no output stream, only its echo is lost.
     let terminal = sides.map(|(master, _)| master);
     Ok(Ends {
         input,
@@ -235,10 +237,11 @@ fn connect(
     })
 }
 
-/// Does what the host says.
+/// Executes a message of the host.
 fn obey(message: ToGuest, process: i32, terminal: Option<&File>, outputs: &[Option<Arc<Stop>>]) {
     match message {
-        // Those of keys and of a terminal that has gone reach all programs in its foreground.
+        // Signals of keys and of a terminal that has gone reach all programs in the terminal's
+        // foreground.
         ToGuest::Signal(signal @ (SIGHUP | SIGINT | SIGQUIT)) => {
             sys::send_signal(-process, signal);
         }

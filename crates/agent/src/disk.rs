@@ -1,7 +1,7 @@
-//! A root on a disk: found by content, and left clean.
+//! A root on a disk: it is found by its contents, and left clean.
 //!
-//! The kernel reads the partition table, MBR or GPT, and offers each partition as a device of its
-//! own; here only the beginnings of file systems are looked at.
+//! The kernel reads the partition table (MBR or GPT) and makes a device for each partition. Only
+//! the beginnings of the file systems are read here.
 
 use crate::Refusal;
 use crate::root::mount;
@@ -12,25 +12,25 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// The only disk, and where the kernel lists its partitions.
+/// The only disk, and the folder where the kernel lists its partitions.
 const DISK: &str = "/dev/vda";
 const DISK_FOLDER: &str = "/sys/block/vda";
 
-/// The file system, and its mark: `s_magic` of the superblock, which begins at byte 1024. The
-/// driver ext4 serves ext2 and ext3 as well, which have the same mark (the kernel's
+/// The file system, and its magic number: `s_magic` of the superblock, which begins at byte 1024.
+/// The driver ext4 also supports ext2 and ext3, which have the same magic number (the kernel's
 /// Documentation/filesystems/ext4/super.rst).
 const KIND: &str = "ext4";
 const MARK: [u8; 2] = 0xef53_u16.to_le_bytes();
 const MARK_AT: u64 = 1024 + 0x38;
 
-/// How often a file system that is still in use is tried again, and when.
+/// How often, and after which time, a file system that is still in use is tried again.
 const TRIES: u32 = 100;
 const RETRY: Duration = Duration::from_millis(50);
 
 const SIGKILL: i32 = 9;
 
-/// Mounts the root: the partition with this number, or the first with a system, or the disk itself
-/// if it has a file system.
+/// Mounts the root: the partition with this number, or the first one with a system, or the disk
+/// itself if it has a file system.
 pub fn mount_root(partition: Option<u32>, target: &str, is_writable: bool) -> Result<(), Refusal> {
     if !Path::new(DISK_FOLDER).is_dir() {
         return Err(Refusal::own(
@@ -46,7 +46,7 @@ pub fn mount_root(partition: Option<u32>, target: &str, is_writable: bool) -> Re
             return Err(Refusal::own(why));
         }
         Some(number) if !has_file_system(&device_of(number)) => {
-            let why = format!("partition {number} of the image is no ext2, ext3 or ext4");
+            let why = format!("partition {number} of the image is not ext2, ext3 or ext4");
             return Err(Refusal::own(why));
         }
         Some(number) => device_of(number),
@@ -61,7 +61,7 @@ pub fn mount_root(partition: Option<u32>, target: &str, is_writable: bool) -> Re
     )
 }
 
-/// The device with the root.
+/// Returns the device with the root.
 fn find_root(partitions: &[u32], target: &str) -> Result<String, Refusal> {
     let mut devices: Vec<String> = partitions.iter().copied().map(device_of).collect();
     devices.insert(0, DISK.into());
@@ -74,7 +74,7 @@ fn find_root(partitions: &[u32], target: &str) -> Result<String, Refusal> {
         )));
     }
     for device in &devices {
-        // Without its journal: this one may be none of the guest's business.
+        // The journal is not replayed, because this may not be the root that the guest uses.
         mount(device, target, KIND, MS_RDONLY, "noload")?;
         let has_system = looks_like_root(Path::new(target));
         sys::unmount(target)
@@ -95,7 +95,7 @@ fn looks_like_root(folder: &Path) -> bool {
     has("etc") && (has("bin") || has("usr"))
 }
 
-/// The numbers of the disk's partitions, in order.
+/// Returns the numbers of the disk's partitions, in order.
 fn partitions() -> Vec<u32> {
     let entries = fs::read_dir(DISK_FOLDER).into_iter().flatten().flatten();
     let mut numbers: Vec<u32> = entries
@@ -112,7 +112,7 @@ fn device_of(partition: u32) -> String {
     format!("{DISK}{partition}")
 }
 
-/// The partitions in words.
+/// Lists the partitions in words.
 fn list(partitions: &[u32]) -> String {
     let numbers: Vec<String> = partitions.iter().map(u32::to_string).collect();
     match &numbers[..] {
@@ -128,12 +128,12 @@ fn has_file_system(device: &str) -> bool {
     read.is_ok() && mark == MARK
 }
 
-/// Ends all processes but this one, and makes the root read-only, which writes everything to the
-/// disk and marks the file system as clean.
+/// Ends all other processes, and makes the root read-only, which writes everything to the disk and
+/// marks the file system as clean.
 pub fn finish() -> Result<(), Refusal> {
     sys::send_signal(-1, SIGKILL);
     while sys::wait_for_child().is_some() {}
-    // What lies above the root may hold files of it, such as one that is mounted as a disk.
+    // Mounts above the root may have open files of it, such as a file that is mounted as a disk.
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     for line in mounts.lines().rev() {
         if let Some(place) = line.split(' ').nth(1)
@@ -146,7 +146,7 @@ pub fn finish() -> Result<(), Refusal> {
     loop {
         match sys::mount_at("", "/", "", MS_REMOUNT | MS_RDONLY, "") {
             Ok(()) => break,
-            // A file may be closed late, by a process that is still being taken down.
+            // A process that is still ending may close its files late.
             Err(_) if tries < TRIES => std::thread::sleep(RETRY),
             Err(error) => return Err(not_clean(&error)),
         }
@@ -162,8 +162,8 @@ fn not_clean(error: &io::Error) -> Refusal {
     ))
 }
 
-/// A path as /proc/mounts has it: blanks and the like are octal numbers behind a backslash
-/// (fstab(5)).
+/// Decodes a path of /proc/mounts, where blanks and similar characters are octal numbers after a
+/// backslash (fstab(5)).
 fn unescape(text: &str) -> String {
     let mut parts = text.split('\\');
     let mut path = parts.next().unwrap_or_default().to_owned();

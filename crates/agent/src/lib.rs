@@ -1,5 +1,5 @@
-//! The agent: the first process of the guest in which `tollgate exec` runs a command, and what
-//! it says to the command on the host.
+//! The agent: the first process of the guest in which `tollgate exec` runs a command, and its
+//! protocol with the command on the host.
 //!
 //! ```text
 //!   host: tollgate exec                      guest: /init, which is this program
@@ -11,8 +11,8 @@
 //!   port 4: standard error <--------------- pipe
 //! ```
 //!
-//! It is linked statically and has no dependencies; tollgate's build script compiles it for the
-//! guest and puts it into the command. Everything that needs unsafe code is in `sys`.
+//! It is linked statically and has no dependencies. Tollgate's build script compiles it for the
+//! guest and includes it in the command. All code that needs unsafe is in `sys`.
 
 pub mod protocol;
 
@@ -29,14 +29,14 @@ use protocol::{MODULES_FOLDER, START_FILE, Start, ToHost, code};
 use std::fs;
 use std::time::Duration;
 
-/// What keeps the command from being run: an exit code and a line.
+/// Why the command cannot be run: an exit code and a line of text.
 struct Refusal {
     code: u8,
     why: String,
 }
 
 impl Refusal {
-    /// The machine is not what it should be.
+    /// Makes a refusal because of the machine itself.
     fn own(why: impl Into<String>) -> Self {
         Self {
             code: code::FAILED,
@@ -45,8 +45,8 @@ impl Refusal {
     }
 }
 
-/// The life of the guest. It does not return: the host ends the machine when it has been told
-/// how the command ended.
+/// Runs the guest's whole life. It does not return: the host ends the machine after it was told how
+/// the command ended.
 pub fn main() {
     match begin() {
         Ok((start, control)) => {
@@ -63,14 +63,14 @@ pub fn main() {
             }
         }
         Err(refusal) => {
-            // The host shows the end of the console's text.
+            // The host shows the end of the console's output.
             eprintln!("tollgate-agent: {}", refusal.why);
             sys::power_off();
         }
     }
 }
 
-/// Up to the moment at which the host can be talked to.
+/// Starts the guest until it can communicate with the host.
 fn begin() -> Result<(Start, ports::Control), Refusal> {
     root::mount_kernel_file_systems()?;
     let bytes = fs::read(START_FILE)
@@ -83,7 +83,7 @@ fn begin() -> Result<(Start, ports::Control), Refusal> {
 }
 
 fn run(start: &Start, control: &ports::Control) -> Result<ToHost, Refusal> {
-    // Opened before the root changes.
+    // The ports are opened before the root changes.
     let streams = ports::Streams::open()?;
     root::enter(start)?;
     network::set_up(start);
@@ -92,8 +92,8 @@ fn run(start: &Start, control: &ports::Control) -> Result<ToHost, Refusal> {
     end
 }
 
-/// Loads what is in the folder, in the order of the names. What fails is noted on the console
-/// alone: whatever depends on it fails with a better message.
+/// Loads the modules in the folder, in the order of their names. Failures are reported only on the
+/// console, because a later step that needs the module fails with a better message.
 fn load_modules() {
     let Ok(entries) = fs::read_dir(MODULES_FOLDER) else {
         return;
@@ -104,7 +104,7 @@ fn load_modules() {
         if let Err(error) = fs::File::open(&path).and_then(|file| sys::load_module(&file)) {
             eprintln!("tollgate-agent: {}: {error}", path.display());
         }
-        // Its memory is the guest's.
+        // Removing the file frees the guest's memory.
         let _ = fs::remove_file(&path);
     }
 }

@@ -1,4 +1,4 @@
-//! The guest's `/init`. All of it is in the library of the same name.
+//! The guest's `/init`. All code is in the library of the same name.
 
 fn main() {
     tollgate_agent::main()

@@ -1,4 +1,4 @@
-//! The network: the loopback interface always, and the user network's known addresses.
+//! The network: the loopback interface in every guest, and the known addresses of the user network.
 
 use crate::protocol::Start;
 use crate::sys::{self, REQUEST_BYTES};
@@ -23,12 +23,13 @@ const MASK: Ipv4Addr = Ipv4Addr::new(255, 255, 255, 0);
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 const NAME_SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 3);
 
-/// Which servers know names (resolv.conf(5)).
+/// The file with the addresses of name servers (resolv.conf(5)).
 const RESOLVERS: &str = "/etc/resolv.conf";
-/// Where a file of that content is if a root's own must stay.
+/// The place of such a file if the root's own must not be changed.
 const OWN_RESOLVERS: &str = "/run/tollgate-resolv.conf";
 
-/// Sets interfaces up. What fails is noted on the console: a command may not need the network.
+/// Sets up the interfaces. Failures are reported on the console, because a command may not need the
+/// network.
 pub fn set_up(start: &Start) {
     let try_out = |what: &str, result: io::Result<()>| {
         if let Err(error) = result {
@@ -42,11 +43,11 @@ pub fn set_up(start: &Start) {
     }
 }
 
-/// Names the network's name server, for this guest alone.
+/// Configures the network's name server, for this guest only.
 fn tell_name_server(root_lasts: bool) -> io::Result<()> {
     let text = format!("nameserver {NAME_SERVER}\n");
     fs::create_dir_all("/etc")?;
-    // It may be a link to a file that a service of the host makes.
+    // The path may be a link to a file that a service of the host creates.
     let path = fs::canonicalize(RESOLVERS);
     if !root_lasts {
         let _ = fs::remove_file(RESOLVERS);
@@ -57,7 +58,7 @@ fn tell_name_server(root_lasts: bool) -> io::Result<()> {
             fs::write(OWN_RESOLVERS, text)?;
             sys::mount_at(OWN_RESOLVERS, path, "", sys::MS_BIND, "")
         }
-        // To a file that a service of the guest would make, in /run.
+        // The link leads to a file that a service of the guest would create, in /run.
         (Err(_), Ok(link)) => {
             let path = Path::new("/etc").join(link);
             path.parent().map_or(Ok(()), fs::create_dir_all)?;
@@ -67,7 +68,7 @@ fn tell_name_server(root_lasts: bool) -> io::Result<()> {
     }
 }
 
-/// A struct ifreq: the name in 16 bytes, and the value.
+/// Returns a struct ifreq: the name in 16 bytes, and the value.
 fn interface(name: &str, value: &[u8]) -> [u8; REQUEST_BYTES] {
     let mut request = [0; REQUEST_BYTES];
     request[..name.len()].copy_from_slice(name.as_bytes());
@@ -75,7 +76,7 @@ fn interface(name: &str, value: &[u8]) -> [u8; REQUEST_BYTES] {
     request
 }
 
-/// A struct sockaddr_in without port.
+/// Returns a struct sockaddr_in without a port.
 fn address(address: Ipv4Addr) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..2].copy_from_slice(&AF_INET.to_ne_bytes());

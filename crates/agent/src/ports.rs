@@ -1,4 +1,4 @@
-//! The ports to the host (virtio-console).
+//! The virtio-console ports to the host.
 
 use crate::Refusal;
 use crate::protocol::{DATA, Frames, MAX_FRAME, PORT_NAMES, ToGuest, ToHost, port};
@@ -7,21 +7,23 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a port may take to appear: the kernel hears of it after the device.
+/// The maximum time until a port appears: the kernel learns of a port after the device.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How soon to look again.
+/// The time between two checks.
 const RETRY: Duration = Duration::from_millis(1);
 
-/// Where the kernel lists ports, each in a folder of its device's name with a file `name`.
+/// The folder where the kernel lists ports, each in a folder named after its device, with a file
+/// `name`.
 const PORTS: &str = "/sys/class/virtio-ports";
 
-/// Drivers without which no port appears, and what the kernel shows once it has them.
+/// Drivers that are required for ports to appear, and the folders that exist once the kernel has
+/// them.
 const DRIVERS: [(&str, &str); 2] = [
     ("virtio_pci", "/sys/bus/pci/drivers/virtio-pci"),
     ("virtio_console", PORTS),
 ];
 
-/// Refuses a kernel that lacks a driver: no port would ever appear.
+/// Refuses a kernel that lacks a driver, because no port would ever appear.
 fn check_drivers() -> Result<(), Refusal> {
     let is_missing = |(_, sign): &&(&str, &str)| !Path::new(sign).exists();
     match DRIVERS.iter().find(is_missing) {
@@ -32,7 +34,7 @@ fn check_drivers() -> Result<(), Refusal> {
     }
 }
 
-/// The device of the port with a name, once the kernel knows it.
+/// Returns the device of the port with a name, once the kernel knows it.
 fn device(name: &str) -> Option<PathBuf> {
     let ports = fs::read_dir(PORTS).ok()?.flatten();
     let is_it = |port: &fs::DirEntry| {
@@ -42,7 +44,7 @@ fn device(name: &str) -> Option<PathBuf> {
     Some(Path::new("/dev").join(port.file_name()))
 }
 
-/// A port. One program may have it open.
+/// Opens a port, which only one program may have open.
 fn open(number: usize) -> Result<File, Refusal> {
     let name = PORT_NAMES[number - 1];
     let begin = Instant::now();
@@ -60,8 +62,8 @@ fn open(number: usize) -> Result<File, Refusal> {
     }
 }
 
-/// Reads something. A port without anybody at its other end seems to be at its end: the host has
-/// not answered yet.
+/// Reads bytes. A port that is not connected at the other end seems to be at its end, because the
+/// host has not answered yet.
 fn read(mut port: &File, buffer: &mut [u8]) -> io::Result<usize> {
     loop {
         match port.read(buffer) {
@@ -76,19 +78,19 @@ fn read(mut port: &File, buffer: &mut [u8]) -> io::Result<usize> {
 pub struct Control(File);
 
 impl Control {
-    /// Opens it.
+    /// Opens the control port.
     pub fn open() -> Result<Self, Refusal> {
         check_drivers()?;
         open(port::CONTROL).map(Self)
     }
 
-    /// Tells the host something.
+    /// Sends a message to the host.
     pub fn tell(&self, message: &ToHost) {
-        // Without the host there is nobody to tell.
+        // If the host has gone, the message is lost.
         let _ = (&self.0).write_all(&message.encode());
     }
 
-    /// Hears what the host says, for good.
+    /// Receives messages of the host forever.
     pub fn listen(&self, mut heard: impl FnMut(ToGuest)) {
         let mut frames = Frames::default();
         let mut buffer = [0; 1024];
@@ -102,7 +104,7 @@ impl Control {
         }
     }
 
-    /// A second owner of it.
+    /// Returns a second handle of the port.
     pub fn another(&self) -> io::Result<Self> {
         self.0.try_clone().map(Self)
     }
@@ -110,14 +112,14 @@ impl Control {
 
 /// The ports of the command's streams.
 pub struct Streams {
-    /// Standard input, in frames.
+    /// Standard input in frames.
     pub input: File,
     /// Standard output and standard error.
     pub outputs: [File; 2],
 }
 
 impl Streams {
-    /// Opens them.
+    /// Opens the ports.
     pub fn open() -> Result<Self, Refusal> {
         Ok(Self {
             input: open(port::INPUT)?,
@@ -126,7 +128,8 @@ impl Streams {
     }
 }
 
-/// Hands on standard input piece by piece, an empty one at its end, until `take` wants no more.
+/// Receives standard input piece by piece, with an empty piece at its end, until `take` returns
+/// false.
 pub fn receive_input(port: &File, mut take: impl FnMut(&[u8])) {
     let mut frames = Frames::default();
     let mut buffer = vec![0; MAX_FRAME];

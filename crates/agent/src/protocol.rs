@@ -1,21 +1,21 @@
-//! What the host and the agent say to each other.
+//! The protocol between host and agent.
 //!
-//! What the agent is to do stands in a file of the initramfs, [`Start`]: records that end with a
-//! zero byte, each a word, a space and a value. While the command runs, both sides send frames
-//! over the control port: a byte that says which kind, the length of the rest in four bytes,
-//! lowest first, and the rest. Standard input goes in frames as well, [`DATA`], and ends with an
-//! empty one. Output goes as it is; how long it was is told at the end.
+//! The agent's task is in a file of the initramfs, [`Start`]: records that end with a zero byte,
+//! each a word, a space and a value. While the command runs, both sides send frames over the
+//! control port: a byte for the kind, the length of the rest in four bytes, lowest first, and the
+//! rest. Standard input is sent in frames too, [`DATA`], and ends with an empty one. Output is sent
+//! without frames; its length is reported at the end.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// Where the agent finds what to do.
+/// The file with the agent's task.
 pub const START_FILE: &str = "/start";
-/// Where it finds the kernel's modules, in the order in which they are loaded.
+/// The folder with the kernel's modules, in the order in which they are loaded.
 pub const MODULES_FOLDER: &str = "/modules";
 
-/// Names of the ports; their order is that of [`port`].
+/// The names of the ports, in the order of [`port`].
 pub const PORT_NAMES: [&str; 4] = [
     "tollgate.control",
     "tollgate.stdin",
@@ -23,11 +23,11 @@ pub const PORT_NAMES: [&str; 4] = [
     "tollgate.stderr",
 ];
 
-/// Numbers of the ports in the guest.
+/// The numbers of the ports in the guest.
 pub mod port {
-    /// Frames both ways.
+    /// Frames in both directions.
     pub const CONTROL: usize = 1;
-    /// Standard input, in frames.
+    /// Standard input in frames.
     pub const INPUT: usize = 2;
     /// Standard output.
     pub const OUTPUT: usize = 3;
@@ -35,17 +35,17 @@ pub mod port {
     pub const ERRORS: usize = 4;
 }
 
-/// Exit codes beside the command's own, as `env` and `docker run` have them.
+/// Exit codes in addition to the command's own, as in `env` and `docker run`.
 pub mod code {
     /// The command took longer than it was allowed to (`timeout`'s code).
     pub const TIMED_OUT: u8 = 124;
-    /// Tollgate failed.
+    /// Tollgate itself failed.
     pub const FAILED: u8 = 125;
-    /// The command was found and cannot be run.
+    /// The command was found but cannot be run.
     pub const NOT_EXECUTABLE: u8 = 126;
     /// There is no such command.
     pub const NOT_FOUND: u8 = 127;
-    /// Added to the number of a signal that ended the command.
+    /// This is added to the number of a signal that ended the command.
     pub const SIGNAL: u8 = 128;
 }
 
@@ -57,7 +57,8 @@ pub enum Root {
     Share,
     /// The first disk.
     Disk {
-        /// Its partition with the root, from 1. `None`: whichever has a system, or the disk itself.
+        /// The partition with the root, counted from 1. `None` selects the first one with a system,
+        /// or the disk itself.
         partition: Option<u32>,
     },
 }
@@ -65,23 +66,23 @@ pub enum Root {
 /// The tag of the root's share.
 pub const ROOT_TAG: &str = "root";
 
-/// A shared directory and where it is mounted.
+/// A shared directory and the path where it is mounted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mount {
     /// The share's tag.
     pub tag: String,
     /// An absolute path.
     pub path: PathBuf,
-    /// Mounted read-only.
+    /// Whether it is mounted read-only.
     pub readonly: bool,
 }
 
-/// Who runs the command.
+/// The user who runs the command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum User {
-    /// By numbers: user, group, further groups.
+    /// Numbers: user, group, further groups.
     Numbers(u32, u32, Vec<u32>),
-    /// As in `--user`: a name or number, and a group behind a colon.
+    /// The text of `--user`: a name or number, possibly followed by a colon and a group.
     Named(String),
 }
 
@@ -90,31 +91,31 @@ pub enum User {
 pub struct Terminal {
     /// Its size in characters.
     pub size: WindowSize,
-    /// Standard output goes to it.
+    /// Whether standard output goes to the terminal.
     pub has_output: bool,
-    /// Standard error goes to it.
+    /// Whether standard error goes to the terminal.
     pub has_errors: bool,
 }
 
 /// The size of a terminal in characters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WindowSize {
-    /// Lines.
+    /// The number of lines.
     pub rows: u16,
-    /// Characters of a line.
+    /// The number of characters in a line.
     pub columns: u16,
 }
 
-/// What the agent is to do.
+/// The agent's task.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Start {
     /// The root.
     pub root: Root,
-    /// The root is changed itself, not an overlay over it.
+    /// Whether the root itself is changed, without an overlay.
     pub root_is_writable: bool,
-    /// Further directories, each after those that it lies in.
+    /// Further directories, each after the directories that contain it.
     pub mounts: Vec<Mount>,
-    /// There is a user network, whose addresses are known.
+    /// Whether there is a user network, whose addresses are known.
     pub has_user_network: bool,
     /// The guest's name.
     pub host_name: String,
@@ -126,7 +127,7 @@ pub struct Start {
     pub directory: PathBuf,
     /// Its user.
     pub user: User,
-    /// Bits that its files do not get.
+    /// The mode bits that are cleared in the command's new files.
     pub umask: u32,
     /// Its terminal, if it has one.
     pub terminal: Option<Terminal>,
@@ -151,8 +152,8 @@ impl Default for Start {
 }
 
 impl Start {
-    /// The file's content. Values must not contain zero bytes, which neither arguments nor paths
-    /// of a system call can.
+    /// Returns the contents of the file. Values must not contain zero bytes, which are impossible
+    /// in arguments and paths of system calls.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut record = |word: &str, value: &OsStr| {
@@ -209,7 +210,7 @@ impl Start {
         bytes
     }
 
-    /// Understands the file.
+    /// Parses the file.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut start = Self::default();
         let records = bytes.strip_suffix(&[0])?.split(|byte| *byte == 0);
@@ -278,23 +279,23 @@ impl Start {
 
 /// The kind of frames with standard input.
 pub const DATA: u8 = b'd';
-/// Bytes of a frame's rest at most.
+/// The maximum size of a frame's rest in bytes.
 pub const MAX_FRAME: usize = 16 << 10;
-/// Bytes before the rest.
+/// The number of bytes before the rest.
 const HEADER: usize = 5;
 
-/// What the host tells the agent.
+/// A message from the host to the agent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ToGuest {
-    /// Send the command this signal.
+    /// Send this signal to the command.
     Signal(i32),
-    /// The terminal has another size.
+    /// The terminal has a new size.
     WindowSize(WindowSize),
-    /// Nobody reads what the command writes to this port any more.
+    /// No program reads the command's output on this port any more.
     Closed(usize),
 }
 
-/// What the agent tells the host.
+/// A message from the agent to the host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ToHost {
     /// The command runs.
@@ -303,21 +304,21 @@ pub enum ToHost {
     Failed {
         /// The exit code.
         code: u8,
-        /// Why, in one line.
+        /// The reason in one line.
         why: String,
     },
     /// The command has ended.
     Exited {
         /// The exit code.
         code: u8,
-        /// Bytes of standard output and of standard error.
+        /// The numbers of bytes of standard output and of standard error.
         written: [u64; 2],
-        /// Processes that the kernel has killed because the guest had no memory left.
+        /// The number of processes that the kernel has killed because the guest had no memory left.
         killed_for_memory: u32,
     },
 }
 
-/// A frame.
+/// Makes a frame.
 pub fn frame(kind: u8, rest: &[u8]) -> Vec<u8> {
     let mut bytes = vec![kind];
     bytes.extend((rest.len() as u32).to_le_bytes());
@@ -326,7 +327,7 @@ pub fn frame(kind: u8, rest: &[u8]) -> Vec<u8> {
 }
 
 impl ToGuest {
-    /// As a frame.
+    /// Returns the message as a frame.
     pub fn encode(self) -> Vec<u8> {
         match self {
             Self::Signal(number) => frame(b's', &number.to_le_bytes()),
@@ -339,7 +340,7 @@ impl ToGuest {
         }
     }
 
-    /// From a frame; `None` if it is not understood.
+    /// Parses a frame. Returns `None` if it is not understood.
     pub fn decode(kind: u8, rest: &[u8]) -> Option<Self> {
         match (kind, rest) {
             (b's', _) => Some(Self::Signal(i32::from_le_bytes(rest.try_into().ok()?))),
@@ -354,7 +355,7 @@ impl ToGuest {
 }
 
 impl ToHost {
-    /// As a frame.
+    /// Returns the message as a frame.
     pub fn encode(&self) -> Vec<u8> {
         match self {
             Self::Started => frame(b'r', &[]),
@@ -376,7 +377,7 @@ impl ToHost {
         }
     }
 
-    /// From a frame; `None` if it is not understood.
+    /// Parses a frame. Returns `None` if it is not understood.
     pub fn decode(kind: u8, rest: &[u8]) -> Option<Self> {
         match (kind, rest) {
             (b'r', []) => Some(Self::Started),
@@ -399,23 +400,23 @@ impl ToHost {
     }
 }
 
-/// Puts frames together from what has arrived.
+/// Assembles frames from received bytes.
 #[derive(Default)]
 pub struct Frames {
     bytes: Vec<u8>,
 }
 
-/// A frame longer than [`MAX_FRAME`]: the other side does not keep to the protocol.
+/// A frame is longer than [`MAX_FRAME`]: the other side violates the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TooLong;
 
 impl Frames {
-    /// Takes what was read.
+    /// Adds received bytes.
     pub fn extend(&mut self, bytes: &[u8]) {
         self.bytes.extend(bytes);
     }
 
-    /// The next complete frame: its kind and its rest.
+    /// Takes the next complete frame: its kind and its rest.
     ///
     /// # Errors
     /// [`TooLong`].

@@ -9,15 +9,15 @@ use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
-/// Where the root is put together.
+/// The folders in which the root is assembled.
 const LOWER: &str = "/lower";
 const UPPER: &str = "/upper";
 const NEW: &str = "/new";
 
-/// Mounts a file system at a place, which is made.
+/// Mounts a file system at a path, which is created.
 ///
 /// # Errors
-/// A line that names both, and what the user can do about it.
+/// A line that names both, and says what the user can do about it.
 pub fn mount(
     source: &str,
     target: impl AsRef<Path>,
@@ -30,7 +30,7 @@ pub fn mount(
         fs::create_dir_all(target).and_then(|()| sys::mount_at(source, target, kind, flags, data));
     result.map_err(|error| {
         let hint = match error.raw_os_error() {
-            // ENODEV: the kernel knows no such file system.
+            // ENODEV: the kernel does not support the file system.
             Some(19) => "; the kernel lacks this file system: give its modules with --modules",
             _ => "",
         };
@@ -41,14 +41,15 @@ pub fn mount(
     })
 }
 
-/// What the agent itself needs.
+/// Mounts the file systems that the agent itself needs.
 pub fn mount_kernel_file_systems() -> Result<(), Refusal> {
     mount("proc", "/proc", "proc", 0, "")?;
     mount("sysfs", "/sys", "sysfs", 0, "")?;
     mount("devtmpfs", "/dev", "devtmpfs", 0, "")
 }
 
-/// Makes the root that the start asks for the agent's own, with everything mounted.
+/// Mounts the root that the start file describes, with everything in it, and makes it the agent's
+/// root.
 pub fn enter(start: &Start) -> Result<(), Refusal> {
     let bottom = if start.root_is_writable { NEW } else { LOWER };
     match start.root {
@@ -91,7 +92,7 @@ pub fn enter(start: &Start) -> Result<(), Refusal> {
     let flags = MS_NOSUID | MS_NODEV;
     mount("tmpfs", "/dev/shm", "tmpfs", flags, "mode=1777")?;
     mount("tmpfs", "/run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=755")?;
-    // What is in the root's /tmp may be meant for the command; changes go to the overlay.
+    // Files in the root's /tmp may be for the command; changes go to the overlay.
     if !Path::new("/tmp").is_dir() {
         let made = fs::create_dir("/tmp")
             .and_then(|()| fs::set_permissions("/tmp", Permissions::from_mode(0o1777)));
@@ -103,11 +104,11 @@ pub fn enter(start: &Start) -> Result<(), Refusal> {
         ("stdout", "/proc/self/fd/1"),
         ("stderr", "/proc/self/fd/2"),
     ] {
-        // May be there.
+        // The link may already exist.
         let _ = symlink(target, format!("/dev/{name}"));
     }
-    // For those who are not root: programs that want entropy, /dev/full and so on need no help,
-    // but devtmpfs makes the terminals' multiplexer for root alone.
+    // Users other than root need no help for /dev/full and most other devices, but devtmpfs makes
+    // the terminals' multiplexer for root alone.
     let _ = fs::set_permissions("/dev/ptmx", Permissions::from_mode(0o666));
 
     for share in &start.mounts {
@@ -118,8 +119,8 @@ pub fn enter(start: &Start) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Ends a root whose changes last: all that still runs ends, and the file system is left as if
-/// the machine had been shut down.
+/// Leaves a root whose changes last: all remaining processes are ended, and the file system is left
+/// as if the machine had been shut down.
 pub fn leave(start: &Start) -> Result<(), Refusal> {
     if start.root_is_writable {
         disk::finish()?;

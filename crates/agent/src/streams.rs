@@ -1,4 +1,4 @@
-//! Output of the command on its way to the host.
+//! The command's output on its way to the host.
 
 use crate::sys::{self, PollFd};
 use std::fs::File;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-/// Bytes that are moved at once.
+/// The number of bytes that are moved together.
 const PIECE: usize = 32 << 10;
 
 /// The thread that moves a stream's bytes.
@@ -17,12 +17,12 @@ pub struct Pump {
     stop: Arc<Stop>,
 }
 
-/// How the thread is told.
+/// The requests to the thread.
 pub struct Stop {
     bell: PipeWriter,
-    /// The command has ended: what is there is moved, and no more.
+    /// Whether the command has ended: the bytes already there are moved, and no more.
     is_last: AtomicBool,
-    /// Nobody reads it on the host.
+    /// Whether the host has stopped reading the stream.
     is_closed: AtomicBool,
 }
 
@@ -31,7 +31,7 @@ impl Stop {
         let _ = (&self.bell).write(&[1]);
     }
 
-    /// Nobody reads it on the host: whoever writes is told so.
+    /// Closes the stream because the host has stopped reading, so that its writers get an error.
     pub fn close(&self) {
         self.is_closed.store(true, Ordering::SeqCst);
         self.ring();
@@ -39,7 +39,7 @@ impl Stop {
 }
 
 impl Pump {
-    /// Begins to move what comes from `source` to `port`.
+    /// Starts to move bytes from `source` to `port`.
     pub fn start(source: OwnedFd, port: File) -> io::Result<Self> {
         let (ear, bell) = io::pipe()?;
         let stop = Arc::new(Stop {
@@ -52,12 +52,12 @@ impl Pump {
         Ok(Self { thread, stop })
     }
 
-    /// By which the host's end can be closed.
+    /// Returns what can close the stream.
     pub fn stop(&self) -> Arc<Stop> {
         Arc::clone(&self.stop)
     }
 
-    /// Moves what is there, and says how many bytes were moved in all.
+    /// Moves the remaining bytes, and returns how many bytes were moved in total.
     pub fn finish(self) -> u64 {
         self.stop.is_last.store(true, Ordering::SeqCst);
         self.stop.ring();
@@ -70,7 +70,7 @@ fn pump(mut source: File, mut port: File, mut ear: PipeReader, stop: &Stop) -> u
     let mut buffer = vec![0; PIECE];
     let mut is_at_end = false;
     loop {
-        // Before it is looked for more: what was written before the end is there then.
+        // This is read before polling again, so that everything written before the end is seen.
         let is_last = stop.is_last.load(Ordering::SeqCst);
         if stop.is_closed.load(Ordering::SeqCst) || is_at_end && is_last {
             return moved;
@@ -94,7 +94,7 @@ fn pump(mut source: File, mut port: File, mut ear: PipeReader, stop: &Stop) -> u
                 moved += count as u64;
             }
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            // A terminal that nobody has open (EIO).
+            // A terminal that no process has open returns EIO.
             Err(_) => is_at_end = true,
         }
     }

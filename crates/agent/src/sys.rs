@@ -1,6 +1,6 @@
-//! The system calls that the standard library does not offer, each as a safe function.
+//! System calls that the standard library does not offer, each as a safe function.
 //!
-//! There is no `libc` crate here; the standard library brings the C library itself.
+//! The `libc` crate is not used; the standard library itself links the C library.
 
 use std::ffi::{CString, OsStr, c_char, c_int, c_long, c_ulong, c_void};
 use std::fs::File;
@@ -18,34 +18,34 @@ const TIOCSCTTY: c_ulong = 0x540e;
 const TIOCSWINSZ: c_ulong = 0x5414;
 const TIOCSPTLCK: c_ulong = 0x4004_5431;
 const TIOCGPTN: c_ulong = 0x8004_5430;
-/// Mount read-only.
+/// The mount is read-only.
 pub const MS_RDONLY: c_ulong = 1;
-/// No set-user-ID programs.
+/// Set-user-ID programs have no effect.
 pub const MS_NOSUID: c_ulong = 2;
-/// No device nodes.
+/// Device nodes have no effect.
 pub const MS_NODEV: c_ulong = 4;
 /// Change the flags of a mount.
 pub const MS_REMOUNT: c_ulong = 32;
-/// Show what is at one place at another one too.
+/// Show a directory at another path too.
 pub const MS_BIND: c_ulong = 4096;
-/// Move a mount to another place.
+/// Move a mount to another path.
 pub const MS_MOVE: c_ulong = 8192;
-/// Take a mount from its place, even if it is in use.
+/// Remove a mount from its path even if it is in use.
 const MNT_DETACH: c_int = 2;
-/// Something to read.
+/// There is something to read.
 const POLLIN: i16 = 1;
 
-/// What to wait for (poll(2)).
+/// The events to wait for (poll(2)).
 #[repr(C)]
 pub struct PollFd {
     fd: c_int,
     events: i16,
-    /// What has happened.
+    /// The events that have occurred.
     pub revents: i16,
 }
 
 impl PollFd {
-    /// Wait until something can be read.
+    /// Waits until something can be read.
     pub fn input(fd: BorrowedFd<'_>) -> Self {
         Self {
             fd: fd.as_raw_fd(),
@@ -105,7 +105,7 @@ pub fn mount_at(
     let target = c_string(target.as_ref())?;
     let kind = c_string(kind.as_ref())?;
     let data = c_string(data.as_ref())?;
-    // SAFETY: four strings that end with zero and live until the call returns.
+    // SAFETY: the four strings end with zero and live until the call returns.
     check(unsafe {
         mount(
             source.as_ptr(),
@@ -118,18 +118,18 @@ pub fn mount_at(
     Ok(())
 }
 
-/// Takes a file system from its place; its end comes when nobody uses it any more.
+/// Removes a file system from its path. It is unmounted when no process uses it any more.
 pub fn unmount(target: impl AsRef<OsStr>) -> io::Result<()> {
     let target = c_string(target.as_ref())?;
-    // SAFETY: a string that ends with zero and lives until the call returns.
+    // SAFETY: the string ends with zero and lives until the call returns.
     check(unsafe { umount2(target.as_ptr(), MNT_DETACH) })?;
     Ok(())
 }
 
-/// Loads a module of the kernel.
+/// Loads a kernel module.
 pub fn load_module(file: &File) -> io::Result<()> {
     let no_parameters = c"";
-    // SAFETY: an open descriptor, a string that ends with zero, and flags.
+    // SAFETY: the arguments are an open descriptor, a string that ends with zero, and flags.
     let result = unsafe {
         syscall(
             SYS_FINIT_MODULE,
@@ -144,77 +144,77 @@ pub fn load_module(file: &File) -> io::Result<()> {
     }
 }
 
-/// Looks which of it has happened, and waits until one has if so told.
+/// Checks which of the events have occurred. With `waits` it waits until one has.
 pub fn wait_for(fds: &mut [PollFd], waits: bool) {
     let timeout = if waits { -1 } else { 0 };
-    // SAFETY: as many elements as there are, laid out as in C. A failure, such as by a signal,
-    // leaves all as it was.
+    // SAFETY: the count is the number of elements, which are laid out as in C. After a failure,
+    // such as by a signal, all elements are unchanged.
     unsafe { poll(fds.as_mut_ptr(), fds.len() as c_ulong, timeout) };
 }
 
-/// Writes everything out and switches the machine off.
+/// Writes all data to the disks and switches the machine off.
 pub fn power_off() {
     write_out();
-    // SAFETY: an integer only.
+    // SAFETY: the argument is an integer.
     unsafe { reboot(REBOOT_POWER_OFF) };
 }
 
-/// Writes everything out.
+/// Writes all data to the disks.
 pub fn write_out() {
-    // SAFETY: takes nothing.
+    // SAFETY: the call has no arguments.
     unsafe { sync() };
 }
 
 /// Makes a directory the root.
 pub fn change_root(path: &str) -> io::Result<()> {
     let path = c_string(path.as_ref())?;
-    // SAFETY: a string that ends with zero.
+    // SAFETY: the string ends with zero.
     check(unsafe { chroot(path.as_ptr()) })?;
     Ok(())
 }
 
-/// Names the machine.
+/// Sets the machine's name.
 pub fn set_host_name(name: &str) {
-    // SAFETY: as many bytes as are said. A name that is too long is not taken.
+    // SAFETY: the length is that of the string. A name that is too long is refused.
     unsafe { sethostname(name.as_ptr().cast(), name.len()) };
 }
 
-/// The process gets a session of its own, and a terminal if standard input is one. May be called
-/// between fork and exec.
+/// Starts a new session for the process, and gives it a terminal if standard input is one. May be
+/// called between fork and exec.
 pub fn begin_session(has_terminal: bool) -> io::Result<()> {
-    // SAFETY: takes nothing.
+    // SAFETY: the call has no arguments.
     check(unsafe { setsid() })?;
     if has_terminal {
-        // SAFETY: integers only.
+        // SAFETY: the arguments are integers.
         check(unsafe { ioctl(0, TIOCSCTTY, 0 as c_int) })?;
     }
     Ok(())
 }
 
-/// The process becomes another user's. May be called between fork and exec.
+/// Changes the process's user and groups. May be called between fork and exec.
 pub fn become_user(user: u32, group: u32, others: &[u32]) -> io::Result<()> {
-    // SAFETY: as many groups as are said.
+    // SAFETY: the count is the number of groups.
     check(unsafe { setgroups(others.len(), others.as_ptr()) })?;
-    // SAFETY: an integer only.
+    // SAFETY: the argument is an integer.
     check(unsafe { setgid(group) })?;
-    // SAFETY: an integer only.
+    // SAFETY: the argument is an integer.
     check(unsafe { setuid(user) })?;
     Ok(())
 }
 
-/// Bits that new files do not get. May be called between fork and exec.
+/// Sets the mode bits that are cleared in new files. May be called between fork and exec.
 pub fn set_umask(mask: u32) {
-    // SAFETY: an integer only; it cannot fail.
+    // SAFETY: the argument is an integer; the call cannot fail.
     unsafe { umask(mask) };
 }
 
 /// Sends a signal to a process, or to a process group by its negative number.
 pub fn send_signal(process: i32, signal: i32) {
-    // SAFETY: integers only. Whoever has gone needs no signal.
+    // SAFETY: the arguments are integers. A process that has gone needs no signal.
     unsafe { kill(process, signal) };
 }
 
-/// Waits for the end of any child: its number, and its exit code as shells count it.
+/// Waits for the end of any child. Returns its number and its exit code as in a shell.
 pub fn wait_for_child() -> Option<(i32, u8)> {
     let mut status = 0;
     // SAFETY: `status` is valid for writing.
@@ -226,7 +226,7 @@ pub fn wait_for_child() -> Option<(i32, u8)> {
     (process > 0).then_some((process, code))
 }
 
-/// Unlocks the other side of a new terminal and tells its number.
+/// Unlocks the other side of a new terminal and returns its number.
 pub fn other_side(master: &File) -> io::Result<u32> {
     let unlocked: c_int = 0;
     let mut number: u32 = 0;
@@ -240,26 +240,26 @@ pub fn other_side(master: &File) -> io::Result<u32> {
 /// Sets a terminal's size.
 pub fn set_window_size(terminal: &File, rows: u16, columns: u16) {
     let size = [rows, columns, 0, 0];
-    // SAFETY: the request reads four short integers. Without effect on what is no terminal.
+    // SAFETY: the request reads four short integers. It has no effect on anything but a terminal.
     unsafe { ioctl(terminal.as_raw_fd(), TIOCSWINSZ, size.as_ptr()) };
 }
 
-/// A socket for requests about network interfaces (netdevice(7)).
+/// Makes a socket for requests about network interfaces (netdevice(7)).
 pub fn interface_socket() -> io::Result<File> {
     const AF_INET: c_int = 2;
     const SOCK_DGRAM: c_int = 2;
     const SOCK_CLOEXEC: c_int = 0o2_000_000;
     use std::os::fd::FromRawFd;
-    // SAFETY: integers only.
+    // SAFETY: the arguments are integers.
     let fd = check(unsafe { socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0) })?;
-    // SAFETY: the descriptor was made just now.
+    // SAFETY: the descriptor has just been made.
     Ok(unsafe { File::from_raw_fd(fd) })
 }
 
-/// The longest argument of the requests below (struct rtentry).
+/// The maximum size in bytes of the argument of the requests below (struct rtentry).
 pub const REQUEST_BYTES: usize = 128;
 
-/// A request about network interfaces whose argument has no pointers, or null ones.
+/// Makes a request about network interfaces whose argument contains no pointers, or only null ones.
 pub fn interface_request(
     socket: &File,
     request: u32,

@@ -3,14 +3,14 @@
 use crate::Refusal;
 use crate::protocol::User;
 
-/// Numbers of a user.
+/// The numbers and names of a user.
 #[derive(PartialEq, Eq, Debug)]
 pub struct Identity {
-    /// User.
+    /// The user's number.
     pub user: u32,
-    /// Group.
+    /// The group's number.
     pub group: u32,
-    /// Further groups.
+    /// The numbers of further groups.
     pub others: Vec<u32>,
     /// The home directory, if it is known.
     pub home: Option<String>,
@@ -18,7 +18,7 @@ pub struct Identity {
     pub name: Option<String>,
 }
 
-/// Who is meant, by /etc/passwd and /etc/group.
+/// Finds a user in /etc/passwd and /etc/group.
 pub fn find(user: &User) -> Result<Identity, Refusal> {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
     identity(user, &read("/etc/passwd"), &read("/etc/group"))

@@ -225,7 +225,7 @@ fn the_partition_with_the_root_is_found() {
         }
         for (partition, why) in [
             (1, "no such command"),
-            (2, "partition 2 of the image is no ext2, ext3 or ext4"),
+            (2, "partition 2 of the image is not ext2, ext3 or ext4"),
             (4, "no partition 4; it has partitions 1, 2, 3"),
         ] {
             let image = format!("{path},partition={partition}");
