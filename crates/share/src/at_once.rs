@@ -1,16 +1,18 @@
-//! Requests that are answered at once, on the thread that has them, because to hand them to
-//! another thread and to be woken by it costs more than the answer.
+//! Requests that are answered immediately, on the thread that has them, because handing them to
+//! another thread and being woken by it would cost more than the answer.
 //!
-//! That thread is the vCPU's: while it answers, the guest stands still. So nothing is done here that
-//! may wait. Names are looked up if the host's kernel has them in memory (`RESOLVE_CACHED`), data is
-//! read if it is in the page cache (`RWF_NOWAIT`), directories are read as far as entries
-//! are here already; and only file systems are asked that need no network and no other process.
-//! Whatever changes a file is left to the threads, since the host may make the writer wait for the disk,
-//! and so is whatever fails: an answer of `None` says that a thread is to do it.
+//! That thread is the vCPU's: while it answers, the guest stands still. So nothing is done here
+//! that may wait. Names are looked up if the host's kernel has them in memory (`RESOLVE_CACHED`),
+//! data is read if it is in the page cache (`RWF_NOWAIT`), and directories are read as far as
+//! entries are already here. Only file systems that need no network and no other process are asked.
+//! Requests that change a file are left to the threads, because the host may make the writer wait
+//! for the disk. Requests that fail are left to them too: an answer of `None` means that a thread
+//! must handle the request.
 //!
-//! Attributes of files that are open here are in memory, but an extended attribute may lie in a block
-//! of its own, and a file that is opened may be watched by a scanner. Whatever makes an answer late,
-//! [`Patience`] then has threads answer for a while, and for longer if that happens again.
+//! The attributes of files that are open here are in memory, but an extended attribute may be in a
+//! block of its own, and a scanner may watch a file that is opened. After an answer that was late
+//! for any reason, [`Patience`] makes the threads answer for a while, and for longer if that
+//! happens again.
 
 use crate::inodes::{Inode, path_of};
 use crate::limits::CountedFd;
@@ -22,19 +24,20 @@ use std::io::IoSliceMut;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Bytes that are read at once at most: the guest's kernel reads ahead so much.
+/// The maximum number of bytes that are read immediately. The guest's kernel reads this many ahead.
 const MOST_BYTES: usize = 128 << 10;
-/// An answer that takes longer was not at once. A busy host lets others run for some milliseconds.
+/// An answer that takes longer is considered late. A busy host runs other programs for some
+/// milliseconds.
 const LATE: Duration = Duration::from_millis(20);
-/// How long threads answer then.
+/// How long the threads answer after a late answer.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The same at most: it doubles if the next late answer comes soon. Not longer, since a host that has no
-/// processor for this thread makes answers late, too.
+/// The maximum of that time, which doubles if the next late answer comes soon. It is not longer,
+/// because a host that has no processor for this thread makes answers late, too.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// A late answer comes soon if fewer than this many pauses have passed since the last one.
 const SOON: u32 = 10;
 
-/// Until when answers at once are not tried.
+/// The time until which immediate answers are not tried.
 #[derive(Debug, Default)]
 pub(crate) struct Patience(Mutex<Option<Pause>>);
 
@@ -54,7 +57,7 @@ impl Patience {
         self.pause().is_some_and(|pause| now < pause.end)
     }
 
-    /// An answer at once has been tried.
+    /// Records the times of an attempt at an immediate answer.
     fn note(&self, begun: Instant, ended: Instant) {
         if ended.saturating_duration_since(begun) <= LATE {
             return;
@@ -73,8 +76,9 @@ impl Patience {
 }
 
 impl Server {
-    /// Answers a request like [`handle`](Self::handle), but never waits. `None`: the answer may take
-    /// a wait. Nothing was done, and a thread that may wait must handle the request.
+    /// Answers a request like [`handle`](Self::handle), but never waits. `None` means that the
+    /// answer may have to wait: nothing was done, and a thread that may wait must handle the
+    /// request.
     pub fn handle_at_once(&self, request: &[u8], capacity: usize) -> Option<Vec<u8>> {
         if request.len() > MAX_REQUEST_BYTES {
             return None;
@@ -85,7 +89,7 @@ impl Server {
             return None;
         }
         let answer = match header.opcode {
-            // It has no answer.
+            // The request has no answer.
             opcode::FORGET => self.forget_at_once(&header, input).map(|()| Vec::new()),
             _ => {
                 let mut output = Output::new(capacity);
@@ -97,7 +101,8 @@ impl Server {
         answer
     }
 
-    /// To close the last descriptor of a deleted file may take long: its blocks are freed then.
+    /// Handles FORGET. Closing the last descriptor of a deleted file may take long, because its
+    /// blocks are freed then.
     fn forget_at_once(&self, header: &Header, input: Input<'_>) -> Option<()> {
         let inode = self.local(header.node)?;
         if let Some(fd) = self.inodes.open_fd(&inode) {
@@ -130,7 +135,7 @@ impl Server {
         }
     }
 
-    /// A file of a file system that answers by itself.
+    /// Returns a file of a file system that needs no other machine or process.
     fn local(&self, number: u64) -> Option<Arc<Inode>> {
         let inode = self.inodes.get(number).ok()?;
         (inode.is_local && !inode.is_sealed).then_some(inode)
@@ -151,8 +156,8 @@ impl Server {
         }
     }
 
-    /// A reply that describes a file. If its owner cannot be read without a wait, the file's lookup is
-    /// undone.
+    /// Writes a reply that describes a file. If its owner cannot be read without a wait, the lookup
+    /// of the file is undone.
     fn entry_at_once(&self, inode: &Inode, stat: &Stat, output: &mut Output) -> Option<Answer> {
         let fd = self.inodes.open_fd(inode);
         let owner = fd.and_then(|fd| self.owners.shown_at_once(&*fd, stat));
@@ -206,7 +211,7 @@ impl Server {
             return None;
         }
         let fd = self.inodes.open_fd(inode)?;
-        // Who holds a lease on the file is not waited for.
+        // The call does not wait for the holder of a lease on the file.
         let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
         let file = rustix::fs::openat(CWD, path_of(&*fd), flags, Mode::empty());
         Some(CountedFd::new(file.ok()?))
@@ -271,7 +276,7 @@ impl Server {
                     place += count as u64;
                     left = left.get_mut(count..)?;
                 }
-                // Some of it is not in memory, or the file system cannot tell.
+                // A part is not in memory, or the file system does not support the check.
                 Err(_) => return None,
             }
         }
@@ -280,7 +285,7 @@ impl Server {
         Some(Ok(()))
     }
 
-    /// Closes what was open for reading. The file itself stays open in the table of files, so that
+    /// Closes a file that was open for reading. The file stays open in the table of files, so
     /// nothing else happens.
     fn release_at_once(&self, mut input: Input<'_>) -> Option<Answer> {
         let number = input.u64().ok()?;

@@ -1,4 +1,4 @@
-//! Attributes: GETATTR, SETATTR, STATFS, and as part of other replies.
+//! Attributes: GETATTR, SETATTR, STATFS, and as a part of other replies.
 
 use crate::inodes::{Inode, path_of};
 use crate::owner::{Change, Ownership};
@@ -7,9 +7,9 @@ use crate::server::{Answer, Server};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, Timespec, Timestamps};
 use rustix::io::Errno;
 
-/// utimensat: the time stays.
+/// For utimensat: the time is not changed.
 const UTIME_OMIT: i64 = 0x3fff_fffe;
-/// utimensat: the present.
+/// For utimensat: the present time is set.
 const UTIME_NOW: i64 = 0x3fff_ffff;
 
 impl Server {
@@ -28,7 +28,8 @@ impl Server {
         output.u32(u32::try_from(stat.st_nlink).unwrap_or(u32::MAX));
         output.u32(owner.uid);
         output.u32(owner.gid);
-        // The kernel's form of device numbers: twelve bits, and twenty.
+        // Device numbers in the kernel's form have twelve bits for the major and twenty for the
+        // minor number.
         let (major, minor) = (
             rustix::fs::major(stat.st_rdev),
             rustix::fs::minor(stat.st_rdev),
@@ -38,7 +39,7 @@ impl Server {
         output.u32(0);
     }
 
-    /// Writes what the guest is told when it learns of a file (`fuse_entry_out`).
+    /// Writes the description of a file that the guest learns of (`fuse_entry_out`).
     pub(crate) fn put_entry(
         &self,
         inode: &Inode,
@@ -55,19 +56,19 @@ impl Server {
         self.put_attributes(stat, owner, output);
     }
 
-    /// Owner and mode of a file as the guest sees them.
+    /// Returns owner and mode of a file as the guest sees them.
     pub(crate) fn owner(&self, inode: &Inode, stat: &Stat) -> Result<Ownership, Errno> {
         Ok(self.owners.shown(&*self.inodes.fd(inode)?, stat))
     }
 
-    /// A reply that tells of a file, whose lookup is taken back if it cannot be told.
+    /// Writes a reply that describes a file. If that fails, the lookup of the file is undone.
     pub(crate) fn reply_entry(&self, inode: &Inode, stat: &Stat, output: &mut Output) -> Answer {
         let owner = self.owner(inode, stat);
         let owner = owner.inspect_err(|_| self.inodes.forget(inode.number, 1))?;
         self.reply_entry_of(inode, stat, owner, output)
     }
 
-    /// The same of a file whose owner is known.
+    /// Writes a reply that describes a file whose owner is known.
     pub(crate) fn reply_entry_of(
         &self,
         inode: &Inode,
@@ -90,7 +91,7 @@ impl Server {
         Ok(())
     }
 
-    /// The same of a file that was looked at.
+    /// Writes the attributes of a file whose state and owner are known.
     pub(crate) fn reply_attributes_of(&self, stat: &Stat, owner: Ownership, output: &mut Output) {
         output.u64(self.options.cache_seconds.into());
         output.zeros(8);
@@ -133,7 +134,8 @@ impl Server {
             uid: has(set::UID).then_some(uid),
             gid: has(set::GID).then_some(gid),
             mode: has(set::MODE).then_some(mode),
-            // A new owner takes the right away (chown(2)); a new size if the kernel says so.
+            // A new owner clears these bits (chown(2)), and so does a new size if the kernel says
+            // so.
             clears_set_id: has(set::KILL_SUIDGID) || (has(set::UID | set::GID) && !has(set::MODE)),
         };
         if change != Change::default() {
@@ -164,7 +166,7 @@ impl Server {
         if inode.kind != FileType::RegularFile {
             return Err(Errno::INVAL);
         }
-        // Beyond what an offset can be.
+        // The size is larger than any offset.
         if i64::try_from(size).is_err() {
             return Err(Errno::FBIG);
         }
@@ -179,7 +181,7 @@ impl Server {
     }
 
     pub(crate) fn statfs(&self, header: &Header, output: &mut Output) -> Answer {
-        // The guest may ask before it knows anything.
+        // The guest may ask before it knows any file.
         let number = if header.node == 0 { ROOT } else { header.node };
         let inode = self.inodes.get(number)?;
         let stat = rustix::fs::fstatfs(&*self.inodes.fd(&inode)?)?;
@@ -200,7 +202,7 @@ impl Server {
     }
 
     /// Opens a file that the guest knows, for reading or writing. Only regular files and
-    /// directories are: to open a pipe or a device would have effects on the host.
+    /// directories are opened, because opening a pipe or a device would have effects on the host.
     pub(crate) fn reopen(
         &self,
         inode: &Inode,

@@ -1,9 +1,9 @@
-//! How many requests of each kind came.
+//! Counts requests by kind.
 
 use crate::protocol::{Header, opcode};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Names of opcodes, as `fuse.h` has them; the first stands for all that are not here.
+/// The names of opcodes, as in `fuse.h`. The first one stands for all that are not listed.
 const NAMES: [(u32, &str); 38] = [
     (0, "other"),
     (opcode::LOOKUP, "lookup"),
@@ -45,7 +45,7 @@ const NAMES: [(u32, &str); 38] = [
     (opcode::SYNCFS, "syncfs"),
 ];
 
-/// Counts of requests by their kind.
+/// The number of requests of each kind.
 #[derive(Debug)]
 pub struct RequestCounts {
     kinds: [AtomicU64; NAMES.len()],
@@ -69,12 +69,13 @@ impl RequestCounts {
         self.kinds[place].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts one of them that was answered at once.
+    /// Counts a request that was answered immediately.
     pub fn count_at_once(&self) {
         self.at_once.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Kinds and how many of each; and how many of all were answered at once.
+    /// Returns the number of requests of each kind, and the number of all that were answered
+    /// immediately.
     pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let names = NAMES.iter().map(|name| name.1).chain(["at-once"]);
         let counts = self.kinds.iter().chain([&self.at_once]);

@@ -13,20 +13,20 @@ use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-/// Bytes of entries that are read from the host at once.
+/// The number of bytes of entries that are read from the host together.
 const CHUNK: usize = 16 << 10;
-/// Entries of a short directory at most.
+/// The maximum number of entries of a short directory.
 const SHORT: usize = 128;
-/// Bytes of an entry before its name.
+/// The size in bytes of an entry before its name.
 const ENTRY_BYTES: usize = 24;
-/// Bytes of what READDIRPLUS tells of a file beside its entry.
+/// The size in bytes of READDIRPLUS's description of a file, in addition to its entry.
 const FILE_BYTES: usize = 128;
 
-/// An entry as the host gives it.
+/// An entry as the host returns it.
 #[derive(Debug)]
 struct Entry {
     number: u64,
-    /// Where the next one is.
+    /// The position of the next entry.
     next: u64,
     kind: u32,
     name: CString,
@@ -42,21 +42,22 @@ impl Entry {
     }
 }
 
-/// How far an open directory was read.
+/// The position in an open directory.
 #[derive(Debug, Default)]
 pub struct Listing {
-    /// Entries that were read from the host and not told to the guest.
+    /// Entries that were read from the host but not sent to the guest.
     waiting: VecDeque<Entry>,
-    /// Where the first of them is, or the host would go on.
+    /// The position of the first of these entries, or if there is none, the position where reading
+    /// continues.
     position: u64,
-    /// The host had no more behind these.
+    /// Whether the host had no more entries after these.
     has_ended: bool,
 }
 
 impl Listing {
-    /// Goes to a place in the directory.
+    /// Moves to a position in the directory.
     fn seek(&mut self, handle: &Handle, offset: u64) -> Answer {
-        // From the start it is read anew.
+        // From the start, the directory is read again.
         if offset == self.position && offset != 0 {
             return Ok(());
         }
@@ -68,7 +69,7 @@ impl Listing {
         Ok(())
     }
 
-    /// Reads more entries, if none waits.
+    /// Reads more entries if none is waiting.
     fn fill(&mut self, handle: &Handle) -> Answer {
         if !self.waiting.is_empty() {
             return Ok(());
@@ -87,7 +88,7 @@ impl Listing {
                 kind: directory_type(entry.file_type()),
                 name: entry.file_name().to_owned(),
             });
-            // A short directory is read to its end, which is then known.
+            // A short directory is read to its end, so that the end is known.
             if entries.is_buffer_empty() && self.waiting.len() >= SHORT {
                 return Ok(());
             }
@@ -101,7 +102,7 @@ impl Listing {
     }
 }
 
-/// The type of a file as an entry has it: the upper bits of its mode.
+/// Returns the type of a file in an entry: the upper bits of its mode.
 fn directory_type(kind: FileType) -> u32 {
     kind.as_raw_mode() >> 12
 }
@@ -109,7 +110,7 @@ fn directory_type(kind: FileType) -> u32 {
 impl Server {
     pub(crate) fn opendir(&self, header: &Header, output: &mut Output) -> Answer {
         if self.lists_unopened() {
-            // The guest's kernel opens no directory of this share from now on.
+            // After this answer the guest's kernel opens no directory of this share.
             return Err(Errno::NOSYS);
         }
         let (inode, directory) = self.open_directory(header.node)?;
@@ -129,7 +130,7 @@ impl Server {
         Ok((inode, directory))
     }
 
-    /// A directory that is open, or one that the request reads without that.
+    /// Returns an open directory, or one that the request reads without having opened it.
     fn directory_to_read(&self, header: &Header, number: u64) -> Result<Arc<Handle>, Errno> {
         if number != UNOPENED || !self.lists_unopened() {
             return self.handles.get(number);
@@ -178,7 +179,8 @@ impl Server {
         }
     }
 
-    /// What the guest would learn by looking the entry up; zeros if it has to do that.
+    /// Writes the description that a lookup of the entry would return, or zeros if the guest must
+    /// look it up.
     fn put_file(&self, handle: &Handle, entry: &Entry, output: &mut Output) {
         let start = output.bytes.len();
         if !entry.is_dot() {
@@ -193,8 +195,8 @@ impl Server {
         output.bytes.resize(start + FILE_BYTES, 0);
     }
 
-    /// As [`readdir`](Self::readdir), with the entries that were read before and of these those whose
-    /// files are known at once.
+    /// Like [`readdir`](Self::readdir), but only with entries that have already been read, and of
+    /// these only those whose files are immediately known.
     pub(crate) fn readdir_at_once(
         &self,
         header: &Header,
@@ -214,8 +216,8 @@ impl Server {
         if offset == 0 || offset != listing.position {
             return None;
         }
-        // The end is told only once. A second request at the end reads the directory again, since
-        // entries may have been added.
+        // The end is reported only once. A second request at the end reads the directory again,
+        // because entries may have been added.
         if listing.waiting.is_empty() && std::mem::take(&mut listing.has_ended) {
             return Some(Ok(()));
         }
@@ -233,7 +235,8 @@ impl Server {
         (output.bytes.len() > start).then_some(Ok(()))
     }
 
-    /// False: the file is not known at once, and nothing was written.
+    /// Writes the description of a file. Returns false without writing if the file is not
+    /// immediately known.
     fn put_file_at_once(&self, handle: &Handle, entry: &Entry, output: &mut Output) -> bool {
         let start = output.bytes.len();
         if !entry.is_dot() {

@@ -1,9 +1,9 @@
 //! Extended attributes: GETXATTR, SETXATTR, LISTXATTR, REMOVEXATTR.
 //!
-//! Those named `user.` are the host's. Those named `security.` and `trusted.`, which have a
-//! meaning for kernels and need rights on the host, are kept under the name [`HIDDEN`] with the
-//! guest's name behind it: they mean something in the guest alone. Access control lists are
-//! not offered.
+//! Attributes named `user.` are the host's. Those named `security.` and `trusted.` have a meaning
+//! for kernels and need rights on the host. They are stored under the name [`HIDDEN`] followed by
+//! the guest's name, so that they have a meaning only in the guest. Access control lists are not
+//! offered.
 
 use crate::inodes::{Inode, path_of};
 use crate::protocol::{Header, Input, Output};
@@ -13,14 +13,14 @@ use rustix::io::Errno;
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
 
-/// Attributes of this prefix are ours, and hidden from the guest.
+/// Attributes with this prefix belong to the server and are hidden from the guest.
 const OURS: &[u8] = b"user.tollgate.";
-/// What stands before the guest's name.
+/// The prefix of the guest's name.
 const HIDDEN: &[u8] = b"user.tollgate.xattr.";
-/// Bytes of a value, and of a list, at most (limits.h).
+/// The maximum size in bytes of a value, and of a list (limits.h).
 const MAX_BYTES: usize = 65536;
 
-/// The host's name for an attribute.
+/// Returns the host's name for an attribute.
 fn host_name(name: &CStr) -> Result<CString, Errno> {
     let name = name.to_bytes();
     if name.len() > 255 {
@@ -42,7 +42,7 @@ fn host_name(name: &CStr) -> Result<CString, Errno> {
     Err(Errno::OPNOTSUPP)
 }
 
-/// The guest's name for an attribute of the host; `None`: it sees none.
+/// Returns the guest's name for an attribute of the host, or `None` if the guest does not see it.
 fn guest_name(name: &[u8]) -> Option<&[u8]> {
     match name.strip_prefix(HIDDEN) {
         Some(hidden) => Some(hidden),
@@ -53,7 +53,7 @@ fn guest_name(name: &[u8]) -> Option<&[u8]> {
 }
 
 impl Server {
-    /// The file that a request is about, if it can have attributes: on others the host refuses
+    /// Returns the file of a request if it can have attributes. On other files the host refuses
     /// those named `user.`.
     fn attributed(&self, header: &Header, otherwise: Errno) -> Result<Arc<Inode>, Errno> {
         let inode = self.inodes.get(header.node)?;
@@ -64,7 +64,7 @@ impl Server {
         }
     }
 
-    /// Answers with a value, or its size if the guest has no room for any.
+    /// Answers with a value, or with its size if the guest has no room for any value.
     fn reply_value(size: usize, value: &[u8], output: &mut Output) -> Answer {
         if size == 0 {
             output.u32(value.len() as u32);
@@ -89,7 +89,7 @@ impl Server {
         })
     }
 
-    /// The same, with `as_root` to read with the rights of the guest's root.
+    /// Answers with a value that `as_root` reads with the rights of the guest's root.
     pub(crate) fn getxattr_by(
         &self,
         header: &Header,
@@ -101,7 +101,7 @@ impl Server {
         let name = host_name(input.text()?)?;
         let inode = self.attributed(header, Errno::NODATA)?;
         let path = path_of(&*self.inodes.fd(&inode)?);
-        // Without room the guest asks for the size.
+        // A guest without room asks for the size.
         let room = if size == 0 { MAX_BYTES } else { size };
         let mut value = vec![0; room.min(MAX_BYTES)];
         let mut read = || rustix::fs::getxattr(&path, &name, &mut *value);

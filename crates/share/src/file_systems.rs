@@ -1,9 +1,9 @@
-//! Kinds of file systems, which a guest must not see, or which can be asked without a wait.
+//! Kinds of file systems: those that a guest must not see, and those that answer without a wait.
 
 use rustix::fd::AsFd;
 
-/// File systems in which a guest must find nothing: their files are the host's kernel, or
-/// processes of the host. By `f_type` of statfs(2).
+/// File systems in which a guest must find nothing, because their files represent the host's kernel
+/// or its processes. They are identified by `f_type` of statfs(2).
 const KERNEL_FILE_SYSTEMS: [u64; 20] = [
     0x9fa0,      // proc
     0x6265_6572, // sysfs
@@ -27,8 +27,8 @@ const KERNEL_FILE_SYSTEMS: [u64; 20] = [
     0x6c6f_6f70, // binderfs
 ];
 
-/// File systems that need no other machine and no other process of the host to answer, by
-/// `f_type` of statfs(2).
+/// File systems that need no other machine and no other process of the host to answer, by `f_type`
+/// of statfs(2).
 const LOCAL_FILE_SYSTEMS: [u64; 11] = [
     0xef53,      // ext2, ext3, ext4
     0x5846_5342, // xfs
@@ -43,17 +43,17 @@ const LOCAL_FILE_SYSTEMS: [u64; 11] = [
     0xe0f5_e1e2, // erofs
 ];
 
-/// What matters of a file system.
+/// The relevant properties of a file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FileSystem {
-    /// Its files are the host's kernel.
+    /// Whether its files represent the host's kernel.
     pub is_of_kernel: bool,
-    /// It answers without help of another machine or process.
+    /// Whether it answers without another machine or process.
     pub is_local: bool,
 }
 
 impl FileSystem {
-    /// That of a file.
+    /// Returns the properties of a file's file system.
     pub fn of(fd: impl AsFd) -> Self {
         rustix::fs::fstatfs(fd).map_or_else(
             |_| Self::default(),

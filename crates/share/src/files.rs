@@ -1,4 +1,4 @@
-//! Open files: OPEN and RELEASE, READ and WRITE, and what else is done with them.
+//! Open files: OPEN and RELEASE, READ and WRITE, and other operations on them.
 
 use crate::handles::Handle;
 use crate::inodes::Inode;
@@ -14,14 +14,15 @@ use rustix::io::{Errno, ReadWriteFlags};
 use std::io::IoSlice;
 use std::sync::Arc;
 
-/// Bytes that are copied at once at most: the thread serves others, too.
+/// The maximum number of bytes that are copied by one request, because the thread serves other
+/// requests, too.
 const MAX_COPY: u64 = 64 << 20;
 /// The handle of a file that was not opened.
 pub(crate) const UNOPENED: u64 = 0;
 
 impl Server {
-    /// Opens a regular file that the guest knows. Flags that the guest's kernel acts upon
-    /// (O_APPEND, O_DIRECT, O_SYNC by way of FSYNC) are not the host's business.
+    /// Opens a regular file that the guest knows. Flags that the guest's kernel implements itself
+    /// (O_APPEND, O_DIRECT, and O_SYNC by FSYNC) are not passed to the host.
     pub(crate) fn open_known(
         &self,
         header: &Header,
@@ -44,22 +45,22 @@ impl Server {
         self.reopen(inode, flags & kept)
     }
 
-    /// The content of a file changes at the request of a user of the guest: set-user-ID and
-    /// set-group-ID go. `kills`: the guest's kernel says so.
+    /// Clears set-user-ID and set-group-ID before a user of the guest changes the contents of a
+    /// file. `kills` is set if the guest's kernel requests that.
     pub(crate) fn content_changes(&self, header: &Header, inode: &Inode, kills: bool) -> Answer {
         let fd = self.inodes.fd(inode)?;
         self.owners.content_changes(&*fd, kills || header.uid != 0)
     }
 
-    /// Tells the guest of an open file (`fuse_open_out`).
+    /// Writes the description of an open file for the guest (`fuse_open_out`).
     pub(crate) fn put_handle(
         &self,
         inode: Arc<Inode>,
         file: Option<CountedFd>,
         output: &mut Output,
     ) {
-        // The guest's kernel compares times and sizes, and drops what it has cached if these
-        // changed; that it opens a file is no reason to.
+        // The guest's kernel compares times and sizes, and drops its cache if they have changed.
+        // Opening the file is no reason to drop it.
         let flags = match inode.kind {
             FileType::Directory => 0,
             _ => KEEP_CACHE,
@@ -68,7 +69,7 @@ impl Server {
         output.u64(number);
         output.u32(flags);
         output.u32(0);
-        // The guest would never learn of it.
+        // The guest would never receive the handle.
         if output.bytes.len() > output.capacity {
             self.handles.remove(number);
         }
@@ -83,7 +84,7 @@ impl Server {
         let (flags, open_flags) = (input.u32()?, input.u32()?);
         let inode = self.inodes.get(header.node)?;
         if self.reads_unopened() {
-            // The guest's kernel opens no file of this share from now on.
+            // After this answer the guest's kernel opens no file of this share.
             return Err(Errno::NOSYS);
         }
         let flags = OFlags::from_bits_retain(flags);
@@ -97,7 +98,7 @@ impl Server {
         Ok(())
     }
 
-    /// A regular file that is open.
+    /// Returns an open regular file.
     fn file(&self, number: u64) -> Result<Arc<Handle>, Errno> {
         let handle = self.handles.get(number)?;
         match handle.inode.kind {
@@ -106,7 +107,7 @@ impl Server {
         }
     }
 
-    /// A regular file that is open, or one that the request reads without that.
+    /// Returns an open regular file, or one that the request reads without having opened it.
     fn file_to_read(&self, header: &Header, number: u64) -> Result<Arc<Handle>, Errno> {
         let open = || {
             let inode = self.inodes.get(header.node)?;
@@ -115,7 +116,7 @@ impl Server {
         self.file_to_read_by(header, number, open)
     }
 
-    /// The same, with `open` to open it.
+    /// Returns an open regular file, or one that `open` opens.
     pub(crate) fn file_to_read_by(
         &self,
         header: &Header,
@@ -143,7 +144,7 @@ impl Server {
         let end = output.bytes.len() + room;
         output.bytes.reserve_exact(room);
         let mut place = offset;
-        // The host may give less than there is.
+        // The host may return fewer bytes than there are.
         while output.bytes.len() < end {
             match rustix::io::pread(handle.fd()?, spare_capacity(&mut output.bytes), place) {
                 Ok(0) => break,
@@ -172,7 +173,8 @@ impl Server {
         let mut data = input.bytes(size)?;
         let is_from_cache = write_flags & WRITE_FROM_CACHE != 0;
         let kills = write_flags & WRITE_KILL_SUIDGID != 0;
-        // What comes from the guest's page cache is no user's: the guest's kernel has decided.
+        // Bytes from the guest's page cache belong to no user: the guest's kernel has checked the
+        // rights.
         let writer = Header {
             uid: if is_from_cache { 0 } else { header.uid },
             ..*header
@@ -195,7 +197,7 @@ impl Server {
                     data = data.get(count..).unwrap_or_default();
                 }
                 Err(Errno::INTR) => {}
-                // A part of it is there; the guest will try the rest.
+                // A part was written; the guest will try the rest.
                 Err(_) if written > 0 => break,
                 Err(error) => return Err(error),
             }
@@ -235,7 +237,7 @@ impl Server {
         let handle = self.file(input.u64()?)?;
         let (offset, length) = (position(input.u64()?)?, position(input.u64()?)?);
         let mode = FallocateFlags::from_bits(input.u32()?).ok_or(Errno::OPNOTSUPP)?;
-        // The protocol has no flag by which the guest's kernel could say this.
+        // The protocol has no flag by which the guest's kernel could request this.
         self.content_changes(header, &handle.inode, false)?;
         rustix::fs::fallocate(handle.fd()?, mode, offset, length)
     }
@@ -246,7 +248,7 @@ impl Server {
         mut input: Input<'_>,
         output: &mut Output,
     ) -> Answer {
-        /// lseek(2): to data, to a hole.
+        /// For lseek(2): to data, and to a hole.
         const DATA: u32 = 3;
         const HOLE: u32 = 4;
         let handle = self.file_to_read(header, input.u64()?)?;
@@ -254,7 +256,7 @@ impl Server {
         let to = match input.u32()? {
             DATA => SeekFrom::Data(offset),
             HOLE => SeekFrom::Hole(offset),
-            // All others are the guest's own business.
+            // The guest's kernel handles all others itself.
             _ => return Err(Errno::INVAL),
         };
         output.u64(rustix::fs::seek(handle.fd()?, to)?);
@@ -287,7 +289,7 @@ impl Server {
     }
 }
 
-/// A position in a file, which is less than 2^63.
+/// Checks a position in a file, which must be less than 2^63.
 fn position(offset: u64) -> Result<u64, Errno> {
     i64::try_from(offset).map_err(|_| Errno::INVAL)?;
     Ok(offset)

@@ -1,4 +1,4 @@
-//! Files and directories that the guest has open, by number.
+//! The files and directories that the guest has opened, by number.
 
 use crate::directories::Listing;
 use crate::inodes::Inode;
@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub struct Handle {
     pub inode: Arc<Inode>,
-    /// `None`: a directory in which the guest sees nothing.
+    /// The descriptor. `None` is a directory in which the guest sees nothing.
     pub fd: Option<CountedFd>,
-    /// Of a directory, how far it was read.
+    /// For a directory, the position of reading.
     pub listing: Mutex<Listing>,
 }
 
@@ -28,7 +28,7 @@ impl Handle {
         }
     }
 
-    /// The open file.
+    /// Returns the descriptor.
     ///
     /// # Errors
     /// EBADF: there is none.
@@ -58,7 +58,7 @@ impl Handles {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives a handle its number.
+    /// Adds a handle and returns its number.
     pub fn insert(&self, handle: Handle) -> u64 {
         let mut numbers = self.numbers();
         numbers.last += 1;
@@ -67,10 +67,10 @@ impl Handles {
         number
     }
 
-    /// What a number stands for.
+    /// Returns the handle with a number.
     ///
     /// # Errors
-    /// EBADF: nothing.
+    /// EBADF: there is none.
     pub fn get(&self, number: u64) -> Result<Arc<Handle>, Errno> {
         let numbers = self.numbers();
         numbers.by_number.get(&number).cloned().ok_or(Errno::BADF)
@@ -78,7 +78,7 @@ impl Handles {
 
     pub fn remove(&self, number: u64) {
         let removed = self.numbers().by_number.remove(&number);
-        // Closed without the lock.
+        // The file is closed without the lock.
         drop(removed);
     }
 

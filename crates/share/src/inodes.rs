@@ -1,13 +1,13 @@
 //! The files that a guest knows, by number.
 //!
-//! A number stands for a file or directory, whatever its name: the table holds an `O_PATH`
-//! descriptor of it, so that the guest's file stays the same one when the host renames it. A
-//! number lives from the first reply that names it until the guest has forgotten it as often as
-//! it was told of it, and is never given out again.
+//! A number stands for a file or directory, whatever its name is. The table holds an `O_PATH`
+//! descriptor of the file, so that the guest's file stays the same when the host renames it. A
+//! number is valid from the first reply that contains it until the guest has forgotten it as often
+//! as replies contained it, and is never used again.
 //!
-//! A guest may remember more files than a process may have descriptors. Where these run short
-//! the table closes those of files that it used longest ago (never those of directories or of
-//! open files), and opens them again by the name under which they were last seen, if that is
+//! A guest may know more files than a process may have descriptors. When descriptors run short, the
+//! table closes those of the files that were opened longest ago (but never those of directories or
+//! of open files). It opens them again by the name under which they were last seen, if that is
 //! still the same file.
 
 use crate::file_systems::FileSystem;
@@ -24,29 +24,29 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 mod at_once;
 
-/// A file of the host: its device and its number there.
+/// Identifies a file of the host: its device and its inode number.
 pub type Key = (u64, u64);
 
-/// Which file a stat is of.
+/// Returns the file that a stat describes.
 pub const fn key(stat: &Stat) -> Key {
     (stat.st_dev, stat.st_ino)
 }
 
-/// Mode of a stat's file.
+/// Returns the type of the file that a stat describes.
 pub fn kind(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }
 
-/// The path by which calls that take no descriptor reach what a descriptor is of. It never
-/// follows a symbolic link that the descriptor is of.
+/// Returns the path by which calls without a descriptor argument reach the file of a descriptor.
+/// Such a path never follows a symbolic link that the descriptor refers to.
 pub fn path_of(fd: impl AsFd) -> String {
     format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
 }
 
-/// Opens a single name below a directory, without following it.
+/// Opens a single name in a directory, without following it.
 ///
 /// # Errors
-/// The host's.
+/// An error of the host.
 pub fn open_beneath(
     directory: impl AsFd,
     name: &OsStr,
@@ -63,7 +63,7 @@ pub fn open_beneath(
     Err(Errno::AGAIN)
 }
 
-/// Tries the same once, with more rules.
+/// Tries to open the name once, with additional rules.
 fn open_with(
     directory: impl AsFd,
     name: &OsStr,
@@ -79,17 +79,17 @@ fn open_with(
 /// A file that the guest knows.
 #[derive(Debug)]
 pub struct Inode {
-    /// The guest's number for it.
+    /// The guest's number of the file.
     pub number: u64,
-    /// Which file it is.
+    /// Identifies the host's file.
     pub key: Key,
-    /// What it is.
+    /// The type of the file.
     pub kind: FileType,
-    /// A directory of a file system whose content the guest does not see.
+    /// Whether this is a directory of a file system whose contents the guest does not see.
     pub is_sealed: bool,
-    /// Of a file system that answers without help of others.
+    /// Whether the file system answers without another machine or process.
     pub is_local: bool,
-    /// Its handles that are open.
+    /// The number of its open handles.
     pub handles: AtomicUsize,
     state: Mutex<State>,
 }
@@ -97,10 +97,10 @@ pub struct Inode {
 #[derive(Debug)]
 struct State {
     fd: Option<Arc<CountedFd>>,
-    /// Directory and name by which it was last seen.
+    /// The directory and the name by which it was last seen.
     parent: u64,
     name: OsString,
-    /// Replies that named it, less what was forgotten.
+    /// The number of replies that contained it, minus the number that were forgotten.
     lookups: u64,
 }
 
@@ -120,9 +120,9 @@ struct Numbers {
     by_number: HashMap<u64, Arc<Inode>>,
     by_key: HashMap<Key, Arc<Inode>>,
     next: u64,
-    /// Those whose descriptor may be closed, the first opened first.
+    /// The files whose descriptor may be closed, the first opened first.
     open: VecDeque<u64>,
-    /// Devices beside the root's, whose position goes into file numbers.
+    /// The devices other than the root's. The index of a device is a part of file numbers.
     devices: Vec<u64>,
 }
 
@@ -131,15 +131,15 @@ struct Numbers {
 pub struct Inodes {
     numbers: Mutex<Numbers>,
     root: Arc<Inode>,
-    /// Descriptors that all shares may have.
+    /// The maximum number of descriptors of all shares.
     limit: usize,
 }
 
 impl Inodes {
-    /// A table that knows the root directory.
+    /// Makes a table that contains the root directory.
     ///
     /// # Errors
-    /// The directory cannot be looked at.
+    /// The directory cannot be examined.
     pub fn new(root: OwnedFd, limit: usize) -> Result<Self, Errno> {
         let stat = rustix::fs::fstat(&root)?;
         let root = Arc::new(Inode {
@@ -172,7 +172,7 @@ impl Inodes {
         self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets all but the root directory.
+    /// Forgets everything except the root directory.
     pub fn forget_all(&self) {
         let root = &self.root;
         let mut numbers = self.numbers();
@@ -181,26 +181,27 @@ impl Inodes {
         numbers.devices = old.devices.clone();
         numbers.by_number.insert(ROOT, Arc::clone(root));
         numbers.by_key.insert(root.key, Arc::clone(root));
-        // The files are closed after the lock is released, because an answer at once may need it.
+        // The files are closed after the lock is released, because an immediate answer may need it.
         drop(numbers);
         drop(old);
     }
 
-    /// How many files the guest knows.
+    /// Returns how many files the guest knows.
     pub fn count(&self) -> usize {
         self.numbers().by_number.len()
     }
 
-    /// What a number stands for.
+    /// Returns the file with a number.
     ///
     /// # Errors
-    /// ESTALE: nothing.
+    /// ESTALE: there is none.
     pub fn get(&self, number: u64) -> Result<Arc<Inode>, Errno> {
         let numbers = self.numbers();
         numbers.by_number.get(&number).cloned().ok_or(Errno::STALE)
     }
 
-    /// The file's number as the guest is shown it: the host's, told apart by device.
+    /// Returns the file's inode number for the guest: the host's number, made unique across
+    /// devices.
     pub fn shown_number(&self, stat: &Stat) -> u64 {
         if stat.st_dev == self.root.key.0 {
             return stat.st_ino;
@@ -214,10 +215,11 @@ impl Inodes {
         stat.st_ino ^ (place as u64 + 1) << 48
     }
 
-    /// A descriptor of the file itself, of the kind `O_PATH`.
+    /// Returns an `O_PATH` descriptor of the file.
     ///
     /// # Errors
-    /// It was closed to spare descriptors, and its name stands for something else now (ESTALE).
+    /// ESTALE: the descriptor was closed to save descriptors, and the file's name now stands for
+    /// another file.
     pub fn fd(&self, inode: &Inode) -> Result<Arc<CountedFd>, Errno> {
         if let Some(fd) = &inode.state().fd {
             return Ok(Arc::clone(fd));
@@ -226,7 +228,7 @@ impl Inodes {
             let state = inode.state();
             (state.parent, state.name.clone())
         };
-        // Directories are never closed, so that this goes up no further.
+        // Directories are never closed, so this does not continue upwards.
         let parent = self.get(parent)?;
         let directory = parent.state().fd.clone().ok_or(Errno::STALE)?;
         self.make_room()?;
@@ -241,10 +243,10 @@ impl Inodes {
         Ok(fd)
     }
 
-    /// The same of a directory in which names are looked up or changed.
+    /// Returns a descriptor of a directory in which names are looked up or changed.
     ///
     /// # Errors
-    /// ENOTDIR, or EPERM where the guest sees nothing.
+    /// ENOTDIR, or EPERM for a directory in which the guest sees nothing.
     pub fn directory(&self, inode: &Inode) -> Result<Arc<CountedFd>, Errno> {
         match inode.kind {
             FileType::Directory if inode.is_sealed => Err(Errno::PERM),
@@ -253,17 +255,17 @@ impl Inodes {
         }
     }
 
-    /// Makes sure that a descriptor more may be opened: closes some, if need be.
+    /// Makes sure that another descriptor may be opened, by closing some if necessary.
     ///
     /// # Errors
-    /// ENFILE: there is none that could be closed.
+    /// ENFILE: no descriptor can be closed.
     pub fn make_room(&self) -> Result<(), Errno> {
         if limits::open() < self.limit {
             return Ok(());
         }
         let mut numbers = self.numbers();
         let mut closed = Vec::new();
-        // Several at once, since the next request wants one too.
+        // Several are closed together, because the next request will need one too.
         for _ in 0..numbers.open.len() {
             let Some(number) = numbers.open.pop_front() else {
                 break;
@@ -289,10 +291,11 @@ impl Inodes {
         }
     }
 
-    /// Opens a name for a reply that names the file: its number is looked up once more.
+    /// Opens a name for a reply that contains the file's number, which increases its lookups by
+    /// one.
     ///
     /// # Errors
-    /// The host's, or ENFILE.
+    /// An error of the host, or ENFILE.
     pub fn look_up(&self, parent: &Arc<Inode>, name: &OsStr) -> Result<(Arc<Inode>, Stat), Errno> {
         let directory = self.directory(parent)?;
         self.make_room()?;
@@ -300,10 +303,10 @@ impl Inodes {
         self.insert(parent, name, fd)
     }
 
-    /// The same of a file that is open already, by an `O_PATH` descriptor.
+    /// Adds a file that is already open by an `O_PATH` descriptor to the table, for such a reply.
     ///
     /// # Errors
-    /// The host's.
+    /// An error of the host.
     pub fn insert(
         &self,
         parent: &Arc<Inode>,
@@ -360,7 +363,7 @@ impl Inodes {
         Ok((inode, stat))
     }
 
-    /// A file got another name: it will be opened by that.
+    /// Records the new name of a file, by which it will be opened.
     pub fn moved(&self, key: Key, parent: &Inode, name: &OsStr) {
         let inode = self.numbers().by_key.get(&key).cloned();
         if let Some(inode) = inode.filter(|inode| inode.number != ROOT) {
@@ -370,7 +373,7 @@ impl Inodes {
         }
     }
 
-    /// The guest forgets that it was told of a file so many times.
+    /// Handles the guest's forgetting of `times` replies that contained a file.
     pub fn forget(&self, number: u64, times: u64) {
         if number == ROOT {
             return;
@@ -387,7 +390,7 @@ impl Inodes {
         if left == 0 {
             numbers.by_number.remove(&number);
             numbers.by_key.remove(&inode.key);
-            // Most of what waits to be closed may be gone.
+            // Most of the files that wait to be closed may have gone.
             if numbers.open.len() > 2 * numbers.by_number.len() + 64 {
                 let Numbers {
                     open, by_number, ..
@@ -395,16 +398,16 @@ impl Inodes {
                 open.retain(|number| by_number.contains_key(number));
             }
         }
-        // If this was the last descriptor of a deleted file, to close it takes long.
+        // If this was the last descriptor of a deleted file, closing it takes long.
         drop(numbers);
         drop(inode);
     }
 }
 
-/// Opens the directory that is shared.
+/// Opens the shared directory.
 ///
 /// # Errors
-/// It cannot be opened, is no directory, or holds files of the host's kernel.
+/// It cannot be opened, is no directory, or its files represent the host's kernel.
 pub fn open_root(path: &std::path::Path) -> Result<OwnedFd, String> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let fd = rustix::fs::openat(CWD, path, flags, Mode::empty());
@@ -415,7 +418,7 @@ pub fn open_root(path: &std::path::Path) -> Result<OwnedFd, String> {
     })?;
     let counted = CountedFd::new(fd);
     if FileSystem::of(&counted).is_of_kernel {
-        return Err("its files are the host's kernel".into());
+        return Err("its files represent the host's kernel".into());
     }
     let fd = counted.as_fd().try_clone_to_owned();
     fd.map_err(|error| error.to_string())

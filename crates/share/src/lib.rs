@@ -1,5 +1,5 @@
 //! Shared directories of the host: a server of the FUSE protocol (as virtio-fs carries it) over
-//! byte buffers, by threads of its own.
+//! byte buffers, with threads of its own.
 //!
 //! ```text
 //!   ShareOptions -- Server::open --> Server::handle(request) -> reply
@@ -9,15 +9,15 @@
 //!   ShareThreads: requests in, replies out; or at once, where nothing is waited for
 //! ```
 //!
-//! What a guest sends is hostile. It names files by numbers that the server gave out, and by
-//! single names below them; a name with a slash, `.` and `..` are refused, symbolic links are
-//! never followed here (the guest resolves them), and each name is opened by openat2 with
-//! `RESOLVE_BENEATH`. So nothing outside of the directory is ever opened. Only regular files
-//! and directories are opened for reading and writing: device nodes, pipes and sockets are
-//! names to which the guest's own kernel gives a meaning.
+//! The requests of a guest are hostile. They name files by numbers that the server has assigned,
+//! and by single names in those directories. Names with a slash, `.` and `..` are refused, symbolic
+//! links are never followed here (the guest resolves them), and each name is opened by openat2 with
+//! `RESOLVE_BENEATH`. So no file outside of the directory is ever opened. Only regular files and
+//! directories are opened for reading and writing: device nodes, pipes and sockets are names to
+//! which the guest's own kernel gives a meaning.
 //!
-//! Everything happens with the rights of the process that serves; the guest's kernel checks
-//! permissions for the guest's users. See [`owner`] for how owners are kept.
+//! Everything is done with the rights of the server's process; the guest's kernel checks
+//! permissions for the guest's users. [`owner`] describes how owners are stored.
 
 pub mod counts;
 pub mod inodes;

@@ -1,19 +1,19 @@
-//! Descriptors: how many shares may have open, over all shares of the process.
+//! The number of descriptors that all shares of the process may have open.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Descriptors that are left to the rest of the process, if it may have that many.
+/// The number of descriptors that are left for the rest of the process, if it may have that many.
 const RESERVED: u64 = 256;
-/// Never more than this, whatever the host allows.
+/// The maximum, whatever the host permits.
 const MOST: u64 = 1 << 20;
 
 static OPEN: AtomicUsize = AtomicUsize::new(0);
 
-/// How many descriptors all shares may have. The first call raises the process's soft limit to
-/// the hard one.
+/// Returns how many descriptors all shares may have. The first call raises the process's soft limit
+/// to the hard one.
 pub fn descriptors() -> usize {
     static LIMIT: OnceLock<usize> = OnceLock::new();
     *LIMIT.get_or_init(|| {
@@ -22,7 +22,7 @@ pub fn descriptors() -> usize {
             current: limit.maximum,
             maximum: limit.maximum,
         };
-        // Where that fails the limit stays what it is.
+        // If this fails, the limit stays unchanged.
         let _ = setrlimit(Resource::Nofile, raised);
         let now = getrlimit(Resource::Nofile)
             .current
@@ -32,7 +32,7 @@ pub fn descriptors() -> usize {
     })
 }
 
-/// How many descriptors all shares have open.
+/// Returns how many descriptors all shares have open.
 pub fn open() -> usize {
     OPEN.load(Ordering::Relaxed)
 }

@@ -1,4 +1,4 @@
-//! Names: LOOKUP and FORGET, and what makes, moves and removes them.
+//! Names: LOOKUP and FORGET, and the requests that create, move and remove them.
 
 use crate::inodes::{Inode, key, open_beneath, path_of};
 use crate::limits::CountedFd;
@@ -32,8 +32,8 @@ impl Server {
         }
     }
 
-    /// Tells that there is no such name, which the guest may believe for a while, too: programs look
-    /// in many places.
+    /// Reports that a name does not exist. The guest may cache that for a while too, because
+    /// programs look in many places.
     pub(crate) fn reply_missing(&self, output: &mut Output) -> Answer {
         if self.options.cache_seconds == 0 {
             return Err(Errno::NOENT);
@@ -74,7 +74,7 @@ impl Server {
         Ok(())
     }
 
-    /// Owner and mode of what a request creates below a directory.
+    /// Returns owner and mode of a file that a request creates in a directory.
     pub(crate) fn wanted(
         &self,
         header: &Header,
@@ -89,7 +89,7 @@ impl Server {
         Ok(owners.of_new(shown, header.uid, header.gid, mode, is_directory))
     }
 
-    /// Creates something that is not opened, and tells of it.
+    /// Creates a file that is not opened, and describes it in the reply.
     fn make(
         &self,
         header: &Header,
@@ -107,7 +107,7 @@ impl Server {
         self.owners
             .as_root(&self.inodes, &parent, || make(&directory, mode))?;
         let (inode, mut stat) = self.inodes.look_up(&parent, name)?;
-        // What stands there now may be another's already.
+        // Another process may already have replaced the file.
         if stat.st_nlink > 0 {
             let settled = self.settle(&inode, &mut stat, wanted);
             if let Err(error) = settled {
@@ -118,7 +118,7 @@ impl Server {
         self.reply_entry(&inode, &stat, output)
     }
 
-    /// Gives a new file its owner and mode, of which `stat` then tells.
+    /// Gives a new file its owner and mode, and updates `stat`.
     pub(crate) fn settle(
         &self,
         inode: &Inode,
@@ -156,9 +156,9 @@ impl Server {
         let kind = FileType::from_raw_mode(mode);
         match kind {
             FileType::RegularFile | FileType::Fifo | FileType::Socket => {}
-            // The mark of an overlay for what was removed; it is no device.
+            // The mark of an overlay file system for a removed file, which is no device.
             FileType::CharacterDevice if device == 0 => {}
-            // A device of the host's, which the guest has no business with.
+            // A device of the host, which the guest may not create.
             FileType::CharacterDevice | FileType::BlockDevice => return Err(Errno::PERM),
             _ => return Err(Errno::INVAL),
         }
@@ -243,7 +243,7 @@ impl Server {
         Ok(())
     }
 
-    /// Notes under which name a file stands now.
+    /// Records the present name of a file.
     fn note_name(&self, parent: &Arc<Inode>, name: &OsStr) {
         let Ok(directory) = self.inodes.directory(parent) else {
             return;
@@ -253,7 +253,7 @@ impl Server {
         }
     }
 
-    /// Creates a regular file, or opens the one that is there.
+    /// Creates a regular file, or opens an existing one.
     pub(crate) fn create(
         &self,
         header: &Header,
@@ -290,7 +290,7 @@ impl Server {
             }
             Err(Errno::EXIST) if !flags.contains(OFlags::EXCL) => {
                 let (inode, _) = self.inodes.look_up(&parent, name)?;
-                // With O_TRUNC the file is another one afterwards.
+                // O_TRUNC changes the file's attributes.
                 let opened =
                     (self.open_known(header, &inode, flags, open_flags)).and_then(|file| {
                         let stat = rustix::fs::fstat(&*self.inodes.fd(&inode)?)?;

@@ -1,4 +1,4 @@
-//! What a share is.
+//! The options of a share.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -7,36 +7,37 @@ use std::path::PathBuf;
 /// A directory of the host that a guest can mount.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ShareOptions {
-    /// The directory.
+    /// The path of the directory.
     pub path: PathBuf,
-    /// The name by which the guest mounts it; see [`ShareOptions::is_tag`].
+    /// The name by which the guest mounts the directory; see [`ShareOptions::is_tag`].
     pub tag: String,
-    /// The guest cannot change anything.
+    /// Whether the guest cannot change anything.
     pub readonly: bool,
-    /// Seconds for which the guest may believe what it knows of names and attributes.
+    /// For how many seconds the guest may cache names and attributes.
     pub cache_seconds: u32,
-    /// Files belong to whom they belong on the host: those of the server's user are not root's.
+    /// Whether the guest sees the host's owners, so that the files of the server's user do not
+    /// appear as root's.
     pub keeps_owners: bool,
-    /// Files are read without being opened, if the share is read-only and the
-    /// guest's kernel can do that. Then the host's refusal to let one be read comes with the first
-    /// read, and the guest must mount it read-only to have writers refused when they open one.
+    /// Whether files are read without being opened, if the share is read-only and the guest's
+    /// kernel supports it. The host's refusal to read a file then comes with the first read. The
+    /// guest must mount the share read-only in order to refuse writers when they open a file.
     pub reads_unopened: bool,
-    /// Directories are read without being opened, if the guest's kernel can do that. It keeps what it
-    /// has read until the directory's time of change is another one, and then learns of the files in
-    /// it no more than their names: good where what it knows of names holds for long.
+    /// Whether directories are read without being opened, if the guest's kernel supports it. The
+    /// kernel caches a directory until its modification time changes, and then learns only the
+    /// names of the files in it. This is useful if names may be cached for long.
     pub lists_unopened: bool,
-    /// The guest sees no extended attributes. Its kernel learns that from the first request and sends
-    /// no further ones.
+    /// Whether the guest sees no extended attributes. Its kernel learns that from the first request
+    /// and sends no others.
     pub hides_attributes: bool,
 }
 
 impl ShareOptions {
-    /// Bytes of a tag at most (virtio 1.2, 5.11.4).
+    /// The maximum size of a tag in bytes (virtio 1.2, 5.11.4).
     pub const MAX_TAG_BYTES: usize = 36;
-    /// Seconds for which the guest's cache holds unless it is told otherwise.
+    /// The default number of seconds for which the guest may cache names and attributes.
     pub const DEFAULT_CACHE_SECONDS: u32 = 1;
 
-    /// A writable share.
+    /// Makes the options of a writable share.
     pub fn new(path: impl Into<PathBuf>, tag: impl Into<String>) -> Self {
         Self {
             path: path.into(),
@@ -50,8 +51,8 @@ impl ShareOptions {
         }
     }
 
-    /// Whether this can be a tag: 1 to [`MAX_TAG_BYTES`](Self::MAX_TAG_BYTES) letters, digits,
-    /// and the signs `.`, `_`, `-`.
+    /// Whether this is a valid tag: 1 to [`MAX_TAG_BYTES`](Self::MAX_TAG_BYTES) letters, digits,
+    /// and the characters `.`, `_`, `-`.
     pub fn is_tag(text: &str) -> bool {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
         (1..=Self::MAX_TAG_BYTES).contains(&text.len()) && text.bytes().all(is_plain)
@@ -61,7 +62,7 @@ impl ShareOptions {
 /// Why a directory cannot be shared.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ShareError {
-    /// The directory.
+    /// The path of the directory.
     pub path: PathBuf,
     /// The reason.
     pub why: String,

@@ -1,20 +1,21 @@
-//! Who owns a file, and with which mode, in the guest's eyes.
+//! The owner and the mode of a file as the guest sees them.
 //!
-//! The server is an ordinary process: all that it creates belongs to its user, and it cannot
-//! give files away. What the guest wants beyond that is kept beside the file:
+//! The server is an ordinary process: everything that it creates belongs to its user, and it cannot
+//! give files to other users. What the guest wants beyond that is stored with the file:
 //!
-//! - Files of the server's user, and of root, are the guest's root's; all others have the
-//!   host's numbers. So a guest's root finds its own files as root's, and a guest's user 1000
-//!   is not the host's. With [`keeps_owners`](crate::ShareOptions::keeps_owners) all have the
-//!   host's numbers: a guest's user with the number of the server's is at home in the share.
-//! - If a guest makes a file somebody else's, or sets its set-user-ID or set-group-ID bit, that
-//!   is written to the extended attribute [`ATTRIBUTE`]; the host's file keeps the server's
-//!   user, and never gets these bits, with which it would be a way to the rights of that user
-//!   for everybody on the host.
-//! - The attribute counts for files of the server's user alone. Its mode counts as long as
-//!   the host's mode is the one that belongs to it, so that chmod on the host is seen.
-//! - Where no attribute can be kept (symbolic links, some file systems) the wish is granted
-//!   without effect, as it is with many network file systems.
+//! - Files of the server's user, and of root, appear as those of the guest's root; all others have
+//!   the host's numbers. So the guest's root finds its own files as root's, and the guest's user
+//!   1000 is not the host's. With [`keeps_owners`](crate::ShareOptions::keeps_owners) all files
+//!   have the host's numbers, and the guest's user with the number of the server's user owns that
+//!   user's files.
+//! - If a guest gives a file to another user, or sets its set-user-ID or set-group-ID bit, that is
+//!   written to the extended attribute [`ATTRIBUTE`]. The host's file keeps the server's user, and
+//!   never gets these bits, with which it would give the rights of that user to everyone on the
+//!   host.
+//! - The attribute counts only for files of the server's user. Its mode counts as long as the
+//!   host's mode is the one that was stored with it, so that a chmod on the host is visible.
+//! - If no attribute can be stored (for symbolic links, and on some file systems), the request
+//!   succeeds without effect, as with many network file systems.
 
 use crate::inodes::{Inode, Inodes, kind, path_of};
 use rustix::fd::AsFd;
@@ -22,9 +23,9 @@ use rustix::fs::{CWD, FileType, Mode, Stat, XattrFlags};
 use rustix::io::Errno;
 use std::sync::{Mutex, PoisonError};
 
-/// The attribute: `UID GID MODE HOSTMODE`, the modes octal and without the file's type.
+/// The attribute: `UID GID MODE HOSTMODE`, with octal modes without the file's type.
 pub const ATTRIBUTE: &str = "user.tollgate.owner";
-/// All bits of a mode but the file's type.
+/// All bits of a mode except the file's type.
 pub const MODE_BITS: u32 = 0o7777;
 /// Set-user-ID and set-group-ID.
 pub const SET_ID: u32 = 0o6000;
@@ -32,48 +33,50 @@ pub const SET_ID: u32 = 0o6000;
 pub const SET_UID: u32 = 0o4000;
 /// Set-group-ID.
 pub const SET_GID: u32 = 0o2000;
-/// The group may execute: without it set-group-ID has another meaning.
+/// The group may execute the file: without this bit, set-group-ID has another meaning.
 const GROUP_EXECUTES: u32 = 0o010;
 
-/// Owner and mode of a file, without its type.
+/// The owner and the mode of a file, without its type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ownership {
-    /// User.
+    /// The user's number.
     pub uid: u32,
-    /// Group.
+    /// The group's number.
     pub gid: u32,
     /// Permissions, set-user-ID, set-group-ID, sticky.
     pub mode: u32,
 }
 
-/// What a request wants to change.
+/// The changes that a request wants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Change {
-    /// User.
+    /// The new user.
     pub uid: Option<u32>,
-    /// Group.
+    /// The new group.
     pub gid: Option<u32>,
-    /// Mode.
+    /// The new mode.
     pub mode: Option<u32>,
-    /// Clear set-user-ID, and set-group-ID if the group may execute, of a regular file.
+    /// Whether set-user-ID is cleared, and also set-group-ID if the group may execute, for a
+    /// regular file.
     pub clears_set_id: bool,
 }
 
-/// The server's user, and how it acts for the guest's.
+/// The server's user, and how it represents the guest's users.
 #[derive(Debug)]
 pub struct Owners {
     uid: u32,
     gid: u32,
-    /// The user's own files are the guest's root's.
+    /// Whether the user's own files appear as those of the guest's root.
     is_root: bool,
-    /// Bits that the process takes away from what it creates.
+    /// The mode bits that the process clears in files that it creates.
     umask: u32,
-    /// Held while a file has a mode for a moment that is not its own.
+    /// Held while a file temporarily has another mode.
     opened: Mutex<()>,
 }
 
 impl Owners {
-    /// For this process, whose own files are the guest's root's unless it keeps owners.
+    /// Determines the owners for this process. Its own files appear as those of the guest's root
+    /// unless it keeps owners.
     pub fn of_process(keeps_owners: bool) -> Self {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let umask = status
@@ -84,13 +87,13 @@ impl Owners {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
             is_root: !keeps_owners,
-            // Nobody knows: the mode is set once more.
+            // The value is unknown, so the mode is always set again.
             umask: umask.unwrap_or(0o777),
             opened: Mutex::new(()),
         }
     }
 
-    /// What the host's file is without an attribute.
+    /// Returns owner and mode of the host's file without an attribute.
     fn plain(&self, stat: &Stat) -> Ownership {
         let shown = |id: u32, own: u32| if self.is_root && id == own { 0 } else { id };
         Ownership {
@@ -106,12 +109,12 @@ impl Owners {
         stat.st_uid == self.uid && is_kept_kind
     }
 
-    /// Owner and mode as the guest sees them.
+    /// Returns owner and mode as the guest sees them.
     pub fn shown(&self, fd: impl AsFd, stat: &Stat) -> Ownership {
         Self::merged(self.plain(stat), self.kept(fd, stat))
     }
 
-    /// What the host says, and what the attribute says beyond that.
+    /// Combines the host's owner and mode with those of the attribute.
     fn merged(plain: Ownership, kept: Option<(Ownership, u32)>) -> Ownership {
         let Some((kept, host_mode)) = kept else {
             return plain;
@@ -126,23 +129,24 @@ impl Owners {
         }
     }
 
-    /// The same, if no mode has to be widened for it.
+    /// Returns owner and mode as the guest sees them, unless the file's mode must be widened to
+    /// read them.
     pub fn shown_at_once(&self, fd: impl AsFd, stat: &Stat) -> Option<Ownership> {
         let kept = self.read_kept(fd, stat).ok()?;
         Some(Self::merged(self.plain(stat), kept))
     }
 
-    /// What the attribute says, and the host's mode that belongs to it.
+    /// Returns the contents of the attribute, with the host's mode that was stored in it.
     fn kept(&self, fd: impl AsFd, stat: &Stat) -> Option<(Ownership, u32)> {
         let read = || self.read_kept(&fd, stat);
         let kept = read().or_else(|_| self.opened(&fd, 0o400, read));
         kept.ok().flatten()
     }
 
-    /// The same, as the file's mode is.
+    /// Returns the contents of the attribute if the file's present mode allows reading it.
     ///
     /// # Errors
-    /// EACCES: the mode does not let the attribute be read.
+    /// EACCES: the mode does not allow reading the attribute.
     fn read_kept(&self, fd: impl AsFd, stat: &Stat) -> Result<Option<(Ownership, u32)>, Errno> {
         if !self.can_keep(stat) {
             return Ok(None);
@@ -155,10 +159,11 @@ impl Owners {
         }
     }
 
-    /// Changes owner and mode. What it is then is not told: it may have had no effect.
+    /// Changes owner and mode. The result is not returned, because the change may have had no
+    /// effect.
     ///
     /// # Errors
-    /// The host's: EPERM for files of others.
+    /// An error of the host: EPERM for files of other users.
     pub fn change(&self, fd: impl AsFd, change: Change) -> Result<(), Errno> {
         let stat = rustix::fs::fstat(&fd)?;
         let before = self.shown(&fd, &stat);
@@ -198,14 +203,14 @@ impl Owners {
         )
     }
 
-    /// The content of a file changes. The host's own set-user-ID bit, and set-group-ID if the
-    /// group may execute, go before that happens, whatever the guest says: the file would
-    /// otherwise be a program of the guest's that runs with the rights of the file's owner. (The
-    /// kernel does the same for a process without CAP_FSETID; this process may have it.) The bits
-    /// that the guest sees go if `is_unprivileged` says that its writer has no right to keep them.
+    /// Clears bits before the contents of a file change. The host's own set-user-ID bit, and
+    /// set-group-ID if the group may execute, are always cleared: the file would otherwise be a
+    /// program of the guest that runs with the rights of the file's owner. (The kernel does the
+    /// same for a process without CAP_FSETID, but this process may have it.) The bits that the
+    /// guest sees are cleared if `is_unprivileged` says that its writer has no right to keep them.
     ///
     /// # Errors
-    /// The host's: the file must not be changed then.
+    /// An error of the host: the file must not be changed then.
     pub fn content_changes(&self, fd: impl AsFd, is_unprivileged: bool) -> Result<(), Errno> {
         let stat = rustix::fs::fstat(&fd)?;
         let mode = stat.st_mode & MODE_BITS;
@@ -225,7 +230,7 @@ impl Owners {
                 )
             };
             match set() {
-                // A process without rights to the file has no CAP_FSETID for it: the kernel
+                // A process without rights to the file has no CAP_FSETID for it, so the kernel
                 // clears the bits when it writes.
                 Ok(()) | Err(Errno::PERM) => {}
                 Err(error) => return Err(error),
@@ -246,7 +251,7 @@ impl Owners {
         self.keep(&fd, &target, wanted)
     }
 
-    /// Writes the attribute, or removes it if the host's file will say the same by itself.
+    /// Writes the attribute, or removes it if the host's file alone gives the same result.
     fn keep(&self, fd: impl AsFd, target: &Stat, wanted: Ownership) -> Result<(), Errno> {
         if !self.can_keep(target) {
             return Ok(());
@@ -271,7 +276,8 @@ impl Owners {
         }
     }
 
-    /// Owner and mode of what a user of the guest creates in a directory with this ownership.
+    /// Returns owner and mode of a file that a user of the guest creates in a directory with this
+    /// ownership.
     pub fn of_new(
         &self,
         parent: Ownership,
@@ -289,15 +295,15 @@ impl Owners {
         }
     }
 
-    /// The mode with which the host is to create something.
+    /// Returns the mode with which the host creates a file.
     pub const fn creation_mode(wanted: Ownership) -> Mode {
         Mode::from_raw_mode(wanted.mode & !SET_ID)
     }
 
-    /// Gives what was just created the owner and the mode that it should have.
+    /// Gives a newly created file the owner and the mode that it should have.
     ///
     /// # Errors
-    /// The host's.
+    /// An error of the host.
     pub fn settle_new(&self, fd: impl AsFd, stat: &Stat, wanted: Ownership) -> Result<(), Errno> {
         if kind(stat) == FileType::Symlink {
             return Ok(());
@@ -320,8 +326,8 @@ impl Owners {
         self.keep(fd, &target, wanted)
     }
 
-    /// Does something that the host refuses because the file's mode keeps its own owner out,
-    /// which does not hold for the guest's root: the mode has `bits` more meanwhile.
+    /// Does something that the host refuses because the file's mode excludes its own owner, which
+    /// does not apply to the guest's root. The mode gets `bits` added for that time.
     fn opened<T>(
         &self,
         fd: impl AsFd,
@@ -329,7 +335,7 @@ impl Owners {
         mut act: impl FnMut() -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         let _only = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another thread may just have been doing the same.
+        // Another thread may have just added the bits.
         let refused = match act() {
             Err(Errno::ACCESS) => Errno::ACCESS,
             other => return other,
@@ -357,7 +363,7 @@ impl Owners {
     /// Does something with a file as the guest's root may, whatever the file's mode is.
     ///
     /// # Errors
-    /// The host's.
+    /// An error of the host.
     pub fn as_root<T>(
         &self,
         inodes: &Inodes,
@@ -378,7 +384,8 @@ impl Owners {
     }
 }
 
-/// A regular file's mode without set-user-ID, and without set-group-ID if the group may execute.
+/// Returns a regular file's mode without set-user-ID, and without set-group-ID if the group may
+/// execute.
 const fn without_set_id(mode: u32) -> u32 {
     match mode & GROUP_EXECUTES {
         0 => mode & !SET_UID,
@@ -386,7 +393,7 @@ const fn without_set_id(mode: u32) -> u32 {
     }
 }
 
-/// Understands the attribute.
+/// Parses the attribute.
 fn parse(value: &[u8]) -> Option<(Ownership, u32)> {
     let text = std::str::from_utf8(value).ok()?;
     let mut words = text.split(' ');

@@ -1,5 +1,5 @@
-//! The FUSE protocol as Linux's `include/uapi/linux/fuse.h` has it: numbers, and readers and
-//! writers for its structures, which are little-endian here.
+//! The FUSE protocol as in Linux's `include/uapi/linux/fuse.h`: numbers, and readers and writers
+//! for its structures, which are little-endian here.
 
 use rustix::io::Errno;
 use std::ffi::{CStr, OsStr};
@@ -7,20 +7,20 @@ use std::os::unix::ffi::OsStrExt;
 
 /// The protocol's version.
 pub const MAJOR: u32 = 7;
-/// The newest minor version that is spoken here.
+/// The newest minor version that is supported.
 pub const MINOR: u32 = 38;
-/// The oldest minor version that is understood: that of the first kernel with virtio-fs.
+/// The oldest minor version that is supported: that of the first kernel with virtio-fs.
 pub const OLDEST_MINOR: u32 = 31;
 
-/// Bytes of a request's header.
+/// The size of a request's header in bytes.
 pub const IN_HEADER_BYTES: usize = 40;
-/// Bytes of a reply's header.
+/// The size of a reply's header in bytes.
 pub const OUT_HEADER_BYTES: usize = 16;
-/// Bytes that are read or written at once at most.
+/// The maximum number of bytes of one read or write.
 pub const MAX_TRANSFER: usize = 1 << 20;
-/// The same in pages.
+/// The maximum number of pages of one read or write.
 pub const MAX_PAGES: u16 = (MAX_TRANSFER / 4096) as u16;
-/// Bytes of a request at most: one that writes, and something for its header.
+/// The maximum size of a request in bytes: that of a write, and room for its header.
 pub const MAX_REQUEST_BYTES: usize = MAX_TRANSFER + 4096;
 /// The root directory's number.
 pub const ROOT: u64 = 1;
@@ -85,7 +85,7 @@ pub mod init_flag {
     pub const HANDLE_KILLPRIV_V2: u32 = 1 << 28;
 }
 
-/// Which attributes SETATTR sets.
+/// The attributes that SETATTR sets.
 #[expect(missing_docs, reason = "named as in fuse.h")]
 pub mod set {
     pub const MODE: u32 = 1 << 0;
@@ -100,15 +100,15 @@ pub mod set {
     pub const KILL_SUIDGID: u32 = 1 << 11;
 }
 
-/// OPEN, CREATE: set-user-ID and set-group-ID are to be cleared.
+/// OPEN, CREATE: set-user-ID and set-group-ID must be cleared.
 pub const OPEN_KILL_SUIDGID: u32 = 1;
-/// Reply to OPEN: what the guest has cached of the file stays.
+/// Reply to OPEN: the guest keeps its cache of the file.
 pub const KEEP_CACHE: u32 = 1 << 1;
-/// WRITE: the bytes come from the guest's page cache, so that an append was applied already.
+/// WRITE: the bytes come from the guest's page cache, so appending has already been handled.
 pub const WRITE_FROM_CACHE: u32 = 1;
-/// WRITE: set-user-ID and set-group-ID are to be cleared.
+/// WRITE: set-user-ID and set-group-ID must be cleared.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
-/// FSYNC: the data only.
+/// FSYNC: only the data.
 pub const FSYNC_DATA: u32 = 1;
 
 /// The header of a request.
@@ -118,11 +118,11 @@ pub struct Header {
     pub opcode: u32,
     /// The request's number, which the reply repeats.
     pub unique: u64,
-    /// The file that it is about.
+    /// The number of the file.
     pub node: u64,
-    /// Who asks: the user in the guest.
+    /// The user in the guest that sends the request.
     pub uid: u32,
-    /// The group in the guest.
+    /// The group in the guest that sends the request.
     pub gid: u32,
 }
 
@@ -135,7 +135,8 @@ impl Header {
         )
     }
 
-    /// The header of a request and what follows it; `None`: there is none.
+    /// Returns the header of a request and the bytes after it, or `None` if the request is too
+    /// short.
     pub fn read(request: &[u8]) -> Option<(Self, Input<'_>)> {
         let mut input = Input::new(request.get(..IN_HEADER_BYTES)?);
         let mut read = || {
@@ -155,17 +156,17 @@ impl Header {
     }
 }
 
-/// What is left of a request.
+/// The rest of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
-    /// All of `bytes`.
+    /// Makes an input of all of `bytes`.
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
-    /// The next `count` bytes.
+    /// Takes the next `count` bytes.
     ///
     /// # Errors
     /// There are fewer.
@@ -175,7 +176,7 @@ impl<'a> Input<'a> {
         Ok(taken)
     }
 
-    /// The next number of 32 bits.
+    /// Takes the next 32-bit number.
     ///
     /// # Errors
     /// There is none.
@@ -185,7 +186,7 @@ impl<'a> Input<'a> {
         Ok(u32::from_le_bytes(*bytes))
     }
 
-    /// The next number of 64 bits.
+    /// Takes the next 64-bit number.
     ///
     /// # Errors
     /// There is none.
@@ -195,20 +196,20 @@ impl<'a> Input<'a> {
         Ok(u64::from_le_bytes(*bytes))
     }
 
-    /// The next text, up to its zero.
+    /// Takes the next text, up to its zero.
     ///
     /// # Errors
-    /// It has no end.
+    /// The text has no end.
     pub fn text(&mut self) -> Result<&'a CStr, Errno> {
         let text = CStr::from_bytes_until_nul(self.0).map_err(|_| Errno::INVAL)?;
         self.bytes(text.to_bytes_with_nul().len())?;
         Ok(text)
     }
 
-    /// The next name of something in a directory.
+    /// Takes the next name of a file in a directory.
     ///
     /// # Errors
-    /// It has no end, is empty, too long, `.` or `..`, or has a slash.
+    /// The name has no end, is empty, too long, `.` or `..`, or contains a slash.
     pub fn name(&mut self) -> Result<&'a OsStr, Errno> {
         let name = self.text()?.to_bytes();
         match name {
@@ -219,23 +220,23 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// What is left.
+    /// Returns the rest.
     pub const fn rest(self) -> &'a [u8] {
         self.0
     }
 }
 
-/// A reply as it grows; it begins with room for the header.
+/// A reply that is being written; it begins with room for the header.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Output {
-    /// The bytes.
+    /// The bytes of the reply.
     pub bytes: Vec<u8>,
-    /// Bytes that the guest has room for, with the header.
+    /// The number of bytes that the guest has room for, including the header.
     pub capacity: usize,
 }
 
 impl Output {
-    /// An empty reply.
+    /// Makes an empty reply.
     pub fn new(capacity: usize) -> Self {
         Self {
             bytes: vec![0; OUT_HEADER_BYTES],
@@ -243,7 +244,7 @@ impl Output {
         }
     }
 
-    /// Bytes for which there is room.
+    /// Returns how many more bytes there is room for.
     pub const fn room(&self) -> usize {
         self.capacity.saturating_sub(self.bytes.len())
     }
@@ -268,7 +269,7 @@ impl Output {
         self.bytes.resize(self.bytes.len() + count, 0);
     }
 
-    /// The finished reply to a request.
+    /// Returns the finished reply to a request.
     pub fn finish(mut self, unique: u64, result: Result<(), Errno>) -> Vec<u8> {
         let result = match result {
             Ok(()) if self.bytes.len() > self.capacity => Err(Errno::RANGE),

@@ -1,4 +1,4 @@
-//! Takes one request apart and answers it.
+//! Parses a request and answers it.
 
 use crate::at_once::Patience;
 use crate::handles::Handles;
@@ -14,8 +14,8 @@ use crate::unopened::Unopened;
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Flags that are asked for where the guest's kernel offers them. Locks are not among them: the
-/// guest's kernel keeps those of its own processes.
+/// The flags that are requested if the guest's kernel offers them. Locks are not among them: the
+/// guest's kernel manages those of its own processes.
 const WANTED: u32 = init_flag::ASYNC_READ
     | init_flag::ATOMIC_O_TRUNC
     | init_flag::BIG_WRITES
@@ -28,10 +28,10 @@ const WANTED: u32 = init_flag::ASYNC_READ
     | init_flag::CACHE_SYMLINKS
     | init_flag::HANDLE_KILLPRIV_V2;
 
-/// Requests that the guest's kernel may have under way for its own purposes.
+/// The maximum number of requests that the guest's kernel may send in the background.
 const MAX_BACKGROUND: u16 = 64;
 
-/// A directory that is served. Any number of threads may hand it requests.
+/// A directory that is served. Any number of threads may call its methods.
 #[derive(Debug)]
 pub struct Server {
     pub(crate) options: ShareOptions,
@@ -41,28 +41,28 @@ pub struct Server {
     pub(crate) unopened: Unopened,
     pub(crate) unopened_directories: Unopened,
     pub(crate) patience: Patience,
-    /// The guest's kernel can read files that it has not opened, and shall.
+    /// Whether the guest's kernel reads files without opening them.
     reads_unopened: AtomicBool,
-    /// The same of directories.
+    /// Whether the guest's kernel reads directories without opening them.
     lists_unopened: AtomicBool,
 }
 
-/// What a request is answered with: the reply's body was written, or an error.
+/// The result of a request: the reply's body was written, or an error.
 pub(crate) type Answer = Result<(), Errno>;
 
 impl Server {
     /// Opens the directory.
     ///
     /// # Errors
-    /// It cannot be shared.
+    /// The directory cannot be shared.
     pub fn open(options: &ShareOptions) -> Result<Self, ShareError> {
         Self::with_limit(options, limits::descriptors())
     }
 
-    /// The same with a limit on descriptors of the caller's.
+    /// Opens the directory with the caller's limit on descriptors.
     ///
     /// # Errors
-    /// It cannot be shared.
+    /// The directory cannot be shared.
     pub fn with_limit(options: &ShareOptions, descriptors: usize) -> Result<Self, ShareError> {
         let failed = |why| ShareError {
             path: options.path.clone(),
@@ -84,12 +84,12 @@ impl Server {
         })
     }
 
-    /// How many files the guest knows.
+    /// Returns how many files the guest knows.
     pub fn known_files(&self) -> usize {
         self.inodes.count()
     }
 
-    /// The guest has gone: all that it knows and has open is forgotten.
+    /// Forgets all files that the guest knows and has opened, because the guest has gone.
     pub fn reset(&self) {
         self.handles.remove_all();
         self.unopened.close_all();
@@ -97,7 +97,7 @@ impl Server {
         self.inodes.forget_all();
     }
 
-    /// Answers a request with at most `capacity` bytes; an empty answer is none.
+    /// Answers a request with at most `capacity` bytes. An empty answer means that there is none.
     pub fn handle(&self, request: &[u8], capacity: usize) -> Vec<u8> {
         if request.len() > MAX_REQUEST_BYTES {
             return Vec::new();
@@ -106,7 +106,7 @@ impl Server {
             return Vec::new();
         };
         match header.opcode {
-            // These are not answered.
+            // These requests have no answer.
             opcode::FORGET | opcode::BATCH_FORGET => {
                 let _ = self.forget(&header, input);
                 Vec::new()
@@ -120,8 +120,8 @@ impl Server {
         }
     }
 
-    /// What a request is answered with when it cannot be handled: EIO, or nothing where there is no
-    /// answer. Looks at nothing but the request.
+    /// Returns the answer to a request that cannot be handled: EIO, or nothing if the request has
+    /// no answer. This reads nothing but the request.
     pub fn failed(request: &[u8], capacity: usize) -> Vec<u8> {
         match Header::read(request) {
             Some((header, _)) if header.is_answered() => {
@@ -164,7 +164,7 @@ impl Server {
             opcode::OPENDIR => self.opendir(header, output),
             opcode::READDIR => self.readdir(header, input, output, false),
             opcode::READDIRPLUS => self.readdir(header, input, output, true),
-            // Then the guest's kernel asks no more.
+            // After this answer the guest's kernel sends no more such requests.
             opcode::GETXATTR | opcode::LISTXATTR if self.options.hides_attributes => {
                 Err(Errno::NOSYS)
             }
@@ -172,13 +172,14 @@ impl Server {
             opcode::SETXATTR => self.setxattr(header, input),
             opcode::LISTXATTR => self.listxattr(header, input, output),
             opcode::REMOVEXATTR => self.removexattr(header, input),
-            // Also FLUSH and ACCESS: the guest's kernel then asks no more, and does what is
-            // right. It writes before it closes, and checks permissions itself.
+            // This includes FLUSH and ACCESS. After this answer the guest's kernel sends no more of
+            // them, and does what is right: it writes before it closes a file, and checks
+            // permissions itself.
             _ => Err(Errno::NOSYS),
         }
     }
 
-    /// The guest's kernel mounts the share.
+    /// Handles the mount of the share by the guest's kernel.
     fn init(&self, mut input: Input<'_>, output: &mut Output) -> Answer {
         let (major, minor) = (input.u32()?, input.u32()?);
         let (readahead, offered) = (input.u32()?, input.u32()?);
@@ -196,7 +197,7 @@ impl Server {
         output.u32(MAJOR);
         output.u32(MINOR);
         if major > MAJOR {
-            // The kernel asks again in our version.
+            // The kernel asks again with our version.
             output.zeros(56);
             return Ok(());
         }
@@ -205,7 +206,7 @@ impl Server {
         output.u16(MAX_BACKGROUND);
         output.u16(MAX_BACKGROUND / 4 * 3);
         output.u32(MAX_TRANSFER as u32);
-        // Times are exact to the nanosecond.
+        // Times have a resolution of one nanosecond.
         output.u32(1);
         output.u16(MAX_PAGES);
         output.u16(0);
@@ -213,17 +214,17 @@ impl Server {
         Ok(())
     }
 
-    /// Whether the guest's kernel reads files that it has not opened.
+    /// Whether the guest's kernel reads files without opening them.
     pub(crate) fn reads_unopened(&self) -> bool {
         self.reads_unopened.load(Ordering::Relaxed)
     }
 
-    /// Whether it reads directories that it has not opened.
+    /// Whether the guest's kernel reads directories without opening them.
     pub(crate) fn lists_unopened(&self) -> bool {
         self.lists_unopened.load(Ordering::Relaxed)
     }
 
-    /// Refuses what changes something, if the share is read-only.
+    /// Refuses a request that changes something if the share is read-only.
     pub(crate) const fn check_writable(&self) -> Answer {
         if self.options.readonly {
             Err(Errno::ROFS)

@@ -1,4 +1,4 @@
-//! The threads of a share: they take requests, in any order, and hand in replies.
+//! The threads of a share, which take requests, in any order, and return replies.
 
 use crate::server::Server;
 use std::collections::VecDeque;
@@ -8,35 +8,37 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// Threads of a share: so many requests may wait for the host at once.
+/// The number of threads of a share, and so of requests that may wait for the host at the same
+/// time.
 const THREADS: usize = 4;
 
-/// A request and the number by which its reply is known.
+/// A request, with the number that identifies its reply.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Request {
     /// The caller's number.
     pub tag: u64,
     /// The request.
     pub bytes: Vec<u8>,
-    /// Bytes that the guest has room for.
+    /// The number of bytes that the guest has room for.
     pub capacity: usize,
 }
 
-/// A request that is done.
+/// A finished request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcome {
     /// The request's number.
     pub tag: u64,
-    /// The reply; empty: there is none.
+    /// The reply. It is empty if there is none.
     pub reply: Vec<u8>,
 }
 
 #[derive(Default)]
 struct Work {
     waiting: VecDeque<Request>,
-    /// Threads that are at a request.
+    /// The number of threads that are working on a request.
     busy: usize,
-    /// The last of them makes the server forget; until then nothing new is begun.
+    /// Whether a reset is pending. The last working thread makes the server forget, and until then
+    /// no request is started.
     reset_wanted: bool,
     has_ended: bool,
 }
@@ -47,19 +49,19 @@ struct Shared {
     /// Signalled when work arrives or ends.
     arrived: Condvar,
     outcomes: Mutex<VecDeque<Outcome>>,
-    /// Requests that were sent, but whose outcome was not taken.
+    /// The number of requests that were sent and whose outcome was not taken.
     pending: AtomicUsize,
-    /// A thread has panicked: what the server knows may be wrong.
+    /// Whether a thread has panicked, so that the server's state may be wrong.
     has_failed: AtomicBool,
 }
 
-/// What answers requests: a server, or a test's.
+/// Answers requests: a server, or a substitute in tests.
 trait Service: Send + Sync {
-    /// Answers a request with at most so many bytes; an empty answer is none.
+    /// Answers a request with at most `capacity` bytes. An empty answer means that there is none.
     fn handle(&self, request: &[u8], capacity: usize) -> Vec<u8>;
-    /// The same if it waits for nothing.
+    /// Answers a request if that needs no wait.
     fn handle_at_once(&self, request: &[u8], capacity: usize) -> Option<Vec<u8>>;
-    /// Forgets all that the guest knows.
+    /// Forgets all files that the guest knows.
     fn reset(&self);
 }
 
@@ -86,12 +88,12 @@ impl Shared {
         self.outcomes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers a request. A panic is this program's mistake, whose message the thread has written:
-    /// the guest gets EIO, for what comes after it too, until it resets the device.
+    /// Answers a request. A panic is a bug of this program, and the thread has printed its message.
+    /// The guest gets EIO for this request and all later ones, until it resets the device.
     fn answer(&self, service: &dyn Service, request: &Request) -> Vec<u8> {
         let (bytes, capacity) = (&request.bytes, request.capacity);
         if !self.has_failed.load(Ordering::Relaxed) {
-            // What the panic leaves half done is not used again before it is forgotten.
+            // State that the panic has left inconsistent is not used again before it is forgotten.
             let answer = catch_unwind(AssertUnwindSafe(|| service.handle(bytes, capacity)));
             match answer {
                 Ok(reply) => return reply,
@@ -101,7 +103,7 @@ impl Shared {
         Server::failed(bytes, capacity)
     }
 
-    /// Makes the server forget, while no thread is at a request.
+    /// Makes the server forget while no thread works on a request.
     fn forget(&self, service: &dyn Service) {
         service.reset();
         self.has_failed.store(false, Ordering::Relaxed);
@@ -116,7 +118,7 @@ pub struct ShareThreads {
 }
 
 impl ShareThreads {
-    /// Starts them. They call `done` when outcomes wait that no earlier call has told of.
+    /// Starts the threads. They call `done` when outcomes wait that no earlier call has reported.
     ///
     /// # Errors
     /// The host starts no thread.
@@ -144,11 +146,12 @@ impl ShareThreads {
         Ok(threads)
     }
 
-    /// Answers a request here and now, if nothing has to be waited for. `None`: it is to be
+    /// Answers a request on the calling thread if that needs no wait. `None` means that it must be
     /// [sent](Self::send).
     pub fn answer_at_once(&self, request: &[u8], capacity: usize) -> Option<Vec<u8>> {
         let shared = &*self.shared;
-        // What was known before a reset is to be forgotten first. Only who calls this resets.
+        // The state from before a reset must be forgotten first. Only the caller of this function
+        // resets.
         if shared.has_failed.load(Ordering::Relaxed) || shared.work().reset_wanted {
             return None;
         }
@@ -159,14 +162,14 @@ impl ShareThreads {
         })
     }
 
-    /// Hands a request to a thread; never waits.
+    /// Hands a request to a thread. Never waits.
     pub fn send(&self, request: Request) {
         self.shared.pending.fetch_add(1, Ordering::Relaxed);
         self.shared.work().waiting.push_back(request);
         self.shared.arrived.notify_one();
     }
 
-    /// Takes what is done.
+    /// Takes the finished requests.
     pub fn take(&self) -> VecDeque<Outcome> {
         let taken = std::mem::take(&mut *self.shared.outcomes());
         let pending = &self.shared.pending;
@@ -179,8 +182,8 @@ impl ShareThreads {
         self.shared.pending.load(Ordering::Relaxed) != 0
     }
 
-    /// The guest has gone: requests that wait are dropped, and what the guest knew is forgotten
-    /// once those under way are done. Does not wait for them.
+    /// Handles a guest that has gone: waiting requests are dropped, and the guest's files are
+    /// forgotten once the requests in progress are done. Does not wait for them.
     pub fn reset(&self) {
         let mut work = self.shared.work();
         let dropped = std::mem::take(&mut work.waiting).len();
@@ -310,7 +313,7 @@ mod tests {
             reply(&threads, &said, request(GETATTR, PANICS)),
             eio(PANICS)
         );
-        // More than there are threads, none of which has ended.
+        // There are more requests than threads, and no thread has ended.
         for unique in 10..30 {
             assert_eq!(
                 reply(&threads, &said, request(GETATTR, unique)),
@@ -320,7 +323,7 @@ mod tests {
         assert_eq!(reply(&threads, &said, request(FORGET, 30)), []);
         assert!(!threads.has_pending_work());
         assert_eq!(threads.answer_at_once(&request(READ, 30).bytes, 4096), None);
-        // The thread may not have said yet that it is done with the last.
+        // The thread may not have reported the end of the last request yet.
         threads.reset();
         let end = std::time::Instant::now() + PATIENCE;
         while threads.shared.has_failed.load(Ordering::Relaxed) {

@@ -1,11 +1,11 @@
 //! Files of a read-only share that are read without being opened.
 //!
-//! A program that starts opens some hundred files that were opened before, and what they hold is in
-//! the guest's page cache. OPEN and RELEASE of each are two requests that the guest waits for, and
-//! nothing else would be asked of the host. A kernel that is answered ENOSYS to OPEN asks for
-//! neither any more, and has READ name the file by its number, with no handle.
+//! A program that starts opens some hundred files that were opened before, and whose contents are
+//! in the guest's page cache. OPEN and RELEASE of each are two requests that the guest waits for,
+//! and nothing else would be requested of the host. A kernel that gets ENOSYS for OPEN sends
+//! neither any more, and its READ identifies the file by its number, with no handle.
 //!
-//! Such a file is opened here when it is first read; the last few stay open. It is the same with
+//! Such a file is opened here when it is first read; the last few stay open. The same is done for
 //! directories, which the kernel then reads from a page cache of their own: OPENDIR and RELEASEDIR.
 
 use crate::handles::Handle;
@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Files that stay open.
+/// The number of files that stay open.
 const MOST: usize = 16;
 
 /// The files that were read last, the latest first.
@@ -25,10 +25,10 @@ impl Unopened {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The file with this number, as it is open; else as `open` opens it.
+    /// Returns the file with this number if it is open, and otherwise opens it by `open`.
     ///
     /// # Errors
-    /// What `open` fails with.
+    /// The error of `open`.
     pub fn get(
         &self,
         number: u64,
@@ -44,13 +44,13 @@ impl Unopened {
         let mut files = self.files();
         files.push_front(Arc::clone(&file));
         let closed = (files.len() > MOST).then(|| files.pop_back());
-        // Closed without the lock.
+        // The file is closed without the lock.
         drop(files);
         drop(closed);
         Ok(file)
     }
 
-    /// The file with this number, if it is open here.
+    /// Returns the file with this number, if it is open here.
     pub fn find(&self, number: u64) -> Option<Arc<Handle>> {
         let files = self.files();
         files
@@ -74,7 +74,7 @@ impl Unopened {
     }
 }
 
-/// Takes out the file with this number, if it is among these.
+/// Removes the file with this number from the list and returns it, if it is there.
 fn take(files: &mut VecDeque<Arc<Handle>>, number: u64) -> Option<Arc<Handle>> {
     let place = files.iter().position(|file| file.inode.number == number)?;
     files.remove(place)

@@ -1,5 +1,5 @@
-//! A guest may know more files than the process has descriptors. It has a process of its own:
-//! descriptors are counted over all of it.
+//! Tests that a guest may know more files than the process has descriptors. They need a process of
+//! their own, because descriptors are counted in the whole process.
 
 #[allow(dead_code, reason = "other tests use the rest")]
 #[path = "together/client.rs"]
@@ -41,14 +41,14 @@ fn descriptors_that_run_short_are_closed_and_opened_again() {
         .unwrap();
     assert_eq!(client.getattr(nodes[0]).unwrap().size, 1);
     assert_eq!(client.content(nodes[1]).unwrap(), b"1");
-    // Another file under the name of one whose descriptor is closed is not taken for it.
+    // If another file has the name of a file whose descriptor is closed, it is not mistaken for it.
     for node in nodes.iter().skip(300) {
         client.getattr(*node).unwrap();
     }
     folder.write("new", b"other");
     std::fs::rename(folder.shared("new"), folder.shared("e/file-2")).unwrap();
     assert_eq!(client.getattr(nodes[2]), Err(ESTALE));
-    // Open files are never closed; when there is no descriptor left the guest is told.
+    // Open files are never closed. When no descriptor is left, the guest gets an error.
     let opened: Vec<_> = (0..LIMIT)
         .map(|index| client.open(nodes[600 - index], 0))
         .collect();

@@ -1,4 +1,4 @@
-//! Look-ups that wait for nothing: no disk, no network, no other thread for long.
+//! Look-ups that never wait, neither for a disk nor for a network, nor long for another thread.
 
 use super::{CountedFd, Inode, Inodes, open_with};
 use crate::limits;
@@ -8,18 +8,18 @@ use std::ffi::OsStr;
 use std::sync::Arc;
 
 impl Inodes {
-    /// The descriptor of a file, if it is open.
+    /// Returns the descriptor of a file, if it is open.
     pub fn open_fd(&self, inode: &Inode) -> Option<Arc<CountedFd>> {
         inode.state().fd.clone()
     }
 
-    /// Whether a descriptor more may be opened without closing others.
+    /// Whether another descriptor may be opened without closing others.
     pub fn has_room(&self) -> bool {
         limits::open() < self.limit
     }
 
-    /// As [`look_up`](Self::look_up), if the host's kernel has the answer in memory. `None`: it
-    /// has not, or the name leads to another file system.
+    /// Like [`look_up`](Self::look_up), if the host's kernel has the answer in memory. Returns
+    /// `None` if it has not, or if the name leads to another file system.
     pub fn look_up_at_once(
         &self,
         parent: &Arc<Inode>,
@@ -29,7 +29,7 @@ impl Inodes {
         if !parent.is_local || parent.is_sealed || !self.has_room() {
             return None;
         }
-        // Hosts before Linux 5.12 do not know the first (EINVAL).
+        // Hosts before Linux 5.12 do not support the first flag (EINVAL).
         let resolve = ResolveFlags::CACHED | ResolveFlags::NO_XDEV;
         match open_with(directory, name, OFlags::PATH, Mode::empty(), resolve) {
             Ok(fd) => Some(self.insert(parent, name, fd)),

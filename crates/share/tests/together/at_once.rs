@@ -1,4 +1,4 @@
-//! Requests that are answered at once are answered as the threads would.
+//! Tests that requests are answered immediately in the same way as by the threads.
 
 use crate::client::{Client, Folder, quads, text, u64_at, words};
 use std::os::unix::fs::symlink;
@@ -16,7 +16,8 @@ fn by_a_thread(client: &Client, opcode: u32, node: u64, body: &[u8]) -> Vec<u8> 
     client.server.handle(&request, CAPACITY)
 }
 
-/// What was not answered at once must be of a file system that cannot do it.
+/// Checks an immediate answer. A request may only lack one on a file system that does not support
+/// it.
 fn assert_same(client: &Client, opcode: u32, node: u64, body: &[u8]) {
     let answer = at_once(client, opcode, node, body);
     let expected = by_a_thread(client, opcode, node, body);
@@ -79,7 +80,7 @@ fn a_directory_is_read_on_at_once() {
     loop {
         let body = reading(handle, offset, 1000);
         let answer = at_once(&client, opcode::READDIRPLUS, ROOT, &body);
-        // Of what was not read, nothing is known.
+        // Nothing is known of entries that were not read.
         assert!(!first || answer.is_none());
         first = false;
         let answer =
@@ -128,7 +129,7 @@ fn what_may_wait_is_left_to_threads() {
             assert_eq!(at_once(&client, kind, ROOT, &names), None, "{kind}");
         }
     }
-    // To be written, or emptied.
+    // The file is opened for writing or is truncated.
     for flags in [1, 2, 0o1000] {
         assert_eq!(
             at_once(&client, opcode::OPEN, file, &words(&[flags, 0])),
@@ -138,7 +139,7 @@ fn what_may_wait_is_left_to_threads() {
     let handle = client.open(file, 2).unwrap();
     let release = quads(&[handle, 0, 0]);
     assert_eq!(at_once(&client, opcode::RELEASE, file, &release), None);
-    // Files of file systems that ask others: here those of the host's kernel.
+    // These are files of a file system that is not local, here those of the host's kernel.
     let root = Client::new(
         tollgate_share::Server::open(&tollgate_share::ShareOptions::new("/", "root")).unwrap(),
     );

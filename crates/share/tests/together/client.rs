@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use tollgate_share::protocol::{ROOT, opcode};
 use tollgate_share::{Server, ShareOptions};
 
-/// A folder that is removed at the end, with `shared` in it and things beside that.
+/// A folder that is removed at the end. It contains the directory `shared`, and other files next to
+/// it.
 pub struct Folder(pub PathBuf);
 
 impl Folder {
@@ -50,7 +51,7 @@ impl Drop for Folder {
     }
 }
 
-/// What a lookup tells.
+/// The result of a lookup.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
     pub node: u64,
@@ -70,7 +71,7 @@ pub fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
 }
 
-/// The attributes at the start of `bytes`, of a file with this number.
+/// Returns the attributes at the start of `bytes`, for a file with this number.
 pub fn attributes(node: u64, bytes: &[u8]) -> Entry {
     Entry {
         node,
@@ -83,17 +84,17 @@ pub fn attributes(node: u64, bytes: &[u8]) -> Entry {
     }
 }
 
-/// Joins numbers of 32 bits.
+/// Joins 32-bit numbers.
 pub fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Joins numbers of 64 bits.
+/// Joins 64-bit numbers.
 pub fn quads(quads: &[u64]) -> Vec<u8> {
     quads.iter().flat_map(|quad| quad.to_le_bytes()).collect()
 }
 
-/// A text with its zero.
+/// Returns a text with its terminating zero.
 pub fn text(text: &str) -> Vec<u8> {
     [text.as_bytes(), b"\0"].concat()
 }
@@ -136,7 +137,7 @@ impl Client {
 
     pub fn call_for(&self, opcode: u32, node: u64, parts: &[&[u8]], capacity: usize) -> Reply {
         let request = self.request(opcode, node, parts);
-        // Every second one at once, if that is possible.
+        // Every second call is answered immediately, if that is possible.
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
         let reply = match call % 2 {
             0 => self.server.handle_at_once(&request, capacity),
@@ -153,7 +154,7 @@ impl Client {
 
     fn entry(reply: Reply) -> Result<Entry, i32> {
         let reply = reply?;
-        // A name that the guest may take for missing for a while.
+        // The name does not exist, which the guest may cache for a while.
         if u64_at(&reply, 0) == 0 {
             return Err(2);
         }
@@ -164,7 +165,7 @@ impl Client {
         Self::entry(self.call(opcode::LOOKUP, parent, &[&text(name)]))
     }
 
-    /// Looks up names one below the other.
+    /// Looks up the names of a path, one in the directory of the other.
     pub fn walk(&self, path: &str) -> Result<Entry, i32> {
         let mut entry = self.getattr(ROOT)?;
         for name in path.split('/') {
@@ -178,7 +179,7 @@ impl Client {
         Ok(attributes(node, &reply[16..]))
     }
 
-    /// SETATTR of mode, user, group and size.
+    /// Sends SETATTR with mode, user, group and size.
     pub fn setattr(
         &self,
         node: u64,
@@ -228,7 +229,7 @@ impl Client {
         Ok(u64_at(&reply, 0))
     }
 
-    /// CREATE: the entry and the handle.
+    /// Sends CREATE and returns the entry and the handle.
     pub fn create(
         &self,
         parent: u64,
@@ -247,7 +248,7 @@ impl Client {
         self.call(opcode::READ, ROOT, &[&body.concat()])
     }
 
-    /// READ of a file that was not opened.
+    /// Sends READ for a file that was not opened.
     pub fn read_unopened(&self, node: u64, offset: u64, size: u32) -> Reply {
         let body = [quads(&[0, offset]), words(&[size, 0]), quads(&[0, 0])];
         self.call(opcode::READ, node, &[&body.concat()])
@@ -306,11 +307,11 @@ impl Client {
         self.call(opcode::LISTXATTR, node, &[&words(&[4096, 0])])
     }
 
-    /// All names in a directory, each with its type, read `size` bytes at a time. With `plus`
-    /// the nodes that the reply told of as well, which are forgotten.
+    /// Returns all names in a directory, each with its type, reading `size` bytes at a time. With
+    /// `plus` it also forgets the nodes in the replies.
     pub fn list(&self, node: u64, size: u32, plus: bool) -> BTreeMap<String, u32> {
         let open = self.call(opcode::OPENDIR, node, &[&words(&[0, 0])]);
-        // ENOSYS: it is read without that.
+        // ENOSYS: the directory is read without being opened.
         let handle = match open {
             Err(38) => 0,
             open => u64_at(&open.unwrap(), 0),
@@ -352,7 +353,7 @@ impl Client {
     }
 }
 
-/// Whether a path is there, without following it.
+/// Whether a path exists, without following it.
 pub fn exists(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }

@@ -1,4 +1,4 @@
-//! What a hostile guest tries stays beneath the directory.
+//! Tests that a hostile guest cannot leave the directory.
 
 use crate::client::{Client, Folder, exists, quads, text, words};
 use std::os::unix::fs::symlink;
@@ -50,7 +50,7 @@ fn names_are_single_ones() {
         }
     }
     assert_eq!(client.lookup(ROOT, &"x".repeat(256)), Err(ENAMETOOLONG));
-    // A name without an end.
+    // The name has no end.
     assert_eq!(client.call(opcode::LOOKUP, ROOT, &[b"d"]), Err(EINVAL));
 }
 
@@ -71,7 +71,7 @@ fn symbolic_links_are_not_followed() {
         let open = client.call(opcode::OPENDIR, link.node, &[&words(&[0, 0])]);
         assert_eq!(open, Err(ENOTDIR));
         assert_eq!(client.create(ROOT, name, 1, 0o644), Err(ELOOP));
-        // Only the link itself is concerned.
+        // These requests concern only the link itself.
         let _ = client.setattr(link.node, 1, 0o777, [0, 0], 0);
         let _ = client.setattr(link.node, 8, 0, [0, 0], 0);
         let _ = client.setxattr(link.node, "user.x", b"1");
@@ -152,7 +152,7 @@ fn devices_and_pipes_are_not_opened_nor_devices_made() {
     let client = folder.client();
     let pipe = client.mknod(ROOT, "pipe", 0o010_600, 0).unwrap();
     for flags in [0, 1, 2] {
-        // This would wait for the other end.
+        // This would wait for the other end of the pipe.
         assert_eq!(client.open(pipe.node, flags), Err(ENXIO));
     }
     assert_eq!(client.create(ROOT, "pipe", 1, 0o644), Err(ENXIO));
@@ -192,11 +192,11 @@ fn numbers_that_were_not_given_out_stand_for_nothing() {
         assert!(client.read(unknown, 0, 1).is_err());
         assert!(client.rename(ROOT, "a", unknown, "b", 0).is_err());
     }
-    // A handle of a file is none of a directory, and the other way round.
+    // A file's handle cannot be used for a directory, nor the other way round.
     let handle = client.open(node, 0).unwrap();
     let body = [quads(&[handle, 0]), words(&[4096, 0]), quads(&[0, 0])].concat();
     assert_eq!(client.call(opcode::READDIR, ROOT, &[&body]), Err(ENOTDIR));
-    // All that a guest knew is gone when it mounts anew.
+    // A new mount forgets all files that a guest knew.
     let init = words(&[7, 38, 1 << 20, 0]);
     client.call(opcode::INIT, 0, &[&init]).unwrap();
     assert_eq!(client.getattr(node), Err(ESTALE));
@@ -210,7 +210,7 @@ fn the_root_cannot_be_moved_or_removed() {
     assert!(client.link(ROOT, ROOT, "root").is_err());
     assert!(client.rename(ROOT, "..", ROOT, "x", 0).is_err());
     let directory = client.mkdir(ROOT, "d", 0o755).unwrap().node;
-    // A directory into itself.
+    // A directory cannot be moved into itself.
     assert_eq!(client.rename(ROOT, "d", directory, "e", 0), Err(EINVAL));
     client.call(opcode::RMDIR, ROOT, &[&text("d")]).unwrap();
 }

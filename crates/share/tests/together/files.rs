@@ -1,4 +1,4 @@
-//! What a guest does with files is what the host has.
+//! Tests that a guest's operations have their effects on the host's files.
 
 use crate::client::{Client, Folder, exists, quads, text, u32_at, u64_at, words};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
@@ -188,7 +188,7 @@ fn attributes_are_set() {
     assert_eq!((stat.mtime(), stat.mtime_nsec()), (2000, 2));
 }
 
-/// Whether the folder for temporary files keeps extended attributes.
+/// Whether the folder for temporary files supports extended attributes.
 fn keeps_attributes(client: &Client, node: u64) -> bool {
     client.setxattr(node, "user.probe", b"1").is_ok()
 }
@@ -216,12 +216,12 @@ fn owners_and_set_id_bits_are_kept_beside_the_file() {
         (stat.uid(), stat.gid(), stat.mode()),
         (own.uid(), own.gid(), 0o100_755)
     );
-    // chmod on the host is seen, the owner stays.
+    // A chmod on the host is visible, and the owner stays.
     let mode = std::fs::Permissions::from_mode(0o600);
     std::fs::set_permissions(folder.shared("a"), mode).unwrap();
     let entry = client.getattr(node).unwrap();
     assert_eq!((entry.mode, entry.uid), (0o100_600, 1000));
-    // A new owner takes set-user-ID away, and so does a write that says so.
+    // A new owner clears set-user-ID, and so does a write that requests it.
     client
         .setattr(node, set::MODE, 0o104_755, [0, 0], 0)
         .unwrap();
@@ -237,7 +237,8 @@ fn owners_and_set_id_bits_are_kept_beside_the_file() {
     assert_eq!(client.getattr(node).unwrap().mode, 0o104_755);
     client.write_with(handle, 0, b"2", 1 << 2, 0).unwrap();
     assert_eq!(client.getattr(node).unwrap().mode, 0o100_755);
-    // What a user of the guest creates is that user's, also below a directory of a group.
+    // A file that a user of the guest creates belongs to that user, even in a directory that passes
+    // on its group.
     (client.uid, client.gid) = (1001, 1002);
     let (entry, _) = client.create(ROOT, "mine", O_RDWR, 0o644).unwrap();
     assert_eq!((entry.uid, entry.gid), (1001, 1002));
@@ -252,11 +253,11 @@ fn owners_and_set_id_bits_are_kept_beside_the_file() {
     let below = client.mkdir(shared.node, "below", 0o755).unwrap();
     assert_eq!((below.mode, below.gid), (0o042_755, 50));
     assert_eq!(folder.shared("group").metadata().unwrap().mode(), 0o040_775);
-    // None of this shows as an attribute.
+    // None of this appears as an attribute.
     assert_eq!(client.listxattr(shared.node).unwrap(), b"");
 }
 
-// Means something if the tests run as an ordinary user.
+// This test is significant only if the tests run as an ordinary user.
 #[test]
 fn the_guests_root_gets_at_files_whose_mode_keeps_their_owner_out() {
     let folder = Folder::new();
@@ -279,7 +280,7 @@ fn the_guests_root_gets_at_files_whose_mode_keeps_their_owner_out() {
         .unwrap();
     client.mkdir(directory.node, "e", 0).unwrap();
     assert_eq!(client.list(directory.node, 4096, true).len(), 4);
-    // The modes are what they were.
+    // The modes are unchanged.
     let mode = |name: &str| folder.shared(name).metadata().unwrap().mode();
     assert_eq!(mode("d"), 0o040_500);
     client.unlink(directory.node, "g").unwrap();
@@ -311,7 +312,7 @@ fn a_share_that_keeps_owners_shows_whom_files_belong_to_on_the_host() {
     let client = Client::new(Server::open(&options).unwrap());
     let shown = client.lookup(ROOT, "a").unwrap();
     assert_eq!((shown.uid, shown.gid), (own.uid(), own.gid()));
-    // Who that is in the guest creates what is the host's user's without more.
+    // The guest's user with this number creates files of the host's user without an attribute.
     let (entry, _) = client.create(ROOT, "b", O_RDWR, 0o666).unwrap();
     if !keeps_attributes(&client, entry.node) {
         return;
@@ -483,7 +484,7 @@ fn files_of_a_read_only_share_are_read_without_being_opened() {
         assert_eq!(content, &name.as_bytes()[5..]);
     }
     assert_eq!(client.read_unopened(ROOT, 0, 100), Err(EISDIR));
-    // One that the host removes stays the same file, also when another one takes its name.
+    // A file that the host removes stays the same file, even when another one gets its name.
     for name in ["file-0", "file-49"] {
         std::fs::remove_file(folder.shared(name)).unwrap();
         folder.write(name, b"another");
@@ -494,7 +495,8 @@ fn files_of_a_read_only_share_are_read_without_being_opened() {
     }
     client.forget(nodes[49], 1);
     assert_eq!(client.read_unopened(nodes[49], 0, 100), Err(ESTALE));
-    // Directories (with "." and "..") are opened as ever, and a share that was not asked to be so opens its files.
+    // Directories (with "." and "..") are still opened, and a share without the option opens its
+    // files.
     assert_eq!(client.list(ROOT, 4096, false).len(), 52);
     let others = folder.readonly();
     let node = others.lookup(ROOT, "file-1").unwrap().node;
@@ -516,10 +518,11 @@ fn what_cannot_be_shared_is_refused() {
     }
 }
 
-/// Something that a client does to a file.
+/// An operation of a client on a file.
 type Change = fn(&Client, u64);
 
-/// What changes a file's content, through a client that never says that set-user-ID goes.
+/// Operations that change a file's contents, by a client that never requests that set-user-ID is
+/// cleared.
 const CHANGES: [(&str, Change); 6] = [
     ("open with O_TRUNC", |client, node| {
         client.open(node, O_RDWR | O_TRUNC).unwrap();
@@ -537,7 +540,7 @@ const CHANGES: [(&str, Change); 6] = [
     ("allocate", |client, node| {
         let handle = client.open(node, O_RDWR).unwrap();
         let body = [quads(&[handle, 0, 4096]), words(&[0, 0])].concat();
-        // Not every file system can.
+        // Not every file system supports this.
         let _ = client.call(opcode::FALLOCATE, ROOT, &[&body]);
     }),
     ("copy a range", |client, node| {
@@ -577,7 +580,7 @@ fn a_hosts_set_id_bits_do_not_survive_a_change_whatever_the_guest_says() {
 #[test]
 fn set_id_bits_of_the_guest_go_when_its_users_change_a_file() {
     for (what, change) in CHANGES {
-        // Root's writers may keep them.
+        // Writers with root's rights may keep the bits.
         for (uid, after) in [(0, 0o106_755), (1000, 0o100_755)] {
             let folder = Folder::new();
             folder.write("a", b"12345678");

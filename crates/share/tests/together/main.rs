@@ -1,5 +1,5 @@
-//! All tests of shares from outside that can run beside each other, in one program: each program
-//! of its own would be linked by itself.
+//! All integration tests of shares that can run at the same time, in one program, because each
+//! program would have to be linked by itself.
 
 mod at_once;
 mod client;

@@ -1,5 +1,5 @@
-//! Random requests: the server neither panics nor leaves the directory, and what it answers
-//! has the form of an answer. Requests range from noise to nearly good ones.
+//! Tests with random requests: the server neither panics nor leaves the directory, and its answers
+//! have a valid form. Requests range from noise to nearly valid ones.
 
 use crate::client::{Client, Folder, u32_at, u64_at, words};
 use tollgate_share::Server;
@@ -31,7 +31,7 @@ fn names(random: &mut Random, body: &mut Vec<u8>) {
     }
 }
 
-/// A number as it may matter: mostly what the server gave out.
+/// Returns a number that is often valid: mostly one that the server has assigned.
 fn number(random: &mut Random, known: &[u64]) -> u64 {
     match random.below(12) {
         0 => u64::MAX - random.below(4) as u64,
@@ -67,7 +67,7 @@ fn any_request_is_answered_or_refused_and_nothing_outside_changes() {
         std::os::unix::fs::symlink("../outside", folder.shared("up")).unwrap();
         let options = folder.options();
         let client = Client::new(Server::with_limit(&options, 400).unwrap());
-        // What replies told: nodes, handles and other numbers.
+        // Numbers in replies: nodes, handles and others.
         let mut known = vec![ROOT; 8];
         let mut successes = 0;
         for _ in 0..4000 {
@@ -76,7 +76,7 @@ fn any_request_is_answered_or_refused_and_nothing_outside_changes() {
                 1 => opcode::LOOKUP,
                 _ => random.below(54) as u32,
             };
-            // These may take the host's disk, and its time.
+            // These requests may fill the host's disk or take long.
             if matches!(kind, opcode::FALLOCATE | opcode::SYNCFS | opcode::FSYNC) {
                 continue;
             }

@@ -1,4 +1,5 @@
-//! What a guest's kernel is spared: opening directories, and asking for attributes that it is not shown.
+//! Tests of requests that a guest's kernel need not send: opening directories, and reading
+//! attributes that it is not shown.
 
 use crate::client::{Client, Folder, quads, text, words};
 use tollgate_share::protocol::{ROOT, opcode};
@@ -19,7 +20,7 @@ fn client(folder: &Folder) -> Client {
 #[test]
 fn directories_are_read_without_being_opened() {
     let folder = Folder::new();
-    // More than stay open.
+    // These are more directories than stay open.
     for directory in 0..40 {
         std::fs::create_dir(folder.shared(&format!("d{directory}"))).unwrap();
         for file in 0..=directory {
@@ -37,7 +38,8 @@ fn directories_are_read_without_being_opened() {
             assert_eq!(client.list(*node, 300, plus).len(), number + 3);
         }
     }
-    // A listing from the start reads the directory again. What is forgotten or no directory is refused.
+    // A listing from the start reads the directory again. Forgotten numbers, and numbers of files,
+    // are refused.
     folder.write("d0/new", b"");
     assert_eq!(client.list(nodes[0], 4096, false).len(), 4);
     client.forget(nodes[39], 1);
@@ -46,7 +48,7 @@ fn directories_are_read_without_being_opened() {
     let read = |node| client.call(opcode::READDIR, node, &[&reading]);
     assert_eq!(read(nodes[39]).unwrap_err(), 116);
     assert_eq!(read(file).unwrap_err(), 20);
-    // A share that was not asked to be so wants handles.
+    // A share without the option requires handles.
     let other = folder.client();
     let reply = other.call(opcode::READDIR, ROOT, &[&reading]);
     assert_eq!(reply.unwrap_err(), 9);
