@@ -125,7 +125,7 @@ fn backing(
             Some("qcow2") => Format::Qcow2,
             Some("raw" | "file") => Format::Raw,
             Some(format) => {
-                let why = format!("its format '{format}' is unknown here");
+                let why = format!("its format '{format}' is not supported");
                 return Err(io::Error::other(why));
             }
             None => match Header::read(&file, file_bytes(&file)?)? {

@@ -57,7 +57,7 @@ pub fn convert(copy: &Copy<'_>, mut progress: impl FnMut(u64, u64)) -> Result<()
     let _replaced = match copy.target.symlink_metadata() {
         Ok(_) if !copy.replace => return Err(target_failed(&io::ErrorKind::AlreadyExists.into())),
         Ok(metadata) if !metadata.is_file() => {
-            let why = "it is no ordinary file; name one, or a new one";
+            let why = "it is not a regular file; give a regular file or a new name";
             return Err(target_failed(&io::Error::other(why)));
         }
         Ok(_) => Some(open_file(copy.target, true).map_err(|error| DiskError {

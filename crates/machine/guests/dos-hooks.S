@@ -1,25 +1,26 @@
-# The option ROM of `--guest-hooks dos`: handlers for INT 10h, 13h, 16h and 1Ah that are there before any
-# program, so that hooks of programs run first and hand on to these, as they would to the BIOS. They do quickly
-# what DOS programs ask for most and hand all else on to the handlers that they found.
+# The option ROM of `--guest-hooks dos`: handlers for INT 10h, 13h, 16h and 1Ah that are installed before any
+# program. The hooks of programs therefore run first and pass calls on to these handlers, as they would to the
+# BIOS. The handlers execute the most frequent calls of DOS programs fast, and pass all others on to the handlers
+# that they found.
 #
-#   INT 16h   functions 0 and 10h wait for a key in HLT, and then hand on. Functions 1 and 11h answer that there
-#             is no key without the BIOS. Whoever asks POLLS times within a tick of the clock, with
-#             nothing shown, read from a disk or typed in between, waits for the next interrupt; and after it
-#             again if AGAIN more questions find nothing. (DOS asks hundreds of times while it works, for Ctrl-C.)
-#   INT 10h   in text modes of page 0: moves the cursor (2), tells where it is (3), writes a character and moves
-#             on (0Eh), as long as nothing scrolls.
-#   INT 13h   is handed on; a disk that is used means that somebody works.
-#   INT 1Ah   function 0 tells the time.
+#   INT 16h   Functions 0 and 10h wait for a key in HLT, and then pass the call on. Functions 1 and 11h answer
+#             without the BIOS if there is no key. A program that asks POLLS times within a tick of the clock,
+#             without output, disk accesses or keys in between, waits for the next interrupt. It waits again if
+#             AGAIN more questions find no key. (DOS asks hundreds of times while it works, for Ctrl-C.)
+#   INT 10h   In text modes of page 0 these functions are executed here: set the cursor (2), get the cursor (3),
+#             and write a character and advance (0Eh), unless the screen scrolls.
+#   INT 13h   The call is passed on; an access to a disk shows that the program works.
+#   INT 1Ah   Function 0, which returns the time, is executed here.
 #
-# Firmware calls `initialize`, while the ROM can still be written: the vectors that it finds are kept here. What
-# changes later is in a KiB taken from the top of the memory below 640 KiB.
+# Firmware calls `initialize` while the ROM is still writable, and the vectors found then are stored in it.
+# Variables that change later are in a KiB that is taken from the top of the memory below 640 KiB.
 .intel_syntax noprefix
 .code16
 
 .set POLLS, 1024
 .set AGAIN, 64
 
-# Vectors, and the BIOS's data from linear address 400h on.
+# The vectors, and the BIOS data area from linear address 400h on.
 .set VECTOR_10, 0x10 * 4
 .set VECTOR_13, 0x13 * 4
 .set VECTOR_16, 0x16 * 4
@@ -41,21 +42,21 @@
 .set CURSOR_HIGH, 0x0E           # registers of the CRT controller
 .set CURSOR_LOW, 0x0F
 
-.set FLAGS, 4                    # on the stack behind the return address
+.set FLAGS, 4                    # on the stack after the return address
 .set FLAG_C, 0x01
 .set FLAG_Z, 0x40
 .set FLAG_I, 0x200
 
-# In our KiB.
-.set POLLED, 0                   # empty answers since something happened
-.set POLLED_AT, 2                # in this tick
+# Offsets in the KiB of these hooks.
+.set POLLED, 0                   # empty answers since the last activity
+.set POLLED_AT, 2                # the tick in which they were counted
 
 .text
     .byte 0x55, 0xAA, ROM_BYTES / 512
     jmp initialize
     .ascii "Tollgate hooks for DOS"
 
-initialize:                      # far, from firmware
+initialize:                      # far call from firmware
     pushf
     cli
     push ax
@@ -98,7 +99,7 @@ previous_16: .long 0
 previous_1A: .long 0
 own_segment: .word 0
 
-# SOMEBODY_WORKS: idling begins to be counted anew. No register and no flag changes.
+# SOMEBODY_WORKS resets the count of empty answers. It preserves all registers and flags.
 .macro SOMEBODY_WORKS
     push ds
     mov ds, cs:[own_segment]
@@ -121,7 +122,7 @@ keyboard:
     test ah, 0xEF                # 0 and 10h: take a key
     jz take
     push ax
-    and ah, 0xEF                 # 1 and 11h: is there one?
+    and ah, 0xEF                 # 1 and 11h: is there a key?
     cmp ah, 1
     pop ax
     je ask
@@ -134,7 +135,7 @@ take:
 1:  mov ax, [KEYS_HEAD]
     cmp ax, [KEYS_TAIL]
     jne 2f
-    sti                          # an interrupt that comes before HLT is taken behind it
+    sti                          # an interrupt that arrives before HLT ends the HLT
     hlt
     cli
     jmp 1b
@@ -156,7 +157,7 @@ ask:
     cmp ax, [POLLED_AT]
     je 1f
     mov [POLLED_AT], ax
-    cmp bx, POLLS - AGAIN        # who waited through the last tick may wait again
+    cmp bx, POLLS - AGAIN        # a program that waited for the last tick may wait again
     ja 1f
     mov bx, 1
 1:  mov [POLLED], bx
@@ -167,7 +168,7 @@ ask:
     mov bp, sp
     test word ptr [bp + 8 + FLAGS], FLAG_I
     pop bp
-    jz 3f                        # nothing would end the wait
+    jz 3f                        # no interrupt would end the wait
     sti
     hlt
     cli
@@ -197,7 +198,7 @@ clock:
     push ds
     mov cx, BIOS_DATA
     mov ds, cx
-    mov cx, [TICKS+2]            # interrupts are off
+    mov cx, [TICKS+2]            # interrupts are disabled
     mov dx, [TICKS]
     mov al, [MIDNIGHT]
     mov byte ptr [MIDNIGHT], 0
@@ -218,7 +219,7 @@ video:
     mov ax, BIOS_DATA
     mov ds, ax
     mov al, [VIDEO_MODE]
-    and al, 0x7E                 # 2 and 3: text in colours
+    and al, 0x7E                 # modes 2 and 3: colour text
     cmp al, 2
     jne 1f
     cmp byte ptr [PAGE], 0
@@ -265,8 +266,8 @@ teletype:                        # AL
     cmp al, 0x0A
     je 5f
     cmp al, 0x08
-    jbe 9f                       # backspace, bell, and characters that few print
-    inc dl                       # behind it
+    jbe 9f                       # backspace, bell, and characters that are rarely printed
+    inc dl                       # the column after it
     cmp dl, [COLUMNS]
     jae 9f                       # the line wraps
     push bx
@@ -296,7 +297,7 @@ teletype:                        # AL
     pop ax
     jmp 2b
 
-place:                           # DX: row and column; DX its offset in the page
+place:                           # takes row and column in DX, returns the offset in the page in DX
     push ax
     mov al, dh
     mul byte ptr [COLUMNS]
@@ -306,7 +307,7 @@ place:                           # DX: row and column; DX its offset in the page
     pop ax
     ret
 
-show_cursor:                     # DX; AX and DX are lost
+show_cursor:                     # takes the position in DX, changes AX and DX
     push bx
     call place
     mov bx, dx
@@ -321,6 +322,6 @@ show_cursor:                     # DX; AX and DX are lost
     pop bx
     ret
 
-.set ROM_BYTES, 1024             # with a checksum in the last one
+.set ROM_BYTES, 1024             # the last byte is a checksum
     .org ROM_BYTES - 1
     .byte 0

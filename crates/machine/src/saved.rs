@@ -71,13 +71,13 @@ impl Vm {
         if (registers.model, registers.added_features) != (present.model, present.added_features) {
             return Err(StateError::Unreadable {
                 part: PROCESSOR.into(),
-                why: "it is of another model".into(),
+                why: "the state is that of another model".into(),
             });
         }
         if processor.registers.paravirtual != self.vcpu.state().paravirtual {
             return Err(StateError::Unreadable {
                 part: PROCESSOR.into(),
-                why: "it has another paravirtual interface".into(),
+                why: "the state has another paravirtual interface".into(),
             });
         }
         self.pc.restore(state.pc)?;

@@ -102,7 +102,7 @@ impl fmt::Display for RunOutcome {
             Self::Panicked(_) => formatter.write_str("the guest's kernel reported a panic"),
             Self::TripleFault(_) => formatter.write_str("triple fault"),
             Self::DebugExit(value) => write!(formatter, "the guest wrote {value} to port F4h"),
-            Self::Quit => formatter.write_str("it was ended from outside"),
+            Self::Quit => formatter.write_str("the machine was ended from outside"),
             Self::Stopped(why) => formatter.write_str(why),
         }
     }

@@ -31,7 +31,7 @@ impl FromStr for MacAddress {
     /// Parses six bytes of two hexadecimal digits, separated by colons. The address must be that of
     /// one adapter, not of a group.
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("'{text}' is no MAC address such as 52:54:00:12:34:56");
+        let wrong = || format!("'{text}' is not a MAC address such as 52:54:00:12:34:56");
         let mut bytes = [0; 6];
         let mut parts = text.split(':');
         for byte in &mut bytes {

@@ -136,7 +136,7 @@ impl fmt::Display for BootError {
             ),
             Self::SeveralInitrds { paths } => write!(
                 formatter,
-                "--initrd: Linux takes one initial RAM disk, and there is no file '{paths}'; several archives make one: cat A B > BOTH"
+                "--initrd: Linux takes one initial RAM disk, but '{paths}' is not a file; several archives can be joined: cat A B > BOTH"
             ),
             Self::TooLittleMemory { needed, memory } => write!(
                 formatter,

@@ -34,7 +34,7 @@ pub fn find() -> Result<PathBuf, String> {
     let places = CUSTOMARY_PLACES.iter().map(PathBuf::from);
     places.clone().find(|place| place.is_file()).ok_or_else(|| {
         format!(
-            "no firmware at {}: install the package 'seabios', or name an image by --bios FILE",
+            "no firmware at {}: install the package 'seabios', or give an image with --bios FILE",
             CUSTOMARY_PLACES[0]
         )
     })

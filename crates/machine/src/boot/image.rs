@@ -60,7 +60,7 @@ impl<'a> Image<'a> {
         let conventional = start >= lowest && end <= layout::EXTENDED_BIOS_DATA;
         if !conventional && start < layout::KERNEL {
             return Err(self.unsupported(format!(
-                "it wants to be loaded at {start:#x}; it may lie from {lowest:#x} to {:#x} or from {:#x}",
+                "it must be loaded at {start:#x}; allowed are addresses from {lowest:#x} to {:#x} or from {:#x}",
                 layout::EXTENDED_BIOS_DATA,
                 layout::KERNEL
             )));

@@ -226,14 +226,14 @@ pub(super) struct Mailbox {
     pub screen: Option<Arc<Shown>>,
     /// The last published books, and when they were published.
     pub books: Option<(Instant, Arc<Books>)>,
-    /// The number of queries so far. The answers that were not fetched yet follow.
+    /// The number of queries so far, and the answers that were not fetched yet.
     pub queries: u64,
     pub answers: VecDeque<(u64, Answer)>,
 }
 
 impl Mailbox {
-    /// Keeps an answer until it is fetched. Returns an old answer that it drops because nobody has
-    /// fetched it.
+    /// Keeps an answer until it is fetched. Returns an old answer that it drops because it was
+    /// not fetched.
     pub fn keep(&mut self, number: u64, answer: Answer) -> Option<Answer> {
         self.answers.push_back((number, answer));
         let is_full = self.answers.len() > ANSWERS;

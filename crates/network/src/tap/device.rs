@@ -35,7 +35,7 @@ pub fn open(name: &str) -> Result<OwnedFd, String> {
     let mut request = Request::new();
     let is_name = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic());
     if !is_name || name.contains('/') {
-        return Err("it is no name of an interface".into());
+        return Err("it is not the name of an interface".into());
     }
     if name.len() >= NAME_BYTES {
         return Err(format!("a name has at most {} letters", NAME_BYTES - 1));

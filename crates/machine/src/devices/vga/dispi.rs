@@ -147,8 +147,8 @@ impl Dispi {
         begins && value & KEEP_MEMORY == 0
     }
 
-    /// Returns the bytes from one line to the next. With 4 bits per pixel, a byte of each plane
-    /// holds eight pixels.
+    /// Returns the bytes from one line to the next, over all planes. With 4 bits per pixel, each of
+    /// the four planes holds one bit of a pixel.
     fn pitch(&self) -> usize {
         let width = usize::from(self.virtual_width.max(self.width));
         match self.depth {
