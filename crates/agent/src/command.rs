@@ -31,7 +31,7 @@ struct Ends {
     /// The sources of standard output and standard error. A stream without one shares the terminal
     /// of another stream.
     outputs: [Option<OwnedFd>; 2],
-    /// The terminal.
+    /// The terminal of the command, if it has one.
     terminal: Option<File>,
 }
 

@@ -109,7 +109,7 @@ pub struct WindowSize {
 /// The agent's task.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Start {
-    /// The root.
+    /// Where the root comes from.
     pub root: Root,
     /// Whether the root itself is changed, without an overlay.
     pub root_is_writable: bool,
@@ -125,7 +125,7 @@ pub struct Start {
     pub environment: Vec<OsString>,
     /// Its working directory.
     pub directory: PathBuf,
-    /// Its user.
+    /// The user who runs the command.
     pub user: User,
     /// The mode bits that are cleared in the command's new files.
     pub umask: u32,

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// The properties of an image.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ImageInfo {
-    /// The file.
+    /// The path of the image.
     pub path: PathBuf,
     /// The image's format.
     pub format: Format,

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 /// Why an image cannot be used. It prints as one line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DiskError {
-    /// The image.
+    /// The path of the image.
     pub path: PathBuf,
     /// What is wrong, and what the user can do about it.
     pub why: String,

@@ -229,7 +229,7 @@ pub struct VmConfig {
     pub initramfs: Option<Arc<[u8]>>,
     /// The kernel's command line.
     pub append: String,
-    /// The processor.
+    /// The processor's model and added features.
     pub cpu: Cpu,
     /// The paravirtual interface that the guest is offered.
     pub paravirtual: Paravirtual,

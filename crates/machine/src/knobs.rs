@@ -36,7 +36,7 @@ pub struct Knob {
 const SWITCH: &[&str] = &["off", "on"];
 const ON: usize = 1;
 
-/// All knobs.
+/// The list of all knobs.
 pub const KNOBS: &[Knob] = &[
     Knob {
         name: "vif",

@@ -63,7 +63,7 @@ pub enum Transport {
 /// A port of the host that is forwarded to the guest.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct HostForward {
-    /// The protocol.
+    /// TCP or UDP.
     #[serde(default)]
     pub transport: Transport,
     /// The address at which the host listens. Port 0 selects a free one.

@@ -27,9 +27,9 @@ pub enum Event {
     },
     /// The pointer is at this position, in pixels from the upper left corner.
     Pointer {
-        /// The column.
+        /// The pointer's column.
         x: u16,
-        /// The line.
+        /// The pointer's line.
         y: u16,
         /// Bits 0 to 2: the left, middle and right button are down. Bits 3 and 4: steps of the
         /// wheel up and down, as buttons.
@@ -46,7 +46,7 @@ pub enum Event {
     },
 }
 
-/// A message.
+/// A message of the viewer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Message {
     Format(PixelFormat),

@@ -100,7 +100,7 @@ struct Wanted {
     anyway: Option<Rectangle>,
 }
 
-/// A viewer.
+/// The session of one viewer.
 pub struct Session {
     expected: Expected,
     version: Version,

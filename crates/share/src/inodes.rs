@@ -126,7 +126,7 @@ struct Numbers {
     devices: Vec<u64>,
 }
 
-/// The table.
+/// The table of the files that a guest knows.
 #[derive(Debug)]
 pub struct Inodes {
     numbers: Mutex<Numbers>,

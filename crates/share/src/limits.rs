@@ -5,7 +5,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The number of descriptors that are left for the rest of the process, if it may have that many.
+/// The number of descriptors that are left for the rest of the process, if its limit permits.
 const RESERVED: u64 = 256;
 /// The maximum, whatever the host permits.
 const MOST: u64 = 1 << 20;

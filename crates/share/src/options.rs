@@ -64,7 +64,7 @@ impl ShareOptions {
 pub struct ShareError {
     /// The path of the directory.
     pub path: PathBuf,
-    /// The reason.
+    /// The reason in one line.
     pub why: String,
 }
 

@@ -17,7 +17,7 @@ const THREADS: usize = 4;
 pub struct Request {
     /// The caller's number.
     pub tag: u64,
-    /// The request.
+    /// The bytes of the request.
     pub bytes: Vec<u8>,
     /// The number of bytes that the guest has room for.
     pub capacity: usize,

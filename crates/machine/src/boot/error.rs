@@ -29,14 +29,14 @@ pub enum BootError {
     },
     /// A firmware image has a size that a ROM cannot have.
     FirmwareSize {
-        /// The file.
+        /// The path of the firmware image.
         path: PathBuf,
         /// The size in bytes, as far as it was counted.
         size: u64,
     },
     /// The file has none of the known formats.
     NotAKernel {
-        /// The file.
+        /// The name of the kernel file.
         kernel: String,
         /// The command that decompresses the file, if it is compressed.
         unpacked_by: Option<&'static str>,

@@ -69,7 +69,7 @@ impl PostCode {
     /// Version of the serialized state.
     pub const STATE_VERSION: u32 = 1;
 
-    /// The port.
+    /// The customary port of POST codes.
     pub const PORT: u16 = 0x80;
 
     /// Reads the last code.

@@ -123,7 +123,7 @@ pub fn check(files: &[FwCfgFile]) -> Result<(), FwCfgError> {
     Ok(())
 }
 
-/// The device.
+/// The fw_cfg device with its items.
 #[derive(Clone, Debug)]
 pub struct FwCfg {
     /// The selector and the bytes of each item.

@@ -56,7 +56,7 @@ pub enum DeliveryMode {
     Smi,
     /// A non-maskable interrupt.
     Nmi,
-    /// An INIT.
+    /// An INIT of the processor.
     Init,
     /// A start-up message, which exists only between processors.
     StartUp,

@@ -13,7 +13,7 @@ use crate::bus::{Claims, Device, DeviceContext, PortWidth, SavedState, StateErro
 use serde::{Deserialize, Serialize};
 use tollgate_x86::PhysicalAddress;
 
-/// The register.
+/// The first port of the 32-bit register.
 const REGISTER_PORT: u16 = 0xe0;
 /// The port for the page whose host mapping must be dropped.
 const FLUSH_PORT: u16 = 0xe4;
@@ -28,7 +28,7 @@ const MEMORY_START: u64 = 0xff00_0000;
 /// The size of the memory in bytes.
 const MEMORY_BYTES: usize = 0x1_0000;
 
-/// The device.
+/// The device with its register and its memory.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PcTestdev {
     register: [u8; 4],

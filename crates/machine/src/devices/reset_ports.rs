@@ -68,7 +68,7 @@ impl SystemControlPort {
     /// Version of the serialized state.
     pub const STATE_VERSION: u32 = 1;
 
-    /// The port.
+    /// The port, which is that of the PS/2.
     pub const PORT: u16 = 0x92;
 
     const FAST_RESET: u8 = 1 << 0;

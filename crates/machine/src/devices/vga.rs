@@ -62,7 +62,7 @@ enum Window {
     Planes(u64, u64),
 }
 
-/// The adapter.
+/// The display adapter without its PCI function.
 pub struct Vga {
     registers: Registers,
     dispi: Dispi,

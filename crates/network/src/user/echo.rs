@@ -39,7 +39,7 @@ struct Socket {
     used: Instant,
 }
 
-/// All sockets.
+/// All ping sockets of the network.
 #[derive(Default)]
 pub struct Sockets {
     sockets: HashMap<Asker, Socket>,

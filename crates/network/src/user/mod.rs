@@ -62,7 +62,7 @@ use turns::{Left, TURNS, Turns};
 
 /// The kinds of tokens, which their upper bits distinguish.
 mod token {
-    /// The cable.
+    /// The descriptor that the cable wakes the thread with.
     pub const WIRE: u64 = 0;
     /// A listener; the lower bits are its number.
     pub const LISTENER: u64 = 1 << 60;
@@ -132,7 +132,7 @@ struct Listener {
     is_ready: bool,
 }
 
-/// The network.
+/// The network with all its connections.
 pub struct Network {
     context: Context,
     guest_side: GuestSide,

@@ -79,7 +79,7 @@ struct Connection {
     ended: Option<Instant>,
 }
 
-/// All connections.
+/// All TCP connections of the network.
 pub struct Connections {
     sockets: SocketSet<'static>,
     connections: HashMap<u64, Connection>,

@@ -59,7 +59,7 @@ impl Socket {
     }
 }
 
-/// All sockets.
+/// All UDP sockets of the network.
 #[derive(Default)]
 pub struct Sockets {
     sockets: HashMap<Key, Socket>,

@@ -36,13 +36,13 @@ pub enum Stage {
 /// What happens to a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// It continues.
+    /// The connection continues.
     Goes,
     /// It is over, and a reset reports that to the guest.
     Ends,
 }
 
-/// A connection.
+/// A connection between a guest's socket and a host's.
 pub struct Connection {
     /// The guest's port.
     pub guest_port: u32,

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 /// A length in bytes that is larger than the longest valid line.
 const MAX_LINE: usize = 32;
 
-/// A client.
+/// A client that has not sent its destination yet.
 pub struct Client {
     socket: OwnedFd,
     /// Whether the client may have sent something.

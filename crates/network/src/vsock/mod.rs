@@ -137,7 +137,7 @@ fn connect(path: &Path) -> rustix::io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// All connections.
+/// The host's side: its socket, clients and connections.
 struct Host {
     cid: u64,
     path: PathBuf,

@@ -35,7 +35,7 @@ pub mod shutdown {
     pub const BOTH: u32 = RECEIVE | SEND;
 }
 
-/// A header.
+/// The header of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Header {
     /// The context identifier of the sender.

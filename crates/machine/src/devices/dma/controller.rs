@@ -57,7 +57,7 @@ mod register {
     pub const MASK: u8 = 15;
 }
 
-/// A channel.
+/// The registers of a channel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Channel {
     base_address: u16,
@@ -68,7 +68,7 @@ struct Channel {
     mode: u8,
 }
 
-/// A controller.
+/// A controller with its four channels.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Controller {
     channels: [Channel; 4],

@@ -15,14 +15,14 @@ pub(super) struct Mechanics {
     pub changed: bool,
 }
 
-/// A disk.
+/// A disk in a drive: its image and its format.
 #[derive(Debug)]
 pub(super) struct Disk {
     pub medium: Medium,
     pub format: Format,
 }
 
-/// A drive.
+/// A drive, possibly with a disk.
 #[derive(Debug)]
 pub struct Drive {
     kind: DriveKind,

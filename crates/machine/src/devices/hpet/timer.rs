@@ -45,7 +45,7 @@ const CAPABILITIES: u64 = ROUTES << 32 | bit::HAS_PERIODIC | bit::HAS_64_BITS;
 /// just passed. The time is 21 seconds.
 const JUST_PASSED: u64 = (1 << 31) - 1;
 
-/// A comparator.
+/// A comparator with its configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Timer {
     /// The configuration without the capabilities.

@@ -21,7 +21,7 @@ impl Key {
     pub const LEFT_SHIFT: Self = Self::new(0x2A);
     /// Left Alt.
     pub const LEFT_ALT: Self = Self::new(0x38);
-    /// A.
+    /// The letter A.
     pub const A: Self = Self::new(0x1E);
     /// Delete in the middle block.
     pub const DELETE: Self = Self::extended(0x53);

@@ -70,7 +70,7 @@ pub(super) struct Condition {
     pub is_locked: bool,
 }
 
-/// A drive.
+/// A CD-ROM drive, possibly with a disc.
 #[derive(Debug)]
 pub struct CdDrive {
     medium: Option<Medium>,

@@ -87,7 +87,7 @@ pub(super) struct State {
     pub drives: [(bool, Condition); 2],
 }
 
-/// A channel.
+/// A channel with its two units.
 #[derive(Debug, Default)]
 pub(super) struct Channel {
     pub units: [Option<Unit>; 2],

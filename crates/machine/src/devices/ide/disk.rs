@@ -6,7 +6,7 @@ use crate::config::DiskGeometry;
 use crate::devices::medium::Medium;
 use tollgate_disk::{DiskError, DriveOptions};
 
-/// A disk.
+/// An ATA disk with its image.
 #[derive(Debug)]
 pub struct Disk {
     pub(super) medium: Medium,

@@ -56,7 +56,7 @@ impl Settings {
     }
 }
 
-/// A unit.
+/// What is at a place of a channel.
 #[derive(Debug)]
 pub enum Unit {
     /// A disk with the ATA command set.

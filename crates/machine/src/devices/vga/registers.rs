@@ -69,7 +69,7 @@ const PROTECTED: u8 = 1 << 7;
 /// The bit of the overflow register that is never protected.
 const LINE_COMPARE: u8 = 1 << 4;
 
-/// All registers.
+/// The registers of all parts of the VGA.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Registers {
     /// The miscellaneous output register.

@@ -55,7 +55,7 @@ impl fmt::Display for QueueError {
     }
 }
 
-/// A queue.
+/// A split virtqueue.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Queue {
     max_size: u16,

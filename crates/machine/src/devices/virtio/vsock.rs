@@ -19,7 +19,7 @@ const RECEIVE: usize = 0;
 const TRANSMIT: usize = 1;
 const QUEUE_SIZE: u16 = 128;
 
-/// The device.
+/// The socket device.
 pub struct Vsock {
     /// The guest's context identifier (5.10.4).
     config: [u8; 8],

@@ -113,7 +113,7 @@ impl PortOptions {
 pub struct PortError {
     /// The port's name.
     pub name: String,
-    /// The reason.
+    /// The reason in one line.
     pub why: String,
 }
 
@@ -300,7 +300,7 @@ impl End {
                 (end.input, end.output) = (file(own.try_clone()?), file(own));
             }
             PortTarget::Socket(path) => {
-                // An earlier run has left this socket behind, because no process answers at it.
+                // This socket is from an earlier run, because no process answers at it.
                 let is_socket = path
                     .metadata()
                     .is_ok_and(|data| data.file_type().is_socket());
