@@ -200,6 +200,15 @@ fn the_list_of_unsafe_files_is_complete() {
     check_generated("docs/develop/unsafe.md", &text);
 }
 
+#[test]
+fn the_introduction_stays_short() {
+    let length = read(&workspace().join("ARCHITECTURE.md")).len();
+    assert!(
+        length <= 25_000,
+        "ARCHITECTURE.md has {length} bytes, of 25,000: details belong in the README of a crate"
+    );
+}
+
 /// The name under which a heading is reached, as sites that show Markdown make it.
 fn anchor(heading: &str) -> String {
     let plain = without_links(heading).to_lowercase();
@@ -245,6 +254,34 @@ fn normal(path: &Path) -> PathBuf {
         }
     }
     normal
+}
+
+/// The names of source files in backticks, such as `pc.rs` or `monitor/src/near.rs`.
+fn named_files(text: &str) -> impl Iterator<Item = &str> {
+    let code = text
+        .lines()
+        .flat_map(|line| line.split('`').skip(1).step_by(2));
+    code.filter(|name| {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || "_-./".contains(c);
+        name.ends_with(".rs") && name.chars().all(is_part)
+    })
+}
+
+#[test]
+fn every_source_file_that_a_document_names_exists() {
+    let crates = files_below(&workspace().join("crates"), ".rs");
+    let is_there = |name: &str| crates.iter().any(|file| file.ends_with(name));
+    let mut wrong = String::new();
+    let mut names = 0;
+    for file in files_below(&workspace(), ".md") {
+        let text = prose(&read(&file));
+        for name in named_files(&text).filter(|name| !is_there(name)) {
+            writeln!(wrong, "{}: {name}", file.display()).unwrap();
+        }
+        names += named_files(&text).count();
+    }
+    assert!(wrong.is_empty(), "there are no such files:\n{wrong}");
+    assert!(names > 100, "only {names} names found");
 }
 
 #[test]
