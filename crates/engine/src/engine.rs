@@ -15,7 +15,7 @@ mod verified;
 pub mod written;
 
 use crate::abi::context::{Context, NO_PAGE};
-use crate::abi::leaves::DeviceAccess;
+use crate::abi::fast_paths::DeviceAccess;
 use crate::abi::link_layout::{BranchTable, FamilyId, ModeId};
 use crate::abi::register_map::RegisterMap;
 use crate::abi::sites::{BlockId, Site};
@@ -254,11 +254,11 @@ impl Engine {
         self.translator.set_virtual_interrupts(choice);
     }
 
-    /// Has instructions that the monitor executes be done by leaves where they can, as at first, or
+    /// Has instructions that the monitor executes be done by fast paths where they can, as at first, or
     /// exit always: CPUID, IN and OUT, and those of system registers. Drops all blocks.
-    pub fn set_leaves(&mut self, does: bool, memory: &mut GuestMemory) {
+    pub fn set_fast_paths(&mut self, does: bool, memory: &mut GuestMemory) {
         self.flush(memory);
-        self.translator.has_leaves = does;
+        self.translator.has_fast_paths = does;
     }
 
     /// Has each guest instruction count itself in [`crate::Context::instructions`], and what

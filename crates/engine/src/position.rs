@@ -10,7 +10,7 @@ use crate::abi::register_map::RegisterMap;
 use crate::abi::sites::BlockId;
 use crate::blocks::table::BlockTable;
 use crate::gate::interrupted_string::{Interrupted, Stage};
-use crate::gate::{leaf, store_test};
+use crate::gate::{fast_path, store_test};
 
 /// Exact guest state at a host address.
 #[derive(Clone, Copy, Debug)]
@@ -88,8 +88,8 @@ impl GuestPosition {
         })
     }
 
-    /// While a site's leaf runs, which is no boundary (see [`crate::gate::leaf`]).
-    pub fn of_leaf(blocks: &BlockTable, packed: u32, code_delta: u64) -> Option<Self> {
+    /// While a site's fast path runs, which is no boundary (see [`crate::gate::fast_path`]).
+    pub fn of_fast_path(blocks: &BlockTable, packed: u32, code_delta: u64) -> Option<Self> {
         Some(Self {
             restore: Restore::UNDIVIDED,
             ..Self::of_site(blocks, packed, code_delta)?
@@ -127,8 +127,8 @@ impl GuestPosition {
         };
         if store_test::is_here(pc) {
             Self::of_store(blocks, site, code_delta)
-        } else if leaf::is_here(pc) {
-            Self::of_leaf(blocks, site, code_delta)
+        } else if fast_path::is_here(pc) {
+            Self::of_fast_path(blocks, site, code_delta)
         } else if let Some(string) = Interrupted::at(pc) {
             Self::of_string(blocks, site, code_delta, string)
         } else {

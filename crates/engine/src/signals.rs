@@ -23,7 +23,7 @@ use crate::abi::far_pointer::FarPointer;
 use crate::abi::flags::InterruptFlag;
 use crate::abi::marks::{Restore, Source};
 use crate::abi::register_map::{CONTEXT, Home, RegisterMap};
-use crate::gate::{entry, interrupted_string, leaf, store_test};
+use crate::gate::{entry, fast_path, interrupted_string, store_test};
 use crate::policy::virtual_interrupts::{TASK_SWITCH, TRAP};
 use crate::position::GuestPosition;
 use crate::requests::Requests;
@@ -105,7 +105,7 @@ fn in_guest_code(pc: u64) -> bool {
     in_code_cache(pc)
         || store_test::is_here(pc)
         || interrupted_string::is_here(pc)
-        || leaf::is_here(pc)
+        || fast_path::is_here(pc)
 }
 
 /// The signal that asks a vCPU thread to leave guest code.
@@ -321,7 +321,7 @@ const TRAP_FLAG: i64 = 1 << 8;
 /// si_code of a SIGTRAP after one instruction.
 const TRAP_TRACE: i32 = 2;
 
-/// After one more host instruction on the way to a boundary: goes on or leaves.
+/// After one more host instruction on the way to a boundary: goes on or fast paths.
 ///
 /// # Safety
 /// As for [`leave_guest_code`], if the program counter is in guest code.

@@ -51,9 +51,9 @@ pub struct Books {
     pub instructions: Option<u64>,
     /// The host code for these instructions; `None` if they were not counted.
     pub host_code: Option<HostCode>,
-    /// Instructions that leaves executed and that would have been exits otherwise: the kind of that
+    /// Instructions that fast paths executed and that would have been exits otherwise: the kind of that
     /// exit, and the number.
-    pub leaves: Vec<(&'static str, u64)>,
+    pub fast_paths: Vec<(&'static str, u64)>,
     /// Number of loads of CR3, by what was cached for the space.
     pub space_loads: Vec<(&'static str, u64)>,
     /// Number of operations on tables that are derived from the guest's page tables.
@@ -131,7 +131,7 @@ impl Books {
             settings_changed: false,
             instructions: None,
             host_code: None,
-            leaves: Vec::new(),
+            fast_paths: Vec::new(),
             space_loads: Vec::new(),
             shadow_tables: Vec::new(),
             instruction_cache: Vec::new(),
@@ -153,7 +153,7 @@ impl Books {
     /// Adds what was counted outside the ledger.
     pub fn with_counters(self, counters: Counters) -> Self {
         Self {
-            leaves: counters.leaves,
+            fast_paths: counters.fast_paths,
             space_loads: counters.space_loads,
             shadow_tables: counters.shadow_tables,
             instruction_cache: counters.instruction_cache,
@@ -174,8 +174,8 @@ impl Books {
 /// Everything that is counted outside the ledger, at one moment.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Counters {
-    /// See [`Books::leaves`].
-    pub leaves: Vec<(&'static str, u64)>,
+    /// See [`Books::fast_paths`].
+    pub fast_paths: Vec<(&'static str, u64)>,
     /// See [`Books::space_loads`].
     pub space_loads: Vec<(&'static str, u64)>,
     /// See [`Books::shadow_tables`].
@@ -205,7 +205,7 @@ impl Counters {
                 *count = count.saturating_sub(earlier.map_or(0, |row| row.1));
             }
         };
-        since(&mut self.leaves, &before.leaves);
+        since(&mut self.fast_paths, &before.fast_paths);
         since(&mut self.space_loads, &before.space_loads);
         since(&mut self.shadow_tables, &before.shadow_tables);
         since(&mut self.instruction_cache, &before.instruction_cache);
@@ -229,14 +229,14 @@ mod tests {
 
     #[test]
     fn counters_go_on_from_where_they_stood() {
-        let counters = |leaves: &[(&'static str, u64)], instructions| Counters {
-            leaves: leaves.to_vec(),
+        let counters = |fast_paths: &[(&'static str, u64)], instructions| Counters {
+            fast_paths: fast_paths.to_vec(),
             instructions: Some(instructions),
             ..Counters::default()
         };
         let before = counters(&[("cli", 5)], 100);
         let since = counters(&[("cli", 7), ("sti", 3)], 150).since(&before);
-        assert_eq!(since.leaves, [("cli", 2), ("sti", 3)]);
+        assert_eq!(since.fast_paths, [("cli", 2), ("sti", 3)]);
         assert_eq!(since.instructions, Some(50));
     }
 }

@@ -11,7 +11,7 @@
 //! lost is subtracted; what was lost before is determined when a burst of samples starts.
 //!
 //! Time in neither guest code nor exits has accounts, too: functions that translated code calls
-//! without an exit ([`leaf_calls`]), guest code that was left for a signal, the start and the end
+//! without an exit ([`fast_path_calls`]), guest code that was left for a signal, the start and the end
 //! of each run, and the ledger's own work, including what it adds to the exits that are timed
 //! ([`crate::disturbance`]).
 //!
@@ -22,9 +22,9 @@
 //! ```
 
 mod accounts;
+mod fast_path_calls;
 mod groups;
 mod interrupts;
-mod leaf_calls;
 mod report;
 #[cfg(test)]
 mod tests;
@@ -36,11 +36,11 @@ use crate::latency::{Arrival, Latency, Request, Section};
 use crate::sampler::{Due, Sampler};
 use crate::trace::{Span, Tracer};
 use crate::{ExitCounts, ExitKind};
+use fast_path_calls::FastPathSampler;
 use groups::{Group, Usual};
-use leaf_calls::LeafSampler;
 
 pub use accounts::Accounts;
-pub use leaf_calls::{LeafCall, LeafRecord};
+pub use fast_path_calls::{FastPathCall, FastPathMemo};
 pub use report::{Cost, TimeShares};
 
 /// Work that took this number of cycles may have been interrupted by the host: it is worth the
@@ -93,7 +93,7 @@ pub struct Ledger {
     host: fn() -> HostTime,
     sampler: Sampler,
     disturbance: Disturbance,
-    leaf_sampler: LeafSampler,
+    fast_path_sampler: FastPathSampler,
     /// The cost of two readings of the clock, which is subtracted from each measurement.
     clock_cost: u64,
     /// Whether the current exit is being timed.
@@ -151,7 +151,7 @@ impl Ledger {
             host,
             sampler: Sampler::new(),
             disturbance: Disturbance::default(),
-            leaf_sampler: LeafSampler::default(),
+            fast_path_sampler: FastPathSampler::default(),
             clock_cost,
             sampling: false,
             timing_guest: false,

@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(estimate.exit_cycles, 2000);
         // 2000 cycles at 1 MHz.
         assert_eq!(estimate.exit_ns, 2_000_000);
-        // This excludes the 2 ms of leaf calls, which the other machine does not have.
+        // This excludes the 2 ms of fast-path calls, which the other machine does not have.
         assert_eq!(estimate.outside_ns, 68_000_000);
         assert_eq!(estimate.run_ns, 70_000_000);
         snapshot.exits[0].kind = "cpuid".into();

@@ -232,11 +232,11 @@ pub struct Snapshot {
     pub tsc_khz: u64,
     /// From start to end (or until now).
     pub wall_cycles: u64,
-    /// In guest code, without leaf calls (estimated).
+    /// In guest code, without fast-path calls (estimated).
     pub guest_cycles: u64,
     /// In functions of the monitor that guest code called without an exit (estimated).
     #[serde(default)]
-    pub leaf_call_cycles: u64,
+    pub fast_path_call_cycles: u64,
     /// Translating (measured).
     pub translating_cycles: u64,
     /// In devices (estimated).
@@ -288,12 +288,12 @@ pub struct Snapshot {
     /// The host code for these instructions, if they were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_code: Option<HostCode>,
-    /// Instructions that leaves executed, by the kind of exit that they would have been otherwise.
+    /// Instructions that fast paths executed, by the kind of exit that they would have been otherwise.
     #[serde(default)]
-    pub leaves: BTreeMap<String, u64>,
-    /// The cycles in `leaf_call_cycles`, by the same kinds (estimated).
+    pub fast_paths: BTreeMap<String, u64>,
+    /// The cycles in `fast_path_call_cycles`, by the same kinds (estimated).
     #[serde(default)]
-    pub leaf_cycles: BTreeMap<String, u64>,
+    pub fast_path_cycles: BTreeMap<String, u64>,
     /// Loads of CR3: `kept` (the space's translations were kept), `same` (it was the loaded space);
     /// of these two, `inline` (without an exit). `flushed` (the guest wants them dropped), `missed`
     /// (there were none); of these two, `stolen` (the tables were taken from another space, which
@@ -301,7 +301,7 @@ pub struct Snapshot {
     #[serde(default)]
     pub space_loads: BTreeMap<String, u64>,
     /// Operations on tables that are derived from the guest's page tables. Invalidations of a page
-    /// of the loaded space (`page-inline` in a leaf, `page-selective`, `page-full` with everything
+    /// of the loaded space (`page-inline` in a fast path, `page-selective`, `page-full` with everything
     /// in its space), of an `other-space`, the `loaded-space`, `all-spaces`; physical pages whose
     /// entries were found (`physical-by-map`) or for which everything was purged (`physical-full`);
     /// tables `purged` completely, of these `purged-twice`, and `spared`; runs of pages in shadow
@@ -340,7 +340,7 @@ impl Snapshot {
             tsc_khz: books.tsc_khz,
             wall_cycles: shares.wall,
             guest_cycles: shares.guest,
-            leaf_call_cycles: shares.all_leaf_calls(),
+            fast_path_call_cycles: shares.all_fast_path_calls(),
             translating_cycles: shares.translating,
             device_cycles: shares.devices,
             halted_cycles: shares.halted,
@@ -381,11 +381,11 @@ impl Snapshot {
             knobs_changed: books.settings_changed,
             instructions: books.instructions,
             host_code: books.host_code,
-            leaves: (books.leaves.iter())
-                .filter(|leaf| leaf.1 != 0)
+            fast_paths: (books.fast_paths.iter())
+                .filter(|fast_path| fast_path.1 != 0)
                 .map(|&(name, count)| (name.to_owned(), count))
                 .collect(),
-            leaf_cycles: (shares.leaf_calls.iter())
+            fast_path_cycles: (shares.fast_path_calls.iter())
                 .map(|&(kind, cycles)| (kind.name().to_owned(), cycles))
                 .collect(),
             space_loads: (books.space_loads.iter())
@@ -581,7 +581,7 @@ pub(crate) mod tests {
             shares: TimeShares {
                 wall: 100_000,
                 guest: 58_000,
-                leaf_calls: vec![(ExitKind::Msr, 1_500), (ExitKind::Cr3Load, 500)],
+                fast_path_calls: vec![(ExitKind::Msr, 1_500), (ExitKind::Cr3Load, 500)],
                 translating: 10_000,
                 devices: 5_000,
                 halted: 5_000,
@@ -618,7 +618,7 @@ pub(crate) mod tests {
             settings_changed: false,
             instructions: None,
             host_code: None,
-            leaves: Vec::new(),
+            fast_paths: Vec::new(),
             space_loads: Vec::new(),
             shadow_tables: Vec::new(),
             instruction_cache: Vec::new(),

@@ -188,7 +188,7 @@ impl PagedGuest {
     pub fn books(&self) -> Books {
         Books {
             instruction_steps: self.vcpu.instruction_steps().collect(),
-            leaves: self.vcpu.leaf_counts().collect(),
+            fast_paths: self.vcpu.fast_path_counts().collect(),
             ..Books::of(self.vcpu.ledger(), self.pc.tsc_khz(), 0)
         }
     }

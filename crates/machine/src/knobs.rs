@@ -167,14 +167,14 @@ pub const KNOBS: &[Knob] = &[
     },
     Knob {
         name: "icache",
-        values: &["leaf", "site", "off", "on", "physical"],
-        what: "source of emulated instructions: a leaf that needs no exit, known since \
+        values: &["fast-path", "site", "off", "on", "physical"],
+        what: "source of emulated instructions: a fast path that needs no exit, known since \
                translation, decoded at each exit, in a dictionary by linear or physical address",
         experiment: "icache",
         get: |config| config.instruction_source as usize,
         set: |config, value| {
             config.instruction_source = match value {
-                0 => InstructionSource::Leaf,
+                0 => InstructionSource::FastPath,
                 1 => InstructionSource::Site,
                 2 => InstructionSource::Off,
                 3 => InstructionSource::On,
@@ -293,6 +293,8 @@ impl Assignment {
         let index = KNOBS.iter().position(|knob| knob.name == name);
         let index = index.ok_or_else(|| KnobError::UnknownKnob(name.to_owned()))?;
         let knob = &KNOBS[index];
+        // The value of --icache had another name until version 0.1.
+        let value = if value == "leaf" { "fast-path" } else { value };
         let found = knob.values.iter().position(|known| *known == value);
         let value = found.ok_or_else(|| KnobError::UnknownValue {
             knob: knob.name,
@@ -466,7 +468,7 @@ mod tests {
             Settings::default().to_string(),
             "vif=on vir=on transition=call memory-access=adaptive anchors=on switch=inline shadow-tables=auto \
              invalidation=inline reverse-map=on double-invalidation=entry-count \
-             compare-entries=on icache=leaf interruptible=restart"
+             compare-entries=on icache=fast_path interruptible=restart"
         );
     }
 }

@@ -374,7 +374,7 @@ impl Vm {
         Counters {
             instructions: self.vcpu.instructions(),
             host_code: self.vcpu.host_code(),
-            leaves: self.vcpu.leaf_counts().collect(),
+            fast_paths: self.vcpu.fast_path_counts().collect(),
             space_loads: self.vcpu.space_loads().named().to_vec(),
             shadow_tables: self.vcpu.shadow_table_counts(),
             instruction_cache: self.vcpu.instruction_counts().named().to_vec(),

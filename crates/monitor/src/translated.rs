@@ -5,13 +5,15 @@
 //! runs single instructions out of line.
 
 mod deliveries;
-mod device_leaf;
+mod device_fast_path;
 mod device_memory;
 mod device_memory_notes;
 mod device_strings;
 mod display_reach;
 mod enter;
 mod exits;
+mod fast_path_calls;
+mod fast_paths;
 mod fault_deliveries;
 mod fault_order;
 mod find_block;
@@ -20,8 +22,6 @@ mod host_faults;
 mod instruction_search;
 mod interrupted_work;
 mod known_code_segments;
-mod leaf_calls;
-mod leaves;
 mod level_change;
 mod look_ahead;
 mod masked_vector_accesses;
@@ -42,10 +42,10 @@ use crate::memory::memory_access::{Accounts, MemoryAccess};
 use crate::memory::space_switch::SpaceSwitch;
 use crate::memory::windows::Comparing;
 use enter::Resume;
+use fast_paths::FastPathsKnown;
 use fault_deliveries::FaultDeliveries;
 use guarded_pages::GuardedPages;
 use interrupted_work::WorkLeft;
-use leaves::LeavesKnown;
 use std::io;
 use std::sync::Arc;
 use tollgate_emulate::cpuid::{Vendor, policy};
@@ -89,7 +89,7 @@ pub struct Translated {
     /// When the numbers of modes in what is known of level changes were given out.
     pub(crate) level_changes_epoch: u64,
     /// What leaves know.
-    pub(crate) leaves_known: LeavesKnown,
+    pub(crate) fast_paths_known: FastPathsKnown,
     pub(crate) resume: Option<Resume>,
     pub(crate) link: PendingLink,
     /// How exceptions were delivered.
@@ -142,7 +142,7 @@ impl Translated {
         engine.stop_for(Arc::clone(requests));
         let range = CodeRange::register(engine.code_range())?;
         let mut context = Context::new(state, gate::addresses(), &raw const ***requests);
-        context.leaf_function = leaf_calls::serve;
+        context.fast_path_function = fast_path_calls::serve;
         context.miss_function = misses::fill;
         context.set_vector_components(policy(&context.cpu).xcr0_mask());
         let shows_each = policy(&context.cpu).vendor() == Vendor::Amd;
@@ -154,7 +154,7 @@ impl Translated {
             mode: ModeId(0),
             code_base: 0,
             level_changes_epoch: 0,
-            leaves_known: LeavesKnown::default(),
+            fast_paths_known: FastPathsKnown::default(),
             resume: None,
             link: PendingLink::None,
             fault_deliveries: FaultDeliveries::default(),

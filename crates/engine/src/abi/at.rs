@@ -6,7 +6,7 @@
 
 use crate::abi::context::{Context, STORE_SIZES, displacement};
 use crate::abi::descriptors::Expected;
-use crate::abi::leaves::LeafRoutine;
+use crate::abi::fast_paths::FastPath;
 use crate::abi::level_change::{LevelChange, LevelChangeKind, OuterReturn};
 use crate::abi::strings::StringRoutine;
 use std::mem::offset_of;
@@ -15,7 +15,7 @@ use tollgate_x86::{CpuState, Segment};
 
 /// What emitted code may do with a field of the context. Fields that [`fields`] does not
 /// list it leaves alone: they belong to the monitor, and to [`crate::gate::entry`],
-/// [`crate::gate::store_test`], [`crate::gate::string`] and [`crate::gate::leaf`]. The verifier enforces it.
+/// [`crate::gate::store_test`], [`crate::gate::string`] and [`crate::gate::fast_path`]. The verifier enforces it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FieldUse {
     /// It is read.
@@ -113,12 +113,12 @@ displacements! {
     OUTER_RETURN = outer_return: Read,
     VIRTUAL_RETURN = virtual_return,
     RETURNED_RIP = returned_rip: Write,
-    LEAVES = leaves: Jump,
-    LEAF_COUNTS = leaf_counts,
-    LEAF_DONE = leaf_done,
-    LEAF_FUNCTION = leaf_function,
+    FAST_PATHS = fast_paths: Jump,
+    FAST_PATH_COUNTS = fast_path_counts,
+    FAST_PATH_DONE = fast_path_done,
+    FAST_PATH_FUNCTION = fast_path_function,
     MISS_FUNCTION = miss_function,
-    DEVICE_LEAF = device_leaf,
+    DEVICE_FAST_PATH = device_fast_path,
     DEVICE_PAGE = device_page,
     DEVICE_SPACE = device_space,
     DISPLAY_WINDOW = display_window,
@@ -161,14 +161,14 @@ pub const fn string_routine(routine: StringRoutine) -> i32 {
     STRINGS + 8 * routine.0 as i32
 }
 
-/// Displacement of the address of a leaf's routine.
-pub const fn leaf_routine(routine: LeafRoutine) -> i32 {
-    LEAVES + 8 * routine as i32
+/// Displacement of the address of a fast path's routine.
+pub const fn fast_path_routine(routine: FastPath) -> i32 {
+    FAST_PATHS + 8 * routine as i32
 }
 
-/// Displacement of how often a leaf has done its instruction.
-pub const fn leaf_count(routine: LeafRoutine) -> i32 {
-    LEAF_COUNTS + 8 * routine as i32
+/// Displacement of how often a fast path has done its instruction.
+pub const fn fast_path_count(routine: FastPath) -> i32 {
+    FAST_PATH_COUNTS + 8 * routine as i32
 }
 
 /// Displacement of a guest register's slot.

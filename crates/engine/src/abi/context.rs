@@ -6,11 +6,11 @@
 
 use crate::abi::delivery::{DELIVERIES, Delivery};
 use crate::abi::descriptors::{Expected, KnownDescriptors};
-use crate::abi::known_code::{KNOWN_CODES, KnownCode};
-use crate::abi::leaves::{
-    CpuidAnswers, DEVICE_ACCESSES, DeviceAccess, DeviceLeaf, LEAVES, LeafFunction, SEGMENT_LOADS,
-    SegmentLoad,
+use crate::abi::fast_paths::{
+    CpuidAnswers, DEVICE_ACCESSES, DeviceAccess, DeviceFastPath, FAST_PATHS, FastPathFunction,
+    SEGMENT_LOADS, SegmentLoad,
 };
+use crate::abi::known_code::{KNOWN_CODES, KnownCode};
 use crate::abi::level_change::{LevelChange, LevelChangeKind, OuterReturn, VirtualReturn};
 use crate::abi::marks::Shadow;
 use crate::abi::strings::ROUTINES;
@@ -85,8 +85,8 @@ pub struct Gate {
     pub long_code_store: [u64; STORE_SIZES.len()],
     /// The routines for repeated string instructions.
     pub strings: [u64; ROUTINES],
-    /// The routines of leaves.
-    pub leaves: [u64; LEAVES],
+    /// The routines of fast paths.
+    pub fast_paths: [u64; FAST_PATHS],
 }
 
 /// All that generated code may touch beside guest memory.
@@ -231,29 +231,29 @@ pub struct Context {
     pub virtual_return: VirtualReturn,
     /// RIP that guest code last returned to by IRET: EFLAGS.RF, if set, is for that instruction.
     pub returned_rip: u64,
-    /// Addresses of [`crate::gate::leaf`], by [`LeafRoutine`](crate::abi::leaves::LeafRoutine).
-    pub leaves: [u64; LEAVES],
+    /// Addresses of [`crate::gate::fast_path`], by [`FastPath`](crate::abi::fast_paths::FastPath).
+    pub fast_paths: [u64; FAST_PATHS],
     /// How often each has done its instruction.
-    pub leaf_counts: [u64; LEAVES],
-    /// Not zero at an exit that a leaf named: its instruction is done but for EIP, which is in
+    pub fast_path_counts: [u64; FAST_PATHS],
+    /// Not zero at an exit that a fast path named: its instruction is done but for EIP, which is in
     /// the exit value.
-    pub leaf_done: u64,
-    /// The monitor's function that leaves call.
-    pub leaf_function: LeafFunction,
+    pub fast_path_done: u64,
+    /// The monitor's function that fast paths call.
+    pub fast_path_function: FastPathFunction,
     /// The monitor's function that tries to fill an entry for the access of the site that was
     /// named: where it is tried again, or 0.
     pub miss_function: unsafe extern "sysv64" fn(*mut Context) -> u64,
     /// What both need beside the context, set by the monitor for each entry; or null.
-    pub leaf_environment: *mut (),
+    pub fast_path_environment: *mut (),
     /// What the routine of accesses to devices calls; `None`: they exit.
-    pub device_leaf: Option<DeviceLeaf>,
+    pub device_fast_path: Option<DeviceFastPath>,
     /// For that: the machine around the processor, of a type that it knows.
     pub machine: *mut (),
-    /// Zero minus the number of the linear page behind which a device's registers lie that leaves
+    /// Zero minus the number of the linear page behind which a device's registers lie that fast paths
     /// access; [`NO_PAGE`].
     pub device_page: u64,
     /// Zero minus the number of the window of display memory, of as many bytes as
-    /// [`DISPLAY_WINDOW_SHIFT`](crate::abi::leaves::DISPLAY_WINDOW_SHIFT) says, in which leaves
+    /// [`DISPLAY_WINDOW_SHIFT`](crate::abi::fast_paths::DISPLAY_WINDOW_SHIFT) says, in which fast paths
     /// access what is no RAM; [`NO_PAGE`].
     pub display_window: u64,
     /// Not zero: instructions in `device_accesses` have met such memory behind the guest's page tables,
@@ -269,13 +269,13 @@ pub struct Context {
     pub device_generation: u64,
     /// What instructions do that access it.
     pub device_accesses: [DeviceAccess; DEVICE_ACCESSES],
-    /// The answers of CPUID that leaves give.
+    /// The answers of CPUID that fast paths give.
     pub cpuid_answers: CpuidAnswers,
-    /// The loads of segment registers that leaves do.
+    /// The loads of segment registers that fast paths do.
     pub segment_loads: [SegmentLoad; SEGMENT_LOADS],
-    /// The software interrupts that leaves deliver.
+    /// The software interrupts that fast paths deliver.
     pub deliveries: [Delivery; DELIVERIES],
-    /// The code segments that leaves enter by far transfers.
+    /// The code segments that fast paths enter by far transfers.
     pub known_codes: [KnownCode; KNOWN_CODES],
 }
 
@@ -431,13 +431,13 @@ impl Context {
             virtual_return: Default::default(),
             of_programs: Default::default(),
             returned_rip: 0,
-            leaves: gate.leaves,
-            leaf_counts: [0; LEAVES],
-            leaf_done: 0,
-            leaf_function: does_nothing,
+            fast_paths: gate.fast_paths,
+            fast_path_counts: [0; FAST_PATHS],
+            fast_path_done: 0,
+            fast_path_function: does_nothing,
             miss_function: fills_nothing,
-            leaf_environment: std::ptr::null_mut(),
-            device_leaf: None,
+            fast_path_environment: std::ptr::null_mut(),
+            device_fast_path: None,
             machine: std::ptr::null_mut(),
             device_page: NO_PAGE,
             display_window: NO_PAGE,

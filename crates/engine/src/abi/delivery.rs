@@ -1,15 +1,15 @@
 //! What is known of a software interrupt, or of a fault of a V86 task, that the monitor has
-//! delivered, for the leaf that delivers the next one like it ([`crate::gate::interrupt_leaf`]).
+//! delivered, for the fast path that delivers the next one like it ([`crate::gate::interrupt_fast_path`]).
 
 use crate::abi::descriptors::Expected;
-use crate::abi::leaves::SPREAD;
+use crate::abi::fast_paths::SPREAD;
 use crate::abi::link_layout::{BranchTable, FamilyId, ModeId, indirect_tag, table_offset};
 use tollgate_x86::{Attributes, Segment, Selector, Vector};
 
 /// INT n or INT3 that led through an interrupt or trap gate to a handler at level 0, from there or
 /// from level 3; or the #GP of a V86 task.
 ///
-/// What it read from memory stands here beside where it lies; the leaf reads it again and
+/// What it read from memory stands here beside where it lies; the fast path reads it again and
 /// compares. The tables' registers are compared too, so that no write of them must be noted.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]

@@ -1,15 +1,15 @@
 //! Code segments that the monitor has entered by a far transfer within a privilege level, for the
-//! leaf that enters them again ([`crate::gate::far_leaf`]).
+//! fast path that enters them again ([`crate::gate::far_fast_path`]).
 
 use crate::abi::descriptors::Expected;
-use crate::abi::leaves::SPREAD;
+use crate::abi::fast_paths::SPREAD;
 use crate::abi::link_layout::{BranchTable, ModeId, indirect_tag, table_offset};
 use tollgate_x86::{Attributes, Segment, Selector};
 
 /// A flat code segment that far JMP, CALL and RET of one mode may enter at the level of that mode,
 /// by a selector whose RPL is that level.
 ///
-/// Its descriptor stands here as it was; the leaf reads it again and compares.
+/// Its descriptor stands here as it was; the fast path reads it again and compares.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub struct KnownCode {

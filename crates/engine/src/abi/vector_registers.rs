@@ -31,7 +31,7 @@ impl Context {
     }
 
     /// Gives the header the form that the way in loads from, if it is to load the vector
-    /// registers, and notes XSTATE_BV. The leaf that loads them later does the same.
+    /// registers, and notes XSTATE_BV. The fast path that loads them later does the same.
     pub(crate) fn prepare_vector_load(&mut self) {
         if self.load_vectors == 0 {
             return;

@@ -1,7 +1,7 @@
 //! The sites at which guest code left lately, unpacked.
 //!
 //! A block keeps its sites as bytes, and to unpack one takes as long as much of what the monitor
-//! does in a function that leaves call. Code that leaves often does so at few sites.
+//! does in a function that fast paths call. Code that leaves often does so at few sites.
 
 use crate::abi::sites::{BlockId, Site, unpack_site};
 use std::cell::Cell;

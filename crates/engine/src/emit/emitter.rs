@@ -8,9 +8,9 @@ use super::stub::Stub;
 use super::window::{Planned, Window};
 use crate::abi::at;
 use crate::abi::completion::{Completion, X87Note};
+use crate::abi::fast_paths::FastPath;
 use crate::abi::host::*;
 use crate::abi::immediate::Immediate;
-use crate::abi::leaves::LeafRoutine;
 use crate::abi::marks::{Mark, Restore, Shadow};
 use crate::abi::register_map::RegisterMap;
 use crate::abi::sites::{BlockId, MAX_SITES, Site, SiteKind};
@@ -366,7 +366,7 @@ impl Emitter {
         }
     }
 
-    /// Makes sure that the guest's vector registers are in the host's, which a leaf loads. Uses R8
+    /// Makes sure that the guest's vector registers are in the host's, which a fast path loads. Uses R8
     /// and RCX.
     pub(crate) fn require_vectors(&mut self) {
         if self.vectors_loaded {
@@ -378,7 +378,7 @@ impl Emitter {
         let site = self.new_site(SiteKind::VectorLoad, self.rip, self.esp_at_start, 0);
         let behind = self.assembler.lea_rip(R8);
         self.name_site(site);
-        let routine = self.field(at::leaf_routine(LeafRoutine::Vectors));
+        let routine = self.field(at::fast_path_routine(FastPath::Vectors));
         self.assembler.jmp_memory(routine);
         let position = self.assembler.position();
         self.assembler.patch_rel32(behind, position);

@@ -1,9 +1,9 @@
-//! The page of device registers and the display memory that leaves access
-//! ([`crate::gate::device_leaf`]), and the instructions that do.
+//! The page of device registers and the display memory that fast paths access
+//! ([`crate::gate::device_fast_path`]), and the instructions that do.
 
 use super::Engine;
 use crate::abi::context::{Context, NO_PAGE};
-use crate::abi::leaves::{DEVICE_ACCESSES, DISPLAY_WINDOW_SHIFT, DeviceAccess, FORM_DISPLAY};
+use crate::abi::fast_paths::{DEVICE_ACCESSES, DISPLAY_WINDOW_SHIFT, DeviceAccess, FORM_DISPLAY};
 use crate::abi::sites::{BlockId, Site};
 use tollgate_tlb::PageRange;
 use tollgate_x86::LinearAddress;
@@ -55,7 +55,7 @@ impl DevicePage {
 
 impl Engine {
     /// Notes what an instruction of level 0 does, which has just accessed a device's register
-    /// at `linear`, for leaves to do it from now on. `translation` is that of this access.
+    /// at `linear`, for fast paths to do it from now on. `translation` is that of this access.
     /// `access` has no addresses of host code yet.
     pub fn note_device_access(
         &mut self,
@@ -138,7 +138,7 @@ impl Engine {
         self.device_accesses.get(&site)
     }
 
-    /// Notes what an instruction does, which has just accessed display memory at `linear`, for leaves
+    /// Notes what an instruction does, which has just accessed display memory at `linear`, for fast paths
     /// to do it from now on. `by_tables`: with paging on, so that what it accesses next is found by the
     /// guest's tables of then. `access` has no addresses of host code yet.
     pub fn note_display_access(
@@ -164,7 +164,7 @@ impl Engine {
         self.keep_device_access(context, access);
     }
 
-    /// Tells leaves which page holds: before guest code is entered, and when another space was loaded
+    /// Tells fast paths which page holds: before guest code is entered, and when another space was loaded
     /// while it runs.
     #[inline]
     pub fn tell_device_page(&self, context: &mut Context) {

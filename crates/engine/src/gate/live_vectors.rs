@@ -1,11 +1,11 @@
-//! The guest's x87 and vector registers around functions of the monitor's that leaves call.
+//! The guest's x87 and vector registers around functions of the monitor's that fast paths call.
 //!
 //! Such a function uses the host's. If the guest's are loaded, they are stored before the call, as
 //! on the way out ([`crate::gate::entry`]), and loaded again behind it if guest code goes on: the
 //! rest of its block may count on them. If an exit is taken instead, they are where it would
 //! have put them, and the context says so.
 //!
-//! The routines are called with the rest of a leaf's registers in use; they change RAX and RDX
+//! The routines are called with the rest of a fast path's registers in use; they change RAX and RDX
 //! alone, or RCX and RDX where RAX must stay. To signals they are the monitor: a request to leave sets
 //! `pending`, which is tested behind them.
 

@@ -1,5 +1,5 @@
 //! The way into emitted code and out of it, and what it calls: the test of stores, the
-//! repeated string instructions, and leaves. All that is written in assembly by hand.
+//! repeated string instructions, and fast paths. All that is written in assembly by hand.
 
 /// Assembly that looks an indirect branch's target up as emitted code does
 /// ([`first_choice`](crate::abi::link_layout::first_choice)): the target is in RCX, its sum with the tag's
@@ -28,17 +28,17 @@ macro_rules! look_up_target {
     };
 }
 
-pub mod device_leaf;
+pub mod device_fast_path;
 pub mod entry;
-pub mod far_leaf;
-pub mod interrupt_leaf;
+pub mod far_fast_path;
+pub mod fast_path;
+pub mod interrupt_fast_path;
 pub mod interrupted_string;
-pub mod leaf;
 pub mod live_vectors;
 pub mod miss;
 pub mod store_test;
 pub mod string;
-pub mod vector_leaf;
+pub mod vector_fast_path;
 
 use crate::abi::context::Gate;
 
@@ -46,10 +46,10 @@ use crate::abi::context::Gate;
 pub fn addresses() -> Gate {
     Gate {
         exit: entry::exit_address(),
-        miss: device_leaf::miss_address(),
+        miss: device_fast_path::miss_address(),
         code_store: store_test::addresses(),
         long_code_store: store_test::long_addresses(),
         strings: interrupted_string::addresses(),
-        leaves: leaf::addresses(),
+        fast_paths: fast_path::addresses(),
     }
 }

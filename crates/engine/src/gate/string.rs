@@ -9,7 +9,7 @@
 //! R11. What it cannot do is the exit that was named: an operand that is not in the software
 //! TLB (a page that is not filled, not RAM, or holds translated code and is stored to), an
 //! element across the end of a page or of 64 KiB. The monitor then does what remains. Once display
-//! memory has been met it is asked first without an exit ([`crate::gate::device_leaf`]).
+//! memory has been met it is asked first without an exit ([`crate::gate::device_fast_path`]).
 //!
 //! REP MOVSD in 32-bit code whose ECX is 1000 and EDI is 3FF0h:
 //!

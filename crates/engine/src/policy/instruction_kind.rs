@@ -26,7 +26,7 @@ bitflags::bitflags! {
         /// The save area of the vector registers may have been written.
         const WRITES_VECTOR_AREA = 1 << 1;
         /// The stored results of SYSCALL, SYSRET, SYSENTER and SYSEXIT may no longer hold, and
-        /// what leaves go by.
+        /// what fast paths go by.
         const CHANGES_LEVEL_CHANGES = 1 << 2;
         /// The offset of the time-stamp counter may be another one.
         const CHANGES_CLOCK = 1 << 3;

@@ -3,8 +3,8 @@
 
 pub mod access;
 pub mod allow_list;
+pub mod fast_path;
 pub mod instruction_kind;
-pub mod leaf;
 pub mod masked_access;
 pub mod memory_operand;
 pub mod mode;

@@ -41,7 +41,7 @@ impl Translator {
     }
 
     /// SMSW, SLDT or STR. Above CPL 0 CR4.UMIP may forbid them, and those that store to memory are
-    /// a leaf's. Where no leaf may do what the monitor executes, they are executed.
+    /// a fast path's. Where no fast path may do what the monitor executes, they are executed.
     pub(super) fn store_system_register(&mut self, instruction: &Instruction) -> Flow {
         let flags = self.emit.mode.flags;
         let field = match instruction.mnemonic() {
@@ -63,7 +63,7 @@ impl Translator {
             _ => Width::Dword,
         };
         if instruction.op0_kind() != OpKind::Register
-            || !self.has_leaves
+            || !self.has_fast_paths
             || !flags.contains(ModeFlags::KERNEL | ModeFlags::PROTECTED)
             || flags.contains(ModeFlags::SINGLE)
             || instruction.has_lock_prefix()

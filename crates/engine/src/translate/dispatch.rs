@@ -9,7 +9,7 @@ use crate::abi::sites::SiteKind;
 use crate::emit::assembler::Width;
 use crate::emit::window::Planned;
 use crate::policy::allow_list::{Treatment, treatment};
-use crate::policy::leaf::Leaf;
+use crate::policy::fast_path::FastInstruction;
 use crate::policy::mode::ModeFlags;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
@@ -110,7 +110,7 @@ impl Translator {
             Int => self.software_interrupt(instruction),
             Iret | Iretd | Iretq => self.interrupt_return(instruction),
             Retf => self.far(instruction),
-            Int3 => self.interrupt_by_leaf(instruction),
+            Int3 => self.interrupt_by_fast_path(instruction),
             Int1 | Sysexitq | Hlt => self.moves_on(instruction),
             Sysenter | Sysexit => self.change_level(instruction),
             Syscall | Sysret | Sysretq if self.emit.mode.flags.contains(ModeFlags::LONG) => {
@@ -122,7 +122,7 @@ impl Translator {
             Sldt | Str | Smsw => self.store_system_register(instruction),
             Mov | Invlpg | Rdmsr | Wrmsr | Lgdt | Lidt | Sgdt | Sidt | Lmsw | Lldt | Lar | Lsl
             | Verr | Verw | Xgetbv | Clac | Stac | Rdpkru
-                if matches!(self.leaf(instruction), Some(Leaf::Call(..))) =>
+                if matches!(self.fast_path(instruction), Some(FastInstruction::Call(..))) =>
             {
                 self.call_function(instruction)
             }

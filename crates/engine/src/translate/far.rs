@@ -1,5 +1,5 @@
 //! Far CALL, JMP and RET of real and V86 mode. In flat code of protected mode and in 64-bit code
-//! they are a leaf ([`crate::gate::far_leaf`]).
+//! they are a fast path ([`crate::gate::far_fast_path`]).
 //!
 //! In real and V86 mode a far transfer loads CS with no more than a selector and a base (SDM volume 3,
 //! 21.1.1). The base is part of the mode word, so its target is code of another mode,
@@ -45,7 +45,7 @@ use crate::abi::marks::Restore;
 use crate::abi::sites::SiteKind;
 use crate::emit::assembler::{Mem, Width};
 use crate::emit::look_up::OddSegment;
-use crate::policy::leaf::Leaf;
+use crate::policy::fast_path::FastInstruction;
 use crate::policy::mode::{ModeFlags, SegmentClass};
 use iced_x86::{Code, Instruction};
 use tollgate_x86::{Segment, SegmentRegister};
@@ -60,8 +60,8 @@ impl Translator {
     /// Far CALL, JMP and RET.
     pub(super) fn far(&mut self, instruction: &Instruction) -> Flow {
         use Width::{Dword, Word};
-        if let Some(leaf @ Leaf::Far(transfer)) = self.leaf(instruction) {
-            return match self.far_by_leaf(instruction, leaf, transfer) {
+        if let Some(fast_path @ FastInstruction::Far(transfer)) = self.fast_path(instruction) {
+            return match self.far_by_fast_path(instruction, fast_path, transfer) {
                 Ok(()) => Flow::End,
                 Err(OddSegment) => self.moves_on(instruction),
             };
@@ -91,12 +91,12 @@ impl Translator {
         }
     }
 
-    /// A transfer that a leaf makes: its target goes to R8 and RCX, and to R11 the return address
+    /// A transfer that a fast path makes: its target goes to R8 and RCX, and to R11 the return address
     /// of a CALL, and what a RET adds to the stack pointer.
-    fn far_by_leaf(
+    fn far_by_fast_path(
         &mut self,
         instruction: &Instruction,
-        leaf: Leaf,
+        fast_path: FastInstruction,
         transfer: FarTransfer,
     ) -> Result<(), OddSegment> {
         let bytes = u32::from(transfer.size);
@@ -135,13 +135,13 @@ impl Translator {
             };
             self.emit.assembler.mov_imm32(R11, 2 * bytes + released);
         }
-        if let Some(key) = leaf.key(self.mode_id, self.family) {
+        if let Some(key) = fast_path.key(self.mode_id, self.family) {
             self.emit.assembler.mov_imm64(R9, key);
         }
         let (rip, esp) = (self.emit.rip, self.emit.esp_at_start);
         let site = self.emit.new_site(kind, rip, esp, 0);
         self.emit.name_site(site);
-        let routine = self.emit.field(at::leaf_routine(leaf.routine()));
+        let routine = self.emit.field(at::fast_path_routine(fast_path.routine()));
         self.emit.assembler.jmp_memory(routine);
         Ok(())
     }

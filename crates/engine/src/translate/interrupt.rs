@@ -33,7 +33,7 @@ use crate::abi::register_map::ACCUMULATOR;
 use crate::abi::sites::SiteKind;
 use crate::emit::assembler::{Mem, Width};
 use crate::emit::look_up::OddSegment;
-use crate::policy::leaf::Leaf;
+use crate::policy::fast_path::FastInstruction;
 use crate::policy::mode::{ModeFlags, SegmentClass};
 use crate::policy::virtual_interrupts::Transition;
 use iced_x86::{Code, Instruction};
@@ -87,7 +87,7 @@ impl Translator {
         };
         match result {
             Ok(()) => Flow::End,
-            Err(OddSegment) => self.interrupt_by_leaf(instruction),
+            Err(OddSegment) => self.interrupt_by_fast_path(instruction),
         }
     }
 
@@ -350,8 +350,8 @@ impl Translator {
         self.emit.assembler.lea64(R9, Mem::base(R9, bytes));
         self.emit.assembler.load(Width::Word, R8, frame);
         let (esp, esp_at_start) = (self.emit.esp, self.emit.esp_at_start);
-        let leaf = self.return_leaf(instruction);
-        if long || leaf {
+        let fast_path = self.return_fast_path(instruction);
+        if long || fast_path {
             self.branch_unless_selector(SegmentRegister::Cs);
         } else {
             self.demand_selector(kind, SegmentRegister::Cs);
@@ -399,23 +399,23 @@ impl Translator {
         if long {
             self.emit.esp = esp;
             self.outer_return(kind);
-        } else if leaf {
+        } else if fast_path {
             (self.emit.esp, self.emit.esp_at_start) = (esp, esp_at_start);
-            self.return_by_leaf(kind);
+            self.return_by_fast_path(kind);
         }
         Ok(())
     }
 
-    /// Whether a leaf does an IRETD to another level. Not if exits of sensitive instructions are to
+    /// Whether a fast path does an IRETD to another level. Not if exits of sensitive instructions are to
     /// take another way, or each change of the interrupt flag is to be one.
-    fn return_leaf(&self, instruction: &Instruction) -> bool {
+    fn return_fast_path(&self, instruction: &Instruction) -> bool {
         let virtual_interrupts = self.virtual_interrupts;
         virtual_interrupts.request
             && virtual_interrupts.transition == Transition::Call
-            && self.leaf(instruction) == Some(Leaf::Return)
+            && self.fast_path(instruction) == Some(FastInstruction::Return)
     }
 
-    /// Branches to [`Translator::outer_return`], or what calls the leaf, unless R8 is the selector of a segment register.
+    /// Branches to [`Translator::outer_return`], or what calls the fast path, unless R8 is the selector of a segment register.
     /// Uses RCX beside; R9 and R11 survive.
     fn branch_unless_selector(&mut self, register: SegmentRegister) {
         self.emit.make_room();

@@ -43,11 +43,11 @@ mod count;
 mod direct_tests;
 mod dispatch;
 mod far;
+mod fast_path;
 mod flags;
 mod held;
 mod interrupt;
 mod known;
-mod leaf;
 #[cfg(test)]
 mod long_tests;
 mod noted;
@@ -173,8 +173,8 @@ pub struct Translator {
     pub(crate) by_part: NotedInstructions,
     /// Each instruction counts itself when it begins.
     pub(crate) counts_instructions: bool,
-    /// Leaves do what the monitor would execute.
-    pub(crate) has_leaves: bool,
+    /// Fast paths do what the monitor would execute.
+    pub(crate) has_fast_paths: bool,
     /// Requests for which a block is ended, if there are any.
     pub(crate) requests: Option<Arc<Requests>>,
     /// The block that was given up for one.
@@ -223,7 +223,7 @@ impl Translator {
             looked_up: NotedInstructions::default(),
             by_part: NotedInstructions::default(),
             counts_instructions: false,
-            has_leaves: true,
+            has_fast_paths: true,
             requests: None,
             given_up: GivenUp::default(),
             may_give_up: None,

@@ -129,12 +129,12 @@ impl Translator {
 
     fn move_to_segment(&mut self, instruction: &Instruction) -> Result<(), OddSegment> {
         let to = segment_of(instruction.op0_register());
-        let leaf = self.leaf(instruction);
-        if leaf.is_none() && !self.may_load_shadowing(to) {
+        let fast_path = self.fast_path(instruction);
+        if fast_path.is_none() && !self.may_load_shadowing(to) {
             return Err(OddSegment);
         }
         if instruction.op1_kind() == OpKind::Memory {
-            if leaf.is_some() {
+            if fast_path.is_some() {
                 self.emit.flush_esp_first();
             }
             self.emit.memory_operand(instruction, 2, false)?;
@@ -143,15 +143,15 @@ impl Translator {
                 .load(Width::Word, SELECTOR, Mem::base(R9, 0));
         } else {
             let register = instruction.op1_register();
-            if leaf.is_some() || register.full_register() == Register::RSP {
+            if fast_path.is_some() || register.full_register() == Register::RSP {
                 self.emit.flush_esp_first();
             }
             let value = self.emit.value(register, SELECTOR);
             self.emit.assembler.movzx16(SELECTOR, value);
         }
-        if let Some(leaf) = leaf {
+        if let Some(fast_path) = fast_path {
             self.emit.assembler.movzx16(R8, SELECTOR);
-            self.call_leaf(instruction, leaf);
+            self.call_fast_path(instruction, fast_path);
             return Ok(());
         }
         self.cast_stack_shadow(to);
@@ -196,19 +196,19 @@ impl Translator {
         } else {
             bytes
         };
-        let leaf = self.leaf(instruction);
-        if leaf.is_none() && !self.may_load_shadowing(register) {
+        let fast_path = self.fast_path(instruction);
+        if fast_path.is_none() && !self.may_load_shadowing(register) {
             return self.helper(instruction);
         }
-        if leaf.is_some() {
+        if fast_path.is_some() {
             self.emit.flush_esp_first();
         }
         if self.emit.stack_operand(0, read, false).is_err() {
             return self.helper(instruction);
         }
-        if let Some(leaf) = leaf {
+        if let Some(fast_path) = fast_path {
             self.emit.assembler.load(Width::Word, R8, Mem::base(R9, 0));
-            return self.call_leaf(instruction, leaf);
+            return self.call_fast_path(instruction, fast_path);
         }
         self.emit
             .assembler

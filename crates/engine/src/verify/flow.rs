@@ -4,13 +4,13 @@ use super::values::{Kind, State, Table, Value};
 use super::{Next, Rule, StoreLookUp, Walk};
 use crate::abi::at;
 use crate::abi::context::STORE_SIZES;
-use crate::abi::leaves::LeafRoutine;
+use crate::abi::fast_paths::FastPath;
 use crate::abi::link_layout::{
     ENTRY_TARGET, FAR_TABLE_OFFSET, MAX_SLOTS, ModeId, choices, far_tag_base, from_links,
     indirect_tag, slot_offset,
 };
 use crate::abi::sites::{LinkPlace, Site, SiteKind};
-use crate::policy::leaf::Leaf;
+use crate::policy::fast_path::FastInstruction;
 use crate::policy::mode::ModeFlags;
 use crate::policy::string_routine::string_routine;
 use crate::policy::virtual_interrupts::{TASK_SWITCH, TRAP};
@@ -212,7 +212,7 @@ impl Walk<'_> {
                 return Ok(());
             }
             if self.is_string_routine(displacement, site, state)
-                || self.is_leaf(displacement, site, state)
+                || self.is_fast_path(displacement, site, state)
             {
                 return Ok(());
             }
@@ -279,19 +279,19 @@ impl Walk<'_> {
             && state.level.is_none()
     }
 
-    /// Whether a jump is one to the leaf that loads the vector registers, which goes on `behind` the
+    /// Whether a jump is one to the fast path that loads the vector registers, which goes on `behind` the
     /// jump, as R8 says.
     fn is_vector_load(&self, displacement: i64, site: &Site, state: &State, behind: u64) -> bool {
         const R8: usize = 8;
         site.kind == SiteKind::VectorLoad
-            && displacement == i64::from(at::leaf_routine(LeafRoutine::Vectors))
+            && displacement == i64::from(at::fast_path_routine(FastPath::Vectors))
             && state.registers[R8].kind == Kind::Address(behind)
             && state.level.is_none()
     }
 
-    /// Whether a jump is one to the leaf of the exit that was named, which is told what the
+    /// Whether a jump is one to the fast path of the exit that was named, which is told what the
     /// instruction and the mode say, and goes on behind it where R11 says.
-    fn is_leaf(&self, displacement: i64, site: &Site, state: &State) -> bool {
+    fn is_fast_path(&self, displacement: i64, site: &Site, state: &State) -> bool {
         let SiteKind::Helper(helper) = site.kind else {
             return self.is_refusal(displacement, site, state);
         };
@@ -299,45 +299,47 @@ impl Walk<'_> {
             return false;
         };
         let instruction = &helper.instruction;
-        let Some(leaf) = Leaf::of(instruction, self.subject.mode, self.subject.map) else {
+        let Some(fast_path) = FastInstruction::of(instruction, self.subject.mode, self.subject.map)
+        else {
             return false;
         };
         let [rcx, value, key, behind] = [1, 8, 9, 11].map(|r: usize| state.registers[r]);
-        let has_value = match leaf {
-            Leaf::Cpuid | Leaf::Port { port: Some(_), .. } => true,
-            Leaf::Port { port: None, .. } => value.is_word(),
-            Leaf::LoadSegment { .. } => {
+        let has_value = match fast_path {
+            FastInstruction::Cpuid | FastInstruction::Port { port: Some(_), .. } => true,
+            FastInstruction::Port { port: None, .. } => value.is_word(),
+            FastInstruction::LoadSegment { .. } => {
                 let next = instruction.next_ip() & 0xffff_ffff;
                 value.is_word() && rcx.kind == Kind::Constant(next)
             }
             // Where the frame lies.
-            Leaf::Return => value.is_narrow(),
+            FastInstruction::Return => value.is_narrow(),
             // The return address goes to the guest as it is.
-            Leaf::Interrupt { .. } | Leaf::TaskInterrupt { .. } => true,
-            Leaf::Refusal => false,
+            FastInstruction::Interrupt { .. } | FastInstruction::TaskInterrupt { .. } => true,
+            FastInstruction::Refusal => false,
             // So do the target's offset and what the stack pointer becomes.
-            Leaf::Far(_) => rcx.is_word(),
+            FastInstruction::Far(_) => rcx.is_word(),
             // It is data for the function.
-            Leaf::Call(..) => true,
+            FastInstruction::Call(..) => true,
         };
-        let told = leaf.key(self.subject.mode_id, self.subject.family);
-        let goes_on = !leaf.comes_back() || behind.kind == Kind::Address(site.after.into());
-        i64::from(at::leaf_routine(leaf.routine())) == displacement
+        let told = fast_path.key(self.subject.mode_id, self.subject.family);
+        let goes_on = !fast_path.comes_back() || behind.kind == Kind::Address(site.after.into());
+        i64::from(at::fast_path_routine(fast_path.routine())) == displacement
             && told.is_none_or(|told| key.kind == Kind::Constant(told))
             && has_value
             && goes_on
             && state.level.is_none()
     }
 
-    /// The same of the leaf of an instruction that is a fault.
+    /// The same of the fast path of an instruction that is a fault.
     fn is_refusal(&self, displacement: i64, site: &Site, state: &State) -> bool {
         const KEY: usize = 9;
-        let Some(leaf) = Leaf::of_refused(self.subject.mode, self.subject.map) else {
+        let Some(fast_path) = FastInstruction::of_refused(self.subject.mode, self.subject.map)
+        else {
             return false;
         };
-        let told = leaf.key(self.subject.mode_id, self.subject.family);
+        let told = fast_path.key(self.subject.mode_id, self.subject.family);
         site.kind == SiteKind::Fault(Vector::GeneralProtection)
-            && i64::from(at::leaf_routine(leaf.routine())) == displacement
+            && i64::from(at::fast_path_routine(fast_path.routine())) == displacement
             && told.is_some_and(|told| state.registers[KEY].kind == Kind::Constant(told))
             && state.level.is_none()
     }

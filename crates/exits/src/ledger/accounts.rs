@@ -1,6 +1,6 @@
 //! The ledger's accounts: sums that only grow, so that two states of them have a difference.
 
-use super::{LeafRecord, Sample};
+use super::{FastPathMemo, Sample};
 use crate::blame::Blame;
 use crate::latency::Latency;
 use crate::{ExitCounts, ExitKind};
@@ -14,10 +14,10 @@ const LONGEST_CYCLES: u64 = 1 << 40;
 pub struct Accounts {
     pub(super) counts: ExitCounts,
     pub(super) kinds: Vec<Option<Box<KindRecord>>>,
-    /// Time in guest code, including the leaf calls in it.
+    /// Time in guest code, including the fast-path calls in it.
     pub(super) guest: u64,
-    /// Leaf calls by the kind of exit that each call replaced.
-    pub(super) leaf_calls: [LeafRecord; ExitKind::ALL.len()],
+    /// Fast-path calls by the kind of exit that each call replaced.
+    pub(super) fast_path_calls: [FastPathMemo; ExitKind::ALL.len()],
     pub(super) translating: u64,
     pub(super) devices: u64,
     pub(super) halted: u64,
@@ -44,7 +44,7 @@ impl Default for Accounts {
             counts: ExitCounts::default(),
             kinds: ExitKind::ALL.iter().map(|_| None).collect(),
             guest: 0,
-            leaf_calls: [LeafRecord::default(); ExitKind::ALL.len()],
+            fast_path_calls: [FastPathMemo::default(); ExitKind::ALL.len()],
             translating: 0,
             devices: 0,
             halted: 0,
@@ -91,8 +91,8 @@ impl Accounts {
                 .map(|(now, before)| KindRecord::since(now.as_deref()?, before.as_deref()))
                 .collect(),
             guest: less(self.guest, before.guest),
-            leaf_calls: std::array::from_fn(|kind| {
-                self.leaf_calls[kind].since(&before.leaf_calls[kind])
+            fast_path_calls: std::array::from_fn(|kind| {
+                self.fast_path_calls[kind].since(&before.fast_path_calls[kind])
             }),
             translating: less(self.translating, before.translating),
             devices: less(self.devices, before.devices),

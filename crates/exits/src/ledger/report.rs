@@ -1,6 +1,6 @@
 //! The ledger's report: how the time was spent, and what each kind of exit costs.
 
-use super::{Accounts, LeafRecord, Ledger};
+use super::{Accounts, FastPathMemo, Ledger};
 use crate::blame::Blame;
 use crate::latency::Latency;
 use crate::{ExitCounts, ExitKind};
@@ -10,11 +10,11 @@ use crate::{ExitCounts, ExitKind};
 pub struct TimeShares {
     /// From the start of the run to its end.
     pub wall: u64,
-    /// In guest code, without leaf calls (estimated).
+    /// In guest code, without fast-path calls (estimated).
     pub guest: u64,
     /// In functions of the monitor that translated code called without an exit, by the kind of exit
     /// that each call replaced (estimated). Their sum is at most the time measured around them.
-    pub leaf_calls: Vec<(ExitKind, u64)>,
+    pub fast_path_calls: Vec<(ExitKind, u64)>,
     /// Translating (measured).
     pub translating: u64,
     /// In devices (estimated).
@@ -38,13 +38,13 @@ impl TimeShares {
     pub fn sum(&self) -> u64 {
         let exits: u64 = self.exits.iter().map(|exit| exit.1).sum();
         let monitor = self.signals + self.start_end + self.books;
-        let code = self.guest + self.all_leaf_calls();
+        let code = self.guest + self.all_fast_path_calls();
         code + self.translating + self.devices + self.halted + self.waiting + monitor + exits
     }
 
-    /// The sum of all leaf calls.
-    pub fn all_leaf_calls(&self) -> u64 {
-        self.leaf_calls.iter().map(|call| call.1).sum()
+    /// The sum of all fast-path calls.
+    pub fn all_fast_path_calls(&self) -> u64 {
+        self.fast_path_calls.iter().map(|call| call.1).sum()
     }
 
     /// Wall time minus the sum: positive if time is missing, negative if some was counted twice.
@@ -100,15 +100,15 @@ impl Accounts {
         })
     }
 
-    /// The time of leaf calls of one kind, from those that were timed.
-    pub fn leaf_calls(&self, kind: ExitKind) -> LeafRecord {
-        self.leaf_calls[kind as usize]
+    /// The time of fast-path calls of one kind, from those that were timed.
+    pub fn fast_path_calls(&self, kind: ExitKind) -> FastPathMemo {
+        self.fast_path_calls[kind as usize]
     }
 
-    /// The time of leaf calls by kind. The guest code around them is sampled independently: if the
-    /// leaf calls seem to take longer than all of it, they are scaled down to that time.
-    fn leaf_call_cycles(&self) -> Vec<(ExitKind, u64)> {
-        let cycles = |kind: ExitKind| self.leaf_calls[kind as usize].cycles;
+    /// The time of fast-path calls by kind. The guest code around them is sampled independently: if the
+    /// fast-path calls seem to take longer than all of it, they are scaled down to that time.
+    fn fast_path_call_cycles(&self) -> Vec<(ExitKind, u64)> {
+        let cycles = |kind: ExitKind| self.fast_path_calls[kind as usize].cycles;
         let kinds = ExitKind::ALL.iter().copied();
         let all: u64 = kinds.clone().map(cycles).sum();
         let most = all.min(self.guest);
@@ -122,12 +122,12 @@ impl Accounts {
 
     /// How the time was spent.
     pub fn shares(&self) -> TimeShares {
-        let leaf_calls = self.leaf_call_cycles();
-        let in_leaf_calls: u64 = leaf_calls.iter().map(|call| call.1).sum();
+        let fast_path_calls = self.fast_path_call_cycles();
+        let in_fast_path_calls: u64 = fast_path_calls.iter().map(|call| call.1).sum();
         TimeShares {
             wall: self.wall,
-            guest: self.guest.saturating_sub(in_leaf_calls),
-            leaf_calls,
+            guest: self.guest.saturating_sub(in_fast_path_calls),
+            fast_path_calls,
             translating: self.translating,
             devices: self.devices,
             halted: self.halted,

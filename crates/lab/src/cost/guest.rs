@@ -149,8 +149,8 @@ pub struct Outcome {
     pub values: Vec<u64>,
     before: ExitCounts,
     after: ExitCounts,
-    /// By name of the kind: what leaves have done.
-    leaves: Vec<(&'static str, u64)>,
+    /// By name of the kind: what fast paths have done.
+    fast_paths: Vec<(&'static str, u64)>,
 }
 
 impl Outcome {
@@ -159,9 +159,12 @@ impl Outcome {
         self.after.get(kind).saturating_sub(self.before.get(kind))
     }
 
-    /// Instructions that would have been such exits, and that leaves have done.
-    pub fn leaves(&self, kind: ExitKind) -> u64 {
-        let of_kind = self.leaves.iter().filter(|(name, _)| *name == kind.name());
+    /// Instructions that would have been such exits, and that fast paths have done.
+    pub fn fast_paths(&self, kind: ExitKind) -> u64 {
+        let of_kind = self
+            .fast_paths
+            .iter()
+            .filter(|(name, _)| *name == kind.name());
         of_kind.map(|(_, count)| count).sum()
     }
 
@@ -255,12 +258,12 @@ impl Guest {
             memory.write_u32(PhysicalAddress(address), field);
         }
         let before = self.vcpu.exit_counts().clone();
-        let leaves_before: Vec<_> = self.vcpu.leaf_counts().collect();
+        let fast_paths_before: Vec<_> = self.vcpu.fast_path_counts().collect();
         self.run_until_ready(what)?;
         let after = self.vcpu.exit_counts().clone();
-        let leaves = self.vcpu.leaf_counts().zip(leaves_before);
-        let leaves = leaves.map(|((name, after), (_, before))| (name, after - before));
-        let leaves = leaves.collect();
+        let fast_paths = self.vcpu.fast_path_counts().zip(fast_paths_before);
+        let fast_paths = fast_paths.map(|((name, after), (_, before))| (name, after - before));
+        let fast_paths = fast_paths.collect();
         let memory = self.vcpu.memory_mut();
         let done = memory.read_u32(PhysicalAddress(COMMAND_DONE));
         let asked = count.wrapping_mul(command.repeat);
@@ -277,7 +280,7 @@ impl Guest {
             values,
             before,
             after,
-            leaves,
+            fast_paths,
         })
     }
 

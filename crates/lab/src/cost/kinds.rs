@@ -20,12 +20,12 @@ pub struct Expected {
     /// For each repetition in ring 3, beside those of `each`: its programs have IOPL 3, and
     /// translated code returns to none but IOPL 0.
     pub in_ring_3: u64,
-    /// The same in ring 0 of 64-bit code, where not all leaves are.
+    /// The same in ring 0 of 64-bit code, where not all fast paths are.
     pub in_64_bit: u64,
     /// The same in real mode.
     pub in_real_mode: u64,
-    /// Instructions of the kind that leaves have done count like its exits.
-    pub or_leaf: bool,
+    /// Instructions of the kind that fast paths have done count like its exits.
+    pub or_fast_path: bool,
 }
 
 const fn exits(kind: ExitKind, each: u64) -> Expected {
@@ -38,15 +38,15 @@ const fn exits(kind: ExitKind, each: u64) -> Expected {
         in_ring_3: 0,
         in_64_bit: 0,
         in_real_mode: 0,
-        or_leaf: false,
+        or_fast_path: false,
     }
 }
 
-/// Some of them, or all, may be done by a leaf: of INVLPG those of pages that are small and hold
+/// Some of them, or all, may be done by a fast path: of INVLPG those of pages that are small and hold
 /// no code, and all others but in real mode.
-const fn exits_or_leaves(kind: ExitKind, each: u64) -> Expected {
+const fn exits_or_fast_paths(kind: ExitKind, each: u64) -> Expected {
     Expected {
-        or_leaf: true,
+        or_fast_path: true,
         ..exits(kind, each)
     }
 }
@@ -56,14 +56,14 @@ const fn translated_in_kernels(kind: ExitKind) -> Expected {
     Expected {
         in_ring_3: 1,
         in_real_mode: 1,
-        ..exits_or_leaves(kind, 0)
+        ..exits_or_fast_paths(kind, 0)
     }
 }
 
 const fn with_set_up(kind: ExitKind, each: u64, once: u64) -> Expected {
     Expected {
         once,
-        ..exits_or_leaves(kind, each)
+        ..exits_or_fast_paths(kind, each)
     }
 }
 
@@ -83,7 +83,7 @@ const fn returns_from_ring_3(kind: ExitKind) -> Expected {
     }
 }
 
-/// Some at first, then none: a leaf does it, or the translation has changed.
+/// Some at first, then none: a fast path does it, or the translation has changed.
 const fn at_first(kind: ExitKind) -> Expected {
     Expected {
         first: 16,
@@ -91,8 +91,8 @@ const fn at_first(kind: ExitKind) -> Expected {
     }
 }
 
-/// A leaf in 16- and 32-bit code of ring 0 alone.
-const fn leaf_in_kernels(kind: ExitKind) -> Expected {
+/// A fast path in 16- and 32-bit code of ring 0 alone.
+const fn fast_path_in_kernels(kind: ExitKind) -> Expected {
     Expected {
         in_ring_3: 1,
         in_64_bit: 1,
@@ -100,8 +100,8 @@ const fn leaf_in_kernels(kind: ExitKind) -> Expected {
     }
 }
 
-/// A leaf of accesses to a page of device registers in ring 0 alone: `each` for a repetition.
-const fn leaf_of_device(kind: ExitKind, each: u64) -> Expected {
+/// A fast path of accesses to a page of device registers in ring 0 alone: `each` for a repetition.
+const fn fast_path_of_device(kind: ExitKind, each: u64) -> Expected {
     Expected {
         in_ring_3: each,
         ..at_first(kind)
@@ -196,7 +196,11 @@ pub const KINDS: &[Kind] = &[
         "VMCALL that answers with a version",
         &[exits(Hypercall, 1)],
     ),
-    kind("cpuid", "CPUID leaf 0: a leaf, no exit", &[at_first(Cpuid)]),
+    kind(
+        "cpuid",
+        "CPUID leaf 0: a fast path, no exit",
+        &[at_first(Cpuid)],
+    ),
     kind(
         "rdtsc",
         "RDTSC: translated, no exit",
@@ -204,22 +208,22 @@ pub const KINDS: &[Kind] = &[
     ),
     kind(
         "port-in",
-        "IN from port 80h: a leaf, no exit",
+        "IN from port 80h: a fast path, no exit",
         &[at_first(PortIn)],
     ),
     kind(
         "port-in-serial",
-        "IN from the serial port's line status: a leaf, no exit",
+        "IN from the serial port's line status: a fast path, no exit",
         &[at_first(PortIn)],
     ),
     kind(
         "port-in-pm-timer",
-        "IN from the power-management timer: a leaf, no exit",
+        "IN from the power-management timer: a fast path, no exit",
         &[at_first(PortIn)],
     ),
     kind(
         "port-out",
-        "OUT to port 80h: a leaf, no exit",
+        "OUT to port 80h: a fast path, no exit",
         &[at_first(PortOut)],
     ),
     kind(
@@ -234,34 +238,40 @@ pub const KINDS: &[Kind] = &[
     ),
     kind(
         "timer-count",
-        "IN from the 8254's counter: a leaf, no exit",
+        "IN from the 8254's counter: a fast path, no exit",
         &[at_first(PortIn)],
     ),
     kind(
         "mmio-read",
-        "read of the local APIC's ID: in ring 0 a leaf, no exit",
-        &[leaf_of_device(MmioRead, 1)],
+        "read of the local APIC's ID: in ring 0 a fast path, no exit",
+        &[fast_path_of_device(MmioRead, 1)],
     ),
     kind(
         "mmio-write",
-        "write of the local APIC's task priority: in ring 0 a leaf, no exit",
-        &[leaf_of_device(MmioWrite, 1)],
+        "write of the local APIC's task priority: in ring 0 a fast path, no exit",
+        &[fast_path_of_device(MmioWrite, 1)],
     ),
     kind(
         "eoi",
-        "write of the local APIC's EOI, nothing in service: in ring 0 a leaf, no exit",
-        &[leaf_of_device(MmioWrite, 1)],
+        "write of the local APIC's EOI, nothing in service: in ring 0 a fast path, no exit",
+        &[fast_path_of_device(MmioWrite, 1)],
     ),
     kind(
         "self-ipi",
         "write of the local APIC's command register to the handler's first instruction",
-        &[exits(InterruptDelivered, 1), leaf_of_device(MmioWrite, 2)],
+        &[
+            exits(InterruptDelivered, 1),
+            fast_path_of_device(MmioWrite, 2),
+        ],
     )
     .batch(Batch::Whole),
     kind(
         "timer-interrupt",
         "the local APIC timer's deadline to the handler, arming included, the guest computing",
-        &[exits(InterruptDelivered, 1), leaf_of_device(MmioWrite, 2)],
+        &[
+            exits(InterruptDelivered, 1),
+            fast_path_of_device(MmioWrite, 2),
+        ],
     )
     .after_deadline(),
     kind(
@@ -270,7 +280,7 @@ pub const KINDS: &[Kind] = &[
         &[
             exits(Halt, 1),
             exits(InterruptDelivered, 1),
-            leaf_of_device(MmioWrite, 2),
+            fast_path_of_device(MmioWrite, 2),
         ],
     )
     .after_deadline(),
@@ -324,18 +334,18 @@ pub const KINDS: &[Kind] = &[
     ),
     kind(
         "far-jump",
-        "far JMP: a leaf, no exit; in real mode translated",
+        "far JMP: a fast path, no exit; in real mode translated",
         &[at_first(FarTransfer)],
     ),
     kind(
         "far-call-return",
-        "far CALL and RET: leaves, no exit; in real mode translated",
+        "far CALL and RET: fast paths, no exit; in real mode translated",
         &[at_first(FarTransfer)],
     ),
     kind(
         "segment-load",
-        "MOV to FS; in 32-bit kernels a leaf, in real mode translated: no exit",
-        &[leaf_in_kernels(SegmentLoad)],
+        "MOV to FS; in 32-bit kernels a fast path, in real mode translated: no exit",
+        &[fast_path_in_kernels(SegmentLoad)],
     ),
     kind(
         "segment-store",
@@ -349,8 +359,8 @@ pub const KINDS: &[Kind] = &[
     ),
     kind(
         "segment-pop",
-        "PUSH of a register and POP FS; in 32-bit kernels a leaf, in real mode translated: no exit",
-        &[leaf_in_kernels(SegmentLoad)],
+        "PUSH of a register and POP FS; in 32-bit kernels a fast path, in real mode translated: no exit",
+        &[fast_path_in_kernels(SegmentLoad)],
     ),
     kind(
         "cr0-read",
@@ -359,8 +369,8 @@ pub const KINDS: &[Kind] = &[
     ),
     kind(
         "cr0-write",
-        "MOV to CR0 of the value it has; but in real mode a leaf",
-        &[exits_or_leaves(ControlRegister, 1)],
+        "MOV to CR0 of the value it has; but in real mode a fast path",
+        &[exits_or_fast_paths(ControlRegister, 1)],
     ),
     kind(
         "cr3-load",
@@ -382,7 +392,7 @@ pub const KINDS: &[Kind] = &[
     kind(
         "dr7-read",
         "MOV from DR7",
-        &[exits_or_leaves(ControlRegister, 1)],
+        &[exits_or_fast_paths(ControlRegister, 1)],
     ),
     kind(
         "clts",
@@ -396,15 +406,15 @@ pub const KINDS: &[Kind] = &[
     ),
     kind(
         "lmsw",
-        "LMSW of the value it has; but in real mode a leaf",
-        &[exits_or_leaves(ControlRegister, 1)],
+        "LMSW of the value it has; but in real mode a fast path",
+        &[exits_or_fast_paths(ControlRegister, 1)],
     ),
-    kind("sgdt", "SGDT", &[exits_or_leaves(OtherInstruction, 1)]),
-    kind("sidt", "SIDT", &[exits_or_leaves(OtherInstruction, 1)]),
+    kind("sgdt", "SGDT", &[exits_or_fast_paths(OtherInstruction, 1)]),
+    kind("sidt", "SIDT", &[exits_or_fast_paths(OtherInstruction, 1)]),
     kind(
         "lgdt",
-        "LGDT of the table that is loaded; but in real mode a leaf",
-        &[exits_or_leaves(OtherInstruction, 1)],
+        "LGDT of the table that is loaded; but in real mode a fast path",
+        &[exits_or_fast_paths(OtherInstruction, 1)],
     ),
     kind(
         "sldt",
@@ -416,21 +426,21 @@ pub const KINDS: &[Kind] = &[
         "STR; in ring 0 translated, no exit",
         &[translated_in_kernels(OtherInstruction)],
     ),
-    kind("verr", "VERR", &[exits_or_leaves(OtherInstruction, 1)]),
+    kind("verr", "VERR", &[exits_or_fast_paths(OtherInstruction, 1)]),
     kind(
         "msr-read",
-        "RDMSR of 174h; but in real mode a leaf",
-        &[exits_or_leaves(Msr, 1)],
+        "RDMSR of 174h; but in real mode a fast path",
+        &[exits_or_fast_paths(Msr, 1)],
     ),
     kind(
         "msr-write",
-        "WRMSR of 174h; but in real mode a leaf",
-        &[exits_or_leaves(Msr, 1)],
+        "WRMSR of 174h; but in real mode a fast path",
+        &[exits_or_fast_paths(Msr, 1)],
     ),
     kind(
         "fs-base-msr-write",
-        "WRMSR of FS's base: a leaf",
-        &[exits_or_leaves(Msr, 1)],
+        "WRMSR of FS's base: a fast path",
+        &[exits_or_fast_paths(Msr, 1)],
     ),
     kind(
         "fs-base-read",
@@ -460,18 +470,24 @@ pub const KINDS: &[Kind] = &[
     kind(
         INVLPG,
         "INVLPG of a page in use",
-        &[exits_or_leaves(Invlpg, 1)],
+        &[exits_or_fast_paths(Invlpg, 1)],
     ),
     kind(
         "tlb-miss-read",
-        "read of a page that the software TLB does not hold: filled by a leaf",
-        &[exits_or_leaves(TlbMissRead, 1), exits_or_leaves(Invlpg, 1)],
+        "read of a page that the software TLB does not hold: filled by a fast path",
+        &[
+            exits_or_fast_paths(TlbMissRead, 1),
+            exits_or_fast_paths(Invlpg, 1),
+        ],
     )
     .batch(Batch::AfterInvlpg),
     kind(
         "tlb-miss-write",
-        "write to a page that the software TLB does not hold: filled by a leaf",
-        &[exits_or_leaves(TlbMissWrite, 1), exits_or_leaves(Invlpg, 1)],
+        "write to a page that the software TLB does not hold: filled by a fast path",
+        &[
+            exits_or_fast_paths(TlbMissWrite, 1),
+            exits_or_fast_paths(Invlpg, 1),
+        ],
     )
     .batch(Batch::AfterInvlpg),
     kind(
@@ -492,13 +508,13 @@ pub const KINDS: &[Kind] = &[
     kind(
         "link-miss",
         "call into a page whose links were dropped, and its return",
-        &[exits(LinkMiss, 1), exits_or_leaves(Invlpg, 1)],
+        &[exits(LinkMiss, 1), exits_or_fast_paths(Invlpg, 1)],
     )
     .batch(Batch::AfterInvlpg),
     kind(
         "indirect-miss",
         "indirect call into a page whose links were dropped, and its return",
-        &[exits(IndirectMiss, 1), exits_or_leaves(Invlpg, 1)],
+        &[exits(IndirectMiss, 1), exits_or_fast_paths(Invlpg, 1)],
     )
     .batch(Batch::AfterInvlpg),
     kind(
@@ -571,29 +587,29 @@ pub const KINDS: &[Kind] = &[
     kind("fxsave", "FXSAVE", &[exits(VectorImage, 1)]),
     kind(
         "vector-load",
-        "FLDZ and FSTP when an exit has put the vector registers away: a leaf",
+        "FLDZ and FSTP when an exit has put the vector registers away: a fast path",
         &[exits(VectorLoad, 0), exits(NullHypercall, 1)],
     )
     .batch(Batch::Whole),
     kind(
         "tsc-deadline-write",
-        "WRMSR of IA32_TSC_DEADLINE, which arms nothing: a leaf",
-        &[exits_or_leaves(Msr, 1)],
+        "WRMSR of IA32_TSC_DEADLINE, which arms nothing: a fast path",
+        &[exits_or_fast_paths(Msr, 1)],
     ),
     // These leave the local APIC in x2APIC mode: behind all others.
     kind(
         "x2apic-tpr-write",
-        "WRMSR of the task priority in x2APIC mode: a leaf",
+        "WRMSR of the task priority in x2APIC mode: a fast path",
         &[with_set_up(Msr, 1, 2)],
     ),
     kind(
         "x2apic-eoi",
-        "WRMSR of EOI in x2APIC mode, nothing in service: a leaf",
+        "WRMSR of EOI in x2APIC mode, nothing in service: a fast path",
         &[with_set_up(Msr, 1, 2)],
     ),
     kind(
         "x2apic-timer-read",
-        "RDMSR of the timer's current count in x2APIC mode: a leaf",
+        "RDMSR of the timer's current count in x2APIC mode: a fast path",
         &[with_set_up(Msr, 1, 2)],
     ),
     kind(

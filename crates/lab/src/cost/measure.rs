@@ -167,11 +167,11 @@ impl Books {
                 _ => rule.each,
             };
             let expected = each * repetitions + rule.once;
-            let leaves = match rule.or_leaf {
-                true => outcome.leaves(rule.kind),
+            let fast_paths = match rule.or_fast_path {
+                true => outcome.fast_paths(rule.kind),
                 false => 0,
             };
-            let counted = (outcome.exits(rule.kind) + leaves).saturating_sub(around);
+            let counted = (outcome.exits(rule.kind) + fast_paths).saturating_sub(around);
             let early = counted.saturating_sub(expected);
             let counted = match early <= rule.first {
                 true => counted - early,

@@ -56,7 +56,7 @@ fn of_sample(text: &mut String, place: &str, sample: &Sample) {
     let ledger = &timed.ledger;
     line("cycles", "wall", &ledger.wall_cycles);
     line("cycles", "guest", &ledger.guest_cycles);
-    line("cycles", "leaf-calls", &ledger.leaf_call_cycles);
+    line("cycles", "fast-paths", &ledger.fast_path_call_cycles);
     line("cycles", "exits", &ledger.exit_cycles);
     line("cycles", "devices", &ledger.device_cycles);
     line("cycles", "translating", &ledger.translating_cycles);

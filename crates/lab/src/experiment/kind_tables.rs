@@ -103,7 +103,9 @@ pub fn time_shares(results: &Results, cell: &CellResult) -> Section {
             let ledger = &s.timed.ledger;
             (ledger.signal_cycles + ledger.start_end_cycles + ledger.books_cycles) as f64
         }),
-        ("leaf calls", |s| s.timed.ledger.leaf_call_cycles as f64),
+        ("fast paths", |s| {
+            s.timed.ledger.fast_path_call_cycles as f64
+        }),
         ("guest code", |s| s.timed.ledger.guest_cycles as f64),
     ];
     for (title, part) in parts {

@@ -191,7 +191,7 @@ pub(crate) fn sample(arm: &str, repetition: u32, cli: u64, cycles: u64, wall: u6
         settings_changed: false,
         instructions: None,
         host_code: None,
-        leaves: Vec::new(),
+        fast_paths: Vec::new(),
         space_loads: Vec::new(),
         shadow_tables: Vec::new(),
         instruction_cache: Vec::new(),

@@ -34,8 +34,8 @@ pub const ON: &str = "on";
 pub const PHYSICAL: &str = "physical";
 /// Known since the translation.
 pub const SITE: &str = "site";
-/// Without an exit where a leaf can do it.
-pub const LEAF: &str = "leaf";
+/// Without an exit where a fast path can do it.
+pub const FAST_PATH: &str = "fast-path";
 
 const fn arm(
     name: &'static str,
@@ -104,9 +104,9 @@ pub static ABOUT: About = About {
             "known since the translation; a place that faults is patched",
         ),
         arm(
-            LEAF,
-            &[("icache", "leaf")],
-            "the same, and no exit where a leaf can do it",
+            FAST_PATH,
+            &[("icache", "fast-path")],
+            "the same, and no exit where a fast path can do it",
         ),
     ],
     workloads: &[

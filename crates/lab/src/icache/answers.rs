@@ -19,7 +19,7 @@ pub fn answers(results: &Results) -> Vec<String> {
 /// A loop of accesses to the local APIC.
 fn of_loop(cell: &CellResult) -> Option<String> {
     let on = cell.comparison(ON)?;
-    let translator = [SITE, LEAF].into_iter().filter_map(|arm| {
+    let translator = [SITE, FAST_PATH].into_iter().filter_map(|arm| {
         let comparison = cell.comparison(arm)?;
         Some(format!("'{arm}' {comparison}"))
     });

@@ -90,7 +90,9 @@ fn add_counts(
         let name = format!("step-{}", step.step.name());
         timed.values.insert(name, f64::from(step.p50 as u32));
     }
-    let leaves: u64 = books.leaves.iter().map(|row| row.1).sum();
-    timed.values.insert("leaves".to_owned(), leaves as f64);
+    let fast_paths: u64 = books.fast_paths.iter().map(|row| row.1).sum();
+    timed
+        .values
+        .insert("fast-paths".to_owned(), fast_paths as f64);
     Ok(())
 }

@@ -70,12 +70,12 @@ fn found(results: &Results) -> Section {
     ];
     let mut columns = columns(&["", "arm"]);
     columns.extend(COUNTS.map(str::to_owned));
-    columns.push("leaves".into());
+    columns.push("fast-paths".into());
     let rows = measured(results).flat_map(|cell| {
         let arms = cell.arms().into_iter().map(str::to_owned);
         arms.map(move |arm| {
             let mut row = vec![name(cell), arm.clone()];
-            let counts = COUNTS.into_iter().chain(["leaves"]);
+            let counts = COUNTS.into_iter().chain(["fast-paths"]);
             row.extend(counts.map(|count| whole(value(cell, &arm, count).or(Some(0.0)))));
             row
         })
@@ -109,16 +109,16 @@ fn beside_ours(results: &Results) -> Section {
     };
     let row = |cell: &CellResult| {
         let mut row = vec![name(cell), theirs(&cell.workload).to_owned()];
-        row.extend([ON, PHYSICAL, SITE, LEAF].map(|arm| compared(cell, arm)));
+        row.extend([ON, PHYSICAL, SITE, FAST_PATH].map(|arm| compared(cell, arm)));
         row
     };
     Section {
         title: "time over that of 'off'".into(),
-        columns: columns(&["", "there, on", ON, PHYSICAL, SITE, LEAF]),
+        columns: columns(&["", "there, on", ON, PHYSICAL, SITE, FAST_PATH]),
         rows: measured(results).map(row).collect(),
         notes: vec![
             "'off' is not how Tollgate works: a translator has decoded each instruction once, and \
-             'site' is what that leaves of an exit. A ratio below 1 of 'on' is what a monitor that \
+             'site' is what that fast_paths of an exit. A ratio below 1 of 'on' is what a monitor that \
              traps and emulates would gain. There: bhyve with hardware virtualisation, whose exits \
              cost more, so that finding the instruction was a smaller share; 'there' is of a kernel \
              module's loop, a shell, the build of a whole system (13,901 s against 13,938), dd and getuid."

@@ -225,10 +225,11 @@ fn crystal_khz() -> Option<u64> {
     if __cpuid(0).eax < TSC_LEAF {
         return None;
     }
-    let leaf = __cpuid(TSC_LEAF);
-    let hertz = u64::from(leaf.ecx) * u64::from(leaf.ebx) / u64::from(leaf.eax.max(1));
-    // Some virtual hosts report nonsense; no processor with this leaf runs below 100 MHz.
-    (leaf.eax != 0 && hertz > 100_000_000).then_some(hertz / 1000)
+    let fast_path = __cpuid(TSC_LEAF);
+    let hertz =
+        u64::from(fast_path.ecx) * u64::from(fast_path.ebx) / u64::from(fast_path.eax.max(1));
+    // Some virtual hosts report nonsense; no processor with this fast path runs below 100 MHz.
+    (fast_path.eax != 0 && hertz > 100_000_000).then_some(hertz / 1000)
 }
 
 /// Reads both host clocks, as close together as possible.

@@ -28,7 +28,8 @@ pub(crate) use dictionary::{Found as FoundInstruction, Holds, Source as ReadFrom
 pub enum InstructionSource {
     /// As in `Site`; and translated code does without an exit what it can of it.
     #[default]
-    Leaf,
+    #[serde(rename = "fast-path", alias = "leaf")]
+    FastPath,
     /// The translator has decoded it, once for the place in its block. It always exits.
     Site,
     /// It is walked to, fetched and decoded at each exit.

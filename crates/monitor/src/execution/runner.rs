@@ -144,7 +144,7 @@ pub trait Runner: Sized {
 
     /// Runs guest code until something needs the monitor, in this view of memory. Meanwhile it may
     /// make accesses that are [near](Platform::near) in the machine. What it calls of the monitor is
-    /// entered in the ledger as a [leaf call](Ledger::begin_leaf_call).
+    /// entered in the ledger as a [fast-path call](Ledger::begin_fast_path_call).
     fn run<P: Platform>(
         &mut self,
         entry: Self::Entry,

@@ -21,7 +21,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tollgate_emulate::cpuid::Vendor;
-use tollgate_engine::abi::leaves::LeafRoutine;
+use tollgate_engine::abi::fast_paths::FastPath;
 use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_engine::decode::maker::Decoding;
 use tollgate_engine::engine::{CodeCacheUse, EngineCounts, TranslatedBlock};
@@ -191,9 +191,10 @@ impl Vcpu {
     pub fn set_instruction_source(&mut self, source: InstructionSource) {
         let memory = &mut self.view.memory;
         self.runner.instructions.set_source(source, memory);
-        let leaves = source == InstructionSource::Leaf;
-        self.runner
-            .change_engine(memory, |engine, memory| engine.set_leaves(leaves, memory));
+        let fast_paths = source == InstructionSource::FastPath;
+        self.runner.change_engine(memory, |engine, memory| {
+            engine.set_fast_paths(fast_paths, memory)
+        });
     }
 
     /// How exits found the instructions that they emulated, so far.
@@ -273,16 +274,16 @@ impl Vcpu {
         counts.then_some(self.runner.context.instructions)
     }
 
-    /// How often this leaf has done an instruction that would else have been an exit.
-    pub fn leaf_count(&self, leaf: LeafRoutine) -> u64 {
-        self.runner.context.leaf_counts[leaf as usize]
+    /// How often this fast path has done an instruction that would else have been an exit.
+    pub fn fast_path_count(&self, fast_path: FastPath) -> u64 {
+        self.runner.context.fast_path_counts[fast_path as usize]
     }
 
-    /// The same of all leaves: the kind of exit that their instructions would have been, and
+    /// The same of all fast paths: the kind of exit that their instructions would have been, and
     /// how many they did.
-    pub fn leaf_counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        LeafRoutine::ALL
-            .map(|leaf| (leaf.name(), self.leaf_count(leaf)))
+    pub fn fast_path_counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        FastPath::ALL
+            .map(|fast_path| (fast_path.name(), self.fast_path_count(fast_path)))
             .into_iter()
     }
 

@@ -170,7 +170,7 @@ impl Guest {
         let from = Space::loaded(&self.state);
         self.state.cr3 = cr3;
         let to = Space::loaded(&self.state);
-        // Every other load is that of a leaf, if it may be.
+        // Every other load is that of a fast path, if it may be.
         self.loads += 1;
         if self.omits == Omission::Nothing && self.loads.is_multiple_of(2) {
             let (links, memory) = (&mut self.links, &mut self.view.memory);

@@ -23,7 +23,7 @@ pub enum Invalidation {
     Full,
     /// That page, by an exit.
     Selective,
-    /// That page, in a leaf of translated code where it can.
+    /// That page, in a fast path of translated code where it can.
     #[default]
     Inline,
 }
@@ -84,7 +84,7 @@ impl ShadowChoices {
 /// What was done to the tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ShadowCounts {
-    /// Invalidations of one page of the loaded space, in a leaf.
+    /// Invalidations of one page of the loaded space, in a fast path.
     pub page_inline: u64,
     /// By an exit, that page alone.
     pub page_selective: u64,

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub enum SpaceSwitch {
     /// By an exit.
     Exit,
-    /// In a leaf of translated code where it can, without an exit.
+    /// In a fast path of translated code where it can, without an exit.
     #[default]
     Inline,
 }

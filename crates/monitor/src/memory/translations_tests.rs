@@ -142,7 +142,7 @@ impl Bench {
         Space::loaded(&self.state)
     }
 
-    /// Every other invalidation of a page in the loaded space is that of a leaf, if it may be.
+    /// Every other invalidation of a page in the loaded space is that of a fast path, if it may be.
     fn change(&mut self, change: TranslationChange) {
         let loaded = self.loaded();
         if let TranslationChange::Pages { space, first, last } = change
@@ -185,7 +185,7 @@ impl Bench {
         } else {
             self.state.cr3 = to.tables.unwrap().0;
         }
-        // Every other load is that of a leaf, if it may be: while guest code runs.
+        // Every other load is that of a fast path, if it may be: while guest code runs.
         self.loads += 1;
         if keeps && self.loads.is_multiple_of(2) {
             self.translations.take_changed(&mut self.links);
@@ -1112,7 +1112,7 @@ fn only_a_kept_space_is_loaded_without_an_exit() {
 }
 
 #[test]
-fn a_leaf_invalidates_what_only_the_software_tlb_knows() {
+fn a_fast_path_invalidates_what_only_the_software_tlb_knows() {
     let mut bench = Bench::new(true);
     for invalidation in [Invalidation::Full, Invalidation::Selective] {
         bench.translations.set_choices(ShadowChoices {

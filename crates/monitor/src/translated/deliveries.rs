@@ -1,5 +1,5 @@
 //! Stores what a software interrupt, or a V86 task's #GP, did that the monitor has delivered, where
-//! the leaf finds it that delivers the next one ([`tollgate_engine::gate::interrupt_leaf`]).
+//! the fast path finds it that delivers the next one ([`tollgate_engine::gate::interrupt_fast_path`]).
 //!
 //! What is stored follows from bytes in memory alone, as they are now: the delivery itself may
 //! have overwritten what it was decided by. If they do not lead to where the processor is, nothing
@@ -15,7 +15,7 @@ use tollgate_engine::abi::context::MODE_CHANGED;
 use tollgate_engine::abi::delivery::{Delivery, error_of, refusal_key, task_key};
 use tollgate_engine::abi::descriptors::KnownDescriptors;
 use tollgate_engine::abi::link_layout::FamilyId;
-use tollgate_engine::policy::leaf::Leaf;
+use tollgate_engine::policy::fast_path::FastInstruction;
 use tollgate_engine::policy::mode::{Mode, ModeFlags};
 use tollgate_platform::Platform;
 use tollgate_x86::address::PAGE_SIZE;
@@ -47,7 +47,7 @@ fn linear(cpu: &CpuState, base: u64, offset: u64) -> u64 {
     }
 }
 
-/// A fault of a V86 task that a leaf may deliver.
+/// A fault of a V86 task that a fast path may deliver.
 pub(crate) struct Refusal {
     /// Of the task's modes.
     family: FamilyId,
@@ -113,7 +113,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
     }
 
-    /// The fault that a V86 task is about to get, if it is one that a leaf may deliver: an instruction
+    /// The fault that a V86 task is about to get, if it is one that a fast path may deliver: an instruction
     /// that its monitor must emulate, or INT n whose gate does not let it in.
     pub(crate) fn refusal_of_task(&self, exception: Exception) -> Option<Refusal> {
         let cpu = &self.runner.context.cpu;
@@ -155,7 +155,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         self.note_known_delivery(delivery, to);
     }
 
-    /// Puts a delivery that led to code of this mode where the leaf finds it.
+    /// Puts a delivery that led to code of this mode where the fast path finds it.
     fn note_known_delivery(&mut self, mut delivery: Delivery, to: Mode) {
         let from = self.runner.mode;
         let epoch = self.runner.engine.mode_epoch();
@@ -175,15 +175,17 @@ impl<P: Platform> Running<'_, Translated, P> {
     fn delivery(&mut self, instruction: &Instruction) -> Option<(Delivery, Mode)> {
         let from = *self.runner.engine.mode(self.runner.mode);
         let map = self.runner.engine.map_of(&from);
-        let leaf = Leaf::of(instruction, &from, map)?;
+        let fast_path = FastInstruction::of(instruction, &from, map)?;
         let (mode, family) = (
             self.runner.mode.0,
             self.runner.engine.family(self.runner.mode),
         );
-        let key = leaf.key(mode, family)?;
-        let (vector, long) = match leaf {
-            Leaf::Interrupt { vector, long } => (vector, long),
-            Leaf::TaskInterrupt { vector } => return self.delivery_of_task(key, vector, None),
+        let key = fast_path.key(mode, family)?;
+        let (vector, long) = match fast_path {
+            FastInstruction::Interrupt { vector, long } => (vector, long),
+            FastInstruction::TaskInterrupt { vector } => {
+                return self.delivery_of_task(key, vector, None);
+            }
             _ => return None,
         };
         let cpu = &self.runner.context.cpu;

@@ -16,15 +16,15 @@
 //! otherwise, finds the guest before the instruction. An operand in two pages of the display may have had
 //! its first part loaded or, if it is only stored, stored by then; that may be done again.
 
-use crate::translated::device_leaf::{outcome, slot};
+use crate::translated::device_fast_path::{outcome, slot};
 use crate::translated::device_strings;
 use crate::translated::misses::Environment;
 use tollgate_emulate::host_arithmetic;
 use tollgate_emulate::operand::system_mask;
 use tollgate_engine::Context;
-use tollgate_engine::abi::leaves::{
+use tollgate_engine::abi::fast_paths::{
     DEVICE_ACCESSES, DISPLAY_WINDOW_SHIFT, DeviceAccess, FORM_ADVANCES_16, FORM_ADVANCES_32,
-    FORM_ADVANCES_64, FORM_DISPLAY, FORM_HIGH_BYTE, FORM_TO_REGISTER, LeafRoutine, NO_REGISTER,
+    FORM_ADVANCES_64, FORM_DISPLAY, FORM_HIGH_BYTE, FORM_TO_REGISTER, FastPath, NO_REGISTER,
 };
 use tollgate_platform::{DISPLAY_WINDOW, NearAccess, Platform};
 use tollgate_x86::address::PAGE_SIZE;
@@ -70,10 +70,10 @@ pub(super) fn access<P: Platform>(
     }
     advance_pointer(context, &noted);
     let routine = match noted.stores() {
-        true => LeafRoutine::MmioWrite,
-        false => LeafRoutine::MmioRead,
+        true => FastPath::MmioWrite,
+        false => FastPath::MmioRead,
     };
-    context.leaf_counts[routine as usize] += 1;
+    context.fast_path_counts[routine as usize] += 1;
     Some(is_due)
 }
 
@@ -86,7 +86,10 @@ fn noted(context: &mut Context, number: usize) -> Option<DeviceAccess> {
     }
     // SAFETY: this was called from guest code, which alone may use what its environment leads to.
     let engine = unsafe {
-        let environment = context.leaf_environment.cast::<Environment>().as_ref()?;
+        let environment = context
+            .fast_path_environment
+            .cast::<Environment>()
+            .as_ref()?;
         &*environment.engine
     };
     let noted = *engine.device_access(context.exit_site)?;
@@ -171,7 +174,10 @@ fn physical(
     }
     // SAFETY: this was called from guest code, which alone may use what its environment leads to.
     let view = unsafe {
-        let environment = context.leaf_environment.cast::<Environment>().as_ref()?;
+        let environment = context
+            .fast_path_environment
+            .cast::<Environment>()
+            .as_ref()?;
         &mut *environment.view
     };
     let privilege = Privilege::of_cpl(cpu.cpl());

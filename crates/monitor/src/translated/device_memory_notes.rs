@@ -1,4 +1,4 @@
-//! What instructions do with device memory, noted for leaves when they have been executed out of line
+//! What instructions do with device memory, noted for fast paths when they have been executed out of line
 //! for the first time.
 
 use crate::execution::running::Running;
@@ -7,7 +7,7 @@ use crate::translated::device_memory::kind_of;
 use crate::translated::device_strings;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use tollgate_emulate::operand::system_mask;
-use tollgate_engine::abi::leaves::{
+use tollgate_engine::abi::fast_paths::{
     DeviceAccess, FORM_ADVANCES_16, FORM_ADVANCES_32, FORM_ADVANCES_64, FORM_HIGH_BYTE,
     FORM_TO_REGISTER, NO_REGISTER,
 };
@@ -18,7 +18,7 @@ use tollgate_platform::{DISPLAY_WINDOW, Platform};
 use tollgate_x86::paging::{Keeping, Privilege};
 use tollgate_x86::{LinearAddress, Operation, PhysicalAddress};
 
-/// The operation of an instruction that leaves do.
+/// The operation of an instruction that fast paths do.
 fn operation(mnemonic: Mnemonic) -> Option<Operation> {
     use Mnemonic::*;
     Some(match mnemonic {
@@ -161,7 +161,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         if !is_display && (near.is_none() || !is_kernel) || mode.is_watched() {
             return;
         }
-        // Leaves take registers from there.
+        // Fast paths take registers from there.
         if !self.runner.engine.map_of(mode).has_namesakes_at_home() {
             return;
         }

@@ -7,14 +7,14 @@
 //! is taken, with the iterations done that the registers show, and goes on from there. So is what
 //! interrupts a repeated instruction. A refused iteration has loaded a byte at most, and loads it again.
 
-use crate::translated::device_leaf::slot;
+use crate::translated::device_fast_path::slot;
 use crate::translated::device_memory::{flags, put_flags};
 use crate::translated::display_reach::Reach;
-use crate::translated::misses::Environment as LeafEnvironment;
+use crate::translated::misses::Environment as FastPathEnvironment;
 use iced_x86::{Instruction, OpKind};
 use tollgate_emulate::Outcome;
 use tollgate_emulate::operand::{address_size, memory_segment, size_mask, system_mask};
-use tollgate_engine::abi::leaves::LeafRoutine;
+use tollgate_engine::abi::fast_paths::FastPath;
 use tollgate_engine::abi::sites::{Site, SiteKind};
 use tollgate_engine::{Context, Engine};
 use tollgate_platform::Platform;
@@ -75,8 +75,8 @@ pub(super) fn access<P: Platform>(context: &mut Context, machine: &mut P) -> Opt
     // SAFETY: this was called from guest code, which alone may use what its environment leads to.
     let (view, engine) = unsafe {
         let environment = context
-            .leaf_environment
-            .cast::<LeafEnvironment>()
+            .fast_path_environment
+            .cast::<FastPathEnvironment>()
             .as_ref()?;
         (&mut *environment.view, &*environment.engine)
     };
@@ -103,10 +103,10 @@ pub(super) fn access<P: Platform>(context: &mut Context, machine: &mut P) -> Opt
     let is_done = result == Ok(Outcome::Next);
     if is_done && (accesses.has_loaded || accesses.has_stored) {
         let routine = match accesses.has_stored {
-            true => LeafRoutine::MmioWrite,
-            false => LeafRoutine::MmioRead,
+            true => FastPath::MmioWrite,
+            false => FastPath::MmioRead,
         };
-        context.leaf_counts[routine as usize] += 1;
+        context.fast_path_counts[routine as usize] += 1;
     }
     is_done.then_some(is_due)
 }

@@ -11,7 +11,7 @@
 use crate::memory::addresses::view_of;
 use crate::memory::guest_view::{GuestView, Target};
 use crate::memory::ram_copies;
-use crate::translated::device_leaf::outcome;
+use crate::translated::device_fast_path::outcome;
 use crate::translated::device_memory::{are_near_alike, kind_of};
 use std::sync::atomic::{AtomicU32, Ordering};
 use tollgate_emulate::operand::system_mask;

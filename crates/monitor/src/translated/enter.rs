@@ -6,7 +6,7 @@ use crate::execution::stop::VcpuStop;
 use crate::memory::guest_view::GuestView;
 use crate::translated::fault_deliveries::Event;
 use crate::translated::misses::Environment;
-use crate::translated::{PendingLink, Translated, device_leaf};
+use crate::translated::{PendingLink, Translated, device_fast_path};
 use tollgate_emulate::interrupt::{EventSource, TripleFault};
 use tollgate_engine::abi::context::NO_PASS;
 use tollgate_engine::abi::sites::BlockId;
@@ -83,7 +83,7 @@ impl Runner for Translated {
         self.context.scatter_flags();
         self.context.scatter_x87_pointers();
         self.forget_level_changes();
-        self.forget_leaves();
+        self.forget_fast_paths();
     }
 
     fn has_left_mode(&self) -> bool {
@@ -126,7 +126,7 @@ impl Runner for Translated {
 
     #[inline]
     fn executed<P: Platform>(vcpu: &mut Running<'_, Self, P>, helper: &Helper, jumped: bool) {
-        vcpu.runner.forget_leaves_after(helper);
+        vcpu.runner.forget_fast_paths_after(helper);
         if helper.kind.exit == ExitKind::Cr3Load {
             vcpu.space_loaded();
         }
@@ -171,11 +171,11 @@ impl Runner for Translated {
     ) -> Exit<TranslatedExit> {
         view.translations.serve_real_mode(self.is_in_real_mode());
         let environment = Environment::new::<P>(self, view, ledger);
-        self.context.leaf_environment = (&raw const environment).cast_mut().cast();
-        device_leaf::lend(&mut self.context, machine);
+        self.context.fast_path_environment = (&raw const environment).cast_mut().cast();
+        device_fast_path::lend(&mut self.context, machine);
         let exit = self.enter_raw(&entry);
-        device_leaf::take_back(&mut self.context);
-        self.context.leaf_environment = std::ptr::null_mut();
+        device_fast_path::take_back(&mut self.context);
+        self.context.fast_path_environment = std::ptr::null_mut();
         match exit {
             run::Exit::NotEntered => Exit::Interrupted,
             run::Exit::Signal => Exit::Own(TranslatedExit::Signal),

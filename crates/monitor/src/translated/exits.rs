@@ -16,7 +16,7 @@ use iced_x86::Instruction;
 use tollgate_emulate::operand::{next_rip, system_mask};
 use tollgate_engine::abi::context::NO_PASS;
 use tollgate_engine::abi::far_pointer::FarPointer;
-use tollgate_engine::abi::leaves::{DONE_CALL, DONE_CALL_DUE, DONE_DEVICE};
+use tollgate_engine::abi::fast_paths::{DONE_CALL, DONE_CALL_DUE, DONE_DEVICE};
 use tollgate_engine::abi::sites::{BlockId, LinkPlace, Site, SiteKind, WindowMiss};
 use tollgate_engine::engine::run::adjust_stack_pointer;
 use tollgate_exits::ExitKind;
@@ -36,10 +36,10 @@ impl<P: Platform> Running<'_, Translated, P> {
 
     /// An exit through a block's site.
     pub(crate) fn site_exit(&mut self, packed: u32) -> Result<(), VcpuStop> {
-        match self.runner.context.leaf_done {
+        match self.runner.context.fast_path_done {
             0 | DONE_CALL | DONE_CALL_DUE => {}
             DONE_DEVICE => return self.device_done_exit(packed),
-            _ => return self.leaf_done_exit(),
+            _ => return self.fast_path_done_exit(),
         }
         let Some((block, index, site)) = self
             .runner
@@ -293,7 +293,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         } = site.kind
             && generation == self.runner.engine.generation()
             && !self.due.mode
-            && self.runner.instructions.source() == InstructionSource::Leaf
+            && self.runner.instructions.source() == InstructionSource::FastPath
         {
             self.note_device_access((block, site), missed, write);
         }
@@ -310,15 +310,15 @@ impl<P: Platform> Running<'_, Translated, P> {
         let Some(helper) = self.runner.engine.helper(block, helper, code_delta) else {
             unreachable!("helper sites name instructions of their block");
         };
-        match std::mem::take(&mut self.runner.context.leaf_done) {
+        match std::mem::take(&mut self.runner.context.fast_path_done) {
             DONE_CALL => {
                 self.count(ExitKind::Interrupted);
-                return self.called_leaf_exit(block, site, &helper.instruction);
+                return self.called_fast_path_exit(block, site, &helper.instruction);
             }
             DONE_CALL_DUE => {
                 self.arm_timer();
                 self.due.events = true;
-                return self.called_leaf_exit(block, site, &helper.instruction);
+                return self.called_fast_path_exit(block, site, &helper.instruction);
             }
             _ => {}
         }
@@ -334,7 +334,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         let falls_through = self.emulate(&helper)?;
         if falls_through {
             self.note_string(elements);
-            self.remember_for_leaf(&helper, asked);
+            self.remember_for_fast_path(&helper, asked);
         }
         if falls_through && !self.due.mode && site.after != 0 {
             self.resume_at(block, site.after, site.after_esp, false);
@@ -342,8 +342,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         Ok(())
     }
 
-    /// A leaf's function has done the instruction, and the monitor has something to do behind it.
-    fn called_leaf_exit(
+    /// A fast path's function has done the instruction, and the monitor has something to do behind it.
+    fn called_fast_path_exit(
         &mut self,
         block: BlockId,
         site: &Site,

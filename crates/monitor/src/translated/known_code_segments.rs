@@ -1,5 +1,5 @@
-//! Stores which code segments far transfers may enter, where the leaf finds them that makes them
-//! without the monitor ([`tollgate_engine::gate::far_leaf`]).
+//! Stores which code segments far transfers may enter, where the fast path finds them that makes them
+//! without the monitor ([`tollgate_engine::gate::far_fast_path`]).
 
 use crate::execution::running::Running;
 use crate::memory::addresses::view_of;
@@ -9,7 +9,7 @@ use iced_x86::Instruction;
 use tollgate_engine::abi::context::MODE_CHANGED;
 use tollgate_engine::abi::descriptors::KnownDescriptors;
 use tollgate_engine::abi::known_code::{FarTransfer, KEY_TRANSFER, KnownCode};
-use tollgate_engine::policy::leaf::Leaf;
+use tollgate_engine::policy::fast_path::FastInstruction;
 use tollgate_engine::policy::mode::{Mode, ModeFlags};
 use tollgate_platform::Platform;
 use tollgate_x86::paging::Privilege;
@@ -60,8 +60,8 @@ impl<P: Platform> Running<'_, Translated, P> {
     fn known_code(&mut self, instruction: &Instruction) -> Option<(KnownCode, Mode)> {
         let from = *self.runner.engine.mode(self.runner.mode);
         let map = self.runner.engine.map_of(&from);
-        let leaf = Leaf::of(instruction, &from, map)?;
-        let Leaf::Far(FarTransfer { long, user, .. }) = leaf else {
+        let fast_path = FastInstruction::of(instruction, &from, map)?;
+        let FastInstruction::Far(FarTransfer { long, user, .. }) = fast_path else {
             return None;
         };
         let cpu = &self.runner.context.cpu;
@@ -73,7 +73,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
         let selector = cpu.cs().selector;
         let family = self.runner.engine.family(self.runner.mode);
-        let key = leaf.key(self.runner.mode.0, family)? & !KEY_TRANSFER | u64::from(selector.0);
+        let key =
+            fast_path.key(self.runner.mode.0, family)? & !KEY_TRANSFER | u64::from(selector.0);
         let place = place_of(cpu, selector)?;
         let descriptor = self.read_known(place)?;
         let cpu = &self.runner.context.cpu;

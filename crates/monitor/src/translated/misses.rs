@@ -11,7 +11,7 @@ use crate::translated::Translated;
 use std::ffi::c_void;
 use tollgate_emulate::operand::system_mask;
 use tollgate_engine::abi::at;
-use tollgate_engine::abi::leaves::LeafRoutine;
+use tollgate_engine::abi::fast_paths::FastPath;
 use tollgate_engine::abi::sites::SiteKind;
 use tollgate_engine::policy::access::Access as MemoryAccess;
 use tollgate_engine::{Context, Engine};
@@ -141,7 +141,8 @@ pub(super) unsafe extern "sysv64" fn fill(context: *mut Context) -> u64 {
     // SAFETY: the caller vouches for it.
     let context = unsafe { &mut *context };
     // SAFETY: as above.
-    let Some(environment) = (unsafe { context.leaf_environment.cast::<Environment>().as_ref() })
+    let Some(environment) =
+        (unsafe { context.fast_path_environment.cast::<Environment>().as_ref() })
     else {
         return 0;
     };
@@ -154,12 +155,12 @@ pub(super) unsafe extern "sysv64" fn fill(context: *mut Context) -> u64 {
         )
     };
     let sort = ExitKind::TlbMissRead;
-    let call = ledger.begin_leaf_call(sort);
+    let call = ledger.begin_fast_path_call(sort);
     let (place, kind) = match try_again_at(context, view, engine) {
         Some((place, routine)) => (place, routine.kind()),
         None => (0, sort),
     };
-    ledger.end_leaf_call(call, sort, kind);
+    ledger.end_fast_path_call(call, sort, kind);
     place
 }
 
@@ -168,7 +169,7 @@ fn try_again_at(
     context: &mut Context,
     view: &mut GuestView,
     engine: &Engine,
-) -> Option<(u64, LeafRoutine)> {
+) -> Option<(u64, FastPath)> {
     let (block, _, site) = engine.site(context.exit_site, context.code_delta)?;
     let cpu = &context.cpu;
     let access = Access::of(site.kind, cpu.cpl())?;
@@ -195,9 +196,9 @@ fn try_again_at(
     }
     let place = engine.address(block, site.retry)?;
     let routine = match access.write {
-        true => LeafRoutine::WriteMiss,
-        false => LeafRoutine::ReadMiss,
+        true => FastPath::WriteMiss,
+        false => FastPath::ReadMiss,
     };
-    context.leaf_counts[routine as usize] += 1;
+    context.fast_path_counts[routine as usize] += 1;
     Some((place as u64, routine))
 }

@@ -1,4 +1,4 @@
-//! Loads of CR3 without an exit, by the function that leaves call.
+//! Loads of CR3 without an exit, by the function that fast paths call.
 //!
 //! The new space must be known ([`Translations::switch`]), and it must be certain that the code
 //! which loads CR3 goes on as it is: it lies in a global page of the upper half, which all spaces

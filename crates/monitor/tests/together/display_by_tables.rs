@@ -28,7 +28,7 @@ fn loads_and_stores_take_no_exit_once_each_was_made() {
         let at_first = at_first(&vcpu);
         assert_eq!(exits(&vcpu), [3 * at_first, 4 * at_first], "{mode:?}");
         let rounds = 200 - at_first;
-        assert_eq!(leaves(&vcpu), [3 * rounds, 4 * rounds], "{mode:?}");
+        assert_eq!(fast_paths(&vcpu), [3 * rounds, 4 * rounds], "{mode:?}");
     }
 }
 
@@ -197,7 +197,7 @@ fn what_is_not_near_any_more_exits() {
         let vcpu = run(mode, &body.bytes, 100);
         let more = at_first(&vcpu) - 1;
         assert_eq!(exits(&vcpu), [0, 50 + more], "{mode:?}");
-        assert_eq!(leaves(&vcpu), [0, 50 - more], "{mode:?}");
+        assert_eq!(fast_paths(&vcpu), [0, 50 - more], "{mode:?}");
     }
 }
 

@@ -27,7 +27,7 @@ fn what_loads_and_stores_at_once_takes_no_exit_once_it_was_made() {
         // CMP and TEST only load.
         assert_eq!(exits(&vcpu), [2 * at_first, 7 * at_first], "{mode:?}");
         let rounds = 100 - at_first;
-        assert_eq!(leaves(&vcpu), [2 * rounds, 7 * rounds], "{mode:?}");
+        assert_eq!(fast_paths(&vcpu), [2 * rounds, 7 * rounds], "{mode:?}");
     }
 }
 

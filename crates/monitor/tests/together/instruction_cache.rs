@@ -12,9 +12,9 @@ use tollgate_platform::StopRequest;
 use tollgate_test_support::Computer;
 use tollgate_x86::{CpuState, PhysicalAddress};
 
-use InstructionSource::{Leaf, Off, On, Physical, Site};
+use InstructionSource::{FastPath, Off, On, Physical, Site};
 
-const SOURCES: [InstructionSource; 5] = [Leaf, Site, Off, On, Physical];
+const SOURCES: [InstructionSource; 5] = [FastPath, Site, Off, On, Physical];
 const RAX: usize = 0;
 const RBX: usize = 3;
 const R8: usize = 8;
@@ -61,7 +61,7 @@ fn run_from_all(
     setup: impl Fn(&mut CpuState, &mut GuestMemory),
     check: impl Fn(InstructionSource, InstructionCounts),
 ) -> Computer<Bench> {
-    let plain = run_from(Leaf, code, &setup);
+    let plain = run_from(FastPath, code, &setup);
     for source in SOURCES {
         let vcpu = run_from(source, code, &setup);
         assert_eq!(vcpu.dump(), plain.dump(), "{source:?}");
@@ -70,7 +70,7 @@ fn run_from_all(
         let [hits, misses] = [counts.hits, counts.missed_new + counts.missed_void];
         assert_eq!(counts.disagreed, 0, "{source:?}");
         match source {
-            Leaf | Site => assert_eq!(counts.found_anew, 0),
+            FastPath | Site => assert_eq!(counts.found_anew, 0),
             Off => assert_eq!((counts.found_anew, hits + misses), (counts.walked, 0)),
             On | Physical => assert_eq!((counts.found_anew, counts.walked), (hits + misses, 0)),
         }
@@ -190,7 +190,7 @@ fn a_page_that_is_mapped_elsewhere_has_its_own_instructions() {
         memory.write(PhysicalAddress(SMALL_RAM[0]), &IN_BYTE);
         memory.write(PhysicalAddress(SMALL_RAM[1]), &IN_WORD);
     };
-    let plain = run_from(Leaf, code, setup);
+    let plain = run_from(FastPath, code, setup);
     for source in SOURCES {
         let vcpu = run_from(source, code, setup);
         assert_eq!(vcpu.dump(), plain.dump(), "{source:?}");
@@ -315,7 +315,7 @@ fn the_source_can_be_changed_between_runs() {
     let mut vcpu = vcpu(code, |_, _| {});
     vcpu.platform_mut().shows_word = true;
     let mut before = InstructionCounts::default();
-    for source in [On, Leaf, Physical, Off, On, Site] {
+    for source in [On, FastPath, Physical, Off, On, Site] {
         vcpu.set_instruction_source(source);
         assert_eq!(vcpu.instruction_source(), source);
         vcpu.run();

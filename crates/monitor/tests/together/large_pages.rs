@@ -1,7 +1,7 @@
 //! What one miss in a large page of the guest's fills, and what it must not.
 
 use crate::support::long_mode::*;
-use tollgate_engine::abi::leaves::LeafRoutine;
+use tollgate_engine::abi::fast_paths::FastPath;
 use tollgate_exits::ExitKind;
 use tollgate_test_support::Computer;
 
@@ -17,8 +17,8 @@ fn misses(vcpu: &Computer<Bench>) -> u64 {
     .map(|kind| counts.get(kind))
     .into_iter()
     .sum::<u64>()
-        + vcpu.leaf_count(LeafRoutine::ReadMiss)
-        + vcpu.leaf_count(LeafRoutine::WriteMiss)
+        + vcpu.fast_path_count(FastPath::ReadMiss)
+        + vcpu.fast_path_count(FastPath::WriteMiss)
 }
 
 #[test]

@@ -1,9 +1,9 @@
-//! The guest's vector and x87 registers while functions of the monitor's that leaves call use the
+//! The guest's vector and x87 registers while functions of the monitor's that fast paths call use the
 //! host's: they, and what the guest has set of rounding, are the same behind such a call, and none
 //! of it needs an exit. Each program also runs instruction by instruction, which must end the same.
 
 use crate::support::long_mode::*;
-use tollgate_engine::abi::leaves::LeafRoutine;
+use tollgate_engine::abi::fast_paths::FastPath;
 use tollgate_exits::ExitKind;
 use tollgate_monitor::memory_access::MemoryAccess;
 use tollgate_test_support::memory_access;
@@ -38,9 +38,12 @@ fn a_miss_keeps_them_and_exits_not() {
         with_small_pages,
     );
     assert_eq!(vcpu.state().gpr[RDI], 20 + 20 * 21);
-    let [exits, leaves] = counts(&vcpu, ExitKind::TlbMissRead, LeafRoutine::ReadMiss);
+    let [exits, fast_paths] = counts(&vcpu, ExitKind::TlbMissRead, FastPath::ReadMiss);
     let looks_up = memory_access() == MemoryAccess::Checked;
-    assert!(!looks_up || exits == 0 && leaves >= 20, "{exits} {leaves}");
+    assert!(
+        !looks_up || exits == 0 && fast_paths >= 20,
+        "{exits} {fast_paths}"
+    );
 }
 
 #[test]
@@ -75,9 +78,9 @@ fn rounding_and_the_stack_of_x87_are_the_guests_behind_a_call() {
         |_, _| {},
     );
     assert_eq!(vcpu.state().gpr[RDI], 50 * 6);
-    assert_eq!(counts(&vcpu, ExitKind::Msr, LeafRoutine::Msr), [0, 50]);
-    let [_, leaves] = counts(&vcpu, ExitKind::Invlpg, LeafRoutine::Invlpg);
-    assert!(leaves >= 49, "{leaves}");
+    assert_eq!(counts(&vcpu, ExitKind::Msr, FastPath::Msr), [0, 50]);
+    let [_, fast_paths] = counts(&vcpu, ExitKind::Invlpg, FastPath::Invlpg);
+    assert!(fast_paths >= 49, "{fast_paths}");
     let area = &vcpu.state().vector.0;
     // With the flag of inexact results.
     assert_eq!(area[MXCSR..MXCSR + 4], 0x7fa0_u32.to_le_bytes());
@@ -103,7 +106,7 @@ fn registers_that_became_initial_behind_a_call_are_so_at_the_exit() {
         ),
         |_, _| {},
     );
-    assert_eq!(counts(&vcpu, ExitKind::Msr, LeafRoutine::Msr), [0, 2]);
+    assert_eq!(counts(&vcpu, ExitKind::Msr, FastPath::Msr), [0, 2]);
     let area = &vcpu.state().vector.0;
     assert_eq!(area[XMM5..XMM5 + 16], [0; 16]);
     // FNINIT leaves the registers' contents as they are; what is stored of them depends on

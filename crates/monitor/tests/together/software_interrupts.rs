@@ -1,10 +1,10 @@
-//! INT n and INT3 that a leaf delivers: what it leaves to the monitor, that what the guest writes
+//! INT n and INT3 that a fast path delivers: what it leaves to the monitor, that what the guest writes
 //! between two of them counts, and that nothing is seen half done. Each program also runs
 //! instruction by instruction, where the monitor delivers, which must end the same. All emitted
 //! code is verified.
 
 use crate::support::long_mode::*;
-use tollgate_engine::abi::leaves::LeafRoutine;
+use tollgate_engine::abi::fast_paths::FastPath;
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
 use tollgate_test_support::{Computer, flat_state};
@@ -21,11 +21,11 @@ const TASK: u64 = 0x9000;
 /// Where the handler of vector 80h lies, and the program that it serves.
 const HANDLER: u64 = CODE + 256;
 
-/// Interrupts that were exits, and that a leaf delivered.
+/// Interrupts that were exits, and that a fast path delivered.
 fn delivered(vcpu: &Computer<Bench>) -> [u64; 2] {
     [
         vcpu.exit_counts().get(ExitKind::SoftwareInterrupt),
-        vcpu.leaf_count(LeafRoutine::Interrupt),
+        vcpu.fast_path_count(FastPath::Interrupt),
     ]
 }
 
@@ -118,16 +118,22 @@ macro_rules! rounds {
 #[test]
 fn a_kernel_s_own_interrupts_take_no_exit_once_one_has_been_delivered() {
     let vcpu = run_with(rounds!(own, "1000", [], []), with_gate);
-    let [exits, leaves] = delivered(&vcpu);
-    assert!(exits <= 6 && exits + leaves == 1001, "{exits} {leaves}");
+    let [exits, fast_paths] = delivered(&vcpu);
+    assert!(
+        exits <= 6 && exits + fast_paths == 1001,
+        "{exits} {fast_paths}"
+    );
     assert_eq!(vcpu.state().gpr[RSI], 1000);
 }
 
 #[test]
 fn neither_do_those_of_its_programs() {
     let vcpu = run_with(rounds!(programs, "1000", [], []), with_program);
-    let [exits, leaves] = delivered(&vcpu);
-    assert!(exits <= 6 && exits + leaves == 1001, "{exits} {leaves}");
+    let [exits, fast_paths] = delivered(&vcpu);
+    assert!(
+        exits <= 6 && exits + fast_paths == 1001,
+        "{exits} {fast_paths}"
+    );
     assert_eq!(vcpu.state().gpr[RSI], 1000);
     assert!(vcpu.exit_counts().total() < 200, "{:?}", vcpu.exit_counts());
 }
@@ -142,8 +148,11 @@ fn a_breakpoint_instruction_is_delivered_like_an_interrupt() {
             memory.write(PhysicalAddress(IDT + 0x35), &[0xee]);
         },
     );
-    let [exits, leaves] = delivered(&vcpu);
-    assert!(exits <= 10 && exits + leaves == 1001, "{exits} {leaves}");
+    let [exits, fast_paths] = delivered(&vcpu);
+    assert!(
+        exits <= 10 && exits + fast_paths == 1001,
+        "{exits} {fast_paths}"
+    );
     assert_eq!(vcpu.state().gpr[RSI], 1000);
 }
 
@@ -201,8 +210,11 @@ fn what_is_written_back_is_known_again() {
         with_gate(state, memory);
         state.gpr[RBP] = 1;
     });
-    let [exits, leaves] = delivered(&vcpu);
-    assert!(exits < 150 && exits + leaves == 1001, "{exits} {leaves}");
+    let [exits, fast_paths] = delivered(&vcpu);
+    assert!(
+        exits < 150 && exits + fast_paths == 1001,
+        "{exits} {fast_paths}"
+    );
 }
 
 #[test]
@@ -313,14 +325,18 @@ fn frames_that_two_pages_hold_are_whole() {
 #[test]
 fn flags_that_an_interrupt_clears_or_keeps_are_the_monitor_s() {
     // NT and AC. ID and IOPL need no exit.
-    for (flags, is_leaf) in [(0x4000, false), (0x4_0000, false), (0x20_3000, true)] {
+    for (flags, is_fast_path) in [(0x4000, false), (0x4_0000, false), (0x20_3000, true)] {
         let code = rounds!(unusual, "300", ["pushfq", "or [rsp], r9", "popfq"], []);
         let vcpu = run_with(code, |state, memory| {
             with_gate(state, memory);
             state.gpr[9] = flags;
         });
-        let [exits, leaves] = delivered(&vcpu);
-        assert_eq!(leaves > 250, is_leaf, "{flags:#x}: {exits} {leaves}");
+        let [exits, fast_paths] = delivered(&vcpu);
+        assert_eq!(
+            fast_paths > 250,
+            is_fast_path,
+            "{flags:#x}: {exits} {fast_paths}"
+        );
         assert_eq!(vcpu.state().gpr[RSI], 300);
     }
 }
@@ -451,8 +467,11 @@ macro_rules! narrow_rounds {
 #[test]
 fn a_32_bit_program_s_interrupts_take_no_exit_once_one_has_been_delivered() {
     let vcpu = run_with(narrow_rounds!(narrow_many, "1000", []), narrow);
-    let [exits, leaves] = delivered(&vcpu);
-    assert!(exits <= 6 && exits + leaves == 1001, "{exits} {leaves}");
+    let [exits, fast_paths] = delivered(&vcpu);
+    assert!(
+        exits <= 6 && exits + fast_paths == 1001,
+        "{exits} {fast_paths}"
+    );
     assert_eq!(vcpu.state().gpr[RSI], 1000);
     assert!(vcpu.exit_counts().total() < 200, "{:?}", vcpu.exit_counts());
 }
@@ -483,8 +502,8 @@ fn what_a_32_bit_kernel_writes_to_gate_and_task_counts_at_the_next_interrupt() {
     );
     let vcpu = run_with(code, narrow);
     assert_eq!(vcpu.state().gpr[RSI], 800);
-    let [exits, leaves] = delivered(&vcpu);
-    assert!(leaves > 200, "{exits} {leaves}");
+    let [exits, fast_paths] = delivered(&vcpu);
+    assert!(fast_paths > 200, "{exits} {fast_paths}");
 }
 
 /// As [`refused`], of the 32-bit program: vector and error code.
@@ -556,8 +575,8 @@ fn a_32_bit_program_s_interrupt_that_faults_changes_nothing() {
 fn a_16_bit_stack_of_the_kernel_is_the_monitor_s() {
     let code = narrow_rounds!(narrow_stack, "200", ["mov word ptr [0x24008], 0x38"],);
     let vcpu = run_with(code, narrow);
-    let [exits, leaves] = delivered(&vcpu);
-    assert!(leaves == 0, "{exits} {leaves}");
+    let [exits, fast_paths] = delivered(&vcpu);
+    assert!(fast_paths == 0, "{exits} {fast_paths}");
     assert_eq!(vcpu.state().gpr[RSI], 200);
 }
 

@@ -1,10 +1,10 @@
 //! A load of CR3 that keeps what is known of the space needs no exit, and what runs behind it is the
 //! new space's own.
 
-use crate::support::leaf_time::assert_timed_apart;
+use crate::support::fast_path_time::assert_timed_apart;
 use crate::support::long_mode::spaces::{entry, make_empty_space, map, run_kernel, table};
 use crate::support::long_mode::{Bench, CODE, guest_code, vcpu};
-use tollgate_engine::abi::leaves::LeafRoutine;
+use tollgate_engine::abi::fast_paths::FastPath;
 use tollgate_exits::ExitKind;
 use tollgate_monitor::shadow_tables::{Invalidation, ShadowChoices};
 use tollgate_monitor::space_switch::SpaceSwitch;
@@ -110,7 +110,7 @@ fn switch_between(vcpu: &mut Computer<Bench>, roots: [u64; 2], bits: u64, added:
 
 /// Loads without an exit, and with one.
 fn loads(vcpu: &Computer<Bench>) -> (u64, u64) {
-    let inline = vcpu.leaf_count(LeafRoutine::LoadSpace);
+    let inline = vcpu.fast_path_count(FastPath::LoadSpace);
     (inline, vcpu.exit_counts().get(ExitKind::Cr3Load))
 }
 
@@ -216,7 +216,7 @@ fn spaces_beyond_the_limit_lose_their_tables_to_others() {
 
 /// What is read of pages that are mapped elsewhere again and again.
 #[test]
-fn a_page_is_invalidated_alone_or_with_its_space_in_a_leaf_or_by_an_exit() {
+fn a_page_is_invalidated_alone_or_with_its_space_in_a_fast_path_or_by_an_exit() {
     let code = guest_code!(
         invalidating,
         "2:",

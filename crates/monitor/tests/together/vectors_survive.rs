@@ -6,7 +6,7 @@ use crate::support::every_shape::machine::{Machine, vcpu};
 use crate::support::every_shape::{EXIT, Guest, HANDLER, INTERRUPT_TABLE, Scene, guests, put};
 use iced_x86::{CpuidFeature, Instruction, Mnemonic, OpKind};
 use std::collections::HashSet;
-use tollgate_engine::abi::leaves::LeafRoutine;
+use tollgate_engine::abi::fast_paths::FastPath;
 use tollgate_exits::ExitKind;
 use tollgate_test_support::{Computer, visible_vectors};
 use tollgate_x86::Flags;
@@ -98,10 +98,10 @@ fn vector_registers_survive_every_instruction_that_does_not_name_them() {
             kinds.extend(seen.copied().filter(|_| live));
             // Most misses take no exit, whatever is live.
             let misses = [
-                (LeafRoutine::ReadMiss, ExitKind::TlbMissRead),
-                (LeafRoutine::WriteMiss, ExitKind::TlbMissWrite),
+                (FastPath::ReadMiss, ExitKind::TlbMissRead),
+                (FastPath::WriteMiss, ExitKind::TlbMissWrite),
             ];
-            let filled = misses.iter().filter(|it| vcpu.leaf_count(it.0) != 0);
+            let filled = misses.iter().filter(|it| vcpu.fast_path_count(it.0) != 0);
             kinds.extend(filled.map(|it| it.1).filter(|_| live));
         }
     }

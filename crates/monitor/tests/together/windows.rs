@@ -2,7 +2,7 @@
 //! accesses: what they do is what they do instruction by instruction, where nothing is shared.
 
 use crate::support::long_mode::*;
-use tollgate_engine::abi::leaves::LeafRoutine;
+use tollgate_engine::abi::fast_paths::FastPath;
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
 use tollgate_test_support::{Computer, Random};
@@ -385,7 +385,7 @@ fn a_window_that_only_lacked_its_page_is_filled_and_tried_again() {
         let count = |kind| vcpu.exit_counts().get(kind);
         let misses = count(ExitKind::TlbMissRead) + count(ExitKind::WindowFault);
         [
-            misses + vcpu.leaf_count(LeafRoutine::ReadMiss),
+            misses + vcpu.fast_path_count(FastPath::ReadMiss),
             count(ExitKind::LinkMiss),
         ]
     });

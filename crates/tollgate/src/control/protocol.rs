@@ -620,7 +620,7 @@ mod tests {
                 "vif": "off", "vir": "on", "transition": "trap", "memory-access": "adaptive", "anchors": "on", "switch": "inline",
                 "shadow-tables": "auto",
                 "invalidation": "inline", "reverse-map": "on",
-                "double-invalidation": "entry-count", "compare-entries": "on", "icache": "leaf", "interruptible": "restart"
+                "double-invalidation": "entry-count", "compare-entries": "on", "icache": "fast-path", "interruptible": "restart"
             }})
         );
         assert_eq!(vcpu.join().unwrap().len(), 2);

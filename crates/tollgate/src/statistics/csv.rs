@@ -92,7 +92,7 @@ fn times(text: &mut String, snapshot: &Snapshot) {
         row.write(text, "time", kind);
     };
     time("guest", &snapshot.guest_cycles);
-    time("leaf-calls", &snapshot.leaf_call_cycles);
+    time("fast-paths", &snapshot.fast_path_call_cycles);
     time("exits", &snapshot.exit_cycles);
     time("devices", &snapshot.device_cycles);
     time("translating", &snapshot.translating_cycles);
@@ -207,15 +207,20 @@ fn times(text: &mut String, snapshot: &Snapshot) {
         ..Row::default()
     };
     row.write(text, "break-even", "");
-    let timed = snapshot.leaf_cycles.keys();
-    for kind in snapshot.leaves.keys().chain(timed).collect::<BTreeSet<_>>() {
-        let cycles = snapshot.leaf_cycles.get(kind);
+    let timed = snapshot.fast_path_cycles.keys();
+    for kind in snapshot
+        .fast_paths
+        .keys()
+        .chain(timed)
+        .collect::<BTreeSet<_>>()
+    {
+        let cycles = snapshot.fast_path_cycles.get(kind);
         let row = Row {
-            count: snapshot.leaves.get(kind).unwrap_or(&0).to_string(),
+            count: snapshot.fast_paths.get(kind).unwrap_or(&0).to_string(),
             cycles: cycles.map_or(String::new(), u64::to_string),
             ..Row::default()
         };
-        row.write(text, "leaf", kind);
+        row.write(text, "fast-path", kind);
     }
     if let Some(code) = snapshot.host_code {
         for (name, count) in [

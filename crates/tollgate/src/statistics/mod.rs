@@ -252,7 +252,7 @@ pub mod tests {
             shares: TimeShares {
                 wall: 100_000,
                 guest: 57_000,
-                leaf_calls: vec![(ExitKind::Msr, 2_500), (ExitKind::Invlpg, 500)],
+                fast_path_calls: vec![(ExitKind::Msr, 2_500), (ExitKind::Invlpg, 500)],
                 translating: 10_000,
                 devices: 5_000,
                 halted: 5_000,
@@ -300,7 +300,7 @@ pub mod tests {
                 instructions: 200_000,
                 bytes: 1_000_000,
             }),
-            leaves: vec![("cpuid", 5_000), ("msr", 100), ("segment-load", 0)],
+            fast_paths: vec![("cpuid", 5_000), ("msr", 100), ("segment-load", 0)],
             space_loads: vec![("kept", 700), ("inline", 600), ("stolen", 0)],
             shadow_tables: vec![("page-inline", 12), ("page-full", 0)],
             instruction_cache: vec![("found-anew", 90), ("hits", 80), ("walked", 0)],

@@ -154,7 +154,7 @@ fn colour_of(snapshot: &Snapshot, kind: &str) -> String {
 fn accounts(snapshot: &Snapshot) -> Part {
     let parts = [
         ("guest code", snapshot.guest_cycles),
-        ("leaf calls", snapshot.leaf_call_cycles),
+        ("fast paths", snapshot.fast_path_call_cycles),
         ("exits", snapshot.exit_cycles),
         ("devices", snapshot.device_cycles),
         ("translating", snapshot.translating_cycles),

@@ -88,7 +88,7 @@ fn shares(snapshot: &Snapshot) -> String {
     let sum = wall as i64 - snapshot.remainder_cycles;
     let rows = [
         ("guest code", snapshot.guest_cycles as f64),
-        ("leaf calls", snapshot.leaf_call_cycles as f64),
+        ("fast paths", snapshot.fast_path_call_cycles as f64),
         ("exits", snapshot.exit_cycles as f64),
         ("devices", snapshot.device_cycles as f64),
         ("translating", snapshot.translating_cycles as f64),
@@ -166,13 +166,13 @@ fn exits(snapshot: &Snapshot, view: View) -> String {
             ));
         }
     }
-    for (kind, &count) in &snapshot.leaves {
-        let cycles = snapshot.leaf_cycles.get(kind);
+    for (kind, &count) in &snapshot.fast_paths {
+        let cycles = snapshot.fast_path_cycles.get(kind);
         let time = cycles.map_or(String::new(), |&cycles| {
             format!(", {} us", microseconds(cycles, snapshot))
         });
         text.push_str(&format!(
-            "{kind:<19} {:>11} without an exit, in a leaf{time}\n",
+            "{kind:<19} {:>11} without an exit, in a fast path{time}\n",
             grouped(count)
         ));
     }

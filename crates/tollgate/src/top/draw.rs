@@ -15,7 +15,7 @@ use crate::statistics::Sort;
 /// Where time goes, each with its colour: one of the sixteen that every terminal has.
 const SHARES: [(&str, Color); 8] = [
     ("guest", Color::Green),
-    ("leaf calls", Color::LightGreen),
+    ("fast paths", Color::LightGreen),
     ("exits", Color::Red),
     ("devices", Color::Magenta),
     ("translating", Color::Yellow),
@@ -135,7 +135,7 @@ fn share(part: u64, whole: u64) -> f64 {
 fn parts(snapshot: &Snapshot) -> [u64; SHARES.len()] {
     [
         snapshot.guest_cycles,
-        snapshot.leaf_call_cycles,
+        snapshot.fast_path_call_cycles,
         snapshot.exit_cycles,
         snapshot.device_cycles,
         snapshot.translating_cycles,
@@ -314,7 +314,7 @@ mod tests {
         assert_eq!(lines[1], bar);
         assert_eq!(
             lines[2],
-            "guest        57.0% leaf calls    3.0% exits        19.0% devices       5.0%"
+            "guest        57.0% fast paths    3.0% exits        19.0% devices       5.0%"
         );
         assert_eq!(
             lines[3],

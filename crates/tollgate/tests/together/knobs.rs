@@ -100,7 +100,7 @@ fn a_list_shows_every_knob_as_it_stands() {
     let knobs = json!({"vif": "off", "vir": "off", "transition": "call",
         "memory-access": "adaptive", "anchors": "on", "switch": "inline", "shadow-tables": "auto",
         "invalidation": "inline", "reverse-map": "on", "double-invalidation": "entry-count",
-        "compare-entries": "on", "icache": "leaf", "interruptible": "restart"});
+        "compare-entries": "on", "icache": "fast-path", "interruptible": "restart"});
     assert_eq!(answer, json!({"ok": true, "knobs": knobs}));
     assert_eq!(command(&socket, "status")["status"]["knobs"], knobs);
     quit(child, &socket);

@@ -10,8 +10,8 @@ use std::mem::offset_of;
 use std::ops::Range;
 use tollgate_engine::abi::context::{BIAS, Context, STORE_SIZES, SignalExit};
 use tollgate_engine::abi::delivery::{DELIVERIES, Delivery};
+use tollgate_engine::abi::fast_paths::{CpuidAnswers, FAST_PATHS, SEGMENT_LOADS, SegmentLoad};
 use tollgate_engine::abi::known_code::{KNOWN_CODES, KnownCode};
-use tollgate_engine::abi::leaves::{CpuidAnswers, LEAVES, SEGMENT_LOADS, SegmentLoad};
 use tollgate_engine::abi::level_change::{LevelChange, LevelChangeKind};
 use tollgate_engine::abi::link_layout::{LINKS_BIAS, SLOTS_OFFSET, TABLES_BYTES};
 use tollgate_engine::abi::strings::ROUTINES;
@@ -137,12 +137,12 @@ fn protected() -> Vec<(Range<i64>, bool)> {
         field!(string_flags, u16, false),
         field!(string_shows_each, u64, false),
         field!(string_source_base, u64, false),
-        field!(leaves, [u64; LEAVES], false),
-        field!(leaf_counts, [u64; LEAVES], false),
-        field!(leaf_done, u64, false),
-        field!(leaf_function, u64, false),
+        field!(fast_paths, [u64; FAST_PATHS], false),
+        field!(fast_path_counts, [u64; FAST_PATHS], false),
+        field!(fast_path_done, u64, false),
+        field!(fast_path_function, u64, false),
         field!(miss_function, u64, false),
-        field!(leaf_environment, u64, false),
+        field!(fast_path_environment, u64, false),
         field!(cpuid_answers, CpuidAnswers, false),
         field!(segment_loads, [SegmentLoad; SEGMENT_LOADS], false),
         field!(deliveries, [Delivery; DELIVERIES], false),
@@ -447,18 +447,18 @@ impl Access {
             offset_of!(Context, miss_entry),
             offset_of!(Context, code_store),
             offset_of!(Context, strings),
-            offset_of!(Context, leaves),
+            offset_of!(Context, fast_paths),
         ];
         if is_jump {
             // Those for both software TLBs.
             let tests = 2 * 8 * STORE_SIZES.len() as i64;
             let strings = 8 * ROUTINES as i64;
-            let leaves = 8 * LEAVES as i64;
+            let fast_paths = 8 * FAST_PATHS as i64;
             let fits = offset == jumps[0] as i64
                 || offset == jumps[1] as i64
                 || (0..tests).contains(&(offset - jumps[2] as i64)) && offset % 8 == 0
                 || (0..strings).contains(&(offset - jumps[3] as i64)) && offset % 8 == 0
-                || (0..leaves).contains(&(offset - jumps[4] as i64)) && offset % 8 == 0;
+                || (0..fast_paths).contains(&(offset - jumps[4] as i64)) && offset % 8 == 0;
             return (!fits).then_some("it jumps where the context does not say");
         }
         let touches = |part: &Range<i64>| part.start < place.end && place.start < part.end;

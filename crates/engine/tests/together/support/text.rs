@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::mem::offset_of;
 use tollgate_engine::abi::at;
 use tollgate_engine::abi::completion::CompletionKind;
-use tollgate_engine::abi::leaves::LeafRoutine;
+use tollgate_engine::abi::fast_paths::FastPath;
 use tollgate_engine::abi::level_change::{LevelChange, LevelChangeKind};
 use tollgate_engine::abi::link_layout::{
     ENTRY_BYTES, ENTRY_DELTA, ENTRY_NEGATED_DELTA, ENTRY_TARGET, FAR_TABLE_OFFSET, LINKS_BIAS,
@@ -39,25 +39,37 @@ const HOST_REGISTERS: [&str; 16] = [
 /// The name of the context's field at this displacement from R15.
 fn field(displacement: i32) -> String {
     let fields = [
-        (at::leaf_routine(LeafRoutine::Cpuid), "leaf.cpuid"),
+        (at::fast_path_routine(FastPath::Cpuid), "fast_path.cpuid"),
         (
-            at::leaf_routine(LeafRoutine::LoadSegment),
-            "leaf.load_segment",
+            at::fast_path_routine(FastPath::LoadSegment),
+            "fast_path.load_segment",
         ),
-        (at::leaf_routine(LeafRoutine::Return), "leaf.return"),
-        (at::leaf_routine(LeafRoutine::Interrupt), "leaf.interrupt"),
-        (at::leaf_routine(LeafRoutine::Refusal), "leaf.refusal"),
-        (at::leaf_routine(LeafRoutine::Far), "leaf.far"),
-        (at::leaf_routine(LeafRoutine::Vectors), "leaf.vectors"),
-        (at::leaf_routine(LeafRoutine::Invlpg), "leaf.invlpg"),
-        (at::leaf_routine(LeafRoutine::Msr), "leaf.msr"),
+        (at::fast_path_routine(FastPath::Return), "fast_path.return"),
         (
-            at::leaf_routine(LeafRoutine::ControlRegister),
-            "leaf.control_register",
+            at::fast_path_routine(FastPath::Interrupt),
+            "fast_path.interrupt",
         ),
-        (at::leaf_routine(LeafRoutine::Other), "leaf.other"),
-        (at::leaf_routine(LeafRoutine::PortIn), "leaf.port_in"),
-        (at::leaf_routine(LeafRoutine::PortOut), "leaf.port_out"),
+        (
+            at::fast_path_routine(FastPath::Refusal),
+            "fast_path.refusal",
+        ),
+        (at::fast_path_routine(FastPath::Far), "fast_path.far"),
+        (
+            at::fast_path_routine(FastPath::Vectors),
+            "fast_path.vectors",
+        ),
+        (at::fast_path_routine(FastPath::Invlpg), "fast_path.invlpg"),
+        (at::fast_path_routine(FastPath::Msr), "fast_path.msr"),
+        (
+            at::fast_path_routine(FastPath::ControlRegister),
+            "fast_path.control_register",
+        ),
+        (at::fast_path_routine(FastPath::Other), "fast_path.other"),
+        (at::fast_path_routine(FastPath::PortIn), "fast_path.port_in"),
+        (
+            at::fast_path_routine(FastPath::PortOut),
+            "fast_path.port_out",
+        ),
         (at::EXIT_SITE, "exit_site"),
         (at::TLB, "tlb"),
         (at::EXIT_VALUE, "exit_value"),

@@ -72,7 +72,7 @@ impl Code {
     }
 }
 
-/// An instruction of those that leaves do, with an operand at random near SI or DI, and other operands
+/// An instruction of those that fast paths do, with an operand at random near SI or DI, and other operands
 /// that leave RCX, RSP and both pointers alone.
 pub fn any_instruction(code: Code, random: &mut Random) -> Code {
     let sizes: &[u8] = match code.mode.is_long() {

@@ -3,7 +3,7 @@
 
 pub mod code;
 
-use tollgate_engine::abi::leaves::LeafRoutine;
+use tollgate_engine::abi::fast_paths::FastPath;
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
 use tollgate_platform::{BareMachine, Near, NearAccess, NearRun, RunAccess, StopRequest};
@@ -344,8 +344,8 @@ pub fn run_with(
     running
 }
 
-pub fn leaves(vcpu: &Computer<Display>) -> [u64; 2] {
-    [LeafRoutine::MmioRead, LeafRoutine::MmioWrite].map(|leaf| vcpu.leaf_count(leaf))
+pub fn fast_paths(vcpu: &Computer<Display>) -> [u64; 2] {
+    [FastPath::MmioRead, FastPath::MmioWrite].map(|fast_path| vcpu.fast_path_count(fast_path))
 }
 
 pub fn exits(vcpu: &Computer<Display>) -> [u64; 2] {

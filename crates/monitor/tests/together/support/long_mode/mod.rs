@@ -4,7 +4,7 @@ pub mod interrupting;
 pub mod spaces;
 
 use std::time::Instant;
-use tollgate_engine::abi::leaves::LeafRoutine;
+use tollgate_engine::abi::fast_paths::FastPath;
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::VcpuStop;
@@ -321,9 +321,12 @@ pub fn with_small_pages(_: &mut CpuState, memory: &mut GuestMemory) {
     }
 }
 
-/// Exits of a kind, and how often the leaf did without.
-pub fn counts(vcpu: &Computer<Bench>, kind: ExitKind, leaf: LeafRoutine) -> [u64; 2] {
-    [vcpu.exit_counts().get(kind), vcpu.leaf_count(leaf)]
+/// Exits of a kind, and how often the fast path did without.
+pub fn counts(vcpu: &Computer<Bench>, kind: ExitKind, fast_path: FastPath) -> [u64; 2] {
+    [
+        vcpu.exit_counts().get(kind),
+        vcpu.fast_path_count(fast_path),
+    ]
 }
 
 /// Has the program run at CPL 3.

@@ -3,9 +3,9 @@
 //! program without interrupts also runs instruction by instruction, by the general path, which must
 //! end the same. All emitted code is verified.
 
-use crate::support::leaf_time::assert_timed_apart;
+use crate::support::fast_path_time::assert_timed_apart;
 use crate::support::long_mode::*;
-use tollgate_engine::abi::leaves::LeafRoutine;
+use tollgate_engine::abi::fast_paths::FastPath;
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
 use tollgate_test_support::Computer;
@@ -46,14 +46,14 @@ fn run_near(code: &[u8], setup: impl Fn(&mut CpuState, &mut GuestMemory)) -> Com
     running
 }
 
-fn leaves(vcpu: &Computer<Bench>) -> [u64; 4] {
+fn fast_paths(vcpu: &Computer<Bench>) -> [u64; 4] {
     [
-        LeafRoutine::PortIn,
-        LeafRoutine::PortOut,
-        LeafRoutine::MmioRead,
-        LeafRoutine::MmioWrite,
+        FastPath::PortIn,
+        FastPath::PortOut,
+        FastPath::MmioRead,
+        FastPath::MmioWrite,
     ]
-    .map(|leaf| vcpu.leaf_count(leaf))
+    .map(|fast_path| vcpu.fast_path_count(fast_path))
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn accesses_to_near_ports_take_no_exit_whatever_their_size() {
     assert_eq!(state.gpr[RDI], 0xffff_ffff_ffff_ff99);
     assert_eq!(state.gpr[R8], 0xffff_ffff_ffff_cd99);
     assert_eq!(state.gpr[RDX], 0xffff_0100);
-    assert_eq!(leaves(&vcpu), [3000, 3000, 0, 0]);
+    assert_eq!(fast_paths(&vcpu), [3000, 3000, 0, 0]);
     assert_eq!(vcpu.exit_counts().get(ExitKind::PortIn), 0);
     assert_eq!(vcpu.exit_counts().get(ExitKind::PortOut), 1);
     assert!(vcpu.exit_counts().total() < 50, "{:?}", vcpu.exit_counts());
@@ -138,7 +138,7 @@ fn a_near_access_leaves_flags_and_all_other_registers_alone() {
         (1, 0x100, 3, STACK)
     );
     assert_eq!(gpr[5..], [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
-    assert_eq!(leaves(&vcpu)[..2], [1, 1]);
+    assert_eq!(fast_paths(&vcpu)[..2], [1, 1]);
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn an_interrupt_that_a_near_write_causes_comes_behind_it() {
             "out 0xf4, al",
         );
         let mut vcpu = run_in_blocks(if shadow { shadowed } else { behind }, |_, _| {});
-        assert_eq!(leaves(&vcpu), [0, 1, 0, 0]);
+        assert_eq!(fast_paths(&vcpu), [0, 1, 0, 0]);
         let caught = caught(&mut vcpu);
         assert_eq!((caught.vector, caught.at, caught.rsp), (0x40, 10, STACK));
         assert_eq!(vcpu.state().gpr[RCX], 0);
@@ -190,7 +190,7 @@ fn an_interrupt_that_a_near_write_causes_waits_until_it_is_let_in() {
         ),
         |_, _| {},
     );
-    assert_eq!(leaves(&vcpu), [1, 1, 0, 0]);
+    assert_eq!(fast_paths(&vcpu), [1, 1, 0, 0]);
     let caught = caught(&mut vcpu);
     assert_eq!((caught.vector, caught.at, caught.rsp), (0x40, 19, STACK));
     assert_eq!(vcpu.state().gpr[RCX], 2);
@@ -217,7 +217,7 @@ fn while_vector_registers_are_in_use_a_near_access_exits() {
     );
     assert_eq!(vcpu.state().gpr[RDI], 5050);
     assert_eq!(
-        leaves(&vcpu)[1] + vcpu.exit_counts().get(ExitKind::PortOut),
+        fast_paths(&vcpu)[1] + vcpu.exit_counts().get(ExitKind::PortOut),
         101
     );
 }
@@ -234,7 +234,7 @@ fn programs_reach_near_ports_if_their_level_allows_it() {
     );
     let vcpu = run_near(code, |state, _| as_user(state));
     assert_eq!(vcpu.platform().word, 0x1234_5678);
-    assert_eq!(leaves(&vcpu), [1, 1, 0, 0]);
+    assert_eq!(fast_paths(&vcpu), [1, 1, 0, 0]);
     let mut vcpu = run_near(code, |state, memory| {
         as_user(state);
         state.flags &= !0x3000;
@@ -243,7 +243,7 @@ fn programs_reach_near_ports_if_their_level_allows_it() {
     });
     let caught = caught(&mut vcpu);
     assert_eq!((caught.vector, caught.error, caught.at), (13, Some(0), 10));
-    assert_eq!(leaves(&vcpu), [0; 4]);
+    assert_eq!(fast_paths(&vcpu), [0; 4]);
 }
 
 #[test]
@@ -279,7 +279,7 @@ fn a_page_of_near_registers_is_accessed_without_an_exit() {
         [gpr[RAX], gpr[5], gpr[R8]],
         [0x8765_4321, 0x8765_4322, 0x8765_4322]
     );
-    let [_, _, reads, writes] = leaves(&vcpu);
+    let [_, _, reads, writes] = fast_paths(&vcpu);
     assert!(reads > 3900 && writes > 1900, "{reads} {writes}");
     assert_timed_apart(&vcpu, &[ExitKind::MmioRead, ExitKind::MmioWrite]);
     assert!(vcpu.exit_counts().total() < 200, "{:?}", vcpu.exit_counts());
@@ -308,7 +308,7 @@ fn an_interrupt_that_a_store_to_a_near_register_causes_comes_behind_it() {
         ),
         |_, _| {},
     );
-    assert_eq!(leaves(&vcpu), [0, 0, 0, 2]);
+    assert_eq!(fast_paths(&vcpu), [0, 0, 0, 2]);
     let caught = caught(&mut vcpu);
     assert_eq!((caught.vector, caught.rsp), (0x40, STACK));
     assert_eq!(vcpu.state().gpr[RCX], 1);
@@ -336,7 +336,7 @@ fn accesses_that_are_not_aligned_are_made_by_the_general_path() {
         ),
         |_, _| {},
     );
-    let [_, _, reads, _] = leaves(&vcpu);
+    let [_, _, reads, _] = fast_paths(&vcpu);
     // All aligned ones but the first of each translation: there are two with direct access.
     assert!((8..=9).contains(&reads), "{reads}");
     assert_eq!(vcpu.platform().device_accesses, [4; 20]);
@@ -423,7 +423,7 @@ fn a_page_without_the_device_s_rights_is_no_program_s() {
     );
     // Programs may access it here, and do by the general path.
     let vcpu = run_near(code, |state, _| as_user(state));
-    assert_eq!(leaves(&vcpu), [0; 4]);
+    assert_eq!(fast_paths(&vcpu), [0; 4]);
     let mut vcpu = run_near(code, |state, memory| {
         as_user(state);
         memory.write_u64(PhysicalAddress(SMALL_TABLE + 4 * 8), NEAR | 3);
@@ -435,7 +435,7 @@ fn a_page_without_the_device_s_rights_is_no_program_s() {
 
 fn msr_counts(vcpu: &Computer<Bench>) -> [u64; 2] {
     let exits = vcpu.exit_counts().get(ExitKind::Msr);
-    [exits, vcpu.leaf_count(LeafRoutine::Msr)]
+    [exits, vcpu.fast_path_count(FastPath::Msr)]
 }
 
 #[test]

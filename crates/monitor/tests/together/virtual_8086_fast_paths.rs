@@ -3,7 +3,7 @@
 //! is verified.
 
 use crate::support::virtual_interrupts::*;
-use tollgate_engine::abi::leaves::LeafRoutine;
+use tollgate_engine::abi::fast_paths::FastPath;
 use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
@@ -119,13 +119,9 @@ fn result(vcpu: &mut Computer<Bench>) -> (String, Vec<u8>) {
     (registers, memory)
 }
 
-fn leaf_counts(vcpu: &Computer<Bench>) -> [u64; 3] {
-    [
-        LeafRoutine::Interrupt,
-        LeafRoutine::Refusal,
-        LeafRoutine::Return,
-    ]
-    .map(|leaf| vcpu.leaf_count(leaf))
+fn fast_path_counts(vcpu: &Computer<Bench>) -> [u64; 3] {
+    [FastPath::Interrupt, FastPath::Refusal, FastPath::Return]
+        .map(|fast_path| vcpu.fast_path_count(fast_path))
 }
 
 /// Exits that those leaves stand for.
@@ -138,7 +134,7 @@ fn exits(vcpu: &Computer<Bench>) -> [u64; 3] {
     .map(|kind| vcpu.exit_counts().get(kind))
 }
 
-/// Runs the same with leaves and without, and instruction by instruction: exits and leaves.
+/// Runs the same with fast paths and without, and instruction by instruction: exits and leaves.
 fn compared(make: impl Fn(VirtualInterrupts) -> Computer<Bench>) -> (Computer<Bench>, [u64; 3]) {
     let mut stepping = make(VirtualInterrupts::default());
     step(&mut stepping);
@@ -148,7 +144,7 @@ fn compared(make: impl Fn(VirtualInterrupts) -> Computer<Bench>) -> (Computer<Be
     run(&mut without);
     assert_eq!(result(&mut without).0, expected.0);
     assert!(result(&mut without) == expected);
-    assert_eq!(leaf_counts(&without), [0; 3]);
+    assert_eq!(fast_path_counts(&without), [0; 3]);
     let mut with = make(on);
     run(&mut with);
     assert_eq!(result(&mut with).0, expected.0);
@@ -170,7 +166,7 @@ fn int_n_and_the_monitor_s_return_need_no_exit() {
         "{:?}",
         vcpu.exit_counts()
     );
-    let done = leaf_counts(&vcpu);
+    let done = fast_path_counts(&vcpu);
     assert!(
         done[0] >= 3 * ROUNDS - 4 && done[2] >= 3 * ROUNDS - 4,
         "{done:?}"
@@ -192,7 +188,7 @@ fn what_is_refused_below_iopl_3_needs_no_exit() {
             "{:?}",
             vcpu.exit_counts()
         );
-        let done = leaf_counts(&vcpu);
+        let done = fast_path_counts(&vcpu);
         assert!(
             done[1] >= 5 * ROUNDS - 4 && done[2] >= 5 * ROUNDS - 4,
             "{done:?}"
@@ -221,7 +217,7 @@ fn int_n_whose_gate_is_the_monitor_s_or_none_is_a_fault_without_an_exit() {
             "{:?}",
             vcpu.exit_counts()
         );
-        assert!(leaf_counts(&vcpu)[0] >= ROUNDS - 2);
+        assert!(fast_path_counts(&vcpu)[0] >= ROUNDS - 2);
     }
 }
 
@@ -295,7 +291,7 @@ fn a_frame_holds_all_segments_and_the_handler_finds_none() {
         if faults {
             assert_eq!(dword(&mut vcpu, top), 0);
         }
-        let done = leaf_counts(&vcpu);
+        let done = fast_path_counts(&vcpu);
         assert_eq!(done[usize::from(faults)], 2, "{done:?}");
         let state = vcpu.state();
         for register in [
@@ -346,14 +342,14 @@ fn tables_that_are_written_count_from_the_next_delivery_on() {
 }
 
 #[test]
-fn without_leaves_each_of_the_kinds_is_an_exit() {
+fn without_fast_paths_each_of_the_kinds_is_an_exit() {
     let code = repeated(&[INT, 0x90]);
     let [_, no_request, _] = arms();
     // Each change of the flag is an exit: IRETD that loads it.
     let mut vcpu = task(&code, 3, 3, no_request, |_, _| {});
     run(&mut vcpu);
     assert_eq!(exits(&vcpu)[2], ROUNDS);
-    assert_eq!(leaf_counts(&vcpu)[2], 0);
+    assert_eq!(fast_path_counts(&vcpu)[2], 0);
 }
 
 /// A generator of numbers: what matters is only that they are not all alike.
@@ -437,7 +433,7 @@ fn random_tasks_end_the_same_in_every_arm_and_step_by_step() {
             run(&mut running);
             assert_eq!(result(&mut running).0, expected.0, "{arm:?} {code:02x?}");
             assert!(result(&mut running) == expected, "{arm:?} {code:02x?}");
-            let counts = leaf_counts(&running);
+            let counts = fast_path_counts(&running);
             for (sum, count) in done.iter_mut().zip(counts) {
                 *sum += count;
             }

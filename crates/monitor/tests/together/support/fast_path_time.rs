@@ -8,11 +8,11 @@ use tollgate_monitor::Vcpu;
 pub fn assert_timed_apart(vcpu: &Vcpu, kinds: &[ExitKind]) {
     let accounts = vcpu.ledger().accounts();
     for &kind in kinds {
-        let record = accounts.leaf_calls(kind);
+        let record = accounts.fast_path_calls(kind);
         let is_timed = record.samples > 0 && record.cycles > 0;
         assert!(is_timed, "{kind:?}: {record:?}");
     }
     let shares = accounts.shares();
-    assert!(shares.all_leaf_calls() > 0, "{shares:?}");
+    assert!(shares.all_fast_path_calls() > 0, "{shares:?}");
     assert_eq!(shares.remainder(), shares.wall as i64 - shares.sum() as i64);
 }

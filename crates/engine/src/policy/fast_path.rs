@@ -1,8 +1,8 @@
-//! Which instructions are leaves (see [`crate::abi::leaves`]), and what their routines are told.
+//! Which instructions are fast paths (see [`crate::abi::fast_paths`]), and what their routines are told.
 
 use crate::abi::delivery::{delivery_key, refusal_key, task_key};
+use crate::abi::fast_paths::{FastPath, FastPathCall, port_key, segment_load_key};
 use crate::abi::known_code::{FarTransfer, far_key};
-use crate::abi::leaves::{LeafCall, LeafRoutine, port_key, segment_load_key};
 use crate::abi::level_change::from_mode;
 use crate::abi::link_layout::FamilyId;
 use crate::abi::register_map::RegisterMap;
@@ -10,9 +10,9 @@ use crate::policy::mode::{Mode, ModeFlags, SegmentClass};
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 use tollgate_x86::{SegmentRegister, Vector};
 
-/// A leaf, and what its routine is told.
+/// A fast path, and what its routine is told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Leaf {
+pub enum FastInstruction {
     /// CPUID.
     Cpuid,
     /// A load of DS, ES, FS or GS.
@@ -41,7 +41,7 @@ pub enum Leaf {
     /// A far JMP, CALL or RET.
     Far(FarTransfer),
     /// What the monitor's function does.
-    Call(LeafCall, [u8; 2]),
+    Call(FastPathCall, [u8; 2]),
     /// IN or OUT.
     Port {
         /// It is OUT.
@@ -53,8 +53,8 @@ pub enum Leaf {
     },
 }
 
-impl Leaf {
-    /// The leaf that an instruction is in code of a mode, if it is one.
+impl FastInstruction {
+    /// The fast path that an instruction is in code of a mode, if it is one.
     pub fn of(instruction: &Instruction, mode: &Mode, map: &RegisterMap) -> Option<Self> {
         if mode.is_watched() || !map.has_namesakes_at_home() || instruction.has_lock_prefix() {
             return None;
@@ -74,7 +74,7 @@ impl Leaf {
         }
     }
 
-    /// The leaf of an instruction that is #GP(0) in code of a mode, if it has one: V86 tasks' do.
+    /// The fast path of an instruction that is #GP(0) in code of a mode, if it has one: V86 tasks' do.
     pub fn of_refused(mode: &Mode, map: &RegisterMap) -> Option<Self> {
         let is_task = mode.flags.contains(ModeFlags::VIRTUAL_8086) && mode.code_limit == 0xffff;
         (is_task && !mode.is_watched() && map.has_namesakes_at_home()).then_some(Self::Refusal)
@@ -82,7 +82,7 @@ impl Leaf {
 
     /// In 32-bit code outside IA-32e mode, and in 64-bit code. An operand in memory must lie in a
     /// segment without base and limit.
-    fn call(instruction: &Instruction, mode: &Mode) -> Option<LeafCall> {
+    fn call(instruction: &Instruction, mode: &Mode) -> Option<FastPathCall> {
         let is_long = mode.flags.contains(ModeFlags::LONG);
         let is_own_size = match is_long {
             true => mode.flags.contains(ModeFlags::CODE64),
@@ -94,13 +94,13 @@ impl Leaf {
         if let Some(call) = Self::store_of_table(instruction) {
             let call = match Self::has_flat_operand(instruction, mode, true) {
                 true => call,
-                false => LeafCall::Execute,
+                false => FastPathCall::Execute,
             };
             return Some(call);
         }
         let is_kernel = mode.flags.contains(ModeFlags::KERNEL);
         if is_kernel && Self::reads_debug(instruction) {
-            return Some(LeafCall::ReadDebug);
+            return Some(FastPathCall::ReadDebug);
         }
         if let Some(call) = Self::read_of_system(instruction) {
             return Some(call);
@@ -109,35 +109,35 @@ impl Leaf {
             return None;
         }
         let call = match instruction.code() {
-            Code::Invlpg_m => LeafCall::InvalidatePage,
-            Code::Clac => LeafCall::ClearAccess,
-            Code::Stac => LeafCall::SetAccess,
-            Code::Rdmsr => LeafCall::ReadMsr,
+            Code::Invlpg_m => FastPathCall::InvalidatePage,
+            Code::Clac => FastPathCall::ClearAccess,
+            Code::Stac => FastPathCall::SetAccess,
+            Code::Rdmsr => FastPathCall::ReadMsr,
             // The base of FS or GS may be part of the mode elsewhere.
-            Code::Wrmsr => LeafCall::WriteMsr,
+            Code::Wrmsr => FastPathCall::WriteMsr,
             Code::Mov_cr_r32 | Code::Mov_cr_r64 => match instruction.op0_register() {
-                Register::CR0 => LeafCall::WriteCr0,
-                Register::CR2 => LeafCall::WriteCr2,
-                Register::CR4 => LeafCall::WriteCr4,
+                Register::CR0 => FastPathCall::WriteCr0,
+                Register::CR2 => FastPathCall::WriteCr2,
+                Register::CR4 => FastPathCall::WriteCr4,
                 // Only IA-32e mode has process-context identifiers.
-                Register::CR3 if is_long => LeafCall::WriteCr3,
+                Register::CR3 if is_long => FastPathCall::WriteCr3,
                 _ => return None,
             },
             Code::Mov_dr_r32 | Code::Mov_dr_r64 if instruction.op0_register() == Register::DR7 => {
-                LeafCall::WriteDr7
+                FastPathCall::WriteDr7
             }
             Code::Lmsw_rm16 | Code::Lmsw_r32m16 | Code::Lmsw_r64m16
                 if instruction.op0_kind() == OpKind::Register =>
             {
-                LeafCall::WriteStatus
+                FastPathCall::WriteStatus
             }
             Code::Lldt_rm16 | Code::Lldt_r32m16 | Code::Lldt_r64m16
                 if instruction.op0_kind() == OpKind::Register =>
             {
-                LeafCall::LoadLdt
+                FastPathCall::LoadLdt
             }
-            Code::Lgdt_m1632 | Code::Lgdt_m1664 => LeafCall::LoadGdt,
-            Code::Lidt_m1632 | Code::Lidt_m1664 => LeafCall::LoadIdt,
+            Code::Lgdt_m1632 | Code::Lgdt_m1664 => FastPathCall::LoadGdt,
+            Code::Lidt_m1632 | Code::Lidt_m1664 => FastPathCall::LoadIdt,
             _ => return None,
         };
         let has_memory = instruction.op_count() != 0 && instruction.op0_kind() == OpKind::Memory;
@@ -145,14 +145,14 @@ impl Leaf {
     }
 
     /// What a call is told of its instruction's registers.
-    fn numbers(call: LeafCall, instruction: &Instruction) -> [u8; 2] {
+    fn numbers(call: FastPathCall, instruction: &Instruction) -> [u8; 2] {
         let general = instruction.op0_register();
         match call {
-            LeafCall::ReadDebug => [
+            FastPathCall::ReadDebug => [
                 instruction.op1_register().number() as u8,
                 general.number() as u8,
             ],
-            LeafCall::LoadRights | LeafCall::LoadLimit => {
+            FastPathCall::LoadRights | FastPathCall::LoadLimit => {
                 [general.size() as u8, general.number() as u8]
             }
             _ => [0; 2],
@@ -160,10 +160,10 @@ impl Leaf {
     }
 
     /// SGDT or SIDT.
-    fn store_of_table(instruction: &Instruction) -> Option<LeafCall> {
+    fn store_of_table(instruction: &Instruction) -> Option<FastPathCall> {
         match instruction.mnemonic() {
-            Mnemonic::Sgdt => Some(LeafCall::StoreGdt),
-            Mnemonic::Sidt => Some(LeafCall::StoreIdt),
+            Mnemonic::Sgdt => Some(FastPathCall::StoreGdt),
+            Mnemonic::Sidt => Some(FastPathCall::StoreIdt),
             _ => None,
         }
     }
@@ -196,16 +196,16 @@ impl Leaf {
 
     /// An instruction that reads system registers or descriptors, and changes no more than its
     /// operand and arithmetic flags, behind all that can fault.
-    fn read_of_system(instruction: &Instruction) -> Option<LeafCall> {
+    fn read_of_system(instruction: &Instruction) -> Option<FastPathCall> {
         use Mnemonic::*;
         match instruction.mnemonic() {
-            Lar if instruction.op1_kind() == OpKind::Register => Some(LeafCall::LoadRights),
-            Lsl if instruction.op1_kind() == OpKind::Register => Some(LeafCall::LoadLimit),
-            Verr if instruction.op0_kind() == OpKind::Register => Some(LeafCall::VerifyRead),
-            Verw if instruction.op0_kind() == OpKind::Register => Some(LeafCall::VerifyWrite),
-            Sldt | Str | Lar | Lsl | Verr | Verw | Xgetbv | Rdpkru => Some(LeafCall::Execute),
-            Smsw => Some(LeafCall::ReadControl),
-            Mov if instruction.op1_register().is_dr() => Some(LeafCall::ReadControl),
+            Lar if instruction.op1_kind() == OpKind::Register => Some(FastPathCall::LoadRights),
+            Lsl if instruction.op1_kind() == OpKind::Register => Some(FastPathCall::LoadLimit),
+            Verr if instruction.op0_kind() == OpKind::Register => Some(FastPathCall::VerifyRead),
+            Verw if instruction.op0_kind() == OpKind::Register => Some(FastPathCall::VerifyWrite),
+            Sldt | Str | Lar | Lsl | Verr | Verw | Xgetbv | Rdpkru => Some(FastPathCall::Execute),
+            Smsw => Some(FastPathCall::ReadControl),
+            Mov if instruction.op1_register().is_dr() => Some(FastPathCall::ReadControl),
             _ => None,
         }
     }
@@ -330,17 +330,17 @@ impl Leaf {
     }
 
     /// Its routine.
-    pub fn routine(self) -> LeafRoutine {
+    pub fn routine(self) -> FastPath {
         match self {
-            Self::Cpuid => LeafRoutine::Cpuid,
-            Self::LoadSegment { .. } => LeafRoutine::LoadSegment,
-            Self::Return => LeafRoutine::Return,
-            Self::Interrupt { .. } | Self::TaskInterrupt { .. } => LeafRoutine::Interrupt,
-            Self::Refusal => LeafRoutine::Refusal,
-            Self::Far(_) => LeafRoutine::Far,
+            Self::Cpuid => FastPath::Cpuid,
+            Self::LoadSegment { .. } => FastPath::LoadSegment,
+            Self::Return => FastPath::Return,
+            Self::Interrupt { .. } | Self::TaskInterrupt { .. } => FastPath::Interrupt,
+            Self::Refusal => FastPath::Refusal,
+            Self::Far(_) => FastPath::Far,
             Self::Call(call, _) => call.routine(),
-            Self::Port { writes: false, .. } => LeafRoutine::PortIn,
-            Self::Port { writes: true, .. } => LeafRoutine::PortOut,
+            Self::Port { writes: false, .. } => FastPath::PortIn,
+            Self::Port { writes: true, .. } => FastPath::PortOut,
         }
     }
 

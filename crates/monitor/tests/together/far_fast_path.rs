@@ -1,10 +1,10 @@
-//! Far JMP, CALL and RET within a level, which a leaf makes: what it leaves to the monitor, and that
+//! Far JMP, CALL and RET within a level, which a fast path makes: what it leaves to the monitor, and that
 //! what the guest writes between two of them counts. Each program also runs instruction by
 //! instruction, where the monitor makes them, which must end the same. All emitted code is
 //! verified.
 
 use crate::support::long_mode::*;
-use tollgate_engine::abi::leaves::LeafRoutine;
+use tollgate_engine::abi::fast_paths::FastPath;
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
 use tollgate_test_support::{Computer, flat_state};
@@ -19,11 +19,11 @@ const IDT: u64 = 0x2_3000;
 /// Far pointers.
 const POINTERS: u64 = DATA + 0x800;
 
-/// Transfers that were exits, and that a leaf made.
+/// Transfers that were exits, and that a fast path made.
 fn made(vcpu: &Computer<Bench>) -> [u64; 2] {
     [
         vcpu.exit_counts().get(ExitKind::FarTransfer),
-        vcpu.leaf_count(LeafRoutine::Far),
+        vcpu.fast_path_count(FastPath::Far),
     ]
 }
 
@@ -116,8 +116,11 @@ macro_rules! narrow_calls {
 #[test]
 fn a_32_bit_kernel_s_far_transfers_take_no_exit_once_each_has_been_made() {
     let vcpu = run_with(narrow_calls!(n_many, "500", []), narrow);
-    let [exits, leaves] = made(&vcpu);
-    assert!(exits < 40 && exits + leaves == 4500, "{exits} {leaves}");
+    let [exits, fast_paths] = made(&vcpu);
+    assert!(
+        exits < 40 && exits + fast_paths == 4500,
+        "{exits} {fast_paths}"
+    );
     assert_eq!(vcpu.state().gpr[RSI], 2500);
     assert_eq!(vcpu.state().gpr[4], STACK);
     assert!(vcpu.exit_counts().total() < 200, "{:?}", vcpu.exit_counts());
@@ -157,8 +160,11 @@ fn neither_do_those_of_a_program() {
         code.attributes = Attributes::from_bits_retain(0xc0fb);
         state.flags |= 0x3000;
     });
-    let [exits, leaves] = made(&vcpu);
-    assert!(exits < 20 && exits + leaves == 2000, "{exits} {leaves}");
+    let [exits, fast_paths] = made(&vcpu);
+    assert!(
+        exits < 20 && exits + fast_paths == 2000,
+        "{exits} {fast_paths}"
+    );
     assert_eq!(vcpu.state().gpr[RSI], 1000);
 }
 
@@ -266,8 +272,8 @@ fn a_call_by_a_gate_is_the_monitor_s() {
         memory.write_u64(PhysicalAddress(POINTERS + 8), 0x30 << 32 | 0x1234_5678);
     });
     assert_eq!(vcpu.state().gpr[RSI], 1000);
-    let [exits, leaves] = made(&vcpu);
-    assert!(exits >= 200, "{exits} {leaves}");
+    let [exits, fast_paths] = made(&vcpu);
+    assert!(exits >= 200, "{exits} {fast_paths}");
 }
 
 #[test]
@@ -362,8 +368,11 @@ fn a_64_bit_kernel_s_far_transfers_take_no_exit_once_each_has_been_made() {
             put(32, (CODE + 384) | 0x08 << 32);
         }
     });
-    let [exits, leaves] = made(&vcpu);
-    assert!(exits < 40 && exits + leaves == 2500, "{exits} {leaves}");
+    let [exits, fast_paths] = made(&vcpu);
+    assert!(
+        exits < 40 && exits + fast_paths == 2500,
+        "{exits} {fast_paths}"
+    );
     assert_eq!(vcpu.state().gpr[RSI], 1500);
 }
 

@@ -1,4 +1,4 @@
-//! The leaf of far JMP, CALL and RET of 32-bit protected mode outside IA-32e mode and of 64-bit
+//! The fast path of far JMP, CALL and RET of 32-bit protected mode outside IA-32e mode and of 64-bit
 //! code, to a code segment of the same level that the monitor has entered before ([`KnownCode`]).
 //!
 //! The routine compares the register of the GDT and the descriptor, which it reads anew through the
@@ -13,14 +13,14 @@
 //!                     frame, ESP; CS; jmp to the target's block
 //! ```
 //!
-//! See [`crate::gate::leaf`] for what all leaves share.
+//! See [`crate::gate::fast_path`] for what all fast paths share.
 
 use crate::abi::at;
 use crate::abi::descriptors::Expected;
+use crate::abi::fast_paths::{DONE_IN_LEVEL, FastPath, SPREAD};
 use crate::abi::known_code::{
     KEY_CALLS, KEY_LONG, KEY_RETURNS, KEY_TRANSFER, KEY_USER, KEY_WIDE, KNOWN_CODE_SHIFT, KnownCode,
 };
-use crate::abi::leaves::{DONE_IN_LEVEL, LeafRoutine, SPREAD};
 use crate::abi::link_layout::{
     ENTRY_BYTES, ENTRY_DELTA, ENTRY_TARGET, INDEX_BITS_IN_PLACE, LINKS_BIAS,
 };
@@ -219,7 +219,7 @@ global_asm!(
     rdx = const at::slot(Gpr::Rdx as u8),
     flags = const at::STRING_FLAGS,
     work = const at::WORK[0],
-    count = const at::leaf_count(LeafRoutine::Far),
+    count = const at::fast_path_count(FastPath::Far),
     long_root = const LONG_ROOT_DISPLACEMENT,
     long_write = const LONG_WRITE_DISPLACEMENT,
     write = const WRITE_TABLE_OFFSET,
@@ -252,7 +252,7 @@ global_asm!(
     x87_fresh = const X87_FRESH,
     exit_value = const at::EXIT_VALUE,
     code_delta = const at::CODE_DELTA,
-    done = const at::LEAF_DONE,
+    done = const at::FAST_PATH_DONE,
     done_in_level = const DONE_IN_LEVEL,
     entry_bytes = const ENTRY_BYTES,
     index_bits_in_place = const INDEX_BITS_IN_PLACE,

@@ -1,16 +1,16 @@
 //! What leaves call to reach the machine: accesses that are near ([`Platform::near`]).
 //!
 //! Guest code has the machine lent for the time of one run. The calls come from the routine
-//! in [`tollgate_engine::gate::leaf`]. Here are ports and model-specific registers; see
+//! in [`tollgate_engine::gate::fast_path`]. Here are ports and model-specific registers; see
 //! [`device_memory`](super::device_memory) for the rest.
 
 use crate::translated::misses::Environment;
 use crate::translated::{device_memory, device_strings};
 use tollgate_emulate::tsc_deadline;
 use tollgate_engine::Context;
-use tollgate_engine::abi::leaves::{
-    DEVICE_DONE, DEVICE_DUE, DEVICE_EXIT, KEY_MEMORY, KEY_PORT, KEY_PORT_KNOWN, KEY_ROUTINE,
-    LeafRoutine, STRING_KEY, msr_key,
+use tollgate_engine::abi::fast_paths::{
+    DEVICE_DONE, DEVICE_DUE, DEVICE_EXIT, FastPath, KEY_MEMORY, KEY_PORT, KEY_PORT_KNOWN,
+    KEY_ROUTINE, STRING_KEY, msr_key,
 };
 use tollgate_exits::ExitKind;
 use tollgate_platform::{Near, NearAccess, Platform};
@@ -22,19 +22,19 @@ use tollgate_x86::{Flags, Gpr};
 #[inline(always)]
 pub(super) fn lend<P: Platform>(context: &mut Context, machine: &mut P) {
     context.machine = std::ptr::from_mut(machine).cast();
-    context.device_leaf = Some(device_leaf::<P>);
+    context.device_fast_path = Some(device_fast_path::<P>);
 }
 
 /// Ends what [`lend`] began.
 #[inline(always)]
 pub(super) fn take_back(context: &mut Context) {
-    context.device_leaf = None;
+    context.device_fast_path = None;
 }
 
 /// # Safety
 /// `context` is the one that guest code runs in, whose machine is a `P` that is
 /// [lent](lend); nothing else refers to either.
-unsafe extern "sysv64" fn device_leaf<P: Platform>(
+unsafe extern "sysv64" fn device_fast_path<P: Platform>(
     context: *mut Context,
     value: u64,
     key: u64,
@@ -45,21 +45,21 @@ unsafe extern "sysv64" fn device_leaf<P: Platform>(
     // SAFETY: the machine was lent by a reference to this type that is not used meanwhile.
     let machine = unsafe { &mut *context.machine.cast::<P>() };
     // SAFETY: the environment of the guest code that called this is null or valid.
-    let environment = unsafe { context.leaf_environment.cast::<Environment>().as_ref() };
+    let environment = unsafe { context.fast_path_environment.cast::<Environment>().as_ref() };
     let Some(environment) = environment else {
         return access(context, machine, value, key);
     };
     let sort = sort_of(key);
-    let stores = context.leaf_counts[LeafRoutine::MmioWrite as usize];
+    let stores = context.fast_path_counts[FastPath::MmioWrite as usize];
     // SAFETY: as above; nothing that is called from here refers to the ledger.
-    let begun = unsafe { &mut *environment.ledger }.begin_leaf_call(sort);
+    let begun = unsafe { &mut *environment.ledger }.begin_fast_path_call(sort);
     let answer = access(context, machine, value, key);
-    let kind = match context.leaf_counts[LeafRoutine::MmioWrite as usize] == stores {
+    let kind = match context.fast_path_counts[FastPath::MmioWrite as usize] == stores {
         true => sort,
         false => ExitKind::MmioWrite,
     };
     // SAFETY: as above.
-    unsafe { &mut *environment.ledger }.end_leaf_call(begun, sort, kind);
+    unsafe { &mut *environment.ledger }.end_fast_path_call(begun, sort, kind);
     answer
 }
 
@@ -68,9 +68,9 @@ unsafe extern "sysv64" fn device_leaf<P: Platform>(
 #[inline]
 fn sort_of(key: u64) -> ExitKind {
     match key >> KEY_ROUTINE {
-        number if number == LeafRoutine::Msr as u64 => ExitKind::Msr,
-        number if number == LeafRoutine::PortIn as u64 => ExitKind::PortIn,
-        number if number == LeafRoutine::PortOut as u64 => ExitKind::PortOut,
+        number if number == FastPath::Msr as u64 => ExitKind::Msr,
+        number if number == FastPath::PortIn as u64 => ExitKind::PortIn,
+        number if number == FastPath::PortOut as u64 => ExitKind::PortOut,
         _ => ExitKind::MmioRead,
     }
 }
@@ -84,7 +84,7 @@ pub(super) fn slot(context: &mut Context, register: Gpr) -> &mut u64 {
 #[inline]
 fn access<P: Platform>(context: &mut Context, machine: &mut P, value: u64, key: u64) -> u64 {
     let done = match key >> KEY_ROUTINE {
-        number if number == LeafRoutine::Msr as u64 => access_msr(context, machine, key),
+        number if number == FastPath::Msr as u64 => access_msr(context, machine, key),
         _ if key == STRING_KEY => device_strings::access(context, machine),
         number if number >> (KEY_MEMORY - KEY_ROUTINE) == 0 => {
             access_port(context, machine, value, key)
@@ -132,7 +132,7 @@ fn access_port<P: Platform>(
         _ => (key >> KEY_PORT & 0xff) as u16,
     };
     let rax = *slot(context, Gpr::Rax);
-    let is_read = number == LeafRoutine::PortIn as usize;
+    let is_read = number == FastPath::PortIn as usize;
     let access = match is_read {
         true => NearAccess::PortRead { port, size },
         false => NearAccess::PortWrite {
@@ -142,7 +142,7 @@ fn access_port<P: Platform>(
         },
     };
     let (read, is_due) = outcome(machine.near(access))?;
-    context.leaf_counts[number] += 1;
+    context.fast_path_counts[number] += 1;
     if is_read {
         // A doubleword clears what is above it.
         let kept = if size == 4 { 0 } else { rax & !used };

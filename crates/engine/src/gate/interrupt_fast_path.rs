@@ -1,4 +1,4 @@
-//! The leaf of INT n and INT3: from 64-bit code of level 0 and 3, and from 32-bit code of level 3
+//! The fast path of INT n and INT3: from 64-bit code of level 0 and 3, and from 32-bit code of level 3
 //! and V86 tasks outside IA-32e mode, to a handler at level 0; and of the #GP of V86 tasks.
 //!
 //! What the monitor has found out when it last delivered such an interrupt is a [`Delivery`]. The
@@ -14,12 +14,12 @@
 //!                     frame; CS, SS, ESP, IF; jmp to the handler's block
 //! ```
 //!
-//! See [`crate::gate::leaf`] for what all leaves share.
+//! See [`crate::gate::fast_path`] for what all fast paths share.
 
 use crate::abi::at;
 use crate::abi::delivery::{DELIVERY_SHIFT, Delivery, KEY_LONG, KEY_REFUSED, KEY_TASK};
 use crate::abi::descriptors::Expected;
-use crate::abi::leaves::{DONE_DELIVERY, LeafRoutine, SPREAD};
+use crate::abi::fast_paths::{DONE_DELIVERY, FastPath, SPREAD};
 use crate::abi::link_layout::{ENTRY_BYTES, ENTRY_TARGET, INDEX_BITS_IN_PLACE, LINKS_BIAS};
 use crate::abi::x87_pointers::X87_FRESH;
 use std::arch::global_asm;
@@ -382,8 +382,8 @@ global_asm!(
     flags = const at::STRING_FLAGS,
     work = const at::WORK[0],
     own = const at::WORK[1],
-    count = const at::leaf_count(LeafRoutine::Interrupt),
-    count_refusal = const at::leaf_count(LeafRoutine::Refusal),
+    count = const at::fast_path_count(FastPath::Interrupt),
+    count_refusal = const at::fast_path_count(FastPath::Refusal),
     long_root = const LONG_ROOT_DISPLACEMENT,
     long_write = const LONG_WRITE_DISPLACEMENT,
     write = const WRITE_TABLE_OFFSET,
@@ -449,7 +449,7 @@ global_asm!(
     x87_opcode = const at::X87_OPCODE,
     x87_fresh = const X87_FRESH,
     exit_value = const at::EXIT_VALUE,
-    done = const at::LEAF_DONE,
+    done = const at::FAST_PATH_DONE,
     done_delivery = const DONE_DELIVERY,
     entry_bytes = const ENTRY_BYTES,
     index_bits_in_place = const INDEX_BITS_IN_PLACE,

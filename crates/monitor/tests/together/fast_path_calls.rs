@@ -2,9 +2,9 @@
 //! to, when the exit must be taken, and that nothing void is used behind them. Each program also
 //! runs instruction by instruction, which must end the same. All emitted code is verified.
 
-use crate::support::leaf_time::assert_timed_apart;
+use crate::support::fast_path_time::assert_timed_apart;
 use crate::support::long_mode::*;
-use tollgate_engine::abi::leaves::LeafRoutine;
+use tollgate_engine::abi::fast_paths::FastPath;
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::memory_access::MemoryAccess;
@@ -17,19 +17,15 @@ const RSI: usize = 6;
 const RDI: usize = 7;
 
 fn invalidations(vcpu: &Computer<Bench>) -> [u64; 2] {
-    counts(vcpu, ExitKind::Invlpg, LeafRoutine::Invlpg)
+    counts(vcpu, ExitKind::Invlpg, FastPath::Invlpg)
 }
 
 fn of_registers(vcpu: &Computer<Bench>) -> [u64; 2] {
-    counts(vcpu, ExitKind::Msr, LeafRoutine::Msr)
+    counts(vcpu, ExitKind::Msr, FastPath::Msr)
 }
 
 fn of_control(vcpu: &Computer<Bench>) -> [u64; 2] {
-    counts(
-        vcpu,
-        ExitKind::ControlRegister,
-        LeafRoutine::ControlRegister,
-    )
+    counts(vcpu, ExitKind::ControlRegister, FastPath::ControlRegister)
 }
 
 #[test]
@@ -54,9 +50,9 @@ fn an_invalidated_page_of_data_is_looked_up_anew_without_an_exit() {
         with_small_pages,
     );
     assert_eq!(vcpu.state().gpr[RDI], 1000 * 2 + 500 + 500 * 2 - 1000);
-    let [exits, leaves] = invalidations(&vcpu);
+    let [exits, fast_paths] = invalidations(&vcpu);
     assert!(exits < 3, "{exits}");
-    assert!(leaves > 990, "{leaves}");
+    assert!(fast_paths > 990, "{fast_paths}");
     assert_timed_apart(&vcpu, &[ExitKind::Invlpg]);
 }
 
@@ -89,9 +85,9 @@ fn an_invalidated_page_of_code_takes_an_exit_and_the_new_code_runs() {
         },
     );
     assert_eq!(vcpu.state().gpr[RDI], 5 + 5 * 2);
-    let [exits, leaves] = invalidations(&vcpu);
+    let [exits, fast_paths] = invalidations(&vcpu);
     // Before the first call nothing was fetched there.
-    assert!(leaves <= 1, "{leaves}");
+    assert!(fast_paths <= 1, "{fast_paths}");
     assert!(exits >= 9, "{exits}");
 }
 
@@ -367,8 +363,8 @@ fn a_load_of_the_same_table_takes_no_exit() {
         ),
         |_, _| {},
     );
-    let [exits, leaves] = counts(&vcpu, ExitKind::OtherInstruction, LeafRoutine::Other);
-    assert!(leaves >= 198, "{leaves}");
+    let [exits, fast_paths] = counts(&vcpu, ExitKind::OtherInstruction, FastPath::Other);
+    assert!(fast_paths >= 198, "{fast_paths}");
     // The page of the operands is filled by the first.
     assert!(exits <= 4, "{exits}");
 }
@@ -420,8 +416,8 @@ fn an_interrupt_goes_through_the_table_that_was_loaded_last() {
         |_, _| {},
     );
     assert_eq!(vcpu.state().gpr[RDI], 30 * 0x101, "{}", vcpu.dump());
-    let [exits, leaves] = counts(&vcpu, ExitKind::OtherInstruction, LeafRoutine::Other);
-    assert!(leaves >= 58, "{leaves}");
+    let [exits, fast_paths] = counts(&vcpu, ExitKind::OtherInstruction, FastPath::Other);
+    assert!(fast_paths >= 58, "{fast_paths}");
     assert!(exits <= 4, "{exits}");
 }
 
@@ -475,8 +471,8 @@ fn segments_are_loaded_from_the_table_that_was_loaded_last() {
         as_kernel,
     );
     assert_eq!(vcpu.state().gpr[RDI], 20 + 20 * 0x100);
-    let [_, leaves] = counts(&vcpu, ExitKind::OtherInstruction, LeafRoutine::Other);
-    assert!(leaves >= 38, "{leaves}");
+    let [_, fast_paths] = counts(&vcpu, ExitKind::OtherInstruction, FastPath::Other);
+    assert!(fast_paths >= 38, "{fast_paths}");
 }
 
 #[test]
@@ -538,8 +534,8 @@ fn looks_up() -> bool {
 
 fn misses(vcpu: &Computer<Bench>) -> [[u64; 2]; 2] {
     [
-        counts(vcpu, ExitKind::TlbMissRead, LeafRoutine::ReadMiss),
-        counts(vcpu, ExitKind::TlbMissWrite, LeafRoutine::WriteMiss),
+        counts(vcpu, ExitKind::TlbMissRead, FastPath::ReadMiss),
+        counts(vcpu, ExitKind::TlbMissWrite, FastPath::WriteMiss),
     ]
 }
 
@@ -628,7 +624,7 @@ fn a_walk_that_changes_code_in_a_page_table_has_the_new_code_run() {
 }
 
 fn others(vcpu: &Computer<Bench>) -> [u64; 2] {
-    counts(vcpu, ExitKind::OtherInstruction, LeafRoutine::Other)
+    counts(vcpu, ExitKind::OtherInstruction, FastPath::Other)
 }
 
 #[test]
@@ -687,10 +683,10 @@ fn what_reads_descriptors_and_system_registers_gives_what_the_monitor_gives() {
     );
     assert_eq!((state.gpr[11], state.gpr[13]), (0xffff_ffff, 0xffff_ffff));
     assert_eq!((state.gpr[15], state.gpr[RAX]), (0x30, 0x400));
-    let [exits, leaves] = others(&vcpu);
+    let [exits, fast_paths] = others(&vcpu);
     assert!(exits < 20, "{exits}");
     // SLDT and STR to a register are not even leaves, nor is SMSW.
-    assert!(leaves >= 40 * 10, "{leaves}");
+    assert!(fast_paths >= 40 * 10, "{fast_paths}");
     assert_eq!(of_control(&vcpu), [0, 80]);
 }
 
@@ -776,10 +772,10 @@ fn rights_and_limits_load_the_width_of_the_register_or_nothing() {
     assert_eq!([gpr[RSI], gpr[RDI]], [ones | 0x9300, 0x00c0_9300]);
     assert_eq!([gpr[8], gpr[9], gpr[10]], [u64::MAX, 0xffff_ffff, u64::MAX]);
     assert_eq!([gpr[1], gpr[14], gpr[15]], [1, 1, 1]);
-    let [exits, leaves] = others(&vcpu);
+    let [exits, fast_paths] = others(&vcpu);
     // The page of the table is looked up once.
     assert!(exits < 3, "{exits}");
-    assert_eq!(exits + leaves, 40 * 7);
+    assert_eq!(exits + fast_paths, 40 * 7);
 }
 
 #[test]
@@ -875,9 +871,9 @@ fn tables_are_stored_where_the_operand_says() {
     assert_eq!(state.gpr[1], u64::from(state.gdtr.limit));
     assert_eq!(state.gpr[2], state.idtr.base);
     assert_eq!(state.gpr[RAX] & 0xff, 1);
-    let [exits, leaves] = others(&vcpu);
+    let [exits, fast_paths] = others(&vcpu);
     assert!(exits < 10, "{exits}");
-    assert!(leaves > 190, "{leaves}");
+    assert!(fast_paths > 190, "{fast_paths}");
 }
 
 #[test]

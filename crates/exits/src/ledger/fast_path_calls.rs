@@ -1,4 +1,4 @@
-//! Time in functions of the monitor that translated code calls without an exit: *leaf calls*.
+//! Time in functions of the monitor that translated code calls without an exit: *fast-path calls*.
 //!
 //! Such a call is part of a stretch of guest code, which the ledger measures as a whole. The call's
 //! time is measured separately here, and the report subtracts it from guest code. Reading the clock
@@ -27,16 +27,16 @@ const LONGEST_INTERVAL: u64 = 128;
 /// The average moves towards each new call by one part in this number.
 const FOLLOWS: u64 = 8;
 
-/// The time of leaf calls of one kind, extrapolated from those that were timed.
+/// The time of fast-path calls of one kind, extrapolated from those that were timed.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct LeafRecord {
+pub struct FastPathMemo {
     /// The number of calls that were timed.
     pub samples: u64,
     /// Cycles of all calls (estimated).
     pub cycles: u64,
 }
 
-impl LeafRecord {
+impl FastPathMemo {
     /// The difference to `before`, an earlier state of this record.
     pub(super) fn since(&self, before: &Self) -> Self {
         Self {
@@ -59,12 +59,12 @@ struct Countdown {
 
 /// Chooses which calls are timed.
 #[derive(Clone, Debug)]
-pub(super) struct LeafSampler {
+pub(super) struct FastPathSampler {
     countdowns: [Countdown; ExitKind::ALL.len()],
     random: u32,
 }
 
-impl Default for LeafSampler {
+impl Default for FastPathSampler {
     fn default() -> Self {
         let first = Countdown {
             left: 1,
@@ -78,7 +78,7 @@ impl Default for LeafSampler {
     }
 }
 
-impl LeafSampler {
+impl FastPathSampler {
     /// A call of this sort took `cycles`. Returns the number of calls that it stands for, and
     /// chooses the next one to be timed.
     fn timed(&mut self, sort: ExitKind, cycles: u64) -> u64 {
@@ -98,35 +98,35 @@ impl LeafSampler {
     }
 }
 
-/// A leaf call that has started. It holds the time if the call is timed.
+/// A fast-path call that has started. It holds the time if the call is timed.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
-pub struct LeafCall(Option<u64>);
+pub struct FastPathCall(Option<u64>);
 
 impl Ledger {
     /// Translated code has called a function of the monitor. `sort` selects the countdown: calls of
     /// similar duration should share one.
     #[inline]
-    pub fn begin_leaf_call(&mut self, sort: ExitKind) -> LeafCall {
-        let left = &mut self.leaf_sampler.countdowns[sort as usize].left;
+    pub fn begin_fast_path_call(&mut self, sort: ExitKind) -> FastPathCall {
+        let left = &mut self.fast_path_sampler.countdowns[sort as usize].left;
         *left = left.wrapping_sub(1);
         match *left {
-            0 => LeafCall(Some(counter())),
-            _ => LeafCall(None),
+            0 => FastPathCall(Some(counter())),
+            _ => FastPathCall(None),
         }
     }
 
-    /// The function is about to return. Its time counts as that of leaf calls instead of exits of
+    /// The function is about to return. Its time counts as that of fast-path calls instead of exits of
     /// this `kind`.
     #[inline]
-    pub fn end_leaf_call(&mut self, call: LeafCall, sort: ExitKind, kind: ExitKind) {
-        if let LeafCall(Some(begun)) = call {
-            self.enter_leaf_call(begun, sort, kind);
+    pub fn end_fast_path_call(&mut self, call: FastPathCall, sort: ExitKind, kind: ExitKind) {
+        if let FastPathCall(Some(begun)) = call {
+            self.enter_fast_path_call(begun, sort, kind);
         }
     }
 
     #[cold]
-    fn enter_leaf_call(&mut self, begun: u64, sort: ExitKind, kind: ExitKind) {
+    fn enter_fast_path_call(&mut self, begun: u64, sort: ExitKind, kind: ExitKind) {
         if self.detail != Detail::Full {
             // The next call is timed after four billion calls.
             return;
@@ -134,7 +134,7 @@ impl Ledger {
         let now = counter();
         let whole = now.wrapping_sub(begun).saturating_sub(self.clock_cost);
         let mut cycles = whole.saturating_sub(self.disturbance.of_each());
-        let stands_for = self.leaf_sampler.timed(sort, cycles);
+        let stands_for = self.fast_path_sampler.timed(sort, cycles);
         if cycles >= SUSPICIOUSLY_LONG {
             cycles = self.without_waiting_slow(cycles);
             let asking = counter().wrapping_sub(now);
@@ -151,7 +151,7 @@ impl Ledger {
             true => stands_for,
             false => 1,
         };
-        let record = &mut self.accounts.leaf_calls[kind as usize];
+        let record = &mut self.accounts.fast_path_calls[kind as usize];
         record.samples += 1;
         record.cycles += cycles * times;
     }
@@ -189,9 +189,9 @@ mod tests {
     }
 
     fn call(ledger: &mut Ledger, kind: ExitKind, work: impl FnOnce()) {
-        let call = ledger.begin_leaf_call(kind);
+        let call = ledger.begin_fast_path_call(kind);
         work();
-        ledger.end_leaf_call(call, kind, kind);
+        ledger.end_fast_path_call(call, kind, kind);
     }
 
     fn exit(ledger: &mut Ledger) {
@@ -212,7 +212,7 @@ mod tests {
         ledger.leave_guest();
         ledger.stop();
         let shares = ledger.shares();
-        assert_eq!(shares.leaf_calls, [(ExitKind::Cr3Load, 100 * 30_000)]);
+        assert_eq!(shares.fast_path_calls, [(ExitKind::Cr3Load, 100 * 30_000)]);
         assert_eq!(shares.guest, 100 * 20_000);
         assert_eq!(shares.remainder(), 0);
     }
@@ -231,7 +231,7 @@ mod tests {
         }
         ledger.leave_guest();
         ledger.stop();
-        let record = ledger.accounts().leaf_calls(ExitKind::TlbMissRead);
+        let record = ledger.accounts().fast_path_calls(ExitKind::TlbMissRead);
         assert!(record.samples < 50_000, "{record:?}");
         let expected = 200 * 20 * 9_000 + (1_000_000 - 4_000) * 60;
         let off = record.cycles.abs_diff(expected) as f64 / f64::from(expected as u32);
@@ -268,25 +268,25 @@ mod tests {
             ledger.stop();
             let shares = ledger.shares();
             assert_eq!(shares.waiting, 200 * 900_000);
-            assert_eq!(shares.leaf_calls, [(ExitKind::Cr3Load, 200 * 10_000)]);
+            assert_eq!(shares.fast_path_calls, [(ExitKind::Cr3Load, 200 * 10_000)]);
             assert_eq!(shares.guest, 200 * exits_between * 20_000);
             assert_eq!(shares.remainder(), 0);
         }
     }
 
     #[test]
-    fn leaf_calls_that_seem_longer_than_all_guest_code_take_all_of_it_and_no_more() {
+    fn fast_path_calls_that_seem_longer_than_all_guest_code_take_all_of_it_and_no_more() {
         let mut ledger = ledger(Detail::Full);
         exit(&mut ledger);
         pass(1_000);
         ledger.leave_guest();
         ledger.stop();
-        ledger.accounts.leaf_calls[ExitKind::Msr as usize].cycles = 3_000;
-        ledger.accounts.leaf_calls[ExitKind::Invlpg as usize].cycles = 1_000;
+        ledger.accounts.fast_path_calls[ExitKind::Msr as usize].cycles = 3_000;
+        ledger.accounts.fast_path_calls[ExitKind::Invlpg as usize].cycles = 1_000;
         let shares = ledger.shares();
-        assert_eq!(shares.leaf_calls.len(), 2);
-        assert_eq!((shares.all_leaf_calls(), shares.guest), (1_000, 0));
-        assert_eq!(shares.leaf_calls[1], (ExitKind::Msr, 750));
+        assert_eq!(shares.fast_path_calls.len(), 2);
+        assert_eq!((shares.all_fast_path_calls(), shares.guest), (1_000, 0));
+        assert_eq!(shares.fast_path_calls[1], (ExitKind::Msr, 750));
         assert_eq!(shares.remainder(), 0);
     }
 
@@ -299,7 +299,7 @@ mod tests {
         }
         ledger.leave_guest();
         ledger.stop();
-        assert_eq!(ledger.accounts().leaf_calls(ExitKind::Msr).samples, 0);
+        assert_eq!(ledger.accounts().fast_path_calls(ExitKind::Msr).samples, 0);
     }
 
     #[test]
@@ -310,7 +310,7 @@ mod tests {
         let before = ledger.accounts().clone();
         call(&mut ledger, ExitKind::Msr, || pass(7_000));
         let since = ledger.accounts().since(&before);
-        let record = since.leaf_calls(ExitKind::Msr);
+        let record = since.fast_path_calls(ExitKind::Msr);
         assert_eq!((record.samples, record.cycles), (1, 7_000));
     }
 }

@@ -1,5 +1,5 @@
-//! Leaves: what an instruction needs, done without leaving guest code (see
-//! [`crate::abi::leaves`]).
+//! Fast paths: what an instruction needs, done without leaving guest code (see
+//! [`crate::abi::fast_paths`]).
 //!
 //! The code of such an instruction names its exit, loads R11 with the address behind itself and
 //! jumps here by way of the context. The routine compares with what the monitor has stored there.
@@ -17,11 +17,11 @@
 //!
 //! A load that changes the mode, as that of FS in a kernel does if it was null, goes on in
 //! translated code of the other mode, which is found like the target of an indirect branch. If
-//! that misses, the exit is taken with [`Context::leaf_done`](crate::Context::leaf_done) set.
+//! that misses, the exit is taken with [`Context::fast_path_done`](crate::Context::fast_path_done) set.
 //!
 //! What needs more than comparisons is done by a function of the monitor's, which the last of the
 //! routines calls with the general registers where an exit leaves them
-//! ([`LeafCall`](crate::abi::leaves::LeafCall)). It needs the host's vector registers; if the
+//! ([`FastPathCall`](crate::abi::fast_paths::FastPathCall)). It needs the host's vector registers; if the
 //! guest's are loaded, they are put aside meanwhile ([`crate::gate::live_vectors`]). A signal that
 //! arrives before or in the function is like one that arrives in the monitor: it only sets
 //! `pending`, which is tested behind the call ([`is_here`]).
@@ -32,18 +32,18 @@
 use crate::abi::at;
 use crate::abi::context::{BIAS, gpr_displacement};
 use crate::abi::descriptors::Expected;
-use crate::abi::flags::SYSTEM_FLAGS;
-use crate::abi::leaves::{
+use crate::abi::fast_paths::{
     ANSWERS_BY_BOTH, ANSWERS_BY_LEAF, CpuidAnswer, CpuidAnswers, DONE_CALL, DONE_IN_LEVEL,
-    DONE_RETURN, KEY_POPS, KEY_REGISTER, LEAVES, LeafRoutine, SEGMENT_LOADS, SPREAD, SegmentLoad,
+    DONE_RETURN, FAST_PATHS, FastPath, KEY_POPS, KEY_REGISTER, SEGMENT_LOADS, SPREAD, SegmentLoad,
 };
+use crate::abi::flags::SYSTEM_FLAGS;
 use crate::abi::level_change::{LevelChange, LevelChangeKind, VirtualReturn};
 use crate::abi::link_layout::{
     ENTRY_BYTES, ENTRY_DELTA, ENTRY_TARGET, FAR_ENTRY_BYTES, FAR_TABLE_OFFSET, INDEX_BITS_IN_PLACE,
     LINKS_BIAS,
 };
 use crate::abi::x87_pointers::X87_FRESH;
-use crate::gate::{device_leaf, far_leaf, interrupt_leaf, miss, vector_leaf};
+use crate::gate::{device_fast_path, far_fast_path, interrupt_fast_path, miss, vector_fast_path};
 use std::arch::global_asm;
 use std::mem::offset_of;
 use tollgate_x86::{Attributes, Flags, Gpr, Segment, SegmentRegister};
@@ -63,7 +63,7 @@ const STEERING: Flags = Flags::TF
 const CHANGE: i32 = at::level_change(LevelChangeKind::Iret);
 
 global_asm!(
-    ".macro tollgate_leaf_begins",
+    ".macro tollgate_fast_path_begins",
     "mov [r15 + {rax}], rax",
     "mov [r15 + {rdx}], rdx",
     "lahf",
@@ -71,7 +71,7 @@ global_asm!(
     "mov [r15 + {flags}], ax",
     ".endm",
     // Puts the flags and RAX as they were; uses nothing else.
-    ".macro tollgate_leaf_restores",
+    ".macro tollgate_fast_path_restores",
     "movzx eax, word ptr [r15 + {flags}]",
     "add al, 0x7f",
     "sahf",
@@ -79,7 +79,7 @@ global_asm!(
     ".endm",
     // Host minus linear address for loads of so many bytes at R8; fails unless they lie in one page
     // that the software TLB has. Uses RAX.
-    ".macro tollgate_leaf_looks_up to, bytes",
+    ".macro tollgate_fast_path_looks_up to, bytes",
     "mov eax, r8d",
     "and eax, 0xfff",
     "cmp eax, 0x1000 - \\bytes",
@@ -92,18 +92,18 @@ global_asm!(
     "jz 9b",
     ".endm",
     // Fails unless the descriptor that is expected at this field lies in one page and is so.
-    ".macro tollgate_leaf_compares expected",
+    ".macro tollgate_fast_path_compares expected",
     "cmp qword ptr [r15 + \\expected + {expected_mask}], -1",
     "jne 9b",
     "mov r8, [r15 + \\expected + {expected_place}]",
-    "tollgate_leaf_looks_up rax, 8",
+    "tollgate_fast_path_looks_up rax, 8",
     "mov rax, [rax + r8]",
     "cmp rax, [r15 + \\expected + {expected_bits}]",
     "jne 9b",
     ".endm",
     // Fails unless a data segment stays as it is at level 3: zero, or present and of level 3
     // (SDM volume 3, 5.8.6).
-    ".macro tollgate_leaf_keeps segment",
+    ".macro tollgate_fast_path_keeps segment",
     "mov eax, [r15 + \\segment + 12]",
     "test eax, eax",
     "jz 1f",
@@ -114,7 +114,7 @@ global_asm!(
     ".endm",
     // Loads IF, which is in RCX, DF and the arithmetic flags from the image in EAX, which is in ECX then.
     // Uses RAX and RDX.
-    ".macro tollgate_leaf_loads_flags",
+    ".macro tollgate_fast_path_loads_flags",
     "mov [r15 + {interrupt_flag}], rcx",
     "mov edx, eax",
     "shl edx, 21",
@@ -132,7 +132,7 @@ global_asm!(
     "mov [r15 + {flags}], ax",
     ".endm",
     // Loads a segment register as V86 mode does, from the frame at R9. Uses RAX.
-    ".macro tollgate_leaf_loads_virtual segment, offset",
+    ".macro tollgate_fast_path_loads_virtual segment, offset",
     "movzx eax, word ptr [r9 + \\offset]",
     "shl eax, 4",
     "mov [r15 + \\segment], rax",
@@ -141,14 +141,14 @@ global_asm!(
     "mov dword ptr [r15 + \\segment + 8], 0xffff",
     "mov [r15 + \\segment + 12], eax",
     ".endm",
-    ".weak tollgate_leaf_return, tollgate_leaf_call, tollgate_leaf_called",
-    ".hidden tollgate_leaf_return, tollgate_leaf_call, tollgate_leaf_called",
-    ".weak tollgate_leaf_start, tollgate_leaf_end, tollgate_leaf_cpuid, tollgate_leaf_segment",
-    ".hidden tollgate_leaf_start, tollgate_leaf_end, tollgate_leaf_cpuid, tollgate_leaf_segment",
+    ".weak tollgate_fast_path_return, tollgate_fast_path_call, tollgate_fast_path_called",
+    ".hidden tollgate_fast_path_return, tollgate_fast_path_call, tollgate_fast_path_called",
+    ".weak tollgate_fast_path_start, tollgate_fast_path_end, tollgate_fast_path_cpuid, tollgate_fast_path_segment",
+    ".hidden tollgate_fast_path_start, tollgate_fast_path_end, tollgate_fast_path_cpuid, tollgate_fast_path_segment",
     ".p2align 6",
-    "tollgate_leaf_start:",
-    "tollgate_leaf_cpuid:",
-    "tollgate_leaf_begins",
+    "tollgate_fast_path_start:",
+    "tollgate_fast_path_cpuid:",
+    "tollgate_fast_path_begins",
     "mov rax, [r15 + {rax}]",
     "mov ecx, eax",
     "shr ecx, 25",
@@ -183,20 +183,20 @@ global_asm!(
     "je 9f",
     "3:",
     "inc qword ptr [r15 + {count_cpuid}]",
-    "tollgate_leaf_restores",
+    "tollgate_fast_path_restores",
     "mov eax, [r9 + {registers}]",
     "mov ebx, [r9 + {registers} + 4]",
     "mov r10d, [r9 + {registers} + 8]",
     "mov edx, [r9 + {registers} + 12]",
     "jmp r11",
     "9:",
-    "tollgate_leaf_restores",
+    "tollgate_fast_path_restores",
     "mov rdx, [r15 + {rdx}]",
     "jmp tollgate_exit",
     // R8: the selector. R9: the key without it. RCX: EIP of the next instruction.
     ".p2align 6",
-    "tollgate_leaf_segment:",
-    "tollgate_leaf_begins",
+    "tollgate_fast_path_segment:",
+    "tollgate_fast_path_begins",
     // The segments of the last x87 instruction are still to be noted.
     "test dword ptr [r15 + {x87_opcode}], {x87_fresh}",
     "jnz 9b",
@@ -217,7 +217,7 @@ global_asm!(
     "test r8, r8",
     "jz 2f",
     // The descriptor, which lies in one page.
-    "tollgate_leaf_looks_up rax, 8",
+    "tollgate_fast_path_looks_up rax, 8",
     "mov rax, [rax + r8]",
     "cmp rax, [rdx + {descriptor}]",
     "jne 9b",
@@ -248,18 +248,18 @@ global_asm!(
     "4:",
     "mov r11, [r9 + {entry_target}]",
     "5:",
-    "tollgate_leaf_restores",
+    "tollgate_fast_path_restores",
     "mov rdx, [r15 + {rdx}]",
     "jmp r11",
     // R8: ESP. R9: the mode, as `LevelChange::from` has it.
     ".p2align 6",
-    "tollgate_leaf_return:",
-    "tollgate_leaf_begins",
+    "tollgate_fast_path_return:",
+    "tollgate_fast_path_begins",
     "test dword ptr [r15 + {x87_opcode}], {x87_fresh}",
     "jnz 9b",
     "mov r11, r9",
     // EIP, CS, EFLAGS, ESP and SS, in one page.
-    "tollgate_leaf_looks_up r9, 20",
+    "tollgate_fast_path_looks_up r9, 20",
     "add r9, r8",
     "test dword ptr [r9 + 8], {virtual_mode}",
     "jnz 7f",
@@ -271,12 +271,12 @@ global_asm!(
     "movzx eax, word ptr [r9 + 16]",
     "cmp rax, [r15 + {outer_stack_selector}]",
     "jne 9b",
-    "tollgate_leaf_compares {outer_code}",
-    "tollgate_leaf_compares {outer_stack}",
-    "tollgate_leaf_keeps {es}",
-    "tollgate_leaf_keeps {ds}",
-    "tollgate_leaf_keeps {fs}",
-    "tollgate_leaf_keeps {gs}",
+    "tollgate_fast_path_compares {outer_code}",
+    "tollgate_fast_path_compares {outer_stack}",
+    "tollgate_fast_path_keeps {es}",
+    "tollgate_fast_path_keeps {ds}",
+    "tollgate_fast_path_keeps {fs}",
+    "tollgate_fast_path_keeps {gs}",
     "mov eax, [r9 + 8]",
     "test eax, {unusual_flags}",
     "jnz 9b",
@@ -286,7 +286,7 @@ global_asm!(
     "jnz 9b",
     // Nothing fails from here on. First the flags.
     "inc qword ptr [r15 + {count_return}]",
-    "tollgate_leaf_loads_flags",
+    "tollgate_fast_path_loads_flags",
     "and ecx, {resume_flag}",
     "mov [r15 + {kept_flags}], rcx",
     "mov qword ptr [r15 + {system_flags}], 0",
@@ -318,7 +318,7 @@ global_asm!(
     "mov r8, [r9 + {entry_delta}]",
     "mov [r15 + {code_delta}], r8",
     "mov r11, [r9 + {entry_target}]",
-    "tollgate_leaf_restores",
+    "tollgate_fast_path_restores",
     "mov rdx, [r15 + {rdx}]",
     "jmp r11",
     // To a V86 task: ES, DS, FS and GS are there too.
@@ -342,17 +342,17 @@ global_asm!(
     "jnz 9b",
     // Nothing fails from here on.
     "inc qword ptr [r15 + {count_return}]",
-    "tollgate_leaf_loads_flags",
+    "tollgate_fast_path_loads_flags",
     "and ecx, {flags_of_task}",
     "mov [r15 + {kept_flags}], rcx",
     "and ecx, {flags_apart}",
     "mov [r15 + {system_flags}], rcx",
-    "tollgate_leaf_loads_virtual {cs}, 4",
-    "tollgate_leaf_loads_virtual {ss}, 16",
-    "tollgate_leaf_loads_virtual {es}, 20",
-    "tollgate_leaf_loads_virtual {ds}, 24",
-    "tollgate_leaf_loads_virtual {fs}, 28",
-    "tollgate_leaf_loads_virtual {gs}, 32",
+    "tollgate_fast_path_loads_virtual {cs}, 4",
+    "tollgate_fast_path_loads_virtual {ss}, 16",
+    "tollgate_fast_path_loads_virtual {es}, 20",
+    "tollgate_fast_path_loads_virtual {ds}, 24",
+    "tollgate_fast_path_loads_virtual {fs}, 28",
+    "tollgate_fast_path_loads_virtual {gs}, 32",
     "mov r12d, [r9 + 12]",
     "mov ecx, [r9]",
     "mov [r15 + {returned_rip}], rcx",
@@ -380,13 +380,13 @@ global_asm!(
     "jmp 9b",
     "4:",
     "mov r11, [r9 + 8]",
-    "tollgate_leaf_restores",
+    "tollgate_fast_path_restores",
     "mov rdx, [r15 + {rdx}]",
     "jmp r11",
     // R8: an address or a value. R9: what is to be done.
     ".p2align 6",
-    "tollgate_leaf_call:",
-    "tollgate_leaf_begins",
+    "tollgate_fast_path_call:",
+    "tollgate_fast_path_begins",
     "mov rax, [r15 + {rax}]",
     "mov [r15 + {cpu_rax}], rax",
     "mov [r15 + {cpu_rcx}], r10",
@@ -427,27 +427,27 @@ global_asm!(
     // Another space may have been loaded.
     "mov r13, [r15 + {links}]",
     // Signals find the guest from here on.
-    "tollgate_leaf_called:",
+    "tollgate_fast_path_called:",
     "cmp eax, 1",
     "jne 8f",
     "mov rax, [r15 + {pending}]",
     "cmp dword ptr [rax], 0",
     "jne 7f",
-    "tollgate_leaf_restores",
+    "tollgate_fast_path_restores",
     "jmp r11",
     "7:",
     "mov qword ptr [r15 + {done}], {done_call}",
     "8:",
-    "tollgate_leaf_restores",
+    "tollgate_fast_path_restores",
     "jmp tollgate_exit",
-    "tollgate_leaf_end:",
-    ".purgem tollgate_leaf_looks_up",
-    ".purgem tollgate_leaf_compares",
-    ".purgem tollgate_leaf_keeps",
-    ".purgem tollgate_leaf_loads_flags",
-    ".purgem tollgate_leaf_loads_virtual",
-    ".purgem tollgate_leaf_begins",
-    ".purgem tollgate_leaf_restores",
+    "tollgate_fast_path_end:",
+    ".purgem tollgate_fast_path_looks_up",
+    ".purgem tollgate_fast_path_compares",
+    ".purgem tollgate_fast_path_keeps",
+    ".purgem tollgate_fast_path_loads_flags",
+    ".purgem tollgate_fast_path_loads_virtual",
+    ".purgem tollgate_fast_path_begins",
+    ".purgem tollgate_fast_path_restores",
     rax = const at::slot(Gpr::Rax as u8),
     rdx = const at::slot(Gpr::Rdx as u8),
     cpu_rax = const gpr_displacement(Gpr::Rax),
@@ -461,7 +461,7 @@ global_asm!(
     bias = const BIAS,
     vectors_off = const at::VECTORS_OFF,
     vectors_were_live = const at::VECTORS_WERE_LIVE,
-    function = const at::LEAF_FUNCTION,
+    function = const at::FAST_PATH_FUNCTION,
     links = const at::LINKS,
     pending = const at::PENDING,
     done_call = const DONE_CALL,
@@ -472,8 +472,8 @@ global_asm!(
     spread = const SPREAD,
     is_known = const offset_of!(CpuidAnswer, is_known),
     registers = const offset_of!(CpuidAnswer, registers),
-    count_cpuid = const at::leaf_count(LeafRoutine::Cpuid),
-    count_segment = const at::leaf_count(LeafRoutine::LoadSegment),
+    count_cpuid = const at::fast_path_count(FastPath::Cpuid),
+    count_segment = const at::fast_path_count(FastPath::LoadSegment),
     x87_opcode = const at::X87_OPCODE,
     x87_fresh = const X87_FRESH,
     key_register = const KEY_REGISTER,
@@ -493,7 +493,7 @@ global_asm!(
     links_bias = const LINKS_BIAS,
     entry_target = const ENTRY_TARGET,
     exit_value = const at::EXIT_VALUE,
-    done = const at::LEAF_DONE,
+    done = const at::FAST_PATH_DONE,
     done_in_level = const DONE_IN_LEVEL,
     done_return = const DONE_RETURN,
     entry_delta = const ENTRY_DELTA,
@@ -532,7 +532,7 @@ global_asm!(
     change_tlb = const CHANGE + offset_of!(LevelChange, tlb) as i32,
     change_table = const CHANGE + offset_of!(LevelChange, table) as i32,
     change_tag = const CHANGE + offset_of!(LevelChange, tag) as i32,
-    count_return = const at::leaf_count(LeafRoutine::Return),
+    count_return = const at::fast_path_count(FastPath::Return),
     virtual_mode = const Flags::VM.bits() as i32,
     virtual_rights = const (Segment::real_mode(0, 3).attributes.bits() as u32) << 16,
     virtual_from = const at::VIRTUAL_RETURN + offset_of!(VirtualReturn, from) as i32,
@@ -550,48 +550,48 @@ const _: () = assert!(ANSWERS_BY_LEAF == 128 && ANSWERS_BY_BOTH == 256 && SEGMEN
 const _: () = assert!(offset_of!(CpuidAnswer, subleaf) == offset_of!(CpuidAnswer, leaf) + 4);
 
 unsafe extern "sysv64" {
-    fn tollgate_leaf_start();
-    fn tollgate_leaf_cpuid();
-    fn tollgate_leaf_segment();
-    fn tollgate_leaf_return();
-    fn tollgate_leaf_call();
-    fn tollgate_leaf_called();
-    fn tollgate_leaf_end();
+    fn tollgate_fast_path_start();
+    fn tollgate_fast_path_cpuid();
+    fn tollgate_fast_path_segment();
+    fn tollgate_fast_path_return();
+    fn tollgate_fast_path_call();
+    fn tollgate_fast_path_called();
+    fn tollgate_fast_path_end();
 }
 
 /// Addresses of the routines.
-pub fn addresses() -> [u64; LEAVES] {
+pub fn addresses() -> [u64; FAST_PATHS] {
     [
-        tollgate_leaf_cpuid as *const () as u64,
-        tollgate_leaf_segment as *const () as u64,
-        tollgate_leaf_return as *const () as u64,
-        interrupt_leaf::address(),
-        far_leaf::address(),
-        vector_leaf::address(),
-        tollgate_leaf_call as *const () as u64,
-        tollgate_leaf_call as *const () as u64,
-        tollgate_leaf_call as *const () as u64,
-        tollgate_leaf_call as *const () as u64,
+        tollgate_fast_path_cpuid as *const () as u64,
+        tollgate_fast_path_segment as *const () as u64,
+        tollgate_fast_path_return as *const () as u64,
+        interrupt_fast_path::address(),
+        far_fast_path::address(),
+        vector_fast_path::address(),
+        tollgate_fast_path_call as *const () as u64,
+        tollgate_fast_path_call as *const () as u64,
+        tollgate_fast_path_call as *const () as u64,
+        tollgate_fast_path_call as *const () as u64,
         miss::address(),
         miss::address(),
-        device_leaf::address(),
-        device_leaf::address(),
+        device_fast_path::address(),
+        device_fast_path::address(),
         // Emitted code does not call these.
-        device_leaf::miss_address(),
-        device_leaf::miss_address(),
-        tollgate_leaf_call as *const () as u64,
-        interrupt_leaf::address(),
+        device_fast_path::miss_address(),
+        device_fast_path::miss_address(),
+        tollgate_fast_path_call as *const () as u64,
+        interrupt_fast_path::address(),
     ]
 }
 
 /// A routine runs at this host address, and is not about to call the monitor's function.
 pub fn is_here(pc: u64) -> bool {
     let at = |place: unsafe extern "sysv64" fn()| place as *const () as u64;
-    (at(tollgate_leaf_start)..at(tollgate_leaf_call)).contains(&pc)
-        || (at(tollgate_leaf_called)..at(tollgate_leaf_end)).contains(&pc)
-        || interrupt_leaf::is_here(pc)
-        || far_leaf::is_here(pc)
+    (at(tollgate_fast_path_start)..at(tollgate_fast_path_call)).contains(&pc)
+        || (at(tollgate_fast_path_called)..at(tollgate_fast_path_end)).contains(&pc)
+        || interrupt_fast_path::is_here(pc)
+        || far_fast_path::is_here(pc)
         || miss::is_here(pc)
-        || vector_leaf::is_here(pc)
-        || device_leaf::is_here(pc)
+        || vector_fast_path::is_here(pc)
+        || device_fast_path::is_here(pc)
 }

@@ -3,7 +3,7 @@
 //! and must end the same. All emitted code is verified.
 
 use crate::support::display::*;
-use crate::support::leaf_time::assert_timed_apart;
+use crate::support::fast_path_time::assert_timed_apart;
 use tollgate_exits::ExitKind;
 use tollgate_test_support::Computer;
 use tollgate_x86::{Flags, Gpr};
@@ -28,7 +28,7 @@ fn loads_and_stores_of_every_size_take_no_exit_once_each_was_made() {
         [4, 5].map(|accesses| accesses * at_first(&vcpu))
     );
     let rounds = 200 - at_first(&vcpu);
-    assert_eq!(leaves(&vcpu), [4 * rounds, 5 * rounds]);
+    assert_eq!(fast_paths(&vcpu), [4 * rounds, 5 * rounds]);
     assert_timed_apart(&vcpu, &[ExitKind::MmioRead, ExitKind::MmioWrite]);
 }
 
@@ -39,12 +39,12 @@ fn single_string_instructions_advance_their_pointers() {
         0xaa, 0xab, 0xfd, 0x66, 0xab, 0xfc, 0xac, 0xad, 0x67, 0x66, 0xad,
     ];
     let vcpu = run(&body, 30);
-    assert_eq!(leaves(&vcpu), [3 * 29, 3 * 29]);
+    assert_eq!(fast_paths(&vcpu), [3 * 29, 3 * 29]);
     assert_timed_apart(&vcpu, &[ExitKind::MmioRead, ExitKind::MmioWrite]);
     // Pointers that wrap at 64 KiB: DI goes from FFFEh to 1.
     let computer = run(&[0xbf, 0xfe, 0xff, 0xaa, 0xaa, 0xaa], 20);
     assert_eq!(computer.state().gpr[Gpr::Rdi as usize], 0x7777_0001);
-    assert_eq!(leaves(&computer), [0, 3 * 19]);
+    assert_eq!(fast_paths(&computer), [0, 3 * 19]);
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn what_is_not_near_any_more_exits() {
     let vcpu = run(&[0x88, 0xc8, 0xe6, 0x80, 0x88, 0x05], 100);
     let more = at_first(&vcpu) - 1;
     assert_eq!(exits(&vcpu), [0, 50 + more]);
-    assert_eq!(leaves(&vcpu), [0, 50 - more]);
+    assert_eq!(fast_paths(&vcpu), [0, 50 - more]);
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Stores what instructions did that the monitor has executed, where leaves find it
-//! ([`tollgate_engine::gate::leaf`]); and the exit of a leaf that has changed the mode.
+//! Stores what instructions did that the monitor has executed, where fast paths find it
+//! ([`tollgate_engine::gate::fast_path`]); and the exit of a fast path that has changed the mode.
 
 use crate::execution::running::Running;
 use crate::execution::stop::VcpuStop;
@@ -8,12 +8,12 @@ use iced_x86::Instruction;
 use tollgate_emulate::cpuid;
 use tollgate_emulate::operand::next_rip;
 use tollgate_engine::abi::descriptors::known_descriptor;
-use tollgate_engine::abi::leaves::{
+use tollgate_engine::abi::fast_paths::{
     CpuidAnswers, DONE_RETURN, DeviceAccess, SEGMENT_LOADS, SegmentLoad,
 };
 use tollgate_engine::abi::sites::SiteKind;
+use tollgate_engine::policy::fast_path::FastInstruction;
 use tollgate_engine::policy::instruction_kind::{Effects, Helper};
-use tollgate_engine::policy::leaf::Leaf;
 use tollgate_engine::policy::mode::Mode;
 use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
@@ -25,17 +25,17 @@ use tollgate_x86::{Flags, Gpr};
 /// IA32_EFER.
 const EFER: u32 = 0xc000_0080;
 
-/// Which of the tables that leaves use hold something. They have tens of KiB: emptying them costs
+/// Which of the tables that fast paths use hold something. They have tens of KiB: emptying them costs
 /// more than most instructions after which that is due.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct LeavesKnown {
+pub(crate) struct FastPathsKnown {
     cpuid: bool,
     segment_loads: bool,
 }
 
 impl<P: Platform> Running<'_, Translated, P> {
-    /// The monitor has executed an instruction that may be a leaf's. EAX and ECX were `asked`.
-    pub(crate) fn remember_for_leaf(&mut self, helper: &Helper, asked: [u32; 2]) {
+    /// The monitor has executed an instruction that may be a fast path's. EAX and ECX were `asked`.
+    pub(crate) fn remember_for_fast_path(&mut self, helper: &Helper, asked: [u32; 2]) {
         if helper.kind.effects.contains(Effects::LOADS_DATA_SEGMENT) {
             self.remember_segment_load(&helper.instruction);
         } else if helper.kind.exit == ExitKind::Cpuid {
@@ -43,12 +43,13 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
     }
 
-    /// The monitor has done the load of a segment register, which may be one that leaves do.
+    /// The monitor has done the load of a segment register, which may be one that fast paths do.
     fn remember_segment_load(&mut self, instruction: &Instruction) {
         let from = self.runner.mode;
         let before = *self.runner.engine.mode(from);
         let map = self.runner.engine.map_of(&before);
-        let Some(leaf @ Leaf::LoadSegment { register, .. }) = Leaf::of(instruction, &before, map)
+        let Some(fast_path @ FastInstruction::LoadSegment { register, .. }) =
+            FastInstruction::of(instruction, &before, map)
         else {
             return;
         };
@@ -59,7 +60,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             false => known_descriptor(cpu, &segment).filter(|&(place, _)| place != 0),
         };
         let family = self.runner.engine.family(from);
-        let (Some(key), Some((place, descriptor))) = (leaf.key(from.0, family), known) else {
+        let (Some(key), Some((place, descriptor))) = (fast_path.key(from.0, family), known) else {
             return;
         };
         let key = key | u64::from(segment.selector.0);
@@ -82,9 +83,9 @@ impl<P: Platform> Running<'_, Translated, P> {
             load.leads_to(self.runner.engine.branch_table(to), to);
         }
         load.note(&mut self.runner.context.segment_loads);
-        self.runner.leaves_known.segment_loads = true;
+        self.runner.fast_paths_known.segment_loads = true;
         if place != 0 {
-            // The leaf reads the descriptor through the software TLB. If that cannot hold its
+            // The fast path reads the descriptor through the software TLB. If that cannot hold its
             // page, the monitor goes on doing these loads.
             let cpu = &self.runner.context.cpu;
             let _ = self.view.make_inline(
@@ -98,10 +99,10 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
     }
 
-    /// A leaf has done the access to a device that is this site's instruction, and the monitor
+    /// A fast path has done the access to a device that is this site's instruction, and the monitor
     /// must look at what is due. That counts as no exit of a kind.
     pub(crate) fn device_done_exit(&mut self, packed: u32) -> Result<(), VcpuStop> {
-        self.runner.context.leaf_done = 0;
+        self.runner.context.fast_path_done = 0;
         let code_delta = self.runner.context.code_delta;
         let found = self.runner.engine.site(packed, code_delta);
         let Some((block, _, site)) = found else {
@@ -133,12 +134,12 @@ impl<P: Platform> Running<'_, Translated, P> {
         self.completed()
     }
 
-    /// A leaf has done its instruction, and where it leads in the mode of now is not known to
+    /// A fast path has done its instruction, and where it leads in the mode of now is not known to
     /// translated code.
-    pub(crate) fn leaf_done_exit(&mut self) -> Result<(), VcpuStop> {
+    pub(crate) fn fast_path_done_exit(&mut self) -> Result<(), VcpuStop> {
         let resume_flag = self.resume_flag();
         let context = &mut self.runner.context;
-        let done = std::mem::take(&mut context.leaf_done);
+        let done = std::mem::take(&mut context.fast_path_done);
         context.gather_flags();
         context.cpu.rip = match context.cpu.is_64_bit() {
             true => context.exit_value,
@@ -153,7 +154,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             self.work.load_resume_flag();
         }
         self.due.mode = true;
-        // To V86 code a leaf leads by the table of far transfers.
+        // To V86 code a fast path leads by the table of far transfers.
         self.runner.link = match self.runner.context.cpu.is_virtual_8086() {
             true => PendingLink::Far,
             false => PendingLink::Indirect,
@@ -173,11 +174,11 @@ impl Translated {
         let registers = [Gpr::Rax, Gpr::Rbx, Gpr::Rcx, Gpr::Rdx].map(of);
         let answers = &mut self.context.cpuid_answers;
         answers.note(leaf, subleaf, cpuid::may_have_subleaves(leaf), registers);
-        self.leaves_known.cpuid = true;
+        self.fast_paths_known.cpuid = true;
     }
 
-    /// An instruction was executed that may change what leaves go by.
-    pub(crate) fn forget_leaves_after(&mut self, helper: &Helper) {
+    /// An instruction was executed that may change what fast paths go by.
+    pub(crate) fn forget_fast_paths_after(&mut self, helper: &Helper) {
         // Of the model-specific registers only these two show in CPUID.
         let number = self.context.cpu.gpr[Gpr::Rcx as usize] as u32;
         let shows = helper.kind.exit != ExitKind::Msr || matches!(number, APIC_BASE | EFER);
@@ -186,21 +187,21 @@ impl Translated {
         }
     }
 
-    /// All that leaves go by may have changed.
-    pub(crate) fn forget_leaves(&mut self) {
+    /// All that fast paths go by may have changed.
+    pub(crate) fn forget_fast_paths(&mut self) {
         self.forget_cpuid();
         self.forget_segment_loads();
     }
 
     fn forget_cpuid(&mut self) {
-        if std::mem::take(&mut self.leaves_known.cpuid) {
+        if std::mem::take(&mut self.fast_paths_known.cpuid) {
             self.context.cpuid_answers = CpuidAnswers::NONE;
         }
     }
 
     /// The descriptor table may be another one, or the numbers of modes mean others.
     pub(crate) fn forget_segment_loads(&mut self) {
-        if std::mem::take(&mut self.leaves_known.segment_loads) {
+        if std::mem::take(&mut self.fast_paths_known.segment_loads) {
             self.context.segment_loads = [SegmentLoad::NONE; SEGMENT_LOADS];
         }
     }

@@ -1,8 +1,8 @@
-//! The leaf of accesses to devices' registers that are no more than a word of state: IN and OUT,
+//! The fast path of accesses to devices' registers that are no more than a word of state: IN and OUT,
 //! and loads and stores of 4 bytes in the page of such registers. And of loads and stores of display
 //! memory that is no RAM.
 //!
-//! The routine calls the monitor ([`DeviceLeaf`](crate::abi::leaves::DeviceLeaf)), as any function is called: what a call may
+//! The routine calls the monitor ([`DeviceFastPath`](crate::abi::fast_paths::DeviceFastPath)), as any function is called: what a call may
 //! change of the guest's registers is kept in their slots. Vector registers are put aside if they are
 //! loaded ([`crate::gate::live_vectors`]). A request to leave that arrives during the call finds
 //! the thread outside of guest code and sets `pending`, which is tested behind the call.
@@ -24,11 +24,11 @@
 //! What a routine of [`crate::gate::string`] cannot do of a repeated string instruction comes here too,
 //! once display memory has been met. The monitor's function does all of it, or goes as far as it can.
 //!
-//! See [`crate::gate::leaf`] for what all leaves share.
+//! See [`crate::gate::fast_path`] for what all fast paths share.
 
 use crate::abi::at;
 use crate::abi::context::BIAS;
-use crate::abi::leaves::{
+use crate::abi::fast_paths::{
     DEVICE_ACCESSES, DEVICE_DUE, DISPLAY_WINDOW_SHIFT, DONE_DEVICE, DeviceAccess, KEY_MEMORY,
     SPREAD_SITES, STRING_KEY,
 };
@@ -85,7 +85,7 @@ global_asm!(
     // R8: the port, if the key has none. R9: the key. R11: where to go on.
     "tollgate_device_port:",
     "tollgate_device_begins",
-    "cmp qword ptr [r15 + {device_leaf}], 0",
+    "cmp qword ptr [r15 + {device_fast_path}], 0",
     "je 8f",
     "tollgate_device_keeps",
     // Calls want the stack pointer to be a multiple of 16, as it is here.
@@ -94,7 +94,7 @@ global_asm!(
     "lea rdi, [r15 - {bias}]",
     "mov rsi, r8",
     "mov rdx, r9",
-    "call [r15 + {device_leaf}]",
+    "call [r15 + {device_fast_path}]",
     "pop r11",
     "pop r11",
     "tollgate_device_puts_back",
@@ -150,7 +150,7 @@ global_asm!(
     "shl eax, 5",
     // The monitor makes it the site's.
     "lea r9, [r15 + rax + {accesses}]",
-    "cmp qword ptr [r15 + {device_leaf}], 0",
+    "cmp qword ptr [r15 + {device_fast_path}], 0",
     "je 9b",
     "tollgate_device_keeps",
     "mov [r15 + {rbx}], rbx",
@@ -160,7 +160,7 @@ global_asm!(
     "lea rdi, [r15 - {bias}]",
     "mov rsi, r8",
     "bts rdx, {key_memory}",
-    "call [r15 + {device_leaf}]",
+    "call [r15 + {device_fast_path}]",
     "pop r9",
     "pop r11",
     "tollgate_device_puts_back",
@@ -184,7 +184,7 @@ global_asm!(
     "mov rcx, [r15 + {display_known}]",
     "jrcxz 1b",
     "tollgate_device_begins",
-    "cmp qword ptr [r15 + {device_leaf}], 0",
+    "cmp qword ptr [r15 + {device_fast_path}], 0",
     "je 8b",
     "tollgate_device_keeps",
     "push r11",
@@ -192,7 +192,7 @@ global_asm!(
     "lea rdi, [r15 - {bias}]",
     "xor esi, esi",
     "mov rdx, {string_key}",
-    "call [r15 + {device_leaf}]",
+    "call [r15 + {device_fast_path}]",
     "pop r11",
     "pop r11",
     "tollgate_device_puts_back",
@@ -221,14 +221,14 @@ global_asm!(
     bias = const BIAS,
     vectors_off = const at::VECTORS_OFF,
     vectors_were_live = const at::VECTORS_WERE_LIVE,
-    device_leaf = const at::DEVICE_LEAF,
+    device_fast_path = const at::DEVICE_FAST_PATH,
     device_page = const at::DEVICE_PAGE,
     device_space = const at::DEVICE_SPACE,
     display_window = const at::DISPLAY_WINDOW,
     display_by_tables = const at::DISPLAY_BY_TABLES,
     window_shift = const DISPLAY_WINDOW_SHIFT,
     device_due = const DEVICE_DUE,
-    done = const at::LEAF_DONE,
+    done = const at::FAST_PATH_DONE,
     done_device = const DONE_DEVICE,
     pending = const at::PENDING,
     exit_site = const at::EXIT_SITE,

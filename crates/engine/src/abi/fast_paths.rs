@@ -1,17 +1,17 @@
-//! *Leaves*: instructions that a routine of [`crate::gate::leaf`] does when it can, called from
+//! *Fast paths*: instructions that a routine of [`crate::gate::fast_path`] does when it can, called from
 //! translated code and going on behind the instruction, without an exit. The routine uses what
 //! the monitor found out when it last executed such an instruction, and stored here. Which
-//! instruction has which leaf is decided when it is translated (`policy/leaf.rs`).
+//! instruction has which fast path is decided when it is translated (`policy/fast_path.rs`).
 
 use crate::abi::context::{Context, SITE_NONE};
 use crate::abi::link_layout::{BranchTable, ModeId, indirect_tag, table_offset};
 use tollgate_exits::ExitKind;
 use tollgate_x86::{Operation, Segment, SegmentRegister};
 
-/// The routines, in the order of [`crate::Context::leaf_counts`].
+/// The routines, in the order of [`crate::Context::fast_path_counts`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
-pub enum LeafRoutine {
+pub enum FastPath {
     /// CPUID, from the answers that the monitor gave before.
     Cpuid,
     /// MOV to or POP of DS, ES, FS or GS, in 32-bit code at level 0, if the descriptor is the
@@ -28,7 +28,7 @@ pub enum LeafRoutine {
     Far,
     /// The load of the x87 and vector registers that a block needs: no instruction of its own.
     Vectors,
-    /// What the monitor's function does for INVLPG ([`LeafCall`]).
+    /// What the monitor's function does for INVLPG ([`FastPathCall`]).
     Invlpg,
     /// The same for RDMSR and WRMSR.
     Msr,
@@ -55,9 +55,9 @@ pub enum LeafRoutine {
     Refusal,
 }
 
-impl LeafRoutine {
+impl FastPath {
     /// All of them.
-    pub const ALL: [Self; LEAVES] = [
+    pub const ALL: [Self; FAST_PATHS] = [
         Self::Cpuid,
         Self::LoadSegment,
         Self::Return,
@@ -109,13 +109,13 @@ impl LeafRoutine {
 }
 
 /// How many routines there are.
-pub const LEAVES: usize = 18;
+pub const FAST_PATHS: usize = 18;
 
-/// What the routine of calls has the monitor's function do ([`crate::Context::leaf_function`]).
+/// What the routine of calls has the monitor's function do ([`crate::Context::fast_path_function`]).
 /// The function does all of it or, where anything is unusual, nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum LeafCall {
+pub enum FastPathCall {
     /// INVLPG of a linear address.
     InvalidatePage,
     /// RDMSR.
@@ -166,7 +166,7 @@ pub enum LeafCall {
     SetAccess,
 }
 
-impl LeafCall {
+impl FastPathCall {
     /// All of them.
     pub const ALL: [Self; 23] = [
         Self::InvalidatePage,
@@ -206,18 +206,18 @@ impl LeafCall {
     }
 
     /// As which routine's it is counted.
-    pub const fn routine(self) -> LeafRoutine {
+    pub const fn routine(self) -> FastPath {
         match self {
-            Self::InvalidatePage => LeafRoutine::Invlpg,
-            Self::ReadMsr | Self::WriteMsr => LeafRoutine::Msr,
+            Self::InvalidatePage => FastPath::Invlpg,
+            Self::ReadMsr | Self::WriteMsr => FastPath::Msr,
             Self::WriteCr0
             | Self::WriteCr2
             | Self::WriteCr4
             | Self::WriteDr7
             | Self::ReadDebug
             | Self::WriteStatus
-            | Self::ReadControl => LeafRoutine::ControlRegister,
-            Self::WriteCr3 => LeafRoutine::LoadSpace,
+            | Self::ReadControl => FastPath::ControlRegister,
+            Self::WriteCr3 => FastPath::LoadSpace,
             Self::LoadGdt
             | Self::LoadIdt
             | Self::LoadLdt
@@ -229,15 +229,15 @@ impl LeafCall {
             | Self::VerifyWrite
             | Self::ClearAccess
             | Self::SetAccess
-            | Self::Execute => LeafRoutine::Other,
+            | Self::Execute => FastPath::Other,
         }
     }
 }
 
-/// The monitor's function: gets the context, [`LeafCall::key`] and the address or value that
+/// The monitor's function: gets the context, [`FastPathCall::key`] and the address or value that
 /// goes with it. Returns 1 if it has done the instruction, 0 if it has changed nothing, another
-/// number if it has done it and set [`Context::leaf_done`], so that the exit is taken.
-pub type LeafFunction = unsafe extern "sysv64" fn(*mut Context, u64, u64) -> u64;
+/// number if it has done it and set [`Context::fast_path_done`], so that the exit is taken.
+pub type FastPathFunction = unsafe extern "sysv64" fn(*mut Context, u64, u64) -> u64;
 
 /// What is remembered has one of two places: this times its key has the number of the first in
 /// its high 8 bits; the second is beside it.
@@ -359,7 +359,7 @@ impl SegmentLoad {
     }
 }
 
-/// In [`crate::Context::leaf_done`]: the mode has changed, and the privilege level has not.
+/// In [`crate::Context::fast_path_done`]: the mode has changed, and the privilege level has not.
 pub const DONE_IN_LEVEL: u64 = 1;
 /// The same: the privilege level has, and EFLAGS was loaded.
 pub const DONE_RETURN: u64 = 2;
@@ -378,9 +378,9 @@ pub const DONE_CALL_DUE: u64 = 6;
 /// the routine was told in R8, and the key as [`port_key`] gives it. General registers that
 /// calls may change are in their slots, and vector registers are not in use. Returns one of the
 /// `DEVICE_` values.
-pub type DeviceLeaf = unsafe extern "sysv64" fn(*mut Context, u64, u64) -> u64;
+pub type DeviceFastPath = unsafe extern "sysv64" fn(*mut Context, u64, u64) -> u64;
 
-/// A [`DeviceLeaf`] has done nothing: the exit is taken.
+/// A [`DeviceFastPath`] has done nothing: the exit is taken.
 pub const DEVICE_EXIT: u64 = 0;
 /// It has done the instruction.
 pub const DEVICE_DONE: u64 = 1;
@@ -399,13 +399,13 @@ pub const KEY_ROUTINE: u32 = 32;
 /// address.
 pub const KEY_MEMORY: u32 = 63;
 
-/// What a [`DeviceLeaf`] is told for a repeated string instruction, which is the site's.
+/// What a [`DeviceFastPath`] is told for a repeated string instruction, which is the site's.
 pub const STRING_KEY: u64 = 1 << 62;
 
-/// What a [`DeviceLeaf`] is told for RDMSR (`writes` false) or WRMSR of one of the machine's
-/// registers. The general registers are in the state, as a [`LeafFunction`] has them.
+/// What a [`DeviceFastPath`] is told for RDMSR (`writes` false) or WRMSR of one of the machine's
+/// registers. The general registers are in the state, as a [`FastPathFunction`] has them.
 pub const fn msr_key(writes: bool) -> u64 {
-    (LeafRoutine::Msr as u64) << KEY_ROUTINE | writes as u64
+    (FastPath::Msr as u64) << KEY_ROUTINE | writes as u64
 }
 
 /// Bits of an address inside of the window of display memory.
@@ -492,7 +492,7 @@ impl DeviceAccess {
 }
 
 /// What tells IN and OUT of `size` bytes from others. Without a constant `port` it is in R8.
-pub const fn port_key(routine: LeafRoutine, size: u8, port: Option<u8>) -> u64 {
+pub const fn port_key(routine: FastPath, size: u8, port: Option<u8>) -> u64 {
     let port = match port {
         Some(port) => 1 << KEY_PORT_KNOWN | (port as u64) << KEY_PORT,
         None => 0,

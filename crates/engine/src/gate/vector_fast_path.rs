@@ -1,13 +1,13 @@
-//! The leaf that loads the guest's x87 and vector registers, when a block needs them and an exit
+//! The fast path that loads the guest's x87 and vector registers, when a block needs them and an exit
 //! has put them away: what the way in does ([`crate::gate::entry`]), without an exit.
 //!
 //! The block names the exit that was before, loads R8 with the address behind itself and jumps here
 //! by way of the context. R11 stays as it is, for it may hold a window.
 //!
-//! See [`crate::gate::leaf`] for what all leaves share.
+//! See [`crate::gate::fast_path`] for what all fast paths share.
 
 use crate::abi::at;
-use crate::abi::leaves::LeafRoutine;
+use crate::abi::fast_paths::FastPath;
 use std::arch::global_asm;
 use tollgate_x86::Gpr;
 use tollgate_x86::xsave::{COMPACTED, HEADER, XCOMP_BV};
@@ -57,7 +57,7 @@ global_asm!(
     compacted = const COMPACTED as i64,
     vectors_before = const at::VECTORS_BEFORE,
     vectors_off = const at::VECTORS_OFF,
-    count = const at::leaf_count(LeafRoutine::Vectors),
+    count = const at::fast_path_count(FastPath::Vectors),
 );
 
 unsafe extern "sysv64" {

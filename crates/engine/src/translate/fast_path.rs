@@ -1,23 +1,23 @@
-//! Instructions whose routine is called from translated code: [`crate::gate::leaf`].
+//! Instructions whose routine is called from translated code: [`crate::gate::fast_path`].
 
 use super::{Flow, Translator};
 use crate::abi::at;
+use crate::abi::fast_paths::FastPathCall;
 use crate::abi::host::*;
-use crate::abi::leaves::LeafCall;
 use crate::abi::marks::Restore;
 use crate::abi::sites::SiteKind;
 use crate::emit::assembler::{Mem, Width};
-use crate::policy::leaf::Leaf;
+use crate::policy::fast_path::FastInstruction;
 use crate::policy::mode::ModeFlags;
 use crate::policy::virtual_interrupts::Transition;
 use iced_x86::{Instruction, Mnemonic, OpKind};
 use tollgate_x86::Vector;
 
 impl Translator {
-    /// The leaf that an instruction is here.
-    pub(super) fn leaf(&self, instruction: &Instruction) -> Option<Leaf> {
-        let leaf = Leaf::of(instruction, &self.emit.mode, self.emit.map)?;
-        (self.has_leaves || !leaf.is_executed_for_guest()).then_some(leaf)
+    /// The fast path that an instruction is here.
+    pub(super) fn fast_path(&self, instruction: &Instruction) -> Option<FastInstruction> {
+        let fast_path = FastInstruction::of(instruction, &self.emit.mode, self.emit.map)?;
+        (self.has_fast_paths || !fast_path.is_executed_for_guest()).then_some(fast_path)
     }
 
     /// Whether an instruction does nothing in this mode, which says that it is permitted: CLTS while
@@ -33,25 +33,25 @@ impl Translator {
 
     /// CPUID.
     pub(super) fn identify(&mut self, instruction: &Instruction) -> Flow {
-        match self.leaf(instruction) {
-            Some(leaf) => self.call_leaf(instruction, leaf),
+        match self.fast_path(instruction) {
+            Some(fast_path) => self.call_fast_path(instruction, fast_path),
             None => self.helper(instruction),
         }
     }
 
     /// An instruction that a function of the monitor's does where it can.
     pub(super) fn call_function(&mut self, instruction: &Instruction) -> Flow {
-        let Some(leaf) = self.leaf(instruction) else {
+        let Some(fast_path) = self.fast_path(instruction) else {
             return self.helper(instruction);
         };
         self.emit.flush_esp_first();
         let takes_nothing = [
-            LeafCall::Execute,
-            LeafCall::ReadControl,
-            LeafCall::ReadDebug,
+            FastPathCall::Execute,
+            FastPathCall::ReadControl,
+            FastPathCall::ReadDebug,
         ];
-        if matches!(leaf, Leaf::Call(call, _) if takes_nothing.contains(&call)) {
-            return self.call_leaf(instruction, leaf);
+        if matches!(fast_path, FastInstruction::Call(call, _) if takes_nothing.contains(&call)) {
+            return self.call_fast_path(instruction, fast_path);
         }
         if instruction.op_count() != 0 && instruction.op0_kind() == OpKind::Memory {
             self.emit.effective_address(instruction);
@@ -62,19 +62,19 @@ impl Translator {
                 self.emit.assembler.mov(R8, value);
             }
         }
-        self.call_leaf(instruction, leaf)
+        self.call_fast_path(instruction, fast_path)
     }
 
     /// IN and OUT.
     pub(super) fn access_port(&mut self, instruction: &Instruction) -> Flow {
-        let Some(leaf) = self.leaf(instruction) else {
+        let Some(fast_path) = self.fast_path(instruction) else {
             return self.helper(instruction);
         };
-        self.call_leaf(instruction, leaf)
+        self.call_fast_path(instruction, fast_path)
     }
 
     /// IRETD to another level, for which a branch has been made. Nothing of it is done.
-    pub(super) fn return_by_leaf(&mut self, kind: SiteKind) {
+    pub(super) fn return_by_fast_path(&mut self, kind: SiteKind) {
         self.emit.mark(Restore::NONE);
         // An island that comes later stands here at the earliest, and leads on.
         self.emit.make_room();
@@ -85,26 +85,32 @@ impl Translator {
         self.emit.assembler.patch_rel32(branch, here);
         let (stack, esp) = (self.emit.map.stack(), self.emit.esp_at_start);
         self.emit.assembler.lea32(R8, Mem::base(stack, esp));
-        if let Some(key) = Leaf::Return.key(self.mode_id, self.family) {
+        if let Some(key) = FastInstruction::Return.key(self.mode_id, self.family) {
             self.emit.assembler.mov_imm64(R9, key);
         }
         let site = self.emit.new_site(kind, self.emit.rip, esp, 0);
         self.emit.name_site(site);
-        let routine = self.emit.field(at::leaf_routine(Leaf::Return.routine()));
+        let routine = self
+            .emit
+            .field(at::fast_path_routine(FastInstruction::Return.routine()));
         self.emit.assembler.jmp_memory(routine);
     }
 
-    /// INT n or INT3 that a leaf delivers, or else the exit that was before.
-    pub(super) fn interrupt_by_leaf(&mut self, instruction: &Instruction) -> Flow {
-        let leaf = self.leaf(instruction);
-        let leaf =
-            leaf.filter(|leaf| matches!(leaf, Leaf::Interrupt { .. } | Leaf::TaskInterrupt { .. }));
-        let (Some(leaf), true) = (leaf, self.delivers_by_leaf()) else {
+    /// INT n or INT3 that a fast path delivers, or else the exit that was before.
+    pub(super) fn interrupt_by_fast_path(&mut self, instruction: &Instruction) -> Flow {
+        let fast_path = self.fast_path(instruction);
+        let fast_path = fast_path.filter(|fast_path| {
+            matches!(
+                fast_path,
+                FastInstruction::Interrupt { .. } | FastInstruction::TaskInterrupt { .. }
+            )
+        });
+        let (Some(fast_path), true) = (fast_path, self.delivers_by_fast_path()) else {
             return self.moves_on(instruction);
         };
         self.emit.make_room();
         self.emit.flush_esp_first();
-        if let Leaf::TaskInterrupt { .. } = leaf {
+        if let FastInstruction::TaskInterrupt { .. } = fast_path {
             self.emit.assembler.mov_imm32(R8, self.emit.rip as u32);
         }
         let kind = self.emit.helper_kind(instruction);
@@ -114,28 +120,28 @@ impl Translator {
         };
         let next = self.emit.next_rip;
         self.emit.code_address(RCX, RCX, next, width);
-        if let Some(key) = leaf.key(self.mode_id, self.family) {
+        if let Some(key) = fast_path.key(self.mode_id, self.family) {
             self.emit.assembler.mov_imm64(R9, key);
         }
         let (rip, esp) = (self.emit.rip, self.emit.esp_at_start);
         let site = self.emit.new_site(kind, rip, esp, 0);
         self.emit.name_site(site);
-        let routine = self.emit.field(at::leaf_routine(leaf.routine()));
+        let routine = self.emit.field(at::fast_path_routine(fast_path.routine()));
         self.emit.assembler.jmp_memory(routine);
         Flow::End
     }
 
-    /// Whether leaves deliver: not if exits of sensitive instructions are to take another way.
-    fn delivers_by_leaf(&self) -> bool {
+    /// Whether fast paths deliver: not if exits of sensitive instructions are to take another way.
+    fn delivers_by_fast_path(&self) -> bool {
         let virtual_interrupts = self.virtual_interrupts;
         virtual_interrupts.flag && virtual_interrupts.transition == Transition::Call
     }
 
-    /// An instruction that is #GP(0) in this mode, by a leaf or else by the exit of that fault.
+    /// An instruction that is #GP(0) in this mode, by a fast path or else by the exit of that fault.
     pub(super) fn refuse(&mut self) -> Flow {
         let kind = SiteKind::Fault(Vector::GeneralProtection);
-        let leaf = Leaf::of_refused(&self.emit.mode, self.emit.map);
-        let (Some(leaf), true) = (leaf, self.delivers_by_leaf()) else {
+        let fast_path = FastInstruction::of_refused(&self.emit.mode, self.emit.map);
+        let (Some(fast_path), true) = (fast_path, self.delivers_by_fast_path()) else {
             self.emit.exit(kind);
             return Flow::End;
         };
@@ -143,35 +149,39 @@ impl Translator {
         self.emit.flush_esp_first();
         let (rip, esp) = (self.emit.rip, self.emit.esp_at_start);
         self.emit.assembler.mov_imm32(R8, rip as u32);
-        if let Some(key) = leaf.key(self.mode_id, self.family) {
+        if let Some(key) = fast_path.key(self.mode_id, self.family) {
             self.emit.assembler.mov_imm64(R9, key);
         }
         let site = self.emit.new_site(kind, rip, esp, 0);
         self.emit.name_site(site);
-        let routine = self.emit.field(at::leaf_routine(leaf.routine()));
+        let routine = self.emit.field(at::fast_path_routine(fast_path.routine()));
         self.emit.assembler.jmp_memory(routine);
         Flow::End
     }
 
     /// Names the exit, for what the routine cannot do, and calls the routine. What it needs
     /// beside the key, such as a selector, is in R8. The stack pointer's home holds it whole.
-    pub(super) fn call_leaf(&mut self, instruction: &Instruction, leaf: Leaf) -> Flow {
+    pub(super) fn call_fast_path(
+        &mut self,
+        instruction: &Instruction,
+        fast_path: FastInstruction,
+    ) -> Flow {
         self.emit.make_room();
         self.emit.flush_esp_first();
         let kind = self.emit.helper_kind(instruction);
-        if let Some(key) = leaf.key(self.mode_id, self.family) {
+        if let Some(key) = fast_path.key(self.mode_id, self.family) {
             self.emit.assembler.mov_imm64(R9, key);
         }
-        if let Leaf::LoadSegment { .. } = leaf {
+        if let FastInstruction::LoadSegment { .. } = fast_path {
             let next = self.emit.next_rip as u32;
             self.emit.assembler.mov_imm32(RCX, next);
         }
-        if let Leaf::Port { port: None, .. } = leaf {
+        if let FastInstruction::Port { port: None, .. } = fast_path {
             self.emit.assembler.movzx16(R8, RDX);
         }
         let behind = self.emit.assembler.lea_rip(R11);
         self.emit.name_exit(kind);
-        let routine = self.emit.field(at::leaf_routine(leaf.routine()));
+        let routine = self.emit.field(at::fast_path_routine(fast_path.routine()));
         let assembler = &mut self.emit.assembler;
         assembler.jmp_memory(routine);
         let position = assembler.position();

@@ -1,9 +1,9 @@
-//! Leaves: what they come to, when the monitor must do the instruction, and that nothing is seen
+//! Fast paths: what they come to, when the monitor must do the instruction, and that nothing is seen
 //! half done. Each program also runs instruction by instruction, which must end the same. All
 //! emitted code is verified.
 
 use crate::support::long_mode::*;
-use tollgate_engine::abi::leaves::LeafRoutine;
+use tollgate_engine::abi::fast_paths::FastPath;
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
 use tollgate_test_support::{Computer, flat_state};
@@ -63,7 +63,7 @@ fn caught_in_kernel(vcpu: &mut Computer<Bench>) -> [u64; 4] {
 fn loads(vcpu: &Computer<Bench>) -> [u64; 2] {
     [
         vcpu.exit_counts().get(ExitKind::SegmentLoad),
-        vcpu.leaf_count(LeafRoutine::LoadSegment),
+        vcpu.fast_path_count(FastPath::LoadSegment),
     ]
 }
 
@@ -100,9 +100,9 @@ fn a_kernel_s_loads_of_segment_registers_take_no_exit_once_each_has_been_done() 
         ),
         as_kernel,
     );
-    let [exits, leaves] = loads(&vcpu);
+    let [exits, fast_paths] = loads(&vcpu);
     assert!(exits < 20, "{exits}");
-    assert!(leaves > 5900, "{leaves}");
+    assert!(fast_paths > 5900, "{fast_paths}");
     assert_eq!(vcpu.state().gpr[RDI], 8000);
     assert_eq!(vcpu.state().gpr[RSP], STACK);
     assert_eq!(vcpu.state().gpr[RAX] & 0xffff, 0x18);
@@ -306,7 +306,7 @@ fn no_load_is_lost_or_done_twice_however_often_the_guest_is_interrupted() {
 fn cpuids(vcpu: &Computer<Bench>) -> [u64; 2] {
     [
         vcpu.exit_counts().get(ExitKind::Cpuid),
-        vcpu.leaf_count(LeafRoutine::Cpuid),
+        vcpu.fast_path_count(FastPath::Cpuid),
     ]
 }
 
@@ -314,7 +314,7 @@ fn cpuids(vcpu: &Computer<Bench>) -> [u64; 2] {
 fn cpuid_takes_no_exit_once_a_leaf_has_been_asked_for() {
     let vcpu = run_with(
         guest_code!(
-            many_leaves,
+            many_fast_paths,
             "mov esi, 10",
             "2:",
             "mov r12d, 0x10",
@@ -352,10 +352,10 @@ fn cpuid_takes_no_exit_once_a_leaf_has_been_asked_for() {
         ),
         |_, _| {},
     );
-    let [exits, leaves] = cpuids(&vcpu);
-    assert_eq!(exits + leaves, 10 * 0x10 * 3 * 2);
+    let [exits, fast_paths] = cpuids(&vcpu);
+    assert_eq!(exits + fast_paths, 10 * 0x10 * 3 * 2);
     // Leaves push each other out, but few.
-    assert!(exits < leaves / 2, "{exits} {leaves}");
+    assert!(exits < fast_paths / 2, "{exits} {fast_paths}");
 }
 
 #[test]
@@ -383,8 +383,8 @@ fn what_cpuid_says_of_osxsave_follows_cr4() {
         |_, _| {},
     );
     assert_eq!(vcpu.state().gpr[8], 500);
-    let [exits, leaves] = cpuids(&vcpu);
-    assert_eq!(exits + leaves, 1000);
+    let [exits, fast_paths] = cpuids(&vcpu);
+    assert_eq!(exits + fast_paths, 1000);
     assert!(exits <= 120, "{exits}");
 }
 
@@ -408,8 +408,8 @@ fn writes_of_registers_that_cpuid_does_not_show_forget_no_answer() {
         ),
         |_, _| {},
     );
-    let [exits, leaves] = cpuids(&vcpu);
-    assert_eq!(exits + leaves, 100);
+    let [exits, fast_paths] = cpuids(&vcpu);
+    assert_eq!(exits + fast_paths, 100);
     assert!(exits <= 2, "{exits}");
 }
 
@@ -513,15 +513,18 @@ macro_rules! returns {
 fn returns_done(vcpu: &Computer<Bench>) -> [u64; 2] {
     [
         vcpu.exit_counts().get(ExitKind::Iret),
-        vcpu.leaf_count(LeafRoutine::Return),
+        vcpu.fast_path_count(FastPath::Return),
     ]
 }
 
 #[test]
 fn a_kernel_s_return_to_its_program_takes_no_exit_once_one_has_been_done() {
     let mut vcpu = run_with(returns!(many_returns, "1000",), with_program);
-    let [exits, leaves] = returns_done(&vcpu);
-    assert!(exits <= 6 && exits + leaves == 1001, "{exits} {leaves}");
+    let [exits, fast_paths] = returns_done(&vcpu);
+    assert!(
+        exits <= 6 && exits + fast_paths == 1001,
+        "{exits} {fast_paths}"
+    );
     assert_eq!([vcpu.state().gpr[RSI], vcpu.state().gpr[RDI]], [1000, 1]);
     assert_eq!(read_u64(&mut vcpu, DATA) & 0xffff_ffff, 1000);
 }
@@ -659,5 +662,5 @@ fn vector_registers_are_loaded_without_an_exit() {
     assert_eq!(vcpu.state().gpr[RSI], 600);
     assert_eq!(vcpu.state().gpr[RDI], 63);
     assert_eq!(vcpu.exit_counts().get(ExitKind::VectorLoad), 0);
-    assert!(vcpu.leaf_count(LeafRoutine::Vectors) > 1200);
+    assert!(vcpu.fast_path_count(FastPath::Vectors) > 1200);
 }

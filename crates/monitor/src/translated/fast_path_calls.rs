@@ -1,4 +1,4 @@
-//! The function that leaves call ([`LeafCall`]): instructions that touch little more than the
+//! The function that fast paths call ([`FastPathCall`]): instructions that touch little more than the
 //! processor's state, done while guest code keeps the host's registers.
 //!
 //! Each is done only where nothing else follows from it: no exception, no other mode, no code that
@@ -16,8 +16,8 @@ use iced_x86::CpuidFeature;
 use tollgate_emulate::cpuid::policy;
 use tollgate_emulate::descriptor_instructions::{self, Probe};
 use tollgate_emulate::{Outcome, plain_msr};
-use tollgate_engine::abi::leaves::{
-    DEVICE_DONE, DEVICE_DUE, DEVICE_EXIT, DONE_CALL_DUE, LeafCall, SEGMENT_LOADS, SegmentLoad,
+use tollgate_engine::abi::fast_paths::{
+    DEVICE_DONE, DEVICE_DUE, DEVICE_EXIT, DONE_CALL_DUE, FastPathCall, SEGMENT_LOADS, SegmentLoad,
     msr_key,
 };
 use tollgate_engine::abi::sites::SiteKind;
@@ -32,7 +32,7 @@ use tollgate_x86::paging::Privilege;
 use tollgate_x86::state::TableRegister;
 use tollgate_x86::{Cr0, Cr4, Flags, Gpr, LinearAddress, Segment, Selector, Space};
 
-/// What [`Context::leaf_function`] is.
+/// What [`Context::fast_path_function`] is.
 ///
 /// # Safety
 /// The context is that of the guest code that called this, to which no reference exists, and its
@@ -41,21 +41,21 @@ pub(super) unsafe extern "sysv64" fn serve(context: *mut Context, key: u64, valu
     // SAFETY: the caller vouches for it.
     let context = unsafe { &mut *context };
     // SAFETY: as above.
-    let environment = unsafe { context.leaf_environment.cast::<Environment>().as_ref() };
-    let (Some(environment), Some(call)) = (environment, LeafCall::of_key(key)) else {
+    let environment = unsafe { context.fast_path_environment.cast::<Environment>().as_ref() };
+    let (Some(environment), Some(call)) = (environment, FastPathCall::of_key(key)) else {
         return 0;
     };
-    if matches!(call, LeafCall::ReadMsr | LeafCall::WriteMsr) && is_machine_msr(context) {
+    if matches!(call, FastPathCall::ReadMsr | FastPathCall::WriteMsr) && is_machine_msr(context) {
         // The machine's function enters its time itself.
         let answer = machine_msr(context, call);
         return noted(context, call, answer);
     }
     let kind = call.routine().kind();
     // SAFETY: as above; nothing that is called from here refers to the ledger.
-    let begun = unsafe { &mut *environment.ledger }.begin_leaf_call(kind);
+    let begun = unsafe { &mut *environment.ledger }.begin_fast_path_call(kind);
     let answer = do_or_leave(context, environment, (call, key), value);
     // SAFETY: as above.
-    unsafe { &mut *environment.ledger }.end_leaf_call(begun, kind, kind);
+    unsafe { &mut *environment.ledger }.end_fast_path_call(begun, kind, kind);
     answer
 }
 
@@ -64,19 +64,19 @@ pub(super) unsafe extern "sysv64" fn serve(context: *mut Context, key: u64, valu
 fn do_or_leave(
     context: &mut Context,
     environment: &Environment,
-    (call, key): (LeafCall, u64),
+    (call, key): (FastPathCall, u64),
     value: u64,
 ) -> u64 {
-    if call == LeafCall::WriteCr3 {
+    if call == FastPathCall::WriteCr3 {
         let is_done = space_loads::load(context, environment, value);
-        context.leaf_counts[call.routine() as usize] += u64::from(is_done);
+        context.fast_path_counts[call.routine() as usize] += u64::from(is_done);
         return u64::from(is_done);
     }
     // SAFETY: this was called from guest code, which alone may use what its environment leads to;
     // nothing else refers to the engine as long as it runs.
     let (view, engine) = unsafe { (&mut *environment.view, &*environment.engine) };
     let answer = match call {
-        LeafCall::Execute | LeafCall::ReadControl => {
+        FastPathCall::Execute | FastPathCall::ReadControl => {
             u64::from(execute(context, view, engine)) * DEVICE_DONE
         }
         _ => u64::from(do_call(context, view, (call, key), value)) * DEVICE_DONE,
@@ -85,10 +85,10 @@ fn do_or_leave(
 }
 
 /// Counts the instruction if it was done. The answer is what the routine is told.
-fn noted(context: &mut Context, call: LeafCall, answer: u64) -> u64 {
-    context.leaf_counts[call.routine() as usize] += u64::from(answer != DEVICE_EXIT);
+fn noted(context: &mut Context, call: FastPathCall, answer: u64) -> u64 {
+    context.fast_path_counts[call.routine() as usize] += u64::from(answer != DEVICE_EXIT);
     if answer == DEVICE_DUE {
-        context.leaf_done = DONE_CALL_DUE;
+        context.fast_path_done = DONE_CALL_DUE;
     }
     answer
 }
@@ -100,12 +100,12 @@ fn is_machine_msr(context: &Context) -> bool {
 }
 
 /// RDMSR or WRMSR of such a register.
-fn machine_msr(context: &mut Context, call: LeafCall) -> u64 {
-    let key = msr_key(matches!(call, LeafCall::WriteMsr));
-    match context.device_leaf {
+fn machine_msr(context: &mut Context, call: FastPathCall) -> u64 {
+    let key = msr_key(matches!(call, FastPathCall::WriteMsr));
+    match context.device_fast_path {
         // SAFETY: the machine is lent to guest code, which waits for this call to return; the
         // function is the one of the machine's type.
-        Some(leaf) => unsafe { leaf(context, 0, key) },
+        Some(fast_path) => unsafe { fast_path(context, 0, key) },
         None => DEVICE_EXIT,
     }
 }
@@ -113,50 +113,50 @@ fn machine_msr(context: &mut Context, call: LeafCall) -> u64 {
 fn do_call(
     context: &mut Context,
     view: &mut GuestView,
-    (call, key): (LeafCall, u64),
+    (call, key): (FastPathCall, u64),
     value: u64,
 ) -> bool {
     let [_, first, second, ..] = key.to_le_bytes();
     match call {
-        LeafCall::InvalidatePage => {
+        FastPathCall::InvalidatePage => {
             let cpu = &context.cpu;
             let (loaded, is_long) = (Space::loaded(cpu), cpu.is_long_mode());
             (view.translations).invalidate_data(loaded, is_long, LinearAddress(value))
         }
-        LeafCall::ReadMsr => read_msr(context),
-        LeafCall::WriteMsr => write_msr(context),
-        LeafCall::WriteCr0 => operand(context, value) == context.cpu.cr0,
-        LeafCall::WriteCr4 => operand(context, value) == context.cpu.cr4,
-        LeafCall::WriteCr2 => {
+        FastPathCall::ReadMsr => read_msr(context),
+        FastPathCall::WriteMsr => write_msr(context),
+        FastPathCall::WriteCr0 => operand(context, value) == context.cpu.cr0,
+        FastPathCall::WriteCr4 => operand(context, value) == context.cpu.cr4,
+        FastPathCall::WriteCr2 => {
             context.cpu.cr2 = operand(context, value);
             true
         }
-        LeafCall::LoadGdt | LeafCall::LoadIdt => load_table(context, view, call, value),
-        LeafCall::StoreGdt | LeafCall::StoreIdt => store_table(context, view, call, value),
-        LeafCall::LoadLdt => {
+        FastPathCall::LoadGdt | FastPathCall::LoadIdt => load_table(context, view, call, value),
+        FastPathCall::StoreGdt | FastPathCall::StoreIdt => store_table(context, view, call, value),
+        FastPathCall::LoadLdt => {
             let selector = Selector(value as u16);
             // Whatever comes of another selector may show in what was derived from the table.
             selector.is_null() && context.cpu.ldtr == Segment::null(selector)
         }
-        LeafCall::WriteStatus => {
+        FastPathCall::WriteStatus => {
             let changing = (Cr0::MP | Cr0::EM | Cr0::TS).bits();
             // PE is set: this is protected mode, which LMSW does not leave.
             (context.cpu.cr0 ^ value) & changing == 0
         }
-        LeafCall::WriteDr7 => is_open(context) && operand(context, value) == context.cpu.dr[7],
-        LeafCall::ReadDebug => read_debug(context, first, second),
-        LeafCall::LoadRights => probe(context, view, (Probe::Rights, value), (first, second)),
-        LeafCall::LoadLimit => probe(context, view, (Probe::Limit, value), (first, second)),
-        LeafCall::VerifyRead => probe(context, view, (Probe::Read, value), (0, 0)),
-        LeafCall::VerifyWrite => probe(context, view, (Probe::Write, value), (0, 0)),
-        LeafCall::ClearAccess | LeafCall::SetAccess => {
+        FastPathCall::WriteDr7 => is_open(context) && operand(context, value) == context.cpu.dr[7],
+        FastPathCall::ReadDebug => read_debug(context, first, second),
+        FastPathCall::LoadRights => probe(context, view, (Probe::Rights, value), (first, second)),
+        FastPathCall::LoadLimit => probe(context, view, (Probe::Limit, value), (first, second)),
+        FastPathCall::VerifyRead => probe(context, view, (Probe::Read, value), (0, 0)),
+        FastPathCall::VerifyWrite => probe(context, view, (Probe::Write, value), (0, 0)),
+        FastPathCall::ClearAccess | FastPathCall::SetAccess => {
             let is_offered = policy(&context.cpu).offers(CpuidFeature::SMAP);
             if is_offered {
-                context.set_access_flag(call == LeafCall::SetAccess);
+                context.set_access_flag(call == FastPathCall::SetAccess);
             }
             is_offered
         }
-        LeafCall::Execute | LeafCall::ReadControl | LeafCall::WriteCr3 => false,
+        FastPathCall::Execute | FastPathCall::ReadControl | FastPathCall::WriteCr3 => false,
     }
 }
 
@@ -212,13 +212,13 @@ fn probe(
 }
 
 /// SGDT or SIDT, where CR4.UMIP does not forbid it.
-fn store_table(context: &Context, view: &mut GuestView, call: LeafCall, address: u64) -> bool {
+fn store_table(context: &Context, view: &mut GuestView, call: FastPathCall, address: u64) -> bool {
     let cpu = &context.cpu;
     if cpu.cpl() != 0 && cpu.cr4().contains(Cr4::UMIP) {
         return false;
     }
     let table = match call {
-        LeafCall::StoreGdt => cpu.gdtr,
+        FastPathCall::StoreGdt => cpu.gdtr,
         _ => cpu.idtr,
     };
     let mut image = [0; 10];
@@ -294,7 +294,7 @@ fn execute(context: &mut Context, view: &mut GuestView, engine: &Engine) -> bool
 }
 
 /// LGDT or LIDT of an operand that the software TLB has.
-fn load_table(context: &mut Context, view: &GuestView, call: LeafCall, address: u64) -> bool {
+fn load_table(context: &mut Context, view: &GuestView, call: FastPathCall, address: u64) -> bool {
     let cpu = &context.cpu;
     let (bytes, linear) = match cpu.is_64_bit() {
         true => (10, LinearAddress(address)),
@@ -321,7 +321,7 @@ fn load_table(context: &mut Context, view: &GuestView, call: LeafCall, address: 
         return false;
     }
     match call {
-        LeafCall::LoadIdt => context.cpu.idtr = table,
+        FastPathCall::LoadIdt => context.cpu.idtr = table,
         _ if table != context.cpu.gdtr => {
             context.cpu.gdtr = table;
             forget_descriptors(context);
