@@ -9,8 +9,8 @@ impl Bus {
     pub(super) fn enter_near(&mut self, slot: u8, claims: &Claims) {
         for claim in &claims.ports {
             if let PortWidth::Exactly(size) = claim.width {
-                // An exact claim takes these accesses from the device that claims the port for
-                // other widths.
+                // Accesses of this width go to this device, so these ports are not near, whatever
+                // device claims them for other widths.
                 for position in 0..size {
                     let port = claim.ports.start().wrapping_add(position.into());
                     self.near[usize::from(port)] = NearUse::empty();
