@@ -468,7 +468,7 @@ mod tests {
             Settings::default().to_string(),
             "vif=on vir=on transition=call memory-access=adaptive anchors=on switch=inline shadow-tables=auto \
              invalidation=inline reverse-map=on double-invalidation=entry-count \
-             compare-entries=on icache=fast_path interruptible=restart"
+             compare-entries=on icache=fast-path interruptible=restart"
         );
     }
 }
