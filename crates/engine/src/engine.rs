@@ -1,8 +1,8 @@
-//! The engine: blocks, the cache that holds their code, and what connects them.
+//! The engine: the façade that owns all blocks, the cache that holds their code, and their links.
 //!
-//! All of it runs on the vCPU's thread while guest code does not. Signal handlers
-//! read the table of blocks ([`crate::position`]) only when they interrupted guest code, while
-//! the engine changes nothing.
+//! All its functions run on the vCPU's thread while guest code does not run. Signal handlers read
+//! the table of blocks ([`crate::position`]) only when they interrupted guest code, and the engine
+//! changes nothing during that time.
 
 mod device_page;
 mod eviction;

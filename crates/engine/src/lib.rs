@@ -1,8 +1,8 @@
-//! Copy-translation: guest code in, host code out, and the cache that holds it.
+//! The engine: it translates guest code into host code by copying, and keeps that code in a cache.
 //!
-//! Start with [`translate`] (one block's life), then [`abi::register_map`] (where guest
-//! registers live), [`engine`] (all blocks), [`abi::context`] and [`gate::entry`] (how
-//! generated code is entered and left).
+//! Start with [`translate`] (how one block is made), then [`abi::register_map`] (where guest
+//! registers live), [`engine`] (all blocks), [`abi::context`] and [`gate::entry`] (how emitted code
+//! is entered and left).
 
 pub mod abi;
 pub mod blocks;

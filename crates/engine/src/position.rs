@@ -1,7 +1,8 @@
-//! From a host address to exact guest state: all that a signal handler uses of the engine.
+//! From a host address to the exact state of the guest: everything of the engine that a signal
+//! handler uses.
 //!
-//! A handler may look here only when it interrupted guest code, or the test of a store or the
-//! string instruction of guest code, on the engine's own thread, so the engine changes nothing meanwhile.
+//! A handler may use this module only if it interrupted guest code, or a routine that guest code
+//! calls, on the engine's own thread. So the engine changes nothing in the meantime.
 
 use crate::abi::completion::{Completion, X87Note};
 use crate::abi::context::Context;

@@ -1,15 +1,16 @@
-//! Points at which a long piece of the monitor's work stops, because a request waits.
+//! Checkpoints at which a long piece of the monitor's work stops because a request waits.
 //!
-//! The monitor looks at requests only between two of the guest's instructions, so its work for one
-//! masks interrupts. A *section*, a piece of it that can be long, asks at its points whether to
-//! [stop](Points::stops). It then ends with what it has done, in a state as if it had never meant to
-//! do more; the interrupt is delivered at the boundary of the instruction that the work is for.
-//! Behind the handler that instruction begins again and needs less, or the section is
-//! [gone on with](Interruptible::Resume) first. Each section says why its work comes to an end.
+//! The monitor looks at requests only between two guest instructions, so its work for one
+//! instruction delays interrupts. *Interruptible work* (`Section`), a piece of the monitor's work
+//! that can be long, asks at its checkpoints whether to [stop](Points::stops). If it stops, it ends
+//! with what it has done so far, in a state as if no more had been intended; the interrupt is
+//! delivered at the boundary of the instruction that the work is for. After the handler that
+//! instruction begins again and has less to do, or the work is [resumed](Interruptible::Resume)
+//! first. Each piece of work documents why it comes to an end.
 //!
-//! A stop costs something, and gains nothing while the guest's own flag holds interrupts off. So a
-//! section goes on past a point if interrupts are off, and until it has run for the *break-even*: what
-//! it takes from a point to the handler's first instruction, as it was measured at the last
+//! A stop costs time, and gains nothing while the guest's own flag holds interrupts off. So work
+//! continues past a checkpoint if interrupts are off, and until it has run for the *break-even*:
+//! the time from a checkpoint to the handler's first instruction, as measured at the last
 //! deliveries.
 //!
 //! ```text

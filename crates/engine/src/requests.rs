@@ -1,9 +1,10 @@
-//! Requests to leave guest code: the word that is tested before it is entered, and when they came.
+//! Requests to leave guest code: the word that is tested before guest code is entered, and the time
+//! at which each request came.
 //!
-//! A request is made by another thread, or by a signal that finds the vCPU's thread. The first one
-//! since they were last [taken](Requests::take) notes when it was, which tells how long it waited
-//! and for whom. The notes are for statistics: one that is lost to a race makes a request look as
-//! if it had come when it was taken.
+//! A request is made by another thread, or by a signal that arrives on the vCPU's thread. The first
+//! request after requests were last [taken](Requests::take) notes its time, which tells how long it
+//! waited and for what. The notes are for statistics: if one is lost to a race, the request appears
+//! to have come when it was taken.
 
 use crate::preemption::Points;
 use std::ops::Deref;

@@ -1,21 +1,23 @@
-//! Signals that reach guest code: requests to leave it, and host faults in it.
+//! The signal handlers: requests to leave guest code, and host faults in guest code.
 //!
-//! Guest code is told from everything else by the program counter. A handler that
-//! finds it in a code cache looks up the exact guest position, puts the registers
-//! right in the signal frame and lets the thread continue at the exit path, so that
-//! [`crate::gate::entry::enter`] returns as if the guest had left by itself. A handler that
-//! finds the thread on its way into guest code rewinds it. Anywhere else a request
-//! only sets `pending`, and a fault is a bug: the action that stood before ours is
-//! restored and the instruction runs again, so that the process dies with a core of the
-//! right place, or the earlier handler (of a fuzzer, a sanitizer) sees the fault.
+//! A handler recognises guest code by the program counter. If it finds the program counter in a
+//! code cache, it looks up the exact guest position, corrects the registers in the signal frame and
+//! lets the thread continue at the exit path, so that [`crate::gate::entry::enter`] returns as if
+//! the guest had left by itself. If the thread is on its way into guest code, the handler rewinds
+//! it. Anywhere else a request only sets `pending`. A fault anywhere else is a bug: the handler
+//! restores the action that was installed before ours and lets the instruction run again, so that
+//! the process dies with a core dump of the right place, or the earlier handler (of a fuzzer or a
+//! sanitizer) sees the fault.
 //!
-//! A request may arrive amid stores that belong together, where the guest stands at no
-//! boundary ([`Restore::UNDIVIDED`]). The thread is through them in less than a microsecond, so a timer's
-//! request comes again a little later. For others the handler has the thread trap after each further host
-//! instruction until it is through, which takes ten microseconds for each.
+//! A request may arrive between stores that belong together, where the guest is at no boundary
+//! ([`Restore::UNDIVIDED`]). The thread completes them in less than a microsecond, so the request
+//! of a timer is sent again a little later. For other requests the handler has the thread trap
+//! after each further host instruction until the stores are complete, which takes ten microseconds
+//! for each instruction.
 //!
-//! Handlers find the context without thread-local storage: in guest code and in the
-//! entry sequence R15 points to it; requests carry the address of `pending` in the signal's value.
+//! Handlers find the context without thread-local storage: in guest code and in the entry sequence
+//! R15 points to the context, and the signal of a request carries the address of `pending` as its
+//! value.
 
 use crate::abi::completion::CompletionKind;
 use crate::abi::context::{BIAS, ByAnchor, Context, SITE_SIGNAL, SignalExit};

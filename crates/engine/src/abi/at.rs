@@ -1,4 +1,4 @@
-//! Displacements from R15 of the fields of the context that emitted code names.
+//! The displacements from R15 of the context's fields that emitted code names.
 #![allow(
     missing_docs,
     reason = "each is the displacement of the field of that name"

@@ -1,4 +1,5 @@
-//! What is left to do of an instruction that counts as done.
+//! What a signal handler must still do for a guest instruction that counts as complete although
+//! some of its host instructions have not run yet.
 
 use crate::abi::flags::InterruptFlag;
 use crate::abi::relocation::Relocation;

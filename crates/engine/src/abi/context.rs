@@ -1,8 +1,8 @@
-//! The structure that generated code reaches through R15, and the way in and out.
+//! The context: the structure that emitted code reaches through R15 and shares with the monitor.
 //!
-//! R15 points [`BIAS`] bytes into the structure. Its low six bits are then always
-//! 12, so that `shrx reg, reg, r15` yields a page number without another register
-//! and without touching flags; and small displacements reach both sides.
+//! R15 points [`BIAS`] bytes into the structure. Its low six bits are therefore always 12, so that
+//! `shrx reg, reg, r15` yields a page number without another register and without touching flags.
+//! Small displacements, positive and negative, reach the fields on both sides of R15.
 
 use crate::abi::delivery::{DELIVERIES, Delivery};
 use crate::abi::descriptors::{Expected, KnownDescriptors};

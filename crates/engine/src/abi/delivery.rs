@@ -1,5 +1,7 @@
-//! What is known of a software interrupt, or of a fault of a V86 task, that the monitor has
-//! delivered, for the fast path that delivers the next one like it ([`crate::gate::interrupt_fast_path`]).
+//! The memos of delivered software interrupts and of faults of V86 tasks.
+//!
+//! The monitor writes a memo when it delivers such an event, and the fast path that delivers the
+//! next one compares with it ([`crate::gate::interrupt_fast_path`]).
 
 use crate::abi::descriptors::Expected;
 use crate::abi::fast_paths::SPREAD;

@@ -1,6 +1,8 @@
-//! What the descriptors of CS and SS must be like for a load of the same selector to change
-//! nothing: emitted code compares with that before INT n and IRET (see
-//! [`crate::translate`]'s `interrupt`).
+//! The values that the descriptors of CS and SS must have so that loading the same selector again
+//! changes nothing.
+//!
+//! Emitted code compares descriptors with these values before INT n and IRET (see `interrupt` in
+//! [`crate::translate`]).
 
 use tollgate_x86::descriptor::{TSS_IO_MAP_BASE, system_type};
 use tollgate_x86::{CpuState, Segment};

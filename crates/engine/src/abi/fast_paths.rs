@@ -1,7 +1,9 @@
-//! *Fast paths*: instructions that a routine of [`crate::gate::fast_path`] does when it can, called from
-//! translated code and going on behind the instruction, without an exit. The routine uses what
-//! the monitor found out when it last executed such an instruction, and stored here. Which
-//! instruction has which fast path is decided when it is translated (`policy/fast_path.rs`).
+//! The numbers and memos of fast paths: instructions that a routine executes without an exit.
+//!
+//! Translated code calls a routine of [`crate::gate::fast_path`], which executes the instruction if
+//! it can and continues after the instruction. The routine compares with what the monitor found out
+//! when it last executed such an instruction and stored here. Which instruction has which fast path
+//! is decided when the instruction is translated (`policy/fast_path.rs`).
 
 use crate::abi::context::{Context, SITE_NONE};
 use crate::abi::link_layout::{BranchTable, ModeId, indirect_tag, table_offset};

@@ -1,5 +1,5 @@
-//! Where EFLAGS is while guest code runs: the arithmetic flags in the host's, the others in
-//! fields of the context.
+//! Where EFLAGS is while guest code runs: the arithmetic flags are in the host's flags, the others
+//! in fields of the context.
 
 use crate::abi::context::Context;
 use tollgate_x86::flags::Flags;

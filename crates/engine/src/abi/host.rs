@@ -1,4 +1,4 @@
-//! The host's general registers.
+//! The general registers of the host, by number.
 #![allow(missing_docs, reason = "each name is the manual's")]
 
 /// A host register, by encoding number.

@@ -1,4 +1,4 @@
-//! Immediate operands that can be replaced in code that was translated.
+//! Immediate operands in translated code that can be replaced when the guest's code changes.
 
 /// An immediate operand that was copied as it is: other bytes of the guest's in its place
 /// make the same difference to the translation.

@@ -1,5 +1,8 @@
-//! Code segments that the monitor has entered by a far transfer within a privilege level, for the
-//! fast path that enters them again ([`crate::gate::far_fast_path`]).
+//! The memos of code segments that the monitor has entered by a far transfer within a privilege
+//! level.
+//!
+//! The fast path that enters such a segment again compares with them
+//! ([`crate::gate::far_fast_path`]).
 
 use crate::abi::descriptors::Expected;
 use crate::abi::fast_paths::SPREAD;

@@ -1,11 +1,11 @@
-//! What translated code must know to change the privilege level itself: by SYSCALL, SYSRET,
+//! The memos by which translated code itself changes the privilege level: for SYSCALL, SYSRET,
 //! SYSENTER, SYSEXIT and IRET.
 //!
-//! These load constants: the segments come from model-specific registers, and with them the
-//! mode of the target follows from that of the instruction. So the monitor executes each once
-//! and stores its result here. A write of a control register, or of one of the model-specific
-//! registers that these instructions use, discards all results. IRET loads
-//! descriptors beside: [`OuterReturn`].
+//! These instructions load constants: the segments come from model-specific registers, and with
+//! them the mode of the target follows from that of the instruction. So the monitor executes each
+//! instruction once and stores its result here. A write of a control register, or of one of the
+//! model-specific registers that these instructions use, discards all results. IRET loads
+//! descriptors in addition: see [`OuterReturn`].
 
 use crate::abi::descriptors::Expected;
 use crate::abi::link_layout::{BranchTable, FamilyId, ModeId, far_tag_base};

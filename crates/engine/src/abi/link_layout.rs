@@ -1,9 +1,9 @@
-//! How the link tables lie in memory, and how emitted code finds a target in them. What fills
-//! them is `blocks/links.rs`.
+//! The layout of the link tables in memory, and how emitted code finds a target in them.
+//! `blocks/links.rs` fills the tables.
 //!
-//! There are two parts of the same form. Where programs' code leads depends on the address space,
-//! so each space that is kept has the first part for itself. The second part, for all other code,
-//! is the same memory in all of them:
+//! The tables consist of two parts of the same form. Where the code of programs leads depends on
+//! the address space, so each space that is kept has a first part of its own. The second part
+//! serves all other code, and is the same memory in all spaces:
 //!
 //! ```text
 //! R13 of space 3 -> | programs' table, slots, own tables | table, slots, own tables, far table |

@@ -1,4 +1,4 @@
-//! Marks: from a host offset on, where the guest's state is.
+//! State maps (`Mark`): where the guest's state is, from an offset in a block's host code on.
 
 use crate::abi::host::{Host, RSP};
 use tollgate_x86::SegmentRegister;

@@ -1,5 +1,5 @@
-//! What emitted code and the monitor agree on: the context that emitted code reaches, where
-//! the guest's registers live, and the tables that lead from host code to guest state.
+//! The conventions that emitted code and the monitor share: the context, where the guest's
+//! registers live, and the tables that lead from host code to guest state.
 
 pub mod at;
 pub mod completion;

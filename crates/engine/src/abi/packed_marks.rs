@@ -1,8 +1,8 @@
-//! The marks of a block as bytes.
+//! The packed state map of a block: its marks as a sequence of bytes.
 //!
-//! A block has two or three marks for each guest instruction, of 32 bytes each, more than its
-//! code. They are read only where guest code is interrupted. So a block keeps them as a
-//! sequence of differences, mostly two bytes for a mark:
+//! A block has two or three marks for each guest instruction. Unpacked, a mark has 32 bytes, more
+//! than the code that it describes. Marks are read only where guest code is interrupted. So a block
+//! keeps them as a sequence of differences, mostly two bytes for a mark:
 //!
 //! ```text
 //! form                     which of the following there are, and how wide; or a short one, which

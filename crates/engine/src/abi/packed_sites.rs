@@ -1,8 +1,7 @@
-//! The sites of a block as bytes.
+//! The packed sites of a block, as a sequence of bytes.
 //!
-//! A block has three or four, of 40 bytes each, and one is read when guest code leaves there.
-//! So a block keeps them as a sequence, some eight bytes for a site:
-//!
+//! A block has three or four sites. Unpacked, a site has 40 bytes, and one site is read when guest
+//! code leaves there. So a block keeps its sites as a sequence, some eight bytes for a site:
 //! ```text
 //! form                     the kind, and which of the optional parts there are
 //! retry                    2 bytes
@@ -13,8 +12,8 @@
 //! ```
 //!
 //! A site with a number that does not fit has [`kind::WIDE`] in its form, then its kind, then the
-//! same parts as [numbers of any size](super::varint). Every block's sites are packed when it is
-//! translated, so that must not take long.
+//! same parts as [numbers of any size](super::varint). The sites of every block are packed when the
+//! block is translated, so packing must be fast.
 
 use super::marks::Shadow;
 use super::sites::{LinkPlace, Site, SiteKind, WindowMiss};

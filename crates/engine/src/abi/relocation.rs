@@ -1,12 +1,14 @@
-//! Where relocatable code runs.
+//! Where relocatable code runs: the distance from its link addresses to the guest's addresses.
 //!
-//! A relocatable block is translated once, wherever its page is mapped. Its tables and its code
-//! name *home* addresses, which the engine has chosen (see [`crate::blocks::homes`]). While such
-//! code runs, [`Context::code_delta`](crate::abi::context::Context::code_delta) holds the
-//! distance from home to the address at which the guest runs it.
+//! A relocatable block is translated once, wherever the guest maps its page. The block's tables and
+//! code name *link addresses* (`home` in the code), which the engine has chosen (see
+//! [`crate::blocks::homes`]). While such code runs,
+//! [`Context::code_delta`](crate::abi::context::Context::code_delta) holds the *slide*: the
+//! distance from the link address to the address at which the guest runs the code.
 //!
-//! All that is read in a block's tables passes [`Relocation`] before it means anything to the
-//! guest: instruction pointers of marks and sites, instructions that the monitor executes.
+//! Everything that is read from a block's tables passes through [`Relocation`] before it has a
+//! meaning for the guest: the instruction pointers of marks and sites, and the instructions that
+//! the monitor executes.
 
 use iced_x86::{Instruction, OpKind};
 

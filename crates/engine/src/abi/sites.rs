@@ -1,4 +1,4 @@
-//! Sites: the ways out of a block, and how an exit names one.
+//! Sites: the places at which a block can be left, and how an exit names one.
 
 use crate::abi::marks::Shadow;
 use std::num::NonZeroU8;

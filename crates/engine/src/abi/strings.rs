@@ -1,5 +1,7 @@
-//! Repeated string instructions that guest code executes without an exit: the numbers of the
-//! routines of [`crate::gate::string`]. `policy/string_routine.rs` says which instruction has one.
+//! The numbers of the routines that execute repeated string instructions without an exit.
+//!
+//! The routines are in [`crate::gate::string`]. `policy/string_routine.rs` says which instruction
+//! has which routine.
 
 /// Operations of each way to reach memory: MOVS and STOS of four widths, then CMPS and SCAS
 /// of four widths, each while equal and while not equal, then LODS of four widths.

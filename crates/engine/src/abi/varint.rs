@@ -1,5 +1,5 @@
-//! Numbers in as few bytes as they need, for the tables of blocks: seven bits in a byte, the
-//! lowest first, and the highest bit set in all bytes but the last.
+//! Numbers encoded in as few bytes as they need, for the packed tables of blocks: seven bits in a
+//! byte, the lowest first; the highest bit is set in all bytes except the last.
 
 /// Puts bytes one behind the other. They are gathered in a register: what is copied directly
 /// behind its being written byte by byte stalls the processor.

@@ -1,5 +1,5 @@
-//! The x87 instruction and operand pointers, which emitted code notes in the context: the
-//! host's own hold host addresses.
+//! The x87 instruction and operand pointers of the guest: emitted code notes them in the context,
+//! since the host's own pointers contain host addresses.
 
 use crate::abi::completion::X87Note;
 use crate::abi::context::Context;

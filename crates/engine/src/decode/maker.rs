@@ -1,16 +1,4 @@
-//! Bytes that Intel's and AMD's processors take for different instructions.
-//!
-//! | bytes | Intel | AMD |
-//! |---|---|---|
-//! | 66h and a near branch of 64-bit code | 66h is ignored (SDM volume 2, JMP and CALL) | operand and RIP have 16 bits (APM volume 3, JMP near) |
-//! | REX.W and LFS, LGS, LSS, far JMP and CALL | a pointer with an offset of 64 bits (SDM volume 2, LDS and JMP) | REX.W is ignored (APM volume 3, LFS and JMP far) |
-//! | F3h, REX.B, 90h | PAUSE | XCHG with R8 (APM volume 3, XCHG and PAUSE) |
-//! | 0F 0D with a register | a reserved NOP (SDM volume 2, appendix A) | #UD (APM volume 3, PREFETCH) |
-//! | VPEXTRD, VPINSRD with VEX.W outside 64-bit code | W is ignored (SDM volume 2, PEXTRD) | #UD |
-//! | MOVSXD of 16 bits from memory | reads 16 bits (SDM volume 2, MOVSXD) | reads 32 bits |
-//!
-//! Where no section of AMD's manual stands, AMD's processors of family 19h do it
-//! (`crates/oracle/tests/together/findings.rs`).
+//! Bytes that Intel's and AMD's processors decode as different instructions.
 
 use iced_x86::{Code, CodeSize, Decoder, DecoderOptions, Instruction, OpKind};
 

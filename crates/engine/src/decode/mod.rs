@@ -1,5 +1,6 @@
-//! What the decoder leaves open: how long an instruction is that is not one, whether one
-//! that does not decode is only cut off, and what bytes mean to which maker's processors.
+//! Facts about instructions that the decoder does not give: how long an undefined instruction is,
+//! whether bytes that do not decode are only cut off, and which bytes mean different instructions
+//! to different makers' processors.
 
 pub(crate) mod length;
 pub mod maker;

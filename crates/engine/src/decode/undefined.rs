@@ -1,14 +1,14 @@
-//! How much of an undefined instruction the processor fetches before it raises #UD.
+//! How many bytes of an undefined instruction the processor fetches before it raises #UD.
 //!
-//! A processor finds the length of an instruction before it looks at whether it knows it:
-//! a ModRM byte, what belongs to that, and immediates follow the opcode by the place in
-//! the opcode maps (SDM volume 2, appendix A), also where nothing is defined. So an
-//! undefined instruction that continues in a page that is missing is a page fault, and one
-//! that would be longer than 15 bytes is #GP(0) (SDM volume 2, 2.3.11; APM volume 2, 8.2.14). The bytes
-//! after the fifteenth are not fetched. A few
-//! opcodes are refused at once. The manual does not list them: this is what Intel's
-//! processors do (`crates/oracle/tests/together/page_end.rs`), and, of what has more than 15 bytes, AMD's
-//! (`crates/oracle/tests/together/overlong.rs`).
+//! A processor finds the length of an instruction before it knows whether the instruction is
+//! defined. Whether a ModRM byte (with SIB and displacement) and immediates follow the opcode
+//! depends on the opcode's place in the opcode maps (SDM volume 2, appendix A), even where no
+//! instruction is defined. So an undefined instruction that continues in a missing page causes a
+//! page fault, and one that would be longer than 15 bytes causes #GP(0) (SDM volume 2, 2.3.11; APM
+//! volume 2, 8.2.14). The bytes after the fifteenth are not fetched. A few opcodes are refused
+//! immediately. The manual does not list these opcodes: the code follows what Intel's processors do
+//! (`crates/oracle/tests/together/page_end.rs`) and, for instructions of more than 15 bytes, what
+//! AMD's processors do (`crates/oracle/tests/together/overlong.rs`).
 
 use crate::decode::length::MAX_INSTRUCTION_LENGTH;
 use crate::decode::maker::Decoding;

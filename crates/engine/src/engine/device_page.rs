@@ -1,5 +1,7 @@
-//! The page of device registers and the display memory that fast paths access
-//! ([`crate::gate::device_fast_path`]), and the instructions that do.
+//! The page of device registers and the display memory that fast paths access, and the instructions
+//! that access them.
+//!
+//! The routines are in [`crate::gate::device_fast_path`].
 
 use super::Engine;
 use crate::abi::context::{Context, NO_PAGE};

@@ -1,24 +1,27 @@
-//! How room is made in the code cache: what has run lately stays.
+//! How room is made in the code cache: blocks whose pages were used lately stay, others are
+//! dropped.
 //!
-//! The cache is filled segment by segment, in a ring. When a segment is to be filled again, its
-//! blocks are looked at. Those whose [code page](crate::blocks::code_pages) was used since the
-//! segment was last looked at move together at its start, and the rest is dropped:
+//! The cache is filled segment by segment, in a ring. Before a segment is filled again, its blocks
+//! are examined. Those whose [code page](crate::blocks::code_pages) was used since the segment was
+//! last examined move to the segment's start, one after the other, and the rest is dropped:
 //!
 //! ```text
 //! before    kernel | dead process | dead process | libc | dead process | kernel
-//! behind    kernel | libc | kernel | free
+//! after     kernel | libc | kernel | free
 //! ```
 //!
-//! Emitted code would have to note that it runs. Instead all pages are put out of force at that
-//! moment: each that is used from then on is looked up once, which notes it. So the kernel's
-//! code and that of live programs stays, and that of processes that have ended goes first.
+//! Emitted code does not note that it runs, which would cost time. Instead all pages are made
+//! inactive when a segment is examined: each page that is used afterwards is looked up once, and
+//! the look-up notes the use. So the kernel's code and that of live programs stays, and that of
+//! processes that have ended goes first.
 //!
-//! A segment never stays as full as it was: of much that was used, the latest stays.
+//! A segment never stays as full as it was: if too much of it was used, the blocks that were used
+//! last stay.
 //!
-//! That are tens of thousands of blocks and some milliseconds, so it stops for requests. Blocks are
-//! looked at in the order of the cache: where it stops, those before lie side by side at the
-//! segment's start or are gone, and those behind are as they were. No block is placed meanwhile: whoever
-//! wants room next goes on with it first.
+//! This can be tens of thousands of blocks and take milliseconds, so eviction stops for requests.
+//! Blocks are examined in the order of the cache. Where the work stops, those before that place are
+//! gone or lie next to each other at the segment's start, and those after it are as they were. No
+//! block is placed in the meantime: the next caller that needs room resumes the eviction first.
 
 use super::Engine;
 use crate::abi::sites::BlockId;

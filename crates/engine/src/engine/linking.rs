@@ -1,4 +1,4 @@
-//! What leads from block to block: made when a branch is first taken, cut when its target
+//! Links between blocks: they are made when a branch is first taken, and cut when their target
 //! dies.
 
 use super::{CodeAddress, Engine, spaces};

@@ -1,6 +1,8 @@
-//! Instructions that are executed out of line: decoded when that first happens, from the code
-//! that their block was made from, and kept with the block. They die with it, and when its code
-//! is written.
+//! Guest instructions that the monitor executes out of line, as they are kept with their blocks.
+//!
+//! An instruction is decoded when it is first executed out of line, from the guest code that its
+//! block was made from, and kept with the block. It is forgotten when the block dies or its code is
+//! written.
 
 use super::Engine;
 use crate::abi::sites::BlockId;

@@ -1,4 +1,4 @@
-//! Guest code runs: from a state to an exit.
+//! Running guest code: from a state and an entry to an exit.
 
 use super::Engine;
 use crate::abi::context::{Context, NO_PASS, SITE_NONE, SITE_SIGNAL};

@@ -1,5 +1,5 @@
-//! What the engine has derived from the guest's page tables: its links. It is told what to forget
-//! of them, and which address space is loaded.
+//! What the engine has derived from the guest's page tables, mainly its links: callers report which
+//! of it to forget, and which address space is loaded.
 
 use super::Engine;
 use super::device_page::DevicePage;

@@ -1,4 +1,5 @@
-//! How a block is made: read, translated, verified, placed and listed.
+//! How a block is made: its guest code is read, translated, verified, placed in the cache and
+//! listed.
 
 use super::{CodeAddress, Engine, LookUp};
 use crate::abi::link_layout::ModeId;

@@ -1,13 +1,13 @@
-//! Code that was written: blocks are retired, and revived when their code is back.
+//! Blocks whose guest code was written: they are retired, and revived when the same code is back.
 //!
-//! A retired block is out of reach: no key, no link and no page leads to it. Its code
-//! stays in the cache, and its links to others stay made. A later look-up of the same key
-//! compares the guest's bytes with those that the retired blocks were made from. If they are
-//! the same, or differ only in immediate operands that were copied unchanged, the block is put
-//! in force again, with the new operands written into its code.
+//! No key, no link and no page leads to a retired block. Its code stays in the cache, and its links
+//! to other blocks stay. A later look-up of the same key compares the guest's bytes with those that
+//! the retired blocks were made from. If the bytes are the same, or differ only in immediate
+//! operands that were copied unchanged, the block becomes active again, with the new operands
+//! written into its code.
 //!
-//! So a routine that is patched before each call, or that alternates between a few
-//! contents, is translated only a few times.
+//! So a routine that is patched before each call, or that alternates between a few contents, is
+//! translated only a few times.
 
 use super::Engine;
 use crate::abi::immediate::Immediate;

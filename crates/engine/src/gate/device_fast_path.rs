@@ -1,28 +1,31 @@
-//! The fast path of accesses to devices' registers that are no more than a word of state: IN and OUT,
-//! and loads and stores of 4 bytes in the page of such registers. And of loads and stores of display
-//! memory that is no RAM.
+//! The fast path of accesses to devices whose registers are no more than a word of state, and to
+//! display memory that is not RAM.
 //!
-//! The routine calls the monitor ([`DeviceFastPath`](crate::abi::fast_paths::DeviceFastPath)), as any function is called: what a call may
-//! change of the guest's registers is kept in their slots. Vector registers are put aside if they are
-//! loaded ([`crate::gate::live_vectors`]). A request to leave that arrives during the call finds
-//! the thread outside of guest code and sets `pending`, which is tested behind the call.
+//! The device accesses are IN and OUT, and loads and stores of 4 bytes in the page of such
+//! registers. The routine calls the monitor
+//! ([`DeviceFastPath`](crate::abi::fast_paths::DeviceFastPath)) by the usual calling convention:
+//! guest registers that a call may change are kept in their slots. Vector registers are put aside
+//! if they are loaded ([`crate::gate::live_vectors`]). A request to leave that arrives during the
+//! call finds the thread outside guest code and sets `pending`, which is tested after the call.
 //!
 //! ```text
-//! IN, OUT             movzx r8d, dx; mov r9, key; lea r11, [behind]
+//! IN, OUT             movzx r8d, dx; mov r9, key; lea r11, [next]
 //!                     mov dword ptr [r15+exit_site], site; jmp [r15+..]
 //! here                keep what a call may change; call the monitor
 //!                     jmp r11
 //! ```
 //!
-//! Loads and stores come by way of their miss in the software TLB, which has no entry for a device's
-//! page: every miss passes [`miss_address`]. If R8, the linear address, is in the device's page or in
-//! the display's window, and the monitor has noted what the instruction of the site does ([`DeviceAccess`]), the routine does
-//! it and goes on behind it. Where linear addresses lead elsewhere than to themselves, any address may
-//! be one of display memory: there the monitor is asked wherever a noted instruction misses. Where
-//! it does nothing, [`crate::gate::miss`] is next.
+//! Loads and stores arrive through their miss in the software TLB, which has no entry for a
+//! device's page: every miss passes [`miss_address`]. The routine executes the instruction and
+//! continues after it if R8, the linear address, is in the device's page or in the display's
+//! window, and the monitor has noted what the instruction of the site does ([`DeviceAccess`]). With
+//! paging on, any linear address may lead to display memory: then the routine asks the monitor
+//! wherever a noted instruction misses. Where the routine does nothing, [`crate::gate::miss`] is
+//! next.
 //!
-//! What a routine of [`crate::gate::string`] cannot do of a repeated string instruction comes here too,
-//! once display memory has been met. The monitor's function does all of it, or goes as far as it can.
+//! The part of a repeated string instruction that a routine of [`crate::gate::string`] cannot
+//! execute comes here too, once an instruction has accessed display memory. The monitor's function
+//! executes all of it, or as much as it can.
 //!
 //! See [`crate::gate::fast_path`] for what all fast paths share.
 

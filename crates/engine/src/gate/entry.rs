@@ -1,12 +1,11 @@
-//! The way into generated code and back: the only hand-written machine code.
+//! The way into emitted code and back, in hand-written assembly.
 //!
-//! [`enter`] saves the host's callee-saved registers, tests `pending`, loads the
-//! guest's registers and jumps. The guest's x87 and vector registers are loaded
-//! only when guest code has asked for them, and saved on the way out only if they
-//! were loaded, so that exits of code that does not use them stay cheap. Exit stubs jump to the exit path, which stores the
-//! registers and returns from `enter`. A signal that arrives between the test and
-//! the jump makes its handler continue at the abort path ([`rewind`]), so that no
-//! request to leave is ever lost.
+//! [`enter`] saves the host's callee-saved registers, tests `pending`, loads the guest's registers
+//! and jumps. The guest's x87 and vector registers are loaded only when guest code has asked for
+//! them, and saved on the way out only if they were loaded, so that exits of code that does not use
+//! them stay cheap. Exit stubs jump to the exit path, which stores the registers and returns from
+//! `enter`. If a signal arrives between the test and the jump, its handler continues at the abort
+//! path ([`rewind`]), so that no request to leave is ever lost.
 
 use crate::abi::at;
 use crate::abi::context::{Context, gpr_displacement};

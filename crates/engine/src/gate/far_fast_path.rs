@@ -1,15 +1,16 @@
-//! The fast path of far JMP, CALL and RET of 32-bit protected mode outside IA-32e mode and of 64-bit
-//! code, to a code segment of the same level that the monitor has entered before ([`KnownCode`]).
+//! The fast path of far JMP, CALL and RET to a code segment of the same level that the monitor has
+//! entered before.
 //!
-//! The routine compares the register of the GDT and the descriptor, which it reads anew through the
-//! supervisor's software TLB. A CALL's frame is looked up for a store before anything changes; a
-//! RET's was read by the code of the block.
+//! It serves 32-bit protected mode outside IA-32e mode, and 64-bit code. [`KnownCode`] is the memo.
+//! The routine compares GDTR with the memo, and the descriptor, which it reads each time through
+//! the supervisor's software TLB. The place of a CALL's frame is looked up for a store before
+//! anything changes; a RET's frame was read by the code of the block.
 //!
 //! ```text
 //! code of the block   mov r8d, offset; mov ecx, selector; mov r9, key
-//!                     mov r11d, next EIP (CALL) or what ESP is moved by (RET)
+//!                     mov r11d, next EIP (CALL) or what is added to ESP (RET)
 //!                     mov dword ptr [r15+exit_site], site; jmp [r15+..]
-//! here                known? GDT and descriptor as then? place of the frame
+//! here                is there a memo? GDTR and descriptor unchanged? place of the frame
 //!                     frame, ESP; CS; jmp to the target's block
 //! ```
 //!

@@ -1,33 +1,36 @@
-//! Fast paths: what an instruction needs, done without leaving guest code (see
-//! [`crate::abi::fast_paths`]).
+//! Fast paths in general: routines that execute an instruction without leaving guest code, and what
+//! they share.
 //!
-//! The code of such an instruction names its exit, loads R11 with the address behind itself and
-//! jumps here by way of the context. The routine compares with what the monitor has stored there.
-//! If all is as it was then, it does the instruction and jumps to R11; vector registers stay as
-//! they are, and nothing is looked up or decoded again. Otherwise it takes the exit that was
-//! named, before anything has changed. A load of FS in 32-bit code whose mode stays as it is:
+//! The code of such an instruction names its exit, loads R11 with the address after itself and
+//! jumps to a routine by way of the context (see [`crate::abi::fast_paths`]). The routine compares
+//! with the memo, which the monitor has stored in the context. If everything is as it was then, the
+//! routine executes the instruction and jumps to R11; vector registers stay as they are, and
+//! nothing is looked up or decoded again. Otherwise the routine takes the exit that was named,
+//! before anything has changed. A load of FS in 32-bit code whose mode stays as it is:
 //!
 //! ```text
-//! code of the block   movzx r8d, ax; mov r9, key; mov ecx, next EIP; lea r11, [behind]
+//! code of the block   movzx r8d, ax; mov r9, key; mov ecx, next EIP; lea r11, [next]
 //!                     mov dword ptr [r15+exit_site], site; jmp [r15+..]
-//! here                is the load of this selector in this mode known? Is the descriptor the
+//! here                is there a memo of this selector in this mode? Is the descriptor the
 //!                     same? Base, limit, selector and rights are stored
 //!                     jmp r11
 //! ```
 //!
-//! A load that changes the mode, as that of FS in a kernel does if it was null, goes on in
-//! translated code of the other mode, which is found like the target of an indirect branch. If
-//! that misses, the exit is taken with [`Context::fast_path_done`](crate::Context::fast_path_done) set.
+//! A load that changes the mode continues in translated code of the other mode, which is found like
+//! the target of an indirect branch; an example is a kernel's load of FS if FS was null. If that
+//! look-up misses, the exit is taken with
+//! [`Context::fast_path_done`](crate::Context::fast_path_done) set.
 //!
-//! What needs more than comparisons is done by a function of the monitor's, which the last of the
-//! routines calls with the general registers where an exit leaves them
-//! ([`FastPathCall`](crate::abi::fast_paths::FastPathCall)). It needs the host's vector registers; if the
-//! guest's are loaded, they are put aside meanwhile ([`crate::gate::live_vectors`]). A signal that
-//! arrives before or in the function is like one that arrives in the monitor: it only sets
-//! `pending`, which is tested behind the call ([`is_here`]).
+//! An instruction that needs more than comparisons is executed by a function of the monitor, which
+//! the last of the routines calls with the general registers where an exit leaves them
+//! ([`FastPathCall`](crate::abi::fast_paths::FastPathCall)). The function uses the host's vector
+//! registers; if the guest's are loaded, they are put aside during the call
+//! ([`crate::gate::live_vectors`]). A signal that arrives before or in the function is treated like
+//! one that arrives in the monitor: its handler only sets `pending`, which is tested after the call
+//! ([`is_here`]).
 //!
-//! No part of a routine is at a boundary of guest instructions: a signal handler that interrupts
-//! it has it run on to its end, as with [`Restore::UNDIVIDED`](crate::abi::marks::Restore).
+//! No part of a routine is at a boundary of guest instructions: a signal handler that interrupts a
+//! routine lets it run to its end, as with [`Restore::UNDIVIDED`](crate::abi::marks::Restore).
 
 use crate::abi::at;
 use crate::abi::context::{BIAS, gpr_displacement};

@@ -1,16 +1,16 @@
-//! The fast path of INT n and INT3: from 64-bit code of level 0 and 3, and from 32-bit code of level 3
-//! and V86 tasks outside IA-32e mode, to a handler at level 0; and of the #GP of V86 tasks.
+//! The fast path of INT n and INT3 to a handler at level 0, and of the #GP of V86 tasks.
 //!
-//! What the monitor has found out when it last delivered such an interrupt is a [`Delivery`]. The
-//! routine compares the registers of the tables, and reads gate, descriptors and the stack pointer
-//! of the TSS anew through the supervisor's software TLB. It looks the place of the frame up for a
-//! store before it changes anything, so a frame that would fault is the monitor's, as is one that
-//! two pages hold. Then nothing fails any more.
+//! It serves 64-bit code of levels 0 and 3, and outside IA-32e mode 32-bit code of level 3 and V86
+//! tasks. The memo is a [`Delivery`], which the monitor writes when it delivers such an interrupt.
+//! The routine compares the registers of the tables, and reads gate, descriptors and the stack
+//! pointer of the TSS each time through the supervisor's software TLB. It looks the place of the
+//! frame up for a store before it changes anything. The monitor therefore delivers an interrupt
+//! whose frame would fault or lies on two pages. After the look-up nothing can fail any more.
 //!
 //! ```text
-//! code of the block   mov r9, key; mov ecx, next EIP (of V86 code mov r8d, EIP, which a fault names)
+//! code of the block   mov r9, key; mov ecx, next EIP (V86 code: mov r8d, EIP, for a fault)
 //!                     mov dword ptr [r15+exit_site], site; jmp [r15+..]
-//! here                known? tables, gate, code, stack as then? place of the frame
+//! here                is there a memo? tables, gate, code, stack unchanged? place of the frame
 //!                     frame; CS, SS, ESP, IF; jmp to the handler's block
 //! ```
 //!

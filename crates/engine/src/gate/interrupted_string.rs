@@ -1,9 +1,9 @@
 //! Where the guest is while a routine for a repeated string instruction runs ([`super::string`]).
 //!
-//! A signal handler that interrupts asks [`Stage::at`](Interrupted::at). At the host's string
-//! instruction, and while operands are looked up, the guest stands between two iterations, and
-//! [`Stage`] says where its registers are. Elsewhere the handler lets the routine run on to such a
-//! place.
+//! A signal handler that interrupts the routine asks [`Interrupted::at`]. At the host's string
+//! instruction, and while operands are looked up, the guest is between two iterations, and
+//! [`Stage`] says where its registers are. Everywhere else the handler lets the routine run on to
+//! such a place.
 
 use crate::abi::context::Context;
 use crate::abi::strings::{OPERATIONS, ROUTINES, Reach};

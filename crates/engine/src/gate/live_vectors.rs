@@ -1,13 +1,13 @@
-//! The guest's x87 and vector registers around functions of the monitor's that fast paths call.
+//! The guest's x87 and vector registers around the monitor's functions that fast paths call.
 //!
-//! Such a function uses the host's. If the guest's are loaded, they are stored before the call, as
-//! on the way out ([`crate::gate::entry`]), and loaded again behind it if guest code goes on: the
-//! rest of its block may count on them. If an exit is taken instead, they are where it would
-//! have put them, and the context says so.
+//! Such a function uses the host's vector registers. If the guest's are loaded, they are stored
+//! before the call, as on the way out ([`crate::gate::entry`]). If guest code continues they are
+//! loaded again after the call, since the rest of its block may rely on them. If an exit is taken
+//! instead, they are already where the exit would have stored them, and the context says so.
 //!
-//! The routines are called with the rest of a fast path's registers in use; they change RAX and RDX
-//! alone, or RCX and RDX where RAX must stay. To signals they are the monitor: a request to leave sets
-//! `pending`, which is tested behind them.
+//! The routines are called while the rest of a fast path's registers are in use. They change only
+//! RAX and RDX, or only RCX and RDX where RAX must stay. Signal handlers treat the routines as part
+//! of the monitor: a request to leave sets `pending`, which is tested after the routines.
 
 use crate::abi::at;
 use std::arch::global_asm;

@@ -1,23 +1,23 @@
-//! Accesses that the software TLB has no entry for, filled without leaving guest code.
+//! Filling the software TLB for an access that misses, without leaving guest code.
 //!
-//! The stub of a miss stores the linear address and names its site, as for an exit, and jumps
-//! here. So does the test of stores ([`crate::gate::store_test`]) where it finds no entry either.
-//! The routine calls a function of the monitor's, which walks the guest's page tables; if an entry
-//! is there behind it, the function says where in the block the access is tried again. Otherwise
-//! the exit is taken that was named. The guest's vector registers, if they are loaded, are put aside
-//! meanwhile ([`crate::gate::live_vectors`]).
+//! The stub of a miss stores the linear address and names its site, as for an exit, and jumps here.
+//! The test of stores ([`crate::gate::store_test`]) jumps here too where it finds no entry. The
+//! routine calls a function of the monitor, which walks the guest's page tables. If the function
+//! has filled an entry, it returns where in the block the access is tried again. Otherwise the exit
+//! that was named is taken. The guest's vector registers are put aside during the call if they are
+//! loaded ([`crate::gate::live_vectors`]).
 //!
 //! ```text
 //! block      lea r8d, [rbx+8]; ...; jrcxz miss
 //! its stub   mov [r15+exit_value], r8; mov dword ptr [r15+exit_site], site; jmp [r15+..]
-//! here       the function's registers are put aside; call the function; put them back
+//! here       registers that a function may change are put aside; call the function; put them back
 //!            jmp r8                  to the block's LEA, or to the exit path
 //! ```
 //!
-//! The guest stands before the site's instruction all the while, but not with all of its registers
-//! at home. A signal that arrives before or in the function is like one that arrives in the
-//! monitor: it only sets `pending`, which is tested behind the call. One that arrives behind it
-//! has the routine run on into the block ([`is_here`]).
+//! The guest is before the site's instruction all the time, but not all of its registers are at
+//! home. A signal that arrives before or in the function is treated like one that arrives in the
+//! monitor: its handler only sets `pending`, which is tested after the call. If a signal arrives
+//! after that test, its handler lets the routine run on into the block ([`is_here`]).
 
 use crate::abi::at;
 use crate::abi::context::{BIAS, gpr_displacement};

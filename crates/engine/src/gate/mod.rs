@@ -1,5 +1,5 @@
-//! The way into emitted code and out of it, and what it calls: the test of stores, the
-//! repeated string instructions, and fast paths. All that is written in assembly by hand.
+//! The hand-written assembly: the way into emitted code and out of it, and the routines that
+//! emitted code calls (misses, the test of stores, repeated string instructions, fast paths).
 
 /// Assembly that looks an indirect branch's target up as emitted code does
 /// ([`first_choice`](crate::abi::link_layout::first_choice)): the target is in RCX, its sum with the tag's

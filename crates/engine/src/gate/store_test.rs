@@ -1,20 +1,22 @@
-//! Stores to pages that hold translated code, without leaving guest code.
+//! The test of stores to pages that hold translated code, without leaving guest code.
 //!
-//! Such a page has no entry in the table that emitted code uses for stores, so the store
-//! misses, and its miss stub jumps here. If the page has an entry in the table for stores
-//! beside code, and the map of code says that none of the written lines holds code, the store
-//! continues as after a hit. Otherwise this is a miss like any ([`crate::gate::miss`]), or, if there
-//! may be code, an exit.
+//! Such a page has no entry in the table that emitted code uses for stores, so the store misses,
+//! and its miss stub jumps here. The store continues as after a hit if the page has an entry in the
+//! table for stores to pages with code, and the map of code says that none of the written lines
+//! holds code. Otherwise the store is an ordinary miss ([`crate::gate::miss`]), or, if there may be
+//! code, an exit.
 //!
-//! A line may hold code that the store does not touch. The monitor finds that out, lets
-//! one store of one site pass (`store_pass`: the next one, even if no code is left in its
-//! line, for the one after it may be to other code), and gives the page a map of its bytes. Where
-//! there is one, a store whose line is marked is tested by that.
+//! A line may hold code that the store does not touch. The monitor finds that out, lets one store
+//! of one site pass, and gives the page a map of its bytes. The store that passes (`store_pass`) is
+//! the next one of its site, even if no code is left in its line, since the store after it may be
+//! to other code. Where a page has a map of bytes, a store to a line with code is tested by that
+//! map.
 //!
-//! On entry R8 is the linear address, R9 the slot's number, R14 the software TLB, RCX where the block goes on, and the
-//! context names the site. No instruction here changes flags or a guest register, and
-//! what is changed of the context means nothing before the store: so a signal handler can
-//! leave from anywhere here to the start of the site's instruction, as [`is_here`] tells it.
+//! On entry R8 is the linear address, R9 the slot's number, R14 the software TLB, RCX where the
+//! block continues, and the context names the site. No instruction here changes flags or a guest
+//! register, and what is changed in the context means nothing before the store. So a signal handler
+//! can leave from anywhere here to the start of the site's instruction; it recognises these
+//! routines by [`is_here`].
 
 use crate::abi::at;
 use crate::abi::context::{NO_PASS, STORE_SIZES};

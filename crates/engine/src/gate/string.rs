@@ -1,36 +1,38 @@
-//! Repeated string instructions, without leaving guest code.
+//! Routines that execute repeated string instructions without leaving guest code.
 //!
-//! The code of such an instruction names its exit, loads R11 with the address behind itself and
-//! jumps here by way of the context (`policy/string_routine.rs` says to which routine). The routine
-//! takes the instruction page by page: it looks its operands up, has the host's own string
-//! instruction do the elements that lie in one page of each, on host addresses, and puts RCX,
-//! which lives in R10 outside these routines, RSI and RDI right. So overlaps come out as the processor makes them, even if two linear
-//! pages are one in RAM, whose host addresses are one too. When nothing remains it jumps to
-//! R11. What it cannot do is the exit that was named: an operand that is not in the software
-//! TLB (a page that is not filled, not RAM, or holds translated code and is stored to), an
-//! element across the end of a page or of 64 KiB. The monitor then does what remains. Once display
-//! memory has been met it is asked first without an exit ([`crate::gate::device_fast_path`]).
+//! The code of such an instruction names its exit, loads R11 with the address after itself and
+//! jumps to a routine by way of the context (`policy/string_routine.rs` says to which). The routine
+//! takes the instruction page by page: it looks the operands up, has the host's own string
+//! instruction process the elements that lie in one page of each operand, on host addresses, and
+//! sets RCX (which lives in R10 outside these routines), RSI and RDI. So overlapping operands give
+//! the processor's results, even if two linear pages are one page of RAM, which has one host
+//! address. When nothing remains, the routine jumps to R11. For everything that it cannot do, it
+//! takes the exit that was named: an operand that is not in the software TLB (the page is not
+//! filled, is not RAM, or holds translated code and is stored to), or an element across the end of
+//! a page or of 64 KiB. The monitor then executes the rest. Once an instruction has accessed
+//! display memory, the monitor is asked first without an exit ([`crate::gate::device_fast_path`]).
 //!
 //! REP MOVSD in 32-bit code whose ECX is 1000 and EDI is 3FF0h:
 //!
 //! ```text
-//! code of the block   lea r11, [behind]; mov dword ptr [r15+exit_site], site; jmp [r15+..]
+//! code of the block   lea r11, [next]; mov dword ptr [r15+exit_site], site; jmp [r15+..]
 //! first part          EDI and ESI looked up, 4 elements to the end of a page: rep movsd
 //!                     ECX = 996, EDI = 4000h
 //! second part         996 elements, if ESI's page has as many: rep movsd
-//! behind              jmp r11
+//! end                 jmp r11
 //! ```
 //!
 //! Short moves are loads and stores instead, since the host's REP MOVS takes some 60 cycles to
 //! begin.
 //!
-//! With addresses of 16 bits a base is added to each; R8 says that of the source. CX, SI and DI
-//! are counted in whole registers, whose upper parts wait in their slots.
+//! With addresses of 16 bits a base is added to each address; R8 holds the base of the source. CX,
+//! SI and DI are counted in whole registers, and the upper parts are kept in their slots until the
+//! end.
 //!
-//! With EFLAGS.DF the host's instruction goes down too. Its own DF is set around it alone:
-//! nothing else of the host's may run with it.
+//! With EFLAGS.DF set the host's instruction goes downwards too. The host's DF is set around this
+//! one instruction only, since no other code of the host may run with DF set.
 //!
-//! `interrupted_string.rs` says where the guest is if a signal arrives meanwhile.
+//! `interrupted_string.rs` says where the guest is if a signal arrives while a routine runs.
 
 use crate::abi::at;
 use std::arch::global_asm;

@@ -1,8 +1,9 @@
-//! The fast path that loads the guest's x87 and vector registers, when a block needs them and an exit
-//! has put them away: what the way in does ([`crate::gate::entry`]), without an exit.
+//! The fast path that loads the guest's x87 and vector registers when a block needs them.
 //!
-//! The block names the exit that was before, loads R8 with the address behind itself and jumps here
-//! by way of the context. R11 stays as it is, for it may hold a window.
+//! An exit has stored them; the routine loads them as the way in does ([`crate::gate::entry`]), but
+//! without an exit. The block names the exit that it would take otherwise, loads R8 with the
+//! address after itself and jumps here by way of the context. R11 stays as it is, since it may hold
+//! the result of a shared look-up.
 //!
 //! See [`crate::gate::fast_path`] for what all fast paths share.
 

@@ -1,4 +1,4 @@
-//! How translated code reaches guest memory.
+//! The ways in which translated code reaches guest memory.
 
 /// The way of all accesses of a block; part of its mode, and so of its key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]

@@ -1,9 +1,9 @@
-//! The allow-list: which instructions run on the host as they are.
+//! The allow-list: which guest instructions may be copied and run on the host unchanged.
 //!
-//! An instruction is copied only if it is listed here, its CPUID features are
-//! offered to the guest and the mode permits it. Everything else is executed by
-//! the monitor, or is #UD. The lists name mnemonics; a mnemonic that also has a
-//! form which must not be copied is excluded by `Code`.
+//! An instruction is copied only if it is listed here, its CPUID features are offered to the guest
+//! and the mode permits it. The monitor executes every other instruction, or it is #UD. The lists
+//! name mnemonics; if a mnemonic has a form that must not be copied, that form is excluded by its
+//! `Code`.
 
 use crate::decode::maker::Decoding;
 use crate::policy::masked_access::is_masked_access;

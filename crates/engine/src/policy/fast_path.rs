@@ -1,4 +1,5 @@
-//! Which instructions are fast paths (see [`crate::abi::fast_paths`]), and what their routines are told.
+//! Which instructions have a fast path, and what is passed to its routine (see
+//! [`crate::abi::fast_paths`]).
 
 use crate::abi::delivery::{delivery_key, refusal_key, task_key};
 use crate::abi::fast_paths::{FastPath, FastPathCall, port_key, segment_load_key};

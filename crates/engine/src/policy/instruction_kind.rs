@@ -1,5 +1,8 @@
-//! What an instruction that the monitor executes counts as, who executes it and what it may
-//! change beside its operands: decided once, when its block is translated.
+//! The kind, executor and effects of an instruction that leaves translated code for the monitor.
+//!
+//! These say what the exit counts as, which function executes the instruction, and what it may
+//! change in addition to its operands. They are decided once, when the instruction's block is
+//! translated.
 
 use crate::policy::masked_access::is_masked_access;
 use iced_x86::{Code, Instruction, Mnemonic, Register};

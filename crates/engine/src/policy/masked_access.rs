@@ -1,6 +1,8 @@
-//! Instructions that access some elements of memory and not others, as a mask says, and that
-//! the monitor executes: what is masked out must not fault. Those that EVEX encodes, with one
-//! operand in memory and a mask register, are copied all the same: see
+//! Instructions that access only some elements of memory, selected by a mask, and that the monitor
+//! executes.
+//!
+//! Elements that the mask excludes must not fault. EVEX-encoded instructions with one operand in
+//! memory and a mask register are copied all the same: see
 //! [`crate::policy::memory_operand::suppresses_faults`].
 
 use iced_x86::{Instruction, Mnemonic};

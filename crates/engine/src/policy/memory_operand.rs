@@ -1,4 +1,4 @@
-//! What an instruction does with its memory operand, and what that must be aligned to.
+//! What an instruction does with its memory operand, and which alignment the operand must have.
 
 use crate::decode::maker::Decoding;
 use iced_x86::{

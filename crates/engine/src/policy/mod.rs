@@ -1,5 +1,5 @@
-//! What decides how guest code is translated: the mode it runs in, which instructions may
-//! run on the host, and how those of the interrupt flag are run.
+//! The decisions on how guest code is translated: the mode it runs in, which instructions may run
+//! on the host, and how instructions that use the interrupt flag are run.
 
 pub mod access;
 pub mod allow_list;

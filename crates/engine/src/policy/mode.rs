@@ -1,7 +1,8 @@
-//! The mode word: everything beside the bytes that decides how code is translated.
+//! The mode word: everything except the code's bytes and address that decides how code is
+//! translated.
 //!
-//! Blocks are shared by all guest code that runs the same bytes in the same mode, so a check
-//! that the mode word settles is never made in emitted code.
+//! All guest code that runs the same bytes in the same mode shares blocks, so emitted code never
+//! checks what the mode word settles.
 
 use crate::abi::flags::InterruptFlag;
 use crate::abi::link_layout::{

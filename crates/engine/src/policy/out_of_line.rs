@@ -1,5 +1,7 @@
-//! What the monitor must know of an instruction that it executes out of line, because its
-//! operand cannot be accessed inline: decided once for each place in a block.
+//! What the monitor must know of an instruction that it executes out of line, since the operand
+//! cannot be accessed inline.
+//!
+//! It is decided once for each place in a block.
 
 use crate::abi::relocation::Relocation;
 use crate::decode::length::MAX_INSTRUCTION_LENGTH;

@@ -1,4 +1,4 @@
-//! Repeated string instructions that guest code executes without an exit: which they are.
+//! Which repeated string instructions have a routine that executes them without an exit.
 
 use crate::abi::register_map::RegisterMap;
 use crate::abi::strings::{Reach, StringRoutine};

@@ -1,10 +1,10 @@
-//! How the instructions that read or change the interrupt flag are run: the choices of the
-//! experiment `vif`.
+//! How instructions that read or change the interrupt flag are run: the choices that the experiment
+//! `vif` compares.
 //!
-//! After D. Butterfield, "A Proposal for 80386 VM86 Performance Enhancements". CLI, STI,
-//! PUSHF, POPF, IRET and INT n are the *sensitive instructions*: an exit each, or done in
-//! translated code on a virtual interrupt flag (VIF). With a virtual interrupt request
-//! (VIR) beside it, only a flag that is set while an interrupt waits needs the monitor.
+//! The mechanism follows D. Butterfield, "A Proposal for 80386 VM86 Performance Enhancements". CLI,
+//! STI, PUSHF, POPF, IRET and INT n are the *sensitive instructions*: each is an exit, or is
+//! executed in translated code on a virtual interrupt flag (VIF). With a virtual interrupt request
+//! (VIR) in addition to it, only setting the flag while an interrupt waits needs the monitor.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! Where control goes: branches in the block, and the ways out of it.
+//! The verifier's rules for control flow: branches in the block, and the ways out of it.
 
 use super::values::{Kind, State, Table, Value};
 use super::{Next, Rule, StoreLookUp, Walk};

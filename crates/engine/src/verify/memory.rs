@@ -1,4 +1,5 @@
-//! Operands in memory: the guest's, and what the translator itself reads and writes.
+//! The verifier's rules for operands in memory: the guest's, and those that the translator itself
+//! reads and writes.
 
 use super::registers::writes;
 use super::values::{Kind, Number, State, Table, Value};

@@ -1,26 +1,26 @@
-//! The verifier: a second, independent look at emitted code.
+//! The verifier: a second, independent check of emitted code.
 //!
-//! It decodes host code from scratch, follows control through the block once, in the order
-//! of addresses, and notes of each register where its value comes from (`values`). Nothing
-//! is allowed but
-//! - what the allow-list copies ([`crate::policy::allow_list::copying`]), on registers that are not
-//!   the translator's, in memory only through a host address that a look-up of at least this
-//!   size has yielded, for stores one that is for stores;
-//! - the translator's own accesses (`memory`): the steps of a look-up, each on the result of
-//!   the one before; fields of the context, as far as [`crate::abi::at::fields`] lists them
-//!   for that use; and
-//! - its ways on (`flow`): branches forward to an instruction of the block, jumps through an
-//!   entry whose tag was compared or through the slot of a link, and the exit path behind the
-//!   name of an exit.
+//! It decodes the host code from scratch, follows control through the block once, in the order of
+//! addresses, and notes for each register where its value comes from (`values`). It allows nothing
+//! except
+//! - what the allow-list copies ([`crate::policy::allow_list::copying`]): on registers that are not
+//!   the translator's, and in memory only through a host address that a look-up of at least this
+//!   size has yielded, for stores a look-up for stores;
+//! - the translator's own accesses (`memory`): the steps of a look-up, each on the result of the
+//!   step before, and fields of the context, as far as [`crate::abi::at::fields`] lists them for
+//!   that use; and
+//! - the ways to continue (`flow`): branches forward to an instruction of the block, jumps through
+//!   an entry whose tag was compared or through the slot of a link, and the exit path after an exit
+//!   was named.
 //!
 //! Take the look-up of [`crate::translate`]'s example: at `mov eax,[rcx+r8]` the verifier knows
-//! that this is guest memory, because RCX is what the slot held for 4 bytes at that R8, and not
-//! zero, for JRCXZ did not branch.
+//! that this is guest memory, since RCX is what the slot held for 4 bytes at that R8, and RCX is
+//! not zero, because JRCXZ did not branch.
 //!
-//! What is written into the code later is verified too (`patches`): where links lead, and
-//! which bytes are immediate operands that may be replaced.
+//! What is written into the code later is verified too (`patches`): where links lead, and which
+//! bytes are immediate operands that may be replaced.
 //!
-//! Which registers are the translator's it takes from the register map.
+//! The register map says which registers are the translator's.
 
 mod flow;
 mod memory;

@@ -1,9 +1,9 @@
-//! What is written into code that has been verified: the distances of links, and immediate
-//! operands of a block that is in force again.
+//! The check of what is written into code that has been verified: the distances of links, and
+//! immediate operands of a block that is active again.
 //!
-//! [`super::verify`] has seen that each link's distance is that of a direct branch, and each
-//! operand that may be replaced one whose value no rule asks for. What remains to be seen is
-//! where links lead, which only the engine knows: to the start of a block in force.
+//! [`super::verify`] has checked that each link's distance is that of a direct branch, and that no
+//! rule depends on the value of an operand that may be replaced. What remains to be checked is
+//! where links lead, which only the engine knows: each must lead to the start of an active block.
 
 use super::{Finding, Subject, Walk};
 

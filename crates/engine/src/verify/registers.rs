@@ -1,4 +1,5 @@
-//! Instructions that go on behind themselves: what they may be, and what their results are.
+//! The verifier's rules for instructions after which control continues at the next one: which are
+//! allowed, and what their results are.
 
 use super::memory::DIRECT_BYTES;
 use super::values::{Kind, State, Table, Value};

@@ -1,4 +1,4 @@
-//! The verifier's rules, one by one.
+//! Tests of the verifier's rules, one by one.
 
 use super::{Rule, Subject, verify, verify_patched};
 use crate::abi::at;

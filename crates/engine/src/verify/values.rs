@@ -1,5 +1,5 @@
-//! What the verifier knows of registers: of each where its value comes from, as far as that
-//! decides whether an access or a jump is allowed.
+//! What the verifier knows of registers: where the value of each comes from, as far as that decides
+//! whether an access or a jump is allowed.
 //!
 //! Values have numbers: two registers with the same number hold the same 64 bits.
 

@@ -1,15 +1,13 @@
-//! The documents against the sources: links lead somewhere, and what is generated from the sources
-//! says what they say now.
+//! The documents are compared with the sources: links lead to existing targets, and generated
+//! documents are up to date.
 //!
-//! The generated documents are `docs/develop/where-is-it.md`, with the first sentence of each
-//! file, and `docs/develop/unsafe.md`, with the files that contain `unsafe`. After a change of the
-//! sources
+//! The generated documents are `docs/develop/where-is-it.md`, with the first sentence of each file,
+//! and `docs/develop/unsafe.md`, with the files that contain `unsafe`. After a change of the
+//! sources, this command writes them again:
 //!
 //! ```text
 //! TOLLGATE_BLESS=1 cargo test --release -p tollgate-engine --test together documents::
 //! ```
-//!
-//! writes them again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;

@@ -1,4 +1,4 @@
-//! What the code cache keeps when it is full: blocks whose pages are in use.
+//! Tests of what the code cache keeps when it is full: blocks whose pages are in use.
 
 use crate::support::mode;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! What the translator emits, written down: a change of the translator shows in review as
-//! a change of the files in `tests/golden`, one for each subject.
+//! Golden files of the translator's output: a change of the translator shows in review as a change
+//! of the files in `tests/golden`, one for each subject.
 //!
 //! A file consists of entries. The head of an entry is its input:
 //!
@@ -7,21 +7,21 @@
 //! == flat32: 8B4308
 //! ```
 //!
-//! names a mode and a few bytes of guest code (see `support/mode.rs` for the
-//! words); behind them, and below, stands what came out. To add an entry, write its head;
-//! to change what is expected, see that it is right; then run
+//! It names a mode and a few bytes of guest code (`support/mode.rs` lists the words). After the
+//! bytes, and in the lines below, stands what the translator made of them. To add an entry, write
+//! its head; then run
 //!
 //! ```text
 //! TOLLGATE_BLESS=1 cargo test --release -p tollgate-engine --test together golden::
 //! ```
 //!
-//! which rewrites the files, and review the difference. Nothing depends on the host: all
-//! processor features are offered, host addresses appear by name, and where code jumps
-//! to is a label. The jump from the end of a block to the next, which is the same
-//! everywhere, is left out with its exit. Behind `;` stands the mark that holds from an instruction on, if it is
-//! another than before: how far the guest has come (`+2` is two bytes behind the start,
-//! `end` behind the last instruction), what must be added to the home of ESP, and which
-//! registers a signal handler must put back.
+//! which rewrites the files, and check that the difference is right. Nothing depends on the host:
+//! all processor features are offered, host addresses appear by name, and jump targets are labels.
+//! The jump from the end of a block to the next, which is the same everywhere, is left out, and so
+//! is its exit. After `;` stands the mark that holds from an instruction on, if it differs from the
+//! one before: how far the guest has come (`+2` is two bytes after the start, `end` is after the
+//! last instruction), what must be added to the home of ESP, and which registers a signal handler
+//! must put back.
 
 use crate::support::{emitted, mode, text};
 use std::fmt::Write;

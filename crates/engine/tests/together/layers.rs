@@ -1,5 +1,6 @@
-//! The pictures and tables of ARCHITECTURE.md and of the engine's README against the sources: a
-//! crate, and a folder of the engine, uses what the document says, and only what is below it.
+//! The layer diagrams and tables of ARCHITECTURE.md and of the engine's README are compared with
+//! the sources: a crate, and a folder of the engine, uses what the document says, and only what is
+//! below it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

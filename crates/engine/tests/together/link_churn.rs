@@ -1,5 +1,5 @@
-//! Links through slots are listed where they lead for as long as they lead there: neither
-//! targets that change nor sources that come and go make the lists grow.
+//! Links through slots are listed at their target for as long as they lead there: neither targets
+//! that change nor sources that come and go make the lists grow.
 
 use crate::support::mode;
 use tollgate_engine::Engine;

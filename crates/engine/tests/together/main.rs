@@ -1,5 +1,5 @@
-//! All tests of the engine from outside in one program: each program of its own would be linked
-//! by itself.
+//! All integration tests of the engine in one program, since each further program would have to be
+//! linked separately.
 
 mod documents;
 mod eviction;

@@ -1,5 +1,5 @@
-//! What the engine says of places: which site a host address belongs to, and that blocks of
-//! one place are told apart by the way in which they reach memory.
+//! Tests of what the engine says about places: which site a host address belongs to, and that two
+//! blocks of one place are distinguished by the way in which they reach memory.
 
 use iced_x86::{Decoder, DecoderOptions, Mnemonic, Register};
 use tollgate_engine::Engine;

@@ -1,5 +1,5 @@
-//! Sensitive instructions beside others that leave for the monitor, in every order: the
-//! short branches of their checks reach the exits, and what comes out passes the verifier.
+//! Sensitive instructions next to others that leave for the monitor, in every order: the short
+//! branches of their checks reach the exits, and the emitted code passes the verifier.
 
 use crate::support::{emitted, mode};
 

@@ -1,5 +1,5 @@
-//! Every file of tests in the workspace is compiled. A file beside a `main.rs` that does not name
-//! it is left out without a word.
+//! Every test file in the workspace is compiled: Cargo ignores a file next to a `main.rs` that does
+//! not name it, without a warning.
 
 use std::fs;
 use std::path::{Path, PathBuf};

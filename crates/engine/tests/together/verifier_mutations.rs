@@ -1,9 +1,9 @@
-//! The verifier against damaged code: whatever one instruction of emitted code becomes, the
-//! verifier refuses it, or it is harmless.
+//! The verifier is run on damaged code: if one instruction of emitted code is changed at random,
+//! the verifier refuses the code, or the change is harmless.
 //!
-//! What is harmless is decided here, by other means than the verifier's: by what the decoder
-//! tells of each instruction, and by a list of what must not be touched. The verifier
-//! refuses more than that, for it also follows where a pointer comes from.
+//! This test decides what is harmless in other ways than the verifier: by what the decoder says of
+//! each instruction, and by a list of what must not be touched. The verifier refuses more than
+//! that, since it also follows where a pointer comes from.
 
 use crate::support::emitted::Emitted;
 use crate::support::{harm, mode};

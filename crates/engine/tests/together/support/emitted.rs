@@ -1,4 +1,4 @@
-//! One block, translated.
+//! One translated block, as the tests examine it.
 
 use super::mode::Guest;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};

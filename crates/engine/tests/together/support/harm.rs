@@ -1,5 +1,7 @@
-//! What emitted code must not do, told from single instructions and what the decoder knows of
-//! them. Written without a look at how the verifier decides.
+//! What emitted code must not do, judged from single instructions and the decoder's facts about
+//! them.
+//!
+//! The rules were written independently of those of the verifier.
 
 use iced_x86::{
     Code, CpuidFeature, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory,

@@ -1,5 +1,5 @@
-//! What several tests share: guest code by its mode, what the translator makes of it, that as text,
-//! and what it must not do.
+//! What several tests share: guest code with its mode, the translator's output for it, that output
+//! as text, and what the output must not do.
 
 pub mod emitted;
 pub mod harm;

@@ -1,4 +1,4 @@
-//! Emitted code as text that depends on nothing but what was emitted.
+//! Emitted code as text that depends only on what was emitted.
 
 use super::emitted::Emitted;
 use super::mode::Guest;
