@@ -36,7 +36,7 @@ fn main() {
     }
 }
 
-/// `guests/dos/NAME.S` with `guests/OTHER.S` becomes `OUT/NAME.com`.
+/// Builds `OUT/NAME.com` from `guests/dos/NAME.S` and each `guests/OTHER.S`.
 fn program_for_dos(name: &str, others: &[&str], out: &Path) {
     let first = format!("dos/{name}");
     let sources = std::iter::once(&*first).chain(others.iter().copied());
@@ -58,12 +58,12 @@ fn program_for_dos(name: &str, others: &[&str], out: &Path) {
         .args(objects));
 }
 
-/// What the assembler and the linker are told for objects of 32 and of 64 bits.
+/// The flags for assembler and linker, for 32-bit or 64-bit objects.
 type Width = (&'static [&'static str], &'static str);
 const NARROW: Width = (&["--32"], "elf_i386");
 const WIDE: Width = (&["--64", "--defsym", "WIDE=1"], "elf_x86_64");
 
-/// `guests/SOURCE.S` becomes `OUT/NAME.bin`.
+/// Builds `OUT/NAME.bin` from `guests/SOURCE.S`.
 fn assemble(source: &str, name: &str, (flags, emulation): Width, linking: &[&str], out: &Path) {
     let source = format!("guests/{source}.S");
     let object = out.join(format!("{name}.o"));

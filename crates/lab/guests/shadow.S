@@ -25,9 +25,10 @@
         .set    PARAMETERS, ebp
         .set    ENTRY_BYTES, 4
 .endif
-# Parameters, eight bytes each: values of CR3 and a zero behind them; the first linear address of the
-# data; how many pages of it are read; rounds; the page-table entry of the first page; two values for
-# it; an operand of INVPCID; how many pages are invalidated; and the results.
+# Parameters, eight bytes each: the address of a list of CR3 values with a zero at its end; the first
+# linear address of the data; the number of its pages that are read; the number of rounds; the address of
+# the first page's page-table entry; that of two values for it; that of an operand of INVPCID; the number
+# of pages that are invalidated; and the results.
         .set    P_SPACES, 0
         .set    P_DATA, 8
         .set    P_PAGES, 16

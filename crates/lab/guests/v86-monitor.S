@@ -8,7 +8,7 @@
 # controller that the monitor keeps: what is pending, what is in service. (If it reached the
 # real one, it would end the interrupt with the highest priority, and that may be one which
 # the task has not seen yet.) A task with IOPL 3 has the real one: the monitor would not
-# learn when its flag goes up again. The other ports are the task's, but for isa-debug-exit.
+# learn when its flag goes up again. The task may use all other ports except isa-debug-exit.
 #
 # The loader enters at monitor_start.
 .include "layout.inc"
@@ -36,7 +36,7 @@
 .set PAGE_OF_MONITOR, 3
 .set TASK_PAGES, 0x100           # the first MiB
 
-# The frame, from EBP, behind PUSHAD.
+# Offsets from EBP in the frame, after PUSHAD.
 .set FRAME_EAX, 28
 .set FRAME_VECTOR, 32
 .set FRAME_EIP, 40

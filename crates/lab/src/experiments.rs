@@ -6,7 +6,7 @@ use crate::interruptible::Interruptible;
 use crate::shadow::Shadow;
 use crate::vif::Vif;
 
-/// Every experiment of `tollgate lab`.
+/// All experiments of `tollgate lab`.
 pub fn all() -> Vec<Box<dyn Experiment>> {
     vec![
         Box::new(Vif),
@@ -16,7 +16,7 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
     ]
 }
 
-/// The experiment with this name.
+/// The experiment with this name, if there is one.
 pub fn find(name: &str) -> Option<Box<dyn Experiment>> {
     let mut experiments = all().into_iter();
     experiments.find(|experiment| experiment.about().name == name)
@@ -59,7 +59,7 @@ mod tests {
                 };
                 let mut earlier = about.arms.iter().zip(&settings).take(index);
                 assert!(!earlier.any(is_same), "{}", arm.name);
-                // What another arm sets, this one must not leave to a default.
+                // An arm must not leave a knob to its default if another arm sets it.
                 for other in about.arms {
                     for (knob, _) in other.settings {
                         assert!(arm.settings.iter().any(|(name, _)| name == knob));

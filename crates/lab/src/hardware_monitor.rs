@@ -1,28 +1,28 @@
-//! What the host's processor counts while a thread runs: cycles, instructions, misses in
-//! its own TLB, in user mode and in the kernel. perf_event_open(2).
+//! What the host's processor counts while a thread runs: cycles, instructions and TLB misses, in
+//! user mode and in the kernel, by perf_event_open(2).
 //!
-//! Many hosts offer none of it, virtual machines for instance, or offer it to root only:
-//! then there is a reason instead of counts, never a zero.
+//! Many hosts, for instance virtual machines, offer no counters or only offer them to root: then
+//! there is a reason instead of counts, never a zero.
 
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-// linux/perf_event.h.
+// From linux/perf_event.h.
 const TYPE_HARDWARE: u32 = 0;
 const TYPE_CACHE: u32 = 3;
 const CPU_CYCLES: u64 = 0;
 const INSTRUCTIONS: u64 = 1;
-/// The data TLB, reads, misses.
+/// Read misses of the data TLB.
 const DTLB_READ_MISSES: u64 = 3 | 1 << 16;
 const EXCLUDE_USER: u64 = 1 << 4;
 const EXCLUDE_KERNEL: u64 = 1 << 5;
 const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
-/// PERF_FORMAT_TOTAL_TIME_ENABLED and _RUNNING.
+/// PERF_FORMAT_TOTAL_TIME_ENABLED and PERF_FORMAT_TOTAL_TIME_RUNNING.
 const READ_TIMES: u64 = 3;
 const FLAG_CLOSE_ON_EXEC: libc::c_ulong = 8;
 
-/// `perf_event_attr` in its first published form, which every later kernel accepts.
+/// `perf_event_attr` in its first published version, which every later kernel accepts.
 #[repr(C)]
 #[derive(Default)]
 struct Attributes {
@@ -38,21 +38,21 @@ struct Attributes {
     breakpoint_address: u64,
 }
 
-/// Events of the calling thread since some moment. What is not counted here is `None`.
+/// Events of the calling thread since some moment. Events that are not counted here are `None`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct HardwareCounts {
     /// Cycles in user mode.
     pub cycles: Option<u64>,
     /// Instructions in user mode.
     pub instructions: Option<u64>,
-    /// Loads in user mode that the data TLB did not hold.
+    /// Loads in user mode that missed the data TLB.
     pub dtlb_misses: Option<u64>,
     /// Cycles in the kernel.
     pub kernel_cycles: Option<u64>,
 }
 
 impl HardwareCounts {
-    /// What was counted after `earlier`.
+    /// The events counted after `earlier`.
     pub fn since(&self, earlier: &Self) -> Self {
         let less = |now: Option<u64>, before: Option<u64>| Some(now?.saturating_sub(before?));
         Self {
@@ -64,7 +64,7 @@ impl HardwareCounts {
     }
 }
 
-/// Counters of the calling thread, counting since they were opened.
+/// Counters of the calling thread, which count from the time they were opened.
 pub struct HardwareMonitor {
     cycles: OwnedFd,
     instructions: Option<OwnedFd>,
@@ -73,10 +73,11 @@ pub struct HardwareMonitor {
 }
 
 impl HardwareMonitor {
-    /// Begins to count.
+    /// Starts counting.
     ///
     /// # Errors
-    /// Why this host counts not even cycles, in words.
+    ///
+    /// Why this host does not even count cycles, in words.
     pub fn open() -> Result<Self, String> {
         let user = EXCLUDE_KERNEL | EXCLUDE_HYPERVISOR;
         let cycles =
@@ -95,7 +96,7 @@ impl HardwareMonitor {
         })
     }
 
-    /// What was counted so far.
+    /// The counts so far.
     pub fn read(&self) -> HardwareCounts {
         HardwareCounts {
             cycles: read(&self.cycles),
@@ -106,9 +107,10 @@ impl HardwareMonitor {
     }
 }
 
-/// A counter of the calling thread's instructions in user mode.
+/// Opens a counter of the calling thread's instructions in user mode.
 ///
 /// # Errors
+///
 /// The host refuses.
 pub fn instruction_counter() -> io::Result<OwnedFd> {
     let user = EXCLUDE_KERNEL | EXCLUDE_HYPERVISOR;
@@ -124,8 +126,8 @@ fn open(kind: u32, config: u64, flags: u64) -> io::Result<OwnedFd> {
         flags,
         ..Attributes::default()
     };
-    // SAFETY: the attributes are readable and of the size that they tell; the calling
-    // thread (0) on any processor (-1), in no group (-1).
+    // SAFETY: the attributes are readable and of the size that they contain; the calling thread (0)
+    // on any processor (-1), in no group (-1).
     let result = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,
@@ -139,11 +141,11 @@ fn open(kind: u32, config: u64, flags: u64) -> io::Result<OwnedFd> {
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the system call has made this descriptor, and nobody else owns it.
+    // SAFETY: the system call has made this descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(result as libc::c_int) })
 }
 
-/// The count, scaled up for the time in which other counters had the hardware.
+/// The count, scaled up for the time in which other counters used the hardware.
 fn read(counter: &OwnedFd) -> Option<u64> {
     let mut values = [0u64; 3];
     let size = size_of_val(&values);

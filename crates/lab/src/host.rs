@@ -1,24 +1,24 @@
-//! The host as experiments need to know it: what it is, and on which of its processors
-//! the calling thread may run.
+//! The host as experiments need to know it: a description, and the processors on which the calling
+//! thread may run.
 
 use serde::{Deserialize, Serialize};
 use std::io;
 
-/// The machine that an experiment ran on.
+/// The host that an experiment ran on.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct HostDescription {
     /// The processor's name.
     pub processor: String,
     /// The kernel's name and release.
     pub kernel: String,
-    /// Processors that this process may use.
+    /// The number of processors that this process may use.
     pub processors: usize,
     /// Frequency of the time-stamp counter, in kHz.
     pub tsc_khz: u64,
 }
 
 impl HostDescription {
-    /// This host.
+    /// Describes this host.
     pub fn here(tsc_khz: u64) -> Self {
         Self {
             processor: processor_name(),
@@ -30,7 +30,7 @@ impl HostDescription {
         }
     }
 
-    /// How many processors there are, in words.
+    /// The number of processors, in words.
     pub fn processors_in_words(&self) -> String {
         match self.processors {
             1 => "1 processor".to_owned(),
@@ -54,11 +54,11 @@ fn processor_name() -> String {
         )
 }
 
-/// Processor time of all processes that this one has started and that have ended, in seconds.
+/// Processor time in seconds of all processes that this one has started and that have ended.
 pub fn time_of_children() -> f64 {
-    // SAFETY: rusage is numbers, for which zero is valid.
+    // SAFETY: rusage consists of numbers, for which zero is valid.
     let mut usage = unsafe { std::mem::zeroed::<libc::rusage>() };
-    // SAFETY: `usage` is writable; asking for children cannot fail.
+    // SAFETY: `usage` is writable; the request for children cannot fail.
     unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &mut usage) };
     let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
     seconds(usage.ru_utime) + seconds(usage.ru_stime)
@@ -69,14 +69,15 @@ pub fn time_of_children() -> f64 {
 pub struct Affinity(libc::cpu_set_t);
 
 impl Affinity {
-    /// That of the calling thread.
+    /// The processors of the calling thread.
     ///
     /// # Errors
+    ///
     /// Those of sched_getaffinity(2).
     pub fn current() -> io::Result<Self> {
         // SAFETY: cpu_set_t is an array of integers, for which zero is valid.
         let mut set = unsafe { std::mem::zeroed::<libc::cpu_set_t>() };
-        // SAFETY: `set` is writable and of the size that is told.
+        // SAFETY: `set` is writable and has the size that is passed.
         let result = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) };
         if result == 0 {
             Ok(Self(set))
@@ -85,9 +86,9 @@ impl Affinity {
         }
     }
 
-    /// One processor; `None` if the number is too large for a set.
+    /// A set of one processor; `None` if the number is too large for a set.
     pub fn only(processor: usize) -> Option<Self> {
-        // SAFETY: as above.
+        // SAFETY: cpu_set_t is an array of integers, for which zero is valid.
         let mut set = unsafe { std::mem::zeroed::<libc::cpu_set_t>() };
         (processor < libc::CPU_SETSIZE as usize).then(|| {
             // SAFETY: the number lies inside the set.
@@ -96,7 +97,7 @@ impl Affinity {
         })
     }
 
-    /// The processors' numbers.
+    /// The numbers of the processors.
     pub fn processors(&self) -> Vec<usize> {
         (0..libc::CPU_SETSIZE as usize)
             // SAFETY: the numbers lie inside the set.
@@ -104,12 +105,13 @@ impl Affinity {
             .collect()
     }
 
-    /// Lets the calling thread run there and nowhere else.
+    /// Restricts the calling thread to these processors.
     ///
     /// # Errors
+    ///
     /// Those of sched_setaffinity(2), such as EINVAL if the host has no such processor.
     pub fn apply(&self) -> io::Result<()> {
-        // SAFETY: the set is readable and of the size that is told.
+        // SAFETY: the set is readable and has the size that is passed.
         let result = unsafe { libc::sched_setaffinity(0, size_of_val(&self.0), &self.0) };
         if result == 0 {
             Ok(())
@@ -119,7 +121,7 @@ impl Affinity {
     }
 }
 
-/// The processor that the calling thread runs on now.
+/// The processor on which the calling thread runs now.
 pub fn current_processor() -> usize {
     // SAFETY: the call has no preconditions.
     usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)

@@ -1,6 +1,7 @@
-//! Experiments: run variants side by side, measure, print tables and plots.
+//! Experiments: they run variants of a machine next to each other, measure, and print tables and
+//! plots.
 //!
-//! An experiment drives the machine as a library and knows nothing of the command line.
+//! An experiment uses the machine as a library and does not depend on the command line.
 
 pub mod cost;
 pub mod dos;

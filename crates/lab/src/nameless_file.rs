@@ -1,4 +1,4 @@
-//! Files that nobody else finds and that are gone with the process.
+//! Temporary files without names, which disappear with the process.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -6,24 +6,26 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A file without a name, with the path by which this process reaches it.
+/// A file without a name, with a path that is valid in this process.
 pub struct NamelessFile(File);
 
 impl NamelessFile {
-    /// One of so many bytes, all zero.
+    /// Makes a file of `bytes` zeros.
     ///
     /// # Errors
-    /// The folder for temporary files takes none.
+    ///
+    /// The folder for temporary files does not permit it.
     pub fn zeroed(bytes: u64) -> io::Result<Self> {
         let file = Self::new()?;
         file.0.set_len(bytes)?;
         Ok(file)
     }
 
-    /// One with this content.
+    /// Makes a file with this content.
     ///
     /// # Errors
-    /// The folder for temporary files takes none, or has no room.
+    ///
+    /// The folder for temporary files does not permit it, or has no room.
     pub fn with(content: &[u8]) -> io::Result<Self> {
         let mut file = Self::new()?;
         file.0.write_all(content)?;
@@ -44,7 +46,7 @@ impl NamelessFile {
         Ok(Self(file))
     }
 
-    /// A path for this process, as long as the file is there.
+    /// A path for this process, valid as long as the file exists.
     pub fn path(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
     }

@@ -14,44 +14,44 @@ use tollgate_x86::{
     Attributes, CpuState, Gpr, PhysicalAddress, Segment, SegmentRegister, Selector,
 };
 
-/// Bytes from one of its routines to the next.
+/// The distance in bytes between two of its routines.
 const ROUTINE: u64 = 256;
 
 const MEMORY: u64 = 64 << 20;
 const CODE_CACHE: usize = 4 << 20;
-/// Where the image lies, and what it reads besides.
+/// The address of the image, and of the data that it reads.
 const CODE: u64 = 0x1_0000;
 const SPACES: u64 = 0x2_0000;
 const ENTRY_VALUES: u64 = 0x2_1000;
 const OPERAND: u64 = 0x2_2000;
 const PARAMETERS: u64 = 0x2_3000;
-/// What the parameters end with.
+/// The address after the parameters, where the sum is.
 const SUM: u64 = PARAMETERS + 64;
 const CYCLES: u64 = PARAMETERS + 72;
-/// Tables of the upper half, which all spaces share.
+/// The page tables of the upper half, which all spaces share.
 const UPPER_TABLES: [u64; 2] = [0x4000, 0x5000];
-/// The tables of the first space, and from there to the next.
+/// The page tables of the first space, and the distance to those of the next.
 const TABLES: u64 = 0x10_0000;
 const TABLES_EACH: u64 = 0x1_0000;
 /// The linear address of the data.
 const DATA: u64 = 0x4000_0000;
-/// Physical memory of the first space's data.
+/// The physical address of the first space's data.
 const FRAMES: u64 = 0x200_0000;
-/// Address spaces that there can be.
+/// Maximum number of address spaces.
 const MOST_SPACES: u64 = 16;
-/// Pages of data in each.
+/// Number of data pages in each space.
 pub const PAGES: u64 = 16;
-/// In values of CR3: what is known is kept.
+/// Bit of CR3 values: cached translations are kept.
 const KEEPS: u64 = 1 << 63;
-/// The page behind the data, and what is there: the local APIC (SDM volume 3, 11.4.1).
+/// The page after the data, which is mapped to the local APIC (SDM volume 3, 11.4.1).
 const LOCAL_APIC_PAGE: u64 = PAGES;
 const LOCAL_APIC: u64 = 0xfee0_0000;
-/// Present, writable, accessed, dirty, not cached.
+/// An entry's bits: present, writable, accessed, dirty, not cached.
 const UNCACHED: u64 = 0x7b;
-/// Present, writable, user, accessed, dirty; and large, and global.
+/// An entry's bits: present, writable, user, accessed, dirty; then large, and global.
 const ENTRY: u64 = 0x67;
 const LARGE_GLOBAL: u64 = 0x1e3;
-/// What the guest writes to port F4h at its end.
+/// The byte that the guest writes to port F4h at its end.
 const DONE: u8 = 1;
 
 /// Whether the guest's code and page tables have 64 or 32 bits.
@@ -63,34 +63,35 @@ pub enum Width {
     Narrow,
 }
 
-/// The code of a guest: flat images whose routines begin at multiples of 256 bytes.
+/// The code of a guest: flat images whose routines start at multiples of 256 bytes.
 #[derive(Clone, Copy)]
 pub struct Images {
-    /// Of 64 bits.
+    /// The image with 64-bit code.
     pub wide: &'static [u8],
-    /// Of 32 bits.
+    /// The image with 32-bit code.
     pub narrow: &'static [u8],
 }
 
-/// What a routine is told, eight bytes each, at the address in EBP (RBP). Behind them it leaves the
-/// sum of what it has read, and the cycles that it took.
+/// The parameters of a routine, eight bytes each, at the address in EBP (RBP). After them it stores
+/// the sum of what it has read, and the cycles that it took.
 pub type Parameters = [u64; 8];
 
-/// The guest, which may be run again and again.
+/// The guest, which can be run repeatedly.
 pub struct PagedGuest {
     width: Width,
     pc: Pc,
     vcpu: Vcpu,
     memory: GuestMemory,
-    /// What was counted before the books were begun anew.
+    /// The counts before the ledger was reset.
     counted_before: Vec<(&'static str, u64)>,
 }
 
 impl PagedGuest {
-    /// One with the settings of `config`.
+    /// Makes a guest with the settings of `config`.
     ///
     /// # Errors
-    /// The host gives no memory.
+    ///
+    /// The host refuses the memory.
     pub fn new(width: Width, images: Images, config: &VmConfig) -> Result<Self, LabError> {
         let refused = |error: io::Error| LabError::Host(error.to_string());
         let mut memory =
@@ -111,11 +112,12 @@ impl PagedGuest {
         })
     }
 
-    /// Runs a routine by its number with these parameters and so many values of CR3: the cycles that
-    /// it took.
+    /// Runs a routine by its number, with these parameters and the CR3 values of `spaces` spaces.
+    /// Returns the cycles that it took.
     ///
     /// # Errors
-    /// It ended otherwise or read something else than `sum`; interrupted.
+    ///
+    /// It ended unexpectedly or its sum is not `sum`; the run was interrupted.
     pub fn run(
         &mut self,
         routine: u64,
@@ -152,7 +154,7 @@ impl PagedGuest {
             }
             VcpuStop::NotImplemented(why) => return Err(LabError::WorkNotDone(why)),
             VcpuStop::Requested(_) => {
-                return Err(LabError::WorkNotDone("it ended otherwise".into()));
+                return Err(LabError::WorkNotDone("it ended unexpectedly".into()));
             }
         }
         let found = self.memory.read_u64(PhysicalAddress(SUM));
@@ -164,7 +166,7 @@ impl PagedGuest {
         Ok(self.memory.read_u64(PhysicalAddress(CYCLES)))
     }
 
-    /// Where its routines find what they are told of.
+    /// The addresses for the parameters of routines.
     pub fn places(&self) -> Places {
         let upper = self.width.upper();
         Places {
@@ -177,14 +179,14 @@ impl PagedGuest {
         }
     }
 
-    /// The books and counts from now on are of what is run from now on.
+    /// Resets the ledger and the counts.
     pub fn reset_books(&mut self) {
         let _ = self.vcpu.take_ledger();
         self.vcpu.reset_instruction_steps();
         self.counted_before = self.all_counts();
     }
 
-    /// The books.
+    /// The content of the ledger.
     pub fn books(&self) -> Books {
         Books {
             instruction_steps: self.vcpu.instruction_steps().collect(),
@@ -193,8 +195,8 @@ impl PagedGuest {
         }
     }
 
-    /// How spaces were loaded, what was done to tables derived from the guest's, and how exits found
-    /// their instructions, since the books were begun.
+    /// How spaces were loaded, operations on tables derived from the guest's, and how exits found
+    /// their instructions, since the ledger was reset.
     pub fn counts(&self) -> Vec<(&'static str, u64)> {
         let mut counts = self.all_counts();
         for ((_, count), (_, before)) in counts.iter_mut().zip(&self.counted_before) {
@@ -210,25 +212,25 @@ impl PagedGuest {
     }
 }
 
-/// Linear addresses of what routines are told of.
+/// Linear addresses for the parameters of routines.
 #[derive(Clone, Copy, Debug)]
 pub struct Places {
-    /// Values of CR3, one behind the other, and a zero.
+    /// A list of CR3 values, and a zero at the end.
     pub spaces: u64,
     /// The first page of data.
     pub data: u64,
-    /// Its page-table entry in the first space.
+    /// The page-table entry of the first page in the first space.
     pub first_entry: u64,
-    /// Two values for that.
+    /// Two values for this entry.
     pub entry_values: u64,
     /// An operand of INVPCID, all zero.
     pub operand: u64,
-    /// The local APIC's registers, in all spaces.
+    /// The local APIC's registers, mapped in all spaces.
     pub local_apic: u64,
 }
 
 impl Width {
-    /// Physical memory from zero on, in global pages.
+    /// The address where global pages map physical memory from zero on.
     const fn upper(self) -> u64 {
         match self {
             Self::Wide => 0xffff_ffff_8000_0000,
@@ -236,7 +238,7 @@ impl Width {
         }
     }
 
-    /// Bytes of a page-table entry and of a register.
+    /// Size in bytes of a page-table entry and of a register.
     const fn word(self) -> u64 {
         match self {
             Self::Wide => 8,
@@ -244,13 +246,13 @@ impl Width {
         }
     }
 
-    /// The tables that a value of CR3 for this space names.
+    /// The address of the page tables that CR3 has for this space.
     const fn tables(space: u64) -> u64 {
         TABLES + space * TABLES_EACH
     }
 
-    /// A space's value of CR3: of 64 bits with its identifier, which is not that of another one,
-    /// and what is known is kept.
+    /// The CR3 value of a space: with 64 bits it has an identifier of its own, and translations are
+    /// kept.
     const fn root(self, space: u64) -> u64 {
         match self {
             Self::Wide => Self::tables(space) | (space + 1) | KEEPS,
@@ -286,18 +288,18 @@ impl Width {
         for register in SegmentRegister::ALL {
             *state.segment_mut(register) = segment(0x10, 0xc093);
         }
-        // PG, WP, NE, ET, PE.
+        // The bits PG, WP, NE, ET and PE.
         state.cr0 = 0x8001_0031;
         state.cr3 = self.root(0) & !KEEPS;
         let code = match self {
             Self::Wide => {
-                // PCIDE, PGE, PAE; LMA, LME.
+                // The bits PCIDE, PGE and PAE; then LMA and LME.
                 state.cr4 = 0x2_00a0;
                 state.efer = 0x500;
                 0xa09b
             }
             Self::Narrow => {
-                // PGE, PSE.
+                // The bits PGE and PSE.
                 state.cr4 = 0x90;
                 0xc09b
             }
@@ -311,7 +313,7 @@ fn frame(space: u64, page: u64) -> u64 {
     FRAMES + (space * PAGES + page) * 0x1000
 }
 
-/// Writes the code, all page tables, and what the pages hold.
+/// Writes the code, all page tables, and the contents of the pages.
 fn prepare(memory: &mut GuestMemory, width: Width, images: Images) {
     let image = match width {
         Width::Wide => images.wide,
@@ -353,7 +355,7 @@ fn prepare(memory: &mut GuestMemory, width: Width, images: Images) {
         put(table + LOCAL_APIC_PAGE * word, LOCAL_APIC | UNCACHED);
         put(SPACES + space * word, width.root(space));
     }
-    // The first page of the first space, and that of the second.
+    // The frames of the first page in the first space and in the second.
     put(ENTRY_VALUES, frame(0, 0) | ENTRY);
     put(ENTRY_VALUES + word, frame(1, 0) | ENTRY);
 }

@@ -1,5 +1,5 @@
-//! What plots share: formats, colours, the font, the error. All are drawn as SVG; a PNG is that SVG,
-//! rendered.
+//! The common part of plots: formats, colours, the font, the error. All are drawn as SVG; a PNG is
+//! rendered from that SVG.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::{Arc, Once};
 use tollgate_machine::file_words::writing;
 
-/// Colours that colour-blind readers can tell apart (Okabe and Ito's).
+/// Colours that colour-blind readers can distinguish (Okabe and Ito's).
 pub(crate) const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -23,20 +23,20 @@ pub(crate) const COLOURS: [RGBColor; 7] = [
 ];
 /// Pixels of a PNG for each unit of the SVG, so that small text is clear on any screen.
 const PIXELS: f32 = 1.5;
-/// The font's name.
+/// The name of the font.
 pub(crate) const FONT: &str = "sans-serif";
 
-/// In which format a plot is written.
+/// The format of a plot's file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PlotFormat {
-    /// Scalable.
+    /// Scalable vector graphics.
     Svg,
-    /// A bitmap.
+    /// A bitmap in PNG format.
     Png,
 }
 
 impl PlotFormat {
-    /// What the file's name ends in; `None` if it is neither.
+    /// The format that the file's extension selects; `None` for other extensions.
     pub fn of(path: &Path) -> Option<Self> {
         match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
             "svg" => Some(Self::Svg),
@@ -58,8 +58,8 @@ impl fmt::Display for PlotError {
 
 impl std::error::Error for PlotError {}
 
-/// A colour for each of many things, the same wherever it occurs. Behind the seventh come darker
-/// ones, then lighter ones.
+/// A colour for each of many objects, the same wherever an object occurs. After the first seven
+/// there are darker ones, then lighter ones.
 pub(crate) fn colour(index: usize) -> RGBColor {
     let RGBColor(red, green, blue) = COLOURS[index % COLOURS.len()];
     let each = |change: fn(u8) -> u8| RGBColor(change(red), change(green), change(blue));
@@ -70,7 +70,7 @@ pub(crate) fn colour(index: usize) -> RGBColor {
     }
 }
 
-/// [`colour`] as SVG names it.
+/// The [`colour`] in SVG's notation.
 pub fn colour_name(index: usize) -> String {
     let RGBColor(red, green, blue) = colour(index);
     format!("#{red:02x}{green:02x}{blue:02x}")
@@ -94,9 +94,10 @@ pub(crate) fn write(
         .map_err(|error| PlotError(format!("{}: {error}", path.display())))
 }
 
-/// Writes a picture that is SVG already.
+/// Writes a picture that is already SVG.
 ///
 /// # Errors
+///
 /// What is wrong, without the file's name.
 pub fn write_svg(svg: &str, path: &Path, format: PlotFormat) -> Result<(), String> {
     let bytes = match format {
@@ -106,7 +107,7 @@ pub fn write_svg(svg: &str, path: &Path, format: PlotFormat) -> Result<(), Strin
     std::fs::write(path, bytes).map_err(|error| writing(&error))
 }
 
-/// A PNG of this SVG.
+/// Renders this SVG as a PNG.
 fn render(svg: &str) -> Result<Vec<u8>, String> {
     let mut options = Options::default();
     let fonts = Arc::make_mut(&mut options.fontdb);
@@ -123,18 +124,19 @@ fn render(svg: &str) -> Result<Vec<u8>, String> {
     pixmap.encode_png().map_err(|error| error.to_string())
 }
 
-/// Text is measured with a font of our own, so that plots look the same everywhere.
+/// Text is measured with a font that is part of the program, so that plots look the same
+/// everywhere.
 fn provide_font() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         for style in [FontStyle::Normal, FontStyle::Bold] {
-            // Fails only for bytes that are no font.
+            // This fails only for bytes that are not a font.
             let _ = register_font(FONT, style, epaint_default_fonts::HACK_REGULAR);
         }
     });
 }
 
-/// What drawing says when it fails, as a text.
+/// Converts an error of drawing to text.
 pub(crate) fn failed<E>(error: DrawingAreaErrorKind<E>) -> String
 where
     E: std::error::Error + Send + Sync,
@@ -150,18 +152,19 @@ pub(crate) fn tick(value: f64) -> String {
         1e3.. => (1e3, "k"),
         _ => (1.0, ""),
     };
-    // Steps of axes are round, so that few places behind the point say all; zeros there say nothing.
+    // Steps of axes are round numbers, so a few decimal places suffice; trailing zeros are omitted.
     let text = format!("{:.3}", value / divisor);
     let text = text.trim_end_matches('0').trim_end_matches('.');
     format!("{text}{letter}")
 }
 
-/// Pixels beside a line of text, on either side.
+/// The margin in pixels on each side of a line of text.
 const BESIDE_TEXT: u32 = 24;
-/// Lines of text are not made smaller than this.
+/// The minimum height of a line of text.
 const LEAST_HEIGHT: i32 = 8;
 
-/// Lines of text below each other, with their heights. A line that is too long is made smaller.
+/// Draws lines of text below each other, with these heights. A line that is too long is made
+/// smaller.
 pub(crate) fn draw_lines<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,
     lines: &[(i32, String)],

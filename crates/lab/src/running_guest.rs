@@ -1,4 +1,4 @@
-//! A guest that runs on a thread of its own: what it prints on its serial port, its knobs and its books.
+//! A guest that runs on a separate thread: its output on the serial port, its knobs and its ledger.
 
 use crate::experiment::{Arm, LabError, Stop};
 use std::io::{self, Write};
@@ -12,35 +12,35 @@ use tollgate_machine::knobs::Assignment;
 use tollgate_machine::vm::{Consoles, RunOutcome, Vm};
 use tollgate_machine::vm_handle::VmHandle;
 
-/// How long the guest may take to boot, or for one piece of work.
+/// How long the guest may take to boot, or for one task.
 pub const PATIENCE: Duration = Duration::from_secs(300);
-/// How long its processor may take to answer.
+/// How long its processor may take to respond.
 pub const ANSWER: Duration = Duration::from_secs(20);
-/// The guest looks whether somebody wants to end the experiment as often as this.
+/// How often the waiting thread checks whether the experiment should stop.
 pub const LOOK: Duration = Duration::from_millis(200);
-/// Of what the guest printed, this much is shown if it fails.
+/// If the guest fails, this many of its last bytes of output are shown.
 const TAIL: usize = 300;
 
-/// A machine that runs.
+/// A machine that runs on its own thread.
 pub struct RunningGuest {
     handle: VmHandle,
     printed: Receiver<Printed>,
-    /// Its end, as words.
+    /// The thread, which returns how the machine ended, in words.
     thread: Option<JoinHandle<String>>,
     stop: Stop,
-    /// What was printed and not looked at.
+    /// Output that has not been processed yet.
     text: Vec<u8>,
 }
 
-/// A piece of what the guest printed, and when.
+/// A part of the guest's output, and when it arrived.
 type Printed = (Instant, Vec<u8>);
 
-/// Sends what the guest prints.
+/// Sends the guest's output to the waiting thread.
 struct Printer(Sender<Printed>);
 
 impl Write for Printer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // Nobody listens any more: then nobody wants to know.
+        // This fails only if the receiver is gone, and then the output is not needed.
         let _ = self.0.send((Instant::now(), bytes.to_vec()));
         Ok(bytes.len())
     }
@@ -80,10 +80,11 @@ impl RunningGuest {
         &self.handle
     }
 
-    /// Turns the knobs of an arm, and waits until they are.
+    /// Sets the knobs of an arm, and waits until they are set.
     ///
     /// # Errors
-    /// The machine does not answer.
+    ///
+    /// The machine does not respond.
     pub fn turn(&self, arm: &Arm) -> Result<(), LabError> {
         let assignments: Result<Vec<_>, _> = arm
             .settings
@@ -95,10 +96,11 @@ impl RunningGuest {
         self.reset_books()
     }
 
-    /// Begins the books anew.
+    /// Resets the ledger.
     ///
     /// # Errors
-    /// The machine does not answer.
+    ///
+    /// The machine does not respond.
     pub fn reset_books(&self) -> Result<(), LabError> {
         match self.handle.reset_books(ANSWER) {
             true => Ok(()),
@@ -106,8 +108,8 @@ impl RunningGuest {
         }
     }
 
-    /// What to say of a machine that does not do what is expected; that nobody expects it any more
-    /// if the experiment is to end.
+    /// The error for a machine that does not do what is expected, or for an experiment that should
+    /// stop.
     pub fn silent(&self, why: &str) -> LabError {
         match self.stop.is_requested() {
             true => LabError::Interrupted,
@@ -115,20 +117,22 @@ impl RunningGuest {
         }
     }
 
-    /// The books as they are.
+    /// The present content of the ledger.
     ///
     /// # Errors
+    ///
     /// The machine has ended.
     pub fn books(&mut self) -> Result<Arc<Books>, LabError> {
         let books = self.handle.fresh_books(ANSWER);
         books.ok_or_else(|| self.ended())
     }
 
-    /// Waits until `found` finds something in what is printed: what was printed before that, and when the
-    /// last piece came that was needed.
+    /// Waits until `found` finds something in the output. Returns the output before that, and the
+    /// arrival time of the last part that was needed.
     ///
     /// # Errors
-    /// It takes too long, the machine ends, or the experiment is to end.
+    ///
+    /// It takes too long, the machine ends, or the experiment should stop.
     pub fn wait_for(
         &mut self,
         found: impl Fn(&str) -> Option<usize>,
@@ -162,12 +166,12 @@ impl RunningGuest {
         }
     }
 
-    /// Takes what was printed and not looked at.
+    /// Takes the output that has not been processed yet.
     pub fn take_text(&mut self) -> String {
         String::from_utf8_lossy(&std::mem::take(&mut self.text)).into_owned()
     }
 
-    /// Why the machine ended.
+    /// An error that says why the machine ended.
     pub fn ended(&mut self) -> LabError {
         if self.stop.is_requested() {
             return LabError::Interrupted;
@@ -182,10 +186,11 @@ impl RunningGuest {
         LabError::WorkNotDone(format!("the guest ended: {how}: {}", tail(&printed)))
     }
 
-    /// That the machine still runs.
+    /// Checks that the machine is still running.
     ///
     /// # Errors
-    /// It has ended; why.
+    ///
+    /// It has ended; the error says why.
     pub fn check_running(&mut self) -> Result<(), LabError> {
         let thread = self.thread.as_ref();
         match thread.is_none_or(JoinHandle::is_finished) {
@@ -194,7 +199,7 @@ impl RunningGuest {
         }
     }
 
-    /// Whether the experiment is to end.
+    /// Whether the experiment should stop.
     pub fn is_to_end(&self) -> bool {
         self.stop.is_requested()
     }
@@ -209,7 +214,7 @@ impl Drop for RunningGuest {
     }
 }
 
-/// The end of a text, as one line.
+/// The end of a text, on one line.
 pub fn tail(text: &str) -> String {
     let mut from = text.len().saturating_sub(TAIL);
     while !text.is_char_boundary(from) {
@@ -221,7 +226,7 @@ pub fn tail(text: &str) -> String {
         .join(" ")
 }
 
-/// The machine's thread: how it ended.
+/// Runs the machine on this thread. Returns how it ended.
 fn run(config: &VmConfig, send: Sender<Printed>, handle: &VmHandle, stop: &Stop) -> String {
     let consoles = Consoles {
         serial: Box::new(Printer(send)),

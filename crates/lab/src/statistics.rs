@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What a set of values looks like. Percentiles are the value at the nearest rank.
+/// Statistics of a set of values. Percentiles are the value at the nearest rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Summary {
-    /// How many values.
+    /// The number of values.
     pub count: u64,
-    /// The least.
+    /// The smallest value.
     pub min: u64,
     /// Median.
     pub p50: u64,
@@ -15,12 +15,12 @@ pub struct Summary {
     pub p95: u64,
     /// 99th percentile.
     pub p99: u64,
-    /// The greatest.
+    /// The largest value.
     pub max: u64,
 }
 
 impl Summary {
-    /// The summary of `values`, in any order; `None` if there are none.
+    /// The summary of `values`, in any order; `None` for no values.
     pub fn of(values: &[u64]) -> Option<Self> {
         let mut sorted = values.to_vec();
         sorted.sort_unstable();
@@ -37,8 +37,8 @@ impl Summary {
     }
 }
 
-/// The value at the nearest rank: the least one that at least `percent` per cent of the
-/// values do not exceed. `None` for no values.
+/// The value at the nearest rank: the smallest one that at least `percent` per cent of the values
+/// do not exceed. `None` for no values.
 pub fn percentile(sorted: &[u64], percent: u32) -> Option<u64> {
     let rank = (sorted.len() as u64 * u64::from(percent.min(100))).div_ceil(100);
     let index = usize::try_from(rank.saturating_sub(1)).ok()?;
@@ -50,8 +50,7 @@ pub fn median(values: &[u64]) -> Option<u64> {
     Summary::of(values).map(|summary| summary.p50)
 }
 
-/// Values and how often each occurred, least first: all that was measured, without
-/// the order.
+/// The values in ascending order, each with its number of occurrences: everything except the order.
 pub fn distribution(values: &[u64]) -> Vec<(u64, u64)> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable();
@@ -65,10 +64,10 @@ pub fn distribution(values: &[u64]) -> Vec<(u64, u64)> {
     counted
 }
 
-/// The step in which a clock moves on, from differences of its readings and how often
-/// each occurred: the median distance between neighbours among those that are not rare.
-/// 1 if there is nothing to be seen. Where the clock is scaled, as in virtual machines, its steps
-/// differ by one now and then: values next to each other count as the most frequent of them.
+/// The step by which a clock advances, derived from differences of its readings and their numbers
+/// of occurrences: the median distance between neighbours among those that are not rare. 1 if no
+/// step is recognizable. If the clock is scaled, as in virtual machines, its steps sometimes differ
+/// by one: adjacent values count as the most frequent of them.
 pub fn clock_step(differences: &[(u64, u64)]) -> u64 {
     let total: u64 = differences.iter().map(|difference| difference.1).sum();
     let frequent = differences.iter().filter(|it| it.1 > total / 1000);
@@ -90,19 +89,20 @@ pub fn clock_step(differences: &[(u64, u64)]) -> u64 {
     median(&gaps).unwrap_or(1)
 }
 
-/// Median and quartiles.
+/// The median and the quartiles.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Quartiles {
-    /// A quarter lies below.
+    /// The value below which a quarter of the values lie.
     pub lower: f64,
-    /// Half lies below.
+    /// The value below which half of the values lie.
     pub median: f64,
-    /// Three quarters lie below.
+    /// The value below which three quarters of the values lie.
     pub upper: f64,
 }
 
 impl Quartiles {
-    /// Of `values`, in any order, interpolated between neighbours; `None` if there are none.
+    /// The quartiles of `values`, in any order, interpolated between neighbours; `None` for no
+    /// values.
     pub fn of(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -119,7 +119,7 @@ impl Quartiles {
         })
     }
 
-    /// Whether the two middle halves have something in common.
+    /// Whether the two middle halves overlap.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.lower <= other.upper && other.lower <= self.upper
     }
@@ -166,7 +166,7 @@ mod tests {
         readings.push(79);
         assert_eq!(clock_step(&distribution(&readings)), 26);
         assert_eq!(clock_step(&[(5, 10)]), 1);
-        // Scaled: 26 and a little.
+        // A scaled clock, with steps of slightly more than 26.
         let scaled = [26, 26, 27, 51, 52, 52, 78, 78, 79, 104];
         assert_eq!(clock_step(&distribution(&scaled)), 26);
         assert_eq!(clock_step(&distribution(&[10, 11, 12, 13])), 1);

@@ -1,11 +1,11 @@
-//! The small system in a machine of this process: each workload in each mode does its
-//! work, which [`tollgate_lab::small_system::run`] verifies, hooks and all.
+//! The small system in a machine of this process: each workload in each mode does its work,
+//! including the hooks, as [`tollgate_lab::small_system::run`] verifies.
 
 use tollgate_exits::ExitKind;
 use tollgate_lab::small_system::{Mode, Run, Setup, SmallSystemError, Workload, run};
 use tollgate_machine::config::VmConfig;
 
-/// Runs it with all emitted code verified.
+/// Runs the small system with all emitted code verified.
 fn run_small_system(
     workload: Workload,
     mode: Mode,
@@ -82,7 +82,7 @@ fn an_idle_prompt_waits_for_its_ticks_and_polls_all_the_while() {
 
 #[test]
 fn ticks_arrive_through_the_hooks_while_it_computes() {
-    // At 500 Hz a tick falls into the work however fast it is done.
+    // At 500 Hz, a tick occurs during the work however fast it is.
     let workload = Workload::Compute { rounds: 20 };
     for mode in ALWAYS {
         let counters = does_its_work(workload, mode, Some(500))
@@ -106,7 +106,7 @@ fn interrupts_wait_while_the_task_has_its_flag_down() {
 
 #[test]
 fn no_key_is_lost_among_many_ticks() {
-    // Ticks come while keys are in service and the task's flag is down.
+    // Ticks occur while keys are being handled and the task's interrupt flag is clear.
     let workload = Workload::Mix { rounds: 40 };
     for mode in ALWAYS {
         does_its_work(workload, mode, Some(1000));
@@ -163,7 +163,7 @@ fn a_task_and_its_monitor_change_places_without_exits() {
             .filter(|row| kinds.contains(&row.kind))
             .map(|row| row.count)
             .sum();
-        // Ticks of a loaded host among them.
+        // This includes the ticks of a busy host.
         assert!(exits < emulated / 4, "{exits} for {emulated} in {mode:?}");
     }
 }

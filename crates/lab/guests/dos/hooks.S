@@ -1,9 +1,9 @@
-# HOOKS.COM ROUNDS TICKS FILE: what an experiment leaves in memory of a DOS. It hooks the vectors that
-# programs of its time hooked, counts and hands on, and types the scan codes in FILE whenever DOS
-# waits for a key (INT 28h): ROUNDS times, each after so many ticks of the clock. Marks in the monitor's
-# statistics (docs/reference/hypercalls.md) say where the first round begins and the last one ends; then it
-# tells on the serial port what it counted. A second call has the resident one begin anew. With no rounds nothing is
-# typed, and each character that is shown goes to the serial port.
+# HOOKS.COM ROUNDS TICKS FILE: a resident program that experiments install in DOS. It hooks the vectors
+# that programs of the time hooked, counts the calls and passes them on, and types the scan codes in FILE
+# whenever DOS waits for a key (INT 28h): ROUNDS times, each after TICKS ticks of the clock. It sets marks
+# in the monitor's statistics (docs/reference/hypercalls.md) at the start of the first round and at the end
+# of the last one; then it writes its counts to the serial port. A second call restarts the resident
+# program. With zero rounds it types nothing, and copies each displayed character to the serial port.
 .include "layout.inc"
 
 .set BIOS_DATA, 0x40

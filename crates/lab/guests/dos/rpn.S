@@ -1,6 +1,6 @@
-# RPN.COM SOURCE PROGRAM: a compiler. The source is of numbers and the words + - * / and . (which shows a
-# number), operators behind their operands; what comes out is a .COM program. Arithmetic of 16 bits without
-# signs.
+# RPN.COM SOURCE PROGRAM: a compiler. The source consists of numbers and the words + - * / and . (which
+# prints a number), with operators after their operands; the output is a .COM program. The arithmetic is
+# unsigned with 16 bits.
 .include "layout.inc"
 
 .set SOURCE, 0x4000

@@ -1,4 +1,4 @@
-# The disk: sectors in memory, behind INT 13h as if they lay on a diskette with one side.
+# The disk: sectors in memory, which INT 13h presents as a diskette with one side.
 .include "layout.inc"
 
 .section .bios, "ax"

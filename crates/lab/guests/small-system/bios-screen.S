@@ -1,5 +1,5 @@
-# The console: a text page in memory, 80 by 25 characters with attributes, and the serial
-# port, which shows the same to whoever is at the other end. INT 10h.
+# The console, called by INT 10h: a text page in memory, 80 by 25 characters with attributes,
+# and the serial port, which sends the same text.
 .include "layout.inc"
 
 .section .bios, "ax"

@@ -1,7 +1,7 @@
-# The system's services behind INT 21h: dispatch, console, vectors. Files are in dos-files.S.
+# The system's services, called by INT 21h: dispatch, console, vectors. Files are in dos-files.S.
 #
-# A caller's registers lie on its stack and are changed there; what fails says so by the
-# carry in the flags that IRET gives back, and by a code in AX.
+# A caller's registers lie on its stack and are changed there. A service that fails sets the
+# carry in the flags that IRET restores, and returns a code in AX.
 .include "layout.inc"
 .include "dos.inc"
 

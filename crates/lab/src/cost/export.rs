@@ -1,10 +1,10 @@
-//! The result for programs: CSV of the rows, CSV of every value, JSON of everything.
+//! Machine-readable results: CSV of the rows, CSV of every value, JSON of everything.
 
 use super::{BatchContents, Report, kinds, table};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-/// One line for each row, the figures of the table and the counts.
+/// One line for each row, with the figures of the table and the counts.
 pub fn summary_csv(report: &Report) -> String {
     let mut text = String::from(
         "kind,mode,pinned,batch_mean_cycles,batch_median_cycles,batches,batch_repeat,batch_contents,\
@@ -52,7 +52,7 @@ min_ns,p50_ns,p95_ns,p99_ns,max_ns,no_op_cycles,exits_each,exits_expected,exits_
     text
 }
 
-/// Every value of every row, with how often it occurred.
+/// Every value of every row, with its number of occurrences.
 pub fn samples_csv(report: &Report) -> String {
     let mut text = String::from("kind,mode,pinned,cycles,times\n");
     for row in &report.rows {
@@ -64,7 +64,7 @@ pub fn samples_csv(report: &Report) -> String {
     text
 }
 
-/// Everything, with the list of kinds that this version does not have.
+/// The whole report, and the kinds that this version does not have.
 pub fn to_json(report: &Report) -> String {
     let mut value = serde_json::to_value(report).unwrap_or(Value::Null);
     if let Value::Object(fields) = &mut value {

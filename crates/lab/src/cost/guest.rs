@@ -1,5 +1,5 @@
-//! The bare-metal guest in `guests/cost.S`: its image, its table of loops, and the
-//! commands by which the host has it run one of them.
+//! The bare-metal guest in `guests/cost.S`: its image, its table of loops, and the commands by
+//! which the host makes it run one of them.
 
 use super::{CostError, virtio};
 use std::io;
@@ -16,7 +16,7 @@ use tollgate_x86::{CpuState, Cr0, Gpr, PhysicalAddress, SegmentRegister};
 /// The assembled guest.
 const IMAGE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cost.bin"));
 
-// The layout of `guests/cost.inc`.
+// These constants must agree with `guests/cost.inc`.
 const IMAGE_ADDRESS: u64 = 0x8000;
 const HEADER: usize = 8;
 const COMMAND: u64 = 0x7000;
@@ -25,15 +25,15 @@ const FRAME: u64 = COMMAND + 36;
 const FRAME_WORDS: u64 = 7;
 const SAMPLES: u64 = 0x2_0000;
 const READY: u8 = 1;
-/// Values that one command may store.
+/// Maximum number of values that one command may store.
 pub const MOST_SAMPLES: usize = 8192;
 
-/// Guest RAM, in bytes.
+/// Size of guest RAM in bytes.
 const MEMORY: u64 = 16 << 20;
-/// Bytes of the code cache.
+/// Size of the code cache in bytes.
 const CODE_CACHE: usize = 16 << 20;
 
-/// What the processor's mode is while exits are measured.
+/// The processor's mode while exits are measured.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, serde::Serialize, serde::Deserialize,
 )]
@@ -56,7 +56,7 @@ pub enum GuestMode {
 }
 
 impl GuestMode {
-    /// All of them.
+    /// All modes, in the order of the output.
     pub const ALL: [Self; 6] = [
         Self::Real,
         Self::Protected,
@@ -66,7 +66,7 @@ impl GuestMode {
         Self::LongRing3,
     ];
 
-    /// Its name in output.
+    /// The mode's name in output.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Real => "real",
@@ -83,13 +83,13 @@ impl GuestMode {
     }
 }
 
-/// One line of the guest's table.
+/// One line of the guest's table of loops.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Loops {
-    /// Name of the kind.
+    /// Name of the kind of exit.
     pub name: String,
     modes: u32,
-    /// Entry of the loop that times each repetition alone.
+    /// Entry of the loop that times each repetition separately.
     pub single: u32,
     /// Entry of the loop that times many together.
     pub batch: u32,
@@ -109,7 +109,7 @@ fn word(offset: usize) -> u32 {
         .map_or(0, u32::from_le_bytes)
 }
 
-/// The guest's table. A kind has a line for each code size that has it.
+/// The guest's table. A kind has one line for each code size that supports it.
 pub fn table() -> Vec<Loops> {
     const LINE: usize = 32;
     let offset = |address: u32| (address as usize).saturating_sub(IMAGE_ADDRESS as usize);
@@ -130,12 +130,12 @@ pub fn table() -> Vec<Loops> {
         .collect()
 }
 
-/// What one command is to do.
+/// The parameters of one command.
 #[derive(Clone, Copy, Debug)]
 pub struct Command {
-    /// One of the entries in [`Loops`].
+    /// The entry of the loop to run, from [`Loops`].
     pub entry: u32,
-    /// How many values to store, at most [`MOST_SAMPLES`].
+    /// Number of values to store, at most [`MOST_SAMPLES`].
     pub count: u32,
     /// Repetitions for each value: 1 for single loops.
     pub repeat: u32,
@@ -143,23 +143,23 @@ pub struct Command {
     pub ticks: u32,
 }
 
-/// What a command came to.
+/// The result of a command.
 pub struct Outcome {
     /// Cycles between the two readings, for each value.
     pub values: Vec<u64>,
     before: ExitCounts,
     after: ExitCounts,
-    /// By name of the kind: what fast paths have done.
+    /// The number of instructions that fast paths executed, by the name of their kind.
     fast_paths: Vec<(&'static str, u64)>,
 }
 
 impl Outcome {
-    /// Exits of this kind that the command took.
+    /// The number of exits of this kind during the command.
     pub fn exits(&self, kind: ExitKind) -> u64 {
         self.after.get(kind).saturating_sub(self.before.get(kind))
     }
 
-    /// Instructions that would have been such exits, and that fast paths have done.
+    /// The number of instructions that fast paths executed instead of exits of this kind.
     pub fn fast_paths(&self, kind: ExitKind) -> u64 {
         let of_kind = self
             .fast_paths
@@ -168,14 +168,14 @@ impl Outcome {
         of_kind.map(|(_, count)| count).sum()
     }
 
-    /// All exits that the command took, without those around its loop.
+    /// The number of all exits during the command, except those around its loop.
     pub fn total(&self) -> u64 {
         let around: u64 = AROUND_A_COMMAND.iter().map(|(_, count)| count).sum();
         let total: u64 = ExitKind::ALL.iter().map(|&kind| self.exits(kind)).sum();
         total.saturating_sub(around)
     }
 
-    /// All exits that the command took, as a text.
+    /// A list of all exits during the command.
     pub fn all_exits(&self) -> String {
         let counts = ExitKind::ALL.iter().filter_map(|&kind| {
             let count = self.exits(kind);
@@ -185,10 +185,10 @@ impl Outcome {
     }
 }
 
-/// Exits that the guest takes around every command, beside those of its loop.
+/// Exits of the guest around every command, in addition to those of its loop.
 pub const AROUND_A_COMMAND: [(ExitKind, u64); 2] = [(ExitKind::Cli, 1), (ExitKind::PortOut, 1)];
 
-/// The guest, running in one mode and waiting for commands.
+/// The guest, which runs in one mode and waits for commands.
 pub struct Guest {
     pc: Pc,
     vcpu: Vcpu,
@@ -196,10 +196,11 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Builds a machine and lets the guest get into `mode`.
+    /// Builds a machine, and waits until the guest is in `mode`.
     ///
     /// # Errors
-    /// The host refuses resources, or the guest does not get there.
+    ///
+    /// The host refuses resources, or the guest does not reach the mode.
     pub fn start(mode: GuestMode) -> Result<Self, CostError> {
         let refused = |error: io::Error| CostError::Host(error.to_string());
         let mut memory =
@@ -218,7 +219,7 @@ impl Guest {
         let mut pc = Pc::with_virtio(&config, memory.clone(), Box::new(io::sink()), devices);
         virtio::start(&mut pc, &mut memory);
         let mut vcpu = Vcpu::new(state, memory, CODE_CACHE, false).map_err(refused)?;
-        // What a sensitive instruction costs that is an exit.
+        // With this setting, sensitive instructions are exits whose cost can be measured.
         vcpu.set_virtual_interrupts(config.virtual_interrupts);
         let (kick, news) = (vcpu.kick(), pc.news());
         pc.set_kick(Some(Arc::new(move || {
@@ -230,20 +231,21 @@ impl Guest {
         Ok(guest)
     }
 
-    /// Ticks of the guest's time-stamp counter in a millisecond.
+    /// The frequency of the guest's time-stamp counter in kHz.
     pub fn tsc_khz(&self) -> u64 {
         self.pc.tsc_khz()
     }
 
-    /// The processor, for the ledger's switches.
+    /// The processor, for changing the ledger's settings.
     pub fn vcpu_mut(&mut self) -> &mut Vcpu {
         &mut self.vcpu
     }
 
-    /// Carries out a command; `what` is its name for errors.
+    /// Runs a command; `what` is its name in error messages.
     ///
     /// # Errors
-    /// The guest ended otherwise, or says that it repeated less than asked.
+    ///
+    /// The guest ended unexpectedly, or reports fewer repetitions than requested.
     pub fn run(&mut self, what: &str, command: Command) -> Result<Outcome, CostError> {
         let count = command.count.min(MOST_SAMPLES as u32);
         let fields = [

@@ -1,30 +1,30 @@
-//! What is measured, and which exits each repetition must count as.
+//! What is measured, and which exits each repetition must cause.
 //!
 //! The names are those of `guests/kinds.inc`.
 
 use tollgate_exits::ExitKind::{self, *};
 
-/// How often a kind of exit must have been counted.
+/// The number of exits of one kind that must have been counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Expected {
-    /// The kind.
+    /// The kind of exit.
     pub kind: ExitKind,
-    /// For each repetition.
+    /// Exits for each repetition.
     pub each: u64,
-    /// Once a command, by the preparation of the loop.
+    /// Exits for each command, from the preparation of the loop.
     pub once: u64,
-    /// More are fine: other work of the loop counts as the same kind.
+    /// More exits are accepted, because other work of the loop counts as the same kind.
     pub at_least: bool,
-    /// As many more may come before translated code does without.
+    /// The number of additional exits that may occur before translated code needs none.
     pub first: u64,
-    /// For each repetition in ring 3, beside those of `each`: its programs have IOPL 3, and
-    /// translated code returns to none but IOPL 0.
+    /// Additional exits for each repetition in ring 3: its programs have IOPL 3, and translated
+    /// code returns only to IOPL 0.
     pub in_ring_3: u64,
-    /// The same in ring 0 of 64-bit code, where not all fast paths are.
+    /// Additional exits for each repetition in ring 0 of 64-bit code, where not all fast paths exist.
     pub in_64_bit: u64,
-    /// The same in real mode.
+    /// Additional exits for each repetition in real mode.
     pub in_real_mode: u64,
-    /// Instructions of the kind that fast paths have done count like its exits.
+    /// Whether instructions of the kind that fast paths executed count like its exits.
     pub or_fast_path: bool,
 }
 
@@ -42,8 +42,8 @@ const fn exits(kind: ExitKind, each: u64) -> Expected {
     }
 }
 
-/// Some of them, or all, may be done by a fast path: of INVLPG those of pages that are small and hold
-/// no code, and all others but in real mode.
+/// A fast path may execute some or all of these instructions: INVLPG if the page is small and holds no
+/// code, all others except in real mode.
 const fn exits_or_fast_paths(kind: ExitKind, each: u64) -> Expected {
     Expected {
         or_fast_path: true,
@@ -51,7 +51,7 @@ const fn exits_or_fast_paths(kind: ExitKind, each: u64) -> Expected {
     }
 }
 
-/// Ring 0 of protected mode and of 64-bit code does without.
+/// In ring 0 of protected mode and of 64-bit code, translated code needs no exit.
 const fn translated_in_kernels(kind: ExitKind) -> Expected {
     Expected {
         in_ring_3: 1,
@@ -74,7 +74,7 @@ const fn at_least(kind: ExitKind, each: u64) -> Expected {
     }
 }
 
-/// None, once the monitor has done a few; in ring 3 the return.
+/// There is no exit after the monitor has executed a few; in ring 3, the return is still one.
 const fn returns_from_ring_3(kind: ExitKind) -> Expected {
     Expected {
         first: 16,
@@ -83,7 +83,8 @@ const fn returns_from_ring_3(kind: ExitKind) -> Expected {
     }
 }
 
-/// Some at first, then none: a fast path does it, or the translation has changed.
+/// There are some exits at first, then none: a fast path executes the instruction, or the translation
+/// has changed.
 const fn at_first(kind: ExitKind) -> Expected {
     Expected {
         first: 16,
@@ -91,7 +92,7 @@ const fn at_first(kind: ExitKind) -> Expected {
     }
 }
 
-/// A fast path in 16- and 32-bit code of ring 0 alone.
+/// A fast path executes the instruction only in 16- and 32-bit code of ring 0.
 const fn fast_path_in_kernels(kind: ExitKind) -> Expected {
     Expected {
         in_ring_3: 1,
@@ -100,7 +101,7 @@ const fn fast_path_in_kernels(kind: ExitKind) -> Expected {
     }
 }
 
-/// A fast path of accesses to a page of device registers in ring 0 alone: `each` for a repetition.
+/// A fast path makes accesses to a page of device registers only in ring 0: `each` for a repetition.
 const fn fast_path_of_device(kind: ExitKind, each: u64) -> Expected {
     Expected {
         in_ring_3: each,
@@ -108,8 +109,9 @@ const fn fast_path_of_device(kind: ExitKind, each: u64) -> Expected {
     }
 }
 
-/// Of a request to a virtio device in memory: it is notified and its interrupt acknowledged, and
-/// leaves write the local APIC's EOI. Its thread may be done before the guest sleeps.
+/// The exits of a request to a virtio device in memory: the device is notified and its interrupt
+/// acknowledged; leaves write the local APIC's EOI. The device's thread may finish before the guest
+/// sleeps.
 const REQUEST: &[Expected] = &[
     Expected {
         first: 16,
@@ -120,39 +122,39 @@ const REQUEST: &[Expected] = &[
     at_least(Interrupted, 0),
 ];
 
-/// What the batch of a kind consists of.
+/// The contents of a kind's batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Batch {
-    /// The event alone; the empty loop is subtracted.
+    /// Only the event; the empty loop is subtracted.
     Event,
     /// The event and an INVLPG before it, whose own batch is subtracted.
     AfterInvlpg,
-    /// The event with what must come before or after it, such as EOI.
+    /// The event, and what must precede or follow it, such as EOI.
     Whole,
-    /// None: most of the time would be waiting.
+    /// There is no batch: most of its time would be waiting.
     None,
 }
 
 /// One row of the experiment.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
-    /// Its name, as in the guest's table.
+    /// The kind's name, as in the guest's table.
     pub name: &'static str,
-    /// What happens between the readings.
+    /// What happens between the readings of the clock.
     pub what: &'static str,
-    /// Exits of each repetition.
+    /// The exits of each repetition.
     pub expected: &'static [Expected],
-    /// What its batch is.
+    /// The contents of the kind's batch.
     pub batch: Batch,
-    /// The time is from a deadline on, not from the first reading.
+    /// Whether the time is measured from a deadline instead of the first reading.
     pub after_deadline: bool,
-    /// A repetition takes microseconds: fewer of them are taken.
+    /// Whether a repetition takes microseconds, so that fewer are measured.
     pub is_slow: bool,
 }
 
-/// The empty loop.
+/// The name of the empty loop.
 pub const BASELINE: &str = "no-op";
-/// Subtracted from batches of kinds that are prepared with it.
+/// The name of the loop that is subtracted from batches of kinds that need it as preparation.
 pub const INVLPG: &str = "invlpg";
 
 const fn kind(name: &'static str, what: &'static str, expected: &'static [Expected]) -> Kind {
@@ -184,7 +186,7 @@ impl Kind {
     }
 }
 
-/// Everything that is priced, in the order of the output.
+/// All kinds that are measured, in the order of the output.
 pub const KINDS: &[Kind] = &[
     kind(
         "null-hypercall",
@@ -492,7 +494,7 @@ pub const KINDS: &[Kind] = &[
     .batch(Batch::AfterInvlpg),
     kind(
         "slow-access",
-        "read across two pages that do not lie side by side",
+        "read across two pages that are not adjacent",
         &[exits(SlowAccess, 1)],
     ),
     kind(
@@ -519,12 +521,12 @@ pub const KINDS: &[Kind] = &[
     .batch(Batch::AfterInvlpg),
     kind(
         "code-write",
-        "store to a page that holds translated code, beside the code: no exit",
+        "store to a page that holds translated code, next to the code: no exit",
         &[exits(CodeWrite, 0)],
     ),
     kind(
         "code-write-in-line",
-        "store to 64 bytes that hold translated code, beside the code: no exit",
+        "store to 64 bytes that hold translated code, next to the code: no exit",
         &[at_first(CodeWrite)],
     ),
     kind(
@@ -596,7 +598,7 @@ pub const KINDS: &[Kind] = &[
         "WRMSR of IA32_TSC_DEADLINE, which arms nothing: a fast path",
         &[exits_or_fast_paths(Msr, 1)],
     ),
-    // These leave the local APIC in x2APIC mode: behind all others.
+    // These leave the local APIC in x2APIC mode, so they come last.
     kind(
         "x2apic-tpr-write",
         "WRMSR of the task priority in x2APIC mode: a fast path",
@@ -620,10 +622,10 @@ pub const KINDS: &[Kind] = &[
     .batch(Batch::Whole),
 ];
 
-/// Loops of the guest that are no kinds of exit.
+/// Loops of the guest that are not kinds of exit.
 pub const OTHER_LOOPS: &[&str] = &[BASELINE, super::overhead::INTERPRETER];
 
-/// What the experiment would price too if this version had it.
+/// Kinds that the experiment would measure too if this version had them.
 pub const NOT_IN_THIS_VERSION: &[(&str, &str)] = &[
     ("shadow-fill", "a page entered into a shadow window"),
     ("mwait", "MONITOR and MWAIT"),
@@ -670,7 +672,7 @@ mod tests {
             lines.any(|line| line.name == name && line.runs_in(mode))
         };
         for kind in KINDS {
-            // AMD's processors have no SYSENTER there.
+            // AMD's processors have no SYSENTER in IA-32e mode.
             for (narrow, wide) in [(Paged, Long), (Ring3, LongRing3)] {
                 let missing = takes(kind.name, narrow) && !takes(kind.name, wide);
                 assert_eq!(missing, narrow == Ring3 && kind.name == "sysenter-sysexit");

@@ -1,5 +1,5 @@
-//! Takes the measurements: modes, pinning, batches and single events, and the check
-//! that the ledger saw what the guest claims.
+//! Makes the measurements, by mode and pinning, in batches and as single events, and checks that
+//! the ledger counted the exits that the guest reports.
 
 use super::guest::{self, AROUND_A_COMMAND, Command, Guest, Loops, MOST_SAMPLES, Outcome};
 use super::kinds::{self, Batch, Expected, KINDS, Kind};
@@ -9,23 +9,24 @@ use super::{
 use crate::host::{Affinity, HostDescription, current_processor};
 use crate::statistics::{Summary, clock_step, distribution, median};
 
-/// Kinds that take microseconds get this fraction of the samples and repetitions.
+/// Kinds that take microseconds get the samples and repetitions divided by this.
 const SLOW_DIVISOR: usize = 10;
-/// Values of one command: small enough that an interruption is noticed soon.
+/// Number of values of one command: few enough that an interruption is noticed soon.
 const CHUNK: usize = 2048;
-/// The same for kinds that take microseconds or wait.
+/// Number of values of one command for kinds that take microseconds or wait.
 const SLOW_CHUNK: usize = 256;
-/// Repetitions before the first value counts: code is translated, pages are known.
+/// Repetitions before the first measured value, in which code is translated and pages are looked
+/// up.
 const WARM_UP: u32 = 16;
 /// Nanoseconds from arming the timer to its deadline: much longer than arming takes.
 const TIMER_TICKS: u32 = 50_000;
 
-/// Restores where the thread may run.
+/// Restores the set of processors on which the thread may run.
 struct Unpinned(Affinity);
 
 impl Drop for Unpinned {
     fn drop(&mut self) {
-        // It was allowed before; there is nobody to tell if it is not now.
+        // This was allowed before. If it fails now, there is no caller to report it to.
         let _ = self.0.apply();
     }
 }
@@ -33,8 +34,9 @@ impl Drop for Unpinned {
 /// Runs the experiment on the calling thread.
 ///
 /// # Errors
-/// An unknown kind, a host that refuses, or a guest that did not do its work. An
-/// interruption is none: the report then says that it is not complete.
+///
+/// An unknown kind, a host that refuses resources, or a guest that did not do its work. An
+/// interruption is not an error: the report then says that it is not complete.
 pub fn run(options: &Options, observer: &mut dyn Observer) -> Result<Report, CostError> {
     for name in &options.kinds {
         if !KINDS.iter().any(|kind| kind.name == name) {
@@ -69,7 +71,7 @@ pub fn run(options: &Options, observer: &mut dyn Observer) -> Result<Report, Cos
         affinity.apply().map_err(refused)?;
         let mut bench = Bench::start(options, &table, mode)?;
         let report = report.get_or_insert_with(|| Report {
-            // Described while unrestricted would be one processor only.
+            // The host must be described before the thread is pinned, which leaves one processor.
             host: HostDescription {
                 processors: unpinned.0.processors().len(),
                 ..HostDescription::here(bench.guest.tsc_khz())
@@ -124,12 +126,12 @@ fn find<'a>(table: &'a [Loops], name: &str, mode: GuestMode) -> Option<&'a Loops
         .find(|line| line.name == name && line.runs_in(mode))
 }
 
-/// Exits that were expected and counted so far.
+/// The exits that were expected and those that were counted so far.
 struct Books {
     expected: &'static [Expected],
     mode: GuestMode,
     counts: Vec<CheckedCount>,
-    /// Repetitions so far, and all exits that they took.
+    /// The number of repetitions so far, and of all their exits.
     repetitions: u64,
     exits: u64,
 }
@@ -151,7 +153,7 @@ impl Books {
         }
     }
 
-    /// Checks one command's exits against `repetitions`; `what` is for the message.
+    /// Checks one command's exits for `repetitions`; `what` is for error messages.
     fn check(&mut self, outcome: &Outcome, repetitions: u64, what: &str) -> Result<(), CostError> {
         self.repetitions += repetitions;
         self.exits += outcome.total();
@@ -180,7 +182,7 @@ impl Books {
             let agrees = counted == expected || (rule.at_least && counted > expected);
             if !agrees {
                 return Err(CostError::WorkNotDone(format!(
-                    "{what}: {expected} exits of kind {} were to come, the ledger counted \
+                    "{what}: expected {expected} exits of kind {}, the ledger counted \
                      {counted} (all exits: {})",
                     rule.kind.name(),
                     outcome.all_exits()
@@ -193,14 +195,14 @@ impl Books {
     }
 }
 
-/// The guest in one mode, with what all of its rows share.
+/// The guest in one mode, and the state that all of its rows share.
 struct Bench<'a> {
     guest: Guest,
     mode: GuestMode,
     options: &'a Options,
     baseline: &'a Loops,
     invlpg: Option<&'a Loops>,
-    /// The empty loop's values that the last row was measured with.
+    /// The values of the empty loop for the row that was measured last.
     no_op: Vec<u64>,
 }
 
@@ -248,8 +250,8 @@ impl<'a> Bench<'a> {
         }))
     }
 
-    /// Times events one by one, in turns with the empty loop; the values and the median
-    /// of the empty loop's.
+    /// Times single events, in turns with the empty loop. Returns the values, and the median of the
+    /// empty loop.
     fn singles(
         &mut self,
         kind: &Kind,
@@ -292,7 +294,7 @@ impl<'a> Bench<'a> {
         Ok(Some((values, baseline)))
     }
 
-    /// What remains when the no-op path, and for deadlines the wait, are taken away.
+    /// The values without the time of the empty loop and, for deadlines, of the wait.
     fn net(&self, kind: &Kind, values: Vec<u64>, baseline: u64) -> Vec<u64> {
         let wait = if kind.after_deadline {
             u64::from(TIMER_TICKS) * self.guest.tsc_khz() / 1_000_000
@@ -303,7 +305,7 @@ impl<'a> Bench<'a> {
         values.into_iter().map(net).collect()
     }
 
-    /// Times batches in turns with those of what is subtracted.
+    /// Times batches, in turns with those of the loop that is subtracted.
     fn batches(
         &mut self,
         kind: &Kind,

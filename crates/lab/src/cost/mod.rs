@@ -1,13 +1,12 @@
 //! `tollgate cost`: what an exit costs.
 //!
-//! A bare-metal guest of our own takes each kind of exit many times in a row (batches)
-//! and one by one, reads the time-stamp counter before and after, and hands the
-//! readings over through its memory. The same loop without the event is the no-op path
-//! that is subtracted. The ledger must have counted exactly the exits that the guest
-//! says it took; if it has not, the experiment fails.
+//! A bare-metal guest of our own takes each kind of exit many times in succession (in batches) and
+//! as single events, reads the time-stamp counter before and after, and passes the readings on
+//! through its memory. The same loop without the event is measured and subtracted. The ledger must
+//! have counted exactly the exits that the guest reports; otherwise the experiment fails.
 //!
-//! What is priced is a call out of translated code inside one process. It crosses no
-//! protection boundary, so its price is never set against that of a hardware exit.
+//! What is measured is a call out of translated code inside one process. It does not cross a
+//! protection boundary, so its price is never compared with that of a hardware exit.
 
 mod export;
 mod guest;
@@ -31,20 +30,20 @@ use crate::statistics::Summary;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// How an experiment is to run.
+/// The options of an experiment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// Events timed one by one, for each kind, mode and pinning.
+    /// Number of single events for each kind, mode and pinning.
     pub samples: usize,
-    /// Batches, for each kind, mode and pinning.
+    /// Number of batches for each kind, mode and pinning.
     pub batches: usize,
-    /// Events in a batch.
+    /// Number of events in a batch.
     pub repeat: usize,
-    /// Only these kinds; empty: all.
+    /// Measures only these kinds; if empty, all.
     pub kinds: Vec<String>,
-    /// Only these modes; empty: all.
+    /// Measures only these modes; if empty, all.
     pub modes: Vec<GuestMode>,
-    /// The host processor to be pinned to; `None`: the one where the thread is.
+    /// The host processor to which the thread is pinned; `None` for the one where it runs.
     pub processor: Option<usize>,
 }
 
@@ -62,7 +61,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Few samples: enough to see that everything works.
+    /// Options for few samples, which suffice to see that everything works.
     pub fn quick() -> Self {
         Self {
             samples: 200,
@@ -73,12 +72,12 @@ impl Options {
     }
 }
 
-/// What the experiment tells, and asks, while it runs.
+/// Receives the progress of an experiment, and can stop it.
 pub trait Observer {
-    /// `done` of `total` rows are complete; `next` comes now.
+    /// Reports that `done` of `total` rows are complete, and that `next` starts now.
     fn progress(&mut self, done: usize, total: usize, next: &str);
 
-    /// Whether somebody wants it to end; what is finished is kept.
+    /// Whether the experiment should stop; finished rows are kept.
     fn is_interrupted(&mut self) -> bool;
 }
 
@@ -89,9 +88,9 @@ pub enum CostError {
     Host(String),
     /// No kind has this name.
     UnknownKind(String),
-    /// None of the kinds that were asked for occurs in the modes that were.
+    /// None of the requested kinds occurs in the requested modes.
     NothingChosen,
-    /// The guest did not do what it was to do, or the ledger says that it did not.
+    /// The guest did not do its work, or the ledger's counts differ from it.
     WorkNotDone(String),
 }
 
@@ -121,40 +120,40 @@ impl std::error::Error for CostError {}
 /// Costs in batches, in cycles of one event.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct BatchResult {
-    /// How many batches.
+    /// The number of batches.
     pub batches: u64,
-    /// Events in each.
+    /// The number of events in each batch.
     pub repeat: u64,
-    /// Mean over all batches.
+    /// The mean of all batches.
     pub mean: f64,
-    /// Median of the batches' means.
+    /// The median of the batches' means.
     pub median: f64,
-    /// What was subtracted, for one event.
+    /// The cycles of one event that were subtracted.
     pub baseline: f64,
-    /// What a batch consists of.
+    /// What a batch contains.
     pub contents: BatchContents,
 }
 
-/// What a batch consists of.
+/// What a batch contains.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BatchContents {
-    /// The event alone.
+    /// Only the event.
     EventOnly,
-    /// What must come before or after each event is part of it.
+    /// The event, and what must precede or follow it.
     WithPreparation,
 }
 
-/// Exits of one kind, as the ledger counted them.
+/// The exits of one kind, as the ledger counted them.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CheckedCount {
     /// The kind's name.
     pub kind: String,
-    /// How many the guest's loops must have caused (at least, if `at_least`).
+    /// The number that the guest's loops must have caused (at least, if `at_least`).
     pub expected: u64,
-    /// How many the ledger counted.
+    /// The number that the ledger counted.
     pub counted: u64,
-    /// Other work of the loop counts as the same kind.
+    /// More exits are accepted, because other work of the loop counts as the same kind.
     pub at_least: bool,
 }
 
@@ -163,44 +162,44 @@ pub struct CheckedCount {
 pub struct Row {
     /// The kind's name.
     pub kind: String,
-    /// What happens between the readings.
+    /// What happens between the readings of the clock.
     pub what: String,
     /// The guest's mode.
     pub mode: GuestMode,
-    /// The thread was pinned to one host processor.
+    /// Whether the thread was pinned to one host processor.
     pub pinned: bool,
-    /// What was subtracted from each event timed alone, in cycles.
+    /// Cycles that were subtracted from each single event.
     pub baseline: u64,
-    /// Events timed one by one, in cycles.
+    /// Statistics of single events, in cycles.
     pub single: Summary,
-    /// Events timed in batches; none if most of that would be waiting.
+    /// Statistics of batches; `None` if most of their time would be waiting.
     pub batch: Option<BatchResult>,
-    /// Exits of each event, whatever their kind.
+    /// The number of exits of any kind for each event.
     pub exits_each: f64,
-    /// Exits, from both ways of timing together.
+    /// The counted exits of single events and batches together.
     pub counts: Vec<CheckedCount>,
-    /// The values of `single` and how often each occurred.
+    /// The values of `single`, with their numbers of occurrences.
     pub distribution: Vec<(u64, u64)>,
 }
 
-/// The experiment's result.
+/// The result of the experiment.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Report {
-    /// Where it ran.
+    /// A description of the host.
     pub host: HostDescription,
-    /// The host processor that pinned rows ran on.
+    /// The host processor on which pinned rows ran.
     pub pinned_to: usize,
-    /// The time-stamp counter moves on in steps of so many cycles: no single value is
-    /// finer. Found from the readings.
+    /// The step in cycles by which the time-stamp counter advances, which limits the resolution of
+    /// a single value. Derived from the readings.
     pub tsc_step: u64,
-    /// Everything asked for was measured.
+    /// Whether everything that was requested was measured.
     pub is_complete: bool,
-    /// The rows.
+    /// The rows, in the order of the output.
     pub rows: Vec<Row>,
 }
 
 impl Report {
-    /// The steps of the time-stamp counter, if they are worth a word.
+    /// A sentence about the steps of the time-stamp counter, if they are large enough to matter.
     pub fn steps_in_words(&self) -> String {
         match self.tsc_step {
             0 | 1 => String::new(),
@@ -208,7 +207,7 @@ impl Report {
         }
     }
 
-    /// Cycles as nanoseconds.
+    /// Converts cycles to nanoseconds.
     pub fn nanoseconds(&self, cycles: f64) -> f64 {
         cycles * 1e6 / self.host.tsc_khz.max(1) as f64
     }

@@ -1,6 +1,6 @@
-//! What the ledger itself costs: the same loops with full books and with counts only,
-//! in turns in one run. The time is the processor time of the thread, so that other
-//! programs on a busy host count less.
+//! The cost of the ledger itself: the same loops with full recording and with counts only, in turns
+//! in one run. The time is the processor time of the thread, so that other programs on a busy host
+//! matter less.
 
 use super::guest::{self, Command, Guest};
 use super::{CostError, GuestMode, Observer};
@@ -10,14 +10,14 @@ use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use tollgate_exits::ledger::Detail;
 
-/// The guest's loop that is no kind of exit.
+/// The guest's loop that is not a kind of exit.
 pub const INTERPRETER: &str = "interpreter";
-/// Cycles that one run of a loop should take: long against what a timer's tick costs.
+/// Cycles that one run of a loop should take: much more than a timer's tick costs.
 const CYCLES_PER_RUN: u64 = 150_000_000;
-/// Repetitions of the first, short run, from which the long ones' number is found.
+/// Repetitions of the first, short run, which determines the number for the long ones.
 const FIRST_REPEAT: u32 = 200;
 
-/// Loops that are run: name, what it stands for, mode.
+/// The loops to run: name, what it represents, mode.
 const WORKLOADS: [(&str, &str, GuestMode); 3] = [
     (
         INTERPRETER,
@@ -36,21 +36,22 @@ const WORKLOADS: [(&str, &str, GuestMode); 3] = [
     ),
 ];
 
-/// One loop with both settings.
+/// The measurements of one loop with both settings.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Comparison {
     /// The loop's name.
     pub workload: String,
-    /// What it is.
+    /// A description of the loop.
     pub what: String,
-    /// Cycles of one repetition with full books, for each run.
+    /// Cycles of one repetition with full recording, for each run.
     pub full: Vec<f64>,
-    /// The same with counts only; each was run right after the one in `full`.
+    /// Cycles of one repetition with counts only, for each run; each was made right after the one
+    /// in `full`.
     pub counts_only: Vec<f64>,
 }
 
 impl Comparison {
-    /// Full books relative to counts only, pair by pair.
+    /// The ratio of full recording to counts only, for each pair of runs.
     pub fn ratios(&self) -> Vec<f64> {
         self.full
             .iter()
@@ -59,7 +60,7 @@ impl Comparison {
             .collect()
     }
 
-    /// Whether the two settings can be told apart.
+    /// Whether the two settings differ measurably.
     pub fn is_difference_measured(&self) -> bool {
         match (Quartiles::of(&self.full), Quartiles::of(&self.counts_only)) {
             (Some(full), Some(counts_only)) => !full.overlaps(&counts_only),
@@ -71,7 +72,8 @@ impl Comparison {
 /// Runs every loop `pairs` times with each setting, in turns.
 ///
 /// # Errors
-/// The host refuses, or a guest does not do its work.
+///
+/// The host refuses resources, or a guest does not do its work.
 pub fn run(pairs: usize, observer: &mut dyn Observer) -> Result<Vec<Comparison>, CostError> {
     let table = guest::table();
     let mut results = Vec::new();
@@ -118,7 +120,7 @@ pub fn run(pairs: usize, observer: &mut dyn Observer) -> Result<Vec<Comparison>,
     Ok(results)
 }
 
-/// The comparisons as a table for people, every repetition shown.
+/// The comparisons as a table for people, with every repetition.
 pub fn table(results: &[Comparison]) -> String {
     let mut text = String::from(
         "the ledger's own cost: full books against counts only, in turns, cycles of one repetition\n",

@@ -1,6 +1,6 @@
-//! The result as a plot: for each kind, which share of its events cost at most so many
-//! cycles, and beside it, on a logarithmic axis, which share cost more: the tail. Kinds of one
-//! subject share a line of the plot; all lines have the same range of cycles.
+//! The result as a plot. For each kind, it shows which share of its events cost at most a number of
+//! cycles and, next to it on a logarithmic axis, which share cost more: the tail. Related kinds
+//! share a line of the plot; all lines have the same range of cycles.
 
 use super::{GuestMode, Report, Row};
 use crate::plotting::{COLOURS, FONT, PlotError, PlotFormat, draw_lines, failed, tick, write};
@@ -10,7 +10,7 @@ use plotters::prelude::*;
 use std::cmp::Reverse;
 use std::path::Path;
 
-/// Panels: a title and its kinds.
+/// The lines of the plot: a title and its kinds.
 const PANELS: &[(&str, &[&str])] = &[
     (
         "Leaving and returning",
@@ -100,7 +100,7 @@ const PANELS: &[(&str, &[&str])] = &[
         ],
     ),
 ];
-/// Modes in the order in which a kind's curve is chosen from them.
+/// The order of preference of the mode that is shown for a kind.
 const PREFERRED: [GuestMode; 6] = [
     GuestMode::Paged,
     GuestMode::Ring3,
@@ -109,20 +109,20 @@ const PREFERRED: [GuestMode; 6] = [
     GuestMode::Protected,
     GuestMode::Real,
 ];
-/// The width of a panel; each line has two, and the names of its kinds.
+/// The width of a panel; each line has two panels and the names of its kinds.
 const PANEL_WIDTH: u32 = 560;
 const NAMES_WIDTH: u32 = 330;
-/// The height of a line without names, and of a name.
+/// The height of a line without names, and the height of each name.
 const LINE_HEIGHT: u32 = 90;
 const NAME_HEIGHT: u32 = 42;
 const LIGHT: RGBColor = RGBColor(240, 240, 240);
 const BOLD: RGBColor = RGBColor(205, 205, 205);
-/// No line is lower.
+/// The minimum height of a line.
 const LEAST_HEIGHT: u32 = 270;
 const TITLE_HEIGHT: u32 = 126;
-/// No clock that is read tells fewer cycles apart.
+/// No clock resolves fewer cycles.
 const LEAST_CYCLES: f64 = 10.0;
-/// Pixels of a dash and of the gap behind it, for what is not pinned.
+/// The length in pixels of a dash and of the gap after it, for rows that are not pinned.
 const DASH: (u32, u32) = (5, 4);
 
 /// Writes the plot of `report` to `path`.
@@ -143,12 +143,12 @@ pub fn write_plot(report: &Report, path: &Path, format: PlotFormat) -> Result<()
     write(path, format, size, |area| draw(area, report, &panels))
 }
 
-/// The height of a line with so many names.
+/// The height of a line with these names.
 fn height(curves: &[Curves]) -> u32 {
     (LINE_HEIGHT + NAME_HEIGHT * curves.len() as u32).max(LEAST_HEIGHT)
 }
 
-/// One kind, pinned and not.
+/// One kind, pinned and not pinned.
 struct Curves<'a> {
     kind: &'a str,
     pinned: Option<&'a Row>,
@@ -173,14 +173,14 @@ fn curves<'a>(report: &'a Report, kinds: &[&'a str]) -> Vec<Curves<'a>> {
         })
         .filter(|curves| curves.row().is_some())
         .collect();
-    // The dearest first.
+    // The most expensive kind comes first.
     let cost = |curves: &Curves| curves.row().map(|row| (row.single.p50, row.single.p99));
     curves.sort_by_key(|curves| Reverse(cost(curves)));
     curves
 }
 
 impl<'a> Curves<'a> {
-    /// What the kind's figures are taken from.
+    /// The row from which the kind's figures are taken.
     fn row(&self) -> Option<&'a Row> {
         self.pinned.or(self.unpinned)
     }
@@ -240,7 +240,7 @@ fn draw<B: DrawingBackend>(
     area.present().map_err(failed)
 }
 
-/// What all but a hundredth of the events cost at least; not less than one cycle.
+/// The first percentile of the costs; at least one cycle.
 fn first_percent(row: &Row) -> u64 {
     let mut below = 0;
     for &(cycles, times) in &row.distribution {
@@ -252,8 +252,8 @@ fn first_percent(row: &Row) -> u64 {
     1
 }
 
-/// The horizontal range: whole powers of ten around what most events cost, pinned if they were. The
-/// first and the last hundredth may lie outside.
+/// The horizontal range: whole powers of ten around most events' costs, of pinned rows if there are
+/// any. The first and the last hundredth of the events may lie outside.
 fn range(panels: &Panels) -> (f64, f64) {
     let curves = || panels.iter().flat_map(|(_, curves)| curves);
     let rows = || curves().filter_map(Curves::row);
@@ -264,7 +264,7 @@ fn range(panels: &Panels) -> (f64, f64) {
     (least, most.max(least * 10.0))
 }
 
-/// Which share of the events cost at most so many cycles.
+/// Draws which share of the events cost at most a number of cycles.
 fn share_panel<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,
     title: &str,
@@ -283,7 +283,7 @@ fn share_panel<B: DrawingBackend>(
     panel.draw(chart)
 }
 
-/// Which share of the events cost more than so many cycles.
+/// Draws which share of the events cost more than a number of cycles.
 fn tail_panel<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,
     curves: &[Curves],
@@ -291,7 +291,7 @@ fn tail_panel<B: DrawingBackend>(
 ) -> Result<(), String> {
     let rows = curves.iter().flat_map(|c| [c.pinned, c.unpinned]).flatten();
     let most = rows.map(|row| row.single.count).max().unwrap_or(1);
-    // One event of the kind of which there were most is still seen.
+    // For the kind with the most events, a single event is still visible.
     let least = 10f64.powf((100.0 / most.max(100) as f64).log10().floor());
     let chart = builder(area, "the tail", 18)
         .build_cartesian_2d((left..right).log_scale(), (least..100.0).log_scale())
@@ -305,7 +305,8 @@ fn tail_panel<B: DrawingBackend>(
     panel.draw(chart)
 }
 
-/// What is left behind each point, in per cent; where that is less than `least` the line ends at the axis.
+/// The remaining share after each point, in per cent; where that is less than `least`, the line
+/// ends at the axis.
 fn tail(shares: Vec<(f64, f64)>, least: f64) -> Vec<(f64, f64)> {
     let mut points: Vec<_> = shares
         .into_iter()
@@ -316,7 +317,7 @@ fn tail(shares: Vec<(f64, f64)>, least: f64) -> Vec<(f64, f64)> {
     points
 }
 
-/// Panels have the same room for their axes.
+/// Starts a chart with the same margins for its axes as the others.
 fn builder<'a, 'b, B: DrawingBackend>(
     area: &'a DrawingArea<B, Shift>,
     title: &str,
@@ -332,14 +333,14 @@ fn builder<'a, 'b, B: DrawingBackend>(
     builder
 }
 
-/// What a panel shows.
+/// The parameters of a panel.
 struct Panel<'a> {
-    /// What the vertical axis counts.
+    /// What the vertical axis shows.
     counts: &'a str,
-    /// A number at it.
+    /// Formats a number on the vertical axis.
     label: &'a dyn Fn(f64) -> String,
     curves: &'a [Curves<'a>],
-    /// A kind's line.
+    /// The points of a kind's line.
     points: &'a dyn Fn(&Row) -> Vec<(f64, f64)>,
 }
 
@@ -383,13 +384,13 @@ impl Panel<'_> {
     }
 }
 
-/// A share in per cent at a logarithmic axis: 10%, 0.01%.
+/// A share in per cent on a logarithmic axis: 10%, 0.01%.
 fn percent(value: f64) -> String {
     let places = (-value.log10()).ceil().max(0.0) as usize;
     format!("{value:.places$}%")
 }
 
-/// The name and the figures of the kind that is the `index`th of its line.
+/// Draws the name and the figures of the kind with this index in its line.
 fn name<B: DrawingBackend>(
     names: &DrawingArea<B, Shift>,
     report: &Report,

@@ -1,17 +1,17 @@
-//! What was found, in a few lines.
+//! The findings, in a few lines.
 
 use super::table::heading;
 use super::{GuestMode, Report, Row};
 use crate::statistics::Quartiles;
 
-/// Kinds that are named as the cheapest and as the most expensive.
+/// Number of kinds that are named as the cheapest and as the most expensive.
 const NAMED: usize = 3;
-/// Lines about single kinds, if no more than those are there.
+/// Maximum number of rows for which each kind gets a line of its own.
 const MOST_ROWS: usize = 12;
-/// The kind that is nothing but an exit.
+/// The kind that does nothing except exit.
 const BARE: &str = "null-hypercall";
 
-/// The findings in about ten lines; the tables have the rest.
+/// The findings in about ten lines; the tables contain the rest.
 pub fn summary(report: &Report) -> String {
     let mut text = heading(report);
     let rows: Vec<&Row> = report.rows.iter().filter(|row| row.pinned).collect();
@@ -39,7 +39,7 @@ pub fn summary(report: &Report) -> String {
             text.push_str(&format!("  {}\n", pair.join(", ")));
         }
     }
-    // One price for each kind: the dearest of its modes.
+    // One price for each kind: that of its most expensive mode.
     let mut kinds: Vec<&Row> = Vec::new();
     for row in &rows {
         match kinds.iter_mut().find(|known| known.kind == row.kind) {
@@ -61,7 +61,7 @@ pub fn summary(report: &Report) -> String {
             kinds.len()
         ));
     } else {
-        // Whoever asks for one kind asks what it costs.
+        // A user who requests a single kind wants to know its cost.
         for row in rows.iter().take(MOST_ROWS) {
             let (mode, p99) = (row.mode.name(), row.single.p99);
             let price = price(row);
@@ -71,7 +71,7 @@ pub fn summary(report: &Report) -> String {
             ));
         }
     }
-    // What is too short for the clock has no ratio to anything.
+    // Values that are too short for the clock have no meaningful ratio.
     let spread = |row: &&&Row| row.single.p99 as f64 / row.single.p50 as f64;
     let timed = rows.iter().filter(|row| row.single.p50 > 0);
     if let Some(widest) = timed.clone().max_by(|a, b| spread(a).total_cmp(&spread(b))) {

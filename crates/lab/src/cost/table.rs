@@ -3,12 +3,12 @@
 use super::{BatchContents, Report, Row, kinds};
 use std::fmt::Write;
 
-/// What these figures are, in words; part of every output.
+/// Explains what these figures are; part of every output.
 pub const WHAT_IT_IS: &str = "These are call-outs of translated code inside one process: they \
 cross no protection boundary and\nare no measure of hardware exits. Comparable is the total time \
 for the same work.";
 
-/// The table, with what the columns mean below it.
+/// The table, followed by the meaning of its columns.
 pub fn table(report: &Report) -> String {
     let mut text = heading(report);
     for pinned in [true, false] {
@@ -26,7 +26,7 @@ pub fn table(report: &Report) -> String {
     text
 }
 
-/// Where it was measured, and what the figures are.
+/// Where the figures were measured, and what they are.
 pub(super) fn heading(report: &Report) -> String {
     let host = &report.host;
     format!(

@@ -1,8 +1,8 @@
-//! The virtio devices that the guest makes requests of, a disk and a network adapter in memory,
-//! and what a driver does once: it tells them where the queues are.
+//! The virtio devices to which the guest makes requests, a disk and a network adapter in memory,
+//! and the part of a driver that runs once: it tells the devices where the queues are.
 //!
-//! Each queue has one chain, which the guest makes available again and again: entries of a new
-//! ring are zero, and so name it.
+//! Each queue has one chain, which the guest makes available repeatedly: the entries of a new ring
+//! are zero, so they refer to this chain.
 
 use super::CostError;
 use crate::nameless_file::NamelessFile;
@@ -17,17 +17,17 @@ use tollgate_network::{NetworkKind, NetworkOptions, UserOptions};
 use tollgate_platform::Platform;
 use tollgate_x86::PhysicalAddress;
 
-/// Bytes of the disk.
+/// Size of the disk in bytes.
 const DISK_BYTES: u64 = 1 << 20;
-/// Descriptors of each queue.
+/// Number of descriptors in each queue.
 const QUEUE_SIZE: u32 = 256;
 
 /// The guest's `VIRTIO_VECTOR`.
 const VECTOR: u32 = 0x52;
-/// The I/O APIC: its register select and, 10h behind it, its window.
+/// The address of the I/O APIC: its register select; its window follows at offset 10h.
 const IO_APIC: u64 = 0xfec0_0000;
 
-/// Where a device's queue lies: the guest's `DISK_AVAILABLE` and `NET_AVAILABLE` are the second
+/// The memory of a device's queue. The guest's `DISK_AVAILABLE` and `NET_AVAILABLE` are the second
 /// page.
 struct Layout {
     device: u8,
@@ -54,24 +54,25 @@ const DISK: Layout = Layout {
     queue: 0,
     descriptors: 0x12_0000,
 };
-/// Packets go out by the transmit queue.
+/// Packets are sent through the transmit queue.
 const ADAPTER: Layout = Layout {
     device: 1,
     queue: 1,
     descriptors: 0x13_0000,
 };
 
-/// A part of a chain: bytes, and whether the device writes them.
+/// A part of a chain: its size in bytes, and whether the device writes it.
 type Part = (u32, bool);
-/// Header, data and status of a request to read from the first sector on: its header is zero.
+/// Header, data and status of a request that reads from the first sector on: its header is zero.
 const DISK_CHAIN: &[Part] = &[(16, false), (4096, true), (1, true)];
-/// A header, and a frame of the shortest length that is for nobody.
+/// A header, and a frame of minimum length that is addressed to no host.
 const ADAPTER_CHAIN: &[Part] = &[(12 + 60, false)];
 
-/// The devices, which the configuration gets to know of.
+/// Makes the devices, and adds them to the configuration.
 ///
 /// # Errors
-/// The host gives no file, no thread or no socket.
+///
+/// The host refuses a file, a thread or a socket.
 pub fn devices(config: &mut VmConfig) -> Result<Vec<Box<dyn VirtioDevice>>, CostError> {
     let refused = |error: &dyn std::fmt::Display| CostError::Host(error.to_string());
     let disk = NamelessFile::zeroed(DISK_BYTES).map_err(|error| refused(&error))?;
@@ -87,7 +88,7 @@ pub fn devices(config: &mut VmConfig) -> Result<Vec<Box<dyn VirtioDevice>>, Cost
     list::virtio_devices(config).map_err(|error| refused(&error))
 }
 
-/// Does what a driver does once, and leads the interrupts to the processor.
+/// Does what a driver does once, and routes the interrupts to the processor.
 pub fn start(pc: &mut Pc, memory: &mut GuestMemory) {
     start_device(pc, memory, &DISK, DISK_CHAIN);
     start_device(pc, memory, &ADAPTER, ADAPTER_CHAIN);
@@ -113,7 +114,7 @@ fn start_device(pc: &mut Pc, memory: &mut GuestMemory, layout: &Layout, chain: &
         (0x70, 0),
         (0x70, 1),
         (0x70, 3),
-        // VIRTIO_F_VERSION_1 alone.
+        // Accept only VIRTIO_F_VERSION_1.
         (0x24, 1),
         (0x20, 1),
         (0x70, 11),
@@ -131,7 +132,7 @@ fn start_device(pc: &mut Pc, memory: &mut GuestMemory, layout: &Layout, chain: &
     for (register, value) in writes {
         write(address(layout.device) + register, value);
     }
-    // A redirection entry: edge-triggered, fixed, to the processor of number 0.
+    // A redirection entry: edge-triggered, fixed, to processor 0.
     let entry = 0x10 + 2 * u32::from(interrupt_line(layout.device));
     for (register, value) in [(entry + 1, 0), (entry, VECTOR)] {
         write(IO_APIC, register);

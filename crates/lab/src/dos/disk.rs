@@ -1,4 +1,4 @@
-//! The disk C:, with one partition, made here and looked at here.
+//! The disk C:, with one partition, made here and read here.
 
 use crate::nameless_file::NamelessFile;
 use fatfs::{FatType, FileSystem, FormatVolumeOptions, FsOptions, format_volume};
@@ -6,31 +6,33 @@ use std::io::{self, Cursor, Read, Write};
 use std::path::PathBuf;
 
 const SECTOR: usize = 512;
-/// The geometry that the machine's disks have.
+/// The geometry of the machine's disks.
 const HEADS: usize = 16;
 const SECTORS_PER_TRACK: usize = 63;
 const CYLINDERS: usize = 16;
 const SECTORS: usize = CYLINDERS * HEADS * SECTORS_PER_TRACK;
-/// The partition begins behind the first track.
+/// The partition starts after the first track.
 const FIRST: usize = SECTORS_PER_TRACK;
-/// Few enough clusters for tables of 12 bits, which every DOS knows since there are hard disks.
+/// Large enough that tables of 12 bits suffice, which every DOS since the first hard disks
+/// supports.
 const CLUSTER_BYTES: u32 = 2048;
-/// A partition of that kind.
+/// The type of a partition with such tables.
 const FAT_12: u8 = 0x01;
-/// A hard disk, in the file system's description of its disk.
+/// The code for a hard disk in the file system's media descriptor.
 const HARD_DISK: u8 = 0xf8;
-/// Where the boot sector has the number of the sectors in front of it.
+/// Offset in the boot sector of the number of sectors before the partition.
 const HIDDEN_SECTORS: usize = 0x1c;
-/// Where the first sector of a disk has its table of partitions.
+/// Offset of the partition table in the first sector of a disk.
 const PARTITIONS: usize = 0x1be;
 
-/// A disk in a file that vanishes with it.
+/// A disk in a temporary file, which disappears with this value.
 pub struct Disk(NamelessFile);
 
 impl Disk {
-    /// One with these files; names have eight letters and three.
+    /// Makes a disk with these files; names have eight letters and three.
     ///
     /// # Errors
+    ///
     /// The host refuses a file.
     pub fn with(files: &[(&str, &[u8])]) -> io::Result<Self> {
         let mut disk = vec![0; SECTORS * SECTOR];
@@ -56,15 +58,16 @@ impl Disk {
         NamelessFile::with(&disk).map(Self)
     }
 
-    /// A path for this process.
+    /// A path of the disk that is valid in this process.
     pub fn path(&self) -> PathBuf {
         self.0.path()
     }
 
-    /// What is in a file now.
+    /// The present content of a file.
     ///
     /// # Errors
-    /// It is not there, or the file system is damaged.
+    ///
+    /// It does not exist, or the file system is damaged.
     pub fn read(&self, name: &str) -> io::Result<Vec<u8>> {
         let mut disk = std::fs::read(self.path())?;
         let volume = Cursor::new(&mut disk[FIRST * SECTOR..]);
@@ -78,7 +81,8 @@ impl Disk {
     }
 }
 
-/// One partition to the end of the disk, of which the first sector has nothing to boot.
+/// Writes a table with one partition up to the end of the disk; its first sector contains no boot
+/// code.
 fn partition_table(disk: &mut [u8]) {
     // Head, then sector with the high bits of the cylinder, then cylinder.
     let place = |sector: usize| {
@@ -113,7 +117,8 @@ mod tests {
         let bytes = std::fs::read(disk.path()).unwrap();
         assert_eq!(bytes.len(), 16 * 16 * 63 * 512);
         assert_eq!(&bytes[0x1be..][..8], &[0, 1, 1, 0, 1, 15, 63, 15]);
-        // Names of eight letters and three need no other entries, which an old DOS does not know.
+        // Names of eight letters and three need no additional entries, which an old DOS does not
+        // know.
         let root = bytes.windows(11).filter(|name| name == b"ONE     TXT");
         assert_eq!(root.count(), 1);
     }

@@ -1,4 +1,4 @@
-//! A DOS that runs: its boot, what is typed into it, and what came of it.
+//! A running DOS: its boot, typing into it, and the results.
 
 use super::disk::Disk;
 use super::work::{Work, files};
@@ -20,50 +20,51 @@ use tollgate_machine::file_words::reading;
 use tollgate_machine::marks::{MarkName, Span};
 use tollgate_machine::vm_handle::Query;
 
-/// Guest RAM: DOS uses the first of it.
+/// Size of guest RAM; DOS uses the first part of it.
 const MEMORY: u64 = 16 * MIB;
 const CODE_CACHE: u64 = 16 * MIB;
-/// How often the screen is looked at while DOS boots.
+/// How often the screen is checked while DOS boots.
 const LOOK: Duration = Duration::from_millis(50);
-/// Rounds of which nobody waits for the last: the machine is ended before.
+/// More rounds than ever finish: the machine is ended before.
 const WITHOUT_END: u16 = u16::MAX;
-/// Keys that are typed without looking whether they came: the BIOS keeps 15.
+/// Number of keys that are typed without checking whether they arrived: the BIOS buffers 15.
 const AHEAD: usize = 8;
-/// Where a user gets a DOS.
+/// Tells the user where to get a DOS.
 const WHERE: &str = "FreeDOS has images at www.freedos.org/download";
 
-/// A DOS at its prompt.
+/// A DOS that shows its prompt.
 pub struct DosGuest {
     guest: RunningGuest,
     disk: Disk,
 }
 
-/// What some work came to.
+/// The result of some work.
 pub struct Done {
     /// Rounds, keys, and calls of the hooked vectors, by name.
     pub counters: BTreeMap<String, u64>,
-    /// Between the first round's begin and the last one's end.
+    /// The ledger between the start of the first round and the end of the last one.
     pub books: Books,
-    /// The characters on the screen afterwards, by lines.
+    /// The text on the screen afterwards, line by line.
     pub screen: Vec<String>,
 }
 
 impl Done {
-    /// Seconds that the rounds took.
+    /// The time in seconds that the rounds took.
     pub fn seconds(&self) -> f64 {
         self.books.shares.wall as f64 / (self.books.tsc_khz.max(1) as f64 * 1000.0)
     }
 
-    /// A counter.
+    /// The value of a counter.
     pub fn count(&self, name: &str) -> u64 {
         self.counters.get(name).copied().unwrap_or(0)
     }
 }
 
-/// Looks at the image that a user names.
+/// Checks the image that a user names.
 ///
 /// # Errors
-/// [`LabError::NotRun`]: it cannot be read, or there is no firmware to boot it.
+///
+/// [`LabError::NotRun`] if it cannot be read, or if there is no firmware to boot it.
 pub fn check_image(path: &Path) -> Result<(), LabError> {
     firmware::find().map_err(LabError::NotRun)?;
     std::fs::File::open(path).map(drop).map_err(|error| {
@@ -75,11 +76,12 @@ pub fn check_image(path: &Path) -> Result<(), LabError> {
 }
 
 impl DosGuest {
-    /// Boots the floppy disk on a machine with these knobs, to the prompt of C:. `prepare` is called on the
-    /// machine's thread.
+    /// Boots the floppy disk on a machine with these knobs, until the prompt of C: appears.
+    /// `prepare` is called on the machine's thread.
     ///
     /// # Errors
-    /// The machine cannot be built, DOS does not come to its prompt, or the experiment is to end.
+    ///
+    /// The machine cannot be built, DOS does not show its prompt, or the experiment should stop.
     pub fn boot(
         image: &Path,
         knobs: &VmConfig,
@@ -100,18 +102,21 @@ impl DosGuest {
         Ok(dos)
     }
 
-    /// Turns the knobs of an arm.
+    /// Sets the knobs to those of an arm.
     ///
     /// # Errors
-    /// The machine does not answer.
+    ///
+    /// The machine does not respond.
     pub fn turn(&self, arm: &Arm) -> Result<(), LabError> {
         self.guest.turn(arm)
     }
 
-    /// Has DOS work so many rounds, or without a script wait so many ticks of its clock, and checks what it did.
+    /// Makes DOS work this number of rounds, or without a script wait this number of clock ticks,
+    /// and checks the result.
     ///
     /// # Errors
-    /// It did something else, or nothing; or the experiment is to end.
+    ///
+    /// DOS did something else, or nothing; or the experiment should stop.
     pub fn run(&mut self, work: &Work, rounds: u16, ticks: u16) -> Result<Done, LabError> {
         self.wake();
         let file = work.script_file.unwrap_or("-").to_ascii_lowercase();
@@ -129,10 +134,12 @@ impl DosGuest {
         Ok(done)
     }
 
-    /// Has every character that DOS shows sent to the serial port from now on, for [`DosGuest::echo_of`].
+    /// Makes the guest send every character that DOS displays to the serial port, for
+    /// [`DosGuest::echo_of`].
     ///
     /// # Errors
-    /// DOS does not take the command.
+    ///
+    /// DOS does not accept the command.
     pub fn begin_echo(&mut self) -> Result<(), LabError> {
         self.wake();
         self.type_line("hooks 0 0 -")?;
@@ -141,15 +148,17 @@ impl DosGuest {
         Ok(())
     }
 
-    /// Presses the key of a character at the prompt: how long it takes until the character is shown.
+    /// Presses the key of a character at the prompt, and measures the time until the character is
+    /// displayed.
     ///
     /// # Errors
-    /// It does not come.
+    ///
+    /// The character does not appear.
     pub fn echo_of(&mut self, character: char) -> Result<Duration, LabError> {
         self.guest.take_text();
         let typed = Instant::now();
         self.press(character)?;
-        // The line feed behind it sends it at once.
+        // The line feed after it makes the guest send it immediately.
         let shown = format!("{character}\n");
         let (_, when) = self
             .guest
@@ -157,10 +166,11 @@ impl DosGuest {
         Ok(when.saturating_duration_since(typed))
     }
 
-    /// Presses Enter while all is echoed, and waits for the next prompt.
+    /// Presses Enter in echo mode, and waits for the next prompt.
     ///
     /// # Errors
-    /// It does not come.
+    ///
+    /// The prompt does not appear.
     pub fn enter_echoed(&mut self) -> Result<(), LabError> {
         self.press('\n')?;
         self.echoed_prompt()
@@ -172,10 +182,11 @@ impl DosGuest {
             .map(drop)
     }
 
-    /// Has DOS work without an end.
+    /// Makes DOS work until the machine is ended.
     ///
     /// # Errors
-    /// DOS does not take the command.
+    ///
+    /// DOS does not accept the command.
     pub fn begin_without_end(&mut self, work: &Work) -> Result<(), LabError> {
         self.wake();
         let file = work.script_file.unwrap_or("-").to_ascii_lowercase();
@@ -184,20 +195,21 @@ impl DosGuest {
         Ok(())
     }
 
-    /// The machine's books as they are.
+    /// The present content of the machine's ledger.
     ///
     /// # Errors
-    /// It has ended.
+    ///
+    /// The machine has ended.
     pub fn all_books(&mut self) -> Result<Arc<Books>, LabError> {
         self.guest.books()
     }
 
-    /// Has the machine run, which rests between two pieces of work.
+    /// Resumes the machine, which is paused between two pieces of work.
     pub fn wake(&self) {
         self.guest.handle().resume();
     }
 
-    /// Has it rest: at its prompt DOS polls without a pause.
+    /// Pauses the machine: at its prompt, DOS polls continuously.
     pub fn rest(&self) {
         self.guest.handle().pause();
     }
@@ -233,7 +245,7 @@ impl DosGuest {
         Ok(())
     }
 
-    /// What happened between the marks that the resident program has set.
+    /// The ledger between the marks that the resident program has set.
     fn books(&mut self) -> Result<Books, LabError> {
         let name = |text: &str| text.parse::<MarkName>().ok();
         let span = Span {
@@ -258,7 +270,7 @@ impl DosGuest {
         }
     }
 
-    /// The text on the screen.
+    /// Reads the text on the screen.
     fn screen(&mut self) -> Result<TextScreen, LabError> {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -277,7 +289,7 @@ impl DosGuest {
                 self.guest.check_running()?;
                 thread::sleep(Duration::from_millis(2));
             }
-            // Firmware has set no mode yet.
+            // The firmware has not set a display mode yet.
             if Instant::now() > end {
                 return Err(self.guest.silent("nothing is on the screen"));
             }
@@ -285,8 +297,8 @@ impl DosGuest {
         }
     }
 
-    /// Waits until the line with the cursor is as wanted. If DOS asks for the date or the time on the way, it is
-    /// left as it is.
+    /// Waits until the line with the cursor is as wanted. If DOS asks for the date or the time
+    /// before that, they are left unchanged.
     fn line_that(&mut self, what: &str, is_wanted: impl Fn(&str) -> bool) -> Result<(), LabError> {
         let end = Instant::now() + PATIENCE;
         let mut answered = String::new();
@@ -310,7 +322,7 @@ impl DosGuest {
             if Instant::now() > end {
                 let screen = lines(&screen).join(" | ");
                 return Err(LabError::WorkNotDone(format!(
-                    "DOS does not come to {what}; on its screen: {screen}"
+                    "DOS does not show {what}; on its screen: {screen}"
                 )));
             }
             thread::sleep(LOOK);
@@ -323,7 +335,8 @@ impl DosGuest {
         })
     }
 
-    /// Types a line at the prompt, no more at a time than the BIOS keeps for a slow DOS.
+    /// Types a line at the prompt, at most as many keys at a time as the BIOS buffers for a slow
+    /// DOS.
     fn type_line(&mut self, line: &str) -> Result<(), LabError> {
         let mut typed = String::new();
         for character in line.chars() {
@@ -391,7 +404,7 @@ fn lines(screen: &TextScreen) -> Vec<String> {
     screen.lines().collect()
 }
 
-/// The line with the cursor, up to there.
+/// The line with the cursor, up to the cursor.
 fn line_of_cursor(screen: &TextScreen) -> String {
     let Some((column, row)) = screen.cursor else {
         return String::new();

@@ -1,17 +1,18 @@
-//! A DOS that the user supplies, as a guest: it boots from the image of its floppy disk by SeaBIOS and finds a
-//! disk C: with programs and files of ours.
+//! A DOS that the user supplies, as a guest: SeaBIOS boots it from a floppy disk image, and it
+//! finds a disk C: with programs and files of ours.
 //!
 //! ```text
-//! boot -----> the prompt of drive A:, found on the screen; "c:" is typed
-//! work -----> "hooks ROUNDS TICKS FILE" is typed: HOOKS.COM stays in memory, hooks INT 10h, 13h, 16h, 1Ah,
-//!             1Ch, 21h, 28h, and types the scan codes in FILE whenever DOS waits for a key (INT 28h)
+//! boot -----> the prompt of drive A: appears on the screen; "c:" is typed
+//! work -----> "hooks ROUNDS TICKS FILE" is typed: HOOKS.COM stays in memory, hooks INT 10h, 13h,
+//!             16h, 1Ah, 1Ch, 21h, 28h, and types the scan codes in FILE whenever DOS waits for a
+//!             key (INT 28h)
 //!               mark "begin" ---- the rounds ---- mark "end"
 //! done <----- a line on the serial port: rounds, keys, calls of each vector
 //! check       the files on C:, read from its image, and the text on the screen
 //! ```
 //!
-//! All that is typed comes through the keyboard controller and IRQ 1; all that is asked of DOS goes the way of
-//! any program. The programs' sources are in `guests/dos`.
+//! All keys arrive through the keyboard controller and IRQ 1; all requests to DOS are made as any
+//! program makes them. The programs' sources are in `guests/dos`.
 
 mod disk;
 mod guest;

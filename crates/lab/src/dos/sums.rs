@@ -1,9 +1,9 @@
-//! The source that RPN.COM compiles, and what the program must show.
+//! The source that RPN.COM compiles, and what the compiled program must display.
 
-/// Expressions in it.
+/// Number of expressions in the source.
 const EXPRESSIONS: u16 = 40;
 
-/// The source, one expression a line: numbers and operators behind their operands.
+/// The source, one expression a line: numbers, and operators after their operands.
 pub fn source() -> String {
     (1..=EXPRESSIONS)
         .map(|n| {
@@ -18,10 +18,11 @@ pub fn source() -> String {
         .collect()
 }
 
-/// What the program shows: computed from the source here.
+/// The output of the program, computed here from the source.
 ///
 /// # Panics
-/// The source is wrong.
+///
+/// Panics if the source is invalid.
 pub fn results() -> String {
     let mut shown = String::new();
     let mut stack: Vec<u16> = Vec::new();

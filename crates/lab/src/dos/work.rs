@@ -1,19 +1,19 @@
-//! What is typed into DOS, and what must come of it.
+//! The keys that are typed into DOS, and the results that they must have.
 
 use super::sums;
 use crate::small_system::expected::{calculation, computation, numbered_lines};
 use tollgate_machine::devices::i8042::us_layout::presses;
 
-/// Something that DOS is made to do, in rounds that are all the same.
+/// A task for DOS, in rounds that are all the same.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Work {
-    /// Its name.
+    /// The task's name.
     pub name: &'static str,
-    /// The file on C: with the scan codes of a round; `None`: nothing is typed.
+    /// The file on C: with the scan codes of a round; `None` if nothing is typed.
     pub script_file: Option<&'static str>,
-    /// What they type.
+    /// The text that the scan codes type.
     pub script: String,
-    /// Files on C: that must be there afterwards, with what must be in them.
+    /// Files on C: that must exist afterwards, with their contents.
     pub files: Vec<(&'static str, String)>,
     /// Lines that must be on the screen afterwards.
     pub shown: Vec<String>,
@@ -23,7 +23,8 @@ impl Work {
     /// The scan codes that a round types.
     ///
     /// # Panics
-    /// A character is not on a US keyboard, which a test excludes.
+    ///
+    /// Panics if a character is not on a US keyboard, which a test excludes.
     pub fn scancodes(&self) -> Vec<u8> {
         let presses = self
             .script
@@ -35,16 +36,16 @@ impl Work {
     }
 }
 
-/// Names of files are written as the screen and the disk have them in turn: DOS does not care.
+/// File names as on the disk. Scripts type them in lower case; DOS ignores the case.
 const LETTER: &str = "LETTER.TXT";
 const REPORT: &str = "REPORT.TXT";
 const LETTER_LINES: usize = 60;
 const REPORT_LINES: usize = 24;
 
-/// What is typed into the editor. The mistake in it is mended by the keys that follow.
+/// The text for the editor. It contains a mistake, which the following keys correct.
 const POSTSCRIPT: &str = "a line that was typed into the editor,\nand anothee\x08r one.\n";
 
-/// What the editor makes of that.
+/// The file that the editor makes of it.
 fn postscript() -> String {
     let mut text = String::new();
     for character in POSTSCRIPT.chars() {
@@ -57,12 +58,12 @@ fn postscript() -> String {
     text
 }
 
-/// What a program prints that tells its checksum at its end.
+/// The text and the line with its checksum, which a program prints at its end.
 fn with_checksum((text, checksum): (String, u16)) -> String {
     format!("{text}checksum {checksum}\r\n")
 }
 
-/// All that DOS can be made to do.
+/// All tasks that DOS can be given.
 pub fn works() -> [Work; 4] {
     let (letter, report) = (numbered_lines(LETTER_LINES), numbered_lines(REPORT_LINES));
     let last_line = |text: &str| {
@@ -149,7 +150,7 @@ pub(super) fn files() -> Vec<(&'static str, Vec<u8>)> {
         if let Some(name) = work.script_file {
             files.push((name, work.scancodes()));
         }
-        // What a round deletes is there.
+        // The files that a round deletes must exist.
         let others = work.files.iter();
         files.extend(others.map(|(name, _)| (*name, b"empty\r\n".to_vec())));
     }

@@ -1,4 +1,4 @@
-//! What an experiment is, as plain data.
+//! The description of an experiment, as plain data.
 
 use super::LabError;
 use tollgate_exits::ExitKind;
@@ -8,47 +8,49 @@ use tollgate_machine::knobs::Assignment;
 
 /// An experiment's description.
 pub struct About {
-    /// The word behind `tollgate lab`.
+    /// The name on the command line, after `tollgate lab`.
     pub name: &'static str,
     /// What it compares, in one line.
     pub one_line: &'static str,
-    /// Which question it answers, in a few sentences: part of the help and of the table.
+    /// The question that it answers, in a few sentences: part of the help and of the table.
     pub question: &'static str,
-    /// The study that it re-does.
+    /// The study that it repeats.
     pub source: &'static str,
-    /// What is compared; the first is the one that others are compared with.
+    /// The arms that are compared; the others are compared with the first.
     pub arms: &'static [Arm],
-    /// What the guests do.
+    /// The workloads of the guests.
     pub workloads: &'static [Workload],
-    /// The guests.
+    /// The guest systems.
     pub guests: &'static [Guest],
-    /// The kinds of exit that matter, in groups with a sum each.
+    /// The kinds of exit that matter, in groups whose sums are shown.
     pub kinds: &'static [KindGroup],
-    /// Arms that differ in a number alone, by which plots show them.
+    /// The arms that differ only in a number, by which plots show them.
     pub numbers: Option<Numbers>,
 }
 
 /// Arms that differ in a number.
 pub struct Numbers {
-    /// What is counted.
+    /// What the number counts.
     pub what: &'static str,
-    /// An arm's name and its number, the least first.
+    /// The arms' names and numbers, in ascending order of the numbers.
     pub of_arms: &'static [(&'static str, u32)],
 }
 
 /// One variant: settings of the machine.
 pub struct Arm {
-    /// Its name: the knobs that it stands for.
+    /// The arm's name: the knobs that it stands for.
     pub name: &'static str,
     /// Every knob of the experiment, with its value.
     pub settings: &'static [(&'static str, &'static str)],
-    /// Everything derived from page tables is checked (`--verify-shadow`), which is no knob.
+    /// Whether everything derived from page tables is checked (`--verify-shadow`), which is not a
+    /// knob.
     pub checks: bool,
-    /// The guest has handlers of ours before its programs (`--guest-hooks`), which is no knob.
+    /// The handlers of ours that the guest has before its programs (`--guest-hooks`), which are not
+    /// a knob.
     pub hooks: Option<GuestHooks>,
-    /// The guests that can have it, by name; empty: all.
+    /// The names of the guests that can use this arm; if empty, all.
     pub guests: &'static [&'static str],
-    /// What it stands for, in one line.
+    /// A description of the arm in one line.
     pub what: &'static str,
 }
 
@@ -56,7 +58,8 @@ impl Arm {
     /// `config` with this arm's settings.
     ///
     /// # Errors
-    /// A knob or value is not known, which a test excludes for every experiment.
+    ///
+    /// A knob or value is unknown, which a test excludes for every experiment.
     pub fn config(&self, config: &VmConfig) -> Result<VmConfig, LabError> {
         let mut config = config.clone();
         for (knob, value) in self.settings {
@@ -70,36 +73,36 @@ impl Arm {
     }
 }
 
-/// Something that guests do.
+/// A workload of guests.
 pub struct Workload {
-    /// Its name.
+    /// The workload's name.
     pub name: &'static str,
-    /// What it is, in one line.
+    /// A description in one line.
     pub what: &'static str,
-    /// What is compared between arms.
+    /// The value that is compared between arms.
     pub metric: Metric,
-    /// The arms that are of interest, by name; empty: all.
+    /// The names of the arms that are relevant; if empty, all.
     pub arms: &'static [&'static str],
-    /// The guests that can do it, by name; empty: all.
+    /// The names of the guests that can run the workload; if empty, all.
     pub guests: &'static [&'static str],
 }
 
-/// What is compared between arms. Less is better.
+/// The value that is compared between arms. Less is better.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Metric {
-    /// Seconds for the whole work.
+    /// Seconds for the whole workload.
     Seconds,
-    /// One of the values that the sample carries.
+    /// A value that each sample contains.
     Value {
-        /// Its name in [`super::Timed::values`].
+        /// The value's name in [`super::Timed::values`].
         name: &'static str,
-        /// Its unit.
+        /// The value's unit.
         unit: &'static str,
     },
 }
 
 impl Metric {
-    /// What it is called in output.
+    /// The metric's name in output.
     pub fn name(self) -> &'static str {
         match self {
             Self::Seconds => "time",
@@ -107,7 +110,7 @@ impl Metric {
         }
     }
 
-    /// Its unit.
+    /// The metric's unit.
     pub fn unit(self) -> &'static str {
         match self {
             Self::Seconds => "s",
@@ -118,18 +121,18 @@ impl Metric {
 
 /// A guest system.
 pub struct Guest {
-    /// Its name.
+    /// The guest's name.
     pub name: &'static str,
-    /// What it is, in one line.
+    /// A description in one line.
     pub what: &'static str,
-    /// It is not ours to give: the user supplies it as `--guest-image NAME=PATH`.
+    /// We cannot distribute the guest: the user supplies it as `--guest-image NAME=PATH`.
     pub needs_image: bool,
 }
 
-/// Kinds of exit that belong together.
+/// A group of related kinds of exit.
 pub struct KindGroup {
-    /// What they are.
+    /// The title of the group.
     pub title: &'static str,
-    /// The kinds.
+    /// The kinds in the group.
     pub kinds: &'static [ExitKind],
 }

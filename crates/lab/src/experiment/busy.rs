@@ -1,23 +1,23 @@
-//! Whether the host had time for an experiment. The ledger knows for how long a machine's thread
-//! could have run and did not, since the host ran something else: it *waited*. Time that passes so
-//! belongs to no arm, and where there is much of it a difference between arms is chance.
+//! Whether the host was too busy for an experiment. The ledger measures for how long a machine's
+//! thread was ready to run but the host ran something else: the machine *waited*. This time is not
+//! caused by any arm, and if there is much of it, a difference between arms is random.
 
 use super::{CellResult, Results, Sample};
 use crate::statistics::Quartiles;
 
-/// A run that waited for this share of its time is spoilt.
+/// A run that waited for this share of its time is spoiled.
 const SPOILT: f64 = 0.1;
-/// From this share of all time on it is said.
+/// If all runs together waited for this share of their time, the output mentions it.
 const REMARKED: f64 = 0.05;
 
-/// Cycles that the machine waited, and cycles in which it could have run.
+/// The cycles that the machine waited, and the cycles in which it was ready to run.
 fn cycles(sample: &Sample) -> (u64, u64) {
     let ledger = &sample.timed.ledger;
     let could_run = ledger.wall_cycles.saturating_sub(ledger.halted_cycles);
     (ledger.waiting_cycles, could_run)
 }
 
-/// The share of the time in which the machine could have run that it waited, of all these samples together.
+/// The share of waiting in the time that the machine was ready to run, over all these samples.
 fn share<'a>(samples: impl Iterator<Item = &'a Sample>) -> f64 {
     let sum = samples.map(cycles).fold((0, 0), |sum: (u64, u64), each| {
         (sum.0.saturating_add(each.0), sum.1.saturating_add(each.1))
@@ -25,8 +25,8 @@ fn share<'a>(samples: impl Iterator<Item = &'a Sample>) -> f64 {
     sum.0 as f64 / sum.1.max(1) as f64
 }
 
-/// Whether the host was too busy in this cell for a verdict. Verdicts go by the middle halves, so the quarter of runs
-/// that waited most must have been spoilt.
+/// Whether the host was too busy in this cell for a verdict. Verdicts compare the middle halves, so
+/// the quarter of runs that waited most must have been spoiled.
 pub fn is_too_busy(cell: &CellResult) -> bool {
     let samples = cell.samples().iter();
     let shares: Vec<f64> = samples
@@ -35,7 +35,7 @@ pub fn is_too_busy(cell: &CellResult) -> bool {
     Quartiles::of(&shares).is_some_and(|quartiles| quartiles.upper >= SPOILT)
 }
 
-/// What there is to say about the host before anything else; `None` if it had time.
+/// The remark about a busy host that precedes all other output; `None` if it was not busy.
 pub fn remark(results: &Results) -> Option<String> {
     let cells = || {
         results

@@ -4,34 +4,34 @@ use crate::statistics::Quartiles;
 use serde::Serialize;
 use std::fmt;
 
-/// What a comparison comes to.
+/// The result of a comparison.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// The middle halves of the two arms have something in common.
+    /// The middle halves of the two arms overlap.
     NoDifferenceMeasured,
-    /// The arm needs less than the one it is compared with.
+    /// The arm needs less than the first one.
     Less,
-    /// The arm needs more.
+    /// The arm needs more than the first one.
     More,
-    /// The host ran other programs for so long that a difference would be chance.
+    /// The host ran other programs for so long that a difference would be random.
     NotJudged,
 }
 
-/// One arm beside the first.
+/// The comparison of an arm with the first one.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Comparison {
-    /// The median over the first arm's median.
+    /// The arm's median divided by the first arm's median.
     pub ratio: f64,
-    /// The ratio of each pair of neighbours in time, its quartiles.
+    /// Quartiles of the ratios of runs that were made one after the other.
     pub pairs: Quartiles,
-    /// What it comes to.
+    /// The verdict of the comparison.
     pub verdict: Verdict,
 }
 
 impl Comparison {
-    /// Compares `values` with those of the first arm, both in the order of repetitions;
-    /// `None` if either is empty.
+    /// Compares `values` with those of the first arm, both in the order of repetitions; `None` if
+    /// either is empty.
     pub fn of(values: &[f64], first: &[f64]) -> Option<Self> {
         let (ours, theirs) = (Quartiles::of(values)?, Quartiles::of(first)?);
         let ratios: Vec<f64> = values.iter().zip(first).map(|(a, b)| a / b).collect();
@@ -65,12 +65,12 @@ impl fmt::Display for Comparison {
     }
 }
 
-/// How often two arms that are the same come out as different, by chance alone, with so
-/// many repetitions: a share of comparisons. Found by drawing numbers, the same each time.
+/// How often two identical arms are found different by chance, with this number of repetitions: a
+/// share of comparisons. Determined with pseudo-random numbers, the same each time.
 pub fn chance_of_difference(repetitions: u32) -> f64 {
     const TRIALS: u32 = 4000;
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    // Marsaglia's xorshift; of the distribution only the order of the values counts.
+    // Marsaglia's xorshift; only the order of the values matters, not their distribution.
     let mut number = || {
         state ^= state << 13;
         state ^= state >> 7;
@@ -105,7 +105,7 @@ mod tests {
             text(&[1.2, 1.3, 1.4, 1.5, 1.6], &first),
             "no difference measured"
         );
-        // One outlier changes nothing.
+        // One outlier makes no difference.
         assert_eq!(
             text(&[1.0, 1.1, 1.2, 1.3, 99.0], &first),
             "no difference measured"
@@ -121,8 +121,8 @@ mod tests {
 
     #[test]
     fn more_repetitions_make_chance_differences_rarer() {
-        // Of 5 and 5 values in random order, 4 of one come before the second of the other
-        // in 26 of 252 orders; either may be first.
+        // Of 5 and 5 values in random order, 4 of one come before the second of the other in 26 of
+        // 252 orders; either may be first.
         assert!((chance_of_difference(5) - 52.0 / 252.0).abs() < 0.02);
         assert!(chance_of_difference(9) < 0.08 && chance_of_difference(15) < 0.02);
     }

@@ -7,22 +7,22 @@ use std::fmt;
 pub enum LabError {
     /// The host refused something.
     Host(String),
-    /// Nothing has this name; what there is.
+    /// Nothing has this name; the error lists the known names.
     Unknown {
-        /// The flag that asked.
+        /// The flag with the unknown name.
         flag: &'static str,
-        /// What was asked for: a workload, a guest.
+        /// What was requested: a workload, a guest.
         what: &'static str,
-        /// The name.
+        /// The unknown name.
         name: String,
-        /// What there is.
+        /// The known names.
         known: Vec<&'static str>,
     },
-    /// A guest did not do what it was to do, or not the same as before.
+    /// A guest did not do its work, or not the same work as before.
     WorkNotDone(String),
-    /// This cell cannot be had here; the reason.
+    /// This cell cannot run here, for this reason.
     NotRun(String),
-    /// Somebody wanted it to end.
+    /// The experiment was stopped on request.
     Interrupted,
 }
 

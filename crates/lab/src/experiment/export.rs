@@ -1,4 +1,4 @@
-//! The results for programs: every sample as CSV, everything as JSON.
+//! Machine-readable results: every sample as CSV, everything as JSON.
 
 use super::{Comparison, Results, Sample, Section};
 use crate::statistics::Quartiles;
@@ -6,8 +6,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::fmt::{Display, Write};
 
-/// One figure a line: which sample, which figure, its value. Figures that belong to no
-/// sample (executed instructions, prices) have no repetition.
+/// One figure for each line: the sample, the name of the figure, its value. Figures that do not
+/// belong to a sample (executed instructions, prices) have no repetition.
 pub fn samples_csv(results: &Results) -> String {
     let mut text = String::from("guest,workload,arm,repetition,order,record,name,value\n");
     for cell in &results.cells {
@@ -87,7 +87,7 @@ fn of_sample(text: &mut String, place: &str, sample: &Sample) {
     }
 }
 
-/// What the table says about an arm in a cell.
+/// The figures of the table for an arm in a cell.
 #[derive(Serialize)]
 struct Summary<'a> {
     guest: &'a str,
@@ -97,7 +97,7 @@ struct Summary<'a> {
     comparison: Option<Comparison>,
 }
 
-/// Everything: the samples, the comparisons, the sections.
+/// All results: the samples, the comparisons, the sections.
 pub fn to_json(results: &Results, sections: &[Section]) -> String {
     let cells = results.cells.iter();
     let summaries = cells.flat_map(|cell| {

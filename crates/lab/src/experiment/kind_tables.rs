@@ -1,4 +1,4 @@
-//! The tables of a cell that have a row for each kind of exit: how many, and how much time.
+//! The tables of a cell with a row for each kind of exit: the numbers, and the shares of time.
 
 use super::section::{grouped, percent};
 use super::{CellResult, KindGroup, Results, Section, Share, shares};
@@ -6,7 +6,7 @@ use super::{CellResult, KindGroup, Results, Section, Share, shares};
 /// Marks shares whose two figures differ.
 pub const DIFFERS: &str = "!";
 
-/// Kinds with the sums of their groups.
+/// The rows for kinds of exit, and for the sums of their groups.
 fn kind_rows(groups: &[KindGroup]) -> Vec<(String, Vec<&'static str>)> {
     let mut rows = Vec::new();
     for group in groups {
@@ -17,14 +17,14 @@ fn kind_rows(groups: &[KindGroup]) -> Vec<(String, Vec<&'static str>)> {
     rows
 }
 
-/// How many were executed, and how many left for the monitor with each arm.
+/// How many instructions were executed, and how many exited to the monitor with each arm.
 pub fn exits(groups: &[KindGroup], cell: &CellResult) -> Section {
     let counted = cell.counted();
     let instructions = counted.and_then(|counted| counted.instructions);
     let executed = |kinds: &[&str]| {
         let counted = counted?;
         let counts = kinds.iter().map(|kind| counted.executed.get(*kind));
-        // A sum of which a part is not known is not known.
+        // A sum is unknown if one of its parts is.
         counts.sum::<Option<u64>>()
     };
     let arms = cell.arms();
@@ -79,7 +79,7 @@ pub fn exits(groups: &[KindGroup], cell: &CellResult) -> Section {
     }
 }
 
-/// Where the time went with each arm, in two ways.
+/// How the time was spent with each arm, determined in two ways.
 pub fn time_shares(results: &Results, cell: &CellResult) -> Section {
     let arms = cell.arms();
     let of_arm = |arm: &str, kinds: &[&str]| {
@@ -127,8 +127,8 @@ pub fn time_shares(results: &Results, cell: &CellResult) -> Section {
     }
 }
 
-/// A share of the time in per cent. Nothing takes more than all of the time: where that comes out, as it may
-/// on a busy host, it says nothing.
+/// A share of the time in per cent. A share above 100 %, which can occur on a busy host, is not
+/// shown because it has no meaning.
 fn part_of_time(share: f64) -> String {
     match share <= 1.0 {
         true => percent(share),
@@ -136,7 +136,8 @@ fn part_of_time(share: f64) -> String {
     }
 }
 
-/// Count times cost, and timed directly: `41.2 / 39.9`, of several kinds their sums.
+/// The share by count times cost, and the share that was timed directly: `41.2 / 39.9`; for several
+/// kinds the sums.
 fn share_text(shares: &[Share]) -> String {
     let by_price: Option<f64> = shares.iter().map(|share| share.by_price).sum();
     let timed: f64 = shares.iter().map(|share| share.timed).sum();

@@ -1,19 +1,18 @@
-//! What all experiments share.
+//! The common part of all experiments.
 //!
-//! An experiment compares *arms*: settings of the same machine that differ in the knob
-//! under test and in nothing else. It has *workloads* and *guests*; one of each is a
-//! *cell*. For each cell the frame
+//! An experiment compares *arms*: settings of the same machine that differ in the knob under test
+//! and in nothing else. It has *workloads* and *guests*; one of each is a *cell*. For each cell,
+//! this module
 //!
 //! 1. opens a [`Bench`]: whatever the experiment needs to run that workload on that guest;
-//! 2. has it count once what the guest executes, with counting that may slow it;
-//! 3. times it, all arms in turns (A B C, A B C, ...) until each has its repetitions, and
-//!    fails if any run did other work than the first;
-//! 4. compares each arm with the first: ratio of the medians, and "no difference measured"
-//!    if the middle halves overlap.
+//! 2. makes it count once what the guest executes, with counting that may slow it down;
+//! 3. times it, all arms in turns (A B C, A B C, ...) until each has its repetitions, and fails if
+//!    any run did other work than the first;
+//! 4. compares each arm with the first: ratio of the medians, and "no difference measured" if the
+//!    middle halves overlap.
 //!
-//! Every sample is kept with its ledger. Tables, CSV, JSON and plots are made from
-//! [`Results`] and know no particular experiment; what only one of them has to say it adds
-//! as [`Section`]s.
+//! Every sample is kept with its ledger. Tables, CSV, JSON and plots are made from [`Results`] and
+//! know no particular experiment; an experiment adds what is specific to it as [`Section`]s.
 //!
 //! ```text
 //! Experiment --about--> arms, workloads, guests, kinds of exit that matter
@@ -65,20 +64,22 @@ use tollgate_machine::file_words::reading;
 
 /// An experiment that `tollgate lab` can run.
 pub trait Experiment {
-    /// What it is.
+    /// The description of the experiment.
     fn about(&self) -> &'static About;
 
-    /// Gets ready to run a workload on a guest.
+    /// Prepares to run a workload on a guest.
     ///
     /// # Errors
-    /// [`LabError::NotRun`] if this cell cannot be had here; the others go on.
+    ///
+    /// [`LabError::NotRun`] if this cell cannot run here; the others are still run.
     fn open(&self, cell: &Cell, options: &Options, stop: &Stop)
     -> Result<Box<dyn Bench>, LabError>;
 
-    /// Looks at the file or folder that the user gives for a guest, before anything is measured.
+    /// Checks the file or folder that the user supplies for a guest, before anything is measured.
     ///
     /// # Errors
-    /// [`LabError::NotRun`]: it cannot be used.
+    ///
+    /// [`LabError::NotRun`] if it cannot be used.
     fn check_image(&self, _guest: &str, path: &Path) -> Result<(), LabError> {
         std::fs::metadata(path).map(drop).map_err(|error| {
             let (path, why) = (path.display(), reading(&error));
@@ -86,10 +87,11 @@ pub trait Experiment {
         })
     }
 
-    /// What one exit of each kind costs with this arm on this guest, measured apart from
-    /// the workloads. None by default.
+    /// The cost of one exit of each kind with this arm on this guest, measured separately from the
+    /// workloads. Empty by default.
     ///
     /// # Errors
+    ///
     /// The guest did not do its work.
     fn prices(
         &self,
@@ -101,32 +103,33 @@ pub trait Experiment {
         Ok(Vec::new())
     }
 
-    /// What was found, as answers to the experiment's question: a sentence each, with the original study's
-    /// figure where it has one. None by default.
+    /// The findings as answers to the experiment's question: one sentence each, with the original
+    /// study's figure where it has one. Empty by default.
     fn answers(&self, _results: &Results) -> Vec<String> {
         Vec::new()
     }
 
-    /// What this experiment has to say beside the tables that all have: the original
-    /// study's figures beside ours, for one.
+    /// Sections of this experiment in addition to the tables that all have, such as a comparison of
+    /// the original study's figures with ours.
     fn sections(&self, _results: &Results) -> Vec<Section> {
         Vec::new()
     }
 }
 
-/// One cell's machine, ready to be run again and again.
+/// The machine of one cell, which can be run repeatedly.
 pub trait Bench {
-    /// Counts what the guest executes, in a run that is not timed; `None` if the experiment
-    /// counts nothing.
+    /// Counts what the guest executes, in a run that is not timed; `None` if the experiment counts
+    /// nothing.
     ///
     /// # Errors
+    ///
     /// The guest did not do its work.
     fn count(&mut self, _stop: &Stop) -> Result<Option<Counted>, LabError> {
         Ok(None)
     }
 
-    /// Whether [`Bench::measure`] runs the guest on the thread that calls it: hardware
-    /// counters are that thread's.
+    /// Whether [`Bench::measure`] runs the guest on the thread that calls it: hardware counters
+    /// count only that thread.
     fn is_on_calling_thread(&self) -> bool {
         true
     }
@@ -134,6 +137,7 @@ pub trait Bench {
     /// Runs the workload once with this arm's settings.
     ///
     /// # Errors
+    ///
     /// The guest did not do its work, or the run was interrupted.
     fn measure(&mut self, arm: &Arm, stop: &Stop) -> Result<Timed, LabError>;
 }

@@ -1,4 +1,4 @@
-//! Panels for arms that differ in a number: the medians of a guest's workloads against it.
+//! Panels for arms that differ in a number: the medians of a guest's workloads by this number.
 
 use super::about::Numbers;
 use super::plot::{FAR_APART, decades, from_zero};
@@ -11,7 +11,7 @@ use plotters::prelude::*;
 
 /// The height of a panel.
 pub(super) const HEIGHT: u32 = 320;
-/// Of the workloads' names, which stand beside the lines.
+/// The width of the workloads' names, which are drawn next to the lines.
 const NAMES_WIDTH: i32 = 130;
 const NAME_HEIGHT: i32 = 18;
 
@@ -29,7 +29,7 @@ pub(super) fn guests(results: &Results) -> Vec<&str> {
     guests
 }
 
-/// Numbers and medians.
+/// The numbers and medians of a cell's arms.
 fn points(cell: &CellResult, numbers: &Numbers) -> Vec<(f64, f64)> {
     let arms = numbers.of_arms.iter();
     arms.filter_map(|(arm, number)| Some((f64::from(*number), cell.quartiles(arm)?.median)))
@@ -60,7 +60,7 @@ pub(super) fn panel<B: DrawingBackend>(
         .map(|cell| (cell, points(cell, numbers)))
         .filter(|(_, points)| points.len() > 1)
         .collect();
-    // In the order in which they end, from above.
+    // The names are in the order of the lines' ends, from the top.
     let end = |points: &[(f64, f64)]| points.last().map_or(0.0, |(_, median)| *median);
     lines.sort_by(|(_, a), (_, b)| end(b).total_cmp(&end(a)));
     let all = || lines.iter().flat_map(|(_, points)| points.iter());
@@ -100,14 +100,14 @@ pub(super) fn panel<B: DrawingBackend>(
     panel.draw(chart.map_err(failed)?)
 }
 
-/// What a panel shows.
+/// The parameters of a panel.
 struct Panel<'a, B: DrawingBackend> {
     lines: &'a [(&'a CellResult, Vec<(f64, f64)>)],
-    /// All workloads, which tells a line's colour.
+    /// All workloads; the index of a workload determines its line's colour.
     workloads: &'a [&'a str],
-    /// Where the lines' names stand.
+    /// The area for the names of the lines.
     names: &'a DrawingArea<B, Shift>,
-    /// The largest number.
+    /// The largest number of an arm.
     last: f64,
     what: &'a str,
     unit: &'a str,

@@ -1,29 +1,29 @@
-//! Which cells are run, and in which order their arms come.
+//! Which cells are run, and the order of their arms.
 
 use super::{About, Arm, Guest, LabError, Workload};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Repetitions of each arm in each cell. With five, one in five comparisons of an arm with
-/// itself would find a difference: `chance_of_difference` tells.
+/// Repetitions of each arm in each cell. With five, one in five comparisons of an arm with itself
+/// would find a difference, as `chance_of_difference` computes.
 pub const REPETITIONS: u32 = 9;
-/// The fewest: with fewer there are no quartiles to speak of.
+/// The minimum number of repetitions: with fewer, quartiles make no sense.
 pub const LEAST_REPETITIONS: u32 = 3;
 
-/// How an experiment is to run.
+/// The options of an experiment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
     /// Repetitions of each arm in each cell, at least [`LEAST_REPETITIONS`].
     pub repetitions: u32,
-    /// As little work as shows that everything works.
+    /// Does the minimum of work that shows that everything works.
     pub quick: bool,
-    /// Only these workloads; empty: all.
+    /// Runs only these workloads; if empty, all.
     pub workloads: Vec<String>,
-    /// Only these guests; empty: all.
+    /// Runs only these guests; if empty, all.
     pub guests: Vec<String>,
-    /// Only these arms beside the first; empty: all.
+    /// Runs only these arms in addition to the first; if empty, all.
     pub arms: Vec<String>,
-    /// Files of guests that are not ours to give.
+    /// Files of guests that we cannot distribute.
     pub images: GuestImages,
 }
 
@@ -41,7 +41,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Few repetitions of little work.
+    /// Options for few repetitions of little work.
     pub fn quick() -> Self {
         Self {
             repetitions: LEAST_REPETITIONS,
@@ -51,17 +51,17 @@ impl Options {
     }
 }
 
-/// Files that the user supplies: a guest's name and its path.
+/// Files that the user supplies: the guests' names and the paths.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct GuestImages(BTreeMap<String, PathBuf>);
 
 impl GuestImages {
-    /// The files in this list of names and paths.
+    /// Makes this list of names and paths.
     pub fn of(images: impl IntoIterator<Item = (String, PathBuf)>) -> Self {
         Self(images.into_iter().collect())
     }
 
-    /// The file of the guest with this name.
+    /// The file for the guest with this name.
     pub fn path(&self, guest: &str) -> Option<&Path> {
         self.0.get(guest).map(PathBuf::as_path)
     }
@@ -71,7 +71,7 @@ impl GuestImages {
         self.0.iter().map(|(name, path)| (&**name, &**path))
     }
 
-    /// The names.
+    /// The names of the guests.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
@@ -80,13 +80,13 @@ impl GuestImages {
 /// One workload on one guest.
 #[derive(Clone, Copy)]
 pub struct Cell {
-    /// The guest.
+    /// The guest that runs the workload.
     pub guest: &'static Guest,
-    /// The workload.
+    /// The workload that the guest runs.
     pub workload: &'static Workload,
 }
 
-/// The cells and arms that were asked for.
+/// The cells and arms that were requested.
 pub(super) struct Plan {
     pub cells: Vec<Cell>,
     arms: Vec<&'static Arm>,
@@ -95,10 +95,11 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// What `options` ask for.
+    /// The plan that `options` describe.
     ///
     /// # Errors
-    /// A name that is not known, or nothing is left to do.
+    ///
+    /// A name is unknown, or nothing remains to be done.
     pub fn of(about: &'static About, options: &Options) -> Result<Self, LabError> {
         check(("--workload", "workload"), &options.workloads, || {
             about.workloads.iter().map(|workload| workload.name)
@@ -129,7 +130,7 @@ impl Plan {
             .collect();
         if cells.is_empty() {
             return Err(LabError::NotRun(
-                "that workload is not for that guest: nothing is left to do".into(),
+                "this workload does not run on this guest: nothing is left to do".into(),
             ));
         }
         Ok(Self {
@@ -140,7 +141,7 @@ impl Plan {
         })
     }
 
-    /// The arms of a cell.
+    /// The arms that are run in a cell.
     pub fn arms(&self, cell: &Cell) -> Vec<&'static Arm> {
         let chosen = cell.workload.arms;
         let arms = self.arms.iter().copied();
@@ -149,13 +150,13 @@ impl Plan {
             .collect()
     }
 
-    /// The cell's guest is the user's to supply, and is not there.
+    /// Whether the user must supply the cell's guest, and has not done so.
     pub fn lacks_image(&self, cell: &Cell) -> bool {
         cell.guest.needs_image && self.images.path(cell.guest.name).is_none()
     }
 
-    /// The turns of a cell in their order: every arm once, then every arm again. None if
-    /// its guest is not there.
+    /// The runs of a cell in their order: every arm once, then every arm again. Empty if its guest
+    /// is missing.
     pub fn turns(&self, cell: &Cell) -> Vec<(u32, &'static Arm)> {
         if self.lacks_image(cell) {
             return Vec::new();
@@ -166,7 +167,7 @@ impl Plan {
             .collect()
     }
 
-    /// All samples that there will be.
+    /// The number of all samples to be taken.
     pub fn samples(&self) -> usize {
         self.cells.iter().map(|cell| self.turns(cell).len()).sum()
     }
@@ -262,7 +263,7 @@ mod tests {
             names,
             [("ours", "spin"), ("ours", "count"), ("theirs", "spin")]
         );
-        // Theirs is not there.
+        // The guest's image is missing.
         assert_eq!(plan.samples(), 2 * 2 * REPETITIONS as usize);
     }
 }

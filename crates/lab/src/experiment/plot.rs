@@ -1,7 +1,7 @@
-//! The results as a plot: a panel for each cell, in it a line for each arm with every repetition as
-//! a dot over the middle half and the median; and for arms that differ in a number alone one for
-//! each guest. Where arms are far apart the axis is logarithmic, so that all are seen. An arm has
-//! the same colour in all panels.
+//! The results as a plot: a panel for each cell. Each arm has a line with a dot for every
+//! repetition, over the middle half and the median; for arms that differ only in a number there is
+//! one panel for each guest. Where arms are far apart, the axis is logarithmic so that all are
+//! visible. An arm has the same colour in all panels.
 
 use super::{CellResult, Results, number_plot};
 use crate::plotting::{FONT, PlotError, PlotFormat, colour, draw_lines, failed, tick, write};
@@ -12,21 +12,21 @@ use plotters::prelude::*;
 use std::ops::Range;
 use std::path::Path;
 
-/// A common screen. There are as many panels beside each other as it takes for the picture to fit it, but not
-/// more than fit its width.
+/// A common screen size. There are as many panels next to each other as needed for the picture to
+/// fit it, but no more than fit its width.
 const SCREEN: (u32, u32) = (1920, 1000);
-/// The least of a panel without the names of its arms.
+/// The minimum width of a panel without the names of its arms.
 const PANEL_WIDTH: u32 = 300;
-/// Of a panel without its arms, and of each arm.
+/// The height of a panel without its arms, and of each arm.
 const PANEL_HEIGHT: u32 = 84;
 const ARM_HEIGHT: u32 = 18;
 const TITLE_HEIGHT: u32 = 70;
-/// Of a letter of an arm's name, and the least space that names take.
+/// The width of a letter of an arm's name, and the minimum width for names.
 const LETTER_WIDTH: u32 = 7;
 const NAMES_WIDTH: u32 = 76;
-/// Axes are logarithmic where the largest value is that many times the least.
+/// An axis is logarithmic if the largest value is this many times the smallest.
 pub(super) const FAR_APART: f64 = 15.0;
-/// Half the height of a box; arms stand at whole numbers.
+/// Half the height of a box; arms are at whole numbers.
 const HALF: f64 = 0.3;
 
 /// Writes the plot of `results` to `path`.
@@ -45,7 +45,7 @@ pub fn write_plot(results: &Results, path: &Path, format: PlotFormat) -> Result<
     let guests = number_plot::guests(results);
     let names = results.arms.iter().map(|arm| arm.name.len() as u32);
     let names_width = (names.max().unwrap_or(0) * LETTER_WIDTH).max(NAMES_WIDTH);
-    // Panels beside each other are as high as the one with more in it.
+    // All panels of a row are as high as its highest one.
     let mut heights: Vec<u32> = (cells.iter())
         .map(|cell| PANEL_HEIGHT + ARM_HEIGHT * cell.arms().len() as u32)
         .collect();
@@ -63,8 +63,8 @@ pub fn write_plot(results: &Results, path: &Path, format: PlotFormat) -> Result<
     })
 }
 
-/// How many panels stand beside each other, and the heights of the lines that they make: the least number with
-/// which all fit a screen.
+/// How many panels are next to each other, and the heights of the resulting rows: the smallest
+/// number with which all fit a screen.
 fn grid(heights: &[u32], width: u32) -> (usize, Vec<u32>) {
     let most = (SCREEN.0 / width).max(1) as usize;
     let lines = |columns: usize| -> Vec<u32> {
@@ -154,14 +154,14 @@ fn panel<B: DrawingBackend>(
     draw_arms(chart, results, cell)
 }
 
-/// A range from zero up to somewhat more than this. It begins below zero by less than can be seen:
-/// where it begins there may be no number.
+/// A range from zero to a little more than `most`. It starts invisibly below zero, because the axis
+/// may show no number at its start.
 pub(super) fn from_zero(most: f64) -> Range<f64> {
     -most * 1e-4..most * 1.08
 }
 
-/// A logarithmic range with this in it. Axes have numbers at powers of ten: two of them at least are
-/// in it.
+/// A logarithmic range that contains these values. Axes have numbers at powers of ten, and the
+/// range contains at least two of them.
 pub(super) fn decades(least: f64, most: f64) -> Range<f64> {
     let (first, last) = (least.log10().ceil(), most.log10().floor());
     match last - first >= 1.0 {
@@ -180,7 +180,7 @@ where
     X: Ranged<ValueType = f64> + ValueFormatter<f64>,
 {
     let arms = cell.arms();
-    // The first arm stands at the top.
+    // The first arm is at the top.
     let line = |index: usize| (arms.len() - 1 - index) as f64;
     let name = |position: &f64| {
         let index = position.round();

@@ -1,4 +1,4 @@
-//! Everything that an experiment came to.
+//! The results of an experiment.
 
 use super::busy::is_too_busy;
 use super::{About, Arm, Comparison, Counted, LabError, Metric, Price, Sample, Verdict};
@@ -10,11 +10,11 @@ use std::collections::BTreeMap;
 /// An arm as the output describes it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ArmDescription {
-    /// Its name.
+    /// The arm's name.
     pub name: String,
-    /// What it stands for.
+    /// A description of the arm.
     pub what: String,
-    /// Its knobs.
+    /// The arm's knobs.
     pub settings: BTreeMap<String, String>,
 }
 
@@ -35,30 +35,30 @@ impl From<&Arm> for ArmDescription {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CellOutcome {
-    /// It was measured; if the experiment was interrupted, not to the end.
+    /// It was measured; if the experiment was interrupted, not completely.
     Measured {
-        /// What the guest executes.
+        /// The number of instructions that the guest executes.
         counted: Option<Counted>,
-        /// Every run.
+        /// The samples of all runs.
         samples: Vec<Sample>,
     },
-    /// It cannot be had here: the reason.
+    /// It cannot run here, for this reason.
     NotRun(String),
-    /// The guest did not do its work, or not the same each time: the reason.
+    /// The guest did not do its work, or not the same each time, for this reason.
     Failed(String),
 }
 
-/// One workload on one guest.
+/// The result for one workload on one guest.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct CellResult {
     /// The guest's name.
     pub guest: String,
     /// The workload's name.
     pub workload: String,
-    /// What is compared, and its unit.
+    /// The value that is compared, and its unit.
     #[serde(serialize_with = "metric_text")]
     pub metric: Metric,
-    /// How it ended.
+    /// How the cell ended.
     pub outcome: CellOutcome,
 }
 
@@ -67,7 +67,7 @@ fn metric_text<S: serde::Serializer>(metric: &Metric, serializer: S) -> Result<S
 }
 
 impl CellOutcome {
-    /// It ended before anything was measured.
+    /// The cell ended before anything was measured.
     pub(super) const NONE: Self = Self::Measured {
         counted: None,
         samples: Vec::new(),
@@ -75,7 +75,7 @@ impl CellOutcome {
 }
 
 impl CellResult {
-    /// The runs; none if the cell was not measured.
+    /// The samples of the runs; empty if the cell was not measured.
     pub fn samples(&self) -> &[Sample] {
         match &self.outcome {
             CellOutcome::Measured { samples, .. } => samples,
@@ -91,13 +91,13 @@ impl CellResult {
         }
     }
 
-    /// The runs of one arm.
+    /// The samples of one arm.
     pub fn of_arm(&self, arm: &str) -> Vec<&Sample> {
         let samples = self.samples().iter();
         samples.filter(|sample| sample.arm == arm).collect()
     }
 
-    /// The names of the arms that have runs, in their order.
+    /// The names of the arms that have samples, in their order.
     pub fn arms(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
         for sample in self.samples() {
@@ -108,7 +108,7 @@ impl CellResult {
         names
     }
 
-    /// What is compared, run by run.
+    /// The value that is compared, for each run of an arm.
     pub fn values(&self, arm: &str) -> Vec<f64> {
         let samples = self.of_arm(arm).into_iter();
         samples
@@ -119,12 +119,12 @@ impl CellResult {
             .collect()
     }
 
-    /// Median and quartiles of what is compared.
+    /// Median and quartiles of the value that is compared.
     pub fn quartiles(&self, arm: &str) -> Option<Quartiles> {
         Quartiles::of(&self.values(arm))
     }
 
-    /// An arm beside the first one; `None` for the first itself.
+    /// The comparison of an arm with the first one; `None` for the first itself.
     pub fn comparison(&self, arm: &str) -> Option<Comparison> {
         let first = *self.arms().first()?;
         if arm == first {
@@ -137,7 +137,7 @@ impl CellResult {
         Some(comparison)
     }
 
-    /// The median over an arm's runs of something in them.
+    /// The median over an arm's runs of a value in them.
     pub fn median(&self, arm: &str, value: impl Fn(&Sample) -> f64) -> Option<f64> {
         let values: Vec<f64> = self.of_arm(arm).into_iter().map(value).collect();
         Quartiles::of(&values).map(|quartiles| quartiles.median)
@@ -149,28 +149,28 @@ impl CellResult {
 pub struct Results {
     /// The experiment's name.
     pub experiment: String,
-    /// What it is.
+    /// The description of the experiment.
     #[serde(skip)]
     pub about: &'static About,
-    /// Where it ran.
+    /// A description of the host.
     pub host: HostDescription,
     /// Why there are no hardware counters; `None` if there are.
     pub no_hardware_monitor: Option<String>,
-    /// It did as little work as shows that everything works.
+    /// Whether the experiment did only the minimum of work that shows that everything works.
     pub quick: bool,
     /// Repetitions of each arm in each cell.
     pub repetitions: u32,
-    /// How many samples were to be taken.
+    /// The number of samples that were planned.
     pub planned: usize,
-    /// How many were.
+    /// The number of samples that were taken.
     pub finished: usize,
-    /// Somebody ended it before all were.
+    /// Whether the experiment was stopped before it was complete.
     pub interrupted: bool,
-    /// The host refused something, which ended it before all were.
+    /// What the host refused, which ended the experiment early.
     pub refused: Option<String>,
-    /// The arms.
+    /// The arms of the experiment.
     pub arms: Vec<ArmDescription>,
-    /// What one exit costs, measured apart.
+    /// The costs of one exit, measured separately.
     pub prices: Vec<Price>,
     /// The cells, in the order in which they ran.
     pub cells: Vec<CellResult>,
@@ -189,7 +189,7 @@ impl Results {
         refused.chain(failed).collect()
     }
 
-    /// What exits cost with this arm on this guest.
+    /// The costs of exits with this arm on this guest.
     pub fn prices(&self, guest: &str, arm: &str) -> Vec<&Price> {
         let prices = self.prices.iter();
         prices
@@ -197,7 +197,7 @@ impl Results {
             .collect()
     }
 
-    /// The result of a cell; `None` if it was not asked for.
+    /// The result of a cell; `None` if it was not requested.
     pub fn cell(&self, guest: &str, workload: &str) -> Option<&CellResult> {
         let mut cells = self.cells.iter();
         cells.find(|cell| cell.guest == guest && cell.workload == workload)

@@ -1,4 +1,4 @@
-//! Takes the samples.
+//! Takes the samples of an experiment.
 
 use super::plan::Plan;
 use super::results::{ArmDescription, CellOutcome, CellResult, Results};
@@ -7,17 +7,18 @@ use crate::hardware_monitor::HardwareMonitor;
 use crate::host::HostDescription;
 use std::collections::BTreeMap;
 
-/// What an experiment tells while it runs.
+/// Receives the progress of an experiment.
 pub trait Observer {
-    /// `done` of `total` samples are taken; `next` comes now.
+    /// Reports that `done` of `total` samples are taken, and that `next` starts now.
     fn progress(&mut self, done: usize, total: usize, next: &str);
 }
 
 /// Runs an experiment on the calling thread, until it is done or `stop` is requested.
 ///
 /// # Errors
-/// A name in `options` is not known. A cell that fails does not end the others, a host that
-/// refuses something ends them all: [`Results::failures`] tells.
+///
+/// A name in `options` is unknown. A cell that fails does not end the others; a host that refuses
+/// something ends all of them: see [`Results::failures`].
 pub fn run(
     experiment: &dyn Experiment,
     options: &Options,
@@ -86,12 +87,13 @@ struct Run<'a> {
     observer: &'a mut dyn Observer,
     monitor: Option<&'a HardwareMonitor>,
     planned: usize,
-    /// Samples taken.
+    /// The number of samples taken.
     taken: usize,
-    /// The same with those that will not be taken because their cell is not run.
+    /// The number of samples taken, plus those that will not be taken because their cell is not
+    /// run.
     passed: usize,
     prices: Vec<Price>,
-    /// What the host refused: there is no use in going on.
+    /// What the host refused; it makes no sense to continue.
     refused: Option<String>,
 }
 
@@ -162,7 +164,7 @@ impl Run<'_> {
         let timed = bench.measure(arm, self.stop);
         let after = monitor.map(HardwareMonitor::read);
         if self.stop.is_requested() {
-            // Whatever came out, the run was cut short.
+            // Whatever the result is, the run was interrupted.
             return Err(LabError::Interrupted);
         }
         let hardware = match (before, after) {
@@ -172,7 +174,7 @@ impl Run<'_> {
         Ok((timed?, hardware))
     }
 
-    /// Prices are those of a guest: they are measured before its first cell.
+    /// Measures the prices of a guest before its first cell.
     fn price(&mut self, cell: &Cell, plan: &Plan) -> Result<(), LabError> {
         let guest = cell.guest;
         if self.prices.iter().any(|price| price.guest == guest.name) {
@@ -195,7 +197,7 @@ impl Run<'_> {
     }
 }
 
-/// Whether the latest sample did the same work as the first of its cell.
+/// Checks that the latest sample did the same work as the first of its cell.
 fn check_work(samples: &[Sample]) -> Result<(), LabError> {
     let (Some(first), Some(last)) = (samples.first(), samples.last()) else {
         return Ok(());
@@ -253,7 +255,7 @@ mod tests {
         assert_eq!(cell.comparison("b").unwrap().verdict, Verdict::Less);
         assert_eq!(cell.comparison("a"), None);
         assert_eq!(cell.counted().unwrap().executed["cli"], 7);
-        // Prices are taken once for a guest, not for each of its cells.
+        // Prices are measured once for each guest, not for each of its cells.
         assert_eq!(results.prices("ours", "a").len(), 1);
     }
 
@@ -279,7 +281,7 @@ mod tests {
             ..Scripted::default()
         };
         let results = run(&experiment, &Options::quick(), &Stop::new(), &mut Silent).unwrap();
-        // The fourth run was cut short: it counts for nothing.
+        // The fourth run was interrupted, so it does not count.
         assert_eq!(arms_in_order(&results, 0), ["a", "b", "a"]);
         assert_eq!(results.cells.len(), 1);
         assert!(results.interrupted);

@@ -1,4 +1,4 @@
-//! What one run of a workload tells.
+//! The data of one run of a workload.
 
 use crate::hardware_monitor::HardwareCounts;
 use crate::statistics::Quartiles;
@@ -7,24 +7,24 @@ use std::collections::BTreeMap;
 use tollgate_exits::books::Books;
 use tollgate_exits::snapshot::{ExitRow, Snapshot};
 
-/// The value of samples that says how many cycles one event of a workload took.
+/// The name of the value with the cycles that one event of a workload took.
 pub const EVENT: &str = "event";
 
-/// One timed run, as the bench hands it over.
+/// One timed run, as the bench returns it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Timed {
-    /// Seconds that the work took.
+    /// Seconds that the workload took.
     pub seconds: f64,
-    /// What the guest says it did: must be the same in every run of the cell.
+    /// The work that the guest reports: must be the same in every run of the cell.
     pub work: BTreeMap<String, u64>,
     /// The machine's ledger, without origins.
     pub ledger: Snapshot,
-    /// Whatever else was measured.
+    /// All other values that were measured.
     #[serde(deserialize_with = "numbers")]
     pub values: BTreeMap<String, f64>,
 }
 
-/// Values that are numbers: JSON has null for others.
+/// Reads only values that are numbers: JSON has null for others.
 fn numbers<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, f64>, D::Error> {
     let values = BTreeMap::<String, Option<f64>>::deserialize(from)?;
     let values = values.into_iter();
@@ -34,11 +34,11 @@ fn numbers<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, f64>, 
 }
 
 impl Timed {
-    /// A run that took so long and left these books.
+    /// A run that took `seconds` and left this ledger.
     pub fn new(seconds: f64, books: &Books) -> Self {
         let mut ledger = Snapshot::of(books, |_| None);
-        // Where exits came from is for `tollgate run --stats`; here it would be most of
-        // the output.
+        // The origins of exits are shown by `tollgate run --stats`; here they would be most of the
+        // output.
         ledger.origins.clear();
         ledger.spaces.clear();
         Self {
@@ -49,7 +49,7 @@ impl Timed {
         }
     }
 
-    /// A run of so many events that took so many cycles; [`EVENT`] is what one took.
+    /// A run of `events` events that took `cycles`; [`EVENT`] is the cycles of one.
     pub fn of_events(events: u64, cycles: u64, books: &Books) -> Self {
         let cycles = cycles as f64;
         let mut timed = Self::new(cycles / (books.tsc_khz.max(1) as f64 * 1e3), books);
@@ -58,32 +58,32 @@ impl Timed {
         timed
     }
 
-    /// Adds what was counted besides, as values; what did not occur is left out.
+    /// Adds other counts as values; counts of zero are omitted.
     pub fn add_counts(&mut self, counts: &[(&str, u64)]) {
         let counts = counts.iter().filter(|row| row.1 != 0);
         let values = counts.map(|(name, count)| ((*name).to_owned(), *count as f64));
         self.values.extend(values);
     }
 
-    /// The ledger's row about a kind of exit; `None` if there was no such exit.
+    /// The ledger's row for a kind of exit; `None` if there was no such exit.
     pub fn exits(&self, kind: &str) -> Option<&ExitRow> {
         self.ledger.exits.iter().find(|row| row.kind == kind)
     }
 }
 
-/// One timed run in its place in the experiment.
+/// One timed run, and its place in the experiment.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Sample {
     /// The arm's name.
     pub arm: String,
-    /// Which repetition of this arm, from 1.
+    /// The number of this repetition of the arm, starting at 1.
     pub repetition: u32,
-    /// Which sample of the whole experiment, from 1.
+    /// The number of this sample in the whole experiment, starting at 1.
     pub order: usize,
-    /// What was measured.
+    /// The measured values.
     #[serde(flatten)]
     pub timed: Timed,
-    /// What the host's processor counted; `None` if it counts nothing.
+    /// The counts of the host processor; `None` if it counts nothing.
     pub hardware: Option<HardwareCounts>,
 }
 
@@ -92,13 +92,13 @@ pub struct Sample {
 pub struct Counted {
     /// How often each kind of instruction is executed, by the name of its kind of exit.
     pub executed: BTreeMap<String, u64>,
-    /// All instructions, if that can be told.
+    /// The number of all instructions, if it is known.
     pub instructions: Option<u64>,
-    /// How it was counted.
+    /// How the instructions were counted.
     pub how: String,
 }
 
-/// What one exit costs, measured apart.
+/// The cost of one exit, measured separately.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Price {
     /// The guest's name.
@@ -107,14 +107,14 @@ pub struct Price {
     pub arm: String,
     /// The kind's name.
     pub kind: String,
-    /// Cycles of the time-stamp counter: the median of what was measured.
+    /// Cycles of the time-stamp counter: the median of the measured values.
     pub cycles: f64,
-    /// All that was measured.
+    /// All measured values.
     pub measured: Vec<f64>,
 }
 
 impl Price {
-    /// The price that these measurements come to; `None` if there are none.
+    /// The price that these measurements give; `None` if there are none.
     pub fn of(guest: &str, arm: &str, kind: &str, measured: Vec<f64>) -> Option<Self> {
         Some(Self {
             guest: guest.to_owned(),

@@ -3,34 +3,34 @@
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 
-/// Spaces between columns.
+/// The space between columns.
 const GAP: &str = "  ";
 
-/// A table of texts.
+/// A table whose cells are texts.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Section {
-    /// What it is about.
+    /// The title of the table.
     pub title: String,
-    /// The columns' names; none: remarks only.
+    /// The columns' names; if empty, there are only remarks.
     pub columns: Vec<String>,
     /// The rows, with a text for each column.
     pub rows: Vec<Vec<String>>,
-    /// What there is to know about it; each a paragraph.
+    /// Remarks about the table; each is a paragraph.
     pub notes: Vec<String>,
 }
 
-/// Names of columns.
+/// Converts the names of columns.
 pub fn columns(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-/// A value without digits behind the point, or that there is none.
+/// A value rounded to an integer; a dash for `None`.
 pub fn whole(value: Option<f64>) -> String {
     value.map_or("-".into(), |value| format!("{value:.0}"))
 }
 
 impl Section {
-    /// For people: the title, the columns aligned, the notes below.
+    /// The text for people: the title, the aligned columns, the notes below.
     pub fn text(&self) -> String {
         let mut text = String::new();
         if !self.title.is_empty() {
@@ -44,7 +44,7 @@ impl Section {
     }
 }
 
-/// Rows under their header. Columns of figures stand at the right, others at the left.
+/// The rows under their header. Columns of figures are aligned at the right, others at the left.
 fn aligned(columns: &[String], rows: &[Vec<String>]) -> String {
     let width = |text: &String| text.chars().count();
     let all = || std::iter::once(columns).chain(rows.iter().map(Vec::as_slice));
@@ -78,7 +78,7 @@ fn is_figure(cell: &str) -> bool {
     cell.is_empty() || cell.starts_with(|c: char| c.is_ascii_digit() || "-+<?".contains(c))
 }
 
-/// A paragraph in lines of at most 96 characters.
+/// A paragraph, wrapped to lines of at most 96 characters.
 fn wrapped(note: &str) -> String {
     const WIDTH: usize = 96;
     let mut text = String::new();
@@ -97,7 +97,7 @@ fn wrapped(note: &str) -> String {
     text
 }
 
-/// A number with its thousands set apart: 1,234,567.
+/// A number with separators between its thousands: 1,234,567.
 pub(crate) fn grouped(number: f64) -> String {
     let digits = format!("{:.0}", number.abs());
     let mut text = String::new();

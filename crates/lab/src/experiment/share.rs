@@ -1,11 +1,11 @@
-//! Which share of the time a kind of exit has: by its count and what one costs, and as it
-//! was timed directly.
+//! The share of the time that a kind of exit takes: computed from its count and the cost of one,
+//! and as timed directly.
 
 use super::{Price, Sample};
 use crate::statistics::Quartiles;
 use serde::Serialize;
 
-/// Two ways to the same figure that differ by more than this are remarked.
+/// If the two figures differ by more than this, the output says so.
 const AGREE: f64 = 0.10;
 
 /// The share of one kind of exit in an arm's time.
@@ -13,18 +13,17 @@ const AGREE: f64 = 0.10;
 pub struct Share {
     /// The kind's name.
     pub kind: String,
-    /// Exits, median of the repetitions.
+    /// Number of exits; median of the repetitions.
     pub count: f64,
-    /// Count times the price of one, over the time; median. `None` if it has no price.
+    /// Count times the price of one, divided by the time; median. `None` if there is no price.
     pub by_price: Option<f64>,
-    /// The cycles that the ledger's samples in the run itself come to, over the time;
-    /// median.
+    /// The cycles that the ledger's samples of the run itself give, divided by the time; median.
     pub timed: f64,
 }
 
 impl Share {
-    /// Whether the two shares differ by more than a tenth of the larger one. Shares below
-    /// a thousandth are not told apart.
+    /// Whether the two shares differ by more than a tenth of the larger one. Shares below a
+    /// thousandth count as equal.
     pub fn disagrees(&self) -> bool {
         let Some(by_price) = self.by_price else {
             return false;
@@ -34,8 +33,8 @@ impl Share {
     }
 }
 
-/// The share of `kind` in these samples of one arm, with that arm's prices; `None` if
-/// there are no samples.
+/// The share of `kind` in these samples of one arm, with that arm's prices; `None` if there are no
+/// samples.
 pub fn share(kind: &str, samples: &[&Sample], prices: &[&Price]) -> Option<Share> {
     let price = prices.iter().find(|price| price.kind == kind);
     let median = |value: &dyn Fn(&Sample) -> f64| {
@@ -56,7 +55,7 @@ pub fn share(kind: &str, samples: &[&Sample], prices: &[&Price]) -> Option<Share
     })
 }
 
-/// The shares of several kinds.
+/// The shares of several kinds of exit.
 pub fn shares(kinds: &[&str], samples: &[&Sample], prices: &[&Price]) -> Vec<Share> {
     kinds
         .iter()

@@ -1,5 +1,5 @@
-//! The wish that an experiment end, from another thread, which also reaches the machine
-//! that is running.
+//! A request from another thread that an experiment stop, which also reaches the machine that is
+//! running.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,17 +12,17 @@ struct Shared {
     machines: Mutex<Vec<VmHandle>>,
 }
 
-/// Whether the experiment shall end. Clones are the same wish.
+/// Whether the experiment should stop. Clones share one request.
 #[derive(Clone, Default)]
 pub struct Stop(Arc<Shared>);
 
 impl Stop {
-    /// Nobody has asked yet.
+    /// Makes a value without a request.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Asks for the end: machines that run are ended, what is finished is kept.
+    /// Requests the stop: running machines are ended, finished samples are kept.
     pub fn request(&self) {
         self.0.is_requested.store(true, Ordering::SeqCst);
         let machines = self.0.machines.lock();
@@ -31,7 +31,7 @@ impl Stop {
         }
     }
 
-    /// Whether somebody asked.
+    /// Whether a stop was requested.
     pub fn is_requested(&self) -> bool {
         self.0.is_requested.load(Ordering::SeqCst)
     }
@@ -43,7 +43,7 @@ impl Stop {
             machines.unwrap_or_else(PoisonError::into_inner)
         };
         machines().push(machine.clone());
-        // Whoever asked before the machine was in the list did not reach it.
+        // A request before the machine was in the list did not reach it.
         if self.is_requested() {
             machine.quit();
         }

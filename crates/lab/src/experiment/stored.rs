@@ -1,11 +1,11 @@
-//! Results read back from the JSON that [`super::to_json`] has made, to be shown again.
+//! Results read back from the JSON that [`super::to_json`] has made, to be displayed again.
 
 use super::results::{ArmDescription, CellOutcome, CellResult};
 use super::{About, Price, Results, Section};
 use crate::host::HostDescription;
 use serde::Deserialize;
 
-/// A cell as the JSON has it.
+/// A cell in the JSON.
 #[derive(Deserialize)]
 struct StoredCell {
     guest: String,
@@ -13,7 +13,7 @@ struct StoredCell {
     outcome: CellOutcome,
 }
 
-/// Results as the JSON has them.
+/// The results in the JSON.
 #[derive(Deserialize)]
 struct Stored {
     experiment: String,
@@ -31,16 +31,18 @@ struct Stored {
     sections: Vec<Section>,
 }
 
-/// The results and the experiment's own tables in this JSON. `find` knows experiments by their names.
+/// The results, and the experiment's own tables, in this JSON. `find` finds experiments by their
+/// names.
 ///
 /// # Errors
-/// What is wrong with the text.
+///
+/// A description of what is wrong with the text.
 pub fn from_json(
     text: &[u8],
     find: impl Fn(&str) -> Option<&'static About>,
 ) -> Result<(Results, Vec<Section>), String> {
     let stored: Stored = serde_json::from_slice(text)
-        .map_err(|error| format!("it is no result of 'tollgate lab --json': {error}"))?;
+        .map_err(|error| format!("it is not a result of 'tollgate lab --json': {error}"))?;
     let about = find(&stored.experiment)
         .ok_or_else(|| format!("no experiment is called '{}'", stored.experiment))?;
     let cells: Result<Vec<CellResult>, String> = stored

@@ -1,20 +1,20 @@
-//! What was found, in a few lines.
+//! The findings, in a few lines.
 
 use super::table::{early_end, few_repetitions, place};
 use super::{CellOutcome, Comparison, Results, Verdict, busy};
 use crate::statistics::Quartiles;
 
-/// Differences that are named.
+/// Number of differences that are named.
 const NAMED: usize = 3;
 
-/// An arm beside the first one in one cell.
+/// The comparison of an arm with the first one in one cell.
 struct Found<'a> {
     cell: String,
     arm: &'a str,
     comparison: Comparison,
 }
 
-/// The findings in a few lines, `answers` among them; the tables have the rest.
+/// The findings in a few lines, including `answers`; the tables contain the rest.
 pub fn summary(results: &Results, answers: &[String]) -> String {
     let mut text = String::new();
     let mut line = |words: &str| {

@@ -7,7 +7,7 @@ use super::section::{grouped, rounded};
 use super::{CellOutcome, CellResult, REPETITIONS, Results, Section};
 use std::fmt::Write;
 
-/// All tables of an experiment.
+/// All tables of an experiment, as text.
 pub fn table(results: &Results, sections: &[Section]) -> String {
     let mut text = heading(results);
     for cell in &results.cells {
@@ -23,7 +23,7 @@ pub fn table(results: &Results, sections: &[Section]) -> String {
     text
 }
 
-/// Told by the samples: without any there is none.
+/// The frequency of the clock, from the samples; empty if there are none.
 fn clock(khz: u64) -> String {
     match khz {
         0 => String::new(),
@@ -44,7 +44,7 @@ pub(super) fn early_end(results: &Results) -> Option<String> {
     ))
 }
 
-/// Where it was measured.
+/// The host on which it was measured.
 pub(super) fn place(results: &Results) -> String {
     let host = &results.host;
     format!(
@@ -90,7 +90,7 @@ fn heading(results: &Results) -> String {
     format!("{}\n{}", heading.text(), arms.text())
 }
 
-/// That there were few repetitions of little work, if that is so.
+/// A remark that there were few repetitions of little work, if so.
 pub(super) fn few_repetitions(results: &Results) -> Option<String> {
     let is_few = results.quick || results.repetitions < REPETITIONS;
     is_few.then(|| {
@@ -118,7 +118,7 @@ fn of_cell(results: &Results, cell: &CellResult) -> String {
         CellOutcome::NotRun(why) => return format!("{title}\n  not run: {why}\n"),
         CellOutcome::Failed(why) => return format!("{title}\n  FAILED: {why}\n"),
         CellOutcome::Measured { samples, .. } if samples.is_empty() => {
-            return format!("{title}\n  not run: the end came before\n");
+            return format!("{title}\n  not run: the experiment ended before\n");
         }
         CellOutcome::Measured { .. } => {}
     }
@@ -137,7 +137,7 @@ fn of_cell(results: &Results, cell: &CellResult) -> String {
     text
 }
 
-/// What is compared, with every repetition.
+/// The compared value of every repetition.
 fn times(cell: &CellResult) -> Section {
     let metric = format!("{} ({})", cell.metric.name(), cell.metric.unit());
     let rows = cell.arms().into_iter().filter_map(|arm| {
@@ -176,7 +176,7 @@ fn times(cell: &CellResult) -> Section {
     }
 }
 
-/// What the host's processor counted.
+/// The counts of the host's processor.
 fn hardware(cell: &CellResult) -> Section {
     let rows = cell.arms().into_iter().map(|arm| {
         let median = |value: fn(&crate::hardware_monitor::HardwareCounts) -> Option<u64>| {
@@ -266,7 +266,8 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }
-        // 10 exits at 40 cycles of 1000; timed 200. With b 400 and 100 of 500.
+        // Arm a has 10 exits at 40 cycles in 1000; timed 200. Arm b has exits at 400 cycles, and
+        // 100 of 500.
         assert!(text.contains("40.0 / 20.0!  80.0 / 20.0!"), "{text}");
         assert!(!text.contains("NOT COMPLETE") && !text.contains("fewer than"));
     }

@@ -1,4 +1,4 @@
-//! A made-up experiment: two arms, of which b takes half the time.
+//! An experiment for tests with two arms, of which b takes half the time.
 
 use super::{
     About, Arm, Bench, Cell, Counted, Experiment, Guest, KindGroup, LabError, Metric, Observer,
@@ -78,7 +78,7 @@ pub(crate) static ABOUT: About = About {
     numbers: None,
 };
 
-/// Runs are numbered from 1 in the order in which they come.
+/// Runs are numbered from 1 in the order in which they are made.
 #[derive(Default)]
 pub(crate) struct Scripted {
     pub interrupted_in_run: Option<u32>,
@@ -209,7 +209,7 @@ pub(crate) fn sample(arm: &str, repetition: u32, cli: u64, cycles: u64, wall: u6
     }
 }
 
-/// Nobody looks.
+/// An observer that ignores everything.
 pub(crate) struct Silent;
 
 impl Observer for Silent {

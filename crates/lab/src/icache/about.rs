@@ -1,40 +1,40 @@
-//! What is compared, on what.
+//! The arms, workloads and guests of the experiment.
 
 use crate::experiment::{About, Arm, EVENT, Guest, KindGroup, Metric, Workload};
 use crate::linux_guest;
 use tollgate_exits::ExitKind;
 
-/// Accesses of the local APIC.
+/// Workload: accesses to the local APIC.
 pub const APIC: &str = "apic";
-/// The same by direct memory access: each faults on the host.
+/// Workload: accesses to the local APIC by direct memory access, each of which faults on the host.
 pub const APIC_DIRECT: &str = "apic-direct";
-/// Sleeps that a timer ends.
+/// Workload: sleeps that a timer ends.
 pub const TIMER: &str = "timer";
-/// A shell that counts.
+/// Workload: a shell that counts.
 pub const SHELL: &str = "shell";
-/// Programs are compiled and run.
+/// Workload: programs are compiled and run.
 pub const COMPILE: &str = "compile";
-/// A copy from memory to memory.
+/// Workload: a copy from memory to memory.
 pub const COPY: &str = "copy";
-/// System calls.
+/// Workload: system calls.
 pub const GETUID: &str = "getuid";
-/// Every instruction is met for the first time.
+/// Workload: a boot, in which every instruction is executed for the first time.
 pub const BOOT: &str = "boot";
 
-/// Our own guests.
+/// Our own guest with 64 bits.
 pub const WIDE: &str = "64-bit";
-/// The same with 32 bits.
+/// Our own guest with 32 bits.
 pub const NARROW: &str = "32-bit";
 
-/// Everything is walked to, fetched and decoded at each exit.
+/// Arm: each exit walks the page tables, fetches and decodes.
 pub const OFF: &str = "off";
-/// The dictionary by linear address.
+/// Arm: the dictionary is looked up by linear address.
 pub const ON: &str = "on";
-/// The dictionary by physical address.
+/// Arm: the dictionary is looked up by physical address.
 pub const PHYSICAL: &str = "physical";
-/// Known since the translation.
+/// Arm: instructions are known since they were translated.
 pub const SITE: &str = "site";
-/// Without an exit where a fast path can do it.
+/// Arm: there is no exit where a fast path can execute the instruction.
 pub const FAST_PATH: &str = "fast-path";
 
 const fn arm(
@@ -75,7 +75,7 @@ const LINUX: &[&str] = &[linux_guest::AMD64.name, linux_guest::I686.name];
 /// The experiment's description.
 pub static ABOUT: About = About {
     name: "icache",
-    one_line: "instructions that exits emulate: found anew each time, or in a dictionary",
+    one_line: "instructions that exits emulate: looked up each time, or in a dictionary",
     question: "An exit that is emulated needs its instruction. A monitor that traps and emulates has \
                only the address of it: it walks the guest's page tables, maps the page, fetches the \
                bytes and decodes them, each time, though it is always the same few. What does a \
@@ -86,7 +86,7 @@ pub static ABOUT: About = About {
         arm(
             OFF,
             &[("icache", "off")],
-            "walked to, fetched and decoded at each exit",
+            "found by a page walk, fetched and decoded at each exit",
         ),
         arm(
             ON,
@@ -96,7 +96,7 @@ pub static ABOUT: About = About {
         arm(
             PHYSICAL,
             &[("icache", "physical")],
-            "in a dictionary by physical address, behind a walk",
+            "in a dictionary by physical address, after a page walk",
         ),
         arm(
             SITE,
@@ -132,7 +132,7 @@ pub static ABOUT: About = About {
             LINUX,
         ),
         workload(COPY, "dd copies from memory to memory, by 4 KiB", LINUX),
-        workload(GETUID, "a program asks who it is, in a loop", LINUX),
+        workload(GETUID, "a program calls getuid, in a loop", LINUX),
         workload(
             BOOT,
             "from the start to the shell: every instruction is new",
@@ -147,7 +147,7 @@ pub static ABOUT: About = About {
         },
         Guest {
             name: NARROW,
-            what: "the same of 32 bits",
+            what: "the same with 32 bits",
             needs_image: false,
         },
         linux_guest::AMD64,

@@ -1,9 +1,9 @@
-//! What was found, in words, with the study's figures.
+//! The findings in words, with the study's figures.
 
 use super::about::*;
 use crate::experiment::{CellResult, Results, Verdict};
 
-/// What the dictionary gains where the study gained something, and elsewhere.
+/// The gain by the dictionary where the study found one, and elsewhere.
 pub fn answers(results: &Results) -> Vec<String> {
     let measured = results
         .cells
@@ -16,7 +16,7 @@ pub fn answers(results: &Results) -> Vec<String> {
     answers
 }
 
-/// A loop of accesses to the local APIC.
+/// The answer for a loop of accesses to the local APIC.
 fn of_loop(cell: &CellResult) -> Option<String> {
     let on = cell.comparison(ON)?;
     let translator = [SITE, FAST_PATH].into_iter().filter_map(|arm| {
@@ -37,7 +37,7 @@ fn of_loop(cell: &CellResult) -> Option<String> {
     ))
 }
 
-/// All that are no such loop.
+/// The answer for all workloads that are not such a loop.
 fn of_others(cells: &[&CellResult]) -> Option<String> {
     let compared = cells
         .iter()

@@ -12,12 +12,12 @@ const IMAGES: Images = Images {
 };
 const ROUNDS: u64 = 20_000;
 const QUICK_ROUNDS: u64 = 500;
-/// Accesses in a round.
+/// Number of accesses in a round.
 const ACCESSES: u64 = 6;
 /// The low byte of the local APIC's version register (SDM volume 3, 11.4.8).
 const VERSION: u64 = 0x14;
 
-/// The loop.
+/// The guest with the loop.
 pub struct Loop {
     width: Width,
     access: MemoryAccess,
@@ -25,7 +25,7 @@ pub struct Loop {
 }
 
 impl Loop {
-    /// The workload of this name, with little to do if `quick`.
+    /// Opens the workload of this name; with little work if `quick`.
     pub fn open(guest: &str, workload: &str, quick: bool) -> Self {
         Self {
             width: match guest {

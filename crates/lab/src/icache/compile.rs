@@ -1,11 +1,11 @@
-//! Programs that a compiler in the guest makes, and that compute what is known.
+//! Programs that a compiler in the guest makes, and whose results are known.
 
 use crate::experiment::{LabError, Options};
 use crate::linux_guest::{Extra, System};
 use std::fs;
 use std::path::Path;
 
-/// The programs, what they share, and the script that makes and runs them.
+/// The programs, their common part, and the script that makes and runs them.
 const SOURCES: [(&str, &str); 5] = [
     ("system.h", include_str!("../../guests/compile/system.h")),
     ("sieve.c", include_str!("../../guests/compile/sieve.c")),
@@ -14,10 +14,11 @@ const SOURCES: [(&str, &str); 5] = [
     ("build", include_str!("../../guests/compile/build")),
 ];
 
-/// A guest with tcc, which scripts/get-guests fetches, and the programs.
+/// A guest with the compiler tcc, which scripts/get-guests fetches, and the programs.
 ///
 /// # Errors
-/// It is not there.
+///
+/// The guest or the compiler is missing.
 pub fn system(guest: &str, options: &Options) -> Result<System, LabError> {
     System::open_with(guest, &[], options, |folder, is_wide| {
         let compiler = folder.join(if is_wide { "tcc-amd64" } else { "tcc-i386" });
@@ -34,7 +35,7 @@ pub fn system(guest: &str, options: &Options) -> Result<System, LabError> {
     })
 }
 
-/// Adds all that is in a folder of the host, as `path` in the guest.
+/// Adds the contents of a folder of the host, as `path` in the guest.
 fn add_files(extras: &mut Vec<Extra>, folder: &Path, path: &str) -> std::io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;

@@ -1,4 +1,4 @@
-//! Linux that does what the original study's guest did, and its boot.
+//! Linux with the workloads of the original study, and its boot.
 
 use super::about::{COMPILE, COPY, GETUID, SHELL, TIMER};
 use super::{add_counts, compile};
@@ -13,7 +13,7 @@ const REPEAT: Program = Program {
     wide: include_bytes!(concat!(env!("OUT_DIR"), "/linux-repeat-64.bin")),
 };
 
-/// What a run took and counted, for so many events.
+/// The time and the counts of a run with this number of events.
 fn timed(ran: &Ran, events: u64) -> Result<Timed, LabError> {
     let mut timed = Timed::of_events(events, ran.processor_cycles(), &ran.books);
     timed.work.insert("events".to_owned(), events);
@@ -32,7 +32,8 @@ impl Line {
     /// Boots the guest.
     ///
     /// # Errors
-    /// It is not there, or does not come to its shell.
+    ///
+    /// It is missing, or does not start its shell.
     pub fn open(
         guest: &str,
         workload: &'static str,
@@ -78,20 +79,22 @@ impl Bench for Line {
 
     fn measure(&mut self, arm: &Arm, _stop: &Stop) -> Result<Timed, LabError> {
         self.guest.turn(arm)?;
-        // Turning the knob has dropped what was translated.
+        // Setting the knob has dropped all translations, so the workload runs once before it is
+        // timed.
         self.guest.run(&self.line((self.events / 10).max(1)))?;
         timed(&self.guest.run(&self.line(self.events))?, self.events)
     }
 }
 
-/// A boot to the shell.
+/// A boot up to the shell.
 pub struct Boot(System);
 
 impl Boot {
-    /// Gets the guest's files.
+    /// Opens the guest's files.
     ///
     /// # Errors
-    /// It is not there.
+    ///
+    /// They are missing.
     pub fn open(guest: &str, options: &Options) -> Result<Self, LabError> {
         Ok(Self(System::open(guest, &[], options)?))
     }

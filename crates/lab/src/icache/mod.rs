@@ -1,8 +1,8 @@
-//! `tollgate lab icache`: what it costs to find an instruction that an exit emulates.
+//! `tollgate lab icache`: the cost of finding the instruction that an exit emulates.
 //!
 //! After "Instruction caching for bhyve". A kernel of ours accesses the local APIC in a loop
-//! ([`apic`]); Linux does what the original study's guest did ([`linux`]). [`paper`] has the original
-//! verdict beside ours, and the price of each step.
+//! ([`apic`]); Linux runs the workloads of the original study ([`linux`]). [`paper`] compares the
+//! original verdict with ours, and shows the price of each step.
 
 mod about;
 mod answers;
@@ -18,7 +18,7 @@ use crate::linux_guest::check_folder;
 use std::path::Path;
 use tollgate_exits::books::Books;
 
-/// The experiment.
+/// The experiment `tollgate lab icache`.
 pub struct InstructionCache;
 
 impl Experiment for InstructionCache {
@@ -62,10 +62,11 @@ impl Experiment for InstructionCache {
     }
 }
 
-/// Adds how exits found their instructions, and what that cost step by step.
+/// Adds how exits found their instructions, and the cost of each step.
 ///
 /// # Errors
-/// The counts do not add up to the instructions that were emulated.
+///
+/// The counts do not add up to the number of emulated instructions.
 fn add_counts(
     timed: &mut Timed,
     books: &Books,
@@ -82,7 +83,7 @@ fn add_counts(
     let sum: u64 = parts.into_iter().map(count).sum();
     if found != sum {
         return Err(LabError::WorkNotDone(format!(
-            "{found} instructions were found anew, but the ways to find them add up to {sum}"
+            "{found} instructions were looked up, but the ways to find them add up to {sum}"
         )));
     }
     timed.add_counts(counts);

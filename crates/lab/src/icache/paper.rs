@@ -1,16 +1,16 @@
-//! The price of each step, what the dictionary found, and the original verdict beside ours.
+//! The price of each step, what the dictionary found, and the original verdict next to ours.
 
 use super::about::*;
 use crate::experiment::{CellResult, Results, Section, Verdict, columns, whole};
 use crate::statistics::Quartiles;
 use tollgate_exits::steps::Step;
 
-/// The experiment's own tables.
+/// The tables of this experiment.
 pub fn sections(results: &Results) -> Vec<Section> {
     vec![steps(results), found(results), beside_ours(results)]
 }
 
-/// The median of a value of an arm's samples.
+/// The median of a value in an arm's samples.
 fn value(cell: &CellResult, arm: &str, name: &str) -> Option<f64> {
     let samples = cell.samples().iter().filter(|sample| sample.arm == arm);
     let values: Vec<f64> = samples
@@ -85,14 +85,14 @@ fn found(results: &Results) -> Section {
         columns,
         rows: rows.collect(),
         notes: vec![
-            "In each run the ways to find an instruction add up to the instructions found anew, or \
+            "In each run the ways to find an instruction add up to the instructions looked up, or \
              the run fails."
                 .into(),
         ],
     }
 }
 
-/// The original verdict beside ours.
+/// The original verdict next to ours.
 fn beside_ours(results: &Results) -> Section {
     const NOTHING: &str = "no difference";
     let theirs = |workload: &str| match workload {

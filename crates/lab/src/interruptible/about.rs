@@ -1,27 +1,27 @@
-//! What is compared, on what.
+//! The arms, workloads and guests of the experiment.
 
 use crate::experiment::{About, Arm, EVENT, KindGroup, Metric, Workload};
 use crate::linux_guest;
 use tollgate_exits::ExitKind;
 
-/// Processes are started that end at once.
+/// Workload: processes are started and end immediately.
 pub const FORK: &str = "fork";
-/// The same, and they execute a program.
+/// Workload: processes are started and execute a program.
 pub const EXEC: &str = "exec";
-/// A byte goes to and fro between two processes.
+/// Workload: a byte goes back and forth between two processes.
 pub const PIPE: &str = "pipe";
-/// `fork`, while another machine does so too on the same processor of the host.
+/// Workload: `fork`, while another machine does the same on the same processor of the host.
 pub const ONE_CORE: &str = "two-machines-one-core";
-/// The same on two processors.
+/// Workload: `fork`, while another machine does the same on another processor of the host.
 pub const TWO_CORES: &str = "two-machines-two-cores";
 
-/// The monitor's work is done to its end.
+/// Arm: the monitor always finishes its work.
 pub const OFF: &str = "off";
-/// It stops where an interrupt waits.
+/// Arm: the monitor's work stops if an interrupt waits, and is started again.
 pub const RESTART: &str = "restart";
-/// It stops there, and goes on behind the handler.
+/// Arm: the monitor's work stops if an interrupt waits, and resumes after the handler.
 pub const RESUME: &str = "resume";
-/// All of these.
+/// All arms of the experiment.
 pub const ARMS: [&str; 3] = [OFF, RESTART, RESUME];
 
 const fn workload(name: &'static str, what: &'static str) -> Workload {
@@ -63,7 +63,7 @@ pub static ABOUT: About = About {
             checks: false,
             hooks: None,
             guests: &[],
-            what: "it stops with what it has done; the instruction begins again behind the handler",
+            what: "it stops with what it has done; the instruction starts again after the handler",
         },
         Arm {
             name: RESUME,
@@ -71,16 +71,16 @@ pub static ABOUT: About = About {
             checks: false,
             hooks: None,
             guests: &[],
-            what: "it stops, and goes on when the handler has returned to the instruction",
+            what: "it stops, and resumes when the handler has returned to the instruction",
         },
     ],
     workloads: &[
-        workload(FORK, "a process starts others that end at once"),
+        workload(FORK, "a process starts others that end immediately"),
         workload(EXEC, "the same, and they execute a program"),
-        workload(PIPE, "two processes hand a byte to and fro"),
+        workload(PIPE, "two processes pass a byte back and forth"),
         workload(
             ONE_CORE,
-            "fork, beside another machine that does the same on one processor of the host",
+            "fork, next to another machine that does the same on one processor of the host",
         ),
         workload(TWO_CORES, "the same with a processor of the host for each"),
     ],
@@ -101,7 +101,7 @@ pub static ABOUT: About = About {
     numbers: None,
 };
 
-/// Whether two machines run side by side.
+/// Whether two machines run at the same time.
 pub fn is_pair(workload: &str) -> bool {
     [ONE_CORE, TWO_CORES].contains(&workload)
 }

@@ -1,10 +1,10 @@
-//! What was found, in words, with the study's figures.
+//! The findings in words, with the study's figures.
 
 use super::about::{EXEC, FORK, OFF, PIPE, RESTART, RESUME};
 use super::paper::{in_pieces, value};
 use crate::experiment::{CellResult, Results, Verdict};
 
-/// What stopping costs, what it takes from masking, and what the study's own latency shows.
+/// What stopping costs, how much it reduces masking, and the study's own latency.
 pub fn answers(results: &Results) -> Vec<String> {
     let cells = || {
         results
@@ -18,7 +18,7 @@ pub fn answers(results: &Results) -> Vec<String> {
     answers
 }
 
-/// What it costs to stop.
+/// The cost of stopping.
 fn price<'a>(cells: impl Iterator<Item = &'a CellResult>) -> Option<String> {
     let arms = |cell: &'a CellResult| {
         [RESTART, RESUME]
@@ -49,7 +49,7 @@ fn price<'a>(cells: impl Iterator<Item = &'a CellResult>) -> Option<String> {
     })
 }
 
-/// How much of masking goes.
+/// How much masking is reduced.
 fn masked(cell: &CellResult) -> Option<String> {
     let theirs = match cell.workload.as_str() {
         FORK | EXEC => "clearly less",
@@ -71,7 +71,7 @@ fn masked(cell: &CellResult) -> Option<String> {
     })
 }
 
-/// From the handler to the process.
+/// The latency from the handler to the process.
 fn latency<'a>(mut cells: impl Iterator<Item = &'a CellResult>) -> Option<String> {
     let (cell, off, resume) = cells.find_map(|cell| {
         let of = |arm| Some(value(cell, arm, "process-p50")? - value(cell, arm, "to-handler-p50")?);

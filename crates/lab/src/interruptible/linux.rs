@@ -1,4 +1,4 @@
-//! Linux with the program `guests/linux-latency.S`, alone or beside another one.
+//! Linux with the program `guests/linux-latency.S`, alone or next to another guest.
 
 use super::about::{EXEC, FORK, ONE_CORE, PIPE, is_pair};
 use super::native::Native;
@@ -10,18 +10,18 @@ use std::thread;
 use tollgate_exits::latency::Durations;
 use tollgate_machine::config::VmConfig;
 
-/// The program.
+/// The program that measures latencies.
 pub const LATENCY: Program = Program {
     name: "latency",
     narrow: include_bytes!(concat!(env!("OUT_DIR"), "/linux-latency.bin")),
     wide: include_bytes!(concat!(env!("OUT_DIR"), "/linux-latency-64.bin")),
 };
-/// A file whose content must stay, and its checksum.
+/// Makes a file whose content must not change, and its checksum.
 const CANARY: &str = "dd if=/dev/urandom of=/canary bs=64k count=32 2>/dev/null; \
                       sha256sum /canary > /canary.sum";
 const CHECK_CANARY: &str = "sha256sum -c /canary.sum > /dev/null";
 
-/// What the program does.
+/// The program's argument for a workload.
 fn verb(workload: &str) -> &'static str {
     match workload {
         EXEC => EXEC,
@@ -30,7 +30,7 @@ fn verb(workload: &str) -> &'static str {
     }
 }
 
-/// A guest that is measured, and perhaps another one beside it.
+/// The guest that is measured, and possibly a second one that runs at the same time.
 pub struct Latencies {
     guest: LinuxGuest,
     other: Option<LinuxGuest>,
@@ -39,13 +39,13 @@ pub struct Latencies {
     native: Option<Native>,
 }
 
-/// Boots a guest whose machine may use these processors alone.
+/// Boots a guest whose machine may use only these processors.
 fn boot(system: &System, pinned: Option<&Affinity>, stop: &Stop) -> Result<LinuxGuest, LabError> {
     let refused = |error| LabError::Host(format!("sched_setaffinity: {error}"));
     let Some(affinity) = pinned else {
         return LinuxGuest::boot(system, &VmConfig::default(), stop);
     };
-    // The machine's thread inherits it.
+    // The machine's thread inherits the affinity of this one.
     let before = Affinity::current().map_err(refused)?;
     affinity.apply().map_err(refused)?;
     let guest = LinuxGuest::boot(system, &VmConfig::default(), stop);
@@ -53,7 +53,7 @@ fn boot(system: &System, pinned: Option<&Affinity>, stop: &Stop) -> Result<Linux
     guest
 }
 
-/// Where each of two machines runs.
+/// The processors of the two machines.
 fn places(workload: &str) -> Result<[Affinity; 2], LabError> {
     let current = Affinity::current().map_err(|error| LabError::Host(error.to_string()))?;
     let processors = current.processors();
@@ -72,7 +72,8 @@ impl Latencies {
     /// Boots the guests.
     ///
     /// # Errors
-    /// One is not there, or does not come to its shell, or the host has too few processors.
+    ///
+    /// A guest is missing or does not start its shell, or the host has too few processors.
     pub fn open(
         guest: &str,
         workload: &str,
@@ -120,7 +121,7 @@ impl Bench for Latencies {
 
     fn measure(&mut self, arm: &Arm, _stop: &Stop) -> Result<Timed, LabError> {
         self.guest.turn(arm)?;
-        // What runs first is translated.
+        // The first run includes translation, so it is not timed.
         self.guest.run(&self.line((self.events / 10).max(1)))?;
         let line = self.line(self.events);
         let ran = match &mut self.other {
@@ -146,7 +147,7 @@ impl Bench for Latencies {
 
 impl Drop for Latencies {
     fn drop(&mut self) {
-        // One is ended; the other goes on.
+        // One guest is ended; the other must continue.
         if self.other.take().is_some() {
             let goes_on = self.guest.run(CHECK_CANARY);
             debug_assert!(goes_on.is_ok());
@@ -154,7 +155,7 @@ impl Drop for Latencies {
     }
 }
 
-/// Runs the line in one guest while the other does the same work again and again.
+/// Runs the line in one guest while the other does the same work repeatedly.
 fn side_by_side(
     guest: &mut LinuxGuest,
     other: &mut LinuxGuest,
@@ -177,18 +178,18 @@ fn side_by_side(
     })
 }
 
-/// What the program prints: how often it waited, and nanoseconds by which it was late, the median,
-/// the 99th percentile and the longest.
+/// The output of the program: how often it waited, and by how many nanoseconds it was late: the
+/// median, the 99th percentile and the longest.
 pub fn told(text: &str) -> Option<[f64; 4]> {
     let numbers = text.split_whitespace().map(|word| word.parse().ok());
     let numbers: Vec<f64> = numbers.collect::<Option<_>>()?;
     numbers.try_into().ok()
 }
 
-/// How late the program was: what it has printed.
+/// Adds how late the program was, from its output.
 fn add_lateness(timed: &mut Timed, ran: &Ran) -> Result<(), LabError> {
     let Some([count, p50, p99, max]) = told(&ran.output) else {
-        let text = format!("the program did not tell how late it was: {}", ran.output);
+        let text = format!("the program did not print how late it was: {}", ran.output);
         return Err(LabError::WorkNotDone(text));
     };
     timed.values.insert("waits".to_owned(), count);
@@ -199,7 +200,7 @@ fn add_lateness(timed: &mut Timed, ran: &Ran) -> Result<(), LabError> {
     Ok(())
 }
 
-/// How long interrupts waited, how long the monitor masked, and what a stop costs.
+/// Adds how long interrupts waited, how long the monitor masked them, and the cost of stopping.
 fn add_waits(timed: &mut Timed, ran: &Ran) {
     let books = &ran.books;
     let microseconds = |cycles: u64| cycles as f64 * 1e3 / books.tsc_khz.max(1) as f64;

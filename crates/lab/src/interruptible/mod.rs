@@ -1,9 +1,10 @@
-//! `tollgate lab interruptible`: how long interrupts wait for the monitor, and what it costs to stop
-//! its work for them.
+//! `tollgate lab interruptible`: how long interrupts wait for the monitor, and what it costs to
+//! stop its work for them.
 //!
-//! After Ito and Oikawa, "Improving Real-Time Performance of a Virtual Machine Monitor based System".
-//! Linux runs a program ([`linux`]) in which one process waits for moments while others have the
-//! monitor work; the host runs it too ([`native`]). [`paper`] has the study's figures beside ours.
+//! After Ito and Oikawa, "Improving Real-Time Performance of a Virtual Machine Monitor based
+//! System". Linux runs a program ([`linux`]) in which one process waits for points in time while
+//! others cause work for the monitor; the host runs it too ([`native`]). [`paper`] compares the
+//! study's figures with ours.
 
 mod about;
 mod answers;
@@ -15,7 +16,7 @@ use crate::experiment::{
     About, Bench, Cell, Experiment, LabError, Options, Results, Section, Stop,
 };
 
-/// The experiment.
+/// The experiment `tollgate lab interruptible`.
 pub struct Interruptible;
 
 impl Experiment for Interruptible {

@@ -1,4 +1,5 @@
-//! The same program on the host itself: how late its threads are woken, and what its processes cost.
+//! The same program on the host itself: how late its threads are woken, and the cost of its
+//! processes.
 
 use super::about::EXEC;
 use super::linux::{LATENCY, told};
@@ -10,18 +11,19 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What it came to.
+/// The result on the host.
 pub struct Native {
-    /// Microseconds by which it was late: median, 99th percentile, longest.
+    /// By how many microseconds it was late: median, 99th percentile, longest.
     late: [f64; 3],
-    /// Microseconds of a processor for one event.
+    /// Processor time of one event in microseconds.
     event: f64,
 }
 
 impl Native {
-    /// Runs it. `None`: the host does not let it, or the program cannot do that there.
+    /// Runs the program. `None` if the host does not permit it, or if the program cannot do this
+    /// there.
     pub fn run(verb: &str, events: u64) -> Option<Self> {
-        // It executes itself at a place that only guests have.
+        // This workload executes the program at a path that only guests have.
         if verb == EXEC {
             return None;
         }
@@ -52,7 +54,7 @@ impl Native {
         })
     }
 
-    /// Adds it to what was measured in a guest.
+    /// Adds the result to what was measured in a guest.
     pub fn add_to(&self, timed: &mut Timed) {
         let [p50, p99, max] = self.late;
         for (name, value) in [

@@ -1,11 +1,11 @@
-//! Latencies, what masks, what it weighs, and the study's figures beside ours.
+//! Latencies, causes of masking, the size of the monitor, and the study's figures next to ours.
 
 use super::about::{ARMS, EXEC, FORK, OFF, PIPE, RESTART, RESUME};
 use crate::experiment::{CellResult, Results, Section, Verdict, columns};
 use crate::statistics::Quartiles;
 use tollgate_exits::latency::Section as MonitorSection;
 
-/// The experiment's own tables.
+/// The tables of this experiment.
 pub fn sections(results: &Results) -> Vec<Section> {
     vec![
         latencies(results),
@@ -16,7 +16,7 @@ pub fn sections(results: &Results) -> Vec<Section> {
     ]
 }
 
-/// The median of a value of an arm's samples.
+/// The median of a value in an arm's samples.
 pub(super) fn value(cell: &CellResult, arm: &str, name: &str) -> Option<f64> {
     let samples = cell.samples().iter().filter(|sample| sample.arm == arm);
     let values: Vec<f64> = samples
@@ -34,7 +34,7 @@ fn tenth(value: Option<f64>) -> String {
     value.map_or("-".into(), |value| format!("{value:.1}"))
 }
 
-/// From the moment to the handler, and to the process.
+/// From the point in time to the handler, and to the process.
 fn latencies(results: &Results) -> Section {
     const SHOWN: [&str; 3] = ["p50", "p99", "max"];
     let mut columns = columns(&["", "arm"]);
@@ -69,7 +69,7 @@ fn latencies(results: &Results) -> Section {
     }
 }
 
-/// For whom interrupts waited.
+/// What interrupts waited for.
 fn by_whom(results: &Results) -> Section {
     const SHOWN: [(&str, &str); 9] = [
         ("host p50", "host-p50"),
@@ -103,7 +103,7 @@ fn by_whom(results: &Results) -> Section {
     }
 }
 
-/// Time in one piece, by section.
+/// Longest times without a check, by section.
 fn masked(results: &Results) -> Section {
     let columns = columns(&[
         "",
@@ -167,7 +167,8 @@ fn masked(results: &Results) -> Section {
     }
 }
 
-/// Milliseconds of the longest piece of each run of a section while the guest let interrupts in, all together.
+/// The sum in milliseconds, over all runs of sections while the guest let interrupts in, of each
+/// run's longest time without a check.
 pub(super) fn in_pieces(cell: &CellResult, arm: &str) -> Option<f64> {
     let names = MonitorSection::ALL.map(MonitorSection::name);
     let of = |name| value(cell, arm, &format!("masked-{name}-sum"));
@@ -175,7 +176,7 @@ pub(super) fn in_pieces(cell: &CellResult, arm: &str) -> Option<f64> {
     (!sums.is_empty()).then(|| sums.iter().sum::<f64>() / 1e3)
 }
 
-/// What the study found, and what we did.
+/// The study's findings and ours.
 fn beside_ours(results: &Results) -> Section {
     let theirs = |workload: &str| match workload {
         FORK => ["clearly less", "at most 5 % slower"],
@@ -242,7 +243,7 @@ fn status(field: &str) -> Option<f64> {
     line.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// What the monitor weighs.
+/// The size of the monitor.
 fn weight() -> Section {
     let row = |what: &str, kilobytes: Option<f64>| {
         let text = kilobytes.map_or("-".into(), |it| format!("{it:.0} kB"));

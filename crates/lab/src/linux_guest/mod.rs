@@ -1,9 +1,9 @@
 //! Linux as a guest of experiments: Debian's kernels as `scripts/get-guests` fetches them, with a
-//! shell that is told what to do by its serial port.
+//! shell that receives its commands through the serial port.
 //!
-//! The guest is booted once; knobs are turned on it between two command lines, so that all arms
-//! run in turns on the same system. What a command line takes is told by the machine's books,
-//! which are begun anew before it.
+//! The guest is booted once; knobs are set between two command lines, so that all arms run in turns
+//! on the same system. The costs of a command line are in the machine's ledger, which is reset
+//! before it.
 
 mod session;
 mod system;

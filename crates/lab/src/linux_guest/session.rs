@@ -9,31 +9,31 @@ use std::time::{Duration, Instant};
 use tollgate_exits::books::Books;
 use tollgate_machine::config::VmConfig;
 
-/// What the first process prints before it starts the shell, and the shell's prompt.
+/// The output of the first process before it starts the shell, and the shell's prompt.
 const READY: &str = "tollgate-guest: ready";
 const PROMPT: &str = "# ";
 
-/// A guest with a shell that waits.
+/// A guest whose shell waits for commands.
 pub struct LinuxGuest {
     guest: RunningGuest,
     lines: u32,
-    /// What it took to boot.
+    /// The costs of the boot.
     booted: Option<Ran>,
 }
 
-/// What one command line came to.
+/// The result of one command line.
 pub struct Ran {
-    /// What it printed.
+    /// The output of the command line.
     pub output: String,
-    /// From the line's last key to the first byte behind what it printed.
+    /// The time from the last key of the line to the first byte after its output.
     pub elapsed: Duration,
-    /// The machine's books, begun anew before the line was typed.
+    /// The machine's ledger, which was reset before the line was typed.
     pub books: Arc<Books>,
 }
 
 impl Ran {
-    /// Cycles of the processor for the guest and its monitor: all but sleep and what the host ran
-    /// besides.
+    /// Processor cycles of the guest and its monitor: the wall time without sleep and without what
+    /// the host ran in between.
     pub fn processor_cycles(&self) -> u64 {
         let shares = &self.books.shares;
         shares
@@ -44,11 +44,12 @@ impl Ran {
 }
 
 impl LinuxGuest {
-    /// Boots the system on a machine with these settings, to its shell.
+    /// Boots the system on a machine with these settings, up to its shell.
     ///
     /// # Errors
-    /// The machine cannot be built, the guest does not come to its shell, or the experiment is to
-    /// end.
+    ///
+    /// The machine cannot be built, the guest does not start its shell, or the experiment should
+    /// stop.
     pub fn boot(system: &System, config: &VmConfig, stop: &Stop) -> Result<Self, LabError> {
         let mut linux = Self {
             guest: RunningGuest::start(system.config(config), stop, || Ok(())),
@@ -65,29 +66,31 @@ impl LinuxGuest {
             elapsed: begun.elapsed(),
             books: linux.guest.books()?,
         });
-        // The shell's echo and prompt would only cost exits.
+        // Echo and prompt of the shell would only cause exits.
         linux.run("stty -echo; PS1=")?;
         Ok(linux)
     }
 
-    /// Turns the knobs of an arm, and waits until they are.
+    /// Sets the knobs of an arm, and waits until they are set.
     ///
     /// # Errors
-    /// The machine does not answer.
+    ///
+    /// The machine does not respond.
     pub fn turn(&self, arm: &Arm) -> Result<(), LabError> {
         self.guest.turn(arm)
     }
 
-    /// Has the shell do a command line, and waits until it is done.
+    /// Makes the shell run a command line, and waits until it is done.
     ///
     /// # Errors
-    /// The line's exit code is not zero, the guest ends or takes too long, or the experiment is to
-    /// end.
+    ///
+    /// The exit code of the line is not zero, the guest ends or takes too long, or the experiment
+    /// should stop.
     pub fn run(&mut self, line: &str) -> Result<Ran, LabError> {
         self.lines += 1;
         let number = self.lines;
         self.guest.reset_books()?;
-        // What is typed does not contain what is waited for, in case it is echoed.
+        // The typed text does not contain the awaited text, in case it is echoed.
         self.type_text(&format!("{line}\necho \"lab-$(({number}+0)):$?;\"\n"))?;
         let begun = Instant::now();
         let mark = format!("lab-{number}:");
@@ -112,7 +115,7 @@ impl LinuxGuest {
         })
     }
 
-    /// What it took from the start to the shell.
+    /// The costs of the boot from the start to the shell.
     pub fn booted(&self) -> Option<&Ran> {
         self.booted.as_ref()
     }

@@ -1,4 +1,4 @@
-//! The files of a guest: its kernel, its shell, and programs of ours.
+//! The files of a guest: its kernel, its shell, and our programs.
 
 use crate::experiment::{Guest, LabError, Options};
 use crate::nameless_file::NamelessFile;
@@ -8,31 +8,31 @@ use tollgate_machine::boot::cpio::Archive;
 use tollgate_machine::config::VmConfig;
 use tollgate_machine::file_words::reading;
 
-/// The folder of guests that scripts/get-guests fills.
+/// The environment variable with the folder of guests that scripts/get-guests fills.
 const GUESTS: &str = "TOLLGATE_GUESTS";
-/// Guest RAM: room for a shell and some small programs.
+/// Size of guest RAM: enough for a shell and some small programs.
 const MEMORY: u64 = 128 << 20;
 
-/// A static program that the guest finds in `/lab`.
+/// A static program that is in the guest's folder `/lab`.
 #[derive(Clone, Copy)]
 pub struct Program {
-    /// Its name there.
+    /// The program's file name.
     pub name: &'static str,
-    /// For i386.
+    /// The program for i386.
     pub narrow: &'static [u8],
-    /// For x86-64.
+    /// The program for x86-64.
     pub wide: &'static [u8],
 }
 
-/// A file or folder that the guest finds in `/lab`.
+/// A file or folder in the guest's folder `/lab`.
 pub struct Extra {
     path: String,
-    /// `None`: a folder.
+    /// The content of a file; `None` for a folder.
     content: Option<Vec<u8>>,
 }
 
 impl Extra {
-    /// A folder, which comes before what is in it.
+    /// A folder, which must precede its contents.
     pub fn folder(path: &str) -> Self {
         Self {
             path: path.into(),
@@ -40,7 +40,7 @@ impl Extra {
         }
     }
 
-    /// A file that may be executed.
+    /// An executable file.
     pub fn program(path: &str, content: impl Into<Vec<u8>>) -> Self {
         Self {
             path: path.into(),
@@ -52,18 +52,18 @@ impl Extra {
 /// A kernel of `scripts/get-guests` with its initramfs.
 pub struct System {
     kernel: PathBuf,
-    /// The shell's archive with ours behind it.
+    /// The shell's archive, followed by ours.
     initramfs: NamelessFile,
     append: String,
 }
 
-/// What an experiment says of its Linux guests: the kernel of 64 bits.
+/// The description of the 64-bit Linux guest.
 pub const AMD64: Guest = Guest {
     name: "linux-amd64",
     what: "Debian's 64-bit cloud kernel with a shell, from scripts/get-guests",
     needs_image: false,
 };
-/// And that of 32 bits.
+/// The description of the 32-bit Linux guest.
 pub const I686: Guest = Guest {
     name: "linux-686",
     what: "Debian's 32-bit kernel without PAE, with a shell, from scripts/get-guests",
@@ -71,19 +71,22 @@ pub const I686: Guest = Guest {
 };
 
 impl System {
-    /// The system of a guest by name, with these programs: from the folder that
-    /// `--guest-image NAME=FOLDER` gives, or where scripts/get-guests puts it.
+    /// Opens the system of the guest with this name, with these programs: from the folder in
+    /// `--guest-image NAME=FOLDER`, or from the one that scripts/get-guests fills.
     ///
     /// # Errors
-    /// [`LabError::NotRun`] if it is not there; [`LabError::Host`] if the host refuses a file.
+    ///
+    /// [`LabError::NotRun`] if it is missing; [`LabError::Host`] if the host refuses a file.
     pub fn open(guest: &str, programs: &[Program], options: &Options) -> Result<Self, LabError> {
         Self::open_with(guest, programs, options, |_, _| Ok(Vec::new()))
     }
 
-    /// The same with files that `extras` takes from the folder of guests, for one of 64 bits or not.
+    /// Like [`System::open`], with files that `extras` takes from the folder of guests; its
+    /// argument says whether the guest has 64 bits.
     ///
     /// # Errors
-    /// As [`System::open`], or those of `extras`.
+    ///
+    /// Those of [`System::open`] and of `extras`.
     pub fn open_with(
         guest: &str,
         programs: &[Program],
@@ -123,7 +126,7 @@ impl System {
         })
     }
 
-    /// `config` with this system to be booted.
+    /// `config`, changed to boot this system.
     pub fn config(&self, config: &VmConfig) -> VmConfig {
         let initrd = self.initramfs.path();
         VmConfig {
@@ -135,7 +138,7 @@ impl System {
         }
     }
 
-    /// The same with more words on the kernel's command line.
+    /// Adds words to the kernel's command line.
     pub fn appending(mut self, words: &str) -> Self {
         self.append.push(' ');
         self.append.push_str(words);
@@ -143,10 +146,11 @@ impl System {
     }
 }
 
-/// Looks at the folder that `--guest-image` gives for a guest.
+/// Checks the folder that `--guest-image` names for a guest.
 ///
 /// # Errors
-/// [`LabError::NotRun`]: a file is not there.
+///
+/// [`LabError::NotRun`] if a file is missing.
 pub fn check_folder(guest: &str, folder: &Path) -> Result<(), LabError> {
     let (kernel, initrd) = files(guest, folder);
     for file in [kernel, initrd] {
@@ -160,7 +164,7 @@ pub fn check_folder(guest: &str, folder: &Path) -> Result<(), LabError> {
     Ok(())
 }
 
-/// The kernel and the initial RAM disk of a guest in this folder.
+/// The paths of a guest's kernel and initial RAM disk in this folder.
 fn files(guest: &str, folder: &Path) -> (PathBuf, PathBuf) {
     let (kernel, initrd) = match guest == AMD64.name {
         true => ("debian-amd64", "initrd-amd64.img"),
@@ -175,8 +179,8 @@ fn not_fetched() -> LabError {
     ))
 }
 
-/// Where scripts/get-guests has put them: the folder that the environment names, or that beside
-/// what was built.
+/// The folder that scripts/get-guests has filled: the one in the environment variable, or the one
+/// next to the build.
 fn fetched() -> Option<PathBuf> {
     if let Some(folder) = std::env::var_os(GUESTS) {
         return Some(folder.into());

@@ -1,34 +1,34 @@
-//! What is compared, on what.
+//! The arms, workloads and guests of the experiment.
 
 use crate::experiment::{About, Arm, EVENT, Guest, KindGroup, Metric, Numbers, Workload};
 use crate::linux_guest;
 use tollgate_exits::ExitKind;
 
-/// Loads of address spaces in turn, of which nothing is used.
+/// Workload: loads of address spaces in turn, without using anything in them.
 pub const SWITCH_ONLY: &str = "switch-only";
-/// The same, with their pages read.
+/// Workload: loads of address spaces in turn, whose pages are read.
 pub const SWITCH: &str = "switch";
-/// The same with more spaces than most arms keep.
+/// Workload: the same with more spaces than most arms keep.
 pub const SWITCH_TWELVE: &str = "switch-12";
-/// Invalidations of one page that nothing is known of.
+/// Workload: invalidations of one page without cached translations.
 pub const INVALIDATE_ONLY: &str = "invalidate-only";
-/// Invalidations of one page, which is mapped elsewhere.
+/// Workload: invalidations of one page, whose mapping changes.
 pub const INVALIDATE: &str = "invalidate";
-/// Invalidations of all pages, one by one.
+/// Workload: invalidations of all pages, one by one.
 pub const RANGE: &str = "range";
-/// The same by a hypercall.
+/// Workload: invalidations of all pages by a hypercall.
 pub const RANGE_BY_CALL: &str = "range-by-call";
-/// Invalidations of all spaces.
+/// Workload: invalidations of all spaces.
 pub const PURGE: &str = "purge";
-/// The same after many spaces were used, of which few are used again.
+/// Workload: invalidations of all spaces after many spaces were used, of which few are used again.
 pub const TWICE: &str = "double";
-/// Processes of Linux that hand on a token.
+/// Workload: processes of Linux that pass a token on.
 pub const PROCESSES: &str = "processes";
-/// The same, and each maps a page anew in each turn.
+/// Workload: processes that pass a token on, and each maps a page again in each turn.
 pub const UNMAPPING: &str = "unmapping";
 
-/// Two processes of Linux, each of which has run so many pages of code: what a switch costs must not
-/// depend on that.
+/// Workloads: two processes of Linux, each of which has run this number of pages of code; the cost
+/// of a switch must not depend on it.
 pub const CODE_PAGES: &[(&str, u64)] = &[
     ("code-10", 10),
     ("code-100", 100),
@@ -36,12 +36,12 @@ pub const CODE_PAGES: &[(&str, u64)] = &[
     ("code-10000", 10_000),
 ];
 
-/// Our own guests.
+/// Our own guest with 64 bits.
 pub const WIDE: &str = "64-bit";
-/// The same with 32 bits.
+/// Our own guest with 32 bits.
 pub const NARROW: &str = "32-bit";
 
-/// An arm with all knobs of the experiment.
+/// An arm with values for all knobs of the experiment.
 macro_rules! arm {
     ($name:literal, $tables:literal, $what:literal) => {
         arm!(
@@ -64,7 +64,7 @@ macro_rules! arm {
                 ("invalidation", $invalidation),
                 ("reverse-map", "on"),
                 ("double-invalidation", $double),
-                // The study's tables are void when the guest says so.
+                // In the study, tables become invalid when the guest says so.
                 ("compare-entries", "off"),
                 ("memory-access", $access),
             ],
@@ -76,27 +76,27 @@ macro_rules! arm {
     };
 }
 
-/// One table, with everything else.
+/// Arm: one table, with all other mechanisms.
 pub const ONE: &str = "tables=1";
-/// Six tables by exits, purged as a whole for one page.
+/// Arm: six tables with exits; an invalidation of one page purges a whole table.
 pub const FULL: &str = "tables=6+full";
-/// Six tables by exits.
+/// Arm: six tables with exits.
 pub const SELECTIVE: &str = "tables=6+selective";
-/// Six tables, without exits.
+/// Arm: six tables, without exits.
 pub const SIX: &str = "tables=6";
-/// Sixteen tables, and all are purged each time.
+/// Arm: sixteen tables, all of which are purged each time.
 pub const ALLOW: &str = "double=allow";
-/// The same with selection flags.
+/// Arm: sixteen tables with selection flags.
 pub const FLAG: &str = "double=selection-flag";
-/// The same with entries counted.
+/// Arm: sixteen tables whose entries are counted.
 pub const COUNT: &str = "tables=16";
-/// The host's page tables are those that are derived.
+/// Arm: the derived tables are the host's page tables.
 pub const DIRECT_ONE: &str = "direct=1";
 pub const DIRECT_SIX: &str = "direct=6";
-/// Six tables, and all that is used is compared with the guest's tables.
+/// Arm: six tables, and every translation that is used is compared with the guest's tables.
 pub const CHECKER: &str = "tables=6+checker";
 
-/// The arms that differ in the number of tables alone, and that number.
+/// The arms that differ only in the number of tables, and that number.
 pub const BY_NUMBER: &[(&str, u32)] = &[
     (ONE, 1),
     ("tables=2", 2),
@@ -108,7 +108,7 @@ pub const BY_NUMBER: &[(&str, u32)] = &[
     (COUNT, 16),
 ];
 
-/// The arms that differ in it, those by exits, and others.
+/// The arms for workloads that switch spaces.
 const SWITCHING: &[&str] = &[
     ONE,
     "tables=2",
@@ -125,7 +125,7 @@ const SWITCHING: &[&str] = &[
 ];
 const INVALIDATING: &[&str] = &[ONE, SIX, COUNT, SELECTIVE, FULL, DIRECT_SIX, CHECKER];
 const PURGING: &[&str] = &[ONE, SIX, COUNT, ALLOW, FLAG, DIRECT_SIX, CHECKER];
-/// Those that can be turned on a guest that runs.
+/// The arms that can be set while a guest runs.
 const OF_LINUX: &[&str] = &[
     ONE,
     "tables=2",
@@ -179,7 +179,7 @@ pub static ABOUT: About = About {
         arm!(
             "tables=1",
             "1",
-            "one table: each load of another space forgets it"
+            "one table: each load of another space drops it"
         ),
         arm!(
             "tables=2",
@@ -199,7 +199,7 @@ pub static ABOUT: About = About {
             "selective",
             "entry-count",
             "checked",
-            "six, loaded by an exit, and one page forgotten by an exit"
+            "six, loaded by an exit, and one page dropped by an exit"
         ),
         arm!(
             "tables=6+full",
@@ -208,7 +208,7 @@ pub static ABOUT: About = About {
             "full",
             "entry-count",
             "checked",
-            "six, loaded by an exit, and for one page all of its space forgotten"
+            "six, loaded by an exit, and for one page its whole space dropped"
         ),
         arm!(
             "double=allow",
@@ -235,7 +235,7 @@ pub static ABOUT: About = About {
             "inline",
             "entry-count",
             "direct",
-            "one, and the host's page tables hold what was derived"
+            "one, and the derived tables are the host's page tables"
         ),
         arm!(
             "direct=6",
@@ -253,7 +253,7 @@ pub static ABOUT: About = About {
             ..arm!(
                 "tables=6+checker",
                 "6",
-                "six, and all that is used is checked (--verify-shadow)"
+                "six, and every translation that is used is checked (--verify-shadow)"
             )
         },
     ],
@@ -320,7 +320,7 @@ pub static ABOUT: About = About {
         ),
         timed(
             UNMAPPING,
-            "the same, and each maps one of its pages anew in each turn",
+            "the same, and each maps one of its pages again in each turn",
             OF_LINUX,
             LINUX,
         ),

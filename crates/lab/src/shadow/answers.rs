@@ -1,10 +1,10 @@
-//! What was found, in words, with the study's figures.
+//! The findings in words, with the study's figures.
 
 use super::about::*;
 use super::paper::{Found, enough_tables};
 use crate::experiment::{Results, Verdict};
 
-/// How many tables are enough on each guest, and what each mechanism gains.
+/// How many tables suffice on each guest, and what each mechanism gains.
 pub fn answers(results: &Results) -> Vec<String> {
     let mut answers = Vec::new();
     for guest in results.about.guests {
@@ -72,7 +72,7 @@ fn tables(found: &Found) -> Option<String> {
     ))
 }
 
-/// What it gains to do without an exit, and not to invalidate twice.
+/// The gains by avoiding exits, and by not invalidating twice.
 fn mechanisms(found: &Found) -> Option<String> {
     let ratio = |workload: &str, over: &str, under: &str| {
         let (over, under) = (found.event(workload, over)?, found.event(workload, under)?);

@@ -6,16 +6,16 @@ use crate::experiment::{Arm, Bench, LabError, Stop, Timed};
 use crate::paged_guest::{PAGES, PagedGuest, Width};
 use tollgate_machine::config::VmConfig;
 
-/// One workload.
+/// A guest with one workload.
 pub struct Single {
     width: Width,
     work: Work,
-    /// Events in a round.
+    /// Number of events in a round.
     events: u64,
 }
 
 impl Single {
-    /// The workload of this name, with little to do if `quick`.
+    /// Opens the workload of this name; with little work if `quick`.
     pub fn open(guest: &str, workload: &str, quick: bool) -> Self {
         let (routine, spaces, pages, events, rounds) = match workload {
             SWITCH_ONLY => (Routine::Switch, 6, 0, 6, 50_000),

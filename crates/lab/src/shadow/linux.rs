@@ -1,34 +1,34 @@
-//! Processes of Linux that hand on a token: `guests/linux-spaces.S`.
+//! Processes of Linux that pass a token on: `guests/linux-spaces.S`.
 
 use super::about::{CODE_PAGES, UNMAPPING};
 use crate::experiment::{Arm, Bench, LabError, Options, Stop, Timed};
 use crate::linux_guest::{LinuxGuest, Program, System};
 use tollgate_machine::config::VmConfig;
 
-/// The program.
+/// The program that starts these processes.
 const SPACES: Program = Program {
     name: "spaces",
     narrow: include_bytes!(concat!(env!("OUT_DIR"), "/linux-spaces.bin")),
     wide: include_bytes!(concat!(env!("OUT_DIR"), "/linux-spaces-64.bin")),
 };
-/// Processes: with the kernel's own space and the shell's, as many spaces as amd64 Linux tells
-/// apart by process-context identifiers.
+/// Number of processes: together with the kernel's own space and the shell's, these are as many
+/// spaces as amd64 Linux distinguishes by process-context identifiers.
 const PROCESSES: u64 = 5;
-/// Processes that hand the token to and fro between them, with many pages of code.
+/// Number of processes that pass the token on if they have many pages of code.
 const PROCESSES_WITH_CODE: u64 = 2;
-/// Pages that each uses.
+/// Number of pages that each process uses.
 const PAGES: u64 = 16;
-/// Turns of each.
+/// Number of turns of each process.
 const ROUNDS: u64 = 2_000;
 const QUICK_ROUNDS: u64 = 100;
 
-/// A booted guest.
+/// A booted guest that runs the processes.
 pub struct Processes {
     guest: LinuxGuest,
     rounds: u64,
     unmaps: bool,
     processes: u64,
-    /// Pages of code that each has run.
+    /// Number of pages of code that each process has run.
     code: u64,
 }
 
@@ -36,7 +36,8 @@ impl Processes {
     /// Boots the guest.
     ///
     /// # Errors
-    /// It is not there, or does not come to its shell.
+    ///
+    /// It is missing, or does not start its shell.
     pub fn open(
         guest: &str,
         workload: &str,
@@ -74,7 +75,7 @@ impl Bench for Processes {
 
     fn measure(&mut self, arm: &Arm, _stop: &Stop) -> Result<Timed, LabError> {
         self.guest.turn(arm)?;
-        // Turning a knob may have dropped translations.
+        // Setting a knob may have dropped translations, so some rounds run before the timed ones.
         self.guest.run(&self.line(self.rounds / 10))?;
         let ran = self.guest.run(&self.line(self.rounds))?;
         let turns = self.rounds * self.processes;

@@ -1,8 +1,8 @@
-//! `tollgate lab shadow`: what it costs to keep tables that are derived from the guest's.
+//! `tollgate lab shadow`: the cost of keeping tables that are derived from the guest's page tables.
 //!
 //! After Umeno, Kubo and Takasaki. Kernels of ours switch spaces, invalidate pages and spaces, and
-//! read what must then be filled again ([`work`]); processes of Linux hand on a token ([`linux`]).
-//! [`paper`] has the original figures and what stands for what.
+//! read what must then be filled again ([`work`]); processes of Linux pass a token on ([`linux`]).
+//! [`paper`] has the original figures and explains what corresponds to what.
 
 mod about;
 mod answers;
@@ -17,7 +17,7 @@ use crate::experiment::{
 use crate::linux_guest::check_folder;
 use std::path::Path;
 
-/// The experiment.
+/// The experiment `tollgate lab shadow`.
 pub struct Shadow;
 
 impl Experiment for Shadow {

@@ -4,7 +4,7 @@ use super::about::*;
 use crate::experiment::{CellResult, Results, Section, columns, whole};
 use crate::paged_guest::PAGES;
 
-/// The experiment's own tables.
+/// The tables of this experiment.
 pub fn sections(results: &Results) -> Vec<Section> {
     let mut sections = vec![by_number(results)];
     for guest in [WIDE, NARROW] {
@@ -38,18 +38,18 @@ impl Found<'_> {
         Some(self.cell(workload)?.quartiles(arm)?.median)
     }
 
-    /// Medians by the number of tables, the least number first.
+    /// Medians by the number of tables, in ascending order.
     pub fn by_number(&self, workload: &str) -> Vec<(u32, f64)> {
         self.cell(workload).map_or_else(Vec::new, medians_by_number)
     }
 
-    /// Reading the pages in a space that is known.
+    /// The cost of reading the pages in a space with cached translations.
     fn hits(&self) -> Option<f64> {
         let (with, without) = (self.event(SWITCH, SIX)?, self.event(SWITCH_ONLY, SIX)?);
         Some((with - without).max(0.0))
     }
 
-    /// One entry filled: of 16 that were invalidated one by one.
+    /// The cost of filling one entry, of 16 that were invalidated one by one.
     fn validation(&self) -> Option<f64> {
         let pages = PAGES as f64;
         let invalidations = pages * self.event(INVALIDATE_ONLY, SIX)?;
@@ -66,21 +66,21 @@ fn ratio(over: Option<f64>, under: Option<f64>) -> String {
     }
 }
 
-/// Medians of a cell by the number of tables, the least number first.
+/// Medians of a cell by the number of tables, in ascending order.
 fn medians_by_number(cell: &CellResult) -> Vec<(u32, f64)> {
     let arms = BY_NUMBER.iter();
     arms.filter_map(|(arm, number)| Some((*number, cell.quartiles(arm)?.median)))
         .collect()
 }
 
-/// The least number of tables whose median is within a twentieth of the least.
+/// The smallest number of tables whose median is within a twentieth of the lowest.
 pub(super) fn enough_tables(medians: &[(u32, f64)]) -> Option<u32> {
     let (_, least) = *medians.iter().min_by(|a, b| a.1.total_cmp(&b.1))?;
     let enough = medians.iter().find(|(_, median)| *median <= least * 1.05)?;
     Some(enough.0)
 }
 
-/// The cost of an event against the number of tables, and the number where it is least.
+/// The cost of an event by the number of tables, and the number with the lowest cost.
 fn by_number(results: &Results) -> Section {
     let row = |cell: &CellResult| {
         let medians = medians_by_number(cell);
@@ -111,7 +111,7 @@ fn by_number(results: &Results) -> Section {
     }
 }
 
-/// Events in units of one entry validated.
+/// Costs of events in units of filling one entry.
 fn in_units(found: &Found) -> Section {
     let unit = found.validation();
     let row = |what: &str, cost: Option<f64>, theirs: &str| {
@@ -175,7 +175,7 @@ fn in_units(found: &Found) -> Section {
     }
 }
 
-/// The study's ratios beside ours.
+/// The study's ratios next to ours.
 fn beside_ours(found: &Found) -> Section {
     let of = |workload, arm| found.event(workload, arm);
     let row =

@@ -1,4 +1,4 @@
-//! What the guest in `guests/shadow.S` is to do.
+//! The work for the guest in `guests/shadow.S`.
 
 use crate::experiment::{LabError, Stop};
 use crate::paged_guest::{Images, PAGES, PagedGuest};
@@ -12,7 +12,7 @@ pub const IMAGES: Images = Images {
 /// The routines of `guests/shadow.S`, in their order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Routine {
-    /// Loads the spaces in turn.
+    /// Loads the spaces in turn and reads their pages.
     Switch,
     /// Changes an entry and invalidates its page.
     Invalidate,
@@ -20,7 +20,7 @@ pub enum Routine {
     OnlyInvalidate,
     /// Invalidates all pages of the data one by one.
     RangeByPage,
-    /// Does so by a hypercall.
+    /// Invalidates all pages of the data by a hypercall.
     RangeByCall,
     /// Invalidates all spaces.
     Purge,
@@ -28,26 +28,27 @@ pub enum Routine {
     Twice,
 }
 
-/// What the guest is to do.
+/// The work for one run of the guest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Work {
-    /// Which routine.
+    /// The routine to run.
     pub routine: Routine,
-    /// Of how many spaces.
+    /// The number of spaces.
     pub spaces: u64,
-    /// Pages that are read each time; zero: none is.
+    /// The number of pages that are read each time; may be zero.
     pub pages: u64,
-    /// How often.
+    /// The number of rounds.
     pub rounds: u64,
 }
 
 impl Work {
-    /// What the guest must have read: the words of a space's pages are its number from 1 on.
+    /// The sum of what the guest must have read: the words in the pages of the first space are 1,
+    /// those of the second 2, and so on.
     pub fn sum(&self) -> u64 {
         let of_each = self.pages * self.spaces * (self.spaces + 1) / 2;
         match self.routine {
             Routine::Switch => self.rounds * of_each,
-            // The first page is that of the first space and of the second in turns.
+            // The first page is mapped to that of the first space and of the second in turns.
             Routine::Invalidate => self.rounds * self.pages + self.rounds / 2,
             Routine::OnlyInvalidate => 0,
             Routine::RangeByPage | Routine::RangeByCall | Routine::Purge => {
@@ -57,9 +58,10 @@ impl Work {
         }
     }
 
-    /// Has the guest do it: cycles that the rounds took.
+    /// Makes the guest do this work. Returns the cycles that the rounds took.
     ///
     /// # Errors
+    ///
     /// Those of [`PagedGuest::run`].
     pub fn run(&self, guest: &mut PagedGuest, stop: &Stop) -> Result<u64, LabError> {
         let places = guest.places();

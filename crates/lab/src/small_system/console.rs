@@ -1,11 +1,11 @@
-//! The other end of the small system's serial line: it keeps what comes, and types.
+//! The other end of the small system's serial line: it records the output, and types.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tollgate_machine::vm_handle::VmHandle;
 
-/// What `echo` prints before each line.
+/// The output of `echo` before each line.
 const PROMPT: &[u8] = b"> ";
 
 #[derive(Default)]
@@ -15,17 +15,17 @@ struct Line {
     keyboard: Option<VmHandle>,
 }
 
-/// Records everything; clones share the record.
+/// Records all output; clones share the record.
 #[derive(Clone, Default)]
 pub struct Recorder(Arc<Mutex<Line>>);
 
 impl Recorder {
-    /// One that only listens.
+    /// A recorder that only listens.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// One that types the next of `lines` at each prompt of `echo`.
+    /// A recorder that types the next of `lines` at each prompt of `echo`.
     pub fn typing(keyboard: VmHandle, lines: impl Iterator<Item = String>) -> Self {
         Self(Arc::new(Mutex::new(Line {
             received: Vec::new(),
@@ -34,7 +34,7 @@ impl Recorder {
         })))
     }
 
-    /// What has come so far.
+    /// The output so far.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.line().received).into_owned()
     }
@@ -52,7 +52,7 @@ impl Write for Recorder {
             && let Some(keyboard) = line.keyboard.clone()
             && let Some(text) = line.to_type.pop_front()
         {
-            // One line at a time always fits.
+            // There is always room for one line.
             keyboard.serial_input(format!("{text}\r").as_bytes());
         }
         Ok(bytes.len())

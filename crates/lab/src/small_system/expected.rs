@@ -1,24 +1,24 @@
-//! What a run of the small system must come to, computed without it: its text, its
-//! results, and every counter that no clock has a part in.
+//! The expected results of a run of the small system, computed without it: its text, its results,
+//! and every counter that does not depend on a clock.
 
 use super::{Event, Workload};
 
 /// The counters of the `done` line that are the same in every run, and the text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Expected {
-    /// What is printed before the `event` and `done` lines.
+    /// The output before the `event` and `done` lines.
     pub transcript: String,
-    /// Calls of INT 21h.
+    /// Number of calls of INT 21h.
     pub int21: u64,
-    /// Sectors moved.
+    /// Number of sectors read and written.
     pub sectors: u64,
-    /// Characters typed.
+    /// Number of characters typed.
     pub typed: u64,
-    /// Characters printed.
+    /// Number of characters printed.
     pub printed: u64,
-    /// Bytes that files gave and took.
+    /// Number of bytes read from and written to files.
     pub bytes: u64,
-    /// Rounds completed.
+    /// Number of rounds completed.
     pub rounds: u64,
     /// CRC-16 of the results.
     pub checksum: u64,
@@ -31,8 +31,8 @@ pub fn echo_lines(lines: u16) -> impl Iterator<Item = String> {
     (1..=lines).map(|number| format!("line {number}"))
 }
 
-/// What a workload must come to. `flags` prints its `events`, which thereby have a part
-/// in the screen and the counters.
+/// The expected results of a workload. `flags` prints its `events`, which therefore affect the
+/// screen and the counters.
 pub fn expected(workload: Workload, events: &[Event]) -> Expected {
     let mut system = System::new();
     match workload {
@@ -94,41 +94,41 @@ pub fn expected(workload: Workload, events: &[Event]) -> Expected {
     system.outcome(matches!(workload, Workload::Flags { .. }))
 }
 
-/// A file of so many numbered lines.
+/// A file with this number of numbered lines.
 pub fn numbered_lines(lines: usize) -> String {
     (0..lines)
         .map(|line| format!("{line:02} {}", SENTENCES[line % SENTENCES.len()]))
         .collect()
 }
 
-/// What the command `calc` prints when it comes first, and the checksum of its results.
+/// The output of the command `calc` if it is the first command, and the checksum of its results.
 pub fn calculation() -> (String, u16) {
     let mut system = System::new();
     system.calculate();
     (system.text, system.checksum)
 }
 
-/// The same of `compute`.
+/// The output of the command `compute` if it is the first command, and the checksum of its results.
 pub fn computation() -> (String, u16) {
     let mut system = System::new();
     system.compute();
     (system.text, system.checksum)
 }
 
-/// Bytes of a sector, and sectors of the disk.
+/// The size of a sector in bytes, and the number of sectors of the disk.
 const SECTOR: usize = 512;
 const SECTORS: usize = 256;
-/// The allocation table and the directory; files come behind them.
+/// The first sector after the allocation table and the directory.
 const FIRST_DATA_SECTOR: usize = 2;
-/// Bytes that commands read at a time.
+/// Number of bytes that commands read at a time.
 const BUFFER: usize = 4096;
 /// Numbers below this are sieved.
 const SIEVE: usize = 8192;
-/// How many are sorted.
+/// Number of values that are sorted.
 const NUMBERS: usize = 1024;
 const SHEET_ROWS: usize = 32;
 const SHEET_COLUMNS: usize = 16;
-/// Totals of every so many rows are printed.
+/// Totals are printed after each group of this number of rows.
 const ROWS_PRINTED: usize = 4;
 
 const SENTENCES: [&str; 4] = [
@@ -138,14 +138,14 @@ const SENTENCES: [&str; 4] = [
     "Nothing is lost while the flag is down; it comes later.\r\n",
 ];
 
-/// A file: what is in it, and in which sectors.
+/// A file: its content and its sectors.
 struct File {
     name: String,
     contents: Vec<u8>,
     sectors: Vec<usize>,
 }
 
-/// The system, as far as its work goes.
+/// The state of the system that its work depends on.
 struct System {
     text: String,
     int21: u64,
@@ -157,13 +157,13 @@ struct System {
     seed: u16,
     files: Vec<File>,
     in_use: [bool; SECTORS],
-    /// The sector that the buffer holds, and whether it is newer there.
+    /// The sector in the buffer, and whether the buffer is newer than the disk.
     buffered: Option<usize>,
     buffer_changed: bool,
 }
 
 impl System {
-    /// Booted: the tables are on the disk, and two files.
+    /// The state after the boot: the tables and two files are on the disk.
     fn new() -> Self {
         let mut in_use = [false; SECTORS];
         in_use[..FIRST_DATA_SECTOR].fill(true);
@@ -215,20 +215,20 @@ impl System {
         self.text.push_str(text);
     }
 
-    /// A text in one call.
+    /// Prints a text in one call.
     fn say(&mut self, text: &str) {
         self.int21 += 1;
         self.print(text);
     }
 
-    /// A number, digit by digit.
+    /// Prints a number, digit by digit.
     fn number(&mut self, value: u64) {
         let digits = value.to_string();
         self.int21 += digits.len() as u64;
         self.print(&digits);
     }
 
-    /// A line typed to the call that reads lines.
+    /// Types a line into the call that reads lines.
     fn type_line(&mut self, line: &str) {
         self.int21 += 1;
         self.typed += line.len() as u64 + 1;
@@ -303,7 +303,7 @@ impl System {
         }
     }
 
-    /// Reads up to a buffer's worth from `position`.
+    /// Reads at most the size of the buffer from `position` on.
     fn read(&mut self, file: usize, position: usize) -> Vec<u8> {
         self.int21 += 1;
         let end = self.files[file].contents.len().min(position + BUFFER);
@@ -429,7 +429,7 @@ fn crc(start: u16, bytes: &[u8]) -> u16 {
     })
 }
 
-/// The text page after all of `text`, characters and attributes in turn.
+/// The text page after printing all of `text`: characters and attributes alternate.
 fn text_page(text: &str) -> Vec<u8> {
     const COLUMNS: usize = 80;
     const ROWS: usize = 25;

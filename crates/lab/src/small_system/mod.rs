@@ -1,9 +1,9 @@
-//! The small system: a 16-bit guest of our own, in the way of a DOS machine.
+//! The small system: a 16-bit guest of our own that resembles a DOS machine.
 //!
-//! Its source and the contract (command line, output) are in `guests/small-system.md`.
-//! [`run`] starts a workload in a machine of this process, reads what the guest prints
-//! at its end, and holds it against what [`expected`] computes here: a run that did not
-//! do its work is an error, never a result.
+//! Its source and its contract (command line, output) are in `guests/small-system.md`. [`run`]
+//! starts a workload in a machine of this process, reads what the guest prints at its end, and
+//! compares it with what [`expected`] computes here: a run that did not do its work is an error,
+//! never a result.
 
 mod console;
 pub mod expected;
@@ -27,9 +27,9 @@ use tollgate_machine::config::VmConfig;
 use tollgate_machine::vm::{BuildError, Consoles, RunOutcome, Vm};
 use tollgate_machine::vm_handle::VmHandle;
 
-/// What the guest writes to isa-debug-exit when all went well.
+/// The byte that the guest writes to isa-debug-exit after success.
 const EXIT_SUCCESS: u8 = 0x10;
-/// Longest that [`run`] waits for the end of a workload.
+/// How long [`run`] waits for the end of a workload.
 pub const RUN_LIMIT: Duration = Duration::from_secs(1800);
 
 /// The multiboot image.
@@ -37,43 +37,43 @@ pub fn image() -> &'static [u8] {
     include_bytes!(concat!(env!("OUT_DIR"), "/small-system.bin"))
 }
 
-/// What the system is to do.
+/// What the system should do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Workload {
     /// Waits at the prompt, polling.
     Idle {
-        /// For so many timer ticks, at least 1.
+        /// Number of timer ticks, at least 1.
         ticks: u16,
     },
-    /// Copies files and types the copies.
+    /// Copies files and displays the copies with the command `type`.
     CopyType {
-        /// How often, at least 1.
+        /// Number of repetitions, at least 1.
         rounds: u16,
     },
     /// Files, screen and arithmetic.
     Mix {
-        /// How often, at least 1.
+        /// Number of repetitions, at least 1.
         rounds: u16,
     },
     /// Arithmetic, with ticks in the background.
     Compute {
-        /// How often, at least 1.
+        /// Number of repetitions, at least 1.
         rounds: u16,
     },
-    /// Times the events that 16-bit systems have most of.
+    /// Times the events that are most frequent in 16-bit systems.
     Flags {
         /// Repetitions of each event, 1 to 1,000,000,000.
         count: u32,
     },
     /// Prints each line that it receives from the serial port.
     Echo {
-        /// Lines until it ends, at least 1.
+        /// Number of lines until it ends, at least 1.
         lines: u16,
     },
 }
 
 impl Workload {
-    /// Its name on the command line and in the output.
+    /// The workload's name on the command line and in the output.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Idle { .. } => "idle",
@@ -105,20 +105,20 @@ impl Workload {
 pub enum Mode {
     /// Real mode.
     Real,
-    /// As a virtual-8086 task at IOPL 0; the guest's monitor emulates CLI, STI, PUSHF,
-    /// POPF, INT n and IRET.
+    /// A virtual-8086 task at IOPL 0; the guest's monitor emulates CLI, STI, PUSHF, POPF, INT n and
+    /// IRET.
     V86,
-    /// As one at IOPL 3: only INT n goes to the guest's monitor.
+    /// A virtual-8086 task at IOPL 3: only INT n is passed to the guest's monitor.
     V86Iopl3,
-    /// As one at IOPL 0 with CR4.VME.
+    /// A virtual-8086 task at IOPL 0 with CR4.VME.
     V86Vme,
 }
 
 impl Mode {
-    /// All of them.
+    /// All modes, in the order of the output.
     pub const ALL: [Self; 4] = [Self::Real, Self::V86, Self::V86Iopl3, Self::V86Vme];
 
-    /// Its name on the command line.
+    /// The mode's name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Real => "real",
@@ -129,14 +129,14 @@ impl Mode {
     }
 }
 
-/// A workload and how it is run.
+/// A workload, and how it is run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Setup {
-    /// What to do.
+    /// The workload to run.
     pub workload: Workload,
-    /// In which mode.
+    /// The mode in which the system runs.
     pub mode: Mode,
-    /// Timer ticks a second, 19 to 5000; `None`: the PC's 18.2.
+    /// Timer ticks for each second, 19 to 5000; `None` for the PC's 18.2.
     pub rate: Option<u16>,
 }
 
@@ -157,19 +157,20 @@ impl Setup {
 pub enum SmallSystemError {
     /// The machine could not be built.
     Build(String),
-    /// The guest said what it cannot do.
+    /// The guest reported what it cannot do.
     Refused(String),
-    /// The machine ended otherwise than by the guest's success; how, and the last lines.
+    /// The machine ended in another way than the guest's success: how, and the last lines of
+    /// output.
     Ended(String, String),
-    /// The output is not what the contract promises.
+    /// The output differs from the contract.
     Unreadable(String),
-    /// The guest's work differs from what it must be.
+    /// The guest's work differs from what it should be.
     WrongWork {
-        /// Key of the `done` or `monitor` line, or another name for it.
+        /// The key in the `done` or `monitor` line, or another name.
         what: String,
-        /// What it must be.
+        /// The expected value.
         expected: String,
-        /// What it is.
+        /// The value in the output.
         found: String,
     },
 }
@@ -182,7 +183,7 @@ impl fmt::Display for SmallSystemError {
             Self::Ended(how, tail) => {
                 write!(
                     formatter,
-                    "the small system did not end well: {how}; it printed last: {tail}"
+                    "the small system ended unexpectedly: {how}; it printed last: {tail}"
                 )
             }
             Self::Unreadable(why) => write!(formatter, "the small system's output: {why}"),
@@ -200,22 +201,23 @@ impl fmt::Display for SmallSystemError {
 
 impl std::error::Error for SmallSystemError {}
 
-/// A finished run.
+/// A finished run of the system.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// What the guest reported; it is verified.
+    /// The guest's verified report.
     pub report: Report,
-    /// Exits and where the time went.
+    /// The ledger of the run.
     pub books: Books,
-    /// Real time from the machine's first instruction to its last.
+    /// Real time in seconds from the machine's first instruction to its last.
     pub seconds: f64,
 }
 
-/// Builds a machine as `config` says (but for its kernel and command line) with the
-/// system in it. What the guest prints goes to `serial`.
+/// Builds a machine with the system in it, as `config` says except for its kernel and command line.
+/// The guest's output goes to `serial`.
 ///
 /// # Errors
-/// [`SmallSystemError::Build`].
+///
+/// [`SmallSystemError::Build`] if the machine cannot be built.
 pub fn build(
     setup: &Setup,
     config: &VmConfig,
@@ -238,10 +240,11 @@ pub fn build(
     Vm::build(&config, consoles, handle).map_err(|error: BuildError| failed(&error))
 }
 
-/// Runs a workload to its end on the calling thread and verifies what it did.
+/// Runs a workload to its end on the calling thread, and verifies its results.
 ///
 /// # Errors
-/// [`SmallSystemError`]; also if the end does not come within [`RUN_LIMIT`].
+///
+/// [`SmallSystemError`]; also if the workload does not end within [`RUN_LIMIT`].
 pub fn run(setup: &Setup, config: &VmConfig) -> Result<Run, SmallSystemError> {
     let handle = VmHandle::new();
     let recorder = match setup.workload {
@@ -260,7 +263,7 @@ pub fn run(setup: &Setup, config: &VmConfig) -> Result<Run, SmallSystemError> {
         }
         let tail = lines[lines.len().saturating_sub(5)..].join(" | ");
         let how = match outcome {
-            RunOutcome::Quit => format!("no end within {} s", RUN_LIMIT.as_secs()),
+            RunOutcome::Quit => format!("it did not end within {} s", RUN_LIMIT.as_secs()),
             other => other.to_string(),
         };
         return Err(SmallSystemError::Ended(how, tail));
@@ -274,7 +277,7 @@ pub fn run(setup: &Setup, config: &VmConfig) -> Result<Run, SmallSystemError> {
     })
 }
 
-/// Does `work`; tells the machine to end if that takes too long.
+/// Does `work`, and ends the machine if that takes too long.
 fn with_limit<T>(handle: &VmHandle, limit: Duration, work: impl FnOnce() -> T) -> T {
     let (done, waiting) = mpsc::channel::<()>();
     thread::scope(|scope| {
@@ -289,7 +292,7 @@ fn with_limit<T>(handle: &VmHandle, limit: Duration, work: impl FnOnce() -> T) -
     })
 }
 
-/// The image as a file, as long as this lives: a machine boots from files.
+/// The image as a file that exists as long as this value: a machine boots from files.
 struct ImageFile(PathBuf);
 
 impl ImageFile {

@@ -1,18 +1,18 @@
-//! What the small system prints at its end, as values.
+//! The output of the small system at its end, as values.
 
 use super::SmallSystemError;
 use serde::{Deserialize, Serialize};
 
-/// What one event costs, from the workload `flags`.
+/// The cost of one event, from the workload `flags`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Event {
     /// `int-iret`, `far-call`, `cli-sti` or `pushf-popf`.
     pub name: String,
-    /// Cycles of the time-stamp counter for one, the empty loop subtracted.
+    /// Cycles of the time-stamp counter for one event, without those of the empty loop.
     pub cycles: u64,
 }
 
-/// Makes a structure of counters and its reader from one list.
+/// Makes a structure of counters and its parser from one list.
 macro_rules! counters {
     ($(#[$what:meta])* $name:ident { $($(#[$doc:meta])* $field:ident),* $(,)? }) => {
         $(#[$what])*
@@ -22,12 +22,12 @@ macro_rules! counters {
         }
 
         impl $name {
-            /// Reads `KEY=VALUE` words: all keys, in the order of the fields.
+            /// Reads words of the form `KEY=VALUE`: all keys, in the order of the fields.
             fn read<'a>(words: &mut impl Iterator<Item = &'a str>) -> Result<Self, SmallSystemError> {
                 Ok(Self { $($field: value_of(words.next(), stringify!($field))?,)* })
             }
 
-            /// Its keys and values.
+            /// The keys and values of all counters.
             pub fn pairs(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($field), self.$field),)*]
             }
@@ -36,33 +36,33 @@ macro_rules! counters {
 }
 
 counters! {
-    /// The `done` line's counters.
+    /// The counters of the `done` line.
     Counters {
-        /// IRQ 0 handled.
+        /// Handled interrupts IRQ 0.
         ticks,
         /// Calls of INT 1Ch that reached the base handler.
         int1c,
-        /// The same, as the resident hook saw it.
+        /// Calls of INT 1Ch, as the resident hook counted them.
         hook1c,
         /// Calls of INT 16h that reached the base handler.
         int16,
-        /// The same, as the resident hook saw it.
+        /// Calls of INT 16h, as the resident hook counted them.
         hook16,
-        /// Calls of INT 16h with AH=1 among them.
+        /// The calls of INT 16h with AH=1 in `int16`.
         polls,
         /// Calls of INT 28h.
         idles,
         /// Calls of INT 21h that reached the base handler.
         int21,
-        /// The same, as the resident hook saw it.
+        /// Calls of INT 21h, as the resident hook counted them.
         hook21,
-        /// Sectors that INT 13h moved.
+        /// Sectors that INT 13h read and wrote.
         sectors,
-        /// Characters that INT 16h gave out.
+        /// Characters that INT 16h returned.
         typed,
         /// Characters printed through INT 10h.
         printed,
-        /// Bytes that files gave and took.
+        /// Bytes read from and written to files.
         bytes,
         /// Rounds, lines, or events of each kind completed.
         rounds,
@@ -74,56 +74,57 @@ counters! {
 }
 
 counters! {
-    /// What the guest's monitor did, in virtual-8086 modes.
+    /// The work of the guest's monitor, in virtual-8086 modes.
     MonitorCounts {
-        /// CLI emulated.
+        /// Emulated CLI instructions.
         cli,
-        /// STI emulated.
+        /// Emulated STI instructions.
         sti,
-        /// PUSHF emulated.
+        /// Emulated PUSHF instructions.
         pushf,
-        /// POPF emulated.
+        /// Emulated POPF instructions.
         popf,
-        /// INT n emulated.
+        /// Emulated INT n instructions.
         int,
-        /// IRET emulated.
+        /// Emulated IRET instructions.
         iret,
         /// Hardware interrupts taken.
         irq,
-        /// Of them, those that waited for the task's interrupt flag.
+        /// The hardware interrupts among them that waited for the task's interrupt flag.
         deferred,
-        /// Ends of interrupt (port 20h) emulated.
+        /// Emulated ends of interrupt (port 20h).
         eoi,
     }
 }
 
-/// The `done` line.
+/// The `done` line of the output.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Done {
     /// The workload's name.
     pub workload: String,
-    /// Its counters.
+    /// The counters in this line.
     pub counters: Counters,
 }
 
-/// What a run printed.
+/// The output of a run.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     /// Everything before the first `event` or `done` line, with CR LF.
     pub transcript: String,
-    /// From `flags`, in the order of measuring.
+    /// The events of the workload `flags`, in the order in which they were measured.
     pub events: Vec<Event>,
-    /// The `done` line.
+    /// The content of the `done` line.
     pub done: Done,
-    /// In virtual-8086 modes.
+    /// The work of the guest's monitor, in virtual-8086 modes.
     pub monitor: Option<MonitorCounts>,
 }
 
-/// Reads what a run printed on the serial port.
+/// Parses the output of a run on the serial port.
 ///
 /// # Errors
-/// [`SmallSystemError::Refused`] if the guest says so, [`SmallSystemError::Unreadable`] if
-/// there is no well-formed `done` line.
+///
+/// [`SmallSystemError::Refused`] if the guest reports it, [`SmallSystemError::Unreadable`] if there
+/// is no valid `done` line.
 pub fn parse(console: &str) -> Result<Report, SmallSystemError> {
     let mut report = Report::default();
     let mut lines = console.split_inclusive('\n');

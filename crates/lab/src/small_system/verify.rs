@@ -1,5 +1,5 @@
-//! Whether a run did its work: every counter against the computed one, every hook against
-//! the handler behind it.
+//! Checks whether a run did its work: compares every counter with the computed one, and every hook
+//! with the handler after it.
 
 use super::expected::expected;
 use super::report::{MonitorCounts, Report};
@@ -8,9 +8,10 @@ use super::{Mode, Setup, SmallSystemError, Workload};
 /// The events of `flags`, in order.
 const EVENTS: [&str; 4] = ["int-iret", "far-call", "cli-sti", "pushf-popf"];
 
-/// Checks that a run did what `setup` asked for.
+/// Checks that a run did what `setup` requested.
 ///
 /// # Errors
+///
 /// [`SmallSystemError::WrongWork`] with the first difference.
 pub fn verify(setup: &Setup, report: &Report) -> Result<(), SmallSystemError> {
     let done = &report.done.counters;
@@ -33,12 +34,12 @@ pub fn verify(setup: &Setup, report: &Report) -> Result<(), SmallSystemError> {
         ("rounds", expected.rounds, done.rounds),
         ("checksum", expected.checksum, done.checksum),
         ("screen", expected.screen, done.screen),
-        // Whoever hooked first and whoever hooked last saw the same calls.
+        // The first and the last handler that hooked a vector counted the same calls.
         ("hook21", done.int21, done.hook21),
         ("hook16", done.int16, done.hook16),
         ("hook1c", done.int1c, done.hook1c),
         ("int1c", done.ticks, done.int1c),
-        // A key is polled for until it is there, then taken.
+        // The system polls for a key until one is available, then reads it.
         ("int16", done.polls + done.typed, done.int16),
         ("polls", done.idles + done.typed, done.polls),
     ] {
@@ -66,8 +67,8 @@ pub fn verify(setup: &Setup, report: &Report) -> Result<(), SmallSystemError> {
     }
 }
 
-/// In each mode the instructions that the processor leaves to the monitor got there, and no
-/// others.
+/// Checks that in each mode the guest's monitor received the instructions that the processor leaves
+/// to it, and no others.
 fn verify_monitor(mode: Mode, monitor: &MonitorCounts, ticks: u64) -> Result<(), SmallSystemError> {
     let flag_instructions = [
         ("cli", monitor.cli),
@@ -80,7 +81,7 @@ fn verify_monitor(mode: Mode, monitor: &MonitorCounts, ticks: u64) -> Result<(),
         match mode {
             Mode::V86 => holds(count > 0, what, "more than 0", count)?,
             Mode::V86Iopl3 => same(what, &0, &count)?,
-            // STI, POPF and IRET come while an interrupt waits.
+            // STI, POPF and IRET occur while an interrupt waits.
             Mode::V86Vme if what == "cli" || what == "pushf" => same(what, &0, &count)?,
             Mode::V86Vme | Mode::Real => {}
         }

@@ -1,38 +1,39 @@
-//! What is compared, on what.
+//! The arms, workloads and guests of the experiment.
 
 use crate::experiment::{About, Arm, Guest, KindGroup, Metric, Workload};
 use tollgate_exits::ExitKind;
 use tollgate_machine::boot::guest_hooks::GuestHooks;
 
-/// Every sensitive instruction an exit, by a call-out.
+/// Arm: every sensitive instruction is an exit, by a call-out.
 pub const OFF: &str = "vif=off";
-/// The same by the host's general protection fault.
+/// Arm: every sensitive instruction is an exit, by the host's general protection fault.
 pub const OFF_TRAP: &str = "vif=off+trap";
-/// The same by the host's undefined-instruction fault with the whole context.
+/// Arm: every sensitive instruction is an exit, by the host's undefined-instruction fault with the
+/// whole context.
 pub const OFF_TASK: &str = "vif=off+task";
-/// The flag alone.
+/// Arm: only the interrupt flag is virtualized.
 pub const ON_WITHOUT_REQUEST: &str = "vif=on+vir=off";
-/// The flag and the request.
+/// Arm: the interrupt flag and the request are virtualized.
 pub const ON: &str = "vif=on";
 
-/// The first with handlers of ours in the guest.
+/// Arm: like [`OFF`], with handlers of ours in the guest.
 pub const OFF_HOOKS: &str = "vif=off+hooks";
-/// The last with them.
+/// Arm: like [`ON`], with handlers of ours in the guest.
 pub const ON_HOOKS: &str = "vif=on+hooks";
 
-/// The guest that the user supplies.
+/// The DOS guest that the user supplies.
 pub const DOS: &str = "dos";
 
 /// The workload with four machines.
 pub const FOUR_MACHINES: &str = "four-machines";
-/// The value that is compared there.
+/// The value that is compared for four machines.
 pub const ECHO_P99: &str = "echo-p99";
-/// The workload at the prompt.
+/// The workload that waits at the prompt.
 pub const IDLE: &str = "idle";
-/// The value that is compared there.
+/// The value that is compared for this workload.
 pub const POLL: &str = "poll";
 
-/// The share of time there that was not spent in HLT.
+/// The share of this workload's time that was not spent in HLT.
 pub const BUSY: &str = "busy";
 
 /// The six sensitive instructions, as kinds of exit.
@@ -111,7 +112,7 @@ pub static ABOUT: About = About {
             checks: false,
             hooks: Some(GuestHooks::Dos),
             guests: &[DOS],
-            what: "as vif=off, with handlers of ours in the guest (--guest-hooks dos)",
+            what: "like vif=off, with handlers of ours in the guest (--guest-hooks dos)",
         },
         Arm {
             name: ON_HOOKS,
@@ -119,7 +120,7 @@ pub static ABOUT: About = About {
             checks: false,
             hooks: Some(GuestHooks::Dos),
             guests: &[DOS],
-            what: "as vif=on, with these handlers",
+            what: "like vif=on, with these handlers",
         },
     ],
     workloads: &[
@@ -133,7 +134,7 @@ pub static ABOUT: About = About {
             arms: &[],
             guests: &["real", "v86", "v86-iopl3", "v86-vme", DOS],
         },
-        timed("copy-type", "copies files and types them on the screen"),
+        timed("copy-type", "copies files and displays them"),
         timed("mix", "files, screen and computation"),
         timed("compute", "computation alone, with the timer ticking"),
         Workload {

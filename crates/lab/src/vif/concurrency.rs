@@ -1,8 +1,8 @@
 //! Four machines pinned to one processor: three are busy, one echoes what is typed.
 //!
-//! From a key (the carriage return of a line, as a byte of the serial port) to the line
-//! feed of its echo, seen where the guest's output arrives. The monitor writes a line feed
-//! at once, other output only when more has gathered.
+//! The time is measured from a key (the carriage return of a line, as a byte on the serial port) to
+//! the line feed of its echo, at the place where the guest's output arrives. The monitor writes a
+//! line feed immediately, other output only when more has accumulated.
 
 use super::about::ECHO_P99;
 use super::machine::{base_config, checked, refused};
@@ -19,21 +19,21 @@ use tollgate_machine::config::VmConfig;
 use tollgate_machine::vm::RunOutcome;
 use tollgate_machine::vm_handle::VmHandle;
 
-/// Machines that are busy.
+/// Number of busy machines.
 pub(super) const OTHERS: usize = 3;
-/// Keys whose echo is timed.
+/// Number of keys whose echo is timed.
 pub(super) const KEYS: u16 = 300;
 pub(super) const QUICK_KEYS: u16 = 20;
-/// The first echoes wait for translation.
+/// Number of first echoes that are ignored because they wait for translation.
 const WARM_UP: usize = 10;
-/// Rounds of the busy machines: they are ended from outside.
+/// Rounds of the busy machines, which are ended from outside.
 const FOR_EVER: u16 = 65_535;
 /// How long an echo may take.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Keys come at different distances from each other: microseconds.
+/// The pauses between keys in microseconds; they vary.
 pub(super) const PAUSES: [u64; 7] = [1_300, 4_100, 700, 2_900, 5_300, 1_900, 3_700];
 
-/// The bench: machines are built anew for each repetition.
+/// The bench: it builds new machines for each repetition.
 pub struct FourMachines {
     mode: Mode,
     keys: u16,
@@ -41,23 +41,24 @@ pub struct FourMachines {
 }
 
 impl FourMachines {
-    /// Chooses the processor.
+    /// Selects the processor.
     ///
     /// # Errors
-    /// The mode cannot be had here.
+    ///
+    /// The mode is not available here.
     pub fn open(mode: Mode, quick: bool, stop: &Stop) -> Result<Self, LabError> {
         let bench = Self {
             mode,
             keys: if quick { QUICK_KEYS } else { KEYS },
             processor: current_processor(),
         };
-        // Whether this guest can be had here shows without the others.
+        // Running this guest alone shows whether it is available here.
         bench.echoes(&base_config(), 0, WARM_UP as u16 + 1, stop)?;
         Ok(bench)
     }
 
-    /// Runs the echoing machine beside `others` busy ones; microseconds of each echo, and
-    /// the echoing machine's books.
+    /// Runs the echoing machine next to `others` busy ones. Returns the microseconds of each echo,
+    /// and the echoing machine's ledger.
     fn echoes(
         &self,
         config: &VmConfig,
@@ -100,7 +101,7 @@ impl FourMachines {
                 return Err(LabError::Interrupted);
             }
             busy?;
-            // Why the machine ended says more than that no echo came.
+            // The reason why the machine ended is more useful than the error that no echo arrived.
             let books = books?;
             Ok((typed?, books))
         })
@@ -136,7 +137,7 @@ impl Bench for FourMachines {
     }
 }
 
-/// Adds what echoes took, in microseconds: of the machine alone, and beside the others.
+/// Adds the times of echoes, in microseconds: of the machine alone, and next to the others.
 pub(super) fn add_echoes(timed: &mut Timed, alone: &[u64], beside: &[u64]) {
     let mut add = |name: &str, value: u64| {
         timed.values.insert(name.to_owned(), value as f64);
@@ -152,7 +153,7 @@ pub(super) fn add_echoes(timed: &mut Timed, alone: &[u64], beside: &[u64]) {
     }
 }
 
-/// Keeps a processor busy until it is told to end.
+/// Runs a busy machine until it is ended.
 fn run_busy(
     setup: &Setup,
     config: &VmConfig,
@@ -194,7 +195,7 @@ fn pin(affinity: &Affinity) -> Result<(), LabError> {
     affinity.apply().map_err(refused)
 }
 
-/// Output of the echoing machine: kept, and each piece announced with its time.
+/// Output of the echoing machine: it is stored, and each part is sent with its time.
 struct Printed {
     announce: Sender<(Instant, Vec<u8>)>,
     text: std::sync::Arc<std::sync::Mutex<Vec<u8>>>,
@@ -215,7 +216,7 @@ impl Write for Printed {
         if let Ok(mut text) = self.text.lock() {
             text.extend_from_slice(bytes);
         }
-        // Nobody listens any more: then nobody wants to know.
+        // This fails only if the receiver is gone, and then the output is not needed.
         let _ = self.announce.send((now, bytes.to_vec()));
         Ok(bytes.len())
     }
@@ -225,15 +226,15 @@ impl Write for Printed {
     }
 }
 
-/// What the echoing machine prints, as it comes.
+/// Receives the output of the echoing machine.
 struct Listener<'a> {
     printed: &'a Receiver<(Instant, Vec<u8>)>,
-    /// Since the latest key.
+    /// The output since the latest key.
     text: Vec<u8>,
 }
 
 impl Listener<'_> {
-    /// Waits until the text satisfies `reached`; when its last piece came.
+    /// Waits until the text satisfies `reached`. Returns when its last part arrived.
     fn wait(&mut self, reached: impl Fn(&[u8]) -> bool) -> Result<Instant, LabError> {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -252,8 +253,8 @@ impl Listener<'_> {
     }
 }
 
-/// Types the lines that the guest expects; microseconds from each line's last key to the
-/// line feed behind it.
+/// Types the lines that the guest expects. Returns the microseconds from each line's last key to
+/// the line feed after it.
 fn type_keys(
     machine: &VmHandle,
     printed: &Receiver<(Instant, Vec<u8>)>,

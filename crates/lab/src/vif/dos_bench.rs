@@ -1,4 +1,4 @@
-//! A DOS with one workload: booted once, all arms in turns by knobs.
+//! A DOS with one workload: booted once; all arms run in turns by setting knobs.
 
 use super::about::{ABOUT, BUSY, IDLE, OFF, POLL};
 use super::small_system_bench::{QUICK_TICKS, TICKS, counted, rounds};
@@ -12,17 +12,18 @@ pub struct Dos {
     image: PathBuf,
     stop: Stop,
     guest: DosGuest,
-    /// The same with handlers of ours, booted when an arm asks for it.
+    /// A second DOS with handlers of ours, booted when an arm needs it.
     hooked: Option<DosGuest>,
     work: Work,
     rounds: u16,
     ticks: u16,
 }
 
-/// The work of a workload by its name.
+/// The work for a workload by its name.
 ///
 /// # Errors
-/// There is none.
+///
+/// There is no such workload.
 pub fn work(workload: &str) -> Result<Work, LabError> {
     let works = works().into_iter();
     let mut named = works.filter(|work| work.name == workload);
@@ -32,10 +33,11 @@ pub fn work(workload: &str) -> Result<Work, LabError> {
 }
 
 impl Dos {
-    /// Boots DOS and finds out how many rounds take a reasonable time with all `arms`.
+    /// Boots DOS, and determines how many rounds take a reasonable time with all `arms`.
     ///
     /// # Errors
-    /// It does not boot, or does not do its work.
+    ///
+    /// DOS does not boot, or does not do its work.
     pub fn open(
         image: &Path,
         workload: &str,
@@ -102,7 +104,8 @@ impl Bench for Dos {
         let done = self.run(arm)?;
         let mut timed = Timed::new(done.seconds(), &done.books);
         for (name, value) in &done.counters {
-            // Calls that have to do with waiting differ with the time that there is to wait.
+            // The number of calls that wait depends on the time available, so only other counters
+            // are compared.
             match &**name {
                 "rounds" | "typed" => drop(timed.work.insert(name.clone(), *value)),
                 _ => drop(timed.values.insert(name.clone(), *value as f64)),
@@ -113,7 +116,7 @@ impl Bench for Dos {
             if polls == 0 {
                 return Err(LabError::WorkNotDone("it never polled the keyboard".into()));
             }
-            // What it waits for in HLT is no cost of a poll.
+            // Time in HLT is not a cost of a poll.
             let busy = 1.0 - timed.ledger.halted_cycles as f64 / timed.ledger.wall_cycles as f64;
             let poll = timed.seconds * busy * 1e6 / polls as f64;
             timed.values.insert(POLL.to_owned(), poll);

@@ -1,7 +1,9 @@
-//! Four machines with DOS pinned to one processor: three are busy, at the prompt of the fourth we type.
+//! Four machines with DOS pinned to one processor: three are busy, and keys are typed at the prompt
+//! of the fourth.
 //!
-//! From a key, as the machine's keyboard gets it, to its character on the screen: a resident program that has
-//! hooked INT 10h sends what is shown to the serial port.
+//! The time is measured from a key, when the machine's keyboard receives it, to its character on
+//! the screen: a resident program that has hooked INT 10h sends displayed characters to the serial
+//! port.
 
 use super::concurrency::{KEYS, OTHERS, PAUSES, QUICK_KEYS, add_echoes};
 use super::dos_bench::work;
@@ -13,12 +15,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tollgate_machine::config::VmConfig;
 
-/// What the busy machines do.
+/// The work of the busy machines.
 const BUSY_WITH: &str = "mix";
-/// Characters of a line before Enter: fewer than a line of any DOS has.
+/// Number of characters in a line before Enter: fewer than any DOS permits.
 const LINE: usize = 40;
 
-/// The machines, which rest between two measurements.
+/// The machines, which are paused between two measurements.
 pub struct FourDosMachines {
     foreground: DosGuest,
     others: Vec<DosGuest>,
@@ -26,10 +28,11 @@ pub struct FourDosMachines {
 }
 
 impl FourDosMachines {
-    /// Boots them.
+    /// Boots the machines.
     ///
     /// # Errors
-    /// They do not boot.
+    ///
+    /// A machine does not boot.
     pub fn open(image: &Path, quick: bool, stop: &Stop) -> Result<Self, LabError> {
         let affinity = Affinity::only(current_processor())
             .ok_or_else(|| LabError::Host("the processor's number is too large".into()))?;
@@ -56,7 +59,7 @@ impl FourDosMachines {
         })
     }
 
-    /// Types; microseconds to each echo.
+    /// Types characters. Returns the microseconds to each echo.
     fn echoes(&mut self) -> Result<Vec<u64>, LabError> {
         self.foreground.wake();
         let mut echoes = Vec::new();
@@ -91,7 +94,7 @@ impl Bench for FourDosMachines {
         self.others.iter().for_each(DosGuest::rest);
         let seconds = started.elapsed().as_secs_f64();
         for machine in &mut self.others {
-            // One that has ended was no company.
+            // A busy machine that has ended would spoil the measurement.
             machine.all_books()?;
         }
         let books = self.foreground.all_books()?;

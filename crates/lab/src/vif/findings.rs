@@ -1,5 +1,5 @@
 //! What the samples say about the question: the cost of a trap, what remains when the six
-//! are free, and how much of idling is the monitor's.
+//! instructions cost nothing, and the monitor's share of idling.
 
 use super::about::{ECHO_P99, FOUR_MACHINES, IDLE, OFF, ON, SIX};
 use super::paper::implied_cost;
@@ -7,28 +7,28 @@ use crate::experiment::{CellResult, Results, Section, columns, shares};
 use crate::statistics::Quartiles;
 use tollgate_exits::ExitKind;
 
-/// What the six come to in one cell with one arm.
+/// The cost of the six instructions in one cell with one arm.
 #[derive(Clone, Copy)]
 pub struct Cost {
-    /// Share of executed instructions that are one of the six and left for the monitor.
+    /// Share of executed instructions that are one of the six and exited to the monitor.
     pub trapped: Option<f64>,
     /// Their share of the time: count times cost, or as timed if they have no price.
     pub share: f64,
 }
 
 impl Cost {
-    /// Per cent of instructions.
+    /// The instructions that exited, in per cent of all.
     pub fn trapped_text(&self) -> String {
         self.trapped
             .map_or("?".into(), |share| significant(share * 100.0))
     }
 
-    /// Per cent of time.
+    /// Their time, in per cent of all.
     pub fn share_text(&self) -> String {
         significant(self.share * 100.0)
     }
 
-    /// Average instructions for one trap.
+    /// The cost of one trap in average instructions.
     pub fn implied_text(&self) -> String {
         let implied = self
             .trapped
@@ -37,7 +37,7 @@ impl Cost {
     }
 }
 
-/// Per cent of a whole; more than all of it says nothing.
+/// A share in per cent; more than the whole has no meaning.
 fn significant(value: f64) -> String {
     if value > 100.0 {
         "?".into()
@@ -50,7 +50,7 @@ fn significant(value: f64) -> String {
     }
 }
 
-/// What the six cost; `None` without samples of that arm.
+/// The cost of the six instructions; `None` without samples of that arm.
 pub fn of_cell(results: &Results, cell: &CellResult, arm: &str) -> Option<Cost> {
     let names: Vec<&str> = SIX.iter().map(|kind| kind.name()).collect();
     let shares = shares(&names, &cell.of_arm(arm), &results.prices(&cell.guest, arm));
@@ -61,8 +61,8 @@ pub fn of_cell(results: &Results, cell: &CellResult, arm: &str) -> Option<Cost> 
     if shares.is_empty() {
         return None;
     }
-    // With the same work the same instructions are executed; the idle loop goes round less
-    // often with a slower arm, with the same share of sensitive instructions in it.
+    // The same work executes the same instructions. A slower arm runs the idle loop less often,
+    // with the same share of sensitive instructions in it.
     let trapped = cell.counted().and_then(|counted| {
         let instructions = counted.instructions? as f64;
         let executed: u64 = names
@@ -74,7 +74,7 @@ pub fn of_cell(results: &Results, cell: &CellResult, arm: &str) -> Option<Cost> 
     Some(Cost { trapped, share })
 }
 
-/// All of them that have something to say.
+/// The sections that have content.
 pub fn sections(results: &Results) -> Vec<Section> {
     let sections = [
         prices(results),
@@ -92,7 +92,7 @@ fn percent(share: Option<f64>) -> String {
     share.map_or("-".into(), |share| significant(share * 100.0))
 }
 
-/// Cycles of one exit, as they were measured apart.
+/// Cycles of one exit, measured separately.
 fn prices(results: &Results) -> Section {
     let mut rows: Vec<Vec<String>> = Vec::new();
     for guest in results.about.guests {

@@ -9,10 +9,10 @@ use tollgate_machine::config::VmConfig;
 use tollgate_machine::vm::RunOutcome;
 use tollgate_machine::vm_handle::VmHandle;
 
-/// What the guest writes to isa-debug-exit when it has done its work.
+/// The outcome after the guest has done its work: the byte that it writes to isa-debug-exit.
 pub const DONE: RunOutcome = RunOutcome::DebugExit(0x10);
 
-/// Guest RAM: the small system needs little.
+/// Size of guest RAM: the small system needs little.
 const MEMORY: u64 = 16 << 20;
 
 /// The machine that all arms are variants of.
@@ -24,12 +24,12 @@ pub fn base_config() -> VmConfig {
     }
 }
 
-/// What the guest prints.
+/// The guest's output; clones share it.
 #[derive(Clone, Default)]
 pub struct Printed(Arc<Mutex<Vec<u8>>>);
 
 impl Printed {
-    /// So far.
+    /// The output so far.
     pub fn text(&self) -> String {
         let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         String::from_utf8_lossy(&bytes).into_owned()
@@ -48,25 +48,26 @@ impl Write for Printed {
     }
 }
 
-/// A run that came to its end, verified.
+/// A run that has ended and was verified.
 pub struct Ended {
-    /// What the guest reports.
+    /// The guest's report.
     pub report: Report,
-    /// The ledger's books.
+    /// The ledger of the run.
     pub books: Books,
 }
 
 impl Ended {
-    /// Seconds from the machine's first instruction to its last.
+    /// Time in seconds from the machine's first instruction to its last.
     pub fn seconds(&self) -> f64 {
         self.books.shares.wall as f64 / (self.books.tsc_khz.max(1) as f64 * 1000.0)
     }
 }
 
-/// Runs the small system to its end and checks what it did.
+/// Runs the small system to its end, and checks its results.
 ///
 /// # Errors
-/// It ended otherwise, or did other work; interrupted.
+///
+/// It ended unexpectedly, or its results are wrong; the run was interrupted.
 pub fn run(setup: &Setup, config: &VmConfig, stop: &Stop) -> Result<Ended, LabError> {
     let (handle, printed) = (VmHandle::new(), Printed::default());
     let mut vm = small_system::build(setup, config, Box::new(printed.clone()), &handle)
@@ -79,10 +80,11 @@ pub fn run(setup: &Setup, config: &VmConfig, stop: &Stop) -> Result<Ended, LabEr
     })
 }
 
-/// What the guest printed, if it ended well and did its work.
+/// Parses the guest's output, if it ended well and did its work.
 ///
 /// # Errors
-/// It did not; or somebody ended it.
+///
+/// It did not, or the run was interrupted.
 pub fn checked(setup: &Setup, outcome: RunOutcome, printed: &str) -> Result<Report, LabError> {
     if outcome == RunOutcome::Quit {
         return Err(LabError::Interrupted);

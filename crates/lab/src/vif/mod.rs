@@ -1,9 +1,9 @@
-//! `tollgate lab vif`: what the interrupt flag costs 16-bit systems.
+//! `tollgate lab vif`: the cost of the interrupt flag in 16-bit systems.
 //!
-//! After D. Butterfield's proposal. Each workload runs on our small 16-bit system in each
-//! of its modes, and on a DOS that the user supplies, with the six sensitive instructions as exits
-//! (by three sorts of transition) and without. [`paper`] has the original figures and what stands
-//! for what.
+//! After D. Butterfield's proposal. Each workload runs on our small 16-bit system in each of its
+//! modes, and on a DOS that the user supplies, with the six sensitive instructions as exits (by
+//! three sorts of transition) and without. [`paper`] has the original figures and explains what
+//! corresponds to what.
 
 mod about;
 mod concurrency;
@@ -21,7 +21,7 @@ use crate::experiment::{Price, Results, Section, Stop};
 use crate::small_system::Mode;
 use std::path::Path;
 
-/// The experiment.
+/// The experiment `tollgate lab vif`.
 pub struct Vif;
 
 impl Experiment for Vif {
@@ -65,7 +65,7 @@ impl Experiment for Vif {
         options: &Options,
         stop: &Stop,
     ) -> Result<Vec<Price>, LabError> {
-        // What an exit costs is a matter of the mode, and DOS is in real mode.
+        // The cost of an exit depends on the mode, and DOS runs in real mode.
         let mode = match guest.name == about::DOS {
             true => Mode::Real,
             false => mode(guest)?,

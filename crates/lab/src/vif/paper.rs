@@ -1,20 +1,20 @@
-//! The original study's figures, beside ours.
+//! The original study's figures, next to ours.
 
 use super::about::{IDLE, OFF, OFF_TASK, OFF_TRAP};
 use super::findings::of_cell;
 use crate::experiment::{Results, Section};
 
-/// A row of the original table, and which of our workloads stands for it.
+/// A row of the original table, and which of our workloads corresponds to it.
 pub struct Original {
-    /// The workload there.
+    /// The original workload.
     pub name: &'static str,
     /// Per cent of executed instructions that trapped.
     pub trapped: f64,
-    /// Per cent of real time spent emulating, entered by a trap gate.
+    /// Per cent of real time spent in emulation that was entered by a trap gate.
     pub trap_gate: f64,
-    /// The same by a task gate.
+    /// Per cent of real time spent in emulation that was entered by a task gate.
     pub task_gate: f64,
-    /// What stands for it here.
+    /// The corresponding workload here.
     pub ours: &'static str,
 }
 
@@ -50,14 +50,15 @@ pub const ORIGINAL: [Original; 4] = [
     },
 ];
 
-/// How many average instructions one trap costs, if `trapped` of all instructions trap and
-/// take `share` of the time.
+/// The cost of one trap in average instructions, if `trapped` of all instructions trap and take
+/// `share` of the time.
 pub fn implied_cost(trapped: f64, share: f64) -> Option<f64> {
     let holds = trapped > 0.0 && trapped < 1.0 && share > 0.0 && share < 1.0;
     holds.then(|| share / (1.0 - share) * (1.0 - trapped) / trapped)
 }
 
-/// What the three transitions cost on this host, where the guest's own loops were timed with each.
+/// The costs of the three transitions on this host, for guests whose own loops were timed with
+/// each.
 fn transitions(results: &Results) -> Option<String> {
     let mean = |guest: &str, arm: &str| {
         let prices = results.prices(guest, arm);
@@ -78,7 +79,7 @@ fn transitions(results: &Results) -> Option<String> {
     ))
 }
 
-/// Their table beside ours.
+/// The original table next to ours.
 pub fn beside_ours(results: &Results) -> Section {
     let implied = |trapped: f64, percent: f64| {
         let cost = implied_cost(trapped / 100.0, percent / 100.0);

@@ -1,5 +1,5 @@
-//! What one exit of each sensitive instruction costs: the guest's own loops of pairs,
-//! timed by the guest's own time-stamp counter, so that the way to the monitor is in it.
+//! The cost of one exit of each sensitive instruction: the guest times its own loops of instruction
+//! pairs by its time-stamp counter, so the transition to the monitor is included.
 
 use super::about::{ABOUT, OFF, ON};
 use super::machine::{Ended, base_config, run};
@@ -10,11 +10,11 @@ use tollgate_exits::ExitKind;
 /// Repetitions of each pair in one run.
 const COUNT: u32 = 5_000;
 const QUICK_COUNT: u32 = 1_000;
-/// Runs; the median counts, since one may be struck by the host's other work.
+/// Number of runs; the median is used, since one may be disturbed by other work of the host.
 const RUNS: usize = 7;
 const QUICK_RUNS: usize = 3;
 
-/// The guest's events and the instructions that they consist of.
+/// The guest's events, and the instructions in each.
 const PAIRS: [(&str, [ExitKind; 2]); 3] = [
     ("cli-sti", [ExitKind::Cli, ExitKind::Sti]),
     ("pushf-popf", [ExitKind::Pushf, ExitKind::Popf]),
@@ -24,6 +24,7 @@ const PAIRS: [(&str, [ExitKind; 2]); 3] = [
 /// The prices of one arm on one guest.
 ///
 /// # Errors
+///
 /// The guest did not do its work.
 pub fn prices(
     guest: &str,
@@ -47,7 +48,8 @@ pub fn prices(
         (0..runs).map(|_| run(&setup, &config, stop)).collect()
     };
     let own = measured(arm)?;
-    // Where an arm leaves no exits to be priced, the few that remain are call-outs.
+    // Where an arm leaves no exits whose price could be measured, the few remaining ones are
+    // call-outs.
     let call_outs = match ABOUT.arms.iter().find(|other| other.name == OFF) {
         Some(off) if arm.name.starts_with(ON) => measured(off)?,
         _ => Vec::new(),
@@ -74,9 +76,9 @@ pub fn prices(
     Ok(prices)
 }
 
-/// Cycles of one exit: those of the pair, shared out among the exits that it takes. `None`
-/// if it takes none, or if the guest's own monitor emulates it too: then the pair's time
-/// is that of many exits of many kinds.
+/// Cycles of one exit: those of the pair, divided among its exits. `None` if it has no exits, or if
+/// the guest's own monitor emulates it too: the pair's time is then that of many exits of many
+/// kinds.
 fn of_pair(
     ended: &Ended,
     event: &str,
@@ -104,8 +106,8 @@ fn of_pair(
     Ok(share_out(timed.cycles, exits, count))
 }
 
-/// Cycles of one of so many exits in `count` pairs. Some more exits are taken outside the
-/// loop, at the guest's start for instance.
+/// Cycles of one of `exits` exits in `count` pairs. Some additional exits occur outside the loop,
+/// for instance at the guest's start.
 fn share_out(cycles: u64, exits: u64, count: u32) -> Option<f64> {
     let each = (exits as f64 / f64::from(count)).round();
     (each >= 1.0).then(|| cycles as f64 / each)
@@ -118,7 +120,7 @@ mod tests {
     #[test]
     fn a_pairs_time_is_that_of_the_exits_that_it_takes() {
         assert_eq!(share_out(300, 2_050, 1_000), Some(150.0));
-        // With the flag virtualised one of the pair is left.
+        // If the flag is virtualized, one exit of the pair remains.
         assert_eq!(share_out(300, 1_050, 1_000), Some(300.0));
         assert_eq!(share_out(4, 50, 1_000), None);
     }

@@ -8,15 +8,15 @@ use tollgate_exits::ExitKind;
 use tollgate_exits::books::Books;
 use tollgate_machine::config::VmConfig;
 
-/// Rounds are chosen so that the fastest arm takes so many seconds at least,
+/// The number of rounds is chosen so that the fastest arm takes at least this number of seconds,
 const SECONDS_AT_LEAST: f64 = 0.5;
-/// unless the slowest would take more than so many.
+/// unless the slowest would take more than this number.
 const SECONDS_AT_MOST: f64 = 4.0;
-/// Timer ticks at the prompt, some two seconds.
+/// Timer ticks at the prompt, for about two seconds.
 pub(super) const TICKS: u16 = 40;
 pub(super) const QUICK_TICKS: u16 = 6;
 
-/// Counters of the guest that have to be the same in every run.
+/// Counters of the guest that must be the same in every run.
 const WORK: [&str; 8] = [
     "int21", "hook21", "sectors", "typed", "printed", "bytes", "checksum", "screen",
 ];
@@ -27,9 +27,10 @@ pub struct Single {
 }
 
 impl Single {
-    /// Finds out how many rounds take a reasonable time with all `arms`.
+    /// Determines how many rounds take a reasonable time with all `arms`.
     ///
     /// # Errors
+    ///
     /// The guest refuses or does not do its work.
     pub fn open(
         mode: Mode,
@@ -70,14 +71,14 @@ impl Single {
     }
 }
 
-/// How many rounds, if one takes so many seconds with the fastest and the slowest arm.
+/// The number of rounds, from the seconds that one takes with the fastest and the slowest arm.
 pub(super) fn rounds(fastest: f64, slowest: f64) -> u16 {
     let wanted = SECONDS_AT_LEAST / fastest.max(1e-6);
     let bearable = SECONDS_AT_MOST / slowest.max(1e-6);
     wanted.min(bearable).ceil().clamp(1.0, 10_000.0) as u16
 }
 
-/// What a run with [`OFF`] that counted its instructions says.
+/// The counts of a run with [`OFF`] in which instructions were counted.
 pub(super) fn counted(books: &Books) -> Counted {
     let counts = |kind: &ExitKind| {
         let rows = books.kinds.iter();
@@ -132,8 +133,8 @@ impl Bench for Single {
     }
 }
 
-/// The ledger must have seen what the guest's own monitor says it emulated: an
-/// instruction that faults into that monitor was an exit here first.
+/// Checks that the ledger agrees with what the guest's own monitor emulated: an instruction that
+/// faults into that monitor was an exit here first.
 fn check_monitor(emulated: Vec<(&'static str, u64)>, ended: &Ended) -> Result<(), LabError> {
     for (name, count) in emulated {
         let name = match name {
