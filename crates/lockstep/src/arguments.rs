@@ -1,10 +1,9 @@
-//! The command line.
+//! The command line of `tollgate-lockstep`.
 
 use clap::Parser;
 use std::path::PathBuf;
 
-/// Runs a guest in Tollgate and in QEMU, instruction by instruction, and shows where
-/// they part.
+/// Runs a guest in Tollgate and in QEMU, instruction by instruction, and shows where they differ.
 #[derive(Parser, Debug)]
 #[command(name = "tollgate-lockstep", version)]
 pub struct Arguments {
@@ -16,24 +15,24 @@ pub struct Arguments {
     #[arg(long, value_name = "SEED", conflicts_with_all = ["kernel", "initrd"])]
     pub random: Option<u64>,
 
-    /// Only write that guest to a file
+    /// Only write the random guest to a file
     #[arg(long, value_name = "PATH", requires = "random")]
     pub write: Option<PathBuf>,
 
-    /// How many random instructions
+    /// Number of random instructions
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..=500_000))]
     pub count: u32,
 
-    /// Instead of a kernel: firmware from the reset vector on, with this floppy disk; implies
+    /// Instead of a kernel: firmware, from the reset vector on, with this floppy disk; implies
     /// --follow
     #[arg(long, value_name = "PATH", conflicts_with_all = ["kernel", "random", "initrd", "start_at"])]
     pub floppy: Option<PathBuf>,
 
-    /// The same with this IDE disk; with both the floppy disk boots
+    /// Instead of a kernel: firmware with this IDE disk; if both are given, the floppy disk boots
     #[arg(long, value_name = "PATH", conflicts_with_all = ["kernel", "random", "initrd", "start_at"])]
     pub disk: Option<PathBuf>,
 
-    /// The firmware [default: SeaBIOS as it is installed]
+    /// The firmware [default: the installed SeaBIOS]
     #[arg(long, value_name = "PATH", conflicts_with_all = ["kernel", "random"])]
     pub bios: Option<PathBuf>,
 
@@ -54,7 +53,7 @@ pub struct Arguments {
     #[arg(long, value_name = "MIB", default_value_t = 128, value_parser = clap::value_parser!(u64).range(2..=2048))]
     pub memory: u64,
 
-    /// Begin at this linear address (default: the kernel's entry)
+    /// Start at this linear address (default: the kernel's entry)
     #[arg(long, value_name = "ADDRESS", value_parser = parse_number)]
     pub start_at: Option<u64>,
 
@@ -62,7 +61,7 @@ pub struct Arguments {
     #[arg(long, value_name = "ADDRESS", value_parser = parse_number)]
     pub until: Option<u64>,
 
-    /// End when a line of the text screen has this in it
+    /// End when a line of the text screen contains this
     #[arg(long, value_name = "TEXT")]
     pub until_text: Option<String>,
 
@@ -74,13 +73,13 @@ pub struct Arguments {
     #[arg(long, value_name = "MASK", default_value = "0", value_parser = parse_flags)]
     pub ignore_flags: u32,
 
-    /// Show so many differences that leave EIP equal, taking QEMU's results, before
-    /// stopping at one
+    /// Show this many differences that leave EIP equal, taking QEMU's results, before stopping at
+    /// one
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub keep_going: u32,
 
-    /// Let QEMU run freely and follow its log: much faster, with interrupts, but stores
-    /// are not compared
+    /// Let QEMU run freely and follow its log: much faster, and with interrupts, but stores are not
+    /// compared
     #[arg(long)]
     pub follow: bool,
 
@@ -101,7 +100,7 @@ pub struct Arguments {
     pub verify_code: bool,
 }
 
-/// A number, hexadecimal with `0x`.
+/// Parses a number, hexadecimal with `0x`.
 fn parse_number(text: &str) -> Result<u64, String> {
     let number = match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16),

@@ -1,16 +1,16 @@
-//! What counts as a difference.
+//! Defines which differences between registers count.
 
 use crate::registers::{GENERAL_NAMES, Hidden, Registers, SEGMENT_NAMES};
 use iced_x86::{Instruction, Mnemonic, OpKind, RflagsBits};
 use tollgate_x86::flags::Flags;
 use tollgate_x86::{Attributes, PhysicalAddress, Segment};
 
-/// A register that differs.
+/// A register or a piece of memory that differs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Difference {
-    /// The register's name, or the place in memory.
+    /// The register's name, or the address in memory.
     pub name: String,
-    /// Where it lies in memory, if it is no register.
+    /// The address in memory, if it is not a register.
     pub physical: Option<PhysicalAddress>,
     /// Tollgate's value.
     pub ours: u64,
@@ -18,7 +18,7 @@ pub struct Difference {
     pub theirs: u64,
 }
 
-/// CR0 bits that mean the same to both: not CD and NW, which neither obeys.
+/// CR0 bits that have the same meaning on both sides: not CD and NW, which neither obeys.
 const CR0_COMPARED: u32 = 0x8005_002f;
 
 /// EFLAGS bits that the manual leaves undefined after this instruction.
@@ -33,7 +33,7 @@ pub fn undefined_flags(instruction: &Instruction) -> u32 {
         (RflagsBits::PF, Flags::PF),
     ];
     let mut undefined = undefined;
-    // Also where rotating through carry comes full circle (SDM volume 2, RCL).
+    // OF is also undefined where a rotation through carry returns to its start (SDM volume 2, RCL).
     let rotates_through_carry = matches!(instruction.mnemonic(), Mnemonic::Rcl | Mnemonic::Rcr);
     if rotates_through_carry
         && !(instruction.op1_kind() == OpKind::Immediate8 && instruction.immediate8() == 1)
@@ -46,8 +46,8 @@ pub fn undefined_flags(instruction: &Instruction) -> u32 {
         .fold(0, |mask, (_, flag)| mask | flag.bits() as u32)
 }
 
-/// All registers that differ, EFLAGS apart from the bits in `ignored_flags`. Hidden
-/// parts are compared if both sides have them.
+/// All registers that differ, except for the bits of EFLAGS in `ignored_flags`. Hidden parts are
+/// compared if both sides provide them.
 pub fn differences(ours: &Registers, theirs: &Registers, ignored_flags: u32) -> Vec<Difference> {
     let mut found = Found::default();
     for (index, name) in GENERAL_NAMES.iter().enumerate() {
@@ -103,7 +103,8 @@ impl Found {
     fn check_hidden(&mut self, ours: &Hidden, theirs: &Hidden, real_mode: bool, long_mode: bool) {
         for (index, name) in SEGMENT_NAMES.iter().enumerate() {
             if long_mode && theirs.segments[index].selector.is_null() {
-                // Nobody asks what such a register holds, but for the base of FS and GS.
+                // The content of an unusable register does not matter, except for the base of FS
+                // and GS.
                 if index >= 4 {
                     let (ours, theirs) = (ours.segments[index].base, theirs.segments[index].base);
                     self.check(&format!("{name} base"), ours, theirs);
@@ -147,10 +148,10 @@ impl Found {
                 return;
             }
             self.check(&format!("{name} limit"), ours.limit, theirs.limit);
-            // Both keep what the descriptor said; real processors show A as set.
+            // Both sides keep the descriptor's accessed bit; real processors show it as set.
             let compared = Attributes::all() - Attributes::ACCESSED;
             let (our, their) = (ours.attributes & compared, theirs.attributes & compared);
-            // CS as real mode loaded it: data for processors, code for QEMU.
+            // CS as loaded in real mode is data on processors, but code in QEMU.
             if name != "CS" || ours.attributes.is_code() {
                 self.check(&format!("{name} attributes"), our.bits(), their.bits());
             }

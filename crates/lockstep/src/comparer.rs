@@ -1,4 +1,4 @@
-//! The loop that steps both sides and looks.
+//! The loop that steps both sides and compares them.
 
 use crate::compare::{Difference, differences, undefined_flags};
 use crate::history::{Event, History};
@@ -14,79 +14,79 @@ use tollgate_monitor::VcpuStop;
 use tollgate_x86::PhysicalAddress;
 use tollgate_x86::flags::Flags;
 
-/// How far to go, and what not to look at.
+/// Where the comparison ends, and what is not compared.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Most instructions to compare.
+    /// Maximum number of instructions to compare.
     pub steps: u64,
-    /// Linear address at which to end.
+    /// The linear address at which the comparison ends.
     pub until: Option<u64>,
-    /// Text on a line of the screen at which to end.
+    /// The text on a line of the screen at which the comparison ends.
     pub until_text: Option<String>,
-    /// EFLAGS bits that are never compared.
+    /// Bits of EFLAGS that are never compared.
     pub ignored_flags: u32,
-    /// How many differences to show and pass over, where EIP does not differ.
+    /// The number of differences that are shown and ignored, if EIP does not differ.
     pub keep_going: u32,
 }
 
 /// How the comparison ended.
 #[derive(Debug)]
 pub enum Ending {
-    /// As many steps as were wanted.
+    /// The maximum number of steps was reached.
     StepsDone,
-    /// The address where it was to end, or the text.
+    /// The address or the text at which the comparison ends was reached.
     Reached,
-    /// Both ended, or both wait for an interrupt that will not come: in words.
+    /// Both sides ended, or both wait for an interrupt that will not occur: a description.
     BothEnded(String),
-    /// They parted.
+    /// The two sides differ.
     Differs(Box<Parting>),
 }
 
 /// The first instruction whose outcome differs.
 #[derive(Debug)]
 pub struct Parting {
-    /// Registers before it.
+    /// The registers before the instruction.
     pub before: Registers,
-    /// What differs behind it.
+    /// The differences after the instruction.
     pub differences: Vec<Difference>,
-    /// Tollgate's registers behind it.
+    /// Tollgate's registers after the instruction.
     pub ours: Registers,
-    /// QEMU's registers behind it.
+    /// QEMU's registers after the instruction.
     pub theirs: Registers,
-    /// Why, if it is not a register.
+    /// The reason, if it is not a register.
     pub remark: Option<String>,
 }
 
-/// Both sides.
+/// Both sides of the comparison.
 pub struct Comparer<R: Reference> {
     pub(crate) subject: Subject,
     pub(crate) reference: R,
     limits: Limits,
-    /// The last instructions.
+    /// The last instructions, for the report.
     pub history: History,
-    /// Steps made.
+    /// Number of steps made.
     pub count: u64,
-    /// Steps whose result was taken from QEMU.
+    /// Number of steps whose result was taken from QEMU.
     pub inputs: u64,
-    /// Interrupts delivered as in QEMU.
+    /// Number of interrupts that were delivered because QEMU delivered them.
     pub interrupts: u64,
-    /// Where differences were passed over: CS and EIP.
+    /// The places of ignored differences: CS and EIP.
     passed: HashSet<(u16, u64)>,
-    /// What was passed over, each thing once.
+    /// Descriptions of ignored differences, each once.
     pub notes: Vec<String>,
 }
 
-/// Instructions after which the screen is looked at again.
+/// Number of instructions between two checks of the screen.
 const SCREEN_INTERVAL: u64 = 20_000;
-/// Double words of an exception's frame up to EFLAGS, with an error code.
+/// Number of double words in an exception's frame up to EFLAGS, with an error code.
 const FRAME_WORDS: u32 = 4;
-/// The same where values have 8 bytes.
+/// Number of double words in such a frame if values have 8 bytes.
 const LONG_FRAME_WORDS: u32 = 7;
-/// QEMU's exceptions leave RF clear in the image that they push; processors set it.
+/// The EFLAGS that QEMU's exceptions push have RF clear; on processors it is set.
 const RESUME_FLAG: u32 = Flags::RF.bits() as u32;
 
 impl<R: Reference> Comparer<R> {
-    /// Both sides stand in the same state.
+    /// Starts with both sides in the same state.
     pub fn new(subject: Subject, reference: R, limits: Limits) -> Self {
         Self {
             subject,
@@ -104,10 +104,11 @@ impl<R: Reference> Comparer<R> {
         }
     }
 
-    /// Steps until something ends it.
+    /// Makes steps until something ends the comparison.
     ///
     /// # Errors
-    /// QEMU cannot be talked to.
+    ///
+    /// The communication with QEMU fails.
     pub fn run(&mut self) -> io::Result<Ending> {
         while self.count < self.limits.steps {
             if self.limits.until == Some(self.subject.linear()) {
@@ -124,7 +125,7 @@ impl<R: Reference> Comparer<R> {
         Ok(Ending::StepsDone)
     }
 
-    /// What our text screen shows, without empty lines.
+    /// The lines of Tollgate's text screen that are not empty.
     pub fn screen_lines(&mut self) -> Vec<String> {
         let lines = self.subject.screen_lines().into_iter();
         let lines = lines.map(|line| line.trim_end().to_owned());
@@ -193,12 +194,13 @@ impl<R: Reference> Comparer<R> {
             return Ok(Some(self.parting(
                 before,
                 Vec::new(),
-                Some("QEMU ended, Tollgate goes on".to_owned()),
+                Some("QEMU ended, Tollgate continues".to_owned()),
             )));
         }
         if let Some(vector) = self.delivered_interrupt(self.subject.registers().rip) {
             if let Some(instruction) = &instruction {
-                // The frame is to hold the flags that QEMU's does, which has them still.
+                // The frame must contain the flags that QEMU's contains. QEMU still has them in its
+                // register.
                 self.take_undefined_flags(undefined_flags(instruction));
             }
             self.history.push(self.count, Event::Interrupt(vector));
@@ -213,7 +215,7 @@ impl<R: Reference> Comparer<R> {
         self.pass_over(ending)
     }
 
-    /// Makes nothing of a difference that is to be passed over.
+    /// Reports a difference and continues with QEMU's results, if the limits permit to ignore it.
     fn pass_over(&mut self, ending: Option<Ending>) -> io::Result<Option<Ending>> {
         let Some(Ending::Differs(parting)) = &ending else {
             return Ok(ending);
@@ -247,13 +249,14 @@ impl<R: Reference> Comparer<R> {
         Ok(None)
     }
 
-    /// QEMU stands at this offset of our code segment.
+    /// Whether QEMU is at this offset of our code segment.
     fn is_at(&self, rip: u64) -> bool {
         let theirs = self.reference.registers();
         theirs.rip == rip && theirs.selectors[1] == self.subject.registers().selectors[1]
     }
 
-    /// The interrupt that QEMU delivered where we stand, if that explains its registers.
+    /// The interrupt that QEMU delivered at our present instruction, if that explains its
+    /// registers.
     fn delivered_interrupt(&mut self, our_rip: u64) -> Option<u8> {
         let theirs = self.reference.registers().clone();
         let enabled = self.subject.registers().eflags & Flags::IF.bits() as u32 != 0;
@@ -263,7 +266,7 @@ impl<R: Reference> Comparer<R> {
         self.subject.vector_of_handler(&theirs, enabled)
     }
 
-    /// Compares, with all that must be allowed for.
+    /// Compares both sides, with all known exceptions.
     fn look(
         &mut self,
         before: Registers,
@@ -285,7 +288,7 @@ impl<R: Reference> Comparer<R> {
             self.reference.registers(),
             ignored,
         );
-        // The log has no record of an instruction whose fetch faults.
+        // The log has no record for an instruction whose fetch faults.
         if found.iter().any(|difference| difference.name == "RIP")
             && self.subject.next_instruction().is_none()
         {
@@ -325,7 +328,7 @@ impl<R: Reference> Comparer<R> {
         let Some(remaining) = remaining else {
             return self.subject.step();
         };
-        // An interrupt came in the middle: make the repetitions that QEMU made.
+        // An interrupt occurred in the middle: execute the repetitions that QEMU made.
         let count = before.general[1].wrapping_sub(remaining);
         self.subject.change(|state| state.gpr[1] = count);
         if count != 0 {
@@ -339,7 +342,7 @@ impl<R: Reference> Comparer<R> {
         Ok(())
     }
 
-    /// Makes the frame that an exception has pushed look like QEMU's.
+    /// Changes the frame that an exception has pushed to match QEMU's.
     fn clear_pushed_resume_flag(&mut self, before: &Registers) {
         let pushed = before.eflags | RESUME_FLAG;
         let top = self.subject.stack_top();
@@ -357,7 +360,8 @@ impl<R: Reference> Comparer<R> {
         }
     }
 
-    /// How many repetitions QEMU left for after the interrupt; `None`: it made them all.
+    /// The number of repetitions that QEMU left until after the interrupt; `None` if it made all of
+    /// them.
     fn interrupted_repetitions(
         &mut self,
         before: &Registers,
@@ -380,7 +384,7 @@ impl<R: Reference> Comparer<R> {
         (remaining != 0 && !ended).then_some(remaining)
     }
 
-    /// Takes QEMU's result of an instruction that depends on the machine.
+    /// Takes QEMU's result for an instruction that depends on the machine.
     fn take_input(&mut self, instruction: &Instruction, before: &Registers) -> io::Result<()> {
         self.inputs += 1;
         let theirs = self.reference.registers().clone();
@@ -417,8 +421,8 @@ impl<R: Reference> Comparer<R> {
         Ok(())
     }
 
-    /// Flags that the manual leaves undefined become QEMU's, so that they cannot part
-    /// the two later.
+    /// Sets flags that the manual leaves undefined to QEMU's values, so that they cause no
+    /// difference later.
     fn take_undefined_flags(&mut self, ignored: u32) {
         let (ours, theirs) = (
             self.subject.registers().eflags,

@@ -1,4 +1,4 @@
-//! The memory side of the comparison: operands, exception frames, devices, ports.
+//! The comparison of memory: operands, exception frames, devices, ports.
 
 use crate::compare::Difference;
 use crate::comparer::Comparer;
@@ -11,21 +11,21 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use tollgate_x86::PhysicalAddress;
 
-/// Bytes at the top of the stack that are compared behind control transfers.
+/// Number of bytes at the top of the stack that are compared after control transfers.
 const STACK_BYTES: u64 = 64;
-/// Most words that are reported.
+/// Maximum number of words that are reported.
 const MAX_REPORTED: usize = 8;
 
 const PAGE: usize = 4096;
-/// Display memory and firmware begin here,
+/// The first address of display memory and firmware below 1 MiB,
 const LOW_MEMORY: u64 = 0xa_0000;
-/// and end here.
+/// and the first address after them.
 const HIGH_MEMORY: u64 = 0x10_0000;
 /// Ports have addresses below this; device memory is above.
 const PORTS: u64 = 0x1_0000;
 
 impl<R: Reference> Comparer<R> {
-    /// Copies what the floppy drive has written from QEMU's memory.
+    /// Copies from QEMU's memory what the floppy drive has written.
     pub(crate) fn take_moved(&mut self) -> io::Result<()> {
         let Some(moved) = self.subject.take_moved() else {
             return Ok(());
@@ -39,10 +39,12 @@ impl<R: Reference> Comparer<R> {
         Ok(())
     }
 
-    /// Compares all RAM but for what lies under devices and firmware below 1 MiB: how many bytes differ, and
-    /// where the first of them is. QEMU is some instructions ahead, if it runs freely.
+    /// Compares all RAM except for the range of devices and firmware below 1 MiB. Returns the
+    /// number of bytes that differ, and the address of the first one. If QEMU runs freely, it is
+    /// some instructions ahead.
     ///
     /// # Errors
+    ///
     /// QEMU's memory cannot be read.
     pub fn compare_all_memory(
         &mut self,
@@ -69,14 +71,15 @@ impl<R: Reference> Comparer<R> {
         Ok((count, first))
     }
 
-    /// Compares what was written to ports. Device memory is left out: some of it is RAM of ours.
+    /// Compares the bytes that were written to ports. Device memory is left out: some of it is RAM
+    /// in Tollgate.
     pub(crate) fn device_differences(&self) -> Vec<Difference> {
         let Some(devices) = self.reference.devices() else {
             return Vec::new();
         };
         let theirs = devices.written.iter();
         let theirs = theirs.filter(|byte| byte.address < PORTS);
-        // QEMU logs nothing of what no device takes.
+        // QEMU does not log writes that no device accepts.
         let pairs = self.subject.told_devices().iter().zip(theirs);
         pairs
             .filter(|(ours, theirs)| ours != theirs)
@@ -118,7 +121,8 @@ impl<R: Reference> Comparer<R> {
                 .iter()
                 .any(|access| self.subject.is_device(access.linear));
         }
-        // Not gathered beforehand: put the registers back for a moment.
+        // The accesses were not determined before the instruction, so its registers are restored
+        // for a moment.
         let after = self.subject.registers();
         self.subject.change(|state| before.put_general(state));
         let accesses = self.subject.accesses(instruction);
@@ -129,7 +133,7 @@ impl<R: Reference> Comparer<R> {
         found
     }
 
-    /// Compares written operands, and the stack behind a transfer of control.
+    /// Compares written operands and, after a transfer of control, the stack.
     pub(crate) fn memory_differences(
         &mut self,
         before: &Registers,
@@ -162,7 +166,7 @@ impl<R: Reference> Comparer<R> {
         Ok(found)
     }
 
-    /// Physical pieces of a linear range, without what is not mapped.
+    /// The physical pieces of a linear range, without those that are not mapped.
     fn pieces(&mut self, linear: u64, size: u64) -> Vec<(PhysicalAddress, usize)> {
         let mut pieces = Vec::new();
         let mut done = 0;

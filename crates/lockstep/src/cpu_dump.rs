@@ -1,24 +1,24 @@
-//! QEMU's text form of a processor: `info registers`, and the records of its CPU log.
+//! QEMU's text format for a processor: `info registers`, and the records of its CPU log.
 
 use crate::registers::{Hidden, Registers};
 use tollgate_x86::state::{TableRegister, VectorState};
 use tollgate_x86::{Attributes, CpuState, Descriptor, PhysicalAddress, Segment, Selector};
 
-/// Everything that a dump tells.
+/// The content of a dump.
 #[derive(Clone, Default)]
 pub struct CpuDump {
-    /// What is compared; always with hidden parts.
+    /// The registers that are compared; always with hidden parts.
     pub registers: Registers,
     debug: [u64; 8],
     floating: Floating,
 }
 
-/// x87 and SSE registers.
+/// The x87 and SSE registers.
 #[derive(Clone, Default)]
 struct Floating {
     control: u16,
     status: u16,
-    /// Bit set: the physical register holds a value.
+    /// A set bit means that the physical register holds a value.
     valid: u8,
     mxcsr: u32,
     /// By physical number: mantissa, then sign and exponent.
@@ -26,7 +26,7 @@ struct Floating {
     sse: [(u64, u64); 16],
 }
 
-/// Hexadecimal digits at a fixed place in a line.
+/// Parses hexadecimal digits at a fixed place in a line.
 fn hex(line: &[u8], start: usize, digits: usize) -> Option<u64> {
     line.get(start..start + digits)?
         .iter()
@@ -39,19 +39,19 @@ fn hex32(line: &[u8], start: usize) -> Option<u32> {
     hex(line, start, 8).map(|value| value as u32)
 }
 
-/// Lines such as `EAX=00000000 EBX=...`: values of `digits`, each behind four columns.
+/// Parses lines such as `EAX=00000000 EBX=...`: values of `digits`, each after four columns.
 fn four(line: &[u8], digits: usize) -> Option<[u64; 4]> {
     let value = |index: usize| hex(line, 4 + index * (digits + 5), digits);
     Some([value(0)?, value(1)?, value(2)?, value(3)?])
 }
 
-/// Hexadecimal digits of the value that starts there.
+/// The number of hexadecimal digits of the value that starts there.
 fn digits_at(line: &[u8], start: usize) -> usize {
     let digits = line.get(start..).unwrap_or_default().iter();
     digits.take_while(|byte| byte.is_ascii_hexdigit()).count()
 }
 
-/// `ES =0010 00000000 ffffffff 00cf9300 ...`: selector, base (16 digits in 64-bit code),
+/// Parses `ES =0010 00000000 ffffffff 00cf9300 ...`: selector, base (16 digits in 64-bit code),
 /// limit, high half of the descriptor.
 fn segment(line: &[u8]) -> Option<Segment> {
     let digits = digits_at(line, 9);
@@ -71,18 +71,17 @@ fn table(line: &[u8]) -> Option<TableRegister> {
     })
 }
 
-/// What a line meant for the dump it belongs to.
+/// The result of parsing one line of a dump.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Line {
-    /// Taken in, or of no interest.
+    /// The line was stored or is irrelevant.
     Taken,
-    /// The last line that a record of the CPU log has.
+    /// The line is the last one of a record of the CPU log.
     EndOfRecord,
 }
 
 impl CpuDump {
-    /// Parses what `info registers` printed; `None` if it is not the dump of a
-    /// processor.
+    /// Parses the output of `info registers`; `None` if it is not the dump of a processor.
     pub fn parse(text: &str) -> Option<Self> {
         let mut dump = Self::default();
         let mut complete = false;
@@ -92,7 +91,7 @@ impl CpuDump {
         complete.then_some(dump)
     }
 
-    /// Takes in one line. `None`: a line that must be understood was not.
+    /// Parses one line. `None` if the line should be known but could not be parsed.
     pub fn take_line(&mut self, line: &[u8]) -> Option<Line> {
         let registers = &mut self.registers;
         let Some(name) = line.get(..4) else {
@@ -133,7 +132,7 @@ impl CpuDump {
             b"GDT=" => registers.hidden.as_mut()?.gdtr = table(line)?,
             b"IDT=" => registers.hidden.as_mut()?.idtr = table(line)?,
             b"CR0=" => {
-                // CR0 and CR4 have 8 digits always.
+                // CR0 and CR4 always have 8 digits.
                 let digits = digits_at(line, 17);
                 registers.cr0 = hex32(line, 4)?;
                 registers.cr2 = hex(line, 17, digits)?;
@@ -165,7 +164,7 @@ impl CpuDump {
         Some(())
     }
 
-    /// `FCW=037f FSW=0000 [ST=0] FTW=00 MXCSR=00001f80`
+    /// Parses `FCW=037f FSW=0000 [ST=0] FTW=00 MXCSR=00001f80`.
     fn take_floating_control(&mut self, line: &[u8]) -> Option<()> {
         self.floating.control = hex(line, 4, 4)? as u16;
         self.floating.status = hex(line, 13, 4)? as u16;
@@ -174,7 +173,7 @@ impl CpuDump {
         Some(())
     }
 
-    /// `FPR0=0000000000000000 0000 FPR1=0000000000000000 0000`
+    /// Parses `FPR0=0000000000000000 0000 FPR1=0000000000000000 0000`.
     fn take_x87(&mut self, line: &[u8]) -> Option<()> {
         for start in [0, 27] {
             let index = hex(line, start + 3, 1)? as usize;
@@ -184,7 +183,7 @@ impl CpuDump {
         Some(())
     }
 
-    /// `XMM00=0000000000000000 0000000000000000 XMM01=...`: high half first.
+    /// Parses `XMM00=0000000000000000 0000000000000000 XMM01=...`: high half first.
     fn take_sse(&mut self, line: &[u8]) -> Option<()> {
         for start in [0, 40] {
             let digit = |at: usize| (*line.get(at)? as char).to_digit(10);
@@ -195,8 +194,8 @@ impl CpuDump {
         Some(())
     }
 
-    /// Makes a processor of ours equal, as far as the dump goes. PDPTEs are read from
-    /// memory, from where QEMU reads them too.
+    /// Sets a processor of ours to this state, as far as the dump contains it. PDPTEs are read from
+    /// memory, at the address where QEMU reads them too.
     pub fn put_into(&self, state: &mut CpuState, memory: &tollgate_memory::GuestMemory) {
         self.registers.put_all(state);
         for (to, from) in state.dr.iter_mut().zip(self.debug) {

@@ -1,43 +1,44 @@
-//! What devices said and were told, as QEMU logs it between the records of two instructions.
+//! The bytes that devices sent and received, as QEMU logs them between the records of two
+//! instructions.
 //!
 //! ```text
 //! memory_region_ops_read cpu 0 mr 0x55d0 addr 0x71 value 0x26 size 1 name 'rtc'
 //! ```
 //!
-//! Addresses of 16 bits are ports. A device that takes bytes only has a line for each byte.
+//! Addresses of 16 bits are ports. A device that accepts only bytes has one line for each byte.
 
 use std::collections::VecDeque;
 
-/// The events that make QEMU log them.
+/// The trace events that make QEMU log these lines.
 pub const TRACE_EVENTS: [&str; 2] = ["memory_region_ops_read", "memory_region_ops_write"];
 
-/// Bytes that went between the processor and a device, by their addresses.
+/// A byte between the processor and a device, and its address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceByte {
     /// A port, or the physical address of device memory.
     pub address: u64,
-    /// What was read or written.
+    /// The byte that was read or written.
     pub value: u8,
 }
 
-/// What went between the processor and devices during one instruction, byte by byte in order.
+/// The bytes between the processor and devices during one instruction, in order.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DeviceLog {
-    /// Devices gave it.
+    /// The bytes that the processor read from devices.
     pub read: VecDeque<DeviceByte>,
-    /// Devices were given it.
+    /// The bytes that the processor wrote to devices.
     pub written: Vec<DeviceByte>,
 }
 
 impl DeviceLog {
-    /// Forgets everything.
+    /// Removes all bytes.
     pub fn clear(&mut self) {
         self.read.clear();
         self.written.clear();
     }
 
-    /// Takes a line of QEMU's log. False if it is none of these, or if it was not the processor who
-    /// did it.
+    /// Parses a line of QEMU's log. Returns false if it is another line, or if it was not the
+    /// processor's access.
     pub fn take_line(&mut self, line: &[u8]) -> bool {
         let Some(rest) = line.strip_prefix(b"memory_region_ops_") else {
             return false;
@@ -67,7 +68,8 @@ impl DeviceLog {
         Some(())
     }
 
-    /// What devices gave at the addresses from `address` on, if that is what comes next.
+    /// Copies the bytes that devices sent at `address` and the following addresses, if these come
+    /// next in the log. Returns whether they do.
     pub fn next_read(&mut self, address: u64, data: &mut [u8]) -> bool {
         let is_next = self.read.len() >= data.len()
             && (address..)

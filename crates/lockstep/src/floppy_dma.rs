@@ -1,28 +1,28 @@
-//! Which memory the floppy drive has written: nothing logs what a device moves by DMA.
+//! Which memory the floppy drive has written: QEMU does not log what a device transfers by DMA.
 //!
-//! The guest tells channel 2 of the first 8237 where; it knows that the transfer is over when it reads
-//! the first result byte of the floppy disk controller.
+//! The guest programs the address into channel 2 of the first 8237; it knows that the transfer is
+//! over when it reads the first result byte of the floppy disk controller.
 
-/// What the 8237 was told (its data sheet, "Programming").
+/// The state that was programmed into the 8237 (its data sheet, "Programming").
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FloppyDma {
     address: u16,
     count: u16,
     page: u8,
-    /// The flip-flop: the upper byte comes next.
+    /// The flip-flop: whether the upper byte comes next.
     upper: bool,
-    /// The channel writes memory.
+    /// Whether the channel writes memory.
     writes: bool,
-    /// A transfer was begun and its end not seen.
+    /// Whether a transfer was started whose end has not been seen.
     begun: bool,
 }
 
-/// Memory that was written.
+/// A range of memory that was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Written {
-    /// The first byte.
+    /// The address of the first byte.
     pub physical: u64,
-    /// At least one, at most 65536.
+    /// The number of bytes, 1 to 65536.
     pub bytes: usize,
 }
 
@@ -37,13 +37,13 @@ const PAGE: u16 = 0x81;
 const FLOPPY_DATA: u16 = 0x3f5;
 
 const CHANNEL: u8 = 2;
-/// In a mode: to memory.
+/// Bits of the mode register for a transfer to memory.
 const DIRECTION: u8 = 0b1100;
 const TO_MEMORY: u8 = 0b0100;
 const IS_MASKED: u8 = 1 << 2;
 
 impl FloppyDma {
-    /// The guest writes a port.
+    /// Handles a write of the guest to a port.
     pub fn port_write(&mut self, port: u16, value: u8) {
         match port {
             ADDRESS | COUNT => {
@@ -68,7 +68,8 @@ impl FloppyDma {
         }
     }
 
-    /// The guest reads a port: memory that the drive has written by then.
+    /// Handles a read of the guest from a port. Returns the memory that the drive has written by
+    /// then.
     pub fn port_read(&mut self, port: u16) -> Option<Written> {
         if port != FLOPPY_DATA || !std::mem::take(&mut self.begun) || !self.writes {
             return None;

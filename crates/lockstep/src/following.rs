@@ -1,10 +1,10 @@
-//! The fast way: QEMU runs freely and logs its registers before every instruction;
-//! Tollgate follows the log.
+//! The fast way: QEMU runs freely and logs its registers before every instruction; Tollgate follows
+//! the log.
 //!
-//! Nothing flows back to QEMU, and its memory is ahead of ours by the time a record is
-//! read, so that stores are not compared; a wrong one shows when it is loaded again. What goes
-//! between processor and devices is in the log too ([`DeviceLog`]).
-//! Interrupts are QEMU's; they show as a handler's first instruction where none was due.
+//! Nothing is sent back to QEMU, and its memory is ahead of ours by the time a record is read, so
+//! stores are not compared; a wrong one shows when it is loaded again. The log also contains the
+//! bytes between processor and devices ([`DeviceLog`]). QEMU determines the interrupts; they appear
+//! as a handler's first instruction where none was expected.
 
 use crate::cpu_dump::{CpuDump, Line};
 use crate::device_log::{DeviceLog, TRACE_EVENTS};
@@ -15,29 +15,30 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::process::ChildStdout;
 
-/// Registers before every instruction, in blocks of one instruction that do not chain;
-/// `exec` for the line that takes a record back.
+/// Log registers before every instruction, with blocks of one instruction that are not chained;
+/// `exec` adds the line that withdraws a record.
 const MONITOR_COMMANDS: [&str; 2] = ["singlestep on", "log cpu,exec,nochain"];
 
-/// The instruction of the last record did not run after all.
+/// This line says that the instruction of the last record did not run.
 const STOPPED_LINE: &[u8] = b"Stopped execution";
 
-/// QEMU's log, and where we are in it.
+/// QEMU's log, and the present position in it.
 pub struct Following {
     qemu: Qemu,
     log: BufReader<ChildStdout>,
     line: Vec<u8>,
-    /// The instruction of the record before `now` did not run.
+    /// Whether the instruction of the record before `now` did not run.
     held: bool,
     now: CpuDump,
-    /// Of the instruction before it.
+    /// The device accesses of the instruction before `now`.
     devices: DeviceLog,
 }
 
 impl Following {
-    /// Sets a stopped QEMU free.
+    /// Lets a stopped QEMU run freely.
     ///
     /// # Errors
+    ///
     /// Its monitor refuses, or it does not log.
     pub fn new(mut qemu: Qemu) -> io::Result<Self> {
         let log = qemu.take_log()?;
@@ -47,7 +48,7 @@ impl Following {
             let answer = qemu.gdb.monitor(command)?;
             if !answer.trim().is_empty() {
                 return Err(io::Error::other(format!(
-                    "QEMU's monitor answers to '{command}': {answer}"
+                    "QEMU's monitor answers '{command}' with: {answer}"
                 )));
             }
         }
@@ -67,7 +68,7 @@ impl Following {
         Ok(following)
     }
 
-    /// Reads the next record into `now`; false if the log ends.
+    /// Reads the next record into `now`; returns false at the end of the log.
     fn read_record(&mut self) -> io::Result<bool> {
         self.held = false;
         loop {
@@ -85,7 +86,7 @@ impl Following {
                 None => {
                     let line = String::from_utf8_lossy(&self.line);
                     return Err(io::Error::other(format!(
-                        "QEMU's log is not understood: {line}"
+                        "QEMU's log cannot be parsed: {line}"
                     )));
                 }
             }
@@ -107,8 +108,8 @@ impl Reference for Following {
             }
             let here = self.now.registers.rip == before.rip
                 && self.now.registers.selectors[1] == before.selectors[1];
-            // QEMU logs an instruction again that was held up or had to be translated
-            // anew. A branch to itself looks the same, and is taken for one until it ends.
+            // QEMU logs an instruction again that was delayed or had to be translated again. A
+            // branch to itself looks the same, and is treated as such a repetition until it ends.
             if self.now.registers == before {
                 continue;
             }

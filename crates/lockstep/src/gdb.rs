@@ -4,16 +4,16 @@ use crate::packet::{Decoder, encode, from_hex, to_hex};
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 
-/// How the guest stopped.
+/// The state after the guest was resumed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stop {
-    /// At an instruction boundary, waiting.
+    /// It waits at an instruction boundary.
     Stopped,
-    /// QEMU is gone: the guest left or reset itself.
+    /// QEMU has ended: the guest left or reset itself.
     Gone,
 }
 
-/// A connection to a stub that waits for us at an instruction boundary.
+/// A connection to a stub that waits for commands at an instruction boundary.
 pub struct Gdb {
     stream: UnixStream,
     decoder: Decoder,
@@ -21,7 +21,7 @@ pub struct Gdb {
 }
 
 impl Gdb {
-    /// Talks over a connected socket.
+    /// Uses a connected socket.
     pub fn new(stream: UnixStream) -> Self {
         Self {
             stream,
@@ -31,7 +31,7 @@ impl Gdb {
     }
 
     fn send(&mut self, data: &[u8]) -> io::Result<()> {
-        // The `$` of our next packet acknowledges what came before it.
+        // The `$` of the next packet acknowledges what came before it.
         self.stream.write_all(&encode(data))
     }
 
@@ -51,16 +51,18 @@ impl Gdb {
     /// Sends a packet and returns the answer.
     ///
     /// # Errors
-    /// The connection's.
+    ///
+    /// Those of the connection.
     pub fn request(&mut self, data: &[u8]) -> io::Result<Vec<u8>> {
         self.send(data)?;
         self.receive()
     }
 
-    /// As [`Gdb::request`], where the answer must be OK.
+    /// Sends a packet whose answer must be OK.
     ///
     /// # Errors
-    /// The connection's, or the stub refuses.
+    ///
+    /// Those of the connection, or the stub refuses.
     pub fn command(&mut self, data: &str) -> io::Result<()> {
         match self.request(data.as_bytes())?.as_slice() {
             b"OK" => Ok(()),
@@ -71,10 +73,11 @@ impl Gdb {
         }
     }
 
-    /// Gives a command to QEMU's monitor and returns what it prints.
+    /// Sends a command to QEMU's monitor and returns its output.
     ///
     /// # Errors
-    /// The connection's.
+    ///
+    /// Those of the connection.
     pub fn monitor(&mut self, command: &str) -> io::Result<String> {
         self.send(format!("qRcmd,{}", to_hex(command.as_bytes())).as_bytes())?;
         let mut text = Vec::new();
@@ -90,10 +93,11 @@ impl Gdb {
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// Lets the guest go, with `s` for one instruction or `c` to the next breakpoint.
+    /// Resumes the guest, with `s` for one instruction or `c` up to the next breakpoint.
     ///
     /// # Errors
-    /// The connection's, but for its end.
+    ///
+    /// Those of the connection, except for its end.
     pub fn resume(&mut self, how: &str) -> io::Result<Stop> {
         match self.request(how.as_bytes()) {
             Ok(packet) if matches!(packet.first(), Some(b'W' | b'X')) => Ok(Stop::Gone),
@@ -107,10 +111,11 @@ impl Gdb {
         }
     }
 
-    /// Lets the guest go without waiting for it to stop.
+    /// Resumes the guest without waiting for it to stop.
     ///
     /// # Errors
-    /// The connection's.
+    ///
+    /// Those of the connection.
     pub fn release(&mut self) -> io::Result<()> {
         self.send(b"c")
     }
@@ -118,7 +123,8 @@ impl Gdb {
     /// Sets or removes an instruction breakpoint at a linear address.
     ///
     /// # Errors
-    /// The connection's, or the stub refuses.
+    ///
+    /// Those of the connection, or the stub refuses.
     pub fn breakpoint(&mut self, linear: u64, set: bool) -> io::Result<()> {
         self.command(&format!("{}1,{linear:x},1", if set { 'Z' } else { 'z' }))
     }
@@ -126,7 +132,8 @@ impl Gdb {
     /// Reads a whole object such as the target's description.
     ///
     /// # Errors
-    /// The connection's.
+    ///
+    /// Those of the connection.
     pub fn read_object(&mut self, object: &str) -> io::Result<String> {
         const PIECE: usize = 0x800;
         let mut text = Vec::new();

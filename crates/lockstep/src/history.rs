@@ -3,10 +3,10 @@
 use iced_x86::{Formatter, Instruction, IntelFormatter};
 use std::collections::VecDeque;
 
-/// How many instructions a report shows.
+/// Number of instructions in a report.
 const KEPT: usize = 20;
 
-/// What happened at a boundary.
+/// What happened at an instruction boundary.
 #[derive(Clone, Copy)]
 pub enum Event {
     /// An instruction, executed in the segment with this selector.
@@ -24,7 +24,7 @@ pub struct History {
 }
 
 impl History {
-    /// Adds what happened in step `number`.
+    /// Adds the event of step `number`.
     pub fn push(&mut self, number: u64, event: Event) {
         if self.events.len() == KEPT {
             self.events.pop_front();
@@ -32,7 +32,7 @@ impl History {
         self.events.push_back((number, event));
     }
 
-    /// One line for each.
+    /// One line for each event.
     pub fn lines(&self) -> Vec<String> {
         self.events
             .iter()
@@ -56,7 +56,7 @@ impl History {
     }
 }
 
-/// The instruction as an assembler would take it.
+/// The instruction in assembly language.
 pub fn disassemble(instruction: &Instruction) -> String {
     let mut formatter = IntelFormatter::new();
     formatter.options_mut().set_hex_prefix("0x");

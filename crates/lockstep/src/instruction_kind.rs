@@ -2,7 +2,7 @@
 
 use iced_x86::{Instruction, Mnemonic};
 
-/// The result depends on devices, time or the processor's model: it is taken from QEMU.
+/// Whether the result depends on devices, time or the processor's model, and is taken from QEMU.
 pub fn is_input(instruction: &Instruction) -> bool {
     use Mnemonic::*;
     matches!(
@@ -11,7 +11,7 @@ pub fn is_input(instruction: &Instruction) -> bool {
     )
 }
 
-/// The processor's model decides whether the instruction is refused.
+/// Whether the processor's model decides if the instruction is refused.
 pub fn may_be_refused(instruction: &Instruction) -> bool {
     use Mnemonic::*;
     matches!(
@@ -20,7 +20,7 @@ pub fn may_be_refused(instruction: &Instruction) -> bool {
     )
 }
 
-/// The instruction stores an image whose layout holds what models decide.
+/// Whether the instruction stores an image whose content depends on the model.
 pub fn stores_image(instruction: &Instruction) -> bool {
     use Mnemonic::*;
     matches!(
@@ -29,8 +29,8 @@ pub fn stores_image(instruction: &Instruction) -> bool {
     )
 }
 
-/// The instruction may change hidden parts of registers, or system registers, without a
-/// selector changing.
+/// Whether the instruction may change hidden parts of registers, or system registers, without a
+/// change of a selector.
 pub fn changes_hidden(instruction: &Instruction) -> bool {
     use Mnemonic::*;
     matches!(
@@ -67,7 +67,7 @@ pub fn changes_hidden(instruction: &Instruction) -> bool {
         || (instruction.op_count() > 0 && instruction.op0_register().is_segment_register())
 }
 
-/// A string instruction with a repeat prefix.
+/// Whether this is a string instruction with a repeat prefix.
 pub fn repeats(instruction: &Instruction) -> bool {
     instruction.is_string_instruction()
         && (instruction.has_rep_prefix() || instruction.has_repne_prefix())

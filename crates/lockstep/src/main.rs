@@ -1,10 +1,9 @@
-//! `tollgate-lockstep`: a guest in Tollgate and in QEMU, step by step.
+//! `tollgate-lockstep`: runs a guest in Tollgate and in QEMU, step by step.
 //!
-//! A developer's tool, no part of the product. QEMU boots the guest to the kernel's
-//! entry; its registers and memory are copied into one of our vCPUs ([`subject`]); from
-//! there both take one instruction at a time ([`comparer`]) and are compared
-//! ([`compare`]). QEMU either stops at every instruction ([`stepping`]) or runs freely
-//! and logs ([`following`]).
+//! This is a developer's tool, not part of the product. QEMU boots the guest up to the kernel's
+//! entry; its registers and memory are copied to one of our vCPUs ([`subject`]); from there both
+//! execute one instruction at a time ([`comparer`]) and are compared ([`compare`]). QEMU either
+//! stops at every instruction ([`stepping`]) or runs freely and writes a log ([`following`]).
 
 mod arguments;
 mod compare;
@@ -43,11 +42,11 @@ use tollgate_machine::boot::{self, BootSource, KernelKind, firmware};
 use tollgate_machine::config::VmConfig;
 use tollgate_memory::GuestMemory;
 
-/// The two agreed as far as they went.
+/// Exit code: no difference was found.
 const AGREED: u8 = 0;
-/// They parted.
+/// Exit code: the two sides differ.
 const PARTED: u8 = 1;
-/// The comparison could not be made.
+/// Exit code: the comparison failed.
 const FAILED: u8 = 2;
 
 fn main() -> ExitCode {
@@ -99,7 +98,7 @@ fn compare_guest(arguments: &Arguments) -> io::Result<u8> {
     let subject = Subject::new(&mut qemu, &config)?;
     let limits = limits(arguments);
     if arguments.random.is_some() {
-        // Both have read it.
+        // Both sides have read the file.
         let _ = std::fs::remove_file(&config.kernel);
     }
     if arguments.follow {
@@ -119,7 +118,7 @@ fn limits(arguments: &Arguments) -> Limits {
     }
 }
 
-/// From the reset vector on, where both sides stand in the same state.
+/// Compares from the reset vector on, where both sides have the same state.
 fn compare_firmware(arguments: &Arguments) -> io::Result<u8> {
     let rom = match &arguments.bios {
         Some(path) => path.clone(),
@@ -146,7 +145,7 @@ fn compare_firmware(arguments: &Arguments) -> io::Result<u8> {
     let mut comparer = Comparer::new(subject, following, limits(arguments));
     let code = run(&mut comparer)?;
     if code == AGREED {
-        // All of it was written here, by the guest or in its name.
+        // The guest, or a device on its behalf, has written all of this memory.
         let (count, first) = comparer.compare_all_memory(config.memory_bytes)?;
         let place = first.map_or(String::new(), |first| {
             format!(", the first at {:08x}", first.0)
@@ -160,7 +159,7 @@ fn compare_firmware(arguments: &Arguments) -> io::Result<u8> {
     Ok(code)
 }
 
-/// Writes a guest of random instructions where both can read it.
+/// Writes a guest of random instructions to a file that both sides can read.
 fn random_kernel(seed: u64, count: u32) -> io::Result<PathBuf> {
     let path = std::env::temp_dir().join(format!(
         "tollgate-lockstep.{}.{seed}.bin",
@@ -170,7 +169,7 @@ fn random_kernel(seed: u64, count: u32) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// Where our own loader enters the kernel; QEMU's loaders obey the same protocols.
+/// The address where our own loader enters the kernel; QEMU's loaders follow the same protocols.
 fn find_entry(config: &VmConfig) -> io::Result<(u64, KernelKind)> {
     let name = config.kernel.display().to_string();
     let kind = boot::recognise(&std::fs::read(&config.kernel)?, &name).map_err(io::Error::other)?;

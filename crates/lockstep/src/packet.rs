@@ -5,12 +5,12 @@
 
 /// The escape character.
 const ESCAPE: u8 = b'}';
-/// What an escaped byte is combined with.
+/// The value with which an escaped byte is combined by exclusive-or.
 const ESCAPE_BIT: u8 = 0x20;
 /// A run's length is its count character minus this.
 const RUN_BIAS: u8 = 29;
 
-/// Puts data into a packet.
+/// Encodes data as a packet.
 pub fn encode(data: &[u8]) -> Vec<u8> {
     let mut packet = vec![b'$'];
     for &byte in data {
@@ -29,20 +29,20 @@ fn checksum(data: &[u8]) -> u8 {
     data.iter().fold(0u8, |sum, &byte| sum.wrapping_add(byte))
 }
 
-/// Takes packets out of a stream of bytes.
+/// Decodes packets from a stream of bytes.
 #[derive(Default)]
 pub struct Decoder {
     bytes: Vec<u8>,
 }
 
 impl Decoder {
-    /// Adds bytes as they arrive.
+    /// Adds bytes that have arrived.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The data of the next complete packet; what lies before it (acknowledgements) is
-    /// dropped, and so is a packet with a wrong checksum.
+    /// The data of the next complete packet. Bytes before it (acknowledgements) and packets with a
+    /// wrong checksum are ignored.
     pub fn next_packet(&mut self) -> Option<Vec<u8>> {
         loop {
             let start = self.bytes.iter().position(|&byte| byte == b'$')?;
@@ -64,7 +64,7 @@ impl Decoder {
     }
 }
 
-/// Undoes escapes and runs.
+/// Decodes escapes and runs.
 fn expand(body: &[u8]) -> Vec<u8> {
     let mut data = Vec::with_capacity(body.len());
     let mut bytes = body.iter().copied();
@@ -84,12 +84,12 @@ fn expand(body: &[u8]) -> Vec<u8> {
     data
 }
 
-/// Bytes as hexadecimal digits.
+/// Encodes bytes as hexadecimal digits.
 pub fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Hexadecimal digits as bytes; `None` if they are not pairs of digits.
+/// Decodes hexadecimal digits; `None` if they are not pairs of digits.
 pub fn from_hex(digits: &[u8]) -> Option<Vec<u8>> {
     if !digits.len().is_multiple_of(2) {
         return None;

@@ -1,4 +1,4 @@
-//! A QEMU process that runs the guest, with its memory in a file that we read.
+//! A QEMU process that runs the guest, with the guest's memory in a file that we read.
 
 use crate::cpu_dump::CpuDump;
 use crate::gdb::{Gdb, Stop};
@@ -13,22 +13,22 @@ use std::time::{Duration, Instant};
 use tollgate_machine::boot::firmware::{VIDEO_FILE, find_video_path as find_video};
 use tollgate_memory::GuestMemory;
 
-/// What QEMU starts.
+/// What QEMU boots.
 pub enum Start<'a> {
-    /// A Linux or multiboot kernel, by QEMU's loader.
+    /// A Linux or multiboot kernel, loaded by QEMU.
     Kernel {
-        /// Its file.
+        /// The kernel's file.
         kernel: &'a Path,
         /// Initial RAM disk or modules.
         initrd: Option<&'a str>,
         /// The kernel's command line.
         append: &'a str,
     },
-    /// A boot sector: it goes into a floppy drive.
+    /// A boot sector in a floppy drive.
     BootSector(&'a Path),
-    /// Firmware, from the reset vector on, with images that stay as they are.
+    /// Firmware, from the reset vector on, with images that are not changed.
     Firmware {
-        /// Its image.
+        /// The image of the firmware.
         rom: &'a Path,
         /// The first floppy drive's image.
         floppy: Option<&'a Path>,
@@ -37,19 +37,19 @@ pub enum Start<'a> {
     },
 }
 
-/// The guest, as QEMU is to start it.
+/// The guest that QEMU should run.
 pub struct Guest<'a> {
-    /// What is started.
+    /// What QEMU boots.
     pub start: Start<'a>,
-    /// RAM, in bytes.
+    /// Size of RAM in bytes.
     pub memory_bytes: u64,
-    /// QEMU's name of the processor, with features.
+    /// QEMU's name for the processor, with features.
     pub cpu: &'a str,
     /// The command that starts QEMU.
     pub command: &'a str,
 }
 
-/// A running QEMU, killed when dropped.
+/// A running QEMU process, which is killed when this is dropped.
 pub struct Qemu {
     child: Child,
     /// The connection to its gdb stub.
@@ -65,6 +65,7 @@ impl Qemu {
     /// Starts QEMU with the guest's processor stopped at the reset vector.
     ///
     /// # Errors
+    ///
     /// QEMU is not installed, refuses the guest, or does not answer.
     pub fn start(guest: &Guest) -> io::Result<Self> {
         let directory = private_directory()?;
@@ -116,7 +117,7 @@ impl Qemu {
                 io::Error::other(format!("cannot start {}: {error}", guest.command))
             })?;
         let connection = connect(&socket, &memory, &mut child);
-        // Both sides hold what they need open; nothing is left behind, come what may.
+        // Both sides have the files open that they need, so the folder can be removed in any case.
         let _ = fs::remove_dir_all(&directory);
         match connection {
             Ok((stream, memory)) => Ok(Self {
@@ -132,10 +133,11 @@ impl Qemu {
         }
     }
 
-    /// Lets the guest run to a linear address.
+    /// Runs the guest up to a linear address.
     ///
     /// # Errors
-    /// The guest ended before it got there.
+    ///
+    /// The guest ended before it reached the address.
     pub fn run_to(&mut self, linear: u64) -> io::Result<()> {
         self.gdb.breakpoint(linear, true)?;
         if self.gdb.resume("c")? == Stop::Gone {
@@ -146,20 +148,21 @@ impl Qemu {
         self.gdb.breakpoint(linear, false)
     }
 
-    /// All registers.
+    /// Reads all registers.
     ///
     /// # Errors
-    /// QEMU's answer is not understood.
+    ///
+    /// QEMU's answer cannot be parsed.
     pub fn registers(&mut self) -> io::Result<CpuDump> {
         let text = self.gdb.monitor("info registers")?;
-        CpuDump::parse(&text).ok_or_else(|| {
-            io::Error::other(format!("QEMU's registers are not understood:\n{text}"))
-        })
+        CpuDump::parse(&text)
+            .ok_or_else(|| io::Error::other(format!("QEMU's registers cannot be parsed:\n{text}")))
     }
 
-    /// Copies the guest's RAM into one of ours.
+    /// Copies the guest's RAM to ours.
     ///
     /// # Errors
+    ///
     /// The file cannot be read.
     pub fn copy_memory(&self, memory: &mut GuestMemory) -> io::Result<()> {
         const PIECE: usize = 1 << 16;
@@ -178,9 +181,10 @@ impl Qemu {
         Ok(())
     }
 
-    /// What QEMU logs; can be taken once.
+    /// QEMU's log, which can be taken once.
     ///
     /// # Errors
+    ///
     /// It was taken before.
     pub fn take_log(&mut self) -> io::Result<ChildStdout> {
         self.child
@@ -197,7 +201,7 @@ impl Drop for Qemu {
     }
 }
 
-/// Adds the arguments that say what is started.
+/// Adds the arguments that select what QEMU boots.
 fn add_start(command: &mut Command, start: &Start) {
     // A comma ends a value unless it is doubled.
     let quoted = |text: &str| text.replace(',', ",,");
@@ -219,14 +223,16 @@ fn add_start(command: &mut Command, start: &Start) {
         }
         Start::Firmware { rom, floppy, disk } => {
             command.arg("-bios").arg(rom);
-            // The display adapter's firmware comes as a file, as here, and not from a ROM of the adapter.
+            // The display adapter's firmware is passed as a file, as in Tollgate, and not in a ROM
+            // of the adapter.
             command.args(["-device", "VGA,romfile="]);
             if let Some(video) = find_video() {
                 let (name, path) = (quoted(VIDEO_FILE), quoted(&video.display().to_string()));
                 command.args(["-fw_cfg", &format!("name={name},file={path}")]);
             }
-            // What a device writes into memory is not in the log: files are read byte by byte, and the task
-            // priority's helper, which changes the guest's code, is not there.
+            // The log does not contain what a device writes to memory. So files are read byte by
+            // byte, and there is no helper for the task priority, which would change the guest's
+            // code.
             command.args(["-global", "fw_cfg_io.dma_enabled=off"]);
             command.args(["-global", "apic.vapic=off"]);
             if let Some(floppy) = floppy {
@@ -240,7 +246,7 @@ fn add_start(command: &mut Command, start: &Start) {
     }
 }
 
-/// A new directory for the socket and the memory, in shared memory if there is any.
+/// Makes a new directory for the socket and the memory, in shared memory if possible.
 fn private_directory() -> io::Result<PathBuf> {
     let shared = Path::new("/dev/shm");
     let base = if shared.is_dir() {

@@ -1,22 +1,22 @@
-//! A guest of random instructions: a multiboot image that anyone can boot.
+//! A guest of random instructions: a multiboot image that any machine can boot.
 //!
-//! Every instruction has a slot of its own. The slot sets the stack pointer and whatever
-//! registers the instruction's memory operand is made of, so that it lands in a scratch
-//! area, executes the instruction, and jumps to the next slot. Any exception goes to the
-//! next slot too. Only unprivileged integer instructions of the 80486 and CMOV, CMPXCHG8B
-//! are used, in a 32-bit guest that is flat but for FS (a base) and GS (a limit); nothing
-//! that transfers control but to the next instruction.
+//! Every instruction has its own slot. The slot sets the stack pointer and the registers of the
+//! instruction's memory operand, so that the operand lies in a scratch area, executes the
+//! instruction, and jumps to the next slot. An exception continues at the next slot, too. The guest
+//! uses only unprivileged integer instructions of the 80486, and CMOV and CMPXCHG8B, in 32-bit code
+//! with flat segments except FS (which has a base) and GS (which has a limit). Instructions that
+//! transfer control only lead to the next instruction.
 //!
-//! What the manual leaves undefined never reaches later instructions. In the end the
-//! guest writes its registers and the scratch area to port E9h, so that whole runs at
-//! full speed can be compared, too.
+//! Values that the manual leaves undefined never reach later instructions. At its end, the guest
+//! writes its registers and the scratch area to port E9h, so that whole runs at full speed can be
+//! compared, too.
 
 use iced_x86::{
     Code, CpuidFeature, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind,
     Register,
 };
 
-/// Where the image lies.
+/// The address of the image.
 const BASE: u32 = 0x10_0000;
 const HEADER_BYTES: u32 = 32;
 const DESCRIPTOR_TABLE: u32 = BASE + 0x100;
@@ -26,21 +26,21 @@ const INTERRUPT_TABLE: u32 = BASE + 0x300;
 const START: u32 = BASE + 0x400;
 const SLOTS: u32 = BASE + 0x2000;
 const SLOT_BYTES: u32 = 64;
-/// Data that the instructions work on, and their stack: below 1 MiB.
+/// The data of the instructions and their stack, below 1 MiB.
 const SCRATCH: u32 = 0x4_0000;
 const SCRATCH_BYTES: u32 = 0x2000;
 const STACK: u32 = 0x5_0000;
-/// What pops read: no exception's frame, which differs between processors.
+/// The data that pops read: not an exception's frame, which differs between processors.
 const POPPED: u32 = SCRATCH + 0x40;
 /// Memory below this is cleared at the start.
 const CLEARED_BYTES: u32 = 0x6_0000;
 const FS_BASE: u32 = 0x10;
 const EXCEPTIONS: u32 = 32;
-/// Exceptions that push an error code.
+/// The exceptions that push an error code, as a bit mask.
 const WITH_ERROR_CODE: u32 = 0x2_7d00;
 
-/// Pseudo-random numbers (xorshift64*). Not the generator of `test-support`, which begins in
-/// another state: a seed must go on to name the same guest.
+/// Pseudo-random numbers (xorshift64*). This is not the generator in `test-support`, which starts
+/// in another state: a seed must always produce the same guest.
 struct Random(u64);
 
 impl Random {
@@ -55,7 +55,7 @@ impl Random {
         self.next() % limit
     }
 
-    /// Values at which arithmetic has its corners, or any.
+    /// A random operand: an edge case of arithmetic, or any value.
     fn operand(&mut self) -> u32 {
         let corners = [
             0,
@@ -79,8 +79,7 @@ impl Random {
     }
 }
 
-/// The image of a guest that executes `count` random instructions and leaves through
-/// isa-debug-exit.
+/// The image of a guest that executes `count` random instructions and ends through isa-debug-exit.
 pub fn image(seed: u64, count: u32) -> Vec<u8> {
     let mut random = Random(seed.wrapping_mul(2).wrapping_add(0x9e37_79b9_7f4a_7c15) | 1);
     let mut image = vec![0x90; (SLOTS - BASE + SLOT_BYTES * (count + 1)) as usize];
@@ -118,7 +117,7 @@ pub fn image(seed: u64, count: u32) -> Vec<u8> {
     let mut handler = vec![0x83, 0xc4, 0x04, 0x83, 0x24, 0x24, 0xc0];
     handler.extend([0x83, 0x04, 0x24, SLOT_BYTES as u8, 0xcf]);
     put(HANDLERS, &handler);
-    // Not NMI: its gate tells an NMI from an exception.
+    // This excludes NMI, whose gate distinguishes an NMI from an exception.
     for vector in (0..EXCEPTIONS).filter(|&vector| vector != 2) {
         let handler = if WITH_ERROR_CODE >> vector & 1 != 0 {
             HANDLERS
@@ -142,7 +141,7 @@ pub fn image(seed: u64, count: u32) -> Vec<u8> {
     image
 }
 
-/// Writes registers and scratch area to port E9h and leaves with 16.
+/// Writes registers and scratch area to port E9h, and ends with code 16.
 fn end_code() -> Vec<u8> {
     const REGISTERS_BYTES: u32 = 32;
     // mov esp | pushad | cld | mov dx, 0xe9
@@ -165,7 +164,7 @@ fn table_register(base: u32, bytes: u32) -> Vec<u8> {
     register
 }
 
-/// Loads tables and segment registers, fills the scratch area's start and the registers.
+/// Loads tables and segment registers, and initializes the scratch area and the registers.
 fn start_code(random: &mut Random) -> Vec<u8> {
     let mut code = vec![0xfa, 0x0f, 0x01, 0x15];
     code.extend(TABLE_REGISTERS.to_le_bytes());
@@ -223,7 +222,7 @@ fn slot_code(random: &mut Random, address: u32) -> Vec<u8> {
         code.extend(set_up);
         code.extend(bytes);
         if crate::compare::undefined_flags(&instruction) != 0 {
-            // cmp esp, 16 defines all of them.
+            // cmp esp, 16 sets all flags to defined values.
             code.extend([0x83, 0xfc, 0x10]);
         }
         let rest = i64::from(SLOT_BYTES) - code.len() as i64;
@@ -236,7 +235,7 @@ fn slot_code(random: &mut Random, address: u32) -> Vec<u8> {
     }
 }
 
-/// Random bytes that decode to an instruction of the allowed kinds.
+/// Random bytes that decode to an instruction of the permitted kinds.
 fn random_instruction(random: &mut Random) -> Option<(Instruction, Vec<u8>)> {
     let mut bytes = Vec::new();
     for prefix in [0x66, 0x67, 0xf2, 0xf3, 0xf0, 0x64, 0x65] {
@@ -253,7 +252,7 @@ fn random_instruction(random: &mut Random) -> Option<(Instruction, Vec<u8>)> {
     let instruction = Decoder::new(32, &bytes, DecoderOptions::NONE).decode();
     bytes.truncate(instruction.len());
     is_allowed(&instruction).then_some(())?;
-    // Branches go to the next instruction.
+    // Branches lead to the next instruction.
     match instruction.op0_kind() {
         OpKind::NearBranch32 => {
             let displacement = if instruction.len() >= 5 && is_long_branch(&instruction) {
@@ -330,11 +329,11 @@ fn is_allowed(instruction: &Instruction) -> bool {
         && matches!(instruction.op0_register(), Register::ESP | Register::SP)
         || instruction.op_count() > 1
             && matches!(instruction.op1_register(), Register::ESP | Register::SP);
-    // The manual leaves their results undefined: always, and for counts above 16.
+    // The manual leaves these results undefined: always, or for counts above 16.
     let undefined = (instruction.mnemonic() == Bswap && instruction.op0_register().size() == 2)
         || (matches!(instruction.mnemonic(), Shld | Shrd)
             && instruction.op1_register().size() == 2);
-    // Processors take it for TEST, QEMU refuses it.
+    // Processors execute it as TEST, QEMU refuses it.
     let test_alias = matches!(
         instruction.code(),
         Code::Test_rm8_imm8_F6r1 | Code::Test_rm16_imm16_F7r1 | Code::Test_rm32_imm32_F7r1
@@ -353,7 +352,7 @@ fn is_allowed(instruction: &Instruction) -> bool {
         && !(excluded || undefined || test_alias || far || writes_stack_pointer || loads_segment)
 }
 
-/// Code that makes the memory operand, and whatever else could stray, harmless.
+/// Code that directs the memory operand, and other possible accesses, to harmless addresses.
 fn set_up(random: &mut Random, instruction: &Instruction) -> Option<Vec<u8>> {
     use Mnemonic::*;
     let mut code = Vec::new();
@@ -382,7 +381,7 @@ fn set_up(random: &mut Random, instruction: &Instruction) -> Option<Vec<u8>> {
         return (!has_memory || harmless).then_some(code);
     }
     if narrow(instruction.memory_base()) || narrow(instruction.memory_index()) {
-        // Sixteen bits reach the first 64 KiB only, where nothing lives.
+        // Sixteen bits only address the first 64 KiB, which are unused.
         return is_bit_test(instruction)
             .then_some(())
             .map_or(Some(code), |()| None);
@@ -402,7 +401,7 @@ fn set_up(random: &mut Random, instruction: &Instruction) -> Option<Vec<u8>> {
         if index == base {
             let value = target / (factor + 1);
             code.extend(load(index.number() as u8, value));
-            // The division's rest does not matter, an overflow does.
+            // The remainder of the division does not matter; an overflow does.
             return (instruction.memory_displacement32() < 0x100).then_some(code);
         }
         code.extend(load(index.number() as u8, small));

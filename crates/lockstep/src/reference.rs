@@ -1,55 +1,56 @@
-//! The other side of the comparison.
+//! The reference side of the comparison.
 
 use crate::device_log::DeviceLog;
 use crate::registers::Registers;
 use std::fs::File;
 use std::io;
 
-/// What is known about the instruction that comes next.
+/// What is known about the next instruction.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Expectation {
-    /// It repeats: the reference may take it in many pieces.
+    /// Whether it is repeated: the reference may execute it in many pieces.
     pub repeats: bool,
-    /// It may change hidden parts of registers.
+    /// Whether it may change hidden parts of registers.
     pub changes_hidden: bool,
-    /// The linear address of the instruction behind it.
+    /// The linear address of the instruction after it.
     pub next: u64,
 }
 
-/// How the reference got over an instruction.
+/// The result of a step of the reference.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
-    /// It stands at the next boundary, or at the first instruction of a handler if an
-    /// interrupt was delivered there.
+    /// It is at the next boundary, or at the first instruction of a handler if an interrupt was
+    /// delivered there.
     Stepped,
-    /// The instruction was held up: an interrupt was delivered in front of it, and the
-    /// reference stands at the first instruction of the handler.
+    /// The instruction was delayed: an interrupt was delivered before it, and the reference is at
+    /// the first instruction of the handler.
     Held,
-    /// It ended: the guest left, or reset itself.
+    /// It has ended: the guest left, or reset itself.
     Gone,
 }
 
-/// A processor that is believed.
+/// A processor that is taken to be correct.
 pub trait Reference {
-    /// Registers at the present boundary.
+    /// The registers at the present boundary.
     fn registers(&self) -> &Registers;
 
-    /// Goes over one instruction.
+    /// Executes one instruction.
     ///
     /// # Errors
-    /// The connection to it broke, or it said what is not understood.
+    ///
+    /// The connection to it broke, or its output could not be parsed.
     fn step(&mut self, expected: Expectation) -> io::Result<Progress>;
 
-    /// What went between processor and devices during the last step, if that is known.
+    /// The bytes between processor and devices during the last step, if they are known.
     fn devices(&self) -> Option<&DeviceLog>;
 
-    /// Interrupts are delivered there, and ours must follow.
+    /// Whether the reference delivers interrupts, which our side must follow.
     fn takes_interrupts(&self) -> bool;
 
-    /// The guest's RAM at the present boundary, by physical address; `None` if it
-    /// cannot be seen.
+    /// The guest's RAM at the present boundary, by physical address; `None` if it is not
+    /// accessible.
     fn memory(&self) -> Option<&File>;
 
-    /// The guest's RAM by physical address as it is now, some instructions later perhaps.
+    /// The guest's RAM by physical address at this moment, possibly some instructions later.
     fn later_memory(&self) -> &File;
 }

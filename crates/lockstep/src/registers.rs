@@ -1,30 +1,30 @@
-//! The registers that are compared, in a form that both sides can fill.
+//! The registers that are compared, in a form that both sides can provide.
 
 use tollgate_x86::flags::Flags;
 use tollgate_x86::state::TableRegister;
 use tollgate_x86::{CpuState, Cr0, Efer, Segment};
 
-/// Names in the order of [`Registers::general`].
+/// The names of the registers in [`Registers::general`], in the same order.
 pub const GENERAL_NAMES: [&str; 16] = [
     "RAX", "RCX", "RDX", "RBX", "RSP", "RBP", "RSI", "RDI", "R8", "R9", "R10", "R11", "R12", "R13",
     "R14", "R15",
 ];
-/// Names in the order of [`Registers::selectors`].
+/// The names of the registers in [`Registers::selectors`], in the same order.
 pub const SEGMENT_NAMES: [&str; 6] = ["ES", "CS", "SS", "DS", "FS", "GS"];
 
-/// Registers at an instruction boundary.
+/// The registers at an instruction boundary.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Registers {
-    /// In encoding order.
+    /// The general registers in encoding order.
     pub general: [u64; 16],
-    /// 64-bit code runs: all of the general registers is seen. Else QEMU shows the low
-    /// halves of the first eight, and nothing more is compared.
+    /// Whether 64-bit code runs, for which the general registers are complete. Otherwise QEMU shows
+    /// the low halves of the first eight, and only these are compared.
     pub wide: bool,
-    /// Offset in CS.
+    /// The instruction pointer, as an offset in CS.
     pub rip: u64,
-    /// As PUSHFD would push them, VM and RF included.
+    /// The value that PUSHFD would push, but including VM and RF.
     pub eflags: u32,
-    /// ES, CS, SS, DS, FS, GS.
+    /// The selectors of ES, CS, SS, DS, FS and GS.
     pub selectors: [u16; 6],
     /// Control register 0.
     pub cr0: u32,
@@ -34,24 +34,24 @@ pub struct Registers {
     pub cr3: u64,
     /// Control register 4.
     pub cr4: u32,
-    /// IA32_EFER.
+    /// The register IA32_EFER.
     pub efer: u32,
-    /// What not every source of registers can tell.
+    /// Registers that not every source can provide.
     pub hidden: Option<Hidden>,
 }
 
 /// Hidden parts of segment registers, and the system registers.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Hidden {
-    /// ES, CS, SS, DS, FS, GS.
+    /// ES, CS, SS, DS, FS and GS.
     pub segments: [Segment; 6],
-    /// Local descriptor table.
+    /// The local descriptor table register.
     pub ldtr: Segment,
-    /// Task state.
+    /// The task register.
     pub tr: Segment,
-    /// Global descriptor table.
+    /// The global descriptor table register.
     pub gdtr: TableRegister,
-    /// Interrupt descriptor table.
+    /// The interrupt descriptor table register.
     pub idtr: TableRegister,
 }
 
@@ -79,7 +79,7 @@ impl Registers {
         }
     }
 
-    /// Puts general registers, RIP and EFLAGS into a processor.
+    /// Copies general registers, RIP and EFLAGS to a processor.
     pub fn put_general(&self, state: &mut CpuState) {
         let count = if self.wide { 16 } else { 8 };
         state.gpr[..count].copy_from_slice(&self.general[..count]);
@@ -87,7 +87,8 @@ impl Registers {
         state.set_flags(Flags::from_bits_retain(u64::from(self.eflags)));
     }
 
-    /// Puts everything into a processor; without hidden parts those stay.
+    /// Copies all registers to a processor; if hidden parts are missing, those of the processor do
+    /// not change.
     pub fn put_all(&self, state: &mut CpuState) {
         self.put_general(state);
         state.cr0 = u64::from(self.cr0);
@@ -104,27 +105,27 @@ impl Registers {
         }
     }
 
-    /// Segments work as in real mode or V86 mode.
+    /// Whether segments work as in real mode or V86 mode.
     pub fn has_real_mode_segments(&self) -> bool {
         u64::from(self.cr0) & Cr0::PE.bits() == 0 || self.is_virtual_8086()
     }
 
-    /// EFLAGS.VM is set.
+    /// Whether EFLAGS.VM is set.
     pub fn is_virtual_8086(&self) -> bool {
         u64::from(self.eflags) & Flags::VM.bits() != 0
     }
 
-    /// IA-32e mode.
+    /// Whether IA-32e mode is active.
     pub fn is_long_mode(&self) -> bool {
         u64::from(self.efer) & Efer::LMA.bits() != 0
     }
 
-    /// Paging is on.
+    /// Whether paging is enabled.
     pub fn has_paging(&self) -> bool {
         u64::from(self.cr0) & Cr0::PG.bits() != 0
     }
 
-    /// In lines, for a person.
+    /// The registers as lines of text for people.
     pub fn lines(&self) -> Vec<String> {
         let general = |range: std::ops::Range<usize>| {
             let text: Vec<String> = range
@@ -161,7 +162,7 @@ impl Registers {
     }
 }
 
-/// The flags that programs work with, as letters; a dash for each that is clear.
+/// The flags that programs use, as letters; a dash for each flag that is clear.
 pub fn flag_letters(eflags: u32) -> String {
     [
         (Flags::VM, 'V'),

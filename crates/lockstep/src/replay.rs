@@ -1,5 +1,5 @@
-//! The machine around our processor: devices of ours, which decide what memory lies where, and before them
-//! QEMU's log, which decides what the guest reads.
+//! The machine around our processor: our own devices, which determine the memory map, and QEMU's
+//! log, which takes precedence over them for what the guest reads.
 
 use crate::device_log::{DeviceByte, DeviceLog};
 use crate::floppy_dma::{FloppyDma, Written};
@@ -7,21 +7,22 @@ use tollgate_machine::pc::Pc;
 use tollgate_platform::{GuestTime, MarkName, Near, NearAccess, NearRun, Platform, StopRequest};
 use tollgate_x86::PhysicalAddress;
 
-/// A PC whose answers are QEMU's, as far as its log has them. Its interrupts are never delivered.
+/// A PC whose answers are QEMU's, as far as its log contains them. Its interrupts are never
+/// delivered.
 pub struct Replay {
-    /// Ours.
+    /// Our own PC.
     pub pc: Pc,
-    /// What QEMU's devices did during the instruction that comes next.
+    /// The accesses of QEMU's devices during the next instruction.
     pub expected: DeviceLog,
-    /// What ours were told.
+    /// The bytes that were written to our devices.
     pub written: Vec<DeviceByte>,
     floppy_dma: FloppyDma,
-    /// Memory that the floppy drive has written meanwhile.
+    /// Memory that the floppy drive has written since this was last taken.
     pub moved: Option<Written>,
 }
 
 impl Replay {
-    /// The machine, without a log at first.
+    /// The machine, initially without a log.
     pub fn new(pc: Pc) -> Self {
         Self {
             pc,

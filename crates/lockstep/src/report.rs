@@ -1,10 +1,10 @@
-//! What a person sees when the two part.
+//! The report that a user gets when the two sides differ.
 
 use crate::comparer::Parting;
 use crate::history::History;
 use std::fmt::Write;
 
-/// One paragraph for a difference that is passed over.
+/// One paragraph for a difference that is ignored.
 pub fn summary(parting: &Parting, history: &History) -> String {
     let mut text = format!(
         "passed over: {}",
@@ -23,13 +23,13 @@ pub fn summary(parting: &Parting, history: &History) -> String {
     text
 }
 
-/// The whole report.
+/// The complete report.
 pub fn report(parting: &Parting, history: &History) -> String {
     let mut text = String::from("\nlast instructions, with the number of each:\n");
     for line in history.lines() {
         let _ = writeln!(text, "{line}");
     }
-    let _ = writeln!(text, "\nthe last one parts them:");
+    let _ = writeln!(text, "\nthey differ after the last one:");
     if let Some(remark) = &parting.remark {
         let _ = writeln!(text, "  {remark}");
     }

@@ -1,4 +1,4 @@
-//! The exact way: QEMU goes one instruction at a time under its gdb stub.
+//! The exact way: QEMU executes one instruction at a time under its gdb stub.
 
 use crate::device_log::DeviceLog;
 use crate::gdb::Stop;
@@ -10,12 +10,12 @@ use std::fs::File;
 use std::io;
 use tollgate_x86::flags::Flags;
 
-/// Single steps enabled, without interrupts (2) and without timers (4).
+/// Enables single steps, without interrupts (2) and without timers (4).
 const STEP_FLAGS: &str = "Qqemu.sstep=7";
-/// Repetitions up to which a repeated instruction is stepped through.
+/// Maximum number of repetitions for which a repeated instruction is stepped through.
 const MAX_STEPPED_REPETITIONS: u32 = 64;
-/// Now and then QEMU stops before the instruction was executed. After so many steps that
-/// changed nothing it is taken for a branch to itself.
+/// Sometimes QEMU stops before the instruction was executed. After this number of steps that
+/// changed nothing, the instruction is taken to be a branch to itself.
 const MAX_ATTEMPTS: u32 = 3;
 
 /// QEMU under its gdb stub.
@@ -29,7 +29,8 @@ impl Stepping {
     /// Takes over a stopped QEMU.
     ///
     /// # Errors
-    /// The stub does not describe its registers, or refuses.
+    ///
+    /// The stub does not describe its registers, or refuses a command.
     pub fn new(mut qemu: Qemu) -> io::Result<Self> {
         qemu.gdb.command(STEP_FLAGS)?;
         let outer = qemu.gdb.read_object("features:read:target.xml")?;
@@ -53,7 +54,7 @@ impl Stepping {
             .ok_or_else(|| io::Error::other("QEMU's gdb stub sends too few registers"))
     }
 
-    /// Goes over a repeated instruction; the first repetition was made.
+    /// Completes a repeated instruction whose first repetition was made.
     fn finish_repetitions(
         &mut self,
         mut now: Registers,
@@ -63,7 +64,7 @@ impl Stepping {
         let mut steps = 0;
         while now.rip == eip {
             let interruptible = u64::from(now.eflags) & Flags::IF.bits() != 0;
-            // Without paging and interrupts nothing can divert it.
+            // Without paging and interrupts, the instruction completes without interruption.
             let direct = !interruptible && !now.has_paging() && steps > MAX_STEPPED_REPETITIONS;
             let stop = if direct {
                 self.qemu.gdb.breakpoint(next, true)?;
@@ -141,9 +142,9 @@ impl Reference for Stepping {
     }
 }
 
-/// Where registers lie in the answer to `g`.
+/// The places of registers in the answer to `g`.
 struct Layout {
-    /// Offset and bytes, in the order of the names; no bytes: not there.
+    /// Offset and size in bytes, in the order of the names; size zero if the register is missing.
     places: [(usize, usize); LAYOUT_NAMES.len()],
 }
 
@@ -152,17 +153,17 @@ const LAYOUT_NAMES: [&str; 29] = [
     "ds", "fs", "gs", "cr0", "cr2", "cr3", "cr4", "efer", "r8", "r9", "r10", "r11", "r12", "r13",
     "r14", "r15",
 ];
-/// How many of them every PC has.
+/// The number of these registers that every PC has.
 const REQUIRED: usize = 21;
 
-/// The value of the first attribute of that name.
+/// The value of the first attribute with this name.
 fn attribute<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let start = text.find(&format!(" {name}=\""))? + name.len() + 3;
     text[start..].split('"').next()
 }
 
 impl Layout {
-    /// Reads a target description: registers follow each other as they are listed.
+    /// Parses a target description: registers follow each other in the order of the list.
     fn parse(description: &str) -> Option<Self> {
         let mut places = [(0, 0); LAYOUT_NAMES.len()];
         let mut offset = 0;

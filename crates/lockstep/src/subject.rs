@@ -1,4 +1,4 @@
-//! Our side: a vCPU that is stepped, and its memory seen without side effects.
+//! Tollgate's side: a vCPU that is stepped, and accesses to its memory without side effects.
 
 use crate::cpu_dump::CpuDump;
 use crate::device_log::{DeviceByte, DeviceLog};
@@ -20,16 +20,17 @@ use tollgate_monitor::{Vcpu, VcpuStop};
 use tollgate_x86::paging::{AccessKind, PageTableMemory, PagingRegisters, Privilege};
 use tollgate_x86::{Attributes, CpuState, Descriptor, Gpr, LinearAddress, PhysicalAddress, Vector};
 
-/// Code cache of the vCPU that is compared.
+/// Size in bytes of the code cache of the vCPU that is compared.
 const CODE_CACHE_BYTES: usize = 64 << 20;
 
-/// First vector that is not an exception's.
+/// The first vector that does not belong to exceptions.
 const FIRST_FREE_VECTOR: u8 = 32;
 const NON_MASKABLE: u8 = Vector::NonMaskableInterrupt as u8;
-/// First vector that firmware gives to devices.
+/// The first vector that firmware assigns to devices.
 const FIRST_REAL_MODE_VECTOR: u8 = 8;
-/// The vectors that firmware gives to the first 8259. DOS extenders leave them so in protected mode: exceptions that
-/// come there have an error code in their frames, by which they are told from interrupts.
+/// The vectors that firmware assigns to the first 8259. DOS extenders do not change this in
+/// protected mode: exceptions with these vectors have an error code in their frames, which
+/// distinguishes them from interrupts.
 const FIRMWARE_VECTORS: std::ops::RangeInclusive<u8> = 8..=15;
 
 /// Tollgate's processor in a PC whose interrupts are never delivered.
@@ -42,18 +43,19 @@ pub struct Subject {
 /// Guest memory that an instruction accesses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Access {
-    /// First byte.
+    /// The linear address of the first byte.
     pub linear: u64,
-    /// Bytes; one element of a repeated instruction.
+    /// Size in bytes; that of one element for a repeated instruction.
     pub size: u64,
-    /// The instruction may write it.
+    /// Whether the instruction may write it.
     pub written: bool,
 }
 
 impl Subject {
-    /// A vCPU in exactly the state in which QEMU stands.
+    /// Makes a vCPU with exactly the state of QEMU's processor.
     ///
     /// # Errors
+    ///
     /// QEMU's state cannot be read, or the host refuses memory.
     pub fn new(qemu: &mut Qemu, config: &VmConfig) -> io::Result<Self> {
         let dump: CpuDump = qemu.registers()?;
@@ -63,7 +65,7 @@ impl Subject {
             None => None,
         };
         if rom.is_none() {
-            // From the reset vector on both sides begin with RAM of zeros.
+            // At the reset vector, both sides start with zeroed RAM.
             qemu.copy_memory(&mut memory)?;
         }
         let mut state = CpuState::at_reset();
@@ -74,7 +76,7 @@ impl Subject {
         }
         let mut vcpu = Vcpu::new(state, memory, CODE_CACHE_BYTES, config.verify_code)?;
         pc.set_debug_output(Box::new(io::sink()));
-        // Flags are spread over the engine's own places.
+        // This makes the engine distribute the flags to its own places.
         vcpu.change_state(|_| ());
         Ok(Self {
             machine: Replay::new(pc),
@@ -83,12 +85,12 @@ impl Subject {
         })
     }
 
-    /// Registers at the present boundary.
+    /// The registers at the present boundary.
     pub fn registers(&self) -> Registers {
         Registers::of(self.vcpu.state())
     }
 
-    /// Exceptions delivered so far.
+    /// Number of exceptions delivered so far.
     pub fn exceptions(&self) -> u64 {
         let counts = self.vcpu.exit_counts();
         counts.get(ExitKind::GuestException) + counts.get(ExitKind::GuestPageFault)
@@ -118,23 +120,24 @@ impl Subject {
     /// Executes one instruction.
     ///
     /// # Errors
-    /// As [`Vcpu::step_one`].
+    ///
+    /// Those of [`Vcpu::step_one`].
     pub fn step(&mut self) -> Result<(), VcpuStop> {
         self.vcpu.step_one(&mut self.machine)
     }
 
-    /// Sets what QEMU's devices did during the instruction that comes next.
+    /// Sets the accesses of QEMU's devices during the next instruction.
     pub fn expect_devices(&mut self, devices: &DeviceLog) {
         self.machine.written.clear();
         self.machine.expected.clone_from(devices);
     }
 
-    /// What our devices were told by the last instruction.
+    /// The bytes that the last instruction wrote to our devices.
     pub fn told_devices(&self) -> &[DeviceByte] {
         &self.machine.written
     }
 
-    /// Memory that the guest knows to be written by the floppy drive.
+    /// Memory that the floppy drive has written, as the guest now knows.
     pub fn take_moved(&mut self) -> Option<Written> {
         self.machine.moved.take()
     }
@@ -153,22 +156,24 @@ impl Subject {
     /// Delivers an interrupt that QEMU delivered.
     ///
     /// # Errors
-    /// As [`Vcpu::deliver_interrupt`].
+    ///
+    /// Those of [`Vcpu::deliver_interrupt`].
     pub fn interrupt(&mut self, vector: u8) -> Result<(), VcpuStop> {
         self.vcpu.deliver_interrupt(&mut self.machine, vector)
     }
 
-    /// Undoes what a refused instruction did to the registers and raises #GP(0) for it.
+    /// Restores the registers after an instruction that QEMU refused, and raises #GP(0) for it.
     ///
     /// # Errors
-    /// As [`Vcpu::step_one`].
+    ///
+    /// Those of [`Vcpu::step_one`].
     pub fn refuse(&mut self, before: &Registers) -> Result<(), VcpuStop> {
         self.vcpu.change_state(|state| before.put_all(state));
         self.vcpu.deliver_general_protection(&mut self.machine)
     }
 
-    /// The vector whose handler starts at these registers' CS:EIP: that of NMI or, if
-    /// `maskable`, one that devices use.
+    /// The vector whose handler starts at CS:EIP of these registers: that of NMI or, if `maskable`,
+    /// one that devices use.
     pub fn vector_of_handler(&mut self, registers: &Registers, maskable: bool) -> Option<u8> {
         let idtr = self.vcpu.state().idtr;
         let protected = self.vcpu.state().is_protected();
@@ -208,12 +213,12 @@ impl Subject {
         })
     }
 
-    /// Changes registers.
+    /// Changes registers of the processor.
     pub fn change(&mut self, change: impl FnOnce(&mut CpuState)) {
         self.vcpu.change_state(change);
     }
 
-    /// Memory operands of an instruction, at the registers of this moment.
+    /// Memory operands of an instruction, with the present registers.
     pub fn accesses(&mut self, instruction: &Instruction) -> Vec<Access> {
         let state = self.vcpu.state();
         let used = self.info.info(instruction).used_memory();
@@ -235,7 +240,7 @@ impl Subject {
             .collect()
     }
 
-    /// Where a linear address lies, if it is mapped; nothing is marked as accessed.
+    /// The physical address of a linear address, if it is mapped; no accessed bit is set.
     pub fn physical(&mut self, linear: u64) -> Option<PhysicalAddress> {
         let registers = PagingRegisters::of(self.vcpu.state());
         let mut tables = Tables(self.vcpu.memory_mut());
@@ -244,7 +249,7 @@ impl Subject {
         Some(found.ok()?.physical)
     }
 
-    /// The address is mapped to something that is not RAM.
+    /// Whether the address is mapped to something other than RAM.
     pub fn is_device(&mut self, linear: u64) -> bool {
         let Some(physical) = self.physical(linear) else {
             return false;
@@ -256,18 +261,18 @@ impl Subject {
             .is_none()
     }
 
-    /// Reads RAM; false outside it.
+    /// Reads RAM; returns false outside RAM.
     pub fn read(&mut self, address: PhysicalAddress, data: &mut [u8]) -> bool {
         self.vcpu.memory_mut().read(address, data)
     }
 
-    /// Writes RAM; false outside it.
+    /// Writes RAM; returns false outside RAM.
     pub fn write(&mut self, address: PhysicalAddress, data: &[u8]) -> bool {
         self.vcpu.memory_mut().write(address, data)
     }
 }
 
-/// A character of the screen, or a blank for what ASCII does not have.
+/// A character of the screen; a blank if it is not an ASCII character.
 fn shown(code: u8) -> char {
     match code {
         b' '..=b'~' => code.into(),
@@ -286,7 +291,7 @@ fn register_value(state: &CpuState, register: Register) -> u64 {
     read_register(state, register)
 }
 
-/// Paging structures that a walk leaves as they are.
+/// Paging structures whose bits a walk does not change.
 struct Tables<'a>(&'a GuestMemory);
 
 impl PageTableMemory for Tables<'_> {

@@ -1,10 +1,11 @@
-//! The tool itself, where QEMU is installed: SeaBIOS in both.
+//! Runs the tool itself with SeaBIOS on both sides, where QEMU is installed.
 
 use std::process::Command;
 
-/// What the tool needs of QEMU.
+/// The program of QEMU that the tool needs.
 const QEMU: &str = "qemu-system-i386";
-/// Into the self-test: real mode, 32-bit code, firmware that copies itself into RAM, PCI, files by fw_cfg.
+/// Enough to reach the self-test: real mode, 32-bit code, firmware that copies itself to RAM, PCI,
+/// files read by fw_cfg.
 const STEPS: &str = "200000";
 
 #[test]
@@ -25,7 +26,7 @@ fn firmware_is_followed_from_the_reset_vector() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(text.starts_with(&format!("{STEPS} instructions")), "{text}");
     assert!(text.contains("no difference"), "{text}");
-    // What QEMU changes in the few instructions by which it is ahead.
+    // QEMU changes this memory in the few instructions by which it is ahead.
     let differing = text.split("RAM: ").nth(1).unwrap();
     let differing: usize = differing.split(' ').next().unwrap().parse().unwrap();
     assert!(differing < 4096, "{text}");

@@ -1,9 +1,9 @@
 //! `tollgate-register-use`: how often a guest's code uses each general register.
 //!
-//! A developer's tool, no part of the product: the figures behind the choice of which guest
-//! registers live in host registers (`crates/engine/src/abi/register_map.rs`). It boots a guest
-//! as `tollgate run` does, stops it every millisecond, and runs some hundred instructions
-//! one by one, whose registers it counts: those of 64-bit code, by ring.
+//! This is a developer's tool, not part of the product. It provides the figures for the choice of
+//! guest registers that live in host registers (`crates/engine/src/abi/register_map.rs`). It boots
+//! a guest as `tollgate run` does, stops it every millisecond, executes some hundred instructions
+//! one by one, and counts the registers that 64-bit code among them uses, by ring.
 //!
 //! ```text
 //! tollgate-register-use --kernel vmlinuz --initrd initrd.img --append console=ttyS0 \
@@ -38,7 +38,7 @@ const NAMES: [&str; 16] = [
 #[derive(Parser, Debug)]
 #[command(name = "tollgate-register-use", version)]
 struct Arguments {
-    /// What to boot
+    /// The kernel to boot
     #[arg(long, value_name = "PATH")]
     kernel: PathBuf,
     /// Initial RAM disk
@@ -58,15 +58,15 @@ struct Arguments {
     /// Text on the serial port after which to type
     #[arg(long, value_name = "TEXT", requires = "type")]
     after: Option<String>,
-    /// What to type then, with a new line behind it
+    /// The text to type then, followed by a new line
     #[arg(long, value_name = "LINE", allow_hyphen_values = true)]
     r#type: Option<String>,
-    /// Instructions run one by one at each stop
+    /// Number of instructions that are executed one by one at each stop
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     window: u32,
 }
 
-/// What the guest writes, shared with the thread's loop that waits for a text.
+/// The guest's output, shared with the loop that waits for a text.
 #[derive(Clone, Default)]
 struct Output(Arc<Mutex<Vec<u8>>>);
 
@@ -90,7 +90,7 @@ impl Output {
     }
 }
 
-/// A thread that asks the machine to stop now and then.
+/// A thread that asks the machine to stop periodically.
 struct Sampler {
     is_due: Arc<AtomicBool>,
 }
@@ -109,16 +109,16 @@ impl Outside for Sampler {
     }
 }
 
-/// Uses of one register.
+/// The uses of one register.
 #[derive(Clone, Copy, Default)]
 struct Uses {
-    /// Instructions whose address it is part of.
+    /// Number of instructions whose address contains it.
     address: u64,
-    /// Instructions that read it otherwise.
+    /// Number of instructions that read it in another way.
     read: u64,
-    /// Instructions that write it.
+    /// Number of instructions that write it.
     write: u64,
-    /// Instructions that do any of this without naming it as an operand.
+    /// Number of instructions that use it without naming it as an operand.
     implicit: u64,
 }
 
@@ -132,7 +132,7 @@ fn writes(access: OpAccess) -> bool {
     matches!(access, Write | CondWrite | ReadWrite | ReadCondWrite)
 }
 
-/// Uses of all registers in one ring.
+/// The uses of all registers in one ring.
 #[derive(Default)]
 struct Count {
     instructions: u64,
@@ -166,7 +166,7 @@ impl Count {
                 written |= if writes(used.access()) { bit } else { 0 };
             }
         }
-        // What is read for the address alone is counted as that.
+        // A register that is read only for the address counts as part of the address.
         let operands = (0..instruction.op_count())
             .filter(|&index| reads(info.op_access(index)))
             .map(|index| instruction.op_register(index))
@@ -186,7 +186,7 @@ impl Count {
 
     fn print(&self, what: &str) {
         println!("\n{what}: {} instructions", self.instructions);
-        println!("uses in 1000 instructions, and how many there are without naming it");
+        println!("uses in 1000 instructions, and how many do not name the register");
         println!(
             "{:<5} {:>8} {:>8} {:>8} {:>8} {:>9}",
             "", "address", "read", "write", "sum", "implicit"
@@ -284,7 +284,7 @@ fn measure(arguments: &Arguments) -> io::Result<()> {
     }
 }
 
-/// Runs some instructions one by one and counts those of 64-bit code.
+/// Executes some instructions one by one, and counts those of 64-bit code.
 fn sample(
     (vcpu, machine): (&mut Vcpu, &mut Pc),
     window: u32,
@@ -315,7 +315,7 @@ mod tests {
     use super::*;
     use iced_x86::{Decoder, DecoderOptions};
 
-    /// Address, read, write and implicit uses by register, where there are any.
+    /// The address, read, write and implicit uses of each register that is used.
     fn uses(code: &[u8]) -> Vec<(&'static str, [u64; 4])> {
         let instruction = Decoder::new(64, code, DecoderOptions::NONE).decode();
         let mut count = Count::default();

@@ -1,9 +1,9 @@
-//! `tollgate-step`: one instruction from each of many processor states.
+//! `tollgate-step`: executes one instruction from each of many processor states.
 //!
-//! A developer's tool, no part of the product: it reads states as lines of JSON, has the monitor
-//! execute one instruction from each, and writes the state behind it as such a line. So any
-//! description of what instructions do, a public suite or another emulator, can be held against
-//! Tollgate by a script. What a state looks like is in [`state`]; how it is run, in [`stepper`].
+//! This is a developer's tool, not part of the product. It reads states as lines of JSON, makes the
+//! monitor execute one instruction from each, and writes the resulting state as such a line. So a
+//! script can compare any description of what instructions do, such as a public suite or another
+//! emulator, with Tollgate. [`state`] documents the format of a state, [`stepper`] how it is run.
 //!
 //! ```text
 //! $ echo '{"regs": {"ax": 1, "cs": 0, "ip": 256}, "ram": [[256, 64]]}' | tollgate-step
@@ -26,11 +26,11 @@ use stepper::Stepper;
 
 /// All lines were executed.
 const DONE: u8 = 0;
-/// A line, a file or the host refused; what was written before is whole.
+/// A line, a file or the host caused an error; the lines written before are complete.
 const FAILED: u8 = 2;
 
-/// Executes one instruction from each processor state, a line of JSON, and writes the state
-/// behind it.
+/// Executes one instruction from each processor state, a line of JSON, and writes the resulting
+/// state.
 #[derive(Parser, Debug)]
 #[command(
     name = "tollgate-step",
@@ -63,7 +63,7 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => DONE.into(),
-        // Who reads has seen enough.
+        // The reader has closed the pipe because it needs no more.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => DONE.into(),
         Err(error) => {
             eprintln!("tollgate-step: error: {error}");
@@ -72,11 +72,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// Executes one instruction from the state of each line. Empty lines are passed over.
+/// Executes one instruction from the state in each line. Empty lines are ignored.
 ///
 /// # Errors
-/// A line is no state, which the error names by its number; or the host's error. What came before
-/// has been written.
+///
+/// A line is not a state (the error contains its number), or the host's error. The results of the
+/// lines before have been written.
 fn step_all(arguments: &Arguments, input: impl BufRead, mut output: impl Write) -> io::Result<()> {
     let mut stepper = Stepper::new(arguments.memory << 20, arguments.verify_code)?;
     let result = step_lines(&mut stepper, input, &mut output);

@@ -1,4 +1,4 @@
-//! Registers by their names.
+//! Access to registers by their names.
 
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -6,7 +6,7 @@ use std::fmt;
 use tollgate_x86::state::TableRegister;
 use tollgate_x86::{Attributes, CpuState, Flags, Segment, Selector};
 
-/// A number: one of JSON's, or a string such as "0x1f".
+/// A number: in JSON's notation, or a string such as "0x1f".
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(transparent)]
 pub struct Number(pub u64);
@@ -34,13 +34,15 @@ impl<'de> Deserialize<'de> for Number {
     }
 }
 
-/// A segment register: its selector, the rest following from that or from the mode, or all of it.
+/// A segment register: only its selector, with the hidden part following from it or from the mode,
+/// or all of it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum SegmentValue {
-    /// In real mode and V86 mode the base is 16 times this; in other modes the segment is flat.
+    /// In real mode and V86 mode the base is 16 times the selector; in other modes the segment is
+    /// flat.
     Selector(Number),
-    /// With its hidden part.
+    /// The selector and the hidden part.
     Whole(WholeSegment),
 }
 
@@ -50,13 +52,13 @@ pub enum SegmentValue {
 pub struct WholeSegment {
     selector: Number,
     base: Number,
-    /// In bytes.
+    /// The limit in bytes.
     limit: Number,
     /// Bits 40 to 55 of a descriptor; those of the limit are zero.
     attributes: Number,
 }
 
-/// GDTR or IDTR.
+/// The register GDTR or IDTR.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Table {
@@ -64,13 +66,13 @@ pub struct Table {
     limit: Number,
 }
 
-/// A value that its register has no room for.
+/// Converts a value, or reports that it does not fit its register.
 fn fit<T: TryFrom<u64>>(name: &str, value: Number) -> Result<T, String> {
     T::try_from(value.0).map_err(|_| format!("{name}: {:#x} has too many bits", value.0))
 }
 
 impl SegmentValue {
-    /// The register with this value, `like` being what it is in the mode of the line.
+    /// The register with this value. `like` is the register in the mode of the line.
     fn segment(&self, name: &str, like: &Segment, is_real: bool) -> Result<Segment, String> {
         match self {
             Self::Selector(selector) => {
@@ -92,7 +94,7 @@ impl SegmentValue {
         }
     }
 
-    /// What has no more than its selector to tell is told by that.
+    /// A segment whose hidden part follows from its selector is written as the selector.
     fn of(segment: &Segment, is_real: bool) -> Self {
         let selector = segment.selector.0;
         let plain = Segment::real_mode(selector, segment.attributes.dpl());
@@ -124,11 +126,11 @@ impl Table {
     }
 }
 
-/// What a line says of registers, from a list of those that are a number and nothing else, with
-/// their other names and where they are, and of the segment registers.
+/// Defines the registers in a line: from a list of those that are only a number, with their other
+/// names and their places, and of the segment registers.
 macro_rules! registers {
     ($($name:ident [$($alias:literal)*] ($($place:tt)+))* ; $($segment:ident $number:literal)*) => {
-        /// What a line says of registers: all of them, or some.
+        /// The registers in a line: all of them, or some.
         #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
         #[serde(deny_unknown_fields)]
         #[allow(missing_docs, reason = "each name is the manual's")]
@@ -154,10 +156,11 @@ macro_rules! registers {
         }
 
         impl Registers {
-            /// Puts what is given into a processor.
+            /// Sets these registers of a processor.
             ///
             /// # Errors
-            /// A register has no room for its value.
+            ///
+            /// A value does not fit its register.
             pub fn put_into(&self, state: &mut CpuState) -> Result<(), String> {
                 $( self.$name.into_iter().for_each(|value| state.$($place)+ = value.0); )*
                 if let Some(value) = self.rflags {
@@ -186,7 +189,7 @@ macro_rules! registers {
                 Ok(())
             }
 
-            /// Those of a processor.
+            /// All registers of a processor.
             pub fn of(state: &CpuState) -> Self {
                 let is_real = state.has_real_mode_segments();
                 Self {

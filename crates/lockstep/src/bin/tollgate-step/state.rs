@@ -1,13 +1,13 @@
-//! States as lines have them: what is read and what is written.
+//! The states in the lines that are read and written.
 //!
-//! A written line is a state too, so that the next instruction can be executed from it.
+//! A line that was written is also a valid state, so the next instruction can be executed from it.
 
 use crate::registers::Registers;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tollgate_x86::{Attributes, CpuState, Cr0, Cr4, Efer, Flags, Segment, Selector};
 
-/// In which mode the processor is, as far as nothing in the registers says otherwise.
+/// The mode of the processor, where the registers do not say otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -26,11 +26,11 @@ pub enum Mode {
     Long64,
 }
 
-/// Where the page tables begin that are there unless `cr3` says otherwise: they map the first GiB
-/// onto itself, for all levels.
+/// Address of the page tables that are used unless `cr3` is given: they map the first GiB onto
+/// itself, for all levels.
 pub const IDENTITY_TABLES: u64 = 0xffff_0000;
 
-/// A flat segment.
+/// A flat segment with these attributes.
 fn flat(attributes: u16) -> Segment {
     Segment {
         base: 0,
@@ -41,7 +41,7 @@ fn flat(attributes: u16) -> Segment {
 }
 
 impl Mode {
-    /// A processor in this mode, as it is without registers in a line.
+    /// The processor in this mode, with the values of registers that a line does not contain.
     pub fn initial(self) -> CpuState {
         const DATA32: u16 = 0xc093;
         const DATA16: u16 = 0x8093;
@@ -72,7 +72,7 @@ impl Mode {
         state
     }
 
-    /// That of a processor.
+    /// The mode of a processor.
     pub fn of(state: &CpuState) -> Self {
         let is_big = state.cs().is_big();
         match (state.is_protected(), state.is_long_mode()) {
@@ -86,60 +86,61 @@ impl Mode {
     }
 }
 
-/// A state to begin at.
+/// The state before an instruction.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Before {
-    /// Whatever identifies it; repeated in the answer.
+    /// Identifies the state; repeated in the answer.
     #[serde(default)]
     pub name: Option<Value>,
-    /// What registers are like that are not given.
+    /// The mode, which determines registers that are not given.
     #[serde(default)]
     pub mode: Mode,
-    /// Registers.
+    /// The registers that are given.
     #[serde(default)]
     pub regs: Registers,
-    /// Bytes of physical memory, all others of which are zero: address and value.
+    /// The bytes of physical memory that are not zero: address and value.
     #[serde(default)]
     pub ram: Vec<(u64, u8)>,
-    /// What an earlier answer says of the instruction before has no meaning here.
+    /// Ignored: an answer for the previous instruction contains it.
     #[serde(default, rename = "exception")]
     _exception: Option<u8>,
     #[serde(default, rename = "halted")]
     _halted: bool,
 }
 
-/// The state behind an instruction.
+/// The state after an instruction.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct After {
-    /// As in [`Before`].
+    /// The name from [`Before`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<Value>,
-    /// As the registers say.
+    /// The mode according to the registers.
     pub mode: Mode,
-    /// All registers.
+    /// All registers after the instruction.
     pub regs: Registers,
-    /// Bytes of physical memory: those that were given, and all others that are not what they
-    /// were, by address.
+    /// Bytes of physical memory, sorted by address: those that were given, and all others that have
+    /// changed.
     pub ram: Vec<(u64, u8)>,
-    /// Vector of the exception that the instruction raised, which was delivered: the registers are
+    /// Vector of the exception that the instruction raised. It was delivered: the registers are
     /// those at the handler's first instruction.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exception: Option<u8>,
-    /// The processor waits for an interrupt.
+    /// Whether the processor waits for an interrupt.
     #[serde(skip_serializing_if = "is_false")]
     pub halted: bool,
-    /// Delivery of the exception failed, and that of #DF: the processor has shut down.
+    /// Whether the processor has shut down, because the delivery of the exception and of #DF
+    /// failed.
     #[serde(skip_serializing_if = "is_false")]
     pub shutdown: bool,
-    /// The instruction could not be executed, for this reason.
+    /// Why the instruction could not be executed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
 #[allow(
     clippy::trivially_copy_pass_by_ref,
-    reason = "what serde calls takes a reference"
+    reason = "serde passes a reference"
 )]
 fn is_false(it: &bool) -> bool {
     !it

@@ -1,7 +1,7 @@
-//! One processor that takes on state after state.
+//! A processor that takes on one state after the other.
 //!
-//! All RAM is display memory, of which the pages that an instruction has written can be asked for:
-//! so neither what a state has in memory nor what came of it costs more than it has bytes.
+//! All RAM is display memory, for which the pages that an instruction has written can be queried.
+//! So setting up and reading a state costs no more than the number of its bytes.
 
 use crate::registers::Registers;
 use crate::state::{After, Before, IDENTITY_TABLES, Mode};
@@ -16,27 +16,28 @@ use tollgate_x86::canonical::is_canonical;
 use tollgate_x86::state::Activity;
 use tollgate_x86::{CpuState, Cr0, Cr4, Efer, PhysicalAddress};
 
-/// Code cache of the vCPU. Nothing runs twice.
+/// Size of the vCPU's code cache in bytes. No code runs twice.
 const CODE_CACHE_BYTES: usize = 4 << 20;
-/// RAM that a machine has at least, beneath that of the states.
+/// Minimum RAM of a machine, below that of the states.
 const LEAST_MEMORY: u64 = 2 << 20;
 
-/// A machine with nothing in it but RAM.
+/// A machine that has only RAM.
 struct Nothing;
 
 impl BareMachine for Nothing {}
 
-/// The processor.
+/// The processor and its memory.
 pub struct Stepper {
     vcpu: Vcpu,
-    /// RAM as it is before an instruction.
+    /// RAM before an instruction.
     ram: Vec<u8>,
 }
 
 impl Stepper {
-    /// One with so many bytes of RAM, a multiple of 4096.
+    /// A processor with `bytes` of RAM, a multiple of 4096.
     ///
     /// # Errors
+    ///
     /// The host refuses memory.
     pub fn new(bytes: u64, verify_code: bool) -> io::Result<Self> {
         let mut memory = GuestMemory::new(LEAST_MEMORY).map_err(io::Error::other)?;
@@ -63,7 +64,8 @@ impl Stepper {
     /// Executes one instruction.
     ///
     /// # Errors
-    /// There is no such state; the text says why.
+    ///
+    /// Such a state does not exist; the text says why.
     pub fn step(&mut self, before: &Before) -> Result<After, String> {
         let mut state = before.mode.initial();
         before.regs.put_into(&mut state)?;
@@ -80,7 +82,7 @@ impl Stepper {
             self.write(*address, *byte);
         }
         load_pdptes(&mut state, self.vcpu.memory_mut());
-        // Away from any paging first, so that nothing is remembered of other page tables.
+        // First leave any paging, so that no translation of other page tables remains.
         self.vcpu.change_state(|it| *it = CpuState::at_reset());
         self.vcpu.change_state(|it| *it = state);
         let result = self.vcpu.step_one(&mut Nothing);
@@ -103,7 +105,7 @@ impl Stepper {
         })
     }
 
-    /// The bytes that were given and those that have changed; RAM is zero then.
+    /// The bytes that were given and those that have changed. RAM is zero afterwards.
     fn take_ram(&mut self, before: &Before) -> Vec<(u64, u8)> {
         let given = before.ram.iter().map(|(address, _)| *address);
         let mut told: BTreeMap<u64, u8> = given.map(|address| (address, 0)).collect();
@@ -146,7 +148,7 @@ impl Stepper {
     }
 }
 
-/// Four-level tables that map the first GiB onto itself by pages of 2 MiB, for all levels.
+/// Writes four-level tables that map the first GiB onto itself by pages of 2 MiB, for all levels.
 fn write_identity_tables(memory: &mut GuestMemory) {
     const TABLE: u64 = 0x27;
     const PAGE: u64 = 0xe7;
@@ -159,7 +161,7 @@ fn write_identity_tables(memory: &mut GuestMemory) {
     (0..512).for_each(|index| put(directory, index, index << 21 | PAGE));
 }
 
-/// PAE paging keeps four entries in registers, which MOV to CR3 loads.
+/// Loads the four entries that PAE paging keeps in registers, as MOV to CR3 does.
 fn load_pdptes(state: &mut CpuState, memory: &GuestMemory) {
     let is_pae = state.is_paging() && state.cr4().contains(Cr4::PAE) && !state.is_long_mode();
     if is_pae {
@@ -169,7 +171,7 @@ fn load_pdptes(state: &mut CpuState, memory: &GuestMemory) {
     }
 }
 
-/// Refuses what no processor can be in.
+/// Refuses states that no processor can have.
 fn check(state: &CpuState) -> Result<(), String> {
     let (cr0, cr4, efer) = (state.cr0(), state.cr4(), state.efer());
     let is_long = efer.contains(Efer::LMA);
@@ -205,7 +207,7 @@ fn check(state: &CpuState) -> Result<(), String> {
                 true => !is_canonical(state.rip),
                 false => state.rip >> 32 != 0,
             },
-            "rip: no address of code in this mode",
+            "rip: not a possible address of code in this mode",
         ),
     ];
     match rules.into_iter().find(|(is_broken, _)| *is_broken) {

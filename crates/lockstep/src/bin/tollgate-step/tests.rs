@@ -1,4 +1,4 @@
-//! States behind instructions, worked out by hand.
+//! States after instructions, determined by hand.
 
 use super::{Arguments, step_all};
 use serde_json::{Value, json};
@@ -20,12 +20,12 @@ fn run(input: &str) -> Result<Vec<Value>, String> {
         .map_err(|error| error.to_string())
 }
 
-/// The answer to one state.
+/// The answer for one state.
 fn step(state: &Value) -> Value {
     run(&state.to_string()).unwrap().remove(0)
 }
 
-/// Bytes from an address on, as a state has them.
+/// Bytes at an address, in the format of a state.
 fn bytes(address: u64, bytes: &[u8]) -> Vec<(u64, u8)> {
     (address..).zip(bytes.iter().copied()).collect()
 }
@@ -51,7 +51,7 @@ fn an_addition_in_real_mode_changes_register_flags_and_ip() {
 
 #[test]
 fn a_store_is_told_by_its_bytes_and_the_next_state_has_none_of_them() {
-    // push ax; then a read of the same place
+    // push ax; then a read at the same address
     let push = json!({
         "regs": {"ax": 0x1234, "ss": 0x2000, "sp": 0, "ip": 0},
         "ram": [[0, 0x50]],
@@ -80,7 +80,7 @@ fn an_exception_is_delivered_through_the_states_own_table() {
     let regs = &after["regs"];
     assert_eq!((&regs["cs"], &regs["rip"]), (&json!(0x300), &json!(0x40)));
     assert_eq!((&regs["rsp"], &regs["rflags"]), (&json!(0x7fa), &json!(2)));
-    // IP, CS and FLAGS, of which zeros are what was there.
+    // IP, CS and FLAGS; bytes that stay zero are not listed.
     let frame = [(0x7fa, 5), (0x7fd, 1), (0x7fe, 2), (0x7ff, 2)];
     assert!(
         frame
@@ -99,7 +99,7 @@ fn what_is_written_can_be_read_again() {
     assert_eq!(third["regs"]["ss"], 1);
     assert_eq!(last["regs"]["rip"], 6);
     assert_eq!(last["halted"], true);
-    // Zeros come next: add [bx+si], al
+    // The next bytes are zeros: add [bx+si], al
     assert_eq!(step(&last)["ram"][0], json!([0, 0xb9]));
 }
 
@@ -164,7 +164,7 @@ fn page_tables_of_one_state_are_not_those_of_the_next() {
     let answers = run(&format!("{}\n{}", state(0x50), state(0x60))).unwrap();
     assert_eq!(answers[0]["regs"]["rax"], 5);
     assert_eq!(answers[1]["regs"]["rax"], 6);
-    // Accessed bits were set.
+    // The accessed bits were set.
     assert!(
         answers[1]["ram"]
             .as_array()
