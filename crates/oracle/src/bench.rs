@@ -1,4 +1,4 @@
-//! The machine around the guest: a port that stops it, and a deadline.
+//! The machine around the guest: a port that stops it, and a time limit.
 
 use std::time::Instant;
 use tollgate_platform::{BareMachine, GuestTime, StopRequest};
@@ -6,11 +6,11 @@ use tollgate_platform::{BareMachine, GuestTime, StopRequest};
 /// How long a case may run before it counts as endless, in nanoseconds.
 const TIME_LIMIT: u64 = 2_000_000_000;
 
-/// A machine that stops when the guest writes port F4h, and after a while anyway.
+/// A machine that stops when the guest writes to port F4h, or after the time limit.
 pub struct Bench {
     stop: Option<StopRequest>,
     started: Instant,
-    /// Why the monitor gave up last.
+    /// The reason that the monitor gave when it last failed.
     pub complaint: String,
 }
 
@@ -25,7 +25,7 @@ impl Default for Bench {
 }
 
 impl Bench {
-    /// The time limit counts from now.
+    /// Starts the time limit.
     pub fn start(&mut self) {
         self.started = Instant::now();
         self.stop = None;

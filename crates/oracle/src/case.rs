@@ -1,4 +1,4 @@
-//! What is run, and what came of it.
+//! A case to run, and its outcome.
 
 use crate::layout::World;
 use tollgate_emulate::cpuid::policy_of;
@@ -6,26 +6,26 @@ use tollgate_x86::CpuModel;
 use tollgate_x86::state::XSAVE_SIZE;
 use tollgate_x86::xsave::{self, EXTENDED, EXTENDED_REGION, HEADER};
 
-/// The state components of both sides, as XCR0 numbers them.
+/// The state components that both sides have, as XCR0 numbers them.
 pub fn components() -> u64 {
     policy_of(CpuModel::Host).xcr0_mask()
 }
 
-/// Code and the segments under which it runs.
+/// Code, and the segments in which it runs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Case {
-    /// The segments.
+    /// The segments in which the code runs.
     pub world: World,
-    /// Offset in the window of the first byte.
+    /// Offset in the window of the first byte of the code.
     pub at: u16,
-    /// The instructions; INT3 follows.
+    /// The instructions, without the INT3 that follows them.
     pub code: Vec<u8>,
 }
 
-/// What lies in the window at the start, beside code and pokes.
+/// The initial content of the window, except for code and pokes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Fill {
-    /// The same random bytes every time.
+    /// The same pseudo-random bytes every time.
     #[default]
     Random,
     /// Zeros.
@@ -35,21 +35,20 @@ pub enum Fill {
 /// Registers and memory at the start.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Input {
-    /// EAX, ECX, EDX, EBX, ESP, EBP, ESI, EDI; in 64-bit code their wide forms and R8 to
-    /// R15.
+    /// EAX, ECX, EDX, EBX, ESP, EBP, ESI and EDI; in 64-bit code their 64-bit forms and R8 to R15.
     pub gpr: [u64; 16],
     /// EFLAGS; bit 1 and IF are always set.
     pub flags: u32,
-    /// x87, SSE and AVX registers as XSAVE lays them out; all components present.
+    /// The x87, SSE and AVX registers in XSAVE's layout, with all components.
     pub vector: Box<[u8; XSAVE_SIZE]>,
-    /// Background of the memory.
+    /// The initial content of the memory.
     pub fill: Fill,
-    /// Bytes put at offsets in the window; none over the code.
+    /// Bytes to be written at offsets in the window, but not over the code.
     pub pokes: Vec<(u16, Vec<u8>)>,
 }
 
 impl Input {
-    /// All zero, the vector registers as after FNINIT.
+    /// All registers are zero, the vector registers as after FNINIT.
     pub fn plain() -> Self {
         let mut vector = Box::new([0; XSAVE_SIZE]);
         vector.copy_from_slice(&tollgate_x86::state::VectorState::initial().0);
@@ -63,8 +62,8 @@ impl Input {
         }
     }
 
-    /// Has the x87 status word's summary bits follow from flags and masks, as they do
-    /// whenever a processor has loaded it (SDM volume 1, 8.1.3.3).
+    /// Sets the summary bits of the x87 status word according to flags and masks, as in any status
+    /// word that a processor has loaded (SDM volume 1, 8.1.3.3).
     pub fn settle(&mut self) {
         let pending = self.vector[2] & !self.vector[0] & 0x3f != 0;
         self.vector[3] = self.vector[3] & 0x7f | u8::from(pending) << 7;
@@ -72,37 +71,37 @@ impl Input {
     }
 }
 
-/// Registers at the exception that ended the run: #BP of the INT3 behind the code, or
-/// one that the code raised.
+/// The registers at the exception that ended the run: #BP of the INT3 after the code, or an
+/// exception that the code raised.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcome {
-    /// The exception's vector; [`Outcome::ENDLESS`] if none came.
+    /// The exception's vector; [`Outcome::ENDLESS`] if there was none.
     pub vector: u8,
-    /// Its error code, 0 if it has none.
+    /// The exception's error code, 0 if it has none.
     pub error: u32,
-    /// CR2 of a page fault, else 0.
+    /// CR2 of a page fault, otherwise 0.
     pub cr2: u64,
-    /// Instruction pointer as the exception's frame has it; so are ESP and EFLAGS.
+    /// The instruction pointer in the exception's frame, from which ESP and EFLAGS are taken, too.
     pub rip: u64,
     /// EAX, ECX, EDX, EBX, ESP, EBP, ESI, EDI, R8 to R15.
     pub gpr: [u64; 16],
-    /// EFLAGS.
+    /// The flags in the exception's frame.
     pub flags: u32,
-    /// ES, CS, SS, DS, FS, GS.
+    /// The selectors of ES, CS, SS, DS, FS and GS.
     pub selectors: [u16; 6],
-    /// Bases of FS and GS in 64-bit code, else 0.
+    /// The bases of FS and GS in 64-bit code, otherwise 0.
     pub bases: [u64; 2],
-    /// x87, SSE and AVX registers, all components filled in.
+    /// The x87, SSE and AVX registers, with all components filled in.
     pub vector_state: Box<[u8; XSAVE_SIZE]>,
 }
 
 impl Outcome {
-    /// In `vector`: the code did not end in time.
+    /// Value of `vector`: the code did not end in time.
     pub const ENDLESS: u8 = 0xff;
-    /// In `vector`: the monitor gave up.
+    /// Value of `vector`: the monitor failed.
     pub const GAVE_UP: u8 = 0xfe;
 
-    /// An outcome without registers.
+    /// An outcome whose registers are not known.
     pub fn without_registers(vector: u8) -> Self {
         Self {
             vector,
@@ -117,14 +116,14 @@ impl Outcome {
         }
     }
 
-    /// An INT3 was reached.
+    /// Whether the code ended at an INT3.
     pub fn completed(&self) -> bool {
         self.vector == 3
     }
 }
 
-/// Fills components that XSAVE left out because they were in their initial state, and
-/// clears what is reserved or not the guest's (registers 8 to 15 outside 64-bit code).
+/// Fills components that XSAVE omitted because they were in their initial state, and clears what is
+/// reserved or not accessible to the guest (registers 8 to 15 outside 64-bit code).
 pub fn normalize(area: &mut [u8; XSAVE_SIZE], world: World) {
     let present = area[512];
     if present & 1 == 0 {

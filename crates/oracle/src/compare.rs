@@ -1,4 +1,4 @@
-//! Two outcomes side by side.
+//! Compares two outcomes.
 
 use crate::case::{Case, Input, Outcome};
 use crate::encode::Encoded;
@@ -12,14 +12,14 @@ use std::fmt;
 use std::ops::Range;
 use tollgate_x86::xsave::{OPMASK, ZMM_16_TO_31, ZMM_HIGH};
 
-/// One thing that differs.
+/// One difference between the outcomes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Difference {
-    /// A register, or an offset in the window.
+    /// The name of a register, or an offset in the window.
     pub what: String,
-    /// As the host's processor left it.
+    /// The value that the host's processor left.
     pub expected: String,
-    /// As the guest left it.
+    /// The value that the guest left.
     pub got: String,
 }
 
@@ -167,7 +167,7 @@ fn vectors(
     }
 }
 
-/// Compares what the window holds after the host's processor came to `outcome`.
+/// Compares the contents of the window after the host's processor had `outcome`.
 pub fn memories(
     case: &Case,
     code: &[Encoded],

@@ -10,18 +10,18 @@ use tollgate_engine::decode::maker::Decoding;
 use tollgate_test_support::Random;
 use tollgate_x86::CpuModel;
 
-/// One instruction's bytes.
+/// The bytes of one instruction, and what they mean.
 #[derive(Clone, Debug)]
 pub struct Encoded {
-    /// The bytes.
+    /// The encoded instruction.
     pub bytes: Vec<u8>,
-    /// Decoded at its address.
+    /// The instruction, decoded at its address.
     pub instruction: Instruction,
-    /// Where its constants lie.
+    /// The places of its constants.
     pub constants: ConstantOffsets,
 }
 
-/// How the host's processor reads instructions; a guest's is of the same make.
+/// How the host's processor decodes instructions; a guest's processor is of the same maker.
 pub fn host_decoding() -> Decoding {
     match policy_of(CpuModel::Host).vendor() {
         Vendor::Amd => Decoding::Amd,
@@ -29,7 +29,7 @@ pub fn host_decoding() -> Decoding {
     }
 }
 
-/// Instruction pointer of an offset in the window.
+/// The instruction pointer for an offset in the window.
 pub fn rip_of(world: World, at: u16) -> u64 {
     match world {
         World::Flat32 | World::Long64 | World::High64 => world.window() + u64::from(at),
@@ -37,7 +37,7 @@ pub fn rip_of(world: World, at: u16) -> u64 {
     }
 }
 
-/// Decodes the first instruction of `bytes`, whose rest is ignored.
+/// Decodes the first instruction in `bytes`; the rest is ignored.
 pub fn decode(world: World, at: u16, bytes: &[u8]) -> Option<Encoded> {
     let ip = rip_of(world, at);
     let decoding = host_decoding();
@@ -57,7 +57,7 @@ pub fn decode(world: World, at: u16, bytes: &[u8]) -> Option<Encoded> {
 /// Whether the instruction exists in this world's code at all.
 pub fn exists(code: Code, world: World) -> bool {
     let op = code.op_code();
-    // 0F 0D is a prefetch on AMD's processors, and #UD with a register operand.
+    // 0F 0D is a prefetch on AMD's processors; with a register operand it raises #UD.
     let is_prefetch_on_amd = matches!(
         code,
         Code::Reservednop_rm16_r16_0F0D
@@ -100,7 +100,7 @@ fn table_number(table: OpCodeTableKind) -> u8 {
     }
 }
 
-/// Bytes that may be this instruction.
+/// Bytes that may encode this instruction.
 fn attempt(code: Code, world: World, random: &mut Random) -> Vec<u8> {
     let op = code.op_code();
     let mut bytes = Vec::with_capacity(32);
@@ -122,7 +122,7 @@ fn attempt(code: Code, world: World, random: &mut Random) -> Vec<u8> {
         _ => 0u8,
     };
     let opcode = op.op_code();
-    // REX.R, X and B.
+    // The bits REX.R, X and B.
     let extension = if bitness == 64 && random.one_in(2) {
         random.byte() & 7
     } else {
@@ -149,7 +149,7 @@ fn attempt(code: Code, world: World, random: &mut Random) -> Vec<u8> {
                 EncodingKind::EVEX => {
                     // Broadcast or rounding, and the mask.
                     let mut low = random.byte() & 0x17;
-                    // Zeroing.
+                    // The zeroing bit.
                     if random.one_in(3) {
                         low |= 0x80;
                     }
@@ -260,7 +260,7 @@ fn attempt(code: Code, world: World, random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// A random encoding of `code`, to lie at `at`; `None` if none was found.
+/// A random encoding of `code` for the address `at`; `None` if none was found.
 pub fn encode(code: Code, world: World, at: u16, random: &mut Random) -> Option<Encoded> {
     for _ in 0..400 {
         let bytes = attempt(code, world, random);
@@ -274,7 +274,7 @@ pub fn encode(code: Code, world: World, at: u16, random: &mut Random) -> Option<
     None
 }
 
-/// Random bytes that decode to something; `None` if they do not.
+/// Random bytes that decode to an instruction; `None` if they do not.
 pub fn random_bytes(world: World, at: u16, random: &mut Random) -> Option<Encoded> {
     let mut bytes: Vec<u8> = (0..18).map(|_| random.byte()).collect();
     if random.one_in(3) {
@@ -291,8 +291,8 @@ fn patch(encoded: &mut Encoded, offset: usize, size: usize, value: u64) {
     encoded.bytes[offset..offset + size].copy_from_slice(&value.to_le_bytes()[..size]);
 }
 
-/// Gives constants that lead somewhere: displacements without registers into the
-/// window, branches onto INT3, shift counts of each class.
+/// Replaces constants by useful ones: displacements without registers that lie in the window,
+/// branches to an INT3, shift counts of each class.
 fn refine(mut found: Encoded, world: World, at: u16, random: &mut Random) -> Option<Encoded> {
     let instruction = found.instruction;
     let constants = found.constants;
@@ -312,7 +312,7 @@ fn refine(mut found: Encoded, world: World, at: u16, random: &mut Random) -> Opt
         } else {
             i64::from(CODE_START) + random.below(usize::from(CODE_END - CODE_START)) as i64
         };
-        // Never into the instructions themselves.
+        // Never to the instructions themselves.
         if (i64::from(at) - 16..i64::from(at) + 64).contains(&target) {
             return None;
         }
@@ -336,7 +336,7 @@ fn refine(mut found: Encoded, world: World, at: u16, random: &mut Random) -> Opt
             random,
             instruction_size(&instruction),
         ));
-        // Four bytes reach what is near the segment's base.
+        // Four bytes reach addresses near the segment's base.
         let base = world.base(segment);
         let window = if size == 8 || base != 0 {
             world.window()
@@ -372,7 +372,7 @@ fn refine(mut found: Encoded, world: World, at: u16, random: &mut Random) -> Opt
     (again.instruction.code() == instruction.code() && again.bytes.len() == length).then_some(again)
 }
 
-/// Bytes of the memory operand; 16 where it has no fixed size.
+/// Size in bytes of the memory operand; 16 if it has no fixed size.
 pub fn instruction_size(instruction: &Instruction) -> usize {
     match instruction.memory_size().size() {
         0 => 16,

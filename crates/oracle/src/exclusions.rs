@@ -1,32 +1,32 @@
-//! What is never run, and why.
+//! Instructions that are never run, and the reasons.
 
 use crate::case::components;
 use iced_x86::{Code, CpuidFeature, Instruction, Mnemonic};
 
-/// Why an instruction is left out.
+/// Why an instruction is excluded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reason {
-    /// Enters the host's kernel: INT 80h, SYSENTER, SYSCALL.
+    /// It enters the host's kernel: INT 80h, SYSENTER, SYSCALL.
     SystemCall,
-    /// Its target's segment need not exist on the other side, and 64-bit code does
-    /// natively: far CALL, JMP, RET, and IRET. The bare-metal guests test them.
+    /// The segment of its target need not exist on the other side, and natively it may enter 64-bit
+    /// code: far CALL, JMP, RET, and IRET. The bare-metal guests test them.
     FarTransfer,
-    /// Its result is time, chance, or what differs between host and guest on purpose.
+    /// Its result depends on time or chance, or differs between host and guest by design.
     NotRepeatable,
-    /// Tells about descriptors and tables, of which the host's kernel has others; some
-    /// are emulated by the host's kernel for UMIP.
+    /// It reports on descriptors and tables, which differ in the host's kernel; some of these
+    /// instructions are emulated by the host's kernel for UMIP.
     SystemTables,
-    /// WAIT and the instruction behind it, which iced-x86 names as one.
+    /// WAIT and the following instruction, which iced-x86 decodes as one.
     TwoInstructions,
-    /// Changes what the test itself stands on: protection keys, transactions.
+    /// It changes state that the test itself depends on: protection keys, transactions.
     HostState,
-    /// LOOPE and LOOPNE behind F2h or F3h, which is reserved and may do anything (SDM volume 2,
+    /// LOOPE and LOOPNE after F2h or F3h, which is reserved and may do anything (SDM volume 2,
     /// 2.1.1): Intel's processors ignore the prefix, AMD's take the condition from it.
     ReservedPrefix,
 }
 
-/// Why this instruction is left out, if it is. Privileged instructions are not: at
-/// ring 3 each raises its exception on both sides.
+/// Why this instruction is excluded, if it is. Privileged instructions are not excluded: at ring 3
+/// each raises its exception on both sides.
 pub fn reason(instruction: &Instruction) -> Option<Reason> {
     use Mnemonic as M;
     let code = instruction.code();
@@ -72,8 +72,8 @@ pub fn reason(instruction: &Instruction) -> Option<Reason> {
     }
 }
 
-/// Whether the host may run the state: XSAVE and XRSTOR of components that the host has
-/// and the guest has not (protection keys) would change the test's own state.
+/// Whether it would harm the host to run this state: XSAVE and XRSTOR of components that the host
+/// has and the guest lacks (protection keys) would change the test's own state.
 pub fn harms_host(instruction: &Instruction, gpr: &[u64; 16]) -> bool {
     matches!(
         instruction.mnemonic(),
@@ -88,13 +88,14 @@ pub fn harms_host(instruction: &Instruction, gpr: &[u64; 16]) -> bool {
     ) && (gpr[0] as u32 & !(components() as u32) != 0 || gpr[2] as u32 != 0)
 }
 
-/// Byte sequences that enter the host's kernel wherever control may land in them.
+/// Whether these bytes contain a sequence that would enter the host's kernel if control reached it.
 pub fn enters_kernel(code: &[u8]) -> bool {
     code.windows(2)
         .any(|pair| matches!(pair, [0xcd, 0x80] | [0x0f, 0x05] | [0x0f, 0x34]))
 }
 
-/// Instructions that load a segment register: only with selectors that both sides have.
+/// Whether the instruction loads a segment register, which must only be run with selectors that
+/// both sides have.
 pub fn loads_segment(instruction: &Instruction) -> bool {
     use Mnemonic as M;
     match instruction.mnemonic() {
@@ -106,8 +107,8 @@ pub fn loads_segment(instruction: &Instruction) -> bool {
     }
 }
 
-/// Encodings that do nothing where their feature is missing, rather than #UD: with the
-/// feature hidden they may do either, and are left to the engine's own tests.
+/// Whether this encoding does nothing where its feature is missing, instead of raising #UD. If the
+/// feature is hidden it may do either, which the engine's own tests cover.
 pub fn is_hint_space(instruction: &Instruction) -> bool {
     instruction.cpuid_features().iter().any(|feature| {
         matches!(

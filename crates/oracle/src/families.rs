@@ -4,16 +4,16 @@ use iced_x86::{CpuidFeature, EncodingKind, FlowControl, Instruction, Mnemonic, O
 
 macro_rules! families {
     ($($name:ident $text:literal,)+) => {
-        /// A family of instructions; states are counted for each.
+        /// A family of instructions, for which states are counted.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
         #[allow(missing_docs, reason = "each name is what it holds")]
         pub enum Family { $($name,)+ }
 
         impl Family {
-            /// All families.
+            /// All families, in the order of tables.
             pub const ALL: &'static [Family] = &[$(Family::$name,)+];
 
-            /// Its name on the command line and in tables.
+            /// The family's name on the command line and in tables.
             pub fn name(self) -> &'static str {
                 match self { $(Family::$name => $text,)+ }
             }
@@ -70,7 +70,7 @@ families! {
     Program "programs",
 }
 
-/// The family of one instruction that the guest is offered.
+/// The family of an instruction that the guest is offered.
 pub fn family_of(instruction: &Instruction) -> Family {
     use CpuidFeature as F;
     use Mnemonic as M;
@@ -196,7 +196,7 @@ pub fn family_of(instruction: &Instruction) -> Family {
     }
 }
 
-/// The family of an instruction that EVEX encodes.
+/// The family of an instruction with EVEX encoding.
 fn avx_512(instruction: &Instruction) -> Family {
     let is_memory = |op: u32| instruction.op_kind(op) == OpKind::Memory;
     let has_memory = (0..instruction.op_count()).any(is_memory);
@@ -212,7 +212,7 @@ pub fn is_offered(instruction: &Instruction) -> bool {
     let policy = tollgate_emulate::cpuid::policy_of(tollgate_x86::CpuModel::Host);
     let legacy_meaning = matches!(
         instruction.mnemonic(),
-        // Without their feature the older instruction runs.
+        // Without their feature, the older instruction is executed.
         Mnemonic::Tzcnt | Mnemonic::Lzcnt
     );
     legacy_meaning

@@ -1,5 +1,5 @@
-//! Random cases: every `Code` of iced-x86 that exists in the worlds' code, random
-//! bytes, and short programs.
+//! Random cases: every `Code` of iced-x86 that exists in the worlds' code, random bytes, and short
+//! programs.
 
 use crate::case::Case;
 use crate::encode::{Encoded, decode, encode, exists, random_bytes};
@@ -11,38 +11,38 @@ use iced_x86::{Code, DecoderOptions, FlowControl, Mnemonic};
 use std::collections::BTreeMap;
 use tollgate_test_support::Random;
 
-/// A case with what is expected of it.
+/// A case with its expectation.
 #[derive(Clone, Debug)]
 pub struct Planned {
-    /// What to run.
+    /// The case to run.
     pub case: Case,
-    /// Its instructions.
+    /// The instructions of the case.
     pub code: Vec<Encoded>,
-    /// What it counts as.
+    /// The family that it counts for.
     pub family: Family,
-    /// What is expected.
+    /// The expected result.
     pub expectation: Expectation,
 }
 
-/// Every instruction, by family.
+/// All instructions, by family.
 pub struct Catalog {
     by_family: BTreeMap<Family, Vec<(World, Code)>>,
     offered: Vec<(World, Code)>,
     worlds: &'static [World],
-    /// Instructions that exist but of which no encoding was found.
+    /// Instructions that exist but for which no encoding was found.
     pub missing: Vec<(World, Code)>,
 }
 
 fn start_address(random: &mut Random) -> u16 {
     match random.below(12) {
-        // Across the two pages of code.
+        // Across the boundary of the two code pages.
         0 => 0x1ff0 + random.below(16) as u16,
         _ => 0x1100 + random.below(0x1d00) as u16,
     }
 }
 
 impl Catalog {
-    /// Encodes every instruction once in each world and sorts them.
+    /// Encodes every instruction once in each world, and sorts them by family.
     pub fn new(worlds: &'static [World]) -> Self {
         let mut catalog = Self {
             worlds,
@@ -55,7 +55,7 @@ impl Catalog {
             for code in Code::values().filter(|&code| exists(code, world)) {
                 let mut families = Vec::new();
                 let (mut offered, mut found) = (false, false);
-                // Prefixes decide about some families: LOCK, REP.
+                // For some families prefixes matter: LOCK, REP.
                 for _ in 0..12 {
                     let Some(one) = encode(code, world, 0x1800, &mut random) else {
                         continue;
@@ -70,8 +70,8 @@ impl Catalog {
                         families.extend(family);
                     }
                 }
-                // Some exist on old or foreign processors only: POP CS on the 8086, UD0
-                // without operands, VIA's MONTMUL with addresses of 16 and 64 bits.
+                // Some instructions exist only on old or other makers' processors: POP CS on the
+                // 8086, UD0 without operands, VIA's MONTMUL with addresses of 16 and 64 bits.
                 let elsewhere = code.op_code().decoder_option() != DecoderOptions::NONE
                     || matches!(
                         code,
@@ -95,7 +95,7 @@ impl Catalog {
         catalog
     }
 
-    /// How many encodings of instructions each family has.
+    /// The number of encodings in each family.
     pub fn sizes(&self) -> BTreeMap<Family, usize> {
         self.by_family
             .iter()
@@ -103,7 +103,7 @@ impl Catalog {
             .collect()
     }
 
-    /// A random case, of one family if that is asked for.
+    /// A random case, of one family if one is wanted.
     pub fn plan(&self, wanted: Option<Family>, random: &mut Random) -> Planned {
         loop {
             let planned = match wanted {
@@ -170,7 +170,7 @@ impl Catalog {
                     family,
                     Family::X87Image | Family::Image | Family::SegmentLoad | Family::NotOffered
                 )
-                // What the stack holds is not steered for the second instruction.
+                // The stack is not prepared for the second instruction.
                 || matches!(instruction.mnemonic(), Mnemonic::Popf | Mnemonic::Popfd | Mnemonic::Popfq)
                 || (branches && index + 1 != count)
                 || instruction.rflags_read() & undefined != 0
@@ -233,7 +233,7 @@ fn planned(world: World, at: u16, one: Encoded, family: Family) -> Planned {
     }
 }
 
-/// What is expected of a case that was written down.
+/// The expectation for a case from a reproducer.
 pub fn expectation(case: &Case) -> Expectation {
     let mut padded = case.code.clone();
     padded.extend([0xcc; 15]);

@@ -1,8 +1,8 @@
-//! The code in a guest, through the real monitor.
+//! Runs the code in a guest, through the real monitor.
 //!
-//! A guest with PAE paging, or in long mode, ring 3 code in the case's segments, and an interrupt
-//! table whose gates all lead to a stub in ring 0 that stops the machine. The exception's
-//! frame on the ring 0 stack and the registers are the outcome.
+//! The guest has PAE paging, or is in long mode; it runs ring 3 code in the case's segments, and
+//! has an interrupt table whose gates all lead to a stub in ring 0 that stops the machine. The
+//! exception's frame on the ring 0 stack and the registers are the outcome.
 
 use crate::bench::Bench;
 use crate::case::{Case, Input, Outcome, normalize};
@@ -19,14 +19,14 @@ use tollgate_x86::{Attributes, CpuState, PhysicalAddress, Segment, SegmentRegist
 
 /// Physical address of the page directory pointer table; directories and tables follow.
 const TABLES: u64 = 0x20_0000;
-/// Physical address of long mode's top table; the others follow.
+/// Physical address of long mode's top table; the other tables follow.
 const LONG_TABLES: u64 = 0x21_0000;
 /// Physical address of the window.
 const WINDOW_PHYSICAL: u64 = 0x30_0000;
 /// Physical and linear address of the supervisor's pages.
 const SYSTEM_PHYSICAL: u64 = 0x38_0000;
 const SYSTEM: u64 = 0xe5b7_0000;
-/// The same for long mode.
+/// Physical and linear address of the supervisor's pages in long mode.
 const LONG_SYSTEM_PHYSICAL: u64 = 0x39_0000;
 const LONG_SYSTEM: u64 = 0xffff_9000_e5b7_0000;
 /// Offsets in the supervisor's pages.
@@ -48,9 +48,9 @@ pub struct Guest {
     vcpu: Vcpu,
     start: CpuState,
     map: &'static RegisterMap,
-    /// 16- and 32-bit code runs in compatibility mode.
+    /// Whether 16- and 32-bit code runs in compatibility mode.
     compatibility: bool,
-    /// Long mode is on.
+    /// Whether long mode is active.
     long: bool,
     window: Box<[u8; WINDOW_BYTES]>,
 }
@@ -68,8 +68,8 @@ fn write_u64(memory: &mut GuestMemory, address: u64, value: u64) {
     memory.write(PhysicalAddress(address), &value.to_le_bytes());
 }
 
-/// Maps a page of the guest's below one of the two top tables; the tables lie one behind
-/// the other.
+/// Maps a page of the guest below one of the two top tables; the tables follow each other in
+/// memory.
 fn map_page(
     memory: &mut GuestMemory,
     (top, next): (u64, &mut u64),
@@ -152,7 +152,7 @@ fn build_tables(memory: &mut GuestMemory) {
     }
 }
 
-/// Tables and handlers in the supervisor's pages, for legacy or for long mode.
+/// Writes the tables and handlers in the supervisor's pages, for legacy or for long mode.
 fn build_system(memory: &mut GuestMemory, long: bool) {
     let (physical, system) = if long {
         (LONG_SYSTEM_PHYSICAL, LONG_SYSTEM)
@@ -190,7 +190,7 @@ fn build_system(memory: &mut GuestMemory, long: bool) {
         memory.write_u32(PhysicalAddress(tss + 4), (system + STACK_TOP) as u32);
         memory.write_u32(PhysicalAddress(tss + 8), u32::from(KERNEL_DATA));
     }
-    // The I/O permission map lies behind the limit: no port is ring 3's.
+    // The I/O permission map lies beyond the limit: ring 3 may access no port.
     memory.write_u32(PhysicalAddress(tss + 0x64), 0xffff_0000);
     for vector in 0..256u64 {
         let handler = system + HANDLERS + vector * 4;
@@ -214,13 +214,13 @@ fn build_system(memory: &mut GuestMemory, long: bool) {
     }
 }
 
-/// The registers that a world does not choose, in legacy or in long mode.
+/// The registers that do not depend on the world, in legacy or in long mode.
 fn start_state(long: bool) -> CpuState {
     let mut state = CpuState::at_reset();
     let system = if long { LONG_SYSTEM } else { SYSTEM };
-    // PE, MP, ET, NE, WP, AM, PG.
+    // The bits PE, MP, ET, NE, WP, AM and PG.
     state.cr0 = 0x8005_0033;
-    // PAE, OSFXSR, OSXMMEXCPT, OSXSAVE.
+    // The bits PAE, OSFXSR, OSXMMEXCPT and OSXSAVE.
     state.cr4 = 0x4_0620;
     state.efer = 1 << 11;
     state.cr3 = TABLES;
@@ -231,7 +231,7 @@ fn start_state(long: bool) -> CpuState {
     state.idtr.base = system + IDT;
     state.idtr.limit = 0x7ff;
     if long {
-        // LME and LMA.
+        // The bits LME and LMA.
         state.efer |= 0x500;
         state.cr3 = LONG_TABLES;
         state.idtr.limit = 0xfff;
@@ -245,10 +245,10 @@ fn start_state(long: bool) -> CpuState {
 }
 
 impl Guest {
-    /// A guest whose registers live as `map` says; those of 64-bit code have a map of their
-    /// own.
+    /// A guest whose registers are mapped to host registers by `map`; 64-bit code has its own map.
     ///
     /// # Errors
+    ///
     /// The host refused memory.
     pub fn new(map: &'static RegisterMap) -> io::Result<Self> {
         let mut memory = GuestMemory::new(4 << 20).map_err(io::Error::other)?;
@@ -273,7 +273,7 @@ impl Guest {
         })
     }
 
-    /// The window as it was when last read.
+    /// The content of the window when it was last read.
     pub fn memory(&self) -> &[u8; WINDOW_BYTES] {
         &self.window
     }
@@ -291,13 +291,13 @@ impl Guest {
         self.vcpu.memory_mut().write(address, bytes);
     }
 
-    /// Has 16- and 32-bit code run under a 64-bit system, in compatibility mode, as it does
+    /// Runs 16- and 32-bit code in compatibility mode of a 64-bit system from now on, as it runs
     /// natively.
     pub fn use_compatibility_mode(&mut self) {
         self.compatibility = true;
     }
 
-    /// Switches between legacy and long mode, as from outside.
+    /// Switches between legacy and long mode, from outside the guest.
     fn enter_mode(&mut self, long: bool) {
         if self.long == long {
             return;
@@ -313,7 +313,7 @@ impl Guest {
             .set_register_map(if long { &RegisterMap::LEGACY } else { self.map });
     }
 
-    /// Runs the code, which lies in the window, once.
+    /// Runs the code in the window once.
     pub fn run(&mut self, case: &Case, input: &Input) -> Outcome {
         self.enter_mode(case.world.is_long() || self.compatibility);
         let start = &self.start;
@@ -351,7 +351,7 @@ impl Guest {
         }
     }
 
-    /// What the monitor said when it last gave up.
+    /// The reason that the monitor gave when it last failed.
     pub fn complaint(&self) -> &str {
         &self.bench.complaint
     }

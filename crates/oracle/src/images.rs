@@ -1,4 +1,4 @@
-//! What of a stored state image processors may store differently, each with the manual's
+//! The parts of a stored state image that may differ between processors, each with the manual's
 //! reason.
 
 use crate::encode::host_decoding;
@@ -16,7 +16,7 @@ pub type Uncompared = (Range<usize>, u8);
 /// Offsets in an XSAVE area (SDM volume 1, tables 10-2 and 13-1).
 mod at {
     pub const TAGS: usize = 4;
-    /// Third byte of MXCSR_MASK.
+    /// The third byte of MXCSR_MASK.
     pub const MXCSR_MASK_BITS_16_TO_23: usize = 30;
     pub const XSTATE_BV: usize = 512;
 }
@@ -31,8 +31,8 @@ fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|&byte| byte == 0)
 }
 
-/// The components of `vector` in their initial configuration (SDM volume 1, 13.6), in an
-/// image that is compacted or not, of which `requested` are stored.
+/// The components of `vector` that are in their initial configuration (SDM volume 1, 13.6). The
+/// image is compacted or not, and contains the components `requested`.
 fn initial_components(
     vector: &[u8; XSAVE_SIZE],
     is_compacted: bool,
@@ -49,7 +49,7 @@ fn initial_components(
     let x87 = control_to_tags == [0x7f, 0x03, 0, 0, 0] && is_zero(&vector[32..160]);
     add(x87, component::X87, [0..24, 32..160]);
     if is_compacted {
-        // MXCSR goes with SSE's registers (SDM volume 1, 13.10).
+        // MXCSR belongs to SSE's registers (SDM volume 1, 13.10).
         let sse = is_zero(&vector[160..416]) && vector[24..28] == 0x1f80u32.to_le_bytes();
         add(sse, component::SSE, [24..32, 160..416]);
     } else {
@@ -75,19 +75,19 @@ fn initial_components(
     found
 }
 
-/// What of the image that `instruction` stores of `vector` is not compared, as offsets from
-/// its start:
+/// The parts that are not compared of the image of `vector` that `instruction` stores, as offsets
+/// from its start:
 ///
-/// - the x87's last instruction and operand pointers, which processors update by different
-///   rules (SDM volume 1, 8.1.8: FDP only with an unmasked exception, FCS and FDS as zero;
-///   APM volume 2, 11.4.4: only with a pending exception);
-/// - bit 17 of MXCSR_MASK on AMD's processors: the mode of misaligned SSE operands (APM
-///   volume 1, 4.2.2), which no guest is offered;
-/// - whether a component in its initial configuration is in use, which is the
-///   implementation's choice (SDM volume 1, 13.6), and whether XSAVEOPT, which leaves out
-///   what is not in use (13.9), stores it; XSAVEC likewise.
+/// - the x87's last instruction and operand pointers, which processors update by different rules
+///   (SDM volume 1, 8.1.8: FDP only with an unmasked exception, FCS and FDS as zero; APM volume 2,
+///   11.4.4: only with a pending exception);
+/// - bit 17 of MXCSR_MASK on AMD's processors: the mode of misaligned SSE operands (APM volume 1,
+///   4.2.2), which no guest is offered;
+/// - whether a component in its initial configuration is in use, which is the implementation's
+///   choice (SDM volume 1, 13.6), and whether XSAVEOPT and XSAVEC, which omit components that are
+///   not in use (13.9), store it.
 ///
-/// `requested` are the components that EDX and EAX ask for.
+/// `requested` are the components that EDX and EAX request.
 pub fn uncompared(
     instruction: &Instruction,
     vector: &[u8; XSAVE_SIZE],
@@ -163,7 +163,7 @@ mod tests {
         let mut vector = [0; XSAVE_SIZE];
         assert_eq!(bits(&XSAVE, &vector, 160), 0);
         assert_eq!(bits(&XSAVEOPT, &vector, 160), 0xff);
-        // FCW is not as FNINIT leaves it: the x87 state is in use.
+        // FCW differs from its value after FNINIT, so the x87 state is in use.
         assert_eq!(bits(&XSAVEOPT, &vector, 32), 0);
         vector[160] = 1;
         assert_eq!(bits(&XSAVEOPT, &vector, 160), 0);

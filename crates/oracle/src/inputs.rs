@@ -1,5 +1,5 @@
-//! Random registers and memory for given instructions: operands are steered into the
-//! window, branches onto INT3, selectors to segments that both sides have.
+//! Random registers and memory for given instructions: operands lie in the window, branches lead to
+//! an INT3, selectors name segments that both sides have.
 
 use crate::case::{Fill, Input, components};
 use crate::encode::{Encoded, instruction_size, rip_of};
@@ -25,10 +25,10 @@ const EBP: usize = 5;
 const ESI: usize = 6;
 const EDI: usize = 7;
 
-/// An offset in the window for an operand of `size` bytes: inside a page, at its start or
-/// end, across two, or aligned.
+/// An offset in the window for an operand of `size` bytes: inside a page, at its start or end,
+/// across two pages, or aligned.
 pub fn operand_target(random: &mut Random, size: usize) -> u16 {
-    // Pages behind whose start something of interest lies, on this side or the other.
+    // Pages whose start is a boundary of interest, for operands before or after it.
     let boundary = random.pick(&[4, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]) * PAGE;
     let writable = random.pick(&[4, 7, 8, 10, 13, 15]) * PAGE;
     let target = match random.below(8) {
@@ -54,7 +54,7 @@ pub fn segment_register(register: Register) -> SegmentRegister {
     }
 }
 
-/// An integer of the width of a general register.
+/// An integer with the width of a general register.
 fn number(world: World, random: &mut Random) -> u64 {
     if world.is_long() {
         interesting64(random)
@@ -63,13 +63,13 @@ fn number(world: World, random: &mut Random) -> u64 {
     }
 }
 
-/// A linear address at an end of the canonical ones.
+/// A linear address at one of the boundaries of the canonical addresses.
 fn edge(random: &mut Random, size: usize) -> u64 {
     let end = random.pick(&[0x8000_0000_0000, 0xffff_8000_0000_0000, 0]);
     u64::wrapping_sub(end, random.below(size.max(1) + 2) as u64)
 }
 
-/// A stack or frame pointer of 16- or 32-bit code where it wraps, or a little to one side.
+/// A stack or frame pointer of 16- or 32-bit code at the address where it wraps, or close to it.
 fn stack_wrap(world: World, random: &mut Random) -> u64 {
     let wrap = if world.has_narrow_stack() || random.one_in(4) {
         0x1_0000
@@ -85,7 +85,7 @@ fn stack_wrap(world: World, random: &mut Random) -> u64 {
         }
 }
 
-/// An EIP where INT3 lies, or once in a while none.
+/// An EIP where there is an INT3, or sometimes one where there is none.
 fn landing(world: World, at: u16, random: &mut Random) -> u64 {
     if random.one_in(16) {
         return number(world, random);
@@ -98,7 +98,7 @@ fn landing(world: World, at: u16, random: &mut Random) -> u64 {
     }
 }
 
-/// A selector that means the same on both sides.
+/// A selector that has the same meaning on both sides.
 fn selector(random: &mut Random) -> u16 {
     if !has_locals() {
         return random.pick(&[0, 3, USER_CODE, USER_DATA]);
@@ -133,7 +133,7 @@ struct Generator<'a> {
     random: &'a mut Random,
 }
 
-/// A state for these instructions, which lie from `at` on.
+/// A state for these instructions, the first of which lies at `at`.
 pub fn generate(world: World, at: u16, code: &[Encoded], random: &mut Random) -> Input {
     let input = Input {
         gpr: [0; 16],
@@ -189,7 +189,7 @@ impl Generator<'_> {
             }
         }
         if self.world.has_narrow_stack() {
-            // The upper half is there and must stay.
+            // The upper half exists and must not change.
             let upper = u64::from(self.random.next_u32() & 0xffff_0000);
             if self.random.one_in(2) {
                 self.input.gpr[ESP] |= upper;
@@ -206,20 +206,20 @@ impl Generator<'_> {
         self.input.pokes.push((offset, bytes));
     }
 
-    /// Window offset of the stack's top.
+    /// Offset in the window of the top of the stack.
     fn stack_top(&self) -> u16 {
         let esp = self.input.gpr[ESP];
         let linear = self.world.base(SegmentRegister::Ss).wrapping_add(esp);
         self.world.offset_of(linear) as u16
     }
 
-    /// An instruction pointer or a stack slot as memory holds it.
+    /// The memory format of an instruction pointer or a stack slot.
     fn word(&self, value: u64) -> Vec<u8> {
         let size = if self.world.is_long() { 8 } else { 4 };
         value.to_le_bytes()[..size].to_vec()
     }
 
-    /// Where an operand lies that is addressed with so many bits.
+    /// The start of the window as addressed with this number of bits.
     fn window_for(&self, bits: u32, segment: SegmentRegister) -> u64 {
         if bits < 64 && self.world.base(segment) == 0 {
             WINDOW
@@ -263,7 +263,7 @@ impl Generator<'_> {
             _ => self.random.below(5000),
         } as u64;
         self.input.gpr[ECX] = count;
-        // Equal runs, so that comparing ones go on.
+        // Runs of equal bytes, so that comparing instructions continue.
         if self.random.one_in(2) {
             let byte = self.random.pick(&[0, 0x20, 0xff]);
             let ds = segment_register(instruction.memory_segment());
@@ -288,7 +288,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Has a pointer register lead to an operand.
+    /// Makes a pointer register point to an operand.
     fn point(&mut self, register: usize, segment: SegmentRegister, instruction: &Instruction) {
         if self.random.one_in(24) {
             return;
@@ -360,7 +360,7 @@ impl Generator<'_> {
         };
         let scale = u64::from(instruction.memory_index_scale());
         if base.is_gpr() && base != index {
-            // An index of any size would do; small ones look like arrays.
+            // An index of any size is possible; small ones resemble arrays.
             if index != Register::None && self.random.one_in(2) {
                 self.input.gpr[index.number()] = self.random.below(64) as u64;
             }
@@ -389,7 +389,7 @@ impl Generator<'_> {
         Some(offset as u16)
     }
 
-    /// Indices of gathers and scatters: near each other, some in other pages.
+    /// Sets the indexes of gathers and scatters: close to each other, some in other pages.
     fn vector_index(&mut self, instruction: &Instruction) {
         let register = instruction.memory_index();
         let wide = instruction.is_vsib64();
@@ -449,7 +449,7 @@ impl Generator<'_> {
                     & self.world.mask();
             }
             M::Div | M::Idiv if self.random.one_in(2) => {
-                // Quotients that fit.
+                // These make quotients that fit.
                 self.input.gpr[EDX] = self.random.below(3) as u64;
                 if instruction.op0_register().is_gpr8() {
                     self.input.gpr[EAX] &= !0xfc00;
@@ -471,7 +471,7 @@ impl Generator<'_> {
             | M::Xsaveopt64
             | M::Xsavec
             | M::Xsavec64 => {
-                // Components that the guest has and the host has too.
+                // These are components that both the guest and the host have.
                 self.input.gpr[EAX] = self.random.next_u64() & components();
                 self.input.gpr[EDX] = 0;
                 self.image(instruction, target);
@@ -485,7 +485,7 @@ impl Generator<'_> {
                     self.poke(target, value.to_le_bytes().to_vec());
                 }
             }
-            // Mostly bases that are canonical.
+            // Most bases are canonical.
             M::Wrfsbase | M::Wrgsbase if self.random.below(4) != 0 => {
                 let register = instruction.op0_register().number();
                 self.input.gpr[register] = self.world.window() + 0x1000;
@@ -495,7 +495,7 @@ impl Generator<'_> {
         }
     }
 
-    /// A state image as a program would have stored it, sometimes spoilt.
+    /// Writes a state image as a program would have stored it, sometimes an invalid one.
     fn image(&mut self, instruction: &Instruction, target: Option<u16>) {
         let Some(target) = target else { return };
         let source = vector_state(self.random, if self.world.is_long() { 16 } else { 8 });

@@ -1,26 +1,26 @@
-//! What both processors find in memory: one window of 64 KiB, the same linear
-//! addresses natively and in the guest, and the segments that reach it.
+//! The memory that both processors see: one window of 64 KiB at the same linear addresses, natively
+//! and in the guest, and the segments that reach it.
 
 use std::sync::OnceLock;
 use tollgate_x86::{Attributes, Segment, SegmentRegister, Selector};
 
-/// Bytes in a page.
+/// Size of a page in bytes.
 pub const PAGE: usize = 4096;
 /// Linear address of the window.
 pub const WINDOW: u64 = 0x1150_0000;
-/// Where 64-bit code finds the same window once more.
+/// Linear address of the second mapping of the window, for 64-bit code.
 pub const HIGH_WINDOW: u64 = 0x1f37_1150_0000;
-/// Bytes in the window: all that a 16-bit address reaches.
+/// Size of the window in bytes: everything that a 16-bit address reaches.
 pub const WINDOW_BYTES: usize = 0x1_0000;
-/// Pages in the window.
+/// Number of pages in the window.
 pub const PAGES: usize = WINDOW_BYTES / PAGE;
 
-/// What a page of the window permits.
+/// The access rights of a page of the window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
-    /// Not present.
+    /// The page is not present.
     None,
-    /// Read and execute: where the code lies.
+    /// Read and execute: pages for the code.
     Code,
     /// Read only.
     Read,
@@ -28,7 +28,7 @@ pub enum Access {
     Write,
 }
 
-/// The pages, so that each kind of neighbourhood occurs.
+/// The pages, in an order in which each combination of neighbours occurs.
 pub const PAGE_ACCESS: [Access; PAGES] = {
     use Access::{Code, None, Read, Write};
     [
@@ -37,49 +37,48 @@ pub const PAGE_ACCESS: [Access; PAGES] = {
     ]
 };
 
-/// First offset of the pages that hold code.
+/// First offset of the pages for code.
 pub const CODE_START: u16 = 0x1000;
-/// Offset behind them.
+/// Offset after the pages for code.
 pub const CODE_END: u16 = 0x3000;
 /// First offset of the two pages for the stack.
 pub const STACK_START: u16 = 0x4000;
-/// Offset behind them.
+/// Offset after the pages for the stack.
 pub const STACK_END: u16 = 0x6000;
 
-/// The segments under which a case runs.
+/// The segments in which a case runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
 pub enum World {
-    /// 32-bit code, flat segments as Linux has them; FS with a base, GS with a base
-    /// and a limit.
+    /// 32-bit code with flat segments as on Linux; FS has a base, GS a base and a limit.
     Flat32,
-    /// 32-bit code; segments whose base is the window, DS and ES limited to it.
+    /// 32-bit code; the segments' base is the window, and DS and ES are limited to it.
     Based32,
-    /// 16-bit code and stack; segments of 64 KiB whose base is the window.
+    /// 16-bit code and stack; the segments have 64 KiB, and their base is the window.
     Window16,
     /// 32-bit code with a 16-bit stack; DS expands down.
     Narrow32,
     /// 16-bit code with a 32-bit stack; ES expands down.
     Wide16,
-    /// 64-bit code in the window, FS and GS with bases.
+    /// 64-bit code in the window; FS and GS have bases.
     Long64,
-    /// 64-bit code in the window's second place, far above 4 GiB.
+    /// 64-bit code in the window's second mapping, far above 4 GiB.
     High64,
 }
 
-/// A descriptor of the local table.
+/// A descriptor in the local table.
 #[derive(Clone, Copy, Debug)]
 pub struct Local {
-    /// Linear base.
+    /// The linear base address.
     pub base: u32,
     /// Highest valid offset, in bytes.
     pub limit: u32,
-    /// 32-bit default size.
+    /// Whether the default size is 32 bits.
     pub big: bool,
-    /// Code, not data.
+    /// Whether it is code, not data.
     pub code: bool,
-    /// Readable but not writable (data).
+    /// Whether it is data that is readable but not writable.
     pub read_only: bool,
-    /// Expand-down data.
+    /// Whether it is expand-down data.
     pub expand_down: bool,
 }
 
@@ -101,7 +100,7 @@ const fn code(base: u32, limit: u32, big: bool) -> Local {
     }
 }
 
-/// Limit of the small segment in GS: it ends inside a writable page.
+/// Limit of the small segment in GS, which ends inside a writable page.
 pub const SMALL_LIMIT: u32 = 0x87ff;
 
 /// The local descriptor table, natively and in the guest.
@@ -138,7 +137,7 @@ pub const USER_CODE64: u16 = 0x33;
 
 static HAS_LOCALS: OnceLock<bool> = OnceLock::new();
 
-/// Whether the host lets a process have local descriptors; asked once.
+/// Whether the host permits a process to have local descriptors; determined once.
 pub fn has_locals() -> bool {
     *HAS_LOCALS.get_or_init(|| crate::native::set_local_descriptors().is_ok())
 }
@@ -149,7 +148,7 @@ pub const fn local_selector(index: usize) -> u16 {
 }
 
 impl World {
-    /// All worlds.
+    /// All worlds, in the order of reports.
     pub const ALL: [World; 7] = [
         World::Flat32,
         World::Based32,
@@ -160,7 +159,7 @@ impl World {
         World::High64,
     ];
 
-    /// The worlds of 16- and 32-bit code that this host can have.
+    /// The worlds of 16- and 32-bit code that are available on this host.
     pub fn legacy() -> &'static [World] {
         if has_locals() {
             &Self::ALL[..5]
@@ -174,17 +173,17 @@ impl World {
         &Self::ALL[5..]
     }
 
-    /// Whether this host can have the world.
+    /// Whether the world is available on this host.
     pub fn is_available(self) -> bool {
         Self::legacy().contains(&self) || self.is_long()
     }
 
-    /// 64-bit code.
+    /// Whether the world has 64-bit code.
     pub fn is_long(self) -> bool {
         matches!(self, World::Long64 | World::High64)
     }
 
-    /// Where operands and code lie.
+    /// The linear address of operands and code.
     pub fn window(self) -> u64 {
         match self {
             World::High64 => HIGH_WINDOW,
@@ -192,7 +191,7 @@ impl World {
         }
     }
 
-    /// Distance of a linear address from the window's start, in either of its places.
+    /// Distance of a linear address from the start of the window, in the mapping that it lies in.
     pub fn offset_of(self, linear: u64) -> u64 {
         if !self.is_long() {
             return u64::from((linear as u32).wrapping_sub(WINDOW as u32));
@@ -205,7 +204,7 @@ impl World {
         }
     }
 
-    /// Bits of an address or a general register: 64-bit code alone has more than 32.
+    /// Mask of an address or a general register: only 64-bit code has more than 32 bits.
     pub fn mask(self) -> u64 {
         if self.is_long() {
             u64::MAX
@@ -214,7 +213,7 @@ impl World {
         }
     }
 
-    /// Bases of FS and GS at the start that no descriptor gives.
+    /// The initial bases of FS and GS that do not come from a descriptor.
     pub fn thread_bases(self) -> [u64; 2] {
         match self {
             World::Long64 => [WINDOW - 0x1000_0000, WINDOW + 0x3008],
@@ -223,7 +222,7 @@ impl World {
         }
     }
 
-    /// 16, 32 or 64.
+    /// The code size in bits: 16, 32 or 64.
     pub fn bitness(self) -> u32 {
         match self {
             World::Long64 | World::High64 => 64,
@@ -232,12 +231,12 @@ impl World {
         }
     }
 
-    /// SP moves, not ESP.
+    /// Whether the stack pointer is SP, not ESP.
     pub fn has_narrow_stack(self) -> bool {
         matches!(self, World::Window16 | World::Narrow32)
     }
 
-    /// Its name in reproducers.
+    /// The world's name in reproducers.
     pub fn name(self) -> &'static str {
         match self {
             World::Flat32 => "flat32",
@@ -250,7 +249,7 @@ impl World {
         }
     }
 
-    /// ES, CS, SS, DS, FS, GS at the start.
+    /// The initial selectors of ES, CS, SS, DS, FS and GS.
     pub fn selectors(self) -> [u16; 6] {
         let local = local_selector;
         match self {
@@ -288,7 +287,7 @@ impl World {
     }
 }
 
-/// The descriptor of an entry of the local table.
+/// The descriptor at an index of the local table.
 pub fn local_segment(index: usize) -> Segment {
     let local = LOCALS[index];
     let mut bits: u16 = 0xf1;
@@ -314,7 +313,7 @@ pub fn local_segment(index: usize) -> Segment {
     }
 }
 
-/// The segment behind a selector, if both processors have it.
+/// The segment that a selector names, if both processors have it.
 pub fn segment_of(selector: u16) -> Option<Segment> {
     let flat = |bits| Segment {
         base: 0,
@@ -333,7 +332,7 @@ pub fn segment_of(selector: u16) -> Option<Segment> {
     }
 }
 
-/// The eight bytes of a descriptor.
+/// Encodes a descriptor in its eight bytes.
 pub fn descriptor_bytes(segment: &Segment) -> u64 {
     let attributes = u64::from(segment.attributes.bits());
     let limit = if attributes & 0x8000 != 0 {

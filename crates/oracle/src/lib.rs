@@ -1,10 +1,10 @@
-//! The host's processor as the judge of every unprivileged instruction.
+//! Compares every unprivileged instruction with the host's processor.
 //!
-//! Random instructions with random registers and memory run twice: natively, in a 16-, 32-
-//! or 64-bit segment of this very process ([`native`]), and in a guest through the real
-//! monitor ([`guest`]). Everything that a program can see must agree: registers, flags
-//! that the manual defines, vector registers, memory, and exceptions with their error
-//! code and CR2. `docs/develop/oracle.md` tells how to read what it reports.
+//! Random instructions with random registers and memory run twice: natively, in a 16-, 32- or
+//! 64-bit segment of this process ([`native`]), and in a guest through the real monitor
+//! ([`guest`]). Everything that a program can see must agree: registers, flags that the manual
+//! defines, vector registers, memory, and exceptions with their error code and CR2.
+//! `docs/develop/oracle.md` explains how to read the reports.
 
 pub mod bench;
 pub mod case;

@@ -43,7 +43,7 @@ fn worlds_of(name: &str) -> Result<&'static [World], String> {
             .iter()
             .find(|world| world.name() == name && world.is_available())
             .map(std::slice::from_ref)
-            .ok_or_else(|| format!("no such world here: {name}")),
+            .ok_or_else(|| format!("this host does not support the world: {name}")),
     }
 }
 
@@ -114,7 +114,7 @@ fn parse() -> Result<Option<Arguments>, String> {
 fn replay_one(line: &str, compatibility: bool) -> Result<bool, String> {
     let (case, input) = replay::read(line)?;
     if !case.world.is_available() {
-        return Err("this host lets no process have the segments that the line names".to_owned());
+        return Err("this host does not permit the segments that the line names".to_owned());
     }
     let mut oracle = Oracle::new(&RegisterMap::LEGACY).map_err(|error| error.to_string())?;
     if compatibility {
@@ -127,7 +127,8 @@ fn replay_one(line: &str, compatibility: bool) -> Result<bool, String> {
     Ok(agree)
 }
 
-/// The window's addresses exist once in a process, so side by side means processes.
+/// Runs a plan in several processes. The window's addresses exist only once in a process, so
+/// threads are not possible.
 fn side_by_side(plan: &Plan, processes: u64) -> Result<bool, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut children = Vec::new();

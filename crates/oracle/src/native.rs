@@ -1,15 +1,15 @@
-//! The code on the host's own processor, in a compatibility-mode segment or in Linux's
-//! 64-bit one.
+//! Runs the code on the host's own processor, in a compatibility-mode segment or in Linux's 64-bit
+//! one.
 //!
-//! The only unsafe module. A run goes: XRSTOR, the data segments, IRETQ into a stub
-//! in Linux's 32-bit code segment, which loads SS and jumps to the case's CS:EIP; 64-bit
-//! code needs no stub, and gets bases of its own for FS and GS. Every run ends in a signal,
-//! whose frame is the outcome; the handler restores the bases of FS and GS, copies the
-//! frame and returns to the caller without sigreturn.
+//! This is the only unsafe module. A run consists of XRSTOR, loading the data segments, and IRETQ
+//! to a stub in Linux's 32-bit code segment, which loads SS and jumps to the case's CS:EIP; 64-bit
+//! code needs no stub, and gets its own bases of FS and GS. Every run ends in a signal, whose frame
+//! is the outcome; the handler restores the bases of FS and GS, copies the frame and returns to the
+//! caller without sigreturn.
 //!
-//! Segments of 32 bits reach what is mapped below 4 GiB, which is the window and the stub.
-//! 64-bit code could reach all of the process, but no register holds an address of the
-//! process's own. System calls are excluded by the generator ([`crate::exclusions`]).
+//! 32-bit segments only reach memory below 4 GiB, where only the window and the stub are mapped.
+//! 64-bit code could reach the whole process, but no register holds an address that belongs to it.
+//! The generator excludes system calls ([`crate::exclusions`]).
 
 use crate::case::{Case, Input, Outcome, components, normalize};
 use crate::layout::{
@@ -29,53 +29,54 @@ use tollgate_x86::xsave::{COMPACTED, EXTENDED, EXTENDED_REGION, XCOMP_BV, compon
 
 /// Linear address of the stub's page.
 const STUB: u32 = 0x5d3a_7000;
-/// Offset in the stub's page of SS, and behind it the far pointer to the case.
+/// Offset in the stub's page of SS, followed by the far pointer to the case.
 const STUB_DATA: usize = 0x800;
 /// Processor time after which a run counts as endless, in nanoseconds.
 const WATCHDOG: i64 = 100_000_000;
-/// Bytes of the stack for signals.
+/// Size in bytes of the stack for signals.
 const SIGNAL_STACK: usize = 1 << 17;
 
-/// An XSAVE area where XRSTOR wants it.
+/// An XSAVE area with the alignment that XRSTOR needs.
 #[repr(C, align(64))]
 struct Area([u8; XSAVE_SIZE]);
 
-/// What the assembly shares with Rust.
+/// The data that the assembly code shares with Rust.
 #[repr(C)]
 struct Frame {
     host_rsp: u64,
-    /// Which components of `vector` are loaded.
+    /// The components of `vector` that are loaded.
     components: u64,
     fs_base: u64,
     gs_base: u64,
     gpr: [u64; 16],
     flags: u64,
-    /// CS and RIP to begin with.
+    /// The initial CS and RIP.
     code_selector: u64,
     start: u64,
-    /// 1: 64-bit code, with these bases of FS and GS; read back at the end.
+    /// 1 for 64-bit code, with these bases of FS and GS, which are read back at the end.
     long: u64,
     bases: [u64; 2],
-    /// ES, DS, FS, GS to load; read back at the end.
+    /// The initial ES, DS, FS and GS, which are read back at the end.
     data_selectors: [u16; 4],
     ended: [u16; 4],
-    /// Filled in by the handler.
+    /// The following fields are set by the handler.
     signal: u64,
     registers: [i64; 23],
     vector: Area,
 }
 
 static FRAME: AtomicPtr<Frame> = AtomicPtr::new(ptr::null_mut());
-/// 1 while 64-bit code runs whose every signal is an outcome.
+/// 1 while 64-bit code runs, for which every signal is an outcome.
 static LONG_RUN: AtomicU64 = AtomicU64::new(0);
-/// What was installed before, by signal number.
+/// The previous handlers, by signal number.
 static PREVIOUS: [AtomicUsize; 65] = [const { AtomicUsize::new(0) }; 65];
-/// The window and the segments exist once in a process.
+/// Locked by the only user of the window and the segments in this process.
 static IN_USE: Mutex<()> = Mutex::new(());
 
 /// Enters the stub; returns when a signal has ended the run.
 ///
 /// # Safety
+///
 /// `frame` is [`FRAME`]; stub, window, segments, handlers and the signal stack are set up.
 #[unsafe(naked)]
 unsafe extern "sysv64" fn enter(frame: *mut Frame) {
@@ -111,7 +112,7 @@ unsafe extern "sysv64" fn enter(frame: *mut Frame) {
         "mov rax, [rdi + {bases} + 8]",
         "wrgsbase rax",
         "2:",
-        // SS, RSP, RFLAGS, CS, RIP.
+        // Pushes SS, RSP, RFLAGS, CS and RIP.
         "push {user_data}",
         "push qword ptr [rdi + {gpr} + 4*8]",
         "push qword ptr [rdi + {flags}]",
@@ -150,11 +151,12 @@ unsafe extern "sysv64" fn enter(frame: *mut Frame) {
     )
 }
 
-/// Every signal comes here. What interrupted 64-bit code outside a run belongs to whoever
-/// was here before; all else ends a native run.
+/// The handler of all signals. A signal that interrupted 64-bit code outside a run is passed to the
+/// previous handler; all others end a native run.
 ///
 /// # Safety
-/// Called by the kernel alone.
+///
+/// Only the kernel may call it.
 #[unsafe(naked)]
 unsafe extern "C" fn on_signal() {
     naked_asm!(
@@ -184,7 +186,7 @@ unsafe extern "C" fn on_signal() {
         "mov ds, ax",
         "mov es, ax",
         "mov qword ptr [rip + {long_run}], 0",
-        // NT would make the next IRETQ fault.
+        // Clears NT, which would make the next IRETQ fault.
         "push 2",
         "popfq",
         "mov rsi, rdx",
@@ -225,32 +227,34 @@ unsafe extern "C" fn on_signal() {
 /// Copies what the kernel saved. Runs on the signal stack.
 ///
 /// # Safety
-/// `context` is the kernel's, `frame` the one that the run was entered with.
+///
+/// `context` comes from the kernel, and `frame` is the one that the run was entered with.
 unsafe extern "sysv64" fn collect(
     signal: u64,
     context: *const libc::ucontext_t,
     frame: *mut Frame,
 ) {
-    // SAFETY: the caller vouches for both; nobody else touches the frame during a run.
+    // SAFETY: the caller guarantees that both are valid; nothing else accesses the frame during a
+    // run.
     let (context, frame) = unsafe { (&*context, &mut *frame) };
     frame.signal = signal;
     frame.registers.copy_from_slice(&context.uc_mcontext.gregs);
     let area = context.uc_mcontext.fpregs.cast::<u8>();
     let vector = &mut frame.vector.0;
-    // SAFETY: on a host with AVX the kernel saves the legacy region and the header.
+    // SAFETY: on a host with AVX, the kernel saves the legacy region and the header.
     unsafe { ptr::copy_nonoverlapping(area, vector.as_mut_ptr(), EXTENDED_REGION) };
     for (index, part) in EXTENDED.iter().enumerate() {
         if frame.components & part.bit != 0 {
             let offset = policy_of(CpuModel::Host).component_offset(index);
-            // SAFETY: the kernel saves what XCR0 enables in the standard format, whose
-            // offsets CPUID tells.
+            // SAFETY: the kernel saves the components in XCR0 in the standard format, whose offsets
+            // CPUID reports.
             let saved = unsafe { std::slice::from_raw_parts(area.add(offset), part.size) };
             vector[part.start..part.start + part.size].copy_from_slice(saved);
         }
     }
 }
 
-/// The host's processor, ready to run cases. One at a time in a process.
+/// The host's processor, ready to run cases. Only one value can exist in a process at a time.
 pub struct Native {
     alias: *mut u8,
     stub: *mut u8,
@@ -302,12 +306,12 @@ fn map(
     Ok(start.cast())
 }
 
-/// Maps the window at its addresses and once more for us; the second is returned.
+/// Maps the window at its addresses, and a second time for our own accesses; returns the latter.
 fn map_window() -> io::Result<*mut u8> {
     // SAFETY: the name is a terminated string.
     let file = unsafe { libc::memfd_create(c"oracle-window".as_ptr(), libc::MFD_CLOEXEC) };
     check(i64::from(file))?;
-    // SAFETY: plain system call on our descriptor.
+    // SAFETY: a plain system call on our descriptor.
     check(i64::from(unsafe {
         libc::ftruncate(file, WINDOW_BYTES as libc::off_t)
     }))?;
@@ -337,7 +341,7 @@ fn map_window() -> io::Result<*mut u8> {
     Ok(alias)
 }
 
-/// The page with the stub; writable through the same address.
+/// Maps the page with the stub, which is writable at the same address.
 fn map_stub() -> io::Result<*mut u8> {
     let all = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -356,7 +360,8 @@ fn map_stub() -> io::Result<*mut u8> {
 /// Fills the process's local descriptor table.
 ///
 /// # Errors
-/// The host's kernel has none, or forbids it.
+///
+/// The host's kernel does not support it, or forbids it.
 pub fn set_local_descriptors() -> io::Result<()> {
     /// The kernel's `struct user_desc`.
     #[repr(C)]
@@ -383,8 +388,8 @@ pub fn set_local_descriptors() -> io::Result<()> {
                 | u32::from(pages) << 4
                 | 1 << 6,
         };
-        // SAFETY: writes one entry of this process's local descriptor table, which
-        // nothing else uses.
+        // SAFETY: writes one entry of this process's local descriptor table, which nothing else
+        // uses.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_modify_ldt,
@@ -415,9 +420,9 @@ fn install_handlers() -> io::Result<()> {
         let (mut action, mut previous): (libc::sigaction, libc::sigaction) =
             unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
         action.sa_sigaction = on_signal as *const () as usize;
-        // The frame is left without sigreturn, so the signal must not stay blocked.
+        // The handler does not return by sigreturn, so the signal must not stay blocked.
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
-        // SAFETY: the action is initialised; the handler is async-signal-safe.
+        // SAFETY: the action is initialized; the handler is async-signal-safe.
         check(i64::from(unsafe {
             libc::sigaction(signal, &action, &mut previous)
         }))?;
@@ -428,7 +433,7 @@ fn install_handlers() -> io::Result<()> {
     Ok(())
 }
 
-/// A timer that signals this thread while it uses processor time.
+/// Makes a timer that signals this thread by its processor time.
 fn start_watchdog() -> io::Result<libc::timer_t> {
     // SAFETY: an all-zero sigevent is a valid starting value.
     let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
@@ -437,7 +442,7 @@ fn start_watchdog() -> io::Result<libc::timer_t> {
     // SAFETY: gettid has no preconditions.
     event.sigev_notify_thread_id = unsafe { libc::gettid() };
     let mut timer: libc::timer_t = ptr::null_mut();
-    // SAFETY: both pointers are to live, initialised values.
+    // SAFETY: both pointers refer to live, initialized values.
     check(i64::from(unsafe {
         libc::timer_create(libc::CLOCK_THREAD_CPUTIME_ID, &mut event, &mut timer)
     }))?;
@@ -449,7 +454,7 @@ fn start_watchdog() -> io::Result<libc::timer_t> {
         it_interval: time,
         it_value: time,
     };
-    // SAFETY: the timer is ours and the value is initialised.
+    // SAFETY: the timer is ours and the value is initialized.
     check(i64::from(unsafe {
         libc::timer_settime(timer, 0, &value, ptr::null_mut())
     }))?;
@@ -457,9 +462,10 @@ fn start_watchdog() -> io::Result<libc::timer_t> {
 }
 
 impl Native {
-    /// Takes the window's addresses; waits while another thread has them.
+    /// Takes the window's addresses; waits while another thread uses them.
     ///
     /// # Errors
+    ///
     /// The host refused a mapping, a descriptor or a signal handler.
     pub fn new() -> io::Result<Self> {
         let lock = IN_USE.lock().unwrap_or_else(|poison| poison.into_inner());
@@ -507,18 +513,18 @@ impl Native {
 
     /// The window, as the code sees it.
     pub fn memory(&self) -> &[u8; WINDOW_BYTES] {
-        // SAFETY: the alias has this many bytes; native code runs in `run` only, which
-        // borrows this value mutably.
+        // SAFETY: the alias has this many bytes; native code runs only in `run`, which borrows this
+        // value mutably.
         unsafe { &*self.alias.cast() }
     }
 
-    /// The window, to change.
+    /// The window, to be changed.
     pub fn memory_mut(&mut self) -> &mut [u8; WINDOW_BYTES] {
-        // SAFETY: as in `memory`.
+        // SAFETY: the same reason as in `memory`.
         unsafe { &mut *self.alias.cast() }
     }
 
-    /// Runs the code, which lies in the window, once.
+    /// Runs the code in the window once.
     pub fn run(&mut self, case: &Case, input: &Input) -> Outcome {
         let selectors = case.world.selectors();
         let start = crate::encode::rip_of(case.world, case.at);
@@ -545,8 +551,8 @@ impl Native {
             self.frame.vector.0[XCOMP_BV..XCOMP_BV + 8].copy_from_slice(&format.to_le_bytes());
         }
         FRAME.store(frame, Ordering::SeqCst);
-        // SAFETY: all is set up by `new`, which also holds the lock; the area was made by
-        // the generator or by the reproducer's reader, which `sanitize` it.
+        // SAFETY: `new` has set up everything and holds the lock; the area was made by the
+        // generator or by the reader of reproducers, which `sanitize` it.
         unsafe { enter(frame) };
         self.outcome(case.world)
     }
@@ -617,8 +623,8 @@ impl Native {
 
 impl Drop for Native {
     fn drop(&mut self) {
-        // SAFETY: the timer and the mappings are ours; no code runs in them any more. The
-        // alternate stack is given up before its memory.
+        // SAFETY: the timer and the mappings are ours, and no code runs in them any more. The
+        // alternate stack is deactivated before its memory is freed.
         unsafe {
             libc::timer_delete(self.timer);
             libc::sigaltstack(&self.previous_stack, ptr::null_mut());

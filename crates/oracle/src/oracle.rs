@@ -1,4 +1,4 @@
-//! Both processors, and one state after the other on each.
+//! Runs states on both processors.
 
 use crate::case::{Case, Fill, Input, Outcome};
 use crate::compare::{Difference, memories, outcomes};
@@ -12,26 +12,27 @@ use std::io;
 use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_test_support::Random;
 
-/// What is expected of a case.
+/// The expected result of a case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Expectation {
-    /// What the host's processor does.
+    /// The result of the host's processor.
     Native,
-    /// #UD before anything happens: the guest is not offered the instruction, though
-    /// the host may have it.
+    /// #UD before anything happens: the guest is not offered the instruction, even if the host has
+    /// it.
     Undefined,
 }
 
-/// What one state came to.
+/// The result for one state.
 #[derive(Clone, Debug)]
 pub struct Verdict {
-    /// From the host's processor.
+    /// The outcome on the host's processor.
     pub expected: Outcome,
-    /// From the guest.
+    /// The outcome in the guest.
     pub got: Outcome,
-    /// None: both agree.
+    /// The differences; empty if both agree.
     pub differences: Vec<Difference>,
-    /// The host's processor did two things in two runs, or did not end: no judge.
+    /// Whether no comparison was possible: the host's processor had different outcomes in two runs,
+    /// or did not end.
     pub undecided: bool,
 }
 
@@ -59,9 +60,10 @@ fn background(fill: Fill) -> Box<[u8; WINDOW_BYTES]> {
 }
 
 impl Oracle {
-    /// Sets both up; waits while another thread of the process has one.
+    /// Sets both up; waits while another thread of the process uses the native side.
     ///
     /// # Errors
+    ///
     /// The host refused something: memory, descriptors, signals.
     pub fn new(map: &'static RegisterMap) -> io::Result<Self> {
         Ok(Self {
@@ -73,7 +75,7 @@ impl Oracle {
         })
     }
 
-    /// Puts the case's code where it belongs, INT3 around it.
+    /// Writes the case's code to its address, with INT3 around it.
     pub fn load(&mut self, case: &Case) {
         if let Some((at, length)) = self.loaded {
             let blank = vec![INT3; length];
@@ -86,7 +88,7 @@ impl Oracle {
         self.loaded = Some((case.at, length));
     }
 
-    /// Puts the background back wherever a run has written.
+    /// Restores the initial content wherever a run has written.
     fn reset_memory(&mut self, fill: Fill) {
         let everything = self.fill != Some(fill);
         if everything {
@@ -97,7 +99,7 @@ impl Oracle {
             let range = page * PAGE..(page + 1) * PAGE;
             let changes = match access {
                 Access::Write => true,
-                // Pokes reach read-only pages.
+                // Pokes can change read-only pages.
                 Access::Read => true,
                 Access::None | Access::Code => everything && access == Access::None,
             };
@@ -113,7 +115,7 @@ impl Oracle {
             }
         }
         if everything {
-            // The code pages' INT3, under whatever is loaded.
+            // Restore the INT3s of the code pages where code was loaded.
             let code = usize::from(CODE_START)..usize::from(CODE_END);
             for at in code {
                 let loaded = self.loaded.is_some_and(|(start, length)| {
@@ -139,7 +141,7 @@ impl Oracle {
         if outcome.vector != Outcome::ENDLESS {
             return outcome;
         }
-        // The watchdog may have struck by chance.
+        // The watchdog may have fired by chance.
         self.reset_native(input);
         self.native.run(case, input)
     }
@@ -156,7 +158,7 @@ impl Oracle {
         }
     }
 
-    /// Runs a state on both.
+    /// Runs a state on both processors.
     pub fn run(
         &mut self,
         case: &Case,
@@ -180,7 +182,7 @@ impl Oracle {
         let mut got = self.guest.run(case, input);
         self.guest.read_memory();
         if got.vector == Outcome::ENDLESS {
-            // Its clock is the wall's: the host may have been busy elsewhere.
+            // The guest's time limit is wall-clock time: the host may have been busy.
             self.reset_memory(input.fill);
             self.apply_pokes(input);
             got = self.guest.run(case, input);
@@ -220,7 +222,7 @@ impl Oracle {
         let mut outcome = Outcome::without_registers(6);
         outcome.rip = crate::encode::rip_of(case.world, case.at);
         outcome.gpr = input.gpr;
-        // A fault's frame has RF set.
+        // The frame of a fault has RF set.
         outcome.flags = (input.flags | 0x1_0202) & 0x3f_7fd7;
         outcome.selectors = case.world.selectors();
         outcome.bases = case.world.thread_bases();
@@ -229,18 +231,18 @@ impl Oracle {
         outcome
     }
 
-    /// As [`Guest::use_compatibility_mode`].
+    /// Runs 16- and 32-bit code in compatibility mode, see [`Guest::use_compatibility_mode`].
     pub fn use_compatibility_mode(&mut self) {
         self.guest.use_compatibility_mode();
     }
 
-    /// What the monitor said when it last gave up.
+    /// The reason that the monitor gave when it last failed.
     pub fn complaint(&self) -> &str {
         self.guest.complaint()
     }
 }
 
-/// The instructions of a case, until one does not decode.
+/// The instructions of a case, up to the first one that does not decode.
 pub fn instructions(case: &Case) -> Vec<Encoded> {
     let mut found = Vec::new();
     let mut at = 0;

@@ -1,4 +1,4 @@
-//! A case and its state as one line of text, and back.
+//! Converts a case and its state to one line of text, and back.
 
 use crate::case::{Case, Fill, Input};
 use crate::layout::World;
@@ -19,7 +19,7 @@ fn unhex(text: &str) -> Result<Vec<u8>, String> {
         .map_err(|_| format!("not hexadecimal: {text}"))
 }
 
-/// The line: words of the form `name=value`, all numbers hexadecimal.
+/// The line: words of the form `name=value`, with all numbers in hexadecimal.
 pub fn write(case: &Case, input: &Input) -> String {
     let count = if case.world.is_long() { 16 } else { 8 };
     let gpr: Vec<String> = input.gpr[..count]
@@ -68,10 +68,11 @@ fn placed(text: &str) -> Result<(u16, Vec<u8>), String> {
     Ok((at, bytes))
 }
 
-/// Reads what [`write()`] wrote.
+/// Parses a line of [`write()`].
 ///
 /// # Errors
-/// The word that makes no sense.
+///
+/// The word that cannot be parsed.
 pub fn read(line: &str) -> Result<(Case, Input), String> {
     let mut case = Case {
         world: World::Flat32,
@@ -128,7 +129,7 @@ pub fn read(line: &str) -> Result<(Case, Input), String> {
     for (index, register) in input.gpr.iter_mut().enumerate() {
         *register &= if index < 8 { mask } else { high };
     }
-    // XRSTOR's own faults are not the guest's.
+    // Prevents faults of the XRSTOR that loads the state, which is not part of the case.
     input.vector[512..576].fill(0);
     input.vector[512] = crate::case::components() as u8;
     input.vector[26..32].fill(0);

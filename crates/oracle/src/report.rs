@@ -1,4 +1,4 @@
-//! A failing state as text.
+//! Describes a failing state as text.
 
 use crate::case::{Case, Input};
 use crate::oracle::{Expectation, Oracle, instructions};
@@ -6,7 +6,7 @@ use crate::replay;
 use iced_x86::{Formatter, IntelFormatter};
 use std::fmt::Write;
 
-/// Runs a state and describes it and what came of it. The flag: whether both agree.
+/// Runs a state, and describes it and its result. The flag says whether both processors agree.
 pub fn describe(
     oracle: &mut Oracle,
     case: &Case,
@@ -53,7 +53,7 @@ pub fn describe(
     }
     let kind = match expectation {
         Expectation::Native => "the host's processor",
-        Expectation::Undefined => "#UD, as the guest is not offered it",
+        Expectation::Undefined => "#UD, because the guest is not offered it",
     };
     let _ = writeln!(text, "judge     {kind}");
     let ended = |vector: u8| match vector {

@@ -1,4 +1,4 @@
-//! Many states, counted by family; the first failures shrunk and described.
+//! Runs many states, counts them by family, and shrinks and describes the first failures.
 
 use crate::families::Family;
 use crate::generate::Catalog;
@@ -12,24 +12,24 @@ use std::io;
 use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_test_support::Random;
 
-/// What to run.
+/// The parameters of a run.
 #[derive(Clone, Copy)]
 pub struct Plan {
-    /// States to run.
+    /// Number of states to run.
     pub states: u64,
-    /// Seed of everything random.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// Only this family.
+    /// Runs only this family.
     pub family: Option<Family>,
-    /// Segments and code sizes.
+    /// The segments and code sizes to use.
     pub worlds: &'static [World],
-    /// 16- and 32-bit code runs in compatibility mode.
+    /// Whether 16- and 32-bit code runs in compatibility mode.
     pub compatibility: bool,
-    /// Failures to describe before giving up.
+    /// Number of failures to describe before the run ends.
     pub failures: usize,
-    /// Where the guest's registers live.
+    /// The map of the guest's registers to host registers.
     pub map: &'static RegisterMap,
-    /// Write each state to standard error before it runs.
+    /// Whether each state is written to standard error before it runs.
     pub trace: bool,
 }
 
@@ -48,26 +48,26 @@ impl Default for Plan {
     }
 }
 
-/// What happened.
+/// The results of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
-    /// States run in each family.
+    /// Number of states that were run in each family.
     pub states: BTreeMap<Family, u64>,
-    /// Of those, states that ended in an exception of the code's own.
+    /// Number of these states that ended in an exception raised by the code.
     pub exceptions: BTreeMap<Family, u64>,
-    /// States about which the host's processor gave no single answer.
+    /// Number of states for which the host's processor had no unique outcome.
     pub undecided: u64,
-    /// Shrunk and described, by the mnemonic they are about.
+    /// Descriptions of the shrunk failures, each with its mnemonic.
     pub failures: Vec<String>,
 }
 
-/// States of one case.
+/// Number of states for one case.
 const STATES_PER_CASE: u64 = 24;
-/// States of a case that must be #UD.
+/// Number of states for a case that must raise #UD.
 const STATES_PER_UNDEFINED: u64 = 2;
 
 impl Summary {
-    /// All states.
+    /// The number of all states.
     pub fn total(&self) -> u64 {
         self.states.values().sum()
     }
@@ -95,6 +95,7 @@ impl Summary {
 /// Runs a plan.
 ///
 /// # Errors
+///
 /// The host refused something that the test needs.
 pub fn run(plan: &Plan) -> io::Result<Summary> {
     let catalog = Catalog::new(plan.worlds);
@@ -140,7 +141,7 @@ pub fn run(plan: &Plan) -> io::Result<Summary> {
                 let (mut text, agree) =
                     report::describe(&mut oracle, &small, &least, planned.expectation);
                 if agree {
-                    // It depends on what ran before: say what was seen.
+                    // The failure depends on earlier runs: report what was seen.
                     text += "seen      once, and not again:\n";
                     for difference in &verdict.differences {
                         let _ = writeln!(text, "differed  {difference}");

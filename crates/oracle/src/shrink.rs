@@ -1,4 +1,4 @@
-//! Makes a failing state small: fewer instructions, plain registers, empty memory.
+//! Reduces a failing state: fewer instructions, simple registers, empty memory.
 
 use crate::case::{Case, Fill, Input};
 use crate::oracle::{Expectation, Oracle, instructions};
@@ -82,7 +82,7 @@ fn simpler(input: &Input) -> Vec<Input> {
     candidates
 }
 
-/// The smallest failing case and state that single steps lead to.
+/// The smallest failing case and state that can be reached by single steps.
 pub fn shrink(
     oracle: &mut Oracle,
     case: &Case,

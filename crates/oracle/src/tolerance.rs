@@ -1,4 +1,4 @@
-//! The differences that are no fault: each with the manual's reason.
+//! The differences that are not errors, each with the manual's reason.
 
 use crate::case::{Case, Input, Outcome};
 use crate::encode::{Encoded, host_decoding};
@@ -12,7 +12,7 @@ use tollgate_x86::SegmentRegister;
 use tollgate_x86::state::XSAVE_SIZE;
 use tollgate_x86::xsave::{OPMASK, ZMM_16_TO_31, ZMM_HIGH};
 
-/// EFLAGS bits of iced-x86's set.
+/// Converts iced-x86's set of flags to bits of EFLAGS.
 fn eflags(bits: u32) -> u32 {
     [
         (RflagsBits::OF, 0x800),
@@ -27,7 +27,7 @@ fn eflags(bits: u32) -> u32 {
     .fold(0, |flags, (_, flag)| flags | flag)
 }
 
-/// Bits of an operand.
+/// Size of an operand in bits.
 fn operand_bits(instruction: &Instruction) -> u32 {
     match instruction.op0_kind() {
         OpKind::Register => instruction.op0_register().size() as u32 * 8,
@@ -50,8 +50,8 @@ fn shift_count(instruction: &Instruction, input: &Input) -> u32 {
     }
 }
 
-/// Flags that the manual leaves undefined after one instruction that completed (SDM
-/// volume 2, each instruction's "Flags affected").
+/// Flags that the manual leaves undefined after one instruction that completed (SDM volume 2,
+/// "Flags affected" of each instruction).
 pub fn undefined_flags(instruction: &Instruction, input: &Input) -> u32 {
     use Mnemonic as M;
     let (overflow, auxiliary, carry) = (0x800, 0x10, 1);
@@ -78,12 +78,12 @@ pub fn undefined_flags(instruction: &Instruction, input: &Input) -> u32 {
     }
 }
 
-/// The flags of `outcome` that count.
+/// The flags of `outcome` that are compared.
 pub fn compared_flags(code: &[Encoded], input: &Input, outcome: &Outcome) -> u32 {
     let all = 0x3f_7fd5;
     match code {
         [one] if outcome.completed() => all & !undefined_flags(&one.instruction, input),
-        // A division that faults leaves them undefined too; other faults leave them.
+        // A division that faults also leaves them undefined; other faults do not change them.
         [one] if outcome.vector == 0 => all & !undefined_flags(&one.instruction, input),
         [_] => all,
         _ => code
@@ -95,13 +95,13 @@ pub fn compared_flags(code: &[Encoded], input: &Input, outcome: &Outcome) -> u32
     }
 }
 
-/// A selector as it is compared. The host's kernel returns to user code with IRET,
-/// which replaces a null selector's privilege level by zero (SDM volume 2, IRET).
+/// The part of a selector that is compared. The host's kernel returns to user code with IRET, which
+/// replaces a null selector's privilege level by zero (SDM volume 2, IRET).
 pub fn compared_selector(selector: u16) -> u16 {
     if selector & !3 == 0 { 0 } else { selector }
 }
 
-/// Instructions that access memory in several steps, or with one access for all lanes.
+/// Whether the instruction accesses memory in several steps, or with one access for all lanes.
 fn has_several_accesses(instruction: &Instruction) -> bool {
     use Mnemonic as M;
     instruction.is_save_restore_instruction()
@@ -121,9 +121,9 @@ fn has_several_accesses(instruction: &Instruction) -> bool {
         )
 }
 
-/// Whether CR2 counts as the same. Which byte of a page is touched first the manual does
-/// not say for images and masked moves; nor which operand CMPS and PUSHA's relatives
-/// touch first where several pages fault (SDM volume 2, their "Operation").
+/// Whether the values of CR2 count as equal. The manual does not say which byte of a page is
+/// accessed first by images and masked moves; nor which operand is accessed first by CMPS, PUSHA
+/// and similar instructions if several pages fault (SDM volume 2, their "Operation").
 pub fn same_fault_address(code: &[Encoded], expected: &Outcome, got: &Outcome) -> bool {
     use Mnemonic as M;
     // Images of several fields may wrap inside 64 KiB, field by field.
@@ -139,19 +139,19 @@ pub fn same_fault_address(code: &[Encoded], expected: &Outcome, got: &Outcome) -
         | M::Popa
         | M::Popad
         | M::Enter => true,
-        // As do the two accesses of an 80-bit operand.
+        // So may the two accesses of an 80-bit operand.
         M::Fld | M::Fstp | M::Fbld | M::Fbstp => near,
         _ => near && has_several_accesses(&one.instruction),
     })
 }
 
-/// The bits of a page fault's error code that count: where [`same_fault_address`] leaves
-/// the page open, whether it was present is open, too.
+/// The bits of a page fault's error code that are compared. If [`same_fault_address`] does not
+/// determine the page, whether it was present is not determined either.
 pub fn compared_error(code: &[Encoded], outcome: &Outcome) -> u32 {
     let several = code
         .iter()
         .any(|one| has_several_accesses(&one.instruction));
-    // The host's kernel tells programs that all of its half is present.
+    // The host's kernel reports to programs that all of the kernel's half is present.
     let hidden = outcome.cr2 >= 0x7fff_ffff_f000;
     if (several || hidden) && outcome.vector == 14 {
         !1
@@ -160,7 +160,7 @@ pub fn compared_error(code: &[Encoded], outcome: &Outcome) -> u32 {
     }
 }
 
-/// An access across 4 GiB in a segment without a lower limit may or may not violate the
+/// Whether an access across 4 GiB in a segment without a lower limit may or may not violate the
 /// limit: SDM volume 3, 5.3, "When the effective limit is FFFFFFFFH".
 pub fn crosses_four_gibibytes(expected: &Outcome, got: &Outcome) -> bool {
     let at_the_end = |outcome: &Outcome| {
@@ -176,9 +176,9 @@ pub fn crosses_four_gibibytes(expected: &Outcome, got: &Outcome) -> bool {
     at_the_end(expected) && limit(got) || limit(expected) && at_the_end(got)
 }
 
-/// AMD's processors raise #GP in 64-bit code also where the offset in FS or GS is not
-/// canonical but its sum with the base is. By the manuals the sum alone counts (SDM
-/// volume 1, 3.3.7.1; APM volume 2, 4.5.3), and the guest goes by them.
+/// In 64-bit code, AMD's processors also raise #GP if the offset in FS or GS is not canonical but
+/// its sum with the base is. According to the manuals only the sum matters (SDM volume 1, 3.3.7.1;
+/// APM volume 2, 4.5.3), and the guest behaves accordingly.
 fn demands_canonical_offset(code: &[Encoded], expected: &Outcome, got: &Outcome) -> bool {
     host_decoding() == Decoding::Amd
         && expected.selectors[1] == USER_CODE64
@@ -193,23 +193,23 @@ fn demands_canonical_offset(code: &[Encoded], expected: &Outcome, got: &Outcome)
         })
 }
 
-/// Whether two outcomes are both right because an exception of one class may come
-/// before another (SDM volume 3, table 6-2, note 1: inside a class the order differs
-/// between processors), or because the manual leaves the access open.
+/// Whether two outcomes are both correct because an exception may precede another one of the same
+/// class (SDM volume 3, table 6-2, note 1: within a class the order differs between processors), or
+/// because the manual does not determine the access.
 pub fn either_is_right(code: &[Encoded], expected: &Outcome, got: &Outcome) -> bool {
     use Mnemonic as M;
     let access_fault = |outcome: &Outcome| matches!(outcome.vector, 12..=14);
     let pending = |outcome: &Outcome| outcome.vector_state[2] & 0x80 != 0;
-    // Another fault of the same access; the same one is compared.
+    // Another fault of the same access; equal faults are compared.
     let other_fault = access_fault(expected) && access_fault(got) && expected.vector != got.vector;
     if demands_canonical_offset(code, expected, got) {
         return true;
     }
     code.iter().any(|one| match one.instruction.mnemonic() {
-        // With an unmasked exception nothing is stored: whether the place to store to
-        // is looked at before is open.
+        // With an unmasked exception nothing is stored; the manual does not say whether the
+        // destination is checked before.
         M::Fst | M::Fstp | M::Fist | M::Fistp | M::Fisttp | M::Fbstp => {
-            // FNINIT behind it would hide that one is pending.
+            // An FNINIT after it would hide that an exception is pending.
             let hidden = code.len() > 1;
             let not_stored = (pending(expected) || hidden)
                 && access_fault(got)
@@ -217,29 +217,28 @@ pub fn either_is_right(code: &[Encoded], expected: &Outcome, got: &Outcome) -> b
                 && expected.rip != got.rip;
             not_stored || other_fault
         }
-        // The two accesses of an 80-bit operand.
+        // These are the two accesses of an 80-bit operand.
         M::Fld | M::Fbld => other_fault,
-        // The target's limit and the stack's. In 64-bit code the manual has the target
-        // checked first (SDM volume 2, CALL), Intel's processors push first.
+        // The target's limit and the stack's. In 64-bit code, the manual checks the target first
+        // (SDM volume 2, CALL); Intel's processors push first.
         M::Call if expected.selectors[1] == USER_CODE64 => other_fault,
         M::Call => other_fault && expected.vector != 14 && got.vector != 14,
-        // Bytes that are not selected may fault or not, and in any order (SDM volume 2,
-        // MASKMOVDQU: "implementation dependent").
+        // Bytes that are not selected may fault or not, and in any order (SDM volume 2, MASKMOVDQU:
+        // "implementation dependent").
         M::Maskmovq | M::Maskmovdqu | M::Vmaskmovdqu => access_fault(expected),
-        // The value's exceptions and the store's.
+        // The exceptions of the value and those of the store.
         M::Vcvtps2ph => expected.vector == 19 && access_fault(got),
         M::Cmpsb | M::Cmpsw | M::Cmpsd | M::Cmpsq => other_fault,
         M::Bound => expected.vector == 5 && access_fault(got),
-        // Header, alignment, limits and pages of an image are looked at piece by piece.
+        // Header, alignment, limits and pages of an image are checked piece by piece.
         _ if has_several_accesses(&one.instruction) => other_fault,
         _ => false,
     })
 }
 
-/// Brings `got` to where a processor may be that makes the transition to MMX state, or
-/// notes SIMD exceptions in MXCSR, before the operand faults: the manual (SDM volume 1,
-/// 9.5.1 and 11.5) does not order them, and the instruction runs again with the same
-/// result.
+/// Changes `got` to another valid outcome: a processor may make the transition to MMX state, or
+/// note SIMD exceptions in MXCSR, before the operand faults. The manual (SDM volume 1, 9.5.1 and
+/// 11.5) does not determine the order, and the instruction runs again with the same result.
 pub fn done_before_the_fault(code: &[Encoded], expected: &Outcome, got: &mut [u8]) {
     if !matches!(expected.vector, 12..=14) {
         return;
@@ -259,8 +258,8 @@ pub fn done_before_the_fault(code: &[Encoded], expected: &Outcome, got: &mut [u8
     }
 }
 
-/// POPA's registers are undefined while the instruction has not completed: processors
-/// leave those that were popped before the fault.
+/// Whether POPA's registers are undefined because the instruction has not completed: processors
+/// leave the registers that were popped before the fault.
 pub fn popped_before_the_fault(code: &[Encoded], expected: &Outcome) -> bool {
     matches!(expected.vector, 12..=14)
         && code
@@ -268,7 +267,7 @@ pub fn popped_before_the_fault(code: &[Encoded], expected: &Outcome) -> bool {
             .any(|one| matches!(one.instruction.mnemonic(), Mnemonic::Popa | Mnemonic::Popad))
 }
 
-/// Linear address of an instruction's memory operand, from the registers in `gpr`.
+/// Linear address of an instruction's memory operand, with the registers in `gpr`.
 fn operand_address(case: &Case, instruction: &Instruction, gpr: &[u64; 16]) -> Option<u64> {
     let address = instruction.virtual_address(0, 0, |register, _, _| {
         Some(if register.is_segment_register() {
@@ -284,9 +283,9 @@ fn operand_address(case: &Case, instruction: &Instruction, gpr: &[u64; 16]) -> O
     address.map(|address| address & case.world.mask())
 }
 
-/// Bytes that an instruction which faulted may have written already: PUSHA's below the
-/// stack pointer, a return address to a target beyond the limit, and the part of an 80-bit store that lies in a good page. It runs
-/// again and writes the same.
+/// Bytes that an instruction may have written before it faulted: those of PUSHA below the stack
+/// pointer, a return address if the target exceeds the limit, and the part of an 80-bit store in an
+/// accessible page. The instruction runs again and writes the same.
 fn written_before_the_fault(
     case: &Case,
     one: &Encoded,
@@ -308,8 +307,8 @@ fn written_before_the_fault(
     }
 }
 
-/// Bytes of the window whose contents are not compared: what a faulting instruction may
-/// have written, and parts of state images ([`crate::images`]).
+/// Bytes of the window that are not compared: those that a faulting instruction may have written,
+/// and parts of state images ([`crate::images`]).
 pub fn uncompared_memory(
     case: &Case,
     code: &[Encoded],
@@ -343,9 +342,9 @@ pub fn uncompared_memory(
         .collect()
 }
 
-/// The gather or scatter with a mask register that faulted, if what it leaves is the
-/// processor's choice: elements above the one that faults may be done or not (SDM volume 2,
-/// VGATHERDPS and VSCATTERDPS, "Description"). The guest does as AMD's processors do.
+/// A gather or scatter with a mask register that faulted, if its partial result is the processor's
+/// choice: elements above the one that faults may be done or not (SDM volume 2, VGATHERDPS and
+/// VSCATTERDPS, "Description"). The guest behaves as AMD's processors do.
 fn partly_done<'a>(code: &'a [Encoded], expected: &Outcome) -> Option<&'a Instruction> {
     let faulted = matches!(expected.vector, 12..=14) && host_decoding() != Decoding::Amd;
     let found = code
@@ -356,8 +355,8 @@ fn partly_done<'a>(code: &'a [Encoded], expected: &Outcome) -> Option<&'a Instru
         .then_some(instruction)
 }
 
-/// Brings `got` to where the host's processor is with a gather or scatter that faulted:
-/// destination and mask.
+/// Sets destination and mask of a gather or scatter that faulted in `got` to those of the host's
+/// processor.
 pub fn partly_gathered(code: &[Encoded], expected: &Outcome, got: &mut [u8]) {
     let Some(instruction) = partly_done(code, expected) else {
         return;
@@ -384,9 +383,9 @@ pub fn partly_gathered(code: &[Encoded], expected: &Outcome, got: &mut [u8]) {
     }
 }
 
-/// Where an exception's instruction pointer is a hypervisor's doing: INT1 is a trap (SDM
-/// volume 3, 6.15, #DB; APM volume 2, 8.2.2), but KVM on AMD's processors, which intercepts
-/// #DB, injects it with the address of INT1 itself.
+/// Whether a hypervisor determines the exception's instruction pointer. INT1 is a trap (SDM volume
+/// 3, 6.15, #DB; APM volume 2, 8.2.2), but KVM on AMD's processors, which intercepts #DB, injects
+/// it with the address of INT1 itself.
 pub fn hypervisors_address(code: &[Encoded], expected: &Outcome, got: &Outcome) -> bool {
     (expected.vector, got.vector) == (1, 1)
         && has_hypervisor()
@@ -397,18 +396,18 @@ pub fn hypervisors_address(code: &[Encoded], expected: &Outcome, got: &Outcome) 
         })
 }
 
-/// CPUID's leaf 1, ECX bit 31: the host runs under a hypervisor.
+/// Bit 31 of ECX in CPUID's leaf 1: whether the host runs under a hypervisor.
 fn has_hypervisor() -> bool {
     std::arch::x86_64::__cpuid(1).ecx & 1 << 31 != 0
 }
 
-/// Bytes of the XSAVE area with those x87 pointers that every processor of the host's
-/// make updates alike. The instruction pointer: Intel's with each instruction, AMD's
-/// with a pending exception only (APM volume 2, 11.4.4). Opcode and operand pointer: newer
-/// ones with an unmasked exception only (SDM volume 1, 8.1.8 and 8.1.9), so never.
-/// In 64-bit code (`long`) it has as many bits as addresses; what images put above those
-/// some processors keep. Images in the form without REX.W have 32, and the guest keeps the
-/// selector beside them.
+/// Bytes of the XSAVE area with those x87 pointers that every processor of the host's maker updates
+/// in the same way. The instruction pointer: on Intel with each instruction, on AMD only with a
+/// pending exception (APM volume 2, 11.4.4). Opcode and operand pointer are never compared, since
+/// newer processors update them only with an unmasked exception (SDM volume 1, 8.1.8 and 8.1.9). In
+/// 64-bit code (`long`) the instruction pointer has as many bits as addresses; some processors keep
+/// the bits that images contain above those. Images in the form without REX.W have 32 bits, and the
+/// guest keeps the selector next to them.
 pub fn compared_pointers(code: &[Encoded], long: bool) -> Option<Range<usize>> {
     let intel =
         tollgate_emulate::cpuid::policy_of(tollgate_x86::CpuModel::Host).vendor() == Vendor::Intel;

@@ -1,4 +1,4 @@
-//! Values that processors treat specially, among random ones.
+//! Random values, including many that processors treat specially.
 
 use crate::case::components;
 use tollgate_test_support::Random;
@@ -21,7 +21,7 @@ pub fn interesting(random: &mut Random) -> u32 {
     }
 }
 
-/// As [`interesting`], with 64 bits: many are not canonical.
+/// A 64-bit integer of the same kind as [`interesting`]; many are not canonical addresses.
 pub fn interesting64(random: &mut Random) -> u64 {
     let near = |random: &mut Random| {
         (1u64 << random.below(64)).wrapping_add((random.below(3) as u64).wrapping_sub(1))
@@ -73,7 +73,7 @@ fn double(random: &mut Random) -> u64 {
     }
 }
 
-/// An 80-bit number of any kind, unsupported encodings among them.
+/// An 80-bit number of any kind, including unsupported encodings.
 pub fn extended(random: &mut Random) -> [u8; 10] {
     let integer_bit = 1u64 << 63;
     let fraction = random.next_u64() >> 1;
@@ -124,7 +124,7 @@ pub fn data(random: &mut Random, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// The x87 and vector registers, of the latter the first 8 or all.
+/// The x87 and vector registers; of the latter the first 8 or all.
 pub fn vector_state(random: &mut Random, registers: usize) -> Box<[u8; XSAVE_SIZE]> {
     let mut area = Box::new([0; XSAVE_SIZE]);
     let control: u16 = match random.below(6) {

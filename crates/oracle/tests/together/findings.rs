@@ -5,8 +5,8 @@ use tollgate_oracle::generate::expectation;
 use tollgate_oracle::oracle::Oracle;
 use tollgate_oracle::{replay, report};
 
-/// Runs reproducers; the guest must do what the host's processor does. The host must let
-/// processes have local descriptors for all but flat segments.
+/// Runs reproducers; the guest must do what the host's processor does. For all segments except flat
+/// ones, the host must permit processes to have local descriptors.
 fn agree(lines: &[&str]) {
     let mut oracle = Oracle::new(&RegisterMap::LEGACY).unwrap();
     for line in lines {
@@ -135,7 +135,7 @@ fn string_comparisons_of_64_bit_lengths_need_no_alignment() {
 #[test]
 fn an_x87_instruction_leaves_its_address_whatever_its_prefixes() {
     agree(&[
-        // fstp tbyte fs:[rax+10h] behind REX and FS; ficomp word [r15+0Fh] behind two REX
+        // fstp tbyte fs:[rax+10h] after REX and FS; ficomp word [r15+0Fh] after two REX
         "world=high64 at=1ffd code=4a64db7810 gpr=3000ac30,0,0,0,0,0,0,0",
         "world=long64 at=21a5 code=363e4049de5f0f gpr=0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,11508ff1",
     ]);
@@ -209,7 +209,7 @@ fn state_images_are_those_of_the_host_but_for_what_it_may_choose() {
     ]);
     for image in ["0fae2b", "0fae33", "0fae23"] {
         for components in 0..8 {
-            // The legacy region begins in an absent page, or in a read-only one.
+            // The legacy region starts in an absent page, or in a read-only one.
             for at in ["11506f40", "11509f40"] {
                 agree(&[&format!(
                     "world=flat32 code={image} gpr={components},0,0,{at},0,0,0,0"

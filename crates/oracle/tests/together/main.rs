@@ -1,5 +1,5 @@
-//! All tests of the oracle from outside in one program: each program of its own would be linked
-//! by itself.
+//! All integration tests of the oracle in one program: separate programs would each be linked
+//! separately.
 
 mod findings;
 mod overlong;

@@ -1,6 +1,6 @@
-//! Instructions with many prefixes, up to and above the limit of 15 bytes, in the middle of a page and at
-//! the end of one whose successor is missing: the host's processor says which are #UD, which
-//! #GP(0), and which page faults (SDM volume 2, 2.3.11; APM volume 2, 8.2.14).
+//! Instructions with many prefixes, up to and above the limit of 15 bytes, in the middle of a page
+//! and at the end of one whose successor is missing. The host's processor determines which of them
+//! raise #UD, #GP(0) or page faults (SDM volume 2, 2.3.11; APM volume 2, 8.2.14).
 
 use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_oracle::case::{Case, Input};
@@ -33,8 +33,8 @@ const OPCODES: [&[u8]; 19] = [
     &[0x62, 0xf1, 0x7c, 0x48, 0x58, 0xc0],
 ];
 
-/// The bytes of a case: `count` prefixes and an opcode, with undefined one-byte opcodes
-/// after it in the middle of a page.
+/// The bytes of a case: `count` prefixes and an opcode; in the middle of a page, undefined one-byte
+/// opcodes follow.
 fn code(prefix: u8, count: usize, opcode: &[u8], at_end: bool) -> Vec<u8> {
     let mut code = vec![prefix; count];
     code.extend_from_slice(opcode);
@@ -44,8 +44,9 @@ fn code(prefix: u8, count: usize, opcode: &[u8], at_end: bool) -> Vec<u8> {
     code
 }
 
-/// EVEX prefixes of a guest are judged by features that it may not have, and VEX in 16-bit windows by
-/// the segment; the opcode of PUSH ES changes the stack outside 64-bit code.
+/// Whether the case is compared. EVEX prefixes depend on features that a guest may not have, VEX in
+/// 16-bit windows depends on the segment, and the opcode of PUSH ES changes the stack outside
+/// 64-bit code.
 fn is_compared(world: World, prefix: u8, opcode: &[u8]) -> bool {
     let is_rex = prefix & 0xf0 == 0x40;
     world == World::Long64 || !is_rex && opcode[0] != 0x06

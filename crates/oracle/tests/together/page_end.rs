@@ -1,5 +1,5 @@
-//! Instructions that a page's end cuts off, the next page missing: whether that is a page
-//! fault or #UD. The host's processor decides, if Intel made it: the manuals do not say how
+//! Instructions that are cut off by the end of a page whose successor is missing: they raise a page
+//! fault or #UD. The host's processor is the reference if Intel made it: the manuals do not say how
 //! many bytes of an undefined instruction are fetched.
 
 use iced_x86::{Decoder, DecoderError, DecoderOptions};
@@ -12,14 +12,14 @@ use tollgate_oracle::layout::{CODE_END, World};
 use tollgate_oracle::oracle::{Expectation, Oracle, instructions};
 
 const PREFIXES: [&[u8]; 6] = [&[], &[0x66], &[0xf0], &[0xf2], &[0xf3], &[0x48]];
-/// A ModRM byte with nothing behind it, with one, two or four bytes of displacement, with
-/// SIB, and with registers.
+/// A ModRM byte with nothing after it, with one, two or four bytes of displacement, with SIB, and
+/// with registers.
 const MODRM: [u8; 6] = [0x05, 0x06, 0x44, 0x80, 0xc0, 0xf8];
-/// More than any instruction of theirs has.
+/// More bytes than the rest of any such instruction has.
 const REST: [u8; 6] = [0; 6];
 
-/// All opcodes of all maps but EVEX's, whose payload is judged by features that the guest
-/// is not offered.
+/// All opcodes of all maps except EVEX's, whose payload depends on features that the guest is not
+/// offered.
 fn opcodes() -> Vec<Vec<u8>> {
     let escapes: [&[u8]; 8] = [
         &[],
@@ -39,7 +39,7 @@ fn opcodes() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Beginnings of an instruction that are not a whole one that the guest may have.
+/// Beginnings of an instruction that are not a complete instruction available to the guest.
 fn beginnings(world: World, bits: u32) -> BTreeSet<Vec<u8>> {
     let mut all = BTreeSet::new();
     for opcode in opcodes() {
@@ -51,7 +51,7 @@ fn beginnings(world: World, bits: u32) -> BTreeSet<Vec<u8>> {
             if prefix == [0x48] && world != World::Long64 {
                 continue;
             }
-            // Behind the other escapes all prefixes are alike.
+            // After the other escapes all prefixes behave the same.
             if opcode.len() > 2 && !matches!(prefix, [] | [0x66]) {
                 continue;
             }

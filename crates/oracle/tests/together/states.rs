@@ -9,7 +9,7 @@ use tollgate_oracle::oracle::{Expectation, Oracle, instructions};
 use tollgate_oracle::run::{Plan, Summary, run};
 use tollgate_oracle::{replay, report, shrink};
 
-/// States of each family that a run of 200,000 has at least.
+/// Minimum number of states of each family in a run of 200,000.
 const LEAST: u64 = 300;
 
 fn assert_agreement(summary: &Summary) {
@@ -90,7 +90,7 @@ fn every_instruction_of_the_decoder_has_an_encoding_and_each_family_some() {
     let sizes = catalog.sizes();
     for &family in Family::ALL {
         let generated = matches!(family, Family::RandomBytes | Family::Program);
-        // What the host lacks, the guest is not offered either.
+        // The guest is not offered what the host lacks.
         let optional = matches!(
             family,
             Family::Avx2
@@ -112,7 +112,7 @@ fn every_instruction_of_the_decoder_has_an_encoding_and_each_family_some() {
     }
 }
 
-/// Runs `code` in 32-bit and in 64-bit code, of which this is expected.
+/// Runs `code` as 32-bit and as 64-bit code, with this expectation.
 fn assert_ends_as_expected(code: &str, expected: Expectation) {
     let mut oracle = Oracle::new(&RegisterMap::LEGACY).unwrap();
     for world in ["flat32", "high64"] {
@@ -158,11 +158,11 @@ fn what_only_some_hosts_have_is_defined_on_those() {
 #[test]
 fn a_difference_is_found_shrunk_and_reproduced() {
     let mut oracle = Oracle::new(&RegisterMap::LEGACY).unwrap();
-    // Two instructions that complete, judged by a judge who wants #UD.
+    // Two instructions that complete, compared with the wrong expectation #UD.
     let line = "world=flat32 at=1800 code=9040 gpr=11,22,33,44,55,66,77,88 flags=8d7 poke=7000:ff";
     let (case, input) = replay::read(line).unwrap();
     let verdict = oracle.run(&case, &instructions(&case), &input, Expectation::Native);
-    // Not loaded: the code pages hold INT3 alone.
+    // The case was not loaded: the code pages contain only INT3.
     assert!(verdict.differences.is_empty());
     let (small, least) = shrink::shrink(&mut oracle, &case, &input, Expectation::Undefined);
     assert_eq!(small.code.len(), 1);
