@@ -1,4 +1,4 @@
-//! Writes the seeds of one fuzz target into a folder: `seeds TARGET FOLDER`.
+//! Writes the seeds of one fuzz target to a folder: `seeds TARGET FOLDER`.
 
 use std::process::ExitCode;
 use tollgate_hostile::TARGETS;
@@ -11,7 +11,10 @@ fn main() -> ExitCode {
     };
     let Some(target) = TARGETS.iter().find(|target| target.name == name) else {
         let names: Vec<_> = TARGETS.iter().map(|target| target.name).collect();
-        eprintln!("'{name}' is no target; there are {}", names.join(", "));
+        eprintln!(
+            "'{name}' is not a target; the targets are {}",
+            names.join(", ")
+        );
         return ExitCode::from(2);
     };
     for (seed, bytes) in (target.seeds)() {

@@ -1,4 +1,4 @@
-//! Memory that belongs to nobody: whatever changes it wrote where it must not.
+//! Memory that nothing uses: a change shows that something wrote to a wrong address.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -6,14 +6,13 @@ use std::sync::atomic::{AtomicU8, Ordering};
 const BYTES: usize = 64 << 10;
 const PATTERN: u8 = 0xc5;
 
-/// Blocks of process memory with a known pattern, made once: on the heap among
-/// whatever else lies there.
+/// Blocks of process memory with a known pattern, allocated once on the heap among all other data.
 struct Canaries {
     small: Vec<u8>,
     large: Vec<u8>,
 }
 
-/// Not constant, so it lies where writes are possible.
+/// Not constant, so that it lies in writable memory.
 static IN_DATA: [AtomicU8; 256] = [const { AtomicU8::new(PATTERN) }; 256];
 
 fn canaries() -> &'static Canaries {
@@ -24,15 +23,16 @@ fn canaries() -> &'static Canaries {
     })
 }
 
-/// Puts the canaries in place; before the first machine is made.
+/// Allocates the canaries; called before the first machine is made.
 pub fn place() {
     canaries();
 }
 
-/// Checks that all are as they were.
+/// Checks that no canary has changed.
 ///
 /// # Panics
-/// One is not.
+///
+/// Panics if one has changed.
 pub fn check() {
     let Canaries { small, large } = canaries();
     for canary in [small, large] {

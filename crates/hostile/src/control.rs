@@ -9,14 +9,15 @@ use tollgate_exits::books::{Books, KindBooks};
 use tollgate_exits::ledger::{Cost, Ledger};
 use tollgate_machine::vm_handle::{State, Status, VmHandle};
 
-/// What a socket holds without a reader, with room to spare.
+/// More bytes than a socket accepts without a reader.
 const MAX_BYTES: usize = 64 << 10;
 
 /// Sends the input to a server and reads its answers.
 ///
 /// # Panics
-/// The server broke a promise: an answer is not a line of JSON that says whether all is
-/// well, or there are more answers than requests.
+///
+/// Panics if the server breaks a promise: an answer is not a line of JSON with a status, or there
+/// are more answers than requests.
 pub fn run(data: &[u8]) {
     let (mut client, server) = UnixStream::pair().expect("a pair of sockets");
     let data = &data[..data.len().min(MAX_BYTES)];
@@ -24,7 +25,7 @@ pub fn run(data: &[u8]) {
     client
         .shutdown(Shutdown::Write)
         .expect("a connected socket");
-    // Nobody runs: the machine has stopped, and its books were published last.
+    // Nothing runs: the machine has stopped, and the last thing it did was to publish its ledger.
     let handle = VmHandle::new();
     let commands = handle.commands();
     commands.publish(Status {
@@ -35,7 +36,7 @@ pub fn run(data: &[u8]) {
     tollgate::serve_connection(server, &handle).expect("a connected socket");
 
     let mut answers = Vec::new();
-    // A server that has not read everything resets the connection when it goes.
+    // A server that has not read all input resets the connection when it closes it.
     let _ = client.read_to_end(&mut answers);
     let answers: Vec<&[u8]> = answers.split_inclusive(|byte| *byte == b'\n').collect();
     let requests = data.split(|byte| *byte == b'\n');
@@ -53,7 +54,7 @@ fn check(answer: &[u8]) {
     assert_eq!(is_ok, value["error"].is_null(), "{value}");
 }
 
-/// Books with numbers at their limits.
+/// A ledger with numbers at their limits.
 fn books() -> Books {
     let ledger = Ledger::new(Default::default, Default::default());
     let mut books = Books::of(&ledger, u64::MAX, u64::MAX);
@@ -83,7 +84,7 @@ fn books() -> Books {
     books
 }
 
-/// All requests, and what looks like one.
+/// All requests, and texts that resemble a request.
 pub fn seeds() -> Vec<(String, Vec<u8>)> {
     let all = b"{\"command\":\"status\"}\n{\"command\":\"stats\",\"id\":1}\n\
         {\"command\":\"pause\"}\n{\"command\":\"resume\",\"id\":[1,{}]}\n\

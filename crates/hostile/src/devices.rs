@@ -1,5 +1,5 @@
-//! A random guest at the ports and registers of the real PC, with random time between its
-//! accesses. Now and then the machine is saved, written as text, and read back.
+//! A random guest that accesses ports and registers of the real PC, with random times between the
+//! accesses. Sometimes the machine is saved, written as text, and read back.
 
 use crate::input::Input;
 use std::io;
@@ -13,7 +13,7 @@ use tollgate_platform::Platform;
 use tollgate_x86::PhysicalAddress;
 use tollgate_x86::local_apic_msrs::{APIC_BASE, APIC_DEFAULT_ADDRESS, TSC_DEADLINE};
 
-/// Ports that belong to a device, or lie beside one.
+/// Ports of devices, and adjacent ones.
 const PORTS: [u16; 66] = [
     0x20, 0x21, 0xa0, 0xa1, 0x4d0, 0x4d1, 0x40, 0x41, 0x42, 0x43, 0x61, 0x60, 0x64, 0x70, 0x71,
     0x72, 0x3f8, 0x3f9, 0x3fa, 0x3fb, 0x3fc, 0x3fd, 0x3fe, 0x3ff, 0x80, 0x92, 0xe9, 0x402, 0xf4,
@@ -23,16 +23,17 @@ const PORTS: [u16; 66] = [
 ];
 const LOCAL_APIC: u64 = APIC_DEFAULT_ADDRESS;
 const MSRS: [u32; 4] = [APIC_BASE, TSC_DEADLINE, 0x10, 0x802];
-/// Steps of one input at most.
+/// Maximum number of steps of one input.
 const MAX_STEPS: u32 = 2000;
 
-/// Lets the guest do what the input says.
+/// Makes the guest's accesses that the input describes.
 ///
 /// # Panics
-/// A device broke a promise.
+///
+/// Panics if a device breaks a promise.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
-    // With firmware there are a chip set and a display adapter.
+    // A machine with firmware has a chip set and a display adapter.
     let has_firmware = input.byte() & 1 != 0;
     let config = VmConfig {
         memory_bytes: 16 << 20,
@@ -48,7 +49,7 @@ pub fn run(data: &[u8]) {
             .expect("memory");
     }
     pc.set_debug_output(Box::new(io::sink()));
-    // Time stands still but for the steps that the input says.
+    // Time passes only in the steps that the input describes.
     pc.pause();
     for _ in 0..MAX_STEPS {
         if input.is_empty() {
@@ -57,7 +58,7 @@ pub fn run(data: &[u8]) {
         step(&mut pc, &mut input);
     }
     check_deadline(&mut pc);
-    // All time there is.
+    // The maximum time that can pass.
     pass(&mut pc, u64::MAX, u64::MAX);
 }
 
@@ -98,7 +99,10 @@ fn step(pc: &mut Pc, input: &mut Input<'_>) {
         12 => {
             let waited = pc.interrupt_pending();
             let vector = pc.acknowledge_interrupt();
-            assert!(waited || vector.is_none(), "{vector:?} came from nowhere");
+            assert!(
+                waited || vector.is_none(),
+                "{vector:?} is an interrupt without a source"
+            );
             pc.take_nmi();
         }
         13 => {
@@ -127,7 +131,7 @@ fn step(pc: &mut Pc, input: &mut Input<'_>) {
     }
 }
 
-/// Writes a register of a PCI function's configuration.
+/// Writes a register of a PCI function's configuration space.
 fn configuration(pc: &mut Pc, input: &mut Input<'_>) {
     let function = u32::from(input.byte() % 4) << 11;
     let address = 1 << 31 | function | u32::from(input.byte() & 0xfc);
@@ -148,12 +152,12 @@ fn port(input: &mut Input<'_>) -> u16 {
     }
 }
 
-/// A register of one of the APICs, or an address beside them.
+/// A register of one of the APICs, or an address next to them.
 fn register(input: &mut Input<'_>) -> PhysicalAddress {
     let choice = input.byte();
     let offset = u64::from(choice >> 2) * 0x10;
     if choice >= 0xf0 {
-        // The display's window and the chip set's area.
+        // An address in the display's window or the chip set's area.
         return PhysicalAddress(0xa_0000 + 6 * u64::from(input.word()));
     }
     PhysicalAddress(match choice & 3 {
@@ -174,14 +178,14 @@ fn msr(pc: &mut Pc, input: &mut Input<'_>) {
     }
 }
 
-/// Lets time pass, and what became due happen.
+/// Lets time pass, and handles what has become due.
 fn pass(pc: &mut Pc, nanoseconds: u64, ticks: u64) {
     let state = pc.save().expect("idle").later(nanoseconds, ticks);
     pc.restore(state).expect("its own version");
     check_deadline(pc);
 }
 
-/// What was due is done: the next deadline lies ahead.
+/// Checks that everything due was done: the next deadline lies in the future.
 fn check_deadline(pc: &mut Pc) {
     pc.advance();
     let (now, deadline) = (pc.now(), pc.next_deadline());
@@ -196,7 +200,7 @@ fn pass_to_deadline(pc: &mut Pc) {
     pass(pc, wait, wait);
 }
 
-/// The machine is the same when it comes back from a file.
+/// Checks that the machine is unchanged after it was saved to a file and restored.
 fn save_and_restore(pc: &mut Pc) {
     let text = serde_json::to_string(&pc.save().expect("idle")).expect("plain data");
     let state: PcState = serde_json::from_str(&text).expect("what was just written");
@@ -205,7 +209,7 @@ fn save_and_restore(pc: &mut Pc) {
     assert_eq!(again, text);
 }
 
-/// Devices programmed as kernels do, and read back.
+/// Devices that are programmed as kernels do, and read back.
 pub fn seeds() -> Vec<(String, Vec<u8>)> {
     let index = |port| PORTS.iter().position(|known| *known == port).unwrap_or(0) as u8;
     let out = |writes: &[(u16, u8)]| -> Vec<u8> {
@@ -249,7 +253,7 @@ pub fn seeds() -> Vec<(String, Vec<u8>)> {
         (0x64, 0xd1),
         (0x60, 3),
     ]);
-    // The mouse behind D4h: with a wheel, reporting, moved.
+    // The mouse, reached by command D4h: with a wheel, reporting, moved.
     let to_mouse = [0xf3, 200, 0xf3, 100, 0xf3, 80, 0xf4].map(|byte| [(0x64, 0xd4), (0x60, byte)]);
     let mut mouse = out(to_mouse.as_flattened());
     mouse.extend([0x8e, 3, 0, 0, 0, 0xfe, 1, 1]);

@@ -1,7 +1,7 @@
-//! qcow2 images with edits anywhere in their tables.
+//! qcow2 images with modifications anywhere in their tables.
 //!
-//! Whatever the edits are: an image is refused in one line, or what is written to its disk is read
-//! back, and a check finds no more damage than before.
+//! For any modification, the image is either refused with one line of text, or data written to its
+//! disk can be read back, and a check finds no more damage than before.
 
 use crate::input::Input;
 use std::path::PathBuf;
@@ -9,11 +9,11 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tollgate_disk::{DriveOptions, Format, Repair, check, convert, create, info, open};
 
-/// Bytes of the disk of the image that is edited.
+/// Size in bytes of the disk in the image that is modified.
 const DISK_BYTES: u64 = 1 << 20;
-/// Bytes of a disk that are read and written at most, whatever its header says.
+/// Maximum number of bytes of a disk that are read and written, whatever its header says.
 const MOST_BYTES: u64 = 2 << 20;
-/// Edits at most.
+/// Maximum number of modifications.
 const MOST_EDITS: usize = 8;
 
 /// A file that is removed at the end.
@@ -35,7 +35,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A sound image, and where its header and its tables begin.
+/// A valid image, and the offsets of its header and its tables.
 fn sound() -> &'static (Vec<u8>, [usize; 5]) {
     static SOUND: OnceLock<(Vec<u8>, [usize; 5])> = OnceLock::new();
     SOUND.get_or_init(|| {
@@ -55,10 +55,11 @@ fn sound() -> &'static (Vec<u8>, [usize; 5]) {
     })
 }
 
-/// Makes the edits that the input describes, and uses the image in every way.
+/// Makes the modifications that the input describes, and uses the image in every way.
 ///
 /// # Panics
-/// The image was harmed, or gave other data than were written.
+///
+/// Panics if the image was damaged, or returned other data than were written.
 pub fn run(data: &[u8]) {
     let (bytes, places) = sound();
     let mut bytes = bytes.clone();
@@ -91,7 +92,7 @@ fn read(scratch: &Scratch) {
     let path = &scratch.0;
     let mut options = DriveOptions::new(path);
     options.readonly = true;
-    // What an edit names must not be found outside.
+    // Files that a modification names must not be opened.
     options.backing = tollgate_disk::Backing::None;
     let mut data = vec![0; MOST_BYTES as usize];
     match open(&options) {
@@ -123,7 +124,7 @@ fn write(scratch: &Scratch) {
     let Ok(mut image) = open(&options) else {
         return;
     };
-    // Bitmaps are the one thing that a check does not know and that can be written.
+    // Bitmaps are the only structure that a check ignores and that can be written to.
     let Ok(before) = before else { return };
     let length = image.size().min(MOST_BYTES);
     if length < DISK_BYTES {
@@ -131,7 +132,7 @@ fn write(scratch: &Scratch) {
     }
     let mut expected = vec![0; length as usize];
     if image.read(0, &mut expected).is_err() {
-        // Compressed clusters with other bytes.
+        // A compressed cluster whose bytes have changed.
         return;
     }
     for (index, offset) in [0, 70_000, 500_000, 900_000, 199_000]
@@ -153,15 +154,20 @@ fn write(scratch: &Scratch) {
     }
     image.close().expect("an end");
     let after = damage().expect("an image that can be checked");
-    assert!(after <= before, "writes made {before} damages {after}");
+    assert!(
+        after <= before,
+        "writes have increased the damages from {before} to {after}"
+    );
     options.readonly = true;
     let image = open(&options).expect("a sound image");
     let mut found = vec![0; length as usize];
-    image.read(0, &mut found).expect("a sound image is read");
+    image
+        .read(0, &mut found)
+        .expect("a valid image can be read");
     assert!(found == expected, "other data than were written");
 }
 
-/// One edit of each kind.
+/// One modification of each kind.
 pub fn seeds() -> Vec<(String, Vec<u8>)> {
     vec![
         ("none".into(), Vec::new()),

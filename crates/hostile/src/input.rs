@@ -1,7 +1,7 @@
-//! Input bytes as a stream of numbers. What is missing at the end is zero, so every
-//! input means something.
+//! Input bytes as a stream of numbers. Missing bytes at the end are zero, so every input has a
+//! meaning.
 
-/// Input that is being read.
+/// The input that has not been read yet.
 pub struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -9,19 +9,19 @@ impl<'a> Input<'a> {
         Self(bytes)
     }
 
-    /// Whether all was read.
+    /// Whether all bytes were read.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// At most `count` bytes.
+    /// The next bytes, at most `count`.
     pub fn bytes(&mut self, count: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(count.min(self.0.len()));
         self.0 = rest;
         taken
     }
 
-    /// All that is left.
+    /// All remaining bytes.
     pub fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.0)
     }
@@ -30,17 +30,17 @@ impl<'a> Input<'a> {
         self.bytes(1).first().copied().unwrap_or(0)
     }
 
-    /// Little-endian.
+    /// The next 16-bit number, little-endian.
     pub fn word(&mut self) -> u16 {
         u16::from_le_bytes([self.byte(), self.byte()])
     }
 
-    /// Little-endian.
+    /// The next 32-bit number, little-endian.
     pub fn dword(&mut self) -> u32 {
         u32::from(self.word()) | u32::from(self.word()) << 16
     }
 
-    /// Little-endian.
+    /// The next 64-bit number, little-endian.
     pub fn qword(&mut self) -> u64 {
         u64::from(self.dword()) | u64::from(self.dword()) << 32
     }

@@ -1,12 +1,12 @@
-//! Hostile input, and what must hold whatever it is.
+//! Hostile input, and the properties that must hold for any input.
 //!
-//! Each module takes any bytes as its input, lets the product work on what they describe,
-//! and panics if something breaks. The fuzz targets in `fuzz/` hand them what libFuzzer
-//! finds; the tests of this crate hand them seeds, mutations of those and noise, always
-//! the same, so that nothing but `cargo test` is needed to run every target a little.
+//! Each module takes any bytes as its input, makes the product process what they describe, and
+//! panics if something breaks. The fuzz targets in `fuzz/` pass on the inputs that libFuzzer finds.
+//! The tests of this crate use seeds, mutations of these and random bytes, always the same, so that
+//! `cargo test` alone runs every target a little.
 //!
-//! A panic is a find. So is a death by signal: the product leaves faults that are not
-//! the guest's to whoever handled them before.
+//! A panic is a finding, and so is a death by signal: the product passes faults that are not the
+//! guest's to the previous signal handler.
 
 mod canary;
 pub mod control;
@@ -21,21 +21,22 @@ pub mod translator;
 pub mod viewer;
 pub mod virtio;
 
-/// Something that takes hostile input.
+/// A fuzz target: a part of the product that takes hostile input.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// As `scripts/fuzz` names it.
+    /// The target's name for `scripts/fuzz`.
     pub name: &'static str,
-    /// Lets the product work on this input.
+    /// Makes the product process this input.
     ///
     /// # Panics
-    /// Something broke.
+    ///
+    /// Panics if something breaks.
     pub run: fn(&[u8]),
-    /// Inputs that are worth starting from, with the names of what they are.
+    /// Useful initial inputs, with names that describe them.
     pub seeds: fn() -> Vec<(String, Vec<u8>)>,
 }
 
-/// All targets.
+/// All targets, in the order in which they are run.
 pub const TARGETS: [Target; 9] = [
     Target {
         name: "translator",

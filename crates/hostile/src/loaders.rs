@@ -1,7 +1,7 @@
 //! Random files as kernels, with an initial RAM disk and a command line.
 //!
-//! The first bytes of an input choose the machine's memory and say how much of the rest
-//! is command line, how much initial RAM disk; what is left is the kernel.
+//! The first bytes of an input select the machine's memory, and how much of the rest is command
+//! line and how much initial RAM disk; the remaining bytes are the kernel.
 
 pub mod images;
 
@@ -14,10 +14,10 @@ use tollgate_machine::boot::{self, BootSource};
 use tollgate_memory::GuestMemory;
 use tollgate_x86::PhysicalAddress;
 
-/// Bytes of RAM, by the input's first byte.
+/// Sizes of RAM in bytes, selected by the input's first byte.
 const MEMORY_BYTES: [u64; 4] = [2 << 20, 64 << 20, 16 << 20, 3 << 30];
 
-/// A file of this input's own, removed when dropped.
+/// A file for this input, removed when dropped.
 struct File(PathBuf);
 
 impl File {
@@ -37,10 +37,11 @@ impl Drop for File {
     }
 }
 
-/// Loads what the input says.
+/// Loads the files that the input describes.
 ///
 /// # Panics
-/// A loader broke a promise.
+///
+/// Panics if a loader breaks a promise.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let options = input.byte();
@@ -49,7 +50,7 @@ pub fn run(data: &[u8]) {
     let append = String::from_utf8_lossy(input.bytes(command_line_bytes)).into_owned();
     let initrd = (initrd_bytes != 0).then(|| File::new("initrd", input.bytes(initrd_bytes)));
     let kernel = File::new("kernel", input.rest());
-    // Two modules, the second with an argument; Linux takes the whole for one name.
+    // Two modules, the second with an argument; Linux takes all of it as one name.
     let modules = initrd.as_ref().map(|file| {
         let path = file.0.display();
         if options & 4 == 0 {
@@ -71,7 +72,7 @@ pub fn run(data: &[u8]) {
         Ok(state) => {
             assert!(state.rip >> 32 == 0);
             assert!(state.gpr.iter().all(|value| value >> 32 == 0));
-            // Loaders leave the firmware's areas to the firmware.
+            // Loaders must not write to the areas of the firmware.
             let mut word = [0; 2];
             assert!(memory.read(PhysicalAddress(0x400), &mut word));
             assert_eq!(u16::from_le_bytes(word), 0x3f8);
@@ -80,7 +81,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// A whole image of each kind.
+/// A complete image of each kind.
 pub fn seeds() -> Vec<(String, Vec<u8>)> {
     let input = |initrd: &[u8], command_line: &[u8], kernel: &[u8]| {
         let blocks = initrd.len().div_ceil(16);

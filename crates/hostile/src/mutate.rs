@@ -1,12 +1,12 @@
-//! Inputs made from a fixed seed: noise, and seeds with something changed.
+//! Inputs made from a fixed seed: random bytes, and modified seeds.
 
-/// Pseudo-random numbers (xorshift64*), the same in every run. Not the generator of
-/// `test-support`, which begins in another state: a seed must go on to name the same inputs.
+/// Pseudo-random numbers (xorshift64*), the same in every run. This is not the generator in
+/// `test-support`, which starts in another state: a seed must always produce the same inputs.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// A sequence of its own for each seed.
+    /// Starts the sequence of this seed.
     pub fn new(seed: u64) -> Self {
         let mut random = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         for _ in 0..8 {
@@ -15,7 +15,7 @@ impl Random {
         random
     }
 
-    /// The next 64 bits.
+    /// The next 64 bits of the sequence.
     pub fn bits(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -23,12 +23,12 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// A number below `limit`, which is not zero.
+    /// A number below `limit`, which must not be zero.
     pub fn below(&mut self, limit: usize) -> usize {
         (self.bits() >> 32) as usize % limit
     }
 
-    /// Some of the values at which things break, or any.
+    /// A random byte, often one of the values at which programs fail.
     fn byte(&mut self) -> u8 {
         match self.below(3) {
             0 => [0, 1, 0x7f, 0x80, 0xfe, 0xff][self.below(6)],
@@ -37,7 +37,7 @@ impl Random {
     }
 }
 
-/// An input: noise, or one of `seeds` with a few changes.
+/// An input: random bytes, or one of `seeds` with a few modifications.
 pub fn input(random: &mut Random, seeds: &[(String, Vec<u8>)]) -> Vec<u8> {
     if seeds.is_empty() || random.below(8) == 0 {
         let length = random.below(600);
@@ -55,7 +55,7 @@ fn change(random: &mut Random, bytes: &mut Vec<u8>, other: &[u8]) {
     if bytes.is_empty() {
         bytes.push(random.byte());
     }
-    // Headers stand at the beginning: half of the changes are there.
+    // Headers are at the beginning: half of the modifications are made there.
     let span = if random.below(2) == 0 {
         bytes.len().min(64)
     } else {

@@ -8,10 +8,12 @@ use tollgate_exits::prices::PriceTable;
 use tollgate_exits::snapshot::Snapshot;
 use tollgate_symbols::Symbols;
 
-/// Reads the input as what its first byte says: `s` for symbols, `p` for prices.
+/// Parses the input as the kind of file that its first byte selects: `s` for symbols, `p` for
+/// prices.
 ///
 /// # Panics
-/// A reader broke a promise.
+///
+/// Panics if a parser breaks a promise.
 pub fn run(data: &[u8]) {
     let Some((kind, content)) = data.split_first() else {
         return;
@@ -51,7 +53,7 @@ fn prices(text: &str) {
             return check_message(&error.to_string());
         }
     };
-    // As many exits as a life time could bring, of several kinds.
+    // More exits of several kinds than can ever occur.
     for count in [1, u64::MAX >> 8] {
         let ledger = Ledger::new(Default::default, Default::default());
         let mut books = Books::of(&ledger, count, 0);
@@ -73,12 +75,12 @@ fn prices(text: &str) {
     }
 }
 
-/// What goes to the user is one line that says something.
+/// Checks that a message to the user is one line that is not empty.
 fn check_message(text: &str) {
     assert!(!text.is_empty());
 }
 
-/// Each form of file.
+/// A file of each format.
 pub fn seeds() -> Vec<(String, Vec<u8>)> {
     let map = b"sc1000000 T _stext\nc1001000 t inner\nf8000010 t probe\t[e1000]\r\n\
         00000000 A fixed\nc1002000 T entry_SYSENTER_32\n";

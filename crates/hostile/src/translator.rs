@@ -1,8 +1,8 @@
-//! Random bytes as guest code, in the real monitor, with the verifier on.
+//! Random bytes as guest code, in the real monitor, with the verifier enabled.
 //!
-//! The first bytes of an input choose the mode, control registers, segments and general
-//! registers (see `guest.rs`); the rest is code. A stray access of emitted code does not
-//! go unseen: what it could reach by mistake is mostly unmapped, and there are canaries.
+//! The first bytes of an input select the mode, control registers, segments and general registers
+//! (see `guest.rs`); the rest is code. A stray access of emitted code is detected: most addresses
+//! that it could reach by mistake are unmapped, and there are canaries.
 
 pub mod agreement;
 mod guest;
@@ -18,15 +18,16 @@ use tollgate_memory::GuestMemory;
 use tollgate_monitor::{Vcpu, VcpuStop};
 use tollgate_x86::{CpuState, Flags};
 
-/// Bytes of guest RAM.
+/// Size of guest RAM in bytes.
 const RAM_BYTES: u64 = 4 << 20;
-/// Bytes of the code cache: the smallest, so that it is emptied often.
+/// Size of the code cache in bytes: the minimum, so that it is emptied often.
 const CODE_CACHE_BYTES: usize = 1 << 20;
 
 /// Runs a guest until it stops, for about a millisecond at most.
 ///
 /// # Panics
-/// The monitor broke a promise.
+///
+/// Panics if the monitor breaks a promise.
 pub fn run(data: &[u8]) {
     canary::place();
     let host = HostState::now();
@@ -45,13 +46,14 @@ pub fn run(data: &[u8]) {
     canary::check();
     match stop {
         VcpuStop::Requested(_) | VcpuStop::TripleFault(_) => {}
-        // A host fault in copied code that no guest fault explains is a bug of ours.
+        // A host fault in copied code that is not explained by a guest fault is an error of the
+        // monitor.
         VcpuStop::NotImplemented(why) => assert!(!why.contains("host signal"), "{why}"),
     }
     check_state(vcpu.state(), &vcpu.dump());
 }
 
-/// No register holds what a 32-bit guest's cannot.
+/// Checks that no register holds a value that is impossible for a 32-bit guest.
 fn check_state(state: &CpuState, dump: &str) {
     for (number, value) in state.gpr.iter().enumerate() {
         assert!(*value >> 32 == 0, "register {number} is {value:#x}\n{dump}");
@@ -63,12 +65,12 @@ fn check_state(state: &CpuState, dump: &str) {
     }
 }
 
-/// Each mode with a little of each kind of instruction.
+/// Programs for each mode with instructions of each kind.
 pub fn seeds() -> Vec<(String, Vec<u8>)> {
     let mut seeds = Vec::new();
     for mode in 0..guest::MODES.len() as u8 {
         for (index, (name, code)) in guest::PROGRAMS.into_iter().enumerate() {
-            // Every other one counts its instructions.
+            // Every second one counts its instructions.
             let counted = (usize::from(mode) + index) % 2 == 1;
             let name = format!("{}-{name}", guest::MODES[usize::from(mode)]);
             seeds.push((name, guest::seed(mode, counted, code)));

@@ -4,22 +4,23 @@ use crate::input::Input;
 use std::sync::Arc;
 use tollgate_rfb::{Event, Frame, Password, Session};
 
-/// The screen's sizes: small, so that pictures take no time.
+/// Sizes of the screen, small so that pictures take little time.
 const SIZES: [(u16, u16); 4] = [(80, 50), (65, 17), (1, 1), (200, 3)];
-/// What is the most that a picture takes: four bytes for each pixel, with what stands around it.
+/// The maximum size in bytes of a picture: four for each pixel, and the data around it.
 const MOST_OUTPUT: usize = 40_000;
 const CHALLENGE: [u8; 16] = *b"not that random.";
 
-/// Lets a session receive the input, piece by piece.
+/// Passes the input to a session, piece by piece.
 ///
 /// # Panics
-/// The session broke a promise: it does what a viewer wants that has not given the password, sends
-/// without end, or goes on after it has refused to.
+///
+/// Panics if the session breaks a promise: it does what a viewer wants that has not given the
+/// password, sends endlessly, or continues after it has refused to.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let choices = input.byte();
     let password = Password::new(b"password").filter(|_| choices & 1 != 0);
-    // As if the viewer knew it.
+    // The answer of a viewer that knows the password.
     let knows_password = choices & 2 != 0;
     let answer = password.as_ref().map(|it| it.answer(CHALLENGE));
     let mut session = Session::new(password, CHALLENGE, SIZES[0], "a screen");
@@ -61,7 +62,7 @@ fn check(session: &Session, events: &[Event], has_ended: bool) {
     assert!(events.is_empty() || session.is_let_in() || has_ended);
 }
 
-/// Viewers as they are, in pieces as [`run`] takes them.
+/// Inputs of real viewers, in pieces as [`run`] takes them.
 pub fn seeds() -> Vec<(String, Vec<u8>)> {
     let piece = |bytes: &[u8]| -> Vec<u8> {
         let pieces = bytes.chunks(31);

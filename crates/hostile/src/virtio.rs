@@ -1,5 +1,5 @@
-//! A random driver at virtio devices of the real PC: registers, configuration space and rings
-//! hold what the input says, from nonsense to nearly what a good driver writes.
+//! A random driver of virtio devices of the real PC: the input determines the content of registers,
+//! configuration space and rings, from nonsense to nearly what a good driver writes.
 
 use crate::input::Input;
 use std::fs;
@@ -18,20 +18,20 @@ use tollgate_memory::GuestMemory;
 use tollgate_platform::Platform;
 use tollgate_x86::PhysicalAddress;
 
-/// Where the registers of the first function are put at the start.
+/// The initial address of the registers of the first function.
 const BAR: u64 = 0xc000_0000;
-/// Where its message table is put.
+/// The initial address of its message table.
 const TABLE: u64 = 0xc001_0000;
-/// Rings and buffers: a page each.
+/// The address of rings and buffers, one page each.
 const RINGS: u64 = 0x1_0000;
 const MEMORY_BYTES: u64 = 4 << 20;
 const DISK_BYTES: u64 = 1 << 20;
-/// Queues that the driver sets up, all on the same rings; most devices have fewer.
+/// Number of queues that the driver sets up, all with the same rings; most devices have fewer.
 const QUEUES: u32 = 6;
-/// Steps of one input at most.
+/// Maximum number of steps of one input.
 const MAX_STEPS: u32 = 400;
 
-/// An image, and a directory beside it, that vanish.
+/// A temporary image, and a directory next to it.
 struct Image(PathBuf);
 
 impl Image {
@@ -57,9 +57,9 @@ impl Drop for Image {
 struct Guest {
     pc: Pc,
     memory: GuestMemory,
-    /// The devices are on PCI.
+    /// Whether the devices are on PCI.
     has_pci: bool,
-    /// Where the registers of the first device are.
+    /// The address of the registers of the first device.
     base: u64,
 }
 
@@ -78,7 +78,7 @@ impl Guest {
         self.memory.write(PhysicalAddress(address), bytes);
     }
 
-    /// What a good driver does before its first request.
+    /// Does what a good driver does before its first request.
     fn start(&mut self, features: u64, size: u16) {
         if self.has_pci {
             self.start_on_pci(features, size);
@@ -117,7 +117,7 @@ impl Guest {
         self.store(self.base + 0x70, &u32::to_le_bytes(15));
     }
 
-    /// The driver says that chains are available.
+    /// Notifies the device that chains are available.
     fn notify(&mut self) {
         for queue in 0..QUEUES {
             let (register, value) = match self.has_pci {
@@ -153,10 +153,11 @@ impl Guest {
     }
 }
 
-/// Lets the driver do what the input says.
+/// Makes the driver do what the input describes.
 ///
 /// # Panics
-/// A device broke a promise.
+///
+/// Panics if a device breaks a promise.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let image = Image::new();
@@ -169,13 +170,12 @@ pub fn run(data: &[u8]) {
         discard: choices & 2 != 0,
         ..DriveOptions::new(&image.0)
     };
-    // What the guest sends goes nowhere.
+    // The guest's packets are not sent anywhere.
     let network = NetworkOptions::new(NetworkKind::User(UserOptions {
         restrict: true,
         ..UserOptions::default()
     }));
-    // The first device is the one that the driver works with: network, sockets, disk, share, ports
-    // or balloon.
+    // The driver uses the first device: network, sockets, disk, share, ports or balloon.
     let is_vsock = is_network && choices & 3 == 3;
     let is_share = !is_network && choices & 0x11 == 0x11;
     let is_console = !is_network && choices & 0x13 == 0x10;
@@ -231,7 +231,8 @@ pub fn run(data: &[u8]) {
         base,
     };
     if choices & 4 == 0 {
-        // Of the device's own: flushes, several ports, checksums and segments that are not cut.
+        // Features of the device itself: flushes, several ports, checksums and segments that are
+        // not cut.
         let own = match (is_network, is_share, is_console) {
             (true, _, _) if is_vsock => 1,
             (true, _, _) => 0x1983,
@@ -251,7 +252,7 @@ pub fn run(data: &[u8]) {
     guest.pc.save().expect("the thread finishes");
 }
 
-/// An address that matters, or one beside it.
+/// The address of a register, or one next to it.
 fn address(input: &mut Input<'_>) -> u64 {
     match input.byte() {
         choice @ 0..=0x7f => RINGS + u64::from(choice & 7) * 0x1000 + u64::from(choice >> 3) * 16,
@@ -265,7 +266,7 @@ fn address(input: &mut Input<'_>) -> u64 {
 fn step(guest: &mut Guest, input: &mut Input<'_>) {
     let what = input.byte();
     match what & 15 {
-        // A descriptor.
+        // Write a descriptor.
         0..=3 => {
             let index = u64::from(input.byte() & 31);
             let mut descriptor = address(input).to_le_bytes().to_vec();
@@ -279,7 +280,7 @@ fn step(guest: &mut Guest, input: &mut Input<'_>) {
             descriptor.extend([input.byte(), 0, input.byte() & 31, 0]);
             guest.poke(RINGS + 16 * index, &descriptor);
         }
-        // A header of the file system device: operation, node, and a name or numbers.
+        // Write a header for the file system device: operation, node, and a name or numbers.
         4 if what & 16 != 0 => {
             let mut header = u32::from(input.byte()).to_le_bytes().to_vec();
             header.extend(u32::from(input.byte() & 63).to_le_bytes());
@@ -291,7 +292,7 @@ fn step(guest: &mut Guest, input: &mut Input<'_>) {
             let place = address(input);
             guest.poke(place, &header);
         }
-        // A header of the socket device: ports, length, type, operation, flags and room.
+        // Write a header for the socket device: ports, length, type, operation, flags and room.
         4 if what & 32 != 0 => {
             let mut header = [3u64.to_le_bytes(), 2u64.to_le_bytes()].concat();
             header.extend([input.byte() & 3, 0, 0, 0, input.byte() & 3, 0, 0, 0]);
@@ -302,7 +303,7 @@ fn step(guest: &mut Guest, input: &mut Input<'_>) {
             let place = address(input);
             guest.poke(place, &header);
         }
-        // A header.
+        // Write a header for the disk.
         4 => {
             let kinds = [0, 1, 4, 8, 11, 13, 2, 0xff];
             let mut header = vec![kinds[usize::from(what >> 5)], 0, 0, 0, 0, 0, 0, 0];
@@ -310,7 +311,7 @@ fn step(guest: &mut Guest, input: &mut Input<'_>) {
             let place = address(input);
             guest.poke(place, &header);
         }
-        // Available chains.
+        // Make chains available.
         5..=7 => {
             let place = RINGS + 0x1000;
             let mut index = [0; 2];
@@ -326,7 +327,7 @@ fn step(guest: &mut Guest, input: &mut Input<'_>) {
             let bytes = input.bytes(count).to_vec();
             guest.poke(place, &bytes);
         }
-        // A register, mostly of its own width.
+        // Access a register, usually with its own width.
         9 | 10 => {
             let register = u64::from(input.byte());
             let (register, size) = if guest.has_pci {
@@ -370,7 +371,7 @@ fn step(guest: &mut Guest, input: &mut Input<'_>) {
     }
 }
 
-/// Requests as good drivers make them.
+/// Requests that good drivers make.
 pub fn seeds() -> Vec<(String, Vec<u8>)> {
     // Header, data and status: descriptors 0, 1 and 2.
     let chain = |kind: u8, device_writes: u8, sectors: u8| -> Vec<u8> {
@@ -390,7 +391,7 @@ pub fn seeds() -> Vec<(String, Vec<u8>)> {
             let steps = chain(kind, device_writes, 1 + kind % 2);
             ((*name).to_owned(), steps)
         })
-        // On PCI, and beside it.
+        // With the device on PCI, and in memory.
         .flat_map(|(name, steps)| {
             [0xb2, 0xba].map(|choices| {
                 (
@@ -404,11 +405,11 @@ pub fn seeds() -> Vec<(String, Vec<u8>)> {
         .collect()
 }
 
-/// Requests to the file system device: the mount, and what follows it.
+/// Requests to the file system device: the mount and the following ones.
 fn share_seeds() -> impl Iterator<Item = (String, Vec<u8>)> {
     let request = |opcode: u8, body: &[u8]| -> Vec<u8> {
         let bytes = 40 + body.len() as u8;
-        // The header, at node 1; descriptors of request and reply; and they are available.
+        // The header, for node 1; then descriptors of request and reply, which are made available.
         let mut steps = vec![0x14, bytes, opcode, 7, 1, body.len() as u8];
         steps.extend(body);
         steps.push(3);
@@ -436,7 +437,7 @@ fn share_seeds() -> impl Iterator<Item = (String, Vec<u8>)> {
 /// Buffers for frames, and frames in them.
 fn frames() -> impl Iterator<Item = (String, Vec<u8>)> {
     let mut steps = Vec::new();
-    // A request by ARP for the gateway, behind twelve bytes of header.
+    // An ARP request for the gateway, after twelve bytes of header.
     let mut frame = vec![0; 12];
     frame.extend([0xff; 6]);
     frame.extend([0x52, 0x54, 0, 0x12, 0x34, 0x56, 8, 6]);
@@ -444,7 +445,7 @@ fn frames() -> impl Iterator<Item = (String, Vec<u8>)> {
     frame.extend([10, 0, 2, 15, 0, 0, 0, 0, 0, 0, 10, 0, 2, 2]);
     steps.extend([8, 3, frame.len() as u8]);
     steps.extend(&frame);
-    // Descriptor 0: the frame; descriptor 1: a buffer for the answer.
+    // Descriptor 0 is the frame; descriptor 1 is a buffer for the answer.
     steps.extend([0x40, 0, 3, frame.len() as u8, 0, 0]);
     steps.extend([0x80, 1, 4, 4, 2, 0]);
     steps.extend([0x15, 0, 0, 0x15, 1, 1, 0x0f, 0x8e, 0x15, 2, 0, 0x0f]);

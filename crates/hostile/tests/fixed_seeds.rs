@@ -1,8 +1,8 @@
-//! Every fuzz target with its own seeds and with inputs that are the same in every run.
+//! Runs every fuzz target with its own seeds and with inputs that are the same in every run.
 //!
-//! `TOLLGATE_HOSTILE_INPUTS` says how many inputs a target gets, `TOLLGATE_HOSTILE_SEED`
-//! which. With `TOLLGATE_HOSTILE_FILE` set to a file (as libFuzzer leaves one), only that
-//! is run.
+//! `TOLLGATE_HOSTILE_INPUTS` is the number of inputs for each target, `TOLLGATE_HOSTILE_SEED`
+//! selects them. If `TOLLGATE_HOSTILE_FILE` is set to a file (such as one from libFuzzer), only
+//! that is run.
 
 use tollgate_hostile::mutate::{self, Random};
 use tollgate_hostile::{TARGETS, Target};
@@ -18,7 +18,7 @@ fn run(name: &str, inputs: u64) {
     let target: &Target = TARGETS.iter().find(|target| target.name == name).unwrap();
     if let Some(path) = std::env::var_os("TOLLGATE_HOSTILE_FILE") {
         let bytes = std::fs::read(path).unwrap();
-        // What depends on when a signal comes needs a few attempts.
+        // A finding that depends on the time of a signal needs a few attempts.
         for _ in 0..number("TOLLGATE_HOSTILE_INPUTS", 1) {
             (target.run)(&bytes);
         }

@@ -1,4 +1,4 @@
-//! A vCPU and the machine that it runs in, for tests that build no other owner of both.
+//! A vCPU and the machine that it runs in, for tests that have no other owner of both.
 
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -10,7 +10,7 @@ use tollgate_monitor::{Kick, Vcpu, VcpuStop};
 use tollgate_platform::Platform;
 use tollgate_x86::CpuState;
 
-/// Sets a flag when it goes, also if the thread panics.
+/// Sets a flag when it is dropped, even if the thread panics.
 struct SetAtEnd<'a>(&'a AtomicBool);
 
 impl Drop for SetAtEnd<'_> {
@@ -19,11 +19,12 @@ impl Drop for SetAtEnd<'_> {
     }
 }
 
-/// How vCPUs of tests reach guest memory: `TOLLGATE_TEST_MEMORY_ACCESS=direct` in the environment
-/// has the same tests run with shadow windows.
+/// How vCPUs of tests access guest memory: `TOLLGATE_TEST_MEMORY_ACCESS=direct` in the environment
+/// makes the same tests run with shadow windows.
 ///
 /// # Panics
-/// The variable has another value.
+///
+/// Panics if the variable has another value.
 pub fn memory_access() -> MemoryAccess {
     match std::env::var("TOLLGATE_TEST_MEMORY_ACCESS").as_deref() {
         Err(_) | Ok("checked") => MemoryAccess::Checked,
@@ -32,16 +33,18 @@ pub fn memory_access() -> MemoryAccess {
     }
 }
 
-/// A vCPU, which this stands for ([`Deref`]), in a machine `P`.
+/// A vCPU, which this dereferences to ([`Deref`]), in a machine `P`.
 pub struct Computer<P> {
     vcpu: Vcpu,
     platform: P,
 }
 
 impl<P: Platform> Computer<P> {
-    /// As [`Vcpu::new`], in this machine. With `verify_code` cached translations are checked too.
+    /// Makes a vCPU in this machine, like [`Vcpu::new`]. With `verify_code`, cached translations
+    /// are checked too.
     ///
     /// # Errors
+    ///
     /// Those of [`Vcpu::new`].
     pub fn new(
         state: CpuState,
@@ -56,23 +59,23 @@ impl<P: Platform> Computer<P> {
         Ok(Self { vcpu, platform })
     }
 
-    /// The machine.
+    /// The machine around the vCPU.
     pub fn platform(&self) -> &P {
         &self.platform
     }
 
-    /// The machine.
+    /// The machine around the vCPU, to be changed.
     pub fn platform_mut(&mut self) -> &mut P {
         &mut self.platform
     }
 
-    /// [`Vcpu::run`] in this machine.
+    /// Calls [`Vcpu::run`] with this machine.
     pub fn run(&mut self) -> VcpuStop {
         self.vcpu.run(&mut self.platform)
     }
 
-    /// As [`Computer::run`], while another thread calls `act` again and again. It must pause
-    /// long enough between two kicks for the guest to get on.
+    /// Does the same as [`Computer::run`], while another thread calls `act` repeatedly. `act` must
+    /// pause long enough between two kicks for the guest to make progress.
     pub fn run_beside(&mut self, mut act: impl FnMut(&Kick) + Send) -> VcpuStop {
         let kick = self.vcpu.kick();
         let over = &AtomicBool::new(false);
@@ -87,7 +90,8 @@ impl<P: Platform> Computer<P> {
         })
     }
 
-    /// As [`Computer::run`], while another thread kicks, rarely enough that the guest gets on.
+    /// Does the same as [`Computer::run`], while another thread kicks the vCPU, rarely enough that
+    /// the guest makes progress.
     pub fn run_kicked(&mut self) -> VcpuStop {
         self.run_beside(|kick| {
             kick.kick();
@@ -98,17 +102,19 @@ impl<P: Platform> Computer<P> {
         })
     }
 
-    /// [`Vcpu::step_one`] in this machine.
+    /// Calls [`Vcpu::step_one`] with this machine.
     ///
     /// # Errors
+    ///
     /// Those of [`Vcpu::step_one`].
     pub fn step_one(&mut self) -> Result<(), VcpuStop> {
         self.vcpu.step_one(&mut self.platform)
     }
 
-    /// [`Vcpu::deliver_interrupt`] in this machine.
+    /// Calls [`Vcpu::deliver_interrupt`] with this machine.
     ///
     /// # Errors
+    ///
     /// Those of [`Vcpu::deliver_interrupt`].
     pub fn deliver_interrupt(&mut self, vector: u8) -> Result<(), VcpuStop> {
         self.vcpu.deliver_interrupt(&mut self.platform, vector)

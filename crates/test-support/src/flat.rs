@@ -1,9 +1,9 @@
-//! Where programs in flat segments begin.
+//! The initial state of programs in flat segments.
 
 use tollgate_x86::{Attributes, CpuState, Segment, SegmentRegister, Selector};
 
-/// A processor in ring 0 of protected mode, about to execute 32-bit code at `entry`; all
-/// segments have 4 GiB, registers are as after reset.
+/// A processor in ring 0 of protected mode that will execute 32-bit code at `entry`; all segments
+/// have 4 GiB, and registers are as after reset.
 pub fn flat_state(entry: u64) -> CpuState {
     let mut state = CpuState::at_reset();
     state.cr0 |= 1;

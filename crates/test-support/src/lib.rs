@@ -1,7 +1,7 @@
-//! What the tests of several crates share, and the tools that run random guests.
+//! Code that the tests of several crates share with the tools that run random guests.
 //!
-//! Crates of the product name it under `[dev-dependencies]` only. What needs a vCPU is behind
-//! the feature `vcpu`, so that tests of the crates below the monitor do without it.
+//! Crates of the product use it only under `[dev-dependencies]`. The parts that need a vCPU require
+//! the feature `vcpu`, so that tests of the crates below the monitor can do without it.
 
 #[cfg(feature = "vcpu")]
 mod computer;

@@ -1,12 +1,12 @@
-//! A small repeatable generator of random numbers, no source of secrets.
+//! A small repeatable generator of random numbers, not for secrets.
 
-/// xorshift64*: the same sequence for the same seed, on every host. Seeds in reports of the
-/// oracle name these sequences: they must not change.
+/// The generator xorshift64*: the same sequence for the same seed, on every host. Seeds in reports
+/// of the oracle refer to these sequences: they must not change.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// A generator for this seed; near seeds give unrelated sequences.
+    /// A generator for this seed; similar seeds give unrelated sequences.
     pub fn new(seed: u64) -> Self {
         let mut mixed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -32,17 +32,17 @@ impl Random {
         (self.next_u64() >> 56) as u8
     }
 
-    /// A number below `bound`, which is not zero.
+    /// A number below `bound`, which must not be zero.
     pub fn below(&mut self, bound: usize) -> usize {
         ((u128::from(self.next_u64()) * bound as u128) >> 64) as usize
     }
 
-    /// True once in `n` times; `n` is not zero.
+    /// Returns true once in `n` times on average; `n` must not be zero.
     pub fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
 
-    /// One of these; there is at least one.
+    /// One of these values; there must be at least one.
     pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len())]
     }
@@ -58,7 +58,7 @@ mod tests {
         let first: Vec<u64> = (0..3).map(|_| random.next_u64()).collect();
         let mut again = Random::new(1);
         assert!(first.iter().all(|&number| number == again.next_u64()));
-        // What the oracle has always drawn first for this seed.
+        // This is what the oracle has always drawn first for this seed.
         assert_eq!(first[0], 0x4b46_a55d_f361_1b9b);
     }
 

@@ -1,14 +1,14 @@
-//! What a guest prints, for a test that reads it.
+//! The output of a guest, for a test that reads it.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A console whose clones share what was written to it.
+/// A console whose clones share everything that was written to it.
 #[derive(Clone, Default)]
 pub struct Transcript(Arc<Mutex<Vec<u8>>>);
 
 impl Transcript {
-    /// All that was written so far.
+    /// All bytes written so far.
     pub fn bytes(&self) -> Vec<u8> {
         self.0
             .lock()
@@ -16,7 +16,7 @@ impl Transcript {
             .clone()
     }
 
-    /// All that was written so far, as text.
+    /// All output written so far, as text.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.bytes()).into_owned()
     }

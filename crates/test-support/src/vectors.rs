@@ -1,11 +1,11 @@
-//! The vector registers as a guest sees them, to be compared.
+//! The vector registers as a guest sees them, for comparisons.
 
 use tollgate_x86::state::VectorState;
 use tollgate_x86::xsave::EXTENDED;
 
-/// The save area as everybody sees it: what the header calls initial is written out, and the header
-/// left out. When a processor calls a component that is in its initial configuration so is its own
-/// choice (SDM volume 1, 13.6), and differs with what the host did in between.
+/// The save area in a unique form: components that the header marks as initial are written out, and
+/// the header is left out. Whether a processor marks a component in its initial configuration is
+/// its own choice (SDM volume 1, 13.6), and depends on what the host did in between.
 pub fn visible_vectors(vector: &VectorState) -> Vec<u8> {
     let mut bytes = vector.0.to_vec();
     let initial = VectorState::initial();
@@ -17,7 +17,7 @@ pub fn visible_vectors(vector: &VectorState) -> Vec<u8> {
             bytes[range.clone()].copy_from_slice(&initial.0[range]);
         }
     }
-    // Which masks of MXCSR the host knows is not the guest's.
+    // The bits of MXCSR that the host supports do not belong to the guest's state.
     bytes[28..32].fill(0);
     bytes[512..576].fill(0);
     bytes

@@ -1,6 +1,6 @@
 //! Small kernel images of every kind that can be loaded.
 
-/// Puts a field in its place.
+/// Writes a field at its offset.
 fn put(bytes: &mut [u8], offset: usize, field: &[u8]) {
     bytes[offset..offset + field.len()].copy_from_slice(field);
 }
@@ -26,15 +26,15 @@ pub fn bzimage(code_bytes: usize) -> Vec<u8> {
     bytes
 }
 
-/// The same with a 64-bit entry point.
+/// A bzImage that also has a 64-bit entry point.
 pub fn bzimage_64(code_bytes: usize) -> Vec<u8> {
     let mut bytes = bzimage(code_bytes);
     bytes[0x236] = 1;
     bytes
 }
 
-/// A 64-bit ELF file with one segment at 1 MiB, linked at FFFFFFFF81000000h, and if
-/// wanted with Xen's note that names the PVH entry.
+/// A 64-bit ELF file with one segment at 1 MiB, linked at FFFFFFFF81000000h. If `pvh`, it has Xen's
+/// note with the PVH entry.
 pub fn elf_64(contents: &[u8], pvh: bool) -> Vec<u8> {
     let mut bytes = vec![0; 64];
     put(&mut bytes, 0, b"\x7fELF\x02\x01\x01");
@@ -54,7 +54,7 @@ pub fn elf_64(contents: &[u8], pvh: bool) -> Vec<u8> {
     bytes
 }
 
-/// The header of a 32-bit ELF file for this processor, entered at C0100010h.
+/// The header of a 32-bit ELF file for this processor, with the entry C0100010h.
 fn elf_header(program_headers: u16) -> Vec<u8> {
     let mut bytes = vec![0; 52];
     put(&mut bytes, 0, b"\x7fELF\x01\x01\x01");
@@ -82,11 +82,11 @@ pub fn elf(contents: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A 32-bit ELF file with one section of code and the symbol `_stext` in it.
+/// A 32-bit ELF file with one section of code that contains the symbol `_stext`.
 pub fn elf_with_symbols() -> Vec<u8> {
     let mut bytes = elf_header(0);
-    bytes.extend(b"\0_stext\0"); // at 52
-    bytes.extend([0; 16]); // at 60: the null symbol
+    bytes.extend(b"\0_stext\0"); // offset 52
+    bytes.extend([0; 16]); // offset 60: the null symbol
     bytes.extend(words(&[1, 0x10_0000, 0])); // name, value, size
     bytes.extend([0x12, 0, 1, 0]); // a global function of section 1
     let sections = bytes.len() as u32;
@@ -99,7 +99,7 @@ pub fn elf_with_symbols() -> Vec<u8> {
     bytes
 }
 
-/// A sector with the signature.
+/// A sector with the boot signature.
 pub fn boot_sector() -> Vec<u8> {
     let mut bytes = vec![0x90; 512];
     put(&mut bytes, 510, &[0x55, 0xaa]);
@@ -115,7 +115,8 @@ fn multiboot_header(flags: u32) -> Vec<u8> {
 pub fn multiboot() -> [(&'static str, Vec<u8>); 2] {
     let by_elf = elf(&[multiboot_header(3), vec![0xf4; 20]].concat());
     let mut by_addresses = multiboot_header(0x1_0003);
-    // The header's address, where to load from and to, the end of the rest, the entry.
+    // The addresses of the header, of the load area and its end, of the end of the zeroed rest, and
+    // of the entry.
     by_addresses.extend(words(&[0x10_0000, 0x10_0000, 0, 0x10_2000, 0x10_0020]));
     by_addresses.extend([0xf4; 20]);
     [("multiboot", by_elf), ("multiboot-addresses", by_addresses)]

@@ -1,8 +1,8 @@
-//! The same guest three ways: in blocks, in blocks with other homes for its registers, and
-//! one instruction at a time. If it stops by itself, it stops the same way.
+//! Runs the same guest in three ways: in blocks, in blocks with another map of its registers, and
+//! one instruction at a time. If the guest stops by itself, it must stop in the same state.
 //!
-//! Timers interrupt the blocks at any host instruction, so this also finds marks that are
-//! wrong. Guests that look at the time are left out, and so are those that never stop.
+//! Timers interrupt the blocks at any host instruction, so this also finds wrong marks. Guests that
+//! read the time are left out, and so are guests that never stop.
 
 use super::guest::Guest;
 use super::platform::{Noise, TIME_LIMIT};
@@ -15,19 +15,19 @@ use tollgate_monitor::{Vcpu, VcpuStop};
 use tollgate_x86::PhysicalAddress;
 use tollgate_x86::state::Activity;
 
-/// Steps after which a guest is given up.
+/// Number of steps after which a guest is abandoned.
 const MAX_STEPS: u32 = 3000;
-/// How often a disagreement must show: the note of the last x87 instruction may be lost
-/// to an interruption (a known deviation), and what a fault leaves open may vary.
+/// How often a disagreement must occur: an interruption may lose the record of the last x87
+/// instruction (a known deviation), and results that a fault leaves undefined may vary.
 const ATTEMPTS: u32 = 3;
 
-/// Memory that is compared: what guests use most, but for page tables, whose accessed
-/// bits may be set early.
+/// The memory that is compared: what guests use most, except for page tables, whose accessed bits
+/// may be set early.
 const COMPARED: [Range<u64>; 3] = [0..0x2_0000, 0x5_0000..0x5_4000, 0x10_8000..0x10_c000];
 
-/// These bytes may be an instruction whose result depends on the moment or on chance:
-/// RDTSC, RDTSCP, RDRAND; or one that stores the x87's last operand (FNSTENV, FNSAVE,
-/// FXSAVE, XSAVE), which is left open after an instruction without one.
+/// Whether these bytes may be an instruction whose result depends on time or chance (RDTSC, RDTSCP,
+/// RDRAND), or one that stores the x87's last operand (FNSTENV, FNSAVE, FXSAVE, XSAVE), which is
+/// undefined after an instruction without one.
 fn is_unsteady(first: u8, second: u8) -> bool {
     match first {
         0x0f => matches!(second, 0x31 | 0x01 | 0xc7 | 0xae),
@@ -36,7 +36,7 @@ fn is_unsteady(first: u8, second: u8) -> bool {
     }
 }
 
-/// How a guest stopped.
+/// The state in which a guest stopped.
 #[derive(PartialEq, Eq)]
 struct End {
     stop: String,
@@ -53,7 +53,8 @@ enum Way {
 /// Runs the guest that the input describes.
 ///
 /// # Panics
-/// Two ways lead to different ends.
+///
+/// Panics if two ways lead to different ends.
 pub fn run(data: &[u8]) {
     if data.windows(2).any(|pair| is_unsteady(pair[0], pair[1])) {
         return;
@@ -73,7 +74,7 @@ pub fn run(data: &[u8]) {
         }
         if let Some((blocks, other)) = found {
             let name = match way {
-                Way::Steps => "one by one",
+                Way::Steps => "instruction by instruction",
                 Way::Blocks(map) => map.name,
             };
             panic!(
@@ -97,13 +98,13 @@ fn difference(one: &[u8], other: &[u8]) -> String {
     lines.take(16).collect()
 }
 
-/// Where a guest ends; `None` if it does not by itself.
+/// The state in which a guest ends; `None` if it does not end by itself.
 fn end(data: &[u8], way: Way) -> Option<End> {
     let mut input = Input::new(data);
     let mut guest = Guest::of(&mut input);
     guest.noise.interrupts = 0;
     if data.iter().any(|byte| matches!(byte, 0xf2 | 0xf3)) {
-        // A repeated instruction that overwrites itself goes on until it is interrupted.
+        // A repeated instruction that overwrites itself continues until it is interrupted.
         guest.noise.tick = TIME_LIMIT as u32;
     }
     let mut memory = GuestMemory::new(RAM_BYTES).expect("guest memory");

@@ -1,4 +1,4 @@
-//! The guest that an input describes: its mode, its registers, the tables around it.
+//! The guest that an input describes: its mode, its registers and its tables.
 
 use super::platform::{NoiseSettings, STOP_PORT};
 use crate::input::Input;
@@ -9,7 +9,7 @@ use tollgate_x86::{
     SegmentRegister, Selector,
 };
 
-/// Modes, by the first byte of an input.
+/// The modes; the first byte of an input selects one.
 pub const MODES: [&str; 11] = [
     "real",
     "protected-16",
@@ -24,7 +24,7 @@ pub const MODES: [&str; 11] = [
     "real-big",
 ];
 
-/// Physical addresses.
+/// Physical addresses in the guest.
 const HANDLER: u64 = 0x7000;
 const CODE: u64 = 0x8000;
 const STACK: u32 = 0x6ff0;
@@ -32,7 +32,7 @@ const PAGE_TABLES: u64 = 0x10_0000;
 const DESCRIPTORS: u64 = 0x10_8000;
 const TASK_STATE: u64 = 0x10_9000;
 const INTERRUPT_TABLE: u64 = 0x10_a000;
-/// Bytes of code at most: beyond it lies data.
+/// Maximum size of the code in bytes; data follows.
 const MAX_CODE: usize = 0x2800;
 
 const CODE0: u16 = 0x08;
@@ -42,7 +42,7 @@ const DATA3: u16 = 0x23;
 const CODE16: u16 = 0x28;
 const TASK: u16 = 0x38;
 
-/// The descriptor table. Selectors of the last ones only come from the guest's code.
+/// The descriptor table. Only the guest's own code uses the selectors of the last ones.
 const DESCRIPTOR_TABLE: [u64; 16] = [
     0,
     0x00cf_9b00_0000_ffff, // 08: code, ring 0
@@ -62,29 +62,29 @@ const DESCRIPTOR_TABLE: [u64; 16] = [
     0x0040_f210_0000_0fff, // 78: data with a base, limited
 ];
 
-/// What the input's first bytes say.
+/// The guest according to the input's first bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Guest {
     mode: usize,
     options: u16,
     flags: u16,
-    /// What interrupts and exceptions lead to.
+    /// Selects the handler of interrupts and exceptions.
     handler: u8,
     segments: [u8; 6],
     registers: [(u8, u8); 8],
-    /// Where in its page the code begins.
+    /// Offset in its page of the first byte of the code.
     offset: u16,
-    /// A page whose entry is unlike the others, and its bits.
+    /// A page whose entry differs from the others, and the bits of the entry.
     page: (u8, u16),
-    /// What the devices answer.
+    /// The behaviour of the devices.
     pub noise: NoiseSettings,
-    /// Some registers live in memory.
+    /// Whether some registers are kept in memory.
     pub spilled: bool,
-    /// Instructions count themselves.
+    /// Whether instructions are counted.
     pub counted: bool,
 }
 
-/// Bits of `options`.
+/// The meaning of the bits of `options`.
 mod option {
     pub const TASK_SWITCHED: u16 = 1 << 0;
     pub const EMULATE_X87: u16 = 1 << 1;
@@ -104,7 +104,7 @@ mod option {
 }
 
 impl Guest {
-    /// Takes the description off the input.
+    /// Reads the description from the start of the input.
     pub fn of(input: &mut Input<'_>) -> Self {
         let mode = usize::from(input.byte()) % MODES.len();
         let options = input.word();
@@ -135,7 +135,7 @@ impl Guest {
         MODES[self.mode].contains(part)
     }
 
-    /// Writes code and tables and returns the registers to start with.
+    /// Writes code and tables, and returns the initial registers.
     pub fn prepare(&self, code: &[u8], memory: &mut GuestMemory) -> CpuState {
         self.write_code(code, memory);
         self.write_tables(memory);
@@ -167,17 +167,17 @@ impl Guest {
         let start = CODE + u64::from(self.offset);
         let code = &code[..code.len().min(MAX_CODE)];
         memory.write(PhysicalAddress(start), code);
-        // Whoever comes to the end stops; if he may not, the handler does.
+        // Code that reaches the end stops the run; if it may not access the port, the handler does.
         let stop = [0xe6, STOP_PORT as u8].repeat(16);
         memory.write(PhysicalAddress(start + code.len() as u64), &stop);
         let handler: &[u8] = match self.handler % 4 {
-            // Stop.
+            // The handler stops the run.
             0 => &[0xe6, STOP_PORT as u8, 0xf4],
-            // Once more from the start, in the handler's mode.
+            // It continues from the start, in the handler's mode.
             1 => &[0xe9, 0xfd, 0x0f, 0, 0],
-            // Back, behind a byte of the instruction: inc dword ptr [esp]; iret.
+            // It returns after skipping one byte of the instruction: inc dword ptr [esp]; iret.
             2 => &[0xff, 0x04, 0x24, 0xcf],
-            // The same with an error code.
+            // It does the same for a frame with an error code.
             _ => &[0x58, 0xff, 0x04, 0x24, 0xcf],
         };
         memory.write(PhysicalAddress(HANDLER), handler);
@@ -187,13 +187,13 @@ impl Guest {
         for (index, descriptor) in DESCRIPTOR_TABLE.iter().enumerate() {
             memory.write_u64(PhysicalAddress(DESCRIPTORS + 8 * index as u64), *descriptor);
         }
-        // ESP0, SS0, and an I/O map behind which nothing is allowed.
+        // ESP0, SS0, and an I/O map beyond which no access is allowed.
         memory.write_u32(PhysicalAddress(TASK_STATE + 4), 0x6000);
         memory.write_u32(PhysicalAddress(TASK_STATE + 8), DATA0.into());
         memory.write_u32(PhysicalAddress(TASK_STATE + 0x64), 0x0068_0000);
         for vector in 0..256u64 {
             let kind = match vector {
-                // A trap gate and 16-bit gates among them.
+                // These include a trap gate and 16-bit gates.
                 3 => 0xef00,
                 0x90..0xa0 => 0xe600,
                 0xa0..0xb0 => 0xe700,
@@ -202,7 +202,7 @@ impl Guest {
             };
             let gate = kind << 32 | u64::from(CODE0) << 16 | HANDLER;
             memory.write_u64(PhysicalAddress(INTERRUPT_TABLE + 8 * vector), gate);
-            // The table of real mode: 0000:7000.
+            // The vector table of real mode: 0000:7000.
             memory.write_u32(PhysicalAddress(4 * vector), HANDLER as u32);
         }
         if self.is_mode("pae") {
@@ -212,7 +212,7 @@ impl Guest {
         }
     }
 
-    /// Bits of the entry that maps page `index`: 7 is all rights.
+    /// Bits of the entry that maps page `index`; 7 grants all rights.
     fn page_bits(&self, index: u64) -> u64 {
         let (page, bits) = self.page;
         if index == u64::from(page) {
@@ -222,7 +222,7 @@ impl Guest {
         }
     }
 
-    /// The page that page `index` leads to: mostly itself.
+    /// The page that page `index` is mapped to: usually itself.
     fn page_target(&self, index: u64) -> u64 {
         let (page, bits) = self.page;
         if index == u64::from(page) && bits & 0x8000 != 0 {
@@ -355,7 +355,7 @@ impl Guest {
     }
 }
 
-/// Makes a flat segment what `choice` says, within what the register may hold.
+/// Changes a flat segment as `choice` says, within what the register may hold.
 fn vary(segment: &mut Segment, register: SegmentRegister, choice: u8) {
     let is_code = register == SegmentRegister::Cs;
     let is_stack = register == SegmentRegister::Ss;
@@ -382,7 +382,7 @@ fn vary(segment: &mut Segment, register: SegmentRegister, choice: u8) {
     }
 }
 
-/// Numbers near to where something happens.
+/// Numbers close to addresses where something happens.
 fn register_value(kind: u8, value: u8) -> u32 {
     let value = u32::from(value);
     match kind & 0xf {
@@ -405,8 +405,8 @@ fn register_value(kind: u8, value: u8) -> u32 {
     }
 }
 
-/// An input that runs `code` in a mode, its instructions counted or not, everything else as is
-/// usual.
+/// An input that runs `code` in a mode, with or without counting its instructions, and otherwise
+/// with the usual settings.
 pub fn seed(mode: u8, counted: bool, code: &[u8]) -> Vec<u8> {
     let options = if counted { option::COUNTED } else { 0 };
     let [low, high] = options.to_le_bytes();
@@ -429,8 +429,8 @@ pub fn seed(mode: u8, counted: bool, code: &[u8]) -> Vec<u8> {
     input
 }
 
-/// A little of each kind of instruction, as bytes that mean something in 16-bit and in
-/// 32-bit code.
+/// Programs with instructions of each kind, whose bytes have a meaning in 16-bit and in 32-bit
+/// code.
 pub const PROGRAMS: [(&str, &[u8]); 14] = [
     (
         "arithmetic",

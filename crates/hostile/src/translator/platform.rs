@@ -1,29 +1,29 @@
-//! A machine whose every device answers noise and which ends after a while.
+//! A machine whose devices all return random values, and which ends after some time.
 
 use crate::mutate::Random;
 use std::time::Instant;
 use tollgate_platform::{BareMachine, GuestTime, StopRequest};
 use tollgate_x86::PhysicalAddress;
 
-/// Writing here ends the run.
+/// A write to this port ends the run.
 pub const STOP_PORT: u16 = 0xf4;
 /// How long a guest may run, in nanoseconds.
 pub const TIME_LIMIT: u64 = 1_000_000;
-/// How often the machine may be asked for something.
+/// Maximum number of calls to the machine.
 const MAX_ACCESSES: u32 = 4000;
 
-/// What the noise is like.
+/// The parameters of the random behaviour.
 #[derive(Clone, Copy, Debug)]
 pub struct NoiseSettings {
-    /// Where the sequence starts.
+    /// The start of the random sequence.
     pub seed: u64,
-    /// An interrupt waits in one of so many cases; 0: never.
+    /// An interrupt is pending in one of this number of cases; 0 for never.
     pub interrupts: u8,
     /// Nanoseconds between two timer signals.
     pub tick: u32,
 }
 
-/// The machine.
+/// The machine with random devices.
 pub struct Noise {
     start: Instant,
     random: Random,
@@ -43,7 +43,7 @@ impl Noise {
         }
     }
 
-    /// The guest ended the run itself.
+    /// Whether the guest ended the run itself.
     pub fn was_stopped(&self) -> bool {
         self.stopped
     }
