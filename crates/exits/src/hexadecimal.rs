@@ -23,5 +23,5 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D:
     let digits = text.strip_prefix("0x");
     digits
         .and_then(|digits| u64::from_str_radix(digits, 16).ok())
-        .ok_or_else(|| D::Error::custom(format_args!("'{text}' is no address such as 0x1000")))
+        .ok_or_else(|| D::Error::custom(format_args!("'{text}' is not an address such as 0x1000")))
 }

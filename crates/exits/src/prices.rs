@@ -129,7 +129,7 @@ impl PriceTable {
 
     fn take_price(&mut self, name: &str, cycles: &str) -> Result<(), String> {
         let Some(kind) = ExitKind::of_name(name) else {
-            return Err(format!("'{name}' is no kind of exit"));
+            return Err(format!("'{name}' is not a kind of exit"));
         };
         let price = match cycles {
             "none" => Price::NoExit,
@@ -292,7 +292,7 @@ mod tests {
     fn what_is_wrong_is_said_with_its_line() {
         assert_eq!(wrong("machine,x\nport-in\n").0, 2);
         assert_eq!(wrong("machine,x\n\ndance,3\n").0, 3);
-        assert!(wrong("dance,3").1.contains("'dance' is no kind of exit"));
+        assert!(wrong("dance,3").1.contains("'dance' is not a kind of exit"));
         assert!(wrong("port-in,many").1.contains("'many' is not a whole"));
         assert!(wrong("port-in,-1").1.contains("'-1' is not a whole"));
         assert!(wrong("port-in,1\nport-in,2").1.contains("a second price"));

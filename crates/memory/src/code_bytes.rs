@@ -148,7 +148,7 @@ mod tests {
     fn a_map_names_the_bytes_that_it_was_told_of_and_what_was_marked_since() {
         let maps = CodeBytes::new(0x10_0000);
         maps.mark(1, 0, 9);
-        assert!(!maps.has(1), "only who describes a page gives it a map");
+        assert!(!maps.has(1), "only `describe` gives a page a map");
         maps.describe(1, [(60, 67), (4095, 4095)].into_iter(), 0);
         assert_eq!(named(&maps, 1), [60, 61, 62, 63, 64, 65, 66, 67, 4095]);
         maps.mark(1, 0, 1);

@@ -50,7 +50,7 @@ impl FromStr for MarkName {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let expected = "expected up to 32 letters, digits, '.', '_' and '-'";
-        Self::of(text.as_bytes()).ok_or_else(|| format!("no name for a mark; {expected}"))
+        Self::of(text.as_bytes()).ok_or_else(|| format!("not a valid name of a mark; {expected}"))
     }
 }
 

@@ -20,7 +20,7 @@ pub fn parse(content: &[u8]) -> Result<Symbols, SymbolError> {
     let found = found.map_err(|error| SymbolError(format!("a damaged ELF file: {error}")))?;
     if found.is_empty() {
         return Err(SymbolError(
-            "this ELF file has no symbols of code (it is stripped); take System.map, or /proc/kallsyms of the guest".into(),
+            "this ELF file has no symbols of code (it is stripped); use System.map, or /proc/kallsyms of the guest".into(),
         ));
     }
     Ok(Symbols::of(found))

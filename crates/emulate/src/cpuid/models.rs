@@ -225,13 +225,13 @@ impl fmt::Display for ModelError {
                 let names = AddedFeatures::NAMES.map(|(_, name)| format!("+{name}"));
                 write!(
                     formatter,
-                    "{word:?} is no feature that can be added to a CPU model: choose of {}",
+                    "{word:?} is not a feature that can be added to a CPU model: choose from {}",
                     names.join(", ")
                 )
             }
             ModelError::OtherMaker(model, vendor) => write!(
                 formatter,
-                "CPU model {} is a processor of {}, and this host's is not",
+                "CPU model {} needs one of {} processors, and this host's is not",
                 model.name(),
                 if *vendor == Vendor::Amd {
                     "AMD's"
@@ -241,7 +241,7 @@ impl fmt::Display for ModelError {
             ),
             ModelError::Missing(model, features) => write!(
                 formatter,
-                "CPU model {} needs what this host does not have: {}",
+                "CPU model {} needs features that this host lacks: {}",
                 model.name(),
                 features.join(", ")
             ),

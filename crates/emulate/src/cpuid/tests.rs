@@ -331,7 +331,7 @@ fn a_model_is_refused_with_the_features_that_the_host_lacks() {
     let error = policy.check(CpuModel::X86_64V2).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "CPU model x86-64-v2 needs what this host does not have: ssse3, sse4_1, sse4_2, popcnt"
+        "CPU model x86-64-v2 needs features that this host lacks: ssse3, sse4_1, sse4_2, popcnt"
     );
 }
 
@@ -352,7 +352,7 @@ fn a_product_is_for_hosts_of_its_maker_that_have_its_features() {
     let error = intel.check(CpuModel::EpycGenoa).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "CPU model EPYC-Genoa is a processor of AMD's, and this host's is not"
+        "CPU model EPYC-Genoa needs one of AMD's processors, and this host's is not"
     );
     let (mut state, _) = protected_mode(0);
     state.xcr0 = 0xe7;
@@ -366,7 +366,7 @@ fn a_product_is_for_hosts_of_its_maker_that_have_its_features() {
     assert_eq!(without.xcr0_mask(), 7);
     assert_eq!(
         without.check(CpuModel::X86_64V4).unwrap_err().to_string(),
-        "CPU model x86-64-v4 needs what this host does not have: avx512f, avx512dq, avx512cd, \
+        "CPU model x86-64-v4 needs features that this host lacks: avx512f, avx512dq, avx512cd, \
          avx512bw, avx512vl"
     );
 }

@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(
             memory.read_u32(at),
             0x5a,
-            "what is visible goes through the gate"
+            "visible RAM must be written through the gate"
         );
     }
 
