@@ -1,8 +1,8 @@
-# What `tollgate lab icache` has a kernel do: accesses of the local APIC's registers, over and over;
-# 64-bit code with WIDE defined, else 32-bit code. The host enters with the address of parameters in
-# EBP (RBP): the registers' linear address, and rounds. Interrupts are off, and there is no stack.
+# The kernel of `tollgate lab icache`: accesses the local APIC's registers in a loop; 64-bit code if WIDE
+# is defined, otherwise 32-bit code. The host enters with the address of the parameters in EBP (RBP): the
+# registers' linear address, and the number of rounds. Interrupts are off, and there is no stack.
 #
-# At the end the parameters hold the sum of what was read of the version register, and the cycles.
+# At the end the parameters contain the sum of the values read from the version register, and the cycles.
 
         .intel_syntax noprefix
 .ifdef WIDE

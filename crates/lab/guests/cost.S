@@ -1,7 +1,7 @@
-# The guest of `tollgate cost`: takes each kind of exit many times and stores what
-# the time-stamp counter says. It is loaded at IMAGE and entered there in real mode.
-# The host writes a command, the guest carries it out and hands back by writing to
-# the debug exit port. Labels are linear addresses in every mode.
+# The guest of `tollgate cost`: takes each kind of exit many times and stores readings
+# of the time-stamp counter. It is loaded at IMAGE and entered there in real mode. The
+# host writes a command; the guest executes it and returns control by writing to the
+# debug exit port. Labels are linear addresses in every mode.
 
 .include "cost.inc"
 .include "kinds.inc"

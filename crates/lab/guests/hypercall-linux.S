@@ -1,16 +1,16 @@
-# A static Linux program: repeats the null hypercall from ring 3 and prints what it
-# cost, or sets a mark in Tollgate's statistics. It is for i386, or with WIDE defined for x86-64; all its addresses have 32 bits
-# but those of the stack.
+# A static Linux program: repeats the null hypercall from ring 3 and prints its cost, or sets a
+# mark in Tollgate's statistics. It is for i386, or for x86-64 if WIDE is defined; all its
+# addresses except those of the stack have 32 bits.
 #
 #   hypercall [N]      N calls, 1 to 1000000; 100000 if not given
 #   hypercall NAME     sets the mark NAME: a letter, then up to 15 more, digits, '.', '_', '-'
 #
-# The first prints one line, in cycles of the time-stamp counter without the cost of reading
-# it (the least of as many empty readings):
+# The first form prints one line, in cycles of the time-stamp counter without the cost of
+# reading it (the minimum of the same number of empty readings):
 #
 #   null-hypercall: calls 100000 baseline 62 min 95 p50 101 p95 120 p99 180 max 40210
 #
-# Outside Tollgate the call does not exist and Linux ends the program by a signal.
+# Outside Tollgate, the hypercall does not exist, and Linux ends the program by a signal.
 
 .intel_syntax noprefix
 .set HYPERCALL_NULL, 0x544F4C00

@@ -1,9 +1,9 @@
-# A static Linux program: it waits for a moment, again and again, while a process of lower priority
-# works, and tells by how much it was late.
+# A static Linux program: it repeatedly waits for a point in time while a process of lower priority
+# works, and prints how late it was.
 #
-#   latency fork N        the other process starts N processes that end at once
-#   latency exec N        that execute a program, which ends at once
-#   latency pipe N        hands a byte N times to a process that hands it back
+#   latency fork N        the other process starts N processes that end immediately
+#   latency exec N        that execute a program, which ends immediately
+#   latency pipe N        passes a byte N times to a process that returns it
 #
 # Prints how often it waited and how late it was: the median, the 99th percentile and the longest,
 # in nanoseconds. Exit code 0, 1 if a call or a process fails, 2 for a wrong command line. Without

@@ -1,6 +1,6 @@
-# A static Linux program: one system call, over and over.
+# A static Linux program: repeats one system call.
 #
-#   repeat getuid N       asks for the user's number N times
+#   repeat getuid N       gets the user's ID N times
 #   repeat sleep N        sleeps for a millisecond N times, each by a timer of its own
 #
 # Exit code 0, 1 if a call fails, 2 for a wrong command line.

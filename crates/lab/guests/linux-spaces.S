@@ -1,14 +1,14 @@
-# A static Linux program: processes that hand on a token, so that the address space changes with
-# each step, and use memory of their own in between.
+# A static Linux program: processes that pass a token on, so that the address space changes with
+# each step, and that use their own memory in between.
 #
 #   spaces PROCESSES ROUNDS PAGES UNMAP CODE
 #
-# First each of PROCESSES (2 to 32) makes CODE (0 to 20000) pages of code of its own and runs through all of
-# them, by direct branches from page to page and by indirect calls. Then each gets the token ROUNDS
-# times, and with it runs through the last 300 of these pages by direct branches. It then adds one to a word of each of its
-# PAGES (1 to 1024), and if UNMAP is 1 it unmaps one of them, another one each time, and maps a new
-# one there. In the end each checks what its pages hold. Exit code 0 if all of them did their work, 1
-# if not, 2 for a wrong command line.
+# First each of PROCESSES (2 to 32) processes makes CODE (0 to 20000) pages of code and runs all of them,
+# by direct branches from page to page and by indirect calls. Then each process gets the token ROUNDS
+# times. With the token, it runs the last 300 of these pages by direct branches, adds one to a word in each
+# of its PAGES (1 to 1024) pages and, if UNMAP is 1, unmaps one of them, another one each time, and maps a
+# new one there. At the end each process checks the contents of its pages. The exit code is 0 if all of
+# them did their work, 1 if not, 2 for a wrong command line.
 
 .intel_syntax noprefix
 .ifdef WIDE

@@ -1,10 +1,9 @@
-# What `tollgate lab shadow` has a kernel do: address spaces that are switched, and pages and spaces
-# that are invalidated; 64-bit code with WIDE defined, else 32-bit code. The host enters at one of the
-# routines, each of which begins at a multiple of 256 bytes, with the address of their parameters in
-# EBP (RBP). Code and parameters lie in a global page of the upper half. Interrupts are off, and there
-# is no stack.
+# The kernel of `tollgate lab shadow`: switches address spaces, and invalidates pages and spaces; 64-bit
+# code if WIDE is defined, otherwise 32-bit code. The host enters at one of the routines, each of which
+# starts at a multiple of 256 bytes, with the address of the parameters in EBP (RBP). Code and parameters
+# lie in a global page of the upper half. Interrupts are off, and there is no stack.
 #
-# At the end the parameters hold the sum of all words that were read, and the cycles of all rounds.
+# At the end the parameters contain the sum of all words that were read, and the cycles of all rounds.
 
         .intel_syntax noprefix
 .ifdef WIDE

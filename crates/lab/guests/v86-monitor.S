@@ -1,14 +1,15 @@
-# A 32-bit monitor that runs the small system as its virtual-8086 task, in the way of the
-# 80386's: CLI, STI, PUSHF, POPF, INT n and IRET of the task are #GP at IOPL 0 and emulated
-# on an interrupt flag of the task's own; hardware interrupts go to the task's vectors when
-# that flag is set, and wait until then. With IOPL 3 the task has the processor's flag, and
-# with CR4.VME the processor keeps the task's in EFLAGS.VIF.
+# A 32-bit monitor that runs the small system as its virtual-8086 task, as monitors for the
+# 80386 did: CLI, STI, PUSHF, POPF, INT n and IRET of the task raise #GP at IOPL 0 and are
+# emulated with an interrupt flag of the task; hardware interrupts are passed to the task's
+# vectors when this flag is set, and wait until then. With IOPL 3 the task uses the processor's
+# flag, and with CR4.VME the processor keeps the task's flag in EFLAGS.VIF.
 #
-# The monitor acknowledges the real 8259 at once. The task's end of interrupt is for a
-# controller that the monitor keeps: what is pending, what is in service. (If it reached the
-# real one, it would end the interrupt with the highest priority, and that may be one which
-# the task has not seen yet.) A task with IOPL 3 has the real one: the monitor would not
-# learn when its flag goes up again. The task may use all other ports except isa-debug-exit.
+# The monitor acknowledges interrupts at the real 8259 immediately. The task's end of interrupt
+# goes to a controller that the monitor emulates, with pending interrupts and those in service.
+# (At the real one, it would end the interrupt with the highest priority, which may be one that
+# the task has not seen yet.) A task with IOPL 3 uses the real 8259, because the monitor would
+# not learn when the task's flag is set again. The task may use all other ports except
+# isa-debug-exit.
 #
 # The loader enters at monitor_start.
 .include "layout.inc"

@@ -50,6 +50,8 @@ const ALLOWED: &[&str] = &[
     "behind a|an|the|its|this guard",
     "fall|falls|fell|lag|lags|lagged|left behind",
     "behind nat",
+    "but for which",
+    "so that many",
 ];
 
 /// A doc comment of one or two words that begins or ends with one of these says no more than the

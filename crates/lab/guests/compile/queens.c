@@ -1,4 +1,4 @@
-/* In how many ways eight queens stand on a board without a threat. */
+/* Counts the ways to place eight queens on a board so that none attacks another. */
 #include "system.h"
 
 enum { SIZE = 8 };

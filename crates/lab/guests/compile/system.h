@@ -1,4 +1,4 @@
-/* What programs need of Linux, without a C library: the way in, writing and the end. */
+/* What programs need from Linux without a C library: the entry, writing and exiting. */
 
 #ifdef __x86_64__
 static long system_call(long number, long first, const void *second, long third)

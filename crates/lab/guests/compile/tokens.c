@@ -1,4 +1,4 @@
-/* Reads and computes an expression with parentheses, again and again, as a compiler does. */
+/* Parses and computes an expression with parentheses repeatedly, as a compiler does. */
 #include "system.h"
 
 static const char text[] = "(12 + 7) * (3 + 4 * (5 - 2)) - 100 / (2 + 3) * (9 - 4) + 8 * (7 - (6 - 5))";

@@ -1,4 +1,4 @@
-# COMPUTE.COM: arithmetic alone, as the small system's command `compute`.
+# COMPUTE.COM: only arithmetic, like the small system's command `compute`.
 .include "layout.inc"
 
 .section .start, "ax"

@@ -1,5 +1,5 @@
-# EDIT.COM FILE: an editor. Shows the file, takes keys, which go to its end, and writes the file when
-# Escape is pressed. Draws by INT 10h as the editors of its time did: each key moves the cursor about.
+# EDIT.COM FILE: an editor. Displays the file, appends typed characters to it, and writes the file when
+# Escape is pressed. Draws by INT 10h as editors of the time did: each key moves the cursor.
 .include "layout.inc"
 
 .set TEXT, 0x4000

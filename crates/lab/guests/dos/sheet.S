@@ -1,4 +1,4 @@
-# SHEET.COM: works through a table of figures and shows totals, in the way of a spreadsheet; as the small
+# SHEET.COM: computes and prints totals of a table of figures, like a spreadsheet and like the small
 # system's command `calc`.
 .include "layout.inc"
 

@@ -1,4 +1,4 @@
-# What several programs for DOS call.
+# Routines that several programs for DOS call.
 .include "layout.inc"
 .include "program.inc"
 

@@ -1,5 +1,5 @@
-# The BIOS: where the system starts, its vectors, and the timer. Its services each have a
-# file of their own.
+# The BIOS: the start of the system, its vectors, and the timer. Each of its services has a
+# separate file.
 .include "layout.inc"
 
 .section .bios, "ax"
@@ -86,7 +86,7 @@ timer_interrupt:
     mov word ptr ds:[TICK_COUNT+2], 0
     mov byte ptr ds:[MIDNIGHT_PASSED], 1
 2:  TALLY tally_ticks, cs
-    int 0x1C                     # for whoever wants to know
+    int 0x1C                     # the hooks of programs
     cli
     mov al, END_OF_INTERRUPT
     out PIC_COMMAND, al

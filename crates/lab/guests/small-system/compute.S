@@ -1,5 +1,5 @@
-# Arithmetic of a machine with 16 bits: what the commands `calc` and `compute` do, and the
-# library that they call far.
+# Arithmetic with 16 bits: the commands `calc` and `compute`, and the library that they call
+# by far calls.
 .include "layout.inc"
 .include "program.inc"
 

@@ -162,7 +162,7 @@ set_vector:                      # AL vector, DS:DX handler
     shl bx, 1
     mov ax, CALLER_DS[bp]
     pushf
-    cli                          # nobody may see half of it
+    cli                          # no handler may see a half-written vector
     mov es:[bx], dx
     mov es:[bx+2], ax
     popf

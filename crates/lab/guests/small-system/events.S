@@ -1,5 +1,5 @@
-# The workload `flags`: what the events cost that a 16-bit system has most of. The only part
-# that needs more than an 8086: the time-stamp counter and 32-bit registers.
+# The workload `flags`: the costs of the most frequent events in a 16-bit system. This is the
+# only part that needs more than an 8086: the time-stamp counter and 32-bit registers.
 .include "layout.inc"
 .include "program.inc"
 
@@ -19,7 +19,7 @@
     jnz 1b
     call read_clock
 .endm
-# EVENT name, instruction, another: prints what one costs beyond the empty loop.
+# EVENT name, instruction, another: prints the cost of one pair without that of the empty loop.
 .macro EVENT name, first, second
     MEASURE "\first", "\second"
     call cost_of_one

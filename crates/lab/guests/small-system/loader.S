@@ -1,5 +1,5 @@
-# The loader: multiboot's 32-bit entry. It reads the command line, puts the system's parts
-# where they belong, and enters the system in real mode or hands over to the monitor.
+# The loader: multiboot's 32-bit entry. It parses the command line, copies the system's parts
+# to their addresses, and enters the system in real mode or starts the monitor.
 .include "layout.inc"
 
 .section .multiboot, "a"
@@ -54,8 +54,8 @@ start:
     mov ecx, PARAMETER_BYTES
     rep movsb
 
-# Vectors of the 8259s: the PC's own in real mode, where a monitor finds no exceptions
-# among them otherwise.
+# Vectors of the 8259s: the PC's usual ones in real mode, otherwise those that do not overlap
+# the exceptions, for the monitor.
     mov bx, 0x7008
     cmp dword ptr [parameters+MODE], MODE_REAL
     je 4f

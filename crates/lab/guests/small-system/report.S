@@ -1,4 +1,4 @@
-# The end of every workload: the counters, and out.
+# The end of every workload: prints the counters, and ends the run.
 .include "layout.inc"
 .include "program.inc"
 

@@ -1,6 +1,6 @@
-# What stays in memory and hooks vectors, as such programs did: a meter that counts calls of
-# INT 16h, INT 1Ch and INT 21h and hands on to the handler that it found there, and a typist
-# that types a script whenever DOS waits for a key.
+# Resident programs that hook vectors, as such programs did at the time: a meter that counts
+# the calls of INT 16h, INT 1Ch and INT 21h and passes them on to the previous handler, and a
+# typist that types a script whenever DOS waits for a key.
 .include "layout.inc"
 
 .section .resident, "ax"
