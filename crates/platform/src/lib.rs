@@ -36,9 +36,9 @@ impl GuestTime {
 
 /// What the monitor asks of the machine around the processor.
 ///
-/// All calls come from the vCPU's own thread. Only [`Self::advance_some`] and [`Self::request_mark`]
-/// have defaults, so that a type that wraps a machine forwards everything else. Machines for tests
-/// and tools implement [`BareMachine`].
+/// All calls come from the vCPU's own thread. Only [`Self::advance_some`] and
+/// [`Self::request_mark`] have defaults, so that a type that wraps a machine forwards everything
+/// else. Machines for tests and tools implement [`BareMachine`].
 pub trait Platform {
     /// Reads `size` (1, 2 or 4) bytes from a port; the higher bits of the result are zero.
     fn port_read(&mut self, port: u16, size: u8) -> u32;

@@ -110,7 +110,7 @@ const fn fast_path_of_device(kind: ExitKind, each: u64) -> Expected {
 }
 
 /// The exits of a request to a virtio device in memory: the device is notified and its interrupt
-/// acknowledged; leaves write the local APIC's EOI. The device's thread may finish before the guest
+/// acknowledged; fast paths write the local APIC's EOI. The device's thread may finish before the guest
 /// sleeps.
 const REQUEST: &[Expected] = &[
     Expected {
