@@ -51,8 +51,8 @@ pub struct Books {
     pub instructions: Option<u64>,
     /// The host code for these instructions; `None` if they were not counted.
     pub host_code: Option<HostCode>,
-    /// Instructions that fast paths executed and that would have been exits otherwise: the kind of that
-    /// exit, and the number.
+    /// Instructions that fast paths executed and that would have been exits otherwise: the kind of
+    /// that exit, and the number.
     pub fast_paths: Vec<(&'static str, u64)>,
     /// Number of loads of CR3, by what was cached for the space.
     pub space_loads: Vec<(&'static str, u64)>,

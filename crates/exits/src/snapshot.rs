@@ -288,7 +288,8 @@ pub struct Snapshot {
     /// The host code for these instructions, if they were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_code: Option<HostCode>,
-    /// Instructions that fast paths executed, by the kind of exit that they would have been otherwise.
+    /// Instructions that fast paths executed, by the kind of exit that they would have been
+    /// otherwise.
     #[serde(default)]
     pub fast_paths: BTreeMap<String, u64>,
     /// The cycles in `fast_path_call_cycles`, by the same kinds (estimated).
@@ -301,12 +302,12 @@ pub struct Snapshot {
     #[serde(default)]
     pub space_loads: BTreeMap<String, u64>,
     /// Operations on tables that are derived from the guest's page tables. Invalidations of a page
-    /// of the loaded space (`page-inline` in a fast path, `page-selective`, `page-full` with everything
-    /// in its space), of an `other-space`, the `loaded-space`, `all-spaces`; physical pages whose
-    /// entries were found (`physical-by-map`) or for which everything was purged (`physical-full`);
-    /// tables `purged` completely, of these `purged-twice`, and `spared`; runs of pages in shadow
-    /// windows (`window-mapped`, `window-unmapped`), windows `window-emptied` and set aside
-    /// (`window-aside`).
+    /// of the loaded space (`page-inline` in a fast path, `page-selective`, `page-full` with
+    /// everything in its space), of an `other-space`, the `loaded-space`, `all-spaces`; physical
+    /// pages whose entries were found (`physical-by-map`) or for which everything was purged
+    /// (`physical-full`); tables `purged` completely, of these `purged-twice`, and `spared`; runs
+    /// of pages in shadow windows (`window-mapped`, `window-unmapped`), windows `window-emptied`
+    /// and set aside (`window-aside`).
     #[serde(default)]
     pub shadow_tables: BTreeMap<String, u64>,
     /// How exits found the instructions that they emulated: `found-anew` is the total; of these,

@@ -116,8 +116,8 @@ impl Ledger {
         }
     }
 
-    /// The function is about to return. Its time counts as that of fast-path calls instead of exits of
-    /// this `kind`.
+    /// The function is about to return. Its time counts as that of fast-path calls instead of exits
+    /// of this `kind`.
     #[inline]
     pub fn end_fast_path_call(&mut self, call: FastPathCall, sort: ExitKind, kind: ExitKind) {
         if let FastPathCall(Some(begun)) = call {

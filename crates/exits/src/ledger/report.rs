@@ -105,8 +105,8 @@ impl Accounts {
         self.fast_path_calls[kind as usize]
     }
 
-    /// The time of fast-path calls by kind. The guest code around them is sampled independently: if the
-    /// fast-path calls seem to take longer than all of it, they are scaled down to that time.
+    /// The time of fast-path calls by kind. The guest code around them is sampled independently: if
+    /// the fast-path calls seem to take longer than all of it, they are scaled down to that time.
     fn fast_path_call_cycles(&self) -> Vec<(ExitKind, u64)> {
         let cycles = |kind: ExitKind| self.fast_path_calls[kind as usize].cycles;
         let kinds = ExitKind::ALL.iter().copied();

@@ -20,7 +20,8 @@ pub struct Expected {
     /// Additional exits for each repetition in ring 3: its programs have IOPL 3, and translated
     /// code returns only to IOPL 0.
     pub in_ring_3: u64,
-    /// Additional exits for each repetition in ring 0 of 64-bit code, where not all fast paths exist.
+    /// Additional exits for each repetition in ring 0 of 64-bit code, where not all fast paths
+    /// exist.
     pub in_64_bit: u64,
     /// Additional exits for each repetition in real mode.
     pub in_real_mode: u64,
@@ -42,8 +43,8 @@ const fn exits(kind: ExitKind, each: u64) -> Expected {
     }
 }
 
-/// A fast path may execute some or all of these instructions: INVLPG if the page is small and holds no
-/// code, all others except in real mode.
+/// A fast path may execute some or all of these instructions: INVLPG if the page is small and holds
+/// no code, all others except in real mode.
 const fn exits_or_fast_paths(kind: ExitKind, each: u64) -> Expected {
     Expected {
         or_fast_path: true,
@@ -83,8 +84,8 @@ const fn returns_from_ring_3(kind: ExitKind) -> Expected {
     }
 }
 
-/// There are some exits at first, then none: a fast path executes the instruction, or the translation
-/// has changed.
+/// There are some exits at first, then none: a fast path executes the instruction, or the
+/// translation has changed.
 const fn at_first(kind: ExitKind) -> Expected {
     Expected {
         first: 16,
@@ -101,7 +102,8 @@ const fn fast_path_in_kernels(kind: ExitKind) -> Expected {
     }
 }
 
-/// A fast path makes accesses to a page of device registers only in ring 0: `each` for a repetition.
+/// A fast path makes accesses to a page of device registers only in ring 0: `each` for a
+/// repetition.
 const fn fast_path_of_device(kind: ExitKind, each: u64) -> Expected {
     Expected {
         in_ring_3: each,
@@ -110,8 +112,8 @@ const fn fast_path_of_device(kind: ExitKind, each: u64) -> Expected {
 }
 
 /// The exits of a request to a virtio device in memory: the device is notified and its interrupt
-/// acknowledged; fast paths write the local APIC's EOI. The device's thread may finish before the guest
-/// sleeps.
+/// acknowledged; fast paths write the local APIC's EOI. The device's thread may finish before the
+/// guest sleeps.
 const REQUEST: &[Expected] = &[
     Expected {
         first: 16,
