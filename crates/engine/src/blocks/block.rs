@@ -1,8 +1,8 @@
-//! A translated block: host code for a run of guest instructions, and the tables
-//! that lead from any host address in it back to exact guest state.
+//! A translated block: the host code for a run of guest instructions, and the tables that lead from
+//! any host address in this code back to the exact state of the guest.
 //!
-//! There are as many as fit into the code cache, hundreds of thousands, so that a block has what
-//! every block needs in as few bytes as that takes; what few have is kept apart.
+//! The code cache holds hundreds of thousands of blocks. So the fields that every block needs are
+//! packed into as few bytes as possible, and what only few blocks have is allocated separately.
 
 use crate::abi::completion::{Completion, X87Note};
 use crate::abi::immediate::Immediate;
@@ -17,7 +17,7 @@ use crate::policy::instruction_kind::Helper;
 use crate::policy::mode::{Mode, ModeFlags};
 use crate::policy::out_of_line::OutOfLine;
 
-/// What identifies a translation.
+/// The key of a translation: everything that distinguishes it from other translations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct BlockKey {
     /// Physical address of the first byte.
@@ -25,33 +25,34 @@ pub struct BlockKey {
     /// Physical page number of the second page, if the first instruction straddles;
     /// otherwise `u64::MAX`.
     pub second_page: u64,
-    /// EIP of the first instruction, or its home.
+    /// EIP of the first instruction, or the link address of that instruction if the block is
+    /// relocatable.
     pub rip: u64,
-    /// The block is relocatable: its addresses are homes (see [`crate::abi::relocation`]).
+    /// The block is relocatable: its addresses are link addresses (see [`crate::abi::relocation`]).
     pub relocates: bool,
-    /// Mode word.
+    /// Number of the block's mode word.
     pub mode: ModeId,
 }
 
-/// A key in less room.
+/// A [`BlockKey`] in 16 bytes. A key that does not fit is marked as incomplete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PackedKey {
     rip: u64,
-    /// From low to high: the physical address, the mode, relocatable or not, and whether the key
-    /// has more than fits in here.
+    /// From the low bits to the high ones: the physical address, the number of the mode, whether
+    /// the block is relocatable, and whether the key has a part that does not fit.
     rest: u64,
 }
 
-/// Bits of a physical address that fit.
+/// Bits of the physical address that fit.
 const PHYSICAL_BITS: u32 = 47;
-/// Bits of a mode's number that fit.
+/// Bits of the mode's number that fit.
 const MODE_BITS: u32 = 15;
 const RELOCATES: u64 = 1 << 62;
 const HAS_MORE: u64 = 1 << 63;
 const _: () = assert!(PHYSICAL_BITS + MODE_BITS == 62);
 
 impl PackedKey {
-    /// The key, as far as it fits.
+    /// Packs as much of a key as fits.
     #[inline]
     pub fn new(key: &BlockKey) -> Self {
         let mode = u64::from(key.mode.0);
@@ -73,7 +74,7 @@ impl PackedKey {
         self.rest & HAS_MORE != 0
     }
 
-    /// The key, if it has no more than is in here.
+    /// Unpacks a key of which every part has fitted.
     fn whole(self) -> BlockKey {
         BlockKey {
             physical: self.rest & ((1 << PHYSICAL_BITS) - 1),
@@ -85,55 +86,56 @@ impl PackedKey {
     }
 }
 
-/// An instruction of a block that was executed out of line before.
+/// An instruction of a block that was executed out of line earlier.
 #[derive(Clone, Copy, Debug)]
 pub struct Noted {
-    /// EIP of the instruction, or its home.
+    /// EIP of the instruction, or its link address if the block is relocatable.
     pub rip: u64,
-    /// What it is, there.
+    /// The instruction that was found at this address.
     pub instruction: OutOfLine,
-    /// The block that runs it on the bounce buffer, and the engine's generation in which that
-    /// was found: void in any other.
+    /// The block that runs the instruction on the bounce buffer, and the engine's generation in
+    /// which that block was found. In any other generation the block's number is invalid.
     pub bounced_by: Option<(BlockId, u64)>,
 }
 
-/// What few blocks have.
+/// The parts of a block that only few blocks have.
 #[derive(Debug, Default)]
 pub struct Rare {
-    /// Of one whose packed key has more.
+    /// The whole key, if the packed key is incomplete.
     key: Option<BlockKey>,
-    /// Of one without a code page: where an indirect branch last found it. The table's entry
-    /// for this EIP may lead here.
+    /// For a block without a code page: the EIP for which an indirect branch last found the block.
+    /// The entry of the branch table for this EIP may still lead to the block.
     listed_at: Option<u64>,
     /// Instructions that the monitor executes.
     helpers: Box<[Helper]>,
-    /// Instructions that were executed out of line, in the order in which that first happened.
-    /// Void, and empty, when the guest's code has changed.
+    /// Instructions that were executed out of line, in the order in which that first happened. The
+    /// list is emptied when the guest's code has changed.
     noted: Vec<Noted>,
-    /// Ordered by host offset.
+    /// Notes of x87 pointers, ordered by host offset.
     x87_notes: Box<[X87Note]>,
-    /// Ordered by host offset.
+    /// Parts of the code that complete an instruction, ordered by host offset.
     completions: Box<[Completion]>,
 }
 
 bitflags::bitflags! {
-    /// What is to be known of a block.
+    /// Properties of a block that need one bit each.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     struct BlockFlags: u8 {
-        /// 64-bit code.
+        /// The block is 64-bit code.
         const CODE_64 = 1 << 0;
-        /// Its stack adjustments change 16 bits of RSP.
+        /// The block's stack adjustments change only the low 16 bits of RSP.
         const STACK_16 = 1 << 1;
-        /// It holds one instruction and returns to the monitor behind it.
+        /// The block holds one instruction and returns to the monitor after it.
         const SINGLE = 1 << 2;
-        /// Kept for the case that its code comes back: nothing leads here.
+        /// The block is retired: nothing leads to it. It is kept because its guest code may come
+        /// back.
         const RETIRED = 1 << 3;
-        /// A link to it was asked for since it was last revived.
+        /// A link to the block was requested since the block was last revived.
         const LINK_WANTED = 1 << 4;
     }
 }
 
-/// No code page.
+/// Value of [`Block::code_page`] for a block without a code page.
 const NO_PAGE: u32 = u32::MAX;
 
 /// A translation and its tables.
@@ -142,44 +144,46 @@ pub struct Block {
     key: PackedKey,
     tables: PackedTables,
     rare: Option<Box<Rare>>,
-    /// Offset of its code in the cache.
+    /// Offset of the block's code in the code cache.
     pub host: u32,
-    /// Bytes of code.
+    /// Length of the block's code in bytes.
     pub host_length: u32,
     code_page: u32,
-    /// Bytes of guest code.
+    /// Length of the translated guest code in bytes.
     pub guest_length: u16,
     flags: BlockFlags,
-    /// How often it was retired, as far as a byte counts.
+    /// Number of times that the block was retired; counting stops at 255.
     pub retirements: u8,
 }
 
-// There are very many.
+// Hundreds of thousands of blocks exist at the same time.
 const _: () = assert!(size_of::<Option<Block>>() <= 56);
 
-/// What a block is made from, beside its tables.
+/// Everything that a block is made from, except its tables.
 pub struct NewBlock {
-    /// What it translates.
+    /// The key of the translation.
     pub key: BlockKey,
-    /// Where it is listed with all that leads to it. `None`: links to it end with what they
-    /// depend on (see [`crate::blocks::links`]).
+    /// The code page that lists the block and all that leads to it. If `None`, a link to the block
+    /// is removed when the pages that the link depends on are invalidated (see
+    /// [`crate::blocks::links`]).
     pub code_page: Option<CodePageId>,
-    /// Offset of its code in the cache.
+    /// Offset of the block's code in the code cache.
     pub host: u32,
-    /// Bytes of code.
+    /// Length of the block's code in bytes.
     pub host_length: u32,
-    /// Bytes of guest code.
+    /// Length of the translated guest code in bytes.
     pub guest_length: u16,
     /// Instructions that the monitor executes.
     pub helpers: Box<[Helper]>,
-    /// Ordered by host offset.
+    /// Notes of x87 pointers, ordered by host offset.
     pub x87_notes: Box<[X87Note]>,
-    /// Ordered by host offset.
+    /// Parts of the code that complete an instruction, ordered by host offset.
     pub completions: Box<[Completion]>,
 }
 
 impl Block {
-    /// A block in force, in a mode. The tables' start is the key's EIP.
+    /// Makes an active block in a mode. The addresses in `tables` must have been packed relative to
+    /// the key's EIP.
     pub fn new(new: NewBlock, mode: &Mode, tables: PackedTables) -> Self {
         let mut flags = BlockFlags::empty();
         flags.set(BlockFlags::CODE_64, mode.flags.contains(ModeFlags::CODE64));
@@ -211,43 +215,45 @@ impl Block {
         }
     }
 
-    /// What it translates.
+    /// The key of the translation.
     pub fn key(&self) -> BlockKey {
         let rare = self.rare.as_ref().filter(|_| self.key.has_more());
         rare.and_then(|rare| rare.key)
             .unwrap_or_else(|| self.key.whole())
     }
 
-    /// Whether it translates a key, which is also given packed.
+    /// Whether the block is the translation of `key`; `packed` is the same key in its packed form.
     #[inline]
     pub fn translates(&self, key: &BlockKey, packed: PackedKey) -> bool {
         self.key == packed && (!packed.has_more() || self.key() == *key)
     }
 
-    /// EIP of the first instruction, or its home.
+    /// EIP of the first instruction, or the link address of that instruction if the block is
+    /// relocatable.
     pub fn rip(&self) -> u64 {
         self.key.rip
     }
 
-    /// Its addresses are homes.
+    /// Whether the block is relocatable, so that its addresses are link addresses.
     pub fn relocates(&self) -> bool {
         self.key.rest & RELOCATES != 0
     }
 
-    /// Where it is listed with all that leads to it. `None`: links to it end with what they
-    /// depend on (see [`crate::blocks::links`]).
+    /// The code page that lists the block and all that leads to it. If `None`, a link to the block
+    /// is removed when the pages that the link depends on are invalidated (see
+    /// [`crate::blocks::links`]).
     pub fn code_page(&self) -> Option<CodePageId> {
         (self.code_page != NO_PAGE).then_some(CodePageId::new(self.code_page))
     }
 
-    /// Where an indirect branch last found it, if it has no code page: the table's entry for this
-    /// EIP may lead here.
+    /// For a block without a code page: the EIP for which an indirect branch last found the block.
+    /// The entry of the branch table for this EIP may still lead to the block.
     pub fn listed_at(&self) -> u64 {
         let listed = self.rare.as_ref().and_then(|rare| rare.listed_at);
         listed.unwrap_or(self.key.rip)
     }
 
-    /// An indirect branch to this EIP is going to find it, and it has no code page.
+    /// Notes that an indirect branch to this EIP will find the block, which has no code page.
     pub fn set_listed_at(&mut self, rip: u64) {
         if rip != self.listed_at() {
             self.rare_mut().listed_at = Some(rip);
@@ -258,17 +264,17 @@ impl Block {
         self.rare.get_or_insert_default()
     }
 
-    /// It holds one instruction and returns to the monitor behind it.
+    /// Whether the block holds one instruction and returns to the monitor after it.
     pub fn is_single(&self) -> bool {
         self.flags.contains(BlockFlags::SINGLE)
     }
 
-    /// It is 64-bit code.
+    /// Whether the block is 64-bit code.
     pub fn is_64_bit(&self) -> bool {
         self.flags.contains(BlockFlags::CODE_64)
     }
 
-    /// The bits of RSP that its stack adjustments change: 64, 32 or 16.
+    /// The bits of RSP that the block's stack adjustments change: the low 64, 32 or 16.
     pub fn stack_mask(&self) -> u64 {
         if self.is_64_bit() {
             u64::MAX
@@ -279,12 +285,13 @@ impl Block {
         }
     }
 
-    /// Kept for the case that its code comes back: nothing leads here.
+    /// Whether the block is retired: nothing leads to it, and it is kept because its guest code may
+    /// come back.
     pub fn is_retired(&self) -> bool {
         self.flags.contains(BlockFlags::RETIRED)
     }
 
-    /// Nothing leads here from now on.
+    /// Notes that nothing leads to the block any more.
     pub fn retire(&mut self) {
         self.flags |= BlockFlags::RETIRED;
         self.flags -= BlockFlags::LINK_WANTED;
@@ -294,19 +301,20 @@ impl Block {
         }
     }
 
-    /// It is in force again.
+    /// Makes a retired block active again.
     pub fn revive(&mut self) {
         self.flags -= BlockFlags::RETIRED;
     }
 
-    /// A link to it is asked for. Whether one was before, since it was last revived.
+    /// Notes that a link to the block is requested. Returns whether a link was already requested
+    /// since the block was last revived.
     pub fn want_link(&mut self) -> bool {
         let was_wanted = self.flags.contains(BlockFlags::LINK_WANTED);
         self.flags |= BlockFlags::LINK_WANTED;
         was_wanted
     }
 
-    /// Where what its tables name is, while the context's delta is this.
+    /// How the addresses in the block's tables are moved when the context's slide is `code_delta`.
     pub fn relocation(&self, code_delta: u64) -> Relocation {
         if !self.relocates() {
             return Relocation::NONE;
@@ -318,43 +326,44 @@ impl Block {
         Relocation::new(code_delta, mask)
     }
 
-    /// Ways out of the block.
+    /// The sites of the block: the places where the block can be left.
     pub fn sites(&self) -> PackedSites<'_> {
         self.tables.sites(self.key.rip)
     }
 
-    /// The way out of this number.
+    /// The site with this number.
     #[inline]
     pub fn site(&self, number: usize) -> Option<Site> {
         self.sites().get(number)
     }
 
-    /// Its marks, ordered by host offset.
+    /// The block's state map, ordered by host offset.
     pub fn marks(&self) -> impl Iterator<Item = Mark> + '_ {
         self.tables.marks()
     }
 
-    /// The mark in force at an offset of the block's code.
+    /// The entry of the state map that applies at an offset of the block's code.
     pub fn mark_at(&self, offset: u32) -> Option<Mark> {
         self.tables.mark_at(offset)
     }
 
-    /// Operands that can be replaced, in the order of the guest's code.
+    /// Immediate operands that can be replaced, in the order of the guest's code.
     pub fn immediates(&self) -> impl Iterator<Item = Immediate> + '_ {
         self.tables.immediates()
     }
 
-    /// The guest's code, if it has been retired before or was likely to be; else nothing.
+    /// A copy of the guest's code, if the block was retired before or was likely to be retired;
+    /// otherwise an empty slice.
     pub fn code(&self) -> &[u8] {
         self.tables.code()
     }
 
-    /// The same, to be changed.
+    /// The copy of the guest's code, for changes.
     pub fn code_mut(&mut self) -> &mut [u8] {
         self.tables.code_mut()
     }
 
-    /// Keeps the guest's code.
+    /// Keeps a copy of the guest's code.
     pub fn keep_code(&mut self, bytes: &[u8]) {
         self.tables.keep_code(bytes);
     }
@@ -369,18 +378,19 @@ impl Block {
         self.rare.as_ref().map_or(&[], |rare| &rare.noted)
     }
 
-    /// The same, to be changed.
+    /// The instructions that were executed out of line, for changes.
     pub fn noted_mut(&mut self) -> &mut [Noted] {
         self.rare.as_mut().map_or(&mut [], |rare| &mut rare.noted)
     }
 
-    /// Notes one more, behind the others.
+    /// Appends an instruction that was executed out of line.
     pub fn note(&mut self, noted: Noted) {
         self.rare_mut().noted.push(noted);
     }
 
-    /// The last site, as [`Block::sites`] numbers them, at which the instruction in work at an
-    /// offset of the block's code may leave. `None`: it has none, or has completed there.
+    /// The number, in the order of [`Block::sites`], of the last site through which the instruction
+    /// that is executing at an offset of the block's code can leave. `None` if the instruction has
+    /// no such site, or is already complete at this offset.
     pub fn site_at(&self, offset: u32) -> Option<usize> {
         let rip = self.mark_at(offset)?.rip;
         let leaves_there = |site: &Site| {
@@ -395,19 +405,20 @@ impl Block {
         last.map(|(number, _)| number)
     }
 
-    /// What is done in parts of its code that complete an instruction, ordered by host offset.
+    /// Parts of the block's code that complete an instruction, each with what remains to be done,
+    /// ordered by host offset.
     pub fn completions(&self) -> &[Completion] {
         self.rare.as_ref().map_or(&[], |rare| &rare.completions)
     }
 
-    /// What is being completed at an offset of the block's code.
+    /// The completion of an instruction that is under way at an offset of the block's code, if any.
     pub fn completion_at(&self, offset: u32) -> Option<&Completion> {
         let all = self.completions();
         let next = all.partition_point(|it| it.end <= offset);
         all.get(next).filter(|it| it.start <= offset)
     }
 
-    /// What is being noted at an offset of the block's code.
+    /// The note of x87 pointers that is being stored at an offset of the block's code, if any.
     pub fn x87_note_at(&self, offset: u32) -> Option<&X87Note> {
         let all = &self.rare.as_ref()?.x87_notes;
         let next = all.partition_point(|note| note.end <= offset);

@@ -1,49 +1,51 @@
-//! The code cache: one bounded piece of memory, mapped twice.
+//! The code cache: one memory area of fixed size for the code of all blocks, mapped twice.
 //!
-//! The writable and the executable mapping are different, so no page is ever both.
-//! Space is handed out in order, in [`SEGMENTS`] segments used as a ring: when the
-//! current one is full, room is made in the next, which is then filled again.
+//! One mapping is writable and the other executable, at different addresses, so no page is ever
+//! both. Space is handed out in order, in [`SEGMENTS`] segments that are used as a ring: when the
+//! current segment is full, room is made in the next one, which is then filled again.
 
 use std::io;
 use tollgate_memory::huge_page::{self, Ahead, HUGE_PAGE};
 
-/// Segments of the ring.
+/// Number of segments of the ring.
 pub const SEGMENTS: usize = 8;
 /// Smallest code cache, in bytes.
 pub const MINIMUM_SIZE: usize = 1 << 20;
-/// Largest code cache, in bytes: distances are 32 bits signed.
+/// Largest code cache, in bytes: distances in the cache must fit into 32 bits with a sign.
 pub const MAXIMUM_SIZE: usize = 1 << 30;
-/// What is left of one huge page, in bytes, when the next is asked for. Code of a program that starts
-/// comes at some 100 MB/s, so that the host has milliseconds for it.
+/// Bytes that are left of one huge page when the next one is requested. A program that starts needs
+/// code at some 100 MB/s, so the host has milliseconds to clear the page.
 const LEFT: usize = HUGE_PAGE as usize / 2;
-/// What the code of a block is aligned to, in bytes.
+/// Alignment of a block's code, in bytes.
 pub const ALIGNMENT: usize = 16;
 
-/// What [`CodeCache::allocate`] found.
+/// The result of [`CodeCache::allocate`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Allocation {
-    /// Space at this offset.
+    /// The requested space begins at this offset.
     At(u32),
-    /// Room must be made in the segment with this range of offsets, from the end of what stays
-    /// in it (see [`CodeCache::go_on_at`]; nothing, if that is not told). Then try again.
+    /// Room must be made in the segment with this range of offsets. The caller then reports with
+    /// [`CodeCache::go_on_at`] where the code ends that stays in the segment (without this call, no
+    /// code stays), and tries again.
     Evict {
-        /// First offset.
+        /// First offset of the segment.
         start: u32,
-        /// First offset behind.
+        /// First offset after the segment.
         end: u32,
     },
 }
 
-/// Memory for generated code.
+/// The memory for generated code.
 pub struct CodeCache {
     writable: *mut u8,
     executable: *mut u8,
     size: usize,
     next: usize,
     segment_end: usize,
-    /// Huge pages that the host has been asked for, from the beginning on.
+    /// Number of huge pages, from the beginning of the cache, that were requested from the host.
     huge_pages: usize,
-    /// Asks for all but the first. Gone before the mappings are.
+    /// The thread that requests all huge pages except the first. It is dropped before the mappings
+    /// are.
     ahead: Option<Ahead>,
 }
 
@@ -51,10 +53,7 @@ pub struct CodeCache {
 unsafe impl Send for CodeCache {}
 
 impl CodeCache {
-    /// Maps a cache of about `size` bytes (rounded and clamped to the limits).
-    ///
-    /// # Errors
-    /// mmap or mremap failed, or the host forbids executable mappings.
+    /// Maps a cache of about `size` bytes (clamped to the limits and rounded up to whole segments).
     pub fn new(size: usize) -> io::Result<Self> {
         let size = size
             .clamp(MINIMUM_SIZE, MAXIMUM_SIZE)
@@ -73,9 +72,9 @@ impl CodeCache {
             huge_pages: 0,
             ahead: Some(Ahead::default()),
         };
-        // Not a memfd: profilers look up names for code in anonymous memory only, and a
-        // shared anonymous mapping shows as that (/dev/zero) in both places.
-        // SAFETY: takes the place of a range that is the cache's own.
+        // The memory is not a memfd: profilers look up names of generated code only in anonymous
+        // memory, and a shared anonymous mapping counts as that (/dev/zero) in both places.
+        // SAFETY: the mapping replaces an address range that the cache itself has reserved.
         let mapped = unsafe {
             libc::mmap(
                 writable.cast(),
@@ -96,7 +95,7 @@ impl CodeCache {
         if mapped == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the second mapping, into which no reference exists yet.
+        // SAFETY: the range is the second mapping, to which no reference exists yet.
         let result =
             unsafe { libc::mprotect(executable.cast(), size, libc::PROT_READ | libc::PROT_EXEC) };
         if result != 0 {
@@ -105,29 +104,29 @@ impl CodeCache {
         Ok(cache)
     }
 
-    /// Bytes in all.
+    /// Size of the cache in bytes.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// Addresses at which code runs.
+    /// Host addresses at which code of the cache runs.
     pub fn executable_range(&self) -> std::ops::Range<u64> {
         let start = self.executable as u64;
         start..start + self.size as u64
     }
 
-    /// Address at which the code at an offset runs.
+    /// Host address at which the code at an offset runs.
     pub fn address(&self, offset: u32) -> *const u8 {
         debug_assert!((offset as usize) < self.size);
         self.executable.wrapping_add(offset as usize)
     }
 
-    /// Largest block that can be placed.
+    /// Length in bytes of the largest block that can be placed.
     pub fn largest_block(&self) -> usize {
         self.size / SEGMENTS
     }
 
-    /// Finds room for `bytes` of code.
+    /// Finds room for `bytes` bytes of code.
     pub fn allocate(&mut self, bytes: usize) -> Allocation {
         let start = self.next.next_multiple_of(ALIGNMENT);
         if start + bytes <= self.segment_end {
@@ -151,9 +150,10 @@ impl CodeCache {
         }
     }
 
-    /// Has the host give what is needed next in a huge page, if it is inside the cache: that
-    /// costs a tenth of the faults of its pages, and generated code, which is much, needs fewer
-    /// entries of the host's TLB. The first one is waited for: it is used at once.
+    /// Requests a huge page from the host for the memory that is needed next, if the huge page lies
+    /// inside the cache. A huge page costs a tenth of the page faults of its small pages, and the
+    /// generated code, which is large, then needs fewer entries of the host's TLB. The request for
+    /// the first huge page blocks, because that page is used immediately.
     #[cold]
     fn ask_for_huge_page(&mut self) {
         let start = self.huge_pages * HUGE_PAGE as usize;
@@ -168,25 +168,24 @@ impl CodeCache {
         }
     }
 
-    /// Has space handed out from this offset to the end of its segment.
+    /// Continues handing out space at this offset, up to the end of the offset's segment.
     ///
     /// # Panics
-    /// It does not lie in the segment in which room was to be made: a bug in the caller.
+    /// The offset is not in the segment in which room had to be made: a bug in the caller.
     pub fn go_on_at(&mut self, offset: u32) {
         let segment = self.segment_end - self.size / SEGMENTS..=self.segment_end;
         assert!(segment.contains(&(offset as usize)));
         self.next = offset as usize;
     }
 
-    /// Moves code to an offset that does not lie behind its own.
+    /// Moves code to the same offset or to a lower one.
     ///
     /// # Panics
-    /// The code does not lie inside the cache, or the offset lies behind it: a bug in the
-    /// caller.
+    /// The code is not inside the cache, or `to` is higher than its offset: a bug in the caller.
     pub fn move_code(&mut self, from: std::ops::Range<u32>, to: u32) {
         assert!(to <= from.start && from.start <= from.end && from.end as usize <= self.size);
-        // SAFETY: both ranges were just checked to lie inside the mapping, no Rust reference to
-        // it exists, and guest code does not run.
+        // SAFETY: the assertion has checked that both ranges are inside the mapping, no Rust
+        // reference to the mapping exists, and guest code is not running.
         unsafe {
             let source = self.writable.add(from.start as usize);
             let target = self.writable.add(to as usize);
@@ -194,22 +193,22 @@ impl CodeCache {
         }
     }
 
-    /// Starts again at the beginning; every block must be dead.
+    /// Starts again at the beginning of the cache. No block may be alive.
     pub fn reset(&mut self) {
         self.next = 0;
         self.segment_end = self.size / SEGMENTS;
     }
 
-    /// The code in a range of offsets as it is now.
+    /// Returns a copy of the code in a range of offsets.
     ///
     /// # Panics
-    /// The range does not lie inside the cache: a bug in the caller.
+    /// The range is not inside the cache: a bug in the caller.
     pub fn read(&self, range: std::ops::Range<u32>) -> Vec<u8> {
         assert!(range.start <= range.end && range.end as usize <= self.size);
         let length = (range.end - range.start) as usize;
         let mut code = vec![0; length];
-        // SAFETY: the range was just checked to lie inside the mapping, and no Rust reference
-        // to it exists.
+        // SAFETY: the assertion has checked that the range is inside the mapping, and no Rust
+        // reference to the mapping exists.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 self.writable.add(range.start as usize),
@@ -223,11 +222,11 @@ impl CodeCache {
     /// Copies code to an offset.
     ///
     /// # Panics
-    /// The code does not lie inside the cache: a bug in the caller.
+    /// The code does not fit inside the cache: a bug in the caller.
     pub fn write(&mut self, offset: u32, code: &[u8]) {
         assert!(offset as usize + code.len() <= self.size);
-        // SAFETY: the range was just checked to lie inside the writable mapping, and
-        // no Rust reference to it exists.
+        // SAFETY: the assertion has checked that the range is inside the writable mapping, and no
+        // Rust reference to the mapping exists.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 code.as_ptr(),
@@ -241,7 +240,7 @@ impl CodeCache {
 impl Drop for CodeCache {
     fn drop(&mut self) {
         self.ahead = None;
-        // SAFETY: both mappings were made by `new`; no guest code runs any more.
+        // SAFETY: `new` made both mappings, and no guest code runs any more.
         unsafe {
             libc::munmap(self.writable.cast(), self.size);
             libc::munmap(self.executable.cast(), self.size);

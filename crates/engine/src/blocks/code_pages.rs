@@ -1,41 +1,43 @@
-//! Code pages: links and targets of indirect branches that survive a change of address space.
+//! Code pages: lists of what leads to each page of code, which survive a change of the address
+//! space.
 //!
-//! What leads to code depends on what linear addresses mean, so it must not be followed when
-//! the address space has changed. But most pages of code come back: at the same address in a
-//! process that runs again, elsewhere in another that maps the same library. So what leads to
-//! a page is only put out of force, and listed with the page. When the monitor next comes to
-//! the page, it has to look up where the page's linear address leads, for that one branch. If
-//! that is the physical page that the list is for, everything on the list is right again.
+//! A branch to a linear address may be followed without the monitor only as long as the address
+//! means what it meant when the link was made, so no link may be followed after the address space
+//! has changed. But most pages of code come back: at the same address in a process that runs again,
+//! or at another address in a process that maps the same library. So what leads to a page is not
+//! forgotten; it is only made inactive, and stays listed with the page. When the monitor next comes
+//! to the page, it must look up where the page's linear address leads, for that one branch. If it
+//! leads to the physical page that the list is for, everything on the list is valid again.
 //!
 //! ```text
-//! branch to 7f12_3400_0a10 misses; the page tables say physical page 41e: in force from here
-//!     slots from pages in force that lead here      filled with the distances they had
+//! branch to 7f12_3400_0a10 misses; the page tables say physical page 41e: active from here on
+//!     slots from active pages that lead here        filled with the distances they had
 //!     indirect targets in this page                 entries at 7f12_3400_0a10, ..0b50, ..
 //! ```
 //!
-//! A *code page* is a physical page under the addresses that its blocks name, for code of one
-//! privilege: its home, if they are relocatable, or else the linear page. Blocks whose first
-//! instruction ends in the next page make a code page of their own with each physical page that is
-//! found there.
+//! A *code page* is a physical page, seen from the page that the addresses of its blocks name, for
+//! code of one privilege. That page is the home if the blocks are relocatable, otherwise the linear
+//! page. Blocks whose first instruction ends in the next page belong to a code page of their own
+//! for each physical page that is found there.
 //!
-//! Each address space that is kept has [tables](crate::blocks::link_memory) of its own for programs'
-//! code. So a page of programs is in force in any number of spaces at the same time, in each at a
-//! place of its own, and another space is loaded without a look at any of these pages: what leads to
-//! them lies in the tables that generated code now reads. Pages of all other code are in force or
-//! not for all spaces together; those that are not global go out of force with the space. What is in
-//! force obeys these rules, in each space:
+//! Each address space that is kept has its own [tables](crate::blocks::link_memory) for programs'
+//! code. So a page of programs can be active in any number of spaces at the same time, at another
+//! place in each, and loading another space touches none of these pages: what leads to them is in
+//! the tables that generated code reads from then on. Pages of all other code are active or
+//! inactive for all spaces together, and those that are not global become inactive when their space
+//! is left. In each space, active pages obey these rules:
 //!
-//! - A page is put in force by a look-up of the guest's page tables that has just allowed to
-//!   fetch code there, and goes out of force with what was looked up: by
-//!   [`Derived`](tollgate_tlb::Derived). A page of programs stays in force with its space while
-//!   other spaces are loaded, unless it is global there: INVLPG in one space would have to find it
-//!   in all. Other pages may be put in force as they were when their space is loaded again and what
-//!   was looked up there is kept (see [`kept_pages`](crate::blocks::kept_pages)).
-//! - A slot is filled only while the page that it leads to is in force, an entry of the branch
-//!   tables too.
-//! - A slot between relocatable pages is filled only while both have the same delta, since a
-//!   direct branch does not change it. In one space a page in force has one delta, so it is enough
-//!   to compare when either comes in force.
+//! - A page becomes active when a look-up in the guest's page tables has just allowed a fetch from
+//!   it. It becomes inactive when the result of this look-up is invalidated, which
+//!   [`Derived`](tollgate_tlb::Derived) reports. A page of programs stays active in its space while
+//!   other spaces are loaded, unless it is global there: an INVLPG in one space would have to find
+//!   it in all spaces. Other pages may be activated as they were when their space is loaded again,
+//!   if the results of its look-ups are kept (see [`kept_pages`](crate::blocks::kept_pages)).
+//! - A slot or an entry of the branch tables is filled only while the page that it leads to is
+//!   active.
+//! - A slot between relocatable pages is filled only while both have the same slide, since a direct
+//!   branch does not change the slide. In one space an active page has one slide, so comparing the
+//!   slides when either page becomes active is enough.
 
 mod foreseen;
 
@@ -49,23 +51,24 @@ use crate::blocks::links::Target;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tollgate_tlb::{Allows, Held, LeadsTo, PageRange, SpaceNumber, View};
 
-/// Number of a code page; given out again when the page has no blocks any more.
+/// Number of a code page. It is given out again when the page has no blocks any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CodePageId(u32);
 
 impl CodePageId {
-    /// The page of a number that [`CodePageId::number`] has given.
+    /// Makes the number of a code page from the result of [`CodePageId::number`].
     pub(crate) fn new(number: u32) -> Self {
         Self(number)
     }
 
-    /// Its number: never `u32::MAX`.
+    /// The number as an integer, which is never `u32::MAX`.
     pub(crate) fn number(self) -> u32 {
         self.0
     }
 }
 
-/// A page in force that is neither global nor one of programs, to be put in force again.
+/// An active page that is neither global nor a page of programs, as it was found, so that it can be
+/// activated again.
 #[derive(Clone, Copy, Debug)]
 pub struct LocalPage {
     id: CodePageId,
@@ -74,17 +77,18 @@ pub struct LocalPage {
 }
 
 impl LocalPage {
-    /// What it is.
+    /// The key of the code page.
     pub fn key(&self) -> CodePageKey {
         self.key
     }
 
-    /// Where it was found.
+    /// The place where the page was found.
     pub fn found(&self) -> Found {
         self.found
     }
 
-    /// It as entries of the space that it is kept for.
+    /// The look-ups that the page relies on, one for each linear page, in the form that a check of
+    /// derived structures expects. `kept_for` is the space for which the page is kept.
     pub fn held(&self, kept_for: Option<SpaceNumber>) -> impl Iterator<Item = Held> {
         let first = (self.found.linear_page, self.key.physical_page);
         let second = (self.key.second_page).map(|physical| (self.found.last_page, physical));
@@ -103,91 +107,95 @@ impl LocalPage {
     }
 }
 
-/// How often in succession a page is put in force without being met.
+/// How many times in succession a page may be activated without being reached by a branch.
 const MOST_RETURNS: u16 = 128;
-/// How often in succession a page stays in force without being met, or returns.
+/// How many times in succession a page may stay active or be activated without being reached.
 const MOST_STAYS: u16 = 1024;
-/// Pages that are put in force at once at most when a space is loaded. More would cost a process
-/// more that is loaded for a short while than what it meets then.
+/// Maximum number of pages that are activated together when a space is loaded. With more, a process
+/// that is loaded for a short time would pay more for them than for the pages that it reaches.
 const MOST_PUT_BACK: usize = 160;
 
-/// No number: an end of a chain, a slot that is not listed.
+/// Stands for no number: the end of a chain, or a slot that is not listed.
 const NONE: u32 = u32::MAX;
-/// Chains of pages in force, by linear page.
+/// Number of chains of active pages. A page's linear page number selects its chain.
 const CHAINS: usize = 1 << 10;
 
-/// What a code page is.
+/// The key of a code page: everything that distinguishes it from other code pages.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct CodePageKey {
     /// Number of the physical page.
     pub physical_page: u64,
-    /// That of the page in which its blocks' first instructions end, if that is another.
+    /// Number of the physical page in which the first instructions of its blocks end, if they
+    /// straddle.
     pub second_page: Option<u64>,
-    /// Number of the page that its blocks' addresses name: the home, or the linear page.
+    /// Number of the page that the addresses of its blocks name: the home or the linear page.
     pub page: u64,
-    /// Its blocks are relocatable.
+    /// The blocks of the page are relocatable.
     pub relocates: bool,
-    /// Its blocks are code of privilege level 3.
+    /// The blocks of the page are code of privilege level 3.
     pub user: bool,
 }
 
-/// Where a page has been found.
+/// The place where a code page was found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Found {
     /// Number of the linear page.
     pub linear_page: u64,
-    /// That of the second page; the same if there is none.
+    /// Number of the second linear page; equal to `linear_page` if the page has no second page.
     pub last_page: u64,
-    /// The distance from the page's home to there, in bytes; 0 if it is not relocatable.
+    /// The slide from the page's home to this place, in bytes; 0 if the page is not relocatable.
     pub delta: u64,
-    /// Survives an address-space switch.
+    /// The page survives an address-space switch.
     pub global: bool,
-    /// Is kept with its address space: no page of the guest's that it depends on is global.
+    /// The page is kept with its address space: no guest page that it depends on is global.
     pub is_kept: bool,
 }
 
 impl Found {
-    /// Whether it is also true of a page that has been found like that. It may last shorter.
+    /// Whether a page that is active at this place need not be activated again when it was found at
+    /// `found`. The new place may be valid for longer.
     fn stands_for(&self, found: &Found) -> bool {
         let place = |it: &Found| (it.linear_page, it.last_page, it.delta);
         place(self) == place(found) && (found.global || !self.global)
     }
 
-    /// Whether it depends on one of these linear pages.
+    /// Whether the place depends on one of these linear pages.
     fn depends_on(&self, pages: PageRange) -> bool {
         pages.contains(self.linear_page) || pages.contains(self.last_page)
     }
 }
 
-/// A block that indirect branches lead to.
+/// A block that is a target of indirect branches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IndirectTarget {
-    /// Its EIP, or the home of that.
+    /// The block's EIP, or the link address of that EIP.
     pub rip: u64,
-    /// Its mode.
+    /// The block's mode.
     pub mode: ModeId,
-    /// The mode's table.
+    /// The branch table that the mode uses.
     pub table: BranchTable,
-    /// Host address of its code.
+    /// Host address of the block's code.
     pub address: u64,
 }
 
-/// A slot, as one of the two pages lists it.
+/// A slot, as it is listed by the page that it leads from or the page that it leads to.
 #[derive(Clone, Copy, Debug)]
 struct Link {
     slot: u32,
-    /// The page at its other end.
+    /// The number of the page at the other end of the slot.
     other: u32,
-    /// What the slot holds when it is filled. Distances in the code cache have 32 bits.
+    /// The value of the slot when it is filled: a distance in the code cache, which fits into 32
+    /// bits.
     distance: i32,
 }
 
-/// Where a slot is listed.
+/// The positions of a slot in the lists of its two pages.
 #[derive(Clone, Copy, Debug)]
 struct Listing {
     from: u32,
     to: u32,
-    /// Index among the links from there, and among those that lead there.
+    /// Index in the list of slots that lead from the page `from`; `arrival` is the index in the
+    /// list of slots that lead to the page `to`.
     departure: u32,
     arrival: u32,
 }
@@ -199,7 +207,7 @@ const UNLISTED: Listing = Listing {
     arrival: 0,
 };
 
-/// Where each slot is listed: slots of programs, and all others.
+/// The listing of each slot: first slots of programs, then all others.
 #[derive(Default)]
 struct Listings([Vec<Listing>; 2]);
 
@@ -221,48 +229,49 @@ impl Listings {
     }
 }
 
-/// What becomes of a page when a space is loaded of which it is kept.
+/// What happens to an active page when a space is loaded for which the page was kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fate {
-    /// It stays in force.
+    /// The page stays active.
     Stays,
-    /// The same, and it is listed.
+    /// The page stays active, and the list of local pages already names it.
     IsListed,
-    /// It goes out of force, so that it has to be met.
+    /// The page becomes inactive, so that the next branch to it must reach it through the monitor.
     IsToBeMet,
 }
 
-/// Where a page is in force.
+/// A place where a page is active.
 #[derive(Clone, Copy, Debug)]
 struct Place {
-    /// Whose tables lead there.
+    /// The owner of the tables that lead to this place.
     owner: Owner,
     found: Found,
-    /// The next page in force in the owner's chain.
+    /// Number of the next active page in the same chain of the owner.
     next: u32,
 }
 
 struct CodePage {
     key: CodePageKey,
-    /// Blocks that were made from it.
+    /// Number of blocks that were made from the page.
     blocks: u32,
-    /// Where it is in force, for each owner one place at most.
+    /// The places where the page is active, at most one for each owner.
     places: Vec<Place>,
-    /// When it was last met: [`CodePages::clock`].
+    /// Value of [`CodePages::clock`] when the page was last reached.
     used: u32,
-    /// How often it was put in force as it was since it was last met.
+    /// How many times the page stayed active or was activated since it was last reached.
     returns: u16,
-    /// What becomes of it at the load of this number: [`CodePages::loads`].
+    /// What happens to the page at one load of a space, and the number of that load
+    /// ([`CodePages::loads`]).
     fate: (u64, Fate),
-    /// Slots that lead here.
+    /// Slots that lead to the page.
     arrivals: Vec<Link>,
-    /// Slots that lead from here.
+    /// Slots that lead from the page.
     departures: Vec<Link>,
     targets: Vec<IndirectTarget>,
 }
 
 impl CodePage {
-    /// Where it is in force in the owner's tables.
+    /// The place where the page is active in the owner's tables.
     #[inline]
     fn found(&self, owner: Owner) -> Option<&Found> {
         let place = self.places.iter().find(|place| place.owner == owner);
@@ -273,46 +282,50 @@ impl CodePage {
         self.places.iter_mut().find(|place| place.owner == owner)
     }
 
-    /// Whether a slot that leads from a page in one place to this one in another may be filled.
+    /// Whether a slot may be filled that leads to this page, which is active in the owner's tables
+    /// with this slide, from the page `from`.
     fn may_be_reached_from(&self, from: &CodePage, (owner, delta): (Owner, u64)) -> bool {
-        // Code that is not relocatable has no delta that could be wrong.
+        // Code that is not relocatable has no slide that could be wrong.
         !self.key.relocates || from.found(owner).is_some_and(|from| from.delta == delta)
     }
 }
 
-/// What code pages have done: for statistics and tests.
+/// Counts of what was done with code pages, for statistics and tests.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct CodePageCounts {
-    /// Times that a page was put in force.
+    /// Number of times that a page was activated.
     pub put_in_force: u64,
-    /// So many of them before control came there.
+    /// Number of these times at which the page was activated before control came to it.
     pub foreseen: u64,
-    /// Links and targets that came back with them.
+    /// Number of links and targets that were restored when their pages were activated.
     pub restored: u64,
 }
 
-/// All code pages.
+/// All code pages of one vCPU.
 pub struct CodePages {
     pages: Vec<CodePage>,
     free: Vec<u32>,
     by_key: FxHashMap<CodePageKey, u32>,
-    /// Relocatable pages that have a second one, by the first and the home.
+    /// Relocatable pages that have a second page, by the number of the first physical page and the
+    /// home.
     straddling: FxHashMap<(u64, u64), Vec<u32>>,
     listings: Listings,
-    /// Pages in force that are neither global nor programs'; may name pages that no longer are.
+    /// Active pages that are neither global nor pages of programs. The list may also name pages
+    /// that are inactive now.
     local: Vec<u32>,
-    /// Pages of programs in force in the loaded space that are not kept with it; may name pages that
-    /// no longer are.
+    /// Active pages of programs in the loaded space that are not kept with it. The list may also
+    /// name pages that are inactive now.
     not_kept: Vec<u32>,
-    /// By owner, the first page of each chain of pages in force.
+    /// For each owner: the first page of each chain of active pages.
     chains: Box<[[u32; CHAINS]; OWNERS]>,
-    /// Pages in force, by owner.
+    /// For each owner: the number of active pages.
     in_force: [usize; OWNERS],
     loaded: SpaceNumber,
     last_met: foreseen::LastMet,
-    /// Counts how often the use of pages was looked at. It wraps; so old pages may look young.
+    /// Number of times that [`CodePages::watch_use`] was called. The count wraps around, so very
+    /// old pages may look young.
     clock: u32,
-    /// How often another space was loaded.
+    /// Number of times that another space was loaded.
     loads: u64,
     counts: CodePageCounts,
 }
@@ -339,12 +352,12 @@ impl Default for CodePages {
 }
 
 impl CodePages {
-    /// What has been done.
+    /// Counts of what was done.
     pub fn counts(&self) -> CodePageCounts {
         self.counts
     }
 
-    /// Whose tables lead to pages of that kind now.
+    /// The owner of the tables that now lead to pages with this key.
     #[inline]
     fn owner(&self, key: &CodePageKey) -> Owner {
         match key.user {
@@ -353,13 +366,13 @@ impl CodePages {
         }
     }
 
-    /// Where a page is in force in the loaded space.
+    /// The place where a page is active in the loaded space.
     fn found(&self, id: u32) -> Option<&Found> {
         let page = self.pages.get(id as usize)?;
         page.found(self.owner(&page.key))
     }
 
-    /// The page that a new block was made from.
+    /// Adds a block to the code page with this key, and makes the page if it does not exist yet.
     pub fn add_block(&mut self, key: CodePageKey) -> CodePageId {
         let Self {
             pages,
@@ -399,7 +412,8 @@ impl CodePages {
         CodePageId(id)
     }
 
-    /// A block of a page died: nothing leads to it any more, and its slots were released.
+    /// Removes a block that died from its page. Nothing may lead to the block any more, and its
+    /// slots must have been released.
     pub fn remove_block(&mut self, id: CodePageId, memory: &mut LinkMemory) {
         let page = &mut self.pages[id.0 as usize];
         page.blocks -= 1;
@@ -422,7 +436,8 @@ impl CodePages {
         self.free.push(id.0);
     }
 
-    /// A look-up has just found a page: it is in force there from now on. Whether it was not before.
+    /// Activates a page that a look-up has just found at this place. Returns whether the page was
+    /// not active there before.
     #[inline]
     pub fn put_in_force(&mut self, id: CodePageId, found: Found, memory: &mut LinkMemory) -> bool {
         let page = &mut self.pages[id.0 as usize];
@@ -453,8 +468,8 @@ impl CodePages {
         }
     }
 
-    /// The pages in force that are neither global nor programs' and are kept with their space, those
-    /// met last first. A page may be there twice.
+    /// The active pages that are neither global nor pages of programs and that are kept with their
+    /// space, from the page that was activated last to the first. A page may appear twice.
     pub fn local_pages(&self) -> impl Iterator<Item = LocalPage> {
         self.local.iter().rev().filter_map(|&id| {
             let page = &self.pages[id as usize];
@@ -468,16 +483,16 @@ impl CodePages {
         })
     }
 
-    /// Another space is loaded. Programs' pages of the one that is left stay in force there, but for
-    /// those that are not kept with it. Those of the new one are in force as they were when it was
-    /// left, unless it does not `keep` them.
+    /// Notes that another space is loaded. Pages of programs stay active in the space that is left,
+    /// except pages that are not kept with it. In the new space they are active as they were when
+    /// that space was left, unless the space does not keep them (`keeps` is false).
     ///
-    /// Of all other pages that are not global only those stay in force that have been
-    /// looked up there too, with the same result, and are `kept`, the one met last at the end.
-    /// The last of the others come back as they were when the space was left, if they are still
-    /// the same: what was looked up then holds. Now and then a page that is the
-    /// same goes out of force nevertheless, so that it has to be met and those that are not used
-    /// any more become fewer.
+    /// Of all other pages that are not global, only those stay active that are in `kept`, the list
+    /// of the new space, at the place where they are active now. The page of `kept` that was
+    /// reached most recently comes last. If the list's last pages are inactive and still exist,
+    /// they are activated as they were when the space was left, because what was looked up then
+    /// still holds. From time to time a page that could stay active becomes inactive nevertheless,
+    /// so that it must be reached by a branch, and pages that are not used any more disappear.
     pub fn load(
         &mut self,
         (to, keeps): (SpaceNumber, bool),
@@ -486,7 +501,7 @@ impl CodePages {
     ) {
         let left = Owner::Space(self.loaded);
         for id in std::mem::take(&mut self.not_kept) {
-            // A number may have been given out again, or stand there twice.
+            // The list may name a page twice, or a page that got the number of a removed one.
             let found = self.pages[id as usize].found(left);
             if found.is_some_and(|found| !found.is_kept) {
                 self.put_out_of_force(id, left, memory);
@@ -500,12 +515,12 @@ impl CodePages {
         }
     }
 
-    /// Nothing is known of a space any more that is not loaded.
+    /// Makes all pages inactive in a space that is not loaded.
     pub fn purge(&mut self, number: SpaceNumber, memory: &mut LinkMemory) {
         self.forget(Owner::Space(number), memory);
     }
 
-    /// Puts all pages of an owner out of force.
+    /// Makes all pages of an owner inactive.
     fn forget(&mut self, owner: Owner, memory: &mut LinkMemory) {
         self.forget_some(owner, memory, |_| true);
     }
@@ -523,7 +538,7 @@ impl CodePages {
         }
     }
 
-    /// The part of a load that concerns pages which are not programs'.
+    /// Does the part of a load that concerns pages other than those of programs.
     fn load_common(&mut self, kept: &[LocalPage], memory: &mut LinkMemory) {
         self.loads += 1;
         let loads = self.loads;
@@ -547,7 +562,7 @@ impl CodePages {
                 page.fate = (loads, Fate::IsListed);
                 return true;
             }
-            // A number may have been given out again, or stand there twice.
+            // The list may name a page twice, or a page that got the number of a removed one.
             let is_listed = page.fate == (loads, Fate::IsListed);
             if !is_listed && page.found(Owner::Common).is_some_and(|it| !it.global) {
                 self.put_out_of_force(id, Owner::Common, memory);
@@ -577,8 +592,8 @@ impl CodePages {
         self.restore(local.id.0, (Owner::Common, local.found), memory);
     }
 
-    /// The delta with which a page is in force in the loaded space, if it is, or code that begins in
-    /// it and ends in another.
+    /// The slide at which the page with this key is active in the loaded space, or at which code is
+    /// active that begins in that page and ends in another.
     pub fn delta_in_force(&self, key: &CodePageKey) -> Option<u64> {
         let delta = |id: &u32| self.found(*id).map(|found| found.delta);
         let of_page = self.by_key.get(key).and_then(delta);
@@ -588,7 +603,7 @@ impl CodePages {
         })
     }
 
-    /// Hands the pages in force to `check`, in all spaces.
+    /// Calls `check` for each look-up that an active page relies on, in all spaces.
     pub fn show(&self, check: &mut dyn FnMut(Held)) {
         for (id, page) in (0..).zip(&self.pages) {
             for place in &page.places {
@@ -604,8 +619,8 @@ impl CodePages {
         }
     }
 
-    /// What is filled although its page is not in force, or has another delta. Slots that are
-    /// listed elsewhere, as `is_listed` says, are not looked at.
+    /// Describes an entry or a slot that is filled although its page is inactive or has another
+    /// slide. Slots for which `is_listed` returns true are listed elsewhere and are not checked.
     pub fn contradiction(
         &self,
         memory: &LinkMemory,
@@ -635,12 +650,14 @@ impl CodePages {
             );
             let Some(found) = to.found(owner) else {
                 let page = to.key.physical_page;
-                return Some(format!("slot {slot} leads to page {page:x}, not in force"));
+                return Some(format!(
+                    "slot {slot} leads to page {page:x}, which is inactive"
+                ));
             };
-            // A page out of force runs on with the delta that it had.
+            // Code of an inactive page may still be running, with the slide that it had.
             let from = from.found(owner);
             if to.key.relocates && from.is_some_and(|from| from.delta != found.delta) {
-                return Some(format!("slot {slot} leads to a page with another delta"));
+                return Some(format!("slot {slot} leads to a page with another slide"));
             }
         }
         let targets = |in_force: bool| {
@@ -663,7 +680,7 @@ impl CodePages {
             let found = tables.targets(table).find(|it| unreachable.contains(it));
             if let Some(address) = found {
                 return Some(format!(
-                    "an indirect branch finds {address:x}, not in force"
+                    "an indirect branch finds {address:x}, whose page is inactive"
                 ));
             }
         }
@@ -701,7 +718,8 @@ impl CodePages {
         }
         if page.key.relocates {
             for link in &page.departures {
-                // It may have come back with another delta than it ran on with till now.
+                // This page may be active again with another slide than its code has used until
+                // now.
                 let to = self.pages[link.other as usize].found(owner);
                 let leads = to.is_some_and(|to| to.delta == found.delta);
                 let distance = if leads { link.distance as u64 } else { 0 };
@@ -715,7 +733,7 @@ impl CodePages {
         self.counts.restored += restored as u64;
     }
 
-    /// Keeps the list of local pages from growing without an address-space switch.
+    /// Keeps the list of local pages from growing without limit while no address space is switched.
     fn drop_stale(&mut self) {
         if self.local.len() < 2 * self.in_force[Owner::Common.index()] + 64 {
             return;
@@ -728,7 +746,7 @@ impl CodePages {
             .retain(|id| found(id).is_some_and(|it| !it.global));
     }
 
-    /// The same for the list of pages that are not kept with the loaded space.
+    /// Keeps the list of pages that are not kept with the loaded space from growing without limit.
     fn drop_stale_of_space(&mut self) {
         let owner = Owner::Space(self.loaded);
         if self.not_kept.len() < 2 * self.in_force[owner.index()] + 64 {
@@ -742,7 +760,7 @@ impl CodePages {
             .retain(|id| found(id).is_some_and(|it| !it.is_kept));
     }
 
-    /// Nothing in an owner's tables leads to a page any more.
+    /// Makes a page inactive: nothing in the owner's tables leads to it any more.
     fn put_out_of_force(&mut self, id: u32, owner: Owner, memory: &mut LinkMemory) {
         let page = &mut self.pages[id as usize];
         let Some(index) = page.places.iter().position(|place| place.owner == owner) else {
@@ -776,9 +794,9 @@ impl CodePages {
         }
     }
 
-    /// Lists a slot of a page's block that leads to another page, and fills it: that page was
-    /// just put in force, and if they are relocatable it has the same delta. In other spaces it is
-    /// filled as if the pages came in force there.
+    /// Lists a slot that leads from a block of the page `from` to the page `to`, and fills the
+    /// slot. The page `to` must just have been activated, with the same slide if both pages are
+    /// relocatable. In other spaces the slot is filled as if the pages became active there.
     pub fn link(
         &mut self,
         slot: u32,
@@ -817,7 +835,8 @@ impl CodePages {
         }
     }
 
-    /// A slot leads to no page any more. It must be emptied in all spaces if it did.
+    /// Removes a slot from the lists of its pages. Returns whether it was listed; if so, the caller
+    /// must empty the slot in all spaces.
     pub fn unlist(&mut self, slot: u32) -> bool {
         let listing = std::mem::replace(self.listings.of_mut(slot), UNLISTED);
         if listing.from == NONE {
@@ -836,7 +855,7 @@ impl CodePages {
         true
     }
 
-    /// Lets indirect branches find a block of a page that was just put in force.
+    /// Lets indirect branches find a block of a page that was just activated.
     pub fn add_target(&mut self, id: CodePageId, target: IndirectTarget, memory: &mut LinkMemory) {
         let page = &mut self.pages[id.0 as usize];
         if !page.targets.contains(&target) {
@@ -849,7 +868,7 @@ impl CodePages {
         }
     }
 
-    /// A block of a page, whose code begins at a host address, can no longer be found.
+    /// Removes the indirect targets of a page whose code begins at a host address.
     pub fn remove_target(&mut self, id: CodePageId, address: u64, memory: &mut LinkMemory) {
         let CodePage {
             places, targets, ..
@@ -865,12 +884,13 @@ impl CodePages {
         });
     }
 
-    /// How often [`CodePages::watch_use`] was called since a page was last used.
+    /// Number of times that [`CodePages::watch_use`] was called since a page was last used.
     pub fn age(&self, id: CodePageId) -> u32 {
         self.clock.wrapping_sub(self.pages[id.0 as usize].used)
     }
 
-    /// Puts all pages out of force in all spaces, so that each that is used from now on is met again.
+    /// Makes all pages inactive in all spaces, so that each page that is used from now on is
+    /// reached through the monitor again.
     pub fn watch_use(&mut self, memory: &mut LinkMemory) {
         for owner in Owner::all() {
             self.forget(owner, memory);
@@ -878,11 +898,11 @@ impl CodePages {
         self.clock = self.clock.wrapping_add(1);
     }
 
-    /// Puts all but global pages of the loaded space out of force.
+    /// Makes all pages of the loaded space inactive, except global pages.
     pub fn drop_local(&mut self, memory: &mut LinkMemory) {
         let mut local = std::mem::take(&mut self.local);
         for id in local.drain(..) {
-            // A number may have been given out again.
+            // The number may belong to another page now.
             let found = self.pages[id as usize].found(Owner::Common);
             if found.is_some_and(|it| !it.global) {
                 self.put_out_of_force(id, Owner::Common, memory);
@@ -892,7 +912,8 @@ impl CodePages {
         self.forget_some(Owner::Space(self.loaded), memory, |found| !found.global);
     }
 
-    /// Puts linear pages of the loaded space out of force, global or not.
+    /// Makes all pages inactive that depend on these linear pages of the loaded space, global or
+    /// not.
     pub fn drop_pages(&mut self, pages: PageRange, memory: &mut LinkMemory) {
         let is_void = |found: &Found| found.depends_on(pages);
         for owner in [Owner::Common, Owner::Space(self.loaded)] {
@@ -900,7 +921,7 @@ impl CodePages {
                 self.forget_some(owner, memory, is_void);
                 continue;
             }
-            // What begins in the page before may end in the first.
+            // Code that begins in the page before the range may end in the first page of the range.
             let before = pages.first.wrapping_sub(1);
             for page in std::iter::once(before).chain(pages.pages()) {
                 self.drop_chain(page as usize % CHAINS, owner, memory, &is_void);
@@ -908,14 +929,14 @@ impl CodePages {
         }
     }
 
-    /// Puts all pages of the loaded space out of force.
+    /// Makes all pages of the loaded space inactive.
     pub fn drop_all(&mut self, memory: &mut LinkMemory) {
         for owner in [Owner::Common, Owner::Space(self.loaded)] {
             self.forget(owner, memory);
         }
     }
 
-    /// Puts those pages of one of an owner's chains out of force that are void.
+    /// Makes those pages of one chain of an owner inactive for which `is_void` returns true.
     fn drop_chain(
         &mut self,
         chain: usize,
@@ -941,7 +962,7 @@ fn fill(target: &IndirectTarget, delta: u64, tables: &mut Tables) {
     tables.fill_indirect(rip, (target.mode, target.table), Target { address, delta });
 }
 
-/// Empties a target's entry, unless another has taken its place.
+/// Empties the entry of an indirect target, unless another target has taken its place.
 fn empty(target: &IndirectTarget, delta: u64, tables: &mut Tables) {
     let rip = target.rip.wrapping_add(delta);
     tables.empty_indirect(rip, target.table, target.address);

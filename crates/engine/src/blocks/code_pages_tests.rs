@@ -21,7 +21,7 @@ impl Setup {
         }
     }
 
-    /// A page with one block.
+    /// Makes a page with one block.
     fn page(&mut self, physical_page: u64, page: u64, relocates: bool) -> CodePageId {
         self.pages.add_block(CodePageKey {
             physical_page,
@@ -32,7 +32,7 @@ impl Setup {
         })
     }
 
-    /// One whose block ends in a second page.
+    /// Makes a page with one block whose first instruction ends in a second page.
     fn straddling_page(
         &mut self,
         physical_pages: [u64; 2],
@@ -73,7 +73,8 @@ impl Setup {
         self.pages.put_in_force(page, found, &mut self.memory);
     }
 
-    /// The slot is one of programs if the pages are.
+    /// Links two pages by a slot for programs if the pages are programs', otherwise by another
+    /// slot.
     fn link(&mut self, slot: u32, distance: i32, from: CodePageId, to: CodePageId) {
         let slot = match self.pages.pages[to.0 as usize].key.user {
             true => slot,
@@ -117,7 +118,8 @@ impl Setup {
         self.pages.drop_pages(range, &mut self.memory);
     }
 
-    /// What the slot of this number holds that programs or the kernel have: only one of them is used.
+    /// The value of the slot with this number, for programs or for the kernel: only one of the two
+    /// is used.
     fn slot(&self, slot: u32) -> i64 {
         let programs = self.memory.slot(slot) as i64;
         programs + self.memory.slot(MAX_SLOTS as u32 + slot) as i64
@@ -143,7 +145,7 @@ fn what_leads_to_a_page_comes_back_when_the_page_does() {
     assert_eq!((setup.slot(1), setup.slot(2)), (0, 0));
     assert_eq!(setup.address(0x10_1020), None);
     setup.meet(from, 0x100);
-    assert_eq!(setup.slot(1), 0, "its target has not been looked up");
+    assert_eq!(setup.slot(1), 0, "the target's page has not been looked up");
     setup.meet(to, 0x101);
     assert_eq!((setup.slot(1), setup.slot(2)), (-5, 77));
     assert_eq!(setup.address(0x10_1020), Some(0x1234));
@@ -163,7 +165,7 @@ fn another_physical_page_at_the_address_brings_nothing_back() {
     assert_eq!(setup.slot(1), 0);
     assert_eq!(setup.address(0x10_1020), None);
     setup.add_target(other, 0x10_1020, 0x4321);
-    // The first page's entry is not in the way of the other's.
+    // The first page's target must not stand in the way of the other page's target.
     setup.pages.remove_target(to, 0x1234, &mut setup.memory);
     assert_eq!(setup.address(0x10_1020), Some(0x4321));
 }
@@ -207,7 +209,7 @@ fn pages_that_lie_apart_do_not_get_the_links_that_they_had_as_neighbours() {
     setup.meet(first, 0x91_2340);
     setup.meet(second, 0x91_2342);
     assert_eq!((setup.slot(1), setup.slot(2)), (0, 0));
-    // Should one come to lie elsewhere, nothing of before stays.
+    // If a page moves to another place, nothing of the former place remains.
     setup.meet(second, 0x91_2341);
     assert_eq!((setup.slot(1), setup.slot(2)), (5, 6));
     setup.meet(second, 0x91_2343);
@@ -223,7 +225,7 @@ fn global_pages_stay_in_force_until_they_are_invalidated() {
     setup.link(1, 5, from, to);
     setup.drop_local();
     assert_eq!(setup.slot(1), 5);
-    // Found as a page of this address space in the meantime.
+    // In the meantime the page was found as a local page of this address space.
     setup.meet(to, 0x101);
     assert_eq!(setup.slot(1), 5);
     setup.meet_global(to, 0x101);
@@ -246,7 +248,7 @@ fn a_page_without_blocks_is_forgotten() {
     setup.pages.remove_block(page, &mut setup.memory);
     assert!(setup.pages.by_key.is_empty());
     let other = setup.page(9, 0x200, false);
-    assert_eq!(other, page, "the number is given out again");
+    assert_eq!(other, page, "the page's number is given out again");
     setup.drop_local();
     setup.meet(other, 0x200);
     assert_eq!(setup.address(0x10_0020), None);
@@ -261,8 +263,12 @@ fn a_page_is_put_back_as_it_was_as_long_as_it_is_the_same() {
     let global = setup.page(6, 0x101, false);
     setup.meet_global(global, 0x101);
     let kept: Vec<LocalPage> = setup.pages.local_pages().collect();
-    assert_eq!(kept.len(), 1, "global pages need no coming back");
-    // Not for ever, unless it is met.
+    assert_eq!(
+        kept.len(),
+        1,
+        "global pages stay active and need not be kept"
+    );
+    // A page that is never reached is not activated without end.
     let mut returns = 0;
     for _ in 0..2 * (MOST_RETURNS + 1) {
         setup.load(&[]);
@@ -271,7 +277,7 @@ fn a_page_is_put_back_as_it_was_as_long_as_it_is_the_same() {
         returns += u32::from(setup.address(0x10_0020).is_some());
     }
     assert_eq!(returns, 2 * u32::from(MOST_RETURNS));
-    // Another page has its number.
+    // Another page gets the number of the removed page.
     setup.load(&[]);
     setup.pages.remove_target(page, 0x1234, &mut setup.memory);
     setup.pages.remove_block(page, &mut setup.memory);
@@ -291,7 +297,7 @@ fn a_page_of_a_kernel_that_both_spaces_have_stays_in_force() {
     setup.meet(page, 0x105);
     setup.link(2, 78, first, page);
     let kept: Vec<LocalPage> = setup.pages.local_pages().collect();
-    // The other space has another second page.
+    // In the other space another physical page is found at the second address.
     setup.load(&[]);
     setup.meet(second, 0x106);
     setup.meet(page, 0x105);
@@ -303,7 +309,7 @@ fn a_page_of_a_kernel_that_both_spaces_have_stays_in_force() {
     assert_eq!(setup.pages.counts().put_in_force, before + 1);
     setup.load(&others);
     assert_eq!((setup.slot(1), setup.slot(2)), (0, 78));
-    // Unless it is met, it is put out of force now and then.
+    // A page that is never reached becomes inactive from time to time.
     let mut loads = 0;
     while setup.pages.delta_in_force(&kept[0].key()).is_some() {
         loads += 1;
@@ -323,12 +329,12 @@ fn programs_pages_are_in_force_in_several_spaces_each_at_its_place() {
     setup.link(1, 77, first, second);
     setup.add_target(second, 0x2000_6010, 0x1234);
     setup.load_space(ELSEWHERE, &[]);
-    assert_eq!(setup.slot(1), 0, "nothing was looked up here");
+    assert_eq!(setup.slot(1), 0, "nothing was looked up in this space");
     assert_eq!(setup.address((here + 6) << 12 | 0x10), None);
     setup.meet(first, elsewhere + 5);
     setup.meet(second, elsewhere + 6);
     assert_eq!(setup.slot(1), 77);
-    // What is found out in one space is known in the other.
+    // What is learnt in one space is known in the other.
     setup.link(2, 78, second, first);
     setup.add_target(first, 0x2000_5010, 0x4321);
     let counts = setup.pages.counts();
@@ -337,20 +343,24 @@ fn programs_pages_are_in_force_in_several_spaces_each_at_its_place() {
     assert_eq!(setup.address((here + 6) << 12 | 0x10), Some(0x1234));
     assert_eq!(setup.address((here + 5) << 12 | 0x10), Some(0x4321));
     assert_eq!(setup.address((elsewhere + 5) << 12 | 0x10), None);
-    assert_eq!(setup.pages.counts(), counts, "nothing was done for it");
-    // An invalidation is about the loaded space.
+    assert_eq!(
+        setup.pages.counts(),
+        counts,
+        "loading the space changed no page"
+    );
+    // An invalidation concerns the loaded space only.
     setup.drop_page(here + 6);
     assert_eq!((setup.slot(1), setup.slot(2)), (0, 78));
     setup.load_space(ELSEWHERE, &[]);
     assert_eq!((setup.slot(1), setup.slot(2)), (77, 78));
-    // What dies is gone in all spaces.
+    // A removed slot or target is removed in all spaces.
     setup.pages.unlist(2);
     setup.memory.empty_slot(2);
     setup.pages.remove_target(first, 0x4321, &mut setup.memory);
     setup.load_space(HERE, &[]);
     assert_eq!((setup.slot(1), setup.slot(2)), (0, 0));
     assert_eq!(setup.address((here + 5) << 12 | 0x10), None);
-    // What is not kept of a space is not in force any more.
+    // If a space does not keep its pages, they are inactive when it is loaded.
     setup.pages.load((ELSEWHERE, false), &[], &mut setup.memory);
     assert_eq!(setup.slot(1), 0);
     setup.meet(first, here + 5);
@@ -377,7 +387,7 @@ fn a_program_s_page_that_is_global_goes_out_of_force_with_its_space() {
         setup.drop_page(0x7000_0000);
         assert!(setup.pages.not_kept.len() <= 100, "round {round}");
     }
-    // It is not kept from the moment on at which that is found.
+    // The page is no longer kept from the moment on at which a look-up finds that it is global.
     let kept = Found {
         is_kept: true,
         ..found
@@ -431,7 +441,7 @@ fn what_straddles_goes_out_of_force_with_either_page() {
     assert_eq!((setup.slot(1), setup.slot(2)), (5, 6));
     setup.drop_page(0x100);
     assert_eq!((setup.slot(1), setup.slot(2)), (0, 0));
-    // Another page behind the first is another code page.
+    // With another second page it is another code page.
     let other = setup.straddling_page([5, 7], 0x100, false);
     setup.meet(other, 0x100);
     assert_eq!(setup.slot(1), 0);
@@ -475,14 +485,14 @@ fn nothing_that_straddles_is_expected() {
     assert!(setup.pages.expected_near(met).is_empty());
 }
 
-/// What must hold, by a plain reading of the rules.
+/// The state that the rules require, computed in a plain way.
 #[derive(Default)]
 struct Model {
-    /// By page: where it is in force and whether globally.
+    /// For each active page: where it is active and whether it is global.
     in_force: BTreeMap<usize, Found>,
-    /// By slot: distance, source, target.
+    /// For each slot: distance, source and target.
     links: BTreeMap<u32, (i32, usize, usize)>,
-    /// By page and address of the code: offset in the page.
+    /// For each page and host address of code: the offset in the page.
     targets: BTreeMap<(usize, u64), u64>,
 }
 
@@ -526,12 +536,12 @@ fn pages_near_one_that_is_met_are_expected_until_they_were_not_met_for_long() {
 
 #[test]
 fn whatever_is_done_what_is_filled_is_what_the_rules_allow() {
-    // So few that no two of their targets share a place in the table.
+    // The pages are few enough that no two of their targets share an entry of the table.
     const PAGES: usize = 16;
     let mut random = Random::new(11);
     let mut setup = Setup::new();
     let mut model = Model::default();
-    // Every third is not relocatable.
+    // Every third page is not relocatable.
     let home = |index: usize| 0x2_0000 + index as u64;
     let relocates = |index: usize| !index.is_multiple_of(3);
     let straddles = |index: usize| index.is_multiple_of(5);
@@ -544,7 +554,7 @@ fn whatever_is_done_what_is_filled_is_what_the_rules_allow() {
             }
         })
         .collect();
-    // In one epoch a relocatable page has one delta; not all have the same.
+    // In one epoch a relocatable page has one slide; different pages may have different slides.
     let mut deltas = vec![0; PAGES];
     let mut next_epoch = |deltas: &mut Vec<u64>| {
         for (index, delta) in deltas.iter_mut().enumerate() {
@@ -552,8 +562,8 @@ fn whatever_is_done_what_is_filled_is_what_the_rules_allow() {
         }
     };
     next_epoch(&mut deltas);
-    // Of the space that is not loaded: deltas, what is kept of the kernel's pages, and programs' pages
-    // in force.
+    // State of the space that is not loaded: slides, kept pages of the kernel, and active pages of
+    // programs.
     let mut other = (vec![0; PAGES], Vec::new(), BTreeMap::new());
     next_epoch(&mut other.0);
     let (mut spaces, mut keeps) = ([HERE, ELSEWHERE], true);
@@ -602,7 +612,7 @@ fn whatever_is_done_what_is_filled_is_what_the_rules_allow() {
                 other.1 = left;
                 std::mem::swap(&mut deltas, &mut other.0);
                 if random.below(3) == 0 {
-                    // Something else gets the other space's number.
+                    // Another address space gets the number of the space that is not loaded.
                     next_epoch(&mut other.0);
                     other.1.clear();
                     other.2.clear();
@@ -638,7 +648,8 @@ fn whatever_is_done_what_is_filled_is_what_the_rules_allow() {
                 let known = model.in_force.entry(index).or_insert(found);
                 known.global &= found.global;
                 known.is_kept &= found.is_kept;
-                // In an epoch the delta of each page is given: the rest was moved.
+                // In an epoch the slide of each page is fixed, so pages that moved are not
+                // expected.
                 for expected in setup.pages.expected_near(ids[index]) {
                     let near = ids.iter().position(|&id| id == expected.id).unwrap();
                     if expected.delta == deltas[near] << 12 && random.below(4) == 0 {
@@ -665,7 +676,7 @@ fn whatever_is_done_what_is_filled_is_what_the_rules_allow() {
                     setup.link(slot, distance, ids[from], ids[index]);
                     model.links.insert(slot, (distance, from, index));
                 } else if kind < 80 {
-                    // One address of code has one place, and the other way round.
+                    // One host address belongs to one offset, and one offset to one host address.
                     let address = (index * 64 + random.below(64)) as u64;
                     let offset = address % 64 * 8;
                     setup.add_target(ids[index], (home(index) << 12) + offset, address);
@@ -676,7 +687,7 @@ fn whatever_is_done_what_is_filled_is_what_the_rules_allow() {
         for slot in 0..64 {
             let filled = setup.slot(slot);
             let Some(&(distance, from, to)) = model.links.get(&slot) else {
-                assert_eq!(filled, 0, "step {step}: slot {slot} leads nowhere");
+                assert_eq!(filled, 0, "step {step}: slot {slot} should be empty");
                 continue;
             };
             let target_is_found = model.in_force.contains_key(&to);
@@ -687,7 +698,8 @@ fn whatever_is_done_what_is_filled_is_what_the_rules_allow() {
             } else if agree && both {
                 assert_eq!(filled, i64::from(distance), "step {step}: slot {slot}");
             } else {
-                // The branch's page was dropped alone, or left with its space: it may stay.
+                // The page of the branch alone was dropped, or became inactive with its space: the
+                // slot may stay filled.
                 assert!([0, i64::from(distance)].contains(&filled));
             }
         }
@@ -700,7 +712,7 @@ fn whatever_is_done_what_is_filled_is_what_the_rules_allow() {
     assert!(counts.put_in_force > 1000 && counts.restored > 1000);
     assert!(stayed > 100, "{stayed} pages stayed");
     assert!(foreseen > 100, "{foreseen} pages were foreseen");
-    // No page is in force but by the rules, whatever the lists say.
+    // Exactly those pages are active that the rules allow, whatever the lists say.
     let in_force = |ids: &[CodePageId]| {
         let found = ids.iter().filter(|id| setup.pages.found(id.0).is_some());
         found.count()
@@ -716,7 +728,7 @@ fn check_targets(setup: &Setup, model: &Model, deltas: &[u64], home: impl Fn(usi
         let rip = rip(key, offset);
         let found = setup.address(rip);
         if !model.in_force.contains_key(&key.0) {
-            assert_ne!(found, Some(key.1), "page {} is not in force", key.0);
+            assert_ne!(found, Some(key.1), "page {} is inactive", key.0);
         } else {
             assert_eq!(found, Some(key.1), "page {}", key.0);
         }

@@ -1,26 +1,28 @@
-//! Homes: the addresses that the tables of relocatable blocks name.
+//! Homes: the choice of link addresses for relocatable code, by physical page.
 //!
-//! A library is mapped elsewhere in each process, but its code is the same. So a physical page
-//! of such code has a *home*, a linear page that need not be anybody's, and what is translated
-//! from it names home addresses. The *delta* leads from there to where the page is mapped.
+//! A library is mapped at another address in each process, but its code is the same. So each
+//! physical page of relocatable code has a *home*: the number of a linear page at which it need not
+//! be mapped anywhere. Code that is translated from the physical page names link addresses in this
+//! home page. The *slide* is the distance from the link address to where the page is mapped.
 //!
 //! ```text
-//! process 1:   libc at 7f10_0000_0000   delta 7f0f_e000_0000
-//! process 2:   libc at 7f98_7654_0000   delta 7f98_5654_0000
+//! process 1:   libc at 7f10_0000_0000   slide 7f0f_e000_0000
+//! process 2:   libc at 7f98_7654_0000   slide 7f98_5654_0000
 //! home:             at      2000_0000
 //! ```
 //!
-//! Two rules make deltas useful:
-//! - In one address space each home has one delta, so that what leads to its code in the tables of
-//!   that space leads where it should. It is that of the code in force there, if there is any. A page
-//!   that is reached at a second address gets a second home, as long as it has few. What is chosen
-//!   holds for an *epoch* of the space (see
-//!   [`LinkTables::epoch`](crate::blocks::links::LinkTables::epoch)), which other spaces do not end.
-//! - Neighbours have the same delta, so that a direct branch from one page to another leaves
-//!   the delta as it is. A page that is met for the first time gets a home at the same distance
-//!   as the code that branches there, or as what lies nearest.
+//! Two rules make slides useful:
+//! - In one address space each home has one slide, so that the entries for its code in the tables
+//!   of that space lead to the right place. If code of this home is active in the space, the home
+//!   has the slide of that code. A physical page that is reached at a second linear address gets a
+//!   second home, up to a limit. A choice holds for an *epoch* of the space (see
+//!   [`LinkTables::epoch`](crate::blocks::links::LinkTables::epoch)), which changes of other spaces
+//!   do not end.
+//! - Neighbouring pages have the same slide, so that a direct branch from one page to another need
+//!   not change the slide. A page that is reached for the first time gets a home that gives it the
+//!   slide of the code that branches to it, or of the nearest known page.
 //!
-//! Homes are small, so that a home address is a 32-bit displacement.
+//! Homes are low, so that a link address fits into a 32-bit displacement.
 
 use crate::blocks::links::Epoch;
 use rustc_hash::FxHashMap;
@@ -29,43 +31,45 @@ use std::ops::Range;
 use tollgate_tlb::SPACES;
 use tollgate_x86::address::PAGE_SIZE;
 
-/// Homes of one page at most; reached at more addresses, its code is not relocatable.
+/// Maximum number of homes of one physical page. If a page is reached at more addresses, its code
+/// is not relocatable.
 const MOST_HOMES: usize = 4;
-/// Pages with homes before those without code are forgotten.
+/// Number of pages with homes from which on pages without code are forgotten.
 const MOST_PAGES: usize = 1 << 16;
-/// Linear pages on both sides in which a neighbour is looked for: 64 MiB.
+/// Number of linear pages on each side that are searched for a neighbour: 64 MiB.
 const NEIGHBOURHOOD: u64 = 1 << 14;
-/// Where homes may lie: a distance of 32 bits leads to none that has more than 32 bits.
+/// The pages that can be homes: a link address must fit into 32 bits to serve as a displacement.
 const HOMES: Range<u64> = 0x1_0000..0x7_0000;
-/// Where homes lie that are not chosen after others.
+/// First home for pages that have no neighbour to follow.
 const FRESH: u64 = 0x2_0000;
 
-/// What homes have to know of the code that was made from pages.
+/// The questions about existing code on which the choice of a home depends.
 pub trait Code {
-    /// Whether blocks were made from a physical page.
+    /// Whether active blocks were made from a physical page.
     fn has_code(&self, physical_page: u64) -> bool;
 
-    /// The delta with which the code of a physical page, with this home, is in force in the loaded
-    /// space.
+    /// The slide at which the code of a physical page with this home is active in the loaded space.
+    /// `None` if the code is not active there.
     fn delta_in_force(&self, physical_page: u64, home_page: u64) -> Option<u64>;
 }
 
-/// A home of a page, and who used it last.
+/// A home of a physical page, and its last use.
 #[derive(Clone, Copy, Debug)]
 struct Home {
     page: u64,
-    /// In the epoch of this number, of whatever space, the page is used from this home,
+    /// The number of the epoch in which the home was last used. Numbers are unique over all spaces.
     epoch: u64,
-    /// with this delta.
+    /// The slide that the home has in this epoch.
     delta: u64,
 }
 
-/// Answers that are remembered of each space.
+/// Number of recent answers that are remembered for each space.
 const RECENT: usize = 64;
-/// Linear pages whose deltas are known in a space before they are forgotten.
+/// Number of linear pages with known slides from which on all of them are forgotten, for each
+/// space.
 const MOST_DELTAS: usize = 1 << 15;
 
-/// An answer of [`Homes::delta`].
+/// A remembered answer of [`Homes::delta`].
 #[derive(Clone, Copy, Debug)]
 struct Recent {
     physical_page: u64,
@@ -73,12 +77,12 @@ struct Recent {
     delta: u64,
 }
 
-/// What was answered for one space in its epoch.
+/// The answers that were given for one space in its present epoch.
 struct OfSpace {
     epoch: u64,
-    /// Answers of late, by linear page.
+    /// Recent answers, indexed by the linear page modulo [`RECENT`].
     recent: [Recent; RECENT],
-    /// Deltas by linear page.
+    /// The slide of each linear page.
     deltas: BTreeMap<u64, u64>,
 }
 
@@ -96,7 +100,7 @@ impl OfSpace {
         }
     }
 
-    /// The delta of the nearest linear page.
+    /// The slide of the nearest linear page that has one, if that page is near enough.
     fn nearby(&self, linear_page: u64) -> Option<u64> {
         let below = self.deltas.range(..=linear_page).next_back();
         let above = self.deltas.range(linear_page..).next();
@@ -110,16 +114,17 @@ impl OfSpace {
 #[derive(Default)]
 pub struct Homes {
     spaces: [Option<Box<OfSpace>>; SPACES],
-    /// By physical page, the last used first.
+    /// The homes of each physical page, the home that was used last first.
     by_page: FxHashMap<u64, Vec<Home>>,
-    /// Pages at which those without code are looked for next.
+    /// Number of pages with homes at which pages without code are next forgotten.
     look_at: usize,
 }
 
 impl Homes {
-    /// The delta with which code of a physical page runs at a linear page of the loaded space, from
-    /// now on and for this epoch; `None`: all homes that the page may have are taken in this epoch. If
-    /// code with the delta `wanted` branches there, the same is preferred.
+    /// Chooses the slide at which code of a physical page runs at a linear page of the loaded
+    /// space, from now on and for the rest of this epoch. `None` if all homes that the page may
+    /// have are already used with other slides in this epoch. If code with the slide `wanted`
+    /// branches to the page, the same slide is preferred.
     pub fn delta(
         &mut self,
         epoch: Epoch,
@@ -180,7 +185,7 @@ impl Homes {
         self.make_room(epoch, code);
         let homes = self.by_page.entry(physical_page).or_default();
         if !homes.is_empty() && !code.has_code(physical_page) {
-            // The page is another's now.
+            // The memory was reused for other code, so homes of earlier epochs have no value.
             homes.retain(|home| home.epoch == epoch);
         }
         let usable = |home: &Home| home.epoch != epoch || home.delta == delta_of(home);
@@ -195,7 +200,7 @@ impl Homes {
             _ => None,
         };
         let fresh = FRESH | linear_page & (FRESH - 1);
-        // One that is there but not usable has another delta in this epoch.
+        // If the fresh home is already listed but not usable, it has another slide in this epoch.
         let fresh = may_add.then_some(fresh).filter(|&page| is_new(page));
         let in_use = |home: &Home| usable(home) && home.epoch == epoch;
         let index = homes.iter().position(fitting);
@@ -219,14 +224,14 @@ impl Homes {
         Some(home.delta)
     }
 
-    /// The delta that a home of a physical page had when it was last used.
+    /// The slide that a home of a physical page had when it was last used.
     pub fn last_delta(&self, physical_page: u64, home_page: u64) -> Option<u64> {
         let homes = self.by_page.get(&physical_page)?;
         let home = homes.iter().find(|home| home.page == home_page)?;
         Some(home.delta)
     }
 
-    /// Forgets pages without code once there are many.
+    /// Forgets pages without code if many pages have homes.
     fn make_room(&mut self, epoch: u64, code: &impl Code) {
         if self.by_page.len() < self.look_at.max(MOST_PAGES) {
             return;
@@ -241,10 +246,10 @@ impl Homes {
     }
 }
 
-/// Numbers of linear pages have so many bits.
+/// Mask for numbers of linear pages.
 const PAGES: u64 = u64::MAX / PAGE_SIZE;
 
-/// The distance from a home to a linear page, in bytes.
+/// The slide from a home to a linear page, in bytes.
 fn delta(home_page: u64, linear_page: u64) -> u64 {
     linear_page.wrapping_sub(home_page).wrapping_mul(PAGE_SIZE)
 }
@@ -256,7 +261,8 @@ mod tests {
 
     const LIBRARY: u64 = 0x7_f100_0000;
 
-    /// Whether all pages have code, and what is in force: physical page, home, linear page.
+    /// Test data: whether no page has code, and the active code as physical page, home and linear
+    /// page.
     #[derive(Default)]
     struct Plain {
         is_empty: bool,
@@ -305,7 +311,7 @@ mod tests {
         assert_eq!(
             elsewhere,
             Some(delta(home, LIBRARY + 99)),
-            "it is the same home"
+            "both spaces use the same home"
         );
         let code = Plain {
             in_force: vec![(5, home, LIBRARY)],
@@ -313,18 +319,22 @@ mod tests {
         };
         let wanted = Some(first + 77 * PAGE_SIZE);
         let other = homes.delta(epoch(1), (5, LIBRARY + 77), wanted, &code);
-        assert_ne!(other, Some(delta(home, LIBRARY + 77)), "the home is taken");
+        assert_ne!(
+            other,
+            Some(delta(home, LIBRARY + 77)),
+            "the home already has another slide"
+        );
         assert!(other.is_some());
         assert_eq!(
             homes.delta(epoch(1), (5, LIBRARY), None, &code),
             Some(first)
         );
-        // What is first met beside it has the same delta.
+        // A neighbour that is first reached now gets the same slide.
         assert_eq!(
             homes.delta(epoch(1), (9, LIBRARY + 1), None, &code),
             Some(first)
         );
-        // The other space has not lost its neighbours in the meantime.
+        // The other space still knows its neighbours.
         let near = homes.delta(other_space, (10, LIBRARY + 100), None, WITH_CODE);
         assert_eq!(near, elsewhere);
     }
@@ -387,12 +397,12 @@ mod tests {
         let far = LIBRARY - FRESH / 2;
         let other = homes.delta(epoch(1), (10, far), None, WITH_CODE);
         assert_ne!(other, delta);
-        // A branch from there to the library: the page gets a second home.
+        // A branch leads from there to the library, so the library's page gets a second home.
         assert_eq!(
             homes.delta(epoch(1), (9, LIBRARY + 100), other, WITH_CODE),
             other
         );
-        // Whoever comes by another way finds one of them.
+        // A question without a wanted slide finds one of the two homes.
         let found = homes.delta(epoch(1), (9, LIBRARY + 100), None, WITH_CODE);
         assert!([delta, other].contains(&found));
         assert_eq!(

@@ -1,26 +1,27 @@
-//! Which block's code lies where in the code cache.
+//! An ordered index of blocks by the offset of their code in the code cache.
 //!
-//! One word for each [`UNIT`] bytes of the cache names a block whose code begins there, and from
-//! that block a chain leads to the others, from the last to the first. So a block is entered and
-//! taken out in a step or two, and the block of any address is found by
-//! going back from it over a block's length. The words of parts of the cache that were never
-//! used are never touched.
+//! Each [`UNIT`] of the cache, a fixed number of bytes, has one word. The word names the last block
+//! whose code begins in the unit, and from that block a chain leads to the others, from the last to
+//! the first. So a block is entered or removed in a step or two, and the block of any address is
+//! found by searching backwards over the length of one block. Words of parts of the cache that were
+//! never used are never touched.
 
 use crate::abi::sites::{BlockId, MAX_BLOCKS};
 use crate::blocks::code_cache::ALIGNMENT;
 use std::ops::Range;
 
-/// Bytes of the cache that share a word: half of what a block has on average.
+/// Bytes of the cache that share a word: half of a block's average length.
 const UNIT: usize = 128;
-/// Blocks that may begin in a unit.
+/// Number of blocks that can begin in one unit.
 const PLACES: usize = UNIT / ALIGNMENT;
 
-/// A block in the chain of a unit: the number of the next one, plus one, or zero; above that where
-/// in its unit the block itself begins, counted in [`ALIGNMENT`].
+/// One block in the chain of a unit. The low bits are the number of the next block in the chain
+/// plus one, or zero at the end. The high bits are the position in the unit at which this block
+/// begins, in multiples of [`ALIGNMENT`].
 #[derive(Clone, Copy, Default)]
 struct Node(u32);
 
-/// Where a node's place begins. Below that a block's number plus one has room.
+/// Lowest bit of the position in a node. The bits below have room for a block's number plus one.
 const PLACE_SHIFT: u32 = 28;
 const _: () = assert!(MAX_BLOCKS < 1 << PLACE_SHIFT && PLACES <= 1 << (32 - PLACE_SHIFT));
 
@@ -38,24 +39,25 @@ impl Node {
     }
 }
 
-/// The blocks of a code cache by the offsets of their code.
+/// The blocks of a code cache, ordered by the offsets of their code.
 pub struct HostOrder {
-    /// By unit, the number of the block that begins last in it, plus one, or zero.
+    /// For each unit: the number of the last block that begins in it, plus one, or zero if none
+    /// does.
     last: Vec<u32>,
-    /// By block number.
+    /// The chain's nodes, indexed by block number.
     nodes: Vec<Node>,
-    /// How many blocks there are.
+    /// Number of blocks in the index.
     count: usize,
 }
 
-/// The unit in which an offset lies, and the place in it.
+/// The unit that contains an offset, and the position in that unit.
 fn place_of(offset: u32) -> (usize, usize) {
     let offset = offset as usize;
     (offset / UNIT, offset % UNIT / ALIGNMENT)
 }
 
 impl HostOrder {
-    /// No blocks in a cache of `size` bytes.
+    /// Makes an empty index for a cache of `size` bytes.
     pub fn new(size: usize) -> Self {
         Self {
             last: vec![0; size.div_ceil(UNIT)],
@@ -64,20 +66,20 @@ impl HostOrder {
         }
     }
 
-    /// Blocks in all.
+    /// Number of blocks in the index.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// A block's code begins at `offset`, a multiple of [`ALIGNMENT`] inside the cache, where
-    /// no other's does.
+    /// Enters a block whose code begins at `offset`: a multiple of [`ALIGNMENT`] inside the cache,
+    /// at which no other block's code begins.
     pub fn insert(&mut self, offset: u32, id: BlockId) {
         let (unit, place) = place_of(offset);
         let index = id.0 as usize;
         if self.nodes.len() <= index {
             self.nodes.resize(index + 1, Node::default());
         }
-        // What begins behind it comes before it.
+        // A chain runs backwards: a block that begins after `offset` comes before the new one.
         let behind = self.chain(unit).take_while(|it| it.1 > place).last();
         match behind {
             None => {
@@ -93,7 +95,7 @@ impl HostOrder {
         self.count += 1;
     }
 
-    /// No block's code begins at `offset` any more.
+    /// Removes the block whose code begins at `offset`.
     pub fn remove(&mut self, offset: u32) {
         let (unit, place) = place_of(offset);
         let mut before = None;
@@ -113,7 +115,7 @@ impl HostOrder {
         self.count -= 1;
     }
 
-    /// The blocks that begin in a unit and where, the last first.
+    /// The blocks that begin in a unit, each with its position, from the last to the first.
     fn chain(&self, unit: usize) -> impl Iterator<Item = (BlockId, usize)> + '_ {
         let mut next = self.last.get(unit).copied().unwrap_or(0);
         std::iter::from_fn(move || {
@@ -124,7 +126,7 @@ impl HostOrder {
         })
     }
 
-    /// The last block whose code begins at `offset` or before, and where.
+    /// The last block whose code begins at `offset` or before, and the offset at which it begins.
     pub fn at(&self, offset: u32) -> Option<(u32, BlockId)> {
         let (unit, place) = place_of(offset);
         let before = self.last.get(..=unit)?;
@@ -138,7 +140,7 @@ impl HostOrder {
         found(unit, self.chain(unit).next()?)
     }
 
-    /// The blocks whose code begins at one of these offsets, in order.
+    /// The blocks whose code begins in a range of offsets, in order of their offsets.
     pub fn within(&self, offsets: Range<u32>) -> impl Iterator<Item = BlockId> {
         let first = offsets.start as usize / UNIT;
         let end = (offsets.end as usize).div_ceil(UNIT).min(self.last.len());

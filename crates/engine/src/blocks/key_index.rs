@@ -1,30 +1,31 @@
-//! An index of blocks by a hash of what they translate.
+//! An index that finds blocks by a hash of their keys.
 //!
-//! Open addressing with linear probing. An entry is eight bytes, the hash and the number of a
-//! block, so that eight share a cache line and the table of many blocks stays small. The keys
-//! themselves stay with the blocks: the caller compares them, and is asked only for entries
-//! whose hash is the same. The index grows without asking for a key.
+//! The index is a table with open addressing and linear probing. An entry is eight bytes, a hash
+//! and a block's number, so that eight entries share a cache line and the table of many blocks
+//! stays small. The keys stay with the blocks: the caller compares them, and only for entries with
+//! the same hash. The index grows without asking for a key.
 
 use crate::abi::sites::BlockId;
 
 /// One place of the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Entry {
-    /// The key's hash. Those that differ in the low [`TOGETHER`] bits alone would like to be in
-    /// the same place, and those that differ in few bits above them beside it.
+    /// The hash of the block's key. Hashes that differ only in their low [`TOGETHER`] bits prefer
+    /// the same place, and hashes that differ in few of the bits above prefer places close to each
+    /// other.
     hash: u32,
-    /// The number of the block plus one, or zero: the place is free.
+    /// The block's number plus one, or zero if the place is free.
     block: u32,
 }
 
 impl Entry {
-    /// Where the entry would like to be.
+    /// The place that the entry prefers.
     fn wish(self, mask: usize) -> usize {
         wish(self.hash, mask)
     }
 }
 
-/// See [`Entry::hash`].
+/// Number of low bits of a hash that do not influence the preferred place: see [`Entry::hash`].
 const TOGETHER: u32 = 4;
 
 fn wish(hash: u32, mask: usize) -> usize {
@@ -33,14 +34,14 @@ fn wish(hash: u32, mask: usize) -> usize {
 
 const FREE: Entry = Entry { hash: 0, block: 0 };
 
-/// Places of an empty index; a power of two, as all its sizes are.
+/// Number of places of an empty index. Like all later sizes it is a power of two.
 const FEWEST: usize = 64;
 
-/// Blocks by hash.
+/// Blocks, found by the hash of their keys.
 #[derive(Debug)]
 pub struct KeyIndex {
     entries: Box<[Entry]>,
-    /// Places that are taken: at most half of all.
+    /// Number of occupied places: at most half of all.
     count: usize,
 }
 
@@ -54,14 +55,14 @@ impl Default for KeyIndex {
 }
 
 impl KeyIndex {
-    /// The block with this hash for which `is_it` holds.
+    /// Finds the block that has this hash and for which `is_it` returns true.
     pub fn find(&self, hash: u32, is_it: impl Fn(BlockId) -> bool) -> Option<BlockId> {
         let at = self.position(hash, is_it)?;
         Some(BlockId(self.entries[at].block - 1))
     }
 
-    /// Enters a block in place of the one with this hash for which `is_it` holds, if there is
-    /// one.
+    /// Enters a block. It replaces the block that has this hash and for which `is_it` returns true,
+    /// if there is one.
     pub fn insert(&mut self, hash: u32, block: BlockId, is_it: impl Fn(BlockId) -> bool) {
         let entry = Entry {
             hash,
@@ -78,14 +79,14 @@ impl KeyIndex {
         self.count += 1;
     }
 
-    /// Takes out the block with this hash for which `is_it` holds.
+    /// Removes the block that has this hash and for which `is_it` returns true.
     pub fn remove(&mut self, hash: u32, is_it: impl Fn(BlockId) -> bool) {
         let Some(mut gap) = self.position(hash, is_it) else {
             return;
         };
         self.count -= 1;
-        // What stands behind without a free place between must stay in reach of where it
-        // would like to be.
+        // Entries that follow without a free place in between must remain reachable from the places
+        // that they prefer, so the gap is filled with an entry that may move there.
         let mask = self.mask();
         let mut at = gap;
         loop {
@@ -122,7 +123,7 @@ impl KeyIndex {
         }
     }
 
-    /// Puts an entry into the first free place.
+    /// Puts an entry into the first free place from the one that it prefers.
     fn place(&mut self, entry: Entry) {
         let mask = self.mask();
         let mut at = entry.wish(mask);
@@ -153,7 +154,8 @@ mod tests {
         let mut random = Random::new(17);
         for hashes in [3, 40, 100_000] {
             let mut index = KeyIndex::default();
-            // Keys are numbers of three digits; a block's key is its number without the fourth.
+            // A key is a number of three digits, and a block's number is its key plus a fourth
+            // digit.
             let mut model: HashMap<u32, u32> = HashMap::new();
             let hash_of = |key: u32| key % hashes * 0x10_0001;
             for _ in 0..20_000 {

@@ -1,8 +1,8 @@
-//! The memory of the link tables: what emitted code reads through R13.
+//! The memory of the link tables, which emitted code reads through R13.
 //!
-//! Each address space that is kept has tables of its own, so that what leads from and to programs'
-//! code stays as it is while other spaces are loaded: a load of CR3 changes R13 and no slot. What
-//! is for all other code is one piece of memory that lies in the tables of all spaces (see
+//! Each address space that is kept has tables of its own, so that links from and to programs' code
+//! stay as they are while other spaces are loaded: a load of CR3 changes R13 and no slot. The part
+//! for all other code is one piece of memory that is mapped into the tables of all spaces (see
 //! [`link_layout`](crate::abi::link_layout)).
 
 use crate::abi::far_pointer::FarPointer;
@@ -19,31 +19,31 @@ use std::ops::{Deref, DerefMut};
 use tollgate_tlb::reservation::Reservation;
 use tollgate_tlb::{SPACES, SpaceNumber};
 
-/// Bytes of the part that all spaces have in common.
+/// Length in bytes of the part that all spaces share.
 const COMMON_BYTES: usize = (TABLES_BYTES - COMMON_OFFSET) as usize;
 
-/// Whose tables: those of one space, of which code pages of programs have to know, or what all
-/// spaces have in common, for all other code.
+/// The owner of a part of the tables. Each space owns the part for code pages of programs; all
+/// spaces together own the part for all other code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Owner {
-    /// What all spaces have in common.
+    /// All spaces together.
     Common,
-    /// A space.
+    /// One space.
     Space(SpaceNumber),
 }
 
-/// How many owners there are.
+/// Number of owners.
 pub const OWNERS: usize = SPACES + 1;
 
 impl Owner {
-    /// All owners.
+    /// Iterates over all owners.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..SPACES)
             .map(|number| Owner::Space(SpaceNumber::new(number)))
             .chain([Owner::Common])
     }
 
-    /// A number below [`OWNERS`].
+    /// The owner as a number below [`OWNERS`].
     #[inline]
     pub fn index(self) -> usize {
         match self {
@@ -53,37 +53,37 @@ impl Owner {
     }
 }
 
-/// A filled place of the tables.
+/// A place of the tables that can be filled.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum Entry {
-    /// The targets of indirect branches that are looked for first in the entry at this offset
-    /// from the start of the tables.
+    /// The targets of indirect branches that are first looked for in the entry at this offset from
+    /// the start of the tables.
     Indirect(u32),
-    /// The entry of the table of far transfers at this offset.
+    /// The entry at this offset, which belongs to the table of far transfers.
     Far(u32),
-    /// The slot of this number.
+    /// The slot with this number.
     Slot(u32),
 }
 
-/// The tables of all spaces. It stands for those of the loaded one.
+/// The tables of all spaces. It dereferences to those of the loaded space.
 pub struct LinkMemory {
-    /// In the order in which they were needed first; at least one.
+    /// The tables, in the order in which they were first needed; at least one.
     tables: Vec<Tables>,
-    /// By space: the index of its tables, if it has any. No two spaces have the same.
+    /// For each space: the index of its tables, if it has any. No two spaces share an index.
     places: [Option<usize>; SPACES],
     loaded: SpaceNumber,
     /// The index of the loaded space's tables.
     loaded_place: usize,
-    /// Slots of programs' code from this number on were never used.
+    /// Number of the first slot for programs' code that was never used.
     programs_slots: u32,
-    /// Programs' tables that were prepared.
+    /// The branch tables for programs that were prepared.
     prepared: Vec<BranchTable>,
-    /// Tables that there may be: fewer in tests.
+    /// Maximum number of tables, which tests lower.
     most: usize,
 }
 
 impl LinkMemory {
-    /// Reserves the tables of the first space, which is loaded.
+    /// Reserves the tables of the first space, which is the loaded one.
     ///
     /// # Errors
     /// The host has no address space left.
@@ -102,12 +102,13 @@ impl LinkMemory {
         })
     }
 
-    /// R13 of guest code: an address in the loaded space's tables.
+    /// The value of R13 while guest code runs: an address in the loaded space's tables.
     pub fn base(&self) -> u64 {
         self.0.base() as u64 + LINKS_BIAS as u64
     }
 
-    /// The tables of an owner: `None` if it has none, so that nothing of it is filled.
+    /// The tables of an owner, for changes. `None` if the owner has no tables, so that none of its
+    /// entries can be filled.
     #[inline]
     pub fn of(&mut self, owner: Owner) -> Option<&mut Tables> {
         let place = match owner {
@@ -117,7 +118,7 @@ impl LinkMemory {
         self.tables.get_mut(place)
     }
 
-    /// The same, to be read.
+    /// The tables of an owner, for reading.
     pub fn get(&self, owner: Owner) -> Option<&Tables> {
         let place = match owner {
             Owner::Common => self.loaded_place,
@@ -126,8 +127,8 @@ impl LinkMemory {
         self.tables.get(place)
     }
 
-    /// Another space is loaded. If there is no memory for tables of its own, it gets those of the
-    /// space that was loaded before, once `empty_loaded` has emptied these.
+    /// Notes that another space is loaded. If there is no memory for tables of its own, it takes
+    /// over the tables of the space that was loaded before, after `empty_loaded` has emptied them.
     pub fn load(&mut self, to: SpaceNumber, empty_loaded: impl FnOnce(&mut Self)) {
         if self.places[to.index()].is_none() {
             match self.add_tables() {
@@ -142,13 +143,13 @@ impl LinkMemory {
         self.loaded_place = self.places[to.index()].unwrap_or(self.loaded_place);
     }
 
-    /// There are not more tables than that from now on.
+    /// Limits the number of tables.
     #[cfg(test)]
     pub fn have_at_most(&mut self, tables: usize) {
         self.most = tables;
     }
 
-    /// Makes tables in which nothing is filled.
+    /// Makes tables in which no entry is filled.
     fn add_tables(&mut self) -> io::Result<usize> {
         if self.tables.len() >= self.most {
             return Err(io::ErrorKind::OutOfMemory.into());
@@ -165,7 +166,8 @@ impl LinkMemory {
         Ok(self.tables.len() - 1)
     }
 
-    /// The tables that have a slot: those of all spaces, or one that stands for all.
+    /// The tables that contain a slot: those of all spaces, or the first one if all spaces share
+    /// the slot.
     fn with_slot(&mut self, slot: u32) -> &mut [Tables] {
         match is_programs_slot(slot) {
             true => &mut self.tables,
@@ -173,7 +175,7 @@ impl LinkMemory {
         }
     }
 
-    /// Has a slot without a target lead to its site's stub at this host address, in all spaces.
+    /// Sets the host address of a slot's stub in all spaces. An empty slot leads there.
     pub fn set_stub(&mut self, slot: u32, stub: u64) {
         if is_programs_slot(slot) {
             self.programs_slots = self.programs_slots.max(slot + 1);
@@ -183,14 +185,15 @@ impl LinkMemory {
         }
     }
 
-    /// Has a slot lead to its stub in all spaces.
+    /// Makes a slot lead to its stub in all spaces.
     pub fn empty_slot(&mut self, slot: u32) {
         for tables in self.with_slot(slot) {
             tables.set_slot(slot, 0);
         }
     }
 
-    /// Prepares a mode's table in all spaces: an entry that was never written is empty from then on.
+    /// Prepares a mode's table in all spaces, so that entries that were never written count as
+    /// empty.
     pub fn prepare(&mut self, table: BranchTable) {
         if !self.is_prepared(table) {
             if is_programs_part(table_offset(table) as u32) && !self.prepared.contains(&table) {
@@ -219,11 +222,11 @@ impl DerefMut for LinkMemory {
     }
 }
 
-/// The tables of one space, most of their memory never touched.
+/// The tables of one space. Most of their memory is never touched.
 pub struct Tables(Reservation);
 
 impl Tables {
-    /// Reserves tables, whose common part is that of `others`.
+    /// Reserves tables that share the common part of `others`.
     fn new(others: Option<&Tables>) -> io::Result<Self> {
         let memory = Reservation::inaccessible(TABLES_BYTES as usize)?;
         memory.open(0, COMMON_OFFSET as usize)?;
@@ -233,24 +236,24 @@ impl Tables {
             None => memory.open_to_be_shared(offset, COMMON_BYTES),
         };
         if let Err(error) = result {
-            // Part of the range may not be reserved any more.
+            // Part of the range may not belong to the reservation any more.
             std::mem::forget(memory);
             return Err(error);
         }
         Ok(Self(memory))
     }
 
-    /// What lies at `offset` bytes from the start.
+    /// The eight bytes at `offset` from the start of the tables.
     pub fn read(&self, offset: u32) -> u64 {
         debug_assert!(offset.is_multiple_of(8) && offset < TABLES_BYTES as u32);
-        // SAFETY: offsets are computed from checked indices and slot numbers and lie, aligned,
-        // inside the reservation.
+        // SAFETY: offsets are computed from checked indices and slot numbers, so they are aligned
+        // and inside the reservation.
         unsafe { self.0.base().add(offset as usize).cast::<u64>().read() }
     }
 
     fn write(&mut self, offset: u32, value: u64) {
         debug_assert!(offset.is_multiple_of(8) && offset < TABLES_BYTES as u32);
-        // SAFETY: as in `read`.
+        // SAFETY: the offset is aligned and inside the reservation, as in `read`.
         unsafe {
             self.0
                 .base()
@@ -260,7 +263,8 @@ impl Tables {
         }
     }
 
-    /// How far from its site's stub a slot leads: to that itself, 0, if it has no target.
+    /// The distance from a slot's stub to where the slot leads; 0 if the slot is empty and leads to
+    /// the stub itself.
     #[inline]
     pub fn slot(&self, slot: u32) -> u64 {
         let offset = slot_offset(slot) as u32;
@@ -268,7 +272,7 @@ impl Tables {
         self.read(offset).wrapping_sub(stub)
     }
 
-    /// Has a slot lead so far from its stub.
+    /// Makes a slot lead to this distance from its stub.
     #[inline]
     pub fn set_slot(&mut self, slot: u32, distance: u64) {
         let offset = slot_offset(slot) as u32;
@@ -280,14 +284,14 @@ impl Tables {
         self.read(slot_offset(slot) as u32 + SLOT_STUB as u32)
     }
 
-    /// Has a slot without a target lead to its site's stub at this host address.
+    /// Sets the host address of a slot's stub and makes the slot lead there.
     fn set_stub(&mut self, slot: u32, stub: u64) {
         let offset = slot_offset(slot) as u32;
         self.write(offset + SLOT_STUB as u32, stub);
         self.write(offset, stub);
     }
 
-    /// Empties what was filled.
+    /// Empties a filled place.
     pub fn empty(&mut self, entry: Entry) {
         match entry {
             Entry::Indirect(first) => {
@@ -308,7 +312,7 @@ impl Tables {
         self.write(offset + ENTRY_TARGET as u32, 0);
     }
 
-    /// Lets indirect branches to `rip` no longer find the host address `target`.
+    /// Removes the entry that leads indirect branches to `rip` to the host address `target`.
     pub fn empty_indirect(&mut self, rip: u64, table: BranchTable, target: u64) {
         let first = entry_offset(rip, table);
         for offset in [first, first + ENTRY_BYTES as u32] {
@@ -318,7 +322,7 @@ impl Tables {
         }
     }
 
-    /// Lets far transfers to `pointer` no longer find the host address `target`.
+    /// Removes the entry that leads far transfers to `pointer` to the host address `target`.
     pub fn empty_far(&mut self, pointer: FarPointer, target: u64) {
         let offset = far_entry_offset(pointer);
         if self.read(offset + ENTRY_TARGET as u32) == target {
@@ -326,7 +330,7 @@ impl Tables {
         }
     }
 
-    /// Whether all entries of a mode's table that were never written are empty.
+    /// Whether entries of a mode's table that were never written count as empty.
     fn is_prepared(&self, table: BranchTable) -> bool {
         let last = entry_offset(u64::MAX, table);
         self.read(last) != 0 || vacant(last) == 0
@@ -341,9 +345,9 @@ impl Tables {
         }
     }
 
-    /// Lets indirect branches to `rip` find `target` at the first choice. What was there, if it
-    /// is its first choice too, is found at the second one from then on. Returns the first
-    /// entry's offset.
+    /// Lets indirect branches to `rip` find `target` in the entry that they try first. If that
+    /// entry held a target that also belongs there, the old target moves to the second entry.
+    /// Returns the offset of the first entry.
     #[inline]
     pub fn fill_indirect(
         &mut self,
@@ -375,7 +379,7 @@ impl Tables {
         first
     }
 
-    /// Whether indirect branches to `rip` find `target` at the first choice.
+    /// Whether indirect branches to `rip` find `target` in the entry that they try first.
     pub fn is_first_choice(
         &self,
         rip: u64,
@@ -386,7 +390,7 @@ impl Tables {
         self.entry(entry_offset(rip, table), tag) == Some(target)
     }
 
-    /// Where an indirect branch to `rip` goes; `None` if it leaves.
+    /// The target of an indirect branch to `rip`; `None` if the branch exits.
     pub fn indirect(&self, rip: u64, (mode, table): (ModeId, BranchTable)) -> Option<Target> {
         let (first, tag) = (
             entry_offset(rip, table),
@@ -403,7 +407,7 @@ impl Tables {
         })
     }
 
-    /// Host addresses that the entries of a table of indirect branches lead to.
+    /// Host addresses that the filled entries of a table of indirect branches lead to.
     pub fn targets(&self, table: BranchTable) -> impl Iterator<Item = u64> {
         let first = table_offset(table) as u32;
         (0..=HASH_ENTRIES as u32)
@@ -411,8 +415,8 @@ impl Tables {
             .filter(|&target| target != 0)
     }
 
-    /// Lets far transfers to `pointer` find the host address `target`. Returns the entry's
-    /// offset.
+    /// Lets far transfers to `pointer` find the host address `target`. Returns the offset of the
+    /// entry.
     pub fn fill_far(&mut self, pointer: FarPointer, family: FamilyId, target: u64) -> u32 {
         let offset = far_entry_offset(pointer);
         self.write(offset, far_entry_tag(pointer, family));
@@ -420,7 +424,7 @@ impl Tables {
         offset
     }
 
-    /// Where a far transfer to `pointer` goes; `None` if it leaves.
+    /// The target of a far transfer to `pointer`; `None` if the transfer exits.
     pub fn far(&self, pointer: FarPointer, family: FamilyId) -> Option<u64> {
         let offset = far_entry_offset(pointer);
         let found = self.read(offset) == far_entry_tag(pointer, family);
@@ -428,7 +432,7 @@ impl Tables {
     }
 }
 
-/// The tag of an indirect branch target, as emitted code compares it.
+/// The tag of an indirect branch's target, as emitted code compares it.
 const fn indirect_entry_tag(rip: u64, mode: ModeId, table: BranchTable) -> u64 {
     rip.wrapping_add(indirect_tag(table, mode)).wrapping_neg()
 }
@@ -438,17 +442,17 @@ fn far_entry_tag(pointer: FarPointer, family: FamilyId) -> u64 {
     sought.wrapping_neg()
 }
 
-/// Where the entry lies in which a target is looked for first.
+/// Offset of the entry in which a target is looked for first.
 fn entry_offset(rip: u64, table: BranchTable) -> u32 {
     table_offset(table) as u32 + first_choice(rip) * ENTRY_BYTES as u32
 }
 
-/// The index of an entry of a table of indirect branches.
+/// The index of an entry in its table of indirect branches.
 fn index_of(offset: u32) -> u32 {
     place_of(offset).1
 }
 
-/// Whether an entry is one of a table that belongs to one mode, and its index there.
+/// Whether an entry is part of a table that belongs to one mode, and its index in that table.
 fn place_of(offset: u32) -> (bool, u32) {
     const SHARED: [i32; 2] = [0, COMMON_OFFSET];
     const OWN: [i32; 2] = [OWN_TABLES_OFFSET, COMMON_TABLES_OFFSET];
@@ -462,22 +466,22 @@ fn place_of(offset: u32) -> (bool, u32) {
     (is_own, offset / ENTRY_BYTES as u32)
 }
 
-/// The index of the first choice of the target that has this tag.
+/// The index of the entry in which the target with this tag is looked for first.
 fn looked_for_at(tag: u64) -> u32 {
-    // What is added to EIP ends in 1 for all modes (see `indirect_tag`).
+    // For all modes, the number that is added to EIP ends in 1 (see `indirect_tag`).
     first_choice(tag.wrapping_neg().wrapping_sub(1))
 }
 
-/// Where the entry of a far transfer's target lies. Emitted code computes the same.
+/// Offset of the entry of a far transfer's target. Emitted code computes the same.
 fn far_entry_offset(pointer: FarPointer) -> u32 {
     let packed = pointer.packed();
     let index = (packed >> 12).wrapping_add(packed) & 0xffff;
     FAR_TABLE_OFFSET as u32 + index * FAR_ENTRY_BYTES as u32
 }
 
-/// The tag of an empty entry, which no target has that is looked for there. Zero is the tag
-/// of the very last address, which is looked for in the last two entries; the tag 16 belongs to
-/// an address that is not.
+/// The tag of an empty entry: a tag of no target that is looked for in this entry. Zero is the tag
+/// of the highest address, which is looked for in the last two entries, so these use the tag 16,
+/// whose address belongs to another entry.
 fn vacant(offset: u32) -> u64 {
     match offset < FAR_TABLE_OFFSET as u32 && place_of(offset).0 {
         true if place_of(offset).1 >= HASH_ENTRIES as u32 - 1 => 16,

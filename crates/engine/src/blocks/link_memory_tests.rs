@@ -3,15 +3,15 @@ use crate::abi::link_layout::MAX_SLOTS;
 use std::collections::BTreeMap;
 use tollgate_test_support::Random;
 
-/// What emitted code computes for the entry at a distance from the first choice: zero where it
-/// is the target's.
+/// The sum that emitted code computes for an entry, `choice` entries after the first one: zero if
+/// the entry is that of the target.
 fn sought(memory: &LinkMemory, rip: u64, mode: (ModeId, BranchTable), choice: u32) -> u64 {
     let tag = memory.read(entry_offset(rip, mode.1) + choice * ENTRY_BYTES as u32);
     let added = indirect_tag(mode.1, mode.0);
     tag.wrapping_add(rip).wrapping_add(added)
 }
 
-/// Where emitted code goes.
+/// The target that emitted code finds.
 fn found(memory: &LinkMemory, rip: u64, mode: (ModeId, BranchTable)) -> Option<u64> {
     let choice = (0..2).find(|&choice| sought(memory, rip, mode, choice) == 0)?;
     let offset = entry_offset(rip, mode.1) + choice * ENTRY_BYTES as u32;
@@ -33,7 +33,7 @@ fn a_far_target_is_found_by_its_pointer_and_family_until_its_block_dies() {
         let offset = memory.fill_far(pointer, family, 0x1234);
         assert_eq!(sought(&memory, pointer, family), 0);
         assert_ne!(sought(&memory, pointer, FamilyId(4)), 0);
-        // The same linear address by another selector.
+        // Another selector may lead to the same linear address.
         let other = FarPointer {
             selector: selector ^ 1,
             ip: ip ^ 0x10,
@@ -104,15 +104,19 @@ fn two_targets_with_the_same_first_choice_are_both_found() {
         for round in 0..6 {
             let rip = rips[round % 2];
             memory.fill_indirect(rip, mode, Target::fixed(rip));
-            assert_eq!(sought(&memory, rip, mode, 0), 0, "the last is found first");
+            assert_eq!(
+                sought(&memory, rip, mode, 0),
+                0,
+                "the target that was filled last is found first"
+            );
         }
         assert_eq!(found(&memory, rips[0], mode), Some(rips[0]));
         assert_eq!(found(&memory, rips[1], mode), Some(rips[1]));
-        // A third takes the place of the one that came first.
+        // A third target replaces the one that was filled earlier of the first two.
         memory.fill_indirect(rips[2], mode, Target::fixed(rips[2]));
         assert_eq!(found(&memory, rips[0], mode), None);
         assert_eq!(found(&memory, rips[1], mode), Some(rips[1]));
-        // The neighbour's first choice is the second one of these.
+        // The first entry of the neighbour is the second entry of these targets.
         memory.fill_indirect(0x567c, mode, Target::fixed(9));
         assert_eq!(found(&memory, rips[1], mode), None);
         assert_eq!(found(&memory, rips[2], mode), Some(rips[2]));
@@ -123,7 +127,7 @@ fn two_targets_with_the_same_first_choice_are_both_found() {
     }
 }
 
-/// What is found was filled last for that target and not emptied since.
+/// A target that is found was filled last for its address and was not emptied since.
 #[test]
 fn nothing_is_found_that_was_emptied_or_filled_anew() {
     let mut random = Random::new(5);
@@ -150,7 +154,7 @@ fn nothing_is_found_that_was_emptied_or_filled_anew() {
                 filled.retain(|&other: &u64, _| first_choice(other) != first_choice(rip));
             }
             _ => {
-                // A block dies before another takes its place.
+                // A block dies before another block takes its place.
                 if let Some(target) = filled.insert(rip, step) {
                     memory.empty_indirect(rip, table, target);
                 }
@@ -165,7 +169,7 @@ fn nothing_is_found_that_was_emptied_or_filled_anew() {
             hits += u32::from(now.is_some());
         }
     }
-    assert!(hits > 20_000, "two are kept for each first choice");
+    assert!(hits > 20_000, "two targets are kept for each first entry");
 }
 
 #[test]
@@ -180,7 +184,7 @@ fn a_slot_leads_to_its_stub_or_so_far_from_it() {
     assert_eq!(memory.slot(slot) as i64, -0x1000);
     memory.empty(Entry::Slot(slot));
     assert_eq!(leads_to(&memory), stub);
-    // Its block moves.
+    // The block of the slot's site moves.
     memory.set_slot(slot, 0x2000);
     memory.set_stub(slot, stub - 0x100);
     assert_eq!((leads_to(&memory), memory.slot(slot)), (stub - 0x100, 0));
@@ -197,17 +201,17 @@ fn each_space_has_programs_slots_and_tables_of_its_own_and_all_have_the_rest_in_
         (BranchTable::Shared, true),
         (BranchTable::Own(64), true),
     ];
-    // Some of it before there are the others' tables, and some of it later.
+    // Some stubs and tables are set before the other spaces have tables, and some later.
     memory.set_stub(programs, 0x7000_0000);
     memory.prepare(BranchTable::Own(1));
     let bases = spaces.map(|space| {
-        memory.load(space, |_| panic!("there is memory"));
+        memory.load(space, |_| panic!("there is memory for tables"));
         memory.base()
     });
     memory.set_stub(kernels, 0x7000_1000);
     memory.set_stub(programs + 1, 0x7000_2000);
     for (index, space) in (1..).zip(spaces) {
-        memory.load(space, |_| panic!("it has tables"));
+        memory.load(space, |_| panic!("the space has tables"));
         assert_eq!(memory.base(), bases[index - 1]);
         let stubs = [programs, kernels, programs + 1].map(|slot| memory.slot(slot));
         assert_eq!(stubs, [0, if index == 1 { 0 } else { 77 }, 0]);
@@ -219,7 +223,7 @@ fn each_space_has_programs_slots_and_tables_of_its_own_and_all_have_the_rest_in_
                 found(&memory, 0x1234, mode).is_some(),
                 is_common && index > 1
             );
-            // No target is found at the last addresses of a table that was never written.
+            // No target is found at the highest address of a table that was never written.
             let is_programs = is_programs_part(table_offset(table) as u32);
             assert!(!is_programs || found(&memory, u64::MAX, mode).is_none() || table.is_shared());
             memory.fill_indirect(0x1234, mode, Target::fixed(index as u64));

@@ -1,23 +1,23 @@
-//! Link tables: where cross-page and indirect branches find their targets.
+//! Link tables: where branches to other pages and indirect branches find their targets.
 //!
-//! One region of sparse memory ([`link_memory`](crate::blocks::link_memory)) holds a hash table
-//! for indirect branches and slots for direct branches that leave their page. What a linear
-//! address means can change under both, so what is filled depends on pages. Links inside a
-//! page do not pass through here: they hold as long as both blocks live.
+//! One region of sparse memory ([`link_memory`](crate::blocks::link_memory)) holds hash tables for
+//! indirect branches, and slots for direct branches that leave their page. The meaning of a linear
+//! address can change under both, so what is filled depends on pages. Links inside a page do not
+//! use these tables: they hold as long as both blocks live.
 //!
-//! Most of it belongs to [code pages](crate::blocks::code_pages), which are put out of force
-//! and come back. For programs' code each address space has tables of its own, of which one is loaded.
-//! The rest is listed by the linear pages that it depends on and is gone when
-//! one of them is dropped: what leads to blocks that begin at the end of a page, to code whose
-//! segment has a base, and far transfers.
+//! Most entries belong to [code pages](crate::blocks::code_pages), which become inactive and active
+//! again. For programs' code each address space has tables of its own, and one space is loaded. The
+//! other entries are listed by the linear pages that they depend on and are removed when one of
+//! these pages is invalidated. They are entries for blocks that begin at the end of a page, for
+//! code whose segment has a base, and for far transfers.
 //!
-//! Modes of 64-bit code have a hash table each, and so have those of 32-bit code that were met
-//! first. An entry of the one that all others share names its mode beside its EIP; the instruction
-//! pointer of 64-bit code leaves no room for that.
+//! Each mode of 64-bit code has a hash table of its own, and so have the first modes of 32-bit code
+//! that were used. All other modes share a table, in which an entry names its mode in addition to
+//! its EIP; the instruction pointer of 64-bit code would leave no room for the mode.
 //!
-//! Far transfers of real and V86 mode lead to code of another mode, since the base of CS is
-//! part of it. They have one more table, whose entries name the selector, the IP and the
-//! family of modes.
+//! Far transfers of real and V86 mode lead to code of another mode, since the base of CS is part of
+//! the mode. They have one more table, whose entries name the selector, the IP and the family of
+//! modes.
 
 use crate::abi::far_pointer::FarPointer;
 use crate::abi::link_layout::{
@@ -32,68 +32,68 @@ use crate::blocks::listed::Listed;
 use std::io;
 use tollgate_tlb::{Allows, Derived, Held, LeadsTo, PageRange, SPACES, SpaceNumber};
 
-/// What a filled entry depends on.
+/// The linear pages that a filled entry depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Dependence {
     /// Linear page of the target's first byte.
     pub page: u64,
-    /// Linear page of the byte behind a straddling first instruction, or the same.
+    /// Linear page in which a straddling first instruction ends; otherwise equal to `page`.
     pub last_page: u64,
-    /// Survives an address-space switch.
+    /// The entry survives an address-space switch.
     pub global: bool,
     /// Neither page is global: both are kept with their address space.
     pub is_kept: bool,
 }
 
-/// A time in which nothing was forgotten of all that is known of a space.
+/// A period in which nothing that is known about a space was forgotten.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Epoch {
-    /// The space, which is loaded.
+    /// The space, which is the loaded one.
     pub space: SpaceNumber,
-    /// No other epoch of whatever space has this number.
+    /// The number of the epoch, unique over the epochs of all spaces.
     pub number: u64,
 }
 
-/// Where indirect branches lead.
+/// The target of an indirect branch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Target {
     /// Host address of the block's code.
     pub address: u64,
-    /// What [`Context::code_delta`](crate::abi::context::Context::code_delta) must be there, if
-    /// the block is relocatable.
+    /// The value that [`Context::code_delta`](crate::abi::context::Context::code_delta), the slide,
+    /// must have at the target if the block is relocatable.
     pub delta: u64,
 }
 
 impl Target {
-    /// A block that is not relocatable.
+    /// Makes the target for a block that is not relocatable.
     pub fn fixed(address: u64) -> Self {
         Self { address, delta: 0 }
     }
 }
 
-/// The tables of one vCPU.
+/// The link tables of one vCPU.
 pub struct LinkTables {
     memory: LinkMemory,
     pages: CodePages,
-    /// Code pages of spaces that are not loaded.
+    /// Code pages that are kept for spaces that are not loaded.
     kept: KeptPages,
-    /// Entries of no code page that survive an address-space switch.
+    /// Entries without a code page that survive an address-space switch.
     global: Listed<Entry>,
-    /// Entries of no code page that do not.
+    /// Entries without a code page that do not survive an address-space switch.
     local: Listed<Entry>,
-    /// Slots that can be given out: of all other code, and of programs.
+    /// Slots that can be given out: first those for all other code, then those for programs.
     free_slots: [FreeSlots; 2],
     loaded: SpaceNumber,
-    /// By space.
+    /// The number of each space's present epoch.
     epochs: [u64; SPACES],
-    /// The last epoch that has begun.
+    /// The number of the epoch that began last.
     last_epoch: u64,
 }
 
 /// Slots of one kind that can be given out.
 struct FreeSlots {
     free: Vec<u32>,
-    /// None was given out from this one on.
+    /// The first slot that was never given out.
     next: u32,
     end: u32,
 }
@@ -140,19 +140,20 @@ impl LinkTables {
         })
     }
 
-    /// Address of the loaded space's tables (R13 in guest code).
+    /// Address in the loaded space's tables that R13 holds while guest code runs.
     pub fn base(&self) -> u64 {
         self.memory.base()
     }
 
-    /// Where an indirect branch to `rip` goes in a mode that uses this table; `None` if it leaves.
+    /// The target of an indirect branch to `rip` in a mode with this table; `None` if the branch
+    /// exits.
     #[inline]
     pub fn indirect(&self, rip: u64, place: (ModeId, BranchTable)) -> Option<Target> {
         self.memory.indirect(rip, place)
     }
 
-    /// The space that is loaded, and its epoch: a number that no other space has, and which changes
-    /// whenever all of the space's entries that are not global have been dropped.
+    /// The loaded space and its epoch. The epoch's number is unique over all spaces, and it changes
+    /// whenever all entries of the space that are not global have been dropped.
     pub fn epoch(&self) -> Epoch {
         Epoch {
             space: self.loaded,
@@ -165,12 +166,12 @@ impl LinkTables {
         self.epochs[space.index()] = self.last_epoch;
     }
 
-    /// What code pages have done.
+    /// Counts of what was done with code pages.
     pub fn page_counts(&self) -> CodePageCounts {
         self.pages.counts()
     }
 
-    /// A slot for a new link site; `None` if all are taken.
+    /// Takes a slot for a new link site; `None` if all slots are taken.
     pub fn take_slot(&mut self, kind: SlotsFor) -> Option<u32> {
         self.free_slots[kind as usize].take()
     }
@@ -184,47 +185,49 @@ impl LinkTables {
         self.free_slots[SlotsFor::of(slot) as usize].free.push(slot);
     }
 
-    /// The code page of a new block.
+    /// Adds a new block to the code page with this key.
     pub fn add_block(&mut self, key: CodePageKey) -> CodePageId {
         self.pages.add_block(key)
     }
 
-    /// How often [`LinkTables::watch_use`] was called since a code page was last used.
+    /// Number of times that [`LinkTables::watch_use`] was called since a code page was last used.
     pub fn age(&self, page: CodePageId) -> u32 {
         self.pages.age(page)
     }
 
-    /// Puts all code pages out of force in all spaces, so that each that is used from now on is met
-    /// again.
+    /// Makes all code pages inactive in all spaces, so that each page that is used from now on is
+    /// reached through the monitor again.
     pub fn watch_use(&mut self) {
         self.kept.clear();
         self.pages.watch_use(&mut self.memory);
     }
 
-    /// The delta with which a code page is in force, if it is.
+    /// The slide at which a code page is active in the loaded space; `None` if it is inactive.
     pub fn delta_in_force(&self, key: &CodePageKey) -> Option<u64> {
         self.pages.delta_in_force(key)
     }
 
-    /// A block of a code page died. Nothing leads to it, and its slots were released.
+    /// Removes a block that died from its code page. Nothing may lead to the block any more, and
+    /// its slots must have been released.
     pub fn remove_block(&mut self, page: CodePageId) {
         self.pages.remove_block(page, &mut self.memory);
     }
 
-    /// The guest's page tables have just been found to allow fetches from a code page: what
-    /// is known to lead there does so from now on. Whether it did not before.
+    /// Activates a code page: the guest's page tables were just found to allow fetches from it, so
+    /// what is known to lead there is valid from now on. Returns whether the page was inactive
+    /// before.
     #[inline]
     pub fn put_in_force(&mut self, page: CodePageId, found: Found) -> bool {
         self.pages.put_in_force(page, found, &mut self.memory)
     }
 
-    /// The code pages near one in force that are known and not in force.
+    /// The inactive pages with known code near an active code page.
     pub fn expected_near(&self, met: CodePageId) -> Vec<Expected> {
         self.pages.expected_near(met)
     }
 
-    /// The guest's page tables have just been found to allow fetches from a page that was expected
-    /// there, and it is not global.
+    /// Activates an expected page. The guest's page tables were just found to allow fetches from it
+    /// where it was expected, and it is not global.
     pub fn put_expected_in_force(&mut self, expected: &Expected) {
         self.pages.put_expected_in_force(expected, &mut self.memory);
     }
@@ -234,7 +237,7 @@ impl LinkTables {
             Entry::Slot(slot) => is_programs_slot(slot),
             Entry::Indirect(offset) | Entry::Far(offset) => is_programs_part(offset),
         };
-        // It is in the tables of one space.
+        // Only one space's tables contain an entry for programs, so such an entry is never global.
         let (of, other) = match dependence.global && !is_programs {
             true => (&mut self.global, &mut self.local),
             false => (&mut self.local, &mut self.global),
@@ -243,13 +246,15 @@ impl LinkTables {
         of.list(entry, (dependence.page, dependence.last_page));
     }
 
-    /// A slot that has been taken belongs to the site whose stub is at this host address, and
-    /// leads there; or its block has moved, and it led there.
+    /// Sets the stub of a slot that was taken: `stub` is the host address of the stub of the slot's
+    /// site. An empty slot leads there. A filled slot keeps its distance from the stub, if the
+    /// site's block has moved.
     pub fn set_stub(&mut self, slot: u32, stub: u64) {
         self.memory.set_stub(slot, stub);
     }
 
-    /// Fills a slot with `target` minus the address of the site's stub.
+    /// Fills a slot with `distance`: the address of the target minus the address of the site's
+    /// stub.
     pub fn fill_slot(&mut self, slot: u32, distance: u64, dependence: Dependence) {
         if self.pages.unlist(slot) {
             self.memory.empty_slot(slot);
@@ -258,31 +263,31 @@ impl LinkTables {
         self.note(Entry::Slot(slot), dependence);
     }
 
-    /// Fills a slot of a block of the code page `from` that leads to a block of the code page
-    /// `to`, with the distance from the site's stub. Both are programs' code or neither is. That page
-    /// must just have been put in force, with the same delta if they are relocatable.
+    /// Fills a slot that leads from a block of the code page `from` to a block of the code page
+    /// `to`. `distance` counts from the site's stub. Either both pages are programs' code or
+    /// neither is. The page `to` must just have been activated, with the same slide as `from` if
+    /// they are relocatable.
     pub fn link_pages(&mut self, slot: u32, distance: i32, from: CodePageId, to: CodePageId) {
         self.pages
             .link(slot, distance, (from, to), &mut self.memory);
     }
 
-    /// Lets indirect branches find a block of a code page, which must just have been put in
-    /// force.
+    /// Lets indirect branches find a block of a code page, which must just have been activated.
     pub fn add_target(&mut self, page: CodePageId, target: IndirectTarget) {
         self.pages.add_target(page, target, &mut self.memory);
     }
 
-    /// Forgets what leads to a block of a code page whose code begins at a host address.
+    /// Removes the entries for a block of a code page, whose code begins at a host address.
     pub fn remove_target(&mut self, page: CodePageId, address: u64) {
         self.pages.remove_target(page, address, &mut self.memory);
     }
 
-    /// Prepares a mode's table: to be called before code of that mode is translated.
+    /// Prepares a mode's table. This must be called before code of that mode is translated.
     pub fn prepare(&mut self, table: BranchTable) {
         self.memory.prepare(table);
     }
 
-    /// Lets indirect branches to `rip` in `mode`, whose table is `table`, find `target`.
+    /// Lets indirect branches to `rip` in `mode`, which is given with its table, find `target`.
     pub fn fill_hash(
         &mut self,
         rip: u64,
@@ -294,8 +299,8 @@ impl LinkTables {
         self.note(Entry::Indirect(offset), dependence);
     }
 
-    /// Forgets whatever leads to the host address `target`: a block died. `rip` is where it was
-    /// last listed: that entry in its mode's table may name it.
+    /// Removes the entry that leads to the host address `target`, because its block died. `rip` is
+    /// the address under which the block was last listed in its mode's table.
     pub fn forget_hash(&mut self, rip: u64, table: BranchTable, target: u64) {
         self.memory.empty_indirect(rip, table, target);
     }
@@ -312,35 +317,36 @@ impl LinkTables {
         self.note(Entry::Far(offset), dependence);
     }
 
-    /// Forgets whatever leads far transfers to the host address `target`, the block at
-    /// `pointer`, which died.
+    /// Removes the entry that leads far transfers to the host address `target`, because its block,
+    /// which is at `pointer`, died.
     pub fn forget_far(&mut self, pointer: FarPointer, target: u64) {
         self.memory.empty_far(pointer, target);
     }
 
-    /// Forgets one slot's target, in all spaces.
+    /// Empties a slot in all spaces.
     pub fn forget_slot(&mut self, slot: u32) {
         self.pages.unlist(slot);
         self.memory.empty_slot(slot);
     }
 
-    /// What slot `slot` holds, 0 if nothing.
+    /// The distance in a slot; 0 if the slot is empty.
     pub fn slot(&self, slot: u32) -> u64 {
         self.memory.slot(slot)
     }
 
-    /// Where an indirect branch to `rip` in `mode`, whose table is `table`, goes; `None` if it
-    /// leaves.
+    /// The target of an indirect branch to `rip` in `mode`, which is given with its table; `None`
+    /// if the branch exits.
     pub fn hash(&self, rip: u64, mode: (ModeId, BranchTable)) -> Option<Target> {
         self.memory.indirect(rip, mode)
     }
 
-    /// Whether indirect branches to `rip` find `target` where they look first.
+    /// Whether indirect branches to `rip` find `target` in the entry that they try first.
     pub fn is_first_choice(&self, rip: u64, mode: (ModeId, BranchTable), target: Target) -> bool {
         self.memory.is_first_choice(rip, mode, target)
     }
 
-    /// Where a far transfer to `pointer` in a mode of `family` goes; `None` if it leaves.
+    /// The target of a far transfer to `pointer` in a mode of `family`; `None` if the transfer
+    /// exits.
     pub fn far(&self, pointer: FarPointer, family: FamilyId) -> Option<u64> {
         self.memory.far(pointer, family)
     }
@@ -371,7 +377,7 @@ impl Derived for LinkTables {
 
     fn load(&mut self, to: SpaceNumber, keeps: bool) {
         let memory = &mut self.memory;
-        // They are in the tables of the space that is left.
+        // Local entries are in the tables of the space that is left.
         self.local.drop_all(|entry| memory.empty(entry));
         self.kept.load(to, keeps, &mut self.pages, memory);
         self.loaded = to;
@@ -453,7 +459,7 @@ mod tests {
 
     #[test]
     fn what_depends_on_any_page_of_a_range_is_forgotten() {
-        // As many pages as there are entries, and more.
+        // The first range has as many pages as there are entries, the second has more.
         for last in [0x1003, 0x1_1000] {
             let mut links = LinkTables::new().unwrap();
             let pages = [0xfff, 0x1000, last, last + 1];

@@ -1,25 +1,26 @@
-//! Entries of tables, listed by the linear pages that they depend on.
+//! Lists of table entries by the linear pages that they depend on.
 //!
-//! All of them go when the address space is switched, which happens so often that it must cost
-//! little more than emptying the entries does: no entry is looked up then.
+//! All entries are removed when the address space is switched. That happens so often that it must
+//! cost little more than emptying the entries: no entry is searched for in a map then.
 
 use rustc_hash::FxHashMap;
 use std::hash::Hash;
 use tollgate_tlb::PageRange;
 
-/// Linear page of the first and of the last byte that an entry depends on.
+/// Linear pages of the first and of the last byte that an entry depends on.
 type Pages = (u64, u64);
 
-/// Entries and pages for which room is kept when all is dropped.
+/// Capacity of the maps, and number of spare lists, that remain when all entries are dropped.
 const MOST_SPARE: usize = 64;
 
 /// Entries that may be filled.
 pub struct Listed<E> {
-    /// What each depends on.
+    /// The pages that each entry depends on.
     filled: FxHashMap<E, Pages>,
-    /// By page; may name entries that are gone, or depend on other pages by now.
+    /// The entries of each page. A list may name entries that were removed or that depend on other
+    /// pages now.
     by_page: FxHashMap<u64, Vec<E>>,
-    /// Empty lists, for pages to come.
+    /// Empty lists for reuse by pages that come later.
     spare: Vec<Vec<E>>,
 }
 
@@ -34,7 +35,7 @@ impl<E> Default for Listed<E> {
 }
 
 impl<E: Copy + Eq + Ord + Hash> Listed<E> {
-    /// An entry is filled, and depends on these pages.
+    /// Notes that an entry is filled and depends on these pages.
     pub fn list(&mut self, entry: E, pages: Pages) {
         if self.filled.insert(entry, pages) == Some(pages) {
             return;
@@ -44,7 +45,8 @@ impl<E: Copy + Eq + Ord + Hash> Listed<E> {
             let spare = &mut self.spare;
             let list = self.by_page.entry(page);
             let list = list.or_insert_with(|| spare.pop().unwrap_or_default());
-            // An entry that is filled in turn for several pages comes back again and again.
+            // An entry that is filled for several pages in turn is appended to their lists
+            // repeatedly.
             if list.len() >= 32 && list.len().is_power_of_two() {
                 list.sort_unstable();
                 list.dedup();
@@ -57,7 +59,7 @@ impl<E: Copy + Eq + Ord + Hash> Listed<E> {
         }
     }
 
-    /// What the entries that may be filled depend on.
+    /// The pages that entries depend on, one pair for each entry.
     pub fn pages(&self) -> impl Iterator<Item = Pages> {
         self.filled.values().copied()
     }
@@ -67,12 +69,12 @@ impl<E: Copy + Eq + Ord + Hash> Listed<E> {
         self.filled.contains_key(&entry)
     }
 
-    /// An entry is not listed any more.
+    /// Removes an entry from the lists.
     pub fn remove(&mut self, entry: E) {
         self.filled.remove(&entry);
     }
 
-    /// Hands all entries that depend on one of these pages to `drop`.
+    /// Removes all entries that depend on one of these pages, and calls `drop` for each.
     pub fn drop_pages(&mut self, pages: PageRange, mut drop: impl FnMut(E)) {
         let depends = |of: &Pages| pages.contains(of.0) || pages.contains(of.1);
         if pages.count() > self.by_page.len() as u64 {
@@ -99,9 +101,9 @@ impl<E: Copy + Eq + Ord + Hash> Listed<E> {
         }
     }
 
-    /// Hands all entries to `drop`.
+    /// Removes all entries, and calls `drop` for each.
     pub fn drop_all(&mut self, mut drop: impl FnMut(E)) {
-        // Draining a map costs as much as it was ever large, even if it is empty.
+        // Draining a map takes time in proportion to its capacity, even if the map is empty.
         if !self.filled.is_empty() {
             for (entry, _) in self.filled.drain() {
                 drop(entry);
@@ -136,7 +138,7 @@ mod tests {
         assert!(listed.spare.len() <= MOST_SPARE);
     }
 
-    /// Entries and the pages that they depend on, against a plain map.
+    /// Compares the entries and the pages that they depend on with a plain map.
     #[test]
     fn exactly_what_depends_on_a_page_goes_with_it() {
         let mut random = Random::new(9);

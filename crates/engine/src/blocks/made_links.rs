@@ -1,28 +1,28 @@
-//! Which block's links lead to which block.
+//! The list of all links between blocks, found from the source and from the target.
 //!
-//! Each link that was made is listed once, where it comes from and where it leads. It is in two
-//! lists that go through one array: that of its block, which has a few, and that of its target,
-//! which may have very many, so that one can be taken out of the middle.
+//! Each link is stored once in an array, and two linked lists go through this array: the links of a
+//! source block, which are few, and the links to a target block. The latter can be very many, so
+//! that list is doubly linked and a link can be removed from its middle.
 
 use crate::abi::sites::{BlockId, pack_site, unpack_site};
 
-/// No link.
+/// Index that stands for no link.
 const NONE: u32 = u32::MAX;
 
-/// A link, or a free place.
+/// A link, or a free place of the array.
 #[derive(Clone, Copy)]
 struct Link {
-    /// Block and site that it comes from, as [`pack_site`] does.
+    /// The source block and its site, packed by [`pack_site`].
     from: u32,
     to: BlockId,
-    /// The next one of the same block, or the next free place.
+    /// The next link of the same source block, or the next free place.
     next_outgoing: u32,
-    /// The next one to the same target, and the one before.
+    /// The next link to the same target, and the one before it in `previous_incoming`.
     next_incoming: u32,
     previous_incoming: u32,
 }
 
-/// The first link of a block, and the first to it.
+/// The first link of a block and the first link to it.
 #[derive(Clone, Copy)]
 struct Ends {
     outgoing: u32,
@@ -38,7 +38,7 @@ const NO_ENDS: Ends = Ends {
 pub struct MadeLinks {
     links: Vec<Link>,
     first_free: u32,
-    /// By block number.
+    /// The ends of the lists of each block, indexed by block number.
     ends: Vec<Ends>,
 }
 
@@ -65,7 +65,7 @@ impl MadeLinks {
         &mut self.ends[index]
     }
 
-    /// The link of a block's site leads to a block from now on, and no longer to another.
+    /// Notes that the link of a site leads to the block `to` from now on, and to no other block.
     pub fn list(&mut self, from: BlockId, site: u16, to: BlockId) {
         let packed = pack_site(from, usize::from(site));
         let known = self.numbers(from).find(|&at| self.link(at).from == packed);
@@ -97,13 +97,13 @@ impl MadeLinks {
         link.previous_incoming = NONE;
     }
 
-    /// Whether the link of a block's site was made.
+    /// Whether the link of a site was made.
     pub fn is_made(&self, from: BlockId, site: usize) -> bool {
         let packed = pack_site(from, site);
         self.numbers(from).any(|at| self.link(at).from == packed)
     }
 
-    /// The links of a block: the site of each and where it leads.
+    /// The links of a block: the site of each and its target.
     pub fn outgoing(&self, from: BlockId) -> impl Iterator<Item = (u16, BlockId)> + '_ {
         self.numbers(from).map(|at| {
             let link = self.link(at);
@@ -111,7 +111,7 @@ impl MadeLinks {
         })
     }
 
-    /// The links to a block: the block and the site of each.
+    /// The links to a block: the source block and the site of each.
     pub fn incoming(&self, to: BlockId) -> impl Iterator<Item = (BlockId, u16)> + '_ {
         let mut next = self.ends(to).incoming;
         std::iter::from_fn(move || {
@@ -122,7 +122,7 @@ impl MadeLinks {
         })
     }
 
-    /// Forgets the links to a block, and says which they were.
+    /// Removes the links to a block and returns their source blocks and sites.
     pub fn take_incoming(&mut self, to: BlockId) -> Vec<(BlockId, u16)> {
         let mut taken = Vec::new();
         let mut next = self.ends(to).incoming;
@@ -139,7 +139,7 @@ impl MadeLinks {
         taken
     }
 
-    /// Forgets the links of a block, and says of which sites they were.
+    /// Removes the links of a block and returns their sites.
     pub fn take_outgoing(&mut self, from: BlockId) -> Vec<u16> {
         let mut taken = Vec::new();
         let mut next = self.ends(from).outgoing;
@@ -159,7 +159,7 @@ impl MadeLinks {
         &self.links[at as usize]
     }
 
-    /// Where the links of a block are.
+    /// The indexes of a block's links in the array.
     fn numbers(&self, from: BlockId) -> impl Iterator<Item = u32> + '_ {
         let mut next = self.ends(from).outgoing;
         std::iter::from_fn(move || {
@@ -185,7 +185,7 @@ impl MadeLinks {
         self.first_free = at;
     }
 
-    /// Takes a link out of its target's list.
+    /// Removes a link from the list of its target.
     fn leave_target(&mut self, at: u32) {
         let link = *self.link(at);
         match self.links.get_mut(link.previous_incoming as usize) {
@@ -197,7 +197,7 @@ impl MadeLinks {
         }
     }
 
-    /// Takes a link out of the list of its block.
+    /// Removes a link from the list of its source block.
     fn leave_source(&mut self, at: u32, from: BlockId) {
         let next = self.link(at).next_outgoing;
         let previous = (self.numbers(from)).find(|&other| self.link(other).next_outgoing == at);
@@ -214,7 +214,7 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
     use tollgate_test_support::Random;
 
-    /// Against a map from block and site to the target.
+    /// Compares the lists with a map from block and site to the target.
     #[test]
     fn each_link_is_listed_at_both_ends() {
         let mut random = Random::new(31);
@@ -263,7 +263,7 @@ mod tests {
                 }
             }
         }
-        // Places are used again.
+        // Free places are used again, so the array never grows beyond the largest number of links.
         assert_eq!(made.links.len(), most);
     }
 }

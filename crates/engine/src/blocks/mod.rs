@@ -1,5 +1,5 @@
-//! What holds translated blocks: the memory of their code, and the tables through which
-//! they are found and find one another.
+//! The tables of translated blocks: the memory that holds the blocks' code, and the indexes and
+//! links by which blocks are found and reach one another.
 
 pub mod block;
 pub mod code_cache;

@@ -1,13 +1,13 @@
-//! The tables that every block has, in one piece: its sites, its marks, the operands that can be
-//! replaced, and the guest's code if it is kept.
+//! The packed tables that every block has, in one allocation: its sites, its state map, its
+//! replaceable operands, and the guest's code if a copy is kept.
 //!
-//! There are many blocks, and what is in these tables is read seldom, when guest code leaves
-//! or is interrupted. So they are kept as [`packed_sites`](crate::abi::packed_sites) and
-//! [`packed_marks`](crate::abi::packed_marks) do, without room to spare:
+//! There are many blocks, and their tables are read seldom: only when guest code is left or
+//! interrupted. So the tables are packed by [`packed_sites`](crate::abi::packed_sites) and
+//! [`packed_marks`](crate::abi::packed_marks), without spare capacity:
 //!
 //! ```text
-//! bytes of the sites, of the marks, of the operands      three numbers
-//! sites | marks | operands | the guest's code
+//! lengths of sites, state map and operands in bytes     three numbers
+//! sites | state map | operands | the guest's code
 //! ```
 
 use crate::abi::immediate::Immediate;
@@ -18,14 +18,14 @@ use crate::abi::sites::Site;
 use crate::abi::varint::{Packer, take, take_signed};
 use std::ops::Range;
 
-/// What the tables are made from.
+/// The unpacked tables of a block.
 #[derive(Clone, Copy)]
 pub struct Unpacked<'a> {
-    /// Ways out.
+    /// The sites of the block: the places where the block can be left.
     pub sites: &'a [Site],
-    /// Ordered by host offset.
+    /// The state map, ordered by host offset.
     pub marks: &'a [Mark],
-    /// Operands that can be replaced, in the order of the guest's code.
+    /// Immediate operands that can be replaced, in the order of the guest's code.
     pub immediates: &'a [Immediate],
 }
 
@@ -33,14 +33,14 @@ pub struct Unpacked<'a> {
 #[derive(Debug)]
 pub struct PackedTables(Box<[u8]>);
 
-/// Room for the header.
+/// Bytes that are reserved for the header.
 const HEADER: usize = 16;
-/// Bytes of a packed operand at most.
+/// Maximum length of a packed operand in bytes.
 const LONGEST_IMMEDIATE: usize = 16;
 
 impl PackedTables {
-    /// Packs tables of a block whose first instruction is at `start`, without the guest's code.
-    /// `scratch` is for the bytes meanwhile.
+    /// Packs the tables of a block whose first instruction is at `start`, without a copy of the
+    /// guest's code. `scratch` is a buffer for the bytes while they are packed.
     pub fn new(tables: &Unpacked<'_>, start: u64, scratch: &mut Vec<u8>) -> Self {
         let most = 2 * HEADER
             + tables.sites.len() * packed_sites::LONGEST
@@ -54,7 +54,8 @@ impl PackedTables {
         let mut packer = Packer::new(scratch, marks);
         pack_immediates(tables.immediates, &mut packer);
         let end = packer.finish();
-        // How long the header is is known now: it stands directly before the rest.
+        // Only now is the length of the header known. The header is placed directly before the
+        // rest.
         let lengths = [sites - HEADER, marks - sites, end - marks];
         let mut header = [0; HEADER];
         let mut packer = Packer::new(&mut header, 0);
@@ -65,7 +66,7 @@ impl PackedTables {
         Self(scratch[begin..end].into())
     }
 
-    /// Where sites, marks, operands and code are.
+    /// The byte ranges of sites, state map, operands and code.
     #[inline]
     fn ranges(&self) -> [Range<usize>; 4] {
         let mut rest = &self.0[..];
@@ -82,50 +83,51 @@ impl PackedTables {
         ]
     }
 
-    /// Ways out; `start` as it was given to [`PackedTables::new`].
+    /// The sites of the block. `start` must be the address that was given to [`PackedTables::new`].
     pub fn sites(&self, start: u64) -> PackedSites<'_> {
         let [sites, ..] = self.ranges();
         PackedSites::new(&self.0[sites], start)
     }
 
-    /// The marks, ordered by host offset.
+    /// The state map, ordered by host offset.
     pub fn marks(&self) -> impl Iterator<Item = Mark> + '_ {
         let [_, range, ..] = self.ranges();
         marks(&self.0[range])
     }
 
-    /// The mark in force at an offset of the block's code.
+    /// The entry of the state map that applies at an offset of the block's code.
     pub fn mark_at(&self, offset: u32) -> Option<Mark> {
         let [_, range, ..] = self.ranges();
         mark_at(&self.0[range], offset)
     }
 
-    /// Operands that can be replaced, in the order of the guest's code.
+    /// Immediate operands that can be replaced, in the order of the guest's code.
     pub fn immediates(&self) -> impl Iterator<Item = Immediate> + '_ {
         let [_, _, immediates, _] = self.ranges();
         unpack_immediates(&self.0[immediates])
     }
 
-    /// The guest's code, or nothing.
+    /// The copy of the guest's code; empty if none is kept.
     pub fn code(&self) -> &[u8] {
         let [.., code] = self.ranges();
         &self.0[code]
     }
 
-    /// The guest's code, to be changed.
+    /// The copy of the guest's code, for changes.
     pub fn code_mut(&mut self) -> &mut [u8] {
         let [.., code] = self.ranges();
         &mut self.0[code]
     }
 
-    /// Keeps the guest's code in place of what was kept.
+    /// Keeps a copy of the guest's code, in place of an earlier one.
     pub fn keep_code(&mut self, bytes: &[u8]) {
         let [.., code] = self.ranges();
         self.0 = [&self.0[..code.start], bytes].concat().into_boxed_slice();
     }
 }
 
-/// Operands as distances from one to the next: `guest` grows, and `host` mostly does.
+/// Packs operands as distances from each to the next: `guest` always grows, and `host` usually
+/// does.
 fn pack_immediates(immediates: &[Immediate], out: &mut Packer<'_>) {
     let (mut guest, mut host) = (0, 0);
     for immediate in immediates {

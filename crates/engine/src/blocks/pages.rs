@@ -1,4 +1,4 @@
-//! Which physical pages, and which bytes of them, blocks were made from.
+//! The physical pages, and the bytes of them, that active blocks were made from.
 
 use crate::abi::sites::BlockId;
 use rustc_hash::FxHashMap;
@@ -6,32 +6,32 @@ use tollgate_memory::GuestMemory;
 use tollgate_x86::PhysicalAddress;
 use tollgate_x86::address::PAGE_SIZE;
 
-/// The part of one page that a block was made from.
+/// The part of one physical page that a block was made from.
 #[derive(Clone, Copy, Debug)]
 struct PagePart {
     id: BlockId,
-    /// Offsets of its first and last byte in the page.
+    /// Offset in the page of the first byte; `last` is that of the last byte.
     first: u16,
     last: u16,
 }
 
 impl PagePart {
-    /// The 64-byte lines that it touches, one bit each.
+    /// The 64-byte lines that the part touches, one bit each.
     fn lines(self) -> u64 {
         let (first, last) = (self.first / 64, self.last / 64);
         (u64::MAX >> (63 - (last - first))) << first
     }
 }
 
-/// The parts of each physical page that blocks in force were made from.
+/// For each physical page: the parts of it that active blocks were made from.
 #[derive(Default)]
 pub struct PageParts {
     by_page: FxHashMap<u64, Vec<PagePart>>,
 }
 
 impl PageParts {
-    /// Lists what a block was made from, `length` bytes at `physical`, of which those behind
-    /// the end of the page lie in `second_page`; marks it as code in `memory`.
+    /// Notes that a block was made from `length` bytes at `physical`, and marks these bytes as code
+    /// in `memory`. Bytes that follow the end of the first page lie in `second_page`.
     pub fn list(
         &mut self,
         id: BlockId,
@@ -60,12 +60,12 @@ impl PageParts {
         });
     }
 
-    /// Whether blocks in force were made from a page.
+    /// Whether active blocks were made from a page.
     pub fn has_code(&self, page: u64) -> bool {
         self.by_page.contains_key(&page)
     }
 
-    /// Forgets a block's part of a page.
+    /// Forgets the part of a page that a block was made from.
     pub fn forget(&mut self, page: u64, id: BlockId, memory: &mut GuestMemory) {
         let Some(list) = self.by_page.get_mut(&page) else {
             return;
@@ -74,7 +74,7 @@ impl PageParts {
         self.clear_lines(page, memory);
     }
 
-    /// Makes lines of a page plain data again that no remaining block was made from.
+    /// Marks those lines of a page as plain data again that no remaining block was made from.
     pub fn clear_lines(&mut self, page: u64, memory: &mut GuestMemory) {
         let list = self.by_page.get(&page).map_or(&[][..], Vec::as_slice);
         if list.is_empty() {
@@ -87,15 +87,15 @@ impl PageParts {
         memory.code().clear_lines(page, gone);
     }
 
-    /// Tells `memory` which bytes of a page blocks in force were made from.
+    /// Gives `memory` the list of the bytes of a page that active blocks were made from.
     pub fn describe_bytes(&self, page: u64, memory: &GuestMemory) {
         let parts = self.by_page.get(&page).map_or(&[][..], Vec::as_slice);
         let bytes = parts.iter().map(|it| (it.first.into(), it.last.into()));
         memory.code().describe_bytes(page, bytes);
     }
 
-    /// Forgets blocks' parts of pages, of which each is named with its page: one look at a page,
-    /// however many of its parts go.
+    /// Forgets the parts of several blocks, each named with its page. Each page is visited once,
+    /// however many of its parts are forgotten.
     pub fn forget_all(&mut self, parts: &mut [(u64, BlockId)], memory: &mut GuestMemory) {
         parts.sort_unstable();
         for gone in parts.chunk_by(|one, next| one.0 == next.0) {
@@ -109,8 +109,8 @@ impl PageParts {
         }
     }
 
-    /// Forgets the parts of a page that have one of the bytes `first..=last`, and appends
-    /// whose they are to `written`.
+    /// Forgets the parts of a page that contain one of the bytes `first..=last`, and appends their
+    /// blocks to `written`.
     pub fn take_written(
         &mut self,
         page: u64,

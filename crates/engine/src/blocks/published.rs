@@ -1,15 +1,15 @@
-//! A value that others find by its address, beside its owner: the table of blocks, which
-//! signal handlers read.
+//! A value that can also be read through its address, without a reference to its owner: the table
+//! of blocks, which signal handlers read.
 
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-/// A value in an allocation of its own. Its address stays what it is while the owner moves,
-/// and references that the owner makes do not outlaw a pointer got from
-/// [`Published::address`]: all are made from that same pointer.
+/// A value in an allocation of its own. Its address does not change when the owner is moved. A
+/// pointer from [`Published::address`] stays valid when the owner makes references, because all of
+/// them are derived from the same pointer.
 pub struct Published<T>(NonNull<T>);
 
-// SAFETY: owns its value, as a `Box` does.
+// SAFETY: the structure owns its value, as a `Box` does.
 unsafe impl<T: Send> Send for Published<T> {}
 
 impl<T> Published<T> {
@@ -19,7 +19,7 @@ impl<T> Published<T> {
     }
 
     /// The value's address, valid until the owner is dropped. A reader must ensure that no
-    /// exclusive reference to the value exists meanwhile.
+    /// exclusive reference to the value exists while it reads.
     pub fn address(&self) -> *const T {
         self.0.as_ptr()
     }
@@ -29,14 +29,14 @@ impl<T> Deref for Published<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: the value lives as long as `self`, and only `self` hands out references.
+        // SAFETY: the value lives as long as `self`, and only `self` makes references to it.
         unsafe { self.0.as_ref() }
     }
 }
 
 impl<T> DerefMut for Published<T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above, and `self` is borrowed exclusively.
+        // SAFETY: the value lives as long as `self`, which is borrowed exclusively here.
         unsafe { self.0.as_mut() }
     }
 }

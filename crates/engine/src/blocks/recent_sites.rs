@@ -1,16 +1,16 @@
-//! The sites at which guest code left lately, unpacked.
+//! A small cache of unpacked sites: those at which guest code was left recently.
 //!
-//! A block keeps its sites as bytes, and to unpack one takes as long as much of what the monitor
-//! does in a function that fast paths call. Code that leaves often does so at few sites.
+//! A block keeps its sites in packed form, and unpacking one takes a large part of the time of the
+//! functions of the monitor that fast paths call. Code that exits often does so at few sites.
 
 use crate::abi::sites::{BlockId, Site, unpack_site};
 use std::cell::Cell;
 
-/// Sites that are remembered.
+/// Number of sites that are remembered.
 const COUNT: usize = 16;
 
-/// Packed numbers of sites, and the sites as their blocks have them. What is known of a block
-/// that is taken out must be [forgotten](RecentSites::forget).
+/// Remembered sites as their blocks have them, each with its packed number. When a block is
+/// removed, its sites must be [forgotten](RecentSites::forget).
 pub struct RecentSites([Cell<Option<(u32, Site)>>; COUNT]);
 
 impl Default for RecentSites {
@@ -20,10 +20,10 @@ impl Default for RecentSites {
 }
 
 impl RecentSites {
-    /// The site of this packed number, which `unpack` finds if it is not remembered.
+    /// The site with this packed number. If the cache does not have the site, `unpack` finds it.
     #[inline]
     pub fn get(&self, packed: u32, unpack: impl FnOnce() -> Option<Site>) -> Option<Site> {
-        // The low bits number the sites of a block, of which mostly the first few leave.
+        // The low bits are the number of the site in its block; most exits use the first few sites.
         let place = &self.0[(packed ^ packed >> 8) as usize % COUNT];
         if let Some((known, site)) = place.get()
             && known == packed
@@ -35,7 +35,7 @@ impl RecentSites {
         Some(site)
     }
 
-    /// A block is no more: its number may be another's from now on.
+    /// Forgets the sites of a block that was removed, since another block may get its number.
     pub fn forget(&mut self, block: BlockId) {
         for place in &mut self.0 {
             place

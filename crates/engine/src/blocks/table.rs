@@ -1,5 +1,5 @@
-//! All blocks, and the ways to find one: by number, by what it translates, by the host
-//! address of its code.
+//! The table of all blocks, which finds a block by its number, by its key, or by the host address
+//! of its code.
 
 use crate::abi::register_map::RegisterMap;
 use crate::abi::sites::{BlockId, MAX_BLOCKS, Site, unpack_site};
@@ -11,13 +11,13 @@ use crate::blocks::recent_sites::RecentSites;
 use std::cell::Cell;
 use std::ops::Range;
 
-/// Blocks that are remembered as found lately.
+/// Number of recently found blocks that are remembered.
 const RECENT: usize = 1 << 12;
 
-/// A hash of all that identifies a translation, for [`KeyIndex`]: the low seven bits of the
-/// address, and above them 25 that depend on everything else. So blocks of the same 128 bytes,
-/// which are made and looked for together, share a line of the host's cache; more would stand
-/// so close that look-ups pass many of them.
+/// A hash of a block's key, for [`KeyIndex`]: the low seven bits of the physical address, and above
+/// them 25 bits that depend on everything else. So blocks of the same 128 bytes, which are made and
+/// looked up together, share a cache line of the host. If the hash kept more bits of the address,
+/// blocks would stand so close together that look-ups pass many of them.
 fn hash(key: &BlockKey) -> u32 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     const NEIGHBOURS: u64 = 128;
@@ -30,7 +30,7 @@ fn hash(key: &BlockKey) -> u32 {
     ((mixed >> 32) / NEIGHBOURS * NEIGHBOURS + offset) as u32
 }
 
-/// Whether a block of the table translates `key` and is in force.
+/// Whether a block of the table is active and translates `key`.
 fn in_force<'a>(blocks: &'a Numbered, key: &'a BlockKey) -> impl Fn(BlockId) -> bool + Copy + 'a {
     let packed = PackedKey::new(key);
     move |id| {
@@ -39,21 +39,21 @@ fn in_force<'a>(blocks: &'a Numbered, key: &'a BlockKey) -> impl Fn(BlockId) -> 
     }
 }
 
-/// Where a block with this hash is remembered. The low bits alone are those of an address, and
-/// functions begin at multiples of 16.
+/// The place where a block with this hash is remembered. The high bits are mixed in because the low
+/// bits alone are those of an address, and functions begin at multiples of 16.
 fn recent(hash: u32) -> usize {
     (hash ^ hash >> 16) as usize % RECENT
 }
 
-/// Blocks that share an allocation.
+/// Number of blocks that share an allocation.
 const CHUNK: usize = 1 << 7;
 
-/// Blocks by number, in chunks: so that a block is written once, where it stays, and needs no
+/// Blocks by number, stored in chunks: so a block is written once, is never moved, and needs no
 /// allocation of its own.
 #[derive(Default)]
 struct Numbered {
     chunks: Vec<Vec<Option<Block>>>,
-    /// Numbers given out so far.
+    /// Count of the numbers that were given out so far.
     count: usize,
 }
 
@@ -68,43 +68,43 @@ impl Numbered {
         self.chunks.get_mut(index / CHUNK)?.get_mut(index % CHUNK)
     }
 
-    /// One more number, of no block.
+    /// Makes one more number, which no block has yet.
     fn push(&mut self) -> BlockId {
         if self.count.is_multiple_of(CHUNK) {
             self.chunks.push(Vec::with_capacity(CHUNK));
         }
-        let last = self.chunks.last_mut().expect("there is room in the last");
+        let last = self.chunks.last_mut().expect("the last chunk has room");
         last.push(None);
         self.count += 1;
         BlockId(self.count as u32 - 1)
     }
 }
 
-/// The blocks of one engine.
+/// All blocks of one engine.
 pub struct BlockTable {
     blocks: Numbered,
     free_ids: Vec<BlockId>,
-    /// Blocks in force.
+    /// Index of the active blocks by their keys.
     by_key: KeyIndex,
-    /// Hashes and numbers of blocks that were found lately, or numbers that others have got
-    /// since. Most look-ups are for one of them, and in the index, which is large, each costs
-    /// a cache miss.
+    /// Hashes and numbers of blocks that were found recently; a number may belong to another block
+    /// now. Most look-ups are for one of these blocks, and a look-up in the index, which is large,
+    /// costs a cache miss.
     recent: Box<[Cell<(u32, BlockId)>]>,
     recent_sites: RecentSites,
-    /// Every block, retired or not, by the offset of its code in the cache.
+    /// Every block, active or retired, ordered by the offset of its code in the cache.
     by_host: HostOrder,
-    /// Links from block to block that were made; a slot may have been emptied since.
+    /// The links that were made between blocks. The slot of a link may have been emptied since.
     pub links: MadeLinks,
-    /// Where the guest's registers live in code that is not 64-bit code.
+    /// The host registers that hold the guest's registers in code that is not 64-bit code.
     legacy_map: &'static RegisterMap,
-    /// Bytes of all blocks' code.
+    /// Length of all blocks' code in bytes.
     code_bytes: u64,
-    /// Host addresses of the cache.
+    /// Host addresses of the code cache.
     code: Range<u64>,
 }
 
 impl BlockTable {
-    /// No blocks; their code is going to lie at these host addresses.
+    /// Makes an empty table for blocks whose code will lie at these host addresses.
     pub fn new(code: Range<u64>) -> Self {
         Self {
             blocks: Numbered::default(),
@@ -120,33 +120,33 @@ impl BlockTable {
         }
     }
 
-    /// Blocks alive, retired ones included.
+    /// Number of live blocks, including retired ones.
     pub fn len(&self) -> usize {
         self.by_host.count()
     }
 
-    /// Bytes of the code of all blocks alive.
+    /// Length in bytes of the code of all live blocks.
     pub fn code_bytes(&self) -> u64 {
         self.code_bytes
     }
 
-    /// No block is alive.
+    /// Whether no block is alive.
     pub fn is_empty(&self) -> bool {
         self.by_host.count() == 0
     }
 
-    /// A live block.
+    /// The live block with this number.
     pub fn get(&self, id: BlockId) -> Option<&Block> {
         self.blocks.get(id)
     }
 
-    /// A live block.
+    /// The live block with this number, for changes.
     pub fn get_mut(&mut self, id: BlockId) -> Option<&mut Block> {
         self.blocks.place(id)?.as_mut()
     }
 
-    /// The site that an exit names, with its number and its block, if that still lives. The
-    /// context's delta is `code_delta`.
+    /// The site that an exit names, with its number and its block. `None` if the block was removed.
+    /// `code_delta` is the context's slide.
     pub fn site(&self, packed: u32, code_delta: u64) -> Option<(BlockId, &Block, usize, Site)> {
         let (id, index) = unpack_site(packed);
         let block = self.get(id)?;
@@ -155,7 +155,7 @@ impl BlockTable {
         Some((id, block, index, site))
     }
 
-    /// The block in force that translates `key`.
+    /// Finds the active block that translates `key`.
     pub fn find(&self, key: &BlockKey) -> Option<BlockId> {
         let hash = hash(key);
         let recent = &self.recent[recent(hash)];
@@ -171,8 +171,8 @@ impl BlockTable {
         found
     }
 
-    /// The last block whose code begins at a host address or before it, and the offset of that
-    /// address in its code, which may lie behind its end.
+    /// The last block whose code begins at a host address or before it, and the offset of the
+    /// address in the block's code. The address may lie after the end of that code.
     pub fn at_host_address(&self, address: u64) -> Option<(BlockId, &Block, u32)> {
         if !self.code.contains(&address) {
             return None;
@@ -182,17 +182,17 @@ impl BlockTable {
         Some((id, self.get(id)?, offset - start))
     }
 
-    /// All live blocks, by the offsets of their code.
+    /// All live blocks, ordered by the offsets of their code.
     pub fn ids(&self) -> impl Iterator<Item = BlockId> {
         self.by_host.within(0..u32::MAX)
     }
 
-    /// Live blocks whose code begins at these offsets.
+    /// Live blocks whose code begins in this range of offsets.
     pub fn ids_within(&self, offsets: Range<u32>) -> impl Iterator<Item = BlockId> {
         self.by_host.within(offsets)
     }
 
-    /// A number for a block to be; `None` if all are taken.
+    /// Takes a number for a new block; `None` if all numbers are taken.
     pub fn take_id(&mut self) -> Option<BlockId> {
         if let Some(id) = self.free_ids.pop() {
             return Some(id);
@@ -200,12 +200,12 @@ impl BlockTable {
         (self.blocks.count < MAX_BLOCKS).then(|| self.blocks.push())
     }
 
-    /// Takes back a number that no block has got.
+    /// Takes back a number for which no block was inserted.
     pub fn return_id(&mut self, id: BlockId) {
         self.free_ids.push(id);
     }
 
-    /// Where the guest's registers live in a block's code.
+    /// The host registers that hold the guest's registers in a block's code.
     pub fn map_of(&self, block: &Block) -> &'static RegisterMap {
         match block.is_64_bit() {
             true => &RegisterMap::LONG,
@@ -213,12 +213,13 @@ impl BlockTable {
         }
     }
 
-    /// Where they live in all code that is not 64-bit code; no block may be alive.
+    /// Sets the host registers that hold the guest's registers in all code that is not 64-bit code.
+    /// No block may be alive.
     pub fn set_legacy_map(&mut self, map: &'static RegisterMap) {
         self.legacy_map = map;
     }
 
-    /// Has a block of a number taken, in force.
+    /// Inserts an active block, under a number from [`BlockTable::take_id`].
     pub fn insert(&mut self, id: BlockId, block: Block) {
         let key = block.key();
         self.by_host.insert(block.host, id);
@@ -229,19 +230,19 @@ impl BlockTable {
         self.restore_key(key, id);
     }
 
-    /// A block comes into force again.
+    /// Makes a block findable by its key again, because the block is active again.
     pub fn restore_key(&mut self, key: BlockKey, id: BlockId) {
         let blocks = &self.blocks;
         self.by_key.insert(hash(&key), id, in_force(blocks, &key));
     }
 
-    /// No block translates `key` any more.
+    /// Makes the block that translates `key` unfindable by its key.
     pub fn forget_key(&mut self, key: &BlockKey) {
         let blocks = &self.blocks;
         self.by_key.remove(hash(key), in_force(blocks, key));
     }
 
-    /// A block's code lies at another offset of the cache from now on.
+    /// Notes that a block's code now lies at another offset of the cache.
     pub fn move_code(&mut self, id: BlockId, host: u32) {
         let Some(block) = self.blocks.place(id).and_then(Option::as_mut) else {
             return;
@@ -251,7 +252,7 @@ impl BlockTable {
         block.host = host;
     }
 
-    /// Takes a block out, whose number is given out again from then on.
+    /// Removes a block. Its number may be given out again from now on.
     pub fn remove(&mut self, id: BlockId) -> Option<Block> {
         let block = self.blocks.place(id)?.take()?;
         self.by_host.remove(block.host);
@@ -282,7 +283,7 @@ mod tests {
                 recent(hash(&key))
             })
             .collect();
-        // Of as many at random 63 % would be different.
+        // Of the same number of random places, 63 % would be different.
         assert!(places.len() > RECENT / 2, "{}", places.len());
     }
 }

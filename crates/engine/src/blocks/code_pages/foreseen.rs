@@ -1,23 +1,23 @@
-//! Code pages that are put in force before control comes to them.
+//! Code pages that are activated before control comes to them.
 //!
-//! A page that was met is seldom alone: a program's code lies together, and a kernel maps the pages
-//! around one that a program touches with it. So when a page comes in force, those near it whose
-//! code is known are looked up too, as a processor looks ahead, and come in force if they are where
-//! they are expected. Otherwise each would be met at an exit of its own.
+//! A page that is reached is seldom alone: a program's code lies together, and when a program
+//! touches a page, a kernel also maps the pages around it. So when a page becomes active, the
+//! nearby pages with known code are looked up too, as a processor prefetches, and become active if
+//! they are where they are expected. Without this, each of them would cost an exit of its own.
 
 use super::{CodePageId, CodePages, Found, MOST_RETURNS};
 use crate::blocks::link_memory::LinkMemory;
 use tollgate_x86::address::PAGE_SIZE;
 
-/// Pages that are near each other: so many, aligned.
+/// Number of pages in a group of pages that count as near each other; groups are aligned.
 const NEAR: u64 = 16;
-/// Pages that are remembered by what their blocks name.
+/// Number of pages that are remembered by the page that their blocks name.
 const REMEMBERED: usize = 1 << 12;
-/// Numbers of linear pages have so many bits.
+/// Mask for numbers of linear pages.
 const PAGES: u64 = u64::MAX / PAGE_SIZE;
 
-/// By the page that its blocks' addresses name, modulo the number of entries: the code page that
-/// was last met there.
+/// The code page that was last reached under each page that blocks' addresses name, modulo the
+/// number of entries.
 pub(super) struct LastMet(Box<[u32; REMEMBERED]>);
 
 impl Default for LastMet {
@@ -36,23 +36,23 @@ impl LastMet {
     }
 }
 
-/// A page that is not in force, and may be again.
+/// An inactive page that is expected to be found at a linear page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Expected {
-    /// Which.
+    /// The code page.
     pub id: CodePageId,
     /// The linear page at which it is expected.
     pub linear_page: u64,
     /// The physical page that must be found there.
     pub physical_page: u64,
-    /// Its delta there.
+    /// The slide that the page has there.
     pub delta: u64,
-    /// It is relocatable.
+    /// The page is relocatable.
     pub relocates: bool,
 }
 
 impl CodePages {
-    /// The pages near one that is in force whose code is known, if they are not in force.
+    /// The inactive pages with known code that are expected near a page that is active.
     pub fn expected_near(&self, met: CodePageId) -> Vec<Expected> {
         let Some(page) = self.pages.get(met.0 as usize) else {
             return Vec::new();
@@ -69,7 +69,8 @@ impl CodePages {
             let is_there = other.key.page == named
                 && (other.key.relocates, other.key.user) == (page.key.relocates, page.key.user);
             let is_expected = is_there
-                // Nothing is known of the page behind.
+                // The second page would have to be looked up too, so straddling pages are not
+                // expected.
                 && other.key.second_page.is_none()
                 && other.blocks != 0
                 && self.found(id).is_none()
@@ -85,8 +86,8 @@ impl CodePages {
         expected.collect()
     }
 
-    /// A look-up has just found an expected page where it is expected, not global: it is in force
-    /// from now on.
+    /// Activates an expected page, which a look-up has just found where it was expected and which
+    /// is not global.
     pub fn put_expected_in_force(&mut self, expected: &Expected, memory: &mut LinkMemory) {
         if self.found(expected.id.0).is_some() {
             return;
