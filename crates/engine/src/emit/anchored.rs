@@ -1,8 +1,8 @@
-//! Operands of programs in common parts, which the space's [anchor] leads to.
+//! Operands of programs in common parts, which the [anchor] of the address space reaches.
 //!
-//! GS of the host is the anchor. What holds an address is checked once, by a load that faults if
-//! its part is not common; from then on the block knows that it does, as long as the register changes
-//! by constants only ([`Checked`]):
+//! The host's GS base is the anchor. A register that holds an address is checked once, by a load
+//! that faults if the address is not in a common part. From then on the block knows the result, as
+//! long as the register changes by constants only ([`Checked`]):
 //!
 //! ```text
 //! mov rax,[rbx+8]         sarx  rcx, rbx, r15              ; the page
@@ -11,12 +11,12 @@
 //! mov [rbx+16],rax        mov   gs:[rbx+16], rax
 //! ```
 //!
-//! An instruction whose address turns out to lie in another part goes by its part's delta from
+//! An instruction whose address turns out to be in another part uses the distance of that part from
 //! then on ([`super::direct`]).
 //!
-//! That a register has passed is known only to the code behind: an exit that comes back behind its
-//! instruction may never have passed there, so what such an instruction checks counts for itself
-//! alone.
+//! That a register was checked is known only to the code that follows the check. An exit that
+//! returns to the place after its instruction may have skipped the check, so a check in such an
+//! instruction counts for this instruction only.
 //!
 //! [anchor]: tollgate_tlb::shadow_windows::anchors
 
@@ -33,21 +33,21 @@ use tollgate_tlb::shadow_windows::BESIDE_WINDOW;
 use tollgate_tlb::shadow_windows::anchors::CHECK_DISPLACEMENT;
 use tollgate_x86::Gpr;
 
-/// The number of the stack pointer.
+/// Number of the stack pointer.
 const STACK: u8 = Gpr::Rsp as u8;
-/// Stands behind the guest's registers for the delta of relocatable code, which no instruction
-/// changes.
+/// Number, after those of the guest's registers, for the slide of relocatable code, which no
+/// instruction changes.
 const CODE_DELTA: u8 = 16;
 const HOLDERS: usize = 17;
 
-/// Which registers are known to hold addresses near one in a common part.
+/// The registers that are known to hold addresses near one that was checked to be in a common part.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Checked {
-    /// One bit each: the guest's registers and [`CODE_DELTA`].
+    /// One bit for each of the guest's registers and for [`CODE_DELTA`].
     known: u32,
-    /// Those that the current instruction has checked.
+    /// The registers that the current instruction has checked.
     new: u32,
-    /// What each home holds minus what was checked.
+    /// For each register: the value in its home minus the value that was checked.
     distances: [i32; HOLDERS],
 }
 
@@ -70,7 +70,7 @@ impl Checked {
         self.known &= !holders;
     }
 
-    /// What a register's home holds changes by so much.
+    /// Notes that the value in a register's home changes by `change`.
     fn shift(&mut self, holder: u8, change: i32) {
         let distance = &mut self.distances[usize::from(holder)];
         match distance.checked_add(change) {
@@ -87,18 +87,20 @@ impl Checked {
 }
 
 impl Emitter {
-    /// Has the next instruction reach its operand by the anchor, or not.
+    /// Lets the next instruction reach its operand through the anchor if `uses` is set and the mode
+    /// permits it.
     pub(crate) fn use_anchor(&mut self, uses: bool) {
         let is_direct = self.look_up == LookUpForm::Direct;
         self.is_anchored = uses && is_direct && self.mode.access == Access::Anchored;
     }
 
-    /// An instruction begins.
+    /// Notes that an instruction begins.
     pub(super) fn begin_checks(&mut self) {
         self.checked.new = 0;
     }
 
-    /// An instruction ends, behind which the monitor may come back if it `returns_behind`.
+    /// Notes that an instruction ends. If the monitor may continue after it (`returns_behind`),
+    /// what the instruction checked is forgotten.
     pub(super) fn end_checks(&mut self, returns_behind: bool) {
         if returns_behind {
             let new = self.checked.new;
@@ -106,28 +108,29 @@ impl Emitter {
         }
     }
 
-    /// Nothing is known of registers.
+    /// Forgets what is known of registers.
     pub(crate) fn forget_checks(&mut self) {
         self.checked.known = 0;
     }
 
-    /// Whether anything is known of registers.
+    /// Whether any register is known to be checked.
     pub(crate) fn has_checks(&self) -> bool {
         self.checked.known != 0
     }
 
-    /// Whether something is known of a guest register.
+    /// Whether a guest register is known to be checked.
     pub(crate) fn is_checked(&self, guest: u8) -> bool {
         self.checked.distance(guest).is_some()
     }
 
-    /// The stack pointer's home changes by so much.
+    /// Notes that the value in the stack pointer's home changes by `change`.
     pub(super) fn shift_stack_check(&mut self, change: i32) {
         self.checked.shift(STACK, change);
     }
 
-    /// What an instruction does to registers. `changed`: those that it may change; `None`: it may be
-    /// anything. `change`: what it adds to one of them.
+    /// Notes what an instruction does to registers. `changed` is the set of registers that it may
+    /// change; `None` stands for any registers. `change` is the constant that it adds to one
+    /// register.
     pub(crate) fn follow_checks(
         &mut self,
         instruction: &Instruction,
@@ -156,8 +159,8 @@ impl Emitter {
         self.checked.forget(changed.into());
     }
 
-    /// Reaches what is `displacement` from what a host register holds, by the anchor. It is the home
-    /// of `holder`, or has been loaded from there.
+    /// Reaches the operand at `displacement` from the value of the host register `base` through the
+    /// anchor. The host register is the home of `holder` or was loaded from there.
     fn reach_checked(&mut self, holder: Option<u8>, base: Host, displacement: i32) -> Reach {
         let known = holder.and_then(|holder| self.checked.distance(holder));
         let is_known = known.is_some_and(|distance| {
@@ -174,12 +177,13 @@ impl Emitter {
         Reach::Anchored { base, displacement }
     }
 
-    /// Reaches what is so far from the (folded) stack pointer.
+    /// Reaches the operand at this distance from the stack pointer's home through the anchor.
     pub(super) fn reach_stack_anchored(&mut self, displacement: i32) -> Reach {
         self.reach_checked(Some(STACK), self.map.stack(), displacement)
     }
 
-    /// Reaches the instruction's memory operand. `None`: another way must be taken.
+    /// Reaches the instruction's memory operand through the anchor. `None` if it must be reached in
+    /// another way.
     pub(super) fn reach_operand_anchored(
         &mut self,
         instruction: &Instruction,
@@ -229,8 +233,8 @@ impl Emitter {
         }
     }
 
-    /// The same operand by the delta of its part, for what the anchor cannot be part of: its linear
-    /// address is in R8.
+    /// Reaches the same operand by the distance of its part, for code that needs the whole host
+    /// address. R8 gets the linear address.
     pub(super) fn leave_anchor(&mut self, base: Host, displacement: i32) -> Reach {
         if base != R8 || displacement != 0 {
             self.assembler.lea64(R8, Mem::base(base, displacement));
@@ -240,7 +244,8 @@ impl Emitter {
     }
 }
 
-/// The registers of a move of 64 bits between two that are not the stack pointer: to and from.
+/// The registers, target and source, of a 64-bit move between two registers other than the stack
+/// pointer.
 fn moved(instruction: &Instruction) -> Option<(u8, u8)> {
     let is_register = |index| {
         let register = instruction.op_register(index);

@@ -1,29 +1,30 @@
 //! A small assembler for the fixed sequences around copied instructions.
 //!
-//! It knows only the flag-free instructions that the translator needs between
-//! guest instructions; the guest's own instructions are encoded by iced-x86.
-//! All code is position-independent until [`Assembler::patch_rel32`].
+//! It has only the instructions that the translator needs between guest instructions, most of which
+//! leave the flags alone; iced-x86 encodes the guest's own instructions. All code is
+//! position-independent until [`Assembler::patch_rel32`].
 
 use crate::abi::host::Host;
 use iced_x86::{Encoder, Instruction};
 
 /// A host memory operand: `[base + index * scale + displacement]`.
 ///
-/// All of it is one number, which stays in a register of the translator's: parts that are stored
-/// one by one and loaded together make the processor wait.
+/// The operand is packed into one number, which stays in a register of the translator: fields that
+/// are stored one by one and then loaded together would make the processor wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mem(u64);
 
 impl Mem {
-    /// Where the number has the base and the index, above the displacement. Each has a bit that
-    /// says that there is one, and above it the register; the index's scale follows.
+    /// Lowest bit of the base register's field, which is above the displacement. The fields of base
+    /// and index each have a bit that says that the register exists, and above it the register's
+    /// number; the scale follows the index.
     const BASE: u32 = 32;
     const INDEX: u32 = 40;
     const SCALE: u32 = 48;
-    /// Where it says that the operand's segment is GS.
+    /// The bit that says that the operand's segment is GS.
     const GS: u32 = 56;
 
-    /// The sum of those parts that there are: a base register; an index register, never RSP, with
+    /// Makes the sum of those parts that exist: a base register; an index register, never RSP, with
     /// its scale 1, 2, 4 or 8; and the displacement.
     #[inline]
     pub const fn new(base: Option<Host>, index: Option<(Host, u8)>, displacement: i32) -> Self {
@@ -56,7 +57,7 @@ impl Mem {
         Self::new(Some(base), Some((index, scale)), displacement)
     }
 
-    /// The same by way of GS.
+    /// The operand with a GS prefix.
     #[inline]
     pub const fn by_gs(self) -> Self {
         Self(self.0 | 1 << Self::GS)
@@ -83,7 +84,7 @@ impl Mem {
         }
     }
 
-    /// The displacement.
+    /// The displacement of the operand.
     #[inline]
     pub const fn displacement(self) -> i32 {
         self.0 as i32
@@ -93,14 +94,14 @@ impl Mem {
         self.0 >> register & 1 != 0
     }
 
-    /// The number of a register, 0 if there is none.
+    /// The number of a register, or 0 if there is none.
     #[inline]
     const fn number(self, register: u32) -> u8 {
         (self.0 >> (register + 1)) as u8 & 0x1f
     }
 }
 
-/// Operand size of the few instructions that come in several.
+/// Operand size of the few instructions that exist in several sizes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Width {
     /// 8 bits.
@@ -125,29 +126,29 @@ impl Width {
     }
 }
 
-/// A place whose distance is filled in later.
+/// The position of a distance that is filled in later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Patch(pub usize);
 
-/// A branch of two bytes, which reaches 127 bytes, whose distance is filled in later.
+/// A branch of two bytes, which reaches 127 bytes and whose distance is filled in later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShortBranch {
-    /// Where the next instruction begins.
+    /// Position of the next instruction.
     end: usize,
 }
 
 impl ShortBranch {
-    /// Where the next instruction begins, from which the distance counts.
+    /// Position of the next instruction, from which the distance counts.
     pub(super) const fn end(self) -> usize {
         self.end
     }
 
-    /// Whether a place further on is in reach.
+    /// Whether a later position is in reach.
     pub(super) const fn reaches(self, target: usize) -> bool {
         target <= self.end + i8::MAX as usize
     }
 
-    /// The branch stands `length` bytes further on if it stood after `position`.
+    /// Adapts the branch to code of `length` bytes that was inserted at `position`.
     pub(super) const fn move_on(&mut self, position: usize, length: usize) {
         if self.end > position {
             self.end += length;
@@ -155,16 +156,16 @@ impl ShortBranch {
     }
 }
 
-/// The first bytes of an instruction, at most 8: up to ModRM, SIB and a displacement of 8 bits.
+/// The first bytes of an instruction, at most 8: up to ModRM, SIB and an 8-bit displacement.
 #[derive(Clone, Copy, Default)]
 struct Head {
-    /// From the low end.
+    /// The bytes, the first one in the low bits.
     bytes: u64,
     length: u32,
 }
 
 impl Head {
-    /// The prefix of operands of 16 bits.
+    /// The prefix for 16-bit operands.
     const OPERAND_SIZE: Head = Head {
         bytes: 0x66,
         length: 1,
@@ -188,7 +189,7 @@ impl Head {
         bytes.iter().fold(self, |head, &byte| head.byte(byte))
     }
 
-    /// A REX prefix, if one is needed.
+    /// Appends a REX prefix if one is needed.
     fn rex(self, wide: bool, reg: u8, index: u8, base: u8, force: bool) -> Self {
         let rex = 0x40 | u8::from(wide) << 3 | (reg >> 3) << 2 | (index >> 3) << 1 | base >> 3;
         if rex != 0x40 || force {
@@ -199,8 +200,8 @@ impl Head {
     }
 }
 
-/// A short sequence that is assembled once and copied from then on. What differs from place to
-/// place is patched in the copy.
+/// A short sequence that is assembled once and then copied. Bytes that differ from copy to copy are
+/// patched in the copy.
 #[derive(Clone, Copy, Debug)]
 pub struct Kept {
     bytes: [u8; Self::MOST],
@@ -208,13 +209,14 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Bytes at most: few, so that all are copied without asking how many there are.
+    /// Maximum length in bytes. It is small, so that always all bytes can be copied, whatever the
+    /// length.
     const MOST: usize = 32;
 
-    /// What `emit` emits.
+    /// Keeps the code that `emit` emits.
     ///
     /// # Panics
-    /// It is longer than 32 bytes: a bug in the translator.
+    /// The code is longer than 32 bytes: a bug in the translator.
     pub fn new(emit: impl FnOnce(&mut Assembler)) -> Self {
         let mut assembler = Assembler::new();
         emit(&mut assembler);
@@ -228,7 +230,7 @@ impl Kept {
     }
 }
 
-/// Code under construction.
+/// A buffer of code under construction.
 pub struct Assembler {
     bytes: Vec<u8>,
     encoder: Encoder,
@@ -241,7 +243,7 @@ impl Default for Assembler {
 }
 
 impl Assembler {
-    /// An empty buffer.
+    /// Makes an empty buffer.
     pub fn new() -> Self {
         Self {
             bytes: Vec::with_capacity(4096),
@@ -254,17 +256,17 @@ impl Assembler {
         self.bytes.clear();
     }
 
-    /// Bytes so far: the offset of the next instruction.
+    /// Length of the code so far, which is the offset of the next instruction.
     pub fn position(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The code assembled so far.
+    /// The code that was assembled so far.
     pub fn code(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Drops everything after `position`.
+    /// Drops all code after `position`.
     pub fn truncate(&mut self, position: usize) {
         self.bytes.truncate(position);
     }
@@ -272,7 +274,7 @@ impl Assembler {
     /// Encodes an instruction for 64-bit mode.
     ///
     /// # Errors
-    /// iced-x86's reason why there is no such encoding.
+    /// No such encoding exists; the error has iced-x86's reason.
     pub fn instruction(&mut self, instruction: &Instruction) -> Result<(), iced_x86::IcedError> {
         let before = self.bytes.len();
         self.encoder.set_buffer(std::mem::take(&mut self.bytes));
@@ -293,7 +295,7 @@ impl Assembler {
         self.bytes.extend_from_slice(&value.to_le_bytes());
     }
 
-    /// Appends what was put together.
+    /// Appends the bytes of a head.
     fn append(&mut self, head: Head) {
         let end = self.bytes.len() + head.length as usize;
         self.bytes.extend_from_slice(&head.bytes.to_le_bytes());
@@ -307,7 +309,8 @@ impl Assembler {
     fn modrm_mem(&mut self, head: Head, reg: u8, mem: Mem) {
         let reg = (reg & 7) << 3;
         let Some(base) = mem.base_register() else {
-            // No base: SIB with base 101 and mod 00 means disp32 alone (+ index).
+            // An operand without a base has a SIB byte with base 101 and mod 00: a 32-bit
+            // displacement and perhaps an index.
             let (index, scale) = mem
                 .index()
                 .map_or((4, 0), |(r, s)| (r.0 & 7, s.trailing_zeros() as u8));
@@ -338,7 +341,7 @@ impl Assembler {
         }
     }
 
-    /// The prefix of an operand's segment, which stands before all others.
+    /// The prefix for the operand's segment, which comes before all other prefixes.
     #[inline]
     fn segment(&mut self, mem: Mem) {
         if mem.has(Mem::GS) {
@@ -346,7 +349,8 @@ impl Assembler {
         }
     }
 
-    /// An instruction with the register `reg` and a memory operand, behind `head`.
+    /// Appends an instruction with the register `reg` and a memory operand, after the prefixes in
+    /// `head`.
     fn op_mem_behind(&mut self, head: Head, wide: bool, opcode: &[u8], reg: u8, mem: Mem) {
         self.segment(mem);
         let (index, base) = (mem.number(Mem::INDEX), mem.number(Mem::BASE));
@@ -359,7 +363,7 @@ impl Assembler {
         self.op_mem_behind(Head::default(), wide, opcode, reg, mem);
     }
 
-    /// An instruction with a byte register.
+    /// Appends an instruction with a byte register and a memory operand.
     fn op_mem_byte(&mut self, opcode: u8, reg: u8, mem: Mem) {
         self.segment(mem);
         let (index, base) = (mem.number(Mem::INDEX), mem.number(Mem::BASE));
@@ -480,8 +484,8 @@ impl Assembler {
         }
     }
 
-    /// `cmp register, [mem]`: sets the arithmetic flags. The byte form needs a register
-    /// that has one (not AH..DH).
+    /// `cmp register, [mem]`: sets the arithmetic flags. The byte form needs a register whose low
+    /// byte can be named (not AH to DH).
     #[inline]
     pub fn compare(&mut self, width: Width, register: Host, mem: Mem) {
         if width == Width::Byte {
@@ -590,8 +594,8 @@ impl Assembler {
         self.append(head.byte(bits));
     }
 
-    /// `jrcxz` forward, of which there is no near form: [`Emitter::skip_if_zero`] and the islands of
-    /// misses see that it reaches its target.
+    /// `jrcxz` forward, which has no near form: [`Emitter::skip_if_zero`] and the islands of misses
+    /// ensure that it reaches its target.
     ///
     /// [`Emitter::skip_if_zero`]: super::emitter::Emitter::skip_if_zero
     pub(crate) fn jrcxz(&mut self) -> ShortBranch {
@@ -616,7 +620,7 @@ impl Assembler {
         Patch(self.position() - 4)
     }
 
-    /// `jcc rel32` with the condition's low four opcode bits.
+    /// `jcc rel32`; `condition` is the low four bits of the opcode.
     pub fn jcc(&mut self, condition: u8) -> Patch {
         self.bytes
             .extend_from_slice(&[0x0f, 0x80 | condition & 15, 0, 0, 0, 0]);
@@ -641,12 +645,12 @@ impl Assembler {
         self.bytes.extend_from_slice(&[0x0f, 0x31]);
     }
 
-    /// An instruction's bytes as they are.
+    /// Appends the given bytes of an instruction.
     pub fn raw(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// A kept sequence.
+    /// Appends a kept sequence.
     #[inline]
     pub fn kept(&mut self, sequence: &Kept) {
         let end = self.bytes.len() + usize::from(sequence.length);
@@ -659,15 +663,15 @@ impl Assembler {
         self.bytes.extend_from_slice(&[0x0f, 0xae, 0xe8]);
     }
 
-    /// Inserts a short jump over `count` jumps whose distances are patched later, each of 5
-    /// bytes, and these; what stands behind `position` moves on.
+    /// Inserts a short jump over `count` jumps of 5 bytes each, and these jumps, whose distances
+    /// are patched later. The code after `position` moves.
     ///
     /// # Panics
-    /// They are more than a short jump reaches over.
+    /// The jumps are longer than a short jump reaches.
     pub fn insert_jumps(&mut self, position: usize, count: usize) {
         const JUMP: [u8; 5] = [0xe9, 0, 0, 0, 0];
         let jumps = count * JUMP.len();
-        let over = i8::try_from(jumps).expect("jumps beyond a short jump's reach");
+        let over = i8::try_from(jumps).expect("the jumps fit into a short jump's reach");
         let end = self.bytes.len();
         self.bytes.resize(end + 2 + jumps, 0);
         self.bytes.copy_within(position..end, position + 2 + jumps);
@@ -678,27 +682,27 @@ impl Assembler {
         }
     }
 
-    /// Puts a 32-bit immediate or displacement in its place.
+    /// Writes a 32-bit immediate or displacement.
     pub fn patch_imm32(&mut self, place: usize, value: u32) {
         self.bytes[place..place + 4].copy_from_slice(&value.to_le_bytes());
     }
 
-    /// Points a 32-bit distance at `target`.
+    /// Makes a 32-bit distance lead to `target`.
     pub fn patch_rel32(&mut self, patch: Patch, target: usize) {
         let distance = target as i64 - (patch.0 as i64 + 4);
         self.patch_imm32(patch.0, distance as u32);
     }
 
-    /// Points a short branch at `target`, which it [reaches](ShortBranch::reaches).
+    /// Makes a short branch lead to `target`, which must be [in reach](ShortBranch::reaches).
     ///
     /// # Panics
-    /// It does not.
+    /// The target is out of reach.
     pub(super) fn patch_rel8(&mut self, branch: ShortBranch, target: usize) {
         assert!(branch.reaches(target), "short branch out of reach");
         self.bytes[branch.end - 1] = (target - branch.end) as u8;
     }
 
-    /// Points a short branch at the current position.
+    /// Makes a short branch lead to the current position.
     #[cfg(test)]
     pub(crate) fn patch_rel8_here(&mut self, branch: ShortBranch) {
         self.patch_rel8(branch, self.position());

@@ -1,9 +1,9 @@
-//! Operands in shadow windows.
+//! Operands that are reached through shadow windows, without a look-up.
 //!
 //! A table has *host minus linear address* for each part of the guest's addresses
-//! ([`tollgate_tlb::shadow_windows`]), and what is near an address is in its part, but for the few
-//! that lie at an end. So the part is that of what a register holds, and the displacement is left
-//! to the access itself:
+//! ([`tollgate_tlb::shadow_windows`]). Addresses near each other are in the same part, except the
+//! few at a part's ends. So the code uses the part of the base register's value, and leaves the
+//! displacement to the access itself:
 //!
 //! ```text
 //! mov rax,[rbx+8]         sarx rcx, rbx, r14              ; the part
@@ -11,11 +11,13 @@
 //!                         mov  rax, [rcx+rbx+8]
 //! ```
 //!
-//! What goes on beyond its part's end faults, since nothing is ever mapped there, and is done by
-//! the monitor. An address that is not canonical makes the load from the table fault.
+//! An access that crosses the end of its part faults, since nothing is ever mapped there, and the
+//! monitor executes the instruction. An address that is not canonical makes the load from the table
+//! fault.
 //!
-//! A guest that is not in IA-32e mode has one window for each view, whose delta stands behind the
-//! view's tables. Its addresses wrap at 4 GiB, so they are formed whole first:
+//! A guest that is not in IA-32e mode has one shadow window for each view, whose *host minus linear
+//! address* is stored after the view's tables. The guest's addresses wrap at 4 GiB, so the whole
+//! address is formed first:
 //!
 //! ```text
 //! mov eax,[ebx+8]         lea  r8d, [rbx+8]
@@ -23,8 +25,8 @@
 //!                         mov  eax, [rcx+r8]
 //! ```
 //!
-//! In real mode GS of the host leads to that window. The sum of a segment's base and an offset may
-//! pass 4 GiB, where nothing is mapped and the monitor does the instruction:
+//! In real mode the host's GS base leads to that shadow window. The sum of a segment's base and an
+//! offset may exceed 4 GiB, where nothing is mapped; then the monitor executes the instruction:
 //!
 //! ```text
 //! mov ax,[bx]             movzx r8d, bx
@@ -46,12 +48,13 @@ use tollgate_tlb::shadow_windows::BESIDE_WINDOW;
 use tollgate_tlb::software_tlb::NARROW_DELTA_OFFSET;
 use tollgate_x86::SegmentRegister;
 
-/// Bytes between an address and what is taken to be near it: a larger displacement may be the
-/// address itself, and the register an index.
+/// Largest displacement in bytes that counts as near: with a larger one, the displacement may be
+/// the address and the register an index.
 const NEAR: i64 = 1 << 20;
 
 impl Emitter {
-    /// Puts the host address minus the linear one of what `address` holds into `to`. Uses RCX.
+    /// Loads *host minus linear address* for the part of the address in `address` into `to`. Uses
+    /// RCX.
     pub(super) fn load_window_delta(&mut self, to: Host, address: Host) {
         self.make_room();
         let tlb = self.map.tlb;
@@ -60,15 +63,15 @@ impl Emitter {
         self.assembler.load(Width::Qword, to, entry);
     }
 
-    /// Puts the host address minus the linear one of all 32-bit addresses into RCX.
+    /// Loads *host minus linear address* of the one shadow window for 32-bit addresses into RCX.
     pub(super) fn load_narrow_delta(&mut self) {
         self.make_room();
         let entry = Mem::base(self.map.tlb, NARROW_DELTA_OFFSET);
         self.assembler.load(Width::Qword, RCX, entry);
     }
 
-    /// Reaches what is `displacement` from what a host register holds, which it holds until the
-    /// access.
+    /// Reaches the operand at `displacement` from the value of the host register `base`, which must
+    /// not change before the access.
     pub(super) fn reach_near(&mut self, base: Host, displacement: i32) -> Reach {
         self.load_window_delta(RCX, base);
         Reach::Near {
@@ -78,7 +81,7 @@ impl Emitter {
         }
     }
 
-    /// Reaches a linear address that is known.
+    /// Reaches an operand whose linear address is a constant.
     fn reach_constant(&mut self, linear: i64) -> Option<Reach> {
         let displacement = i32::try_from(linear).ok()?;
         self.make_room();
@@ -92,7 +95,8 @@ impl Emitter {
         })
     }
 
-    /// Reaches what is so far from the (folded) stack pointer directly, if accesses do.
+    /// Reaches the operand `offset` bytes above the (folded) stack pointer directly. `None` if
+    /// accesses of the mode use look-ups, or the distance is large.
     pub(super) fn reach_stack_directly(&mut self, offset: i32) -> Option<Reach> {
         let displacement = self.esp.checked_add(offset)?;
         let is_near = self.is_direct64() && is_near(displacement.into());
@@ -102,8 +106,8 @@ impl Emitter {
         })
     }
 
-    /// The same with the linear address in R8, where whoever follows a fault looks for it if the
-    /// access itself does not name it.
+    /// Reaches the same operand with its linear address in R8. The code that handles a fault reads
+    /// the address there if it cannot derive it from the access.
     pub(super) fn with_address(&mut self, reach: Reach) -> Reach {
         if let Reach::Anchored { base, displacement } = reach {
             return self.leave_anchor(base, displacement);
@@ -132,8 +136,9 @@ impl Emitter {
         }
     }
 
-    /// Loads the delta of relocatable code into R8, for an operand relative to RIP whose home is
-    /// `displacement`: returned, if it is near.
+    /// Loads the slide of relocatable code into R8, for an operand relative to RIP whose link
+    /// address is `displacement`. Returns the link address if it is small enough to be a
+    /// displacement.
     pub(super) fn load_code_delta(&mut self, displacement: i64) -> Option<i32> {
         let home = i32::try_from(displacement).ok()?;
         if !(0..BESIDE_WINDOW as i64).contains(&displacement) {
@@ -145,7 +150,8 @@ impl Emitter {
         Some(home)
     }
 
-    /// Brings a segment's base and, if there is one, a register besides to R8. Uses R9.
+    /// Computes the sum of a segment's base and of `register`, if that is not `None`, in R8. Uses
+    /// R9.
     pub(super) fn add_to_segment_base(&mut self, segment: SegmentRegister, register: Register) {
         self.make_room();
         let start = self.field(at::segment_base(segment));
@@ -160,8 +166,8 @@ impl Emitter {
         self.look_up == LookUpForm::Direct && self.is_64_bit()
     }
 
-    /// Reaches the instruction's memory operand directly, if accesses do and it lies near an
-    /// address that is at hand.
+    /// Reaches the instruction's memory operand directly. `None` if accesses of the mode use
+    /// look-ups or the operand is not near an address in a register.
     pub(super) fn reach_operand_directly(
         &mut self,
         instruction: &Instruction,
@@ -219,7 +225,7 @@ impl Emitter {
     }
 }
 
-/// Whether an instruction with an operand in memory is one of the x87's.
+/// Whether an instruction with a memory operand is an x87 instruction.
 pub(super) fn is_x87(instruction: &Instruction) -> bool {
     let code = instruction.op_code();
     code.table() == OpCodeTableKind::Normal && matches!(code.op_code(), 0xd8..=0xdf)

@@ -1,4 +1,5 @@
-//! Offsets in a segment: the sum of an instruction's base, index and displacement.
+//! Effective addresses: the sum of an instruction's base, index and displacement, as an offset in a
+//! segment.
 
 use super::emitter::Emitter;
 use crate::abi::host::Host;
@@ -6,14 +7,14 @@ use crate::abi::host::*;
 use crate::emit::assembler::{Mem, Width};
 use iced_x86::{Instruction, Register};
 
-/// What is known of an offset in a segment.
+/// What is known at translation of an offset in a segment.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Offset {
-    /// It may have 32 bits, or more in 64-bit code.
+    /// The offset may have 32 bits, or more in 64-bit code.
     Wide,
-    /// It has 16 bits.
+    /// The offset has at most 16 bits.
     Word,
-    /// It is this.
+    /// The offset is this constant.
     Constant(u32),
 }
 
@@ -27,8 +28,8 @@ pub(crate) fn address_bytes(instruction: &Instruction) -> usize {
 }
 
 impl Emitter {
-    /// Puts the effective address (offset in the segment) of the memory operand into
-    /// R8, truncated to the address size.
+    /// Computes the effective address (offset in the segment) of the memory operand in R8,
+    /// truncated to the address size.
     pub(crate) fn effective_address(&mut self, instruction: &Instruction) -> Offset {
         if self.is_64_bit() {
             self.long_effective_address(instruction, R8, Width::Qword);
@@ -50,7 +51,7 @@ impl Emitter {
             self.assembler.mov_imm32(R8, total);
             return Offset::Constant(total);
         }
-        // What lives in slots comes through R8, and the index through R9.
+        // A base register that lives in a slot is loaded into R8, and an index register into R9.
         let base = (base != Register::None).then(|| self.address_value(base, R8));
         let index = (index != Register::None).then(|| {
             let scale = instruction.memory_index_scale() as u8;
@@ -76,8 +77,8 @@ impl Emitter {
         Offset::Word
     }
 
-    /// The same in 64-bit code: into `to`, truncated to the address size and to `width` if
-    /// that is a doubleword.
+    /// Computes the effective address of the memory operand in 64-bit code in `to`, truncated to
+    /// the address size, and to 32 bits if `width` is a doubleword.
     pub(crate) fn long_effective_address(
         &mut self,
         instruction: &Instruction,
@@ -105,7 +106,7 @@ impl Emitter {
             return;
         }
         let mut displacement = displacement as i32;
-        // What lives in slots comes through R8, and the index through R9.
+        // A base register that lives in a slot is loaded into R8, and an index register into R9.
         let base = if base.full_register() == Register::RSP {
             let stack = self.map.stack();
             match displacement.checked_add(self.esp) {

@@ -1,4 +1,4 @@
-//! The code of one block in work, with the tables that go with it.
+//! The emitter: the code of the block that is being translated, with the tables that belong to it.
 
 use super::anchored::Checked;
 use super::held::Held;
@@ -24,37 +24,37 @@ use crate::policy::mode::{Mode, ModeFlags};
 use crate::policy::virtual_interrupts::Transition;
 use iced_x86::Instruction;
 
-/// What the code of a block is made for.
+/// The properties of a block that its code depends on.
 pub(crate) struct Target<'a> {
-    /// The mode it runs in.
+    /// The mode in which the block runs.
     pub(crate) mode: Mode,
-    /// Where the guest's registers live.
+    /// The host registers in which the guest's registers live.
     pub(crate) map: &'static RegisterMap,
     /// The number that the block will have.
     pub(crate) block: BlockId,
-    /// Linear page of its first instruction.
+    /// Linear page of the block's first instruction.
     pub(crate) linear_page: u64,
-    /// Its addresses are homes: it is relocatable (see [`crate::abi::relocation`]).
+    /// The block is relocatable: its addresses are link addresses (see [`crate::abi::relocation`]).
     pub(crate) relocates: bool,
-    /// Free link slots.
+    /// Slots that the block may use for links.
     pub(crate) slots: &'a [u32],
-    /// What carries an exit of a sensitive instruction to the monitor.
+    /// The form in which an exit of a sensitive instruction reaches the monitor.
     pub(crate) transition: Transition,
 }
 
-/// Emits the code of a block, and notes what goes with it.
+/// Emits the code of a block and collects its tables.
 pub(crate) struct Emitter {
     pub(crate) assembler: Assembler,
-    /// The map of the block in work.
+    /// The register map of the current block.
     pub(crate) map: &'static RegisterMap,
-    /// The guest registers that it has in slots, one bit each.
+    /// The guest registers that live in slots, one bit each.
     pub(crate) slot_mask: u16,
     pub(crate) info: iced_x86::InstructionInfoFactory,
     pub(crate) mode: Mode,
-    /// How memory is reached in it.
+    /// The way in which the mode's code reaches memory.
     pub(super) look_up: LookUpForm,
-    /// The code that finds an access's slot in the long software TLB, by size, where it has
-    /// been assembled before. Every map has context and software TLB in the same registers.
+    /// For each access size: the code that finds the slot in the long software TLB, if it was
+    /// already assembled. Every register map has context and software TLB in the same registers.
     pub(super) long_slots: [Vec<u8>; KEPT_SIZES],
     /// The code of exits.
     pub(super) exit_code: ExitCode,
@@ -66,59 +66,59 @@ pub(crate) struct Emitter {
     pub(super) x87_notes: Vec<X87Note>,
     pub(super) completions: Vec<Completion>,
     pub(super) stubs: Vec<Stub>,
-    /// Short branches that wait for an island: (patch, index into `stubs`).
+    /// Short branches that wait for an island, each with the index of its stub in `stubs`.
     pub(super) misses: Vec<(ShortBranch, usize)>,
     /// Short branches over code that follows them, in the order in which they were emitted.
     pub(super) skips: Vec<ShortBranch>,
-    /// Near branches that stand in such code, while it is being emitted.
+    /// Near branches in code that is skipped by short branches, while that code is being emitted.
     pub(super) jumps_across: Vec<Patch>,
-    /// A branch to code of the same instruction that is still to come.
+    /// A branch to code of the same instruction that is not emitted yet.
     pub(crate) far_branch: Option<Patch>,
-    /// EIP of the current instruction and of the next.
+    /// EIP of the current instruction; `next_rip` is that of the next one.
     pub(crate) rip: u64,
     pub(crate) next_rip: u64,
-    /// Where the current instruction's host code starts.
+    /// Position at which the current instruction's host code starts.
     pub(crate) start: usize,
-    /// Where its counts stand, if it is counted.
+    /// Positions of the current instruction's counters, if its host instructions are counted.
     pub(crate) counts: Option<HostCodeCounts>,
-    /// Guest ESP is its home plus this.
+    /// The guest's ESP is the value in its home plus this adjustment.
     pub(crate) esp: i32,
-    /// `esp` when the current instruction began.
+    /// Value of `esp` when the current instruction began.
     pub(crate) esp_at_start: i32,
-    /// What R11 points to (see `window`).
+    /// The active shared look-up, whose result is in R11 (see `window`).
     pub(crate) window: Option<Window>,
-    /// The current instruction may use and make windows.
+    /// The current instruction may use and make shared look-ups.
     pub(super) uses_windows: bool,
-    /// The window that it is to make.
+    /// The shared look-up that the current instruction should make.
     pub(super) planned: Option<Planned>,
     /// The vector registers are known to be loaded.
     pub(crate) vectors_loaded: bool,
-    /// The block is relocatable: addresses of its code are homes.
+    /// The block is relocatable: addresses of its code are link addresses.
     pub(crate) relocates: bool,
-    /// Linear page of the block; direct links may only stay in it.
+    /// Linear page of the block, which direct links must not leave.
     pub(super) linear_page: u64,
     pub(super) slots: Vec<u32>,
-    /// Slots that this block has taken from `slots`.
+    /// Number of slots that the block has taken from `slots`.
     pub(super) slots_used: usize,
     pub(super) first_site_of_instruction: usize,
-    /// The current instruction reaches its operand by the anchor.
+    /// The current instruction reaches its operand through the anchor.
     pub(super) is_anchored: bool,
-    /// What the block's code knows of registers.
+    /// The registers that the block's code has checked for the anchor.
     pub(super) checked: Checked,
-    /// What scratch registers hold.
+    /// The guest registers that scratch registers hold.
     pub(super) held: Held,
-    /// The last place where an island may stand, if short branches wait for one.
+    /// The last place where an island can be inserted, if short branches wait for one.
     pub(super) seam: Option<Seam>,
-    /// The current instruction stands behind one that holds interrupts off.
+    /// The interrupt shadow in which the current instruction executes.
     pub(crate) shadowed: Shadow,
-    /// The current instruction holds interrupts off until the next has completed.
+    /// The interrupt shadow that the current instruction casts until the next one has completed.
     pub(crate) casts_shadow: Shadow,
-    /// What carries an exit of a sensitive instruction to the monitor.
+    /// The form in which an exit of a sensitive instruction reaches the monitor.
     pub(super) transition: Transition,
 }
 
 impl Emitter {
-    /// No code.
+    /// Makes an emitter without code.
     pub(crate) fn new() -> Self {
         Self {
             assembler: Assembler::new(),
@@ -169,7 +169,7 @@ impl Emitter {
     /// Begins a block.
     ///
     /// # Errors
-    /// There is no code for the mode's access to memory.
+    /// No code exists for the mode's way to access memory.
     pub(crate) fn begin_block(&mut self, target: &Target<'_>) -> Result<(), AccessUnavailable> {
         self.look_up = LookUpForm::of(&target.mode)?;
         self.assembler.clear();
@@ -208,7 +208,7 @@ impl Emitter {
         Ok(())
     }
 
-    /// Emits what is left of the block, behind its last instruction.
+    /// Emits what remains of the block after its last instruction.
     pub(crate) fn finish_block(&mut self) {
         self.emit_stubs();
     }
@@ -225,7 +225,7 @@ impl Emitter {
         }
     }
 
-    /// Whether so many more sites fit into the block.
+    /// Whether `count` more sites fit into the block.
     pub(crate) fn has_room_for_sites(&self, count: usize) -> bool {
         self.sites.len() + count <= MAX_SITES
     }
@@ -242,8 +242,9 @@ impl Emitter {
         self.mark(Restore::NONE);
     }
 
-    /// Ends the code of an instruction: tells its sites where the next one begins. Behind one
-    /// that ends the block nothing does: stubs stand there.
+    /// Ends the code of an instruction and sets, in its sites, where the next instruction begins.
+    /// After an instruction that ends the block (`goes_on` is false) there is no next one, because
+    /// stubs follow.
     pub(crate) fn end(&mut self, goes_on: bool) {
         let after = if goes_on {
             self.assembler.position() as u32
@@ -267,32 +268,32 @@ impl Emitter {
         SiteKind::Helper(self.helpers.len() as u16 - 1)
     }
 
-    /// Notes what is left to do of an instruction in a part of the code.
+    /// Lists what remains to be done to complete an instruction in a part of the code.
     pub(crate) fn add_completion(&mut self, completion: Completion) {
         self.completions.push(completion);
     }
 
-    /// Notes what the code of `note` notes of an x87 instruction.
+    /// Lists the part of the code that notes the pointers of an x87 instruction.
     pub(crate) fn add_x87_note(&mut self, note: X87Note) {
         self.x87_notes.push(note);
     }
 
-    /// Notes an operand that can be replaced.
+    /// Lists an immediate operand that can be replaced.
     pub(crate) fn add_immediate(&mut self, immediate: Immediate) {
         self.immediates.push(immediate);
     }
 
-    /// The block's code is 64-bit code.
+    /// Whether the block's code is 64-bit code.
     pub(crate) fn is_64_bit(&self) -> bool {
         self.mode.flags.contains(ModeFlags::CODE64)
     }
 
-    /// A field of the context.
+    /// The context's field at a displacement from the context pointer.
     pub(crate) fn field(&self, displacement: i32) -> Mem {
         Mem::base(self.map.context, displacement)
     }
 
-    /// `to := mem`'s offset, of the stack pointer's size if that is not 16 bits.
+    /// `to := address of mem`, with the size of the stack pointer, which must not be 16 bits.
     pub(crate) fn lea_stack(&mut self, to: Host, mem: Mem) {
         if self.is_64_bit() {
             self.assembler.lea64(to, mem);
@@ -301,7 +302,7 @@ impl Emitter {
         }
     }
 
-    /// `to := from`, of a 32-bit address or of a 64-bit one in 64-bit code.
+    /// `to := from`, for an address of 64 bits in 64-bit code and of 32 bits in other code.
     pub(crate) fn mov_pointer(&mut self, to: Host, from: Host) {
         if self.is_64_bit() {
             self.assembler.mov(to, from);
@@ -310,8 +311,8 @@ impl Emitter {
         }
     }
 
-    /// `to := address`, which is one in the guest's code or at a fixed distance from it, of
-    /// `width`. Uses `scratch`, which may be the same; only the last instruction changes `to`.
+    /// `to := address`, with `width`: an address in the guest's code or at a fixed distance from
+    /// it. Uses `scratch`, which may be equal to `to`; only the last host instruction changes `to`.
     pub(crate) fn code_address(&mut self, to: Host, scratch: Host, address: u64, width: Width) {
         let narrow = width != Width::Qword;
         if !self.relocates {
@@ -328,7 +329,7 @@ impl Emitter {
         }
         self.assembler.load(Width::Qword, scratch, delta);
         let mut rest = address as i64;
-        // Homes are small (see `blocks/homes.rs`): two steps are enough.
+        // Link addresses are small (see `blocks/homes.rs`), so two steps are enough.
         while i32::try_from(rest).is_err() {
             let step = i64::from(if rest > 0 { i32::MAX } else { i32::MIN });
             let sum = Mem::base(scratch, step as i32);
@@ -338,7 +339,7 @@ impl Emitter {
         self.assembler.lea64(to, Mem::base(scratch, rest as i32));
     }
 
-    /// Brings the folded adjustment into ESP's home; only flag-free instructions.
+    /// Adds the folded adjustment to ESP's home, with instructions that leave the flags alone.
     pub(crate) fn flush_esp(&mut self) {
         if self.esp == 0 {
             return;
@@ -355,8 +356,8 @@ impl Emitter {
         self.esp = 0;
     }
 
-    /// As [`Emitter::flush_esp`], before the instruction's own work begins: the
-    /// instruction can be started again from here on.
+    /// Does what [`Emitter::flush_esp`] does, before the instruction's own work begins. From here
+    /// on the instruction can be started again.
     pub(crate) fn flush_esp_first(&mut self) {
         if self.esp != 0 {
             self.flush_esp();
@@ -366,8 +367,8 @@ impl Emitter {
         }
     }
 
-    /// Makes sure that the guest's vector registers are in the host's, which a fast path loads. Uses R8
-    /// and RCX.
+    /// Emits code that ensures that the guest's vector registers are loaded into the host's. A fast
+    /// path loads them. Uses R8 and RCX.
     pub(crate) fn require_vectors(&mut self) {
         if self.vectors_loaded {
             return;

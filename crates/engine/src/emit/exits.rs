@@ -1,5 +1,4 @@
-//! Exits: the sites at which control passes from the block to the monitor, and the code that
-//! names them.
+//! Exits: the code that names a site and passes control from the block to the monitor.
 
 use super::emitter::Emitter;
 use crate::abi::at;
@@ -15,16 +14,17 @@ use iced_x86::Instruction;
 /// Placeholder for `Site::after` until the instruction is complete.
 pub(crate) const RESUME_AFTER: u32 = u32::MAX;
 
-/// A sequence that names a site and leaves.
+/// A sequence that names a site and leaves the block.
 #[derive(Clone, Copy)]
 pub(super) struct ExitSequence {
     code: Kept,
-    /// Where it has the site's number.
+    /// Offset in the sequence of the site's number.
     number: usize,
 }
 
 impl ExitSequence {
-    /// What `prepare` emits, then the naming and a jump to the address in the field at `to`.
+    /// Makes a sequence: the code that `prepare` emits, then the store of the site's number, then a
+    /// jump to the address in the context's field at `to`.
     fn new(prepare: impl FnOnce(&mut Assembler), to: i32) -> Self {
         let mut number = 0;
         let code = Kept::new(|assembler| {
@@ -38,19 +38,21 @@ impl ExitSequence {
     }
 }
 
-/// The code of exits, which differ in nothing but their sites' numbers: every map has the context
-/// in the same register.
+/// The code of exits. Exits differ only in the numbers of their sites, because every register map
+/// has the context in the same register.
 pub(super) struct ExitCode {
     plain: ExitSequence,
-    /// The monitor is told what R8 holds.
+    /// The exit that also passes the value of R8 to the monitor.
     with_value: ExitSequence,
-    /// The same, and the software TLB may be filled without an exit.
+    /// The exit of a miss, which passes the value of R8 too; the software TLB may be filled without
+    /// an exit.
     miss: ExitSequence,
-    /// Those that have a store tested for code, by the field with the test's address.
+    /// Exits that test a store for translated code, each with the field that holds the test's
+    /// address.
     store_tests: Vec<(i32, ExitSequence)>,
 }
 
-/// Where the sequence of a store's test has the distance back to the look-up.
+/// Offset, in the sequence of a store's test, of the distance back to the look-up.
 const BACK: usize = 3;
 
 impl ExitCode {
@@ -67,7 +69,7 @@ impl ExitCode {
         }
     }
 
-    /// The sequence for the test whose address is in the field at `test`.
+    /// The sequence for the test whose address is in the context's field at `test`.
     fn store_test(&mut self, test: i32) -> ExitSequence {
         if let Some((_, known)) = self.store_tests.iter().find(|(known, _)| *known == test) {
             return *known;
@@ -99,7 +101,7 @@ impl Emitter {
         self.sites.len() - 1
     }
 
-    /// Leaves for the monitor here, unconditionally, at the current instruction.
+    /// Emits an unconditional exit to the monitor at the current instruction.
     pub(crate) fn exit(&mut self, kind: SiteKind) {
         let site = self.new_site(kind, self.rip, self.esp_at_start, 0);
         self.emit_exit(site);
@@ -112,7 +114,7 @@ impl Emitter {
         self.emit_sequence(self.exit_code.plain, site);
     }
 
-    /// As [`Emitter::emit_exit`]; the monitor is told what R8 holds.
+    /// Emits an exit that also passes the value of R8 to the monitor.
     pub(super) fn emit_exit_with_value(&mut self, site: usize) {
         if self.is_sensitive_exit(site) {
             let value = self.field(at::EXIT_VALUE);
@@ -122,7 +124,7 @@ impl Emitter {
         self.emit_sequence(self.exit_code.with_value, site);
     }
 
-    /// The access at `site` has missed in the software TLB, at the address in R8.
+    /// Emits the exit for an access that has missed in the software TLB. R8 has the linear address.
     pub(super) fn emit_miss(&mut self, site: usize) {
         match self.mode.is_watched() || self.is_sensitive_exit(site) {
             true => self.emit_exit_with_value(site),
@@ -130,8 +132,9 @@ impl Emitter {
         }
     }
 
-    /// Has the store at `site` tested for code (see [`crate::gate::store_test`]), at the address
-    /// in the field at `test`: leaves if it must, or goes back to the look-up at `back`.
+    /// Emits the test for translated code (see [`crate::gate::store_test`]) for the store at
+    /// `site`. The field at `test` holds the test's address. The test leaves the block if
+    /// necessary; otherwise it returns to the look-up at `back`.
     pub(super) fn emit_store_test(&mut self, site: usize, back: usize, test: i32) {
         let position = self.assembler.position();
         let sequence = self.exit_code.store_test(test);
@@ -146,8 +149,9 @@ impl Emitter {
             .patch_imm32(number, pack_site(self.block, site));
     }
 
-    /// The exit of a sensitive instruction goes to the monitor as the choice of
-    /// [`crate::policy::virtual_interrupts::Transition`] says: the only place that knows.
+    /// Emits the exit of a sensitive instruction in the form that
+    /// [`crate::policy::virtual_interrupts::Transition`] chooses. No other function knows these
+    /// forms.
     pub(crate) fn emit_sensitive_exit(&mut self, site: usize) {
         self.name_site(site);
         match self.transition {
@@ -168,14 +172,15 @@ impl Emitter {
         }
     }
 
-    /// Names the exit that the code which is jumped to next may take, and behind which it goes
-    /// on if it does not.
+    /// Names the exit that the routine to which the code jumps next may take. If the routine does
+    /// not take the exit, execution continues after the instruction.
     pub(crate) fn name_exit(&mut self, kind: SiteKind) {
         let site = self.new_site(kind, self.rip, self.esp_at_start, RESUME_AFTER);
         self.name_site(site);
     }
 
-    /// Tells the monitor, should guest code be left now, that it is at this site.
+    /// Stores the site's number in the context, so that the monitor knows where the guest is if
+    /// guest code is left now.
     pub(crate) fn name_site(&mut self, site: usize) {
         let packed = pack_site(self.block, site);
         self.assembler
@@ -185,32 +190,33 @@ impl Emitter {
     pub(crate) fn leave_and_return(&mut self, kind: SiteKind) {
         let site = self.new_site(kind, self.rip, self.esp_at_start, RESUME_AFTER);
         self.emit_exit(site);
-        // The monitor puts the whole ESP into its home and does not keep vectors loaded.
+        // The monitor puts the whole ESP into its home and does not keep the vector registers
+        // loaded.
         self.end_window();
         self.forget_checks();
         self.esp = 0;
         self.vectors_loaded = false;
     }
 
-    /// What the monitor is told if the current instruction turns out to be its own.
+    /// The kind of site for the case that the monitor must execute the current instruction.
     pub(crate) fn helper_kind(&mut self, instruction: &Instruction) -> SiteKind {
         let known = self.helpers.last();
         if known.is_none_or(|known| known.instruction.ip() != instruction.ip()) {
             self.add_helper(instruction);
         }
-        // It comes back without them.
+        // The monitor does not keep the vector registers loaded.
         self.vectors_loaded = false;
         SiteKind::Helper(self.helpers.len() as u16 - 1)
     }
 
-    /// Leaves for the monitor if the sum of two registers and a number is zero.
+    /// Emits an exit that is taken if the sum of two registers and a constant is zero.
     pub(crate) fn leave_if_zero(&mut self, kind: SiteKind, sum: Mem) {
         self.make_room();
         self.assembler.lea64(RCX, sum);
         self.miss_if_zero(kind);
     }
 
-    /// Leaves for the monitor unless the sum of two registers and a number is zero.
+    /// Emits an exit that is taken unless the sum of two registers and a constant is zero.
     pub(crate) fn leave_unless_zero(&mut self, kind: SiteKind, sum: Mem) {
         self.make_room();
         self.assembler.lea64(RCX, sum);
@@ -222,7 +228,7 @@ impl Emitter {
     }
 }
 
-/// Whether the instruction has completed where a site of this kind leaves.
+/// Whether the instruction is complete where a site of this kind leaves the block.
 fn is_done(kind: SiteKind) -> bool {
     matches!(
         kind,

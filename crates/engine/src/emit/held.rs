@@ -1,8 +1,8 @@
-//! Guest registers of slots that stay in scratch registers for some instructions.
+//! Guest registers of slots that stay in scratch registers over several instructions.
 //!
-//! A guest register that lives in a slot is brought to a scratch register for an instruction, and
-//! taken back behind it ([`super::operands`]). Where the next instruction leaves that scratch
-//! register alone, neither need be done between the two:
+//! A guest register that lives in a slot is loaded into a scratch register for an instruction and
+//! stored back after it ([`super::operands`]). If the next instruction leaves the scratch register
+//! alone, the store and the next load can be omitted:
 //!
 //! ```text
 //! xor r9d,r8d         mov r11,[slot.r9]      xor r9d,r8d         mov r11,[slot.r9]
@@ -13,9 +13,11 @@
 //!                     mov [slot.r9],r11                          mov [slot.r9],r11
 //! ```
 //!
-//! What is held is in the slot too, or has changed since. Marks then say that it is in the scratch
-//! register ([`Emitter::mark_as`]), so that state is exact at each host instruction. Before an
-//! instruction that may leave for the monitor by other ways than a signal, all is put back.
+//! A value that a scratch register holds is equal to its slot, or it has changed since it was
+//! loaded. In the second case the state map says that the value is in the scratch register
+//! ([`Emitter::mark_as`]), so the guest's state is exact at each host instruction. All changed
+//! values are stored before an instruction that may reach the monitor in another way than by a
+//! signal.
 
 use super::direct::is_near;
 use super::emitter::Emitter;
@@ -28,30 +30,31 @@ use crate::policy::mode::SegmentClass;
 use iced_x86::{Instruction, Mnemonic, Register};
 use tollgate_x86::Gpr;
 
-/// The number of the stack pointer.
+/// Number of the stack pointer.
 const STACK: u8 = Gpr::Rsp as u8;
 
-/// The scratch registers that hold guest registers, in the order in which they are taken. RCX is
-/// not one: accesses by anchors and deltas need it.
+/// The scratch registers that can hold guest registers, in the order in which they are taken. RCX
+/// is not one of them, because accesses through shadow windows need it.
 const HOLDERS: [Host; 3] = [R11, R9, R8];
 
-/// What the scratch registers hold.
+/// The guest registers that scratch registers hold.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Held {
-    /// The guest register in each of [`HOLDERS`].
+    /// The guest register that each of [`HOLDERS`] holds.
     guests: [Option<u8>; HOLDERS.len()],
-    /// Those that differ from their slots, by place in [`HOLDERS`].
+    /// For each of [`HOLDERS`]: whether its value differs from the slot.
     changed: [bool; HOLDERS.len()],
-    /// The host registers that the current instruction may have hold something, one bit each. None:
-    /// it keeps nothing.
+    /// The scratch registers that may hold guest registers during the current instruction, one bit
+    /// each. If no bit is set, the instruction keeps nothing.
     allowed: u16,
-    /// The guest registers that it uses, one bit each.
+    /// The guest registers that the current instruction uses, one bit each.
     used: u16,
-    /// Those of them that address its operand in memory.
+    /// The guest registers that are part of the address of the current instruction's memory
+    /// operand.
     address: u16,
-    /// When each was used last, in uses.
+    /// For each of [`HOLDERS`]: the value of `clock` when it was last used.
     uses: [u32; HOLDERS.len()],
-    /// Uses so far.
+    /// Number of uses so far.
     clock: u32,
 }
 
@@ -62,7 +65,7 @@ impl Held {
         place.map(|place| HOLDERS[place])
     }
 
-    /// The scratch registers that hold something, one bit each.
+    /// The scratch registers that hold a guest register, one bit each.
     pub(crate) fn holders(&self) -> u16 {
         let holders = HOLDERS.iter().zip(self.guests);
         holders.fold(0, |all, (host, guest)| {
@@ -70,12 +73,12 @@ impl Held {
         })
     }
 
-    /// Whether the current instruction may have this scratch register hold something.
+    /// Whether this scratch register may hold a guest register during the current instruction.
     pub(crate) fn may_hold(&self, host: Host) -> bool {
         self.allowed >> host.0 & 1 != 0
     }
 
-    /// Whether a scratch register holds what addresses the current instruction's operand.
+    /// Whether a scratch register holds a part of the address of the current instruction's operand.
     fn holds_address(&self, host: Host) -> bool {
         let mut holders = HOLDERS.iter().zip(self.guests);
         holders.any(|(holder, guest)| {
@@ -83,9 +86,10 @@ impl Held {
         })
     }
 
-    /// A scratch register out of those that are not `busy` for one more guest register. It holds
-    /// nothing, or what is in its slot too, or if that is `dear` enough, something that must be put
-    /// back; not what the instruction uses. Of several it is the one whose last use is the longest ago.
+    /// Chooses a scratch register for one more guest register, not one of `busy` and not one whose
+    /// guest register the instruction uses. It is empty, or its value is also in its slot, or, if
+    /// the new register is important enough (`dear`), its value must be stored first. Among equal
+    /// choices the one whose last use is longest ago is taken.
     pub(crate) fn free(&self, busy: u16, dear: bool) -> Option<Host> {
         let is_used = |guest: u8| self.used >> guest & 1 != 0;
         let places = (0..HOLDERS.len()).filter(|&place| {
@@ -101,8 +105,8 @@ impl Held {
         place.map(|place| HOLDERS[place])
     }
 
-    /// From here on a scratch register holds a guest register and nothing else does; `changed`: the
-    /// slot holds another value.
+    /// Notes that a scratch register holds a guest register, which no other scratch register holds
+    /// from now on. `changed` says that the slot has another value.
     pub(crate) fn hold(&mut self, host: Host, guest: u8, changed: bool) {
         self.clock += 1;
         for (place, held) in self.guests.iter_mut().enumerate() {
@@ -117,7 +121,7 @@ impl Held {
         }
     }
 
-    /// What marks say besides.
+    /// Adds to `restore` the changed values that scratch registers hold.
     pub(crate) fn add_to(&self, restore: Restore) -> Restore {
         let mut all = restore;
         for (place, guest) in self.guests.iter().enumerate() {
@@ -136,9 +140,9 @@ impl Held {
 }
 
 impl Emitter {
-    /// The current instruction, which uses the guest registers `used` and besides `address` for its
-    /// operand's address, leaves alone what is held in the scratch registers `allowed`, and may have
-    /// more held there. Others are put back.
+    /// Prepares for the current instruction, which uses the guest registers `used`, and `address`
+    /// for the address of its operand. It leaves the scratch registers `allowed` alone, which may
+    /// hold more guest registers; values in other scratch registers are stored to their slots.
     pub(crate) fn keep_held(&mut self, allowed: u16, used: u16, address: u16) {
         let used = used | address;
         for host in HOLDERS {
@@ -155,7 +159,8 @@ impl Emitter {
         }
     }
 
-    /// All is put back before the current instruction, which begins anew from here on if it does.
+    /// Stores all changed values to their slots before the current instruction. If anything is
+    /// stored, the instruction's code starts after the stores.
     pub(crate) fn put_held_back(&mut self) {
         if self.held.has_changed() {
             HOLDERS.into_iter().for_each(|host| self.put_back(host));
@@ -164,8 +169,9 @@ impl Emitter {
         self.held = Held::default();
     }
 
-    /// What has changed goes to its slot, and stays besides: before a conditional branch, whose code leaves
-    /// scratch registers alone where it is not taken.
+    /// Stores all changed values to their slots, but keeps them in the scratch registers too. This
+    /// is done before a conditional branch, whose code leaves scratch registers alone if it is not
+    /// taken.
     pub(crate) fn share_held(&mut self) {
         for place in 0..HOLDERS.len() {
             if self.store_changed(place) {
@@ -176,7 +182,7 @@ impl Emitter {
         (self.held.allowed, self.held.used, self.held.address) = (0, 0, 0);
     }
 
-    /// The same as [`Emitter::put_held_back`] behind the last instruction, which is done.
+    /// Stores all changed values to their slots after the last instruction, which is complete.
     pub(crate) fn put_held_back_at_end(&mut self) {
         if self.held.has_changed() {
             self.mark_as(self.next_rip, self.esp, Restore::NONE);
@@ -189,14 +195,16 @@ impl Emitter {
         self.held = Held::default();
     }
 
-    /// What a scratch register holds goes to its slot, before the current instruction.
+    /// Stores the changed value of a scratch register to its slot, before the current instruction,
+    /// and empties the scratch register.
     pub(crate) fn put_back(&mut self, host: Host) {
         if self.store_held(host) {
             self.mark(Restore::NONE);
         }
     }
 
-    /// The same, if its slot has another value: whether that was so.
+    /// Empties a scratch register, after storing its value to its slot if the slot has another
+    /// value. Returns whether the value was stored.
     fn store_held(&mut self, host: Host) -> bool {
         let Some(place) = HOLDERS.iter().position(|holder| *holder == host) else {
             return false;
@@ -206,7 +214,8 @@ impl Emitter {
         changed
     }
 
-    /// Has a slot have the value that is held in this place, and says whether it had another.
+    /// Stores the value of the holder at this index to its slot if the slot has another value.
+    /// Returns whether the value was stored.
     fn store_changed(&mut self, place: usize) -> bool {
         let changed = std::mem::take(&mut self.held.changed[place]);
         if let Some(guest) = self.held.guests[place].filter(|_| changed) {
@@ -217,8 +226,9 @@ impl Emitter {
         changed
     }
 
-    /// The value of a guest register that lives in a slot: where it is held, or in `scratch`, which
-    /// holds nothing then.
+    /// The register from which the value of a guest register that lives in a slot can be read: the
+    /// scratch register that holds it, or `scratch`, into which it is loaded and which then holds
+    /// nothing.
     pub(super) fn slot_value(&mut self, guest: u8, scratch: Host) -> Host {
         if let Some(holder) = self.held.holder(guest) {
             return holder;
@@ -231,7 +241,7 @@ impl Emitter {
                 holder
             }
             None => {
-                // The other register of the address may be there: then R8 is free.
+                // `scratch` may hold the other register of the address; then R8 is free.
                 let scratch = match self.held.holds_address(scratch) {
                     true => R8,
                     false => scratch,
@@ -243,8 +253,8 @@ impl Emitter {
         }
     }
 
-    /// Whether an instruction of 64-bit code reaches its operand, or LEA finds its result, without
-    /// forming an address in R8.
+    /// Whether 64-bit code reaches the instruction's operand, or computes the result of LEA,
+    /// without forming an address in R8.
     pub(crate) fn has_address_at_hand(&self, instruction: &Instruction) -> bool {
         let displacement = instruction.memory_displacement64() as i64;
         let of_stack = i64::from(self.esp) + displacement;
@@ -264,8 +274,9 @@ impl Emitter {
         is_at_hand(base) && is_at_hand(index) && (is_lea || is_near_register)
     }
 
-    /// A LEA of a doubleword or a quadword to a guest register that lives in a slot, if a scratch
-    /// register may hold it.
+    /// Emits a LEA of a doubleword or a quadword whose result stays in a scratch register, if the
+    /// guest register lives in a slot and a scratch register may hold it. Returns whether it did
+    /// so.
     pub(crate) fn lea_to_holder(
         &mut self,
         instruction: &Instruction,
@@ -275,7 +286,7 @@ impl Emitter {
         if self.slot_mask >> guest & 1 == 0 || !HOLDERS.iter().any(|&it| self.held.may_hold(it)) {
             return false;
         }
-        // R8 is free: the address is formed there.
+        // R8 is free, because the address is formed there.
         let free = || self.held.free(0, true);
         let to = self.held.holder(guest).or_else(free).unwrap_or(R8);
         if self.held.holder(guest).is_none() {
@@ -308,10 +319,14 @@ mod tests {
         held.hold(R11, 8, false);
         held.hold(R9, 9, true);
         assert_eq!((held.holder(8), held.holder(9)), (Some(R11), Some(R9)));
-        assert_eq!(held.free(0, true), Some(R11), "r8 is in its slot too");
+        assert_eq!(
+            held.free(0, true),
+            Some(R11),
+            "the value of r8 is also in its slot"
+        );
         held.used = 1 << 8;
-        assert_eq!(held.free(0, false), None, "but it is used");
-        assert_eq!(held.free(0, true), Some(R9), "r9 must be put back");
+        assert_eq!(held.free(0, false), None, "the instruction uses r8");
+        assert_eq!(held.free(0, true), Some(R9), "r9 must be stored first");
         assert_eq!(holding(&[], 0).free(0, true), None);
     }
 

@@ -1,17 +1,18 @@
-//! Where the counts of a guest instruction stand (see `translate/count.rs`).
+//! The positions in an instruction's code that its counters need (see `translate/count.rs`).
 
-/// Where the counts of the current instruction stand in its code.
+/// Positions in the code of the current guest instruction, if host instructions are counted.
 #[derive(Clone, Copy)]
 pub(crate) struct HostCodeCounts {
-    /// Offsets of the 32-bit displacements: of host instructions, and of their bytes.
+    /// Offset of the 32-bit displacement that becomes the number of host instructions. `bytes` is
+    /// that of the displacement that becomes the number of their bytes.
     pub(crate) instructions: usize,
     pub(crate) bytes: usize,
-    /// Offset of what is counted.
+    /// Offset at which the counted code begins.
     pub(crate) begin: usize,
 }
 
 impl HostCodeCounts {
-    /// What stands behind `position` stands `length` bytes further on.
+    /// Adapts the offsets to code of `length` bytes that was inserted at `position`.
     pub(crate) fn move_on(&mut self, position: usize, length: usize) {
         for place in [&mut self.instructions, &mut self.bytes, &mut self.begin] {
             if *place > position {

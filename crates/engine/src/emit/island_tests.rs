@@ -1,4 +1,4 @@
-//! Short branches reach their exits whatever stands between.
+//! Tests that short branches reach their exits whatever code is in between.
 
 use super::emitter::{Emitter, Target};
 use crate::abi::at;
@@ -13,7 +13,8 @@ use std::collections::BTreeMap;
 use tollgate_test_support::Random;
 use tollgate_x86::CpuState;
 
-/// A block of pieces, each `mov eax,number`, perhaps a miss, and other instructions behind.
+/// A block of pieces. Each piece is `mov eax,number`, possibly a miss, and other instructions after
+/// it.
 struct Pieces {
     code: BTreeMap<u64, Instruction>,
     marks: Vec<Mark>,
@@ -32,14 +33,14 @@ fn pieces(random: &mut Random) -> Pieces {
         transition: Transition::Call,
     });
     assert!(begun.is_ok());
-    // Sometimes long sequences, sometimes many branches.
+    // Some rounds have long sequences, others have many branches.
     let longest = [3, 30, 150][random.below(3)];
     for number in 0..40 + random.below(60) as u32 {
         emit.begin(number.into(), u64::from(number) + 1);
         emit.make_room();
         emit.assembler.mov_imm32(RAX, number);
         for _ in 0..random.below(longest) {
-            // 3 bytes.
+            // This instruction has 3 bytes.
             emit.assembler.mov(RBX, RBX);
         }
         for _ in 0..random.below(4) {
@@ -70,7 +71,7 @@ impl Pieces {
         &self.marks[self.marks.partition_point(behind) - 1]
     }
 
-    /// The site that the exit at an offset, or behind a jump there, names.
+    /// The site that is named by the exit at an offset or at the target of a jump there.
     fn exit_at(&self, offset: u64) -> usize {
         let mut place = offset;
         loop {
@@ -99,13 +100,13 @@ fn each_branch_reaches_its_own_exit_over_any_distance() {
             match instruction.code() {
                 Code::Jrcxz_rel8_64 => {
                     assert_eq!(pieces.exit_at(instruction.near_branch64()), site);
-                    // The way there belongs to the same instruction.
+                    // The island's jump belongs to the same instruction.
                     let way = pieces.mark_at(instruction.near_branch64());
                     assert_eq!(way.rip, pieces.sites[site].1);
                     assert_eq!(way.restore, Restore::NONE);
                     site += 1;
                 }
-                // A piece is marked as itself, and what goes back to it finds it.
+                // The state map names a piece as itself, and a return to the piece finds it.
                 Code::Mov_r32_imm32 => {
                     let number = u64::from(instruction.immediate32());
                     assert_eq!(pieces.mark_at(instruction.ip()).rip, number);

@@ -1,7 +1,7 @@
-//! Islands: how short branches reach the exits of misses.
+//! Islands of jumps, through which short branches reach the exits of misses.
 //!
-//! A miss is told by JRCXZ, which reaches 127 bytes, and its exit stands behind the block. So
-//! the branch leads to an island of jumps on the way there:
+//! A miss is detected by JRCXZ, which reaches 127 bytes, but the exit of the miss is at the end of
+//! the block. So the branch leads to an island of jumps on the way there:
 //!
 //! ```text
 //!         jrcxz miss1
@@ -12,18 +12,18 @@
 //! over:   ...
 //! ```
 //!
-//! An island can stand at each *seam*: wherever [`Emitter::make_room`] is called, and directly
-//! behind each such branch. It is only known that one is needed when too much code stands
-//! behind the last seam at which it would be in reach; then it is inserted there, and the code
-//! after it moves on. So no caller counts the bytes of a sequence beforehand, and an
-//! island stands as far behind its branches as their reach allows.
+//! An island can be placed at each *seam*: wherever [`Emitter::make_room`] is called, and directly
+//! after each such branch. That an island is needed is known only when too much code follows the
+//! last seam at which it would be in reach. Then the island is inserted at that seam, and the code
+//! after it moves. So no caller counts the bytes of a sequence in advance, and an island is placed
+//! as far from its branches as they reach.
 //!
-//! That the last seam is always in reach follows from two rules. A seam is noted only if it
-//! is; if not, an island is inserted at the one before. And there is a seam before and behind each
-//! branch, so that none waits then but the very last instruction.
+//! Two rules ensure that the last seam is always in reach. A seam is noted only if it is in reach;
+//! otherwise an island is first inserted at the previous seam. And there is a seam before and after
+//! each branch, so at most one instruction follows the last seam when an island is needed.
 //!
-//! No position may be kept across a seam but in the fields that [`Emitter::insert_island`]
-//! moves on.
+//! No position may be kept across a seam, except in the fields that [`Emitter::insert_island`]
+//! adapts.
 
 use super::emitter::Emitter;
 use super::exits::RESUME_AFTER;
@@ -31,24 +31,24 @@ use crate::abi::marks::{Mark, Restore};
 use crate::abi::sites::{LinkPlace, SiteKind};
 use crate::emit::assembler::Patch;
 
-/// Bytes of the jump over an island.
+/// Length in bytes of the jump over an island.
 pub(super) const OVER: usize = 2;
-/// Bytes of each jump in it.
+/// Length in bytes of each jump in an island.
 pub(super) const JUMP: usize = 5;
 
-/// A place for an island.
+/// A place where an island can be inserted.
 #[derive(Clone, Copy)]
 pub(super) struct Seam {
     position: usize,
-    /// Where the mark in force there stands among the marks.
+    /// Index of the state-map entry that applies at the seam.
     mark: usize,
-    /// That mark, if another has taken its place since.
+    /// That entry as it was at the seam, if another entry has replaced it since.
     replaced: Option<Mark>,
 }
 
 impl Emitter {
-    /// Notes that an island may stand here, which no sequence of host instructions that must
-    /// not be interrupted spans.
+    /// Notes that an island may be inserted here. No sequence of host instructions that must not be
+    /// interrupted may span this place.
     pub(crate) fn make_room(&mut self) {
         if self.misses.is_empty() {
             self.seam = None;
@@ -57,7 +57,7 @@ impl Emitter {
         if !self.island_reaches(self.assembler.position() + OVER) {
             self.insert_island();
         }
-        // Code has moved on.
+        // If an island was inserted, the current position has changed.
         self.seam = (self.marks.len().checked_sub(1)).map(|mark| Seam {
             position: self.assembler.position(),
             mark,
@@ -65,7 +65,8 @@ impl Emitter {
         });
     }
 
-    /// Another mark is going to take the place of the last one, which stands at its position.
+    /// Keeps the last state-map entry for the seam, because an entry for the same position is about
+    /// to replace it.
     pub(super) fn keep_mark_of_seam(&mut self) {
         if let Some(seam) = &mut self.seam
             && seam.replaced.is_none()
@@ -75,7 +76,7 @@ impl Emitter {
         }
     }
 
-    /// Whether the branches that wait reach jumps from `first` on.
+    /// Whether the pending branches reach an island whose jumps begin at `first`.
     fn island_reaches(&self, first: usize) -> bool {
         let mut branches = self.misses.iter().enumerate();
         branches.all(|(index, (branch, _))| branch.reaches(first + index * JUMP))
@@ -98,7 +99,7 @@ impl Emitter {
         self.seam = None;
     }
 
-    /// The mark of an island's jump to a stub.
+    /// Makes the state-map entry for an island's jump to a stub.
     fn push_jump_mark(&mut self, host: u32, stub: usize) {
         let stub = &self.stubs[stub];
         let (rip, esp, shadowed) = (stub.rip, stub.esp, stub.shadowed);
@@ -109,7 +110,8 @@ impl Emitter {
         self.push_mark_at(host, mark.rip, mark.esp, mark.restore, mark.shadowed);
     }
 
-    /// Inserts an island for all branches that wait at the last seam, which they reach.
+    /// Inserts an island at the last seam for all pending branches before the seam, which all reach
+    /// it.
     pub(super) fn insert_island(&mut self) {
         let Some(seam) = self.seam.take() else {
             return;
@@ -136,17 +138,18 @@ impl Emitter {
         }
     }
 
-    /// Takes away the marks of what stands at `position` and behind.
+    /// Removes and returns the state-map entries for `position` and all later positions.
     pub(super) fn split_marks(&mut self, position: u32) -> Vec<Mark> {
         let first = self.marks.partition_point(|mark| mark.host < position);
         self.marks.split_off(first)
     }
 
-    /// All that names a place behind `position` names it `length` bytes further on.
+    /// Adapts everything that names a later place to code of `length` bytes that was inserted at
+    /// `position`.
     pub(super) fn move_on(&mut self, position: usize, length: usize) {
         let step = length as u32;
         let start = position as u32;
-        // What begins at the position goes on to begin there, with the jump over the island.
+        // What begins exactly at the position still begins there, now with the inserted jump.
         let place = |at: &mut u32| {
             if *at > start && *at != RESUME_AFTER {
                 *at += step;
@@ -173,7 +176,7 @@ impl Emitter {
         for immediate in &mut self.immediates {
             place(&mut immediate.host);
         }
-        // An island is no part of what completes another instruction.
+        // An inserted island is not part of a range that completes another instruction.
         let range = |first: &mut u32, end: &mut u32| {
             if *first >= start {
                 *first += step;

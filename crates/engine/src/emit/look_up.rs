@@ -1,6 +1,8 @@
-//! Guest memory operands: linear address, segment checks, the inline TLB look-up.
+//! Guest memory operands: linear address, segment checks, and the inline look-up in the software
+//! TLB.
 //!
-//! Which look-up stands for an access is decided once for a block, by [`LookUpForm::of`].
+//! Which form of look-up is used for accesses is decided once for each block, by
+//! [`LookUpForm::of`].
 
 use super::effective_address::{Offset, address_bytes};
 use super::emitter::Emitter;
@@ -31,10 +33,11 @@ pub(crate) fn segment_of(register: Register) -> SegmentRegister {
     }
 }
 
-/// Look-ups of fewer bytes have their code for [`LookUpForm::Long`] kept.
+/// Number of access sizes for which the code of [`LookUpForm::Long`] is kept: 0 to
+/// [`WINDOW_BYTES`].
 pub(super) const KEPT_SIZES: usize = WINDOW_BYTES as usize + 1;
 
-/// The number of ESP.
+/// Number of ESP.
 const STACK: u8 = Gpr::Rsp as u8;
 
 /// The guest register that alone addresses the memory operand, and the displacement from it.
@@ -48,36 +51,38 @@ pub(crate) fn near_register(instruction: &Instruction, is_64_bit: bool) -> Optio
     is_alone.then(|| (base.number() as u8, displacement))
 }
 
-/// A segment that emitted code cannot use: the instruction goes out of line.
+/// Error: emitted code cannot use the segment, so the instruction is executed out of line.
 pub(crate) struct OddSegment;
 
-/// How emitted code reaches the guest memory that a look-up has found.
+/// The way in which emitted code reaches the guest memory that a look-up has found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reach {
-    /// Its host address is in R9.
+    /// R9 has the host address.
     Pointer,
-    /// Its host address is in RCX, which no REX prefix is needed to name.
+    /// RCX, which can be named without a REX prefix, has the host address.
     LowPointer,
-    /// It is the sum of RCX, host minus linear address, and R8, the linear address.
+    /// The host address is the sum of RCX (host minus linear address) and R8 (the linear address).
     Sum,
-    /// It is so many bytes above R11: in the window.
+    /// The operand is this number of bytes above R11, in the range of a shared look-up.
     Window(u8),
-    /// It is the sum of `delta`, host minus linear address, of the other register, and of the
-    /// displacement: in the shadow window of what that register holds, or of the displacement.
+    /// The host address is the sum of `delta` (host minus linear address), of the register `base`
+    /// and of the displacement. The operand is in the shadow window of the value of `base`, or of
+    /// the displacement if there is no `base`.
     Near {
-        /// RCX, or R11 in a window.
+        /// RCX, or R11 for a shared look-up.
         delta: Host,
         base: Option<Host>,
         displacement: i32,
     },
-    /// It is so far from what this register holds, by the anchor in GS.
+    /// The operand is at this displacement from the register's value, through the anchor in GS.
     Anchored { base: Host, displacement: i32 },
-    /// It is the sum of R9, the base of its segment, and R8, its offset, in the window in GS.
+    /// The host address is the sum of R9 (the base of the segment), R8 (the offset) and the base of
+    /// GS, which leads to the shadow window.
     InSegment,
 }
 
 impl Reach {
-    /// The operand in memory.
+    /// The memory operand for host instructions.
     pub(crate) const fn mem(self) -> Mem {
         match self {
             Self::Pointer => Mem::base(R9, 0),
@@ -99,12 +104,12 @@ impl Reach {
         }
     }
 
-    /// Whether the operand's segment is GS.
+    /// Whether the memory operand needs a GS prefix.
     pub(crate) const fn is_by_gs(self) -> bool {
         matches!(self, Self::Anchored { .. } | Self::InSegment)
     }
 
-    /// The base, the index and the displacement of the operand in memory.
+    /// The base, the index and the displacement of the memory operand.
     pub(crate) fn operand(self) -> (Register, Register, i32) {
         let name = |host: Host| Register::RAX + u32::from(host.0);
         match self {
@@ -126,15 +131,15 @@ impl Reach {
 /// The sequence that turns a linear address into a host address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LookUpForm {
-    /// In the flat software TLB.
+    /// A look-up in the flat software TLB.
     Flat,
-    /// In the long software TLB.
+    /// A look-up in the long software TLB.
     Long,
-    /// None: to the shadow window of the address's part.
+    /// No look-up: the access goes to the shadow window of the address's part.
     Direct,
-    /// None: to the one shadow window of a 32-bit guest's view.
+    /// No look-up: the access goes to the one shadow window of a 32-bit guest's view.
     NarrowDirect,
-    /// None: to that of real mode, which GS leads to.
+    /// No look-up: the access goes to the shadow window of real mode, to which GS leads.
     RealDirect,
 }
 
@@ -151,7 +156,7 @@ impl LookUpForm {
         matches!(self, Self::Direct | Self::NarrowDirect | Self::RealDirect)
     }
 
-    /// The sequence for code of a mode: the one place that decides it.
+    /// The sequence for code of a mode. No other function decides this.
     pub(crate) fn of(mode: &Mode) -> Result<Self, AccessUnavailable> {
         match mode.access {
             Access::Checked if mode.flags.contains(ModeFlags::LONG) => Ok(Self::Long),
@@ -163,7 +168,8 @@ impl LookUpForm {
 }
 
 impl Emitter {
-    /// Has the next instruction look its operand up, or not, in code that reaches others directly.
+    /// Lets the next instruction look up its operand (`always`) in code that reaches other operands
+    /// directly, or ends that.
     pub(crate) fn look_up_always(&mut self, always: bool) {
         let direct = LookUpForm::direct(&self.mode);
         self.look_up = match (always, direct) {
@@ -173,18 +179,19 @@ impl Emitter {
         };
     }
 
-    /// Whether the current instruction reaches its operand without a look-up, so that the access itself
-    /// may fault.
+    /// Whether the current instruction reaches its operand without a look-up, so that the access
+    /// itself may fault.
     pub(crate) fn may_fault(&self) -> bool {
         self.look_up.is_direct()
     }
 
-    /// Whether the current instruction looks its operand up and others reach theirs directly.
+    /// Whether the current instruction looks up its operand although the mode's accesses are
+    /// direct.
     pub(crate) fn always_looks_up(&self) -> bool {
         self.mode.access.is_direct() && !self.look_up.is_direct()
     }
 
-    /// Makes the checks that a segment needs for an access of `size` bytes at the offset in R8.
+    /// Emits the checks that a segment needs for an access of `size` bytes at the offset in R8.
     fn check_segment(
         &mut self,
         segment: SegmentRegister,
@@ -209,8 +216,8 @@ impl Emitter {
         Ok(())
     }
 
-    /// A load that faults, so that the monitor does the instruction, unless R8 + size - 1 is at most
-    /// FFFFh; not in IA-32e mode. Uses RCX.
+    /// Emits a load that faults unless R8 + size - 1 is at most FFFFh; the monitor then executes
+    /// the instruction. Not for IA-32e mode. Uses RCX.
     fn check_limit_of_64k(&mut self, size: u32) {
         let view = match self.mode.flags.contains(ModeFlags::USER) {
             true => View::User,
@@ -233,11 +240,11 @@ impl Emitter {
         }
     }
 
-    /// Leaves for the slow path unless R8 + size - 1 is at most the limit.
+    /// Emits an exit to the slow path that is taken unless R8 + size - 1 is at most the limit.
     pub(crate) fn check_limit(&mut self, segment: SegmentRegister, size: u32) {
         self.make_room();
-        // limit - offset - (size - 1) = limit + not(offset) + 2 - size, in 64 bits:
-        // the upper half is zero exactly if it is not negative.
+        // In 64 bits, limit - offset - (size - 1) = limit + not(offset) + 2 - size. The upper half
+        // of the result is zero exactly if the result is not negative.
         self.assembler.mov(R9, R8);
         self.assembler.not(R9);
         self.assembler
@@ -253,14 +260,14 @@ impl Emitter {
         self.mark(Restore::NONE);
     }
 
-    /// Turns the linear address in R8 into a host address in R9. Clobbers RCX; R11
-    /// and the flags survive.
+    /// Turns the linear address in R8 into a host address in R9. Clobbers RCX; preserves R11 and
+    /// the flags.
     pub(crate) fn look_up(&mut self, size: u32, write: bool) {
         self.look_up_sum(size, write);
         self.point(Reach::Sum);
     }
 
-    /// Brings the host address of what is reached to R9.
+    /// Computes the host address of the operand in R9.
     pub(crate) fn point(&mut self, reach: Reach) {
         if reach != Reach::Pointer {
             let reach = self.with_address(reach);
@@ -268,7 +275,7 @@ impl Emitter {
         }
     }
 
-    /// Brings it to where the instruction can use it, which may need RCX for itself, or an
+    /// Makes the operand reachable for the instruction, which may need RCX for itself or an
     /// encoding without a REX prefix.
     pub(crate) fn reach_for(&mut self, instruction: &Instruction, reach: Reach) -> Reach {
         if has_high_byte(instruction) {
@@ -283,8 +290,8 @@ impl Emitter {
         }
     }
 
-    /// Puts the host address minus the linear one, which is in R8, into RCX: [`Reach::Sum`].
-    /// Clobbers R9; R11 and the flags survive.
+    /// Loads *host minus linear address* for the linear address in R8 into RCX, for [`Reach::Sum`].
+    /// Clobbers R9; preserves R11 and the flags.
     fn look_up_sum(&mut self, size: u32, write: bool) {
         self.make_room();
         match self.look_up {
@@ -298,8 +305,8 @@ impl Emitter {
         }
     }
 
-    /// As [`Emitter::look_up`], for a load with the rights of the supervisor by code at
-    /// CPL 3, not in IA-32e mode. `helper` is the instruction's number among the helpers.
+    /// Does what [`Emitter::look_up`] does for a load with the rights of the supervisor, in code at
+    /// CPL 3 outside IA-32e mode. `helper` is the instruction's number among the helpers.
     pub(crate) fn look_up_system(&mut self, size: u8, helper: u16) {
         self.make_room();
         self.form_slot(u32::from(size));
@@ -310,7 +317,7 @@ impl Emitter {
         self.point(Reach::Sum);
     }
 
-    /// The number of the slot for an access at R8, in R9. Clobbers RCX.
+    /// Computes the slot's number for an access at R8 in R9. Clobbers RCX.
     pub(crate) fn form_slot(&mut self, size: u32) {
         let context = self.map.context;
         self.assembler.shrx(R9, R8, context);
@@ -323,16 +330,16 @@ impl Emitter {
         }
     }
 
-    /// Leaves for the monitor if `size` bytes, two or more, at an offset of 16 bits in R8 run over the
-    /// end of 64 KiB. Clobbers RCX.
+    /// Emits an exit to the monitor that is taken if `size` bytes, two or more, at the 16-bit
+    /// offset in R8 extend over the end of 64 KiB. Clobbers RCX.
     fn leave_if_it_wraps(&mut self, size: u32) {
         self.make_room();
         self.assembler.lea64(RCX, Mem::base(R8, size as i32 - 1));
         if size == 2 {
-            // Zero only behind FFFFh.
+            // Zero only if the offset is FFFFh.
             self.assembler.movzx16(RCX, RCX);
         } else {
-            // The last byte's bit 16, minus one.
+            // RCX becomes bit 16 of the last byte's offset, minus one.
             self.assembler.rorx(RCX, RCX, 16);
             self.assembler.mov32(RCX, RCX);
             self.assembler.lea64(RCX, Mem::base(RCX, -1));
@@ -340,7 +347,7 @@ impl Emitter {
         self.miss_if_zero(SiteKind::Slow);
     }
 
-    /// Looks so many bytes at R8 up, for a window.
+    /// Emits a shared look-up for `size` bytes at R8.
     pub(super) fn look_up_window(&mut self, size: u32, write: bool, miss: WindowMiss) {
         self.make_room();
         let table = match self.look_up {
@@ -362,7 +369,7 @@ impl Emitter {
         self.leave_windows_if_zero(miss);
     }
 
-    /// The second half of a look-up: the slot's number is in R9, and RCX is free.
+    /// The second half of a look-up: R9 has the slot's number, and RCX is free.
     pub(crate) fn probe(&mut self, size: u32, write: bool) {
         let table = if write { WRITE_TABLE_OFFSET } else { 0 };
         let size = size.min(255) as u8;
@@ -375,8 +382,8 @@ impl Emitter {
         self.miss_if_zero(miss);
     }
 
-    /// The same through the long software TLB. An address that is not canonical makes the
-    /// load of the pointer fault, so that the monitor does the instruction.
+    /// Loads *host minus linear address* through the long software TLB. If the address is not
+    /// canonical, the load of the pointer faults and the monitor executes the instruction.
     pub(crate) fn long_look_up(&mut self, size: u32, write: bool) {
         let displacement = if write { LONG_WRITE_DISPLACEMENT } else { 0 };
         self.form_long_slot(size);
@@ -389,9 +396,10 @@ impl Emitter {
         });
     }
 
-    /// The number of the slot for an access at R8, in R9, and the table that it is in, in RCX.
+    /// Computes the slot's number for an access at R8 in R9, and loads the address of the slot's
+    /// table into RCX.
     ///
-    /// Nothing in this code depends on the block, so it is assembled once for each size and
+    /// Nothing in this code depends on the block, so the code is assembled once for each size and
     /// copied from then on: most instructions of most programs access memory.
     fn form_long_slot(&mut self, size: u32) {
         let (context, tlb) = (self.map.context, self.map.tlb);
@@ -418,7 +426,7 @@ impl Emitter {
         }
     }
 
-    /// Offset in R8 to host address in R9 for a given segment.
+    /// Turns the offset in R8 in a given segment into a host address in R9.
     pub(crate) fn access(
         &mut self,
         segment: SegmentRegister,
@@ -431,7 +439,7 @@ impl Emitter {
         Ok(())
     }
 
-    /// The same to [`Reach::Sum`].
+    /// Turns the offset in R8 in a given segment into the sum that [`Reach::Sum`] names.
     pub(crate) fn access_sum(
         &mut self,
         segment: SegmentRegister,
@@ -447,7 +455,7 @@ impl Emitter {
         Ok(())
     }
 
-    /// The host address of the instruction's memory operand, in R9.
+    /// Computes the host address of the instruction's memory operand in R9.
     pub(crate) fn memory_operand(
         &mut self,
         instruction: &Instruction,
@@ -459,7 +467,7 @@ impl Emitter {
         Ok(())
     }
 
-    /// Finds the instruction's memory operand.
+    /// Finds a way to reach the instruction's memory operand.
     pub(crate) fn reach_memory_operand(
         &mut self,
         instruction: &Instruction,
@@ -494,7 +502,7 @@ impl Emitter {
         self.reach_offset(segment, offset, size, write)
     }
 
-    /// Finds what lies at the offset in R8.
+    /// Finds a way to reach the operand at the offset in R8.
     fn reach_offset(
         &mut self,
         segment: SegmentRegister,
@@ -513,9 +521,9 @@ impl Emitter {
         Ok(Reach::InSegment)
     }
 
-    /// As [`Emitter::memory_operand`], for a load of a far pointer, `size` bytes in all. Offset and
-    /// selector are two operands: the selector's address wraps as addresses of this size do, and one
-    /// that does so is the monitor's.
+    /// Does what [`Emitter::memory_operand`] does for a load of a far pointer of `size` bytes in
+    /// all. Offset and selector are two operands: the selector's address wraps with the address
+    /// size, and if it wraps, the monitor executes the instruction.
     pub(crate) fn far_pointer_operand(
         &mut self,
         instruction: &Instruction,
@@ -526,7 +534,7 @@ impl Emitter {
         match address_bytes(instruction) {
             4 if self.is_64_bit() => Err(OddSegment),
             2 if class == SegmentClass::Odd => Err(OddSegment),
-            // The limit of 64 KiB stops them.
+            // A limit of 64 KiB already stops such operands.
             2 if class != SegmentClass::Limited64K => {
                 let offset = self.effective_address(instruction);
                 match offset {
@@ -540,8 +548,8 @@ impl Emitter {
         }
     }
 
-    /// The guest register whose home the memory operand is near, and how far from it, if nothing
-    /// else addresses it.
+    /// The guest register that alone addresses the memory operand, and the operand's distance from
+    /// the value in that register's home.
     fn near_register(&self, instruction: &Instruction) -> Option<(u8, i32)> {
         if !self.uses_windows {
             return None;
@@ -554,7 +562,7 @@ impl Emitter {
         Some((base, distance))
     }
 
-    /// The host address `offset` bytes above the (folded) stack pointer, in R9.
+    /// Computes the host address `offset` bytes above the (folded) stack pointer in R9.
     pub(crate) fn stack_operand(
         &mut self,
         offset: i32,
@@ -566,7 +574,7 @@ impl Emitter {
         Ok(())
     }
 
-    /// Finds what is `offset` bytes above the (folded) stack pointer.
+    /// Finds a way to reach the operand `offset` bytes above the (folded) stack pointer.
     pub(crate) fn reach_stack_operand(
         &mut self,
         offset: i32,
@@ -589,7 +597,8 @@ impl Emitter {
         self.reach_offset(SegmentRegister::Ss, offset, size, write)
     }
 
-    /// The offset in SS of what is so far above the (folded) stack pointer, in R8.
+    /// Computes the offset in SS of the place `offset` bytes above the (folded) stack pointer in
+    /// R8.
     fn form_stack_offset(&mut self, offset: i32) -> Offset {
         let place = Mem::base(self.map.stack(), self.esp.wrapping_add(offset));
         if self.mode.flags.contains(ModeFlags::STACK32) {
@@ -605,8 +614,8 @@ impl Emitter {
         Offset::Word
     }
 
-    /// As [`Emitter::stack_operand`], for several values side by side. Each wraps by itself on a
-    /// stack of 16 bits; a frame that does so is the monitor's.
+    /// Does what [`Emitter::stack_operand`] does for several adjacent values. On a stack of 16 bits
+    /// each value wraps by itself; if the frame wraps, the monitor executes the instruction.
     pub(crate) fn stack_frame(
         &mut self,
         offset: i32,
@@ -615,7 +624,7 @@ impl Emitter {
     ) -> Result<(), OddSegment> {
         let class = self.mode.segment(SegmentRegister::Ss, write);
         let is_wide = self.mode.flags.contains(ModeFlags::STACK32);
-        // The limit of 64 KiB stops them.
+        // A limit of 64 KiB already stops frames that wrap.
         if is_wide || matches!(class, SegmentClass::Limited64K | SegmentClass::Odd) {
             return self.stack_operand(offset, size, write);
         }

@@ -1,16 +1,16 @@
-//! Marks: at each place of the code, where the guest's state is.
+//! Entries of the state map, which say where the guest's state is at each place of the code.
 
 use super::emitter::Emitter;
 use crate::abi::marks::{Mark, Restore, Shadow};
 
 impl Emitter {
-    /// Marks the current position: the current instruction has not completed.
+    /// Makes an entry for the current position: the current instruction is not yet complete.
     pub(crate) fn mark(&mut self, restore: Restore) {
         self.mark_as(self.rip, self.esp_at_start, restore);
     }
 
-    /// Marks the current position with another instruction. What is held in scratch registers and has
-    /// changed is put right besides `restore`.
+    /// Makes an entry for the current position that names another instruction. In addition to
+    /// `restore` it says which changed guest registers are in scratch registers.
     pub(crate) fn mark_as(&mut self, rip: u64, esp: i32, restore: Restore) {
         let restore = self.held.add_to(restore);
         let is_done = restore.eip().is_some() || restore.segment().is_some();
@@ -26,7 +26,7 @@ impl Emitter {
         self.push_mark_at(host, rip, esp, restore, shadowed);
     }
 
-    /// Marks a position, behind all that are marked.
+    /// Makes an entry for a position that follows those of all other entries.
     pub(super) fn push_mark_at(
         &mut self,
         host: u32,

@@ -1,4 +1,4 @@
-//! How host code is made: the only folder that touches marks, sites and stubs.
+//! Emission of host code: no other folder touches state maps, sites and stubs.
 
 mod anchored;
 pub mod assembler;

@@ -1,20 +1,20 @@
-//! How the most frequent instructions access their operands.
+//! A fast answer to how the most frequent instructions access their operands.
 //!
-//! iced-x86's tables say it of every instruction, but list all that it uses on the way, which
-//! costs as much as the rest of placing its operands.
+//! iced-x86's tables have the answer for every instruction, but compute a list of everything that
+//! the instruction uses on the way. That costs as much as the rest of placing the operands.
 
 use iced_x86::{ConditionCode, Instruction, Mnemonic, OpAccess, OpKind};
 
-/// Operands at most of the instructions here.
+/// Maximum number of operands of the instructions in this file.
 const OPERANDS: usize = 3;
 
-/// The accesses to each operand of an instruction that uses no general register but those that
-/// it names. `None`: the tables know.
+/// The accesses to each operand of an instruction that uses no general registers except those that
+/// it names. `None` if iced-x86's tables must be asked.
 pub(super) fn plain_accesses(instruction: &Instruction) -> Option<[OpAccess; OPERANDS]> {
     use Mnemonic::*;
     use OpAccess::{Read, ReadWrite, Write};
     let source_is_register = instruction.op1_kind() == OpKind::Register;
-    // With some operands these do not read their destination, or do not change it.
+    // With some operands these instructions do not read their destination or do not change it.
     let is_special = match instruction.mnemonic() {
         Add | Cmp | Test | Mov | Movzx | Movsx | Movsxd | Inc | Dec | Neg | Not => false,
         And | Or => !source_is_register || has_one_register_twice(instruction),
@@ -35,7 +35,7 @@ pub(super) fn plain_accesses(instruction: &Instruction) -> Option<[OpAccess; OPE
         Shl | Sal | Shr | Sar | Rol | Ror => [ReadWrite, Read, Read],
         Imul if instruction.op_count() == 2 => [ReadWrite, Read, Read],
         Imul if instruction.op_count() == 3 => [Write, Read, Read],
-        // SETcc.
+        // This arm is for SETcc.
         _ if instruction.condition_code() != ConditionCode::None
             && instruction.op_count() == 1
             && !instruction.is_jcc_short_or_near()

@@ -1,11 +1,11 @@
-//! Register operands: how guest registers are read and written, and how the registers
-//! of a copied instruction get to their places and home again.
+//! Register operands: how guest registers are read and written, and how the registers of a copied
+//! instruction get to their places and back home.
 //!
-//! What must be elsewhere while its instruction runs (`placement` says what, and where)
-//! is brought there before and taken home behind. Until the instruction has run, marks
-//! say which homes hold something else. Behind it they say that it has completed and
-//! which registers are still away, until those are home too: so nothing is done twice and
-//! nothing is lost, wherever a signal arrives.
+//! A register that must be elsewhere while its instruction runs (`placement` decides which, and
+//! where) is brought there before the instruction and taken home after it. Until the instruction
+//! has run, the state map says which homes hold something else. After it, the state map says that
+//! the instruction is complete and which registers are still away, until they are home too. So
+//! nothing is done twice and nothing is lost, wherever a signal arrives.
 
 use super::emitter::Emitter;
 use super::placement::{Operand, Placement};
@@ -16,7 +16,7 @@ use crate::abi::register_map::Home;
 use crate::emit::assembler::{Mem, Width};
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
-/// The number of a guest general register, of which `register` may be a part.
+/// Number of the guest general register that `register` is or is a part of.
 pub(crate) fn guest_number(register: Register) -> Option<u8> {
     register
         .is_gpr()
@@ -30,7 +30,7 @@ pub(crate) fn is_high_byte(register: Register) -> bool {
     )
 }
 
-/// The name of that part of `host` which `like` is of its register.
+/// The part of `host` that corresponds to the part `like` of its own register.
 pub(crate) fn name_of(host: Host, like: Register) -> Register {
     let number = u32::from(host.0 & 15);
     match like.size() {
@@ -43,19 +43,19 @@ pub(crate) fn name_of(host: Host, like: Register) -> Register {
     }
 }
 
-/// What the operands of an instruction are.
+/// The kinds of an instruction's operands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Named {
-    /// The general registers of which one is a part or all, one bit each.
+    /// The general registers of which an operand is a part or the whole, one bit each.
     pub(crate) registers: u16,
-    /// One is AH, BH, CH or DH.
+    /// One operand is AH, BH, CH or DH.
     pub(crate) high: bool,
-    /// One is in memory.
+    /// One operand is in memory.
     pub(crate) memory: bool,
 }
 
 impl Named {
-    /// Looks at all operands once.
+    /// Examines all operands once.
     pub(crate) fn of(instruction: &Instruction) -> Self {
         let mut named = Self::default();
         for index in 0..instruction.op_count() {
@@ -74,7 +74,7 @@ impl Named {
         named
     }
 
-    /// One is the stack pointer or a part of it.
+    /// Whether an operand is the stack pointer or a part of it.
     pub(crate) fn stack_pointer(&self) -> bool {
         self.registers >> RSP.0 & 1 != 0
     }
@@ -85,8 +85,8 @@ pub(crate) fn has_high_byte(instruction: &Instruction) -> bool {
     register_operands(instruction).any(|(_, register)| is_high_byte(register))
 }
 
-/// Whether an instruction that is copied uses ECX where the host has it in RCX: as the count of a
-/// shift, or without naming it.
+/// Whether a copied instruction needs ECX in the host's RCX: as the count of a shift, or because it
+/// uses ECX without naming it.
 pub(crate) fn uses_count_in_place(instruction: &Instruction) -> bool {
     use Mnemonic::*;
     match instruction.mnemonic() {
@@ -98,7 +98,7 @@ pub(crate) fn uses_count_in_place(instruction: &Instruction) -> bool {
     }
 }
 
-/// The explicit register operands: index and register.
+/// The explicit register operands, each with its index.
 pub(crate) fn register_operands(
     instruction: &Instruction,
 ) -> impl Iterator<Item = (u32, Register)> + '_ {
@@ -113,8 +113,8 @@ impl Emitter {
         self.field(at::slot(guest))
     }
 
-    /// Where a guest register's value can be read: its home, a scratch register that holds it, or
-    /// `scratch`, into which it is then loaded.
+    /// The register from which a guest register's value can be read: its home, a scratch register
+    /// that holds it, or `scratch`, into which the value is then loaded.
     pub(crate) fn value(&mut self, register: Register, scratch: Host) -> Host {
         let guest = guest_number(register).unwrap_or(0);
         match self.map.home(guest) {
@@ -123,8 +123,8 @@ impl Emitter {
         }
     }
 
-    /// As [`Translator::value`], for an address: from a slot no more than its 32 bits are loaded
-    /// if the code has no wider ones.
+    /// The register from which the value of a guest register can be read for an address, as with
+    /// [`Emitter::value`]. If the code is not 64-bit code, only 32 bits are loaded from a slot.
     pub(crate) fn address_value(&mut self, register: Register, scratch: Host) -> Host {
         let guest = guest_number(register).unwrap_or(0);
         match self.map.home(guest) {
@@ -136,8 +136,8 @@ impl Emitter {
         }
     }
 
-    /// `register := from`, of a word, a doubleword or a quadword, in one host instruction. In
-    /// 64-bit code doublewords do not come here.
+    /// Emits `register := from`, of a word, a doubleword or a quadword, in one host instruction.
+    /// Doublewords in 64-bit code are not supported here.
     pub(crate) fn set_register(&mut self, register: Register, from: Host, width: Width) {
         let guest = guest_number(register).unwrap_or(0);
         match self.map.home(guest) {
@@ -148,7 +148,7 @@ impl Emitter {
         }
     }
 
-    /// Names the places of the register operands in the copy.
+    /// Names the places of the register operands in the copy of an instruction.
     pub(crate) fn rename_operands(&self, placement: &Placement, copy: &mut Instruction) {
         for index in 0..copy.op_count() {
             if copy.op_kind(index) != OpKind::Register {
@@ -168,7 +168,7 @@ impl Emitter {
         }
     }
 
-    /// Brings the registers to their places, before the instruction.
+    /// Brings the registers to their places before the instruction.
     pub(crate) fn bring_operands(&mut self, placement: &Placement) {
         if self.slot_mask != 0 {
             self.make_room();
@@ -211,8 +211,8 @@ impl Emitter {
         }
     }
 
-    /// Brings the registers home, behind the instruction: it has completed. What scratch registers may
-    /// hold stays there.
+    /// Takes the registers home after the instruction, which is complete. Values that scratch
+    /// registers may hold stay there.
     pub(crate) fn take_operands_home(&mut self, placement: &Placement) {
         let displaced = placement.displaced();
         let mut restore = displaced;
@@ -250,14 +250,14 @@ impl Emitter {
         self.mark_as(self.next_rip, self.esp, Restore::NONE);
     }
 
-    /// Takes [`Emitter::bring_operands`] back: the instruction does not run after all.
+    /// Reverses [`Emitter::bring_operands`], because the instruction is not run after all.
     pub(crate) fn abandon_operands(&mut self, placement: &Placement) {
         self.mark(placement.displaced());
         self.end_displacement(placement);
         self.mark(Restore::NONE);
     }
 
-    /// Gives host registers back to the guest registers that live in them.
+    /// Moves the values of guest registers back into those of their homes that were used as places.
     pub(crate) fn end_displacement(&mut self, placement: &Placement) {
         for operand in &placement.operands {
             if let Home::Host(home) = operand.home
@@ -286,8 +286,8 @@ mod tests {
     use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, OpCodeOperandKind};
     use tollgate_test_support::Random;
 
-    /// Whether an instruction uses ECX beside its operands that can be any register and beside its
-    /// memory operand's address, as iced-x86's tables have it.
+    /// Whether an instruction uses ECX in another role than as an operand that can be any register
+    /// or as part of its memory operand's address, according to iced-x86's tables.
     fn wants_count(instruction: &Instruction, info: &mut InstructionInfoFactory) -> bool {
         let mut unnamed = *instruction;
         for (index, register) in register_operands(instruction) {
@@ -338,7 +338,8 @@ mod tests {
                 found.insert(instruction.mnemonic());
             }
         }
-        // Of those that the function names all but those that are rarely met by chance.
+        // All instructions that the function names must be found, except those that are rare in
+        // random bytes.
         assert!(found.len() >= 10, "{found:?}");
     }
 }

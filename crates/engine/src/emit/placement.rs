@@ -1,19 +1,19 @@
-//! Where an instruction's registers are while it runs.
+//! The choice of a host register for each register of a copied instruction.
 //!
-//! Most live in host registers, which the copied instruction names. Others must be
-//! elsewhere:
-//! - a register that lives in a slot has its value brought to a scratch register;
-//! - a register that the instruction uses without naming it must be in its namesake
-//!   (ECX, which lives in R10, for shifts by CL; EBX too for CMPXCHG8B);
-//! - AH, BH, CH and DH can be named only in RAX to RBX, and only if no other operand
-//!   needs a REX prefix; so the memory operand is then at RCX.
+//! Most guest registers live in host registers, which the copied instruction names. Others must be
+//! elsewhere while the instruction runs:
+//! - The value of a register that lives in a slot is loaded into a scratch register.
+//! - A register that the instruction uses without naming it must be in its namesake (ECX, which
+//!   lives in R10, for shifts by CL; EBX too for CMPXCHG8B).
+//! - AH, BH, CH and DH can be named only in RAX to RBX, and only if no other operand needs a REX
+//!   prefix. So the memory operand is then addressed by RCX.
 //!
-//! [`Emitter::place`] decides. Operands take the map's scratch registers first, then
-//! host registers where no guest register lives, then the homes of registers that the
-//! instruction does not use: those are borrowed, their values being saved in what is
-//! left of the scratch registers or in their own unused slots. No instruction names more
-//! than three general registers or uses more than four, so there is always a place: even
-//! for `cmpxchg8b [mem]`, or for `xchg [mem], bh` with all that can be in slots.
+//! [`Emitter::place`] decides. Operands take the map's scratch registers first, then host registers
+//! in which no guest register lives, then the homes of guest registers that the instruction does
+//! not use. Such homes are borrowed: their values are saved in the remaining scratch registers or
+//! in the guest registers' own unused slots. No instruction names more than three general registers
+//! or uses more than four, so there is always a place: even for `cmpxchg8b [mem]`, or for `xchg
+//! [mem], bh` with all registers in slots that can be.
 
 use super::emitter::Emitter;
 use super::look_up::Reach;
@@ -32,7 +32,7 @@ type Hosts = u16;
 
 /// RAX to RBX, whose second bytes have names.
 const WITH_HIGH_BYTES: Hosts = 0x000f;
-/// RAX to RDI, which no REX prefix is needed to name.
+/// RAX to RDI, which can be named without a REX prefix.
 const WITHOUT_REX: Hosts = 0x00ff;
 
 const fn bit(host: Host) -> Hosts {
@@ -43,13 +43,13 @@ const fn bit(host: Host) -> Hosts {
 pub(crate) struct Operand {
     pub(crate) guest: u8,
     pub(crate) home: Home,
-    /// Host registers that can stand for it.
+    /// Host registers that can stand for the guest register.
     allowed: Hosts,
-    /// Its old value matters.
+    /// The old value of the register matters.
     pub(crate) read: bool,
-    /// It may change.
+    /// The instruction may change the register.
     written: bool,
-    /// Where it is while the instruction runs.
+    /// The host register that stands for the guest register while the instruction runs.
     pub(crate) place: Host,
 }
 
@@ -59,14 +59,15 @@ impl Operand {
     }
 }
 
-/// A host register that is another guest register's home.
+/// A host register that serves as an operand's place although it is the home of another guest
+/// register.
 pub(crate) struct Borrowed {
     pub(crate) host: Host,
     pub(crate) guest: u8,
     pub(crate) saved: Source,
 }
 
-/// Where an instruction's registers are while it runs. Empty: all at home.
+/// The places of an instruction's registers while it runs. It is empty if all are at home.
 #[derive(Default)]
 pub(crate) struct Placement {
     pub(crate) operands: Vec<Operand>,
@@ -74,12 +75,12 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// `host` is for the moment something else than a guest register's home.
+    /// Whether `host` is the place of an operand while the instruction runs.
     fn occupies(&self, host: Host) -> bool {
         self.operands.iter().any(|operand| operand.place == host)
     }
 
-    /// The home of this operand holds another's value for the moment.
+    /// Whether the home of this operand is the place of another operand while the instruction runs.
     pub(crate) fn displaces(&self, operand: &Operand) -> bool {
         match operand.home {
             Home::Host(home) => home != operand.place && self.occupies(home),
@@ -87,7 +88,7 @@ impl Placement {
         }
     }
 
-    /// Guest registers whose homes are overwritten for the moment.
+    /// The guest registers whose homes are overwritten while the instruction runs.
     pub(crate) fn displaced(&self) -> Restore {
         let mut restore = Restore::NONE;
         for borrowed in &self.borrowed {
@@ -101,22 +102,22 @@ impl Placement {
         restore
     }
 
-    /// Operands that have a new value away from home, where nothing else is.
+    /// Operands whose new value is away from home, in homes that nothing else occupies.
     pub(crate) fn changed(&self) -> impl Iterator<Item = &Operand> {
         self.operands
             .iter()
             .filter(|o| o.written && !o.is_at_home() && !self.displaces(o))
     }
 
-    /// Moves that put everything right, at most.
+    /// Number of moves that bring all registers back, at most.
     fn moves(&self) -> usize {
         self.displaced().moves().count() + self.changed().count()
     }
 }
 
 impl Emitter {
-    /// Finds a place for each register that the instruction uses; `reach`: how it gets to its
-    /// memory operand. `None`: there is none, which cannot happen (see above).
+    /// Finds a place for each register that the instruction uses. `reach` is the way to its memory
+    /// operand. `None` would mean that no place exists, which cannot happen (see above).
     pub(crate) fn place(
         &mut self,
         instruction: &Instruction,
@@ -148,7 +149,7 @@ impl Emitter {
         {
             taken |= bit(base);
         }
-        // Those with the least choice first; then those that are at home where they may be.
+        // Operands with the least choice come first, then operands that may stay at home.
         operands.sort_by_key(|operand| operand.allowed.count_ones());
         let mut placed = 0u16;
         for (index, operand) in operands.iter_mut().enumerate() {
@@ -199,7 +200,7 @@ impl Emitter {
                 };
                 operands[index].place = place;
                 taken |= bit(place);
-                // What it holds besides is in its slot too.
+                // The scratch register may hold a changed value of another guest register.
                 self.put_back(place);
             }
         }
@@ -212,19 +213,20 @@ impl Emitter {
         (placement.moves() <= Restore::MAX_MOVES).then_some(placement)
     }
 
-    /// All registers that an instruction names live in host registers, and those that it uses
-    /// without naming them in their namesakes.
+    /// Whether all registers that an instruction names live in host registers, and all that it uses
+    /// without naming them live in their namesakes.
     fn is_in_host_registers(&self, instruction: &Instruction, named: &Named) -> bool {
         self.slot_mask & (0xff | named.registers) == 0 && !uses_count_in_place(instruction)
     }
 
-    /// All registers that an instruction uses live in host registers, and none is a high byte.
+    /// Whether all registers that an instruction uses live in host registers, and none of its
+    /// operands is a high byte or the stack pointer.
     pub(crate) fn is_at_home(&self, instruction: &Instruction, named: &Named) -> bool {
         !named.high && !named.stack_pointer() && self.is_in_host_registers(instruction, named)
     }
 
-    /// The guest registers that an instruction uses, named or not; not those that only
-    /// address its memory operand.
+    /// The guest registers that an instruction uses, whether it names them or not, except those
+    /// that only address its memory operand.
     pub(crate) fn used_registers(
         &mut self,
         instruction: &Instruction,
@@ -257,7 +259,7 @@ impl Emitter {
             let info = self.info.info(instruction);
             [0, 1, 2].map(|index| info.op_access(index))
         });
-        // What the instruction uses when it names only registers that none implies.
+        // A copy of the instruction that names only registers which no instruction uses implicitly.
         let mut unnamed = *instruction;
         for (index, register) in register_operands(instruction) {
             let Some(guest) = guest_number(register) else {
@@ -282,7 +284,7 @@ impl Emitter {
                 Some(access) => *access,
                 None => self.info.info(instruction).op_access(index),
             };
-            // BSF and BSR leave their destination alone if they find nothing.
+            // BSF and BSR leave their destination unchanged if no bit is set.
             let replaces = access == OpAccess::Write
                 && register.size() >= 4
                 && !matches!(instruction.mnemonic(), Mnemonic::Bsf | Mnemonic::Bsr);
@@ -308,11 +310,11 @@ impl Emitter {
         operands
     }
 
-    /// A host register out of `allowed` for an operand.
+    /// Chooses a host register out of `allowed` for an operand.
     pub(crate) fn choose(&self, allowed: Hosts, operands: &[Operand]) -> Option<Host> {
         let scratch = self.map.scratch;
         let any = (0..16).map(Host);
-        // Prefer registers that are no guest register's home.
+        // Host registers that are no guest register's home are preferred.
         let idle = any.clone().filter(|&h| self.map.resident(h).is_none());
         let lent = any.filter(|&host| {
             let resident = self.map.resident(host);
@@ -325,7 +327,7 @@ impl Emitter {
             .find(|&host| allowed & bit(host) != 0)
     }
 
-    /// Finds room for the guest registers whose homes are taken by others' operands.
+    /// Finds a place for the values of the guest registers whose homes are places of operands.
     pub(crate) fn save_residents(&self, placement: &mut Placement, mut taken: Hosts) {
         for host in (0..16).map(Host) {
             if !placement.occupies(host) {

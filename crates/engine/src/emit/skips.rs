@@ -1,8 +1,9 @@
-//! Short branches over code that follows them at once: an exit, mostly.
+//! Short forward branches over code that follows immediately, usually an exit.
 //!
-//! JRCXZ, by which nearly all conditions are told without touching the flags, has a short form alone.
-//! Whether it reaches over what follows is known when that has been emitted. If it does not, two jumps
-//! are inserted after the branch, and the code after it moves on:
+//! Nearly all conditions are tested with JRCXZ, because it leaves the flags alone; but JRCXZ has
+//! only a short form. Whether it reaches over the code that follows is known when that code has
+//! been emitted. If it does not, two jumps are inserted after the branch, and the code after them
+//! moves:
 //!
 //! ```text
 //!         jrcxz zero                 jrcxz zero
@@ -12,38 +13,39 @@
 //!                            far:    ...
 //! ```
 //!
-//! So no caller counts the bytes of a sequence, and the positions that one may keep across
-//! [`Emitter::land`] are those that [`Emitter::move_on`] knows: near branches in the code that is skipped
-//! are noted by [`Emitter::jmp_across`] and its relatives.
+//! So no caller counts the bytes of a sequence. A caller may keep only those positions across
+//! [`Emitter::land`] that [`Emitter::move_on`] adapts: near branches in the skipped code are noted
+//! by [`Emitter::jmp_across`] and [`Emitter::jcc_across`].
 
 use super::assembler::{Patch, ShortBranch};
 use super::emitter::Emitter;
 use super::islands::{JUMP, OVER};
 
-/// A short branch that has not landed yet.
+/// A short branch whose target is not known yet.
 #[must_use]
 pub(crate) struct Skip(usize);
 
-/// A near branch that was emitted in code that is skipped.
+/// A near branch that was emitted in skipped code.
 #[derive(Clone, Copy)]
 #[must_use]
 pub(crate) struct JumpAcross(usize);
 
 impl Emitter {
-    /// Branches to where [`Emitter::land`] is called if RCX is zero.
+    /// Emits a branch, taken if RCX is zero, to the place where [`Emitter::land`] is called.
     pub(crate) fn skip_if_zero(&mut self) -> Skip {
         let branch = self.assembler.jrcxz();
         self.skips.push(branch);
         Skip(self.skips.len() - 1)
     }
 
-    /// A near jump, whose place may change until the code is skipped in which it stands.
+    /// Emits a near jump, whose position may change until the skipped code that contains it has
+    /// ended.
     pub(crate) fn jmp_across(&mut self) -> JumpAcross {
         let jump = self.assembler.jmp();
         self.note_across(jump)
     }
 
-    /// A near conditional branch, as [`Emitter::jmp_across`].
+    /// Emits a near conditional branch, with the same rules as [`Emitter::jmp_across`].
     pub(crate) fn jcc_across(&mut self, condition: u8) -> JumpAcross {
         let jump = self.assembler.jcc(condition);
         self.note_across(jump)
@@ -54,15 +56,16 @@ impl Emitter {
         JumpAcross(self.jumps_across.len() - 1)
     }
 
-    /// Where a near branch stands now, after all branches over it have landed.
+    /// The final position of a near branch, after all branches over it have landed.
     pub(crate) fn jump_across(&self, jump: JumpAcross) -> Patch {
         self.jumps_across[jump.0]
     }
 
-    /// A short branch leads to the current position. If that is beyond its reach, code moves on.
+    /// Makes a short branch lead to the current position. If the position is out of reach, two
+    /// jumps are inserted and the code after them moves.
     pub(crate) fn land(&mut self, skip: Skip) {
         if !self.skips[skip.0].reaches(self.assembler.position()) {
-            // Misses that wait would be farther from their seam.
+            // The inserted jumps would move pending misses farther away from their seam.
             self.insert_island();
             return self.land_by_near_jump(skip);
         }
@@ -76,7 +79,8 @@ impl Emitter {
         let length = OVER + JUMP;
         self.assembler.insert_jumps(position, 1);
         self.move_on(position, length);
-        // The mark that is valid at the branch is valid for both jumps, too: they change nothing.
+        // The inserted jumps change nothing, so the state-map entry that applies at the branch also
+        // applies to them.
         for mark in self.split_marks(position as u32) {
             self.push_mark_again(mark.host + length as u32, mark);
         }

@@ -1,4 +1,4 @@
-//! Short branches over code reach its end, however long it is.
+//! Tests that short branches over code reach its end, however long the code is.
 
 use super::emitter::{Emitter, Target};
 use crate::abi::host::*;
@@ -12,8 +12,9 @@ use std::collections::BTreeMap;
 use tollgate_test_support::Random;
 use tollgate_x86::CpuState;
 
-/// A block of pieces: each begins with `mov eax,number`, has a branch if RCX is zero, `mov edx,number`, code
-/// that is skipped and `mov ebx,number`, where the branch leads; and perhaps misses before it.
+/// A block of pieces. Each begins with `mov eax,number`, has a branch that is taken if RCX is zero,
+/// then `mov edx,number` and code that is skipped, and then `mov ebx,number`, where the branch
+/// leads. Some pieces have misses before the branch.
 fn pieces(random: &mut Random, longest: usize) -> (BTreeMap<u64, Instruction>, Emitter) {
     let mut emit = Emitter::new();
     let begun = emit.begin_block(&Target {
@@ -56,7 +57,7 @@ fn pieces(random: &mut Random, longest: usize) -> (BTreeMap<u64, Instruction>, E
     (code, emit)
 }
 
-/// The instruction at which control arrives from `at` by jumps alone.
+/// The instruction at which control arrives from `at` through jumps alone.
 fn arrival(code: &BTreeMap<u64, Instruction>, mut at: u64) -> Instruction {
     loop {
         let instruction = code[&at];
@@ -91,7 +92,7 @@ fn a_short_branch_reaches_the_end_of_what_it_skips() {
             if !completed {
                 continue;
             }
-            // The branch stands before, perhaps with two jumps after it.
+            // The branch comes before this instruction, possibly followed by two jumps.
             let (_, branch) = (code.range(..at).rev())
                 .find(|(_, it)| it.code() == Code::Jrcxz_rel8_64)
                 .unwrap();
@@ -103,7 +104,7 @@ fn a_short_branch_reaches_the_end_of_what_it_skips() {
                 is_end && end.op0_register() == iced_x86::Register::EBX,
                 "{end}"
             );
-            // What leads there belongs to the instruction that branched.
+            // The branch's target belongs to the instruction that branched.
             assert_eq!(rip_at(branch.near_branch64()), 2 * u64::from(number));
             let jump = code[&instruction.next_ip()];
             assert_eq!(jump.near_branch64(), end.next_ip());

@@ -1,8 +1,8 @@
-//! Operands in slots that the host reaches as its own operands in memory.
+//! Operands in slots, which host instructions use directly as their memory operands.
 //!
-//! A guest register that lives in a slot is usually brought to a scratch register, and taken
-//! back if it has changed (`operands`). Many instructions can name the slot itself instead,
-//! where an operand may be a register or memory:
+//! The value of a guest register that lives in a slot is usually loaded into a scratch register,
+//! and stored back if it has changed (`operands`). Many instructions can name the slot itself
+//! instead, if one of their operands may be a register or memory:
 //!
 //! ```text
 //! mov r8,rax          mov [slot.r8],rax
@@ -10,7 +10,8 @@
 //! add r8,rax          add [slot.r8],rax
 //! ```
 //!
-//! An operand of 32 bits that is written cannot: its register's upper half is cleared.
+//! A 32-bit operand that is written cannot be a slot, because the upper half of the register would
+//! not be cleared.
 
 use super::emitter::Emitter;
 use super::operand_access::{has_one_register_twice, plain_accesses};
@@ -21,8 +22,9 @@ use iced_x86::{
     Code, EncodingKind, Instruction, Mnemonic, OpAccess, OpCodeOperandKind, OpKind, Register,
 };
 
-/// Instructions whose result is the same in memory as in a register of the same size, and so
-/// are all flags: processors differ in what they leave of those that shifts do not define.
+/// Instructions whose result and all flags are the same for a memory operand as for a register of
+/// the same size. Shifts are not among them: processors differ in the flags that shifts leave
+/// undefined.
 fn may_write_slot(mnemonic: Mnemonic) -> bool {
     use Mnemonic::*;
     matches!(
@@ -31,7 +33,7 @@ fn may_write_slot(mnemonic: Mnemonic) -> bool {
     )
 }
 
-/// The bytes of an operand that may be a register or memory.
+/// Size in bytes of an operand that may be a register or memory.
 fn size_in_memory(kind: OpCodeOperandKind) -> Option<u32> {
     match kind {
         OpCodeOperandKind::r8_or_mem => Some(1),
@@ -42,7 +44,7 @@ fn size_in_memory(kind: OpCodeOperandKind) -> Option<u32> {
     }
 }
 
-/// The encoding with its two register operands in the other roles.
+/// The encoding with the roles of its two register operands exchanged.
 fn turned(code: Code) -> Option<Code> {
     use Code::*;
     Some(match code {
@@ -79,15 +81,15 @@ fn turned(code: Code) -> Option<Code> {
 }
 
 impl Emitter {
-    /// Whether a guest register lives in a slot, and no scratch register holds it.
+    /// Whether a guest register lives in a slot and no scratch register holds it.
     pub(crate) fn is_in_slot(&self, register: Register) -> bool {
         guest_number(register).is_some_and(|guest| {
             self.slot_mask >> guest & 1 != 0 && self.held.holder(guest).is_none()
         })
     }
 
-    /// The instruction, which has no operand in memory, with a slot as its operand. `None`:
-    /// it has none in a slot, or not where memory may stand.
+    /// The instruction, which has no memory operand, with a slot as its memory operand. `None` if
+    /// none of its operands is in a slot, or none where memory is allowed.
     pub(crate) fn with_slot(
         &mut self,
         instruction: &Instruction,
@@ -96,14 +98,15 @@ impl Emitter {
         if !self.is_64_bit() || named.registers & self.slot_mask == 0 {
             return None;
         }
-        // As an operand in memory and in a register at once it would be held beside its slot.
+        // If one register were both a memory operand and a register operand, a scratch register
+        // would hold the same value as the slot.
         if has_one_register_twice(instruction) {
             return None;
         }
         if let Some(found) = self.with_slot_as_it_is(instruction) {
             return Some(found);
         }
-        // TEST does not care about the order of its operands.
+        // The order of the operands of TEST does not matter.
         let mut other = *instruction;
         if matches!(
             instruction.code(),
@@ -113,7 +116,7 @@ impl Emitter {
             other.set_op1_register(instruction.op0_register());
         } else {
             other.set_code(turned(instruction.code())?);
-            // Where the result goes to a scratch register nothing is won.
+            // If the result goes to a scratch register, nothing is gained.
             if self.is_in_slot(other.op0_register()) && other.op0_register().size() == 4 {
                 return None;
             }
@@ -129,7 +132,7 @@ impl Emitter {
         ) {
             return None;
         }
-        // A bit's number may be beyond an operand in memory; XCHG would lock the bus.
+        // BT and its relatives may access memory beyond their operand, and XCHG would lock the bus.
         if matches!(instruction.mnemonic(), Bt | Btc | Btr | Bts | Xchg) {
             return None;
         }
@@ -166,7 +169,8 @@ impl Emitter {
         None
     }
 
-    /// `mov register, constant` to a slot, if one store does it.
+    /// Emits `mov register, constant` as one store to the register's slot, if that is possible.
+    /// Returns whether it was.
     pub(crate) fn constant_to_slot(&mut self, instruction: &Instruction) -> bool {
         let value = match instruction.code() {
             Code::Mov_r32_imm32 => u64::from(instruction.immediate32()),

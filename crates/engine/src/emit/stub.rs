@@ -1,4 +1,5 @@
-//! Code away from the main path: exits of misses and unlinked branches.
+//! Stubs: code away from the block's main path, for exits of misses and for branches without a
+//! link.
 
 use super::emitter::Emitter;
 use super::exits::RESUME_AFTER;
@@ -11,37 +12,39 @@ use crate::decode::length::MAX_INSTRUCTION_LENGTH;
 use crate::emit::assembler::{Mem, Patch};
 use crate::policy::mode::ModeFlags;
 
-/// Code that is emitted behind the block's main path.
+/// A piece of code that is emitted after the block's main path.
 pub struct Stub {
     kind: StubKind,
     site: usize,
-    /// The 32-bit distance that leads here, when it is known.
+    /// Position of the 32-bit distance that leads to the stub, when it is known.
     pub(super) incoming: Option<Patch>,
-    /// Guest instruction and ESP adjustment in force in the stub.
+    /// EIP of the guest instruction at which the stub leaves, and ESP adjustment in `esp`.
     pub(super) rip: u64,
     pub(super) esp: i32,
-    /// For a miss: where the look-up continues if the test of stores for code lets the store pass.
+    /// For a miss: the position at which the look-up continues if the test for translated code lets
+    /// the store proceed.
     pub(super) back: usize,
-    /// The instruction is in an interrupt shadow.
+    /// The interrupt shadow that covers the instruction.
     pub(super) shadowed: Shadow,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StubKind {
-    /// A failed check: the linear address is in R8.
+    /// The exit of a failed look-up or check: R8 has the linear address.
     Miss,
-    /// A window's look-up has missed: a link to the instruction in the mode without windows.
+    /// The exit of a shared look-up that has missed: a link to the same instruction in the mode
+    /// without shared look-ups.
     Windowless,
-    /// A direct link within the page: `incoming` is the distance that gets linked.
+    /// The exit of a direct link in the page: `incoming` is the distance that gets patched.
     DirectLink,
-    /// A link through a slot: the slot's jump is elsewhere.
+    /// The exit of a link through a slot, whose jump is in the main path.
     SlotLink,
-    /// A link through a slot, jump included.
+    /// A link through a slot: both the jump and its exit.
     SlotJump,
 }
 
 impl Emitter {
-    /// Branches to a miss exit if RCX is zero; behind [`Emitter::free_rcx`].
+    /// Emits a branch to the exit of a miss, taken if RCX is zero.
     pub(crate) fn miss_if_zero(&mut self, kind: SiteKind) {
         self.make_room();
         let branch = self.assembler.jrcxz();
@@ -59,7 +62,8 @@ impl Emitter {
         self.make_room();
     }
 
-    /// Branches to the current instruction in the mode without windows if RCX is zero.
+    /// Emits a branch to the current instruction in the mode without shared look-ups, taken if RCX
+    /// is zero.
     pub(super) fn leave_windows_if_zero(&mut self, miss: WindowMiss) {
         self.make_room();
         let branch = self.assembler.jrcxz();
@@ -83,8 +87,9 @@ impl Emitter {
         self.make_room();
     }
 
-    /// The link of a window's miss: ESP is wholly in its home behind it. As long as it leads
-    /// nowhere, the exit's value is the window's linear address.
+    /// Emits the link of a shared look-up that has missed. After the link the whole ESP is in its
+    /// home. As long as the link has no target, the block exits, and R8 has the linear address of
+    /// the look-up.
     fn emit_windowless_link(&mut self, stub: &Stub) {
         if stub.esp != 0 {
             let stack = self.map.stack();
@@ -100,8 +105,8 @@ impl Emitter {
         }
     }
 
-    /// The target lies in this page, and so does its whole first instruction: what it
-    /// means depends on no other page's translation.
+    /// Whether the target and its whole first instruction are in this page, so that no other page's
+    /// translation matters for the target's meaning.
     pub(crate) fn stays_in_page(&self, target: u64) -> bool {
         let linear = self.mode.linear(target);
         linear >> 12 == self.linear_page && linear as usize % 4096 + MAX_INSTRUCTION_LENGTH <= 4096
@@ -127,19 +132,19 @@ impl Emitter {
         self.stubs.len() - 1
     }
 
-    /// A slot for a link that leaves the page.
+    /// Takes a slot for a link that leaves the page.
     pub(crate) fn take_slot(&mut self) -> Option<u32> {
         let slot = self.slots.get(self.slots_used).copied()?;
         self.slots_used += 1;
         Some(slot)
     }
 
-    /// Whether so many slots are left.
+    /// Whether at least `count` slots are left.
     pub(crate) fn has_slots(&self, count: usize) -> bool {
         self.slots.len() >= self.slots_used + count
     }
 
-    /// Makes the 32-bit branch at `branch` lead to `target`; ESP is wholly in its home.
+    /// Makes the 32-bit branch at `branch` lead to `target`. The whole ESP must be in its home.
     pub(crate) fn link_branch(&mut self, branch: Patch, target: u64) {
         let incoming = Some(branch);
         if self.mode.flags.contains(ModeFlags::SINGLE) {
@@ -164,7 +169,7 @@ impl Emitter {
         }
     }
 
-    /// Jumps to `target`; ESP is wholly in its home.
+    /// Emits a jump to `target`. The whole ESP must be in its home.
     pub(crate) fn link_jump(&mut self, target: u64) {
         let single = self.mode.flags.contains(ModeFlags::SINGLE);
         if !single
@@ -182,8 +187,8 @@ impl Emitter {
         self.link_branch(jump, target);
     }
 
-    /// As [`Emitter::link_jump`], to `target` in the code segment that has just been
-    /// loaded.
+    /// Emits a jump to `target` in the code segment that was just loaded. The whole ESP must be in
+    /// its home.
     pub(crate) fn link_far_jump(&mut self, target: u64) {
         self.mark_as(target, 0, Restore::NONE);
         let (incoming, place) = match self.take_slot() {
@@ -197,14 +202,13 @@ impl Emitter {
         self.new_link(StubKind::SlotLink, target, incoming, place);
     }
 
-    /// Jumps where a slot leads.
+    /// Emits a jump through a slot.
     fn slot_jump(&mut self, slot: u32) {
         let place = Mem::base(self.map.links, from_links(slot_offset(slot)));
         self.assembler.jmp_memory(place);
     }
 
-    /// Makes the 32-bit branch at `branch` lead to the exit `site`, at the current
-    /// instruction.
+    /// Makes the 32-bit branch at `branch` lead to the exit of `site`, at the current instruction.
     pub(crate) fn fault_branch(&mut self, branch: Patch, site: usize) {
         let (rip, esp) = (self.rip, self.esp_at_start);
         self.stubs.push(Stub {
@@ -218,7 +222,7 @@ impl Emitter {
         });
     }
 
-    /// Emits what is left: the last island (see `islands`) and all stubs.
+    /// Emits what remains at the end of the block: the last island (see `islands`) and all stubs.
     pub(crate) fn emit_stubs(&mut self) {
         self.emit_last_island();
         let mut stubs = std::mem::take(&mut self.stubs);
@@ -231,7 +235,7 @@ impl Emitter {
             if stub.kind == StubKind::SlotJump {
                 let SiteKind::Link(LinkPlace::Slot { slot, .. }) = self.sites[stub.site].kind
                 else {
-                    unreachable!("a slot jump has a slot");
+                    unreachable!("a slot jump needs a slot");
                 };
                 self.slot_jump(slot);
             }
@@ -265,7 +269,7 @@ impl Emitter {
         self.stubs = stubs;
     }
 
-    /// The field that holds the address of the test for stores of `size` bytes.
+    /// The context's field that holds the address of the test for stores of `size` bytes.
     pub(crate) fn store_test(&self, size: u8) -> Option<i32> {
         match self.look_up {
             LookUpForm::Flat | LookUpForm::NarrowDirect | LookUpForm::RealDirect => {

@@ -1,4 +1,4 @@
-//! What goes with the code of a block.
+//! The tables that the emitter makes together with the code of a block.
 
 use crate::abi::completion::{Completion, X87Note};
 use crate::abi::immediate::Immediate;
@@ -6,37 +6,37 @@ use crate::abi::marks::Mark;
 use crate::abi::sites::Site;
 use crate::policy::instruction_kind::Helper;
 
-/// The tables that go with the code of a block, where they were made.
+/// The tables of a block's code, borrowed from the emitter.
 #[derive(Clone, Copy)]
 pub struct EmittedTables<'a> {
-    /// Ordered by host offset.
+    /// The state map, ordered by host offset.
     pub marks: &'a [Mark],
-    /// Ways out.
+    /// The sites of the block: the places where the block can be left.
     pub sites: &'a [Site],
-    /// Instructions for the monitor.
+    /// Instructions that the monitor executes.
     pub helpers: &'a [Helper],
-    /// Operands that can be replaced.
+    /// Immediate operands that can be replaced.
     pub immediates: &'a [Immediate],
-    /// Ordered by host offset.
+    /// Notes of x87 pointers, ordered by host offset.
     pub x87_notes: &'a [X87Note],
-    /// Ordered by host offset.
+    /// Parts of the code that complete an instruction, ordered by host offset.
     pub completions: &'a [Completion],
 }
 
-/// The same, to be kept while other blocks are made.
+/// A copy of the tables of a block's code, which survives while other blocks are made.
 #[derive(Clone)]
 pub struct Tables {
-    /// Ordered by host offset.
+    /// The state map, ordered by host offset.
     pub marks: Box<[Mark]>,
-    /// Ways out.
+    /// The sites of the block: the places where the block can be left.
     pub sites: Box<[Site]>,
-    /// Instructions for the monitor.
+    /// Instructions that the monitor executes.
     pub helpers: Box<[Helper]>,
-    /// Operands that can be replaced.
+    /// Immediate operands that can be replaced.
     pub immediates: Box<[Immediate]>,
-    /// Ordered by host offset.
+    /// Notes of x87 pointers, ordered by host offset.
     pub x87_notes: Box<[X87Note]>,
-    /// Ordered by host offset.
+    /// Parts of the code that complete an instruction, ordered by host offset.
     pub completions: Box<[Completion]>,
 }
 

@@ -1,37 +1,39 @@
-//! Windows: one look-up for several accesses of a block.
+//! Shared look-ups: one look-up for several accesses of a block. The code calls them windows.
 //!
-//! Instructions of one block that reach memory through one register, which does not change in
-//! between or by constants only, often lie close together: a stack frame, the fields of a
-//! structure. The first of them looks all of them up at once and keeps their host address in
-//! R11; those that follow are one host instruction each. `push rbx; push rbp`:
+//! Instructions of one block that reach memory through the same register, which does not change in
+//! between or changes by constants only, often access places close together: a stack frame, or the
+//! fields of a structure. The first of them makes one look-up for the whole range of bytes and
+//! keeps the range's host address in R11; each of the others then needs only one host instruction.
+//! Example for `push rbx; push rbp`:
 //!
 //! ```text
-//! lea   r8, [r12-16]          ; the window: from the lowest access to the end of the highest
+//! lea   r8, [r12-16]          ; the range: from the lowest access to the end of the highest
 //! ...                         ; look-up of 16 bytes for a store
-//! jrcxz without               ; the same code without windows: a link
+//! jrcxz without               ; the same code without shared look-ups: a link
 //! lea   r11, [rcx+r8]
 //! mov   [r11+8], rbx
 //! mov   [r11], rbp
 //! ```
 //!
-//! Which accesses share a window is planned before they are translated ([`Planned`]). If none of
-//! them is a store, the look-up is one for loads.
+//! Which accesses share a look-up is planned before they are translated ([`Planned`]). If none of
+//! them is a store, the look-up is for loads.
 //!
-//! A window that misses exits the first time: if what its first access needs was all that the
-//! software TLB lacked, that is filled and the instruction tried again. Otherwise (the window
-//! crosses into another page, or its page cannot be stored to or holds code) the block goes on
-//! in a translation without windows ([`Mode::windowless`]), by a link that is made then, and
-//! whose look-ups fill what its accesses need. So a window never causes an access, a fault, or a
-//! bit in a page table that the guest's instructions do not.
+//! A shared look-up that misses exits the first time. If only the page of its first access is
+//! missing from the software TLB, the page is filled and the instruction is tried again. Otherwise
+//! (the range crosses into another page, or its page cannot be stored to or holds code) the block
+//! continues in a translation without shared look-ups ([`Mode::windowless`]). The branch to that
+//! translation is then linked, and the translation's own look-ups fill what its accesses need. So a
+//! shared look-up never causes an access, a fault, or a bit in a page table that the guest's
+//! instructions do not cause.
 //!
-//! Nothing that the monitor does while guest code is left makes a window wrong unnoticed: exits
-//! keep R11, and a block is gone on with only if no translation has been dropped meanwhile. A
-//! window ends with whatever uses R11, whatever the monitor executes, and where the distance
-//! from its register is lost.
+//! While guest code is left, nothing that the monitor does can make R11 wrong unnoticed: exits keep
+//! R11, and a block is resumed only if no translation was dropped in the meantime. A shared look-up
+//! ends with an instruction that uses R11, with one that the monitor executes, and where the
+//! distance from its register is no longer known.
 //!
-//! An instruction that comes back to its start must find the window that was in force there: so
-//! one makes a window only before any exit that comes back behind it, and the instructions with
-//! two operands in memory use none.
+//! An instruction that is started again must find the shared look-up that was active at its start.
+//! So an instruction makes a shared look-up only before any of its exits that return after it, and
+//! instructions with two memory operands use none.
 //!
 //! [`Mode::windowless`]: crate::policy::mode::Mode::windowless
 
@@ -47,49 +49,51 @@ use crate::emit::assembler::Mem;
 use crate::policy::mode::{Mode, ModeFlags, SegmentClass};
 use tollgate_x86::{Gpr, SegmentRegister};
 
-/// Bytes of a window at most.
+/// Maximum length of the range of a shared look-up, in bytes.
 pub(crate) const WINDOW_BYTES: u32 = 128;
 
-/// A window that an instruction is to make for itself and others behind it.
+/// A shared look-up that an instruction should make for itself and for instructions after it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Planned {
-    /// Where it begins, from the instruction's own access: not above that.
+    /// Beginning of the range, relative to the instruction's own access: zero or negative.
     pub(crate) low: i32,
-    /// Bytes, 1 to [`WINDOW_BYTES`].
+    /// Length of the range in bytes, 1 to [`WINDOW_BYTES`].
     pub(crate) size: u32,
-    /// One of its accesses is a store.
+    /// One of the accesses is a store.
     pub(crate) write: bool,
 }
 
-/// An access through a register alone.
+/// An access whose address is the sum of one register and a constant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Near {
     /// Number of the guest register.
     pub(crate) base: u8,
-    /// Distance from what the register's home holds.
+    /// Distance of the access from the value in the register's home.
     pub(crate) distance: i32,
-    /// Bytes.
+    /// Length of the access in bytes.
     pub(crate) size: u32,
-    /// It is a store.
+    /// The access is a store.
     pub(crate) write: bool,
 }
 
-/// The window in force.
+/// The active shared look-up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Window {
-    /// Number of the guest register that it is near.
+    /// Number of the guest register that the range is near.
     base: u8,
-    /// Where it begins, from what the register's home holds.
+    /// Beginning of the range, relative to the value in the register's home.
     low: i32,
     size: u32,
-    /// It may be stored to.
+    /// The range may be stored to.
     write: bool,
-    /// R11 holds host minus linear address of what this register holds, instead.
+    /// If not `None`, R11 holds *host minus linear address* for the value of this register instead
+    /// of the host address of the range.
     delta_of: Option<Host>,
 }
 
 impl Window {
-    /// How the window's code gets to an access, if that lies in it.
+    /// How an access is reached with the result of the shared look-up; `None` if it is out of
+    /// range.
     fn reach(&self, access: &Near) -> Option<Reach> {
         let Some(base) = self.delta_of else {
             return self.place(access).map(Reach::Window);
@@ -103,7 +107,7 @@ impl Window {
         })
     }
 
-    /// Where in the window an access lies.
+    /// The offset of an access in the range; `None` if it is out of range.
     fn place(&self, access: &Near) -> Option<u8> {
         let place = access.distance.checked_sub(self.low)?;
         let place = u8::try_from(place).ok()?;
@@ -114,10 +118,10 @@ impl Window {
     }
 }
 
-/// The stack pointer's number.
+/// Number of the stack pointer.
 const STACK: u8 = Gpr::Rsp as u8;
 
-/// Code of a mode may have windows.
+/// Whether code of a mode may have shared look-ups.
 pub(crate) fn has_windows(mode: &Mode) -> bool {
     !mode.is_watched()
         && !mode.flags.contains(ModeFlags::WINDOWLESS)
@@ -126,30 +130,30 @@ pub(crate) fn has_windows(mode: &Mode) -> bool {
 }
 
 impl Emitter {
-    /// The current instruction may use windows, and make the planned one.
+    /// Lets the current instruction use shared look-ups, and make the planned one.
     pub(crate) fn use_windows(&mut self, planned: Option<Planned>) {
         self.uses_windows = has_windows(&self.mode);
         self.planned = planned;
     }
 
-    /// The window ends, and the current instruction makes none.
+    /// Ends the shared look-up, and keeps the current instruction from making one.
     pub(crate) fn end_window(&mut self) {
         self.window = None;
         self.uses_windows = false;
     }
 
-    /// The guest register that the window in force is near, if that is not the stack pointer.
+    /// The guest register that the active shared look-up is near, if it is not the stack pointer.
     pub(crate) fn window_base(&self) -> Option<u8> {
         let window = self.window.as_ref()?;
         (window.base != STACK).then_some(window.base)
     }
 
-    /// Whether the window in force is near this guest register.
+    /// Whether the active shared look-up is near this guest register.
     pub(crate) fn has_window_near(&self, guest: u8) -> bool {
         self.window.is_some_and(|window| window.base == guest)
     }
 
-    /// What `base`'s home holds changes by `change`, or in an unknown way.
+    /// Notes that the value in `base`'s home changes by `change`, or in an unknown way.
     pub(crate) fn move_window(&mut self, base: u8, change: Option<i32>) {
         let Some(window) = self.window.filter(|window| window.base == base) else {
             return;
@@ -158,12 +162,12 @@ impl Emitter {
         self.window = low.map(|low| Window { low, ..window });
     }
 
-    /// As [`Emitter::move_window`], of the stack pointer.
+    /// Notes that the value in the stack pointer's home changes, as [`Emitter::move_window`] does.
     pub(crate) fn move_stack_window(&mut self, change: Option<i32>) {
         self.move_window(STACK, change);
     }
 
-    /// Reaches what is `distance` from what ESP's home holds through a window.
+    /// Reaches the operand at `distance` from the value in ESP's home with a shared look-up.
     pub(super) fn reach_stack_window(
         &mut self,
         distance: i32,
@@ -178,8 +182,8 @@ impl Emitter {
         })
     }
 
-    /// Whether an access `offset` bytes above the (folded) stack pointer lies in the window in
-    /// force, which stays in force then until the instruction's end.
+    /// Whether an access `offset` bytes above the (folded) stack pointer is in range of the active
+    /// shared look-up. If so, that look-up stays active until the instruction's end.
     pub(crate) fn is_in_stack_window(&mut self, offset: i32, size: u32, write: bool) -> bool {
         let distance = self.esp.checked_add(offset);
         let near = distance.map(|distance| Near {
@@ -196,8 +200,8 @@ impl Emitter {
         place.is_some()
     }
 
-    /// Makes an access through a window. `None`: there is none that it lies in, and none is to be
-    /// made.
+    /// Reaches an access with a shared look-up. `None` if the access is not in range of the active
+    /// one and no new one may be made.
     pub(super) fn reach_window(&mut self, access: &Near) -> Option<Reach> {
         if !self.uses_windows {
             return None;
