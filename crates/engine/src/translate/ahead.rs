@@ -1,13 +1,15 @@
-//! What a block's instructions reach in memory, seen before they are translated: which of them
-//! share a window ([`crate::emit::window`]).
+//! Examination of a block's instructions before their translation: it plans which of their memory
+//! accesses share a look-up ([`crate::emit::window`]).
 //!
-//! The block's instructions are decoded here, once. Accesses through one register form a group
-//! as long as the register changes by constants only; a group's members that fit into one window
-//! from the first of them on are planned as one. There is one register for windows, so a group
-//! that begins while another's window has accesses left takes its place only if it has more.
+//! The block's instructions are decoded here, once. Accesses through the same register form a group
+//! as long as the register changes by constants only. The members of a group that are in range of
+//! one shared look-up, beginning with the group's first access, are planned together. Only one
+//! register can hold the result of a shared look-up. So a group that begins while the active shared
+//! look-up has accesses left replaces it only if the new group has more accesses.
 //!
-//! Nothing here decides whether an access may use a window: what is planned and does not come
-//! true costs a look-up, and what comes and is not planned has a look-up of its own.
+//! Nothing here decides whether an access may use a shared look-up. A planned access that does not
+//! come true costs only a larger look-up, and an access that was not planned gets a look-up of its
+//! own.
 
 use super::branch::goes_on_behind;
 use crate::emit::look_up::{near_register, segment_of};
@@ -18,13 +20,13 @@ use crate::policy::mode::{Mode, ModeFlags, SegmentClass};
 use iced_x86::{ConditionCode, Decoder, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use tollgate_x86::Gpr;
 
-/// General registers that may change, one bit each.
+/// A set of general registers, one bit each.
 type Registers = u16;
 
-/// Instructions between two points at which decoding or translating them may stop for a request:
-/// a point reads the time-stamp counter, which takes as long as some instructions do.
+/// Number of instructions between two checkpoints at which decoding or translating may stop for a
+/// request. A checkpoint reads the time-stamp counter, which takes as long as several instructions.
 pub(super) const BETWEEN_POINTS: usize = 4;
-/// Bytes of an access at most.
+/// Maximum length of an access in bytes.
 const MAX_ACCESS: u32 = 64;
 const STACK: u8 = Gpr::Rsp as u8;
 
@@ -35,8 +37,8 @@ fn bit(register: Register) -> Registers {
     }
 }
 
-/// The general registers that an instruction may change, but for what PUSH and its like do to the
-/// stack pointer. `None`: any.
+/// The general registers that an instruction may change, not counting the stack pointer if the
+/// instruction is PUSH, POP or another stack instruction. `None` if it may change any register.
 pub(super) fn changed_registers(instruction: &Instruction) -> Option<Registers> {
     use Mnemonic::*;
     const ACCUMULATOR: Registers = 1 << Gpr::Rax as u16;
@@ -57,7 +59,7 @@ pub(super) fn changed_registers(instruction: &Instruction) -> Option<Registers> 
         Cbw | Cwde | Cdqe => ACCUMULATOR,
         Cmpxchg => named(0) | ACCUMULATOR,
         Loope | Loopne => return None,
-        // Jcc, SETcc, CMOVcc.
+        // This arm is for Jcc, SETcc and CMOVcc.
         _ if instruction.condition_code() != ConditionCode::None
             && (instruction.op_count() == 1 || instruction.op0_kind() == OpKind::Register) =>
         {
@@ -65,7 +67,7 @@ pub(super) fn changed_registers(instruction: &Instruction) -> Option<Registers> 
         }
         Pcmpestri | Pcmpestri64 | Pcmpistri | Vpcmpestri | Vpcmpestri64 | Vpcmpistri
         | Maskmovdqu | Vmaskmovdqu | Maskmovq => return None,
-        // Nothing but vectors, and an operand in memory.
+        // The remaining instructions change only vector registers or a memory operand.
         _ => {
             let is_vector = |index| {
                 let register = instruction.op_register(index);
@@ -80,8 +82,8 @@ pub(super) fn changed_registers(instruction: &Instruction) -> Option<Registers> 
     })
 }
 
-/// What an instruction adds to a register of `size` bytes that it changes, if that is a
-/// constant: the register and the number.
+/// The register of `size` bytes that an instruction changes, and the number that it adds to the
+/// register, if that number is a constant.
 pub(super) fn constant_change(instruction: &Instruction, size: usize) -> Option<(u8, i32)> {
     use Mnemonic::*;
     let register = instruction.op0_register();
@@ -111,21 +113,21 @@ pub(super) fn constant_change(instruction: &Instruction, size: usize) -> Option<
     Some((register.number() as u8, change))
 }
 
-/// An access through one register.
+/// A memory access whose address is one register plus a constant.
 #[derive(Clone, Copy, Debug)]
 struct Access {
     /// Number of the instruction in the block.
     instruction: usize,
     base: u8,
-    /// How often the register has changed to an unknown value.
+    /// Number of times that the register has changed to an unknown value.
     version: u8,
-    /// Distance from what the register was when it last did.
+    /// Distance of the access from the register's value when it last changed to an unknown value.
     distance: i32,
     size: u32,
     write: bool,
 }
 
-/// Bytes from the lowest to behind the highest, as distances.
+/// A range of bytes from the lowest one to the one after the highest, as distances from a register.
 #[derive(Clone, Copy)]
 struct Extent {
     low: i32,
@@ -146,7 +148,7 @@ impl Access {
 }
 
 impl Extent {
-    /// With another, if that is no more than a window.
+    /// The smallest range that contains this range and `other`, if a shared look-up can cover it.
     fn with(self, other: Extent) -> Option<Extent> {
         let both = Extent {
             low: self.low.min(other.low),
@@ -161,21 +163,22 @@ impl Extent {
     }
 }
 
-/// The instructions of a block, decoded, and the windows that they are to make.
+/// The decoded instructions of a block and the shared look-ups that they should make.
 #[derive(Default)]
 pub(super) struct Ahead {
     instructions: Vec<Instruction>,
     accesses: Vec<Access>,
-    /// By the number of the instruction that makes it, which ascend.
+    /// The planned shared look-ups, each with the number of the instruction that makes it, in
+    /// ascending order.
     windows: Vec<(usize, Planned)>,
-    /// How many of them have been made.
+    /// Number of planned shared look-ups that were handed out.
     made: usize,
     versions: [u8; 16],
     distances: [i32; 16],
 }
 
 impl Ahead {
-    /// Nothing is known of the block.
+    /// Forgets everything about the previous block.
     pub(super) fn clear(&mut self) {
         self.instructions.clear();
         self.accesses.clear();
@@ -185,8 +188,8 @@ impl Ahead {
         self.distances = [0; 16];
     }
 
-    /// Looks at up to `most` instructions, or fewer if it `stops`. `memory_use` says what a memory
-    /// operand is for.
+    /// Decodes up to `most` instructions, or fewer if `stops` returns true. `memory_use` says how
+    /// an instruction uses its memory operand.
     pub(super) fn look(
         &mut self,
         mut decoder: Decoder<'_>,
@@ -217,12 +220,13 @@ impl Ahead {
         }
     }
 
-    /// The instruction of this number, if it has been decoded.
+    /// The instruction with this number, if it was decoded.
     pub(super) fn instruction(&self, number: usize) -> Option<&Instruction> {
         self.instructions.get(number)
     }
 
-    /// The window that the instruction of this number is to make. They are asked for in order.
+    /// The shared look-up that the instruction with this number should make. The numbers of
+    /// successive calls must ascend.
     pub(super) fn window(&mut self, number: usize) -> Option<Planned> {
         while let Some(&(first, planned)) = self.windows.get(self.made) {
             if first > number {
@@ -243,7 +247,7 @@ impl Ahead {
         is_64_bit: bool,
         memory_use: &mut impl FnMut(&Instruction) -> Option<MemoryUse>,
     ) {
-        // Most instructions leave the stack alone, which is quicker to tell.
+        // Most instructions leave the stack alone, which is faster to detect.
         let pushed = match instruction.is_stack_instruction() {
             true => instruction.stack_pointer_increment(),
             false => 0,
@@ -253,7 +257,7 @@ impl Ahead {
         let is_simple = pushed == 0 || !has_memory || is_call;
         let changed = changed_registers(instruction).filter(|_| is_simple);
         let Some(changed) = changed else {
-            // The monitor may execute it, or its code uses R11.
+            // The monitor may execute the instruction, or its code uses R11.
             for version in &mut self.versions {
                 *version = version.wrapping_add(1);
             }
@@ -263,7 +267,7 @@ impl Ahead {
         if has_memory
             && instruction.mnemonic() != Mnemonic::Lea
             && let Some((base, displacement)) = near_register(instruction, is_64_bit)
-            // A call uses a window for its target only if its push does.
+            // A call uses a shared look-up for its target only if its push uses one.
             && (!is_call || base == STACK)
             && let Some(memory) = memory_use(instruction)
         {
@@ -291,11 +295,11 @@ impl Ahead {
         }
     }
 
-    /// PUSH, POP, CALL and RET of what is not in memory elsewhere.
+    /// Adds the stack access of a PUSH, POP, CALL or RET.
     fn add_stack_access(&mut self, instruction: &Instruction, pushed: i32) {
         let is_push = pushed < 0;
         let size = match instruction.mnemonic() {
-            // It may release more.
+            // RET may release more bytes than it reads.
             Mnemonic::Ret if instruction.op_count() > 0 => {
                 pushed.abs_diff(instruction.immediate16().into())
             }
@@ -325,9 +329,9 @@ impl Ahead {
         });
     }
 
-    /// Finds the windows.
+    /// Plans the shared look-ups.
     fn plan(&mut self) {
-        // The window in force: one of its accesses, what it holds, and how many are left.
+        // The active shared look-up: its first access, its range, and the number of accesses left.
         let mut in_force: Option<(Access, Extent)> = None;
         let mut left = 0;
         for (index, first) in self.accesses.iter().enumerate() {
@@ -373,7 +377,7 @@ mod tests {
     use iced_x86::{DecoderOptions, InstructionInfoFactory, OpAccess};
     use tollgate_test_support::Random;
 
-    /// Random instructions of all widths.
+    /// Random instructions of all code sizes.
     fn instructions() -> impl Iterator<Item = Instruction> {
         let mut random = Random::new(13);
         (0..600_000).map(move |_| {
@@ -421,7 +425,8 @@ mod tests {
         assert!(known * 10 > copied * 7, "{known} of {copied}");
     }
 
-    /// The windows of 64-bit code: instruction, lowest byte, bytes and whether for stores.
+    /// The shared look-ups of 64-bit code: number of the instruction, lowest byte, length in bytes,
+    /// and whether one of the accesses is a store.
     fn windows(code: &[u8]) -> Vec<(usize, i32, u32, bool)> {
         let mut state = tollgate_x86::CpuState::at_reset();
         state.cr0 |= 1;
@@ -447,10 +452,10 @@ mod tests {
         // mov eax,[rbx]; mov ecx,[rbx+8]; mov edx,[rbx-4]
         let code = [0x8b, 0x03, 0x8b, 0x4b, 8, 0x8b, 0x53, 0xfc];
         assert_eq!(windows(&code), [(0, -4, 16, false)]);
-        // The last one a store.
+        // The last access is a store.
         let code = [0x8b, 0x03, 0x8b, 0x4b, 8, 0x89, 0x53, 0xfc];
         assert_eq!(windows(&code), [(0, -4, 16, true)]);
-        // One alone makes none; nor do two that lie apart.
+        // One access alone makes no shared look-up, nor do two accesses that are too far apart.
         assert_eq!(windows(&[0x8b, 0x03, 0x8b, 0x4a, 8]), []);
         let code = [0x8b, 0x03, 0x8b, 0x8b, 0x7d, 0, 0, 0];
         assert_eq!(windows(&code), []);
@@ -480,7 +485,7 @@ mod tests {
         // mov eax,[rbx]; mov ecx,[rdx]; mov eax,[rbx+4]; mov ecx,[rdx+4]
         let code = [0x8b, 0x03, 0x8b, 0x0a, 0x8b, 0x43, 4, 0x8b, 0x4a, 4];
         assert_eq!(windows(&code), [(0, 0, 8, false)]);
-        // mov ecx,[rdx+8] behind them.
+        // The same accesses, followed by mov ecx,[rdx+8].
         let code = [
             0x8b, 0x03, 0x8b, 0x0a, 0x8b, 0x43, 4, 0x8b, 0x4a, 4, 0x8b, 0x4a, 8,
         ];

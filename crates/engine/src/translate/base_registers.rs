@@ -1,5 +1,7 @@
-//! SWAPGS, RDFSBASE, RDGSBASE, WRFSBASE and WRGSBASE: in 64-bit code the bases of FS and GS are
-//! no part of the mode word, and emitted code reads them from the context at each access.
+//! SWAPGS, RDFSBASE, RDGSBASE, WRFSBASE and WRGSBASE, translated without exits.
+//!
+//! In 64-bit code the bases of FS and GS are not part of the mode word; emitted code reads them
+//! from the context at each access.
 
 use super::copy::uses_stack_pointer_register;
 use super::{Flow, Translator};
@@ -12,7 +14,7 @@ use iced_x86::{Instruction, Mnemonic};
 use tollgate_x86::SegmentRegister;
 
 impl Translator {
-    /// SWAPGS is permitted here.
+    /// Whether SWAPGS is permitted in this mode.
     pub(super) fn swaps_gs(&self) -> bool {
         self.emit.is_64_bit() && self.emit.mode.flags.contains(ModeFlags::KERNEL)
     }
@@ -29,9 +31,9 @@ impl Translator {
         Flow::Next
     }
 
-    /// RDFSBASE, RDGSBASE, WRFSBASE or WRGSBASE. Where they fault, without CR4.FSGSBASE above
-    /// all, they are the monitor's; so is a base that is not canonical, for which the look-up
-    /// of its address faults.
+    /// RDFSBASE, RDGSBASE, WRFSBASE or WRGSBASE. The monitor executes them where they fault, above
+    /// all without CR4.FSGSBASE. A base that is not canonical makes the look-up of its address
+    /// fault, so the monitor executes that instruction too.
     pub(super) fn access_base(&mut self, instruction: &Instruction) -> Flow {
         let flags = self.emit.mode.flags;
         if !flags.contains(ModeFlags::CODE64 | ModeFlags::FSGSBASE)

@@ -1,9 +1,9 @@
-//! BT, BTS, BTR and BTC of a bit string in memory, whose number is in a register and may be
-//! anywhere (SDM volume 1, 3.1.1.9 "Bit(BitBase, BitOffset)").
+//! BT, BTS, BTR and BTC of a bit string in memory, whose bit number is in a register and may have
+//! any value (SDM volume 1, 3.1.1.9 "Bit(BitBase, BitOffset)").
 //!
-//! The number says which operand behind or before the address holds the bit. That operand is
-//! looked up; the bit is tested in its copy in a register, by the instruction's form for
-//! registers, which takes the number modulo the operand's size. `bts [rbx],rax`:
+//! The bit number says which operand, before or after the address, contains the bit. That operand
+//! is looked up. The bit is then tested in a copy of the operand in a register, by the form of the
+//! instruction for registers, which takes the number modulo the operand's size. `bts [rbx],rax`:
 //!
 //! ```text
 //! mov  r8, rbx
@@ -16,9 +16,10 @@
 //! mov  [r9], r8
 //! ```
 //!
-//! With BTS the flag changes before the store. No boundary lies between: a request to leave
-//! lets both run. The look-up has found that the store is allowed. Code that reaches its other
-//! operands directly looks this one up too: the load comes first, but must fault as a store.
+//! With BTS the flag changes before the store. There is no boundary between the two: a request to
+//! leave guest code lets both run. The look-up has verified that the store is allowed. Code that
+//! reaches its other operands directly looks this operand up too, because its load comes first but
+//! must fault as a store.
 
 use super::copy::uses_stack_pointer_register;
 use super::{Flow, Translator};
@@ -31,12 +32,12 @@ use crate::emit::operands::name_of;
 use crate::policy::mode::SegmentClass;
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 
-/// A bit string in memory, with the bit's number in a register.
+/// Whether the instruction works on a bit string in memory with the bit number in a register.
 pub(super) fn is_bit_string(instruction: &Instruction) -> bool {
     instruction.op0_kind() == OpKind::Memory && instruction.op1_kind() == OpKind::Register
 }
 
-/// The form for two registers.
+/// The form of the instruction for two registers.
 fn register_form(mnemonic: Mnemonic, width: Width) -> Code {
     use Mnemonic::{Btc, Btr, Bts};
     match (mnemonic, width) {
@@ -56,8 +57,8 @@ fn register_form(mnemonic: Mnemonic, width: Width) -> Code {
 }
 
 impl Translator {
-    /// The monitor executes it where the string is in an unusual segment, or its address not
-    /// of the code's size: then it would wrap.
+    /// Translates an instruction on a bit string. The monitor executes the instruction if the
+    /// string is in an unusual segment, or if the address is not of the code's size and could wrap.
     pub(super) fn bit_string(&mut self, instruction: &Instruction) -> Flow {
         match self.looked_up_bit(instruction) {
             Ok(()) => Flow::Next,
@@ -91,7 +92,7 @@ impl Translator {
         let assembler = &mut self.emit.assembler;
         let signed = match width {
             Width::Qword => number_in,
-            // What counts of it goes to the upper end.
+            // The significant bits of the number are moved to the upper end.
             _ => {
                 assembler.rorx(R9, number_in, bits);
                 R9

@@ -1,4 +1,4 @@
-//! Near control transfers: the ends of blocks, but for conditional branches that are not taken.
+//! Near control transfers, which end a block, except conditional branches that are not taken.
 
 use super::stack::Pushed;
 use super::{Flow, Translator};
@@ -18,7 +18,7 @@ use tollgate_tlb::long_tlb::LONG_ROOT_DISPLACEMENT;
 use tollgate_x86::canonical::is_canonical;
 use tollgate_x86::{Gpr, Vector};
 
-/// Operand width of a near branch: how EIP is truncated.
+/// Operand width of a near branch, to which EIP is truncated.
 fn branch_width(instruction: &Instruction) -> Width {
     match instruction.code() {
         Code::Call_rel16 | Code::Call_rm16 | Code::Jmp_rm16 | Code::Retnw | Code::Retnw_imm16 => {
@@ -56,18 +56,18 @@ fn condition_bits(condition: ConditionCode) -> u8 {
     }
 }
 
-/// Link slots that one instruction may need.
+/// Maximum number of link slots that one instruction needs.
 const MOST_SLOTS: usize = 3;
 
-/// Whether a block goes on behind an instruction that may lead elsewhere: a conditional branch,
-/// in case that it is not taken.
+/// Whether a block continues after an instruction that may lead elsewhere, namely after a
+/// conditional branch, in case it is not taken.
 pub(super) fn goes_on_behind(instruction: &Instruction) -> bool {
     instruction.is_jcc_short_or_near()
 }
 
 impl Translator {
-    /// A direct target, or `None` if it lies beyond the code segment's limit or is not
-    /// canonical: then the branch itself faults.
+    /// The target of a direct branch. `None` if the target is beyond the code segment's limit or
+    /// not canonical, so that the branch itself faults.
     fn direct_target(&self, instruction: &Instruction) -> Option<u64> {
         let target = instruction.near_branch_target();
         let is_reachable = if self.emit.is_64_bit() {
@@ -78,7 +78,7 @@ impl Translator {
         is_reachable.then_some(target)
     }
 
-    /// Whether an indirect target of this width can lie beyond the code segment's limit.
+    /// Whether an indirect target of this width can be beyond the code segment's limit.
     fn may_pass_limit(&self, width: Width) -> bool {
         let highest = if width == Width::Word {
             0xffff
@@ -88,7 +88,7 @@ impl Translator {
         !self.emit.is_64_bit() && self.emit.mode.code_limit < highest
     }
 
-    /// Raises #GP(0) at this instruction if the branch is taken.
+    /// Makes the site that raises #GP(0) at this instruction if the branch is taken.
     fn fault_site(&mut self) -> usize {
         self.emit.new_site(
             SiteKind::Fault(Vector::GeneralProtection),
@@ -123,9 +123,9 @@ impl Translator {
         }
     }
 
-    /// The register in which an indirect branch holds its target that nothing else needs: R8,
-    /// where [`Translator::indirect_branch`] wants it, if no 16-bit stack pointer is put in place
-    /// before.
+    /// The register in which an indirect branch that needs no other registers holds its target.
+    /// That is R8, where [`Translator::indirect_branch`] expects the target, unless a 16-bit stack
+    /// pointer must be updated first, which uses R8.
     fn free_for_target(&self) -> Host {
         match self.emit.mode.flags.contains(ModeFlags::STACK32) {
             true => R8,
@@ -133,11 +133,11 @@ impl Translator {
         }
     }
 
-    /// Has the monitor do the instruction, before anything is stored, if a 32-bit target lies
+    /// Lets the monitor execute the instruction, before anything is stored, if a 32-bit target is
     /// beyond the code segment's limit. Uses R9 and RCX.
     fn demand_within_limit(&mut self, target: Host) {
         self.emit.make_room();
-        // limit - target, of which the upper half is zero exactly if it is not negative.
+        // Computes limit - target, whose upper half is zero exactly if it is not negative.
         self.emit.assembler.mov(R9, target);
         self.emit.assembler.not(R9);
         (self.emit.assembler).mov_imm32(RCX, self.emit.mode.code_limit);
@@ -150,13 +150,15 @@ impl Translator {
         self.emit.mark(Restore::NONE);
     }
 
-    /// The whole instruction out of line; it moves control.
+    /// Lets the monitor execute the whole instruction out of line and ends the block, because the
+    /// instruction moves control.
     fn slow_end(&mut self) -> Flow {
         self.emit.exit(SiteKind::Slow);
         Flow::End
     }
 
-    /// Loads an indirect branch's target; false if its segment is odd.
+    /// Loads the target of an indirect branch. Returns false if emitted code cannot use the
+    /// operand's segment.
     fn load_target(&mut self, instruction: &Instruction, to: Host) -> bool {
         let width = branch_width(instruction);
         if instruction.op0_kind() == OpKind::Register {
@@ -168,7 +170,7 @@ impl Translator {
             if width == Width::Word {
                 self.emit.assembler.movzx16(to, value);
             } else if value != to || to == R8 && !self.emit.is_64_bit() {
-                // A slot holds 64 bits, and what comes to R8 is taken as it is.
+                // A slot holds 64 bits, and a value in R8 is used without truncation.
                 self.emit.mov_pointer(to, value);
             }
             return true;
@@ -181,7 +183,7 @@ impl Translator {
         true
     }
 
-    /// A load that faults if the address is not canonical, so that the monitor does the
+    /// Emits a load that faults if the address is not canonical, so that the monitor executes the
     /// instruction. Leaves the address in R8 and uses RCX.
     pub(super) fn demand_canonical(&mut self, address: Host) {
         let tlb = self.emit.map.tlb;
@@ -197,14 +199,14 @@ impl Translator {
         let width = branch_width(instruction);
         match instruction.op0_kind() {
             OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64 => {
-                // The stack may fault before the target does.
+                // The push must fault before the target does.
                 let Some(target) = self.direct_target(instruction) else {
                     return self.slow_end();
                 };
                 if self.push(Pushed::NextRip, width).is_err() {
                     return self.slow_end();
                 }
-                // Nothing behind the store can fail: the call is done.
+                // No host instruction after the store can fail, so the call is complete.
                 self.emit.mark_as(target, self.emit.esp, Restore::NONE);
                 self.emit.flush_esp();
                 self.emit.mark_as(target, 0, Restore::NONE);
@@ -214,8 +216,10 @@ impl Translator {
             OpKind::FarBranch16 | OpKind::FarBranch32 => self.far(instruction),
             _ if instruction.is_call_far_indirect() => self.far(instruction),
             _ => {
-                // The push has a look-up of its own, which needs R8, or lies in a window: then
-                // R11 is taken. If it misses, the instruction finds no other window again.
+                // The push either has a look-up of its own, which needs R8, or is in range of a
+                // shared look-up, whose result occupies R11. If its own look-up misses, the
+                // instruction cannot rely on finding another shared look-up when it is started
+                // again, so the active one is ended.
                 let bytes = width.bytes();
                 let target = match self.emit.is_in_stack_window(-(bytes as i32), bytes, true) {
                     true => R8,
@@ -258,8 +262,8 @@ impl Translator {
         Flow::End
     }
 
-    /// Brings ESP into R12 while the instruction can still be started again: marks
-    /// undo the adjustment.
+    /// Applies the folded adjustment to ESP's home while the instruction can still be started
+    /// again: the state map undoes the adjustment.
     fn rollback_flush(&mut self) {
         let undo = self.emit.esp_at_start.wrapping_sub(self.emit.esp);
         self.emit.flush_esp();
@@ -267,10 +271,10 @@ impl Translator {
         self.emit.mark(Restore::NONE);
     }
 
-    /// Branches to the EIP in `target` through the hash table; it is in R11, or in R8 if
-    /// nothing uses that before. A call that has stored its return
-    /// address cannot start again, for it may have stored over what it loaded its target
-    /// from: marks then say that it is done.
+    /// Branches to the EIP in `target` through the hash table. `target` is R11, or R8 if nothing
+    /// uses R8 before the branch. A call that has stored its return address (`is_called`) cannot be
+    /// started again, because the store may have overwritten the memory that the target was loaded
+    /// from. The state map then says that the call is complete.
     pub(super) fn indirect_branch(&mut self, target: Host, is_called: bool) {
         if is_called {
             self.emit
@@ -292,7 +296,7 @@ impl Translator {
         }
         self.index_of_target();
         self.emit.assembler.lea64(R9, Mem::scaled(R9, 4));
-        // The entry holds the negated tag; the sum is zero where it is this target.
+        // The entry holds the negated tag, so the sum is zero if the entry belongs to this target.
         let is_shared = self.branch_table.is_shared();
         if is_shared {
             self.emit
@@ -329,7 +333,7 @@ impl Translator {
         self.emit.assembler.jmp_memory(entry(ENTRY_TARGET));
     }
 
-    /// R9 := the index at which the target in R8 is looked for first (see
+    /// Computes the index of the entry in which the target in R8 is looked for first in R9 (see
     /// [`crate::abi::link_layout::first_choice`]).
     pub(super) fn index_of_target(&mut self) {
         let links = self.emit.map.links;
@@ -337,15 +341,15 @@ impl Translator {
         self.emit.assembler.shrx(R9, R9, links);
     }
 
-    /// Makes the delta of an indirect branch's target the current one. `entry` gives the place of a
-    /// part of the target's entry, and the target is in R8. From then on the branch is done: the delta no
-    /// longer belongs to this block, so marks must not depend on it.
+    /// Makes the slide of an indirect branch's target the current slide. `entry` gives the place of
+    /// a part of the target's entry, and the target is in R8. After that the branch is complete:
+    /// the slide no longer belongs to this block, so the state map must not depend on it.
     ///
-    /// Most branches lead to code with the same delta. It is compared and not stored again, because
-    /// the processor predicts the outcome of a comparison. After a store the next use of the delta, often
-    /// the address of the next branch's pointer, would have to wait for the load of this entry:
-    /// in a program that calls functions of shared libraries all calls and returns would be one chain of
-    /// such loads.
+    /// Most branches lead to code with the same slide. So the slide is compared first and not
+    /// stored again, because the processor predicts the outcome of a comparison. After a store, the
+    /// next use of the slide, which is often the address of the next branch's pointer, would have
+    /// to wait for the load from this entry. In a program that calls functions of shared libraries,
+    /// all calls and returns would form one chain of such loads.
     pub(super) fn load_code_delta(&mut self, entry: impl Fn(i32) -> Mem) {
         let place = self.emit.field(at::CODE_DELTA);
         let assembler = &mut self.emit.assembler;
@@ -361,7 +365,8 @@ impl Translator {
         self.emit.mark_as(self.emit.rip, 0, done);
     }
 
-    /// Marks a place in an indirect branch whose target is in R8 and which a call has done.
+    /// Makes the state-map entry for a place in an indirect branch whose target is in R8. A call is
+    /// complete at that place.
     fn mark_branch(&mut self, is_called: bool, restore: Restore) {
         if is_called {
             self.emit.mark_as(self.emit.rip, 0, restore.with_eip(R8));
@@ -370,8 +375,8 @@ impl Translator {
         }
     }
 
-    /// Leaves with the target in R8. The site's ESP undoes the branch, should the
-    /// target turn out to be beyond the limit.
+    /// Emits the exit with the target in R8. The site's ESP undoes the branch if the target turns
+    /// out to be beyond the limit.
     fn indirect_exit(&mut self) {
         self.emit
             .assembler
@@ -397,7 +402,7 @@ impl Translator {
         Flow::End
     }
 
-    /// Where a 32-bit branch leads if it is taken.
+    /// Sets where a 32-bit branch leads if it is taken.
     fn taken(&mut self, branch: crate::emit::assembler::Patch, instruction: &Instruction) {
         match self.direct_target(instruction) {
             Some(target) => self.emit.link_branch(branch, target),
@@ -426,14 +431,15 @@ impl Translator {
         Flow::End
     }
 
-    /// LOOP, LOOPE, LOOPNE: the count changes, the flags do not.
+    /// LOOP, LOOPE and LOOPNE change the count but not the flags.
     pub(super) fn loop_instruction(&mut self, instruction: &Instruction) -> Flow {
         self.emit.flush_esp_first();
         let Some(target) = self.direct_target(instruction) else {
             return self.slow_end();
         };
         let width = count_width(instruction);
-        // The whole of ECX as it will be; RCX is as much of it as counts.
+        // `count` is the register that holds the whole new ECX; RCX has the part of it that is
+        // tested.
         let count = match width {
             Width::Word => {
                 self.emit.assembler.lea32(R8, Mem::base(COUNT, -1));
@@ -461,12 +467,12 @@ impl Translator {
         }
         let zero = self.emit.skip_if_zero();
         self.emit.assembler.mov(COUNT, count);
-        // Before a conditional branch has been decided the instruction is not done.
+        // Until a conditional branch was decided, the instruction is not complete.
         let branch = condition.map(|condition| {
             self.emit.mark(Restore::one(Gpr::Rcx as u8, R8));
             self.emit.jcc_across(condition)
         });
-        // With a condition: not taken falls to the onward jump.
+        // If there is a condition that does not hold, control falls through to the onward jump.
         let (branch, onward) = match branch {
             Some(branch) => {
                 self.emit.mark_as(self.emit.next_rip, 0, Restore::NONE);
@@ -493,7 +499,7 @@ impl Translator {
     }
 }
 
-/// The size of the counting register, which is the address size.
+/// Size of the counting register, which is the address size.
 fn count_width(instruction: &Instruction) -> Width {
     use Code::*;
     match instruction.code() {

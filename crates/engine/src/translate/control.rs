@@ -1,6 +1,8 @@
-//! MOV from CR0, CR2, CR3 and CR4, and SMSW, SLDT and STR to a general register, at CPL 0. The
-//! monitor keeps these registers, and guest code that changes one leaves; so what the context
-//! holds is what they hold.
+//! MOV from CR0, CR2, CR3 and CR4, and SMSW, SLDT and STR to a general register, at CPL 0, without
+//! an exit.
+//!
+//! The monitor keeps these registers, and guest code that changes one of them exits. So the context
+//! holds their current values.
 
 use super::copy::uses_stack_pointer_register;
 use super::{Flow, Translator};
@@ -11,7 +13,8 @@ use crate::policy::mode::ModeFlags;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
 impl Translator {
-    /// Another register, another privilege level and the form with LOCK are the monitor's.
+    /// MOV from a control register. The monitor executes it for other control registers, at other
+    /// privilege levels, and with a LOCK prefix.
     pub(super) fn move_from_control(&mut self, instruction: &Instruction) -> Flow {
         let flags = self.emit.mode.flags;
         let is_permitted =
@@ -40,8 +43,8 @@ impl Translator {
         Flow::Next
     }
 
-    /// SMSW, SLDT or STR. Above CPL 0 CR4.UMIP may forbid them, and those that store to memory are
-    /// a fast path's. Where no fast path may do what the monitor executes, they are executed.
+    /// SMSW, SLDT or STR. Above CPL 0, CR4.UMIP may forbid these instructions, and a fast path
+    /// executes those that store to memory. If fast paths are off, the monitor executes them.
     pub(super) fn store_system_register(&mut self, instruction: &Instruction) -> Flow {
         let flags = self.emit.mode.flags;
         let field = match instruction.mnemonic() {
@@ -50,7 +53,7 @@ impl Translator {
             _ => at::TASK_SELECTOR,
         };
         let size = instruction.op0_register().size();
-        // A selector is extended with zeros, CR0 comes whole.
+        // A selector is zero-extended, while SMSW shows as much of CR0 as fits.
         let read = match (instruction.mnemonic(), size) {
             (Mnemonic::Smsw, 4) => Width::Dword,
             (Mnemonic::Smsw, 8) => Width::Qword,
@@ -58,7 +61,7 @@ impl Translator {
         };
         let width = match size {
             2 => Width::Word,
-            // What is loaded is zero above 32 bits.
+            // The loaded value is zero above 32 bits.
             _ if self.emit.is_64_bit() => Width::Qword,
             _ => Width::Dword,
         };

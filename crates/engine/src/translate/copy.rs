@@ -1,4 +1,4 @@
-//! Instructions that run as they are, but for where their operands are.
+//! Copies of instructions that run as they are, except for the places of their operands.
 
 use super::{Flow, Translator, verbatim};
 use crate::abi::host::*;
@@ -23,7 +23,7 @@ pub(super) fn uses_stack_pointer_register(instruction: &Instruction) -> bool {
     })
 }
 
-/// The form of an encoding that exists in 64-bit mode too.
+/// An equivalent encoding that exists in 64-bit mode.
 fn portable_code(code: Code) -> Code {
     match code {
         Code::Inc_r16 => Code::Inc_rm16,
@@ -42,16 +42,16 @@ fn portable_code(code: Code) -> Code {
     }
 }
 
-/// The instruction as the host runs it, its memory operand where `reach` says; its registers are
-/// still the guest's.
+/// The instruction as the host runs it, with its memory operand where `reach` says. Its registers
+/// are still the guest's.
 pub(super) fn general_copy(instruction: &Instruction, reach: Option<Reach>) -> Instruction {
     let mut copy = *instruction;
     copy.set_code(portable_code(instruction.code()));
     copy.set_has_rep_prefix(false);
     copy.set_has_repne_prefix(false);
     copy.set_segment_prefix(Register::None);
-    // Nobody but the one processor's thread touches RAM while guest code runs, and a
-    // signal comes between two instructions: each is atomic as it is.
+    // While guest code runs, no other thread touches guest RAM, and a signal arrives between two
+    // host instructions. So each instruction is atomic without LOCK.
     copy.set_has_lock_prefix(false);
     if let Some(reach) = reach {
         let (base, index, displacement) = reach.operand();
@@ -110,7 +110,7 @@ impl Translator {
             && let bits = self.emit.mode.bitness()
             && let Some(copied) = verbatim::copy_of(instruction, &named, raw, bits, reach)
         {
-            // As where operands are brought to their places.
+            // The seam is needed here as in the code that brings operands to their places.
             if self.emit.slot_mask != 0 {
                 self.emit.make_room();
             }
@@ -135,7 +135,8 @@ impl Translator {
         Flow::Next
     }
 
-    /// What an instruction that names the stack pointer adds to it; `None`: who knows.
+    /// The number that an instruction which names the stack pointer adds to it; `None` if the
+    /// number is not known.
     fn stack_pointer_change(&self, instruction: &Instruction) -> Option<i32> {
         let stack = match self.emit.is_64_bit() {
             true => Register::RSP,
@@ -157,16 +158,18 @@ impl Translator {
         }
     }
 
-    /// Notes the immediate operand of the instruction that was just copied, if any other
-    /// would have been copied alike. In both codes it is what the instruction ends with.
+    /// Lists the immediate operand of the instruction that was just copied, if the copy would be
+    /// the same with any other immediate. The immediate is at the end of the instruction in both
+    /// codes.
     fn note_immediate(&mut self, instruction: &Instruction) {
         use Mnemonic::*;
         let replaceable = match instruction.mnemonic() {
-            // How far a window is from its register is known from such operands, and how far one
-            // is from what was checked.
+            // The distance of a shared look-up from its register is computed from such operands,
+            // and so is the distance from a checked address.
             Add | Sub if self.moves_window(instruction) => false,
             Mov | Add | Adc | Sub | Sbb | Xor | Cmp | Test | Imul => true,
-            // With some operands these are said not to read their destination.
+            // With some operands iced-x86 says that these instructions do not read their
+            // destination.
             And | Or => {
                 let last = instruction.op_count().saturating_sub(1);
                 instruction.op_kind(last) != OpKind::Register
@@ -193,8 +196,8 @@ impl Translator {
         }
     }
 
-    /// Whether the window in force is near the register that the instruction changes, or it is known
-    /// to hold an address near one that was checked.
+    /// Whether the active shared look-up is near the register that the instruction changes, or that
+    /// register is known to hold an address near one that was checked.
     fn moves_window(&self, instruction: &Instruction) -> bool {
         let changed = guest_number(instruction.op0_register());
         changed.is_some_and(|changed| {
@@ -202,15 +205,15 @@ impl Translator {
         })
     }
 
-    /// Nothing on the allow-list lacks a 64-bit form; should one turn up, the guest sees
-    /// #UD rather than something half right.
+    /// Every instruction on the allow-list has a 64-bit form. If one without it turned up, the
+    /// guest would see #UD rather than something half right.
     fn no_encoding(&mut self) -> Flow {
         self.emit.put_held_back();
         self.emit.exit(SiteKind::Fault(Vector::InvalidOpcode));
         Flow::End
     }
 
-    /// One instruction whose memory operand is the bounce buffer.
+    /// Copies one instruction, whose memory operand is the bounce buffer.
     pub(super) fn copy_bounced(&mut self, instruction: &Instruction) -> Flow {
         use crate::policy::allow_list::{Treatment, treatment};
         match treatment(instruction, &self.emit.mode, &self.features) {
@@ -219,8 +222,8 @@ impl Translator {
                 self.emit.require_vectors();
                 let flow = self.copy(instruction);
                 if flow == Flow::Next {
-                    // The noted operand address is the buffer's. The monitor, which filled the
-                    // buffer, replaces it by the guest's.
+                    // The noted operand address is that of the bounce buffer. The monitor, which
+                    // filled the buffer, replaces it by the guest's address.
                     self.note_x87(instruction);
                 }
                 flow
@@ -232,8 +235,8 @@ impl Translator {
         }
     }
 
-    /// `mov al/ax/eax, [offset]` and its reverse, whose encoding means something else
-    /// in 64-bit mode.
+    /// `mov al/ax/eax, [offset]` and the reverse move, whose encoding means something else in
+    /// 64-bit mode.
     fn moffs(&mut self, instruction: &Instruction) -> Option<Flow> {
         let (width, store) = match instruction.code() {
             Code::Mov_AL_moffs8 => (Width::Byte, false),
@@ -262,7 +265,7 @@ impl Translator {
         Some(Flow::Next)
     }
 
-    /// LEA makes no access: only the address arithmetic is rewritten.
+    /// LEA accesses no memory: only the address computation is rewritten.
     pub(super) fn lea(&mut self, instruction: &Instruction) -> Flow {
         if instruction.op1_kind() != OpKind::Memory {
             self.emit.exit(SiteKind::Fault(Vector::InvalidOpcode));
@@ -270,7 +273,7 @@ impl Translator {
         }
         let register = instruction.op0_register();
         if register.full_register32() == Register::ESP {
-            // The result goes where the folded adjustment would still apply.
+            // The folded adjustment would otherwise still apply to the result.
             self.emit.flush_esp_first();
             let size = if self.emit.is_64_bit() { 8 } else { 4 };
             let is_sum = register == instruction.memory_base()
@@ -302,7 +305,8 @@ impl Translator {
         if self.emit.lea_to_holder(instruction, guest, width) {
             return Flow::Next;
         }
-        // A doubleword's upper half is cleared, wherever it lives.
+        // The upper half is cleared for a doubleword, whether the register lives in a host register
+        // or in a slot.
         let (computed, stored) = match width {
             Width::Word => (Width::Qword, Width::Word),
             _ => (width, Width::Qword),
@@ -324,7 +328,7 @@ impl Translator {
         Flow::Next
     }
 
-    /// XLAT: AL from [EBX + AL].
+    /// XLAT loads AL from [EBX + AL].
     pub(super) fn xlat(&mut self, instruction: &Instruction) -> Flow {
         let segment = match instruction.segment_prefix() {
             Register::ES => SegmentRegister::Es,

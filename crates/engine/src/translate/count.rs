@@ -1,22 +1,23 @@
-//! Counts of guest instructions, and of the host instructions that stand for them.
+//! Counts of guest instructions, and of the host instructions that are executed for them.
 //!
-//! Where they are wanted, each guest instruction adds to three fields of the context before its
-//! own code:
+//! If counts are wanted, each guest instruction adds to three fields of the context before its own
+//! code:
 //!
 //! ```text
-//! mov rcx, [r15+instructions]        ; one more
+//! mov rcx, [r15+instructions]        ; one guest instruction
 //! lea rcx, [rcx+1]
 //! mov [r15+instructions], rcx
-//! mov rcx, [r15+host_instructions]   ; as many as stand for it
+//! mov rcx, [r15+host_instructions]   ; the number of its host instructions
 //! lea rcx, [rcx+...]
 //! mov [r15+host_instructions], rcx
-//! mov rcx, [r15+host_bytes]          ; and their bytes
+//! mov rcx, [r15+host_bytes]          ; the length of these in bytes
 //! ...
 //! ```
 //!
-//! How many they are is known when its code is there: [`Translator::count_host_code`] puts
-//! them in. They are those that run if every look-up hits and no exit is taken, without the
-//! counting. A conditional branch of the guest counts as far as its condition.
+//! The number of host instructions is known only when the code exists, so
+//! [`Translator::count_host_code`] fills it in. It is the number of those that run if every look-up
+//! hits and no exit is taken, without the counting itself. A conditional branch of the guest counts
+//! up to its condition.
 
 use super::Translator;
 use crate::abi::at;
@@ -26,11 +27,11 @@ use crate::emit::host_code_counts::HostCodeCounts;
 use crate::policy::mode::ModeFlags;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic};
 
-/// More than one instruction's code has, and more than a byte: what the number that is not yet
-/// known is encoded as.
+/// Placeholder for a count that is not known yet. It is larger than the count of any instruction,
+/// and does not fit in a byte, so it is encoded as a 32-bit displacement.
 const UNKNOWN: i32 = 0x0100_0000;
 
-/// Host instructions and bytes on the way through `code`, as described above.
+/// Numbers of host instructions and of their bytes on the way through `code`, as described above.
 fn length_of_way(code: &[u8]) -> (u32, u32) {
     let mut decoder = Decoder::with_ip(64, code, 0, DecoderOptions::NONE);
     let (mut instructions, mut bytes) = (0, 0);
@@ -46,7 +47,7 @@ fn length_of_way(code: &[u8]) -> (u32, u32) {
             FlowControl::UnconditionalBranch | FlowControl::IndirectBranch => break,
             _ => false,
         };
-        // Over an exit, or over an island.
+        // The branch leads over an exit or over an island.
         if skips {
             if decoder.set_position(target as usize).is_err() {
                 break;
@@ -58,9 +59,9 @@ fn length_of_way(code: &[u8]) -> (u32, u32) {
 }
 
 impl Translator {
-    /// Counts the current instruction, if that is wanted: before its own code, so that what
-    /// starts that again does not count twice. An instruction run on a bounced operand was
-    /// counted when it began.
+    /// Emits the counting of the current instruction if counts are wanted. It comes before the
+    /// instruction's own code, so that an instruction that is started again is not counted twice.
+    /// An instruction that runs on the bounce buffer was already counted when it began.
     pub(super) fn count_instruction(&mut self) {
         self.emit.counts = None;
         if !self.counts_instructions || self.emit.mode.flags.contains(ModeFlags::BOUNCE) {
@@ -78,7 +79,8 @@ impl Translator {
         });
     }
 
-    /// Adds to a field; where the code of what is added ends with a displacement. Uses RCX.
+    /// Emits an addition to a field. Returns the position of the displacement that is the addend.
+    /// Uses RCX.
     fn add_to(&mut self, field: i32, more: i32) -> usize {
         let field = self.emit.field(field);
         let assembler = &mut self.emit.assembler;
@@ -89,7 +91,7 @@ impl Translator {
         behind - size_of::<u32>()
     }
 
-    /// Behind the current instruction's code: puts in what is counted for it.
+    /// Fills in the counts of the current instruction after its code is complete.
     pub(super) fn count_host_code(&mut self) {
         let Some(counts) = self.emit.counts.take() else {
             return;
@@ -116,14 +118,14 @@ mod tests {
 
     #[test]
     fn it_ends_where_the_code_goes_elsewhere() {
-        // A branch that is not taken; nop; jmp, whose distance is not known yet.
+        // The code has a branch that is not taken, nop, and jmp, whose distance is not known yet.
         let code = [0xe3, 0, 0x90, 0xe9, 0, 0, 0, 0, 0x90];
         assert_eq!(length_of_way(&code), (3, 8));
     }
 
     #[test]
     fn a_conditional_branch_of_the_guest_goes_on() {
-        // jz, whose distance is not known yet; jmp likewise.
+        // The code has jz and jmp, whose distances are not known yet.
         let code = [0x0f, 0x84, 0, 0, 0, 0, 0xe9, 0, 0, 0, 0];
         assert_eq!(length_of_way(&code), (2, 11));
     }

@@ -1,4 +1,5 @@
-//! What the translator emits for direct access, and what the verifier says of it.
+//! Tests of the code that the translator emits for direct access, and of what the verifier says
+//! about it.
 
 use super::{Request, Translation, Translator};
 use crate::abi::at;
@@ -18,7 +19,7 @@ use tollgate_x86::{Attributes, Efer, SegmentRegister, Selector};
 const RIP: u64 = 0xffff_ffff_8100_1000;
 const PHYSICAL: u64 = 0x10_0000;
 
-/// 64-bit code at level 0.
+/// The mode of 64-bit code at level 0.
 fn checked() -> Mode {
     let mut state = flat_state(RIP);
     state.cr0 |= 1 << 31;
@@ -35,7 +36,7 @@ fn direct() -> Mode {
     mode
 }
 
-/// 32-bit code at level 0, not in IA-32e mode.
+/// The mode of 32-bit code at level 0, not in IA-32e mode.
 fn checked_narrow() -> Mode {
     let mut state = flat_state(RIP % (1 << 32));
     state.cr0 |= 1 << 31;
@@ -43,7 +44,7 @@ fn checked_narrow() -> Mode {
     Mode::of(&state)
 }
 
-/// Translates for direct access; instructions at these offsets look their operands up.
+/// Translates for direct access. Instructions at the offsets `looked_up` look up their operands.
 fn emit(bytes: &[u8], looked_up: &[u64]) -> (Vec<u8>, Translation) {
     emit_in(&direct(), bytes, looked_up)
 }
@@ -141,7 +142,7 @@ fn an_access_is_the_delta_of_its_part_and_the_guest_s_own_instruction() {
             "sarx rcx,r12,r14; {table}; mov eax,[rcx+r12+10h]",
         ),
         (&[0x56], "sarx rcx,r12,r14; {table}; mov [rcx+r12-8],rsi"),
-        // mov eax,[FFFFFFFF80000010h], whose part is the last; mov eax,fs:[28h]
+        // mov eax,[FFFFFFFF80000010h], which is in the last part; mov eax,fs:[28h]
         (
             &[0x8b, 0x04, 0x25, 0x10, 0x00, 0x00, 0x80],
             "mov rcx,[r14+10000FD1h]; mov eax,[rcx-7FFFFFF0h]",
@@ -186,13 +187,13 @@ fn what_is_named_looks_its_operand_up() {
 fn the_verifier_knows_the_table_of_windows_in_its_modes_alone() {
     let (code, translation) = emit(&[0x8b, 0x43, 0x08, 0xf4], &[]);
     assert_ne!(findings(&code, &translation, &checked()), 0);
-    // Another place beside the root is no table.
+    // Memory near the table is not a table.
     let displacement = DIRECT_TABLE_DISPLACEMENT.to_le_bytes();
     let place = code.windows(4).position(|bytes| bytes == displacement);
     let mut elsewhere = code.clone();
-    elsewhere[place.expect("it is there")] ^= 8;
+    elsewhere[place.expect("the displacement is there")] ^= 8;
     assert_ne!(findings(&elsewhere, &translation, &direct()), 0);
-    // mov eax,[rcx+rbx+8] with another register than that whose part was looked for.
+    // mov eax,[rcx+rbx+8] with another register than the one whose part was loaded.
     let sib = 3 << 3 | 1;
     let access = code
         .windows(4)
@@ -225,7 +226,8 @@ fn the_verifier_lets_nothing_reach_farther_than_is_never_mapped() {
         let found = findings(&far, &translation, &direct());
         assert_eq!(found == 0, is_sound, "{displacement:#x}");
     }
-    // mov eax,[FFFFFFFF80000010h] in the part of what is above zero, and beside the table.
+    // mov eax,[FFFFFFFF80000010h] with other displacements: of the entry for the part above zero,
+    // between two entries, and outside the table.
     let (code, translation) = emit(&[0x8b, 0x04, 0x25, 0x10, 0x00, 0x00, 0x80, 0xf4], &[]);
     let last = (DIRECT_TABLE_DISPLACEMENT - 8).to_le_bytes();
     let place = code.windows(4).position(|bytes| bytes == last);
@@ -291,7 +293,7 @@ fn a_32_bit_address_is_formed_whole_and_added_to_the_one_delta() {
         assert!(text(&code).starts_with(&expected), "{}", text(&code));
         assert_eq!(findings(&code, &translation, &mode), 0, "{expected}");
         assert_eq!(memory_sites(&translation), 0);
-        // Nor is it sound in other modes.
+        // The code is not sound in other modes.
         for other in [checked_narrow(), checked(), direct()] {
             assert_ne!(findings(&code, &translation, &other), 0, "{expected}");
         }
@@ -305,7 +307,7 @@ fn a_32_bit_address_is_formed_whole_and_added_to_the_one_delta() {
 fn the_verifier_adds_narrow_addresses_alone_to_the_one_delta() {
     let mode = checked_narrow().with_access(Access::Direct);
     let (code, translation) = emit_in(&mode, &[0x8b, 0x43, 0x08, 0xf4], &[]);
-    // A host has REX.R in the first byte: REX.W has the sum keep its upper half.
+    // The host instruction has REX.R in its first byte; with REX.W the sum keeps its upper half.
     let lea = [0x44, 0x8d, 0x43, 0x08];
     assert_eq!(code[..4], lea);
     let damaged = |at: usize, byte: u8| {
@@ -313,11 +315,11 @@ fn the_verifier_adds_narrow_addresses_alone_to_the_one_delta() {
         other[at] = byte;
         findings(&other, &translation, &mode)
     };
-    assert_ne!(damaged(0, 0x4c), 0, "the address has 64 bits");
+    assert_ne!(damaged(0, 0x4c), 0, "the address may have 64 bits");
     let place = NARROW_DELTA_OFFSET.to_le_bytes();
     let at = code.windows(4).position(|bytes| bytes == place).unwrap();
-    assert_ne!(damaged(at, place[0] ^ 8), 0, "another word");
-    // mov eax,[rcx+r8]: scaled, by another register, from another.
+    assert_ne!(damaged(at, place[0] ^ 8), 0, "the load reads another word");
+    // mov eax,[rcx+r8]: with another scale, another index register, or another base register.
     let access = [0x42, 0x8b, 0x04, 0x01];
     let at = code.windows(4).position(|bytes| bytes == access).unwrap();
     for (offset, byte) in [(3, 0x41), (3, 0x19), (3, 0x03), (0, 0x40)] {

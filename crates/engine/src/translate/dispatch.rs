@@ -1,4 +1,4 @@
-//! Which function translates an instruction.
+//! The choice of the function that translates an instruction.
 
 use super::ahead::{changed_registers, constant_change};
 use super::bits::is_bit_string;
@@ -14,7 +14,7 @@ use crate::policy::mode::ModeFlags;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
 impl Translator {
-    /// Translates an instruction, which is to make the window `planned`.
+    /// Translates an instruction, which should make the shared look-up `planned`.
     pub(super) fn instruction(
         &mut self,
         instruction: &Instruction,
@@ -40,21 +40,22 @@ impl Translator {
         flow
     }
 
-    /// What the instruction just translated does to registers that were checked.
+    /// Notes what the instruction that was just translated does to registers that were checked.
     fn follow_checks(&mut self, instruction: &Instruction) {
         if !self.emit.has_checks() {
             return;
         }
         let changed = match self.may_use_windows(instruction) {
             true => changed_registers(instruction),
-            // The monitor may execute it.
+            // The monitor may execute the instruction.
             false => None,
         };
         let change = constant_change(instruction, 8);
         self.emit.follow_checks(instruction, changed, change);
     }
 
-    /// What the instruction just translated does to the register that the window is near.
+    /// Notes what the instruction that was just translated does to the register that the shared
+    /// look-up is near.
     fn follow_base(&mut self, instruction: &Instruction) {
         let Some(base) = self.emit.window_base() else {
             return;
@@ -73,7 +74,7 @@ impl Translator {
 
     fn by_mnemonic(&mut self, instruction: &Instruction) -> Flow {
         use Mnemonic::*;
-        // It has come to the end of this list before.
+        // The instruction has reached the end of this list before.
         if self.known.is_copied(instruction) {
             return self.copy(instruction);
         }
@@ -133,8 +134,9 @@ impl Translator {
         }
     }
 
-    /// Whether the code of an instruction leaves R11 alone, but for the last use of a window in a
-    /// block, and where it comes back from an exit finds the window as it expects it.
+    /// Whether the code of an instruction leaves R11 alone, except after the last use of a shared
+    /// look-up in a block, and finds the shared look-up as it expects when it resumes after an
+    /// exit.
     fn may_use_windows(&mut self, instruction: &Instruction) -> bool {
         use Mnemonic::*;
         if self.known.is_copied(instruction) {
@@ -159,7 +161,7 @@ impl Translator {
             Leave | Xlatb | Bt | Btc | Btr | Bts => false,
             _ if instruction.is_jcc_short_or_near() => true,
             _ if instruction.is_string_instruction() => false,
-            // The note of its operand wants the linear address.
+            // The note of the operand needs the linear address.
             _ if self.x87_opcode().is_some() => false,
             _ => matches!(
                 treatment(instruction, &self.emit.mode, &self.features),
@@ -168,11 +170,11 @@ impl Translator {
         }
     }
 
-    /// Whether an instruction looks its operand up although others reach theirs directly. The copy of one
-    /// that changes a bit of a string loads before it stores, and if it may not store, its fault is
-    /// that of a store. An interrupt's frame counts as stored from its first value on, so that none
-    /// of its stores may fault. In real mode it is any but those of
-    /// [`Self::is_direct_in_real_mode`].
+    /// Whether an instruction looks up its operand although other instructions reach theirs
+    /// directly. The copy of an instruction that changes a bit of a string loads before it stores,
+    /// and if it must not store, its fault must be that of a store. The frame of an interrupt
+    /// counts as stored from its first value on, so none of the stores may fault. In real mode all
+    /// instructions look up their operands except those of [`Self::is_direct_in_real_mode`].
     pub(super) fn relies_on_look_up(&mut self, instruction: &Instruction) -> bool {
         use Mnemonic::*;
         match instruction.mnemonic() {
@@ -182,9 +184,9 @@ impl Translator {
         }
     }
 
-    /// Whether the accesses of an instruction may be direct in real mode: those of copies, and of near
-    /// calls and stack instructions. Others look up before they have begun what they cannot take
-    /// back, or hand on what was looked up.
+    /// Whether the accesses of an instruction may be direct in real mode. These are the accesses of
+    /// copies, of near calls and of stack instructions. Other instructions look up their operands
+    /// before they begin something that cannot be undone, or pass on the result of the look-up.
     fn is_direct_in_real_mode(&mut self, instruction: &Instruction) -> bool {
         use Mnemonic::*;
         if self.known.is_copied(instruction) {
@@ -203,7 +205,7 @@ impl Translator {
             Mov if is_segment_move(instruction) => false,
             Bt | Btc | Btr | Bts if is_bit_string(instruction) => false,
             _ if instruction.is_string_instruction() => false,
-            // The note of its operand wants the linear address.
+            // The note of the operand needs the linear address.
             _ if self.x87_opcode().is_some() => false,
             _ => matches!(
                 treatment(instruction, &self.emit.mode, &self.features),
@@ -236,21 +238,21 @@ impl Translator {
         }
     }
 
-    /// Lets the monitor execute the current instruction and come back behind it.
+    /// Lets the monitor execute the current instruction and return after it.
     pub(super) fn helper(&mut self, instruction: &Instruction) -> Flow {
         let kind = self.emit.add_helper(instruction);
         self.emit.leave_and_return(kind);
         Flow::Next
     }
 
-    /// Lets the monitor do the current instruction with every check.
+    /// Lets the monitor execute the current instruction with every check.
     pub(super) fn slow(&mut self) -> Flow {
         self.emit.leave_and_return(SiteKind::Slow);
         Flow::Next
     }
 
-    /// Lets the monitor execute an instruction after which control always moves on: nothing
-    /// follows in this block.
+    /// Lets the monitor execute an instruction after which control always moves elsewhere, so that
+    /// nothing follows in this block.
     pub(super) fn moves_on(&mut self, instruction: &Instruction) -> Flow {
         let kind = self.emit.add_helper(instruction);
         self.emit.exit(kind);

@@ -1,38 +1,37 @@
-//! Far CALL, JMP and RET of real and V86 mode. In flat code of protected mode and in 64-bit code
-//! they are a fast path ([`crate::gate::far_fast_path`]).
+//! Far CALL, JMP and RET of real and V86 mode. In flat code of protected mode and in 64-bit code,
+//! fast paths execute them ([`crate::gate::far_fast_path`]).
 //!
-//! In real and V86 mode a far transfer loads CS with no more than a selector and a base (SDM volume 3,
-//! 21.1.1). The base is part of the mode word, so its target is code of another mode,
-//! but of the same family. A target that the instruction names is linked through a slot, as
-//! any that lies in another page. Others are looked up in a table by selector and IP:
+//! In real and V86 mode a far transfer loads CS with only a selector and a base (SDM volume 3,
+//! 21.1.1). The base is part of the mode word, so the target is code of another mode, but of the
+//! same family. A target that the instruction names is linked through a slot, as any target in
+//! another page is. Other targets are looked up in a table by selector and IP:
 //!
 //! ```text
 //! call far [bx]
 //! mov   r11d, [r9]               ; selector and IP as they lie in memory
 //! ...                            ; look-up of the stack: R11 survives
-//! mov   [r9], r8d                ; CS and IP of the next instruction: the call is done
+//! mov   [r9], r8d                ; CS and IP of the next instruction: the call is complete
 //! shrx  r9, r11, r15             ; entry: linear address of the target, nearly
 //! lea   r9d, [r9+r11]
 //! movzx r9d, r9w
 //! lea   r9, [r9+r9]
 //! mov   r8, family               ; the tag is compared as that of indirect branches
-//! mov   r10, rcx
 //! mov   rcx, [r13+r9*8+far]
 //! lea   rcx, [rcx+r11]
 //! lea   rcx, [rcx+r8]
 //! jrcxz hit
 //! ...                            ; exit with R11
-//! hit: mov rcx, r10
+//! hit:
 //! ...                            ; CS's selector and base into the context
 //! jmp   [r13+r9*8+far+8]
 //! ```
 //!
-//! Once R11 holds the target and everything else that the instruction does is done, marks say
-//! that it is complete, with CS and EIP in R11. Stores to CS in the context mean nothing until
-//! the next block begins; a signal handler that interrupts before then makes them again.
+//! When R11 holds the target and the instruction has done everything else, the state map says that
+//! the instruction is complete, with CS and EIP in R11. Stores to CS in the context have no effect
+//! until the next block begins; a signal handler that interrupts before then repeats them.
 //!
-//! Unusual cases exit to the monitor: protected mode, offsets beyond FFFFh, a code
-//! segment that is not as real mode leaves it, a stack that wraps.
+//! Unusual cases exit to the monitor: protected mode, offsets beyond FFFFh, a code segment unlike
+//! those that real mode makes, and a stack that wraps.
 
 use super::{Flow, Translator};
 use crate::abi::at;
@@ -50,14 +49,14 @@ use crate::policy::mode::{ModeFlags, SegmentClass};
 use iced_x86::{Code, Instruction};
 use tollgate_x86::{Segment, SegmentRegister};
 
-/// Holds the packed far pointer of a transfer's target (see [`FarPointer`]).
+/// The host register of the packed far pointer to a transfer's target (see [`FarPointer`]).
 pub(super) const FAR_POINTER: Host = R11;
 
 /// The highest offset of real-mode code, and the limit of V86-mode segments.
 const HIGHEST_OFFSET: u32 = 0xffff;
 
 impl Translator {
-    /// Far CALL, JMP and RET.
+    /// Translates a far CALL, JMP or RET.
     pub(super) fn far(&mut self, instruction: &Instruction) -> Flow {
         use Width::{Dword, Word};
         if let Some(fast_path @ FastInstruction::Far(transfer)) = self.fast_path(instruction) {
@@ -91,8 +90,8 @@ impl Translator {
         }
     }
 
-    /// A transfer that a fast path makes: its target goes to R8 and RCX, and to R11 the return address
-    /// of a CALL, and what a RET adds to the stack pointer.
+    /// Emits the call of a fast path for a far transfer. The target is passed in R8 and RCX. R11
+    /// passes the return address of a CALL, or the number that a RET adds to the stack pointer.
     fn far_by_fast_path(
         &mut self,
         instruction: &Instruction,
@@ -126,7 +125,7 @@ impl Translator {
         }
         if transfer.calls {
             let next = self.emit.next_rip;
-            // Of 64 bits only as much counts as is pushed.
+            // Of the 64 bits, only the part that is pushed matters.
             self.emit.code_address(R11, R11, next, Width::Qword);
         } else if transfer.returns {
             let released = match instruction.op_count() {
@@ -146,8 +145,8 @@ impl Translator {
         Ok(())
     }
 
-    /// Whether a load of CS here changes its selector and its base alone: a code segment as
-    /// real mode or V86 mode loads it (but perhaps with a larger limit) stays one.
+    /// Whether a load of CS in this mode changes only its selector and base, because a code segment
+    /// as real mode or V86 mode loads it (though perhaps with a larger limit) remains one.
     pub(super) fn may_load_code_segment(&self) -> bool {
         let mode = &self.emit.mode;
         let limit_stays = if mode.flags.contains(ModeFlags::VIRTUAL_8086) {
@@ -161,7 +160,8 @@ impl Translator {
             && mode.segments[SegmentRegister::Cs as usize].is_limited()
     }
 
-    /// A transfer to a constant target: a CALL whose operands are of `call`'s width, or a JMP.
+    /// Emits a transfer to a constant target: a CALL with operands of the width `call`, or a JMP if
+    /// that is `None`.
     fn far_direct(
         &mut self,
         instruction: &Instruction,
@@ -244,8 +244,8 @@ impl Translator {
         Ok(())
     }
 
-    /// Pushes CS and the next instruction's IP in one store, which completes a call but for
-    /// the transfer.
+    /// Pushes CS and the next instruction's IP in one store. After the store the call is complete
+    /// except for the transfer.
     fn push_far_return(&mut self, width: Width) -> Result<(), OddSegment> {
         let bytes = 2 * width.bytes();
         self.emit.stack_frame(-(bytes as i32), bytes, true)?;
@@ -259,8 +259,8 @@ impl Translator {
         Ok(())
     }
 
-    /// `to`: CS, and the next instruction's IP below it, of `width` each. The selector is none
-    /// that the mode knows.
+    /// Computes, in `to`, CS above the next instruction's IP, each of `width`. The selector is
+    /// loaded from the context, because the mode does not determine it.
     fn far_return_address(&mut self, to: Host, width: Width) {
         let selector = self.emit.field(at::segment_selector(SegmentRegister::Cs));
         self.emit.assembler.load(Width::Word, to, selector);
@@ -271,9 +271,9 @@ impl Translator {
             .lea64(to, Mem::base(to, self.emit.next_rip as i32));
     }
 
-    /// [`FAR_POINTER`] holds an offset of 32 bits: makes it a packed far pointer with the
-    /// selector in a register whose other bits are zero. An offset beyond FFFFh exits to
-    /// the monitor. Uses R9, RCX.
+    /// Makes a packed far pointer in [`FAR_POINTER`] from its 32-bit offset and the selector in
+    /// another register, whose other bits are zero. An offset beyond FFFFh exits to the monitor.
+    /// Uses R9 and RCX.
     pub(super) fn join_far_pointer(&mut self, selector: Host) {
         self.emit.make_room();
         // offset - low half of offset = not(low half) + offset + 1
@@ -293,8 +293,9 @@ impl Translator {
             .lea64(FAR_POINTER, Mem::indexed(FAR_POINTER, selector, 1, 0));
     }
 
-    /// From here on the instruction is complete, but for ESP's folded adjustment, which is
-    /// made here, and for CS and EIP, which [`FAR_POINTER`] holds. Uses R8.
+    /// Begins the last part of a far transfer. From here on the instruction is complete, except for
+    /// CS and EIP, which [`FAR_POINTER`] holds, and for the folded adjustment of ESP, which is
+    /// applied here. Uses R8.
     fn begin_far_jump(&mut self) {
         let done = Restore::NONE.with_segment(SegmentRegister::Cs, FAR_POINTER);
         self.emit.mark_as(self.emit.rip, self.emit.esp, done);
@@ -303,9 +304,9 @@ impl Translator {
         self.emit.make_room();
     }
 
-    /// Ends a far transfer of real or V86 mode (see [`Translator::may_load_code_segment`]) to
-    /// the packed far pointer in [`FAR_POINTER`]; but for CS, EIP and ESP's folded adjustment
-    /// all that the instruction does must be done. Flags survive.
+    /// Ends a far transfer of real or V86 mode (see [`Translator::may_load_code_segment`]) to the
+    /// packed far pointer in [`FAR_POINTER`]. The instruction must have done everything except
+    /// loading CS and EIP and applying ESP's folded adjustment. The flags survive.
     pub(super) fn far_jump(&mut self) {
         let done = Restore::NONE.with_segment(SegmentRegister::Cs, FAR_POINTER);
         self.begin_far_jump();
@@ -350,7 +351,7 @@ impl Translator {
         ));
     }
 
-    /// The attributes of a segment as this mode loads it, above a selector.
+    /// The attributes of a segment as this mode loads it, in the bits above a selector.
     fn code_attributes(&self) -> i32 {
         let level = if self.emit.mode.flags.contains(ModeFlags::VIRTUAL_8086) {
             3

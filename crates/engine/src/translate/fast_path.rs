@@ -1,4 +1,4 @@
-//! Instructions whose routine is called from translated code: [`crate::gate::fast_path`].
+//! Instructions whose fast paths translated code calls ([`crate::gate::fast_path`]).
 
 use super::{Flow, Translator};
 use crate::abi::at;
@@ -14,14 +14,14 @@ use iced_x86::{Instruction, Mnemonic, OpKind};
 use tollgate_x86::Vector;
 
 impl Translator {
-    /// The fast path that an instruction is here.
+    /// The fast path of an instruction in this mode, if it has one.
     pub(super) fn fast_path(&self, instruction: &Instruction) -> Option<FastInstruction> {
         let fast_path = FastInstruction::of(instruction, &self.emit.mode, self.emit.map)?;
         (self.has_fast_paths || !fast_path.is_executed_for_guest()).then_some(fast_path)
     }
 
-    /// Whether an instruction does nothing in this mode, which says that it is permitted: CLTS while
-    /// CR0.TS is clear, and what is about caches, which are the host's and coherent.
+    /// Whether an instruction is permitted in this mode and has no effect there: CLTS while CR0.TS
+    /// is clear, and instructions about caches, since the caches are the host's and coherent.
     pub(super) fn changes_nothing(&self, instruction: &Instruction) -> bool {
         let mode = &self.emit.mode;
         let is_permitted =
@@ -31,7 +31,7 @@ impl Translator {
         is_permitted && !would_change && !mode.is_watched() && !instruction.has_lock_prefix()
     }
 
-    /// CPUID.
+    /// Translates CPUID.
     pub(super) fn identify(&mut self, instruction: &Instruction) -> Flow {
         match self.fast_path(instruction) {
             Some(fast_path) => self.call_fast_path(instruction, fast_path),
@@ -39,7 +39,8 @@ impl Translator {
         }
     }
 
-    /// An instruction that a function of the monitor's does where it can.
+    /// Translates an instruction that a function of the monitor executes on a fast path where it
+    /// can.
     pub(super) fn call_function(&mut self, instruction: &Instruction) -> Flow {
         let Some(fast_path) = self.fast_path(instruction) else {
             return self.helper(instruction);
@@ -65,7 +66,7 @@ impl Translator {
         self.call_fast_path(instruction, fast_path)
     }
 
-    /// IN and OUT.
+    /// Translates IN and OUT.
     pub(super) fn access_port(&mut self, instruction: &Instruction) -> Flow {
         let Some(fast_path) = self.fast_path(instruction) else {
             return self.helper(instruction);
@@ -73,10 +74,11 @@ impl Translator {
         self.call_fast_path(instruction, fast_path)
     }
 
-    /// IRETD to another level, for which a branch has been made. Nothing of it is done.
+    /// Emits the call of the fast path for an IRETD to another level, to which a branch was emitted
+    /// earlier. The IRETD has had no effect yet.
     pub(super) fn return_by_fast_path(&mut self, kind: SiteKind) {
         self.emit.mark(Restore::NONE);
-        // An island that comes later stands here at the earliest, and leads on.
+        // An island that is inserted later must not be placed before this point.
         self.emit.make_room();
         let Some(branch) = self.emit.far_branch.take() else {
             return;
@@ -96,7 +98,8 @@ impl Translator {
         self.emit.assembler.jmp_memory(routine);
     }
 
-    /// INT n or INT3 that a fast path delivers, or else the exit that was before.
+    /// Translates an INT n or INT3 that a fast path delivers, or else emits the exit to the
+    /// monitor.
     pub(super) fn interrupt_by_fast_path(&mut self, instruction: &Instruction) -> Flow {
         let fast_path = self.fast_path(instruction);
         let fast_path = fast_path.filter(|fast_path| {
@@ -131,13 +134,15 @@ impl Translator {
         Flow::End
     }
 
-    /// Whether fast paths deliver: not if exits of sensitive instructions are to take another way.
+    /// Whether fast paths deliver interrupts. They do not if exits of sensitive instructions should
+    /// take another form.
     fn delivers_by_fast_path(&self) -> bool {
         let virtual_interrupts = self.virtual_interrupts;
         virtual_interrupts.flag && virtual_interrupts.transition == Transition::Call
     }
 
-    /// An instruction that is #GP(0) in this mode, by a fast path or else by the exit of that fault.
+    /// Translates an instruction that raises #GP(0) in this mode, by a fast path or else by the
+    /// exit of that fault.
     pub(super) fn refuse(&mut self) -> Flow {
         let kind = SiteKind::Fault(Vector::GeneralProtection);
         let fast_path = FastInstruction::of_refused(&self.emit.mode, self.emit.map);
@@ -159,8 +164,9 @@ impl Translator {
         Flow::End
     }
 
-    /// Names the exit, for what the routine cannot do, and calls the routine. What it needs
-    /// beside the key, such as a selector, is in R8. The stack pointer's home holds it whole.
+    /// Emits the call of a fast path. The exit is named first, for cases that the routine cannot
+    /// handle. R8 passes what the routine needs in addition to the key, for example a selector. The
+    /// whole stack pointer is in its home.
     pub(super) fn call_fast_path(
         &mut self,
         instruction: &Instruction,

@@ -1,26 +1,24 @@
-//! CLI, STI, PUSHF and POPF on the guest's own interrupt flag, or on EFLAGS.VIF where CR4.VME
-//! or CR4.PVI give programs that.
+//! CLI, STI, PUSHF and POPF, which work on the guest's own interrupt flag, or on EFLAGS.VIF where
+//! CR4.VME or CR4.PVI give that flag to programs.
 //!
-//! EFLAGS.IF lives in the context, beside the request of the monitor (VIR) that says that an
-//! interrupt waits. Rare cases are recognised before an instruction changes anything, and
-//! exit to the monitor, which then does the whole instruction: setting the flag while an
-//! interrupt waits, and loading another TF, IOPL, NT, AC or ID. An example is STI, which is
-//! done inline unless the request is set.
+//! EFLAGS.IF is kept in the context, together with the monitor's request (VIR), which says that an
+//! interrupt is waiting. Rare cases are recognised before an instruction changes anything, and exit
+//! to the monitor, which then executes the whole instruction. These cases are setting the flag
+//! while an interrupt is waiting, and loading another value of TF, IOPL, NT, AC or ID. An example
+//! is STI, which is executed inline unless the request is set:
 //!
 //! ```text
-//! mov   r10, rcx
-//! mov   rcx, [r15+request]
-//! lea   rcx, [rcx-200h]
+//! mov   r8, [r15+request]
+//! lea   rcx, [r8-200h]
 //! jrcxz leave
-//! mov   rcx, r10
 //! mov   qword ptr [r15+flag], 200h
 //! ```
 //!
-//! EFLAGS.VIF is kept among the system flags. Interrupts do not depend on it, but an
-//! instruction that would set it while VIP is set exits, since that is a fault.
+//! EFLAGS.VIF is kept among the system flags. Interrupts do not depend on it, but an instruction
+//! that would set VIF while VIP is set exits, because that is a fault.
 //!
-//! The shadow of STI costs nothing: marks and sites of the next instruction, which must be
-//! in the same block, tell the monitor of it.
+//! The shadow of STI costs nothing: the state map and the sites of the next instruction, which must
+//! be in the same block, tell the monitor about the shadow.
 
 use super::stack::Pushed;
 use super::{Flow, Translator};
@@ -41,7 +39,7 @@ use tollgate_x86::{Gpr, SegmentRegister};
 
 const INTERRUPT_FLAG: i32 = Flags::IF.bits() as i32;
 
-/// Bytes of the image that PUSHF and POPF move.
+/// Width of the image that PUSHF and POPF move.
 fn width_of(instruction: &Instruction) -> Width {
     match instruction.code() {
         Code::Pushfw | Code::Popfw => Width::Word,
@@ -51,7 +49,7 @@ fn width_of(instruction: &Instruction) -> Width {
 }
 
 impl Translator {
-    /// CLI, STI, PUSHF, POPF.
+    /// Translates CLI, STI, PUSHF or POPF.
     pub(super) fn sensitive(&mut self, instruction: &Instruction) -> Flow {
         use Mnemonic::*;
         if !self.runs_sensitive() {
@@ -79,8 +77,9 @@ impl Translator {
         }
     }
 
-    /// The flag that PUSHF, POPF and IRET show or load as bit 9 of an image of `width`, if
-    /// they may run: as `tollgate_emulate::virtual_8086::interrupt_flag_of_image`.
+    /// The flag that PUSHF, POPF and IRET show or load as bit 9 of an image of `width`; `None` if
+    /// they must not run. `tollgate_emulate::virtual_8086::interrupt_flag_of_image` decides in the
+    /// same way.
     pub(super) fn interrupt_flag_of(&self, width: Width) -> Option<InterruptFlag> {
         if !self.emit.mode.flags.contains(ModeFlags::VIRTUAL_8086) {
             return Some(InterruptFlag::Real);
@@ -89,12 +88,13 @@ impl Translator {
         (flag == InterruptFlag::Real || width == Width::Word).then_some(flag)
     }
 
-    /// Sensitive instructions run in translated code, as far as the mode goes.
+    /// Whether sensitive instructions run in translated code, as far as the mode decides it.
     pub(super) fn runs_sensitive(&self) -> bool {
         self.virtual_interrupts.flag && !self.emit.mode.is_watched()
     }
 
-    /// The instruction needs its successor in its own block, for the marks.
+    /// Whether the instruction needs its successor in its own block, because the successor's
+    /// state-map entries must mention the interrupt shadow.
     pub(super) fn may_cast_shadow(&self, instruction: &Instruction) -> bool {
         match instruction.mnemonic() {
             Mnemonic::Sti => self.runs_sensitive(),
@@ -102,7 +102,7 @@ impl Translator {
         }
     }
 
-    /// An instruction can begin with `bytes`, the rest of the page, at `rip`.
+    /// Whether an instruction can begin with `bytes`, the rest of the page, at `rip`.
     pub(super) fn can_begin(&self, bytes: &[u8], rip: u64) -> bool {
         if bytes.is_empty() {
             return false;
@@ -141,7 +141,7 @@ impl Translator {
                 .assembler
                 .store_imm(Width::Qword, flag, INTERRUPT_FLAG);
         } else {
-            // Setting it anew would change nothing.
+            // If the flag is already set, setting it changes nothing.
             self.emit.assembler.load(Width::Qword, R8, flag);
             self.emit.leave_if_zero(kind, Mem::base(R8, 0));
         }
@@ -156,7 +156,7 @@ impl Translator {
         Flow::Next
     }
 
-    /// No interrupt asks for VIF: there is neither a request nor a shadow.
+    /// No interrupt depends on VIF, so there is neither a request nor an interrupt shadow.
     fn set_virtual_interrupt_flag(&mut self, instruction: &Instruction) -> Flow {
         let kind = self.emit.helper_kind(instruction);
         self.virtual_interrupt_pending();
@@ -172,7 +172,7 @@ impl Translator {
         Flow::Next
     }
 
-    /// The system flags in R8, VIF clear. Clobbers R9.
+    /// Computes the system flags with VIF clear in R8. Clobbers R9.
     pub(super) fn system_flags_but_virtual(&mut self) {
         let system_flags = self.emit.field(at::SYSTEM_FLAGS);
         self.emit.assembler.load(Width::Qword, R8, system_flags);
@@ -181,7 +181,7 @@ impl Translator {
         self.emit.assembler.pdep(R8, R8, R9);
     }
 
-    /// VIP in R9, as bit 9. Clobbers RCX.
+    /// Computes VIP as bit 9 in R9. Clobbers RCX.
     fn virtual_interrupt_pending(&mut self) {
         let system_flags = self.emit.field(at::SYSTEM_FLAGS);
         self.emit.assembler.load(Width::Qword, RCX, system_flags);
@@ -190,8 +190,8 @@ impl Translator {
         self.emit.assembler.rorx(R9, R9, 64 - 9);
     }
 
-    /// The image of the flags in R11: as PUSHFQ stores it, or of 16 bits as a V86 program
-    /// with a virtual interrupt flag sees it. Clobbers R8, R9 and RCX.
+    /// Computes the image of the flags in R11: as PUSHFQ stores it, or the 16 bits that a V86
+    /// program with a virtual interrupt flag sees. Clobbers R8, R9 and RCX.
     pub(super) fn flags_image(&mut self, interrupt: InterruptFlag) {
         self.arithmetic_image();
         self.emit.make_room();
@@ -218,7 +218,7 @@ impl Translator {
                 self.emit.assembler.lea64(R11, Mem::base(R11, privilege));
             }
         }
-        // +1 becomes 0, -1 becomes DF.
+        // A direction of +1 becomes 0, and -1 becomes DF.
         let direction = self.emit.field(at::DIRECTION);
         self.emit.assembler.load(Width::Qword, R8, direction);
         self.emit.assembler.not(R8);
@@ -227,7 +227,7 @@ impl Translator {
         self.add_to_image(R8);
     }
 
-    /// The arithmetic flags and what is always set, in R11. Clobbers R8 and RCX.
+    /// Computes the arithmetic flags and the bit that is always set in R11. Clobbers R8 and RCX.
     fn arithmetic_image(&mut self) {
         self.emit.assembler.mov(RCX, ACCUMULATOR);
         self.emit.mark(Restore::one(Gpr::Rax as u8, RCX));
@@ -236,7 +236,7 @@ impl Translator {
         self.emit.assembler.movzx16(R8, RAX);
         self.emit.assembler.mov(ACCUMULATOR, RCX);
         self.emit.mark(Restore::NONE);
-        // LAHF's byte with bit 1 set; OF from bit 0 to its place.
+        // LAHF's byte has bit 1 set; OF moves from bit 0 to its place.
         self.emit.assembler.rorx(R11, R8, 8);
         self.emit.assembler.movzx8(R11, R11);
         self.emit.assembler.rorx(R8, R8, 64 - 11);
@@ -265,7 +265,7 @@ impl Translator {
         }
         self.emit.assembler.load(width, R11, Mem::base(R9, 0));
         let kind = self.emit.helper_kind(instruction);
-        // In protected mode without the right to it IF stays.
+        // In protected mode, IF does not change without the privilege to change it.
         let interrupt = (flag == InterruptFlag::Virtual
             || self.emit.mode.flags.contains(ModeFlags::IO_PRIVILEGED))
         .then_some(flag);
@@ -285,8 +285,8 @@ impl Translator {
         Flow::Next
     }
 
-    /// Leaves if the image in R11, which a POPF or a 16-bit IRET loads, changes flags that
-    /// guest code does not. IOPL stays where VIF is loaded.
+    /// Emits an exit that is taken if the image in R11, which a POPF or a 16-bit IRET loads,
+    /// changes flags that guest code does not change. Where VIF is loaded, IOPL does not change.
     pub(super) fn demand_loadable(&mut self, kind: SiteKind, flag: InterruptFlag, wide: bool) {
         let mut kept = Flags::TF | Flags::NT;
         if flag == InterruptFlag::Real {
@@ -298,8 +298,8 @@ impl Translator {
         self.demand_system_flags(kind, kept);
     }
 
-    /// Leaves unless the flags in `kept` of the image in R11 are the current ones; of those
-    /// that are not among [`crate::abi::flags::SYSTEM_FLAGS`], unless they are clear.
+    /// Emits an exit that is taken unless the flags in `kept` have their current values in the
+    /// image in R11. Flags that are not among [`crate::abi::flags::SYSTEM_FLAGS`] must be clear.
     pub(super) fn demand_system_flags(&mut self, kind: SiteKind, kept: Flags) {
         self.emit.make_room();
         self.emit.assembler.mov_imm32(R9, kept.bits() as u32);
@@ -312,8 +312,8 @@ impl Translator {
             .leave_unless_zero(kind, Mem::indexed(R8, R9, 1, 1));
     }
 
-    /// Leaves if the image in R11 sets the flag and the monitor must know of that. Clobbers
-    /// R8, R9 and RCX.
+    /// Emits an exit that is taken if the image in R11 sets the flag and the monitor must be
+    /// notified. Clobbers R8, R9 and RCX.
     pub(super) fn demand_no_request(&mut self, kind: SiteKind, flag: InterruptFlag) {
         self.emit.make_room();
         self.interrupt_flag_of_image();
@@ -335,16 +335,16 @@ impl Translator {
         }
     }
 
-    /// Bit 9 of the image in R11, in R8. Clobbers R9.
+    /// Extracts bit 9 of the image in R11 to R8. Clobbers R9.
     fn interrupt_flag_of_image(&mut self) {
         self.emit.assembler.mov_imm32(R9, INTERRUPT_FLAG as u32);
         self.emit.assembler.pext(R8, R11, R9);
         self.emit.assembler.rorx(R8, R8, 64 - 9);
     }
 
-    /// Loads the arithmetic flags, DF and, from bit 9, `interrupt` from the image in R11. With
-    /// the first host instruction the guest's is `done`: EIP, the adjustment of ESP and
-    /// where registers are from then on. Clobbers RAX, R8 and R9.
+    /// Loads the arithmetic flags, DF and, from bit 9, `interrupt` from the image in R11. From the
+    /// first host instruction on, the guest's instruction is complete; `done` is the EIP, the
+    /// adjustment of ESP and the places of registers from then on. Clobbers RAX, R8 and R9.
     pub(super) fn load_flags(
         &mut self,
         interrupt: Option<InterruptFlag>,
@@ -373,7 +373,7 @@ impl Translator {
         }
         self.emit.assembler.mov_imm32(R9, Flags::DF.bits() as u32);
         self.emit.assembler.pext(R8, R11, R9);
-        // 0 becomes +1, 1 becomes -1.
+        // 0 becomes +1, and 1 becomes -1.
         self.emit.assembler.not(R8);
         let twice = Mem::new(None, Some((R8, 2)), 3);
         self.emit.assembler.lea64(R8, twice);
@@ -382,7 +382,7 @@ impl Translator {
         self.emit.assembler.mov_imm32(R9, Flags::OF.bits() as u32);
         self.emit.assembler.pext(R8, R11, R9);
         self.emit.assembler.rorx(RAX, R11, 64 - 8);
-        // Overflows if OF is to be set; SAHF leaves OF as it is.
+        // This addition overflows if OF should be set; SAHF does not change OF.
         self.emit.assembler.add8(R8, 0x7f);
         self.emit.assembler.sahf();
         self.emit.add_completion(Completion {

@@ -1,4 +1,5 @@
-//! Which instructions leave alone what scratch registers hold (see [`crate::emit`]'s `held`).
+//! The rules for which instructions leave the scratch registers alone that hold guest registers
+//! (see [`crate::emit`]'s `held`).
 
 use super::Translator;
 use crate::abi::host::*;
@@ -12,13 +13,13 @@ const fn bit(host: Host) -> u16 {
 }
 
 impl Translator {
-    /// Has what scratch registers hold stay there as far as the instruction leaves it alone, which may
-    /// have a window if it `plans_window`.
+    /// Keeps guest registers in scratch registers as far as the instruction leaves these alone.
+    /// With `plans_window` the instruction may make a shared look-up.
     pub(super) fn keep_held(&mut self, instruction: &Instruction, plans_window: bool) {
         match self.what_keeps(instruction) {
             Some((mut allowed, used, address)) => {
                 if plans_window || self.emit.window.is_some() {
-                    // It is in R11, and its address is formed in R8.
+                    // The result of the shared look-up is in R11, and its address is formed in R8.
                     allowed &= bit(R9);
                 }
                 self.emit.keep_held(allowed, used, address);
@@ -28,9 +29,10 @@ impl Translator {
         }
     }
 
-    /// The scratch registers that an instruction leaves alone, the guest registers that are its operands,
-    /// and those that address the one in memory; `None`: it may leave for the monitor by other ways than a signal, or uses them for something
-    /// else.
+    /// The scratch registers that an instruction leaves alone, the guest registers that are its
+    /// operands, and the guest registers that address its memory operand. `None` if the instruction
+    /// may reach the monitor in another way than by a signal, or uses the scratch registers for
+    /// something else.
     fn what_keeps(&self, instruction: &Instruction) -> Option<(u16, u16, u16)> {
         let flags = self.emit.mode.flags;
         let is_direct = self.emit.mode.access.is_direct() && self.emit.is_64_bit();
@@ -46,7 +48,7 @@ impl Translator {
             return None;
         }
         if !named.memory {
-            // A LEA that is none.
+            // A LEA without a memory operand is undefined.
             return (!is_lea).then_some((bit(R11) | bit(R9) | bit(R8), named.registers, 0));
         }
         let segment = segment_of(instruction.memory_segment());

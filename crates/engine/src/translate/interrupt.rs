@@ -1,20 +1,21 @@
-//! INT n and IRET that stay at the privilege level: in a flat code segment, and in real and
+//! INT n and IRET that stay at the same privilege level: in a flat code segment, and in real and
 //! V86 mode.
 //!
-//! The monitor keeps, beside the registers, what a descriptor must be like for a load of CS
-//! (or SS) to change nothing. Emitted code reads the gate, the frame and the descriptors as
-//! the processor would, compares, and leaves before anything has changed if this is not that
-//! simple case, or if flags are to be loaded that decide about translation. An example:
-//! IRETD in flat 32-bit code.
+//! In addition to the registers, the monitor keeps which values of a descriptor make a load of CS
+//! (or SS) change nothing. Emitted code reads the gate, the frame and the descriptors as the
+//! processor would, and compares. It exits before anything has changed if this is not the simple
+//! case, or if flags must be loaded on which translation depends. An example: IRETD in flat 32-bit
+//! code.
 //!
 //! ```text
 //! ...                       ; look-up of the frame's 12 bytes
 //! mov  r11d, [r9]           ; EIP, kept in the context
-//! mov  r8d, [r9+4]          ; CS: the selector of now?
-//! mov  r11d, [r9+8]         ; EFLAGS: TF, IOPL, NT ... as now? IF, and an interrupt waits?
-//! ...                       ; look-up of CS's descriptor: that of now?
-//! mov  r10, [r15+work]      ; EIP; EAX goes to its slot
-//! ...                       ; the flags from R11: from here on it is done
+//! mov  r8d, [r9+4]          ; CS: is it the current selector?
+//! mov  r11d, [r9+8]         ; EFLAGS: TF, IOPL, NT ... unchanged? IF, and an interrupt waits?
+//! ...                       ; look-up of CS's descriptor: is it unchanged?
+//! mov  rcx, rax             ; the flags are loaded through AH
+//! ...                       ; the flags from R11: from here on the instruction is complete
+//! mov  r11, [r15+work]      ; EIP
 //! jmp  ...                  ; through the table of indirect branches
 //! ```
 
@@ -43,17 +44,18 @@ use tollgate_x86::{Gpr, SegmentRegister};
 
 /// The highest offset of real-mode code.
 const HIGHEST_OFFSET: u64 = 0xffff;
-/// What a gate must be like: a present interrupt or trap gate of 32 bits.
+/// The bits of a gate that must have certain values: it must be a present 32-bit interrupt or trap
+/// gate.
 const GATE_KIND: u64 = 0x9e << 40;
 const GATE_SELECTOR: u64 = 0xffff << 16;
-/// Both as PEXT gathers them, without the selector.
+/// The required kind and type as PEXT gathers them, without the selector.
 const GATE_FITS: i32 = 0x17 << 16;
-/// Set in trap gates, which leave IF alone.
+/// The bit that is set in trap gates, which leave IF alone.
 const GATE_IS_TRAP: u64 = 1 << 40;
 const GATE_OFFSET: u64 = 0xffff << 48 | 0xffff;
 
 impl Translator {
-    /// INT n.
+    /// Translates INT n.
     pub(super) fn software_interrupt(&mut self, instruction: &Instruction) -> Flow {
         let flags = self.emit.mode.flags;
         let is_virtual = flags.contains(ModeFlags::VIRTUAL_8086);
@@ -91,7 +93,7 @@ impl Translator {
         }
     }
 
-    /// 32-bit code at CPL 0 in a code segment of 4 GiB, not in IA-32e mode.
+    /// Whether this is 32-bit code at CPL 0 in a code segment of 4 GiB, not in IA-32e mode.
     fn is_flat_kernel(&self) -> bool {
         let flat = ModeFlags::KERNEL | ModeFlags::CODE32 | ModeFlags::STACK32;
         self.emit.mode.flags.contains(flat)
@@ -99,7 +101,7 @@ impl Translator {
             && self.emit.mode.code_limit == u32::MAX
     }
 
-    /// A frame on the stack is one piece, or looked at for that (see `Emitter::stack_frame`).
+    /// Whether a frame on the stack lies in one piece, or `Emitter::stack_frame` checks that.
     fn may_hold_frame(&self, write: bool) -> bool {
         self.emit.mode.segment(SegmentRegister::Ss, write) != SegmentClass::Odd
     }
@@ -112,7 +114,7 @@ impl Translator {
         self.flags_image(InterruptFlag::Real);
         self.keep(R11, 0);
         self.read_gate(kind, i32::from(instruction.immediate8()));
-        // IF behind it: as now if this is a trap gate.
+        // The new IF: the current value if this is a trap gate, otherwise 0.
         self.emit.assembler.mov_imm64(R9, GATE_IS_TRAP);
         self.emit.assembler.pext(R8, R11, R9);
         self.emit.assembler.rorx(R8, R8, 64 - 9);
@@ -132,8 +134,8 @@ impl Translator {
         Ok(())
     }
 
-    /// Through the interrupt vector table: IP and CS lie there as [`Translator::far_jump`]
-    /// wants them.
+    /// Delivers through the interrupt vector table, where IP and CS lie in the form that
+    /// [`Translator::far_jump`] expects.
     fn real_interrupt(&mut self, instruction: &Instruction) -> Result<(), OddSegment> {
         let kind = self.emit.helper_kind(instruction);
         let offset = i32::from(instruction.immediate8()) * 4;
@@ -154,9 +156,9 @@ impl Translator {
         Ok(())
     }
 
-    /// Stores a frame of values of `width`, at R9: the next instruction's EIP, CS, and the
-    /// flags that were kept; and IF as it was kept, or VIF cleared. With the first store the instruction is
-    /// done, and the target is where `target` says. Uses R8.
+    /// Stores a frame of values of `width` at R9: the next instruction's EIP, CS, and the flags
+    /// that were kept. Then loads IF from its kept value, or clears VIF. From the first store on,
+    /// the instruction is complete, and `target` says where its target is. Uses R8.
     pub(super) fn store_frame(&mut self, width: Width, flag: InterruptFlag, target: Restore) {
         let bytes = width.bytes() as i32;
         let frame = Mem::base(R9, 0);
@@ -199,8 +201,8 @@ impl Translator {
         });
     }
 
-    /// The linear address of an entry of the table that IDTR names, in R8; leaves if it is
-    /// not wholly inside.
+    /// Computes the linear address of an entry of the table that IDTR names in R8, and emits an
+    /// exit that is taken if the entry is not wholly inside the table.
     fn demand_table_entry(&mut self, kind: SiteKind, offset: i32, size: i32) {
         self.emit.make_room();
         self.emit
@@ -218,8 +220,8 @@ impl Translator {
         self.emit.assembler.lea32(R8, Mem::base(R8, offset));
     }
 
-    /// EFLAGS.RF of the instruction before shows in the frame. Only the first of a block may
-    /// find it set.
+    /// Emits an exit that is taken if EFLAGS.RF is set, because RF would show in the frame. Only
+    /// the first instruction of a block can find RF set.
     fn demand_no_resume_flag(&mut self, kind: SiteKind) {
         self.emit
             .assembler
@@ -229,7 +231,8 @@ impl Translator {
         self.emit.leave_unless_zero(kind, Mem::base(R8, 0));
     }
 
-    /// The gate of a vector, in R11; leaves unless it leads into the current code segment.
+    /// Loads the gate of a vector into R11, and emits an exit that is taken unless the gate leads
+    /// into the current code segment.
     fn read_gate(&mut self, kind: SiteKind, vector: i32) {
         self.demand_table_entry(kind, vector * 8, 8);
         self.emit.look_up(8, false);
@@ -247,8 +250,8 @@ impl Translator {
         self.demand_descriptor(kind, at::CODE_DESCRIPTOR);
     }
 
-    /// Leaves unless the descriptor of CS or SS, whose expectations stand at `field`, is
-    /// still the one that was loaded. R11 survives.
+    /// Emits an exit that is taken unless the descriptor of CS or SS is still the one that was
+    /// loaded. The expected values are in the field at `field`. R11 survives.
     fn demand_descriptor(&mut self, kind: SiteKind, field: i32) {
         let part = |at: usize| self.emit.field(field + at as i32);
         let (place, mask) = (
@@ -263,7 +266,8 @@ impl Translator {
         self.demand_equal(kind, field + offset_of!(Expected, bits) as i32);
     }
 
-    /// Leaves unless R8 is what a field holds. Uses RCX beside; R9 and R11 survive.
+    /// Emits an exit that is taken unless R8 is equal to a field. Also uses RCX; R9 and R11
+    /// survive.
     fn demand_equal(&mut self, kind: SiteKind, field: i32) {
         self.emit.make_room();
         self.emit.assembler.not(R8);
@@ -274,7 +278,8 @@ impl Translator {
         self.emit.leave_unless_zero(kind, Mem::base(R8, 0));
     }
 
-    /// The same for a selector in R8.
+    /// Emits an exit that is taken unless the selector in R8 is that of a segment register. Also
+    /// uses RCX; R9 and R11 survive.
     fn demand_selector(&mut self, kind: SiteKind, register: SegmentRegister) {
         self.emit.make_room();
         self.emit.assembler.not(R8);
@@ -284,8 +289,8 @@ impl Translator {
         self.emit.leave_unless_zero(kind, Mem::base(R8, 0));
     }
 
-    /// Keeps a value in the context until the instruction is done, in one of the places that
-    /// are there for it.
+    /// Keeps a value until the instruction is complete, in one of the context's fields for this
+    /// purpose.
     pub(super) fn keep(&mut self, value: Host, place: usize) {
         self.emit
             .assembler
@@ -298,7 +303,7 @@ impl Translator {
             .load(Width::Qword, to, self.emit.field(at::WORK[place]));
     }
 
-    /// IRET.
+    /// Translates IRET.
     pub(super) fn interrupt_return(&mut self, instruction: &Instruction) -> Flow {
         let flags = self.emit.mode.flags;
         let width = match instruction.code() {
@@ -329,7 +334,7 @@ impl Translator {
         }
     }
 
-    /// IRETD, or IRETQ, which loads SS and RSP too.
+    /// Translates IRETD, or IRETQ, which also loads SS and RSP.
     fn same_segment_return(
         &mut self,
         instruction: &Instruction,
@@ -368,7 +373,7 @@ impl Translator {
             self.demand_descriptor(kind, at::STACK_DESCRIPTOR);
         }
         self.demand_descriptor(kind, at::CODE_DESCRIPTOR);
-        // Where instructions run alone, RF counts: the monitor loads it.
+        // Where instructions run one at a time, RF matters and the monitor loads it.
         let watched = self.emit.mode.is_watched();
         let resume_flag = if watched { Flags::RF } else { Flags::empty() };
         self.demand_system_flags(kind, SYSTEM_FLAGS | Flags::VM | resume_flag);
@@ -406,8 +411,8 @@ impl Translator {
         Ok(())
     }
 
-    /// Whether a fast path does an IRETD to another level. Not if exits of sensitive instructions are to
-    /// take another way, or each change of the interrupt flag is to be one.
+    /// Whether a fast path executes an IRETD to another level. It does not if exits of sensitive
+    /// instructions should take another form, or if each change of the interrupt flag should exit.
     fn return_fast_path(&self, instruction: &Instruction) -> bool {
         let virtual_interrupts = self.virtual_interrupts;
         virtual_interrupts.request
@@ -415,8 +420,8 @@ impl Translator {
             && self.fast_path(instruction) == Some(FastInstruction::Return)
     }
 
-    /// Branches to [`Translator::outer_return`], or what calls the fast path, unless R8 is the selector of a segment register.
-    /// Uses RCX beside; R9 and R11 survive.
+    /// Branches to [`Translator::outer_return`], or to the call of the fast path, unless R8 is the
+    /// selector of a segment register. Also uses RCX; R9 and R11 survive.
     fn branch_unless_selector(&mut self, register: SegmentRegister) {
         self.emit.make_room();
         let selector = self.emit.field(at::segment_selector(register));
@@ -429,14 +434,15 @@ impl Translator {
         self.emit.land(equal);
     }
 
-    /// IRETQ to level 3, if the monitor has done one and frame and descriptors are as they were
-    /// then. RIP is kept, and R9 points to CS in the frame. DS, ES, FS and GS must be null, so
-    /// that nothing becomes of them.
+    /// Emits an IRETQ to level 3 for the case that the monitor has executed one before, and the
+    /// frame's selectors and the descriptors are as they were then. RIP is kept in the context, and
+    /// R9 points to CS in the frame. DS, ES, FS and GS must be null, so that the return does not
+    /// change them.
     fn outer_return(&mut self, kind: SiteKind) {
         let change = LevelChangeKind::Iret;
         let (frame, next) = (Mem::base(R9, 0), Mem::base(R9, 8));
         self.emit.mark(Restore::NONE);
-        // An island that comes later stands here at the earliest, and leads on.
+        // An island that is inserted later must not be placed before this point.
         self.emit.make_room();
         let Some(branch) = self.emit.far_branch.take() else {
             return;
@@ -469,7 +475,7 @@ impl Translator {
             self.emit.assembler.lea64(R8, Mem::indexed(R8, R9, 1, 0));
         }
         self.emit.leave_unless_zero(kind, Mem::base(R8, 0));
-        // What IOPL and AC mean for the target's mode was looked at when they were clear.
+        // The monitor determined the target's mode for IOPL and AC being clear.
         let clear = SYSTEM_FLAGS | Flags::VM;
         self.emit.assembler.mov_imm32(R9, clear.bits() as u32);
         self.emit.assembler.pext(R8, R11, R9);
@@ -491,8 +497,8 @@ impl Translator {
         self.branch_to_level(change);
     }
 
-    /// Loads RF, and the flags that stay, from the image in R11; notes the kept RIP as that of
-    /// the instruction that RF is for. Clobbers R8 and R9.
+    /// Loads RF and the flags that do not change from the image in R11, and notes the kept RIP as
+    /// that of the instruction that RF applies to. Clobbers R8 and R9.
     fn load_resume_flag(&mut self) {
         let loaded = SYSTEM_FLAGS | Flags::RF;
         self.emit.assembler.mov_imm32(R9, loaded.bits() as u32);
@@ -505,7 +511,7 @@ impl Translator {
         self.emit.assembler.store(Width::Qword, returned, R8);
     }
 
-    /// IRET of real mode, or of V86 mode, of 16 bits.
+    /// Emits a 16-bit IRET of real mode or V86 mode.
     fn real_return(
         &mut self,
         instruction: &Instruction,
@@ -528,8 +534,8 @@ impl Translator {
         Ok(())
     }
 
-    /// Loads the flags from R11; the target that was kept goes through RCX, as `target`
-    /// says, to R11.
+    /// Loads the flags from R11. The target that was kept moves through RCX to R11; `target` says
+    /// where it is until then.
     fn load_flags_and_target(&mut self, flag: InterruptFlag, target: Restore) {
         let accumulator = self.emit.slot(Gpr::Rax as u8);
         self.fetch(RCX, 0);

@@ -1,7 +1,7 @@
-//! What has been found out about encodings: asked once each, then looked up.
+//! A cache of facts about instruction encodings, each of which is determined once.
 //!
-//! Much of what the allow-list and iced-x86's tables say of an instruction follows from its
-//! [`Code`] alone. Asking them costs as much as emitting the copy does, so the answers are kept.
+//! Most of what the allow-list and iced-x86's tables say of an instruction follows from its
+//! [`Code`] alone. Asking them costs as much as emitting the copy, so the answers are kept.
 
 use crate::decode::maker::Decoding;
 use crate::policy::memory_operand::MemoryUse;
@@ -11,33 +11,33 @@ bitflags::bitflags! {
     /// What is known of one encoding.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     struct Known: u8 {
-        /// Copied in every mode, whatever its operands are.
+        /// The instruction is copied in every mode, whatever its operands are.
         const COPIED = 1 << 0;
-        /// The next two bits count.
+        /// The next two bits are valid.
         const MEMORY_USE = 1 << 1;
-        /// Its memory operand, if it has one, is read.
+        /// The memory operand, if there is one, is read.
         const READ = 1 << 2;
-        /// It is written.
+        /// The memory operand, if there is one, is written.
         const WRITE = 1 << 3;
     }
 }
 
-/// The answers so far, for one guest's features.
+/// The answers so far, for the features of one guest.
 pub(super) struct KnownEncodings {
-    /// By number of the encoding.
+    /// The facts about each encoding, indexed by the number of its [`Code`].
     known: Box<[Known]>,
 }
 
-/// Whether the allow-list's answer depends on nothing but the encoding, once it is "copy".
+/// Whether an answer "copy" of the allow-list depends only on the encoding.
 fn depends_on_encoding_alone(instruction: &Instruction) -> bool {
     use Mnemonic::*;
-    // VEX depends on the mode, LAHF on the code's size, bits of a string on the operand's kind.
+    // VEX encodings depend on the mode, LAHF on the code size, and bit tests on the operand's kind.
     instruction.encoding() == EncodingKind::Legacy
         && !matches!(instruction.mnemonic(), Lahf | Sahf | Bt | Btc | Btr | Bts)
 }
 
 impl KnownEncodings {
-    /// Nothing is known.
+    /// Makes an empty cache.
     pub(super) fn new() -> Self {
         let encodings = Code::values().len();
         Self {
@@ -45,19 +45,20 @@ impl KnownEncodings {
         }
     }
 
-    /// The instruction is a general one that is copied; false: not known.
+    /// Whether the instruction is known to be a general one that is copied.
     pub(super) fn is_copied(&self, instruction: &Instruction) -> bool {
         self.known[instruction.code() as usize].contains(Known::COPIED)
     }
 
-    /// The allow-list has said that a general instruction is copied.
+    /// Notes that the allow-list has said that a general instruction is copied.
     pub(super) fn note_copied(&mut self, instruction: &Instruction) {
         if depends_on_encoding_alone(instruction) {
             self.known[instruction.code() as usize] |= Known::COPIED;
         }
     }
 
-    /// What the memory operand of an instruction, which has one, is for. `find` finds it out.
+    /// How an instruction with a memory operand uses that operand. `find` is called if the answer
+    /// is not known yet.
     pub(super) fn memory_use(
         &mut self,
         instruction: &Instruction,
@@ -90,7 +91,7 @@ mod tests {
     use tollgate_test_support::Random;
     use tollgate_x86::CpuState;
 
-    /// Random instructions of all widths, those with operands of memory and of registers.
+    /// Random instructions of all code sizes, with operands in memory and in registers.
     fn instructions() -> impl Iterator<Item = Instruction> {
         let mut random = Random::new(11);
         (0..200_000).map(move |_| {

@@ -1,4 +1,4 @@
-//! What the translator emits for 64-bit code.
+//! Tests of the code that the translator emits for 64-bit code.
 
 use super::{Request, Translation, Translator};
 use crate::abi::host::*;
@@ -15,7 +15,7 @@ use tollgate_x86::{Attributes, CpuState, Efer, SegmentRegister, Vector};
 
 const RIP: u64 = 0xffff_ffff_8100_1000;
 
-/// Code in ring 0 of IA-32e mode, whose segment has these attributes.
+/// The mode of code in ring 0 of IA-32e mode, whose code segment has these attributes.
 fn mode_of(code: u16) -> Mode {
     let mut state = flat_state(RIP);
     state.cr0 |= 1 << 31;
@@ -75,7 +75,7 @@ fn emit(mode: &Mode, bytes: &[u8], straddles: bool) -> Emitted {
     Emitted { code, translation }
 }
 
-/// One instruction's translation.
+/// The translation of one instruction.
 fn translate(bytes: &[u8]) -> Emitted {
     emit(&long_mode().single(), bytes, true)
 }
@@ -91,7 +91,8 @@ fn lines(code: &[u8]) -> Vec<String> {
     lines
 }
 
-/// The instructions behind the last look-up, or all if there is none, up to the exit.
+/// The host instructions after the last look-up, up to the exit; all of them if there is no
+/// look-up.
 fn tail(bytes: &[u8]) -> String {
     let mut tail = Vec::new();
     for line in lines(&translate(bytes).code) {
@@ -102,12 +103,12 @@ fn tail(bytes: &[u8]) -> String {
             _ => tail.push(line),
         }
     }
-    // The number of the exit's site is stored before the jump.
+    // The store of the site's number comes before the exit's jump.
     tail.pop();
     tail.join("; ")
 }
 
-/// The instructions before the look-up.
+/// The host instructions before the look-up.
 fn address(bytes: &[u8]) -> String {
     let lines = lines(&translate(bytes).code);
     let look_up = lines.iter().position(|line| line.starts_with("sarx r9"));
@@ -136,14 +137,14 @@ fn the_mode_says_whether_code_has_64_bits_and_which_software_tlb_it_uses() {
 fn addresses_have_64_bits_or_with_a_prefix_32() {
     assert_eq!(address(&[0x48, 0x8b, 0x43, 8]), "lea r8,[rbx+8]");
     assert_eq!(address(&[0x67, 0x48, 0x8b, 0x43, 8]), "lea r8d,[rbx+8]");
-    // What lives in slots comes through R8, and an index through R9.
+    // A base that lives in a slot is loaded into R8, and an index into R9.
     assert_eq!(
         address(&[0x4b, 0x8b, 0x04, 0xc8]),
         "mov r8,[r15+1E4h]; mov r9,[r15+1ECh]; lea r8,[r8+r9*8]"
             .replace("1E4", &slot(8))
             .replace("1EC", &slot(9))
     );
-    // RIP is that of the next instruction.
+    // RIP is the address of the next instruction.
     assert_eq!(
         address(&[0x8b, 0x05, 0, 0x10, 0, 0]),
         "mov r8,0FFFFFFFF81002006h"
@@ -181,7 +182,7 @@ fn a_result_of_32_bits_clears_the_upper_half_of_a_slot() {
         tail(&[0x44, 0x8d, 0x08]),
         format!("lea r8d,[rax]; mov [r15+{r9}h],r8")
     );
-    // mov r8w,[rbx]: the rest is kept.
+    // mov r8w,[rbx]: the rest of R8 is kept.
     assert_eq!(
         tail(&[0x66, 0x44, 0x8b, 0x03]),
         format!("mov r11,[r15+{r8}h]; mov r11w,[rcx+r8]; mov [r15+{r8}h],r11")
@@ -216,7 +217,7 @@ fn marks_lead_from_scratch_registers_to_slots() {
 
 #[test]
 fn a_direct_branch_to_an_address_that_is_not_canonical_faults() {
-    // jmp -80000000h stays canonical here, and so does every other from there.
+    // jmp -80000000h stays canonical at this address, and so does every other jump from it.
     let sites = |rip: u64| {
         let mode = long_mode();
         let mut translator = Translator::new(Features::new(|_| true));
@@ -248,7 +249,7 @@ fn a_direct_branch_to_an_address_that_is_not_canonical_faults() {
     assert_eq!(sites(u64::MAX - 0xffff).rip, 0x0fff_0005);
 }
 
-/// Instructions of many kinds: prefixes, opcodes and operands in all registers.
+/// Calls `each` with instructions of many kinds: prefixes, opcodes, and operands in all registers.
 fn many_instructions(mut each: impl FnMut(&[u8])) {
     let prefixes: [&[u8]; 4] = [&[], &[0x66], &[0xf2], &[0xf3]];
     let rex: [&[u8]; 6] = [&[], &[0x40], &[0x48], &[0x41], &[0x44], &[0x4f]];
@@ -301,7 +302,7 @@ fn every_instruction_that_may_be_copied_is_and_passes_the_verifier() {
             copied.insert(instruction.code() as usize);
         }
     });
-    // Forms that came with 64 bits.
+    // These forms exist only in 64-bit code.
     use Code::*;
     for code in [
         Add_rm64_r64,
@@ -383,7 +384,7 @@ fn what_64_bit_mode_has_no_longer_is_undefined() {
 fn random_blocks_are_translated_and_pass_the_verifier() {
     let mut random = Random::new(1);
     let mut next = || random.next_u64();
-    // Common instructions, so that blocks get long; and anything.
+    // Common instructions make long blocks; random bytes are mixed in.
     let common: [&[u8]; 14] = [
         &[0x48, 0x8b, 0x43, 0x08],
         &[0x4d, 0x89, 0x4c, 0xc8, 0x10],

@@ -1,4 +1,4 @@
-//! Copy-translation of one block.
+//! The translator of one block: from guest instructions to host code.
 //!
 //! A worked example. The guest's 32-bit flat code
 //!
@@ -6,8 +6,8 @@
 //! mov eax, [ebx+8]
 //! ```
 //!
-//! becomes (with the registers of 32-bit guests in their namesakes, but ESP in R12 and ECX in
-//! R10: see [`crate::abi::register_map`])
+//! becomes the following host code (the registers of 32-bit guests are in their namesakes, except
+//! ESP in R12 and ECX in R10: see [`crate::abi::register_map`])
 //!
 //! ```text
 //! lea   r8d, [rbx+8]             ; linear address
@@ -20,17 +20,17 @@
 //! mov   eax, [rcx+r8]            ; the guest's own instruction
 //! ```
 //!
-//! Rules that every sequence keeps:
+//! Every sequence obeys these rules:
 //! - Arithmetic flags change only in the guest's own instruction.
-//! - Guest registers are always found through the register map. ESP's home
-//!   holds ESP minus a folded adjustment.
-//! - R8, R9, R11 and RCX are scratch. A look-up leaves the linear address in R8 and the
-//!   distance from it to the host address in RCX; what needs a pointer has the sum in R9. R11
-//!   carries a value past them. Then come the instruction's own operands (`operands`,
-//!   `placement`).
-//! - Until its last host instruction a sequence can be started again; [marks](crate::abi::marks::Mark) say,
-//!   for any host address, which guest instruction that is and which registers must
-//!   be put back first.
+//! - Guest registers are always found through the register map. ESP's home holds ESP minus a folded
+//!   adjustment.
+//! - R8, R9, R11 and RCX are scratch registers. A look-up leaves the linear address in R8 and the
+//!   distance from there to the host address in RCX; if the code needs a pointer, R9 has the sum.
+//!   R11 carries a value across look-ups. After the look-up, the instruction's own operands use
+//!   scratch registers (`operands`, `placement`).
+//! - Until its last host instruction a sequence can be started again. For any host address, the
+//!   [state map](crate::abi::marks::Mark) says which guest instruction the sequence belongs to, and
+//!   which registers must be put back first.
 
 mod ahead;
 mod base_registers;
@@ -89,30 +89,31 @@ use std::sync::Arc;
 use tollgate_exits::latency::Section;
 use tollgate_x86::{Gpr, Vector};
 
-/// Guest instructions in one block at most.
+/// Maximum number of guest instructions in one block.
 const MAX_INSTRUCTIONS: usize = 64;
-/// What to translate.
+/// The guest code to translate, and everything that the translation depends on.
 pub struct Request<'a> {
-    /// Guest bytes from the first instruction to the end of its page, as far as a block can
-    /// reach, or a few bytes into the next page if `straddles`.
+    /// Guest bytes from the first instruction to the end of its page, as far as a block can reach.
+    /// If the block `straddles`, they include a few bytes of the next page.
     pub bytes: &'a [u8],
-    /// There are more bytes in the page, for which the block may have use.
+    /// The page has more bytes, which the block may need.
     pub is_cut: bool,
-    /// Only the first instruction, which crosses into the next page.
+    /// The block consists of the first instruction only, which crosses into the next page.
     pub straddles: bool,
     /// EIP of the first byte.
     pub rip: u64,
     /// Linear address of the first byte.
     pub linear: u64,
-    /// Its physical address.
+    /// Physical address of the first byte.
     pub physical: u64,
-    /// Both are homes: the block is to be relocatable (see [`crate::abi::relocation`]).
+    /// The block should be relocatable: `rip` and `linear` are link addresses (see
+    /// [`crate::abi::relocation`]).
     pub relocates: bool,
-    /// Mode word.
+    /// The mode word.
     pub mode: &'a Mode,
     /// Number of the mode word.
     pub mode_id: u32,
-    /// Where the mode's indirect branches find their targets.
+    /// The table in which the mode's indirect branches find their targets.
     pub branch_table: BranchTable,
     /// The mode's family, in which far transfers look for their targets.
     pub family: FamilyId,
@@ -120,19 +121,21 @@ pub struct Request<'a> {
     pub block: BlockId,
 }
 
-/// Why a block could not be translated.
+/// The reason why a block could not be translated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TranslateError {
-    /// The block may go on behind the bytes that there are: call again with all of the page.
+    /// The block may continue after the bytes that were given: call again with all bytes of the
+    /// page.
     NeedsMoreBytes,
     /// The first instruction continues in the next page: call again with that page's bytes.
     NeedsNextPage,
-    /// What the first instruction does depends on its address in a way that no relocatable
-    /// block has.
+    /// The effect of the first instruction depends on its address in a way that a relocatable block
+    /// cannot express.
     NeedsAddress,
-    /// There is nothing to show yet, and something is requested: call again when it has been served.
+    /// Nothing was translated yet, and a request is pending: call again after the request was
+    /// served.
     GivenUp,
-    /// There is no code for the mode's access to memory.
+    /// No code exists for the mode's way to access memory.
     Access(AccessUnavailable),
 }
 
@@ -142,57 +145,57 @@ impl From<AccessUnavailable> for TranslateError {
     }
 }
 
-/// A block to be, by the physical address of its code and its mode.
+/// A block that should be translated, by the physical address of its code and its mode.
 pub(crate) type Wanted = (u64, ModeId);
 
-/// The result: code at offset 0 in [`Translator::code`], and its tables.
+/// The result of a translation: the code is at offset 0 in [`Translator::code`].
 #[derive(Clone)]
 pub struct Translation {
-    /// What goes with the code.
+    /// The tables that belong to the code.
     pub tables: Tables,
-    /// Bytes of guest code.
+    /// Length of the guest code in bytes.
     pub guest_length: u32,
 }
 
-/// Translates blocks; holds the buffers and the state of the block in work.
+/// Translates blocks. It holds the buffers and the state of the current block.
 pub struct Translator {
-    /// The code in work and its tables.
+    /// The code of the current block and its tables.
     emit: Emitter,
-    /// The map of all code that is not 64-bit code.
+    /// The register map of all code that is not 64-bit code.
     legacy_map: &'static RegisterMap,
     features: Features,
     known: KnownEncodings,
-    /// What the block's instructions reach.
+    /// What the current block's instructions reach in memory.
     ahead: Ahead,
-    /// How the sensitive instructions are run.
+    /// The way in which sensitive instructions are run.
     pub(crate) virtual_interrupts: VirtualInterrupts,
-    /// Physical addresses of instructions whose operands are looked up where others are reached
-    /// directly.
+    /// Physical addresses of instructions that look up their operands although other instructions
+    /// reach theirs directly.
     pub(crate) looked_up: NotedInstructions,
     /// Physical addresses of instructions whose operands were found in parts that are not common.
     pub(crate) by_part: NotedInstructions,
     /// Each instruction counts itself when it begins.
     pub(crate) counts_instructions: bool,
-    /// Fast paths do what the monitor would execute.
+    /// Fast paths execute instructions that the monitor would otherwise execute.
     pub(crate) has_fast_paths: bool,
-    /// Requests for which a block is ended, if there are any.
+    /// Requests for which a block is ended early, if there are any.
     pub(crate) requests: Option<Arc<Requests>>,
-    /// The block that was given up for one.
+    /// The block that was last given up because of a request.
     given_up: GivenUp<Wanted>,
-    /// The block in work, if it may be given up.
+    /// The current block, if it may be given up.
     may_give_up: Option<Wanted>,
     mode_id: u32,
     branch_table: BranchTable,
     family: FamilyId,
-    /// The next instruction is going to be in this block.
+    /// The next instruction will be in the same block.
     has_successor: bool,
-    /// Bytes of the current instruction, and what follows them.
+    /// Bytes of the current instruction and bytes that follow it.
     raw: [u8; 16],
-    /// Their offset in the guest's code.
+    /// Offset of these bytes in the guest's code.
     position: usize,
 }
 
-/// The first bytes of the guest's code, and zeros behind its end.
+/// The first bytes of the guest's code, filled up with zeros after its end.
 fn raw_bytes(code: &[u8]) -> [u8; 16] {
     code.first_chunk().copied().unwrap_or_else(|| {
         let mut raw = [0; 16];
@@ -201,17 +204,17 @@ fn raw_bytes(code: &[u8]) -> [u8; 16] {
     })
 }
 
-/// What the translation of one instruction means for the block.
+/// The consequence of one instruction's translation for the block.
 #[derive(PartialEq, Eq)]
 enum Flow {
-    /// Go on with the next instruction.
+    /// The block continues with the next instruction.
     Next,
     /// The block is complete.
     End,
 }
 
 impl Translator {
-    /// A translator for guests that are offered `features`.
+    /// Makes a translator for guests that are offered `features`.
     pub fn new(features: Features) -> Self {
         Self {
             emit: Emitter::new(),
@@ -236,18 +239,18 @@ impl Translator {
         }
     }
 
-    /// What the guest is offered.
+    /// The features that the guest is offered.
     pub fn features(&self) -> &Features {
         &self.features
     }
 
-    /// Where guest registers live in code that is not 64-bit code;
-    /// [`RegisterMap::LEGACY`] at first.
+    /// The host registers of the guest's registers in code that is not 64-bit code; initially
+    /// [`RegisterMap::LEGACY`].
     pub fn register_map(&self) -> &'static RegisterMap {
         self.legacy_map
     }
 
-    /// Where guest registers live in code of this mode.
+    /// The host registers of the guest's registers in code of this mode.
     pub fn map_of(&self, mode: &Mode) -> &'static RegisterMap {
         if mode.flags.contains(ModeFlags::CODE64) {
             &RegisterMap::LONG
@@ -256,13 +259,13 @@ impl Translator {
         }
     }
 
-    /// Uses this map in all later translations, except those of 64-bit code, which has a map of
-    /// its own.
+    /// Sets the map for all later translations, except those of 64-bit code, which has a map of its
+    /// own.
     pub fn set_register_map(&mut self, map: &'static RegisterMap) {
         self.legacy_map = map;
     }
 
-    /// Changes how later translations run the sensitive instructions.
+    /// Sets how later translations run the sensitive instructions.
     pub fn set_virtual_interrupts(&mut self, choice: VirtualInterrupts) {
         self.virtual_interrupts = choice;
     }
@@ -277,21 +280,23 @@ impl Translator {
         self.emit.tables()
     }
 
-    /// Guest bytes that are enough for most blocks.
+    /// Number of guest bytes that is enough for most blocks.
     pub const MANY_BYTES: usize = 320;
 
-    /// Guest bytes of one block at most.
+    /// Maximum number of guest bytes of one block.
     pub const MOST_BYTES: usize = MAX_INSTRUCTIONS * MAX_INSTRUCTION_LENGTH + 16;
 
-    /// How many link slots a block may need; [`Translator::translate`] takes as many.
+    /// Maximum number of link slots that a block needs; [`Translator::translate`] takes this number
+    /// of slots.
     pub const SLOTS_PER_BLOCK: usize = 8;
 
-    /// Translates one block. `slots` are free link slots, at least
-    /// [`Translator::SLOTS_PER_BLOCK`]; those used appear in the sites.
+    /// Translates one block. `slots` are free link slots, at least [`Translator::SLOTS_PER_BLOCK`].
+    /// The slots that the block uses appear in its sites.
     ///
     /// # Errors
-    /// The block needs more bytes, or bytes of the next page, or the mode reaches memory in a
-    /// way for which there is no code, or the block cannot be relocatable.
+    /// The block needs more bytes, or bytes of the next page; or no code exists for the way in
+    /// which the mode reaches memory; or the block cannot be relocatable; or it was given up for a
+    /// request.
     pub fn translate(
         &mut self,
         request: &Request<'_>,
@@ -304,11 +309,12 @@ impl Translator {
         })
     }
 
-    /// As [`Translator::translate`], but leaves the tables where [`Translator::tables`] finds them.
-    /// Bytes of guest code.
+    /// Translates one block as [`Translator::translate`] does, but leaves the tables in the
+    /// translator, where [`Translator::tables`] finds them. Returns the length of the guest code in
+    /// bytes.
     ///
     /// # Errors
-    /// The same.
+    /// The same errors as those of [`Translator::translate`].
     pub fn translate_in_place(
         &mut self,
         request: &Request<'_>,
@@ -319,7 +325,7 @@ impl Translator {
         if self.gives_up() {
             return Err(TranslateError::GivenUp);
         }
-        // A block lies in one page; what goes on into the next page is one instruction.
+        // A block lies in one page, and one that continues into the next page has one instruction.
         let looked_up = self.looked_up.lines_of_page(request.physical);
         let by_part = self.by_part.lines_of_page(request.physical);
         let mut decoder = None;
@@ -341,7 +347,7 @@ impl Translator {
                 self.end_with_link();
                 break;
             }
-            // What comes next, and what comes after that.
+            // The bytes must be enough for the next instruction and for the one that follows it.
             if request.is_cut && position + 2 * MAX_INSTRUCTION_LENGTH > request.bytes.len() {
                 return Err(TranslateError::NeedsMoreBytes);
             }
@@ -363,7 +369,7 @@ impl Translator {
                 .is_invalid()
                 .then(|| self.lengths().classify(&request.bytes[position..]));
             looked_at = match undecoded {
-                // What it is was decided by all bytes that a processor fetches.
+                // All bytes that a processor would fetch were needed to classify the instruction.
                 Some(_) => (position + MAX_INSTRUCTION_LENGTH).min(request.bytes.len()),
                 None => behind,
             };
@@ -375,7 +381,7 @@ impl Translator {
                 return Err(TranslateError::NeedsNextPage);
             }
             if request.relocates && instruction.op0_kind() == OpKind::NearBranch16 {
-                // Its target has the low 16 bits of a sum.
+                // The branch target is the low 16 bits of a sum, which a slide would change.
                 if count > 0 {
                     self.end_with_link();
                     break;
@@ -402,7 +408,8 @@ impl Translator {
             self.has_successor = !single
                 && self.may_cast_shadow(&instruction)
                 && self.can_begin(&request.bytes[behind..], next_rip);
-            // One that needs its successor in its block is not the last of a full one.
+            // An instruction that needs its successor in the same block must not be the last one of
+            // a full block.
             let is_last = count + 1 >= MAX_INSTRUCTIONS || !self.emit.has_room_for_sites(32);
             if self.has_successor && is_last {
                 self.end_with_link();
@@ -455,7 +462,7 @@ impl Translator {
         })
     }
 
-    /// Decodes a block from its instruction at `position` on.
+    /// Makes a decoder for the block that begins with the instruction at `position`.
     fn decoder<'a>(&self, request: &Request<'a>, position: usize) -> Decoder<'a> {
         let mut decoder = Decoder::with_ip(
             request.mode.bitness(),
@@ -463,13 +470,13 @@ impl Translator {
             request.rip.wrapping_add(position as u64),
             self.features.decoding().options(),
         );
-        // Only a position behind the bytes is refused.
+        // Only a position after the end of the bytes is refused.
         let is_there = decoder.set_position(position);
         debug_assert!(is_there.is_ok());
         decoder
     }
 
-    /// Decodes the block's instructions and plans its windows.
+    /// Decodes the block's instructions and plans their shared look-ups.
     fn look_ahead(&mut self, request: &Request<'_>) {
         self.ahead.clear();
         if !has_windows(request.mode) || request.straddles {
@@ -484,13 +491,14 @@ impl Translator {
             })
         };
         let requests = self.requests.as_deref();
-        // What was not looked at is decoded when it is translated, if it is.
+        // Instructions that were not decoded here are decoded when they are translated.
         let stops = || requests.is_some_and(|it| it.stops(Section::Translate));
         let ahead = &mut self.ahead;
         ahead.look(decoder, (request.mode, MAX_INSTRUCTIONS), memory_use, stops);
     }
 
-    /// What decides how long instructions of this block are.
+    /// The properties of the mode and the guest that determine the lengths of this block's
+    /// instructions.
     pub(super) fn lengths(&self) -> Lengths {
         Lengths {
             bits: self.emit.mode.bitness(),
@@ -499,14 +507,15 @@ impl Translator {
         }
     }
 
-    /// Whether a request ends the work here. A block with one instruction or more is as good as any
-    /// other, and the guest gets on.
+    /// Whether a request ends the work at this checkpoint. A block with at least one instruction is
+    /// complete in itself, so the guest makes progress.
     pub(crate) fn stops(&self) -> bool {
         let requests = self.requests.as_deref();
         requests.is_some_and(|requests| requests.stops(Section::Translate))
     }
 
-    /// A block is going to be translated; `None`: one that is too short to be given up.
+    /// Notes that the translation of a block begins. `wanted` is `None` for a block that is too
+    /// short to be given up.
     pub(crate) fn begin(&mut self, wanted: Option<Wanted>) {
         let points = self.requests.as_deref().map(Requests::points);
         let may_stop = points.is_some_and(Points::may_stop);
@@ -514,7 +523,8 @@ impl Translator {
         self.may_give_up = wanted.filter(|it| may_stop && given_up.may_give_up(it));
     }
 
-    /// Whether it is given up for a request, with all that there is of it.
+    /// Gives the block up, with everything that was translated of it, if a request is pending and
+    /// the block may be given up. Returns whether it did.
     fn gives_up(&mut self) -> bool {
         let Some(wanted) = self.may_give_up.filter(|_| self.stops()) else {
             return false;
@@ -523,24 +533,25 @@ impl Translator {
         true
     }
 
-    /// The same of one that has come to its end, if no request has cut it short.
+    /// Gives up a block whose translation is complete, if a request is pending, unless a request
+    /// has already cut the block short. Returns whether it did.
     pub(crate) fn gives_up_whole(&mut self) -> bool {
         let points = self.requests.as_deref().map(Requests::points);
         !points.is_some_and(Points::has_stopped) && self.gives_up()
     }
 
-    /// Whether an offset lies beyond the code segment's limit; 64-bit code has none.
+    /// Whether an offset is beyond the code segment's limit; 64-bit code has no limit.
     fn is_beyond_limit(&self, rip: u64) -> bool {
         !self.emit.mode.flags.contains(ModeFlags::CODE64)
             && rip > u64::from(self.emit.mode.code_limit)
     }
 
-    /// Ends the block because the next instruction belongs to another.
+    /// Ends the block, because the next instruction belongs to another block.
     fn end_with_link(&mut self) {
         self.emit.put_held_back_at_end();
         let target = self.emit.next_rip;
         if self.emit.esp != 0 {
-            // The last instruction is done: it must not be done again.
+            // The last instruction is complete and must not be executed again.
             self.emit.mark_as(target, self.emit.esp, Restore::NONE);
         }
         self.emit.flush_esp();
@@ -552,7 +563,7 @@ impl Translator {
         }
     }
 
-    /// RDTSC and RDTSCP with the guest's offset added, without flags.
+    /// RDTSC and RDTSCP: adds the guest's offset without changing the flags.
     fn time_stamp(&mut self, instruction: &Instruction) -> Flow {
         if self
             .emit
@@ -564,11 +575,12 @@ impl Translator {
         }
         let names_processor = instruction.mnemonic() == Mnemonic::Rdtscp;
         if names_processor {
-            // It waits for all before it, loads too.
+            // RDTSCP waits for all earlier instructions, including loads.
             self.emit.assembler.lfence();
         }
-        // The last instruction commits; until then marks put back what has changed, and the
-        // instruction starts again: it reads a later time, which the guest cannot notice.
+        // The last host instruction commits. Until then the state map says how to put back what has
+        // changed, and the instruction is started again: it then reads a later time, which the
+        // guest cannot notice.
         self.emit.assembler.mov(RCX, ACCUMULATOR);
         self.emit.assembler.mov(R11, DATA);
         let mut saved = Restore::one(Gpr::Rax as u8, RCX).and(Gpr::Rdx as u8, Source::Host(R11));
@@ -598,7 +610,7 @@ impl Translator {
         Flow::Next
     }
 
-    /// RDPID: IA32_TSC_AUX into a register, all of it (SDM volume 2, RDPID).
+    /// RDPID: loads IA32_TSC_AUX into the whole register (SDM volume 2, RDPID).
     fn processor_number(&mut self, instruction: &Instruction) -> Flow {
         let register = instruction.op0_register();
         if copy::uses_stack_pointer_register(instruction) {

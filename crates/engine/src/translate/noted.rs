@@ -1,29 +1,30 @@
-//! Physical addresses of instructions that get another form of code than most.
+//! Sets of physical addresses of instructions that are translated in another form than most.
 //!
-//! Nearly all blocks have no such instruction, so a page's addresses are summarised by a mask with a
-//! bit for each 64-byte line. A block asks for its page's mask once, and looks an address up only
-//! where the bit of its line is set.
+//! Nearly all blocks contain no such instruction, so the addresses in a page are summarised by a
+//! mask with one bit for each 64-byte line. A block reads the mask of its page once, and looks up
+//! an address only if the bit of its line is set.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Addresses remembered at most. Forgetting one costs another fault and another translation.
+/// Maximum number of remembered addresses. Forgetting one costs another fault and another
+/// translation.
 const MOST: usize = 1 << 16;
 
-/// A bounded set of physical addresses.
+/// A set of physical addresses of limited size.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NotedInstructions {
     addresses: FxHashSet<u64>,
-    /// By physical page: in which of its 64 lines addresses lie.
+    /// For each physical page: the lines among its 64 that contain addresses.
     lines: FxHashMap<u64, u64>,
 }
 
-/// Bit of the line of an address in its page's mask.
+/// The bit of an address's line in the mask of its page.
 fn line(physical: u64) -> u64 {
     1 << (physical >> 6 & 63)
 }
 
 impl NotedInstructions {
-    /// Notes an address. A full set is emptied first.
+    /// Adds an address. A full set is emptied first.
     pub(crate) fn note(&mut self, physical: u64) {
         if self.addresses.len() >= MOST {
             self.addresses.clear();
@@ -33,12 +34,12 @@ impl NotedInstructions {
         *self.lines.entry(physical >> 12).or_default() |= line(physical);
     }
 
-    /// The mask of an address's page: for [`NotedInstructions::contains`].
+    /// The mask of an address's page, which [`NotedInstructions::contains`] needs.
     pub(crate) fn lines_of_page(&self, physical: u64) -> u64 {
         self.lines.get(&(physical >> 12)).copied().unwrap_or(0)
     }
 
-    /// Whether an address was noted. `lines` is the mask of its page.
+    /// Whether an address is in the set. `lines` is the mask of its page.
     pub(crate) fn contains(&self, lines: u64, physical: u64) -> bool {
         lines & line(physical) != 0 && self.addresses.contains(&physical)
     }

@@ -1,9 +1,9 @@
-//! INT n of V86 code that CR4.VME lets through to the program's own vector table.
+//! INT n of V86 code that CR4.VME redirects to the program's own vector table.
 //!
-//! The bit of the vector in the TSS's redirection bitmap, and then the vector, are read with
-//! the rights of the supervisor, in the supervisor's view of the software TLB. The bitmap is
-//! read each time, since writes to it are not noticed. The TSS's base and limit, which change
-//! only with the monitor's knowledge, are stored in the context by the monitor.
+//! The bit of the vector in the TSS's redirection bitmap, and then the vector, are read with the
+//! rights of the supervisor, in the supervisor's view of the software TLB. The bitmap is read each
+//! time, since writes to it are not noticed. The TSS's base and limit change only with the
+//! monitor's knowledge; the monitor stores them in the context.
 //!
 //! ```text
 //! ...                       ; image of the flags, kept in the context
@@ -30,12 +30,12 @@ use crate::emit::look_up::OddSegment;
 use iced_x86::Instruction;
 use tollgate_x86::SegmentRegister;
 
-/// Bytes of the redirection bitmap, which lies below the I/O permission bitmap.
+/// Size in bytes of the redirection bitmap, which lies below the I/O permission bitmap.
 const REDIRECTION_BITMAP_SIZE: i32 = 32;
 
 impl Translator {
-    /// INT n of V86 mode with CR4.VME: methods 5 and 6 of table 20-2 (SDM volume 3), if the
-    /// vector's bit is clear; else the monitor's.
+    /// Translates INT n of V86 mode with CR4.VME: methods 5 and 6 of table 20-2 (SDM volume 3), if
+    /// the vector's bit is clear. The monitor executes the instruction otherwise.
     pub(super) fn redirected_interrupt(
         &mut self,
         instruction: &Instruction,
@@ -65,7 +65,8 @@ impl Translator {
         Ok(())
     }
 
-    /// Exits unless the TSS holds the redirection bitmap and the vector's bit in it is clear.
+    /// Emits an exit that is taken unless the TSS contains the redirection bitmap and the vector's
+    /// bit in it is clear.
     fn demand_redirection(&mut self, kind: SiteKind, helper: u16, vector: i32) {
         let (base, limit) = (
             self.emit.field(at::TASK_BASE),
@@ -78,8 +79,8 @@ impl Translator {
         self.emit.look_up_system(2, helper);
         self.emit.assembler.load(Width::Word, R11, Mem::base(R9, 0));
         self.emit.make_room();
-        // Neither the byte's offset nor the limit minus that is negative: their upper halves
-        // are zero.
+        // Neither the byte's offset nor the difference between the limit and the offset is
+        // negative, so their upper halves are zero.
         let offset = vector / 8 - REDIRECTION_BITMAP_SIZE;
         self.emit.assembler.lea64(R8, Mem::base(R11, offset));
         self.emit.assembler.mov(R9, R8);

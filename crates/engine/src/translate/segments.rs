@@ -1,9 +1,9 @@
-//! Segment registers: MOV, PUSH and POP of them, LDS and its relatives.
+//! MOV, PUSH and POP of segment registers, and LDS with its relatives.
 //!
-//! Reading one needs no monitor in any mode. Loading one does in protected mode. In real and
-//! V86 mode it sets a selector and a base (SDM volume 3, 21.1.1), and the mode word stays as
-//! it is, but for segments of 4 GiB: whether their base is zero is part of it, so they are
-//! left to the monitor. An example, in real mode:
+//! Reading a segment register needs no monitor in any mode. Loading one needs the monitor in
+//! protected mode. In real and V86 mode a load sets a selector and a base (SDM volume 3, 21.1.1),
+//! and the mode word does not change. Segments of 4 GiB are the exception: whether their base is
+//! zero is part of the mode word, so the monitor loads them. An example, in real mode:
 //!
 //! ```text
 //! mov   ds, ax
@@ -13,11 +13,11 @@
 //! mov   [r15+ds.selector], r11w
 //! ```
 //!
-//! The load counts as done as soon as R11 holds the selector: marks say that it is to be
-//! loaded from there, and so are the other results of LDS.
+//! The load counts as complete as soon as R11 holds the selector: the state map says that the
+//! segment register must be loaded from R11, and where the other result of LDS is.
 //!
-//! MOV SS and POP SS hold interrupts off for one more instruction, which marks and sites of
-//! that one tell (see `flags`).
+//! MOV SS and POP SS hold interrupts off for one more instruction, which the state map and the
+//! sites of that instruction say (see `flags`).
 
 use super::{Flow, Translator};
 use crate::abi::at;
@@ -32,10 +32,10 @@ use crate::policy::mode::{ModeFlags, SegmentClass};
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 use tollgate_x86::SegmentRegister;
 
-/// Holds the selector that is loaded.
+/// The host register of the selector that is loaded.
 const SELECTOR: Host = R11;
 
-/// MOV from or to a segment register.
+/// Whether the instruction is a MOV from or to a segment register.
 pub(super) fn is_segment_move(instruction: &Instruction) -> bool {
     instruction.op0_register().is_segment_register()
         || instruction.op1_register().is_segment_register()
@@ -46,13 +46,13 @@ fn segment_of(register: Register) -> SegmentRegister {
 }
 
 impl Translator {
-    /// Instructions that the monitor could do too are done here.
+    /// Whether instructions on segment registers are executed here, where the monitor could execute
+    /// them too.
     fn handles_segments(&self) -> bool {
         !(self.emit.mode.flags).intersects(ModeFlags::SINGLE | ModeFlags::BOUNCE)
     }
 
-    /// Whether a load of this register changes its selector and its base alone, and not the
-    /// mode.
+    /// Whether a load of this register changes only its selector and its base, and not the mode.
     fn may_load_segment(&self, register: SegmentRegister) -> bool {
         self.handles_segments()
             && self.emit.mode.has_real_mode_segments()
@@ -67,14 +67,15 @@ impl Translator {
                 || !self.emit.mode.flags.contains(ModeFlags::STACK32))
     }
 
-    /// MOV SS or POP SS, done here.
+    /// Whether the instruction is a MOV SS or POP SS that is executed here.
     pub(super) fn loads_stack_segment(&self, instruction: &Instruction) -> bool {
         matches!(instruction.mnemonic(), Mnemonic::Mov | Mnemonic::Pop)
             && instruction.op0_register() == Register::SS
             && self.may_load_segment(SegmentRegister::Ss)
     }
 
-    /// Whether a load of this register that holds interrupts off if it is SS's is done here.
+    /// Whether a load of this register is executed here. A load of SS also needs the next
+    /// instruction in the same block, because it holds interrupts off.
     fn may_load_shadowing(&self, register: SegmentRegister) -> bool {
         self.may_load_segment(register) && (register != SegmentRegister::Ss || self.has_successor)
     }
@@ -159,8 +160,8 @@ impl Translator {
         Ok(())
     }
 
-    /// The next instruction stands behind MOV SS or POP SS, if `loaded` is SS. One that is in
-    /// such a shadow itself casts none.
+    /// Puts the next instruction into the interrupt shadow of MOV SS or POP SS, if `loaded` is SS.
+    /// An instruction that is itself in such a shadow casts none.
     fn cast_stack_shadow(&mut self, loaded: SegmentRegister) {
         if loaded == SegmentRegister::Ss && self.emit.shadowed != Shadow::All {
             self.emit.casts_shadow = Shadow::All;
@@ -219,7 +220,7 @@ impl Translator {
         Flow::Next
     }
 
-    /// LDS, LES, LFS, LGS, LSS.
+    /// Translates LDS, LES, LFS, LGS and LSS.
     pub(super) fn load_far_pointer(&mut self, instruction: &Instruction) -> Flow {
         match self.load_far_pointer_here(instruction) {
             Ok(()) => Flow::Next,
@@ -251,7 +252,7 @@ impl Translator {
         self.emit
             .far_pointer_operand(instruction, width.bytes() + 2)?;
         let guest = guest_number(register).unwrap_or(0);
-        // The register's new value in RCX, all of it.
+        // RCX gets the whole new value of the register.
         self.emit
             .assembler
             .load(Width::Dword, SELECTOR, Mem::base(R9, 0));
@@ -283,8 +284,8 @@ impl Translator {
         Ok(())
     }
 
-    /// Marks the current position with the next instruction, which the current one may hold
-    /// interrupts off from.
+    /// Makes a state-map entry for the current position that names the next instruction, from which
+    /// the current instruction may hold interrupts off.
     fn mark_done(&mut self, restore: Restore) {
         self.emit.push_mark(
             self.emit.next_rip,
@@ -294,8 +295,8 @@ impl Translator {
         );
     }
 
-    /// Loads a segment register with a selector, in a register that is zero but for that;
-    /// with it the instruction is complete, but for `changed`. Uses R8.
+    /// Loads a segment register with the selector in a host register, whose other bits are zero.
+    /// From then on the instruction is complete, except for `changed`. Uses R8.
     fn load_segment(&mut self, register: SegmentRegister, selector: Host, changed: Restore) {
         self.emit.make_room();
         self.mark_done(changed.with_segment(register, selector));
@@ -304,7 +305,7 @@ impl Translator {
         self.emit.assembler.store(Width::Word, place, selector);
     }
 
-    /// The base that belongs to a selector in real and V86 mode. Uses R8.
+    /// Stores the base that belongs to a selector in real and V86 mode. Uses R8.
     pub(super) fn store_segment_base(&mut self, register: SegmentRegister, selector: Host) {
         self.emit.assembler.rorx(R8, selector, 60);
         let base = self.emit.field(at::segment_base(register));

@@ -1,4 +1,4 @@
-//! PUSH, POP and LEAVE, with the stack pointer folded into displacements.
+//! PUSH, POP and LEAVE, with changes of the stack pointer folded into displacements.
 
 use super::{Flow, Translator};
 use crate::abi::host::Host;
@@ -12,18 +12,18 @@ use crate::policy::mode::ModeFlags;
 use iced_x86::{Instruction, OpKind, Register};
 use tollgate_x86::Gpr;
 
-/// What is pushed.
+/// The value that is pushed.
 pub(super) enum Pushed {
-    /// Sign-extended if the push is wider.
+    /// A constant, which is sign-extended if the push is wider.
     Immediate(i64),
     Register(Host),
-    /// A guest register that is not the stack pointer.
+    /// A guest register other than the stack pointer.
     Guest(Register),
-    /// The address behind the current instruction.
+    /// The address after the current instruction.
     NextRip,
 }
 
-/// Operand width of a push or pop from iced's stack pointer increment.
+/// Operand width of a push or pop, from the stack pointer increment that iced-x86 reports.
 fn width_of(instruction: &Instruction) -> Width {
     match instruction.stack_pointer_increment().unsigned_abs() {
         2 => Width::Word,
@@ -32,17 +32,17 @@ fn width_of(instruction: &Instruction) -> Width {
     }
 }
 
-/// The stack pointer or its low part.
+/// Whether the register is the stack pointer or its low part.
 fn is_stack_pointer(register: Register) -> bool {
     register.full_register() == Register::RSP
 }
 
 impl Translator {
-    /// Stores below the stack pointer and folds the decrement.
+    /// Stores a value below the stack pointer and folds the decrement.
     pub(super) fn push(&mut self, value: Pushed, width: Width) -> Result<(), OddSegment> {
         let bytes = width.bytes() as i32;
         let reach = (self.emit).reach_stack_operand(-bytes, width.bytes(), true)?;
-        // What the operand's address does not need.
+        // A scratch register that the operand's address does not need.
         let spare = match reach {
             Reach::InSegment => RCX,
             _ => R9,
@@ -58,7 +58,9 @@ impl Translator {
             value => value,
         };
         match value {
-            Pushed::NextRip | Pushed::Guest(_) => unreachable!("they have just been replaced"),
+            Pushed::NextRip | Pushed::Guest(_) => {
+                unreachable!("the match above has replaced these")
+            }
             Pushed::Immediate(value) if width == Width::Qword && i32::try_from(value).is_err() => {
                 self.emit.assembler.mov_imm64(spare, value as u64);
                 self.emit.assembler.store(width, reach.mem(), spare);
@@ -83,7 +85,7 @@ impl Translator {
             OpKind::Register => {
                 let register = instruction.op0_register();
                 if is_stack_pointer(register) {
-                    // The value before the push is stored.
+                    // PUSH stores the value that the stack pointer has before the push.
                     let stack = self.emit.map.stack();
                     self.emit.lea_stack(R11, Mem::base(stack, self.emit.esp));
                     if !self.emit.mode.flags.contains(ModeFlags::STACK32)
@@ -132,8 +134,8 @@ impl Translator {
                 let stack = self.emit.map.stack();
                 let popped = reach.mem();
                 if is_stack_pointer(register) {
-                    // The popped value replaces the incremented pointer. The upper half
-                    // is the incremented one's only with a 32-bit stack.
+                    // The popped value replaces the incremented pointer. Only with a 32-bit stack
+                    // does the upper half of the incremented pointer matter.
                     if width != Width::Word {
                         self.emit.assembler.load(width, stack, popped);
                     } else if self.emit.mode.flags.contains(ModeFlags::STACK32) {
@@ -165,7 +167,7 @@ impl Translator {
                     return self.slow();
                 };
                 self.emit.assembler.load(width, R11, reach.mem());
-                // An operand that names ESP sees the incremented value.
+                // An operand that names ESP uses the incremented value.
                 self.emit.esp = self.emit.esp.wrapping_add(bytes);
                 let bytes = width.bytes();
                 let Ok(reach) = self.emit.reach_memory_operand(instruction, bytes, true) else {
@@ -178,15 +180,15 @@ impl Translator {
         }
     }
 
-    /// LEAVE: ESP from EBP, or SP from BP, then POP EBP.
+    /// LEAVE copies EBP to ESP, or BP to SP, and then pops EBP.
     pub(super) fn leave_instruction(&mut self, instruction: &Instruction) -> Flow {
         let width = width_of_leave(instruction);
         let has_wide_stack = self.emit.mode.flags.contains(ModeFlags::STACK32);
         if has_wide_stack && width == Width::Word {
             return self.slow();
         }
-        // The new ESP is formed before the last instruction, which commits: until then
-        // marks put the old one back.
+        // The new ESP is formed before the last host instruction, which commits. Until then the
+        // state map says where the old ESP is.
         if self.leave_operand(width).is_err() {
             return self.slow();
         }

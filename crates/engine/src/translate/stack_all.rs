@@ -1,7 +1,8 @@
-//! PUSHA and POPA, without an exit.
+//! PUSHA and POPA without an exit.
 //!
-//! The eight words are looked up as one operand: all of them are there, or the monitor does the
-//! instruction. Then nothing can fault any more, and a request to leave has them come to their end.
+//! The eight words are looked up as one operand: if any of them cannot be accessed, the monitor
+//! executes the instruction. After the look-up nothing can fault, and a request to leave guest code
+//! lets the instruction run to its end.
 
 use super::{Flow, Translator};
 use crate::abi::host::*;
@@ -14,7 +15,7 @@ use crate::policy::mode::{ModeFlags, SegmentClass};
 use iced_x86::{Code, Instruction, Register};
 use tollgate_x86::{Gpr, SegmentRegister};
 
-/// In the order in which they lie on the stack, from its top on.
+/// The registers in the order in which they lie on the stack, from the lowest address up.
 const ALL: [(Gpr, Register); 8] = [
     (Gpr::Rdi, Register::EDI),
     (Gpr::Rsi, Register::ESI),
@@ -26,7 +27,7 @@ const ALL: [(Gpr, Register); 8] = [
     (Gpr::Rax, Register::EAX),
 ];
 
-/// The width of each word.
+/// Width of each word.
 fn width_of(instruction: &Instruction) -> Width {
     match instruction.code() {
         Code::Pushaw | Code::Popaw => Width::Word,
@@ -35,22 +36,24 @@ fn width_of(instruction: &Instruction) -> Width {
 }
 
 impl Translator {
-    /// Whether the words lie one behind the other wherever the look-up finds them all. Each of them
-    /// wraps at 64 KiB with a 16-bit stack, which must be the end of a page or of the segment then.
+    /// Whether the eight words are adjacent wherever the look-up finds all of them. With a 16-bit
+    /// stack, each word wraps at 64 KiB by itself, which must then be the end of a page or of the
+    /// segment.
     fn are_in_one_piece(&self, write: bool) -> bool {
         let segment = self.emit.mode.segment(SegmentRegister::Ss, write);
         self.emit.mode.flags.contains(ModeFlags::STACK32)
             || matches!(segment, SegmentClass::Flat | SegmentClass::Limited64K)
     }
 
-    /// The host address of the words, of which the lowest is `offset` bytes above the stack pointer,
-    /// in R11.
+    /// Computes the host address of the words in R11. The lowest word is `offset` bytes above the
+    /// stack pointer.
     fn reach_all(&mut self, offset: i32, width: Width, write: bool) -> Result<(), OddSegment> {
         if self.emit.mode.segment(SegmentRegister::Ss, write) == SegmentClass::Odd {
             return Err(OddSegment);
         }
         if self.emit.mode.access.is_direct() {
-            // A store of several could fault on the host where others have been done.
+            // Without a look-up, one of several stores could fault on the host after others were
+            // done.
             self.emit.look_up_always(true);
         }
         let lowest = Mem::base(self.emit.map.stack(), self.emit.esp.wrapping_add(offset));
@@ -72,7 +75,7 @@ impl Translator {
         Ok(())
     }
 
-    /// PUSHA, PUSHAD: SP is pushed as it was before.
+    /// PUSHA and PUSHAD: SP is pushed with the value that it has before the instruction.
     pub(super) fn push_all(&mut self, instruction: &Instruction) -> Flow {
         if !self.are_in_one_piece(true) {
             return self.helper(instruction);
@@ -80,7 +83,8 @@ impl Translator {
         let width = width_of(instruction);
         let has_wide_stack = self.emit.mode.flags.contains(ModeFlags::STACK32);
         if !has_wide_stack && width == Width::Dword {
-            // All of ESP is pushed, and what is folded into displacements belongs to SP alone.
+            // All of ESP is pushed, but an adjustment that is folded into displacements applies to
+            // SP only.
             self.emit.flush_esp_first();
         }
         let bytes = width.bytes() as i32;
@@ -105,7 +109,7 @@ impl Translator {
         Flow::Next
     }
 
-    /// POPA, POPAD: the value for SP is skipped.
+    /// POPA and POPAD: the value for SP is skipped.
     pub(super) fn pop_all(&mut self, instruction: &Instruction) -> Flow {
         if !self.are_in_one_piece(false) {
             return self.helper(instruction);

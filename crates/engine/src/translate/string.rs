@@ -1,5 +1,5 @@
-//! String instructions: single ones, and the calls of routines for repeated ones
-//! ([`crate::gate::string`]), of which the monitor executes the rest.
+//! String instructions: inline code for single ones, and calls of routines for repeated ones
+//! ([`crate::gate::string`]). The monitor executes those that have no routine.
 
 use super::{Flow, Translator};
 use crate::abi::at;
@@ -15,18 +15,18 @@ use crate::policy::string_routine::{source_segment, string_routine};
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use tollgate_x86::{Gpr, SegmentRegister};
 
-/// Numbers of the pointers.
+/// Number of the pointer ESI.
 const ESI: u8 = Gpr::Rsi as u8;
 const EDI: u8 = Gpr::Rdi as u8;
 
 /// What a string instruction does with one element.
 struct Shape {
     width: Width,
-    /// Uses [ESI].
+    /// The instruction uses [ESI].
     source: bool,
-    /// Uses `[ES:EDI]`.
+    /// The instruction uses `[ES:EDI]`.
     destination: bool,
-    /// Compares instead of moving.
+    /// The instruction compares instead of moving.
     compares: bool,
 }
 
@@ -63,7 +63,7 @@ fn shape(mnemonic: Mnemonic) -> Shape {
     }
 }
 
-/// Size of the pointers: the address size.
+/// Size of the pointers, which is the address size.
 fn pointer_width(instruction: &Instruction) -> Width {
     let kinds = (0..instruction.op_count()).map(|index| instruction.op_kind(index));
     for kind in kinds {
@@ -87,7 +87,8 @@ impl Translator {
         }
     }
 
-    /// Names the exit, for what the routine cannot do, and calls the routine.
+    /// Emits the call of a routine. The exit is named first, for cases that the routine cannot
+    /// handle.
     fn repeated_string(&mut self, instruction: &Instruction) -> Flow {
         let routine = string_routine(instruction, &self.emit.mode, self.emit.map);
         let Some(routine) = routine else {
@@ -149,8 +150,9 @@ impl Translator {
         Ok(())
     }
 
-    /// Advances pointers in host registers before the last instruction, with which all of this is
-    /// one piece: nothing of it can fault. R9 is free, and R11 unless it holds an element.
+    /// Advances pointers in host registers before the last host instruction. The changes and that
+    /// instruction are undivided, because none of them can fault. R9 is free, and R11 too unless it
+    /// holds an element.
     fn advance_undivided(&mut self, homes: [Host; 2], shape: &Shape, pointers: Width) {
         self.begin_undivided();
         let direction = self.emit.field(at::DIRECTION);
@@ -174,8 +176,8 @@ impl Translator {
         }
     }
 
-    /// The last instruction of the sequence, on the element where `reach` says; the one at ESI, if
-    /// there is another, is in R11.
+    /// Emits the last host instruction of the sequence, which works on the element at `reach`. If
+    /// there is another element, at ESI, it is in R11.
     fn element(&mut self, shape: &Shape, reach: Reach) {
         let operand = reach.mem();
         let value = if shape.source { R11 } else { ACCUMULATOR };
@@ -188,15 +190,17 @@ impl Translator {
         }
     }
 
-    /// The same before an access that may fault, which commits; marks put the pointers back until then.
+    /// Advances pointers in host registers before the last host instruction, which may fault and
+    /// which commits. Until then the state map says where the old pointers are.
     fn advance_before(&mut self, source: Host, destination: Host, shape: &Shape, pointers: Width) {
         if shape.source && shape.destination && pointers == Width::Word {
             self.advance_words(source, destination, shape);
             return;
         }
         if shape.source && shape.destination {
-            // In 64-bit code the pointer is the linear address, by which a fault is understood
-            // where no window is, so the access that may fault has it in R8.
+            // In 64-bit code the pointer is the linear address. If a fault occurs where there is no
+            // shadow window, the fault's handler reads the address from R8, so the access that may
+            // fault has its pointer in R8.
             self.emit.assembler.mov(RCX, source);
             self.emit.assembler.mov(R8, destination);
             self.emit
@@ -212,12 +216,12 @@ impl Translator {
         };
         self.emit.assembler.mov(RCX, pointer);
         self.emit.mark(Restore::one(guest, RCX));
-        // R8 keeps the linear address, by which a fault is understood where no window is.
+        // R8 keeps the linear address for the handler of a fault where there is no shadow window.
         self.advance(pointer, R11, shape, pointers);
     }
 
-    /// The same for both pointers of 16 bits. Their old values go to their slots, so that
-    /// scratch registers are free: R9 holds the address, R11 the value.
+    /// Advances both 16-bit pointers before the last host instruction. Their old values go to their
+    /// slots to free scratch registers: R9 holds the address, R11 the value.
     fn advance_words(&mut self, source: Host, destination: Host, shape: &Shape) {
         let scale = shape.width.bytes() as u8;
         for (guest, home) in [(ESI, source), (EDI, destination)] {
@@ -237,14 +241,14 @@ impl Translator {
         }
     }
 
-    /// Forms the pointers' new values in scratch registers and takes them to their slots
-    /// behind the element's instruction, which has completed then: marks say where the
-    /// pointers are.
+    /// Computes the pointers' new values in scratch registers, and moves them to their homes after
+    /// the host instruction that works on the element. The guest's instruction is complete then:
+    /// the state map says where the pointers are.
     fn advance_behind(&mut self, shape: &Shape, size: Width) {
         let both = shape.source && shape.destination;
         let pointers = [(ESI, R8, shape.source), (EDI, RCX, shape.destination)];
         let pointers = pointers.into_iter().filter(|&(.., used)| used);
-        // R9 points to the element, so R11 takes turns.
+        // R9 points to the element, so R11 is used for several values in turn.
         if both {
             self.emit
                 .assembler
@@ -296,7 +300,7 @@ impl Translator {
         Offset::Wide
     }
 
-    /// Adds the element size times the direction, which `scratch` takes, to a pointer.
+    /// Adds the element size times the direction to a pointer. `scratch` gets the direction.
     fn advance(&mut self, pointer: Host, scratch: Host, shape: &Shape, pointers: Width) {
         let moved = Mem::indexed(pointer, scratch, shape.width.bytes() as u8, 0);
         self.emit
@@ -312,9 +316,9 @@ impl Translator {
         }
     }
 
-    /// The same when all four scratch registers are taken: R8 and RCX keep the old
-    /// pointers, R9 the address, R11 the value. The pointer itself takes the direction and
-    /// adds its old value.
+    /// Advances a pointer when all four scratch registers are taken: R8 and RCX keep the old
+    /// pointers, R9 the address, R11 the value. The pointer's own register gets the direction, to
+    /// which its old value is added.
     fn advance_from(&mut self, pointer: Host, old: Host, shape: &Shape, pointers: Width) {
         let scale = shape.width.bytes() as u8;
         self.emit

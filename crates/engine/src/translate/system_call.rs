@@ -1,22 +1,21 @@
-//! SYSCALL, SYSRET, SYSENTER and SYSEXIT where all is as it was when the monitor last did
-//! one (see [`crate::abi::level_change`]).
+//! SYSCALL, SYSRET, SYSENTER and SYSEXIT without an exit, if everything is as it was when the
+//! monitor last executed one (see [`crate::abi::level_change`]).
 //!
-//! They read no memory and can fault only for reasons that are checked first; unusual cases
-//! exit to the monitor, which then does the whole instruction. The stores that follow belong
-//! together, and marks say so. Then the instruction is done, its target is in R8, and control
-//! goes there by an indirect branch through the table of the target's mode:
+//! These instructions read no memory and can fault only for reasons that are checked first. Unusual
+//! cases exit to the monitor, which then executes the whole instruction. The stores that follow
+//! belong together, which the state map says. After them the instruction is complete and its target
+//! is in R8. Control goes there by an indirect branch through the table of the target's mode:
 //!
 //! ```text
 //! mov   r8, [r15+change.from]     ; SYSENTER
-//! mov   r10, rcx
 //! lea   rcx, [r8+mode+1]
 //! jrcxz known
 //! ...                             ; exit
-//! known: mov rcx, r10
+//! known:
 //! mov   qword ptr [r15+flag], 0   ; from here on undivided
 //! mov   r12d, [r15+sysenter_esp]
 //! ...                             ; CS, SS, the software TLB
-//! mov   r8d, [r15+sysenter_eip]   ; from here on done
+//! mov   r8d, [r15+sysenter_eip]   ; from here on complete
 //! ```
 
 use super::{Flow, Translator};
@@ -39,7 +38,7 @@ use tollgate_x86::flags::Flags;
 use tollgate_x86::{Gpr, SegmentRegister};
 
 impl Translator {
-    /// SYSCALL, SYSRET, SYSENTER or SYSEXIT.
+    /// Translates SYSCALL, SYSRET, SYSENTER or SYSEXIT.
     pub(super) fn change_level(&mut self, instruction: &Instruction) -> Flow {
         let flags = self.emit.mode.flags;
         let is_level_0 = flags.contains(ModeFlags::KERNEL);
@@ -61,7 +60,8 @@ impl Translator {
         self.emit.field(at::level_change(kind) + offset as i32)
     }
 
-    /// Leaves unless the change is known for this mode. Nothing has happened so far.
+    /// Emits an exit that is taken unless the result of the change is known for this mode. The
+    /// instruction has had no effect yet.
     pub(super) fn demand_known(&mut self, kind: LevelChangeKind, leave: SiteKind) {
         let from = self.change_field(kind, offset_of!(LevelChange, from));
         self.emit.assembler.load(Width::Qword, R8, from);
@@ -69,13 +69,13 @@ impl Translator {
         self.emit.leave_unless_zero(leave, Mem::base(R8, known));
     }
 
-    /// From here on the instruction is under way.
+    /// Notes that the effects of the instruction begin here and must not be divided.
     pub(super) fn begin_undivided(&mut self) {
         self.emit.make_room();
         self.emit.mark(Restore::UNDIVIDED);
     }
 
-    /// EFLAGS but for the arithmetic flags, IF and DF: all clear.
+    /// Clears all bits of EFLAGS except the arithmetic flags, IF and DF.
     pub(super) fn clear_system_flags(&mut self) {
         for field in [at::register::FLAGS, at::SYSTEM_FLAGS] {
             self.emit
@@ -84,7 +84,7 @@ impl Translator {
         }
     }
 
-    /// Loads CS, SS and the software TLB, and has INT n and IRET leave. Clobbers R11.
+    /// Loads CS, SS and the software TLB, and makes INT n and IRET exit. Clobbers R11.
     pub(super) fn load_level(&mut self, kind: LevelChangeKind) {
         let moves = [
             (SegmentRegister::Cs, offset_of!(LevelChange, code)),
@@ -100,7 +100,7 @@ impl Translator {
                 self.emit.assembler.store(Width::Qword, to, R11);
             }
         }
-        // The monitor has not looked at the descriptor of this CS.
+        // The monitor has not examined the descriptor of this CS.
         for (offset, value) in [
             (offset_of!(Expected, mask), Expected::NEVER.mask),
             (offset_of!(Expected, bits), Expected::NEVER.bits),
@@ -133,7 +133,7 @@ impl Translator {
         let next_rip = self.emit.next_rip;
         self.emit.code_address(COUNT, COUNT, next_rip, Width::Qword);
         self.load_level(kind);
-        // IA32_FMASK clears them all, or the change would not be known.
+        // The change is known only if IA32_FMASK clears all flags.
         self.clear_system_flags();
         self.emit
             .assembler
@@ -196,7 +196,7 @@ impl Translator {
         let kind = LevelChangeKind::Sysexit;
         let leave = self.level_change_exit(instruction);
         self.demand_known(kind, leave);
-        // What IOPL and AC mean for the target's mode was looked at when they were clear.
+        // The monitor determined the target's mode for IOPL and AC being clear.
         let system_flags = self.emit.field(at::SYSTEM_FLAGS);
         self.emit.assembler.load(Width::Qword, R8, system_flags);
         self.emit.leave_unless_zero(leave, Mem::base(R8, 0));
@@ -208,13 +208,14 @@ impl Translator {
         self.branch_to_level(kind)
     }
 
-    /// The way out of these instructions, at which nothing has happened.
+    /// The kind of exit of these instructions, which is taken before they have any effect.
     fn level_change_exit(&mut self, instruction: &Instruction) -> SiteKind {
         self.emit.flush_esp_first();
         self.emit.helper_kind(instruction)
     }
 
-    /// Leaves if VIF or VIP is set, of which the modes of programs do not tell.
+    /// Emits an exit that is taken if VIF or VIP is set, because the modes of programs do not show
+    /// these flags.
     fn demand_no_virtual_flags(&mut self, leave: SiteKind) {
         let virtual_flags = Flags::VIF | Flags::VIP;
         self.demand_clear(
@@ -224,13 +225,13 @@ impl Translator {
         );
     }
 
-    /// Leaves if the segments of the last x87 instruction are still to be noted, which are
-    /// about to change.
+    /// Emits an exit that is taken if the segments of the last x87 instruction were not noted yet,
+    /// because they are about to change.
     fn demand_no_x87_note(&mut self, leave: SiteKind) {
         self.demand_clear(leave, (at::X87_OPCODE, Width::Dword), X87_FRESH);
     }
 
-    /// Leaves if one of these bits of a field is set.
+    /// Emits an exit that is taken if one of these bits of a field is set.
     fn demand_clear(&mut self, leave: SiteKind, (field, width): (i32, Width), bits: u32) {
         let field = self.emit.field(field);
         self.emit.assembler.load(width, R8, field);
@@ -239,7 +240,8 @@ impl Translator {
         self.emit.leave_unless_zero(leave, Mem::base(R8, 0));
     }
 
-    /// The instruction is done but for the branch to R8, in the mode of the new level.
+    /// Emits the branch to R8 in the mode of the new level. The instruction is complete except for
+    /// this branch.
     pub(super) fn branch_to_level(&mut self, kind: LevelChangeKind) -> Flow {
         self.mark_at_target(Restore::NONE);
         let links = self.emit.map.links;

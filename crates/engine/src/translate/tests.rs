@@ -1,4 +1,4 @@
-//! What the translator emits, under register maps of all kinds.
+//! Tests of the code that the translator emits, with register maps of all kinds.
 
 use super::{Request, TranslateError, Translation, Translator};
 use crate::abi::host::*;
@@ -13,7 +13,7 @@ use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
 use tollgate_test_support::{Random, flat_state};
 use tollgate_x86::Vector;
 
-/// A map in which every host register is a home, so that operands borrow.
+/// A map in which every host register is a home, so that operands borrow homes.
 static CROWDED: RegisterMap = RegisterMap {
     name: "crowded",
     guest_registers: 12,
@@ -29,7 +29,7 @@ static CROWDED: RegisterMap = RegisterMap {
 };
 const _: () = CROWDED.check();
 
-/// Flat 32-bit code and data.
+/// The mode of flat 32-bit code and data.
 fn flat() -> Mode {
     let mut state = flat_state(0x1000);
     state.cr4 |= 0x4_0600;
@@ -42,7 +42,7 @@ struct Emitted {
     translation: Translation,
 }
 
-/// One instruction's translation.
+/// The translation of one instruction.
 fn translate(map: &'static RegisterMap, bytes: &[u8]) -> Emitted {
     let mode = flat().single();
     let mut translator = Translator::new(Features::new(|_| true));
@@ -80,7 +80,7 @@ fn translate(map: &'static RegisterMap, bytes: &[u8]) -> Emitted {
     Emitted { code, translation }
 }
 
-/// The instructions behind the look-up, or all if there is none, up to the exit.
+/// The host instructions after the look-up, up to the exit; all of them if there is no look-up.
 fn tail(map: &'static RegisterMap, bytes: &[u8]) -> String {
     let emitted = translate(map, bytes);
     let mut formatter = IntelFormatter::new();
@@ -95,7 +95,7 @@ fn tail(map: &'static RegisterMap, bytes: &[u8]) -> String {
             _ => lines.push(text),
         }
     }
-    // The number of the exit's site is stored before the jump.
+    // The store of the site's number comes before the exit's jump.
     lines.pop();
     lines.join("; ")
 }
@@ -118,7 +118,7 @@ fn operands_in_slots_pass_through_scratch_registers() {
         tail(spilled, &[0x03, 0x5e, 4]),
         "mov r11,[r15+54h]; add r11d,[rcx+r8]; mov [r15+54h],r11"
     );
-    // Neither is a value loaded that will be replaced, nor one stored that has not changed.
+    // A value that will be replaced is not loaded, and a value that has not changed is not stored.
     assert_eq!(
         tail(spilled, &[0x8b, 0x1e]),
         "mov r11d,[rcx+r8]; mov [r15+54h],r11"
@@ -202,7 +202,7 @@ fn marks_say_that_the_instruction_is_done_and_where_its_result_is() {
     assert_eq!(mark.rip, 0x1002);
     let moves: Vec<_> = mark.restore.moves().collect();
     assert_eq!(moves, [(0, Source::Host(R11)), (3, Source::Host(RAX))]);
-    // Until the addition it has not begun, and EBX is at home.
+    // Before the addition the instruction has not begun, and EBX is at home.
     let before = marks.iter().rfind(|mark| mark.host < store - 2).unwrap();
     assert_eq!(before.rip, 0x1000);
     assert!(before.restore.moves().all(|(guest, _)| guest != 3));
@@ -223,7 +223,7 @@ fn a_conditional_loop_is_not_done_before_its_condition_is_known() {
         let marks = emitted.translation.tables.marks.to_vec();
         let mark = marks.iter().rfind(|mark| mark.host <= decide).unwrap();
         assert_eq!(mark.rip, 0x1000, "{bytes:x?}");
-        // ECX is what it was.
+        // ECX still has its old value.
         let moves: Vec<_> = mark.restore.moves().collect();
         assert_eq!(moves, [(1, Source::Host(R8))]);
         let behind = marks.iter().find(|mark| mark.host > decide).unwrap();
@@ -234,7 +234,7 @@ fn a_conditional_loop_is_not_done_before_its_condition_is_known() {
 
 #[test]
 fn every_instruction_finds_a_place_for_its_registers() {
-    // Behind each opcode, every register in every role; memory through [esi] and [ebx+ebp].
+    // After each opcode comes every register in every role, and memory through [esi] and [ebx+ebp].
     let faults = |map, bytes: &[u8]| {
         let invalid = SiteKind::Fault(Vector::InvalidOpcode);
         let sites = translate(map, bytes).translation.tables.sites;
@@ -268,7 +268,7 @@ fn every_instruction_finds_a_place_for_its_registers() {
     }
 }
 
-/// What a block of these bytes is, if they are a part of its page or all of it.
+/// The block that is translated from these bytes, which are a part of the page or the whole page.
 fn block(
     translator: &mut Translator,
     bytes: &[u8],
@@ -301,7 +301,7 @@ fn a_part_of_the_page_yields_the_same_block_or_is_too_short() {
     for _ in 0..1000 {
         let mut page = [0_u8; 400];
         page.iter_mut().for_each(|byte| *byte = random.byte());
-        // Of one byte each; then it ends somewhere.
+        // Instructions of one byte each come first; then random bytes end the block somewhere.
         page[..random.below(200)].fill(0x40);
         let known = 1 + random.below(300);
         match block(&mut translator, &page[..known], true) {
@@ -321,17 +321,17 @@ fn a_block_goes_on_behind_branches_that_are_not_taken() {
     let mut translator = Translator::new(Features::new(|_| true));
     let length = |translator: &mut Translator, bytes: &[u8]| {
         let found = block(translator, bytes, false);
-        found.expect("a whole page is there").0 as usize
+        found.expect("the whole page was given").0 as usize
     };
     // inc eax; jz +10h; inc eax; jnz back; inc eax; ret; inc eax
     let bytes = [0x40, 0x74, 0x10, 0x40, 0x75, 0xf0, 0x40, 0xc3, 0x40];
     assert_eq!(length(&mut translator, &bytes), 8);
-    // Not behind other branches: jmp; loop; jecxz; call.
+    // A block does not continue after other branches: jmp; loop; jecxz; call.
     for branch in [0xeb, 0xe2, 0xe3] {
         assert_eq!(length(&mut translator, &[branch, 0x10, 0x40, 0xc3]), 2);
     }
     assert_eq!(length(&mut translator, &[0xe8, 0, 0, 0, 0, 0x40]), 5);
-    // Branches to other pages need slots: the last of them are for what ends the block.
+    // Branches to other pages need slots, the last of which are reserved for the end of the block.
     let far = [0x0f, 0x84, 0, 0x20, 0, 0].repeat(64);
     let branches = Translator::SLOTS_PER_BLOCK - 2;
     assert_eq!(length(&mut translator, &far), branches * 6);

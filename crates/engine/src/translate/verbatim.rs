@@ -1,16 +1,16 @@
-//! Copies whose bytes are the guest's, past the general encoder.
+//! Copies that keep the guest's bytes, without using the general encoder.
 //!
-//! Most copied instructions name registers that live in their namesakes, or ECX, and memory
-//! through RCX and R8 at most. Their bytes stay as they are but for the memory operand and for ECX, which
-//! lives in R10:
+//! Most copied instructions name registers that live in their namesakes, or ECX, and memory through
+//! RCX and R8 at most. Their bytes stay as they are, except for the memory operand and for ECX,
+//! which lives in R10:
 //!
 //! ```text
 //! guest     48 03 4c 88 10        add rcx,[rax+rcx*4+10h]
 //! copy      4e 03 14 01           add r10,[rcx+r8]
 //! ```
 //!
-//! Everything else (other maps of opcodes than these, 16-bit code, prefixes that mean something
-//! else here or nothing) is left to the encoder.
+//! The encoder makes all other copies (those with other opcode maps, 16-bit code, and prefixes that
+//! mean something else in 64-bit mode or nothing).
 
 use crate::abi::host::Host;
 use crate::abi::register_map::COUNT;
@@ -44,13 +44,13 @@ impl Copied {
     }
 }
 
-/// One-byte opcodes of instructions with ModRM and at most an immediate operand that are the
-/// same in 32-bit and 64-bit code.
+/// Whether a one-byte opcode has a ModRM byte and at most an immediate operand, and means the same
+/// in 32-bit and 64-bit code.
 fn has_plain_modrm(opcode: u8) -> bool {
     match opcode {
-        // ADD, OR, ADC, SBB, AND, SUB, XOR, CMP with r/m.
+        // ADD, OR, ADC, SBB, AND, SUB, XOR and CMP with r/m.
         0x00..=0x3f => opcode & 7 < 4,
-        // Their forms with immediates; TEST, XCHG, MOV.
+        // The forms of these with immediates; TEST, XCHG, MOV.
         0x80 | 0x81 | 0x83..=0x8b => true,
         // IMUL; shifts; MOV of immediates; TEST, NOT, NEG, MUL, DIV; INC and DEC.
         0x69 | 0x6b | 0xc0 | 0xc1 | 0xc6 | 0xc7 | 0xd0..=0xd3 | 0xf6 | 0xf7 | 0xfe | 0xff => true,
@@ -58,18 +58,18 @@ fn has_plain_modrm(opcode: u8) -> bool {
     }
 }
 
-/// One-byte opcodes with no ModRM whose operands are registers and immediates.
+/// Whether a one-byte opcode has no ModRM byte and only registers and immediates as operands.
 fn has_no_modrm(opcode: u8) -> bool {
     match opcode {
-        // The accumulator and an immediate.
+        // Operations on the accumulator and an immediate.
         0x00..=0x3f => matches!(opcode & 7, 4 | 5),
-        // CBW, CWD and their like; TEST; MOV of immediates; CMC, CLC, STC.
+        // CBW, CWD and their relatives; TEST; MOV of immediates; CMC, CLC, STC.
         0x98 | 0x99 | 0xa8 | 0xa9 | 0xb0..=0xbf | 0xf5 | 0xf8 | 0xf9 => true,
         _ => false,
     }
 }
 
-/// Bytes of SIB and displacement behind a ModRM of 32-bit or 64-bit addressing.
+/// Length in bytes of SIB and displacement after a ModRM byte with 32-bit or 64-bit addressing.
 fn behind_modrm(modrm: u8, next: Option<&u8>) -> Option<usize> {
     let (mode, rm) = (modrm >> 6, modrm & 7);
     if mode == 3 {
@@ -93,15 +93,15 @@ fn behind_modrm(modrm: u8, next: Option<&u8>) -> Option<usize> {
 /// The fields of an encoding that name registers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Fields {
-    /// ModRM's `reg`.
+    /// The field `reg` of ModRM.
     reg: bool,
-    /// ModRM's `rm`.
+    /// The field `rm` of ModRM.
     rm: bool,
     /// The low bits of the opcode.
     opcode: bool,
 }
 
-/// The fields that name ECX or a part of it; `None`: something else does.
+/// The fields that name ECX or a part of it; `None` if ECX is named in another way.
 fn fields_of_count(instruction: &Instruction, named: &Named) -> Option<Fields> {
     use OpCodeOperandKind as Kind;
     let mut fields = Fields {
@@ -143,7 +143,7 @@ const REX_R: u8 = 0x44;
 const REX_X: u8 = 0x42;
 const REX_B: u8 = 0x41;
 
-/// What follows a ModRM byte: a SIB byte and a displacement, if they are there.
+/// The bytes that follow a ModRM byte: a SIB byte and a displacement, if they exist.
 #[derive(Clone, Copy, Default)]
 struct Behind {
     bytes: [u8; 5],
@@ -164,8 +164,8 @@ impl Behind {
 }
 
 impl Behind {
-    /// Adds a displacement in its shortest form, which is none for zero where that `may_be_none`; the
-    /// upper bits of ModRM that say which.
+    /// Appends a displacement in its shortest form. For zero that is no displacement, if it
+    /// `may_be_none`. Returns the upper bits of ModRM that select the form.
     fn push_displacement(&mut self, displacement: i32, may_be_none: bool) -> u8 {
         match i8::try_from(displacement) {
             Ok(0) if may_be_none => 0,
@@ -181,24 +181,24 @@ impl Behind {
     }
 }
 
-/// REX, ModRM but for `reg`, and what follows for [`Reach::Anchored`].
+/// The REX bits, the ModRM byte without `reg`, and the bytes that follow for [`Reach::Anchored`].
 fn anchored(base: Host, displacement: i32) -> (u8, u8, Behind) {
     let mut behind = Behind::default();
     let rm = base.0 & 7;
     if rm == 4 {
-        // SIB: that base and no index.
+        // This SIB byte has that base and no index.
         behind.push(&[0x24]);
     }
     let mode = behind.push_displacement(displacement, rm != 5);
     (if base.0 < 8 { 0 } else { REX_B }, mode | rm, behind)
 }
 
-/// REX, ModRM but for `reg`, and what follows for [`Reach::Near`].
+/// The REX bits, the ModRM byte without `reg`, and the bytes that follow for [`Reach::Near`].
 fn near(delta: Host, base: Option<Host>, displacement: i32) -> (u8, u8, Behind) {
     let mut behind = Behind::default();
     let mut rex = if delta.0 < 8 { 0 } else { REX_B };
     let rm = match base {
-        // SIB: the base is the delta, the scale 1.
+        // In the SIB byte the base register is `delta`, the index is `base`, and the scale is 1.
         Some(base) => {
             behind.push(&[(base.0 & 7) << 3 | delta.0 & 7]);
             rex |= if base.0 < 8 { 0 } else { REX_X };
@@ -210,10 +210,10 @@ fn near(delta: Host, base: Option<Host>, displacement: i32) -> (u8, u8, Behind) 
     (rex, mode | rm, behind)
 }
 
-/// The bytes of a copy of `raw`, an instruction of `bits` bits with all its registers at home
-/// and none of them the stack pointer, a high byte or the count of a shift. `named` says what its
-/// operands are, `reach` how it gets to the one in memory.
-/// `None`: the encoder must do it.
+/// The bytes of a copy of `raw`, an instruction of `bits`-bit code with all its registers at home.
+/// No operand may be the stack pointer, a high byte or the count of a shift. `named` has the kinds
+/// of its operands, and `reach` says how it gets to its memory operand. `None` if the encoder must
+/// make the copy.
 pub(super) fn copy_of(
     instruction: &Instruction,
     named: &Named,
@@ -237,14 +237,14 @@ pub(super) fn copy_of(
                 repeats = true;
                 copied.push(prefix);
             }
-            // The address is formed already, and nobody else touches memory.
+            // The address is already formed, and no other thread touches guest memory.
             0x26 | 0x2e | 0x36 | 0x3e | 0x64 | 0x65 | 0xf0 => {}
             _ => break,
         }
         at += 1;
     }
     if at > 1 {
-        // Several prefixes, whose order matters: seldom.
+        // Several prefixes, whose order matters, are rare.
         return None;
     }
     let mut rex = 0;
@@ -255,8 +255,8 @@ pub(super) fn copy_of(
     let opcode = at;
     let modrm = match raw[opcode..] {
         [0x0f, 0x38 | 0x3a, ..] => Some(opcode + 3),
-        // Conditional moves and SETcc, extending moves, IMUL, shifts of two registers, and what
-        // computes in SSE registers; the others have no ModRM or other operands.
+        // Conditional moves and SETcc, extending moves, IMUL, shifts of two registers, and
+        // computations in SSE registers. The other opcodes have no ModRM byte or other operands.
         [
             0x0f,
             0x10..=0x17
@@ -321,10 +321,10 @@ pub(super) fn copy_of(
         }
         return Some(copied);
     };
-    // ModRM, and SIB or a displacement; the upper bits of R9, R11 and R8 are REX.B and REX.X.
+    // ModRM, and SIB or a displacement; the upper bits of R9, R11 and R8 are in REX.B and REX.X.
     let (extended, rm, behind) = match reach? {
         Reach::Pointer => (REX_B, 1, Behind::default()),
-        // For what is not copied here.
+        // This way is for instructions that are not copied here.
         Reach::LowPointer => return None,
         Reach::Sum => (REX_X, 4, Behind::of_sib(1)),
         Reach::Window(place) => (REX_B, 0x43, Behind::of_sib(place)),

@@ -1,9 +1,9 @@
-//! The last x87 instruction's address, operand and opcode (SDM volume 1, 8.1.8).
+//! Notes of the last x87 instruction's address, operand and opcode (SDM volume 1, 8.1.8).
 //!
-//! The host's own registers for these hold host addresses, and some processors keep
-//! them only while an exception is pending. So each x87 instruction that counts leaves
-//! a note in the context, behind the instruction: one that faults is not noted.
-//! Who interrupts the guest before that is complete makes the note instead ([`X87Note`]).
+//! The host's own registers for these would hold host addresses, and some processors keep them only
+//! while an exception is pending. So each x87 instruction that updates them makes a note in the
+//! context. The note follows the instruction, so an instruction that faults is not noted. Code that
+//! interrupts the guest before the note is complete makes the note instead ([`X87Note`]).
 
 use super::Translator;
 use crate::abi::at;
@@ -15,7 +15,7 @@ use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use tollgate_x86::SegmentRegister;
 use tollgate_x86::prefix::is_prefix;
 
-/// Control instructions leave the pointers alone.
+/// Whether the instruction is a control instruction, which does not change the pointers.
 fn is_control(mnemonic: Mnemonic) -> bool {
     use Mnemonic::*;
     matches!(
@@ -36,7 +36,7 @@ fn segment_number(register: Register) -> u32 {
 }
 
 impl Translator {
-    /// Notes the x87 instruction just copied.
+    /// Notes the x87 instruction that was just copied.
     pub(super) fn note_x87(&mut self, instruction: &Instruction) {
         let Some(opcode) = self.x87_opcode() else {
             return;
@@ -67,7 +67,7 @@ impl Translator {
         let place = self.emit.field(at::X87_INSTRUCTION);
         let settles = self.emit.mode.has_real_mode_segments() && opcode & X87_FRESH != 0;
         if self.emit.is_64_bit() || settles || self.emit.relocates {
-            // R8 holds the operand's address until all is noted.
+            // R8 holds the operand's address until everything is noted.
             match opcode {
                 0 => self.emit.assembler.mov_value(R9, instruction),
                 _ if self.emit.is_64_bit() => {
@@ -95,8 +95,8 @@ impl Translator {
         });
     }
 
-    /// Notes the opcode. If the instruction has no operand, what is noted of the last one that had
-    /// stays for [`gather_x87_pointers`](crate::Context::gather_x87_pointers).
+    /// Stores the opcode. If the instruction has no operand, the note of the last instruction that
+    /// had one is kept for [`gather_x87_pointers`](crate::Context::gather_x87_pointers).
     fn store_opcode(&mut self, noted: u32) {
         let place = self.emit.field(at::X87_OPCODE);
         let is_alone = noted & X87_FRESH != 0 && noted & X87_OPERAND_FRESH == 0;
@@ -104,14 +104,14 @@ impl Translator {
         self.emit.assembler.store_imm(width, place, noted as i32);
     }
 
-    /// Notes the operand's address, if there is one, and returns what the opcode's note is.
+    /// Notes the operand's address, if there is one, and returns the note of the opcode.
     fn operand_note(&mut self, instruction: &Instruction, opcode: u16) -> u32 {
         let has_memory =
             (0..instruction.op_count()).any(|index| instruction.op_kind(index) == OpKind::Memory);
         let mut note = u32::from(opcode) | X87_FRESH;
         if has_memory {
-            // The look-up left the linear address in R8, which no register operand took:
-            // x87 instructions have none beside a memory operand.
+            // R8 still has the linear address from the look-up: no register operand used R8,
+            // because x87 instructions with a memory operand have no general register as operand.
             note |= (segment_number(instruction.memory_segment()) + 1) << 16 | X87_OPERAND_FRESH;
             self.emit
                 .assembler
@@ -120,8 +120,8 @@ impl Translator {
         note
     }
 
-    /// Notes at once what is left to the monitor in other modes, where an exit comes before
-    /// segment registers change: selectors, and the operand's offset.
+    /// Notes the selectors and the operand's offset now. In other modes the monitor notes them,
+    /// because there an exit comes before segment registers change.
     fn note_segments(&mut self, opcode: u32) {
         let code = self.emit.field(at::segment_selector(SegmentRegister::Cs));
         self.emit.assembler.load(Width::Word, R9, code);
@@ -146,7 +146,7 @@ impl Translator {
         self.emit.assembler.store(Width::Qword, place, R9);
     }
 
-    /// The 11-bit opcode of the current instruction, if it is an x87 one.
+    /// The 11-bit opcode of the current instruction, if it is an x87 instruction.
     pub(super) fn x87_opcode(&self) -> Option<u16> {
         let is_64_bit = self.emit.is_64_bit();
         let start = (self.raw.iter()).position(|&byte| !is_prefix(byte, is_64_bit))?;
