@@ -135,7 +135,7 @@ bitflags::bitflags! {
     }
 }
 
-/// Value of [`Block::code_page`] for a block without a code page.
+/// Value of the field `code_page` of a block without a code page.
 const NO_PAGE: u32 = u32::MAX;
 
 /// A translation and its tables.
