@@ -42,89 +42,91 @@ use std::io;
 use std::sync::Arc;
 use tollgate_memory::GuestMemory;
 
-/// Modes kept apart at most; more can only be a guest that makes them up.
+/// How many modes are kept apart at most; a guest with more can only make them up.
 const MAX_MODES: usize = 1 << 14;
 
-/// What the engine has done so far.
+/// Counts of what the engine has done so far.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct EngineCounts {
-    /// Blocks translated.
+    /// Blocks that were translated.
     pub translations: u64,
-    /// Guest bytes translated.
+    /// Bytes of guest code that were translated.
     pub guest_bytes: u64,
-    /// Host bytes emitted.
+    /// Bytes of host code that were emitted.
     pub host_bytes: u64,
-    /// Blocks dropped or retired because their code was written.
+    /// Blocks that were dropped or retired because their code was written.
     pub invalidated: u64,
-    /// Retired blocks taken back because their code was there again.
+    /// Retired blocks that were taken back because their code was there again.
     pub revived: u64,
-    /// Blocks dropped to make room.
+    /// Blocks that were dropped to make room.
     pub evicted: u64,
-    /// Links made.
+    /// Links that were made.
     pub links: u64,
-    /// Instructions decoded at an exit, because they had not been executed out of line before.
+    /// Instructions that were decoded at an exit, because they had not been executed out of line
+    /// before.
     pub decoded_at_exits: u64,
 }
 
-/// The code cache, and what was translated into it.
+/// The size and use of the code cache.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize)]
 pub struct CodeCacheUse {
-    /// Bytes that it has.
+    /// The size of the cache in bytes.
     pub size_bytes: u64,
-    /// Bytes of the code of the blocks in it.
+    /// Bytes of the code of the blocks that are in the cache.
     pub used_bytes: u64,
-    /// Blocks in it.
+    /// The number of blocks in the cache.
     pub blocks: u64,
-    /// Blocks translated since the start.
+    /// The number of blocks translated since the start.
     pub translated: u64,
-    /// Blocks dropped since then to make room for others.
+    /// The number of blocks dropped since the start to make room for others.
     pub evicted: u64,
 }
 
-/// A fetch that failed: the code does not lie where it can be read.
+/// The result of looking for the block of a place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LookUp {
-    /// The block, in force.
+    /// The active block.
     Block(BlockId),
-    /// The instruction continues in the next page: call again with that page's number.
+    /// The first instruction continues in the next page: the caller must call again with that
+    /// page's number.
     NeedsNextPage,
-    /// There is no code for the mode's access to memory.
+    /// No code can be emitted for the mode's way to access memory.
     Unavailable(AccessUnavailable),
-    /// A [request](Engine::stop_for) came before there was a block, or while room was made for it: call
-    /// again when it has been served.
+    /// A [request](Engine::stop_for) came before the block was made, or while room was made for it:
+    /// the caller must call again after the request has been served.
     Stopped,
 }
 
 /// Where the code of one block lies, for profilers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TranslatedBlock {
-    /// Host address of the code that runs.
+    /// The host address at which the code runs.
     pub host: u64,
-    /// Bytes of it.
+    /// The length of the code in bytes.
     pub bytes: u32,
-    /// Guest linear address of the first instruction.
+    /// The guest linear address of the first instruction.
     pub linear: u64,
 }
 
-/// Where the code to be run lies.
+/// The guest addresses of code that is going to run.
 #[derive(Clone, Copy, Debug)]
 pub struct CodeAddress {
-    /// Physical address of the first byte.
+    /// The physical address of the first byte.
     pub physical: u64,
-    /// Physical page of the following linear page, if known.
+    /// The number of the physical page to which the next linear page leads, if known.
     pub next_page: Option<u64>,
-    /// EIP.
+    /// The instruction pointer.
     pub rip: u64,
-    /// Linear address.
+    /// The linear address of the first byte.
     pub linear: u64,
-    /// The page survives an address-space switch.
+    /// Whether the page's translation survives a switch of the address space.
     pub global: bool,
-    /// EIP's home, if the block is to be relocatable (see [`Engine::home`]).
+    /// The link address of `rip`, if the block shall be relocatable (see [`Engine::home`]).
     pub home: Option<u64>,
 }
 
 impl CodeAddress {
-    /// What identifies the block that is wanted here.
+    /// The key of the block that is wanted here.
     fn key(&self, second_page: u64, mode: ModeId) -> BlockKey {
         BlockKey {
             physical: self.physical,
@@ -136,58 +138,59 @@ impl CodeAddress {
     }
 }
 
-/// What has control come to a place.
+/// How control has come to a place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReachedBy {
-    /// A direct branch at this site of a block.
+    /// By a direct branch at this site of a block.
     Link(BlockId, usize),
-    /// Anything else.
+    /// In any other way.
     Other,
 }
 
-/// Translations and everything that belongs to them.
+/// All translations and everything that belongs to them.
 pub struct Engine {
     cache: CodeCache,
     blocks: Published<BlockTable>,
     pages: PageParts,
     homes: Homes,
-    /// Blocks whose code was written, by what they translated, the oldest first.
+    /// Blocks whose code was written, by the key of what they translated, the oldest first.
     retired: FxHashMap<BlockKey, Vec<BlockId>>,
-    /// Blocks whose code is being written: empty but for its allocation otherwise.
+    /// Room for the list of blocks whose code is being written. Otherwise the list is empty and
+    /// only keeps its allocation.
     doomed: Vec<BlockId>,
-    /// Room that is being made in the cache.
+    /// The state of making room in the cache, while that is unfinished.
     eviction: Option<Eviction>,
     modes: Modes,
     translator: Translator,
     links: LinkTables,
     verify_code: bool,
     counts: EngineCounts,
-    /// Slots for the next block: of all other code, and of programs.
+    /// Link slots for the next block, by kind: those of all other code, and those of programs.
     slots: [Vec<u32>; 2],
-    /// Room in which the tables of a block are put together.
+    /// Room in which the packed tables of a block are assembled.
     packed: Vec<u8>,
     generation: u64,
     mode_epoch: u64,
     device_page: DevicePage,
-    /// What instructions do that access it or display memory, by site: those of the generation that
-    /// the context names.
+    /// What instructions do that access the device page or display memory, by site; valid for the
+    /// generation that the context names.
     device_accesses: FxHashMap<u32, DeviceAccess>,
-    /// See [`Context::display_window`].
+    /// The value of [`Context::display_window`].
     display_window: u64,
-    /// See [`Context::display_by_tables`].
+    /// The value of [`Context::display_by_tables`].
     display_by_tables: u64,
-    /// See [`Context::display_known`].
+    /// The value of [`Context::display_known`].
     display_known: u64,
-    /// The guest registers that live in the context's slots in code that is not 64-bit code.
+    /// The guest registers that live in slots of the context in code that is not 64-bit code.
     slot_mask: u16,
 }
 
 impl Engine {
-    /// An engine with a code cache of about `cache_bytes`; with `verify_code` every
-    /// block passes the verifier before it can run.
+    /// Makes an engine with a code cache of about `cache_bytes`. With `verify_code` every block
+    /// passes the verifier before it can run.
     ///
     /// # Errors
-    /// The host refused memory.
+    /// Fails if the host refuses memory.
     pub fn new(cache_bytes: usize, features: Features, verify_code: bool) -> io::Result<Self> {
         let cache = CodeCache::new(cache_bytes)?;
         Ok(Self {
@@ -216,26 +219,27 @@ impl Engine {
         })
     }
 
-    /// Has emitted code that runs on `context` find its tables, and signal handlers that
-    /// interrupt it the blocks (see [`crate::position`]); until this engine is dropped.
+    /// Lets emitted code that runs on `context` find its tables, and signal handlers that interrupt
+    /// this code find the blocks (see [`crate::position`]), until this engine is dropped.
     pub fn attach(&self, context: &mut Context) {
         context.blocks = self.blocks.address().cast();
         self.tell_links(context);
     }
 
-    /// Has emitted code that runs on `context` find the tables of the space that is loaded now.
+    /// Lets emitted code that runs on `context` find the link tables of the space that is loaded
+    /// now.
     pub fn tell_links(&self, context: &mut Context) {
         context.links = self.links.base();
     }
 
-    /// Where guest registers live in code that is not 64-bit code;
-    /// [`RegisterMap::LEGACY`] at first.
+    /// Where guest registers live in code that is not 64-bit code; [`RegisterMap::LEGACY`] at
+    /// first.
     pub fn register_map(&self) -> &'static RegisterMap {
         self.translator.register_map()
     }
 
-    /// Moves guest registers to the homes that `map` gives them, except in 64-bit code, which
-    /// has a map of its own. Drops all blocks.
+    /// Moves guest registers to the homes that `map` gives them, except in 64-bit code, which has a
+    /// map of its own. Drops all blocks.
     pub fn set_register_map(&mut self, map: &'static RegisterMap, memory: &mut GuestMemory) {
         self.flush(memory);
         self.translator.set_register_map(map);
@@ -254,22 +258,22 @@ impl Engine {
         self.translator.set_virtual_interrupts(choice);
     }
 
-    /// Has instructions that the monitor executes be done by fast paths where they can, as at first, or
-    /// exit always: CPUID, IN and OUT, and those of system registers. Drops all blocks.
+    /// Sets whether instructions that the monitor would execute have fast paths where possible,
+    /// which is the default, or always exit: CPUID, IN and OUT, and those of system registers.
+    /// Drops all blocks.
     pub fn set_fast_paths(&mut self, does: bool, memory: &mut GuestMemory) {
         self.flush(memory);
         self.translator.has_fast_paths = does;
     }
 
-    /// Has each guest instruction count itself in [`crate::Context::instructions`], and what
-    /// stands for it in the fields behind that, or not.
-    /// Drops all blocks.
+    /// Sets whether each guest instruction counts itself in [`crate::Context::instructions`], and
+    /// the host instructions that stand for it in the fields after that. Drops all blocks.
     pub fn set_counts_instructions(&mut self, counts: bool, memory: &mut GuestMemory) {
         self.flush(memory);
         self.translator.counts_instructions = counts;
     }
 
-    /// A translation ends early from now on if something is [requested](Requests::stops).
+    /// Lets a translation end early from now on if a [request](Requests::stops) waits.
     pub fn stop_for(&mut self, requests: Arc<Requests>) {
         self.translator.requests = Some(requests);
     }
@@ -279,7 +283,7 @@ impl Engine {
         self.translator.counts_instructions
     }
 
-    /// What has been done.
+    /// Counts of what the engine has done.
     pub fn counts(&self) -> EngineCounts {
         self.counts
     }
@@ -295,12 +299,13 @@ impl Engine {
         }
     }
 
-    /// Changes whenever a block dies: positions in blocks noted before are void.
+    /// A number that changes whenever a block dies: positions in blocks that were noted before are
+    /// then invalid.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Blocks alive, retired ones included.
+    /// The number of live blocks, including retired ones.
     pub fn block_count(&self) -> usize {
         self.blocks.len()
     }
@@ -317,19 +322,20 @@ impl Engine {
         })
     }
 
-    /// Where a block was run last, or where it is going to be.
+    /// The EIP at which a block was last run, or is going to be run.
     fn last_rip(&self, block: &Block) -> u64 {
         let (physical, home) = (block.key().physical, block.rip());
         let delta = self.homes.last_delta(physical >> 12, home >> 12);
         block.relocation(delta.unwrap_or(0)).rip(home)
     }
 
-    /// Addresses at which guest code runs.
+    /// The host addresses at which guest code runs.
     pub fn code_range(&self) -> std::ops::Range<u64> {
         self.cache.executable_range()
     }
 
-    /// Changes whenever mode numbers have been given out anew: old ones are void.
+    /// A number that changes whenever mode numbers are assigned again: old mode numbers are then
+    /// invalid.
     pub fn mode_epoch(&self) -> u64 {
         self.mode_epoch
     }
@@ -361,41 +367,41 @@ impl Engine {
         self.modes.family(id)
     }
 
-    /// The mode behind a number.
+    /// The mode that has this number.
     pub fn mode(&self, id: ModeId) -> &Mode {
         self.modes.get(id)
     }
 
-    /// The links of a live block that were made: the site of each and where it leads. A slot may
+    /// The links that were made from a live block: the site of each and where it leads. A slot may
     /// have been emptied since.
     pub fn links_of(&self, id: BlockId) -> impl Iterator<Item = (u16, BlockId)> {
         self.blocks.links.outgoing(id)
     }
 
-    /// The links that were made to a live block: the block and the site of each.
+    /// The links that were made to a live block: the source block and the site of each.
     pub fn links_to(&self, id: BlockId) -> impl Iterator<Item = (BlockId, u16)> {
         self.blocks.links.incoming(id)
     }
 
-    /// A live block.
+    /// The live block with this number.
     pub fn block(&self, id: BlockId) -> Option<&Block> {
         self.blocks.get(id)
     }
 
-    /// The site that an exit names, if its block still lives; the context's delta is
-    /// `code_delta`.
+    /// The site that an exit names, if its block still lives; the context's slide is `code_delta`.
     pub fn site(&self, packed: u32, code_delta: u64) -> Option<(BlockId, usize, Site)> {
         let (id, _, index, site) = self.blocks.site(packed, code_delta)?;
         Some((id, index, site))
     }
 
-    /// The mode that the branches of a mode's code lead to: itself, or that with windows.
+    /// The mode that the branches of a mode's code lead to: the mode itself, or for a mode without
+    /// shared look-ups the mode with them.
     pub fn mode_of_branches(&self, mode: ModeId) -> ModeId {
         self.modes.of_branches(mode)
     }
 
     /// An instruction that a block leaves to the monitor, as the block's site names it; the
-    /// context's delta is `code_delta`.
+    /// context's slide is `code_delta`.
     pub fn helper(&self, block: BlockId, index: u16, code_delta: u64) -> Option<Helper> {
         let block = self.block(block)?;
         let mut helper = *block.helpers().get(usize::from(index))?;
@@ -406,15 +412,15 @@ impl Engine {
         Some(helper)
     }
 
-    /// What the context's delta must be for a block to be entered where the guest's EIP is
-    /// `rip`; `None`: it does not matter.
+    /// What the context's slide must be for a block to be entered where the guest's EIP is `rip`;
+    /// `None` if the slide does not matter.
     pub fn code_delta(&self, block: BlockId, rip: u64) -> Option<u64> {
         let block = self.block(block)?;
         (block.relocates()).then(|| rip.wrapping_sub(block.rip()))
     }
 
-    /// The home of the code at a place, if it is to be relocatable there. Blocks for it must be
-    /// found with that home as long as the space's epoch lasts.
+    /// The link address of the code at a place, if the code shall be relocatable there. Blocks of
+    /// this code must be found by that link address as long as the space's epoch lasts.
     pub fn home(&mut self, place: &CodeAddress, mode: ModeId, by: ReachedBy) -> Option<u64> {
         let mode = self.modes.get(mode);
         if !mode.is_relocatable_at(place.rip) {
@@ -424,7 +430,7 @@ impl Engine {
             ReachedBy::Link(id, site) => {
                 let block = self.blocks.get(id)?;
                 if !block.relocates() {
-                    // Code that is not: no delta is known to it.
+                    // The branch is in code that is not relocatable, which knows no slide.
                     return None;
                 }
                 let target = block.site(site)?.rip;
@@ -442,13 +448,13 @@ impl Engine {
         Some(place.rip.wrapping_sub(delta))
     }
 
-    /// The site at which the instruction in work at a host address may leave (see
+    /// The site at which the current instruction at a host address may leave (see
     /// [`position::site_at`]).
     pub fn site_at(&self, pc: u64) -> Option<(BlockId, usize)> {
         position::site_at(&self.blocks, pc)
     }
 
-    /// Host address of an offset in a block.
+    /// The host address of an offset in a block.
     pub fn address(&self, block: BlockId, offset: u32) -> Option<*const u8> {
         let block = self.block(block)?;
         (offset < block.host_length).then(|| self.cache.address(block.host + offset))
@@ -467,7 +473,7 @@ impl Engine {
             found.or_else(|| self.blocks.find(&place.key(place.next_page?, mode)))
         };
         find(place).or_else(|| {
-            // Some code cannot be relocatable.
+            // Some code cannot be relocatable and is listed without a link address.
             place.home?;
             find(&CodeAddress {
                 home: None,
@@ -501,7 +507,7 @@ impl Engine {
         }
     }
 
-    /// Drops a block that no page names any more.
+    /// Drops a block that no page lists any more.
     fn drop_unlisted(&mut self, id: BlockId) {
         self.make_unreachable(id);
         let Some(block) = self.blocks.remove(id) else {

@@ -13,41 +13,41 @@ use crate::blocks::table::BlockTable;
 use crate::gate::interrupted_string::{Interrupted, Stage};
 use crate::gate::{fast_path, store_test};
 
-/// Exact guest state at a host address.
+/// The exact state of the guest at a host address.
 #[derive(Clone, Copy, Debug)]
 pub struct GuestPosition {
     /// EIP of the instruction that has not completed.
     pub rip: u64,
-    /// Added to R12 to get ESP (16-bit wrap on 16-bit stacks).
+    /// What is added to R12 to get ESP; the sum wraps at 16 bits on 16-bit stacks.
     pub esp: i32,
-    /// Registers to put back first.
+    /// The registers to put back before anything else.
     pub restore: Restore,
-    /// What is still to be noted of the instruction before.
+    /// What must still be noted about the previous instruction's x87 pointers.
     pub x87_note: Option<X87Note>,
-    /// What is still to be done of the instruction before.
+    /// What must still be done for the previous instruction.
     pub completion: Option<Completion>,
-    /// The instruction holds interrupts off until it has completed.
+    /// Whether the instruction holds interrupts off until it has completed.
     pub shadowed: Shadow,
-    /// The block that the host address lies in.
+    /// The block that contains the host address.
     pub block: BlockId,
-    /// Where the guest's registers live.
+    /// Where the guest's registers live in this block.
     pub map: &'static RegisterMap,
-    /// The block holds one instruction and returns to the monitor behind it.
+    /// Whether the block holds one instruction and returns to the monitor after it.
     pub single: bool,
-    /// A repeated string instruction, and where its routine was interrupted.
+    /// For a repeated string instruction: where its routine was interrupted.
     pub string: Option<Interrupted>,
 }
 
-/// The site at which the instruction in work at a host address in the code cache may leave:
-/// its block and its number (see [`crate::blocks::block::Block::site_at`]). For a fault of an
-/// access that is not looked up, it says which instruction is to be done out of line.
+/// The site at which the current instruction at a host address in the code cache may leave: its
+/// block and its number (see [`crate::blocks::block::Block::site_at`]). When an access that is not
+/// looked up faults, the site says which instruction to execute out of line.
 pub fn site_at(blocks: &BlockTable, pc: u64) -> Option<(BlockId, usize)> {
     let (id, block, offset) = blocks.at_host_address(pc)?;
     Some((id, block.site_at(offset)?))
 }
 
 impl GuestPosition {
-    /// At a host address in the code cache, while the context's delta is `code_delta`.
+    /// The position at a host address in the code cache, while the context's slide is `code_delta`.
     pub fn at(blocks: &BlockTable, pc: u64, code_delta: u64) -> Option<Self> {
         let (id, block, offset) = blocks.at_host_address(pc)?;
         let mark = block.mark_at(offset)?;
@@ -67,12 +67,12 @@ impl GuestPosition {
         })
     }
 
-    /// While the store of a site is tested for code (see [`crate::gate::store_test`]).
+    /// The position while the store of a site is tested for code (see [`crate::gate::store_test`]).
     pub fn of_store(blocks: &BlockTable, packed: u32, code_delta: u64) -> Option<Self> {
         Self::of_site(blocks, packed, code_delta)
     }
 
-    /// While a site's string instruction is executed (see [`crate::gate::string`]).
+    /// The position while a site's string instruction is executed (see [`crate::gate::string`]).
     pub fn of_string(
         blocks: &BlockTable,
         packed: u32,
@@ -89,7 +89,8 @@ impl GuestPosition {
         })
     }
 
-    /// While a site's fast path runs, which is no boundary (see [`crate::gate::fast_path`]).
+    /// The position while a site's fast path runs, which is no boundary of guest instructions (see
+    /// [`crate::gate::fast_path`]).
     pub fn of_fast_path(blocks: &BlockTable, packed: u32, code_delta: u64) -> Option<Self> {
         Some(Self {
             restore: Restore::UNDIVIDED,
@@ -97,7 +98,7 @@ impl GuestPosition {
         })
     }
 
-    /// Before the instruction of a site.
+    /// The position before the instruction of a site.
     fn of_site(blocks: &BlockTable, packed: u32, code_delta: u64) -> Option<Self> {
         let (id, block, _, site) = blocks.site(packed, code_delta)?;
         Some(Self {
@@ -114,14 +115,15 @@ impl GuestPosition {
         })
     }
 
-    /// Of a thread that a signal interrupted at `pc`, in guest code or in what it calls.
+    /// The position of a thread that a signal interrupted at `pc`, in guest code or in a routine
+    /// that guest code calls.
     ///
     /// # Safety
-    /// The context is the interrupted thread's, and its `blocks` is null or what
-    /// [`crate::Engine::attach`] stored there, of an engine that still lives.
+    /// The context is the interrupted thread's. Its `blocks` is null, or what
+    /// [`crate::Engine::attach`] stored there for an engine that still lives.
     pub unsafe fn of_interrupted(context: *const Context, pc: u64) -> Option<Self> {
-        // SAFETY: the caller vouches for the context. The thread stands in guest code, where
-        // it holds no reference to the table, and no other thread changes the table.
+        // SAFETY: the caller guarantees this for the context. The thread was interrupted in guest
+        // code, where it holds no reference to the table, and no other thread changes the table.
         let (blocks, site, code_delta) = unsafe {
             let blocks = (*context).blocks.cast::<BlockTable>().as_ref()?;
             (blocks, (*context).exit_site, (*context).code_delta)

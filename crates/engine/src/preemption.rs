@@ -23,15 +23,14 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use tollgate_exits::counter::counter;
 use tollgate_exits::latency::Section;
 
-/// Cycles after which a section stops that goes on for as long as the guest likes: some
-/// hundred microseconds.
+/// Cycles after which work stops whose length the guest chooses: some hundred microseconds.
 const LONGEST: u64 = 1_000_000;
-/// What is taken for the break-even, in cycles, before it was measured.
+/// The value of the break-even, in cycles, before it was measured.
 const FIRST_BREAK_EVEN: u64 = 3_000;
-/// Each delivery moves the break-even by so large a part of it.
+/// Each delivery changes the break-even by one part in this number.
 const STEPS: u64 = 32;
 
-/// What sections do about requests.
+/// How interruptible work reacts to requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Interruptible {
@@ -49,40 +48,42 @@ impl Interruptible {
     const ALL: [Self; 3] = [Self::Off, Self::Restart, Self::Resume];
 }
 
-/// What happened at the points of one kind of section.
+/// How often one kind of work stopped and was resumed.
 #[derive(Debug, Default)]
 struct Happened {
-    /// It stopped.
+    /// How often the work stopped.
     stopped: AtomicU64,
-    /// It was gone on with.
+    /// How often the work was resumed.
     resumed: AtomicU64,
 }
 
-/// The points of one vCPU's sections, of which one runs at a time, on its thread.
+/// The checkpoints of one vCPU's interruptible work. One piece of work runs at a time, on the
+/// vCPU's thread.
 #[derive(Debug)]
 pub struct Points {
-    /// Which of [`Interruptible::ALL`].
+    /// The index in [`Interruptible::ALL`] of how work reacts to requests.
     choice: AtomicU8,
-    /// The guest lets interrupts in.
+    /// Whether the guest allows interrupts.
     lets_in: AtomicBool,
-    /// The section has stopped.
+    /// Whether the current piece of work has stopped.
     has_stopped: AtomicBool,
-    /// Cycles that a section must have run for before it stops.
+    /// Cycles for which a piece of work must have run before it stops.
     break_even: AtomicU64,
-    /// When requests were last taken; 0: what came of them is known.
+    /// When requests were last taken; 0 if the result of that is already known.
     taken: AtomicU64,
-    /// When the section began.
+    /// When the current piece of work began.
     begun: AtomicU64,
-    /// When the last point was passed at which it could have stopped, or it began.
+    /// When work last passed a checkpoint at which it could have stopped, or began.
     since: AtomicU64,
-    /// The longest time between two points of the section.
+    /// The longest time between two checkpoints of the current work.
     longest: AtomicU64,
-    /// Points that were passed.
+    /// The number of checkpoints that were passed.
     passed: AtomicU64,
-    /// At every so many points a request is made: for tests; 0: at none.
+    /// For tests: a request is made at every checkpoint whose number is a multiple of this; 0: at
+    /// none.
     forced: AtomicU64,
     happened: [Happened; Section::ALL.len()],
-    /// Sections that stopped and to which the guest did not come back.
+    /// How many pieces of work stopped without the guest returning to them.
     dropped: AtomicU64,
 }
 
@@ -105,13 +106,15 @@ impl Default for Points {
     }
 }
 
-/// Other pieces of work that are waited for until one that has given up is taken to be forgotten.
+/// For how many other pieces of work a piece that has given up is remembered.
 const MOST_OTHERS: u32 = 16;
 
-/// Which piece of work has stopped with nothing to show for it. When it comes again it is done to
-/// the end, or interrupts in quick succession could keep the guest from getting on. Until then no
-/// other one gives up, unless it is long in coming: the guest's scheduler may have gone on with another
-/// task.
+/// Which piece of work has stopped without a result.
+///
+/// When this work is asked for again it is done to its end; otherwise interrupts in quick
+/// succession could keep the guest from making progress. Until then no other work gives up. But
+/// after [`MOST_OTHERS`] others the work is forgotten, since the guest's scheduler may have
+/// switched to another task.
 #[derive(Debug)]
 pub struct GivenUp<T>(Option<(T, u32)>);
 
@@ -122,7 +125,8 @@ impl<T> Default for GivenUp<T> {
 }
 
 impl<T: PartialEq> GivenUp<T> {
-    /// Whether a piece of work that begins may give up. Not to be asked for one that could not stop.
+    /// Whether a piece of work that begins may give up. Callers must not ask this for work that
+    /// could not stop.
     pub fn may_give_up(&mut self, work: &T) -> bool {
         match &mut self.0 {
             None => return true,
@@ -133,43 +137,44 @@ impl<T: PartialEq> GivenUp<T> {
         false
     }
 
-    /// It has.
+    /// Notes that a piece of work has given up.
     pub fn give_up(&mut self, work: T) {
         self.0 = Some((work, 0));
     }
 }
 
-/// What became of sections that stopped for requests.
+/// How often work stopped for requests, and whether it was resumed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stops {
-    /// How often each kind of section stopped.
+    /// How often each kind of work stopped.
     pub stopped: Vec<(&'static str, u64)>,
-    /// How often each was gone on with where it had stopped.
+    /// How often each kind of work was resumed where it had stopped.
     pub resumed: Vec<(&'static str, u64)>,
-    /// How many were to be gone on with, and the guest did not come back.
+    /// How many pieces of work could have been resumed, but the guest did not return to them.
     pub dropped: u64,
-    /// Cycles that a section must have run for before it stops.
+    /// Cycles for which a piece of work must have run before it stops.
     pub break_even: u64,
 }
 
 impl Points {
-    /// What sections do about requests.
+    /// How work reacts to requests.
     pub fn interruptible(&self) -> Interruptible {
         Interruptible::ALL[usize::from(self.choice.load(Ordering::Relaxed))]
     }
 
-    /// What they do from now on.
+    /// Sets how work reacts to requests from now on.
     pub fn set_interruptible(&self, choice: Interruptible) {
         self.choice.store(choice as u8, Ordering::Relaxed);
     }
 
-    /// From now on a request is made at every so many points, and sections stop however short they
-    /// are; 0: at none.
+    /// Makes a request at every checkpoint whose number is a multiple of `every` from now on, and
+    /// lets work stop there however briefly it has run. 0 ends this.
     pub fn force(&self, every: u64) {
         self.forced.store(every, Ordering::Relaxed);
     }
 
-    /// A section begins, at this reading of the counter; the guest `lets_in` interrupts.
+    /// Begins a piece of work at this reading of the counter; `lets_in` says whether the guest
+    /// allows interrupts.
     #[inline]
     pub fn begin(&self, now: u64, lets_in: bool) {
         self.lets_in.store(lets_in, Ordering::Relaxed);
@@ -179,7 +184,7 @@ impl Points {
         self.longest.store(0, Ordering::Relaxed);
     }
 
-    /// A point is passed at which the section can stop.
+    /// Notes that the work passes a checkpoint at which it could stop.
     #[inline]
     fn pass_at(&self, now: u64) {
         let masked = now.saturating_sub(self.since.load(Ordering::Relaxed));
@@ -187,15 +192,15 @@ impl Points {
         self.since.store(now, Ordering::Relaxed);
     }
 
-    /// The section has ended: its longest time between two points, in cycles, and whether the guest
-    /// let interrupts in meanwhile.
+    /// Ends the piece of work. Returns its longest time between two checkpoints, in cycles, and
+    /// whether the guest allowed interrupts during that time.
     pub fn end(&self) -> (u64, bool) {
         self.pass_at(counter());
         let longest = self.longest.load(Ordering::Relaxed);
         (longest, self.lets_in.load(Ordering::Relaxed))
     }
 
-    /// Whether a section stops at this point, if it can and a request is made (`pending`).
+    /// Whether the work stops at this checkpoint, if it can stop and a request waits (`pending`).
     #[inline]
     pub(crate) fn stops(&self, section: Section, pending: &AtomicU32) -> bool {
         if !self.may_stop() {
@@ -223,8 +228,9 @@ impl Points {
         stops
     }
 
-    /// The same of a section that is as long as the guest likes. If it has run for [`LONGEST`] it
-    /// stops though it could not, for what waits may be more than an interrupt.
+    /// Whether work whose length the guest chooses stops at this checkpoint. If the work has run
+    /// for [`LONGEST`] it stops although it otherwise could not, since the request may be for more
+    /// than an interrupt.
     #[inline]
     pub(crate) fn pauses(&self, section: Section, pending: &AtomicU32) -> bool {
         if self.stops(section, pending) {
@@ -236,43 +242,44 @@ impl Points {
         }
     }
 
-    /// Whether the section that runs can stop at all.
+    /// Whether the current work can stop at all.
     #[inline]
     pub fn may_stop(&self) -> bool {
         self.choice.load(Ordering::Relaxed) != Interruptible::Off as u8
             && self.lets_in.load(Ordering::Relaxed)
     }
 
-    /// Whether the section that ended last, or runs, has stopped at a point.
+    /// Whether the current work, or the work that ended last, has stopped at a checkpoint.
     #[inline]
     pub fn has_stopped(&self) -> bool {
         self.has_stopped.load(Ordering::Relaxed)
     }
 
-    /// A section goes on where it had stopped.
+    /// Counts that a piece of work is resumed where it had stopped.
     pub fn resume(&self, section: Section) {
         let happened = &self.happened[section as usize];
         happened.resumed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One that was to go on will not.
+    /// Counts that a piece of work that could have been resumed will not be.
     pub fn drop_one(&self) {
         self.dropped.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The devices have done what was due: from here it is the monitor's way to the handler.
+    /// Notes that the devices have done what was due: the monitor's way to the handler begins here.
     #[inline]
     pub fn requests_taken(&self) {
         self.taken.store(counter(), Ordering::Relaxed);
     }
 
-    /// Nothing came of the requests that were taken.
+    /// Notes that the requests that were taken did not lead to a delivery.
     #[inline]
     pub fn nothing_delivered(&self) {
         self.taken.store(0, Ordering::Relaxed);
     }
 
-    /// An interrupt has been delivered: the break-even follows the median of what that takes.
+    /// Notes that an interrupt has been delivered, and moves the break-even towards the median of
+    /// the time that a delivery takes.
     #[inline]
     pub fn delivered(&self) {
         let taken = self.taken.swap(0, Ordering::Relaxed);
@@ -288,7 +295,7 @@ impl Points {
         self.break_even.store(next, Ordering::Relaxed);
     }
 
-    /// What became of sections that stopped.
+    /// How often work stopped, and what became of it.
     pub fn what_stopped(&self) -> Stops {
         let rows = |count: fn(&Happened) -> &AtomicU64| {
             let count = |section: &Section| {
@@ -315,7 +322,7 @@ mod tests {
         stops.stopped.iter().map(|row| row.1).sum()
     }
 
-    /// Points that stop at once.
+    /// Checkpoints at which work stops immediately.
     fn dividing() -> Points {
         let points = Points::default();
         points.set_interruptible(Interruptible::Restart);
@@ -332,7 +339,7 @@ mod tests {
             points.set_interruptible(choice);
             assert_eq!(points.interruptible(), choice);
             points.begin(0, true);
-            // It may ask again on its way out.
+            // The work may ask again on its way out.
             assert!(points.stops(Section::Translate, &pending));
             assert!(points.stops(Section::Translate, &pending));
         }
@@ -367,7 +374,7 @@ mod tests {
     #[test]
     fn the_break_even_follows_what_deliveries_take() {
         let points = Points::default();
-        // One of which the boundary is not known says nothing.
+        // A delivery whose start is unknown does not change the break-even.
         points.delivered();
         assert_eq!(points.what_stopped().break_even, FIRST_BREAK_EVEN);
         points.taken.store(1, Ordering::Relaxed);
@@ -404,7 +411,7 @@ mod tests {
         assert!(!given_up.may_give_up(&1));
         assert!(given_up.may_give_up(&1));
         given_up.give_up(1);
-        // It never comes again.
+        // Work 1 is never asked for again.
         for _ in 0..=MOST_OTHERS {
             assert!(!given_up.may_give_up(&2));
         }
@@ -422,7 +429,7 @@ mod tests {
             assert!(points.pauses(Section::String, &pending));
             pending.store(0, Ordering::SeqCst);
             assert!(!points.pauses(Section::String, &pending));
-            // That is no stop for an interrupt.
+            // This stop is not for an interrupt, so it is not counted.
             assert_eq!(stopped(&points), 0);
         }
     }

@@ -12,31 +12,32 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use tollgate_exits::counter::counter;
 use tollgate_exits::latency::{Request, Section};
 
-/// Nanoseconds after which a signal comes again that found the thread where it cannot be left.
+/// Nanoseconds after which a timer's signal is sent again if it found the thread in code that the
+/// thread cannot leave.
 const SOON: i64 = 30_000;
-/// Times that it is put off at most.
+/// How often a signal is put off at most.
 const MOST_PUT_OFF: u32 = 4;
 
-/// Requests to one vCPU.
+/// The requests to one vCPU.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Requests {
-    /// Not zero: something is to be done at the next instruction boundary. It comes first: a
-    /// signal carries its address.
+    /// Not zero if something must be done at the next instruction boundary. The word is the first
+    /// field since a signal carries its address.
     pending: AtomicU32,
-    /// When another thread asked, in cycles of the time-stamp counter; 0: none has.
+    /// When another thread made a request, in cycles of the time-stamp counter; 0 if none has.
     asked: AtomicU64,
-    /// When the vCPU's thread was reached; 0: not yet.
+    /// When a request reached the vCPU's thread; 0 if none has yet.
     heard: AtomicU64,
-    /// What that thread had then had of a processor, in nanoseconds; 0: not known.
+    /// The CPU time of that thread at that moment, in nanoseconds; 0 if it is unknown.
     on_processor: AtomicU64,
-    /// How often a signal has been put off since they were taken.
+    /// How often a signal has been put off since requests were last taken.
     put_off: AtomicU32,
-    /// Where the monitor's work stops for them.
+    /// The checkpoints at which the monitor's work stops for requests.
     points: Points,
 }
 
-/// The word itself.
+/// Gives access to the word that is tested before guest code is entered.
 impl Deref for Requests {
     type Target = AtomicU32;
 
@@ -46,25 +47,25 @@ impl Deref for Requests {
 }
 
 impl Requests {
-    /// Where the monitor's work stops for them.
+    /// The checkpoints at which the monitor's work stops for requests.
     pub fn points(&self) -> &Points {
         &self.points
     }
 
-    /// Whether a section of the monitor's stops at this point.
+    /// Whether a piece of the monitor's work stops at this checkpoint.
     #[inline]
     pub fn stops(&self, section: Section) -> bool {
         self.points.stops(section, &self.pending)
     }
 
-    /// The same of a section whose length the guest chooses: whatever it holds off, this one stops
-    /// at last.
+    /// Whether a piece of work whose length the guest chooses stops at this checkpoint. Unlike with
+    /// [`stops`](Self::stops), it stops after a while even if the guest holds interrupts off.
     #[inline]
     pub fn pauses(&self, section: Section) -> bool {
         self.points.pauses(section, &self.pending)
     }
 
-    /// Another thread asks. False: that had been done before.
+    /// Makes a request from another thread. Returns false if a request was already waiting.
     pub fn ask(&self) -> bool {
         let is_first = self.pending.swap(1, Ordering::SeqCst) == 0;
         if is_first {
@@ -73,7 +74,7 @@ impl Requests {
         is_first
     }
 
-    /// The vCPU's thread is reached by a request. Async-signal-safe.
+    /// Notes that a request has reached the vCPU's thread. Async-signal-safe.
     pub fn hear(&self) {
         self.pending.store(1, Ordering::SeqCst);
         if self.heard.load(Ordering::Relaxed) == 0 {
@@ -82,8 +83,9 @@ impl Requests {
         }
     }
 
-    /// Has the timer, whose signal finds the thread where it cannot be left, send it again soon. False:
-    /// it does not, or has done so too often. Async-signal-safe.
+    /// Sets the timer to send its signal again soon, since the signal found the thread in code that
+    /// the thread cannot leave. Returns false if the timer cannot be set, or was set too often.
+    /// Async-signal-safe.
     pub(crate) fn come_again(&self, timer: i32) -> bool {
         if self.put_off.fetch_add(1, Ordering::Relaxed) >= MOST_PUT_OFF {
             return false;
@@ -100,11 +102,12 @@ impl Requests {
             },
         };
         let nothing = std::ptr::null_mut::<libc::itimerspec>();
-        // SAFETY: the kernel reads one value, and knows the number of the timer that sent the signal.
+        // SAFETY: the kernel reads one value, and the number is that of the timer that sent the
+        // signal.
         unsafe { libc::syscall(libc::SYS_timer_settime, timer, 0, &raw const value, nothing) == 0 }
     }
 
-    /// The vCPU's thread has slept, and looks itself for what there is to do.
+    /// Notes that the vCPU's thread has slept, and will itself look for work.
     pub fn wake(&self) {
         self.pending.store(1, Ordering::SeqCst);
         if self.heard.load(Ordering::Relaxed) == 0 {
@@ -112,7 +115,7 @@ impl Requests {
         }
     }
 
-    /// Whatever was asked for is about to be done.
+    /// Clears the requests, which the caller is about to serve, and returns when they came.
     pub fn take(&self) -> Request {
         self.pending.store(0, Ordering::SeqCst);
         let request = Request {
@@ -125,7 +128,7 @@ impl Requests {
         request
     }
 
-    /// When requests came is of no interest any more.
+    /// Forgets when requests came.
     pub fn forget(&self) {
         self.put_off.store(0, Ordering::Relaxed);
         for note in [&self.asked, &self.heard, &self.on_processor] {
@@ -134,7 +137,7 @@ impl Requests {
     }
 }
 
-/// What the calling thread has had of a processor, in nanoseconds.
+/// The CPU time of the calling thread, in nanoseconds.
 pub fn on_processor() -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
@@ -185,7 +188,7 @@ mod tests {
         // SAFETY: both pointers are to live values.
         let made = unsafe { libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer) };
         assert_eq!(made, 0);
-        // What the C library calls a timer is the kernel's number of it, as in its signals.
+        // The C library's `timer_t` is the kernel's number of the timer, which signals carry.
         let number = timer as usize as i32;
         let requests = Requests::default();
         for _ in 0..2 {

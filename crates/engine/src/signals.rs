@@ -36,7 +36,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate_tlb::shadow_windows::anchors::CHECK_DISPLACEMENT;
 use tollgate_x86::{Flags, SegmentRegister};
 
-/// Signals by which host faults arrive.
+/// The signals by which host faults arrive.
 const FAULTS: [i32; 5] = [
     libc::SIGSEGV,
     libc::SIGBUS,
@@ -44,24 +44,24 @@ const FAULTS: [i32; 5] = [
     libc::SIGILL,
     libc::SIGTRAP,
 ];
-/// What was done about each of them before [`install`].
+/// The actions for these signals before [`install`].
 static PREVIOUS: [OnceLock<libc::sigaction>; FAULTS.len()] =
     [const { OnceLock::new() }; FAULTS.len()];
 
-/// Code caches whose addresses handlers recognise.
+/// The number of code caches whose addresses handlers recognise.
 const MAX_RANGES: usize = 64;
 static RANGES: [(AtomicU64, AtomicU64); MAX_RANGES] =
     [const { (AtomicU64::new(0), AtomicU64::new(0)) }; MAX_RANGES];
 
-/// A registered code cache; dropping it ends the registration.
+/// A registered code cache; dropping this value ends the registration.
 #[derive(Debug)]
 pub struct CodeRange(usize);
 
 impl CodeRange {
-    /// Tells signal handlers that guest code runs in `range`.
+    /// Registers `range` as code cache, in which signal handlers recognise guest code.
     ///
     /// # Errors
-    /// Too many virtual machines in this process.
+    /// Fails if there are too many virtual machines in this process.
     pub fn register(range: std::ops::Range<u64>) -> io::Result<Self> {
         for (index, (start, end)) in RANGES.iter().enumerate() {
             if start
@@ -83,16 +83,17 @@ impl Drop for CodeRange {
     }
 }
 
-/// The most bytes of an instruction.
+/// The most bytes that an instruction can have.
 const LONGEST_INSTRUCTION: usize = 15;
 
-/// Whether guest code runs at `pc`. Other threads' machines may come and go meanwhile: both
-/// ends must be of one registration, and an unused place, whose start is 0, holds nothing.
+/// Whether guest code runs at `pc`. Machines of other threads may come and go at the same time:
+/// both ends must belong to one registration, and an unused entry, whose start is 0, contains no
+/// address.
 fn in_code_cache(pc: u64) -> bool {
     end_of_code_cache(pc).is_some()
 }
 
-/// Where the code cache ends in which `pc` lies.
+/// The end of the code cache that contains `pc`.
 fn end_of_code_cache(pc: u64) -> Option<u64> {
     RANGES.iter().find_map(|(start, end)| {
         let first = start.load(Ordering::SeqCst);
@@ -102,7 +103,7 @@ fn end_of_code_cache(pc: u64) -> Option<u64> {
     })
 }
 
-/// Whether guest code runs at `pc`, or what it calls.
+/// Whether guest code, or a routine that guest code calls, runs at `pc`.
 fn in_guest_code(pc: u64) -> bool {
     in_code_cache(pc)
         || store_test::is_here(pc)
@@ -118,7 +119,7 @@ pub fn kick_signal() -> i32 {
 /// Installs the handlers, once for the process; further calls change nothing.
 ///
 /// # Errors
-/// sigaction failed.
+/// Fails if sigaction fails.
 pub fn install() -> io::Result<()> {
     static ONCE: OnceLock<i32> = OnceLock::new();
     let error = *ONCE.get_or_init(|| {
@@ -126,18 +127,18 @@ pub fn install() -> io::Result<()> {
             // SAFETY: an all-zero sigaction is a valid starting value.
             let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
             action.sa_sigaction = handler;
-            // On the alternate stack, where the thread has one; not restarting system
-            // calls, so that a kick ends a wait.
+            // The handler runs on the alternate stack where the thread has one. System calls are
+            // not restarted, so that a kick ends a wait.
             action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-            // A kick waits for the handler of a fault to return: two signal frames with
-            // AVX-512 registers do not fit on the alternate stacks that threads have.
+            // A kick waits until the handler of a fault returns: two signal frames with AVX-512
+            // registers do not fit on the alternate stacks that threads have.
             // SAFETY: adds a valid signal to a set that is initialised.
             unsafe { libc::sigaddset(&mut action.sa_mask, kick_signal()) };
-            // SAFETY: an all-zero sigaction is a valid value to be overwritten.
+            // SAFETY: an all-zero sigaction is a valid value, which the kernel overwrites.
             let mut old: libc::sigaction = unsafe { std::mem::zeroed() };
-            // SAFETY: asks only; `old` takes the answer.
+            // SAFETY: this call only asks; the kernel stores the answer in `old`.
             unsafe { libc::sigaction(signal, std::ptr::null(), &mut old) };
-            // Known before ours can be called.
+            // The previous action must be known before our handler can be called.
             if let Some(previous) = previous {
                 let _ = previous.set(old);
             }
@@ -186,11 +187,11 @@ const REGISTERS: [i32; 16] = [
     libc::REG_R15,
 ];
 
-/// Does what the code that was interrupted would have done to complete an instruction.
-/// Parts may be done already: they are done again.
+/// Completes an instruction in place of the interrupted code. Steps that the code has already done
+/// are done again.
 ///
 /// # Safety
-/// The context and the registers are those of a thread that was interrupted in a
+/// The context and the registers belong to a thread that was interrupted in a
 /// [`crate::abi::completion::Completion`] of this kind.
 unsafe fn complete(context: &mut Context, registers: &mut [i64; 23], kind: &CompletionKind) {
     match *kind {
@@ -206,8 +207,8 @@ unsafe fn complete(context: &mut Context, registers: &mut [i64; 23], kind: &Comp
             let selector = context.cpu.cs().selector.0;
             for (index, value) in [rip, selector.into(), flags as u32].into_iter().enumerate() {
                 let place = (address as *mut u8).wrapping_add(index * usize::from(size));
-                // SAFETY: the look-up before has found guest RAM for the whole frame there,
-                // and nothing has run since.
+                // SAFETY: the look-up has found guest RAM there for the whole frame, and nothing
+                // has run since.
                 unsafe {
                     match size {
                         2 => place.cast::<u16>().write_unaligned(value as u16),
@@ -217,18 +218,18 @@ unsafe fn complete(context: &mut Context, registers: &mut [i64; 23], kind: &Comp
             }
             match flag {
                 InterruptFlag::Real => context.interrupt_flag = interrupt_flag,
-                // Only what clears it stores a frame.
+                // Only an instruction that clears the flag stores a frame.
                 InterruptFlag::Virtual => context.set_virtual_interrupt_flag(false),
             }
         }
     }
 }
 
-/// Makes the interrupted thread leave guest code with exact state. If it is at no boundary, and the
-/// request `comes_again`, it goes on.
+/// Makes the interrupted thread leave guest code with exact state. If the thread is at no boundary
+/// of guest instructions and `comes_again` returns true, the thread continues instead.
 ///
 /// # Safety
-/// The frame is of a thread that was interrupted in guest code: R15 is its context.
+/// The frame is that of a thread that was interrupted in guest code: R15 is its context.
 unsafe fn leave_guest_code(
     frame: &mut libc::ucontext_t,
     exit: SignalExit,
@@ -238,7 +239,7 @@ unsafe fn leave_guest_code(
     let pc = registers[libc::REG_RIP as usize] as u64;
     let context = (registers[REGISTERS[CONTEXT.0 as usize] as usize] as u64)
         .wrapping_sub(BIAS as u64) as *mut Context;
-    // SAFETY: the caller vouches that R15 is the context; the thread is stopped here, and its
+    // SAFETY: the caller guarantees that R15 is the context; the thread is stopped here, and its
     // engine lives as long as guest code runs.
     let position = unsafe { GuestPosition::of_interrupted(context, pc) };
     let Some(position) = position else {
@@ -251,25 +252,25 @@ unsafe fn leave_guest_code(
         return exit.signal == 0;
     }
     if position.single && exit.signal == 0 {
-        // It leaves in a moment by itself, and then the monitor knows whether the one
-        // instruction is done: a trap may be due behind it. `pending` is set.
+        // The block leaves in a moment by itself, and then the monitor knows whether its only
+        // instruction is complete: a trap may be due after it. `pending` is set.
         return false;
     }
     if let Some(completion) = position.completion {
-        // SAFETY: as above; the guest was interrupted in that code.
+        // SAFETY: as above; the guest was interrupted in the code that completes the instruction.
         unsafe { complete(&mut *context, registers, &completion.kind) };
     }
     let between_iterations = match position.string {
-        // SAFETY: as above; plain memory of this thread's.
+        // SAFETY: as above; the fields are plain memory of this thread.
         Some(string) => string.put_back(unsafe { &mut *context }, registers),
         None => false,
     };
-    // All values first: a home may hold another register's value.
+    // All values are read first, since a register's home may still hold another register's value.
     let mut values = [0; Restore::MAX_MOVES];
     for (value, (guest, source)) in values.iter_mut().zip(position.restore.moves()) {
         *value = match source {
             Source::Host(host) => registers[REGISTERS[host.0 as usize & 15] as usize],
-            // SAFETY: as above; the slots are plain memory of this thread's.
+            // SAFETY: as above; the slots are plain memory of this thread.
             Source::Slot => unsafe { *(*context).slot_mut(guest) as i64 },
         };
     }
@@ -284,23 +285,23 @@ unsafe fn leave_guest_code(
             rip = u64::from(pointer.ip);
             selector = pointer.selector;
         }
-        // SAFETY: as above; plain memory of this thread's.
+        // SAFETY: as above; the state is plain memory of this thread.
         let cpu = unsafe { &mut (*context).cpu };
         cpu.load_real_mode_segment(register, selector);
     }
     if let Some(note) = position.x87_note {
         let linear = registers[libc::REG_R8 as usize] as u64;
-        // SAFETY: as above.
+        // SAFETY: as above for the context.
         unsafe { (*context).note_x87(&note, linear) };
     }
     for (value, (guest, _)) in values.into_iter().zip(position.restore.moves()) {
         match position.map.home(guest) {
             Home::Host(host) => registers[REGISTERS[host.0 as usize & 15] as usize] = value,
-            // SAFETY: as above.
+            // SAFETY: as above for the context.
             Home::Slot => unsafe { *(*context).slot_mut(guest) = value as u64 },
         }
     }
-    // SAFETY: as above.
+    // SAFETY: as above for the context.
     unsafe {
         (*context).signal = SignalExit {
             rip,
@@ -316,37 +317,38 @@ unsafe fn leave_guest_code(
     true
 }
 
-/// Of a page fault's error code: it was a store (SDM volume 3, 4.7).
+/// The bit of a page fault's error code that says that the access was a store (SDM volume 3, 4.7).
 const PAGE_FAULT_WRITE: i64 = 1 << 1;
-/// The host's RFLAGS.TF.
+/// The bit TF of the host's RFLAGS.
 const TRAP_FLAG: i64 = 1 << 8;
-/// si_code of a SIGTRAP after one instruction.
+/// The si_code of a SIGTRAP after one instruction.
 const TRAP_TRACE: i32 = 2;
 
-/// After one more host instruction on the way to a boundary: goes on or fast paths.
+/// Continues or leaves after the thread has executed one more host instruction on its way to a
+/// boundary.
 ///
 /// # Safety
-/// As for [`leave_guest_code`], if the program counter is in guest code.
+/// The conditions of [`leave_guest_code`] apply if the program counter is in guest code.
 unsafe fn follow_to_boundary(frame: &mut libc::ucontext_t, pc: u64) {
     frame.uc_mcontext.gregs[libc::REG_EFL as usize] &= !TRAP_FLAG;
     // On the exit path the guest leaves by itself.
     if in_guest_code(pc) {
-        // SAFETY: the program counter says that this is guest code.
+        // SAFETY: the program counter shows that this is guest code.
         unsafe { leave_guest_code(frame, SignalExit::default(), || false) };
     }
 }
 
-/// A fault that was asked for: the exit of a sensitive instruction as
+/// Handles a fault that was made on purpose: the exit of a sensitive instruction as
 /// [`Transition`](crate::policy::virtual_interrupts::Transition) says, or the way back.
 ///
 /// # Safety
-/// The frame is of a thread that faulted at `pc`.
+/// The frame is that of a thread that faulted at `pc`.
 unsafe fn make_transition(frame: &mut libc::ucontext_t, signal: i32, pc: u64) -> bool {
     let registers = &mut frame.uc_mcontext.gregs;
     let context = (registers[REGISTERS[CONTEXT.0 as usize] as usize] as u64)
         .wrapping_sub(BIAS as u64) as *mut Context;
     if signal == libc::SIGSEGV && pc == entry::switch_address() {
-        // SAFETY: on the way in R15 is the context, to which no reference exists here.
+        // SAFETY: on the way in R15 is the context, and no reference to it exists here.
         let context = unsafe { &mut *context };
         context.switch_in = 0;
         for guest in 0..8 {
@@ -364,8 +366,8 @@ unsafe fn make_transition(frame: &mut libc::ucontext_t, signal: i32, pc: u64) ->
     if !in_code_cache(pc) {
         return false;
     }
-    // SAFETY: the processor has just fetched these bytes; what is beyond the first is in the
-    // code cache, whose last bytes are never an instruction's first.
+    // SAFETY: the processor has just fetched the first byte; the second is in the code cache too,
+    // since an instruction never begins in the last bytes of the cache.
     let bytes = unsafe { *(pc as *const [u8; 2]) };
     let is_task = signal == libc::SIGILL && bytes == TASK_SWITCH;
     let is_trap = signal == libc::SIGSEGV && bytes[..1] == TRAP;
@@ -382,29 +384,29 @@ unsafe fn make_transition(frame: &mut libc::ucontext_t, signal: i32, pc: u64) ->
 extern "C" fn on_kick(_signal: i32, info: *mut libc::siginfo_t, frame: *mut libc::c_void) {
     // SAFETY: the kernel passes a valid frame to an SA_SIGINFO handler.
     let frame = unsafe { &mut *frame.cast::<libc::ucontext_t>() };
-    // SAFETY: as above; the value is the vCPU's requests.
+    // SAFETY: as above; the value is the address of the vCPU's requests.
     let requests = unsafe { (*info).si_value().sival_ptr.cast::<Requests>() };
-    // SAFETY: the sender keeps them alive as long as the signal may arrive.
+    // SAFETY: the sender keeps the requests alive as long as the signal may arrive.
     let requests = unsafe { requests.as_ref() };
     if let Some(requests) = requests {
         requests.hear();
     }
-    // SAFETY: as above; of a signal that no timer sent this is not looked at.
+    // SAFETY: as above; the number is not used if no timer sent the signal.
     let timer = unsafe { (*info).si_timerid() };
-    // SAFETY: as above.
+    // SAFETY: as above; the code is part of every signal's information.
     let is_timers = unsafe { (*info).si_code } == libc::SI_TIMER;
     let comes_again = || is_timers && requests.is_some_and(|it| it.come_again(timer));
     let pc = frame.uc_mcontext.gregs[libc::REG_RIP as usize] as u64;
     if let Some(abort) = entry::rewind(pc) {
         frame.uc_mcontext.gregs[libc::REG_RIP as usize] = abort as i64;
     } else if in_guest_code(pc) {
-        // SAFETY: the program counter says so.
+        // SAFETY: the program counter shows that this is guest code.
         unsafe { leave_guest_code(frame, SignalExit::default(), comes_again) };
     }
 }
 
-/// A linear address in the part that the access of the instruction at `pc` is made through, if it
-/// is a direct one: what the register besides the delta holds, and the displacement.
+/// The linear address, within its part, that the instruction makes its access with, if the access
+/// is direct: the value of the register that is not the part's delta, plus the displacement.
 fn near_access(frame: &libc::ucontext_t, instruction: &Instruction) -> u64 {
     let register = match instruction.memory_index() {
         _ if instruction.segment_prefix() == Register::GS => instruction.memory_base(),
@@ -422,17 +424,18 @@ fn near_access(frame: &libc::ucontext_t, instruction: &Instruction) -> u64 {
     value.wrapping_add(instruction.memory_displacement64())
 }
 
-/// The instruction at `pc`, if that is in a code cache.
+/// The instruction at `pc`, if `pc` is in a code cache.
 fn instruction_at(pc: u64) -> Option<Instruction> {
     let end = end_of_code_cache(pc)?;
     let length = LONGEST_INSTRUCTION.min((end - pc) as usize);
-    // SAFETY: these bytes lie in a code cache, whose processor is the thread that this handler
-    // interrupts: nobody writes there.
+    // SAFETY: these bytes lie in a code cache, which only the thread that this handler interrupts
+    // writes to.
     let bytes = unsafe { std::slice::from_raw_parts(pc as *const u8, length) };
     Some(Decoder::with_ip(64, bytes, pc, DecoderOptions::NONE).decode())
 }
 
-/// What an instruction of emitted code has to do with the loaded space's anchor.
+/// Whether an instruction of emitted code accesses memory by the loaded space's anchor, or checks
+/// for it.
 fn by_anchor(instruction: &Instruction) -> ByAnchor {
     let is_check = instruction.code() == Code::Movzx_r32_rm8
         && instruction.memory_base() == Register::RCX
@@ -450,15 +453,15 @@ extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, frame: *mut libc
     let pc = frame.uc_mcontext.gregs[libc::REG_RIP as usize] as u64;
     let traces = frame.uc_mcontext.gregs[libc::REG_EFL as usize] & TRAP_FLAG != 0;
     if signal == libc::SIGTRAP && info.si_code == TRAP_TRACE && traces {
-        // SAFETY: the frame is of the thread that was interrupted at `pc`.
+        // SAFETY: the frame is that of the thread that was interrupted at `pc`.
         unsafe { follow_to_boundary(frame, pc) };
         return;
     }
-    // SAFETY: the kernel says that the thread was at `pc`.
+    // SAFETY: the kernel reports that the thread was at `pc`.
     if unsafe { make_transition(frame, signal, pc) } {
         return;
     }
-    // SAFETY: fault signals carry an address.
+    // SAFETY: the information of fault signals contains an address.
     let address = unsafe { info.si_addr() } as u64;
     let instruction = instruction_at(pc);
     let exit = SignalExit {
@@ -470,18 +473,18 @@ extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, frame: *mut libc
         stores: frame.uc_mcontext.gregs[libc::REG_ERR as usize] & PAGE_FAULT_WRITE != 0,
         ..SignalExit::default()
     };
-    // SAFETY: only if the program counter says that this is guest code.
+    // SAFETY: the program counter shows that this is guest code.
     if in_code_cache(pc) && unsafe { leave_guest_code(frame, exit, || false) } {
         return;
     }
-    // A bug in the monitor: die of the same fault, visibly.
-    // SAFETY: an all-zero sigaction is the default action.
+    // This is a bug in the monitor: the process dies visibly, of the same fault. SAFETY: an
+    // all-zero sigaction is the default action.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     let known = FAULTS.iter().position(|fault| *fault == signal);
     if let Some(previous) = known.and_then(|index| PREVIOUS[index].get()) {
         action = *previous;
     }
-    // SAFETY: restoring an action is async-signal-safe, and so was reading it: it was set
+    // SAFETY: restoring an action is async-signal-safe, and so was reading it, since it was set
     // before this handler was installed.
     unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) };
 }

@@ -11,35 +11,37 @@ use tollgate_tlb::PageRange;
 use tollgate_x86::LinearAddress;
 use tollgate_x86::paging::Translation;
 
-/// Instructions of which it is known what they do with a device. Beyond that all are forgotten.
+/// For how many instructions the engine remembers what they do with a device. When there are more,
+/// all are forgotten.
 const MOST_DEVICE_ACCESSES: usize = 1 << 12;
 
-/// A linear page of level 0 that leads to a device's registers.
+/// A linear page, used at level 0, that leads to a device's registers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DevicePage {
-    /// Zero minus its number; [`NO_PAGE`].
+    /// Zero minus the page's number, or [`NO_PAGE`].
     pub negated: u64,
-    /// Stores are allowed.
+    /// Whether stores are allowed.
     writable: bool,
     global: bool,
 }
 
 impl DevicePage {
-    /// None is known.
+    /// No page is known.
     pub const NONE: Self = Self {
         negated: NO_PAGE,
         writable: false,
         global: false,
     };
 
-    /// Forgets it unless it is global.
+    /// Forgets the page unless it is global.
     pub fn drop_local(&mut self) {
         if !self.global {
             *self = Self::NONE;
         }
     }
 
-    /// Another space is loaded: what is global in all of them is known in the upper half alone.
+    /// Adjusts to the load of another space: a global page stays known only in the upper half,
+    /// where it is global in all spaces.
     pub fn load(&mut self) {
         let is_upper = self.negated.wrapping_neg() >> 51 != 0;
         if !self.global || !is_upper {
@@ -47,7 +49,7 @@ impl DevicePage {
         }
     }
 
-    /// Forgets it if it is one of these.
+    /// Forgets the page if it is one of `pages`.
     pub fn drop_pages(&mut self, pages: PageRange) {
         if pages.contains(self.negated.wrapping_neg()) {
             *self = Self::NONE;
@@ -56,8 +58,8 @@ impl DevicePage {
 }
 
 impl Engine {
-    /// Notes what an instruction of level 0 does, which has just accessed a device's register
-    /// at `linear`, for fast paths to do it from now on. `translation` is that of this access.
+    /// Notes what an instruction of level 0 does that has just accessed a device's register at
+    /// `linear`, so that fast paths execute it from now on. `translation` is that of this access.
     /// `access` has no addresses of host code yet.
     pub fn note_device_access(
         &mut self,
@@ -66,7 +68,8 @@ impl Engine {
         (block, site): (BlockId, &Site),
         mut access: DeviceAccess,
     ) {
-        // What a block folds into the stack pointer's home must be the same on both sides.
+        // What a block folds into the stack pointer's home must be the same before and after the
+        // instruction.
         let Some(behind) = self.address(block, site.after) else {
             return;
         };
@@ -102,7 +105,7 @@ impl Engine {
         self.keep_device_access(context, access);
     }
 
-    /// Forgets all accesses that were noted of code that is gone.
+    /// Forgets all noted accesses if some of the code that they belong to has died.
     fn begin_device_accesses(&mut self, context: &mut Context) {
         if context.device_generation == self.generation {
             return;
@@ -116,12 +119,12 @@ impl Engine {
         self.display_known = 0;
     }
 
-    /// Whether an instruction has met display memory that is no RAM.
+    /// Whether an instruction has accessed display memory that is not RAM.
     pub fn knows_display(&self, context: &Context) -> bool {
         context.device_generation == self.generation && self.display_known != 0
     }
 
-    /// Notes that a string instruction has met display memory.
+    /// Notes that a string instruction has accessed display memory.
     pub fn note_display(&mut self, context: &mut Context) {
         self.begin_device_accesses(context);
         self.display_known = 1;
@@ -135,14 +138,15 @@ impl Engine {
         context.device_accesses[DeviceAccess::number(access.site)] = access;
     }
 
-    /// What was noted of a site, though another one may have taken its entry in the context.
+    /// What was noted about a site, even if another site has replaced its entry in the context.
     pub fn device_access(&self, site: u32) -> Option<&DeviceAccess> {
         self.device_accesses.get(&site)
     }
 
-    /// Notes what an instruction does, which has just accessed display memory at `linear`, for fast paths
-    /// to do it from now on. `by_tables`: with paging on, so that what it accesses next is found by the
-    /// guest's tables of then. `access` has no addresses of host code yet.
+    /// Notes what an instruction does that has just accessed display memory at `linear`, so that
+    /// fast paths execute it from now on. `by_tables` says that paging is on: later accesses of the
+    /// instruction are then translated by the guest's page tables of that time. `access` has no
+    /// addresses of host code yet.
     pub fn note_display_access(
         &mut self,
         context: &mut Context,
@@ -166,8 +170,8 @@ impl Engine {
         self.keep_device_access(context, access);
     }
 
-    /// Tells fast paths which page holds: before guest code is entered, and when another space was loaded
-    /// while it runs.
+    /// Tells fast paths which device page and display window are valid: before guest code is
+    /// entered, and when another space is loaded while guest code runs.
     #[inline]
     pub fn tell_device_page(&self, context: &mut Context) {
         let holds = context.device_generation == self.generation;

@@ -29,35 +29,38 @@ use crate::blocks::code_cache::{ALIGNMENT, SEGMENTS};
 use std::ops::Range;
 use tollgate_memory::GuestMemory;
 
-/// Blocks that are looked at between two points at which it can stop.
+/// How many blocks are examined between two checkpoints.
 const BETWEEN_POINTS: usize = 32;
 
-/// Room that is being made in a segment.
+/// The state of making room in a segment.
 pub(super) struct Eviction {
-    /// The blocks that were in it, in the order of the cache. They may have gone since.
+    /// The blocks that were in the segment at the start, in the order of the cache. Some may have
+    /// been dropped since.
     ids: Vec<BlockId>,
     segment: Range<u32>,
-    /// Of these so many have been looked at: first for their ages ...
+    /// How many of the blocks have been examined for their ages, which is the first pass.
     counted: usize,
     bytes_by_age: [usize; SEGMENTS + 1],
-    /// ... then, what is older than this being known, to be moved or dropped.
+    /// The oldest age that may stay; known when the first pass is complete. The second pass moves
+    /// or drops the blocks.
     oldest: Option<usize>,
     done: usize,
-    /// Bytes of blocks that may stay yet.
+    /// How many bytes of further blocks may stay.
     room: usize,
-    /// Where the next that stays lies from now on.
+    /// Where the next block that stays will lie.
     end: u32,
 }
 
-/// How much of a segment may stay: so many of [`PARTS`] parts.
+/// The part of a segment that may stay: this number of [`PARTS`] parts.
 const KEPT_PARTS: usize = 3;
 const PARTS: usize = 4;
 
 impl Engine {
-    /// Begins to make room in a segment, whose offsets are given, for a block with so many bytes.
+    /// Begins to make room for a block of `bytes` bytes in a segment, which is given by its
+    /// offsets.
     pub(super) fn begin_eviction(&mut self, segment: Range<u32>, bytes: usize) {
         let room = segment.len() / PARTS * KEPT_PARTS;
-        // One that needs more than what is always freed gets all of it.
+        // A block that needs more than the part that is always freed gets the whole segment.
         let room = match bytes > segment.len() - room {
             true => 0,
             false => room,
@@ -74,7 +77,8 @@ impl Engine {
         });
     }
 
-    /// Goes on with making room. False: it has stopped for a request, and is to be gone on with.
+    /// Resumes making room. Returns false if the work has stopped for a request and must be resumed
+    /// later.
     pub(super) fn go_on_with_eviction(&mut self, memory: &mut GuestMemory) -> bool {
         let Some(mut eviction) = self.eviction.take() else {
             return true;
@@ -89,7 +93,7 @@ impl Engine {
         true
     }
 
-    /// Looks at the next few blocks. False: there are no more.
+    /// Examines the next few blocks. Returns false if there are no more.
     fn evict_some(&mut self, eviction: &mut Eviction, memory: &mut GuestMemory) -> bool {
         let some = |from: usize| from..(from + BETWEEN_POINTS).min(eviction.ids.len());
         if eviction.counted < eviction.ids.len() {
@@ -135,14 +139,14 @@ impl Engine {
         true
     }
 
-    /// Whether a block lives, and lies in the segment.
+    /// Whether a block lives and lies in the segment.
     fn is_within(&self, id: BlockId, segment: &Range<u32>) -> bool {
         let block = self.block(id);
         block.is_some_and(|block| segment.contains(&block.host))
     }
 
-    /// How many segments were looked at since a block's page was last used; `None`: not known,
-    /// or nothing leads to the block any more.
+    /// How many segments were examined since a block's page was last used; `None` if that is
+    /// unknown, or nothing leads to the block any more.
     fn age(&self, id: BlockId, segment: &Range<u32>) -> Option<usize> {
         let block = self
             .block(id)
@@ -150,14 +154,14 @@ impl Engine {
         Some(self.links.age(block.code_page()?) as usize)
     }
 
-    /// Bytes of the cache that a block takes.
+    /// The bytes of the cache that a block occupies.
     fn space_of(&self, id: BlockId) -> usize {
         let bytes = self.block(id).map_or(0, |block| block.host_length);
         (bytes as usize).next_multiple_of(ALIGNMENT)
     }
 
-    /// Moves a block's code to another offset, not behind the one that it has. Links from and
-    /// to it are cut.
+    /// Moves a block's code to another offset, which must not be greater than the present one.
+    /// Links from and to the block are cut.
     fn move_block(&mut self, id: BlockId, to: u32) {
         let Some(block) = self.block(id) else { return };
         let (from, length) = (block.host, block.host_length);
@@ -193,8 +197,8 @@ impl Engine {
     }
 }
 
-/// Of blocks whose bytes are known by age, all that are no older than this fit into the room; or it is
-/// 0.
+/// The greatest age such that all blocks of that age or younger fit into the room, or 0.
+/// `bytes_by_age` has the bytes of blocks by age.
 fn oldest_kept(bytes_by_age: &[usize], room: usize) -> usize {
     let mut sum = 0;
     let fitting = bytes_by_age.iter().take_while(|&&bytes| {

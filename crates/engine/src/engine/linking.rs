@@ -9,8 +9,9 @@ use crate::blocks::block::Block;
 use crate::blocks::code_pages::{Expected, Found, IndirectTarget};
 use crate::blocks::links::{Dependence, LinkTables, Target};
 
-/// Whether a direct branch to `target` may leave the delta as it is. It need not know about
-/// the delta of code that is not relocatable; but that does not say which one its targets have.
+/// Whether a direct branch to `target` may leave the slide as it is. It may always do so if the
+/// target is not relocatable. Code that is not relocatable has no slide, so its branches cannot
+/// lead to relocatable code.
 fn leads_home(source: &Block, site: usize, target: &Block) -> bool {
     match (source.relocates(), target.relocates()) {
         (_, false) => true,
@@ -19,15 +20,15 @@ fn leads_home(source: &Block, site: usize, target: &Block) -> bool {
     }
 }
 
-/// What a link that a relocatable block is part of depends on: it has its delta in one space.
+/// What a link depends on if it is part of a relocatable block: the slide holds in one space only,
+/// so the link is not global.
 fn of_epoch(block: &Block, mut dependence: Dependence) -> Dependence {
     dependence.global &= !block.relocates();
     dependence
 }
 
 impl Engine {
-    /// Links a block's site to a target block in the same page; the distance is
-    /// patched in place.
+    /// Links a block's site to a target block in the same page, by patching the distance in place.
     pub fn link_direct(&mut self, from: BlockId, site_index: usize, to: BlockId) {
         let (Some(source), Some(target)) = (self.block(from), self.block(to)) else {
             return;
@@ -82,7 +83,7 @@ impl Engine {
         let dependence = of_epoch(source, dependence);
         let distance = target.host.wrapping_sub(source.host + stub) as i32;
         if self.links.slot(slot) == distance as u64 {
-            // It came back with its page.
+            // The link became active again with its page.
             return;
         }
         self.verify_target(to);
@@ -94,9 +95,12 @@ impl Engine {
         self.blocks.links.list(from, site_index as u16, to);
     }
 
-    /// Control has come to a block at `place`, where the guest's page tables have just allowed
-    /// to fetch it, all of its pages, as `dependence` says: what is known to lead to its page does
-    /// so from now on. To be called before the block is linked or run. Whether it did not before.
+    /// Notes that control has come to a block at `place`. The guest's page tables have just allowed
+    /// fetches from all of the block's pages, as `dependence` says. Everything that is known to
+    /// lead to the block's page is active from now on.
+    ///
+    /// To be called before the block is linked or run. Returns whether the page was inactive
+    /// before.
     #[inline]
     pub fn meet(&mut self, id: BlockId, place: &CodeAddress, dependence: &Dependence) -> bool {
         let Some(block) = self.blocks.get(id) else {
@@ -115,21 +119,21 @@ impl Engine {
             linear_page: dependence.page,
             last_page: dependence.last_page,
             delta,
-            // In another space it may have another delta.
+            // In another space the block may have another slide.
             global: dependence.global && !relocates,
             is_kept: dependence.is_kept,
         };
         self.links.put_in_force(page, found)
     }
 
-    /// Pages near that of a block which was just met whose code is known and not in force.
+    /// Pages near that of a block that was just reached whose code is known but inactive.
     pub fn expected_near(&self, id: BlockId) -> Vec<Expected> {
         let page = self.block(id).and_then(Block::code_page);
         page.map_or_else(Vec::new, |page| self.links.expected_near(page))
     }
 
-    /// The guest's page tables have just been found to allow fetches from a page that was expected
-    /// there, and it is not global: what is known to lead there does so from now on.
+    /// Activates what is known to lead to a page that was expected at this place. The guest's page
+    /// tables have just been found to allow fetches from the page, and it is not global.
     pub fn foresee(&mut self, expected: &Expected) {
         if expected.relocates {
             let epoch = self.links.epoch();
@@ -139,7 +143,7 @@ impl Engine {
             };
             let place = (expected.physical_page, expected.linear_page);
             let wanted = Some(expected.delta);
-            // In this epoch the code may have another delta.
+            // In this epoch the code may have another slide.
             if self.homes.delta(epoch, place, wanted, &code) != wanted {
                 return;
             }
@@ -147,7 +151,7 @@ impl Engine {
         self.links.put_expected_in_force(expected);
     }
 
-    /// Where an indirect branch to `rip` in code of a mode leads; `None`: it would leave.
+    /// Where an indirect branch to `rip` in code of a mode leads; `None` if the branch would leave.
     #[inline]
     pub fn branch_target(&self, rip: u64, mode: ModeId) -> Option<Target> {
         self.links.indirect(rip, (mode, self.modes.table(mode)))
@@ -166,7 +170,7 @@ impl Engine {
             delta: code_delta.unwrap_or(0),
         };
         if self.links.is_first_choice(rip, (mode, table), target) {
-            // It came back with its page.
+            // The link became active again with its page.
             return;
         }
         let (code_page, key_rip) = (block.code_page(), block.rip());
@@ -204,13 +208,13 @@ impl Engine {
         self.counts.links += 1;
     }
 
-    /// The tables that cross-page and indirect branches go through, which depend on what
-    /// linear addresses mean.
+    /// The link tables of cross-page and indirect branches, which depend on what linear addresses
+    /// mean.
     pub fn links_mut(&mut self) -> &mut LinkTables {
         &mut self.links
     }
 
-    /// Cuts whatever leads to a block.
+    /// Cuts everything that leads to a block.
     pub(super) fn make_unreachable(&mut self, id: BlockId) {
         let Some(block) = self.blocks.get_mut(id) else {
             return;
@@ -224,7 +228,7 @@ impl Engine {
         self.cut_off(id);
     }
 
-    /// Cuts whatever leads to a block but its key.
+    /// Cuts everything that leads to a block except its key.
     pub(super) fn cut_off(&mut self, id: BlockId) {
         let Some(block) = self.blocks.get(id) else {
             return;
@@ -248,7 +252,7 @@ impl Engine {
         }
     }
 
-    /// Makes a link site lead to its stub.
+    /// Makes the link at a site lead to its stub again.
     pub(super) fn lead_to_stub(&mut self, id: BlockId, site: u16) {
         let Some(source) = self.blocks.get(id) else {
             return;

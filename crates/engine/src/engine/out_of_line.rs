@@ -14,8 +14,8 @@ use tollgate_memory::GuestMemory;
 use tollgate_x86::PhysicalAddress;
 use tollgate_x86::address::PAGE_SIZE;
 
-/// Reads the guest's code at `rip` of a block, which is in force: memory holds what it was made
-/// from. `None`: the block has none there.
+/// Reads the guest's code at `rip` of an active block, so memory still holds what the block was
+/// made from. Returns `None` if the block has no code there.
 fn code_at(
     block: &Block,
     mode: &Mode,
@@ -40,8 +40,8 @@ fn code_at(
 }
 
 impl Engine {
-    /// The instruction at `rip` of a block in force, for its execution out of line; the
-    /// context's delta is `code_delta`. `None`: the block has none there.
+    /// The instruction at `rip` of an active block, for its execution out of line; the context's
+    /// slide is `code_delta`. `None` if the block has no code there.
     pub fn out_of_line(
         &mut self,
         id: BlockId,
@@ -53,7 +53,7 @@ impl Engine {
         Some(noted.instruction.moved(relocation))
     }
 
-    /// The same instruction alone, if it has been executed out of line before.
+    /// The decoded instruction at `rip`, if it has been executed out of line before.
     pub fn known_out_of_line(
         &self,
         id: BlockId,
@@ -66,7 +66,7 @@ impl Engine {
         Some(relocation.instruction(&noted.instruction.helper.instruction))
     }
 
-    /// Of the same instruction only its traits and the alignment that it requires in bytes.
+    /// The traits of the instruction at `rip` and the alignment that it requires, in bytes.
     pub fn out_of_line_traits(
         &mut self,
         id: BlockId,
@@ -79,7 +79,7 @@ impl Engine {
         Some((instruction.traits, instruction.required_alignment))
     }
 
-    /// What is kept with a block about its instruction at `home`.
+    /// What is kept with a block about its instruction at the link address `home`.
     fn noted(&mut self, id: BlockId, home: u64, memory: &GuestMemory) -> Option<&Noted> {
         let block = self.block(id)?;
         let place = block.noted().iter().position(|noted| noted.rip == home);
@@ -102,7 +102,7 @@ impl Engine {
         self.block(id)?.noted().get(place)
     }
 
-    /// The block that [`Engine::note_bounced`] named, if it can still be run at `rip`.
+    /// The block that [`Engine::note_bounced`] noted, if it can still be run at `rip`.
     pub fn bounced_by(&self, id: BlockId, rip: u64, code_delta: u64) -> Option<BlockId> {
         let block = self.block(id)?;
         let home = block.relocation(code_delta).home(rip);
@@ -112,7 +112,8 @@ impl Engine {
         holds.then_some(by)
     }
 
-    /// Notes which block runs an instruction, once executed out of line, on the bounce buffer.
+    /// Notes which block runs an instruction on the bounce buffer; the instruction has been
+    /// executed out of line before.
     pub fn note_bounced(&mut self, id: BlockId, (rip, code_delta): (u64, u64), by: BlockId) {
         let generation = self.generation;
         let Some(block) = self.blocks.get_mut(id) else {

@@ -7,24 +7,24 @@ use crate::blocks::links::Target;
 use crate::gate::entry::enter;
 use tollgate_x86::Gpr;
 
-/// Where guest code goes on.
+/// Where guest code is entered.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     /// The block that is entered.
     pub block: BlockId,
-    /// Host address in its code, as [`Engine::address`] gives it.
+    /// The host address in the block's code, as [`Engine::address`] returns it.
     pub target: *const u8,
-    /// ESP's home must hold ESP minus this there.
+    /// What is subtracted from ESP to get the value that ESP's home must hold there.
     pub esp: i32,
     /// What [`Context::code_delta`] must be there (see [`Engine::code_delta`]).
     pub code_delta: u64,
 }
 
 impl Entry {
-    /// The start of the block that [`Engine::branch_target`] has found.
+    /// The entry at the start of the block that [`Engine::branch_target`] has found.
     pub fn of_branch(target: Target) -> Self {
         Self {
-            // Counts only where ESP is adjusted.
+            // The block matters only where ESP is adjusted.
             block: BlockId(0),
             target: target.address as *const u8,
             esp: 0,
@@ -33,30 +33,33 @@ impl Entry {
     }
 }
 
-/// Why guest code does not run any more.
+/// Why guest code has stopped running.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Exit {
-    /// There was a request to leave: none has run.
+    /// A request to leave was waiting: no guest code has run.
     NotEntered,
-    /// A signal took the guest out; [`Context::signal`] says what it found.
+    /// A signal interrupted guest code; [`Context::signal`] says what its handler found.
     Signal,
-    /// It left at this site, as [`crate::abi::sites::pack_site`] names it.
+    /// Guest code left at this site, which is packed as by [`crate::abi::sites::pack_site`].
     Site(u32),
 }
 
 impl Engine {
-    /// Runs guest code until it leaves. What it leaves behind is in the context: all registers
-    /// but for what the exit's site or the signal says is to be put right.
+    /// Runs guest code until it leaves. Afterwards the context contains all registers, except for
+    /// what must still be corrected as the exit's site or the signal says.
     ///
     /// # Safety
-    /// The engine lives, and nothing refers to it but through this pointer and what functions have
-    /// that guest code calls. The context is attached to this engine ([`Engine::attach`]), and its tables are those
-    /// of the entry's mode; the target lies in the entry's block, which lives; the vector area
-    /// is one that XRSTOR accepts (see [`crate::abi::vector_registers::sanitize`]).
+    /// - The engine lives, and is accessed only through this pointer and by the functions that
+    ///   guest code calls.
+    /// - The context is attached to this engine ([`Engine::attach`]), and its tables are those of
+    ///   the entry's mode.
+    /// - The target lies in the entry's block, which lives.
+    /// - The vector area is one that XRSTOR accepts (see
+    ///   [`crate::abi::vector_registers::sanitize`]).
     pub unsafe fn run(engine: *const Self, context: &mut Context, entry: &Entry) -> Exit {
         let true_esp = context.cpu.gpr[Gpr::Rsp as usize];
-        // SAFETY: the caller vouches for the engine; this reference is not used any more when guest
-        // code runs, which may call what changes the engine's links.
+        // SAFETY: the caller guarantees that the engine lives; this reference is not used after
+        // guest code has begun to run, which may call functions that change the engine's links.
         let engine = unsafe { &*engine };
         if entry.esp != 0 {
             let mask = engine.stack_mask(entry.block);
@@ -77,7 +80,7 @@ impl Engine {
         context.scatter_registers(slots);
         context.prepare_vector_load();
         let raw: *mut Context = context;
-        // SAFETY: the caller vouches for the target, the tables and the vector area.
+        // SAFETY: the caller guarantees this for the target, the tables and the vector area.
         unsafe { enter(raw, entry.target) };
         context.store_pass = NO_PASS;
         context.gather_registers(slots);
@@ -96,8 +99,8 @@ impl Engine {
     }
 }
 
-/// The stack pointer plus `by`, which changes the bits in `mask`: 64, 32 or 16. The upper
-/// half is cleared if it is 32.
+/// Adds `by` to the stack pointer, of which only the bits in `mask` change: 64, 32 or 16. If the
+/// mask has 32 bits, the upper half is cleared.
 pub fn adjust_stack_pointer(rsp: u64, by: i32, mask: u64) -> u64 {
     let moved = rsp.wrapping_add_signed(i64::from(by)) & mask;
     let kept = if mask == 0xffff { rsp & !mask } else { 0 };

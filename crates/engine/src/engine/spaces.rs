@@ -45,7 +45,7 @@ impl Derived for Engine {
     }
 }
 
-/// What homes have to know of the engine's code.
+/// What `homes` must know of the engine's code to choose link addresses.
 pub(super) struct Code<'a> {
     pub(super) pages: &'a PageParts,
     pub(super) links: &'a LinkTables,
@@ -57,7 +57,7 @@ impl homes::Code for Code<'_> {
     }
 
     fn delta_in_force(&self, physical_page: u64, home_page: u64) -> Option<u64> {
-        // All relocatable code is that of programs.
+        // All relocatable code is code of programs.
         let key = CodePageKey {
             physical_page,
             second_page: None,

@@ -16,8 +16,8 @@ use tollgate_x86::PhysicalAddress;
 impl Engine {
     /// Translates the block for a place and mode.
     ///
-    /// The caller must see to it that stores to the code's pages are tested before guest
-    /// code runs again; the lines are marked in `memory` here.
+    /// The lines of the code are marked in `memory` here. The caller must ensure that stores to the
+    /// code's pages are tested before guest code runs again.
     pub fn translate(
         &mut self,
         place: &CodeAddress,
@@ -81,7 +81,7 @@ impl Engine {
                     memory.read(PhysicalAddress(place.physical), &mut bytes[..known]);
                 }
                 Err(TranslateError::NeedsNextPage) => {
-                    assert!(!straddles, "fifteen bytes hold every instruction");
+                    assert!(!straddles, "no instruction has more than fifteen bytes");
                     let Some(next) = place.next_page else {
                         self.blocks.return_id(id);
                         return LookUp::NeedsNextPage;
@@ -102,7 +102,7 @@ impl Engine {
         }
     }
 
-    /// Nothing has come of a block.
+    /// Gives a block's number back because the translation has stopped.
     fn stopped(&mut self, id: BlockId) -> LookUp {
         self.blocks.return_id(id);
         LookUp::Stopped
@@ -112,11 +112,12 @@ impl Engine {
         self.blocks.take_id().unwrap_or_else(|| {
             self.flush(memory);
             let id = self.blocks.take_id();
-            id.expect("no block is alive: all numbers are free")
+            id.expect("after a flush all block numbers are free")
         })
     }
 
-    /// False: there is no room yet, for something is requested.
+    /// Places the translated block in the cache and lists it. Returns false if a request came
+    /// before there was room.
     fn install(
         &mut self,
         id: BlockId,
@@ -145,7 +146,7 @@ impl Engine {
             immediates: tables.immediates,
         };
         let mut packed = PackedTables::new(&unpacked, key.rip, &mut self.packed);
-        // Where code is written often, it may come back.
+        // Where code is written often, the same code may come back.
         if memory.code().is_hot(key.physical >> 12) {
             packed.keep_code(guest);
         }
@@ -185,7 +186,7 @@ impl Engine {
         })
     }
 
-    /// Marks what a block was made from as code.
+    /// Marks the bytes that a block was made from as code.
     pub(super) fn list(
         &mut self,
         id: BlockId,

@@ -10,7 +10,7 @@ impl Engine {
     /// Verifies a block's code as it lies in the cache.
     ///
     /// # Panics
-    /// It does something that emitted code must not.
+    /// Panics if the code does something that emitted code must not do.
     pub(super) fn verify_block(&self, id: BlockId) {
         let Some(block) = self.block(id).filter(|_| self.verify_code) else {
             return;
@@ -51,11 +51,11 @@ impl Engine {
     /// block.
     ///
     /// # Panics
-    /// It is none, or that block is not in force.
+    /// Panics if there is no direct branch, or the block is inactive.
     pub(super) fn verify_link(&self, place: u32, to: BlockId) {
         if self.verify_code {
             let before = self.cache.read(place.saturating_sub(2)..place);
-            assert!(is_link_distance(&before), "link is no branch: {before:x?}");
+            assert!(is_link_distance(&before), "the link is not in a direct branch: {before:x?}");
         }
         self.verify_target(to);
     }
@@ -63,11 +63,11 @@ impl Engine {
     /// Verifies that links may lead to a block.
     ///
     /// # Panics
-    /// It is not in force.
+    /// Panics if the block is inactive.
     pub(super) fn verify_target(&self, to: BlockId) {
         assert!(
             !self.verify_code || self.is_in_force(to),
-            "link leads to a block that is not in force"
+            "a link leads to an inactive block"
         );
     }
 }

@@ -19,24 +19,24 @@ use crate::translate::Translator;
 use tollgate_memory::GuestMemory;
 use tollgate_x86::PhysicalAddress;
 
-/// Retired blocks with the same key at most; the oldest makes room.
+/// How many retired blocks with the same key are kept at most; the oldest is dropped for a new one.
 const MAX_VERSIONS: usize = 4;
 
-/// Links to a block that was retired so often are not made at once.
+/// A block that was retired this often is linked only when a link is asked for a second time.
 const MANY_RETIREMENTS: u8 = 4;
 
-/// When [`Engine::code_written`] is told of a write.
+/// When [`Engine::code_written`] is called for a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Moment {
-    /// The old bytes are still there.
+    /// The old bytes are still in memory.
     Before,
-    /// The new bytes are there.
+    /// The new bytes are already in memory.
     After,
 }
 
 impl Engine {
-    /// Bytes `first..=last` of a physical page are written: no block that was made from
-    /// any of them can be found any more. Returns how many there were.
+    /// Makes all blocks unreachable that were made from any of the bytes `first..=last` of a
+    /// physical page, because these bytes are written. Returns how many blocks there were.
     pub fn code_written(
         &mut self,
         page: u64,
@@ -57,21 +57,22 @@ impl Engine {
         count
     }
 
-    /// From now on the operand of the instruction at this physical address is looked up, by code
-    /// whose other accesses are direct; a block of such code that has it is dropped.
+    /// Makes the instruction at this physical address look its operand up from now on, in code
+    /// whose other accesses are direct. Drops the block if it has such code with this instruction.
     pub fn look_up_always(&mut self, id: BlockId, physical: u64, memory: &mut GuestMemory) {
         self.translator.looked_up.note(physical);
         self.drop_direct(id, physical, memory);
     }
 
-    /// From now on the operand of the instruction at this physical address is reached by the delta
-    /// of its part, as it lies in none that is common; a block that has it is dropped.
+    /// Makes the instruction at this physical address reach its operand by the delta of the
+    /// operand's part from now on, since the operand lies in none of the common parts. Drops the
+    /// block if it has direct accesses and contains the instruction.
     pub fn reach_by_part(&mut self, id: BlockId, physical: u64, memory: &mut GuestMemory) {
         self.translator.by_part.note(physical);
         self.drop_direct(id, physical, memory);
     }
 
-    /// Drops a block of direct accesses that has the instruction at this physical address.
+    /// Drops a block of direct accesses that contains the instruction at this physical address.
     fn drop_direct(&mut self, id: BlockId, physical: u64, memory: &mut GuestMemory) {
         let Some(block) = self.block(id) else { return };
         let key = block.key();
@@ -85,30 +86,31 @@ impl Engine {
         }
     }
 
-    /// Has lines of a page hold no code that no block in force was made from.
+    /// Clears the code marks of those lines of a page that no active block was made from.
     pub fn clear_lines_without_code(&mut self, page: u64, memory: &mut GuestMemory) {
         self.pages.clear_lines(page, memory);
     }
 
-    /// A line of a page with code was stored to beside the code: from now on stores there are
-    /// told apart by their bytes.
+    /// Makes stores to a page with code be tested byte by byte from now on, because a store has hit
+    /// a line with code without touching the code.
     pub fn tell_bytes_apart(&self, page: u64, memory: &GuestMemory) {
         self.pages.describe_bytes(page, memory);
     }
 
-    /// Whether a block is in force.
+    /// Whether a block is active.
     pub fn is_in_force(&self, id: BlockId) -> bool {
         self.block(id).is_some_and(|block| !block.is_retired())
     }
 
-    /// Puts away a block that `listed` does not name any more.
+    /// Retires a block that the page `listed` does not list any more.
     fn retire(&mut self, id: BlockId, listed: u64, moment: Moment, memory: &mut GuestMemory) {
         let Some(block) = self.blocks.get_mut(id) else {
             return;
         };
         let key = block.key();
         let length = usize::from(block.guest_length);
-        // What the host is filling may be other code already than the block was made from.
+        // While the host fills the page, its bytes may already differ from those that the block was
+        // made from.
         let is_same = moment == Moment::Before && !memory.is_being_filled(key.physical >> 12);
         if key.second_page == u64::MAX && block.code().len() != length && is_same {
             let mut bytes = [0; Translator::MOST_BYTES];
@@ -138,8 +140,8 @@ impl Engine {
         }
     }
 
-    /// Whether a link to a block, now asked for, is likely to be used again. One that was
-    /// retired repeatedly must be asked for twice.
+    /// Whether a link to a block that is now asked for is likely to be used again. A link to a
+    /// block that was retired repeatedly must be asked for twice.
     pub fn is_worth_linking(&mut self, id: BlockId) -> bool {
         let Some(block) = self.blocks.get_mut(id) else {
             return false;
@@ -156,9 +158,10 @@ impl Engine {
         }
     }
 
-    /// The retired block for a place and mode whose code is there, in force again.
+    /// Makes the retired block for a place and mode active again if its code is in memory, and
+    /// returns it.
     ///
-    /// The caller must do as after [`Engine::translate`].
+    /// The caller must do the same as after [`Engine::translate`].
     pub fn revive(
         &mut self,
         place: &CodeAddress,
@@ -189,7 +192,7 @@ impl Engine {
             find(|now, block| differ_in_immediates_only(now, block.code(), block.immediates()))
         })?;
         let id = versions[index];
-        // An empty list stays: the block will likely come back to it.
+        // An empty list is kept: the block will likely be retired again.
         self.retired.get_mut(&key)?.remove(index);
         let block = self.blocks.get_mut(id)?;
         block.revive();
@@ -211,7 +214,7 @@ impl Engine {
     }
 }
 
-/// `now` and `then`, which are of one length, are the same but for immediate operands.
+/// Whether `now` and `then`, which have the same length, are equal except for immediate operands.
 fn differ_in_immediates_only(
     now: &[u8],
     then: &[u8],
