@@ -85,13 +85,14 @@ global_asm!(
     ".hidden tollgate_device_string",
     ".p2align 6",
     "tollgate_device_start:",
-    // R8: the port, if the key has none. R9: the key. R11: where to go on.
+    // On entry R8 is the port if the key does not contain it, R9 is the key, and R11 is where to
+    // continue.
     "tollgate_device_port:",
     "tollgate_device_begins",
     "cmp qword ptr [r15 + {device_fast_path}], 0",
     "je 8f",
     "tollgate_device_keeps",
-    // Calls want the stack pointer to be a multiple of 16, as it is here.
+    // Calls require that the stack pointer is a multiple of 16, as it is here.
     "push r11",
     "push r11",
     "lea rdi, [r15 - {bias}]",
@@ -115,7 +116,7 @@ global_asm!(
     "8:",
     "tollgate_device_restores",
     "jmp tollgate_exit",
-    // R8: the linear address.
+    // On entry R8 is the linear address.
     ".p2align 6",
     "tollgate_device_miss:",
     "shrx r9, r8, r15",
@@ -134,7 +135,7 @@ global_asm!(
     "jmp 2f",
     "4:",
     "jmp tollgate_miss",
-    // Nothing was done. What was put aside stays so.
+    // The monitor has done nothing. The vector registers stay put aside.
     "9:",
     "tollgate_device_restores",
     "jmp tollgate_miss",
@@ -151,7 +152,7 @@ global_asm!(
     "shr eax, 25",
     "mov edx, eax",
     "shl eax, 5",
-    // The monitor makes it the site's.
+    // The monitor replaces the entry with that of the site.
     "lea r9, [r15 + rax + {accesses}]",
     "cmp qword ptr [r15 + {device_fast_path}], 0",
     "je 9b",
@@ -179,7 +180,7 @@ global_asm!(
     "mov rcx, [r9 + {behind}]",
     "tollgate_device_restores",
     "jmp rcx",
-    // What remains of a repeated string instruction. R11: where to go on.
+    // Continues a repeated string instruction. On entry R11 is where to continue after it.
     ".p2align 6",
     "1:",
     "jmp tollgate_exit",
@@ -251,17 +252,17 @@ unsafe extern "sysv64" {
     fn tollgate_device_end();
 }
 
-/// Address of the routine of IN and OUT.
+/// The address of the routine of IN and OUT.
 pub fn address() -> u64 {
     tollgate_device_port as *const () as u64
 }
 
-/// Where emitted code goes that misses in the software TLB.
+/// The address to which emitted code jumps after a miss in the software TLB.
 pub fn miss_address() -> u64 {
     tollgate_device_miss as *const () as u64
 }
 
-/// A routine runs at this host address.
+/// Whether a routine runs at this host address.
 pub fn is_here(pc: u64) -> bool {
     let first = tollgate_device_start as *const () as u64;
     (first..tollgate_device_end as *const () as u64).contains(&pc)

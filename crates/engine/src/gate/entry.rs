@@ -13,8 +13,9 @@ use std::arch::global_asm;
 use tollgate_x86::registers::Gpr;
 
 global_asm!(
-    // Other codegen units refer to these; other libraries do not. Weak, as all symbols of this
-    // folder: this crate's tests link it twice, the second time for the monitor's sake.
+    // Other codegen units refer to these symbols; other libraries do not. All symbols of this
+    // folder are weak, since this crate's tests link them twice, the second time through the
+    // monitor.
     ".weak tollgate_enter, tollgate_exit, tollgate_abort, tollgate_enter_test, tollgate_enter_end, tollgate_switch, tollgate_exit_end",
     ".hidden tollgate_enter, tollgate_exit, tollgate_abort, tollgate_enter_test, tollgate_enter_end, tollgate_switch, tollgate_exit_end",
     ".p2align 6",
@@ -36,7 +37,7 @@ global_asm!(
     "mov eax, [r15 + {vector_components}]",
     "xor edx, edx",
     "xrstor [r15 + {vector_area}]",
-    // With SSE's registers initial, XRSTOR of a compacted area does not load it.
+    // XRSTOR of a compacted area does not load MXCSR if SSE's registers are initial.
     "ldmxcsr [r15 + {mxcsr}]",
     "mov qword ptr [r15 + {load_vectors}], 0",
     "mov qword ptr [r15 + {vectors_off}], 0",
@@ -60,7 +61,8 @@ global_asm!(
     "mov r11, [r15 + {window}]",
     "mov rax, [r15 + {rax}]",
     "jmp qword ptr [r15 + {target}]",
-    // The handler of SIGSEGV does the same in the frame that it returns through.
+    // The handler of SIGSEGV loads the registers in the same way, in the frame that it returns
+    // through.
     "tollgate_switch:",
     "cli",
     "tollgate_enter_end:",
@@ -86,13 +88,13 @@ global_asm!(
     "cmp qword ptr [r15 + {compacts_vectors}], 0",
     "je 4f",
     "xsavec [r15 + {vector_area}]",
-    // XSAVEC leaves it out like the registers that are initial.
+    // XSAVEC does not store MXCSR if SSE's registers are initial.
     "stmxcsr [r15 + {mxcsr}]",
     "jmp 5f",
     "4:",
     "xsave [r15 + {vector_area}]",
     "5:",
-    // The C ABI's x87 and MXCSR settings for the monitor.
+    // Sets the x87 and MXCSR control words that the C ABI requires for the monitor.
     "fninit",
     "ldmxcsr [rip + tollgate_default_mxcsr]",
     "mov qword ptr [r15 + {vectors_off}], 1",
@@ -145,23 +147,24 @@ unsafe extern "sysv64" {
     fn tollgate_exit_end();
 }
 
-/// Where the way in and out lies: it begins with what [`enter`] calls. For tests.
+/// The addresses of the way in and out; the range begins with the routine that [`enter`] calls. For
+/// tests.
 pub fn addresses() -> std::ops::Range<u64> {
     tollgate_enter as *const () as u64..tollgate_exit_end as *const () as u64
 }
 
-/// Address of the exit path.
+/// The address of the exit path.
 pub fn exit_address() -> u64 {
     tollgate_exit as *const () as u64
 }
 
-/// Address of the privileged instruction by which a task switch enters guest code.
+/// The address of the privileged instruction by which a task switch enters guest code.
 pub fn switch_address() -> u64 {
     tollgate_switch as *const () as u64
 }
 
-/// Where a thread must continue if a signal found it at `pc` on its way into guest
-/// code after the last test of `pending`; `None` elsewhere.
+/// Where a thread must continue if a signal found it at `pc` on its way into guest code after the
+/// last test of `pending`; `None` if `pc` is elsewhere.
 pub fn rewind(pc: u64) -> Option<u64> {
     let first = tollgate_enter_test as *const () as u64;
     let end = tollgate_enter_end as *const () as u64;
@@ -169,14 +172,14 @@ pub fn rewind(pc: u64) -> Option<u64> {
     (first..end).contains(&pc).then_some(abort)
 }
 
-/// Runs guest code at `target` until it exits; the context then holds the registers.
+/// Runs guest code at `target` until it exits; the context then contains the registers.
 ///
 /// # Safety
-/// `target` is a block entry or resume point in the code cache that `context.engine`
-/// owns, the context's tables are valid, and `cpu.vector` is an area that XRSTOR
-/// accepts (see [`crate::abi::vector_registers::sanitize`]).
+/// `target` is a block's entry or a resume point in the code cache of the context's engine, the
+/// context's tables are valid, and `cpu.vector` is an area that XRSTOR accepts (see
+/// [`crate::abi::vector_registers::sanitize`]).
 pub unsafe fn enter(context: *mut Context, target: *const u8) {
-    // SAFETY: the caller vouches for the target; the assembly follows the sysv64
+    // SAFETY: the caller guarantees this for the target; the assembly follows the sysv64
     // convention: vector registers may change, control words are restored.
     unsafe {
         tollgate_enter(

@@ -43,12 +43,12 @@ global_asm!(
     "mov rax, [r15 + {rax}]",
     "mov rdx, [r15 + {rdx}]",
     ".endm",
-    // Host minus linear address for what lies at R8 in one page, if the software TLB at `tlb` has
-    // it. Uses RCX.
+    // Yields the host address minus the linear address for data at R8 within one page, if the
+    // software TLB at `tlb` contains the page. Changes RCX.
     ".macro tollgate_far_looks_up to, tlb, long, write",
     ".if \\long",
     "sarx rcx, r8, \\tlb",
-    // An address that is not canonical is beyond the root.
+    // An address that is not canonical lies outside the root table.
     "lea \\to, [rcx + 256]",
     "cmp \\to, 511",
     "ja 9f",
@@ -73,7 +73,8 @@ global_asm!(
     "test \\to, \\to",
     "jz 9f",
     ".endm",
-    // RDX: the code segment. R9: the key and the transfer. Target and what was in R11 are kept.
+    // On entry RDX is the memo of the code segment, and R9 the key and the kind of transfer. The
+    // target and the previous value of R11 are in the context.
     ".macro tollgate_far_transfers long",
     "mov r11, [rdx + {tlb}]",
     "mov r8, [rdx + {place}]",
@@ -109,7 +110,7 @@ global_asm!(
     "ja 9f",
     "tollgate_far_looks_up r11, r14, \\long, 1",
     "add r11, r8",
-    // Nothing fails from here on.
+    // Nothing can fail from here on.
     "mov rax, [r15 + {work}]",
     "movzx ecx, word ptr [r15 + {cs} + 12]",
     ".if \\long",
@@ -140,7 +141,8 @@ global_asm!(
     ".hidden tollgate_far_start, tollgate_far_end, tollgate_far",
     ".p2align 6",
     "tollgate_far_start:",
-    // R8: the target's offset. RCX: its selector. R9: the key without it. R11: what R11 is to be.
+    // On entry R8 is the target's offset, RCX its selector, and R9 the key without the selector.
+    // R11 is the next EIP of a CALL, or what a RET adds to ESP.
     "tollgate_far:",
     "mov [r15 + {rax}], rax",
     "mov [r15 + {rdx}], rdx",
@@ -175,7 +177,7 @@ global_asm!(
     "tollgate_far_transfers 1",
     "jmp 5f",
     "4:",
-    // The segments of the last x87 instruction are still to be noted.
+    // The monitor must still note the segments of the last x87 instruction.
     "test dword ptr [r15 + {x87_opcode}], {x87_fresh}",
     "jnz 9f",
     "tollgate_far_transfers 0",
@@ -193,7 +195,7 @@ global_asm!(
     "mov [r15 + {code_descriptor} + 16], rax",
     "mov eax, [rdx + {level_changed}]",
     "or [r15 + {context_level_changed}], rax",
-    // On in the table of the target's mode.
+    // Continues in the table of the target's mode.
     "mov rcx, [r15 + {exit_value}]",
     "mov rax, [rdx + {tag}]",
     "add rax, rcx",
@@ -268,12 +270,12 @@ unsafe extern "sysv64" {
     fn tollgate_far_end();
 }
 
-/// Address of the routine.
+/// The address of the routine.
 pub fn address() -> u64 {
     tollgate_far as *const () as u64
 }
 
-/// The routine runs at this host address.
+/// Whether the routine runs at this host address.
 pub fn is_here(pc: u64) -> bool {
     let first = tollgate_far_start as *const () as u64;
     (first..tollgate_far_end as *const () as u64).contains(&pc)

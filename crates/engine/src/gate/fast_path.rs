@@ -54,15 +54,15 @@ use tollgate_x86::{Attributes, Flags, Gpr, Segment, SegmentRegister};
 const _: () = assert!(size_of::<CpuidAnswer>() == 32 && size_of::<SegmentLoad>() == 64);
 const _: () = assert!(size_of::<Segment>() == 16 && offset_of!(Segment, selector) == 12);
 
-/// Flags in the image of a return to a V86 task that decide about its mode, or about what comes
-/// first: all but IOPL must be clear.
+/// Flags in the image of a return to a V86 task that affect the task's mode or what happens first:
+/// all except IOPL must be clear.
 const STEERING: Flags = Flags::TF
     .union(Flags::IOPL)
     .union(Flags::NT)
     .union(Flags::AC)
     .union(Flags::VIP);
 
-/// What is known of IRET to level 3.
+/// The place of the memo of IRET to level 3.
 const CHANGE: i32 = at::level_change(LevelChangeKind::Iret);
 
 global_asm!(
@@ -73,15 +73,15 @@ global_asm!(
     "seto al",
     "mov [r15 + {flags}], ax",
     ".endm",
-    // Puts the flags and RAX as they were; uses nothing else.
+    // Restores the flags and RAX; changes nothing else.
     ".macro tollgate_fast_path_restores",
     "movzx eax, word ptr [r15 + {flags}]",
     "add al, 0x7f",
     "sahf",
     "mov rax, [r15 + {rax}]",
     ".endm",
-    // Host minus linear address for loads of so many bytes at R8; fails unless they lie in one page
-    // that the software TLB has. Uses RAX.
+    // Yields the host address minus the linear address for loads of `bytes` bytes at R8; fails
+    // unless they lie in one page that the software TLB contains. Changes RAX.
     ".macro tollgate_fast_path_looks_up to, bytes",
     "mov eax, r8d",
     "and eax, 0xfff",
@@ -94,7 +94,8 @@ global_asm!(
     "test \\to, \\to",
     "jz 9b",
     ".endm",
-    // Fails unless the descriptor that is expected at this field lies in one page and is so.
+    // Fails unless the descriptor that the memo at this field expects lies in one page and has the
+    // expected value.
     ".macro tollgate_fast_path_compares expected",
     "cmp qword ptr [r15 + \\expected + {expected_mask}], -1",
     "jne 9b",
@@ -104,8 +105,8 @@ global_asm!(
     "cmp rax, [r15 + \\expected + {expected_bits}]",
     "jne 9b",
     ".endm",
-    // Fails unless a data segment stays as it is at level 3: zero, or present and of level 3
-    // (SDM volume 3, 5.8.6).
+    // Fails unless a data segment stays as it is at level 3: it must be null, or present and of
+    // level 3 (SDM volume 3, 5.8.6).
     ".macro tollgate_fast_path_keeps segment",
     "mov eax, [r15 + \\segment + 12]",
     "test eax, eax",
@@ -115,8 +116,8 @@ global_asm!(
     "jne 9b",
     "1:",
     ".endm",
-    // Loads IF, which is in RCX, DF and the arithmetic flags from the image in EAX, which is in ECX then.
-    // Uses RAX and RDX.
+    // Loads IF from RCX, and DF and the arithmetic flags from the image in EAX, which it copies to
+    // ECX. Changes RAX and RDX.
     ".macro tollgate_fast_path_loads_flags",
     "mov [r15 + {interrupt_flag}], rcx",
     "mov edx, eax",
@@ -134,7 +135,7 @@ global_asm!(
     "or eax, edx",
     "mov [r15 + {flags}], ax",
     ".endm",
-    // Loads a segment register as V86 mode does, from the frame at R9. Uses RAX.
+    // Loads a segment register as V86 mode does, from the frame at R9. Changes RAX.
     ".macro tollgate_fast_path_loads_virtual segment, offset",
     "movzx eax, word ptr [r9 + \\offset]",
     "shl eax, 4",
@@ -196,11 +197,12 @@ global_asm!(
     "tollgate_fast_path_restores",
     "mov rdx, [r15 + {rdx}]",
     "jmp tollgate_exit",
-    // R8: the selector. R9: the key without it. RCX: EIP of the next instruction.
+    // On entry R8 is the selector, R9 the key without the selector, RCX the EIP of the next
+    // instruction.
     ".p2align 6",
     "tollgate_fast_path_segment:",
     "tollgate_fast_path_begins",
-    // The segments of the last x87 instruction are still to be noted.
+    // The monitor must still note the segments of the last x87 instruction.
     "test dword ptr [r15 + {x87_opcode}], {x87_fresh}",
     "jnz 9b",
     "or r9, r8",
@@ -219,7 +221,7 @@ global_asm!(
     "mov r8, [rdx + {place}]",
     "test r8, r8",
     "jz 2f",
-    // The descriptor, which lies in one page.
+    // Reads the descriptor, which lies in one page.
     "tollgate_fast_path_looks_up rax, 8",
     "mov rax, [rax + r8]",
     "cmp rax, [rdx + {descriptor}]",
@@ -241,7 +243,7 @@ global_asm!(
     "mov rax, [rdx + {tag}]",
     "test rax, rax",
     "jz 5f",
-    // The mode is another one: on in its table.
+    // The mode changes: continues in the table of the new mode.
     "or dword ptr [r15 + {level_changed}], {mode_changed}",
     "add rax, rcx",
     look_up_target!("rdx + {table}", "4f"),
@@ -254,14 +256,14 @@ global_asm!(
     "tollgate_fast_path_restores",
     "mov rdx, [r15 + {rdx}]",
     "jmp r11",
-    // R8: ESP. R9: the mode, as `LevelChange::from` has it.
+    // On entry R8 is ESP, and R9 is the mode, encoded as in `LevelChange::from`.
     ".p2align 6",
     "tollgate_fast_path_return:",
     "tollgate_fast_path_begins",
     "test dword ptr [r15 + {x87_opcode}], {x87_fresh}",
     "jnz 9b",
     "mov r11, r9",
-    // EIP, CS, EFLAGS, ESP and SS, in one page.
+    // EIP, CS, EFLAGS, ESP and SS must lie in one page.
     "tollgate_fast_path_looks_up r9, 20",
     "add r9, r8",
     "test dword ptr [r9 + 8], {virtual_mode}",
@@ -287,7 +289,7 @@ global_asm!(
     "and ecx, {interrupt_enable}",
     "test [r15 + {request}], rcx",
     "jnz 9b",
-    // Nothing fails from here on. First the flags.
+    // Nothing can fail from here on. The flags are loaded first.
     "inc qword ptr [r15 + {count_return}]",
     "tollgate_fast_path_loads_flags",
     "and ecx, {resume_flag}",
@@ -304,13 +306,13 @@ global_asm!(
     "mov [r15 + {ss}], rax",
     "mov rax, [r15 + {change_stack} + 8]",
     "mov [r15 + {ss} + 8], rax",
-    // The monitor has not looked at the descriptor of this CS.
+    // The monitor has not examined the descriptor of this CS.
     "mov qword ptr [r15 + {code_mask}], {never_mask}",
     "mov qword ptr [r15 + {code_bits}], {never_bits}",
     "mov r14, [r15 + {change_tlb}]",
     "mov [r15 + {tlb}], r14",
     "mov dword ptr [r15 + {level_changed}], 1",
-    // On in the table of the program's mode.
+    // Continues in the table of the program's mode.
     "mov rax, [r15 + {change_tag}]",
     "add rax, rcx",
     look_up_target!("r15 + {change_table}", "4f"),
@@ -324,7 +326,7 @@ global_asm!(
     "tollgate_fast_path_restores",
     "mov rdx, [r15 + {rdx}]",
     "jmp r11",
-    // To a V86 task: ES, DS, FS and GS are there too.
+    // A return to a V86 task: ES, DS, FS and GS are in the frame too.
     "7:",
     "cmp [r15 + {virtual_from}], r11",
     "jne 9b",
@@ -343,7 +345,7 @@ global_asm!(
     "and ecx, {interrupt_enable}",
     "test [r15 + {request}], rcx",
     "jnz 9b",
-    // Nothing fails from here on.
+    // Nothing can fail from here on.
     "inc qword ptr [r15 + {count_return}]",
     "tollgate_fast_path_loads_flags",
     "and ecx, {flags_of_task}",
@@ -364,7 +366,7 @@ global_asm!(
     "mov r14, [r15 + {virtual_tlb}]",
     "mov [r15 + {tlb}], r14",
     "mov dword ptr [r15 + {level_changed}], 1",
-    // On by the table of far transfers.
+    // Continues in the table of far transfers.
     "movzx r11d, word ptr [r9 + 4]",
     "shl r11d, 16",
     "or r11d, ecx",
@@ -386,7 +388,7 @@ global_asm!(
     "tollgate_fast_path_restores",
     "mov rdx, [r15 + {rdx}]",
     "jmp r11",
-    // R8: an address or a value. R9: what is to be done.
+    // On entry R8 is an address or a value, and R9 says what the function must do.
     ".p2align 6",
     "tollgate_fast_path_call:",
     "tollgate_fast_path_begins",
@@ -403,7 +405,7 @@ global_asm!(
     "jne 6f",
     "call tollgate_vectors_aside",
     "6:",
-    // Twice: the stack stays aligned.
+    // R11 is pushed twice, so that the stack stays aligned.
     "push r11",
     "push r11",
     "lea rdi, [r15 - {bias}]",
@@ -427,9 +429,9 @@ global_asm!(
     "mov r12, [r15 + {cpu_rsp}]",
     "mov r8, [r15 + {cpu_rax}]",
     "mov [r15 + {rax}], r8",
-    // Another space may have been loaded.
+    // The function may have loaded another space.
     "mov r13, [r15 + {links}]",
-    // Signals find the guest from here on.
+    // From here on `is_here` recognises the routine.
     "tollgate_fast_path_called:",
     "cmp eax, 1",
     "jne 8f",
@@ -562,7 +564,7 @@ unsafe extern "sysv64" {
     fn tollgate_fast_path_end();
 }
 
-/// Addresses of the routines.
+/// The addresses of the routines, by number.
 pub fn addresses() -> [u64; FAST_PATHS] {
     [
         tollgate_fast_path_cpuid as *const () as u64,
@@ -579,7 +581,7 @@ pub fn addresses() -> [u64; FAST_PATHS] {
         miss::address(),
         device_fast_path::address(),
         device_fast_path::address(),
-        // Emitted code does not call these.
+        // Emitted code does not call these two.
         device_fast_path::miss_address(),
         device_fast_path::miss_address(),
         tollgate_fast_path_call as *const () as u64,
@@ -587,7 +589,7 @@ pub fn addresses() -> [u64; FAST_PATHS] {
     ]
 }
 
-/// A routine runs at this host address, and is not about to call the monitor's function.
+/// Whether a routine runs at this host address and is not about to call the monitor's function.
 pub fn is_here(pc: u64) -> bool {
     let at = |place: unsafe extern "sysv64" fn()| place as *const () as u64;
     (at(tollgate_fast_path_start)..at(tollgate_fast_path_call)).contains(&pc)

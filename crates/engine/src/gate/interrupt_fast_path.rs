@@ -30,13 +30,13 @@ use tollgate_x86::{Flags, Gpr, Segment, SegmentRegister};
 
 const _: () = assert!(size_of::<Delivery>() == 256 && size_of::<Segment>() == 16);
 const _: () = assert!(size_of::<Expected>() == 24);
-// What a V86 task's data segments become: zeros.
+// The data segments of a V86 task become zeros in all fields.
 const _: () = {
     let null = Segment::null(tollgate_x86::Selector(0));
     assert!(null.base == 0 && null.limit == 0 && null.attributes.is_empty());
 };
 
-/// With one of these flags set the frame, or what is behind it, is unusual.
+/// If one of these flags is set, the frame or what follows from the delivery is unusual.
 const UNUSUAL: Flags = Flags::TF
     .union(Flags::NT)
     .union(Flags::AC)
@@ -51,12 +51,12 @@ global_asm!(
     "mov rax, [r15 + {rax}]",
     "mov rdx, [r15 + {rdx}]",
     ".endm",
-    // Host minus linear address for what lies at R8 in one page, if the software TLB at R11 has it.
-    // Uses RCX.
+    // Yields the host address minus the linear address for data at R8 within one page, if the
+    // software TLB at R11 contains the page. Changes RCX.
     ".macro tollgate_interrupt_looks_up to, long, write",
     ".if \\long",
     "sarx rcx, r8, r11",
-    // An address that is not canonical is beyond the root.
+    // An address that is not canonical lies outside the root table.
     "lea \\to, [rcx + 256]",
     "cmp \\to, 511",
     "ja 9f",
@@ -81,7 +81,7 @@ global_asm!(
     "test \\to, \\to",
     "jz 9f",
     ".endm",
-    // Fails unless the eight bytes at R8 are these of the delivery. Uses RAX, RCX and R9.
+    // Fails unless the eight bytes at R8 equal those in the memo. Changes RAX, RCX and R9.
     ".macro tollgate_interrupt_compares bytes, long",
     "tollgate_interrupt_looks_up rax, \\long, 0",
     "mov r9, [rax + r8]",
@@ -94,7 +94,8 @@ global_asm!(
     "mov rax, [rdx + \\from + 8]",
     "mov [r15 + \\to + 8], rax",
     ".endm",
-    // RCX: the flags of the frame, but for VM and RF. Uses RAX. RF is cleared whatever it was.
+    // Sets RCX to the flags of the frame, except VM and RF. Changes RAX. RF is cleared, whatever
+    // its value.
     ".macro tollgate_interrupt_gathers_flags",
     "and qword ptr [r15 + {kept_flags}], {no_resume_flag}",
     "movzx eax, word ptr [r15 + {flags}]",
@@ -109,7 +110,8 @@ global_asm!(
     "and eax, {direction_flag}",
     "or ecx, eax",
     ".endm",
-    // Clears IF if the gate does, and loads what level 0 has. R11: its software TLB.
+    // Clears IF if the gate does, and loads the segments of level 0. On entry R11 is the software
+    // TLB of level 0.
     ".macro tollgate_interrupt_enters",
     "mov rax, [rdx + {interrupt_mask}]",
     "and [r15 + {interrupt_flag}], rax",
@@ -130,8 +132,8 @@ global_asm!(
     "3:",
     "jmp 5f",
     ".endm",
-    // ESP of level 0 in the work's first place; fails unless the TSS and the stack's descriptor are as
-    // they were.
+    // Stores the ESP of level 0 in `work`; fails unless the TSS's SS and its descriptor equal those
+    // in the memo.
     ".macro tollgate_interrupt_finds_stack",
     "mov r8, [rdx + {stack_slot}]",
     "tollgate_interrupt_looks_up rax, 0, 0",
@@ -144,17 +146,18 @@ global_asm!(
     "tollgate_interrupt_compares {stack_bytes}, 0",
     "mov r8d, [r15 + {work}]",
     ".endm",
-    // A selector, into the frame at R9. Uses RAX.
+    // Stores a selector in the frame at R9. Changes RAX.
     ".macro tollgate_interrupt_stores_selector segment, offset",
     "movzx eax, word ptr [r15 + \\segment + 12]",
     "mov [r9 + \\offset], eax",
     ".endm",
-    // RAX is zero.
+    // On entry RAX is zero.
     ".macro tollgate_interrupt_clears segment",
     "mov [r15 + \\segment], rax",
     "mov [r15 + \\segment + 8], rax",
     ".endm",
-    // From a V86 task. RDX: the delivery. Both addresses are where the routine has put them.
+    // Delivers from a V86 task. On entry RDX is the memo. The EIP of this instruction and that of
+    // the next are in the context.
     ".macro tollgate_interrupt_delivers_from_task",
     "mov r11, [rdx + {tlb}]",
     "mov r8, [rdx + {refused_gate}]",
@@ -167,7 +170,7 @@ global_asm!(
     "mov r8, [rdx + {code_place}]",
     "tollgate_interrupt_compares {code_bytes}, 0",
     "tollgate_interrupt_finds_stack",
-    // Where in its page the frame may begin at most.
+    // Computes the last offset in its page at which the frame may begin.
     "mov eax, 0x1000 - 36",
     "sub r8d, 36",
     "cmp qword ptr [rdx + {error}], 0",
@@ -181,7 +184,7 @@ global_asm!(
     "ja 9f",
     "tollgate_interrupt_looks_up r9, 0, 1",
     "add r9, r8",
-    // Nothing fails from here on.
+    // Nothing can fail from here on.
     "mov eax, [rdx + {key}]",
     "test eax, {key_refused}",
     "jz 1f",
@@ -221,7 +224,8 @@ global_asm!(
     "and qword ptr [r15 + {kept_flags}], {no_virtual_mode}",
     "tollgate_interrupt_enters",
     ".endm",
-    // RDX: the delivery. The return address is in the exit value.
+    // Delivers in all other cases. On entry RDX is the memo, and the return address is in
+    // `exit_value`.
     ".macro tollgate_interrupt_delivers long",
     "mov r11, [rdx + {tlb}]",
     "mov r8, [rdx + {gate}]",
@@ -264,7 +268,7 @@ global_asm!(
     "ja 9f",
     "tollgate_interrupt_looks_up r9, \\long, 1",
     "add r9, r8",
-    // Nothing fails from here on.
+    // Nothing can fail from here on.
     "inc qword ptr [r15 + {count}]",
     "tollgate_interrupt_gathers_flags",
     "mov rax, [r15 + {exit_value}]",
@@ -293,7 +297,8 @@ global_asm!(
     ".hidden tollgate_interrupt_start, tollgate_interrupt_end, tollgate_interrupt",
     ".p2align 6",
     "tollgate_interrupt_start:",
-    // R9: the key. RCX: RIP of the next instruction. R8, of V86 code: that of this one.
+    // On entry R9 is the key, RCX the RIP of the next instruction, and for V86 code R8 the EIP of
+    // this one.
     "tollgate_interrupt:",
     "mov [r15 + {own}], r8",
     "mov [r15 + {rax}], rax",
@@ -342,7 +347,7 @@ global_asm!(
     "jz 4f",
     "tollgate_interrupt_delivers 1",
     "4:",
-    // The segments of the last x87 instruction are still to be noted.
+    // The monitor must still note the segments of the last x87 instruction.
     "test dword ptr [r15 + {x87_opcode}], {x87_fresh}",
     "jnz 9f",
     "test r9d, {key_task}",
@@ -350,7 +355,7 @@ global_asm!(
     "tollgate_interrupt_delivers_from_task",
     "4:",
     "tollgate_interrupt_delivers 0",
-    // On in the table of the handler's mode.
+    // Continues in the table of the handler's mode.
     "5:",
     "mov rcx, [rdx + {target}]",
     "mov rax, [rdx + {tag}]",
@@ -463,12 +468,12 @@ unsafe extern "sysv64" {
     fn tollgate_interrupt_end();
 }
 
-/// Address of the routine.
+/// The address of the routine.
 pub fn address() -> u64 {
     tollgate_interrupt as *const () as u64
 }
 
-/// The routine runs at this host address.
+/// Whether the routine runs at this host address.
 pub fn is_here(pc: u64) -> bool {
     let first = tollgate_interrupt_start as *const () as u64;
     (first..tollgate_interrupt_end as *const () as u64).contains(&pc)

@@ -9,23 +9,25 @@ use crate::abi::context::Context;
 use crate::abi::strings::{OPERATIONS, ROUTINES, Reach};
 use tollgate_x86::{Flags, Gpr};
 
-/// CMPS among the operations; SCAS is behind it.
+/// The numbers of the compare operations CMPS; SCAS follows.
 const COMPARES_BOTH: std::ops::Range<usize> = 8..16;
-/// LODS, which has no destination, is behind SCAS.
+/// The first number of LODS, which has no destination and follows SCAS.
 const LOADS: usize = 24;
 
-/// The places of one direction, from the start of the first routine.
+/// The places in a routine's code for one direction, as distances from the start of the first
+/// routine.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Parts {
-    /// Operands are looked up: of each part anew.
+    /// From here to `prepared`, operands are looked up. The code runs again before each part of the
+    /// string.
     between: u32,
     prepared: u32,
     /// The host's string instruction.
     running: u32,
 }
 
-/// Where the parts of a routine begin, from the start of the first.
+/// Where the parts of a routine begin, as distances from the start of the first routine.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Places {
@@ -45,12 +47,12 @@ unsafe extern "C" {
 }
 
 fn places() -> &'static [Places; ROUTINES] {
-    // SAFETY: the table is constant data, one entry for each routine: the assembly of
-    // `string.rs` writes eight doublewords each time it assembles one.
+    // SAFETY: the table is constant data with one entry for each routine: the assembly of
+    // `string.rs` writes eight doublewords each time it assembles a routine.
     unsafe { &tollgate_string_places }
 }
 
-/// Addresses of the routines.
+/// The addresses of the routines.
 pub fn addresses() -> [u64; ROUTINES] {
     let first = tollgate_string_start as *const () as u64;
     places().map(|places| first + u64::from(places.start))
@@ -59,12 +61,12 @@ pub fn addresses() -> [u64; ROUTINES] {
 /// Where the guest is while a routine runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
-    /// At no boundary.
+    /// The guest is at no boundary.
     Undivided,
-    /// Between two iterations, or before the first: RAX and RDX are in their slots, and the
-    /// arithmetic flags in the context.
+    /// The guest is between two iterations, or before the first: RAX and RDX are in their slots,
+    /// and the arithmetic flags are in the context.
     Between,
-    /// The same, and RCX, RSI and RDI are those of the host's instruction.
+    /// As in `Between`, and RCX, RSI and RDI are those of the host's string instruction.
     Running,
 }
 
@@ -72,12 +74,12 @@ pub enum Stage {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Interrupted {
     routine: usize,
-    /// Where.
+    /// Where the guest is.
     pub stage: Stage,
 }
 
 impl Interrupted {
-    /// The routine at this host address.
+    /// The routine that runs at this host address.
     pub fn at(pc: u64) -> Option<Self> {
         if !is_here(pc) {
             return None;
@@ -98,8 +100,8 @@ impl Interrupted {
         Some(Self { routine, stage })
     }
 
-    /// Puts the guest's registers into a signal frame, and says whether iterations are done.
-    /// In [`Stage::Undivided`] they cannot be told.
+    /// Puts the guest's registers into a signal frame. Returns whether iterations are complete,
+    /// which is not known in [`Stage::Undivided`].
     pub(crate) fn put_back(&self, context: &mut Context, registers: &mut [i64; 23]) -> bool {
         let operation = self.routine % OPERATIONS;
         let width = Reach::ALL[self.routine / OPERATIONS].pointer_bits();
@@ -108,7 +110,7 @@ impl Interrupted {
         let uses_destination = operation < LOADS;
         let compares = (COMPARES_BOTH.start..LOADS).contains(&operation);
         let mut kept = |register: Gpr| *context.slot_mut(register as u8) as i64;
-        // What a pointer or a counter is, from what the routine has made of it.
+        // The guest's value of a pointer or counter, from the value that the routine has computed.
         let whole = |value: i64, before: i64| match width {
             16 => before & !0xffff | value & 0xffff,
             32 => value & 0xffff_ffff,
@@ -144,7 +146,7 @@ impl Interrupted {
         if uses_destination {
             registers[libc::REG_RDI as usize] = whole(destination, kept(Gpr::Rdi));
         }
-        // A routine that loads has its result in place.
+        // A routine that loads already has its result in RAX.
         if uses_destination || !is_running {
             registers[libc::REG_RAX as usize] = kept(Gpr::Rax);
         }
@@ -163,7 +165,7 @@ impl Interrupted {
     }
 }
 
-/// A routine runs at this host address.
+/// Whether a routine runs at this host address.
 pub fn is_here(pc: u64) -> bool {
     let first = tollgate_string_start as *const () as u64;
     (first..tollgate_string_end as *const () as u64).contains(&pc)

@@ -24,13 +24,14 @@ global_asm!(
     "cmp qword ptr [r15 + {compacts_vectors}], 0",
     "je 1f",
     "xsavec [r15 + {vector_area}]",
-    // XSAVEC leaves it out like the registers that are initial.
+    // XSAVEC does not store MXCSR if SSE's registers are initial.
     "stmxcsr [r15 + {vector_area} + 24]",
     "jmp 2f",
     "1:",
     "xsave [r15 + {vector_area}]",
     "2:",
-    // What is in the area now is stale as soon as it becomes initial again.
+    // Notes which components the area contains now: their values there are stale as soon as the
+    // components become initial again.
     "mov rax, [r15 + {vector_area} + {header}]",
     "or [r15 + {vectors_before}], rax",
     "fninit",
@@ -39,7 +40,7 @@ global_asm!(
     "mov qword ptr [r15 + {vectors_were_live}], 1",
     "ret",
     ".p2align 2",
-    // The C ABI's.
+    // The value of MXCSR that the C ABI requires.
     "3: .long 0x1f80",
     ".p2align 4",
     // Changes RCX, RDX and the flags.
@@ -47,9 +48,9 @@ global_asm!(
     "mov rcx, rax",
     "mov eax, [r15 + {vector_components}]",
     "xor edx, edx",
-    // The header has the form that XRSTOR needs, for nothing has settled the area.
+    // The header still has the form that XRSTOR needs, since `settle_vector_area` has not run.
     "xrstor [r15 + {vector_area}]",
-    // With SSE's registers initial, XRSTOR of a compacted area does not load it.
+    // XRSTOR of a compacted area does not load MXCSR if SSE's registers are initial.
     "ldmxcsr [r15 + {vector_area} + 24]",
     "mov qword ptr [r15 + {vectors_off}], 0",
     "mov qword ptr [r15 + {vectors_were_live}], 0",

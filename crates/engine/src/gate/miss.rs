@@ -41,7 +41,7 @@ global_asm!(
     "jne 6f",
     "call tollgate_vectors_aside",
     "6:",
-    // Twice: the stack stays aligned.
+    // R11 is pushed twice, so that the stack stays aligned.
     "push r11",
     "push r11",
     "lea rdi, [r15 - {bias}]",
@@ -96,12 +96,12 @@ unsafe extern "sysv64" {
     fn tollgate_miss_end();
 }
 
-/// Address of the routine.
+/// The address of the routine.
 pub fn address() -> u64 {
     tollgate_miss as *const () as u64
 }
 
-/// The routine runs at this host address, behind the call of the monitor's function.
+/// Whether the routine runs at this host address, after the call of the monitor's function.
 pub fn is_here(pc: u64) -> bool {
     let first = tollgate_miss_called as *const () as u64;
     (first..tollgate_miss_end as *const () as u64).contains(&pc)

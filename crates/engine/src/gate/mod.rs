@@ -1,10 +1,12 @@
 //! The hand-written assembly: the way into emitted code and out of it, and the routines that
 //! emitted code calls (misses, the test of stores, repeated string instructions, fast paths).
 
-/// Assembly that looks an indirect branch's target up as emitted code does
-/// ([`first_choice`](crate::abi::link_layout::first_choice)): the target is in RCX, its sum with the tag's
-/// part that the mode says is in RAX, and `$table` is where the start of the mode's table is noted. Goes to the
-/// label `$hit` with the entry's address in R9, or falls through. Uses R8 and flags.
+/// Assembly that looks up the target of an indirect branch as emitted code does
+/// ([`first_choice`](crate::abi::link_layout::first_choice)).
+///
+/// On entry the target is in RCX, and its sum with the mode's part of the tag is in RAX; `$table`
+/// is where the start of the mode's table is stored. After a hit it jumps to the label `$hit` with
+/// the entry's address in R9; otherwise it falls through. It changes R8 and the flags.
 macro_rules! look_up_target {
     ($table:literal, $hit:literal) => {
         concat!(
@@ -42,7 +44,7 @@ pub mod vector_fast_path;
 
 use crate::abi::context::Gate;
 
-/// The addresses that a context is made with.
+/// The addresses of the routines that a new context gets.
 pub fn addresses() -> Gate {
     Gate {
         exit: entry::exit_address(),

@@ -25,7 +25,7 @@ use tollgate_tlb::long_tlb::{LONG_CODE_WRITE_STEP, LONG_ROOT_DISPLACEMENT};
 use tollgate_tlb::software_tlb::CODE_WRITE_TABLE_OFFSET;
 
 global_asm!(
-    // RCX: not zero if the line of the byte at R9, a host address, holds code.
+    // Sets RCX to a value other than zero if the line of the byte at host address R9 holds code.
     ".macro tollgate_test_line",
     "mov ecx, 6",
     "shrx r8, r9, rcx",
@@ -37,8 +37,8 @@ global_asm!(
     "shlx rcx, rcx, r8",
     "mov r8, [r15 + {exit_value}]",
     ".endm",
-    // RCX: the word of the map of bytes for the line of the byte at R9, if its page has a map.
-    // Leaves the macro's place for "may be code" if not.
+    // Loads RCX with the word of the map of bytes for the line of the byte at R9. If the byte's
+    // page has no map, jumps to the caller's label 7, "may be code".
     ".macro tollgate_load_bytes",
     "shrx rcx, r9, r15",
     "mov r8, [r15 + {code_bytes}]",
@@ -50,7 +50,7 @@ global_asm!(
     ".endm",
     ".macro tollgate_test_store size long",
     ".p2align 6",
-    // R8 has the linear address.
+    // On entry R8 is the linear address.
     "8:",
     "jmp tollgate_device_miss",
     ".if \\long",
@@ -82,7 +82,7 @@ global_asm!(
     "jrcxz 2f",
     "jmp 9f",
     ".endif",
-    // Whether it was needed or not: a pass is for one store.
+    // The pass is cleared whether it was needed or not, since it is for one store.
     "2:",
     "mov qword ptr [r15 + {store_pass}], {no_pass}",
     "mov rcx, [r15 + {store_delta}]",
@@ -96,7 +96,7 @@ global_asm!(
     "mov rcx, [r15 + {store_delta}]",
     "lea r9, [r8 + rcx]",
     "tollgate_load_bytes",
-    // The bytes of the store that lie in the first one's line.
+    // Selects the bytes of the store that lie in the line of its first byte.
     "shrx rcx, rcx, r9",
     "mov r8d, 64 - \\size",
     "shlx rcx, rcx, r8",
@@ -104,7 +104,7 @@ global_asm!(
     "jrcxz 3f",
     "jmp tollgate_exit",
     "3:",
-    // Those in the last one's, which may be the same.
+    // Selects the bytes that lie in the line of its last byte, which may be the same line.
     "lea r9, [r9 + \\size - 1]",
     "tollgate_load_bytes",
     "not r9",
@@ -188,7 +188,7 @@ unsafe extern "sysv64" {
     fn tollgate_code_store_end();
 }
 
-/// Addresses for the sizes in [`STORE_SIZES`].
+/// The addresses of the routines for the sizes in [`STORE_SIZES`].
 pub fn addresses() -> [u64; STORE_SIZES.len()] {
     [
         tollgate_code_store_1 as *const () as u64,
@@ -203,8 +203,8 @@ pub fn addresses() -> [u64; STORE_SIZES.len()] {
     ]
 }
 
-/// Addresses for the sizes in [`STORE_SIZES`], for modes whose memory is reached through the
-/// long software TLB.
+/// The addresses of the routines for the sizes in [`STORE_SIZES`], for modes whose memory is
+/// reached through the long software TLB.
 pub fn long_addresses() -> [u64; STORE_SIZES.len()] {
     [
         tollgate_long_code_store_1 as *const () as u64,
@@ -219,7 +219,7 @@ pub fn long_addresses() -> [u64; STORE_SIZES.len()] {
     ]
 }
 
-/// A store is being tested at this host address; the guest is exactly before the
+/// Whether a store is being tested at this host address; the guest is then exactly before the
 /// instruction of the site that the context names.
 pub fn is_here(pc: u64) -> bool {
     let first = tollgate_code_store_start as *const () as u64;

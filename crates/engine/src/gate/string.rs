@@ -41,8 +41,9 @@ use tollgate_tlb::software_tlb::WRITE_TABLE_OFFSET;
 use tollgate_x86::{Gpr, SegmentRegister};
 
 global_asm!(
-    // RAX at most the number of elements from RDX on, to the end of its block of `size` bytes, or
-    // to its beginning. Goes to label 8 where the first is not in one block.
+    // Limits RAX to the number of elements from RDX to the end of its block of `size` bytes, or
+    // down to the block's beginning. Jumps to label 8 if the first element crosses a block
+    // boundary.
     ".macro tollgate_string_elements size, shift, backward, there",
     ".if \\backward",
     "and edx, \\size - 1",
@@ -62,12 +63,13 @@ global_asm!(
     "cmp rax, rdx",
     "cmova rax, rdx",
     ".endm",
-    // In `delta` what is to be added to `pointer` for the host address; RAX at most the number of
-    // elements from there to the end of its page, or to its beginning. Uses RDX and R10.
+    // Sets `delta` to what must be added to `pointer` for the host address, and limits RAX to the
+    // number of elements from there to the end of the page, or down to its beginning. Changes RDX
+    // and R10.
     ".macro tollgate_string_operand reach, delta, pointer, pointer32, shift, loads, base, backward, there",
     ".if \\reach == 1",
     "mov rdx, \\pointer",
-    // An address that is not canonical is beyond the root.
+    // An address that is not canonical lies outside the root table.
     "sarx r10, rdx, r14",
     "lea \\delta, [r10 + 256]",
     "cmp \\delta, 511",
@@ -111,7 +113,7 @@ global_asm!(
     "tollgate_string_elements 0x10000, \\shift, \\backward, \\there",
     ".endif",
     ".endm",
-    // Pointers behind some elements, of the address size.
+    // Truncates the pointers to the address size after some elements.
     ".macro tollgate_string_wrap reach, source, destination",
     ".if \\reach == 3",
     ".if \\destination",
@@ -129,8 +131,8 @@ global_asm!(
     ".endif",
     ".endif",
     ".endm",
-    // MOVS of at most 64 bytes that do not overlap, which the host's instruction takes long
-    // to begin with: RAX elements; goes on at 21b or 7f, or else at 3f.
+    // Executes a MOVS of RAX elements with at most 64 bytes that do not overlap, since the host's
+    // instruction is slow to start. Continues at 21b or 7f; in other cases at 3f.
     ".macro tollgate_string_short shift, reach",
     "mov edx, eax",
     ".if \\shift",
@@ -138,7 +140,7 @@ global_asm!(
     ".endif",
     "cmp edx, 64",
     "ja 3f",
-    // Destination minus source, plus length: below twice the length if they overlap.
+    // RCX = destination minus source plus length: it is below twice the length if they overlap.
     "lea rcx, [rdi + r9]",
     "sub rcx, rsi",
     "sub rcx, r8",
@@ -184,7 +186,7 @@ global_asm!(
     "movzx ecx, byte ptr [r8 + rdx - 1]",
     "mov [r9], al",
     "mov [r9 + rdx - 1], cl",
-    // Of three bytes the second.
+    // Copies the second of three bytes.
     "shr edx, 1",
     "movzx eax, byte ptr [r8 + rdx]",
     "mov [r9 + rdx], al",
@@ -194,10 +196,10 @@ global_asm!(
     "jnz 21b",
     "jmp 7f",
     ".endm",
-    // The parts in one direction. Labels 6 to 8 of the routine lie `there`: f or b.
+    // The parts in one direction. `there` is the direction to the routine's labels 6 to 8: f or b.
     ".macro tollgate_string_parts instruction, shift, reach, source, destination, compares, backward, there",
-    // Before each part: registers as the guest knows them, but RAX, RDX and the flags; RCX is
-    // in its namesake.
+    // Before each part, registers are as the guest knows them, except RAX, RDX and the flags; RCX
+    // is in the host's RCX.
     "21:",
     ".if \\reach == 1",
     "mov rax, rcx",
@@ -215,7 +217,7 @@ global_asm!(
     ".endif",
     "test rax, rax",
     "jz 8\\there",
-    // What remains behind this part.
+    // R10 = the number of elements that remain after this part.
     ".if \\reach == 1",
     "mov r10, rcx",
     ".else",
@@ -294,7 +296,8 @@ global_asm!(
     ".long 23b - tollgate_string_start",
     ".popsection",
     ".endm",
-    // The guest's registers and flags, but what pointers of 16 bits have above them.
+    // Restores the guest's registers and flags. Pointers and counters of 16 bits get their upper
+    // bits back from their slots.
     ".macro tollgate_string_end reach, source, destination",
     "movzx eax, word ptr [r15 + {flags}]",
     "add al, 0x7f",
@@ -318,8 +321,8 @@ global_asm!(
     "mov r10, rcx",
     ".endif",
     ".endm",
-    // `source`, `destination`: uses RSI, uses RDI; `compares`: 0, or 1 while equal, or 2 while not
-    // equal.
+    // `source` says whether RSI is used, `destination` whether RDI is; `compares` is 0, 1 for
+    // "while equal" or 2 for "while not equal".
     ".macro tollgate_string instruction, shift, reach, source, destination, compares",
     ".p2align 5",
     "20:",

@@ -23,7 +23,7 @@ global_asm!(
     "lahf",
     "seto al",
     "mov [r15 + {flags}], ax",
-    // The header's form, as `Context::prepare_vector_load` makes it.
+    // Sets the header's form, as `Context::prepare_vector_load` does.
     "mov eax, [r15 + {vector_components}]",
     "and [r15 + {vector_area} + {header}], al",
     "cmp qword ptr [r15 + {compacts_vectors}], 0",
@@ -36,7 +36,7 @@ global_asm!(
     "mov [r15 + {vectors_before}], rdx",
     "xor edx, edx",
     "xrstor [r15 + {vector_area}]",
-    // With SSE's registers initial, XRSTOR of a compacted area does not load it.
+    // XRSTOR of a compacted area does not load MXCSR if SSE's registers are initial.
     "ldmxcsr [r15 + {vector_area} + 24]",
     "mov qword ptr [r15 + {vectors_off}], 0",
     "inc qword ptr [r15 + {count}]",
@@ -66,12 +66,12 @@ unsafe extern "sysv64" {
     fn tollgate_vectors_end();
 }
 
-/// Address of the routine.
+/// The address of the routine.
 pub fn address() -> u64 {
     tollgate_vectors as *const () as u64
 }
 
-/// The routine runs at this host address.
+/// Whether the routine runs at this host address.
 pub fn is_here(pc: u64) -> bool {
     (address()..tollgate_vectors_end as *const () as u64).contains(&pc)
 }
