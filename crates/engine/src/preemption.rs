@@ -34,13 +34,13 @@ const STEPS: u64 = 32;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Interruptible {
-    /// They are done to the end.
+    /// The work is done to its end.
     Off,
-    /// They stop at the next point. What is left is done when it is needed again.
+    /// The work stops at the next checkpoint. The rest is done when it is needed again.
     #[default]
     Restart,
-    /// They stop at the next point. What is left is done when the guest has come back from the
-    /// handler to the instruction that it is for, before that begins again.
+    /// The work stops at the next checkpoint. The rest is done when the guest has returned from the
+    /// handler to the instruction that the work is for, before that instruction begins again.
     Resume,
 }
 

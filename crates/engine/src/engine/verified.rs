@@ -55,7 +55,10 @@ impl Engine {
     pub(super) fn verify_link(&self, place: u32, to: BlockId) {
         if self.verify_code {
             let before = self.cache.read(place.saturating_sub(2)..place);
-            assert!(is_link_distance(&before), "the link is not in a direct branch: {before:x?}");
+            assert!(
+                is_link_distance(&before),
+                "the link is not in a direct branch: {before:x?}"
+            );
         }
         self.verify_target(to);
     }

@@ -39,38 +39,39 @@ impl Features {
         }
     }
 
-    /// The same for a processor that reads instruction bytes like this.
+    /// Sets which maker's processor the instruction bytes are decoded for.
     pub fn with_decoding(mut self, decoding: Decoding) -> Self {
         self.decoding = decoding;
         self
     }
 
-    /// What [`Features::with_decoding`] says.
+    /// Which maker's processor the instruction bytes are decoded for.
     pub fn decoding(&self) -> Decoding {
         self.decoding
     }
 
-    /// The same for a processor of which PUSH and POP of a segment register access the low
-    /// word of a wider slot alone: the manual leaves that open (SDM volume 2, PUSH).
+    /// Sets whether PUSH and POP of a segment register access only the low word of a wider slot:
+    /// the manual leaves this open (SDM volume 2, PUSH).
     pub fn with_narrow_selectors(mut self, are_narrow: bool) -> Self {
         self.narrow_selectors = are_narrow;
         self
     }
 
-    /// What [`Features::with_narrow_selectors`] says.
+    /// Whether PUSH and POP of a segment register access only the low word of a wider slot.
     pub fn has_narrow_selectors(&self) -> bool {
         self.narrow_selectors
     }
 
-    /// The same; whether LAHF and SAHF are offered in 64-bit code, for which there is no
+    /// Sets whether LAHF and SAHF are offered in 64-bit code, for which there is no
     /// [`CpuidFeature`].
     pub fn with_lahf_in_64_bit_code(mut self, offered: bool) -> Self {
         self.lahf_in_64_bit_code = offered;
         self
     }
 
-    /// Every feature that an instruction needs is offered. That of 64-bit forms is not asked
-    /// for: these are decoded in 64-bit code only, which the guest cannot reach without.
+    /// Whether every feature that an instruction needs is offered. The feature of 64-bit forms is
+    /// not checked: they are decoded in 64-bit code only, which the guest cannot enter without that
+    /// feature.
     pub fn allow(&self, instruction: &Instruction) -> bool {
         let is_lahf = matches!(instruction.code(), Code::Lahf | Code::Sahf);
         if is_lahf && instruction.code_size() == CodeSize::Code64 {
@@ -83,15 +84,15 @@ impl Features {
             .all(|&f| self.offers(f))
     }
 
-    /// One feature is offered.
+    /// Whether one feature is offered.
     pub fn offers(&self, feature: CpuidFeature) -> bool {
         let index = feature as usize;
         self.offered.get(index).copied().unwrap_or(false)
     }
 }
 
-/// Makes an instruction the older one that its encoding means where its feature is not offered:
-/// F3 changed nothing about BSF and BSR before TZCNT and LZCNT (SDM volume 2, TZCNT).
+/// Replaces an instruction by the older one that its encoding means if the newer one's feature is
+/// not offered: F3 did not affect BSF and BSR before TZCNT and LZCNT existed (SDM volume 2, TZCNT).
 #[inline]
 pub fn as_offered(instruction: &mut Instruction, offers: impl Fn(CpuidFeature) -> bool) {
     let (code, feature) = match instruction.code() {
@@ -111,30 +112,30 @@ pub fn as_offered(instruction: &mut Instruction, offers: impl Fn(CpuidFeature) -
 /// How an instruction is treated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Treatment {
-    /// Copied; touches general registers, flags and at most one memory operand.
+    /// The instruction is copied; it uses general registers, flags and at most one memory operand.
     Copy,
-    /// Copied; touches x87, MMX or vector registers too.
+    /// The instruction is copied; it uses x87, MMX or vector registers too.
     CopyVector,
-    /// Does nothing that the guest can see.
+    /// The instruction does nothing that the guest can see.
     Nothing,
-    /// Raises this exception in this mode.
+    /// The instruction raises this exception in this mode.
     Raise(Vector),
-    /// Executed by the monitor.
+    /// The monitor executes the instruction.
     Helper,
 }
 
 /// Whether an instruction is ever copied, whatever the mode and the guest's features are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Copying {
-    /// In no mode.
+    /// The instruction is copied in no mode.
     Never,
-    /// Where [`treatment`] says [`Treatment::Copy`].
+    /// The instruction is copied where [`treatment`] returns [`Treatment::Copy`].
     General,
-    /// Where [`treatment`] says [`Treatment::CopyVector`].
+    /// The instruction is copied where [`treatment`] returns [`Treatment::CopyVector`].
     Vector,
 }
 
-/// What the lists say about an instruction by itself: [`treatment`] copies nothing else.
+/// What the lists say about an instruction alone: [`treatment`] copies no other instruction.
 pub fn copying(instruction: &Instruction) -> Copying {
     let mnemonic = instruction.mnemonic();
     if instruction.code() == Code::INVALID
@@ -165,14 +166,15 @@ fn is_listed_encoding(instruction: &Instruction) -> bool {
     )
 }
 
-/// The instruction needs AVX-512's state: EVEX, and the VEX-encoded ones on mask registers.
+/// Whether the instruction needs AVX-512's state: EVEX-encoded instructions do, and VEX-encoded
+/// ones that use mask registers.
 pub fn needs_avx_512(instruction: &Instruction) -> bool {
     instruction.encoding() == EncodingKind::EVEX
         || (0..instruction.op_count()).any(|index| instruction.op_register(index).is_k())
 }
 
-/// General-register instructions, whose every form outside `Code` exclusions is
-/// unprivileged and depends on nothing but registers, flags and memory.
+/// Instructions on general registers. Every form that is not excluded by its `Code` is unprivileged
+/// and depends only on registers, flags and memory.
 fn is_listed_general(mnemonic: Mnemonic) -> bool {
     use Mnemonic::*;
     matches!(
@@ -296,8 +298,7 @@ fn is_listed_general(mnemonic: Mnemonic) -> bool {
     )
 }
 
-/// State images and masked accesses: never copied although their
-/// features are listed.
+/// State images and masked accesses, which are never copied although their features are listed.
 fn is_excluded_vector(instruction: &Instruction) -> bool {
     use Mnemonic::*;
     let is_image = matches!(
@@ -368,7 +369,7 @@ fn is_vector_feature(feature: CpuidFeature) -> bool {
     )
 }
 
-/// Hints and fences that do nothing to the guest's state.
+/// Hints and fences, which do not affect the guest's state.
 fn is_nothing(mnemonic: Mnemonic) -> bool {
     use Mnemonic::*;
     matches!(
@@ -386,12 +387,12 @@ fn is_nothing(mnemonic: Mnemonic) -> bool {
     )
 }
 
-/// The instruction names an operand in memory.
+/// Whether the instruction names an operand in memory.
 pub(crate) fn has_memory(instruction: &Instruction) -> bool {
     (0..instruction.op_count()).any(|index| instruction.op_kind(index) == OpKind::Memory)
 }
 
-/// Decides about one instruction.
+/// Decides how one instruction is treated in a mode.
 pub fn treatment(instruction: &Instruction, mode: &Mode, features: &Features) -> Treatment {
     let mnemonic = instruction.mnemonic();
     let is_undefined = matches!(mnemonic, Mnemonic::Ud0 | Mnemonic::Ud1 | Mnemonic::Ud2);
@@ -435,15 +436,15 @@ pub fn treatment(instruction: &Instruction, mode: &Mode, features: &Features) ->
     vector_treatment(instruction, mode, vex)
 }
 
-/// x87, MMX, SSE, AVX and AVX-512 instructions that run as they are. Those whose addresses
-/// are in a vector register have many operands in memory.
+/// x87, MMX, SSE, AVX and AVX-512 instructions that run unchanged. Instructions whose addresses are
+/// in a vector register are excluded, since they have many operands in memory.
 fn is_listed_vector(instruction: &Instruction) -> bool {
     let features = instruction.cpuid_features();
     !is_excluded_vector(instruction) && features.iter().any(|&feature| is_vector_feature(feature))
 }
 
-/// The 8087's and the 287's own control instructions, which do nothing today (SDM volume 3,
-/// "Architecture Compatibility").
+/// Control instructions of the 8087 and the 287 that do nothing today (SDM volume 3, "Architecture
+/// Compatibility").
 fn is_nothing_on_x87(mnemonic: Mnemonic) -> bool {
     matches!(
         mnemonic,
@@ -451,8 +452,8 @@ fn is_nothing_on_x87(mnemonic: Mnemonic) -> bool {
     )
 }
 
-/// Forms of listed mnemonics that are not copied: what touches system registers, and bits of
-/// a string in memory, which may be anywhere.
+/// Forms of listed mnemonics that are not copied: those that use system registers, and those that
+/// select a bit of a string in memory, which may be anywhere.
 fn is_excluded_general(instruction: &Instruction) -> bool {
     use Mnemonic::*;
     let mnemonic = instruction.mnemonic();
@@ -480,7 +481,7 @@ fn has_immediate(instruction: &Instruction) -> bool {
     instruction.op_kind(instruction.op_count() - 1) == OpKind::Immediate8
 }
 
-/// Conditions of SDM volume 2, tables 2-19 to 2-30 and 22-1, and volume 3, 13.1.
+/// Checks the conditions of SDM volume 2, tables 2-19 to 2-30 and 22-1, and volume 3, 13.1.
 fn vector_treatment(instruction: &Instruction, mode: &Mode, vex: bool) -> Treatment {
     use CpuidFeature::*;
     let x87 = instruction

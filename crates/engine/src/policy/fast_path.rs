@@ -11,51 +11,51 @@ use crate::policy::mode::{Mode, ModeFlags, SegmentClass};
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 use tollgate_x86::{SegmentRegister, Vector};
 
-/// A fast path, and what its routine is told.
+/// An instruction that has a fast path, and what is passed to the routine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FastInstruction {
     /// CPUID.
     Cpuid,
     /// A load of DS, ES, FS or GS.
     LoadSegment {
-        /// Which.
+        /// The segment register.
         register: SegmentRegister,
-        /// It is POP, of 32 bits.
+        /// Whether the instruction is a POP of 32 bits.
         pops: bool,
     },
-    /// IRETD that leads to level 3.
+    /// An IRETD that leads to level 3.
     Return,
     /// INT n or INT3.
     Interrupt {
-        /// Which entry of the IDT it goes through.
+        /// The number of the IDT entry.
         vector: u8,
-        /// It is 64-bit code's.
+        /// Whether it is in 64-bit code.
         long: bool,
     },
-    /// The same of a V86 task, through the IDT of the guest's own monitor.
+    /// INT n or INT3 of a V86 task that goes through the IDT of the guest's own monitor.
     TaskInterrupt {
-        /// Which entry.
+        /// The number of the IDT entry.
         vector: u8,
     },
     /// An instruction that is #GP(0) for a V86 task.
     Refusal,
     /// A far JMP, CALL or RET.
     Far(FarTransfer),
-    /// What the monitor's function does.
+    /// An instruction that a function of the monitor executes, and two numbers for the function.
     Call(FastPathCall, [u8; 2]),
     /// IN or OUT.
     Port {
-        /// It is OUT.
+        /// Whether the instruction is OUT.
         writes: bool,
-        /// Bytes: 1, 2 or 4.
+        /// The size in bytes: 1, 2 or 4.
         size: u8,
-        /// The port, if the instruction names it; else it is in DX.
+        /// The port, if the instruction names it; otherwise the port is in DX.
         port: Option<u8>,
     },
 }
 
 impl FastInstruction {
-    /// The fast path that an instruction is in code of a mode, if it is one.
+    /// The fast path of an instruction in code of a mode, if it has one.
     pub fn of(instruction: &Instruction, mode: &Mode, map: &RegisterMap) -> Option<Self> {
         if mode.is_watched() || !map.has_namesakes_at_home() || instruction.has_lock_prefix() {
             return None;
@@ -75,14 +75,15 @@ impl FastInstruction {
         }
     }
 
-    /// The fast path of an instruction that is #GP(0) in code of a mode, if it has one: V86 tasks' do.
+    /// The fast path of an instruction that is #GP(0) in code of a mode, if it has one: those of
+    /// V86 tasks have one.
     pub fn of_refused(mode: &Mode, map: &RegisterMap) -> Option<Self> {
         let is_task = mode.flags.contains(ModeFlags::VIRTUAL_8086) && mode.code_limit == 0xffff;
         (is_task && !mode.is_watched() && map.has_namesakes_at_home()).then_some(Self::Refusal)
     }
 
-    /// In 32-bit code outside IA-32e mode, and in 64-bit code. An operand in memory must lie in a
-    /// segment without base and limit.
+    /// The fast path by a function of the monitor, in 32-bit code outside IA-32e mode and in 64-bit
+    /// code. The only operands in memory that it serves lie in a segment without base and limit.
     fn call(instruction: &Instruction, mode: &Mode) -> Option<FastPathCall> {
         let is_long = mode.flags.contains(ModeFlags::LONG);
         let is_own_size = match is_long {
@@ -114,7 +115,7 @@ impl FastInstruction {
             Code::Clac => FastPathCall::ClearAccess,
             Code::Stac => FastPathCall::SetAccess,
             Code::Rdmsr => FastPathCall::ReadMsr,
-            // The base of FS or GS may be part of the mode elsewhere.
+            // Elsewhere the base of FS or GS may be part of the mode.
             Code::Wrmsr => FastPathCall::WriteMsr,
             Code::Mov_cr_r32 | Code::Mov_cr_r64 => match instruction.op0_register() {
                 Register::CR0 => FastPathCall::WriteCr0,
@@ -145,7 +146,7 @@ impl FastInstruction {
         (!has_memory || Self::has_flat_operand(instruction, mode, false)).then_some(call)
     }
 
-    /// What a call is told of its instruction's registers.
+    /// The numbers for the monitor's function, from the instruction's registers.
     fn numbers(call: FastPathCall, instruction: &Instruction) -> [u8; 2] {
         let general = instruction.op0_register();
         match call {
@@ -160,7 +161,7 @@ impl FastInstruction {
         }
     }
 
-    /// SGDT or SIDT.
+    /// The fast path of SGDT or SIDT.
     fn store_of_table(instruction: &Instruction) -> Option<FastPathCall> {
         match instruction.mnemonic() {
             Mnemonic::Sgdt => Some(FastPathCall::StoreGdt),
@@ -169,7 +170,8 @@ impl FastInstruction {
         }
     }
 
-    /// MOV from DR0 to DR3, DR6 or DR7; what the others are depends on CR4.DE.
+    /// Whether the instruction is a MOV from DR0 to DR3, DR6 or DR7. The meaning of the others
+    /// depends on CR4.DE.
     fn reads_debug(instruction: &Instruction) -> bool {
         use Register::*;
         instruction.mnemonic() == Mnemonic::Mov
@@ -180,7 +182,7 @@ impl FastInstruction {
     }
 
     /// Whether the operand in memory lies in a segment without base and limit, and its address has
-    /// the size of the code's.
+    /// the size of the code's addresses.
     fn has_flat_operand(instruction: &Instruction, mode: &Mode, write: bool) -> bool {
         let is_flat = match instruction.memory_segment() {
             Register::DS => mode.segment(SegmentRegister::Ds, write) == SegmentClass::Flat,
@@ -195,8 +197,8 @@ impl FastInstruction {
         is_flat && (mode.flags.contains(ModeFlags::LONG) || size == 4)
     }
 
-    /// An instruction that reads system registers or descriptors, and changes no more than its
-    /// operand and arithmetic flags, behind all that can fault.
+    /// The fast path of an instruction that reads system registers or descriptors. After everything
+    /// that can fault, such an instruction changes only its operand and arithmetic flags.
     fn read_of_system(instruction: &Instruction) -> Option<FastPathCall> {
         use Mnemonic::*;
         match instruction.mnemonic() {
@@ -211,8 +213,8 @@ impl FastInstruction {
         }
     }
 
-    /// From code and stack of 32 bits at level 0, outside IA-32e mode, where IRET does nothing
-    /// unusual.
+    /// The fast path of IRETD, from code and stack of 32 bits at level 0, outside IA-32e mode,
+    /// where IRET does nothing unusual.
     fn outer_return(mode: &Mode) -> Option<Self> {
         let kernel = ModeFlags::KERNEL | ModeFlags::CODE32 | ModeFlags::STACK32;
         let rare = ModeFlags::LONG | ModeFlags::RARE_FLAGS | ModeFlags::NMI_BLOCKED;
@@ -221,9 +223,10 @@ impl FastInstruction {
         does.then_some(Self::Return)
     }
 
-    /// From 64-bit code of level 0 or 3, and from code and stack of 32 bits of level 3 outside
-    /// IA-32e mode; 32-bit code of level 0 delivers its own. From V86 tasks where the IDT alone
-    /// decides: INT3, and INT n at IOPL 3 without CR4.VME.
+    /// The fast path of INT n and INT3: from 64-bit code of level 0 or 3, and from code and stack
+    /// of 32 bits of level 3 outside IA-32e mode. (32-bit code of level 0 delivers its own
+    /// interrupts.) From V86 tasks only where the IDT alone decides: INT3, and INT n at IOPL 3
+    /// without CR4.VME.
     fn interrupt(instruction: &Instruction, mode: &Mode) -> Option<Self> {
         let vector = match instruction.code() {
             Code::Int_imm8 => instruction.immediate8(),
@@ -250,8 +253,8 @@ impl FastInstruction {
         (does && !has(ModeFlags::RARE_FLAGS)).then_some(Self::Interrupt { vector, long })
     }
 
-    /// In 64-bit code, and in flat code of 32 bits with a flat stack in protected mode outside
-    /// IA-32e mode, at level 0 or 3.
+    /// The fast path of far transfers: in 64-bit code, and in flat code of 32 bits with a flat
+    /// stack in protected mode outside IA-32e mode, at level 0 or 3.
     fn far(instruction: &Instruction, mode: &Mode) -> Option<Self> {
         let (calls, returns, size) = match instruction.code() {
             Code::Jmp_ptr1632 | Code::Jmp_m1632 => (false, false, 4),
@@ -283,14 +286,14 @@ impl FastInstruction {
         }))
     }
 
-    /// In compatibility code Intel's processors do not offer SYSCALL: answers are known for
-    /// 64-bit code alone in IA-32e mode.
+    /// The fast path of CPUID. Intel's processors do not offer SYSCALL in compatibility code, so in
+    /// IA-32e mode the memo has answers for 64-bit code only.
     fn cpuid(mode: &Mode) -> Option<Self> {
         let is_long = mode.flags.contains(ModeFlags::LONG);
         (is_long == mode.flags.contains(ModeFlags::CODE64)).then_some(Self::Cpuid)
     }
 
-    /// Code of 32 bits at level 0, outside IA-32e mode.
+    /// The fast path of segment loads, in code of 32 bits at level 0 outside IA-32e mode.
     fn segment_load(instruction: &Instruction, mode: &Mode) -> Option<Self> {
         let kernel = ModeFlags::KERNEL | ModeFlags::CODE32 | ModeFlags::STACK32;
         if !mode.flags.contains(kernel) || mode.flags.contains(ModeFlags::LONG) {
@@ -311,9 +314,10 @@ impl FastInstruction {
         Some(Self::LoadSegment { register, pops })
     }
 
-    /// Where the level permits all ports. `register` is the operand that is not the port.
+    /// The fast path of IN and OUT, where the level permits all ports. `register` is the number of
+    /// the operand that is not the port.
     fn port(instruction: &Instruction, mode: &Mode, register: u32) -> Option<Self> {
-        // V86 mode asks the bitmap whatever IOPL is (SDM volume 1, 19.5.2).
+        // V86 mode uses the bitmap whatever IOPL is (SDM volume 1, 19.5.2).
         let is_permitted = mode.flags.contains(ModeFlags::IO_PRIVILEGED)
             && !mode.flags.contains(ModeFlags::VIRTUAL_8086);
         let is_named = instruction.op_kind(1 - register) == OpKind::Immediate8;
@@ -324,13 +328,13 @@ impl FastInstruction {
         })
     }
 
-    /// Whether it stands for an instruction that a monitor executes, rather than for a transfer of
-    /// control or a load of a segment register.
+    /// Whether the fast path stands for an instruction that a monitor executes, rather than for a
+    /// transfer of control or a load of a segment register.
     pub fn is_executed_for_guest(self) -> bool {
         matches!(self, Self::Cpuid | Self::Call(..) | Self::Port { .. })
     }
 
-    /// Its routine.
+    /// The routine of the fast path.
     pub fn routine(self) -> FastPath {
         match self {
             Self::Cpuid => FastPath::Cpuid,
@@ -345,12 +349,13 @@ impl FastInstruction {
         }
     }
 
-    /// Whether control goes on behind the instruction, where R11 says.
+    /// Whether control continues after the instruction, at the address in R11.
     pub fn comes_back(self) -> bool {
         matches!(self, Self::Cpuid | Self::LoadSegment { .. })
     }
 
-    /// What the routine finds in R9, in code of this mode of this family; `None`: nothing is told.
+    /// What the routine expects in R9, in code of this mode of this family; `None` if it expects
+    /// nothing.
     pub fn key(self, mode: u32, family: FamilyId) -> Option<u64> {
         match self {
             Self::Cpuid => None,

@@ -8,64 +8,65 @@ use crate::policy::masked_access::is_masked_access;
 use iced_x86::{Code, Instruction, Mnemonic, Register};
 use tollgate_exits::ExitKind;
 
-/// Who executes an instruction of the monitor's.
+/// What executes an instruction that translated code leaves to the monitor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Executor {
     /// The monitor's out-of-line forms of near branches, stack and move instructions, which
-    /// translated code does itself where it can.
+    /// translated code executes itself where it can.
     Near,
-    /// The monitor: VMCALL and VMMCALL.
+    /// The monitor's hypercalls: VMCALL and VMMCALL.
     Hypercall,
     /// The crate `emulate`.
     Emulate,
 }
 
 bitflags::bitflags! {
-    /// What may be different behind an instruction, or is due then.
+    /// What may be different after an instruction, or is due then.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct Effects: u16 {
-        /// The mode word can be another one.
+        /// The mode word can change.
         const CHANGES_MODE = 1 << 0;
         /// The save area of the vector registers may have been written.
         const WRITES_VECTOR_AREA = 1 << 1;
-        /// The stored results of SYSCALL, SYSRET, SYSENTER and SYSEXIT may no longer hold, and
-        /// what fast paths go by.
+        /// The stored results of SYSCALL, SYSRET, SYSENTER and SYSEXIT, and the memos of fast
+        /// paths, may be invalid.
         const CHANGES_LEVEL_CHANGES = 1 << 2;
-        /// The offset of the time-stamp counter may be another one.
+        /// The offset of the time-stamp counter may change.
         const CHANGES_CLOCK = 1 << 3;
-        /// It may enable interrupts, so that one that waits can be delivered.
+        /// The instruction may enable interrupts, so that a waiting interrupt can be delivered.
         const LETS_INTERRUPTS_IN = 1 << 4;
-        /// Another task may be the current one.
+        /// Another task may become the current task.
         const SWITCHES_TASKS = 1 << 5;
-        /// Enters a handler through the IDT, as an interrupt does (INT n, INT1, INT3, INTO).
+        /// The instruction enters a handler through the IDT, as an interrupt does (INT n, INT1,
+        /// INT3, INTO).
         const ENTERS_HANDLER = 1 << 6;
-        /// IRET: loads EFLAGS.RF, and lets NMIs in even if it faults.
+        /// IRET: it loads EFLAGS.RF, and allows NMIs again even if it faults.
         const RETURNS_FROM_HANDLER = 1 << 7;
-        /// SYSCALL and SYSRET: TF as they leave it decides on a trap behind them.
+        /// SYSCALL and SYSRET: the TF that they leave decides whether a trap follows.
         const LOOKS_AT_TRAP_FLAG = 1 << 8;
-        /// INT1: a #DB without its being a fault.
+        /// INT1: it raises #DB, but not as a fault.
         const RAISES_DEBUG = 1 << 9;
-        /// Names a debug register, an access that DR7.GD detects.
+        /// The instruction names a debug register, an access that DR7.GD detects.
         const NAMES_DEBUG_REGISTER = 1 << 10;
         /// A string instruction, which may end between two iterations.
         const REPEATS = 1 << 11;
-        /// A sensitive instruction: reads or changes the interrupt flag (see
+        /// A sensitive instruction: it reads or changes the interrupt flag (see
         /// [`crate::policy::virtual_interrupts`]).
         const SENSITIVE = 1 << 12;
-        /// Loads DS, ES, FS or GS: the mode word is another one only if emitted code must use
-        /// the segment in another way.
+        /// The instruction loads DS, ES, FS or GS: the mode word changes only if emitted code must
+        /// use the segment in another way.
         const LOADS_DATA_SEGMENT = 1 << 13;
     }
 }
 
-/// All that an exit asks about its instruction.
+/// Everything that an exit must know about its instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InstructionKind {
-    /// What its exit counts as.
+    /// The kind that the exit is counted as.
     pub exit: ExitKind,
-    /// Who executes it.
+    /// What executes the instruction.
     pub executor: Executor,
-    /// What it may change.
+    /// What the instruction may change.
     pub effects: Effects,
 }
 
@@ -112,7 +113,7 @@ impl InstructionKind {
 /// An instruction that the monitor executes, and its kind.
 #[derive(Clone, Copy, Debug)]
 pub struct Helper {
-    /// As decoded in the guest's mode.
+    /// The instruction as it was decoded in the guest's mode.
     pub instruction: Instruction,
     /// Its kind.
     pub kind: InstructionKind,
@@ -129,7 +130,7 @@ impl Helper {
 }
 
 impl Executor {
-    /// Who executes an instruction, if translated code does not.
+    /// What executes an instruction, if translated code does not.
     fn of(instruction: &Instruction) -> Self {
         use Mnemonic::*;
         let is_far = instruction.is_jmp_far()
@@ -152,7 +153,7 @@ impl Executor {
     }
 }
 
-/// MOV between the accumulator and an offset in the instruction.
+/// Whether the instruction is a MOV between the accumulator and an offset in the instruction.
 fn is_moffs(code: Code) -> bool {
     matches!(
         code,
@@ -167,8 +168,8 @@ fn is_moffs(code: Code) -> bool {
     )
 }
 
-/// The kind of exit that an emulated instruction counts as, and whether the mode word
-/// can be another one behind it.
+/// The kind of exit that an emulated instruction counts as, and whether it can change the mode
+/// word.
 fn exit_of(instruction: &Instruction) -> (ExitKind, bool) {
     use Mnemonic::*;
     match instruction.mnemonic() {
@@ -213,7 +214,7 @@ fn exit_of(instruction: &Instruction) -> (ExitKind, bool) {
         | Xsavec64 | Xsaves64 | Xrstor64 | Xrstors64 => (ExitKind::VectorImage, false),
         // FS and GS have a base in every mode word of 64-bit code.
         Swapgs | Rdfsbase | Rdgsbase | Wrfsbase | Wrgsbase => (ExitKind::OtherInstruction, false),
-        // No segment, no control register and no system flag is another one behind these.
+        // These instructions change no segment, control register or system flag.
         Pusha | Pushad | Popa | Popad | Enter | Bound | Bt | Btc | Btr | Bts | Daa | Das | Aaa
         | Aas | Aam | Aad | Sgdt | Sidt | Sldt | Str | Lar | Lsl | Verr | Verw | Xgetbv | Rdpmc
         | Wbinvd | Wbnoinvd | Invd | Rdpkru | Wrpkru => (ExitKind::OtherInstruction, false),
@@ -221,7 +222,7 @@ fn exit_of(instruction: &Instruction) -> (ExitKind, bool) {
     }
 }
 
-/// The instructions that read or change the interrupt flag.
+/// Whether an instruction reads or changes the interrupt flag.
 fn is_sensitive(mnemonic: Mnemonic) -> bool {
     use Mnemonic::*;
     matches!(
@@ -230,7 +231,7 @@ fn is_sensitive(mnemonic: Mnemonic) -> bool {
     )
 }
 
-/// The instruction loads DS, ES, FS or GS.
+/// Whether an instruction loads DS, ES, FS or GS.
 fn loads_data_segment(instruction: &Instruction) -> bool {
     use Mnemonic::*;
     match instruction.mnemonic() {
@@ -243,7 +244,7 @@ fn loads_data_segment(instruction: &Instruction) -> bool {
     }
 }
 
-/// The instruction may have written the save area of the vector registers.
+/// Whether an instruction may write the save area of the vector registers.
 fn writes_vector_area(instruction: &Instruction) -> bool {
     use Mnemonic::*;
     let loads_state = matches!(

@@ -7,8 +7,8 @@
 
 use iced_x86::{Instruction, Mnemonic};
 
-/// A gather, a scatter or a masked move of vectors, whose elements the monitor accesses one
-/// by one.
+/// Whether an instruction is a gather, a scatter or a masked move of vectors, whose elements the
+/// monitor accesses one by one.
 pub fn is_masked_access(instruction: &Instruction) -> bool {
     use Mnemonic::*;
     instruction.is_vsib()

@@ -6,18 +6,18 @@ use iced_x86::{
     OpAccess, OpKind,
 };
 
-/// What a memory operand is for.
+/// How an instruction uses its memory operand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryUse {
-    /// Bytes accessed.
+    /// The number of bytes accessed.
     pub size: u32,
-    /// The operand is read.
+    /// Whether the operand is read.
     pub read: bool,
-    /// The operand is written.
+    /// Whether the operand is written.
     pub write: bool,
 }
 
-/// What the memory operand of a copied instruction is for, if it has one.
+/// How a copied instruction uses its memory operand, if it has one.
 pub fn memory_use(
     info: &mut InstructionInfoFactory,
     instruction: &Instruction,
@@ -35,9 +35,9 @@ pub fn memory_use(
     Some(MemoryUse { size, read, write })
 }
 
-/// What the memory operand of a copied instruction must be aligned to, in bytes: a
-/// processor raises #GP(0) otherwise, before paging is asked (SDM volume 1, 11.8.2.1 and
-/// 14.9). AMD's processors let the SHA instructions access any address.
+/// The alignment in bytes that the memory operand of a copied instruction must have. Otherwise a
+/// processor raises #GP(0) before it translates the address (SDM volume 1, 11.8.2.1 and 14.9).
+/// AMD's processors let the SHA instructions access any address.
 pub fn required_alignment(instruction: &Instruction, decoding: Decoding) -> u32 {
     use Mnemonic::*;
     let size = instruction.memory_size().size() as u32;
@@ -73,16 +73,17 @@ pub fn required_alignment(instruction: &Instruction, decoding: Decoding) -> u32 
     if demands { size.max(1) } else { 1 }
 }
 
-/// Whether parts of the memory operand that a mask register leaves out may be where the
-/// instruction must not access: it then does not fault (SDM volume 2, 2.7.5). Some
-/// instructions with a mask fault all the same, which is left to the host's processor.
+/// Whether parts of the memory operand that a mask register excludes may lie where the instruction
+/// must not access, without a fault (SDM volume 2, 2.7.5). Some instructions with a mask fault all
+/// the same, which is left to the host's processor.
 pub fn suppresses_faults(instruction: &Instruction) -> bool {
     instruction.encoding() == EncodingKind::EVEX && instruction.has_op_mask()
 }
 
-/// What CR0.AM demands of a copied instruction's operand of `size` bytes (SDM volume 3, table
-/// 6-7), in bytes: the alignment of its element. Operands of 16 bytes and more are not checked,
-/// as on the processors that we know; those of SSE that must be aligned are #GP by themselves.
+/// The alignment in bytes that CR0.AM demands of a copied instruction's operand of `size` bytes
+/// (SDM volume 3, table 6-7): that of the operand's element. Operands of 16 bytes and more are not
+/// checked, as on the processors that we know; SSE operands that must be aligned cause #GP in any
+/// case.
 pub fn checked_alignment(instruction: &Instruction, size: u32) -> u32 {
     match instruction.memory_size() {
         MemorySize::Float80 | MemorySize::Bcd => 8,

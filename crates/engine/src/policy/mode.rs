@@ -21,21 +21,21 @@ use tollgate_x86::{CpuState, Segment, SegmentRegister};
 /// What emitted code must do to use a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum SegmentClass {
-    /// Base zero, limit 4 GiB, readable and writable: nothing.
+    /// Base zero, limit 4 GiB, readable and writable: emitted code does nothing.
     Flat,
-    /// Limit 4 GiB, readable and writable: add the base.
+    /// Limit 4 GiB, readable and writable: emitted code adds the base.
     Based,
-    /// Expand-up, readable and writable, limit FFFFh: the base is added, and an offset of
-    /// 16 bits needs a check only if the operand can wrap.
+    /// Expand-up, readable and writable, limit FFFFh: emitted code adds the base; an offset of 16
+    /// bits needs a check only if the operand can wrap.
     Limited64K,
-    /// Expand-up, readable and writable: check the limit and add the base.
+    /// Expand-up, readable and writable: emitted code checks the limit and adds the base.
     Limited,
-    /// Anything else: the monitor does the access with every check.
+    /// Any other segment: the monitor makes the access with every check.
     Odd,
 }
 
 impl SegmentClass {
-    /// The limit is checked: it is not 4 GiB.
+    /// Whether the limit must be checked, since it is less than 4 GiB.
     pub const fn is_limited(self) -> bool {
         matches!(self, SegmentClass::Limited | SegmentClass::Limited64K)
     }
@@ -56,77 +56,78 @@ impl SegmentClass {
 }
 
 bitflags::bitflags! {
-    /// Single-bit parts of the mode word.
+    /// The single-bit parts of the mode word.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
     pub struct ModeFlags: u32 {
-        /// 32-bit code segment.
+        /// The code segment is a 32-bit segment.
         const CODE32 = 1 << 0;
-        /// 32-bit stack segment; set for 64-bit code, whose stack pointer has 64 bits.
+        /// The stack segment is a 32-bit segment. Also set for 64-bit code, whose stack pointer has
+        /// 64 bits.
         const STACK32 = 1 << 1;
-        /// CR0.PE.
+        /// CR0.PE is set.
         const PROTECTED = 1 << 2;
-        /// EFLAGS.VM.
+        /// EFLAGS.VM is set.
         const VIRTUAL_8086 = 1 << 3;
-        /// CPL 3: memory is reached through the user view.
+        /// The CPL is 3: memory is reached through the user view.
         const USER = 1 << 4;
-        /// CR0.TS.
+        /// CR0.TS is set.
         const TASK_SWITCHED = 1 << 5;
-        /// CR0.EM.
+        /// CR0.EM is set.
         const EMULATE_X87 = 1 << 6;
-        /// CR0.MP.
+        /// CR0.MP is set.
         const MONITOR_COPROCESSOR = 1 << 7;
-        /// CR4.OSFXSR.
+        /// CR4.OSFXSR is set.
         const OSFXSR = 1 << 8;
-        /// CR4.OSXSAVE, and XCR0 enables AVX.
+        /// CR4.OSXSAVE is set, and XCR0 enables AVX.
         const AVX = 1 << 9;
         /// Stores through CS are allowed (real mode, V86 mode, 64-bit code).
         const CODE_WRITABLE = 1 << 10;
-        /// RDTSC faults: CR4.TSD at CPL 3.
+        /// RDTSC faults: CR4.TSD is set and the CPL is 3.
         const TIME_STAMP_DISABLED = 1 << 11;
-        /// Blocks hold one instruction and always return to the monitor.
+        /// Blocks contain one instruction and always return to the monitor.
         const SINGLE = 1 << 12;
         /// The memory operand is the bounce buffer (implies SINGLE).
         const BOUNCE = 1 << 13;
-        /// The monitor performs every access: misaligned ones fault (CR0.AM and EFLAGS.AC at
-        /// CPL 3), or DR7 watches memory.
+        /// The monitor makes every access: misaligned accesses fault (CR0.AM and EFLAGS.AC at CPL
+        /// 3), or DR7 watches memory.
         const ACCESSES_CHECKED = 1 << 14;
-        /// 64-bit code: EFER.LMA and CS.L.
+        /// The code is 64-bit code: EFER.LMA and CS.L are set.
         const CODE64 = 1 << 15;
-        /// EFER.LMA: memory is reached through the long software TLB, by compatibility
-        /// code too.
+        /// EFER.LMA is set: memory is reached through the long software TLB, by compatibility code
+        /// too.
         const LONG = 1 << 16;
-        /// CLI and STI are permitted, and POPF changes IF: the CPL is at most IOPL, or this
-        /// is real mode.
+        /// CLI and STI are permitted, and POPF changes IF: the CPL is at most IOPL, or this is real
+        /// mode.
         const IO_PRIVILEGED = 1 << 17;
-        /// CPL 0 of protected mode.
+        /// Protected mode with CPL 0.
         const KERNEL = 1 << 18;
-        /// EFLAGS.NT in protected mode (IRET returns to another task) or EFLAGS.AC in real mode
-        /// (INT n clears it).
+        /// EFLAGS.NT is set in protected mode (IRET returns to another task), or EFLAGS.AC in real
+        /// mode (INT n clears it).
         const RARE_FLAGS = 1 << 19;
         /// NMIs are held off until IRET.
         const NMI_BLOCKED = 1 << 20;
-        /// The extension that lets programs work on EFLAGS.VIF: CR4.VME in V86 mode, CR4.PVI
-        /// at CPL 3 of protected mode. They do at IOPL below 3.
+        /// The extension is enabled that lets programs use EFLAGS.VIF: CR4.VME in V86 mode, CR4.PVI
+        /// at CPL 3 of protected mode. Programs use that flag at IOPL below 3.
         const VIRTUAL_INTERRUPTS = 1 << 21;
-        /// CR4.OSXSAVE, and XCR0 enables AVX-512.
+        /// CR4.OSXSAVE is set, and XCR0 enables AVX-512.
         const AVX_512 = 1 << 22;
         /// Each stack access has a look-up of its own (see [`Mode::windowless`]).
         const WINDOWLESS = 1 << 23;
-        /// CR4.FSGSBASE, in 64-bit code.
+        /// CR4.FSGSBASE is set, in 64-bit code.
         const FSGSBASE = 1 << 24;
     }
 }
 
-/// The mode word with the two numbers that cannot be folded into bits.
+/// The mode word, with the two numbers that cannot be folded into bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Mode {
-    /// Everything about the mode that is a yes or a no.
+    /// All yes-or-no properties of the mode.
     pub flags: ModeFlags,
-    /// ES, CS, SS, DS, FS, GS.
+    /// The classes of ES, CS, SS, DS, FS and GS.
     pub segments: [SegmentClass; 6],
-    /// Base of CS.
+    /// The base of CS.
     pub code_base: u32,
-    /// Limit of CS.
+    /// The limit of CS.
     pub code_limit: u32,
     /// How memory is reached.
     pub access: Access,
@@ -214,8 +215,8 @@ impl Mode {
         }
     }
 
-    /// 64-bit code with these flags. Segments have no limits or rights there and, but for
-    /// FS and GS, no bases (SDM volume 3, 3.2.4); a stack pointer has no size of its own.
+    /// The mode of 64-bit code with these flags. In 64-bit code segments have no limits and rights,
+    /// and only FS and GS have bases (SDM volume 3, 3.2.4); the stack pointer always has 64 bits.
     fn of_64_bit(flags: ModeFlags) -> Self {
         let mut segments = [SegmentClass::Flat; 6];
         for register in [SegmentRegister::Fs, SegmentRegister::Gs] {
@@ -232,12 +233,12 @@ impl Mode {
         }
     }
 
-    /// Segment registers are loaded as real mode does: real mode and V86 mode.
+    /// Whether segment registers are loaded as in real mode: in real mode and V86 mode.
     pub fn has_real_mode_segments(&self) -> bool {
         !self.flags.contains(ModeFlags::PROTECTED) || self.flags.contains(ModeFlags::VIRTUAL_8086)
     }
 
-    /// The flag that CLI and STI change, if they may: as
+    /// The flag that CLI and STI change, if they may change one. The result equals that of
     /// `tollgate_emulate::virtual_8086::interrupt_flag`.
     pub fn interrupt_flag(&self) -> Option<InterruptFlag> {
         if self.flags.contains(ModeFlags::IO_PRIVILEGED) {
@@ -249,8 +250,8 @@ impl Mode {
         }
     }
 
-    /// Whether code of this mode may be relocatable (see [`crate::abi::relocation`]): programs'
-    /// flat code of 32 or 64 bits. Whatever branches in such a mode says where its target runs.
+    /// Whether code of this mode may be relocatable (see [`crate::abi::relocation`]): flat 32-bit
+    /// or 64-bit code of programs may. Every branch into such a mode determines the target's slide.
     pub fn is_relocatable(&self) -> bool {
         let flags = self.flags;
         let program = ModeFlags::USER | ModeFlags::PROTECTED;
@@ -261,17 +262,19 @@ impl Mode {
             && (flags.contains(ModeFlags::CODE64) || flags.contains(ModeFlags::CODE32) && is_flat)
     }
 
-    /// Whether code at `rip`, in a mode that [may be relocatable](Self::is_relocatable), is. It
-    /// is not near the ends of the address space, where a direct branch may fault or an address
-    /// wrap. Nor where programs lie that are linked for fixed addresses, which gain nothing:
-    /// 32-bit ones from 0804_8000h; Linux puts those that may lie anywhere, and the loader if it
-    /// is started by itself, close behind 40_0000h.
+    /// Whether code at `rip` is relocatable, in a mode that [may be
+    /// relocatable](Self::is_relocatable).
     ///
-    /// 64-bit code with direct accesses finds what it names by its place through the part that the delta
-    /// lies in (see `emit/direct.rs`), which is that of the place unless it is close behind the
-    /// part's start.
+    /// Code near the ends of the address space is not, since a direct branch may fault there or an
+    /// address wrap. Nor is code where programs lie that are linked for fixed addresses, since they
+    /// gain nothing: 32-bit programs of this kind lie from 0804_8000h on. Linux puts relocatable
+    /// 32-bit programs, and the loader if it is started by itself, shortly after 40_0000h.
+    ///
+    /// 64-bit code with direct accesses reaches RIP-relative operands through the part that
+    /// contains the slide (see `emit/direct.rs`). That is the part of `rip`, except shortly after
+    /// the part's start.
     pub fn is_relocatable_at(&self, rip: u64) -> bool {
-        /// No home lies there or above: see `blocks/homes.rs`.
+        /// No link address lies at or above this address: see `blocks/homes.rs`.
         const HOMES_END: u64 = 1 << 31;
         const LINKED_32_BIT: Range<u64> = 1 << 27..1 << 28;
         let is_place = match self.flags.contains(ModeFlags::CODE64) {
@@ -285,13 +288,13 @@ impl Mode {
         is_place && self.is_relocatable() && (has_delta_in_part || !uses_part)
     }
 
-    /// Whether instructions run alone, or the monitor performs each access. Then translated
-    /// code takes no short cuts: what it could do in the monitor's place exits.
+    /// Whether instructions run alone, or the monitor makes each access. Translated code then takes
+    /// no shortcuts: an instruction that it could otherwise execute in the monitor's place exits.
     pub fn is_watched(&self) -> bool {
         (self.flags).intersects(ModeFlags::SINGLE | ModeFlags::BOUNCE | ModeFlags::ACCESSES_CHECKED)
     }
 
-    /// Code size in bits: 16, 32 or 64.
+    /// The code size in bits: 16, 32 or 64.
     pub fn bitness(&self) -> u32 {
         if self.flags.contains(ModeFlags::CODE64) {
             64
@@ -302,7 +305,7 @@ impl Mode {
         }
     }
 
-    /// An instruction pointer as far as this mode's code has bits of it: 64 or 32.
+    /// Truncates an instruction pointer to the bits that code of this mode has: 64 or 32.
     pub fn wrap(&self, rip: u64) -> u64 {
         if self.flags.contains(ModeFlags::CODE64) {
             rip
@@ -327,8 +330,8 @@ impl Mode {
         self.wrap(rip.wrapping_add(u64::from(self.code_base)))
     }
 
-    /// How accesses through a segment are made; stores through a code segment
-    /// are odd except where real-mode rules hold, and all are where each is checked.
+    /// How accesses through a segment are made. Stores through a code segment are `Odd` except
+    /// where real-mode rules hold, and all accesses are `Odd` where the monitor makes each access.
     pub fn segment(&self, register: SegmentRegister, write: bool) -> SegmentClass {
         if self.flags.contains(ModeFlags::ACCESSES_CHECKED) {
             return SegmentClass::Odd;
@@ -342,23 +345,26 @@ impl Mode {
         self.segments[register as usize]
     }
 
-    /// 64-bit code whose indirect branches look for their targets.
+    /// Whether this is 64-bit code whose indirect branches look for their targets, which needs a
+    /// table of its own.
     fn needs_table(&self) -> bool {
         self.flags.contains(ModeFlags::CODE64) && !self.flags.contains(ModeFlags::SINGLE)
     }
 
-    /// Protected 32-bit code whose indirect branches look for their targets, without a base of CS.
-    /// The same code is often run in several such modes, that of a kernel with each state of the
-    /// segments that its programs leave behind; in one table its targets would push each other
-    /// out. But there may be many such modes.
+    /// Whether this is protected 32-bit code without a base of CS whose indirect branches look for
+    /// their targets, which may have a table of its own.
+    ///
+    /// The same code is often run in several modes; a kernel's code, for example, runs with each
+    /// state of the segments that its programs leave. In one table its targets would evict each
+    /// other. But there may be many such modes.
     fn may_have_table(&self) -> bool {
         let needed = ModeFlags::CODE32 | ModeFlags::PROTECTED;
         let none = ModeFlags::SINGLE | ModeFlags::VIRTUAL_8086;
         self.flags.contains(needed) && !self.flags.intersects(none) && self.code_base == 0
     }
 
-    /// The same mode with memory reached in this way, if code of this mode can do so. What cannot be
-    /// anchored may be direct.
+    /// This mode with memory reached by `access`, if code of this mode can do so. Code that cannot
+    /// be anchored may still be direct.
     pub fn with_access(mut self, access: Access) -> Self {
         let anchored = ModeFlags::LONG | ModeFlags::USER | ModeFlags::CODE64;
         self.access = match self.may_be_direct() {
@@ -369,9 +375,9 @@ impl Mode {
         self
     }
 
-    /// Whether accesses may be direct: in IA-32e mode those of programs, and of 64-bit code at
-    /// level 0; elsewhere those of 32-bit code of protected mode, and of real mode, unless each is
-    /// watched.
+    /// Whether accesses may be direct. In IA-32e mode those of programs, and of 64-bit code at
+    /// level 0, may be; outside IA-32e mode those of 32-bit code of protected mode, and of real
+    /// mode. None may be if each access is watched.
     fn may_be_direct(&self) -> bool {
         let program = ModeFlags::LONG | ModeFlags::USER;
         let kernel = ModeFlags::KERNEL | ModeFlags::CODE64;
@@ -382,7 +388,7 @@ impl Mode {
         has_them && !self.is_watched()
     }
 
-    /// The slots through which its branches to other pages go.
+    /// The slots through which branches of this mode lead to other pages.
     pub fn slots(&self) -> SlotsFor {
         match self.flags.contains(ModeFlags::USER) {
             true => SlotsFor::Programs,
@@ -390,20 +396,20 @@ impl Mode {
         }
     }
 
-    /// Real mode.
+    /// Whether this is real mode.
     pub fn is_real(&self) -> bool {
         !self.flags.contains(ModeFlags::PROTECTED)
     }
 
-    /// 32-bit code of protected mode on a 32-bit stack, not in IA-32e mode.
+    /// Whether this is 32-bit code of protected mode on a 32-bit stack, outside IA-32e mode.
     fn is_narrow_protected(&self) -> bool {
         let needed = ModeFlags::PROTECTED | ModeFlags::CODE32 | ModeFlags::STACK32;
         let others = ModeFlags::LONG | ModeFlags::VIRTUAL_8086;
         self.flags.contains(needed) && !self.flags.intersects(others)
     }
 
-    /// The same mode without look-ups that several stack accesses share: for code that goes on
-    /// where such a look-up has missed. Its branches lead to the mode without this.
+    /// This mode without look-ups that several stack accesses share: for code that continues where
+    /// such a look-up has missed. Its branches lead to the mode with shared look-ups.
     pub fn windowless(mut self) -> Self {
         self.flags |= ModeFlags::WINDOWLESS;
         self
@@ -415,14 +421,14 @@ impl Mode {
         self
     }
 
-    /// The same mode for one instruction run alone.
+    /// This mode for one instruction that is run alone.
     pub fn single(mut self) -> Self {
         self.flags |= ModeFlags::SINGLE;
         self.access = Access::Checked;
         self
     }
 
-    /// The same mode for one instruction run on the bounce buffer.
+    /// This mode for one instruction that is run on the bounce buffer.
     pub fn bounce(mut self) -> Self {
         self.flags |= ModeFlags::SINGLE | ModeFlags::BOUNCE;
         self.access = Access::Checked;
@@ -430,28 +436,28 @@ impl Mode {
     }
 }
 
-/// All modes met so far.
+/// All modes that have occurred so far.
 #[derive(Default)]
 pub struct Modes {
     ids: FxHashMap<Mode, ModeId>,
     modes: Vec<Mode>,
-    /// By the mode whose base of CS is zero.
+    /// Families, by their mode whose base of CS is zero.
     family_ids: FxHashMap<Mode, FamilyId>,
-    /// Each mode's family.
+    /// The family of each mode.
     families: Vec<FamilyId>,
-    /// Each mode's table of indirect branches.
+    /// The table of indirect branches of each mode.
     tables: Vec<BranchTable>,
-    /// The modes that their branches lead to.
+    /// The mode that the branches of each mode lead to.
     of_branches: Vec<ModeId>,
-    /// Tables given out to one mode each: of programs' modes, and of all others.
+    /// How many tables belong to one mode each: tables of programs' modes, and of all others.
     programs_tables_taken: u8,
     common_tables_taken: u8,
-    /// The modes that were asked for last: those of a program and its kernel take turns.
+    /// The two modes that were looked up last, since a program's and its kernel's modes alternate.
     latest: [ModeId; 2],
 }
 
 impl Modes {
-    /// The number of a mode, given out on first sight.
+    /// The number of a mode, which is assigned when the mode first occurs.
     #[inline]
     pub fn intern(&mut self, mode: Mode) -> ModeId {
         for id in self.latest {
@@ -494,7 +500,7 @@ impl Modes {
         id
     }
 
-    /// The table of a mode that is met for the first time.
+    /// Assigns a table to a mode that occurs for the first time.
     fn take_table(&mut self, mode: &Mode) -> BranchTable {
         let is_programs = mode.flags.contains(ModeFlags::USER);
         let (taken, most_of_32_bit_code, first, shared) = match is_programs {
@@ -518,7 +524,7 @@ impl Modes {
         BranchTable::Own(first + *taken - 1)
     }
 
-    /// Whether there is no table left that a mode would need, not having been met.
+    /// Whether no table is left for a mode that needs one and has not occurred yet.
     pub fn is_full_for(&self, mode: &Mode) -> bool {
         let is_full = match mode.flags.contains(ModeFlags::USER) {
             true => self.programs_tables_taken >= PROGRAMS_TABLES,
@@ -532,8 +538,9 @@ impl Modes {
         self.tables[id.0 as usize]
     }
 
-    /// The mode that the branches of a mode's code lead to if they change nothing else: itself,
-    /// or that with windows. They have its table.
+    /// The mode that the branches of a mode's code lead to if they change nothing else: the mode
+    /// itself, or for a mode without shared look-ups the mode with them. Both modes have the same
+    /// table.
     pub fn of_branches(&self, id: ModeId) -> ModeId {
         self.of_branches[id.0 as usize]
     }
@@ -543,17 +550,17 @@ impl Modes {
         self.families[id.0 as usize]
     }
 
-    /// How many modes there are.
+    /// The number of modes.
     pub fn len(&self) -> usize {
         self.modes.len()
     }
 
-    /// No mode was met yet.
+    /// Whether no mode has occurred yet.
     pub fn is_empty(&self) -> bool {
         self.modes.is_empty()
     }
 
-    /// The mode behind a number.
+    /// The mode that has this number.
     pub fn get(&self, id: ModeId) -> &Mode {
         &self.modes[id.0 as usize]
     }

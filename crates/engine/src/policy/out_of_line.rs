@@ -13,43 +13,44 @@ use crate::policy::memory_operand::{
 use crate::policy::mode::Mode;
 use iced_x86::{CpuidFeature, Instruction, InstructionInfoFactory, Mnemonic};
 
-/// Bytes of an instruction at most (SDM volume 2, 2.3.11).
+/// The most bytes that an instruction can have (SDM volume 2, 2.3.11).
 pub const LONGEST_INSTRUCTION: usize = MAX_INSTRUCTION_LENGTH;
 
-/// Largest memory operand that the bounce buffer takes, in bytes.
+/// The size in bytes of the largest memory operand that fits in the bounce buffer.
 pub const MOST_BOUNCED: usize = 64;
 
 bitflags::bitflags! {
-    /// What holds for an instruction beside its kind.
+    /// Properties of an instruction in addition to its kind.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct Traits: u8 {
-        /// Translated code copies it.
+        /// Translated code copies the instruction.
         const COPIED = 1 << 0;
-        /// One of the x87's instructions.
+        /// The instruction belongs to the x87.
         const X87 = 1 << 1;
-        /// An x87 or MMX instruction that looks for pending x87 exceptions first
-        /// (SDM volume 1, 8.3.11).
+        /// An x87 or MMX instruction that checks for pending x87 exceptions first (SDM volume 1,
+        /// 8.3.11).
         const WAITS_FOR_X87 = 1 << 2;
-        /// It makes several accesses, of which emitted code looks some up: if one of them is
-        /// unusual, the monitor executes all of the instruction.
+        /// The instruction makes several accesses, of which emitted code looks some up. If one of
+        /// them is unusual, the monitor executes the whole instruction.
         const DONE_BY_MONITOR = 1 << 3;
-        /// [`suppresses_faults`].
+        /// The instruction [suppresses faults](suppresses_faults) of masked elements.
         const SUPPRESSES_FAULTS = 1 << 4;
     }
 }
 
-/// An instruction, and all that its execution out of line asks about it.
+/// An instruction, and everything that its execution out of line must know about it.
 #[derive(Clone, Copy, Debug)]
 pub struct OutOfLine {
     /// The instruction and its kind.
     pub helper: Helper,
-    /// What it does with its memory operand, if it has one that fits the bounce buffer.
+    /// What the instruction does with its memory operand, if it has one that fits in the bounce
+    /// buffer.
     pub memory: Option<MemoryUse>,
-    /// What its memory operand must be aligned to in any case, in bytes.
+    /// The alignment in bytes that the memory operand must always have.
     pub required_alignment: u32,
-    /// What CR0.AM demands of its memory operand, in bytes.
+    /// The alignment in bytes that CR0.AM demands of the memory operand.
     pub checked_alignment: u32,
-    /// What else holds for it.
+    /// Further properties of the instruction.
     pub traits: Traits,
 }
 
@@ -85,20 +86,20 @@ impl OutOfLine {
         }
     }
 
-    /// The same where its block runs.
+    /// The instruction with the addresses at which its block runs.
     pub fn moved(&self, relocation: Relocation) -> Self {
         let mut moved = *self;
         moved.helper.instruction = relocation.instruction(&self.helper.instruction);
         moved
     }
 
-    /// The memory operand of an instruction that can be run on the bounce buffer.
+    /// The memory operand of the instruction, if the instruction can be run on the bounce buffer.
     pub fn bounced(&self) -> Option<MemoryUse> {
         self.memory.filter(|_| self.traits.contains(Traits::COPIED))
     }
 }
 
-/// The instruction is one of the x87's.
+/// Whether the instruction belongs to the x87.
 fn is_x87(instruction: &Instruction) -> bool {
     use CpuidFeature::{FPU, FPU287, FPU387};
     matches!(instruction.mnemonic(), Mnemonic::Fisttp | Mnemonic::Wait)
@@ -108,7 +109,7 @@ fn is_x87(instruction: &Instruction) -> bool {
             .any(|feature| matches!(feature, FPU | FPU287 | FPU387))
 }
 
-/// What [`Traits::WAITS_FOR_X87`] says.
+/// Whether [`Traits::WAITS_FOR_X87`] applies to an instruction.
 fn waits_for_x87(instruction: &Instruction) -> bool {
     use Mnemonic::{Fnclex, Fninit, Fnsave, Fnstcw, Fnstenv, Fnstsw};
     let is_mmx = instruction.mnemonic() == Mnemonic::Emms
@@ -120,7 +121,7 @@ fn waits_for_x87(instruction: &Instruction) -> bool {
         )
 }
 
-/// What [`Traits::DONE_BY_MONITOR`] says.
+/// Whether [`Traits::DONE_BY_MONITOR`] applies to an instruction.
 fn is_done_by_monitor(instruction: &Instruction) -> bool {
     use Mnemonic::*;
     matches!(
@@ -161,7 +162,7 @@ mod tests {
     fn an_instruction_is_known_by_its_operand_and_its_traits() {
         // 16-bit code: add [bx],ax
         let add = decode(&[0x01, 0x07]);
-        let memory = add.bounced().expect("it is copied");
+        let memory = add.bounced().expect("translated code copies ADD");
         assert_eq!((memory.size, memory.read, memory.write), (2, true, true));
         assert_eq!((add.required_alignment, add.checked_alignment), (1, 2));
         assert_eq!(add.traits, Traits::COPIED);
@@ -193,7 +194,7 @@ mod tests {
             assert!(instruction.traits.contains(Traits::DONE_BY_MONITOR));
             assert!(instruction.bounced().is_none());
         }
-        // fxsave [bx], whose operand is too long
+        // The operand of fxsave [bx] is too long.
         assert!(decode(&[0x0f, 0xae, 0x07]).bounced().is_none());
     }
 }

@@ -6,7 +6,7 @@ use crate::policy::mode::{Mode, ModeFlags, SegmentClass};
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use tollgate_x86::SegmentRegister;
 
-/// The number of an instruction among the operations.
+/// The number of an instruction's operation.
 fn operation(instruction: &Instruction) -> Option<usize> {
     use Mnemonic::*;
     let (group, width) = match instruction.mnemonic() {
@@ -34,17 +34,19 @@ fn operation(instruction: &Instruction) -> Option<usize> {
     };
     let while_not_equal = instruction.has_repne_prefix();
     match group {
-        // F2h has these repeat like F3h, but the manuals do not define it.
+        // With F2h these instructions repeat as with F3h, but the manuals do not define that.
         0 | 1 | 6 if while_not_equal => None,
         0 | 1 | 6 => Some(4 * group + width),
         _ => Some(4 * (group + usize::from(while_not_equal)) + width),
     }
 }
 
-/// The routine that executes a repeated string instruction in code of a mode. `None`: it
-/// is not repeated, or one that the monitor executes: with addresses of 16 bits in segments of less
-/// than 64 KiB or in IA-32e mode, with others in segments that are not flat or of another size than
-/// the code's.
+/// The routine that executes a repeated string instruction in code of a mode.
+///
+/// `None` if the instruction is not repeated or the monitor executes it. The monitor executes
+/// instructions with addresses of 16 bits in segments of less than 64 KiB or in IA-32e mode, and
+/// instructions with larger addresses in segments that are not flat or of another size than the
+/// code's.
 pub fn string_routine(
     instruction: &Instruction,
     mode: &Mode,
@@ -62,7 +64,7 @@ pub fn string_routine(
         _ => false,
     };
     let source = source_segment(instruction);
-    // Those of FS and GS have a base even where others have none.
+    // FS and GS have a base even in modes in which no other segment has one.
     let has_base = matches!(source, SegmentRegister::Fs | SegmentRegister::Gs);
     if has_base && reach != Reach::Words
         || !is_reached(source, false)
@@ -91,12 +93,12 @@ fn reach(instruction: &Instruction, mode: &Mode) -> Option<Reach> {
         MemorySegRSI | MemoryESRDI => of_code,
         _ => return None,
     };
-    // In 16-bit code, with a prefix.
+    // Wide addresses in 16-bit code, by a prefix, are excluded.
     let is_wide = mode.flags.contains(ModeFlags::CODE32) || of_code == Reach::Long;
     (reach == Reach::Words || is_wide).then_some(reach)
 }
 
-/// The segment of the source, where there is one.
+/// The segment of the source operand; meaningless if there is none.
 pub fn source_segment(instruction: &Instruction) -> SegmentRegister {
     match instruction.segment_prefix() {
         Register::ES => SegmentRegister::Es,

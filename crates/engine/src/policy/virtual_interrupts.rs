@@ -8,20 +8,20 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What carries an exit of a sensitive instruction to the monitor.
+/// How an exit of a sensitive instruction reaches the monitor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Transition {
-    /// A call-out, as for every other exit.
+    /// By a call-out, as for every other exit.
     #[default]
     Call,
-    /// A privileged instruction at user level: the host's general protection fault, taken
-    /// as SIGSEGV. The 80386's own mechanism with a trap gate.
+    /// By a privileged instruction at user level: the host's general protection fault arrives as
+    /// SIGSEGV. This is the 80386's own mechanism with a trap gate.
     Trap,
-    /// An undefined instruction, taken as SIGILL, on the way out, and a signal's return on
-    /// the way back too: the host's kernel saves and loads the whole context of the
-    /// processor twice, as a task switch to the monitor and one back do. It represents a
-    /// task gate. A hypervisor under the host may take undefined instructions itself.
+    /// By an undefined instruction, which arrives as SIGILL, on the way out, and by a signal's
+    /// return on the way back: the host's kernel saves and loads the whole context of the processor
+    /// twice, as a task switch to the monitor and one back do. This represents a task gate. A
+    /// hypervisor under the host may intercept undefined instructions itself.
     Task,
 }
 
@@ -30,17 +30,17 @@ pub const TRAP: [u8; 1] = [0xfa];
 /// UD2: its fault is the exit of [`Transition::Task`].
 pub const TASK_SWITCH: [u8; 2] = [0x0f, 0x0b];
 
-/// Which parts of the mechanism are switched on. The guest computes the same either way.
+/// Which parts of the mechanism are switched on. The guest computes the same with any choice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct VirtualInterrupts {
-    /// Sensitive instructions run in translated code on a flag of the guest's own; off:
-    /// each is an exit of its kind.
+    /// Whether sensitive instructions run in translated code on a flag of the guest's own;
+    /// otherwise each is an exit of its kind.
     pub flag: bool,
-    /// Setting the flag exits only while an interrupt waits; off: each change of it from 0
-    /// to 1 does. Means nothing without `flag`.
+    /// Whether setting the flag exits only while an interrupt waits; otherwise each change of the
+    /// flag from 0 to 1 exits. Has no effect without `flag`.
     pub request: bool,
-    /// How the exits that remain are made.
+    /// How the remaining exits reach the monitor.
     pub transition: Transition,
 }
 
