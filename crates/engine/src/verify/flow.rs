@@ -20,7 +20,8 @@ use tollgate_x86::Vector;
 const _: () = assert!(TRAP[0] == 0xfa && TASK_SWITCH[0] == 0x0f && TASK_SWITCH[1] == 0x0b);
 
 impl Walk<'_> {
-    /// Checks an instruction that controls where it goes on; `None`: it is another.
+    /// Checks an instruction that controls where execution continues; `None` if the instruction
+    /// does not.
     pub(super) fn flow(
         &mut self,
         instruction: &Instruction,
@@ -57,7 +58,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A direct branch, forward in the block or, where a link is, to the start of a block.
+    /// Checks a direct branch: forward in the block or, at a link, to the start of a block.
     fn branch(&mut self, instruction: &Instruction, state: &State) -> Result<(), Rule> {
         let target = instruction.near_branch64();
         let is_forward = target > instruction.ip();
@@ -75,7 +76,7 @@ impl Walk<'_> {
             Some(SiteKind::Link(LinkPlace::Direct { stub, .. }))
                 if is_near && (self.is_block)(target as i64) =>
             {
-                // So it will again when that block is gone.
+                // The branch leads to its stub again when that block is gone.
                 self.lead_to(u64::from(stub), state.clone());
                 Ok(())
             }
@@ -92,7 +93,7 @@ impl Walk<'_> {
         }
     }
 
-    /// JRCXZ: what is known of RCX says what else is known on both ways.
+    /// Checks a JRCXZ: what is known of RCX determines what else is known on both ways.
     fn branch_if_zero(&mut self, instruction: &Instruction, state: &mut State) -> Result<(), Rule> {
         const RCX: usize = 1;
         let tested = state.registers[RCX];
@@ -136,13 +137,14 @@ impl Walk<'_> {
                 size,
             };
             self.store_look_ups.insert(instruction.next_ip(), look_up);
-            // The test of a store comes back here, and has used R9.
+            // The test of a store returns here, and has changed R9.
             state.registers[9] = self.numbers.new_value(Kind::Any);
         }
         Ok(())
     }
 
-    /// What was added to a tag is all that it is compared with, but for the target.
+    /// Whether the constant that was added to a tag is everything that the tag is compared with,
+    /// except the target.
     fn is_whole_tag(&self, table: Table, constant: u64) -> bool {
         let own = self.subject.branch_table;
         match table {
@@ -155,7 +157,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether a value can be what an entry's tag is compared with as the target.
+    /// Whether a value can be the target that an entry's tag is compared with.
     pub(super) fn may_be_target(&self, table: Table, value: &Value) -> bool {
         match table {
             Table::At(FAR_TABLE_OFFSET) => value.is_narrow() || value.kind == Kind::FarPointer,
@@ -172,7 +174,7 @@ impl Walk<'_> {
         !own.is_shared() && choices(own).contains(&place)
     }
 
-    /// An indirect jump.
+    /// Checks an indirect jump.
     fn jump(
         &mut self,
         instruction: &Instruction,
@@ -241,7 +243,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The stub of the site whose slot lies here in the tables.
+    /// The stub of the site whose slot lies at this displacement in the tables.
     fn stub_of_slot_at(&self, displacement: i64) -> Option<u64> {
         self.subject.sites.iter().find_map(|site| match site.kind {
             SiteKind::Link(LinkPlace::Slot { slot, stub })
@@ -254,7 +256,7 @@ impl Walk<'_> {
         })
     }
 
-    /// Whether the delta of the target whose entry has been found is in force, if the target
+    /// Whether `code_delta` holds the slide of the target whose entry has been found, if the target
     /// may be relocatable.
     fn has_delta(&self, state: &State) -> bool {
         let is_needed = match state.matched {
@@ -264,8 +266,8 @@ impl Walk<'_> {
         !is_needed || state.moved == state.matched
     }
 
-    /// Whether a jump is one to the routine that executes the string instruction of the exit
-    /// that was named, and that goes on behind it where R11 says.
+    /// Whether a jump leads to the routine that executes the string instruction of the exit that
+    /// was named, and R11 is the address at which to continue after the instruction.
     fn is_string_routine(&self, displacement: i64, site: &Site, state: &State) -> bool {
         const R11: usize = 11;
         let SiteKind::Helper(helper) = site.kind else {
@@ -279,8 +281,8 @@ impl Walk<'_> {
             && state.level.is_none()
     }
 
-    /// Whether a jump is one to the fast path that loads the vector registers, which goes on `behind` the
-    /// jump, as R8 says.
+    /// Whether a jump leads to the fast path that loads the vector registers, and R8 is the address
+    /// `behind` the jump, where the fast path continues.
     fn is_vector_load(&self, displacement: i64, site: &Site, state: &State, behind: u64) -> bool {
         const R8: usize = 8;
         site.kind == SiteKind::VectorLoad
@@ -289,8 +291,9 @@ impl Walk<'_> {
             && state.level.is_none()
     }
 
-    /// Whether a jump is one to the fast path of the exit that was named, which is told what the
-    /// instruction and the mode say, and goes on behind it where R11 says.
+    /// Whether a jump leads to the fast path of the exit that was named, with the registers that
+    /// the instruction and the mode require, and R11 is the address at which to continue after the
+    /// instruction.
     fn is_fast_path(&self, displacement: i64, site: &Site, state: &State) -> bool {
         let SiteKind::Helper(helper) = site.kind else {
             return self.is_refusal(displacement, site, state);
@@ -311,14 +314,15 @@ impl Walk<'_> {
                 let next = instruction.next_ip() & 0xffff_ffff;
                 value.is_word() && rcx.kind == Kind::Constant(next)
             }
-            // Where the frame lies.
+            // RCX is not used; R8 is the place of the frame.
             FastInstruction::Return => value.is_narrow(),
-            // The return address goes to the guest as it is.
+            // The return address is passed to the guest unchanged.
             FastInstruction::Interrupt { .. } | FastInstruction::TaskInterrupt { .. } => true,
             FastInstruction::Refusal => false,
-            // So do the target's offset and what the stack pointer becomes.
+            // The target's offset, and what is added to the stack pointer, are passed unchanged
+            // too.
             FastInstruction::Far(_) => rcx.is_word(),
-            // It is data for the function.
+            // R8 is data for the monitor's function.
             FastInstruction::Call(..) => true,
         };
         let told = fast_path.key(self.subject.mode_id, self.subject.family);
@@ -330,7 +334,7 @@ impl Walk<'_> {
             && state.level.is_none()
     }
 
-    /// The same of the fast path of an instruction that is a fault.
+    /// Whether a jump leads to the fast path of an instruction that faults.
     fn is_refusal(&self, displacement: i64, site: &Site, state: &State) -> bool {
         const KEY: usize = 9;
         let Some(fast_path) = FastInstruction::of_refused(self.subject.mode, self.subject.map)
@@ -344,7 +348,8 @@ impl Walk<'_> {
             && state.level.is_none()
     }
 
-    /// The jump to the test of a store for code, whose look-up goes on where RCX says.
+    /// Checks the jump to the test of a store for code; the look-up continues at the address in
+    /// RCX.
     fn store_test(&self, displacement: i64, state: &State) -> Result<(), Rule> {
         const REFUSED: Rule = "is not the test of the look-up's store";
         let place = |size| match self.is_long() {
@@ -388,7 +393,7 @@ impl Walk<'_> {
         let has_memory =
             (0..instruction.op_count()).any(|index| instruction.op_kind(index) == OpKind::Memory);
         let is_own = has_memory && !self.reaches_guest_memory_or_slot(instruction);
-        // No rule asks what an instruction on the list has for an immediate operand, but RORX.
+        // No rule depends on the immediate operand of a listed instruction, except RORX.
         let is_free = !is_branch && !is_own && instruction.mnemonic() != Mnemonic::Rorx;
         let has_one = constants.has_immediate() && !constants.has_immediate2();
         if is_free && has_one {

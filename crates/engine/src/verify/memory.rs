@@ -25,14 +25,14 @@ use tollgate_tlb::software_tlb::{
     NARROW_DELTA_OFFSET, SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET, limit_check_offset,
 };
 
-/// Bytes that lie behind the pointer to a bounced operand at least.
+/// The least number of bytes from the pointer to a bounced operand to the buffer's end.
 const BOUNCED_BYTES: u32 = 64;
 
-/// Bytes from a linear address on that its instruction may reach in a shadow window: far less
-/// than the space between two.
+/// How many bytes after a linear address its instruction may reach in a shadow window: far less
+/// than the space between two windows.
 pub(super) const DIRECT_BYTES: u32 = 4096;
 
-/// Bytes of an operand whose last one a limit is checked for, at most.
+/// The size in bytes of the largest operand for whose last byte a limit is checked.
 const LIMIT_CHECK_BYTES: i64 = 4096;
 
 const REFUSED: Rule = "memory operand is not a checked address, the context or a table";
@@ -46,7 +46,7 @@ struct Operand {
     write: bool,
 }
 
-/// A move between a register and memory and nothing else.
+/// Whether an instruction only moves a value from memory to a register.
 fn is_load(code: Code) -> bool {
     matches!(
         code,
@@ -72,14 +72,15 @@ fn is_store(code: Code) -> bool {
 }
 
 impl Walk<'_> {
-    /// Whether an operand in memory is the guest's, or a guest register's slot: what copies
-    /// have.
+    /// Whether an operand in memory is the guest's, or a slot of a guest register. Copied
+    /// instructions have such operands.
     pub(super) fn reaches_guest_memory_or_slot(&self, instruction: &Instruction) -> bool {
         let displacement = instruction.memory_displacement64() as i64;
         instruction.memory_base() != self.context() || slot_offset(displacement).is_some()
     }
 
-    /// Checks an instruction with an operand in memory; what it loads, if that matters.
+    /// Checks an instruction with an operand in memory. Returns what the instruction loads, if that
+    /// matters.
     pub(super) fn access(
         &mut self,
         instruction: &Instruction,
@@ -127,7 +128,7 @@ impl Walk<'_> {
         self.checked_access(instruction, state, &operand)
     }
 
-    /// What lies in a common part if this load does not fault.
+    /// The address that lies in a common part if this load does not fault.
     fn checked_part(&self, instruction: &Instruction, state: &State) -> Option<(Number, i64)> {
         let is_check = instruction.code() == Code::Movzx_r32_rm8
             && instruction.op0_register() == Register::ECX
@@ -142,7 +143,8 @@ impl Walk<'_> {
         }
     }
 
-    /// An access by the loaded space's anchor: of what is near an address that was checked.
+    /// Checks an access by the loaded space's anchor, which must be near an address that was
+    /// checked.
     fn anchored_access(
         &mut self,
         instruction: &Instruction,
@@ -164,8 +166,8 @@ impl Walk<'_> {
         }
     }
 
-    /// An access of real mode to the window that GS leads to: at the sum of two values below 4 GiB,
-    /// far less than what the window has room for.
+    /// Checks an access of real mode to the shadow window that GS leads to. The address must be the
+    /// sum of two values below 4 GiB, which is far less than the window has room for.
     fn access_in_segment(
         &mut self,
         instruction: &Instruction,
@@ -196,7 +198,8 @@ impl Walk<'_> {
         mode.access.is_direct() && *mode == mode.with_access(mode.access)
     }
 
-    /// An access to guest memory: where a look-up has found it, or on the way to that.
+    /// Checks an access to guest memory through the result of a look-up, or to a table of the long
+    /// software TLB.
     fn checked_access(
         &mut self,
         instruction: &Instruction,
@@ -214,7 +217,7 @@ impl Walk<'_> {
             (Some(Kind::Checked { size, write }), None)
                 if is_pointer && operand.index == Register::None =>
             {
-                // A window's accesses lie anywhere in it.
+                // Accesses through a shared look-up lie anywhere in its bytes.
                 if base == Register::R11 {
                     let window = state.registers[11].number;
                     self.last_uses.insert(window, instruction.ip());
@@ -233,7 +236,7 @@ impl Walk<'_> {
                 }),
                 Some(linear),
             ) if of == linear.number && operand.scale == 1 => (size, write),
-            // What lies beside a window is never mapped.
+            // Nothing is ever mapped next to a shadow window.
             (Some(Kind::WindowDelta { of }), Some(linear))
                 if operand.scale == 1 && linear.distance_beside(of, place).is_some() =>
             {
@@ -244,7 +247,7 @@ impl Walk<'_> {
                 place = 0;
                 (DIRECT_BYTES, true)
             }
-            // No narrow value leads beyond 4 GiB, and a window has far more room.
+            // No narrow value leads beyond 4 GiB, and a shadow window has far more room.
             (Some(Kind::NarrowDelta), Some(linear)) if operand.scale == 1 && linear.is_narrow() => {
                 (DIRECT_BYTES, true)
             }
@@ -266,7 +269,8 @@ impl Walk<'_> {
         Ok(self.loaded(instruction))
     }
 
-    /// A slot of the long software TLB, in the table that was found for the address `of`.
+    /// Checks an access to a slot of the long software TLB, in the table that was found for the
+    /// address `of`.
     fn long_slot_access(
         &mut self,
         instruction: &Instruction,
@@ -292,7 +296,7 @@ impl Walk<'_> {
         }
     }
 
-    /// What a load leaves.
+    /// What a load leaves in its register.
     fn loaded(&mut self, instruction: &Instruction) -> Option<Value> {
         let kind = match instruction.code() {
             Code::Mov_r32_rm32 => Kind::Narrow,
@@ -323,7 +327,8 @@ impl Walk<'_> {
         }))
     }
 
-    /// A slot of the flat software TLB, or a pointer in the root of the long one.
+    /// Checks an access to a slot of the flat software TLB, or to a pointer in the root of the long
+    /// one.
     fn tlb_access(
         &mut self,
         instruction: &Instruction,
@@ -388,8 +393,9 @@ impl Walk<'_> {
         }
     }
 
-    /// What is loaded for an operand's last byte in a segment of 64 KiB: a byte behind the tables, of
-    /// so many as an offset of 32 bits and an operand's size reach.
+    /// Checks the load that checks an operand's last byte against the limit of a segment of 64 KiB.
+    /// It loads a byte after the tables, where there are as many bytes as an offset of 32 bits and
+    /// an operand's size can reach.
     fn limit_check(
         &mut self,
         instruction: &Instruction,
@@ -412,7 +418,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The tag of an entry for indirect branches.
+    /// Checks a load from an entry for indirect branches: its tag or its slide.
     fn links_access(
         &mut self,
         instruction: &Instruction,
@@ -462,7 +468,8 @@ impl Walk<'_> {
         }))
     }
 
-    /// `mov r14,[change.tlb]`, or the store of that in the context.
+    /// Whether the instruction is `mov r14,[change.tlb]`, or the store of R14 in the context's
+    /// field for the software TLB.
     fn moves_view(&self, instruction: &Instruction) -> bool {
         if instruction.memory_base() != self.context() {
             return false;
@@ -481,14 +488,14 @@ impl Walk<'_> {
         }
     }
 
-    /// A field of the context.
+    /// Checks an access to a field of the context.
     fn context_access(
         &mut self,
         instruction: &Instruction,
         state: &mut State,
         operand: &Operand,
     ) -> Result<Option<Value>, Rule> {
-        const UNLISTED: Rule = "field of the context is not for that";
+        const UNLISTED: Rule = "field of the context must not be used in this way";
         let place = operand.displacement;
         let size = i64::from(operand.size);
         let holds = |field: &Field| {
@@ -521,7 +528,7 @@ impl Walk<'_> {
         self.load_field(instruction, state, place)
     }
 
-    /// An access to the slot of a guest register; what it loads.
+    /// Performs an access to the slot of a guest register. Returns what the access loads.
     fn slot_access(
         &mut self,
         instruction: &Instruction,
@@ -558,7 +565,7 @@ impl Walk<'_> {
         state: &mut State,
         place: i64,
     ) -> Result<(), Rule> {
-        const REFUSED: Rule = "field of the context is not for that value";
+        const REFUSED: Rule = "field of the context must not hold this value";
         if place == i64::from(at::EXIT_SITE) {
             let (block, site) = unpack_site(instruction.immediate32());
             let names_site = instruction.code() == Code::Mov_rm32_imm32
@@ -566,7 +573,9 @@ impl Walk<'_> {
                 && site < self.subject.sites.len()
                 && self.named.insert(site);
             state.named = names_site.then_some(site);
-            return names_site.then_some(()).ok_or("names no exit of its own");
+            return names_site
+                .then_some(())
+                .ok_or("does not name an exit of its own block");
         }
         if place == i64::from(at::TLB) {
             let is_view = self.moves_view(instruction) && state.level.is_some();
@@ -597,7 +606,7 @@ impl Walk<'_> {
                 _ => return Err(REFUSED),
             };
             let frame = self.largest_frame();
-            // A signal handler may store a frame there.
+            // A signal handler may store a frame at this address.
             let holds_frame =
                 matches!(value.kind, Kind::Checked { size, write: true } if size >= frame);
             if offset != 0 || work == 2 && (frame == 0 || !holds_frame) {
@@ -614,7 +623,7 @@ impl Walk<'_> {
         state: &mut State,
         place: i64,
     ) -> Result<Option<Value>, Rule> {
-        const REFUSED: Rule = "field of the context is not read";
+        const REFUSED: Rule = "field of the context must not be read";
         let is_quad = instruction.code() == Code::Mov_r64_rm64;
         if [at::EXIT_SITE, at::TLB].map(i64::from).contains(&place) {
             return Err(REFUSED);
@@ -660,7 +669,7 @@ impl Walk<'_> {
         if place == i64::from(at::VECTORS_OFF) {
             return Ok(Some(self.numbers.new_value(Kind::VectorsOff)));
         }
-        // Outside IA-32e mode the monitor notes linear addresses of 32 bits.
+        // Outside IA-32e mode the monitor stores linear addresses of 32 bits.
         let descriptors = [at::CODE_DESCRIPTOR, at::STACK_DESCRIPTOR]
             .map(|field| i64::from(field) + offset_of!(Expected, place) as i64);
         if descriptors.contains(&place) && is_quad && !self.is_long() {
@@ -670,7 +679,7 @@ impl Walk<'_> {
     }
 }
 
-/// If a guest register's slot is at this displacement: how far in it.
+/// The offset in a guest register's slot, if a slot is at this displacement.
 fn slot_offset(displacement: i64) -> Option<i64> {
     [at::SPILLED_SLOTS, at::CPU_SLOTS]
         .into_iter()
@@ -679,13 +688,14 @@ fn slot_offset(displacement: i64) -> Option<i64> {
         .map(|offset| offset % 8)
 }
 
-/// Which of the fields [`at::WORK`] this is, and how far in it.
+/// The number of the field in [`at::WORK`] at this displacement, and the offset in it.
 fn work_place(displacement: i64) -> Option<(usize, usize)> {
     let offset = usize::try_from(displacement - i64::from(at::WORK[0])).ok()?;
     (offset < 8 * at::WORK.len()).then_some((offset / 8, offset % 8))
 }
 
-/// Which change of the privilege level this is about, and the offset in what is known of it.
+/// The change of the privilege level whose memo is at this displacement, and the offset in the
+/// memo.
 fn level_change_part(displacement: i64) -> Option<(LevelChangeKind, usize)> {
     LevelChangeKind::ALL.into_iter().find_map(|kind| {
         let part = usize::try_from(displacement - i64::from(at::level_change(kind))).ok()?;

@@ -46,62 +46,63 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use values::{Kind, Number, Numbers, State, Value};
 
-/// What is wrong with one instruction.
+/// A rule that one instruction breaks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
-    /// Offset in the code.
+    /// The offset of the instruction in the code.
     pub offset: usize,
     /// The instruction as text.
     pub instruction: String,
-    /// Which rule it breaks.
+    /// The rule that the instruction breaks.
     pub rule: &'static str,
 }
 
-/// A block's code and what is known of it.
+/// A block's code and everything that is known about it.
 #[derive(Clone, Copy)]
 pub struct Subject<'a> {
-    /// Its host code.
+    /// The host code.
     pub code: &'a [u8],
-    /// Its ways out, by site number.
+    /// The block's sites, by number.
     pub sites: &'a [Site],
-    /// The instructions that the monitor executes, as its ways out number them.
+    /// The instructions that the monitor executes, as the sites number them.
     pub helpers: &'a [Helper],
-    /// Operands that can be replaced.
+    /// Immediate operands that can be replaced.
     pub immediates: &'a [Immediate],
-    /// Host code that completes an instruction in several steps.
+    /// Host code that completes a guest instruction in several steps.
     pub completions: &'a [Completion],
     /// The mode of the guest's code.
     pub mode: &'a Mode,
-    /// Number of the mode.
+    /// The number of the mode.
     pub mode_id: u32,
     /// Where the mode's indirect branches find their targets.
     pub branch_table: BranchTable,
     /// The mode's family.
     pub family: FamilyId,
-    /// Number of the block.
+    /// The number of the block.
     pub block: BlockId,
     /// Where the guest's registers live.
     pub map: &'a RegisterMap,
 }
 
-/// Checks one block's code as it was emitted: nothing is linked.
+/// Checks one block's code as it was emitted, before any link is made.
 pub fn verify(subject: &Subject<'_>) -> Vec<Finding> {
     Walk::new(subject, &|_| false).run()
 }
 
-/// The rule that an instruction breaks.
+/// The text of a rule.
 type Rule = &'static str;
 
-/// What follows an instruction.
+/// Where control continues after an instruction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Next {
-    /// The next one.
+    /// At the next instruction.
     Falls,
-    /// Nothing.
+    /// Not at the next instruction.
     Stops,
 }
 
-/// What a look-up for a store knows where it goes on when its slot was not empty.
+/// A look-up for a store, as it was where its slot was not empty: the test of the store returns
+/// there, and must be the test of this look-up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct StoreLookUp {
     linear: Number,
@@ -113,30 +114,32 @@ struct StoreLookUp {
 /// One pass over a block.
 struct Walk<'a> {
     subject: &'a Subject<'a>,
-    /// Whether an offset from the block's start is where another begins.
+    /// Whether another block begins at an offset from this block's start.
     is_block: &'a dyn Fn(i64) -> bool,
     numbers: Numbers,
     info: InstructionInfoFactory,
-    /// What is known where branches lead, by offset.
+    /// What is known at the targets of branches, by offset.
     waiting: BTreeMap<u64, State>,
-    /// Where the monitor enters, and whether it has the vector registers loaded there if they
-    /// were when guest code was left.
+    /// The offsets at which the monitor enters the block, and whether the monitor has loaded the
+    /// vector registers there if they were loaded when guest code was left.
     entries: BTreeMap<u64, bool>,
-    /// Look-ups for stores, by the offset behind their branch.
+    /// Look-ups for stores, by the offset after their branch.
     store_look_ups: FxHashMap<u64, StoreLookUp>,
-    /// Where what R11 held last was used as a pointer, by number.
+    /// The offset at which each value of R11 was last used as a pointer, by the value's number.
     last_uses: FxHashMap<Number, u64>,
-    /// What R11 held where the monitor enters, and is to hold again, by offset.
+    /// The result of a shared look-up that R11 holds where the monitor enters, and must hold again
+    /// on each entry, by offset.
     windows: FxHashMap<u64, Number>,
-    /// What is known to lie in common parts where the monitor enters, by offset.
+    /// The addresses that are known to lie in common parts where the monitor enters, by offset.
     common_at: FxHashMap<u64, Vec<(Number, i64)>>,
-    /// Offsets where the monitor enters, and what R11 is to hold there, but does not.
+    /// Offsets at which the monitor enters without the value that R11 must hold there, with that
+    /// value's number.
     lost_windows: Vec<(u64, Number)>,
-    /// Exits that have been named.
+    /// The exits that have been named.
     named: FxHashSet<usize>,
-    /// The 32-bit distances of direct branches: where they are, and where they lead.
+    /// The 32-bit distances of direct branches: where each is, and where it leads.
     distances: FxHashMap<u32, i64>,
-    /// The immediate operands of copies: where they are, and their bytes.
+    /// The immediate operands of copies: where each is, and its number of bytes.
     immediates: FxHashMap<u32, u8>,
     findings: Vec<Finding>,
 }
@@ -174,7 +177,7 @@ impl<'a> Walk<'a> {
 
     fn run(mut self) -> Vec<Finding> {
         let mut decoder = Decoder::with_ip(64, self.subject.code, 0, DecoderOptions::NONE);
-        // What is known if the instruction before goes on here.
+        // What is known if the previous instruction continues here.
         let mut flow: Option<State> = None;
         while decoder.can_decode() {
             let offset = decoder.position() as u64;
@@ -212,7 +215,8 @@ impl<'a> Walk<'a> {
         });
     }
 
-    /// What is known at an offset, where `flow` comes from the instruction before.
+    /// What is known at an offset; `flow` is what is known after the previous instruction, if that
+    /// continues here.
     fn state_at(&mut self, offset: u64, flow: Option<State>) -> State {
         let mut state = flow;
         if let Some(branched) = self.waiting.remove(&offset) {
@@ -232,7 +236,7 @@ impl<'a> Walk<'a> {
                     state.forget_values(&mut self.numbers);
                     self.keep_common(&known, &mut state, kept);
                     if matches!(window.kind, Kind::Checked { .. } | Kind::WindowDelta { .. }) {
-                        // As exits leave R11, so the monitor enters: see `check_windows`.
+                        // The monitor enters with R11 as exits leave it: see `check_windows`.
                         state.registers[11] = window;
                         self.windows.insert(offset, window.number);
                     }
@@ -247,9 +251,10 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// What is known to lie in common parts where the monitor enters, of what is known if control
-    /// comes from the code before. Behind an instruction that is what was known at its start, for it
-    /// may have been done in another way.
+    /// Selects from `here`, the addresses that lie in common parts if control comes from the code
+    /// before, those that also do so if the monitor enters. After an instruction, these are the
+    /// addresses that were known at the instruction's start too, since the instruction may have
+    /// been executed in another way.
     fn common_at_entry(&mut self, offset: u64, here: &[(Number, i64)]) -> Vec<(Number, i64)> {
         let mut kept = here.to_vec();
         for site in self.subject.sites {
@@ -262,7 +267,8 @@ impl<'a> Walk<'a> {
         kept
     }
 
-    /// As [`Walk::keep_distances`], of what is near those that are `common`.
+    /// Keeps, like [`Walk::keep_distances`], the distances of registers and slots from the
+    /// addresses in `common`.
     fn keep_common(&mut self, before: &State, state: &mut State, common: Vec<(Number, i64)>) {
         let is_kept = |value: &Value| common.iter().any(|(of, _)| *of == value.near.0);
         for guest in 0..self.subject.map.guest_registers {
@@ -286,8 +292,9 @@ impl<'a> Walk<'a> {
         state.common = common;
     }
 
-    /// Whatever the monitor has done to guest registers, before an instruction or instead of it,
-    /// is what the code does that leads here: those that are so far from a value still are.
+    /// Keeps the distances of guest registers from the value `of`. What the monitor may have done
+    /// to guest registers, before an instruction or in its place, is what the code before this
+    /// offset does, so the distances are still correct.
     fn keep_distances(&self, before: &[Value; 16], state: &mut State, of: Number) {
         for guest in 0..self.subject.map.guest_registers {
             if let Home::Host(home) = self.subject.map.home(guest) {
@@ -299,19 +306,24 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Nothing leads where no instruction begins.
+    /// Reports a branch or an entry that leads where no instruction begins.
     fn refuse_between(&mut self, offset: u64, inside: Range<u64>) {
         let branch = self.waiting.range(inside.clone()).next().is_some();
         let entry = self.entries.range(inside.clone()).next().is_some();
         if branch || entry {
             let text = String::new();
-            self.find(offset, text, "something leads into an instruction");
+            self.find(
+                offset,
+                text,
+                "a branch or an entry leads into an instruction",
+            );
             self.waiting.retain(|target, _| !inside.contains(target));
             self.entries.retain(|target, _| !inside.contains(target));
         }
     }
 
-    /// Each exit is named once, and each link and each operand that can be replaced is one.
+    /// Checks that each exit was named, that each link is a branch to its stub or to a block, and
+    /// that each operand that can be replaced is one.
     fn check_tables(&mut self) {
         let subject = self.subject;
         for (index, site) in subject.sites.iter().enumerate() {
@@ -323,7 +335,11 @@ impl<'a> Walk<'a> {
                 let leads = target
                     .is_some_and(|target| target == i64::from(stub) || (self.is_block)(target));
                 if !leads {
-                    self.find(0, format!("{site:?}"), "link is not a branch to its stub");
+                    self.find(
+                        0,
+                        format!("{site:?}"),
+                        "link is not a branch to its stub or to a block",
+                    );
                 }
             }
         }
@@ -335,7 +351,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// An exit is taken: the monitor enters again with what R11 holds there.
+    /// Notes that an exit is taken: the monitor enters again with what R11 holds here.
     fn leave(&mut self, site: usize, state: &State) {
         let site = &self.subject.sites[site];
         let comes_back = site.kind.comes_back();
@@ -349,7 +365,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// No window is used behind a place that is entered from an exit with another.
+    /// Checks that the result of no shared look-up is used after a place that the monitor enters
+    /// with another value in R11.
     fn check_windows(&mut self) {
         for (offset, window) in std::mem::take(&mut self.lost_windows) {
             if self
@@ -357,7 +374,11 @@ impl<'a> Walk<'a> {
                 .get(&window)
                 .is_some_and(|&use_| use_ >= offset)
             {
-                self.find(offset, String::new(), "window is not the one here");
+                self.find(
+                    offset,
+                    String::new(),
+                    "R11 does not hold the shared look-up's result here",
+                );
             }
         }
     }
@@ -366,7 +387,7 @@ impl<'a> Walk<'a> {
         self.subject.mode.flags.contains(ModeFlags::LONG)
     }
 
-    /// The largest frame that a signal handler may complete, in bytes.
+    /// The size in bytes of the largest frame that a signal handler may complete.
     fn largest_frame(&self) -> u32 {
         let sizes = self.subject.completions.iter().map(|it| match it.kind {
             CompletionKind::Frame { size, .. } => 3 * u32::from(size),
@@ -375,8 +396,8 @@ impl<'a> Walk<'a> {
         sizes.max().unwrap_or(0)
     }
 
-    /// Checks one instruction and changes the state as it does; `named` is the exit that the
-    /// one before has named.
+    /// Checks one instruction and changes the state as the instruction does; `named` is the exit
+    /// that the previous instruction has named.
     fn step(
         &mut self,
         instruction: &Instruction,
@@ -384,7 +405,7 @@ impl<'a> Walk<'a> {
         named: Option<usize>,
     ) -> Result<Next, Rule> {
         if instruction.is_invalid() {
-            return Err("is no instruction");
+            return Err("is not an instruction");
         }
         // GS is the loaded space's anchor: see `Walk::access`.
         let is_by_anchor = instruction.segment_prefix() == Register::GS

@@ -7,15 +7,15 @@
 
 use super::{Finding, Subject, Walk};
 
-/// Checks a block's code as it lies in the code cache now: links lead to other blocks, operands
-/// have been replaced. `is_block` says whether a block begins at an offset from this one's
-/// start.
+/// Checks a block's code as it lies in the code cache now: links may lead to other blocks, and
+/// operands may have been replaced. `is_block` says whether a block begins at an offset from this
+/// block's start.
 pub fn verify_patched(subject: &Subject<'_>, is_block: &dyn Fn(i64) -> bool) -> Vec<Finding> {
     Walk::new(subject, is_block).run()
 }
 
-/// Whether the bytes before a 32-bit distance are those of a direct branch. `code` ends where
-/// the distance begins.
+/// Whether the bytes before a 32-bit distance are those of a direct branch. `code` ends where the
+/// distance begins.
 pub fn is_link_distance(code: &[u8]) -> bool {
     matches!(code, [.., 0xe9] | [.., 0x0f, 0x80..=0x8f])
 }

@@ -9,7 +9,7 @@ use crate::policy::allow_list::{Copying, copying};
 use iced_x86::{Code, Instruction, Mnemonic, OpAccess, OpKind, Register};
 use tollgate_tlb::long_tlb::part_of_linear;
 
-/// What an access does.
+/// Whether an access writes.
 pub(super) fn writes(access: OpAccess) -> bool {
     !matches!(
         access,
@@ -35,12 +35,12 @@ impl Walk<'_> {
         register_of(self.subject.map.tlb.0)
     }
 
-    /// The translator's own, or the host's stack pointer.
+    /// Whether a register is one of the translator's own, or the host's stack pointer.
     pub(super) fn is_reserved(&self, register: Register) -> bool {
         number(register).is_some_and(|number| self.subject.map.reserved() & 1 << number != 0)
     }
 
-    /// Checks an instruction that is no branch and changes the state as it does.
+    /// Checks an instruction that is not a branch and changes the state as the instruction does.
     pub(super) fn operation(
         &mut self,
         instruction: &Instruction,
@@ -71,7 +71,7 @@ impl Walk<'_> {
         self.change_registers(instruction, state, result)
     }
 
-    /// No explicit register operand is the translator's, but the counts of shifts.
+    /// Checks that no explicit register operand is the translator's, except the counts of shifts.
     fn check_operands(&self, instruction: &Instruction) -> Result<(), Rule> {
         let counts = match instruction.code() {
             Code::VEX_Shrx_r64_rm64_r64 => [self.context(), self.links()],
@@ -90,8 +90,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// What an instruction without an operand in memory leaves in its first operand, as far
-    /// as it is one of those whose results matter.
+    /// What an instruction without an operand in memory leaves in its first operand, if it is one
+    /// of those whose results matter.
     fn result(&mut self, instruction: &Instruction, state: &State) -> Option<Value> {
         let source = |index| {
             let register = instruction.op_register(index);
@@ -142,7 +142,7 @@ impl Walk<'_> {
             }
             _ => return None,
         };
-        // What can be replaced is no constant.
+        // An immediate operand that can be replaced is not a constant.
         let kind = match kind {
             Kind::Constant(_) if is_replaced => Kind::Any,
             kind => kind,
@@ -150,7 +150,7 @@ impl Walk<'_> {
         Some(self.numbers.new_value(kind))
     }
 
-    /// The number of the page of an address: shifted right by 12.
+    /// The number of the page of an address: the address shifted right by 12.
     fn page(&self, address: &Value, signed: bool) -> Kind {
         let (end, end_is_narrow) = match address.kind {
             Kind::Sum { of, added, narrow } => (Some((of, added)), narrow),
@@ -167,7 +167,7 @@ impl Walk<'_> {
         }
     }
 
-    /// LEA.
+    /// Checks a LEA and returns its result.
     fn sum(&mut self, instruction: &Instruction, state: &mut State) -> Result<Value, Rule> {
         let (base, index) = (instruction.memory_base(), instruction.memory_index());
         let is_wide = instruction.code() == Code::Lea_r64_m;
@@ -216,8 +216,8 @@ impl Walk<'_> {
         Ok(self.numbers.new_value(kind))
     }
 
-    /// Whether this leads from the index of the first choice to that of the second one, whose tag is the
-    /// target's: its entry is the next one.
+    /// Whether the instruction leads from the index of the first choice to that of the second,
+    /// whose tag matches the target: the second choice is the next entry.
     fn is_second_choice(&self, instruction: &Instruction, index: &Value, state: &State) -> bool {
         let [_, second] = choices(self.subject.branch_table);
         let to_next = instruction.memory_displacement64() == ENTRY_BYTES as u64 / 8;
@@ -281,7 +281,7 @@ impl Walk<'_> {
                     (Kind::LevelSum(sum), Table::Level(kind)) if sum == kind => {
                         (constant, targets.saturating_add(1))
                     }
-                    // A table of one mode's own has no constant in a register.
+                    // The table that belongs to one mode has no constant in a register.
                     (Kind::Constant(more), Table::At(place)) if !self.is_own_table(place) => {
                         (constant.wrapping_add(more), targets)
                     }
@@ -351,7 +351,8 @@ impl Walk<'_> {
     }
 }
 
-/// What an instruction adds to all of its first operand, a register, if that is a constant.
+/// The constant that an instruction adds to its first operand, if that is a whole register and the
+/// addend is a constant.
 fn constant_added(instruction: &Instruction) -> Option<i64> {
     let immediate = || match instruction.op1_kind() {
         OpKind::Immediate8to64 | OpKind::Immediate32to64 => Some(instruction.immediate(1) as i64),
@@ -369,13 +370,13 @@ fn constant_added(instruction: &Instruction) -> Option<i64> {
     }
 }
 
-/// What is reached through a shadow window.
+/// Memory that is reached through a shadow window.
 const DIRECT: Kind = Kind::Checked {
     size: DIRECT_BYTES,
     write: true,
 };
 
-/// A value plus a number.
+/// What is known of a value plus a number.
 fn sum_with_constant(base: &Value, added: i64) -> Kind {
     match base.kind {
         Kind::Checked { size, write } if (0..i64::from(size)).contains(&added) => Kind::Checked {

@@ -39,14 +39,14 @@ fn field(displacement: i32) -> Mem {
     Mem::base(R15, displacement)
 }
 
-/// The exit with this number.
+/// Emits the exit with this number.
 fn exit(assembler: &mut Assembler, number: usize) {
     let named = pack_site(BLOCK, number) as i32;
     assembler.store_imm(Width::Dword, field(at::EXIT_SITE), named);
     assembler.jmp_memory(field(at::EXIT_ENTRY));
 }
 
-/// What is found in a block's code, whose sites name these instructions for the monitor.
+/// The rules that a block's code breaks; its sites name these instructions for the monitor.
 fn rules_with(
     code: &[u8],
     sites: &[Site],
@@ -79,7 +79,7 @@ fn shared_table(flags: ModeFlags) -> BranchTable {
     }
 }
 
-/// The mode after a reset with these flags too, its code without base and limit.
+/// The mode after a reset with these flags in addition; its code has no base and limit.
 fn mode_with(flags: ModeFlags) -> Mode {
     let mut mode = Mode::of(&CpuState::at_reset());
     mode.flags |= flags;
@@ -91,7 +91,7 @@ fn rules_of(code: &[u8], sites: &[Site], flags: ModeFlags, map: &RegisterMap) ->
     rules_with(code, sites, &[], &mode_with(flags), map)
 }
 
-/// What is found in a sequence with an exit behind it. The branches that it returns lead to
+/// The rules that a sequence with an exit after it breaks. The branches that it returns lead to
 /// another exit.
 fn rules_in(
     flags: ModeFlags,
@@ -123,7 +123,7 @@ fn raw(bytes: &[u8]) -> Vec<Rule> {
     rules(|a| a.raw(bytes))
 }
 
-/// One step of a sequence; a branch that it has goes to the exit for misses.
+/// One step of a sequence; if the step returns a branch, that leads to the exit for misses.
 type Step = fn(&mut Assembler) -> Option<ShortBranch>;
 
 fn emit_steps(a: &mut Assembler, steps: &[Step]) -> Vec<ShortBranch> {
@@ -161,7 +161,7 @@ fn look_up() -> Vec<Step> {
     all
 }
 
-/// The same in 64-bit code.
+/// The look-up for 4 bytes at the sum of RBX and 8 in 64-bit code.
 fn long_look_up() -> Vec<Step> {
     let mut all = steps![
         |a| a.lea64(R8, Mem::base(RBX, 8)),
@@ -183,7 +183,7 @@ fn long_look_up() -> Vec<Step> {
     all
 }
 
-/// What is found in steps and an access behind them.
+/// The rules that steps and an access after them break.
 fn accessed(steps: &[Step], access: impl FnOnce(&mut Assembler)) -> Vec<Rule> {
     rules_in(ModeFlags::empty(), &RegisterMap::LEGACY, |a| {
         let misses = emit_steps(a, steps);
@@ -212,7 +212,8 @@ fn memory_is_reached_through_what_a_look_up_has_yielded() {
     let hit = |access: &dyn Fn(&mut Assembler)| accessed(&look_up(), access).len();
     assert_eq!(accessed(&look_up(), read), [""; 0]);
     assert_eq!(hit(&|a| a.load(Width::Word, RAX, GUEST)), 0);
-    // More than was looked up, with a displacement, at another register, to be written.
+    // These accesses are larger than the look-up, have a displacement, use another register, or
+    // store.
     assert_eq!(hit(&|a| a.load(Width::Qword, RAX, GUEST)), 1);
     assert_eq!(hit(&|a| a.load(Width::Byte, RAX, Mem::base(R9, 1))), 1);
     assert_eq!(hit(&|a| a.load(Width::Byte, RAX, Mem::base(R8, 0))), 1);
@@ -220,7 +221,7 @@ fn memory_is_reached_through_what_a_look_up_has_yielded() {
     assert_eq!(hit(&|a| a.store(Width::Byte, GUEST, RAX)), 1);
     let narrow: &[u8] = &[0x67, 0x41, 0x8b, 0x01]; // mov eax,[r9d]
     assert_eq!(hit(&|a| a.raw(narrow)), 1);
-    // Moving on leaves less.
+    // After an advance of the pointer fewer bytes may be accessed.
     let next = |by| move |a: &mut Assembler| a.lea64(R9, Mem::base(R9, by));
     let at = |by, width| {
         hit(&|a| {
@@ -246,7 +247,7 @@ fn no_step_of_a_look_up_can_be_left_out() {
         let mut some = long_look_up();
         some.remove(missing);
         let is_found = !long_accessed(&some, read).is_empty();
-        // The sum with 8 is not asked for where an address may be anything.
+        // Where an address may have any value, the LEA that adds 8 is not required.
         assert_eq!(is_found, missing != 0, "{missing}");
     }
 }
@@ -313,7 +314,7 @@ fn no_step_of_a_look_up_can_be_another() {
         some[place] = other;
         assert_ne!(long_accessed(&some, read), [""; 0], "{place}");
     }
-    // Neither look-up is the other mode's.
+    // Neither look-up is allowed in the other mode.
     assert_ne!(accessed(&long_look_up(), read), [""; 0]);
     assert_ne!(long_accessed(&look_up(), read), [""; 0]);
 }
@@ -343,13 +344,13 @@ fn stores_go_where_the_table_for_stores_says() {
 #[test]
 fn the_sum_of_what_a_look_up_has_yielded_and_its_address_is_one_operand() {
     const SUM: Mem = Mem::indexed(RCX, R8, 1, 0);
-    // All but the last step, which forms the sum.
+    // The last step, which forms the sum, is left out.
     let short = look_up();
     let steps = &short[..short.len() - 1];
     let hit = |access: &dyn Fn(&mut Assembler)| accessed(steps, access).len();
     assert_eq!(hit(&|a| a.load(Width::Dword, RAX, SUM)), 0);
     assert_eq!(hit(&|a| a.load(Width::Byte, RAX, SUM)), 0);
-    // More than was looked up, to be written, elsewhere.
+    // These accesses are larger than the look-up, store, or go elsewhere.
     assert_eq!(hit(&|a| a.load(Width::Qword, RAX, SUM)), 1);
     assert_eq!(hit(&|a| a.store(Width::Byte, SUM, RAX)), 1);
     let others = [
@@ -366,7 +367,7 @@ fn the_sum_of_what_a_look_up_has_yielded_and_its_address_is_one_operand() {
     }
     let narrow: &[u8] = &[0x67, 0x42, 0x8b, 0x04, 0x01]; // mov eax,[ecx+r8d]
     assert_eq!(hit(&|a| a.raw(narrow)), 1);
-    // Once either has changed it is none.
+    // The operand is refused after either register has changed.
     for changed in [RCX, R8] {
         let changes = |a: &mut Assembler| {
             a.lea64(changed, Mem::base(changed, 1));
@@ -374,7 +375,7 @@ fn the_sum_of_what_a_look_up_has_yielded_and_its_address_is_one_operand() {
         };
         assert_eq!(hit(&changes), 1);
     }
-    // Nor is it before the branch.
+    // The operand is refused before the branch too.
     let load = |a: &mut Assembler| a.load(Width::Byte, RAX, SUM);
     assert_ne!(accessed(&steps[..steps.len() - 1], load), [""; 0]);
     let long = long_look_up();
@@ -385,7 +386,7 @@ fn the_sum_of_what_a_look_up_has_yielded_and_its_address_is_one_operand() {
     assert_eq!(long_accessed(steps, load).len(), 1);
 }
 
-/// The look-up of a window of 128 bytes for stores, in 64-bit code, but for the last step.
+/// The shared look-up of 128 bytes for stores in 64-bit code, without its last step.
 fn window_look_up() -> Vec<Step> {
     let mut steps = long_look_up();
     let [address, last, load] = steps![
@@ -420,7 +421,7 @@ fn a_windows_accesses_lie_in_it_and_are_what_it_was_looked_up_for() {
     assert_eq!(hit(121, Width::Qword), 1);
     assert_eq!(hit(128, Width::Byte), 1);
     assert_eq!(hit(-1, Width::Byte), 1);
-    // It was looked up for loads.
+    // A shared look-up for loads serves loads only.
     let mut steps = window_look_up();
     let [load] = steps![|a| a.load(Width::Qword, RCX, Mem::indexed(RCX, R9, 8, 0))];
     steps[7] = load;
@@ -435,7 +436,7 @@ fn a_windows_accesses_lie_in_it_and_are_what_it_was_looked_up_for() {
         found.len()
     });
     assert_eq!(stored, [0, 1]);
-    // Others point to one place.
+    // Without R11 the pointer leads to one place only.
     let found = long_accessed(&window_look_up(), |a| {
         a.lea64(R9, POINT);
         a.load(Width::Byte, RAX, Mem::base(R9, 1));
@@ -445,8 +446,9 @@ fn a_windows_accesses_lie_in_it_and_are_what_it_was_looked_up_for() {
 
 #[test]
 fn a_window_is_used_behind_an_entry_only_if_exits_that_lead_there_leave_it() {
-    // A window; an entry; a look-up that may miss, whose exit begins again at the entry; an
-    // access in the window. `changed`: R11 is another's before the look-up, or behind it.
+    // The code is a shared look-up, an entry, a look-up whose miss exit resumes at the entry, and
+    // an access through the shared look-up. `before` and `behind` say whether R11 changes before or
+    // after the second look-up.
     let found = |before: bool, behind: bool, uses: bool| {
         let mut assembler = Assembler::new();
         let a = &mut assembler;
@@ -487,10 +489,10 @@ fn a_window_is_used_behind_an_entry_only_if_exits_that_lead_there_leave_it() {
     assert_eq!(found(false, false, true), [""; 0]);
     assert_eq!(found(false, true, false), [""; 0]);
     assert_eq!(found(true, false, false), [""; 0]);
-    // It is lost in both.
+    // The result in R11 is lost in both cases.
     assert_ne!(found(false, true, true), [""; 0]);
     assert_ne!(found(true, false, true), [""; 0]);
-    // A second window, between the entry and the exit that leads there, which is in force behind.
+    // A second shared look-up lies between the entry and the exit that resumes there.
     let mut assembler = Assembler::new();
     let a = &mut assembler;
     let mut misses = emit_steps(a, &window_look_up());
@@ -515,7 +517,10 @@ fn a_window_is_used_behind_an_entry_only_if_exits_that_lead_there_leave_it() {
     }
     let flags = ModeFlags::LONG | ModeFlags::CODE64;
     let found = rules_of(a.code(), &sites, flags, &RegisterMap::LONG);
-    assert_eq!(found, ["window is not the one here"]);
+    assert_eq!(
+        found,
+        ["R11 does not hold the shared look-up's result here"]
+    );
 }
 
 #[test]
@@ -538,11 +543,11 @@ fn fields_of_the_context_are_used_as_their_table_says() {
     assert_eq!(store(at::EXIT_VALUE, Width::Qword), 0);
     assert_eq!(store(at::slot(3), Width::Qword), 0);
     assert_eq!(store(at::slot(12), Width::Word), 0);
-    // Read only.
+    // These fields may only be read.
     for at in [at::TIME_STAMP_OFFSET, at::INTERRUPT_REQUEST, at::TASK_LIMIT] {
         assert_eq!((load(at, Width::Qword), store(at, Width::Qword)), (0, 1));
     }
-    // Neither.
+    // These fields may be neither read nor written.
     let hidden = [
         at::HOST_RSP,
         at::EXIT_ENTRY,
@@ -567,7 +572,7 @@ fn fields_of_the_context_are_used_as_their_table_says() {
             "{at}"
         );
     }
-    // Parts of two, or with an index.
+    // These accesses reach parts of two fields, or have an index.
     assert_eq!(store(at::EXIT_VALUE + 4, Width::Qword), 1);
     assert_eq!(store(at::slot(2) + 4, Width::Qword), 1);
     assert_eq!(store(at::slot(7) + 4, Width::Qword), 1);
@@ -575,7 +580,7 @@ fn fields_of_the_context_are_used_as_their_table_says() {
         rules(|a| a.load(Width::Dword, R11, Mem::indexed(R15, R9, 1, at::EXIT_VALUE))).len(),
         1
     );
-    // Only slots are operands of copies: add [r15+..],rax.
+    // Of the context, only slots are operands of copies: add [r15+..],rax.
     let add = |at: i32| {
         let mut code = vec![0x49, 0x01, 0x87];
         code.extend_from_slice(&at.to_le_bytes());
@@ -606,7 +611,7 @@ fn registers_of_the_translator_stay_as_they_are_and_are_not_shown() {
 fn nothing_runs_that_is_not_on_a_list() {
     let refused: [&[u8]; 20] = [
         &[0x0f, 0x01, 0xd7],                   // enclu
-        &[0x0f, 0x38, 0xf6, 0xc8],             // wrssd eax,ecx, with a register: none
+        &[0x0f, 0x38, 0xf6, 0xc8],             // wrssd eax,ecx, undefined with a register
         &[0xf3, 0x48, 0x0f, 0xae, 0xe8],       // incsspq rax
         &[0xf3, 0x0f, 0x01, 0xec],             // uiret
         &[0xc4, 0xc2, 0x78, 0x49, 0x01],       // ldtilecfg [r9]
@@ -624,7 +629,7 @@ fn nothing_runs_that_is_not_on_a_list() {
         &[0x8e, 0xd8],                         // mov ds,eax
         &[0x0f, 0xae, 0x00],                   // fxsave [rax]
         &[0xfa],                               // cli
-        &[0x06],                               // none
+        &[0x06],                               // undefined
     ];
     for code in refused {
         assert_ne!(raw(code), [""; 0], "{code:x?}");
@@ -653,11 +658,11 @@ fn vector_registers_are_used_once_they_are_loaded() {
 
 #[test]
 fn branches_lead_forward_to_an_instruction() {
-    assert_eq!(raw(&[0xeb, 1, 0x90]).len(), 1); // over a NOP, which is not emitted
+    assert_eq!(raw(&[0xeb, 1, 0x90]).len(), 1); // over a NOP, which is never emitted
     assert_eq!(raw(&[0xeb, 2, 0x89, 0xc0]), [""; 0]); // over mov eax,eax
     assert_eq!(
         raw(&[0xeb, 1, 0x89, 0xc0]),
-        ["something leads into an instruction"]
+        ["a branch or an entry leads into an instruction"]
     );
     assert_eq!(raw(&[0x89, 0xc0, 0xe3, 0xfc]), ["branch leaves the block"]);
     assert_eq!(raw(&[0xe3, 0x70]), ["branch leaves the block"]);
@@ -705,8 +710,8 @@ fn exits_are_named_once_and_just_before_they_are_taken() {
     assert_ne!(found(&elsewhere), 0);
 }
 
-/// What is found in the call of a routine for `F3 A4` in flat 32-bit code, or, if `long`, in
-/// 64-bit code.
+/// The rules that the call of a routine for `F3 A4` breaks, in flat 32-bit code, or in 64-bit code
+/// if `long`.
 fn string_rules(long: bool, map: &RegisterMap, emit: impl FnOnce(&mut Assembler)) -> Vec<Rule> {
     let mut assembler = Assembler::new();
     emit(&mut assembler);
@@ -730,7 +735,7 @@ fn string_rules(long: bool, map: &RegisterMap, emit: impl FnOnce(&mut Assembler)
     rules_with(assembler.code(), &sites, &helpers, &mode, map)
 }
 
-/// Calls a routine: R11 with the address `beyond` the instruction behind the jump.
+/// Calls a routine with R11 set to the address `beyond` bytes after the instruction after the jump.
 fn call_string(a: &mut Assembler, number: usize, routine: usize, beyond: usize) {
     let behind = a.lea_rip(R11);
     let named = pack_site(BLOCK, number) as i32;
@@ -749,7 +754,8 @@ fn a_string_routine_is_that_of_the_exits_instruction_and_comes_back_behind_it() 
             call_string(a, 0, routine, 0);
         });
         assert_eq!(found, NOTHING);
-        // Another width, another operation, another way to reach memory, no routine at all.
+        // These routines have another width, another operation or another way to reach memory, or
+        // do not exist.
         for other in [routine + 1, routine + 4, OPERATIONS - routine, ROUTINES] {
             let found = string_rules(is_long, &RegisterMap::LEGACY, |a| {
                 call_string(a, 0, other, 0);
@@ -757,16 +763,16 @@ fn a_string_routine_is_that_of_the_exits_instruction_and_comes_back_behind_it() 
             assert_eq!(found, ["is not the test of the look-up's store"], "{other}");
         }
     }
-    // Where exit 1 begins again, not behind the instruction.
+    // R11 leads to where exit 1 resumes, not to the instruction after the string instruction.
     let found = string_rules(false, &RegisterMap::LEGACY, |a| call_string(a, 0, flat, 8));
     assert!(found.contains(&"is not the test of the look-up's store"));
-    // RSI and RDI are not the guest's.
+    // RSI and RDI do not hold the guest's values.
     let found = string_rules(false, &RegisterMap::SPILLED, |a| call_string(a, 0, flat, 0));
     assert!(found.contains(&"is not the test of the look-up's store"));
     // Another exit is named.
     let found = string_rules(false, &RegisterMap::LEGACY, |a| call_string(a, 1, flat, 0));
     assert!(found.contains(&"is not the test of the look-up's store"));
-    // The address is not in R11.
+    // R11 does not hold the address.
     let found = string_rules(false, &RegisterMap::LEGACY, |a| {
         let named = pack_site(BLOCK, 0) as i32;
         a.store_imm(Width::Dword, field(at::EXIT_SITE), named);
@@ -896,7 +902,7 @@ fn an_indirect_branch_jumps_where_the_tag_was_the_targets() {
     assert_ne!(found(tag + 1, 0, 8, true), 0);
     assert_ne!(found(tag, 8, 16, true), 0);
     assert_ne!(found(tag, 0, 16, true), 0);
-    // The entry behind is the second choice; its tag says nothing of the first one's target.
+    // The next entry is the second choice; its tag says nothing about the target of the first.
     assert_eq!(found(tag, 32, 40, true), 0);
     assert_ne!(found(tag, 32, 8, true), 0);
     assert_ne!(found(tag, 0, 40, true), 0);
@@ -950,7 +956,7 @@ fn a_branch_to_relocatable_code_puts_its_targets_delta_in_force() {
     assert_ne!(found(program, None, RDX, false), 0);
     assert_ne!(found(program, Some(ENTRY_TARGET), RDX, false), 0);
     assert_ne!(found(program, Some(ENTRY_DELTA), R11, false), 0);
-    // Before it is known whose the entry is.
+    // The slide is loaded before the tag has matched.
     assert_ne!(found(program, Some(ENTRY_DELTA), RDX, true), 0);
 }
 

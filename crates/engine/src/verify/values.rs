@@ -9,15 +9,15 @@ use tollgate_tlb::shadow_windows::BESIDE_WINDOW;
 /// The register that holds the index of a table's entry.
 const R9: usize = 9;
 
-/// Number of a value.
+/// The number of a value.
 pub(super) type Number = u32;
 
 /// The table in which an indirect branch looks its target up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Table {
-    /// At this displacement from the start of the link tables.
+    /// The table at this displacement from the start of the link tables.
     At(i32),
-    /// The one that goes with a change of the privilege level.
+    /// The table that belongs to a change of the privilege level.
     Level(LevelChangeKind),
 }
 
@@ -26,15 +26,15 @@ pub(super) enum Table {
 pub(super) enum Kind {
     /// Any value: nothing is known of it.
     Any,
-    /// It is below 2^32.
+    /// A value below 2^32.
     Narrow,
-    /// It is below 2^16.
+    /// A value below 2^16.
     Word,
     /// A word times 65536.
     HighWord,
     /// The sum of a narrow value and a high word.
     FarPointer,
-    /// It is this.
+    /// This constant.
     Constant(u64),
     /// The value `of` plus a number.
     Sum {
@@ -42,49 +42,49 @@ pub(super) enum Kind {
         added: i64,
         narrow: bool,
     },
-    /// The number of the page that holds the linear address `of`, which is `end.0` plus
-    /// `end.1`; `signed`: as the long software TLB numbers pages.
+    /// The number of the page that contains the linear address `of`, which is `end.0` plus `end.1`.
+    /// `signed` says whether pages are numbered as in the long software TLB.
     Page {
         of: Number,
         end: Option<(Number, i64)>,
         signed: bool,
-        /// The address is the value of this number plus so much.
+        /// The address is the value with this number plus this distance.
         near: (Number, i64),
     },
     /// The number of the software TLB's slot for an access at `of`.
     Slot { of: Number, size: u32, signed: bool },
-    /// The index in the root of the long software TLB for the address `of`, which is `near.0`
-    /// plus so much.
+    /// The index in the root of the long software TLB for the address `of`, which is the value
+    /// `near.0` plus `near.1`.
     Part { of: Number, near: (Number, i64) },
-    /// The pointer that was read there, to the table of slots.
+    /// The pointer to the table of slots that was read from the root for the address `of`.
     Root { of: Number },
-    /// What a slot holds: host address minus linear address `of`, or zero unless `hit`.
+    /// The content of a slot: the host address minus the linear address `of`, or zero unless `hit`.
     Delta {
         of: Number,
         size: u32,
         write: bool,
         hit: bool,
     },
-    /// What the table of shadow windows holds for the part of a linear address: the value of
-    /// this number plus so much.
+    /// The entry of the table of shadow windows for the part of a linear address: of the value with
+    /// this number plus this distance.
     WindowDelta { of: (Number, i64) },
-    /// What there is for a view of a guest that is not in IA-32e mode.
+    /// The delta of the shadow window for a view of a guest that is not in IA-32e mode.
     NarrowDelta,
-    /// What it holds for this part.
+    /// The entry of the table of shadow windows for this part.
     WindowDeltaOfPart(i64),
-    /// The host address of so many bytes of guest memory.
+    /// The host address of `size` bytes of guest memory.
     Checked { size: u32, write: bool },
     /// Twice a word: the index of an entry in the table of far transfers.
     FarIndex,
     /// The number of an entry in a table of indirect branches.
     IndexBits,
-    /// Four times that.
+    /// Four times the number of an entry in a table of indirect branches.
     Index,
-    /// The delta that goes with the target of the entry at this index of a table.
+    /// The slide of the target of the entry at this index of a table.
     CodeDelta { index: Number, table: Table },
-    /// The negative of that.
+    /// The negative of that slide.
     NegatedCodeDelta { index: Number, table: Table },
-    /// The sum of that and the current delta, whose value had the number `in_force`.
+    /// The sum of that negated slide and the current slide, whose value had the number `in_force`.
     CodeDeltaSum {
         index: Number,
         table: Table,
@@ -92,13 +92,14 @@ pub(super) enum Kind {
     },
     /// Where the table of a change of the privilege level begins.
     LevelTable(LevelChangeKind),
-    /// The index of an entry in that, from the start of all tables.
+    /// The index, from the start of all tables, of an entry in the table of such a change.
     LevelIndex(LevelChangeKind),
-    /// What the tag of such an entry is the negative of, but for the target.
+    /// The constant part of the tag of such an entry, negated; the target is the other part.
     LevelTag(LevelChangeKind),
-    /// The same with the target.
+    /// The sum of that constant part and the target.
     LevelSum(LevelChangeKind),
-    /// The tag of the entry at `index` in a table, plus a constant and so many targets.
+    /// The sum of the tag of the entry at `index` in a table, a constant, and `targets` times the
+    /// target.
     Tag {
         index: Number,
         table: Table,
@@ -107,7 +108,7 @@ pub(super) enum Kind {
     },
     /// The host address of this offset in the block.
     Address(u64),
-    /// Zero if the guest's vector registers are loaded.
+    /// A value that is zero if the guest's vector registers are loaded.
     VectorsOff,
 }
 
@@ -116,21 +117,21 @@ pub(super) enum Kind {
 pub(super) struct Value {
     pub(super) number: Number,
     pub(super) kind: Kind,
-    /// It is the value of this number plus so much.
+    /// The value is that of this number plus this distance.
     pub(super) near: (Number, i64),
 }
 
 impl Value {
-    /// How far it is from what a window's delta was looked up for, if that is known and nothing
-    /// but what is never mapped lies between the ends of the window and what is so far from
-    /// either.
+    /// The distance of this value, plus `added`, from the address that a shadow window's delta was
+    /// looked up for. `None` if the distance is unknown, or so large that something can be mapped
+    /// between the ends of the window and the addresses at this distance from them.
     pub(super) fn distance_beside(&self, of: (Number, i64), added: i64) -> Option<i64> {
         let distance = self.near.1.checked_sub(of.1)?.checked_add(added)?;
         let is_beside = distance.unsigned_abs() <= BESIDE_WINDOW;
         (self.near.0 == of.0 && is_beside).then_some(distance)
     }
 
-    /// The same value, known to be `base` plus a number.
+    /// This value, with the knowledge that it is `base` plus a number.
     pub(super) fn is_sum_of(self, base: &Value, added: i64) -> Self {
         match base.near.1.checked_add(added) {
             Some(sum) => Self {
@@ -141,7 +142,7 @@ impl Value {
         }
     }
 
-    /// It is below 2^32.
+    /// Whether the value is below 2^32.
     pub(super) fn is_narrow(&self) -> bool {
         match self.kind {
             Kind::Narrow | Kind::Word | Kind::HighWord => true,
@@ -158,7 +159,7 @@ impl Value {
         }
     }
 
-    /// What an instruction that writes a doubleword of this value leaves.
+    /// What is known of the result of an instruction that writes a doubleword of this value.
     pub(super) fn narrowed(&self) -> Kind {
         match self.kind {
             Kind::Word => Kind::Word,
@@ -172,7 +173,7 @@ impl Value {
 pub(super) struct Numbers(Number);
 
 impl Numbers {
-    /// A value that is like no other.
+    /// A value that differs from all others.
     pub(super) fn new_value(&mut self, kind: Kind) -> Value {
         self.0 += 1;
         Value {
@@ -186,37 +187,38 @@ impl Numbers {
 /// What is known between two instructions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct State {
-    /// Of each host register.
+    /// The value of each host register.
     pub(super) registers: [Value; 16],
-    /// Of the fields [`crate::abi::at::WORK`].
+    /// The values of the fields [`crate::abi::at::WORK`].
     pub(super) work: [Value; 3],
-    /// Of the guest registers that live in slots.
+    /// The values of the guest registers that live in slots.
     pub(super) slots: [Value; 16],
-    /// Of the field [`crate::abi::at::CODE_DELTA`].
+    /// The value of the field [`crate::abi::at::CODE_DELTA`].
     pub(super) code_delta: Value,
-    /// The value of each of these numbers plus so much is an address in a common part.
+    /// Addresses in common parts: each is the value with this number plus this distance.
     pub(super) common: Vec<(Number, i64)>,
-    /// The entry whose tag is the target's: its index and its table.
+    /// The entry whose tag matches the target: its index and its table.
     pub(super) matched: Option<(Number, Table)>,
-    /// The entry whose delta is in force.
+    /// The entry whose slide is in `code_delta`.
     pub(super) moved: Option<(Number, Table)>,
-    /// The instruction before has named this exit.
+    /// The exit that the previous instruction has named.
     pub(super) named: Option<usize>,
-    /// R14 is the software TLB of the level that this change leads to.
+    /// The change of the privilege level, if R14 is the software TLB of the level that it leads to.
     pub(super) level: Option<LevelChangeKind>,
-    /// The guest's vector registers are loaded.
+    /// Whether the guest's vector registers are loaded.
     pub(super) vectors: bool,
 }
 
 impl State {
-    /// Whether so many bytes beside a value lie in a common part or where nothing is ever mapped.
+    /// Whether the address `added` bytes from a value lies in a common part or where nothing is
+    /// ever mapped.
     pub(super) fn is_near_common(&self, value: &Value, added: i64) -> bool {
         self.common
             .iter()
             .any(|&of| value.distance_beside(of, added).is_some())
     }
 
-    /// Nothing is known.
+    /// A state in which nothing is known.
     pub(super) fn unknown(numbers: &mut Numbers) -> Self {
         Self {
             registers: [(); 16].map(|()| numbers.new_value(Kind::Any)),
@@ -232,7 +234,7 @@ impl State {
         }
     }
 
-    /// What is known where control comes from here or from where `other` holds.
+    /// Keeps what is known both here and where `other` holds, for control that comes from either.
     pub(super) fn merge(&mut self, other: &State, numbers: &mut Numbers) {
         let index = self.common_index(other, numbers);
         let here = self.registers.iter_mut().chain(&mut self.work);
@@ -265,8 +267,8 @@ impl State {
         self.vectors &= other.vectors;
     }
 
-    /// The value of R9, if here and in `other` it is the index of an entry of the same table, and
-    /// the tag of that entry is the target's.
+    /// A new value for R9, if R9 is here and in `other` the index of an entry of the same table
+    /// whose tag matches the target, and the two indexes differ.
     fn common_index(&self, other: &State, numbers: &mut Numbers) -> Option<(Value, Table)> {
         let [here, there] = [self, other].map(|state| {
             let (number, table) = state.matched?;
@@ -278,8 +280,8 @@ impl State {
         is_other_index.then(|| (numbers.new_value(Kind::Index), table))
     }
 
-    /// The monitor enters guest code here: what is in registers may be anything. It loads the
-    /// vector registers if they were loaded when it was entered.
+    /// Forgets the values of registers, since the monitor enters guest code here. The monitor loads
+    /// the vector registers if they were loaded when guest code was left.
     pub(super) fn forget_values(&mut self, numbers: &mut Numbers) {
         let vectors = self.vectors;
         let level = self.level;
