@@ -113,8 +113,8 @@ const MOST_OTHERS: u32 = 16;
 ///
 /// When this work is asked for again it is done to its end; otherwise interrupts in quick
 /// succession could keep the guest from making progress. Until then no other work gives up. But
-/// after [`MOST_OTHERS`] others the work is forgotten, since the guest's scheduler may have
-/// switched to another task.
+/// after `MOST_OTHERS` others the work is forgotten, since the guest's scheduler may have switched
+/// to another task.
 #[derive(Debug)]
 pub struct GivenUp<T>(Option<(T, u32)>);
 

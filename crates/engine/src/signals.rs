@@ -86,7 +86,7 @@ impl Drop for CodeRange {
 /// The most bytes that an instruction can have.
 const LONGEST_INSTRUCTION: usize = 15;
 
-/// Whether guest code runs at `pc`. Machines of other threads may come and go at the same time:
+/// Whether guest code runs at `pc`. Other threads may create and drop machines at the same time:
 /// both ends must belong to one registration, and an unused entry, whose start is 0, contains no
 /// address.
 fn in_code_cache(pc: u64) -> bool {

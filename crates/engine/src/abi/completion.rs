@@ -4,25 +4,26 @@
 use crate::abi::flags::InterruptFlag;
 use crate::abi::relocation::Relocation;
 
-/// What must be noted of an x87 instruction that has completed (see
-/// [`crate::translate`]'s `x87`), while the code that does so is under way.
+/// What must be noted about an x87 instruction that has completed (see `x87` in
+/// [`crate::translate`]), while the host code that makes the note runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct X87Note {
-    /// Offset in the block's code of the first host instruction that notes it.
+    /// The offset in the block's code of the first host instruction of the note.
     pub start: u32,
-    /// Offset behind the last.
+    /// The offset after the last host instruction of the note.
     pub end: u32,
-    /// [`crate::Context::x87_instruction`].
+    /// The value for [`crate::Context::x87_instruction`].
     pub instruction: u64,
-    /// [`crate::Context::x87_opcode`]; with a memory operand, its linear address is in R8.
+    /// The value for [`crate::Context::x87_opcode`]; if there is a memory operand, its linear
+    /// address is in R8.
     pub opcode: u32,
 }
 
 impl X87Note {
-    /// The note as it is where its block runs.
+    /// The note with the address at which its block runs.
     pub fn moved(&self, relocation: Relocation) -> Self {
         let mut moved = *self;
-        // FNINIT notes nothing.
+        // FNINIT notes no address.
         if self.opcode != 0 {
             moved.instruction = relocation.rip(self.instruction);
         }
@@ -30,35 +31,35 @@ impl X87Note {
     }
 }
 
-/// Host code that completes an instruction in several steps. The instruction counts as done
-/// from the first step on: a signal handler that interrupts here does the remaining steps (see
+/// Host code that completes an instruction in several steps. The instruction counts as complete
+/// from the first step on: a signal handler that interrupts here executes the remaining steps (see
 /// [`crate::signals`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Completion {
-    /// Offset in the block's code of the first host instruction.
+    /// The offset in the block's code of the first host instruction.
     pub start: u32,
-    /// Offset behind the last.
+    /// The offset after the last host instruction.
     pub end: u32,
-    /// What is done.
+    /// What the code does.
     pub kind: CompletionKind,
 }
 
-/// What a [`Completion`] does.
+/// What the code of a [`Completion`] does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CompletionKind {
-    /// Loads the flags from the image in R11.
+    /// It loads the flags from the image in R11.
     Flags {
-        /// The flag that bit 9 of the image goes to, if any.
+        /// The flag that bit 9 of the image is loaded into, if any.
         interrupt: Option<InterruptFlag>,
     },
-    /// Stores an interrupt's frame, whose parts are in [`crate::Context::work`], and changes
-    /// the interrupt flag.
+    /// It stores an interrupt's frame, whose parts are in [`crate::Context::work`], and changes the
+    /// interrupt flag.
     Frame {
-        /// Bytes of each value: 2 or 4.
+        /// The size in bytes of each value: 2 or 4.
         size: u8,
         /// EIP in the frame.
         rip: u32,
-        /// The interrupt flag.
+        /// The interrupt flag that changes.
         flag: InterruptFlag,
     },
 }

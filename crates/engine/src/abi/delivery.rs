@@ -8,68 +8,73 @@ use crate::abi::fast_paths::SPREAD;
 use crate::abi::link_layout::{BranchTable, FamilyId, ModeId, indirect_tag, table_offset};
 use tollgate_x86::{Attributes, Segment, Selector, Vector};
 
-/// INT n or INT3 that led through an interrupt or trap gate to a handler at level 0, from there or
-/// from level 3; or the #GP of a V86 task.
+/// The memo of an INT n or INT3 that led through an interrupt or trap gate to a handler at level 0,
+/// from level 0 or level 3, or of the #GP of a V86 task.
 ///
-/// What it read from memory stands here beside where it lies; the fast path reads it again and
-/// compares. The tables' registers are compared too, so that no write of them must be noted.
+/// It contains what the delivery read from memory, with the addresses; the fast path reads the same
+/// memory again and compares. The registers of the tables are compared too, so that writes of them
+/// need not discard memos.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub struct Delivery {
-    /// As [`delivery_key`] gives it; zero: none.
+    /// The key that [`delivery_key`], [`task_key`] or [`refusal_key`] returns; zero if the entry is
+    /// free.
     pub key: u64,
-    /// Base of the IDT.
+    /// The base of the IDT.
     pub idt_base: u64,
-    /// Base of the GDT.
+    /// The base of the GDT.
     pub gdt_base: u64,
-    /// Base of the TSS.
+    /// The base of the TSS.
     pub task_base: u64,
-    /// Limit of the TSS.
+    /// The limit of the TSS.
     pub task_limit: u32,
-    /// Limit of the IDT.
+    /// The limit of the IDT.
     pub idt_limit: u16,
-    /// Limit of the GDT.
+    /// The limit of the GDT.
     pub gdt_limit: u16,
-    /// Linear address of the gate.
+    /// The linear address of the gate.
     pub gate: u64,
-    /// The gate: of 32-bit handlers only the first half.
+    /// The gate; for 32-bit handlers only the first half is used.
     pub gate_bytes: [u64; 2],
-    /// Linear address of the handler's code descriptor.
+    /// The linear address of the handler's code descriptor.
     pub code_place: u64,
-    /// That descriptor.
+    /// The handler's code descriptor.
     pub code_bytes: u64,
-    /// Linear address of the stack pointer in the TSS; zero: the stack stays the same.
+    /// The linear address of the stack pointer in the TSS; zero if the stack does not change.
     pub stack_slot: u64,
-    /// Outside IA-32e mode: linear address of the stack's descriptor.
+    /// The linear address of the stack's descriptor, outside IA-32e mode.
     pub stack_place: u64,
-    /// That descriptor.
+    /// The stack's descriptor.
     pub stack_bytes: u64,
     /// RIP of the handler.
     pub target: u64,
     /// The software TLB of level 0 (R14 in guest code).
     pub tlb: u64,
-    /// Where indirect branches of the handler's mode find their targets: eighths of the bytes
-    /// from the start of the link tables.
+    /// Where indirect branches of the handler's mode find their targets, in bytes from the start of
+    /// the link tables divided by 8.
     pub table: u64,
-    /// Added to the handler's RIP it gives the negative of the tag of its entry there.
+    /// The number that, added to the handler's RIP, gives the negative of the tag of its entry in
+    /// that table.
     pub tag: u64,
-    /// Ored into [`crate::Context::level_changed`].
+    /// The bits that are ORed into [`crate::Context::level_changed`].
     pub level_changed: u64,
-    /// What remains of the interrupt flag: all ones, or zero.
+    /// What the interrupt flag is ANDed with: all ones, or zero.
     pub interrupt_mask: u64,
     /// CS in the handler.
     pub code: Segment,
-    /// SS in the handler, if the stack is another one.
+    /// SS in the handler, if the stack changes.
     pub stack: Segment,
     /// [`crate::Context::code_descriptor`] in the handler.
     pub code_expected: Expected,
     /// [`crate::Context::stack_descriptor`] in the handler, if the level changes.
     pub stack_expected: Expected,
-    /// Not zero: it is a fault with this error code ([`error_of`]).
+    /// The error code, as [`error_of`] encodes it, if the event is a fault with one; otherwise
+    /// zero.
     pub error: u64,
-    /// Linear address of the gate of the INT n or INT3 that is refused with that fault; zero: none.
+    /// The linear address of the gate of the INT n or INT3 that is refused with that fault; zero if
+    /// there is none.
     pub refused_gate: u64,
-    /// That gate.
+    /// The gate of the refused INT n or INT3.
     pub refused_bytes: u64,
 }
 
@@ -78,35 +83,34 @@ pub const fn error_of(code: u32) -> u64 {
     1 << 32 | code as u64
 }
 
-/// Deliveries that are remembered.
+/// The number of deliveries that are remembered.
 pub const DELIVERIES: usize = 64;
-/// Shifted right by this, the product of key and [`SPREAD`] is the number of the first of two
-/// places for an entry; the second is beside it.
+/// The number of bits by which the product of key and [`SPREAD`] is shifted right to get the number
+/// of the first of an entry's two places; the second is next to it.
 pub const DELIVERY_SHIFT: u32 = 58;
 const _: () = assert!(DELIVERIES == 1 << (64 - DELIVERY_SHIFT));
 
-/// In [`delivery_key`]: 64-bit code.
+/// In [`delivery_key`], the bit that says that the instruction is in 64-bit code.
 pub const KEY_LONG: u32 = 8;
-/// In [`task_key`]: set.
+/// In [`task_key`], the bit that says that the instruction is that of a V86 task.
 pub const KEY_TASK: u32 = 9;
-/// In [`refusal_key`]: set.
+/// In [`refusal_key`], the bit that says that the event is a fault.
 pub const KEY_REFUSED: u32 = 10;
-/// The same: the mode, or its family, plus one.
+/// In all keys, the first bit of the mode, or its family, plus one.
 const KEY_MODE: u32 = 32;
 
-/// What tells a software interrupt from others: the vector, whether it is 64-bit code's, and the
-/// mode.
+/// The key of a software interrupt: its vector, whether it is in 64-bit code, and its mode.
 pub const fn delivery_key(vector: u8, long: bool, mode: u32) -> u64 {
     vector as u64 | (long as u64) << KEY_LONG | (mode as u64 + 1) << KEY_MODE
 }
 
-/// The same of INT n and INT3 of V86 tasks. Nothing depends on the base of CS, in which modes of
-/// a family differ.
+/// The key of INT n and INT3 of V86 tasks. The base of CS, in which modes of a family differ, does
+/// not matter.
 pub const fn task_key(vector: u8, family: FamilyId) -> u64 {
     vector as u64 | 1 << KEY_TASK | (family.0 as u64 + 1) << KEY_MODE
 }
 
-/// The same of an instruction of V86 tasks that is #GP(0).
+/// The key of an instruction of V86 tasks that is #GP(0).
 pub const fn refusal_key(family: FamilyId) -> u64 {
     task_key(Vector::GeneralProtection as u8, family) | 1 << KEY_REFUSED
 }
@@ -119,7 +123,7 @@ const NO_SEGMENT: Segment = Segment {
 };
 
 impl Delivery {
-    /// None.
+    /// A free entry.
     pub const NONE: Self = Self {
         key: 0,
         idt_base: 0,
@@ -156,8 +160,8 @@ impl Delivery {
         self.tag = indirect_tag(table, mode);
     }
 
-    /// Puts it into one of its places: where it is already, where none is, or into the first, and
-    /// what was there into the second.
+    /// Puts the memo into one of its places: where it already is, or where an entry is free.
+    /// Otherwise it goes into the first place, and what was there goes into the second.
     pub fn note(self, known: &mut [Self; DELIVERIES]) {
         let first = (self.key.wrapping_mul(SPREAD) >> DELIVERY_SHIFT) as usize;
         let places = [first, first ^ 1];
@@ -174,7 +178,7 @@ impl Delivery {
     }
 }
 
-/// Forgets them all.
+/// Forgets all deliveries.
 pub fn forget(known: &mut [Delivery; DELIVERIES]) {
     for delivery in known {
         delivery.key = 0;

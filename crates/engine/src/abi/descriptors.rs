@@ -7,26 +7,27 @@
 use tollgate_x86::descriptor::{TSS_IO_MAP_BASE, system_type};
 use tollgate_x86::{CpuState, Segment};
 
-/// The attributes in a descriptor: all that counts of 64-bit code's.
+/// The attributes in a descriptor: the only part of a 64-bit code segment's descriptor that
+/// matters.
 const RIGHTS: u64 = 0xf0ff << 40;
 
-/// Where a 32-bit TSS keeps the offset of its I/O permission bitmap, a word.
+/// The offset in a 32-bit TSS of the word that contains the offset of the I/O permission bitmap.
 pub(crate) const BITMAP_OFFSET: i32 = TSS_IO_MAP_BASE as i32;
 
-/// What emitted code expects of a descriptor.
+/// The value that emitted code expects a descriptor to have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct Expected {
-    /// Its linear address.
+    /// The descriptor's linear address.
     pub place: u64,
-    /// The bits that count.
+    /// The bits that are compared.
     pub mask: u64,
-    /// Those bits as PEXT gathers them.
+    /// The values of those bits, gathered as by PEXT.
     pub bits: u64,
 }
 
 impl Expected {
-    /// What no descriptor is.
+    /// A value that no descriptor has.
     pub const NEVER: Expected = Expected {
         place: 0,
         mask: 0,
@@ -55,7 +56,7 @@ fn descriptor(segment: &Segment) -> Option<u64> {
     Some(low | high << 40)
 }
 
-/// Where a segment's descriptor lies, if that is in the GDT.
+/// The linear address of a segment's descriptor, if the descriptor is in the GDT.
 fn place(state: &CpuState, segment: &Segment) -> Option<u64> {
     let selector = segment.selector;
     let offset = selector.table_offset();
@@ -70,8 +71,8 @@ fn place(state: &CpuState, segment: &Segment) -> Option<u64> {
     })
 }
 
-/// Where the descriptor lies whose load gives this segment, and what it is like, if it is in the
-/// GDT.
+/// The linear address and value of the descriptor whose load gives this segment, if the descriptor
+/// is in the GDT.
 pub fn known_descriptor(state: &CpuState, segment: &Segment) -> Option<(u64, u64)> {
     Some((place(state, segment)?, descriptor(segment)?))
 }
@@ -96,7 +97,7 @@ fn of_code(state: &CpuState) -> Option<Expected> {
 fn of_stack(state: &CpuState) -> Option<Expected> {
     let stack = state.ss();
     if stack.selector.is_null() {
-        // Has none: any that can be read will do.
+        // A null segment has no descriptor: any descriptor that can be read will do.
         let is_loaded = *stack == Segment::null_stack(stack.selector, state.cpl());
         return (state.is_64_bit() && is_loaded).then_some(Expected {
             place: place(state, state.cs())?,
@@ -111,8 +112,7 @@ fn of_stack(state: &CpuState) -> Option<Expected> {
     })
 }
 
-/// The limit of the TSS, if that is one of 32 bits that reaches behind the offset of its
-/// bitmaps, else 0.
+/// The limit of the TSS, if it is a 32-bit TSS that contains the offset of its bitmap; otherwise 0.
 fn limit_of_task(state: &CpuState) -> u64 {
     let task = &state.tr;
     let kind = task.attributes.kind();
@@ -127,17 +127,17 @@ fn limit_of_task(state: &CpuState) -> u64 {
 /// What is known of the descriptors that a processor's segments were loaded from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KnownDescriptors {
-    /// What a descriptor must be like for a load of CS to change nothing.
+    /// The value that a descriptor must have for a load of CS to change nothing.
     pub code: Expected,
-    /// The same of SS.
+    /// The value that a descriptor must have for a load of SS to change nothing.
     pub stack: Expected,
-    /// The limit of the current TSS, if that has 32 bits and may hold a bitmap for I/O and one
-    /// for INT n, else 0.
+    /// The limit of the current TSS, if it is a 32-bit TSS and may contain a bitmap for I/O and one
+    /// for INT n; otherwise 0.
     pub task_limit: u64,
 }
 
 impl KnownDescriptors {
-    /// Those of a processor in this state.
+    /// What is known of the descriptors of a processor in this state.
     pub fn of(state: &CpuState) -> Self {
         Self {
             code: of_code(state).unwrap_or(Expected::NEVER),

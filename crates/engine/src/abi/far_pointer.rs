@@ -3,19 +3,19 @@
 /// A selector and an offset of 16 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FarPointer {
-    /// For CS.
+    /// The selector for CS.
     pub selector: u16,
-    /// Offset in the segment.
+    /// The offset in the segment.
     pub ip: u16,
 }
 
 impl FarPointer {
-    /// The offset in the low half, the selector in the high half.
+    /// Packs the pointer: the offset is in the low half, the selector in the high half.
     pub const fn packed(self) -> u32 {
         (self.selector as u32) << 16 | self.ip as u32
     }
 
-    /// The reverse of [`FarPointer::packed`].
+    /// Unpacks a pointer from [`FarPointer::packed`].
     pub const fn unpack(packed: u32) -> Self {
         Self {
             selector: (packed >> 16) as u16,
@@ -23,8 +23,8 @@ impl FarPointer {
         }
     }
 
-    /// The pointer to `rip` in a segment with this base as real mode loads it, if there is
-    /// one.
+    /// The pointer to `rip` in a segment with this base, as real mode loads it. `None` if real mode
+    /// has no such pointer.
     pub fn of(base: u32, rip: u64) -> Option<Self> {
         let selector = u16::try_from(base >> 4).ok()?;
         let ip = u16::try_from(rip).ok()?;

@@ -14,51 +14,52 @@ use tollgate_x86::{Operation, Segment, SegmentRegister};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum FastPath {
-    /// CPUID, from the answers that the monitor gave before.
+    /// CPUID, by the answers that the monitor gave before.
     Cpuid,
-    /// MOV to or POP of DS, ES, FS or GS, in 32-bit code at level 0, if the descriptor is the
-    /// one that the monitor loaded before.
+    /// MOV to or POP of DS, ES, FS or GS in 32-bit code at level 0, if the descriptor is one that
+    /// the monitor has loaded before.
     LoadSegment,
-    /// IRETD from level 0 to level 3 outside IA-32e mode, if frame and descriptors are like those
-    /// of one that the monitor has executed.
+    /// IRETD from level 0 to level 3 outside IA-32e mode, if the frame and descriptors match those
+    /// of an IRETD that the monitor has executed.
     Return,
-    /// INT n or INT3 to level 0, from there in 64-bit code and from level 3, if gate and
+    /// INT n or INT3 to level 0, from level 3 and in 64-bit code from level 0 too, if the gate and
     /// descriptors are those of one that the monitor has delivered.
     Interrupt,
-    /// Far JMP, CALL and RET of 32-bit protected mode outside IA-32e mode and of 64-bit code,
-    /// within the level, to a code segment that the monitor has entered so.
+    /// Far JMP, CALL and RET within the level, in 32-bit protected mode outside IA-32e mode and in
+    /// 64-bit code, to a code segment that the monitor has entered in this way.
     Far,
-    /// The load of the x87 and vector registers that a block needs: no instruction of its own.
+    /// The load of the x87 and vector registers that a block needs; not an instruction.
     Vectors,
-    /// What the monitor's function does for INVLPG ([`FastPathCall`]).
+    /// INVLPG, by the monitor's function ([`FastPathCall`]).
     Invlpg,
-    /// The same for RDMSR and WRMSR.
+    /// RDMSR and WRMSR, by the monitor's function.
     Msr,
-    /// The same for MOV to control registers.
+    /// MOV to and from control registers, by the monitor's function.
     ControlRegister,
-    /// The same for others.
+    /// Other instructions that the monitor's function executes.
     Other,
-    /// No instruction, but an entry of the software TLB that a load needed, made by
-    /// [`crate::gate::miss`].
+    /// An entry of the software TLB that a load needed, made by [`crate::gate::miss`]; not an
+    /// instruction.
     ReadMiss,
-    /// The same of a store.
+    /// An entry of the software TLB that a store needed, made by [`crate::gate::miss`].
     WriteMiss,
-    /// IN of a port that the machine says is near: its register is a word of state.
+    /// IN from a port that the machine declares to be near: its register is a word of state.
     PortIn,
-    /// OUT to such a port.
+    /// OUT to a near port.
     PortOut,
-    /// A load of such a register in device memory. Not called: a look-up's miss comes to it.
+    /// A load from a near register in device memory. Emitted code does not call this routine; a
+    /// miss of a look-up leads to it.
     MmioRead,
-    /// A store to one, likewise.
+    /// A store to a near register in device memory, which is reached by a miss too.
     MmioWrite,
-    /// What the monitor's function does for MOV to CR3: another space, which is kept, is loaded.
+    /// MOV to CR3, by the monitor's function: it loads another space, which is kept.
     LoadSpace,
-    /// An instruction of a V86 task that is #GP(0): the fault.
+    /// An instruction of a V86 task that is #GP(0): the delivery of this fault.
     Refusal,
 }
 
 impl FastPath {
-    /// All of them.
+    /// All routines, by number.
     pub const ALL: [Self; FAST_PATHS] = [
         Self::Cpuid,
         Self::LoadSegment,
@@ -80,7 +81,7 @@ impl FastPath {
         Self::Refusal,
     ];
 
-    /// The kind of exit that its instructions would have been.
+    /// The kind of exit that the routine's instructions would otherwise be.
     pub const fn kind(self) -> ExitKind {
         match self {
             Self::Cpuid => ExitKind::Cpuid,
@@ -110,11 +111,11 @@ impl FastPath {
     }
 }
 
-/// How many routines there are.
+/// The number of routines.
 pub const FAST_PATHS: usize = 18;
 
-/// What the routine of calls has the monitor's function do ([`crate::Context::fast_path_function`]).
-/// The function does all of it or, where anything is unusual, nothing.
+/// What the monitor's function executes for a call ([`crate::Context::fast_path_function`]). The
+/// function executes the whole instruction or, if anything is unusual, changes nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum FastPathCall {
@@ -134,9 +135,9 @@ pub enum FastPathCall {
     LoadGdt,
     /// LIDT from a linear address.
     LoadIdt,
-    /// An instruction that reads table registers or descriptors: that of the site that was named.
+    /// The instruction of the site that was named, which reads table registers or descriptors.
     Execute,
-    /// The same of one that reads a control or debug register.
+    /// The instruction of the site that was named, which reads a control or debug register.
     ReadControl,
     /// MOV of a value to CR3 in 64-bit code.
     WriteCr3,
@@ -153,14 +154,14 @@ pub enum FastPathCall {
     StoreGdt,
     /// SIDT to a linear address.
     StoreIdt,
-    /// LAR of a selector in a register. The bytes of the operand are in the key's bits 8 to 15, and
-    /// the number of the register to load in bits 16 to 23.
+    /// LAR of a selector in a register. The operand's size in bytes is in the key's bits 8 to 15,
+    /// and the number of the register to load in bits 16 to 23.
     LoadRights,
-    /// LSL of one, with the same.
+    /// LSL of a selector in a register, with the same numbers in the key as LAR.
     LoadLimit,
-    /// VERR of one.
+    /// VERR of a selector in a register.
     VerifyRead,
-    /// VERW of one.
+    /// VERW of a selector in a register.
     VerifyWrite,
     /// CLAC.
     ClearAccess,
@@ -169,7 +170,7 @@ pub enum FastPathCall {
 }
 
 impl FastPathCall {
-    /// All of them.
+    /// All calls, by number.
     pub const ALL: [Self; 23] = [
         Self::InvalidatePage,
         Self::ReadMsr,
@@ -196,18 +197,18 @@ impl FastPathCall {
         Self::SetAccess,
     ];
 
-    /// The one that the function is told by `key`.
+    /// The call that `key` names.
     #[inline]
     pub fn of_key(key: u64) -> Option<Self> {
         Self::ALL.get(usize::from(key as u8)).copied()
     }
 
-    /// What the function is told, with two numbers that some take.
+    /// The key that is passed to the function; it contains two numbers that some calls use.
     pub const fn key(self, [first, second]: [u8; 2]) -> u64 {
         self as u64 | (first as u64) << 8 | (second as u64) << 16
     }
 
-    /// As which routine's it is counted.
+    /// The routine that the call is counted as.
     pub const fn routine(self) -> FastPath {
         match self {
             Self::InvalidatePage => FastPath::Invlpg,
@@ -236,13 +237,15 @@ impl FastPathCall {
     }
 }
 
-/// The monitor's function: gets the context, [`FastPathCall::key`] and the address or value that
-/// goes with it. Returns 1 if it has done the instruction, 0 if it has changed nothing, another
-/// number if it has done it and set [`Context::fast_path_done`], so that the exit is taken.
+/// The monitor's function. It is passed the context, [`FastPathCall::key`], and the address or
+/// value of the call. It returns 1 if it has executed the instruction, 0 if it has changed nothing,
+/// and another number if it has executed the instruction and set [`Context::fast_path_done`], so
+/// that the exit is taken.
 pub type FastPathFunction = unsafe extern "sysv64" fn(*mut Context, u64, u64) -> u64;
 
-/// What is remembered has one of two places: this times its key has the number of the first in
-/// its high 8 bits; the second is beside it.
+/// The multiplier of the hash that places memos. A memo is in one of two places: the product of
+/// this and its key has the number of the first place in its high 8 bits; the second place is next
+/// to it.
 pub const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Puts an entry into the first of its places, and what was there into the second.
@@ -256,33 +259,33 @@ fn put<T: Copy>(table: &mut [T; 1 << 8], key: u64, entry: T) {
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C, align(32))]
 pub struct CpuidAnswer {
-    /// EAX before.
+    /// EAX before the instruction.
     pub leaf: u32,
-    /// ECX before, in [`CpuidAnswers::by_both`].
+    /// ECX before the instruction, in [`CpuidAnswers::by_both`].
     pub subleaf: u32,
-    /// Not zero: this is an answer.
+    /// Not zero if the entry is used.
     pub is_known: u32,
-    /// EAX, EBX, ECX and EDX behind it.
+    /// EAX, EBX, ECX and EDX after the instruction.
     pub registers: [u32; 4],
 }
 
-/// Entries of [`CpuidAnswers::by_leaf`].
+/// The number of entries of [`CpuidAnswers::by_leaf`].
 pub const ANSWERS_BY_LEAF: usize = 128;
-/// Entries of [`CpuidAnswers::by_both`].
+/// The number of entries of [`CpuidAnswers::by_both`].
 pub const ANSWERS_BY_BOTH: usize = 256;
 
-/// The answers of CPUID that are known, in two tables.
+/// The known answers of CPUID, in two tables.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CpuidAnswers {
-    /// Those for which ECX does not count.
+    /// Answers that do not depend on ECX.
     pub by_leaf: [CpuidAnswer; ANSWERS_BY_LEAF],
-    /// The others.
+    /// Answers that depend on ECX.
     pub by_both: [CpuidAnswer; ANSWERS_BY_BOTH],
 }
 
 impl CpuidAnswers {
-    /// None is known.
+    /// Tables without answers.
     pub const NONE: Self = {
         const NONE: CpuidAnswer = CpuidAnswer {
             leaf: 0,
@@ -296,7 +299,7 @@ impl CpuidAnswers {
         }
     };
 
-    /// Notes the answer to a leaf and a subleaf, which counts if `has_subleaves`.
+    /// Notes the answer to a leaf and a subleaf; the subleaf matters if `has_subleaves`.
     pub fn note(&mut self, leaf: u32, subleaf: u32, has_subleaves: bool, registers: [u32; 4]) {
         let answer = CpuidAnswer {
             leaf,
@@ -313,28 +316,28 @@ impl CpuidAnswers {
     }
 }
 
-/// A load of a segment register that the monitor has done.
+/// The memo of a load of a segment register that the monitor has executed.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub struct SegmentLoad {
-    /// As [`segment_load_key`] gives it, with the selector; zero: none.
+    /// The key that [`segment_load_key`] returns, with the selector; zero if the entry is free.
     pub key: u64,
-    /// Linear address of the descriptor; zero: the selector is null.
+    /// The linear address of the descriptor; zero if the selector is null.
     pub place: u64,
-    /// The descriptor, as it is in memory.
+    /// The descriptor as it is in memory.
     pub descriptor: u64,
-    /// The segment register behind the load.
+    /// The segment register after the load.
     pub segment: Segment,
-    /// Where indirect branches of the mode behind it find their targets: eighths of the bytes
-    /// from the start of the link tables.
+    /// Where indirect branches of the mode after the load find their targets, in bytes from the
+    /// start of the link tables divided by 8.
     pub table: u64,
-    /// Added to the next instruction's EIP it gives the negative of the tag of its entry there.
-    /// Zero: the mode stays as it is.
+    /// The number that, added to the next instruction's EIP, gives the negative of the tag of its
+    /// entry in that table. Zero if the mode stays as it is.
     pub tag: u64,
 }
 
 impl SegmentLoad {
-    /// None.
+    /// A free entry.
     pub const NONE: Self = Self {
         key: 0,
         place: 0,
@@ -354,112 +357,116 @@ impl SegmentLoad {
         put(table, self.key, self);
     }
 
-    /// Notes the mode behind the load, which uses `table` for its indirect branches.
+    /// Notes the mode after the load, which uses `table` for its indirect branches.
     pub fn leads_to(&mut self, table: BranchTable, mode: ModeId) {
         self.table = table_offset(table) as u64 / 8;
         self.tag = indirect_tag(table, mode);
     }
 }
 
-/// In [`crate::Context::fast_path_done`]: the mode has changed, and the privilege level has not.
+/// Value of [`crate::Context::fast_path_done`]: the mode has changed, but not the privilege level.
 pub const DONE_IN_LEVEL: u64 = 1;
-/// The same: the privilege level has, and EFLAGS was loaded.
+/// Value of [`crate::Context::fast_path_done`]: the privilege level has changed, and EFLAGS was
+/// loaded.
 pub const DONE_RETURN: u64 = 2;
-/// The same: an interrupt's frame has been stored.
+/// Value of [`crate::Context::fast_path_done`]: an interrupt's frame has been stored.
 pub const DONE_DELIVERY: u64 = 3;
-/// The same: the monitor's function has done the instruction, and there is a request to leave.
-/// EIP is not in the exit value.
+/// Value of [`crate::Context::fast_path_done`]: the monitor's function has executed the
+/// instruction, and a request to leave waits. EIP is not in the exit value.
 pub const DONE_CALL: u64 = 4;
-/// The same: a device's register was accessed, and more is due. EIP is not behind the instruction
-/// yet.
+/// Value of [`crate::Context::fast_path_done`]: a device's register was accessed, and more is due.
+/// EIP is not that of the next instruction yet.
 pub const DONE_DEVICE: u64 = 5;
-/// As [`DONE_CALL`], but the monitor must look at what is due. The function itself sets this.
+/// Value of [`crate::Context::fast_path_done`]: as [`DONE_CALL`], but the monitor must look for
+/// what is due. The function itself sets this value.
 pub const DONE_CALL_DUE: u64 = 6;
 
-/// What the routine of accesses to devices calls: `(context, value, key)`, where the value is what
-/// the routine was told in R8, and the key as [`port_key`] gives it. General registers that
-/// calls may change are in their slots, and vector registers are not in use. Returns one of the
-/// `DEVICE_` values.
+/// The function that the routine of device accesses calls with `(context, value, key)`. The value
+/// is what was passed to the routine in R8, and the key is that of [`port_key`]. General registers
+/// that calls may change are in their slots, and vector registers are not in use. Returns one of
+/// the `DEVICE_` values.
 pub type DeviceFastPath = unsafe extern "sysv64" fn(*mut Context, u64, u64) -> u64;
 
-/// A [`DeviceFastPath`] has done nothing: the exit is taken.
+/// Result of a [`DeviceFastPath`]: it has changed nothing, and the exit is taken.
 pub const DEVICE_EXIT: u64 = 0;
-/// It has done the instruction.
+/// Result of a [`DeviceFastPath`]: it has executed the instruction.
 pub const DEVICE_DONE: u64 = 1;
-/// It has, and the monitor must look at what is due ([`DONE_DEVICE`]).
+/// Result of a [`DeviceFastPath`]: it has executed the instruction, and the monitor must look for
+/// what is due ([`DONE_DEVICE`]).
 pub const DEVICE_DUE: u64 = 2;
 
-/// In [`port_key`]: the port, if it is a constant.
+/// In [`port_key`], the first bit of the port, if it is a constant.
 pub const KEY_PORT: u32 = 8;
-/// The same: this bit is set if it is.
+/// In [`port_key`], the bit that says that the port is a constant.
 pub const KEY_PORT_KNOWN: u32 = 24;
-/// The same: the routine's number.
+/// In [`port_key`], the first bit of the routine's number.
 pub const KEY_ROUTINE: u32 = 32;
 
-/// In a key: this bit is set if the access is that of an entry of
-/// [`Context::device_accesses`], whose number the key is beside it, and the value its linear
-/// address.
+/// In a key, the bit that says that the access is described by an entry of
+/// [`Context::device_accesses`]. The rest of the key is the entry's number, and the value is the
+/// linear address of the access.
 pub const KEY_MEMORY: u32 = 63;
 
-/// What a [`DeviceFastPath`] is told for a repeated string instruction, which is the site's.
+/// The key that is passed to a [`DeviceFastPath`] for the repeated string instruction of the site.
 pub const STRING_KEY: u64 = 1 << 62;
 
-/// What a [`DeviceFastPath`] is told for RDMSR (`writes` false) or WRMSR of one of the machine's
-/// registers. The general registers are in the state, as a [`FastPathFunction`] has them.
+/// The key that is passed to a [`DeviceFastPath`] for RDMSR (`writes` is false) or WRMSR of one of
+/// the machine's registers. The general registers are in the state, as for a [`FastPathFunction`].
 pub const fn msr_key(writes: bool) -> u64 {
     (FastPath::Msr as u64) << KEY_ROUTINE | writes as u64
 }
 
-/// Bits of an address inside of the window of display memory.
+/// The number of address bits inside the window of display memory.
 pub const DISPLAY_WINDOW_SHIFT: u32 = 17;
 
-/// Entries of [`Context::device_accesses`]. That of a site has the number that this times
-/// the site has in its high 7 bits.
+/// The number of entries of [`Context::device_accesses`]. The number of a site's entry is in the
+/// high 7 bits of the product of the site and [`SPREAD_SITES`].
 pub const DEVICE_ACCESSES: usize = 128;
-/// See [`DEVICE_ACCESSES`].
+/// The multiplier of the hash that places entries of [`Context::device_accesses`].
 pub const SPREAD_SITES: u32 = 0x1e37_79b1;
 
-/// What the instruction of a site does, whose look-up missed because a device lies there.
+/// What the instruction of a site does whose look-up missed because there is a device at its
+/// address.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct DeviceAccess {
-    /// As [`pack_site`](crate::abi::sites::pack_site) names it; [`SITE_NONE`]:
-    /// the entry is free.
+    /// The site, packed as by [`pack_site`](crate::abi::sites::pack_site); [`SITE_NONE`] if the
+    /// entry is free.
     pub site: u32,
-    /// What it does with its operands, of which one is in memory.
+    /// What the instruction does with its operands, of which one is in memory.
     pub operation: Operation,
-    /// The guest register that is the other operand, which is not RSP; `NO_REGISTER`: the constant is,
-    /// if there is another one.
+    /// The guest register that is the other operand; never RSP. `NO_REGISTER` if there is none, or
+    /// the other operand is the constant.
     pub register: u8,
-    /// Bytes of memory: 1, 2, 4 or 8.
+    /// The size of the operand in memory: 1, 2, 4 or 8 bytes.
     pub size: u8,
-    /// Some of the `FORM_` bits.
+    /// The `FORM_` bits that apply.
     pub form: u8,
-    /// The constant, which is to be sign-extended.
+    /// The constant, which is sign-extended when it is used.
     pub constant: i32,
-    /// Bytes of the register.
+    /// The size of the register in bytes.
     pub register_size: u8,
-    /// Host address behind the instruction.
+    /// The host address after the instruction.
     pub behind: u64,
-    /// Guest address behind it.
+    /// The guest address after the instruction.
     pub next_rip: u64,
 }
 
-/// In [`DeviceAccess::form`]: bits 8 to 15 of the register.
+/// Bit of [`DeviceAccess::form`]: the operand is bits 8 to 15 of the register.
 pub const FORM_HIGH_BYTE: u8 = 1 << 0;
-/// The same: the register is the destination.
+/// Bit of [`DeviceAccess::form`]: the register is the destination.
 pub const FORM_TO_REGISTER: u8 = 1 << 1;
-/// The same: the instruction has met display memory.
+/// Bit of [`DeviceAccess::form`]: the instruction has accessed display memory.
 pub const FORM_DISPLAY: u8 = 1 << 2;
-/// The same: behind the access, the pointer of a single LODS or STOS advances, RSI of a load, RDI of a
-/// store: 16 bits of it.
+/// Bit of [`DeviceAccess::form`]: after the access, the pointer of a single LODS or STOS advances
+/// (RSI for a load, RDI for a store); it has 16 bits.
 pub const FORM_ADVANCES_16: u8 = 1 << 3;
-/// The same of 32 bits.
+/// Bit of [`DeviceAccess::form`]: as [`FORM_ADVANCES_16`], for a pointer of 32 bits.
 pub const FORM_ADVANCES_32: u8 = 1 << 4;
-/// The same of 64 bits.
+/// Bit of [`DeviceAccess::form`]: as [`FORM_ADVANCES_16`], for a pointer of 64 bits.
 pub const FORM_ADVANCES_64: u8 = 1 << 5;
 
-/// In [`DeviceAccess::register`].
+/// Value of [`DeviceAccess::register`] for an instruction without a register operand.
 pub const NO_REGISTER: u8 = 0xff;
 
 impl DeviceAccess {
@@ -481,19 +488,19 @@ impl DeviceAccess {
         (site.wrapping_mul(SPREAD_SITES) >> 25) as usize
     }
 
-    /// Memory is loaded.
+    /// Whether memory is loaded.
     pub const fn loads(&self) -> bool {
         self.form & FORM_TO_REGISTER != 0 || self.operation.reads_destination()
     }
 
-    /// Memory is stored.
+    /// Whether memory is stored.
     pub const fn stores(&self) -> bool {
         matches!(self.operation, Operation::Exchange)
             || self.form & FORM_TO_REGISTER == 0 && self.operation.writes_destination()
     }
 }
 
-/// What tells IN and OUT of `size` bytes from others. Without a constant `port` it is in R8.
+/// The key of an IN or OUT of `size` bytes. If `port` is `None`, the port is in R8.
 pub const fn port_key(routine: FastPath, size: u8, port: Option<u8>) -> u64 {
     let port = match port {
         Some(port) => 1 << KEY_PORT_KNOWN | (port as u64) << KEY_PORT,
@@ -502,18 +509,17 @@ pub const fn port_key(routine: FastPath, size: u8, port: Option<u8>) -> u64 {
     (routine as u64) << KEY_ROUTINE | port | size as u64
 }
 
-/// Loads that are remembered.
+/// The number of segment loads that are remembered.
 pub const SEGMENT_LOADS: usize = 1 << 8;
 
-/// In [`segment_load_key`]: the number of the segment register.
+/// In [`segment_load_key`], the first bit of the number of the segment register.
 pub const KEY_REGISTER: u32 = 16;
-/// The same: this bit is set for POP, which moves ESP by 4.
+/// In [`segment_load_key`], the bit that is set for POP, which adds 4 to ESP.
 pub const KEY_POPS: u32 = 19;
-/// The same: the mode plus one.
+/// In [`segment_load_key`], the first bit of the mode plus one.
 pub const KEY_MODE: u32 = 32;
 
-/// What tells a load of a segment register from others, without the selector, which the low 16
-/// bits take.
+/// The key of a load of a segment register, without the selector, which is in the low 16 bits.
 pub const fn segment_load_key(register: SegmentRegister, pops: bool, mode: u32) -> u64 {
     (register as u64) << KEY_REGISTER | (pops as u64) << KEY_POPS | (mode as u64 + 1) << KEY_MODE
 }

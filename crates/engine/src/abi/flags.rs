@@ -4,7 +4,7 @@
 use crate::abi::context::Context;
 use tollgate_x86::flags::Flags;
 
-/// The flag that a program enables and disables interrupts with.
+/// The flag with which a program enables and disables interrupts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InterruptFlag {
     /// EFLAGS.IF.
@@ -13,8 +13,8 @@ pub enum InterruptFlag {
     Virtual,
 }
 
-/// The flags that translated code does not change: an instruction that would change one exits.
-/// The exception is VIF, where programs may change it
+/// The flags that translated code does not change: an instruction that would change one exits. The
+/// exception is VIF, where programs may change it
 /// ([`crate::policy::mode::ModeFlags::VIRTUAL_INTERRUPTS`]).
 pub const SYSTEM_FLAGS: Flags = Flags::TF
     .union(Flags::IOPL)
@@ -25,7 +25,7 @@ pub const SYSTEM_FLAGS: Flags = Flags::TF
     .union(Flags::ID);
 
 impl Context {
-    /// The arithmetic flags that guest code was left with.
+    /// The arithmetic flags with which guest code was left.
     pub fn arithmetic_flags(&self) -> u64 {
         let flags = u64::from(self.arithmetic >> 8) & (Flags::ARITHMETIC - Flags::OF).bits();
         if self.arithmetic & 1 != 0 {
@@ -37,7 +37,7 @@ impl Context {
 
     /// Moves the flags that guest code keeps elsewhere into `cpu.flags`.
     pub fn gather_flags(&mut self) {
-        // RF holds for one instruction only; guest code has run.
+        // RF is cleared: it is valid for one instruction only, and guest code has run.
         let elsewhere = Flags::ARITHMETIC | Flags::DF | Flags::IF | Flags::RF | Flags::VIF;
         let mut flags = self.cpu.flags & !elsewhere.bits() | self.interrupt_flag;
         flags |= self.system_flags & Flags::VIF.bits();
@@ -48,7 +48,8 @@ impl Context {
         self.cpu.flags = flags;
     }
 
-    /// The reverse of [`Context::gather_flags`].
+    /// Moves flags from `cpu.flags` to where guest code keeps them; the reverse of
+    /// [`Context::gather_flags`].
     pub fn scatter_flags(&mut self) {
         let flags = self.cpu.flags;
         self.arithmetic = ((flags & 0xd5) as u16) << 8 | u16::from(flags & Flags::OF.bits() != 0);
@@ -75,8 +76,7 @@ impl Context {
         }
     }
 
-    /// Does what emitted code does when it loads flags from an `image`, but for the
-    /// arithmetic flags.
+    /// Loads flags from an `image` as emitted code does, except the arithmetic flags.
     pub fn load_flags(&mut self, image: u64, interrupt: Option<InterruptFlag>) {
         let enables = image & Flags::IF.bits();
         match interrupt {

@@ -15,7 +15,7 @@ pub const RSI: Host = Host(6);
 pub const RDI: Host = Host(7);
 pub const R8: Host = Host(8);
 pub const R9: Host = Host(9);
-// R10 has no name here, lest it be taken for scratch: see `register_map::COUNT`.
+// R10 has no name here, so that no code uses it as a scratch register: see `register_map::COUNT`.
 pub const R11: Host = Host(11);
 pub const R12: Host = Host(12);
 pub const R13: Host = Host(13);

@@ -1,13 +1,13 @@
 //! Immediate operands in translated code that can be replaced when the guest's code changes.
 
-/// An immediate operand that was copied as it is: other bytes of the guest's in its place
-/// make the same difference to the translation.
+/// An immediate operand that was copied unchanged: replacing its bytes in the guest's code requires
+/// only the same replacement in the host's code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Immediate {
-    /// Offset in the guest's code.
+    /// The offset in the guest's code.
     pub guest: u16,
-    /// Bytes.
+    /// The size in bytes.
     pub size: u8,
-    /// Offset in the host's code.
+    /// The offset in the host's code.
     pub host: u32,
 }

@@ -9,77 +9,78 @@ use crate::abi::fast_paths::SPREAD;
 use crate::abi::link_layout::{BranchTable, ModeId, indirect_tag, table_offset};
 use tollgate_x86::{Attributes, Segment, Selector};
 
-/// A flat code segment that far JMP, CALL and RET of one mode may enter at the level of that mode,
-/// by a selector whose RPL is that level.
+/// The memo of a flat code segment that far JMP, CALL and RET of one mode may enter at the level of
+/// that mode, by a selector whose RPL is that level.
 ///
-/// Its descriptor stands here as it was; the fast path reads it again and compares.
+/// It contains the segment's descriptor; the fast path reads the descriptor again and compares.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub struct KnownCode {
-    /// As [`far_key`] gives it, with the selector and without what tells transfers apart; zero:
-    /// none.
+    /// The key that [`far_key`] returns, with the selector and without [`KEY_TRANSFER`]; zero if
+    /// the entry is free.
     pub key: u64,
-    /// Base of the GDT.
+    /// The base of the GDT.
     pub gdt_base: u64,
-    /// Linear address of the descriptor.
+    /// The linear address of the descriptor.
     pub place: u64,
     /// The descriptor.
     pub descriptor: u64,
-    /// The supervisor's software TLB, by which it is read.
+    /// The supervisor's software TLB, through which the descriptor is read.
     pub tlb: u64,
-    /// Where indirect branches of the mode behind it find their targets: eighths of the bytes
-    /// from the start of the link tables.
+    /// Where indirect branches of the mode after the transfer find their targets, in bytes from the
+    /// start of the link tables divided by 8.
     pub table: u64,
-    /// Added to the target's RIP it gives the negative of the tag of its entry there.
+    /// The number that, added to the target's RIP, gives the negative of the tag of its entry in
+    /// that table.
     pub tag: u64,
-    /// Ored into [`crate::Context::level_changed`].
+    /// The bits that are ORed into [`crate::Context::level_changed`].
     pub level_changed: u32,
-    /// Limit of the GDT.
+    /// The limit of the GDT.
     pub gdt_limit: u16,
-    /// CS behind it.
+    /// CS after the transfer.
     pub code: Segment,
-    /// [`crate::Context::code_descriptor`] behind it.
+    /// [`crate::Context::code_descriptor`] after the transfer.
     pub expected: Expected,
 }
 
-/// Code segments that are remembered.
+/// The number of code segments that are remembered.
 pub const KNOWN_CODES: usize = 16;
-/// Shifted right by this, the product of key and [`SPREAD`] is the number of the first of two
-/// places for an entry; the second is beside it.
+/// The number of bits by which the product of key and [`SPREAD`] is shifted right to get the number
+/// of the first of an entry's two places; the second is next to it.
 pub const KNOWN_CODE_SHIFT: u32 = 60;
 const _: () = assert!(KNOWN_CODES == 1 << (64 - KNOWN_CODE_SHIFT));
 
-/// In [`far_key`]: the transfer is a CALL.
+/// In [`far_key`], the bit that says that the transfer is a CALL.
 pub const KEY_CALLS: u32 = 16;
-/// The same: it is a RET.
+/// In [`far_key`], the bit that says that the transfer is a RET.
 pub const KEY_RETURNS: u32 = 17;
-/// The same: values on the stack have 8 bytes, not 4.
+/// In [`far_key`], the bit that says that values on the stack have 8 bytes, not 4.
 pub const KEY_WIDE: u32 = 18;
-/// What tells transfers apart, which does not count for the code segment.
+/// The bits of [`far_key`] that distinguish transfers to the same code segment.
 pub const KEY_TRANSFER: u64 = 1 << KEY_CALLS | 1 << KEY_RETURNS | 1 << KEY_WIDE;
-/// The same: 64-bit code.
+/// In [`far_key`], the bit that says that the transfer is in 64-bit code.
 pub const KEY_LONG: u32 = 24;
-/// The same: level 3.
+/// In [`far_key`], the bit that says that the transfer is at level 3.
 pub const KEY_USER: u32 = 25;
-/// The same: the mode plus one.
+/// In [`far_key`], the first bit of the mode plus one.
 const KEY_MODE: u32 = 32;
 
 /// A far transfer within a level.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FarTransfer {
-    /// CALL.
+    /// Whether it is a CALL.
     pub calls: bool,
-    /// RET.
+    /// Whether it is a RET.
     pub returns: bool,
-    /// Bytes of each value: 4 or 8.
+    /// The size in bytes of each value on the stack: 4 or 8.
     pub size: u8,
-    /// Of 64-bit code.
+    /// Whether it is in 64-bit code.
     pub long: bool,
-    /// At level 3.
+    /// Whether it is at level 3.
     pub user: bool,
 }
 
-/// What tells a far transfer from others, without the selector, which the low 16 bits take.
+/// The key of a far transfer, without the selector, which is in the low 16 bits.
 pub const fn far_key(transfer: FarTransfer, mode: u32) -> u64 {
     (transfer.calls as u64) << KEY_CALLS
         | (transfer.returns as u64) << KEY_RETURNS
@@ -90,7 +91,7 @@ pub const fn far_key(transfer: FarTransfer, mode: u32) -> u64 {
 }
 
 impl KnownCode {
-    /// None.
+    /// A free entry.
     pub const NONE: Self = Self {
         key: 0,
         gdt_base: 0,
@@ -110,14 +111,14 @@ impl KnownCode {
         expected: Expected::NEVER,
     };
 
-    /// Notes the mode of its code, which uses `table` for its indirect branches.
+    /// Notes the mode of the segment's code, which uses `table` for its indirect branches.
     pub fn leads_to(&mut self, table: BranchTable, mode: ModeId) {
         self.table = table_offset(table) as u64 / 8;
         self.tag = indirect_tag(table, mode);
     }
 
-    /// Puts it into one of its places: where it is already, where none is, or into the first, and
-    /// what was there into the second.
+    /// Puts the memo into one of its places: where it already is, or where an entry is free.
+    /// Otherwise it goes into the first place, and what was there goes into the second.
     pub fn note(self, known: &mut [Self; KNOWN_CODES]) {
         let first = (self.key.wrapping_mul(SPREAD) >> KNOWN_CODE_SHIFT) as usize;
         let places = [first, first ^ 1];
@@ -134,7 +135,7 @@ impl KnownCode {
     }
 }
 
-/// Forgets them all.
+/// Forgets all code segments.
 pub fn forget(known: &mut [KnownCode; KNOWN_CODES]) {
     for code in known {
         code.key = 0;

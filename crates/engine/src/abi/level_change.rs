@@ -29,7 +29,7 @@ pub enum LevelChangeKind {
 }
 
 impl LevelChangeKind {
-    /// All of them.
+    /// All instructions, by number.
     pub const ALL: [Self; 5] = [
         Self::Syscall,
         Self::Sysret,
@@ -38,14 +38,14 @@ impl LevelChangeKind {
         Self::Iret,
     ];
 
-    /// Whether it leads to a program, whose code may be relocatable.
+    /// Whether the instruction leads to a program, whose code may be relocatable.
     pub const fn leads_to_program(self) -> bool {
         matches!(self, Self::Sysret | Self::Sysexit | Self::Iret)
     }
 }
 
-/// What IRET's frame and the descriptors that it names must be like for the result of
-/// [`LevelChangeKind::Iret`] to hold.
+/// The values that IRET's frame and the descriptors that it names must have for the result of
+/// [`LevelChangeKind::Iret`] to be valid.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct OuterReturn {
@@ -66,7 +66,7 @@ impl Default for OuterReturn {
 }
 
 impl OuterReturn {
-    /// What no frame is.
+    /// Values that no frame has.
     pub const NEVER: Self = Self {
         code_selector: 0,
         stack_selector: 0,
@@ -75,28 +75,29 @@ impl OuterReturn {
     };
 }
 
-/// The result of one of them.
+/// The result of one of the instructions.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct LevelChange {
-    /// The mode of the instructions for which this holds, as [`from_mode`] encodes it; zero: no
-    /// mode, the result is not known.
+    /// The mode of the instructions for which the result is valid, as [`from_mode`] encodes it;
+    /// zero if there is no result.
     pub from: u64,
-    /// CS after it.
+    /// CS after the instruction.
     pub code: Segment,
-    /// SS after it.
+    /// SS after the instruction.
     pub stack: Segment,
-    /// The software TLB of the level that it leads to (R14 in guest code).
+    /// The software TLB of the level that the instruction leads to (R14 in guest code).
     pub tlb: u64,
-    /// Where indirect branches of the target's mode find their targets: eighths of the bytes
-    /// from the start of the link tables.
+    /// Where indirect branches of the target's mode find their targets, in bytes from the start of
+    /// the link tables divided by 8.
     pub table: u64,
-    /// Added to the target's RIP it gives the negative of the tag of the target's entry.
+    /// The number that, added to the target's RIP, gives the negative of the tag of the target's
+    /// entry.
     pub tag: u64,
 }
 
 impl LevelChange {
-    /// A change from one mode to another, whose indirect branches use `table`.
+    /// The result of a change from one mode to another, whose indirect branches use `table`.
     pub fn new(
         modes: (ModeId, ModeId),
         table: BranchTable,
@@ -116,24 +117,24 @@ impl LevelChange {
     }
 }
 
-/// The result of an IRET to a V86 task. Its segments follow from the frame alone, and with them
-/// all of its mode but what these flags say.
+/// The result of an IRET to a V86 task. The task's segments follow from the frame alone, and with
+/// them everything in its mode except what the flags in `privilege` determine.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct VirtualReturn {
-    /// The mode of the instructions for which this holds, as in [`LevelChange::from`].
+    /// The mode of the instructions for which the result is valid, as in [`LevelChange::from`].
     pub from: u64,
     /// EFLAGS.IOPL of the task.
     pub privilege: u64,
     /// The software TLB of level 3 (R14 in guest code).
     pub tlb: u64,
-    /// Added to the packed far pointer of the task's next instruction it gives the negative of the
-    /// tag of that target's entry.
+    /// The number that, added to the packed far pointer of the task's next instruction, gives the
+    /// negative of the tag of that target's entry.
     pub tag: u64,
 }
 
 impl VirtualReturn {
-    /// A return from a mode to a task whose modes are this family.
+    /// The result of a return from a mode to a task whose modes are this family.
     pub fn new(from: ModeId, family: FamilyId, privilege: u64, tlb: u64) -> Self {
         Self {
             from: from_mode(from.0),
@@ -144,7 +145,7 @@ impl VirtualReturn {
     }
 }
 
-/// How [`LevelChange::from`] names a mode: never zero.
+/// The encoding of a mode in [`LevelChange::from`]; it is never zero.
 pub const fn from_mode(mode: u32) -> u64 {
     (mode as u64 + 1).wrapping_neg()
 }

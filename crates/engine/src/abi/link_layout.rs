@@ -14,8 +14,8 @@
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub struct ModeId(pub u32);
 
-/// Where a slot lies, in bytes from the start of the tables: emitted code jumps to what it holds
-/// there. Numbers below [`MAX_SLOTS`] are slots of [programs' code](is_programs_slot).
+/// Where a slot lies, in bytes from the start of the tables; emitted code jumps to the address in
+/// the slot. Numbers below [`MAX_SLOTS`] are slots of [programs' code](is_programs_slot).
 pub const fn slot_offset(slot: u32) -> i32 {
     match is_programs_slot(slot) {
         true => SLOTS_OFFSET + slot as i32 * SLOT_BYTES,
@@ -23,22 +23,22 @@ pub const fn slot_offset(slot: u32) -> i32 {
     }
 }
 
-/// Whether a slot is for code of programs: each address space has such slots of its own.
+/// Whether a slot is for code of programs: each address space has its own copy of these slots.
 pub const fn is_programs_slot(slot: u32) -> bool {
     (slot as usize) < MAX_SLOTS
 }
 
-/// What emitted code a slot is for.
+/// The code that a slot is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SlotsFor {
-    /// Code of levels 0 to 2: all address spaces have the slot in common.
+    /// Code of levels 0 to 2: all address spaces share the slot.
     Kernels,
-    /// Code of level 3: each space has the slot for itself.
+    /// Code of level 3: each space has its own copy of the slot.
     Programs,
 }
 
 impl SlotsFor {
-    /// What a slot is for.
+    /// The code that a slot is for.
     pub const fn of(slot: u32) -> Self {
         match is_programs_slot(slot) {
             true => Self::Programs,
@@ -47,14 +47,14 @@ impl SlotsFor {
     }
 }
 
-/// Whether what lies at this offset from the start of the tables is for programs' code, so that
-/// each address space has its own.
+/// Whether this offset from the start of the tables is in the part for programs' code, of which
+/// each address space has its own copy.
 pub const fn is_programs_part(offset: u32) -> bool {
     offset < COMMON_OFFSET as u32
 }
 
-/// A small number that identifies all modes that differ in the base of CS alone: far
-/// transfers of real and V86 mode lead from one to another.
+/// A small number that identifies all modes that differ only in the base of CS: far transfers of
+/// real and V86 mode lead from one of them to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct FamilyId(pub u32);
 
@@ -65,50 +65,51 @@ pub enum BranchTable {
     Shared,
     /// In the table that all other modes of level 3, those of programs, share.
     SharedByPrograms,
-    /// In the table of this number, which no other mode has: 64-bit code, and 32-bit code of the
-    /// modes met first. Numbers below [`PROGRAMS_TABLES`] are for modes of level 3.
+    /// In the table of this number, which belongs to one mode. 64-bit modes have such tables, and
+    /// so have the 32-bit modes that occur first. Numbers below [`PROGRAMS_TABLES`] are for modes
+    /// of level 3.
     Own(u8),
 }
 
 impl BranchTable {
-    /// Whether several modes use it, so that its tags name the mode.
+    /// Whether several modes use the table, so that its tags contain the mode.
     pub const fn is_shared(self) -> bool {
         matches!(self, BranchTable::Shared | BranchTable::SharedByPrograms)
     }
 }
 
-/// Tables that belong to one mode of programs at most.
+/// The number of tables that belong to one mode of programs each.
 pub const PROGRAMS_TABLES: u8 = 64;
-/// Tables that belong to one other mode at most.
+/// The number of tables that belong to one other mode each.
 pub const COMMON_TABLES: u8 = 96;
-/// While fewer tables of other modes than programs' are taken, 32-bit code gets them too; the rest
-/// is left to 64-bit code, which cannot do without.
+/// The number of tables of modes that are not programs', below which 32-bit code gets a table too.
+/// The rest is left to 64-bit code, which needs a table of its own.
 pub const MAX_TABLES_OF_32_BIT_CODE: u8 = COMMON_TABLES / 2;
-/// The same for programs' modes.
+/// The number of tables of programs' modes, below which 32-bit code gets a table too.
 pub const MAX_TABLES_OF_32_BIT_PROGRAMS: u8 = PROGRAMS_TABLES / 2;
 
-/// Entries of a hash table of indirect branches at which targets are looked for first, indexed
-/// by [18 bits of EIP](first_choice). Two targets whose EIP has the same would push each other out
-/// again and again, so the entry behind is looked at too.
+/// The number of entries of a hash table of indirect branches that can be the first choice. They
+/// are indexed by [18 bits of EIP](first_choice). Two targets with the same index would evict each
+/// other again and again, so the next entry is examined too.
 pub const HASH_ENTRIES: usize = 1 << INDEX_BITS;
-/// How many low bits of a target's EIP its index leaves out. Functions begin at multiples of 16,
-/// and return addresses are rarely closer than five bytes. With all low bits in the index, the
+/// How many low bits of a target's EIP are not in its index. Functions begin at multiples of 16,
+/// and return addresses are rarely closer than five bytes. If all low bits were in the index, the
 /// entries of functions would share one eighth of the sets of the processor's first-level cache,
 /// and each page of the table would serve only 128 bytes of code.
 pub const INDEX_SHIFT: u32 = 2;
 
-/// Bits of an index. A compiler at work has some 140,000 targets: twice as many as a table of 16 bits has
-/// entries, which missed six times for each of them.
+/// The number of bits of an index. A compiler at work has some 140,000 targets. That is twice the
+/// number of entries of a table of 16 bits, which missed six times for each target.
 pub const INDEX_BITS: u32 = 18;
-/// The bits of a target's EIP that its index consists of, where they are: four times the index.
+/// The bits of a target's EIP that form its index, in their place: four times the index.
 pub const INDEX_BITS_IN_PLACE: u32 = (HASH_ENTRIES as u32 - 1) << INDEX_SHIFT;
 const _: () = assert!(ENTRY_BYTES == 8 << INDEX_SHIFT, "code scales that by 8");
-/// A rotation to the right by this many bits moves the bits of a target's index to the top of its
-/// EIP.
+/// The number of bits by which a rotation to the right moves the bits of a target's index to the
+/// top of its EIP.
 pub const INDEX_TURN: u8 = (INDEX_SHIFT + INDEX_BITS) as u8;
-/// R13 of guest code points this many bytes behind the start of the tables, which are aligned to 64
-/// bytes. So the low six bits of R13 are always this number, and a shift to the right by R13 leaves
-/// the bits of an index.
+/// The distance in bytes from the start of the tables to where R13 of guest code points. The tables
+/// are aligned to 64 bytes, so the low six bits of R13 are always this number, and a shift to the
+/// right by R13 leaves the bits of an index.
 pub const LINKS_BIAS: i32 = 64 - INDEX_BITS as i32;
 
 /// The displacement from R13 of an offset from the start of the tables, in bytes.
@@ -116,61 +117,65 @@ pub const fn from_links(offset: i32) -> i32 {
     offset - LINKS_BIAS
 }
 
-/// The index of the entry at which a target is looked for first. Emitted code computes the same.
+/// The index of the entry at which a target is looked for first. Emitted code computes the same
+/// index.
 pub const fn first_choice(rip: u64) -> u32 {
     (rip >> INDEX_SHIFT) as u32 & (HASH_ENTRIES as u32 - 1)
 }
-/// Bytes of an entry of these tables: tag, target, what
-/// [`Context::code_delta`](crate::abi::context::Context::code_delta) must be there, and the negative
-/// of that.
+/// The size in bytes of an entry of these tables: tag, target, the value of
+/// [`Context::code_delta`](crate::abi::context::Context::code_delta) at the target (its slide), and
+/// the negative of the slide.
 pub const ENTRY_BYTES: i32 = 32;
-/// Offset in an entry of the host address of the target.
+/// The offset in an entry of the host address of the target.
 pub const ENTRY_TARGET: i32 = 8;
-/// Offset in an entry of the target's delta.
+/// The offset in an entry of the target's slide.
 pub const ENTRY_DELTA: i32 = 16;
-/// Offset in an entry of the delta's negative, which emitted code can compare without changing flags.
+/// The offset in an entry of the slide's negative, which emitted code can compare without changing
+/// flags.
 pub const ENTRY_NEGATED_DELTA: i32 = 24;
-/// Bytes of a hash table, with an entry behind the last, in whole cache lines. The slots follow the
-/// first table of each part.
+/// The size in bytes of a hash table: it has one further entry at its end, and occupies whole cache
+/// lines. The slots follow the first table of each part.
 pub const TABLE_BYTES: i32 = HASH_ENTRIES as i32 * ENTRY_BYTES + 64;
-/// Bytes from the start of the tables to the slots of programs' code.
+/// The distance in bytes from the start of the tables to the slots of programs' code.
 pub const SLOTS_OFFSET: i32 = TABLE_BYTES;
-/// Slots that can be given out for programs' code, and as many for all other code.
+/// The number of slots for programs' code, and also of slots for all other code.
 pub const MAX_SLOTS: usize = 1 << 20;
-/// Bytes of all slots of one of the two parts.
+/// The size in bytes of all slots of one of the two parts.
 const SLOTS_BYTES: i32 = MAX_SLOTS as i32 * SLOT_BYTES;
-/// Bytes of a slot: the host address that the link leads to, and that of its stub, to which it
-/// leads as long as it has no target.
+/// The size in bytes of a slot. It contains the host address that the link leads to, and that of
+/// its stub, which the link leads to while it has no target.
 pub const SLOT_BYTES: i32 = 16;
-/// Offset in a slot of the stub's address.
+/// The offset in a slot of the stub's address.
 pub const SLOT_STUB: i32 = 8;
-/// Bytes from the start of the tables to the first table that belongs to one mode of programs.
+/// The distance in bytes from the start of the tables to the first table that belongs to one mode
+/// of programs.
 pub const OWN_TABLES_OFFSET: i32 = SLOTS_OFFSET + SLOTS_BYTES;
 
-/// Bytes from the start of the tables to the part that all address spaces have in common. What lies
-/// before it is for programs' code, and each space has its own.
+/// The distance in bytes from the start of the tables to the part that all address spaces share.
+/// What lies before that part is for programs' code, and each space has its own copy.
 pub const COMMON_OFFSET: i32 =
     (OWN_TABLES_OFFSET + PROGRAMS_TABLES as i32 * TABLE_BYTES + HOST_PAGE - 1) & -HOST_PAGE;
-/// Bytes from the start of the tables to the slots of code that is not programs'.
+/// The distance in bytes from the start of the tables to the slots of code that is not programs'.
 pub const COMMON_SLOTS_OFFSET: i32 = COMMON_OFFSET + TABLE_BYTES;
-/// Bytes from the start of the tables to the first table that belongs to one mode which is not
-/// programs'.
+/// The distance in bytes from the start of the tables to the first table that belongs to one mode
+/// which is not programs'.
 pub const COMMON_TABLES_OFFSET: i32 = COMMON_SLOTS_OFFSET + SLOTS_BYTES;
 
-/// Bytes from the start of the tables to that of far transfers in real and V86 mode.
+/// The distance in bytes from the start of the tables to the table of far transfers in real and V86
+/// mode.
 pub const FAR_TABLE_OFFSET: i32 = COMMON_TABLES_OFFSET + COMMON_TABLES as i32 * TABLE_BYTES;
-/// Entries of that table.
+/// The number of entries of the table of far transfers.
 pub const FAR_ENTRIES: usize = 1 << 16;
-/// Bytes of one of its entries: tag and target.
+/// The size in bytes of an entry of the table of far transfers: tag and target.
 pub const FAR_ENTRY_BYTES: i32 = 16;
-/// Bytes of all tables, whole pages of the host.
+/// The size in bytes of all tables, in whole pages of the host.
 pub const TABLES_BYTES: i32 =
     (FAR_TABLE_OFFSET + FAR_ENTRIES as i32 * FAR_ENTRY_BYTES + HOST_PAGE - 1) & -HOST_PAGE;
-/// Bytes of a page of the host.
+/// The size in bytes of a page of the host.
 const HOST_PAGE: i32 = 4096;
 
-/// Where a mode's table of indirect branches lies, in bytes from the start of the tables
-/// (R13 in guest code).
+/// Where a mode's table of indirect branches lies, in bytes from the start of the tables (R13 in
+/// guest code).
 pub const fn table_offset(table: BranchTable) -> i32 {
     match table {
         BranchTable::SharedByPrograms => 0,
@@ -182,15 +187,15 @@ pub const fn table_offset(table: BranchTable) -> i32 {
     }
 }
 
-/// Where an entry lies in which a target of the mode that uses `table` is looked for, if its
-/// index is 0, in bytes from the start of the tables: the first choice and the second one.
+/// Where the entries for a target with index 0 lie, in a mode that uses `table`: the first choice
+/// and the second choice, in bytes from the start of the tables.
 pub const fn choices(table: BranchTable) -> [i32; 2] {
     let first = table_offset(table);
     [first, first + ENTRY_BYTES]
 }
 
-/// Added to the target's RIP it gives the negative of the tag of the target's entry. `table` is
-/// the table of indirect branches that `mode` uses.
+/// The number that, added to the target's RIP, gives the negative of the tag of the target's entry.
+/// `table` is the table of indirect branches that `mode` uses.
 pub const fn indirect_tag(table: BranchTable, mode: ModeId) -> u64 {
     match table {
         BranchTable::Shared | BranchTable::SharedByPrograms => ((mode.0 as u64) << 32) + 1,
@@ -198,8 +203,8 @@ pub const fn indirect_tag(table: BranchTable, mode: ModeId) -> u64 {
     }
 }
 
-/// What a far pointer is added to; the negated sum is its tag. Never zero, as a vacant
-/// entry's tag may be.
+/// The number that, added to a far pointer, gives the negative of the tag of the pointer's entry.
+/// It is chosen so that the sum is never zero, which the tag of a vacant entry may be.
 pub const fn far_tag_base(family: FamilyId) -> u64 {
     ((family.0 as u64) << 32) + 1
 }

@@ -3,23 +3,23 @@
 use crate::abi::host::{Host, RSP};
 use tollgate_x86::SegmentRegister;
 
-/// From this host offset on, guest state is as follows.
+/// One entry of a block's state map: where the guest's state is from this host offset on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mark {
-    /// Offset in the block's code.
+    /// The offset in the block's code from which the entry is valid.
     pub host: u32,
     /// EIP of the guest instruction that has not completed.
     pub rip: u64,
-    /// Added to ESP's home to get ESP.
+    /// What is added to ESP's home to get ESP.
     pub esp: i32,
-    /// Guest registers that lie elsewhere for the moment.
+    /// Guest registers whose values are not in their homes at the moment.
     pub restore: Restore,
     /// What that instruction holds off until it has completed.
     pub shadowed: Shadow,
 }
 
 impl Mark {
-    /// Whether two marks differ in nothing but their offset. The cheap differences come first.
+    /// Whether two marks differ only in their offset. The comparisons that are cheapest come first.
     #[inline]
     pub(crate) fn says_the_same(&self, other: &Self) -> bool {
         self.rip == other.rip
@@ -29,19 +29,19 @@ impl Mark {
     }
 }
 
-/// What waits for an instruction because of the one before it.
+/// What is held off until an instruction has completed, because of the instruction before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Shadow {
-    /// Nothing.
+    /// Nothing is held off.
     #[default]
     None,
-    /// Interrupts: it stands behind STI.
+    /// Interrupts are held off: the instruction follows STI.
     Interrupts,
-    /// Interrupts, NMIs and debug traps: it stands behind MOV SS or POP SS.
+    /// Interrupts, NMIs and debug traps are held off: the instruction follows MOV SS or POP SS.
     All,
 }
 
-/// Where a guest register's value is for the moment.
+/// Where a guest register's value is at the moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
     /// In this host register.
@@ -50,22 +50,23 @@ pub enum Source {
     Slot,
 }
 
-/// Up to [`Restore::MAX_MOVES`] moves of values to their guest registers' homes that put
-/// guest state right. All values are read before the first home is written.
+/// Up to [`Restore::MAX_MOVES`] moves of values to their guest registers' homes, which make the
+/// guest's state exact. All values are read before the first home is written.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Restore {
-    /// Bits 0 to 2: number of moves. Bits 4 to 7: number of the host register that holds EIP;
-    /// 0, which is RAX, means none, as RAX never holds EIP. If bit 3 is set, that host register
-    /// holds what a segment register is loaded with, and the last place of `moves` holds the
-    /// segment register's number.
+    /// Bits 0 to 2 are the number of moves. Bits 4 to 7 are the number of the host register that
+    /// holds EIP; 0, which is RAX, means none, as RAX never holds EIP. If bit 3 is set, that host
+    /// register holds what a segment register is loaded with, and the last place of `moves` holds
+    /// the segment register's number.
     count: u8,
-    /// The guest register in the high half; in the low half a host register, or RSP,
-    /// which never holds guest state, for the slot.
+    /// The guest register is in the high half. The low half is a host register, or RSP, which never
+    /// holds guest state, for the slot.
     moves: [u8; Self::MAX_MOVES],
 }
 
 impl PartialEq for Restore {
-    /// As derived, but in one comparison: marks are compared for each instruction translated.
+    /// Compares like a derived implementation, but in one comparison, since marks are compared for
+    /// each instruction translated.
     #[inline]
     fn eq(&self, other: &Self) -> bool {
         u64::from_ne_bytes(self.to_bytes()) == u64::from_ne_bytes(other.to_bytes())
@@ -75,19 +76,19 @@ impl PartialEq for Restore {
 impl Eq for Restore {}
 
 impl Restore {
-    /// Moves at most.
+    /// The most moves of one mark.
     pub const MAX_MOVES: usize = 7;
 
-    /// Nothing to put right.
+    /// All registers are at home.
     pub const NONE: Restore = Restore {
         count: 0,
         moves: [0; Self::MAX_MOVES],
     };
 
-    /// Between stores that belong together, where no boundary of guest instructions lies. The
-    /// code has no branches, cannot fault and is short, so a request to leave lets it run to
-    /// its end. The encoding is a sentinel: RSP as the register that holds EIP. RSP is the
-    /// host's stack pointer in emitted code, so no real mark names it.
+    /// The state between stores that belong together, where no boundary of guest instructions lies.
+    /// The code has no branches, cannot fault and is short, so a request to leave lets it run to
+    /// its end. The encoding is a sentinel: RSP as the register that holds EIP. RSP is the host's
+    /// stack pointer in emitted code, so no real mark names it.
     pub const UNDIVIDED: Restore = Restore::NONE.with_eip(RSP);
 
     /// Whether this is [`Restore::UNDIVIDED`].
@@ -95,12 +96,12 @@ impl Restore {
         self.count >> 4 == RSP.0
     }
 
-    /// The guest register's value is in a host register.
+    /// One move: the guest register's value is in a host register.
     pub const fn one(guest: u8, host: Host) -> Self {
         Self::NONE.and(guest, Source::Host(host))
     }
 
-    /// With one more move, if there is room for it: see [`Restore::MAX_MOVES`].
+    /// Adds one move, if there is room for it: see [`Restore::MAX_MOVES`].
     pub const fn and(mut self, guest: u8, source: Source) -> Self {
         let source = match source {
             Source::Host(host) => host.0,
@@ -115,17 +116,17 @@ impl Restore {
         self
     }
 
-    /// The same, and EIP is in a host register other than RAX: the target of an indirect
-    /// call that is done but for the jump.
+    /// Adds that EIP is in a host register other than RAX: the target of an indirect call that is
+    /// complete except for the jump.
     pub const fn with_eip(mut self, host: Host) -> Self {
         self.count = self.count & 7 | host.0 << 4;
         self
     }
 
-    /// The same, and a host register holds what is to be loaded into a segment register as
-    /// real mode and V86 mode do. For CS it is a packed far pointer (see
-    /// [`crate::abi::far_pointer`]), which EIP is in too: a far transfer is done but for that. For
-    /// others it is the selector, in the low 16 bits. There is room for one move less.
+    /// Adds that a host register holds what must be loaded into a segment register as real mode and
+    /// V86 mode do. For CS this is a packed far pointer (see [`crate::abi::far_pointer`]), which
+    /// contains EIP too: a far transfer is complete except for the load of CS and EIP. For other
+    /// segment registers it is the selector, in the low 16 bits. There is room for one move less.
     pub const fn with_segment(mut self, register: SegmentRegister, host: Host) -> Self {
         let count = self.count & 7;
         let most = Self::MAX_MOVES as u8 - 1;
@@ -134,15 +135,15 @@ impl Restore {
         self
     }
 
-    /// The segment register that is to be loaded, and the host register that says with
-    /// what: see [`Restore::with_segment`].
+    /// The segment register that must be loaded, and the host register that holds the value: see
+    /// [`Restore::with_segment`].
     pub fn segment(&self) -> Option<(SegmentRegister, Host)> {
         let register = self.moves[Self::MAX_MOVES - 1];
         let register = *SegmentRegister::ALL.get(register as usize)?;
         (self.count & 8 != 0).then_some((register, Host(self.count >> 4)))
     }
 
-    /// The host register that holds EIP, if the mark's does not count.
+    /// The host register that holds EIP, if the mark's own EIP is not valid.
     pub const fn eip(&self) -> Option<Host> {
         match self.count >> 4 {
             0 => None,
@@ -151,7 +152,7 @@ impl Restore {
         }
     }
 
-    /// As bytes, for [`Restore::from_bytes`].
+    /// The bytes from which [`Restore::from_bytes`] makes this value.
     #[inline]
     pub fn to_bytes(self) -> [u8; Self::MAX_MOVES + 1] {
         let mut bytes = [self.count; Self::MAX_MOVES + 1];
@@ -159,12 +160,13 @@ impl Restore {
         bytes
     }
 
-    /// What [`Restore::to_bytes`] made.
+    /// The value that [`Restore::to_bytes`] turned into these bytes.
     pub fn from_bytes([count, moves @ ..]: [u8; Self::MAX_MOVES + 1]) -> Self {
         Self { count, moves }
     }
 
-    /// How many of the first of [`Restore::to_bytes`] say all: the rest is zero.
+    /// How many of the first bytes of [`Restore::to_bytes`] contain everything: the others are
+    /// zero.
     #[inline]
     pub(crate) fn byte_count(self) -> usize {
         let moves = match self.count & 8 != 0 {

@@ -21,31 +21,32 @@ bitflags::bitflags! {
     struct Form: u8 {
         /// The offset's difference has four bytes.
         const FAR = 1 << 0;
-        /// EIP is another one, by less than 256.
+        /// EIP differs by less than 256.
         const RIP_NEAR = 1 << 1;
-        /// EIP is another one.
+        /// EIP differs, and all of it follows.
         const RIP = 1 << 2;
-        /// The stack adjustment is another one, by a signed byte.
+        /// The stack adjustment differs by a signed byte.
         const ESP_NEAR = 1 << 3;
-        /// The stack adjustment is another one.
+        /// The stack adjustment differs, and all of it follows.
         const ESP = 1 << 4;
-        /// There is something to put back.
+        /// There are registers to put back.
         const RESTORE = 1 << 5;
-        /// [`Shadow::Interrupts`].
+        /// The mark has [`Shadow::Interrupts`].
         const INTERRUPTS = 1 << 6;
-        /// [`Shadow::All`]. With the bit before: a short form, whose other bits are numbers.
+        /// The mark has [`Shadow::All`]. If `INTERRUPTS` is set too, this is a short form, whose
+        /// other bits are numbers.
         const ALL = 1 << 7;
     }
 }
 
-/// A short form: EIP is another one by the low four bits, the stack adjustment by what the two
-/// bits above select of [`SHORT_ESP`], and there is nothing else but the offset.
+/// The bits of a short form. EIP differs by the low four bits, the stack adjustment by the element
+/// of [`SHORT_ESP`] that the two bits above select, and only the offset follows.
 const SHORT: u8 = Form::INTERRUPTS.union(Form::ALL).bits();
 
-/// See [`SHORT`].
+/// The differences of the stack adjustment that a short form can express.
 const SHORT_ESP: [i32; 4] = [0, -8, 8, -4];
 
-/// What the first mark is told from.
+/// The mark from which the first mark's differences are computed.
 const ORIGIN: Mark = Mark {
     host: 0,
     rip: 0,
@@ -55,7 +56,7 @@ const ORIGIN: Mark = Mark {
 };
 
 /// Packs marks, which are ordered by host offset, into `out` from the index `at` on, where
-/// [`LONGEST`] bytes are free for each. The index behind them.
+/// [`LONGEST`] bytes are free for each. Returns the index after them.
 pub(crate) fn pack_marks(marks: &[Mark], out: &mut [u8], mut at: usize) -> usize {
     let mut before = &ORIGIN;
     for mark in marks {
@@ -68,7 +69,7 @@ pub(crate) fn pack_marks(marks: &[Mark], out: &mut [u8], mut at: usize) -> usize
     at
 }
 
-/// The marks that were packed to these bytes.
+/// The marks that were packed into these bytes.
 pub(crate) fn marks(bytes: &[u8]) -> impl Iterator<Item = Mark> + '_ {
     let mut rest = bytes;
     let mut mark = ORIGIN;
@@ -78,18 +79,19 @@ pub(crate) fn marks(bytes: &[u8]) -> impl Iterator<Item = Mark> + '_ {
     })
 }
 
-/// The last of the marks packed to these bytes that is in force at an offset of the block's code.
+/// The mark that is valid at an offset of the block's code: the last one that begins at or before
+/// the offset.
 pub(crate) fn mark_at(bytes: &[u8], offset: u32) -> Option<Mark> {
     marks(bytes).take_while(|mark| mark.host <= offset).last()
 }
 
-/// Bytes of a packed mark at most, and of what is written for one.
+/// The most bytes of a packed mark, and of what is written for one.
 pub(crate) const LONGEST: usize = 32;
 
-/// Packs a mark into the first of these bytes, and says how many they are.
+/// Packs a mark into the first of these bytes. Returns how many it uses.
 ///
-/// What most marks need is put together in a register and written at once: what is copied
-/// directly behind its being written byte by byte stalls the processor.
+/// What most marks need is assembled in a register and written with one store, since a processor
+/// stalls on a copy of bytes that were just written one by one.
 #[inline]
 fn pack(before: &Mark, mark: &Mark, place: &mut [u8; LONGEST]) -> usize {
     let far = mark.host.wrapping_sub(before.host);
@@ -140,7 +142,7 @@ fn form_of(shadowed: Shadow) -> Form {
     }
 }
 
-/// As [`pack`], of a mark with a difference that is not small.
+/// Packs a mark with a difference that is not small.
 #[cold]
 fn pack_wide(before: &Mark, mark: &Mark, packed: &mut [u8; LONGEST]) -> usize {
     let mut length = 1;
@@ -189,7 +191,7 @@ fn pack_wide(before: &Mark, mark: &Mark, packed: &mut [u8; LONGEST]) -> usize {
     length
 }
 
-/// The next of the packed marks, if there is one.
+/// Unpacks the next mark, if there is one.
 fn unpack(before: &Mark, rest: &mut &[u8]) -> Option<Mark> {
     fn take<const COUNT: usize>(rest: &mut &[u8]) -> Option<[u8; COUNT]> {
         let (field, behind) = rest.split_first_chunk()?;

@@ -20,7 +20,7 @@ use super::sites::{LinkPlace, Site, SiteKind, WindowMiss};
 use super::varint::{Packer, take, take_signed};
 use tollgate_x86::Vector;
 
-/// The low four bits of a site's first byte.
+/// The kinds of sites, as the low four bits of a site's first byte.
 mod kind {
     pub(super) const DIRECT: u8 = 0;
     pub(super) const DIRECT_WINDOWLESS: u8 = 1;
@@ -35,23 +35,23 @@ mod kind {
     pub(super) const VECTOR_LOAD: u8 = 10;
     pub(super) const CONTINUE: u8 = 11;
     pub(super) const FAULT: u8 = 12;
-    /// The kind is in the byte behind, and all numbers may be of any size.
+    /// The kind is in the next byte, and all numbers may have any size.
     pub(super) const WIDE: u8 = 15;
 }
 
-/// ESP's distance is not zero.
+/// Bit of the first byte: ESP's distance is not zero.
 const HAS_ESP: u8 = 1 << 4;
-/// Control does not move on.
+/// Bit of the first byte: control may continue after the instruction.
 const HAS_AFTER: u8 = 1 << 5;
-/// ESP's distance is another one after the instruction.
+/// Bit of the first byte: ESP's distance changes with the instruction.
 const HAS_AFTER_ESP: u8 = 1 << 6;
-/// Something is held off.
+/// Bit of the first byte: the instruction holds something off.
 const HAS_SHADOW: u8 = 1 << 7;
 
-/// Bytes of a packed site at most, and room that one is written in.
+/// The most bytes of a packed site, and the room in which a site is written.
 pub(crate) const LONGEST: usize = 64;
 
-/// Where a site is written that is not wide.
+/// The room in which a site that is not wide is written.
 struct Place<'a> {
     bytes: &'a mut [u8; LONGEST],
     length: usize,
@@ -60,7 +60,7 @@ struct Place<'a> {
 impl Place<'_> {
     #[inline]
     fn put<const BYTES: usize>(&mut self, value: [u8; BYTES]) {
-        // No site that is not wide is longer than 24 bytes.
+        // A site that is not wide has at most 24 bytes.
         let at = self.length % 32;
         self.bytes[at..at + BYTES].copy_from_slice(&value);
         self.length += BYTES;
@@ -75,7 +75,7 @@ impl Place<'_> {
 }
 
 /// Packs sites of a block whose first instruction is at `start` into `out` from the index `at` on,
-/// where [`LONGEST`] bytes are free for each. The index behind them.
+/// where [`LONGEST`] bytes are free for each. Returns the index after them.
 pub(crate) fn pack_sites(sites: &[Site], start: u64, out: &mut [u8], mut at: usize) -> usize {
     for site in sites {
         let Some(place) = out[at..].first_chunk_mut() else {
@@ -86,7 +86,7 @@ pub(crate) fn pack_sites(sites: &[Site], start: u64, out: &mut [u8], mut at: usi
     at
 }
 
-/// Packs a site into the first of these bytes, and says how many they are.
+/// Packs a site into the first of these bytes. Returns how many it uses.
 #[inline]
 fn pack_site(site: &Site, start: u64, bytes: &mut [u8; LONGEST]) -> usize {
     let rip = site.rip.wrapping_sub(start) as i64;
@@ -154,7 +154,7 @@ fn shadow_number(shadow: Shadow) -> u8 {
     u8::from(shadow == Shadow::All)
 }
 
-/// Puts what a site's kind has. False: it does not fit.
+/// Puts the data of a site's kind. Returns false if a number does not fit.
 #[inline]
 fn put_kind(site: &Site, place: &mut Place<'_>) -> bool {
     match site.kind {
@@ -203,7 +203,7 @@ fn put_kind(site: &Site, place: &mut Place<'_>) -> bool {
     }
 }
 
-/// As [`pack_site`], of a site with a number that does not fit.
+/// Packs a site like [`pack_site`], but with room for numbers of any size.
 #[cold]
 fn pack_wide(site: &Site, start: u64, bytes: &mut [u8; LONGEST]) -> usize {
     let form = form_of(site);
@@ -252,7 +252,7 @@ fn pack_wide(site: &Site, start: u64, bytes: &mut [u8; LONGEST]) -> usize {
     out.finish()
 }
 
-/// The sites of a block.
+/// The packed sites of a block.
 #[derive(Clone, Copy, Debug)]
 pub struct PackedSites<'a> {
     bytes: &'a [u8],
@@ -260,18 +260,18 @@ pub struct PackedSites<'a> {
 }
 
 impl<'a> PackedSites<'a> {
-    /// What [`pack_sites`] made with the same `start`.
+    /// The sites that [`pack_sites`] packed with the same `start`.
     pub(crate) fn new(bytes: &'a [u8], start: u64) -> Self {
         Self { bytes, start }
     }
 
-    /// The sites, by number.
+    /// All sites, in the order of their numbers.
     pub fn iter(self) -> impl Iterator<Item = Site> + 'a {
         let mut rest = self.bytes;
         std::iter::from_fn(move || unpack_site(&mut rest, self.start))
     }
 
-    /// The site of a number.
+    /// The site with a number.
     pub fn get(self, number: usize) -> Option<Site> {
         let mut rest = self.bytes;
         for _ in 0..number {
@@ -302,10 +302,10 @@ fn shadow_of(number: u8) -> Shadow {
     }
 }
 
-/// Goes behind a site: who wants one of a block's last sites need not have all before it.
+/// Skips a site without unpacking it, on the way to one of a block's later sites.
 #[inline]
 fn skip_site(rest: &mut &[u8]) -> Option<()> {
-    /// By kind, the bytes of form, retry, EIP and what the kind has.
+    /// The number of bytes of form, retry, EIP and the kind's data, by kind.
     const BYTES: [u8; 16] = {
         let mut bytes = [5; 16];
         bytes[kind::DIRECT as usize] += 3;
@@ -388,7 +388,7 @@ fn unpack_site(rest: &mut &[u8], start: u64) -> Option<Site> {
     })
 }
 
-/// What only a link that a look-up leads to has.
+/// Takes the data that only links of missed shared look-ups have.
 fn take_windowless(number: u8, rest: &mut &[u8]) -> Option<Option<WindowMiss>> {
     if number == kind::DIRECT {
         return Some(None);
@@ -396,7 +396,7 @@ fn take_windowless(number: u8, rest: &mut &[u8]) -> Option<Option<WindowMiss>> {
     WindowMiss::from_bytes(take_bytes(rest)?).map(Some)
 }
 
-/// Kinds that are the same in wide sites.
+/// Unpacks a kind whose form is the same in wide sites.
 fn unpack_plain(number: u8, rest: &mut &[u8]) -> Option<SiteKind> {
     Some(match number {
         kind::INDIRECT => SiteKind::Indirect,
@@ -513,7 +513,7 @@ mod tests {
             _ => retry.saturating_add(random.below(300) as u32),
         };
         let number = random_kind(random);
-        // Mostly near, as it is in a block.
+        // Mostly near, as in real blocks.
         let kind = match number {
             SiteKind::Link(LinkPlace::Direct {
                 stub, windowless, ..

@@ -1,21 +1,20 @@
-//! Where the guest's general registers live while guest code runs.
+//! Register maps: where the guest's general registers live while guest code runs.
 //!
-//! The host has as many general registers as a 64-bit guest, and needs some itself:
-//! its stack pointer, the context, the software TLB, the link tables and a few scratch
-//! registers for address computations. So not every guest register can live in a host
-//! register. A [`RegisterMap`] says for each where its [`Home`] is: a host register, or
-//! a slot in [`crate::Context`]. The translator asks the map and knows nothing else.
+//! The host has as many general registers as a 64-bit guest, and needs some itself: its stack
+//! pointer, the context, the software TLB, the link tables and a few scratch registers for address
+//! computations. So not every guest register can live in a host register. A [`RegisterMap`] says
+//! for each where its [`Home`] is: a host register, or a slot in [`crate::Context`]. The translator
+//! learns it from the map alone.
 //!
-//! An example: `add ebx, [esi+4]`. With [`RegisterMap::LEGACY`], EBX and ESI live in
-//! their namesakes:
+//! An example: `add ebx, [esi+4]`. With [`RegisterMap::LEGACY`], EBX and ESI live in RBX and RSI:
 //!
 //! ```text
 //! lea r8d, [rsi+4]        ; ... look-up: host address is the sum of r8 and rcx
 //! add ebx, [rcx+r8]
 //! ```
 //!
-//! With [`RegisterMap::SPILLED`] both live in slots. Each instruction has the values
-//! brought to scratch registers of its own, and what it changed stored back:
+//! With [`RegisterMap::SPILLED`] both live in slots. Each instruction first loads the values into
+//! scratch registers, and afterwards stores what it changed:
 //!
 //! ```text
 //! mov r8d, [r15+slot(esi)]
@@ -25,26 +24,26 @@
 //! mov [r15+slot(ebx)], r11
 //! ```
 //!
-//! The last store is a second step: the addition is done (the flags say so) and EBX is
-//! still in R11. A mark between the two says exactly that ("at the next instruction,
+//! The last store is a second step: the addition is complete (the flags show that) and EBX is still
+//! in R11. An entry of the state map between the two says exactly that ("at the next instruction,
 //! EBX is in R11"), so that a signal finds exact state at every host instruction.
 //!
-//! 64-bit code always has [`RegisterMap::LONG`], which holds the eight registers that such
-//! code uses most (`tollgate-register-use` counts them). The slots of R8 to R15 are the processor's
-//! own ([`crate::Context::cpu`]), so nothing need be done about them at exits, and other
-//! code, which does not name these registers, leaves them alone.
+//! 64-bit code always has [`RegisterMap::LONG`], which keeps the eight registers that such code
+//! uses most in host registers (`tollgate-register-use` counts the uses). The slots of R8 to R15
+//! are those of the processor's state ([`crate::Context::cpu`]), so exits need not copy them, and
+//! other code, which does not name these registers, leaves them unchanged.
 //!
 //! What all maps have in common, because the processor or [`crate::gate::entry`] demands it:
-//! - EAX and EDX, which instructions use without naming them, live in their namesakes
-//!   ([`ACCUMULATOR`], [`DATA`]).
-//! - ECX lives in R10 ([`COUNT`]). Look-ups need RCX, for JRCXZ is the only branch that neither
-//!   tests nor changes flags, and most instructions look memory up; few use ECX without
-//!   naming it, and those find it brought to RCX.
+//! - EAX and EDX, which instructions use without naming them, live in RAX and RDX ([`ACCUMULATOR`],
+//!   [`DATA`]).
+//! - ECX lives in R10 ([`COUNT`]). Look-ups need RCX, since JRCXZ is the only branch that neither
+//!   tests nor changes flags, and most instructions look memory up. Few instructions use ECX
+//!   without naming it; for those the value is copied to RCX.
 //! - ESP lives in a host register: blocks fold its changes into displacements.
-//! - A guest register that lives in a host register lives where [`RegisterMap::LEGACY`]
-//!   has it, for there the way into guest code loads it.
-//! - The context is in R15, whose low six bits are 12 (see [`crate::abi::context`]); the
-//!   software TLB is in R14 and the link tables are in R13.
+//! - A guest register that lives in a host register lives where [`RegisterMap::LEGACY`] has it,
+//!   since the way into guest code loads it there.
+//! - The context is in R15, whose low six bits are 12 (see [`crate::abi::context`]); the software
+//!   TLB is in R14 and the link tables are in R13.
 
 use crate::abi::host::Host;
 use crate::abi::host::*;
@@ -52,11 +51,11 @@ use tollgate_x86::Gpr;
 
 /// Where EAX lives in every map.
 pub const ACCUMULATOR: Host = RAX;
-/// Where ECX lives in every map: not in its namesake, which JRCXZ tests.
+/// Where ECX lives in every map: not in the host's RCX, which JRCXZ tests.
 pub const COUNT: Host = Host(10);
 /// Where EDX lives in every map.
 pub const DATA: Host = RDX;
-/// What points to the context in every map: signal handlers rely on it.
+/// The host register that points to the context in every map: signal handlers rely on it.
 pub const CONTEXT: Host = R15;
 
 /// Where a guest register lives.
@@ -68,23 +67,24 @@ pub enum Home {
     Slot,
 }
 
-/// Where each guest register lives, and what the other host registers are for.
+/// Where each guest register lives, and what the other host registers are used for.
 #[derive(PartialEq, Eq, Debug)]
 pub struct RegisterMap {
-    /// As developers' options name it.
+    /// The name of the map in developers' options.
     pub name: &'static str,
-    /// How many of `homes` count: the general registers that the guests have.
+    /// How many of `homes` are used: the number of general registers that the guests have.
     pub guest_registers: u8,
-    /// By guest register number.
+    /// The home of each guest register, by number.
     pub homes: [Home; 16],
-    /// Points to the context.
+    /// The host register that points to the context.
     pub context: Host,
-    /// Points to the software TLB.
+    /// The host register that points to the software TLB.
     pub tlb: Host,
-    /// Points to the link tables.
+    /// The host register that points to the link tables.
     pub links: Host,
-    /// Free for any instruction, in the order in which its operands take them. Address
-    /// computations use them in fixed roles; operands come after those.
+    /// Host registers that any instruction may use, in the order in which its operands take them.
+    /// Address computations use them in fixed roles; operands use the registers that come after
+    /// those.
     pub scratch: [Host; 4],
 }
 
@@ -93,8 +93,8 @@ const fn bit(host: Host) -> u16 {
 }
 
 impl RegisterMap {
-    /// All registers of 32-bit guests in host registers: ESP in R12, ECX in R10, the others in
-    /// their namesakes.
+    /// The map in which all registers of 32-bit guests live in host registers: ESP in R12, ECX in
+    /// R10, the others in the host registers of the same name.
     pub const LEGACY: RegisterMap = RegisterMap {
         name: "legacy",
         guest_registers: 8,
@@ -122,16 +122,17 @@ impl RegisterMap {
         scratch: [R11, RCX, R8, R9],
     };
 
-    /// For 64-bit guests: those registers that 32-bit guests have live where theirs do, R8
-    /// to R15 in slots.
+    /// The map for 64-bit guests: the registers that 32-bit guests have too live where
+    /// [`RegisterMap::LEGACY`] has them, R8 to R15 live in slots.
     pub const LONG: RegisterMap = RegisterMap {
         name: "long",
         guest_registers: 16,
         ..Self::LEGACY
     };
 
-    /// For tests of slots: as many registers of 32-bit guests in slots as can be. EBX, EBP,
-    /// ESI and EDI are; EAX, ECX, EDX and ESP must be in host registers in every map.
+    /// The map for tests of slots: as many registers of 32-bit guests as possible live in slots.
+    /// These are EBX, EBP, ESI and EDI; EAX, ECX, EDX and ESP must be in host registers in every
+    /// map.
     pub const SPILLED: RegisterMap = RegisterMap {
         name: "spilled",
         homes: [
@@ -164,7 +165,7 @@ impl RegisterMap {
     pub const fn stack(&self) -> Host {
         match self.homes[Gpr::Rsp as usize] {
             Home::Host(host) => host,
-            // No map has that: see `check`.
+            // No map has ESP in a slot: see `check`.
             Home::Slot => R12,
         }
     }
@@ -187,8 +188,8 @@ impl RegisterMap {
         mask
     }
 
-    /// Whether RAX to RDI but RCX and RSP, which instructions may use without naming them, live
-    /// in their namesakes.
+    /// Whether RAX to RDI, except RCX and RSP, live in the host registers of the same name.
+    /// Instructions may use these registers without naming them.
     pub const fn has_namesakes_at_home(&self) -> bool {
         self.slot_mask() & 0xff == 0
     }
@@ -198,10 +199,10 @@ impl RegisterMap {
         bit(RSP) | bit(self.context) | bit(self.tlb) | bit(self.links)
     }
 
-    /// Asserts what all maps have in common (see above); for constants.
+    /// Asserts what all maps have in common, as this file's introduction lists it; for constants.
     ///
     /// # Panics
-    /// The map is none that the translator can work with.
+    /// Panics if the translator cannot work with the map.
     pub const fn check(&self) {
         assert!(matches!(self.homes[Gpr::Rax as usize], Home::Host(RAX)));
         assert!(matches!(self.homes[Gpr::Rcx as usize], Home::Host(COUNT)));

@@ -7,12 +7,12 @@
 //! distance from the link address to the address at which the guest runs the code.
 //!
 //! Everything that is read from a block's tables passes through [`Relocation`] before it has a
-//! meaning for the guest: the instruction pointers of marks and sites, and the instructions that
-//! the monitor executes.
+//! meaning for the guest: the instruction pointers of state maps and sites, and the instructions
+//! that the monitor executes.
 
 use iced_x86::{Instruction, OpKind};
 
-/// Leads from addresses in a block's tables to those of the guest.
+/// Turns link addresses, which a block's tables contain, into the guest's addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Relocation {
     delta: u64,
@@ -21,29 +21,30 @@ pub struct Relocation {
 }
 
 impl Relocation {
-    /// Of a block whose tables name the guest's addresses.
+    /// The relocation of a block whose tables contain the guest's addresses.
     pub const NONE: Self = Self {
         delta: 0,
         mask: u64::MAX,
     };
 
-    /// Of a relocatable block, with the delta that is in force. Instruction pointers have the
-    /// bits in `mask`: 64, or 32 outside 64-bit code.
+    /// The relocation of a relocatable block with this slide. Instruction pointers have the bits in
+    /// `mask`: 64, or 32 outside 64-bit code.
     pub const fn new(delta: u64, mask: u64) -> Self {
         Self { delta, mask }
     }
 
-    /// An instruction pointer.
+    /// The guest's instruction pointer for a link address.
     pub const fn rip(self, home: u64) -> u64 {
         home.wrapping_add(self.delta) & self.mask
     }
 
-    /// The home of an instruction pointer.
+    /// The link address for a guest's instruction pointer.
     pub const fn home(self, rip: u64) -> u64 {
         rip.wrapping_sub(self.delta) & self.mask
     }
 
-    /// An instruction, decoded at its home: what in it depends on where it lies.
+    /// An instruction at the guest's address, from the instruction that was decoded at its link
+    /// address: everything that depends on the address is adjusted.
     pub fn instruction(self, home: &Instruction) -> Instruction {
         let mut instruction = *home;
         if self == Self::NONE {
@@ -59,7 +60,7 @@ impl Relocation {
         }
         if home.is_ip_rel_memory_operand() {
             let target = home.ip_rel_memory_address().wrapping_add(self.delta);
-            // Relative to EIP, an address has 32 bits.
+            // An address relative to EIP has 32 bits.
             let mask = match home.memory_base() {
                 iced_x86::Register::EIP => 0xffff_ffff,
                 _ => u64::MAX,
@@ -81,7 +82,7 @@ mod tests {
         Decoder::with_ip(bits, bytes, rip, DecoderOptions::NONE).decode()
     }
 
-    /// Everything that the decoder knows of an instruction, its address included.
+    /// Everything that the decoder knows of an instruction, including its address.
     fn text(instruction: &Instruction) -> String {
         format!(
             "{:x} {:x} {:x} {:x} {instruction}",

@@ -4,26 +4,27 @@ use crate::abi::marks::Shadow;
 use std::num::NonZeroU8;
 use tollgate_x86::Vector;
 
-/// Number of a block; numbers are given out again after a block has died.
+/// The number of a block; a number is assigned again after its block has died.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct BlockId(pub u32);
 
-/// What a window's look-up was for: its first access, and the window.
+/// What a shared look-up was for: its first access, and all bytes that share it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WindowMiss {
-    /// Bytes of the access, 1 to 64; [`WindowMiss::STORE`] with them: it is a store.
+    /// The size of the access, 1 to 64 bytes; with [`WindowMiss::STORE`] the access is a store.
     access: NonZeroU8,
-    /// Where in the window it lies, 0 to 127; [`WindowMiss::STORE`] with it: the window is for
-    /// stores.
+    /// The offset of the access in the shared bytes, 0 to 127; with [`WindowMiss::STORE`] the
+    /// look-up is for stores.
     place: u8,
-    /// Bytes of the window, 1 to 128.
+    /// The number of shared bytes, 1 to 128.
     size: u8,
 }
 
 impl WindowMiss {
     const STORE: u8 = 0x80;
 
-    /// Puts both together; `None`: one of them has a size or a place that no window has.
+    /// Describes an access of `size` bytes at `place` in a shared look-up of `window` bytes. `None`
+    /// if no shared look-up has such an access.
     pub fn new(place: u8, size: u32, write: bool, window: u32, window_write: bool) -> Option<Self> {
         let store = |is_one: bool| if is_one { Self::STORE } else { 0 };
         let fits = (1..=64).contains(&size) && window <= 128 && place < Self::STORE;
@@ -34,12 +35,12 @@ impl WindowMiss {
         })
     }
 
-    /// As bytes, for [`WindowMiss::from_bytes`].
+    /// The bytes from which [`WindowMiss::from_bytes`] makes this value.
     pub(crate) fn to_bytes(self) -> [u8; 3] {
         [self.access.get(), self.place, self.size]
     }
 
-    /// What [`WindowMiss::to_bytes`] made.
+    /// The value that [`WindowMiss::to_bytes`] turned into these bytes.
     pub(crate) fn from_bytes([access, place, size]: [u8; 3]) -> Option<Self> {
         Some(Self {
             access: NonZeroU8::new(access)?,
@@ -48,45 +49,44 @@ impl WindowMiss {
         })
     }
 
-    /// Where in the window the access lies, in bytes.
+    /// The offset in bytes of the access in the shared look-up.
     pub fn place(self) -> u8 {
         self.place & !Self::STORE
     }
 
-    /// Bytes of the access, and whether it is a store.
+    /// The size of the access in bytes, and whether it is a store.
     pub fn access(self) -> (u32, bool) {
         let access = self.access.get();
         (u32::from(access & !Self::STORE), access & Self::STORE != 0)
     }
 
-    /// Bytes of the window, and whether it is for stores.
+    /// The number of shared bytes, and whether the look-up is for stores.
     pub fn window(self) -> (u32, bool) {
         (self.size.into(), self.place & Self::STORE != 0)
     }
 }
 
-/// Where a link site keeps its target.
+/// Where the target of a link's site is stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LinkPlace {
-    /// A 32-bit distance at this offset of the block's code; the stub is at `stub`.
+    /// As a 32-bit distance at this offset of the block's code; the stub is at `stub`.
     Direct {
-        /// Offset of the distance.
+        /// The offset of the distance.
         distance: u32,
-        /// Offset of the stub to which an unlinked site jumps.
+        /// The offset of the stub to which the site jumps while it is not linked.
         stub: u32,
-        /// The target is `Site::rip` in the mode without windows, which a look-up for several
-        /// accesses leads to when it misses (see [`Mode::windowless`]); `Site::after_esp` is
-        /// ESP's distance from R12 at `Site::retry`, and the exit's value is the linear
-        /// address that was looked up.
+        /// For the miss of a shared look-up. The target is `Site::rip` in the mode without shared
+        /// look-ups (see [`Mode::windowless`]). `Site::after_esp` is ESP's distance from R12 at
+        /// `Site::retry`, and the exit's value is the linear address that was looked up.
         ///
         /// [`Mode::windowless`]: crate::policy::mode::Mode::windowless
         windowless: Option<WindowMiss>,
     },
-    /// A slot of the current link tables, relative to the stub.
+    /// In a slot of the current link tables.
     Slot {
-        /// Number of the slot.
+        /// The number of the slot.
         slot: u32,
-        /// Offset of the stub to which an empty slot leads.
+        /// The offset of the stub to which an empty slot leads.
         stub: u32,
     },
 }
@@ -98,42 +98,43 @@ pub enum SiteKind {
     Link(LinkPlace),
     /// An indirect branch; the target EIP is in the exit value.
     Indirect,
-    /// The privilege level has changed, and the instruction is done but for EIP, which is in
+    /// The privilege level has changed, and the instruction is complete except for EIP, which is in
     /// the exit value: the target is not in its mode's table.
     LevelChanged,
-    /// A far transfer of real or V86 mode that is done but for CS and EIP, whose packed far
+    /// A far transfer of real or V86 mode that is complete except for CS and EIP, whose packed far
     /// pointer is in the exit value: its target is not in the table.
     Far,
-    /// A software-TLB miss; the linear address is in the exit value.
+    /// A miss in the software TLB; the linear address is in the exit value.
     Memory {
-        /// Bytes accessed.
+        /// The number of bytes accessed.
         size: u8,
-        /// The access needs write permission.
+        /// Whether the access needs write permission.
         write: bool,
     },
-    /// As [`SiteKind::Memory`], of a load that the processor makes with the rights of the
-    /// supervisor whatever the privilege level is.
+    /// A miss in the software TLB of a load that the processor makes with the supervisor's rights
+    /// at any privilege level.
     SystemRead {
-        /// Bytes read.
+        /// The number of bytes read.
         size: u8,
-        /// The instruction, as [`SiteKind::Helper`] names it, for when the load cannot be
-        /// made inline.
+        /// The instruction's number, as in [`SiteKind::Helper`], in case the load cannot be made
+        /// inline.
         helper: u16,
     },
-    /// The instruction must be done out of line with all checks.
+    /// The instruction must be executed out of line with all checks.
     Slow,
-    /// An instruction that is never copied: number in the block's list.
+    /// An instruction that is never copied, by its number in the block's list.
     Helper(u16),
     /// The guest's vector registers are needed.
     VectorLoad,
-    /// Continue at `Site::rip`.
+    /// Execution continues at `Site::rip`.
     Continue,
-    /// Raise this exception (error code 0) at `Site::rip`.
+    /// This exception (error code 0) is raised at `Site::rip`.
     Fault(Vector),
 }
 
 impl SiteKind {
-    /// Whether the monitor may go on inside the block: at the start of the instruction or behind it.
+    /// Whether the monitor may resume inside the block: at the start of the instruction or after
+    /// it.
     pub const fn comes_back(&self) -> bool {
         match self {
             Self::Memory { .. }
@@ -155,27 +156,28 @@ impl SiteKind {
     }
 }
 
-/// One way out of a block.
+/// One place at which a block can be left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Site {
     /// The reason for the exit, which selects how the monitor handles it.
     pub kind: SiteKind,
     /// EIP of the instruction, or for branches of the target.
     pub rip: u64,
-    /// Added to R12 to get ESP at the exit.
+    /// What is added to R12 to get ESP at the exit.
     pub esp: i32,
-    /// Offset in the block's code at which the instruction may be tried again.
+    /// The offset in the block's code at which the instruction may be tried again.
     pub retry: u32,
-    /// Offset behind the instruction; 0 if control moves on.
+    /// The offset in the block's code after the instruction; 0 if control never continues there.
     pub after: u32,
-    /// Added to R12 to get ESP at `after`, or as [`LinkPlace::Direct`] says.
+    /// What is added to R12 to get ESP at `after`, or what [`LinkPlace::Direct`] says.
     pub after_esp: i32,
-    /// As [`Mark::shadowed`](crate::abi::marks::Mark::shadowed), if the instruction has not completed.
+    /// What the instruction holds off, as [`Mark::shadowed`](crate::abi::marks::Mark::shadowed), if
+    /// it has not completed.
     pub shadowed: Shadow,
 }
 
 impl Site {
-    /// The slot of a link that leads through one, and where its stub is in the block's code.
+    /// The slot of a link that leads through one, and the offset of its stub in the block's code.
     pub fn slot_and_stub(&self) -> Option<(u32, u32)> {
         match self.kind {
             SiteKind::Link(LinkPlace::Slot { slot, stub }) => Some((slot, stub)),
@@ -184,12 +186,12 @@ impl Site {
     }
 }
 
-// Blocks have many.
+// Blocks have many sites, so a site must be small.
 const _: () = assert!(size_of::<Site>() <= 40);
 
-/// Sites of one block at most; the exit site packs a block and a site number.
+/// The most sites of one block; the exit site packs a block and a site number into 32 bits.
 pub const MAX_SITES: usize = 1 << 10;
-/// Blocks alive at most.
+/// The most blocks that can live at the same time.
 pub const MAX_BLOCKS: usize = 1 << 21;
 
 /// Packs a block and a site into the number that exit stubs store.
@@ -197,7 +199,7 @@ pub fn pack_site(block: BlockId, site: usize) -> u32 {
     block.0 << 10 | site as u32
 }
 
-/// The reverse of [`pack_site`].
+/// Unpacks a number from [`pack_site`].
 pub fn unpack_site(packed: u32) -> (BlockId, usize) {
     (
         BlockId(packed >> 10),

@@ -3,10 +3,10 @@
 //! The routines are in [`crate::gate::string`]. `policy/string_routine.rs` says which instruction
 //! has which routine.
 
-/// Operations of each way to reach memory: MOVS and STOS of four widths, then CMPS and SCAS
-/// of four widths, each while equal and while not equal, then LODS of four widths.
+/// The number of operations for each way to reach memory: MOVS and STOS of four widths, then CMPS
+/// and SCAS of four widths, each while equal and while not equal, then LODS of four widths.
 pub const OPERATIONS: usize = 28;
-/// Routines: those of each way to reach memory behind each other.
+/// The number of routines: all operations for one way to reach memory, then those for the next way.
 pub const ROUTINES: usize = Reach::ALL.len() * OPERATIONS;
 
 /// How a routine reaches memory.
@@ -24,10 +24,10 @@ pub enum Reach {
 }
 
 impl Reach {
-    /// In the order of the routines.
+    /// All ways, in the order of the routines.
     pub const ALL: [Self; 4] = [Self::Flat, Self::Long, Self::Compatible, Self::Words];
 
-    /// How many bits of RCX, RSI and RDI count.
+    /// How many bits of RCX, RSI and RDI are used.
     pub const fn pointer_bits(self) -> u32 {
         match self {
             Self::Flat | Self::Compatible => 32,
@@ -37,17 +37,17 @@ impl Reach {
     }
 }
 
-/// A routine, by number.
+/// The number of a routine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StringRoutine(pub usize);
 
 impl StringRoutine {
-    /// That of an operation.
+    /// The routine of an operation.
     pub const fn of(reach: Reach, operation: usize) -> Self {
         Self(reach as usize * OPERATIONS + operation)
     }
 
-    /// How it reaches memory.
+    /// How the routine reaches memory.
     pub const fn reach(self) -> Reach {
         Reach::ALL[self.0 / OPERATIONS]
     }

@@ -1,8 +1,8 @@
 //! Numbers encoded in as few bytes as they need, for the packed tables of blocks: seven bits in a
 //! byte, the lowest first; the highest bit is set in all bytes except the last.
 
-/// Puts bytes one behind the other. They are gathered in a register: what is copied directly
-/// behind its being written byte by byte stalls the processor.
+/// Appends bytes to a buffer. They are gathered in a register first, since a processor stalls on a
+/// copy of bytes that were just written one by one.
 pub(crate) struct Packer<'a> {
     out: &'a mut [u8],
     at: usize,
@@ -11,8 +11,8 @@ pub(crate) struct Packer<'a> {
 }
 
 impl<'a> Packer<'a> {
-    /// To `out`, from the index `at` on. There must be room for seven bytes more than are put;
-    /// what has no room is dropped.
+    /// A packer that writes to `out` from the index `at` on. There must be room for seven bytes
+    /// more than are put; bytes without room are dropped.
     pub(crate) fn new(out: &'a mut [u8], at: usize) -> Self {
         Self {
             out,
@@ -22,7 +22,7 @@ impl<'a> Packer<'a> {
         }
     }
 
-    /// One byte.
+    /// Puts one byte.
     #[inline]
     pub(crate) fn byte(&mut self, byte: u8) {
         self.gathered |= u64::from(byte) << self.bits;
@@ -32,7 +32,7 @@ impl<'a> Packer<'a> {
         }
     }
 
-    /// Writes what is gathered.
+    /// Writes the gathered bytes to the buffer.
     #[inline]
     fn write(&mut self) {
         if let Some(place) = self.out[self.at..].first_chunk_mut() {
@@ -43,7 +43,7 @@ impl<'a> Packer<'a> {
         self.bits = 0;
     }
 
-    /// A number.
+    /// Puts a number.
     #[inline]
     pub(crate) fn put(&mut self, mut value: u64) {
         while value >= 0x80 {
@@ -53,20 +53,20 @@ impl<'a> Packer<'a> {
         self.byte(value as u8);
     }
 
-    /// A number that may be negative: small ones of either sign are short.
+    /// Puts a number that may be negative: small ones of either sign are short.
     #[inline]
     pub(crate) fn put_signed(&mut self, value: i64) {
         self.put((value << 1 ^ value >> 63) as u64);
     }
 
-    /// The index behind what was put.
+    /// Writes the last bytes and returns the index after them.
     pub(crate) fn finish(mut self) -> usize {
         self.write();
         self.at
     }
 }
 
-/// Takes the number at the front. `None`: there is no whole one.
+/// Takes the number at the front. Returns `None` if no whole number is left.
 #[inline]
 pub(crate) fn take(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0;
@@ -81,7 +81,7 @@ pub(crate) fn take(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// The reverse of [`Packer::put_signed`].
+/// Takes a number that was put by [`Packer::put_signed`].
 #[inline]
 pub(crate) fn take_signed(bytes: &mut &[u8]) -> Option<i64> {
     let value = take(bytes)?;

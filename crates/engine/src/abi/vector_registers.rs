@@ -5,11 +5,11 @@ use crate::abi::context::Context;
 use tollgate_x86::state::VectorState;
 use tollgate_x86::xsave::{COMPACTED, HEADER, XCOMP_BV, component};
 
-/// Components that every host has, and every guest: x87, SSE, AVX.
+/// The components that every host and every guest has: x87, SSE and AVX.
 pub const ALWAYS: u64 = component::X87 | component::SSE | component::AVX;
 
-/// Makes an area safe for XRSTOR: what the guest wrote through state images must not
-/// raise #GP in the monitor (SDM volume 1, 13.8.1).
+/// Makes an area safe for XRSTOR: what the guest wrote through state images must not raise #GP in
+/// the monitor (SDM volume 1, 13.8.1).
 pub fn sanitize(state: &mut VectorState) {
     let header = &mut state.0[HEADER..HEADER + 64];
     header[0] &= component::ALL as u8;
@@ -18,20 +18,20 @@ pub fn sanitize(state: &mut VectorState) {
     state.0[24..28].copy_from_slice(&mxcsr.to_le_bytes());
 }
 
-/// Whether the host has XSAVEC, which skips what is in its initial configuration. Without
-/// it there is no AVX-512 (SDM volume 1, 13.2).
+/// Whether the host has XSAVEC, which skips components in their initial configuration. A host
+/// without XSAVEC has no AVX-512 (SDM volume 1, 13.2).
 pub fn host_compacts() -> bool {
     std::arch::is_x86_feature_detected!("xsavec")
 }
 
 impl Context {
-    /// Which components guest code may use: they are loaded and saved together.
+    /// Sets which components guest code may use: they are loaded and saved together.
     pub fn set_vector_components(&mut self, components: u64) {
         self.vector_components = components & component::ALL | ALWAYS;
     }
 
-    /// Gives the header the form that the way in loads from, if it is to load the vector
-    /// registers, and notes XSTATE_BV. The fast path that loads them later does the same.
+    /// Gives the header the form that the way in needs, if that is going to load the vector
+    /// registers, and notes XSTATE_BV. The fast path that loads the registers later does the same.
     pub(crate) fn prepare_vector_load(&mut self) {
         if self.load_vectors == 0 {
             return;
@@ -45,12 +45,12 @@ impl Context {
         self.vectors_before = self.cpu.vector.in_use();
     }
 
-    /// Gives the saved area its resting form. XSAVEC has not touched the bytes of components
-    /// that became initial since they were loaded.
+    /// Clears what the saved area must not keep while guest code is outside. XSAVEC has not touched
+    /// the bytes of components that became initial since they were loaded.
     pub(crate) fn settle_vector_area(&mut self) {
         let state = &mut self.cpu.vector;
         state.0[XCOMP_BV..XCOMP_BV + 8].fill(0);
-        // MXCSR_MASK: the host's, which is not always stored, and not the guest's.
+        // MXCSR_MASK is the host's, not the guest's, and is not always stored.
         state.0[28..32].fill(0);
         let ended = self.vectors_before & !state.in_use();
         if ended != 0 {

@@ -6,27 +6,28 @@ use crate::abi::context::Context;
 use std::mem::offset_of;
 use tollgate_x86::{Segment, SegmentRegister};
 
-/// In `x87_opcode`: the note was made since the vector registers were last saved.
+/// Bit of `x87_opcode`: an instruction was noted since the vector registers were last saved.
 pub const X87_FRESH: u32 = 1 << 15;
-/// In `x87_opcode`: so was that of an instruction with a memory operand, perhaps an earlier one. An
-/// instruction without an operand leaves the note of the operand alone, as processors do with their data pointer.
+/// Bit of `x87_opcode`: an instruction with a memory operand was noted since then, perhaps an
+/// earlier one. An instruction without an operand leaves the operand's note unchanged, as
+/// processors leave their data pointer.
 pub const X87_OPERAND_FRESH: u32 = 1 << 31;
 /// The half of `x87_opcode` that only instructions with an operand and FNINIT store.
 const OPERAND_NOTE: u32 = 0xffff << 16;
 
-// One store of FNINIT's clears both selectors.
+// FNINIT clears both selectors with one store.
 const _: () =
     assert!(offset_of!(Context, x87_data_selector) == offset_of!(Context, x87_code_selector) + 2);
 
 impl Context {
-    /// Puts the x87 pointers into the save area, whose own are the host's: of 64 bits each
-    /// if the processor is in 64-bit mode, else of 32 bits with their selectors. To be
-    /// called after each exit that saved the vector registers.
+    /// Puts the x87 pointers into the save area, which otherwise contains the host's. Each has 64
+    /// bits if the processor is in 64-bit mode, otherwise 32 bits and a selector. To be called
+    /// after each exit that saved the vector registers.
     pub fn gather_x87_pointers(&mut self) {
         if self.x87_opcode & X87_FRESH != 0 {
             let is_operand_fresh = self.x87_opcode & X87_OPERAND_FRESH != 0;
             self.x87_opcode &= !(X87_FRESH | X87_OPERAND_FRESH);
-            // What 64-bit code notes has no selectors.
+            // The notes of 64-bit code have no selectors.
             let wide = self.cpu.is_64_bit();
             let mask = if wide { u64::MAX } else { 0xffff_ffff };
             let selector = |segment: &Segment| if wide { 0 } else { segment.selector.0 };
@@ -47,8 +48,8 @@ impl Context {
         area[16..24].copy_from_slice(&pointer(self.x87_operand_offset, self.x87_data_selector));
     }
 
-    /// Does what emitted code does behind an x87 instruction. `linear` is its operand's
-    /// address, if it has one.
+    /// Makes the notes that emitted code makes after an x87 instruction. `linear` is the address of
+    /// the instruction's operand, if it has one.
     pub fn note_x87(&mut self, note: &X87Note, linear: u64) {
         let mut opcode = note.opcode;
         if note.opcode & X87_FRESH == 0 {
@@ -64,8 +65,8 @@ impl Context {
         self.x87_opcode = opcode;
     }
 
-    /// Replaces the operand's linear address in the note of an x87 instruction that ran
-    /// on the bounce buffer.
+    /// Replaces the operand's linear address in the note of an x87 instruction that ran on the
+    /// bounce buffer.
     pub fn note_x87_operand(&mut self, linear: u64) {
         if self.x87_opcode >> 16 & 7 != 0 {
             self.x87_operand = linear;
@@ -74,7 +75,7 @@ impl Context {
         }
     }
 
-    /// Takes the x87 pointers from the save area, which an emulated instruction wrote.
+    /// Takes the x87 pointers from the save area, after an emulated instruction has written it.
     pub fn scatter_x87_pointers(&mut self) {
         let area = &self.cpu.vector.0;
         let word = |at: usize| u16::from_le_bytes([area[at], area[at + 1]]);

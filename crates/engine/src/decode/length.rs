@@ -1,4 +1,4 @@
 //! The limit of 15 bytes on an instruction's length (SDM volume 2, 2.3.11).
 
-/// Longest x86 instruction, in bytes.
+/// The length of the longest x86 instruction, in bytes.
 pub(crate) const MAX_INSTRUCTION_LENGTH: usize = 15;

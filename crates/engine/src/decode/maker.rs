@@ -1,19 +1,31 @@
 //! Bytes that Intel's and AMD's processors decode as different instructions.
+//!
+//! | bytes | Intel | AMD |
+//! |---|---|---|
+//! | 66h and a near branch of 64-bit code | 66h is ignored (SDM volume 2, JMP and CALL) | operand and RIP have 16 bits (APM volume 3, JMP near) |
+//! | REX.W and LFS, LGS, LSS, far JMP and CALL | a pointer with an offset of 64 bits (SDM volume 2, LDS and JMP) | REX.W is ignored (APM volume 3, LFS and JMP far) |
+//! | F3h, REX.B, 90h | PAUSE | XCHG with R8 (APM volume 3, XCHG and PAUSE) |
+//! | 0F 0D with a register | a reserved NOP (SDM volume 2, appendix A) | #UD (APM volume 3, PREFETCH) |
+//! | VPEXTRD, VPINSRD with VEX.W outside 64-bit code | W is ignored (SDM volume 2, PEXTRD) | #UD |
+//! | MOVSXD of 16 bits from memory | reads 16 bits (SDM volume 2, MOVSXD) | reads 32 bits |
+//!
+//! Where the table names no section of AMD's manual, AMD's processors of family 19h behave in this
+//! way (`crates/oracle/tests/together/findings.rs`).
 
 use iced_x86::{Code, CodeSize, Decoder, DecoderOptions, Instruction, OpKind};
 
-/// Whose reading of instruction bytes the guest's processor has.
+/// The maker whose processor the guest's instruction bytes are decoded for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Decoding {
-    /// Intel's, and that of every maker but AMD.
+    /// Intel's processors, and those of every maker except AMD.
     #[default]
     Intel,
-    /// AMD's.
+    /// AMD's processors.
     Amd,
 }
 
 impl Decoding {
-    /// Options for a decoder whose instructions go through [`Decoding::refine`].
+    /// The options for a decoder whose instructions are passed to [`Decoding::refine`].
     pub const fn options(self) -> u32 {
         match self {
             Decoding::Intel => DecoderOptions::NONE,
@@ -28,9 +40,11 @@ impl Decoding {
         decoded
     }
 
-    /// Makes an instruction that was decoded with [`Decoding::options`] from the start of
-    /// `bytes` what it is: the differences that the decoder's options do not cover. In place, for
-    /// nearly all instructions are what they are already, and copies cost as much as the test.
+    /// Corrects an instruction that was decoded with [`Decoding::options`] from the start of
+    /// `bytes`, where makers differ in ways that the decoder's options do not cover.
+    ///
+    /// The instruction is changed in place, since nearly all instructions need no correction, and a
+    /// copy costs as much as the test.
     #[inline]
     pub fn refine(self, decoded: &mut Instruction, bytes: &[u8]) {
         if self == Decoding::Amd && is_read_differently(decoded.code()) {
@@ -59,8 +73,8 @@ impl Decoding {
             {
                 refined.set_code(Code::INVALID);
             }
-            // The decoder takes it for MOV CR8, which AMD's CPUID offers by a bit of its own
-            // (APM volume 3, MOV CRn; CPUID 8000_0001h, ECX bit 4) that no guest is given.
+            // The decoder takes the instruction for MOV CR8, which AMD's CPUID offers by a separate
+            // bit (APM volume 3, MOV CRn; CPUID 8000_0001h, ECX bit 4) that no guest is given.
             Code::Mov_cr_r32 | Code::Mov_cr_r64 | Code::Mov_r32_cr | Code::Mov_r64_cr
                 if has_lock(bytes) =>
             {
@@ -71,7 +85,7 @@ impl Decoding {
         refined
     }
 
-    /// Bytes that an instruction accesses through its memory operand.
+    /// The number of bytes that an instruction accesses through its memory operand.
     pub fn operand_bytes(self, instruction: &Instruction) -> u32 {
         match (self, instruction.code()) {
             (Decoding::Amd, Code::Movsxd_r16_rm16) => 4,
@@ -80,7 +94,7 @@ impl Decoding {
     }
 }
 
-/// Encodings of which [`Decoding::refine`] may make something else.
+/// Encodings that [`Decoding::refine`] may change.
 fn is_read_differently(code: Code) -> bool {
     matches!(
         code,
@@ -97,18 +111,18 @@ fn is_read_differently(code: Code) -> bool {
     )
 }
 
-/// A one-byte opcode stands behind REX with B set.
+/// Whether a one-byte opcode follows a REX prefix with B set.
 fn has_rex_b(bytes: &[u8]) -> bool {
     matches!(bytes, [.., rex, _] if rex & 0xf1 == 0x41)
 }
 
-/// LOCK stands before an opcode of the two-byte map; the decoder hides it.
+/// Whether LOCK stands before an opcode of the two-byte map; the decoder does not show that.
 fn has_lock(bytes: &[u8]) -> bool {
     let mut prefixes = bytes.iter().take_while(|&&byte| byte != 0x0f);
     prefixes.any(|&byte| byte == 0xf0)
 }
 
-/// The VEX prefix has three bytes, and W is set.
+/// Whether the VEX prefix has three bytes and W is set.
 fn has_vex_w(bytes: &[u8]) -> bool {
     let mut behind = bytes.iter().skip_while(|&&byte| byte != 0xc4).skip(2);
     behind.next().is_some_and(|byte| byte & 0x80 != 0)

@@ -15,44 +15,44 @@ use crate::decode::maker::Decoding;
 use iced_x86::{Decoder, DecoderError, DecoderOptions};
 use tollgate_x86::prefix::is_prefix;
 
-/// What bytes are that do not decode to an instruction.
+/// The reason why bytes do not decode to an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Undecoded {
-    /// All bytes of an undefined instruction are there: #UD.
+    /// All bytes of an undefined instruction are present: #UD.
     Undefined,
-    /// An instruction of more than 15 bytes: #GP(0).
+    /// The instruction has more than 15 bytes: #GP(0).
     TooLong,
-    /// The processor needs more bytes than there are to tell.
+    /// The processor needs more bytes than are present to decide.
     CutOff,
 }
 
-/// What decides how long an instruction is, besides its bytes.
+/// What determines the length of an instruction in addition to its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lengths {
-    /// 16, 32 or 64: the size of the code.
+    /// The size of the code: 16, 32 or 64 bits.
     pub bits: u32,
-    /// Whose reading of instruction bytes the processor has.
+    /// The maker whose processor the bytes are decoded for.
     pub decoding: Decoding,
-    /// Byte 62h begins instructions of AVX-512. Where it does not, it is BOUND, or an undefined
+    /// Whether byte 62h begins instructions of AVX-512. Otherwise it is BOUND, or an undefined
     /// opcode with a ModRM byte.
     pub has_evex: bool,
 }
 
-/// The maps, by the bytes before the opcode.
+/// The opcode maps, by the bytes before the opcode.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Map {
     One,
-    /// 0F.
+    /// After 0F.
     Two,
-    /// 0F 38, 39, 3C, 3D.
+    /// After 0F 38, 39, 3C or 3D.
     Three,
-    /// 0F 3A, 3B, 3E, 3F.
+    /// After 0F 3A, 3B, 3E or 3F.
     ThreeWithByte,
-    /// That of 0F, but behind a VEX prefix.
+    /// The map of 0F after a VEX prefix.
     Vex,
 }
 
-/// Reads an instruction's bytes from its opcode on.
+/// Reads an instruction's bytes, beginning with the opcode.
 struct Reader<'a> {
     bytes: &'a [u8],
     bits: u32,
@@ -82,7 +82,7 @@ impl<'a> Reader<'a> {
         Some(())
     }
 
-    /// The opcode and its map.
+    /// Reads the opcode and its map.
     fn opcode(&mut self) -> Option<(Map, u8)> {
         let first = self.byte()?;
         match first {
@@ -116,7 +116,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Skips what follows the ModRM byte that it reads; its middle field.
+    /// Reads a ModRM byte, skips the SIB byte and displacement that belong to it, and returns its
+    /// middle field.
     fn modrm(&mut self) -> Option<u8> {
         let byte = self.byte()?;
         let (kind, base) = (byte >> 6, byte & 7);
@@ -141,18 +142,18 @@ impl<'a> Reader<'a> {
         Some(byte >> 3 & 7)
     }
 
-    /// Whether a ModRM byte and what belongs to it follow.
+    /// Whether a ModRM byte and everything that belongs to it follow.
     fn has_modrm(&mut self) -> bool {
         self.modrm().is_some()
     }
 
-    /// Bytes of an operand of 16 or 32 bits.
+    /// The number of bytes of an operand of 16 or 32 bits.
     fn word(&self) -> usize {
         if self.narrow_operand { 2 } else { 4 }
     }
 }
 
-/// Undefined opcodes of the one-byte map without anything behind them.
+/// Whether an opcode of the one-byte map is undefined and has no bytes after it.
 fn is_bare_in_first_map(bits: u32, opcode: u8) -> bool {
     let only_32_bits = matches!(
         opcode,
@@ -173,7 +174,7 @@ fn is_bare_in_first_map(bits: u32, opcode: u8) -> bool {
     opcode == 0xd6 || bits == 64 && only_32_bits
 }
 
-/// Undefined opcodes of the two-byte map without anything behind them.
+/// Whether an opcode of the two-byte map is undefined and has no bytes after it.
 const fn is_bare_in_second_map(opcode: u8) -> bool {
     matches!(
         opcode,
@@ -181,8 +182,8 @@ const fn is_bare_in_second_map(opcode: u8) -> bool {
     )
 }
 
-/// Opcodes behind a VEX prefix that nothing follows: those to which nothing belongs in the
-/// two-byte map, and its escapes.
+/// Whether an opcode after a VEX prefix has no bytes after it: this is so for those that have none
+/// in the two-byte map, and for that map's escapes.
 const fn is_bare_behind_vex(opcode: u8) -> bool {
     let defined = matches!(
         opcode,
@@ -191,7 +192,7 @@ const fn is_bare_behind_vex(opcode: u8) -> bool {
     defined || is_bare_in_second_map(opcode)
 }
 
-/// Whether the bytes, of which the decoder wants more, are all of an undefined instruction.
+/// Whether bytes after which the decoder expects more are a complete undefined instruction.
 fn is_complete(mut reader: Reader<'_>) -> bool {
     let bits = reader.bits;
     let Some((map, opcode)) = reader.opcode() else {
@@ -199,7 +200,7 @@ fn is_complete(mut reader: Reader<'_>) -> bool {
     };
     let next = reader.bytes.first().copied();
     match (map, opcode) {
-        // SWAPGS is of 64-bit code, FCOMPP is DED9h.
+        // SWAPGS exists in 64-bit code only; FCOMPP is DED9h.
         (Map::Two, 0x01) => bits != 64 && next == Some(0xf8),
         (Map::One, 0xde) => next == Some(0xd8),
         (Map::One, _) => is_bare_in_first_map(bits, opcode),
@@ -210,7 +211,8 @@ fn is_complete(mut reader: Reader<'_>) -> bool {
     }
 }
 
-/// The prefixes that an instruction's length depends on, once each, and its other bytes.
+/// An instruction with each prefix that its length depends on only once, followed by its other
+/// bytes.
 #[derive(Default)]
 struct Shortened {
     bytes: [u8; 4 + MAX_INSTRUCTION_LENGTH],
@@ -231,7 +233,7 @@ impl Shortened {
 }
 
 impl Lengths {
-    /// What the bytes from the first on are, which do not decode.
+    /// Classifies the bytes of an instruction that does not decode.
     pub(crate) fn classify(self, bytes: &[u8]) -> Undecoded {
         let fetched = &bytes[..bytes.len().min(MAX_INSTRUCTION_LENGTH)];
         if self.is_whole(fetched) {
@@ -263,7 +265,8 @@ impl Lengths {
         };
         let reader = Reader::new(self.bits, prefixes, rest);
         if is_encoding && rex.is_some() {
-            // It is refused with the first byte after that of VEX, EVEX or XOP.
+            // The instruction is refused after the byte that follows the first byte of VEX, EVEX or
+            // XOP.
             return second.is_some();
         }
         if !is_encoding && (first == 0x62 || first == 0x8f && is_xop_map) {
@@ -274,7 +277,8 @@ impl Lengths {
         if prefixes.contains(&0x67) {
             image.push(&[0x67]);
         }
-        // Before VEX, EVEX and XOP the others make it undefined, and no longer.
+        // Other prefixes make an instruction with VEX, EVEX or XOP undefined, but do not change its
+        // length.
         if !is_encoding {
             if prefixes.contains(&0x66) {
                 image.push(&[0x66]);
@@ -296,23 +300,23 @@ impl Lengths {
     }
 }
 
-/// Reads all of an undefined instruction; `None`: there is more.
+/// Reads all of an undefined instruction; `None` if some of its bytes are missing.
 fn behind(mut reader: Reader<'_>) -> Option<()> {
     let bits = reader.bits;
     match reader.opcode()? {
         (Map::One, opcode) if is_bare_in_first_map(bits, opcode) => Some(()),
         (Map::One, opcode) => match opcode {
-            // Far pointers.
+            // These are far pointers.
             0x9a | 0xea => reader.skip(reader.word() + 2),
             0xd4 | 0xd5 => reader.skip(1),
             0x82 | 0xc6 => reader.modrm().and_then(|_| reader.skip(1)),
             0xc7 => reader.modrm().and_then(|_| reader.skip(reader.word())),
-            // Groups and memory-only forms: the other undefined opcodes of this map.
+            // Groups and memory-only forms are the other undefined opcodes of this map.
             _ => reader.modrm().map(|_| ()),
         },
         (Map::Two, opcode) if is_bare_in_second_map(opcode) => Some(()),
         (Map::Vex, opcode) if is_bare_behind_vex(opcode) => Some(()),
-        // Long conditional branches, had they no prefix.
+        // Without the VEX prefix these would be long conditional branches.
         (Map::Vex, 0x80..=0x8f) => reader.skip(if bits == 16 { 2 } else { 4 }),
         (Map::Vex, 0x20..=0x23) => reader.skip(1),
         (Map::Two | Map::Vex, 0x70..=0x73 | 0xa4 | 0xac | 0xba | 0xc2 | 0xc4..=0xc6)
@@ -343,7 +347,7 @@ mod tests {
         of(bits, bytes) == CutOff
     }
 
-    /// `count` times `prefix`, then `rest`, and room after it.
+    /// `count` times `prefix`, then `rest`, and 16 bytes after it.
     fn prefixed(count: usize, prefix: u8, rest: &[u8]) -> Vec<u8> {
         let mut bytes = vec![prefix; count];
         bytes.extend_from_slice(rest);
@@ -353,7 +357,8 @@ mod tests {
 
     #[test]
     fn modrm_and_what_belongs_to_it_is_part_of_an_undefined_instruction() {
-        // 0F FF and 0F B9 with a register; with [rax+8]; with [rip+4 bytes].
+        // 0F FF and 0F B9: without an operand, with a register, with [rax+8] and with [rip+4
+        // bytes].
         for bits in [16, 32, 64] {
             assert!(is_cut_off(bits, &[0x0f, 0xff]));
             assert!(!is_cut_off(bits, &[0x0f, 0xff, 0xc0]));
@@ -362,7 +367,8 @@ mod tests {
         }
         assert!(is_cut_off(64, &[0x0f, 0xb9, 0x05, 0, 0, 0]));
         assert!(!is_cut_off(64, &[0x0f, 0xb9, 0x05, 0, 0, 0, 0]));
-        // [bp] has a displacement of two bytes; with 67h it is a SIB byte that follows 4.
+        // [bp] has a displacement of two bytes; with 67h the ModRM byte 4 is followed by a SIB
+        // byte.
         assert!(is_cut_off(16, &[0x0f, 0xff, 0x06, 0]));
         assert!(is_cut_off(16, &[0x67, 0x0f, 0xff, 0x04]));
         assert!(!is_cut_off(16, &[0x0f, 0xff, 0x04]));
@@ -416,7 +422,7 @@ mod tests {
                 assert_eq!(of(64, &prefixed(longest, rex, opcode)), Undefined);
                 assert_eq!(of(64, &prefixed(longest + 1, rex, opcode)), TooLong);
             }
-            // REX.W gives MOV an immediate of eight bytes, if it stands before the opcode.
+            // REX.W directly before the opcode gives MOV an immediate of eight bytes.
             let mut mov = vec![0x66, rex, 0x66, 0xb8, 0, 0];
             assert_eq!(of(64, &mov), Undefined);
             mov.swap(1, 2);
@@ -426,7 +432,7 @@ mod tests {
 
     #[test]
     fn the_sixteenth_byte_is_not_fetched() {
-        // 0F 38 FF wants a ModRM byte.
+        // 0F 38 FF needs a ModRM byte.
         let mut bytes = prefixed(12, 0x66, &[0x0f, 0x38, 0xff]);
         bytes.truncate(15);
         assert_eq!(of(64, &bytes), TooLong);

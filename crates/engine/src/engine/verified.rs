@@ -1,5 +1,5 @@
-//! What the engine passes to the verifier if code is to be verified: each block before it can run,
-//! and later everything that is written into the block or leads to it.
+//! What the engine passes to the verifier if verification is on: each block before it can run, and
+//! later everything that is written into the block or leads to it.
 
 use super::Engine;
 use crate::abi::immediate::Immediate;

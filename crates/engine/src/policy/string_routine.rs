@@ -98,7 +98,7 @@ fn reach(instruction: &Instruction, mode: &Mode) -> Option<Reach> {
     (reach == Reach::Words || is_wide).then_some(reach)
 }
 
-/// The segment of the source operand; meaningless if there is none.
+/// The segment of the source operand; without such an operand the result means nothing.
 pub fn source_segment(instruction: &Instruction) -> SegmentRegister {
     match instruction.segment_prefix() {
         Register::ES => SegmentRegister::Es,
