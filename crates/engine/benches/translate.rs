@@ -1,9 +1,10 @@
-//! What translating costs: this program's own machine code, as 64-bit user code.
+//! The benchmark of translation: what translating this program's own machine code costs, as 64-bit
+//! user code.
 //!
-//! Every block of the first 2 MiB is translated once, each run in a new engine. Printed are the
-//! median, and the fastest, of the processor time for a guest instruction and for a block, and
-//! how many bytes the host's code has for one of the guest's. To compare two versions of the translator,
-//! have both translate one program's code, whose file the variable `TOLLGATE_BENCH_CODE` names.
+//! Every block of the first 2 MiB is translated once, each run in a new engine. The output is the
+//! median and the minimum of the processor time for a guest instruction and for a block, and the
+//! number of host bytes for one guest byte. To compare two versions of the translator, have both
+//! translate the same program's code, whose file the variable `TOLLGATE_BENCH_CODE` names.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -14,13 +15,13 @@ use tollgate_engine::policy::mode::Mode;
 use tollgate_memory::GuestMemory;
 use tollgate_x86::{Attributes, CpuState, PhysicalAddress, Segment, SegmentRegister, Selector};
 
-/// Bytes of code at most.
+/// The most bytes of code that are translated.
 const MOST: usize = 2 << 20;
-/// Runs, unless `TOLLGATE_BENCH_RUNS` says how many; the first is not counted.
+/// The number of runs if `TOLLGATE_BENCH_RUNS` does not say it; the first run is not counted.
 const RUNS: usize = 12;
-/// Where the code lies: above the hole below 1 MiB.
+/// Where the code lies in guest memory: above the hole below 1 MiB.
 const BASE: u64 = 1 << 20;
-/// Bytes of the code cache.
+/// The size of the code cache in bytes.
 const CACHE: usize = 256 << 20;
 
 /// The code of the running program, or of the named one: its executable segment.
@@ -42,11 +43,12 @@ fn program_code() -> Vec<u8> {
     file[offset..offset + length.min(MOST)].to_vec()
 }
 
-/// Flat 64-bit code at CPL 3.
+/// The mode of flat 64-bit code at CPL 3.
 fn user_mode() -> Mode {
     let mut state = CpuState::at_reset();
     state.cr0 |= 0x8000_0001;
-    // With all vector registers: libraries have a version of many functions for each.
+    // All vector registers are enabled, since libraries have a version of many functions for each
+    // kind.
     state.cr4 |= 0x4_0620;
     state.xcr0 = 0xe7;
     state.efer |= 0xd00;
@@ -62,18 +64,18 @@ fn user_mode() -> Mode {
     Mode::of(&state)
 }
 
-/// What this process has had of a processor so far: a busy host changes it less than the time of
-/// a clock.
+/// The CPU time of this process so far: a busy host affects it less than it affects elapsed time.
 fn processor_time() -> Duration {
-    let file = std::fs::read_to_string("/proc/self/schedstat").expect("the host's kernel tells");
+    let file = std::fs::read_to_string("/proc/self/schedstat")
+        .expect("the host's kernel has scheduling statistics");
     let nanoseconds = file
         .split_whitespace()
         .next()
         .and_then(|it| it.parse().ok());
-    Duration::from_nanos(nanoseconds.expect("it begins with nanoseconds"))
+    Duration::from_nanos(nanoseconds.expect("the file begins with nanoseconds"))
 }
 
-/// Instructions in a run of bytes, as the decoder counts them.
+/// The number of instructions in these bytes, as the decoder counts them.
 fn instructions(bytes: &[u8]) -> usize {
     iced_x86::Decoder::new(64, bytes, iced_x86::DecoderOptions::NONE)
         .iter()

@@ -28,7 +28,8 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// All files below a folder whose names end like this, in order, without those of builds and git.
+/// All files below a folder whose names end with `ending`, in order, except those of builds and
+/// git.
 fn files_below(folder: &Path, ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -48,7 +49,7 @@ fn files_below(folder: &Path, ending: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The crates by name, each with the files of its `src` that are not tests.
+/// The crates by name, each with the files in its `src` that are not tests.
 fn sources() -> BTreeMap<String, Vec<PathBuf>> {
     let crates = fs::read_dir(workspace().join("crates")).expect("the crates");
     let crates = crates
@@ -70,14 +71,14 @@ fn sources() -> BTreeMap<String, Vec<PathBuf>> {
         .collect()
 }
 
-/// A file's path as the documents name it, from its crate's `src` on.
+/// A file's path as documents name it: below its crate's `src`.
 fn short_name(file: &Path) -> String {
     let name = file.display().to_string();
     let start = name.rfind("/src/").expect("a file of a crate") + 5;
     name[start..].to_owned()
 }
 
-/// The first sentence of what a file says about itself, as Markdown that needs no context.
+/// The first sentence of a file's introduction, as Markdown that needs no context.
 fn first_sentence(file: &Path) -> String {
     let source = read(file);
     let paragraph: Vec<&str> = source
@@ -96,7 +97,8 @@ fn first_sentence(file: &Path) -> String {
     paragraph[..end].to_owned()
 }
 
-/// `[text](target)` and `[text]` become `text`: what is right in one file leads nowhere in another.
+/// Turns `[text](target)` and `[text]` into `text`, since a link that is right in one file leads
+/// nowhere in another.
 fn without_links(text: &str) -> String {
     let mut plain = String::new();
     let mut rest = text;
@@ -117,7 +119,7 @@ fn without_links(text: &str) -> String {
     plain
 }
 
-/// Compares a generated document with the file, or writes the file if that was asked for.
+/// Compares a generated document with the file, or writes the file if that was requested.
 fn check_generated(path: &str, generated: &str) {
     let file = workspace().join(path);
     if std::env::var_os("TOLLGATE_BLESS").is_some() {
@@ -131,7 +133,7 @@ fn check_generated(path: &str, generated: &str) {
         .find(|(old, new)| old != new);
     assert!(
         written == generated,
-        "{path} is not what the sources say now (first difference: {differs:?}). Run\n{COMMAND}"
+        "{path} does not agree with the sources (first difference: {differs:?}). Run\n{COMMAND}"
     );
 }
 
@@ -207,7 +209,7 @@ fn the_introduction_stays_short() {
     );
 }
 
-/// The name under which a heading is reached, as sites that show Markdown make it.
+/// The name by which links reach a heading, as sites that show Markdown form it.
 fn anchor(heading: &str) -> String {
     let plain = without_links(heading).to_lowercase();
     let kept = plain

@@ -14,28 +14,28 @@ use tollgate_engine::requests::Requests;
 use tollgate_memory::GuestMemory;
 use tollgate_x86::PhysicalAddress;
 
-/// The smallest cache.
+/// The size in bytes of the smallest cache.
 const CACHE: usize = 1 << 20;
 const RAM: u64 = 64 << 20;
-/// Where linear addresses lead: not to the hole below 1 MiB.
+/// The physical address to which linear address 0 leads: above the hole below 1 MiB.
 const PHYSICAL: u64 = 1 << 20;
 const PAGE: u64 = 0x1000;
-/// Bytes between the blocks of a page.
+/// The distance in bytes between the starts of a page's blocks.
 const APART: u64 = 256;
 
 struct Setup {
     engine: Engine,
     memory: GuestMemory,
     mode: ModeId,
-    /// What asks for stops.
+    /// The requests that stop the engine's work.
     requests: Arc<Requests>,
     /// How often making room has stopped for a request.
     stopped: usize,
-    /// Code is written where it stopped.
+    /// Whether code is written each time making room stops.
     writes: bool,
 }
 
-/// Bytes of a block that nothing has cut short.
+/// The length in bytes of a block that was not cut short.
 const LENGTH: u32 = 125;
 
 fn place(address: u64) -> CodeAddress {
@@ -50,13 +50,13 @@ fn place(address: u64) -> CodeAddress {
 }
 
 impl Setup {
-    /// Every page has code: loads, and a branch to the next block of the page or, from the
-    /// last, to the next page.
+    /// Fills every page with code: loads, and a branch to the next block of the page or, from the
+    /// last block, to the next page.
     fn new() -> Self {
         let mut memory = GuestMemory::new(RAM).unwrap();
         let mut engine = Engine::new(CACHE, Features::new(|_| true), true).unwrap();
         let mode = engine.intern(mode::Guest::of("flat32", "90").mode, &mut memory);
-        // mov eax,[ebx+N*256], which share no look-up; jmp to the next.
+        // mov eax,[ebx+N*256], which share no look-up; then jmp to the next block.
         let mut code: Vec<u8> = (0..20)
             .flat_map(|offset| [0x8b, 0x83, 0, offset, 0, 0])
             .collect();
@@ -76,7 +76,8 @@ impl Setup {
         }
     }
 
-    /// The same with a request at every so many points of the engine's work.
+    /// A setup in which a request comes at every checkpoint of the engine's work whose number is a
+    /// multiple of `every`.
     fn stopping(every: u64) -> Self {
         let mut setup = Self::new();
         let points = setup.requests.points();
@@ -87,20 +88,20 @@ impl Setup {
         setup
     }
 
-    /// The block at a place, however often that stops.
+    /// Translates the block at a place, however often that stops.
     fn translate(&mut self, place: &CodeAddress) -> BlockId {
         let mut given_up = false;
         loop {
             self.requests.take();
             match self.engine.translate(place, self.mode, &mut self.memory) {
                 LookUp::Block(id) => return id,
-                // The block itself gives up once.
+                // The translation of the block itself gives up once.
                 LookUp::Stopped if !given_up => given_up = true,
                 LookUp::Stopped => self.stopped += 1,
                 other => panic!("the code lies in RAM: {other:?}"),
             }
             if self.writes {
-                // Some page's first block is void.
+                // Writes to the first block of some page.
                 let page = PHYSICAL / PAGE + 16 + self.stopped as u64 * 7 % 400;
                 let (memory, after) = (&mut self.memory, Moment::After);
                 self.engine.code_written(page, 0, 63, after, memory);
@@ -108,8 +109,8 @@ impl Setup {
         }
     }
 
-    /// Control comes to an address, and goes on in the blocks that are left of one that was cut short.
-    /// Whether the first was there.
+    /// Lets control come to an address, and continue in the blocks after it if the first was cut
+    /// short. Returns the first block and whether it was there before.
     fn run(&mut self, address: u64) -> (BlockId, bool) {
         let first = self.come_to(address);
         let mut last = (address, first.0);
@@ -123,12 +124,13 @@ impl Setup {
         }
         match self.engine.find(&place(address), self.mode) {
             Some(_) => first,
-            // It may have had to make room for its rest.
+            // Translating the other blocks may have evicted the first.
             None => self.come_to(address),
         }
     }
 
-    /// Control comes to an address, as the monitor does it. Whether the block was there.
+    /// Lets control come to an address, as the monitor does. Returns the block and whether it was
+    /// there before.
     fn come_to(&mut self, address: u64) -> (BlockId, bool) {
         let place = place(address);
         let found = self.engine.find(&place, self.mode);
@@ -144,7 +146,7 @@ impl Setup {
         (id, found.is_some())
     }
 
-    /// Runs all blocks of a page and links them. How many were there.
+    /// Runs all blocks of a page and links them. Returns how many were there before.
     fn run_page(&mut self, page: u64) -> usize {
         let mut count = 0;
         for address in (page * PAGE..(page + 1) * PAGE).step_by(APART as usize) {
@@ -152,7 +154,7 @@ impl Setup {
             count += usize::from(was_there);
             let next = address + APART;
             let (to, _) = self.run(next);
-            // It may have made room for the next.
+            // Translating the next block may have evicted this one.
             if self.engine.find(&place(address), self.mode) != Some(before) {
                 continue;
             }
@@ -178,7 +180,7 @@ impl Setup {
     }
 }
 
-/// Blocks of a page.
+/// The number of blocks of a page.
 const BLOCKS: usize = (PAGE / APART) as usize;
 
 #[test]
@@ -191,7 +193,7 @@ fn what_is_used_stays_and_what_was_used_once_goes() {
 
 #[test]
 fn the_same_stays_if_making_room_stops_at_every_point() {
-    // They stop blocks as well, which are then shorter.
+    // The requests stop translations too, so blocks are shorter.
     for every in [7, 13] {
         let mut setup = Setup::stopping(every);
         let evicted = uses_some_pages_again_and_again(&mut setup);
@@ -213,9 +215,10 @@ fn code_may_be_written_while_room_is_made() {
     assert!(setup.stopped > 20, "{}", setup.stopped);
 }
 
-/// How many blocks were evicted.
+/// Runs some pages in every round, and others once. Returns how many blocks were evicted.
 fn uses_some_pages_again_and_again(setup: &mut Setup) -> u64 {
-    // The kernel and programs that go on, and hundreds of processes that come and go.
+    // The lasting pages stand for the kernel and running programs, the others for hundreds of short
+    // processes.
     let lasting = [1, 3, 5, 7];
     for &page in &lasting {
         setup.run_page(page);
@@ -231,7 +234,7 @@ fn uses_some_pages_again_and_again(setup: &mut Setup) -> u64 {
         assert!(now.used_bytes <= now.size_bytes);
         evicted = now.evicted;
     }
-    // Of those that ran once, all but the last are gone.
+    // Of the pages that ran once, all but the last have been evicted.
     let early = (16..).step_by(2).take(200);
     let mut there = 0;
     for page in early {
@@ -245,7 +248,7 @@ fn uses_some_pages_again_and_again(setup: &mut Setup) -> u64 {
 #[test]
 fn more_than_the_cache_holds_may_be_in_use() {
     let mut setup = Setup::new();
-    // Some MiB of code, run round and round.
+    // Some MiB of code are run again and again.
     for round in 0..4 {
         for page in (16..1616).step_by(2) {
             setup.run_page(page);
@@ -257,8 +260,8 @@ fn more_than_the_cache_holds_may_be_in_use() {
 
 #[test]
 fn links_of_blocks_that_moved_lead_to_what_is_there() {
-    // The verifier looks at each block that has moved. Here its links are looked at: a slot
-    // that is filled leads to the host address of a block.
+    // The verifier checks each block that has moved. This test checks the block's links: a filled
+    // slot leads to the host address of a block.
     let mut setup = Setup::new();
     for page in (16..816).step_by(2) {
         setup.run_page(page);

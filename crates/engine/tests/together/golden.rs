@@ -18,27 +18,27 @@
 //! which rewrites the files, and check that the difference is right. Nothing depends on the host:
 //! all processor features are offered, host addresses appear by name, and jump targets are labels.
 //! The jump from the end of a block to the next, which is the same everywhere, is left out, and so
-//! is its exit. After `;` stands the mark that holds from an instruction on, if it differs from the
-//! one before: how far the guest has come (`+2` is two bytes after the start, `end` is after the
-//! last instruction), what must be added to the home of ESP, and which registers a signal handler
-//! must put back.
+//! is its exit. After `;` stands the entry of the state map that holds from an instruction on, if
+//! it differs from the one before: how far the guest has come (`+2` is two bytes after the start,
+//! `end` is after the last instruction), what must be added to the home of ESP, and which registers
+//! a signal handler must put back.
 
 use crate::support::{emitted, mode, text};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// What begins an entry.
+/// The text that begins an entry.
 const HEAD: &str = "== ";
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
 }
 
-/// The whole file as it should be, from the heads of what it is.
+/// Generates the whole file from the heads of its old version.
 fn generated(old: &str) -> String {
     let mut new = String::new();
     let mut lines = old.lines().peekable();
-    // What stands before the first entry is for people.
+    // The text before the first entry is for people.
     while let Some(line) = lines.next_if(|line| !line.starts_with(HEAD)) {
         writeln!(new, "{line}").unwrap();
     }
@@ -52,7 +52,7 @@ fn generated(old: &str) -> String {
     new
 }
 
-/// One entry, from its head: `MODE: BYTES` and whatever follows.
+/// Generates one entry from its head: `MODE: BYTES` and any text after them.
 fn entry(new: &mut String, head: &str) {
     let (mode, rest) = head
         .split_once(": ")
@@ -66,7 +66,7 @@ fn entry(new: &mut String, head: &str) {
     new.push('\n');
 }
 
-/// The first lines in which two texts differ, with what is around them.
+/// The first lines in which two texts differ, with the lines around them.
 fn difference(old: &str, new: &str) -> String {
     let (old, new): (Vec<_>, Vec<_>) = (old.lines().collect(), new.lines().collect());
     let same = old.iter().zip(&new).take_while(|(old, new)| old == new);
@@ -118,8 +118,8 @@ fn emitted_code_is_as_it_was_reviewed() {
     }
     assert!(
         differences.is_empty(),
-        "the translator emits something else than tests/golden says:\n{differences}\
-         If that is right: TOLLGATE_BLESS=1 cargo test --release -p tollgate-engine --test together golden::"
+        "the translator emits code that differs from tests/golden:\n{differences}\
+         If the new code is right: TOLLGATE_BLESS=1 cargo test --release -p tollgate-engine --test together golden::"
     );
 }
 

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 
 type Names = BTreeSet<String>;
 
-/// What the document says of some parts: a picture, whose lines are floors, and a table.
+/// What a document says of some parts: a picture, whose lines are floors, and a table.
 struct Documented {
-    /// From the top floor down.
+    /// The parts on each floor, from the top floor down.
     floors: Vec<Names>,
-    /// Part and what it uses, from the top down.
+    /// The parts, each with the parts that it uses, from the top down.
     rows: Vec<(String, Names)>,
 }
 
@@ -31,7 +31,7 @@ fn quoted(text: &str) -> Names {
 }
 
 impl Documented {
-    /// The part of a document of the workspace under this heading.
+    /// Reads the section of a document of the workspace under this heading.
     fn under(document: &str, heading: &str) -> Self {
         let document = read(&workspace().join(document));
         let start = document.find(&format!("\n## {heading}\n"));
@@ -49,7 +49,7 @@ impl Documented {
         let picture = section.split("```text\n").nth(1).expect("no picture");
         let picture = &picture[..picture.find("```").expect("the picture ends")];
         let is_part = |word: &&str| rows.iter().any(|(name, _)| name == word);
-        // What stands before two blanks is the floor's title.
+        // The text before two blanks is the floor's title.
         let floors = picture.lines().map(|line| {
             let parts = line.split_once("  ").map_or(line, |(_, parts)| parts);
             let names = parts.split_whitespace().filter(is_part);
@@ -59,7 +59,7 @@ impl Documented {
         Self { floors, rows }
     }
 
-    /// Asserts that the document says what the sources say, and that all uses lead down.
+    /// Asserts that the document agrees with the sources, and that all uses lead down.
     fn check(&self, found: &BTreeMap<String, Names>) {
         let listed: Names = self.rows.iter().map(|(name, _)| name.clone()).collect();
         assert_eq!(listed, found.keys().cloned().collect(), "the parts listed");
@@ -85,7 +85,7 @@ impl Documented {
     }
 }
 
-/// Everything but comments and tests.
+/// A source file's text without comments and tests.
 fn code(source: &str) -> String {
     let source = &source[..source
         .find("#[cfg(test)]\nmod tests {")
@@ -95,7 +95,7 @@ fn code(source: &str) -> String {
     code.flat_map(|line| [line, "\n"]).collect()
 }
 
-/// The files of a module: `name.rs` and the folder `name`, but for files of tests.
+/// The files of a module: `name.rs` and the folder `name`, except files of tests.
 fn files(folder: &Path, name: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![folder.join(name)];
@@ -118,13 +118,16 @@ fn files(folder: &Path, name: &str) -> Vec<PathBuf> {
     found
 }
 
-/// What a module's code names of the crate: the first part of each `crate::` path.
+/// The modules of the crate that a module's code names: the first part of each `crate::` path.
 fn uses_of_module(folder: &Path, name: &str) -> Names {
     let mut uses = Names::new();
     for path in files(folder, name) {
         let source = code(&read(&path));
         let shown = path.display();
-        assert!(!source.contains("super::super"), "{shown}: say crate::");
+        assert!(
+            !source.contains("super::super"),
+            "{shown}: write crate:: instead of super::super"
+        );
         for rest in source.split("crate::").skip(1) {
             let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_');
             let part = &rest[..end.unwrap_or(rest.len())];
@@ -165,7 +168,7 @@ fn the_crates_depend_on_what_the_document_says() {
             continue;
         };
         let name = entry.file_name().to_string_lossy().into_owned();
-        // Tests may use whatever they like.
+        // Tests may depend on any crate.
         let mut is_wanted = false;
         let uses = manifest.lines().filter_map(|line| {
             if line.starts_with('[') {

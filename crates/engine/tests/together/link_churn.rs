@@ -14,7 +14,7 @@ use tollgate_x86::PhysicalAddress;
 
 const SOURCE: u64 = 0x1000;
 const TARGETS: u64 = 0x3000;
-/// Retired versions of a source that keep their links, and the one in force.
+/// The number of retired versions of a source that keep their links, plus the active one.
 const VERSIONS: usize = 5;
 
 struct Setup {
@@ -95,7 +95,7 @@ fn sources_that_come_and_go_are_not_listed_for_good() {
     let mut setup = Setup::new();
     let target = setup.translate(TARGETS);
     for round in 0..1000_u32 {
-        // The code before the jump is another each time: no old version fits.
+        // The code before the jump differs each time, so that no old version matches.
         let page = SOURCE >> 12;
         let memory = &mut setup.memory;
         setup
@@ -117,7 +117,7 @@ fn sources_that_come_and_go_are_not_listed_for_good() {
         setup.link(source, target);
         assert!(setup.incoming(target) <= VERSIONS, "round {round}");
     }
-    // And a target that dies is left by all.
+    // No link leads to a target that has died.
     let memory = &mut setup.memory;
     let page = TARGETS >> 12;
     setup

@@ -23,7 +23,7 @@ const PLACE: CodeAddress = CodeAddress {
     home: None,
 };
 
-/// Flat 32-bit code and data.
+/// The mode of flat 32-bit code and data.
 fn flat() -> Mode {
     Mode::of(&flat_state(START))
 }
@@ -42,12 +42,12 @@ fn a_host_address_belongs_to_the_site_of_the_instruction_in_work_there() {
     let (mut engine, mut memory) = engine_and_memory(&code);
     let mode = engine.intern(flat(), &mut memory);
     let LookUp::Block(id) = engine.translate(&PLACE, mode, &mut memory) else {
-        panic!("it lies in one page");
+        panic!("the code lies in one page");
     };
     let length = engine.block(id).unwrap().host_length;
     let start = engine.address(id, 0).unwrap() as u64;
     let bytes: Vec<u8> = (0..length)
-        // SAFETY: the block's code lies there as long as the engine does.
+        // SAFETY: the block's code lies there as long as the engine lives.
         .map(|offset| unsafe { *engine.address(id, offset).unwrap() })
         .collect();
     let mut found = Vec::new();
@@ -83,7 +83,7 @@ fn direct_and_flat() -> Mode {
     flat().with_access(Access::Direct)
 }
 
-/// 16-bit code on the same stack.
+/// The mode of 16-bit code with the same stack.
 fn narrow_code() -> Mode {
     Mode {
         flags: flat().flags - ModeFlags::CODE32,
@@ -91,7 +91,7 @@ fn narrow_code() -> Mode {
     }
 }
 
-/// No processor is in this mode.
+/// A mode that no processor can be in.
 fn direct_and_narrow() -> Mode {
     Mode {
         access: Access::Direct,
@@ -106,7 +106,7 @@ fn a_block_is_of_one_way_to_reach_memory() {
     let direct = engine.intern(direct_and_flat(), &mut memory);
     assert_ne!(checked, direct);
     let LookUp::Block(id) = engine.translate(&PLACE, checked, &mut memory) else {
-        panic!("it lies in one page");
+        panic!("the code lies in one page");
     };
     assert_eq!(engine.find(&PLACE, checked), Some(id));
     assert_eq!(engine.find(&PLACE, direct), None);
@@ -118,14 +118,14 @@ fn code_of_16_bits_has_no_direct_access_in_protected_mode() {
     let (mut engine, mut memory) = engine_and_memory(&[0x8b, 0x03, 0xf4]);
     let direct = engine.intern(direct_and_narrow(), &mut memory);
     let refusal = LookUp::Unavailable(AccessUnavailable(Access::Direct));
-    // No block number is lost by that, however often it is asked for.
+    // The refusal loses no block number, however often it is repeated.
     for _ in 0..3 {
         assert_eq!(engine.translate(&PLACE, direct, &mut memory), refusal);
     }
     assert_eq!(engine.block_count(), 0);
     let checked = engine.intern(narrow_code(), &mut memory);
     let LookUp::Block(id) = engine.translate(&PLACE, checked, &mut memory) else {
-        panic!("it lies in one page");
+        panic!("the code lies in one page");
     };
     assert_eq!(id.0, 0);
 }
@@ -138,7 +138,7 @@ fn what_was_found_before_is_found_only_while_it_is_in_force() {
         let mode = engine.intern(flat(), &mut memory);
         assert_eq!(engine.find(&PLACE, mode), None);
         let LookUp::Block(id) = engine.translate(&PLACE, mode, &mut memory) else {
-            panic!("it lies in one page");
+            panic!("the code lies in one page");
         };
         assert_eq!(engine.find(&PLACE, mode), Some(id));
         assert_eq!(engine.find(&PLACE, mode), Some(id));

@@ -26,11 +26,11 @@ const MODES: [&str; 20] = [
     "compat",
 ];
 
-/// CLI, STI, PUSHF and POPF of two sizes, and some that look memory up.
+/// CLI, STI, PUSHF and POPF of two sizes, and some instructions that look memory up.
 const PIECES: [&str; 12] = [
     "FA", "FB", "9C", "9D", "669C", "669D", "50", "58", "8B03", "8903", "0107", "A4",
 ];
-/// What may end a block.
+/// Instructions that may end a block.
 const ENDS: [&str; 6] = ["CD60", "CF", "66CF", "48CF", "C3", "90"];
 
 #[test]

@@ -14,7 +14,7 @@ use tollgate_engine::abi::sites::{LinkPlace, SiteKind};
 use tollgate_engine::verify::{Subject, verify};
 use tollgate_test_support::Random;
 
-/// Damaged blocks.
+/// The number of damaged blocks.
 const MUTATIONS: usize = 20_000;
 
 /// Blocks in every mode: those of the golden files.
@@ -37,20 +37,20 @@ fn blocks() -> Vec<(String, mode::Guest)> {
     blocks
 }
 
-/// What became of an instruction.
+/// The part of an instruction that is changed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Mutation {
-    /// Another one of the same length.
+    /// The whole instruction becomes another one of the same length.
     Instruction,
-    /// Bits of its prefixes, opcode or operands other than constants.
+    /// Bits of the prefixes, opcode or operands, except constants, change.
     Bits,
     Displacement,
     Immediate,
-    /// Where a branch leads.
+    /// The target of a branch changes.
     Target,
 }
 
-/// Damages one instruction; `None`: it has no such part, or nothing has changed.
+/// Damages one instruction; `None` if the instruction has no such part, or nothing has changed.
 fn mutate(code: &[u8], random: &mut Random) -> Option<(Mutation, Vec<u8>)> {
     let mut decoder = Decoder::with_ip(64, code, 0, DecoderOptions::NONE);
     let mut places = Vec::new();
@@ -64,7 +64,7 @@ fn mutate(code: &[u8], random: &mut Random) -> Option<(Mutation, Vec<u8>)> {
     let mut damaged = code.to_vec();
     let bytes = &mut damaged[start..start + length];
     let random_bytes = |bytes: &mut [u8], random: &mut Random| {
-        // Small values and nearby ones are the likelier mistakes.
+        // Small and close values are more likely mistakes.
         if random.below(2) == 0 {
             let delta = random.below(33) as u8;
             bytes[0] = bytes[0].wrapping_add(delta).wrapping_sub(16);
@@ -138,7 +138,8 @@ fn damaged_code_is_refused_or_harmless() {
     while tried.values().sum::<usize>() < MUTATIONS {
         let (head, guest) = &blocks[random.below(blocks.len())];
         Emitted::with(guest, |emitted, subject| {
-            // Several of one block: translating is most of the work.
+            // Each translated block is damaged several times, since translation takes most of the
+            // time.
             for _ in 0..16 {
                 let Some((mutation, code)) = mutate(subject.code, &mut random) else {
                     continue;
@@ -169,7 +170,7 @@ fn damaged_code_is_refused_or_harmless() {
         });
     }
     println!("of {tried:?} were refused {refused:?}; by the oracle {harmful} are harmful");
-    // The oracle is no rubber stamp, and neither is the verifier.
+    // Neither the oracle nor the verifier accepts or refuses everything.
     assert!(harmful * 4 > MUTATIONS, "{harmful}");
     assert!(
         refused.values().sum::<usize>() * 3 > MUTATIONS * 2,

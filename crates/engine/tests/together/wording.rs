@@ -162,7 +162,7 @@ fn words(text: &str) -> Vec<String> {
     words
 }
 
-/// Whether the phrase stands at the start of these words.
+/// Whether a phrase stands at the start of these words.
 fn starts_with(words: &[String], phrase: &str) -> bool {
     let mut words = words.iter();
     phrase.split(' ').all(|alternatives| {
@@ -183,7 +183,7 @@ fn is_allowed(words: &[String], place: usize) -> bool {
     })
 }
 
-/// The refused phrases of a block, with what to write instead.
+/// The refused phrases of a block, each with what to write instead.
 fn hits(block: &Block) -> Vec<String> {
     let words = words(&block.text);
     let mut hits = Vec::new();
@@ -240,7 +240,7 @@ fn files() -> BTreeMap<String, PathBuf> {
 }
 
 fn hits_of_file(path: &Path) -> Vec<String> {
-    // What is not text has no comments.
+    // A file that is not text has no comments.
     let Ok(source) = fs::read_to_string(path) else {
         return Vec::new();
     };

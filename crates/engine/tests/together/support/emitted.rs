@@ -8,7 +8,7 @@ use tollgate_engine::policy::allow_list::Features;
 use tollgate_engine::translate::{Request, Translation, Translator};
 use tollgate_engine::verify::{Subject, verify};
 
-/// NOP.
+/// The opcode of NOP.
 const FILLER: u8 = 0x90;
 
 /// Host code and its tables.
@@ -19,7 +19,7 @@ pub struct Emitted {
 }
 
 impl Emitted {
-    /// Translates; the result has passed the verifier.
+    /// Translates guest code; the result has passed the verifier.
     pub fn of(guest: &Guest) -> Self {
         Self::with(guest, |translation, subject| Self {
             instructions: Decoder::new(64, subject.code, DecoderOptions::NONE)
@@ -30,7 +30,7 @@ impl Emitted {
         })
     }
 
-    /// Translates and has a look at what came out, which has passed the verifier.
+    /// Translates guest code and passes the result, which has passed the verifier, to `look`.
     pub fn with<T>(guest: &Guest, look: impl FnOnce(Translation, &Subject<'_>) -> T) -> T {
         let mut translator = Translator::new(Features::new(|_| true));
         if guest.mode.bitness() != 64 {
@@ -83,8 +83,8 @@ impl Emitted {
         look(translation.clone(), &subject)
     }
 
-    /// The jump that ends every block that does not end itself, and its stub: offsets of
-    /// the jump and of the stub. They are the same everywhere.
+    /// The jump that ends every block whose last instruction does not end it, and the jump's stub,
+    /// as offsets. Both are the same in all blocks.
     pub fn ending(&self, guest: &Guest) -> Option<(u32, u32)> {
         if guest.last().flow_control() != FlowControl::Next {
             return None;

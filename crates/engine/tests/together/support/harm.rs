@@ -29,7 +29,7 @@ use tollgate_tlb::software_tlb::{
 };
 use tollgate_x86::CpuState;
 
-/// Features whose instructions compute, and do nothing else.
+/// Features whose instructions only compute.
 const COMPUTING: &[CpuidFeature] = {
     use CpuidFeature::*;
     &[
@@ -96,7 +96,7 @@ const COMPUTING: &[CpuidFeature] = {
     ]
 };
 
-/// Of those features, what does something else: it shows or changes what is the host's.
+/// Instructions of those features that do more than compute: they show or change the host's state.
 fn is_strange(mnemonic: Mnemonic) -> bool {
     use Mnemonic::*;
     matches!(
@@ -156,7 +156,7 @@ fn protected() -> Vec<(Range<i64>, bool)> {
             true
         ),
     ];
-    // The rest of the processor: control registers, model-specific ones, vectors.
+    // The rest of the processor's state: control registers, model-specific registers, vectors.
     let cpu = offset_of!(Context, cpu) as i64 - i64::from(BIAS);
     let behind_controls = offset_of!(CpuState, cr4) + 8;
     let parts = [
@@ -179,8 +179,8 @@ fn writes(access: OpAccess) -> bool {
     matches!(access, Write | CondWrite | ReadWrite | ReadCondWrite)
 }
 
-/// What harm a block's code may do, if any. `links` are the places of the distances that lead
-/// to other blocks later.
+/// The harm that a block's code may do, if any. `links` are the places of the distances that may
+/// later lead to other blocks.
 pub fn harm(code: &[u8], mode: &Mode, links: &[u32]) -> Option<String> {
     let instructions: Vec<Instruction> = Decoder::with_ip(64, code, 0, DecoderOptions::NONE)
         .into_iter()
@@ -192,7 +192,7 @@ pub fn harm(code: &[u8], mode: &Mode, links: &[u32]) -> Option<String> {
             near && it.next_ip() == u64::from(*link) + 4
         });
         if !is_branch {
-            return Some(format!("the link at {link:#x} is no branch"));
+            return Some(format!("the link at {link:#x} is not in a branch"));
         }
     }
     let mut info = InstructionInfoFactory::new();
@@ -211,7 +211,7 @@ pub fn harm(code: &[u8], mode: &Mode, links: &[u32]) -> Option<String> {
     (!ends).then(|| "control runs off the end".to_owned())
 }
 
-/// `mov dword ptr [exit_site], number`.
+/// Whether the instruction is `mov dword ptr [exit_site], number`.
 fn names_exit(instruction: &Instruction) -> bool {
     instruction.code() == Code::Mov_rm32_imm32
         && instruction.memory_base() == Register::R15
@@ -227,7 +227,7 @@ fn harm_of(
     mode: &Mode,
 ) -> Option<&'static str> {
     if instruction.is_invalid() {
-        return Some("it is none");
+        return Some("it is not an instruction");
     }
     let transition = matches!(instruction.mnemonic(), Mnemonic::Cli | Mnemonic::Ud2);
     if transition && names_exit(before) {
@@ -238,7 +238,7 @@ fn harm_of(
         || instruction.is_save_restore_instruction()
         || is_strange(instruction.mnemonic())
     {
-        return Some("it is the host's");
+        return Some("it uses state of the host");
     }
     if !(instruction.cpuid_features().iter()).all(|feature| COMPUTING.contains(feature)) {
         return Some("its feature does more than compute");
@@ -251,7 +251,7 @@ fn harm_of(
             }
         }
         FlowControl::IndirectBranch if instruction.code() == Code::Jmp_rm64 => {}
-        _ => return Some("it goes somewhere else"),
+        _ => return Some("it leads out of the block"),
     }
     let info = info.info(instruction);
     for used in info.used_registers() {
@@ -298,7 +298,8 @@ fn harm_of(
     None
 }
 
-/// Displacements from R14 above this one lead to the table of windows, the others to the root.
+/// Displacements from R14 above this one lead to the table of shadow windows, the others to the
+/// root.
 const FIRST_WINDOW: i64 = DIRECT_TABLE_DISPLACEMENT as i64 / 2;
 
 struct Access {
@@ -310,11 +311,12 @@ struct Access {
 }
 
 impl Access {
-    /// By the anchor in GS only programs reach memory, near an address in a register that is not the
-    /// translator's. Which address, one instruction does not say.
+    /// The harm of an access by the anchor in GS. Only programs make such accesses, near an address
+    /// in a register that is not the translator's. One instruction alone does not show which
+    /// address.
     fn harm_by_anchor(&self, base: Register, mode: &Mode) -> Option<&'static str> {
         if mode.is_real() {
-            // Whether both have 32 bits, one instruction does not say.
+            // One instruction alone does not show whether both registers hold 32 bits.
             let registers = [base, self.index];
             let own = [Register::RSP, Register::R13, Register::R14, Register::R15];
             let is_sum = registers
@@ -338,8 +340,8 @@ impl Access {
         let bare = self.index == Register::None && self.displacement == 0;
         let is_direct = is_long && mode.access.is_direct();
         match base {
-            // A window's delta and an address, or a constant one. Which address, one instruction does
-            // not say; beside a window nothing is mapped.
+            // The sum of a shadow window's delta and an address, or a constant address. One
+            // instruction alone does not show which address; nothing is mapped next to a window.
             Register::RCX | Register::R11
                 if is_direct && (self.index == Register::None || self.scale == 1) =>
             {
@@ -347,7 +349,7 @@ impl Access {
                 let is_near = self.displacement.unsigned_abs() <= BESIDE_WINDOW || is_constant;
                 (!is_near).then_some("it is not at the sum of a delta and an address")
             }
-            // The delta of a part's window.
+            // The delta of a part's shadow window.
             Register::R14
                 if is_direct
                     && !self.write
@@ -363,14 +365,14 @@ impl Access {
                     }
                     _ => self.scale == 8 && self.displacement == table,
                 };
-                (!is_delta).then_some("it is no delta of a window")
+                (!is_delta).then_some("it is not a delta of a window")
             }
             Register::R15 => self.harm_to_context(instruction),
             Register::R11 => {
                 let inside = self.index == Register::None
                     && self.displacement >= 0
                     && self.displacement + self.size <= 128;
-                (!inside).then_some("it is not in the window")
+                (!inside).then_some("it is not within a shared look-up")
             }
             Register::R9 => (!bare).then_some("it is not at R9"),
             Register::RCX => {
@@ -383,7 +385,7 @@ impl Access {
                     && tables.contains(&self.displacement);
                 (!sum && !slot && !bare).then_some("it is not at the sum of RCX and R8")
             }
-            // The one word of a 32-bit guest's window.
+            // The only word of a 32-bit guest's shadow window.
             Register::R14
                 if !self.write
                     && !is_long
@@ -394,8 +396,8 @@ impl Access {
                 let is_delta = self.displacement == i64::from(NARROW_DELTA_OFFSET);
                 (!is_delta).then_some("it is not the window's delta")
             }
-            // A byte for the limit of a segment, at an offset of 32 bits: what lies behind the tables
-            // is no one's. Which offset, one instruction does not say.
+            // A byte that checks the limit of a segment, at an offset of 32 bits: nothing else uses
+            // the bytes after the tables. One instruction alone does not show which offset.
             Register::R14 if !self.write && !is_long && self.scale == 1 => {
                 let view = match mode.flags.contains(ModeFlags::USER) {
                     true => View::User,
@@ -406,7 +408,7 @@ impl Access {
                     && (0..4096).contains(&behind)
                     && self.index.is_gpr64()
                     && instruction.code() == Code::Movzx_r32_rm8;
-                (!fits).then_some("it checks no limit")
+                (!fits).then_some("it does not check a limit")
             }
             Register::R14 if !self.write && self.scale == 8 => {
                 let tables = match is_long {
@@ -419,7 +421,7 @@ impl Access {
                 };
                 let fits =
                     self.index == register && tables.map(i64::from).contains(&self.displacement);
-                (!fits).then_some("it is no slot of the software TLB")
+                (!fits).then_some("it is not a slot of the software TLB")
             }
             Register::R13 if !self.write && self.size == 8 => {
                 let last = i64::from(TABLES_BYTES);
@@ -429,9 +431,9 @@ impl Access {
                     Register::R9 => self.scale == 8 && offset >= 0,
                     _ => false,
                 };
-                (!fits || offset >= last).then_some("it is no entry of the tables")
+                (!fits || offset >= last).then_some("it is not an entry of the tables")
             }
-            _ => Some("it goes anywhere"),
+            _ => Some("it is at an unknown address"),
         }
     }
 
@@ -452,7 +454,7 @@ impl Access {
             offset_of!(Context, fast_paths),
         ];
         if is_jump {
-            // Those for both software TLBs.
+            // The tests of stores for both software TLBs.
             let tests = 2 * 8 * STORE_SIZES.len() as i64;
             let strings = 8 * ROUTINES as i64;
             let fast_paths = 8 * FAST_PATHS as i64;
@@ -461,12 +463,12 @@ impl Access {
                 || (0..tests).contains(&(offset - jumps[2] as i64)) && offset % 8 == 0
                 || (0..strings).contains(&(offset - jumps[3] as i64)) && offset % 8 == 0
                 || (0..fast_paths).contains(&(offset - jumps[4] as i64)) && offset % 8 == 0;
-            return (!fits).then_some("it jumps where the context does not say");
+            return (!fits).then_some("it does not jump to an address in the context");
         }
         let touches = |part: &Range<i64>| part.start < place.end && place.start < part.end;
         for (part, readable) in protected() {
             if touches(&part) && (self.write || !readable) {
-                return Some("the field is the monitor's");
+                return Some("the field belongs to the monitor");
             }
         }
         None

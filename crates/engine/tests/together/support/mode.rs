@@ -1,38 +1,38 @@
-//! The head of an entry: a mode, and guest code.
+//! The head of an entry of a golden file: a mode, and guest code.
 //!
-//! A mode is words joined by `+`. The first is one of
+//! A mode is a list of words joined by `+`. The first word is one of
 //!
 //! - `flat32`: 32-bit code, flat segments, ring 0
-//! - `user32`: the same in ring 3
+//! - `user32`: as `flat32`, but in ring 3
 //! - `flat16`: 16-bit code and stack, 4 GiB limits
 //! - `prot16`: 16-bit protected mode with segments of 64 KiB
 //! - `real`: real mode
 //! - `vm86`: virtual-8086 mode
 //! - `long`: 64-bit code in ring 0
-//! - `user64`: the same in ring 3
+//! - `user64`: as `long`, but in ring 3
 //! - `compat`: 32-bit code in IA-32e mode
-//! - `usercompat`: the same in ring 3
+//! - `usercompat`: as `compat`, but in ring 3
 //!
-//! and the others change something:
+//! The other words change the mode:
 //!
 //! - `stack16`, `stack32`: the size of the stack
-//! - `es-KIND`, `ss-KIND`, `ds-KIND`, `fs-KIND`, `gs-KIND`: a segment with a base (`based`),
-//!   with a base and a limit (`limited`), or that goes downwards (`odd`)
+//! - `es-KIND`, `ss-KIND`, `ds-KIND`, `fs-KIND`, `gs-KIND`: a segment with a base (`based`), with a
+//!   base and a limit (`limited`), or expand-down (`odd`)
 //! - `ts`: CR0.TS is set
 //! - `noavx`: CR4.OSXSAVE is clear
 //! - `fsgsbase`: CR4.FSGSBASE is set
 //! - `avx512`: XCR0 enables AVX-512
-//! - `direct`: memory is reached directly, if the mode can; `anchored`: the same, by the space's anchor
-//!   if it is a program's
-//! - `single`: one instruction alone; `bounce`: on the bounce buffer
+//! - `direct`: memory is reached directly, if the mode allows that; `anchored`: also by the space's
+//!   anchor, if the code is a program's
+//! - `single`: one instruction runs alone; `bounce`: it runs on the bounce buffer
 //! - `spilled`: the register map of that name
 //! - `iopl3`: EFLAGS.IOPL is 3
-//! - `vme`, `pvi`: CR4.VME or CR4.PVI is set; `vip`: EFLAGS.VIP is;
-//!   `redirect`: INT n goes to the task's own table, where it is run
+//! - `vme`, `pvi`: CR4.VME or CR4.PVI is set; `vip`: EFLAGS.VIP is set; `redirect`: when the code
+//!   is run, INT n goes through the task's own table
 //! - `vif-off`, `vir-off`: sensitive instructions run without that part of the mechanism
-//! - `at-HEX`: EIP is this, not 1000h
-//! - `moved`: the block is relocatable, and that EIP is its home
-//! - `page`: the code goes on, with NOPs, to the end of the page
+//! - `at-HEX`: EIP is HEX instead of 1000h
+//! - `moved`: the block is relocatable, and that EIP is its link address
+//! - `page`: NOPs follow the code up to the end of the page
 
 use iced_x86::{Decoder, DecoderOptions, Formatter, Instruction, IntelFormatter};
 use tollgate_engine::abi::register_map::RegisterMap;
@@ -41,16 +41,16 @@ use tollgate_engine::policy::mode::{Mode, ModeFlags};
 use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
 use tollgate_x86::{Attributes, CpuState, Cr4, Efer, Flags, Segment, SegmentRegister, Selector};
 
-/// Guest code and where it runs.
+/// Guest code and its mode.
 pub struct Guest {
     pub code: Vec<u8>,
     pub rip: u64,
     pub mode: Mode,
     pub map: &'static RegisterMap,
     pub virtual_interrupts: VirtualInterrupts,
-    /// NOPs follow up to the end of the page.
+    /// Whether NOPs follow up to the end of the page.
     pub fills_page: bool,
-    /// The block is relocatable.
+    /// Whether the block is relocatable.
     pub relocates: bool,
 }
 
@@ -86,7 +86,7 @@ fn base_state(name: &str) -> CpuState {
         "compat" => (segment(0xc09b, u32::MAX), segment(0xc093, u32::MAX)),
         "usercompat" => (segment(0xc0fb, u32::MAX), segment(0xc0f3, u32::MAX)),
         "vm86" => (Segment::real_mode(0, 3), Segment::real_mode(0x100, 3)),
-        _ => panic!("'{name}' is no mode"),
+        _ => panic!("'{name}' is not a mode"),
     };
     if matches!(name, "long" | "user64" | "compat" | "usercompat") {
         state.efer = (Efer::LME | Efer::LMA).bits();
@@ -101,7 +101,7 @@ fn base_state(name: &str) -> CpuState {
 fn change_segment(state: &mut CpuState, word: &str) {
     let (name, kind) = word
         .split_once('-')
-        .unwrap_or_else(|| panic!("'{word}' is no part of a mode"));
+        .unwrap_or_else(|| panic!("'{word}' is not a word of a mode"));
     let names = ["es", "cs", "ss", "ds", "fs", "gs"];
     let index = names.iter().position(|known| *known == name);
     let register = SegmentRegister::ALL[index.unwrap_or_else(|| panic!("'{word}'"))];
@@ -110,7 +110,7 @@ fn change_segment(state: &mut CpuState, word: &str) {
         "based" => segment.base = 0x1000,
         "limited" => (segment.base, segment.limit) = (0x1000, 0xffff),
         "odd" => segment.attributes |= Attributes::EXPAND_DOWN_OR_CONFORMING,
-        _ => panic!("'{word}' is no kind of segment"),
+        _ => panic!("'{word}' is not a kind of segment"),
     }
 }
 
@@ -119,10 +119,10 @@ fn number(digits: &str) -> u64 {
 }
 
 impl Guest {
-    /// What a head says.
+    /// Parses the mode and the code of a head.
     ///
     /// # Panics
-    /// A word or the code is not understood.
+    /// Panics if a word or the code is not understood.
     pub fn of(mode: &str, code: &str) -> Self {
         let mut words = mode.split('+');
         let mut state = base_state(words.next().unwrap_or_default());
@@ -163,7 +163,7 @@ impl Guest {
                 "iopl3" => state.flags |= Flags::IOPL.bits(),
                 "vme" => state.cr4 |= Cr4::VME.bits(),
                 "pvi" => state.cr4 |= Cr4::PVI.bits(),
-                // The same code whatever lies in memory.
+                // The emitted code does not depend on the contents of memory.
                 "redirect" => {}
                 "vip" => state.flags |= Flags::VIP.bits(),
                 "vif-off" => guest.virtual_interrupts.flag = false,
@@ -189,7 +189,7 @@ impl Guest {
         guest
     }
 
-    /// EIP behind the last instruction.
+    /// EIP after the last instruction.
     pub fn end(&self) -> u64 {
         self.rip + self.code.len() as u64
     }
@@ -201,12 +201,12 @@ impl Guest {
         decoder.into_iter().collect()
     }
 
-    /// The last instruction.
+    /// The last instruction of the code.
     pub fn last(&self) -> Instruction {
         self.instructions().pop().unwrap_or_default()
     }
 
-    /// The code as an assembler would take it.
+    /// The code as assembler text.
     pub fn disassembly(&self) -> String {
         let mut formatter = IntelFormatter::new();
         let texts: Vec<String> = self

@@ -190,8 +190,8 @@ fn field(displacement: i32) -> String {
     panic!("emitted code names a field at {displacement:#x}: give it a name here");
 }
 
-/// For a load that checks the limit of a segment of 64 KiB: how far the operand's last byte is behind
-/// its first.
+/// For a load that checks the limit of a segment of 64 KiB: the distance from the operand's first
+/// byte to its last.
 fn limit_check(instruction: &Instruction) -> Option<i32> {
     let displacement = instruction.memory_displacement64() as i32;
     let sizes = 0..4096;
@@ -200,7 +200,7 @@ fn limit_check(instruction: &Instruction) -> Option<i32> {
     behind.into_iter().find(|it| is_one && sizes.contains(it))
 }
 
-/// What stands in the brackets of a memory operand, if a name is better.
+/// The text in the brackets of a memory operand, if a name is better than the operand itself.
 fn operand(instruction: &Instruction) -> Option<String> {
     let displacement = instruction.memory_displacement64() as i32;
     let index = match instruction.memory_index() {
@@ -263,7 +263,7 @@ fn operand(instruction: &Instruction) -> Option<String> {
     }
 }
 
-/// Offsets that get a label: wherever something jumps to.
+/// The offsets that get a label: all targets of jumps.
 struct Labels(Vec<u32>);
 
 impl Labels {
@@ -292,7 +292,7 @@ fn target(instruction: &Instruction) -> Option<u32> {
     }
 }
 
-/// One host instruction.
+/// The text of one host instruction.
 fn host_text(instruction: &Instruction, labels: &Labels) -> String {
     let mut formatter = IntelFormatter::new();
     formatter
@@ -322,7 +322,7 @@ fn host_text(instruction: &Instruction, labels: &Labels) -> String {
     text
 }
 
-/// The number of the site that this and the next instruction leave through.
+/// The number of the site through which this and the next instruction leave.
 fn exit_site(instruction: &Instruction, next: Option<&&Instruction>) -> Option<usize> {
     let is_field = |instruction: &Instruction, displacement: i32| {
         instruction.memory_base() == Register::R15
@@ -332,7 +332,7 @@ fn exit_site(instruction: &Instruction, next: Option<&&Instruction>) -> Option<u
     let stores = instruction.mnemonic() == Mnemonic::Mov
         && is_field(instruction, at::EXIT_SITE)
         && instruction.op1_kind() == OpKind::Immediate32;
-    // What misses in the software TLB leaves if that cannot be filled at once.
+    // A miss in the software TLB leaves if the TLB cannot be filled without an exit.
     let leaves = next.is_jmp_near_indirect()
         && (is_field(next, at::EXIT_ENTRY) || is_field(next, at::MISS_ENTRY));
     (stores && leaves).then(|| instruction.immediate32() as usize)
@@ -420,7 +420,7 @@ fn mark_text(guest: &Guest, mark: &Mark) -> String {
 /// The text of an entry, without its head.
 pub fn text(guest: &Guest, emitted: &Emitted) -> String {
     let ending = emitted.ending(guest);
-    // The jump on and its stub (two instructions).
+    // The final jump and its stub (two instructions) are left out.
     let is_ending = |instruction: &Instruction| {
         let offset = instruction.ip() as u32;
         ending.is_some_and(|(jump, stub)| {
