@@ -1,5 +1,8 @@
-//! `tollgate documents`: manual pages and shell completions, made from the very definition of the
-//! command line. `scripts/package` puts them where a system looks for them.
+//! `tollgate documents`: manual pages, shell completions and a reference, made from the very
+//! definition of the command line. `scripts/package` puts the first two where a system looks for
+//! them.
+
+mod reference;
 
 use std::fs;
 use std::io;
@@ -15,7 +18,7 @@ use crate::failure::Failure;
 #[derive(Args, Debug)]
 pub struct DocumentsArguments {
     /// A directory, made if it is not there: manual pages go to DIR/man, completions to
-    /// DIR/completions
+    /// DIR/completions, a reference to DIR/command-line.md
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
 }
@@ -44,6 +47,7 @@ fn write(folder: &Path) -> io::Result<()> {
         clap_complete::generate_to(shell, &mut command.clone(), "tollgate", &completions)?;
     }
     command.build();
+    fs::write(folder.join("command-line.md"), reference::page(&command))?;
     write_pages(&command, &manual)
 }
 
