@@ -15,8 +15,8 @@ mod verified;
 pub mod written;
 
 use crate::abi::context::{Context, NO_PAGE};
-use crate::abi::fast_paths::DeviceAccess;
 use crate::abi::link_layout::{BranchTable, FamilyId, ModeId};
+use crate::abi::memos::device_access::DeviceAccess;
 use crate::abi::register_map::RegisterMap;
 use crate::abi::sites::{BlockId, Site};
 use crate::blocks::block::{Block, BlockKey};
@@ -175,11 +175,11 @@ pub struct Engine {
     /// What instructions do that access the device page or display memory, by site; valid for the
     /// generation that the context names.
     device_accesses: FxHashMap<u32, DeviceAccess>,
-    /// The value of [`Context::display_window`].
+    /// The value of [`DeviceState::display_window`](crate::abi::context::groups::DeviceState::display_window).
     display_window: u64,
-    /// The value of [`Context::display_by_tables`].
+    /// The value of [`DeviceState::display_by_tables`](crate::abi::context::groups::DeviceState::display_by_tables).
     display_by_tables: u64,
-    /// The value of [`Context::display_known`].
+    /// The value of [`DeviceState::display_known`](crate::abi::context::groups::DeviceState::display_known).
     display_known: u64,
     /// The guest registers that live in slots of the context in code that is not 64-bit code.
     slot_mask: u16,
@@ -229,7 +229,7 @@ impl Engine {
     /// Lets emitted code that runs on `context` find the link tables of the space that is loaded
     /// now.
     pub fn tell_links(&self, context: &mut Context) {
-        context.links = self.links.base();
+        context.hot.links = self.links.base();
     }
 
     /// Where guest registers live in code that is not 64-bit code; [`RegisterMap::LEGACY`] at
@@ -266,7 +266,7 @@ impl Engine {
         self.translator.has_fast_paths = does;
     }
 
-    /// Sets whether each guest instruction counts itself in [`crate::Context::instructions`], and
+    /// Sets whether each guest instruction counts itself in [`Counters::instructions`](crate::abi::context::groups::Counters::instructions), and
     /// the host instructions that stand for it in the fields after that. Drops all blocks.
     pub fn set_counts_instructions(&mut self, counts: bool, memory: &mut GuestMemory) {
         self.flush(memory);

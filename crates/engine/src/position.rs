@@ -126,7 +126,11 @@ impl GuestPosition {
         // code, where it holds no reference to the table, and no other thread changes the table.
         let (blocks, site, code_delta) = unsafe {
             let blocks = (*context).blocks.cast::<BlockTable>().as_ref()?;
-            (blocks, (*context).exit_site, (*context).code_delta)
+            (
+                blocks,
+                (*context).hot.exit_site,
+                (*context).registers.code_delta,
+            )
         };
         if store_test::is_here(pc) {
             Self::of_store(blocks, site, code_delta)

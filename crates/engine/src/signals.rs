@@ -203,7 +203,7 @@ unsafe fn complete(context: &mut Context, registers: &mut [i64; 23], kind: &Comp
             context.load_flags(image as u64, interrupt);
         }
         CompletionKind::Frame { size, rip, flag } => {
-            let [flags, interrupt_flag, address] = context.work;
+            let [flags, interrupt_flag, address] = context.transfers.work;
             let selector = context.cpu.cs().selector.0;
             for (index, value) in [rip, selector.into(), flags as u32].into_iter().enumerate() {
                 let place = (address as *mut u8).wrapping_add(index * usize::from(size));
@@ -217,7 +217,7 @@ unsafe fn complete(context: &mut Context, registers: &mut [i64; 23], kind: &Comp
                 }
             }
             match flag {
-                InterruptFlag::Real => context.interrupt_flag = interrupt_flag,
+                InterruptFlag::Real => context.hot.interrupt_flag = interrupt_flag,
                 // Only an instruction that clears the flag stores a frame.
                 InterruptFlag::Virtual => context.set_virtual_interrupt_flag(false),
             }
@@ -310,8 +310,8 @@ unsafe fn leave_guest_code(
             between_iterations,
             ..exit
         };
-        (*context).exit_value = u64::from(position.block.0);
-        (*context).exit_site = SITE_SIGNAL;
+        (*context).hot.exit_value = u64::from(position.block.0);
+        (*context).hot.exit_site = SITE_SIGNAL;
     }
     registers[libc::REG_RIP as usize] = entry::exit_address() as i64;
     true
@@ -350,7 +350,7 @@ unsafe fn make_transition(frame: &mut libc::ucontext_t, signal: i32, pc: u64) ->
     if signal == libc::SIGSEGV && pc == entry::switch_address() {
         // SAFETY: on the way in R15 is the context, and no reference to it exists here.
         let context = unsafe { &mut *context };
-        context.switch_in = 0;
+        context.entry.switch_in = 0;
         for guest in 0..8 {
             if let Home::Host(host) = RegisterMap::LEGACY.home(guest) {
                 let place = REGISTERS[host.0 as usize & 15] as usize;
@@ -360,7 +360,7 @@ unsafe fn make_transition(frame: &mut libc::ucontext_t, signal: i32, pc: u64) ->
         let arithmetic = Flags::ARITHMETIC.bits() as i64;
         let flags = &mut registers[libc::REG_EFL as usize];
         *flags = *flags & !arithmetic | context.arithmetic_flags() as i64;
-        registers[libc::REG_RIP as usize] = context.target as i64;
+        registers[libc::REG_RIP as usize] = context.entry.target as i64;
         return true;
     }
     if !in_code_cache(pc) {
@@ -373,7 +373,7 @@ unsafe fn make_transition(frame: &mut libc::ucontext_t, signal: i32, pc: u64) ->
     let is_trap = signal == libc::SIGSEGV && bytes[..1] == TRAP;
     if is_task {
         // SAFETY: in guest code R15 is the context.
-        unsafe { (*context).switch_in = 1 };
+        unsafe { (*context).entry.switch_in = 1 };
     }
     if is_task || is_trap {
         registers[libc::REG_RIP as usize] = entry::exit_address() as i64;

@@ -142,11 +142,11 @@ impl Translated {
         engine.stop_for(Arc::clone(requests));
         let range = CodeRange::register(engine.code_range())?;
         let mut context = Context::new(state, gate::addresses(), &raw const ***requests);
-        context.fast_path_function = fast_path_calls::serve;
-        context.miss_function = misses::fill;
+        context.fast_paths.function = fast_path_calls::serve;
+        context.fast_paths.miss_function = misses::fill;
         context.set_vector_components(policy(&context.cpu).xcr0_mask());
         let shows_each = policy(&context.cpu).vendor() == Vendor::Amd;
-        context.string_shows_each = u64::from(shows_each);
+        context.strings.shows_each = u64::from(shows_each);
         engine.attach(&mut context);
         Ok(Self {
             context,

@@ -7,7 +7,7 @@
 use crate::abi::context::{Context, STORE_SIZES, displacement};
 use crate::abi::descriptors::Expected;
 use crate::abi::fast_paths::FastPath;
-use crate::abi::level_change::{LevelChange, LevelChangeKind, OuterReturn};
+use crate::abi::memos::level_change::{LevelChange, LevelChangeKind, OuterReturn};
 use crate::abi::strings::StringRoutine;
 use std::mem::offset_of;
 use tollgate_x86::state::TableRegister;
@@ -43,97 +43,97 @@ const fn size_of_field<T, F>(_field: fn(&T) -> &F) -> i32 {
 }
 
 macro_rules! displacements {
-    ($($name:ident = $field:ident $(: $access:ident)?,)+) => {
-        $(pub const $name: i32 = displacement(offset_of!(Context, $field));)+
+    ($($name:ident = $field:ident $(. $part:ident)? $(: $access:ident)?,)+) => {
+        $(pub const $name: i32 = displacement(offset_of!(Context, $field $(. $part)?));)+
         /// Those of them that emitted code uses.
-        const NAMED: &[Option<Field>] = &[$(named!($name $field $($access)?),)+];
+        const NAMED: &[Option<Field>] = &[$(named!($name $field $(. $part)? $(, $access)?),)+];
     };
 }
 
 macro_rules! named {
-    ($name:ident $field:ident) => {
+    ($name:ident $field:ident $(. $part:ident)?) => {
         None
     };
-    ($name:ident $field:ident $access:ident) => {
+    ($name:ident $field:ident $(. $part:ident)?, $access:ident) => {
         Some(Field {
             start: $name,
-            size: size_of_field(|context: &Context| &context.$field),
+            size: size_of_field(|context: &Context| &context.$field $(. $part)?),
             access: FieldUse::$access,
         })
     };
 }
 
 displacements! {
-    HOST_RSP = host_rsp,
-    EXIT_SITE = exit_site: Write,
-    ARITHMETIC = arithmetic,
-    EXIT_VALUE = exit_value: Write,
-    PENDING = pending,
-    VECTORS_OFF = vectors_off: Read,
-    LOAD_VECTORS = load_vectors,
-    VECTORS_BEFORE = vectors_before,
-    VECTORS_WERE_LIVE = vectors_were_live,
-    VECTOR_COMPONENTS = vector_components,
-    COMPACTS_VECTORS = compacts_vectors,
-    DIRECTION = direction: Write,
-    EXIT_ENTRY = exit_entry: Jump,
-    MISS_ENTRY = miss_entry: Jump,
-    TLB = tlb: Write,
-    LINKS = links,
-    TARGET = target,
-    BOUNCE_POINTER = bounce_pointer: Read,
-    TIME_STAMP_OFFSET = time_stamp_offset: Read,
-    X87_INSTRUCTION = x87_instruction: Write,
-    X87_OPCODE = x87_opcode: Write,
-    X87_OPERAND = x87_operand: Write,
-    X87_OPERAND_OFFSET = x87_operand_offset: Write,
-    X87_SELECTORS = x87_code_selector,
-    CODE_DELTA = code_delta: Write,
-    WINDOW = window,
-    CODE_LINES = code_lines,
-    CODE_BYTES = code_bytes,
-    STORE_RETURN = store_return,
-    STORE_DELTA = store_delta,
-    STORE_PASS = store_pass,
-    LEVEL_CHANGED = level_changed: Write,
-    SWITCH_IN = switch_in,
-    INTERRUPT_FLAG = interrupt_flag: Write,
-    INTERRUPT_REQUEST = interrupt_request: Read,
-    SYSTEM_FLAGS = system_flags: Write,
-    CODE_DESCRIPTOR = code_descriptor,
-    STACK_DESCRIPTOR = stack_descriptor: Read,
-    TASK_LIMIT = task_limit: Read,
-    INSTRUCTIONS = instructions: Write,
-    HOST_INSTRUCTIONS = host_instructions: Write,
-    HOST_BYTES = host_bytes: Write,
-    STRINGS = strings: Jump,
-    STRING_FLAGS = string_flags,
-    STRING_SHOWS_EACH = string_shows_each,
-    STRING_SOURCE_BASE = string_source_base,
-    OUTER_RETURN = outer_return: Read,
-    VIRTUAL_RETURN = virtual_return,
-    RETURNED_RIP = returned_rip: Write,
-    FAST_PATHS = fast_paths: Jump,
-    FAST_PATH_COUNTS = fast_path_counts,
-    FAST_PATH_DONE = fast_path_done,
-    FAST_PATH_FUNCTION = fast_path_function,
-    MISS_FUNCTION = miss_function,
-    DEVICE_FAST_PATH = device_fast_path,
-    DEVICE_PAGE = device_page,
-    DEVICE_SPACE = device_space,
-    DISPLAY_WINDOW = display_window,
-    DISPLAY_BY_TABLES = display_by_tables,
-    DISPLAY_KNOWN = display_known,
-    DEVICE_ACCESSES = device_accesses,
+    HOST_RSP = entry.host_rsp,
+    EXIT_SITE = hot.exit_site: Write,
+    ARITHMETIC = hot.arithmetic,
+    EXIT_VALUE = hot.exit_value: Write,
+    PENDING = hot.pending,
+    VECTORS_OFF = hot.vectors_off: Read,
+    LOAD_VECTORS = vectors.load,
+    VECTORS_BEFORE = vectors.before,
+    VECTORS_WERE_LIVE = vectors.were_live,
+    VECTOR_COMPONENTS = vectors.components,
+    COMPACTS_VECTORS = vectors.compacts,
+    DIRECTION = hot.direction: Write,
+    EXIT_ENTRY = hot.exit_entry: Jump,
+    MISS_ENTRY = hot.miss_entry: Jump,
+    TLB = hot.tlb: Write,
+    LINKS = hot.links,
+    TARGET = entry.target,
+    BOUNCE_POINTER = hot.bounce_pointer: Read,
+    TIME_STAMP_OFFSET = counters.time_stamp_offset: Read,
+    X87_INSTRUCTION = x87.instruction: Write,
+    X87_OPCODE = x87.opcode: Write,
+    X87_OPERAND = x87.operand: Write,
+    X87_OPERAND_OFFSET = x87.operand_offset: Write,
+    X87_SELECTORS = x87.code_selector,
+    CODE_DELTA = registers.code_delta: Write,
+    WINDOW = registers.window,
+    CODE_LINES = store_test.lines,
+    CODE_BYTES = store_test.bytes,
+    STORE_RETURN = store_test.return_to,
+    STORE_DELTA = store_test.delta,
+    STORE_PASS = store_test.pass,
+    LEVEL_CHANGED = transfers.changed: Write,
+    SWITCH_IN = entry.switch_in,
+    INTERRUPT_FLAG = hot.interrupt_flag: Write,
+    INTERRUPT_REQUEST = hot.interrupt_request: Read,
+    SYSTEM_FLAGS = hot.system_flags: Write,
+    CODE_DESCRIPTOR = descriptors.code,
+    STACK_DESCRIPTOR = descriptors.stack: Read,
+    TASK_LIMIT = descriptors.task_limit: Read,
+    INSTRUCTIONS = counters.instructions: Write,
+    HOST_INSTRUCTIONS = counters.host_instructions: Write,
+    HOST_BYTES = counters.host_bytes: Write,
+    STRINGS = strings.routines: Jump,
+    STRING_FLAGS = strings.flags,
+    STRING_SHOWS_EACH = strings.shows_each,
+    STRING_SOURCE_BASE = strings.source_base,
+    OUTER_RETURN = transfers.outer_return: Read,
+    VIRTUAL_RETURN = transfers.virtual_return,
+    RETURNED_RIP = transfers.returned_rip: Write,
+    FAST_PATHS = fast_paths.routines: Jump,
+    FAST_PATH_COUNTS = fast_paths.counts,
+    FAST_PATH_DONE = fast_paths.done,
+    FAST_PATH_FUNCTION = fast_paths.function,
+    MISS_FUNCTION = fast_paths.miss_function,
+    DEVICE_FAST_PATH = devices.function,
+    DEVICE_PAGE = devices.page,
+    DEVICE_SPACE = devices.space,
+    DISPLAY_WINDOW = devices.display_window,
+    DISPLAY_BY_TABLES = devices.display_by_tables,
+    DISPLAY_KNOWN = devices.display_known,
+    DEVICE_ACCESSES = devices.accesses,
     CPU = cpu,
-    CPUID_ANSWERS = cpuid_answers,
-    SEGMENT_LOADS = segment_loads,
-    DELIVERIES = deliveries,
-    KNOWN_CODES = known_codes,
+    CPUID_ANSWERS = fast_paths.cpuid_answers,
+    SEGMENT_LOADS = fast_paths.segment_loads,
+    DELIVERIES = fast_paths.deliveries,
+    KNOWN_CODES = fast_paths.known_codes,
 }
 
 /// Displacement of the half of `level_changed` that says that EFLAGS.RF was loaded within a level:
-/// [`RESUME_FLAG_LOADED`](crate::abi::context::RESUME_FLAG_LOADED).
+/// [`RESUME_FLAG_LOADED`](crate::abi::context::groups::Changed::RESUME_FLAG).
 pub const RESUME_FLAG_LOADED: i32 = LEVEL_CHANGED + 4;
 /// Displacement of the selector of CS that a return to level 3 must name.
 pub const OUTER_CODE_SELECTOR: i32 = OUTER_RETURN + offset_of!(OuterReturn, code_selector) as i32;
@@ -147,12 +147,15 @@ pub const OUTER_STACK_DESCRIPTOR: i32 = OUTER_RETURN + offset_of!(OuterReturn, s
 /// Displacement of the address of the test for stores of `size` bytes, if there is one.
 pub fn code_store(size: u8) -> Option<i32> {
     let index = STORE_SIZES.iter().position(|&known| known == size)?;
-    Some(displacement(offset_of!(Context, code_store) + index * 8))
+    Some(displacement(
+        offset_of!(Context, store_test.routines) + index * 8,
+    ))
 }
 
 /// The same for modes whose memory is reached through the long software TLB.
 pub fn long_code_store(size: u8) -> Option<i32> {
-    let from_other = offset_of!(Context, long_code_store) - offset_of!(Context, code_store);
+    let from_other =
+        offset_of!(Context, store_test.long_routines) - offset_of!(Context, store_test.routines);
     code_store(size).map(|at| at + from_other as i32)
 }
 
@@ -175,7 +178,7 @@ pub const fn fast_path_count(routine: FastPath) -> i32 {
 pub const fn slot(guest: u8) -> i32 {
     let guest = guest as usize & 15;
     let slots = if guest < 8 {
-        offset_of!(Context, spilled)
+        offset_of!(Context, registers.spilled)
     } else {
         offset_of!(Context, cpu) + offset_of!(CpuState, gpr)
     };
@@ -197,7 +200,9 @@ pub const fn segment_limit(register: tollgate_x86::SegmentRegister) -> i32 {
 
 /// Displacement of what is known of a change of the privilege level.
 pub const fn level_change(kind: LevelChangeKind) -> i32 {
-    displacement(offset_of!(Context, level_changes) + kind as usize * size_of::<LevelChange>())
+    displacement(
+        offset_of!(Context, transfers.level_changes) + kind as usize * size_of::<LevelChange>(),
+    )
 }
 
 /// Displacement of a segment register: its base, then limit, selector and attributes.
@@ -258,7 +263,7 @@ const GDTR: i32 = displacement(offset_of!(Context, cpu) + offset_of!(CpuState, g
 const IDTR: i32 = displacement(offset_of!(Context, cpu) + offset_of!(CpuState, idtr));
 /// Displacements of `work`.
 pub const WORK: [i32; 3] = {
-    let first = displacement(offset_of!(Context, work));
+    let first = displacement(offset_of!(Context, transfers.work));
     [first, first + 8, first + 16]
 };
 
@@ -288,9 +293,13 @@ const PARTS: [Field; 25] = {
     [
         part(SPILLED_SLOTS, SLOTS_SIZE, Write),
         part(CPU_SLOTS, SLOTS_SIZE, Write),
-        part(displacement(offset_of!(Context, code_store)), STORES, Jump),
         part(
-            displacement(offset_of!(Context, long_code_store)),
+            displacement(offset_of!(Context, store_test.routines)),
+            STORES,
+            Jump,
+        ),
+        part(
+            displacement(offset_of!(Context, store_test.long_routines)),
             STORES,
             Jump,
         ),
@@ -299,7 +308,7 @@ const PARTS: [Field; 25] = {
         part(X87_SELECTORS, 4, Write),
         part(WORK[0], 24, Write),
         part(
-            displacement(offset_of!(Context, level_changes)),
+            displacement(offset_of!(Context, transfers.level_changes)),
             size_of::<[LevelChange; LevelChangeKind::ALL.len()]>() as i32,
             Read,
         ),

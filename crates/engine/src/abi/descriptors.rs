@@ -126,6 +126,7 @@ fn limit_of_task(state: &CpuState) -> u64 {
 
 /// What is known of the descriptors that a processor's segments were loaded from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
 pub struct KnownDescriptors {
     /// The value that a descriptor must have for a load of CS to change nothing.
     pub code: Expected,

@@ -5,12 +5,10 @@
 //! when it last executed such an instruction and stored here. Which instruction has which fast path
 //! is decided when the instruction is translated (`policy/fast_path.rs`).
 
-use crate::abi::context::{Context, SITE_NONE};
-use crate::abi::link_layout::{BranchTable, ModeId, indirect_tag, table_offset};
+use crate::abi::context::Context;
 use tollgate_exits::ExitKind;
-use tollgate_x86::{Operation, Segment, SegmentRegister};
 
-/// The routines, in the order of [`crate::Context::fast_path_counts`].
+/// The routines, in the order of [`crate::abi::context::groups::FastPathState::counts`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum FastPath {
@@ -114,7 +112,7 @@ impl FastPath {
 /// The number of routines.
 pub const FAST_PATHS: usize = 18;
 
-/// What the monitor's function executes for a call ([`crate::Context::fast_path_function`]). The
+/// What the monitor's function executes for a call ([`FastPathState::function`](crate::abi::context::groups::FastPathState::function)). The
 /// function executes the whole instruction or, if anything is unusual, changes nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
@@ -239,145 +237,24 @@ impl FastPathCall {
 
 /// The monitor's function. It is passed the context, [`FastPathCall::key`], and the address or
 /// value of the call. It returns 1 if it has executed the instruction, 0 if it has changed nothing,
-/// and another number if it has executed the instruction and set [`Context::fast_path_done`], so
+/// and another number if it has executed the instruction and set [`FastPathState::done`](crate::abi::context::groups::FastPathState::done), so
 /// that the exit is taken.
 pub type FastPathFunction = unsafe extern "sysv64" fn(*mut Context, u64, u64) -> u64;
 
-/// The multiplier of the hash that places memos. A memo is in one of two places: the product of
-/// this and its key has the number of the first place in its high 8 bits; the second place is next
-/// to it.
-pub const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-
-/// Puts an entry into the first of its places, and what was there into the second.
-fn put<T: Copy>(table: &mut [T; 1 << 8], key: u64, entry: T) {
-    let first = (key.wrapping_mul(SPREAD) >> 56) as usize;
-    table[first ^ 1] = table[first];
-    table[first] = entry;
-}
-
-/// An answer of CPUID.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C, align(32))]
-pub struct CpuidAnswer {
-    /// EAX before the instruction.
-    pub leaf: u32,
-    /// ECX before the instruction, in [`CpuidAnswers::by_both`].
-    pub subleaf: u32,
-    /// Not zero if the entry is used.
-    pub is_known: u32,
-    /// EAX, EBX, ECX and EDX after the instruction.
-    pub registers: [u32; 4],
-}
-
-/// The number of entries of [`CpuidAnswers::by_leaf`].
-pub const ANSWERS_BY_LEAF: usize = 128;
-/// The number of entries of [`CpuidAnswers::by_both`].
-pub const ANSWERS_BY_BOTH: usize = 256;
-
-/// The known answers of CPUID, in two tables.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct CpuidAnswers {
-    /// Answers that do not depend on ECX.
-    pub by_leaf: [CpuidAnswer; ANSWERS_BY_LEAF],
-    /// Answers that depend on ECX.
-    pub by_both: [CpuidAnswer; ANSWERS_BY_BOTH],
-}
-
-impl CpuidAnswers {
-    /// Tables without answers.
-    pub const NONE: Self = {
-        const NONE: CpuidAnswer = CpuidAnswer {
-            leaf: 0,
-            subleaf: 0,
-            is_known: 0,
-            registers: [0; 4],
-        };
-        Self {
-            by_leaf: [NONE; ANSWERS_BY_LEAF],
-            by_both: [NONE; ANSWERS_BY_BOTH],
-        }
-    };
-
-    /// Notes the answer to a leaf and a subleaf; the subleaf matters if `has_subleaves`.
-    pub fn note(&mut self, leaf: u32, subleaf: u32, has_subleaves: bool, registers: [u32; 4]) {
-        let answer = CpuidAnswer {
-            leaf,
-            subleaf,
-            is_known: 1,
-            registers,
-        };
-        if has_subleaves {
-            let both = u64::from(subleaf) << 32 | u64::from(leaf);
-            put(&mut self.by_both, both, answer);
-        } else {
-            self.by_leaf[(leaf >> 25 & 0x40 | leaf & 0x3f) as usize] = answer;
-        }
-    }
-}
-
-/// The memo of a load of a segment register that the monitor has executed.
-#[derive(Clone, Copy, Debug)]
-#[repr(C, align(64))]
-pub struct SegmentLoad {
-    /// The key that [`segment_load_key`] returns, with the selector; zero if the entry is free.
-    pub key: u64,
-    /// The linear address of the descriptor; zero if the selector is null.
-    pub place: u64,
-    /// The descriptor as it is in memory.
-    pub descriptor: u64,
-    /// The segment register after the load.
-    pub segment: Segment,
-    /// Where indirect branches of the mode after the load find their targets, in bytes from the
-    /// start of the link tables divided by 8.
-    pub table: u64,
-    /// The number that, added to the next instruction's EIP, gives the negative of the tag of its
-    /// entry in that table. Zero if the mode stays as it is.
-    pub tag: u64,
-}
-
-impl SegmentLoad {
-    /// A free entry.
-    pub const NONE: Self = Self {
-        key: 0,
-        place: 0,
-        descriptor: 0,
-        segment: Segment {
-            base: 0,
-            limit: 0,
-            selector: tollgate_x86::Selector(0),
-            attributes: tollgate_x86::Attributes::empty(),
-        },
-        table: 0,
-        tag: 0,
-    };
-
-    /// Notes this load in a table.
-    pub fn note(self, table: &mut [Self; SEGMENT_LOADS]) {
-        put(table, self.key, self);
-    }
-
-    /// Notes the mode after the load, which uses `table` for its indirect branches.
-    pub fn leads_to(&mut self, table: BranchTable, mode: ModeId) {
-        self.table = table_offset(table) as u64 / 8;
-        self.tag = indirect_tag(table, mode);
-    }
-}
-
-/// Value of [`crate::Context::fast_path_done`]: the mode has changed, but not the privilege level.
+/// Value of [`FastPathState::done`](crate::abi::context::groups::FastPathState::done): the mode has changed, but not the privilege level.
 pub const DONE_IN_LEVEL: u64 = 1;
-/// Value of [`crate::Context::fast_path_done`]: the privilege level has changed, and EFLAGS was
+/// Value of [`FastPathState::done`](crate::abi::context::groups::FastPathState::done): the privilege level has changed, and EFLAGS was
 /// loaded.
 pub const DONE_RETURN: u64 = 2;
-/// Value of [`crate::Context::fast_path_done`]: an interrupt's frame has been stored.
+/// Value of [`FastPathState::done`](crate::abi::context::groups::FastPathState::done): an interrupt's frame has been stored.
 pub const DONE_DELIVERY: u64 = 3;
-/// Value of [`crate::Context::fast_path_done`]: the monitor's function has executed the
+/// Value of [`FastPathState::done`](crate::abi::context::groups::FastPathState::done): the monitor's function has executed the
 /// instruction, and a request to leave waits. EIP is not in the exit value.
 pub const DONE_CALL: u64 = 4;
-/// Value of [`crate::Context::fast_path_done`]: a device's register was accessed, and more is due.
+/// Value of [`FastPathState::done`](crate::abi::context::groups::FastPathState::done): a device's register was accessed, and more is due.
 /// EIP is not that of the next instruction yet.
 pub const DONE_DEVICE: u64 = 5;
-/// Value of [`crate::Context::fast_path_done`]: as [`DONE_CALL`], but the monitor must look for
+/// Value of [`FastPathState::done`](crate::abi::context::groups::FastPathState::done): as [`DONE_CALL`], but the monitor must look for
 /// what is due. The function itself sets this value.
 pub const DONE_CALL_DUE: u64 = 6;
 
@@ -403,7 +280,7 @@ pub const KEY_PORT_KNOWN: u32 = 24;
 pub const KEY_ROUTINE: u32 = 32;
 
 /// In a key, the bit that says that the access is described by an entry of
-/// [`Context::device_accesses`]. The rest of the key is the entry's number, and the value is the
+/// [`DeviceState::accesses`](crate::abi::context::groups::DeviceState::accesses). The rest of the key is the entry's number, and the value is the
 /// linear address of the access.
 pub const KEY_MEMORY: u32 = 63;
 
@@ -419,87 +296,6 @@ pub const fn msr_key(writes: bool) -> u64 {
 /// The number of address bits inside the window of display memory.
 pub const DISPLAY_WINDOW_SHIFT: u32 = 17;
 
-/// The number of entries of [`Context::device_accesses`]. The number of a site's entry is in the
-/// high 7 bits of the product of the site and [`SPREAD_SITES`].
-pub const DEVICE_ACCESSES: usize = 128;
-/// The multiplier of the hash that places entries of [`Context::device_accesses`].
-pub const SPREAD_SITES: u32 = 0x1e37_79b1;
-
-/// What the instruction of a site does whose look-up missed because there is a device at its
-/// address.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct DeviceAccess {
-    /// The site, packed as by [`pack_site`](crate::abi::sites::pack_site); [`SITE_NONE`] if the
-    /// entry is free.
-    pub site: u32,
-    /// What the instruction does with its operands, of which one is in memory.
-    pub operation: Operation,
-    /// The guest register that is the other operand; never RSP. `NO_REGISTER` if there is none, or
-    /// the other operand is the constant.
-    pub register: u8,
-    /// The size of the operand in memory: 1, 2, 4 or 8 bytes.
-    pub size: u8,
-    /// The `FORM_` bits that apply.
-    pub form: u8,
-    /// The constant, which is sign-extended when it is used.
-    pub constant: i32,
-    /// The size of the register in bytes.
-    pub register_size: u8,
-    /// The host address after the instruction.
-    pub behind: u64,
-    /// The guest address after the instruction.
-    pub next_rip: u64,
-}
-
-/// Bit of [`DeviceAccess::form`]: the operand is bits 8 to 15 of the register.
-pub const FORM_HIGH_BYTE: u8 = 1 << 0;
-/// Bit of [`DeviceAccess::form`]: the register is the destination.
-pub const FORM_TO_REGISTER: u8 = 1 << 1;
-/// Bit of [`DeviceAccess::form`]: the instruction has accessed display memory.
-pub const FORM_DISPLAY: u8 = 1 << 2;
-/// Bit of [`DeviceAccess::form`]: after the access, the pointer of a single LODS or STOS advances
-/// (RSI for a load, RDI for a store); it has 16 bits.
-pub const FORM_ADVANCES_16: u8 = 1 << 3;
-/// Bit of [`DeviceAccess::form`]: as [`FORM_ADVANCES_16`], for a pointer of 32 bits.
-pub const FORM_ADVANCES_32: u8 = 1 << 4;
-/// Bit of [`DeviceAccess::form`]: as [`FORM_ADVANCES_16`], for a pointer of 64 bits.
-pub const FORM_ADVANCES_64: u8 = 1 << 5;
-
-/// Value of [`DeviceAccess::register`] for an instruction without a register operand.
-pub const NO_REGISTER: u8 = 0xff;
-
-impl DeviceAccess {
-    /// A free entry.
-    pub const NONE: Self = Self {
-        site: SITE_NONE,
-        operation: Operation::Move,
-        register: NO_REGISTER,
-        size: 0,
-        form: 0,
-        constant: 0,
-        register_size: 0,
-        behind: 0,
-        next_rip: 0,
-    };
-
-    /// The number of a site's entry.
-    pub const fn number(site: u32) -> usize {
-        (site.wrapping_mul(SPREAD_SITES) >> 25) as usize
-    }
-
-    /// Whether memory is loaded.
-    pub const fn loads(&self) -> bool {
-        self.form & FORM_TO_REGISTER != 0 || self.operation.reads_destination()
-    }
-
-    /// Whether memory is stored.
-    pub const fn stores(&self) -> bool {
-        matches!(self.operation, Operation::Exchange)
-            || self.form & FORM_TO_REGISTER == 0 && self.operation.writes_destination()
-    }
-}
-
 /// The key of an IN or OUT of `size` bytes. If `port` is `None`, the port is in R8.
 pub const fn port_key(routine: FastPath, size: u8, port: Option<u8>) -> u64 {
     let port = match port {
@@ -507,19 +303,4 @@ pub const fn port_key(routine: FastPath, size: u8, port: Option<u8>) -> u64 {
         None => 0,
     };
     (routine as u64) << KEY_ROUTINE | port | size as u64
-}
-
-/// The number of segment loads that are remembered.
-pub const SEGMENT_LOADS: usize = 1 << 8;
-
-/// In [`segment_load_key`], the first bit of the number of the segment register.
-pub const KEY_REGISTER: u32 = 16;
-/// In [`segment_load_key`], the bit that is set for POP, which adds 4 to ESP.
-pub const KEY_POPS: u32 = 19;
-/// In [`segment_load_key`], the first bit of the mode plus one.
-pub const KEY_MODE: u32 = 32;
-
-/// The key of a load of a segment register, without the selector, which is in the low 16 bits.
-pub const fn segment_load_key(register: SegmentRegister, pops: bool, mode: u32) -> u64 {
-    (register as u64) << KEY_REGISTER | (pops as u64) << KEY_POPS | (mode as u64 + 1) << KEY_MODE
 }

@@ -27,8 +27,8 @@ pub const SYSTEM_FLAGS: Flags = Flags::TF
 impl Context {
     /// The arithmetic flags with which guest code was left.
     pub fn arithmetic_flags(&self) -> u64 {
-        let flags = u64::from(self.arithmetic >> 8) & (Flags::ARITHMETIC - Flags::OF).bits();
-        if self.arithmetic & 1 != 0 {
+        let flags = u64::from(self.hot.arithmetic >> 8) & (Flags::ARITHMETIC - Flags::OF).bits();
+        if self.hot.arithmetic & 1 != 0 {
             flags | Flags::OF.bits()
         } else {
             flags
@@ -39,10 +39,10 @@ impl Context {
     pub fn gather_flags(&mut self) {
         // RF is cleared: it is valid for one instruction only, and guest code has run.
         let elsewhere = Flags::ARITHMETIC | Flags::DF | Flags::IF | Flags::RF | Flags::VIF;
-        let mut flags = self.cpu.flags & !elsewhere.bits() | self.interrupt_flag;
-        flags |= self.system_flags & Flags::VIF.bits();
+        let mut flags = self.cpu.flags & !elsewhere.bits() | self.hot.interrupt_flag;
+        flags |= self.hot.system_flags & Flags::VIF.bits();
         flags |= self.arithmetic_flags();
-        if self.direction < 0 {
+        if self.hot.direction < 0 {
             flags |= Flags::DF.bits();
         }
         self.cpu.flags = flags;
@@ -52,15 +52,16 @@ impl Context {
     /// [`Context::gather_flags`].
     pub fn scatter_flags(&mut self) {
         let flags = self.cpu.flags;
-        self.arithmetic = ((flags & 0xd5) as u16) << 8 | u16::from(flags & Flags::OF.bits() != 0);
-        self.direction = if flags & Flags::DF.bits() != 0 { -1 } else { 1 };
-        self.interrupt_flag = flags & Flags::IF.bits();
-        self.system_flags = flags & SYSTEM_FLAGS.bits();
+        self.hot.arithmetic =
+            ((flags & 0xd5) as u16) << 8 | u16::from(flags & Flags::OF.bits() != 0);
+        self.hot.direction = if flags & Flags::DF.bits() != 0 { -1 } else { 1 };
+        self.hot.interrupt_flag = flags & Flags::IF.bits();
+        self.hot.system_flags = flags & SYSTEM_FLAGS.bits();
     }
 
     /// Sets or clears EFLAGS.AC.
     pub fn set_access_flag(&mut self, enabled: bool) {
-        for flags in [&mut self.cpu.flags, &mut self.system_flags] {
+        for flags in [&mut self.cpu.flags, &mut self.hot.system_flags] {
             *flags &= !Flags::AC.bits();
             if enabled {
                 *flags |= Flags::AC.bits();
@@ -70,9 +71,9 @@ impl Context {
 
     /// Sets or clears EFLAGS.VIF.
     pub fn set_virtual_interrupt_flag(&mut self, enabled: bool) {
-        self.system_flags &= !Flags::VIF.bits();
+        self.hot.system_flags &= !Flags::VIF.bits();
         if enabled {
-            self.system_flags |= Flags::VIF.bits();
+            self.hot.system_flags |= Flags::VIF.bits();
         }
     }
 
@@ -80,10 +81,10 @@ impl Context {
     pub fn load_flags(&mut self, image: u64, interrupt: Option<InterruptFlag>) {
         let enables = image & Flags::IF.bits();
         match interrupt {
-            Some(InterruptFlag::Real) => self.interrupt_flag = enables,
+            Some(InterruptFlag::Real) => self.hot.interrupt_flag = enables,
             Some(InterruptFlag::Virtual) => self.set_virtual_interrupt_flag(enables != 0),
             None => {}
         }
-        self.direction = if image & Flags::DF.bits() != 0 { -1 } else { 1 };
+        self.hot.direction = if image & Flags::DF.bits() != 0 { -1 } else { 1 };
     }
 }

@@ -3,7 +3,7 @@
 //! A relocatable block is translated once, wherever the guest maps its page. The block's tables and
 //! code name *link addresses* (`home` in the code), which the engine has chosen (see
 //! [`crate::blocks::homes`]). While such code runs,
-//! [`Context::code_delta`](crate::abi::context::Context::code_delta) holds the *slide*: the
+//! [`KeptRegisters::code_delta`](crate::abi::context::groups::KeptRegisters::code_delta) holds the *slide*: the
 //! distance from the link address to the address at which the guest runs the code.
 //!
 //! Everything that is read from a block's tables passes through [`Relocation`] before it has a

@@ -27,22 +27,22 @@ pub fn host_compacts() -> bool {
 impl Context {
     /// Sets which components guest code may use: they are loaded and saved together.
     pub fn set_vector_components(&mut self, components: u64) {
-        self.vector_components = components & component::ALL | ALWAYS;
+        self.vectors.components = components & component::ALL | ALWAYS;
     }
 
     /// Gives the header the form that the way in needs, if that is going to load the vector
     /// registers, and notes XSTATE_BV. The fast path that loads the registers later does the same.
     pub(crate) fn prepare_vector_load(&mut self) {
-        if self.load_vectors == 0 {
+        if self.vectors.load == 0 {
             return;
         }
         let area = &mut self.cpu.vector.0;
-        area[HEADER] &= self.vector_components as u8;
-        if self.compacts_vectors != 0 {
-            let format = COMPACTED | self.vector_components;
+        area[HEADER] &= self.vectors.components as u8;
+        if self.vectors.compacts != 0 {
+            let format = COMPACTED | self.vectors.components;
             area[XCOMP_BV..XCOMP_BV + 8].copy_from_slice(&format.to_le_bytes());
         }
-        self.vectors_before = self.cpu.vector.in_use();
+        self.vectors.before = self.cpu.vector.in_use();
     }
 
     /// Clears what the saved area must not keep while guest code is outside. XSAVEC has not touched
@@ -52,7 +52,7 @@ impl Context {
         state.0[XCOMP_BV..XCOMP_BV + 8].fill(0);
         // MXCSR_MASK is the host's, not the guest's, and is not always stored.
         state.0[28..32].fill(0);
-        let ended = self.vectors_before & !state.in_use();
+        let ended = self.vectors.before & !state.in_use();
         if ended != 0 {
             state.initialize(ended);
         }

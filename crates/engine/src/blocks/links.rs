@@ -59,7 +59,7 @@ pub struct Epoch {
 pub struct Target {
     /// Host address of the block's code.
     pub address: u64,
-    /// The value that [`Context::code_delta`](crate::abi::context::Context::code_delta), the slide,
+    /// The value that [`KeptRegisters::code_delta`](crate::abi::context::groups::KeptRegisters::code_delta), the slide,
     /// must have at the target if the block is relocatable.
     pub delta: u64,
 }

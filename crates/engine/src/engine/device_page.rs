@@ -5,7 +5,8 @@
 
 use super::Engine;
 use crate::abi::context::{Context, NO_PAGE};
-use crate::abi::fast_paths::{DEVICE_ACCESSES, DISPLAY_WINDOW_SHIFT, DeviceAccess, FORM_DISPLAY};
+use crate::abi::fast_paths::DISPLAY_WINDOW_SHIFT;
+use crate::abi::memos::device_access::{DEVICE_ACCESSES, DeviceAccess, FORM_DISPLAY};
 use crate::abi::sites::{BlockId, Site};
 use tollgate_tlb::PageRange;
 use tollgate_x86::LinearAddress;
@@ -79,20 +80,20 @@ impl Engine {
         let page = linear.page();
         let frame = translation.physical.0 & !0xfff;
         let is_known = self.device_page.negated == page.wrapping_neg()
-            && context.device_frame == frame
-            && context.device_generation == self.generation;
+            && context.devices.frame == frame
+            && context.devices.generation == self.generation;
         if !is_known {
             self.begin_device_accesses(context);
             self.device_accesses
                 .retain(|_, access| access.form & FORM_DISPLAY != 0);
-            context.device_accesses = [DeviceAccess::NONE; DEVICE_ACCESSES];
-            context.device_frame = frame;
+            context.devices.accesses = [DeviceAccess::NONE; DEVICE_ACCESSES];
+            context.devices.frame = frame;
             self.device_page = DevicePage {
                 negated: page.wrapping_neg(),
                 writable: false,
                 global: translation.global,
             };
-            context.device_space = match translation.global {
+            context.devices.space = match translation.global {
                 true => 0,
                 false => context.cpu.cr3,
             };
@@ -107,12 +108,12 @@ impl Engine {
 
     /// Forgets all noted accesses if some of the code that they belong to has died.
     fn begin_device_accesses(&mut self, context: &mut Context) {
-        if context.device_generation == self.generation {
+        if context.devices.generation == self.generation {
             return;
         }
         self.device_accesses.clear();
-        context.device_accesses = [DeviceAccess::NONE; DEVICE_ACCESSES];
-        context.device_generation = self.generation;
+        context.devices.accesses = [DeviceAccess::NONE; DEVICE_ACCESSES];
+        context.devices.generation = self.generation;
         self.device_page = DevicePage::NONE;
         self.display_window = NO_PAGE;
         self.display_by_tables = 0;
@@ -121,7 +122,7 @@ impl Engine {
 
     /// Whether an instruction has accessed display memory that is not RAM.
     pub fn knows_display(&self, context: &Context) -> bool {
-        context.device_generation == self.generation && self.display_known != 0
+        context.devices.generation == self.generation && self.display_known != 0
     }
 
     /// Notes that a string instruction has accessed display memory.
@@ -135,7 +136,7 @@ impl Engine {
             self.device_accesses.clear();
         }
         self.device_accesses.insert(access.site, access);
-        context.device_accesses[DeviceAccess::number(access.site)] = access;
+        context.devices.accesses[DeviceAccess::number(access.site)] = access;
     }
 
     /// What was noted about a site, even if another site has replaced its entry in the context.
@@ -174,12 +175,12 @@ impl Engine {
     /// entered, and when another space is loaded while guest code runs.
     #[inline]
     pub fn tell_device_page(&self, context: &mut Context) {
-        let holds = context.device_generation == self.generation;
+        let holds = context.devices.generation == self.generation;
         (
-            context.device_page,
-            context.display_window,
-            context.display_by_tables,
-            context.display_known,
+            context.devices.page,
+            context.devices.display_window,
+            context.devices.display_by_tables,
+            context.devices.display_known,
         ) = match holds {
             true => (
                 self.device_page.negated,

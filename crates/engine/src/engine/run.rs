@@ -16,7 +16,7 @@ pub struct Entry {
     pub target: *const u8,
     /// What is subtracted from ESP to get the value that ESP's home must hold there.
     pub esp: i32,
-    /// What [`Context::code_delta`] must be there (see [`Engine::code_delta`]).
+    /// What [`crate::abi::context::groups::KeptRegisters::code_delta`] must be there (see [`Engine::code_delta`]).
     pub code_delta: u64,
 }
 
@@ -66,9 +66,9 @@ impl Engine {
             context.cpu.gpr[Gpr::Rsp as usize] =
                 adjust_stack_pointer(true_esp, entry.esp.wrapping_neg(), mask);
         }
-        context.vectors_were_live = 0;
-        context.exit_site = SITE_NONE;
-        context.code_delta = entry.code_delta;
+        context.vectors.were_live = 0;
+        context.hot.exit_site = SITE_NONE;
+        context.registers.code_delta = entry.code_delta;
         engine.tell_links(context);
         engine.tell_device_page(context);
         // 64-bit code has a map of its own, whose slots need no copies.
@@ -82,13 +82,13 @@ impl Engine {
         let raw: *mut Context = context;
         // SAFETY: the caller guarantees this for the target, the tables and the vector area.
         unsafe { enter(raw, entry.target) };
-        context.store_pass = NO_PASS;
+        context.store_test.pass = NO_PASS;
         context.gather_registers(slots);
-        if context.vectors_were_live != 0 {
+        if context.vectors.were_live != 0 {
             context.settle_vector_area();
             context.gather_x87_pointers();
         }
-        match context.exit_site {
+        match context.hot.exit_site {
             SITE_NONE => {
                 context.cpu.gpr[Gpr::Rsp as usize] = true_esp;
                 Exit::NotEntered

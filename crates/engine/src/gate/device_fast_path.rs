@@ -32,9 +32,9 @@
 use crate::abi::at;
 use crate::abi::context::BIAS;
 use crate::abi::fast_paths::{
-    DEVICE_ACCESSES, DEVICE_DUE, DISPLAY_WINDOW_SHIFT, DONE_DEVICE, DeviceAccess, KEY_MEMORY,
-    SPREAD_SITES, STRING_KEY,
+    DEVICE_DUE, DISPLAY_WINDOW_SHIFT, DONE_DEVICE, KEY_MEMORY, STRING_KEY,
 };
+use crate::abi::memos::device_access::{DEVICE_ACCESSES, DeviceAccess, SPREAD_SITES};
 use std::arch::global_asm;
 use std::mem::offset_of;
 use tollgate_x86::{CpuState, Gpr};

@@ -18,12 +18,13 @@
 
 use crate::abi::at;
 use crate::abi::descriptors::Expected;
-use crate::abi::fast_paths::{DONE_IN_LEVEL, FastPath, SPREAD};
-use crate::abi::known_code::{
-    KEY_CALLS, KEY_LONG, KEY_RETURNS, KEY_TRANSFER, KEY_USER, KEY_WIDE, KNOWN_CODE_SHIFT, KnownCode,
-};
+use crate::abi::fast_paths::{DONE_IN_LEVEL, FastPath};
 use crate::abi::link_layout::{
     ENTRY_BYTES, ENTRY_DELTA, ENTRY_TARGET, INDEX_BITS_IN_PLACE, LINKS_BIAS,
+};
+use crate::abi::memos::SPREAD;
+use crate::abi::memos::known_code::{
+    KEY_CALLS, KEY_LONG, KEY_RETURNS, KEY_TRANSFER, KEY_USER, KEY_WIDE, KnownCode, KnownCodeTable,
 };
 use crate::abi::x87_pointers::X87_FRESH;
 use std::arch::global_asm;
@@ -227,7 +228,7 @@ global_asm!(
     long_write = const LONG_WRITE_DISPLACEMENT,
     write = const WRITE_TABLE_OFFSET,
     spread = const SPREAD,
-    shift = const KNOWN_CODE_SHIFT,
+    shift = const KnownCodeTable::SHIFT,
     not_transfer = const !(KEY_TRANSFER as i64),
     known_codes = const at::KNOWN_CODES,
     calls = const KEY_CALLS,
@@ -241,9 +242,9 @@ global_asm!(
     place = const offset_of!(KnownCode, place),
     descriptor = const offset_of!(KnownCode, descriptor),
     tlb = const offset_of!(KnownCode, tlb),
-    table = const offset_of!(KnownCode, table),
-    tag = const offset_of!(KnownCode, tag),
-    level_changed = const offset_of!(KnownCode, level_changed),
+    table = const offset_of!(KnownCode, then.table),
+    tag = const offset_of!(KnownCode, then.tag),
+    level_changed = const offset_of!(KnownCode, changed),
     code = const offset_of!(KnownCode, code),
     expected = const offset_of!(KnownCode, expected),
     context_gdt_base = const at::GDT_BASE,

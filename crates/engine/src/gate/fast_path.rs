@@ -19,7 +19,7 @@
 //! A load that changes the mode continues in translated code of the other mode, which is found like
 //! the target of an indirect branch; an example is a kernel's load of FS if FS was null. If that
 //! look-up misses, the exit is taken with
-//! [`Context::fast_path_done`](crate::Context::fast_path_done) set.
+//! [`FastPathState::done`](crate::abi::context::groups::FastPathState::done) set.
 //!
 //! An instruction that needs more than comparisons is executed by a function of the monitor, which
 //! the last of the routines calls with the general registers where an exit leaves them
@@ -35,16 +35,18 @@
 use crate::abi::at;
 use crate::abi::context::{BIAS, gpr_displacement};
 use crate::abi::descriptors::Expected;
-use crate::abi::fast_paths::{
-    ANSWERS_BY_BOTH, ANSWERS_BY_LEAF, CpuidAnswer, CpuidAnswers, DONE_CALL, DONE_IN_LEVEL,
-    DONE_RETURN, FAST_PATHS, FastPath, KEY_POPS, KEY_REGISTER, SEGMENT_LOADS, SPREAD, SegmentLoad,
-};
+use crate::abi::fast_paths::{DONE_CALL, DONE_IN_LEVEL, DONE_RETURN, FAST_PATHS, FastPath};
 use crate::abi::flags::SYSTEM_FLAGS;
-use crate::abi::level_change::{LevelChange, LevelChangeKind, VirtualReturn};
 use crate::abi::link_layout::{
     ENTRY_BYTES, ENTRY_DELTA, ENTRY_TARGET, FAR_ENTRY_BYTES, FAR_TABLE_OFFSET, INDEX_BITS_IN_PLACE,
     LINKS_BIAS,
 };
+use crate::abi::memos::SPREAD;
+use crate::abi::memos::cpuid_answer::{
+    ANSWERS_BY_BOTH, ANSWERS_BY_LEAF, CpuidAnswer, CpuidAnswers,
+};
+use crate::abi::memos::level_change::{LevelChange, LevelChangeKind, VirtualReturn};
+use crate::abi::memos::segment_load::{KEY_POPS, KEY_REGISTER, SEGMENT_LOADS, SegmentLoad};
 use crate::abi::x87_pointers::X87_FRESH;
 use crate::gate::{device_fast_path, far_fast_path, interrupt_fast_path, miss, vector_fast_path};
 use std::arch::global_asm;
@@ -487,12 +489,12 @@ global_asm!(
     place = const offset_of!(SegmentLoad, place),
     descriptor = const offset_of!(SegmentLoad, descriptor),
     segment = const offset_of!(SegmentLoad, segment),
-    table = const offset_of!(SegmentLoad, table),
-    tag = const offset_of!(SegmentLoad, tag),
+    table = const offset_of!(SegmentLoad, then.table),
+    tag = const offset_of!(SegmentLoad, then.tag),
     segments = const at::segment_register(SegmentRegister::Es),
     pops = const 1 << KEY_POPS,
     level_changed = const at::LEVEL_CHANGED,
-    mode_changed = const crate::abi::context::MODE_CHANGED,
+    mode_changed = const crate::abi::context::groups::Changed::MODE.bits(),
     entry_bytes = const ENTRY_BYTES,
     index_bits_in_place = const INDEX_BITS_IN_PLACE,
     links_bias = const LINKS_BIAS,

@@ -17,10 +17,11 @@
 //! See [`crate::gate::fast_path`] for what all fast paths share.
 
 use crate::abi::at;
-use crate::abi::delivery::{DELIVERY_SHIFT, Delivery, KEY_LONG, KEY_REFUSED, KEY_TASK};
 use crate::abi::descriptors::Expected;
-use crate::abi::fast_paths::{DONE_DELIVERY, FastPath, SPREAD};
+use crate::abi::fast_paths::{DONE_DELIVERY, FastPath};
 use crate::abi::link_layout::{ENTRY_BYTES, ENTRY_TARGET, INDEX_BITS_IN_PLACE, LINKS_BIAS};
+use crate::abi::memos::SPREAD;
+use crate::abi::memos::delivery::{Delivery, DeliveryTable, KEY_LONG, KEY_REFUSED, KEY_TASK};
 use crate::abi::x87_pointers::X87_FRESH;
 use std::arch::global_asm;
 use std::mem::offset_of;
@@ -399,7 +400,7 @@ global_asm!(
     no_virtual_mode = const !(Flags::VM.bits() as i32),
     direction_flag = const Flags::DF.bits() as i32,
     spread = const SPREAD,
-    delivery_shift = const DELIVERY_SHIFT,
+    delivery_shift = const DeliveryTable::SHIFT,
     deliveries = const at::DELIVERIES,
     key_long = const 1 << KEY_LONG,
     key_task = const 1 << KEY_TASK,
@@ -423,9 +424,9 @@ global_asm!(
     refused_bytes = const offset_of!(Delivery, refused_bytes),
     target = const offset_of!(Delivery, target),
     tlb = const offset_of!(Delivery, tlb),
-    table = const offset_of!(Delivery, table),
-    tag = const offset_of!(Delivery, tag),
-    level_changed = const offset_of!(Delivery, level_changed),
+    table = const offset_of!(Delivery, then.table),
+    tag = const offset_of!(Delivery, then.tag),
+    level_changed = const offset_of!(Delivery, changed),
     interrupt_mask = const offset_of!(Delivery, interrupt_mask),
     code = const offset_of!(Delivery, code),
     stack = const offset_of!(Delivery, stack),

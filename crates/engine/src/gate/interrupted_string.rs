@@ -153,13 +153,13 @@ impl Interrupted {
         registers[libc::REG_RDX as usize] = kept(Gpr::Rdx);
         let flags = &mut registers[libc::REG_EFL as usize];
         *flags &= !(Flags::DF.bits() as i64);
-        let shows_flags = is_running && compares && context.string_shows_each != 0;
+        let shows_flags = is_running && compares && context.strings.shows_each != 0;
         if !shows_flags {
             let arithmetic = Flags::ARITHMETIC.bits() as i64;
-            let kept = context.arithmetic;
-            context.arithmetic = context.string_flags;
+            let kept = context.hot.arithmetic;
+            context.hot.arithmetic = context.strings.flags;
             *flags = *flags & !arithmetic | context.arithmetic_flags() as i64;
-            context.arithmetic = kept;
+            context.hot.arithmetic = kept;
         }
         whole(before, before) != count
     }

@@ -1,11 +1,12 @@
 //! Which instructions have a fast path, and what is passed to its routine (see
 //! [`crate::abi::fast_paths`]).
 
-use crate::abi::delivery::{delivery_key, refusal_key, task_key};
-use crate::abi::fast_paths::{FastPath, FastPathCall, port_key, segment_load_key};
-use crate::abi::known_code::{FarTransfer, far_key};
-use crate::abi::level_change::from_mode;
+use crate::abi::fast_paths::{FastPath, FastPathCall, port_key};
 use crate::abi::link_layout::FamilyId;
+use crate::abi::memos::delivery::{delivery_key, refusal_key, task_key};
+use crate::abi::memos::known_code::{FarTransfer, far_key};
+use crate::abi::memos::level_change::from_mode;
+use crate::abi::memos::segment_load::segment_load_key;
 use crate::abi::register_map::RegisterMap;
 use crate::policy::mode::{Mode, ModeFlags, SegmentClass};
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};

@@ -1,5 +1,5 @@
 //! SYSCALL, SYSRET, SYSENTER and SYSEXIT without an exit, if everything is as it was when the
-//! monitor last executed one (see [`crate::abi::level_change`]).
+//! monitor last executed one (see [`crate::abi::memos::level_change`]).
 //!
 //! These instructions read no memory and can fault only for reasons that are checked first. Unusual
 //! cases exit to the monitor, which then executes the whole instruction. The stores that follow
@@ -24,9 +24,9 @@ use crate::abi::descriptors::Expected;
 use crate::abi::flags::InterruptFlag;
 use crate::abi::flags::SYSTEM_FLAGS;
 use crate::abi::host::*;
-use crate::abi::level_change::{LevelChange, LevelChangeKind, from_mode};
 use crate::abi::link_layout::{ENTRY_TARGET, from_links};
 use crate::abi::marks::Restore;
+use crate::abi::memos::level_change::{LevelChange, LevelChangeKind, from_mode};
 use crate::abi::register_map::{ACCUMULATOR, COUNT, DATA};
 use crate::abi::sites::SiteKind;
 use crate::abi::x87_pointers::X87_FRESH;

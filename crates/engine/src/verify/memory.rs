@@ -6,10 +6,10 @@ use super::values::{Kind, Number, State, Table, Value};
 use super::{Rule, Walk};
 use crate::abi::at::{self, Field, FieldUse};
 use crate::abi::descriptors::Expected;
-use crate::abi::level_change::{LevelChange, LevelChangeKind};
 use crate::abi::link_layout::{
     ENTRY_DELTA, ENTRY_NEGATED_DELTA, FAR_TABLE_OFFSET, LINKS_BIAS, choices,
 };
+use crate::abi::memos::level_change::{LevelChange, LevelChangeKind};
 use crate::abi::sites::unpack_site;
 use crate::policy::access::Access;
 use crate::policy::mode::ModeFlags;

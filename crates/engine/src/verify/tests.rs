@@ -560,7 +560,7 @@ fn fields_of_the_context_are_used_as_their_table_says() {
         at::BOUNCE_POINTER,
         at::slot(8) - 8,
         offset(offset_of!(Context, signal)),
-        offset(offset_of!(Context, code_store)),
+        offset(offset_of!(Context, store_test.routines)),
         offset(size_of::<Context>()),
         -BIAS - 8,
         0x100_0000,

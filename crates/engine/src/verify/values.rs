@@ -3,7 +3,7 @@
 //!
 //! Values have numbers: two registers with the same number hold the same 64 bits.
 
-use crate::abi::level_change::LevelChangeKind;
+use crate::abi::memos::level_change::LevelChangeKind;
 use tollgate_tlb::shadow_windows::BESIDE_WINDOW;
 
 /// The register that holds the index of a table's entry.

@@ -271,12 +271,12 @@ impl Vcpu {
     /// instruction counts once each time that it begins.
     pub fn instructions(&self) -> Option<u64> {
         let counts = self.runner.engine.counts_instructions();
-        counts.then_some(self.runner.context.instructions)
+        counts.then_some(self.runner.context.counters.instructions)
     }
 
     /// How often this fast path has done an instruction that would else have been an exit.
     pub fn fast_path_count(&self, fast_path: FastPath) -> u64 {
-        self.runner.context.fast_path_counts[fast_path as usize]
+        self.runner.context.fast_paths.counts[fast_path as usize]
     }
 
     /// The same of all fast paths: the kind of exit that their instructions would have been, and
@@ -292,8 +292,8 @@ impl Vcpu {
     pub fn host_code(&self) -> Option<HostCode> {
         let context = &self.runner.context;
         self.instructions().map(|_| HostCode {
-            instructions: context.host_instructions,
-            bytes: context.host_bytes,
+            instructions: context.counters.host_instructions,
+            bytes: context.counters.host_bytes,
         })
     }
 

@@ -11,10 +11,11 @@ use crate::memory::guest_view::Inline;
 use crate::translated::Translated;
 use iced_x86::Instruction;
 use tollgate_emulate::operand::read_system;
-use tollgate_engine::abi::context::MODE_CHANGED;
-use tollgate_engine::abi::delivery::{Delivery, error_of, refusal_key, task_key};
+use tollgate_engine::abi::context::groups::Changed;
 use tollgate_engine::abi::descriptors::KnownDescriptors;
 use tollgate_engine::abi::link_layout::FamilyId;
+use tollgate_engine::abi::memos::delivery::{Delivery, error_of, refusal_key, task_key};
+use tollgate_engine::abi::memos::{CodeAfter, Memo};
 use tollgate_engine::policy::fast_path::FastInstruction;
 use tollgate_engine::policy::mode::{Mode, ModeFlags};
 use tollgate_platform::Platform;
@@ -165,10 +166,10 @@ impl<P: Platform> Running<'_, Translated, P> {
             return;
         }
         if from != to {
-            delivery.level_changed |= MODE_CHANGED;
+            delivery.changed |= Changed::MODE;
         }
-        delivery.leads_to(self.runner.engine.branch_table(to), to);
-        delivery.note(&mut self.runner.context.deliveries);
+        delivery.then = CodeAfter::of(self.runner.engine.branch_table(to), to);
+        self.runner.context.fast_paths.deliveries.note(delivery);
     }
 
     /// What is known of the delivery that was just made, and the handler's mode.
@@ -195,7 +196,10 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
         let is_user = from.flags.contains(ModeFlags::USER);
         let mut delivery = Delivery {
-            level_changed: u64::from(is_user),
+            changed: match is_user {
+                true => Changed::LEVEL,
+                false => Changed::empty(),
+            },
             ..begun(cpu, key)
         };
         let handler = self.read_gate(&mut delivery, vector, is_user)?;
@@ -224,7 +228,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             return None;
         }
         let mut delivery = Delivery {
-            level_changed: 1,
+            changed: Changed::LEVEL,
             error: code.map_or(0, error_of),
             ..begun(cpu, key)
         };

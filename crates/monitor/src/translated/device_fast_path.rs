@@ -21,14 +21,14 @@ use tollgate_x86::{Flags, Gpr};
 /// machine is used again.
 #[inline(always)]
 pub(super) fn lend<P: Platform>(context: &mut Context, machine: &mut P) {
-    context.machine = std::ptr::from_mut(machine).cast();
-    context.device_fast_path = Some(device_fast_path::<P>);
+    context.devices.machine = std::ptr::from_mut(machine).cast();
+    context.devices.function = Some(device_fast_path::<P>);
 }
 
 /// Ends what [`lend`] began.
 #[inline(always)]
 pub(super) fn take_back(context: &mut Context) {
-    context.device_fast_path = None;
+    context.devices.function = None;
 }
 
 /// # Safety
@@ -43,18 +43,24 @@ unsafe extern "sysv64" fn device_fast_path<P: Platform>(
     // for this call to return.
     let context = unsafe { &mut *context };
     // SAFETY: the machine was lent by a reference to this type that is not used meanwhile.
-    let machine = unsafe { &mut *context.machine.cast::<P>() };
+    let machine = unsafe { &mut *context.devices.machine.cast::<P>() };
     // SAFETY: the environment of the guest code that called this is null or valid.
-    let environment = unsafe { context.fast_path_environment.cast::<Environment>().as_ref() };
+    let environment = unsafe {
+        context
+            .fast_paths
+            .environment
+            .cast::<Environment>()
+            .as_ref()
+    };
     let Some(environment) = environment else {
         return access(context, machine, value, key);
     };
     let sort = sort_of(key);
-    let stores = context.fast_path_counts[FastPath::MmioWrite as usize];
+    let stores = context.fast_paths.counts[FastPath::MmioWrite as usize];
     // SAFETY: as above; nothing that is called from here refers to the ledger.
     let begun = unsafe { &mut *environment.ledger }.begin_fast_path_call(sort);
     let answer = access(context, machine, value, key);
-    let kind = match context.fast_path_counts[FastPath::MmioWrite as usize] == stores {
+    let kind = match context.fast_paths.counts[FastPath::MmioWrite as usize] == stores {
         true => sort,
         false => ExitKind::MmioWrite,
     };
@@ -99,8 +105,8 @@ fn access<P: Platform>(context: &mut Context, machine: &mut P, value: u64, key: 
     }
     if machine.interrupt_pending() {
         // Guest code leaves when it lets in what waits.
-        context.interrupt_request = Flags::IF.bits();
-        if context.interrupt_flag != 0 {
+        context.hot.interrupt_request = Flags::IF.bits();
+        if context.hot.interrupt_flag != 0 {
             return DEVICE_DUE;
         }
     }
@@ -142,7 +148,7 @@ fn access_port<P: Platform>(
         },
     };
     let (read, is_due) = outcome(machine.near(access))?;
-    context.fast_path_counts[number] += 1;
+    context.fast_paths.counts[number] += 1;
     if is_read {
         // A doubleword clears what is above it.
         let kept = if size == 4 { 0 } else { rax & !used };

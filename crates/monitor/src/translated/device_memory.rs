@@ -22,9 +22,10 @@ use crate::translated::misses::Environment;
 use tollgate_emulate::host_arithmetic;
 use tollgate_emulate::operand::system_mask;
 use tollgate_engine::Context;
-use tollgate_engine::abi::fast_paths::{
-    DEVICE_ACCESSES, DISPLAY_WINDOW_SHIFT, DeviceAccess, FORM_ADVANCES_16, FORM_ADVANCES_32,
-    FORM_ADVANCES_64, FORM_DISPLAY, FORM_HIGH_BYTE, FORM_TO_REGISTER, FastPath, NO_REGISTER,
+use tollgate_engine::abi::fast_paths::{DISPLAY_WINDOW_SHIFT, FastPath};
+use tollgate_engine::abi::memos::device_access::{
+    DEVICE_ACCESSES, DeviceAccess, FORM_ADVANCES_16, FORM_ADVANCES_32, FORM_ADVANCES_64,
+    FORM_DISPLAY, FORM_HIGH_BYTE, FORM_TO_REGISTER, NO_REGISTER,
 };
 use tollgate_platform::{DISPLAY_WINDOW, NearAccess, Platform};
 use tollgate_x86::address::PAGE_SIZE;
@@ -73,27 +74,28 @@ pub(super) fn access<P: Platform>(
         true => FastPath::MmioWrite,
         false => FastPath::MmioRead,
     };
-    context.fast_path_counts[routine as usize] += 1;
+    context.fast_paths.counts[routine as usize] += 1;
     Some(is_due)
 }
 
 /// What was noted of the site that is named, and has this entry, which is made its own if another site
 /// has taken it.
 fn noted(context: &mut Context, number: usize) -> Option<DeviceAccess> {
-    let noted = context.device_accesses[number];
-    if noted.site == context.exit_site {
+    let noted = context.devices.accesses[number];
+    if noted.site == context.hot.exit_site {
         return Some(noted);
     }
     // SAFETY: this was called from guest code, which alone may use what its environment leads to.
     let engine = unsafe {
         let environment = context
-            .fast_path_environment
+            .fast_paths
+            .environment
             .cast::<Environment>()
             .as_ref()?;
         &*environment.engine
     };
-    let noted = *engine.device_access(context.exit_site)?;
-    context.device_accesses[number] = noted;
+    let noted = *engine.device_access(context.hot.exit_site)?;
+    context.devices.accesses[number] = noted;
     Some(noted)
 }
 
@@ -116,8 +118,8 @@ fn places<P: Platform>(
     let in_page = PAGE_SIZE - linear % PAGE_SIZE;
     let is_whole = u64::from(noted.size) <= in_page;
     if noted.form & FORM_DISPLAY == 0 {
-        let is_known = context.device_page == (linear / PAGE_SIZE).wrapping_neg();
-        let address = PhysicalAddress(context.device_frame | (linear % PAGE_SIZE));
+        let is_known = context.devices.page == (linear / PAGE_SIZE).wrapping_neg();
+        let address = PhysicalAddress(context.devices.frame | (linear % PAGE_SIZE));
         return (is_known && is_whole).then_some(Places {
             first: (address, noted.size),
             second: None,
@@ -175,7 +177,8 @@ fn physical(
     // SAFETY: this was called from guest code, which alone may use what its environment leads to.
     let view = unsafe {
         let environment = context
-            .fast_path_environment
+            .fast_paths
+            .environment
             .cast::<Environment>()
             .as_ref()?;
         &mut *environment.view
@@ -323,17 +326,17 @@ fn put_register(context: &mut Context, noted: &DeviceAccess, value: u64) {
 
 /// The guest's arithmetic flags, which the routine keeps as LAHF has them.
 pub(super) fn flags(context: &Context) -> u64 {
-    let overflow = match context.string_flags & 1 {
+    let overflow = match context.strings.flags & 1 {
         0 => 0,
         _ => Flags::OF.bits(),
     };
-    u64::from(context.string_flags >> 8) & (Flags::ARITHMETIC - Flags::OF).bits() | overflow
+    u64::from(context.strings.flags >> 8) & (Flags::ARITHMETIC - Flags::OF).bits() | overflow
 }
 
 pub(super) fn put_flags(context: &mut Context, flags: u64) {
     let shown = flags & (Flags::ARITHMETIC - Flags::OF).bits();
     let overflow = u16::from(flags & Flags::OF.bits() != 0);
-    context.string_flags = (shown as u16) << 8 | overflow;
+    context.strings.flags = (shown as u16) << 8 | overflow;
 }
 
 /// Advances the pointer of LODS or STOS.
@@ -344,7 +347,7 @@ fn advance_pointer(context: &mut Context, noted: &DeviceAccess) {
         FORM_ADVANCES_64 => u64::MAX,
         _ => return,
     };
-    let by = context.direction.wrapping_mul(noted.size.into()) as u64;
+    let by = context.hot.direction.wrapping_mul(noted.size.into()) as u64;
     let register = match noted.stores() {
         true => Gpr::Rdi,
         false => Gpr::Rsi,

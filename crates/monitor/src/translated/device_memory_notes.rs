@@ -7,7 +7,7 @@ use crate::translated::device_memory::kind_of;
 use crate::translated::device_strings;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use tollgate_emulate::operand::system_mask;
-use tollgate_engine::abi::fast_paths::{
+use tollgate_engine::abi::memos::device_access::{
     DeviceAccess, FORM_ADVANCES_16, FORM_ADVANCES_32, FORM_ADVANCES_64, FORM_HIGH_BYTE,
     FORM_TO_REGISTER, NO_REGISTER,
 };
@@ -166,7 +166,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             return;
         }
         let next_rip = self.runner.context.cpu.rip;
-        let place = (site.rip, self.runner.context.code_delta);
+        let place = (site.rip, self.runner.context.registers.code_delta);
         let memory = &self.view.memory;
         let Some(noted) = self.runner.engine.out_of_line(block, place, memory) else {
             return;

@@ -75,7 +75,8 @@ pub(super) fn access<P: Platform>(context: &mut Context, machine: &mut P) -> Opt
     // SAFETY: this was called from guest code, which alone may use what its environment leads to.
     let (view, engine) = unsafe {
         let environment = context
-            .fast_path_environment
+            .fast_paths
+            .environment
             .cast::<FastPathEnvironment>()
             .as_ref()?;
         (&mut *environment.view, &*environment.engine)
@@ -86,13 +87,13 @@ pub(super) fn access<P: Platform>(context: &mut Context, machine: &mut P) -> Opt
         context.cpu.gpr[register as usize] = *slot(context, register);
     }
     let moved = Flags::ARITHMETIC | Flags::DF;
-    let direction = match context.direction < 0 {
+    let direction = match context.hot.direction < 0 {
         true => Flags::DF.bits(),
         false => 0,
     };
     context.cpu.flags = kept & !moved.bits() | flags(context) | direction;
     context.cpu.rip = site.rip;
-    let mut reach = Reach::new(view, machine, context.pending, window);
+    let mut reach = Reach::new(view, machine, context.hot.pending, window);
     let result = tollgate_emulate::execute(&mut context.cpu, &mut reach, &instruction);
     let (is_due, accesses) = (reach.is_due, reach.accesses);
     put_flags(context, context.cpu.flags);
@@ -106,15 +107,15 @@ pub(super) fn access<P: Platform>(context: &mut Context, machine: &mut P) -> Opt
             true => FastPath::MmioWrite,
             false => FastPath::MmioRead,
         };
-        context.fast_path_counts[routine as usize] += 1;
+        context.fast_paths.counts[routine as usize] += 1;
     }
     is_done.then_some(is_due)
 }
 
 /// The string instruction of the site that was named.
 fn instruction(context: &Context, engine: &Engine) -> Option<(Site, Instruction)> {
-    let code_delta = context.code_delta;
-    let (block, _, site) = engine.site(context.exit_site, code_delta)?;
+    let code_delta = context.registers.code_delta;
+    let (block, _, site) = engine.site(context.hot.exit_site, code_delta)?;
     let instruction = match site.kind {
         SiteKind::Helper(helper) => engine.helper(block, helper, code_delta)?.instruction,
         _ => engine.known_out_of_line(block, (site.rip, code_delta))?,

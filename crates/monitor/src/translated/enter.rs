@@ -32,7 +32,7 @@ pub(crate) struct Resume {
     pub generation: u64,
     /// The code there expects the vector registers as they were at the exit.
     pub vectors: bool,
-    /// [`tollgate_engine::Context::store_pass`] for this entry.
+    /// [`tollgate_engine::abi::context::groups::StoreTest::pass`] for this entry.
     pub store_pass: u64,
     /// The delta of the block's code, if it is relocatable.
     pub code_delta: u64,
@@ -95,7 +95,7 @@ impl Runner for Translated {
     }
 
     fn set_time_stamp_offset(&mut self, offset: u64) {
-        self.context.time_stamp_offset = offset;
+        self.context.counters.time_stamp_offset = offset;
     }
 
     #[inline(always)]
@@ -107,7 +107,7 @@ impl Runner for Translated {
     fn interrupt_waits(&mut self, waits: bool) {
         // It is also left when it comes back to where work of the monitor stopped.
         let waits = waits || self.work_left.is_some();
-        self.context.interrupt_request = if waits { Flags::IF.bits() } else { 0 };
+        self.context.hot.interrupt_request = if waits { Flags::IF.bits() } else { 0 };
     }
 
     fn code_written(&mut self, write: CodeWrite, memory: &mut GuestMemory) {
@@ -171,11 +171,11 @@ impl Runner for Translated {
     ) -> Exit<TranslatedExit> {
         view.translations.serve_real_mode(self.is_in_real_mode());
         let environment = Environment::new::<P>(self, view, ledger);
-        self.context.fast_path_environment = (&raw const environment).cast_mut().cast();
+        self.context.fast_paths.environment = (&raw const environment).cast_mut().cast();
         device_fast_path::lend(&mut self.context, machine);
         let exit = self.enter_raw(&entry);
         device_fast_path::take_back(&mut self.context);
-        self.context.fast_path_environment = std::ptr::null_mut();
+        self.context.fast_paths.environment = std::ptr::null_mut();
         match exit {
             run::Exit::NotEntered => Exit::Interrupted,
             run::Exit::Signal => Exit::Own(TranslatedExit::Signal),
@@ -267,7 +267,7 @@ impl Translated {
             block,
             target,
             esp,
-            code_delta: self.context.code_delta,
+            code_delta: self.context.registers.code_delta,
         })
     }
 
@@ -302,8 +302,8 @@ impl Translated {
             return None;
         }
         let entry = self.place_of(&resume)?;
-        self.context.load_vectors = u64::from(resume.vectors);
-        self.context.store_pass = resume.store_pass;
+        self.context.vectors.load = u64::from(resume.vectors);
+        self.context.store_test.pass = resume.store_pass;
         Some(entry)
     }
 }
@@ -345,8 +345,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         let Some(entry) = found else {
             return Ok(None);
         };
-        self.runner.context.load_vectors = 1;
-        self.runner.context.store_pass = passing.map_or(NO_PASS, |resume| resume.store_pass);
+        self.runner.context.vectors.load = 1;
+        self.runner.context.store_test.pass = passing.map_or(NO_PASS, |resume| resume.store_pass);
         Ok(Some(entry))
     }
 }

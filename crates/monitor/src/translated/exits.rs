@@ -36,7 +36,7 @@ impl<P: Platform> Running<'_, Translated, P> {
 
     /// An exit through a block's site.
     pub(crate) fn site_exit(&mut self, packed: u32) -> Result<(), VcpuStop> {
-        match self.runner.context.fast_path_done {
+        match self.runner.context.fast_paths.done {
             0 | DONE_CALL | DONE_CALL_DUE => {}
             DONE_DEVICE => return self.device_done_exit(packed),
             _ => return self.fast_path_done_exit(),
@@ -44,7 +44,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         let Some((block, index, site)) = self
             .runner
             .engine
-            .site(packed, self.runner.context.code_delta)
+            .site(packed, self.runner.context.registers.code_delta)
         else {
             unreachable!("exits name sites of live blocks: nothing was dropped since");
         };
@@ -88,7 +88,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             generation,
             vectors,
             store_pass: NO_PASS,
-            code_delta: self.runner.context.code_delta,
+            code_delta: self.runner.context.registers.code_delta,
         });
     }
 
@@ -106,7 +106,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         if let Some(miss) = miss
             && self.fill_window(miss)
         {
-            let vectors = self.runner.context.vectors_were_live != 0;
+            let vectors = self.runner.context.vectors.were_live != 0;
             self.resume_at(block, site.retry, site.after_esp, vectors);
             return Ok(());
         }
@@ -126,7 +126,7 @@ impl<P: Platform> Running<'_, Translated, P> {
     fn fill_window(&mut self, miss: WindowMiss) -> bool {
         let cpu = &self.runner.context.cpu;
         let mask = system_mask(cpu);
-        let low = LinearAddress(self.runner.context.exit_value & mask);
+        let low = LinearAddress(self.runner.context.hot.exit_value & mask);
         let linear = LinearAddress(low.0.wrapping_add(u64::from(miss.place())) & mask);
         let ((size, write), window) = (miss.access(), miss.window());
         if cpu.is_long_mode() && !is_canonical_range(linear.0, u64::from(size)) {
@@ -165,10 +165,10 @@ impl<P: Platform> Running<'_, Translated, P> {
     ) -> Result<(), VcpuStop> {
         let cpu = &self.runner.context.cpu;
         let (target, reachable) = if cpu.is_64_bit() {
-            let target = self.runner.context.exit_value;
+            let target = self.runner.context.hot.exit_value;
             (target, is_canonical(target))
         } else {
-            let target = self.runner.context.exit_value & 0xffff_ffff;
+            let target = self.runner.context.hot.exit_value & 0xffff_ffff;
             (target, target <= u64::from(cpu.cs().limit))
         };
         if !reachable {
@@ -190,7 +190,7 @@ impl<P: Platform> Running<'_, Translated, P> {
     /// A change of the privilege level is done but for RIP.
     fn level_changed_exit(&mut self, resume_flag: bool) -> Result<(), VcpuStop> {
         self.count(ExitKind::IndirectMiss);
-        self.runner.context.cpu.rip = self.runner.context.exit_value;
+        self.runner.context.cpu.rip = self.runner.context.hot.exit_value;
         if resume_flag {
             // IRET has loaded it for the target.
             self.runner.context.cpu.flags |= Flags::RF.bits();
@@ -204,7 +204,7 @@ impl<P: Platform> Running<'_, Translated, P> {
     /// A far transfer of real or V86 mode is done but for CS and IP.
     fn far_exit(&mut self) -> Result<(), VcpuStop> {
         self.count(ExitKind::IndirectMiss);
-        let pointer = FarPointer::unpack(self.runner.context.exit_value as u32);
+        let pointer = FarPointer::unpack(self.runner.context.hot.exit_value as u32);
         let cpu = &mut self.runner.context.cpu;
         cpu.load_real_mode_segment(SegmentRegister::Cs, pointer.selector);
         cpu.rip = u64::from(pointer.ip);
@@ -222,14 +222,14 @@ impl<P: Platform> Running<'_, Translated, P> {
         write: bool,
     ) -> Result<(), VcpuStop> {
         let cpu = &self.runner.context.cpu;
-        let linear = LinearAddress(self.runner.context.exit_value & system_mask(cpu));
+        let linear = LinearAddress(self.runner.context.hot.exit_value & system_mask(cpu));
         if cpu.is_long_mode() && !is_canonical_range(linear.0, u64::from(size)) {
             return self.slow_exit(block, site);
         }
         let Some(access) = Access::of(site.kind, cpu.cpl()) else {
             unreachable!("the site is one of memory");
         };
-        let vectors = self.runner.context.vectors_were_live != 0;
+        let vectors = self.runner.context.vectors.were_live != 0;
         let inline = self.view.allow(&self.runner.context, linear, access);
         match inline {
             Ok(Inline::Yes) => {
@@ -259,11 +259,11 @@ impl<P: Platform> Running<'_, Translated, P> {
         helper: u16,
     ) -> Result<(), VcpuStop> {
         let cpu = &self.runner.context.cpu;
-        let linear = LinearAddress(self.runner.context.exit_value & system_mask(cpu));
+        let linear = LinearAddress(self.runner.context.hot.exit_value & system_mask(cpu));
         let Some(access) = Access::of(site.kind, cpu.cpl()) else {
             unreachable!("the site is one of memory");
         };
-        let vectors = self.runner.context.vectors_were_live != 0;
+        let vectors = self.runner.context.vectors.were_live != 0;
         match self.view.allow(&self.runner.context, linear, access) {
             Ok(Inline::Yes) => {
                 self.count(ExitKind::TlbMissRead);
@@ -276,14 +276,14 @@ impl<P: Platform> Running<'_, Translated, P> {
 
     /// Runs the site's instruction out of line.
     fn slow_exit(&mut self, block: BlockId, site: &Site) -> Result<(), VcpuStop> {
-        let vectors = self.runner.context.vectors_were_live != 0;
+        let vectors = self.runner.context.vectors.were_live != 0;
         let generation = self.runner.engine.generation();
         let before = self.runner.context.cpu.rip;
         let context = &self.runner.context;
-        let missed = (context.exit_site, LinearAddress(context.exit_value));
-        let window = self.runner.context.window;
+        let missed = (context.hot.exit_site, LinearAddress(context.hot.exit_value));
+        let window = self.runner.context.registers.window;
         let completed = self.slow_step(block)?;
-        self.runner.context.window = window;
+        self.runner.context.registers.window = window;
         if !completed {
             return Ok(());
         }
@@ -306,11 +306,11 @@ impl<P: Platform> Running<'_, Translated, P> {
     }
 
     fn helper_exit(&mut self, block: BlockId, site: &Site, helper: u16) -> Result<(), VcpuStop> {
-        let code_delta = self.runner.context.code_delta;
+        let code_delta = self.runner.context.registers.code_delta;
         let Some(helper) = self.runner.engine.helper(block, helper, code_delta) else {
             unreachable!("helper sites name instructions of their block");
         };
-        match std::mem::take(&mut self.runner.context.fast_path_done) {
+        match std::mem::take(&mut self.runner.context.fast_paths.done) {
             DONE_CALL => {
                 self.count(ExitKind::Interrupted);
                 return self.called_fast_path_exit(block, site, &helper.instruction);

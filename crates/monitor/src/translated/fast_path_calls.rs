@@ -17,11 +17,9 @@ use tollgate_emulate::cpuid::policy;
 use tollgate_emulate::descriptor_instructions::{self, Probe};
 use tollgate_emulate::{Outcome, plain_msr};
 use tollgate_engine::abi::fast_paths::{
-    DEVICE_DONE, DEVICE_DUE, DEVICE_EXIT, DONE_CALL_DUE, FastPathCall, SEGMENT_LOADS, SegmentLoad,
-    msr_key,
+    DEVICE_DONE, DEVICE_DUE, DEVICE_EXIT, DONE_CALL_DUE, FastPathCall, msr_key,
 };
 use tollgate_engine::abi::sites::SiteKind;
-use tollgate_engine::abi::{delivery, known_code};
 use tollgate_engine::{Context, Engine};
 use tollgate_platform::Environment as _;
 use tollgate_tlb::View;
@@ -32,7 +30,7 @@ use tollgate_x86::paging::Privilege;
 use tollgate_x86::state::TableRegister;
 use tollgate_x86::{Cr0, Cr4, Flags, Gpr, LinearAddress, Segment, Selector, Space};
 
-/// What [`Context::fast_path_function`] is.
+/// What [`tollgate_engine::abi::context::groups::FastPathState::function`] is.
 ///
 /// # Safety
 /// The context is that of the guest code that called this, to which no reference exists, and its
@@ -41,7 +39,13 @@ pub(super) unsafe extern "sysv64" fn serve(context: *mut Context, key: u64, valu
     // SAFETY: the caller vouches for it.
     let context = unsafe { &mut *context };
     // SAFETY: as above.
-    let environment = unsafe { context.fast_path_environment.cast::<Environment>().as_ref() };
+    let environment = unsafe {
+        context
+            .fast_paths
+            .environment
+            .cast::<Environment>()
+            .as_ref()
+    };
     let (Some(environment), Some(call)) = (environment, FastPathCall::of_key(key)) else {
         return 0;
     };
@@ -69,7 +73,7 @@ fn do_or_leave(
 ) -> u64 {
     if call == FastPathCall::WriteCr3 {
         let is_done = space_loads::load(context, environment, value);
-        context.fast_path_counts[call.routine() as usize] += u64::from(is_done);
+        context.fast_paths.counts[call.routine() as usize] += u64::from(is_done);
         return u64::from(is_done);
     }
     // SAFETY: this was called from guest code, which alone may use what its environment leads to;
@@ -86,9 +90,9 @@ fn do_or_leave(
 
 /// Counts the instruction if it was done. The answer is what the routine is told.
 fn noted(context: &mut Context, call: FastPathCall, answer: u64) -> u64 {
-    context.fast_path_counts[call.routine() as usize] += u64::from(answer != DEVICE_EXIT);
+    context.fast_paths.counts[call.routine() as usize] += u64::from(answer != DEVICE_EXIT);
     if answer == DEVICE_DUE {
-        context.fast_path_done = DONE_CALL_DUE;
+        context.fast_paths.done = DONE_CALL_DUE;
     }
     answer
 }
@@ -102,7 +106,7 @@ fn is_machine_msr(context: &Context) -> bool {
 /// RDMSR or WRMSR of such a register.
 fn machine_msr(context: &mut Context, call: FastPathCall) -> u64 {
     let key = msr_key(matches!(call, FastPathCall::WriteMsr));
-    match context.device_fast_path {
+    match context.devices.function {
         // SAFETY: the machine is lent to guest code, which waits for this call to return; the
         // function is the one of the machine's type.
         Some(fast_path) => unsafe { fast_path(context, 0, key) },
@@ -204,9 +208,9 @@ fn probe(
         _ => {}
     }
     // As LAHF has them: the routine puts them back.
-    context.string_flags &= !ZERO;
+    context.strings.flags &= !ZERO;
     if found.is_some() {
-        context.string_flags |= ZERO;
+        context.strings.flags |= ZERO;
     }
     true
 }
@@ -265,18 +269,19 @@ fn write_msr(context: &mut Context) -> bool {
 /// Executes the instruction of the named site, which changes its operand and arithmetic flags
 /// alone.
 fn execute(context: &mut Context, view: &mut GuestView, engine: &Engine) -> bool {
-    let Some((block, _, site)) = engine.site(context.exit_site, context.code_delta) else {
+    let Some((block, _, site)) = engine.site(context.hot.exit_site, context.registers.code_delta)
+    else {
         return false;
     };
     let SiteKind::Helper(helper) = site.kind else {
         return false;
     };
-    let Some(helper) = engine.helper(block, helper, context.code_delta) else {
+    let Some(helper) = engine.helper(block, helper, context.registers.code_delta) else {
         return false;
     };
     let (rip, flags) = (context.cpu.rip, context.cpu.flags);
     // Exits find them here; leaves have put them there.
-    context.arithmetic = context.string_flags;
+    context.hot.arithmetic = context.strings.flags;
     let arithmetic = context.arithmetic_flags();
     let kept = !Flags::ARITHMETIC.bits();
     context.cpu.flags = flags & kept | arithmetic;
@@ -287,7 +292,7 @@ fn execute(context: &mut Context, view: &mut GuestView, engine: &Engine) -> bool
     if result == Ok(Outcome::Next) {
         let shown = (cpu.flags & 0xd5) as u16;
         let overflow = u16::from(cpu.flags().contains(Flags::OF));
-        context.string_flags = shown << 8 | overflow;
+        context.strings.flags = shown << 8 | overflow;
     }
     (context.cpu.rip, context.cpu.flags) = (rip, flags);
     result == Ok(Outcome::Next)
@@ -336,7 +341,7 @@ fn load_table(context: &mut Context, view: &GuestView, call: FastPathCall, addre
 fn forget_descriptors(context: &mut Context) {
     context.note_descriptors();
     context.forget_level_changes();
-    delivery::forget(&mut context.deliveries);
-    known_code::forget(&mut context.known_codes);
-    context.segment_loads = [SegmentLoad::NONE; SEGMENT_LOADS];
+    context.fast_paths.deliveries.forget();
+    context.fast_paths.known_codes.forget();
+    context.fast_paths.segment_loads.forget();
 }

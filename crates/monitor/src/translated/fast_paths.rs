@@ -8,9 +8,11 @@ use iced_x86::Instruction;
 use tollgate_emulate::cpuid;
 use tollgate_emulate::operand::next_rip;
 use tollgate_engine::abi::descriptors::known_descriptor;
-use tollgate_engine::abi::fast_paths::{
-    CpuidAnswers, DONE_RETURN, DeviceAccess, SEGMENT_LOADS, SegmentLoad,
-};
+use tollgate_engine::abi::fast_paths::DONE_RETURN;
+use tollgate_engine::abi::memos::cpuid_answer::CpuidAnswers;
+use tollgate_engine::abi::memos::device_access::DeviceAccess;
+use tollgate_engine::abi::memos::segment_load::SegmentLoad;
+use tollgate_engine::abi::memos::{CodeAfter, Memo};
 use tollgate_engine::abi::sites::SiteKind;
 use tollgate_engine::policy::fast_path::FastInstruction;
 use tollgate_engine::policy::instruction_kind::{Effects, Helper};
@@ -80,9 +82,9 @@ impl<P: Platform> Running<'_, Translated, P> {
                 // `from` means nothing any more.
                 return;
             }
-            load.leads_to(self.runner.engine.branch_table(to), to);
+            load.then = CodeAfter::of(self.runner.engine.branch_table(to), to);
         }
-        load.note(&mut self.runner.context.segment_loads);
+        self.runner.context.fast_paths.segment_loads.note(load);
         self.runner.fast_paths_known.segment_loads = true;
         if place != 0 {
             // The fast path reads the descriptor through the software TLB. If that cannot hold its
@@ -102,8 +104,8 @@ impl<P: Platform> Running<'_, Translated, P> {
     /// A fast path has done the access to a device that is this site's instruction, and the monitor
     /// must look at what is due. That counts as no exit of a kind.
     pub(crate) fn device_done_exit(&mut self, packed: u32) -> Result<(), VcpuStop> {
-        self.runner.context.fast_path_done = 0;
-        let code_delta = self.runner.context.code_delta;
+        self.runner.context.fast_paths.done = 0;
+        let code_delta = self.runner.context.registers.code_delta;
         let found = self.runner.engine.site(packed, code_delta);
         let Some((block, _, site)) = found else {
             unreachable!("leaves name sites of live blocks: nothing was dropped since");
@@ -115,7 +117,7 @@ impl<P: Platform> Running<'_, Translated, P> {
                 };
                 next_rip(&self.runner.context.cpu, &helper.instruction)
             }
-            _ => self.runner.context.device_accesses[DeviceAccess::number(packed)].next_rip,
+            _ => self.runner.context.devices.accesses[DeviceAccess::number(packed)].next_rip,
         };
         self.runner.context.gather_flags();
         self.follow_mode(block);
@@ -139,14 +141,14 @@ impl<P: Platform> Running<'_, Translated, P> {
     pub(crate) fn fast_path_done_exit(&mut self) -> Result<(), VcpuStop> {
         let resume_flag = self.resume_flag();
         let context = &mut self.runner.context;
-        let done = std::mem::take(&mut context.fast_path_done);
+        let done = std::mem::take(&mut context.fast_paths.done);
         context.gather_flags();
         context.cpu.rip = match context.cpu.is_64_bit() {
-            true => context.exit_value,
-            false => context.exit_value & 0xffff_ffff,
+            true => context.hot.exit_value,
+            false => context.hot.exit_value & 0xffff_ffff,
         };
-        let level_changed = std::mem::take(&mut context.level_changed);
-        self.follow_returned_flag(level_changed);
+        let changed = std::mem::take(&mut context.transfers.changed);
+        self.follow_returned_flag(changed);
         self.count(ExitKind::IndirectMiss);
         if done == DONE_RETURN && resume_flag {
             // IRET has loaded it for the target.
@@ -172,7 +174,7 @@ impl Translated {
         }
         let of = |register: Gpr| self.context.cpu.gpr[register as usize] as u32;
         let registers = [Gpr::Rax, Gpr::Rbx, Gpr::Rcx, Gpr::Rdx].map(of);
-        let answers = &mut self.context.cpuid_answers;
+        let answers = &mut self.context.fast_paths.cpuid_answers;
         answers.note(leaf, subleaf, cpuid::may_have_subleaves(leaf), registers);
         self.fast_paths_known.cpuid = true;
     }
@@ -195,14 +197,14 @@ impl Translated {
 
     fn forget_cpuid(&mut self) {
         if std::mem::take(&mut self.fast_paths_known.cpuid) {
-            self.context.cpuid_answers = CpuidAnswers::NONE;
+            self.context.fast_paths.cpuid_answers = CpuidAnswers::NONE;
         }
     }
 
     /// The descriptor table may be another one, or the numbers of modes mean others.
     pub(crate) fn forget_segment_loads(&mut self) {
         if std::mem::take(&mut self.fast_paths_known.segment_loads) {
-            self.context.segment_loads = [SegmentLoad::NONE; SEGMENT_LOADS];
+            self.context.fast_paths.segment_loads.forget();
         }
     }
 }

@@ -454,15 +454,15 @@ impl FaultDelivery {
             cleared = Flags::RF | Flags::TF | Flags::AC | Flags::IF;
         } else {
             *cpu.segment_mut(SegmentRegister::Ss) = self.stack;
-            context.code_descriptor = self.descriptors.code;
-            context.stack_descriptor = self.descriptors.stack;
-            context.task_limit = self.descriptors.task_limit;
+            context.descriptors.code = self.descriptors.code;
+            context.descriptors.stack = self.descriptors.stack;
+            context.descriptors.task_limit = self.descriptors.task_limit;
         }
         let cpu = &mut context.cpu;
         *cpu.segment_mut(SegmentRegister::Cs) = self.code;
         cpu.flags &= !cleared.bits();
         cpu.end_shadow();
-        context.tlb = view.translations.table(&context.cpu, View::Supervisor);
+        context.hot.tlb = view.translations.table(&context.cpu, View::Supervisor);
         context.scatter_flags();
         true
     }

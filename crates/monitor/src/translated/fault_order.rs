@@ -24,7 +24,10 @@ impl<P: Platform> Running<'_, Translated, P> {
         linear: LinearAddress,
         fault: Exception,
     ) -> Option<Exception> {
-        let place = (self.runner.context.cpu.rip, self.runner.context.code_delta);
+        let place = (
+            self.runner.context.cpu.rip,
+            self.runner.context.registers.code_delta,
+        );
         let (engine, memory) = (&mut self.runner.engine, &self.view.memory);
         let (traits, alignment) = match engine.out_of_line_traits(block, place, memory) {
             Some(known) => known,

@@ -17,7 +17,7 @@ impl<P: Platform> Running<'_, Translated, P> {
     /// A signal took the guest out: a request to leave, or a host fault.
     pub(crate) fn signal_exit(&mut self) -> Result<(), VcpuStop> {
         let signal = self.runner.context.signal;
-        let block = BlockId(self.runner.context.exit_value as u32);
+        let block = BlockId(self.runner.context.hot.exit_value as u32);
         let resume_flag = self.resume_flag();
         self.runner.context.gather_flags();
         self.follow_mode(block);

@@ -6,9 +6,10 @@ use crate::memory::addresses::view_of;
 use crate::translated::Translated;
 use crate::translated::deliveries::place_of;
 use iced_x86::Instruction;
-use tollgate_engine::abi::context::MODE_CHANGED;
+use tollgate_engine::abi::context::groups::Changed;
 use tollgate_engine::abi::descriptors::KnownDescriptors;
-use tollgate_engine::abi::known_code::{FarTransfer, KEY_TRANSFER, KnownCode};
+use tollgate_engine::abi::memos::known_code::{FarTransfer, KEY_TRANSFER, KnownCode};
+use tollgate_engine::abi::memos::{CodeAfter, Memo};
 use tollgate_engine::policy::fast_path::FastInstruction;
 use tollgate_engine::policy::mode::{Mode, ModeFlags};
 use tollgate_platform::Platform;
@@ -50,10 +51,10 @@ impl<P: Platform> Running<'_, Translated, P> {
             return;
         }
         if from != to {
-            code.level_changed = MODE_CHANGED as u32;
+            code.changed = Changed::MODE.bits() as u32;
         }
-        code.leads_to(self.runner.engine.branch_table(to), to);
-        code.note(&mut self.runner.context.known_codes);
+        code.then = CodeAfter::of(self.runner.engine.branch_table(to), to);
+        self.runner.context.fast_paths.known_codes.note(code);
     }
 
     /// The code segment that was just entered, and the mode of its code.

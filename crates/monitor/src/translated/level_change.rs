@@ -8,10 +8,9 @@ use iced_x86::Mnemonic;
 use std::ops::RangeInclusive;
 use tollgate_engine::abi::descriptors::KnownDescriptors;
 use tollgate_engine::abi::flags::SYSTEM_FLAGS;
-use tollgate_engine::abi::level_change::{
+use tollgate_engine::abi::memos::level_change::{
     LevelChange, LevelChangeKind, OuterReturn, VirtualReturn,
 };
-use tollgate_engine::abi::{delivery, known_code};
 use tollgate_engine::policy::instruction_kind::Helper;
 use tollgate_engine::policy::mode::ModeFlags;
 use tollgate_exits::ExitKind;
@@ -89,7 +88,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         let stack = *cpu.segment(SegmentRegister::Ss);
         if kind == LevelChangeKind::Iret {
             let known = KnownDescriptors::of(cpu);
-            self.runner.context.outer_return = OuterReturn {
+            self.runner.context.transfers.outer_return = OuterReturn {
                 code_selector: code.selector.0.into(),
                 stack_selector: stack.selector.0.into(),
                 code: known.code,
@@ -104,7 +103,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             return;
         }
         let table = self.runner.engine.branch_table(to);
-        self.runner.context.level_changes[kind as usize] =
+        self.runner.context.transfers.level_changes[kind as usize] =
             LevelChange::new((from, to), table, code, stack, tlb);
     }
 }
@@ -135,7 +134,8 @@ impl<P: Platform> Running<'_, Translated, P> {
             return;
         }
         let family = self.runner.engine.family(to);
-        self.runner.context.virtual_return = VirtualReturn::new(from, family, privilege, tlb);
+        self.runner.context.transfers.virtual_return =
+            VirtualReturn::new(from, family, privilege, tlb);
     }
 }
 
@@ -150,8 +150,8 @@ impl Translated {
     /// A register has changed that such an instruction depends on.
     pub(crate) fn forget_level_changes(&mut self) {
         self.context.forget_level_changes();
-        delivery::forget(&mut self.context.deliveries);
-        known_code::forget(&mut self.context.known_codes);
+        self.context.fast_paths.deliveries.forget();
+        self.context.fast_paths.known_codes.forget();
         self.forget_segment_loads();
         self.fault_deliveries.forget();
     }

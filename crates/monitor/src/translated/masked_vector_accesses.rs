@@ -220,7 +220,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         if let Some(exception) = failed {
             return Ok(Guarded::Faulted(exception));
         }
-        self.runner.context.bounce_pointer = place;
+        self.runner.context.hot.bounce_pointer = place;
         self.runner.context.signal = SignalExit::default();
         let Some(exception) = self.run_bounced(block)? else {
             return Ok(Guarded::Completed);
@@ -253,7 +253,7 @@ impl<P: Platform> Running<'_, Translated, P> {
 
     /// Stores what the instruction has left of the parts that may be accessed.
     fn write_back(&mut self, access: &Masked) {
-        let place = self.runner.context.bounce_pointer;
+        let place = self.runner.context.hot.bounce_pointer;
         let Some(mut pages) = self.runner.guarded.take() else {
             return;
         };

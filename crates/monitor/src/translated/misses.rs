@@ -36,7 +36,7 @@ pub(super) struct Environment {
     /// Guest time in nanoseconds, told by the machine that is lent to guest code.
     ///
     /// # Safety
-    /// The argument is [`Context::machine`], and nothing else refers to the machine.
+    /// The argument is [`tollgate_engine::abi::context::groups::DeviceState::machine`], and nothing else refers to the machine.
     pub(super) now: unsafe fn(*mut c_void) -> u64,
 }
 
@@ -132,7 +132,7 @@ impl GuestView {
     }
 }
 
-/// What [`Context::miss_function`] is.
+/// What [`tollgate_engine::abi::context::groups::FastPathState::miss_function`] is.
 ///
 /// # Safety
 /// The context is that of the guest code that called this, to which no reference exists, and its
@@ -141,9 +141,13 @@ pub(super) unsafe extern "sysv64" fn fill(context: *mut Context) -> u64 {
     // SAFETY: the caller vouches for it.
     let context = unsafe { &mut *context };
     // SAFETY: as above.
-    let Some(environment) =
-        (unsafe { context.fast_path_environment.cast::<Environment>().as_ref() })
-    else {
+    let Some(environment) = (unsafe {
+        context
+            .fast_paths
+            .environment
+            .cast::<Environment>()
+            .as_ref()
+    }) else {
         return 0;
     };
     // SAFETY: as above; nothing else refers to the engine as long as guest code runs.
@@ -170,10 +174,10 @@ fn try_again_at(
     view: &mut GuestView,
     engine: &Engine,
 ) -> Option<(u64, FastPath)> {
-    let (block, _, site) = engine.site(context.exit_site, context.code_delta)?;
+    let (block, _, site) = engine.site(context.hot.exit_site, context.registers.code_delta)?;
     let cpu = &context.cpu;
     let access = Access::of(site.kind, cpu.cpl())?;
-    let linear = LinearAddress(context.exit_value & system_mask(cpu));
+    let linear = LinearAddress(context.hot.exit_value & system_mask(cpu));
     if cpu.is_long_mode() && !is_canonical_range(linear.0, u64::from(access.size)) {
         return None;
     }
@@ -199,6 +203,6 @@ fn try_again_at(
         true => FastPath::WriteMiss,
         false => FastPath::ReadMiss,
     };
-    context.fast_path_counts[routine as usize] += 1;
+    context.fast_paths.counts[routine as usize] += 1;
     Some((place as u64, routine))
 }

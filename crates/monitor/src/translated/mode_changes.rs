@@ -4,7 +4,7 @@ use crate::execution::running::Running;
 use crate::memory::addresses::view_of;
 use crate::memory::guest_view::GuestView;
 use crate::translated::Translated;
-use tollgate_engine::abi::context::{MODE_CHANGED, RESUME_FLAG_LOADED};
+use tollgate_engine::abi::context::groups::Changed;
 use tollgate_engine::abi::link_layout::ModeId;
 use tollgate_engine::abi::sites::BlockId;
 use tollgate_engine::policy::mode::{Mode, ModeFlags};
@@ -46,7 +46,7 @@ impl Translated {
         let cpu = &self.context.cpu;
         self.code_base = cpu.cs().base;
         let privilege = Privilege::of_cpl(cpu.cpl());
-        self.context.tlb = view.translations.table(cpu, view_of(privilege));
+        self.context.hot.tlb = view.translations.table(cpu, view_of(privilege));
         self.context.watch_memory(&view.memory);
         self.context.note_descriptors();
     }
@@ -57,12 +57,12 @@ impl<P: Platform> Running<'_, Translated, P> {
     /// than when it was entered, by a far transfer or a change of the privilege level.
     pub(crate) fn follow_mode(&mut self, block: BlockId) {
         let base = self.runner.context.cpu.cs().base;
-        let level_changed = std::mem::take(&mut self.runner.context.level_changed);
-        if base == self.runner.code_base && level_changed == 0 {
+        let changed = std::mem::take(&mut self.runner.context.transfers.changed);
+        if base == self.runner.code_base && changed.is_empty() {
             return;
         }
-        self.follow_returned_flag(level_changed);
-        if base == self.runner.code_base && level_changed == RESUME_FLAG_LOADED {
+        self.follow_returned_flag(changed);
+        if base == self.runner.code_base && changed == Changed::RESUME_FLAG {
             return;
         }
         self.due.mode = true;
@@ -87,13 +87,11 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
     }
 
-    /// If guest code has returned from a handler, as [`Context::level_changed`] says, it may have
-    /// done so with EFLAGS.RF set.
-    ///
-    /// [`Context::level_changed`]: tollgate_engine::Context::level_changed
-    pub(crate) fn follow_returned_flag(&mut self, level_changed: u64) {
-        if level_changed & !MODE_CHANGED != 0 {
-            self.latches.resume_flag_rip = self.runner.context.returned_rip;
+    /// After a return from a handler, which may have loaded EFLAGS.RF, notes the instruction that the
+    /// flag is for.
+    pub(crate) fn follow_returned_flag(&mut self, changed: Changed) {
+        if !Changed::MODE.contains(changed) {
+            self.latches.resume_flag_rip = self.runner.context.transfers.returned_rip;
         }
     }
 

@@ -74,7 +74,7 @@ impl<P: Platform> Running<'_, Translated, P> {
     /// What an exit asks about the instruction at CS:EIP, which is one of this block's.
     pub(crate) fn out_of_line(&mut self, block: BlockId) -> Result<OutOfLine, Exception> {
         let rip = self.runner.context.cpu.rip;
-        let place = (rip, self.runner.context.code_delta);
+        let place = (rip, self.runner.context.registers.code_delta);
         match self
             .runner
             .engine
@@ -166,13 +166,13 @@ impl<P: Platform> Running<'_, Translated, P> {
             return Ok(Ended::Faulted(exception));
         }
         self.runner.context.bounce.0[start..start + size].copy_from_slice(&data[..size]);
-        self.runner.context.bounce_pointer =
+        self.runner.context.hot.bounce_pointer =
             self.runner.context.bounce.0.as_ptr() as u64 + start as u64;
         let rip = self.runner.context.cpu.rip;
         if let Some(exception) = self.run_bounced(block)? {
             return Ok(Ended::Faulted(exception));
         }
-        if noted.traits.contains(Traits::X87) && self.runner.context.x87_instruction == rip {
+        if noted.traits.contains(Traits::X87) && self.runner.context.x87.instruction == rip {
             self.runner.context.note_x87_operand(linear.0);
         }
         if memory.write && !self.store_was_suppressed(noted) {
@@ -220,11 +220,11 @@ impl<P: Platform> Running<'_, Translated, P> {
     /// changes, so it must not begin again.
     pub(crate) fn run_bounced(&mut self, block: BlockId) -> Result<Option<Exception>, VcpuStop> {
         let eip = self.runner.context.cpu.rip;
-        let block = match self
-            .runner
-            .engine
-            .bounced_by(block, eip, self.runner.context.code_delta)
-        {
+        let block = match self.runner.engine.bounced_by(
+            block,
+            eip,
+            self.runner.context.registers.code_delta,
+        ) {
             Some(bouncing) => bouncing,
             None => {
                 let mode = self.runner.engine.mode(self.runner.mode).bounce();
@@ -232,7 +232,7 @@ impl<P: Platform> Running<'_, Translated, P> {
                 let Some(bouncing) = self.find_block(mode)? else {
                     return Ok(None);
                 };
-                let place = (eip, self.runner.context.code_delta);
+                let place = (eip, self.runner.context.registers.code_delta);
                 self.runner.engine.note_bounced(block, place, bouncing);
                 bouncing
             }
@@ -259,8 +259,8 @@ impl<P: Platform> Running<'_, Translated, P> {
                         self.runner.context.cpu.rip = self.runner.context.signal.rip;
                         break;
                     }
-                    if self.runner.context.vectors_were_live != 0 {
-                        self.runner.context.load_vectors = 1;
+                    if self.runner.context.vectors.were_live != 0 {
+                        self.runner.context.vectors.load = 1;
                     }
                 }
                 Exit::Site(packed) => {
@@ -268,10 +268,10 @@ impl<P: Platform> Running<'_, Translated, P> {
                     let found = self
                         .runner
                         .engine
-                        .site(packed, self.runner.context.code_delta);
+                        .site(packed, self.runner.context.registers.code_delta);
                     match found.map(|(_, _, site)| site) {
                         Some(site) if site.kind == SiteKind::VectorLoad => {
-                            self.runner.context.load_vectors = 1;
+                            self.runner.context.vectors.load = 1;
                             offset = site.retry;
                         }
                         Some(site) if site.kind == SiteKind::Continue => {

@@ -59,7 +59,7 @@ pub(super) fn load(context: &mut Context, environment: &Environment, value: u64)
         translations,
         ..
     } = view;
-    let how = (keeps, context.interrupt_flag != 0);
+    let how = (keeps, context.hot.interrupt_flag != 0);
     if !translations.switch((from, to), how, engine as &mut dyn Derived, memory) {
         return false;
     }
@@ -68,7 +68,7 @@ pub(super) fn load(context: &mut Context, environment: &Environment, value: u64)
     engine.tell_device_page(context);
     if accounts.adapts() {
         // SAFETY: the machine is lent to guest code as long as it runs.
-        let time = unsafe { (environment.now)(context.machine.cast::<std::ffi::c_void>()) };
+        let time = unsafe { (environment.now)(context.devices.machine.cast::<std::ffi::c_void>()) };
         let fills = translations.fills();
         accounts.load(root, true, Moment { time, fills });
         let access = accounts.access();
@@ -83,7 +83,8 @@ pub(super) fn load(context: &mut Context, environment: &Environment, value: u64)
 /// Whether the code behind the instruction that is in work is the same in all spaces: it, and all
 /// of the instruction, lies in a page of the upper half that `is_global`.
 fn goes_on(context: &Context, engine: &Engine, is_global: impl Fn(LinearAddress) -> bool) -> bool {
-    let Some((_, _, site)) = engine.site(context.exit_site, context.code_delta) else {
+    let Some((_, _, site)) = engine.site(context.hot.exit_site, context.registers.code_delta)
+    else {
         return false;
     };
     let linear = LinearAddress(site.rip);

@@ -20,7 +20,7 @@ use tollgate_memory::code_map::line_mask;
 use tollgate_platform::Platform;
 use tollgate_x86::PhysicalAddress;
 
-/// What [`tollgate_engine::Context::store_pass`] must be for a site.
+/// What [`tollgate_engine::abi::context::groups::StoreTest::pass`] must be for a site.
 fn pass_of(packed: u32) -> u64 {
     u64::from(packed).wrapping_neg()
 }
@@ -35,7 +35,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         physical: PhysicalAddress,
         size: u8,
     ) -> Result<(), VcpuStop> {
-        let vectors = self.runner.context.vectors_were_live != 0;
+        let vectors = self.runner.context.vectors.were_live != 0;
         if !self.view.memory.code().contains(physical, u64::from(size)) {
             self.count(ExitKind::TlbMissWrite);
             self.resume_at(block, site.retry, site.esp, vectors);

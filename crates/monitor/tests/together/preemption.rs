@@ -267,7 +267,8 @@ fn blocks_end_where_a_request_finds_them() {
     let mut vcpu = run(setting, Handler::of(counting_handler()));
     let stops = vcpu.stops();
     let stopped = of_section(&stops.stopped, "translate");
-    assert!(stopped > 100);
+    // There is a point at every fourth instruction of a block.
+    assert!(stopped > 50, "{stopped}");
     // Each has an instruction at least, or comes to its end the next time: so there is an end to it.
     assert!(stopped <= 2 * vcpu.engine_counts().translations);
     assert!(interrupts(&mut vcpu) >= stopped);

@@ -296,7 +296,7 @@ impl Tracer<'_> {
 
     /// Address of the word that asks the child's vCPU to leave.
     fn pending(&self) -> u64 {
-        let field = self.context + offset_of!(Context, pending) as u64;
+        let field = self.context + offset_of!(Context, hot.pending) as u64;
         self.request(libc::PTRACE_PEEKDATA, field, 0) as u64
     }
 

@@ -11,11 +11,13 @@ use std::collections::BTreeSet;
 use std::mem::offset_of;
 use std::ops::Range;
 use tollgate_engine::abi::context::{BIAS, Context, STORE_SIZES, SignalExit};
-use tollgate_engine::abi::delivery::{DELIVERIES, Delivery};
-use tollgate_engine::abi::fast_paths::{CpuidAnswers, FAST_PATHS, SEGMENT_LOADS, SegmentLoad};
-use tollgate_engine::abi::known_code::{KNOWN_CODES, KnownCode};
-use tollgate_engine::abi::level_change::{LevelChange, LevelChangeKind};
+use tollgate_engine::abi::fast_paths::FAST_PATHS;
 use tollgate_engine::abi::link_layout::{LINKS_BIAS, SLOTS_OFFSET, TABLES_BYTES};
+use tollgate_engine::abi::memos::cpuid_answer::CpuidAnswers;
+use tollgate_engine::abi::memos::delivery::{DELIVERIES, Delivery};
+use tollgate_engine::abi::memos::known_code::{KNOWN_CODES, KnownCode};
+use tollgate_engine::abi::memos::level_change::{LevelChange, LevelChangeKind};
+use tollgate_engine::abi::memos::segment_load::{SEGMENT_LOADS, SegmentLoad};
 use tollgate_engine::abi::strings::ROUTINES;
 use tollgate_engine::policy::access::Access as ModeAccess;
 use tollgate_engine::policy::mode::{Mode, ModeFlags};
@@ -108,50 +110,54 @@ fn is_strange(mnemonic: Mnemonic) -> bool {
 /// Fields of the context that emitted code must not write, and whether it may read them.
 fn protected() -> Vec<(Range<i64>, bool)> {
     macro_rules! field {
-        ($name:ident, $type:ty, $readable:expr) => {{
-            let start = offset_of!(Context, $name) as i64 - i64::from(BIAS);
+        ($($name:ident).+, $type:ty, $readable:expr) => {{
+            let start = offset_of!(Context, $($name).+) as i64 - i64::from(BIAS);
             (start..start + size_of::<$type>() as i64, $readable)
         }};
     }
     let mut all = vec![
-        field!(host_rsp, u64, false),
-        field!(pending, u32, false),
-        field!(exit_entry, u64, false),
-        field!(miss_entry, u64, false),
-        field!(links, u64, false),
-        field!(bounce_pointer, u64, true),
-        field!(code_store, [u64; STORE_SIZES.len()], false),
-        field!(long_code_store, [u64; STORE_SIZES.len()], false),
-        field!(code_lines, u64, false),
-        field!(code_bytes, u64, false),
-        field!(store_return, u64, false),
-        field!(store_delta, u64, false),
-        field!(store_pass, u64, false),
-        field!(load_vectors, u64, false),
-        field!(vectors_off, u64, true),
-        field!(vectors_were_live, u64, false),
-        field!(vector_components, u64, false),
-        field!(compacts_vectors, u64, false),
-        field!(switch_in, u64, false),
-        field!(target, u64, false),
+        field!(entry.host_rsp, u64, false),
+        field!(hot.pending, u32, false),
+        field!(hot.exit_entry, u64, false),
+        field!(hot.miss_entry, u64, false),
+        field!(hot.links, u64, false),
+        field!(hot.bounce_pointer, u64, true),
+        field!(store_test.routines, [u64; STORE_SIZES.len()], false),
+        field!(store_test.long_routines, [u64; STORE_SIZES.len()], false),
+        field!(store_test.lines, u64, false),
+        field!(store_test.bytes, u64, false),
+        field!(store_test.return_to, u64, false),
+        field!(store_test.delta, u64, false),
+        field!(store_test.pass, u64, false),
+        field!(vectors.load, u64, false),
+        field!(hot.vectors_off, u64, true),
+        field!(vectors.were_live, u64, false),
+        field!(vectors.components, u64, false),
+        field!(vectors.compacts, u64, false),
+        field!(entry.switch_in, u64, false),
+        field!(entry.target, u64, false),
         field!(signal, SignalExit, false),
-        field!(strings, [u64; ROUTINES], false),
-        field!(string_flags, u16, false),
-        field!(string_shows_each, u64, false),
-        field!(string_source_base, u64, false),
-        field!(fast_paths, [u64; FAST_PATHS], false),
-        field!(fast_path_counts, [u64; FAST_PATHS], false),
-        field!(fast_path_done, u64, false),
-        field!(fast_path_function, u64, false),
-        field!(miss_function, u64, false),
-        field!(fast_path_environment, u64, false),
-        field!(cpuid_answers, CpuidAnswers, false),
-        field!(segment_loads, [SegmentLoad; SEGMENT_LOADS], false),
-        field!(deliveries, [Delivery; DELIVERIES], false),
-        field!(known_codes, [KnownCode; KNOWN_CODES], false),
-        field!(vectors_before, u64, false),
+        field!(strings.routines, [u64; ROUTINES], false),
+        field!(strings.flags, u16, false),
+        field!(strings.shows_each, u64, false),
+        field!(strings.source_base, u64, false),
+        field!(fast_paths.routines, [u64; FAST_PATHS], false),
+        field!(fast_paths.counts, [u64; FAST_PATHS], false),
+        field!(fast_paths.done, u64, false),
+        field!(fast_paths.function, u64, false),
+        field!(fast_paths.miss_function, u64, false),
+        field!(fast_paths.environment, u64, false),
+        field!(fast_paths.cpuid_answers, CpuidAnswers, false),
         field!(
-            level_changes,
+            fast_paths.segment_loads,
+            [SegmentLoad; SEGMENT_LOADS],
+            false
+        ),
+        field!(fast_paths.deliveries, [Delivery; DELIVERIES], false),
+        field!(fast_paths.known_codes, [KnownCode; KNOWN_CODES], false),
+        field!(vectors.before, u64, false),
+        field!(
+            transfers.level_changes,
             [LevelChange; LevelChangeKind::ALL.len()],
             true
         ),
@@ -216,7 +222,7 @@ fn names_exit(instruction: &Instruction) -> bool {
     instruction.code() == Code::Mov_rm32_imm32
         && instruction.memory_base() == Register::R15
         && instruction.memory_displacement64() as i64
-            == offset_of!(Context, exit_site) as i64 - i64::from(BIAS)
+            == offset_of!(Context, hot.exit_site) as i64 - i64::from(BIAS)
 }
 
 fn harm_of(
@@ -447,11 +453,11 @@ impl Access {
         let is_jump = instruction.code() == Code::Jmp_rm64;
         let offset = place.start - start;
         let jumps = [
-            offset_of!(Context, exit_entry),
-            offset_of!(Context, miss_entry),
-            offset_of!(Context, code_store),
-            offset_of!(Context, strings),
-            offset_of!(Context, fast_paths),
+            offset_of!(Context, hot.exit_entry),
+            offset_of!(Context, hot.miss_entry),
+            offset_of!(Context, store_test.routines),
+            offset_of!(Context, strings.routines),
+            offset_of!(Context, fast_paths.routines),
         ];
         if is_jump {
             // The tests of stores for both software TLBs.

@@ -9,12 +9,12 @@ use std::mem::offset_of;
 use tollgate_engine::abi::at;
 use tollgate_engine::abi::completion::CompletionKind;
 use tollgate_engine::abi::fast_paths::FastPath;
-use tollgate_engine::abi::level_change::{LevelChange, LevelChangeKind};
 use tollgate_engine::abi::link_layout::{
     ENTRY_BYTES, ENTRY_DELTA, ENTRY_NEGATED_DELTA, ENTRY_TARGET, FAR_TABLE_OFFSET, LINKS_BIAS,
     SLOT_BYTES, SLOTS_OFFSET, from_links,
 };
 use tollgate_engine::abi::marks::{Mark, Shadow, Source};
+use tollgate_engine::abi::memos::level_change::{LevelChange, LevelChangeKind};
 use tollgate_engine::abi::sites::{LinkPlace, Site, SiteKind};
 use tollgate_engine::abi::strings::{OPERATIONS, ROUTINES, StringRoutine};
 use tollgate_engine::policy::instruction_kind::Helper;

@@ -12,7 +12,7 @@ use crate::abi::link_layout::{BranchTable, FamilyId, ModeId, far_tag_base};
 use crate::abi::link_layout::{indirect_tag, table_offset};
 use tollgate_x86::Segment;
 
-/// The instructions, in the order of [`crate::Context::level_changes`].
+/// The instructions, in the order of [`crate::abi::context::groups::Transfers::level_changes`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum LevelChangeKind {

@@ -1,0 +1,250 @@
+//! The groups of fields that make up the [context](super), by the code that uses them.
+
+use super::{STORE_SIZES, WAYS};
+use crate::abi::fast_paths::{DeviceFastPath, FAST_PATHS, FastPathFunction};
+use crate::abi::memos::cpuid_answer::CpuidAnswers;
+use crate::abi::memos::delivery::DeliveryTable;
+use crate::abi::memos::device_access::{DEVICE_ACCESSES, DeviceAccess};
+use crate::abi::memos::known_code::KnownCodeTable;
+use crate::abi::memos::level_change::{LevelChange, LevelChangeKind, OuterReturn, VirtualReturn};
+use crate::abi::memos::segment_load::SegmentLoadTable;
+use crate::abi::strings::ROUTINES;
+use std::sync::atomic::AtomicU32;
+
+/// Fields that most blocks and exits use. They lie within 127 bytes of R15, so that their
+/// displacements take one byte in emitted code.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Hot {
+    /// Address of [`crate::gate::miss`].
+    pub miss_entry: u64,
+    /// The exit that was taken: block number and site, or one of the `SITE_` values.
+    pub exit_site: u32,
+    /// The arithmetic flags: OF in the low byte; SF, ZF, AF, PF and CF in the high byte, as LAHF
+    /// stores them.
+    pub arithmetic: u16,
+    pub(super) _reserved: u16,
+    /// The address or branch target that belongs to the exit.
+    pub exit_value: u64,
+    /// Signals and other threads set this word to 1 to have guest code left at the next instruction
+    /// boundary and not entered. It has an allocation of its own, because they write it while
+    /// references to the context exist.
+    pub pending: *const AtomicU32,
+    /// Zero while the host's x87, SSE and AVX registers hold the guest's.
+    pub vectors_off: u64,
+    /// EFLAGS.IF: 0 or [`Flags::IF`](tollgate_x86::Flags::IF). Guest code reads and changes the
+    /// flag here.
+    pub interrupt_flag: u64,
+    /// The virtual interrupt request, set by the monitor: [`Flags::IF`](tollgate_x86::Flags::IF)
+    /// while an interrupt waits for EFLAGS.IF or for the end of an interrupt shadow, else 0.
+    pub interrupt_request: u64,
+    /// The direction of string instructions: +1, or -1 while EFLAGS.DF is set.
+    pub direction: i64,
+    /// Address of the exit path.
+    pub exit_entry: u64,
+    /// Address of the current view's software TLB (R14 in guest code).
+    pub tlb: u64,
+    /// Address of the current link tables (R13 in guest code).
+    pub links: u64,
+    /// The flags in [`SYSTEM_FLAGS`](crate::abi::flags::SYSTEM_FLAGS). Guest code reads them, and
+    /// changes only VIF.
+    pub system_flags: u64,
+    /// Address inside [`bounce`](super::Context::bounce) of the memory operand that is bounced.
+    pub bounce_pointer: u64,
+}
+
+/// Registers that guest code keeps in memory between blocks, because the host has too few.
+#[derive(Debug)]
+#[repr(C)]
+pub struct KeptRegisters {
+    /// Slots of the guest registers 0 to 7 that have no host register (see
+    /// [`crate::abi::register_map`]): filled before guest code is entered, valid until it is left.
+    /// The slot of a guest register that has a host register is scratch space for code that needs
+    /// the host register. The slots of R8 to R15 are in `cpu`.
+    pub spilled: [u64; 8],
+    /// The slide: the address at which the guest runs a relocatable block minus the address in the
+    /// block's tables (see [`crate::abi::relocation`]). Other blocks do not change it.
+    pub code_delta: u64,
+    /// R11 at the exit: the result of a look-up that several stack accesses share. Guest code gets
+    /// it back if the block is resumed.
+    pub window: u64,
+}
+
+/// Fields of [`crate::gate::store_test`], which tests stores to pages with translated code.
+#[derive(Debug)]
+#[repr(C)]
+pub struct StoreTest {
+    /// Addresses of the routines, in the order of [`STORE_SIZES`].
+    pub routines: [u64; STORE_SIZES.len()],
+    /// Addresses of the routines for modes that use the long software TLB.
+    pub long_routines: [u64; STORE_SIZES.len()],
+    /// The map of 64-byte lines that hold code, minus as much as makes the host page number of RAM
+    /// its index.
+    pub lines: u64,
+    /// The table of the byte maps of pages, with the same index.
+    pub bytes: u64,
+    /// Where the block whose store is tested resumes.
+    pub return_to: u64,
+    /// Host address minus linear address of the tested store.
+    pub delta: u64,
+    /// Zero minus the site whose next store may hit a line with code, because the monitor knows
+    /// that it hits none of the code; [`NO_PASS`](super::NO_PASS) for no site.
+    pub pass: u64,
+}
+
+/// How the guest's vector registers are loaded and saved.
+#[derive(Debug)]
+#[repr(C)]
+pub struct VectorTransfer {
+    /// The monitor sets this to have the vector registers loaded on the way in.
+    pub load: u64,
+    /// XSTATE_BV at the last load of the vector registers.
+    pub before: u64,
+    /// The state components that are loaded and saved: the mask for XRSTOR and XSAVE.
+    pub components: u64,
+    /// Not zero: XSAVEC saves them.
+    pub compacts: u64,
+    /// The way out sets this if the vector registers were live and have been saved.
+    pub were_live: u64,
+}
+
+/// Fields of [`crate::gate::entry`], the way into guest code and out of it.
+#[derive(Debug)]
+#[repr(C)]
+pub struct EntryState {
+    /// Not zero: guest code was left by a task switch, so it is entered by one.
+    pub switch_in: u64,
+    /// The host's stack pointer while guest code runs.
+    pub host_rsp: u64,
+    /// Host address at which guest code is entered.
+    pub target: u64,
+}
+
+/// Known changes of the privilege level, which translated code makes itself, and their effects.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Transfers {
+    /// By [`LevelChangeKind`]: the result of such an instruction, if it is known.
+    pub level_changes: [LevelChange; LevelChangeKind::ALL.len()],
+    /// What guest code has changed since it was entered.
+    pub changed: Changed,
+    /// The conditions under which a return to level 3 has the result in `level_changes`.
+    pub outer_return: OuterReturn,
+    /// `level_changes` and `outer_return` for programs that reach memory in another way, by the
+    /// number of that way.
+    pub(super) of_programs: [([LevelChange; LevelChangeKind::ALL.len()], OuterReturn); WAYS],
+    /// The known return to V86 tasks.
+    pub virtual_return: VirtualReturn,
+    /// RIP to which guest code last returned by IRET. EFLAGS.RF, if set, is for the instruction
+    /// there.
+    pub returned_rip: u64,
+    /// Values that an instruction needs when no register is free for them. For an interrupt frame:
+    /// its flags, the IF that follows from them, and the host address of the frame.
+    pub work: [u64; 3],
+}
+
+/// Counts that blocks keep, and the offset of the time-stamp counter.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Counters {
+    /// Added to the host's time-stamp counter to get the guest's.
+    pub time_stamp_offset: u64,
+    /// Number of guest instructions begun, if blocks count them.
+    pub instructions: u64,
+    /// Number of host instructions that were emitted for these (see `translate/count.rs`).
+    pub host_instructions: u64,
+    /// Bytes of these host instructions.
+    pub host_bytes: u64,
+}
+
+/// Fields of the routines of [`crate::gate::string`], for repeated string instructions.
+#[derive(Debug)]
+#[repr(C)]
+pub struct StringState {
+    /// Addresses of the routines, by [`StringRoutine`](crate::abi::strings::StringRoutine).
+    pub routines: [u64; ROUTINES],
+    /// The guest's arithmetic flags while a routine runs, in the form of [`Hot::arithmetic`].
+    pub flags: u16,
+    /// Not zero: a CMPS or SCAS that is interrupted between two iterations shows the flags of the
+    /// last comparison, as on AMD's processors. Zero: it shows those from before the first.
+    pub shows_each: u64,
+    /// Base of the source segment while a routine runs that adds segment bases.
+    pub source_base: u64,
+}
+
+/// Fields of the routines of [`crate::gate::fast_path`], and the memos that they compare with.
+#[derive(Debug)]
+#[repr(C)]
+pub struct FastPathState {
+    /// Addresses of the routines, by [`FastPath`](crate::abi::fast_paths::FastPath).
+    pub routines: [u64; FAST_PATHS],
+    /// How often each routine has executed its instruction.
+    pub counts: [u64; FAST_PATHS],
+    /// Not zero at an exit of a fast path that has executed its instruction except for EIP, which is
+    /// in the exit value: one of the `DONE_` values of [`crate::abi::fast_paths`].
+    pub done: u64,
+    /// The function of the monitor that fast paths call.
+    pub function: FastPathFunction,
+    /// The function of the monitor that tries to fill an entry of the software TLB for the access of
+    /// a site. It returns where the access is tried again, or 0.
+    pub miss_function: unsafe extern "sysv64" fn(*mut super::Context) -> u64,
+    /// What both functions need in addition to the context. The monitor sets it at each entry; null
+    /// if there is none.
+    pub environment: *mut (),
+    /// Memos of CPUID.
+    pub cpuid_answers: CpuidAnswers,
+    /// Memos of loads of segment registers.
+    pub segment_loads: SegmentLoadTable,
+    /// Memos of deliveries of software interrupts.
+    pub deliveries: DeliveryTable,
+    /// Memos of code segments that far transfers enter.
+    pub known_codes: KnownCodeTable,
+}
+
+/// Fields of [`crate::gate::device_fast_path`], for accesses to devices.
+#[derive(Debug)]
+#[repr(C)]
+pub struct DeviceState {
+    /// The function that the routine calls; `None`: each access exits.
+    pub function: Option<DeviceFastPath>,
+    /// The machine around the processor, of a type that the function knows.
+    pub machine: *mut (),
+    /// Zero minus the number of the linear page that is mapped to the device registers which fast
+    /// paths access; [`NO_PAGE`](super::NO_PAGE) for none.
+    pub page: u64,
+    /// Zero minus the number of the linear window of display memory in which fast paths access what
+    /// is no RAM: the address shifted right by
+    /// [`DISPLAY_WINDOW_SHIFT`](crate::abi::fast_paths::DISPLAY_WINDOW_SHIFT).
+    /// [`NO_PAGE`](super::NO_PAGE) for none.
+    pub display_window: u64,
+    /// Not zero: instructions in `accesses` have met such memory through the guest's page tables,
+    /// which are walked at each access.
+    pub display_by_tables: u64,
+    /// Not zero: `display_window` or `display_by_tables` is in use, or a string instruction has met
+    /// such memory.
+    pub display_known: u64,
+    /// The value of CR3 under which `page` is valid; zero: any.
+    pub space: u64,
+    /// Physical address of the frame to which `page` is mapped.
+    pub frame: u64,
+    /// The engine's generation to which `accesses` belong.
+    pub generation: u64,
+    /// Memos of the instructions that access devices.
+    pub accesses: [DeviceAccess; DEVICE_ACCESSES],
+}
+
+bitflags::bitflags! {
+    /// What guest code has changed by transfers of control that it made itself. The mode is
+    /// another one than it was entered in, except after [`Changed::RESUME_FLAG`] alone.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    #[repr(transparent)]
+    pub struct Changed: u64 {
+        /// The privilege level.
+        const LEVEL = 1 << 0;
+        /// The mode within a privilege level.
+        const MODE = 1 << 1;
+        /// An IRET within a level has loaded EFLAGS.RF for the instruction at
+        /// [`Transfers::returned_rip`]. Emitted code stores it alone, as the upper half.
+        const RESUME_FLAG = 1 << 32;
+    }
+}

@@ -1,0 +1,162 @@
+//! Memos: what the monitor found out when it executed an instruction, so that a fast path can
+//! compare and execute the next one like it.
+//!
+//! Each kind of memo has a file with its record, which the assembly of the same name in
+//! [`crate::gate`] reads. Records that are found by a key lie in a [`MemoTable`].
+
+pub mod cpuid_answer;
+pub mod delivery;
+pub mod device_access;
+pub mod known_code;
+pub mod level_change;
+pub mod segment_load;
+
+use crate::abi::link_layout::{BranchTable, ModeId, indirect_tag, table_offset};
+
+/// A key times this has the number of its first place in the high bits of the product (Fibonacci
+/// hashing).
+pub const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// A record in a [`MemoTable`].
+pub trait Memo: Copy {
+    /// A vacant place.
+    const NONE: Self;
+
+    /// What a fast path finds the record by; `None` if the place is vacant.
+    fn key(&self) -> Option<u64>;
+
+    /// Makes the place vacant.
+    fn clear(&mut self);
+}
+
+/// A table of memos in which each key has two places, side by side. `N` is a power of two.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub struct MemoTable<M, const N: usize>(pub [M; N]);
+
+impl<M: Memo, const N: usize> MemoTable<M, N> {
+    /// All places are vacant.
+    pub const NONE: Self = {
+        assert!(N.is_power_of_two() && N > 1);
+        Self([M::NONE; N])
+    };
+
+    /// A product of key and [`SPREAD`], shifted right by this, is the number of the key's first
+    /// place.
+    pub const SHIFT: u32 = u64::BITS - N.ilog2();
+
+    /// Puts a memo into the place that has its key, else into a vacant place of the two, else into
+    /// the first, whose memo moves to the second.
+    pub fn note(&mut self, memo: M) {
+        let Some(key) = memo.key() else { return };
+        let first = (key.wrapping_mul(SPREAD) >> Self::SHIFT) as usize;
+        let places = [first, first ^ 1];
+        let table = &mut self.0;
+        let has_key = |&place: &usize| table[place].key() == Some(key);
+        let is_vacant = |&place: &usize| table[place].key().is_none();
+        let place = places.into_iter().find(has_key);
+        match place.or_else(|| places.into_iter().find(is_vacant)) {
+            Some(place) => table[place] = memo,
+            None => {
+                table[first ^ 1] = table[first];
+                table[first] = memo;
+            }
+        }
+    }
+
+    /// Makes all places vacant.
+    pub fn forget(&mut self) {
+        for memo in &mut self.0 {
+            memo.clear();
+        }
+    }
+}
+
+/// Where a fast path finds the code that follows its instruction, in a mode that the instruction
+/// may have changed.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct CodeAfter {
+    /// Where indirect branches of that mode find their targets: eighths of the bytes from the start
+    /// of the link tables.
+    pub table: u64,
+    /// The target's RIP plus this is the negative of the tag of its entry there.
+    pub tag: u64,
+}
+
+impl CodeAfter {
+    /// Nothing is known.
+    pub const NONE: Self = Self { table: 0, tag: 0 };
+
+    /// Code of `mode`, which uses `table` for its indirect branches.
+    pub fn of(table: BranchTable, mode: ModeId) -> Self {
+        Self {
+            table: table_offset(table) as u64 / 8,
+            tag: indirect_tag(table, mode),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A key and a value.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    struct Pair(u64, u32);
+
+    impl Memo for Pair {
+        const NONE: Self = Self(0, 0);
+
+        fn key(&self) -> Option<u64> {
+            (self.0 != 0).then_some(self.0)
+        }
+
+        fn clear(&mut self) {
+            self.0 = 0;
+        }
+    }
+
+    type Table = MemoTable<Pair, 8>;
+
+    fn value(table: &Table, key: u64) -> Option<u32> {
+        let found = table.0.iter().filter(|pair| pair.0 == key);
+        let values: Vec<u32> = found.map(|pair| pair.1).collect();
+        assert!(values.len() <= 1, "a key has one place");
+        values.first().copied()
+    }
+
+    /// Keys that share their two places.
+    fn sharing() -> impl Iterator<Item = u64> {
+        let place = |key: u64| key.wrapping_mul(SPREAD) >> Table::SHIFT;
+        (1..).filter(move |&key| place(key) == place(1))
+    }
+
+    #[test]
+    fn the_newest_two_of_keys_that_share_their_places_are_found() {
+        let mut table = Table::NONE;
+        let keys: Vec<u64> = sharing().take(3).collect();
+        for (value, &key) in (0..).zip(&keys) {
+            table.note(Pair(key, value));
+        }
+        let found: Vec<Option<u32>> = keys.iter().map(|&key| value(&table, key)).collect();
+        // The second memo had taken the vacant place; the first one was displaced into it.
+        assert_eq!(found, [Some(0), None, Some(2)]);
+    }
+
+    #[test]
+    fn a_key_keeps_its_place_and_a_forgotten_table_is_vacant() {
+        let mut table = Table::NONE;
+        let keys: Vec<u64> = sharing().take(2).collect();
+        for &key in &keys {
+            table.note(Pair(key, 1));
+        }
+        table.note(Pair(keys[1], 5));
+        assert_eq!(
+            (value(&table, keys[0]), value(&table, keys[1])),
+            (Some(1), Some(5))
+        );
+        table.forget();
+        assert!(table.0.iter().all(|pair| pair.key().is_none()));
+    }
+}

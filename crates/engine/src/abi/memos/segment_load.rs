@@ -1,0 +1,61 @@
+//! Loads of segment registers that the monitor has done.
+
+use crate::abi::memos::{CodeAfter, Memo, MemoTable};
+use tollgate_x86::{Segment, SegmentRegister};
+
+/// A load of a segment register that the monitor has done.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub struct SegmentLoad {
+    /// The result of [`segment_load_key`] with the selector in its low 16 bits; zero: vacant.
+    pub key: u64,
+    /// Linear address of the descriptor; zero for a null selector.
+    pub place: u64,
+    /// The descriptor as it was in memory.
+    pub descriptor: u64,
+    /// The segment register after the load.
+    pub segment: Segment,
+    /// The code that follows. Its tag is zero if the load does not change the mode.
+    pub then: CodeAfter,
+}
+
+impl Memo for SegmentLoad {
+    const NONE: Self = Self {
+        key: 0,
+        place: 0,
+        descriptor: 0,
+        segment: Segment {
+            base: 0,
+            limit: 0,
+            selector: tollgate_x86::Selector(0),
+            attributes: tollgate_x86::Attributes::empty(),
+        },
+        then: CodeAfter::NONE,
+    };
+
+    fn key(&self) -> Option<u64> {
+        (self.key != 0).then_some(self.key)
+    }
+
+    fn clear(&mut self) {
+        self.key = 0;
+    }
+}
+
+/// The table of known loads.
+pub type SegmentLoadTable = MemoTable<SegmentLoad, SEGMENT_LOADS>;
+
+/// Number of loads that are remembered.
+pub const SEGMENT_LOADS: usize = 1 << 8;
+
+/// Lowest bit of the segment register's number in [`segment_load_key`].
+pub const KEY_REGISTER: u32 = 16;
+/// Bit of [`segment_load_key`] that is set for POP, which moves ESP by 4.
+pub const KEY_POPS: u32 = 19;
+/// Lowest bit of the mode's number plus one in [`segment_load_key`].
+pub const KEY_MODE: u32 = 32;
+
+/// The key of a load of a segment register, without the selector, which takes the low 16 bits.
+pub const fn segment_load_key(register: SegmentRegister, pops: bool, mode: u32) -> u64 {
+    (register as u64) << KEY_REGISTER | (pops as u64) << KEY_POPS | (mode as u64 + 1) << KEY_MODE
+}
