@@ -20,7 +20,7 @@
 //!
 //! Two rules ensure that the last seam is always in reach. A seam is noted only if it is in reach;
 //! otherwise an island is first inserted at the previous seam. And there is a seam before and after
-//! each branch, so at most one instruction follows the last seam when an island is needed.
+//! each branch, so after the insertion no branch is pending except possibly the very last one.
 //!
 //! No position may be kept across a seam, except in the fields that [`Emitter::insert_island`]
 //! adapts.

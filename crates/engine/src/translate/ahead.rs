@@ -7,9 +7,8 @@
 //! register can hold the result of a shared look-up. So a group that begins while the active shared
 //! look-up has accesses left replaces it only if the new group has more accesses.
 //!
-//! Nothing here decides whether an access may use a shared look-up. A planned access that does not
-//! come true costs only a larger look-up, and an access that was not planned gets a look-up of its
-//! own.
+//! Nothing here decides whether an access may use a shared look-up. A plan that does not come true
+//! costs one look-up, and an access that was not planned makes a look-up of its own.
 
 use super::branch::goes_on_behind;
 use crate::emit::look_up::{near_register, segment_of};

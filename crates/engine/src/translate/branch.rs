@@ -216,10 +216,10 @@ impl Translator {
             OpKind::FarBranch16 | OpKind::FarBranch32 => self.far(instruction),
             _ if instruction.is_call_far_indirect() => self.far(instruction),
             _ => {
-                // The push either has a look-up of its own, which needs R8, or is in range of a
-                // shared look-up, whose result occupies R11. If its own look-up misses, the
-                // instruction cannot rely on finding another shared look-up when it is started
-                // again, so the active one is ended.
+                // The push either has a look-up of its own, which needs R8, or is in range of the active
+                // shared look-up, whose result occupies R11. In the first case the shared look-up is
+                // ended here, so that the instruction finds the same state when it is started again
+                // after a miss of the push's look-up.
                 let bytes = width.bytes();
                 let target = match self.emit.is_in_stack_window(-(bytes as i32), bytes, true) {
                     true => R8,
