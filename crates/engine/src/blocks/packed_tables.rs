@@ -2,8 +2,8 @@
 //! replaceable operands, and the guest's code if a copy is kept.
 //!
 //! There are many blocks, and their tables are read seldom: only when guest code is left or
-//! interrupted. So the tables are packed by [`packed_sites`](crate::abi::packed_sites) and
-//! [`packed_marks`](crate::abi::packed_marks), without spare capacity:
+//! interrupted. So the tables are packed by [`packed_sites`] and [`packed_marks`], without spare
+//! capacity:
 //!
 //! ```text
 //! lengths of sites, state map and operands in bytes     three numbers
