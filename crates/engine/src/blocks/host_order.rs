@@ -1,10 +1,10 @@
 //! An ordered index of blocks by the offset of their code in the code cache.
 //!
-//! Each unit of 128 bytes of the cache has one word. The word names the last block whose code begins
-//! in the unit, and from that block a chain leads to the others, from the last to the first. So a
-//! block is entered or removed in a step or two, and the block of any address is found by searching
-//! backwards over the length of one block. Words of parts of the cache that were never used are
-//! never touched.
+//! Each unit of 128 bytes of the cache has one word. The word names the last block whose code
+//! begins in the unit, and from that block a chain leads to the others, from the last to the first.
+//! So a block is entered or removed in a step or two, and the block of any address is found by
+//! searching backwards over the length of one block. Words of parts of the cache that were never
+//! used are never touched.
 
 use crate::abi::sites::{BlockId, MAX_BLOCKS};
 use crate::blocks::code_cache::ALIGNMENT;

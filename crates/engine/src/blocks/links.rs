@@ -59,8 +59,8 @@ pub struct Epoch {
 pub struct Target {
     /// Host address of the block's code.
     pub address: u64,
-    /// The value that [`KeptRegisters::code_delta`](crate::abi::context::groups::KeptRegisters::code_delta), the slide,
-    /// must have at the target if the block is relocatable.
+    /// The slide that the context must have at the target if the block is relocatable: the value of
+    /// [`KeptRegisters::code_delta`](crate::abi::context::groups::KeptRegisters::code_delta).
     pub delta: u64,
 }
 
