@@ -175,11 +175,11 @@ pub struct Engine {
     /// What instructions do that access the device page or display memory, by site; valid for the
     /// generation that the context names.
     device_accesses: FxHashMap<u32, DeviceAccess>,
-    /// The value of [`DeviceState::display_window`](crate::abi::context::groups::DeviceState::display_window).
+    /// The value of `DeviceState::display_window`.
     display_window: u64,
-    /// The value of [`DeviceState::display_by_tables`](crate::abi::context::groups::DeviceState::display_by_tables).
+    /// The value of `DeviceState::display_by_tables`.
     display_by_tables: u64,
-    /// The value of [`DeviceState::display_known`](crate::abi::context::groups::DeviceState::display_known).
+    /// The value of `DeviceState::display_known`.
     display_known: u64,
     /// The guest registers that live in slots of the context in code that is not 64-bit code.
     slot_mask: u16,
@@ -266,8 +266,9 @@ impl Engine {
         self.translator.has_fast_paths = does;
     }
 
-    /// Sets whether each guest instruction counts itself in [`Counters::instructions`](crate::abi::context::groups::Counters::instructions), and
-    /// the host instructions that stand for it in the fields after that. Drops all blocks.
+    /// Sets whether each guest instruction counts itself in
+    /// [`Counters::instructions`](crate::abi::context::groups::Counters::instructions), and the
+    /// host instructions that stand for it in the fields after that. Drops all blocks.
     pub fn set_counts_instructions(&mut self, counts: bool, memory: &mut GuestMemory) {
         self.flush(memory);
         self.translator.counts_instructions = counts;

@@ -13,31 +13,32 @@ use std::mem::offset_of;
 use tollgate_x86::state::TableRegister;
 use tollgate_x86::{CpuState, Segment};
 
-/// What emitted code may do with a field of the context. Fields that [`fields`] does not
-/// list it leaves alone: they belong to the monitor, and to [`crate::gate::entry`],
-/// [`crate::gate::store_test`], [`crate::gate::string`] and [`crate::gate::fast_path`]. The verifier enforces it.
+/// How emitted code may use a field of the context. Emitted code does not touch fields that
+/// [`fields`] does not list: they belong to the monitor, and to [`crate::gate::entry`],
+/// [`crate::gate::store_test`], [`crate::gate::string`] and [`crate::gate::fast_path`]. The
+/// verifier enforces this.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FieldUse {
-    /// It is read.
+    /// The field is read.
     Read,
-    /// It is read and written.
+    /// The field is read and written.
     Write,
-    /// It holds an address to which emitted code jumps.
+    /// The field holds an address to which emitted code jumps.
     Jump,
 }
 
-/// A field, or several side by side, that emitted code uses.
+/// A field, or several neighbouring ones, that emitted code uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Field {
-    /// Displacement from R15 of the first byte.
+    /// The displacement from R15 of the first byte.
     pub start: i32,
-    /// Size in bytes.
+    /// The size in bytes.
     pub size: i32,
-    /// How emitted code may use it.
+    /// How emitted code may use the field.
     pub access: FieldUse,
 }
 
-/// The bytes of what `_field` yields.
+/// The size in bytes of the field that `_field` yields.
 const fn size_of_field<T, F>(_field: fn(&T) -> &F) -> i32 {
     size_of::<F>() as i32
 }
@@ -45,7 +46,7 @@ const fn size_of_field<T, F>(_field: fn(&T) -> &F) -> i32 {
 macro_rules! displacements {
     ($($name:ident = $field:ident $(. $part:ident)? $(: $access:ident)?,)+) => {
         $(pub const $name: i32 = displacement(offset_of!(Context, $field $(. $part)?));)+
-        /// Those of them that emitted code uses.
+        /// The named fields that emitted code uses.
         const NAMED: &[Option<Field>] = &[$(named!($name $field $(. $part)? $(, $access)?),)+];
     };
 }
@@ -132,19 +133,19 @@ displacements! {
     KNOWN_CODES = fast_paths.known_codes,
 }
 
-/// Displacement of the half of `level_changed` that says that EFLAGS.RF was loaded within a level:
-/// [`RESUME_FLAG_LOADED`](crate::abi::context::groups::Changed::RESUME_FLAG).
+/// The displacement of the half of `level_changed` that says that EFLAGS.RF was loaded within a
+/// level: [`RESUME_FLAG_LOADED`](crate::abi::context::RESUME_FLAG_LOADED).
 pub const RESUME_FLAG_LOADED: i32 = LEVEL_CHANGED + 4;
-/// Displacement of the selector of CS that a return to level 3 must name.
+/// The displacement of the selector of CS that a return to level 3 must have.
 pub const OUTER_CODE_SELECTOR: i32 = OUTER_RETURN + offset_of!(OuterReturn, code_selector) as i32;
-/// Displacement of the same of SS.
+/// The displacement of the selector of SS that a return to level 3 must have.
 pub const OUTER_STACK_SELECTOR: i32 = OUTER_RETURN + offset_of!(OuterReturn, stack_selector) as i32;
-/// Displacement of what the descriptor of that CS must be like.
+/// The displacement of the value that the descriptor of that CS must have.
 pub const OUTER_CODE_DESCRIPTOR: i32 = OUTER_RETURN + offset_of!(OuterReturn, code) as i32;
-/// Displacement of the same of SS.
+/// The displacement of the value that the descriptor of that SS must have.
 pub const OUTER_STACK_DESCRIPTOR: i32 = OUTER_RETURN + offset_of!(OuterReturn, stack) as i32;
 
-/// Displacement of the address of the test for stores of `size` bytes, if there is one.
+/// The displacement of the address of the test for stores of `size` bytes, if there is one.
 pub fn code_store(size: u8) -> Option<i32> {
     let index = STORE_SIZES.iter().position(|&known| known == size)?;
     Some(displacement(
@@ -152,29 +153,30 @@ pub fn code_store(size: u8) -> Option<i32> {
     ))
 }
 
-/// The same for modes whose memory is reached through the long software TLB.
+/// The displacement of the address of the test for stores of `size` bytes, in modes whose memory is
+/// reached through the long software TLB.
 pub fn long_code_store(size: u8) -> Option<i32> {
     let from_other =
         offset_of!(Context, store_test.long_routines) - offset_of!(Context, store_test.routines);
     code_store(size).map(|at| at + from_other as i32)
 }
 
-/// Displacement of the address of a routine for a repeated string instruction.
+/// The displacement of the address of a routine for a repeated string instruction.
 pub const fn string_routine(routine: StringRoutine) -> i32 {
     STRINGS + 8 * routine.0 as i32
 }
 
-/// Displacement of the address of a fast path's routine.
+/// The displacement of the address of a fast path's routine.
 pub const fn fast_path_routine(routine: FastPath) -> i32 {
     FAST_PATHS + 8 * routine as i32
 }
 
-/// Displacement of how often a fast path has done its instruction.
+/// The displacement of the count of how often a fast path has executed its instruction.
 pub const fn fast_path_count(routine: FastPath) -> i32 {
     FAST_PATH_COUNTS + 8 * routine as i32
 }
 
-/// Displacement of a guest register's slot.
+/// The displacement of a guest register's slot.
 pub const fn slot(guest: u8) -> i32 {
     let guest = guest as usize & 15;
     let slots = if guest < 8 {
@@ -185,38 +187,39 @@ pub const fn slot(guest: u8) -> i32 {
     displacement(slots + guest * 8)
 }
 
-/// Displacement of the vector registers' save area.
+/// The displacement of the vector registers' save area.
 pub const VECTOR_AREA: i32 = displacement(offset_of!(Context, cpu) + offset_of!(CpuState, vector));
 
-/// Displacement of a segment register's base.
+/// The displacement of a segment register's base.
 pub const fn segment_base(register: tollgate_x86::SegmentRegister) -> i32 {
     segment(register) + offset_of!(tollgate_x86::Segment, base) as i32
 }
 
-/// Displacement of a segment register's limit.
+/// The displacement of a segment register's limit.
 pub const fn segment_limit(register: tollgate_x86::SegmentRegister) -> i32 {
     segment(register) + offset_of!(tollgate_x86::Segment, limit) as i32
 }
 
-/// Displacement of what is known of a change of the privilege level.
+/// The displacement of the memo of a change of the privilege level.
 pub const fn level_change(kind: LevelChangeKind) -> i32 {
     displacement(
         offset_of!(Context, transfers.level_changes) + kind as usize * size_of::<LevelChange>(),
     )
 }
 
-/// Displacement of a segment register: its base, then limit, selector and attributes.
+/// The displacement of a segment register: its base, then limit, selector and attributes.
 pub const fn segment_register(register: tollgate_x86::SegmentRegister) -> i32 {
     segment(register)
 }
 
-/// Displacements of registers of the processor that guest code reads or swaps.
+/// The displacements of registers of the processor that guest code reads or swaps.
 pub mod register {
     use super::{Context, CpuState, displacement, offset_of};
     const fn cpu(offset: usize) -> i32 {
         displacement(offset_of!(Context, cpu) + offset)
     }
-    /// As they were when guest code was entered, or the privilege level last changed.
+    /// The flags as they were when guest code was entered, or when the privilege level last
+    /// changed.
     pub const FLAGS: i32 = cpu(offset_of!(CpuState, flags));
     pub const CR0: i32 = cpu(offset_of!(CpuState, cr0));
     pub const CR2: i32 = cpu(offset_of!(CpuState, cr2));
@@ -229,54 +232,54 @@ pub mod register {
     pub const TSC_AUX: i32 = cpu(offset_of!(CpuState, tsc_aux));
 }
 
-/// Displacement of a segment register's selector; its attributes are the upper half of
-/// that doubleword.
+/// The displacement of a segment register's selector; the attributes are the upper half of that
+/// doubleword.
 pub const fn segment_selector(register: tollgate_x86::SegmentRegister) -> i32 {
     const SELECTOR: usize = offset_of!(tollgate_x86::Segment, selector);
     const _: () = assert!(offset_of!(tollgate_x86::Segment, attributes) == SELECTOR + 2);
     segment(register) + SELECTOR as i32
 }
 
-/// Displacement of the selector of LDTR.
+/// The displacement of the selector of LDTR.
 pub const LDT_SELECTOR: i32 = displacement(
     offset_of!(Context, cpu) + offset_of!(CpuState, ldtr) + offset_of!(Segment, selector),
 );
-/// Displacement of the selector of TR.
+/// The displacement of the selector of TR.
 pub const TASK_SELECTOR: i32 = displacement(
     offset_of!(Context, cpu) + offset_of!(CpuState, tr) + offset_of!(Segment, selector),
 );
-/// Displacement of the IDT's linear address.
+/// The displacement of the IDT's linear address.
 pub const IDT_BASE: i32 = IDTR + offset_of!(TableRegister, base) as i32;
-/// Displacement of the TSS's linear address.
+/// The displacement of the TSS's linear address.
 pub const TASK_BASE: i32 =
     displacement(offset_of!(Context, cpu) + offset_of!(CpuState, tr) + offset_of!(Segment, base));
-/// Displacement of the IDT's limit.
+/// The displacement of the IDT's limit.
 pub const IDT_LIMIT: i32 = IDTR + offset_of!(TableRegister, limit) as i32;
-/// Displacement of the TSS's limit.
+/// The displacement of the TSS's limit.
 pub const TASK_SEGMENT_LIMIT: i32 =
     displacement(offset_of!(Context, cpu) + offset_of!(CpuState, tr) + offset_of!(Segment, limit));
-/// Displacement of the GDT's linear address.
+/// The displacement of the GDT's linear address.
 pub const GDT_BASE: i32 = GDTR + offset_of!(TableRegister, base) as i32;
-/// Displacement of the GDT's limit.
+/// The displacement of the GDT's limit.
 pub const GDT_LIMIT: i32 = GDTR + offset_of!(TableRegister, limit) as i32;
 const GDTR: i32 = displacement(offset_of!(Context, cpu) + offset_of!(CpuState, gdtr));
 const IDTR: i32 = displacement(offset_of!(Context, cpu) + offset_of!(CpuState, idtr));
-/// Displacements of `work`.
+/// The displacements of the values in `work`.
 pub const WORK: [i32; 3] = {
     let first = displacement(offset_of!(Context, transfers.work));
     [first, first + 8, first + 16]
 };
 
-/// Displacement of the slots of the guest registers 0 to 7; those of 8 to 15 are in
+/// The displacement of the slots of the guest registers 0 to 7; those of 8 to 15 are at
 /// [`CPU_SLOTS`].
 pub const SPILLED_SLOTS: i32 = slot(0);
-/// Displacement of the slots of the guest registers 8 to 15.
+/// The displacement of the slots of the guest registers 8 to 15.
 pub const CPU_SLOTS: i32 = slot(8);
-/// Bytes of eight slots.
+/// The size in bytes of eight slots.
 pub const SLOTS_SIZE: i32 = 64;
 
-/// What emitted code uses beside the fields that it names by the table above: parts of
-/// fields, and fields of the processor.
+/// What emitted code uses in addition to the fields of the table above: parts of fields, and fields
+/// of the processor.
 const PARTS: [Field; 25] = {
     const fn part(start: i32, size: i32, access: FieldUse) -> Field {
         Field {
@@ -288,7 +291,7 @@ const PARTS: [Field; 25] = {
     use FieldUse::{Jump, Read, Write};
     const STORES: i32 = (STORE_SIZES.len() * 8) as i32;
     const MASK: i32 = offset_of!(Expected, mask) as i32;
-    // The mask and the bits, behind each other.
+    // The mask is directly followed by the bits.
     const _: () = assert!(MASK + 16 == size_of::<Expected>() as i32);
     [
         part(SPILLED_SLOTS, SLOTS_SIZE, Write),
@@ -334,7 +337,7 @@ const PARTS: [Field; 25] = {
         part(register::SYSENTER_EIP, 8, Read),
     ]
 };
-/// All that emitted code uses of the context. No access goes beyond one of them.
+/// Everything in the context that emitted code uses. No access goes beyond one of these fields.
 pub fn fields() -> impl Iterator<Item = Field> {
     let named = NAMED.iter().copied().flatten();
     named.chain(PARTS)

@@ -12,10 +12,11 @@ pub struct X87Note {
     pub start: u32,
     /// The offset after the last host instruction of the note.
     pub end: u32,
-    /// The value for [`X87Pointers::instruction`](crate::abi::x87_pointers::X87Pointers::instruction).
+    /// The value for
+    /// [`X87Pointers::instruction`](crate::abi::x87_pointers::X87Pointers::instruction).
     pub instruction: u64,
-    /// The value for [`X87Pointers::opcode`](crate::abi::x87_pointers::X87Pointers::opcode); if there is a memory operand, its linear
-    /// address is in R8.
+    /// The value for [`X87Pointers::opcode`](crate::abi::x87_pointers::X87Pointers::opcode); if
+    /// there is a memory operand, its linear address is in R8.
     pub opcode: u32,
 }
 
@@ -52,8 +53,9 @@ pub enum CompletionKind {
         /// The flag that bit 9 of the image is loaded into, if any.
         interrupt: Option<InterruptFlag>,
     },
-    /// It stores an interrupt's frame, whose parts are in [`Transfers::work`](crate::abi::context::groups::Transfers::work), and changes the
-    /// interrupt flag.
+    /// It stores an interrupt's frame, whose parts are in
+    /// [`Transfers::work`](crate::abi::context::groups::Transfers::work), and changes the interrupt
+    /// flag.
     Frame {
         /// The size in bytes of each value: 2 or 4.
         size: u8,

@@ -29,27 +29,27 @@ use tollgate_x86::CpuState;
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::registers::Gpr;
 
-/// Distance from the start of [`Context`] to where R15 points; 12 modulo 64.
+/// The distance from the start of [`Context`] to where R15 points; it is 12 modulo 64.
 pub const BIAS: i32 = 76;
 
-/// Value of `exit_site` when guest code was not entered at all.
+/// The value of `exit_site` if guest code was not entered at all.
 pub const SITE_NONE: u32 = u32::MAX;
-/// Value of `exit_site` when a signal took the guest out; see [`SignalExit`].
+/// The value of `exit_site` if a signal took the guest out; see [`SignalExit`].
 pub const SITE_SIGNAL: u32 = u32::MAX - 1;
 
-/// Ways in which programs reach memory, by number.
+/// The number of ways in which programs reach memory.
 pub const WAYS: usize = 3;
 
-/// What an instruction of emitted code has to do with the loaded space's
+/// How an instruction of emitted code uses the loaded space's
 /// [anchor](tollgate_tlb::shadow_windows::anchors).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ByAnchor {
-    /// Nothing.
+    /// The instruction does not use the anchor.
     #[default]
     No,
-    /// It checks that an address lies in a part which the anchor leads to.
+    /// The instruction checks that an address lies in a part to which the anchor leads.
     Check,
-    /// It accesses memory by the anchor.
+    /// The instruction accesses memory by the anchor.
     Access,
 }
 
@@ -63,32 +63,33 @@ pub struct SignalExit {
     pub code: i32,
     /// EIP of the instruction that had not completed.
     pub rip: u64,
-    /// Added to the register that holds ESP to get the guest's ESP.
+    /// What is added to the register that holds ESP to get the guest's ESP.
     pub esp: i32,
     /// The faulting host address, for SIGSEGV and SIGBUS.
     pub address: u64,
-    /// At a fault of a direct access: its linear address, or one in the same part.
+    /// For a fault of a direct access: its linear address, or another address in the same part.
     pub near: u64,
-    /// What the instruction that faulted has to do with the space's anchor.
+    /// How the instruction that faulted uses the space's anchor.
     pub by_anchor: ByAnchor,
-    /// The fault was a store.
+    /// Whether the access that faulted was a store.
     pub stores: bool,
-    /// The instruction holds interrupts off until it has completed.
+    /// What the instruction holds off until it has completed.
     pub shadowed: Shadow,
-    /// It is a repeated string instruction that has done some iterations, but not all.
+    /// Whether the instruction is a repeated string instruction that has completed some iterations,
+    /// but not all.
     pub between_iterations: bool,
 }
 
-/// Host addresses to which emitted code jumps by way of the context.
+/// The host addresses to which emitted code jumps by way of the context.
 #[derive(Clone, Copy, Debug)]
 pub struct Gate {
     /// The exit path.
     pub exit: u64,
-    /// The routine for accesses that the software TLB has no entry for.
+    /// The routine for accesses that miss in the software TLB.
     pub miss: u64,
     /// The tests of stores for code, by [`STORE_SIZES`].
     pub code_store: [u64; STORE_SIZES.len()],
-    /// The same for modes whose memory is reached through the long software TLB.
+    /// The tests of stores for code in modes whose memory is reached through the long software TLB.
     pub long_code_store: [u64; STORE_SIZES.len()],
     /// The routines for repeated string instructions.
     pub strings: [u64; ROUTINES],
@@ -96,73 +97,73 @@ pub struct Gate {
     pub fast_paths: [u64; FAST_PATHS],
 }
 
-/// All that generated code may touch in addition to guest memory.
+/// Everything except guest memory that emitted code may touch.
 #[repr(C, align(64))]
 pub struct Context {
-    /// What most blocks and exits use.
+    /// The fields that most blocks and exits use.
     pub hot: Hot,
     /// The notes of the last x87 instruction.
     pub x87: X87Pointers,
-    /// What guest code keeps in memory for want of host registers.
+    /// Guest registers that are kept in memory, since the host has too few registers.
     pub registers: KeptRegisters,
-    /// Holds the memory operand of an instruction that is run alone.
+    /// Room for the memory operand of an instruction that is run alone.
     pub bounce: BounceBuffer,
-    /// The processor.
+    /// The state of the guest's processor.
     pub cpu: CpuState,
-    /// Filled in by signal handlers.
+    /// What a signal handler has found out.
     pub signal: SignalExit,
-    /// For signal handlers: the table by which [`crate::position`] finds the guest
-    /// instruction of a host address, or null.
+    /// For signal handlers: the table by which [`crate::position`] finds the guest instruction of a
+    /// host address, or null.
     pub blocks: *const (),
-    /// What the test of stores uses.
+    /// The fields of the test of stores.
     pub store_test: StoreTest,
     /// What is known of the descriptors of CS, SS and TR.
     pub descriptors: KnownDescriptors,
     /// How the vector registers are loaded and saved.
     pub vectors: VectorTransfer,
-    /// What the way in and out uses.
+    /// The fields of the way into guest code and out of it.
     pub entry: EntryState,
     /// What is known of changes of the privilege level.
     pub transfers: Transfers,
-    /// Counts of blocks, and the offset of the time-stamp counter.
+    /// The counts that blocks keep, and the offset of the time-stamp counter.
     pub counters: Counters,
-    /// What repeated string instructions use.
+    /// The fields of the routines for repeated string instructions.
     pub strings: StringState,
-    /// What fast paths use.
+    /// The fields of fast paths, and their memos.
     pub fast_paths: FastPathState,
-    /// What the fast path of device accesses uses.
+    /// The fields of the fast path of device accesses.
     pub devices: DeviceState,
 }
 
-/// Sizes in bytes of the stores that are tested without an exit; 6 and 12 are frames of
+/// The sizes in bytes of the stores that are tested without an exit; 6 and 12 are frames of
 /// interrupts.
 pub const STORE_SIZES: [u8; 9] = [1, 2, 4, 6, 8, 12, 16, 32, 64];
-/// In `device_page`: no page.
+/// The value of `DeviceState::page` and `DeviceState::display_window` for none.
 pub const NO_PAGE: u64 = 1;
-/// In `store_pass`: no site.
+/// The value of `StoreTest::pass` for no site.
 pub const NO_PASS: u64 = 1;
 
-/// 64-byte aligned space for one operand at any alignment.
+/// Room for one operand at any alignment, aligned to 64 bytes.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub struct BounceBuffer(pub [u8; 192]);
 
-/// Displacement from R15 of a field at `offset`.
+/// The displacement from R15 of a field at `offset`.
 pub const fn displacement(offset: usize) -> i32 {
     offset as i32 - BIAS
 }
 
-/// Displacement from R15 of a general register's place.
+/// The displacement from R15 of a general register's value in `cpu`.
 pub const fn gpr_displacement(register: Gpr) -> i32 {
     displacement(offset_of!(Context, cpu) + offset_of!(CpuState, gpr) + register as usize * 8)
 }
 
-/// Leaves every instruction to its exit.
+/// A [`FastPathFunction`] that leaves every instruction to its exit.
 extern "sysv64" fn does_nothing(_context: *mut Context, _key: u64, _value: u64) -> u64 {
     0
 }
 
-/// Leaves every miss to its exit.
+/// The function that leaves every miss to its exit.
 extern "sysv64" fn fills_nothing(_context: *mut Context) -> u64 {
     0
 }
@@ -176,15 +177,16 @@ impl Context {
         }
     }
 
-    /// Forgets what changes of the privilege level lead to, whichever programs.
+    /// Forgets the results of changes of the privilege level, for programs of all ways to reach
+    /// memory.
     pub fn forget_level_changes(&mut self) {
         self.transfers.level_changes = Default::default();
         self.transfers.of_programs = Default::default();
         self.transfers.virtual_return = Default::default();
     }
 
-    /// The space that is loaded has programs that reach memory in another of the [`WAYS`]: returns to
-    /// them lead to code of another mode.
+    /// Exchanges the results for programs, because programs of the space that is now loaded reach
+    /// memory in another of the [`WAYS`]: returns to them lead to code of another mode.
     pub fn turn_programs(&mut self, from: usize, to: usize) {
         for way in [from, to] {
             let (level_changes, outer_return) = &mut self.transfers.of_programs[way % WAYS];
@@ -193,8 +195,8 @@ impl Context {
         }
     }
 
-    /// Fills the slots of the guest registers in `mask` (one bit each) from the processor;
-    /// those of R8 to R15 are the processor's.
+    /// Fills the slots of the guest registers in `mask` (one bit each) from the processor's state.
+    /// The slots of R8 to R15 are in that state already.
     pub fn scatter_registers(&mut self, mask: u16) {
         let mut rest = mask & 0xff;
         while rest != 0 {
@@ -204,7 +206,7 @@ impl Context {
         }
     }
 
-    /// The reverse of [`Context::scatter_registers`].
+    /// Stores the slots of the guest registers in `mask` to the processor's state.
     pub fn gather_registers(&mut self, mask: u16) {
         let mut rest = mask & 0xff;
         while rest != 0 {
@@ -214,8 +216,9 @@ impl Context {
         }
     }
 
-    /// A context for a processor in `cpu`'s state, which emitted code leaves through `gate`
-    /// and which `pending` has leave it: that must outlive it. It must not move once entered.
+    /// A context for a processor in the state `cpu`, which emitted code leaves through `gate` and
+    /// at the request of `pending`. `pending` must outlive the context, and the context must not
+    /// move once guest code was entered.
     pub fn new(cpu: CpuState, gate: Gate, pending: *const AtomicU32) -> Box<Self> {
         let mut context = Box::new(Self {
             hot: Hot {
@@ -322,8 +325,8 @@ impl Context {
         context
     }
 
-    /// Notes what the descriptors of the current CS and SS must be like, and what is known of
-    /// the TSS; to be called whenever one of them, the privilege level or GDTR has changed.
+    /// Notes what the descriptors of the current CS and SS must be like, and what is known of the
+    /// TSS. To be called after each change of one of these, of the privilege level or of GDTR.
     pub fn note_descriptors(&mut self) {
         let known = KnownDescriptors::of(&self.cpu);
         self.descriptors.code = known.code;
@@ -331,7 +334,7 @@ impl Context {
         self.descriptors.task_limit = known.task_limit;
     }
 
-    /// Tells generated code where `memory` is and which lines of it hold code.
+    /// Tells emitted code where `memory` is and which of its lines hold code.
     pub fn watch_memory(&mut self, memory: &GuestMemory) {
         let first = memory.ram().base() as u64 / PAGE_SIZE;
         self.store_test.lines = (memory.code().table() as u64).wrapping_sub(first * 8);

@@ -1,9 +1,10 @@
-//! The numbers and memos of fast paths: instructions that a routine executes without an exit.
+//! The numbers of fast paths, and what is passed to their routines.
 //!
-//! Translated code calls a routine of [`crate::gate::fast_path`], which executes the instruction if
-//! it can and continues after the instruction. The routine compares with what the monitor found out
-//! when it last executed such an instruction and stored here. Which instruction has which fast path
-//! is decided when the instruction is translated (`policy/fast_path.rs`).
+//! A fast path is an instruction that a routine executes without an exit. Translated code calls the
+//! routine ([`crate::gate::fast_path`]), which executes the instruction if it can and continues
+//! after the instruction. The routine compares with a [memo](crate::abi::memos): what the monitor
+//! found out when it last executed such an instruction. Which instruction has which fast path is
+//! decided when the instruction is translated (`policy/fast_path.rs`).
 
 use crate::abi::context::Context;
 use tollgate_exits::ExitKind;
@@ -112,7 +113,8 @@ impl FastPath {
 /// The number of routines.
 pub const FAST_PATHS: usize = 18;
 
-/// What the monitor's function executes for a call ([`FastPathState::function`](crate::abi::context::groups::FastPathState::function)). The
+/// What the monitor's function executes for a call
+/// ([`FastPathState::function`](crate::abi::context::groups::FastPathState::function)). The
 /// function executes the whole instruction or, if anything is unusual, changes nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
@@ -237,24 +239,26 @@ impl FastPathCall {
 
 /// The monitor's function. It is passed the context, [`FastPathCall::key`], and the address or
 /// value of the call. It returns 1 if it has executed the instruction, 0 if it has changed nothing,
-/// and another number if it has executed the instruction and set [`FastPathState::done`](crate::abi::context::groups::FastPathState::done), so
-/// that the exit is taken.
+/// and another number if it has executed the instruction and set
+/// [`FastPathState::done`](crate::abi::context::groups::FastPathState::done), so that the exit is
+/// taken.
 pub type FastPathFunction = unsafe extern "sysv64" fn(*mut Context, u64, u64) -> u64;
 
-/// Value of [`FastPathState::done`](crate::abi::context::groups::FastPathState::done): the mode has changed, but not the privilege level.
+/// Value of [`FastPathState::done`](crate::abi::context::groups::FastPathState::done): the mode has
+/// changed, but not the privilege level.
 pub const DONE_IN_LEVEL: u64 = 1;
-/// Value of [`FastPathState::done`](crate::abi::context::groups::FastPathState::done): the privilege level has changed, and EFLAGS was
+/// Value of `FastPathState::done`: the privilege level has changed, and EFLAGS was
 /// loaded.
 pub const DONE_RETURN: u64 = 2;
-/// Value of [`FastPathState::done`](crate::abi::context::groups::FastPathState::done): an interrupt's frame has been stored.
+/// Value of `FastPathState::done`: an interrupt's frame has been stored.
 pub const DONE_DELIVERY: u64 = 3;
-/// Value of [`FastPathState::done`](crate::abi::context::groups::FastPathState::done): the monitor's function has executed the
+/// Value of `FastPathState::done`: the monitor's function has executed the
 /// instruction, and a request to leave waits. EIP is not in the exit value.
 pub const DONE_CALL: u64 = 4;
-/// Value of [`FastPathState::done`](crate::abi::context::groups::FastPathState::done): a device's register was accessed, and more is due.
+/// Value of `FastPathState::done`: a device's register was accessed, and more is due.
 /// EIP is not that of the next instruction yet.
 pub const DONE_DEVICE: u64 = 5;
-/// Value of [`FastPathState::done`](crate::abi::context::groups::FastPathState::done): as [`DONE_CALL`], but the monitor must look for
+/// Value of `FastPathState::done`: as [`DONE_CALL`], but the monitor must look for
 /// what is due. The function itself sets this value.
 pub const DONE_CALL_DUE: u64 = 6;
 
@@ -280,8 +284,8 @@ pub const KEY_PORT_KNOWN: u32 = 24;
 pub const KEY_ROUTINE: u32 = 32;
 
 /// In a key, the bit that says that the access is described by an entry of
-/// [`DeviceState::accesses`](crate::abi::context::groups::DeviceState::accesses). The rest of the key is the entry's number, and the value is the
-/// linear address of the access.
+/// [`DeviceState::accesses`](crate::abi::context::groups::DeviceState::accesses). The rest of the
+/// key is the entry's number, and the value is the linear address of the access.
 pub const KEY_MEMORY: u32 = 63;
 
 /// The key that is passed to a [`DeviceFastPath`] for the repeated string instruction of the site.

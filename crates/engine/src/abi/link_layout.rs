@@ -123,8 +123,8 @@ pub const fn first_choice(rip: u64) -> u32 {
     (rip >> INDEX_SHIFT) as u32 & (HASH_ENTRIES as u32 - 1)
 }
 /// The size in bytes of an entry of these tables: tag, target, the value of
-/// [`KeptRegisters::code_delta`](crate::abi::context::groups::KeptRegisters::code_delta) at the target (its slide), and
-/// the negative of the slide.
+/// [`KeptRegisters::code_delta`](crate::abi::context::groups::KeptRegisters::code_delta) at the
+/// target (its slide), and the negative of the slide.
 pub const ENTRY_BYTES: i32 = 32;
 /// The offset in an entry of the host address of the target.
 pub const ENTRY_TARGET: i32 = 8;

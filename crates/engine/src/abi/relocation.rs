@@ -3,8 +3,8 @@
 //! A relocatable block is translated once, wherever the guest maps its page. The block's tables and
 //! code name *link addresses* (`home` in the code), which the engine has chosen (see
 //! [`crate::blocks::homes`]). While such code runs,
-//! [`KeptRegisters::code_delta`](crate::abi::context::groups::KeptRegisters::code_delta) holds the *slide*: the
-//! distance from the link address to the address at which the guest runs the code.
+//! [`KeptRegisters::code_delta`](crate::abi::context::groups::KeptRegisters::code_delta) holds the
+//! *slide*: the distance from the link address to the address at which the guest runs the code.
 //!
 //! Everything that is read from a block's tables passes through [`Relocation`] before it has a
 //! meaning for the guest: the instruction pointers of state maps and sites, and the instructions

@@ -6,13 +6,14 @@ use crate::abi::context::Context;
 use std::mem::offset_of;
 use tollgate_x86::{Segment, SegmentRegister};
 
-/// Bit of `x87_opcode`: an instruction was noted since the vector registers were last saved.
+/// Bit of [`X87Pointers::opcode`]: an instruction was noted since the vector registers were last
+/// saved.
 pub const X87_FRESH: u32 = 1 << 15;
-/// Bit of `x87_opcode`: an instruction with a memory operand was noted since then, perhaps an
-/// earlier one. An instruction without an operand leaves the operand's note unchanged, as
-/// processors leave their data pointer.
+/// Bit of [`X87Pointers::opcode`]: an instruction with a memory operand was noted since then,
+/// perhaps an earlier one. An instruction without an operand leaves the operand's note unchanged,
+/// as processors leave their data pointer.
 pub const X87_OPERAND_FRESH: u32 = 1 << 31;
-/// The half of `x87_opcode` that only instructions with an operand and FNINIT store.
+/// The half of [`X87Pointers::opcode`] that only instructions with an operand and FNINIT store.
 const OPERAND_NOTE: u32 = 0xffff << 16;
 
 // FNINIT clears both selectors with one store.
@@ -23,20 +24,20 @@ const _: () =
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct X87Pointers {
-    /// RIP of the last x87 instruction that is not a control instruction; only its low 32
-    /// bits count if that is not 64-bit code.
+    /// RIP of the last x87 instruction that is not a control instruction; only the low 32 bits are
+    /// valid if the instruction was not in 64-bit code.
     pub instruction: u64,
-    /// Its opcode (11 bits), from bit 16 on the segment register of its memory operand
-    /// plus one (0: no operand), [`X87_OPERAND_FRESH`](crate::abi::x87_pointers::X87_OPERAND_FRESH) and
-    /// [`X87_FRESH`](crate::abi::x87_pointers::X87_FRESH).
+    /// That instruction's opcode (11 bits); from bit 16 on the number of the segment register of
+    /// its memory operand plus one (0: no operand); and the bits [`X87_OPERAND_FRESH`] and
+    /// [`X87_FRESH`].
     pub opcode: u32,
-    /// CS of the last x87 instruction. FNINIT clears this and the next at once.
+    /// CS of the last x87 instruction. FNINIT clears this field and the next with one store.
     pub code_selector: u16,
-    /// Selector of the last memory operand's segment.
+    /// The selector of the last memory operand's segment.
     pub data_selector: u16,
-    /// Linear address of the last memory operand.
+    /// The linear address of the last memory operand.
     pub operand: u64,
-    /// Offset of the last memory operand in its segment.
+    /// The offset of the last memory operand in its segment.
     pub operand_offset: u64,
 }
 

@@ -16,7 +16,8 @@ pub struct Entry {
     pub target: *const u8,
     /// What is subtracted from ESP to get the value that ESP's home must hold there.
     pub esp: i32,
-    /// What [`crate::abi::context::groups::KeptRegisters::code_delta`] must be there (see [`Engine::code_delta`]).
+    /// What [`KeptRegisters::code_delta`](crate::abi::context::groups::KeptRegisters::code_delta)
+    /// must be there (see [`Engine::code_delta`]).
     pub code_delta: u64,
 }
 

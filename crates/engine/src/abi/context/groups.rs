@@ -16,7 +16,7 @@ use std::sync::atomic::AtomicU32;
 #[derive(Debug)]
 #[repr(C)]
 pub struct Hot {
-    /// Address of [`crate::gate::miss`].
+    /// The address of [`crate::gate::miss`].
     pub miss_entry: u64,
     /// The exit that was taken: block number and site, or one of the `SITE_` values.
     pub exit_site: u32,
@@ -74,21 +74,21 @@ pub struct KeptRegisters {
 #[derive(Debug)]
 #[repr(C)]
 pub struct StoreTest {
-    /// Addresses of the routines, in the order of [`STORE_SIZES`].
+    /// The addresses of the routines, in the order of [`STORE_SIZES`].
     pub routines: [u64; STORE_SIZES.len()],
-    /// Addresses of the routines for modes that use the long software TLB.
+    /// The addresses of the routines for modes that use the long software TLB.
     pub long_routines: [u64; STORE_SIZES.len()],
-    /// The map of 64-byte lines that hold code, minus as much as makes the host page number of RAM
-    /// its index.
+    /// The address of the map of lines (of 64 bytes) that hold code, biased so that the host page
+    /// number of RAM is the index in the map.
     pub lines: u64,
-    /// The table of the byte maps of pages, with the same index.
+    /// The address of the table of the pages' maps of bytes, biased in the same way.
     pub bytes: u64,
-    /// Where the block whose store is tested resumes.
+    /// The host address at which the block continues whose store is tested.
     pub return_to: u64,
-    /// Host address minus linear address of the tested store.
+    /// The host address of the tested store minus its linear address.
     pub delta: u64,
     /// Zero minus the site whose next store may hit a line with code, because the monitor knows
-    /// that it hits none of the code; [`NO_PASS`](super::NO_PASS) for no site.
+    /// that the store does not touch the code; [`NO_PASS`](super::NO_PASS) for no site.
     pub pass: u64,
 }
 
@@ -96,15 +96,15 @@ pub struct StoreTest {
 #[derive(Debug)]
 #[repr(C)]
 pub struct VectorTransfer {
-    /// The monitor sets this to have the vector registers loaded on the way in.
+    /// The monitor sets this so that the way in loads the vector registers.
     pub load: u64,
     /// XSTATE_BV at the last load of the vector registers.
     pub before: u64,
     /// The state components that are loaded and saved: the mask for XRSTOR and XSAVE.
     pub components: u64,
-    /// Not zero: XSAVEC saves them.
+    /// Not zero if the vector registers are saved by XSAVEC.
     pub compacts: u64,
-    /// The way out sets this if the vector registers were live and have been saved.
+    /// The way out sets this if the vector registers were loaded and have been saved.
     pub were_live: u64,
 }
 
@@ -112,11 +112,11 @@ pub struct VectorTransfer {
 #[derive(Debug)]
 #[repr(C)]
 pub struct EntryState {
-    /// Not zero: guest code was left by a task switch, so it is entered by one.
+    /// Not zero if guest code was left by a task switch, so that it is entered by one too.
     pub switch_in: u64,
     /// The host's stack pointer while guest code runs.
     pub host_rsp: u64,
-    /// Host address at which guest code is entered.
+    /// The host address at which guest code is entered.
     pub target: u64,
 }
 
@@ -124,7 +124,8 @@ pub struct EntryState {
 #[derive(Debug)]
 #[repr(C)]
 pub struct Transfers {
-    /// By [`LevelChangeKind`]: the result of such an instruction, if it is known.
+    /// The result of each instruction that changes the privilege level, by [`LevelChangeKind`], if
+    /// known.
     pub level_changes: [LevelChange; LevelChangeKind::ALL.len()],
     /// What guest code has changed since it was entered.
     pub changed: Changed,
@@ -133,13 +134,13 @@ pub struct Transfers {
     /// `level_changes` and `outer_return` for programs that reach memory in another way, by the
     /// number of that way.
     pub(super) of_programs: [([LevelChange; LevelChangeKind::ALL.len()], OuterReturn); WAYS],
-    /// The known return to V86 tasks.
+    /// The memo of returns to V86 tasks.
     pub virtual_return: VirtualReturn,
     /// RIP to which guest code last returned by IRET. EFLAGS.RF, if set, is for the instruction
     /// there.
     pub returned_rip: u64,
-    /// Values that an instruction needs when no register is free for them. For an interrupt frame:
-    /// its flags, the IF that follows from them, and the host address of the frame.
+    /// Values that an instruction needs when no register is free for them. For an interrupt's
+    /// frame: the flags in the frame, the new IF, and the host address of the frame.
     pub work: [u64; 3],
 }
 
@@ -147,13 +148,13 @@ pub struct Transfers {
 #[derive(Debug)]
 #[repr(C)]
 pub struct Counters {
-    /// Added to the host's time-stamp counter to get the guest's.
+    /// What is added to the host's time-stamp counter to get the guest's.
     pub time_stamp_offset: u64,
-    /// Number of guest instructions begun, if blocks count them.
+    /// The number of guest instructions that have begun, if blocks count them.
     pub instructions: u64,
-    /// Number of host instructions that were emitted for these (see `translate/count.rs`).
+    /// The number of host instructions that were emitted for these (see `translate/count.rs`).
     pub host_instructions: u64,
-    /// Bytes of these host instructions.
+    /// The size of these host instructions in bytes.
     pub host_bytes: u64,
 }
 
@@ -165,10 +166,10 @@ pub struct StringState {
     pub routines: [u64; ROUTINES],
     /// The guest's arithmetic flags while a routine runs, in the form of [`Hot::arithmetic`].
     pub flags: u16,
-    /// Not zero: a CMPS or SCAS that is interrupted between two iterations shows the flags of the
-    /// last comparison, as on AMD's processors. Zero: it shows those from before the first.
+    /// Not zero if a CMPS or SCAS that is interrupted between two iterations shows the flags of the
+    /// last comparison, as on AMD's processors. If zero, it shows the flags from before the first.
     pub shows_each: u64,
-    /// Base of the source segment while a routine runs that adds segment bases.
+    /// The base of the source's segment, while a routine that adds bases runs.
     pub source_base: u64,
 }
 
@@ -180,24 +181,24 @@ pub struct FastPathState {
     pub routines: [u64; FAST_PATHS],
     /// How often each routine has executed its instruction.
     pub counts: [u64; FAST_PATHS],
-    /// Not zero at an exit of a fast path that has executed its instruction except for EIP, which is
-    /// in the exit value: one of the `DONE_` values of [`crate::abi::fast_paths`].
+    /// Not zero at an exit of a fast path that has executed its instruction except for EIP, which
+    /// is in the exit value: one of the `DONE_` values of [`crate::abi::fast_paths`].
     pub done: u64,
     /// The function of the monitor that fast paths call.
     pub function: FastPathFunction,
-    /// The function of the monitor that tries to fill an entry of the software TLB for the access of
-    /// a site. It returns where the access is tried again, or 0.
+    /// The function of the monitor that tries to fill an entry of the software TLB for the access
+    /// of a site. It returns the host address at which the access is tried again, or 0.
     pub miss_function: unsafe extern "sysv64" fn(*mut super::Context) -> u64,
     /// What both functions need in addition to the context. The monitor sets it at each entry; null
     /// if there is none.
     pub environment: *mut (),
-    /// Memos of CPUID.
+    /// The memos of CPUID's answers.
     pub cpuid_answers: CpuidAnswers,
-    /// Memos of loads of segment registers.
+    /// The memos of loads of segment registers.
     pub segment_loads: SegmentLoadTable,
-    /// Memos of deliveries of software interrupts.
+    /// The memos of deliveries of software interrupts.
     pub deliveries: DeliveryTable,
-    /// Memos of code segments that far transfers enter.
+    /// The memos of code segments that far transfers enter.
     pub known_codes: KnownCodeTable,
 }
 
@@ -205,46 +206,46 @@ pub struct FastPathState {
 #[derive(Debug)]
 #[repr(C)]
 pub struct DeviceState {
-    /// The function that the routine calls; `None`: each access exits.
+    /// The function that the routine calls; `None` if each access exits.
     pub function: Option<DeviceFastPath>,
     /// The machine around the processor, of a type that the function knows.
     pub machine: *mut (),
-    /// Zero minus the number of the linear page that is mapped to the device registers which fast
-    /// paths access; [`NO_PAGE`](super::NO_PAGE) for none.
+    /// Zero minus the number of the linear page that leads to the device registers that fast paths
+    /// access; [`NO_PAGE`](super::NO_PAGE) for none.
     pub page: u64,
-    /// Zero minus the number of the linear window of display memory in which fast paths access what
-    /// is no RAM: the address shifted right by
+    /// Zero minus the number of the linear window of display memory in which fast paths access
+    /// memory that is not RAM: the address shifted right by
     /// [`DISPLAY_WINDOW_SHIFT`](crate::abi::fast_paths::DISPLAY_WINDOW_SHIFT).
     /// [`NO_PAGE`](super::NO_PAGE) for none.
     pub display_window: u64,
-    /// Not zero: instructions in `accesses` have met such memory through the guest's page tables,
-    /// which are walked at each access.
+    /// Not zero if instructions in `accesses` have accessed display memory with paging on. The
+    /// guest's page tables are then walked at each access.
     pub display_by_tables: u64,
-    /// Not zero: `display_window` or `display_by_tables` is in use, or a string instruction has met
-    /// such memory.
+    /// Not zero if `display_window` or `display_by_tables` is in use, or a string instruction has
+    /// accessed display memory.
     pub display_known: u64,
-    /// The value of CR3 under which `page` is valid; zero: any.
+    /// The value of CR3 with which `page` is valid; zero if it is valid with any.
     pub space: u64,
-    /// Physical address of the frame to which `page` is mapped.
+    /// The physical address of the frame to which `page` is mapped.
     pub frame: u64,
     /// The engine's generation to which `accesses` belong.
     pub generation: u64,
-    /// Memos of the instructions that access devices.
+    /// The memos of instructions that access devices.
     pub accesses: [DeviceAccess; DEVICE_ACCESSES],
 }
 
 bitflags::bitflags! {
-    /// What guest code has changed by transfers of control that it made itself. The mode is
-    /// another one than it was entered in, except after [`Changed::RESUME_FLAG`] alone.
+    /// What guest code has changed by transfers of control that it made itself. The mode differs
+    /// from that in which guest code was entered, except after [`Changed::RESUME_FLAG`] alone.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     #[repr(transparent)]
     pub struct Changed: u64 {
-        /// The privilege level.
+        /// The privilege level has changed.
         const LEVEL = 1 << 0;
-        /// The mode within a privilege level.
+        /// The mode has changed within a privilege level.
         const MODE = 1 << 1;
         /// An IRET within a level has loaded EFLAGS.RF for the instruction at
-        /// [`Transfers::returned_rip`]. Emitted code stores it alone, as the upper half.
+        /// [`Transfers::returned_rip`]. Emitted code stores this bit separately, as the upper half.
         const RESUME_FLAG = 1 << 32;
     }
 }

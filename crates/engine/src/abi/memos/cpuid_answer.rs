@@ -1,4 +1,4 @@
-//! Answers of CPUID that the monitor has given.
+//! The memos of CPUID: answers that the monitor has given.
 
 use crate::abi::memos::{Memo, MemoTable};
 
@@ -10,7 +10,7 @@ pub struct CpuidAnswer {
     pub leaf: u32,
     /// ECX before the instruction, in [`CpuidAnswers::by_both`].
     pub subleaf: u32,
-    /// Zero: the place is vacant.
+    /// Zero if the place is vacant.
     pub is_known: u32,
     /// EAX, EBX, ECX and EDX after the instruction.
     pub registers: [u32; 4],
@@ -34,23 +34,24 @@ impl Memo for CpuidAnswer {
     }
 }
 
-/// Number of entries in [`CpuidAnswers::by_leaf`].
+/// The number of entries in [`CpuidAnswers::by_leaf`].
 pub const ANSWERS_BY_LEAF: usize = 128;
-/// Number of entries in [`CpuidAnswers::by_both`].
+/// The number of entries in [`CpuidAnswers::by_both`].
 pub const ANSWERS_BY_BOTH: usize = 256;
 
 /// The known answers of CPUID, in two tables.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CpuidAnswers {
-    /// Answers that do not depend on ECX, at the low bits of the leaf and one bit for extended leaves.
+    /// Answers that do not depend on ECX. The index consists of the leaf's low bits and one bit for
+    /// extended leaves.
     pub by_leaf: [CpuidAnswer; ANSWERS_BY_LEAF],
     /// Answers that depend on ECX.
     pub by_both: MemoTable<CpuidAnswer, ANSWERS_BY_BOTH>,
 }
 
 impl CpuidAnswers {
-    /// No answer is known.
+    /// Tables without answers.
     pub const NONE: Self = Self {
         by_leaf: [CpuidAnswer::NONE; ANSWERS_BY_LEAF],
         by_both: MemoTable::NONE,

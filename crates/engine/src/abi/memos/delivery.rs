@@ -9,40 +9,41 @@ use crate::abi::link_layout::FamilyId;
 use crate::abi::memos::{CodeAfter, Memo, MemoTable};
 use tollgate_x86::{Attributes, Segment, Selector, Vector};
 
-/// INT n or INT3 that led through an interrupt or trap gate to a handler at level 0, from there or
-/// from level 3; or the #GP of a V86 task.
+/// The memo of an INT n or INT3 that led through an interrupt or trap gate to a handler at level 0,
+/// from level 0 or level 3, or of the #GP of a V86 task.
 ///
-/// The record holds what the delivery read from memory, with its addresses; the fast path reads it
-/// again and compares. It compares the tables' registers too, so that writes to them need not be
-/// noted.
+/// It contains what the delivery read from memory, with the addresses; the fast path reads the same
+/// memory again and compares. The registers of the tables are compared too, so that writes to them
+/// need not discard memos.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub struct Delivery {
-    /// The result of [`delivery_key`]; zero: vacant.
+    /// The key that [`delivery_key`], [`task_key`] or [`refusal_key`] returns; zero if the place is
+    /// vacant.
     pub key: u64,
-    /// Base of the IDT.
+    /// The base of the IDT.
     pub idt_base: u64,
-    /// Base of the GDT.
+    /// The base of the GDT.
     pub gdt_base: u64,
-    /// Base of the TSS.
+    /// The base of the TSS.
     pub task_base: u64,
-    /// Limit of the TSS.
+    /// The limit of the TSS.
     pub task_limit: u32,
-    /// Limit of the IDT.
+    /// The limit of the IDT.
     pub idt_limit: u16,
-    /// Limit of the GDT.
+    /// The limit of the GDT.
     pub gdt_limit: u16,
-    /// Linear address of the gate.
+    /// The linear address of the gate.
     pub gate: u64,
-    /// The gate's bytes; for 32-bit handlers only the first half.
+    /// The gate's bytes; for 32-bit handlers only the first half is used.
     pub gate_bytes: [u64; 2],
-    /// Linear address of the handler's code descriptor.
+    /// The linear address of the handler's code descriptor.
     pub code_place: u64,
     /// The bytes of the code descriptor.
     pub code_bytes: u64,
-    /// Linear address of the stack pointer in the TSS; zero: the stack stays the same.
+    /// The linear address of the stack pointer in the TSS; zero if the stack does not change.
     pub stack_slot: u64,
-    /// Outside IA-32e mode: linear address of the stack's descriptor.
+    /// The linear address of the stack's descriptor, outside IA-32e mode.
     pub stack_place: u64,
     /// The bytes of the stack's descriptor.
     pub stack_bytes: u64,
@@ -50,23 +51,25 @@ pub struct Delivery {
     pub target: u64,
     /// The software TLB of level 0 (R14 in guest code).
     pub tlb: u64,
-    /// The code that follows.
+    /// The handler's code, as indirect branches find it.
     pub then: CodeAfter,
-    /// Bits that the fast path sets in [`crate::abi::context::groups::Transfers::changed`].
+    /// The bits that the fast path sets in [`crate::abi::context::groups::Transfers::changed`].
     pub changed: Changed,
-    /// ANDed to the interrupt flag: all ones, or zero.
+    /// What the interrupt flag is ANDed with: all ones, or zero.
     pub interrupt_mask: u64,
     /// CS in the handler.
     pub code: Segment,
-    /// SS in the handler, if the stack is another one.
+    /// SS in the handler, if the stack changes.
     pub stack: Segment,
     /// [`crate::abi::descriptors::KnownDescriptors::code`] in the handler.
     pub code_expected: Expected,
     /// [`crate::abi::descriptors::KnownDescriptors::stack`] in the handler, if the level changes.
     pub stack_expected: Expected,
-    /// Not zero: it is a fault with this error code ([`error_of`]).
+    /// The error code, as [`error_of`] encodes it, if the event is a fault with one; otherwise
+    /// zero.
     pub error: u64,
-    /// Linear address of the gate of the INT n or INT3 that is refused with that fault; zero: none.
+    /// The linear address of the gate of the INT n or INT3 that is refused with that fault; zero if
+    /// there is none.
     pub refused_gate: u64,
     /// The bytes of that gate.
     pub refused_bytes: u64,
@@ -77,33 +80,32 @@ pub const fn error_of(code: u32) -> u64 {
     1 << 32 | code as u64
 }
 
-/// Number of deliveries that are remembered.
+/// The number of deliveries that are remembered.
 pub const DELIVERIES: usize = 64;
 /// The table of known deliveries.
 pub type DeliveryTable = MemoTable<Delivery, DELIVERIES>;
 
-/// In [`delivery_key`]: 64-bit code.
+/// In [`delivery_key`], the bit that says that the instruction is in 64-bit code.
 pub const KEY_LONG: u32 = 8;
-/// In [`task_key`]: set.
+/// In [`task_key`], the bit that says that the instruction is that of a V86 task.
 pub const KEY_TASK: u32 = 9;
-/// In [`refusal_key`]: set.
+/// In [`refusal_key`], the bit that says that the event is a fault.
 pub const KEY_REFUSED: u32 = 10;
-/// The same: the mode, or its family, plus one.
+/// In all keys, the lowest bit of the mode, or its family, plus one.
 const KEY_MODE: u32 = 32;
 
-/// What tells a software interrupt from others: the vector, whether it is 64-bit code's, and the
-/// mode.
+/// The key of a software interrupt: its vector, whether it is in 64-bit code, and its mode.
 pub const fn delivery_key(vector: u8, long: bool, mode: u32) -> u64 {
     vector as u64 | (long as u64) << KEY_LONG | (mode as u64 + 1) << KEY_MODE
 }
 
-/// The same of INT n and INT3 of V86 tasks. Nothing depends on the base of CS, in which modes of
-/// a family differ.
+/// The key of INT n and INT3 of V86 tasks. The base of CS, in which modes of a family differ, does
+/// not matter.
 pub const fn task_key(vector: u8, family: FamilyId) -> u64 {
     vector as u64 | 1 << KEY_TASK | (family.0 as u64 + 1) << KEY_MODE
 }
 
-/// The same of an instruction of V86 tasks that is #GP(0).
+/// The key of an instruction of V86 tasks that is #GP(0).
 pub const fn refusal_key(family: FamilyId) -> u64 {
     task_key(Vector::GeneralProtection as u8, family) | 1 << KEY_REFUSED
 }

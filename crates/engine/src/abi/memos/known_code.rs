@@ -8,28 +8,29 @@ use crate::abi::descriptors::Expected;
 use crate::abi::memos::{CodeAfter, Memo, MemoTable};
 use tollgate_x86::{Attributes, Segment, Selector};
 
-/// A flat code segment that far JMP, CALL and RET of one mode may enter at the level of that mode,
-/// by a selector whose RPL is that level.
+/// The memo of a flat code segment that far JMP, CALL and RET of one mode may enter at the level of
+/// that mode, by a selector whose RPL is that level.
 ///
-/// The record holds the descriptor; the fast path reads it again and compares.
+/// It contains the segment's descriptor; the fast path reads the descriptor again and compares.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub struct KnownCode {
-    /// The result of [`far_key`] with the selector and without [`KEY_TRANSFER`]; zero: vacant.
+    /// The key that [`far_key`] returns, with the selector and without [`KEY_TRANSFER`]; zero if
+    /// the place is vacant.
     pub key: u64,
-    /// Base of the GDT.
+    /// The base of the GDT.
     pub gdt_base: u64,
-    /// Linear address of the descriptor.
+    /// The linear address of the descriptor.
     pub place: u64,
-    /// The descriptor.
+    /// The descriptor as it was in memory.
     pub descriptor: u64,
-    /// Address of the supervisor's software TLB, through which the descriptor is read.
+    /// The supervisor's software TLB, through which the descriptor is read.
     pub tlb: u64,
-    /// The code that follows.
+    /// The code that follows, as indirect branches find it.
     pub then: CodeAfter,
-    /// Bits that the fast path sets in [`crate::abi::context::groups::Transfers::changed`].
+    /// The bits that the fast path sets in [`crate::abi::context::groups::Transfers::changed`].
     pub changed: u32,
-    /// Limit of the GDT.
+    /// The limit of the GDT.
     pub gdt_limit: u16,
     /// CS after the transfer.
     pub code: Segment,
@@ -37,42 +38,42 @@ pub struct KnownCode {
     pub expected: Expected,
 }
 
-/// Number of code segments that are remembered.
+/// The number of code segments that are remembered.
 pub const KNOWN_CODES: usize = 16;
 /// The table of known code segments.
 pub type KnownCodeTable = MemoTable<KnownCode, KNOWN_CODES>;
 
-/// Bit of [`far_key`]: the transfer is a CALL.
+/// In [`far_key`], the bit that says that the transfer is a CALL.
 pub const KEY_CALLS: u32 = 16;
-/// Bit of [`far_key`]: the transfer is a RET.
+/// In [`far_key`], the bit that says that the transfer is a RET.
 pub const KEY_RETURNS: u32 = 17;
-/// Bit of [`far_key`]: values on the stack have 8 bytes, not 4.
+/// In [`far_key`], the bit that says that values on the stack have 8 bytes, not 4.
 pub const KEY_WIDE: u32 = 18;
-/// Bits of [`far_key`] that distinguish transfers to the same code segment.
+/// The bits of [`far_key`] that distinguish transfers to the same code segment.
 pub const KEY_TRANSFER: u64 = 1 << KEY_CALLS | 1 << KEY_RETURNS | 1 << KEY_WIDE;
-/// Bit of [`far_key`]: the code is 64-bit code.
+/// In [`far_key`], the bit that says that the transfer is in 64-bit code.
 pub const KEY_LONG: u32 = 24;
-/// Bit of [`far_key`]: the code runs at level 3.
+/// In [`far_key`], the bit that says that the transfer is at level 3.
 pub const KEY_USER: u32 = 25;
-/// Lowest bit of the mode's number plus one in [`far_key`].
+/// In [`far_key`], the lowest bit of the mode's number plus one.
 const KEY_MODE: u32 = 32;
 
 /// A far transfer within a level.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FarTransfer {
-    /// CALL.
+    /// Whether it is a CALL.
     pub calls: bool,
-    /// RET.
+    /// Whether it is a RET.
     pub returns: bool,
-    /// Bytes of each value: 4 or 8.
+    /// The size in bytes of each value on the stack: 4 or 8.
     pub size: u8,
-    /// Of 64-bit code.
+    /// Whether it is in 64-bit code.
     pub long: bool,
-    /// At level 3.
+    /// Whether it is at level 3.
     pub user: bool,
 }
 
-/// What tells a far transfer from others, without the selector, which the low 16 bits take.
+/// The key of a far transfer, without the selector, which is in the low 16 bits.
 pub const fn far_key(transfer: FarTransfer, mode: u32) -> u64 {
     (transfer.calls as u64) << KEY_CALLS
         | (transfer.returns as u64) << KEY_RETURNS

@@ -1,5 +1,5 @@
 //! Memos: what the monitor found out when it executed an instruction, so that a fast path can
-//! compare and execute the next one like it.
+//! execute the next instruction of that kind if a comparison shows that nothing has changed.
 //!
 //! Each kind of memo has a file with its record, which the assembly of the same name in
 //! [`crate::gate`] reads. Records that are found by a key lie in a [`MemoTable`].
@@ -13,40 +13,40 @@ pub mod segment_load;
 
 use crate::abi::link_layout::{BranchTable, ModeId, indirect_tag, table_offset};
 
-/// A key times this has the number of its first place in the high bits of the product (Fibonacci
-/// hashing).
+/// The multiplier of the hash that places memos (Fibonacci hashing): the product of this and a key
+/// has the number of the key's first place in its high bits.
 pub const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A record in a [`MemoTable`].
 pub trait Memo: Copy {
-    /// A vacant place.
+    /// The contents of a vacant place.
     const NONE: Self;
 
-    /// What a fast path finds the record by; `None` if the place is vacant.
+    /// The key by which a fast path finds the record; `None` if the place is vacant.
     fn key(&self) -> Option<u64>;
 
     /// Makes the place vacant.
     fn clear(&mut self);
 }
 
-/// A table of memos in which each key has two places, side by side. `N` is a power of two.
+/// A table of memos in which each key has two neighbouring places. `N` is a power of two.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct MemoTable<M, const N: usize>(pub [M; N]);
 
 impl<M: Memo, const N: usize> MemoTable<M, N> {
-    /// All places are vacant.
+    /// A table in which all places are vacant.
     pub const NONE: Self = {
         assert!(N.is_power_of_two() && N > 1);
         Self([M::NONE; N])
     };
 
-    /// A product of key and [`SPREAD`], shifted right by this, is the number of the key's first
-    /// place.
+    /// The number of bits by which the product of a key and [`SPREAD`] is shifted right to get the
+    /// number of the key's first place.
     pub const SHIFT: u32 = u64::BITS - N.ilog2();
 
-    /// Puts a memo into the place that has its key, else into a vacant place of the two, else into
-    /// the first, whose memo moves to the second.
+    /// Puts a memo into the place that already has its key, otherwise into a vacant one of its two
+    /// places, otherwise into the first, whose memo moves to the second.
     pub fn note(&mut self, memo: M) {
         let Some(key) = memo.key() else { return };
         let first = (key.wrapping_mul(SPREAD) >> Self::SHIFT) as usize;
@@ -77,18 +77,19 @@ impl<M: Memo, const N: usize> MemoTable<M, N> {
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct CodeAfter {
-    /// Where indirect branches of that mode find their targets: eighths of the bytes from the start
-    /// of the link tables.
+    /// Where indirect branches of that mode find their targets, in bytes from the start of the link
+    /// tables divided by 8.
     pub table: u64,
-    /// The target's RIP plus this is the negative of the tag of its entry there.
+    /// The number that, added to the target's RIP, gives the negative of the tag of its entry in
+    /// that table.
     pub tag: u64,
 }
 
 impl CodeAfter {
-    /// Nothing is known.
+    /// The value if nothing is known.
     pub const NONE: Self = Self { table: 0, tag: 0 };
 
-    /// Code of `mode`, which uses `table` for its indirect branches.
+    /// The value for code of `mode`, which uses `table` for its indirect branches.
     pub fn of(table: BranchTable, mode: ModeId) -> Self {
         Self {
             table: table_offset(table) as u64 / 8,
@@ -101,7 +102,7 @@ impl CodeAfter {
 mod tests {
     use super::*;
 
-    /// A key and a value.
+    /// A memo that consists of a key and a value.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     struct Pair(u64, u32);
 
@@ -126,7 +127,7 @@ mod tests {
         values.first().copied()
     }
 
-    /// Keys that share their two places.
+    /// Keys that share both of their places.
     fn sharing() -> impl Iterator<Item = u64> {
         let place = |key: u64| key.wrapping_mul(SPREAD) >> Table::SHIFT;
         (1..).filter(move |&key| place(key) == place(1))

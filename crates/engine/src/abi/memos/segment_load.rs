@@ -1,21 +1,23 @@
-//! Loads of segment registers that the monitor has done.
+//! The memos of segment loads that the monitor has executed.
 
 use crate::abi::memos::{CodeAfter, Memo, MemoTable};
 use tollgate_x86::{Segment, SegmentRegister};
 
-/// A load of a segment register that the monitor has done.
+/// The memo of a load of a segment register that the monitor has executed.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub struct SegmentLoad {
-    /// The result of [`segment_load_key`] with the selector in its low 16 bits; zero: vacant.
+    /// The key that [`segment_load_key`] returns, with the selector in its low 16 bits; zero if the
+    /// place is vacant.
     pub key: u64,
-    /// Linear address of the descriptor; zero for a null selector.
+    /// The linear address of the descriptor; zero for a null selector.
     pub place: u64,
     /// The descriptor as it was in memory.
     pub descriptor: u64,
     /// The segment register after the load.
     pub segment: Segment,
-    /// The code that follows. Its tag is zero if the load does not change the mode.
+    /// The code that follows, as indirect branches find it. Its tag is zero if the load does not
+    /// change the mode.
     pub then: CodeAfter,
 }
 
@@ -45,17 +47,17 @@ impl Memo for SegmentLoad {
 /// The table of known loads.
 pub type SegmentLoadTable = MemoTable<SegmentLoad, SEGMENT_LOADS>;
 
-/// Number of loads that are remembered.
+/// The number of loads that are remembered.
 pub const SEGMENT_LOADS: usize = 1 << 8;
 
-/// Lowest bit of the segment register's number in [`segment_load_key`].
+/// In [`segment_load_key`], the lowest bit of the segment register's number.
 pub const KEY_REGISTER: u32 = 16;
-/// Bit of [`segment_load_key`] that is set for POP, which moves ESP by 4.
+/// In [`segment_load_key`], the bit that is set for POP, which adds 4 to ESP.
 pub const KEY_POPS: u32 = 19;
-/// Lowest bit of the mode's number plus one in [`segment_load_key`].
+/// In [`segment_load_key`], the lowest bit of the mode's number plus one.
 pub const KEY_MODE: u32 = 32;
 
-/// The key of a load of a segment register, without the selector, which takes the low 16 bits.
+/// The key of a load of a segment register, without the selector, which is in the low 16 bits.
 pub const fn segment_load_key(register: SegmentRegister, pops: bool, mode: u32) -> u64 {
     (register as u64) << KEY_REGISTER | (pops as u64) << KEY_POPS | (mode as u64 + 1) << KEY_MODE
 }
