@@ -190,7 +190,7 @@ impl PagedGuest {
     pub fn books(&self) -> Books {
         Books {
             instruction_steps: self.vcpu.instruction_steps().collect(),
-            fast_paths: self.vcpu.fast_path_counts().collect(),
+            fast_paths: self.vcpu.counts().fast_paths().collect(),
             ..Books::of(self.vcpu.ledger(), self.pc.tsc_khz(), 0)
         }
     }
@@ -206,9 +206,9 @@ impl PagedGuest {
     }
 
     fn all_counts(&self) -> Vec<(&'static str, u64)> {
-        let loads = self.vcpu.space_loads().named().to_vec();
-        let instructions = self.vcpu.instruction_counts().named().to_vec();
-        [loads, self.vcpu.shadow_table_counts(), instructions].concat()
+        let loads = self.vcpu.counts().space_loads.named().to_vec();
+        let instructions = self.vcpu.counts().instruction_cache.named().to_vec();
+        [loads, self.vcpu.counts().shadow_tables(), instructions].concat()
     }
 }
 

@@ -15,7 +15,7 @@ use crate::config::{
 use serde::{Serialize, Serializer};
 use std::fmt;
 use tollgate_engine::policy::virtual_interrupts::Transition;
-use tollgate_monitor::Vcpu;
+use tollgate_monitor::{Vcpu, VcpuSettings};
 
 /// One knob.
 pub struct Knob {
@@ -202,24 +202,17 @@ pub const KNOBS: &[Knob] = &[
 
 /// Configures a processor as `config` says. Must not be called while it runs.
 pub fn turn(vcpu: &mut Vcpu, config: &VmConfig) {
-    // Each of these setters drops translations, so only settings that differ are set.
-    if vcpu.virtual_interrupts() != config.virtual_interrupts {
-        vcpu.set_virtual_interrupts(config.virtual_interrupts);
-    }
-    if vcpu.instruction_source() != config.instruction_source {
-        vcpu.set_instruction_source(config.instruction_source);
-    }
-    if vcpu.shadow_choices() != config.shadow {
-        vcpu.set_shadow_choices(config.shadow);
-    }
-    if vcpu.memory_access() != config.memory_access {
-        vcpu.set_memory_access(config.memory_access);
-    }
-    if vcpu.uses_anchors() != config.anchors {
-        vcpu.use_anchors(config.anchors);
-    }
-    vcpu.set_space_switch(config.space_switch);
-    vcpu.set_interruptible(config.interruptible);
+    vcpu.change_settings(|settings| {
+        *settings = VcpuSettings {
+            virtual_interrupts: config.virtual_interrupts,
+            instruction_source: config.instruction_source,
+            shadow: config.shadow,
+            memory_access: config.memory_access,
+            anchors: config.anchors,
+            space_switch: config.space_switch,
+            interruptible: config.interruptible,
+        }
+    });
 }
 
 /// Why a knob's name or value was refused. It prints as one line that lists the valid ones.

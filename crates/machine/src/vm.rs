@@ -369,19 +369,19 @@ impl Vm {
 
     /// Returns all counters, except those of exits, since the machine's start.
     fn counters(&self) -> Counters {
-        let stops = self.vcpu.stops();
-        let dropped = [("dropped", stops.dropped)];
+        let counts = self.vcpu.counts();
+        let dropped = [("dropped", counts.stops.dropped)];
         Counters {
-            instructions: self.vcpu.instructions(),
-            host_code: self.vcpu.host_code(),
-            fast_paths: self.vcpu.fast_path_counts().collect(),
-            space_loads: self.vcpu.space_loads().named().to_vec(),
-            shadow_tables: self.vcpu.shadow_table_counts(),
-            instruction_cache: self.vcpu.instruction_counts().named().to_vec(),
+            instructions: counts.instructions,
+            host_code: counts.host_code,
+            fast_paths: counts.fast_paths().collect(),
+            space_loads: counts.space_loads.named().to_vec(),
+            shadow_tables: counts.shadow_tables(),
+            instruction_cache: counts.instruction_cache.named().to_vec(),
             share_requests: self.pc.share_requests(),
-            stops: stops.stopped,
-            resumed: stops.resumed.into_iter().chain(dropped).collect(),
-            break_even: stops.break_even,
+            stops: counts.stops.stopped,
+            resumed: counts.stops.resumed.into_iter().chain(dropped).collect(),
+            break_even: counts.stops.break_even,
         }
     }
 

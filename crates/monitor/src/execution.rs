@@ -4,6 +4,7 @@
 //! instructions that do not run as guest code. `vcpu.rs` owns all parts, and `running.rs` borrows
 //! them together with the machine while guest code runs.
 
+pub mod counts;
 mod current_instruction;
 pub(crate) mod due_work;
 pub(crate) mod emulated;
@@ -18,6 +19,7 @@ pub(crate) mod resume_flag;
 mod run_loop;
 pub mod runner;
 pub mod running;
+pub mod settings;
 mod single_step;
 pub mod state_dump;
 pub(crate) mod stop;

@@ -13,8 +13,10 @@ mod host;
 mod memory;
 pub mod translated;
 
+pub use execution::counts::VcpuCounts;
 pub use execution::latches::Latches;
 pub use execution::runner::Runner;
+pub use execution::settings::VcpuSettings;
 pub use execution::stop::VcpuStop;
 pub use execution::vcpu::Vcpu;
 pub use execution::{hypercall, instruction_cache, latches, runner, running, state_dump, vcpu};

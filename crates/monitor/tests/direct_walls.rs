@@ -95,7 +95,7 @@ impl Drop for Canary {
 
 fn direct(code: &[u8], set_up: impl Fn(&mut CpuState)) -> Computer<Bench> {
     let mut vcpu = vcpu(code, |state: &mut CpuState, _: &mut _| set_up(state));
-    vcpu.set_memory_access(MemoryAccess::Direct);
+    vcpu.change_settings(|settings| settings.memory_access = MemoryAccess::Direct);
     vcpu
 }
 

@@ -232,7 +232,7 @@ fn vcpu(guest: Guest, code: &[u8], set_up: impl Fn(&mut CpuState)) -> Computer<B
 
 fn direct(guest: Guest, code: &[u8], set_up: impl Fn(&mut CpuState)) -> Computer<Bench> {
     let mut vcpu = vcpu(guest, code, set_up);
-    vcpu.set_memory_access(MemoryAccess::Direct);
+    vcpu.change_settings(|settings| settings.memory_access = MemoryAccess::Direct);
     vcpu
 }
 
@@ -358,7 +358,7 @@ fn every_form_of_access_ends_as_it_does_alone_and_reaches_nothing_else() {
                 let code = [shape, shape, &END].concat();
                 let what = format!("{shape:x?} at {place:x}, {count:x}, {guest:?}");
                 let mut alone = vcpu(guest, &code, set_up);
-                alone.set_memory_access(MemoryAccess::Checked);
+                alone.change_settings(|settings| settings.memory_access = MemoryAccess::Checked);
                 let Some(expected) = (0..20_000).find_map(|_| alone.step_one().err()) else {
                     // It goes on for too long, or has stored over its own code.
                     continue;

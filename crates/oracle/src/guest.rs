@@ -261,7 +261,9 @@ impl Guest {
         }
         let mut vcpu = Vcpu::new(start.clone(), memory, 4 << 20, true)?;
         vcpu.set_register_map(map);
-        vcpu.set_memory_access(tollgate_test_support::memory_access());
+        vcpu.change_settings(|settings| {
+            settings.memory_access = tollgate_test_support::memory_access()
+        });
         Ok(Self {
             bench: Bench::default(),
             vcpu,

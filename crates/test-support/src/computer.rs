@@ -54,7 +54,7 @@ impl<P: Platform> Computer<P> {
         verify_code: bool,
     ) -> io::Result<Self> {
         let mut vcpu = Vcpu::new(state, memory, code_cache_bytes, verify_code)?;
-        vcpu.set_memory_access(memory_access());
+        vcpu.change_settings(|settings| settings.memory_access = memory_access());
         vcpu.set_verify_shadow(verify_code);
         Ok(Self { vcpu, platform })
     }

@@ -220,7 +220,7 @@ impl Guest {
         virtio::start(&mut pc, &mut memory);
         let mut vcpu = Vcpu::new(state, memory, CODE_CACHE, false).map_err(refused)?;
         // With this setting, sensitive instructions are exits whose cost can be measured.
-        vcpu.set_virtual_interrupts(config.virtual_interrupts);
+        vcpu.change_settings(|settings| settings.virtual_interrupts = config.virtual_interrupts);
         let (kick, news) = (vcpu.kick(), pc.news());
         pc.set_kick(Some(Arc::new(move || {
             news.store(true, Ordering::Release);
@@ -260,10 +260,11 @@ impl Guest {
             memory.write_u32(PhysicalAddress(address), field);
         }
         let before = self.vcpu.exit_counts().clone();
-        let fast_paths_before: Vec<_> = self.vcpu.fast_path_counts().collect();
+        let fast_paths_before: Vec<_> = self.vcpu.counts().fast_paths().collect();
         self.run_until_ready(what)?;
         let after = self.vcpu.exit_counts().clone();
-        let fast_paths = self.vcpu.fast_path_counts().zip(fast_paths_before);
+        let counts = self.vcpu.counts();
+        let fast_paths = counts.fast_paths().zip(fast_paths_before);
         let fast_paths = fast_paths.map(|((name, after), (_, before))| (name, after - before));
         let fast_paths = fast_paths.collect();
         let memory = self.vcpu.memory_mut();

@@ -2,7 +2,6 @@
 
 use crate::execution::current_instruction::InstructionInWork;
 use crate::execution::due_work::Due;
-use crate::execution::instruction_cache::{InstructionCounts, InstructionSource};
 use crate::execution::latches::Latches;
 use crate::execution::runner::Runner;
 use crate::execution::running::Running;
@@ -11,27 +10,20 @@ use crate::host::alarm::Alarm;
 use crate::host::facts;
 use crate::host::kick::Kick;
 use crate::memory::guest_view::GuestView;
-use crate::memory::memory_access::{Accounts, MemoryAccess};
 use crate::memory::program_names::ProgramNames;
-use crate::memory::shadow_tables::{ShadowChoices, ShadowCounts};
-use crate::memory::space_switch::{SpaceLoads, SpaceSwitch};
 use crate::memory::translations::Translations;
 use crate::translated::Translated;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tollgate_emulate::cpuid::Vendor;
-use tollgate_engine::abi::fast_paths::FastPath;
 use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_engine::decode::maker::Decoding;
-use tollgate_engine::engine::{CodeCacheUse, EngineCounts, TranslatedBlock};
+use tollgate_engine::engine::{CodeCacheUse, TranslatedBlock};
 use tollgate_engine::policy::allow_list::Features;
-use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
-use tollgate_engine::preemption::{Interruptible, Stops};
 use tollgate_engine::requests::Requests;
 use tollgate_engine::signals;
 use tollgate_exits::ExitCounts;
-use tollgate_exits::books::HostCode;
 use tollgate_exits::ledger::{Detail, Ledger};
 use tollgate_exits::steps::{StepCost, Steps};
 use tollgate_memory::GuestMemory;
@@ -49,7 +41,7 @@ pub struct Vcpu<R: Runner = Translated> {
     pub(crate) due: Due,
     pub(crate) work: InstructionInWork,
     /// What other threads and signals set: look for work at the next boundary.
-    pending: Arc<Requests>,
+    pub(crate) pending: Arc<Requests>,
     alarm: Alarm,
     kick: Kick,
     programs: ProgramNames,
@@ -100,106 +92,9 @@ impl Vcpu {
         self.view.translations.set_checks(verifies);
     }
 
-    /// How the sensitive instructions are run.
-    pub fn virtual_interrupts(&self) -> VirtualInterrupts {
-        self.runner.engine.virtual_interrupts()
-    }
-
-    /// Changes how the sensitive instructions are run. Drops all translations; must not be
-    /// called while `run` runs.
-    pub fn set_virtual_interrupts(&mut self, choice: VirtualInterrupts) {
-        self.runner
-            .change_engine(&mut self.view.memory, |engine, memory| {
-                engine.set_virtual_interrupts(choice, memory);
-            });
-    }
-
-    /// How code of real mode and of 32 and 64 bits is to reach guest memory.
-    pub fn memory_access(&self) -> MemoryAccess {
-        self.runner.memory_access
-    }
-
-    /// Changes how that code reaches guest memory; not to be called while `run` runs.
-    /// Where the process has no place for shadow windows all accesses are looked up.
-    pub fn set_memory_access(&mut self, choice: MemoryAccess) {
-        self.runner.memory_access = choice;
-        let choice = match self.view.translations.has_windows() {
-            true => choice,
-            false => MemoryAccess::Checked,
-        };
-        let uses_anchors = self.runner.uses_anchors && choice != MemoryAccess::Checked;
-        self.view.translations.use_anchors(uses_anchors);
-        let are_anchors = self.view.translations.has_anchors();
-        *self.runner.accounts = Accounts::new(choice, are_anchors);
-        self.runner.program_access = self.runner.accounts.access();
-        self.runner.forget_level_changes();
-        self.due = Due::ALL;
-    }
-
-    /// Whether 64-bit programs that reach memory directly do so by their space's
-    /// [anchor](tollgate_tlb::shadow_windows::anchors) where it leads.
-    pub fn uses_anchors(&self) -> bool {
-        self.runner.uses_anchors
-    }
-
-    /// Changes whether they do; not to be called while `run` runs. Another machine of the process may
-    /// have all anchors.
-    pub fn use_anchors(&mut self, choice: bool) {
-        self.runner.uses_anchors = choice;
-        self.set_memory_access(self.runner.memory_access);
-    }
-
-    /// How spaces that are known are loaded.
-    pub fn space_switch(&self) -> SpaceSwitch {
-        self.runner.space_switch
-    }
-
-    /// Changes how spaces that are known are loaded; not to be called while `run` runs.
-    pub fn set_space_switch(&mut self, choice: SpaceSwitch) {
-        self.runner.space_switch = choice;
-    }
-
-    /// Whether long pieces of the monitor's work stop for interrupts.
-    pub fn interruptible(&self) -> Interruptible {
-        self.pending.points().interruptible()
-    }
-
-    /// Changes whether they do.
-    pub fn set_interruptible(&mut self, choice: Interruptible) {
-        self.pending.points().set_interruptible(choice);
-        self.runner.forget_work(self.pending.points());
-        self.due.events = true;
-    }
-
     /// For tests: makes a request at every so many points at which such work can stop.
     pub fn force_requests(&mut self, every: u64) {
         self.pending.points().force(every);
-    }
-
-    /// What became of such work that stopped.
-    pub fn stops(&self) -> Stops {
-        self.pending.points().what_stopped()
-    }
-
-    /// Where instructions come from that the monitor emulates.
-    pub fn instruction_source(&self) -> InstructionSource {
-        self.runner.instructions.source()
-    }
-
-    /// Changes where instructions come from that the monitor emulates. Drops all translations; must
-    /// not be called while `run` runs.
-    pub fn set_instruction_source(&mut self, source: InstructionSource) {
-        let memory = &mut self.view.memory;
-        self.runner.instructions.set_source(source, memory);
-        let fast_paths = source == InstructionSource::FastPath;
-        self.runner.change_engine(memory, |engine, memory| {
-            engine.set_fast_paths(fast_paths, memory)
-        });
-    }
-
-    /// How exits found the instructions that they emulated, so far.
-    pub fn instruction_counts(&self) -> InstructionCounts {
-        self.runner.instructions.counts
     }
 
     /// What it cost to find them, step by step.
@@ -210,40 +105,6 @@ impl Vcpu {
     /// Begins anew to time these steps.
     pub fn reset_instruction_steps(&mut self) {
         self.runner.instructions.steps = Steps::default();
-    }
-
-    /// What is kept that was derived from page tables, and how it is invalidated.
-    pub fn shadow_choices(&self) -> ShadowChoices {
-        self.view.translations.choices()
-    }
-
-    /// Changes what is kept that was derived from page tables, and how it is invalidated; not to be
-    /// called while `run` runs.
-    pub fn set_shadow_choices(&mut self, choices: ShadowChoices) {
-        self.view.translations.set_choices(choices);
-    }
-
-    /// What was done so far to what was derived from page tables.
-    pub fn shadow_counts(&self) -> ShadowCounts {
-        self.view.translations.counts()
-    }
-
-    /// The same and what was done to shadow windows, with names for statistics.
-    pub fn shadow_table_counts(&self) -> Vec<(&'static str, u64)> {
-        let windows = self.view.translations.window_counts();
-        let mut counts = self.shadow_counts().named().to_vec();
-        counts.extend([
-            ("window-mapped", windows.mapped),
-            ("window-unmapped", windows.unmapped),
-            ("window-emptied", windows.emptied),
-            ("window-aside", windows.put_aside),
-        ]);
-        counts
-    }
-
-    /// How spaces were loaded by exits, so far.
-    pub fn space_loads(&self) -> SpaceLoads {
-        self.view.translations.loads()
     }
 
     /// Has guest instructions be counted from now on, or not. Slows the guest. Drops all
@@ -261,42 +122,6 @@ impl Vcpu {
         self.runner.fault_deliveries.enabled = repeats;
     }
 
-    /// How many faults were delivered as they were before.
-    pub fn repeated_deliveries(&self) -> u64 {
-        self.runner.fault_deliveries.repeated
-    }
-
-    /// Guest instructions begun so far; `None` if they are not counted. One that is begun
-    /// again, because it faulted or a signal struck in it, counts again; a repeated string
-    /// instruction counts once each time that it begins.
-    pub fn instructions(&self) -> Option<u64> {
-        let counts = self.runner.engine.counts_instructions();
-        counts.then_some(self.runner.context.counters.instructions)
-    }
-
-    /// How often this fast path has done an instruction that would else have been an exit.
-    pub fn fast_path_count(&self, fast_path: FastPath) -> u64 {
-        self.runner.context.fast_paths.counts[fast_path as usize]
-    }
-
-    /// The same of all fast paths: the kind of exit that their instructions would have been, and
-    /// how many they did.
-    pub fn fast_path_counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        FastPath::ALL
-            .map(|fast_path| (fast_path.name(), self.fast_path_count(fast_path)))
-            .into_iter()
-    }
-
-    /// The host code that stood for these instructions, without what counts them: what runs if
-    /// every look-up hits and no exit is taken.
-    pub fn host_code(&self) -> Option<HostCode> {
-        let context = &self.runner.context;
-        self.instructions().map(|_| HostCode {
-            instructions: context.counters.host_instructions,
-            bytes: context.counters.host_bytes,
-        })
-    }
-
     /// Translated code as it lies in the host's memory now.
     pub fn translated_blocks(&self) -> impl Iterator<Item = TranslatedBlock> {
         self.runner.engine.blocks()
@@ -310,11 +135,6 @@ impl Vcpu {
     /// How full the code cache is.
     pub fn code_cache(&self) -> CodeCacheUse {
         self.runner.engine.code_cache()
-    }
-
-    /// Translation work so far.
-    pub fn engine_counts(&self) -> EngineCounts {
-        self.runner.engine.counts()
     }
 }
 

@@ -85,7 +85,7 @@ fn a_loop_of_device_accesses_decodes_each_of_its_instructions_once() {
     assert_eq!(vcpu.platform().written.len() as u64, ROUNDS);
     assert_eq!(vcpu.exit_counts().get(ExitKind::MmioRead), 2 * ROUNDS);
     assert_eq!(vcpu.exit_counts().get(ExitKind::MmioWrite), ROUNDS);
-    assert_eq!(vcpu.engine_counts().decoded_at_exits, 3);
+    assert_eq!(vcpu.counts().engine.decoded_at_exits, 3);
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn an_instruction_in_two_pages_is_decoded_once() {
     state.rip = start;
     let vcpu = run(state, &[(start, &body), (start + 8, &END)]);
     assert_eq!(vcpu.platform().reads, ROUNDS);
-    assert_eq!(vcpu.engine_counts().decoded_at_exits, 1);
+    assert_eq!(vcpu.counts().engine.decoded_at_exits, 1);
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn a_loop_of_page_faults_decodes_the_faulting_instruction_once() {
         ],
     );
     assert_eq!(vcpu.exit_counts().get(ExitKind::GuestPageFault), ROUNDS);
-    assert_eq!(vcpu.engine_counts().decoded_at_exits, 1);
+    assert_eq!(vcpu.counts().engine.decoded_at_exits, 1);
 }
 
 #[test]

@@ -53,7 +53,7 @@ fn fast_paths(vcpu: &Computer<Bench>) -> [u64; 4] {
         FastPath::MmioRead,
         FastPath::MmioWrite,
     ]
-    .map(|fast_path| vcpu.fast_path_count(fast_path))
+    .map(|fast_path| vcpu.counts().fast_path(fast_path))
 }
 
 #[test]
@@ -435,7 +435,7 @@ fn a_page_without_the_device_s_rights_is_no_program_s() {
 
 fn msr_counts(vcpu: &Computer<Bench>) -> [u64; 2] {
     let exits = vcpu.exit_counts().get(ExitKind::Msr);
-    [exits, vcpu.fast_path_count(FastPath::Msr)]
+    [exits, vcpu.counts().fast_path(FastPath::Msr)]
 }
 
 #[test]

@@ -110,7 +110,7 @@ fn stores_that_fault_on_the_host_leave_nothing_half_done() {
             let code = [begin, instruction, &END].concat();
             let set_up = |state: &mut CpuState, _: &mut _| prepare(state, place);
             let mut direct = vcpu(&code, set_up);
-            direct.set_memory_access(MemoryAccess::Direct);
+            direct.change_settings(|settings| settings.memory_access = MemoryAccess::Direct);
             let stop = direct.run();
             assert!(has_ended(&stop), "{code:x?} at {place:x}: {stop:?}");
             let mut alone = vcpu(&code, set_up);
@@ -131,7 +131,7 @@ fn what_may_not_store_faults_as_a_store() {
         let code = [instruction, &END[..]].concat();
         let set_up = |state: &mut CpuState, _: &mut _| prepare(state, place);
         let mut direct = vcpu(&code, set_up);
-        direct.set_memory_access(MemoryAccess::Direct);
+        direct.change_settings(|settings| settings.memory_access = MemoryAccess::Direct);
         let stop = direct.run();
         assert!(has_ended(&stop), "{code:x?} at {place:x}: {stop:?}");
         let mut alone = vcpu(&code, set_up);
@@ -161,7 +161,7 @@ fn a_movs_to_where_no_window_is_leaves_the_source_s_page_clean() {
                 state.gpr[7] = destination;
             };
             let mut direct = vcpu(&code, set_up);
-            direct.set_memory_access(MemoryAccess::Direct);
+            direct.change_settings(|settings| settings.memory_access = MemoryAccess::Direct);
             let stop = direct.run();
             assert!(has_ended(&stop), "{movs:x?} to {destination:x}: {stop:?}");
             let mut alone = vcpu(&code, set_up);

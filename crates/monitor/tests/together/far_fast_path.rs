@@ -23,7 +23,7 @@ const POINTERS: u64 = DATA + 0x800;
 fn made(vcpu: &Computer<Bench>) -> [u64; 2] {
     [
         vcpu.exit_counts().get(ExitKind::FarTransfer),
-        vcpu.fast_path_count(FastPath::Far),
+        vcpu.counts().fast_path(FastPath::Far),
     ]
 }
 

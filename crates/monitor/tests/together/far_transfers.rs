@@ -211,7 +211,7 @@ fn a_patched_operand_of_16_bit_code_is_not_translated_anew() {
         program.state.gpr[3] = 0;
         let vcpu = program.run();
         assert_eq!(vcpu.state().gpr[3], (1..=200).sum::<u64>(), "{kind:?}");
-        let counts = vcpu.engine_counts();
+        let counts = vcpu.counts().engine;
         assert!(counts.revived > 150, "{kind:?}: {counts:?}");
         assert!(counts.translations < 30, "{kind:?}: {counts:?}");
     }

@@ -63,7 +63,7 @@ fn caught_in_kernel(vcpu: &mut Computer<Bench>) -> [u64; 4] {
 fn loads(vcpu: &Computer<Bench>) -> [u64; 2] {
     [
         vcpu.exit_counts().get(ExitKind::SegmentLoad),
-        vcpu.fast_path_count(FastPath::LoadSegment),
+        vcpu.counts().fast_path(FastPath::LoadSegment),
     ]
 }
 
@@ -306,7 +306,7 @@ fn no_load_is_lost_or_done_twice_however_often_the_guest_is_interrupted() {
 fn cpuids(vcpu: &Computer<Bench>) -> [u64; 2] {
     [
         vcpu.exit_counts().get(ExitKind::Cpuid),
-        vcpu.fast_path_count(FastPath::Cpuid),
+        vcpu.counts().fast_path(FastPath::Cpuid),
     ]
 }
 
@@ -513,7 +513,7 @@ macro_rules! returns {
 fn returns_done(vcpu: &Computer<Bench>) -> [u64; 2] {
     [
         vcpu.exit_counts().get(ExitKind::Iret),
-        vcpu.fast_path_count(FastPath::Return),
+        vcpu.counts().fast_path(FastPath::Return),
     ]
 }
 
@@ -662,5 +662,5 @@ fn vector_registers_are_loaded_without_an_exit() {
     assert_eq!(vcpu.state().gpr[RSI], 600);
     assert_eq!(vcpu.state().gpr[RDI], 63);
     assert_eq!(vcpu.exit_counts().get(ExitKind::VectorLoad), 0);
-    assert!(vcpu.fast_path_count(FastPath::Vectors) > 1200);
+    assert!(vcpu.counts().fast_path(FastPath::Vectors) > 1200);
 }

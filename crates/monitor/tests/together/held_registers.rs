@@ -215,7 +215,7 @@ fn machines(code: &[u8], is_user: bool) -> [(MemoryAccess, Computer<Bench>); 2] 
             }
         };
         let mut vcpu = vcpu(code, setup);
-        vcpu.set_memory_access(access);
+        vcpu.change_settings(|settings| settings.memory_access = access);
         (access, vcpu)
     })
 }

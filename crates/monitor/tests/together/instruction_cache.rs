@@ -34,7 +34,7 @@ fn run_from(
     setup: impl Fn(&mut CpuState, &mut GuestMemory),
 ) -> Computer<Bench> {
     let mut running = vcpu(code, setup);
-    running.set_instruction_source(source);
+    running.change_settings(|settings| settings.instruction_source = source);
     running.platform_mut().shows_word = true;
     running.platform_mut().word = WORD;
     let stop = running.run();
@@ -66,7 +66,7 @@ fn run_from_all(
         let vcpu = run_from(source, code, &setup);
         assert_eq!(vcpu.dump(), plain.dump(), "{source:?}");
         assert_eq!(vcpu.platform().word, plain.platform().word, "{source:?}");
-        let counts = vcpu.instruction_counts();
+        let counts = vcpu.counts().instruction_cache;
         let [hits, misses] = [counts.hits, counts.missed_new + counts.missed_void];
         assert_eq!(counts.disagreed, 0, "{source:?}");
         match source {
@@ -194,7 +194,7 @@ fn a_page_that_is_mapped_elsewhere_has_its_own_instructions() {
     for source in SOURCES {
         let vcpu = run_from(source, code, setup);
         assert_eq!(vcpu.dump(), plain.dump(), "{source:?}");
-        let counts = vcpu.instruction_counts();
+        let counts = vcpu.counts().instruction_cache;
         assert_eq!(counts.disagreed, 0, "{source:?}");
         match source {
             On => assert!(counts.dropped_tables > 190, "{counts:?}"),
@@ -239,11 +239,11 @@ fn one_address_in_two_spaces_has_two_instructions() {
             (state.gpr[RBX], state.gpr[1], state.gpr[2]) = (PROGRAM, 100, 0x100);
             state.cr3 = table(0);
         });
-        vcpu.set_instruction_source(source);
+        vcpu.change_settings(|settings| settings.instruction_source = source);
         vcpu.platform_mut().shows_word = true;
         vcpu.platform_mut().word = WORD;
         run_kernel(&mut vcpu, UPPER, table(0));
-        let counts = vcpu.instruction_counts();
+        let counts = vcpu.counts().instruction_cache;
         assert_eq!(
             vcpu.state().gpr[R8],
             100 * u64::from(WORD as u8),
@@ -316,10 +316,10 @@ fn the_source_can_be_changed_between_runs() {
     vcpu.platform_mut().shows_word = true;
     let mut before = InstructionCounts::default();
     for source in [On, FastPath, Physical, Off, On, Site] {
-        vcpu.set_instruction_source(source);
-        assert_eq!(vcpu.instruction_source(), source);
+        vcpu.change_settings(|settings| settings.instruction_source = source);
+        assert_eq!(vcpu.settings().instruction_source, source);
         vcpu.run();
-        let counts = vcpu.instruction_counts();
+        let counts = vcpu.counts().instruction_cache;
         let found = counts.found_anew - before.found_anew;
         assert_eq!(
             found,

@@ -17,8 +17,8 @@ fn misses(vcpu: &Computer<Bench>) -> u64 {
     .map(|kind| counts.get(kind))
     .into_iter()
     .sum::<u64>()
-        + vcpu.fast_path_count(FastPath::ReadMiss)
-        + vcpu.fast_path_count(FastPath::WriteMiss)
+        + vcpu.counts().fast_path(FastPath::ReadMiss)
+        + vcpu.counts().fast_path(FastPath::WriteMiss)
 }
 
 #[test]

@@ -111,14 +111,14 @@ fn a_space_that_comes_back_finds_its_links() {
             load(&mut vcpu, space);
             run(&mut vcpu, linear, 0);
         }
-        let links = vcpu.engine_counts().links;
+        let links = vcpu.counts().engine.links;
         for _ in 0..5 {
             for space in [0, 1] {
                 load(&mut vcpu, space);
                 run(&mut vcpu, linear, 0);
             }
         }
-        assert_eq!(vcpu.engine_counts().links, links, "at {linear:x}");
+        assert_eq!(vcpu.counts().engine.links, links, "at {linear:x}");
     }
 }
 
@@ -187,10 +187,10 @@ fn a_new_space_finds_the_links_of_a_library_that_it_maps_elsewhere() {
     load(&mut vcpu, 1);
     run(&mut vcpu, PLACES[1], 0);
     load(&mut vcpu, 0);
-    let links = vcpu.engine_counts().links;
+    let links = vcpu.counts().engine.links;
     load(&mut vcpu, 2);
     run(&mut vcpu, PLACES[2], 0);
-    assert_eq!(vcpu.engine_counts().links, links);
+    assert_eq!(vcpu.counts().engine.links, links);
 }
 
 #[test]

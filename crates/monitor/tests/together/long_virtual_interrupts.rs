@@ -60,7 +60,7 @@ fn no_instruction_leaves_while_nothing_waits() {
         ),
     ] {
         let mut vcpu = vcpu(program(), |_, _| {});
-        vcpu.set_virtual_interrupts(arm);
+        vcpu.change_settings(|settings| settings.virtual_interrupts = arm);
         let stop = vcpu.run();
         assert!(
             matches!(stop, VcpuStop::Requested(StopRequest::DebugExit(_))),
@@ -142,9 +142,11 @@ fn an_interrupt_waits_for_popfq_and_iretq() {
     for (code, behind) in [(popfq, 2), (iretq, 1)] {
         for flag in [true, false] {
             let mut vcpu = vcpu(code, |_, _| {});
-            vcpu.set_virtual_interrupts(VirtualInterrupts {
-                flag,
-                ..VirtualInterrupts::default()
+            vcpu.change_settings(|settings| {
+                settings.virtual_interrupts = VirtualInterrupts {
+                    flag,
+                    ..VirtualInterrupts::default()
+                }
             });
             vcpu.run();
             let caught = caught(&mut vcpu);

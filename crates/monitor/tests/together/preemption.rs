@@ -185,14 +185,16 @@ fn run(setting: Setting, handler: Handler) -> Computer<Interrupting> {
         }
     };
     let mut vcpu = vcpu_in(Interrupting::default(), program(), setup);
-    vcpu.set_memory_access(setting.access);
+    vcpu.change_settings(|settings| settings.memory_access = setting.access);
     vcpu.set_verify_shadow(true);
     // Loads of CR3 void what they may.
-    vcpu.set_shadow_choices(ShadowChoices {
-        compares_entries: false,
-        ..ShadowChoices::default()
+    vcpu.change_settings(|settings| {
+        settings.shadow = ShadowChoices {
+            compares_entries: false,
+            ..ShadowChoices::default()
+        }
     });
-    vcpu.set_interruptible(setting.choice);
+    vcpu.change_settings(|settings| settings.interruptible = setting.choice);
     vcpu.force_requests(setting.every);
     let stop = vcpu.run();
     let ended = matches!(stop, VcpuStop::Requested(StopRequest::DebugExit(_)));
@@ -241,14 +243,14 @@ fn a_program_is_the_same_whatever_stops_for_interrupts() {
                 access,
             };
             let mut off = run(of(Interruptible::Off, 1), Handler::of(handler));
-            assert_eq!(sum(&off.stops().stopped), 0);
+            assert_eq!(sum(&off.counts().stops.stopped), 0);
             let expected = result(&mut off);
             for choice in STOPPING {
                 for every in 1..=8 {
                     let setting = of(choice, every);
                     let mut vcpu = run(setting, Handler::of(handler));
                     assert_eq!(result(&mut vcpu), expected, "{setting:?}");
-                    let stopped = sum(&vcpu.stops().stopped);
+                    let stopped = sum(&vcpu.counts().stops.stopped);
                     assert!(stopped > 0);
                     assert!(interrupts(&mut vcpu) > stopped / 2, "{setting:?}");
                 }
@@ -265,12 +267,12 @@ fn blocks_end_where_a_request_finds_them() {
         access: MemoryAccess::Checked,
     };
     let mut vcpu = run(setting, Handler::of(counting_handler()));
-    let stops = vcpu.stops();
+    let stops = vcpu.counts().stops;
     let stopped = of_section(&stops.stopped, "translate");
     // There is a point at every fourth instruction of a block.
     assert!(stopped > 50, "{stopped}");
     // Each has an instruction at least, or comes to its end the next time: so there is an end to it.
-    assert!(stopped <= 2 * vcpu.engine_counts().translations);
+    assert!(stopped <= 2 * vcpu.counts().engine.translations);
     assert!(interrupts(&mut vcpu) >= stopped);
     // Nothing is gone on with.
     assert_eq!((sum(&stops.resumed), stops.dropped), (0, 0));
@@ -285,7 +287,7 @@ fn windows_are_mapped_bit_by_bit() {
     };
     let vcpu = run(setting, Handler::of(voiding_handler()));
     if has_windows(&vcpu) {
-        let stops = vcpu.stops();
+        let stops = vcpu.counts().stops;
         for section in ["map-window", "compare-window"] {
             assert!(of_section(&stops.stopped, section) > 0, "{stops:?}");
         }
@@ -302,7 +304,7 @@ fn work_goes_on_where_it_stopped_when_the_handler_has_returned() {
         };
         for handler in [counting_handler(), voiding_handler()] {
             let vcpu = run(setting, Handler::of(handler));
-            let stops = vcpu.stops();
+            let stops = vcpu.counts().stops;
             assert!(of_section(&stops.resumed, "translate") > 20, "{stops:?}");
             if has_windows(&vcpu) {
                 assert!(of_section(&stops.resumed, "map-window") > 0, "{stops:?}");
@@ -326,7 +328,7 @@ fn a_program_that_goes_another_way_costs_no_more_than_what_was_left() {
         access: MemoryAccess::Direct,
     };
     let vcpu = run(setting, Handler::of(diverting_handler()));
-    let stops = vcpu.stops();
+    let stops = vcpu.counts().stops;
     assert!(sum(&stops.resumed) > 0 && stops.dropped > 0, "{stops:?}");
 }
 
@@ -344,7 +346,7 @@ fn work_that_is_never_come_back_to_is_dropped() {
     };
     let mut vcpu = run(setting, handler);
     assert_eq!(interrupts(&mut vcpu), 2);
-    let stops = vcpu.stops();
+    let stops = vcpu.counts().stops;
     let counts = (sum(&stops.stopped), sum(&stops.resumed), stops.dropped);
     assert_eq!(counts, (1, 0, 1), "{stops:?}");
 }

@@ -250,9 +250,9 @@ struct Setting {
 fn run(setting: Setting, handler: &[u8]) -> Computer<Interrupting> {
     let setup = |state: &mut CpuState, memory: &mut GuestMemory| set_up(state, memory, handler);
     let mut vcpu = vcpu_in(Interrupting::default(), program(), setup);
-    vcpu.set_memory_access(setting.access);
+    vcpu.change_settings(|settings| settings.memory_access = setting.access);
     vcpu.set_verify_shadow(true);
-    vcpu.set_interruptible(setting.choice);
+    vcpu.change_settings(|settings| settings.interruptible = setting.choice);
     vcpu.force_requests(setting.every);
     let stop = vcpu.run();
     let ended = matches!(stop, VcpuStop::Requested(StopRequest::DebugExit(_)));
@@ -273,7 +273,7 @@ fn result(vcpu: &mut Computer<Interrupting>) -> (String, u64) {
 }
 
 fn stopped(vcpu: &Computer<Interrupting>, section: &str) -> u64 {
-    let stops = vcpu.stops();
+    let stops = vcpu.counts().stops;
     let row = stops.stopped.iter().find(|row| row.0 == section);
     row.unwrap().1
 }
@@ -328,7 +328,7 @@ fn nothing_stops_while_interrupts_are_off() {
         state.flags &= !Flags::IF.bits();
     };
     let mut vcpu = vcpu_in(Interrupting::default(), program(), setup);
-    vcpu.set_interruptible(setting.choice);
+    vcpu.change_settings(|settings| settings.interruptible = setting.choice);
     vcpu.force_requests(setting.every);
     let stop = vcpu.run();
     assert!(matches!(stop, VcpuStop::Requested(_)), "{stop:?}");

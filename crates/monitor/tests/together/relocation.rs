@@ -204,7 +204,7 @@ fn by_anchors_too_it_is_not_translated_anew_once_it_has_run_everywhere() {
 /// Nothing is translated from this round over all places on, but in its first place.
 fn is_translated_once(by_anchors: bool, from: u32) {
     let mut vcpu = prepared();
-    vcpu.use_anchors(by_anchors);
+    vcpu.change_settings(|settings| settings.anchors = by_anchors);
     for (space, linear) in (0..).zip(PLACES) {
         make_space(vcpu.memory_mut(), space, linear);
     }
@@ -215,7 +215,7 @@ fn is_translated_once(by_anchors: bool, from: u32) {
             run_library(&mut vcpu, space, linear);
             // Once more in the same space.
             run_library(&mut vcpu, space, linear);
-            let now = vcpu.engine_counts().translations;
+            let now = vcpu.counts().engine.translations;
             if round >= from {
                 assert_eq!(*translations.get_or_insert(now), now, "{round} {space}");
             }
@@ -433,7 +433,7 @@ fn code_of_32_bits_is_translated_once_too() {
             assert_eq!(gpr[6], linear + 24, "{dump}");
             let fip = vcpu.memory_mut().read_u64(PhysicalAddress(DATA + 12));
             assert_eq!(fip & 0xffff_ffff, linear + 0x1003, "{dump}");
-            let now = vcpu.engine_counts().translations;
+            let now = vcpu.counts().engine.translations;
             if (round, linear) == (0, LINKED) {
                 // What is linked for a fixed address is translated for itself.
                 assert!(translations.replace(now).is_some_and(|before| before < now));

@@ -112,7 +112,7 @@ fn play(mut vcpu: Computer<Script>, repeats: bool) -> Ending {
             .collect::<Vec<_>>(),
         vcpu.dump()
     );
-    let repeated = vcpu.repeated_deliveries();
+    let repeated = vcpu.counts().repeated_deliveries;
     let reports = std::mem::take(&mut vcpu.platform_mut().reports);
     (format!("{stop:?}"), vcpu.dump(), reports, repeated)
 }
@@ -776,7 +776,7 @@ fn a_kernel_s_page_faults_take_one_exit_each() {
     assert_eq!(vcpu.state().gpr[9] & 0x1_0200, 0);
     assert_eq!(vcpu.state().gpr[4], STACK);
     let exits = vcpu.exit_counts();
-    assert!(vcpu.repeated_deliveries() >= 998);
+    assert!(vcpu.counts().repeated_deliveries >= 998);
     assert!(exits.get(ExitKind::Iret) <= 1, "{exits:?}");
     assert!(exits.total() < 1040, "{exits:?}");
 }
@@ -828,6 +828,6 @@ fn interrupts_that_come_again_are_delivered_as_before_and_a_new_gate_counts_at_o
     assert_eq!([gpr[10] & 0x1_0200, gpr[11] & 0x1_0201], [0, 0x201]);
     assert_eq!(gpr[4], STACK);
     assert_eq!(vcpu.exit_counts().get(ExitKind::InterruptDelivered), 1000);
-    let repeated = vcpu.repeated_deliveries();
+    let repeated = vcpu.counts().repeated_deliveries;
     assert!(repeated >= 990, "{repeated}");
 }

@@ -25,7 +25,7 @@ const HANDLER: u64 = CODE + 256;
 fn delivered(vcpu: &Computer<Bench>) -> [u64; 2] {
     [
         vcpu.exit_counts().get(ExitKind::SoftwareInterrupt),
-        vcpu.fast_path_count(FastPath::Interrupt),
+        vcpu.counts().fast_path(FastPath::Interrupt),
     ]
 }
 

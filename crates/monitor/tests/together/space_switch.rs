@@ -110,7 +110,7 @@ fn switch_between(vcpu: &mut Computer<Bench>, roots: [u64; 2], bits: u64, added:
 
 /// Loads without an exit, and with one.
 fn loads(vcpu: &Computer<Bench>) -> (u64, u64) {
-    let inline = vcpu.fast_path_count(FastPath::LoadSpace);
+    let inline = vcpu.counts().fast_path(FastPath::LoadSpace);
     (inline, vcpu.exit_counts().get(ExitKind::Cr3Load))
 }
 
@@ -122,7 +122,7 @@ fn known_spaces_are_loaded_without_an_exit() {
     let (inline, exits) = loads(&vcpu);
     assert!(exits < 40, "{exits} exits");
     assert_eq!(inline + exits, 4 * ROUNDS);
-    let counts = vcpu.space_loads();
+    let counts = vcpu.counts().space_loads;
     assert_eq!(counts.inline, inline);
     assert_eq!(counts.kept + counts.same + counts.missed, 4 * ROUNDS);
     assert_timed_apart(&vcpu, &[ExitKind::Cr3Load]);
@@ -131,13 +131,15 @@ fn known_spaces_are_loaded_without_an_exit() {
 #[test]
 fn the_choice_of_exits_and_what_is_not_certain_exit() {
     let mut vcpu = prepared(true);
-    vcpu.set_space_switch(SpaceSwitch::Exit);
+    vcpu.change_settings(|settings| settings.space_switch = SpaceSwitch::Exit);
     switch(&mut vcpu, [0, 1], KEEPS);
     assert_eq!(loads(&vcpu), (0, 2 * ROUNDS));
-    vcpu.set_space_switch(SpaceSwitch::Inline);
-    vcpu.set_shadow_choices(ShadowChoices {
-        compares_entries: false,
-        ..ShadowChoices::default()
+    vcpu.change_settings(|settings| settings.space_switch = SpaceSwitch::Inline);
+    vcpu.change_settings(|settings| {
+        settings.shadow = ShadowChoices {
+            compares_entries: false,
+            ..ShadowChoices::default()
+        }
     });
     switch(&mut vcpu, [0, 1], 0);
     assert_eq!(
@@ -164,7 +166,7 @@ fn spaces_whose_tables_are_as_they_were_are_loaded_without_an_exit_though_nothin
         };
         run(&mut vcpu, [0, 1], [17, 17]);
         run(&mut vcpu, [1, 2], [116, 116]);
-        let counts = vcpu.space_loads();
+        let counts = vcpu.counts().space_loads;
         assert!(counts.inline > 4 * ROUNDS - 40, "{counts:?}");
         assert_eq!((counts.kept, counts.changed), (0, 0), "{counts:?}");
         // What is edited while another space is loaded counts when its own is, and nothing beside it
@@ -176,7 +178,7 @@ fn spaces_whose_tables_are_as_they_were_are_loaded_without_an_exit_though_nothin
         vcpu.memory_mut().write_u64(function, FUNCTIONS[0] | 7);
         vcpu.memory_mut().write_u64(data, VALUES[0] | 7);
         run(&mut vcpu, [2, 1], [101, 101]);
-        let counts = vcpu.space_loads();
+        let counts = vcpu.counts().space_loads;
         assert_eq!(counts.changed, 3, "{counts:?}");
         assert!(counts.inline > 8 * ROUNDS - 60, "{counts:?}");
         assert!(counts.flushed < 8, "{counts:?}");
@@ -191,14 +193,14 @@ fn spaces_beyond_the_limit_lose_their_tables_to_others() {
             tables,
             ..ShadowChoices::default()
         };
-        vcpu.set_shadow_choices(choices);
-        assert_eq!(vcpu.shadow_choices(), choices);
+        vcpu.change_settings(|settings| settings.shadow = choices);
+        assert_eq!(vcpu.settings().shadow, choices);
         for _ in 0..5 {
             for spaces in [[0, 1], [1, 2], [2, 0]] {
                 switch(&mut vcpu, spaces, KEEPS);
             }
         }
-        vcpu.space_loads()
+        vcpu.counts().space_loads
     };
     let [one, two, three, usual] = [Some(1), Some(2), Some(3), None].map(run);
     let all = 5 * 3 * 2 * ROUNDS;
@@ -251,15 +253,17 @@ fn a_page_is_invalidated_alone_or_with_its_space_in_a_fast_path_or_by_an_exit() 
             state.gpr[1] = ROUNDS;
         });
         vcpu.set_verify_shadow(true);
-        vcpu.set_shadow_choices(ShadowChoices {
-            invalidation,
-            ..ShadowChoices::default()
+        vcpu.change_settings(|settings| {
+            settings.shadow = ShadowChoices {
+                invalidation,
+                ..ShadowChoices::default()
+            }
         });
         run_kernel(&mut vcpu, KERNEL, DATA);
         let sums = [8, 9, 10].map(|register| vcpu.state().gpr[register]);
         let [_, second, third] = ADDED.map(|added| ROUNDS * u64::from(added));
         assert_eq!(sums, [second, third, second], "{invalidation:?}");
-        let counts = vcpu.shadow_counts();
+        let counts = vcpu.counts().shadow;
         let by_exit = vcpu.exit_counts().get(ExitKind::Invlpg);
         let by_choice = match invalidation {
             Invalidation::Full => counts.page_full,

@@ -90,10 +90,10 @@ fn a_space_that_comes_back_finds_them() {
         };
         // The first run may fault where memory is reached directly, and goes on in the middle.
         round(&mut vcpu);
-        let links = vcpu.engine_counts().links;
+        let links = vcpu.counts().engine.links;
         assert!(links > 0);
         round(&mut vcpu);
-        assert_eq!(vcpu.engine_counts().links, links, "at {linear:x}");
+        assert_eq!(vcpu.counts().engine.links, links, "at {linear:x}");
         assert_eq!(vcpu.exit_counts().get(ExitKind::GuestPageFault), 0);
     }
 }

@@ -101,7 +101,9 @@ fn vector_registers_survive_every_instruction_that_does_not_name_them() {
                 (FastPath::ReadMiss, ExitKind::TlbMissRead),
                 (FastPath::WriteMiss, ExitKind::TlbMissWrite),
             ];
-            let filled = misses.iter().filter(|it| vcpu.fast_path_count(it.0) != 0);
+            let filled = misses
+                .iter()
+                .filter(|it| vcpu.counts().fast_path(it.0) != 0);
             kinds.extend(filled.map(|it| it.1).filter(|_| live));
         }
     }

@@ -121,7 +121,7 @@ fn result(vcpu: &mut Computer<Bench>) -> (String, Vec<u8>) {
 
 fn fast_path_counts(vcpu: &Computer<Bench>) -> [u64; 3] {
     [FastPath::Interrupt, FastPath::Refusal, FastPath::Return]
-        .map(|fast_path| vcpu.fast_path_count(fast_path))
+        .map(|fast_path| vcpu.counts().fast_path(fast_path))
 }
 
 /// Exits that those leaves stand for.

@@ -385,7 +385,7 @@ fn a_window_that_only_lacked_its_page_is_filled_and_tried_again() {
         let count = |kind| vcpu.exit_counts().get(kind);
         let misses = count(ExitKind::TlbMissRead) + count(ExitKind::WindowFault);
         [
-            misses + vcpu.fast_path_count(FastPath::ReadMiss),
+            misses + vcpu.counts().fast_path(FastPath::ReadMiss),
             count(ExitKind::LinkMiss),
         ]
     });

@@ -196,7 +196,7 @@ impl Program {
         let (state, machine) = (self.state.clone(), Machine::default());
         let mut vcpu = Computer::new(state, memory, machine, 1 << 20, true).unwrap();
         if self.is_direct {
-            vcpu.set_memory_access(MemoryAccess::Direct);
+            vcpu.change_settings(|settings| settings.memory_access = MemoryAccess::Direct);
         }
         vcpu
     }

@@ -201,7 +201,7 @@ pub fn vcpu_with(
     let mut state = mode.state();
     change(&mut state, &mut memory);
     let mut vcpu = Computer::new(state, memory, Bench::default(), 1 << 20, true).unwrap();
-    vcpu.set_virtual_interrupts(arm);
+    vcpu.change_settings(|settings| settings.virtual_interrupts = arm);
     vcpu
 }
 

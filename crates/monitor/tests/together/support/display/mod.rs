@@ -345,7 +345,7 @@ pub fn run_with(
 }
 
 pub fn fast_paths(vcpu: &Computer<Display>) -> [u64; 2] {
-    [FastPath::MmioRead, FastPath::MmioWrite].map(|fast_path| vcpu.fast_path_count(fast_path))
+    [FastPath::MmioRead, FastPath::MmioWrite].map(|fast_path| vcpu.counts().fast_path(fast_path))
 }
 
 pub fn exits(vcpu: &Computer<Display>) -> [u64; 2] {

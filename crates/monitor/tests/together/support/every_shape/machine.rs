@@ -93,9 +93,9 @@ pub fn vcpu(guest: &Guest) -> Computer<Machine> {
     let state = guest.state.clone();
     let mut vcpu = Computer::new(state, memory, Machine::default(), CODE_CACHE, true).unwrap();
     if guest.is_direct {
-        vcpu.set_memory_access(MemoryAccess::Direct);
+        vcpu.change_settings(|settings| settings.memory_access = MemoryAccess::Direct);
     }
     vcpu.set_register_map(guest.map);
-    vcpu.set_virtual_interrupts(guest.virtual_interrupts);
+    vcpu.change_settings(|settings| settings.virtual_interrupts = guest.virtual_interrupts);
     vcpu
 }

@@ -325,7 +325,7 @@ pub fn with_small_pages(_: &mut CpuState, memory: &mut GuestMemory) {
 pub fn counts(vcpu: &Computer<Bench>, kind: ExitKind, fast_path: FastPath) -> [u64; 2] {
     [
         vcpu.exit_counts().get(kind),
-        vcpu.fast_path_count(fast_path),
+        vcpu.counts().fast_path(fast_path),
     ]
 }
 
