@@ -106,7 +106,7 @@ fn every_transition_to_the_monitor_and_back_leads_to_the_same() {
 }
 
 #[test]
-fn without_the_request_each_change_from_0_to_1_fast_paths() {
+fn without_the_request_each_change_from_0_to_1_leaves() {
     let arm = VirtualInterrupts {
         request: false,
         ..VirtualInterrupts::default()
