@@ -1,8 +1,8 @@
-//! The loop of a virtual processor and what happens at the boundary of an instruction.
+//! The loop of a virtual processor, and the work that is due at the boundary of an instruction.
 //!
-//! `run_loop.rs` is the loop, `events.rs` what it delivers, and `emulated.rs` executes the
-//! instructions that do not run as guest code. `vcpu.rs` owns all parts, and `running.rs` borrows
-//! them together with the machine while guest code runs.
+//! `run_loop.rs` is the loop, `events.rs` delivers interrupts and exceptions, and `emulated.rs`
+//! executes the instructions that do not run as guest code. `vcpu.rs` owns all parts of a virtual
+//! processor, and `running.rs` borrows them together with the machine while guest code runs.
 
 pub mod counts;
 mod current_instruction;

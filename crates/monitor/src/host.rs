@@ -1,5 +1,5 @@
-//! What a virtual processor needs of the host: a timer, the signal that interrupts guest code, and
-//! clocks.
+//! What a virtual processor needs from the host: a timer, the signal that interrupts guest code,
+//! and clocks.
 
 pub(crate) mod alarm;
 pub(crate) mod facts;

@@ -1,12 +1,12 @@
-//! The monitor: one virtual processor's life. It enters guest code, takes an exit, handles it,
-//! accounts for it and injects events.
+//! The monitor: the life of one virtual processor. It enters guest code, takes exits, handles them,
+//! accounts for them and delivers events.
 //!
-//! - `execution` is the loop and what happens at an instruction's boundary. It is written for any
-//!   [`Runner`], which is what runs guest code.
-//! - `memory` is guest memory as the processor sees it, and what is derived from the guest's page
-//!   tables.
-//! - `host` is what the virtual processor needs of the host: a timer, a signal and clocks.
-//! - [`translated`] is copy-translation as a [`Runner`].
+//! - `execution` is the loop of the virtual processor and the work at instruction boundaries. It is
+//!   written for any [`Runner`], which is the part that runs guest code.
+//! - `memory` is guest memory as the processor sees it, and the data that is derived from the
+//!   guest's page tables.
+//! - `host` is what the virtual processor needs from the host: a timer, a signal and clocks.
+//! - [`translated`] implements [`Runner`] by copy-translation.
 
 mod execution;
 mod host;

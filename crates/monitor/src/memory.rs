@@ -1,8 +1,10 @@
-//! Guest memory as the processor sees it, and whatever is derived from the guest's page tables.
+//! Guest memory as the processor sees it, and all data that is derived from the guest's page
+//! tables.
 //!
-//! `guest_view.rs` reads and writes by linear addresses. `translations.rs` owns what is derived
-//! from page tables: the software TLBs, shadow windows, and the spaces that are kept while they are
-//! not loaded. `fetch.rs` and `decode.rs` lead from CS:EIP to an instruction.
+//! `guest_view.rs` reads and writes guest memory by linear address. `translations.rs` owns the data
+//! derived from page tables: the software TLBs, shadow windows, and the address spaces that are
+//! kept while they are not loaded. `fetch.rs` and `decode.rs` find and decode the instruction at
+//! CS:EIP.
 
 mod a20;
 pub(crate) mod addresses;

@@ -1,8 +1,9 @@
-//! Copy-translation as a [`Runner`]: the engine with its context, and where guest code goes on.
+//! Copy-translation as a [`Runner`]: the engine with its context, and the place where guest code
+//! resumes.
 //!
-//! `enter.rs` is the way into translated code, `find_block.rs` finds where it begins. `exits.rs`
-//! has one function per kind of exit site, `host_faults.rs` those of signals. `slow_path.rs`
-//! runs single instructions out of line.
+//! `enter.rs` enters translated code, and `find_block.rs` finds the block to enter. `exits.rs` has
+//! one function for each kind of exit site, `host_faults.rs` one for each kind of signal.
+//! `slow_path.rs` runs single instructions out of line.
 
 mod deliveries;
 mod device_fast_path;

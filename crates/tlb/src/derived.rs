@@ -1,4 +1,5 @@
-//! What every structure can do that holds something derived from the guest's page tables.
+//! The trait of all structures that hold data derived from the guest's page tables, and its
+//! vocabulary.
 
 use crate::software_tlb::View;
 use tollgate_x86::LinearAddress;

@@ -1,12 +1,13 @@
-//! What is derived from the guest's page tables.
+//! The data that is derived from the guest's page tables: software TLBs and shadow windows.
 //!
-//! There is one form of it here, the *checked* view: a [`SoftwareTlb`] that generated code
-//! indexes inline, or in IA-32e mode a [`LongTlb`]. Windows (the *direct* view) will live
-//! beside it. Other crates have caches of their own, of fetches and of links.
+//! Generated code reaches guest memory in one of two ways. With *checked* access it indexes a
+//! [`SoftwareTlb`], or in IA-32e mode a [`LongTlb`], inline. With *direct* access it reaches guest
+//! RAM through [shadow windows](shadow_windows) without a look-up. Other crates have caches of
+//! their own, for fetches and for links.
 //!
-//! All of them are [`Derived`], by which they are told what to forget. What an entry comes
-//! from, a large page or a physical page, is noted once for all, in [`Origins`]; the entries of
-//! page tables that it rests on, in [`TableEntries`].
+//! All these structures implement [`Derived`], the trait that notifies them what to forget. Two
+//! notes are kept once for all of them: [`Origins`] has the large page and the physical page that
+//! an entry comes from, and [`TableEntries`] has the page-table entries that it depends on.
 
 pub mod derived;
 pub mod long_tlb;

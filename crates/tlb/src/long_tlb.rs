@@ -1,11 +1,10 @@
 //! The software TLB of guests in IA-32e mode.
 //!
-//! Linear addresses have 48 bits there, too many for one flat table of all pages.
-//! For each view there is a *root* of 512 pointers instead, one for each 512 GiB, and a
-//! pointer leads to flat tables of that part, with the meaning of the flat software TLB:
-//! a slot holds *host address minus linear address*, or zero for "not known"; the even
-//! slot of a page is for accesses that lie in it, the odd one for those that go on into
-//! the next page.
+//! Linear addresses have 48 bits in this mode, too many for one flat table of all pages. Instead
+//! there is a *root* of 512 pointers for each view, one for each 512 GiB. A pointer leads to flat
+//! tables of that part, whose entries mean the same as those of the flat software TLB: a slot holds
+//! *host address minus linear address*, or zero for "not known". The even slot of a page is for
+//! accesses that lie in the page, the odd one for those that continue in the next page.
 //!
 //! Everything is signed, since canonical addresses are. Take 8 bytes at linear address
 //! `FFFF_8880_0012_3FFC`, whose last byte is at `FFFF_8880_0012_4003`:
@@ -18,24 +17,25 @@
 //! entry           = pointer + (p1 + p2) * 8              odd: the straddling slot
 //! ```
 //!
-//! A pointer does not point to its table but to where the table's entry number zero would
-//! be, so that nothing must be subtracted. Stores use the entry [`LONG_WRITE_DISPLACEMENT`]
-//! from that of loads, stores that are tested for code the one twice as far away.
+//! A pointer does not point to its table but to the place where the table's entry number zero would
+//! be, so that generated code need not subtract. Stores use the entry at
+//! [`LONG_WRITE_DISPLACEMENT`] from that of loads, and stores that are tested for code use the
+//! entry twice as far away.
 //!
-//! Parts that the guest has not touched all lead to one region that reads as zero and
-//! cannot be written. Generated code does not test whether an address is canonical: for
-//! one that is not, `i` is at most 2^24 away from zero, and on both sides of each root that
-//! much address space is reserved and inaccessible. So the load of the pointer faults, and
-//! the fault has the monitor do the instruction with every check. An access that begins
-//! at the last canonical bytes and goes on beyond them needs no care: like any that
-//! goes on into another part it finds its part's last slot, which is never filled.
+//! Parts that the guest has not touched all lead to one region that reads as zero and cannot be
+//! written. Generated code does not test whether an address is canonical: for an address that is
+//! not, `i` is at most 2^24 away from zero, and that much address space on both sides of each root
+//! is reserved and inaccessible. So the load of the pointer faults, and the fault makes the monitor
+//! execute the instruction with every check. An access that begins at the last canonical bytes and
+//! continues beyond them needs no special care: like every access that continues in another part,
+//! it finds the last slot of its part, which is never filled.
 //!
-//! Each [space](SpaceNumber) has tables of its own for the lower half of the addresses. When
-//! it is loaded the root's pointers are made to lead there, few as they are. The tables of the
-//! upper half are those of all spaces, and hold what is not global of the loaded one alone.
+//! Each [space](SpaceNumber) has its own tables for the lower half of the addresses. When a space
+//! is loaded, the root's few pointers are set to these tables. All spaces share the tables of the
+//! upper half; of the pages that are not global, these hold only those of the loaded space.
 //!
-//! R14 of generated code is not the root but [`LongTlb::table`], whose low six bits are
-//! 39, so that `sarx reg, reg, r14` yields `i`; the root is at [`LONG_ROOT_DISPLACEMENT`].
+//! R14 of generated code is not the root but [`LongTlb::table`], whose low six bits are 39, so that
+//! `sarx reg, reg, r14` yields `i`; the root is at [`LONG_ROOT_DISPLACEMENT`].
 
 mod direct;
 

@@ -1,20 +1,20 @@
-//! Where entries come from: the large pages that they were derived from, and for each
-//! physical page the linear pages that lead there.
+//! Notes where entries come from: the large pages that they were derived from and, for each
+//! physical page, the linear pages that lead to it.
 //!
-//! Both are kept once, for all structures with derived entries. INVLPG of an address in a
-//! large page invalidates all of that page (SDM volume 3, 4.10.4.1), however small the pieces
-//! are that a structure holds; so the pages to be dropped are told by [`Origins::invalidate`]:
-//! of a large page those pieces alone from which something was derived. If
-//! code is translated from a physical page, or something else answers at its address,
-//! whatever leads there is found by [`Origins::leading_to`].
+//! Both notes are kept once for all structures with derived entries. INVLPG of an address in a
+//! large page invalidates the whole page (SDM volume 3, 4.10.4.1), however small the pieces are
+//! that a structure holds. So [`Origins::invalidate`] reports the pages to drop: of a large page
+//! only the pieces from which an entry was derived. When code is translated from a physical page,
+//! or something else comes to answer at its address, [`Origins::leading_to`] finds all linear pages
+//! that lead there.
 //!
-//! A third note is kept of the linear pages that code was fetched from: most that guests
-//! invalidate are none, and only the software TLBs have something of those.
+//! A third note has the linear pages that code was fetched from. Most pages that guests invalidate
+//! are not among them, and only the software TLBs can have entries for those.
 //!
-//! Notes on pages that are not global are kept apart for each [space](SpaceNumber) and live as
-//! long as what the structures keep of it.
+//! Notes on pages that are not global are kept separately for each [space](SpaceNumber), for as
+//! long as the structures keep entries of the space.
 //!
-//! What is noted may be gone from the structures since; what they hold is always noted.
+//! A noted page may have left the structures since; a page that they hold is always noted.
 
 use crate::derived::{PageRange, SPACES, SpaceNumber};
 use rustc_hash::{FxHashMap, FxHashSet};

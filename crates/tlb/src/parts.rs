@@ -1,5 +1,5 @@
-//! The tables of the [`LongTlb`](crate::LongTlb): those of 512 GiB, and those of one view for
-//! half of the addresses, with logs of what was filled.
+//! The tables of the [`LongTlb`](crate::LongTlb): the tables of one part of 512 GiB, and those of
+//! one view for half of the addresses, with logs of the filled slots.
 
 use crate::derived::PageRange;
 use crate::reservation::Reservation;

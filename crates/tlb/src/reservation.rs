@@ -1,4 +1,4 @@
-//! Address space that reads as zero until it is written: sparse tables.
+//! Reserved address space for sparse tables, which reads as zero until it is written.
 
 use std::io;
 use std::ptr::NonNull;

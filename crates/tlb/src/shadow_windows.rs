@@ -1,10 +1,10 @@
-//! Shadow windows: the host's page tables in the place of the guest's.
+//! Shadow windows: guest RAM mapped by the host's page tables where the guest's page tables lead.
 //!
-//! A window is a region of the process of 512 GiB that stands for as much of one address space of
-//! the guest, a *part* as the [long software TLB](crate::long_tlb) has them. What is mapped there
-//! is guest RAM, page by page where the guest's own tables lead, so that translated code reaches
-//! it by one addition: for each part a table has *host minus linear address*. Whatever is not
-//! mapped faults on the host, and the monitor finds out why.
+//! A window is a region of the process of 512 GiB. It stands for one *part* of an address space of
+//! the guest, as the [long software TLB](crate::long_tlb) defines parts. Guest RAM is mapped in it
+//! page by page where the guest's own tables lead, so translated code reaches RAM by one addition:
+//! a table has *host minus linear address* for each part. An address that is not mapped faults on
+//! the host, and the monitor finds out why.
 //!
 //! ```text
 //! linear 7F12_3456_7000h, part 0FEh      window of that part, at 1200_0000_0000h
@@ -12,18 +12,18 @@
 //!   +------------------------------------> 1292_3456_7000h: the page of guest RAM behind it
 //! ```
 //!
-//! A window holds nothing that an entry of the software TLB could not hold: it is filled after a
-//! walk of the guest's tables, a page that is not dirty yet or holds translated code is mapped
-//! for loads alone, and what the guest invalidates is unmapped. Where much is invalidated at once
-//! the window is only put aside ([`ShadowWindows::is_aside`]): its part leads to nothing until
-//! the caller has compared what is mapped with the guest's tables of then
-//! ([`ShadowWindows::take_back`]). Unmapping and faulting
-//! everything in again would cost a hundred times as much.
+//! A window holds nothing that an entry of the software TLB could not hold: a page is mapped after
+//! a walk of the guest's tables, a page that is not dirty yet or that holds translated code is
+//! mapped for loads only, and pages that the guest invalidates are unmapped. When the guest
+//! invalidates much at one time, the window is only put aside ([`ShadowWindows::is_aside`]): its
+//! part leads to nothing until the caller has compared the mapped pages with the guest's tables at
+//! that time ([`ShadowWindows::take_back`]). Unmapping all pages and faulting them in again would
+//! cost a hundred times as much.
 //!
-//! The windows of the lower half of the addresses are those of one space each, and hold what
-//! code at level 3 may access. Those of the upper half are for code at level 0 and the same in all
-//! spaces: they hold global pages alone, which a load of CR3 does not invalidate. 32-bit guests have
-//! windows of the same two kinds, which stand for 4 GiB each: see [`narrow`].
+//! Each window of the lower half of the addresses belongs to one space and holds what code at level
+//! 3 may access. Those of the upper half are for code at level 0 and shared by all spaces: they
+//! hold only global pages, which a load of CR3 does not invalidate. 32-bit guests have windows of
+//! the same two kinds, which stand for 4 GiB each: see [`narrow`].
 
 pub mod anchors;
 mod area;

@@ -1,4 +1,4 @@
-//! Shadow windows over a file of this process, whose pages say which they are.
+//! Shadow windows that map a file of this process, whose pages hold their own numbers.
 
 use super::*;
 use crate::parts::PART_SHIFT;

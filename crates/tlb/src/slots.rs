@@ -1,5 +1,5 @@
-//! How both software TLBs answer what generated code would find: they differ only in where an
-//! entry lies.
+//! The look-up that both software TLBs share: it answers what generated code would find. The two
+//! differ only in where an entry lies.
 
 use crate::derived::{Allows, Held, LeadsTo, SpaceNumber};
 use crate::software_tlb::View;

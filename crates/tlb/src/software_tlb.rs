@@ -1,20 +1,19 @@
 //! The flat software TLB of 32-bit guests.
 //!
-//! For each privilege view there are tables for reads, for writes, and for writes to
-//! pages that hold translated code; each has two 8-byte slots a guest page. Slot `2 * page` holds *host address minus linear
-//! address* for accesses that lie in the page; slot `2 * page + 1` the same for
-//! accesses that begin in the page and end in the next one, and is filled only
-//! where both pages lie side by side in host memory. Zero means "not known".
+//! Each privilege view has tables for reads, for writes, and for writes to pages that hold
+//! translated code; each table has two 8-byte slots for each guest page. Slot `2 * page` holds
+//! *host address minus linear address* for accesses that lie in the page. Slot `2 * page + 1` holds
+//! the difference for accesses that begin in the page and end in the next one; it is filled only
+//! where the two pages are adjacent in host memory. Zero means "not known".
 //!
-//! Generated code adds the page numbers of an access's first and last byte to get
-//! the slot, so one load answers both "is it mapped" and "does it straddle".
+//! Generated code adds the page numbers of an access's first and last byte to get the slot, so one
+//! load answers both "is it mapped" and "does it straddle".
 //!
-//! A page that holds translated code has no entry for writes. Instead it has one in the
-//! third table, which is used only by code that first tests whether the store hits translated
-//! code.
+//! A page that holds translated code has no entry for writes. Instead it has one in the third
+//! table, which is used only by code that first tests whether the store hits translated code.
 //!
-//! The tables are sparse: memory is used where the guest has touched pages, and
-//! logs of what was filled make clearing cost what filling did.
+//! The tables are sparse: only the pages that the guest has touched use memory. Logs of the filled
+//! slots make clearing the tables as cheap as filling them was.
 
 use crate::derived::{Derived, Held, PageRange};
 use crate::reservation::Reservation;

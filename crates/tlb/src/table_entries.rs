@@ -1,12 +1,13 @@
-//! The entries of page tables that translations were derived from, by space: so that a load of CR3
-//! need not void what the tables still say.
+//! The page-table entries that translations were derived from, by space, so that a load of CR3 need
+//! not void the translations whose entries have not changed.
 //!
 //! A load of CR3 that keeps nothing voids all translations of the new space that are not global
-//! (SDM volume 3, 4.10.4.1). But a processor may cache any translation again at once, if the tables
-//! yield it then and the accessed and dirty bits that it needs are set (4.10.2.3). So what was derived
-//! when the space was last loaded may be kept if each entry of each walk is as it was: the same walk
-//! would find the same. That is decided by reading these entries again, a few for each page that was
-//! used, and nothing keeps watch over the tables meanwhile:
+//! (SDM volume 3, 4.10.4.1). But a processor may cache any translation again immediately, if the
+//! tables yield it at that time and the accessed and dirty bits that it needs are set (4.10.2.3).
+//! So a translation that was derived when the space was last loaded may be kept if each entry of
+//! its walk is unchanged: the walk would find the same translation. This is decided by reading
+//! these entries again, a few for each page that was used; no watch is kept over the tables in the
+//! meantime:
 //!
 //! ```text
 //! walk: 5000 -> 7f000     [1000] = 2027, [2014] = 7f067       noted
@@ -14,9 +15,10 @@
 //! this space is loaded    [2014] = 7f065                      page 5000 is dropped, no other
 //! ```
 //!
-//! An entry that is written and not invalidated while its space is loaded is found when the space is
-//! loaded next. One from which something else was derived in between is not told from what was
-//! derived before: then it counts as changed, whatever it is.
+//! An entry that the guest writes without invalidating it while its space is loaded is detected
+//! when the space is loaded next. If another translation was derived from it in between, the notes
+//! cannot distinguish the old value from the new one: the entry then counts as changed, whatever it
+//! holds.
 
 use crate::derived::{PageRange, SPACES, SpaceNumber};
 use rustc_hash::FxHashMap;

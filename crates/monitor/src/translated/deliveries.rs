@@ -1,9 +1,10 @@
-//! Stores what a software interrupt, or a V86 task's #GP, did that the monitor has delivered, where
-//! the fast path finds it that delivers the next one ([`tollgate_engine::gate::interrupt_fast_path`]).
+//! Stores memos of deliveries of software interrupts and of the #GP of V86 tasks: what the monitor
+//! did, where the fast path that delivers the next one finds it
+//! ([`tollgate_engine::gate::interrupt_fast_path`]).
 //!
-//! What is stored follows from bytes in memory alone, as they are now: the delivery itself may
-//! have overwritten what it was decided by. If they do not lead to where the processor is, nothing
-//! is stored.
+//! A memo must follow from bytes that are in memory when the memo is stored, because the delivery
+//! itself may have overwritten the bytes that decided it. If the present bytes do not lead to the
+//! processor's present state, no memo is stored.
 
 use crate::execution::running::Running;
 use crate::memory::addresses::view_of;

@@ -1,8 +1,9 @@
-//! What leaves call to reach the machine: accesses that are near ([`Platform::near`]).
+//! Fast paths that reach the machine without an exit: accesses to near devices
+//! ([`Platform::near`]).
 //!
-//! Guest code has the machine lent for the time of one run. The calls come from the routine
-//! in [`tollgate_engine::gate::fast_path`]. Here are ports and model-specific registers; see
-//! [`device_memory`](super::device_memory) for the rest.
+//! The machine is lent to guest code for the time of one run. The calls come from the routine in
+//! [`tollgate_engine::gate::fast_path`]. This file serves ports and model-specific registers;
+//! [`device_memory`](super::device_memory) serves the rest.
 
 use crate::translated::misses::Environment;
 use crate::translated::{device_memory, device_strings};

@@ -1,10 +1,10 @@
-//! Instructions with an operand in device memory, done without an exit: the local APIC's registers
-//! that are near, and display memory that is no RAM.
+//! Executes instructions with an operand in device memory without an exit: accesses to the near
+//! registers of the local APIC, and to display memory that is not RAM.
 //!
 //! What an instruction does is noted when it is first executed out of line
-//! ([`device_memory_notes`](super::device_memory_notes)). With paging on, where display memory lies is
-//! not: the guest's page tables are walked at each access, which finds what they say at that moment,
-//! and the rights of the level that the guest is at.
+//! ([`device_memory_notes`](super::device_memory_notes)). With paging on, the place of display
+//! memory is not noted: the guest's page tables are walked at each access, which yields their
+//! contents at that moment and the rights of the guest's present privilege level.
 //!
 //! ```text
 //! and es:[di], al     noted of its site: And, memory of 1 byte is the destination, AL the source
@@ -12,9 +12,10 @@
 //!                     AND by the host's own instruction; the byte stored; flags put back
 //! ```
 //!
-//! Nothing changes before all of the operand is known to be near, so that the exit, which is taken
-//! otherwise, finds the guest before the instruction. An operand in two pages of the display may have had
-//! its first part loaded or, if it is only stored, stored by then; that may be done again.
+//! Nothing changes before the whole operand is known to be near, so that the exit, which is taken
+//! in all other cases, finds the guest before the instruction. There is one exception: the first
+//! part of an operand in two pages of the display may have been loaded or, if the operand is only
+//! stored, stored by then. Loading or storing that part a second time is allowed.
 
 use crate::translated::device_fast_path::{outcome, slot};
 use crate::translated::device_strings;

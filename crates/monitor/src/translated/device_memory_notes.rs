@@ -1,5 +1,5 @@
-//! What instructions do with device memory, noted for fast paths when they have been executed out of line
-//! for the first time.
+//! Notes for fast paths what an instruction does with device memory, when the instruction has been
+//! executed out of line for the first time.
 
 use crate::execution::running::Running;
 use crate::translated::Translated;

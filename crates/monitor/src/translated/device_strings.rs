@@ -1,11 +1,12 @@
-//! String instructions with an operand in display memory that is no RAM, done without an exit: single
-//! ones whose look-up missed, and repeated ones that the routine of [`tollgate_engine::gate::string`]
-//! cannot go on with.
+//! Executes string instructions with an operand in display memory that is not RAM without an exit:
+//! single ones whose look-up missed, and repeated ones that the routine of
+//! [`tollgate_engine::gate::string`] cannot continue.
 //!
-//! They are executed as ever, by the crate `emulate`, with memory that refuses whatever is more than
-//! RAM or display memory ([`super::display_reach`]). A refusal is an exception that never reaches the guest: the exit
-//! is taken, with the iterations done that the registers show, and goes on from there. So is what
-//! interrupts a repeated instruction. A refused iteration has loaded a byte at most, and loads it again.
+//! The crate `emulate` executes them as it does after an exit, but with a memory that refuses
+//! everything except RAM and display memory ([`super::display_reach`]). A refusal is an exception
+//! that never reaches the guest: the exit is taken, with as many iterations done as the registers
+//! show, and continues from there. What interrupts a repeated instruction is handled in the same
+//! way. A refused iteration has loaded one byte at most, and loads that byte again.
 
 use crate::translated::device_fast_path::slot;
 use crate::translated::device_memory::{flags, put_flags};

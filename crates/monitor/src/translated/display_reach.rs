@@ -1,6 +1,7 @@
 //! Guest memory as a string instruction reaches it without an exit: RAM, and display memory that is
-//! no RAM. Whatever else an operand leads to is refused, and so is a look-up from which more follows: by an
-//! exception that never reaches the guest ([`super::device_strings`]).
+//! not RAM. An operand in any other place is refused, and so is a look-up that has further
+//! consequences. A refusal is an exception that never reaches the guest
+//! ([`super::device_strings`]).
 //!
 //! ```text
 //!   linear address -- known page, software TLB, page tables --> RAM: a host address

@@ -1,4 +1,4 @@
-//! The way into translated code and out of it: copy-translation as a [`Runner`].
+//! Enters translated code and returns from it: copy-translation as a [`Runner`].
 
 use crate::execution::runner::{Exit, Extent, Runner};
 use crate::execution::running::Running;

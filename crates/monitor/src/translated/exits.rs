@@ -1,6 +1,6 @@
-//! What happens at an exit: one function for each way out of translated code
-//! ([`SiteKind`]). The function also determines the exit's *kind*, as which it is counted: the
-//! instructions that the monitor executes share one function and have many kinds.
+//! Handles exits: one function for each way out of translated code ([`SiteKind`]). The function
+//! also determines the *kind* as which the exit is counted: the instructions that the monitor
+//! executes share one function and have many kinds.
 
 use crate::execution::hypercall;
 use crate::execution::instruction_cache::InstructionSource;

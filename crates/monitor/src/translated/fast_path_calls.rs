@@ -1,10 +1,11 @@
-//! The function that fast paths call ([`FastPathCall`]): instructions that touch little more than the
-//! processor's state, done while guest code keeps the host's registers.
+//! The function that fast paths call ([`FastPathCall`]): it executes instructions that touch little
+//! more than the processor's state, while guest code keeps the host's registers.
 //!
-//! Each is done only where nothing else follows from it: no exception, no other mode, no code that
-//! is not to be gone on with, nothing that was derived from the register. All the rest is left to
-//! the exit, which finds everything as it was. Instructions that only read system registers and
-//! descriptors are executed as ever, with the pages that the software TLB has.
+//! An instruction is executed here only if it has no further consequences: it raises no exception,
+//! the mode does not change, execution can continue in the same code, and nothing was derived from
+//! the register that it changes. All other cases are left to the exit, which finds the guest
+//! unchanged. Instructions that only read system registers and descriptors are executed as they are
+//! after an exit, with the pages that the software TLB has.
 
 use crate::memory::guest_view::GuestView;
 use crate::memory::ram_copies;

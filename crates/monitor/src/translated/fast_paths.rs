@@ -1,5 +1,6 @@
-//! Stores what instructions did that the monitor has executed, where fast paths find it
-//! ([`tollgate_engine::gate::fast_path`]); and the exit of a fast path that has changed the mode.
+//! Stores memos of instructions that the monitor has executed, where fast paths find them
+//! ([`tollgate_engine::gate::fast_path`]), and handles the exit of a fast path that has changed the
+//! mode.
 
 use crate::execution::running::Running;
 use crate::execution::stop::VcpuStop;

@@ -1,21 +1,20 @@
-//! Faults and interrupts from outside that are delivered as before: what the monitor found out when
-//! it last delivered one of the same vector from the same mode, compared with what the guest's tables
-//! hold now.
+//! Repeats deliveries of faults and external interrupts: the monitor compares what it noted when it
+//! last delivered the same vector from the same mode with what the guest's tables hold now.
 //!
-//! A delivery reads the gate, the descriptor of its code segment and, if it changes the stack,
-//! the TSS; what comes of it follows from these and from registers. So they are noted with the
-//! result ([`FaultDelivery`]), whose tests need not be made again as long as the same bytes lie at
-//! the same places. All of them are read through the software TLB, each time: then nothing needs
-//! to tell when the guest writes them, by whatever alias. What is not so simple is left to
-//! `tollgate_emulate::interrupt`:
+//! A delivery reads the gate, the descriptor of the gate's code segment and, if it changes the
+//! stack, the TSS; its result follows from these and from registers. So the bytes are noted
+//! together with the result ([`FaultDelivery`]), and the tests that led to the result need not be
+//! made again while the same bytes are in the same places. All of them are read through the
+//! software TLB each time, so no notification is needed when the guest writes to them, through
+//! whichever alias. `tollgate_emulate::interrupt` handles the cases that are not that simple:
 //!
-//! - whatever faults or might fault: a page of a table or of the stack that the software TLB
-//!   does not have, a frame in two pages or beside code;
-//! - task gates, conforming handlers, those of level 1 and 2, 16-bit gates outside real mode,
+//! - an access that faults or might fault: a page of a table or of the stack that the software TLB
+//!   does not have, a frame that straddles two pages or is next to code;
+//! - task gates, conforming handlers, handlers of level 1 and 2, 16-bit gates outside real mode,
 //!   V86 mode, stacks that are not flat in protected mode;
-//! - flags and debug registers that make something else of it: TF, NT, VIF, VIP, breakpoints.
+//! - flags and debug registers that change the delivery: TF, NT, VIF, VIP, breakpoints.
 //!
-//! The handler's block is found like the target of an indirect branch.
+//! The handler's block is found as the target of an indirect branch is.
 
 use crate::execution::running::Running;
 use crate::memory::guest_view::GuestView;

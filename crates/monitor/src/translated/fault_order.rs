@@ -1,9 +1,9 @@
-//! Which fault is reported first, where the monitor finds a memory operand's fault before others
-//! that the processor would report instead.
+//! Decides which fault is reported first, where the monitor finds a memory operand's fault before
+//! other faults that the processor would report instead.
 //!
-//! Emitted code looks its operand up before the instruction itself runs on the host. Two
-//! faults of the instruction come before those of the operand's page: a pending x87
-//! error, for which the instruction waits, and the misalignment of an SSE operand.
+//! Emitted code looks its operand up before the instruction itself runs on the host. Two faults of
+//! the instruction have priority over a fault of the operand's page: a pending x87 error, for which
+//! the instruction waits, and the misalignment of an SSE operand.
 
 use crate::execution::running::Running;
 use crate::translated::Translated;

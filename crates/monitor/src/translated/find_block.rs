@@ -1,4 +1,4 @@
-//! From CS:EIP to a block: fetch, find or translate, and link.
+//! Finds the block for CS:EIP: fetches the code, finds or translates the block, and links it.
 
 use crate::execution::running::Running;
 use crate::execution::stop::VcpuStop;

@@ -1,5 +1,5 @@
-//! Host memory of which parts cannot be accessed, for operands of which the same holds in the
-//! guest's memory.
+//! Host memory with inaccessible pages, for copies of operands whose pages are inaccessible in the
+//! guest.
 
 use std::io;
 use tollgate_x86::address::PAGE_SIZE;

@@ -1,5 +1,5 @@
-//! The guest was taken out by a signal: a request to leave, or a host fault in copied code,
-//! which becomes the guest's exception.
+//! Handles the signals that take guest code out: a request to leave, or a host fault in copied
+//! code, which becomes an exception of the guest.
 
 use crate::execution::running::Running;
 use crate::execution::stop::VcpuStop;

@@ -1,8 +1,10 @@
-//! Exits that find their instruction anew, as a monitor must that traps and emulates: by a walk of
-//! the page tables, or in the dictionary of [`crate::execution::instruction_cache`].
+//! Finds the instruction that caused an exit from its address alone, as a monitor that traps and
+//! emulates must: by a walk of the page tables, or in the dictionary of
+//! [`crate::execution::instruction_cache`].
 //!
-//! The place in its block knows the instruction, too; both must agree. If they do not, the tables
-//! were changed since the instruction was fetched, and the one that was fetched is meant.
+//! The exit's place in its block identifies the instruction too, and both must agree. If they do
+//! not, the guest changed the tables after the instruction was fetched, and the fetched instruction
+//! is executed.
 
 use crate::execution::instruction_cache::InstructionSource;
 use crate::execution::instruction_cache::{FoundInstruction, Holds, Key, Known, ReadFrom};

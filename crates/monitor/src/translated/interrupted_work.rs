@@ -1,10 +1,11 @@
-//! Work that stopped for an interrupt, and goes on behind the guest's handler.
+//! Keeps the monitor's work that stopped for an interrupt, so that it resumes after the guest's
+//! handler.
 //!
-//! With `--interruptible resume` a section that [stops](tollgate_engine::preemption) leaves here what
-//! it was doing, and for which instruction. The interrupt is delivered on top of it. Guest code is
-//! left wherever it lets interrupts in again, as while one waits, so the monitor sees the handler's
-//! return. When the guest is back where the section stopped, in the same address space and on the
-//! same stack, the section goes on, before the instruction does:
+//! With `--interruptible resume`, interruptible work that [stops](tollgate_engine::preemption)
+//! leaves here what it was doing, and for which instruction. Then the interrupt is delivered. Guest
+//! code is left wherever it lets interrupts in again, as while an interrupt waits, so the monitor
+//! sees the handler's return. When the guest is back where the work stopped, in the same address
+//! space and on the same stack, the work resumes before the instruction does:
 //!
 //! ```text
 //! mov [rbx],rax   faults in its window      map-window maps the page, and 3 of its 15 neighbours
@@ -13,17 +14,18 @@
 //! mov [rbx],rax   comes next                map-window maps the other 12
 //! ```
 //!
-//! Ito and Oikawa keep the frame of the interrupted section, and recognise the handler's IRET by its
-//! fault. A frame of this monitor holds references into tables that the handler may change, so what
-//! is kept are numbers: addresses, and how far the work has come. None of them is derived from the
-//! guest's page tables, or [`Comparing`] knows that these were not invalidated meanwhile. So to go on
-//! is allowed at any time, and recognition decides only whether it is useful: a guest that comes
-//! there by another way, or never, gets nothing wrong.
+//! Ito and Oikawa keep the frame of the interrupted section, and recognise the handler's IRET by
+//! its fault. A frame of this monitor holds references into tables that the handler may change, so
+//! only numbers are kept: addresses, and how far the work has come. Either a number is not derived
+//! from the guest's page tables, or [`Comparing`] detects whether these were invalidated in the
+//! meantime. Therefore resuming is correct at any time, and recognising the return only decides
+//! whether it is useful: a guest that arrives there in another way, or never, does not compute a
+//! wrong result.
 //!
-//! One section is kept, in a place of fixed size. It is dropped if another one stops, or if the guest
-//! has left for the monitor [`MOST_BOUNDARIES`] times without coming back: its scheduler may
-//! have gone on with another task. The instruction then begins again, whenever it does, as with
-//! `restart`.
+//! One piece of work is kept, in a place of fixed size. It is dropped if another one stops, or if
+//! the guest has left for the monitor [`MOST_BOUNDARIES`] times without coming back, because its
+//! scheduler may have switched to another task. The work for the instruction then begins again when
+//! the instruction does, as with `restart`.
 //!
 //! [`Comparing`]: crate::memory::windows::Comparing
 

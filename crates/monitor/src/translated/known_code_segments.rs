@@ -1,4 +1,4 @@
-//! Stores which code segments far transfers may enter, where the fast path finds them that makes them
+//! Stores which code segments far transfers may enter, for the fast path that makes far transfers
 //! without the monitor ([`tollgate_engine::gate::far_fast_path`]).
 
 use crate::execution::running::Running;

@@ -1,5 +1,5 @@
-//! Stores the results of changes of the privilege level where translated code finds them, so
-//! that it makes the next such change itself.
+//! Stores the results of changes of the privilege level, for the fast path that makes the next such
+//! change without the monitor.
 
 use crate::execution::running::Running;
 use crate::memory::addresses::view_of;

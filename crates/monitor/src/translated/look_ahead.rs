@@ -1,12 +1,13 @@
-//! Looks code up before control comes to it.
+//! Looks up code pages in the guest's page tables before control reaches them.
 //!
-//! When a code page comes in force, those near it that are known are looked up in the guest's page
-//! tables at once: a processor may translate addresses ahead of time as well, as long as that
-//! changes nothing in memory. So a page counts only if the accessed bits on the way to it are set.
+//! When a code page becomes active, the known code pages near it are looked up in the guest's page
+//! tables as well: a processor, too, may translate addresses ahead of time, as long as that changes
+//! nothing in memory. So a page counts only if the accessed bits on the way to it are set.
 //!
-//! Nothing depends on it. If an interrupt waits, the other pages are met when control comes there, or
-//! they are looked up when this page is met again: then all of them, or a handler that puts the page
-//! out of force could keep the guest here.
+//! Correctness does not depend on this work. If an interrupt waits, the remaining pages are looked
+//! up when control reaches them, or when this page is met again. In the second case all of them are
+//! looked up without stopping: otherwise a handler that makes the page inactive could keep the
+//! guest here.
 
 use crate::execution::running::Running;
 use crate::translated::Translated;

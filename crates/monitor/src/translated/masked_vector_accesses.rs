@@ -1,10 +1,10 @@
-//! Instructions whose mask leaves parts of their memory operand out, where the operand lies
-//! partly or all in pages that must not be accessed.
+//! Runs instructions whose mask excludes parts of their memory operand, where the operand lies
+//! partly or entirely in pages that must not be accessed.
 //!
-//! Which bytes such an instruction accesses is for the host's processor to know: it runs once
-//! on a copy of the operand that lies in host pages of which the same ones cannot be accessed,
-//! at the same offset. If it faults there, the guest's instruction faults at the byte that
-//! corresponds; otherwise it has touched nothing that it must not.
+//! Only the host's processor knows which bytes such an instruction accesses. So the instruction
+//! runs once on a copy of the operand, at the same offset in host pages of which the corresponding
+//! ones cannot be accessed. If the instruction faults there, the guest's instruction faults at the
+//! corresponding byte; otherwise it has touched no inaccessible byte.
 
 use super::guarded_pages::GuardedPages;
 use super::slow_path::Ended;

@@ -1,8 +1,9 @@
 //! The function that fills the software TLB without an exit ([`tollgate_engine::gate::miss`]), for
 //! an access that has missed in it.
 //!
-//! It does what the exit does that is named meanwhile, if that is all: RAM lies behind the page,
-//! and nothing else is due. If not, what it has found out is kept for the exit.
+//! The function does what the exit, which the context names for that time, would do, provided that
+//! the page is RAM and no other work is due. If not, what the function has found out is kept for
+//! the exit.
 
 use crate::memory::guest_view::{GuestView, Inline};
 use crate::memory::memory_access::Accounts;

@@ -1,4 +1,4 @@
-//! The mode word that the vCPU's code is translated for, formed anew when its inputs change.
+//! Computes the mode word that the vCPU's code is translated for, again whenever its inputs change.
 
 use crate::execution::running::Running;
 use crate::memory::addresses::view_of;

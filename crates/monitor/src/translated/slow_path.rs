@@ -1,9 +1,8 @@
-//! One instruction run alone, with all checks and each device access made exactly once.
+//! Runs one instruction alone, with all checks, and with each device access made exactly once.
 //!
-//! An instruction that the translator copies is not emulated here: its memory operand
-//! is read into the bounce buffer, the guest's own instruction runs once with the
-//! buffer as its operand, and the buffer is written back. All pages are checked before
-//! the first byte moves.
+//! An instruction that the translator copies is not emulated here: its memory operand is read into
+//! the bounce buffer, the guest's own instruction runs once with the buffer as its operand, and the
+//! buffer is written back. All pages are checked before the first byte moves.
 
 use crate::execution::out_of_line;
 use crate::execution::running::Running;

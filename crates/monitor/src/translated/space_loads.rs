@@ -1,13 +1,13 @@
-//! Loads of CR3 without an exit, by the function that fast paths call.
+//! Loads CR3 without an exit, in the function that fast paths call.
 //!
-//! The new space must be known ([`Translations::switch`]), and it must be certain that the code
-//! which loads CR3 goes on as it is: it lies in a global page of the upper half, which all spaces
-//! have and whose links stay in force. Everything else is left to the exit. Generated code finds its
-//! links in the tables of the new space from then on, and those are as they were when it was left: so
-//! nothing is done for the code of programs, however much there is.
+//! The new space must be known ([`Translations::switch`]), and the code that loads CR3 must be
+//! certain to continue unchanged: it lies in a global page of the upper half, which all spaces have
+//! and whose links stay active. All other loads are left to the exit. From then on generated code
+//! finds its links in the tables of the new space, which are as they were when that space was left.
+//! So no work is done for the code of programs, however much there is.
 //!
-//! Programs of the two spaces may reach memory in different ways. That concerns the returns to
-//! them alone, of which each way has its own.
+//! Programs of the two spaces may reach memory in different ways. That concerns only the returns to
+//! programs, of which each way has its own.
 //!
 //! [`Translations::switch`]: crate::memory::translations::Translations::switch
 

@@ -1,11 +1,13 @@
-//! Stores of guest code to pages that hold translated code.
+//! Handles stores of guest code to pages that hold translated code.
 //!
-//! What was translated from the bytes that are about to be written is retired first. Then
-//! the store runs inline: its site is let pass once, since the line may hold other code, which
-//! it does not touch. If nothing was translated from them, stores to the page are told apart by
-//! their bytes from then on, so that the next one beside code does not exit. If the store is in a block that it writes to, it runs as a block of its
-//! own, and the guest continues with a look-up. Only an instruction that writes to its own
-//! bytes is run on the bounce buffer.
+//! The code that was translated from the bytes about to be written is retired first. Then the store
+//! runs inline: its site may pass the test once, because the line may hold other code, which the
+//! store does not touch. If no code was translated from these bytes, stores to the page are from
+//! then on tested byte by byte, so that the next store next to code does not exit.
+//!
+//! If the store is in a block that it writes to, the store runs as a block of its own, and the
+//! guest continues with a look-up. Only an instruction that writes to its own bytes is run on the
+//! bounce buffer.
 
 use crate::execution::running::Running;
 use crate::execution::stop::VcpuStop;

@@ -1,4 +1,4 @@
-//! Guest memory for instructions that fast paths execute: the pages that the software TLB has.
+//! Guest memory for instructions that fast paths execute: only the pages that the software TLB has.
 
 use crate::memory::addresses::view_of;
 use crate::memory::guest_view::GuestView;

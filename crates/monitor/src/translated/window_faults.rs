@@ -1,4 +1,4 @@
-//! Direct accesses: faults of the host in shadow windows, and which spaces have windows.
+//! Handles host faults of direct accesses in shadow windows, and decides which spaces have windows.
 
 use crate::execution::running::Running;
 use crate::execution::stop::VcpuStop;

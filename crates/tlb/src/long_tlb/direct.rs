@@ -1,4 +1,4 @@
-//! The tables for direct access, and the shadow windows that they lead to.
+//! The tables that direct accesses use, and the shadow windows that these tables lead to.
 
 use super::{LongTlb, ROOT_BYTES};
 use crate::derived::{PageRange, SpaceNumber};

@@ -1,11 +1,12 @@
 //! Anchors: one *host minus linear address* for all of the parts that most programs use.
 //!
-//! Each window has a delta of its own, which translated code loads from a table by the address
-//! that it accesses: a load that must end before the access can begin. Programs that may lie
-//! anywhere use the same few parts in every space: Linux puts them and their heaps at two thirds of
-//! the lower half, their libraries and stacks at its end. The windows of these *common parts* lie
-//! in the process as they do in the guest, so that one space has one delta for all of them, its
-//! *anchor*. It is the base of the host's GS while the space is loaded:
+//! Each window has its own distance from linear to host addresses, which translated code loads from
+//! a table by the address that it accesses; the load must finish before the access can begin.
+//! Programs that may be loaded at any address use the same few parts in every space: Linux puts
+//! them and their heaps at two thirds of the lower half, their libraries and stacks at its end. The
+//! windows of these *common parts* lie in the process at the same distances from one another as in
+//! the guest, so that one distance serves all common parts of a space: its *anchor*. The anchor is
+//! the base of the host's GS while the space is loaded:
 //!
 //! ```text
 //! mov rax,[rbx+8]         sarx  rcx, rbx, r15              ; the page
@@ -13,13 +14,15 @@
 //!                         mov   rax, gs:[rbx+8]
 //! ```
 //!
-//! The byte that is loaded says nothing. Of the region at `CHECK` those pages alone are mapped, for
-//! loads, whose numbers are those of linear pages in common parts; so a register that has passed
-//! holds an address in one of them, and the access lies in this space's windows or where nothing is
-//! ever mapped. Nobody waits for that load, and a register that has passed need not again.
+//! The value of the loaded byte is not used. In the region at `CHECK`, only those pages are mapped,
+//! for loads, whose numbers are those of linear pages in common parts. So a register that has
+//! passed the check holds an address in one of them, and the access lies in this space's windows or
+//! where nothing is ever mapped. No instruction depends on that load, and a register that has
+//! passed need not be checked again.
 //!
-//! What else passes is an address that is not canonical, which the anchor, far smaller than what is
-//! wrong with it, does not make canonical: the access itself faults.
+//! The check also passes addresses that are not canonical. Adding the anchor, which is far smaller
+//! than the distance to the nearest canonical address, does not make them canonical: the access
+//! itself faults.
 //!
 //! ```text
 //! the host's addresses, in parts of 512 GiB (hexadecimal)
@@ -29,8 +32,8 @@
 //! FD..     this process's own libraries, stack and all that it maps
 //! ```
 //!
-//! All anchors belong to one machine of a process, the first that asks. The others do without, as all
-//! do where the host has put something else there.
+//! All anchors belong to one machine of a process, the first that asks for them. All other machines
+//! work without anchors, and so does every machine if the host has mapped something else there.
 
 use super::BESIDE_WINDOW;
 use super::area::is_range_free;

@@ -1,10 +1,11 @@
 //! Where shadow windows lie in the process: regions of a part of the address space that nothing
 //! else uses.
 //!
-//! They are kept as *holes*, addresses without any mapping, not as reservations: that costs the
-//! host less when pages come and go. The kernel places mappings from the stack downwards, tens
-//! of TiB above the regions, so it never gets there by itself. It would with an unlimited stack,
-//! for which it places them from below; then there are no windows.
+//! The regions are kept as *holes*, addresses without any mapping, not as reservations, because
+//! holes cost the host less when pages are mapped and unmapped. The kernel places mappings from the
+//! stack downwards, tens of TiB above the regions, so it never gets there by itself. With an
+//! unlimited stack it would, because it then places mappings from below; in that case there are no
+//! windows.
 
 use crate::parts::PART_SHIFT;
 use std::sync::{Mutex, OnceLock, PoisonError};

@@ -1,18 +1,18 @@
-//! The windows of guests whose linear addresses have 32 bits.
+//! The shadow windows of guests whose linear addresses have 32 bits.
 //!
-//! There is one for each view of a space, and each stands for all 4 GiB. So that they are windows
-//! like those of 64-bit guests, they have parts of their own, beside those of canonical addresses:
-//! in the lower half that of the programs of one space, in the upper half that of the kernel. What
-//! [`ShadowWindows`](super::ShadowWindows) calls a page of theirs is [named](named) by view and
-//! linear address.
+//! There is one window for each view of a space, and each stands for all 4 GiB. To be windows like
+//! those of 64-bit guests, they have parts of their own, next to those of canonical addresses: in
+//! the lower half the part of the programs of one space, in the upper half that of the kernel. The
+//! page that [`ShadowWindows`](super::ShadowWindows) uses for a page of a 32-bit guest is
+//! [named](named) by view and linear address.
 //!
 //! ```text
 //! linear C012_3456h, supervisor's view    named FFFF_7F80_C012_3456h, of part -257
 //!                    user's view          named 0000_8000_C012_3456h, of part 256
 //! ```
 //!
-//! In such a window nothing is ever mapped behind the first 4 GiB, where an access goes on that
-//! would wrap.
+//! In such a window nothing is ever mapped above the first 4 GiB, where an access that should wrap
+//! continues.
 
 use super::window::{part_of, start_of};
 use super::{BesideWindow, Run, ShadowWindows};

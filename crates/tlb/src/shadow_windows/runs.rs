@@ -1,5 +1,5 @@
-//! What is mapped in a window: runs of pages that lie side by side in the guest's linear
-//! addresses and in guest RAM alike.
+//! The pages that are mapped in a window, as runs of pages that are adjacent both in the guest's
+//! linear addresses and in guest RAM.
 
 use std::collections::BTreeMap;
 

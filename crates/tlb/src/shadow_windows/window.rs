@@ -1,4 +1,4 @@
-//! One window: a region, and what is mapped there.
+//! One shadow window: its region of the process, and the pages that are mapped there.
 
 use super::area::Region;
 use super::runs::{Run, Runs};

@@ -1,8 +1,8 @@
-//! Which physical pages some window may allow stores to.
+//! The set of physical pages to which some window may allow stores.
 //!
-//! Translating code from a page takes its write permission away in every window. Most such pages
-//! were never mapped for stores, and one bit a page says so, without a look at each run of each
-//! window.
+//! When code is translated from a page, the page loses its write permission in every window. Most
+//! such pages were never mapped for stores; one bit for each page shows this without a search
+//! through each run of each window.
 
 /// Pages that have a bit: 1 TiB of guest RAM. Those beyond are always searched for.
 const MOST: u64 = 1 << 28;
