@@ -1,8 +1,9 @@
-//! The effect of the A20 gate: while it is closed, bit 20 of every physical address is zero.
+//! The A20 gate: while the gate is closed, bit 20 of every physical address is zero.
 //!
 //! The page walker applies the mask to each address that it forms
-//! ([`PagingRegisters`](tollgate_x86::paging::PagingRegisters)), paging or not. So translations
-//! hold masked addresses, and all of them are void when the gate moves.
+//! ([`PagingRegisters`](tollgate_x86::paging::PagingRegisters)), with and without paging.
+//! Translations therefore hold masked addresses, and all of them become void when the gate opens or
+//! closes.
 
 use crate::execution::runner::Runner;
 use crate::execution::running::Running;
@@ -13,7 +14,7 @@ use tollgate_x86::TranslationChange;
 const A20: u64 = 1 << 20;
 
 impl<R: Runner, P: Platform> Running<'_, R, P> {
-    /// The machine's A20 gate may have moved.
+    /// Follows the machine's A20 gate, which may have opened or closed.
     pub(crate) fn follow_a20(&mut self) {
         let mask = if self.platform.a20_enabled() {
             u64::MAX

@@ -1,4 +1,5 @@
-//! Where the instruction at CS:EIP is, and through which view an access goes.
+//! Two facts about an access: the linear address of the instruction at CS:EIP, and the view of the
+//! software TLB that serves a privilege.
 
 use tollgate_emulate::operand::linear_mask;
 use tollgate_tlb::software_tlb::View;
@@ -11,7 +12,7 @@ pub fn code_address(state: &CpuState) -> u64 {
     base.wrapping_add(state.rip) & linear_mask(state)
 }
 
-/// The view that serves accesses of this privilege.
+/// The view of the software TLB that serves accesses of this privilege.
 pub const fn view_of(privilege: Privilege) -> View {
     match privilege {
         Privilege::Supervisor | Privilege::System => View::Supervisor,

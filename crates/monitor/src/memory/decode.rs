@@ -1,4 +1,4 @@
-//! The instruction at CS:EIP, fetched and decoded.
+//! Fetches and decodes the instruction at CS:EIP.
 
 use crate::execution::runner::Runner;
 use crate::execution::running::Running;
@@ -18,10 +18,11 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
 }
 
 impl GuestView {
-    /// Fetches and decodes the instruction at CS:EIP.
+    /// Fetches and decodes the instruction at CS:EIP. Its second page is looked up only if the
+    /// bytes in the first page do not make a whole instruction.
     ///
     /// # Errors
-    /// The fault of the fetch.
+    /// The exception that the fetch raises.
     pub(crate) fn decode(
         &mut self,
         state: &CpuState,

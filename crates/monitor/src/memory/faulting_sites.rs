@@ -1,41 +1,43 @@
-//! Instructions whose direct accesses keep faulting on the host.
+//! Finds instructions whose direct accesses keep faulting on the host.
 //!
 //! A fault in a shadow window costs some microseconds, a look-up in the software TLB nanoseconds.
-//! An instruction that touches new pages all the time, such as the stores of a program that maps
-//! memory, uses it once and unmaps it, is better off with look-ups, in whatever space it runs.
+//! An instruction that keeps touching new pages, such as a store of a program that maps memory,
+//! uses the memory once and unmaps it, is faster with look-ups in every address space where it
+//! runs.
 
 use rustc_hash::FxHashMap;
 
-/// Nanoseconds in which an instruction may fault once without being held against it: with the
-/// cost of a fault it says what part of the time one instruction may lose.
+/// Each period of this length, in nanoseconds, forgives an instruction one fault. Together with the
+/// cost of a fault it limits the share of time that one instruction may lose.
 const FREE_AFTER: u64 = 250_000;
-/// Faults beyond that in a row, before the instruction looks its operands up.
+/// Faults in excess of the forgiven ones after which the instruction looks its operands up.
 const MOST_FAULTS: u64 = 12;
-/// Times that an instruction may fault at one host address, one after another, before it is
-/// done without accesses of its own: what was done about the fault does not help.
+/// How often in a row an instruction may fault at one host address before the monitor executes it
+/// without accesses of its own, because handling the fault evidently does not help.
 const MOST_REPEATS: u32 = 3;
-/// Instructions that are known of at most.
+/// Maximum number of instructions on record.
 const MOST_SITES: usize = 1024;
 
-/// Faults held against an instruction.
+/// The faults on record for one instruction.
 #[derive(Clone, Copy, Debug)]
 struct Faults {
     count: u64,
-    /// When the last one came.
+    /// Time of the last fault, in nanoseconds.
     last: u64,
 }
 
-/// The instructions that have faulted of late, by their physical addresses.
+/// The instructions that have faulted recently, by their physical addresses.
 #[derive(Default, Debug)]
 pub(crate) struct FaultingSites {
     sites: FxHashMap<u64, Faults>,
-    /// RIP and host address of the last fault, and how often it has come since another did.
+    /// RIP and host address of the last fault.
     last: (u64, u64),
     repeats: u32,
 }
 
 impl FaultingSites {
-    /// The instruction at RIP has faulted at a host address. Whether it keeps doing just that.
+    /// Records that the instruction at `rip` has faulted at a host address. Returns whether the two
+    /// keep repeating.
     pub(crate) fn is_stuck(&mut self, rip: u64, host: u64) -> bool {
         let is_same = self.last == (rip, host);
         self.last = (rip, host);
@@ -47,8 +49,8 @@ impl FaultingSites {
         true
     }
 
-    /// The instruction at this physical address has faulted at this time, in nanoseconds. Whether
-    /// it does so too often.
+    /// Records a fault of the instruction at this physical address at time `now`, in nanoseconds.
+    /// Returns whether the instruction faults too often.
     pub(crate) fn fault(&mut self, physical: u64, now: u64) -> bool {
         if self.sites.len() >= MOST_SITES && !self.sites.contains_key(&physical) {
             self.sites.clear();
@@ -79,8 +81,14 @@ mod tests {
         }
         let in_a_row = (0..100).position(|at| sites.fault(7, now + at));
         assert_eq!(in_a_row, Some(MOST_FAULTS as usize - 1));
-        assert!(!sites.fault(8, now), "it is another one");
-        assert!(sites.fault(7, now + 200), "it still does");
+        assert!(
+            !sites.fault(8, now),
+            "another instruction has faulted once only"
+        );
+        assert!(
+            sites.fault(7, now + 200),
+            "the instruction still faults too often"
+        );
         assert!(!sites.fault(7, now + 200 + 20 * FREE_AFTER));
     }
 

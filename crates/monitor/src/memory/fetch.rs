@@ -1,4 +1,4 @@
-//! Instruction fetch: from CS:EIP to the physical place of the bytes.
+//! Instruction fetch: finds the physical address of the bytes at CS:EIP.
 
 use crate::memory::addresses::code_address;
 use crate::memory::guest_view::GuestView;
@@ -12,24 +12,25 @@ use tollgate_x86::paging::{AccessKind, PagingRegisters, Privilege};
 use tollgate_x86::{CpuState, Exception, LinearAddress};
 
 const ENTRIES: usize = 1024;
-/// Pages that are dropped one by one; for more, all entries are looked at.
+/// The most pages that are dropped one by one. For a larger range all entries are examined.
 const MOST_PAGES_BY_NUMBER: u64 = 256;
 
-/// Where code of a linear page is fetched from.
+/// The physical page from which code of a linear page is fetched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fetch {
     /// Number of the physical page.
     pub physical_page: u64,
-    /// Survives an address-space switch.
+    /// Whether the page is global, so that the entry survives an address-space switch.
     pub global: bool,
 }
 
 #[derive(Clone, Copy)]
 struct Cached {
-    /// Linear page and privilege; `u64::MAX`: empty.
+    /// Linear page and privilege. `u64::MAX` means that the entry is empty.
     tag: u64,
     fetch: Fetch,
-    /// The stamp of the space that it was made in. Global ones hold in all.
+    /// The stamp of the space that the entry was made in. Entries of global pages are valid in all
+    /// spaces.
     stamp: u32,
 }
 
@@ -46,22 +47,22 @@ fn tag_of(page: u64, privilege: Privilege) -> u64 {
     page << 1 | u64::from(privilege == Privilege::User)
 }
 
-/// The first address of the page behind page number `page`, where code goes on.
+/// The first address of the page that follows page number `page`, where code continues.
 fn page_behind(page: u64, wide: bool) -> LinearAddress {
     let next = page.wrapping_add(1).wrapping_mul(PAGE_SIZE);
     LinearAddress(if wide { next } else { next & 0xffff_ffff })
 }
 
-/// Where pages of code lie: a small direct-mapped cache of fetch translations, with
-/// the lifetime of TLB entries.
+/// A small direct-mapped cache of fetch translations. Its entries live as long as TLB entries.
 pub struct FetchCache {
     entries: Box<[Cached; ENTRIES]>,
     loaded: SpaceNumber,
-    /// By space: what its entries bear. It gets another one when they are forgotten.
+    /// The stamp of each space, which its entries carry. A space gets a new stamp when its entries
+    /// are forgotten.
     stamps: [u32; SPACES],
     /// The last stamp that was given to a space.
     last_stamp: u32,
-    /// There may be entries of global pages that user code was fetched from.
+    /// Whether there may be entries of global pages that user code was fetched from.
     has_global_user_pages: bool,
 }
 
@@ -78,18 +79,19 @@ impl Default for FetchCache {
 }
 
 impl FetchCache {
-    /// Where the entry of a page lies. Programs that run side by side are often the same, and
-    /// have the same pages; so each space has user pages elsewhere.
+    /// Index of the entry for a tag. Programs that run alternately are often copies of one program
+    /// with the same linear pages, so each space has its user pages at a different place in the
+    /// table.
     #[inline]
     fn index(&self, tag: u64) -> usize {
         const USER: u64 = 1;
         let number = self.loaded.index() as u64;
-        // The first four are farthest apart.
+        // The first four spaces are farthest apart.
         let apart = number % 4 * (ENTRIES / 4) as u64 + number / 4 * (ENTRIES / SPACES) as u64;
         (tag ^ ((tag & USER) * apart)) as usize % ENTRIES
     }
 
-    /// Where code of a linear page is fetched from, if it is known.
+    /// The physical page that code of a linear page is fetched from, if the cache has it.
     #[inline]
     pub fn look_up(&self, page: u64, privilege: Privilege) -> Option<Fetch> {
         let tag = tag_of(page, privilege);
@@ -99,7 +101,7 @@ impl FetchCache {
         holds.then_some(entry.fetch)
     }
 
-    /// Notes where code of a linear page is fetched from.
+    /// Notes the physical page that code of a linear page is fetched from.
     pub fn fill(&mut self, page: u64, privilege: Privilege, fetch: Fetch) {
         let tag = tag_of(page, privilege);
         self.has_global_user_pages |= fetch.global && privilege == Privilege::User;
@@ -153,7 +155,8 @@ impl Derived for FetchCache {
 
     fn load(&mut self, to: SpaceNumber, keeps: bool) {
         if self.has_global_user_pages {
-            // An invalidation in one space does not look for those of others.
+            // An invalidation in one space does not search for the global user pages of other
+            // spaces.
             self.drop_everything();
         }
         self.loaded = to;
@@ -211,8 +214,9 @@ impl GuestView {
         Ok(fetch)
     }
 
-    /// Whether code of the page of `linear` would be fetched from this physical page, which is not
-    /// global, without the page tables being changed; that is noted then.
+    /// Whether code of the page of `linear` would be fetched from this physical page, with a page
+    /// that is not global and without a change to the page tables. If so, the cache notes the
+    /// translation.
     pub fn foresee_fetch(
         &mut self,
         state: &CpuState,
@@ -246,11 +250,10 @@ impl GuestView {
         true
     }
 
-    /// The place of the instruction at CS:`rip`. With `with_next` the following page is
-    /// looked up too.
+    /// The location of the instruction at CS:`rip`. `with_next` also looks up the following page.
     ///
     /// # Errors
-    /// #GP(0) beyond the limit or at an address that is not canonical, or the page fault.
+    /// #GP(0) if the address is beyond the limit or not canonical, or the page fault.
     pub fn place(
         &mut self,
         state: &CpuState,
@@ -297,7 +300,7 @@ impl GuestView {
         })
     }
 
-    /// What links depend on that depend on the page behind `dependence` too.
+    /// Extends `dependence`, on which links depend, by the page that follows.
     pub fn with_next_page(
         &mut self,
         state: &CpuState,

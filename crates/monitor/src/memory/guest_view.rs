@@ -1,4 +1,5 @@
-//! Guest memory as the processor sees it: paging in front, RAM or devices behind.
+//! Guest memory as the processor sees it: linear addresses, translated by paging, that lead to RAM
+//! or devices.
 
 use crate::memory::addresses::view_of;
 use crate::memory::translations::Translations;
@@ -9,44 +10,44 @@ use tollgate_x86::canonical::is_canonical;
 use tollgate_x86::paging::{AccessKind, Keeping, PagingRegisters, Privilege, Translation};
 use tollgate_x86::{CpuState, Exception, LinearAddress, PhysicalAddress};
 
-/// Pages of a large page that are filled together: a power of two.
+/// Pages of a large page that are filled together. A power of two.
 const FILLED_AT_ONCE: u64 = 8;
 
-/// What lies behind a linear address.
+/// What a linear address leads to.
 #[derive(Clone, Copy, Debug)]
 pub enum Target {
-    /// RAM; loads, and stores if the access was a write, may go straight to it.
+    /// RAM that loads may access directly. Stores may do so too if the access was a write.
     Ram(*mut u8),
-    /// RAM that holds translated code, and the access is a write: through the gate.
+    /// RAM that holds translated code, for a write: the store must use the memory gate.
     Code(PhysicalAddress),
-    /// No memory, or ROM and the access is a write: a device, or nothing.
+    /// A device or no memory at all. This includes ROM, for a write.
     Device(PhysicalAddress),
 }
 
 /// Whether generated code may access memory itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Inline {
-    /// The software TLB has what it needs.
+    /// The software TLB has the entries that the access needs.
     Yes,
-    /// If the monitor lets the store pass: the page of this address, which holds all of the
-    /// store, holds translated code.
+    /// Only if the monitor lets the store pass. The page of this address contains the whole store
+    /// and holds translated code.
     Code(PhysicalAddress),
-    /// The access must be made out of line.
+    /// The monitor must make the access out of line.
     No,
 }
 
-/// RAM, its gate and the translations in front of it.
+/// Guest RAM with its gate, and the translations that lead to it.
 pub struct GuestView {
     /// RAM and the map of translated code.
     pub memory: GuestMemory,
-    /// What was derived from the page tables in front of it.
+    /// The data derived from the page tables.
     pub translations: Translations,
-    /// What was found out of the access for which guest code is being left.
+    /// The result for the access that guest code is being left for, if it is known already.
     pub(crate) missed: Option<Result<Inline, Exception>>,
 }
 
 impl GuestView {
-    /// Walks the guest's tables and fills the software TLB where RAM lies behind.
+    /// Walks the guest's tables, and fills the software TLB if the address leads to RAM.
     ///
     /// # Errors
     /// The page fault.
@@ -74,7 +75,7 @@ impl GuestView {
         };
         let stores_reach_memory = match page_use {
             PageUse::Rom | PageUse::Device => false,
-            // The first store is to be seen.
+            // The first store to display memory must reach the monitor.
             PageUse::Display { dirty } => dirty || write,
             PageUse::Ram => true,
         };
@@ -91,7 +92,7 @@ impl GuestView {
             (true, false) => Stores::Always,
         };
         let target = (host_page as u64, stores);
-        // What may not be kept is accessed out of line each time.
+        // A translation that must not be kept is accessed out of line each time.
         if translation.keeping != Keeping::Never {
             self.translations
                 .fill(state, view, linear, &translation, target);
@@ -108,8 +109,9 @@ impl GuestView {
         ))
     }
 
-    /// Fills the other pages of the aligned [`FILLED_AT_ONCE`] of one that has just been filled from
-    /// a large page: what a walk would yield for them is known. Only plain RAM without code.
+    /// Fills the other pages of the aligned [`FILLED_AT_ONCE`] around a page that has just been
+    /// filled from a large page, because the result of their walks is known. Only plain RAM without
+    /// code is filled.
     fn fill_around(
         &mut self,
         state: &CpuState,
@@ -152,7 +154,7 @@ impl GuestView {
         }
     }
 
-    /// What was just filled must be what a walk finds, if that is checked.
+    /// Compares the entries that were just filled with a page walk, if such checks are enabled.
     #[inline]
     pub(crate) fn confirm(&mut self, state: &CpuState) {
         if let Some(check) = self.translations.check_mut() {
@@ -174,8 +176,8 @@ impl GuestView {
         PagingRegisters::of(state).walk(&mut self.memory, linear, kind, privilege)
     }
 
-    /// Whether generated code may now access `size` bytes at `linear` inline; fills the
-    /// software TLB on the way. `tested`: it tests whether a store hits code.
+    /// Whether generated code may now access `size` bytes at `linear` inline. Fills the software
+    /// TLB in the process. `tested` means that generated code tests whether a store hits code.
     ///
     /// # Errors
     /// The page fault.
@@ -197,7 +199,8 @@ impl GuestView {
             Target::Code(_) | Target::Device(_) => return Ok(Inline::No),
         }
         if linear.page_offset() + last >= PAGE_SIZE {
-            // Nothing that wraps is in the tables.
+            // The tables have no entry for an access that wraps around the end of the address
+            // space.
             let fits = linear.0.checked_add(last).is_some_and(|end| {
                 if state.is_long_mode() {
                     is_canonical(end)

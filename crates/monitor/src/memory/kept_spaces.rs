@@ -1,25 +1,26 @@
-//! Which spaces are kept while they are not loaded, and under which numbers.
+//! Decides which address spaces are kept while they are not loaded, and under which numbers.
 //!
-//! A guest that gives out a few process-context identifiers in turn, as Linux does, returns to a
-//! space with another identifier than before and wants nothing of it kept. Therefore a space that has
-//! lost its identifier to another one keeps its number. When the same tables are loaded again, what
-//! the number has is [compared](tollgate_tlb::TableEntries) with them.
+//! A guest that assigns a few process-context identifiers in turn, as Linux does, returns to a
+//! space with another identifier than before and asks for none of its translations to be kept.
+//! Therefore a space that has lost its identifier to another space keeps its number. When the same
+//! tables are loaded again, the entries under that number are
+//! [compared](tollgate_tlb::TableEntries) with them.
 
 use tollgate_tlb::{SPACES, SpaceNumber};
 use tollgate_x86::{PhysicalAddress, Space, SpaceName};
 
-/// A number's space.
+/// The space that a number belongs to.
 #[derive(Clone, Copy)]
 struct Kept {
-    /// `None`: what the structures have under this number is void until it has been compared with
-    /// the page tables.
+    /// The name of the space. `None` means that the entries under this number are void until they
+    /// have been compared with the page tables.
     name: Option<SpaceName>,
-    /// The root of its page tables when it was last loaded. `None`: the root is not known, or
-    /// nothing is kept that could be compared with the tables.
+    /// The root of the space's page tables when it was last loaded. `None` means that the root is
+    /// not known, or that no entries are kept that could be compared with the tables.
     tables: Option<PhysicalAddress>,
-    /// When it was last loaded.
+    /// When the space was last loaded, as a count of loads.
     loaded_at: u64,
-    /// It was loaded since what is kept under the number was purged.
+    /// Whether the space was loaded since the entries under its number were purged.
     is_selected: bool,
 }
 
@@ -54,20 +55,20 @@ impl Limit {
     }
 }
 
-/// One missed space weighs as much as this many new ones. A miss costs some milliseconds. Each
-/// additional space that is kept slows the start of a new process by a few per cent, because the
-/// process gets tables that are in no processor cache.
+/// The weight of a missed space, in new spaces. A miss costs some milliseconds. Each additional
+/// space that is kept slows the start of a new process by a few per cent, because the process gets
+/// tables that are in no processor cache.
 const MISS: usize = 16;
 
 /// The spaces of one vCPU, of which one is loaded.
 pub struct KeptSpaces {
     spaces: [Kept; SPACES],
-    /// The number and the name of the loaded one.
+    /// The number and the name of the loaded space.
     loaded: (SpaceNumber, SpaceName),
     loads: u64,
-    /// How many numbers are given out.
+    /// How many numbers are in use.
     limit: Limit,
-    /// One more number is given out for each [`MISS`] of these.
+    /// A weighted count of misses: each [`MISS`] of them allow one more number.
     misses: usize,
 }
 
@@ -91,14 +92,15 @@ impl Default for KeptSpaces {
     }
 }
 
-/// What is known of a space that is loaded.
+/// The result of looking a space up before it is loaded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Loaded {
-    /// Its number from now on.
+    /// The number of the space from now on.
     pub number: SpaceNumber,
-    /// What is kept under that number is its own, if the guest lets it be kept.
+    /// Whether the entries kept under that number belong to the space, if the guest lets them be
+    /// kept.
     pub is_kept: bool,
-    /// And its tables begin where they did.
+    /// Whether, in addition, the root of the space's tables has not changed.
     pub has_same_tables: bool,
 }
 
@@ -113,13 +115,14 @@ impl KeptSpaces {
         self.loaded.0
     }
 
-    /// The name of what is kept under a number; `None`: that is void.
+    /// The name of the space whose entries are kept under a number. `None` means that they are
+    /// void.
     pub fn name(&self, number: SpaceNumber) -> Option<SpaceName> {
         self.spaces[number.index()].name
     }
 
-    /// What a load of this space would find, `None` if nothing is known of it. Without `keeps` the
-    /// guest wants everything under the space's identifier void.
+    /// The result that a load of this space would have, or `None` if the space is unknown. Without
+    /// `keeps` the guest wants all entries of the space's identifier to be void.
     pub fn look_up(&self, space: Space, keeps: bool) -> Option<Loaded> {
         let number = self.place(space, keeps)?;
         Some(Loaded {
@@ -134,7 +137,7 @@ impl KeptSpaces {
     }
 
     /// The number under which the translations of a space are kept. If the guest wants them void
-    /// (not `keeps`), they are of use only with the same tables, with which they can be compared.
+    /// (not `keeps`), they can be used only with the same tables, with which they can be compared.
     fn place(&self, space: Space, keeps: bool) -> Option<usize> {
         let named = self.find(space.name());
         if keeps || named.is_some_and(|number| self.has_tables(number, space)) {
@@ -143,9 +146,10 @@ impl KeptSpaces {
         (0..SPACES).find(|&number| self.has_tables(number, space))
     }
 
-    /// A space is loaded: a different one from before, or the same one with different tables. With `keeps`
-    /// the guest lets its translations be kept, otherwise they are void. If its number
-    /// belonged to another space until now, which is thereby forgotten, `stolen` is increased.
+    /// Loads a space: a different one from before, or the same one with different tables. With
+    /// `keeps` the guest lets the translations of the space be kept, otherwise they are void. If
+    /// the number belonged to another space until now, that space is forgotten and `stolen` is
+    /// increased.
     pub fn load(&mut self, space: Space, keeps: bool, stolen: &mut u64) -> Loaded {
         let name = space.name();
         let kept = self.place(space, keeps);
@@ -163,7 +167,7 @@ impl KeptSpaces {
             if other.name == Some(name) {
                 other.name = None;
             }
-            // What was not compared while these tables were loaded is not compared later.
+            // Entries that were not compared while these tables were loaded are not compared later.
             if other.tables == space.tables {
                 other.tables = None;
             }
@@ -188,7 +192,7 @@ impl KeptSpaces {
         self.spaces.iter().position(is_it)
     }
 
-    /// How many numbers are given out now.
+    /// How many numbers are in use now.
     fn count(&self) -> usize {
         let count = match self.limit {
             Limit::Fixed(count) => count,
@@ -197,8 +201,9 @@ impl KeptSpaces {
         count.clamp(1, SPACES)
     }
 
-    /// A number that has no space, or else the number whose space was not loaded for the longest time.
-    /// If more spaces are known than the limit allows, the oldest are forgotten first.
+    /// A number that has no space, or else the number of the space that has gone the longest
+    /// without being loaded. If more spaces are known than the limit allows, the oldest are
+    /// forgotten first.
     fn oldest(&mut self) -> usize {
         let loaded = self.loaded.0.index();
         let others = (0..SPACES).filter(|&number| number != loaded);
@@ -214,15 +219,15 @@ impl KeptSpaces {
         candidates.first().copied().unwrap_or(loaded)
     }
 
-    /// So many spaces are kept from now on, at least one and [`SPACES`] at most. What is kept of all
-    /// that are not loaded is void.
+    /// Sets how many spaces are kept from now on: at least one and at most [`SPACES`]. The entries
+    /// of all spaces that are not loaded become void.
     pub fn set_limit(&mut self, limit: Limit) {
         self.forget_others();
         (self.limit, self.misses) = (limit, 0);
     }
 
-    /// All numbers except the loaded one that are within the limit or still have a space. Each comes with
-    /// whether its space was loaded since it was [purged](Self::purged).
+    /// All numbers, except the loaded one, that are within the limit or still have a space. Each
+    /// comes with a flag: whether its space was loaded since the number was [purged](Self::purged).
     pub fn others(&self) -> impl Iterator<Item = (SpaceNumber, bool)> {
         let loaded = self.loaded.0.index();
         let is_given = |number: usize| number < self.count() || self.spaces[number].is_known();
@@ -230,12 +235,12 @@ impl KeptSpaces {
         numbers.map(|number| (SpaceNumber::new(number), self.spaces[number].is_selected))
     }
 
-    /// What is kept under a number was purged.
+    /// Records that the entries under a number were purged.
     pub fn purged(&mut self, number: SpaceNumber) {
         self.spaces[number.index()].is_selected = false;
     }
 
-    /// What is kept of a space that is not loaded is void.
+    /// Makes the entries of a space void, if the space is not loaded.
     pub fn forget(&mut self, name: SpaceName) {
         if name != self.loaded.1
             && let Some(number) = self.find(name)
@@ -244,7 +249,7 @@ impl KeptSpaces {
         }
     }
 
-    /// What is kept of all spaces that are not loaded is void.
+    /// Makes the entries of all spaces void that are not loaded.
     pub fn forget_others(&mut self) {
         for (number, space) in self.spaces.iter_mut().enumerate() {
             if number != self.loaded.0.index() {
@@ -253,7 +258,7 @@ impl KeptSpaces {
         }
     }
 
-    /// The loaded space, of which nothing is known, is this one.
+    /// Sets the identity of the loaded space, for which nothing has been derived yet.
     pub fn start_with(&mut self, space: Space) {
         self.forget_others();
         self.loaded.1 = space.name();
@@ -288,7 +293,7 @@ mod tests {
         let first = numbers[0];
         assert_eq!(load(&mut spaces, 1), (first, true));
         assert_eq!(load(&mut spaces, 0), (SpaceNumber::default(), true));
-        // The second one has not been loaded for the longest time.
+        // The second one has gone the longest without being loaded.
         assert_eq!(load(&mut spaces, 100), (numbers[1], false));
         assert_eq!(load(&mut spaces, 1), (first, true));
         assert!(!load(&mut spaces, 2).1);
@@ -361,8 +366,12 @@ mod tests {
         // The first one's identifier goes to a new space.
         let third = spaces.load(space(0x3000, 1), false, &mut 0);
         assert!(!third.is_kept && third.number != first.number);
-        assert_eq!(spaces.name(first.number), None, "it must be compared");
-        // The first one gets the second one's.
+        assert_eq!(
+            spaces.name(first.number),
+            None,
+            "its entries must be compared"
+        );
+        // The first space gets the identifier of the second one.
         let again = space(0x1000, 2);
         let named = spaces.look_up(again, true).map(|it| it.number);
         assert_eq!(named, Some(second.number));
@@ -377,7 +386,7 @@ mod tests {
         assert_eq!(spaces.name(second.number), None);
         spaces.forget_others();
         let known = spaces.look_up(space(0x2000, 3), false);
-        assert!(known.is_none(), "all was void");
+        assert!(known.is_none(), "the entries of all other spaces are void");
     }
 
     #[test]

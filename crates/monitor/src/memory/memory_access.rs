@@ -1,39 +1,40 @@
-//! Which address spaces' programs reach their memory directly, through shadow windows.
+//! Decides which address spaces' programs access their memory directly, through shadow windows.
 //!
-//! A window costs the host some microseconds for each run of pages, so only a space that runs
-//! for long is worth windows. It *earns* them by running; what they cost from then on is held
-//! against the time that it has run with them, and where that is out of proportion the space goes
-//! back to looked-up accesses and must earn them anew, for longer. So no program loses more than
-//! a part of its time.
+//! A window costs the host some microseconds for each run of pages, so windows pay off only for a
+//! space that runs for long. A space *earns* windows by running. From then on their cost is
+//! compared with the time that the space has run with them; if the cost is out of proportion, the
+//! space returns to accesses by look-up, and must run longer than before to earn windows again. So
+//! no program loses more than a limited share of its time.
 
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use tollgate_engine::policy::access::Access;
 use tollgate_tlb::shadow_windows::anchors;
 
-/// How code of real mode and of 32 and 64 bits reaches guest memory.
+/// How code of real mode and 32-bit and 64-bit code access guest memory.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub enum MemoryAccess {
     /// Each access is looked up in the software TLB.
     #[default]
     Checked,
-    /// Each space as it has earned.
+    /// Each space accesses memory in the way that it has earned.
     Adaptive,
-    /// All directly.
+    /// All accesses are direct.
     Direct,
 }
 
-/// What this process has a place for, beside other mappings.
+/// The regions for which this process has room in addition to other mappings.
 #[derive(Clone, Copy, Debug)]
 pub struct Places {
-    /// [Shadow windows](tollgate_tlb::shadow_windows); without them all accesses are looked up.
+    /// Room for [shadow windows](tollgate_tlb::shadow_windows). Without it all accesses are looked
+    /// up.
     pub windows: bool,
-    /// Their [anchors](tollgate_tlb::shadow_windows::anchors).
+    /// Room for the [anchors](tollgate_tlb::shadow_windows::anchors) of the windows.
     pub anchors: bool,
 }
 
 impl Places {
-    /// Looks at this process.
+    /// Looks at the mappings of this process.
     pub fn of_process() -> Self {
         Self {
             windows: tollgate_tlb::shadow_windows::have_place(),
@@ -42,38 +43,41 @@ impl Places {
     }
 }
 
-/// Nanoseconds that a space must have run for windows, the first time.
+/// Nanoseconds that a space must run to earn windows the first time.
 const EARNED_AFTER: u64 = 6_000_000;
-/// The same for each entry of the software TLB that it has filled: mapping such a page, and the faults
-/// on the way, cost some 20 us, and what runs with windows takes half of the time or somewhat more. So
-/// a space has then lost as much by looking up as windows would have cost.
+/// Nanoseconds that a space must run for each entry of the software TLB that it has filled. Mapping
+/// such a page and the faults on the way cost some 20 us, and with windows code takes half of the
+/// time or somewhat more. So by then the space has lost as much time to look-ups as windows would
+/// have cost.
 const EARNED_AFTER_FOR_ENTRY: u64 = 50_000;
-/// However many they are it need not run longer for them: most will not be used again.
+/// Upper limit, in nanoseconds, for the entries together: most of many pages will not be used
+/// again.
 const EARNED_AFTER_FOR_ENTRIES_AT_MOST: u64 = 1_000_000_000;
-/// By how much longer each time that it has lost them.
+/// The factor by which the time to earn windows grows each time that a space has lost them.
 const LONGER: u64 = 4;
-/// It must never run longer than this for them.
+/// Upper limit for the time to earn windows, in nanoseconds.
 const EARNED_AFTER_AT_MOST: u64 = 20_000_000_000;
-/// One part in so many of a space's time may be spent on its windows.
+/// The divisor of a space's running time that gives the time its windows may cost.
 const SHARE: u64 = 4;
-/// What may be spent on them from the start.
+/// Nanoseconds that windows may cost in addition, from the start.
 const ADVANCE: u64 = 5_000_000;
-/// Spaces that are known of at most.
+/// Maximum number of spaces that have accounts.
 const MOST_SPACES: usize = 256;
 
-/// What is known of an address space.
+/// The account of an address space.
 #[derive(Clone, Copy, Debug)]
 struct Account {
-    /// Nanoseconds that it has run, as it is now: with windows or without.
+    /// Nanoseconds that the space has run since it last got or lost windows.
     ran: u64,
-    /// Nanoseconds spent on its windows.
+    /// Nanoseconds spent on the windows of the space.
     spent: u64,
-    /// Entries of the software TLB that it has filled meanwhile.
+    /// Entries of the software TLB that the space has filled in that time.
     filled: u64,
-    /// What it must have run to get windows.
+    /// Nanoseconds that the space must run to earn windows.
     earned_after: u64,
     is_direct: bool,
-    /// Its programs use the parts that an anchor leads to, and not the first one.
+    /// Whether the programs of the space use only parts that an anchor leads to, and not the first
+    /// part.
     is_common: bool,
 }
 
@@ -87,7 +91,7 @@ impl Account {
         is_common: true,
     };
 
-    /// Whether it gets windows now.
+    /// Gives the space windows if it has earned them now. Returns whether it did.
     fn earns(&mut self) -> bool {
         let for_entries = self.filled.saturating_mul(EARNED_AFTER_FOR_ENTRY);
         let earned_after = for_entries
@@ -101,7 +105,8 @@ impl Account {
         earns
     }
 
-    /// Its windows have cost so many nanoseconds more: whether it loses them.
+    /// Adds `cost` nanoseconds to the cost of the space's windows. Returns whether the space loses
+    /// them.
     fn spend(&mut self, cost: u64) -> bool {
         self.spent += cost;
         let loses = self.is_direct && self.spent > ADVANCE + self.ran / SHARE;
@@ -120,36 +125,36 @@ impl Account {
     }
 }
 
-/// What an account is kept in, counted since the start.
+/// A moment by the two counters that accounts are kept in, both counted since the start.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Moment {
     /// Nanoseconds of guest time.
     pub(crate) time: u64,
-    /// Entries of the software TLBs that were filled.
+    /// The number of entries of the software TLBs that were filled.
     pub(crate) fills: u64,
 }
 
-/// The accounts of all spaces, by the address of their page tables.
+/// The accounts of all spaces, by the address of the root of their page tables.
 #[derive(Debug)]
 pub(crate) struct Accounts {
     choice: MemoryAccess,
-    /// What direct access of programs comes to if they use common parts.
+    /// The form of direct access for programs that use common parts.
     anchored: Access,
     accounts: FxHashMap<u64, Account>,
-    /// The system has begun to run programs.
+    /// Whether the guest has begun to run programs.
     runs_programs: bool,
-    /// Where the tables of the loaded space begin.
+    /// The root of the page tables of the loaded space.
     root: u64,
-    /// Since when nothing has been added to its account.
+    /// The moment up to which the account of the loaded space is complete.
     since: Moment,
-    /// That of all code of real mode, which has no spaces.
+    /// The account of all real-mode code, which has no address spaces.
     real_mode: Account,
-    /// When real mode was met last.
+    /// When real-mode code was last seen running, in nanoseconds of guest time.
     real_mode_met: Option<u64>,
 }
 
 impl Accounts {
-    /// Direct accesses of programs may be by anchors if there `are_anchors`.
+    /// Empty accounts. With `are_anchors`, direct accesses of programs may use anchors.
     pub(crate) fn new(choice: MemoryAccess, are_anchors: bool) -> Self {
         Self {
             choice,
@@ -187,9 +192,9 @@ impl Accounts {
         account.filled += filled;
     }
 
-    /// The space whose tables begin at `root` is loaded now. Unless `keeps`, what was
-    /// derived from its tables is void: most often because it is a new one, which may have got
-    /// the page of one that is gone.
+    /// Follows a load of the space whose tables begin at `root`. Without `keeps`, the data derived
+    /// from its tables is void, most often because the space is new and has got the page of one
+    /// that no longer exists.
     pub(crate) fn load(&mut self, root: u64, keeps: bool, now: Moment) {
         if self.choice != MemoryAccess::Adaptive {
             return;
@@ -202,22 +207,22 @@ impl Accounts {
         }
     }
 
-    /// Whether the accounts decide anything.
+    /// Whether the accounts decide how memory is accessed.
     pub(crate) fn adapts(&self) -> bool {
         self.choice == MemoryAccess::Adaptive
     }
 
-    /// Where the tables of the loaded space begin.
+    /// The root of the page tables of the loaded space.
     pub(crate) fn root(&self) -> u64 {
         self.root
     }
 
-    /// How code of programs reaches memory in the loaded space.
+    /// How programs of the loaded space access memory.
     pub(crate) fn access(&self) -> Access {
         self.access_of(self.root)
     }
 
-    /// The same in the space whose tables begin at `root`.
+    /// How programs access memory in the space whose tables begin at `root`.
     pub(crate) fn access_of(&self, root: u64) -> Access {
         match self.choice {
             MemoryAccess::Checked => Access::Checked,
@@ -230,14 +235,14 @@ impl Accounts {
         }
     }
 
-    /// Programs of the loaded space, which gets windows, use common parts, or others besides.
+    /// Notes whether the programs of the loaded space, which gets windows, use common parts only.
     pub(crate) fn note_parts(&mut self, are_common: bool) {
         if self.adapts() {
             self.account().is_common = are_common;
         }
     }
 
-    /// How code at level 0 reaches memory.
+    /// How code at level 0 accesses memory.
     pub(crate) fn access_of_kernels(&self) -> Access {
         match self.choice {
             MemoryAccess::Direct => Access::Direct,
@@ -246,7 +251,7 @@ impl Accounts {
         }
     }
 
-    /// How code of real mode reaches memory.
+    /// How real-mode code accesses memory.
     pub(crate) fn access_of_real_mode(&self) -> Access {
         match self.choice {
             MemoryAccess::Direct => Access::Direct,
@@ -255,8 +260,8 @@ impl Accounts {
         }
     }
 
-    /// Code of real mode was interrupted at this time: whether it gets windows now. What passed since
-    /// the last time counts as its own, within limits.
+    /// Records that real-mode code was interrupted at time `now`, and counts the time since it was
+    /// last seen as its own, up to a limit. Returns whether real-mode code gets windows now.
     pub(crate) fn real_mode_earns(&mut self, now: u64) -> bool {
         if self.choice != MemoryAccess::Adaptive {
             return false;
@@ -267,17 +272,20 @@ impl Accounts {
         account.earns()
     }
 
-    /// The windows of real mode have cost so many nanoseconds more: whether it loses them.
+    /// Adds `cost` nanoseconds to the cost of real mode's windows. Returns whether real mode loses
+    /// them.
     pub(crate) fn real_mode_spends(&mut self, cost: u64) -> bool {
         self.choice == MemoryAccess::Adaptive && self.real_mode.spend(cost)
     }
 
-    /// A program runs. True the first time: the system has its page tables as they will stay.
+    /// Records that a program runs. Returns true the first time, when the kernel's page tables have
+    /// their final form.
     pub(crate) fn meet_program(&mut self) -> bool {
         !std::mem::replace(&mut self.runs_programs, true)
     }
 
-    /// The loaded space's program is running now: whether it gets windows.
+    /// Records that the loaded space's program is running. Returns whether the space gets windows
+    /// now.
     pub(crate) fn earns(&mut self, now: Moment) -> bool {
         if self.choice != MemoryAccess::Adaptive {
             return false;
@@ -286,8 +294,8 @@ impl Accounts {
         self.account().earns()
     }
 
-    /// The loaded space's windows have cost so many nanoseconds more, until `now`: whether it
-    /// loses them.
+    /// Adds `cost` nanoseconds, spent until `now`, to the cost of the loaded space's windows.
+    /// Returns whether the space loses them.
     pub(crate) fn spend(&mut self, cost: u64, now: Moment) -> bool {
         if self.choice != MemoryAccess::Adaptive {
             return false;
@@ -296,7 +304,8 @@ impl Accounts {
         self.account().spend(cost)
     }
 
-    /// The loaded space turns out to be another one than that which had earned its windows.
+    /// Resets the account of the loaded space, which turned out to be a different space from the
+    /// one that had earned the windows.
     pub(crate) fn is_another(&mut self) {
         *self.account() = Account::NEW;
     }
@@ -327,7 +336,10 @@ mod tests {
         assert_eq!(accounts.access(), Access::Checked);
         assert!(accounts.earns(at(10 * MS + 1)));
         assert_eq!(accounts.access(), Access::Direct);
-        assert!(!accounts.earns(at(30 * MS)), "it has them already");
+        assert!(
+            !accounts.earns(at(30 * MS)),
+            "the space already has windows"
+        );
         accounts.load(2, true, at(30 * MS));
         assert_eq!(accounts.access(), Access::Checked);
     }
@@ -340,7 +352,10 @@ mod tests {
         assert!(!accounts.earns(filled(40 * MS, 1_000)));
         assert!(!accounts.earns(filled(49 * MS, 1_000)));
         accounts.load(2, true, filled(49 * MS, 1_000));
-        assert!(accounts.earns(filled(56 * MS, 1_010)), "its own entries");
+        assert!(
+            accounts.earns(filled(56 * MS, 1_010)),
+            "only the entries of space 2 count"
+        );
         accounts.load(1, true, filled(90 * MS, 1_010));
         assert!(accounts.earns(filled(91 * MS, 1_010)));
         accounts.load(3, true, filled(100 * MS, 1_010));
@@ -371,14 +386,17 @@ mod tests {
         assert_eq!(accounts.access(), Access::Checked);
         assert!(!accounts.earns(at(30 * MS)));
         assert!(accounts.earns(at(40 * MS)));
-        // Much time pays for much.
+        // A long running time pays for a high cost.
         assert!(!accounts.spend(200 * MS, at(1040 * MS)));
     }
 
     #[test]
     fn real_mode_earns_windows_by_being_met_at_work() {
         let mut accounts = adaptive();
-        assert!(!accounts.real_mode_earns(1000 * MS), "met once");
+        assert!(
+            !accounts.real_mode_earns(1000 * MS),
+            "real mode was seen only once"
+        );
         assert!(!accounts.real_mode_earns(1001 * MS));
         assert_eq!(accounts.access_of_real_mode(), Access::Checked);
         assert!(accounts.real_mode_earns(1060 * MS));
@@ -386,7 +404,10 @@ mod tests {
         assert!(!accounts.real_mode_spends(5 * MS), "the advance covers it");
         assert!(accounts.real_mode_spends(MS));
         assert_eq!(accounts.access_of_real_mode(), Access::Checked);
-        assert!(!accounts.real_mode_earns(2000 * MS), "dearer the next time");
+        assert!(
+            !accounts.real_mode_earns(2000 * MS),
+            "windows take longer to earn the second time"
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The memory map's effect: what leads to pages that mean something else now is forgotten.
+//! Follows changes of the memory map: forgets the translations that lead to pages with a new
+//! meaning.
 
 use crate::execution::runner::Runner;
 use crate::memory::guest_view::GuestView;
@@ -6,8 +7,8 @@ use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::{PhysicalAddress, TranslationChange};
 
 impl GuestView {
-    /// Follows changes of regions. Blocks from there are found by the writes of code that the
-    /// gate has noted.
+    /// Forgets the translations that lead to changed regions. The blocks translated from there are
+    /// found through the code writes that the memory gate has noted.
     #[cold]
     pub(crate) fn follow_map<R: Runner>(&mut self, runner: &mut R) {
         for (first, last) in self.memory.take_map_changes() {

@@ -1,35 +1,36 @@
-//! What the programs in address spaces are called, for statistics.
+//! Finds the names of the programs that run in address spaces, for statistics.
 //!
-//! Linux puts the path of a program that is executed at the very top of its first stack, where nothing
-//! writes later (`fs/exec.c`; its address is AT_EXECFN in the auxiliary vector):
+//! Linux stores the path of a program that is executed at the very top of its first stack, where
+//! nothing writes later (`fs/exec.c`; the auxiliary vector has the path's address as AT_EXECFN):
 //!
 //! ```text
 //! ... environment  "/usr/bin/make" 0  0 0 0 0 0 0 0 0 | end of the stack's highest page
 //!                   the path          a word of zeros: 8 bytes, of kernels of 32 bits 4
 //! ```
 //!
-//! It takes neither symbols nor knowledge of one kernel's structures to find it: the page tables say which
-//! pages programs may access, and the stack is one of the highest, with the kernel's vDSO above. So when an
-//! exit comes from a program of a space, the highest pages are looked at now and then. A space that is given to
-//! another program later has several names, the newest first. Guests that put no path there have
-//! no names. All of it is read only, through physical memory that is RAM.
+//! Finding it needs neither symbols nor knowledge of a kernel's structures: the page tables show
+//! which pages programs may access, and the stack is one of the highest, with only the kernel's
+//! vDSO above it. So when an exit comes from a program of a space, the highest pages of the space
+//! are examined from time to time. A space that is later given to another program has several
+//! names, the newest first. Guests that do not store a path there have no names. All of this only
+//! reads guest memory, by physical address, and only RAM.
 
 use std::collections::HashMap;
 use tollgate_memory::GuestMemory;
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::{CpuState, Cr0, Cr4, PhysicalAddress};
 
-/// Spaces that have names at most.
+/// Maximum number of spaces that have names.
 const MOST_SPACES: usize = 4096;
-/// Names of one space at most.
+/// Maximum number of names of one space.
 const MOST_NAMES: usize = 3;
-/// Characters of a name at most.
+/// Maximum length of a name, in characters.
 const LONGEST_NAME: usize = 32;
-/// Pages that are looked at: the vDSO and its data are above the stack.
+/// Maximum number of pages that are examined. The vDSO and its data are above the stack.
 const MOST_PAGES: usize = 24;
-/// Tables that are read for that at most.
+/// Maximum number of tables that are read to find these pages.
 const MOST_TABLES: usize = 32;
-/// Looks at exits of programs before a space is looked at again.
+/// Number of exits of programs before a space is examined again.
 const PAUSE: u32 = 1024;
 
 const PRESENT: u64 = 1;
@@ -37,29 +38,30 @@ const USER: u64 = 1 << 2;
 const LARGE: u64 = 1 << 7;
 const FRAME: u64 = ((1 << 40) - 1) & !0xfff;
 
-/// What is known of a space.
+/// The names of one space, and when to look for another.
 #[derive(Clone, Debug, Default)]
 struct Known {
-    /// The newest first.
+    /// The names, the newest first.
     names: Vec<String>,
-    /// When it is looked at again, by the count of exits.
+    /// The count of program exits at which the space is examined again.
     due: u32,
 }
 
-/// Names of address spaces.
+/// The names of the programs in all address spaces.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ProgramNames {
     spaces: HashMap<u64, Known>,
-    /// Exits of programs.
+    /// The number of exits of programs.
     exits: u32,
-    /// The space of the last one.
+    /// The space of the last such exit.
     last: u64,
-    /// As in [`Known::due`], of that space.
+    /// [`Known::due`] of the space in `last`.
     due: u32,
 }
 
 impl ProgramNames {
-    /// There is an exit from a program in this space. Whether [`Self::look`] should look at it.
+    /// Counts an exit from a program in this space. Returns whether [`Self::look`] should examine
+    /// the space.
     #[inline]
     pub(crate) fn is_due(&mut self, space: u64) -> bool {
         self.exits = self.exits.wrapping_add(1);
@@ -73,7 +75,7 @@ impl ProgramNames {
         self.exits.wrapping_sub(self.due) as i32 >= 0
     }
 
-    /// Looks at the space that is loaded, `space`.
+    /// Examines `space`, which is loaded, and notes the name of its program.
     pub(crate) fn look(&mut self, space: u64, cpu: &CpuState, memory: &GuestMemory) {
         if self.spaces.len() >= MOST_SPACES && !self.spaces.contains_key(&space) {
             self.spaces.clear();
@@ -89,7 +91,7 @@ impl ProgramNames {
         known.names.truncate(MOST_NAMES + 1);
     }
 
-    /// Each space with its names.
+    /// Each space that has names, with its names.
     pub(crate) fn all(&self) -> impl Iterator<Item = (u64, String)> {
         let named = self.spaces.iter();
         named
@@ -117,7 +119,7 @@ fn name_in(cpu: &CpuState, memory: &GuestMemory) -> Option<String> {
         tables: 0,
     };
     match (cpu.is_long_mode(), is_wide) {
-        // The lower half of the addresses.
+        // Only the lower half of the addresses is searched.
         (true, _) => search.table(cpu.cr3 & FRAME, (4, 256)),
         (false, true) => {
             let mut directories = cpu.pdpte.iter().rev();
@@ -139,7 +141,8 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// The name in a page that the first `entries` of a table of this level lead to; those of level 1 are pages.
+    /// Searches the pages that the first `entries` of a table of this level lead to, from the
+    /// highest one down. Entries of level 1 lead to pages.
     fn table(&mut self, address: u64, (level, entries): (u32, usize)) -> Option<String> {
         self.tables += 1;
         let mut bytes = [0; PAGE_SIZE as usize];
@@ -178,10 +181,10 @@ impl Search<'_> {
     }
 }
 
-/// The last part of the path at the end of a stack's highest page.
+/// The last component of the path at the end of a stack's highest page.
 fn name_at_end(page: &[u8]) -> Option<String> {
     let zeros = page.iter().rev().take_while(|byte| **byte == 0).count();
-    // The word, and what ends the path.
+    // The word of zeros, and the zero that ends the path.
     if zeros != 8 + 1 && zeros != 4 + 1 {
         return None;
     }
@@ -230,7 +233,7 @@ mod tests {
         );
     }
 
-    /// Memory with a stack's page at 8000h and one above it that holds something else.
+    /// Guest memory with a page of the stack at 8000h and, above it, one page with other contents.
     fn guest(entry_bytes: usize, tables: &[(u64, usize, u64)], path: &str) -> GuestMemory {
         let mut memory = GuestMemory::new(1 << 20).unwrap();
         for &(table, index, value) in tables {
@@ -253,13 +256,13 @@ mod tests {
     #[test]
     fn the_stack_is_found_below_the_vdso_in_each_form_of_page_tables() {
         let four_levels = [
-            // The kernel's half is not looked at.
+            // The kernel's half is not searched.
             (0x1000, 300, 0x1007),
             (0x1000, 255, 0x2007),
             (0x2000, 511, 0x3007),
             (0x3000, 17, 0x4007),
             (0x4000, 500, 0x9007),
-            // The supervisor's alone.
+            // This page belongs to the supervisor only.
             (0x4000, 400, 0x9003),
             (0x4000, 311, 0x8007),
         ];

@@ -1,7 +1,8 @@
-//! Copies between the monitor and guest RAM that the software TLB has resolved.
+//! Copies between the monitor's buffers and guest RAM at addresses that the software TLB has
+//! resolved.
 
-/// Copies out of guest RAM. `host` must come from the guest view and `data` must not
-/// reach past the page.
+/// Copies `data.len()` bytes out of guest RAM. The guest view must have returned `host`, and the
+/// bytes must not extend beyond its page.
 pub fn copy_from(host: *mut u8, data: &mut [u8]) {
     // SAFETY: the guest view hands out addresses inside the flat mapping of guest RAM,
     // which lives as long as the VM; callers stay inside the page. Only the vCPU's own
@@ -9,8 +10,9 @@ pub fn copy_from(host: *mut u8, data: &mut [u8]) {
     unsafe { std::ptr::copy_nonoverlapping(host, data.as_mut_ptr(), data.len()) };
 }
 
-/// Copies into guest RAM, under the same conditions.
+/// Copies `data` into guest RAM. The guest view must have returned `host`, and the bytes must not
+/// extend beyond its page.
 pub fn copy_to(host: *mut u8, data: &[u8]) {
-    // SAFETY: as in `copy_from`; the page holds no translated code.
+    // SAFETY: as in `copy_from`; in addition, the page holds no translated code.
     unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), host, data.len()) };
 }

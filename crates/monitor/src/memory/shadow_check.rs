@@ -1,25 +1,25 @@
-//! Checks whatever was derived from the guest's page tables against what a processor may still
+//! Checks all data that was derived from the guest's page tables against what a processor may still
 //! have cached.
 //!
 //! A processor may use a translation from the moment that a walk has found it until something
-//! invalidates it, whatever the guest has written into its tables since (SDM volume 3, 4.10.2
-//! to 4.10.5). So a cached translation is not wrong because a walk of now yields another; it is
-//! wrong if it was never found, or if it should be gone. This holds a *record* of each walk,
-//! drops records as the manual says, one by one from a plain list, and demands of each entry
-//! of each structure that there is a record for it:
+//! invalidates it, whatever the guest has written into its tables since (SDM volume 3, 4.10.2 to
+//! 4.10.5). So a cached translation is not wrong because a walk now yields another one; it is wrong
+//! if no walk ever found it, or if it should have been invalidated. The check keeps a *record* of
+//! each walk, drops records from a plain list, one by one, as the manual says, and demands that
+//! there is a record for each entry of each structure:
 //!
 //! ```text
 //! walk: 5000 -> 7f000, 4 KiB, user, writable     record {5000, 7f000, identifier 3}
 //! the guest edits the entry                      the record stays: a processor may use it
 //! INVLPG 5000                                    the record goes
-//! the software TLB has 5000 -> 7f000             wrong: nothing stands for it
+//! the software TLB has 5000 -> 7f000             wrong: no record justifies the entry
 //! ```
 //!
-//! Nothing is taken from the structures themselves: neither which large pages were involved nor
-//! which spaces are kept under which numbers decides here. When a record is made, a second walk
-//! that changes nothing must find the same, with the accessed and dirty bits set that the
-//! record needs. And the registers that rights and formats depend on may change between two
-//! walks only if everything was forgotten.
+//! The check takes no facts from the structures themselves: it uses neither their notes of large
+//! pages nor the numbers under which spaces are kept. When a record is made, a second walk that
+//! changes nothing must find the same translation, with the accessed and dirty bits set that the
+//! record needs. And the registers that rights and formats depend on may change between two walks
+//! only if everything was forgotten.
 
 use crate::memory::unchanged_tables::Unchanged;
 use rustc_hash::FxHashMap;
@@ -33,23 +33,23 @@ use tollgate_x86::{
     CpuState, Cr0, Cr4, Efer, LinearAddress, PhysicalAddress, Space, SpaceName, TranslationChange,
 };
 
-/// Changes between two looks at all entries, if they name pages.
+/// The number of changes that name pages between two checks of all entries.
 const CHANGES_OF_PAGES: u32 = 16;
-/// Walks between two looks at all entries.
+/// The number of walks between two checks of all entries.
 const WALKS: u32 = 4096;
 
-/// Sizes of a guest's large pages: in IA-32e mode, without PAE, with it.
+/// Sizes of a guest's large pages: in IA-32e mode, without PAE, and with PAE.
 const LARGE_PAGES: [u64; 3] = [1 << 30, 4 << 20, 2 << 20];
 
-/// That a walk found a translation.
+/// The record of a walk that found a translation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Record {
-    /// `None`: it is global.
+    /// The space of the translation. `None` means that the translation is global.
     space: Option<SpaceName>,
-    /// The entries that led there.
+    /// The page-table entries that led to the translation.
     path: WalkPath,
     physical_page: u64,
-    /// Where that page is in host memory, if it was looked up for data.
+    /// The address of that page in host memory, if it was looked up for data.
     host_page: Option<u64>,
     page_size: u64,
     allows: Allows,
@@ -65,7 +65,7 @@ impl Record {
     }
 }
 
-/// What rights and formats depend on.
+/// The registers that rights and formats of translations depend on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Rules {
     cr0: u64,
@@ -85,7 +85,7 @@ impl Rules {
     }
 }
 
-/// A translation that was put into a structure, and why it may be there has not been looked at.
+/// A translation that was put into a structure, before a second walk has confirmed it.
 #[derive(Clone, Copy, Debug)]
 struct Unconfirmed {
     linear: LinearAddress,
@@ -94,25 +94,25 @@ struct Unconfirmed {
     translation: Translation,
 }
 
-/// What a processor may have cached.
+/// The translations that a processor may have cached.
 #[derive(Default)]
 pub struct ShadowCheck {
-    /// By linear page.
+    /// The records by linear page.
     records: FxHashMap<u64, Vec<Record>>,
     unconfirmed: Vec<Unconfirmed>,
-    /// Since everything was last forgotten.
+    /// The registers since everything was last forgotten.
     rules: Option<Rules>,
-    /// The space that was loaded by the last change.
+    /// The space that the last change loaded.
     loaded: Option<Space>,
-    /// The root of the page tables that were loaded last with each identifier.
+    /// The root of the page tables that were last loaded with each identifier.
     tables: FxHashMap<SpaceName, Option<PhysicalAddress>>,
-    /// The roots of the page tables that were loaded last, the newest at the end.
+    /// The roots of the page tables that were loaded most recently, the newest at the end.
     recent: VecDeque<PhysicalAddress>,
     changes: u32,
     walks: u32,
 }
 
-/// Adds those records to a page's that are not there yet.
+/// Adds the records that the list for a page does not have yet.
 fn add_missing(records: &mut Vec<Record>, more: impl IntoIterator<Item = Record>) {
     for record in more {
         if !records.contains(&record) {
@@ -122,8 +122,8 @@ fn add_missing(records: &mut Vec<Record>, more: impl IntoIterator<Item = Record>
 }
 
 impl ShadowCheck {
-    /// An entry is made for the page of `linear` in the loaded space: for data if `host_page`
-    /// says where it is.
+    /// Records that an entry is made for the page of `linear` in the loaded space. The entry is for
+    /// data if `host_page` has the page's host address.
     pub fn note(
         &mut self,
         space: SpaceName,
@@ -152,11 +152,11 @@ impl ShadowCheck {
         self.walks += 1;
     }
 
-    /// Walks the tables for what was noted last, which must yield the same. To be called before
-    /// the guest can change them.
+    /// Walks the tables again for the most recent records; the walks must yield the same
+    /// translations. Must be called before the guest can change the tables.
     ///
     /// # Panics
-    /// It does not, or registers have changed without a word.
+    /// A walk yields something else, or registers have changed without a report.
     pub fn confirm<M: PageTableMemory + ?Sized>(&mut self, state: &CpuState, memory: &mut M) {
         for noted in std::mem::take(&mut self.unconfirmed) {
             self.look_at_registers(state);
@@ -199,15 +199,16 @@ impl ShadowCheck {
         );
         let space = Space::loaded(state);
         let known = *self.loaded.get_or_insert(space);
-        // Identifiers may be switched on in the space that has none: nothing is void by that.
+        // A guest may turn on identifiers while the loaded space has none: that voids no
+        // translation.
         assert!(
             (known.tables, known.identifier) == (space.tables, space.identifier),
             "shadow check: {known:x?} became {space:x?}, and no load was reported"
         );
     }
 
-    /// A change makes translations void. True: all entries are to be looked at when the
-    /// structures have followed it.
+    /// Follows a change that makes translations void. Returns whether all entries must be checked
+    /// when the structures have followed the change, too.
     pub fn follow<M: PageTableMemory + ?Sized>(
         &mut self,
         loaded: Space,
@@ -256,7 +257,7 @@ impl ShadowCheck {
         true
     }
 
-    /// INVLPG of an address in the loaded space makes its translations void.
+    /// Follows an INVLPG of an address in the loaded space.
     pub fn follow_page(&mut self, loaded: Space, linear: LinearAddress) {
         self.follow_pages(loaded, linear.page(), linear.page());
     }
@@ -267,24 +268,24 @@ impl ShadowCheck {
         self.changes.is_multiple_of(CHANGES_OF_PAGES)
     }
 
-    /// The name of a space that an instruction names.
+    /// The name of the space that an instruction specifies.
     fn named(&self, space: Space) -> SpaceName {
         let loaded = self.loaded.map(Space::name);
         let is_loaded = |name: &SpaceName| space.is_loaded_as(*name);
         loaded.filter(is_loaded).unwrap_or(space.name())
     }
 
-    /// All pages of a space that are not global are void. But a processor may have walked the same
-    /// tables again since, whichever identifier they had before, so records of an unchanged path
-    /// count. Records of other tables with this space's identifier are remembered by their root until
-    /// those tables are loaded again.
+    /// Follows a load of CR3: all pages of the space that are not global become void. But a
+    /// processor may have walked the same tables again since, whichever identifier they had before,
+    /// so records whose path has not changed are valid. Records of other tables with this space's
+    /// identifier are remembered under the root of those tables until these are loaded again.
     fn load<M: PageTableMemory + ?Sized>(&mut self, to: Space, memory: &mut M) {
         let name = to.name();
         let tables = to.tables.map(SpaceName::Tables);
         let recent = &self.recent;
         self.records.retain(|_, records| {
             if !to.has_identifier {
-                // With less than 4 levels the path need not begin at the root.
+                // With fewer than 4 levels the path need not begin at the root.
                 records.retain(|record| {
                     let is_known = !record.path.steps().is_empty();
                     record.space != Some(name) || is_known && record.path.is_as_it_was(memory)
@@ -303,7 +304,7 @@ impl ShadowCheck {
                 };
                 moved.extend(space.map(|_| Record { space, ..*record }));
                 match of {
-                    // The monitor keeps no more spaces than this.
+                    // The monitor keeps no more spaces than [`SPACES`].
                     SpaceName::Tables(of) => !is_there && recent.contains(&of),
                     SpaceName::Identifier(_) => of != name,
                 }
@@ -313,8 +314,9 @@ impl ShadowCheck {
         });
     }
 
-    /// An identifier gets other tables and the guest lets its translations be kept. The records of the
-    /// tables it had before are remembered by their root as well, for the time when those are loaded again.
+    /// Follows an identifier that gets other tables while the guest lets its translations be kept.
+    /// The records of the tables that the identifier had before are remembered under their root as
+    /// well, for the time when those tables are loaded again.
     fn remember_other_tables(&mut self, to: Space) {
         if !to.has_identifier {
             return;
@@ -332,14 +334,15 @@ impl ShadowCheck {
         }
     }
 
-    /// Whether it is time to look at all entries though nothing was invalidated.
+    /// Whether it is time to check all entries, although nothing was invalidated.
     pub fn is_due(&mut self) -> bool {
         let is_due = self.walks >= WALKS;
         self.walks *= u32::from(!is_due);
         is_due
     }
 
-    /// INVLPG and INVPCID of type 0. Of a kept space nothing global has to go then, but may.
+    /// Follows INVLPG and INVPCID of type 0. In a kept space global entries need not be dropped,
+    /// but may be.
     fn forget_pages(&mut self, space: Space, first: u64, last: u64) {
         let meets = |page: u64, size: u64| {
             let large = PageRange::of_large_page(page, size);
@@ -375,10 +378,10 @@ impl ShadowCheck {
         });
     }
 
-    /// An entry that is held for the space of a name.
+    /// Checks an entry that is held for the space with this name.
     ///
     /// # Panics
-    /// No processor could have it.
+    /// No processor could have cached the entry.
     pub fn look_at(&self, held: &Held, space: SpaceName) {
         let records = self.records.get(&held.linear_page);
         let mut records = records.into_iter().flatten();
@@ -401,10 +404,10 @@ impl ShadowCheck {
         );
     }
 
-    /// A run that is mapped in a shadow window, for the space of a name.
+    /// Checks a run that is mapped in a shadow window for the space with this name.
     ///
     /// # Panics
-    /// No processor could have it.
+    /// No processor could have cached one of its translations.
     pub fn look_at_run(&self, run: &Run, view: View, space: SpaceName) {
         let mut page = run.page;
         while page < run.end() {
@@ -430,8 +433,8 @@ impl ShadowCheck {
         }
     }
 
-    /// The size of the guest's page that leads from a linear to a physical page, by a record of
-    /// that page itself or, for a large one, of its first.
+    /// The size of the guest's page that leads from a linear to a physical page, according to a
+    /// record of that page or, for a large page, of its first page.
     fn size_of_page(
         &self,
         page: u64,

@@ -1,5 +1,6 @@
-//! A guest that edits its page tables, runs and invalidates at random, with real tables in memory.
-//! What it is given is what a plain list of walks says, and whatever is left out is noticed.
+//! Tests the shadow check with a guest that edits its page tables, runs and invalidates at random,
+//! with real tables in memory. The guest must get what a plain list of walks says, and an
+//! invalidation that is left out must be noticed.
 
 use super::*;
 use crate::memory::addresses::view_of;
@@ -22,17 +23,17 @@ const D: u64 = 0x40;
 const LARGE: u64 = 0x80;
 const G: u64 = 0x100;
 
-/// Roots of the spaces; behind each its three lower tables for the lower half. The tables of
-/// spaces 0 and 1 below the root are the same ones, and so are the last tables of all in the
-/// upper half.
+/// The roots of the spaces' tables. Each root is followed by the three lower tables for the lower
+/// half of the addresses. Spaces 0 and 1 share all tables below the root, and all spaces share the
+/// last tables in the upper half.
 const ROOTS: u64 = 0x10_0000;
 const SPACES: u64 = 7;
 const UPPER: u64 = ROOTS + SPACES * 0x4000;
-/// Where pages lead that are not large.
+/// Physical address of the pages that small pages lead to.
 const FRAMES: u64 = 0x40_0000;
 const KERNEL: u64 = 0xffff_ff80_0000_0000;
 
-/// How the guest leaves out what it must do.
+/// The notification that the guest leaves out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Omission {
     Nothing,
@@ -49,11 +50,11 @@ struct Guest {
     answered_from_cache: u32,
     /// Accesses that found their page in a shadow window.
     found_in_windows: u32,
-    /// A comparison of a window that may have stopped.
+    /// A comparison of a window, which may have stopped.
     comparing: Comparing,
-    /// How often one went on where it had stopped.
+    /// How often a comparison resumed where it had stopped.
     compared_on: u32,
-    /// Pages of code that were foreseen.
+    /// Pages of code that were looked up ahead.
     foreseen: u32,
     loads: u32,
 }
@@ -99,8 +100,8 @@ impl Guest {
         }
     }
 
-    /// A guest of PAE, or with two levels of tables: each space has two tables, and large pages
-    /// are of 2 MiB or 4 MiB. Spaces have no identifiers.
+    /// A guest with PAE, or with two levels of tables: each space has two tables, and large pages
+    /// are of 2 MiB or 4 MiB. Its spaces have no identifiers.
     fn narrow(pae: bool) -> Self {
         let mut guest = Self::new(Omission::Nothing);
         let state = &mut guest.state;
@@ -131,12 +132,12 @@ impl Guest {
         self.state.cr4().contains(Cr4::PAE)
     }
 
-    /// Bytes of an entry of its tables.
+    /// The size of an entry of the guest's tables, in bytes.
     fn entry_size(&self) -> u64 {
         4 << u32::from(self.is_pae())
     }
 
-    /// Puts an entry into the table at a place.
+    /// Writes an entry into a table at an index.
     fn edit_narrow(&mut self, table: u64, index: u64, entry: u64) {
         let place = PhysicalAddress(table + index * self.entry_size());
         match self.is_pae() {
@@ -170,7 +171,7 @@ impl Guest {
         let from = Space::loaded(&self.state);
         self.state.cr3 = cr3;
         let to = Space::loaded(&self.state);
-        // Every other load is that of a fast path, if it may be.
+        // Every other load is made as by a fast path, if that is possible.
         self.loads += 1;
         if self.omits == Omission::Nothing && self.loads.is_multiple_of(2) {
             let (links, memory) = (&mut self.links, &mut self.view.memory);
@@ -224,8 +225,8 @@ impl Guest {
         }
     }
 
-    /// Looks ahead to code that is expected in a physical page: what is noted is that page, and no
-    /// entry of the tables changes for it.
+    /// Looks ahead to code that is expected in a physical page: only that page may be noted, and no
+    /// entry of the tables may change.
     fn foresee(&mut self, random: &mut Random, linear: LinearAddress, privilege: Privilege) {
         let mut tables = Unchanged::new(&mut self.view.memory);
         let registers = PagingRegisters::of(&self.state);
@@ -245,7 +246,7 @@ impl Guest {
         self.foreseen += u32::from(is_seen);
     }
 
-    /// As code does that reaches memory directly. Whether its window has the page.
+    /// Accesses memory as code with direct access does. Returns whether the page is in its window.
     fn access_directly(
         &mut self,
         linear: LinearAddress,
@@ -264,7 +265,7 @@ impl Guest {
             self.compare(linear.0, (run.physical + (named.page() - run.page)) << 12);
             return true;
         }
-        // Every now and then an interrupt is waiting.
+        // In one of three cases an interrupt waits.
         let stops = self.found_in_windows.is_multiple_of(3);
         if aside {
             let comparing = &mut self.comparing;
@@ -280,7 +281,7 @@ impl Guest {
         false
     }
 
-    /// An access has led to a physical address.
+    /// Compares the physical address that an access has led to with a walk.
     fn compare(&mut self, linear: u64, physical: u64) {
         let frame = physical & !0xfff;
         let mut tables = Unchanged::new(&mut self.view.memory);
@@ -296,8 +297,8 @@ impl Guest {
         self.answered_from_cache += u32::from(!is_current);
     }
 
-    /// Edits an entry, any of those that the guest has: tables are shared, and whoever edits
-    /// one through another space need not say so.
+    /// Edits one of all the entries that the guest has. Spaces share tables, and an edit through
+    /// another space need not be reported.
     fn edit(&mut self, random: &mut Random) {
         let flags = P | random.pick(&[0, W]) | random.pick(&[0, U]);
         let used = random.pick(&[0, A]) | random.pick(&[0, D]);
@@ -309,7 +310,7 @@ impl Guest {
         };
         let index = random.below(16) as u64 * 8;
         let (place, entry) = match random.below(8) {
-            // One of the second and third 2 MiB: a large page, or the table of the first.
+            // One of the second and third 2 MiB: a large page, or the table of the first 2 MiB.
             0 => (
                 root + 0x1000 + 8 + index % 16,
                 0x60_0000 | LARGE | global | flags | used,
@@ -335,7 +336,7 @@ fn live_with(choices: ShadowChoices, omits: Omission, seed: u64, rounds: u32) ->
     live_as(Guest::new(omits), choices, seed, rounds)
 }
 
-/// A guest of 64 bits without identifiers.
+/// A 64-bit guest without identifiers.
 fn live_without_identifiers(choices: ShadowChoices, seed: u64, rounds: u32) -> Guest {
     let mut guest = Guest::new(Omission::Nothing);
     guest.state.cr4 ^= Cr4::PCIDE.bits();
@@ -383,7 +384,7 @@ fn live_as(mut guest: Guest, choices: ShadowChoices, seed: u64, rounds: u32) -> 
                 guest.change(TranslationChange::Everything);
             }
             14 if has_identifiers && random.one_in(8) => {
-                // Identifiers are off from here on, or on again, in the space without one.
+                // The guest turns identifiers on or off while the loaded space has none.
                 let cr3 = guest.state.cr3 & !0xfff;
                 guest.load(cr3, false);
                 guest.state.cr4 ^= Cr4::PCIDE.bits();
@@ -396,7 +397,8 @@ fn live_as(mut guest: Guest, choices: ShadowChoices, seed: u64, rounds: u32) -> 
                 guest.view.fill_windows(true, |_| stops);
             }
             16 if random.one_in(4) => {
-                // Code is translated from a page: it is stored to in no window any more.
+                // Code is translated from a page, so stores to the page must no longer be possible
+                // in any window.
                 let physical = PhysicalAddress(FRAMES + random.below(64) as u64 * 0x1000);
                 let host = guest.view.memory.ram().host_page(physical.page()).unwrap();
                 guest.view.translations.protect(physical, host as u64);
@@ -414,7 +416,8 @@ fn a_guest_that_edits_and_invalidates_at_random_gets_what_a_processor_might_have
     let mut compared_on = 0;
     for seed in 1..20 {
         let guest = live(Omission::Nothing, seed, 20_000);
-        // A guest that does not say what it edits is answered as by a processor: from the cache.
+        // A guest that does not report what it edits gets what a processor might give it: cached
+        // translations.
         assert!(guest.answered_from_cache > 0);
         assert!(guest.found_in_windows > 100, "{}", guest.found_in_windows);
         compared_on += guest.compared_on;
@@ -424,7 +427,7 @@ fn a_guest_that_edits_and_invalidates_at_random_gets_what_a_processor_might_have
     }
     assert!(
         compared_on > 0,
-        "no comparison of a window went on where it had stopped"
+        "no comparison of a window resumed where it had stopped"
     );
 }
 
@@ -450,7 +453,7 @@ fn so_does_one_without_identifiers_whose_tables_are_compared_at_each_load() {
     assert_eq!((loads.compared, loads.entries), (0, 0));
 }
 
-/// A 32-bit guest's life.
+/// Runs a 32-bit guest.
 fn live_narrow(choices: ShadowChoices, pae: bool, seed: u64, rounds: u32) -> Guest {
     let mut random = Random::new(seed);
     let mut guest = Guest::narrow(pae);
@@ -558,7 +561,7 @@ fn so_it_does_whatever_is_kept_and_however_it_is_invalidated() {
     }
 }
 
-/// No page tables: nothing is compared.
+/// Page tables without contents, for changes that compare no entries.
 struct NoTables;
 
 impl PageTableMemory for NoTables {
@@ -607,7 +610,7 @@ fn an_entry_that_should_be_gone_is_noticed() {
         to: space(to),
         keeps,
     };
-    // What may be left of a local and of a global page behind each change, for identifier 3.
+    // What may be left of a local page and of a global page after each change, for identifier 3.
     for (change, left) in [
         (page(0x20_5000), [false, false]),
         (page(0x3f_f000), [false, false]),

@@ -1,61 +1,64 @@
-//! What is derived from the guest's page tables, as an experiment chooses it, and what is counted
-//! of it.
+//! The choices of an experiment about the data that is derived from the guest's page tables, and
+//! counts.
 //!
-//! After Umeno, Kubo and Takasaki, "Reduction of 2-0-Translation Table Maintenance Overhead in a
-//! Virtual Machine System". Their *2-0 tables*, which the hardware walks in place of the guest's
-//! own, are here the software TLB's tables of each space, and its shadow windows, which are the
-//! host's page tables. The choices change what is kept and what an invalidation costs, never what a
-//! guest computes: more than what is asked for may always be forgotten.
+//! This follows Umeno, Kubo and Takasaki, "Reduction of 2-0-Translation Table Maintenance Overhead
+//! in a Virtual Machine System". Their *2-0 tables*, which the hardware walks in place of the
+//! guest's own, correspond to two structures here: the software TLB's tables of each space, and the
+//! shadow windows, which are the host's page tables. The choices change what is kept and what an
+//! invalidation costs, never what a guest computes, because forgetting more than the guest asks for
+//! is always allowed.
 
 use crate::memory::kept_spaces::Limit;
 use serde::{Deserialize, Serialize};
 
-/// Spaces whose tables are kept unless something else is chosen, the loaded one among them, while none
-/// is missed. With more a new process gets tables that are in no cache of the processor's: with
-/// eight, starting a program takes a tenth longer than with four, with sixteen a quarter.
+/// The default number of spaces whose tables are kept while no kept space is missed, including the
+/// loaded one. With more spaces, a new process gets tables that are not in the processor's caches:
+/// starting a program takes a tenth longer with eight spaces than with four, and a quarter longer
+/// with sixteen.
 pub const USUAL_TABLES: u8 = 4;
 
-/// What an invalidation of one linear page (INVLPG, INVPCID) forgets, and how.
+/// How much an invalidation of one linear page (INVLPG, INVPCID) forgets, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Invalidation {
-    /// All that its space has, by an exit.
+    /// An exit forgets all entries of the page's space.
     Full,
-    /// That page, by an exit.
+    /// An exit forgets the entries of that page.
     Selective,
-    /// That page, in a fast path of translated code where it can.
+    /// A fast path of translated code forgets the entries of that page where it can.
     #[default]
     Inline,
 }
 
-/// What is purged when the guest invalidates all spaces, or all of one that is not loaded.
+/// Which tables are purged when the guest invalidates all spaces, or all of a space that is not
+/// loaded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DoubleInvalidation {
-    /// Every table that there is, also one that was purged and not used since.
+    /// All tables, including those that were purged and not used since.
     Allow,
-    /// Those that were selected since they were purged.
+    /// Only the tables that were selected since they were last purged.
     SelectionFlag,
-    /// Those that hold something: no table is purged before its place is needed.
+    /// Only the tables that hold entries: no table is purged before its place is needed.
     #[default]
     EntryCount,
 }
 
-/// The choices.
+/// The choices of the experiment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ShadowChoices {
-    /// Spaces whose tables are kept at most, the loaded one among them: 1 to 16. `None`:
-    /// [`USUAL_TABLES`], and more while spaces are missed.
+    /// Maximum number of spaces whose tables are kept, including the loaded one: 1 to 16. `None`
+    /// means [`USUAL_TABLES`], and more while spaces are missed.
     pub tables: Option<u8>,
-    /// Invalidations of one linear page.
+    /// How one linear page is invalidated.
     pub invalidation: Invalidation,
-    /// What leads to a physical page is found by notes of where entries lead. If not, all tables
-    /// are purged for it.
+    /// Whether the entries that lead to a physical page are found by notes of where entries lead.
+    /// If not, all tables are purged instead.
     pub reverse_map: bool,
-    /// Invalidations of many spaces.
+    /// How many spaces are invalidated.
     pub double_invalidation: DoubleInvalidation,
-    /// At a load of CR3 that voids the translations of a space, those stay whose page-table entries
-    /// are as they were.
+    /// Whether a load of CR3 that voids the translations of a space keeps those whose page-table
+    /// entries have not changed.
     pub compares_entries: bool,
 }
 
@@ -72,7 +75,7 @@ impl Default for ShadowChoices {
 }
 
 impl ShadowChoices {
-    /// Spaces whose tables are kept.
+    /// The limit on the number of spaces whose tables are kept.
     pub fn limit(&self) -> Limit {
         match self.tables {
             Some(tables) => Limit::Fixed(tables.into()),
@@ -81,31 +84,30 @@ impl ShadowChoices {
     }
 }
 
-/// What was done to the tables.
+/// Counts of the operations on the tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ShadowCounts {
-    /// Invalidations of one page of the loaded space, in a fast path.
+    /// Invalidations of one page of the loaded space by a fast path.
     pub page_inline: u64,
-    /// By an exit, that page alone.
+    /// Invalidations of one page by an exit that forgot only that page.
     pub page_selective: u64,
-    /// By an exit, all that the space has.
+    /// Invalidations of one page by an exit that forgot all entries of the space.
     pub page_full: u64,
-    /// Invalidations of a space that is kept and not loaded, or of a page of it.
+    /// Invalidations of a kept space that is not loaded, or of a page of such a space.
     pub other_space: u64,
     /// Invalidations of the loaded space.
     pub loaded_space: u64,
     /// Invalidations of all spaces.
     pub all_spaces: u64,
-    /// Physical pages for which what leads there was found by notes.
+    /// Physical pages for which the notes found the entries that lead there.
     pub physical_by_map: u64,
-    /// For which all tables were purged.
+    /// Physical pages for which all tables were purged.
     pub physical_full: u64,
-    /// Tables of spaces that are not loaded, purged.
+    /// Purged tables of spaces that are not loaded.
     pub purged: u64,
-    /// Of them, tables that had not been selected since they were purged before: double
-    /// invalidations.
+    /// Purged tables that had not been selected since they were last purged: double invalidations.
     pub purged_twice: u64,
-    /// Such tables that were left alone.
+    /// Tables of that kind that were not purged again.
     pub spared: u64,
 }
 

@@ -1,45 +1,45 @@
 //! How a load of CR3 switches to another address space: the choices of an experiment, and counts.
 //!
-//! After Umeno, Kubo and Takasaki, "Reduction of 2-0-Translation Table Maintenance Overhead in a
-//! Virtual Machine System": a table that is known is found and selected without the monitor; only a
-//! miss exits.
+//! This follows Umeno, Kubo and Takasaki, "Reduction of 2-0-Translation Table Maintenance Overhead
+//! in a Virtual Machine System": a table that is known is found and selected without the monitor;
+//! only a miss exits.
 
 use serde::{Deserialize, Serialize};
 
-/// How a space is loaded of which translations are kept.
+/// How a space whose translations are kept is loaded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SpaceSwitch {
-    /// By an exit.
+    /// An exit loads the space.
     Exit,
-    /// In a fast path of translated code where it can, without an exit.
+    /// A fast path of translated code loads the space where it can, without an exit.
     #[default]
     Inline,
 }
 
-/// Loads of CR3, by what was known of the space.
+/// Counts of loads of CR3, by what was known about the space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SpaceLoads {
-    /// Its translations were kept.
+    /// The translations of the space were kept.
     pub kept: u64,
-    /// It was the loaded one, and the guest let its translations be kept.
+    /// The space was already loaded, and the guest let its translations be kept.
     pub same: u64,
-    /// The guest would have them forgotten, but the [entries of its tables] are as they were, all or
-    /// nearly all.
+    /// The guest asked for the translations to be forgotten, but all or nearly all [entries of its
+    /// tables] were unchanged.
     ///
     /// [entries of its tables]: tollgate_tlb::TableEntries
     pub compared: u64,
-    /// So many of these three without an exit.
+    /// The number of loads of these three kinds that took no exit.
     pub inline: u64,
-    /// The guest asked for them to be forgotten.
+    /// The guest asked for the translations to be forgotten.
     pub flushed: u64,
-    /// The guest would have them kept, but there were none: a miss.
+    /// The guest let the translations be kept, but none were known: a miss.
     pub missed: u64,
-    /// For so many of the last two a space was forgotten that was known till then.
+    /// The number of loads of the last two kinds for which another known space had to be forgotten.
     pub stolen: u64,
-    /// Entries of page tables that were compared.
+    /// The number of page-table entries that were compared.
     pub entries: u64,
-    /// Those of them that had changed.
+    /// The number of compared entries that had changed.
     pub changed: u64,
 }
 

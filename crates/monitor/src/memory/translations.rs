@@ -1,16 +1,16 @@
-//! The one owner of what the guest's page tables imply.
+//! The owner of all data that a vCPU derives from the guest's page tables.
 //!
-//! What was derived from them lies in several structures: the software TLBs that generated
-//! code looks pages up in, the cache of fetches, and the engine's links between pages, which
-//! hold as long as linear addresses mean the same. Entries come in by [`Translations::fill`]
-//! and [`Translations::fill_fetch`], and, for links, from what the cache of fetches holds.
-//! They go out by [`Translations::change`] alone, which tells each structure.
+//! The derived data is in several structures: the software TLBs in which generated code looks pages
+//! up, the cache of fetches, and the engine's links between pages, which are valid as long as
+//! linear addresses keep their meaning. Entries are added by [`Translations::fill`] and
+//! [`Translations::fill_fetch`] and, for links, from the contents of the cache of fetches. They are
+//! removed only by [`Translations::change`], which notifies each structure.
 //!
-//! Spaces are told apart by their process-context identifiers, as a processor does, and without them
-//! by where their tables begin. A few of
-//! them are kept while they are not loaded ([`ShadowChoices::limit`]), each under a number that the
-//! structures know. What is invalidated of a kept one costs it all that it has. Where a load of CR3
-//! voids what is kept, that stays for which the page tables speak as they did ([`TableEntries`]).
+//! Spaces are distinguished as a processor does it, by their process-context identifiers, and
+//! without identifiers by the root of their page tables. A few of them are kept while they are not
+//! loaded ([`ShadowChoices::limit`]), each under a number that the structures know. An invalidation
+//! in a kept space that is not loaded forgets all entries of that space. Where a load of CR3 voids
+//! kept entries, those stay whose page-table entries have not changed ([`TableEntries`]).
 
 mod preparation;
 mod shadow_windows;
@@ -32,12 +32,12 @@ use tollgate_tlb::{
 use tollgate_x86::paging::{Keeping, PageTableMemory, Privilege, Translation};
 use tollgate_x86::{CpuState, LinearAddress, PhysicalAddress, Space, TranslationChange};
 
-/// Linear pages that are dropped one by one because they lead to physical pages; instead of
-/// more, everything is dropped.
+/// The most linear pages that are dropped one by one because they lead to given physical pages. For
+/// more pages, everything is dropped.
 const MOST_PAGES_BY_NUMBER: usize = 4096;
 
-/// What one vCPU has derived from the guest's page tables, but for the engine's links, which
-/// are reached through a parameter.
+/// All data that one vCPU has derived from the guest's page tables, except the engine's links,
+/// which methods receive as a parameter.
 pub struct Translations {
     tlb: SoftwareTlb,
     long_tlb: LongTlb,
@@ -45,26 +45,27 @@ pub struct Translations {
     origins: Origins,
     entries: TableEntries,
     spaces: KeptSpaces,
-    /// The notes on origins had no more room: links, which could not be dropped at once, are
-    /// no longer all noted.
+    /// Whether the notes on origins ran out of room: then some links, which could not be dropped
+    /// immediately, are no longer noted.
     links_are_due: bool,
     changed: bool,
-    /// How often something was invalidated or dropped.
+    /// How often entries were invalidated or dropped.
     drops: u64,
-    /// See [`Translations::was_kept`].
+    /// The value that [`Translations::was_kept`] returns.
     was_kept: bool,
-    /// Something was derived from a page that a protection key decides about, since everything was last
-    /// dropped.
+    /// Whether an entry was derived from a page that a protection key protects, since everything
+    /// was last dropped.
     depends_on_keys: bool,
     loads: SpaceLoads,
     choices: ShadowChoices,
     counts: ShadowCounts,
     prepared: Prepared,
-    /// For tests: what a processor may have cached.
+    /// For tests: the translations that a processor may have cached.
     check: Option<Box<ShadowCheck>>,
 }
 
-/// As long as it is the same, what was derived is as it was, and is allowed.
+/// A stamp of the derived data: while the stamp is unchanged, everything that was derived is still
+/// there and still allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Voided {
     drops: u64,
@@ -73,7 +74,7 @@ pub(crate) struct Voided {
 }
 
 impl Translations {
-    /// Empty structures: nothing has been derived from page tables yet.
+    /// Empty structures, before anything has been derived from page tables.
     ///
     /// # Errors
     /// The host has no address space left.
@@ -100,7 +101,7 @@ impl Translations {
     }
 
     fn with_limit(mut self) -> Self {
-        // As a processor comes up.
+        // The address space of a processor after power-on.
         self.spaces.start_with(Space {
             tables: Some(PhysicalAddress(0)),
             identifier: 0,
@@ -110,24 +111,25 @@ impl Translations {
         self
     }
 
-    /// What is kept, and how it is invalidated.
+    /// The choices of what is kept and how it is invalidated.
     pub fn choices(&self) -> ShadowChoices {
         self.choices
     }
 
-    /// Changes what is kept, and how it is invalidated. Forgets what is kept of spaces that are not
-    /// loaded.
+    /// Changes the choices of what is kept and how it is invalidated. Forgets the entries of all
+    /// spaces that are not loaded.
     pub fn set_choices(&mut self, choices: ShadowChoices) {
         self.choices = choices;
         self.spaces.set_limit(choices.limit());
     }
 
-    /// What was done to the tables.
+    /// Counts of the operations on the tables.
     pub fn counts(&self) -> ShadowCounts {
         self.counts
     }
 
-    /// What was invalidated or dropped so far, or taken from a window.
+    /// The stamp of the derived data: it changes when entries are invalidated, dropped or unmapped
+    /// from a window.
     pub(crate) fn voided(&self) -> Voided {
         let windows = self.window_counts();
         Voided {
@@ -142,27 +144,27 @@ impl Translations {
         self.tlb.fills() + self.long_tlb.fills()
     }
 
-    /// What was done to shadow windows.
+    /// Counts of the operations on shadow windows.
     pub fn window_counts(&self) -> WindowCounts {
         let windows = self.long_tlb.windows();
         windows.map_or_else(WindowCounts::default, |windows| windows.counts())
     }
 
-    /// Has all entries be checked against what a processor may have cached. Nothing must have
-    /// been derived yet.
+    /// Turns on or off the check of all entries against the translations that a processor may have
+    /// cached. Must be called before anything has been derived.
     pub fn set_checks(&mut self, checks: bool) {
         self.check = checks.then(Box::default);
     }
 
-    /// What checks them.
+    /// The check of all entries, if it is on.
     pub fn check_mut(&mut self) -> Option<&mut ShadowCheck> {
         self.check.as_deref_mut()
     }
 
-    /// Looks at all entries, if they are checked and something was invalidated or filled.
+    /// Checks all entries, if the check is on and no links are due to be dropped.
     ///
     /// # Panics
-    /// There is one that a processor could not have.
+    /// There is an entry that a processor could not have cached.
     fn look_at_entries(&self, links: &dyn Derived) {
         let Some(check) = self.check.as_deref().filter(|_| !self.links_are_due) else {
             return;
@@ -174,7 +176,7 @@ impl Translations {
                     None => Some(self.spaces.loaded()),
                     Some(number) => self.spaces.name(number),
                 };
-                // What is void is not found, whatever it is.
+                // Entries that are void cannot be found, whatever they are.
                 if let Some(name) = name {
                     check.look_at(&held, name);
                 }
@@ -182,7 +184,7 @@ impl Translations {
         }
         assert!(
             self.leads_to_narrow_windows(),
-            "shadow check: a window that is none"
+            "shadow check: 32-bit code is led to the wrong window"
         );
         if let Some(windows) = self.long_tlb.windows() {
             windows.show(|space, run| {
@@ -201,10 +203,10 @@ impl Translations {
         }
     }
 
-    /// Looks for contradictions in the structures, and at all entries.
+    /// Looks for contradictions in the structures, and checks all entries.
     ///
     /// # Panics
-    /// There is something wrong.
+    /// A structure contradicts itself, or there is an entry that a processor could not have cached.
     fn look_at_everything(&self, links: &dyn Derived) {
         self.look_at_entries(links);
         for structure in [&self.long_tlb, links] {
@@ -213,7 +215,7 @@ impl Translations {
         }
     }
 
-    /// What generated code needs in R14.
+    /// The value that generated code needs in R14.
     pub fn table(&self, state: &CpuState, view: View) -> u64 {
         if state.is_long_mode() {
             self.long_tlb.table(view)
@@ -222,13 +224,13 @@ impl Translations {
         }
     }
 
-    /// Whether a host address is one that generated code reads, so that it faults, for a linear
-    /// address that is not canonical, or for an offset beyond a segment of 64 KiB.
+    /// Whether generated code reads a host address only so that it faults, as it does for a linear
+    /// address that is not canonical or for an offset beyond a segment of 64 KiB.
     pub fn is_check(&self, host: u64) -> bool {
         self.long_tlb.is_beside_root(host) || self.tlb.is_beyond_limit(host)
     }
 
-    /// The host address for a one-byte access, if the software TLB has it.
+    /// The host address for a one-byte access, if the software TLB has an entry for it.
     #[inline]
     pub fn look_up(
         &self,
@@ -244,8 +246,8 @@ impl Translations {
         }
     }
 
-    /// Whether generated code finds an entry for `size` bytes at `linear`. A store that is
-    /// `tested` for code may use that of a page with code.
+    /// Whether generated code finds an entry for `size` bytes at `linear`. A store that is `tested`
+    /// for hitting code may use the entry of a page that holds code.
     pub fn allows(
         &self,
         state: &CpuState,
@@ -261,8 +263,8 @@ impl Translations {
         }
     }
 
-    /// Lets generated code access the page of `linear`, which is the RAM at `host_page`. May
-    /// forget other entries.
+    /// Lets generated code access the page of `linear`, which is the RAM at `host_page`. May forget
+    /// other entries.
     pub fn fill(
         &mut self,
         state: &CpuState,
@@ -294,8 +296,8 @@ impl Translations {
         }
     }
 
-    /// A device lies behind the page of `linear`, and the engine is about to note that. May forget
-    /// other entries.
+    /// Notes that the page of `linear` leads to a device, which the engine is about to note too.
+    /// May forget other entries.
     pub fn note_device(
         &mut self,
         linear: LinearAddress,
@@ -303,18 +305,19 @@ impl Translations {
         links: &mut dyn Derived,
     ) {
         self.note(linear, translation);
-        // Then the engine is told when the page is dropped.
+        // The note makes sure that the engine is notified when the page is dropped.
         self.origins.note_code(linear);
         self.drop_due_links(links);
     }
 
-    /// Where code of the page of `linear` is fetched from, if it is known.
+    /// The physical page from which code of the page of `linear` is fetched, if the cache has it.
     #[inline]
     pub fn fetch(&self, linear: LinearAddress, privilege: Privilege) -> Option<Fetch> {
         self.fetches.look_up(linear.page(), privilege)
     }
 
-    /// Notes where code of the page of `linear` is fetched from. May forget other entries.
+    /// Notes the physical page from which code of the page of `linear` is fetched. May forget other
+    /// entries.
     pub fn fill_fetch(
         &mut self,
         linear: LinearAddress,
@@ -335,12 +338,12 @@ impl Translations {
         fetch
     }
 
-    /// Whether another entry can be filled without others being forgotten.
+    /// Whether another entry can be filled without forgetting others.
     pub fn has_room(&self) -> bool {
         !self.origins.is_full() && !self.links_are_due
     }
 
-    /// Notes where an entry that is about to be filled comes from.
+    /// Notes the origin of an entry that is about to be filled.
     #[inline]
     fn note(&mut self, linear: LinearAddress, translation: &Translation) {
         if self.origins.is_full() {
@@ -362,14 +365,15 @@ impl Translations {
         self.depends_on_keys |= translation.keeping == Keeping::WithKeys;
     }
 
-    /// Whether anything may have been derived that holds only as long as PKRU is what it was, its
-    /// bits for key 0 excepted.
+    /// Whether some derived data may be valid only while PKRU is unchanged, apart from its bits for
+    /// key 0.
     pub fn may_depend_on_keys(&self) -> bool {
         self.depends_on_keys
     }
 
-    /// Has every entry that leads to a page of RAM allow only stores beside code, because code
-    /// was translated from it. Guest code that looked such an entry up is not gone on with.
+    /// Makes every entry that leads to a page of RAM allow only stores next to code, because code
+    /// was translated from the page. Guest code that has looked such an entry up must not be
+    /// resumed.
     pub fn protect(&mut self, physical: PhysicalAddress, host_page: u64) {
         if !self.choices.reverse_map {
             self.counts.physical_full += 1;
@@ -393,8 +397,8 @@ impl Translations {
         self.changed |= protected == Some(true);
     }
 
-    /// Forgets what a change makes void. `loaded` is the space that CR3 names now, `links`
-    /// are those of the engine that runs the guest, and `memory` has the page tables.
+    /// Forgets the entries that a change makes void. `loaded` is the space that CR3 names now,
+    /// `links` are the links of the engine that runs the guest, and `memory` holds the page tables.
     pub fn change<M: PageTableMemory + ?Sized>(
         &mut self,
         loaded: Space,
@@ -406,7 +410,7 @@ impl Translations {
         self.change_compared(loaded, change, links, (memory, compared));
     }
 
-    /// A change; if it loads a space, its entries may have been compared already.
+    /// Makes a change. If it loads a space, the space's entries may have been compared already.
     fn change_compared<M: PageTableMemory + ?Sized>(
         &mut self,
         loaded: Space,
@@ -439,7 +443,7 @@ impl Translations {
             _ => loaded,
         };
         if !self.is_loaded(before) && change != TranslationChange::Everything {
-            // The processor's state was replaced.
+            // The whole state of the processor was replaced.
             self.drop_everything(links);
             self.spaces.start_with(before);
         }
@@ -506,15 +510,15 @@ impl Translations {
                 self.spaces.start_with(loaded);
             }
         }
-        // The page that code is being fetched from may lie elsewhere now.
+        // The page from which code is being fetched may lead elsewhere now.
         self.changed = true;
     }
 
-    /// Loads a space without an exit, if its translations are known and may be kept (`keeps`), or
-    /// the page tables in `memory` speak for all of them, and
-    /// nothing else is due. If not, nothing is changed. Guest code of a global page of the upper
-    /// half may be gone on with. While the guest `lets_in` interrupts, many entries are left to the exit,
-    /// which can [stop](Self::prepare).
+    /// Loads a space without an exit. This requires that its translations are known, that they may
+    /// be kept (`keeps`) or the page tables in `memory` confirm all of them, and that no other work
+    /// is due. If not, nothing changes. Afterwards guest code of a global page of the upper half
+    /// may continue. While the guest `lets_in` interrupts, a comparison of many entries is left to
+    /// the exit, which can [stop](Self::prepare).
     pub fn switch<M: PageTableMemory + ?Sized>(
         &mut self,
         (from, to): (Space, Space),
@@ -548,7 +552,7 @@ impl Translations {
         true
     }
 
-    /// Whether only the software TLBs have anything of what has changed.
+    /// Whether only the software TLBs have entries for what has changed.
     fn is_about_data(&self, comparison: &Comparison) -> bool {
         let is_data =
             |pages: &PageRange| pages.count() == 1 && !self.origins.may_have_code(pages.first);
@@ -558,7 +562,7 @@ impl Translations {
         }
     }
 
-    /// How spaces were loaded.
+    /// Counts of the loads of spaces.
     pub fn loads(&self) -> SpaceLoads {
         let (entries, changed) = self.entries.counts();
         SpaceLoads {
@@ -568,9 +572,9 @@ impl Translations {
         }
     }
 
-    /// INVLPG of an address in `loaded`, if only the software TLB can have anything of its page
-    /// (`is_long`: that of IA-32e mode) and nothing else is void with it. If not, nothing is
-    /// forgotten. Guest code may be gone on with.
+    /// INVLPG of an address in `loaded`, if only the software TLB can have an entry for the page
+    /// and no other page becomes void with it. If not, nothing is forgotten. Afterwards guest code
+    /// may continue. `is_long` selects the software TLB of IA-32e mode.
     pub fn invalidate_data(&mut self, loaded: Space, is_long: bool, linear: LinearAddress) -> bool {
         let page = linear.page();
         if self.choices.invalidation != Invalidation::Inline
@@ -598,13 +602,13 @@ impl Translations {
         true
     }
 
-    /// Whether a space is the one that is loaded. Whose tables begin elsewhere is another
-    /// space, but a processor tells them apart by the identifier alone.
+    /// Whether a space is the one that is loaded. A space whose tables begin elsewhere is another
+    /// space to us, but with identifiers a processor distinguishes spaces by identifier alone.
     fn is_loaded(&self, space: Space) -> bool {
         space.is_loaded_as(self.spaces.loaded())
     }
 
-    /// A space is loaded, perhaps the same as before.
+    /// Loads a space, which may be the one that is already loaded.
     fn load<M: PageTableMemory + ?Sized>(
         &mut self,
         to: Space,
@@ -651,8 +655,8 @@ impl Translations {
         }
     }
 
-    /// Forgets what is kept of all spaces that are not loaded: at once, or when their numbers are
-    /// needed.
+    /// Forgets the entries of all spaces that are not loaded: immediately, or when their numbers
+    /// are needed.
     fn purge_others(&mut self, links: &mut dyn Derived) {
         let others: Vec<(SpaceNumber, bool)> = self.spaces.others().collect();
         for (number, is_selected) in others {
@@ -688,7 +692,7 @@ impl Translations {
         self.spaces.forget_others();
     }
 
-    /// Drops a page that something was derived of.
+    /// Drops a page from which an entry was derived.
     fn drop_page(&mut self, page: u64, links: &mut dyn Derived) {
         let pages = PageRange {
             first: page,
@@ -713,13 +717,14 @@ impl Translations {
         }
     }
 
-    /// Whether [`Translations::take_changed`] has something to say.
+    /// Whether [`Translations::take_changed`] has anything to report or to do.
     #[inline]
     pub fn has_changed(&self) -> bool {
         self.changed || self.links_are_due
     }
 
-    /// Whether anything was dropped since the last call: to be asked before guest code runs.
+    /// Whether anything was dropped since the last call. The caller must ask before guest code
+    /// runs.
     #[inline]
     pub fn take_changed(&mut self, links: &mut dyn Derived) -> bool {
         self.drop_due_links(links);
@@ -744,7 +749,7 @@ impl Translations {
         drop(&mut self.fetches);
     }
 
-    /// Drops something in every structure that there is.
+    /// Drops entries in every structure.
     fn drop_all(&mut self, links: &mut dyn Derived, mut drop: impl FnMut(&mut dyn Derived)) {
         self.drop_own(&mut drop);
         drop(links);

@@ -1,4 +1,4 @@
-//! What each change leaves of what was derived, in every structure.
+//! Checks for each change which derived entries are left, in every structure.
 
 use super::*;
 use std::collections::{HashMap, HashSet};
@@ -24,7 +24,7 @@ const fn code_page_mode(user: bool) -> (ModeId, BranchTable) {
 
 const FAMILY: FamilyId = FamilyId(2);
 
-/// No page tables: nothing is compared.
+/// Page tables without contents, for changes that compare no entries.
 struct NoTables;
 
 impl PageTableMemory for NoTables {
@@ -39,7 +39,7 @@ impl PageTableMemory for NoTables {
     fn set_bits(&mut self, _: PhysicalAddress, _: u32) {}
 }
 
-/// A page of the guest's, and what its tables say.
+/// A page of the guest, and what the guest's tables say about it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Page {
     linear: u64,
@@ -57,7 +57,7 @@ const fn page(linear: u64, physical: u64, size: u64, global: bool) -> Page {
     }
 }
 
-/// Structures by what was derived.
+/// The kinds of derived entries, by structure.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Kind {
     Load(bool),
@@ -66,7 +66,7 @@ enum Kind {
     Slot,
     Indirect,
     Far,
-    /// Of the kernel.
+    /// A code page of the kernel.
     CodePage,
     ProgramPage,
 }
@@ -104,12 +104,14 @@ struct Bench {
     translations: Translations,
     links: LinkTables,
     slots: HashMap<u64, u32>,
-    /// By linear and physical page and whether it is a program's, each with a slot that leads there.
+    /// Code pages by linear page, physical page and whether the page belongs to a program, each
+    /// with a slot that leads to it.
     code_pages: HashMap<(u64, u64, bool), (CodePageId, u32)>,
     invalidations: u32,
     loads: u32,
-    /// Points that were passed ahead of changes, and how often such work stopped.
+    /// Checkpoints that were passed in the preparation of changes.
     points: u32,
+    /// How often the preparation of a change stopped.
     stopped: u32,
 }
 
@@ -142,7 +144,8 @@ impl Bench {
         Space::loaded(&self.state)
     }
 
-    /// Every other invalidation of a page in the loaded space is that of a fast path, if it may be.
+    /// Makes a change. Every other invalidation of a single page in the loaded space is made as by
+    /// a fast path, if that is possible.
     fn change(&mut self, change: TranslationChange) {
         let loaded = self.loaded();
         if let TranslationChange::Pages { space, first, last } = change
@@ -161,7 +164,8 @@ impl Bench {
             .change(loaded, change, &mut self.links, &mut NoTables);
     }
 
-    /// What comes before a change stops at every other point, and is begun again.
+    /// Prepares a change. Every other preparation that has a checkpoint stops there and begins
+    /// again.
     fn prepare(&mut self, loaded: Space, change: TranslationChange) {
         let (translations, links) = (&mut self.translations, &mut self.links);
         let points = &mut self.points;
@@ -173,7 +177,7 @@ impl Bench {
         };
         if !prepare() {
             self.stopped += 1;
-            assert!(prepare(), "it stops once");
+            assert!(prepare(), "a preparation stops only once");
         }
     }
 
@@ -185,7 +189,7 @@ impl Bench {
         } else {
             self.state.cr3 = to.tables.unwrap().0;
         }
-        // Every other load is that of a fast path, if it may be: while guest code runs.
+        // Every other load is made as by a fast path, while guest code runs, if that is possible.
         self.loads += 1;
         if keeps && self.loads.is_multiple_of(2) {
             self.translations.take_changed(&mut self.links);
@@ -229,14 +233,14 @@ impl Bench {
             .or_insert_with(|| (links.add_block(key), links.take_slot(slots).unwrap()))
     }
 
-    /// Where the code of a page's block lies.
+    /// The address of the code of a page's block.
     fn code_of(page: Page) -> u64 {
         TARGET
             .wrapping_add(page.linear)
             .wrapping_add(page.physical << 32)
     }
 
-    /// An instruction pointer in the page, apart in its low half.
+    /// An instruction pointer in the page, whose low half is distinct for each page.
     fn rip(linear: u64) -> u64 {
         linear & 0xffff_0000 | (linear >> 8 & 0xfff0)
     }
@@ -248,7 +252,7 @@ impl Bench {
         }
     }
 
-    /// Derives something from a page, as the vCPU does.
+    /// Derives an entry of this kind from a page, as the vCPU does.
     fn derive(&mut self, kind: Kind, page: Page) {
         let linear = LinearAddress(page.linear);
         let translation = Translation {
@@ -292,7 +296,8 @@ impl Bench {
                 };
                 let (id, slot) = self.code_page(page, user);
                 self.links.put_in_force(id, found);
-                // What is known of the page since it was first met comes back.
+                // What is known about the code page since control first reached it becomes active
+                // again.
                 if self.links.slot(slot) == 0 {
                     self.links.link_pages(slot, TARGET as i32, id, id);
                     let (mode, table) = code_page_mode(user);
@@ -331,7 +336,7 @@ impl Bench {
         }
     }
 
-    /// Whether something is there of a kind; if so, it must be what the page implies.
+    /// Whether there is an entry of a kind; the entry must agree with the page.
     fn has(&mut self, kind: Kind, page: Page) -> bool {
         let linear = LinearAddress(page.linear);
         match kind {
@@ -376,7 +381,7 @@ impl Bench {
         }
     }
 
-    /// Which of the pages everything is known of; all structures must agree.
+    /// For each page, whether its entries are known. All structures must agree.
     fn known(&mut self, kinds: &[Kind], pages: &[Page]) -> Vec<bool> {
         let known = |bench: &mut Bench, page: &Page| {
             let has: Vec<bool> = kinds.iter().map(|&kind| bench.has(kind, *page)).collect();
@@ -387,8 +392,8 @@ impl Bench {
     }
 }
 
-/// A local and a global small page, two pieces of a global page of 2 MiB, one of a local page
-/// of 4 MiB, and a small page behind all.
+/// A small local page, a small global page, two pieces of a global page of 2 MiB, one piece of a
+/// local page of 4 MiB, and a small page above all of them.
 const PAGES: [Page; 6] = [
     page(0x1000, 0x10_1000, 0x1000, false),
     page(0x2000, 0x10_2000, 0x1000, true),
@@ -398,7 +403,7 @@ const PAGES: [Page; 6] = [
     page(0x80_9000, 0x10_9000, 0x1000, true),
 ];
 
-/// What is left of [`PAGES`] behind a change, in 32-bit guests and in IA-32e mode.
+/// Which of [`PAGES`] are left after a change. 32-bit guests and IA-32e mode must agree.
 fn left_by(change: impl Fn(Space) -> TranslationChange) -> Vec<bool> {
     left_of(&Kind::ALL, change)
 }
@@ -416,7 +421,7 @@ fn left_of(kinds: &[Kind], change: impl Fn(Space) -> TranslationChange) -> Vec<b
         let change = change(bench.loaded());
         bench.change(change);
         let left = bench.known(kinds, &PAGES);
-        // Guest code that would continue in the middle of a block looks its page up again.
+        // Guest code that would continue in the middle of a block must look its page up again.
         let changed = bench.translations.take_changed(&mut bench.links);
         assert_eq!(changed, left != [true; 6]);
         left
@@ -429,7 +434,7 @@ const ALL: [bool; 6] = [true; 6];
 const GLOBAL: [bool; 6] = [false, true, true, true, false, true];
 const NONE: [bool; 6] = [false; 6];
 
-/// The space with the next identifier, at other tables.
+/// The space with the next identifier, and with other tables.
 fn other(space: Space) -> Space {
     Space {
         tables: Some(PhysicalAddress(0x9000)),
@@ -438,7 +443,7 @@ fn other(space: Space) -> Space {
     }
 }
 
-/// The space with the same identifier, or none, at other tables.
+/// The space with the same identifier, or without one, and with other tables.
 fn with_other_tables(space: Space) -> Space {
     let tables = space.tables.unwrap().0 ^ 0x1_0000;
     Space {
@@ -456,15 +461,15 @@ fn a_load_of_cr3_keeps_global_pages() {
             keeps,
         }
     };
-    // Without identifiers another space has other tables, and where user code is fetched from is
-    // kept from no space to another.
+    // Without identifiers another space has other tables, and the fetches of user code are not kept
+    // when the space changes.
     let mut kinds = Kind::ALL.to_vec();
-    // Programs' global pages go with the space.
+    // Global code pages of programs are dropped with the space.
     kinds.retain(|kind| ![Kind::Fetch(true), Kind::ProgramPage].contains(kind));
-    // So do data in the lower half, in which each space has tables of its own.
+    // So are data entries in the lower half, because each space has its own tables for them.
     kinds.retain(|kind| !matches!(kind, Kind::Load(_) | Kind::Store(_)));
     assert_eq!(left_of(&kinds, load(false)), GLOBAL);
-    // A processor might keep more: it does not look at the tables' address.
+    // A processor might keep more, because it does not compare the addresses of the tables.
     assert_eq!(left_of(&kinds, load(true)), GLOBAL);
 }
 
@@ -524,7 +529,7 @@ fn an_invalidation_of_a_page_reaches_all_of_its_large_page_and_no_other() {
         let identified =
             |space: Space| TranslationChange::page(Space::identified(space.identifier), linear);
         for change in [&page as &dyn Fn(Space) -> TranslationChange, &identified] {
-            // A page that nothing was derived from is a change too.
+            // Invalidating a page from which nothing was derived is a change, too.
             if !gone.is_empty() {
                 assert_eq!(left_by(change), expected, "{linear}");
             }
@@ -652,8 +657,9 @@ fn links_whose_origins_were_forgotten_for_want_of_room_are_dropped_before_guest_
     assert!(!bench.has(Kind::Slot, PAGES[1]));
 }
 
-/// Eight pages each of the random test: where the first four begin, how far behind them the
-/// others, and the size of the guest's pages. No two share an entry of any structure.
+/// The regions of the random test, of eight pages each: the address of the first four pages, the
+/// gap between them and the other four, and the size of the guest's pages. No two pages share an
+/// entry in any structure.
 const REGIONS: [(u64, u64, u64); 6] = [
     (0x4_1000, 0, 0x1000),
     (0x5_1000, 0, 0x1000),
@@ -663,15 +669,16 @@ const REGIONS: [(u64, u64, u64); 6] = [
     (0x8000_0000 - 0xc000, 0x1_0000, 0x4000_0000),
 ];
 
-/// A linear page of a region, and the size of its page.
+/// A random linear page of a region, and the size of its page.
 fn any_page(random: &mut impl FnMut(u64) -> u64) -> (u64, u64) {
     let (base, gap, size) = REGIONS[random(6) as usize];
     let number = random(8);
     (base + number * PAGE_SIZE + number / 4 * gap, size)
 }
 
-/// All but global pages were dropped. A global one may be gone too that was local once, and fetches
-/// and programs' code of any, and data with the space: see [`a_load_of_cr3_keeps_global_pages`].
+/// Removes from `derived` what a drop of all local pages has removed. Global pages must be left,
+/// with these exceptions: a page that was local once, fetches and code of programs, and data if the
+/// space changes; see [`a_load_of_cr3_keeps_global_pages`].
 fn drop_local(
     bench: &mut Bench,
     derived: &mut HashMap<(Kind, u64), Page>,
@@ -688,7 +695,8 @@ fn drop_local(
     });
 }
 
-/// Fills and drops in random order against a plain list of what was derived.
+/// Fills and drops entries in random order, and compares the structures with a plain list of what
+/// was derived.
 #[test]
 fn whatever_happens_each_structure_holds_what_was_derived_and_not_dropped() {
     let mut seed = 0x1234_5678_9abc_def1u64;
@@ -701,7 +709,8 @@ fn whatever_happens_each_structure_holds_what_was_derived_and_not_dropped() {
     for is_long in [false, true] {
         let mut bench = Bench::new(is_long);
         let mut derived: HashMap<(Kind, u64), Page> = HashMap::new();
-        // What each linear page shows now. It changes only when nothing is derived from it.
+        // The page that each linear page shows now. It changes only while nothing is derived from
+        // it.
         let mut tables: HashMap<u64, Page> = HashMap::new();
         let mut was_local: HashSet<u64> = HashSet::new();
         for _ in 0..20_000 {
@@ -763,7 +772,8 @@ fn whatever_happens_each_structure_holds_what_was_derived_and_not_dropped() {
                     derived.retain(|&(kind, _), page| {
                         let is_left = bench.has(kind, *page);
                         assert!(!is_left || !(physical..=last).contains(&page.physical));
-                        // What led there before, and elsewhere now, may be gone too.
+                        // Entries that led to this physical page before, and lead elsewhere now,
+                        // may be gone, too.
                         is_left
                     });
                 }
@@ -818,19 +828,20 @@ fn whatever_happens_each_structure_holds_what_was_derived_and_not_dropped() {
     }
 }
 
-/// A guest with several spaces, which edits their tables and says so as it must.
+/// A guest with several spaces, which edits their tables and invalidates what it must.
 struct Guest {
     bench: Bench,
-    /// How often a space's tables were edited for a page: by identifier and linear page.
+    /// How often a space's tables were edited for a page, by identifier and linear page.
     edits: HashMap<(u16, u64), u64>,
-    /// Spaces that are loaded anew when they are loaded next: something was edited in them.
+    /// Spaces in which something was edited: their next load keeps nothing.
     stale: HashSet<u16>,
     /// How often a code page was found.
     found_code: u32,
 }
 
 impl Guest {
-    /// What the loaded space's tables say: a page in four is global and the same in all.
+    /// The page that the tables of the loaded space lead to. One page in four is global and the
+    /// same in all spaces.
     fn page(&self, linear: u64) -> Page {
         let number = linear >> 12;
         if number.is_multiple_of(4) {
@@ -847,14 +858,14 @@ impl Guest {
         page(linear, 0x10_0000 + which % 64 * PAGE_SIZE, size, false)
     }
 
-    /// Checks that nothing is found that the loaded space's tables do not say, and says whether
-    /// a load finds something.
+    /// Checks that no entry is found that contradicts the tables of the loaded space. Returns
+    /// whether an entry for loads is found.
     fn check(&mut self, linear: u64, linked: &HashSet<(Kind, u64)>) -> bool {
         let page = self.page(linear);
         for kind in Kind::ALL {
             let found = self.bench.has(kind, page);
             let is_link = matches!(kind, Kind::Slot | Kind::Indirect | Kind::Far);
-            // Links of no code page are kept of no space.
+            // Links between other pages than code pages are kept for no space.
             assert!(!is_link || !found || page.global || linked.contains(&(kind, linear)));
         }
         for which in 0..64 {
@@ -871,11 +882,11 @@ impl Guest {
     }
 }
 
-/// Loads, edits and invalidations of several spaces in random order, against what their tables
-/// say.
+/// Loads, edits and invalidates several spaces in random order, and compares the structures with
+/// what the spaces' tables say.
 fn run_spaces(choices: ShadowChoices, steps: u32) -> Guest {
     let mut random = tollgate_test_support::Random::new(0x5bace5);
-    // More than are kept.
+    // More identifiers than spaces that can be kept.
     let (least_kept, most_kept) = choices.limit().range();
     let identifiers = most_kept as u64 + 3;
     let mut guest = Guest {
@@ -884,7 +895,7 @@ fn run_spaces(choices: ShadowChoices, steps: u32) -> Guest {
         stale: HashSet::new(),
         found_code: 0,
     };
-    // Below and above: pages of the lower half, and of the upper one.
+    // Pages of the lower half and of the upper half.
     let linear_of = |number: u64| match number < 16 {
         true => 0x20_0000 + number * PAGE_SIZE,
         false => 0xffff_8880_0020_0000 + number * PAGE_SIZE,
@@ -962,8 +973,9 @@ fn run_spaces(choices: ShadowChoices, steps: u32) -> Guest {
                     let is_open = guest.bench.has(Kind::Store(true), page);
                     assert!(!is_open || page.physical != physical.0);
                 }
-                // In the other spaces the same must hold when they are loaded: what follows
-                // would find it, for the page takes stores again only when it is filled anew.
+                // In the other spaces the entry must be correct when they are loaded: the following
+                // checks would find a wrong one, because the page takes stores again only when the
+                // entry is filled again.
                 let left = guest.bench.loaded();
                 for identifier in 0..identifiers as u16 {
                     if guest.stale.contains(&identifier) {
@@ -1004,7 +1016,7 @@ fn run_spaces(choices: ShadowChoices, steps: u32) -> Guest {
         guest.check(linear, &linked);
     }
     let is_found = found_again * 10 > kept_loads;
-    // Where protecting a page purges all tables, most finds little.
+    // Where protecting a page purges all tables, most loads find little.
     let finds = choices.reverse_map && (4..=8).contains(&least_kept);
     assert!(is_found || !finds, "{found_again} of {kept_loads}");
     let loads = guest.bench.translations.loads();
@@ -1039,14 +1051,14 @@ fn the_same_holds_whatever_is_kept_and_however_it_is_invalidated() {
             let counts = guest.bench.translations.counts();
             assert!(counts.all_spaces > 0 && counts.physical_full == 0);
             assert!(counts.page_selective > 0 && counts.page_full == 0);
-            // What was spared before the choice was made.
+            // Purges that were spared before the choice was made.
             let at_start = Bench::new(true).translations.counts().spared;
             let (twice, spared) = (counts.purged_twice, counts.spared - at_start);
             if choices.limit().range().0 == 1 {
                 continue;
             }
             match double_invalidation {
-                // With few tables all are mostly used between two such invalidations.
+                // With few tables, most tables are used between two such invalidations.
                 DoubleInvalidation::Allow => {
                     assert!(
                         spared == 0 && (twice > 0 || choices.limit().range().0 < 6),
@@ -1090,17 +1102,26 @@ fn only_a_kept_space_is_loaded_without_an_exit() {
             .translations
             .switch((from, to), (true, true), links, &mut NoTables)
     };
-    assert!(!switch(&mut bench, first, second), "it is not known");
+    assert!(
+        !switch(&mut bench, first, second),
+        "the space is not known yet"
+    );
     bench.state.cr3 = 0x9000 | u64::from(second.identifier);
     let load = |from, to, keeps| TranslationChange::Load { from, to, keeps };
     bench.change(load(first, second, true));
     assert!(switch(&mut bench, second, first) && switch(&mut bench, first, second));
-    assert!(switch(&mut bench, second, second), "nothing is to be done");
+    assert!(switch(&mut bench, second, second), "no work is needed");
     let other_tables = space(second.identifier, 0xa000);
     assert!(!switch(&mut bench, second, other_tables));
-    assert!(!switch(&mut bench, first, second), "another one is loaded");
+    assert!(
+        !switch(&mut bench, first, second),
+        "another space is loaded"
+    );
     bench.change(TranslationChange::Space(first));
-    assert!(!switch(&mut bench, second, first), "it is known no longer");
+    assert!(
+        !switch(&mut bench, second, first),
+        "the space is no longer known"
+    );
     let expected = SpaceLoads {
         inline: 3,
         kept: 2,
@@ -1129,7 +1150,8 @@ fn a_fast_path_invalidates_what_only_the_software_tlb_knows() {
     bench.derive(Kind::Store(false), data);
     assert!(bench.translations.invalidate_data(loaded, true, linear));
     assert!(!bench.has(Kind::Load(true), data) && !bench.has(Kind::Store(false), data));
-    // Code was fetched from there, or all of a large page is meant, or another space is loaded.
+    // The fast path must refuse if code was fetched from the page, if a whole large page would have
+    // to be dropped, or if another space is loaded.
     bench.derive(Kind::Fetch(true), data);
     assert!(!bench.translations.invalidate_data(loaded, true, linear));
     bench.derive(

@@ -1,17 +1,17 @@
-//! Walks that leave the guest's page tables as they are.
+//! Page walks that do not change the guest's page tables.
 
 use tollgate_x86::PhysicalAddress;
 use tollgate_x86::paging::PageTableMemory;
 
-/// Page tables that a walk does not change.
+/// Page tables in which a walk sets no bits.
 pub(crate) struct Unchanged<'a, M: ?Sized> {
     memory: &'a mut M,
-    /// A bit would have been set.
+    /// Whether the walk would have set a bit.
     lacks_bits: bool,
 }
 
 impl<'a, M: PageTableMemory + ?Sized> Unchanged<'a, M> {
-    /// The tables in `memory`.
+    /// Wraps the page tables in `memory`.
     pub(crate) fn new(memory: &'a mut M) -> Self {
         Self {
             memory,

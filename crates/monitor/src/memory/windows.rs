@@ -1,4 +1,4 @@
-//! Fills shadow windows: what the guest's page tables lead to becomes a mapping of the host.
+//! Fills shadow windows: maps in the host's page tables what the guest's page tables lead to.
 
 use crate::memory::addresses::view_of;
 use crate::memory::guest_view::GuestView;
@@ -15,34 +15,35 @@ use tollgate_x86::paging::{
 };
 use tollgate_x86::{CpuState, LinearAddress, PhysicalAddress};
 
-/// A page that faults is mapped with those neighbours in as many pages, aligned, that were
-/// accessed before.
+/// The number of pages, aligned, in which the neighbours of a faulting page are mapped with it, if
+/// they were accessed before.
 const TOGETHER: u64 = 16;
-/// The same bytes, where the guest's page is large.
+/// Bytes that are mapped together around a faulting page, if the guest's page is large.
 const LARGE_PAGE: u64 = 2 << 20;
-/// The page at 4 GiB is in no window. 32-bit code reaches memory through the same window as 64-bit
-/// code, and what it accesses at FFFF_FFFFh goes on at 0: so it must fault, and the monitor does it.
+/// The page at 4 GiB is in no window. 32-bit code accesses memory through the same window as 64-bit
+/// code, and its accesses at FFFF_FFFFh continue at address 0. So such an access must fault, and
+/// the monitor makes it.
 const PAGE_AT_4_GIB: u64 = (4 << 30) / PAGE_SIZE;
-/// Runs that are mapped at most when a space gets its windows.
+/// The most runs that are mapped when a space gets its windows.
 const MOST_AT_ONCE: usize = 8192;
 
-/// Runs that are mapped, or pages that are compared, between two points at which that can stop.
+/// Runs that are mapped, or pages that are compared, between two checkpoints.
 const BETWEEN_POINTS: usize = 8;
 
-/// Neighbours that are looked for between two such points: each is a walk of the guest's tables.
+/// Neighbours that are looked for between two checkpoints. Each takes a walk of the guest's tables.
 const NEIGHBOURS_BETWEEN_POINTS: u64 = 4;
 
-/// Pages of a large page that are looked at between two such points.
+/// Pages of a large page that are examined between two checkpoints.
 const PAGES_BETWEEN_POINTS: u64 = 64;
 
-/// Pieces of a large page that are mapped one by one at most.
+/// The most pieces of a large page that are mapped one by one.
 const MOST_PIECES: usize = 64;
 
-/// What came of mapping a page and its neighbours.
+/// The result of mapping a page and its neighbours.
 pub(crate) struct Filled {
-    /// Whether the access finds its page there now.
+    /// Whether the access finds its page in the window now.
     pub(crate) found: bool,
-    /// The neighbour from which on nothing has been done, if it has stopped.
+    /// If the work has stopped, the first neighbour for which nothing has been done.
     pub(crate) next: u64,
 }
 
@@ -54,7 +55,7 @@ fn push(runs: &mut Vec<Run>, page: Run) {
     }
 }
 
-/// Adds pages to ranges in ascending order.
+/// Adds a range of pages, from `first` up to but not including `end`, to ranges in ascending order.
 fn drop_from(gone: &mut Vec<(u64, u64)>, first: u64, end: u64) {
     match gone.last_mut() {
         Some((_, before)) if *before == first => *before = end,
@@ -62,7 +63,7 @@ fn drop_from(gone: &mut Vec<(u64, u64)>, first: u64, end: u64) {
     }
 }
 
-/// What stands in the windows for an address that is accessed with these rights.
+/// The address that windows use for an address that is accessed with these rights.
 fn named_in_windows(
     state: &CpuState,
     linear: LinearAddress,
@@ -74,29 +75,29 @@ fn named_in_windows(
     }
 }
 
-/// The linear address of a page as windows have it.
+/// The linear address of a page that is numbered as in windows.
 fn address_of(page: u64) -> LinearAddress {
     LinearAddress(narrow::page_of(page).unwrap_or(page) * PAGE_SIZE)
 }
 
-/// How far the comparison of a window that was put aside has come.
+/// The progress of comparing a window that was put aside with the guest's tables.
 #[derive(Default)]
 pub(crate) struct Comparing {
-    /// Of whose window, and what there was when it began.
+    /// The window that is compared, and the stamp of the derived data when the comparison began.
     of: Option<(LinearAddress, Privilege, Voided)>,
     runs: Vec<Run>,
-    /// The run that is compared, and the next page in it.
+    /// Index of the run that is being compared, and the next page in that run.
     run: usize,
     page: u64,
-    /// Pages that lead elsewhere, from one to before another.
+    /// Pages that lead elsewhere now, as ranges without their end.
     gone: Vec<(u64, u64)>,
     agreed: u64,
     looked_at: u64,
 }
 
 impl Comparing {
-    /// Whether it can go on where it stopped: nothing was invalidated that had been found to hold, and
-    /// the window is as it was.
+    /// Whether the comparison can resume where it stopped: nothing that was confirmed has been
+    /// invalidated since, and the window has not changed.
     pub(crate) fn goes_on(
         &self,
         view: &GuestView,
@@ -107,7 +108,7 @@ impl Comparing {
         self.of.is_some_and(|of| of == now)
     }
 
-    /// It begins anew the next time.
+    /// Forgets the progress, so that the next comparison begins from the start.
     pub(crate) fn forget(&mut self) {
         self.of = None;
         self.runs.clear();
@@ -116,10 +117,10 @@ impl Comparing {
     }
 }
 
-/// Guest memory that a walk reads only.
+/// Guest memory that a walk only reads.
 struct ReadOnly<'a> {
     memory: &'a mut GuestMemory,
-    /// The walk wanted to set a bit.
+    /// Whether the walk would have set a bit.
     wanted: bool,
 }
 
@@ -138,8 +139,8 @@ impl PageTableMemory for ReadOnly<'_> {
 }
 
 impl GuestView {
-    /// Where an address leads that was accessed before, if code of this level finds it in its
-    /// windows; no bit is set in any table.
+    /// The translation of an address that was accessed before, if code of this level can use a
+    /// window for the address. Sets no bit in any table.
     fn accessed(
         &mut self,
         state: &CpuState,
@@ -155,7 +156,8 @@ impl GuestView {
         let found = walk.ok().filter(|_| !memory.wanted)?;
         let named = named_in_windows(state, linear, privilege);
         let is_lower = named.0 >> 63 == 0;
-        // A global page in a window of one space would have to be found by INVLPG in all others.
+        // A global page in a window of one space would have to be found by INVLPG in all other
+        // spaces.
         let has_window = match privilege {
             Privilege::User => is_lower && !found.global,
             Privilege::Supervisor | Privilege::System => !is_lower && found.global,
@@ -180,14 +182,14 @@ impl GuestView {
         self.memory.ram().page_use(physical_page) == PageUse::Ram
     }
 
-    /// Whether stores to a page of RAM need not be seen.
+    /// Whether the monitor need not see stores to a page of RAM.
     fn holds_no_code(&self, physical_page: u64) -> bool {
         let code = self.memory.code();
         !code.page_has_code(physical_page) && !code.is_watched(physical_page)
     }
 
-    /// One page as a window may have it, `translation` being that of the address in it that is named
-    /// so.
+    /// A page as a window may have it. `named` is the address that windows use for an address in
+    /// the page, and `translation` is the translation of the latter.
     fn page(&self, named: LinearAddress, translation: &Translation) -> Option<Run> {
         let physical = translation.physical.page();
         let has_place = named.page() != PAGE_AT_4_GIB && self.is_plain(physical);
@@ -199,9 +201,9 @@ impl GuestView {
         })
     }
 
-    /// Maps the page of an address of the loaded space in its window, and its neighbours, after
-    /// an access that was allowed: all, or those from `from` on. Neighbours are left out if it
-    /// `stops`.
+    /// After an access that was allowed, maps the page of an address of the loaded space in its
+    /// window, together with all its neighbours or those from `from` on. If it `stops`, neighbours
+    /// are left out.
     pub(crate) fn fill_window(
         &mut self,
         state: &CpuState,
@@ -225,7 +227,8 @@ impl GuestView {
         }
         let mut walks = vec![(linear, translation)];
         let large = match translation.page_size >= LARGE_PAGE {
-            // It has no place of its own to go on at: the second time it is looked at to its end.
+            // This work cannot resume in the middle: the second time all of the large page is
+            // examined.
             true => self.large_page(&page, translation.writable_now, |section| {
                 from.is_none() && stops(section)
             }),
@@ -239,14 +242,15 @@ impl GuestView {
                 self.with_neighbours(state, page, privilege, from, &mut walks, &stops)
             }
         };
-        // First that which the access needs: with it there is no need to come back for the others.
+        // The run that the access needs is mapped first. Once it is mapped, the others are
+        // optional.
         let holds = |run: &Run| run.page <= page.page && page.page < run.end();
         runs.sort_by_key(|run| !holds(run));
         let mut found = false;
         let mut runs = runs.into_iter();
         while let Some(run) = runs.next() {
             if self.is_mapped(&run) {
-                // Before it stopped.
+                // This run was mapped before the work stopped.
                 found |= holds(&run);
                 continue;
             }
@@ -268,9 +272,9 @@ impl GuestView {
         Filled { found, next }
     }
 
-    /// A page and its neighbours from `from` on, where they are known to be accessible and not mapped,
-    /// and up to which neighbour that was looked for: some, and all unless it `stops`. Adds to
-    /// `walks` what led to the neighbours.
+    /// Collects a page and its neighbours from `from` on, as far as they are known to be accessible
+    /// and are not mapped. Returns how far it looked: to some of the neighbours, or past the last
+    /// one unless it `stops`. Adds the walks that led to the neighbours to `walks`.
     fn with_neighbours(
         &mut self,
         state: &CpuState,
@@ -315,8 +319,9 @@ impl GuestView {
         (runs, next)
     }
 
-    /// All of the 2 MiB around a page that is in a large one: what holds code, for loads alone.
-    /// Nothing if that is too many pieces, or not all of it is RAM; `None` if it `stops`.
+    /// All of the 2 MiB around a page that is in a large page; pages that hold code are for loads
+    /// only. Empty if that takes too many pieces or not all of it is RAM, and `None` if the work
+    /// `stops`.
     fn large_page(
         &self,
         page: &Run,
@@ -352,7 +357,7 @@ impl GuestView {
         Some(runs)
     }
 
-    /// Whether a run is mapped as it is.
+    /// Whether a run is already mapped with these rights.
     fn is_mapped(&self, run: &Run) -> bool {
         let mapped = (self.translations).window_run(LinearAddress(run.page * PAGE_SIZE));
         mapped.is_some_and(|mapped| {
@@ -371,9 +376,10 @@ impl GuestView {
     }
 
     /// Takes back the window of an address that was put aside, as far as the guest's tables still
-    /// lead where it does. False: mostly they do not, as if it was another space's, and it is
-    /// gone. `None`: it `stops` before that is known, all is as it was, and `comparing` knows how far
-    /// it came.
+    /// lead to the pages it has. Returns `Some(false)` if most pages lead elsewhere, as if the
+    /// window belonged to another space; the window is then emptied. Returns `None` if the work
+    /// `stops` before the result is known: then nothing has changed, and `comparing` holds the
+    /// progress.
     pub(crate) fn take_window_back(
         &mut self,
         state: &CpuState,
@@ -408,7 +414,7 @@ impl GuestView {
                     page += 1;
                     continue;
                 };
-                // As far as the guest's page, which is a large one perhaps.
+                // This loop step reaches to the end of the guest's page, which may be large.
                 let pages = now.page_size / PAGE_SIZE;
                 let end = run.end().min(page + pages - page % pages);
                 let is_same = now.physical.page() == run.physical + (page - run.page)
@@ -438,8 +444,9 @@ impl GuestView {
         Some(is_same_space)
     }
 
-    /// Whether the software TLB of IA-32e mode knows pages of the loaded space's programs in the parts
-    /// that an anchor leads to, and none below, where programs lie that are linked for fixed addresses.
+    /// Whether the programs of the loaded space use pages in the parts that an anchor leads to, and
+    /// none below, where programs lie that are linked for fixed addresses. The software TLB of
+    /// IA-32e mode decides.
     pub(crate) fn uses_common_parts(&self) -> bool {
         let pages = self
             .translations
@@ -449,8 +456,9 @@ impl GuestView {
             && pages.iter().any(|&(page, ..)| is_common(part(page)))
     }
 
-    /// Maps all that a program's accesses find in the software TLB (`is_long`: that of IA-32e mode)
-    /// and that is not mapped. False: it `stops` before, having mapped something.
+    /// Maps all pages that a program's accesses find in the software TLB and that are not mapped
+    /// yet. `is_long` selects the software TLB of IA-32e mode. Returns false if the work `stops`
+    /// before the end, having mapped some of the pages.
     pub(crate) fn fill_windows(&mut self, is_long: bool, stops: impl Fn(Section) -> bool) -> bool {
         let ram = self.memory.ram();
         let (base, span) = (ram.base() as u64, ram.span());

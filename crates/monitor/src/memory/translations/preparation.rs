@@ -1,10 +1,10 @@
-//! What of a change can be done before the instruction that makes it has changed anything, with
-//! points at which that stops.
+//! Prepares changes of translations: does the part of a change that is possible before the
+//! instruction that makes it has changed anything, with checkpoints.
 //!
-//! A load of CR3 compares the entries of the new space's page tables; INVLPG in a large page forgets
-//! all pages that were derived from it; a hypercall names a range. Forgetting is always allowed,
-//! and what was compared is used by the same instruction or not at all. So whenever such work stops
-//! everything is as if the instruction had not begun:
+//! A load of CR3 compares the entries of the new space's page tables; INVLPG in a large page
+//! forgets all pages that were derived from it; a hypercall names a range. Forgetting is always
+//! allowed, and the result of a comparison is used by the same instruction or not at all. So
+//! whenever this work stops, the guest's state is as if the instruction had not begun:
 //!
 //! ```text
 //! invlpg [x]    forgets 64 of 512 pages; an interrupt waits: the instruction has not retired
@@ -12,7 +12,7 @@
 //! invlpg [x]    forgets what there is then
 //! ```
 //!
-//! What has stopped is done to the end when it comes again ([`GivenUp`]).
+//! Work that has stopped is done to its end when it comes again ([`GivenUp`]).
 
 use super::Translations;
 use crate::memory::shadow_tables::Invalidation;
@@ -21,19 +21,19 @@ use tollgate_tlb::{Comparison, Derived, PageRange};
 use tollgate_x86::paging::PageTableMemory;
 use tollgate_x86::{Space, TranslationChange};
 
-/// Pages that are forgotten between two points.
+/// Pages that are forgotten between two checkpoints.
 const BETWEEN_POINTS: usize = 64;
 
-/// What was done ahead.
+/// The part of changes that was done ahead.
 #[derive(Default)]
 pub(crate) struct Prepared {
     given_up: GivenUp<TranslationChange>,
-    /// The change's comparison of entries.
+    /// The change whose entries were compared, with the result.
     compared: Option<(TranslationChange, Comparison)>,
 }
 
 impl Prepared {
-    /// What was compared for a change that is made now.
+    /// The result of the comparison for a change that is made now.
     pub(crate) fn take(&mut self, change: TranslationChange) -> Option<Comparison> {
         let (of, comparison) = self.compared.take()?;
         (of == change).then_some(comparison)
@@ -41,8 +41,9 @@ impl Prepared {
 }
 
 impl Translations {
-    /// Does part of a change that an instruction is going to make while the space `loaded` is still
-    /// loaded. False: it `stops` for something else, and the instruction has done nothing.
+    /// Does part of a change that an instruction is going to make, while the space `loaded` is
+    /// still loaded. Returns false if the work `stops` for something else; the instruction has then
+    /// done nothing.
     pub fn prepare<M: PageTableMemory + ?Sized>(
         &mut self,
         (loaded, change): (Space, TranslationChange),
@@ -94,7 +95,7 @@ impl Translations {
         self.prepared.compared.is_some()
     }
 
-    /// Forgets what there is of pages of the loaded space, and of the large pages at both ends.
+    /// Forgets all entries for pages of the loaded space, and for the large pages at both ends.
     fn forget_ahead(
         &mut self,
         pages: PageRange,

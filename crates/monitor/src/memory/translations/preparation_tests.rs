@@ -1,4 +1,4 @@
-//! What is done ahead of a change, and where that stops.
+//! Tests what is done ahead of a change of translations, and where that work stops.
 
 use super::*;
 use std::cell::Cell;
@@ -12,7 +12,7 @@ const LARGE: u64 = 2 << 20;
 const LINEAR: u64 = 0x4000_0000;
 const HOST: u64 = 0x7000_0000_0000;
 
-/// Page tables of which each entry is the same, and can be changed.
+/// Page tables in which all entries have one value, which can be changed.
 struct Tables(Cell<u64>);
 
 impl PageTableMemory for Tables {
@@ -32,7 +32,7 @@ struct Bench {
     translations: Translations,
     links: LinkTables,
     tables: Tables,
-    /// Points that were passed.
+    /// The number of checkpoints passed.
     passed: Cell<u32>,
 }
 
@@ -53,7 +53,7 @@ impl Bench {
         bench
     }
 
-    /// Fills so many pages from [`LINEAR`] on, which lie in pages of this size.
+    /// Fills `pages` pages from [`LINEAR`] on, which lie in guest pages of size `page_size`.
     fn fill(&mut self, pages: u64, page_size: u64) {
         for page in 0..pages {
             let step = PathStep {
@@ -78,7 +78,7 @@ impl Bench {
         }
     }
 
-    /// How many of so many pages are known.
+    /// How many of the first `pages` pages are known.
     fn known(&self, pages: u64) -> usize {
         let is_known = |page: &u64| {
             let linear = LinearAddress(LINEAR + page * PAGE_SIZE);
@@ -107,7 +107,7 @@ impl Bench {
         }
     }
 
-    /// Prepares a change that is stopped at each point.
+    /// Prepares a change that is asked to stop at each checkpoint.
     fn prepare(&mut self, change: TranslationChange) -> bool {
         let loaded = self.loaded();
         let passed = &self.passed;
@@ -138,7 +138,7 @@ fn a_large_page_is_forgotten_bit_by_bit_and_stops_once() {
     assert!(!bench.prepare(change));
     let known = bench.known(512);
     assert!((1..512 - BETWEEN_POINTS + 1).contains(&known), "{known}");
-    // The handler has used some again.
+    // The interrupt handler has used some of the pages again.
     bench.fill(8, LARGE);
     assert!(bench.prepare(change));
     bench.make(change);
@@ -205,7 +205,7 @@ fn what_was_compared_serves_the_load_that_it_was_compared_for() {
         keeps: false,
     };
     bench.make(load(one, other));
-    // It is made of something else, which is looked at when it is made.
+    // The comparison was made for another load, so this load examines the tables itself.
     assert!(bench.prepare(load(other, one)));
     bench.make(TranslationChange::Space(other));
     bench.tables.0.set(0);

@@ -1,4 +1,4 @@
-//! The shadow windows among what was derived from the guest's page tables.
+//! Access to the shadow windows, as part of all data derived from the guest's page tables.
 
 use super::Translations;
 use std::os::fd::BorrowedFd;
@@ -9,8 +9,8 @@ use tollgate_x86::paging::Translation;
 use tollgate_x86::{CpuState, LinearAddress, PhysicalAddress};
 
 impl Translations {
-    /// What a host address is at which a direct access of a view has faulted; `near` is a linear
-    /// address of the same part, in IA-32e mode.
+    /// Classifies a host address at which a direct access of a view has faulted. In IA-32e mode,
+    /// `near` is a linear address of the same part.
     pub(crate) fn beside_window(
         &self,
         state: &CpuState,
@@ -25,53 +25,53 @@ impl Translations {
         })
     }
 
-    /// Has direct accesses of a 32-bit guest lead to its windows, which may have changed.
+    /// Makes direct accesses of a 32-bit guest lead to its windows, which may have changed.
     pub(crate) fn point_narrow(&mut self) {
         for (view, delta) in self.long_tlb.narrow_deltas().into_iter().flatten() {
             self.tlb.point_direct(view, delta);
         }
     }
 
-    /// Whether direct accesses of a 32-bit guest lead to its windows as they are.
+    /// Whether direct accesses of a 32-bit guest lead to its windows as they are now.
     pub(crate) fn leads_to_narrow_windows(&self) -> bool {
         let mut deltas = self.long_tlb.narrow_deltas().into_iter().flatten();
         deltas.all(|(view, delta)| self.tlb.direct_delta(view) == delta)
     }
 
-    /// Whether this process has a place for shadow windows.
+    /// Whether this process has room for shadow windows.
     pub(crate) fn has_windows(&self) -> bool {
         self.long_tlb.windows().is_some()
     }
 
-    /// The run that is mapped at an address of the loaded space in its window.
+    /// The run that is mapped in the window of the loaded space at an address.
     pub(crate) fn window_run(&self, linear: LinearAddress) -> Option<Run> {
         self.long_tlb.windows()?.mapped(linear)
     }
 
-    /// Whether this machine's programs can reach the common parts by anchors.
+    /// Whether the programs of this machine can reach the common parts by anchors.
     pub(crate) fn has_anchors(&self) -> bool {
         let windows = self.long_tlb.windows();
         windows.is_some_and(|windows| windows.anchor().is_some())
     }
 
-    /// Puts the anchors in force, or not.
+    /// Switches anchors on or off.
     pub(crate) fn use_anchors(&mut self, uses: bool) {
         self.long_tlb
             .change_windows(|windows| windows.use_anchors(uses));
     }
 
-    /// An address in a common part of the loaded space whose window is put aside: while there is one
-    /// the anchor leads to nothing.
+    /// An address in a common part of the loaded space whose window is put aside. While there is
+    /// one, the anchor leads to nothing.
     pub(crate) fn common_aside(&self) -> Option<LinearAddress> {
         self.long_tlb.windows()?.common_aside()
     }
 
-    /// Has the calling thread's GS lead where the loaded space's anchor does.
+    /// Sets the calling thread's GS base to the anchor of the loaded space.
     pub(crate) fn load_anchor(&mut self) {
         self.long_tlb.load_anchor();
     }
 
-    /// Has that GS lead where code of real mode, or other code, wants it.
+    /// Sets the calling thread's GS base for real-mode code, or for other code.
     #[inline]
     pub(crate) fn serve_real_mode(&mut self, real: bool) {
         self.long_tlb.serve_real_mode(real);
@@ -102,13 +102,14 @@ impl Translations {
         self.point_narrow();
     }
 
-    /// Maps pages of guest RAM, which begin at `offset` in `file`, in the loaded space's window;
-    /// [`Translations::note_window`] follows. Whether the host did it.
+    /// Maps pages of guest RAM, which begin at `offset` in `file`, in the window of the loaded
+    /// space. The caller must call [`Translations::note_window`] next. Returns whether the host
+    /// made the mapping.
     pub(crate) fn map_window(&mut self, run: Run, file: BorrowedFd<'_>, offset: u64) -> bool {
         let result = self
             .long_tlb
             .change_windows(|windows| windows.map(run, file, offset));
-        // Others may have been emptied to make room.
+        // Other windows may have been emptied to make room.
         self.changed = true;
         self.point_narrow();
         result.is_some_and(|result| result.is_ok())
@@ -122,7 +123,7 @@ impl Translations {
         self.point_narrow();
     }
 
-    /// Notes how large the guest's page is that a window holds something of at an address.
+    /// Notes the size of the guest's page of which a window holds a piece at an address.
     pub(crate) fn note_window(&mut self, linear: LinearAddress, bytes: u64) {
         if bytes > PAGE_SIZE {
             self.long_tlb
@@ -130,8 +131,8 @@ impl Translations {
         }
     }
 
-    /// The page of an address is about to be found in the loaded space's window, because a walk
-    /// has found this translation of it: for stores, too, if it is `writable`.
+    /// Notes that a walk has found this translation of an address, whose page is about to be mapped
+    /// in the window of the loaded space; for stores, too, if the page is `writable`.
     pub(crate) fn note_for_window(
         &mut self,
         view: View,
@@ -158,9 +159,9 @@ impl Translations {
         }
     }
 
-    /// What a view's accesses find in the software TLB (`is_long`: that of IA-32e mode, in the lower
-    /// half) of the loaded space: page as windows have it, host page, and whether stores find it.
-    /// Of global pages nothing is said.
+    /// The pages that a view's accesses find in the software TLB, in the loaded space, without
+    /// global pages: the page as windows number it, the host page, and whether stores find it.
+    /// `is_long` selects the lower half of the software TLB of IA-32e mode.
     pub(crate) fn known_pages(&self, view: View, is_long: bool) -> Vec<(u64, u64, bool)> {
         if is_long {
             return self.long_tlb.known_pages(view);
@@ -172,7 +173,7 @@ impl Translations {
         pages
     }
 
-    /// Whether the space that was loaded last brought with it what was known of it.
+    /// Whether the space that was loaded last had kept entries.
     pub(crate) fn was_kept(&self) -> bool {
         self.was_kept
     }
