@@ -1,32 +1,33 @@
-//! The instruction in work: what the vCPU knows of it from its begin to its end.
+//! The instruction that is being executed: what the vCPU knows about it from its beginning to its
+//! end.
 //!
 //! ```text
 //!   begin ──> Begun ──complete──> Completed ──raise (its own trap)──> Completed
 //!     ^         │
 //!     │         ├──raise──> Faulted
-//!     └─────────┘ an exit that ends nothing (a page filled, registers loaded): begun anew
+//!     └─────────┘ an exit that ends no instruction (after a page was filled): it begins again
 //! ```
 //!
-//! While translated code runs, many instructions begin and end without the monitor; the value
-//! is that of the first one. It also holds for the one that exits, because the two cases that
-//! it distinguishes are not missed: EFLAGS.TF makes blocks of one instruction, and the exit
-//! reports a shadow. Nothing here outlives the instruction; what does is in
-//! [`crate::execution::latches::Latches`].
+//! While translated code runs, many instructions begin and end without the monitor, and the value
+//! stays the one of the first of them. It is correct for the instruction that exits as well,
+//! because the two cases that the value distinguishes cannot be missed: EFLAGS.TF makes blocks of
+//! one instruction, and the exit reports an interrupt shadow. No value here outlives the
+//! instruction; what must outlive it is in [`crate::execution::latches::Latches`].
 
 use tollgate_x86::Vector;
 
-/// How far the instruction has come.
+/// How far the execution of the instruction has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Progress {
     #[default]
     Begun,
-    /// Done; a trap behind it may have been delivered.
+    /// The instruction has completed. A trap after it may have been delivered.
     Completed,
-    /// Undone, and its exception delivered.
+    /// The instruction has had no effect, and its exception was delivered.
     Faulted,
 }
 
-/// The instruction in work.
+/// The state of the instruction that is being executed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct InstructionInWork {
     progress: Progress,
@@ -37,8 +38,8 @@ pub(crate) struct InstructionInWork {
 }
 
 impl InstructionInWork {
-    /// An instruction begins, or is begun anew. `traps`: EFLAGS.TF is set; `shadowed`: it lies
-    /// in an interrupt shadow.
+    /// Begins an instruction, or begins it again. `traps` means that EFLAGS.TF is set, `shadowed`
+    /// that the instruction is in an interrupt shadow.
     pub fn begin(traps: bool, shadowed: bool) -> Self {
         Self {
             progress: Progress::Begun,
@@ -49,12 +50,13 @@ impl InstructionInWork {
         }
     }
 
-    /// It has completed.
+    /// Records that the instruction has completed.
     pub fn complete(&mut self) {
         self.progress = Progress::Completed;
     }
 
-    /// An exception was delivered: its fault, unless it has completed and this is its trap.
+    /// Records that an exception was delivered. The exception is the instruction's fault, unless
+    /// the instruction has completed and the exception is its trap.
     pub fn raise(&mut self, vector: Vector) {
         self.raised.get_or_insert(vector);
         if self.progress == Progress::Begun {
@@ -62,48 +64,49 @@ impl InstructionInWork {
         }
     }
 
-    /// The first exception that it has raised, if any.
+    /// The first exception that the instruction has raised, if any.
     pub fn raised(&self) -> Option<Vector> {
         self.raised
     }
 
-    /// It has completed.
+    /// Whether the instruction has completed.
     pub fn has_completed(&self) -> bool {
         self.progress == Progress::Completed
     }
 
-    /// It has completed or faulted.
+    /// Whether the instruction has completed or faulted.
     pub fn has_ended(&self) -> bool {
         self.progress != Progress::Begun
     }
 
-    /// It lies in an interrupt shadow.
+    /// Whether the instruction is in an interrupt shadow.
     pub fn is_shadowed(&self) -> bool {
         self.shadowed
     }
 
-    /// Whether the trap flag causes a debug trap after it.
+    /// Whether the trap flag causes a debug trap after the instruction.
     pub fn traps(&self) -> bool {
         self.traps
     }
 
-    /// Changes whether the trap flag causes a debug trap after it: INT n and a task switch clear
-    /// the flag first, SYSCALL and SYSRET use the flag that they have loaded.
+    /// Sets whether the trap flag causes a debug trap after the instruction. INT n and a task
+    /// switch clear the flag first; SYSCALL and SYSRET use the flag that they have loaded.
     pub fn set_traps(&mut self, traps: bool) {
         self.traps = traps;
     }
 
-    /// Whether the trap flag strikes; it strikes once.
+    /// Whether the trap flag causes a debug trap now. It causes only one.
     pub fn take_trap(&mut self) -> bool {
         std::mem::take(&mut self.traps)
     }
 
-    /// It has loaded EFLAGS.RF (IRET, a task switch), which its end must not clear.
+    /// Records that the instruction has loaded EFLAGS.RF (IRET, a task switch), which its end must
+    /// not clear.
     pub fn load_resume_flag(&mut self) {
         self.loads_resume_flag = true;
     }
 
-    /// Whether it has loaded EFLAGS.RF.
+    /// Whether the instruction has loaded EFLAGS.RF.
     pub fn loads_resume_flag(&self) -> bool {
         self.loads_resume_flag
     }

@@ -1,20 +1,22 @@
-//! What must be looked at or formed anew before guest code runs again. All of it is derived:
-//! saying so too often costs time and changes nothing.
+//! The checks and derived values that must be renewed before guest code runs again. Every one of
+//! them is derived from other state: asking for a renewal too often costs time and changes no
+//! result.
 
-/// Notes of what is due, each taken back by the one function that does it.
+/// Notes of the work that is due. The one function that does a piece of work clears its note.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Due {
-    /// Something may have to be delivered at the next boundary: after a request, a device
-    /// access, or a change of EFLAGS.IF. While false the machine is not asked.
+    /// Whether an event may have to be delivered at the next boundary, as after a request, a device
+    /// access or a change of EFLAGS.IF. While this is false, the machine is not asked.
     pub events: bool,
-    /// The mode word must be formed anew.
+    /// Whether the mode word must be computed again.
     pub mode: bool,
-    /// The offset of the time-stamp counter must be formed anew, together with the mode word.
+    /// Whether the offset of the time-stamp counter must be computed again, together with the mode
+    /// word.
     pub clock: bool,
 }
 
 impl Due {
-    /// Everything, as at the start.
+    /// All work is due, as at the start.
     pub const ALL: Self = Self {
         events: true,
         mode: true,

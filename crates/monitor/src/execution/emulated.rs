@@ -1,5 +1,5 @@
-//! An instruction that the monitor executes: the kind of exit that it counts as, and what must
-//! be done after it (traps, shadows, a changed mode).
+//! Executes an instruction in the monitor: decides the kind of exit that it is counted as, and does
+//! what must follow it (traps, interrupt shadows, a changed mode).
 
 use crate::execution::hypercall;
 use crate::execution::out_of_line;
@@ -16,8 +16,8 @@ use tollgate_x86::state::Activity;
 use tollgate_x86::{CpuState, Flags, Vector};
 
 impl<R: Runner, P: Platform> Running<'_, R, P> {
-    /// Executes an instruction in the monitor, or raises its exception. True: control
-    /// goes on behind it.
+    /// Executes an instruction in the monitor, or raises its exception. Returns whether control
+    /// continues at the next instruction.
     pub(crate) fn emulate(&mut self, helper: &Helper) -> Result<bool, VcpuStop> {
         let Helper { instruction, kind } = helper;
         let effects = kind.effects;
@@ -68,7 +68,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
             self.runner.vectors_changed();
         }
         self.runner.registers_changed();
-        // It has changed nothing, and begins again.
+        // An instruction that has stopped has changed nothing, and begins again.
         let has_stopped = result == Ok(Outcome::Repeat)
             && section.is_some_and(|(section, _)| section != Section::String);
         if !has_stopped {
@@ -93,14 +93,14 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
             cpu.end_shadow();
         }
         if effects.contains(Effects::RETURNS_FROM_HANDLER) {
-            // Even one that faults lets NMIs in again (SDM volume 3, 6.7.1).
+            // Even an IRET that faults unblocks NMIs (SDM volume 3, 6.7.1).
             cpu.nmi_blocked = false;
         }
-        // LTR, another kind, changes TR without leaving the task.
+        // LTR, which is of another kind, changes TR without a task switch.
         let switched = effects.contains(Effects::SWITCHES_TASKS) && self.note_task_switch(task);
         match result {
             Ok(Outcome::Next) => {
-                // MOV SS and POP SS put the trap off to the next instruction's.
+                // MOV SS and POP SS postpone the trap to the end of the next instruction.
                 let cpu = self.runner.state();
                 if cpu.shadow_holds_all && cpu.shadow_rip == cpu.rip {
                     self.work.set_traps(false);
@@ -115,12 +115,12 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
                     self.work.load_resume_flag();
                 }
                 if effects.contains(Effects::ENTERS_HANDLER) {
-                    // The delivery has cleared TF: nothing strikes behind INT n
-                    // (SDM volume 3, 17.3.1.4).
+                    // The delivery has cleared TF, so no debug trap follows INT n (SDM volume 3,
+                    // 17.3.1.4).
                     self.work.set_traps(false);
                 }
                 if effects.contains(Effects::RAISES_DEBUG) {
-                    // A breakpoint that MOV SS put off is part of this very #DB.
+                    // A breakpoint that MOV SS has postponed is reported in this #DB.
                     let hits = std::mem::take(&mut self.latches.breakpoint_hits);
                     if hits != 0 {
                         self.runner.state_mut().report_debug_conditions(hits);
@@ -131,8 +131,8 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
                     self.work.load_resume_flag();
                 }
                 if effects.contains(Effects::LOOKS_AT_TRAP_FLAG) {
-                    // No step into an entry that FMASK keeps them out of, but one behind
-                    // SYSRET.
+                    // A step does not trap at a system call's entry if FMASK clears TF there, but
+                    // it traps after SYSRET.
                     let traps = self.runner.state().flags().contains(Flags::TF);
                     self.work.set_traps(traps);
                 }
@@ -162,7 +162,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         }
     }
 
-    /// Executes the instruction at CS:EIP, of which the runner has done nothing.
+    /// Executes the instruction at CS:EIP, which the runner has not begun.
     pub(crate) fn execute_current(&mut self) -> Result<(), VcpuStop> {
         let instruction = match self.decode_current() {
             Ok(instruction) => instruction,
@@ -174,8 +174,8 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         self.emulate(&instruction.helper).map(|_| ())
     }
 
-    /// A repeated string instruction has done some iterations, but not the last. What comes
-    /// now finds RF set (SDM volume 3, 17.3.1.1).
+    /// Handles a repeated string instruction that has done some iterations, but not the last. The
+    /// next event sees RF set (SDM volume 3, 17.3.1.1).
     fn between_iterations(&mut self) -> Result<(), VcpuStop> {
         self.set_resume_flag_between_iterations();
         if self.work.traps() || self.latches.breakpoint_hits != 0 {

@@ -1,4 +1,4 @@
-//! What is due at an instruction boundary: interrupts, exceptions, HLT, the trap flag.
+//! The events that are due at an instruction boundary: interrupts, exceptions, HLT, the trap flag.
 
 use crate::execution::runner::Runner;
 use crate::execution::running::Running;
@@ -20,7 +20,8 @@ use tollgate_x86::{Exception, Flags, Selector};
 const LONGEST_SLEEP: u64 = 1_000_000_000;
 
 impl<R: Runner, P: Platform> Running<'_, R, P> {
-    /// Delivers what is due at this boundary. True: call again, since more may be due.
+    /// Delivers an event that is due at this boundary. Returns true if the caller must call again,
+    /// because more may be due.
     pub(crate) fn next_event(&mut self) -> Result<bool, VcpuStop> {
         let cpu = self.runner.state();
         let shadowed = cpu.shadow_rip == cpu.rip;
@@ -28,14 +29,14 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         let held = cpu.nmi_blocked || shadowed && cpu.shadow_holds_all || unsettled;
         if self.nmi_waits() && !held {
             self.latches.nmi_pending = false;
-            // Until IRET, even if the delivery faults (SDM volume 3, 6.7.1).
+            // NMIs are blocked until IRET, even if the delivery faults (SDM volume 3, 6.7.1).
             self.runner.state_mut().nmi_blocked = true;
             self.deliver_event(2, EventSource::External)?;
             return Ok(true);
         }
         let flags = self.runner.state().flags();
         let waits = self.platform.interrupt_pending();
-        // Guest code leaves when it lets in what waits behind this boundary.
+        // If the interrupt waits past this boundary, guest code is left when it lets interrupts in.
         self.runner.interrupt_waits(waits);
         self.ledger.interrupts_wait(waits);
         if flags.contains(Flags::IF) && !shadowed && !unsettled && waits {
@@ -61,7 +62,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         }
     }
 
-    /// Whether an NMI waits. One is remembered while they are held off, no more.
+    /// Whether an NMI waits. While NMIs are held off, one is remembered and further ones are lost.
     pub(crate) fn nmi_waits(&mut self) -> bool {
         self.latches.nmi_pending |= self.platform.take_nmi();
         self.latches.nmi_pending
@@ -90,8 +91,8 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         Ok(())
     }
 
-    /// Delivers an exception of the instruction at the current RIP, or of the one that has
-    /// just completed.
+    /// Delivers an exception of the instruction at the current RIP, or of the one that has just
+    /// completed.
     pub(crate) fn raise(&mut self, exception: Exception) -> Result<(), VcpuStop> {
         self.work.raise(exception.vector);
         let page_fault = exception.vector == tollgate_x86::Vector::PageFault;
@@ -111,7 +112,8 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         }
     }
 
-    /// Delivers an exception through the guest's tables, and whatever its delivery raises.
+    /// Delivers an exception through the guest's tables, as well as any exception that its delivery
+    /// raises.
     pub(crate) fn deliver_by_tables(&mut self, exception: Exception) -> Result<(), TripleFault> {
         self.runner.start_anew();
         self.due.mode = true;
@@ -127,8 +129,8 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         result
     }
 
-    /// Whether another task than `before` runs now. EFLAGS was loaded from its TSS, RF
-    /// included, and the trap flag of the old task stays with that.
+    /// Whether the task has changed from `before`. If so, EFLAGS, including RF, was loaded from the
+    /// TSS of the new task, and the trap flag of the old task remains in the old task's TSS.
     pub(crate) fn note_task_switch(&mut self, before: Selector) -> bool {
         let cpu = self.runner.state();
         let switched = cpu.tr.selector != before;
@@ -148,11 +150,11 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         ))
     }
 
-    /// HLT: sleeps until something may have happened.
+    /// Executes HLT: sleeps until an event may have occurred.
     fn wait(&mut self) {
         let sleep = match self.platform.next_deadline() {
-            // The alarm's signal ends the sleep. A second timer of the host for the same
-            // moment would double what setting it and taking it costs.
+            // The alarm's signal ends the sleep. A second host timer for the same moment would
+            // double the cost of setting it and of taking its signal.
             Some(deadline) => self.alarm.sleep_until(deadline, || self.platform.now()),
             None => LONGEST_SLEEP,
         };
@@ -162,15 +164,16 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         self.pending.wake();
     }
 
-    /// Whether a breakpoint stands at the instruction that comes next; DR6 shows it then.
-    /// EFLAGS.RF keeps it from being seen, and on Intel's processors the shadow of a load of
-    /// SS, "as if EFLAGS.RF were 1" (SDM volume 3, 18.3.1.1). AMD's report it.
+    /// Whether a breakpoint is set on the instruction that comes next; if so, DR6 reports it.
+    /// EFLAGS.RF suppresses the breakpoint. On Intel's processors, so does the shadow of a load of
+    /// SS, "as if EFLAGS.RF were 1" (SDM volume 3, 18.3.1.1); AMD's processors report it.
     pub(crate) fn meets_code_breakpoint(&mut self) -> bool {
         self.settle_resume_flag();
         let behind_load_of_ss = self.work.is_shadowed() && self.runner.state().shadow_holds_all;
         let cpu = self.runner.state_mut();
         if !behind_load_of_ss {
-            // Those of the instruction before are reported; MOV SS's are still to be.
+            // The hits of the previous instruction are already reported. Those that MOV SS has
+            // postponed are reported now.
             self.latches.breakpoint_hits = 0;
         }
         let held = behind_load_of_ss && policy(cpu).vendor() != Vendor::Amd;
@@ -185,7 +188,8 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         met != 0
     }
 
-    /// An instruction has completed: the trap flag, if it was set before, strikes.
+    /// Records that an instruction has completed, and delivers its debug trap if the trap flag was
+    /// set before it.
     pub(crate) fn completed(&mut self) -> Result<(), VcpuStop> {
         self.work.complete();
         if !self.work.loads_resume_flag() {
@@ -197,7 +201,8 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         self.debug_trap()
     }
 
-    /// The trap flag strikes at this boundary, or a breakpoint that was met.
+    /// Delivers the debug trap that is due at this boundary, because of the trap flag or of a
+    /// breakpoint.
     pub(crate) fn debug_trap(&mut self) -> Result<(), VcpuStop> {
         let mut conditions = std::mem::take(&mut self.latches.breakpoint_hits);
         if self.work.take_trap() {

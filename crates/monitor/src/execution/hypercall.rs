@@ -1,10 +1,10 @@
 //! Hypercalls: VMCALL and VMMCALL, which mean the same here (docs/reference/hypercalls.md).
 //!
-//! EAX selects the call. The null call exists to be measured: it changes nothing but
-//! EIP and returns before any other work, so that it measures the cost of leaving guest code
-//! and entering it again. Any ring and any mode may make the null call and ask for the version:
-//! they give nothing away and change nothing outside the caller's registers. So may programs set
-//! marks in the statistics. Translations are for CPL 0 to invalidate, as with INVLPG.
+//! EAX selects the call. The null call exists for measurements: it changes nothing except EIP and
+//! returns before any other work, so its cost is the cost of leaving guest code and entering it
+//! again. Every ring and every mode may make the null call and ask for the version, because both
+//! reveal nothing and change nothing outside the caller's registers. For the same reason, programs
+//! may set marks in the statistics. Only CPL 0 may invalidate translations, as with INVLPG.
 
 use iced_x86::{Instruction, Mnemonic};
 use tollgate_emulate::Outcome;
@@ -19,20 +19,21 @@ use tollgate_x86::{
     CpuState, Exception, Flags, Gpr, LinearAddress, Paravirtual, Space, TranslationChange,
 };
 
-/// EAX of the null hypercall: returns at once, no register and no flag changes.
+/// EAX of the null hypercall, which returns immediately and changes no register and no flag.
 pub const NULL: u32 = 0x544f_4c00;
-/// EAX of the call that answers with [`VERSION`] in EAX.
+/// EAX of the call that returns [`VERSION`] in EAX.
 pub const GET_VERSION: u32 = 0x544f_4c01;
-/// EAX of the call that invalidates the translations of ECX pages from the linear address in EBX
-/// (RBX in 64-bit code) on, as so many INVLPG.
+/// EAX of the call that invalidates the translations of ECX pages, beginning at the linear address
+/// in EBX (RBX in 64-bit code), like ECX instructions INVLPG.
 pub const INVALIDATE: u32 = 0x544f_4c02;
-/// EAX of the call that sets a mark in the statistics. Its name is in EBX, ECX, EDX and ESI, see
-/// [`MarkName::of_registers`]; EAX becomes 0, or -1 if that is no name.
+/// EAX of the call that sets a mark in the statistics. EBX, ECX, EDX and ESI contain the mark's
+/// name, see [`MarkName::of_registers`]. The call sets EAX to 0, or to -1 if the name is invalid.
 pub const MARK: u32 = 0x544f_4c03;
-/// The version of this interface; it grows when calls are added.
+/// The version of this interface. It increases when calls are added.
 pub const VERSION: u32 = 3;
 
-/// Of more pages than this, all that is derived from page tables is forgotten at once.
+/// The most pages that are forgotten one by one. For more pages, all data derived from page tables
+/// is forgotten.
 const MOST_PAGES: u32 = 256;
 const PAGE: u64 = 4096;
 
@@ -40,25 +41,25 @@ fn selector(state: &CpuState) -> u32 {
     state.register(Gpr::Rax) as u32
 }
 
-/// Whether an instruction that `executor` executes is the null hypercall now.
+/// Whether an instruction that `executor` executes is, with the present registers, the null
+/// hypercall.
 pub(crate) fn is_null(state: &CpuState, executor: Executor) -> bool {
     executor == Executor::Hypercall && selector(state) == NULL
 }
 
-/// Whether it is the one that invalidates translations.
+/// Whether an instruction that `executor` executes is the hypercall that invalidates translations.
 pub(crate) fn invalidates(state: &CpuState, executor: Executor) -> bool {
     executor == Executor::Hypercall && selector(state) == INVALIDATE
 }
 
-/// Executes VMCALL or VMMCALL. `translations_changed` is told what is to be forgotten that was
-/// derived from page tables, and may stop (false) to be told again; `set_mark` the name of a mark to
-/// be set.
+/// Executes VMCALL or VMMCALL. `translations_changed` receives the translations to forget; it
+/// returns false if it has stopped and must be called again. `set_mark` receives the name of a mark
+/// to set.
 ///
 /// # Errors
-/// #UD for calls that do not exist, as on a processor without a hypervisor; a guest that sees
-/// KVM's interface gets its answer to them instead: programs that they may not call, or #GP(0) if
-/// the instruction is the other maker's. #GP(0) if translations are to be invalidated
-/// above CPL 0.
+/// #UD for calls that do not exist, as on a processor without a hypervisor. A guest that sees KVM's
+/// interface gets one of KVM's error numbers in RAX instead, or #GP(0) in a program that uses the
+/// other maker's instruction. #GP(0) if translations would be invalidated above CPL 0.
 pub(crate) fn execute(
     state: &mut CpuState,
     translations_changed: &mut dyn FnMut(&CpuState, TranslationChange) -> bool,
@@ -106,8 +107,8 @@ pub(crate) fn execute(
     Ok(Outcome::Next)
 }
 
-/// Whether the processor's maker has another instruction for hypercalls. KVM then emulates this one,
-/// for the supervisor alone.
+/// Whether the other maker's instruction for hypercalls was used. KVM then emulates the
+/// instruction, but only for the supervisor.
 fn is_other_makers(state: &CpuState, instruction: &Instruction) -> bool {
     let own = match policy(state).vendor() {
         Vendor::Amd => Mnemonic::Vmmcall,
@@ -116,7 +117,7 @@ fn is_other_makers(state: &CpuState, instruction: &Instruction) -> bool {
     instruction.mnemonic() != own
 }
 
-/// False: it has stopped.
+/// Executes the call that invalidates translations. Returns false if the work has stopped.
 fn invalidate(
     state: &CpuState,
     translations_changed: &mut dyn FnMut(&CpuState, TranslationChange) -> bool,
@@ -128,8 +129,8 @@ fn invalidate(
     let mask = linear_mask(state);
     let first = first & mask;
     let last = first.checked_add(u64::from(others) * PAGE);
-    // A range that goes on behind the last address, or that is not of one half: more may be
-    // forgotten than was asked for.
+    // The range extends beyond the last address, or is not in one half of the addresses. In this
+    // case more may be forgotten than the guest asked for.
     let in_one_half = |last: u64| last & mask == last && is_canonical(last) && is_canonical(first);
     let change = match last {
         Some(last) if pages <= MOST_PAGES && in_one_half(last) => TranslationChange::Pages {
@@ -152,7 +153,7 @@ mod tests {
         Decoder::with_ip(32, &[0x0f, 0x01, 0xc1], 0x1000, DecoderOptions::NONE).decode()
     }
 
-    /// Executes VMCALL, which forgets nothing.
+    /// Executes VMCALL for a call that must forget no translations.
     fn execute(state: &mut CpuState) -> Result<Outcome, Exception> {
         let forget = &mut |_: &CpuState, change| panic!("{change:?}");
         super::execute(state, forget, &mut |name| panic!("{name}"), &vmcall())
@@ -246,7 +247,7 @@ mod tests {
         assert_eq!(invalidated(0x5000, 0), []);
         assert_eq!(invalidated(0x5123, 2), pages(0x5123, 0x6123));
         assert_eq!(invalidated(0xffff_f000, 1), pages(0xffff_f000, 0xffff_f000));
-        // More than there is behind an address, and more than is worth telling apart.
+        // More pages than follow the address, and more than are forgotten one by one.
         for (first, count) in [(0xffff_f000, 2), (0, 257), (0, u32::MAX)] {
             assert_eq!(invalidated(first, count), [TranslationChange::Everything]);
         }

@@ -1,14 +1,15 @@
-//! Where the monitor has an instruction from that has exited to be emulated: the choices of an
-//! experiment, its dictionary of decoded instructions, and counts.
+//! Where the monitor gets the instruction that caused an exit: the choices of an experiment, its
+//! dictionary of decoded instructions, and counts.
 //!
-//! After "Instruction caching for bhyve": a monitor that is told no more than that an instruction
-//! has exited walks the guest's page tables to it, finds the page, fetches and decodes it, at each
-//! exit. A dictionary of what was decoded spares that. It holds while nothing is written of what an
-//! entry was read from: the bytes of the instruction, and the entries of page tables on the way
-//! there. All these lines are held as code in the [map](tollgate_memory::code_map::CodeMap), so
-//! that a store to one of them exits first.
+//! This follows "Instruction caching for bhyve": a monitor that learns only that an instruction has
+//! exited must, at each exit, walk the guest's page tables to the instruction, find its page, fetch
+//! it and decode it. A dictionary of decoded instructions saves that work. An entry is valid until
+//! the guest writes to what the entry was read from: the bytes of the instruction, and the
+//! page-table entries on the way to them. All these lines are marked as code in the
+//! [map](tollgate_memory::code_map::CodeMap), so that a store to one of them exits before it
+//! changes memory.
 //!
-//! This monitor has no need of it: it has decoded each instruction when it was translated.
+//! This monitor does not need the dictionary: it decoded each instruction when it translated it.
 
 mod dictionary;
 
@@ -22,54 +23,58 @@ use tollgate_x86::paging::PagingRegisters;
 
 pub(crate) use dictionary::{Found as FoundInstruction, Holds, Source as ReadFrom};
 
-/// Where an instruction comes from that the monitor emulates.
+/// The source of the instructions that the monitor emulates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum InstructionSource {
-    /// As in `Site`; and translated code does without an exit what it can of it.
+    /// The monitor takes the decoded instruction from its site, as with `Site`, and translated code
+    /// executes without an exit what it can.
     #[default]
     #[serde(rename = "fast-path", alias = "leaf")]
     FastPath,
-    /// The translator has decoded it, once for the place in its block. It always exits.
+    /// The translator has decoded the instruction once, for its place in the block. The instruction
+    /// always exits.
     Site,
-    /// It is walked to, fetched and decoded at each exit.
+    /// At each exit the monitor walks to the instruction, fetches it and decodes it.
     Off,
-    /// The dictionary, by linear address and address space.
+    /// The monitor looks in the dictionary by linear address and address space.
     On,
-    /// The dictionary, by physical address, to which the tables are walked.
+    /// The monitor walks the tables to the physical address, and looks in the dictionary by that.
     Physical,
 }
 
 impl InstructionSource {
-    /// Whether exits find their instruction anew, as a monitor does that traps and emulates.
+    /// Whether exits find their instruction from its address alone, as in a monitor that traps and
+    /// emulates.
     pub fn finds_anew(self) -> bool {
         matches!(self, Self::Off | Self::On | Self::Physical)
     }
 }
 
-/// How exits found the instructions that they emulate.
+/// Counts of how exits found the instructions that they emulated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct InstructionCounts {
-    /// Instructions emulated that the monitor had to find anew.
+    /// Emulated instructions that the monitor had to find from their address.
     pub found_anew: u64,
-    /// Of them, in the dictionary.
+    /// Instructions that were found in the dictionary.
     pub hits: u64,
-    /// Not there.
+    /// Instructions that were not in the dictionary.
     pub missed_new: u64,
-    /// There, but something of what it was read from had been written.
+    /// Instructions whose entry was void, because the guest had written to what the entry was read
+    /// from.
     pub missed_void: u64,
-    /// Without a dictionary: walked to, fetched and decoded.
+    /// Instructions that were walked to, fetched and decoded, without a dictionary.
     pub walked: u64,
-    /// The walk found a fault or another instruction than the one that has exited, which a
-    /// processor may still have known from before a change of the tables.
+    /// Walks that found a fault, or an instruction other than the one that had exited. A processor
+    /// may still use the older translation after a change of the tables.
     pub disagreed: u64,
-    /// Entries that were made void by a write to the code.
+    /// Entries that became void by a write to the code.
     pub dropped_code: u64,
-    /// By a write to a page table.
+    /// Entries that became void by a write to a page table.
     pub dropped_tables: u64,
-    /// Entries that had to make room.
+    /// Entries that were replaced because their set was full.
     pub dropped_full: u64,
-    /// Entries dropped because the choice changed, or the numbers of modes.
+    /// Entries that were dropped because the choice or the numbering of modes changed.
     pub dropped_all: u64,
 }
 
@@ -91,35 +96,36 @@ impl InstructionCounts {
     }
 }
 
-/// Under what an instruction is entered.
+/// The key of a cached instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Key {
-    /// Its linear address, what leads from there to memory, and the mode.
+    /// The instruction's linear address, the registers that decide how it is translated, and the
+    /// mode.
     Linear {
         linear: u64,
         paging: PagingRegisters,
         mode: u32,
     },
-    /// Its physical address, and the mode.
+    /// The instruction's physical address, and the mode.
     Physical { physical: u64, mode: u32 },
 }
 
-/// What is entered.
+/// A cached instruction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Known {
     pub instruction: OutOfLine,
-    /// Number of the physical page in which it ends, if that is another one than where it begins.
+    /// The number of the physical page in which the instruction ends, if it begins in another page.
     pub second_page: Option<u64>,
 }
 
-/// The dictionary, with who watches what it was read from.
+/// The choice of the instruction source, the dictionary, and counts.
 #[derive(Default)]
 pub(crate) struct InstructionCache {
     source: InstructionSource,
     dictionary: Option<Box<Dictionary<Key, Known>>>,
     pub counts: InstructionCounts,
     pub steps: Steps,
-    /// When the numbers of modes in the keys were given out.
+    /// The epoch of the mode numbers in the keys.
     mode_epoch: u64,
 }
 
@@ -128,7 +134,7 @@ impl InstructionCache {
         self.source
     }
 
-    /// Changes where instructions come from.
+    /// Changes the source of instructions, and forgets all entries.
     pub fn set_source(&mut self, source: InstructionSource, memory: &GuestMemory) {
         self.clear(memory);
         self.source = source;
@@ -136,7 +142,7 @@ impl InstructionCache {
         self.dictionary = has_dictionary.then(Box::default);
     }
 
-    /// Forgets all entries.
+    /// Forgets all entries, and releases the lines that they were read from.
     fn clear(&mut self, memory: &GuestMemory) {
         if let Some(dictionary) = &mut self.dictionary {
             let release = |page| memory.code().release(page, u64::MAX);
@@ -144,7 +150,7 @@ impl InstructionCache {
         }
     }
 
-    /// The numbers of modes in keys are those of this epoch.
+    /// Follows the numbering of modes: entries with mode numbers of another epoch are forgotten.
     pub fn follow_modes(&mut self, epoch: u64, memory: &GuestMemory) {
         if epoch != self.mode_epoch {
             self.clear(memory);
@@ -152,7 +158,7 @@ impl InstructionCache {
         }
     }
 
-    /// Looks for an instruction; counts nothing.
+    /// Looks an instruction up, without counting the look-up.
     pub fn look_up(&self, key: &Key) -> Found<Known> {
         match &self.dictionary {
             Some(dictionary) => dictionary.look_up(key),
@@ -160,8 +166,8 @@ impl InstructionCache {
         }
     }
 
-    /// Enters an instruction. The lines of `sources` are held as code from now on; stores to their
-    /// pages must be tested for code.
+    /// Adds an instruction to the dictionary. From now on the lines of `sources` are marked as
+    /// code, so stores to their pages must be tested for code.
     pub fn enter(&mut self, key: Key, known: Known, sources: &[Source], memory: &GuestMemory) {
         let Some(dictionary) = &mut self.dictionary else {
             return;
@@ -175,8 +181,8 @@ impl InstructionCache {
         }
     }
 
-    /// Bytes `first..=last` of a physical page are written. Whether lines of the page were held that
-    /// need not be any more.
+    /// Follows a write to bytes `first..=last` of a physical page. Returns whether lines of the
+    /// page were released because no entry depends on them any more.
     pub fn written(&mut self, page: u64, (first, last): (u16, u16), memory: &GuestMemory) -> bool {
         let Some(dictionary) = &mut self.dictionary else {
             return false;

@@ -1,5 +1,5 @@
-//! The interrupt shadow: interrupts are held off during the instruction that follows STI,
-//! MOV SS or POP SS. While an interrupt waits for the end of that instruction, it is run alone.
+//! The interrupt shadow: interrupts are held off during the instruction that follows STI, MOV SS or
+//! POP SS. While an interrupt waits for the end of that instruction, the instruction is run alone.
 
 use crate::execution::runner::{Extent, Runner};
 use crate::execution::running::Running;
@@ -10,8 +10,8 @@ use tollgate_platform::Platform;
 use tollgate_x86::Flags;
 
 impl<R: Runner, P: Platform> Running<'_, R, P> {
-    /// The shadow of an inline STI, MOV SS or POP SS over the instruction that has not
-    /// completed holds, however it goes on.
+    /// Casts the shadow of an inline STI, MOV SS or POP SS over the present instruction, which has
+    /// not completed, however it is executed from here.
     pub(crate) fn continue_shadow(&mut self, shadow: Shadow) {
         let cpu = self.runner.state_mut();
         match shadow {
@@ -30,15 +30,15 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
             || self.runner.state().shadow_holds_all && self.nmi_waits()
     }
 
-    /// As [`Running::something_waits_for_shadow`], of an instruction that nothing may precede.
+    /// Whether an interrupt or an NMI waits, for an instruction to which no shadow applies.
     pub(crate) fn something_waits(&mut self, flags: Flags) -> bool {
         flags.contains(Flags::IF) && self.platform.interrupt_pending() || self.nmi_waits()
     }
 
-    /// Runs exactly one instruction: interrupts wait for it.
+    /// Runs exactly one instruction, before any interrupt is delivered.
     pub(crate) fn step_single(&mut self) -> Result<(), VcpuStop> {
         self.count(ExitKind::SingleStep);
-        // What waited for this instruction is due behind it.
+        // Events that waited for this instruction are due after it.
         self.due.events = true;
         let before = self.runner.state().rip;
         let Some(entry) = R::entry(self, Extent::One)? else {
@@ -47,7 +47,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         self.enter(entry)?;
         if self.work.has_completed() {
             self.runner.start_anew();
-            // Unless the instruction cast a shadow of its own.
+            // The shadow ends, unless the instruction has cast one of its own.
             let cpu = self.runner.state_mut();
             if cpu.shadow_rip == before {
                 cpu.end_shadow();

@@ -1,13 +1,13 @@
-//! Follows what instructions and devices changed under the guest's code: the memory map, writes
-//! of code, and translations.
+//! Follows changes that instructions and devices made to what guest code runs on: changes of the
+//! memory map, writes to code, and changes of translations.
 
 use crate::execution::runner::Runner;
 use crate::memory::guest_view::GuestView;
 use tollgate_x86::{Space, TranslationChange};
 
 impl GuestView {
-    /// Follows what emulated instructions changed: writes of code, and translations. To be
-    /// called before guest code runs again.
+    /// Follows the changes that emulated instructions made: writes to code, and changes of
+    /// translations. Must be called before guest code runs again.
     pub(crate) fn apply_changes<R: Runner>(&mut self, runner: &mut R) {
         if self.memory.has_map_changes() {
             self.follow_map(runner);
@@ -23,7 +23,7 @@ impl GuestView {
         }
     }
 
-    /// Forgets what was derived from the page tables and is void now.
+    /// Forgets the data derived from the page tables that a change makes void.
     pub(crate) fn change_translations<R: Runner>(
         &mut self,
         runner: &mut R,

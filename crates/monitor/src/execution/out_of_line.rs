@@ -1,8 +1,9 @@
-//! Near branches, stack and move instructions done out of line.
+//! Executes near branches, stack instructions and moves in the monitor instead of in translated
+//! code.
 //!
-//! The translator emits all of these inline. They come here when an inline form
-//! cannot serve: a segment with unusual rights, an access that straddles pages which
-//! do not lie side by side, a device behind the stack.
+//! The translator emits all of these inline. The monitor executes them when the inline form cannot
+//! serve: a segment has unusual rights, an access straddles two pages that are not adjacent in host
+//! memory, or the stack lies in device memory.
 
 use iced_x86::{Code, CodeSize, Instruction, Mnemonic, OpKind, Register};
 use tollgate_emulate::Outcome;
@@ -31,7 +32,7 @@ fn width(instruction: &Instruction) -> u32 {
     }
 }
 
-/// Where a branch goes, not yet checked.
+/// The target of a branch, which is not yet checked.
 fn branch_target(
     state: &CpuState,
     environment: &mut dyn Environment,
@@ -57,8 +58,8 @@ fn check_target(state: &CpuState, target: u64) -> Result<u64, Exception> {
     Ok(target)
 }
 
-/// If the memory operand is a device's, checks that `size` bytes can then be pushed:
-/// reading a device may change it, and a fault has the instruction start again.
+/// If the memory operand is in a device, checks that `size` bytes can be pushed afterwards. Reading
+/// a device may change the device, and a later fault would make the instruction start again.
 fn probe_before_device(
     state: &CpuState,
     environment: &mut dyn Environment,
@@ -79,10 +80,12 @@ fn probe_before_device(
     Ok(())
 }
 
-/// Executes an instruction whose kind names [`Executor::Near`](tollgate_engine::policy::instruction_kind::Executor::Near); any other is #UD.
+/// Executes an instruction whose kind names
+/// [`Executor::Near`](tollgate_engine::policy::instruction_kind::Executor::Near); any other
+/// instruction raises #UD.
 ///
 /// # Errors
-/// The exception, with `state` unchanged.
+/// The exception that the instruction raises, with `state` unchanged.
 pub fn execute(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -130,8 +133,8 @@ pub fn execute(
             }
             let target = branch_target(state, environment, instruction)?;
             let mut stack = Stack::current(state);
-            // Intel's processors look at the stack first; the manual's order is open
-            // (SDM volume 3, table 6-2).
+            // Intel's processors check the stack first; the manual leaves the order open (SDM
+            // volume 3, table 6-2).
             let target = match check_target(state, target) {
                 Ok(target) => target,
                 Err(fault) => {
@@ -161,7 +164,8 @@ pub fn execute(
             return Ok(Outcome::Jumped);
         }
         Mnemonic::Loop | Mnemonic::Loope | Mnemonic::Loopne => {
-            // Comes here only with a target beyond the limit: fault if taken.
+            // Such a branch is executed here only if its target is beyond the limit. It faults if
+            // it is taken.
             return loop_out_of_line(state, instruction, next);
         }
         Mnemonic::Xlatb => {
@@ -205,7 +209,7 @@ fn pop(
         tollgate_emulate::operand::write_register(state, instruction.op0_register(), value);
         return Ok(());
     }
-    // The operand's address is formed with the incremented stack pointer.
+    // The operand's address is computed with the incremented stack pointer.
     let address = memory_address(state, instruction);
     let bytes = operand_size(instruction, 0);
     let result = tollgate_emulate::operand::write_value(state, environment, address, bytes, value);

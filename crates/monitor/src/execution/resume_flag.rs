@@ -1,12 +1,13 @@
-//! EFLAGS.RF: set by IRET and task switches for one instruction, and between the iterations
-//! of a repeated string instruction (SDM volume 3, 18.3.1.1).
+//! EFLAGS.RF, which IRET and task switches set for one instruction, and which is set between the
+//! iterations of a repeated string instruction (SDM volume 3, 18.3.1.1).
 //!
-//! Translated code leaves RF alone; it is made up for where it can be seen, in the frame of
-//! an event. `Latches::resume_flag_rip` says for which instruction it was set. Guest code that
-//! is left at that instruction may not have begun it, or may have come back to it in a loop;
-//! emitted code does not tell which. RF then stays set, but no event is let in before the
-//! instruction has completed: if one waits, it is run alone. With breakpoints enabled each
-//! instruction is run alone anyway, and RF is exact.
+//! Translated code does not maintain RF; the monitor supplies its value where the guest can see it,
+//! in the frame of an event. `Latches::resume_flag_rip` is the address of the instruction for which
+//! RF was set. When guest code is left at that instruction, the instruction may not have begun yet,
+//! or a loop may have come back to it; emitted code does not distinguish the two cases. RF then
+//! stays set, but no event is delivered before the instruction has completed: if an event waits,
+//! the instruction is run alone. With breakpoints enabled, every instruction is run alone anyway,
+//! and RF is exact.
 
 use crate::execution::runner::Runner;
 use crate::execution::running::Running;
@@ -14,7 +15,7 @@ use tollgate_engine::abi::sites::{LinkPlace, SiteKind};
 use tollgate_platform::Platform;
 use tollgate_x86::Flags;
 
-/// Whether the exit leaves the instruction as if it had not begun.
+/// Whether the exit leaves the state as it was before the instruction began.
 pub(crate) fn is_before_instruction(kind: SiteKind) -> bool {
     matches!(
         kind,
@@ -29,9 +30,9 @@ pub(crate) fn is_before_instruction(kind: SiteKind) -> bool {
 }
 
 impl<R: Runner, P: Platform> Running<'_, R, P> {
-    /// EFLAGS.RF is cleared by the first instruction that completes (SDM volume 3,
-    /// 17.3.1.1). Copied ones leave it alone, so this is made up for before it can be seen,
-    /// which is in the frame of an event.
+    /// Clears RF if an instruction has completed since RF was set (SDM volume 3, 17.3.1.1). Copied
+    /// instructions do not change RF, so this must be done before the guest can see RF, which is in
+    /// the frame of an event.
     pub(crate) fn settle_resume_flag(&mut self) {
         let cpu = self.runner.state_mut();
         if cpu.rip != self.latches.resume_flag_rip {
@@ -39,8 +40,8 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         }
     }
 
-    /// Guest code was left at the start of an instruction; `was_set` is RF as it was when
-    /// guest code was entered.
+    /// Keeps RF set when guest code was left at the start of an instruction. `was_set` is RF at the
+    /// time when guest code was entered.
     pub(crate) fn keep_resume_flag(&mut self, was_set: bool) {
         let cpu = self.runner.state_mut();
         if was_set && cpu.rip == self.latches.resume_flag_rip {
@@ -49,14 +50,14 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         }
     }
 
-    /// A repeated string instruction has done some iterations, but not the last.
+    /// Sets RF for a repeated string instruction that has done some iterations, but not the last.
     pub(crate) fn set_resume_flag_between_iterations(&mut self) {
         let cpu = self.runner.state_mut();
         cpu.flags |= Flags::RF.bits();
         self.latches.resume_flag_rip = cpu.rip;
     }
 
-    /// RF is set.
+    /// Whether RF is set.
     pub(crate) fn resume_flag(&self) -> bool {
         self.runner.state().flags().contains(Flags::RF)
     }

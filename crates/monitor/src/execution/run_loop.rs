@@ -1,4 +1,5 @@
-//! The vCPU's loop: requests, changes, events, then guest code until its next exit.
+//! The vCPU's loop: it handles requests, changes and events, then runs guest code until its next
+//! exit.
 
 use crate::execution::current_instruction::InstructionInWork;
 use crate::execution::runner::{Exit, Extent, Runner};
@@ -12,14 +13,15 @@ use tollgate_x86::{Exception, Flags, Vector};
 
 impl<R: Runner, P: Platform> Running<'_, R, P> {
     pub(crate) fn run_until_stop(&mut self) -> VcpuStop {
-        // Another machine may have run on this thread, or this one on another.
+        // In the meantime another machine may have run on this thread, or this machine on another
+        // thread.
         self.view.translations.load_anchor();
         loop {
             if self.pending.load(Ordering::Relaxed) != 0 {
                 let request = self.pending.take();
                 let late = self.lateness();
                 let begin = self.begin_section();
-                // Where the guest holds interrupts off, it may wait for a device.
+                // While the guest holds interrupts off, it may be waiting for a device.
                 match self.pending.points().may_stop() {
                     true => self.platform.advance_some(),
                     false => self.platform.advance(),
@@ -54,14 +56,13 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         }
     }
 
-    /// For how many nanoseconds the machine's earliest deadline has been over.
+    /// Nanoseconds that have passed since the machine's earliest deadline.
     fn lateness(&self) -> u64 {
         let deadline = self.platform.next_deadline();
         deadline.map_or(0, |deadline| self.platform.now().since(deadline))
     }
 
-    /// Has the host timer fire at the machine's next deadline, if it is not set to fire
-    /// earlier already.
+    /// Sets the host timer to fire at the machine's next deadline, unless it will fire earlier.
     pub(crate) fn arm_timer(&mut self) {
         if let Some(deadline) = self.platform.next_deadline() {
             self.alarm.set(deadline, || self.platform.now());
@@ -93,7 +94,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         self.enter(entry)
     }
 
-    /// Runs guest code from this entry on, and handles the exit.
+    /// Runs guest code from this entry, and handles the exit.
     pub(crate) fn enter(&mut self, entry: R::Entry) -> Result<(), VcpuStop> {
         self.ledger.enter_guest();
         let exit = self
@@ -109,7 +110,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         }
     }
 
-    /// Has the runner follow what decides how guest code runs.
+    /// Notifies the runner that registers which decide how guest code runs may have changed.
     pub(crate) fn follow_control(&mut self) {
         self.due.mode = false;
         self.runner.control_changed(self.view);
@@ -132,7 +133,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         result
     }
 
-    /// The instruction at CS:EIP begins, or is begun anew.
+    /// Begins the instruction at CS:EIP, or begins it again.
     pub(crate) fn begin_instruction(&mut self) {
         let cpu = self.runner.state();
         let traps = cpu.flags().contains(Flags::TF);

@@ -1,4 +1,4 @@
-//! A second runner, an interpreter of a few instructions, under the monitor's own loop.
+//! A second runner, an interpreter of a few instructions, runs under the monitor's own loop.
 
 use super::{Exit, Extent, Runner};
 use crate::execution::running::Running;
@@ -19,7 +19,7 @@ use tollgate_platform::{BareMachine, Platform, StopRequest};
 use tollgate_tlb::{Derived, PageRange};
 use tollgate_x86::{CpuState, Exception, Gpr, PhysicalAddress, SegmentRegister, Vector};
 
-/// What the monitor has told the interpreter to forget.
+/// What the interpreter was asked to forget.
 #[derive(Default)]
 struct Forgotten {
     everything: u32,
@@ -39,21 +39,22 @@ impl Derived for Forgotten {
     }
 }
 
-/// Executes `mov r16, imm16`, `inc r16`, `div r8` and endless loops itself, hands in the data
-/// of `out dx, al` as hardware does, and leaves all else to the monitor.
+/// An interpreter that executes `mov r16, imm16`, `inc r16`, `div r8` and endless loops itself,
+/// decodes `out dx, al` as hardware does and passes on its data, and leaves all other instructions
+/// to the monitor.
 struct Interpreter {
     state: CpuState,
     requests: Arc<Requests>,
     forgotten: Forgotten,
     written: Vec<CodeWrite>,
-    /// Calls of `translations_changed`.
+    /// The number of calls of `translations_changed`.
     moved: u32,
     interrupt_waited: bool,
     control_changes: u32,
     executed_by_monitor: u32,
 }
 
-/// The data of an `out dx, al`.
+/// The port and the data of an `out dx, al`.
 struct PortWrite {
     port: u16,
     value: u32,
@@ -189,7 +190,7 @@ impl Runner for Interpreter {
     }
 }
 
-/// What was written to ports; port F4h ends the guest.
+/// A machine that records what is written to ports. A write to port F4h ends the guest.
 #[derive(Default)]
 struct Machine {
     written: Vec<(u16, u32)>,
@@ -227,7 +228,7 @@ const CODE: u64 = 0x1000;
 const HANDLER: u64 = 0x2000;
 const STACK: u64 = 0x800;
 
-/// In real mode at `CODE`; vectors 0, 1 and 20h lead to `HANDLER`.
+/// A vCPU in real mode at `CODE`, whose vectors 0, 1 and 20h lead to `HANDLER`.
 fn vcpu(code: &[u8], handler: &[u8]) -> Vcpu<Interpreter> {
     let mut memory = GuestMemory::new(1 << 20).unwrap();
     memory.write(PhysicalAddress(CODE), code);
@@ -272,7 +273,7 @@ fn runner_and_monitor_execute_a_program_together() {
     assert_eq!(vcpu.run(&mut machine), debug_exit(0x34));
     assert_eq!(vcpu.state().register(Gpr::Rbx) & 0xffff, 0x1235);
     assert_eq!(machine.written, [(0x80, 0x34)]);
-    // PUSH, POP and the second OUT.
+    // The monitor executed PUSH, POP and the second OUT.
     assert_eq!(vcpu.runner.executed_by_monitor, 3);
     assert_eq!(vcpu.exit_counts().get(ExitKind::PortOut), 2);
 }
@@ -323,7 +324,7 @@ fn a_step_is_one_instruction_of_runner_or_monitor() {
 #[test]
 fn a_kick_ends_a_run() {
     let mut vcpu = vcpu(&[0xeb, 0xfe], &[]); // jmp $
-    // The first is at the start of the run.
+    // The first call of `advance` is at the start of the run.
     let mut machine = Machine {
         last_advance: Some(2),
         ..Machine::default()
@@ -386,6 +387,6 @@ fn a_runner_is_told_of_changed_control_registers() {
     ];
     let mut vcpu = vcpu(&code, &[]);
     assert_eq!(vcpu.run(&mut Machine::default()), debug_exit(0));
-    // At the start, and behind MOV CR0.
+    // Control registers changed at the start and after MOV CR0.
     assert_eq!(vcpu.runner.control_changes, 2);
 }

@@ -1,4 +1,4 @@
-//! A vCPU while it runs in a machine: its parts and the machine's platform, borrowed.
+//! A vCPU while it runs in a machine: borrows of the vCPU's parts and of the machine's platform.
 
 use crate::execution::current_instruction::InstructionInWork;
 use crate::execution::due_work::Due;
@@ -20,11 +20,13 @@ use tollgate_exits::ledger::Ledger;
 use tollgate_platform::Platform;
 use tollgate_x86::{CpuState, Flags};
 
-/// Code of the supervisor from here on is taken for the kernel's, which lies at the same addresses in all spaces: kernels of 64 bits have
-/// the upper half of the canonical addresses, those of 32 bits the upper quarter or half of 4 GiB.
+/// Supervisor code at or above this address is taken for the kernel, which has the same addresses
+/// in all spaces. 64-bit kernels use the upper half of the canonical addresses, 32-bit kernels the
+/// upper quarter or half of 4 GiB.
 const KERNEL_HALF: u64 = 1 << 31;
 
-/// The parts of a [`Vcpu`](crate::Vcpu), which are described there, and the platform.
+/// The parts of a [`Vcpu`](crate::Vcpu), which are described there, and the platform of the
+/// machine.
 pub struct Running<'a, R, P> {
     pub(crate) runner: &'a mut R,
     pub(crate) platform: &'a mut P,
@@ -40,7 +42,7 @@ pub struct Running<'a, R, P> {
 }
 
 impl<R: Runner, P: Platform> Running<'_, R, P> {
-    /// Linear address and address space of the instruction at CS:EIP.
+    /// The linear address of the instruction at CS:EIP, and its address space.
     #[inline]
     pub(crate) fn place(&self) -> Place {
         let cpu = self.runner.state();
@@ -52,7 +54,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         }
     }
 
-    /// A long piece of the monitor's work begins.
+    /// Records that a section of the monitor's interruptible work begins.
     #[inline]
     pub(crate) fn begin_section(&mut self) -> u64 {
         let begin = self.ledger.now();
@@ -62,7 +64,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         begin
     }
 
-    /// It has ended.
+    /// Records that the section has ended.
     #[inline]
     pub(crate) fn end_section(&mut self, section: Section, begin: u64) {
         let (piece, lets_in) = self.pending.points().end();
@@ -87,12 +89,12 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         }
     }
 
-    /// The registers as text.
+    /// The processor's registers as text.
     pub fn dump(&self) -> String {
         crate::execution::state_dump::dump(self.runner.state())
     }
 
-    /// Borrows everything an emulated instruction needs.
+    /// Borrows all parts that an emulated instruction needs.
     pub(crate) fn parts(&mut self) -> (&mut CpuState, Surroundings<'_>) {
         let (state, derived) = self.runner.state_and_derived();
         (

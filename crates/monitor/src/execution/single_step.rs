@@ -1,8 +1,8 @@
-//! One guest instruction at a time, for tools that compare processors.
+//! Runs one guest instruction at a time, for tools that compare processors.
 //!
-//! The vCPU's own loop is not used: timers, interrupts and requests from other threads
-//! wait, so that what a step does depends on the guest's state alone. Do not mix with
-//! [`Vcpu::run`] on the same vCPU.
+//! Single steps do not use the vCPU's own loop: timers, interrupts and requests from other threads
+//! wait, so the effect of a step depends on the guest's state alone. Do not call both these
+//! functions and [`Vcpu::run`] on one vCPU.
 
 use crate::execution::runner::{Extent, Runner};
 use crate::execution::running::Running;
@@ -16,8 +16,8 @@ use tollgate_platform::Platform;
 use tollgate_x86::state::Activity;
 use tollgate_x86::{CpuState, Exception, TranslationChange, Vector};
 
-/// How often an instruction may be entered before it is given up: each entry that does
-/// not complete it resolves a page or loads registers, and few are needed.
+/// How often an instruction may be entered before the step fails. Each entry that does not complete
+/// the instruction fills a page or loads registers, and an instruction needs only a few of these.
 const MAX_ENTRIES: u32 = 10_000;
 
 impl<R: Runner, P: Platform> Running<'_, R, P> {
@@ -27,7 +27,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         let before = self.runner.state().rip;
         self.count(ExitKind::SingleStep);
         for _ in 0..MAX_ENTRIES {
-            // Requests would make the next entry return at once.
+            // A pending request would make the next entry return immediately.
             self.pending.store(0, Ordering::SeqCst);
             self.view.apply_changes(self.runner);
             self.enter_single()?;
@@ -47,7 +47,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         Err(self.not_implemented("an instruction that never completes when run alone"))
     }
 
-    /// Enters the current instruction, or goes on where its last exit left off.
+    /// Enters the current instruction, or resumes it where its last exit left off.
     fn enter_single(&mut self) -> Result<(), VcpuStop> {
         if self.due.mode {
             self.follow_control();
@@ -61,30 +61,30 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
 }
 
 impl<R: Runner> Vcpu<R> {
-    /// Executes the instruction at CS:EIP in the machine `platform`, a repeated one with all
-    /// its iterations, or delivers the exception that it raises. No interrupt is delivered
-    /// before or after.
+    /// Executes the instruction at CS:EIP in the machine `platform`, a repeated instruction with
+    /// all its iterations, or delivers the exception that the instruction raises. No interrupt is
+    /// delivered before or after.
     ///
     /// # Errors
-    /// As [`Vcpu::run`]: the machine's stop request after an instruction that caused
+    /// The same as for [`Vcpu::run`]: the machine's stop request after an instruction that caused
     /// one, a triple fault, or something that is not implemented.
     pub fn step_one<P: Platform>(&mut self, platform: &mut P) -> Result<(), VcpuStop> {
         self.running(platform).step_one()
     }
 
-    /// The first exception that the last instruction raised, if any: of [`Vcpu::step_one`].
+    /// The first exception that the instruction of the last [`Vcpu::step_one`] raised, if any.
     pub fn raised_exception(&self) -> Option<Vector> {
         self.work.raised()
     }
 
-    /// The instruction at CS:EIP; `None` if fetching it faults.
+    /// The instruction at CS:EIP, or `None` if fetching it faults.
     pub fn next_instruction(&mut self) -> Option<Instruction> {
         let cpu = self.runner.state();
         let decoded = self.view.decode(cpu, &self.features);
         decoded.ok().map(|it| it.helper.instruction)
     }
 
-    /// Changes registers from outside; cached translations are forgotten if need be.
+    /// Changes registers from outside, and forgets cached translations if necessary.
     pub fn change_state(&mut self, change: impl FnOnce(&mut CpuState)) {
         let steering =
             |cpu: &CpuState| (cpu.cr0, cpu.cr3, cpu.cr4, cpu.efer, cpu.pdpte, cpu.a20_mask);
@@ -100,7 +100,7 @@ impl<R: Runner> Vcpu<R> {
         self.due.mode = true;
     }
 
-    /// Delivers a maskable interrupt now, whatever EFLAGS.IF says.
+    /// Delivers a maskable interrupt now, even if EFLAGS.IF is clear.
     ///
     /// # Errors
     /// A triple fault, or something that is not implemented.

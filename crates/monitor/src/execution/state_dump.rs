@@ -1,15 +1,15 @@
-//! Registers as text, for people who must find out what went wrong.
+//! Prints the processor's registers as text, for people who must find out what went wrong.
 
 use std::fmt::Write;
 use tollgate_x86::{CpuState, Exception, SegmentRegister, Vector};
 
-/// How wide things are, in hexadecimal digits, and what they are called.
+/// How registers are printed: their names, and their widths in hexadecimal digits.
 struct Format {
     registers: &'static [&'static str],
-    /// General registers in a line.
+    /// The number of general registers in a line.
     columns: usize,
     instruction_pointer: &'static str,
-    /// Registers and addresses.
+    /// The width of general registers and addresses.
     wide: usize,
     cr3: usize,
     efer: usize,
@@ -24,7 +24,7 @@ const LEGACY: Format = Format {
     efer: 8,
 };
 
-/// IA-32e mode, where registers have 64 bits.
+/// The format for IA-32e mode, in which registers have 64 bits.
 const LONG: Format = Format {
     registers: &[
         "RAX", "RCX", "RDX", "RBX", "RSP", "RBP", "RSI", "RDI", "R8 ", "R9 ", "R10", "R11", "R12",
@@ -37,7 +37,7 @@ const LONG: Format = Format {
     efer: 4,
 };
 
-/// All registers that matter, in lines of at most 80 columns.
+/// All registers that matter for finding errors, in lines of at most 80 columns.
 pub fn dump(cpu: &CpuState) -> String {
     let is_long = cpu.is_long_mode();
     let Format {
@@ -93,7 +93,7 @@ pub fn dump(cpu: &CpuState) -> String {
     }
     text
 }
-/// An exception as manuals write it: `#PF(0002h) at 00000000C0001000h`.
+/// An exception in the notation of the manuals, as in `#PF(0002h) at 00000000C0001000h`.
 pub(crate) fn named(exception: &Exception) -> String {
     let name = match exception.vector {
         Vector::DivideError => "#DE",

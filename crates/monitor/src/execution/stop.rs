@@ -5,10 +5,10 @@ use tollgate_platform::StopRequest;
 /// Why [`Vcpu::run`](crate::Vcpu::run) returned.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum VcpuStop {
-    /// The machine asked for it.
+    /// The machine asked the virtual processor to stop.
     Requested(StopRequest),
-    /// The processor shut down; the registers before the first exception.
+    /// The processor shut down. The text has the registers before the first exception.
     TripleFault(String),
-    /// The guest did something legal that this version cannot do.
+    /// The guest did something legal that this version does not implement. The text says what.
     NotImplemented(String),
 }

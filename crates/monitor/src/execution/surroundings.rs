@@ -1,4 +1,4 @@
-//! What emulated instructions reach: the [`Environment`] of a running vCPU.
+//! What emulated instructions can reach: the [`Environment`] of a running vCPU.
 
 use crate::execution::timed_platform::Metered;
 use crate::memory::guest_view::{GuestView, Target};
@@ -14,26 +14,26 @@ use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{CpuState, Exception, LinearAddress, PhysicalAddress, Space, TranslationChange};
 
-/// Longest access that a device is asked for, see [`Platform::memory_read`].
+/// Longest access that a device receives, in bytes; see [`Platform::memory_read`].
 const DEVICE_ACCESS: usize = 64;
 
 /// Borrowed parts of a vCPU, for the time of one emulated instruction.
 pub struct Surroundings<'a> {
     /// Guest memory through the guest's page tables.
     pub view: &'a mut GuestView,
-    /// The machine, whose time in devices is counted.
+    /// The machine. The time that its devices take is counted.
     pub platform: Metered<'a>,
-    /// What the runner has derived from translations.
+    /// The data that the runner has derived from translations.
     pub derived: &'a mut dyn Derived,
-    /// Not zero: a request to leave guest code is pending.
+    /// A value other than zero means that a request to leave guest code is pending.
     pub pending: &'a Requests,
-    /// Which of the monitor's long pieces of work the instruction is.
+    /// The kind of interruptible work that the instruction is, if any.
     pub section: Option<Section>,
-    /// A device was accessed.
+    /// Whether a device was accessed.
     pub touched_device: bool,
-    /// Device memory was written.
+    /// Whether device memory was written.
     pub wrote_device: bool,
-    /// Breakpoints that accesses have met, as in DR6.
+    /// Breakpoints that accesses have hit, as bits of DR6.
     pub breakpoint_hits: &'a mut u64,
 }
 
@@ -50,7 +50,7 @@ impl Surroundings<'_> {
         }
     }
 
-    /// Has `access` done with each page of a range in turn.
+    /// Calls `access` for each page of a range in turn.
     fn for_each_page(
         &mut self,
         state: &CpuState,
@@ -70,7 +70,7 @@ impl Surroundings<'_> {
         Ok(())
     }
 
-    /// Has `access` done with each page of a range, once all of them are known to allow it.
+    /// Calls `access` for each page of a range, after all pages are known to allow the access.
     fn in_pieces(
         &mut self,
         state: &CpuState,
@@ -196,7 +196,8 @@ impl Environment for Surroundings<'_> {
     ) -> Result<Option<(*mut u8, u32)>, Exception> {
         let room = (PAGE_SIZE - address.page_offset()) as u32;
         Ok(match self.view.resolve(state, address, kind, privilege)? {
-            // Element by element where memory is watched.
+            // If memory is watched by data breakpoints, the instruction accesses it element by
+            // element.
             Target::Ram(_) | Target::Code(_) if state.has_data_breakpoints() => None,
             Target::Ram(host) => Some((host, room)),
             Target::Code(physical) => {
@@ -218,7 +219,8 @@ impl Environment for Surroundings<'_> {
 
     fn prepare_change(&mut self, state: &CpuState, change: TranslationChange) -> bool {
         let pending = self.pending;
-        // What cannot stop, a handler's perhaps, leaves alone what has stopped.
+        // Work that may not stop, perhaps of an interrupt handler, leaves the stopped work of
+        // others as it is.
         let Some(section) = self.section.filter(|_| pending.points().may_stop()) else {
             return true;
         };
@@ -249,13 +251,13 @@ impl Environment for Surroundings<'_> {
     }
 
     fn sync_vector_state(&mut self, _state: &mut CpuState) {
-        // Every exit saves the registers if they were live.
+        // The vector registers need not be synchronised: every exit saves them if they were live.
     }
 
     fn is_interrupted(&self) -> bool {
         match self.section {
             Some(section) => self.pending.pauses(section),
-            // What runs no section is done bit by bit.
+            // An instruction that is not interruptible work is executed in small steps.
             None => self.pending.load(Ordering::Relaxed) != 0,
         }
     }

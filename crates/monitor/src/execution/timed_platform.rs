@@ -1,19 +1,20 @@
-//! Calls of the machine, with the time that its devices take told to the ledger.
+//! Calls to the machine that report to the ledger how much time the machine's devices take.
 
 use tollgate_exits::blame::DeviceAddress;
 use tollgate_exits::ledger::Ledger;
 use tollgate_platform::Platform;
 
-/// The machine, for the time of one emulated instruction.
+/// The machine, with a ledger that counts the time of calls, for one emulated instruction.
 pub struct Metered<'a> {
-    /// The machine that the calls go to.
+    /// The machine that receives the calls.
     pub machine: &'a mut dyn Platform,
-    /// Where their time is counted.
+    /// The ledger in which the time of the calls is counted.
     pub ledger: &'a mut Ledger,
 }
 
 impl Metered<'_> {
-    /// Calls the machine. If the current exit is sampled, the call's time is the devices'.
+    /// Calls the machine. If the current exit is sampled, the time of the call is counted for
+    /// devices.
     #[inline]
     pub fn call<T>(&mut self, call: impl FnOnce(&mut dyn Platform) -> T) -> T {
         if !self.ledger.is_sampling() {
@@ -26,7 +27,7 @@ impl Metered<'_> {
         result
     }
 
-    /// The same for an access to a device, which the exit's origin then names.
+    /// Calls the machine for an access to a device, which becomes the origin of the exit.
     #[inline]
     pub fn access<T>(
         &mut self,

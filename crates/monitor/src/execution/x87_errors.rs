@@ -1,11 +1,11 @@
-//! Pending x87 errors: #MF, or with CR0.NE clear the PC's interrupt 13
-//! (SDM volume 1, 8.7 and appendix D).
+//! Pending x87 errors: they raise #MF or, with CR0.NE clear, the PC's interrupt 13 (SDM volume 1,
+//! 8.7 and appendix D).
 //!
-//! The host raises SIGFPE where the guest's processor would look at FERR#. With CR0.NE
-//! clear the processor then stands still before the instruction until an interrupt comes,
-//! which the machine makes of FERR#. Its handler writes port F0h, and from there until
-//! the error is cleared the processor ignores it: instructions are run alone meanwhile,
-//! those that would wait with the error hidden from the host.
+//! The host raises SIGFPE where the guest's processor would test for a pending error. With CR0.NE
+//! clear the guest's processor then stops before the instruction until an interrupt arrives, which
+//! the machine derives from the FERR# line. The interrupt's handler writes port F0h, and from then
+//! until the error is cleared the processor ignores the error: in that time instructions are run
+//! alone, and those that would wait for the error are run with the error hidden from the host.
 
 use crate::execution::runner::Runner;
 use crate::execution::running::Running;
@@ -16,18 +16,18 @@ use tollgate_platform::Platform;
 use tollgate_x86::state::Activity;
 use tollgate_x86::{Cr0, Exception, Vector};
 
-/// Offset of the control and the status word in the image, and of the mask bits.
+/// Offsets of the control word and the status word in the state image.
 const FCW: usize = 0;
 const FSW: usize = 2;
-/// Offset of XSTATE_BV, whose bit 0 says that the x87 is not in its initial state.
+/// Offset of XSTATE_BV, whose bit 0 is set unless the x87 is in its initial state.
 const HEADER: usize = 512;
 const ALL_MASKED: u16 = 0x3f;
-/// FSW: the six exceptions and the stack fault; error summary; busy.
+/// Bits of FSW: the six exceptions and the stack fault; the error summary; busy.
 const EXCEPTIONS: u16 = 0x7f;
 const ERROR_SUMMARY: u16 = 0x80;
 const BUSY: u16 = 0x8000;
 
-/// What was hidden from the host: the control word and the exceptions.
+/// The state that was hidden from the host: the control word and the exceptions.
 pub(crate) struct Hidden {
     control: u16,
     exceptions: u16,
@@ -44,13 +44,13 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         self.runner.state_mut().vector.0[at..at + 2].copy_from_slice(&value.to_le_bytes());
     }
 
-    /// An unmasked x87 error is pending. The vector registers must not be live.
+    /// Whether an unmasked x87 error is pending. The vector registers must not be live.
     pub(crate) fn x87_error_pending(&self) -> bool {
         let in_use = self.runner.state().vector.0[HEADER] & 1 != 0;
         in_use && self.x87_word(FSW) & ERROR_SUMMARY != 0
     }
 
-    /// Reports the pending x87 error before the instruction at CS:EIP, as that instruction
+    /// Reports the pending x87 error before the instruction at CS:EIP, because that instruction
     /// waits for the x87 (SDM volume 1, 8.7).
     pub(crate) fn report_x87_error(&mut self) -> Result<(), VcpuStop> {
         if self.runner.state().cr0().contains(Cr0::NE) {
@@ -64,8 +64,8 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         Ok(())
     }
 
-    /// Whether the machine has the processor ignore a pending error. To be asked after
-    /// ports were written and while it does.
+    /// Whether the machine makes the processor ignore a pending error. Must be asked after writes
+    /// to ports, and for as long as the answer is yes.
     pub(crate) fn follow_ignored_x87_error(&mut self) {
         if self.platform.ignores_fpu_error() && !self.x87_error_pending() {
             self.platform.fpu_error_cleared();
@@ -90,7 +90,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         })
     }
 
-    /// Brings the hidden error back, unless the instruction has loaded another state.
+    /// Restores the hidden error, unless the instruction has loaded another state.
     pub(crate) fn unhide_x87_error(&mut self, hidden: &Hidden) {
         let loads_state = matches!(hidden.mnemonic, Mnemonic::Fldenv | Mnemonic::Frstor);
         if self.work.has_completed() && loads_state {

@@ -1,4 +1,4 @@
-//! When the vCPU's host timer fires: at the machine's earliest deadline.
+//! Sets the vCPU's host timer to the machine's earliest deadline.
 
 use crate::host::facts;
 use crate::host::timer::HostTimer;
@@ -7,20 +7,21 @@ use std::sync::Arc;
 use tollgate_engine::requests::Requests;
 use tollgate_platform::GuestTime;
 
-/// Shortest setting of the host timer, in nanoseconds. A guest that asks for interrupts
-/// faster than signals can be taken must still get on between two of them.
+/// Shortest setting of the host timer, in nanoseconds. A guest that asks for interrupts faster than
+/// the host can deliver signals must still make progress between two of them.
 const SHORTEST_TIMER: u64 = 20_000;
 
-/// The host timer of a vCPU that runs, and what it is set to.
+/// The host timer of a running vCPU, and the deadline that the timer is set to.
 #[derive(Default)]
 pub(crate) struct Alarm {
-    /// No later deadline needs the timer set again.
+    /// The deadline that the timer is set to. A later deadline does not need the timer to be set
+    /// again.
     armed: Option<GuestTime>,
     timer: Option<HostTimer>,
 }
 
 impl Alarm {
-    /// Makes the timer, for the calling thread; its signal's handler makes a request.
+    /// Creates the timer for the calling thread. The handler of its signal makes a request.
     ///
     /// # Errors
     /// The host refused a timer.
@@ -30,18 +31,19 @@ impl Alarm {
         Ok(())
     }
 
-    /// Drops the timer.
+    /// Deletes the timer.
     pub fn stop(&mut self) {
         *self = Self::default();
     }
 
-    /// The timer may have fired, or its deadline may have gone.
+    /// Forgets the timer's setting, because the timer may have fired or its deadline may no longer
+    /// exist.
     pub fn forget(&mut self) {
         self.armed = None;
     }
 
-    /// Has the timer fire at `deadline`, unless it fires earlier already. `now` is only asked
-    /// for if it must be set.
+    /// Sets the timer to fire at `deadline`, unless it will fire earlier. `now` is called only if
+    /// the timer must be set.
     #[inline]
     pub fn set(&mut self, deadline: GuestTime, now: impl FnOnce() -> GuestTime) {
         if self.armed.is_some_and(|armed| armed <= deadline) {
@@ -53,12 +55,12 @@ impl Alarm {
         }
     }
 
-    /// How long a processor that is halted now need sleep at most, in nanoseconds, if the
-    /// timer's signal ends the sleep too.
+    /// The longest time that a halted processor may sleep from now on, in nanoseconds, given that
+    /// the timer's signal ends the sleep as well.
     pub fn sleep_until(&mut self, deadline: GuestTime, now: impl Fn() -> GuestTime) -> u64 {
         self.set(deadline, &now);
         match deadline.since(now()) {
-            // The timer is set to no less than this, and need not be on time.
+            // The timer is never set to less than this, and may fire late.
             near if near < 2 * SHORTEST_TIMER => near,
             _ => u64::MAX,
         }

@@ -1,16 +1,16 @@
-//! The few things that the vCPU asks of the host directly.
+//! The few things that the vCPU asks the host for directly: time and sleep.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use tollgate_engine::requests::on_processor;
 use tollgate_exits::ledger::HostTime;
 
-/// Nanoseconds between two readings of the clock that were not interrupted.
+/// Two readings of the clock that are less than this many nanoseconds apart were not interrupted.
 const AT_ONCE: u64 = 5_000;
-/// How often the clocks are read if they are interrupted each time.
+/// How often the clocks are read if every reading is interrupted.
 const READINGS: usize = 3;
 
-/// What the calling thread has had of the host's time. The two clocks are read together: if
-/// the thread loses its processor between them, that would look as if it had gained it.
+/// The host's time and the CPU time of the calling thread. Both clocks are read together: if the
+/// thread lost its processor between the readings, the lost time would look like CPU time.
 pub fn thread_time() -> HostTime {
     let mut time = HostTime {
         passed: passed(),
@@ -29,7 +29,7 @@ pub fn thread_time() -> HostTime {
     time
 }
 
-/// Nanoseconds of the host's time.
+/// The host's monotonic clock, in nanoseconds.
 fn passed() -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
@@ -40,16 +40,17 @@ fn passed() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Has the calling thread's sleeps end when they should, not up to 50 us later as the host's
-/// default is. If the host refuses, they end later.
+/// Makes the calling thread's sleeps end on time, not up to 50 us later as is the host's default.
+/// If the host refuses, sleeps end later.
 pub fn sleep_exactly() {
-    // SAFETY: sets a number of the calling thread.
+    // SAFETY: the call sets a number of the calling thread.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1, 0, 0, 0) };
 }
 
-/// Sleeps until `signal` arrives, until `nanoseconds` have passed, or not at all if `word` is
-/// not zero: a signal that sets it just before loses nothing. One that arrives during the
-/// sleep ends it without a call of its handler, which would cost as much again as the sleep.
+/// Sleeps until `signal` arrives or `nanoseconds` have passed. Does not sleep at all if `word` is
+/// not zero, so a signal whose handler sets `word` just before the sleep is not lost. A signal that
+/// arrives during the sleep ends it without a call of its handler, which would cost as much as the
+/// sleep itself.
 pub fn sleep_while_zero(word: &AtomicU32, signal: i32, nanoseconds: u64) {
     let time = libc::timespec {
         tv_sec: (nanoseconds / 1_000_000_000).min(i64::MAX as u64) as i64,
@@ -62,15 +63,15 @@ pub fn sleep_while_zero(word: &AtomicU32, signal: i32, nanoseconds: u64) {
         libc::sigemptyset(&mut set);
         libc::sigaddset(&mut set, signal);
     }
-    // SAFETY: `set` is valid; the previous mask is not asked for.
+    // SAFETY: `set` is valid; the null pointer means that the previous mask is not wanted.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) };
-    // From here on a signal waits for the call, which takes it.
+    // From here on an arriving signal stays pending until `sigtimedwait` takes it.
     if word.load(Ordering::SeqCst) == 0 {
-        // SAFETY: the set and the timeout are live; what else is known of the signal is not
-        // asked for.
+        // SAFETY: the set and the timeout are live; the null pointer means that details of the
+        // signal are not wanted.
         unsafe { libc::sigtimedwait(&set, std::ptr::null_mut(), &time) };
     }
-    // SAFETY: as above.
+    // SAFETY: as for SIG_BLOCK above.
     unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut()) };
 }
 
@@ -81,7 +82,7 @@ mod tests {
     use tollgate_engine::requests::Requests;
     use tollgate_engine::signals::{self, kick_signal};
 
-    /// Longer than any test may take.
+    /// Longer than any test may take, in nanoseconds.
     const FOR_EVER: u64 = 1_000_000_000_000;
 
     #[test]
@@ -93,7 +94,7 @@ mod tests {
     fn the_signal_ends_a_sleep_whether_it_comes_before_or_in_it() {
         signals::install().unwrap();
         let word = Arc::new(Requests::default());
-        // Shorter and longer than the way into the sleep.
+        // Times that are shorter and longer than the code that leads to the sleep.
         for nanoseconds in [1, 1_000, 10_000, 100_000, 1_000_000].repeat(20) {
             word.store(0, Ordering::SeqCst);
             let mut timer = crate::host::timer::HostTimer::new(Arc::clone(&word)).unwrap();

@@ -1,10 +1,10 @@
-//! How other threads make a vCPU look up: a flag and a signal.
+//! How other threads interrupt a vCPU: a flag and a signal.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tollgate_engine::requests::Requests;
 use tollgate_engine::signals;
 
-/// Lets other threads make a vCPU leave guest code.
+/// A handle by which other threads make a vCPU leave guest code.
 #[derive(Clone, Default)]
 pub struct Kick {
     target: Arc<Mutex<Option<KickTarget>>>,
@@ -17,7 +17,7 @@ struct KickTarget {
 }
 
 impl Kick {
-    /// Aims at the calling thread, which will run the vCPU with these requests.
+    /// Makes the calling thread the target. The thread will run the vCPU that has these requests.
     pub(crate) fn arm(&self, requests: Arc<Requests>) {
         // SAFETY: neither call has preconditions.
         let (process, thread) = unsafe { (libc::getpid(), libc::gettid()) };
@@ -28,8 +28,8 @@ impl Kick {
         });
     }
 
-    /// Removes the target, so that later kicks do nothing; when this returns no kick is under
-    /// way.
+    /// Removes the target, so that later kicks do nothing. When this returns, no kick is in
+    /// progress.
     pub(crate) fn disarm(&self) {
         *self.slot() = None;
     }
@@ -43,11 +43,11 @@ impl Kick {
         let guard = self.slot();
         if let Some(target) = &*guard {
             if !target.requests.ask() {
-                // It is on its way out, or a signal is on its way to it. More of them would
-                // queue up faster than they are taken.
+                // The vCPU is already leaving guest code, or a signal is on its way to it. More
+                // signals would queue up faster than the thread takes them.
                 return;
             }
-            // SAFETY: plain system call; a thread that is gone yields ESRCH.
+            // SAFETY: plain system call; if the thread no longer exists, the call fails with ESRCH.
             unsafe {
                 libc::syscall(
                     libc::SYS_tgkill,

@@ -1,4 +1,4 @@
-//! One host timer per vCPU, which sends the kick signal to its thread.
+//! The host timer of a vCPU, which sends the kick signal to the vCPU's thread.
 
 use std::io;
 use std::sync::Arc;
@@ -8,15 +8,15 @@ use tollgate_engine::signals::kick_signal;
 /// A POSIX timer on the monotonic clock, directed at one thread.
 pub struct HostTimer {
     timer: libc::timer_t,
-    /// What the signal's handler writes to: kept for as long as there is a timer.
+    /// The word that the signal's handler writes to, kept alive for as long as the timer exists.
     _requests: Arc<Requests>,
 }
 
 impl HostTimer {
-    /// A timer for the calling thread, whose signal's handler makes a request.
+    /// Creates a timer for the calling thread. The handler of its signal makes a request.
     ///
     /// # Errors
-    /// timer_create failed.
+    /// `timer_create` failed.
     pub fn new(requests: Arc<Requests>) -> io::Result<Self> {
         // SAFETY: an all-zero sigevent is a valid starting value.
         let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
@@ -36,7 +36,7 @@ impl HostTimer {
         })
     }
 
-    /// Fires once, `nanoseconds` from now (at least one).
+    /// Makes the timer fire once, `nanoseconds` from now (at least one).
     pub fn arm(&mut self, nanoseconds: u64) {
         let nanoseconds = nanoseconds.max(1);
         let zero = libc::timespec {
@@ -57,7 +57,8 @@ impl HostTimer {
 
 impl Drop for HostTimer {
     fn drop(&mut self) {
-        // A signal that it has sent is for this thread and taken before the call returns.
+        // Every signal that the timer has sent is for this thread and is taken before the call
+        // returns.
         // SAFETY: the timer is ours and nothing uses it any more.
         unsafe { libc::timer_delete(self.timer) };
     }
@@ -73,7 +74,7 @@ mod tests {
         tollgate_engine::signals::install().unwrap();
         let requests = Arc::new(Requests::default());
         let seen = Arc::downgrade(&requests);
-        // As if the vCPU were gone, after an unwinding, and its timer not yet.
+        // The vCPU no longer exists, as after an unwinding, but its timer still does.
         let mut timer = HostTimer::new(requests).unwrap();
         timer.arm(1);
         while seen.upgrade().unwrap().load(Ordering::SeqCst) == 0 {

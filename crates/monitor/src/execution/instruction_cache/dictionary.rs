@@ -1,32 +1,33 @@
-//! The dictionary of decoded instructions: a table of fixed size, hashed by where an instruction
-//! is, and for each physical page what was read from it.
+//! The dictionary of decoded instructions: a table of fixed size, hashed by the location of the
+//! instruction, and for each physical page a list of what was read from the page.
 //!
-//! An entry that was read from bytes that are then written is *void*: it is not found any more. Its
-//! place is collected when another entry needs it, and what is noted of it by page when that page
-//! is written or when there are too many such notes.
+//! An entry becomes *void* when the guest writes to bytes that the entry was read from; look-ups no
+//! longer find it. The place of a void entry is reused when another entry needs it. The notes by
+//! page are removed when that page is written or when there are too many of them.
 
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use std::hash::{BuildHasher, Hash};
 
-/// Entries whose keys have the same hash, at most.
+/// Number of entries in a set. The keys of a set have the same hash.
 const WAYS: usize = 4;
-/// The sets of entries.
+/// Number of sets.
 const SETS: usize = 1024;
-/// Entries at most.
+/// Maximum number of entries.
 pub(crate) const ENTRIES: usize = WAYS * SETS;
-/// Notes by page, for each entry that there can be; with more, those of void entries are collected.
+/// Maximum number of notes by page, for each possible entry. If there are more, the notes of void
+/// entries are collected.
 const NOTES_PER_ENTRY: usize = 12;
 
-/// What was read in a page for an entry.
+/// The kind of bytes in a page that an entry was read from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Holds {
-    /// The instruction's bytes.
+    /// The bytes of the instruction.
     Code,
     /// Entries of page tables.
     Tables,
 }
 
-/// Lines of 64 bytes of one physical page, one bit each, that an entry was read from.
+/// The lines of one physical page that an entry was read from: one bit for each line of 64 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Source {
     pub page: u64,
@@ -34,7 +35,7 @@ pub(crate) struct Source {
     pub holds: Holds,
 }
 
-/// An entry, by its place and when it was made.
+/// The identity of an entry: its place in the table, and a serial number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Name {
     place: u32,
@@ -56,31 +57,31 @@ struct Note {
     holds: Holds,
 }
 
-/// What a look-up found.
+/// The result of a look-up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Found<V> {
     Hit(V),
-    /// It was there, but is void.
+    /// There was an entry, but it is void.
     Void,
     Nothing,
 }
 
-/// How many entries a write has made void, by what it has written.
+/// How many entries a write has made void, by the kind of bytes that were written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Dropped {
     pub code: u64,
     pub tables: u64,
 }
 
-/// The table.
+/// The dictionary: the table of entries, and the notes by page.
 #[derive(Debug)]
 pub(crate) struct Dictionary<K, V> {
     slots: Vec<Option<Slot<K, V>>>,
-    /// By physical page: what was read there.
+    /// By physical page: which entries were read from the page.
     notes: FxHashMap<u64, Vec<Note>>,
     noted: usize,
     last_serial: u64,
-    /// The way that the next entry takes of a set that is full.
+    /// The way of a full set that the next entry takes.
     next_way: usize,
 }
 
@@ -101,11 +102,11 @@ impl<K: Hash + Eq + Copy, V: Copy> Dictionary<K, V> {
     #[inline]
     fn set_of(&self, key: &K) -> usize {
         let hash = FxBuildHasher.hash_one(key);
-        // The high bits are mixed best.
+        // The high bits of the hash are the best mixed.
         (hash >> 40) as usize % SETS * WAYS
     }
 
-    /// What is entered under a key.
+    /// Looks up the value that was entered under a key.
     #[inline]
     pub fn look_up(&self, key: &K) -> Found<V> {
         let first = self.set_of(key);
@@ -117,7 +118,8 @@ impl<K: Hash + Eq + Copy, V: Copy> Dictionary<K, V> {
         }
     }
 
-    /// Enters what was read from `sources`. Whether another entry had to go that was not void.
+    /// Adds an entry that was read from `sources`. Returns whether it replaced an entry that was
+    /// not void.
     pub fn enter(&mut self, key: K, value: V, sources: &[Source]) -> bool {
         let first = self.set_of(&key);
         let set = &self.slots[first..first + WAYS];
@@ -159,8 +161,8 @@ impl<K: Hash + Eq + Copy, V: Copy> Dictionary<K, V> {
             .is_some_and(|slot| slot.serial == name.serial && !slot.is_void)
     }
 
-    /// Lines of a physical page are written: what was read from them is void. The lines of the page
-    /// that entries were read from which are not.
+    /// Follows a write to lines of a physical page: the entries that were read from them become
+    /// void. Returns the lines of the page on which other entries still depend.
     pub fn write(&mut self, page: u64, lines: u64, dropped: &mut Dropped) -> u64 {
         let Some(notes) = self.notes.get_mut(&page) else {
             return 0;
@@ -191,14 +193,14 @@ impl<K: Hash + Eq + Copy, V: Copy> Dictionary<K, V> {
         kept
     }
 
-    /// Whether there are so many notes that those of void entries should be
+    /// Whether there are so many notes that the notes of void entries should be
     /// [collected](Self::collect).
     pub fn is_crowded(&self) -> bool {
         self.noted > ENTRIES * NOTES_PER_ENTRY
     }
 
-    /// Forgets what is noted of entries that are void or gone. Each page of which something was
-    /// forgotten is named to `changed`, with the lines that others were read from.
+    /// Forgets the notes of entries that are void or gone. `changed` is called for each page that
+    /// lost notes, with the lines of the page on which other entries still depend.
     pub fn collect(&mut self, mut changed: impl FnMut(u64, u64)) {
         let slots = &self.slots;
         let mut noted = 0;
@@ -214,8 +216,8 @@ impl<K: Hash + Eq + Copy, V: Copy> Dictionary<K, V> {
         self.noted = noted;
     }
 
-    /// Forgets everything. How many entries there were; the pages that something was read from are
-    /// named to `released`.
+    /// Forgets everything. Returns how many entries there were. `released` is called for each page
+    /// that entries were read from.
     pub fn clear(&mut self, mut released: impl FnMut(u64)) -> u64 {
         let mut count = 0;
         for slot in &mut self.slots {

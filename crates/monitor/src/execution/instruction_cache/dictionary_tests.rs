@@ -37,7 +37,7 @@ fn what_was_entered_is_found_until_a_line_is_written_that_it_was_read_from() {
     assert_eq!(written(&mut dictionary, 6, 0b100), (0, one));
     assert_eq!(dictionary.look_up(&1), Found::Void);
     assert_eq!(dictionary.look_up(&2), Found::Hit(20));
-    // What is noted of the first one at page 5 does not count any more.
+    // The note of the first entry for page 5 no longer counts.
     assert_eq!(written(&mut dictionary, 5, 1), (0b110, none));
     let one = Dropped { code: 1, ..none };
     assert_eq!(written(&mut dictionary, 5, 0b100), (0, one));
@@ -82,8 +82,8 @@ fn notes_of_what_is_void_are_collected() {
     assert!(!dictionary.is_crowded());
 }
 
-/// Against a list: what the dictionary finds is what was entered last under that key, and nothing
-/// that it was read from was written since.
+/// Compares the dictionary with a list: it must find exactly the last entry under a key, as long as
+/// nothing that the entry was read from has been written since.
 #[test]
 fn whatever_is_done_nothing_stale_is_found() {
     struct Known {
