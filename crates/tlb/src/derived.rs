@@ -5,7 +5,8 @@ use crate::software_tlb::View;
 use tollgate_x86::LinearAddress;
 use tollgate_x86::address::PAGE_SIZE;
 
-/// Consecutive linear pages of 4 KiB, at least one, by their numbers: addresses shifted by 12.
+/// Consecutive linear pages of 4 KiB, at least one, by their page numbers (addresses shifted right
+/// by 12).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PageRange {
     /// The first page.
@@ -33,52 +34,52 @@ impl PageRange {
         }
     }
 
-    /// Whether page `page` is one of them.
+    /// Whether page `page` is in the range.
     #[inline]
     pub const fn contains(self, page: u64) -> bool {
         self.first <= page && page <= self.last
     }
 
-    /// How many they are.
+    /// The number of pages in the range.
     #[inline]
     pub const fn count(self) -> u64 {
         (self.last - self.first).saturating_add(1)
     }
 
-    /// The pages' numbers.
+    /// The page numbers in the range.
     #[inline]
     pub fn pages(self) -> impl Iterator<Item = u64> {
         self.first..=self.last
     }
 }
 
-/// Spaces whose entries can be kept at the same time, the loaded one among them. Who loads spaces
-/// may use fewer numbers.
+/// Maximum number of spaces whose entries can be kept at the same time, including the loaded one.
+/// The code that loads spaces may use fewer numbers.
 pub const SPACES: usize = 16;
 
-/// Which of the kept spaces: below [`SPACES`].
+/// The number of a kept space, below [`SPACES`].
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct SpaceNumber(u8);
 
 impl SpaceNumber {
-    /// The space of that number, taken modulo [`SPACES`].
+    /// The space with a number, which is taken modulo [`SPACES`].
     pub const fn new(number: usize) -> Self {
         Self((number % SPACES) as u8)
     }
 
-    /// Its number.
+    /// The number as an index.
     #[inline]
     pub const fn index(self) -> usize {
         self.0 as usize % SPACES
     }
 }
 
-/// What an entry lets guest code do.
+/// The accesses that an entry allows guest code to make.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Allows {
     /// Loads.
     Loads,
-    /// Stores, perhaps only those beside code.
+    /// Stores, perhaps only those next to code.
     Stores,
     /// Fetches.
     Fetches,
@@ -87,69 +88,70 @@ pub enum Allows {
 /// Where an entry leads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LeadsTo {
-    /// To the page at this host address.
+    /// The page at this host address.
     HostPage(u64),
-    /// To the physical page of this number.
+    /// The physical page with this number.
     PhysicalPage(u64),
-    /// The structure does not know.
+    /// The structure does not know where the entry leads.
     Unknown,
 }
 
-/// An entry of a structure, to be checked.
+/// An entry of a structure, for checks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Held {
-    /// Number of the linear page that it is about.
+    /// Number of the linear page that the entry is about.
     pub linear_page: u64,
-    /// Where it leads.
+    /// Where the entry leads.
     pub leads_to: LeadsTo,
-    /// What it allows.
+    /// The accesses that the entry allows.
     pub allows: Allows,
-    /// Whose accesses it serves; `None`: the structure does not know.
+    /// The view whose accesses the entry serves. `None` means that the structure does not know.
     pub view: Option<View>,
-    /// The space that it is kept for; `None`: it is found now.
+    /// The space that the entry is kept for. `None` means that accesses find the entry now.
     pub kept_for: Option<SpaceNumber>,
 }
 
-/// A structure with entries that were derived from the guest's page tables. It knows of each
-/// whether the page is global, and the linear pages that it is about; from which large page
-/// and to which physical page it leads is known to [`Origins`](crate::Origins).
+/// A structure with entries that were derived from the guest's page tables. The structure knows
+/// whether the page of an entry is global, and the linear pages that the entry is about.
+/// [`Origins`](crate::Origins) knows the large page that the entry comes from and the physical page
+/// that it leads to.
 ///
-/// Entries are found of the space that is loaded. Those of others may be kept, but for global
-/// pages: an INVLPG in one space would have to find those of all.
+/// Only entries of the loaded space are found. Entries of other spaces may be kept, except for
+/// global pages: an INVLPG in one space would have to find these in all spaces.
 ///
-/// More than what is named may be forgotten, as a processor may.
+/// A structure may always forget more than it is asked to, as a processor may.
 pub trait Derived {
-    /// Forgets all but global pages of the space that is loaded.
+    /// Forgets all entries of the loaded space, except those of global pages.
     fn drop_local(&mut self);
 
-    /// Forgets linear pages, global or not, of the space that is loaded.
+    /// Forgets linear pages of the loaded space, global or not.
     fn drop_pages(&mut self, pages: PageRange);
 
-    /// Forgets everything, of the space that is loaded: the caller comes back to no other one
-    /// with `keeps`.
+    /// Forgets all entries of the loaded space. The caller will not return to any other space with
+    /// `keeps`.
     fn drop_everything(&mut self);
 
-    /// Another space is loaded. With `keeps` what was derived when it was last loaded holds;
-    /// otherwise all but global pages of it is forgotten. What is not overridden keeps
-    /// nothing of any space.
+    /// Loads another space. With `keeps`, the entries that were derived when the space was last
+    /// loaded are valid; otherwise all of them are forgotten, except those of global pages. The
+    /// default implementation keeps no entries of any space.
     fn load(&mut self, to: SpaceNumber, keeps: bool) {
         let _ = (to, keeps);
         self.drop_local();
     }
 
-    /// Forgets what is kept of a space that is not loaded, at once and whether there is anything or
-    /// not. It would be forgotten at the latest when its number is [loaded](Derived::load) for
-    /// another.
+    /// Forgets the entries that are kept for a space that is not loaded, immediately and even if
+    /// there are none. Without this call they would be forgotten when their number is
+    /// [loaded](Derived::load) for another space.
     fn purge(&mut self, number: SpaceNumber) {
         let _ = number;
     }
 
-    /// Hands all entries to `check`, those of spaces that are not loaded too. It is slow.
+    /// Passes all entries to `check`, including those of spaces that are not loaded. This is slow.
     fn show(&self, check: &mut dyn FnMut(Held)) {
         let _ = check;
     }
 
-    /// What of the structure contradicts itself. It is slower still.
+    /// Describes a contradiction inside the structure, if there is one. This is slower still.
     fn contradiction(&self) -> Option<String> {
         None
     }

@@ -53,88 +53,94 @@ use tollgate_x86::LinearAddress;
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::canonical::is_canonical;
 
-/// From R14 in generated code to the root's entry number zero.
+/// Offset from R14 in generated code to the root's entry number zero.
 pub const LONG_ROOT_DISPLACEMENT: i32 = -39;
-/// From a slot for loads to the same slot for stores.
+/// Offset from a slot for loads to the corresponding slot for stores.
 pub const LONG_WRITE_DISPLACEMENT: i32 = i32::MIN;
-/// From a slot for loads to the same slot for stores to pages that hold code, in two equal
-/// steps: it is too far for one displacement.
+/// Offset from a slot for loads to the corresponding slot for stores to pages that hold code, as
+/// one of two equal steps: the whole distance is too far for one displacement.
 pub const LONG_CODE_WRITE_STEP: i32 = i32::MIN;
 
-/// The part that a canonical linear address lies in, from -[`PARTS`]/2 on.
+/// The part that a canonical linear address lies in, beginning with -[`PARTS`]/2.
 pub const fn part_of_linear(linear: i64) -> i64 {
     linear >> PART_SHIFT
 }
 
-/// Bytes of linear addresses in a part.
+/// Size of a part in bytes of linear addresses.
 pub const PART_SPAN: u64 = 1 << PART_SHIFT;
 
-/// How many parts there are.
+/// The number of parts.
 pub const PARTS: i64 = 2 * HALF;
 
-/// From R14 in generated code to entry number zero of the table for direct access: for each part
-/// *host minus linear address* in its [shadow window](crate::shadow_windows).
+/// Offset from R14 in generated code to entry number zero of the table for direct access, which has
+/// for each part *host minus linear address* in its [shadow window](crate::shadow_windows).
 pub const DIRECT_TABLE_DISPLACEMENT: i32 = LONG_ROOT_DISPLACEMENT + (ROOT_BYTES + GUARD) as i32;
 
-/// What a non-canonical address can reach beside a root, in bytes, and then some.
+/// Size of the guard on each side of a root, in bytes: more than the distance that a non-canonical
+/// address can reach.
 const GUARD: usize = 256 << 20;
 const ROOT_BYTES: usize = 4096;
 const _: () = assert!(GUARD as u64 > (1 << (63 - PART_SHIFT)) * 8 + PAGE_SIZE);
 
-/// Groups in use at most. Each costs up to three pages in tables and as much in the host's
-/// page tables if the guest strews its accesses, so 200 MiB at the very most.
+/// Maximum number of groups in use. Each costs up to three pages in tables, and as much in the
+/// host's page tables if the guest scatters its accesses, so 200 MiB at the very most.
 const MAX_GROUPS: u32 = 8192;
-/// Groups that are left alone: 6 MiB in tables and as much in the host's page tables.
+/// Number of groups below which idle spaces keep their tables: 6 MiB in tables and as much in the
+/// host's page tables.
 const FEW_GROUPS: u32 = 512;
-/// A space that was not loaded for so many loads of others does without its tables, if there are
-/// more than a few groups. Daemons that have gone to sleep hold most of them.
+/// A space that was not loaded during this many loads of other spaces gives its tables back if more
+/// than [`FEW_GROUPS`] groups are in use. Most groups are held by daemons that have gone to sleep.
 const IDLE_LOADS: u64 = 512;
-/// Loads after which spaces are looked at for that.
+/// Number of loads between two searches for idle spaces.
 const LOADS_BETWEEN_LOOKS: u64 = 64;
-/// Parts in use at most, in both views: 960 GiB of address space.
+/// Maximum number of parts in use, in both views together: 960 GiB of address space.
 const MAX_PARTS: u32 = 160;
-/// Pages that are cleared one by one; of more, those that were filled are looked for.
+/// The most pages that are cleared one by one. For a larger range, the pages that were filled are
+/// searched for it.
 const MOST_PAGES_BY_NUMBER: u64 = 1024;
-/// Fills that are remembered at most.
+/// Maximum number of fills that are remembered.
 const MAX_LOG: usize = 1 << 20;
 
-/// Both views' tables for half of the addresses.
+/// The tables of both views for half of the addresses.
 type Views = [Parts; 2];
 
 fn new_views() -> Views {
     [Parts::new(), Parts::new()]
 }
 
-/// The tables of one vCPU in IA-32e mode.
+/// The software TLB of one vCPU in IA-32e mode.
 pub struct LongTlb {
-    /// Per view: guard, root, guard, table for direct access; one more guard behind.
+    /// For each view: a guard, the root, a guard, the table for direct access; one more guard at
+    /// the end.
     roots: Reservation,
-    /// What the pointers of parts not in use lead to.
+    /// The region to which the pointers of unused parts lead.
     nothing: Reservation,
     /// Tables of the upper half of the addresses.
     upper: Views,
-    /// Tables of the lower half by space.
+    /// Tables of the lower half, by space.
     lower: [Views; SPACES],
-    /// The space that the root leads to.
+    /// The space to which the root leads.
     loaded: SpaceNumber,
-    /// How often a space was loaded, and at which of these loads each was last left.
+    /// The number of loads of spaces so far, and for each space the number at which it was last
+    /// left.
     loads: u64,
     left_at: [u64; SPACES],
     parts_in_use: u32,
-    /// Parts that may be in use: [`MAX_PARTS`], or as many as the host had addresses for.
+    /// Number of parts that may be in use: [`MAX_PARTS`], or as many as the host had addresses for.
     most_parts: u32,
     groups_in_use: u32,
     fills: u64,
-    /// What the tables for direct access lead to, if this process has a place for it.
+    /// The shadow windows to which the tables for direct access lead, if this process has room for
+    /// them.
     windows: Option<ShadowWindows>,
-    /// What GS of the vCPU's thread was last made to hold.
+    /// The value that GS of the vCPU's thread was last set to.
     anchor: Option<u64>,
-    /// That is the window of real mode.
+    /// Whether that value leads to the window of real mode.
     serves_real_mode: bool,
 }
 
 impl LongTlb {
-    /// Reserves the roots and their surroundings (8 GiB of address space, hardly any memory).
+    /// Reserves the roots with their guards (8 GiB of address space, hardly any memory).
     ///
     /// # Errors
     /// The host has no address space left.
@@ -178,7 +184,7 @@ impl LongTlb {
         Self::root_offset(view) + ROOT_BYTES + GUARD
     }
 
-    /// The tables of a canonical page, as the loaded space has them.
+    /// The tables for a canonical page in the loaded space.
     fn parts(&self, view: View, page: i64) -> &Parts {
         let half = match page < 0 {
             true => &self.upper,
@@ -195,20 +201,19 @@ impl LongTlb {
         &mut half[view as usize]
     }
 
-    /// All tables that the root leads to.
+    /// All tables to which the root leads.
     fn loaded_parts(&mut self) -> impl Iterator<Item = &mut Parts> {
         let lower = &mut self.lower[self.loaded.index()];
         self.upper.iter_mut().chain(lower)
     }
 
-    /// What R14 must hold for a view.
+    /// The value that R14 must have for a view.
     pub fn table(&self, view: View) -> u64 {
         let zero = self.roots.base() as u64 + Self::root_offset(view) as u64 + HALF as u64 * 8;
         zero.wrapping_sub(LONG_ROOT_DISPLACEMENT as i64 as u64)
     }
 
-    /// Whether a host address is one that generated code reads for a linear address that is
-    /// not canonical.
+    /// Whether generated code reads a host address only for a linear address that is not canonical.
     pub fn is_beside_root(&self, host: u64) -> bool {
         self.roots.contains(host)
     }
@@ -218,8 +223,8 @@ impl LongTlb {
         self.fills
     }
 
-    /// Where the root's pointer of a part (-256 to 255) lies, and what it is if it leads to
-    /// tables at `tables`.
+    /// The address of the root's pointer for a part (-256 to 255), and the pointer's value if it
+    /// leads to tables at `tables`.
     fn pointer(&self, view: View, part: i64, tables: u64) -> (*mut u64, u64) {
         let loads = tables + (place(Table::Read) * TABLE_BYTES) as u64;
         let entry_zero = loads.wrapping_sub((part * TABLE_BYTES as i64) as u64);
@@ -232,7 +237,7 @@ impl LongTlb {
         (place, entry_zero)
     }
 
-    /// Has the root's pointer of a part (-256 to 255) lead to tables at `tables`.
+    /// Makes the root's pointer for a part (-256 to 255) lead to tables at `tables`.
     fn point(&mut self, view: View, part: i64, tables: u64) {
         let (place, pointer) = self.pointer(view, part, tables);
         // SAFETY: the root was opened by `new`.
@@ -243,7 +248,7 @@ impl LongTlb {
         self.point(view, part, self.nothing.base() as u64);
     }
 
-    /// Gives all tables of one half back, which are those of the loaded space.
+    /// Gives back all tables of one half of the addresses, which the loaded space uses.
     fn release_loaded(&mut self, is_upper: bool) {
         for view in View::ALL {
             let half = match is_upper {
@@ -257,7 +262,7 @@ impl LongTlb {
         }
     }
 
-    /// Gives the tables of all spaces back that are not loaded. True: there were any.
+    /// Gives back the tables of all spaces that are not loaded. Returns whether there were any.
     fn release_others(&mut self) -> bool {
         let mut any = false;
         for number in (0..SPACES).filter(|&number| number != self.loaded.index()) {
@@ -267,7 +272,8 @@ impl LongTlb {
         any
     }
 
-    /// Gives the tables of spaces back that were not loaded for long, if there are many.
+    /// Gives back the tables of spaces that have not been loaded for long, if many groups are in
+    /// use.
     fn release_idle(&mut self) {
         if self.groups_in_use <= FEW_GROUPS {
             return;
@@ -286,7 +292,7 @@ impl LongTlb {
         }
     }
 
-    /// Gives tables back where there are too many: those of other spaces, or all.
+    /// Gives back tables if too many are in use: those of other spaces, or all.
     fn make_room(&mut self) {
         if !self.is_full() {
             return;
@@ -315,8 +321,8 @@ impl LongTlb {
         }
     }
 
-    /// Fills a page's entry in one view. Does nothing for an address that is not canonical,
-    /// or if the host has no address space left. May forget any other entry.
+    /// Fills the entry of a page in one view. Does nothing if the address is not canonical or the
+    /// host has no address space left. May forget any other entry.
     pub fn fill(&mut self, view: View, entry: Entry) {
         if !is_canonical(entry.linear.0) {
             return;
@@ -337,9 +343,9 @@ impl LongTlb {
             return;
         };
         let is_fresh_group = part.use_group(page);
-        // Who fills a page again as it is has it listed already: where it was local and turns
-        // global it is forgotten too early. The reverse is rare and is listed again, as what it
-        // allows now is another space's business no more.
+        // A page that is filled again unchanged is already in a log. If it was local and becomes
+        // global, it is forgotten too early. The reverse is rare and is logged again, because
+        // another space may not use what the entry allows now.
         let is_as_it_was = part.get(Table::Read, page * 2) == delta;
         part.set_page(Table::Read, page, delta);
         match entry.stores {
@@ -347,7 +353,7 @@ impl LongTlb {
             Stores::BesideCode => part.set_page(Table::CodeWrite, page, delta),
             Stores::Always => part.set_page(Table::Write, page, delta),
         }
-        // A global one of the lower half must not be kept as a local one.
+        // A global page of the lower half must not be kept as a local one.
         let may_be_other = match entry.global {
             true => page >= 0,
             false => !parts.global.pages.is_empty(),
@@ -365,7 +371,8 @@ impl LongTlb {
 
     fn add_part(&mut self, view: View, page: i64) -> io::Result<()> {
         let part = Part::new().or_else(|_| {
-            // The process may not have more addresses (`ulimit -v`): these must do from now on.
+            // The process may not get more addresses (`ulimit -v`): from now on it must do with the
+            // present ones.
             self.most_parts = self.parts_in_use.max(1);
             self.make_room();
             Part::new()
@@ -379,8 +386,9 @@ impl LongTlb {
         Ok(())
     }
 
-    /// If this linear page leads to this host page in any space, has it allow only stores beside
-    /// code, because code was translated from there. Whether it allowed others before.
+    /// Makes the entries that lead from this linear page to this host page, in any space, allow
+    /// only stores next to code, because code was translated from the page. Returns whether an
+    /// entry allowed other stores before.
     pub fn protect(&mut self, linear_page: u64, host_page: u64) -> bool {
         let page = signed(linear_page);
         let mut allowed = false;
@@ -448,7 +456,8 @@ impl Derived for LongTlb {
 
     fn load(&mut self, to: SpaceNumber, keeps: bool) {
         for view in View::ALL {
-            // What is not global of the upper half, and what is of the lower one.
+            // Pages that are not global are dropped from the upper half, global ones from the lower
+            // half.
             self.upper[view as usize].clear_local();
             let left = &mut self.lower[self.loaded.index()][view as usize];
             left.clear_global();
@@ -509,7 +518,7 @@ impl Derived for LongTlb {
         }
     }
 
-    /// A root's pointer that leads to other tables than those of the loaded space.
+    /// Reports a pointer of a root that leads to other tables than those of the loaded space.
     fn contradiction(&self) -> Option<String> {
         for view in View::ALL {
             for part in -HALF..HALF {

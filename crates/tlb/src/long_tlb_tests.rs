@@ -13,7 +13,7 @@ fn entry(linear: u64, host_page: u64, global: bool) -> Entry {
     }
 }
 
-/// What generated code would load for an access, step by step as it does.
+/// The value that generated code would load for an access, computed in the same steps.
 fn generated(tlb: &LongTlb, view: View, table: Table, linear: u64, size: u64) -> u64 {
     let r14 = tlb.table(view);
     let shifted = |value: u64, count: u64| (value as i64) >> (count & 63);
@@ -180,10 +180,10 @@ fn a_page_that_turns_local_is_cleared_by_a_switch() {
 
 #[test]
 fn a_range_of_pages_is_dropped_in_both_views_and_no_page_beside_it() {
-    // The second range is long enough to be looked for among what was filled.
+    // The second range is long enough to be searched for among the filled pages.
     for count in [2, 1 << 18] {
         let mut tlb = LongTlb::new().unwrap();
-        // Across two parts.
+        // The range lies across two parts.
         let first = (KERNEL >> 39 << 39) + (1 << 39) - 0x1000;
         let last = first + (count - 1) * PAGE_SIZE;
         let filled = [first - 0x1000, first, last, last + 0x1000];
@@ -249,7 +249,10 @@ fn every_root_is_surrounded_by_what_no_address_can_read() {
                 let address = |text| u64::from_str_radix(text, 16).unwrap();
                 address(start) <= last && first < address(end) && !rest.starts_with("---")
             });
-            assert_eq!(readable, None, "beside the root at {root:x}");
+            assert_eq!(
+                readable, None,
+                "readable memory next to the root at {root:x}"
+            );
         }
     }
 }
@@ -294,7 +297,7 @@ fn a_space_finds_its_own_pages_again_and_no_other_ones() {
             _ => delta(HOST + number * 0x1000),
         };
         assert_eq!(found(&tlb), expected);
-        // What is protected is protected in all spaces.
+        // A protected page is protected in all spaces.
         if number == 1 {
             tlb.protect(0x7f00_0000_5000 >> 12, HOST + 0x2000);
         }
@@ -361,7 +364,7 @@ fn a_space_that_sleeps_long_does_without_its_tables_if_there_are_many() {
     }
 }
 
-/// Fills, invalidations and switches in random order against a plain map of pages.
+/// Fills, invalidates and switches in random order, and compares the TLB with a plain map of pages.
 #[test]
 fn whatever_happens_generated_code_finds_only_what_was_filled_and_not_forgotten() {
     let mut seed = 0x1234_5678_9abc_def1u64;
@@ -379,7 +382,7 @@ fn whatever_happens_generated_code_finds_only_what_was_filled_and_not_forgotten(
         0xffff_ffff_ffff_8000,
     ];
     let mut tlb = LongTlb::new().unwrap();
-    // (space of the lower half, view, page) to host page, stores, global
+    // From (space of the lower half, view, page) to (host page, stores, global).
     let mut model: HashMap<(usize, usize, u64), (u64, Stores, bool)> = HashMap::new();
     let mut loaded = 0;
     let every = SPACES;
@@ -390,7 +393,8 @@ fn whatever_happens_generated_code_finds_only_what_was_filled_and_not_forgotten(
         match random(24) {
             0 => {
                 tlb.drop_local();
-                // What was local before it turned global may be forgotten with the local.
+                // An entry that was local before it became global may be forgotten with the local
+                // ones.
                 model.retain(|&(space, view, page), (_, _, global)| {
                     if space != loaded && space != every {
                         return true;
@@ -414,8 +418,8 @@ fn whatever_happens_generated_code_finds_only_what_was_filled_and_not_forgotten(
                 let keeps = random(3) != 0;
                 tlb.load(SpaceNumber::new(to), keeps);
                 loaded = to;
-                // Nothing global is kept of a space, and of the upper half nothing else. A
-                // global page of the upper half may be gone if it was local once.
+                // No global entry is kept for a space, and in the upper half only global entries
+                // are kept. A global page of the upper half may be gone if it was local once.
                 model.retain(|&(space, view, page), (_, _, global)| match space {
                     _ if space == every => {
                         let left = tlb.look_up(View::ALL[view], false, LinearAddress(page));

@@ -24,67 +24,69 @@ use tollgate_x86::paging::Translation;
 
 /// Sizes of large pages in bytes, the largest first: 1 GiB, 4 MiB, 2 MiB.
 const LARGE_PAGES: [u64; 3] = [1 << 30, 1 << 22, 1 << 21];
-/// Large pages that are remembered at most, and blocks of 2 MiB inside them.
+/// Maximum number of large pages on record, and of blocks of 2 MiB inside them.
 const MAX_LARGE_PAGES: usize = 1 << 16;
-/// Bits of [`CodePages`]; pages whose numbers are the same modulo this share one.
+/// Number of bits of [`CodePages`]. Pages whose numbers are equal modulo this number share a bit.
 const CODE_BITS: u64 = 1 << 20;
-/// Bits that may be set: of more, pages without code would too often look like some with code.
+/// The most bits that may be set. With more, too many pages without code would look like pages with
+/// code.
 const MAX_CODE_PAGES: u32 = 1 << 17;
-/// Notes that a reverse map holds at most.
+/// Maximum number of notes in a reverse map.
 const MAX_NOTES: usize = 1 << 20;
-/// Chains of the reverse map of global pages: a few physical pages for each, in a guest of
-/// some GiB.
+/// Number of chains of the reverse map of global pages: a few physical pages for each chain, in a
+/// guest of some GiB.
 const GLOBAL_BUCKETS: usize = 1 << 17;
-/// Chains of the map of one space. Spaces take turns, so their maps must be small to be found in
-/// the processor's caches.
+/// Number of chains of the reverse map of one space. Spaces take turns, so their maps must be small
+/// to stay in the processor's caches.
 const LOCAL_BUCKETS: usize = 1 << 12;
-/// Chains for each note that is remembered as made lately.
+/// Number of chains for each entry of the list of recent notes.
 const CHAINS_PER_RECENT: usize = 16;
-/// Physical pages that are looked for one by one; of more, all notes are looked at.
+/// The most physical pages that are searched for one by one. For a larger range, all notes are
+/// examined.
 const FEW_PAGES: u64 = 256;
-/// No earlier note.
+/// The index that means that there is no earlier note.
 const NONE: u32 = u32::MAX;
-/// How many of a chain's newest notes are looked at lest a page be noted twice.
+/// How many of the newest notes of a chain are examined, so that a page is not noted twice.
 const NEWEST: usize = 8;
 
 /// The large page of `size` bytes that holds a linear page, as one number.
 fn large_page(page: u64, size: u64) -> u64 {
-    // The low bits of the first page's number are free to tell sizes apart.
+    // The low bits of the first page's number are zero, so they can encode the size.
     PageRange::of_large_page(page, size).first | u64::from(size.trailing_zeros() - 12)
 }
 
-/// That a linear page leads to a physical page.
+/// A note that a linear page leads to a physical page.
 #[derive(Clone, Copy)]
 struct Note {
     linear_page: u64,
     physical_page: u64,
-    /// Index of the note before this one in its chain, or [`NONE`].
+    /// Index of the previous note in the chain, or [`NONE`].
     earlier: u32,
 }
 
-/// A note that was made.
+/// A note that was made recently.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Recent {
     linear_page: u64,
     physical_page: u64,
-    /// When: [`ReverseMap::generation`].
+    /// The value of [`ReverseMap::generation`] when the note was made.
     generation: u64,
 }
 
-/// From physical pages to linear pages: chains of notes, by physical page.
+/// A map from physical pages to linear pages: chains of notes, by physical page.
 struct ReverseMap {
     notes: Vec<Note>,
-    /// Notes made lately, by linear page: most are made again and again, and following a
-    /// chain means a cache miss for each of its notes.
+    /// Recent notes, by linear page. Most notes are made again and again, and following a chain
+    /// costs a cache miss for each of its notes.
     recent: Box<[Recent]>,
-    /// Counts how often the notes were cleared; 0 is never current.
+    /// The number of times that the notes were cleared. 0 is never current.
     generation: u64,
     /// For each chain the index of its newest note, or [`NONE`].
     newest: Box<[u32]>,
 }
 
 impl ReverseMap {
-    /// An empty map of so many chains.
+    /// An empty map with `buckets` chains.
     fn new(buckets: usize) -> Self {
         let never = Recent {
             linear_page: 0,
@@ -158,10 +160,10 @@ impl ReverseMap {
     }
 }
 
-/// Linear pages that code was fetched from, and perhaps others.
+/// The linear pages that code was fetched from, and perhaps others.
 struct CodePages {
     bits: Box<[u64]>,
-    /// How many are set.
+    /// The number of set bits.
     set: u32,
 }
 
@@ -198,20 +200,21 @@ impl CodePages {
     }
 }
 
-/// One bit for each page of 2 MiB.
+/// A set of the pages in 2 MiB: one bit for each page.
 type Pieces = [u64; 8];
 
-/// Pages in [`Pieces`].
+/// Number of pages in [`Pieces`].
 const PIECES: u64 = 512;
 
-/// Where entries come from that are global, or that are of one space and not.
+/// The origins of global entries, or of the other entries of one space.
 struct Notes {
     map: ReverseMap,
-    /// Large pages with derived entries, see [`large_page`].
+    /// Large pages with derived entries, encoded by [`large_page`].
     large_pages: FxHashSet<u64>,
     /// The large page that was noted last, or 0.
     last_large_page: u64,
-    /// By number of the 2 MiB: the pages in them with entries that were derived from large pages.
+    /// The pages with entries that were derived from large pages, by number of the 2 MiB that hold
+    /// them.
     pieces: FxHashMap<u64, Pieces>,
 }
 
@@ -246,8 +249,9 @@ impl Notes {
         self.map.note(page, translation.physical.page());
     }
 
-    /// Adds to `found` the pages that were derived from the large pages that hold the first or
-    /// the last of `pages`, and forgets these; no more once there are `most`, give or take 63.
+    /// Adds to `found` the pages that were derived from the large pages that hold the first or the
+    /// last of `pages`, and forgets these pages. Stops when there are about `most` pages (up to 63
+    /// more).
     fn take_derived(&mut self, pages: PageRange, most: usize, found: &mut Vec<u64>) {
         if self.large_pages.is_empty() {
             return;
@@ -267,7 +271,8 @@ impl Notes {
         }
     }
 
-    /// False: there may be more.
+    /// Does the work of `take_derived` for one large page. Returns false if there may be more
+    /// pages.
     fn take_pieces(&mut self, large: PageRange, most: usize, found: &mut Vec<u64>) -> bool {
         for block in large.first / PIECES..=large.last / PIECES {
             let Some(pieces) = self.pieces.get_mut(&block) else {
@@ -303,13 +308,13 @@ impl Notes {
     }
 }
 
-/// Where the entries of all structures come from.
+/// The origins of the entries of all structures.
 pub struct Origins {
     global: Notes,
-    /// What is not global, by space. `None`: nothing was ever noted of it.
+    /// The origins of entries that are not global, by space. `None` means that none was ever noted.
     local: [Option<Box<Notes>>; SPACES],
     loaded: SpaceNumber,
-    /// Of all spaces.
+    /// The pages with code of all spaces.
     code_pages: CodePages,
 }
 
@@ -325,7 +330,7 @@ impl Default for Origins {
 }
 
 impl Origins {
-    /// Whether there may be no room for another note: everything must be dropped.
+    /// Whether there may be no room for another note; if so, everything must be dropped.
     #[inline]
     pub fn is_full(&self) -> bool {
         let local = &self.local[self.loaded.index()];
@@ -334,8 +339,8 @@ impl Origins {
             || local.as_ref().is_some_and(|local| local.is_full())
     }
 
-    /// Notes that an entry is made for the page of `linear`, which translates like that in the
-    /// space that is loaded.
+    /// Notes that an entry is made for the page of `linear`, which has this translation in the
+    /// loaded space.
     #[inline]
     pub fn note(&mut self, linear: LinearAddress, translation: &Translation) {
         let notes = if translation.global {
@@ -352,14 +357,15 @@ impl Origins {
         local.chain([&self.global.map])
     }
 
-    /// The linear pages that lead to a physical page in any space, some perhaps twice.
+    /// The linear pages that lead to a physical page in any space. Some may be returned twice.
     pub fn leading_to(&self, physical_page: u64) -> impl Iterator<Item = u64> {
         let leads = move |note: &&Note| note.physical_page == physical_page;
         let notes = self.maps().flat_map(move |map| map.chain(physical_page));
         notes.filter(leads).map(|note| note.linear_page)
     }
 
-    /// The linear pages that lead to physical pages `first` to `last` in any space, each once.
+    /// The linear pages that lead to physical pages `first` to `last` in any space. Each is
+    /// returned once.
     pub fn leading_to_range(&self, first: u64, last: u64) -> Vec<u64> {
         let is_named = |note: &&Note| first <= note.physical_page && note.physical_page <= last;
         let mut pages: Vec<u64> = if last.saturating_sub(first) < FEW_PAGES {
@@ -378,20 +384,20 @@ impl Origins {
         pages
     }
 
-    /// Notes that code is fetched from the page of `linear`, in whatever space.
+    /// Notes that code is fetched from the page of `linear`, in any space.
     #[inline]
     pub fn note_code(&mut self, linear: LinearAddress) {
         self.code_pages.note(linear.page());
     }
 
-    /// Whether something other than the software TLBs may have entries about a linear page: code
-    /// was fetched from there.
+    /// Whether structures other than the software TLBs may have entries for a linear page, because
+    /// code was fetched from the page.
     #[inline]
     pub fn may_have_code(&self, page: u64) -> bool {
         self.code_pages.may_hold(page)
     }
 
-    /// Whether entries may be void, if `page` is, that are about other pages: those that were
+    /// Whether, if `page` is void, entries for other pages may be void too because they were
     /// derived from the same large page.
     #[inline]
     pub fn is_in_large_page(&self, page: u64) -> bool {
@@ -400,15 +406,15 @@ impl Origins {
             || local.as_ref().is_some_and(|it| it.is_in_large_page(page))
     }
 
-    /// Linear pages are invalidated in the space that is loaded. What must be dropped beside
-    /// them: the pages that entries are about that were derived from large pages which hold the
-    /// first or the last of `pages`. The caller drops them.
+    /// Follows an invalidation of linear pages in the loaded space. Returns the other pages that
+    /// the caller must drop: those whose entries were derived from large pages that hold the first
+    /// or the last of `pages`.
     pub fn invalidate(&mut self, pages: PageRange) -> Vec<u64> {
         self.invalidate_some(pages, usize::MAX)
     }
 
-    /// The same, but no more once there are `most` of them, give or take 63: the rest is told the next
-    /// time. Fewer than `most`: nothing is left.
+    /// Does the work of [`Origins::invalidate`], but stops when there are about `most` pages (up to
+    /// 63 more); the next call returns the rest. If fewer than `most` are returned, none are left.
     pub fn invalidate_some(&mut self, pages: PageRange, most: usize) -> Vec<u64> {
         let mut derived = Vec::new();
         self.global.take_derived(pages, most, &mut derived);
@@ -418,21 +424,22 @@ impl Origins {
         derived
     }
 
-    /// All but global pages of the space that is loaded was dropped.
+    /// Follows a drop of all entries of the loaded space except those of global pages.
     pub fn drop_local(&mut self) {
         if let Some(local) = &mut self.local[self.loaded.index()] {
             local.clear();
         }
     }
 
-    /// Everything was dropped, of all spaces.
+    /// Follows a drop of all entries of all spaces.
     pub fn drop_everything(&mut self) {
         self.local.iter_mut().flatten().for_each(|it| it.clear());
         self.global.clear();
         self.code_pages.clear();
     }
 
-    /// Another space is loaded. Without `keeps` all but global pages of it was dropped.
+    /// Follows a load of another space. Without `keeps`, all entries of that space were dropped,
+    /// except those of global pages.
     pub fn load(&mut self, to: SpaceNumber, keeps: bool) {
         self.loaded = to;
         if !keeps {

@@ -44,7 +44,7 @@ fn an_invalidation_reaches_what_was_derived_from_the_large_page_once() {
             let within = PageRange::of(LinearAddress(base + 0x1000));
             assert!(origins.is_in_large_page(within.first));
             assert_eq!(origins.invalidate(within), pages);
-            // What was dropped is not dropped again until it is derived again.
+            // A dropped page is not reported again until an entry is derived from it again.
             assert!(!origins.is_in_large_page(within.first));
             assert!(origins.invalidate(within).is_empty());
             note(&mut origins, inside[1], 0x5000, size, true);
@@ -107,7 +107,7 @@ fn every_linear_page_that_leads_to_a_physical_page_is_found() {
     note(&mut origins, KERNEL + 0x5000, 0x5000, 1 << 30, true);
     note(&mut origins, 0x9123, 0x5fff, 4096, false);
     note(&mut origins, 0x9123, 0x6000, 4096, false);
-    // A physical page of the same chain.
+    // Another physical page of the same chain.
     note(
         &mut origins,
         0xa000,
@@ -208,7 +208,7 @@ fn what_was_derived_from_a_large_page_can_be_told_bit_by_bit() {
             .filter(|page| page - (KERNEL >> 12) < size >> 12)
             .collect();
         for (index, page) in pages.iter().enumerate() {
-            // Some are global, and others are not.
+            // Some of the pages are global, and others are not.
             note(&mut origins, page << 12, 0x5000, size, index % 2 == 0);
         }
         let asked = PageRange::of(LinearAddress(KERNEL + 0x1000));

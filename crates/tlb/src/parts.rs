@@ -8,25 +8,26 @@ use rustc_hash::FxHashSet;
 use std::io;
 use tollgate_x86::LinearAddress;
 
-/// Linear address bits below the root's index.
+/// Number of linear address bits below the index into the root.
 pub(crate) const PART_SHIFT: u32 = 39;
-/// Parts on either side of zero.
+/// Number of parts on either side of address zero.
 pub(crate) const HALF: i64 = 256;
-/// Pages in a part.
+/// Number of pages in a part.
 pub(crate) const PART_PAGES: i64 = 1 << (PART_SHIFT - 12);
-/// Slots in one table of a part.
+/// Number of slots in one table of a part.
 pub(crate) const PART_SLOTS: i64 = PART_PAGES * 2;
 pub(crate) const TABLE_BYTES: usize = PART_SLOTS as usize * 8;
-/// Tables of a part, from low to high addresses: stores beside code, stores, loads.
+/// Size of the tables of a part. From low to high addresses these are: stores next to code, stores,
+/// loads.
 pub(crate) const PART_BYTES: usize = TABLE_BYTES * 3;
 
-/// First page behind 4 GiB. The straddling slot before it is never filled: compatibility
-/// code uses the same tables, and its accesses go on at address zero there.
+/// The first page above 4 GiB. The straddling slot before it is never filled: compatibility-mode
+/// code uses the same tables, and its accesses continue at address zero there.
 pub(crate) const BEHIND_4_GIB: i64 = 1 << 20;
 
-/// Pages whose slots share one host page of each table.
+/// Number of pages whose slots share one host page of each table.
 pub(crate) const GROUP_PAGES: i64 = 256;
-/// Where a table lies in its part, counted in tables.
+/// The position of a table in its part, counted in tables.
 pub(crate) const fn place(table: Table) -> usize {
     match table {
         Table::CodeWrite => 0,
@@ -35,12 +36,12 @@ pub(crate) const fn place(table: Table) -> usize {
     }
 }
 
-/// Number of the page, from -2^35 to 2^35 - 1 if the address is canonical.
+/// The number of the page of an address, from -2^35 to 2^35 - 1 if the address is canonical.
 pub(crate) fn page_number(linear: LinearAddress) -> i64 {
     linear.0 as i64 >> 12
 }
 
-/// The number of a page, as [`PageRange`] has it, with the sign of its address.
+/// A page number as in [`PageRange`], with the sign of the page's address.
 pub(crate) fn signed(page: u64) -> i64 {
     (page << 12) as i64 >> 12
 }
@@ -54,10 +55,10 @@ pub(crate) fn part_of(page: i64) -> i64 {
     page >> (PART_SHIFT - 12)
 }
 
-/// The tables of 512 GiB.
+/// The tables of one part, which is 512 GiB.
 pub(crate) struct Part {
     pub(crate) tables: Reservation,
-    /// The groups of pages with memory behind their slots.
+    /// The groups of pages whose slots have memory.
     pub(crate) groups: FxHashSet<u32>,
 }
 
@@ -69,7 +70,7 @@ impl Part {
         })
     }
 
-    /// `slot`: of the whole view, taken modulo the part's size.
+    /// The address of a slot. `slot` counts in the whole view; it is taken modulo the part's size.
     pub(crate) fn slot(&self, table: Table, slot: i64) -> *mut u64 {
         let index = place(table) * PART_SLOTS as usize + (slot & (PART_SLOTS - 1)) as usize;
         // SAFETY: the index is below the size of the reservation.
@@ -87,8 +88,8 @@ impl Part {
         unsafe { self.slot(table, slot).write(value) }
     }
 
-    /// Sets a page's slot, and the straddling slots on both sides where the neighbour is
-    /// known and lies side by side with it.
+    /// Sets the slot of a page. Also sets the straddling slots on both sides if the neighbouring
+    /// page is known and adjacent in host memory.
     pub(crate) fn set_page(&mut self, table: Table, page: i64, delta: u64) {
         let side_by_side = |neighbour: u64| if neighbour == delta { delta } else { 0 };
         self.set(table, page * 2, delta);
@@ -103,7 +104,7 @@ impl Part {
     }
 
     pub(crate) fn clear_slots(&mut self, table: Table, page: i64) {
-        // What reads as zero is not written: it may have no memory behind it.
+        // A slot that reads as zero is not written, because it may have no memory.
         let first = page * 2 - i64::from(page & (PART_PAGES - 1) != 0);
         for slot in first..=page * 2 + 1 {
             if self.get(table, slot) != 0 {
@@ -118,15 +119,15 @@ impl Part {
         }
     }
 
-    /// Notes that a page's slots are used. True: none of their group was before.
+    /// Notes that the slots of a page are used. Returns true for the first page of its group.
     pub(crate) fn use_group(&mut self, page: i64) -> bool {
         let group = (page & (PART_PAGES - 1)) / GROUP_PAGES;
         self.groups.insert(group as u32)
     }
 }
 
-/// Pages filled since they were last cleared as a whole; some more than once, some whose
-/// entry is gone.
+/// The pages that were filled since they were last cleared as a whole. Some pages are listed more
+/// than once, and some no longer have an entry.
 #[derive(Default)]
 pub(crate) struct Log {
     pub(crate) pages: Vec<i64>,
@@ -137,7 +138,7 @@ impl Log {
         std::mem::take(&mut self.pages)
     }
 
-    /// Takes the memory of what was taken back, unless it is much.
+    /// Reuses the memory of a taken list, unless there is a lot of it.
     pub(crate) fn keep(&mut self, mut pages: Vec<i64>) {
         pages.clear();
         pages.shrink_to(1 << 16);
@@ -145,11 +146,11 @@ impl Log {
     }
 }
 
-/// One view's tables for half of the addresses; its root is in [`LongTlb::roots`].
+/// The tables of one view for half of the addresses. Their root is in [`LongTlb::roots`].
 pub(crate) struct Parts {
-    /// By the part's number, which is negative in the upper half, modulo their count.
+    /// The parts by number, modulo their count; numbers of the upper half are negative.
     pub(crate) parts: Box<[Option<Part>]>,
-    /// Numbers of the parts in use.
+    /// The numbers of the parts in use.
     pub(crate) in_use: Vec<i64>,
     pub(crate) local: Log,
     pub(crate) global: Log,
@@ -169,7 +170,7 @@ impl Parts {
         (part & (HALF - 1)) as usize
     }
 
-    /// The part of a canonical page of this half, if it is in use.
+    /// The part of a canonical page of this half, if the part is in use.
     pub(crate) fn part(&self, page: i64) -> Option<&Part> {
         self.parts.get(Self::index(part_of(page)))?.as_ref()
     }
@@ -186,7 +187,7 @@ impl Parts {
         which(self).keep(pages);
     }
 
-    /// Clears all tables as a whole, whatever they hold.
+    /// Clears all tables as a whole.
     pub(crate) fn empty(&mut self) {
         for &number in &self.in_use {
             if let Some(part) = &mut self.parts[Self::index(number)] {
@@ -198,7 +199,7 @@ impl Parts {
         self.global.pages.clear();
     }
 
-    /// Clears all but global pages.
+    /// Clears all entries except those of global pages.
     pub(crate) fn clear_local(&mut self) {
         self.clear_log(|parts| &mut parts.local);
     }
@@ -213,7 +214,7 @@ impl Parts {
         }
     }
 
-    /// Clears those of many pages that were filled.
+    /// Clears those pages of a large range that were filled.
     pub(crate) fn clear_filled(&mut self, pages: PageRange) {
         let logs = [&self.local.pages, &self.global.pages];
         let is_named = |page: &i64| pages.contains(unsigned(*page));

@@ -3,7 +3,7 @@
 use std::io;
 use std::ptr::NonNull;
 
-/// An anonymous private mapping, released on drop.
+/// An anonymous private mapping, which is released when dropped.
 pub struct Reservation {
     base: NonNull<u8>,
     bytes: usize,
@@ -37,12 +37,12 @@ impl Reservation {
         Self::map(bytes, libc::PROT_NONE)
     }
 
-    /// Whether an address lies inside.
+    /// Whether an address lies inside the reservation.
     pub fn contains(&self, address: u64) -> bool {
         address.wrapping_sub(self.base.as_ptr() as u64) < self.bytes as u64
     }
 
-    /// Lets whole pages inside be read and written.
+    /// Allows whole pages of the reservation to be read and written.
     ///
     /// # Errors
     /// The range does not lie inside, or the host's mprotect failed.
@@ -50,7 +50,7 @@ impl Reservation {
         self.allow(offset, bytes, libc::PROT_READ | libc::PROT_WRITE)
     }
 
-    /// Lets whole pages inside be read.
+    /// Allows whole pages of the reservation to be read.
     ///
     /// # Errors
     /// The range does not lie inside, or the host's mprotect failed.
@@ -58,16 +58,16 @@ impl Reservation {
         self.allow(offset, bytes, libc::PROT_READ)
     }
 
-    /// Has whole pages inside be memory of its own, zeroes at first, that [`Reservation::share_with`]
+    /// Replaces whole pages of the reservation by memory of zeroes that [`Reservation::share_with`]
     /// can map a second time.
     ///
     /// # Errors
-    /// The range does not lie inside, or the host refuses. Then the range may not be reserved any
-    /// more: the reservation must be [leaked](std::mem::forget).
+    /// The range does not lie inside, or the host refuses. In the second case the range may no
+    /// longer be reserved, and the reservation must be [leaked](std::mem::forget).
     pub fn open_to_be_shared(&self, offset: usize, bytes: usize) -> io::Result<()> {
         self.check(offset, bytes)?;
         let place = self.base().wrapping_add(offset);
-        // SAFETY: takes the place of a part of the reservation, in which nothing lies yet.
+        // SAFETY: the mapping replaces a part of the reservation that is not used yet.
         let mapped = unsafe {
             libc::mmap(
                 place.cast(),
@@ -86,11 +86,11 @@ impl Reservation {
         Ok(())
     }
 
-    /// Has what [`Reservation::open_to_be_shared`] has opened of this reservation lie at the same
-    /// offset of another one too.
+    /// Maps the pages that [`Reservation::open_to_be_shared`] has opened in this reservation a
+    /// second time, at the same offset of another reservation.
     ///
     /// # Errors
-    /// As of that function, and about the other reservation.
+    /// As for [`Reservation::open_to_be_shared`], concerning the other reservation.
     pub fn share_with(&self, other: &Self, offset: usize, bytes: usize) -> io::Result<()> {
         self.check(offset, bytes)?;
         other.check(offset, bytes)?;
@@ -98,7 +98,7 @@ impl Reservation {
         let to = other.base().wrapping_add(offset);
         let moves = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         // An old size of zero maps shared pages a second time (mremap(2)).
-        // SAFETY: takes the place of a part of the other reservation, in which nothing lies yet.
+        // SAFETY: the mapping replaces a part of the other reservation that is not used yet.
         let mapped = unsafe { libc::mremap(from.cast(), 0, bytes, moves, to) };
         match mapped == libc::MAP_FAILED {
             true => Err(io::Error::last_os_error()),
@@ -124,10 +124,10 @@ impl Reservation {
         Ok(())
     }
 
-    /// Has all of it read as zero again, and gives its memory back.
+    /// Makes the whole reservation read as zero again, and gives its memory back.
     pub fn discard(&mut self) {
-        // SAFETY: the range is the private mapping that this structure owns, to whose bytes nothing
-        // refers.
+        // SAFETY: the range is the private mapping that this structure owns, and there are no
+        // references to its bytes.
         unsafe { libc::madvise(self.base.as_ptr().cast(), self.bytes, libc::MADV_DONTNEED) };
     }
 
@@ -146,14 +146,14 @@ impl Reservation {
         if pointer == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // Sparse tables want small pages: a huge page would cost 2 MiB for one entry.
+        // Sparse tables need small pages: a huge page would cost 2 MiB for one entry.
         // SAFETY: the range is the mapping just made.
         unsafe { libc::madvise(pointer, bytes, libc::MADV_NOHUGEPAGE) };
         let base = NonNull::new(pointer.cast()).ok_or_else(io::Error::last_os_error)?;
         Ok(Self { base, bytes })
     }
 
-    /// First address.
+    /// The first address of the reservation.
     pub fn base(&self) -> *mut u8 {
         self.base.as_ptr()
     }
@@ -161,7 +161,7 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        // SAFETY: the range was mapped by `new` and nothing refers to it any more.
+        // SAFETY: the range was mapped by `new`, and nothing refers to it any more.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }

@@ -46,33 +46,36 @@ use tollgate_x86::LinearAddress;
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::canonical::is_canonical;
 
-/// Bytes from the linear address that translated code has at hand to one that it accesses.
+/// Maximum distance, in bytes, from the linear address that translated code knows to the address
+/// that it accesses.
 const NEAR: u64 = 4096;
-/// Beside each window, and beside the region that stands for parts without one, so much is never
-/// mapped: an access may reach that far beyond the part that its address is in.
+/// Number of bytes that are never mapped next to each window, and next to the region that stands
+/// for parts without a window. An access may reach that far beyond the part that its address is in.
 pub const BESIDE_WINDOW: u64 = (1 << 31) - (1 << 16);
 const _: () = assert!(BESIDE_WINDOW + NEAR < area::BETWEEN / 2);
 
-/// Mappings that Linux allows a process, unless it says otherwise.
+/// The number of mappings that Linux allows a process by default.
 const USUAL_MAP_COUNT: usize = 65_530;
 
-/// Mappings in all windows of a vCPU at most: well below what Linux allows a process
-/// (vm.max_map_count), as it has others, and taking one out of the middle makes two of it.
+/// Maximum number of mappings in all windows of a vCPU. It is well below the number that Linux
+/// allows a process (vm.max_map_count), because the process has other mappings, and removing a page
+/// from the middle of a mapping makes two of it.
 fn most_mappings() -> usize {
     let text = std::fs::read_to_string("/proc/sys/vm/max_map_count");
     let count = text.ok().and_then(|text| text.trim().parse().ok());
     count.unwrap_or(USUAL_MAP_COUNT) / 8 * 3
 }
-/// Runs of so many pages at most are entered into the host's page tables at once, as the page
-/// that is about to be accessed is one of them: cheaper than a fault of the host's on it.
+/// Runs of at most this many pages are entered into the host's page tables when they are mapped.
+/// One of the pages is about to be accessed, so this is cheaper than a fault of the host on the
+/// page.
 const MOST_POPULATED: u64 = 2;
 
-/// Whether this process has a place for windows. Found out once.
+/// Whether this process has room for windows. Determined once.
 pub fn have_place() -> bool {
     area::is_free()
 }
 
-/// What has been done to windows since the start.
+/// Counts of the operations on windows since the start.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct WindowCounts {
     /// Runs that were mapped.
@@ -85,37 +88,38 @@ pub struct WindowCounts {
     pub put_aside: u64,
 }
 
-/// What a host address is at which a direct access has faulted.
+/// Classifies a host address at which a direct access has faulted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BesideWindow {
-    /// No window's.
+    /// The address belongs to no window.
     No,
-    /// That of a linear address, in the window of its part.
+    /// The address stands for a linear address, in the window of its part.
     Page(LinearAddress),
-    /// Probably that of a linear address whose part has no window.
+    /// The address probably stands for a linear address whose part has no window.
     Nothing(LinearAddress),
-    /// Some window's: of no linear address, or not known of which.
+    /// The address belongs to some window, but stands for no linear address, or for one that is not
+    /// known.
     Between,
 }
 
-/// The windows of one vCPU.
+/// The shadow windows of one vCPU.
 #[derive(Debug)]
 pub struct ShadowWindows {
     windows: Vec<Window>,
     most_mappings: usize,
-    /// What any window may allow stores to.
+    /// The pages to which any window may allow stores.
     writable: WritablePages,
     loaded: SpaceNumber,
     anchors: Option<Anchors>,
-    /// They are in force.
+    /// Whether the anchors are used.
     uses_anchors: bool,
-    /// There has been one of a 32-bit guest.
+    /// Whether there has been a window of a 32-bit guest.
     has_narrow: bool,
     counts: WindowCounts,
 }
 
 impl ShadowWindows {
-    /// No windows yet. `None`: this process has no place for them.
+    /// Starts without windows. Returns `None` if this process has no room for them.
     pub fn new() -> Option<Self> {
         area::is_free().then(|| Self {
             windows: Vec::new(),
@@ -129,12 +133,12 @@ impl ShadowWindows {
         })
     }
 
-    /// What was done so far.
+    /// Counts of the operations so far.
     pub fn counts(&self) -> WindowCounts {
         self.counts
     }
 
-    /// Mappings of the host at present.
+    /// The present number of mappings of the host.
     pub fn mappings(&self) -> usize {
         self.windows.iter().map(|window| window.runs.len()).sum()
     }
@@ -158,19 +162,20 @@ impl ShadowWindows {
         }
     }
 
-    /// Puts the anchors in force, or not. The first time they are taken, if no other machine has them.
+    /// Switches the anchors on or off. The first time they are reserved for this machine, unless
+    /// another machine has them.
     pub fn use_anchors(&mut self, uses: bool) {
         self.uses_anchors = uses;
         if uses && self.anchors.is_none() {
             self.anchors = Anchors::take();
-            // Windows that lie elsewhere make way for others.
+            // Windows that lie elsewhere make room for those at the anchor.
             self.empty(|window| anchors::is_common(window.part));
         }
     }
 
-    /// Host minus linear address of the loaded space's [common parts](anchors), or what makes each
-    /// access to them fault: while one of their windows is put aside. `None`: this machine has no
-    /// anchors, or they are not in force.
+    /// Host minus linear address of the loaded space's [common parts](anchors). While one of their
+    /// windows is put aside, this is a value that makes each access to them fault. `None` means
+    /// that this machine has no anchors, or that they are switched off.
     pub fn anchor(&self) -> Option<u64> {
         let anchors = self.anchors.as_ref().filter(|_| self.uses_anchors)?;
         Some(match self.common_aside() {
@@ -188,18 +193,19 @@ impl ShadowWindows {
         Some(LinearAddress(window::start_of(window.part)))
     }
 
-    /// What makes each access to a part fault.
+    /// The distance from linear to host addresses that makes each access to a part fault.
     pub fn delta_to_nothing(part: i64) -> u64 {
         area::nothing().wrapping_sub(window::start_of(part))
     }
 
-    /// What a host address is at which translated code has faulted; `near` is a linear address
-    /// of the same part, if the code has one.
+    /// Classifies a host address at which translated code has faulted. `near` is a linear address
+    /// of the same part, if the code knows one.
     pub fn what_is(&self, host: u64, near: LinearAddress) -> BesideWindow {
         if area::is_nothing(host) {
             let part = part_of(near.page());
             let linear = host.wrapping_sub(Self::delta_to_nothing(part));
-            // What goes on into the next part is in no window of this one, whatever is filled.
+            // An access that continues in the next part is in no window of this part, even if both
+            // have windows.
             let is_near = part_of(linear / PAGE_SIZE) == part && linear.wrapping_sub(near.0) < NEAR;
             return match is_canonical(near.0) && is_near {
                 true => BesideWindow::Nothing(LinearAddress(linear)),
@@ -235,14 +241,14 @@ impl ShadowWindows {
         self.at(linear)?.runs.at(linear.page())
     }
 
-    /// What is mapped in the window of an address of the loaded space, if it is put aside.
+    /// The runs in the window of an address of the loaded space, if the window is put aside.
     pub fn runs_aside(&self, linear: LinearAddress) -> Vec<Run> {
         let window = self.at(linear).filter(|window| window.aside);
         window.map_or_else(Vec::new, |window| window.runs.iter().copied().collect())
     }
 
-    /// Takes a window back that was put aside. The guest's tables lead to what is mapped there
-    /// but for pages that have `gone`, from one to before another.
+    /// Takes back a window that was put aside. The guest's tables lead to the pages that are mapped
+    /// there, except for the ranges of pages (without their end) that have `gone`.
     pub fn take_back(&mut self, linear: LinearAddress, gone: &[(u64, u64)]) {
         let Some(index) = self.find(part_of(linear.page())) else {
             return;
@@ -254,8 +260,8 @@ impl ShadowWindows {
         window.aside = false;
     }
 
-    /// Notes that what is mapped at an address of the loaded space is of a large page of the
-    /// guest's of so many bytes, a power of two: after [`ShadowWindows::map`].
+    /// Notes that the page mapped at an address of the loaded space belongs to a large page of the
+    /// guest of `bytes` bytes, a power of two. Must follow [`ShadowWindows::map`].
     pub fn note_large(&mut self, linear: LinearAddress, bytes: u64) {
         let large = PageRange::of_large_page(linear.page(), bytes);
         if let Some(index) = self.find(part_of(linear.page())) {
@@ -263,11 +269,11 @@ impl ShadowWindows {
         }
     }
 
-    /// Maps pages of guest RAM, which begin at `offset` in `file`, in the loaded space, in place
-    /// of what is mapped there. All lie in one part.
+    /// Maps pages of guest RAM, which begin at `offset` in `file`, in the loaded space, replacing
+    /// what is mapped there. All of them lie in one part.
     ///
     /// # Errors
-    /// The host's, or there is no region left; the pages are then not mapped.
+    /// The host's mmap failed, or there is no region left; the pages are then not mapped.
     pub fn map(&mut self, run: Run, file: BorrowedFd<'_>, offset: u64) -> io::Result<()> {
         let part = part_of(run.page);
         let is_one = run.count <= PART_PAGES && part_of(run.end() - 1) == part;
@@ -313,8 +319,8 @@ impl ShadowWindows {
             true => libc::MAP_POPULATE,
             false => 0,
         };
-        // SAFETY: the range lies in the window's own region, and nothing of this window is
-        // mapped there; with MAP_FIXED_NOREPLACE nothing else is replaced either.
+        // SAFETY: the range lies in the window's own region, and nothing of this window is mapped
+        // there; with MAP_FIXED_NOREPLACE nothing else is replaced either.
         let address = unsafe {
             libc::mmap(
                 window.host(run.page) as *mut _,
@@ -356,13 +362,14 @@ impl ShadowWindows {
         self.empty(|_| true);
     }
 
-    /// Empties all windows of the loaded space's own.
+    /// Empties all windows that belong to the loaded space alone.
     pub fn empty_loaded(&mut self) {
         let loaded = Some(self.loaded);
         self.empty(|window| window.space == loaded);
     }
 
-    /// Allows no stores to a physical page any more, in any space. Whether some were allowed.
+    /// Makes all windows, in any space, refuse stores to a physical page. Returns whether some
+    /// window allowed them.
     pub fn protect(&mut self, physical_page: u64) -> bool {
         if !self.writable.may_hold(physical_page) {
             return false;
@@ -398,7 +405,7 @@ impl ShadowWindows {
         }
     }
 
-    /// Puts the windows of the loaded space aside, those of global pages too if `all`.
+    /// Puts the windows of the loaded space aside; with `all`, also those of global pages.
     pub fn put_aside(&mut self, all: bool) {
         for window in &mut self.windows {
             let is_meant = window.space == Some(self.loaded) || all && window.space.is_none();
@@ -409,15 +416,15 @@ impl ShadowWindows {
         }
     }
 
-    /// Forgets what is mapped for a space that is not loaded.
+    /// Empties the windows of a space that is not loaded.
     pub fn purge(&mut self, number: SpaceNumber) {
         if number != self.loaded {
             self.empty(|window| window.space == Some(number));
         }
     }
 
-    /// Another space is loaded. Without `keeps` what there is under its number is another
-    /// space's, or was invalidated.
+    /// Loads another space. Without `keeps`, the windows under its number belong to another space
+    /// or were invalidated.
     pub fn load(&mut self, to: SpaceNumber, keeps: bool) {
         self.loaded = to;
         if !keeps {
@@ -425,19 +432,19 @@ impl ShadowWindows {
         }
     }
 
-    /// The space that is loaded.
+    /// The number of the loaded space.
     pub fn loaded(&self) -> SpaceNumber {
         self.loaded
     }
 
-    /// The part of a window, by its place among all, and in the lower half its space.
+    /// The part of a window, by the window's index, and its space if it is in the lower half.
     pub fn owner(&self, index: usize) -> Option<(i64, Option<SpaceNumber>)> {
         let window = self.windows.get(index)?;
         Some((window.part, window.space))
     }
 
-    /// Shows what translated code finds in windows, with the space that it is kept for; `None`:
-    /// in all of them. What is put aside is not found.
+    /// Passes each run that translated code can find to `see`, with the space that the run is kept
+    /// for or `None` for all spaces. Windows that are put aside are left out.
     pub fn show(&self, mut see: impl FnMut(Option<SpaceNumber>, Run)) {
         for window in self.windows.iter().filter(|window| !window.aside) {
             for run in window.runs.iter() {
@@ -457,7 +464,7 @@ impl ShadowWindows {
 
 const _: () = assert!(
     SPACES * 3 < area::REGIONS,
-    "each may have windows beside those of common parts"
+    "each space may have windows in addition to those of common parts"
 );
 
 #[cfg(test)]

@@ -5,12 +5,12 @@ use crate::parts::PART_SHIFT;
 use std::fs::File;
 use std::os::fd::{AsFd, FromRawFd};
 
-/// Where the first part of the addresses ends.
+/// The end of the first part of the addresses.
 const PART_END: u64 = 1 << PART_SHIFT;
-/// Pages of the file.
+/// Number of pages in the file.
 const PAGES: u64 = 64;
 
-/// A file whose page `n` begins with `n`.
+/// A file whose page `n` begins with the number `n`.
 fn file() -> File {
     // SAFETY: the name is a terminated string, and the descriptor is new.
     let file = unsafe {
@@ -33,7 +33,7 @@ struct Test {
 }
 
 impl Test {
-    /// `None`: this process has no place for windows.
+    /// `None` means that this process has no room for windows.
     fn new() -> Option<Self> {
         let windows = ShadowWindows::new();
         if windows.is_none() {
@@ -58,7 +58,7 @@ impl Test {
         result.unwrap();
     }
 
-    /// The page of the file behind a linear address, as translated code would find it.
+    /// The number of the page of the file that translated code would find at a linear address.
     fn read(&self, linear: u64) -> Option<u64> {
         let part = (linear as i64) >> PART_SHIFT;
         let host = self.windows.delta(part).wrapping_add(linear);
@@ -76,7 +76,7 @@ impl Test {
         (count == 8).then_some(value)
     }
 
-    /// Whether a store there would be made.
+    /// Whether a store at a linear address would succeed.
     fn is_writable(&self, linear: u64) -> bool {
         let part = (linear as i64) >> PART_SHIFT;
         let host = self.windows.delta(part).wrapping_add(linear);
@@ -89,7 +89,7 @@ impl Test {
             iov_base: host as *mut _,
             iov_len: 8,
         };
-        // SAFETY: writes the value that is there, or fails.
+        // SAFETY: writes the value that is already there, or fails.
         let count = unsafe { libc::process_vm_writev(libc::getpid(), &local, 1, &remote, 1, 0) };
         count == 8
     }
@@ -109,7 +109,7 @@ fn pages_are_found_where_they_are_mapped_and_nowhere_else() {
     assert_eq!(test.read(LOW - PAGE_SIZE), None);
     assert_eq!(test.read(HIGH), Some(9));
     assert!(test.is_writable(LOW) && !test.is_writable(HIGH));
-    // In place of what is there.
+    // This page replaces the one that is mapped there.
     test.map(LOW + PAGE_SIZE, 1, 20, false);
     let pages = [0, 1, 2].map(|page| test.read(LOW + page * PAGE_SIZE));
     assert_eq!(pages, [Some(5), Some(20), Some(7)]);
@@ -213,21 +213,21 @@ fn a_fault_s_address_tells_the_linear_one() {
         test.windows.what_is(nothing, near),
         BesideWindow::Nothing(linear)
     );
-    // What goes on into the next part is not reached through this one's window.
+    // An access that continues in the next part does not use the window of this part.
     for (near, beyond) in [(u64::MAX - 15, 0x10_u64), (PART_END - 16, PART_END + 8)] {
         let part = (near as i64) >> PART_SHIFT;
         let host = ShadowWindows::delta_to_nothing(part).wrapping_add(beyond);
         let near = LinearAddress(near);
         assert_eq!(test.windows.what_is(host, near), BesideWindow::Between);
     }
-    // Not the address that the code had at hand.
+    // The address is not near the one that the code knows.
     assert_eq!(
         test.windows.what_is(nothing, LinearAddress(0x1000)),
         BesideWindow::Between
     );
     let next = ((part + 1) << PART_SHIFT) as u64;
     let behind = test.windows.delta(part).wrapping_add(next);
-    // With an anchor the next part's window lies beside it.
+    // With an anchor the window of the next part follows this one directly.
     let expected = match test.windows.anchor() {
         Some(_) => BesideWindow::Page(LinearAddress(next)),
         None => BesideWindow::Between,
@@ -237,7 +237,7 @@ fn a_fault_s_address_tells_the_linear_one() {
         test.windows.what_is(0x1000, LinearAddress(LOW)),
         BesideWindow::No
     );
-    // Another space's window says nothing about this one.
+    // The window of another space says nothing about the loaded space.
     test.windows.load(SpaceNumber::new(2), false);
     assert_eq!(
         test.windows.what_is(host, LinearAddress(LOW)),
@@ -248,7 +248,7 @@ fn a_fault_s_address_tells_the_linear_one() {
 #[test]
 fn the_windows_of_common_parts_lie_at_one_anchor() {
     let Some(mut test) = Test::new() else { return };
-    // A window that was there before lies elsewhere, and is emptied.
+    // A window that existed before lies elsewhere, and is emptied.
     test.map(LOW, 1, 9, true);
     test.windows.use_anchors(true);
     let Some(anchor) = test.windows.anchor() else {
@@ -263,10 +263,10 @@ fn the_windows_of_common_parts_lie_at_one_anchor() {
         assert_eq!(test.windows.delta((linear as i64) >> PART_SHIFT), anchor);
         assert_eq!(test.read(linear), Some(page));
     }
-    // Elsewhere they do not.
+    // Windows of other parts do not lie at the anchor.
     test.map(0x1000, 1, 3, true);
     assert_ne!(test.windows.delta(0), anchor);
-    // While one is put aside, none is reached.
+    // While one of these windows is put aside, none can be reached.
     test.windows.put_aside(false);
     let aside = test.windows.anchor().unwrap();
     assert_ne!(aside, anchor);
@@ -278,7 +278,7 @@ fn the_windows_of_common_parts_lie_at_one_anchor() {
         test.windows.take_back(linear, &[]);
     }
     assert_eq!(test.windows.anchor(), Some(anchor));
-    // Another space has another.
+    // Another space has another anchor.
     test.windows.load(SpaceNumber::new(5), false);
     assert_ne!(test.windows.anchor(), Some(anchor));
     assert_eq!(test.read(LOW), None);

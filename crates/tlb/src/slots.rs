@@ -5,14 +5,14 @@ use crate::derived::{Allows, Held, LeadsTo, SpaceNumber};
 use crate::software_tlb::View;
 use tollgate_x86::LinearAddress;
 
-/// One view's tables.
+/// The three tables of a view.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Table {
     /// For loads.
     Read,
     /// For stores.
     Write,
-    /// For stores that have been found not to hit translated code.
+    /// For stores that were tested and do not hit translated code.
     CodeWrite,
 }
 
@@ -20,8 +20,8 @@ impl Table {
     pub(crate) const ALL: [Table; 3] = [Table::Read, Table::Write, Table::CodeWrite];
 }
 
-/// Hands what a page's slot and the straddling slot behind it hold to `check`; `get` reads a
-/// table's slot. `pages`: the numbers of the page and of the next one.
+/// Passes the contents of a page's slot, and of the straddling slot after it, to `check`. `get`
+/// reads a slot of a table. `pages` are the numbers of the page and of the next one.
 pub(crate) fn show_page(
     (view, kept_for): (View, Option<SpaceNumber>),
     pages: [u64; 2],
@@ -54,10 +54,11 @@ pub(crate) fn show_page(
     }
 }
 
-/// A software TLB's entries.
+/// Access to the entries of a software TLB.
 pub trait Slots {
-    /// What a view's table holds for accesses that begin in the page of `first` and end in that
-    /// of `last`, the same or the next one: host minus linear address, or 0 if it is not known.
+    /// The entry of a view's table for accesses that begin in the page of `first` and end in the
+    /// page of `last`, which is the same or the next page: host minus linear address, or 0 if it is
+    /// not known.
     fn entry(&self, view: View, table: Table, first: LinearAddress, last: LinearAddress) -> u64;
 
     /// The host address for a one-byte access, if the entry is filled.
@@ -68,8 +69,8 @@ pub trait Slots {
         (delta != 0).then(|| delta.wrapping_add(linear.0))
     }
 
-    /// Whether generated code finds an entry for `size` bytes at `linear`. A store that is
-    /// `tested` for code needs one in either table.
+    /// Whether generated code finds an entry for `size` bytes at `linear`. For a store that is
+    /// `tested` for hitting code, an entry in either table for stores is enough.
     #[inline]
     fn allows(
         &self,

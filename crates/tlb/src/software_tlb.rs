@@ -23,7 +23,7 @@ use std::io;
 use tollgate_x86::LinearAddress;
 use tollgate_x86::address::PAGE_SIZE;
 
-/// Whose accesses a table serves.
+/// The privilege whose accesses a table serves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum View {
     /// CPL 0 to 2.
@@ -39,60 +39,63 @@ impl View {
 
 const PAGES: usize = 1 << 20;
 const SLOTS: usize = PAGES * 2;
-/// Bytes from a slot in the read table to the same slot in the write table.
+/// Bytes from a slot in the read table to the corresponding slot in the write table.
 pub const WRITE_TABLE_OFFSET: i32 = (SLOTS * 8) as i32;
-/// Bytes from a slot in the read table to the same slot in the table for writes to pages
+/// Bytes from a slot in the read table to the corresponding slot in the table for writes to pages
 /// that hold code.
 pub const CODE_WRITE_TABLE_OFFSET: i32 = 2 * WRITE_TABLE_OFFSET;
 /// Bytes from a view's table for reads to its word for direct access: *host minus linear address*
 /// in the view's [shadow window](crate::shadow_windows::narrow).
 pub const NARROW_DELTA_OFFSET: i32 = 3 * WRITE_TABLE_OFFSET;
-/// Three tables, and a page with the word for direct access.
+/// Size of a view in slots: three tables, and a page with the word for direct access.
 const VIEW_SLOTS: usize = SLOTS * 3 + 512;
-/// Bytes behind the tables that can be loaded, and mean nothing: as many as a segment of 64 KiB has.
+/// Bytes that follow the tables and can be loaded, but have no meaning: as many as a segment of 64
+/// KiB has.
 const LIMIT_BYTES: usize = 1 << 16;
-/// Bytes behind those where every load faults: as many as 32-bit offsets reach, and an operand beyond.
+/// Bytes that follow those and where every load faults: as many as 32-bit offsets reach, and an
+/// operand beyond.
 const BEYOND_LIMIT: usize = (1 << 32) + PAGE_SIZE as usize;
-/// Bytes of all tables.
+/// Size of all tables in bytes.
 const TABLES: usize = VIEW_SLOTS * 8 * View::ALL.len();
 
-/// Bytes from a view's table for reads to what generated code loads by the offset of an operand's last
-/// byte in a segment of 64 KiB: beyond FFFFh the load faults. So it takes the place of a comparison
-/// with the limit, and nobody waits for what it loads. Offsets have 32 bits at most.
+/// Bytes from a view's read table to the region from which generated code loads a byte by the
+/// offset of an operand's last byte in a segment of 64 KiB: for an offset beyond FFFFh the load
+/// faults. So the load replaces a comparison with the limit, and no instruction depends on the
+/// loaded value. Offsets have 32 bits at most.
 pub const fn limit_check_offset(view: View) -> i32 {
     (TABLES - view as usize * VIEW_SLOTS * 8) as i32
 }
 
-/// Bytes from a slot of the user's view to the same slot of the supervisor's.
+/// Bytes from a slot of the user's view to the corresponding slot of the supervisor's view.
 pub const SUPERVISOR_VIEW_OFFSET: i32 =
     (View::Supervisor as i32 - View::User as i32) * (VIEW_SLOTS * 8) as i32;
 
 /// Which stores may use a page's entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stores {
-    /// No store: it misses.
+    /// No store may use the entry: all stores miss.
     Never,
-    /// Those that have been found not to hit translated code.
+    /// Only stores that were tested and do not hit translated code.
     BesideCode,
     /// All stores.
     Always,
 }
 
-/// One page's translation, to be filled in.
+/// The translation of one page, to be filled in.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     /// Any linear address in the page.
     pub linear: LinearAddress,
     /// Host address of the page's first byte.
     pub host_page: u64,
-    /// Stores that may use it.
+    /// The stores that may use the entry.
     pub stores: Stores,
-    /// Survives an address-space switch.
+    /// Whether the page is global, so that the entry survives an address-space switch.
     pub global: bool,
 }
 
-/// Pages that were filled since they were last cleared as a whole, each once. A line
-/// may name a page whose entry is gone.
+/// The pages that were filled since they were last cleared as a whole, each listed once. Some
+/// listed pages may no longer have an entry.
 struct Log {
     pages: Vec<u32>,
     listed: Box<[u64]>,
@@ -128,14 +131,14 @@ impl Log {
     }
 }
 
-/// One view's logs.
+/// The logs of one view.
 #[derive(Default)]
 struct Logs {
     local: Log,
     global: Log,
 }
 
-/// The tables of one vCPU.
+/// The flat software TLB of one vCPU.
 pub struct SoftwareTlb {
     tables: Reservation,
     logs: [Logs; 2],
@@ -143,8 +146,8 @@ pub struct SoftwareTlb {
 }
 
 impl SoftwareTlb {
-    /// Reserves the tables (96 MiB of address space, hardly any memory), and behind them the 4 GiB of
-    /// [`limit_check_offset`]. Direct accesses find nothing.
+    /// Reserves the tables (96 MiB of address space, hardly any memory), followed by the 4 GiB for
+    /// [`limit_check_offset`]. At first, direct accesses find nothing.
     ///
     /// # Errors
     /// The host has no address space left.
@@ -163,13 +166,13 @@ impl SoftwareTlb {
         Ok(tlb)
     }
 
-    /// Host address of a view's read table; the write table lies
-    /// [`WRITE_TABLE_OFFSET`] behind.
+    /// Host address of a view's read table. The write table lies [`WRITE_TABLE_OFFSET`] bytes
+    /// above.
     pub fn table(&self, view: View) -> u64 {
         self.tables.base() as u64 + (view as usize * VIEW_SLOTS * 8) as u64
     }
 
-    /// Whether a host address is one that generated code loads for an operand beyond the limit of a
+    /// Whether generated code loads from a host address only for an operand beyond the limit of a
     /// segment of 64 KiB.
     pub fn is_beyond_limit(&self, host: u64) -> bool {
         let first = self.tables.base() as u64 + (TABLES + LIMIT_BYTES) as u64;
@@ -182,21 +185,21 @@ impl SoftwareTlb {
         unsafe { self.tables.base().cast::<u64>().add(index) }
     }
 
-    /// How far from their linear addresses direct accesses of a view find host addresses.
+    /// Host minus linear address for direct accesses of a view.
     pub fn direct_delta(&self, view: View) -> u64 {
         // SAFETY: an aligned address inside the reservation.
         unsafe { self.direct_word(view).read() }
     }
 
-    /// Has direct accesses of a view find host addresses so far from their linear ones.
+    /// Sets host minus linear address for direct accesses of a view.
     pub fn point_direct(&mut self, view: View, delta: u64) {
         // SAFETY: an aligned address inside the reservation, which only this structure and
         // generated code on the same thread access.
         unsafe { self.direct_word(view).write(delta) }
     }
 
-    /// What loads and stores of a view find that is not global: linear page, host page, and
-    /// whether stores find it, in order.
+    /// The pages that loads and stores of a view find and that are not global: linear page, host
+    /// page, and whether stores find the page, in order.
     pub fn known_pages(&self, view: View) -> Vec<(u64, u64, bool)> {
         let logs = &self.logs[view as usize];
         let is_local = |page: &&u32| !logs.global.lists(**page as usize);
@@ -238,7 +241,7 @@ impl SoftwareTlb {
         unsafe { self.slot(view, table, slot).write(value) }
     }
 
-    /// Fills a page's entry in one view.
+    /// Fills the entry of a page in one view.
     pub fn fill(&mut self, view: View, entry: Entry) {
         let page = entry.linear.page() as usize % PAGES;
         let delta = entry.host_page.wrapping_sub((page as u64) << 12);
@@ -257,8 +260,8 @@ impl SoftwareTlb {
         }
     }
 
-    /// Sets a page's slot, and the straddling slots on both sides where the
-    /// neighbour is known and lies side by side with it.
+    /// Sets the slot of a page. Also sets the straddling slots on both sides if the neighbouring
+    /// page is known and adjacent in host memory.
     fn set_page(&mut self, view: View, table: Table, page: usize, delta: u64) {
         let side_by_side = |neighbour: u64| if neighbour == delta { delta } else { 0 };
         self.set(view, table, page * 2, delta);
@@ -293,8 +296,9 @@ impl SoftwareTlb {
         }
     }
 
-    /// If this linear page leads to this host page, has it allow only stores beside code,
-    /// because code was translated from there. Whether it allowed others before.
+    /// If this linear page leads to this host page, makes its entries allow only stores next to
+    /// code, because code was translated from the page. Returns whether they allowed other stores
+    /// before.
     pub fn protect(&mut self, linear_page: u64, host_page: u64) -> bool {
         let page = linear_page as usize % PAGES;
         let mut allowed = false;
@@ -332,7 +336,7 @@ impl Derived for SoftwareTlb {
     }
 
     fn drop_pages(&mut self, pages: PageRange) {
-        // Linear addresses have 32 bits here.
+        // Linear addresses have 32 bits here, so pages above 4 GiB have no entries.
         let last = pages.last.min(PAGES as u64 - 1);
         for view in View::ALL {
             for page in pages.first..last + 1 {

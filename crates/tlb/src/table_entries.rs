@@ -29,34 +29,34 @@ use tollgate_x86::paging::{
 use tollgate_x86::{LinearAddress, PhysicalAddress};
 
 const PAGE_SHIFT: u32 = PAGE_SIZE.trailing_zeros();
-/// Entries of one space that are noted at most: reading more costs more than most of them save.
+/// Maximum number of noted entries of one space: reading more costs more than most of them save.
 const MOST_ENTRIES: usize = 2048;
-/// Entries that are compared in one piece: about a microsecond.
+/// Number of entries that are compared in one piece, which takes about a microsecond.
 const FEW_ENTRIES: usize = 64;
-/// Entries that may have changed at most: of more, all of the space is dropped.
+/// Maximum number of changed entries. If more have changed, the whole space is dropped.
 const MOST_CHANGED: usize = 256;
-/// Entries of at least so many linear pages: if one has changed, all of the space is dropped.
+/// If an entry that covers at least this many linear pages has changed, the whole space is dropped.
 const MOST_PAGES: u64 = 1024;
-/// Levels of the deepest walk.
+/// Number of levels of the deepest walk.
 const LEVELS: usize = 4;
 
-/// An entry that something was derived from.
+/// A page-table entry from which something was derived.
 #[derive(Clone, Copy, Debug)]
 struct Noted {
-    /// Which part of the linear addresses it is about: [`key`].
+    /// The range of linear addresses that the entry is about, encoded by [`key`].
     key: u64,
-    /// Where it lies; with [`NARROW`] and [`CHANGED`].
+    /// The physical address of the entry, with the flags [`NARROW`] and [`CHANGED`].
     address: u64,
     entry: u64,
 }
 
-/// In an address: the entry has 4 bytes, not 8.
+/// Flag in an address: the entry has 4 bytes, not 8.
 const NARROW: u64 = 1;
-/// In an address: different things were derived from the entry.
+/// Flag in an address: derived data depends on different values of the entry.
 const CHANGED: u64 = 2;
 const FLAGS: u64 = NARROW | CHANGED;
 
-/// The part of the linear addresses that an entry with that shift is about, as one number.
+/// The range of linear addresses that an entry with this shift is about, as one number.
 const fn key(linear: u64, shift: u8) -> u64 {
     linear >> shift << 6 | shift as u64
 }
@@ -68,7 +68,7 @@ impl Noted {
         self.address & CHANGED != 0 || read_entry(memory, address, is_wide) != self.entry
     }
 
-    /// The linear pages that it is about.
+    /// The linear pages that the entry is about.
     fn pages(&self) -> PageRange {
         let (part, shift) = (self.key >> 6, self.key & 0x3f);
         let first = part << (shift - PAGE_SHIFT as u64);
@@ -79,15 +79,15 @@ impl Noted {
     }
 }
 
-/// Those of one space.
+/// The noted entries of one space.
 #[derive(Default)]
 struct OfSpace {
     noted: Vec<Noted>,
-    /// Where the entry of a key is.
+    /// The index of the note with a key.
     places: FxHashMap<u64, u32>,
-    /// By level what was noted last.
+    /// The last note of each level.
     last: [Option<(u64, PathStep)>; LEVELS],
-    /// Something was derived that is not noted.
+    /// Whether something was derived from entries that are not noted.
     is_incomplete: bool,
 }
 
@@ -123,7 +123,7 @@ impl OfSpace {
             });
             return;
         };
-        // What was derived before holds with more of these bits.
+        // Data that was derived before stays valid if these bits were added.
         let only_adds =
             noted.entry & !step.entry == 0 && (noted.entry ^ step.entry) & !NOTED_BITS == 0;
         if noted.address == address && only_adds {
@@ -146,21 +146,21 @@ impl OfSpace {
     }
 }
 
-/// What became of a space's entries since something was derived from them.
+/// The result of comparing a space's entries with the entries that were noted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Comparison {
-    /// What was derived from these parts of the linear addresses is void, and nothing else.
+    /// Only the data derived for these ranges of linear addresses is void.
     Changed(Vec<PageRange>),
-    /// All of it is void, or nobody knows.
+    /// All data of the space is void, or what is void is not known.
     Unknown,
 }
 
-/// The entries that what is known of each space was derived from, global pages apart.
+/// The page-table entries from which the data of each space was derived, except for global pages.
 #[derive(Default)]
 pub struct TableEntries {
     spaces: [Option<Box<OfSpace>>; SPACES],
     loaded: SpaceNumber,
-    /// Entries that were compared, and those that had changed.
+    /// The number of entries that were compared, and of those that had changed.
     counts: (u64, u64),
 }
 
@@ -169,7 +169,7 @@ impl TableEntries {
         self.spaces[self.loaded.index()].get_or_insert_default()
     }
 
-    /// Something is derived for the page of `linear` in the space that is loaded.
+    /// Notes that data is derived for the page of `linear` in the loaded space.
     #[inline]
     pub fn note(&mut self, linear: LinearAddress, translation: &Translation) {
         if translation.global {
@@ -185,14 +185,14 @@ impl TableEntries {
         }
     }
 
-    /// What was derived of these pages of the loaded space was dropped, all of it if they lay in a
-    /// large page.
+    /// Follows a drop of all data derived for these pages of the loaded space, including the rest
+    /// of a large page that they lie in.
     #[inline]
     pub fn drop_pages(&mut self, pages: PageRange) {
         let Some(space) = &mut self.spaces[self.loaded.index()] else {
             return;
         };
-        // Of more pages the notes stay, and count as changed at the worst.
+        // For a larger range the notes stay; at worst they count as changed later.
         if pages.count() <= MOST_CHANGED as u64 {
             for page in pages.pages() {
                 space.remove(key(page << PAGE_SHIFT, PAGE_SHIFT as u8));
@@ -200,22 +200,22 @@ impl TableEntries {
         }
     }
 
-    /// All that was derived in the loaded space was dropped.
+    /// Follows a drop of all data derived in the loaded space.
     pub fn drop_local(&mut self) {
         self.loaded().clear();
     }
 
-    /// All was dropped, of all spaces.
+    /// Follows a drop of all data of all spaces.
     pub fn drop_everything(&mut self) {
         self.spaces.iter_mut().flatten().for_each(|it| it.clear());
     }
 
-    /// The loaded space has other tables now, and nothing of it was dropped.
+    /// Records that the loaded space has other tables now, and that no data of it was dropped.
     pub fn note_other_tables(&mut self) {
         self.loaded().is_incomplete = true;
     }
 
-    /// Another space is loaded. Without `keeps` all of it was dropped.
+    /// Follows a load of another space. Without `keeps`, all its data was dropped.
     pub fn load(&mut self, to: SpaceNumber, keeps: bool) {
         self.loaded = to;
         if !keeps {
@@ -223,13 +223,14 @@ impl TableEntries {
         }
     }
 
-    /// Whether so few of a space's entries are to be compared that this is over at once.
+    /// Whether a space has so few entries that comparing them takes no noticeable time.
     pub fn are_few(&self, number: SpaceNumber) -> bool {
         let space = &self.spaces[number.index()];
         (space.as_ref()).is_none_or(|it| it.is_incomplete || it.noted.len() <= FEW_ENTRIES)
     }
 
-    /// Compares a space's entries with what they are now. The caller drops what is void.
+    /// Compares the noted entries of a space with their present values. The caller drops what is
+    /// void.
     pub fn compare<M: PageTableMemory + ?Sized>(
         &self,
         number: SpaceNumber,
@@ -239,7 +240,8 @@ impl TableEntries {
         compared.unwrap_or(Comparison::Unknown)
     }
 
-    /// The same. `None`: between two pieces of it, it was asked whether it `stops`, and did.
+    /// Compares as [`TableEntries::compare`] does, in pieces. Returns `None` if `stops` returned
+    /// true between two of them.
     pub fn compare_unless<M: PageTableMemory + ?Sized>(
         &self,
         number: SpaceNumber,
@@ -268,8 +270,8 @@ impl TableEntries {
         Some(Comparison::Changed(changed))
     }
 
-    /// The entries of the loaded space about exactly these pages are forgotten: what was derived from
-    /// them was dropped.
+    /// Forgets the entries of the loaded space for exactly these pages, because the data derived
+    /// from them was dropped.
     pub fn forget(&mut self, changed: &[PageRange]) {
         let space = self.loaded();
         for pages in changed {

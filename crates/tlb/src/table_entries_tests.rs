@@ -18,7 +18,8 @@ impl PageTableMemory for Tables {
     }
 }
 
-/// A page of 4 KiB of the space that is loaded, through the entries at these places as they are.
+/// Notes a page of 4 KiB of the loaded space, translated by the entries at these places with their
+/// present values.
 fn derive(entries: &mut TableEntries, tables: &mut Tables, linear: u64, places: [u64; 2]) {
     let steps = [(places[0], 21), (places[1], 12)].map(|(place, shift)| PathStep {
         address: PhysicalAddress(place),
@@ -41,7 +42,7 @@ fn note(entries: &mut TableEntries, linear: u64, path: WalkPath, global: bool) {
     entries.note(LinearAddress(linear), &translation);
 }
 
-/// Two pages of the first space, in one table.
+/// Notes for two pages of the first space, in one table.
 fn two_pages() -> (TableEntries, Tables) {
     let mut entries = TableEntries::default();
     let mut tables = Tables::default();
@@ -91,7 +92,7 @@ fn a_bit_that_a_walk_has_set_is_no_change_and_one_that_the_guest_has_cleared_is(
     assert_eq!(entries.compare(FIRST, &mut tables), changed(&[]));
     tables.0.insert(0x2028, 0x7003);
     assert_eq!(entries.compare(FIRST, &mut tables), changed(&[page(5)]));
-    // Walked again since: the earlier translation may be there still.
+    // The page was walked again, but data from the earlier walk may still exist.
     tables.set_bits(PhysicalAddress(0x2028), 0x20);
     derive(&mut entries, &mut tables, 0x5000, [0x1000, 0x2028]);
     assert_eq!(entries.compare(FIRST, &mut tables), changed(&[page(5)]));
@@ -111,7 +112,7 @@ fn what_was_derived_from_two_versions_of_an_entry_is_void_unless_the_first_was_d
             false => changed(&[page(5)]),
         };
         assert_eq!(entries.compare(FIRST, &mut tables), expected);
-        // The same page by another table.
+        // The page is translated again, by another table.
         tables.0.insert(0x4028, 0x9023);
         derive(&mut entries, &mut tables, 0x5000, [0x1000, 0x4028]);
         assert_eq!(entries.compare(FIRST, &mut tables), changed(&[page(5)]));
@@ -190,7 +191,7 @@ fn a_comparison_of_many_entries_can_stop_between_two_pieces() {
             asked += 1;
             asked > most
         });
-        // The first entry is about all of them.
+        // The first entry covers all of the pages.
         assert_eq!(
             compared,
             Some(whole.clone()).filter(|_| most >= 5),

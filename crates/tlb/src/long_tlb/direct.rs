@@ -11,7 +11,7 @@ use crate::software_tlb::View;
 const _: () = assert!(ROOT_BYTES >= 2 * HALF as usize * 8);
 
 impl LongTlb {
-    /// Has the table for direct access say `delta` of a part (-256 to 255).
+    /// Writes host minus linear address for a part (-256 to 255) into the table for direct access.
     pub(super) fn point_direct(&mut self, view: View, part: i64, delta: u64) {
         let index = (part + HALF) as usize % (2 * HALF as usize);
         // SAFETY: the table was opened by `new`, and the index is below its 512 entries.
@@ -21,26 +21,26 @@ impl LongTlb {
         }
     }
 
-    /// The shadow windows, if this process has a place for them.
+    /// The shadow windows, if this process has room for them.
     pub fn windows(&self) -> Option<&ShadowWindows> {
         self.windows.as_ref()
     }
 
-    /// What the tables for direct access of a 32-bit guest must say, view by view; `None`: what they
-    /// said at the start, as there has been no such guest.
+    /// For each view of a 32-bit guest, host minus linear address for its direct accesses. `None`
+    /// means that there has been no 32-bit guest, so the tables still have their first values.
     pub fn narrow_deltas(&self) -> Option<[(View, u64); 2]> {
         let windows = self.windows.as_ref().filter(|it| it.has_narrow())?;
         Some(View::ALL.map(|view| (view, windows.narrow_delta(view))))
     }
 
-    /// Forgets pages of the loaded space in its windows alone.
+    /// Forgets pages of the loaded space, in its windows only.
     pub fn drop_window_pages(&mut self, pages: PageRange) {
         if let Some(windows) = &mut self.windows {
             windows.drop_pages(pages);
         }
     }
 
-    /// Changes the shadow windows, and has the tables for direct access lead there.
+    /// Changes the shadow windows, and updates the tables for direct access.
     pub fn change_windows<R>(&mut self, change: impl FnOnce(&mut ShadowWindows) -> R) -> Option<R> {
         let windows = self.windows.as_mut()?;
         let before: Vec<i64> = windows.parts().collect();
@@ -50,7 +50,7 @@ impl LongTlb {
         let deltas: Vec<(i64, u64)> = parts.iter().map(|&it| (it, windows.delta(it))).collect();
         for (part, delta) in deltas {
             if is_part(part) {
-                // Of a 32-bit guest: see [`Self::narrow_deltas`].
+                // A part of a 32-bit guest: see [`Self::narrow_deltas`].
                 continue;
             }
             let view = if part < 0 {
@@ -64,16 +64,16 @@ impl LongTlb {
         Some(result)
     }
 
-    /// Has the calling thread's GS lead where the loaded space's anchor does: before translated code
-    /// runs on a thread that may have run other code.
+    /// Sets the calling thread's GS to the anchor of the loaded space. Must be called before
+    /// translated code runs on a thread that may have run other code.
     pub fn load_anchor(&mut self) {
         self.anchor = None;
         self.follow_anchor();
     }
 
-    /// Has GS lead to the supervisor's window of a 32-bit guest, or to where the anchor of the loaded
-    /// space does: before code of real mode runs, and before other code does. Not to be called but on the
-    /// thread that [`Self::load_anchor`] was called on.
+    /// Makes GS lead to the supervisor's window of a 32-bit guest before real-mode code runs
+    /// (`real`), or to the anchor of the loaded space before other code runs. Must be called on the
+    /// thread on which [`Self::load_anchor`] was called.
     #[inline]
     pub fn serve_real_mode(&mut self, real: bool) {
         if self.serves_real_mode != real {
@@ -94,8 +94,8 @@ impl LongTlb {
         }
     }
 
-    /// Another space is loaded: as [`Self::change_windows`], but only that space's windows and those
-    /// of the one that is left are looked at.
+    /// Loads another space into the shadow windows. Unlike [`Self::change_windows`], this updates
+    /// only the entries for the windows of the new space and of the space that is left.
     pub(super) fn load_windows(&mut self, to: SpaceNumber, keeps: bool) {
         let Some(windows) = &mut self.windows else {
             return;
@@ -114,8 +114,9 @@ impl LongTlb {
         }
     }
 
-    /// What loads and stores of a view find without the monitor in the loaded space, in the lower
-    /// half: linear page, host page, and whether stores find it. Of global pages nothing is said.
+    /// The pages of the lower half that loads and stores of a view find without the monitor in the
+    /// loaded space, except for global pages: linear page, host page, and whether stores find the
+    /// page.
     pub fn known_pages(&self, view: View) -> Vec<(u64, u64, bool)> {
         let parts = &self.lower[self.loaded.index()][view as usize];
         let mut pages = parts.local.pages.clone();

@@ -44,24 +44,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tollgate_x86::LinearAddress;
 use tollgate_x86::address::PAGE_SIZE;
 
-/// The common parts: first and last of programs, and of libraries and stacks.
+/// The common parts, first and last: those of programs, and those of libraries and stacks.
 const COMMON: [(i64, i64); 2] = [(0xaa, 0xac), (0xfd, 0xff)];
-/// Parts from one anchor to the next: those of programs, and one in which nothing is mapped.
+/// Distance from one anchor to the next, in parts: those of programs, and one in which nothing is
+/// mapped.
 const STEP: i64 = 4;
-/// Anchors below the guest's own addresses that are left out, so that this process has room for
-/// what it maps.
+/// Number of anchors below the guest's own addresses that are not used, so that this process has
+/// room for its own mappings.
 const LEFT_OUT: i64 = 2;
-/// Anchors, of which the last leads to nothing.
+/// Number of anchors. The last one leads to nothing.
 const ANCHORS: i64 = SPACES as i64 + 1;
 
-/// From the number of a linear page to the address that is loaded to check that its part is common.
+/// Offset from the number of a linear page to the address from which a byte is loaded to check that
+/// the page is in a common part.
 pub const CHECK_DISPLACEMENT: i32 = i32::MAX - (PAGE_SIZE as i32 - 1);
 const CHECK: u64 = CHECK_DISPLACEMENT as u64;
-/// Numbers of linear pages in a part.
+/// Number of linear pages in a part.
 const PART_PAGES: u64 = 1 << (PART_SHIFT - 12);
 
-/// The lowest and, behind it, the end of what a group of common parts comes to with all anchors
-/// and a part beside it.
+/// The range of host addresses that a group of common parts uses with all anchors, with one unused
+/// part on either side, as first address and end.
 const fn extent(group: usize) -> (u64, u64) {
     let (first, last) = COMMON[group];
     let lowest = first - STEP * (LEFT_OUT + ANCHORS) - 1;
@@ -69,30 +71,31 @@ const fn extent(group: usize) -> (u64, u64) {
     ((lowest as u64) << PART_SHIFT, (end as u64) << PART_SHIFT)
 }
 
-/// Where the windows of programs begin: below it other windows may lie.
+/// The first address of the windows of programs. Other windows may lie below it.
 pub(super) const BEGIN: u64 = extent(0).0;
 
 // The two groups do not overlap, nor does this process's own program, which begins at AAh.
 const _: () = assert!(extent(0).1 <= 0xaa << PART_SHIFT && 0xae << PART_SHIFT <= extent(1).0);
-// What lies beside an address in a common part is in it, or in one where nothing is mapped.
+// Addresses next to a common part are in that part or in one where nothing is mapped.
 const _: () = assert!(BESIDE_WINDOW < 1 << PART_SHIFT);
-// An address that is not canonical keeps what is wrong with it.
+// Adding an anchor does not make a non-canonical address canonical.
 const _: () = assert!((STEP * (LEFT_OUT + ANCHORS)) << PART_SHIFT < 1 << 46);
 
-/// Whether windows of a part lie at its space's anchor.
+/// Whether windows of a part lie at the anchor of their space.
 pub const fn is_common(part: i64) -> bool {
     let [programs, libraries] = COMMON;
     part >= programs.0 && part <= programs.1 || part >= libraries.0 && part <= libraries.1
 }
 
-/// All anchors, for one machine.
+/// Ownership of all anchors of the process, for one machine.
 #[derive(Debug)]
 pub(super) struct Anchors(());
 
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
 impl Anchors {
-    /// `None`: another machine has them, or there is no place.
+    /// Reserves the anchors. Returns `None` if another machine has them or the process has no room
+    /// for them.
     pub(super) fn take() -> Option<Self> {
         if !have_place() || TAKEN.swap(true, Ordering::SeqCst) {
             return None;
@@ -100,17 +103,17 @@ impl Anchors {
         Some(Self(()))
     }
 
-    /// Host minus linear address of the common parts of a space.
+    /// The anchor of a space: host minus linear address of its common parts.
     pub(super) const fn of(&self, space: SpaceNumber) -> u64 {
         anchor(space.index() as i64)
     }
 
-    /// What makes each access to a common part fault.
+    /// The anchor that makes each access to a common part fault.
     pub(super) const fn nothing(&self) -> u64 {
         anchor(SPACES as i64)
     }
 
-    /// The linear address in a common part that an access by this anchor names at a host address.
+    /// The linear address in a common part that an access by this anchor reaches at a host address.
     pub(super) fn linear(anchor: u64, host: u64) -> Option<LinearAddress> {
         let linear = host.wrapping_sub(anchor);
         is_common(linear as i64 >> PART_SHIFT).then_some(LinearAddress(linear))
@@ -123,31 +126,32 @@ impl Drop for Anchors {
     }
 }
 
-/// A number below [`ANCHORS`] as an anchor.
+/// The anchor with a number below [`ANCHORS`].
 const fn anchor(number: i64) -> u64 {
     (-(STEP * (LEFT_OUT + 1 + number)) << PART_SHIFT) as u64
 }
 
-/// Whether a host address lies where windows of common parts do, or beside them.
+/// Whether a host address lies where windows of common parts are, or next to them.
 pub(super) fn contains(host: u64) -> bool {
     let is_in = |group| (extent(group).0..extent(group).1).contains(&host);
     is_in(0) || is_in(1)
 }
 
-/// Whether this process has a place for anchors; then what is loaded to check parts is mapped.
-/// Found out once.
+/// Whether this process has room for anchors. If so, the bytes that check parts are mapped.
+/// Determined once.
 pub fn have_place() -> bool {
     static READY: OnceLock<bool> = OnceLock::new();
     *READY.get_or_init(|| {
         let half = PART_PAGES << 8;
-        // As far as an address above the lower half that an anchor takes back into it.
+        // The region extends to what is loaded for an address above the lower half that an anchor
+        // moves back into the lower half.
         let checks = (CHECK, CHECK + 2 * half);
         let places = [extent(0), extent(1), checks];
         places.into_iter().all(is_range_free) && COMMON.into_iter().all(map_checks)
     })
 }
 
-/// Maps what is loaded for pages of these parts.
+/// Maps the bytes that check that pages are in these parts.
 fn map_checks((first, last): (i64, i64)) -> bool {
     let address = CHECK + first as u64 * PART_PAGES;
     let bytes = (last - first + 1) as u64 * PART_PAGES;
@@ -169,11 +173,11 @@ fn map_checks((first, last): (i64, i64)) -> bool {
     mapped as u64 == address
 }
 
-/// Has GS of the calling thread lead to a space's windows of common parts.
+/// Sets GS of the calling thread to the anchor of a space.
 pub(crate) fn load(anchor: u64) {
     // SAFETY: the host's processor has FSGSBASE, which `doctor` demands and the caller's anchors
-    // imply; nothing of the process uses GS, as x86-64 Linux programs have their thread's memory in
-    // FS, and only the translated code of this thread's machine names it.
+    // imply. Nothing else in the process uses GS: x86-64 Linux programs have their thread's memory
+    // in FS, and only the translated code of this thread's machine uses GS.
     unsafe { std::arch::asm!("wrgsbase {}", in(reg) anchor, options(nostack, preserves_flags)) };
 }
 
@@ -181,7 +185,7 @@ pub(crate) fn load(anchor: u64) {
 mod tests {
     use super::*;
 
-    /// Whether a host address is one of those that are loaded to check a part.
+    /// Whether a byte is loaded from a host address to check a part.
     fn is_check(host: u64) -> bool {
         let end = CHECK + (PART_PAGES << 9);
         (CHECK..end).contains(&host)
@@ -197,7 +201,7 @@ mod tests {
                     assert!(contains(host), "{part:x} by {number}");
                     let is_edge = !is_common(part);
                     let is_new = parts.insert((host >> PART_SHIFT, is_edge));
-                    // What lies between two anchors is the edge of both.
+                    // A part between two anchors is at the edge of both.
                     assert!(is_new || is_edge, "{part:x} by {number}");
                     assert!(!parts.contains(&(host >> PART_SHIFT, !is_edge)));
                 }
@@ -217,7 +221,7 @@ mod tests {
             ] {
                 let host = linear.wrapping_add(anchor(number));
                 let is_canonical = tollgate_x86::canonical::is_canonical(host);
-                // Of the first, what is loaded to check it is never mapped.
+                // If the address is canonical, the byte that is loaded to check it is never mapped.
                 assert!(
                     !is_canonical || is_check(CHECK + (linear >> 12)),
                     "{linear:x}"

@@ -10,35 +10,37 @@
 use crate::parts::PART_SHIFT;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Bytes of linear addresses that a region stands for.
+/// Size of a region, in bytes of linear addresses that it stands for.
 const WINDOW_BYTES: u64 = 1 << PART_SHIFT;
-/// What lies between two regions and is never mapped: an access that goes on beyond the end of its
-/// window faults.
+/// Size of the gap between two regions, which is never mapped, so that an access that continues
+/// past the end of its window faults.
 pub(super) const BETWEEN: u64 = 4 << 30;
-/// From one region to the next.
+/// Distance from one region to the next.
 const STRIDE: u64 = WINDOW_BYTES + BETWEEN;
-/// The first region, which stays empty. Below it the tools that instrument a process keep what
-/// they know of its memory.
+/// Address of the first region, which stays empty. Tools that instrument a process keep their data
+/// about its memory below this region.
 const FIRST: u64 = 0x1100_0000_0000;
-/// Regions behind that one.
+/// Number of regions after the first one.
 pub(super) const REGIONS: usize = 57;
-/// Behind the last region. Windows of common parts lie above.
+/// End of the last region. Windows of common parts lie above.
 const END: u64 = FIRST + (REGIONS as u64 + 1) * STRIDE;
 const _: () = assert!(END <= super::anchors::BEGIN);
 
-/// Which regions belong to somebody; those of all machines of the process.
+/// The regions that are in use by any machine of the process.
 static TAKEN: Mutex<[bool; REGIONS]> = Mutex::new([false; REGIONS]);
 
-/// A region of the process, given back when dropped. Its owner unmaps what it has mapped there.
+/// A region of the process, which is given back when dropped. Its owner unmaps what it has mapped
+/// there.
 #[derive(Debug)]
 pub(super) struct Region {
     base: u64,
-    /// Its number, if it is one of those that are given out.
+    /// The number of the region, unless an anchor determines its place.
     number: Option<usize>,
 }
 
 impl Region {
-    /// A region of the machine's own. `None`: there is none left, or none at all here.
+    /// Takes a region for the machine. Returns `None` if no region is left, or if the process has
+    /// no room for regions.
     pub(super) fn take() -> Option<Self> {
         if !is_free() {
             return None;
@@ -52,18 +54,18 @@ impl Region {
         })
     }
 
-    /// The region at a place that is the owner's by another rule: where an [anchor](super::anchors)
-    /// leads.
+    /// The region at a place that an [anchor](super::anchors) determines, and which the caller
+    /// owns.
     pub(super) const fn at(base: u64) -> Self {
         Self { base, number: None }
     }
 
-    /// Its first address.
+    /// The first address of the region.
     pub(super) const fn base(&self) -> u64 {
         self.base
     }
 
-    /// How far in the region a host address lies, if it does.
+    /// The offset of a host address in the region, if the address lies in it.
     pub(super) fn offset(&self, host: u64) -> Option<u64> {
         let offset = host.checked_sub(self.base())?;
         (offset < WINDOW_BYTES).then_some(offset)
@@ -78,12 +80,13 @@ impl Drop for Region {
     }
 }
 
-/// The first address of a region in which nothing is ever mapped, nor on either side of it.
+/// The address that stands for windows that do not exist: nothing is ever mapped in its region, nor
+/// on either side of the region.
 pub(super) const fn nothing() -> u64 {
     FIRST + BETWEEN / 2
 }
 
-/// Whether a host address lies in the region where nothing is mapped, or beside it.
+/// Whether a host address lies in the region where nothing is mapped, or next to it.
 pub(super) fn is_nothing(host: u64) -> bool {
     (FIRST..FIRST + STRIDE).contains(&host)
 }
@@ -93,20 +96,22 @@ pub(super) fn contains(host: u64) -> bool {
     (FIRST..END).contains(&host) || super::anchors::contains(host)
 }
 
-/// Whether nothing else is, or will be, where the regions are. Found out once.
+/// Whether the process has no other mappings where the regions are, and will not get any.
+/// Determined once.
 pub(super) fn is_free() -> bool {
     static FREE: OnceLock<bool> = OnceLock::new();
     *FREE.get_or_init(|| is_range_free((FIRST, END)))
 }
 
-/// Whether nothing is, or will be, from one address to before another.
+/// Whether the process has no mapping in a range of addresses (without its end), and will not get
+/// any.
 pub(super) fn is_range_free(range: (u64, u64)) -> bool {
     let maps = std::fs::read_to_string("/proc/self/maps");
     let is_in_the_way = |line: &str| is_in_the_way(line, range);
     has_limited_stack() && maps.is_ok_and(|maps| !maps.lines().any(is_in_the_way))
 }
 
-/// Whether a line of /proc/self/maps is of a mapping from one address to before another.
+/// Whether a line of /proc/self/maps describes a mapping in a range of addresses (without its end).
 fn is_in_the_way(line: &str, (begin, behind): (u64, u64)) -> bool {
     let range = line.split_whitespace().next().unwrap_or_default();
     let mut ends = range.split('-').map(|end| u64::from_str_radix(end, 16));
@@ -121,7 +126,7 @@ fn has_limited_stack() -> bool {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: fills the structure that it is given.
+    // SAFETY: the call fills the structure that it is given.
     let failed = unsafe { libc::getrlimit(libc::RLIMIT_STACK, &mut limit) };
     failed == 0 && limit.rlim_cur != libc::RLIM_INFINITY
 }

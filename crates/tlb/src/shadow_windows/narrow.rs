@@ -22,11 +22,11 @@ use crate::software_tlb::View;
 use tollgate_x86::LinearAddress;
 use tollgate_x86::address::PAGE_SIZE;
 
-/// Addresses of 32 bits.
+/// Size of the linear addresses of 32 bits.
 const SPAN: u64 = 1 << 32;
 const SPAN_PAGES: u64 = SPAN / PAGE_SIZE;
 
-/// The part of a view's windows: none that a canonical address has.
+/// The part of a view's window, which no canonical address has.
 const fn part(view: View) -> i64 {
     match view {
         View::Supervisor => -HALF - 1,
@@ -34,22 +34,23 @@ const fn part(view: View) -> i64 {
     }
 }
 
-/// Whether a part is one of 32-bit guests.
+/// Whether a part belongs to a window of a 32-bit guest.
 pub(crate) const fn is_part(number: i64) -> bool {
     number == part(View::Supervisor) || number == part(View::User)
 }
 
-/// What stands in the windows for a 32-bit linear address in a view.
+/// The address that windows use for a 32-bit linear address in a view.
 pub fn named(view: View, linear: LinearAddress) -> LinearAddress {
     LinearAddress(start_of(part(view)) + linear.0 % SPAN)
 }
 
-/// The 32-bit linear address of a page that is named so, by its number.
+/// The page number of the 32-bit linear address for which windows use the page `named`.
 pub fn page_of(named: u64) -> Option<u64> {
     is_part(part_of(named)).then_some(named % SPAN_PAGES)
 }
 
-/// Pages below 4 GiB as a view's windows have them; `None`: there are none among them.
+/// The pages that a view's windows use for pages below 4 GiB. `None` means that none of the pages
+/// is below 4 GiB.
 pub(super) fn named_pages(view: View, pages: PageRange) -> Option<PageRange> {
     let first_of_all = start_of(part(view)) / PAGE_SIZE;
     (pages.first < SPAN_PAGES).then(|| PageRange {
@@ -58,7 +59,7 @@ pub(super) fn named_pages(view: View, pages: PageRange) -> Option<PageRange> {
     })
 }
 
-/// Whether pages of such a part lie in its first 4 GiB.
+/// Whether pages of a part of a 32-bit guest lie in the first 4 GiB of the part.
 pub(super) fn holds(run: &Run) -> bool {
     let first = (run.page * PAGE_SIZE).wrapping_sub(start_of(part_of(run.page))) / PAGE_SIZE;
     first < SPAN_PAGES && run.count <= SPAN_PAGES - first
@@ -76,12 +77,14 @@ impl ShadowWindows {
         self.delta(part).wrapping_add(start_of(part))
     }
 
-    /// As [`ShadowWindows::what_is`], where linear addresses have 32 bits.
+    /// Classifies a host address as [`ShadowWindows::what_is`] does, for linear addresses of 32
+    /// bits.
     pub fn what_is_narrow(&self, view: View, host: u64) -> BesideWindow {
         let start = self.narrow_delta(view);
         let linear = host.wrapping_sub(start);
         if linear < SPAN {
-            // Where there is no window, too: all accesses of the view lead to the same one.
+            // This is also the answer without a window: all accesses of the view lead to the same
+            // one.
             return BesideWindow::Page(LinearAddress(linear));
         }
         match super::area::contains(host) {

@@ -3,26 +3,26 @@
 
 use std::collections::BTreeMap;
 
-/// Pages side by side, mapped with the same rights.
+/// Adjacent pages that are mapped with the same rights.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Run {
-    /// Linear page: address divided by 4096.
+    /// The first linear page: its address divided by 4096.
     pub page: u64,
-    /// Pages, more than none.
+    /// The number of pages, at least one.
     pub count: u64,
-    /// The physical page behind the first.
+    /// The physical page that the first page leads to.
     pub physical: u64,
-    /// Stores may be made.
+    /// Whether stores are allowed.
     pub writable: bool,
 }
 
 impl Run {
-    /// The first page behind it.
+    /// The page that follows the last page of the run.
     pub const fn end(&self) -> u64 {
         self.page + self.count
     }
 
-    /// What of it lies from one page to before another.
+    /// The part of the run that lies in the pages from `first` up to but not including `end`.
     fn part(&self, first: u64, end: u64) -> Option<Self> {
         let page = self.page.max(first);
         let end = self.end().min(end);
@@ -34,7 +34,8 @@ impl Run {
         })
     }
 
-    /// Whether `next` goes on where this one ends, in linear and physical addresses.
+    /// Whether `next` continues this run, in linear and physical addresses and with the same
+    /// rights.
     pub const fn goes_on_with(&self, next: &Self) -> bool {
         self.end() == next.page
             && self.physical + self.count == next.physical
@@ -47,7 +48,7 @@ impl Run {
 pub(super) struct Runs(BTreeMap<u64, Run>);
 
 impl Runs {
-    /// How many mappings of the host they are.
+    /// The number of mappings of the host.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
@@ -56,7 +57,7 @@ impl Runs {
         self.0.values()
     }
 
-    /// From the first mapped page to behind the last one.
+    /// The first mapped page, and the page that follows the last one.
     pub(super) fn extent(&self) -> Option<(u64, u64)> {
         let (first, _) = self.0.first_key_value()?;
         let (_, last) = self.0.last_key_value()?;
@@ -69,7 +70,7 @@ impl Runs {
         (page < run.end()).then_some(*run)
     }
 
-    /// Takes out what lies from page `first` to before `end`.
+    /// Removes the pages from `first` up to but not including `end`, and returns them.
     pub(super) fn remove(&mut self, first: u64, end: u64) -> Vec<Run> {
         let before = self.0.range(..=first).next_back().map(|(page, _)| *page);
         let start = before.unwrap_or(first);
@@ -89,7 +90,8 @@ impl Runs {
         removed
     }
 
-    /// Adds pages where there are none; joins them with the neighbours that they go on with.
+    /// Adds pages where there are none, and joins them with the neighbouring runs that they
+    /// continue.
     pub(super) fn insert(&mut self, mut run: Run) {
         debug_assert!(self.remove(run.page, run.end()).is_empty());
         let before = self.0.range(..run.page).next_back().map(|(_, run)| *run);
@@ -117,7 +119,7 @@ impl Runs {
 mod tests {
     use super::*;
 
-    /// Small and reproducible.
+    /// A small generator of reproducible random numbers.
     struct Random(u64);
 
     impl Random {

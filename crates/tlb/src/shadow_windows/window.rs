@@ -7,9 +7,9 @@ use crate::parts::PART_SHIFT;
 use std::collections::BTreeMap;
 use tollgate_x86::address::PAGE_SIZE;
 
-/// Pages of a part.
+/// Number of pages in a part.
 pub(super) const PART_PAGES: u64 = 1 << (PART_SHIFT - 12);
-/// Pages of the largest page that a guest can have: 1 GiB.
+/// Number of pages in the largest page that a guest can have, which is 1 GiB.
 const MOST_LARGE: u64 = 1 << 18;
 
 /// The part that a linear page lies in.
@@ -22,23 +22,24 @@ pub(super) fn start_of(part: i64) -> u64 {
     (part << PART_SHIFT) as u64
 }
 
-/// One part of one address space.
+/// The window of one part of one address space.
 #[derive(Debug)]
 pub(super) struct Window {
     pub(super) region: Region,
-    /// Which: -256 to 255.
+    /// The number of the part: -256 to 255, or a part of 32-bit guests next to these.
     pub(super) part: i64,
-    /// Whose, in the lower half.
+    /// The space that the window belongs to, in the lower half.
     pub(super) space: Option<SpaceNumber>,
     pub(super) runs: Runs,
-    /// The guest's large pages of which something is mapped: first page and number of pages.
+    /// The guest's large pages of which a piece is mapped: first page and number of pages.
     pub(super) large: BTreeMap<u64, u64>,
-    /// What is mapped may not be what the guest's tables say.
+    /// Whether the window is put aside, because the mapped pages may no longer be what the guest's
+    /// tables lead to.
     pub(super) aside: bool,
 }
 
 impl Window {
-    /// An empty window of a part, and in the lower half of a space.
+    /// An empty window of a part. A window of the lower half belongs to `space`.
     pub(super) fn new(region: Region, part: i64, space: SpaceNumber) -> Self {
         Self {
             region,
@@ -59,7 +60,7 @@ impl Window {
         self.region.base().wrapping_sub(start_of(self.part))
     }
 
-    /// Unmaps from page `first` to before `end`.
+    /// Unmaps the pages from `first` up to but not including `end`.
     fn unmap_host(&self, first: u64, end: u64) {
         // SAFETY: the range lies in the region, which belongs to this window, and nothing but
         // translated code on this thread accesses what is mapped there.
@@ -71,12 +72,12 @@ impl Window {
         };
     }
 
-    /// Whether it is one of the loaded space.
+    /// Whether the loaded space uses the window.
     pub(super) fn is_of(&self, loaded: SpaceNumber) -> bool {
         self.space.is_none_or(|space| space == loaded)
     }
 
-    /// Allows no stores to a page any more that is mapped.
+    /// Makes a mapped page refuse stores.
     pub(super) fn protect(&mut self, page: u64) {
         // SAFETY: as for `unmap_host`.
         let failed = unsafe {
@@ -87,7 +88,7 @@ impl Window {
             )
         };
         if failed != 0 {
-            // The host allows no more mappings: then without the page.
+            // The host allows no more mappings, so the page is unmapped instead.
             self.unmap(page, page + 1);
             return;
         }
@@ -99,7 +100,8 @@ impl Window {
         }
     }
 
-    /// Unmaps what is mapped from page `first` to before `end`; how many mappings that was.
+    /// Unmaps the pages from `first` up to but not including `end`. Returns how many mappings were
+    /// removed.
     pub(super) fn unmap(&mut self, first: u64, end: u64) -> u64 {
         let removed = self.runs.remove(first, end);
         for run in &removed {
@@ -116,8 +118,8 @@ impl Window {
         self.large.clear();
     }
 
-    /// Unmaps pages that the guest invalidates, and with them the large pages that they are in
-    /// (SDM volume 3, 4.10.4.1).
+    /// Unmaps pages that the guest invalidates, and all of the large pages that they are in (SDM
+    /// volume 3, 4.10.4.1). Returns how many mappings were removed.
     pub(super) fn invalidate(&mut self, first: u64, end: u64) -> u64 {
         let mut count = self.unmap(first, end);
         let (lowest, highest) = (first.saturating_sub(MOST_LARGE), end);

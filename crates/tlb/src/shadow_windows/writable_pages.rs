@@ -7,14 +7,14 @@
 /// Pages that have a bit: 1 TiB of guest RAM. Those beyond are always searched for.
 const MOST: u64 = 1 << 28;
 
-/// A set of physical pages: all that are mapped for stores, and some that were.
+/// A set of physical pages that has all pages that are mapped for stores, and some that were.
 #[derive(Debug, Default)]
 pub(super) struct WritablePages {
     words: Vec<u64>,
 }
 
 impl WritablePages {
-    /// `count` pages from `first` on are mapped for stores.
+    /// Adds `count` pages from `first` on, which are mapped for stores.
     pub(super) fn insert(&mut self, first: u64, count: u64) {
         let end = first.saturating_add(count).min(MOST);
         for page in first..end {
@@ -32,7 +32,7 @@ impl WritablePages {
         page >= MOST || word.is_some_and(|word| word & 1 << (page % 64) != 0)
     }
 
-    /// A page is mapped for stores nowhere.
+    /// Removes a page that no window maps for stores.
     pub(super) fn remove(&mut self, page: u64) {
         if page < MOST
             && let Some(word) = self.words.get_mut((page / 64) as usize)
