@@ -61,7 +61,7 @@ use tollgate_engine::{Context, Engine};
 use tollgate_memory::GuestMemory;
 use tollgate_x86::CpuState;
 
-/// A link to be made once the target's block is known.
+/// A link that will be made once the target's block is known.
 #[derive(Clone, Copy)]
 pub(crate) enum PendingLink {
     None,
@@ -69,14 +69,14 @@ pub(crate) enum PendingLink {
         block: BlockId,
         site: usize,
         generation: u64,
-        /// The target is the code without windows (see [`Mode::windowless`]).
+        /// Whether the target is the code without shared look-ups (see [`Mode::windowless`]).
         ///
         /// [`Mode::windowless`]: tollgate_engine::policy::mode::Mode::windowless
         windowless: bool,
     },
     Indirect,
     Far,
-    /// The handler of an exception, which is looked for like the target of an indirect branch.
+    /// The handler of an exception, which is looked up as the target of an indirect branch is.
     Handler,
 }
 
@@ -85,50 +85,53 @@ pub struct Translated {
     pub(crate) context: Box<Context>,
     pub(crate) engine: Box<Engine>,
     pub(crate) mode: ModeId,
-    /// Base of CS when `mode` was formed: guest code may change it.
+    /// The base of CS when `mode` was computed. Guest code may change the base.
     pub(crate) code_base: u64,
-    /// When the numbers of modes in what is known of level changes were given out.
+    /// The epoch of the mode numbers in the memos of level changes.
     pub(crate) level_changes_epoch: u64,
-    /// What leaves know.
+    /// Which tables of memos for fast paths have entries.
     pub(crate) fast_paths_known: FastPathsKnown,
     pub(crate) resume: Option<Resume>,
     pub(crate) link: PendingLink,
-    /// How exceptions were delivered.
+    /// Memos of deliveries of exceptions.
     pub(crate) fault_deliveries: FaultDeliveries,
-    /// Where masked operands are accessed that lie beside what must not be.
+    /// Host pages for masked operands that lie next to memory that must not be accessed.
     pub(crate) guarded: Option<GuardedPages>,
-    /// Which spaces' programs reach memory directly.
+    /// The accounts that decide which spaces' programs access memory directly.
     pub(crate) accounts: Box<Accounts>,
-    /// What was chosen for them, whether or not the process has a place for shadow windows.
+    /// The setting for these accounts, whether or not the process has room for shadow windows.
     pub(crate) memory_access: MemoryAccess,
-    /// What was chosen for their anchors, whether or not this machine has any.
+    /// The setting for anchors, whether or not this machine has any.
     pub(crate) uses_anchors: bool,
     /// How known spaces are loaded.
     pub(crate) space_switch: SpaceSwitch,
-    /// Requests to this processor.
+    /// The requests to this processor.
     pub(crate) requests: Arc<Requests>,
-    /// Filling the windows of the space whose tables begin here has stopped half-way.
+    /// The root of the page tables of the space whose windows were not completely filled because
+    /// the work stopped.
     pub(crate) half_filled: Option<u64>,
-    /// Comparing a window has stopped half-way: the next time it is done to the end.
+    /// Whether comparing a window has stopped halfway; if so, the next comparison is done to its
+    /// end.
     pub(crate) half_compared: bool,
-    /// Looking code up ahead of control has stopped half-way: likewise.
+    /// Whether looking up code ahead of control has stopped halfway; if so, the next time it is
+    /// done to its end.
     pub(crate) half_foreseen: bool,
-    /// How far that comparison has come.
+    /// The progress of comparing a window.
     pub(crate) comparing: Comparing,
-    /// A section that stopped for an interrupt.
+    /// The work that stopped for an interrupt.
     pub(crate) work_left: Option<WorkLeft>,
-    /// Where instructions come from that the monitor emulates.
+    /// The source of the instructions that the monitor emulates.
     pub(crate) instructions: Box<InstructionCache>,
-    /// Which instructions' direct accesses fault too often.
+    /// The instructions whose direct accesses fault too often.
     pub(crate) faulting_sites: FaultingSites,
-    /// How they do in the loaded space.
+    /// How programs of the loaded space access memory.
     pub(crate) program_access: Access,
     _range: CodeRange,
 }
 
 impl Translated {
-    /// A processor in `state`; translated code is left at `requests`. With
-    /// `verify_code` every block passes the verifier before it can run.
+    /// A processor in `state`, whose translated code is left when there are `requests`. With
+    /// `verify_code`, every block must pass the verifier before it runs.
     ///
     /// # Errors
     /// The host refused memory, signals or executable mappings.

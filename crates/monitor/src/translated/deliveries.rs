@@ -29,12 +29,12 @@ use tollgate_x86::{
     Vector,
 };
 
-/// Where a 32-bit TSS has ESP0 and SS0, and a 64-bit one RSP0.
+/// Offset of ESP0 and SS0 in a 32-bit TSS, and of RSP0 in a 64-bit TSS.
 const STACK_OF_LEVEL_0: u64 = 4;
-/// Where a 64-bit TSS has the first of its seven interrupt stacks.
+/// Offset of the first of the seven interrupt stacks in a 64-bit TSS.
 const FIRST_INTERRUPT_STACK: u64 = 0x24;
 
-/// Where a descriptor of the GDT lies.
+/// The linear address of a descriptor of the GDT.
 pub(crate) fn place_of(cpu: &CpuState, selector: Selector) -> Option<u64> {
     let offset = selector.table_offset();
     let is_there = !selector.is_null() && !selector.is_local() && offset | 7 <= cpu.gdtr.limit;
@@ -51,15 +51,15 @@ fn linear(cpu: &CpuState, base: u64, offset: u64) -> u64 {
 
 /// A fault of a V86 task that a fast path may deliver.
 pub(crate) struct Refusal {
-    /// Of the task's modes.
+    /// The family of the task's modes.
     family: FamilyId,
-    /// The error code.
+    /// The error code of the fault.
     code: u32,
-    /// The entry of the IDT that it names: that of the INT n or INT3.
+    /// The entry of the IDT that the error code names: the entry of the INT n or INT3.
     gate: Option<u8>,
 }
 
-/// A delivery with the registers that name its tables.
+/// A delivery that has only its key and the registers that point to its tables.
 fn begun(cpu: &CpuState, key: u64) -> Delivery {
     Delivery {
         key,
@@ -73,14 +73,15 @@ fn begun(cpu: &CpuState, key: u64) -> Delivery {
     }
 }
 
-/// A present segment of level 0 that was accessed.
+/// Whether a segment is present, of level 0 and marked as accessed.
 fn is_usable(attributes: Attributes) -> bool {
     let needed = Attributes::PRESENT | Attributes::NOT_SYSTEM | Attributes::ACCESSED;
     attributes.contains(needed) && attributes.dpl() == 0
 }
 
-/// The flat segment of level 0 that a code descriptor gives: 64-bit code in IA-32e mode, else code
-/// of 32 bits. Conforming segments would leave the level as it is.
+/// The flat segment of level 0 that a code descriptor describes: 64-bit code in IA-32e mode,
+/// otherwise 32-bit code. Conforming segments are excluded, because they would not change the
+/// level.
 fn code_segment(cpu: &CpuState, selector: Selector, raw: u64) -> Option<Segment> {
     let mut segment = Descriptor(raw).segment(Selector(selector.0 & !3));
     let attributes = segment.attributes;
@@ -95,7 +96,7 @@ fn code_segment(cpu: &CpuState, selector: Selector, raw: u64) -> Option<Segment>
     (is_big && segment.base == 0 && segment.limit == u32::MAX).then_some(segment)
 }
 
-/// The flat stack of level 0 that a descriptor gives outside IA-32e mode.
+/// The flat stack of level 0 that a descriptor describes outside IA-32e mode.
 fn stack_segment(selector: Selector, raw: u64) -> Option<Segment> {
     let segment = Descriptor(raw).segment(selector);
     let attributes = segment.attributes;
@@ -108,15 +109,16 @@ fn stack_segment(selector: Selector, raw: u64) -> Option<Segment> {
 }
 
 impl<P: Platform> Running<'_, Translated, P> {
-    /// The monitor has just delivered INT n, INT3 or INTO.
+    /// Stores a memo of the INT n, INT3 or INTO that the monitor has just delivered.
     pub(crate) fn remember_delivery(&mut self, instruction: &Instruction) {
         if let Some((delivery, to)) = self.delivery(instruction) {
             self.note_known_delivery(delivery, to);
         }
     }
 
-    /// The fault that a V86 task is about to get, if it is one that a fast path may deliver: an instruction
-    /// that its monitor must emulate, or INT n whose gate does not let it in.
+    /// The fault that a V86 task is about to get, if a fast path may deliver it: the fault of an
+    /// instruction that the task's monitor must emulate, or of an INT n whose gate refuses the
+    /// task.
     pub(crate) fn refusal_of_task(&self, exception: Exception) -> Option<Refusal> {
         let cpu = &self.runner.context.cpu;
         if exception.vector != Vector::GeneralProtection || !cpu.is_virtual_8086() {
@@ -129,7 +131,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         let code = exception.error_code;
         let gate = match code {
             0 => None,
-            // Of an entry of the IDT, and not an event from outside (SDM volume 3, 6.13).
+            // The error code names an entry of the IDT, and the event is not external (SDM volume
+            // 3, 6.13).
             _ if code & 7 == 2 => Some(u8::try_from(code >> 3).ok()?),
             _ => return None,
         };
@@ -137,7 +140,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         Some(Refusal { family, code, gate })
     }
 
-    /// The monitor has just delivered this fault.
+    /// Stores a memo of this fault, which the monitor has just delivered.
     pub(crate) fn remember_refusal(&mut self, refusal: &Refusal) {
         let Refusal { family, code, gate } = *refusal;
         let key = match gate {
@@ -157,13 +160,13 @@ impl<P: Platform> Running<'_, Translated, P> {
         self.note_known_delivery(delivery, to);
     }
 
-    /// Puts a delivery that led to code of this mode where the fast path finds it.
+    /// Stores a memo of a delivery that led to code of mode `to`, where the fast path finds it.
     fn note_known_delivery(&mut self, mut delivery: Delivery, to: Mode) {
         let from = self.runner.mode;
         let epoch = self.runner.engine.mode_epoch();
         let to = self.intern_temporary(to);
         if epoch != self.runner.engine.mode_epoch() {
-            // `from` means nothing any more.
+            // The mode number `from` is no longer valid.
             return;
         }
         if from != to {
@@ -173,7 +176,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         self.runner.context.fast_paths.deliveries.note(delivery);
     }
 
-    /// What is known of the delivery that was just made, and the handler's mode.
+    /// A memo of the delivery that was just made, and the mode of its handler.
     fn delivery(&mut self, instruction: &Instruction) -> Option<(Delivery, Mode)> {
         let from = *self.runner.engine.mode(self.runner.mode);
         let map = self.runner.engine.map_of(&from);
@@ -215,7 +218,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         Some((delivery, to))
     }
 
-    /// The same of a V86 task, with an error code if it was a fault.
+    /// A memo of a delivery from a V86 task. `code` is the error code, if the event was a fault.
     fn delivery_of_task(
         &mut self,
         key: u64,
@@ -233,7 +236,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             error: code.map_or(0, error_of),
             ..begun(cpu, key)
         };
-        // A fault's gate may have any privilege.
+        // The gate of a fault may have any privilege level.
         let handler = self.read_gate(&mut delivery, vector, code.is_none())?;
         self.read_code(&mut delivery, handler)?;
         self.read_stack(&mut delivery)?;
@@ -241,8 +244,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         Some((delivery, to))
     }
 
-    /// The entry of the IDT for which an INT n was refused: it is no gate, or one that V86 tasks may
-    /// not use (SDM volume 3, 6.12.1.1 and 20.3.1).
+    /// Reads the entry of the IDT for which an INT n was refused: the entry is not a gate, or V86
+    /// tasks may not use it (SDM volume 3, 6.12.1.1 and 20.3.1).
     fn read_refused_gate(&mut self, delivery: &mut Delivery, vector: u8) -> Option<()> {
         let cpu = &self.runner.context.cpu;
         let offset = u16::from(vector) * 8;
@@ -263,7 +266,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         (!is_gate || attributes.dpl() != 3).then_some(())
     }
 
-    /// What the handler finds beside segments.
+    /// Adds the rest of the handler's state, in addition to its segments, to the memo.
     fn complete(&self, delivery: &mut Delivery) {
         let cpu = &self.runner.context.cpu;
         let known = KnownDescriptors::of(cpu);
@@ -274,7 +277,8 @@ impl<P: Platform> Running<'_, Translated, P> {
             .table(cpu, view_of(Privilege::Supervisor));
     }
 
-    /// Reads the gate: the selector that it names. It must be a program's, if `is_user`.
+    /// Reads the gate, and returns the selector in it. With `is_user`, programs must be allowed to
+    /// use the gate.
     fn read_gate(
         &mut self,
         delivery: &mut Delivery,
@@ -293,7 +297,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         delivery.gate_bytes[0] = self.read_known(place)?;
         let mut target = 0;
         if long {
-            // It begins at a multiple of eight, or is not in one page with the first half.
+            // The gate must begin at a multiple of eight; otherwise both halves need not be in one
+            // page.
             let second = place.wrapping_add(8);
             if place % PAGE_SIZE > PAGE_SIZE - 16 {
                 return None;
@@ -325,7 +330,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         (delivery.code == *cpu.cs()).then_some(())
     }
 
-    /// The stack pointer of IA-32e mode: RSP0, that of an interrupt stack, or RSP.
+    /// The stack pointer of the handler in IA-32e mode: RSP0, an interrupt stack, or the present
+    /// RSP.
     fn read_long_stack(
         &mut self,
         delivery: &mut Delivery,
@@ -349,7 +355,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         self.read_known(delivery.stack_slot).map(|_| ())
     }
 
-    /// The stack of level 0 outside IA-32e mode.
+    /// Reads the handler's stack, of level 0, outside IA-32e mode.
     fn read_stack(&mut self, delivery: &mut Delivery) -> Option<()> {
         let cpu = &self.runner.context.cpu;
         let task = &cpu.tr;
@@ -368,7 +374,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         (delivery.stack == *ss).then_some(())
     }
 
-    /// Eight bytes in one page that the supervisor's software TLB has behind this.
+    /// Reads eight bytes in one page, if the supervisor's view of the software TLB has the page.
     pub(crate) fn read_known(&mut self, place: u64) -> Option<u64> {
         let cpu = &self.runner.context.cpu;
         let is_reachable = place != 0

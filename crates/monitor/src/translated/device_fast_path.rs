@@ -18,32 +18,34 @@ use tollgate_platform::{Near, NearAccess, Platform};
 use tollgate_x86::local_apic_msrs::TSC_DEADLINE;
 use tollgate_x86::{Flags, Gpr};
 
-/// Lets guest code reach the machine until [`take_back`], which must be called before the
-/// machine is used again.
+/// Lends the machine to guest code until [`take_back`], which must be called before the machine is
+/// used again.
 #[inline(always)]
 pub(super) fn lend<P: Platform>(context: &mut Context, machine: &mut P) {
     context.devices.machine = std::ptr::from_mut(machine).cast();
     context.devices.function = Some(device_fast_path::<P>);
 }
 
-/// Ends what [`lend`] began.
+/// Ends the loan that [`lend`] began.
 #[inline(always)]
 pub(super) fn take_back(context: &mut Context) {
     context.devices.function = None;
 }
 
+/// Makes the access to the machine that a key describes, for guest code.
+///
 /// # Safety
-/// `context` is the one that guest code runs in, whose machine is a `P` that is
-/// [lent](lend); nothing else refers to either.
+/// `context` is the one that guest code runs in, whose machine is a `P` that is [lent](lend);
+/// nothing else refers to either.
 unsafe extern "sysv64" fn device_fast_path<P: Platform>(
     context: *mut Context,
     value: u64,
     key: u64,
 ) -> u64 {
-    // SAFETY: the caller vouches for the context: guest code, which alone uses it meanwhile, waits
-    // for this call to return.
+    // SAFETY: the caller guarantees that the context is valid; guest code, which alone uses it
+    // during this call, waits for the call to return.
     let context = unsafe { &mut *context };
-    // SAFETY: the machine was lent by a reference to this type that is not used meanwhile.
+    // SAFETY: the machine was lent by a reference to this type that is not used during the loan.
     let machine = unsafe { &mut *context.devices.machine.cast::<P>() };
     // SAFETY: the environment of the guest code that called this is null or valid.
     let environment = unsafe {
@@ -58,20 +60,21 @@ unsafe extern "sysv64" fn device_fast_path<P: Platform>(
     };
     let sort = sort_of(key);
     let stores = context.fast_paths.counts[FastPath::MmioWrite as usize];
-    // SAFETY: as above; nothing that is called from here refers to the ledger.
+    // SAFETY: the environment is valid, as above; no function called from here refers to the
+    // ledger.
     let begun = unsafe { &mut *environment.ledger }.begin_fast_path_call(sort);
     let answer = access(context, machine, value, key);
     let kind = match context.fast_paths.counts[FastPath::MmioWrite as usize] == stores {
         true => sort,
         false => ExitKind::MmioWrite,
     };
-    // SAFETY: as above.
+    // SAFETY: the environment is valid, as above.
     unsafe { &mut *environment.ledger }.end_fast_path_call(begun, sort, kind);
     answer
 }
 
-/// By what a call with this key is chosen to be timed. Whether an access to memory is a load or a store is not
-/// known before it is done.
+/// The exit kind by which the time of a call with this key is sampled. Whether an access to memory
+/// is a load or a store is not known before the access.
 #[inline]
 fn sort_of(key: u64) -> ExitKind {
     match key >> KEY_ROUTINE {
@@ -82,12 +85,12 @@ fn sort_of(key: u64) -> ExitKind {
     }
 }
 
-/// The slot where the routine keeps a general register during the call.
+/// The slot in which the routine keeps a general register during the call.
 pub(super) fn slot(context: &mut Context, register: Gpr) -> &mut u64 {
     context.slot_mut(register as u8)
 }
 
-/// Does the instruction that a key tells, if its access is near.
+/// Executes the instruction that a key describes, if its access is near.
 #[inline]
 fn access<P: Platform>(context: &mut Context, machine: &mut P, value: u64, key: u64) -> u64 {
     let done = match key >> KEY_ROUTINE {
@@ -105,7 +108,7 @@ fn access<P: Platform>(context: &mut Context, machine: &mut P, value: u64, key: 
         return DEVICE_DUE;
     }
     if machine.interrupt_pending() {
-        // Guest code leaves when it lets in what waits.
+        // Guest code leaves when it lets in the interrupt that waits.
         context.hot.interrupt_request = Flags::IF.bits();
         if context.hot.interrupt_flag != 0 {
             return DEVICE_DUE;
@@ -114,7 +117,7 @@ fn access<P: Platform>(context: &mut Context, machine: &mut P, value: u64, key: 
     DEVICE_DONE
 }
 
-/// What was read, and whether more is due. `None`: nothing was done.
+/// The value that was read, and whether more work is due. `None` means that no access was made.
 pub(super) fn outcome(near: Near) -> Option<(u64, bool)> {
     match near {
         Near::No => None,
@@ -123,7 +126,7 @@ pub(super) fn outcome(near: Near) -> Option<(u64, bool)> {
     }
 }
 
-/// IN or OUT. Whether more is due; `None`: nothing was done.
+/// Executes IN or OUT. Returns whether more work is due, or `None` if no access was made.
 #[inline]
 fn access_port<P: Platform>(
     context: &mut Context,
@@ -151,14 +154,14 @@ fn access_port<P: Platform>(
     let (read, is_due) = outcome(machine.near(access))?;
     context.fast_paths.counts[number] += 1;
     if is_read {
-        // A doubleword clears what is above it.
+        // A result of 4 bytes clears the upper half of the register.
         let kept = if size == 4 { 0 } else { rax & !used };
         *slot(context, Gpr::Rax) = kept | read & used;
     }
     Some(is_due)
 }
 
-/// RDMSR or WRMSR. Whether more is due; `None`: nothing was done.
+/// Executes RDMSR or WRMSR. Returns whether more work is due, or `None` if no access was made.
 #[inline]
 fn access_msr<P: Platform>(context: &mut Context, machine: &mut P, key: u64) -> Option<bool> {
     let cpu = &mut context.cpu;

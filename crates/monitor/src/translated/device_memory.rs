@@ -36,8 +36,8 @@ use tollgate_x86::{Flags, Gpr, LinearAddress, Operation, PhysicalAddress};
 
 const _: () = assert!(1 << DISPLAY_WINDOW_SHIFT == DISPLAY_WINDOW);
 
-/// Does the instruction of the site that has missed at `linear`. Whether more is due; `None`: nothing
-/// was done.
+/// Executes the instruction of the site that has missed at `linear`. Returns whether more work is
+/// due, or `None` if nothing was done.
 #[inline]
 pub(super) fn access<P: Platform>(
     context: &mut Context,
@@ -79,14 +79,15 @@ pub(super) fn access<P: Platform>(
     Some(is_due)
 }
 
-/// What was noted of the site that is named, and has this entry, which is made its own if another site
-/// has taken it.
+/// The note about the named site, in entry `number`. If another site has taken the entry, the entry
+/// is set to the note of the named site.
 fn noted(context: &mut Context, number: usize) -> Option<DeviceAccess> {
     let noted = context.devices.accesses[number];
     if noted.site == context.hot.exit_site {
         return Some(noted);
     }
-    // SAFETY: this was called from guest code, which alone may use what its environment leads to.
+    // SAFETY: guest code called this function, and only guest code may use what its environment
+    // points to.
     let engine = unsafe {
         let environment = context
             .fast_paths
@@ -100,15 +101,15 @@ fn noted(context: &mut Context, number: usize) -> Option<DeviceAccess> {
     Some(noted)
 }
 
-/// Where an operand lies: its one or two parts.
+/// The physical addresses of the one or two parts of an operand, with their sizes.
 #[derive(Clone, Copy)]
 struct Places {
     first: (PhysicalAddress, u8),
     second: Option<(PhysicalAddress, u8)>,
 }
 
-/// Finds the operand of an instruction that missed at `linear`. `None`: it is not known to be one that
-/// may be near.
+/// Finds the operand of an instruction that missed at `linear`. `None` means that the operand is
+/// not known to be in memory that may be near.
 #[inline]
 fn places<P: Platform>(
     context: &mut Context,
@@ -157,14 +158,15 @@ fn places<P: Platform>(
     })
 }
 
-/// Whether two places in display memory are both near or neither: what the window is changes at
-/// multiples of 32 KiB.
+/// Whether two places in display memory are either both near or both not: the mapping of the
+/// display window changes only at multiples of 32 KiB.
 pub(super) fn are_near_alike(one: PhysicalAddress, other: PhysicalAddress) -> bool {
     const SHIFT: u32 = 15;
     one.0 >> SHIFT == other.0 >> SHIFT
 }
 
-/// Where a linear address leads now. `None`: to a fault, or there is more to do.
+/// The present physical address of a linear address. `None` means that the address faults, or that
+/// more work is due.
 #[inline]
 fn physical(
     context: &mut Context,
@@ -175,7 +177,8 @@ fn physical(
     if !cpu.is_paging() {
         return Some(PhysicalAddress(linear.0));
     }
-    // SAFETY: this was called from guest code, which alone may use what its environment leads to.
+    // SAFETY: guest code called this function, and only guest code may use what its environment
+    // points to.
     let view = unsafe {
         let environment = context
             .fast_paths
@@ -186,12 +189,12 @@ fn physical(
     };
     let privilege = Privilege::of_cpl(cpu.cpl());
     let found = view.walk(cpu, linear, kind, privilege).ok()?;
-    // The walk may have set bits in a page table that holds code.
+    // The walk may have set bits in a page table that shares its page with code.
     let is_due = view.memory.has_code_writes() || view.memory.has_map_changes();
     (!is_due).then_some(found.physical)
 }
 
-/// The bits of `size` (1 to 8) bytes.
+/// A mask of the bits of `size` (1 to 8) bytes.
 fn used(size: u8) -> u64 {
     u64::MAX >> (64 - 8 * u32::from(size))
 }
@@ -203,7 +206,7 @@ pub(super) fn kind_of(writes: bool) -> AccessKind {
     }
 }
 
-/// An operand of the machine's.
+/// An operand in a device's memory.
 struct Memory<'a, P> {
     machine: &'a mut P,
     places: Places,
@@ -217,7 +220,7 @@ impl<P: Platform> Memory<'_, P> {
         Some(read)
     }
 
-    /// `None`: it is not near.
+    /// Loads the operand, or returns `None` if the access is not near.
     fn load(&mut self) -> Option<u64> {
         let (address, size) = self.places.first;
         let low = self.near(NearAccess::MemoryRead { address, size })? & used(size);
@@ -229,7 +232,7 @@ impl<P: Platform> Memory<'_, P> {
         Some(high << shift | low)
     }
 
-    /// `None`: it is not near.
+    /// Stores the operand, or returns `None` if the access is not near.
     fn store(&mut self, value: u64) -> Option<()> {
         let (address, size) = self.places.first;
         self.near(NearAccess::MemoryWrite {
@@ -249,18 +252,18 @@ impl<P: Platform> Memory<'_, P> {
     }
 }
 
-/// What an instruction leaves behind.
+/// The results of an instruction.
 #[derive(Default)]
 struct Outcome {
-    /// To be stored.
+    /// The value to store in memory.
     memory: Option<u64>,
-    /// For its register.
+    /// The value for the register operand.
     register: Option<u64>,
-    /// Its arithmetic flags.
+    /// The arithmetic flags.
     flags: Option<u64>,
 }
 
-/// What an instruction does with its operand in memory, which was `memory`.
+/// Computes the results of an instruction whose memory operand has the value `memory`.
 #[inline]
 fn operate(context: &mut Context, noted: &DeviceAccess, memory: u64) -> Outcome {
     let other = register_or_constant(context, noted);
@@ -318,14 +321,14 @@ fn put_register(context: &mut Context, noted: &DeviceAccess, value: u64) {
     let register = context.slot_mut(noted.register);
     *register = match (noted.register_size, noted.form & FORM_HIGH_BYTE) {
         (8, _) => value,
-        // A doubleword clears what is above it.
+        // A result of 4 bytes clears the upper half of the register.
         (4, _) => value & 0xffff_ffff,
         (size, 0) => *register & !used(size) | value & used(size),
         _ => *register & !0xff00 | (value & 0xff) << 8,
     };
 }
 
-/// The guest's arithmetic flags, which the routine keeps as LAHF has them.
+/// The guest's arithmetic flags, which the routine keeps in the format of LAHF.
 pub(super) fn flags(context: &Context) -> u64 {
     let overflow = match context.strings.flags & 1 {
         0 => 0,
@@ -340,7 +343,7 @@ pub(super) fn put_flags(context: &mut Context, flags: u64) {
     context.strings.flags = (shown as u16) << 8 | overflow;
 }
 
-/// Advances the pointer of LODS or STOS.
+/// Advances the pointer register of LODS or STOS.
 fn advance_pointer(context: &mut Context, noted: &DeviceAccess) {
     let changed = match noted.form & (FORM_ADVANCES_16 | FORM_ADVANCES_32 | FORM_ADVANCES_64) {
         FORM_ADVANCES_16 => 0xffff,

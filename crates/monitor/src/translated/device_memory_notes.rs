@@ -18,7 +18,7 @@ use tollgate_platform::{DISPLAY_WINDOW, Platform};
 use tollgate_x86::paging::{Keeping, Privilege};
 use tollgate_x86::{LinearAddress, Operation, PhysicalAddress};
 
-/// The operation of an instruction that fast paths do.
+/// The operation of an instruction that fast paths can execute.
 fn operation(mnemonic: Mnemonic) -> Option<Operation> {
     use Mnemonic::*;
     Some(match mnemonic {
@@ -48,7 +48,7 @@ fn operation(mnemonic: Mnemonic) -> Option<Operation> {
         Shl | Sal => Operation::ShiftLeft,
         Shr => Operation::ShiftRight,
         Sar => Operation::ShiftRightArithmetic,
-        // Of these a register may reach beyond the operand.
+        // With a register as bit offset, these instructions may access memory outside the operand.
         Bt => Operation::TestBit,
         Bts => Operation::SetBit,
         Btr => Operation::ResetBit,
@@ -57,7 +57,7 @@ fn operation(mnemonic: Mnemonic) -> Option<Operation> {
     })
 }
 
-/// How the pointer of an operand advances. `None`: it is no operand in memory.
+/// How the pointer of an operand advances. `None` means that the operand is not in memory.
 fn form_of_memory(kind: OpKind) -> Option<u8> {
     match kind {
         OpKind::Memory => Some(0),
@@ -68,8 +68,8 @@ fn form_of_memory(kind: OpKind) -> Option<u8> {
     }
 }
 
-/// What an instruction does with its operand in device memory, if leaves can do it: as an entry of the
-/// context has it, without places.
+/// What an instruction does with its operand in device memory, if fast paths can execute the
+/// instruction, in the format of the context's entries but without addresses.
 fn described(instruction: &Instruction) -> Option<DeviceAccess> {
     if is_string_of_two(instruction) {
         return Some(DeviceAccess {
@@ -100,7 +100,7 @@ fn described(instruction: &Instruction) -> Option<DeviceAccess> {
             is_in_memory = true;
         } else if kind == OpKind::Register {
             note_register(&mut access, instruction.op_register(index))?;
-            // The operands of XCHG are alike.
+            // XCHG treats its two operands in the same way.
             if index == 0 && operation != Operation::Exchange {
                 access.form |= FORM_TO_REGISTER;
             }
@@ -116,7 +116,7 @@ fn described(instruction: &Instruction) -> Option<DeviceAccess> {
     is_done.then_some(access)
 }
 
-/// MOVS, CMPS and SCAS, once.
+/// Whether an instruction is MOVS, CMPS or SCAS without a repeat prefix.
 fn is_string_of_two(instruction: &Instruction) -> bool {
     let is_load_or_store = operation(instruction.mnemonic()).is_some();
     let is_repeated = instruction.has_rep_prefix() || instruction.has_repne_prefix();
@@ -140,9 +140,9 @@ fn note_register(access: &mut DeviceAccess, register: Register) -> Option<()> {
 }
 
 impl<P: Platform> Running<'_, Translated, P> {
-    /// An instruction of this site, which accesses memory, was executed out of line. If that was a
-    /// device's register that is near, or display memory, leaves do it from now on. `missed` is the
-    /// site as the exit named it, and the linear address.
+    /// Notes what the instruction of this site, which accesses memory and was executed out of line,
+    /// does. If it accessed a near register of a device, or display memory, fast paths execute it
+    /// from now on. `missed` has the site as the exit named it, and the linear address.
     pub(crate) fn note_device_access(
         &mut self,
         (block, site): (BlockId, &Site),
@@ -161,7 +161,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         if !is_display && (near.is_none() || !is_kernel) || mode.is_watched() {
             return;
         }
-        // Fast paths take registers from there.
+        // Fast paths expect each guest register in the host register of the same name.
         if !self.runner.engine.map_of(mode).has_namesakes_at_home() {
             return;
         }
@@ -174,7 +174,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         let Some(described) = described(&noted.helper.instruction) else {
             return;
         };
-        // Of the local APIC's registers only words are near.
+        // Registers of the local APIC are near only for plain moves.
         let is_simple = described.operation == Operation::Move;
         let is_as_missed = described.stores() == writes || described.operation == Operation::String;
         if !is_as_missed || !is_display && !is_simple {
@@ -210,8 +210,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         engine.note_device_access(context, (linear, &found), (block, site), access);
     }
 
-    /// A string instruction is about to be executed for an exit: where its next elements lie, if
-    /// [`note_string`](Self::note_string) is to look at them.
+    /// Called before a string instruction is executed for an exit. Returns the addresses of its
+    /// next elements, if [`note_string`](Self::note_string) must examine them.
     pub(crate) fn before_string(&self, helper: &Helper) -> [Option<LinearAddress>; 2] {
         let Translated {
             engine, context, ..
@@ -226,7 +226,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
     }
 
-    /// It was executed. If it has met display memory leaves do what follows.
+    /// Called after the string instruction was executed. If one of the elements was in display
+    /// memory, fast paths execute the instruction from now on.
     pub(crate) fn note_string(&mut self, elements: [Option<LinearAddress>; 2]) {
         let mut elements = elements.into_iter().flatten();
         if elements.any(|linear| self.is_display(linear, false)) {
@@ -237,7 +238,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
     }
 
-    /// Whether display memory that may be near lies where an access has just been made.
+    /// Whether an access that has just been made was to display memory that may be near.
     fn is_display(&mut self, linear: LinearAddress, writes: bool) -> bool {
         let Some(window) = self.platform.near_display() else {
             return false;
@@ -246,7 +247,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         let privilege = Privilege::of_cpl(cpu.cpl());
         let found = self.view.walk(cpu, linear, kind_of(writes), privilege);
         let window = window.0..window.0 + DISPLAY_WINDOW;
-        // Without paging address line 20 may make another one of it.
+        // Without paging, address line 20 may change the address.
         found.is_ok_and(|found| {
             window.contains(&found.physical.0) && (cpu.is_paging() || found.physical.0 == linear.0)
         })

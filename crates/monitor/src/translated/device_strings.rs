@@ -21,10 +21,10 @@ use tollgate_engine::{Context, Engine};
 use tollgate_platform::Platform;
 use tollgate_x86::{CpuState, Flags, Gpr, LinearAddress};
 
-/// Registers that string instructions use.
+/// The general registers that string instructions use.
 const REGISTERS: [Gpr; 4] = [Gpr::Rax, Gpr::Rcx, Gpr::Rsi, Gpr::Rdi];
 
-/// Whether an instruction is one of those that access no port.
+/// Whether an instruction is a string instruction that accesses no port.
 pub(super) fn is_done(instruction: &Instruction) -> bool {
     let mut kinds = (0..instruction.op_count()).map(|index| instruction.op_kind(index));
     let is_port = (0..instruction.op_count()).any(|index| {
@@ -49,11 +49,11 @@ fn is_destination(kind: OpKind) -> bool {
     )
 }
 
-/// The linear addresses of a repeated string instruction's next elements, which it is going to access.
+/// The linear addresses of the next elements that a repeated string instruction will access.
 pub(super) fn elements(cpu: &CpuState, instruction: &Instruction) -> [Option<LinearAddress>; 2] {
     let mask = size_mask(address_size(cpu, instruction));
     if cpu.gpr[Gpr::Rcx as usize] & mask == 0 {
-        // It accesses nothing, and nor may whoever asks.
+        // The instruction accesses no memory, so its caller must not access any either.
         return [None; 2];
     }
     let has = |is: fn(OpKind) -> bool| {
@@ -69,11 +69,12 @@ pub(super) fn elements(cpu: &CpuState, instruction: &Instruction) -> [Option<Lin
     ]
 }
 
-/// Executes the string instruction of the site that was named. Whether more is due; `None`: it is not
-/// done, or not all of it.
+/// Executes the string instruction of the named site. Returns whether more work is due, or `None`
+/// if the instruction was not or not completely executed.
 pub(super) fn access<P: Platform>(context: &mut Context, machine: &mut P) -> Option<bool> {
     let window = machine.near_display()?.0;
-    // SAFETY: this was called from guest code, which alone may use what its environment leads to.
+    // SAFETY: guest code called this function, and only guest code may use what its environment
+    // points to.
     let (view, engine) = unsafe {
         let environment = context
             .fast_paths
@@ -113,7 +114,7 @@ pub(super) fn access<P: Platform>(context: &mut Context, machine: &mut P) -> Opt
     is_done.then_some(is_due)
 }
 
-/// The string instruction of the site that was named.
+/// The string instruction of the named site.
 fn instruction(context: &Context, engine: &Engine) -> Option<(Site, Instruction)> {
     let code_delta = context.registers.code_delta;
     let (block, _, site) = engine.site(context.hot.exit_site, code_delta)?;

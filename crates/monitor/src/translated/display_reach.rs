@@ -23,10 +23,10 @@ use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{CpuState, Exception, LinearAddress, PhysicalAddress, TranslationChange};
 
-/// Most bytes of an element.
+/// The most bytes of an element.
 const ELEMENT: usize = 8;
 
-/// Bytes of a run of elements at most: some microseconds.
+/// The most bytes of a run of elements, which take some microseconds.
 const AT_ONCE: usize = 1024;
 
 /// Guest memory and display memory, for one instruction.
@@ -34,48 +34,48 @@ pub(super) struct Reach<'a, P> {
     view: &'a mut GuestView,
     machine: &'a mut P,
     pending: *const AtomicU32,
-    /// Where display memory begins.
+    /// The first address of display memory.
     window: u64,
-    /// Something else is due after the instruction.
+    /// Whether other work is due after the instruction.
     pub(super) is_due: bool,
-    /// Pages that lead to display memory, with what they allow: as in a processor's TLB they hold until
-    /// the instruction is over.
+    /// Pages that lead to display memory, with the kind of access that was allowed. As in a
+    /// processor's TLB, they stay valid until the instruction is over.
     known: [Option<KnownPage>; KNOWN_PAGES],
     pub(super) accesses: Accesses,
 }
 
-/// How an instruction has accessed display memory.
+/// Which kinds of access to display memory the instruction has made.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Accesses {
     pub(super) has_loaded: bool,
     pub(super) has_stored: bool,
 }
 
-/// Pages that are remembered.
+/// The number of pages that are remembered.
 const KNOWN_PAGES: usize = 4;
 
-/// A page behind which display memory lies.
+/// A page that leads to display memory.
 #[derive(Clone, Copy)]
 struct KnownPage {
-    /// The linear page's number.
+    /// The number of the linear page.
     number: u64,
     kind: AccessKind,
     frame: u64,
 }
 
-/// The exit is to be taken.
+/// Refuses an access, so that the exit is taken.
 fn refused<T>() -> Result<T, Exception> {
     Err(Exception::general_protection(0))
 }
 
-/// What a part of an operand is.
+/// Where a part of an operand is.
 #[derive(Clone, Copy)]
 enum Part {
     Ram(*mut u8),
     Display(PhysicalAddress),
 }
 
-/// As many of some elements as are done before requests are looked at.
+/// Limits elements to the number that is handled before the next look for requests.
 fn at_once(elements: Elements) -> Elements {
     Elements {
         count: elements.count.min((AT_ONCE / ELEMENT) as u64),
@@ -83,7 +83,7 @@ fn at_once(elements: Elements) -> Elements {
     }
 }
 
-/// Turns elements as they lie in memory into those in the order of accesses, and back.
+/// Converts elements from their order in memory to the order of accesses, or back.
 fn put_in_order(data: &mut [u8], elements: Elements) {
     if elements.backward {
         data.reverse();
@@ -94,8 +94,8 @@ fn put_in_order(data: &mut [u8], elements: Elements) {
 }
 
 impl<'a, P: Platform> Reach<'a, P> {
-    /// For one instruction of guest code, which ends early when `pending` is set. Display memory begins
-    /// at `window`.
+    /// Memory for one instruction of guest code, which ends early when `pending` is set. Display
+    /// memory begins at `window`.
     pub(super) fn new(
         view: &'a mut GuestView,
         machine: &'a mut P,
@@ -113,7 +113,8 @@ impl<'a, P: Platform> Reach<'a, P> {
         }
     }
 
-    /// What lies behind elements of one page: RAM at the lowest one, display memory at the first.
+    /// Where the elements of one page are: in RAM, with the address of the lowest element, or in
+    /// display memory, with the address of the first element.
     fn find_all(
         &mut self,
         state: &CpuState,
@@ -136,7 +137,7 @@ impl<'a, P: Platform> Reach<'a, P> {
         )
     }
 
-    /// Makes the accesses of a run; whether they were near.
+    /// Makes the accesses of a run. Returns whether they were near.
     fn near_run(&mut self, elements: Elements, action: RunAction<'_>) -> bool {
         let (loads, stores) = match action {
             RunAction::Load(..) => (true, false),
@@ -157,7 +158,7 @@ impl<'a, P: Platform> Reach<'a, P> {
         true
     }
 
-    /// What lies behind some bytes of a page, if nothing else is due.
+    /// Where some bytes of a page are, if no other work is due.
     fn find(
         &mut self,
         state: &CpuState,
@@ -183,7 +184,8 @@ impl<'a, P: Platform> Reach<'a, P> {
             return Ok(Part::Ram(host as *mut u8));
         }
         let target = view.resolve(state, address, kind, privilege)?;
-        // The walk may have set bits in a page table that holds code; notes may have had no more room.
+        // The walk may have set bits in a page table that shares its page with code, or the notes
+        // may have run out of room.
         let is_due = view.memory.has_code_writes()
             || view.memory.has_map_changes()
             || view.translations.has_changed();
@@ -207,7 +209,7 @@ impl<'a, P: Platform> Reach<'a, P> {
         }
     }
 
-    /// The one or two parts of an element, with how many bytes lie in the first.
+    /// The one or two parts of an element, with the number of bytes in the first part.
     fn parts(
         &mut self,
         state: &CpuState,
@@ -226,7 +228,7 @@ impl<'a, P: Platform> Reach<'a, P> {
         let next = address.0.wrapping_add(in_page as u64) & system_mask(state);
         let second = (LinearAddress(next), size - in_page);
         let second = self.find(state, second, kind, privilege)?;
-        // A refusal of the second part must not come behind a store to the first.
+        // The second part must not be refused after the first part was stored.
         let is_alike = match (first, second) {
             _ if kind == AccessKind::Read => true,
             (Part::Ram(_), Part::Ram(_)) => true,
@@ -413,7 +415,7 @@ impl<P: Platform> Environment for Reach<'_, P> {
     fn sync_vector_state(&mut self, _state: &mut CpuState) {}
 
     fn is_interrupted(&self) -> bool {
-        // SAFETY: who attached the context keeps its requests as long as guest code runs.
+        // SAFETY: the code that attached the context keeps its requests as long as guest code runs.
         unsafe { &*self.pending }.load(Ordering::Relaxed) != 0
     }
 }

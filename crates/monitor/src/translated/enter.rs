@@ -21,34 +21,34 @@ use tollgate_memory::gate::CodeWrite;
 use tollgate_platform::Platform;
 use tollgate_x86::{CpuState, Exception, Flags};
 
-/// Which part of a vCPU's code runs next, inside a block.
+/// The place in a block where a vCPU's code resumes.
 #[derive(Clone, Copy)]
 pub(crate) struct Resume {
     pub block: BlockId,
     pub offset: u32,
-    /// ESP's home must hold ESP minus this.
+    /// The register that holds ESP must hold ESP minus this number.
     pub esp: i32,
-    /// Void if the engine's generation differs.
+    /// The engine's generation. If it has changed, the place is void.
     pub generation: u64,
-    /// The code there expects the vector registers as they were at the exit.
+    /// Whether the code there expects the vector registers to be as they were at the exit.
     pub vectors: bool,
-    /// [`tollgate_engine::abi::context::groups::StoreTest::pass`] for this entry.
+    /// The value of [`tollgate_engine::abi::context::groups::StoreTest::pass`] for this entry.
     pub store_pass: u64,
-    /// The delta of the block's code, if it is relocatable.
+    /// The slide of the block's code, if the code is relocatable.
     pub code_delta: u64,
 }
 
-/// Exits that only translated code has.
+/// The exits that only translated code has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TranslatedExit {
-    /// A signal took the guest out: a request to leave, or a host fault.
+    /// A signal took guest code out: a request to leave, or a host fault.
     Signal,
-    /// It left at this site, as [`tollgate_engine::abi::sites::pack_site`] names it.
+    /// Guest code left at this site, encoded by [`tollgate_engine::abi::sites::pack_site`].
     Site(u32),
 }
 
-// The bare way out and back is a few hundred instructions: what is forced inline below costs a
-// seventh of it if it is not.
+// Leaving and entering guest code takes only a few hundred instructions. Without the forced
+// inlining below, it would take a seventh longer.
 impl Runner for Translated {
     type Entry = Entry;
     type Exit = TranslatedExit;
@@ -105,7 +105,8 @@ impl Runner for Translated {
 
     #[inline]
     fn interrupt_waits(&mut self, waits: bool) {
-        // It is also left when it comes back to where work of the monitor stopped.
+        // Guest code must also be left when it returns to the place where the monitor's work
+        // stopped.
         let waits = waits || self.work_left.is_some();
         self.context.hot.interrupt_request = if waits { Flags::IF.bits() } else { 0 };
     }
@@ -232,7 +233,7 @@ impl Runner for Translated {
 }
 
 impl Translated {
-    /// Bytes `first..=last` of a physical page are written: what was made from them is void.
+    /// Follows a write to bytes `first..=last` of a physical page: the code made from them is void.
     pub(crate) fn retire_code(
         &mut self,
         page: u64,
@@ -252,14 +253,15 @@ impl Translated {
     #[inline]
     pub(crate) fn enter_raw(&mut self, entry: &Entry) -> run::Exit {
         let engine = &raw const *self.engine;
-        // SAFETY: the engine is this processor's own; `entry_of` or `handler` has just made the entry: its target is an address inside
-        // a live block of this context's engine, whose tables were set up by `new` and `form_mode`;
-        // the vector area is sanitised whenever an emulated instruction has written it.
+        // SAFETY: the engine is this processor's own; `entry_of` or `handler` has just made the
+        // entry: its target is an address inside a live block of this context's engine, whose
+        // tables were set up by `new` and `form_mode`; the vector area is sanitised whenever an
+        // emulated instruction has written it.
         unsafe { Engine::run(engine, &mut self.context, entry) }
     }
 
-    /// The entry at an offset in a block, where ESP's home must hold ESP minus `esp`, with the
-    /// delta that is in force. `None`: the block is gone.
+    /// The entry at an offset in a block, with the present slide. The register that holds ESP must
+    /// hold ESP minus `esp`. `None` means that the block no longer exists.
     #[inline]
     pub(crate) fn entry_of(&self, block: BlockId, offset: u32, esp: i32) -> Option<Entry> {
         let target = self.engine.address(block, offset)?;
@@ -271,7 +273,8 @@ impl Translated {
         })
     }
 
-    /// The start of a block for the instruction at CS:EIP. `None`: the block is gone.
+    /// The start of a block for the instruction at CS:EIP. `None` means that the block no longer
+    /// exists.
     fn start_of(&self, block: BlockId) -> Option<Entry> {
         let mut entry = self.entry_of(block, 0, 0)?;
         if let Some(delta) = self.engine.code_delta(block, self.context.cpu.rip) {
@@ -280,21 +283,21 @@ impl Translated {
         Some(entry)
     }
 
-    /// The start of the handler at CS:RIP, if an indirect branch would find it.
+    /// The start of the handler at CS:RIP, if an indirect branch would find the handler.
     fn handler(&self) -> Option<Entry> {
         let rip = self.context.cpu.rip;
         let target = self.engine.branch_target(rip, self.mode)?;
         Some(Entry::of_branch(target))
     }
 
-    /// Where an exit left off. `None`: the block is gone.
+    /// The place where an exit left off. `None` means that the block no longer exists.
     fn place_of(&self, resume: &Resume) -> Option<Entry> {
         let mut entry = self.entry_of(resume.block, resume.offset, resume.esp)?;
         entry.code_delta = resume.code_delta;
         Some(entry)
     }
 
-    /// Where the last exit left off, if that holds.
+    /// The place where the last exit left off, if that place is still valid.
     #[inline(always)]
     fn go_on(&mut self) -> Option<Entry> {
         let resume = self.resume.take()?;
@@ -309,7 +312,7 @@ impl Translated {
 }
 
 impl<P: Platform> Running<'_, Translated, P> {
-    /// The block at CS:EIP, or that of its first instruction alone (`single`).
+    /// The block at CS:EIP, or with `single` a block of its first instruction alone.
     fn begin(&mut self, single: bool) -> Result<Option<Entry>, VcpuStop> {
         if !single
             && matches!(self.runner.link, PendingLink::Handler)
@@ -334,7 +337,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         Ok(block.and_then(|block| self.runner.start_of(block)))
     }
 
-    /// The instruction at CS:EIP alone, from its begin, or where its store may pass.
+    /// The instruction at CS:EIP alone, from its beginning, or from where its store may pass.
     fn begin_alone(&mut self) -> Result<Option<Entry>, VcpuStop> {
         self.runner.link = PendingLink::None;
         let passing = self.take_passing_store();

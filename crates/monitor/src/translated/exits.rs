@@ -34,7 +34,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
     }
 
-    /// An exit through a block's site.
+    /// Handles an exit through a site of a block.
     pub(crate) fn site_exit(&mut self, packed: u32) -> Result<(), VcpuStop> {
         match self.runner.context.fast_paths.done {
             0 | DONE_CALL | DONE_CALL_DUE => {}
@@ -46,7 +46,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             .engine
             .site(packed, self.runner.context.registers.code_delta)
         else {
-            unreachable!("exits name sites of live blocks: nothing was dropped since");
+            unreachable!("an exit names a site of a live block, and nothing was dropped since");
         };
         let resume_flag = self.resume_flag();
         self.runner.context.gather_flags();
@@ -78,7 +78,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
     }
 
-    /// Goes on inside a block, unless something intervenes.
+    /// Sets the place inside a block where guest code resumes, unless something intervenes.
     pub(crate) fn resume_at(&mut self, block: BlockId, offset: u32, esp: i32, vectors: bool) {
         let generation = self.runner.engine.generation();
         self.runner.resume = Some(Resume {
@@ -120,9 +120,10 @@ impl<P: Platform> Running<'_, Translated, P> {
         self.completed()
     }
 
-    /// A window's look-up has missed, for the first time in its block: whether it hits now that
-    /// what its first access needs is in the software TLB. That access is about to be made, so
-    /// nothing is done to page tables that it would not do; if it faults, it will again.
+    /// Handles a shared look-up that has missed for the first time in its block: makes the software
+    /// TLB have the entry that the first access needs. Returns whether the look-up hits now. Guest
+    /// code is about to make that access, so the page tables change only as the access would change
+    /// them; if the access faults here, it will fault again.
     fn fill_window(&mut self, miss: WindowMiss) -> bool {
         let cpu = &self.runner.context.cpu;
         let mask = system_mask(cpu);
@@ -172,13 +173,13 @@ impl<P: Platform> Running<'_, Translated, P> {
             (target, target <= u64::from(cpu.cs().limit))
         };
         if !reachable {
-            // The branch itself faults: undo it.
+            // The branch itself faults, so its change of the stack pointer is undone.
             self.set_stack_pointer(block, site.esp);
             return self.raise(Exception::general_protection(0));
         }
         self.count(ExitKind::IndirectMiss);
         self.runner.context.cpu.rip = target;
-        // An IRET may have loaded it for the target.
+        // An IRET may have loaded RF for the target.
         self.keep_resume_flag(resume_flag);
         if self.resume_flag() {
             self.work.load_resume_flag();
@@ -187,12 +188,12 @@ impl<P: Platform> Running<'_, Translated, P> {
         self.completed()
     }
 
-    /// A change of the privilege level is done but for RIP.
+    /// Completes a change of the privilege level of which only RIP is missing.
     fn level_changed_exit(&mut self, resume_flag: bool) -> Result<(), VcpuStop> {
         self.count(ExitKind::IndirectMiss);
         self.runner.context.cpu.rip = self.runner.context.hot.exit_value;
         if resume_flag {
-            // IRET has loaded it for the target.
+            // IRET has loaded RF for the target.
             self.runner.context.cpu.flags |= Flags::RF.bits();
             self.work.load_resume_flag();
         }
@@ -201,7 +202,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         self.completed()
     }
 
-    /// A far transfer of real or V86 mode is done but for CS and IP.
+    /// Completes a far transfer of real or V86 mode of which only CS and IP are missing.
     fn far_exit(&mut self) -> Result<(), VcpuStop> {
         self.count(ExitKind::IndirectMiss);
         let pointer = FarPointer::unpack(self.runner.context.hot.exit_value as u32);
@@ -227,7 +228,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             return self.slow_exit(block, site);
         }
         let Some(access) = Access::of(site.kind, cpu.cpl()) else {
-            unreachable!("the site is one of memory");
+            unreachable!("the site is one of a memory access");
         };
         let vectors = self.runner.context.vectors.were_live != 0;
         let inline = self.view.allow(&self.runner.context, linear, access);
@@ -250,8 +251,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
     }
 
-    /// A load with the rights of the supervisor was not in the software TLB. If it never
-    /// will be, the monitor does the instruction.
+    /// Handles a load with the rights of the supervisor that the software TLB has missed. If the
+    /// software TLB can never hold the page, the monitor executes the instruction.
     fn system_read_exit(
         &mut self,
         block: BlockId,
@@ -261,7 +262,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         let cpu = &self.runner.context.cpu;
         let linear = LinearAddress(self.runner.context.hot.exit_value & system_mask(cpu));
         let Some(access) = Access::of(site.kind, cpu.cpl()) else {
-            unreachable!("the site is one of memory");
+            unreachable!("the site is one of a memory access");
         };
         let vectors = self.runner.context.vectors.were_live != 0;
         match self.view.allow(&self.runner.context, linear, access) {
@@ -297,7 +298,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         {
             self.note_device_access((block, site), missed, write);
         }
-        // Fell through to the next instruction, and the block still stands?
+        // If control fell through to the next instruction and the block still exists, guest code
+        // resumes there.
         let fell_through = site.after != 0 && self.runner.context.cpu.rip != before;
         if fell_through && generation == self.runner.engine.generation() && !self.due.mode {
             self.resume_at(block, site.after, site.after_esp, vectors);
@@ -308,7 +310,7 @@ impl<P: Platform> Running<'_, Translated, P> {
     fn helper_exit(&mut self, block: BlockId, site: &Site, helper: u16) -> Result<(), VcpuStop> {
         let code_delta = self.runner.context.registers.code_delta;
         let Some(helper) = self.runner.engine.helper(block, helper, code_delta) else {
-            unreachable!("helper sites name instructions of their block");
+            unreachable!("a helper site names an instruction of its block");
         };
         match std::mem::take(&mut self.runner.context.fast_paths.done) {
             DONE_CALL => {
@@ -342,7 +344,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         Ok(())
     }
 
-    /// A fast path's function has done the instruction, and the monitor has something to do behind it.
+    /// Handles the exit after a fast path's function has executed the instruction, when the monitor
+    /// has work to do after it.
     fn called_fast_path_exit(
         &mut self,
         block: BlockId,
@@ -360,8 +363,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         self.completed()
     }
 
-    /// Counts the null hypercall and goes on behind it. The caller has made sure that
-    /// the trap flag does not strike here.
+    /// Counts the null hypercall, and resumes after it. The caller has made sure that no debug trap
+    /// is due here.
     fn null_hypercall(&mut self, block: BlockId, site: &Site, call: &Instruction) {
         self.count(ExitKind::NullHypercall);
         let cpu = &mut self.runner.context.cpu;

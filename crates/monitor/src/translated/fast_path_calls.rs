@@ -31,15 +31,15 @@ use tollgate_x86::paging::Privilege;
 use tollgate_x86::state::TableRegister;
 use tollgate_x86::{Cr0, Cr4, Flags, Gpr, LinearAddress, Segment, Selector, Space};
 
-/// What [`tollgate_engine::abi::context::groups::FastPathState::function`] is.
+/// The function that [`tollgate_engine::abi::context::groups::FastPathState::function`] points to.
 ///
 /// # Safety
-/// The context is that of the guest code that called this, to which no reference exists, and its
-/// environment is null or an [`Environment`] to whose view no reference is used meanwhile.
+/// The context is that of the guest code that called this function, and there is no reference to
+/// it. Its environment is null, or an [`Environment`] whose view no reference uses during the call.
 pub(super) unsafe extern "sysv64" fn serve(context: *mut Context, key: u64, value: u64) -> u64 {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees it.
     let context = unsafe { &mut *context };
-    // SAFETY: as above.
+    // SAFETY: the caller guarantees it.
     let environment = unsafe {
         context
             .fast_paths
@@ -51,20 +51,21 @@ pub(super) unsafe extern "sysv64" fn serve(context: *mut Context, key: u64, valu
         return 0;
     };
     if matches!(call, FastPathCall::ReadMsr | FastPathCall::WriteMsr) && is_machine_msr(context) {
-        // The machine's function enters its time itself.
+        // The machine's function counts its own time.
         let answer = machine_msr(context, call);
         return noted(context, call, answer);
     }
     let kind = call.routine().kind();
-    // SAFETY: as above; nothing that is called from here refers to the ledger.
+    // SAFETY: the environment is valid, as above; no function called from here refers to the
+    // ledger.
     let begun = unsafe { &mut *environment.ledger }.begin_fast_path_call(kind);
     let answer = do_or_leave(context, environment, (call, key), value);
-    // SAFETY: as above.
+    // SAFETY: the environment is valid, as above.
     unsafe { &mut *environment.ledger }.end_fast_path_call(begun, kind, kind);
     answer
 }
 
-/// Does what is asked for, and tells the routine what became of it.
+/// Executes the instruction that is asked for, and returns the result for the routine.
 #[inline(always)]
 fn do_or_leave(
     context: &mut Context,
@@ -77,8 +78,8 @@ fn do_or_leave(
         context.fast_paths.counts[call.routine() as usize] += u64::from(is_done);
         return u64::from(is_done);
     }
-    // SAFETY: this was called from guest code, which alone may use what its environment leads to;
-    // nothing else refers to the engine as long as it runs.
+    // SAFETY: guest code called this function, and only guest code may use what its environment
+    // points to; nothing else refers to the engine while guest code runs.
     let (view, engine) = unsafe { (&mut *environment.view, &*environment.engine) };
     let answer = match call {
         FastPathCall::Execute | FastPathCall::ReadControl => {
@@ -89,7 +90,7 @@ fn do_or_leave(
     noted(context, call, answer)
 }
 
-/// Counts the instruction if it was done. The answer is what the routine is told.
+/// Counts the instruction if it was executed. Returns the answer for the routine.
 fn noted(context: &mut Context, call: FastPathCall, answer: u64) -> u64 {
     context.fast_paths.counts[call.routine() as usize] += u64::from(answer != DEVICE_EXIT);
     if answer == DEVICE_DUE {
@@ -98,18 +99,18 @@ fn noted(context: &mut Context, call: FastPathCall, answer: u64) -> u64 {
     answer
 }
 
-/// Whether ECX names a register of the machine's that may be near.
+/// Whether ECX names a register of the machine that may be near.
 fn is_machine_msr(context: &Context) -> bool {
     let index = context.cpu.gpr[Gpr::Rcx as usize] as u32;
     matches!(index, X2APIC_FIRST..=X2APIC_LAST | TSC_DEADLINE)
 }
 
-/// RDMSR or WRMSR of such a register.
+/// Executes RDMSR or WRMSR for such a register.
 fn machine_msr(context: &mut Context, call: FastPathCall) -> u64 {
     let key = msr_key(matches!(call, FastPathCall::WriteMsr));
     match context.devices.function {
         // SAFETY: the machine is lent to guest code, which waits for this call to return; the
-        // function is the one of the machine's type.
+        // function is the one for the machine's type.
         Some(fast_path) => unsafe { fast_path(context, 0, key) },
         None => DEVICE_EXIT,
     }
@@ -140,12 +141,12 @@ fn do_call(
         FastPathCall::StoreGdt | FastPathCall::StoreIdt => store_table(context, view, call, value),
         FastPathCall::LoadLdt => {
             let selector = Selector(value as u16);
-            // Whatever comes of another selector may show in what was derived from the table.
+            // Loading any other selector may affect what was derived from the table.
             selector.is_null() && context.cpu.ldtr == Segment::null(selector)
         }
         FastPathCall::WriteStatus => {
             let changing = (Cr0::MP | Cr0::EM | Cr0::TS).bits();
-            // PE is set: this is protected mode, which LMSW does not leave.
+            // PE is set, because the processor is in protected mode, and LMSW cannot clear PE.
             (context.cpu.cr0 ^ value) & changing == 0
         }
         FastPathCall::WriteDr7 => is_open(context) && operand(context, value) == context.cpu.dr[7],
@@ -165,7 +166,7 @@ fn do_call(
     }
 }
 
-/// The value of a register of the code's size.
+/// A register's value, truncated to the operand size of the code.
 fn operand(context: &Context, value: u64) -> u64 {
     match context.cpu.is_64_bit() {
         true => value,
@@ -173,12 +174,12 @@ fn operand(context: &Context, value: u64) -> u64 {
     }
 }
 
-/// Whether an access to a debug register is no exception.
+/// Whether debug registers can be accessed without an exception.
 fn is_open(context: &Context) -> bool {
     context.cpu.dr[7] & DR7_GENERAL_DETECT == 0
 }
 
-/// MOV from a debug register.
+/// Executes MOV from a debug register.
 fn read_debug(context: &mut Context, debug: u8, general: u8) -> bool {
     if !is_open(context) {
         return false;
@@ -188,7 +189,7 @@ fn read_debug(context: &mut Context, debug: u8, general: u8) -> bool {
     true
 }
 
-/// LAR, LSL, VERR or VERW of a selector; the first two load a register of so many bytes.
+/// Executes LAR, LSL, VERR or VERW with a selector. The first two load a register of `bytes` bytes.
 fn probe(
     context: &mut Context,
     view: &mut GuestView,
@@ -208,7 +209,7 @@ fn probe(
         (Some(value), 4 | 8) => *register = value.into(),
         _ => {}
     }
-    // As LAHF has them: the routine puts them back.
+    // The flags have the format of LAHF; the routine restores them.
     context.strings.flags &= !ZERO;
     if found.is_some() {
         context.strings.flags |= ZERO;
@@ -216,7 +217,7 @@ fn probe(
     true
 }
 
-/// SGDT or SIDT, where CR4.UMIP does not forbid it.
+/// Executes SGDT or SIDT, if CR4.UMIP allows it.
 fn store_table(context: &Context, view: &mut GuestView, call: FastPathCall, address: u64) -> bool {
     let cpu = &context.cpu;
     if cpu.cpl() != 0 && cpu.cr4().contains(Cr4::UMIP) {
@@ -267,8 +268,8 @@ fn write_msr(context: &mut Context) -> bool {
     true
 }
 
-/// Executes the instruction of the named site, which changes its operand and arithmetic flags
-/// alone.
+/// Executes the instruction of the named site, which changes only its operand and the arithmetic
+/// flags.
 fn execute(context: &mut Context, view: &mut GuestView, engine: &Engine) -> bool {
     let Some((block, _, site)) = engine.site(context.hot.exit_site, context.registers.code_delta)
     else {
@@ -281,7 +282,7 @@ fn execute(context: &mut Context, view: &mut GuestView, engine: &Engine) -> bool
         return false;
     };
     let (rip, flags) = (context.cpu.rip, context.cpu.flags);
-    // Exits find them here; leaves have put them there.
+    // Exits find the flags in `arithmetic`; fast paths have put them into `strings`.
     context.hot.arithmetic = context.strings.flags;
     let arithmetic = context.arithmetic_flags();
     let kept = !Flags::ARITHMETIC.bits();
@@ -299,7 +300,7 @@ fn execute(context: &mut Context, view: &mut GuestView, engine: &Engine) -> bool
     result == Ok(Outcome::Next)
 }
 
-/// LGDT or LIDT of an operand that the software TLB has.
+/// Executes LGDT or LIDT with an operand that the software TLB has.
 fn load_table(context: &mut Context, view: &GuestView, call: FastPathCall, address: u64) -> bool {
     let cpu = &context.cpu;
     let (bytes, linear) = match cpu.is_64_bit() {
@@ -337,8 +338,9 @@ fn load_table(context: &mut Context, view: &GuestView, call: FastPathCall, addre
     true
 }
 
-/// Descriptors are read from another table from now on. Deliveries of faults and interrupts are
-/// known by their table.
+/// Forgets the memos that depend on the descriptor table, because descriptors are read from another
+/// table from now on. Noted deliveries of faults and external interrupts contain the address of
+/// their table, so they need not be forgotten.
 fn forget_descriptors(context: &mut Context) {
     context.note_descriptors();
     context.forget_level_changes();

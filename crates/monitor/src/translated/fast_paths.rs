@@ -25,11 +25,11 @@ use tollgate_x86::local_apic_msrs::APIC_BASE;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{Flags, Gpr};
 
-/// IA32_EFER.
+/// The number of IA32_EFER.
 const EFER: u32 = 0xc000_0080;
 
-/// Which of the tables that fast paths use hold something. They have tens of KiB: emptying them costs
-/// more than most instructions after which that is due.
+/// Which of the tables that fast paths use have entries. The tables have tens of KiB, so emptying
+/// them costs more than most of the instructions after which that is due.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct FastPathsKnown {
     cpuid: bool,
@@ -37,7 +37,8 @@ pub(crate) struct FastPathsKnown {
 }
 
 impl<P: Platform> Running<'_, Translated, P> {
-    /// The monitor has executed an instruction that may be a fast path's. EAX and ECX were `asked`.
+    /// Stores a memo of an instruction that the monitor has executed, if a fast path can execute
+    /// it. `asked` are EAX and ECX before it.
     pub(crate) fn remember_for_fast_path(&mut self, helper: &Helper, asked: [u32; 2]) {
         if helper.kind.effects.contains(Effects::LOADS_DATA_SEGMENT) {
             self.remember_segment_load(&helper.instruction);
@@ -46,7 +47,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
     }
 
-    /// The monitor has done the load of a segment register, which may be one that fast paths do.
+    /// Stores a memo of a load of a segment register that the monitor has executed, if fast paths
+    /// can execute it.
     fn remember_segment_load(&mut self, instruction: &Instruction) {
         let from = self.runner.mode;
         let before = *self.runner.engine.mode(from);
@@ -80,7 +82,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             let epoch = self.runner.engine.mode_epoch();
             let to = self.intern_temporary(after);
             if epoch != self.runner.engine.mode_epoch() {
-                // `from` means nothing any more.
+                // The mode number `from` is no longer valid.
                 return;
             }
             load.then = CodeAfter::of(self.runner.engine.branch_table(to), to);
@@ -88,8 +90,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         self.runner.context.fast_paths.segment_loads.note(load);
         self.runner.fast_paths_known.segment_loads = true;
         if place != 0 {
-            // The fast path reads the descriptor through the software TLB. If that cannot hold its
-            // page, the monitor goes on doing these loads.
+            // The fast path reads the descriptor through the software TLB. If the software TLB
+            // cannot hold the page of the descriptor, the monitor continues to execute these loads.
             let cpu = &self.runner.context.cpu;
             let _ = self.view.make_inline(
                 cpu,
@@ -102,19 +104,19 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
     }
 
-    /// A fast path has done the access to a device that is this site's instruction, and the monitor
-    /// must look at what is due. That counts as no exit of a kind.
+    /// Handles the exit of a fast path that has made the access to a device of this site's
+    /// instruction, after which the monitor must check what is due. This exit is not counted.
     pub(crate) fn device_done_exit(&mut self, packed: u32) -> Result<(), VcpuStop> {
         self.runner.context.fast_paths.done = 0;
         let code_delta = self.runner.context.registers.code_delta;
         let found = self.runner.engine.site(packed, code_delta);
         let Some((block, _, site)) = found else {
-            unreachable!("leaves name sites of live blocks: nothing was dropped since");
+            unreachable!("a fast path names a site of a live block, and nothing was dropped since");
         };
         let next = match site.kind {
             SiteKind::Helper(helper) => {
                 let Some(helper) = self.runner.engine.helper(block, helper, code_delta) else {
-                    unreachable!("helper sites name instructions of their block");
+                    unreachable!("a helper site names an instruction of its block");
                 };
                 next_rip(&self.runner.context.cpu, &helper.instruction)
             }
@@ -137,8 +139,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         self.completed()
     }
 
-    /// A fast path has done its instruction, and where it leads in the mode of now is not known to
-    /// translated code.
+    /// Handles the exit of a fast path that has executed its instruction, when translated code does
+    /// not know the block that follows in the present mode.
     pub(crate) fn fast_path_done_exit(&mut self) -> Result<(), VcpuStop> {
         let resume_flag = self.resume_flag();
         let context = &mut self.runner.context;
@@ -152,12 +154,12 @@ impl<P: Platform> Running<'_, Translated, P> {
         self.follow_returned_flag(changed);
         self.count(ExitKind::IndirectMiss);
         if done == DONE_RETURN && resume_flag {
-            // IRET has loaded it for the target.
+            // IRET has loaded RF for the target.
             self.runner.context.cpu.flags |= Flags::RF.bits();
             self.work.load_resume_flag();
         }
         self.due.mode = true;
-        // To V86 code a fast path leads by the table of far transfers.
+        // Fast paths lead to V86 code through the table of far transfers.
         self.runner.link = match self.runner.context.cpu.is_virtual_8086() {
             true => PendingLink::Far,
             false => PendingLink::Indirect,
@@ -167,7 +169,7 @@ impl<P: Platform> Running<'_, Translated, P> {
 }
 
 impl Translated {
-    /// The monitor has executed CPUID, which took these values of EAX and ECX.
+    /// Stores a memo of CPUID, which the monitor has executed with these values of EAX and ECX.
     fn remember_cpuid(&mut self, [leaf, subleaf]: [u32; 2]) {
         let cpu = &self.context.cpu;
         if cpu.is_long_mode() != cpu.is_64_bit() {
@@ -180,9 +182,9 @@ impl Translated {
         self.fast_paths_known.cpuid = true;
     }
 
-    /// An instruction was executed that may change what fast paths go by.
+    /// Forgets memos after an instruction that may change what they depend on.
     pub(crate) fn forget_fast_paths_after(&mut self, helper: &Helper) {
-        // Of the model-specific registers only these two show in CPUID.
+        // CPUID depends on only these two of the model-specific registers.
         let number = self.context.cpu.gpr[Gpr::Rcx as usize] as u32;
         let shows = helper.kind.exit != ExitKind::Msr || matches!(number, APIC_BASE | EFER);
         if shows && helper.kind.effects.contains(Effects::CHANGES_LEVEL_CHANGES) {
@@ -190,7 +192,7 @@ impl Translated {
         }
     }
 
-    /// All that fast paths go by may have changed.
+    /// Forgets all memos, because anything that they depend on may have changed.
     pub(crate) fn forget_fast_paths(&mut self) {
         self.forget_cpuid();
         self.forget_segment_loads();
@@ -202,7 +204,8 @@ impl Translated {
         }
     }
 
-    /// The descriptor table may be another one, or the numbers of modes mean others.
+    /// Forgets memos of segment loads, because the descriptor table or the numbering of modes may
+    /// have changed.
     pub(crate) fn forget_segment_loads(&mut self) {
         if std::mem::take(&mut self.fast_paths_known.segment_loads) {
             self.context.fast_paths.segment_loads.forget();

@@ -34,21 +34,21 @@ use tollgate_x86::{
     SegmentRegister, Selector, Vector,
 };
 
-/// Vectors of exceptions.
+/// Number of vectors of exceptions.
 const VECTORS: usize = 32;
-/// How many vectors of interrupts are remembered: one of those that agree in the low bits.
+/// Number of remembered interrupt vectors: one of those that have the same low bits.
 const INTERRUPTS: usize = 16;
-/// Bytes of a page.
+/// Size of a page in bytes.
 const PAGE: u64 = 4096;
-/// Flags with which a delivery is left to the emulation. It clears them or depends on them.
+/// Flags that prevent a repeated delivery, because a delivery clears them or depends on them.
 const UNUSUAL: Flags = Flags::TF
     .union(Flags::NT)
     .union(Flags::VM)
     .union(Flags::VIF)
     .union(Flags::VIP);
-/// A 64-bit frame begins at a multiple of this (SDM volume 3, 6.14.2).
+/// The alignment of a 64-bit frame in bytes (SDM volume 3, 6.14.2).
 const FRAME_ALIGNMENT: u64 = 16;
-/// Offsets in the TSS: SS0 and ESP0, RSP0, and IST1 (SDM volume 3, figures 8-2 and 8-11).
+/// Offsets in the TSS of SS0 and ESP0 or RSP0, and of IST1 (SDM volume 3, figures 8-2 and 8-11).
 const STACK_0: u64 = 4;
 const INTERRUPT_STACK_1: u64 = 0x24;
 
@@ -60,27 +60,27 @@ struct Word {
     value: u64,
 }
 
-/// Where the frame is pushed.
+/// The stack on which the frame is pushed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum FrameStack {
-    /// On the stack of now.
+    /// The present stack.
     Current,
-    /// Where this word of the TSS says: 64 bits, or 32 outside IA-32e mode.
+    /// The stack whose pointer is in this word of the TSS: 64 bits, or 32 outside IA-32e mode.
     Task { place: u64 },
 }
 
-/// Size of the values in a frame.
+/// The size of the values in a frame.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Format {
     /// Real mode: values of 16 bits.
     Real,
-    /// Outside IA-32e mode: of 32 bits.
+    /// Protected mode: values of 32 bits.
     Protected,
-    /// IA-32e mode: of 64 bits, with SS and RSP always.
+    /// IA-32e mode: values of 64 bits, and always SS and RSP.
     Long,
 }
 
-/// The registers that say where the tables are.
+/// The registers that point to the tables.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Tables {
     idtr: TableRegister,
@@ -102,16 +102,17 @@ impl Tables {
 #[derive(Clone, Copy)]
 struct FaultDelivery {
     vector: u8,
-    /// The mode that it was made in. With that goes the level, and of real mode the base of CS.
+    /// The mode in which the delivery was made, which includes the level and, in real mode, the
+    /// base of CS.
     from: ModeId,
     tables: Tables,
-    /// What was read. Those that are not used have the mask 0.
+    /// The bytes that were read. Unused words have the mask 0.
     words: [Word; MOST_WORDS],
     format: Format,
     frame_stack: FrameStack,
     changes_level: bool,
     clears_interrupt_flag: bool,
-    /// CS and SS behind it.
+    /// CS and SS after the delivery.
     code: Segment,
     stack: Segment,
     rip: u64,
@@ -119,15 +120,15 @@ struct FaultDelivery {
     descriptors: KnownDescriptors,
 }
 
-/// Words of tables that a delivery reads: the gate's two, the descriptors of CS and SS and the
-/// selector of SS.
+/// The most words of tables that a delivery reads: the two of the gate, the descriptors of CS and
+/// SS, and the selector of SS.
 const MOST_WORDS: usize = 5;
 
-/// Kinds of code that faults come from.
+/// The number of kinds of code that faults come from.
 const ORIGINS: usize = 1 + Access::COUNT;
 
-/// Which kind of code faults at a level: the kernel's, or programs', which reach memory in several
-/// ways. The system goes to and fro between them.
+/// The kind of code at a level that causes an event: the kernel, or programs, which access memory
+/// in one of several ways. The system switches between these ways often.
 fn origin(level: u8, programs: Access) -> usize {
     match level {
         0 => 0,
@@ -135,17 +136,17 @@ fn origin(level: u8, programs: Access) -> usize {
     }
 }
 
-/// The deliveries that are known.
+/// The known deliveries.
 pub(crate) struct FaultDeliveries {
-    /// By vector, and by [`origin`].
+    /// Deliveries of faults, by vector and by [`origin`].
     known: Box<[[Option<FaultDelivery>; ORIGINS]; VECTORS]>,
-    /// The same of interrupts, by the low bits of their vectors.
+    /// Deliveries of interrupts, by the low bits of their vectors and by [`origin`].
     interrupts: Box<[[Option<FaultDelivery>; ORIGINS]; INTERRUPTS]>,
-    /// One is known.
+    /// Whether any delivery is known.
     knows_any: bool,
-    /// How many were made as before.
+    /// How many deliveries were repeated.
     pub repeated: u64,
-    /// They are looked for.
+    /// Whether deliveries are repeated.
     pub enabled: bool,
 }
 
@@ -162,7 +163,7 @@ impl Default for FaultDeliveries {
 }
 
 impl FaultDeliveries {
-    /// Forgets all.
+    /// Forgets all known deliveries.
     pub fn forget(&mut self) {
         if std::mem::take(&mut self.knows_any) {
             self.known.as_flattened_mut().fill(None);
@@ -170,7 +171,7 @@ impl FaultDeliveries {
         }
     }
 
-    /// Where the delivery of this event from such code is kept.
+    /// The place for the delivery of this event from code of this kind.
     fn place(&mut self, event: Event, origin: usize) -> &mut Option<FaultDelivery> {
         match event {
             Event::Fault(vector) => &mut self.known[vector as usize % VECTORS][origin],
@@ -180,7 +181,7 @@ impl FaultDeliveries {
         }
     }
 
-    /// The one that is known of this event from such code.
+    /// The known delivery of this event from code of this kind.
     #[inline]
     fn find(&self, event: Event, origin: usize) -> Option<&FaultDelivery> {
         let known = match event {
@@ -193,12 +194,12 @@ impl FaultDeliveries {
     }
 }
 
-/// What is delivered.
+/// An event that is delivered.
 #[derive(Clone, Copy)]
 pub(crate) enum Event {
-    /// An exception of this vector.
+    /// An exception with this vector.
     Fault(Vector),
-    /// An interrupt from outside.
+    /// An external interrupt with this vector.
     Interrupt(u8),
 }
 
@@ -211,18 +212,18 @@ impl Event {
     }
 }
 
-/// What a frame holds and registers get beside what follows from the delivery.
+/// The contents of a frame, and of registers, that do not follow from the delivery itself.
 #[derive(Clone, Copy)]
 struct Details {
-    /// EFLAGS.RF in the frame, if it is not what it is.
+    /// EFLAGS.RF, if the frame must have it set although the register has not.
     resume_flag: Flags,
     error_code: Option<u32>,
-    /// For CR2.
+    /// The address for CR2.
     address: Option<LinearAddress>,
 }
 
 impl Details {
-    /// Of a fault.
+    /// The details of a fault.
     fn of(exception: Exception) -> Self {
         let has_code = exception.vector.has_error_code();
         Self {
@@ -232,7 +233,7 @@ impl Details {
         }
     }
 
-    /// An interrupt has none.
+    /// The details of an interrupt, which has none of these.
     const NONE: Self = Self {
         resume_flag: Flags::empty(),
         error_code: None,
@@ -240,14 +241,14 @@ impl Details {
     };
 }
 
-/// What must be known of the processor before a delivery to note it.
+/// The state of the processor before a delivery that is needed to note the delivery.
 pub(crate) struct Before {
     from: ModeId,
     level: u8,
     stack: Segment,
 }
 
-/// The words of a delivery, while they are gathered.
+/// The words of a delivery, while they are collected.
 struct Words<'a> {
     view: &'a GuestView,
     cpu: &'a CpuState,
@@ -256,8 +257,8 @@ struct Words<'a> {
 }
 
 impl Words<'_> {
-    /// Reads `size` bytes of a table, which count as far as `mask` says. `None`: they cannot be
-    /// read so.
+    /// Reads `size` bytes of a table, of which only the bits in `mask` are compared later. `None`
+    /// means that the bytes cannot be read in this way.
     fn read(&mut self, base: u64, offset: u64, size: usize, mask: u64) -> Option<u64> {
         let wrap = if self.cpu.is_long_mode() {
             u64::MAX
@@ -266,7 +267,7 @@ impl Words<'_> {
         };
         let place = base.wrapping_add(offset) & wrap;
         if place % PAGE + 8 > PAGE {
-            // Whatever the size: they are compared as eight.
+            // Eight bytes are read and compared, whatever the size.
             return None;
         }
         let value = read(self.view, self.cpu, place)?;
@@ -280,7 +281,7 @@ impl Words<'_> {
         Some(value & mask)
     }
 
-    /// A descriptor of the GDT that is present and was accessed.
+    /// A descriptor of the GDT that is present and marked as accessed.
     fn descriptor(&mut self, selector: Selector) -> Option<Descriptor> {
         let gdtr = self.cpu.gdtr;
         let offset = selector.table_offset();
@@ -296,7 +297,7 @@ impl Words<'_> {
             .then_some(descriptor)
     }
 
-    /// The code segment that a gate leads to, of level 0.
+    /// The code segment of level 0 that a gate leads to.
     fn code(&mut self, selector: Selector) -> Option<Segment> {
         let descriptor = self.descriptor(selector)?;
         let attributes = descriptor.attributes();
@@ -306,7 +307,7 @@ impl Words<'_> {
     }
 }
 
-/// Eight bytes of a table inside a page, if the software TLB has it.
+/// Reads eight bytes of a table inside a page, if the software TLB has the page.
 #[inline]
 fn read(view: &GuestView, cpu: &CpuState, place: u64) -> Option<u64> {
     let linear = LinearAddress(place);
@@ -316,7 +317,7 @@ fn read(view: &GuestView, cpu: &CpuState, place: u64) -> Option<u64> {
     Some(u64::from_le_bytes(bytes))
 }
 
-/// A frame, from its highest value down.
+/// A frame that is being built, from its highest value down.
 struct Frame {
     bytes: [u8; 48],
     /// Offset of the lowest value.
@@ -345,7 +346,7 @@ impl Frame {
     }
 }
 
-/// Whether an exception is a fault, whose frame shows RF, and no double fault.
+/// Whether an exception is a fault, whose frame has RF set, and not a double fault.
 fn is_fault(vector: Vector) -> bool {
     !matches!(
         vector,
@@ -358,7 +359,7 @@ fn is_fault(vector: Vector) -> bool {
     )
 }
 
-/// The stack pointer that a delivery starts with, and how many bits of RSP change.
+/// The stack pointer that a delivery starts with, and a mask of the bits of RSP that change.
 fn stack_pointer(delivery: &FaultDelivery, view: &GuestView, cpu: &CpuState) -> Option<(u64, u64)> {
     let current = cpu.gpr[Gpr::Rsp as usize];
     let pointer = match delivery.frame_stack {
@@ -376,7 +377,8 @@ fn stack_pointer(delivery: &FaultDelivery, view: &GuestView, cpu: &CpuState) -> 
 }
 
 impl FaultDelivery {
-    /// Whether it is known what comes of a delivery to this processor.
+    /// Whether the delivery can be repeated on this processor: everything that it depends on is
+    /// unchanged.
     #[inline]
     fn holds(&self, mode: ModeId, view: &GuestView, cpu: &CpuState) -> bool {
         let keeps_stack = self.changes_level || *cpu.ss() == self.stack;
@@ -389,7 +391,7 @@ impl FaultDelivery {
             })
     }
 
-    /// Does it. False: something may fault, and nothing is done.
+    /// Repeats the delivery. Returns false if something may fault; then nothing has changed.
     #[inline]
     fn make(&self, view: &GuestView, context: &mut Context, details: Details) -> bool {
         let cpu = &mut context.cpu;
@@ -434,7 +436,7 @@ impl FaultDelivery {
         let place = LinearAddress(linear);
         let host = (view.translations).look_up(cpu, View::Supervisor, true, place);
         let Some(host) = host else { return false };
-        // Nothing fails from here on.
+        // No step can fail from here on.
         crate::memory::ram_copies::copy_to(host as *mut u8, frame.bytes());
         if let Some(address) = details.address {
             cpu.cr2 = address.0;
@@ -468,15 +470,16 @@ impl FaultDelivery {
 }
 
 impl<P: Platform> Running<'_, Translated, P> {
-    /// Delivers an exception of the instruction at CS:RIP as one like it was. False: that is not
-    /// known, or not as simple, and nothing is done.
+    /// Delivers an exception of the instruction at CS:RIP by repeating an earlier delivery. Returns
+    /// false if none is known or it is not that simple; then nothing has changed.
     #[inline]
     pub(crate) fn deliver_as_before(&mut self, exception: Exception) -> bool {
         let event = Event::Fault(exception.vector);
         self.make_as_before(event, Details::of(exception))
     }
 
-    /// The same of an interrupt that was acknowledged, at an instruction boundary.
+    /// Delivers an interrupt that was acknowledged, at an instruction boundary, by repeating an
+    /// earlier delivery.
     pub(crate) fn interrupt_as_before(&mut self, vector: u8) -> bool {
         self.settle_resume_flag();
         let is_made = self.make_as_before(Event::Interrupt(vector), Details::NONE);
@@ -510,7 +513,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         true
     }
 
-    /// What a delivery of this event begins with, if it may be noted, or made as one that was.
+    /// The state before the delivery of this event, if the delivery may be noted or repeated.
     pub(crate) fn before_delivery(&self, event: Event) -> Option<Before> {
         let is_simple = match event {
             Event::Fault(vector) => is_fault(vector),
@@ -533,7 +536,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         })
     }
 
-    /// Notes what came of a delivery, which the monitor has just made.
+    /// Notes a delivery that the monitor has just made, with its result.
     pub(crate) fn note_delivery(&mut self, event: Event, before: &Before) {
         let Some(mut delivery) = self.fault_delivery(event.vector(), before) else {
             return;
@@ -541,19 +544,20 @@ impl<P: Platform> Running<'_, Translated, P> {
         let epoch = self.runner.engine.mode_epoch();
         delivery.to = self.intern_temporary(self.runner.mode_of_state());
         if epoch != self.runner.engine.mode_epoch() {
-            // `from` means nothing any more.
+            // The mode number in `before` is no longer valid.
             return;
         }
         let origin = origin(before.level, self.runner.program_access);
         let known = &mut self.runner.fault_deliveries;
         *known.place(event, origin) = Some(delivery);
         known.knows_any = true;
-        // The next one looks its handler up.
+        // The next exit looks the handler's block up as the target of an indirect branch.
         self.runner.link = PendingLink::Indirect;
     }
 
-    /// What a delivery of this vector comes to, going by what the tables hold, if that is where
-    /// the processor is now and if it is simple enough. The mode behind it is left out.
+    /// The delivery of this vector that follows from the present contents of the tables, if it
+    /// leads to the processor's present state and is simple enough. The mode after the delivery is
+    /// left out.
     fn fault_delivery(&self, vector: u8, before: &Before) -> Option<FaultDelivery> {
         let cpu = &self.runner.context.cpu;
         let (from, to) = (
@@ -609,14 +613,14 @@ impl<P: Platform> Running<'_, Translated, P> {
 }
 
 impl FaultDelivery {
-    /// Through the interrupt vector table, with a stack of 64 KiB.
+    /// A delivery through the interrupt vector table of real mode, with a stack of 64 KiB.
     fn real(&mut self, words: &mut Words, vector: u8, from: &Mode) -> Option<()> {
         let idtr = self.tables.idtr;
         let offset = u16::from(vector) * 4;
         let class = from.segment(SegmentRegister::Ss, true);
         let is_narrow = !from.flags.contains(ModeFlags::STACK32);
         let rare = from.flags.contains(ModeFlags::RARE_FLAGS);
-        // The limit need not be looked at again: it is part of the class.
+        // The limit need not be checked again, because it is part of the segment class.
         if offset + 3 > idtr.limit || !is_narrow || rare || class != SegmentClass::Limited64K {
             return None;
         }
@@ -628,7 +632,7 @@ impl FaultDelivery {
         Some(())
     }
 
-    /// Through a gate of 32 bits, to a flat stack.
+    /// A delivery through a 32-bit gate, to a flat stack.
     fn protected(&mut self, words: &mut Words, vector: u8, to: &Mode) -> Option<()> {
         let idtr = self.tables.idtr;
         let offset = u16::from(vector) * 8;
@@ -668,7 +672,7 @@ impl FaultDelivery {
         Some(())
     }
 
-    /// Through a gate of 64 bits.
+    /// A delivery through a 64-bit gate.
     fn long(&mut self, words: &mut Words, vector: u8) -> Option<()> {
         let idtr = self.tables.idtr;
         let offset = u16::from(vector) * 16;
@@ -706,8 +710,8 @@ impl FaultDelivery {
     }
 }
 
-/// Whether a gate clears IF; `None`: it is no interrupt or trap gate of 32 (or 64) bits, or not
-/// present.
+/// Whether a gate clears IF. `None` means that the gate is not a 32-bit (or 64-bit) interrupt or
+/// trap gate, or not present.
 fn clears_interrupt_flag(gate: Descriptor) -> Option<bool> {
     let attributes = gate.attributes();
     if attributes.contains(Attributes::NOT_SYSTEM) || !attributes.contains(Attributes::PRESENT) {
@@ -720,7 +724,7 @@ fn clears_interrupt_flag(gate: Descriptor) -> Option<bool> {
     }
 }
 
-/// A stack of 4 GiB and 32 bits.
+/// Whether the stack has 4 GiB and 32 bits.
 fn has_flat_stack(mode: &Mode) -> bool {
     mode.flags.contains(ModeFlags::STACK32)
         && mode.segment(SegmentRegister::Ss, true) == SegmentClass::Flat

@@ -14,10 +14,10 @@ use tollgate_platform::Platform;
 use tollgate_x86::{Cr0, Exception, LinearAddress, Vector};
 
 impl<P: Platform> Running<'_, Translated, P> {
-    /// The fault that the instruction at CS:EIP, which is one of this block's, raises whose operand
-    /// at `linear` was found to fault like that before the instruction ran. `None`: emitted code
-    /// looked up part of an instruction that the monitor does as a whole if anything is unusual:
-    /// several accesses in one, or lanes that a mask leaves out.
+    /// The fault that the instruction at CS:EIP raises. Its operand at `linear` was found to cause
+    /// `exception` before the instruction ran; the instruction is one of this block. `None` means
+    /// that emitted code looked up only a part of an instruction which the monitor executes as a
+    /// whole if anything is unusual: one that makes several accesses, or whose mask excludes lanes.
     pub(crate) fn fault_of_operand(
         &mut self,
         block: BlockId,
@@ -49,7 +49,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         Some(fault)
     }
 
-    /// The alignment fault of a copied instruction, which comes before the limit too.
+    /// The alignment fault of a copied instruction, which has priority over a fault of the limit,
+    /// too.
     pub(crate) fn misalignment(&self, instruction: &OutOfLine) -> Option<Exception> {
         let alignment = u64::from(instruction.required_alignment);
         if alignment == 1 {
@@ -63,9 +64,9 @@ impl<P: Platform> Running<'_, Translated, P> {
         (!linear.is_multiple_of(alignment)).then(|| Exception::general_protection(0))
     }
 
-    /// The x87 instruction that just ran on the bounce buffer stored nothing: it raised an
-    /// unmasked exception other than precision (SDM volume 1, 8.5). One that had been
-    /// pending before would have been raised instead.
+    /// Whether the x87 instruction that just ran on the bounce buffer stored nothing, because it
+    /// raised an unmasked exception other than precision (SDM volume 1, 8.5). An exception that had
+    /// been pending before would have been raised instead.
     pub(crate) fn store_was_suppressed(&self, instruction: &OutOfLine) -> bool {
         const PRECISION: u8 = 1 << 5;
         let area = &self.runner.context.cpu.vector.0;

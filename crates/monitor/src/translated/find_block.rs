@@ -13,8 +13,8 @@ use tollgate_platform::Platform;
 use tollgate_x86::{Exception, PhysicalAddress};
 
 impl<P: Platform> Running<'_, Translated, P> {
-    /// The block at CS:EIP, translated if need be. `None`: an exception was raised
-    /// instead.
+    /// The block at CS:EIP, which is translated if necessary. `None` means that an exception was
+    /// raised instead.
     pub(crate) fn find_block(&mut self, mode: ModeId) -> Result<Option<BlockId>, VcpuStop> {
         let rip = self.runner.context.cpu.rip;
         let place = match self.view.place(&self.runner.context.cpu, rip, false) {
@@ -47,10 +47,11 @@ impl<P: Platform> Running<'_, Translated, P> {
                 LookUp::Unavailable(unavailable) => {
                     return Err(self.not_implemented(&unavailable.to_string()));
                 }
-                // The instruction begins again behind the handler.
+                // The instruction begins again after the interrupt handler.
                 LookUp::Stopped => return Ok(None),
                 LookUp::NeedsNextPage => {
-                    // The limit may end with this page: that comes before the next one.
+                    // The limit may end with this page; a fault of the limit has priority over one
+                    // of the next page.
                     let in_page = 4096 - place.linear % 4096;
                     let cpu = &self.runner.context.cpu;
                     if !cpu.is_64_bit() && rip + in_page > u64::from(cpu.cs().limit) {
@@ -77,7 +78,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         Ok(Some(block))
     }
 
-    /// The block at a place, which is not in force. What is left of it if that stops is noted.
+    /// Makes the inactive block at a place active again, or translates it. If that stops, the rest
+    /// of the work is noted.
     pub(super) fn revive_or_translate(&mut self, place: &CodeAddress, mode: ModeId) -> LookUp {
         let (engine, memory) = (&mut self.runner.engine, &mut self.view.memory);
         let revived = engine.revive(place, mode, memory);
@@ -111,7 +113,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         result
     }
 
-    /// Has every store to a physical page be tested for code from now on.
+    /// From now on tests every store to a physical page for code.
     pub(super) fn watch_for_code(&mut self, page: u64) {
         if !self.view.memory.code().is_watched(page)
             && let Some(host) = self.view.memory.ram().host_page(page)
@@ -148,7 +150,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
     }
 
-    /// What links to a block depend on, which control has come to at `place`.
+    /// What links to a block depend on, given that control has reached the block at `place`.
     fn dependence(&mut self, block: BlockId, place: &CodeAddress) -> Option<Dependence> {
         let page = place.linear >> 12;
         let of_first = Dependence {

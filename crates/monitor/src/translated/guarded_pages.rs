@@ -5,23 +5,23 @@ use std::io;
 use tollgate_x86::address::PAGE_SIZE;
 
 const PAGE: usize = PAGE_SIZE as usize;
-/// Two pages that cannot be accessed, two that can, and two that cannot.
+/// Number of pages: two that cannot be accessed, two that can, and two that cannot.
 const PAGES: usize = 6;
 const FIRST_USABLE: usize = 2;
 
-/// The pages.
+/// Two accessible pages between inaccessible ones.
 pub struct GuardedPages {
     start: *mut u8,
 }
 
 impl GuardedPages {
-    /// Maps them.
+    /// Maps the pages.
     ///
     /// # Errors
     /// The host refused memory.
     pub fn new() -> io::Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new mapping that replaces none.
+        // SAFETY: the mapping is new and replaces none.
         let start = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -40,15 +40,16 @@ impl GuardedPages {
         };
         let usable = pages.start.wrapping_add(FIRST_USABLE * PAGE);
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: the pages are part of the mapping, which is ours.
+        // SAFETY: the pages are part of the mapping, which belongs to this function.
         if unsafe { libc::mprotect(usable.cast(), 2 * PAGE, access) } != 0 {
             return Err(io::Error::last_os_error());
         }
         Ok(pages)
     }
 
-    /// Host address of an operand at `offset` in its page, where the part in that page and the
-    /// part in the next one can be accessed or not; the offset is the same there.
+    /// Host address for an operand at `offset` in its page, at the same offset in a host page.
+    /// `accessible` says for the part in the first page and the part in the next one whether it can
+    /// be accessed.
     pub fn place(&self, offset: usize, accessible: [bool; 2]) -> u64 {
         let page = match accessible {
             [true, true] => FIRST_USABLE,
@@ -62,20 +63,20 @@ impl GuardedPages {
     /// The bytes of a part that [`GuardedPages::place`] has made accessible.
     ///
     /// # Panics
-    /// It does not lie in the accessible pages.
+    /// The part does not lie in the accessible pages.
     pub fn bytes(&mut self, address: u64, size: usize) -> &mut [u8] {
         let usable = self.start as u64 + (FIRST_USABLE * PAGE) as u64;
         let offset = address.wrapping_sub(usable) as usize;
         assert!(offset <= 2 * PAGE && size <= 2 * PAGE - offset);
-        // SAFETY: checked above; the two pages can be accessed, and nothing else refers to them
-        // while guest code does not run.
+        // SAFETY: the assertion above has checked the range; the two pages can be accessed, and
+        // nothing else refers to them while guest code does not run.
         unsafe { std::slice::from_raw_parts_mut(address as *mut u8, size) }
     }
 }
 
 impl Drop for GuardedPages {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nothing refers to it any more.
+        // SAFETY: the mapping belongs to this structure, and nothing refers to it any more.
         unsafe { libc::munmap(self.start.cast(), PAGES * PAGE) };
     }
 }

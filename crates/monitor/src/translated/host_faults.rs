@@ -10,11 +10,11 @@ use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
 use tollgate_x86::{Exception, Vector};
 
-/// si_code of a SIGFPE for an integer division.
+/// The si_code of a SIGFPE for an integer division.
 const FPE_INTDIV: i32 = 1;
 
 impl<P: Platform> Running<'_, Translated, P> {
-    /// A signal took the guest out: a request to leave, or a host fault.
+    /// Handles a signal that took guest code out: a request to leave, or a host fault.
     pub(crate) fn signal_exit(&mut self) -> Result<(), VcpuStop> {
         let signal = self.runner.context.signal;
         let block = BlockId(self.runner.context.hot.exit_value as u32);
@@ -34,7 +34,8 @@ impl<P: Platform> Running<'_, Translated, P> {
             return Ok(());
         }
         if signal.signal == libc::SIGSEGV && self.view.translations.is_check(signal.address) {
-            // An address that is not canonical, or an offset beyond the limit: with every check.
+            // The address is not canonical, or the offset is beyond the limit: the instruction is
+            // run with every check.
             if self.slow_step(block)? {
                 self.completed()?;
             }
@@ -60,8 +61,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
     }
 
-    /// The host's floating-point fault is the x87's. An x87 error may be pending while an
-    /// SSE instruction raises its own: the instruction tells which it was.
+    /// Whether the host's floating-point fault comes from the x87. An x87 error may be pending
+    /// while an SSE instruction raises its own; the instruction shows which of the two it is.
     fn is_x87_error(&mut self, block: BlockId) -> bool {
         self.x87_error_pending()
             && match self.out_of_line(block) {
@@ -70,13 +71,14 @@ impl<P: Platform> Running<'_, Translated, P> {
             }
     }
 
-    /// As [`Running::host_fault_exception`], with a last resort.
+    /// The exception of [`Running::host_fault_exception`], or #GP(0) if the host's fault explains
+    /// none.
     pub(crate) fn fault_of_bounced(&mut self) -> Option<Exception> {
         self.host_fault_exception()
             .or(Some(Exception::general_protection(0)))
     }
 
-    /// The guest exception behind a host fault in copied code.
+    /// The guest exception that a host fault in copied code stands for.
     fn host_fault_exception(&mut self) -> Option<Exception> {
         let signal = self.runner.context.signal;
         match signal.signal {
@@ -97,8 +99,8 @@ impl<P: Platform> Running<'_, Translated, P> {
                 }
                 Some(Exception::new(Vector::SimdFloatingPoint))
             }
-            // Copied code reaches memory through checks only; what is left is the
-            // alignment that SSE instructions demand (SDM volume 1, 11.8.2.1).
+            // Copied code accesses memory only after checks. What is left is the alignment that SSE
+            // instructions demand (SDM volume 1, 11.8.2.1).
             libc::SIGSEGV if signal.address == 0 => Some(Exception::general_protection(0)),
             libc::SIGILL => Some(Exception::invalid_opcode()),
             _ => None,

@@ -23,10 +23,11 @@ use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::paging::{AccessKind, PageTableMemory, PagingRegisters, Privilege};
 use tollgate_x86::{LinearAddress, PhysicalAddress};
 
-/// Entries of page tables that two walks read at most, and two pages of code.
+/// The most places that an instruction is read from: the page-table entries of two walks, and two
+/// pages of code.
 const MOST_SOURCES: usize = 2 * 4 + 2;
 
-/// What an instruction was read from.
+/// The places that an instruction was read from.
 #[derive(Default)]
 struct Sources {
     list: Vec<ReadFrom>,
@@ -46,7 +47,7 @@ impl Sources {
     }
 }
 
-/// The guest's page tables, which notes the entries that are read.
+/// The guest's page tables, with a note of the entries that are read.
 struct NotedTables<'a> {
     memory: &'a mut GuestMemory,
     sources: &'a mut Sources,
@@ -69,8 +70,8 @@ impl PageTableMemory for NotedTables<'_> {
 }
 
 impl<P: Platform> Running<'_, Translated, P> {
-    /// An instruction is about to be emulated that its place in the block knows as `noted`: it is
-    /// found as it was chosen.
+    /// Finds an instruction that is about to be emulated in the way that the setting demands.
+    /// `noted` is the instruction according to its place in the block.
     pub(super) fn find_helper(&mut self, noted: Helper) -> Helper {
         if !self.runner.instructions.source().finds_anew() {
             return noted;
@@ -84,7 +85,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
     }
 
-    /// The same of an instruction that is run out of line.
+    /// Finds an instruction that is run out of line, in the way that the setting demands.
     pub(super) fn find_out_of_line(&mut self, noted: OutOfLine) -> OutOfLine {
         if !self.runner.instructions.source().finds_anew() {
             return noted;
@@ -98,7 +99,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
     }
 
-    /// The instruction at CS:RIP, from the dictionary or from memory. `None`: its fetch faults.
+    /// The instruction at CS:RIP, from the dictionary or from memory. `None` means that its fetch
+    /// faults.
     fn find_instruction(&mut self) -> Option<OutOfLine> {
         let epoch = self.runner.engine.mode_epoch();
         self.runner
@@ -141,7 +143,7 @@ impl<P: Platform> Running<'_, Translated, P> {
     }
 
     fn find_by_physical_address(&mut self, stopwatch: &mut Stopwatch) -> Option<OutOfLine> {
-        // What leads to the code is walked each time: nothing of it need be watched.
+        // The way to the code is walked each time, so its page-table entries need not be watched.
         let mut walked = Sources::default();
         let first = self.walk_to_code(0, &mut walked, stopwatch)?;
         let key = Key::Physical {
@@ -184,7 +186,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
     }
 
-    /// An instruction of the dictionary, which was decoded at a RIP that may be another one.
+    /// Moves an instruction of the dictionary, which may have been decoded at another RIP, to the
+    /// present one.
     fn at_rip(&self, instruction: OutOfLine) -> OutOfLine {
         let cpu = &self.runner.context.cpu;
         let mask = match cpu.is_64_bit() {
@@ -198,7 +201,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
     }
 
-    /// Walks to the code `ahead` bytes behind CS:RIP. `None`: that faults.
+    /// Walks to the code `ahead` bytes after CS:RIP. `None` means that the walk faults.
     fn walk_to_code(
         &mut self,
         ahead: u64,
@@ -218,8 +221,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         found.ok().map(|found| found.physical)
     }
 
-    /// Fetches and decodes the instruction at CS:RIP, which begins at `first`. `None`: its second
-    /// page cannot be fetched from.
+    /// Fetches and decodes the instruction at CS:RIP, which begins at `first`. `None` means that
+    /// its second page cannot be fetched from.
     fn fetch_and_decode(
         &mut self,
         first: PhysicalAddress,
@@ -260,7 +263,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         OutOfLine::decode(bytes, self.runner.context.cpu.rip, mode, self.features)
     }
 
-    /// Enters an instruction in the dictionary, and has all be watched that it was read from.
+    /// Adds an instruction to the dictionary, and watches all places that the instruction was read
+    /// from.
     fn enter_instruction(
         &mut self,
         key: Key,

@@ -39,10 +39,11 @@ use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{CpuState, LinearAddress, Selector};
 
-/// Boundaries of guest instructions at which the monitor looks whether the guest has come back.
+/// The number of boundaries of guest instructions at which the monitor checks whether the guest has
+/// come back.
 const MOST_BOUNDARIES: u32 = 4096;
 
-/// Where the guest stands.
+/// The place where the guest is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Place {
     rip: u64,
@@ -64,22 +65,22 @@ impl Place {
     }
 }
 
-/// What a section was doing.
+/// The work that was interrupted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Work {
-    /// Translating: the block ended before this RIP, or there is none yet.
+    /// Translating: the last block ends before this RIP, or no block has been made yet.
     Translate { next: u64 },
-    /// Mapping the neighbours of a page that was accessed, from the `next` one on.
+    /// Mapping the neighbours of a page that was accessed, from number `next` on.
     MapWindow {
         access: (LinearAddress, AccessKind, Privilege),
         next: u64,
     },
-    /// Comparing the window of an address. How far is known to [`Translated::comparing`].
+    /// Comparing the window of an address. [`Translated::comparing`] has the progress.
     CompareWindow {
         linear: LinearAddress,
         privilege: Privilege,
     },
-    /// Mapping what is known of the loaded space.
+    /// Mapping all known pages of the loaded space.
     FillWindows,
 }
 
@@ -94,17 +95,17 @@ impl Work {
     }
 }
 
-/// A section that stopped for an interrupt.
+/// Interruptible work that stopped for an interrupt.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WorkLeft {
     place: Place,
     work: Work,
-    /// Boundaries at which the guest had not come back.
+    /// The number of boundaries at which the guest had not come back.
     boundaries: u32,
 }
 
 impl Translated {
-    /// What is left of a section is not done.
+    /// Drops the rest of the stopped work.
     pub(crate) fn forget_work(&mut self, points: &Points) {
         if self.work_left.take().is_some() {
             points.drop_one();
@@ -113,7 +114,7 @@ impl Translated {
 }
 
 impl<P: Platform> Running<'_, Translated, P> {
-    /// A section has stopped at the instruction at CS:RIP.
+    /// Notes that work for the instruction at CS:RIP has stopped.
     pub(crate) fn leave_work(&mut self, work: Work) {
         let points = self.pending.points();
         if points.interruptible() != Interruptible::Resume {
@@ -125,12 +126,12 @@ impl<P: Platform> Running<'_, Translated, P> {
             work,
             boundaries: 0,
         });
-        // The guest is to be left when it comes back.
+        // Guest code must be left when it comes back.
         self.due.events = true;
     }
 
-    /// Goes on with the section that stopped, if the guest has come back to where that was. True: it
-    /// did.
+    /// Resumes the work that stopped, if the guest has come back to that place. Returns whether
+    /// work was resumed.
     pub(crate) fn go_on_with_work(&mut self) -> bool {
         let here = Place::of(&self.runner.context.cpu);
         let Some(left) = &mut self.runner.work_left else {
@@ -164,8 +165,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         true
     }
 
-    /// Translates what comes at RIP `next`, up to which there is a block from CS:RIP on, in the same
-    /// page.
+    /// Translates the code at RIP `next`, in the same page; up to there the code from CS:RIP on is
+    /// already translated.
     fn translate_on(&mut self, next: u64) {
         let cpu = &self.runner.context.cpu;
         let is_beyond = !cpu.is_64_bit() && next > u64::from(cpu.cs().limit);

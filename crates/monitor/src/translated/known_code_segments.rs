@@ -17,7 +17,7 @@ use tollgate_x86::paging::Privilege;
 use tollgate_x86::{Attributes, Descriptor, Segment, Selector};
 
 /// The segment that a far transfer at this level enters by a selector whose RPL is the level: flat,
-/// present and accessed (SDM volume 3, 5.8.1). The same holds for JMP, CALL and RET.
+/// present and accessed (SDM volume 3, 5.8.1). The rule is the same for JMP, CALL and RET.
 fn code_segment(long: bool, selector: Selector, raw: u64) -> Option<Segment> {
     let mut segment = Descriptor(raw).segment(selector);
     let (attributes, level) = (segment.attributes, selector.rpl());
@@ -38,7 +38,8 @@ fn code_segment(long: bool, selector: Selector, raw: u64) -> Option<Segment> {
 }
 
 impl<P: Platform> Running<'_, Translated, P> {
-    /// The monitor has just executed a far JMP, CALL or RET.
+    /// Stores a memo of the code segment that a far JMP, CALL or RET has just entered in the
+    /// monitor.
     pub(crate) fn remember_code(&mut self, instruction: &Instruction) {
         let Some((mut code, to)) = self.known_code(instruction) else {
             return;
@@ -47,7 +48,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         let epoch = self.runner.engine.mode_epoch();
         let to = self.intern_temporary(to);
         if epoch != self.runner.engine.mode_epoch() {
-            // `from` means nothing any more.
+            // The mode number `from` is no longer valid.
             return;
         }
         if from != to {

@@ -19,28 +19,28 @@ use tollgate_x86::flags::Flags;
 use tollgate_x86::paging::Privilege;
 use tollgate_x86::{Cr0, Gpr, SegmentRegister};
 
-/// The flags that IA32_FMASK must clear for SYSCALL to run in translated code, which always
-/// clears these. VIF and VIP need not be among them: they are checked to be clear already.
+/// The flags that IA32_FMASK must clear so that SYSCALL can run in translated code, which always
+/// clears them. VIF and VIP need not be among them, because they are already checked to be clear.
 const CLEARED: Flags = SYSTEM_FLAGS
     .difference(Flags::VIF.union(Flags::VIP))
     .union(Flags::ARITHMETIC)
     .union(Flags::IF)
     .union(Flags::DF);
 
-/// IA32_SYSENTER_CS, ESP and EIP.
+/// The numbers of IA32_SYSENTER_CS, ESP and EIP.
 const SYSENTER_REGISTERS: RangeInclusive<u32> = 0x174..=0x176;
-/// IA32_EFER, STAR, LSTAR, CSTAR and FMASK.
+/// The numbers of IA32_EFER, STAR, LSTAR, CSTAR and FMASK.
 const SYSCALL_REGISTERS: RangeInclusive<u32> = 0xc000_0080..=0xc000_0084;
 
-/// Whether such instructions depend on a model-specific register.
+/// Whether instructions that change the level depend on this model-specific register.
 pub(super) fn changes_with(number: u32) -> bool {
     SYSENTER_REGISTERS.contains(&number) || SYSCALL_REGISTERS.contains(&number)
 }
 
 impl<P: Platform> Running<'_, Translated, P> {
-    /// The monitor has just done an instruction that changes the privilege level. Its result
-    /// holds for any other in the same mode, if it depends only on registers whose changes
-    /// discard it.
+    /// Stores the result of an instruction that changes the privilege level, which the monitor has
+    /// just executed. The result is valid for every such instruction in the same mode if it depends
+    /// only on registers whose changes discard it.
     pub(crate) fn remember_level_change(&mut self, mnemonic: Mnemonic) {
         let cpu = &self.runner.context.cpu;
         if mnemonic == Mnemonic::Iretd && cpu.is_virtual_8086() {
@@ -73,7 +73,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
         let to = self.runner.mode_of_state();
         let changes_size = from.flags.symmetric_difference(to.flags);
-        // Alignment checks begin with AC, which is no part of the mode.
+        // Alignment checks depend on AC, which is not part of the mode.
         let may_check = cpu.cr0().contains(Cr0::AM) && !no_system_flags;
         if may_check
             || from.is_watched()
@@ -99,7 +99,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         let epoch = self.runner.engine.mode_epoch();
         let to = self.intern_temporary(to);
         if epoch != self.runner.engine.mode_epoch() {
-            // `from` means nothing any more.
+            // The mode number `from` is no longer valid.
             return;
         }
         let table = self.runner.engine.branch_table(to);
@@ -109,8 +109,8 @@ impl<P: Platform> Running<'_, Translated, P> {
 }
 
 impl<P: Platform> Running<'_, Translated, P> {
-    /// The monitor has just done an IRET in V86 mode, or to it: the task's mode follows from
-    /// EFLAGS and from CS, and its segments from the frame.
+    /// Stores the result of an IRET in V86 mode, or to it: the task's mode follows from EFLAGS and
+    /// from CS, and its segments from the frame.
     fn remember_virtual_return(&mut self) {
         let from = *self.runner.engine.mode(self.runner.mode);
         let to = self.runner.mode_of_state();
@@ -130,7 +130,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         let epoch = self.runner.engine.mode_epoch();
         let to = self.intern_temporary(to);
         if epoch != self.runner.engine.mode_epoch() {
-            // `from` means nothing any more.
+            // The mode number `from` is no longer valid.
             return;
         }
         let family = self.runner.engine.family(to);
@@ -140,14 +140,14 @@ impl<P: Platform> Running<'_, Translated, P> {
 }
 
 impl Translated {
-    /// Whether this instruction, which has been executed, may have changed a register that such
-    /// an instruction depends on: WRMSR only if it wrote one of theirs.
+    /// Whether this instruction, which has been executed, may have changed a register on which
+    /// changes of the level depend. WRMSR counts only if it wrote one of these registers.
     pub(crate) fn may_change_level_changes(&self, helper: &Helper) -> bool {
         let number = self.context.cpu.gpr[Gpr::Rcx as usize] as u32;
         helper.kind.exit != ExitKind::Msr || changes_with(number)
     }
 
-    /// A register has changed that such an instruction depends on.
+    /// Forgets the results of level changes, because a register on which they depend has changed.
     pub(crate) fn forget_level_changes(&mut self) {
         self.context.forget_level_changes();
         self.context.fast_paths.deliveries.forget();
@@ -156,7 +156,7 @@ impl Translated {
         self.fault_deliveries.forget();
     }
 
-    /// Numbers of modes may have been given out anew.
+    /// Forgets results of level changes whose mode numbers may have been assigned again.
     pub(crate) fn forget_old_level_changes(&mut self) {
         let epoch = self.engine.mode_epoch();
         if epoch != self.level_changes_epoch {

@@ -19,7 +19,8 @@ use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::paging::Privilege;
 
 impl<P: Platform> Running<'_, Translated, P> {
-    /// The page of a block that control has come to has come in force.
+    /// Looks up the pages near the page of block `met`, to which control has come and which has
+    /// just become active.
     pub(super) fn foresee(&mut self, met: BlockId) {
         let pages = self.runner.engine.expected_near(met);
         if pages.is_empty() {

@@ -27,28 +27,28 @@ use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::xsave::OPMASK;
 use tollgate_x86::{Exception, LinearAddress};
 
-/// Where the part of an operand in one page is.
+/// The place of the part of an operand that is in one page.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// It may be accessed.
+    /// The part may be accessed at this address.
     Usable(LinearAddress),
-    /// Its page faults.
+    /// The page of the part faults.
     Faulting,
-    /// Its address is not canonical, or its segment does not allow the access.
+    /// The address of the part is not canonical, or the part's segment does not allow the access.
     Beyond,
 }
 
-/// The part of an operand in one page.
+/// The part of an operand that is in one page.
 #[derive(Clone, Copy)]
 struct Part {
-    /// Offset in the operand.
+    /// Offset of the part in the operand.
     start: usize,
-    /// Bytes; the second part may have none.
+    /// Size in bytes. The second part may have none.
     size: usize,
     place: Place,
 }
 
-/// An access that a mask governs.
+/// A memory access that depends on a mask.
 #[derive(Clone, Copy)]
 struct Masked {
     address: SegmentedAddress,
@@ -61,7 +61,7 @@ struct Masked {
 }
 
 impl Masked {
-    /// A part is there and its place is this one.
+    /// Whether there is a part with this place.
     fn has(&self, place: Place) -> bool {
         let there = |part: &Part| part.size != 0 && part.place == place;
         self.parts.iter().any(there)
@@ -77,8 +77,8 @@ impl Masked {
     }
 }
 
-/// Bytes of the operand that one bit of the mask selects: what is broadcast, where that can be;
-/// elements of sums of products are smaller than their lanes.
+/// Bytes of the operand that one bit of the mask selects: the size of a broadcast element, where
+/// the instruction has broadcasts. Elements of sums of products are smaller than their lanes.
 fn lane_size(instruction: &Instruction) -> u64 {
     let broadcast = instruction.op_code().broadcast_memory_size().size();
     let element = instruction.memory_size().element_size();
@@ -88,17 +88,18 @@ fn lane_size(instruction: &Instruction) -> u64 {
 /// How a run on guarded pages ended.
 enum Guarded {
     Completed,
-    /// It accessed this byte of the operand, which lies in a guarded page.
+    /// The instruction accessed this byte of the operand, which lies in a guarded page.
     Missed(u64),
-    /// It raised another exception.
+    /// The instruction raised another exception.
     Faulted(Exception),
 }
 
 impl<P: Platform> Running<'_, Translated, P> {
-    /// Runs the instruction if a part of its operand must not be accessed; `None`: all may.
+    /// Runs the instruction if a part of its operand must not be accessed. Returns `None` if all
+    /// parts may be accessed.
     ///
-    /// An operand of which a segment's limit cuts off a part in the middle of a page counts as
-    /// beyond the limit as far as that page goes.
+    /// If a segment's limit ends in the middle of a page, the whole part in that page counts as
+    /// beyond the limit.
     pub(crate) fn bounce_beside_fault(
         &mut self,
         block: BlockId,
@@ -112,8 +113,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
         self.count(ExitKind::SlowAccess);
         if access.has(Place::Faulting) && access.has(Place::Beyond) {
-            // Of an operand that is accessed as a whole, what the segment or the form of the
-            // address forbids comes before paging; otherwise the first element decides.
+            // If the operand is accessed as a whole, faults of the segment and of the form of the
+            // address have priority over paging; otherwise the first element decides.
             if self.ignores_mask(block, instruction, &access)? {
                 let cpu = &self.runner.context.cpu;
                 let size = access.size as u32;
@@ -186,7 +187,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
     }
 
-    /// Runs the instruction on a copy of its operand, of which the open parts can be accessed.
+    /// Runs the instruction on a copy of its operand, of which only the usable parts can be
+    /// accessed.
     fn run_guarded(
         &mut self,
         block: BlockId,
@@ -201,7 +203,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         {
             Ok(pages) => pages,
             Err(error) => {
-                let why = format!("no memory for a masked operand: {error}");
+                let why = format!("the host has no memory for a masked operand: {error}");
                 return Err(VcpuStop::NotImplemented(why));
             }
         };
@@ -234,8 +236,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         })
     }
 
-    /// Whether the instruction accesses its operand although its mask selects nothing: tried
-    /// with such a mask, after which everything is as before.
+    /// Whether the instruction accesses its operand although its mask selects nothing. The
+    /// instruction is run with such a mask; then the previous state is restored.
     fn ignores_mask(
         &mut self,
         block: BlockId,
@@ -251,7 +253,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         Ok(matches!(tried, Guarded::Missed(_)))
     }
 
-    /// Stores what the instruction has left of the parts that may be accessed.
+    /// Writes the usable parts of the copy back to guest memory.
     fn write_back(&mut self, access: &Masked) {
         let place = self.runner.context.hot.bounce_pointer;
         let Some(mut pages) = self.runner.guarded.take() else {
@@ -260,13 +262,13 @@ impl<P: Platform> Running<'_, Translated, P> {
         for (part, linear) in access.usable() {
             let bytes = pages.bytes(place + part.start as u64, part.size);
             let (state, mut surroundings) = self.parts();
-            // Checked before: nothing has changed the translations since.
+            // The parts were checked before, and nothing has changed the translations since.
             let _ = write_linear(state, &mut surroundings, linear, bytes, access.privilege);
         }
         self.runner.guarded = Some(pages);
     }
 
-    /// The fault of the element that holds a byte, found at that byte.
+    /// The fault of the element that contains a byte, found at that byte.
     fn fault_of_element(&mut self, access: &Masked, byte: u64, element: u64) -> Option<Exception> {
         let (kind, privilege) = (access.kind, access.privilege);
         let (state, mut surroundings) = self.parts();

@@ -22,37 +22,38 @@ use tollgate_x86::canonical::is_canonical_range;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{Exception, LinearAddress};
 
-/// What functions that guest code calls need beside the context.
+/// What functions that guest code calls need in addition to the context.
 pub(super) struct Environment {
     pub(super) view: *mut GuestView,
-    /// Only its links are changed.
+    /// Only the engine's links are changed.
     pub(super) engine: *mut Engine,
     pub(super) accounts: *mut Accounts,
-    /// How programs of the space that is loaded reach memory.
+    /// How programs of the loaded space access memory.
     pub(super) program_access: *mut MemoryAccess,
-    /// Where the time of these functions is entered.
+    /// The ledger in which the time of these functions is counted.
     pub(super) ledger: *mut Ledger,
-    /// Another space may be loaded without an exit.
+    /// Whether another space may be loaded without an exit.
     pub(super) switches: bool,
-    /// Guest time in nanoseconds, told by the machine that is lent to guest code.
+    /// Returns guest time in nanoseconds, which the machine that is lent to guest code knows.
     ///
     /// # Safety
-    /// The argument is [`tollgate_engine::abi::context::groups::DeviceState::machine`], and nothing else refers to the machine.
+    /// The argument is [`tollgate_engine::abi::context::groups::DeviceState::machine`], and nothing
+    /// else refers to the machine.
     pub(super) now: unsafe fn(*mut c_void) -> u64,
 }
 
-/// See [`Environment::now`].
+/// The implementation of [`Environment::now`] for machines of type `P`.
 ///
 /// # Safety
 /// `machine` is a `P` to which nothing else refers.
 unsafe fn now<P: Platform>(machine: *mut c_void) -> u64 {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees it.
     unsafe { &mut *machine.cast::<P>() }.now().0
 }
 
 impl Environment {
-    /// That of guest code in this view. It is for the next entry alone, which this value must
-    /// outlive.
+    /// The environment of guest code in this view. It is for the next entry only, and must outlive
+    /// that entry.
     pub(super) fn new<P: Platform>(
         runner: &mut Translated,
         view: &mut GuestView,
@@ -74,16 +75,16 @@ impl Environment {
 /// An access to memory, as a site describes it.
 #[derive(Clone, Copy)]
 pub(crate) struct Access {
-    /// In bytes.
+    /// Size in bytes.
     pub size: u8,
     pub write: bool,
-    /// A store that is tested for code.
+    /// Whether the access is a store that is tested for code.
     pub tested: bool,
     pub privilege: Privilege,
 }
 
 impl Access {
-    /// That of a site of code at this level, if it is one that misses.
+    /// The access of a site of code at this level, if the site can miss.
     pub(crate) fn of(kind: SiteKind, cpl: u8) -> Option<Self> {
         match kind {
             SiteKind::Memory { size, write } => Some(Self {
@@ -111,8 +112,8 @@ impl Access {
 }
 
 impl GuestView {
-    /// Whether generated code may now make an access itself; what has just been found out of it
-    /// is not looked up again.
+    /// Whether generated code may now make an access itself. A result that was found just before is
+    /// used again.
     pub(crate) fn allow(
         &mut self,
         context: &Context,
@@ -133,15 +134,16 @@ impl GuestView {
     }
 }
 
-/// What [`tollgate_engine::abi::context::groups::FastPathState::miss_function`] is.
+/// The function that [`tollgate_engine::abi::context::groups::FastPathState::miss_function`] points
+/// to.
 ///
 /// # Safety
-/// The context is that of the guest code that called this, to which no reference exists, and its
-/// environment is null or an [`Environment`] to whose view no reference is used meanwhile.
+/// The context is that of the guest code that called this function, and there is no reference to
+/// it. Its environment is null, or an [`Environment`] whose view no reference uses during the call.
 pub(super) unsafe extern "sysv64" fn fill(context: *mut Context) -> u64 {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees it.
     let context = unsafe { &mut *context };
-    // SAFETY: as above.
+    // SAFETY: the caller guarantees it.
     let Some(environment) = (unsafe {
         context
             .fast_paths
@@ -151,7 +153,8 @@ pub(super) unsafe extern "sysv64" fn fill(context: *mut Context) -> u64 {
     }) else {
         return 0;
     };
-    // SAFETY: as above; nothing else refers to the engine as long as guest code runs.
+    // SAFETY: the environment is valid, as above; nothing else refers to the engine while guest
+    // code runs.
     let (view, engine, ledger) = unsafe {
         (
             &mut *environment.view,
@@ -169,7 +172,8 @@ pub(super) unsafe extern "sysv64" fn fill(context: *mut Context) -> u64 {
     place
 }
 
-/// Where the access of the named site finds an entry now, and which miss that was.
+/// The host address at which the access of the named site must be tried again because there is an
+/// entry now, and the kind of miss.
 fn try_again_at(
     context: &mut Context,
     view: &mut GuestView,
@@ -191,7 +195,8 @@ fn try_again_at(
         }
         _ => false,
     };
-    // The walk may have set bits in a page table that holds code; notes may have had no more room.
+    // The walk may have set bits in a page table that shares its page with code, or the notes may
+    // have run out of room.
     let is_due = view.memory.has_code_writes()
         || view.memory.has_map_changes()
         || view.translations.has_changed();

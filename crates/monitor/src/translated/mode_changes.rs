@@ -13,7 +13,7 @@ use tollgate_x86::Cr0;
 use tollgate_x86::paging::Privilege;
 
 impl Translated {
-    /// The mode word of the registers as they are, and of how programs reach memory.
+    /// The mode word for the present registers and the way in which programs access memory.
     pub(crate) fn mode_of_state(&self) -> Mode {
         let mode = Mode::of(&self.context.cpu);
         let access = match self.context.cpu.cpl() {
@@ -24,7 +24,7 @@ impl Translated {
         mode.with_access(access)
     }
 
-    /// Whether the code of an address space is running, at level 3.
+    /// Whether a program of an address space is running, at level 3.
     pub(crate) fn runs_program(&self) -> bool {
         let cpu = &self.context.cpu;
         cpu.cpl() == 3 && cpu.cr0().contains(Cr0::PG) && !cpu.is_virtual_8086()
@@ -35,7 +35,7 @@ impl Translated {
         !self.context.cpu.is_protected()
     }
 
-    /// Forms the mode word, and what else follows from the registers that decide how code runs.
+    /// Computes the mode word, and what else follows from the registers that decide how code runs.
     pub(crate) fn form_mode(&mut self, view: &mut GuestView) {
         if self.runs_program() && self.accounts.meet_program() {
             self.forget_level_changes();
@@ -53,8 +53,8 @@ impl Translated {
 }
 
 impl<P: Platform> Running<'_, Translated, P> {
-    /// Guest code was left in `block`, or on the way out of it: the mode may be another one
-    /// than when it was entered, by a far transfer or a change of the privilege level.
+    /// Follows changes of the mode since guest code was entered, by a far transfer or a change of
+    /// the privilege level. Guest code was left in `block`, or on the way out of it.
     pub(crate) fn follow_mode(&mut self, block: BlockId) {
         let base = self.runner.context.cpu.cs().base;
         let changed = std::mem::take(&mut self.runner.context.transfers.changed);
@@ -76,7 +76,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         };
         let mode = self.runner.engine.mode(id);
         let is_user = self.runner.context.cpu.cpl() == 3;
-        // Nothing else about the mode can have changed.
+        // No other part of the mode can have changed.
         if u64::from(mode.code_base) == base
             && mode.flags.contains(ModeFlags::USER) == is_user
             && !mode.flags.contains(ModeFlags::SINGLE)
@@ -87,20 +87,21 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
     }
 
-    /// After a return from a handler, which may have loaded EFLAGS.RF, notes the instruction that the
-    /// flag is for.
+    /// If guest code has returned from a handler, the return may have loaded EFLAGS.RF: notes the
+    /// address of the instruction to which RF then applies.
     pub(crate) fn follow_returned_flag(&mut self, changed: Changed) {
         if !Changed::MODE.contains(changed) {
             self.latches.resume_flag_rip = self.runner.context.transfers.returned_rip;
         }
     }
 
-    /// The number of a mode beside the current one, which stays valid or is formed anew.
+    /// The number of a mode other than the present one. The number of the present mode stays valid
+    /// or is assigned again.
     pub(crate) fn intern_temporary(&mut self, mode: Mode) -> ModeId {
         let epoch = self.runner.engine.mode_epoch();
         let id = self.runner.engine.intern(mode, &mut self.view.memory);
         if epoch != self.runner.engine.mode_epoch() {
-            // All numbers were given up, that of the mode that runs among them.
+            // All numbers were given up, including that of the present mode.
             let runs = self.runner.mode_of_state();
             self.runner.mode = self.runner.engine.intern(runs, &mut self.view.memory);
             self.due.mode = true;

@@ -24,19 +24,20 @@ use tollgate_platform::Platform;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{Exception, LinearAddress};
 
-/// Offset of operands in the bounce buffer; the low six bits are the linear address's.
+/// Offset of operands in the bounce buffer, without the low six bits, which are those of the linear
+/// address.
 const BOUNCE_START: usize = 64;
 
-/// How a single instruction ended.
+/// How the run of a single instruction ended.
 pub(crate) enum Ended {
     Completed,
-    /// Raised this exception; nothing was done.
+    /// The instruction raised this exception and had no effect.
     Faulted(Exception),
 }
 
 impl<P: Platform> Running<'_, Translated, P> {
-    /// Runs the instruction at CS:EIP, which is one of this block's, out of line. False: an
-    /// exception was raised, or nothing more is to be done about its end.
+    /// Runs the instruction at CS:EIP, which is one of this block, out of line. Returns false if an
+    /// exception was raised or no work is left to do after the instruction.
     pub(crate) fn slow_step(&mut self, block: BlockId) -> Result<bool, VcpuStop> {
         self.runner.resume = None;
         let instruction = match self.out_of_line(block) {
@@ -60,8 +61,8 @@ impl<P: Platform> Running<'_, Translated, P> {
                 Ended::Faulted(exception) => self.raise(exception).map(|()| false),
             },
             None => {
-                // Emulated instructions come here as string instructions that the
-                // translator could not inline, or as others that it could but for this time.
+                // Emulated instructions that arrive here are string instructions that the
+                // translator could not inline, or instructions that run out of line only this time.
                 let rip = self.runner.context.cpu.rip;
                 let falls_through = self.emulate(helper)?;
                 let repeats = helper.kind.effects.contains(Effects::REPEATS);
@@ -70,7 +71,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
     }
 
-    /// What an exit asks about the instruction at CS:EIP, which is one of this block's.
+    /// The facts about the instruction at CS:EIP, which is one of this block, that an exit needs.
     pub(crate) fn out_of_line(&mut self, block: BlockId) -> Result<OutOfLine, Exception> {
         let rip = self.runner.context.cpu.rip;
         let place = (rip, self.runner.context.registers.code_delta);
@@ -84,7 +85,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
     }
 
-    /// Executes an instruction of [`near`]. False: it raised an exception.
+    /// Executes an instruction of [`near`]. Returns false if it raised an exception.
     fn near_step(&mut self, instruction: &Instruction) -> Result<bool, VcpuStop> {
         let place = self.place();
         let (state, mut surroundings) = self.parts();
@@ -103,7 +104,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         Ok(true)
     }
 
-    /// Runs a copied instruction on the bounce buffer; no x87 error waits for it.
+    /// Runs a copied instruction on the bounce buffer. No x87 error that the instruction would wait
+    /// for is pending.
     fn bounce(
         &mut self,
         block: BlockId,
@@ -112,12 +114,12 @@ impl<P: Platform> Running<'_, Translated, P> {
     ) -> Result<Ended, VcpuStop> {
         let instruction = &noted.helper.instruction;
         if noted.traits.contains(Traits::SUPPRESSES_FAULTS) {
-            // With its mask the alignment is the host's to judge, too.
+            // For an instruction with a mask, the host checks the alignment, too.
             if let Some(ended) = self.bounce_beside_fault(block, noted, memory)? {
                 return Ok(ended);
             }
         } else if let Some(exception) = self.misalignment(noted) {
-            // Comes before all that a limit or a page may raise.
+            // A fault of the alignment has priority over faults of the limit and of pages.
             return Ok(Ended::Faulted(exception));
         }
         let size = memory.size as usize;
@@ -177,7 +179,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         if memory.write && !self.store_was_suppressed(noted) {
             data[..size].copy_from_slice(&self.runner.context.bounce.0[start..start + size]);
             let (state, mut surroundings) = self.parts();
-            // Checked above: nothing has changed the translations since.
+            // The pages were checked above, and nothing has changed the translations since.
             let _ = write_linear(state, &mut surroundings, linear, &data[..size], privilege);
             let touched_device = surroundings.touched_device;
             self.follow_access(touched_device);
@@ -206,7 +208,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         result
     }
 
-    /// After an access: a device's registers may have changed what is due.
+    /// Follows an access: an access to a device's registers may have changed what is due.
     fn follow_access(&mut self, touched_device: bool) {
         if touched_device {
             self.due.events = true;
@@ -214,9 +216,9 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
     }
 
-    /// Runs the current instruction once on the bounce buffer, to its end even if requests to
-    /// leave arrive: its operand has been read, perhaps from a device's register that reading
-    /// changes, so it must not begin again.
+    /// Runs the current instruction once on the bounce buffer, to its end even if requests to leave
+    /// arrive. The instruction must not begin again, because its operand has already been read,
+    /// perhaps from a device's register that reading changes.
     pub(crate) fn run_bounced(&mut self, block: BlockId) -> Result<Option<Exception>, VcpuStop> {
         let eip = self.runner.context.cpu.rip;
         let block = match self.runner.engine.bounced_by(

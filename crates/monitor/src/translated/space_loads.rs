@@ -21,10 +21,10 @@ use tollgate_x86::paging::{PHYSICAL_ADDRESS_BITS, Privilege};
 use tollgate_x86::translation_change::CR3_KEEPS;
 use tollgate_x86::{Cr4, LinearAddress, Space};
 
-/// Bytes of the longest instruction.
+/// The length of the longest instruction, in bytes.
 const LONGEST: u64 = 15;
 
-/// MOV of a value to CR3 in 64-bit code at level 0. False: nothing was done.
+/// Executes a MOV of a value to CR3 in 64-bit code at level 0. Returns false if nothing was done.
 pub(super) fn load(context: &mut Context, environment: &Environment, value: u64) -> bool {
     let cpu = &context.cpu;
     let has_identifiers = cpu.cr4().contains(Cr4::PCIDE);
@@ -36,8 +36,8 @@ pub(super) fn load(context: &mut Context, environment: &Environment, value: u64)
     if !is_usual {
         return false;
     }
-    // SAFETY: this was called from guest code, which alone may use what its environment leads to:
-    // its view, the engine, of which links are changed alone, and the accounts.
+    // SAFETY: guest code called this function, and only guest code may use what its environment
+    // points to: its view, the engine, of which only links are changed, and the accounts.
     let (view, engine, accounts, program_access) = unsafe {
         (
             &mut *environment.view,
@@ -67,7 +67,7 @@ pub(super) fn load(context: &mut Context, environment: &Environment, value: u64)
     engine.tell_links(context);
     engine.tell_device_page(context);
     if accounts.adapts() {
-        // SAFETY: the machine is lent to guest code as long as it runs.
+        // SAFETY: the machine is lent to guest code while guest code runs.
         let time = unsafe { (environment.now)(context.devices.machine.cast::<std::ffi::c_void>()) };
         let fills = translations.fills();
         accounts.load(root, true, Moment { time, fills });
@@ -80,8 +80,8 @@ pub(super) fn load(context: &mut Context, environment: &Environment, value: u64)
     true
 }
 
-/// Whether the code behind the instruction that is in work is the same in all spaces: it, and all
-/// of the instruction, lies in a page of the upper half that `is_global`.
+/// Whether the code after the instruction that is being executed is the same in all spaces: this
+/// code and all of the instruction lie in a page of the upper half that `is_global`.
 fn goes_on(context: &Context, engine: &Engine, is_global: impl Fn(LinearAddress) -> bool) -> bool {
     let Some((_, _, site)) = engine.site(context.hot.exit_site, context.registers.code_delta)
     else {

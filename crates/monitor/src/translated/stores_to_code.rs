@@ -22,13 +22,13 @@ use tollgate_memory::code_map::line_mask;
 use tollgate_platform::Platform;
 use tollgate_x86::PhysicalAddress;
 
-/// What [`tollgate_engine::abi::context::groups::StoreTest::pass`] must be for a site.
+/// The value that [`tollgate_engine::abi::context::groups::StoreTest::pass`] must have for a site.
 fn pass_of(packed: u32) -> u64 {
     u64::from(packed).wrapping_neg()
 }
 
 impl<P: Platform> Running<'_, Translated, P> {
-    /// A store of `size` bytes at `physical`, all in one page, which holds code.
+    /// Handles a store of `size` bytes at `physical`, in one page, which holds code.
     pub(crate) fn code_page_exit(
         &mut self,
         block: BlockId,
@@ -43,7 +43,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             self.resume_at(block, site.retry, site.esp, vectors);
             return Ok(());
         }
-        // The walk may have set bits in a page table that holds code too.
+        // The walk may have set bits in a page table that shares its page with code.
         self.view.apply_changes(self.runner);
         let was_code = self.retire_bytes(physical, size);
         if !was_code {
@@ -77,7 +77,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         Ok(())
     }
 
-    /// Whether something was made from these bytes.
+    /// Retires the code that was made from these bytes. Returns whether there was any.
     fn retire_bytes(&mut self, physical: PhysicalAddress, size: u8) -> bool {
         let first = physical.page_offset() as u16;
         let bytes = (first, first + u16::from(size) - 1);
@@ -86,7 +86,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             .retire_code(physical.page(), bytes, Moment::Before, memory)
     }
 
-    /// The site of a block's store, unless what the block was made from is written.
+    /// The site of a block's store, unless the store writes to bytes that the block was made from.
     fn store_site(&self, id: BlockId, physical: PhysicalAddress, size: u8) -> Option<u32> {
         let block = self.runner.engine.block(id)?;
         let start = block.key().physical;
@@ -108,7 +108,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
     }
 
-    /// Where the instruction that runs alone goes on with a store that may pass.
+    /// The place where an instruction that runs alone resumes with a store that may pass.
     pub(crate) fn take_passing_store(&mut self) -> Option<Resume> {
         let resume = self.runner.resume.take()?;
         let block = self.runner.engine.block(resume.block);

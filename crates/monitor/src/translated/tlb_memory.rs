@@ -7,19 +7,19 @@ use tollgate_platform::{Environment, Platform};
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{CpuState, Exception, LinearAddress, PhysicalAddress, TranslationChange};
 
-/// What the software TLB has no entry for is refused by an exception. That never reaches the guest:
-/// the exit does the instruction again.
+/// Guest memory that refuses an access to a page for which the software TLB has no entry. The
+/// refusal is an exception that never reaches the guest: the exit executes the instruction again.
 pub(super) struct KnownPages<'a> {
     pub(super) view: &'a mut GuestView,
 }
 
-/// The exit is to be taken.
+/// Refuses an access, so that the exit is taken.
 fn refused<T>() -> Result<T, Exception> {
     Err(Exception::general_protection(0))
 }
 
 impl KnownPages<'_> {
-    /// Host address of memory that generated code may access so, not longer than two pages.
+    /// The host address of memory that generated code may access in this way, in at most two pages.
     fn find(
         &self,
         state: &CpuState,

@@ -20,13 +20,13 @@ use tollgate_x86::canonical::is_canonical;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{LinearAddress, Space};
 
-/// Nanoseconds of a fault that pass before the monitor looks at the clock: the host's signal and
-/// the way back.
+/// Nanoseconds of a fault that pass before the monitor reads the clock: the host's signal and the
+/// return.
 const SIGNAL_COST: u64 = 3000;
 
 impl<P: Platform> Running<'_, Translated, P> {
-    /// A direct access has faulted on the host, exactly before its instruction. False: it was
-    /// none.
+    /// Handles a direct access that has faulted on the host, exactly before its instruction.
+    /// Returns false if the fault was not one of a direct access.
     pub(crate) fn window_fault(
         &mut self,
         block: BlockId,
@@ -65,8 +65,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
         let begun = self.platform.now();
         if !self.take_windows_back(linear, privilege) {
-            // The instruction faults again behind the handler, and then all of them are
-            // compared: while one is not, an access to another may go on into it.
+            // The instruction faults again after the interrupt handler, and then all windows are
+            // compared: while one of them is put aside, an access to another may continue into it.
             self.count(ExitKind::WindowFault);
             self.charge(begun.0);
             return Ok(true);
@@ -102,7 +102,7 @@ impl<P: Platform> Running<'_, Translated, P> {
                 } else {
                     self.look_up_from_now_on(block);
                 }
-                // It is in the software TLB, too: looked up, it is found.
+                // The software TLB has the page, too, so a look-up finds it.
                 true
             }
             Ok(Target::Device(_)) => {
@@ -112,9 +112,9 @@ impl<P: Platform> Running<'_, Translated, P> {
                 false
             }
             Ok(Target::Code(_)) => {
-                // Looked up, what does not hit code is stored without the monitor. Kernels copy to
-                // pages that have held code with the same instructions as anywhere else, and are
-                // better off with them as they are.
+                // With a look-up, a store that does not hit code does not need the monitor. But
+                // kernels copy to pages that have held code with the instructions that they use for
+                // all copies, and these are faster without look-ups.
                 match is_long {
                     true => self.follow_fault(block, begun.0),
                     false => self.look_up_from_now_on(block),
@@ -129,8 +129,9 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
     }
 
-    /// An address whose window, which is put aside, must be taken back before another one of the loaded
-    /// space is reached: its own, or in a common part all.
+    /// An address whose window is put aside and must be taken back before memory of the loaded
+    /// space can be accessed at `linear`: `linear` itself or, in a common part, any address in a
+    /// common part.
     fn window_aside(&self, linear: LinearAddress, privilege: Privilege) -> Option<LinearAddress> {
         let cpu = &self.runner.context.cpu;
         if self.view.is_window_aside(cpu, linear, privilege) {
@@ -141,8 +142,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         translations.common_aside().filter(|_| is_common)
     }
 
-    /// Maps the page of an access in its window, with its neighbours, or those from `from` on; whether
-    /// it is there now.
+    /// Maps the page of an access in its window, with all neighbours or those from `from` on.
+    /// Returns whether the page is mapped now.
     pub(super) fn map_window(
         &mut self,
         access: (LinearAddress, AccessKind, Privilege),
@@ -161,8 +162,9 @@ impl<P: Platform> Running<'_, Translated, P> {
         filled.found
     }
 
-    /// Compares a window that was put aside with the guest's tables: whether it holds. `None`: that
-    /// has stopped for a request. If it begins anew, it does not do so if it is the second time.
+    /// Compares a window that was put aside with the guest's tables. Returns whether it is valid,
+    /// or `None` if the comparison has stopped for a request. A comparison that starts from the
+    /// beginning does not stop if `is_second`.
     fn compare_window(
         &mut self,
         linear: LinearAddress,
@@ -184,8 +186,9 @@ impl<P: Platform> Running<'_, Translated, P> {
         holds
     }
 
-    /// Takes the windows back that were put aside and that an access needs, as far as the guest's
-    /// tables lead where they do. False: that has stopped for a request, and all are aside.
+    /// Takes back the windows that were put aside and that an access needs, as far as the guest's
+    /// tables still lead to the mapped pages. Returns false if that has stopped for a request; the
+    /// rest is still put aside.
     pub(super) fn take_windows_back(
         &mut self,
         linear: LinearAddress,
@@ -209,8 +212,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         true
     }
 
-    /// Maps in windows what is known of the program of the loaded space, or a part of it. If they
-    /// are new, what is there may be left of another space.
+    /// Maps the known pages of the loaded space's program in windows, or a part of them. If the
+    /// windows are new (`are_new`), they may still have mappings of another space.
     pub(super) fn fill_windows(&mut self, are_new: bool) {
         let begin = self.begin_section();
         if are_new {
@@ -231,14 +234,15 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
     }
 
-    /// Where the instruction at RIP lies in physical memory.
+    /// The physical address of the instruction at RIP.
     fn site(&mut self) -> Option<u64> {
         let cpu = &self.runner.context.cpu;
         let place = self.view.place(cpu, cpu.rip, false);
         place.ok().map(|place| place.physical)
     }
 
-    /// Has the instruction at RIP look its operand up: what it accesses is in no window.
+    /// Makes the instruction at RIP look its operand up, because no window has the memory that it
+    /// accesses.
     fn look_up_from_now_on(&mut self, block: BlockId) {
         if let Some(physical) = self.site() {
             let memory = &mut self.view.memory;
@@ -247,8 +251,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
     }
 
-    /// Has the instruction at RIP reach its operand by the delta of its part: that is none which the
-    /// space's anchor leads to.
+    /// Makes the instruction at RIP reach its operand by the distance of the operand's part, which
+    /// is not one that the space's anchor leads to.
     fn reach_by_part(&mut self, block: BlockId) {
         if let Some(physical) = self.site() {
             let memory = &mut self.view.memory;
@@ -256,7 +260,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
     }
 
-    /// The instruction at RIP has faulted at this time, but need not again.
+    /// Records that the instruction at RIP has faulted at time `now`, but need not fault again.
     fn follow_fault(&mut self, block: BlockId, now: u64) {
         if self.runner.accounts.choice() != MemoryAccess::Adaptive {
             return;
@@ -268,7 +272,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
     }
 
-    /// Does the instruction with all checks.
+    /// Executes the instruction alone, with all checks.
     fn done_alone(&mut self, block: BlockId) -> Result<bool, VcpuStop> {
         if self.slow_step(block)? {
             self.completed()?;
@@ -276,7 +280,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         Ok(true)
     }
 
-    /// What accounts are kept in, now.
+    /// The present moment, for the accounts.
     fn moment(&self) -> Moment {
         Moment {
             time: self.platform.now().0,
@@ -284,7 +288,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
     }
 
-    /// Holds what a fault has cost against the space.
+    /// Adds the cost of a fault to the account of the space.
     fn charge(&mut self, begun: u64) {
         let now = self.moment();
         let cost = now.time.saturating_sub(begun) + SIGNAL_COST;
@@ -300,7 +304,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
     }
 
-    /// Another space is loaded, or the same again.
+    /// Follows a load of a space, which may be the one that was loaded before.
     pub(crate) fn space_loaded(&mut self) {
         if self.runner.accounts.choice() == MemoryAccess::Checked {
             return;
@@ -313,7 +317,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         self.follow_access_choice();
     }
 
-    /// Guest code was interrupted: a program, or code of real mode, has run for a while.
+    /// Called when guest code was interrupted: a program, or real-mode code, has run for a while.
     pub(crate) fn program_ran(&mut self) {
         if self.runner.is_in_real_mode() {
             let now = self.platform.now().0;
@@ -343,13 +347,13 @@ impl<P: Platform> Running<'_, Translated, P> {
         self.follow_access_choice();
     }
 
-    /// Has code of real mode be of the mode that its account asks for.
+    /// Makes real-mode code use the way of access that its account demands.
     fn follow_real_mode_choice(&mut self) {
         self.runner.forget_level_changes();
         self.due.mode = true;
     }
 
-    /// Has code of programs be of the mode that the loaded space's account asks for.
+    /// Makes programs use the way of access that the account of the loaded space demands.
     fn follow_access_choice(&mut self) {
         let access = self.runner.accounts.access();
         let before = std::mem::replace(&mut self.runner.program_access, access);
