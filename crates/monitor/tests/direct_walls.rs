@@ -1,10 +1,11 @@
-//! A guest that reaches memory directly and aims elsewhere: at addresses that are not canonical,
-//! at the ends of what a window stands for, around the end of the address space, with any count
-//! and any bit number. It gets the faults that it gets where the monitor does each instruction,
-//! and what lies around its windows is never read or written.
+//! Tests that a guest with direct memory access cannot reach memory next to its windows. The guest
+//! aims at addresses that are not canonical, at the ends of what a window stands for, and around
+//! the end of the address space, with any count and any bit number. It must get the faults that it
+//! gets where the monitor executes each instruction, and must never read or write what lies around
+//! its windows.
 //!
 //! These tests need a process of their own. They put memory that must not be touched around the
-//! windows of their machine, where other tests' machines could have windows.
+//! windows of their machine, where the machines of other tests could have windows.
 
 #[allow(dead_code, unused_imports, reason = "other tests use the rest")]
 #[path = "together/support/long_mode/mod.rs"]
@@ -19,17 +20,18 @@ use tollgate_platform::StopRequest;
 use tollgate_test_support::{Computer, Random};
 use tollgate_x86::{CpuState, PhysicalAddress, SegmentRegister};
 
-/// Bytes that a window stands for.
+/// Size of a window in bytes.
 const WINDOW: u64 = 1 << 39;
-/// From the end of one to the next.
+/// Distance from the end of a window to the next window.
 const BETWEEN: u64 = 4 << 30;
-/// Beside a window so much is never mapped, as instructions may reach beyond it.
+/// Number of bytes next to a window that are never mapped, because instructions may reach beyond
+/// it.
 const ROOM: u64 = BETWEEN / 2;
-/// Bytes of each piece of memory beside one.
+/// Size of each piece of memory next to a window.
 const CANARY_BYTES: usize = 1 << 20;
 const CANARY: u8 = 0xc7;
 
-/// Instructions that access memory at RBX or thereabouts, with RCX as index, count or number.
+/// Instructions that access memory at or near RBX, with RCX as index, count or bit number.
 const SHAPES: [&[u8]; 29] = [
     &[0x8a, 0x03],                                                 // mov al,[rbx]
     &[0x48, 0x8b, 0x03],                                           // mov rax,[rbx]
@@ -54,7 +56,7 @@ const SHAPES: [&[u8]; 29] = [
     &[0xd7],                                                       // xlat
     &[0x48, 0x89, 0xdf, 0xf3, 0xaa],                               // mov rdi,rbx; rep stosb
     &[0x48, 0x89, 0xde, 0xf3, 0x48, 0xa5],                         // mov rsi,rbx; rep movsq
-    &[0x48, 0x8b, 0x03, 0x48, 0x8b, 0x53, 0x40, 0x89, 0x43, 0x08], // loads and a store beside
+    &[0x48, 0x8b, 0x03, 0x48, 0x8b, 0x53, 0x40, 0x89, 0x43, 0x08], // loads and a store next to them
     &[0x48, 0x8b, 0x83, 0x00, 0x00, 0x10, 0x00],                   // mov rax,[rbx+100000h]
     &[0x48, 0x89, 0x83, 0x00, 0x00, 0xf0, 0xff],                   // mov [rbx-100000h],rax
     &[0x88, 0x83, 0x00, 0x00, 0x00, 0x80],                         // mov [rbx-80000000h],al
@@ -64,23 +66,24 @@ const SHAPES: [&[u8]; 29] = [
 /// out 0xf4, al
 const END: [u8; 2] = [0xe6, 0xf4];
 
-/// Memory beside a window that nobody may touch.
+/// Memory next to a window that no guest may touch.
 struct Canary(*mut u8);
 
 impl Canary {
     fn at(address: u64) -> Self {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
         let rights = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping, in place of none.
+        // SAFETY: the mapping is new and replaces none.
         let mapped = unsafe { libc::mmap(address as *mut _, CANARY_BYTES, rights, flags, -1, 0) };
         assert_eq!(mapped as u64, address, "{}", io::Error::last_os_error());
-        // SAFETY: it is that large and nobody else's.
+        // SAFETY: the mapping is that large, and nothing else uses it.
         unsafe { mapped.cast::<u8>().write_bytes(CANARY, CANARY_BYTES) };
         Self(mapped.cast())
     }
 
     fn is_intact(&self) -> bool {
-        // SAFETY: mapped as long as this lives; only a guest that escapes writes to it.
+        // SAFETY: the memory is mapped as long as this value lives; only a guest that escapes
+        // writes to it.
         let bytes = unsafe { std::slice::from_raw_parts(self.0, CANARY_BYTES) };
         bytes.iter().all(|&byte| byte == CANARY)
     }
@@ -88,7 +91,7 @@ impl Canary {
 
 impl Drop for Canary {
     fn drop(&mut self) {
-        // SAFETY: the mapping that `at` made.
+        // SAFETY: this is the mapping that `at` made.
         unsafe { libc::munmap(self.0.cast(), CANARY_BYTES) };
     }
 }
@@ -103,7 +106,8 @@ fn has_ended(stop: &VcpuStop) -> bool {
     matches!(stop, VcpuStop::Requested(StopRequest::DebugExit(_)))
 }
 
-/// Where the process has mapped what a page of guest RAM holds, but for where all of it is.
+/// The addresses at which the process has mapped a page of guest RAM, except in the mapping of all
+/// RAM.
 fn windows_of(vcpu: &mut Computer<Bench>, physical: u64) -> Vec<u64> {
     let marker = 0x5eed_0bad_cafe_f00d_u64;
     vcpu.memory_mut()
@@ -118,7 +122,8 @@ fn windows_of(vcpu: &mut Computer<Bench>, physical: u64) -> Vec<u64> {
         let is_short = end - first < 8 << 20;
         if is_short && (offset..offset + (end - first)).contains(&physical) {
             let place = (first + (physical - offset)) as *const u64;
-            // SAFETY: mapped, as /proc/self/maps says, and nothing runs that unmaps it.
+            // SAFETY: the place is mapped, as /proc/self/maps says, and nothing that runs unmaps
+            // it.
             if unsafe { place.read() } == marker {
                 found.push(place as u64);
             }
@@ -127,8 +132,8 @@ fn windows_of(vcpu: &mut Computer<Bench>, physical: u64) -> Vec<u64> {
     found
 }
 
-/// First addresses of the windows of the lower and the upper half of a machine, which those of
-/// the next one alike will have again.
+/// First addresses of the windows of the lower and the upper half of a machine. The next machine of
+/// the same kind will have its windows there, too.
 fn window_bases() -> Option<Vec<u64>> {
     let mut bases = Vec::new();
     for (linear, user) in [(SMALL, true), (KERNEL + SMALL_RAM[0], false)] {
@@ -147,7 +152,7 @@ fn window_bases() -> Option<Vec<u64>> {
     Some(bases)
 }
 
-/// Addresses at which something ends.
+/// Linear addresses at which some region ends.
 fn places(random: &mut Random) -> Vec<u64> {
     let mut places = Vec::new();
     let ends = [
@@ -162,7 +167,8 @@ fn places(random: &mut Random) -> Vec<u64> {
         COMMON[0],
         COMMON[0] + SMALL,
         COMMON[1] + SMALL + 0x2000,
-        // The ends of what an anchor leads to, and what it would take back into the lower half.
+        // The ends of the parts that an anchor leads to, and addresses that it would move into the
+        // lower half.
         0xad << 39,
         0xfd << 39,
         (1 << 47) + (0x20 << 39),
@@ -192,8 +198,8 @@ fn state_of(vcpu: &mut Computer<Bench>) -> (String, u64) {
     (vcpu.dump(), vcpu.state().cr2)
 }
 
-/// One test at a time: their machines are in one process, and the canaries of one would lie beside
-/// the windows of the other.
+/// Ensures that one test runs at a time: all machines are in one process, and the canaries of one
+/// test would lie next to the windows of another.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
@@ -206,11 +212,11 @@ fn nothing_but_its_memory_is_reached_from_anywhere() {
     let Some(bases) = window_bases() else {
         let _ = writeln!(
             io::stderr(),
-            "skipped: this process has no place for windows"
+            "skipped: this process has no room for windows"
         );
         return;
     };
-    // Below the region to which parts without a window lead, which is below the first window.
+    // Below the region to which parts without a window lead, which lies below the first window.
     let lowest = bases[0] - WINDOW - BETWEEN - CANARY_BYTES as u64;
     let mut canaries = vec![Canary::at(lowest)];
     for base in bases {
@@ -241,7 +247,7 @@ fn nothing_but_its_memory_is_reached_from_anywhere() {
             let what = format!("{shape:x?} at {place:x}, {count:x}, user: {user}");
             let mut alone = vcpu(&code, |state: &mut CpuState, _: &mut _| set_up(state));
             let Some(expected) = (0..50_000).find_map(|_| alone.step_one().err()) else {
-                // It has stored over its own code.
+                // The guest has stored over its own code.
                 continue;
             };
             let mut reaching = direct(&code, set_up);
@@ -258,7 +264,7 @@ fn nothing_but_its_memory_is_reached_from_anywhere() {
 #[test]
 fn two_machines_have_each_their_own() {
     let _alone = alone();
-    // Adds 1 to what lies there, a thousand times.
+    // The program adds 1 to a word of memory a thousand times.
     let code = guest_code!(
         adds,
         "mov ecx, 1000",

@@ -1,10 +1,10 @@
-//! 32-bit guests that reach memory directly, with two-level tables and with PAE: every form of
-//! access, at addresses where something ends, ends as it does instruction by instruction, with the
-//! same fault; and what lies around their windows is never read or written.
+//! Tests 32-bit guests with direct memory access, with two-level tables and with PAE: every form of
+//! access, at addresses where a region ends, has the result that it has instruction by instruction,
+//! with the same fault; and memory around the windows is never read or written.
 //!
 //! These tests need a process of their own. They find the windows of their machine among all
-//! mappings of the process and put memory that must not be touched around them, where other tests'
-//! machines could have windows.
+//! mappings of the process and put memory that must not be touched around them, where the machines
+//! of other tests could have windows.
 
 use std::io::{self, Write};
 use tollgate_exits::ExitKind;
@@ -23,9 +23,10 @@ const GDT: u64 = 0x2800;
 const TSS: u64 = 0x3000;
 const STACK: u64 = 0x5000;
 const DIRECTORY: u64 = 0x10_000;
-/// The tables of the first, the kernel's and the last part, and with PAE their directories.
+/// Page tables of the first part, the kernel's and the last, and with PAE their directories.
 const TABLES: u64 = 0x11_000;
-/// Where data lie in physical memory, and where the kernel, programs and the last pages see them.
+/// Physical address of the data, followed by the addresses at which the kernel, programs and the
+/// last pages see the data.
 const DATA: u64 = 0x10_0000;
 const KERNEL: u64 = 0xc000_0000;
 const PROGRAM: u64 = 0x4_0000;
@@ -39,12 +40,12 @@ const A: u64 = 0x20;
 const D: u64 = 0x40;
 const G: u64 = 0x100;
 
-/// Bytes from the start of a window on that accesses may reach.
+/// Number of bytes, from the start of a window on, that accesses may reach.
 const WINDOW: u64 = 1 << 32;
 const CANARY_BYTES: usize = 1 << 20;
 const CANARY: u8 = 0xc7;
 
-/// Instructions that access memory at EBX or thereabouts, with ECX as index, count or number.
+/// Instructions that access memory at or near EBX, with ECX as index, count or bit number.
 const SHAPES: [&[u8]; 31] = [
     &[0x8a, 0x03],                                     // mov al,[ebx]
     &[0x8b, 0x03],                                     // mov eax,[ebx]
@@ -75,7 +76,7 @@ const SHAPES: [&[u8]; 31] = [
     &[0xd7],                                           // xlat
     &[0x89, 0xdf, 0xf3, 0xaa],                         // mov edi,ebx; rep stosb
     &[0x89, 0xde, 0xf3, 0xa5],                         // mov esi,ebx; rep movsd
-    &[0x8b, 0x03, 0x8b, 0x53, 0x40, 0x89, 0x43, 0x08], // loads and a store beside
+    &[0x8b, 0x03, 0x8b, 0x53, 0x40, 0x89, 0x43, 0x08], // loads and a store next to them
     &[0x64, 0x89, 0x43, 0x10],                         // mov fs:[ebx+10h],eax
 ];
 /// out 0xf4, al
@@ -95,7 +96,7 @@ impl BareMachine for Bench {
     }
 }
 
-/// Which guest.
+/// The kind of guest.
 #[derive(Clone, Copy, Debug)]
 struct Guest {
     pae: bool,
@@ -103,7 +104,7 @@ struct Guest {
     write_protect: bool,
 }
 
-/// Writes one entry of the guest's tables.
+/// Writes one entry of the guest's page tables.
 fn map(memory: &mut GuestMemory, guest: Guest, linear: u64, entry: u64) {
     let number = |span: u64| match linear / span {
         0 => 0,
@@ -141,7 +142,7 @@ fn prepare_memory(guest: Guest, code: &[u8]) -> GuestMemory {
             page << 12 | P | U | A | writable,
         );
     }
-    // Of both kinds: pages to be stored to, dirty and not, one that is read-only, none.
+    // For both kinds: pages that may be stored to, dirty and not, one that is read-only, and none.
     let rights = [W | A | D, W, 0, W | A | D, W, W | A | D, 0];
     let present = |number: usize| P * u64::from(number != 3);
     for (number, rights) in rights.into_iter().enumerate() {
@@ -236,23 +237,24 @@ fn direct(guest: Guest, code: &[u8], set_up: impl Fn(&mut CpuState)) -> Computer
     vcpu
 }
 
-/// Memory beside a window that nobody may touch.
+/// Memory next to a window that no guest may touch.
 struct Canary(*mut u8);
 
 impl Canary {
     fn at(address: u64) -> Self {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
         let rights = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping, in place of none.
+        // SAFETY: the mapping is new and replaces none.
         let mapped = unsafe { libc::mmap(address as *mut _, CANARY_BYTES, rights, flags, -1, 0) };
         assert_eq!(mapped as u64, address, "{}", io::Error::last_os_error());
-        // SAFETY: it is that large and nobody else's.
+        // SAFETY: the mapping is that large, and nothing else uses it.
         unsafe { mapped.cast::<u8>().write_bytes(CANARY, CANARY_BYTES) };
         Self(mapped.cast())
     }
 
     fn is_intact(&self) -> bool {
-        // SAFETY: mapped as long as this lives; only a guest that escapes writes to it.
+        // SAFETY: the memory is mapped as long as this value lives; only a guest that escapes
+        // writes to it.
         let bytes = unsafe { std::slice::from_raw_parts(self.0, CANARY_BYTES) };
         bytes.iter().all(|&byte| byte == CANARY)
     }
@@ -260,12 +262,13 @@ impl Canary {
 
 impl Drop for Canary {
     fn drop(&mut self) {
-        // SAFETY: the mapping that `at` made.
+        // SAFETY: this is the mapping that `at` made.
         unsafe { libc::munmap(self.0.cast(), CANARY_BYTES) };
     }
 }
 
-/// Where the window of a guest begins in the process: as that of the next one like it will.
+/// The address of a guest's window in the process. The next guest of the same kind will have its
+/// window there, too.
 fn window_base(guest: Guest) -> Option<u64> {
     let linear = if guest.user { PROGRAM } else { KERNEL };
     let mut vcpu = direct(guest, &[&[0x89, 0x03][..], &END].concat(), |state| {
@@ -312,8 +315,8 @@ fn memory_of(vcpu: &mut Computer<Bench>) -> Vec<u8> {
     assert!(vcpu.memory_mut().read(PhysicalAddress(DATA), &mut bytes));
     let mut low = vec![0; 0x2_0000];
     assert!(vcpu.memory_mut().read(PhysicalAddress(0), &mut low));
-    // A processor may set A whether the access is made or not (SDM volume 3, 4.8), as where an
-    // operand is found to be misaligned.
+    // A processor may set A whether the access is made or not (SDM volume 3, 4.8), for example
+    // where an operand is found to be misaligned.
     for entry in (TABLES as usize..TABLES as usize + 0x3000).step_by(4) {
         low[entry] &= !(A as u8);
     }
@@ -333,7 +336,7 @@ fn every_form_of_access_ends_as_it_does_alone_and_reaches_nothing_else() {
         let Some(base) = window_base(guest) else {
             let _ = writeln!(
                 io::stderr(),
-                "skipped: this process has no place for windows"
+                "skipped: this process has no room for windows"
             );
             return;
         };
@@ -360,7 +363,7 @@ fn every_form_of_access_ends_as_it_does_alone_and_reaches_nothing_else() {
                 let mut alone = vcpu(guest, &code, set_up);
                 alone.change_settings(|settings| settings.memory_access = MemoryAccess::Checked);
                 let Some(expected) = (0..20_000).find_map(|_| alone.step_one().err()) else {
-                    // It goes on for too long, or has stored over its own code.
+                    // The guest runs for too long, or has stored over its own code.
                     continue;
                 };
                 let mut reaching = direct(guest, &code, set_up);

@@ -1,5 +1,5 @@
-//! An instruction that is executed out of line is decoded when that first happens, not at each
-//! exit; and anew when its bytes have changed.
+//! Tests that an instruction that is executed out of line is decoded the first time, not at each
+//! exit, and is decoded again when its bytes have changed.
 
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
@@ -9,19 +9,19 @@ use tollgate_test_support::{Computer, flat_state};
 use tollgate_x86::state::TableRegister;
 use tollgate_x86::{CpuState, PhysicalAddress};
 
-/// Guest RAM in bytes; devices begin behind it.
+/// Size of guest RAM in bytes. Devices begin after RAM.
 const RAM: u64 = 4 << 20;
-/// Where the device's memory is looked at.
+/// Address of the device's memory.
 const DEVICE: u32 = 0xe000_0000;
-/// Where programs stand.
+/// Address of the programs.
 const CODE: u64 = 0x1_0000;
 /// OUT to a port, which ends the run.
 const END: [u8; 2] = [0xe6, 0xf4];
-/// Rounds of each loop.
+/// Number of rounds of each loop.
 const ROUNDS: u64 = 100;
 
-/// A device that reads as zero, notes what is written to it and stops when the guest writes a
-/// port.
+/// A device that reads as zero and records what is written to it. The machine stops when the guest
+/// writes to a port.
 #[derive(Default)]
 struct Device {
     stop: Option<StopRequest>,
@@ -50,7 +50,8 @@ impl BareMachine for Device {
     }
 }
 
-/// At `CODE`; ESI on the device, ECX the number of rounds, ESP in plain memory, the rest zero.
+/// A state at `CODE` in which ESI points to the device, ECX is the number of rounds, ESP points to
+/// plain memory, and all other registers are zero.
 fn state() -> CpuState {
     let mut state = flat_state(CODE);
     state.gpr = [0; 16];
@@ -60,7 +61,7 @@ fn state() -> CpuState {
     state
 }
 
-/// Runs pieces of code, each with its address, until a port is written.
+/// Runs pieces of code, each with its address, until the guest writes to a port.
 fn run(state: CpuState, pieces: &[(u64, &[u8])]) -> Computer<Device> {
     let mut memory = GuestMemory::new(RAM).unwrap();
     for (address, bytes) in pieces {
@@ -90,7 +91,7 @@ fn a_loop_of_device_accesses_decodes_each_of_its_instructions_once() {
 
 #[test]
 fn an_instruction_in_two_pages_is_decoded_once() {
-    // mov eax,[esi+0], of which the displacement lies in the next page; loop back to it
+    // mov eax,[esi+0], whose displacement lies in the next page; loop back to it
     let start = CODE + 0xffd;
     let body = [0x8b, 0x86, 0, 0, 0, 0, 0xe2, 0xf8];
     let mut state = state();
@@ -108,7 +109,7 @@ fn a_loop_of_page_faults_decodes_the_faulting_instruction_once() {
     let mut state = state();
     state.cr0 |= 1 << 31;
     state.cr3 = DIRECTORY;
-    // PSE.
+    // CR4.PSE.
     state.cr4 |= 0x10;
     state.idtr = TableRegister {
         base: IDT,

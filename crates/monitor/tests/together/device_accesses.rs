@@ -1,5 +1,5 @@
-//! What a device sees of each kind of instruction: every access once, in its size and
-//! order, also when another access of the same instruction faults first.
+//! Tests which accesses a device sees for each kind of instruction: every access once, with its
+//! size and in order, even if another access of the instruction faults first.
 
 use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_memory::GuestMemory;
@@ -9,13 +9,13 @@ use tollgate_test_support::{Computer, flat_state};
 use tollgate_x86::state::TableRegister;
 use tollgate_x86::{CpuState, PhysicalAddress};
 
-/// Guest RAM in bytes; devices begin behind it.
+/// Size of guest RAM in bytes. Devices begin after RAM.
 const RAM: u64 = 4 << 20;
-/// Where the device's memory is looked at.
+/// Address of the device's memory.
 const DEVICE: u32 = 0xe000_0000;
-/// Plain memory for the other operand.
+/// Address of plain memory for the other operand.
 const PLAIN: u32 = 0x2_0000;
-/// Where programs stand.
+/// Address of the programs.
 const CODE: u32 = 0x1_0000;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,7 +25,7 @@ enum Access {
 }
 use Access::{Read, Write};
 
-/// A machine that notes what devices see and stops when the guest writes a port.
+/// A machine that records what devices see, and stops when the guest writes to a port.
 #[derive(Default)]
 struct Device {
     stop: Option<StopRequest>,
@@ -51,7 +51,8 @@ impl BareMachine for Device {
     }
 }
 
-/// ESI on the device, EDI and ESP in plain memory, ECX 3, EAX 2, the rest zero.
+/// A state in which ESI points to the device, EDI and ESP to plain memory, ECX is 3, EAX is 2, and
+/// all other registers are zero.
 fn state() -> CpuState {
     let mut state = flat_state(u64::from(CODE));
     state.cr0 = 0x21;
@@ -69,7 +70,7 @@ fn state() -> CpuState {
     state
 }
 
-/// Runs `code` and then OUT; returns the processor as it is then.
+/// Runs `code` and then OUT. Returns the processor in its state at the end.
 fn run(
     map: &'static RegisterMap,
     state: CpuState,
@@ -92,7 +93,7 @@ fn run(
     vcpu
 }
 
-/// Both maps of registers.
+/// The two register maps that are tested.
 const MAPS: [&RegisterMap; 2] = [&RegisterMap::LEGACY, &RegisterMap::SPILLED];
 
 const D: u64 = DEVICE as u64;
@@ -198,7 +199,8 @@ fn each_instruction_makes_each_of_its_device_accesses_once() {
     }
 }
 
-/// Page tables, GDT and IDT of the faulting programs, and the page that is absent.
+/// Physical addresses of the page tables, GDT and IDT of the faulting programs, and of the absent
+/// page.
 const DIRECTORY: u64 = 0x10_0000;
 const TABLE: u64 = 0x10_1000;
 const GDT: u64 = 0x10_2000;
@@ -223,8 +225,8 @@ fn paged_state() -> CpuState {
     state
 }
 
-/// Maps the low 4 MiB and the device, but for the absent page; the handler of page faults
-/// counts them in EBX and makes the page present.
+/// Maps the low 4 MiB and the device, except for the absent page. The handler of page faults counts
+/// them in EBX and makes the page present.
 fn prepare(memory: &mut GuestMemory) {
     let mut put = |address: u64, value: u32| {
         assert!(memory.write(PhysicalAddress(address), &value.to_le_bytes()));
@@ -273,7 +275,7 @@ fn a_device_is_not_read_before_the_other_operand_has_been_found_good() {
 
 #[test]
 fn a_device_is_not_read_for_a_push_that_has_no_room() {
-    // Without a stack the fault cannot be delivered either: the processor shuts down.
+    // Without a valid stack the fault cannot be delivered either, so the processor shuts down.
     for (name, code) in [("push [esi]", [0xff, 0x36]), ("call [esi]", [0xff, 0x16])] {
         for map in MAPS {
             let mut state = paged_state();

@@ -1,7 +1,7 @@
-//! Accesses to devices' registers that are near: made in translated code, they come to what the
-//! general path comes to, and what becomes due with them is due behind the instruction. Each
-//! program without interrupts also runs instruction by instruction, by the general path, which must
-//! end the same. All emitted code is verified.
+//! Tests accesses to near registers of devices: made in translated code, they have the results of
+//! the general path, and work that they make due is done after the instruction. Each program
+//! without interrupts also runs instruction by instruction, by the general path, and must have the
+//! same result. All emitted code is verified.
 
 use crate::support::fast_path_time::assert_timed_apart;
 use crate::support::long_mode::*;
@@ -19,10 +19,10 @@ const RSP: usize = 4;
 const RDI: usize = 7;
 const R8: usize = 8;
 
-/// The fifth small page, behind which the device lies.
+/// The fifth small page, which leads to the device.
 const DEVICE: u64 = SMALL + 0x4000;
 
-/// Runs a program in a machine that shows the word.
+/// Runs a program in a machine whose near registers exist.
 fn run_in_blocks(code: &[u8], setup: impl Fn(&mut CpuState, &mut GuestMemory)) -> Computer<Bench> {
     let mut running = vcpu(code, &setup);
     running.platform_mut().shows_word = true;
@@ -30,7 +30,7 @@ fn run_in_blocks(code: &[u8], setup: impl Fn(&mut CpuState, &mut GuestMemory)) -
     running
 }
 
-/// The same, and again instruction by instruction, which lets no interrupts in.
+/// Runs a program in blocks, and again instruction by instruction, which lets no interrupts in.
 fn run_near(code: &[u8], setup: impl Fn(&mut CpuState, &mut GuestMemory)) -> Computer<Bench> {
     let running = run_in_blocks(code, &setup);
     let mut stepping = vcpu(code, &setup);
@@ -38,7 +38,11 @@ fn run_near(code: &[u8], setup: impl Fn(&mut CpuState, &mut GuestMemory)) -> Com
     let mut steps = 0;
     while stepping.step_one().is_ok() {
         steps += 1;
-        assert!(steps < 100_000, "never ends\n{}", stepping.dump());
+        assert!(
+            steps < 100_000,
+            "the program never ends\n{}",
+            stepping.dump()
+        );
     }
     assert_eq!(running.dump(), stepping.dump());
     assert_same_vectors(&running, &stepping);
@@ -119,7 +123,7 @@ fn a_near_access_leaves_flags_and_all_other_registers_alone() {
             "mov r14d, 14",
             "mov r15d, 15",
             "mov edx, 0x100",
-            // OF, CF, ZF and PF.
+            // The flags OF, CF, ZF and PF.
             "add al, 0x80",
             "out dx, al",
             "in al, dx",
@@ -238,7 +242,7 @@ fn programs_reach_near_ports_if_their_level_allows_it() {
     let mut vcpu = run_near(code, |state, memory| {
         as_user(state);
         state.flags &= !0x3000;
-        // The bitmap for ports begins beyond the TSS.
+        // The I/O permission bitmap begins beyond the limit of the TSS.
         memory.write_u64(PhysicalAddress(0x9060), u64::MAX << 48);
     });
     let caught = caught(&mut vcpu);
@@ -295,7 +299,7 @@ fn an_interrupt_that_a_store_to_a_near_register_causes_comes_behind_it() {
             "movzx eax, al",
             "mov ecx, 4",
             "2:",
-            // The last time it is the interrupt's register.
+            // The last write goes to the register that raises the interrupt.
             "xor edx, edx",
             "cmp ecx, 1",
             "sete dl",
@@ -337,7 +341,8 @@ fn accesses_that_are_not_aligned_are_made_by_the_general_path() {
         |_, _| {},
     );
     let [_, _, reads, _] = fast_paths(&vcpu);
-    // All aligned ones but the first of each translation: there are two with direct access.
+    // All aligned accesses are near, except the first one of each translation; with direct access
+    // there are two translations.
     assert!((8..=9).contains(&reads), "{reads}");
     assert_eq!(vcpu.platform().device_accesses, [4; 20]);
     assert_eq!(vcpu.state().gpr[RAX], 0x5a5a_5a5a);
@@ -355,7 +360,7 @@ fn what_the_page_leads_to_is_another_page_after_an_invlpg_or_a_load_of_cr3() {
             "mov dword ptr [rbx], 5",
             "mov ecx, [rbx]",
             "add rdi, rcx",
-            // To RAM and back.
+            // The program makes the page lead to RAM and back.
             "mov eax, 0xfe300000",
             "xor [0x7020], rax",
             "invlpg [rbx]",
@@ -421,7 +426,7 @@ fn a_page_without_the_device_s_rights_is_no_program_s() {
         "mov eax, [rbx]",
         "out 0xf4, al",
     );
-    // Programs may access it here, and do by the general path.
+    // Programs may access the device here, and do so by the general path.
     let vcpu = run_near(code, |state, _| as_user(state));
     assert_eq!(fast_paths(&vcpu), [0; 4]);
     let mut vcpu = run_near(code, |state, memory| {
@@ -533,7 +538,7 @@ fn a_deadline_is_written_without_an_exit_as_the_guests_counter_has_it() {
     let vcpu = run_near(
         guest_code!(
             deadline,
-            // The guest's counter is 500 ahead.
+            // The guest's counter is 500 ticks ahead.
             "mov ecx, 0x3b",
             "mov eax, 500",
             "xor edx, edx",
@@ -550,6 +555,6 @@ fn a_deadline_is_written_without_an_exit_as_the_guests_counter_has_it() {
     );
     assert_eq!(vcpu.platform().deadline, 4500);
     assert_eq!(vcpu.state().gpr[RBX], 5000);
-    // The counter itself, and reads of the deadline, are the monitor's.
+    // Accesses to the counter itself, and reads of the deadline, are left to the monitor.
     assert_eq!(msr_counts(&vcpu), [2, 1]);
 }

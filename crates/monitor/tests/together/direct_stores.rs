@@ -1,6 +1,6 @@
-//! Instructions that store, on pages whose shadow window lets them be loaded only, or not yet, or
-//! never stored to: whatever has been done of them when the host faults, they end as they do one
-//! by one.
+//! Tests instructions that store to pages whose shadow window allows only loads, or does not allow
+//! stores yet, or never will: however far they have come when the host faults, they have the result
+//! that they have when run alone.
 
 use crate::support::long_mode::*;
 use iced_x86::{Decoder, DecoderOptions, Instruction, InstructionInfoFactory, OpAccess, OpKind};
@@ -12,18 +12,18 @@ use tollgate_platform::StopRequest;
 use tollgate_test_support::Computer;
 use tollgate_x86::{CpuState, Flags, PhysicalAddress};
 
-/// mov al,[rbx]: the page is put into its window, for loads alone as long as it is not dirty.
+/// mov al,[rbx]: puts the page into its window, for loads only while the page is not dirty.
 const LOAD: [u8; 2] = [0x8a, 0x03];
 /// out 0xf4, al
 const END: [u8; 2] = [0xe6, 0xf4];
 
-/// Where RBX points: into a page that may be stored to, to its end, into one that is read-only.
+/// Values of RBX: in a page that may be stored to, at its end, and in a page that is read-only.
 const PLACES: [u64; 3] = [SMALL + 0x100, SMALL + 0xffe, SMALL + 0x3100];
-/// Where programs may not store: into an absent page from one that may be stored to, and in one
-/// that is the kernel's.
+/// Addresses to which programs may not store: at the end of a page that may be stored to, before an
+/// absent page, and in a page of the kernel.
 const BARRED: [u64; 2] = [SMALL + 0x1fff, KERNEL + 0x30_0100];
 
-/// Stores to memory, or may.
+/// Whether an instruction stores to memory, or may store.
 fn stores(instruction: &Instruction, info: &mut InstructionInfoFactory) -> bool {
     let known = info.info(instruction);
     (0..instruction.op_count()).any(|index| {
@@ -33,7 +33,7 @@ fn stores(instruction: &Instruction, info: &mut InstructionInfoFactory) -> bool 
     })
 }
 
-/// Instructions of these opcode maps that store at RBX or thereabouts.
+/// Instructions of these opcode maps that store at or near RBX.
 fn instructions() -> Vec<Vec<u8>> {
     let (mut info, mut found) = (InstructionInfoFactory::new(), Vec::new());
     let mut known = HashSet::new();
@@ -46,7 +46,7 @@ fn instructions() -> Vec<Vec<u8>> {
         let bytes = [prefix, map, &[opcode as u8, mod_rm, 0x15, 0, 0, 0]].concat();
         let instruction = Decoder::new(64, &bytes, DecoderOptions::NONE).decode();
         if !instruction.is_invalid() && stores(&instruction, &mut info) {
-            // With another register it is another instruction only in a group.
+            // With another register, the opcode is another instruction only in an opcode group.
             let is_known = known.contains(&(prefix, instruction.code()));
             if register < 3 || !is_known {
                 found.push(bytes[..instruction.len()].to_vec());
@@ -80,7 +80,7 @@ fn prepare(state: &mut CpuState, place: u64) {
     state.flags |= (Flags::CF | Flags::ZF | Flags::OF).bits();
 }
 
-/// What memory and registers are after a program, but for pages that hold no data.
+/// Memory and registers after a program, without pages that hold no data.
 fn end(vcpu: &mut Computer<Bench>) -> (String, Vec<u8>) {
     let mut data = vec![0; 3 * 4096];
     let (first, rest) = data.split_at_mut(4096);
@@ -150,7 +150,7 @@ fn what_may_not_store_faults_as_a_store() {
 #[test]
 fn a_movs_to_where_no_window_is_leaves_the_source_s_page_clean() {
     const DIRTY: u64 = 1 << 6;
-    // mov rax,[rsi]; MOVS of each width.
+    // mov rax,[rsi], followed by MOVS of each width.
     const FIRST: [u8; 3] = [0x48, 0x8b, 0x06];
     for movs in [&[0xa4][..], &[0x66, 0xa5], &[0xa5], &[0x48, 0xa5]] {
         for destination in COMMON.map(|common| common + DATA + 0x200) {

@@ -1,7 +1,7 @@
-//! Accesses to display memory that is no RAM, with paging: made in translated code, they come to what
-//! the general path comes to, at the place where the guest's tables lead at that moment and with the
-//! rights that they give. Each program also runs instruction by instruction, by that path, and must
-//! end the same. All emitted code is verified.
+//! Tests accesses to display memory that is not RAM, with paging. Accesses made in translated code
+//! have the results of the general path, at the place to which the guest's tables lead at that
+//! moment and with the rights that they give. Each program also runs instruction by instruction, by
+//! the general path, and must have the same result. All emitted code is verified.
 
 use crate::support::display::code::{At::*, Code};
 use crate::support::display::*;
@@ -32,7 +32,7 @@ fn loads_and_stores_take_no_exit_once_each_was_made() {
     }
 }
 
-/// The place of the entry of the first page of [`ALIAS`], and of those behind it.
+/// The address of the page-table entry of a page of [`ALIAS`], by the number of the page.
 fn entry(mode: GuestMode, number: u64) -> u64 {
     PAGE_TABLE + ((ALIAS >> 12) + number) * mode.entry_bytes()
 }

@@ -1,6 +1,6 @@
-//! Accesses to display memory that is no RAM, without paging: made in translated code, they come to
-//! what the general path comes to. Each program also runs instruction by instruction, by that path,
-//! and must end the same. All emitted code is verified.
+//! Tests accesses to display memory that is not RAM, without paging. Accesses made in translated
+//! code have the results of the general path. Each program also runs instruction by instruction, by
+//! the general path, and must have the same result. All emitted code is verified.
 
 use crate::support::display::*;
 use crate::support::fast_path_time::assert_timed_apart;
@@ -8,7 +8,7 @@ use tollgate_exits::ExitKind;
 use tollgate_test_support::Computer;
 use tollgate_x86::{Flags, Gpr};
 
-/// Runs a real-mode program, and again instruction by instruction.
+/// Runs a real-mode program in blocks, and again instruction by instruction.
 fn run(body: &[u8], rounds: u64) -> Computer<Display> {
     crate::support::display::run(GuestMode::Real, body, rounds)
 }
@@ -41,7 +41,7 @@ fn single_string_instructions_advance_their_pointers() {
     let vcpu = run(&body, 30);
     assert_eq!(fast_paths(&vcpu), [3 * 29, 3 * 29]);
     assert_timed_apart(&vcpu, &[ExitKind::MmioRead, ExitKind::MmioWrite]);
-    // Pointers that wrap at 64 KiB: DI goes from FFFEh to 1.
+    // The pointers wrap at 64 KiB: DI goes from FFFEh to 1.
     let computer = run(&[0xbf, 0xfe, 0xff, 0xaa, 0xaa, 0xaa], 20);
     assert_eq!(computer.state().gpr[Gpr::Rdi as usize], 0x7777_0001);
     assert_eq!(fast_paths(&computer), [0, 3 * 19]);

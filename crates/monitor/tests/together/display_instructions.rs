@@ -1,13 +1,15 @@
-//! Instructions of all kinds with an operand in display memory that is no RAM: done in translated code,
-//! they come to what the general path comes to. Each program also runs instruction by instruction, by
-//! that path, and must end the same. All emitted code is verified.
+//! Tests instructions of all kinds with an operand in display memory that is not RAM. Executed in
+//! translated code, they have the results of the general path. Each program also runs instruction
+//! by instruction, by the general path, and must have the same result. All emitted code is
+//! verified.
 
 use crate::support::display::code::{At::*, Code, any_instruction};
 use crate::support::display::*;
 use tollgate_test_support::Random;
 use tollgate_x86::Gpr;
 
-/// and [di], al; or; xor; add; xchg; inc; not; cmp; test: what sets bits by the latches.
+/// and [di], al; or; xor; add; xchg; inc; not; cmp; test: instructions that set bits through the
+/// latches.
 fn classic(mode: GuestMode) -> Vec<u8> {
     let code = [0x20, 0x08, 0x30, 0x00, 0x86, 0x38, 0x84]
         .into_iter()
@@ -42,7 +44,7 @@ fn an_operand_is_loaded_once_and_stored_once() {
 #[test]
 fn more_instructions_than_are_known_at_once_take_no_more_exits() {
     for mode in GuestMode::ALL {
-        // 400 stores, add dword [di], eax, beyond what LOOP reaches: dec cx; jz end; jmp again
+        // 400 stores, add dword [di], eax, which is too long for LOOP: dec cx; jz end; jmp again
         let stores = (0..400).fold(Code::new(mode), |code, _| {
             code.memory(4, &[0x00], 0, Destination, 0)
         });
@@ -75,7 +77,7 @@ fn random_programs_end_as_when_they_run_step_by_step() {
             };
             instructions += 1;
         }
-        // Often around the end of a page.
+        // The pointers are often near the end of a page.
         let pointers = [Gpr::Rsi, Gpr::Rdi].map(|register| {
             let page = (random.below(14) as u64 + 1) << 12;
             let place = match random.below(2) {
@@ -131,10 +133,12 @@ fn requests_to_leave_lose_and_repeat_no_access() {
 #[test]
 fn an_operand_that_lies_in_the_window_in_part_is_accessed_as_by_the_general_path() {
     for mode in GuestMode::ALL.into_iter().filter(|mode| !mode.is_narrow()) {
-        // The window's end, its beginning, and the ends of what may be a window of its own.
+        // The end of the window, its beginning, and the ends of parts that may be windows of their
+        // own.
         for place in [0xc_0000, 0xa_0000, 0xb_0000, 0xb_8000, 0xa_8000] {
             for size in [2, 4] {
-                // out 81h, al; mov; xor; xchg; mov from there; cmp; bts: begin a byte before
+                // out 81h, al; mov; xor; xchg; mov from memory; cmp; bts: these begin one byte
+                // before the place
                 let code = [0x88, 0x30, 0x86, 0x8a, 0x38]
                     .into_iter()
                     .fold(Code::new(mode).plain(&[0xe6, 0x81]), |code, opcode| {

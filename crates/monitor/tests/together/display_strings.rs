@@ -1,6 +1,7 @@
-//! String instructions between display memory that is no RAM, RAM and itself: done in translated code,
-//! they come to what the general path comes to. Each program also runs instruction by instruction, by
-//! that path, and must end the same. All emitted code is verified.
+//! Tests string instructions on display memory that is not RAM, and between it and RAM. Executed in
+//! translated code, they have the results of the general path. Each program also runs instruction
+//! by instruction, by the general path, and must have the same result. All emitted code is
+//! verified.
 
 use crate::support::display::*;
 use tollgate_exits::ExitKind;
@@ -8,7 +9,7 @@ use tollgate_memory::GuestMemory;
 use tollgate_test_support::{Computer, Random};
 use tollgate_x86::{CpuState, Gpr, PhysicalAddress, Segment, SegmentRegister};
 
-/// RAM that holds no code.
+/// Address of RAM that holds no code.
 const RAM: u64 = 0x1_0000;
 const REPE: u8 = 0xf3;
 const REPNE: u8 = 0xf2;
@@ -18,7 +19,7 @@ const STOS: u8 = 0xaa;
 const LODS: u8 = 0xac;
 const SCAS: u8 = 0xae;
 
-/// Where an operand lies.
+/// The memory that holds an operand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Place {
     Display,
@@ -28,7 +29,7 @@ enum Place {
 impl Place {
     const ALL: [Self; 2] = [Self::Display, Self::Ram];
 
-    /// The pointer to an offset in the segment of this place.
+    /// The value of a pointer register for an offset in the segment of this memory.
     fn pointer(self, mode: GuestMode, offset: u64) -> u64 {
         match self {
             Self::Display => mode.pointer(offset),
@@ -48,7 +49,7 @@ fn segment_at(mode: GuestMode, base: u64) -> Segment {
     Segment::real_mode((base >> 4) as u16, level)
 }
 
-/// DS and SI, ES and DI for operands at these places; RAM holds something.
+/// Sets DS and SI, ES and DI for operands in these places. RAM is filled with values.
 fn set_up(
     mode: GuestMode,
     (source, source_at): (Place, u64),
@@ -67,7 +68,7 @@ fn set_up(
     memory.write(PhysicalAddress(RAM), &bytes);
 }
 
-/// The prefix of an operand of so many bytes.
+/// The prefix for an operand of `size` bytes.
 fn width(mode: GuestMode, size: u8) -> &'static [u8] {
     match size {
         8 => &[0x48],
@@ -84,7 +85,7 @@ fn sizes(mode: GuestMode) -> &'static [u8] {
     }
 }
 
-/// A string instruction on elements of `size` bytes, behind its prefix.
+/// A string instruction on elements of `size` bytes, with its prefix.
 fn string(mode: GuestMode, prefix: &[u8], opcode: u8, size: u8) -> Vec<u8> {
     [prefix, width(mode, size), &[opcode | u8::from(size > 1)]].concat()
 }
@@ -96,7 +97,7 @@ fn count(mode: GuestMode, number: u16) -> Vec<u8> {
     [&[0xb9], &bytes[..used]].concat()
 }
 
-/// `body` as often as BP says, and the end.
+/// Repeats `body` as often as BP says, and then ends.
 fn by_bp(body: &[u8]) -> Vec<u8> {
     // again: body; dec bp; jnz again
     let back = -(body.len() as i64 + 4);
@@ -120,7 +121,7 @@ fn single_instructions_take_no_exit_once_each_was_made() {
                         set_up(mode, (source, 0xff0), (destination, 0x3ffd), state, memory);
                     });
                     let what = (mode, source, destination, size);
-                    // Each of the two look-ups misses once, or twice.
+                    // Each of the two look-ups misses once or, with direct access, twice.
                     let exits = string_exits(&vcpu);
                     assert!(exits <= 2 * at_first(&vcpu), "{what:?}: {exits}");
                     let of_display = [source, destination].map(|it| it == Place::Display);
@@ -177,7 +178,7 @@ fn repeated_instructions_take_no_exit_once_one_was_made() {
                     });
                     let what = (mode, source, destination, opcode);
                     assert!(vcpu.platform().ended, "{what:?}");
-                    // What meets RAM takes exits for its pages, as ever.
+                    // Instructions that access RAM take exits for its pages, as always.
                     let all = vcpu.exit_counts().get(ExitKind::StringInstruction);
                     assert!(all <= 24, "{what:?}: {all}");
                     if source == Place::Display && destination == Place::Display {
@@ -254,7 +255,7 @@ fn pages_of_ram_and_such_that_fault_may_lie_amid_the_display() {
     for mode in &GuestMode::PAGED[1..] {
         for (entry, ends) in [(0x1_9000 | 7, true), (0, false), (WINDOW | 5, false)] {
             for backward in [false, true] {
-                // The third page of the alias is another one.
+                // The third page of the alias is changed to lead elsewhere.
                 let direction = if backward { 0xfd } else { 0xfc };
                 let body = [
                     vec![direction],
@@ -321,7 +322,7 @@ fn requests_to_leave_lose_and_repeat_no_iteration() {
                     state,
                     memory,
                 );
-                // The pointers wrap in time: they lie in one page of the window.
+                // The pointers wrap in time: all elements lie in one page of the window.
                 if !mode.is_narrow() {
                     state.gpr[Gpr::Rsi as usize] = WINDOW;
                     state.gpr[Gpr::Rdi as usize] = WINDOW + 0x100;
@@ -344,7 +345,7 @@ fn requests_to_leave_lose_and_repeat_no_iteration() {
 #[test]
 fn ram_beside_code_is_stored_to_like_other_ram() {
     for mode in GuestMode::ALL {
-        // From the middle of the code's page on, and in the last line of the code.
+        // The copies begin in the middle of the code's page, and in the last line of the code.
         for (distance, most) in [(0x800, 8), (0, 100)] {
             let body = [
                 count(mode, 40),

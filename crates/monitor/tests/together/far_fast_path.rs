@@ -1,7 +1,7 @@
-//! Far JMP, CALL and RET within a level, which a fast path makes: what it leaves to the monitor, and that
-//! what the guest writes between two of them counts. Each program also runs instruction by
-//! instruction, where the monitor makes them, which must end the same. All emitted code is
-//! verified.
+//! Tests far JMP, CALL and RET within a privilege level, which a fast path executes: what it leaves
+//! to the monitor, and that it notices what the guest writes between two of them. Each program also
+//! runs instruction by instruction, where the monitor executes them, and must have the same result.
+//! All emitted code is verified.
 
 use crate::support::long_mode::*;
 use tollgate_engine::abi::fast_paths::FastPath;
@@ -12,14 +12,14 @@ use tollgate_x86::{Attributes, CpuState, PhysicalAddress, SegmentRegister, Selec
 
 const RBX: usize = 3;
 const RSI: usize = 6;
-/// The GDT of the 64-bit guest, and that of the 32-bit one.
+/// The addresses of the GDTs of the 64-bit guest and of the 32-bit guest.
 const LONG_GDT: u64 = 0x8000;
 const GDT: u64 = 0x2_1000;
 const IDT: u64 = 0x2_3000;
-/// Far pointers.
+/// Address of the far pointers.
 const POINTERS: u64 = DATA + 0x800;
 
-/// Transfers that were exits, and that a fast path made.
+/// The number of far transfers that were exits, and of those that a fast path made.
 fn made(vcpu: &Computer<Bench>) -> [u64; 2] {
     [
         vcpu.exit_counts().get(ExitKind::FarTransfer),
@@ -27,8 +27,8 @@ fn made(vcpu: &Computer<Bench>) -> [u64; 2] {
     ]
 }
 
-/// A 32-bit kernel without paging. Code of the level: 10h, 20h (conforming) and 28h; programs have
-/// 43h and 4Bh, and 23h is theirs too.
+/// Sets up a 32-bit kernel without paging. Its code segments are 10h, 20h (conforming) and 28h;
+/// those of programs are 43h and 4Bh, and 23h as well.
 fn narrow(state: &mut CpuState, memory: &mut GuestMemory) {
     *state = flat_state(CODE);
     state.gpr[4] = STACK;
@@ -59,8 +59,9 @@ fn narrow(state: &mut CpuState, memory: &mut GuestMemory) {
     }
 }
 
-/// `$rounds` times several CALLs, JMPs and RETs. EDI gathers what the callee finds on its stack,
-/// and ESI counts its calls. EBX is 1 in the last round. `$change` comes in each.
+/// Executes several CALLs, JMPs and RETs in `$rounds` rounds, with `$change` in each round. EDI
+/// combines what the callee finds on its stack, and ESI counts its calls. EBX is 1 in the last
+/// round.
 macro_rules! narrow_calls {
     ($name:ident, $rounds:literal, [$($change:literal),*] $(,)?) => {
         guest_code!(
@@ -77,7 +78,7 @@ macro_rules! narrow_calls {
             "call fword ptr [0x20810]",
             "push 7",
             "push 7",
-            // call 28h:10140h, which releases two values.
+            // call 28h:10140h, which removes two values from the stack.
             ".byte 0x9a, 0x40, 1, 1, 0, 0x28, 0",
             // jmp 10h:10180h
             ".byte 0xea, 0x80, 1, 1, 0, 0x10, 0",
@@ -126,7 +127,7 @@ fn a_32_bit_kernel_s_far_transfers_take_no_exit_once_each_has_been_made() {
     assert!(vcpu.exit_counts().total() < 200, "{:?}", vcpu.exit_counts());
 }
 
-/// Far CALL and RET of a program at level 3, by 43h and 4Bh.
+/// Executes far CALL and RET of a program at level 3, to 43h and 4Bh.
 #[test]
 fn neither_do_those_of_a_program() {
     let code = guest_code!(
@@ -170,7 +171,7 @@ fn neither_do_those_of_a_program() {
 
 #[test]
 fn what_is_written_to_a_code_descriptor_counts_at_the_next_transfer() {
-    // Segment 28h gets a limit, and loses its accessed bit, which a load sets again.
+    // Segment 28h changes its limit, and loses its accessed bit, which a load sets again.
     let code = narrow_calls!(
         n_rewritten,
         "400",
@@ -207,14 +208,14 @@ fn another_descriptor_table_is_another_code_segment() {
             let value = memory.read_u64(PhysicalAddress(GDT + at));
             memory.write_u64(PhysicalAddress(0x2_5000 + at), value);
         }
-        // There 28h has not been accessed.
+        // In the other table, segment 28h is not marked as accessed.
         memory.write(PhysicalAddress(0x2_502d), &[0x9a]);
     });
     assert_eq!(vcpu.state().gpr[RSI], 1500);
     assert_eq!(read_u64(&mut vcpu, 0x2_5028) >> 40 & 0xff, 0x9b);
 }
 
-/// What the 300th round's call of 28h finds after `$change`: vector and error code. ESP and EIP
+/// Vector and error code that the 300th round's call of 28h raises after `$change`. ESP and EIP
 /// must be those before the instruction.
 macro_rules! narrow_refused {
     ($name:ident, [$($change:literal),*]) => {{
@@ -252,7 +253,7 @@ fn a_far_call_that_faults_changes_nothing() {
         narrow_refused!(n_beyond, ["mov word ptr [0x2080c], 0x58"]),
         (13, 0x58)
     );
-    // An RPL above the level.
+    // The RPL is above the level.
     assert_eq!(
         narrow_refused!(n_rpl, ["or byte ptr [0x2080c], 3"]),
         (13, 0x28)
@@ -267,7 +268,7 @@ fn a_call_by_a_gate_is_the_monitor_s() {
     let code = narrow_calls!(n_gate, "200", []);
     let vcpu = run_with(code, |state, memory| {
         narrow(state, memory);
-        // Selector 30h is a call gate to 28h:10100h; the offset that the pointer names is not used.
+        // Selector 30h is a call gate to 28h:10100h; the offset in the far pointer is ignored.
         memory.write_u64(PhysicalAddress(GDT + 0x30), 0x0001_8c00_0028_0100);
         memory.write_u64(PhysicalAddress(POINTERS + 8), 0x30 << 32 | 0x1234_5678);
     });
@@ -285,7 +286,8 @@ fn no_transfer_is_lost_or_made_twice_however_often_the_guest_is_interrupted() {
     assert_ne!(vcpu.exit_counts().get(ExitKind::Interrupted), 0);
 }
 
-/// As [`narrow_calls`], of 64-bit code: by m16:32 and m16:64, RETF and RETFQ.
+/// Executes far transfers of 64-bit code as [`narrow_calls`] does for 32-bit code: by m16:32 and
+/// m16:64, RETF and RETFQ.
 macro_rules! long_calls {
     ($name:ident, $rounds:literal, [$($change:literal),*] $(,)?) => {
         guest_code!(
@@ -337,7 +339,7 @@ macro_rules! long_calls {
     };
 }
 
-/// Segment 48h is another one of 64-bit code.
+/// Makes segment 48h another segment of 64-bit code.
 fn long(state: &mut CpuState, memory: &mut GuestMemory) {
     state.gdtr.limit = 0x4f;
     memory.write_u64(PhysicalAddress(LONG_GDT + 0x48), 0x00af_9b00_0000_ffff);
@@ -349,7 +351,7 @@ fn long(state: &mut CpuState, memory: &mut GuestMemory) {
     put(40, 0x08);
 }
 
-/// Whether m16:64 has an offset of 64 bits on this host's processor, as Intel's have it.
+/// Whether m16:64 has a 64-bit offset on this host's processor, as on Intel's.
 fn has_wide_pointers() -> bool {
     let maker = std::arch::x86_64::__cpuid(0);
     maker.ebx == u32::from_le_bytes(*b"Genu")
@@ -357,7 +359,8 @@ fn has_wide_pointers() -> bool {
 
 #[test]
 fn a_64_bit_kernel_s_far_transfers_take_no_exit_once_each_has_been_made() {
-    // AMD's processors ignore REX.W and read m16:32: the pointer has its selector there too.
+    // AMD's processors ignore REX.W and read m16:32, so the pointer has its selector at that place,
+    // too.
     let vcpu = run_with(long_calls!(l_many, "500", []), |state, memory| {
         long(state, memory);
         if !has_wide_pointers() {
@@ -378,7 +381,7 @@ fn a_64_bit_kernel_s_far_transfers_take_no_exit_once_each_has_been_made() {
 
 #[test]
 fn a_64_bit_call_that_faults_changes_nothing() {
-    // #NP of the segment; a stack that is not there.
+    // #NP of the segment, and a stack that is not present.
     for (code, vector, error) in [
         (
             long_calls!(
@@ -417,7 +420,7 @@ fn a_64_bit_call_that_faults_changes_nothing() {
                 put(16, (CODE + 256) | 0x48 << 32);
                 put(32, (CODE + 384) | 0x08 << 32);
             }
-            // The exceptions' stack is one that is there.
+            // The stack for exceptions is present.
             memory.write_u64(PhysicalAddress(0x9044), STACK - 0x4000);
             for vector in 8..15u64 {
                 memory.write(PhysicalAddress(0xa000 + vector * 16 + 4), &[5]);

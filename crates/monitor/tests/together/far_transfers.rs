@@ -1,10 +1,10 @@
-//! Far transfers of real mode and V86 mode.
+//! Tests far transfers of real mode and V86 mode.
 
 use crate::support::sixteen_bit::{END, Kind, Program, seen};
 use tollgate_exits::ExitKind;
 use tollgate_x86::SegmentRegister;
 
-/// Where the programs lie: 1000:0000.
+/// Address of the programs, 1000:0000.
 const MAIN: u32 = 0x1_0000;
 
 #[test]
@@ -122,7 +122,7 @@ fn a_far_call_whose_word_would_straddle_the_end_of_the_stack_faults_before_it_st
     program.put(MAIN, &[0x9a, 0x00, 0x01, 0x00, 0x20]);
     program.state.gpr[4] = 3;
     let vcpu = program.run_to_stop();
-    // The stack fault's own frame does not fit either: double fault, then shutdown.
+    // The frame of the stack fault does not fit either: double fault, then shutdown.
     assert!(format!("{:?}", vcpu.1).contains("TripleFault"));
     assert_eq!(vcpu.0.state().gpr[4], 3);
 }

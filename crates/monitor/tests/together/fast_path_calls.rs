@@ -1,6 +1,7 @@
-//! Instructions that a function of the monitor's does, called from translated code: what they come
-//! to, when the exit must be taken, and that nothing void is used behind them. Each program also
-//! runs instruction by instruction, which must end the same. All emitted code is verified.
+//! Tests instructions that translated code executes by calling a function of the monitor: their
+//! results, when the exit must be taken, and that no void data is used after them. Each program
+//! also runs instruction by instruction, and must have the same result. All emitted code is
+//! verified.
 
 use crate::support::fast_path_time::assert_timed_apart;
 use crate::support::long_mode::*;
@@ -86,7 +87,7 @@ fn an_invalidated_page_of_code_takes_an_exit_and_the_new_code_runs() {
     );
     assert_eq!(vcpu.state().gpr[RDI], 5 + 5 * 2);
     let [exits, fast_paths] = invalidations(&vcpu);
-    // Before the first call nothing was fetched there.
+    // Before the first call nothing was fetched from the page.
     assert!(fast_paths <= 1, "{fast_paths}");
     assert!(exits >= 9, "{exits}");
 }
@@ -365,7 +366,7 @@ fn a_load_of_the_same_table_takes_no_exit() {
     );
     let [exits, fast_paths] = counts(&vcpu, ExitKind::OtherInstruction, FastPath::Other);
     assert!(fast_paths >= 198, "{fast_paths}");
-    // The page of the operands is filled by the first.
+    // The first instruction fills the page of the operands.
     assert!(exits <= 4, "{exits}");
 }
 
@@ -375,7 +376,8 @@ fn an_interrupt_goes_through_the_table_that_was_loaded_last() {
         guest_code!(
             other_interrupts,
             "sidt [0x20000]",
-            // The same table behind it, one gate further on: INT 40h is what INT 41h was.
+            // A second table begins one gate further on: its INT 40h is the INT 41h of the first
+            // one.
             "mov rax, [0x20002]",
             "mov cx, [0x20000]",
             "mov [0x20010], cx",
@@ -400,7 +402,7 @@ fn an_interrupt_goes_through_the_table_that_was_loaded_last() {
             "iretq",
             "5: add edi, 0x100",
             "iretq",
-            // A gate of vector 40h from RAX on, which leads to RDX.
+            // Writes a gate for vector 40h at RAX, which leads to RDX.
             "6:",
             "mov rsi, rdx",
             "mov [rax + 0x400], dx",
@@ -421,8 +423,8 @@ fn an_interrupt_goes_through_the_table_that_was_loaded_last() {
     assert!(exits <= 4, "{exits}");
 }
 
-/// A 32-bit kernel without paging, with a table of descriptors in which segment 18h is flat and
-/// 20h begins at 22000h, and another in which 20h begins at 22008h.
+/// Sets up a 32-bit kernel without paging, with a descriptor table in which segment 18h is flat and
+/// 20h begins at 22000h, and another table in which 20h begins at 22008h.
 fn as_kernel(state: &mut CpuState, memory: &mut GuestMemory) {
     *state = flat_state(CODE);
     state.gpr[4] = STACK;
@@ -523,11 +525,11 @@ fn the_trap_flag_strikes_behind_each() {
         |_, _| {},
     );
     let caught = caught(&mut vcpu);
-    // Behind RDMSR: POPF that sets TF does not trap itself.
+    // The trap comes after RDMSR: the POPF that sets TF does not trap itself.
     assert_eq!((caught.vector, caught.at), (1, 16));
 }
 
-/// Whether operands are looked up: those that are reached directly have no misses.
+/// Whether operands are looked up. Operands that are accessed directly have no misses.
 fn looks_up() -> bool {
     memory_access() == MemoryAccess::Checked
 }
@@ -601,7 +603,8 @@ fn a_walk_that_changes_code_in_a_page_table_has_the_new_code_run() {
     let vcpu = run_with(
         guest_code!(
             table_with_code,
-            // mov al, 7; ret: all but the first byte is the entry of SMALL + 5000h.
+            // mov al, 7; ret. All bytes except the first are in the page-table entry of SMALL +
+            // 5000h.
             "mov byte ptr [0x7027], 0xb0",
             "mov dword ptr [0x7028], 0x30c307",
             "mov dword ptr [0x702c], 0",
@@ -685,7 +688,7 @@ fn what_reads_descriptors_and_system_registers_gives_what_the_monitor_gives() {
     assert_eq!((state.gpr[15], state.gpr[RAX]), (0x30, 0x400));
     let [exits, fast_paths] = others(&vcpu);
     assert!(exits < 20, "{exits}");
-    // SLDT and STR to a register are not even leaves, nor is SMSW.
+    // SLDT and STR to a register need no call at all, nor does SMSW.
     assert!(fast_paths >= 40 * 10, "{fast_paths}");
     assert_eq!(of_control(&vcpu), [0, 80]);
 }
@@ -799,7 +802,7 @@ fn registers_that_are_written_as_they_are_take_no_exit() {
         |_, _| {},
     );
     assert_eq!(of_control(&vcpu), [0, 400]);
-    // LDTR is not null in this start state, in attributes that nothing shows.
+    // LDTR is not null in this start state, which shows only in its attributes.
     assert_eq!(others(&vcpu), [1, 99]);
     assert_timed_apart(&vcpu, &[ExitKind::OtherInstruction]);
     assert_eq!(vcpu.state().gpr[RSI], 0xffff_0ff0);

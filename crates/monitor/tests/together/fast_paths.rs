@@ -1,6 +1,6 @@
-//! Fast paths: what they come to, when the monitor must do the instruction, and that nothing is seen
-//! half done. Each program also runs instruction by instruction, which must end the same. All
-//! emitted code is verified.
+//! Tests fast paths: their results, when the monitor must execute the instruction, and that no
+//! instruction is ever seen half done. Each program also runs instruction by instruction, and must
+//! have the same result. All emitted code is verified.
 
 use crate::support::long_mode::*;
 use tollgate_engine::abi::fast_paths::FastPath;
@@ -15,17 +15,17 @@ const RSP: usize = 4;
 const RSI: usize = 6;
 const RDI: usize = 7;
 
-/// Where the kernel's tables lie.
+/// Addresses of the kernel's tables.
 const GDT: u64 = 0x2_1000;
 const IDT: u64 = 0x2_3000;
-/// What the segment 20h begins with.
+/// Address of segment 20h, and so of its first value.
 const BASE: u64 = 0x2_2000;
-/// Entries that end a run.
+/// Address of the handlers that end a run.
 const HANDLERS: u64 = 0xc000;
 
-/// A 32-bit kernel without paging. Segment 18h is flat, 20h has a base, 2Bh is the programs', 30h
-/// is not present 38h is code that cannot be read, and
-/// 43h the programs' code.
+/// Sets up a 32-bit kernel without paging. Segment 18h is flat, 20h has a base, 2Bh is the
+/// programs' data, 30h is not present, 38h is code that cannot be read, and 43h is the programs'
+/// code.
 fn as_kernel(state: &mut CpuState, memory: &mut GuestMemory) {
     *state = flat_state(CODE);
     state.gpr[RSP] = STACK;
@@ -77,8 +77,8 @@ fn a_kernel_s_loads_of_segment_registers_take_no_exit_once_each_has_been_done() 
             "xor esi, esi",
             "mov fs, si",
             "2:",
-            // As on the way into a kernel and out of it: PUSH and POP of 32 bits, which the
-            // assembler would make of 16.
+            // PUSH and POP of 32 bits, as when a kernel is entered and left; the assembler would
+            // choose 16 bits.
             ".byte 0x0f, 0xa0",
             ".byte 0x06",
             ".byte 0x1e",
@@ -118,7 +118,7 @@ fn a_descriptor_that_is_written_counts_from_the_next_load_on() {
             ".code32",
             "mov ebx, 1000",
             "2:",
-            // Base 22000h, 22001h, 22002h, 22003h in turn.
+            // The base is 22000h, 22001h, 22002h and 22003h in turn.
             "mov eax, ebx",
             "and eax, 3",
             "mov byte ptr [0x21022], al",
@@ -150,7 +150,7 @@ fn another_descriptor_table_is_another_segment() {
             "mov eax, 0x20",
             "mov gs, eax",
             "add edi, gs:[0]",
-            // The table of the other base, in which segment 20h is flat, every other time.
+            // Every other time GDTR points to the table in which segment 20h has the other base.
             "xor word ptr [0x20802], 0x1000 ^ 0x1008",
             "lgdt [0x20800]",
             "dec ebx",
@@ -161,14 +161,14 @@ fn another_descriptor_table_is_another_segment() {
         |state, memory| {
             as_kernel(state, memory);
             memory.write_u64(PhysicalAddress(DATA + 0x800), GDT << 16 | 0x47);
-            // Behind it lies the descriptor of segment 28h, flat: what it reads is at 0.
+            // The descriptor of segment 28h follows. It is flat, so the load reads address 0.
             memory.write_u64(PhysicalAddress(0), 1);
         },
     );
     assert_eq!(vcpu.state().gpr[RDI], 50 * 8);
 }
 
-/// 100 loads that are done, then one of `last` by POP, which faults.
+/// Executes 100 loads that complete, then a load of `$last` by POP, which faults.
 macro_rules! faulting_pop {
     ($name:ident, $last:literal) => {
         guest_code!(
@@ -196,7 +196,8 @@ macro_rules! faulting_pop {
 
 #[test]
 fn a_load_that_faults_changes_nothing() {
-    // Not present is #NP, code that cannot be read #GP, and so is what lies beyond the table.
+    // A segment that is not present raises #NP; code that cannot be read raises #GP, and so does a
+    // selector beyond the table.
     for (code, vector, error) in [
         (faulting_pop!(not_present, "0x30"), 11, 0x30),
         (faulting_pop!(unreadable, "0x38"), 13, 0x38),
@@ -240,7 +241,7 @@ fn a_descriptor_that_is_made_unusable_faults_at_the_next_load() {
 
 #[test]
 fn x87_instructions_note_the_segment_of_their_operand() {
-    // The instruction behind loads the segment that the note names.
+    // The next instruction loads the segment that the memo is about.
     let mut vcpu = run_with(
         guest_code!(
             x87_note,
@@ -267,7 +268,7 @@ fn x87_instructions_note_the_segment_of_their_operand() {
         as_kernel,
     );
     let selector = read_u64(&mut vcpu, DATA + 0x418) & 0xffff;
-    // Processors that no longer save these selectors show zero (SDM volume 1, 8.1.8).
+    // Processors that no longer save these selectors store zero (SDM volume 1, 8.1.8).
     let expected = if selector == 0 { 0 } else { 100 };
     assert_eq!(vcpu.state().gpr[RDI], expected);
 }
@@ -321,7 +322,7 @@ fn cpuid_takes_no_exit_once_a_leaf_has_been_asked_for() {
             "3:",
             "mov edi, 2",
             "4:",
-            // Basic and extended leaves, with subleaves 0 to 2. CF lives.
+            // Basic and extended leaves, with subleaves 0 to 2. CF is live.
             "mov eax, r12d",
             "dec eax",
             "mov ecx, edi",
@@ -354,7 +355,7 @@ fn cpuid_takes_no_exit_once_a_leaf_has_been_asked_for() {
     );
     let [exits, fast_paths] = cpuids(&vcpu);
     assert_eq!(exits + fast_paths, 10 * 0x10 * 3 * 2);
-    // Leaves push each other out, but few.
+    // Some leaves replace others in the table, but few.
     assert!(exits < fast_paths / 2, "{exits} {fast_paths}");
 }
 
@@ -439,7 +440,7 @@ fn cpuid_says_how_large_the_area_is_that_xcr0_enables() {
     assert_eq!(vcpu.state().gpr[8], 10 * (576 + 832));
 }
 
-/// The same kernel, which its program enters by SYSENTER.
+/// Sets up a kernel like that of [`as_kernel`], which its program enters by SYSENTER.
 fn with_program(state: &mut CpuState, memory: &mut GuestMemory) {
     as_kernel(state, memory);
     state.sysenter_cs = 0x10;
@@ -454,9 +455,9 @@ fn with_program(state: &mut CpuState, memory: &mut GuestMemory) {
     memory.write_u64(PhysicalAddress(0x2_4004), 0x18 << 32 | KERNEL_STACK);
 }
 
-/// `$rounds` calls of a program, each of which returns by IRETD, with whatever the kernel does
-/// before that. EDI is 1 in the last one. EBP gathers the flags that the program finds, and ESI
-/// counts the returns.
+/// Executes `$rounds` calls of a program, each of which returns by IRETD after the kernel has
+/// executed the given code. EDI is 1 in the last round. EBP combines the flags that the program
+/// finds, and ESI counts the returns.
 macro_rules! returns {
     ($name:ident, $rounds:literal, $($kernel:literal),* $(,)?) => {
         guest_code!(
@@ -494,7 +495,7 @@ macro_rules! returns {
             "add dword ptr [0x20000], 1",
             "push 0x2b",
             "push 0x60000",
-            // CF, PF, AF, ZF, SF, IF, DF and OF in turn.
+            // The flags CF, PF, AF, ZF, SF, IF, DF and OF in turn.
             "mov eax, ebx",
             "imul eax, eax, 0x1357",
             "and eax, 0xed5",
@@ -538,7 +539,7 @@ fn the_resume_flag_of_a_frame_needs_no_exit_either() {
 
 #[test]
 fn frames_with_unusual_flags_are_the_monitor_s() {
-    // ID, AC and IOPL.
+    // The flags ID, AC and IOPL.
     for code in [
         returns!(identification, "300", "bts dword ptr [esp + 8], 21"),
         returns!(alignment_check, "300", "bts dword ptr [esp + 8], 18"),
@@ -625,7 +626,7 @@ fn vector_registers_are_loaded_without_an_exit() {
             "vpxor ymm1, ymm1, ymm1",
             "mov ebx, 600",
             "2:",
-            // An exit puts them away.
+            // An exit saves the registers.
             "out 0x80, al",
             "vpaddd ymm1, ymm1, ymm0",
             "stc",
@@ -638,7 +639,7 @@ fn vector_registers_are_loaded_without_an_exit() {
             "fninit",
             "fld1",
             "3:",
-            // Some of them become initial, and are put to use again.
+            // Some registers become initial, and are used again.
             "mov eax, ebx",
             "and eax, 63",
             "jne 4f",

@@ -1,6 +1,6 @@
-//! Code that uses the upper eight registers all the time does in blocks, where they stay in scratch
-//! registers for a while, what it does instruction by instruction, and when it is interrupted
-//! wherever that can be.
+//! Tests code that uses the upper eight registers all the time. In blocks, where these stay in
+//! scratch registers for a while, the code must do what it does instruction by instruction, and
+//! also when it is interrupted wherever possible.
 
 use crate::support::long_mode::*;
 use tollgate_memory::GuestMemory;
@@ -10,13 +10,13 @@ use tollgate_platform::StopRequest;
 use tollgate_test_support::{Computer, Random};
 use tollgate_x86::{CpuState, PhysicalAddress};
 
-/// Registers that hold addresses, which nothing changes: RDI, R13 and R14.
+/// Registers that hold addresses and that no instruction changes: RDI, R13 and R14.
 const BASES: [u8; 3] = [7, 13, 14];
-/// R15 holds an offset, which nothing changes either.
+/// R15 holds an offset and is not changed either.
 const INDEX: u8 = 15;
 const COUNTER: u8 = 5;
 const STACK_POINTER: u8 = 4;
-/// What programs may change.
+/// The registers that programs may change.
 const OTHERS: [u8; 10] = [0, 1, 2, 3, 6, 8, 9, 10, 11, 12];
 
 struct Program(Vec<u8>);
@@ -37,7 +37,8 @@ impl Program {
         self.0.extend(value.to_le_bytes());
     }
 
-    /// An instruction of two operands, `reg` and `rm`, of a random size; bytes without high ones.
+    /// Adds an instruction with two register operands, `reg` and `rm`, of a random size. Byte
+    /// operands are never high bytes.
     fn registers(&mut self, random: &mut Random, opcode: &[u8], reg: u8, rm: u8) {
         let wide = random.pick(&[0x40, 0x48, 0x48, 0x40]);
         self.0.push(wide | reg >> 3 << 2 | rm >> 3);
@@ -45,7 +46,7 @@ impl Program {
         self.0.push(0xc0 | (reg & 7) << 3 | rm & 7);
     }
 
-    /// The same with an operand in memory.
+    /// Adds an instruction with an operand in memory.
     fn memory(&mut self, random: &mut Random, opcode: &[u8], reg: u8) {
         let base = random.pick(&BASES);
         let rex = random.pick(&[0x40, 0x48]) | reg >> 3 << 2 | base >> 3;
@@ -72,7 +73,7 @@ impl Program {
         let changed = random.pick(&OTHERS);
         match random.below(22) {
             0..=4 => {
-                // ADD, OR, AND, SUB, XOR, MOV; a register and another, either way round.
+                // ADD, OR, AND, SUB, XOR, MOV of two registers, in either direction.
                 let opcode = random.pick(&[0x01, 0x09, 0x21, 0x29, 0x31, 0x89]);
                 match random.one_in(2) {
                     true => self.registers(random, &[opcode], any, changed),
@@ -80,12 +81,12 @@ impl Program {
                 }
             }
             5 => {
-                // The same of bytes.
+                // The byte forms of these instructions.
                 let opcode = random.pick(&[0x00, 0x08, 0x20, 0x28, 0x30, 0x88]);
                 self.registers(random, &[opcode], any, changed);
             }
             6 => {
-                // One register twice: XOR, SUB, TEST, of bytes or not.
+                // Instructions with one register twice: XOR, SUB, TEST, of bytes or wider operands.
                 let opcode = random.pick(&[0x30, 0x31, 0x29, 0x84, 0x85]);
                 self.registers(random, &[opcode], changed, changed);
             }
@@ -96,7 +97,7 @@ impl Program {
                 self.0.push(1 + random.below(7) as u8);
             }
             8 => {
-                // CMP and TEST, and what follows from them: SETcc or CMOVcc.
+                // CMP and TEST, followed by an instruction that depends on them: SETcc or CMOVcc.
                 let other = random.pick(&OTHERS);
                 let opcode = random.pick(&[0x39, 0x85]);
                 self.registers(random, &[opcode], any, other);
@@ -118,7 +119,7 @@ impl Program {
                 self.registers(random, &[opcode], kind, changed);
             }
             12 => {
-                // ADD to XOR of a constant, and MOV.
+                // ADD to XOR with a constant, and MOV of a constant.
                 let kind = random.pick(&[0, 1, 4, 5, 6]);
                 self.registers(random, &[0x83], kind, changed);
                 self.0.push(random.byte());
@@ -127,7 +128,7 @@ impl Program {
                 self.0.extend(random.next_u32().to_le_bytes());
             }
             13 => {
-                // LEA of two registers or one.
+                // LEA of one or two registers.
                 let (base, index) = (random.pick(&OTHERS), random.pick(&OTHERS));
                 let wide = random.pick(&[0x40, 0x48]);
                 let rex = wide | changed >> 3 << 2 | index >> 3 << 1 | base >> 3;
@@ -150,13 +151,14 @@ impl Program {
                 self.memory(random, &[opcode], any);
             }
             19 | 20 => {
-                // A branch over the next, which behind it may not have run.
+                // A branch over the next instruction, which may therefore not have run.
                 let branch = self.0.len();
                 self.0.extend([0x70 | random.below(16) as u8, 0]);
                 self.step(random);
                 self.0[branch + 1] = (self.0.len() - branch - 2) as u8;
             }
-            // What leaves the block's code, or wants all registers at home: PUSH, POP, SHL by CL.
+            // Instructions that leave the block's code, or need all registers at home: PUSH, POP,
+            // SHL by CL.
             _ => {
                 self.0.extend([0x40 | any >> 3, 0x50 | any & 7]);
                 self.0.extend([0x40 | changed >> 3, 0x58 | changed & 7]);
@@ -165,7 +167,7 @@ impl Program {
         }
     }
 
-    /// The steps so often, behind the registers' first values, and the end.
+    /// Repeats the steps `rounds` times, after the registers have their first values, and ends.
     fn end(mut self, start: usize, rounds: u32) -> Vec<u8> {
         // dec ebp; jnz
         self.0.extend([0xff, 0xcd, 0x0f, 0x85]);
@@ -180,7 +182,7 @@ impl Program {
     }
 }
 
-/// A program of so many rounds.
+/// A random program that repeats its steps `rounds` times.
 fn program(random: &mut Random, bases: u64, rounds: u32) -> Vec<u8> {
     let mut program = Program::new(bases);
     program.set(STACK_POINTER, STACK);
@@ -194,7 +196,7 @@ fn program(random: &mut Random, bases: u64, rounds: u32) -> Vec<u8> {
     program.end(start, rounds)
 }
 
-/// What a program has left behind.
+/// Registers and memory after a program.
 fn end(vcpu: &mut Computer<Bench>, stop: &VcpuStop) -> (String, Vec<u8>) {
     assert!(
         matches!(stop, VcpuStop::Requested(StopRequest::DebugExit(_))),
@@ -206,7 +208,7 @@ fn end(vcpu: &mut Computer<Bench>, stop: &VcpuStop) -> (String, Vec<u8>) {
     (vcpu.dump(), data)
 }
 
-/// Machines that reach memory in each way, before a program of the system's or a user's.
+/// Machines that access memory in each way, before a program of the kernel or of a user.
 fn machines(code: &[u8], is_user: bool) -> [(MemoryAccess, Computer<Bench>); 2] {
     [MemoryAccess::Direct, MemoryAccess::Checked].map(|access| {
         let setup = |state: &mut CpuState, _: &mut GuestMemory| {
@@ -220,7 +222,7 @@ fn machines(code: &[u8], is_user: bool) -> [(MemoryAccess, Computer<Bench>); 2] 
     })
 }
 
-/// Where data lies for a program: below 4 GiB, or where an anchor leads to.
+/// The address of a program's data: below 4 GiB, or where an anchor leads to.
 fn bases(random: &mut Random) -> u64 {
     DATA + random.pick(&[0, COMMON[0], COMMON[1]])
 }

@@ -1,5 +1,6 @@
-//! Wherever the monitor has its instructions from, guests compute the same; what the dictionary
-//! holds follows writes of code and of page tables. All emitted code is verified.
+//! Tests that guests compute the same results whichever source the monitor takes its instructions
+//! from, and that the dictionary follows writes to code and to page tables. All emitted code is
+//! verified.
 
 use crate::support::long_mode::spaces::{make_empty_space, map, run_kernel, table};
 use crate::support::long_mode::*;
@@ -20,7 +21,7 @@ const RBX: usize = 3;
 const R8: usize = 8;
 const R9: usize = 9;
 const WORD: u32 = 0x1122_3344;
-/// Where the kernel's page lies in all spaces.
+/// Address of the kernel's page in all spaces.
 const UPPER: u64 = 0xffff_ff00_0000_0000;
 
 /// `in al,dx; ret`, and `in eax,dx; ret`.
@@ -46,8 +47,8 @@ fn run_from(
     running
 }
 
-/// Exits at which the monitor has executed an instruction: at least, and at most, since some stores
-/// to code are executed and others let pass.
+/// The least and the largest number of exits at which the monitor may have executed an instruction:
+/// some stores to code are executed by the monitor, others may pass.
 fn emulated(vcpu: &Computer<Bench>) -> RangeInclusive<u64> {
     let counts = vcpu.exit_counts();
     let kinds = ExitKind::ALL.iter().filter(|kind| kind.is_emulated());
@@ -55,7 +56,7 @@ fn emulated(vcpu: &Computer<Bench>) -> RangeInclusive<u64> {
     least..=least + counts.get(ExitKind::CodeWrite)
 }
 
-/// Runs a program from all sources, which must come to the same; `check` is given the counts.
+/// Runs a program with all sources, which must have the same results. `check` receives the counts.
 fn run_from_all(
     code: &[u8],
     setup: impl Fn(&mut CpuState, &mut GuestMemory),
@@ -119,7 +120,7 @@ fn every_source_comes_to_the_same_and_every_exit_that_emulates_is_counted() {
                 assert!(counts.walked > 6 * 300, "{counts:?}");
             }
             if matches!(source, On | Physical) {
-                // Each place is decoded once or twice: the first block may be written over.
+                // Each place is decoded once or twice, because the first block may be overwritten.
                 assert!(counts.missed_new < 30, "{source:?} {counts:?}");
                 assert!(counts.hits > 6 * 290, "{source:?} {counts:?}");
             }
@@ -145,7 +146,7 @@ fn a_site_whose_code_is_written_is_decoded_anew() {
         "dec ebx",
         "jnz 2b",
         "out 0xf4, al",
-        // The same line as what is run: the store is one to it.
+        // The data is in the same line as the code, so the store hits the line.
         "3:",
         "nop",
         "ret",
@@ -198,7 +199,7 @@ fn a_page_that_is_mapped_elsewhere_has_its_own_instructions() {
         assert_eq!(counts.disagreed, 0, "{source:?}");
         match source {
             On => assert!(counts.dropped_tables > 190, "{counts:?}"),
-            // Each place has its own instruction, and nobody has written it.
+            // Each place has its own instruction, and no store changes them.
             Physical => assert!(counts.missed_void == 0 && counts.hits > 190, "{counts:?}"),
             _ => {}
         }
@@ -252,7 +253,7 @@ fn one_address_in_two_spaces_has_two_instructions() {
         assert_eq!(vcpu.state().gpr[R9], 100 * u64::from(WORD), "{source:?}");
         assert_eq!(counts.disagreed, 0, "{source:?}");
         if matches!(source, On | Physical) {
-            // Entries hold across loads of CR3.
+            // Entries stay valid across loads of CR3.
             assert!(
                 counts.hits > 350 && counts.missed_new < 20,
                 "{source:?} {counts:?}"
@@ -327,11 +328,15 @@ fn the_source_can_be_changed_between_runs() {
             "{source:?}"
         );
         if source == On {
-            assert_eq!(counts.missed_new - before.missed_new, 2, "it begins empty");
+            assert_eq!(
+                counts.missed_new - before.missed_new,
+                2,
+                "the dictionary begins empty"
+            );
         }
         before = counts;
     }
     assert!(before.dropped_all >= 6);
-    // Nothing is held any more.
+    // No line is held any more.
     assert_eq!(vcpu.memory_mut().code().held(CODE >> 12), 0);
 }

@@ -1,4 +1,4 @@
-//! What a guest sees behind instructions that invalidate translations.
+//! Tests what a guest sees after instructions that invalidate translations.
 
 use crate::support::long_mode::*;
 use tollgate_memory::{GuestMemory, Region, RegionKind};
@@ -6,10 +6,10 @@ use tollgate_monitor::VcpuStop;
 use tollgate_test_support::Computer;
 use tollgate_x86::PhysicalAddress;
 
-/// Physical addresses of two interrupt descriptor tables, of which the first small page shows
-/// the first one at the start.
+/// Physical addresses of two interrupt descriptor tables. At the start, the first small page leads
+/// to the first table.
 const TABLES: [u64; 2] = [SMALL_RAM[0], 0x31_0000];
-/// Where the two tables' handlers of #DB begin in a program.
+/// Offsets in a program of the two tables' handlers of #DB.
 const HANDLERS_OF_DEBUG: [u64; 2] = [256, 320];
 
 /// Writes an interrupt gate of the kernel's code segment.
@@ -21,22 +21,23 @@ fn put_gate(memory: &mut GuestMemory, table: u64, vector: u64, handler: u64) {
     memory.write_u64(address.offset(8), handler >> 32);
 }
 
-/// Runs a program whose interrupt descriptor table lies in the first small page. It sets TF
-/// twice and makes the page show the other table before the second time. Returns how often
-/// the two tables' handlers of #DB ran.
+/// Runs a program whose interrupt descriptor table is in the first small page. The program sets TF
+/// twice and makes the page lead to the other table before the second time. Returns how often the
+/// two tables' handlers of #DB ran.
 fn traps_by_table(program: &[u8]) -> [u64; 2] {
     let vcpu = run_prepared(program, |state, memory| {
         for (table, handler) in TABLES.into_iter().zip(HANDLERS_OF_DEBUG) {
             put_gate(memory, table, 1, CODE + handler);
         }
         state.idtr.base = SMALL;
-        // The descriptor of INVPCID: the first small page, which a breakpoint may watch.
+        // The descriptor of INVPCID names the first small page, which a breakpoint may watch.
         memory.write_u64(PhysicalAddress(DATA + 8), SMALL);
     });
     [vcpu.state().gpr[8], vcpu.state().gpr[9]]
 }
 
-/// A program for [`traps_by_table`]: what runs in front, and what invalidates.
+/// Makes a program for [`traps_by_table`] from the code that runs first and the code that
+/// invalidates.
 macro_rules! trapped {
     ($name:ident, [$($before:expr),*], [$($invalidates:expr),+]) => {
         traps_by_table(guest_code!(
@@ -125,7 +126,7 @@ fn a_breakpoint_that_invpcid_meets_is_reported_through_the_table_that_the_page_s
         guest_code!(
             watched,
             "1:",
-            // The table's page becomes known.
+            // This trap makes the page of the table known.
             "pushfq",
             "or qword ptr [rsp], 0x100",
             "popfq",
@@ -133,7 +134,7 @@ fn a_breakpoint_that_invpcid_meets_is_reported_through_the_table_that_the_page_s
             "mov qword ptr [0x7000], 0x310007",
             "mov eax, 0x20008",
             "mov dr0, rax",
-            // L0, reads and writes, 8 bytes.
+            // DR7: L0, reads and writes, 8 bytes.
             "mov eax, 0xb0401",
             "mov dr7, rax",
             "xor eax, eax",
@@ -251,7 +252,7 @@ fn code_is_seen_where_there_was_no_memory_when_it_was_run_before() {
         },
     );
     assert!(matches!(vcpu.run(), VcpuStop::Requested(_)));
-    // Where there is no memory FFh is read, which is no instruction.
+    // Without memory FFh is read, which is an invalid opcode.
     assert_eq!(caught(&mut vcpu).vector, 6);
     put_region(&mut vcpu, place, &routine(2));
     vcpu.change_state(|state| state.rip = CODE);

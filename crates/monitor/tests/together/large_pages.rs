@@ -1,4 +1,4 @@
-//! What one miss in a large page of the guest's fills, and what it must not.
+//! Tests what one miss in a large page of the guest fills, and what it must not fill.
 
 use crate::support::long_mode::*;
 use tollgate_engine::abi::fast_paths::FastPath;
@@ -23,7 +23,7 @@ fn misses(vcpu: &Computer<Bench>) -> u64 {
 
 #[test]
 fn a_miss_fills_the_pages_around_it() {
-    // 256 pages, one after the other.
+    // The program uses 256 pages, one after the other.
     let store = guest_code!(
         store_pages,
         "mov rbx, 0xffffffff80200000",
@@ -56,7 +56,7 @@ fn a_miss_fills_the_pages_around_it() {
 
 #[test]
 fn small_pages_are_filled_one_by_one() {
-    // Nothing is known of what lies behind their neighbours, one of which is not present.
+    // Nothing is known about the pages that follow these small pages, one of which is not present.
     let mut vcpu = run_with(
         guest_code!(
             small_pages,
@@ -76,8 +76,8 @@ fn small_pages_are_filled_one_by_one() {
 
 #[test]
 fn code_around_a_page_that_is_stored_to_is_still_watched() {
-    // A routine lies in the page behind the one that is stored to first, in the next page a
-    // second one that is made later; both are changed through another large page.
+    // One routine is in the page after the one that is stored to first; another one, in the next
+    // page, is written later. Both are changed through another large page.
     let vcpu = run_with(
         guest_code!(
             watched_large,
@@ -110,7 +110,8 @@ fn code_around_a_page_that_is_stored_to_is_still_watched() {
 
 #[test]
 fn a_large_page_that_the_guest_protects_faults_at_every_page() {
-    // After INVLPG of one of its addresses: the pages that a miss filled beside are gone too.
+    // After INVLPG of one address of the large page, the other pages that a miss has filled must be
+    // gone, too.
     let mut vcpu = run_with(
         guest_code!(
             protected,

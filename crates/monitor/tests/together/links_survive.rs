@@ -1,5 +1,5 @@
-//! What leads from page to page comes back with an address space, and never leads where the
-//! guest's page tables do not lead now.
+//! Tests that links from page to page become active again with their address space, and never lead
+//! where the guest's page tables do not lead now.
 
 use crate::support::long_mode::spaces::{
     PAGE, entry, make_empty_space, map, run_kernel, start, table, unmap,
@@ -9,13 +9,13 @@ use tollgate_exits::ExitKind;
 use tollgate_test_support::Computer;
 use tollgate_x86::PhysicalAddress;
 
-/// Physical pages: the program, and two pages of functions of which one lies behind it.
+/// Physical pages: the program, and two pages of functions, of which one follows the program.
 const PROGRAM: u64 = 0x40_0000;
 const FUNCTIONS: [u64; 2] = [0x41_0000, 0x42_0000];
-/// What the functions add.
+/// The numbers that the two functions add.
 const ADDED: [u8; 2] = [1, 16];
-/// Where the program lies: near the end of the lower half, where code is translated for its
-/// address, and as code that may lie anywhere.
+/// Addresses of the program: near the end of the lower half, where code is translated for its
+/// address, and two where code is relocatable.
 const PLACES: [u64; 3] = [0x7fff_8765_4000, 0x7f12_3456_7000, 0x5555_5678_9000];
 /// The kernel's programs.
 const INVLPG: u64 = CODE;
@@ -45,7 +45,7 @@ fn kernel() -> &'static [u8] {
     )
 }
 
-/// Calls the function three times directly and three times indirectly, and ends behind it.
+/// Calls the function three times directly and three times indirectly, and ends after it.
 fn program() -> &'static [u8] {
     guest_code!(
         survivor,
@@ -78,7 +78,7 @@ fn prepared() -> Computer<Bench> {
     })
 }
 
-/// Runs the program, with these functions behind it.
+/// Runs the program with these functions in the page that follows.
 fn run(vcpu: &mut Computer<Bench>, linear: u64, functions: usize) {
     start(vcpu, linear);
     assert_eq!(vcpu.state().rip, linear + PAGE + 0x102, "{}", vcpu.dump());
@@ -105,7 +105,7 @@ fn a_space_that_comes_back_finds_its_links() {
             let pages = [PROGRAM, FUNCTIONS[0]];
             map(vcpu.memory_mut(), space, linear, &pages);
         }
-        // The first run in a space may fault where it reaches memory directly, and goes on in the
+        // The first run in a space may fault where it accesses memory directly, and resume in the
         // middle.
         for space in [0, 1, 0, 1] {
             load(&mut vcpu, space);
@@ -122,7 +122,7 @@ fn a_space_that_comes_back_finds_its_links() {
     }
 }
 
-/// Misses of branches between pages until now.
+/// The number of misses of branches between pages so far.
 fn misses(vcpu: &Computer<Bench>) -> u64 {
     let counts = vcpu.exit_counts();
     counts.get(ExitKind::LinkMiss) + counts.get(ExitKind::IndirectMiss)
@@ -136,7 +136,7 @@ fn a_page_comes_back_with_one_near_it_that_is_met() {
             let pages = [PROGRAM, FUNCTIONS[0]];
             map(vcpu.memory_mut(), space, linear, &pages);
         }
-        // The first run in a space may fault where it reaches memory directly, and goes on in the
+        // The first run in a space may fault where it accesses memory directly, and resume in the
         // middle.
         for space in [0, 1, 0, 1] {
             load(&mut vcpu, space);

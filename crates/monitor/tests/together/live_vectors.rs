@@ -1,6 +1,7 @@
-//! The guest's vector and x87 registers while functions of the monitor's that fast paths call use the
-//! host's: they, and what the guest has set of rounding, are the same behind such a call, and none
-//! of it needs an exit. Each program also runs instruction by instruction, which must end the same.
+//! Tests the guest's vector and x87 registers across calls from fast paths to functions of the
+//! monitor that use the host's registers: the registers and the guest's rounding settings are
+//! unchanged after the call, without an exit. Each program also runs instruction by instruction,
+//! and must have the same result.
 
 use crate::support::long_mode::*;
 use tollgate_engine::abi::fast_paths::FastPath;
@@ -82,12 +83,12 @@ fn rounding_and_the_stack_of_x87_are_the_guests_behind_a_call() {
     let [_, fast_paths] = counts(&vcpu, ExitKind::Invlpg, FastPath::Invlpg);
     assert!(fast_paths >= 49, "{fast_paths}");
     let area = &vcpu.state().vector.0;
-    // With the flag of inexact results.
+    // The flag of inexact results is set.
     assert_eq!(area[MXCSR..MXCSR + 4], 0x7fa0_u32.to_le_bytes());
 }
 
-/// What a call has stored must not come back when the registers are initial at the next exit, for
-/// which XSAVEC stores nothing.
+/// Values that a call has stored must not come back when the registers are initial at the next
+/// exit, for which XSAVEC stores nothing.
 #[test]
 fn registers_that_became_initial_behind_a_call_are_so_at_the_exit() {
     let vcpu = run_with(
@@ -109,8 +110,8 @@ fn registers_that_became_initial_behind_a_call_are_so_at_the_exit() {
     assert_eq!(counts(&vcpu, ExitKind::Msr, FastPath::Msr), [0, 2]);
     let area = &vcpu.state().vector.0;
     assert_eq!(area[XMM5..XMM5 + 16], [0; 16]);
-    // FNINIT leaves the registers' contents as they are; what is stored of them depends on
-    // whether the host's XSAVEC takes them for initial.
+    // FNINIT does not change the contents of the registers; whether XSAVEC stores them depends on
+    // whether the host considers them initial.
     let one = [0, 0, 0, 0, 0, 0, 0, 0x80, 0xff, 0x3f];
     assert!(area[ST0..ST0 + 10] == one || area[ST0..ST0 + 10] == [0; 10]);
 }

@@ -1,4 +1,4 @@
-//! Small 64-bit programs run by a vCPU with almost no machine around it.
+//! Tests small 64-bit programs that a vCPU runs with almost no machine around it.
 
 use crate::support::long_mode::*;
 use tollgate_exits::ExitKind;
@@ -12,7 +12,7 @@ const RSP: usize = 4;
 const RSI: usize = 6;
 const RDI: usize = 7;
 
-/// Not canonical.
+/// The first address that is not canonical.
 const HOLE: u64 = 0x0000_8000_0000_0000;
 
 #[test]
@@ -83,7 +83,7 @@ fn results_of_32_bits_clear_the_upper_half_and_smaller_ones_leave_it() {
     assert_eq!(gpr[5], 0xffff_ffff_ffff_ff9a);
     assert_eq!(gpr[11], 1);
     assert_eq!(gpr[RCX] & 0xff, 0x12);
-    // A move of 32 bits whose condition is false clears the upper half too.
+    // A 32-bit conditional move whose condition is false clears the upper half, too.
     assert_eq!(gpr[12], 0xffff_ffff);
 }
 
@@ -334,7 +334,7 @@ fn a_base_that_is_not_canonical_is_refused_in_the_middle_of_a_block() {
             "wrgsbase r9",
             "hlt",
             ".balign 64",
-            // #GP.
+            // #GP ends here.
             "pop rcx",
             "pop rsi",
             "rdgsbase rdi",
@@ -371,7 +371,7 @@ fn access_to_the_bases_is_undefined_without_the_bit_in_cr4() {
             "mov cr4, r8",
             "jmp 2b",
             ".balign 64",
-            // #UD.
+            // #UD ends here.
             "out 0xf4, al",
         ),
         |_, memory| set_gate(memory, 6, KERNEL + CODE + 64),
@@ -406,7 +406,7 @@ fn instructions_of_the_x87_without_a_memory_operand_leave_its_data_pointer_alone
     let mut vcpu = run(guest_code!(
         data_pointer,
         "mov r10d, 0x20010",
-        // Noted and read at once, and with other instructions before.
+        // The pointers are read immediately, and after other instructions.
         "fninit",
         "fld qword ptr [r10]",
         "fnstenv [r10 + 0x20]",
@@ -415,7 +415,7 @@ fn instructions_of_the_x87_without_a_memory_operand_leave_its_data_pointer_alone
         "fxch",
         "fstp st(0)",
         "fnstenv [r10 + 0x40]",
-        // It has been saved in between.
+        // The registers have been saved and restored in between.
         "fchs",
         "fnstenv [r10 + 0x60]",
         "fninit",
@@ -527,7 +527,7 @@ fn loads_and_stores_beyond_the_canonical_addresses_are_general_protection_faults
 fn an_access_whose_last_byte_is_not_canonical_faults_before_its_page_does() {
     let found = fault_of(guest_code!(hole_end, "mov rax, [rcx - 3]", "out 0xf4, al"));
     assert_eq!((found.vector, found.error, found.at), (13, Some(0), 0));
-    // All of it canonical: the page.
+    // All of the access is canonical, so the page faults.
     let found = fault_of(guest_code!(
         no_hole_end,
         "mov rax, [rcx - 7]",
@@ -558,7 +558,7 @@ fn accesses_through_the_stack_registers_beyond_the_canonical_addresses_are_stack
         guest_code!(stack_hole_7, "mov rbp, rbx", "leave", "out 0xf4, al"),
     ];
     for (number, code) in codes.into_iter().enumerate() {
-        // The stack of the handler must be a good one.
+        // The handler must have a valid stack.
         let mut vcpu = run_with(code, |state, memory| {
             as_user(state);
             state.gpr[RBX] = HOLE + 8;
@@ -651,7 +651,7 @@ fn branch_targets_that_share_their_low_half_are_told_apart() {
     ));
     let gpr = vcpu.state().gpr;
     assert_eq!(gpr[RDI], 200);
-    // One up in the lower half, one down in the upper one.
+    // One count goes up in the lower half, one goes down in the upper half.
     assert_eq!(gpr[RSI], 0);
 }
 
@@ -689,7 +689,7 @@ fn a_system_call_goes_to_the_kernel_and_back() {
     let vcpu = run_with(
         guest_code!(
             system_call,
-            // User code.
+            // Code of the user program.
             "mov eax, 39",
             "stc",
             "syscall",
@@ -965,7 +965,7 @@ fn an_access_across_pages_that_lie_apart_is_whole() {
     assert_eq!(gpr[RCX], 0x1122_3344_5566_7789);
     assert_eq!(gpr[RDX], gpr[RAX]);
     assert_eq!(gpr[RSI], gpr[RAX]);
-    // What the call pushed.
+    // The value that the call pushed.
     assert_eq!(read_u64(&mut vcpu, small(0xff4).0) >> 16, 1);
 }
 
@@ -1106,7 +1106,7 @@ fn a_page_that_moves_is_found_at_its_new_place_after_invlpg() {
         "mov rax, cr3",
         "mov cr3, rax",
         "mov qword ptr [r8], 3",
-        // The 2-MiB page of the kernel's half, whose entries are global.
+        // The 2-MiB page in the kernel's half, whose entries are global.
         "mov r9, 0xffffffff80200000",
         "mov rbx, [r9 + 0x104000]",
         "mov rax, 0x400183",
@@ -1162,7 +1162,7 @@ fn a_breakpoint_watches_addresses_of_64_bits() {
         |state, memory| {
             set_gate(memory, 1, CODE + 64);
             state.dr[0] = DIRECT + DATA;
-            // L0, writes, 8 bytes.
+            // DR7: L0, writes, 8 bytes.
             state.dr[7] = 0x400 | 1 | 0b1001 << 16;
         },
     );

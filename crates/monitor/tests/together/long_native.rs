@@ -1,5 +1,5 @@
-//! Random 64-bit code does the same in a guest as on the host's own processor: in blocks,
-//! instruction by instruction, and interrupted all the time.
+//! Tests that random 64-bit code has the same results in a guest as on the host's own processor: in
+//! blocks, instruction by instruction, and interrupted all the time.
 
 use crate::support::long_mode::*;
 use iced_x86::{
@@ -13,12 +13,12 @@ use tollgate_platform::StopRequest;
 use tollgate_test_support::{Computer, Random};
 use tollgate_x86::{CpuState, Flags, PhysicalAddress};
 
-/// Where the data of programs lies, for the guest and for us.
+/// Address of the data of programs, in the guest and in this process.
 const ARENA: u64 = 0x2000_0000;
 const ARENA_BYTES: usize = 0x2000;
-/// Where it lies in the guest's RAM.
+/// Physical address of this data in the guest's RAM.
 const ARENA_RAM: u64 = 0x40_0000;
-/// Where a program leaves its vector registers, and counts its rounds.
+/// Offsets at which a program stores its vector registers and counts its rounds.
 const VECTORS: u32 = 0x1000;
 const ROUNDS_AT: u32 = 0x1ff0;
 const RSP: usize = 4;
@@ -94,7 +94,7 @@ unsafe extern "sysv64" {
     fn tollgate_test_native(registers: *mut u64, code: *const u8);
 }
 
-/// A value at the corners of arithmetic, or any.
+/// A special value of arithmetic, or a random one.
 fn value(random: &mut Random) -> u64 {
     match random.below(6) {
         0 => random.next_u64() % 4,
@@ -105,32 +105,32 @@ fn value(random: &mut Random) -> u64 {
     }
 }
 
-/// Memory of ours at a fixed place.
+/// Memory of this process at a fixed address.
 struct Mapping(u64, usize);
 
 impl Mapping {
     fn new(address: u64, bytes: usize, protection: i32) -> Self {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-        // SAFETY: a fresh mapping where none is.
+        // SAFETY: the mapping is new, at an address where nothing is mapped.
         let mapped = unsafe { libc::mmap(address as *mut _, bytes, protection, flags, -1, 0) };
         assert_eq!(mapped as u64, address, "the host lets us have {address:#x}");
         Self(address, bytes)
     }
 
     fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: the mapping is ours and can be read and written.
+        // SAFETY: the mapping belongs to this value and can be read and written.
         unsafe { std::slice::from_raw_parts_mut(self.0 as *mut u8, self.1) }
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`; nothing refers to it any more.
+        // SAFETY: `new` made the mapping, and nothing refers to it any more.
         unsafe { libc::munmap(self.0 as *mut _, self.1) };
     }
 }
 
-/// What a program leaves.
+/// The results of a program.
 #[derive(PartialEq, Debug)]
 struct End {
     registers: [u64; 16],
@@ -175,7 +175,8 @@ fn is_comparable(instruction: &Instruction) -> bool {
         ))
 }
 
-/// An instruction on registers or on memory in the arena, with what makes its address.
+/// A random instruction on registers, or on memory in the arena with instructions that compute its
+/// address.
 fn instruction(mode: &Mode, features: &Features, random: &mut Random) -> Vec<u8> {
     const BYTES: [u8; 17] = [
         0x00, 0x02, 0x08, 0x0a, 0x10, 0x12, 0x22, 0x28, 0x32, 0x38, 0x84, 0x86, 0x88, 0x8a, 0xd2,
@@ -224,7 +225,7 @@ fn instruction(mode: &Mode, features: &Features, random: &mut Random) -> Vec<u8>
         if random.next_u64() & 1 == 0 {
             code.push(0xc0 | register | random.next_u64() as u8 & 7);
         } else {
-            // Base, index and a displacement of 8 bits.
+            // The operand has a base, an index and a displacement of 8 bits.
             code.extend([0x44 | register, random.next_u64() as u8, 0x40]);
         }
         code.extend(std::iter::repeat_with(|| random.next_u64() as u8).take(8));
@@ -250,7 +251,8 @@ fn instruction(mode: &Mode, features: &Features, random: &mut Random) -> Vec<u8>
             && (index == Register::None || index.is_gpr64() && index != base)
             && decoded.memory_displacement64() == 0x40
             && !decoded.has_segment_prefix();
-        // LEA's address may be anything, and so does not say whether it was formed well.
+        // The address of LEA may be anything, so it does not show whether the address was computed
+        // correctly.
         if !usable {
             continue;
         }
@@ -270,7 +272,7 @@ fn instruction(mode: &Mode, features: &Features, random: &mut Random) -> Vec<u8>
     }
 }
 
-/// Six instructions between VZEROALL and stores of all vector registers; `rounds` times.
+/// Six instructions between VZEROALL and stores of all vector registers, in `rounds` rounds.
 fn program(state: &CpuState, rounds: u32, random: &mut Random) -> Vec<u8> {
     let policy = tollgate_emulate::cpuid::policy_of(state.model);
     let features = Features::new(|feature| policy.offers(feature));
@@ -313,7 +315,7 @@ fn run_natively(start: &[u64; 16], flags: u64, code: &[u8], memory: &[u8]) -> En
     let mut registers = [0; 17];
     registers[..16].copy_from_slice(start);
     registers[16] = flags | 0x202;
-    // SAFETY: the code changes registers, flags and the arena only, and returns.
+    // SAFETY: the code changes only registers, flags and the arena, and returns.
     unsafe { tollgate_test_native(registers.as_mut_ptr(), text.0 as *const u8) };
     let mut ended = End {
         registers: [0; 16],
@@ -362,7 +364,7 @@ fn run_stepped(mut vcpu: Computer<Bench>) -> End {
             return ended(vcpu, &stop);
         }
     }
-    panic!("never ends");
+    panic!("the program never ends");
 }
 
 fn check(what: &str, code: &[u8], start: &[u64; 16], found: &End, expected: &End) {

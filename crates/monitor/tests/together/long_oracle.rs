@@ -1,9 +1,9 @@
-//! The host's processor as the oracle: unprivileged 64-bit code does in a vCPU what it does
-//! on the host.
+//! Tests unprivileged 64-bit code with the host's processor as the oracle: the code does in a vCPU
+//! what it does on the host.
 //!
-//! A program of random instructions that the translator copies is run both ways, as the
-//! same bytes, with its data at the same addresses. Then all registers but RSP, the
-//! arithmetic flags, the vector registers and the data must be the same.
+//! A program of random instructions that the translator copies runs in both worlds, as the same
+//! bytes and with its data at the same addresses. Afterwards all registers except RSP, the
+//! arithmetic flags, the vector registers and the data must be equal.
 
 use crate::support::long_mode::{CODE, DATA, run_prepared};
 use iced_x86::{
@@ -14,17 +14,17 @@ use tollgate_engine::policy::mode::Mode;
 use tollgate_test_support::Random;
 use tollgate_x86::{Flags, PhysicalAddress};
 
-/// Bytes of data that a program uses, in both worlds at [`DATA`].
+/// Size of the data that a program uses, which is at [`DATA`] in both worlds.
 const DATA_BYTES: usize = 0x1000;
-/// Where vector registers are loaded from and stored to, and MXCSR behind.
+/// Address from which vector registers are loaded and to which they are stored, followed by MXCSR.
 const VECTORS: u32 = DATA as u32;
 const MXCSR: u32 = VECTORS + 16 * 32;
-/// Where instructions find their operands.
+/// Address of the operands of instructions.
 const OPERANDS: u32 = VECTORS + 0x400;
-/// Bytes of a program at most.
+/// Maximum size of a program in bytes.
 const PROGRAM_BYTES: usize = 0x1000;
 
-/// Small, large and in between.
+/// A random value: small, large or in between.
 fn value(random: &mut Random) -> u64 {
     let bits = random.next_u64();
     match random.below(4) {
@@ -35,7 +35,7 @@ fn value(random: &mut Random) -> u64 {
     }
 }
 
-/// What a program has made of the general registers and the flags.
+/// The general registers and the flags after a program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Outcome {
     registers: [u64; 16],
@@ -43,11 +43,11 @@ struct Outcome {
     data: Vec<u8>,
 }
 
-/// Bytes that may be an instruction, whose operand in memory is one of the program's.
+/// Bytes that may be an instruction, whose memory operand is one of the program's.
 fn candidate(random: &mut Random) -> Vec<u8> {
     let mut bytes = Vec::new();
     if random.below(4) == 0 {
-        // Three-byte VEX.
+        // A three-byte VEX prefix.
         let map = random.pick(&[1, 2, 2, 3]);
         let registers = (random.next_u64() as u8 & 0xe0) | 0x40;
         bytes.extend([0xc4, registers | map, random.next_u64() as u8]);
@@ -73,7 +73,7 @@ fn candidate(random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// Chooses instructions that run in both worlds.
+/// Chooses random instructions that can run in both worlds.
 struct Chooser {
     mode: Mode,
     features: Features,
@@ -150,7 +150,7 @@ fn move_vectors(program: &mut Vec<u8>, opcode: u8) {
     }
 }
 
-/// What comes before the random instructions.
+/// The instructions before the random ones.
 fn head(random: &mut Random) -> Vec<u8> {
     let mut head = Vec::new();
     move_vectors(&mut head, 0x10);
@@ -176,7 +176,7 @@ fn in_vcpu(program: &[u8], data: &[u8]) -> Outcome {
     let mut code = program.to_vec();
     // out 0xf4, al
     code.extend([0xe6, 0xf4]);
-    // The data comes along behind the code: a setup cannot name it.
+    // The data follows the code, because the setup cannot capture it.
     code.resize(PROGRAM_BYTES, 0xf4);
     code.extend(data);
     assert_eq!(code.len(), PROGRAM_BYTES + DATA_BYTES);
@@ -201,7 +201,7 @@ struct Host {
     data: *mut u8,
 }
 
-/// Where the host keeps the outcome.
+/// Address of the results on the host.
 #[repr(C)]
 #[derive(Default)]
 struct Saved {
@@ -213,7 +213,7 @@ impl Host {
     fn new() -> Option<Self> {
         let map = |address: u64, size: usize, access, fixed| {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | fixed;
-            // SAFETY: a new mapping, which replaces none.
+            // SAFETY: the mapping is new and replaces none.
             let at = unsafe { libc::mmap(address as *mut _, size, access, flags, -1, 0) };
             (at != libc::MAP_FAILED).then_some(at.cast::<u8>())
         };
@@ -247,16 +247,16 @@ impl Host {
         ]);
         assert!(code.len() <= 2 * PROGRAM_BYTES);
         let mut saved = Saved::default();
-        // SAFETY: both mappings are large enough and nobody else's. The code keeps what the
-        // C ABI has it keep, and its body has only instructions that touch general and
-        // vector registers, flags and the data.
+        // SAFETY: both mappings are large enough, and nothing else uses them. The code preserves
+        // the registers that the C ABI demands, and its body has only instructions that touch
+        // general and vector registers, flags and the data.
         unsafe {
             std::ptr::copy_nonoverlapping(code.as_ptr(), self.code, code.len());
             std::ptr::copy_nonoverlapping(data.as_ptr(), self.data, data.len());
             let run: extern "sysv64" fn(*mut Saved) = std::mem::transmute(self.code);
             run(&mut saved);
         }
-        // SAFETY: the program has ended; the mapping is readable.
+        // SAFETY: the program has ended, and the mapping is readable.
         let data = unsafe { std::slice::from_raw_parts(self.data, DATA_BYTES) };
         Outcome {
             registers: saved.registers,
@@ -266,7 +266,7 @@ impl Host {
     }
 }
 
-/// The two outcomes if they differ.
+/// Describes the two results if they differ.
 fn difference(host: &mut Host, program: &[u8], data: &[u8]) -> Option<String> {
     let (mut here, mut there) = (in_vcpu(program, data), host.run(program, data));
     for outcome in [&mut here, &mut there] {
@@ -292,7 +292,8 @@ fn difference(host: &mut Host, program: &[u8], data: &[u8]) -> Option<String> {
 #[test]
 fn copied_code_does_what_it_does_on_the_host() {
     let Some(mut host) = Host::new() else {
-        // The host reserves low addresses or allows no such code: nothing to compare with.
+        // The host reserves low addresses or does not allow such code, so there is nothing to
+        // compare with.
         return;
     };
     let mut chooser = {
@@ -320,7 +321,7 @@ fn copied_code_does_what_it_does_on_the_host() {
         let Some(mut first) = run(&body) else {
             continue;
         };
-        // Leave out what is not needed to tell the two apart.
+        // Leaves out instructions that are not needed to make the results differ.
         for index in (0..body.len()).rev() {
             let removed = body.remove(index);
             match run(&body) {

@@ -1,4 +1,4 @@
-//! Sensitive instructions of 64-bit code without the monitor.
+//! Tests that sensitive instructions of 64-bit code run without the monitor.
 
 use crate::support::long_mode::{Caught, STACK, caught, guest_code, run_with, vcpu};
 use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
@@ -15,7 +15,7 @@ const KINDS: [ExitKind; 5] = [
     ExitKind::Iret,
 ];
 
-/// All five, 100 times each.
+/// Executes all five instructions, 100 times each.
 fn program() -> &'static [u8] {
     guest_code!(
         all_five,
@@ -166,7 +166,7 @@ fn a_return_within_the_kernel_that_loads_the_resume_flag_takes_no_exit() {
         "mov rcx, rsp",
         "push 0x10",
         "push rcx",
-        // RF in every second one; CF, and IOPL as it is.
+        // RF is set in every second round; CF changes, and IOPL stays.
         "xor r12d, 0x10001",
         "push r12",
         "push 8",
@@ -191,7 +191,7 @@ fn a_return_within_the_kernel_that_loads_the_resume_flag_takes_no_exit() {
     );
     let gpr = vcpu.state().gpr;
     assert_eq!([gpr[3], gpr[8], gpr[4]], [0, 10_000, STACK]);
-    // PUSHF never shows it.
+    // PUSHF never stores RF.
     assert_eq!(gpr[9] & 0x1_0000, 0);
     assert!(vcpu.exit_counts().get(ExitKind::Iret) < 10);
 }

@@ -1,5 +1,5 @@
-//! All tests of the monitor from outside that can run beside each other, in one program: each
-//! program of its own would be linked by itself.
+//! The tests of the monitor from outside that can run in parallel, in one program, because each
+//! program would have to be linked separately.
 
 mod decoded_once;
 mod device_accesses;

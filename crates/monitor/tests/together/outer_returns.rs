@@ -1,5 +1,5 @@
-//! IRETQ from a kernel to its programs in translated code: what it comes to, what the monitor
-//! must still do, and that nothing is seen half done. All emitted code is verified.
+//! Tests IRETQ from a kernel to its programs in translated code: its results, what the monitor must
+//! still do, and that no instruction is ever seen half done. All emitted code is verified.
 
 use crate::support::long_mode::*;
 use std::thread;
@@ -15,12 +15,12 @@ const RSP: usize = 4;
 const RSI: usize = 6;
 const RDI: usize = 7;
 
-/// Where the kernel's entry lies behind the code.
+/// Offset of the kernel's entry from the beginning of the code.
 const ENTRY: u64 = 128;
-/// The descriptor of CODE_64_USER.
+/// Address of the descriptor of CODE_64_USER.
 const USER_CODE: u64 = 0x8000 + (CODE_64_USER as u64 & !7);
 
-/// A 64-bit program, whose data segments are null, above a kernel that is entered by SYSCALL.
+/// Sets up a 64-bit program, whose data segments are null, and a kernel that is entered by SYSCALL.
 fn as_program(state: &mut CpuState, memory: &mut GuestMemory) {
     as_user(state);
     state.flags &= !0x3000;
@@ -43,15 +43,15 @@ fn returns(vcpu: &Computer<Bench>) -> u64 {
     vcpu.exit_counts().get(ExitKind::Iret)
 }
 
-/// Vector and error code of the exception that ended a run in the kernel, and RSP before.
+/// Vector and error code of the exception that ended a run in the kernel, and RSP before it.
 fn caught_in_kernel(vcpu: &mut Computer<Bench>) -> (u64, u64, u64) {
     let frame = vcpu.state().gpr[RSP].wrapping_sub(KERNEL);
     let [vector, error, rsp] = [0, 8, 40].map(|at| read_u64(vcpu, frame + at));
     (vector, error, rsp)
 }
 
-/// 1,000 calls, each of which returns by IRETQ, with whatever the kernel does in between. CF is
-/// set in the program, and R8 counts how often it is found set.
+/// Executes 1,000 calls, each of which returns by IRETQ after the kernel has executed the given
+/// code. CF is set in the program, and R8 counts how often it is found set.
 macro_rules! calls {
     ($name:ident, $($kernel:literal),* $(,)?) => {
         guest_code!(
@@ -119,7 +119,7 @@ fn the_resume_flag_of_a_fault_s_frame_needs_no_exit_either() {
 
 #[test]
 fn flags_that_decide_about_translation_are_the_monitor_s() {
-    // ID.
+    // The flag ID.
     let code = calls!(outer_identification, "bts qword ptr [rsp + 16], 21");
     let vcpu = check(run_with(code, as_program));
     assert!(returns(&vcpu) >= 1000, "{}", returns(&vcpu));
@@ -135,7 +135,7 @@ fn data_segments_of_the_kernel_are_taken_away() {
 
 #[test]
 fn a_descriptor_that_has_changed_is_looked_at_again() {
-    // In the last round the descriptor of the program's code is not present any more.
+    // In the last round the descriptor of the program's code is no longer present.
     let mut vcpu = run_with(
         calls!(
             changed_descriptor,
@@ -173,7 +173,7 @@ fn a_target_that_is_not_canonical_faults_in_the_kernel() {
 
 #[test]
 fn another_table_of_descriptors_is_looked_at() {
-    // In the last round GDTR leads to a table that is too short for the program's segments.
+    // In the last round GDTR points to a table that is too short for the program's segments.
     let mut vcpu = run_with(
         calls!(
             outer_other_table,

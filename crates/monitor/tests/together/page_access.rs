@@ -1,5 +1,5 @@
-//! What CR4.SMAP and protection keys allow of data accesses: at once after each change of EFLAGS.AC and of
-//! PKRU, whatever was accessed before, in blocks and instruction by instruction.
+//! Tests which data accesses CR4.SMAP and protection keys allow: immediately after each change of
+//! EFLAGS.AC and of PKRU, whatever was accessed before, in blocks and instruction by instruction.
 
 use crate::support::long_mode::*;
 use tollgate_memory::GuestMemory;
@@ -7,13 +7,13 @@ use tollgate_monitor::VcpuStop;
 use tollgate_test_support::Computer;
 use tollgate_x86::{AddedFeatures, CpuState, Cr0, Cr4, Flags, PhysicalAddress};
 
-/// Error codes of page faults: a present page, of a write, at CPL 3, by a protection key.
+/// Bits of the error codes of page faults: a present page, a write, CPL 3, a protection key.
 const PRESENT: u64 = 1;
 const WRITE: u64 = 2;
 const USER: u64 = 4;
 const KEY: u64 = 32;
 
-/// Only the small pages are the user's; the supervisor is kept from them.
+/// Makes only the small pages user pages, which the supervisor must not access.
 fn with_smap(state: &mut CpuState, memory: &mut GuestMemory) {
     with_small_pages(state, memory);
     only_small_pages_are_the_users(memory);
@@ -21,7 +21,7 @@ fn with_smap(state: &mut CpuState, memory: &mut GuestMemory) {
     state.cr4 |= Cr4::SMAP.bits();
 }
 
-/// The first small page has key 5, the second key 0.
+/// Gives the first small page key 5 and the second one key 0.
 fn with_keys(state: &mut CpuState, memory: &mut GuestMemory) {
     with_small_pages(state, memory);
     let entry = memory.read_u64(PhysicalAddress(SMALL_TABLE));
@@ -30,7 +30,8 @@ fn with_keys(state: &mut CpuState, memory: &mut GuestMemory) {
     state.cr4 |= Cr4::PKE.bits();
 }
 
-/// Only the small pages are the user's and have keys, so that handlers find their stack whatever PKRU is.
+/// Makes only the small pages user pages with keys, so that handlers can use their stack whatever
+/// PKRU is.
 fn with_keys_in_small_pages(state: &mut CpuState, memory: &mut GuestMemory) {
     with_keys(state, memory);
     only_small_pages_are_the_users(memory);
@@ -42,7 +43,8 @@ fn only_small_pages_are_the_users(memory: &mut GuestMemory) {
     }
 }
 
-/// Has the program run from the eighth small page: [`CODE`] itself is in a page of the supervisor.
+/// Makes the program run from the eighth small page, because [`CODE`] itself is in a supervisor
+/// page.
 fn place_program(state: &mut CpuState, memory: &mut GuestMemory) {
     memory.write_u64(PhysicalAddress(SMALL_TABLE + 7 * 8), CODE | 7);
     state.rip = SMALL + 0x7000;
@@ -53,14 +55,15 @@ fn with_keys_at_level_3(state: &mut CpuState, memory: &mut GuestMemory) {
     as_user(state);
 }
 
-/// The page fault that ended the program, and how often R12 was counted up before it.
+/// The page fault that ended the program, and how often R12 was incremented before it.
 fn fault(vcpu: &mut Computer<Bench>) -> (u64, u64) {
     let found = caught(vcpu);
     assert_eq!(found.vector, 14, "{found:?}");
     (found.error.unwrap_or_default(), vcpu.state().gpr[12])
 }
 
-/// Assembles `access` at the end of three rounds in which it is allowed, and once where it is not.
+/// Assembles `access` at the end of three rounds in which it is allowed, and of one in which it is
+/// not.
 macro_rules! rounds {
     ($name:ident, $allow:literal, $forbid:literal, $access:literal) => {
         guest_code!(
@@ -149,8 +152,8 @@ fn smap_leaves_pages_of_the_supervisor_alone() {
     assert_eq!(vcpu.state().gpr[12], 0x40000);
 }
 
-/// The GDT begins at the end of a page of the supervisor, so that the descriptor of the handlers' code
-/// segment is there, and continues in the first small page, which is the user's.
+/// Places the GDT at the end of a supervisor page, so that the descriptor of the handlers' code
+/// segment is there, and the rest of the GDT in the first small page, which is a user page.
 fn with_half_of_the_gdt(state: &mut CpuState, memory: &mut GuestMemory) {
     with_smap(state, memory);
     let old = state.gdtr.base;
@@ -167,7 +170,7 @@ fn with_half_of_the_gdt(state: &mut CpuState, memory: &mut GuestMemory) {
 
 #[test]
 fn descriptors_in_pages_of_the_user_are_out_of_reach_whatever_ac_is() {
-    // A data access to the descriptor's page is allowed before and after.
+    // A data access to the descriptor's page is allowed before and after the fault.
     let load = guest_code!(
         smap_descriptor,
         "mov rbx, 0x1000000",
@@ -219,7 +222,7 @@ fn programs_cannot_have_the_processor_read_descriptors_in_their_own_pages() {
         as_user(state);
         place_program(state, memory);
     });
-    // An access of the processor's own is one of the supervisor.
+    // An access that the processor itself makes is a supervisor access.
     assert_eq!(fault(&mut vcpu), (PRESENT, 1));
     assert_eq!(vcpu.state().cr2, SMALL + 0x10);
 }
@@ -234,7 +237,7 @@ fn a_fault_whose_gate_lies_in_a_page_of_the_user_is_a_triple_fault() {
     let stop = vcpu.run();
     assert!(matches!(stop, VcpuStop::TripleFault(_)), "{stop:?}");
     assert_eq!(vcpu.state().gpr[12], 1);
-    // The gate of #DF was the last that was looked for.
+    // The gate of #DF was read last.
     assert_eq!(vcpu.state().cr2, SMALL + 8 * 16);
 }
 
@@ -272,7 +275,8 @@ fn the_kernel_does_not_reach_what_its_program_has_just_accessed() {
         state.star = 0x001b_0008 << 32;
         state.lstar = KERNEL + CODE + 64;
         state.sfmask = 0x25_7fd5;
-        // System calls leave the stack as it is; the fault's frame goes where the supervisor may store.
+        // System calls leave the stack unchanged; the fault's frame goes to a stack to which the
+        // supervisor may store.
         state.gpr[4] = KERNEL_STACK;
     });
     assert_eq!(fault(&mut vcpu), (PRESENT, 1000));
@@ -284,7 +288,7 @@ fn the_kernel_does_not_reach_what_its_program_has_just_accessed() {
 
 #[test]
 fn key_rights_hold_from_wrpkru_on_for_programs() {
-    // AD and WD of key 5.
+    // Bits AD and WD of key 5.
     let load = rounds!(
         key_load,
         "xor eax, eax; xor ecx, ecx; xor edx, edx; wrpkru",
@@ -343,7 +347,7 @@ fn rights_of_key_0_hold_for_pages_without_another() {
 
 #[test]
 fn a_handlers_frame_needs_the_rights_of_its_page() {
-    // The stack of CPL 0 lies in a page of the user, which has key 0.
+    // The stack of CPL 0 is in a user page, which has key 0.
     let code = guest_code!(
         key_frame,
         "xor ecx, ecx",
@@ -377,7 +381,7 @@ fn write_rights_bind_the_supervisor_only_with_cr0_wp() {
     assert_eq!(free.state().gpr[12], 4);
 }
 
-/// The first small page is the supervisor's and has key 5.
+/// Makes the first small page a supervisor page with key 5.
 fn with_supervisor_keys(state: &mut CpuState, memory: &mut GuestMemory) {
     with_small_pages(state, memory);
     let entry = memory.read_u64(PhysicalAddress(SMALL_TABLE));
@@ -388,7 +392,7 @@ fn with_supervisor_keys(state: &mut CpuState, memory: &mut GuestMemory) {
 
 #[test]
 fn rights_of_the_supervisor_s_keys_hold_from_wrmsr_on() {
-    // AD and WD of key 5, in IA32_PKRS.
+    // Bits AD and WD of key 5, in IA32_PKRS.
     let load = rounds!(
         pkrs_load,
         "xor eax, eax; mov ecx, 0x6e1; xor edx, edx; wrmsr",
@@ -440,7 +444,7 @@ fn xrstor_loads_key_rights_and_xsave_stores_them() {
         "mov rbx, 0x1000000",
         "mov rdi, 0x20000",
         "mov rsi, [rbx]",
-        // WD of key 5 into an image, and back over full rights.
+        // WD of key 5 is saved in an image, and restored over full rights.
         "mov eax, 2 << 10; xor ecx, ecx; xor edx, edx; wrpkru",
         "mov eax, 1 << 9; xsave [rdi]",
         "xor eax, eax; wrpkru",

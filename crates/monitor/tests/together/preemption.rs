@@ -1,6 +1,6 @@
-//! The monitor's long pieces of work stop for an interrupt at each of their points, and what the
-//! guest computes stays the same: however often its handler runs in between, and voids what the work
-//! has come to.
+//! Tests that the monitor's interruptible work stops for an interrupt at each of its checkpoints
+//! without changing what the guest computes, however often the guest's handler runs in between and
+//! voids what the work has done.
 
 use crate::support::long_mode::interrupting::{Interrupting, VECTOR};
 use crate::support::long_mode::*;
@@ -14,19 +14,18 @@ use tollgate_platform::StopRequest;
 use tollgate_test_support::Computer;
 use tollgate_x86::{CpuState, Flags, PhysicalAddress};
 
-/// Where the handlers lie, and what they count in.
+/// Addresses of the handlers and of their count.
 const HANDLER: u64 = 0x1_8000;
 const COUNTER: u64 = 0x1_9000;
-/// Where a program's code lies that handlers send it to.
+/// Address of code of the program to which handlers divert it.
 const DETOUR: u64 = 0x1_a000;
-/// Pages of the program's, whose contents are compared: small ones, where they lie, and the first
-/// one's number in the page table.
+/// The program's pages, whose contents are compared: how many small pages there are, where they
+/// are, and the index of the first one in the page table.
 const PAGES: u64 = 24;
 const RAM: u64 = 0x40_0000;
 const FIRST: u64 = 16;
 
-/// Adds to each of the program's pages and reads small ones, in blocks long and short, again and
-/// again.
+/// Adds to each of the program's pages and reads small ones, in short and long blocks, repeatedly.
 fn program() -> &'static [u8] {
     guest_code!(
         pages,
@@ -65,7 +64,7 @@ fn program() -> &'static [u8] {
     )
 }
 
-/// Counts, and loads CR3 as it is: nothing that is not global holds any more.
+/// Counts, and loads CR3 with its present value, which voids everything that is not global.
 fn voiding_handler() -> &'static [u8] {
     guest_code!(
         voiding,
@@ -78,13 +77,13 @@ fn voiding_handler() -> &'static [u8] {
     )
 }
 
-/// Only counts.
+/// Counts, and does nothing else.
 fn counting_handler() -> &'static [u8] {
     guest_code!(counting, "inc qword ptr [0x19000]", "iretq")
 }
 
-/// Counts, and of every fourth interrupt returns elsewhere, with the place that was interrupted on
-/// the program's stack: as a signal's handler is called, or another task.
+/// Counts, and for every fourth interrupt returns to another place, with the interrupted address on
+/// the program's stack, as when the handler of a signal is called, or another task runs.
 fn diverting_handler() -> &'static [u8] {
     guest_code!(
         diverting,
@@ -105,7 +104,7 @@ fn diverting_handler() -> &'static [u8] {
     )
 }
 
-/// Works for a while and goes on where the program was interrupted, without the monitor.
+/// Works for a while, and resumes the program where it was interrupted, without the monitor.
 fn detour() -> &'static [u8] {
     guest_code!(
         detour,
@@ -124,7 +123,7 @@ fn detour() -> &'static [u8] {
     )
 }
 
-/// Never returns to where the program was interrupted for the second time.
+/// Does not return to the place where the program was interrupted the second time.
 fn leaving_handler() -> &'static [u8] {
     guest_code!(
         leaving,
@@ -136,7 +135,7 @@ fn leaving_handler() -> &'static [u8] {
     )
 }
 
-/// Has the monitor work 10,000 times, and ends.
+/// Makes the monitor work 10,000 times, and ends.
 fn other_task() -> &'static [u8] {
     guest_code!(
         other_task,
@@ -152,12 +151,12 @@ fn other_task() -> &'static [u8] {
 #[derive(Clone, Copy, Debug)]
 struct Setting {
     choice: Interruptible,
-    /// A request is made at every so many points.
+    /// A request is made at every checkpoint whose number is a multiple of this.
     every: u64,
     access: MemoryAccess,
 }
 
-/// A handler, and what lies at [`DETOUR`].
+/// A handler, and the code at [`DETOUR`].
 #[derive(Clone, Copy)]
 struct Handler {
     code: &'static [u8],
@@ -187,7 +186,7 @@ fn run(setting: Setting, handler: Handler) -> Computer<Interrupting> {
     let mut vcpu = vcpu_in(Interrupting::default(), program(), setup);
     vcpu.change_settings(|settings| settings.memory_access = setting.access);
     vcpu.set_verify_shadow(true);
-    // Loads of CR3 void what they may.
+    // Loads of CR3 void everything that they may void.
     vcpu.change_settings(|settings| {
         settings.shadow = ShadowChoices {
             compares_entries: false,
@@ -202,7 +201,7 @@ fn run(setting: Setting, handler: Handler) -> Computer<Interrupting> {
     vcpu
 }
 
-/// Registers and memory as the program left them.
+/// Registers and memory after the program.
 fn result(vcpu: &mut Computer<Interrupting>) -> (String, Vec<u8>) {
     let mut bytes = vec![0; (PAGES * 4096) as usize];
     let memory = vcpu.memory_mut();
@@ -225,7 +224,7 @@ fn sum(rows: &[(&'static str, u64)]) -> u64 {
     rows.iter().map(|row| row.1).sum()
 }
 
-/// Whether accesses are direct; the process may have no place for windows.
+/// Whether accesses are direct; the process may have no room for windows.
 fn has_windows(vcpu: &Computer<Interrupting>) -> bool {
     let faults = vcpu.exit_counts().get(ExitKind::WindowFault);
     faults > 0
@@ -269,12 +268,13 @@ fn blocks_end_where_a_request_finds_them() {
     let mut vcpu = run(setting, Handler::of(counting_handler()));
     let stops = vcpu.counts().stops;
     let stopped = of_section(&stops.stopped, "translate");
-    // There is a point at every fourth instruction of a block.
+    // There is a checkpoint at every fourth instruction of a block.
     assert!(stopped > 50, "{stopped}");
-    // Each has an instruction at least, or comes to its end the next time: so there is an end to it.
+    // Each piece of work has translated at least one instruction, or is done to its end the next
+    // time, so the number of stops is limited.
     assert!(stopped <= 2 * vcpu.counts().engine.translations);
     assert!(interrupts(&mut vcpu) >= stopped);
-    // Nothing is gone on with.
+    // No work is resumed.
     assert_eq!((sum(&stops.resumed), stops.dropped), (0, 0));
 }
 
@@ -309,9 +309,10 @@ fn work_goes_on_where_it_stopped_when_the_handler_has_returned() {
             if has_windows(&vcpu) {
                 assert!(of_section(&stops.resumed, "map-window") > 0, "{stops:?}");
             }
-            // A block without windows, of which it is left to the guest to come back, may have been given
-            // up and cut short, once each: the program has few, in up to two forms of direct access. Of
-            // those in a handler, which lets no interrupts in, none stopped.
+            // A block without shared look-ups, to whose start only the guest may return, may have
+            // been given up and cut short, once each: the program has few, in up to two forms of
+            // direct access. Work for blocks in a handler, which lets no interrupts in, has not
+            // stopped.
             let (stopped, resumed) = (sum(&stops.stopped), sum(&stops.resumed));
             assert!(resumed + stops.dropped <= stopped, "{stops:?}");
             assert!(resumed + stops.dropped + 8 >= stopped, "{stops:?}");
@@ -334,7 +335,7 @@ fn a_program_that_goes_another_way_costs_no_more_than_what_was_left() {
 
 #[test]
 fn work_that_is_never_come_back_to_is_dropped() {
-    // The program is interrupted as it begins, and at the first point.
+    // The program is interrupted as it begins, and at the first checkpoint.
     let setting = Setting {
         choice: Interruptible::Resume,
         every: u64::MAX,

@@ -1,6 +1,7 @@
-//! Instructions that the monitor executes for long stop for an interrupt at each of their points, and
-//! what the guest computes stays the same: string instructions, INVLPG in a large page, a hypercall
-//! for a range, loads of CR3, and what code that comes back in force brings with it.
+//! Tests that instructions which the monitor executes for a long time stop for an interrupt at each
+//! of their checkpoints without changing what the guest computes: string instructions, INVLPG in a
+//! large page, a hypercall for a range, loads of CR3, and the work for code that becomes active
+//! again.
 
 use crate::support::long_mode::interrupting::{Interrupting, VECTOR};
 use crate::support::long_mode::spaces::{entry, make_empty_space, map, table};
@@ -17,21 +18,21 @@ use tollgate_x86::{CpuState, Flags, PhysicalAddress};
 const HANDLER: u64 = 0x1_8000;
 const COUNTER: u64 = 0x1_9000;
 
-/// Two spaces have small pages here: each its own, and two sets of them in turn.
+/// Address of small pages in two spaces. Each space has its own, and two sets of them in turn.
 const SMALL_PAGES: u64 = 0x5500_0000_0000;
 const COUNT: u64 = 100;
-/// What lies there, by space.
+/// Physical address of these pages, by space.
 const SMALL_PAGES_RAM: [u64; 2] = [0xb0_0000, 0xc0_0000];
-/// What tells the two sets apart.
+/// Distance between the two sets.
 const OTHER_SET: u64 = 0x8_0000;
-/// Code of the first space in small pages.
+/// Address of code of the first space in small pages.
 const CODE_PAGES: u64 = SMALL_PAGES + 0x20_0000;
 const CODE_PAGES_RAM: u64 = 0x48_0000;
 const CODE_COUNT: u64 = 8;
-/// A large page, which leads here or there in turn; its entry is at 3038h.
+/// Physical addresses to which a large page leads in turn. Its entry is at 3038h.
 const LARGE_RAM: [u64; 2] = [0xe0_0000, 0x60_0000];
 
-/// Uses pages, has them lead elsewhere, and uses them again.
+/// Uses pages, makes them lead elsewhere, and uses them again.
 fn program() -> &'static [u8] {
     guest_code!(
         instructions,
@@ -47,7 +48,7 @@ fn program() -> &'static [u8] {
         "dec ecx",
         "jnz use_pages",
         "ret",
-        // A call of each page of code.
+        // Calls each page of code.
         "call_pages:",
         "mov rbx, 0x550000200000",
         "mov ecx, 8",
@@ -57,7 +58,7 @@ fn program() -> &'static [u8] {
         "jnz 3b",
         "ret",
         "2:",
-        // INVLPG in a large page of which many pages were used.
+        // INVLPG in a large page, of which many pages were used.
         "mov ebx, 0xe00000",
         "mov ecx, 200",
         "call use_pages",
@@ -66,7 +67,7 @@ fn program() -> &'static [u8] {
         "mov ebx, 0xe00000",
         "mov ecx, 200",
         "call use_pages",
-        // A range by hypercall: the other set of small pages.
+        // A hypercall for a range: the page table selects the other set of small pages.
         "mov rdi, [0x20000]",
         "mov ecx, 100",
         "4: xor qword ptr [rdi + rcx*8 - 8], 0x80000",
@@ -78,7 +79,8 @@ fn program() -> &'static [u8] {
         "vmcall",
         "mov ecx, 100",
         "call use_pages",
-        // Another space, in which every third of the first one's is changed, and back.
+        // Loads another space, in which every third page of the first one's is changed, and
+        // returns.
         "mov rax, [0x20010]",
         "mov cr3, rax",
         "mov rbx, 0x550000000000",
@@ -93,14 +95,14 @@ fn program() -> &'static [u8] {
         "mov rbx, 0x550000000000",
         "mov ecx, 100",
         "call use_pages",
-        // Code that goes out of force and comes back.
+        // Code becomes inactive and active again.
         "call call_pages",
         "mov eax, 0x544f4c02",
         "mov rbx, 0x550000200000",
         "mov ecx, 8",
         "vmcall",
         "call call_pages",
-        // Strings over pages that nothing is known of.
+        // String instructions over pages about which nothing is known.
         "mov rax, cr3",
         "mov cr3, rax",
         "mov rsi, 0x550000000000",
@@ -127,12 +129,12 @@ fn program() -> &'static [u8] {
     )
 }
 
-/// Counts.
+/// Counts, and does nothing else.
 fn counting_handler() -> &'static [u8] {
     guest_code!(interrupted_counting, "inc qword ptr [0x19000]", "iretq")
 }
 
-/// Counts, and loads CR3 as it is.
+/// Counts, and loads CR3 with its present value.
 fn loading_handler() -> &'static [u8] {
     guest_code!(
         loading,
@@ -145,7 +147,7 @@ fn loading_handler() -> &'static [u8] {
     )
 }
 
-/// Counts, and uses what is perhaps just being invalidated: in small pages, and in the large one.
+/// Counts, and uses pages that are perhaps being invalidated: small ones, and the large one.
 fn using_handler() -> &'static [u8] {
     guest_code!(
         using,
@@ -172,7 +174,7 @@ fn using_handler() -> &'static [u8] {
     )
 }
 
-/// Counts, and invalidates a page that nobody uses, a range, and what is not global.
+/// Counts, and invalidates a page that nothing uses, a range, and all pages that are not global.
 fn invalidating_handler() -> &'static [u8] {
     guest_code!(
         interrupted_invalidating,
@@ -192,7 +194,7 @@ fn invalidating_handler() -> &'static [u8] {
     )
 }
 
-/// One of the pages of code.
+/// The function in each page of code.
 fn function() -> &'static [u8] {
     guest_code!(
         function,
@@ -242,7 +244,7 @@ fn set_up(state: &mut CpuState, memory: &mut GuestMemory, handler: &[u8]) {
 #[derive(Clone, Copy, Debug)]
 struct Setting {
     choice: Interruptible,
-    /// A request is made at every so many points.
+    /// A request is made at every checkpoint whose number is a multiple of this.
     every: u64,
     access: MemoryAccess,
 }
@@ -260,7 +262,7 @@ fn run(setting: Setting, handler: &[u8]) -> Computer<Interrupting> {
     vcpu
 }
 
-/// Registers and memory as the program left them.
+/// Registers and memory after the program.
 fn result(vcpu: &mut Computer<Interrupting>) -> (String, u64) {
     let mut hasher = DefaultHasher::new();
     for (first, end) in [(0x40_0000, 0x80_0000), (0xb0_0000, 0x100_0000)] {

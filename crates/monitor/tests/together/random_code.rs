@@ -1,4 +1,4 @@
-//! Random bytes as guest code: whatever the guest is, the monitor stops it cleanly.
+//! Runs random bytes as guest code: whatever the guest does, the monitor must stop it cleanly.
 //!
 //! Every emitted block passes the verifier; a panic or a host crash fails the test.
 
@@ -9,10 +9,10 @@ use tollgate_platform::{BareMachine, GuestTime, StopRequest};
 use tollgate_test_support::{Computer, Random};
 use tollgate_x86::{Attributes, CpuState, PhysicalAddress, Segment, SegmentRegister, Selector};
 
-/// How long one program may run, in nanoseconds.
+/// The longest time that one program may run, in nanoseconds.
 const TIME_LIMIT: u64 = 1_000_000;
 
-/// A machine whose every device answers nonsense and which ends after a while.
+/// A machine whose devices all return random values, and which ends after a while.
 struct Noise {
     start: Instant,
     random: Random,
@@ -71,8 +71,8 @@ const MODES: [&str; 8] = [
     "compatibility",
 ];
 
-/// Page tables that map all of memory for everyone at zero and at the top of either half,
-/// and an IDT whose gates all lead to code.
+/// Sets up page tables that map all of memory for every privilege at zero and at the top of either
+/// half, and an IDT whose gates all lead to code.
 fn prepare_long_mode(state: &mut CpuState, memory: &mut GuestMemory, random: &mut Random) {
     let mut put = |address: u64, value: u64| {
         memory.write_u64(PhysicalAddress(address), value);
@@ -116,7 +116,7 @@ fn prepare_long_mode(state: &mut CpuState, memory: &mut GuestMemory, random: &mu
     state.lstar = 0x8000;
     state.star = 0x0018_0008 << 32;
     for register in &mut state.gpr {
-        // At zero, at the ends of the canonical halves, or anywhere.
+        // An address near zero, at the ends of the canonical halves, or anywhere.
         let base = [
             0,
             0,
@@ -146,7 +146,7 @@ fn prepare(mode: &str, random: &mut Random, memory: &mut GuestMemory) -> CpuStat
         "user" => protected(&mut state, 0xc09b, 0xc093, 3),
         "paged with a handler" => {
             protected(&mut state, 0xc09b, 0xc093, 0);
-            // Identity map of 4 MiB pages, and an IDT whose gates all lead to code.
+            // An identity map of 4 MiB pages, and an IDT whose gates all lead to code.
             for page in 0..1024u32 {
                 memory.write_u32(
                     PhysicalAddress(0x10_0000 + u64::from(page) * 4),
@@ -204,7 +204,7 @@ fn random_bytes_never_harm_the_monitor() {
         for byte in &mut code {
             *byte = (random.next_u64() >> 32) as u8;
         }
-        // Half of the programs avoid the bytes that end a run soonest.
+        // Half of the programs avoid the bytes that most often end a run soon.
         if program % 2 == 0 {
             for byte in &mut code {
                 if matches!(*byte, 0xf4 | 0x0f | 0xcc..=0xcf | 0xea | 0x9a) {
@@ -224,7 +224,7 @@ fn random_bytes_never_harm_the_monitor() {
         }
         match vcpu.run() {
             VcpuStop::Requested(_) | VcpuStop::TripleFault(_) => {}
-            // A host fault in copied code that no guest fault explains is a bug of ours.
+            // A host fault in copied code that no guest fault explains is a bug of the engine.
             VcpuStop::NotImplemented(why) => {
                 assert!(
                     !why.contains("host signal"),

@@ -1,5 +1,5 @@
-//! Real-mode code that reaches memory directly: every form of access, at offsets where something
-//! ends, ends as it does instruction by instruction.
+//! Tests real-mode code with direct memory access: every form of access, at offsets where a region
+//! ends, has the result that it has instruction by instruction.
 
 use crate::support::sixteen_bit::{END, Kind, Program, seen};
 use tollgate_exits::ExitKind;
@@ -7,10 +7,10 @@ use tollgate_test_support::Random;
 use tollgate_tlb::shadow_windows::have_place;
 use tollgate_x86::{Segment, SegmentRegister};
 
-/// Where the programs lie: 1000:0000.
+/// Address of the programs, 1000:0000.
 const MAIN: u32 = 0x1_0000;
 
-/// Instructions that access memory at BX or EBX or thereabouts, with CX as index or count.
+/// Instructions that access memory at or near BX or EBX, with CX as index or count.
 const SHAPES: [&[u8]; 26] = [
     &[0x8a, 0x07],                                     // mov al,[bx]
     &[0x8b, 0x07],                                     // mov ax,[bx]
@@ -53,12 +53,12 @@ fn every_form_of_access_ends_as_it_does_alone() {
     let mut random = Random::new(16);
     let (mut ends, mut faults, mut exceptions) = (0, 0, 0);
     for shape in SHAPES {
-        // Data, the code itself, devices, and what lies at 1 MiB and above.
+        // Segments of data, the code itself, devices, and memory at 1 MiB and above.
         for selector in [0x4000, 0x1000, 0x9fff, 0xa000, 0xffff] {
             for _ in 0..3 {
                 let code = [shape, shape].concat();
                 let mut program = program(&code);
-                // Where RET and CALL lead.
+                // The places to which RET and CALL lead.
                 program.put(MAIN + 0x101, &END);
                 for (first, bytes) in [(0x4_0000, 0x2000), (0x4_f000, 0x1000), (0x9_fff0, 16)] {
                     program.put(first, &vec![1; bytes]);
@@ -79,7 +79,7 @@ fn every_form_of_access_ends_as_it_does_alone() {
                 program.state.gpr[6] = random.pick(&[0, 1, 0xfff, 0xffff]);
                 program.state.gpr[0] = 0x1234;
                 if program.stepped_within(2000).is_none() {
-                    // It goes on for too long, or ends otherwise.
+                    // The program runs for too long, or ends in another way.
                     continue;
                 }
                 let vcpu = program.run();
@@ -98,7 +98,7 @@ fn a_loop_over_a_segment_faults_once_for_many_pages() {
     // again: inc byte [bx]; inc bx; jnz again
     let mut program = program(&[0xfe, 0x07, 0x43, 0x75, 0xfb]);
     program.state.gpr[3] = 0;
-    // 64 KiB, instruction by instruction, would take long.
+    // 64 KiB would take too long instruction by instruction.
     let (vcpu, _) = program.run_to_stop();
     assert_eq!(vcpu.state().gpr[3], 0);
     if have_place() {

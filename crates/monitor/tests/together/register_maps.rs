@@ -1,5 +1,5 @@
-//! Guest code does the same wherever its registers live: random programs end in the same
-//! state under every register map, interrupted or not. All emitted code is verified.
+//! Tests that guest code has the same results wherever its registers live: random programs end in
+//! the same state under every register map, interrupted or not. All emitted code is verified.
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, Register};
 use std::time::{Duration, Instant};
@@ -13,8 +13,8 @@ use tollgate_platform::{BareMachine, StopRequest};
 use tollgate_test_support::{Computer, Random};
 use tollgate_x86::{Attributes, CpuState, PhysicalAddress, Segment, SegmentRegister, Selector};
 
-/// A map in which no host register is idle: what instructions borrow is somebody's home.
-/// (No 32-bit guest has a register 8.)
+/// A map in which no host register is idle: every register that an instruction borrows is the home
+/// of a guest register. (No 32-bit guest has a register 8.)
 static CROWDED: RegisterMap = RegisterMap {
     name: "crowded",
     guest_registers: 9,
@@ -31,19 +31,19 @@ const _: () = CROWDED.check();
 
 static OTHERS: [&RegisterMap; 2] = [&RegisterMap::SPILLED, &CROWDED];
 
-/// Guest RAM that programs can reach: what lies below the hole for the display.
+/// Size of the guest RAM that programs can reach, which ends at the hole for the display.
 const MEMORY: usize = 0xa_0000;
-/// Where programs are.
+/// Address of programs.
 const CODE: u64 = 0x8000;
-/// Where the count of a loop's rounds is.
+/// Address of the count of a loop's rounds.
 const ROUNDS_AT: u32 = 0x6000;
 
 /// out F4h, al
 const EXIT: [u8; 2] = [0xe6, 0xf4];
-/// Rounds of a loop.
+/// Number of rounds of a loop.
 const ROUNDS: u32 = 200_000;
 
-/// A machine whose devices answer always the same.
+/// A machine whose devices always return the same values.
 struct Constant {
     stop: Option<StopRequest>,
     end: Instant,
@@ -65,12 +65,12 @@ impl BareMachine for Constant {
     }
 }
 
-/// A flat guest, whose registers point into RAM.
+/// A flat guest whose registers point into RAM.
 fn initial_state(bits: u32, random: &mut Random) -> CpuState {
     let mut state = CpuState::at_reset();
     state.rip = CODE;
     state.cr0 |= 1;
-    // OSFXSR, OSXMMEXCPT and OSXSAVE.
+    // CR4 bits OSFXSR, OSXMMEXCPT and OSXSAVE.
     state.cr4 |= 0x4_0600;
     state.xcr0 = 7;
     let stack_and_code = if bits == 32 { 0xc093 } else { 0x8093 };
@@ -92,7 +92,7 @@ fn initial_state(bits: u32, random: &mut Random) -> CpuState {
     state
 }
 
-/// Instructions that the translator has sequences of its own for.
+/// Whether the translator has its own sequences for an instruction.
 fn is_translated(instruction: &Instruction) -> bool {
     use Mnemonic::*;
     let repeated = instruction.has_rep_prefix() || instruction.has_repne_prefix();
@@ -104,14 +104,14 @@ fn is_translated(instruction: &Instruction) -> bool {
     }
 }
 
-/// What differs from one run to the next.
+/// Whether the results of an instruction differ from one run to the next.
 fn is_unpredictable(mnemonic: Mnemonic) -> bool {
     matches!(mnemonic, Mnemonic::Rdrand | Mnemonic::Rdseed)
 }
 
-/// One instruction that guest code runs without the monitor.
+/// A random instruction that guest code runs without the monitor.
 fn instruction(bits: u32, mode: &Mode, features: &Features, random: &mut Random) -> Vec<u8> {
-    // Instructions on bytes, which name AH to BH half of the time.
+    // Instructions on bytes, half of which name AH to BH.
     const BYTES: [u8; 17] = [
         0x00, 0x02, 0x08, 0x0a, 0x10, 0x12, 0x22, 0x28, 0x32, 0x38, 0x84, 0x86, 0x88, 0x8a, 0xd2,
         0xf6, 0xfe,
@@ -159,8 +159,8 @@ fn instruction(bits: u32, mode: &Mode, features: &Features, random: &mut Random)
     }
 }
 
-/// A few instructions of 32-bit code that never fault: on registers but ESP, and on
-/// memory at fixed addresses.
+/// A few 32-bit instructions that never fault: on registers except ESP, and on memory at fixed
+/// addresses.
 fn harmless(random: &mut Random) -> Vec<u8> {
     const OPCODES: [&[u8]; 20] = [
         &[0x01],
@@ -263,13 +263,14 @@ fn run(map: &'static RegisterMap, state: &CpuState, program: &[u8], kicked: bool
         registers: state.gpr,
         flags: state.flags,
         rip: state.rip,
-        // Not the header: which zero registers the processor counts as unused varies.
+        // The header is left out, because the processor may treat registers that are zero as unused
+        // or not.
         vectors: [&state.vector.0[..512], &state.vector.0[576..]].concat(),
         memory: bytes.iter().fold(0, sum),
     }
 }
 
-/// A program's disassembly, for the message of a failed test.
+/// The disassembly of a program, for the message of a failed test.
 fn listing(bits: u32, program: &[u8]) -> String {
     let decoder = Decoder::with_ip(bits, program, CODE, DecoderOptions::NONE);
     let lines: Vec<_> = decoder.into_iter().map(|i| format!("{i}")).collect();

@@ -1,5 +1,6 @@
-//! Programs' code is translated once, wherever it is mapped, and does what it does there: in
-//! one address space after the other, at two addresses of one, and where it has moved.
+//! Tests that the code of programs is translated once, wherever it is mapped, and has the results
+//! of the place where it runs: in one address space after the other, at two addresses of one space,
+//! and after it has moved.
 
 use crate::support::long_mode::spaces::{
     PAGE, make_empty_space, map, run_kernel, run_to_end, table, unmap,
@@ -9,18 +10,18 @@ use tollgate_memory::GuestMemory;
 use tollgate_test_support::Computer;
 use tollgate_x86::{Attributes, CpuState, PhysicalAddress, SegmentRegister, Selector};
 
-/// Physical pages of the library: two of code, one for each space's data.
+/// Physical pages of the library: two of code, and one for each space's data.
 const LIBRARY: [u64; 2] = [0x40_0000, 0x41_0000];
 const LIBRARY_DATA: u64 = 0x42_0000;
-/// In a space's data: the address of the second page's function, and a number.
+/// Offsets in a space's data: the address of the second page's function, and a number.
 const POINTER: u64 = 0;
 const NUMBER: u64 = 8;
-/// Where x87 state is stored.
+/// Offset at which x87 state is stored.
 const IMAGE: u64 = 0x200;
-/// Where system calls lead.
+/// Address of the entry for system calls.
 const SYSTEM_CALL: u64 = CODE + 0x800;
 
-/// The library: everything that depends on where it lies, three times.
+/// The library: three rounds of everything that depends on the library's address.
 fn library() -> &'static [u8] {
     guest_code!(
         library,
@@ -47,7 +48,7 @@ fn library() -> &'static [u8] {
         "jnz 2b",
         "jmp tollgate_test_library_start + 0x1100",
         ".skip 4096 - (. - tollgate_test_library_start), 0xcc",
-        // The second page.
+        // The second page of the library.
         "add r8, [rip + tollgate_test_library_start + 0x2008]",
         "ret",
         ".skip 4096 + 256 - (. - tollgate_test_library_start), 0xcc",
@@ -58,7 +59,7 @@ fn library() -> &'static [u8] {
     )
 }
 
-/// Offsets in the library that its registers name at the end.
+/// Offsets in the library that its registers hold at the end.
 struct Known {
     rax: u64,
     rcx: u64,
@@ -67,7 +68,7 @@ struct Known {
     rsi: u64,
 }
 
-/// Found by decoding.
+/// Finds these offsets by decoding the library.
 fn known() -> Known {
     use iced_x86::{Decoder, DecoderOptions, Mnemonic};
     let mut known = Known {
@@ -91,12 +92,12 @@ fn known() -> Known {
     known
 }
 
-/// The data of a space.
+/// Physical address of the data of a space.
 fn data(space: u64) -> u64 {
     LIBRARY_DATA + space * PAGE
 }
 
-/// Makes a space in which the library lies at `linear`.
+/// Makes a space in which the library is at `linear`.
 fn make_space(memory: &mut GuestMemory, space: u64, linear: u64) {
     make_empty_space(memory, space);
     place_library(memory, space, linear);
@@ -127,19 +128,19 @@ fn prepared() -> Computer<Bench> {
     })
 }
 
-/// Has the guest's kernel execute INVLPG.
+/// Makes the guest's kernel execute INVLPG.
 fn invalidate(vcpu: &mut Computer<Bench>, linear: u64) {
     run_kernel(vcpu, CODE, linear);
 }
 
-/// Puts the program before the library's first instruction.
+/// Sets the processor to the library's first instruction, at `linear`.
 fn enter(cpu: &mut CpuState, linear: u64) {
     as_user(cpu);
     cpu.gpr[4] = STACK;
     cpu.rip = linear;
 }
 
-/// The same in 32-bit code.
+/// Sets the processor to the first instruction of 32-bit code at `linear`.
 fn enter_narrow(cpu: &mut CpuState, linear: u64) {
     enter(cpu, linear);
     let code = cpu.segment_mut(SegmentRegister::Cs);
@@ -147,7 +148,7 @@ fn enter_narrow(cpu: &mut CpuState, linear: u64) {
     code.selector = Selector(0x18 | 3);
 }
 
-/// Runs the library at `linear` and looks at what it found.
+/// Runs the library at `linear` and checks what it found.
 fn run_library(vcpu: &mut Computer<Bench>, space: u64, linear: u64) {
     vcpu.change_state(|cpu| enter(cpu, linear));
     run_to_end(vcpu);
@@ -166,8 +167,8 @@ fn check(vcpu: &mut Computer<Bench>, space: u64, linear: u64) {
     assert_eq!(gpr[3], 100 + space);
     assert_eq!(gpr[8], 9 * (100 + space));
     assert_eq!(gpr[4], STACK);
-    // FNSTENV has the lower half of the instruction's address. FXSAVE has all of it, but on AMD's
-    // processors only while an exception is pending (AMD volume 2, 11.4.4).
+    // FNSTENV stores the lower half of the instruction's address. FXSAVE stores all of it, but on
+    // AMD's processors only while an exception is pending (AMD volume 2, 11.4.4).
     let image = PhysicalAddress(data(space) + IMAGE + 12);
     let x87 = vcpu.memory_mut().read_u32(image);
     assert_eq!(x87.wrapping_sub(linear as u32), known.x87 as u32, "{dump}");
@@ -175,7 +176,7 @@ fn check(vcpu: &mut Computer<Bench>, space: u64, linear: u64) {
     assert!((0x1100..0x1110).contains(&end), "{dump}");
 }
 
-/// Loads CR3 as a guest's kernel would: what is known of the space is forgotten.
+/// Loads CR3 as a guest's kernel would, without keeping what is known about the space.
 fn switch(vcpu: &mut Computer<Bench>, space: u64) {
     vcpu.change_state(|cpu| cpu.cr3 ^= 8);
     vcpu.change_state(|cpu| cpu.cr3 = table(space));
@@ -192,7 +193,8 @@ const PLACES: [u64; 6] = [
 
 #[test]
 fn every_space_has_the_library_elsewhere_and_it_is_translated_once() {
-    // By an anchor, what it does not lead to is found out by a fault, and then translated anew.
+    // With an anchor, the parts that it does not lead to are detected by a fault, and the code is
+    // then translated again.
     is_translated_once(false, 0);
 }
 
@@ -201,7 +203,8 @@ fn by_anchors_too_it_is_not_translated_anew_once_it_has_run_everywhere() {
     is_translated_once(true, 1);
 }
 
-/// Nothing is translated from this round over all places on, but in its first place.
+/// Checks that from round `from` over all places on, nothing is translated except at the first
+/// place.
 fn is_translated_once(by_anchors: bool, from: u32) {
     let mut vcpu = prepared();
     vcpu.change_settings(|settings| settings.anchors = by_anchors);
@@ -213,7 +216,7 @@ fn is_translated_once(by_anchors: bool, from: u32) {
         for (space, linear) in (0..).zip(PLACES) {
             switch(&mut vcpu, space);
             run_library(&mut vcpu, space, linear);
-            // Once more in the same space.
+            // The library runs a second time in the same space.
             run_library(&mut vcpu, space, linear);
             let now = vcpu.counts().engine.translations;
             if round >= from {
@@ -225,7 +228,7 @@ fn is_translated_once(by_anchors: bool, from: u32) {
 
 #[test]
 fn two_places_of_one_space_do_not_disturb_each_other() {
-    // More than a page may have homes.
+    // A page may have several link addresses.
     for places in 2..=PLACES.len() {
         let mut vcpu = prepared();
         let places = &PLACES[..places];
@@ -241,13 +244,13 @@ fn two_places_of_one_space_do_not_disturb_each_other() {
         switch(&mut vcpu, 0);
         for _ in 0..3 {
             for &linear in places {
-                // The pointer to the function is this place's.
+                // The pointer to the function must be the one of this place.
                 let pointer = PhysicalAddress(data(0) + POINTER);
                 vcpu.memory_mut().write_u64(pointer, linear + PAGE);
                 run_library(&mut vcpu, 0, linear);
             }
         }
-        // Another place's function, and back.
+        // The pointer leads to the function of another place, and back.
         let pointer = PhysicalAddress(data(0) + POINTER);
         vcpu.memory_mut().write_u64(pointer, places[1] + PAGE);
         for _ in 0..3 {
@@ -278,7 +281,7 @@ fn a_library_that_has_moved_in_its_space_runs_there() {
     }
 }
 
-/// Where the library lies, as its pointer says.
+/// The address of the library, according to its pointer.
 fn place(vcpu: &mut Computer<Bench>) -> u64 {
     let pointer = PhysicalAddress(data(0) + POINTER);
     vcpu.memory_mut().read_u64(pointer) - PAGE
@@ -286,7 +289,7 @@ fn place(vcpu: &mut Computer<Bench>) -> u64 {
 
 #[test]
 fn pages_of_one_library_may_lie_apart_elsewhere() {
-    // The second page lies elsewhere: the direct branch there leads to other code.
+    // The second page leads elsewhere, so the direct branch to it leads to other code.
     let mut vcpu = prepared();
     make_space(vcpu.memory_mut(), 0, PLACES[0]);
     switch(&mut vcpu, 0);
@@ -296,7 +299,7 @@ fn pages_of_one_library_may_lie_apart_elsewhere() {
     vcpu.memory_mut()
         .write(PhysicalAddress(copy), &library()[0x1000..]);
     map(vcpu.memory_mut(), 1, PLACES[1] + PAGE, &[copy]);
-    // The old second page is there too, two pages on.
+    // The old second page is mapped as well, two pages further on.
     map(
         vcpu.memory_mut(),
         1,
@@ -308,7 +311,7 @@ fn pages_of_one_library_may_lie_apart_elsewhere() {
         run_library(&mut vcpu, 1, PLACES[1]);
         let pointer = PhysicalAddress(data(1) + POINTER);
         vcpu.memory_mut().write_u64(pointer, PLACES[1] + 3 * PAGE);
-        // It finds zero behind itself.
+        // The library finds zero in the page that follows.
         let number = PhysicalAddress(data(1) + NUMBER);
         run_library(&mut vcpu, 1, PLACES[1]);
         assert_eq!(vcpu.memory_mut().read_u64(number), 101);
@@ -320,13 +323,13 @@ fn pages_of_one_library_may_lie_apart_elsewhere() {
 
 #[test]
 fn a_fault_names_the_address_at_which_the_code_lies() {
-    // What faults, in ring 3, and the offset of the instruction that does.
+    // Code that faults in ring 3, with the offset of the faulting instruction and the vector.
     let faults: [(&[u8], u64, u8); 5] = [
         (&[0x90, 0x0f, 0x0b], 1, 6),                       // ud2
         (&[0x31, 0xc9, 0xf7, 0xf1], 2, 0),                 // div ecx
         (&[0x90, 0x48, 0x8b, 0x05, 0, 0x10, 0, 0], 1, 14), // mov rax,[rip+1000h]
         (&[0x90, 0xf4], 1, 13),                            // hlt
-        // mov eax,1; ror rax,1; jmp rax: to no canonical address
+        // mov eax,1; ror rax,1; jmp rax: the address is not canonical
         (&[0xb8, 1, 0, 0, 0, 0x48, 0xd1, 0xc8, 0xff, 0xe0], 8, 13),
     ];
     for (code, at, vector) in faults {
@@ -358,7 +361,7 @@ fn code_that_changes_is_translated_anew_for_every_space() {
     for (space, linear) in (0..).zip(PLACES) {
         make_space(vcpu.memory_mut(), space, linear);
     }
-    // The immediate of the library's first instruction: how often it goes round.
+    // The immediate of the library's first instruction, which is the number of rounds.
     for rounds in [3_u8, 1, 7, 3] {
         let memory = vcpu.memory_mut();
         memory.write(PhysicalAddress(LIBRARY[0] + 1), &[rounds]);
@@ -372,7 +375,7 @@ fn code_that_changes_is_translated_anew_for_every_space() {
     }
 }
 
-/// 32-bit code in compatibility mode: the same in small.
+/// A small library of 32-bit code in compatibility mode.
 fn narrow_library() -> &'static [u8] {
     guest_code!(
         narrow,
@@ -402,7 +405,7 @@ fn narrow_library() -> &'static [u8] {
 
 #[test]
 fn code_of_32_bits_is_translated_once_too() {
-    // Where programs lie that are linked for a fixed address.
+    // An address for programs that are linked for a fixed address.
     const LINKED: u64 = 0x0800_0000;
     let places = [
         0x4567_8000_u64,
@@ -435,7 +438,7 @@ fn code_of_32_bits_is_translated_once_too() {
             assert_eq!(fip & 0xffff_ffff, linear + 0x1003, "{dump}");
             let now = vcpu.counts().engine.translations;
             if (round, linear) == (0, LINKED) {
-                // What is linked for a fixed address is translated for itself.
+                // Code that is linked for a fixed address is translated separately.
                 assert!(translations.replace(now).is_some_and(|before| before < now));
             }
             assert_eq!(now, *translations.get_or_insert(now), "{linear:x}");
@@ -445,7 +448,7 @@ fn code_of_32_bits_is_translated_once_too() {
 
 #[test]
 fn a_branch_that_keeps_16_bits_of_eip_leads_where_it_does_from_there() {
-    // nop; nop; jmp back by 16 bits to E000h, which has the upper half cleared.
+    // nop; nop; jmp with a 16-bit operand back to E000h, which clears the upper half of EIP.
     const TARGET: u64 = 0xe000;
     let code = [0x90, 0x90, 0x66, 0xe9, 0xfa, 0x5f];
     let mut vcpu = prepared();

@@ -1,10 +1,11 @@
-//! Faults and interrupts that are delivered as before: random gates, descriptors, TSSs, stacks and flags, which
-//! the guest changes between two faults, must come to the same as deliveries through the tables
-//! alone, in every register that a handler sees and in memory. All emitted code is verified.
+//! Tests repeated deliveries of faults and interrupts: random gates, descriptors, TSSs, stacks and
+//! flags, which the guest changes between two faults, must have the results of deliveries through
+//! the tables alone, in every register that a handler sees and in memory. All emitted code is
+//! verified.
 //!
-//! A guest asks its machine what to do: words to store, and then the level, the flags, the stack
-//! and the place at which it is to go on, where an instruction faults. The handler reports to the
-//! machine, and the guest begins again.
+//! A guest asks its machine what to do. The answers are words to store, and then the level, the
+//! flags, the stack and the place at which the guest must continue, where an instruction faults.
+//! The handler reports to the machine, and the guest begins again.
 
 use crate::support::long_mode::*;
 use std::collections::VecDeque;
@@ -16,18 +17,18 @@ use tollgate_platform::{BareMachine, GuestTime, StopRequest};
 use tollgate_test_support::{Computer, Random, flat_state};
 use tollgate_x86::{Attributes, CpuState, PhysicalAddress, Segment, SegmentRegister, Selector};
 
-/// A guest that runs for so long hangs, and fails its test.
+/// A guest that runs for this long hangs, and fails its test.
 const HANGS: GuestTime = GuestTime(60_000_000_000);
 
-/// Says what the guest does, and writes down what it finds.
+/// A device that decides what the guest does, and records what the guest reports.
 struct Script {
     words: VecDeque<u32>,
     reports: Vec<u32>,
     stop: Option<StopRequest>,
     start: Instant,
-    /// An interrupt waits.
+    /// Whether an interrupt waits.
     waits: bool,
-    /// How many were acknowledged.
+    /// How many interrupts were acknowledged.
     interrupts: usize,
 }
 
@@ -44,9 +45,10 @@ impl Script {
     }
 }
 
-/// Vectors of the interrupts that [`INTERRUPT_PORT`] asks for, in turn: those whose gates change.
+/// Vectors of the interrupts that writes to [`INTERRUPT_PORT`] cause, in turn: those whose gates
+/// change.
 const INTERRUPT_VECTORS: [u8; 4] = [6, 14, 13, 0];
-/// A write to this port has an interrupt wait.
+/// A write to this port makes an interrupt wait.
 const INTERRUPT_PORT: u16 = 0x30;
 
 impl BareMachine for Script {
@@ -65,7 +67,7 @@ impl BareMachine for Script {
             INTERRUPT_PORT => self.waits = true,
             _ => {}
         }
-        // A handler that faults again and again ends, too.
+        // A handler that faults again and again must end, too.
         if ![0x20, INTERRUPT_PORT].contains(&port) || self.reports.len() > 500_000 {
             self.stop = Some(StopRequest::DebugExit(0));
         }
@@ -94,8 +96,8 @@ impl BareMachine for Script {
     }
 }
 
-/// How a script ended: why, the registers, what handlers found, and how many faults were
-/// delivered as before.
+/// How a script ended: the reason, the registers, what handlers found, and the number of repeated
+/// deliveries.
 type Ending = (String, String, Vec<u32>, u64);
 
 fn play(mut vcpu: Computer<Script>, repeats: bool) -> Ending {
@@ -117,7 +119,8 @@ fn play(mut vcpu: Computer<Script>, repeats: bool) -> Ending {
     (format!("{stop:?}"), vcpu.dump(), reports, repeated)
 }
 
-/// Plays a script in both ways; how many faults were delivered as before, and all faults.
+/// Plays a script with and without repeated deliveries. Returns the numbers of repeated deliveries
+/// and of all faults.
 fn compare(start: impl Fn() -> Computer<Script>, context: &str) -> (u64, usize) {
     let (fast, slow) = (play(start(), true), play(start(), false));
     assert_eq!(slow.3, 0);
@@ -136,16 +139,16 @@ fn compare(start: impl Fn() -> Computer<Script>, context: &str) -> (u64, usize) 
     (fast.3, fast.2.len())
 }
 
-/// Handlers lie here: two for each vector, [`OTHER`] bytes apart, of [`STUB`] bytes.
+/// Address of the handlers: two for each vector, [`OTHER`] bytes apart, of [`STUB`] bytes each.
 const STUBS: u64 = 0x4_0000;
 const OTHER: u64 = 0x400;
 const STUB: u64 = 16;
-/// What all handlers go on with.
+/// Offset of the code with which all handlers continue.
 const REPORT: u64 = 256;
-/// Instructions that fault.
+/// Offset of the instructions that fault.
 const FAULTS: u64 = 512;
 
-/// Has handlers push their vector, plus 40h for the others, and jump to the report.
+/// Writes handlers that push their vector, plus 40h for the others, and jump to the report.
 fn put_stubs(memory: &mut GuestMemory, first: u64) {
     for which in 0..2 {
         for vector in 0..32 {
@@ -158,7 +161,7 @@ fn put_stubs(memory: &mut GuestMemory, first: u64) {
     }
 }
 
-/// A random place among those that `choices` gives.
+/// A random one of `choices`.
 fn pick(random: &mut Random, choices: &[u64]) -> u64 {
     random.pick(choices)
 }
@@ -259,7 +262,7 @@ fn long_gate(random: &mut Random, vector: u64) -> [(u64, u32); 2] {
     } else {
         random.pick(&[0x8e, 0x8f, 0xee, 0xef])
     };
-    // 40h may be a conforming segment, in which a program cannot report: that ends in #GP, whose
+    // 40h may be a conforming segment, in which a program cannot report; that ends in #GP, whose
     // handler can.
     let selector = match random.below(8) {
         0 => random.pick(&[0x0b, 0x10, 0, 0xfff8]),
@@ -289,7 +292,7 @@ fn long_script(random: &mut Random) -> Vec<u32> {
                     stores.extend(long_gate(random, vector));
                 }
                 4 => {
-                    // The descriptor of 40h, and now and then that of the handlers' code.
+                    // Changes the descriptor of 40h, or sometimes that of the handlers' code.
                     let index = if random.one_in(6) { 1 } else { 8 };
                     let rights = random.pick(&[
                         0x00af_9b00,
@@ -344,7 +347,7 @@ fn long_script(random: &mut Random) -> Vec<u32> {
     words
 }
 
-/// Those for which no random gate is made have a stack of their own.
+/// Sets up the 64-bit tables. Vectors without random gates have a stack of their own.
 fn long_tables(state: &mut CpuState, memory: &mut GuestMemory) {
     put_stubs(memory, STUBS);
     let alias = KERNEL;
@@ -368,7 +371,7 @@ fn long_tables(state: &mut CpuState, memory: &mut GuestMemory) {
     ] {
         memory.write(PhysicalAddress(LONG_TASK + slot), &u64::to_le_bytes(stack));
     }
-    // No bitmap for I/O: programs do not report.
+    // There is no I/O permission bitmap, because programs do not report.
     memory.write(PhysicalAddress(LONG_TASK + 0x66), &[0x68, 0]);
     state.tr.base = alias + LONG_TASK;
 }
@@ -515,7 +518,7 @@ fn protected_script(random: &mut Random) -> Vec<u32> {
                     stores.push((GDT + 0x34, rights));
                 }
                 5 => {
-                    // The stack of 48h.
+                    // The descriptor of stack 48h.
                     let rights = if random.one_in(200) {
                         random.pick(&[0x00c0_9300, 0x00cf_f300, 0x00cf_1300, 0x00cf_9700])
                     } else {
@@ -524,7 +527,7 @@ fn protected_script(random: &mut Random) -> Vec<u32> {
                     stores.push((GDT + 0x4c, rights));
                 }
                 _ => {
-                    // What makes a delivery from level 3 fault ends in a shutdown.
+                    // If a delivery from level 3 faults, the processor shuts down.
                     let stack = if random.one_in(400) {
                         random.pick(&[0x500_3004, 8])
                     } else {
@@ -563,8 +566,8 @@ fn protected_script(random: &mut Random) -> Vec<u32> {
     words
 }
 
-/// A 32-bit kernel with paging: 4 MiB by small pages from 500_0000h on, of which the third is not
-/// present; all else by large pages, for both levels.
+/// Sets up a 32-bit kernel with paging: 4 MiB by small pages from 500_0000h on, of which the third
+/// is not present; all other memory by large pages, for both levels.
 fn protected_tables(state: &mut CpuState, memory: &mut GuestMemory) {
     const DIRECTORY: u64 = 0x8_0000;
     const TABLE: u64 = 0x8_1000;
@@ -582,7 +585,7 @@ fn protected_tables(state: &mut CpuState, memory: &mut GuestMemory) {
         attributes: Attributes::from_bits_retain(0x8b),
     };
     put_stubs(memory, STUBS);
-    // Where gates of 16 bits lead.
+    // The place to which 16-bit gates lead.
     put_stubs(memory, STUBS & 0xffff);
     let mut put = |place: u64, value: u32| {
         memory.write(PhysicalAddress(place), &value.to_le_bytes());
@@ -637,7 +640,7 @@ fn real_program() -> &'static [u8] {
     guest_code!(
         real_faults,
         ".code16",
-        // DS is 0. Ports are read and written as 32 bits.
+        // DS is 0. Ports are read and written with 32 bits.
         "mov dx, 0x10",
         "2:",
         "in eax, dx",
@@ -697,7 +700,7 @@ fn real_script(random: &mut Random) -> Vec<u32> {
     let mut words = Vec::new();
     for _ in 0..300 {
         if random.one_in(3) {
-            // The stub of #UD at several values of CS.
+            // The handler of #UD, addressed by several values of CS.
             let (segment, offset) = random.pick(&[
                 (0x3000, 0),
                 (0x3000, 0x400),
@@ -772,7 +775,7 @@ fn a_kernel_s_page_faults_take_one_exit_each() {
     );
     let vcpu = run_with(code, |_, memory| set_gate(memory, 14, CODE + 256));
     assert_eq!(vcpu.state().gpr[8], 1000);
-    // IF and RF are clear in the handler.
+    // IF and RF must be clear in the handler.
     assert_eq!(vcpu.state().gpr[9] & 0x1_0200, 0);
     assert_eq!(vcpu.state().gpr[4], STACK);
     let exits = vcpu.exit_counts();
@@ -794,7 +797,7 @@ fn interrupts_that_come_again_are_delivered_as_before_and_a_new_gate_counts_at_o
         "adc r8, 0",
         "cmp ebx, 500",
         "jne 3f",
-        // From now on to the other handler.
+        // From here on the gate leads to the other handler.
         "mov byte ptr [0xa000 + 6*16 + 1], 0x02",
         "mov byte ptr [0xa000 + 14*16 + 1], 0x02",
         "mov byte ptr [0xa000 + 13*16 + 1], 0x02",
@@ -824,7 +827,7 @@ fn interrupts_that_come_again_are_delivered_as_before_and_a_new_gate_counts_at_o
     vcpu.run();
     let gpr = &vcpu.state().gpr;
     assert_eq!([gpr[3], gpr[8], gpr[9], gpr[12]], [0, 1000, 501, 499]);
-    // IF and RF are clear in the handler; the frame has IF and CF, and no RF.
+    // IF and RF must be clear in the handler; the frame must have IF and CF set, and RF clear.
     assert_eq!([gpr[10] & 0x1_0200, gpr[11] & 0x1_0201], [0, 0x201]);
     assert_eq!(gpr[4], STACK);
     assert_eq!(vcpu.exit_counts().get(ExitKind::InterruptDelivered), 1000);

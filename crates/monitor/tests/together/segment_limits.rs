@@ -1,11 +1,11 @@
-//! Segments whose limit is not that of real mode nor 4 GiB, and stacks of 16 bits in larger ones:
-//! a stack pointer of 16 bits wraps at 64 KiB whatever the limit is, each value of a frame by
-//! itself, and an access faults exactly where one of its bytes is outside (SDM volume 1, 6.2.3;
-//! volume 3, 5.3 and 6.15, #SS; AMD volume 2, 4.7.4 and 4.12).
+//! Tests segments whose limit is neither that of real mode nor 4 GiB, and 16-bit stacks in larger
+//! segments: a 16-bit stack pointer wraps at 64 KiB whatever the limit is, for each value of a
+//! frame separately, and an access faults exactly where one of its bytes is outside (SDM volume 1,
+//! 6.2.3; volume 3, 5.3 and 6.15, #SS; AMD volume 2, 4.7.4 and 4.12).
 //!
-//! A small model says what each instruction does. It runs freely, in translated code; one
-//! instruction at a time; and with a breakpoint on memory elsewhere, which has the monitor perform
-//! every access. All three must end the same.
+//! A small model predicts what each instruction does. The instruction runs freely, in translated
+//! code; one instruction at a time; and with a breakpoint on unrelated memory, which makes the
+//! monitor perform every access. All three runs must have the same result.
 
 use crate::support::sixteen_bit::{END, Kind, Machine, Program};
 use std::ops::Range;
@@ -15,20 +15,20 @@ use tollgate_x86::{
     Attributes, CpuState, Flags, PhysicalAddress, Segment, SegmentRegister, Selector,
 };
 
-/// Where the code of all programs lies: their CS has this base.
+/// The base of CS, and so the address of the code of all programs.
 const MAIN: u32 = 0x1_0000;
 /// Bases of the stack segment and of the data segments.
 const STACK: u32 = 0x13_0000;
 const DATA: u32 = 0x15_0000;
-/// Where [`Program`] puts the inner stack's top and the GDT.
+/// The addresses at which [`Program`] puts the top of the inner stack and the GDT.
 const INNER_STACK: u32 = 0x11_6000;
 const CODE_SELECTOR: u16 = 0x1b;
 const STACK_SELECTOR: u16 = 0x23;
 const INNER_SELECTOR: u16 = 0x28;
-/// INT 60h: returns.
+/// Address of the handler of INT 60h, which returns.
 const RETURNS: u32 = 0x11_8000;
 const EXPAND_DOWN: Attributes = Attributes::EXPAND_DOWN_OR_CONFORMING;
-/// Watched where nobody comes.
+/// A watched address that no program accesses.
 const UNUSED: u64 = 0x1f_fff0;
 
 const RAX: usize = 0;
@@ -36,7 +36,7 @@ const RBX: usize = 3;
 const RSP: usize = 4;
 const RBP: usize = 5;
 
-/// Kinds of segment: limit, B, expand-down.
+/// The kinds of segment, by limit, B flag and direction of expansion.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     limit: u32,
@@ -59,12 +59,12 @@ impl Shape {
         })
     }
 
-    /// Bits of the stack pointer.
+    /// A mask of the stack pointer's bits.
     fn mask(self) -> u32 {
         if self.big { u32::MAX } else { 0xffff }
     }
 
-    /// Whether these bytes are all inside.
+    /// Whether all of these bytes are inside the segment.
     fn holds(self, offset: u32, size: u32) -> bool {
         let last = u64::from(offset) + u64::from(size) - 1;
         match self.down {
@@ -82,7 +82,7 @@ impl Shape {
             .chain([0x20, 0x8000])
             .map(|pointer| match self.big {
                 true => pointer,
-                // What is above SP stays.
+                // The bits above SP must not change.
                 false => pointer & 0xffff | 0x7001_0000,
             })
             .collect();
@@ -91,7 +91,7 @@ impl Shape {
         pointers
     }
 
-    /// Whether all that is near this stack pointer lies in RAM, away from the tables.
+    /// Whether all memory near this stack pointer is in RAM, away from the tables.
     fn is_in_reach(self, pointer: u32) -> bool {
         (0x100..0x6_0000).contains(&(pointer & self.mask()).wrapping_add(0x200))
     }
@@ -109,7 +109,7 @@ impl Shape {
     }
 }
 
-/// The descriptor that such a segment was loaded from, with a limit in bytes.
+/// The descriptor that such a segment is loaded from, with a limit in bytes.
 fn descriptor(segment: &Segment) -> u64 {
     let (base, limit) = (segment.base, u64::from(segment.limit));
     let attributes = u64::from(segment.attributes.bits());
@@ -124,9 +124,9 @@ fn descriptor(segment: &Segment) -> u64 {
 /// How the program's segments are loaded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mode {
-    /// At level 3, in code of 16 or 32 bits.
+    /// Protected mode at level 3, in 16-bit or 32-bit code.
     Protected { wide: bool },
-    /// Real mode with limits that protected mode has left behind.
+    /// Real mode with limits that were loaded in protected mode.
     Real,
 }
 
@@ -136,7 +136,7 @@ const MODES: [Mode; 3] = [
     Mode::Real,
 ];
 
-/// One vCPU for each way to run the same.
+/// One vCPU for each of the three ways to run a program.
 struct Bench {
     free: Computer<Machine>,
     stepped: Computer<Machine>,
@@ -144,7 +144,7 @@ struct Bench {
     state: CpuState,
 }
 
-/// What is compared: registers, and memory around all places where stacks and data end.
+/// The state that is compared: registers, and memory around all places where stacks and data end.
 #[derive(PartialEq, Eq)]
 struct End {
     gpr: [u64; 16],
@@ -236,7 +236,8 @@ impl Bench {
         }
     }
 
-    /// Runs `code` from this state, with what is `put` in memory, in all ways: how it ends.
+    /// Runs `code` from this state in all three ways, with `put` written to memory. Returns how it
+    /// ends.
     fn run(&mut self, code: &[u8], state: &CpuState, put: &[(u32, Vec<u8>)]) -> (End, bool) {
         let mut ends = Vec::new();
         for (index, vcpu) in [&mut self.free, &mut self.stepped, &mut self.watched]
@@ -256,7 +257,7 @@ impl Bench {
             write(MAIN, &[code, &END].concat());
             let mut state = state.clone();
             if index == 2 {
-                // L0, writes.
+                // DR7: L0, writes.
                 (state.dr[0], state.dr[7]) = (UNUSED, 0x1_0401);
             }
             vcpu.change_state(|cpu| *cpu = state);
@@ -302,7 +303,7 @@ impl Bench {
         ends.swap_remove(0)
     }
 
-    /// A value of `size` bytes in memory behind the last run.
+    /// A value of `size` bytes in memory after the last run.
     fn value(&mut self, at: u32, size: u32) -> u32 {
         let mut bytes = [0; 4];
         let place = PhysicalAddress(at.into());
@@ -314,15 +315,15 @@ impl Bench {
 
 /// What an instruction does to the stack.
 enum Does {
-    /// Pushes so many values.
+    /// Pushes this many values.
     Pushes(u32),
-    /// Pops these.
+    /// Pops these values.
     Pops(Vec<u32>),
-    /// The same from where BP points.
+    /// Pops a value from the place that BP points to.
     Leaves,
 }
 
-/// The instruction, which goes on at the byte behind it, for a size of its operands.
+/// The instructions, with the code that follows each, for an operand size.
 fn instructions(mode: Mode, size: u32) -> Vec<(Vec<u8>, Does)> {
     use Does::{Leaves, Pops, Pushes};
     let is_wide_code = mode == Mode::Protected { wide: true };
@@ -364,7 +365,7 @@ fn instructions(mode: Mode, size: u32) -> Vec<(Vec<u8>, Does)> {
     .into_iter()
     .map(|(mut code, does)| {
         if code.ends_with(&[0xff, 0x36]) {
-            // ModR/M of [disp32] in 32-bit code.
+            // The ModR/M byte of [disp32] in 32-bit code.
             let length = code.len();
             code[length - 1] = if is_wide_code { 0x35 } else { 0x36 };
             code.extend(if is_wide_code { vec![0; 4] } else { vec![0; 2] });
@@ -407,7 +408,7 @@ fn each_stack_instruction_faults_and_wraps_exactly_where_it_should() {
                     };
                     let fits = places.iter().all(|&place| shape.holds(place, size));
                     if mode == Mode::Real && !fits {
-                        // The fault's frame would be on the same stack.
+                        // The frame of the fault would be on the same stack.
                         continue;
                     }
                     let mut state = bench.state.clone();
@@ -438,7 +439,8 @@ fn each_stack_instruction_faults_and_wraps_exactly_where_it_should() {
                     let (end, shut_down) = bench.run(&code, &state, &put);
                     assert!(!shut_down, "{how}");
                     if !fits {
-                        // Error code, EIP, CS, EFLAGS, ESP on the monitor's stack.
+                        // Error code, EIP, CS, EFLAGS, ESP on the stack of the V86 monitor or
+                        // kernel.
                         let frame = [0, 4, 16].map(|at| bench.value(INNER_STACK - 24 + at, 4));
                         let esp = state.gpr[RSP] as u32;
                         assert_eq!((end.gpr[RBP], frame), (12, [0, 0, esp]), "{how}");
@@ -456,7 +458,7 @@ fn each_stack_instruction_faults_and_wraps_exactly_where_it_should() {
                         assert_eq!(pushed, ax, "{how}");
                     }
                     if let Does::Pushes(2) = does {
-                        // CS above IP.
+                        // CS is above IP.
                         let frame = [0, 1].map(|it: usize| bench.value(STACK + places[it], size));
                         let selector = u32::from(state.cs().selector.0);
                         assert_eq!(frame, [selector, code.len() as u32], "{how}");
@@ -538,7 +540,7 @@ fn a_frame_on_an_inner_stack_of_16_bits_wraps_and_one_that_does_not_fit_is_a_dou
                 let put = [(task + 4, slot), entry.clone(), returns];
                 let how = format!("{shape:x?}: {pointer:x}");
                 let (end, shut_down) = bench.run(&[0xcd, 0x60], &state, &put);
-                // The stack fault's frame would be on that stack, and the double fault's.
+                // The frames of the stack fault and of the double fault would be on that stack.
                 assert_eq!(shut_down, !fits, "{how}");
                 if shut_down {
                     refused += 1;
@@ -557,7 +559,7 @@ fn a_frame_on_an_inner_stack_of_16_bits_wraps_and_one_that_does_not_fit_is_a_dou
                     2,
                 ];
                 assert_eq!(frame, expected, "{how}");
-                // On the way back SP alone is loaded, as SS is a segment of 16 bits.
+                // The return loads SP alone, because SS is a 16-bit segment.
                 assert_eq!(end.gpr[RSP] & 0xffff, 0x8000, "{how}");
             }
         }
@@ -570,7 +572,8 @@ fn data_of_16_bit_addresses_goes_on_beyond_64_kib_but_a_far_pointer_s_selector_w
     for limit in [0xffff, 0x1_0000, 0x1_2345, u32::MAX] {
         let mut bench = Bench::new(Mode::Real);
         for bx in 0xfff8..=0xffff_u32 {
-            // Each operand's size, and where the second begins if there is one.
+            // The code, the size of each operand, and the offset of the second operand if there is
+            // one.
             let cases: [(&[u8], u32, u32); 8] = [
                 (&[0x8b, 0x07], 2, 0),       // mov ax, [bx]
                 (&[0x66, 0x8b, 0x07], 4, 0), // mov eax, [bx]
@@ -593,7 +596,7 @@ fn data_of_16_bit_addresses_goes_on_beyond_64_kib_but_a_far_pointer_s_selector_w
                 let jumps = code.contains(&0xff);
                 let mut put = Vec::new();
                 if jumps {
-                    // To behind the instruction, in the same segment.
+                    // The transfer leads to the next instruction, in the same segment.
                     let next = (code.len() as u32).to_le_bytes();
                     let selector = ((MAIN >> 4) as u16).to_le_bytes();
                     put.push((DATA + bx, next[..first as usize].to_vec()));
@@ -630,7 +633,7 @@ fn data_of_16_bit_code_faults_exactly_beyond_its_limit() {
     for wide in [false, true] {
         let mut bench = Bench::new(Mode::Protected { wide });
         for shape in Shape::all() {
-            // The size of each access, at [ebx].
+            // The code, and the size of its access at [ebx].
             let cases: [(&[u8], u32); 9] = [
                 (&[0x8a, 0x03], 1),              // mov al, [ebx]
                 (&[0x88, 0x03], 1),              // mov [ebx], al

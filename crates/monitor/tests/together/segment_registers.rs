@@ -1,5 +1,5 @@
-//! Loads and stores of segment registers in real mode and V86 mode, and random 16-bit code
-//! that is full of them and of far transfers: run at speed it does what it does one
+//! Tests loads and stores of segment registers in real mode and V86 mode, and random 16-bit code
+//! that has many of these and of far transfers: at full speed the code must do what it does one
 //! instruction at a time.
 
 use crate::support::sixteen_bit::{END, Kind, Program, seen};
@@ -11,7 +11,7 @@ use tollgate_platform::{BareMachine, GuestTime, StopRequest};
 use tollgate_test_support::{Computer, Random};
 use tollgate_x86::{CpuState, PhysicalAddress, Segment, SegmentRegister};
 
-/// Where the programs lie: 1000:0000.
+/// Address of the programs, 1000:0000.
 const MAIN: u32 = 0x1_0000;
 
 #[test]
@@ -66,7 +66,7 @@ fn a_far_pointer_at_the_end_of_a_segment_faults_and_changes_nothing() {
             program.put(MAIN + 4, &END);
             program.state.gpr[7] = 0x5555;
             let mut vcpu = program.run();
-            // The selector's address wraps, the offset's and its own words do not.
+            // The linear address of the selector wraps; the offset and the words themselves do not.
             let vector = seen(&vcpu);
             if at == 0xfffe {
                 assert_eq!(vector, None, "{kind:?}");
@@ -81,7 +81,7 @@ fn a_far_pointer_at_the_end_of_a_segment_faults_and_changes_nothing() {
 
 #[test]
 fn an_operand_that_would_wrap_faults_and_one_that_ends_at_ffffh_does_not() {
-    // With the offset in BX, SI and DI: code, and how many bytes it accesses.
+    // Operations with the offset in BX, SI and DI: the code, and how many bytes it accesses.
     let operations: [(&[u8], u64); 8] = [
         (&[0x8a, 0x07], 1),       // mov al, [bx]
         (&[0x8b, 0x07], 2),       // mov ax, [bx]
@@ -170,9 +170,9 @@ impl BareMachine for Ticking {
     }
 }
 
-/// Runs `round` in real mode again and again, until 400 interrupts have come: each stores CX,
-/// which it finds, in a frame on the stack that it finds. The stacks are 5000:0800 and
-/// 6000:0400; returned is what lies below 5000:0400 and 6000:0800.
+/// Runs `round` in real mode repeatedly until 400 interrupts have come. Each stores CX in a frame
+/// on the stack that it finds. The stacks are 5000:0800 and 6000:0400; the memory below 5000:0400
+/// and 6000:0800 is returned.
 fn interrupted(round: &[u8]) -> [Vec<u8>; 2] {
     let mut state = CpuState::at_reset();
     for (register, selector) in [
@@ -223,17 +223,18 @@ fn no_interrupt_comes_between_a_load_of_ss_and_that_of_sp() {
     for round in [moved, popped] {
         assert_eq!(interrupted(&round), [[0; 16], [0; 16]]);
     }
-    // With an instruction in between one does come, so that this can be seen.
+    // With an instruction in between, an interrupt does come, which shows that the test can detect
+    // one.
     let apart = [0x8e, 0xd2, 0x90, 0x89, 0xf4, 0x8e, 0xd0, 0x90, 0x89, 0xdc];
     assert_ne!(interrupted(&apart), [[0; 16], [0; 16]]);
 }
 
-/// A segment of data, away from all code.
+/// A random segment of data, away from all code.
 fn selector(random: &mut Random) -> [u8; 2] {
     (0x3000 + random.below(0x6000) as u16).to_le_bytes()
 }
 
-/// An offset, at times at the end of a segment.
+/// A random offset, sometimes at the end of a segment.
 fn offset(random: &mut Random) -> [u8; 2] {
     let at = match random.below(24) {
         0 => 0xfff8 + random.below(8),
@@ -242,7 +243,7 @@ fn offset(random: &mut Random) -> [u8; 2] {
     (at as u16).to_le_bytes()
 }
 
-/// Appends a piece of code for 1000:`code.len()`, which may be called by another selector.
+/// Appends a random piece of code for 1000:`code.len()`, which may be called by another selector.
 fn random_piece(random: &mut Random, code: &mut Vec<u8>) {
     let [s0, s1] = selector(random);
     let [o0, o1] = offset(random);
@@ -289,7 +290,7 @@ fn random_piece(random: &mut Random, code: &mut Vec<u8>) {
         5 => code.extend([0x66, 0x8c, 0xc0 | sreg << 3 | register]),
         6 => code.extend([0x8c, sreg << 3 | 6, o0, o1]), // mov [o], sreg
         7 => {
-            // An operation on memory through any segment.
+            // An operation on memory through any segment register.
             let prefix: [&[u8]; 6] = [&[], &[0x26], &[0x36], &[0x64], &[0x65], &[0x66]];
             code.extend(random.pick(&prefix));
             let operation: [&[u8]; 5] = [&[0x89], &[0x8b], &[0x01], &[0x03], &[0x88]];
@@ -297,7 +298,7 @@ fn random_piece(random: &mut Random, code: &mut Vec<u8>) {
             if random.below(2) == 0 {
                 code.extend([register << 3 | 6, o0, o1]);
             } else {
-                // Through BX.
+                // The same kind of operation, with BX as address.
                 let operation = code.split_off(start);
                 code.extend([0xbb, o0, o1]);
                 code.extend(operation);
@@ -317,7 +318,7 @@ fn random_piece(random: &mut Random, code: &mut Vec<u8>) {
             code.extend([0x00, 0x20]);
         }
         11 => {
-            // On to the next instruction by another selector.
+            // A far jump to the next instruction, by another selector.
             let back = random.below(0x100) as u16;
             let next = code.len() as u16 + 5 + 16 * back;
             code.push(0xea);
@@ -325,7 +326,7 @@ fn random_piece(random: &mut Random, code: &mut Vec<u8>) {
             code.extend((0x1000 - back).to_le_bytes());
         }
         12 => {
-            // The same, through a pointer on the stack.
+            // A far transfer to the next instruction through a pointer on the stack.
             let next = code.len() as u16 + 7;
             code.extend([0x68, 0x00, 0x10, 0x68]);
             code.extend(next.to_le_bytes());
@@ -342,7 +343,7 @@ fn random_piece(random: &mut Random, code: &mut Vec<u8>) {
         14 => code.extend([0x50 | register, 0x58 | register & 3]), // push; pop
         15 => code.extend([0xcd, 0x40]),                           // int 40h
         16 => {
-            // The interrupt flag, alone and with the others.
+            // Instructions on the interrupt flag, alone and together with the other flags.
             let flags: [&[u8]; 4] = [&[0xfa], &[0xfb], &[0x9c, 0x9d], &[0x66, 0x9c, 0x58, 0x58]];
             code.extend(random.pick(&flags));
         }
@@ -361,7 +362,7 @@ fn random_16_bit_code_does_what_it_does_one_instruction_at_a_time() {
         for _ in 0..30 {
             random_piece(&mut random, &mut code);
         }
-        // Once more: what needs the monitor has been there.
+        // The code runs a second time, after the monitor has executed what needs it.
         code.extend([0x2e, 0xfe, 0x0e, 0xff, 0x0f]); // dec byte cs:[0fff]
         code.extend([0x0f, 0x84, 5, 0]); // jz over
         code.extend([0xea, 0, 0, 0x00, 0x10]);
@@ -369,7 +370,7 @@ fn random_16_bit_code_does_what_it_does_one_instruction_at_a_time() {
         assert!(code.len() < 0xf00);
         program.put(MAIN, &code);
         program.put(MAIN + 0xfff, &[3]);
-        // The handler of int 40h is IRET alone. In V86 mode there is none.
+        // The handler of int 40h is only an IRET. V86 mode has no such handler.
         program.put(4 * 0x40, &[0x80, 0x00, 0x00, 0x20]);
         program.put(0x2_0080, &[0xcf]);
         for routine in 0..4_u32 {
@@ -379,7 +380,7 @@ fn random_16_bit_code_does_what_it_does_one_instruction_at_a_time() {
             program.put(at, &load[..5 * (routine as usize % 2)]);
             let end = at + 5 * (routine % 2);
             program.put(end, if routine < 2 { &[0xcb] } else { &[0xca, 6, 0] });
-            // The wide ones.
+            // The routines for 32-bit calls.
             program.put(
                 at + 8,
                 if routine < 2 {
@@ -393,13 +394,13 @@ fn random_16_bit_code_does_what_it_does_one_instruction_at_a_time() {
             *register = random.next_u64() & 0xffff_ffff;
         }
         program.state.gpr[4] = random.below(0x7ff0) as u64 * 2 + 0x10;
-        // Some jump into the void: what they stored on their way.
+        // Some programs jump to unused memory; the test compares what they stored before.
         if program.stepped_within(20_000).is_none() {
             continue;
         }
         let vcpu = program.run();
         ends += u32::from(seen(&vcpu).is_none());
     }
-    // Not all end by an exception.
+    // Not all programs end by an exception.
     assert!(ends > 80, "{ends}");
 }

@@ -1,5 +1,5 @@
-//! Random programs that write their own code: what they do with all that is remembered of
-//! code must be what they do when each instruction is translated anew.
+//! Tests random programs that write to their own code: with all data about code that is remembered,
+//! they must have the results that they have when each instruction is translated again.
 
 use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_exits::ExitKind;
@@ -9,10 +9,10 @@ use tollgate_platform::{BareMachine, StopRequest};
 use tollgate_test_support::{Computer, Random, flat_state};
 use tollgate_x86::{CpuState, PhysicalAddress, Segment, SegmentRegister};
 
-/// Vector of the one interrupt that a machine may have.
+/// The vector of the one interrupt that a machine may raise.
 const VECTOR: u8 = 0x20;
 
-/// A machine that stops when the guest writes a port.
+/// A machine that stops when the guest writes to a port.
 #[derive(Default)]
 struct Bench {
     stop: Option<StopRequest>,
@@ -40,17 +40,17 @@ impl BareMachine for Bench {
     }
 }
 
-/// The main loop, at the end of a page so that the routines lie on the next.
+/// Address of the main loop, which is at the end of a page so that the routines are on the next.
 const MAIN: u32 = 0x1_0f00;
 const ROUTINES: u32 = 0x1_1000;
-/// Bytes of a slot: one instruction, and NOPs.
+/// Size of a slot, which has one instruction and NOPs.
 const SLOT: u32 = 12;
 const MAIN_SLOTS: u32 = 20;
 const ROUTINE_SLOTS: u32 = 3;
 const ROUTINE_BYTES: u32 = ROUTINE_SLOTS * SLOT + 1;
 const ROUNDS: u32 = 40;
 
-/// Instructions of EAX and an immediate doubleword, whose opcodes may replace each other.
+/// Instructions on EAX and an immediate doubleword, whose opcodes may replace each other.
 const ON_EAX: [u8; 6] = [0x05, 0x0d, 0x25, 0x2d, 0x35, 0xb8];
 /// INC and DEC of EDX, EBX, EBP and ESI.
 const SHORT: [u8; 8] = [0x42, 0x43, 0x45, 0x46, 0x4a, 0x4b, 0x4d, 0x4e];
@@ -64,7 +64,7 @@ enum Kind {
 
 struct Program {
     bytes: Vec<u8>,
-    /// Address and kind of each slot.
+    /// The address and the kind of each slot.
     slots: Vec<(u32, Kind)>,
     routines: u32,
 }
@@ -77,7 +77,7 @@ impl Program {
             slots: Vec::new(),
             routines,
         };
-        // What there is to write to comes first, so that it is known.
+        // The slots that can be written to come first, so that their addresses are known.
         let main: Vec<_> = (0..MAIN_SLOTS)
             .map(|slot| (MAIN + 5 + slot * SLOT, random.below(3)))
             .collect();
@@ -210,7 +210,7 @@ fn run(program: &Program, map: &'static RegisterMap) -> ([u64; 8], Vec<u8>) {
     result(&mut vcpu)
 }
 
-/// The same with nothing remembered from one instruction to the next.
+/// Runs a program with nothing remembered from one instruction to the next.
 fn run_without_memory(program: &Program) -> ([u64; 8], Vec<u8>) {
     let mut vcpu = vcpu(program, &RegisterMap::LEGACY);
     loop {
@@ -247,7 +247,7 @@ fn programs_that_write_their_code_run_what_they_have_written() {
     }
 }
 
-/// A program in place of a random one.
+/// A fixed program, with the type of a random one.
 fn fixed(code: &[u8]) -> Program {
     let mut bytes = vec![0x90; 0x1000];
     bytes[..code.len()].copy_from_slice(code);
@@ -291,7 +291,7 @@ fn a_request_to_leave_during_a_store_beside_code_loses_and_repeats_nothing() {
     assert_eq!(u64::from(word(0x84)) | u64::from(word(0x88)) << 32, sum);
 }
 
-/// Runs real-mode code at 8000h, with an interrupt that waits and is handled by IRET.
+/// Runs real-mode code at 8000h, with a waiting interrupt whose handler is IRET.
 fn run_interrupted(code: &[u8]) -> Computer<Bench> {
     let mut state = CpuState::at_reset();
     state.rip = 0x8000;
@@ -346,7 +346,7 @@ fn a_store_into_its_own_bytes_takes_effect_the_next_time() {
 fn code_that_is_generated_anew_at_the_same_place_runs_with_its_new_operands() {
     const GENERATIONS: u8 = 6;
     const INSTRUCTIONS: u32 = 256;
-    // Blocks of 64 instructions with 5 bytes each begin and end with lines.
+    // Blocks of 64 instructions with 5 bytes each begin and end at line boundaries.
     let end = ROUTINES + 5 * INSTRUCTIONS;
     // outer: mov edi, ROUTINES; inner: mov [edi+1], edx; mov byte [edi], 5 (add eax, imm32)
     let mut code = vec![0xbf];

@@ -1,5 +1,5 @@
-//! Interrupts and NMIs that come in the very instruction that loads SS: its operand is a
-//! device's register, and reading that raises them.
+//! Tests interrupts and NMIs that arrive during the instruction that loads SS: its operand is a
+//! device's register, and reading that register raises them.
 
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::VcpuStop;
@@ -16,7 +16,7 @@ const STACK: u64 = 0x8000;
 const DATA_SELECTOR: u16 = 0x18;
 const INTERRUPT_FLAG: u64 = 0x200;
 
-/// What the device raises when it is read.
+/// The event that the device raises when it is read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Raises {
     Interrupt,
@@ -60,13 +60,13 @@ impl BareMachine for Bench {
     }
 }
 
-/// Runs flat 32-bit code with interrupts on; how many of its bytes it had run when the
-/// handler was entered.
+/// Runs flat 32-bit code with interrupts on. Returns how many of its bytes had run when the handler
+/// was entered.
 fn interrupted_behind(raises: Raises, code: &[u8]) -> u64 {
     run_to_handler(raises, code, |_| {}).0
 }
 
-/// The same for a processor prepared further; DR6 follows.
+/// Runs the code on a processor that is prepared further. Returns the bytes that had run, and DR6.
 fn run_to_handler(raises: Raises, code: &[u8], prepare: impl FnOnce(&mut CpuState)) -> (u64, u64) {
     let mut state = flat_state(CODE);
     state.flags = INTERRUPT_FLAG;
@@ -111,7 +111,8 @@ fn run_to_handler(raises: Raises, code: &[u8], prepare: impl FnOnce(&mut CpuStat
     (ran, vcpu.state().dr[6] & 0xf)
 }
 
-/// A segment register loaded from the device at F0000000h, then three more instructions.
+/// Code that loads a segment register from the device at F0000000h, followed by three more
+/// instructions.
 fn load(register: u8) -> Vec<u8> {
     let mut code = vec![0x8e, 5 | register << 3, 0, 0, 0, 0xf0];
     code.extend([0x41, 0x42, 0x43, 0xeb, 0xfe]); // inc ecx; inc edx; inc ebx; jmp $
@@ -139,7 +140,7 @@ fn an_nmi_that_comes_while_ss_is_loaded_waits_for_one_more_instruction() {
 
 #[test]
 fn a_second_load_of_ss_in_a_row_holds_nothing_off() {
-    // mov ss, ax between the load and its neighbours.
+    // A mov ss, ax between the load and the next instruction.
     let mut code = load(SS);
     code.splice(6..6, [0x8e, 0xd0]);
     code.splice(0..0, [0xb8, 0x18, 0, 0, 0]); // mov eax, 18h
@@ -149,13 +150,13 @@ fn a_second_load_of_ss_in_a_row_holds_nothing_off() {
 
 #[test]
 fn a_breakpoint_that_mov_ss_puts_off_joins_the_debug_exception_of_icebp() {
-    // mov ss, [selector]; the selector lies behind the code.
+    // mov ss, [selector]; the selector follows the code.
     let mut code = vec![0x8e, 0x15];
     code.extend((CODE as u32 + 9).to_le_bytes());
     code.extend([0xf1, 0xeb, 0xfe, 0x18, 0]); // int1; jmp $; the selector
     let (ran, hits) = run_to_handler(Raises::Interrupt, &code, |state| {
         state.dr[0] = CODE + 9;
-        // L0, reads and writes, 2 bytes.
+        // DR7: L0, reads and writes, 2 bytes.
         state.dr[7] = 0x400 | 1 | 0b0111 << 16;
     });
     assert_eq!((ran, hits), (7, 1));

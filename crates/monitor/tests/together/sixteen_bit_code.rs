@@ -1,10 +1,11 @@
-//! What 16-bit programs do all the time, in real mode and V86 mode, and need no exit for.
+//! Tests common instructions of 16-bit programs, in real mode and V86 mode, which must need no
+//! exit.
 
 use crate::support::sixteen_bit::{END, Kind, Program, seen};
 use tollgate_exits::ExitKind;
 use tollgate_x86::Segment;
 
-/// Where the programs lie: 1000:0000.
+/// Address of the programs, 1000:0000.
 const MAIN: u32 = 0x1_0000;
 
 #[test]
@@ -77,7 +78,7 @@ fn frames_are_left_without_an_exit() {
             program.put(MAIN + body.len() as u32 + 1, &END);
             program.state.gpr[5] = 0x1234_5678;
             program.state.gpr[6] = 1000;
-            // What is above the stack pointer's 16 bits stays.
+            // The bits above the 16 bits of the stack pointer must not change.
             program.state.gpr[4] |= 0x5a5a_0000;
             let vcpu = program.run();
             let (sp, bp) = (vcpu.state().gpr[4], vcpu.state().gpr[5]);
@@ -92,7 +93,7 @@ fn frames_are_left_without_an_exit() {
 fn a_frame_that_wraps_is_left_as_the_processor_does() {
     for kind in Kind::ALL {
         let mut program = Program::new(kind);
-        // leave with BP = FFFEh: SP is 0 behind it
+        // leave with BP = FFFEh: SP is 0 afterwards
         program.put(MAIN, &[0xc9]);
         program.put(MAIN + 1, &END);
         program.put_stack(0xfffe, &[0xcd, 0xab]);
@@ -100,7 +101,7 @@ fn a_frame_that_wraps_is_left_as_the_processor_does() {
         let vcpu = program.run();
         assert_eq!(vcpu.state().gpr[4], 0, "{kind:?}");
         assert_eq!(vcpu.state().gpr[5], 0x7777_abcd, "{kind:?}");
-        // and with BP = FFFFh it faults, with SP as it was
+        // leave with BP = FFFFh: the instruction faults, and SP does not change
         program.state.gpr[5] = 0xffff;
         let mut vcpu = program.run();
         assert_eq!(seen(&vcpu), Some(12), "{kind:?}");
@@ -122,7 +123,7 @@ fn stores_to_variables_in_the_lines_of_code_stop_being_exits() {
             ],
         );
         program.put(MAIN + 0x30, &END);
-        // The first instruction, in the line that the last variable reaches into: jmp again
+        // The first instruction, in the line that the last variable extends into: jmp again
         program.put(MAIN + 0x50, &[0xeb, 0xae]);
         program.state.rip = 0x50;
         program.state.gpr[1] = 5000;
@@ -160,7 +161,7 @@ fn code_beside_a_variable_is_new_when_it_is_written() {
 
 #[test]
 fn code_runs_at_more_places_than_modes_have_numbers() {
-    // Each base of CS is a mode, and so is each in which an instruction runs alone.
+    // Each base of CS is a mode, and so is each mode in which an instruction runs alone.
     const PLACES: u16 = 20_000;
     let mut program = Program::new(Kind::Real);
     // int1, every 8 bytes: its handler is at 0:610h
@@ -169,8 +170,8 @@ fn code_runs_at_more_places_than_modes_have_numbers() {
         .collect();
     program.put(MAIN, &code);
     program.state.segments[2] = Segment::real_mode(0, 0);
-    // A load from device memory, which runs in a third mode: so the last number goes to a mode of
-    // either kind.
+    // A load from device memory, which runs in a third mode, so that the last number is given to a
+    // mode of either kind.
     program.put(MAIN + 8, &[0x8a, 0x07]);
     program.state.segments[3] = Segment::real_mode(0xa000, 0);
     for begins_with_load in [false, true] {
@@ -189,7 +190,7 @@ fn code_runs_at_more_places_than_modes_have_numbers() {
     }
 }
 
-/// PUSHA, PUSHAD, POPA, POPAD, and the size of their words.
+/// PUSHA, PUSHAD, POPA and POPAD, and the size of their words.
 const ALL_REGISTERS: [(&[u8], &[u8], u64); 2] =
     [(&[0x60], &[0x61], 2), (&[0x66, 0x60], &[0x66, 0x61], 4)];
 
@@ -224,7 +225,7 @@ fn all_registers_are_pushed_and_popped_without_an_exit() {
             let counts = vcpu.exit_counts();
             assert_eq!(counts.get(ExitKind::OtherInstruction), 0, "{kind:?} {size}");
             assert_eq!(counts.get(ExitKind::SlowAccess), 0, "{kind:?} {size}");
-            // What the last turn has pushed.
+            // The values that the last round has pushed.
             expected[6] = 1;
             let words = program.stack(&mut vcpu, 0x800 - 8 * size, 8 * size as usize);
             let pushed = (0..8).rev().map(|number| expected[number]);
@@ -251,7 +252,7 @@ fn all_registers_wrap_with_the_stack_pointer_word_by_word() {
                     let expected = &register.to_le_bytes()[..size as usize];
                     assert_eq!(word, expected, "{kind:?} {pointer:x} {place}");
                 }
-                // And back: SP is what it was.
+                // The pop restores SP.
                 program.put(MAIN, &[pop, &END].concat());
                 for place in 0..8 {
                     let at = (0x1_0000 - pointer + place * size) as u16;

@@ -1,4 +1,4 @@
-//! Small flat 32-bit programs run by a vCPU with almost no machine around it.
+//! Tests small flat 32-bit programs that a vCPU runs with almost no machine around it.
 
 use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_memory::GuestMemory;
@@ -7,13 +7,13 @@ use tollgate_platform::{BareMachine, GuestTime, StopRequest};
 use tollgate_test_support::Computer;
 use tollgate_x86::{Attributes, CpuModel, CpuState, PhysicalAddress, SegmentRegister};
 
-/// A machine that stops when the guest writes port F4h and remembers port E9h.
+/// A machine that stops when the guest writes to port F4h and records writes to port E9h.
 #[derive(Default)]
 struct Bench {
     stop: Option<StopRequest>,
     written: Vec<u8>,
     device_reads: u32,
-    /// Bytes of the widest access to device memory.
+    /// Size of the widest access to device memory, in bytes.
     widest: usize,
 }
 
@@ -48,7 +48,7 @@ fn flat_state(entry: u64) -> CpuState {
     state
 }
 
-/// Runs code at 64 KiB until it writes port F4h.
+/// Runs code at 64 KiB until it writes to port F4h.
 fn run_with(map: &'static RegisterMap, code: &[u8]) -> Computer<Bench> {
     let mut memory = GuestMemory::new(4 << 20).unwrap();
     memory.write(PhysicalAddress(0x10000), code);
@@ -80,7 +80,7 @@ fn run_on(model: CpuModel, code: &[u8]) -> Computer<Bench> {
     vcpu
 }
 
-/// Runs code wherever its registers live; it must end in the same state.
+/// Runs code under every register map; it must end in the same state.
 fn run(code: &[u8]) -> Computer<Bench> {
     let legacy = run_with(&RegisterMap::LEGACY, code);
     let spilled = run_with(&RegisterMap::SPILLED, code);
@@ -242,7 +242,7 @@ fn a_call_that_is_done_out_of_line_goes_to_its_target_only() {
     assert_eq!(vcpu.state().gpr[3], 0x10efc);
     assert_eq!(vcpu.state().gpr[1], 0);
 
-    // The same with a stack segment that goes downwards, and a return.
+    // The same call with an expand-down stack segment, and a return.
     let mut memory = GuestMemory::new(4 << 20).unwrap();
     // call over; out 0xf4,al; over: inc ebx; ret
     let code = [0xe8, 2, 0, 0, 0, 0xe6, 0xf4, 0x43, 0xc3];
@@ -279,7 +279,8 @@ fn a_device_that_writes_running_code_changes_what_runs_next() {
             [0, 3].map(|register| vcpu.state().gpr[register] as u32),
             expected
         );
-        // The first page twice, the second once: all of it passes the gate.
+        // Gives the first page a new value twice, the second page once; all stores use the memory
+        // gate.
         let next = |value: u32| (value + round + 1).to_le_bytes();
         let memory = vcpu.memory_mut();
         assert!(memory.write(PhysicalAddress(0x10001), &[0xff; 4]));
@@ -299,7 +300,7 @@ fn page_tables_outside_of_ram_shut_the_processor_down() {
             let mut state = flat_state(0x10000);
             state.cr0 |= PAGING;
             (state.cr3, state.cr4) = (cr3, cr4);
-            // Present, with tables outside of RAM too.
+            // The directory entries are present, and their tables may be outside RAM.
             state.pdpte = [cr3 | 1; 4];
             let mut vcpu = Computer::new(state, memory, Bench::default(), 1 << 20, true).unwrap();
             let stop = vcpu.run();
@@ -321,7 +322,7 @@ fn a_call_whose_stack_is_a_device_pushes_once_and_goes_to_its_target() {
     assert_eq!(vcpu.platform().written, 0x1000au32.to_le_bytes());
 }
 
-/// The same machine with a timer that never rests.
+/// The same machine with a timer that fires all the time.
 #[derive(Default)]
 struct Restless(Bench, std::cell::Cell<u64>);
 
@@ -342,7 +343,7 @@ impl BareMachine for Restless {
         GuestTime(self.1.get())
     }
     fn next_deadline(&self) -> Option<GuestTime> {
-        // Each is a little later than the last: the timer is set anew.
+        // Each deadline is a little later than the last one, so the timer is set again.
         self.1.set(self.1.get() + 1);
         Some(GuestTime(self.1.get()))
     }
@@ -374,7 +375,7 @@ fn every_instruction_traps_once_however_often_timers_interrupt() {
     let stop = vcpu.run();
     assert!(matches!(stop, VcpuStop::Requested(_)), "{stop:?}");
     assert_eq!(vcpu.state().gpr[0], u64::from(LOOPS));
-    // The stop comes before or behind the handler of the last trap.
+    // The stop comes before or after the handler of the last trap.
     let traps = vcpu.state().gpr[3];
     let instructions = u64::from(LOOPS) * 3 + 1;
     assert!(

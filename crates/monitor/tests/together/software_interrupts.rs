@@ -1,7 +1,7 @@
-//! INT n and INT3 that a fast path delivers: what it leaves to the monitor, that what the guest writes
-//! between two of them counts, and that nothing is seen half done. Each program also runs
-//! instruction by instruction, where the monitor delivers, which must end the same. All emitted
-//! code is verified.
+//! Tests INT n and INT3 that a fast path delivers: what the fast path leaves to the monitor, that
+//! it notices what the guest writes between two of them, and that no instruction is ever seen half
+//! done. Each program also runs instruction by instruction, where the monitor delivers them, and
+//! must have the same result. All emitted code is verified.
 
 use crate::support::long_mode::*;
 use tollgate_engine::abi::fast_paths::FastPath;
@@ -15,13 +15,13 @@ const RSP: usize = 4;
 const RBP: usize = 5;
 const RSI: usize = 6;
 
-/// Gates, 16 bytes each, and the TSS of the 64-bit guest.
+/// Addresses of the gates, which have 16 bytes each, and of the TSS of the 64-bit guest.
 const IDT: u64 = 0xa000;
 const TASK: u64 = 0x9000;
-/// Where the handler of vector 80h lies, and the program that it serves.
+/// Addresses of the handler of vector 80h, and of the program that it serves.
 const HANDLER: u64 = CODE + 256;
 
-/// Interrupts that were exits, and that a fast path delivered.
+/// The number of interrupts that were exits, and of those that a fast path delivered.
 fn delivered(vcpu: &Computer<Bench>) -> [u64; 2] {
     [
         vcpu.exit_counts().get(ExitKind::SoftwareInterrupt),
@@ -29,16 +29,16 @@ fn delivered(vcpu: &Computer<Bench>) -> [u64; 2] {
     ]
 }
 
-/// Gate 80h: to [`HANDLER`], for programs too.
+/// Makes gate 80h lead to [`HANDLER`], also for programs.
 fn with_gate(state: &mut CpuState, memory: &mut GuestMemory) {
     set_gate(memory, 0x80, HANDLER);
     memory.write(PhysicalAddress(IDT + 0x805), &[0xee]);
-    // Beside RSP0 the fifth interrupt stack.
+    // The fifth interrupt stack, in addition to RSP0.
     memory.write_u64(PhysicalAddress(TASK + 0x44), STACK - 0x4000);
     state.flags |= 0x200;
 }
 
-/// The same, and the program runs at level 3, with no data segments.
+/// Sets up gate 80h, and makes the program run at level 3 without data segments.
 fn with_program(state: &mut CpuState, memory: &mut GuestMemory) {
     with_gate(state, memory);
     as_user(state);
@@ -53,9 +53,9 @@ fn with_program(state: &mut CpuState, memory: &mut GuestMemory) {
     }
 }
 
-/// `$rounds` interrupts with RFLAGS, RSP and registers that differ, by code of level 0 or 3; the
-/// handler mixes its frame into RDI and counts in RSI. In the last round RBX is 1. `$program` comes
-/// before each interrupt, `$handler` before each return.
+/// Executes `$rounds` interrupts with different RFLAGS, RSP and registers, by code of level 0 or 3.
+/// The handler combines its frame into RDI and counts in RSI. In the last round RBX is 1.
+/// `$program` runs before each interrupt, `$handler` before each return.
 macro_rules! rounds {
     ($name:ident, $rounds:literal, [$($program:literal),*], [$($handler:literal),*] $(,)?) => {
         guest_code!(
@@ -66,7 +66,7 @@ macro_rules! rounds {
             "mov eax, ebx",
             "and eax, 0x3f",
             "lea rsp, [rax*2 + 0x5ff00]",
-            // PF, ZF, SF, DF, OF and CF in turn.
+            // The flags PF, ZF, SF, DF, OF and CF in turn.
             "imul eax, ebx, 0x1357",
             "and eax, 0xcd5",
             "or eax, 0x202",
@@ -158,8 +158,9 @@ fn a_breakpoint_instruction_is_delivered_like_an_interrupt() {
 
 #[test]
 fn what_the_guest_writes_to_gate_and_task_counts_at_the_next_interrupt() {
-    // Interrupt and trap gates, with an interrupt stack and without, and another RSP0, through
-    // another linear page than that of the tables: the supervisor's alias of all memory.
+    // Interrupt and trap gates, with an interrupt stack and without, and another RSP0, which are
+    // written through another linear page than that of the tables: the supervisor's alias of all
+    // memory.
     let code = rounds!(
         rewritten,
         "600",
@@ -191,7 +192,7 @@ fn what_the_guest_writes_to_gate_and_task_counts_at_the_next_interrupt() {
 
 #[test]
 fn what_is_written_back_is_known_again() {
-    // A trap gate in every 16th round.
+    // The gate is a trap gate in every 16th round.
     let code = rounds!(
         mostly,
         "1000",
@@ -219,7 +220,7 @@ fn what_is_written_back_is_known_again() {
 
 #[test]
 fn other_tables_are_other_handlers() {
-    // IDTR and TR change places with others in every round.
+    // IDTR and TR change to other tables in every round.
     let code = rounds!(
         tables,
         "400",
@@ -244,7 +245,7 @@ fn other_tables_are_other_handlers() {
             let value = memory.read_u64(address(IDT + at));
             memory.write_u64(address(0x2_9000 + at), value);
         }
-        // There it is a trap gate, and the other TSS has another stack.
+        // In the other tables the gate is a trap gate, and the other TSS has another stack.
         memory.write(address(0x2_9805), &[0xef]);
         memory.write_u64(address(0x8048), 0x0000_8902_b000_0067);
         memory.write_u64(address(0x8050), 0);
@@ -254,14 +255,14 @@ fn other_tables_are_other_handlers() {
     assert_eq!(vcpu.state().gpr[RSI], 400);
 }
 
-/// A program whose 300th interrupt meets what `$change` has made of the kernel's tables, in the
-/// handler before: the exception, and rounds that were completed.
+/// The exception and the number of completed rounds of a program whose 300th interrupt finds the
+/// kernel's tables as `$change`, run in the handler before, has left them.
 macro_rules! refused {
     ($name:ident, [$($change:literal),*]) => {{
         let code = rounds!($name, "300", [], ["cmp ebx, 2", "jne 3f", $($change,)* "3:"]);
         let mut vcpu = run_with(code, |state, memory| {
             with_program(state, memory);
-            // The exceptions' stack is one that is there.
+            // The stack for exceptions is present.
             for vector in 8..15u64 {
                 memory.write(PhysicalAddress(IDT + vector * 16 + 4), &[5]);
             }
@@ -274,19 +275,20 @@ macro_rules! refused {
 
 #[test]
 fn an_interrupt_that_faults_changes_nothing() {
-    // #GP of the gate: not a program's, no gate; #NP; #GP and #NP of its code segment.
+    // #GP of the gate, which programs may not use or which is not a gate; #NP; #GP and #NP of the gate's code
+    // segment.
     let found = refused!(private, ["mov byte ptr [0xa805], 0x8e"]);
     assert_eq!(found, (13, Some(0x402)));
     let found = refused!(no_gate, ["mov byte ptr [0xa805], 0xe9"]);
     assert_eq!(found, (13, Some(0x402)));
     let found = refused!(absent_gate, ["mov byte ptr [0xa805], 0x6e"]);
     assert_eq!(found, (11, Some(0x402)));
-    // The other vectors use another descriptor, for this one is to fail.
+    // The other vectors use another descriptor, because this one must fail.
     let found = refused!(not_code, ["mov byte ptr [0xa802], 0x10"]);
     assert_eq!(found, (13, Some(0x10)));
     let found = refused!(gate_beyond, ["mov byte ptr [0xa802], 0x60"]);
     assert_eq!(found, (13, Some(0x60)));
-    // A stack that is not there, is read-only, or that the address space has a hole for.
+    // A stack that is not present, is read-only, or is at a non-canonical address.
     let found = refused!(no_stack, ["mov qword ptr [0x9004], 0x1002ff8"]);
     assert_eq!(found, (14, Some(2)));
     let found = refused!(gate_straddling, ["mov qword ptr [0x9004], 0x1003010"]);
@@ -314,7 +316,7 @@ fn frames_that_two_pages_hold_are_whole() {
     for setup in [with_gate, with_program] {
         let vcpu = run_with(code, |state, memory| {
             setup(state, memory);
-            // RSP0 and RSP in the two small pages, which lie apart in RAM.
+            // RSP0 and RSP are in the two small pages, which are apart in RAM.
             let top = SMALL + 0x1010;
             memory.write_u64(PhysicalAddress(TASK + 4), top);
         });
@@ -324,7 +326,7 @@ fn frames_that_two_pages_hold_are_whole() {
 
 #[test]
 fn flags_that_an_interrupt_clears_or_keeps_are_the_monitor_s() {
-    // NT and AC. ID and IOPL need no exit.
+    // NT and AC need an exit; ID and IOPL do not.
     for (flags, is_fast_path) in [(0x4000, false), (0x4_0000, false), (0x20_3000, true)] {
         let code = rounds!(unusual, "300", ["pushfq", "or [rsp], r9", "popfq"], []);
         let vcpu = run_with(code, |state, memory| {
@@ -353,13 +355,13 @@ fn no_interrupt_is_lost_or_done_twice_however_often_the_guest_is_interrupted() {
     }
 }
 
-/// Tables of the 32-bit guest.
+/// Addresses of the tables of the 32-bit guest.
 const NARROW_GDT: u64 = 0x2_1000;
 const NARROW_IDT: u64 = 0x2_3000;
 const NARROW_TASK: u64 = 0x2_4000;
 
-/// A 32-bit program without paging, whose kernel's data segment is 18h. 28h is another one, 30h is
-/// not present and 38h is one of 16 bits. A stack of the kernel's for each.
+/// Sets up a 32-bit program without paging, whose kernel's data segment is 18h. 28h is another data
+/// segment, 30h is not present, and 38h is a 16-bit segment. The kernel has a stack for each.
 fn narrow(state: &mut CpuState, memory: &mut GuestMemory) {
     *state = flat_state(CODE);
     state.gpr[RSP] = STACK;
@@ -404,7 +406,8 @@ fn narrow(state: &mut CpuState, memory: &mut GuestMemory) {
     state.flags |= 0x200;
 }
 
-/// As [`rounds`], of a 32-bit program. The handler uses the program's data segment.
+/// Executes interrupts of a 32-bit program, as [`rounds`] does. The handler uses the program's data
+/// segment.
 macro_rules! narrow_rounds {
     ($name:ident, $rounds:literal, [$($handler:literal),*] $(,)?) => {
         guest_code!(
@@ -506,13 +509,13 @@ fn what_a_32_bit_kernel_writes_to_gate_and_task_counts_at_the_next_interrupt() {
     assert!(fast_paths > 200, "{exits} {fast_paths}");
 }
 
-/// As [`refused`], of the 32-bit program: vector and error code.
+/// Vector and error code of the exception in a 32-bit program, as [`refused`] finds it.
 macro_rules! narrow_refused {
     ($name:ident, [$($change:literal),*]) => {{
         let code = narrow_rounds!($name, "300", ["cmp ebx, 2", "jne 3f", $($change,)* "3:"]);
         let vcpu = run_prepared(code, |state, memory| {
             narrow(state, memory);
-            // Exceptions lead to another task's stack, since this one's is to fail.
+            // Exceptions use another task's stack, because this task's stack must fail.
             for vector in 10..15u64 {
                 let gate = NARROW_IDT + vector * 8;
                 memory.write_u64(PhysicalAddress(gate), 0x0000_8500_0050_0000);

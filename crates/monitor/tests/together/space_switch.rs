@@ -1,5 +1,5 @@
-//! A load of CR3 that keeps what is known of the space needs no exit, and what runs behind it is the
-//! new space's own.
+//! Tests loads of CR3 that keep what is known about the space: they need no exit, and the code that
+//! runs afterwards is that of the new space.
 
 use crate::support::fast_path_time::assert_timed_apart;
 use crate::support::long_mode::spaces::{entry, make_empty_space, map, run_kernel, table};
@@ -11,20 +11,20 @@ use tollgate_monitor::space_switch::SpaceSwitch;
 use tollgate_test_support::Computer;
 use tollgate_x86::{Cr4, PhysicalAddress};
 
-/// Where the kernel's page lies in all spaces.
+/// Address of the kernel's page in all spaces.
 const KERNEL: u64 = 0xffff_ff00_0000_0000;
-/// Two pages of a program, and its data.
+/// Addresses of two pages of a program, and of its data.
 const PROGRAM: u64 = 0x7f12_3456_7000;
 const DATA: u64 = 0x7f12_3460_0000;
-/// Physical pages: the first page of the program, which spaces share; by space its second one, and
-/// its data.
+/// Physical pages: the first page of the program, which spaces share; and by space the second page,
+/// and the data.
 const SHARED: u64 = 0x40_0000;
 const FUNCTIONS: [u64; 3] = [0x41_0000, 0x42_0000, 0x43_0000];
 const VALUES: [u64; 3] = [0x44_0000, 0x45_0000, 0x46_0000];
-/// What the functions and the data add.
+/// The numbers that the functions and the data add.
 const ADDED: [u8; 3] = [1, 16, 100];
 const GLOBAL: u64 = 1 << 8;
-/// In values of CR3: what is known is kept.
+/// The bit in values of CR3 that keeps what is known about the space.
 const KEEPS: u64 = 1 << 63;
 const ROUNDS: u64 = 200;
 
@@ -46,7 +46,7 @@ fn kernel() -> &'static [u8] {
     )
 }
 
-/// Three spaces with identifiers 1 to 3; the kernel's page is `global`.
+/// Three spaces with identifiers 1 to 3. The kernel's page is `global` or not.
 fn prepared(global: bool) -> Computer<Bench> {
     prepared_with(global, true)
 }
@@ -84,14 +84,15 @@ fn cr3(space: u64) -> u64 {
     table(space) | (space + 1)
 }
 
-/// Has the kernel switch between spaces, with these bits in the values of CR3, and checks what was
-/// added.
+/// Makes the kernel switch between spaces, with these bits in the values of CR3, and checks what
+/// was added.
 fn switch(vcpu: &mut Computer<Bench>, spaces: [u64; 2], bits: u64) {
     let added: u64 = spaces.iter().map(|&it| u64::from(ADDED[it as usize])).sum();
     switch_between(vcpu, spaces.map(cr3), bits, [added, added]);
 }
 
-/// The same for values of CR3: in each round the functions and the data add this.
+/// Makes the kernel switch between these values of CR3. In each round the functions and the data
+/// add `added`.
 fn switch_between(vcpu: &mut Computer<Bench>, roots: [u64; 2], bits: u64, added: [u64; 2]) {
     vcpu.change_state(|cpu| {
         (cpu.gpr[6], cpu.gpr[3], cpu.gpr[1]) = (roots[1] | bits, PROGRAM, ROUNDS);
@@ -108,7 +109,7 @@ fn switch_between(vcpu: &mut Computer<Bench>, roots: [u64; 2], bits: u64, added:
     );
 }
 
-/// Loads without an exit, and with one.
+/// The numbers of loads without an exit, and with one.
 fn loads(vcpu: &Computer<Bench>) -> (u64, u64) {
     let inline = vcpu.counts().fast_path(FastPath::LoadSpace);
     (inline, vcpu.exit_counts().get(ExitKind::Cr3Load))
@@ -147,7 +148,7 @@ fn the_choice_of_exits_and_what_is_not_certain_exit() {
         (0, 4 * ROUNDS),
         "the guest has them forgotten"
     );
-    // The kernel's page may lie elsewhere in each space.
+    // The page of the kernel may lead elsewhere in each space.
     let mut vcpu = prepared(false);
     switch(&mut vcpu, [0, 1], KEEPS);
     assert_eq!(loads(&vcpu), (0, 2 * ROUNDS));
@@ -169,8 +170,8 @@ fn spaces_whose_tables_are_as_they_were_are_loaded_without_an_exit_though_nothin
         let counts = vcpu.counts().space_loads;
         assert!(counts.inline > 4 * ROUNDS - 40, "{counts:?}");
         assert_eq!((counts.kept, counts.changed), (0, 0), "{counts:?}");
-        // What is edited while another space is loaded counts when its own is, and nothing beside it
-        // is forgotten: the data first, then the function as well.
+        // An entry that is edited while another space is loaded counts when its own space is
+        // loaded, and no other page is forgotten: first the data, then the function as well.
         let data = entry(vcpu.memory_mut(), 1, DATA);
         vcpu.memory_mut().write_u64(data, VALUES[2] | 7);
         run(&mut vcpu, [2, 1], [116, 200]);
@@ -204,7 +205,8 @@ fn spaces_beyond_the_limit_lose_their_tables_to_others() {
     };
     let [one, two, three, usual] = [Some(1), Some(2), Some(3), None].map(run);
     let all = 5 * 3 * 2 * ROUNDS;
-    // With one all loads of another space miss, and the first of each run is of the same.
+    // If one space is kept, all loads of another space miss, and the first load of each run is of
+    // the loaded space.
     assert_eq!((one.kept, one.missed + one.same), (0, all));
     assert!(one.inline <= one.same, "{one:?}");
     assert!(two.missed >= 14 && two.stolen >= 13, "{two:?}");
@@ -216,7 +218,7 @@ fn spaces_beyond_the_limit_lose_their_tables_to_others() {
     assert!([one.missed, two.missed, three.missed].is_sorted_by(|more, less| more > less));
 }
 
-/// What is read of pages that are mapped elsewhere again and again.
+/// A value that is read from pages which are mapped elsewhere again and again.
 #[test]
 fn a_page_is_invalidated_alone_or_with_its_space_in_a_fast_path_or_by_an_exit() {
     let code = guest_code!(
@@ -271,7 +273,7 @@ fn a_page_is_invalidated_alone_or_with_its_space_in_a_fast_path_or_by_an_exit() 
             Invalidation::Inline => counts.page_inline,
         };
         match invalidation {
-            // The first may find vector registers in use.
+            // The first load may find vector registers in use.
             Invalidation::Inline => assert!(by_exit < 3 && by_choice > 2 * ROUNDS - 3),
             _ => assert_eq!((by_exit, by_choice), (2 * ROUNDS, 2 * ROUNDS)),
         }
@@ -282,8 +284,8 @@ fn a_page_is_invalidated_alone_or_with_its_space_in_a_fast_path_or_by_an_exit() 
 fn what_is_invalidated_in_a_space_is_not_found_when_it_is_loaded_so() {
     let mut vcpu = prepared(true);
     switch(&mut vcpu, [0, 1], KEEPS);
-    // The second page of the program and the data become the third space's, by INVLPG in the
-    // loaded space.
+    // INVLPG in the loaded space makes the second page of the program and the data those of the
+    // third space.
     for (linear, physical) in [(PROGRAM + 0x1000, FUNCTIONS[2]), (DATA, VALUES[2])] {
         let entry = entry(vcpu.memory_mut(), 1, linear);
         vcpu.memory_mut().write_u64(entry, physical | 7);

@@ -1,5 +1,5 @@
-//! Code whose first instruction lies in two pages: what leads there comes back with an address
-//! space as what leads to other code does, and never leads there when either page is another one.
+//! Tests links to code whose first instruction lies in two pages: they become active again with an
+//! address space as other links do, and never lead there if either page has changed.
 
 use crate::support::long_mode::spaces::{
     PAGE, entry, make_empty_space, map, run_kernel, start, table, unmap,
@@ -9,13 +9,15 @@ use tollgate_exits::ExitKind;
 use tollgate_test_support::Computer;
 use tollgate_x86::PhysicalAddress;
 
-/// Physical pages: the program, that in which the function begins, and two in which it may end.
+/// Physical pages: the program, the page in which the function begins, and two pages in which it
+/// may end.
 const PROGRAM: u64 = 0x40_0000;
 const BEGINNING: u64 = 0x41_0000;
 const ENDS: [u64; 2] = [0x42_0000, 0x43_0000];
-/// What the function adds, with each end.
+/// The number that the function adds, with each end.
 const ADDED: [u8; 2] = [1, 16];
-/// Near the end of the lower half code is translated for its address, elsewhere it may lie anywhere.
+/// Addresses of the program: near the end of the lower half, where code is translated for its
+/// address, and two where code is relocatable.
 const PLACES: [u64; 3] = [0x7fff_8765_4000, 0x7f12_3456_7000, 0x5555_5678_9000];
 /// The kernel's programs.
 const INVLPG: u64 = CODE;
@@ -49,7 +51,7 @@ fn program() -> &'static [u8] {
     )
 }
 
-/// Space 0 has the first end, space 1 the other if they are to differ.
+/// Space 0 has the first end. Space 1 has `other_end`, which may be the other one.
 fn prepared(linear: u64, other_end: usize) -> Computer<Bench> {
     vcpu(kernel(), |state, memory| {
         memory.write(PhysicalAddress(PROGRAM), program());
@@ -88,7 +90,7 @@ fn a_space_that_comes_back_finds_them() {
                 run(vcpu, linear, 0);
             }
         };
-        // The first run may fault where memory is reached directly, and goes on in the middle.
+        // The first run may fault where it accesses memory directly, and resume in the middle.
         round(&mut vcpu);
         let links = vcpu.counts().engine.links;
         assert!(links > 0);

@@ -1,6 +1,7 @@
-//! Repeated string instructions over ranges that their routines must leave to the monitor, at
-//! once or in the middle: devices, the code that runs, address wraps, counts beyond all memory,
-//! the direction flag, the ends of 64 KiB. They come to the same end as where the monitor executes them alone.
+//! Tests repeated string instructions over ranges that their routines must leave to the monitor,
+//! immediately or in the middle: devices, the code that runs, address wraps, counts beyond all
+//! memory, the direction flag, the ends of 64 KiB. They must have the results that they have when
+//! the monitor alone executes them.
 
 use crate::support::every_shape::machine::{Machine, vcpu};
 use crate::support::every_shape::{EXIT, Guest, MEMORY, Scene, guests, put};
@@ -8,7 +9,7 @@ use tollgate_test_support::Computer;
 use tollgate_x86::state::VectorState;
 use tollgate_x86::{CpuState, Flags, Gpr, PhysicalAddress, Segment, SegmentRegister};
 
-/// A way to the end takes no more instructions.
+/// The most instructions that any guest may take to its end.
 const LONGEST: usize = 40;
 const REP_MOVSB: &[u8] = &[0xf3, 0xa4];
 const REP_MOVSD: &[u8] = &[0xf3, 0xa5];
@@ -17,10 +18,10 @@ const REP_STOSD: &[u8] = &[0xf3, 0xab];
 const REPE_CMPSB: &[u8] = &[0xf3, 0xa6];
 const REPNE_SCASB: &[u8] = &[0xf2, 0xae];
 const DEVICE: u64 = 0xa_0000;
-/// Where the guests' code begins.
+/// Address of the guests' code.
 const CODE: u64 = 0x1000;
 
-/// What is done, the code, RCX, RSI and RDI.
+/// What the instruction does, its code, and RCX, RSI and RDI.
 type Case = (&'static str, &'static [u8], [u64; 3]);
 
 const CASES: [Case; 18] = [
@@ -52,7 +53,7 @@ const CASES: [Case; 18] = [
     ("does nothing", REP_MOVSD, [0, DEVICE, DEVICE]),
 ];
 
-/// Beyond the addresses of 32 bits.
+/// Cases with addresses above 32 bits.
 const LONG_CASES: [Case; 3] = [
     (
         "leaves the canonical addresses",
@@ -67,7 +68,7 @@ const LONG_CASES: [Case; 3] = [
     ),
 ];
 
-/// With addresses of 16 bits, by where they lead.
+/// Cases with 16-bit addresses, named by where they lead.
 const WORD_CASES: [Case; 11] = [
     (
         "moves pages",
@@ -92,11 +93,12 @@ const WORD_CASES: [Case; 11] = [
 const REP_STOSW: &[u8] = &[0xf3, 0xab];
 const REP_MOVSW: &[u8] = &[0xf3, 0xa5];
 const REP_LODSB: &[u8] = &[0xf3, 0xac];
-/// Where the segments of data begin there, but that of the device.
+/// Base of the data segments for 16-bit addresses, except that of the device.
 const WORDS: u64 = 0x1_a000;
 const DEVICE_WORDS: u64 = DEVICE - 0x8000;
 
-/// The guest in segments of 64 KiB, with its operands there, and with something above CX, SI and DI.
+/// The guest with segments of 64 KiB, with its operands in them, and with values above CX, SI and
+/// DI.
 fn in_words(mut guest: Guest) -> Guest {
     guest.name += " in 64 KiB";
     for (pointer, register) in [
@@ -121,10 +123,10 @@ fn guest(base: &Guest, (name, code, [count, source, destination]): Case, down: b
     guest.code = code.to_vec();
     put(&mut guest.memory, guest.eip, code);
     put(&mut guest.memory, guest.eip + code.len() as u32, &EXIT);
-    // What the scan looks for.
+    // The values that the scan looks for.
     put(&mut guest.memory, 0x2_0ff0, &[1; 0x40]);
     put(&mut guest.memory, 0x2_1027, &[0x90]);
-    // NOP: what is written over code leads on.
+    // NOPs: code that is overwritten with them continues after them.
     guest.state.gpr[Gpr::Rax as usize] = 0x9090_9090;
     guest.state.gpr[Gpr::Rcx as usize] = count;
     guest.state.gpr[Gpr::Rsi as usize] = source;
@@ -135,7 +137,7 @@ fn guest(base: &Guest, (name, code, [count, source, destination]): Case, down: b
     guest
 }
 
-/// Registers, memory and accesses to devices where a guest ends.
+/// Registers, memory and accesses to devices at the end of a guest.
 type End = (CpuState, Vec<u8>, Vec<(u64, Vec<u8>)>);
 
 fn end(vcpu: &mut Computer<Machine>) -> End {
@@ -157,11 +159,11 @@ fn alone(guest: &Guest) -> End {
     end(&mut vcpu)
 }
 
-/// Runs the guest as it is, and once more with what it needs at hand.
+/// Runs the guest, and a second time after everything that it needs is translated and filled.
 fn together(guest: &Guest) -> [End; 2] {
     let mut vcpu = vcpu(guest);
     let mut run = || {
-        // The vCPU may look at the machine on the way, which then stops it.
+        // The vCPU may ask the machine for events on the way, which then stops the run.
         for _ in 0..8 {
             vcpu.platform_mut().begin();
             vcpu.run();

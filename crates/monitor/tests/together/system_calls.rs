@@ -1,5 +1,5 @@
-//! System calls in translated code: what they come to, what the monitor must still do, and
-//! that nothing is seen half done.
+//! Tests system calls in translated code: their results, what the monitor must still do, and that
+//! no instruction is ever seen half done.
 
 use crate::support::long_mode::*;
 use std::thread;
@@ -14,9 +14,9 @@ const RBP: usize = 5;
 const RSI: usize = 6;
 const RDI: usize = 7;
 
-/// What Linux has in IA32_FMASK.
+/// The value that Linux has in IA32_FMASK.
 const ALL_FLAGS: u64 = 0x25_7fd5;
-/// Where the kernel's entry lies behind the code.
+/// Offset of the kernel's entry from the beginning of the code.
 const ENTRY: u64 = 64;
 
 fn as_user_with_kernel(state: &mut CpuState, memory: &mut GuestMemory) {
@@ -57,7 +57,7 @@ fn a_system_call_takes_no_exit_once_one_has_been_done() {
         ),
         as_user_with_kernel,
     );
-    // A block of the kernel is translated before the result of the first one is known.
+    // A block of the kernel is translated before the result of the first system call is known.
     assert!(system_calls(&vcpu) <= 6, "{}", system_calls(&vcpu));
     let mut vcpu = vcpu;
     assert_eq!(read_u64(&mut vcpu, DATA + 8), 1001);
@@ -82,7 +82,7 @@ fn system_calls_go_on_without_exits_in_a_kernel_that_reads_control_registers() {
             "mov r8, cr2",
             "mov rax, cr0",
             "mov r9, cr3",
-            // IA32_KERNEL_GS_BASE, which no system call depends on.
+            // IA32_KERNEL_GS_BASE, on which no system call depends.
             "mov ecx, 0xc0000102",
             "rdmsr",
             "wrmsr",
@@ -114,7 +114,7 @@ fn r11_has_the_flags_of_the_program_and_the_kernel_starts_with_none() {
             call_flags,
             "xor ebx, ebx",
             "2:",
-            // CF, ZF and SF, OF, DF in turn.
+            // The flags CF, ZF and SF, OF, DF in turn.
             "stc",
             "syscall",
             "cmp ebx, ebx",
@@ -131,7 +131,7 @@ fn r11_has_the_flags_of_the_program_and_the_kernel_starts_with_none() {
             "mov edi, 1",
             "syscall",
             ".balign 64",
-            // Every round writes the same places.
+            // Every round writes to the same places.
             "swapgs",
             "mov rsp, gs:[0]",
             "pushfq",
@@ -149,11 +149,11 @@ fn r11_has_the_flags_of_the_program_and_the_kernel_starts_with_none() {
         ),
         as_user_with_kernel,
     );
-    // Only the reserved bit.
+    // Only the reserved bit is set.
     assert_eq!(vcpu.state().gpr[13], 2);
     let images = [0, 1, 2, 3].map(|index| read_u64(&mut vcpu, DATA + 0x20 + index * 8));
-    // STC leaves the flags of CMP or, in the first round, XOR; STD those of ADD; and the last
-    // call, behind CMP, is the first of another turn.
+    // STC leaves the flags of CMP or, in the first round, of XOR; STD leaves those of ADD; and the
+    // last call, after CMP, is the first of another turn.
     assert_eq!(images[0] & 0xcd5, 0x44);
     assert_eq!(images[1] & 0xcd5, 0x44);
     assert_eq!(images[2] & 0xcd5, 0x890);
@@ -180,7 +180,7 @@ fn a_new_entry_is_used_at_once() {
             "sysretq",
             "3:",
             "mov r12, rcx",
-            // LSTAR, 128 bytes on.
+            // LSTAR is changed to lead 128 bytes further.
             "mov ecx, 0xc0000082",
             "rdmsr",
             "add eax, 64",
@@ -275,7 +275,7 @@ fn a_return_with_the_trap_flag_traps_at_its_target() {
         as_user_with_kernel,
     );
     let found = caught(&mut vcpu);
-    // As if the SYSCALL of the program had been followed.
+    // The exception is where the program's SYSCALL leads.
     assert_eq!((found.vector, found.error, found.at), (1, None, 0x12));
     assert_eq!(vcpu.state().gpr[8], 0);
 }
@@ -309,8 +309,8 @@ fn a_return_that_lets_in_a_waiting_interrupt_is_followed_by_it() {
     assert_eq!((vcpu.state().gpr[8], vcpu.state().gpr[9]), (0, 1));
 }
 
-/// Runs a program while another thread has it leave guest code, at times that spread over all
-/// host instructions, but rarely enough that it gets on.
+/// Runs a program while another thread makes it leave guest code, at times that are spread over all
+/// host instructions, but rarely enough that the program makes progress.
 fn run_kicked(mut vcpu: Computer<Bench>) -> Computer<Bench> {
     let mut pause = 0;
     vcpu.run_beside(|kick| {
@@ -335,7 +335,7 @@ fn no_system_call_is_lost_or_done_twice_however_often_the_guest_is_interrupted()
         "mov edi, 1",
         "syscall",
         ".balign 64",
-        // The kernel's own GS, its stack and clear flags, each time.
+        // The kernel must find its own GS and stack, and clear flags, each time.
         "jc 4f",
         "swapgs",
         "mov gs:[8], rsp",
@@ -372,7 +372,7 @@ fn sysenter_and_sysexit_take_no_exit_once_each_has_been_done() {
     let code = guest_code!(
         sysenter,
         ".code32",
-        // To ring 3: EDX and ECX are where to go and the stack.
+        // Returns to ring 3: EDX is the target and ECX the stack.
         "mov edx, 0x10000 + 32",
         "mov ecx, 0x60000",
         "mov ebx, 1000000",

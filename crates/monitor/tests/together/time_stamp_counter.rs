@@ -1,4 +1,4 @@
-//! The time-stamp counter that translated code reads: the host's with one exact offset.
+//! Tests the time-stamp counter that translated code reads: it is the host's with one exact offset.
 
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::VcpuStop;
@@ -11,11 +11,11 @@ const CODE: u32 = 0x1_0000;
 const AHEAD: u64 = 1 << 60;
 
 fn host_counter() -> u64 {
-    // SAFETY: RDTSC is available to every process unless it asked otherwise.
+    // SAFETY: RDTSC is available to every process that has not disabled it.
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
-/// A machine whose counter is ahead of the host's. It stops when the guest writes a port.
+/// A machine whose counter is ahead of the host's, and which stops when the guest writes to a port.
 #[derive(Default)]
 struct Machine {
     stop: Option<StopRequest>,
@@ -28,7 +28,7 @@ impl BareMachine for Machine {
     fn port_write(&mut self, _port: u16, _size: u8, value: u32) {
         self.stop = Some(StopRequest::DebugExit(value as u8));
     }
-    /// As if the host ran something else for long after the counter was read.
+    /// Behaves as if the host had run something else for a long time after the counter was read.
     fn time_stamp(&self) -> u64 {
         host_counter().wrapping_add(AHEAD) - (1 << 50)
     }
@@ -40,7 +40,7 @@ impl BareMachine for Machine {
     }
 }
 
-/// Runs RDTSC and returns EDX:EAX with what the host's counter was before and after.
+/// Runs RDTSC. Returns EDX:EAX, and the host's counter before and after.
 fn read_in_guest(adjust: impl Fn(&mut CpuState)) -> (u64, u64, u64) {
     // rdtsc; out f4h, al
     let code = [0x0f, 0x31, 0xe6, 0xf4];

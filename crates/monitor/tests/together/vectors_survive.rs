@@ -1,6 +1,6 @@
-//! The guest's x87, SSE and AVX registers, their settings and pointers survive whatever the
-//! monitor does for an instruction that does not name them, whether they were in the host's
-//! registers at that moment or not. All emitted code is verified.
+//! Tests that the guest's x87, SSE and AVX registers, their settings and pointers survive
+//! everything that the monitor does for an instruction that does not name them, whether or not they
+//! were in the host's registers at that moment. All emitted code is verified.
 
 use crate::support::every_shape::machine::{Machine, vcpu};
 use crate::support::every_shape::{EXIT, Guest, HANDLER, INTERRUPT_TABLE, Scene, guests, put};
@@ -15,7 +15,7 @@ use tollgate_x86::Flags;
 const TOUCH: [u8; 3] = [0x0f, 0x28, 0xc0];
 const OUT: [u8; 2] = EXIT;
 
-/// Names a vector register, an image of them, or their settings.
+/// Whether an instruction names a vector register, an image of them, or their settings.
 fn is_vector(instruction: &Instruction) -> bool {
     use CpuidFeature::*;
     let names = (0..instruction.op_count()).any(|index| {
@@ -39,7 +39,7 @@ fn is_vector(instruction: &Instruction) -> bool {
     names || !prefetches && instruction.cpuid_features().iter().any(general)
 }
 
-/// The registers as the guest has them at the end.
+/// The guest's registers at the end.
 fn end(vcpu: &mut Computer<Machine>, what: &str) -> Vec<u8> {
     vcpu.platform_mut().begin();
     let stop = vcpu.run();
@@ -65,7 +65,7 @@ fn ends(guest: &Guest) -> bool {
     stops && vcpu.platform().ended
 }
 
-/// Needs the registers first, then does its piece.
+/// The guest with an instruction before its code that needs the registers.
 fn touching(guest: &Guest) -> Guest {
     let mut guest = guest.clone();
     guest.code = [&TOUCH[..], &guest.code].concat();
@@ -82,7 +82,7 @@ fn vector_registers_survive_every_instruction_that_does_not_name_them() {
         if task_switched || names || guest.scene == Scene::Trapping || !ends(&guest) {
             continue;
         }
-        // The handler needs them too.
+        // The handler needs the registers, too.
         put(&mut guest.memory, HANDLER, &[&TOUCH[..], &OUT].concat());
         for live in [false, true] {
             let guest = if live {
@@ -96,7 +96,7 @@ fn vector_registers_survive_every_instruction_that_does_not_name_them() {
             let counts = vcpu.exit_counts();
             let seen = ExitKind::ALL.iter().filter(|kind| counts.get(**kind) != 0);
             kinds.extend(seen.copied().filter(|_| live));
-            // Most misses take no exit, whatever is live.
+            // Most misses take no exit, even with live registers.
             let misses = [
                 (FastPath::ReadMiss, ExitKind::TlbMissRead),
                 (FastPath::WriteMiss, ExitKind::TlbMissWrite),
@@ -146,8 +146,8 @@ fn vector_registers_survive_every_instruction_that_does_not_name_them() {
     assert!(missing.is_empty(), "never seen: {missing:?}");
 }
 
-/// A guest of 32-bit code like the first of the golden files, with other code and a handler
-/// for one vector.
+/// A guest of 32-bit code like the first one of the golden files, with other code and a handler for
+/// one vector.
 fn with_handler(code: &[u8], vector: u32, handler: &[u8]) -> Guest {
     const AT: u32 = HANDLER + 0x100;
     let mut guest = guests()
@@ -168,7 +168,7 @@ fn with_handler(code: &[u8], vector: u32, handler: &[u8]) -> Guest {
 
 #[test]
 fn vector_registers_survive_faults_that_are_resumed() {
-    // The handlers need the registers as well, or not.
+    // The handlers need the registers as well, or do not.
     for handler_touches in [false, true] {
         let touch: &[u8] = if handler_touches { &TOUCH } else { &[] };
         // div ecx, which is zero until the handler says otherwise: inc ecx; iret
@@ -234,7 +234,7 @@ fn a_processor_begins_with_all_flags_and_x87_pointers_of_its_state() {
     let mut machine = vcpu(&guest);
     check(&mut machine, &guest, "at first");
     assert_eq!(machine.state().flags, flags);
-    // And when it is given another.
+    // The registers must also survive when the processor is given another state.
     let mut other = guest.state.clone();
     other.vector.0[8] ^= 0xff;
     machine.change_state(|cpu| *cpu = other.clone());

@@ -1,6 +1,6 @@
-//! Programs at IOPL below 3 run CLI, STI, PUSHF, POPF, IRET and INT n on EFLAGS.VIF without the
-//! monitor where CR4.VME or CR4.PVI let them, and nobody can tell but by the exits. Where
-//! nothing lets them, each is a fault and no exit of its own kind.
+//! Tests programs at IOPL below 3 that run CLI, STI, PUSHF, POPF, IRET and INT n on EFLAGS.VIF
+//! without the monitor where CR4.VME or CR4.PVI allow it; only the exits show the difference. Where
+//! nothing allows them, each is a fault and not an exit of its own kind.
 
 use crate::support::virtual_interrupts::*;
 use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
@@ -22,11 +22,11 @@ const ROUNDS: u64 = 500;
 
 const TASK: u64 = 0x3_2000;
 const IO_BITMAP: u64 = 0x88;
-/// The monitor's stack.
+/// Address of the monitor's stack.
 const INNER_STACK: u32 = 0x6000;
-/// Counts the faults of the program, and goes on one byte further on.
+/// Address of a handler that counts the faults of the program, and continues one byte further.
 const SKIPS: u64 = 0x2_0100;
-/// Returns from an interrupt from outside.
+/// Address of a handler that returns from an external interrupt.
 const IGNORES: u64 = 0x2_0140;
 const FAULTS: u32 = 0x5_0000;
 
@@ -38,8 +38,8 @@ fn set_gate(memory: &mut GuestMemory, vector: u64, handler: u64) {
     memory.write_u64(PhysicalAddress(0x3_0000 + vector * 8), gate(handler));
 }
 
-/// A monitor that ends the run at the first fault of its task, whose ports are free and whose
-/// INT n are its own.
+/// Sets up a guest monitor that ends the run at the first fault of its task. The task may use all
+/// ports and its own INT n.
 fn prepare_monitor(state: &mut CpuState, memory: &mut GuestMemory) {
     state.tr = Segment {
         base: TASK,
@@ -56,7 +56,7 @@ fn prepare_monitor(state: &mut CpuState, memory: &mut GuestMemory) {
     set_gate(memory, 13, HANDLER);
 }
 
-/// Has the monitor go on behind faults and interrupts.
+/// Makes the guest's monitor continue after faults and interrupts.
 fn go_on(memory: &mut GuestMemory) {
     // inc dword ss:[FAULTS]; add esp, 4; inc dword [esp]; iretd
     let [a, b, c, d] = FAULTS.to_le_bytes();
@@ -112,7 +112,7 @@ fn fault(vcpu: &mut Computer<Bench>) -> [u32; 3] {
     })
 }
 
-/// `body`, [`ROUNDS`] times by CX or ECX.
+/// Repeats `body` [`ROUNDS`] times, by CX or ECX.
 fn repeated(body: &[u8]) -> Vec<u8> {
     let back = -(body.len() as i8 + 4);
     [body, &[0xff, 0xc9, 0x75, back as u8]].concat()
@@ -120,7 +120,7 @@ fn repeated(body: &[u8]) -> Vec<u8> {
 
 #[test]
 fn nothing_leaves_where_vme_lets_it_through() {
-    // pushf; push cs; call over an iret: the frame of it
+    // pushf; push cs; call over an iret: these make the frame of the iret
     let returns = [PUSHF, 0x0e, 0xe8, 2, 0, 0xeb, 1, IRET];
     let body = [
         &[STI, PUSHF, CLI, POPF, PUSHF, POPF][..],
@@ -132,7 +132,7 @@ fn nothing_leaves_where_vme_lets_it_through() {
     for (arm, each) in arms().into_iter().zip([0, 0, ROUNDS]) {
         for flags in [Flags::empty(), Flags::IOPL] {
             if flags == Flags::IOPL && arm.flag && !arm.request {
-                // There IF is what changes, which leaves.
+                // In this mode the instruction changes IF, which takes an exit.
                 continue;
             }
             let mut vcpu = task(&code, Cr4::VME, arm, |state, _| {
@@ -163,11 +163,12 @@ fn without_vme_each_is_a_fault_and_no_exit_of_its_kind() {
     ];
     for cr4 in [Cr4::empty(), Cr4::PVI, Cr4::VME] {
         for (number, instruction) in instructions.into_iter().enumerate() {
-            // With VME those of 32 bits alone.
+            // With VME, only the instructions with 32-bit operands fault.
             if cr4 == Cr4::VME && number < 6 {
                 continue;
             }
-            // push ax, so that the stack pointer's place is exact too
+            // A push ax before the instruction, so that the exactness of the stack pointer is
+            // tested, too.
             let code = [&[0x50], instruction].concat();
             for arm in arms() {
                 let mut vcpu = task(&code, cr4, arm, |_, _| {});
@@ -275,7 +276,7 @@ fn the_bitmap_is_looked_at_each_time() {
 fn a_bitmap_that_is_not_in_a_tss_of_32_bits_is_a_fault() {
     let changes: [fn(&mut CpuState, &mut GuestMemory); 4] = [
         |state, _| state.tr.limit = 0x66,
-        // The vector's byte is the first behind the end, and the last inside.
+        // The byte of the vector is the first one beyond the limit, and the last one inside.
         |state, _| state.tr.limit = 0x68 + 0xc - 1,
         |_, memory| {
             memory.write(PhysicalAddress(TASK + 0x66), &[0x13, 0]);
@@ -303,12 +304,12 @@ fn a_bitmap_that_is_not_in_a_tss_of_32_bits_is_a_fault() {
             },
         );
         run(&mut vcpu);
-        // HLT faults, INT n did not.
+        // HLT has faulted, INT n has not.
         assert_eq!(fault(&mut vcpu)[..2], [0, 5], "{arm:?}");
     }
 }
 
-/// A generator of numbers: what matters is only that they are not all alike.
+/// A generator of numbers, which need only differ from one another.
 struct Numbers(u64);
 
 impl Numbers {
@@ -318,8 +319,7 @@ impl Numbers {
     }
 }
 
-/// A random loop of 16-bit code that leaves the stack as it was unless it faults; counts
-/// down CX.
+/// A random loop of 16-bit code that restores the stack unless it faults, and counts down CX.
 fn random_loop(numbers: &mut Numbers) -> Vec<u8> {
     let mut code = vec![0x89, 0xe5]; // mov bp, sp
     let start = code.len();
@@ -361,12 +361,12 @@ fn random_task(code: &[u8], rounds: u64, flags: u64, arm: VirtualInterrupts) -> 
         state.flags |= flags;
         state.gpr[1] = rounds;
         go_on(memory);
-        // Of vector 90h the bit is set; the second byte is a NOP.
+        // The bit of vector 90h is set; the second byte of the instruction is a NOP.
         memory.write(PhysicalAddress(TASK + 0x68 + 0x12), &[1]);
     })
 }
 
-/// What a task leaves behind, but for what lies below stack pointers.
+/// The results of a task, without memory below stack pointers.
 fn result(vcpu: &mut Computer<Bench>) -> (String, Vec<u8>) {
     let (registers, mut memory) = end_state(vcpu);
     memory[INNER_STACK as usize - 0x100..INNER_STACK as usize].fill(0);
@@ -374,7 +374,7 @@ fn result(vcpu: &mut Computer<Bench>) -> (String, Vec<u8>) {
     (registers, memory)
 }
 
-/// VIP, or another privilege level below 3.
+/// Sets VIP, or another privilege level below 3.
 fn random_flags(numbers: &mut Numbers) -> u64 {
     let vip = [0, 0, Flags::VIP.bits()][numbers.below(3)];
     vip | (numbers.below(3) as u64) << 12 | [0, Flags::AC.bits()][numbers.below(2)]

@@ -1,6 +1,6 @@
-//! A V86 task and the guest's own monitor: INT n, instructions that are #GP, and the monitor's
-//! IRETD back to the task need no exit once each has been done, and nobody can tell. All emitted code
-//! is verified.
+//! Tests a V86 task and the guest's own monitor: INT n, instructions that raise #GP, and the
+//! monitor's IRETD back to the task need no exit once each has been executed, and only the exits
+//! show the difference. All emitted code is verified.
 
 use crate::support::virtual_interrupts::*;
 use tollgate_engine::abi::fast_paths::FastPath;
@@ -24,17 +24,17 @@ const IDT: u64 = 0x3_0000;
 const GDT: u64 = 0x3_1000;
 const TASK: u64 = 0x3_2000;
 const IO_BITMAP: u64 = 0x68;
-/// The monitor's stack.
+/// Address of the monitor's stack.
 const INNER_STACK: u32 = 0x6000;
-/// How often each handler was entered, and the last error code.
+/// Address of the counts of how often each handler was entered, and of the last error code.
 const COUNTS: u64 = 0x5_0000;
 const ERROR: u64 = COUNTS + 0x40;
 
-/// The monitor's handlers: of INT n, of #GP, and another one of INT n.
+/// Addresses of the monitor's handlers: of INT n, of #GP, and another one of INT n.
 const RETURNS_TO_TASK: u64 = 0x2_0100;
 const SKIPS: u64 = 0x2_0140;
 const RETURNS_TOO: u64 = 0x2_0180;
-/// That of interrupts from outside.
+/// Address of the handler of external interrupts.
 const IGNORES: u64 = 0x2_01c0;
 
 fn gate(handler: u64, level: u64) -> u64 {
@@ -51,8 +51,8 @@ fn counts(number: u8) -> Vec<u8> {
     [&[0x36, 0xff, 0x05][..], &place.to_le_bytes()].concat()
 }
 
-/// A task at this IOPL; vector 90h's gate has this privilege level. A fault is counted, and the task
-/// goes on one byte further on.
+/// A task at this IOPL. The gate of vector 90h has this privilege level. A fault is counted, and
+/// the task continues one byte further.
 fn task(
     code: &[u8],
     privilege: u64,
@@ -105,13 +105,13 @@ fn dword(vcpu: &mut Computer<Bench>, at: u64) -> u32 {
     u32::from_le_bytes(bytes)
 }
 
-/// `body`, [`ROUNDS`] times by CX.
+/// Repeats `body` [`ROUNDS`] times, by CX.
 fn repeated(body: &[u8]) -> Vec<u8> {
     let back = -(body.len() as i8 + 3);
     [body, &[0x49, 0x75, back as u8]].concat()
 }
 
-/// What a task leaves behind, but for what lies below stack pointers.
+/// The results of a task, without memory below stack pointers.
 fn result(vcpu: &mut Computer<Bench>) -> (String, Vec<u8>) {
     let (registers, mut memory) = end_state(vcpu);
     memory[INNER_STACK as usize - 0x100..INNER_STACK as usize].fill(0);
@@ -124,7 +124,7 @@ fn fast_path_counts(vcpu: &Computer<Bench>) -> [u64; 3] {
         .map(|fast_path| vcpu.counts().fast_path(fast_path))
 }
 
-/// Exits that those leaves stand for.
+/// The number of exits of the kinds that these fast paths replace.
 fn exits(vcpu: &Computer<Bench>) -> [u64; 3] {
     [
         ExitKind::SoftwareInterrupt,
@@ -134,7 +134,8 @@ fn exits(vcpu: &Computer<Bench>) -> [u64; 3] {
     .map(|kind| vcpu.exit_counts().get(kind))
 }
 
-/// Runs the same with fast paths and without, and instruction by instruction: exits and leaves.
+/// Runs a task with fast paths and without, and instruction by instruction. Returns the numbers of
+/// exits and of instructions that fast paths executed.
 fn compared(make: impl Fn(VirtualInterrupts) -> Computer<Bench>) -> (Computer<Bench>, [u64; 3]) {
     let mut stepping = make(VirtualInterrupts::default());
     step(&mut stepping);
@@ -176,7 +177,7 @@ fn int_n_and_the_monitor_s_return_need_no_exit() {
 
 #[test]
 fn what_is_refused_below_iopl_3_needs_no_exit() {
-    // The second byte of INT 90h, where the monitor goes on, is a NOP.
+    // The second byte of INT 90h, where the monitor continues, is a NOP.
     let code = repeated(&[CLI, STI, PUSHF, POPF, INT, 0x90, NOP]);
     for privilege in 0..3 {
         let (mut vcpu, _) = compared(|arm| task(&code, privilege, 3, arm, |_, _| {}));
@@ -200,7 +201,7 @@ fn what_is_refused_below_iopl_3_needs_no_exit() {
 #[test]
 fn int_n_whose_gate_is_the_monitor_s_or_none_is_a_fault_without_an_exit() {
     let code = repeated(&[INT, 0x90, NOP]);
-    // At level 3 it is no gate.
+    // Privilege levels of the gate. At level 3 the entry is not a gate.
     for level in 0..4 {
         let (mut vcpu, _) = compared(|arm| {
             task(&code, 3, level, arm, |_, memory| {
@@ -312,7 +313,8 @@ fn a_frame_holds_all_segments_and_the_handler_finds_none() {
 
 #[test]
 fn tables_that_are_written_count_from_the_next_delivery_on() {
-    // The handler exchanges what it was entered by, so that each other time another one comes.
+    // Each handler changes what the delivery depends on, so that every other delivery is a
+    // different one.
     let change = |place: u64, value: u32| {
         let place = (place as u32).to_le_bytes();
         // xor dword ss:[place], value
@@ -322,9 +324,9 @@ fn tables_that_are_written_count_from_the_next_delivery_on() {
     let places = [
         (IDT + 0x90 * 8, other),   // the gate
         (TASK + 4, 0x40),          // ESP0
-        (GDT + 0x18 + 4, 1 << 20), // AVL of the stack's descriptor
+        (GDT + 0x18 + 4, 1 << 20), // AVL in the stack's descriptor
         (GDT + 0x10 + 4, 1 << 20), // and of the code's
-        (TASK + 8, 3 << 16),       // beside SS0: of no consequence
+        (TASK + 8, 3 << 16),       // next to SS0: has no effect
     ];
     for (place, value) in places {
         let code = repeated(&[INT, 0x90, INT, 0x90, 0xcc]);
@@ -345,14 +347,14 @@ fn tables_that_are_written_count_from_the_next_delivery_on() {
 fn without_fast_paths_each_of_the_kinds_is_an_exit() {
     let code = repeated(&[INT, 0x90]);
     let [_, no_request, _] = arms();
-    // Each change of the flag is an exit: IRETD that loads it.
+    // Each change of the flag is an exit: an IRETD that loads it.
     let mut vcpu = task(&code, 3, 3, no_request, |_, _| {});
     run(&mut vcpu);
     assert_eq!(exits(&vcpu)[2], ROUNDS);
     assert_eq!(fast_path_counts(&vcpu)[2], 0);
 }
 
-/// A generator of numbers: what matters is only that they are not all alike.
+/// A generator of numbers, which need only differ from one another.
 struct Numbers(u64);
 
 impl Numbers {
@@ -371,7 +373,7 @@ fn random_loop(numbers: &mut Numbers) -> Vec<u8> {
         // mov si, selector; mov es, si, or another segment register
         let register = [0xc6, 0xe6, 0xee][numbers.below(3)];
         let load = [0xbe, selector[0], selector[1], 0x8e, register];
-        // The same place by another CS: jmp 0fff:next + 10h
+        // Jumps to the next instruction by another CS: jmp 0fff:next + 10h
         let next = (code.len() + 5 + 0x10) as u16;
         let [low, high] = next.to_le_bytes();
         let elsewhere = [0xea, low, high, 0xff, 0x0f];

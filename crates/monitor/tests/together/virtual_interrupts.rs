@@ -1,5 +1,5 @@
-//! CLI, STI, PUSHF, POPF, INT n and IRET run without the monitor, which shows only in
-//! the exits: interrupts come where they are let in, whichever way the instructions run.
+//! Tests CLI, STI, PUSHF, POPF, INT n and IRET without the monitor, which shows only in the exits:
+//! interrupts arrive where they are let in, whichever way the instructions run.
 
 use crate::support::virtual_interrupts::*;
 use tollgate_engine::policy::virtual_interrupts::{Transition, VirtualInterrupts};
@@ -18,7 +18,7 @@ const HERE: [u8; 2] = [0xeb, 0xfe];
 const INTERRUPTIBLE: [GuestMode; 2] = [GuestMode::Flat, GuestMode::Real];
 const ROUNDS: u64 = 500;
 
-/// `body`, [`ROUNDS`] times.
+/// Repeats `body` [`ROUNDS`] times.
 fn repeated(body: &[u8]) -> Vec<u8> {
     let back = -(body.len() as i8 + 4);
     // dec ecx or cx; jnz
@@ -29,7 +29,7 @@ fn counting(state: &mut CpuState) {
     state.gpr[1] = ROUNDS;
 }
 
-/// Where a program is interrupted in each arm, which must be the same place.
+/// The place where a program is interrupted under each setting, which must always be the same.
 #[track_caller]
 fn interrupted_in(mode: GuestMode, code: &[u8]) -> u64 {
     interrupted_with(mode, code, |_| {})
@@ -112,7 +112,7 @@ fn without_the_request_each_change_from_0_to_1_leaves() {
         ..VirtualInterrupts::default()
     };
     for mode in MODES {
-        // IF becomes 1 by STI, stays by STI, becomes 0, 1 by POPF, stays by POPF.
+        // IF becomes 1 by STI, stays 1 by STI, becomes 0 and 1 by POPF, and stays 1 by POPF.
         let body = [CLI, STI, STI, PUSHF, CLI, POPF, PUSHF, POPF];
         let code = repeated(&body);
         let mut vcpu = vcpu_with(mode, &code, arm, |state, _| counting(state));
@@ -218,7 +218,8 @@ fn a_vector_beyond_the_limit_is_refused() {
 
 #[test]
 fn int_and_iret_leave_if_the_code_segment_has_another_descriptor_now() {
-    // What CS was loaded from is not what lies there: the new one, whose limit is less, counts.
+    // The descriptor of CS has changed since CS was loaded. The new descriptor, whose limit is
+    // lower, counts.
     let code = [INT, 0x60, NOP];
     let results = arms().map(|arm| {
         let mut vcpu = vcpu_with(GuestMode::Flat, &code, arm, |_, memory| {
@@ -265,7 +266,7 @@ fn popf_lets_interrupts_in_at_once() {
 
 #[test]
 fn iret_lets_interrupts_in_at_once() {
-    // The flags of now, IF set; CS; where it goes on.
+    // The frame: the present flags with IF set, CS, and where the program continues.
     let flat = [
         &[CLI, OUT, RAISE, PUSHF, 0x81, 0x0c, 0x24, 0, 2, 0, 0][..], // or dword [esp], 200h
         &[0x0e, 0x68, 0x20, 0, 1, 0, 0xcf],                          // push cs; push 10020h; iretd
@@ -285,7 +286,7 @@ fn iret_lets_interrupts_in_at_once() {
 #[test]
 fn an_interrupt_that_an_instruction_behind_sti_raises_is_taken_behind_it() {
     let [a, b, c, d] = DEVICE.to_le_bytes();
-    // mov eax, [device]; mov [device], eax: the monitor does them in the shadow.
+    // mov eax, [device]; mov [device], eax: the monitor executes these in the shadow.
     for opcode in [0xa1, 0xa3] {
         let code = [CLI, STI, opcode, a, b, c, d, NOP, NOP];
         assert_eq!(interrupted_in(GuestMode::Flat, &code), 7, "{opcode:#x}");
@@ -294,11 +295,11 @@ fn an_interrupt_that_an_instruction_behind_sti_raises_is_taken_behind_it() {
 
 #[test]
 fn an_interrupt_that_comes_before_the_shadow_is_over_waits_for_its_end() {
-    // In V86 and real mode OUT itself raises it, in the shadow.
+    // In V86 mode and real mode OUT itself raises the interrupt, in the shadow.
     for mode in INTERRUPTIBLE {
         let code = [CLI, STI, OUT, RAISE, NOP, NOP];
         assert_eq!(interrupted_in(mode, &code), 4, "{mode:?}");
-        // A miss in the software TLB on the way: push touches memory for the first time.
+        // A miss in the software TLB on the way: the push is the first access to memory.
         let code = [CLI, OUT, RAISE, STI, 0x50, NOP];
         assert_eq!(interrupted_in(mode, &code), 5, "{mode:?}");
     }
@@ -306,7 +307,7 @@ fn an_interrupt_that_comes_before_the_shadow_is_over_waits_for_its_end() {
 
 #[test]
 fn a_fault_behind_sti_is_delivered_before_the_interrupt() {
-    // The divide error's handler ends the run like the others.
+    // The handler of the divide error ends the run as the others do.
     for arm in arms() {
         let code = [CLI, OUT, RAISE, 0x31, 0xc9, STI, 0xf7, 0xf1, NOP]; // div ecx
         let mut vcpu = vcpu_with(GuestMode::Flat, &code, arm, |_, memory| {
@@ -355,7 +356,7 @@ fn popf_that_sets_tf_traps_behind_the_next_instruction() {
     }
 }
 
-/// What PUSHF stores and POPF leaves, for the flags of a processor and an image.
+/// The image that PUSHF stores and the flags that POPF leaves, for given flags and a given image.
 fn flags_of(mode: GuestMode, arm: VirtualInterrupts, flags: u64, image: u64) -> (u32, u64) {
     // push eax; popf, or not; pushf
     let code = [PUSHF, 0x50, POPF, PUSHF];
@@ -399,7 +400,7 @@ fn images_are_the_same_in_every_arm() {
     }
 }
 
-/// A generator of numbers: what matters is only that they are not all alike.
+/// A generator of numbers, which need only differ from one another.
 struct Numbers(u64);
 
 impl Numbers {
@@ -409,7 +410,7 @@ impl Numbers {
     }
 }
 
-/// A random loop of the six and some others, for flat code; counts down ECX.
+/// A random loop of the six instructions and some others, for flat code, which counts down ECX.
 fn random_loop(numbers: &mut Numbers) -> Vec<u8> {
     let mut code = Vec::new();
     let start = code.len();
@@ -440,10 +441,10 @@ fn random_loop(numbers: &mut Numbers) -> Vec<u8> {
     code
 }
 
-/// Marks that an interrupt came here: `mov byte [eip + MARKS - CODE], 1`.
+/// Address of the marks for interrupts: `mov byte [eip + MARKS - CODE], 1`.
 const MARKS: u64 = 0x6_0000;
 
-/// The handler of vector 20h: marks where the interrupt came, and returns.
+/// The handler of vector 20h, which marks where the interrupt came, and returns.
 fn marking_handler() -> Vec<u8> {
     let distance = (MARKS - CODE) as u32;
     let mut code = vec![0x53, 0x8b, 0x5c, 0x24, 4, 0xc6, 0x83]; // push ebx; mov ebx, [esp+4]
@@ -466,12 +467,12 @@ fn random_guest(
     })
 }
 
-/// What a program leaves behind, and what was marked, apart.
+/// The results of a program, and separately the marks.
 fn result(vcpu: &mut tollgate_test_support::Computer<Bench>) -> (String, Vec<u8>, Vec<u8>) {
     let (registers, mut memory) = end_state(vcpu);
     let marks = memory[MARKS as usize..][..0x1000].to_vec();
     memory[MARKS as usize..][..0x1000].fill(0);
-    // What interrupts left below the stack pointer says nothing.
+    // The values that interrupts left below the stack pointer are not compared.
     memory[STACK as usize - 0x100..STACK as usize].fill(0);
     (registers, memory, marks)
 }
@@ -492,7 +493,7 @@ fn random_programs_end_the_same_in_every_arm_and_step_by_step() {
     }
 }
 
-/// Where interrupts may come in a program, of which one is run step by step.
+/// The places where interrupts may arrive in a program, found by running it step by step.
 fn allowed(code: &[u8]) -> Vec<u8> {
     let mut vcpu = random_guest(code, 3, VirtualInterrupts::default());
     let mut places = vec![0; 0x1000];

@@ -1,5 +1,6 @@
-//! Programs on stacks and structures of every kind, whose blocks share look-ups among their
-//! accesses: what they do is what they do instruction by instruction, where nothing is shared.
+//! Tests programs on stacks and structures of every kind, whose blocks share look-ups among their
+//! accesses: they must have the results that they have instruction by instruction, where no look-up
+//! is shared.
 
 use crate::support::long_mode::*;
 use tollgate_engine::abi::fast_paths::FastPath;
@@ -20,7 +21,7 @@ const COMPARED: [u64; 7] = [
     SMALL_TABLE,
 ];
 
-/// Runs a program in blocks and instruction by instruction.
+/// Runs a program in blocks and instruction by instruction, which must agree.
 fn agree(code: &[u8], setup: impl Fn(&mut CpuState, &mut GuestMemory)) -> Computer<Bench> {
     let mut running = run_with(code, &setup);
     let mut stepping = vcpu(code, &setup);
@@ -37,17 +38,18 @@ fn agree(code: &[u8], setup: impl Fn(&mut CpuState, &mut GuestMemory)) -> Comput
     running
 }
 
-/// What leads a stack's address to the same stack in a part that an anchor leads to, or to itself.
+/// The distance from a stack's address to the same stack in a part that an anchor leads to, or
+/// zero.
 fn common(random: &mut Random) -> u64 {
     random.pick(&[0, COMMON[0], COMMON[1]])
 }
 
-/// A program that runs its steps several times on a stack, at CPL 3.
+/// A program that repeats its steps several times on a stack, at CPL 3.
 struct Program(Vec<u8>);
 
 impl Program {
     fn new(stack: u64) -> Self {
-        // mov ebp,3; movq xmm5,rbp: vector registers are never all zero.
+        // mov ebp,3; movq xmm5,rbp: the vector registers are never all zero.
         let mut program = Self(vec![0xbd, 3, 0, 0, 0, 0x66, 0x48, 0x0f, 0x6e, 0xed]);
         program.put(&[0x48, 0xbc]); // mov rsp,stack
         program.put(&stack.to_le_bytes());
@@ -58,7 +60,7 @@ impl Program {
         self.0.extend_from_slice(bytes);
     }
 
-    /// An instruction with an opcode, a register and [rsp+displacement].
+    /// Adds an instruction with an opcode, a register and [rsp+displacement].
     fn with_stack(&mut self, opcode: &[u8], register: u8, wide: bool, displacement: i8) {
         let rex = 0x40 | u8::from(wide) << 3 | (register & 8) >> 1;
         self.put(&[rex]);
@@ -66,7 +68,7 @@ impl Program {
         self.put(&[0x44 | (register & 7) << 3, 0x24, displacement as u8]);
     }
 
-    /// One step at random.
+    /// Adds one random step.
     fn step(&mut self, random: &mut Random) {
         let registers = [0, 1, 2, 3, 6, 7, 8, 9, 12, 13, 15];
         let register = random.pick(&registers);
@@ -96,7 +98,7 @@ impl Program {
             14 => self.put(&[0x48, 0x83, 0xec, 8 * random.below(15) as u8]),
             15 => self.put(&[0x48, 0x83, 0xc4, 8 * random.below(15) as u8]),
             16 => self.put(&[0x48, 0x8d, 0x64, 0x24, displacement as u8]),
-            // A load and a store elsewhere, which may miss: mov rax,[address].
+            // A load and a store in other memory, which may miss: mov rax,[address].
             17 | 18 => {
                 let opcode = if some == 17 { 0x8b } else { 0x89 };
                 self.put(&[0x48, opcode, 0x04, 0x25]);
@@ -123,13 +125,13 @@ impl Program {
         }
     }
 
-    /// A register gets a constant.
+    /// Sets a register to a constant.
     fn set(&mut self, register: u8, value: u64) {
         self.put(&[0x48 | register >> 3, 0xb8 | register & 7]);
         self.put(&value.to_le_bytes());
     }
 
-    /// An instruction with an opcode, a register and [base+displacement].
+    /// Adds an instruction with an opcode, a register and [base+displacement].
     fn with_base(&mut self, opcode: &[u8], wide: bool, registers: (u8, u8), displacement: i8) {
         let (register, base) = registers;
         self.put(&[0x40 | u8::from(wide) << 3 | (register & 8) >> 1 | base >> 3]);
@@ -137,8 +139,8 @@ impl Program {
         self.put(&[0x40 | (register & 7) << 3 | base & 7, displacement as u8]);
     }
 
-    /// One step at random that reaches a structure, or moves the register that it is reached
-    /// through.
+    /// Adds one random step that accesses a structure, or moves the register that points to the
+    /// structure.
     fn base_step(&mut self, random: &mut Random) {
         let base = random.pick(&BASES);
         let register = random.pick(&[0, 1, 2, 6, 8, 9]);
@@ -176,7 +178,7 @@ impl Program {
         }
     }
 
-    /// A step that a conditional branch may leave out.
+    /// Adds a step that a conditional branch may skip.
     fn perhaps(&mut self, random: &mut Random) {
         if random.below(2) == 0 {
             // add eax,edx; cmp r8d,edx; test cl,2.
@@ -195,7 +197,7 @@ impl Program {
         self.0[last] = (self.0.len() - behind) as u8;
     }
 
-    /// A call of what comes next, through a register or memory.
+    /// Adds a call of the code that comes next, through a register or memory.
     fn call_on(&mut self, random: &mut Random) {
         let base = random.pick(&[BASES[0], BASES[1], BASES[2], 4]);
         let displacement = 8 * random.below(8) as i8;
@@ -271,7 +273,7 @@ fn random_programs_do_on_every_stack_what_they_do_step_by_step() {
     }
 }
 
-/// Registers through which programs reach structures.
+/// Registers through which programs access structures.
 const BASES: [u8; 3] = [3, 7, 13];
 
 #[test]
@@ -368,9 +370,10 @@ fn a_structure_without_write_permission_is_read_and_faults_when_stored_to() {
 
 #[test]
 fn a_window_that_only_lacked_its_page_is_filled_and_tried_again() {
-    // A load, which makes no window; two, which do: mov rax,[rbx]; mov rdx,[rbx+18h].
+    // One load needs no shared look-up; two loads do: mov rax,[rbx]; mov rdx,[rbx+18h].
     let exits = [1, 2].map(|accesses| {
-        // Where an anchor leads, if there are anchors: elsewhere that is found out by a fault.
+        // The address is one that an anchor leads to, if there are anchors, because for other
+        // addresses a fault would detect that.
         let mut program = Program::new(COMMON[1] + STACK - 0x100);
         program.set(3, COMMON[1] + DATA + 0x100);
         for (register, displacement) in [(0, 0), (2, 0x18)].into_iter().take(accesses) {
@@ -395,7 +398,8 @@ fn a_window_that_only_lacked_its_page_is_filled_and_tried_again() {
 
 #[test]
 fn a_page_fault_comes_on_the_third_of_four_pushes() {
-    // The page below SMALL + 3000h is not present; before the first round it is looked up above.
+    // The page below SMALL + 3000h is not present; before the first round the page above is looked
+    // up.
     let mut program = Program::new(SMALL + 0x1010);
     program.put(&[0x50, 0x51, 0x52, 0x53]);
     let mut vcpu = agree(&program.end(), |state, memory| {
@@ -424,7 +428,7 @@ fn a_stack_without_write_permission_is_read_and_faults_when_pushed_to() {
 
 #[test]
 fn code_on_the_stack_that_pushes_over_itself_runs_what_it_pushed() {
-    // At SMALL + 100h: push rax over the instructions that follow, which run then.
+    // At SMALL + 100h: push rax overwrites the instructions that follow, which then run.
     let stack = SMALL + 0x110;
     let mut program = Program::new(stack);
     program.put(&[0x48, 0xb8, 0x90, 0x90, 0x90, 0x90, 0xff, 0xc3, 0xff, 0xc3]);
@@ -443,7 +447,7 @@ fn code_on_the_stack_that_pushes_over_itself_runs_what_it_pushed() {
         bytes.extend([0xff, 0xc7, 0xff, 0xc7, 0xff, 0xc7, 0xff, 0xc7, 0xff, 0xe6]);
         memory.write(PhysicalAddress(SMALL_RAM[0] + 0x100), &bytes);
     });
-    // Twice in each of three rounds.
+    // The code runs twice in each of three rounds.
     assert_eq!((vcpu.state().gpr[3], vcpu.state().gpr[7]), (6, 0));
 }
 
@@ -480,7 +484,7 @@ fn a_stack_that_is_mapped_elsewhere_between_two_accesses_is_read_there() {
 
 #[test]
 fn what_a_changed_operand_adds_to_a_register_counts_for_what_is_reached_through_it() {
-    // A subroutine's ADD has its operand changed between calls.
+    // The operand of a subroutine's ADD is changed between calls.
     let vcpu = run_with(
         guest_code!(
             moved_by_more,

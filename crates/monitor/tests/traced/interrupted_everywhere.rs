@@ -1,10 +1,12 @@
-//! A request to leave guest code changes nothing, at whichever host instruction it arrives:
-//! the monitor sees the guest between two of its instructions, and the guest comes to the
-//! same end. For every shape of emitted code, and each host instruction that it executes.
+//! Tests that a request to leave guest code changes nothing, at whichever host instruction it
+//! arrives: the monitor sees the guest between two of its instructions, and the guest has the same
+//! result. The test covers every shape of emitted code and each host instruction that the code
+//! executes.
 //!
-//! Most are left out, others with each guest. `TOLLGATE_EVERY_INSTRUCTION=1` leaves out none
-//! (half an hour), `TOLLGATE_EVERY_INSTRUCTION=13` stops at every 13th of each guest;
-//! `TOLLGATE_ONLY` runs the guests whose names contain it.
+//! By default most host instructions are left out, different ones for each guest.
+//! `TOLLGATE_EVERY_INSTRUCTION=1` leaves out none (half an hour), `TOLLGATE_EVERY_INSTRUCTION=13`
+//! stops at every 13th of each guest; `TOLLGATE_ONLY` runs only the guests whose names contain its
+//! value.
 
 use crate::every_shape::machine::{Machine, vcpu};
 use crate::every_shape::{EXIT, Guest, MEMORY, Scene, guests, put};
@@ -16,14 +18,14 @@ use tollgate_test_support::{Computer, visible_vectors};
 use tollgate_x86::state::VectorState;
 use tollgate_x86::{CpuState, Flags, Gpr, PhysicalAddress};
 
-/// Guest instructions of a run at most; guests that need more are left out.
+/// The most guest instructions of a run. Guests that need more are left out.
 const LONGEST: usize = 60;
-/// The instruction.
+/// The opcode of STI.
 const STI: u8 = 0xfb;
-/// Failures that are reported.
+/// The most failures that are reported.
 const FAILURES: usize = 12;
 
-/// The guest between two instructions.
+/// The state of the guest between two instructions.
 #[derive(Clone, PartialEq)]
 struct Moment {
     cpu: CpuState,
@@ -39,7 +41,7 @@ impl Moment {
         let mut cpu = vcpu.state().clone();
         cpu.vector = VectorState::initial();
         if cpu.shadow_rip != cpu.rip {
-            // A note of a shadow that is over says nothing.
+            // A note of an interrupt shadow that is over has no effect.
             cpu.end_shadow();
         }
         Self {
@@ -49,15 +51,15 @@ impl Moment {
         }
     }
 
-    /// Whether this is `other`, which comes behind an STI: that may hold interrupts off
-    /// though it found them let in.
+    /// Whether this is the same moment as `other`, which follows an STI: STI may have cast a shadow
+    /// although interrupts were already let in.
     fn is_shadowed(&self, other: &Moment) -> bool {
         let mut shadowed = other.clone();
         shadowed.cpu.begin_interrupt_shadow(other.cpu.rip);
         *self == shadowed
     }
 
-    /// How it differs from another, in words.
+    /// Describes how this moment differs from another.
     fn difference(&self, other: &Moment) -> String {
         let mut text = String::new();
         let words = |moment: &Moment| {
@@ -81,8 +83,8 @@ impl Moment {
     }
 }
 
-/// Runs the guest alone, one instruction after the other: all its moments, the last of
-/// which is the end, and its accesses to devices.
+/// Runs the guest alone, one instruction after the other. Returns all its moments, the last of
+/// which is the end, and the machine with its accesses to devices.
 fn moments(guest: &Guest) -> Option<(Vec<Moment>, Machine)> {
     let mut vcpu = vcpu(guest);
     let mut moments = vec![Moment::of(&mut vcpu)];
@@ -99,23 +101,24 @@ fn moments(guest: &Guest) -> Option<(Vec<Moment>, Machine)> {
     None
 }
 
-/// One guest with all that is known about it.
+/// One guest with all facts about it that the test needs.
 struct Subject<'a> {
     guest: &'a Guest,
-    /// It asks for the time: behind its first instruction EAX and EDX are another each time.
+    /// Whether the guest reads the time: then EAX and EDX differ from run to run after its first
+    /// instruction.
     is_timed: bool,
     moments: Vec<Moment>,
     machine: Machine,
     way: Way,
 }
 
-/// How a guest is run.
+/// The way in which a guest is run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     Cold,
-    /// The code was run before: what it needs is at hand.
+    /// The code was run before, so everything that it needs is translated and filled.
     Warm,
-    /// The same, and most registers live in slots.
+    /// The code was run before, and most registers live in slots of the context.
     Spilled,
     /// The code was run before at another address: it is relocatable.
     Moved,
@@ -136,7 +139,7 @@ impl Subject<'_> {
             vcpu.run();
             let state = self.guest.state.clone();
             if self.way == Way::Moved {
-                // What is known of the address space is forgotten.
+                // A load of CR3 makes the monitor forget what it knows about the address space.
                 vcpu.change_state(|cpu| cpu.cr3 ^= 8);
             }
             vcpu.change_state(|cpu| *cpu = state);
@@ -146,8 +149,8 @@ impl Subject<'_> {
         vcpu
     }
 
-    /// Runs with the signal before one host instruction. The second value is what
-    /// [`Orders::run`] says, the first what is wrong.
+    /// Runs the guest with the signal before one host instruction. Returns what is wrong, and what
+    /// [`Orders::run`] returns.
     fn run(&self, orders: &Orders, target: u64) -> (Option<String>, u64) {
         let mut vcpu = self.prepared();
         let code = vcpu.code_range();
@@ -158,7 +161,7 @@ impl Subject<'_> {
         )
     }
 
-    /// A moment without what is another each time.
+    /// A moment without the registers that differ from run to run.
     fn repeatable(&self, moment: &Moment) -> Moment {
         let mut moment = moment.clone();
         if self.is_timed && moment.cpu.rip != self.guest.state.rip {
@@ -168,7 +171,7 @@ impl Subject<'_> {
         moment
     }
 
-    /// What reached devices was the same, but for the time.
+    /// Whether devices saw the same accesses, apart from those that read the time.
     fn has_same_accesses(&self, machine: &Machine) -> bool {
         let places = |machine: &Machine| machine.accesses.iter().map(|it| it.0).collect::<Vec<_>>();
         match self.is_timed {
@@ -185,7 +188,7 @@ impl Subject<'_> {
             if vcpu.platform().ended {
                 let end = self.repeatable(self.moments.last()?);
                 if now != end {
-                    return Some(format!("ends differently:{}", now.difference(&end)));
+                    return Some(format!("ends in another state:{}", now.difference(&end)));
                 }
                 return (!self.has_same_accesses(vcpu.platform())).then(|| {
                     let (found, expected) = (&vcpu.platform().accesses, &self.machine.accesses);
@@ -217,7 +220,7 @@ impl Subject<'_> {
     }
 }
 
-/// The guest asks for the time, and does nothing else that differs from run to run.
+/// Whether the guest reads the time, and does nothing else that differs from run to run.
 fn is_timed(guest: &Guest) -> bool {
     let mut instructions = guest.instructions().into_iter();
     let first = instructions.next().map(|it| it.mnemonic());
@@ -243,7 +246,7 @@ fn child(orders: &Orders) -> String {
             continue;
         };
         let is_timed = is_timed(guest);
-        // They are few.
+        // There are few guests that read the time, so none of their instructions is left out.
         let (part, stride) = if is_timed { (1, 1) } else { (part, stride) };
         timed += u64::from(is_timed);
         let mut subject = Subject {
@@ -311,7 +314,7 @@ fn interruptions_at_every_host_instruction_change_nothing() {
     );
 }
 
-/// IRETD that loads EFLAGS.RF, and what it returns to: a load, and the end.
+/// A guest that executes an IRETD which loads EFLAGS.RF, then a load and the end.
 fn returning_with_resume_flag() -> Guest {
     let mut guest = guests()
         .into_iter()

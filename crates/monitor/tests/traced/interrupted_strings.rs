@@ -1,10 +1,10 @@
-//! A request to leave a repeated string instruction finds the guest between two iterations,
-//! whichever host instruction it arrives before: registers, flags and memory are those of so
-//! many iterations, RF is set if there were any (SDM volume 3, 18.3.1.1), and the guest comes
-//! to the same end.
+//! Tests that a request to leave a repeated string instruction finds the guest between two
+//! iterations, whichever host instruction it arrives before: registers, flags and memory are those
+//! after a whole number of iterations, RF is set if there was at least one (SDM volume 3,
+//! 18.3.1.1), and the guest has the same result.
 //!
-//! Of each guest's host instructions it stops at every 5th; `TOLLGATE_EVERY_INSTRUCTION=1`
-//! has it stop at all.
+//! By default the test stops at every 5th of each guest's host instructions;
+//! `TOLLGATE_EVERY_INSTRUCTION=1` makes it stop at all of them.
 
 use crate::every_shape::machine::{Machine, vcpu};
 use crate::every_shape::{EXIT, Guest, MEMORY, Scene, guests, put};
@@ -14,7 +14,7 @@ use tollgate_test_support::Computer;
 use tollgate_x86::state::VectorState;
 use tollgate_x86::{CpuState, Flags, Gpr, PhysicalAddress, Segment, SegmentRegister};
 
-/// The guest between two instructions or iterations.
+/// The state of the guest between two instructions or iterations.
 #[derive(Clone, PartialEq)]
 struct Moment {
     cpu: CpuState,
@@ -28,19 +28,19 @@ impl Moment {
         let mut cpu = vcpu.state().clone();
         cpu.vector = VectorState::initial();
         if cpu.shadow_rip != cpu.rip {
-            // A note of a shadow that is over says nothing.
+            // A note of an interrupt shadow that is over has no effect.
             cpu.end_shadow();
         }
         Self { cpu, memory }
     }
 }
 
-/// One instruction and its registers: RCX, and where the source and the destination lie.
+/// One instruction with the values of RCX and of the registers for source and destination.
 struct Case {
     name: &'static str,
     code: &'static [u8],
     registers: [u64; 3],
-    /// EFLAGS.DF is set.
+    /// Whether EFLAGS.DF is set.
     down: bool,
 }
 
@@ -127,12 +127,12 @@ const CASES: [Case; 24] = [
     down("rep stosb of nothing", &[0xf3, 0xaa], [0, 0, 0x2_1103]),
 ];
 
-/// The base of both segments with addresses of 16 bits: all operands are within 64 KiB.
+/// The base of both segments for 16-bit addresses: all operands are within 64 KiB.
 const BASE: u64 = 0x1_a000;
-/// What lies above CX, SI and DI there, which stays.
+/// The upper parts of the registers of CX, SI and DI for 16-bit addresses, which must not change.
 const ABOVE: [u64; 3] = [0x5a5a_0000, 0x8001_0000, 0xffff_0000];
 
-/// With addresses of 16 bits: across the end of 64 KiB.
+/// Cases with 16-bit addresses that wrap at the end of 64 KiB.
 const WRAPPING: [Case; 4] = [
     up(
         "rep movsb that wraps",
@@ -181,7 +181,7 @@ fn guest(base: &Guest, case: &Case) -> Guest {
     guest.state.gpr[Gpr::Rsi as usize] = source;
     guest.state.gpr[Gpr::Rdi as usize] = destination;
     if guest.state.flags().contains(Flags::VM) {
-        // The task may use the port at its end: the map of ports lies behind its state.
+        // The task uses a port at its end: the I/O permission bitmap follows its state.
         guest.state.tr.limit = 0x67 + 0x20;
         let map = guest.state.tr.base as u32 + 0x68;
         put(&mut guest.memory, map, &[0; 0x20]);
@@ -192,8 +192,8 @@ fn guest(base: &Guest, case: &Case) -> Guest {
     guest
 }
 
-/// All moments of the guest: before the instruction, between its iterations, behind it and at
-/// the end.
+/// All moments of the guest: before the instruction, between its iterations, after it and at the
+/// end.
 fn moments(guest: &Guest) -> Vec<Moment> {
     let mut vcpu = vcpu(guest);
     let mut moments = vec![Moment::of(&mut vcpu)];
@@ -240,11 +240,11 @@ fn moments(guest: &Guest) -> Vec<Moment> {
     moments
 }
 
-/// Runs the guest to its end with the signal before one host instruction; what is wrong, and
-/// what [`Orders::run`] says.
+/// Runs the guest to its end with the signal before one host instruction. Returns what is wrong,
+/// and what [`Orders::run`] returns.
 fn run(guest: &Guest, moments: &[Moment], orders: &Orders, target: u64) -> (Option<String>, u64) {
     let mut vcpu = vcpu(guest);
-    // What the code needs is at hand.
+    // The first run translates and fills everything that the code needs.
     vcpu.platform_mut().begin();
     vcpu.run();
     vcpu.change_state(|cpu| *cpu = guest.state.clone());

@@ -1,6 +1,6 @@
-//! Tests that fork, and trace what they have forked. They are a program of their own, in which no
-//! machine is made but in the children: a child has one thread, and must not find that another
-//! one of the parent's holds a lock or an anchor.
+//! Tests that fork and trace the child processes. They are a program of their own, in which only
+//! the children make machines: a child has one thread, and must not find a lock or an anchor held
+//! by another thread of the parent.
 
 #[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../together/support/every_shape/mod.rs"]

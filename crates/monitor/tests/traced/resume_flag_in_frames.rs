@@ -1,10 +1,11 @@
-//! EFLAGS.RF in the frames of events, whichever host instruction a request to leave arrives
-//! before (SDM volume 3, 17.3.1.1; AMD volume 2, 3.1.6 and 13.1.1): an interrupt's shows it clear
-//! between two instructions, and set between two iterations of a repeated string instruction; that of
-//! a fault shows it set, of a trap or a software interrupt clear. Requests bring an interrupt here.
+//! Tests EFLAGS.RF in the frames of events, whichever host instruction a request to leave arrives
+//! before (SDM volume 3, 17.3.1.1; AMD volume 2, 3.1.6 and 13.1.1). In the frame of an interrupt,
+//! RF is clear between two instructions and set between two iterations of a repeated string
+//! instruction. In the frame of a fault, RF is set; in that of a trap or a software interrupt, RF
+//! is clear. Requests bring an interrupt in these tests.
 //!
-//! Of each guest's host instructions it stops at every 7th; `TOLLGATE_EVERY_INSTRUCTION=1`
-//! has it stop at all.
+//! By default the test stops at every 7th of each guest's host instructions;
+//! `TOLLGATE_EVERY_INSTRUCTION=1` makes it stop at all of them.
 
 use crate::every_shape::machine::{Machine, vcpu};
 use crate::every_shape::{EXIT, Guest, Scene, guests, put};
@@ -12,21 +13,21 @@ use crate::tracer::{COUNT, Orders, trace};
 use tollgate_test_support::Computer;
 use tollgate_x86::{Flags, Gpr, PhysicalAddress};
 
-/// Handlers, of eight bytes for each vector: EBP tells which it was.
+/// Address of the handlers, which have eight bytes for each vector and set EBP to the vector.
 const HANDLERS: u32 = 0x3400;
-/// That of the machine's interrupt.
+/// The vector of the machine's interrupt.
 const INTERRUPT: u32 = 0x20;
-/// The EBP of a guest that comes to its own end.
+/// EBP of a guest that reaches its own end.
 const NONE: u64 = 0x1234;
 
-/// What a guest does by itself.
+/// How a guest ends if it is not interrupted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Ends {
-    /// Comes to its end.
+    /// The guest reaches its end.
     Well,
-    /// The instruction at this offset raises a fault of this vector.
+    /// The instruction at this offset raises a fault with this vector.
     Faults(u64, u8),
-    /// Enters the handler of this vector, from before this offset.
+    /// The guest enters the handler of this vector, from before this offset.
     Enters(u64, u8),
 }
 
@@ -40,7 +41,7 @@ const fn case(name: &'static str, code: &'static [u8], ends: Ends) -> Case {
     Case { name, code, ends }
 }
 
-/// RCX is 6, RSI and RDI lie shortly before the ends of pages.
+/// The cases. RCX is 6, and RSI and RDI point to addresses shortly before the ends of pages.
 const CASES: [Case; 11] = [
     // inc edx; mov [esi], dl; add ecx, edx; jmp on; push dx; pop dx
     case(
@@ -72,14 +73,14 @@ const CASES: [Case; 11] = [
     case("int 60h", &[0x90, 0xcd, 0x60], Ends::Enters(3, 0x60)),
 ];
 
-/// The mode's guest with this code. `None`: it is not for that mode.
+/// The guest of a mode with the code of a case, or `None` if the case is not for that mode.
 fn guest(base: &Guest, case: &Case) -> Option<Guest> {
     let mut guest = base.clone();
     let is_virtual = base.state.is_virtual_8086();
     if is_virtual && case.name.contains("selector") {
         return None;
     }
-    // Operands of 16 bits become those of 32, which changes nothing here.
+    // 16-bit operands become 32-bit operands, which makes no difference here.
     let mode = base.name.split(':').next().unwrap_or_default();
     guest.name = format!("{} ({mode})", case.name);
     guest.code = case.code.to_vec();
@@ -124,7 +125,7 @@ fn guest(base: &Guest, case: &Case) -> Option<Guest> {
     Some(guest)
 }
 
-/// The frame that a handler of protected mode finds: RIP and RFLAGS.
+/// RIP and RFLAGS in the frame that a handler of protected mode finds.
 fn frame(vcpu: &mut Computer<Machine>, vector: u8) -> (u64, u64) {
     let size = if vcpu.state().is_long_mode() { 8 } else { 4 };
     let has_code = matches!(vector, 8 | 10..=14 | 17);
@@ -139,7 +140,7 @@ fn frame(vcpu: &mut Computer<Machine>, vector: u8) -> (u64, u64) {
     (value(0), value(2))
 }
 
-/// What came of all runs.
+/// The results of all runs.
 #[derive(Default)]
 struct Seen {
     runs: u64,
@@ -148,7 +149,7 @@ struct Seen {
     own: u64,
 }
 
-/// What is wrong with a run that has ended.
+/// Describes what is wrong with a run that has ended.
 fn judge(
     vcpu: &mut Computer<Machine>,
     guest: &Guest,
@@ -158,7 +159,8 @@ fn judge(
     let start = guest.state.rip;
     let vector = vcpu.state().gpr[Gpr::Rbp as usize];
     if vector == NONE {
-        return (case.ends != Ends::Well).then(|| "comes to its end".into());
+        return (case.ends != Ends::Well)
+            .then(|| "the guest reaches its end without an event".into());
     }
     let vector = vector as u8;
     let (rip, flags) = frame(vcpu, vector);
@@ -194,7 +196,8 @@ fn run(
     seen: &mut Seen,
 ) -> (Option<String>, u64) {
     let mut vcpu = vcpu(guest);
-    // What the code needs is at hand, and how its fault is delivered is known.
+    // These runs translate and fill everything that the code needs, and make the delivery of its
+    // fault known.
     for _ in 0..2 {
         vcpu.platform_mut().begin();
         vcpu.run();
@@ -228,7 +231,7 @@ fn child(orders: &Orders) -> String {
         };
         let mut base = base.clone();
         if base.state.cpl() == 3 {
-            // So that its end may use a port.
+            // The guest uses a port at its end.
             base.state.flags |= Flags::IOPL.bits();
         }
         for case in &CASES {

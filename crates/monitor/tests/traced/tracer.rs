@@ -1,8 +1,8 @@
-//! Delivers the kick signal to a child process exactly before a chosen host instruction of
-//! those that it executes in emitted code and on the way in and out of it.
+//! Delivers the kick signal to a child process exactly before a chosen host instruction of those
+//! that the child executes in emitted code and while entering and leaving it.
 //!
-//! The child says which (see [`Orders`]); the parent stops it at the entry of emitted code
-//! with a breakpoint and lets it execute one instruction after the other from there.
+//! The child chooses the instruction (see [`Orders`]). The parent stops the child with a breakpoint
+//! at the entry of emitted code, and then lets it execute one instruction after the other.
 
 use std::mem::offset_of;
 use std::ops::Range;
@@ -13,22 +13,23 @@ use tollgate_engine::abi::context::BIAS;
 use tollgate_engine::gate::{entry, interrupted_string, store_test};
 use tollgate_engine::signals::kick_signal;
 
-/// Longest text of the child.
+/// Maximum length of the child's text.
 const TEXT: usize = 1 << 16;
-/// [`Orders::target`]: only count.
+/// The value of [`Orders::target`] that only counts instructions.
 pub const COUNT: u64 = u64::MAX;
 
-/// What parent and child share.
+/// The memory that parent and child share.
 #[repr(C)]
 pub struct Orders {
-    /// The signal goes before this host instruction, counted from 1; 0 when nothing is
-    /// awaited.
+    /// The number of the host instruction before which the signal is sent, counted from 1. 0 means
+    /// that the parent waits for nothing.
     target: AtomicU64,
     start: AtomicU64,
     end: AtomicU64,
-    /// The answer: how many host instructions there were, or where the signal struck.
+    /// The answer: how many host instructions there were, or the address before which the signal
+    /// was sent.
     answer: AtomicU64,
-    /// Signals delivered in all.
+    /// The number of signals delivered in all runs.
     pub delivered: AtomicU64,
     length: AtomicU64,
     text: [AtomicU64; TEXT / 8],
@@ -36,7 +37,7 @@ pub struct Orders {
 
 impl Orders {
     fn shared() -> &'static Orders {
-        // SAFETY: a fresh anonymous mapping.
+        // SAFETY: the mapping is new and anonymous.
         let memory = unsafe {
             libc::mmap(
                 null_mut(),
@@ -48,13 +49,14 @@ impl Orders {
             )
         };
         assert_ne!(memory, libc::MAP_FAILED);
-        // SAFETY: zeroed, aligned, large enough, never unmapped; all fields are atomic.
+        // SAFETY: the memory is zeroed, aligned, large enough and never unmapped; all fields are
+        // atomic.
         unsafe { &*memory.cast::<Orders>() }
     }
 
-    /// In the child: runs `body` with the signal before the host instruction `target`.
-    /// Emitted code lies in `code`. Returns how many host instructions there were, or, if
-    /// `target` is one of them, its address.
+    /// Called in the child: runs `body` with the signal before the host instruction `target`.
+    /// Emitted code lies in `code`. Returns how many host instructions there were, or the address
+    /// of `target` if it is one of them.
     pub fn run<T>(&self, target: u64, code: Range<u64>, body: impl FnOnce() -> T) -> (T, u64) {
         self.start.store(code.start, SeqCst);
         self.end.store(code.end, SeqCst);
@@ -87,12 +89,13 @@ impl Orders {
 }
 
 fn stop() {
-    // SAFETY: stops this process for its tracer.
+    // SAFETY: the call stops this process for its tracer.
     unsafe { libc::raise(libc::SIGSTOP) };
 }
 
-/// Runs `child` in a child process: what it reports, and how many signals were delivered. `None`, and a
-/// line that says so, if the host does not let processes trace their children.
+/// Runs `child` in a child process. Returns the child's report, and how many signals were
+/// delivered. Returns `None`, and prints a line that says so, if the host does not let processes
+/// trace their children.
 pub fn trace(child: impl FnOnce(&Orders) -> String) -> Option<(String, u64)> {
     let orders = Orders::shared();
     // SAFETY: the child has one thread and leaves by _exit; the allocator survives fork.
@@ -101,7 +104,7 @@ pub fn trace(child: impl FnOnce(&Orders) -> String) -> Option<(String, u64)> {
     if process == 0 {
         // SAFETY: no pointers are used.
         if unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) } != 0 {
-            // SAFETY: ends this process only.
+            // SAFETY: the call ends only this process.
             unsafe { libc::_exit(2) };
         }
         stop();
@@ -111,7 +114,7 @@ pub fn trace(child: impl FnOnce(&Orders) -> String) -> Option<(String, u64)> {
             text.cloned().unwrap_or_else(|| "a panic".into())
         });
         orders.report(&text);
-        // SAFETY: as above.
+        // SAFETY: the call ends only this process.
         unsafe { libc::_exit(0) };
     }
     let mut tracer = Tracer {
@@ -137,13 +140,13 @@ pub fn trace(child: impl FnOnce(&Orders) -> String) -> Option<(String, u64)> {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
-    /// The child does nothing that is of interest.
+    /// The child does nothing that the parent must follow.
     Idle,
-    /// A breakpoint awaits it where emitted code is entered.
+    /// A breakpoint waits for the child at the entry of emitted code.
     Awaiting,
-    /// It executes one instruction after the other.
+    /// The child executes one instruction after the other.
     Stepping,
-    /// It has just executed the instruction under the breakpoint.
+    /// The child has just executed the instruction under the breakpoint.
     Passing,
 }
 
@@ -152,13 +155,13 @@ struct Tracer<'a> {
     orders: &'a Orders,
     phase: Phase,
     code: Range<u64>,
-    /// The child's context.
+    /// The address of the child's context.
     context: u64,
-    /// Instructions so far in this run.
+    /// The number of instructions so far in this run.
     count: u64,
     /// How often emitted code was entered in this run.
     entered: usize,
-    /// What `count` was at each entry, from the run that only counted.
+    /// The value of `count` at each entry, from the run that only counted.
     starts: Vec<u64>,
 }
 
@@ -183,7 +186,7 @@ impl Tracer<'_> {
 
     fn set_breakpoint(&self, set: bool) {
         let at = entry::addresses().start;
-        // SAFETY: the child is a fork: its code lies where ours does.
+        // SAFETY: the child is a fork of this process, so its code has the same addresses.
         let word = unsafe { (at as *const u64).read_unaligned() };
         let word = if set { word & !0xff | 0xcc } else { word };
         self.request(libc::PTRACE_POKETEXT, at, word);
@@ -196,11 +199,11 @@ impl Tracer<'_> {
             || interrupted_string::is_here(pc)
     }
 
-    /// Until the child ends; returns its status.
+    /// Follows the child until it ends. Returns its status.
     fn follow(&mut self) -> i32 {
         let mut status = 0;
         loop {
-            // SAFETY: waits for our child; `status` takes the answer.
+            // SAFETY: the call waits for our child; `status` receives the answer.
             let waited = unsafe { libc::waitpid(self.process, &mut status, 0) };
             assert_eq!(waited, self.process);
             if libc::WIFEXITED(status) {
@@ -232,7 +235,7 @@ impl Tracer<'_> {
     }
 
     fn take_orders(&mut self) {
-        // It does not outlive us, whatever happens.
+        // The child ends with this process, whatever happens.
         let kill = libc::PTRACE_O_EXITKILL as u64;
         self.request(libc::PTRACE_SETOPTIONS, 0, kill);
         let target = self.orders.target.load(SeqCst);
@@ -258,7 +261,8 @@ impl Tracer<'_> {
         let mut registers = self.registers();
         registers.rip -= 1;
         assert_eq!(registers.rip, entry::addresses().start);
-        // Alone: written all at once, a base of GS in the upper half (an anchor) would be refused.
+        // Only RIP is written: if all registers were written, a base of GS in the upper half (an
+        // anchor) would be refused.
         let rip = offset_of!(libc::user, regs) + offset_of!(libc::user_regs_struct, rip);
         self.request(libc::PTRACE_POKEUSER, rip as u64, registers.rip);
         self.set_breakpoint(false);
@@ -270,7 +274,8 @@ impl Tracer<'_> {
         } else if let Some(&next) = self.starts.get(self.entered)
             && next < target
         {
-            // Not between this entry and the next.
+            // The target is not between this entry and the next, so these instructions are not
+            // stepped through.
             self.count = next;
             self.phase = Phase::Passing;
             self.request(libc::PTRACE_SINGLESTEP, 0, 0);
@@ -294,15 +299,15 @@ impl Tracer<'_> {
         }
     }
 
-    /// Address of the word that asks the child's vCPU to leave.
+    /// The address of the word that asks the child's vCPU to leave.
     fn pending(&self) -> u64 {
         let field = self.context + offset_of!(Context, hot.pending) as u64;
         self.request(libc::PTRACE_PEEKDATA, field, 0) as u64
     }
 
-    /// The signal as the vCPU's timer sends it.
+    /// Sends the signal in the form in which the vCPU's timer sends it.
     fn deliver(&mut self, pc: u64) {
-        /// siginfo_t of signals that carry a value.
+        /// The siginfo_t of signals that carry a value.
         #[repr(C)]
         struct Information {
             signal: i32,

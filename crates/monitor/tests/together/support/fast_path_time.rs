@@ -1,9 +1,9 @@
-//! Whether the books have the time of functions that translated code calls.
+//! A check that the ledger has the time of functions that translated code calls.
 
 use tollgate_exits::ExitKind;
 use tollgate_monitor::Vcpu;
 
-/// Fails unless calls that stood for exits of these kinds were timed, and the books have their time
+/// Fails unless calls in place of exits of these kinds were timed, and the ledger counts their time
 /// outside guest code.
 pub fn assert_timed_apart(vcpu: &Vcpu, kinds: &[ExitKind]) {
     let accounts = vcpu.ledger().accounts();

@@ -1,4 +1,4 @@
-//! What several tests share: guests, the machines that they run in, and what is asked of those.
+//! What several tests share: guests, the machines that they run in, and checks.
 
 pub mod display;
 #[allow(dead_code, reason = "the tests that trace use the rest")]

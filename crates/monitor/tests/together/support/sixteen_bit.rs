@@ -12,18 +12,19 @@ use tollgate_x86::{CpuState, Flags, PhysicalAddress, Segment, SegmentRegister};
 pub const END: [u8; 2] = [0xe6, 0xf4];
 
 const RAM: u64 = 2 << 20;
-/// The interrupt table of V86 mode's monitor, its code, its task state and its stack.
+/// Addresses of the interrupt table, the code, the task state and the stack of the V86 mode's
+/// monitor.
 const IDT: u32 = 0x11_0000;
 const HANDLERS: u32 = 0x11_1000;
 const TASK_STATE: u32 = 0x11_2000;
 const INNER_STACK: u32 = 0x11_6000;
 const GDT: u32 = 0x11_7000;
-/// Where real mode's handlers lie.
+/// Address of the handlers of real mode.
 const REAL_HANDLERS: u32 = 0x600;
 const DATA: u16 = 0x4000;
 const STACK: u16 = 0x5000;
 
-/// Which kind of 16-bit code.
+/// The kinds of 16-bit code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     Real,
@@ -34,7 +35,7 @@ impl Kind {
     pub const ALL: [Kind; 2] = [Kind::Real, Kind::Virtual8086];
 }
 
-/// A machine that ends at port F4h, has its A20 gate at port 92h, and nothing else.
+/// A machine that ends at port F4h, has its A20 gate at port 92h, and no other devices.
 #[derive(Default)]
 pub struct Machine {
     pub ended: bool,
@@ -62,7 +63,7 @@ impl BareMachine for Machine {
     }
 }
 
-/// Offset in the XSAVE area of the components that are in use (SDM volume 1, 13.4.2).
+/// Offset in the XSAVE area of the bitmap of components in use (SDM volume 1, 13.4.2).
 const XSTATE_BV: usize = 512;
 
 /// How a program ended.
@@ -75,30 +76,30 @@ pub struct Outcome {
 impl Outcome {
     fn of(vcpu: &mut Computer<Machine>) -> Self {
         let mut memory = vec![0; RAM as usize];
-        // Device memory reads as zeros here.
+        // Device memory counts as zeros here.
         for (page, bytes) in memory.chunks_mut(4096).enumerate() {
             vcpu.memory_mut()
                 .read(PhysicalAddress(page as u64 * 4096), bytes);
         }
         let mut cpu = vcpu.state().clone();
         if cpu.shadow_rip != cpu.rip {
-            // A note of a shadow that is over says nothing.
+            // A note of an interrupt shadow that is over has no effect.
             cpu.end_shadow();
         }
-        // Whether a component in its initial configuration is in use is the processor's
-        // choice, and may depend on how often it was saved (SDM volume 1, 13.6).
+        // The processor may treat a component in its initial configuration as in use or not,
+        // perhaps depending on how often it was saved (SDM volume 1, 13.6).
         cpu.vector.0[XSTATE_BV] = 7;
         Self { cpu, memory }
     }
 }
 
-/// Memory and registers at the start: at 1000:0000, data at 4000:0000, the stack at
-/// 5000:0800. Each exception ends the program.
+/// Memory and registers at the start: code at 1000:0000, data at 4000:0000, the stack at 5000:0800.
+/// Each exception ends the program.
 #[derive(Clone)]
 pub struct Program {
     pub kind: Kind,
     pub state: CpuState,
-    /// Memory is reached directly where it can be, whatever the environment says.
+    /// Whether memory is accessed directly where possible, whatever the environment says.
     pub is_direct: bool,
     pieces: Vec<(u32, Vec<u8>)>,
 }
@@ -172,17 +173,17 @@ impl Program {
         state.tr.limit = 0x68 + 0x2000;
     }
 
-    /// At a linear address.
+    /// Writes bytes at a linear address.
     pub fn put(&mut self, at: u32, bytes: &[u8]) {
         self.pieces.push((at, bytes.to_vec()));
     }
 
-    /// In the data segment.
+    /// Writes bytes in the data segment.
     pub fn put_data(&mut self, at: u16, bytes: &[u8]) {
         self.put(u32::from(DATA) * 16 + u32::from(at), bytes);
     }
 
-    /// In the stack segment.
+    /// Writes bytes in the stack segment.
     pub fn put_stack(&mut self, at: u16, bytes: &[u8]) {
         self.put(u32::from(STACK) * 16 + u32::from(at), bytes);
     }
@@ -207,7 +208,8 @@ impl Program {
         (vcpu, stop)
     }
 
-    /// Runs to the end, and again one instruction at a time, which must give the same result.
+    /// Runs the program to its end, and again one instruction at a time, which must have the same
+    /// result.
     pub fn run(&self) -> Computer<Machine> {
         let (mut vcpu, stop) = self.run_to_stop();
         assert!(vcpu.platform().ended, "{stop:?}\n{}", vcpu.dump());
@@ -225,13 +227,13 @@ impl Program {
         vcpu
     }
 
-    /// The end, one instruction at a time.
+    /// The end of the program, run one instruction at a time.
     pub fn stepped(&self) -> Outcome {
         self.stepped_within(100_000)
             .expect("the program comes to its end")
     }
 
-    /// The same for a program that may have none, or none so soon.
+    /// The end of a program that may have none, or none within so many instructions.
     pub fn stepped_within(&self, instructions: u32) -> Option<Outcome> {
         let mut vcpu = self.vcpu();
         let ends = (0..instructions).any(|_| vcpu.step_one().is_err());
@@ -246,7 +248,7 @@ impl Program {
         bytes
     }
 
-    /// CS and IP that the handler of an exception finds, and SP before it.
+    /// CS and IP that the handler of an exception finds, and SP before the exception.
     pub fn faulted_at(&self, vcpu: &mut Computer<Machine>) -> (u16, u16, u16) {
         let pointer = vcpu.state().gpr[4];
         let word = |bytes: &[u8], at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
@@ -262,7 +264,7 @@ impl Program {
     }
 }
 
-/// The exception that ended the program, if its handler did.
+/// The exception that ended the program, if an exception's handler did.
 pub fn seen(vcpu: &Computer<Machine>) -> Option<u8> {
     let state = vcpu.state();
     let handlers = if state.flags().contains(Flags::VM) || state.cr0 & 1 == 0 {

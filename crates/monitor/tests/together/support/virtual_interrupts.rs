@@ -1,4 +1,4 @@
-//! Guests in several modes, and a machine that raises interrupts when it is told to.
+//! Guests in several modes, and a machine that raises interrupts on request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,29 +12,29 @@ use tollgate_test_support::{Computer, flat_state};
 use tollgate_x86::state::TableRegister;
 use tollgate_x86::{CpuState, Flags, PhysicalAddress, Segment, SegmentRegister};
 
-/// Where the program lies.
+/// Address of the program.
 pub const CODE: u64 = 0x1_0000;
-/// Of the vectors 20h and 1: ends the run.
+/// Address of the handler of vectors 20h and 1, which ends the run.
 pub const HANDLER: u64 = 0x2_0000;
-/// Of the vector 60h: returns.
+/// Address of the handler of vector 60h, which returns.
 pub const RETURNS: u64 = 0x2_0010;
 const IDT: u64 = 0x3_0000;
 const GDT: u64 = 0x3_1000;
 /// Top of the stack: an offset in its segment, which has base 0.
 pub const STACK: u64 = 0x8000;
-/// Where the device's register is.
+/// Address of the device's register.
 pub const DEVICE: u32 = 0xf000_0000;
 
-/// Ports: ends the run, raises the interrupt, takes it back.
+/// Ports that end the run, raise the interrupt, and withdraw it.
 pub const END: u8 = 0xf4;
 pub const RAISE: u8 = 0xf5;
 pub const WITHDRAW: u8 = 0xf6;
 
-/// Has vector 20h interrupt when told to.
+/// A machine that raises vector 20h on request.
 #[derive(Default)]
 pub struct Bench {
     pub interrupt: bool,
-    /// Set from elsewhere: at the next look, the interrupt is there.
+    /// Another thread may set this: the interrupt is then there when the monitor asks next.
     pub outside: Arc<AtomicBool>,
     pub delivered: u64,
     stop: Option<StopRequest>,
@@ -52,7 +52,7 @@ impl BareMachine for Bench {
             _ => {}
         }
     }
-    /// Raises the interrupt too.
+    /// A read raises the interrupt, too.
     fn memory_read(&mut self, _address: PhysicalAddress, data: &mut [u8]) {
         self.interrupt = true;
         data.fill(0);
@@ -86,7 +86,7 @@ pub enum GuestMode {
     /// 16-bit code in segments of 64 KiB at CPL 0.
     Protected16,
     Real,
-    /// IOPL is 3.
+    /// V86 mode with IOPL 3.
     Virtual8086,
 }
 
@@ -144,12 +144,12 @@ impl GuestMode {
         state
     }
 
-    /// Bytes of a value in an interrupt's frame.
+    /// Size of a value in an interrupt's frame, in bytes.
     pub fn word(self) -> usize {
         if self == GuestMode::Flat { 4 } else { 2 }
     }
 
-    /// The linear address of what a frame names as EIP.
+    /// The linear address of the EIP in a frame.
     pub fn linear(self, rip: u64) -> u64 {
         if self == GuestMode::Flat {
             rip
@@ -175,7 +175,7 @@ fn prepare(memory: &mut GuestMemory) {
     }
 }
 
-/// All ways to run the instructions that give the guest the same.
+/// All settings for the instructions; they must give the guest the same results.
 pub fn arms() -> [VirtualInterrupts; 3] {
     let on = VirtualInterrupts::default();
     [
@@ -188,7 +188,7 @@ pub fn arms() -> [VirtualInterrupts; 3] {
     ]
 }
 
-/// A vCPU before a program; what follows the program ends the run.
+/// A vCPU before a program; the code after the program ends the run.
 pub fn vcpu_with(
     mode: GuestMode,
     code: &[u8],
@@ -205,12 +205,12 @@ pub fn vcpu_with(
     vcpu
 }
 
-/// Runs to the end while another thread raises interrupts, rarely enough that the guest gets
-/// on. How many came.
+/// Runs to the end while another thread raises interrupts, rarely enough that the guest makes
+/// progress. Returns how many came.
 pub fn run_interrupted(vcpu: &mut Computer<Bench>) -> u64 {
     let outside = Arc::clone(&vcpu.platform().outside);
     let stop = vcpu.run_beside(|kick| {
-        // Signals that no handler takes would queue up.
+        // Signals that the thread does not take in time would queue up.
         if !outside.swap(true, Ordering::SeqCst) {
             kick.kick();
         }
@@ -259,7 +259,7 @@ pub fn interrupted_at(mode: GuestMode, vcpu: &mut Computer<Bench>) -> u64 {
     mode.linear(u64::from(u32::from_le_bytes(frame))) - CODE
 }
 
-/// Exits of the six kinds.
+/// The number of exits of each of the six kinds.
 pub fn sensitive_exits(vcpu: &Computer<Bench>) -> [u64; 6] {
     [
         ExitKind::Cli,
@@ -272,9 +272,9 @@ pub fn sensitive_exits(vcpu: &Computer<Bench>) -> [u64; 6] {
     .map(|kind| vcpu.exit_counts().get(kind))
 }
 
-/// Registers that a guest can see, and its memory.
+/// The registers that a guest can see, and its memory.
 pub fn end_state(vcpu: &mut Computer<Bench>) -> (String, Vec<u8>) {
-    // Below the hole for devices.
+    // Only memory below the hole for devices is compared.
     let mut memory = vec![0; 0xa_0000];
     assert!(vcpu.memory_mut().read(PhysicalAddress(0), &mut memory));
     (vcpu.dump(), memory)

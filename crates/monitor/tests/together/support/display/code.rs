@@ -1,16 +1,16 @@
-//! Instructions that mean the same in 16-, 32- and 64-bit code: with an operand at DS:SI or DS:DI.
+//! Instructions with an operand at DS:SI or DS:DI that mean the same in 16-, 32- and 64-bit code.
 
 use super::GuestMode;
 use tollgate_test_support::Random;
 
-/// The pointer of an operand.
+/// The pointer register of an operand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum At {
     Source,
     Destination,
 }
 
-/// A body that is put together.
+/// The body of a program that is being built.
 pub struct Code {
     mode: GuestMode,
     pub bytes: Vec<u8>,
@@ -24,13 +24,14 @@ impl Code {
         }
     }
 
-    /// Bytes that mean the same in all modes.
+    /// Adds bytes that mean the same in all modes.
     pub fn plain(mut self, bytes: &[u8]) -> Self {
         self.bytes.extend(bytes);
         self
     }
 
-    /// The prefix that makes an instruction's operand this wide, in bytes, if it needs one.
+    /// Adds the prefix that makes the operand of an instruction this wide, in bytes, if one is
+    /// needed.
     pub fn width(mut self, size: u8) -> Self {
         let usual = if self.mode.is_narrow() { 2 } else { 4 };
         match size {
@@ -41,8 +42,9 @@ impl Code {
         self
     }
 
-    /// An instruction with a memory operand of `size` bytes: its opcode for bytes, of which others have
-    /// bit 0 set; the field of its ModR/M byte; the operand's distance from the pointer.
+    /// Adds an instruction with a memory operand of `size` bytes. `opcode` is the one for bytes,
+    /// the others have bit 0 set. `field` is the register field of the ModR/M byte, and `distance`
+    /// is the operand's distance from the pointer.
     pub fn memory(self, size: u8, opcode: &[u8], field: u8, at: At, distance: i8) -> Self {
         let mut this = self.width(size);
         let (last, first) = opcode.split_last().expect("an opcode");
@@ -52,7 +54,7 @@ impl Code {
         this
     }
 
-    /// The last byte of an opcode, and the ModR/M byte of an operand whose distance follows.
+    /// Adds the last byte of an opcode, and the ModR/M byte of an operand with a distance.
     fn memory_exact(mut self, opcode: u8, field: u8, at: At) -> Self {
         let base = match (self.mode.is_narrow(), at) {
             (true, At::Source) => 4,
@@ -64,7 +66,7 @@ impl Code {
         self
     }
 
-    /// An instruction without operands, of bytes or wider ones.
+    /// Adds an instruction without operands, of bytes or wider elements.
     pub fn string(self, size: u8, opcode: u8) -> Self {
         let mut this = self.width(size);
         this.bytes.push(opcode | u8::from(size > 1));
@@ -72,8 +74,8 @@ impl Code {
     }
 }
 
-/// An instruction of those that fast paths do, with an operand at random near SI or DI, and other operands
-/// that leave RCX, RSP and both pointers alone.
+/// Adds a random instruction that fast paths can execute, with an operand near SI or DI. Its other
+/// operands leave RCX, RSP and both pointers alone.
 pub fn any_instruction(code: Code, random: &mut Random) -> Code {
     let sizes: &[u8] = match code.mode.is_long() {
         true => &[1, 2, 4, 8],
@@ -93,7 +95,7 @@ pub fn any_instruction(code: Code, random: &mut Random) -> Code {
         code.plain(&bytes[..usize::from(size.min(4))])
     };
     match random.below(16) {
-        // ADD, OR, ADC, SBB, AND, SUB, XOR, CMP: to memory, from it, of a constant.
+        // ADD, OR, ADC, SBB, AND, SUB, XOR, CMP: to memory, from memory, and with a constant.
         0..=2 => code.memory(size, &[operation << 3], register, at, distance),
         3..=4 => code.memory(size, &[operation << 3 | 2], register, at, distance),
         5 => immediate(code.memory(size, &[0x80], operation, at, distance), random),

@@ -1,4 +1,4 @@
-//! A display whose memory is no RAM, and guests in several modes that reach it, with paging and
+//! A display whose memory is not RAM, and guests in several modes that access it, with paging and
 //! without.
 
 pub mod code;
@@ -16,26 +16,27 @@ pub const WINDOW: u64 = 0xa_0000;
 pub const CODE: u64 = 0x8000;
 /// out f4h, al
 pub const END: [u8; 2] = [0xe6, 0xf4];
-/// Where the window's first pages are too, in guests with paging: as many as [`ALIASES`].
+/// Address at which guests with paging also find the window's first pages, as many as [`ALIASES`].
 pub const ALIAS: u64 = 0x5_0000;
 pub const ALIASES: u64 = 4;
-/// The page table of the first 4 MiB, or of the first 2 MiB in long mode.
+/// Address of the page table of the first 4 MiB, or of the first 2 MiB in long mode.
 pub const PAGE_TABLE: u64 = 0x6_3000;
-/// The upper tables: each leads to the next.
+/// Addresses of the upper tables, each of which leads to the next.
 const TABLES: [u64; 3] = [0x6_0000, 0x6_1000, 0x6_2000];
 const PRESENT: u64 = 7;
-/// The page of registers that are near, and zero.
+/// Address of a page of near registers, which read as zero.
 pub const NEAR_PAGE: u64 = 0xfe00_0000;
 
-/// Planes: a load shows the byte's complement and latches it, and a store adds the latch. A write to
-/// port 81h says what is added besides, and whether the latch alone is stored.
+/// A display with planes: a load returns the byte's complement and latches it, and a store adds the
+/// latch. A write to port 81h sets a number that is added as well, and whether only the latch is
+/// stored.
 pub struct Display {
     pub bytes: Vec<u8>,
     latch: u8,
     added: u8,
     pub accesses: Vec<(u64, usize)>,
     pub ended: bool,
-    /// Whether accesses are near now: as port 80h says.
+    /// Whether accesses are near now, which a write to port 80h sets.
     is_near: bool,
 }
 
@@ -130,21 +131,21 @@ impl BareMachine for Display {
     }
 }
 
-/// How the guest runs.
+/// The mode in which the guest runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GuestMode {
     Real,
-    /// A V86 task, with paging. IOPL is 3, as in all that follow at level 3.
+    /// A V86 task, with paging. IOPL is 3, as in all modes at level 3.
     Virtual8086,
     /// 32-bit code in flat segments at level 0, without paging.
     Flat,
-    /// The same with paging.
+    /// 32-bit code in flat segments at level 0, with paging.
     Paged,
-    /// The same at level 3.
+    /// 32-bit code in flat segments at level 3, with paging.
     User,
     /// 64-bit code at level 0.
     Long,
-    /// The same at level 3.
+    /// 64-bit code at level 3.
     LongUser,
 }
 
@@ -159,7 +160,7 @@ impl GuestMode {
         Self::LongUser,
     ];
 
-    /// Those in which page tables lead to the display.
+    /// The modes in which page tables lead to the display.
     pub const PAGED: [Self; 5] = [
         Self::Virtual8086,
         Self::Paged,
@@ -168,7 +169,7 @@ impl GuestMode {
         Self::LongUser,
     ];
 
-    /// The code has 16 bits.
+    /// Whether the code is 16-bit code.
     pub fn is_narrow(self) -> bool {
         matches!(self, Self::Real | Self::Virtual8086)
     }
@@ -177,7 +178,7 @@ impl GuestMode {
         matches!(self, Self::Long | Self::LongUser)
     }
 
-    /// What leads to a byte of DS or ES whose place in the window is `offset`.
+    /// The pointer to a byte of DS or ES whose offset in the window is `offset`.
     pub fn pointer(self, offset: u64) -> u64 {
         match self.is_narrow() {
             true => offset,
@@ -224,7 +225,7 @@ impl GuestMode {
             state.cr3 = TABLES[if self.is_long() { 0 } else { 2 }];
         }
         if self.is_long() {
-            // PAE; LMA and LME.
+            // CR4.PAE; EFER.LMA and EFER.LME.
             state.cr4 |= 1 << 5;
             state.efer |= 0x500;
             let code = state.segment_mut(SegmentRegister::Cs);
@@ -253,18 +254,19 @@ impl GuestMode {
         }
     }
 
-    /// Bytes of a page table's entry.
+    /// Size of an entry of the page table, in bytes.
     pub fn entry_bytes(self) -> u64 {
         if self.is_long() { 8 } else { 4 }
     }
 }
 
-/// A program with DS and ES at the window, its rounds in CX; SI and DI point into it.
+/// A program with DS and ES at the window, and the number of rounds in CX; SI and DI point into the
+/// window.
 pub fn computer(mode: GuestMode, code: &[u8], rounds: u64) -> Computer<Display> {
     computer_with(mode, code, rounds, |_, _| ())
 }
 
-/// The same in a state that is changed first.
+/// The same program in a state that `change` changes first.
 pub fn computer_with(
     mode: GuestMode,
     code: &[u8],
@@ -278,7 +280,7 @@ pub fn computer_with(
     }
     state.gpr[Gpr::Rcx as usize] = rounds;
     state.gpr[Gpr::Rsp as usize] = 0x7000;
-    // Within the limit with 32 bits, too.
+    // The addresses are within the limit with 32 bits, too.
     state.gpr[Gpr::Rsi as usize] = mode.pointer(0x6666);
     state.gpr[Gpr::Rdi as usize] = match mode {
         GuestMode::Real | GuestMode::Virtual8086 => 0x7777_7777,
@@ -291,7 +293,7 @@ pub fn computer_with(
     Computer::new(state, memory, Display::new(), 1 << 20, true).unwrap()
 }
 
-/// `body` as often as CX says, and the end.
+/// Repeats `body` as often as CX says, and then ends.
 pub fn repeated(body: &[u8]) -> Vec<u8> {
     // again: body; loop again; out f4h, al
     let back = (body.len() + 2)
@@ -302,12 +304,12 @@ pub fn repeated(body: &[u8]) -> Vec<u8> {
     [body, &[0xe2, back], &END].concat()
 }
 
-/// Runs the program, and again instruction by instruction.
+/// Runs the program in blocks, and again instruction by instruction.
 pub fn run(mode: GuestMode, body: &[u8], rounds: u64) -> Computer<Display> {
     run_with(mode, &repeated(body), rounds, |_, _| ())
 }
 
-/// The same of a whole program in a state that is changed first.
+/// Runs a whole program in both ways, in a state that is changed first.
 pub fn run_with(
     mode: GuestMode,
     code: &[u8],
@@ -352,8 +354,9 @@ pub fn exits(vcpu: &Computer<Display>) -> [u64; 2] {
     [ExitKind::MmioRead, ExitKind::MmioWrite].map(|kind| vcpu.exit_counts().get(kind))
 }
 
-/// Exits that an access takes before it takes none: one for each translation that it has. Where memory
-/// is reached directly there are two, for by the first one it faults in the shadow window.
+/// The number of exits that an access takes before it takes none: one for each translation of the
+/// access. With direct access there are two, because the first translation faults in the shadow
+/// window.
 pub fn at_first(vcpu: &Computer<Display>) -> u64 {
     match vcpu.exit_counts().get(ExitKind::WindowFault) {
         0 => 1,

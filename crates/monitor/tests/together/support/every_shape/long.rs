@@ -1,25 +1,27 @@
-//! What guests in IA-32e mode have besides: page tables, 64-bit gates and registers R8 to R15.
+//! The additional state of guests in IA-32e mode: page tables, 64-bit gates, and registers R8 to
+//! R15.
 
 use super::{HANDLER, Scene, put};
 use tollgate_x86::CpuState;
 
-/// The table of interrupts: 256 gates of 16 bytes.
+/// Address of the interrupt table: 256 gates of 16 bytes.
 const INTERRUPT_TABLE: u32 = 0x6000;
 const DESCRIPTOR_TABLE: u32 = 0x4800;
 const TASK_STATE: u32 = 0x4900;
-/// The page tables: PML4, the identity mapping, and that of code which lies elsewhere.
+/// Addresses of the page tables: PML4, the identity mapping, and the mapping of code elsewhere.
 const PAGE_TABLES: u32 = 0x3_8000;
-/// Where the first MiB of memory is found a second time.
+/// A second address of the first MiB of memory.
 const HIGH: u64 = 0xffff_8880_0000_0000;
-/// Where it is found again in a part that an anchor leads to.
+/// A third address of the first MiB, in a part that an anchor leads to.
 const COMMON: u64 = 0xaa << 39;
-/// Present, writable, for everyone, accessed and dirty: nothing is left to be set.
+/// The bits of an entry: present, writable, for every privilege, accessed and dirty, so that a walk
+/// sets none.
 const PAGE: u64 = 0x67;
-/// Where system calls lead: into the INT3s behind the code.
+/// Address of the entry for system calls, in the INT3s that follow the code.
 const SYSTEM_CALL: u64 = 0x1040;
 
-/// Selectors: 10h and 18h are the supervisor's, 20h, 28h and 30h the user's, as SYSCALL and
-/// SYSRET want them.
+/// Descriptors: 10h and 18h are the supervisor's, 20h, 28h and 30h the user's, in the order that
+/// SYSCALL and SYSRET need.
 const DESCRIPTORS: [u64; 10] = [
     0,
     0,
@@ -33,15 +35,17 @@ const DESCRIPTORS: [u64; 10] = [
     0x00cf_9b00_0000_ffff,
 ];
 
-/// How far from code that lies at `rip`, outside the identity mapping, it lies once more.
+/// The distance at which code that lies at `rip`, outside the identity mapping, is mapped a second
+/// time.
 pub fn distance_elsewhere(rip: u64) -> u64 {
     if rip >> 32 == 0 { 1 << 30 } else { 1 << 39 }
 }
 
-/// `code`, if it is another than that in `state`, with 64 bits, or with 32 bits in
-/// compatibility mode. All data lies flat, but FS and GS have a base in 64-bit code.
+/// Sets up the state for `code`, if this is another segment than the one in `state`, with 64 bits,
+/// or with 32 bits in compatibility mode. All data segments are flat, except that FS and GS have a
+/// base in 64-bit code.
 pub fn prepare_state(state: &mut CpuState, code: Option<tollgate_x86::Segment>) {
-    // PG, WP; PAE, OSFXSR, OSXMMEXCPT, FSGSBASE, OSXSAVE; SCE, LME, LMA.
+    // CR0: PG, WP. CR4: PAE, OSFXSR, OSXMMEXCPT, FSGSBASE, OSXSAVE. EFER: SCE, LME, LMA.
     state.cr0 |= 0x8001_0000;
     state.cr3 = PAGE_TABLES.into();
     state.cr4 |= 0x5_0620;
@@ -66,7 +70,7 @@ pub fn prepare_state(state: &mut CpuState, code: Option<tollgate_x86::Segment>) 
     state.kernel_gs_base = HIGH;
 }
 
-/// Sets the registers behind the first eight: addresses of both halves, and a counter.
+/// Sets the registers R8 to R15: addresses of both halves, and a counter.
 pub fn set_registers(state: &mut CpuState, scene: Scene) {
     let addresses: [u64; 8] = match scene {
         Scene::Data | Scene::Trapping => [
@@ -113,7 +117,8 @@ pub fn set_registers(state: &mut CpuState, scene: Scene) {
     state.gpr[8..].copy_from_slice(&addresses);
 }
 
-/// Has registers that point to the first MiB point to the same where an anchor leads.
+/// Makes registers that point to the first MiB point to its address in a part that an anchor leads
+/// to.
 pub fn point_to_common_part(state: &mut CpuState) {
     let bases = state.segments[4..].iter_mut().map(|it| &mut it.base);
     for value in state.gpr.iter_mut().chain(bases) {
@@ -123,14 +128,14 @@ pub fn point_to_common_part(state: &mut CpuState) {
     }
 }
 
-/// What far returns find behind their new RIP: CS, flags, RSP and SS.
+/// Writes what far returns find after their new RIP: CS, flags, RSP and SS.
 pub fn put_frame(memory: &mut [u8], at: u32) {
     for (index, value) in [SYSTEM_CALL, 0x10, 2, 0x7f00, 0x18].into_iter().enumerate() {
         put(memory, at + 8 * index as u32, &value.to_le_bytes());
     }
 }
 
-/// Points a gate at a handler in 64-bit code.
+/// Makes a gate lead to a handler in 64-bit code.
 pub fn put_gate(memory: &mut [u8], vector: u32, handler: u32) {
     let gate = u64::from(handler) | 0x10 << 16 | 0xee00 << 32;
     let at = INTERRUPT_TABLE + 16 * vector;
@@ -138,7 +143,7 @@ pub fn put_gate(memory: &mut [u8], vector: u32, handler: u32) {
     put(memory, at + 8, &[0; 8]);
 }
 
-/// The tables of the processor. `code` is the linear address of the physical page 1000h.
+/// Writes the tables of the processor. `code` is the linear address of the physical page 1000h.
 pub fn put_tables(memory: &mut [u8], code: u64) {
     put(memory, HANDLER, &super::EXIT);
     for vector in 0..256 {
@@ -164,7 +169,7 @@ pub fn put_tables(memory: &mut [u8], code: u64) {
     }
     if code > 0xf_ffff {
         if code >> 39 == 0 {
-            // Beside the identity mapping.
+            // The mapping of the code, in addition to the identity mapping.
             entry(PAGE_TABLES + 0x1000, code >> 30 & 511, table(5));
         } else {
             entry(PAGE_TABLES, code >> 39 & 511, table(4));

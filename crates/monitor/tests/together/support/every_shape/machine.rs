@@ -1,5 +1,5 @@
-//! A machine that ends at port F4h, stops when it is interrupted, and else answers always
-//! the same.
+//! A machine that ends at port F4h, stops when it is interrupted, and otherwise always returns the
+//! same values.
 
 use super::Guest;
 use tollgate_memory::GuestMemory;
@@ -8,22 +8,22 @@ use tollgate_platform::{BareMachine, Near, NearAccess, StopRequest};
 use tollgate_test_support::Computer;
 use tollgate_x86::PhysicalAddress;
 
-/// Bytes of the code cache.
+/// Size of the code cache in bytes.
 const CODE_CACHE: usize = 1 << 20;
 
 #[derive(Default)]
 pub struct Machine {
-    /// The guest has come to its end.
+    /// Whether the guest has reached its end.
     pub ended: bool,
-    /// A request reached the vCPU.
+    /// Whether a request has reached the vCPU.
     pub interrupted: bool,
-    /// Interrupts that wait, with the vector 20h.
+    /// The number of interrupts that wait, with vector 20h.
     pub interrupts: u32,
-    /// A request brings such an interrupt, and does not stop the vCPU.
+    /// Whether a request raises such an interrupt instead of stopping the vCPU.
     pub raises: bool,
-    /// The vCPU looks at the machine once when it begins to run.
+    /// Whether the vCPU is beginning to run, in which case it asks the machine for events once.
     begins: bool,
-    /// What reached devices, in order: each access counts once.
+    /// The accesses to devices, in order. Each access counts once.
     pub accesses: Vec<(u64, Vec<u8>)>,
 }
 
@@ -44,7 +44,7 @@ impl BareMachine for Machine {
     fn memory_write(&mut self, address: PhysicalAddress, data: &[u8]) {
         self.accesses.push((address.0, data.to_vec()));
     }
-    /// All ports are near but the one that ends the guest.
+    /// All ports are near except the one that ends the guest.
     fn near(&mut self, access: NearAccess) -> Near {
         match access {
             NearAccess::PortRead { port, size } => Near::Done(self.port_read(port, size).into()),
@@ -79,7 +79,7 @@ impl BareMachine for Machine {
 }
 
 impl Machine {
-    /// To be called before the vCPU runs.
+    /// Prepares the machine for a run. Must be called before the vCPU runs.
     pub fn begin(&mut self) {
         self.begins = true;
         self.interrupted = false;

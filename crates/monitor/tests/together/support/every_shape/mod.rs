@@ -1,5 +1,5 @@
 //! Small guests with every shape of emitted code: the pieces of guest code that
-//! `engine/tests/golden` lists, each in a few scenes that lead it down different ways.
+//! `engine/tests/golden` lists, each in a few scenes that lead it down different paths.
 
 mod long;
 pub mod machine;
@@ -18,34 +18,34 @@ use tollgate_x86::{
 };
 use vectors::vectors;
 
-/// Guest RAM that is filled and compared: what the registers point to.
+/// Size of the guest RAM that is filled and compared, to which the registers point.
 pub const MEMORY: usize = 0x4_0000;
-/// Where the handler of all interrupts is: it ends the run.
+/// Address of the handler of all interrupts, which ends the run.
 pub const HANDLER: u32 = 0x3000;
 pub const INTERRUPT_TABLE: u32 = 0x4000;
 /// Top of the stack at the start.
 const STACK: u32 = 0x7f80;
 const DESCRIPTOR_TABLE: u32 = 0x4800;
 const TASK_STATE: u32 = 0x4900;
-/// How far from its home code runs that is to be relocatable.
+/// Distance from its link address at which relocatable 64-bit code runs.
 const MOVED_64: u64 = 0x7f12_3450_0000;
-/// The same in 32-bit code.
+/// Distance from its link address at which relocatable 32-bit code runs.
 const MOVED_32: u64 = 0x4340_0000;
 /// out F4h, al
 pub const EXIT: [u8; 2] = [0xe6, 0xf4];
 
-/// Where a guest's registers point.
+/// The memory to which a guest's registers point.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scene {
-    /// To ordinary memory.
+    /// Ordinary memory.
     Data,
-    /// To the last bytes of pages.
+    /// The last bytes of pages.
     Straddling,
-    /// To the page of the code, beside it and into lines with code.
+    /// The page of the code, next to the code and in lines with code.
     BesideCode,
-    /// To a device.
+    /// A device.
     Device,
-    /// To ordinary memory, and the trap flag is set.
+    /// Ordinary memory, with the trap flag set.
     Trapping,
 }
 
@@ -59,28 +59,29 @@ impl Scene {
     ];
 }
 
-/// One guest.
+/// A guest: one piece of code in one scene.
 #[derive(Clone)]
 pub struct Guest {
-    /// How the golden files name it, and the scene.
+    /// The name of the code in the golden files, and the scene.
     pub name: String,
     pub scene: Scene,
     pub bits: u32,
-    /// Where its code lies in memory.
+    /// The address of the guest's code in memory.
     pub eip: u32,
-    /// The piece of code, without what surrounds it.
+    /// The piece of code, without the code around it.
     pub code: Vec<u8>,
     pub map: &'static RegisterMap,
     pub virtual_interrupts: VirtualInterrupts,
     pub state: CpuState,
     pub memory: Vec<u8>,
-    /// It reaches memory directly, however others do.
+    /// Whether the guest accesses memory directly, whatever other guests do.
     pub is_direct: bool,
-    /// Each run does the same: no instruction asks for the time, for example.
+    /// Whether each run has the same results; an instruction that reads the time, for example,
+    /// prevents that.
     pub is_repeatable: bool,
 }
 
-/// The numbers that fill memory and registers: a hash of where.
+/// The number that fills memory or a register: a hash of its place.
 pub fn filling(at: u32) -> u8 {
     (at.wrapping_add(77).wrapping_mul(0x9e37_79b1) >> 24) as u8
 }
@@ -96,7 +97,7 @@ fn segment(attributes: u16, limit: u32, selector: u16) -> Segment {
 
 fn base_state(name: &str) -> CpuState {
     let mut state = CpuState::at_reset();
-    // OSFXSR, OSXMMEXCPT and OSXSAVE; NE.
+    // CR4: OSFXSR, OSXMMEXCPT and OSXSAVE. CR0: NE.
     state.cr4 |= 0x4_0600;
     state.xcr0 = 7;
     state.cr0 |= 0x20 | u64::from(name != "real");
@@ -205,7 +206,7 @@ fn tables(memory: &mut [u8], real: bool) {
     put(memory, TASK_STATE + 0x66, &[0x68, 0]);
 }
 
-/// Has V86 code handle its own INT n, whose handler's OUT leads to the same end.
+/// Makes V86 code handle its own INT n, whose handler's OUT leads to the same end.
 fn redirect_interrupts(memory: &mut [u8]) {
     put(memory, TASK_STATE + 0x66, &[0x88, 0]);
     put(memory, TASK_STATE + 0x68, &[0; 0x20]);
@@ -214,7 +215,7 @@ fn redirect_interrupts(memory: &mut [u8]) {
     }
 }
 
-/// EAX, ECX, EDX, EBX, ESP, EBP, ESI, EDI.
+/// The values of EAX, ECX, EDX, EBX, ESP, EBP, ESI, EDI.
 fn registers(bits: u32, scene: Scene) -> [u32; 8] {
     let esp = STACK;
     let mut registers = match scene {
@@ -248,7 +249,7 @@ fn registers(bits: u32, scene: Scene) -> [u32; 8] {
     registers
 }
 
-/// What it does depends on when or where it is asked, or on whether it is interrupted: a
+/// Whether the result of an instruction depends on the time or the place, or on interrupts: a
 /// repeated string instruction stops between two iterations.
 fn is_unpredictable(instruction: &Instruction) -> bool {
     use Mnemonic::*;
@@ -262,7 +263,7 @@ fn is_unpredictable(instruction: &Instruction) -> bool {
 }
 
 impl Guest {
-    /// The guest of a golden entry; `None` if it cannot be run.
+    /// The guest of a golden entry, or `None` if the entry cannot be run.
     fn of(mode: &str, code: &str, scene: Scene) -> Option<Self> {
         let mut words = mode.split('+');
         let base = words.next()?;
@@ -281,7 +282,7 @@ impl Guest {
                     stack.attributes.set(Attributes::DEFAULT_BIG, big);
                 }
                 "ts" => state.cr0 |= 8,
-                // As far as the host has it; otherwise #UD.
+                // AVX-512 as far as the host has it; otherwise the instructions raise #UD.
                 "avx512" => state.xcr0 = policy_of(CpuModel::Host).xcr0_mask(),
                 "fsgsbase" => state.cr4 |= 1 << 16,
                 "noavx" => state.cr4 &= !0x4_0000,
@@ -296,7 +297,7 @@ impl Guest {
                 "page" => {}
                 "direct" => is_direct = true,
                 "anchored" => (is_direct, has_anchors) = (true, true),
-                // Where the code lies is its home; it runs elsewhere.
+                // The address of the code is its link address; the code runs elsewhere.
                 "moved" => is_moved = true,
                 _ => match word.strip_prefix("at-") {
                     Some(digits) => rip = u64::from_str_radix(digits, 16).ok()?,
@@ -327,7 +328,7 @@ impl Guest {
         };
         let decoder = Decoder::with_ip(bits, &code, rip, DecoderOptions::NONE);
         let instructions: Vec<_> = decoder.into_iter().collect();
-        // Nothing would wake it.
+        // HLT is left out, because nothing would wake the processor.
         if instructions.iter().any(|it| it.mnemonic() == Mnemonic::Hlt) {
             return None;
         }
@@ -366,14 +367,14 @@ impl Guest {
         if bits == 64 {
             long::put_frame(&mut memory, STACK);
         }
-        // INT3 all around leads to the handler.
+        // INT3s around the code lead to the handler.
         memory[0x1000..0x3000].fill(0xcc);
         if bits == 16 {
-            // So it does where far transfers go: 2000:1234 and 1040:1040.
+            // The targets of far transfers lead there, too: 2000:1234 and 1040:1040.
             memory[0x2_1200..0x2_1280].fill(0xcc);
             memory[0x1_1400..0x1_1480].fill(0xcc);
         }
-        // Code of far away is mapped to here.
+        // Code that is linked for a high address is mapped to this place.
         let eip = if is_long && rip > 0xf_ffff {
             0x1000 | rip as u32 & 0xfff
         } else {
@@ -410,21 +411,21 @@ impl Guest {
         })
     }
 
-    /// Where else the code is mapped, if it is relocatable.
+    /// The second address at which the code is mapped, if the code is relocatable.
     pub fn elsewhere(&self) -> Option<u64> {
         let rip = self.state.rip;
         let is_moved = self.state.is_long_mode() && self.state.cpl() == 3 && rip > 0xf_ffff;
         is_moved.then(|| rip + long::distance_elsewhere(rip))
     }
 
-    /// The piece's instructions.
+    /// The instructions of the piece of code.
     pub fn instructions(&self) -> Vec<Instruction> {
         let rip = self.state.rip;
         let decoder = Decoder::with_ip(self.bits, &self.code, rip, DecoderOptions::NONE);
         decoder.into_iter().collect()
     }
 
-    /// Writes what differs from the initial contents.
+    /// Writes everything that differs from the initial contents of memory.
     pub fn fill(&self, memory: &mut GuestMemory) {
         let mut now = vec![0; MEMORY];
         assert!(memory.read(PhysicalAddress(0), &mut now));
@@ -440,7 +441,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02X}")).collect()
 }
 
-/// All guests, in the order of the files.
+/// All guests, in the order of the golden files.
 pub fn guests() -> Vec<Guest> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/golden");
     let mut paths: Vec<_> = std::fs::read_dir(folder)

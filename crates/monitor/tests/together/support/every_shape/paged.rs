@@ -1,16 +1,16 @@
-//! Paging for 32-bit guests that reach memory directly: all lies where it would without.
+//! Paging for 32-bit guests with direct memory access, which maps all memory to its own address.
 
 use super::put;
 use tollgate_x86::CpuState;
 
 const DIRECTORY: u32 = 0x3_8000;
-/// One page of 4 MiB, accessed and dirty: for level 3, or global.
+/// An entry for one page of 4 MiB, accessed and dirty: for level 3, or global.
 const FOR_PROGRAMS: u32 = 0xe7;
 const FOR_KERNELS: u32 = 0x1e3;
 
 pub fn prepare_state(state: &mut CpuState) {
     state.cr3 = DIRECTORY.into();
-    // PSE and PGE.
+    // CR4: PSE and PGE.
     state.cr4 |= 0x90;
     state.cr0 |= 1 << 31;
 }

@@ -1,13 +1,14 @@
-//! A machine that interrupts its processor as often as that can be.
+//! A machine that interrupts its processor as often as possible.
 
 use tollgate_platform::{BareMachine, StopRequest};
 
-/// More often no test is interrupted that gets on.
+/// The most interrupts in a test; a test that makes progress needs fewer.
 const MOST: u32 = 100_000;
-/// The interrupt's vector.
+/// The vector of the interrupt.
 pub const VECTOR: u8 = 0x30;
 
-/// Interrupts whenever the monitor asks what is due, and ends a run as [`super::Bench`] does.
+/// A machine that interrupts whenever the monitor asks for events, and ends a run as
+/// [`super::Bench`] does.
 #[derive(Default)]
 pub struct Interrupting {
     waits: bool,

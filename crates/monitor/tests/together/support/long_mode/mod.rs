@@ -1,4 +1,4 @@
-//! A vCPU that starts in 64-bit mode, with page tables, GDT, TSS and IDT ready.
+//! A vCPU that starts in 64-bit mode, with page tables, GDT, TSS and IDT set up.
 
 pub mod interrupting;
 pub mod spaces;
@@ -15,15 +15,15 @@ use tollgate_x86::{
     Attributes, CpuState, LinearAddress, PhysicalAddress, Segment, SegmentRegister, Selector,
 };
 
-/// Code from an assembler text, as bytes that run wherever they are put. Its name becomes symbols
-/// of the program, so that no two pieces of code have the same.
+/// Assembles code into bytes that run at any address. The name of the code becomes symbols of the
+/// program, so each piece of code needs a different name.
 macro_rules! guest_code {
     ($name:ident, $($line:expr),+ $(,)?) => {{
         mod assembled {
             std::arch::global_asm!(
                 ".section .rodata",
                 ".balign 64",
-                // Other codegen units refer to both.
+                // Other codegen units refer to both symbols.
                 concat!(".globl tollgate_test_", stringify!($name), "_start"),
                 concat!(".globl tollgate_test_", stringify!($name), "_end"),
                 concat!("tollgate_test_", stringify!($name), "_start:"),
@@ -38,7 +38,7 @@ macro_rules! guest_code {
             #[link_name = concat!("tollgate_test_", stringify!($name), "_end")]
             static END: u8;
         }
-        // SAFETY: both symbols lie in one read-only section, in this order.
+        // SAFETY: both symbols are in one read-only section, in this order.
         unsafe {
             let (start, end) = (&raw const START, &raw const END);
             std::slice::from_raw_parts(start, end as usize - start as usize)
@@ -47,28 +47,28 @@ macro_rules! guest_code {
 }
 pub(crate) use guest_code;
 
-/// Where programs lie and begin.
+/// Address at which programs begin.
 pub const CODE: u64 = 0x1_0000;
-/// Free RAM, identity-mapped for everyone.
+/// Address of free RAM, identity-mapped for every privilege.
 pub const DATA: u64 = 0x2_0000;
 /// Top of the stack at the start.
 pub const STACK: u64 = 0x6_0000;
-/// Top of the stack that the TSS names for CPL 0.
+/// Top of the stack that the TSS has for CPL 0.
 pub const KERNEL_STACK: u64 = 0x7_0000;
-/// Physical memory from zero on, for the supervisor: by pages of 2 MiB, all global.
+/// Address of physical memory from zero on, for the supervisor, by global pages of 2 MiB.
 pub const KERNEL: u64 = 0xffff_ffff_8000_0000;
-/// The same by one page of 1 GiB.
+/// Address of physical memory from zero on, for the supervisor, by one page of 1 GiB.
 pub const DIRECT: u64 = 0xffff_8880_0000_0000;
-/// What lies below 512 GiB again, in parts that an anchor leads to: where programs lie, and where
-/// libraries and stacks do.
+/// Addresses at which all memory below 512 GiB is mapped again, in parts that an anchor leads to:
+/// the part for programs, and a part for libraries and stacks.
 pub const COMMON: [u64; 2] = [0xaa << 39, 0xfe << 39];
-/// Small pages: the first two lie apart in RAM, the third is not present, the fourth read-only,
-/// the fifth a device's.
+/// Address of small pages. The first two are apart in RAM, the third is not present, the fourth is
+/// read-only, and the fifth leads to a device.
 pub const SMALL: u64 = 0x100_0000;
-/// What lies behind the first and the second small page, and the fourth.
+/// Physical addresses of the first and second small page, and of the fourth.
 pub const SMALL_RAM: [u64; 2] = [0x30_0000, 0x30_2000];
 pub const READ_ONLY_RAM: u64 = 0x30_4000;
-/// The page table of the small pages.
+/// Address of the page table of the small pages.
 pub const SMALL_TABLE: u64 = 0x7000;
 
 pub const CODE_64: u16 = 0x08;
@@ -78,23 +78,25 @@ pub const DATA_USER: u16 = 0x20 | 3;
 pub const CODE_64_USER: u16 = 0x28 | 3;
 
 const IDT: u64 = 0xa000;
-/// Entry of the handler that ends a run, one each 8 bytes for each vector.
+/// Address of the handlers that end a run: 8 bytes for each vector.
 const HANDLERS: u64 = 0xc000;
 
-/// Stops when the guest writes port F4h; port F5h has the written vector interrupt.
+/// A machine that stops when the guest writes to port F4h; a write to port F5h raises an interrupt
+/// with the written vector.
 pub struct Bench {
     pub stop: Option<StopRequest>,
     pub interrupt: Option<u8>,
-    /// Sizes of accesses to devices' memory.
+    /// Sizes of accesses to the memory of devices.
     pub device_accesses: Vec<usize>,
     pub device_written: Vec<u8>,
-    /// What ports 100h to 103h and the first 4 bytes of the page [`NEAR`] hold, which are near.
+    /// The word in ports 100h to 103h and in the first 4 bytes of the page [`NEAR`], which are
+    /// near.
     pub word: u32,
-    /// They are there; so are port 104h and byte 10h of the page, near too, by which the vector
-    /// that is written interrupts. So are MSR 808h, which is the word, 83Fh, which interrupts,
-    /// and IA32_TSC_DEADLINE.
+    /// Whether these registers exist. If so, port 104h and byte 10h of the page are near, too; a
+    /// vector that is written there raises an interrupt. So are MSR 808h, which is the word, MSR
+    /// 83Fh, which raises an interrupt, and IA32_TSC_DEADLINE.
     pub shows_word: bool,
-    /// IA32_TSC_DEADLINE, in ticks of a counter that stands at 1000.
+    /// IA32_TSC_DEADLINE, in ticks of a counter that always reads 1000.
     pub deadline: u64,
     start: Instant,
 }
@@ -213,7 +215,7 @@ impl BareMachine for Bench {
         Some(GuestTime(60_000_000_000))
     }
     fn take_stop_request(&mut self) -> Option<StopRequest> {
-        // A program that hangs fails its test.
+        // A program that hangs must fail its test.
         let hangs = self.now() >= GuestTime(60_000_000_000);
         self.stop.take().or(hangs.then_some(StopRequest::Quit))
     }
@@ -228,7 +230,7 @@ fn segment(selector: u16, attributes: u16) -> Segment {
     }
 }
 
-/// Points an interrupt gate at a handler.
+/// Makes an interrupt gate lead to a handler.
 pub fn set_gate(memory: &mut GuestMemory, vector: u8, handler: u64) {
     let low =
         handler & 0xffff | u64::from(CODE_64) << 16 | 0x8e << 40 | (handler >> 16 & 0xffff) << 48;
@@ -289,7 +291,8 @@ fn prepare_memory() -> GuestMemory {
 
 fn prepare_state() -> CpuState {
     let mut state = CpuState::at_reset();
-    // PG, WP, NE, ET, MP, PE; OSXSAVE, OSXMMEXCPT, OSFXSR, PGE, PAE, FSGSBASE; LMA, LME, SCE.
+    // CR0: PG, WP, NE, ET, MP, PE. CR4: OSXSAVE, OSXMMEXCPT, OSFXSR, PGE, PAE, FSGSBASE. EFER: LMA,
+    // LME, SCE.
     state.cr0 = 0x8001_0033;
     state.cr3 = 0x1000;
     state.cr4 = 0x5_06a0;
@@ -314,14 +317,14 @@ fn prepare_state() -> CpuState {
     state
 }
 
-/// The two small pages lead to memory that holds 1 and 2.
+/// Makes the two small pages lead to memory that holds 1 and 2.
 pub fn with_small_pages(_: &mut CpuState, memory: &mut GuestMemory) {
     for (number, page) in (1..).zip(SMALL_RAM) {
         memory.write_u64(PhysicalAddress(page), number);
     }
 }
 
-/// Exits of a kind, and how often the fast path did without.
+/// The number of exits of a kind, and of instructions that the fast path has executed instead.
 pub fn counts(vcpu: &Computer<Bench>, kind: ExitKind, fast_path: FastPath) -> [u64; 2] {
     [
         vcpu.exit_counts().get(kind),
@@ -329,17 +332,17 @@ pub fn counts(vcpu: &Computer<Bench>, kind: ExitKind, fast_path: FastPath) -> [u
     ]
 }
 
-/// Has the program run at CPL 3.
+/// Makes the program run at CPL 3.
 pub fn as_user(state: &mut CpuState) {
     for register in SegmentRegister::ALL {
         *state.segment_mut(register) = segment(DATA_USER, 0xc0f3);
     }
     *state.segment_mut(SegmentRegister::Cs) = segment(CODE_64_USER, 0xa0fb);
-    // IOPL 3, so that the program can end.
+    // IOPL 3, so that the program can write to the port that ends it.
     state.flags |= 0x3000;
 }
 
-/// A vCPU before code at [`CODE`], in a state that may be changed first.
+/// A vCPU before code at [`CODE`], in a state that `setup` may change first.
 pub fn vcpu(code: &[u8], setup: impl Fn(&mut CpuState, &mut GuestMemory)) -> Computer<Bench> {
     let bench = Bench {
         stop: None,
@@ -354,7 +357,7 @@ pub fn vcpu(code: &[u8], setup: impl Fn(&mut CpuState, &mut GuestMemory)) -> Com
     vcpu_in(bench, code, setup)
 }
 
-/// The same in another machine.
+/// The same vCPU in another machine.
 pub fn vcpu_in<P: tollgate_platform::Platform>(
     machine: P,
     code: &[u8],
@@ -365,12 +368,12 @@ pub fn vcpu_in<P: tollgate_platform::Platform>(
     let mut state = prepare_state();
     setup(&mut state, &mut memory);
     let mut vcpu = Computer::new(state, memory, machine, 1 << 20, true).unwrap();
-    // Flags are spread over the engine's own places.
+    // This call puts the flags into the engine's own places.
     vcpu.change_state(|_| ());
     vcpu
 }
 
-/// Runs code until it writes port F4h, in blocks and again instruction by instruction.
+/// Runs code until it writes to port F4h, in blocks and again instruction by instruction.
 pub fn run_prepared(
     code: &[u8],
     setup: impl Fn(&mut CpuState, &mut GuestMemory),
@@ -385,7 +388,7 @@ pub fn run_prepared(
     running
 }
 
-/// Runs code until it writes port F4h; run instruction by instruction it must end the same.
+/// Runs code until it writes to port F4h. Instruction by instruction it must have the same result.
 pub fn run_with(code: &[u8], setup: impl Fn(&mut CpuState, &mut GuestMemory)) -> Computer<Bench> {
     let running = run_prepared(code, &setup);
     let mut stepping = vcpu(code, &setup);
@@ -393,7 +396,7 @@ pub fn run_with(code: &[u8], setup: impl Fn(&mut CpuState, &mut GuestMemory)) ->
     let stop = loop {
         match stepping.step_one() {
             Ok(()) if steps < 100_000 => steps += 1,
-            Ok(()) => panic!("never ends\n{}", stepping.dump()),
+            Ok(()) => panic!("the program never ends\n{}", stepping.dump()),
             Err(stop) => break stop,
         }
     };
@@ -407,7 +410,7 @@ pub fn run_with(code: &[u8], setup: impl Fn(&mut CpuState, &mut GuestMemory)) ->
     running
 }
 
-/// Two machines have the same x87, SSE and AVX registers.
+/// Asserts that two machines have the same x87, SSE and AVX registers.
 pub fn assert_same_vectors(one: &Computer<Bench>, other: &Computer<Bench>) {
     let [one, other] = [one, other].map(|it| visible_vectors(&it.state().vector));
     let differs = one.iter().zip(&other).position(|(one, other)| one != other);
@@ -427,9 +430,9 @@ pub fn read_u64(vcpu: &mut Computer<Bench>, physical: u64) -> u64 {
 pub struct Caught {
     pub vector: u8,
     pub error: Option<u64>,
-    /// Offset from [`CODE`].
+    /// Offset of the instruction from [`CODE`].
     pub at: u64,
-    /// RSP before.
+    /// RSP before the exception.
     pub rsp: u64,
 }
 
@@ -448,7 +451,7 @@ pub fn caught(vcpu: &mut Computer<Bench>) -> Caught {
     }
 }
 
-/// Physical address behind [`SMALL`] plus `offset`, in its first two pages.
+/// The physical address of [`SMALL`] plus `offset`, in its first two pages.
 pub fn small(offset: u64) -> LinearAddress {
     LinearAddress(SMALL_RAM[(offset >> 12) as usize & 1] + offset % 4096)
 }

@@ -1,4 +1,4 @@
-//! Address spaces beside the first one, with page tables of their own.
+//! Additional address spaces, with page tables of their own.
 
 use super::{Bench, CODE_64, Computer, DATA_0, STACK, as_user};
 use tollgate_memory::GuestMemory;
@@ -6,17 +6,17 @@ use tollgate_monitor::VcpuStop;
 use tollgate_platform::StopRequest;
 use tollgate_x86::{Attributes, PhysicalAddress, Segment, SegmentRegister, Selector};
 
-/// Page tables of the spaces, a MiB for each.
+/// Address of the page tables of the spaces, with one MiB for each space.
 const TABLES: u64 = 0x80_0000;
-/// Bytes of a page.
+/// Size of a page in bytes.
 pub const PAGE: u64 = 0x1000;
 
-/// The page tables of a space.
+/// Address of the page tables of a space.
 pub fn table(space: u64) -> u64 {
     TABLES + space * 0x10_0000
 }
 
-/// Maps `pages` one behind the other at `linear` in a space.
+/// Maps `pages` one after the other at `linear` in a space.
 pub fn map(memory: &mut GuestMemory, space: u64, linear: u64, pages: &[u64]) {
     for (index, &page) in pages.iter().enumerate() {
         let entry = entry(memory, space, linear + index as u64 * PAGE);
@@ -24,7 +24,7 @@ pub fn map(memory: &mut GuestMemory, space: u64, linear: u64, pages: &[u64]) {
     }
 }
 
-/// The entry in the last table that maps `linear` in a space.
+/// The address of the entry of the last table that maps `linear` in a space.
 pub fn entry(memory: &mut GuestMemory, space: u64, linear: u64) -> PhysicalAddress {
     let next = PhysicalAddress(table(space) + 0xf_f000);
     let mut at = table(space);
@@ -42,19 +42,19 @@ pub fn entry(memory: &mut GuestMemory, space: u64, linear: u64) -> PhysicalAddre
     PhysicalAddress(at + (linear >> 12 & 511) * 8)
 }
 
-/// Nothing is mapped at `linear` any more.
+/// Removes the mapping of `linear`.
 pub fn unmap(memory: &mut GuestMemory, space: u64, linear: u64) {
     let entry = entry(memory, space, linear);
     memory.write_u64(entry, 0);
 }
 
-/// Makes a space that has what every space has: the first table of the support's, without what
-/// it maps high.
+/// Makes a space with the mappings that every space has: those of the first table, without the high
+/// ones.
 pub fn make_empty_space(memory: &mut GuestMemory, space: u64) {
     memory.write_u64(PhysicalAddress(table(space)), 0x2007);
 }
 
-/// Runs the guest until it writes port F4h.
+/// Runs the guest until it writes to port F4h.
 pub fn run_to_end(vcpu: &mut Computer<Bench>) {
     let stop = vcpu.run();
     let ended = matches!(stop, VcpuStop::Requested(StopRequest::DebugExit(_)));
@@ -71,8 +71,8 @@ pub fn start(vcpu: &mut Computer<Bench>, linear: u64) {
     run_to_end(vcpu);
 }
 
-/// Runs what lies at an address for the guest's kernel, with this in RDI; the segments are
-/// afterwards as they were before.
+/// Runs the code at an address as the guest's kernel, with a value in RDI; restores the segments
+/// afterwards.
 pub fn run_kernel(vcpu: &mut Computer<Bench>, rip: u64, rdi: u64) {
     let segments = vcpu.state().segments;
     vcpu.change_state(|cpu| {
