@@ -1,4 +1,4 @@
-//! What a virtual processor counts in addition to exits.
+//! The counts of a virtual processor in addition to those of its exits.
 
 use crate::execution::instruction_cache::InstructionCounts;
 use crate::execution::vcpu::Vcpu;
@@ -20,17 +20,18 @@ pub struct VcpuCounts {
     /// The host code that ran for these instructions if every look-up hit and no exit was taken,
     /// without the code that counts; `None` if instructions are not counted.
     pub host_code: Option<HostCode>,
-    /// By fast path: the instructions that it executed, which would have been exits.
+    /// For each fast path, the number of instructions that it executed and that would have been
+    /// exits.
     fast_paths: [u64; FAST_PATHS],
-    /// How exits loaded address spaces.
+    /// Counts of the loads of address spaces.
     pub space_loads: SpaceLoads,
-    /// What was done to what is derived from page tables.
+    /// Counts of the operations on the data derived from page tables.
     pub shadow: ShadowCounts,
-    /// What was done to shadow windows.
+    /// Counts of the operations on shadow windows.
     pub windows: WindowCounts,
     /// How exits found the instructions that they emulated.
     pub instruction_cache: InstructionCounts,
-    /// What became of the monitor's work that stopped for interrupts.
+    /// Counts of what became of interruptible work that stopped.
     pub stops: Stops,
     /// The engine's work: translations and what became of them.
     pub engine: EngineCounts,
@@ -44,14 +45,14 @@ impl VcpuCounts {
         self.fast_paths[path as usize]
     }
 
-    /// By fast path: the kind of exit that its instructions would have been, and their number.
+    /// For each fast path, the kind of exit that its instructions would have been, and their number.
     pub fn fast_paths(&self) -> impl Iterator<Item = (&'static str, u64)> {
         FastPath::ALL
             .map(|path| (path.name(), self.fast_path(path)))
             .into_iter()
     }
 
-    /// The counts of what is derived from page tables and of shadow windows, by their names in
+    /// The counts of the data derived from page tables and of shadow windows, with their names in
     /// statistics.
     pub fn shadow_tables(&self) -> Vec<(&'static str, u64)> {
         let mut counts = self.shadow.named().to_vec();

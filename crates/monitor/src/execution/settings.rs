@@ -17,19 +17,19 @@ pub struct VcpuSettings {
     pub virtual_interrupts: VirtualInterrupts,
     /// Where the monitor gets the instructions that it emulates.
     pub instruction_source: InstructionSource,
-    /// How many address spaces keep what was derived from their page tables, and how it is
+    /// How many address spaces keep the data derived from their page tables, and how this data is
     /// invalidated.
     pub shadow: ShadowChoices,
-    /// How code of real mode, of 32 and of 64 bits reaches guest memory. Where the process has no
-    /// place for shadow windows, all accesses are looked up.
+    /// How real-mode code and 32-bit and 64-bit code access guest memory. If the process has no room
+    /// for shadow windows, all accesses are looked up.
     pub memory_access: MemoryAccess,
-    /// Whether 64-bit programs that reach memory directly do so by their space's
-    /// [anchor](tollgate_tlb::shadow_windows::anchors) where it leads. Another machine of the
-    /// process may have taken all anchors.
+    /// Whether 64-bit programs with direct memory access use the
+    /// [anchor](tollgate_tlb::shadow_windows::anchors) of their space for the parts that it leads
+    /// to. Another machine of the process may have taken all anchors.
     pub anchors: bool,
     /// How a load of CR3 switches to an address space that is kept.
     pub space_switch: SpaceSwitch,
-    /// Whether long work of the monitor stops for interrupts.
+    /// Whether the monitor's interruptible work stops for interrupts.
     pub interruptible: Interruptible,
 }
 

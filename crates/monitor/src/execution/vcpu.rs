@@ -1,4 +1,4 @@
-//! One virtual processor: its parts, and its public interface.
+//! One virtual processor: its parts and its public interface.
 
 use crate::execution::current_instruction::InstructionInWork;
 use crate::execution::due_work::Due;
@@ -30,8 +30,8 @@ use tollgate_memory::GuestMemory;
 use tollgate_platform::Platform;
 use tollgate_x86::CpuState;
 
-/// One virtual processor with its memory. The machine around it is the caller's, and borrowed
-/// for the time that the processor runs. What runs its code is a [`Runner`].
+/// One virtual processor with its memory. The machine around it belongs to the caller, and is
+/// borrowed for the time that the processor runs. A [`Runner`] runs the processor's code.
 pub struct Vcpu<R: Runner = Translated> {
     pub(crate) runner: R,
     pub(crate) view: GuestView,
@@ -40,14 +40,16 @@ pub struct Vcpu<R: Runner = Translated> {
     pub(crate) latches: Latches,
     pub(crate) due: Due,
     pub(crate) work: InstructionInWork,
-    /// What other threads and signals set: look for work at the next boundary.
+    /// The word that other threads and signals set to make the vCPU look for work at the next
+    /// boundary.
     pub(crate) pending: Arc<Requests>,
     alarm: Alarm,
     kick: Kick,
     programs: ProgramNames,
 }
 
-/// The instructions that a guest on this processor may use, and how its maker decodes them.
+/// The instructions that a guest on this processor may use, and how the processor's maker decodes
+/// them.
 pub(crate) fn features_of(state: &CpuState) -> Features {
     let policy = tollgate_emulate::cpuid::policy(state);
     Features::new(|feature| policy.offers(feature))
@@ -76,7 +78,7 @@ impl Vcpu {
         })
     }
 
-    /// Moves guest registers to the homes that `map` gives them; at first these are those of
+    /// Moves guest registers to the homes that `map` gives them. At first the homes are those of
     /// [`RegisterMap::LEGACY`]. Drops all translations; must not be called while `run` runs.
     pub fn set_register_map(&mut self, map: &'static RegisterMap) {
         self.runner
@@ -85,30 +87,31 @@ impl Vcpu {
             });
     }
 
-    /// Has whatever is derived from the guest's page tables be checked against what a processor
-    /// may have cached, which is slow: `run` panics if something else is used or kept. To be
-    /// called before the first run.
+    /// Makes `run` check all data that is derived from the guest's page tables against what a
+    /// processor may have cached, and panic if anything else is used or kept. The check is slow.
+    /// Must be called before the first run.
     pub fn set_verify_shadow(&mut self, verifies: bool) {
         self.view.translations.set_checks(verifies);
     }
 
-    /// For tests: makes a request at every so many points at which such work can stop.
+    /// For tests: makes a request at every checkpoint of interruptible work whose number is a
+    /// multiple of `every`.
     pub fn force_requests(&mut self, every: u64) {
         self.pending.points().force(every);
     }
 
-    /// What it cost to find them, step by step.
+    /// The cost of finding the instructions that exits emulated, step by step.
     pub fn instruction_steps(&self) -> impl Iterator<Item = StepCost> {
         self.runner.instructions.steps.costs()
     }
 
-    /// Begins anew to time these steps.
+    /// Restarts the measurement of these steps.
     pub fn reset_instruction_steps(&mut self) {
         self.runner.instructions.steps = Steps::default();
     }
 
-    /// Has guest instructions be counted from now on, or not. Slows the guest. Drops all
-    /// translations; not to be called while `run` runs.
+    /// Starts or stops counting guest instructions, which slows the guest. Drops all translations;
+    /// must not be called while `run` runs.
     pub fn set_counts_instructions(&mut self, counts: bool) {
         self.runner
             .change_engine(&mut self.view.memory, |engine, memory| {
@@ -116,18 +119,19 @@ impl Vcpu {
             });
     }
 
-    /// Whether faults are delivered as they were before where that is known to hold, which is so
-    /// at first: for tests, which compare with deliveries through the tables alone.
+    /// Sets whether deliveries of faults and interrupts are repeated where that is known to be
+    /// correct, which is the default. For tests, which compare with deliveries through the tables
+    /// alone.
     pub fn set_repeats_deliveries(&mut self, repeats: bool) {
         self.runner.fault_deliveries.enabled = repeats;
     }
 
-    /// Translated code as it lies in the host's memory now.
+    /// The blocks of translated code as they are in the host's memory now.
     pub fn translated_blocks(&self) -> impl Iterator<Item = TranslatedBlock> {
         self.runner.engine.blocks()
     }
 
-    /// The host addresses at which guest code runs.
+    /// The range of host addresses at which guest code runs.
     pub fn code_range(&self) -> std::ops::Range<u64> {
         self.runner.engine.code_range()
     }
@@ -139,8 +143,8 @@ impl Vcpu {
 }
 
 impl<R: Runner> Vcpu<R> {
-    /// A vCPU whose code is run by what `make_runner` makes, given the instructions that the
-    /// guest may use and the word that is not 0 while an exit is requested.
+    /// A vCPU whose code is run by the runner that `make_runner` makes. `make_runner` receives the
+    /// instructions that the guest may use, and the word that is not 0 while an exit is requested.
     ///
     /// # Errors
     /// The host refused memory or signals, or `make_runner` failed.
@@ -170,7 +174,7 @@ impl<R: Runner> Vcpu<R> {
         })
     }
 
-    /// The vCPU with the machine that it runs in.
+    /// Combines the vCPU with the machine that it runs in.
     pub(crate) fn running<'a, P: Platform>(&'a mut self, platform: &'a mut P) -> Running<'a, R, P> {
         Running {
             runner: &mut self.runner,
@@ -187,11 +191,11 @@ impl<R: Runner> Vcpu<R> {
         }
     }
 
-    /// Runs the guest in the machine `platform`, on the calling thread, until it or the
-    /// machine stops. It must be the same machine each time.
+    /// Runs the guest in the machine `platform`, on the calling thread, until the guest or the
+    /// machine stops. `platform` must be the same machine each time.
     pub fn run<P: Platform>(&mut self, platform: &mut P) -> VcpuStop {
         if let Err(error) = self.alarm.start(Arc::clone(&self.pending)) {
-            // Without it the guest's timers would not fire: better no run than that one.
+            // Without the host timer the guest's timers would not fire, so not running is better.
             return VcpuStop::NotImplemented(format!(
                 "the host refused a timer: {error} (is its limit of queued signals reached?)"
             ));
@@ -207,49 +211,50 @@ impl<R: Runner> Vcpu<R> {
         stop
     }
 
-    /// The processor's registers, exact whenever `run` does not run.
+    /// The processor's registers. They are exact whenever `run` does not run.
     pub fn state(&self) -> &CpuState {
         self.runner.state()
     }
 
-    /// The part of a saved state that [`Vcpu::state`] lacks; exact whenever `run` does not run.
+    /// The part of a saved state that [`Vcpu::state`] lacks. It is exact whenever `run` does not
+    /// run.
     pub fn latches(&self) -> Latches {
         self.latches
     }
 
-    /// Puts saved latches in place. Not to be called while `run` runs.
+    /// Restores saved latches. Must not be called while `run` runs.
     pub fn set_latches(&mut self, latches: Latches) {
         self.latches = latches;
         self.due.events = true;
     }
 
-    /// Guest memory.
+    /// The guest's memory.
     pub fn memory_mut(&mut self) -> &mut GuestMemory {
         &mut self.view.memory
     }
 
-    /// Exits so far.
+    /// Counts of the exits so far.
     pub fn exit_counts(&self) -> &ExitCounts {
         self.ledger.counts()
     }
 
-    /// Exits, their costs, and where the time went.
+    /// The ledger: exits, their costs, and where the time went.
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
     }
 
-    /// What the programs in address spaces are called, as far as that is known: CR3 and names, the newest
-    /// first.
+    /// The names of the programs in address spaces, as far as they are known: CR3 and the names,
+    /// the newest first.
     pub fn program_names(&self) -> impl Iterator<Item = (u64, String)> {
         self.programs.all()
     }
 
-    /// Starts an empty ledger, in more or less detail.
+    /// Starts an empty ledger with this level of detail.
     pub fn set_ledger_detail(&mut self, detail: Detail) {
         self.ledger = Ledger::new(facts::thread_time, detail);
     }
 
-    /// Takes the ledger and starts an empty one.
+    /// Takes the ledger, and starts an empty one.
     pub fn take_ledger(&mut self) -> Ledger {
         std::mem::replace(
             &mut self.ledger,
@@ -257,23 +262,24 @@ impl<R: Runner> Vcpu<R> {
         )
     }
 
-    /// Continues a ledger that another vCPU began.
+    /// Continues a ledger that another vCPU has begun.
     pub fn continue_ledger(&mut self, ledger: Ledger) {
         self.ledger = ledger;
     }
 
-    /// The registers as text.
+    /// The processor's registers as text.
     pub fn dump(&self) -> String {
         crate::execution::state_dump::dump(self.state())
     }
 
-    /// Guest time was stopped or started: offsets must be formed anew.
+    /// Must be called after guest time was stopped or started: the offset of the time-stamp counter
+    /// is then computed again.
     pub fn clock_changed(&mut self) {
         self.due.clock = true;
         self.due.mode = true;
     }
 
-    /// A handle for other threads.
+    /// A handle by which other threads interrupt the vCPU.
     pub fn kick(&self) -> Kick {
         self.kick.clone()
     }

@@ -233,7 +233,7 @@ impl Program {
             .expect("the program comes to its end")
     }
 
-    /// The end of a program that may have none, or none within so many instructions.
+    /// The end of a program that may have none, or none within `instructions` instructions.
     pub fn stepped_within(&self, instructions: u32) -> Option<Outcome> {
         let mut vcpu = self.vcpu();
         let ends = (0..instructions).any(|_| vcpu.step_one().is_err());
