@@ -46,7 +46,7 @@ pub enum Extent {
     Free,
     /// Until the instruction at CS:RIP has completed, from its beginning.
     One,
-    /// Until that instruction has completed, from where its last exit left off.
+    /// Until the instruction at CS:RIP has completed, from where its last exit left off.
     RestOfOne,
 }
 

@@ -363,7 +363,7 @@ mod tests {
         let first = spaces.load(space(0x1000, 1), false, &mut 0);
         assert!(!first.is_kept);
         let second = spaces.load(space(0x2000, 2), false, &mut 0);
-        // The first one's identifier goes to a new space.
+        // The identifier of the first space goes to a new space.
         let third = spaces.load(space(0x3000, 1), false, &mut 0);
         assert!(!third.is_kept && third.number != first.number);
         assert_eq!(

@@ -46,7 +46,7 @@ struct Guest {
     view: GuestView,
     links: LinkTables,
     omits: Omission,
-    /// Accesses that led where a walk of now would not.
+    /// Accesses that led to another page than a walk would have found at that time.
     answered_from_cache: u32,
     /// Accesses that found their page in a shadow window.
     found_in_windows: u32,

@@ -181,7 +181,7 @@ impl Bench {
         }
     }
 
-    /// Loads CR3.
+    /// Loads CR3, which makes `to` the loaded space.
     fn load(&mut self, to: Space, keeps: bool) {
         let from = self.loaded();
         if self.state.is_long_mode() {

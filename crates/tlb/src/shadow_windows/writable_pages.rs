@@ -4,7 +4,7 @@
 //! such pages were never mapped for stores; one bit for each page shows this without a search
 //! through each run of each window.
 
-/// Pages that have a bit: 1 TiB of guest RAM. Those beyond are always searched for.
+/// Number of pages that have a bit: 1 TiB of guest RAM. Pages beyond these are always searched for.
 const MOST: u64 = 1 << 28;
 
 /// A set of physical pages that has all pages that are mapped for stores, and some that were.
