@@ -169,7 +169,9 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
             Err(exception) => return self.raise(exception),
         };
         if instruction.traits.contains(Traits::COPIED) {
-            return Err(self.not_implemented("the monitor to do what a runner does"));
+            return Err(self.not_implemented(
+                "the monitor to execute an instruction that only translated code runs",
+            ));
         }
         self.emulate(&instruction.helper).map(|_| ())
     }

@@ -414,7 +414,7 @@ impl GuestView {
                     page += 1;
                     continue;
                 };
-                // This loop step reaches to the end of the guest's page, which may be large.
+                // One walk covers the run up to the end of the guest's page, which may be large.
                 let pages = now.page_size / PAGE_SIZE;
                 let end = run.end().min(page + pages - page % pages);
                 let is_same = now.physical.page() == run.physical + (page - run.page)
