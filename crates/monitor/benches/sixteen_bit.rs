@@ -1,8 +1,8 @@
-//! The same loops in 16-bit real mode, 16-bit V86 mode and 32-bit flat code.
+//! Compares the speed of loops in 16-bit real mode, 16-bit V86 mode and 32-bit flat code.
 //!
-//! Runs are short and take turns; printed are nanoseconds per round (the median of all runs)
-//! and what they are to 32-bit code's. Loops of far transfers and segment loads, which 32-bit
-//! flat code does not have, are compared with near calls.
+//! Runs are short and take turns. For each loop the program prints nanoseconds per round (the
+//! median of all runs), and the ratio to 32-bit code. Loops of far transfers and segment loads,
+//! which 32-bit flat code does not have, are compared with near calls.
 
 #[allow(dead_code, reason = "tests use the rest")]
 #[path = "../tests/together/support/sixteen_bit.rs"]
@@ -14,12 +14,13 @@ use tollgate_memory::GuestMemory;
 use tollgate_test_support::{Computer, flat_state};
 use tollgate_x86::PhysicalAddress;
 
-/// Runs of each loop in each mode.
+/// Number of runs of each loop in each mode.
 const RUNS: usize = 15;
-/// Where the code lies in both.
+/// Address of the code in all modes.
 const MAIN: u32 = 0x1_0000;
 
-/// A loop: bytes of a round for 16-bit and for 32-bit code, and rounds of a run.
+/// A loop: the bytes of one round for 16-bit and for 32-bit code, and the number of rounds of a
+/// run.
 struct Loop {
     name: &'static str,
     narrow: Vec<u8>,
@@ -135,7 +136,7 @@ fn loops() -> Vec<Loop> {
     ]
 }
 
-/// The loop with its end: dec cx; jnz; out. 16- and 32-bit code begin a page.
+/// Adds the end of the loop: dec cx; jnz; out. Both 16-bit and 32-bit code begin a page.
 fn with_end(round: &[u8], wide: bool) -> Vec<u8> {
     let mut code = round.to_vec();
     code.push(0x49);
@@ -172,7 +173,7 @@ fn flat(of: &Loop) -> Computer<Machine> {
     Computer::new(state, memory, Machine::default(), 1 << 20, false).expect("a vCPU")
 }
 
-/// Nanoseconds per round of one run.
+/// Runs a loop once, and returns nanoseconds per round.
 fn time(vcpu: &mut Computer<Machine>, of: &Loop) -> f64 {
     let mut left = of.rounds;
     let mut spent = 0.0;
@@ -216,7 +217,7 @@ fn main() {
         for run in 0..=RUNS {
             for (vcpu, times) in vcpus.iter_mut().zip(&mut times) {
                 let spent = time(vcpu, &of);
-                // The first one translates.
+                // The first run translates the code, so it does not count.
                 if run != 0 {
                     times.push(spent);
                 }

@@ -63,7 +63,7 @@ const SHAPES: [&[u8]; 29] = [
     &[0x64, 0x48, 0x89, 0x43, 0x10],                               // mov fs:[rbx+10h],rax
     &[0x64, 0x48, 0x8b, 0x04, 0x25, 0x28, 0x00, 0x00, 0x00],       // mov rax,fs:[28h]
 ];
-/// out 0xf4, al
+/// The instruction `out 0xf4, al`, which ends the run.
 const END: [u8; 2] = [0xe6, 0xf4];
 
 /// Memory next to a window that no guest may touch.
@@ -222,7 +222,8 @@ fn nothing_but_its_memory_is_reached_from_anywhere() {
     for base in bases {
         canaries.push(Canary::at(base + WINDOW + ROOM));
     }
-    // Below and above what the first anchors lead to: programs, and libraries and stacks.
+    // Below and above the windows that the first anchors lead to: those of programs, and those of
+    // libraries and stacks.
     for part in [0x95_u64, 0x99, 0x9d, 0xa1, 0xe8, 0xec, 0xf0, 0xf4] {
         canaries.push(Canary::at((part << 39) + WINDOW / 2));
     }

@@ -79,7 +79,7 @@ const SHAPES: [&[u8]; 31] = [
     &[0x8b, 0x03, 0x8b, 0x53, 0x40, 0x89, 0x43, 0x08], // loads and a store next to them
     &[0x64, 0x89, 0x43, 0x10],                         // mov fs:[ebx+10h],eax
 ];
-/// out 0xf4, al
+/// The instruction `out 0xf4, al`, which ends the run.
 const END: [u8; 2] = [0xe6, 0xf4];
 
 /// A machine that ends at a write to any port.
@@ -193,7 +193,7 @@ fn prepare_memory(guest: Guest, code: &[u8]) -> GuestMemory {
 fn prepare_state(guest: Guest) -> CpuState {
     let mut state = flat_state(CODE);
     state.cr0 |= 1 << 31 | u64::from(guest.write_protect) << 16;
-    // OSFXSR, PGE, PAE.
+    // CR4: OSFXSR, PGE, PAE.
     state.cr4 |= 0x280 | u64::from(guest.pae) << 5;
     state.cr3 = DIRECTORY;
     for (quarter, number) in [(0, 0), (3, 1)] {

@@ -14,7 +14,7 @@ use tollgate_x86::{CpuState, Flags, PhysicalAddress};
 
 /// mov al,[rbx]: puts the page into its window, for loads only while the page is not dirty.
 const LOAD: [u8; 2] = [0x8a, 0x03];
-/// out 0xf4, al
+/// The instruction `out 0xf4, al`, which ends the run.
 const END: [u8; 2] = [0xe6, 0xf4];
 
 /// Values of RBX: in a page that may be stored to, at its end, and in a page that is read-only.

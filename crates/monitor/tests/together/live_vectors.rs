@@ -10,7 +10,7 @@ use tollgate_monitor::memory_access::MemoryAccess;
 use tollgate_test_support::memory_access;
 
 const RDI: usize = 7;
-// Places of registers in the area.
+// Offsets of registers in the save area.
 const ST0: usize = 32;
 const XMM5: usize = 160 + 5 * 16;
 const MXCSR: usize = 24;

@@ -22,7 +22,7 @@ const ARENA_RAM: u64 = 0x40_0000;
 const VECTORS: u32 = 0x1000;
 const ROUNDS_AT: u32 = 0x1ff0;
 const RSP: usize = 4;
-/// out F4h, al
+/// The instruction `out F4h, al`, which ends the run.
 const EXIT: [u8; 2] = [0xe6, 0xf4];
 
 global_asm!(

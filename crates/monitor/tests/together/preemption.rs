@@ -170,7 +170,7 @@ impl Handler {
     }
 }
 
-/// Runs the program.
+/// Runs the program with these settings and this handler.
 fn run(setting: Setting, handler: Handler) -> Computer<Interrupting> {
     let setup = |state: &mut CpuState, memory: &mut GuestMemory| {
         as_user(state);

@@ -38,7 +38,7 @@ const CODE: u64 = 0x8000;
 /// Address of the count of a loop's rounds.
 const ROUNDS_AT: u32 = 0x6000;
 
-/// out F4h, al
+/// The instruction `out F4h, al`, which ends the run.
 const EXIT: [u8; 2] = [0xe6, 0xf4];
 /// Number of rounds of a loop.
 const ROUNDS: u32 = 200_000;

@@ -19,7 +19,7 @@ const ADDED: [u8; 2] = [1, 16];
 /// Addresses of the program: near the end of the lower half, where code is translated for its
 /// address, and two where code is relocatable.
 const PLACES: [u64; 3] = [0x7fff_8765_4000, 0x7f12_3456_7000, 0x5555_5678_9000];
-/// The kernel's programs.
+/// Addresses of the kernel's programs.
 const INVLPG: u64 = CODE;
 const LOAD_CR3: u64 = CODE + 0x10;
 

@@ -215,7 +215,7 @@ fn reading_the_time_faults_once_the_kernel_has_forbidden_it() {
             ".balign 64",
             "test edi, edi",
             "jz 3f",
-            // CR4.TSD
+            // The program sets CR4.TSD.
             "mov rax, cr4",
             "or eax, 4",
             "mov cr4, rax",

@@ -260,8 +260,8 @@ fn pushf_shows_vif_and_iopl_3_and_int_n_pushes_the_same() {
 
 #[test]
 fn the_bitmap_is_looked_at_each_time() {
-    // The task sets the bit of vector 60h in its own TSS: mov ax, 3206h; mov ds, ax; or
-    // byte [14h], 1
+    // The task sets the bit of vector 60h in its own TSS:
+    // mov ax, 3206h; mov ds, ax; or byte [14h], 1
     let sets = [0xb8, 0x06, 0x32, 0x8e, 0xd8, 0x80, 0x0e, 0x14, 0, 1];
     let code = [&[INT, 0x60, INT, 0x60][..], &sets, &[INT, 0x60]].concat();
     for arm in arms() {

@@ -240,7 +240,7 @@ impl Program {
         (ends && vcpu.platform().ended).then(|| Outcome::of(&mut vcpu))
     }
 
-    /// Bytes in the stack segment.
+    /// Reads bytes in the stack segment.
     pub fn stack(&self, vcpu: &mut Computer<Machine>, at: u64, count: usize) -> Vec<u8> {
         let mut bytes = vec![0; count];
         let at = PhysicalAddress(u64::from(STACK) * 16 + at);

@@ -220,7 +220,7 @@ pub fn run_interrupted(vcpu: &mut Computer<Bench>) -> u64 {
     vcpu.platform().delivered
 }
 
-/// Runs to the end.
+/// Runs the program to its end.
 pub fn run(vcpu: &mut Computer<Bench>) {
     let stop = vcpu.run();
     assert_ended(vcpu, &stop);
@@ -234,7 +234,7 @@ fn assert_ended(vcpu: &Computer<Bench>, stop: &VcpuStop) {
     );
 }
 
-/// Runs to the end, one instruction after the other.
+/// Runs the program to its end, one instruction after the other.
 pub fn step(vcpu: &mut Computer<Bench>) {
     loop {
         match vcpu.step_one() {

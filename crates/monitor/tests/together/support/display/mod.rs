@@ -14,7 +14,7 @@ use tollgate_x86::{
 
 pub const WINDOW: u64 = 0xa_0000;
 pub const CODE: u64 = 0x8000;
-/// out f4h, al
+/// The instruction `out f4h, al`, which ends the run.
 pub const END: [u8; 2] = [0xe6, 0xf4];
 /// Address at which guests with paging also find the window's first pages, as many as [`ALIASES`].
 pub const ALIAS: u64 = 0x5_0000;

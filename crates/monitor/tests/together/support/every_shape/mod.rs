@@ -31,7 +31,7 @@ const TASK_STATE: u32 = 0x4900;
 const MOVED_64: u64 = 0x7f12_3450_0000;
 /// Distance from its link address at which relocatable 32-bit code runs.
 const MOVED_32: u64 = 0x4340_0000;
-/// out F4h, al
+/// The instruction `out F4h, al`, which ends the run.
 pub const EXIT: [u8; 2] = [0xe6, 0xf4];
 
 /// The memory to which a guest's registers point.
