@@ -9,7 +9,7 @@
 //! ```text
 //! linear 7F12_3456_7000h, part 0FEh      window of that part, at 1200_0000_0000h
 //!   |  + [table + part * 8]                |
-//!   +------------------------------------> 1292_3456_7000h: the page of guest RAM behind it
+//!   +------------------------------------> 1292_3456_7000h: the page of guest RAM
 //! ```
 //!
 //! A window holds nothing that an entry of the software TLB could not hold: a page is mapped after

@@ -45,7 +45,8 @@ impl VcpuCounts {
         self.fast_paths[path as usize]
     }
 
-    /// For each fast path, the kind of exit that its instructions would have been, and their number.
+    /// For each fast path, the kind of exit that its instructions would have been, and their
+    /// number.
     pub fn fast_paths(&self) -> impl Iterator<Item = (&'static str, u64)> {
         FastPath::ALL
             .map(|path| (path.name(), self.fast_path(path)))

@@ -20,8 +20,8 @@ pub struct VcpuSettings {
     /// How many address spaces keep the data derived from their page tables, and how this data is
     /// invalidated.
     pub shadow: ShadowChoices,
-    /// How real-mode code and 32-bit and 64-bit code access guest memory. If the process has no room
-    /// for shadow windows, all accesses are looked up.
+    /// How real-mode code and 32-bit and 64-bit code access guest memory. If the process has no
+    /// room for shadow windows, all accesses are looked up.
     pub memory_access: MemoryAccess,
     /// Whether 64-bit programs with direct memory access use the
     /// [anchor](tollgate_tlb::shadow_windows::anchors) of their space for the parts that it leads

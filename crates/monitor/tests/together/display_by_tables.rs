@@ -13,8 +13,8 @@ const MOV_FROM: &[u8] = &[0x8a];
 #[test]
 fn loads_and_stores_take_no_exit_once_each_was_made() {
     for mode in GuestMode::PAGED {
-        // mov al, [si]; mov [di], al; mov dx, [si+1]; mov [di+1], bx; mov ebx, [si+5]; mov [di+5], edx
-        // mov byte [di], 7
+        // mov al, [si]; mov [di], al; mov dx, [si+1]; mov [di+1], bx; mov ebx, [si+5]
+        // mov [di+5], edx; mov byte [di], 7
         let body = Code::new(mode)
             .memory(1, MOV_FROM, 0, Source, 0)
             .memory(1, MOV_TO, 0, Destination, 0)

@@ -275,8 +275,8 @@ macro_rules! refused {
 
 #[test]
 fn an_interrupt_that_faults_changes_nothing() {
-    // #GP of the gate, which programs may not use or which is not a gate; #NP; #GP and #NP of the gate's code
-    // segment.
+    // These are #GP of the gate, which programs may not use or which is not a gate; #NP; #GP and
+    // #NP of the gate's code segment.
     let found = refused!(private, ["mov byte ptr [0xa805], 0x8e"]);
     assert_eq!(found, (13, Some(0x402)));
     let found = refused!(no_gate, ["mov byte ptr [0xa805], 0xe9"]);

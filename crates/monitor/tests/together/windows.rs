@@ -106,7 +106,7 @@ impl Program {
                 let address = random.pick(&pages) + 8 * random.below(500) as u64;
                 self.put(&(address as u32).to_le_bytes());
             }
-            // call behind; push behind and ret.
+            // call next; push next and ret.
             19 => self.put(&[0xe8, 0, 0, 0, 0]),
             20 => {
                 let behind = CODE as u32 + self.0.len() as u32 + 6;
