@@ -39,7 +39,7 @@ fn program() -> &'static [u8] {
         "mov r12d, 4",
         "xor r13d, r13d",
         "jmp 2f",
-        // Adds to ECX pages from RBX on, and counts in them.
+        // Reads ECX pages from RBX on, and increments a count in each.
         "use_pages:",
         "add r13, [rbx]",
         "rol r13, 7",
