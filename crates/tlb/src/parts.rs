@@ -146,7 +146,8 @@ impl Log {
     }
 }
 
-/// The tables of one view for half of the addresses. Their root is in [`LongTlb::roots`].
+/// The tables of one view for half of the addresses. Their root is in the field `roots` of the
+/// [`LongTlb`](crate::LongTlb).
 pub(crate) struct Parts {
     /// The parts by number, modulo their count; numbers of the upper half are negative.
     pub(crate) parts: Box<[Option<Part>]>,

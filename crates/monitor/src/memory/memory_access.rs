@@ -29,7 +29,7 @@ pub struct Places {
     /// Room for [shadow windows](tollgate_tlb::shadow_windows). Without it all accesses are looked
     /// up.
     pub windows: bool,
-    /// Room for the [anchors](tollgate_tlb::shadow_windows::anchors) of the windows.
+    /// Room for the [`anchors`] of the windows.
     pub anchors: bool,
 }
 

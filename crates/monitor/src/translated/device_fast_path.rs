@@ -3,7 +3,7 @@
 //!
 //! The machine is lent to guest code for the time of one run. The calls come from the routine in
 //! [`tollgate_engine::gate::fast_path`]. This file serves ports and model-specific registers;
-//! [`device_memory`](super::device_memory) serves the rest.
+//! [`super::device_memory`] serves the rest.
 
 use crate::translated::misses::Environment;
 use crate::translated::{device_memory, device_strings};

@@ -150,7 +150,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
     }
 
-    /// What links to a block depend on, given that control has reached the block at `place`.
+    /// The pages on which links to a block depend that control has reached at `place`.
     fn dependence(&mut self, block: BlockId, place: &CodeAddress) -> Option<Dependence> {
         let page = place.linear >> 12;
         let of_first = Dependence {

@@ -85,7 +85,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
     }
 
-    /// Executes an instruction of [`near`]. Returns false if it raised an exception.
+    /// Executes an instruction of [`crate::execution::out_of_line`]. Returns false if the
+    /// instruction raised an exception.
     fn near_step(&mut self, instruction: &Instruction) -> Result<bool, VcpuStop> {
         let place = self.place();
         let (state, mut surroundings) = self.parts();

@@ -3,8 +3,8 @@
 //! There is one window for each view of a space, and each stands for all 4 GiB. To be windows like
 //! those of 64-bit guests, they have parts of their own, next to those of canonical addresses: in
 //! the lower half the part of the programs of one space, in the upper half that of the kernel. The
-//! page that [`ShadowWindows`](super::ShadowWindows) uses for a page of a 32-bit guest is
-//! [named](named) by view and linear address.
+//! page that [`ShadowWindows`] uses for a page of a 32-bit guest is
+//! [`named`] by view and linear address.
 //!
 //! ```text
 //! linear C012_3456h, supervisor's view    named FFFF_7F80_C012_3456h, of part -257
