@@ -2,8 +2,8 @@
 //!
 //! The monitor looks at requests only between two guest instructions, so its work for one
 //! instruction delays interrupts. *Interruptible work* (`Section`), a piece of the monitor's work
-//! that can be long, asks at its checkpoints whether to [stop](Points::stops). If it stops, it ends
-//! with what it has done so far, in a state as if no more had been intended; the interrupt is
+//! that can be long, asks at its checkpoints whether to stop (`Points::stops`). If it stops, it
+//! ends with what it has done so far, in a state as if no more had been intended; the interrupt is
 //! delivered at the boundary of the instruction that the work is for. After the handler that
 //! instruction begins again and has less to do, or the work is [resumed](Interruptible::Resume)
 //! first. Each piece of work documents why it comes to an end.

@@ -133,8 +133,8 @@ displacements! {
     KNOWN_CODES = fast_paths.known_codes,
 }
 
-/// The displacement of the half of `level_changed` that says that EFLAGS.RF was loaded within a
-/// level: [`RESUME_FLAG_LOADED`](crate::abi::context::RESUME_FLAG_LOADED).
+/// The displacement of the half of `Transfers::changed` that says that EFLAGS.RF was loaded within
+/// a level: [`Changed::RESUME_FLAG`](crate::abi::context::groups::Changed::RESUME_FLAG).
 pub const RESUME_FLAG_LOADED: i32 = LEVEL_CHANGED + 4;
 /// The displacement of the selector of CS that a return to level 3 must have.
 pub const OUTER_CODE_SELECTOR: i32 = OUTER_RETURN + offset_of!(OuterReturn, code_selector) as i32;

@@ -2,17 +2,18 @@
 //!
 //! A block has three or four sites. Unpacked, a site has 40 bytes, and one site is read when guest
 //! code leaves there. So a block keeps its sites as a sequence, some eight bytes for a site:
+//!
 //! ```text
 //! form                     the kind, and which of the optional parts there are
 //! retry                    2 bytes
 //! EIP                      2 bytes from the block's first instruction; for a slot 4
 //! what the kind has        of offsets in the code, the distances from one to the next
 //! ESP's distance, after, ESP's distance there, what is held off
-//!                          1 byte each, only if it is not what it mostly is
+//!                          1 byte each, only if the value is not the usual one
 //! ```
 //!
-//! A site with a number that does not fit has [`kind::WIDE`] in its form, then its kind, then the
-//! same parts as [numbers of any size](super::varint). The sites of every block are packed when the
+//! A site with a number that does not fit has `kind::WIDE` in its form, then its kind, then the
+//! same parts as numbers of any size (`varint.rs`). The sites of every block are packed when the
 //! block is translated, so packing must be fast.
 
 use super::marks::Shadow;
