@@ -115,7 +115,7 @@ impl InstructionKind {
 pub struct Helper {
     /// The instruction as it was decoded in the guest's mode.
     pub instruction: Instruction,
-    /// Its kind.
+    /// The kind of the instruction.
     pub kind: InstructionKind,
 }
 

@@ -34,7 +34,7 @@ pub(super) enum Kind {
     HighWord,
     /// The sum of a narrow value and a high word.
     FarPointer,
-    /// This constant.
+    /// A constant with this value.
     Constant(u64),
     /// The value `of` plus a number.
     Sum {
