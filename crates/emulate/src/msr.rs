@@ -293,7 +293,7 @@ pub fn read_instruction(
 ///
 /// # Errors
 ///
-/// #GP(0) above CPL 0, and those of [`write`].
+/// #GP(0) above CPL 0, and those of [`write()`].
 pub fn write_instruction(
     state: &mut CpuState,
     environment: &mut dyn Environment,

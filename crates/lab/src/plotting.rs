@@ -70,7 +70,7 @@ pub(crate) fn colour(index: usize) -> RGBColor {
     }
 }
 
-/// The [`colour`] in SVG's notation.
+/// The colour with this index in SVG's notation.
 pub fn colour_name(index: usize) -> String {
     let RGBColor(red, green, blue) = colour(index);
     format!("#{red:02x}{green:02x}{blue:02x}")
