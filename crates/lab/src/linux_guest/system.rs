@@ -11,7 +11,7 @@ use tollgate_machine::file_words::reading;
 /// The environment variable with the folder of guests that scripts/get-guests fills.
 const GUESTS: &str = "TOLLGATE_GUESTS";
 /// Size of guest RAM: enough for a shell and some small programs.
-const MEMORY: u64 = 128 << 20;
+const MEMORY: u64 = 256 << 20;
 
 /// A static program that is in the guest's folder `/lab`.
 #[derive(Clone, Copy)]
