@@ -10,9 +10,9 @@ use std::sync::atomic::AtomicBool;
 
 use tollgate_machine::file_words::writing;
 
-use crate::cli::SerialTarget;
 use crate::failure::Failure;
 use crate::lost_output::LostOutput;
+use crate::serial_target::SerialTarget;
 use crate::silence::Noting;
 use crate::{host, terminal};
 

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use tollgate_machine::cpu::{self, AddedFeatures, Cpu, CpuModel, ModelError};
 
-use crate::usage;
+use crate::words;
 
 /// Widest line of the list.
 const WIDTH: usize = 96;
@@ -28,7 +28,7 @@ pub fn parse(name: &str) -> Result<Cpu, String> {
 /// Whether `tollgate run --cpu help` is what the words say, as QEMU's users type it: then
 /// no kernel is needed.
 pub fn are_asked_for(words: &[OsString]) -> bool {
-    usage::asks_for_help_on("--cpu", words)
+    words::ask_for_help_on("--cpu", words)
 }
 
 /// The models and their features, for people.

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use tollgate_machine::config::OptionalDevice;
 
-use crate::usage;
+use crate::words;
 
 /// The device that a name stands for.
 ///
@@ -22,7 +22,7 @@ pub fn parse(name: &str) -> Result<OptionalDevice, String> {
 
 /// Whether `tollgate run --device help` is what the words say: then no kernel is needed.
 pub fn are_asked_for(words: &[OsString]) -> bool {
-    usage::asks_for_help_on("--device", words)
+    words::ask_for_help_on("--device", words)
 }
 
 /// The devices, one a line.

@@ -26,9 +26,9 @@ pub struct DocumentsArguments {
 /// The shells that have completions.
 const SHELLS: [Shell; 3] = [Shell::Bash, Shell::Zsh, Shell::Fish];
 
-/// Runs `tollgate documents` and returns its exit code.
-pub fn run(arguments: &DocumentsArguments) -> u8 {
-    match write(&arguments.folder) {
+/// Runs `tollgate documents` with the definition of the command line, and returns the exit code.
+pub fn run(arguments: &DocumentsArguments, definition: Command) -> u8 {
+    match write(&arguments.folder, definition) {
         Ok(()) => exit_code::SUCCESS,
         Err(error) => {
             let folder = arguments.folder.display();
@@ -37,12 +37,12 @@ pub fn run(arguments: &DocumentsArguments) -> u8 {
     }
 }
 
-fn write(folder: &Path) -> io::Result<()> {
+fn write(folder: &Path, definition: Command) -> io::Result<()> {
     let (manual, completions) = (folder.join("man"), folder.join("completions"));
     fs::create_dir_all(&manual)?;
     fs::create_dir_all(&completions)?;
     // What is hidden has no page, nor has the help flag's own subcommand.
-    let mut command = crate::cli::definition().disable_help_subcommand(true);
+    let mut command = definition.disable_help_subcommand(true);
     for shell in SHELLS {
         clap_complete::generate_to(shell, &mut command.clone(), "tollgate", &completions)?;
     }

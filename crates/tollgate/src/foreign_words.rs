@@ -6,8 +6,8 @@ use std::ffi::OsString;
 use clap::{Arg, Command};
 
 use crate::cli::definition;
-use crate::exec::begins_command;
 use crate::failure::Failure;
+use crate::words::{begins_command, takes_next_word};
 
 /// QEMU's words, and what does the same here. Those that have the same name here with two dashes are
 /// among them.
@@ -182,26 +182,6 @@ fn flags_in(advice: &str) -> impl Iterator<Item = String> {
 fn is_in(table: &[(&[&str], &'static str)], word: &str) -> Option<&'static str> {
     let row = table.iter().find(|(words, _)| words.contains(&word))?;
     Some(row.1)
-}
-
-/// Whether the value of the flag in this word is the next word.
-pub fn takes_next_word(definition: &Command, word: &str) -> bool {
-    let takes_value = |arg: &Arg| arg.get_action().takes_values() && !arg.is_require_equals_set();
-    if let Some(long) = word.strip_prefix("--") {
-        return definition.get_arguments().any(|arg| {
-            let names = arg.get_long_and_visible_aliases().unwrap_or_default();
-            let aliases = arg.get_all_aliases().unwrap_or_default();
-            takes_value(arg) && (names.contains(&long) || aliases.contains(&long))
-        });
-    }
-    // The first short flag that takes a value has the rest of the word as its value, if there is one.
-    let mut letters = word.strip_prefix('-').unwrap_or_default().chars();
-    let is_short = |letter: &char| {
-        let mut arguments = definition.get_arguments();
-        let arg = arguments.find(|arg| arg.get_short() == Some(*letter));
-        arg.is_some_and(takes_value)
-    };
-    letters.find(is_short).is_some() && letters.next().is_none()
 }
 
 #[cfg(test)]

@@ -1,19 +1,20 @@
 //! The `tollgate` command: runs an x86 virtual machine in an ordinary process.
 //!
-//! [`main`] only chooses the subcommand. What a person types is defined in `cli`; a
-//! virtual machine's life, from the command line to the exit code, is in `run`.
+//! [`main`] only chooses the subcommand. What a person can type is defined in
+//! `cli`; a virtual machine's life, from the command line to the exit code, is in `run`.
 //!
 //! This is a library so that `tollgate-hostile` can talk to the control socket's server
 //! without a process around it; nothing else uses it.
 
-mod build_error;
 mod cli;
 mod columns;
+mod command_line;
 mod console;
 mod control;
 mod cost;
 mod cpu_models;
 mod devices;
+mod display;
 mod doctor;
 mod documents;
 mod drive;
@@ -23,6 +24,7 @@ mod exit_code;
 mod exit_on;
 mod failure;
 mod files;
+mod flags;
 mod floppy;
 mod foreign_words;
 mod fw_cfg;
@@ -30,15 +32,14 @@ mod help_text;
 mod host;
 mod image;
 mod keyboard;
-mod knob_flags;
 mod lab;
 mod lost_output;
-mod machine_flags;
 mod net;
 mod perf_map;
 mod png_display;
 mod port;
 mod run;
+mod serial_target;
 mod share;
 mod signals;
 mod silence;
@@ -55,6 +56,7 @@ mod unix_socket;
 mod usage;
 mod vnc;
 mod vsock;
+mod words;
 
 use std::process::ExitCode;
 
@@ -69,7 +71,7 @@ pub fn main() -> ExitCode {
 
 fn command() -> u8 {
     signals::ignore_file_size_limit();
-    match cli::parse(std::env::args_os()) {
+    match command_line::parse(std::env::args_os()) {
         Ok(Subcommand::Run(arguments)) => run::run(&arguments),
         Ok(Subcommand::Exec(arguments)) => exec::run(&arguments),
         Ok(Subcommand::Doctor(arguments)) => doctor::run(&arguments),
@@ -84,7 +86,7 @@ fn command() -> u8 {
         Ok(Subcommand::Stats(arguments)) => control::stats::run(&arguments),
         Ok(Subcommand::Mark(arguments)) => control::mark::run(&arguments),
         Ok(Subcommand::Top(arguments)) => top::run(&arguments),
-        Ok(Subcommand::Documents(arguments)) => documents::run(&arguments),
-        Err(cli::Answered(code)) => code,
+        Ok(Subcommand::Documents(arguments)) => documents::run(&arguments, cli::definition()),
+        Err(command_line::Answered(code)) => code,
     }
 }

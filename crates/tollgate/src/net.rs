@@ -4,6 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use tollgate_machine::comma_list;
 use tollgate_machine::config::{HostForward, NetworkKind, NetworkOptions, Transport, UserOptions};
+use tollgate_machine::devices::list::BackEndError;
+use tollgate_machine::vm::BuildError;
 
 /// The form, for messages.
 const FORM: &str = "user[,hostfwd=tcp|udp:[ADDR]:PORT-[GUEST]:PORT][,restrict=on|off], passt, \
@@ -66,6 +68,19 @@ pub fn is_network(word: &str) -> bool {
         || ["socket=", "tap=", "fd="]
             .iter()
             .any(|it| kind.starts_with(it))
+}
+
+/// The flag that the failure of a network or of sockets is about, to put before the error; empty
+/// for other failures.
+pub fn flag_of(error: &BuildError) -> &'static str {
+    match error {
+        // The error begins with the name of the flag.
+        BuildError::BackEnd(BackEndError::Network(error)) if error.what.starts_with("vsock") => {
+            "--"
+        }
+        BuildError::BackEnd(BackEndError::Network(_)) => "--net: ",
+        _ => "",
+    }
 }
 
 fn set(options: &mut NetworkOptions, key: &str, value: &str) -> Result<(), String> {

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use tollgate_machine::config::{OnLoss, PortOptions, PortTarget};
 
-use crate::cli::SerialTarget;
 use crate::failure::Failure;
 use crate::lost_output::LostOutput;
+use crate::serial_target::SerialTarget;
 
 /// Understands `NAME=WHERE`.
 ///

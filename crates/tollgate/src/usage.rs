@@ -63,7 +63,7 @@ pub fn explain(error: &Error, words: &[OsString]) -> Failure {
     Failure::usage(one_line(&message))
 }
 
-/// The given flag that says more about the missing one, as `--trace-from` does about `--trace <FILE>`.
+/// The given flag that says more about the missing one, as `--trace-since` does about `--trace <FILE>`.
 fn refinement(missing: &str, words: &[OsString]) -> Option<String> {
     let flag = missing
         .split(' ')
@@ -167,14 +167,4 @@ fn context(error: &Error, kind: ContextKind) -> String {
         Some(other) => other.to_string(),
         None => String::new(),
     }
-}
-
-/// Whether `tollgate run` is given `flag help` or `flag=help`, as QEMU's users type it.
-pub fn asks_for_help_on(flag: &str, words: &[OsString]) -> bool {
-    let joined = format!("{flag}=help");
-    words.get(1).is_some_and(|word| word == "run")
-        && (words.iter().any(|word| *word == *joined)
-            || words
-                .windows(2)
-                .any(|pair| pair[0] == flag && pair[1] == "help"))
 }

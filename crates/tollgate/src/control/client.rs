@@ -2,15 +2,15 @@
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use clap::Args;
 use serde_json::{Value, json};
 
 use tollgate_exits::snapshot::Snapshot;
 
 use super::protocol::{LATE, Name};
-use crate::cli::ControlArguments;
 use crate::exit_code;
 use crate::failure::{Failure, one_line};
 use crate::standard_output::print_and_end;
@@ -21,6 +21,42 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How often a request is made of which the processor was late.
 const TRIES: u32 = 12;
+
+/// `tollgate control`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit codes: 0 done, 1 the machine refused or did not answer, 2 no machine listens at PATH.
+Examples:
+  tollgate control vm.sock status
+  tollgate control vm.sock power-button --wait=60")]
+pub struct ControlArguments {
+    /// The path given to tollgate run --control
+    #[arg(value_name = "PATH")]
+    pub socket: PathBuf,
+
+    /// What to do
+    #[arg(value_name = "COMMAND", value_enum)]
+    pub command: Name,
+
+    /// Print the machine's answer as JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// With power-button: wait until the machine has ended, at most SECONDS (default 120)
+    ///
+    /// If the machine has not ended by then, the guest has ignored the button, or is still shutting
+    /// down: one line says so, and the exit code is 1. The machine continues to run.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "120",
+        value_parser = clap::value_parser!(u64).range(1..=86_400),
+        verbatim_doc_comment
+    )]
+    pub wait: Option<u64>,
+}
 
 /// Runs `tollgate control` and returns its exit code.
 pub fn run(arguments: &ControlArguments) -> u8 {

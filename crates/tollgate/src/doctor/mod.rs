@@ -10,11 +10,20 @@ mod processor;
 
 use std::os::fd::AsFd;
 
+use clap::Args;
 use serde::Serialize;
 
-use crate::cli::DoctorArguments;
 use crate::standard_output::print_and_end;
 use crate::{columns, exit_code, host};
+
+/// `tollgate doctor`.
+#[derive(Args, Debug)]
+#[command(after_help = "Exit codes: 0 if tollgate can run here, 1 if not.")]
+pub struct DoctorArguments {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
 
 /// Whether Tollgate can do without.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]

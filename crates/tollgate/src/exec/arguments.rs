@@ -8,31 +8,35 @@ use std::time::Duration;
 
 use clap::Args;
 use tollgate_machine::comma_list;
-use tollgate_machine::config::VsockOptions;
-use tollgate_machine::cpu::Cpu;
 
 use super::image::{self, ImageArgument};
-use crate::foreign_words::takes_next_word;
-use crate::machine_flags::MachineArguments;
+use crate::flags::{DeveloperArguments, MachineArguments, NetworkArguments};
+use crate::net;
 use crate::statistics::StatisticsArguments;
-use crate::{cpu_models, net, size, vsock};
+use crate::words::{begins_command, takes_next_word};
 
 /// `tollgate exec`.
 #[derive(Args, Debug)]
-#[command(after_long_help = help())]
+#[command(
+    after_long_help = help(),
+    mut_arg("memory", |memory| memory.default_value(DEFAULT_MEMORY)),
+    // The word after it may be the guest's command.
+    mut_arg("net", |net| net.require_equals(true))
+)]
 pub struct ExecArguments {
-    /// The guest's root: a directory of this host instead of its own root
+    /// The guest's root: a directory of this host, instead of this host's own root
     ///
-    /// The guest may change all of it; changes are kept in its memory and forgotten at the end.
+    /// The guest may change all of it. The changes are kept in the guest's memory and are discarded
+    /// at the end.
     #[arg(long, value_name = "DIR", verbatim_doc_comment)]
     pub root: Option<PathBuf>,
 
     /// The guest's root: a disk image with ext4: FILE[,partition=N][,format=raw|qcow2][,rw]
     ///
-    /// Without partition=N it is the disk itself or the first partition that has a system. With rw
-    /// changes are the image's; else they are kept in the guest's memory and forgotten at the end.
-    /// A file is qcow2 if its name ends so; format= says otherwise. backing=any|same-dir|none: which
-    /// files the image may name.
+    /// Without partition=N the root is the whole disk, or the first partition that holds a system.
+    /// With rw the guest changes the image; otherwise its changes are kept in its memory and are
+    /// discarded at the end. A file is qcow2 if its name ends with .qcow2, unless format= says
+    /// otherwise. backing=any|same-dir|none: which files the image may name as its backing files.
     #[arg(
         long,
         value_name = "IMAGE",
@@ -46,97 +50,59 @@ pub struct ExecArguments {
     #[arg(long, value_name = "DIR")]
     pub rw: Vec<PathBuf>,
 
-    /// A directory, at its own path or at another one in the guest: DIR[:PATH][,ro]. May be repeated
+    /// A directory, at its own path or at another path in the guest: DIR[:PATH][,ro]. May be repeated
     #[arg(long, value_name = "SHARE", value_parser = parse_share)]
     pub share: Vec<ShareArgument>,
 
-    /// Where in the guest the command begins, instead of the current directory
+    /// The directory of the guest in which the command starts, instead of the current directory
     #[arg(long, value_name = "DIR")]
     pub workdir: Option<PathBuf>,
 
-    /// A variable of the command's environment: NAME=VALUE, or NAME as it is here. May be repeated
+    /// A variable of the command's environment: NAME=VALUE, or NAME with its value here
     ///
-    /// Without it the command gets PATH, HOME, USER, LOGNAME, SHELL, TERM, COLORTERM, TZ, LANG,
-    /// LANGUAGE and LC_*; with a root of its own, TERM, COLORTERM, TZ and those of the language.
+    /// The command always gets TERM, COLORTERM, TZ, LANG, LANGUAGE and LC_*; without --root and
+    /// --image it also gets PATH, HOME, USER, LOGNAME and SHELL. May be repeated.
     #[arg(long, value_name = "NAME[=VALUE]", verbatim_doc_comment)]
     pub env: Vec<OsString>,
 
-    /// Who runs the command: NAME or UID, and :GROUP or :GID
+    /// The user who runs the command: NAME or UID, and optionally :GROUP or :GID
     ///
-    /// Default: you, or with a root of its own the guest's root. In both cases what the command
-    /// creates in shared directories is yours.
+    /// The default is you; with --root or --image it is the guest's root. In both cases the files that
+    /// the command creates in shared directories belong to you.
     #[arg(long, value_name = "USER", verbatim_doc_comment)]
     pub user: Option<String>,
 
-    /// A network: user if nothing else is said, or in the words of tollgate run --net. May be
-    /// repeated
-    #[arg(
-        long,
-        value_name = "NETWORK",
-        value_parser = net::parse,
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = "user"
-    )]
-    pub net: Vec<net::Network>,
-
-    /// Sockets between guest and host (AF_VSOCK): cid=N,path=SOCKET
+    /// Give the command an empty standard input
     ///
-    /// A program of the host that connects to the Unix socket SOCKET and writes "CONNECT PORT" and a
-    /// newline reaches that port of the guest, whose number is N; the answer is "OK" and a port. The
-    /// guest reaches, at port P of the host (number 2), who listens at the Unix socket SOCKET_P.
-    /// As in Firecracker.
-    #[arg(
-        long,
-        value_name = "VSOCK",
-        value_parser = vsock::parse,
-        verbatim_doc_comment
-    )]
-    pub vsock: Option<VsockOptions>,
-
-    /// Guest RAM, such as 512M or 4G; a bare number counts MiB. It is taken as it is used
-    #[arg(
-        short,
-        long,
-        value_name = "SIZE",
-        default_value = "1G",
-        value_parser = size::parse,
-        alias = "mem"
-    )]
-    pub memory: u64,
-
-    /// Give the command no standard input: it is at its end
-    ///
-    /// Otherwise standard input is read even if the command asks for nothing, as in a shell's loop.
+    /// Without this flag standard input is read even if the command reads nothing, which takes the
+    /// input of a shell's loop away.
     #[arg(short = 'n', long, verbatim_doc_comment)]
     pub no_input: bool,
 
-    /// End the command after this time, from its start: seconds, or with s, m, h
+    /// End the command when it has run for this time: seconds, or a number with s, m or h
     ///
-    /// It gets SIGTERM, and five seconds later the machine is switched off. The exit code is 124.
+    /// The command gets SIGTERM, and five seconds later the machine is switched off. The exit code is
+    /// 124.
     #[arg(long, value_name = "TIME", value_parser = parse_time, verbatim_doc_comment)]
     pub timeout: Option<Duration>,
 
-    /// How long the guest may take until it runs the command, as for --timeout
+    /// How long the guest may take to start the command: seconds, or a number with s, m or h
     #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "5m")]
     pub boot_timeout: Duration,
 
-    /// Open a control socket at this path (see tollgate control)
-    #[arg(long, value_name = "PATH")]
-    pub control: Option<PathBuf>,
-
-    /// The guest's kernel: a Linux bzImage or vmlinux of 64 bits
+    /// The guest's kernel: a 64-bit Linux bzImage or vmlinux
     ///
-    /// Default: what scripts/get-guests has fetched (in the folder that TOLLGATE_GUESTS names, or
-    /// beside the build), or else this host's own in /boot, if you may read it.
+    /// The default is the kernel that scripts/get-guests has fetched (into the folder that
+    /// TOLLGATE_GUESTS names, or next to the build), otherwise this host's own kernel in /boot, if you
+    /// may read it.
     #[arg(long, value_name = "PATH", verbatim_doc_comment)]
     pub kernel: Option<PathBuf>,
 
-    /// The kernel's modules: a folder as /lib/modules/VERSION, or one with .ko files
+    /// The kernel's modules: a folder like /lib/modules/VERSION, or one with .ko files
     #[arg(long, value_name = "DIR")]
     pub modules: Option<PathBuf>,
 
-    /// More of the kernel's command line
+    /// More words for the kernel's command line
     #[arg(
         long,
         value_name = "STRING",
@@ -146,26 +112,34 @@ pub struct ExecArguments {
     )]
     pub append: String,
 
-    /// The processor, as for tollgate run
-    #[arg(long, value_name = "MODEL", default_value = "host", value_parser = cpu_models::parse)]
-    pub cpu: Cpu,
-
-    /// Show what the guest's kernel says, on standard error
+    /// Show the messages of the guest's kernel on standard error
     #[arg(short, long)]
     pub verbose: bool,
 
-    /// The machine itself.
+    /// Memory, processor, control socket.
     #[command(flatten)]
     pub machine: MachineArguments,
+
+    /// Networks and sockets.
+    #[command(flatten)]
+    pub network: NetworkArguments,
 
     /// Statistics.
     #[command(flatten)]
     pub statistics: StatisticsArguments,
 
+    /// Translation, and experiments with it.
+    #[command(flatten)]
+    pub developer: DeveloperArguments,
+
     /// The command and its arguments
     #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
     pub command: Vec<OsString>,
 }
+
+/// Guest RAM of `exec` if no flag says otherwise. A command on a whole system needs more than a
+/// kernel.
+const DEFAULT_MEMORY: &str = "1G";
 
 /// A share as the user wrote it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -224,14 +198,8 @@ fn parse_time(text: &str) -> Result<Duration, String> {
     Ok(time)
 }
 
-/// Whether the flags of a command line end at this word: it is the first word of the guest's command, or
-/// `--`, which the command follows.
-pub fn begins_command(word: &str) -> bool {
-    !word.starts_with('-') || word == "--" || word == "-"
-}
-
-/// The words of a command line with `--net NETWORK` as `--net=NETWORK`: `tollgate run` takes both, and
-/// here a network need not be named, so that the parser would take the word for the command's name.
+/// Rewrites `--net NETWORK` as `--net=NETWORK`. A network need not be named, so the parser would
+/// take the word after `--net` for the guest's command.
 pub fn join_networks(words: Vec<OsString>) -> Vec<OsString> {
     let definition = ExecArguments::augment_args(clap::Command::new("exec"));
     let mut joined = Vec::new();
@@ -262,35 +230,35 @@ pub fn join_networks(words: Vec<OsString>) -> Vec<OsString> {
 /// The last sections of `tollgate exec --help`.
 fn help() -> &'static str {
     "\
-The command sees this host's files. It can change those below the current directory, and --rw and
---share directories; all other changes are kept in the guest's memory and forgotten at the end.
+The command sees this host's files. It can change those below the current directory and those in
+--rw and --share directories. All other changes are kept in the guest's memory and are discarded at
+the end.
 
 Examples:
-  Build here, in a machine of its own:
+  Build here, in a virtual machine:
     tollgate exec -- make check
-  As the machine's root, with a network, and let it change nothing at all that lasts:
+  As the machine's root, with a network, without any lasting change:
     cd / && tollgate exec --user root --net -- apt-get -y install hello
   Another system, unpacked in a directory:
     tollgate exec --root ./bookworm -- /bin/sh
-  A disk image; with ,rw behind its name the changes last:
+  A disk image; with ,rw after its name the changes last:
     tollgate exec --image debian.qcow2 --net -- apt-get -y upgrade
-  In a pipeline; standard input, output and error are apart:
+  In a pipeline; standard input, output and error are separate:
     tar c . | tollgate exec -- xz -9 > ../all.tar.xz
-  With a limit, and more memory:
+  With a time limit and more memory:
     tollgate exec --timeout 5m -m 4G -- ./run-tests
-
-  In a shell's loop over lines, which the command must not read:
+  In a shell's loop over lines that the command must not read:
     while read -r file; do tollgate exec -n -- ./check \"$file\"; done < files
 
 Exit codes:
-  the command's own, and 128+n if signal n ended it
-  124    it took longer than --timeout
+  the command's own, and 128+n if signal n ended the command
+  124    the command took longer than --timeout
   125    tollgate failed, or lost output: a line on standard error says why
-  126    the command was found and cannot be run
-  127    there is no such command
+  126    the command was found but cannot be run
+  127    the command was not found
 
-Signals (TERM, INT, HUP, QUIT, USR1, USR2) go to the command; one that ends programs ends the
-machine when it comes for the third time, or before the command has begun.
+Signals (TERM, INT, HUP, QUIT, USR1, USR2) are passed to the command. A signal that ends programs
+ends the machine when it arrives for the third time, or before the command has started.
 "
 }
 

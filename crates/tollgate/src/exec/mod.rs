@@ -10,6 +10,7 @@
 //! The other side is the crate `tollgate-agent`, which also has the protocol between the two.
 
 mod arguments;
+mod build_error;
 mod compressed;
 mod console;
 mod image;
@@ -38,7 +39,7 @@ use tollgate_machine::file_words::writing;
 use tollgate_machine::vm::{Consoles, RunOutcome, Vm};
 use tollgate_machine::vm_handle::VmHandle;
 
-pub use arguments::{ExecArguments, ShareArgument, begins_command, join_networks};
+pub use arguments::{ExecArguments, ShareArgument, join_networks};
 use console::Console;
 use kernel::Kernel;
 use session::{End, Session, Setup};
@@ -50,7 +51,7 @@ use crate::failure::{Failure, say};
 use crate::signals::Signals;
 use crate::statistics::{FinalReport, Reporter};
 use crate::trace_file::TraceFile;
-use crate::{build_error, doctor, exit_code, perf_map};
+use crate::{doctor, exit_code, perf_map};
 
 /// The exit code of a failure of Tollgate's own.
 const FAILED: u8 = code::FAILED;
@@ -109,7 +110,7 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
         &config.append,
     );
     let (control_server, _link) =
-        run_time::open(arguments.control.as_deref(), &reporter, &identity)?;
+        run_time::open(arguments.machine.control.as_deref(), &reporter, &identity)?;
     let console = Console::new(arguments.verbose);
     let consoles = Consoles {
         serial: Box::new(console.clone()),
@@ -117,7 +118,7 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
     };
     let handle = VmHandle::new();
     let mut vm = Vm::build(&config, consoles, &handle)
-        .map_err(|error| build_error::failure_of_exec(&error, arguments))?;
+        .map_err(|error| build_error::failure_of(&error, arguments))?;
     drop(links.guest);
     let trace = TraceFile::begin(&arguments.statistics, &reporter, &mut vm)?;
     let setup = Setup {
@@ -283,9 +284,7 @@ impl Plan {
                 readonly: place.readonly,
             });
         }
-        let networks: Vec<_> = (arguments.net.iter())
-            .filter_map(|network| network.0.clone())
-            .collect();
+        let networks = arguments.network.networks();
         let directory = match &arguments.workdir {
             Some(directory) => here.join(directory),
             None => here,
@@ -319,7 +318,7 @@ impl Plan {
             drives: image.map(|image| image.drive.clone()).into_iter().collect(),
             shares,
             networks,
-            vsock: arguments.vsock.clone(),
+            vsock: arguments.network.vsock.clone(),
             start,
         })
     }
@@ -465,11 +464,9 @@ fn configuration(
 ) -> Result<VmConfig, Failure> {
     let ports = PORT_NAMES.iter().zip(links.guest_descriptors());
     let mut config = VmConfig {
-        memory_bytes: arguments.memory,
         kernel: plan.kernel.image.clone(),
         initramfs: Some(initramfs),
         append: command_line(arguments),
-        cpu: arguments.cpu,
         triple_fault: TripleFaultAction::Reset,
         drives: plan.drives.clone(),
         shares: plan.shares.clone(),
@@ -487,6 +484,7 @@ fn configuration(
         ..VmConfig::default()
     };
     arguments.machine.apply(&mut config);
+    arguments.developer.apply(&mut config)?;
     config
         .validate()
         .map_err(|error| Failure::usage(error.to_string()))?;

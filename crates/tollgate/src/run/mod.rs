@@ -2,43 +2,40 @@
 //!
 //! The vCPU runs on the main thread; everything outside the guest is the event loop's.
 
-use std::fs::File;
-use std::io::{self, ErrorKind, IsTerminal, Write};
+mod arguments;
+mod build_error;
+mod configuration;
+
+use std::io::{self, IsTerminal, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use tollgate_machine::boot::firmware;
-use tollgate_machine::boot::guest_hooks::GuestHooks;
-use tollgate_machine::config::{
-    BootDevice, DriveOptions, IdeDrive, IdePlaces, Paravirtual, Realtime, RegisterMapChoice,
-    TripleFaultAction, VmConfig,
-};
-use tollgate_machine::devices::fw_cfg::FwCfgFile;
-use tollgate_machine::file_words::reading;
+use tollgate_machine::config::VmConfig;
 use tollgate_machine::vm::{Consoles, PanicReport, RunOutcome, Vm};
 use tollgate_machine::vm_handle::{State, Status, VmHandle};
 
-use crate::cli::{
-    Display, GuestHooksFor, Paravirt, RealtimeChoice, RegisterMapName, RunArguments, SerialTarget,
-    Switch, TripleFault,
-};
+pub use arguments::RunArguments;
+use configuration::configuration;
+
 use crate::console::Console;
 use crate::control::identity::Identity;
 use crate::control::run_time;
+use crate::display::Display;
 use crate::event_loop::{EventLoop, Sources};
-use crate::exit_on::{ExitCodes, ExitOn};
+use crate::exit_on::ExitCodes;
 use crate::failure::{Failure, say};
+use crate::flags::ConsoleArguments;
 use crate::keyboard::Keyboard;
 use crate::png_display::PngDisplay;
+use crate::serial_target::SerialTarget;
 use crate::signals::Signals;
 use crate::silence::Silence;
 use crate::statistics::{FinalReport, Reporter};
 use crate::text_display::TextDisplay;
 use crate::trace_file::TraceFile;
 use crate::vnc::Vnc;
-use crate::{build_error, doctor, exit_code, fw_cfg, perf_map, port, share};
+use crate::{doctor, exit_code, perf_map, port};
 
 /// Runs `tollgate run` and returns its exit code.
 pub fn run(arguments: &RunArguments) -> u8 {
@@ -48,17 +45,7 @@ pub fn run(arguments: &RunArguments) -> u8 {
 fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
     let started = Instant::now();
     let mut config = configuration(arguments)?;
-    let mut codes = ExitCodes::of(&arguments.exit_on);
-    if arguments.reboot
-        && arguments
-            .exit_on
-            .iter()
-            .any(|on| matches!(on, ExitOn::Reset(_)))
-    {
-        return Err(Failure::usage(
-            "--exit-on reset cannot be used with --reboot, with which a reset is no end",
-        ));
-    }
+    let mut codes = arguments.events.exit_codes()?;
     let lost_by_ports = port::watch(&mut config.ports);
     doctor::required_floor().map_err(Failure::host)?;
     doctor::warn();
@@ -67,25 +54,25 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
     let signals = Signals::block()
         .map_err(|error| Failure::host(format!("cannot receive signals: {error}")))?;
     let handle = VmHandle::new();
-    let outputs = Outputs::open(arguments)?;
+    let outputs = Outputs::open(&arguments.consoles)?;
     let statistics = &arguments.statistics;
     let reporter = Arc::new(Reporter::open(statistics)?);
     let report = FinalReport::open(statistics, &reporter)?;
-    let path = arguments.control.as_deref();
+    let path = arguments.machine.control.as_deref();
     let (control, _link) = run_time::open(path, &reporter, &identity(&config))?;
     // Built before the terminal is touched, so that an error finds it as it was.
     let mut vm = build(&config, &outputs, &handle)?;
     let trace = TraceFile::begin(&arguments.statistics, &reporter, &mut vm)?;
-    let is_display = arguments.display == Display::Text;
+    let is_display = arguments.consoles.display == Display::Text;
     if is_display && !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
         return Err(Failure::usage("--display text needs a terminal"));
     }
-    let pictures = match &arguments.display {
+    let pictures = match &arguments.consoles.display {
         Display::Png(folder) => Some(PngDisplay::begin(folder)?),
         Display::None | Display::Text | Display::Vnc(_) => None,
     };
     let lost_pictures = pictures.as_ref().map(PngDisplay::losses);
-    let vnc = match &arguments.display {
+    let vnc = match &arguments.consoles.display {
         Display::Vnc(options) => {
             let server = Vnc::bind(options, "Tollgate".into())?;
             let started = server.start(handle.clone());
@@ -94,7 +81,7 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
         }
         _ => None,
     };
-    let keyboard = match arguments.serial() {
+    let keyboard = match arguments.consoles.serial() {
         _ if is_display => Some(Keyboard::open()?),
         SerialTarget::Stdio => Some(Keyboard::open()?),
         _ => None,
@@ -110,9 +97,9 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
         display: is_display.then(TextDisplay::begin),
         pictures,
         vnc,
-        silence: match (&config.firmware, &*arguments.hvc) {
-            (None, []) => Silence::of(outputs.serial.is_used(), &config.append),
-            _ => None,
+        silence: match config.firmware.is_some() || arguments.consoles.has_virtio_console() {
+            false => Silence::of(outputs.serial.is_used(), &config.append),
+            true => None,
         },
     };
     let event_loop = EventLoop::start(sources, handle.clone())
@@ -131,7 +118,7 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
             }
             continue;
         }
-        if !(arguments.reboot && matches!(outcome, Ok(RunOutcome::Reset(_)))) {
+        if !(arguments.events.reboot && matches!(outcome, Ok(RunOutcome::Reset(_)))) {
             break outcome;
         }
         panicked = false;
@@ -184,128 +171,11 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
     })
 }
 
-/// What others are told of the machine.
+/// What the control socket and `tollgate top` show about the machine.
 fn identity(config: &VmConfig) -> Identity {
     let kernel = config.firmware.is_none().then_some(&*config.kernel);
     let firmware = config.firmware.as_deref();
     Identity::new(config.memory_bytes, kernel, firmware, &config.append)
-}
-
-/// The machine's configuration as the command line has it, checked as far as possible.
-fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
-    let mut config = VmConfig {
-        memory_bytes: arguments.memory,
-        kernel: arguments.kernel.clone().unwrap_or_default(),
-        firmware: firmware(arguments)?,
-        initrd: match arguments.initrd.as_slice() {
-            [] => None,
-            modules => Some(modules.join(",")),
-        },
-        append: arguments.append.clone(),
-        cpu: arguments.cpu,
-        paravirtual: match arguments.paravirt {
-            Paravirt::Kvm => Paravirtual::Kvm,
-            Paravirt::None => Paravirtual::None,
-        },
-        realtime: match arguments.realtime {
-            RealtimeChoice::Step => Realtime::Step,
-            RealtimeChoice::Keep => Realtime::Keep,
-        },
-        reboot: arguments.reboot,
-        pci: arguments.pci == Switch::On,
-        drives: (arguments.drive.iter())
-            .filter(|drive| !drive.is_ide)
-            .map(|drive| kept(arguments, &drive.options))
-            .collect(),
-        ide_drives: ide_drives(arguments)?,
-        floppies: (arguments.floppy.iter())
-            .map(|floppy| floppy.as_deref().map(|disk| kept(arguments, disk)))
-            .collect(),
-        boot_order: (arguments.boot.clone())
-            .map_or_else(|| BootDevice::ALL.to_vec(), |boot| boot.0),
-        shares: share::with_tags(&arguments.share),
-        ports: port::checked(&arguments.port, &arguments.hvc, arguments.serial())?,
-        networks: arguments.net.iter().flat_map(|net| net.0.clone()).collect(),
-        vsock: arguments.vsock.clone(),
-        devices: arguments.device.clone(),
-        fw_cfg_files: fw_cfg::read(&arguments.fw_cfg)?,
-        triple_fault: match arguments.triple_fault {
-            Some(TripleFault::Reset) => TripleFaultAction::Reset,
-            Some(TripleFault::Stop) => TripleFaultAction::Stop,
-            // Programs of the 286 return to real mode by it, with firmware's help.
-            None if arguments.kernel.is_none() => TripleFaultAction::Reset,
-            None => TripleFaultAction::Stop,
-        },
-        count_instructions: arguments.statistics.count_instructions,
-        register_map: match arguments.register_map {
-            RegisterMapName::Legacy => RegisterMapChoice::Legacy,
-            RegisterMapName::Spilled => RegisterMapChoice::Spilled,
-        },
-        ..VmConfig::default()
-    };
-    if config.firmware.is_some() {
-        let is_named = |file: &FwCfgFile| config.fw_cfg_files.iter().any(|f| f.name == file.name);
-        let video = firmware::find_video().filter(|file| !is_named(file));
-        config.fw_cfg_files.extend(video);
-    }
-    if let Some(GuestHooksFor::Dos) = arguments.guest_hooks {
-        config.fw_cfg_files.push(GuestHooks::Dos.file());
-    }
-    arguments.machine.apply(&mut config);
-    match &config.firmware {
-        Some(path) => check_readable(path, "--bios")?,
-        None => check_readable(&config.kernel, "--kernel")?,
-    }
-    config
-        .validate()
-        .map_err(|error| Failure::usage(error.to_string()))?;
-    Ok(config)
-}
-
-/// What is behind the IDE function.
-fn ide_drives(arguments: &RunArguments) -> Result<IdePlaces, Failure> {
-    let drives = arguments.drive.iter().filter(|drive| drive.is_ide);
-    let drives = drives.map(|drive| match drive.is_cd_rom {
-        true => IdeDrive::CdRom(Some(drive.options.clone())),
-        false => IdeDrive::Disk(kept(arguments, &drive.options), drive.geometry),
-    });
-    let cd_rom = arguments.cdrom.as_ref();
-    let cd_rom = cd_rom.map(|disc| IdeDrive::CdRom(disc.as_deref().cloned()));
-    IdeDrive::place(drives.collect(), cd_rom).map_err(|error| Failure::usage(error.to_string()))
-}
-
-/// A disk as it is used: with `--snapshot` its image stays as it is.
-fn kept(arguments: &RunArguments, disk: &DriveOptions) -> DriveOptions {
-    DriveOptions {
-        snapshot: disk.snapshot || arguments.snapshot && !disk.readonly,
-        ..disk.clone()
-    }
-}
-
-/// The firmware that the machine starts from: the one named, or without a kernel the host's.
-fn firmware(arguments: &RunArguments) -> Result<Option<PathBuf>, Failure> {
-    match (&arguments.kernel, &arguments.bios) {
-        (_, Some(path)) => Ok(Some(path.clone())),
-        (None, None) => firmware::find().map(Some).map_err(Failure::usage),
-        (Some(_), None) => Ok(None),
-    }
-}
-
-/// Finds out early, and says plainly, that a file cannot be read. Reads nothing: the file
-/// may be a pipe, as a shell's `<(zcat kernel.gz)` is.
-fn check_readable(path: &Path, flag: &str) -> Result<(), Failure> {
-    let result = File::open(path).and_then(|file| match file.metadata()?.is_dir() {
-        true => Err(ErrorKind::IsADirectory.into()),
-        false => Ok(()),
-    });
-    let Err(error) = result else {
-        return Ok(());
-    };
-    let why = reading(&error);
-    Err(Failure::usage(format!(
-        "{flag}: cannot read '{}': {why}",
-        path.display()
-    )))
 }
 
 /// The consoles' outputs, open for as long as the command runs.
@@ -315,7 +185,7 @@ struct Outputs {
 }
 
 impl Outputs {
-    fn open(arguments: &RunArguments) -> Result<Self, Failure> {
+    fn open(arguments: &ConsoleArguments) -> Result<Self, Failure> {
         let outputs = Self {
             serial: Console::open(arguments.serial(), "--serial")?,
             debug: Console::open(&arguments.debug_console, "--debug-console")?,
@@ -351,7 +221,7 @@ fn build(config: &VmConfig, outputs: &Outputs, handle: &VmHandle) -> Result<Vm, 
     let consoles = outputs
         .consoles()
         .map_err(|error| Failure::host(format!("no descriptor for a console: {error}")))?;
-    Vm::build(config, consoles, handle).map_err(|error| build_error::failure_of_run(&error, config))
+    Vm::build(config, consoles, handle).map_err(|error| build_error::failure_of(&error, config))
 }
 
 /// Tollgate itself failed with a panic, which was reported already.

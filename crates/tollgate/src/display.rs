@@ -1,0 +1,53 @@
+//! `--display`: where the guest's screen is shown, and the words for it.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+use crate::vnc::options::VncOptions;
+
+/// Where the screen is shown.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Display {
+    /// Nowhere.
+    None,
+    /// In this terminal.
+    Text,
+    /// As pictures in a folder.
+    Png(PathBuf),
+    /// For VNC viewers.
+    Vnc(VncOptions),
+}
+
+/// Understands `none`, `text`, `png:DIR` and `vnc=WHERE`.
+///
+/// # Errors
+/// What is wrong with it, for a line that names the flag and the value.
+pub fn parse(text: OsString) -> Result<Display, String> {
+    if let Some(vnc) = text.as_bytes().strip_prefix(b"vnc=") {
+        return VncOptions::parse(OsStr::from_bytes(vnc)).map(Display::Vnc);
+    }
+    match text.as_bytes() {
+        b"none" => Ok(Display::None),
+        b"text" => Ok(Display::Text),
+        bytes => match bytes.strip_prefix(b"png:") {
+            None | Some([]) => Err("expected none, text, png:DIR or vnc=WHERE".into()),
+            Some(folder) => Ok(Display::Png(OsString::from_vec(folder.to_vec()).into())),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_screen_is_shown_nowhere_in_the_terminal_or_as_pictures() {
+        assert_eq!(parse("none".into()), Ok(Display::None));
+        assert_eq!(parse("text".into()), Ok(Display::Text));
+        assert_eq!(parse("png:a".into()), Ok(Display::Png("a".into())));
+        for bad in ["", "png:", "gtk", "vnc="] {
+            assert!(parse(bad.into()).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! What the machine boots, and what it hands to the system that boots.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use crate::floppy::{self, BootOrder};
+use crate::fw_cfg::{self, FwCfgArgument};
+
+/// Flags about what `tollgate run` boots.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "What to boot")]
+pub struct BootArguments {
+    /// What to boot: Linux (bzImage or vmlinux), a multiboot 1 or 2 kernel, a boot sector, a flat image
+    ///
+    /// The type is detected from the file's content. Without this flag the machine starts from
+    /// firmware (--bios), which boots a disk.
+    #[arg(
+        long,
+        value_name = "PATH",
+        alias = "kernel-image-path",
+        required_unless_present_any = ["bios", "drive", "floppy", "cdrom"],
+        verbatim_doc_comment
+    )]
+    pub kernel: Option<PathBuf>,
+
+    /// Start from firmware: a BIOS image, which is mapped below 1 MiB and below 4 GiB
+    ///
+    /// Without this flag and without --kernel the machine starts SeaBIOS from the package
+    /// 'seabios', which boots a floppy disk (--floppy), a disk (--drive) or a CD-ROM (--cdrom).
+    /// What firmware writes to port 402h goes to --debug-console.
+    #[arg(
+        long,
+        value_name = "PATH",
+        conflicts_with_all = ["kernel", "initrd", "append"],
+        verbatim_doc_comment
+    )]
+    pub bios: Option<PathBuf>,
+
+    /// Initial RAM disk, or a multiboot module and its arguments: 'PATH ARGUMENTS'
+    ///
+    /// Linux takes one file. To give several multiboot modules, repeat the flag or separate the
+    /// modules with commas. Write a comma that belongs to a name twice.
+    #[arg(
+        long,
+        value_name = "PATH",
+        visible_alias = "module",
+        verbatim_doc_comment
+    )]
+    pub initrd: Vec<String>,
+
+    /// The kernel's command line
+    #[arg(
+        long,
+        value_name = "STRING",
+        default_value = "",
+        hide_default_value = true,
+        allow_hyphen_values = true,
+        aliases = ["cmdline", "boot-args"]
+    )]
+    pub append: String,
+
+    /// The order in which firmware tries to boot: a (floppy disk), c (disk), d (CD-ROM)
+    ///
+    /// Give one letter or several, such as dc. Those that you leave out come last. The default is
+    /// acd.
+    #[arg(
+        long,
+        value_name = "ORDER",
+        value_parser = floppy::parse_order,
+        conflicts_with = "kernel",
+        verbatim_doc_comment
+    )]
+    pub boot: Option<BootOrder>,
+
+    /// A file that the guest reads through QEMU's fw_cfg device: NAME,file=PATH or NAME,string=TEXT
+    ///
+    /// Names should begin with opt/ and a domain, as in opt/org.example/key. Write a comma that
+    /// belongs to a name, path or text twice. May be repeated.
+    #[arg(
+        long,
+        value_name = "FILE",
+        value_parser = fw_cfg::parse,
+        alias = "fw_cfg",
+        verbatim_doc_comment
+    )]
+    pub fw_cfg: Vec<FwCfgArgument>,
+
+    /// Install fast BIOS handlers in the guest before any program runs
+    ///
+    /// dos: handlers of INT 10h, 13h, 16h and 1Ah, in an option ROM. They do quickly what DOS programs
+    /// request most often, let DOS wait for keys in HLT instead of polling, and pass all other
+    /// requests to the BIOS. Handlers that programs install run first.
+    #[arg(
+        long,
+        value_name = "SYSTEM",
+        value_enum,
+        conflicts_with = "kernel",
+        verbatim_doc_comment
+    )]
+    pub guest_hooks: Option<GuestHooksFor>,
+}
+
+/// The system for which there are handlers.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GuestHooksFor {
+    /// FreeDOS and other kinds of DOS
+    Dos,
+}

@@ -1,0 +1,86 @@
+//! The machine's configuration, from the flags of `tollgate run`.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use tollgate_machine::boot::firmware;
+use tollgate_machine::boot::guest_hooks::GuestHooks;
+use tollgate_machine::config::{BootDevice, ConfigError, VmConfig};
+use tollgate_machine::devices::fw_cfg::FwCfgFile;
+use tollgate_machine::file_words::reading;
+
+use super::RunArguments;
+use crate::failure::Failure;
+use crate::flags::{BootArguments, GuestHooksFor};
+use crate::fw_cfg;
+
+/// The configuration that the command line describes, checked as far as possible.
+///
+/// # Errors
+/// One line that says which flag is wrong, and why.
+pub fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
+    let usage = |error: ConfigError| Failure::usage(error.to_string());
+    let boot = &arguments.boot;
+    let mut config = VmConfig {
+        kernel: boot.kernel.clone().unwrap_or_default(),
+        firmware: firmware(boot)?,
+        initrd: match boot.initrd.as_slice() {
+            [] => None,
+            modules => Some(modules.join(",")),
+        },
+        append: boot.append.clone(),
+        boot_order: (boot.boot.clone()).map_or_else(|| BootDevice::ALL.to_vec(), |boot| boot.0),
+        fw_cfg_files: fw_cfg::read(&boot.fw_cfg)?,
+        ports: arguments.consoles.ports()?,
+        networks: arguments.network.networks(),
+        vsock: arguments.network.vsock.clone(),
+        count_instructions: arguments.statistics.count_instructions,
+        ..VmConfig::default()
+    };
+    if config.firmware.is_some() {
+        let is_named = |file: &FwCfgFile| config.fw_cfg_files.iter().any(|f| f.name == file.name);
+        let video = firmware::find_video().filter(|file| !is_named(file));
+        config.fw_cfg_files.extend(video);
+    }
+    if let Some(GuestHooksFor::Dos) = boot.guest_hooks {
+        config.fw_cfg_files.push(GuestHooks::Dos.file());
+    }
+    arguments.machine.apply(&mut config);
+    arguments.disks.apply(&mut config).map_err(usage)?;
+    arguments.devices.apply(&mut config);
+    arguments.events.apply(&mut config);
+    arguments.developer.apply(&mut config)?;
+    match &config.firmware {
+        Some(path) => check_readable(path, "--bios")?,
+        None => check_readable(&config.kernel, "--kernel")?,
+    }
+    config.validate().map_err(usage)?;
+    Ok(config)
+}
+
+/// The firmware that the machine starts from: the one named, or without a kernel the host's.
+fn firmware(boot: &BootArguments) -> Result<Option<PathBuf>, Failure> {
+    match (&boot.kernel, &boot.bios) {
+        (_, Some(path)) => Ok(Some(path.clone())),
+        (None, None) => firmware::find().map(Some).map_err(Failure::usage),
+        (Some(_), None) => Ok(None),
+    }
+}
+
+/// Finds out early that a file cannot be read, and says why. The function reads nothing, because
+/// the file may be a pipe, as a shell's `<(zcat kernel.gz)` is.
+fn check_readable(path: &Path, flag: &str) -> Result<(), Failure> {
+    let result = File::open(path).and_then(|file| match file.metadata()?.is_dir() {
+        true => Err(ErrorKind::IsADirectory.into()),
+        false => Ok(()),
+    });
+    let Err(error) = result else {
+        return Ok(());
+    };
+    let why = reading(&error);
+    Err(Failure::usage(format!(
+        "{flag}: cannot read '{}': {why}",
+        path.display()
+    )))
+}
