@@ -1,9 +1,9 @@
 //! Knobs: the settings of a machine that experiments compare, in one list.
 //!
-//! A knob has a name and a few values. `tollgate run` has a flag for each knob, `tollgate set`
-//! changes knobs of a running machine, `tollgate lab` compares machines that differ in them, and
-//! statistics report their values. A knob changes how fast a guest runs and which exits it takes,
-//! but never what it computes.
+//! A knob has a name and a few values. `tollgate run --knob NAME=VALUE` gives a knob a value,
+//! `tollgate set` changes knobs of a running machine, `tollgate lab` compares machines that differ
+//! in them, and statistics report their values. A knob changes how fast a guest runs and which
+//! exits it takes, but never what it computes.
 //!
 //! To add a knob, add a field to [`VmConfig`], an entry to [`KNOBS`], and if it can be changed
 //! while the machine runs, a line to [`turn`].
@@ -41,7 +41,8 @@ pub const KNOBS: &[Knob] = &[
     Knob {
         name: "vif",
         values: SWITCH,
-        what: "CLI, STI, PUSHF, POPF, IRET, INT n run without an exit, on a virtual interrupt flag",
+        what: "CLI, STI, PUSHF, POPF, IRET and INT n run without an exit, on a virtual \
+               interrupt flag",
         experiment: "vif",
         get: |config| usize::from(config.virtual_interrupts.flag),
         set: |config, value| config.virtual_interrupts.flag = value == ON,
@@ -49,7 +50,8 @@ pub const KNOBS: &[Knob] = &[
     Knob {
         name: "vir",
         values: SWITCH,
-        what: "setting the virtual flag exits only while an interrupt is pending; needs vif=on",
+        what: "setting the virtual interrupt flag exits only while an interrupt waits; needs \
+               vif=on",
         experiment: "vif",
         get: |config| usize::from(config.virtual_interrupts.request),
         set: |config, value| config.virtual_interrupts.request = value == ON,
@@ -57,7 +59,8 @@ pub const KNOBS: &[Knob] = &[
     Knob {
         name: "transition",
         values: &["call", "trap", "task"],
-        what: "how exits of these instructions reach the monitor: by a call, a host #GP, or a host #UD",
+        what: "how instructions on the interrupt flag leave translated code: by a call, by a \
+               #GP or by a #UD of the host",
         experiment: "vif",
         get: |config| config.virtual_interrupts.transition as usize,
         set: |config, value| {
@@ -71,8 +74,9 @@ pub const KNOBS: &[Knob] = &[
     Knob {
         name: "memory-access",
         values: &["checked", "direct", "adaptive"],
-        what: "how 32- and 64-bit code accesses memory: each access looks its page up, or the host's page \
-               tables do, or the latter after a program has run for some milliseconds",
+        what: "how 32- and 64-bit code reaches memory: each access looks its page up, the \
+               host's page tables translate it, or they do so once a program has run for some \
+               milliseconds",
         experiment: "shadow",
         get: |config| match config.memory_access {
             MemoryAccess::Checked => 0,
@@ -90,8 +94,8 @@ pub const KNOBS: &[Knob] = &[
     Knob {
         name: "anchors",
         values: SWITCH,
-        what: "direct accesses of 64-bit programs to the parts that they use most: by one register \
-               that leads to all of them (on), or by a look-up of each address's part (off)",
+        what: "direct accesses of 64-bit programs reach most of their memory through one \
+               register; off: each part of the address has its own offset",
         experiment: "shadow",
         get: |config| usize::from(config.anchors),
         set: |config, value| config.anchors = value == ON,
@@ -99,7 +103,8 @@ pub const KNOBS: &[Knob] = &[
     Knob {
         name: "switch",
         values: &["exit", "inline"],
-        what: "loads of CR3 that keep the space's translations: by an exit, or in translated code",
+        what: "a load of CR3 that keeps the translations of the space exits, or runs in \
+               translated code",
         experiment: "shadow",
         get: |config| config.space_switch as usize,
         set: |config, value| {
@@ -115,7 +120,8 @@ pub const KNOBS: &[Knob] = &[
             "auto", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14",
             "15", "16",
         ],
-        what: "number of address spaces whose tables are kept, including the loaded one; auto is 4",
+        what: "how many address spaces keep their tables, the loaded one included; auto \
+               starts with 4",
         experiment: "shadow",
         get: |config| usize::from(config.shadow.tables.unwrap_or(0)),
         set: |config, value| config.shadow.tables = (value != 0).then_some(value as u8),
@@ -123,7 +129,8 @@ pub const KNOBS: &[Knob] = &[
     Knob {
         name: "invalidation",
         values: &["full", "selective", "inline"],
-        what: "INVLPG drops its whole space by an exit, one page by an exit, or one page without an exit",
+        what: "INVLPG exits and drops the whole space, exits and drops one page, or drops one \
+               page without an exit",
         experiment: "shadow",
         get: |config| config.shadow.invalidation as usize,
         set: |config, value| {
@@ -137,7 +144,8 @@ pub const KNOBS: &[Knob] = &[
     Knob {
         name: "reverse-map",
         values: SWITCH,
-        what: "entries that lead to a physical page are found by a reverse map; off: all tables are purged",
+        what: "the entries that lead to a physical page are found through a reverse map; off: \
+               all tables are purged",
         experiment: "shadow",
         get: |config| usize::from(config.shadow.reverse_map),
         set: |config, value| config.shadow.reverse_map = value == ON,
@@ -145,8 +153,8 @@ pub const KNOBS: &[Knob] = &[
     Knob {
         name: "double-invalidation",
         values: &["allow", "selection-flag", "entry-count"],
-        what: "an invalidation of all spaces purges every table, those used since the last one, or \
-               none until its place is needed",
+        what: "an invalidation of all spaces purges every table, only the tables that were \
+               used since the last one, or each table when its place is needed",
         experiment: "shadow",
         get: |config| config.shadow.double_invalidation as usize,
         set: |config, value| {
@@ -160,7 +168,8 @@ pub const KNOBS: &[Knob] = &[
     Knob {
         name: "compare-entries",
         values: SWITCH,
-        what: "loads of CR3 that invalidate a space keep translations whose page-table entries are unchanged",
+        what: "a load of CR3 that invalidates a space keeps translations whose page-table \
+               entries have not changed; off: it keeps none",
         experiment: "shadow",
         get: |config| usize::from(config.shadow.compares_entries),
         set: |config, value| config.shadow.compares_entries = value == ON,
@@ -168,8 +177,9 @@ pub const KNOBS: &[Knob] = &[
     Knob {
         name: "icache",
         values: &["fast-path", "site", "off", "on", "physical"],
-        what: "source of emulated instructions: a fast path that needs no exit, known since \
-               translation, decoded at each exit, in a dictionary by linear or physical address",
+        what: "how an instruction that the monitor must emulate is found: it runs in a fast path \
+               without an exit, is known since translation, is fetched and decoded at each exit, \
+               or is looked up in a dictionary by linear or by physical address",
         experiment: "icache",
         get: |config| config.instruction_source as usize,
         set: |config, value| {
@@ -185,9 +195,9 @@ pub const KNOBS: &[Knob] = &[
     Knob {
         name: "interruptible",
         values: &["off", "restart", "resume"],
-        what: "long work of the monitor while an interrupt is pending: finished first, or stopped and kept; \
-               after the interrupt handler the guest's instruction begins again (restart), or \
-               the work continues first (resume)",
+        what: "what long work of the monitor does when an interrupt waits: it finishes, it \
+               stops and the guest's instruction starts again after the handler, or it stops \
+               and resumes after the handler",
         experiment: "interruptible",
         get: |config| config.interruptible as usize,
         set: |config, value| {

@@ -1,7 +1,7 @@
 //! Keeps the monitor's work that stopped for an interrupt, so that it resumes after the guest's
 //! handler.
 //!
-//! With `--interruptible resume`, interruptible work that [stops](tollgate_engine::preemption)
+//! With `--knob interruptible=resume`, interruptible work that [stops](tollgate_engine::preemption)
 //! leaves here what it was doing, and for which instruction. Then the interrupt is delivered. Guest
 //! code is left wherever it lets interrupts in again, as while an interrupt waits, so the monitor
 //! sees the handler's return. When the guest is back where the work stopped, in the same address

@@ -1,4 +1,4 @@
-//! `tollgate set`: shows or turns the knobs of a running machine.
+//! `tollgate set`: shows or changes the knobs of a running machine.
 
 use std::path::PathBuf;
 
@@ -19,7 +19,7 @@ pub struct SetArguments {
     #[arg(value_name = "PATH")]
     pub socket: PathBuf,
 
-    /// A knob and its new value; none: show them all
+    /// A knob and its new value; without one all knobs are shown
     #[arg(value_name = "KNOB=VALUE")]
     pub assignments: Vec<String>,
 
@@ -37,11 +37,11 @@ fn help() -> String {
     }
     text.push_str(
         "
-Exit codes: 0 done, 1 the machine did not do it, 2 no such knob or value, or nothing answers.
+Exit codes: 0 done, 1 the machine refused, 2 no such knob or value, or no machine listens at PATH.
 Examples:
-  What knobs there are, and how they stand:
+  All knobs and their values:
     tollgate set vm.sock
-  Every sensitive instruction an exit from now on, and back:
+  Let every sensitive instruction exit from now on, and back:
     tollgate set vm.sock vif=off
     tollgate set vm.sock vif=on",
     );

@@ -112,7 +112,7 @@ fn windows() -> Check {
         found,
         place(found),
         "something is mapped where guest memory would be mapped as the guest sees it: each access \
-         looks its page up, as with --memory-access checked",
+         looks its page up, as with --knob memory-access=checked",
     )
 }
 
@@ -122,7 +122,7 @@ fn anchors() -> Check {
         "place for their anchors",
         found,
         place(found),
-        "loops of 64-bit programs run up to a quarter longer, as with --anchors off; where the kernel \
+        "loops of 64-bit programs run up to a quarter longer, as with --knob anchors=off; where the kernel \
          strews mappings more widely (vm.mmap_rnd_bits above 28), some processes have none",
     )
 }

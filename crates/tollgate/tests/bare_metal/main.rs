@@ -235,5 +235,5 @@ fn every_guest_is_tested() {
 /// What 32-bit code accesses at the end of 4 GiB goes on at 0, also where windows go on.
 #[test]
 fn compatibility_mode_holds_its_facts_with_windows() {
-    facts_hold("long_compatibility", &["--memory-access", "direct"]);
+    facts_hold("long_compatibility", &["--knob", "memory-access=direct"]);
 }

@@ -211,7 +211,7 @@ fn flags_and_values_that_do_not_exist() {
             ["--control", "/nonexistent/vm.sock"],
             "folder does not exist",
         ),
-        (["--memory-access", "magic"], "checked"),
+        (["--knob", "memory-access=magic"], "checked"),
     ] {
         refused(&["--kernel", kernel, arguments[0], arguments[1]], reason);
     }

@@ -68,7 +68,7 @@ fn help_teaches_flags_keys_examples_and_exit_codes() {
         "--code-cache <SIZE>",
         "--verify-code",
         "--verify-shadow",
-        "--memory-access <VALUE>",
+        "--knob <NAME=VALUE>",
         "Examples:",
         "Ctrl-A x",
         "Exit codes:",
@@ -149,8 +149,9 @@ fn missing_and_repeated_flags_are_refused() {
     );
     for flag in [
         &["--trace-ring"][..],
+        &["--trace-since=a"],
+        &["--trace-until", "a"],
         &["--trace-from=a"],
-        &["--trace-to", "a"],
     ] {
         let name = flag[0].split('=').next().unwrap();
         refused(
@@ -197,8 +198,26 @@ fn sizes_that_no_machine_can_have_are_refused() {
 #[test]
 fn values_outside_a_list_are_refused_with_the_list() {
     refused(
+        &["run", "--kernel", "k", "--knob", "memory-access=magic"],
+        "--knob <NAME=VALUE>: 'memory-access=magic': the knob memory-access has no value 'magic'; \
+         values are: checked, direct, adaptive",
+    );
+    // Each knob was a flag of its own once.
+    refused(
         &["run", "--kernel", "k", "--memory-access", "magic"],
         "--memory-access <VALUE>: 'magic' is not one of: checked, direct, adaptive; try 'tollgate run --help'",
+    );
+    refused(
+        &[
+            "run",
+            "--kernel",
+            &some_file(),
+            "--knob",
+            "vif=on",
+            "--vif",
+            "off",
+        ],
+        "--knob: the knob vif was given twice",
     );
     refused(
         &["run", "--kernel", "k", "--serial", "telnet:1"],

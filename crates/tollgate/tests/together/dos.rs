@@ -6,7 +6,7 @@ use crate::support::{GUEST_PATIENCE, within};
 
 #[test]
 fn a_resident_program_hooks_keyboard_and_dos_and_goes_on_behind_others() {
-    for flags in [&[][..], &["--vif", "off"], &["--guest-hooks", "dos"]] {
+    for flags in [&[][..], &["--knob", "vif=off"], &["--guest-hooks", "dos"]] {
         let folder = Folder::new();
         let Some(dos) = Dos::with(&folder, &["tsr", "ask", "mode"], flags) else {
             return;
@@ -32,7 +32,7 @@ fn a_resident_program_hooks_keyboard_and_dos_and_goes_on_behind_others() {
 
 #[test]
 fn dos_goes_on_as_a_task_of_a_monitor_in_virtual_8086_mode() {
-    for flags in [&[][..], &["--vif", "off"]] {
+    for flags in [&[][..], &["--knob", "vif=off"]] {
         let folder = Folder::new();
         let Some(dos) = Dos::with(&folder, &["v86", "mode", "tsr", "ask"], flags) else {
             return;
@@ -75,7 +75,7 @@ fn dos_goes_on_as_a_task_of_a_monitor_in_virtual_8086_mode() {
 
 #[test]
 fn a_program_in_protected_mode_calls_dos_and_comes_back() {
-    for flags in [&[][..], &["--vif", "off"]] {
+    for flags in [&[][..], &["--knob", "vif=off"]] {
         let folder = Folder::new();
         let Some(dos) = Dos::with(&folder, &["extender", "mode"], flags) else {
             return;

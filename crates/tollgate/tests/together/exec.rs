@@ -274,7 +274,7 @@ fn a_guest_without_memory_left_says_so() {
 fn the_machine_has_a_control_socket() {
     let place = Place::new();
     let path = place.folder.path("vm.sock");
-    let flags = ["--control", path.to_str().unwrap(), "--vif", "off"];
+    let flags = ["--control", path.to_str().unwrap(), "--knob", "vif=off"];
     let mut child = piped(place.exec(&flags, &["sh", "-c", "echo ready; exec cat"]));
     wait_for_line(&mut child, "ready\n");
     let ask = |words: &[&str]| {

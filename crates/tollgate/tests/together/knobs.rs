@@ -50,7 +50,7 @@ fn quit(child: Child, socket: &UnixStream) -> Output {
 #[test]
 fn with_the_flag_virtualised_by_exits_each_sensitive_instruction_is_one() {
     let folder = Folder::new();
-    let (child, socket) = start(&folder, &["--vif", "off"]);
+    let (child, socket) = start(&folder, &["--knob", "vif=off"]);
     for kind in ["cli", "pushf", "popf"] {
         eventually(kind, || (exits(&socket, kind) > 1000).then_some(()));
     }
@@ -109,7 +109,7 @@ fn a_list_shows_every_knob_as_it_stands() {
 #[test]
 fn statistics_tell_the_knobs_and_whether_they_were_turned() {
     let folder = Folder::new();
-    let (child, socket) = start(&folder, &["--vif", "off", "--stats-format", "json"]);
+    let (child, socket) = start(&folder, &["--knob", "vif=off", "--stats-format", "json"]);
     let stats = command(&socket, "stats")["stats"].clone();
     assert_eq!(stats["knobs"]["vif"], "off");
     assert_eq!(stats["knobs_changed"], false);

@@ -12,14 +12,26 @@ const WORK: &str = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo $i; \
 
 fn boot(kernel: &str, access: &str) -> Session {
     let mut command = linux::run(kernel);
-    command.args(["-m", "512M", "--stats", "--memory-access", access]);
+    command.args([
+        "-m",
+        "512M",
+        "--stats",
+        "--knob",
+        &format!("memory-access={access}"),
+    ]);
     linux::boot(command)
 }
 
 /// The guest's results, and how often a shadow window faulted.
 fn results(kernel: &str, access: &str, arguments: &[&str]) -> (String, u64) {
     let mut command = linux::run(kernel);
-    command.args(["-m", "512M", "--stats", "--memory-access", access]);
+    command.args([
+        "-m",
+        "512M",
+        "--stats",
+        "--knob",
+        &format!("memory-access={access}"),
+    ]);
     command.args(arguments);
     let mut guest = linux::boot(command);
     let text = guest.shell(WORK);

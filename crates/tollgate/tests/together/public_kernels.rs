@@ -8,7 +8,7 @@ use crate::support::{GUEST_PATIENCE, finish, tollgate};
 fn memtest86_finds_no_error(access: &str) {
     let mut command = tollgate();
     command.args(["run", "-m", "16M", "--verify-code"]);
-    command.args(["--memory-access", access]);
+    command.args(["--knob", &format!("memory-access={access}")]);
     command.args(["--append", "console=ttyS0", "--kernel"]);
     command.arg(fetched("memtest86+/memtest.bin"));
     let mut guest = Session::over_pipes(command);
@@ -37,7 +37,7 @@ fn so_it_does_where_it_reaches_memory_directly() {
 fn gnu_mach_gets_as_far_as_it_can(access: &str) {
     let mut command = tollgate();
     command.args(["run", "-m", "128M", "--verify-code"]);
-    command.args(["--memory-access", access]);
+    command.args(["--knob", &format!("memory-access={access}")]);
     command.args(["--append", "console=com0", "--kernel"]);
     command.arg(fetched("gnumach/gnumach"));
     // It restarts the machine a few seconds after its panic.
