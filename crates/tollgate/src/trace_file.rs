@@ -74,7 +74,7 @@ impl TraceFile {
             is_ring: arguments.trace_ring,
         };
         let (file, tracer) = Self::start(path, size, vm.tsc_khz(), reporter)?;
-        vm.plan_trace(tracer, arguments.trace_from, arguments.trace_to);
+        vm.plan_trace(tracer, arguments.trace_since, arguments.trace_until);
         Ok(Some(file))
     }
 

@@ -28,7 +28,7 @@ const LIMIT: u64 = 16 << 20;
 /// `tollgate stats`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Exit codes: 0 done, 1 the machine did not answer, 2 nothing answers at PATH.
+Exit codes: 0 done, 1 the machine refused or did not answer, 2 no machine listens at PATH.
 Examples:
   What the guest has done so far:
     tollgate stats vm.sock --format json
@@ -36,7 +36,7 @@ Examples:
     tollgate mark vm.sock begin; ssh guest make; tollgate stats vm.sock --since begin
   What happens now, every two seconds, the five most expensive kinds:
     tollgate stats vm.sock --interval 2 --top 5
-  The same as a picture:
+  As a picture:
     tollgate stats vm.sock --plot exits.svg
   With the names of a program in one of the address spaces that were shown:
     tollgate stats vm.sock --symbols System.map --symbols ./server,space=1a2b000
@@ -47,27 +47,39 @@ pub struct StatsArguments {
     #[arg(value_name = "PATH")]
     pub socket: PathBuf,
 
-    /// How they are written
-    #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
+    /// Format of the statistics
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        value_enum,
+        default_value_t,
+        alias = "stats-format"
+    )]
     pub format: Format,
 
-    /// What comes first in the table
-    #[arg(long, value_name = "ORDER", value_enum, default_value_t)]
+    /// Order of the lists in the table
+    #[arg(
+        long,
+        value_name = "ORDER",
+        value_enum,
+        default_value_t,
+        alias = "stats-sort"
+    )]
     pub sort: Sort,
 
-    /// Show so many lines of each list in the table
-    #[arg(long, value_name = "N", value_parser = top)]
+    /// Number of lines that each list in the table has at most
+    #[arg(long, value_name = "N", value_parser = top, alias = "stats-top")]
     pub top: Option<usize>,
 
-    /// Tell of what happened from this mark on ('tollgate mark')
-    #[arg(long, value_name = "MARK")]
+    /// Show what happened since this mark, which 'tollgate mark' or the guest has set
+    #[arg(long, value_name = "MARK", alias = "stats-since")]
     pub since: Option<MarkName>,
 
-    /// Tell of what happened up to this mark
-    #[arg(long, value_name = "MARK")]
+    /// Show what happened until this mark
+    #[arg(long, value_name = "MARK", alias = "stats-until")]
     pub until: Option<MarkName>,
 
-    /// Tell every so many seconds of what happened meanwhile, until the machine ends
+    /// Show what happened since the last time, every SECONDS, until the machine ends
     #[arg(
         long,
         value_name = "SECONDS",
@@ -76,17 +88,23 @@ pub struct StatsArguments {
     )]
     pub interval: Option<Duration>,
 
-    /// Draw where the time went, and what exits are made of, instead (.svg or .png)
+    /// Draw where the time went, and what exits consist of, instead (.svg or .png)
     ///
-    /// Below all exits stand address spaces, their symbols or instructions, and the kinds of exit;
-    /// what is as wide took as much time.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["format", "sort", "top", "interval"])]
+    /// Below all exits are address spaces, their symbols or instructions, and the kinds of exit.
+    /// Boxes of equal width took equal time.
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["format", "sort", "top", "interval"],
+        alias = "stats-plot"
+    )]
     pub plot: Option<PathBuf>,
 
-    /// Names for guest addresses, as for 'tollgate run', beside those that the run has
+    /// Names for guest addresses, in addition to those that the run was given
     ///
-    /// System.map, a saved /proc/kallsyms, or an ELF file. FILE,space=1234000 is only for that
-    /// address space, as statistics show it; FILE@0x1000000 lies so much higher. May be repeated.
+    /// System.map, a saved /proc/kallsyms, or an ELF file. FILE,space=1234000 applies to that address
+    /// space only, as statistics show it; FILE@0x1000000 adds this number to all addresses. May be
+    /// repeated.
     #[arg(
         long,
         value_name = "FILE",
@@ -94,11 +112,11 @@ pub struct StatsArguments {
     )]
     pub symbols: Vec<SymbolSource>,
 
-    /// Estimate what the run would take at another machine's exit costs
+    /// Estimate how long the run would take at another machine's exit costs
     #[arg(long, value_name = "FILE")]
     pub price_table: Option<PathBuf>,
 
-    /// Show nothing, and have statistics tell of what happens from now on
+    /// Show nothing, and start the statistics again from zero
     #[arg(
         long,
         conflicts_with_all = [
@@ -108,10 +126,10 @@ pub struct StatsArguments {
     pub reset: bool,
 }
 
-/// Seconds between two looks.
+/// Understands the seconds between two looks.
 ///
 /// # Errors
-/// Too few or too many, or no number.
+/// The number is too small or too large, or the text is not a number.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: Option<f64> = text.parse().ok().filter(|it| (0.1..=86_400.0).contains(it));
     seconds

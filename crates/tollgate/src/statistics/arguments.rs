@@ -1,4 +1,4 @@
-//! The flags of `tollgate run` about statistics.
+//! Statistics and traces: flags that `tollgate run` and `tollgate exec` share.
 
 use std::path::PathBuf;
 
@@ -22,46 +22,46 @@ pub struct StatisticsArguments {
     #[arg(long)]
     pub stats: bool,
 
-    /// Show them in another format (implies --stats)
+    /// Format of the statistics (implies --stats)
     #[arg(long, value_name = "FORMAT", value_enum)]
     pub stats_format: Option<Format>,
 
-    /// Write them to this file instead (implies --stats)
+    /// Write the statistics to this file instead (implies --stats)
     #[arg(long, value_name = "PATH")]
     pub stats_file: Option<PathBuf>,
 
-    /// Draw them into this file too, .svg or .png (implies --stats)
+    /// Draw the statistics into this file too, .svg or .png (implies --stats)
     #[arg(long, value_name = "PATH")]
     pub stats_plot: Option<PathBuf>,
 
-    /// What comes first in the table
+    /// Order of the lists in the table
     #[arg(long, value_name = "ORDER", value_enum, default_value_t)]
     pub stats_sort: Sort,
 
-    /// Show so many lines of each list in the table
+    /// Number of lines that each list in the table has at most
     #[arg(long, value_name = "N", value_parser = top)]
     pub stats_top: Option<usize>,
 
-    /// Show what happened from this mark on (implies --stats)
+    /// Show what happened since this mark (implies --stats)
     ///
-    /// Marks are set by 'tollgate mark' or by the guest (docs/reference/hypercalls.md). One that is set
-    /// again counts from then.
-    #[arg(long, value_name = "MARK")]
-    pub stats_from: Option<MarkName>,
+    /// 'tollgate mark' or the guest sets marks (docs/reference/hypercalls.md). If a mark is set
+    /// again, the last time counts.
+    #[arg(long, value_name = "MARK", alias = "stats-from")]
+    pub stats_since: Option<MarkName>,
 
-    /// Show what happened up to this mark (implies --stats)
-    #[arg(long, value_name = "MARK")]
-    pub stats_to: Option<MarkName>,
+    /// Show what happened until this mark (implies --stats)
+    #[arg(long, value_name = "MARK", alias = "stats-to")]
+    pub stats_until: Option<MarkName>,
 
     /// Names for guest addresses: System.map, a saved /proc/kallsyms, or an ELF file
     ///
-    /// A Linux kernel that runs elsewhere than its System.map says (KASLR) is found by
-    /// its entry point for system calls; FILE@0x1000000 says by how much it lies higher. The
-    /// guest's own /proc/kallsyms is right as it is, for that run: with nokaslr on the
-    /// kernel's command line, for every run.
+    /// If a Linux kernel runs at other addresses than its System.map says (KASLR), the difference is
+    /// derived from the kernel's entry point for system calls; FILE@0x1000000 states the difference.
+    /// The guest's own /proc/kallsyms has the addresses of that run; with nokaslr on the kernel's
+    /// command line they hold for every run.
     ///
     /// May be given several times, for programs too: the first file that knows an address names
-    /// it. FILE,space=1234000 is only for that address space, as statistics show it.
+    /// it. FILE,space=1234000 applies to that address space only, as statistics show it.
     #[arg(
         long,
         value_name = "FILE",
@@ -69,13 +69,13 @@ pub struct StatisticsArguments {
     )]
     pub symbols: Vec<SymbolSource>,
 
-    /// Estimate what the run would take at another machine's exit costs
+    /// Estimate how long the run would take at another machine's exit costs
     ///
-    /// Examples of such tables, and their format, are in docs/reference/price-tables.
+    /// docs/reference/price-tables has examples of such tables, and describes their format.
     #[arg(long, value_name = "FILE")]
     pub price_table: Option<PathBuf>,
 
-    /// Count guest instructions too, and the host instructions that stand for them (slows the guest)
+    /// Count guest instructions, and the host instructions that replace them (slows the guest)
     #[arg(long)]
     pub count_instructions: bool,
 
@@ -85,21 +85,21 @@ pub struct StatisticsArguments {
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
 
-    /// Most that --trace writes; what comes later is not recorded (but see --trace-ring)
+    /// Maximum size of the trace; later exits are not recorded (but see --trace-ring)
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = trace_limit)]
     pub trace_limit: u64,
 
-    /// Have the file keep the last exits that fit, not the first
+    /// Keep the last exits that fit into the trace, not the first
     #[arg(long, requires = "trace")]
     pub trace_ring: bool,
 
-    /// Record from this mark on ('tollgate mark', or the guest's)
-    #[arg(long, value_name = "MARK", requires = "trace")]
-    pub trace_from: Option<MarkName>,
+    /// Record since this mark, which 'tollgate mark' or the guest sets
+    #[arg(long, value_name = "MARK", requires = "trace", alias = "trace-from")]
+    pub trace_since: Option<MarkName>,
 
-    /// Record up to this mark; where both are set again, the trace goes on
-    #[arg(long, value_name = "MARK", requires = "trace")]
-    pub trace_to: Option<MarkName>,
+    /// Record until this mark; if both marks are set again, recording continues
+    #[arg(long, value_name = "MARK", requires = "trace", alias = "trace-to")]
+    pub trace_until: Option<MarkName>,
 
     /// Write /tmp/perf-PID.map at the end, so that perf names translated code
     #[arg(long)]
@@ -116,19 +116,19 @@ impl StatisticsArguments {
             || self.span() != Span::default()
     }
 
-    /// Between which marks they tell.
+    /// The marks between which statistics are shown.
     pub fn span(&self) -> Span {
         Span {
-            since: self.stats_from,
-            until: self.stats_to,
+            since: self.stats_since,
+            until: self.stats_until,
         }
     }
 }
 
-/// A number of lines.
+/// Understands a number of lines.
 ///
 /// # Errors
-/// It is none.
+/// The text is not a number, or is zero.
 pub fn top(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(lines) if lines > 0 => Ok(lines),

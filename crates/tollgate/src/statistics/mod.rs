@@ -171,7 +171,7 @@ impl FinalReport {
     pub fn write(&self, vm: &Vm, start_up: Duration) -> bool {
         let books = vm.books_of(self.span).unwrap_or_else(|error| {
             say(&format!(
-                "--stats-from, --stats-to: {error}; the statistics tell of the whole run"
+                "--stats-since, --stats-until: {error}; the statistics are those of the whole run"
             ));
             vm.books()
         });

@@ -75,10 +75,15 @@ fn statistics_between_marks_of_the_guest_are_exact() {
         count(&snapshot, "port-in")
     };
     assert_eq!(counted(&[]), 1500);
-    assert_eq!(counted(&["--stats-from", "begin"]), 1200);
-    assert_eq!(counted(&["--stats-to", "begin"]), 300);
+    assert_eq!(counted(&["--stats-since", "begin"]), 1200);
+    assert_eq!(counted(&["--stats-until", "begin"]), 300);
+    // The flags have had other names.
     assert_eq!(
         counted(&["--stats-from", "begin", "--stats-to", "end"]),
+        1000
+    );
+    assert_eq!(
+        counted(&["--stats-since", "begin", "--stats-until", "end"]),
         1000
     );
 }
@@ -86,10 +91,9 @@ fn statistics_between_marks_of_the_guest_are_exact() {
 #[test]
 fn a_mark_that_never_came_is_named_and_all_is_told() {
     let folder = Folder::new();
-    let output = run(&folder, &["--stats-from", "start"]);
+    let output = run(&folder, &["--stats-since", "start"]);
     let text = String::from_utf8(output.stderr).unwrap();
-    let line =
-        "tollgate: --stats-from, --stats-to: no mark is called 'start'; there are: begin, end; ";
+    let line = "tollgate: --stats-since, --stats-until: no mark is called 'start'; there are: begin, end; ";
     assert!(text.starts_with(line), "{text}");
     assert!(text.contains("\nport-in "), "{text}");
 }
@@ -110,11 +114,12 @@ fn traced(folder: &Folder, arguments: &[&str]) -> usize {
 fn a_trace_is_of_what_lies_between_marks() {
     let folder = Folder::new();
     assert_eq!(traced(&folder, &[]), 1500);
-    assert_eq!(traced(&folder, &["--trace-from", "begin"]), 1200);
+    assert_eq!(traced(&folder, &["--trace-since", "begin"]), 1200);
+    assert_eq!(traced(&folder, &["--trace-until", "begin"]), 300);
     assert_eq!(traced(&folder, &["--trace-to", "begin"]), 300);
-    let between = ["--trace-from", "begin", "--trace-to", "end"];
+    let between = ["--trace-since", "begin", "--trace-until", "end"];
     assert_eq!(traced(&folder, &between), 1000);
-    assert_eq!(traced(&folder, &["--trace-from", "never"]), 0);
+    assert_eq!(traced(&folder, &["--trace-since", "never"]), 0);
     // 64 KiB hold some two hundred, with what lies inside them.
     let ring = traced(&folder, &["--trace-ring", "--trace-limit", "64K"]);
     assert!((100..1500).contains(&ring), "{ring}");
