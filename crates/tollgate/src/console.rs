@@ -1,13 +1,16 @@
 //! Where the guest's consoles go: standard output, a file, a pseudo-terminal, nowhere.
 
-use std::ffi::CStr;
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::OutputModes;
 use tollgate_machine::file_words::writing;
 
 use crate::failure::Failure;
@@ -26,7 +29,7 @@ pub struct Console {
 enum Output {
     /// A file, or standard output: a writer waits until all is written.
     Blocking(File, Arc<LostOutput>),
-    /// The master side of a pseudo-terminal: what nobody reads is dropped.
+    /// The master side of a pseudo-terminal: what no process reads is dropped.
     Pty(Pty),
     Nowhere,
 }
@@ -129,7 +132,7 @@ impl Write for Patient {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self.file.write(bytes) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                // Somebody made the shared terminal non-blocking.
+                // Another process made the shared terminal non-blocking.
                 let mut fds = [host::interest(self.file.as_raw_fd(), libc::POLLOUT)];
                 match host::poll(&mut fds, None) {
                     Ok(()) => Err(ErrorKind::Interrupted.into()),
@@ -178,28 +181,16 @@ pub struct Pty {
 
 impl Pty {
     fn open() -> io::Result<Self> {
-        // SAFETY: posix_openpt takes and returns integers only.
-        let master = host::owned(unsafe {
-            libc::posix_openpt(libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC)
-        })?;
-        // SAFETY: grantpt and unlockpt take an integer only.
-        host::check(unsafe { libc::grantpt(master.as_raw_fd()) })?;
-        // SAFETY: as above.
-        host::check(unsafe { libc::unlockpt(master.as_raw_fd()) })?;
-        let mut name = [0u8; 128];
-        // SAFETY: `name` is valid for writing its length.
-        let error =
-            unsafe { libc::ptsname_r(master.as_raw_fd(), name.as_mut_ptr().cast(), name.len()) };
-        if error != 0 {
-            return Err(io::Error::from_raw_os_error(error));
-        }
-        let name = CStr::from_bytes_until_nul(&name).map_err(io::Error::other)?;
-        let path = PathBuf::from(name.to_string_lossy().into_owned());
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
+        grantpt(&master)?;
+        unlockpt(&master)?;
+        let name = ptsname(&master, Vec::<u8>::new())?;
+        let path = PathBuf::from(OsString::from_vec(name.into_bytes()));
         let slave = open_terminal(&path)?;
-        let mut settings = terminal::raw(terminal::settings(slave.as_raw_fd())?);
+        let mut settings = terminal::raw(terminal::settings(&slave)?);
         // The guest's bytes arrive as they are; its own terminal layer makes line ends.
-        settings.c_oflag &= !libc::OPOST;
-        terminal::apply(slave.as_raw_fd(), &settings)?;
+        settings.output_modes -= OutputModes::OPOST;
+        terminal::apply(&slave, &settings)?;
         host::set_nonblocking(master.as_fd())?;
         Ok(Self {
             master,

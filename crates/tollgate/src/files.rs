@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{OFlags, fcntl_setfl};
 use tollgate_machine::file_words::{reading, writing};
 
 use crate::failure::Failure;
@@ -106,10 +107,7 @@ impl Drop for Reserved {
 }
 
 fn set_blocking(file: &File) -> io::Result<()> {
-    use std::os::fd::AsRawFd;
-    // SAFETY: fcntl with this command takes and returns integers only.
-    crate::host::check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, 0) })?;
-    Ok(())
+    Ok(fcntl_setfl(file, OFlags::empty())?)
 }
 
 fn refusal(path: &Path, flag: &str, what: &str, why: &str) -> Failure {

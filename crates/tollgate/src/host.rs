@@ -1,8 +1,13 @@
 //! The few system calls that the standard library does not offer, each as a safe function.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::retry_on_intr;
+use rustix::termios::tcgetwinsize;
 
 /// The result of a system call that returns -1 on failure.
 ///
@@ -22,7 +27,7 @@ pub fn check(result: libc::c_int) -> io::Result<libc::c_int> {
 /// The error in `errno` if `result` is negative.
 pub fn owned(result: libc::c_int) -> io::Result<OwnedFd> {
     let fd = check(result)?;
-    // SAFETY: the system call returned this descriptor just now, so nobody else owns it.
+    // SAFETY: the system call returned this descriptor just now, so nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -43,7 +48,8 @@ pub fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<(
     poll_with_mask(fds, timeout, None)
 }
 
-/// The same with these signals blocked meanwhile instead of those that are.
+/// Waits as [`poll`] does, with the signals of `mask` blocked in place of those that are blocked
+/// now.
 ///
 /// # Errors
 /// Those of ppoll(2), except for EINTR.
@@ -80,20 +86,7 @@ pub fn poll_with_mask(
 /// # Errors
 /// Those of read(2), except for EINTR.
 pub fn read(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
-    loop {
-        let pointer = buffer.as_mut_ptr().cast();
-        // SAFETY: `buffer` is valid for writing `buffer.len()` bytes.
-        let count = unsafe { libc::read(fd.as_raw_fd(), pointer, buffer.len()) };
-        match usize::try_from(count) {
-            Ok(count) => return Ok(count),
-            Err(_) => {
-                let error = io::Error::last_os_error();
-                if error.kind() != io::ErrorKind::Interrupted {
-                    return Err(error);
-                }
-            }
-        }
-    }
+    Ok(retry_on_intr(|| rustix::io::read(fd, &mut *buffer))?)
 }
 
 /// Makes reads and writes of `fd` return instead of waiting. This holds for every
@@ -102,11 +95,7 @@ pub fn read(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
 /// # Errors
 /// Those of fcntl(2).
 pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: fcntl with these commands takes and returns integers only.
-    let flags = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) })?;
-    // SAFETY: as above.
-    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) })?;
-    Ok(())
+    Ok(fcntl_setfl(fd, fcntl_getfl(fd)? | OFlags::NONBLOCK)?)
 }
 
 /// A counter that becomes readable when another thread adds to it.
@@ -114,31 +103,26 @@ pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
 /// # Errors
 /// Those of eventfd(2).
 pub fn event() -> io::Result<OwnedFd> {
-    // SAFETY: eventfd takes and returns integers only.
-    owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })
+    Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
 }
 
 /// Makes an [`event`] readable.
 pub fn raise(event: BorrowedFd<'_>) {
-    let one = 1u64;
-    // SAFETY: the source is eight readable bytes. A full counter is readable already,
-    // so a failure needs no answer.
-    unsafe { libc::write(event.as_raw_fd(), (&raw const one).cast(), 8) };
+    // A counter that is full is readable already, so a failure needs no answer.
+    let _ = rustix::io::write(event, &1u64.to_ne_bytes());
 }
 
-/// Columns and rows of a terminal, if it is one and knows them.
+/// Columns and rows of a terminal. `None`: the descriptor is no terminal, or one that does not know
+/// its size.
 pub fn window_size(fd: BorrowedFd<'_>) -> Option<(usize, usize)> {
-    // SAFETY: winsize consists of integers, for which zero is valid.
-    let mut size = unsafe { std::mem::zeroed::<libc::winsize>() };
-    // SAFETY: `size` is valid for writing.
-    let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCGWINSZ, &mut size) };
-    let known = result == 0 && size.ws_col > 0 && size.ws_row > 0;
-    known.then_some((size.ws_col.into(), size.ws_row.into()))
+    let size = tcgetwinsize(fd).ok()?;
+    let is_known = size.ws_col > 0 && size.ws_row > 0;
+    is_known.then_some((size.ws_col.into(), size.ws_row.into()))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd;
+    use std::os::fd::{AsFd, AsRawFd};
 
     use super::*;
 

@@ -7,16 +7,22 @@
 //! in an orderly way (see [`crate::signals`]). Only SIGKILL leaves the terminal raw.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::AsFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::process::getpgrp;
+use rustix::stdio::stdin;
+use rustix::termios::{
+    ControlModes, InputModes, LocalModes, OptionalActions, OutputModes, SpecialCodeIndex, Termios,
+    tcgetattr, tcgetpgrp, tcsetattr,
+};
 
 use crate::host;
 
 struct Saved {
-    fd: RawFd,
-    settings: libc::termios,
-    raw: libc::termios,
+    settings: Termios,
+    raw: Termios,
 }
 
 /// The settings to go back to, from the first time the terminal was made raw.
@@ -41,15 +47,11 @@ impl RawTerminal {
     ///
     /// # Errors
     /// Those of tcgetattr and tcsetattr.
-    pub fn enter_as(change: fn(libc::termios) -> libc::termios) -> io::Result<Self> {
+    pub fn enter_as(change: fn(Termios) -> Termios) -> io::Result<Self> {
         if SAVED.get().is_none() {
-            let fd = io::stdin().as_fd().as_raw_fd();
-            let settings = settings(fd)?;
-            let saved = Saved {
-                fd,
-                settings,
-                raw: change(settings),
-            };
+            let settings = settings(stdin())?;
+            let raw = change(settings.clone());
+            let saved = Saved { settings, raw };
             if SAVED.set(saved).is_ok() {
                 restore_at_every_end()?;
             }
@@ -68,7 +70,7 @@ impl RawTerminal {
             // Set first: if a signal ends us between the two, restoring once too often
             // does no harm.
             IS_RAW.store(true, Ordering::SeqCst);
-            apply(saved.fd, &saved.raw)?;
+            apply(stdin(), &saved.raw)?;
         }
         Ok(())
     }
@@ -87,7 +89,7 @@ pub fn restore() {
         && let Some(saved) = SAVED.get()
     {
         // If the terminal has gone away there is nothing to restore.
-        let _ = apply(saved.fd, &saved.settings);
+        let _ = apply(stdin(), &saved.settings);
     }
 }
 
@@ -100,51 +102,48 @@ pub fn forget() {
 /// Standard input is a terminal, and this process is in its foreground: a process in the
 /// background would be stopped if it read from the terminal or changed its settings.
 pub fn is_in_foreground() -> bool {
-    // SAFETY: both calls take and return integers only.
-    unsafe { libc::tcgetpgrp(libc::STDIN_FILENO) == libc::getpgrp() }
+    tcgetpgrp(stdin()).is_ok_and(|group| group == getpgrp())
 }
 
 /// Raw settings made from `settings`: no echo, no lines, no signals and no flow control
 /// from keys. Output processing stays on, so that the line ends of our own messages and
 /// of simple guests come out right.
-pub fn raw(mut settings: libc::termios) -> libc::termios {
-    settings.c_iflag &= !(libc::IGNBRK
-        | libc::BRKINT
-        | libc::PARMRK
-        | libc::ISTRIP
-        | libc::INLCR
-        | libc::IGNCR
-        | libc::ICRNL
-        | libc::IXON);
-    settings.c_oflag |= libc::OPOST;
-    settings.c_lflag &= !(libc::ECHO | libc::ECHONL | libc::ICANON | libc::ISIG | libc::IEXTEN);
-    settings.c_cflag &= !(libc::CSIZE | libc::PARENB);
-    settings.c_cflag |= libc::CS8;
-    settings.c_cc[libc::VMIN] = 1;
-    settings.c_cc[libc::VTIME] = 0;
+pub fn raw(mut settings: Termios) -> Termios {
+    settings.input_modes -= InputModes::IGNBRK
+        | InputModes::BRKINT
+        | InputModes::PARMRK
+        | InputModes::ISTRIP
+        | InputModes::INLCR
+        | InputModes::IGNCR
+        | InputModes::ICRNL
+        | InputModes::IXON;
+    settings.output_modes |= OutputModes::OPOST;
+    settings.local_modes -= LocalModes::ECHO
+        | LocalModes::ECHONL
+        | LocalModes::ICANON
+        | LocalModes::ISIG
+        | LocalModes::IEXTEN;
+    settings.control_modes -= ControlModes::CSIZE | ControlModes::PARENB;
+    settings.control_modes |= ControlModes::CS8;
+    settings.special_codes[SpecialCodeIndex::VMIN] = 1;
+    settings.special_codes[SpecialCodeIndex::VTIME] = 0;
     settings
 }
 
 /// The present settings of a terminal.
 ///
 /// # Errors
-/// Those of tcgetattr; ENOTTY if it is none.
-pub fn settings(fd: RawFd) -> io::Result<libc::termios> {
-    // SAFETY: termios consists of integers, for which zero is valid.
-    let mut settings = unsafe { std::mem::zeroed() };
-    // SAFETY: `settings` is valid for writing.
-    host::check(unsafe { libc::tcgetattr(fd, &mut settings) })?;
-    Ok(settings)
+/// Those of tcgetattr; ENOTTY if the descriptor is no terminal.
+pub fn settings(terminal: impl AsFd) -> io::Result<Termios> {
+    Ok(tcgetattr(terminal)?)
 }
 
 /// Changes the settings of a terminal at once.
 ///
 /// # Errors
 /// Those of tcsetattr.
-pub fn apply(fd: RawFd, settings: &libc::termios) -> io::Result<()> {
-    // SAFETY: `settings` is valid for reading.
-    host::check(unsafe { libc::tcsetattr(fd, libc::TCSANOW, settings) })?;
-    Ok(())
+pub fn apply(terminal: impl AsFd, settings: &Termios) -> io::Result<()> {
+    Ok(tcsetattr(terminal, OptionalActions::Now, settings)?)
 }
 
 fn restore_at_every_end() -> io::Result<()> {
@@ -152,7 +151,7 @@ fn restore_at_every_end() -> io::Result<()> {
         restore();
     }
     extern "C" fn on_abort(_signal: libc::c_int) {
-        // abort() goes on to end the process when this returns.
+        // abort() ends the process when this returns.
         restore();
     }
 
@@ -169,7 +168,8 @@ fn restore_at_every_end() -> io::Result<()> {
     let mut action = unsafe { std::mem::zeroed::<libc::sigaction>() };
     action.sa_sigaction = on_abort as extern "C" fn(libc::c_int) as usize;
     action.sa_flags = libc::SA_RESETHAND | libc::SA_ONSTACK;
-    // SAFETY: the handler only calls tcsetattr and touches atomics, which signal handlers may.
+    // SAFETY: the handler only makes the system call of tcsetattr and touches atomics, which signal
+    // handlers may.
     host::check(unsafe { libc::sigaction(libc::SIGABRT, &action, std::ptr::null_mut()) })?;
     Ok(())
 }

@@ -2,14 +2,17 @@
 
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, fchmod};
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+
 use crate::failure::Failure;
-use crate::host;
+
+/// Longest path of a socket: an address has room for one byte more, which ends the path (unix(7)).
+const MOST_BYTES: usize = 107;
 
 /// A socket's file, which is removed when this is dropped.
 pub struct SocketFile {
@@ -20,7 +23,8 @@ pub struct SocketFile {
 }
 
 /// Creates a socket and its file, accessible to this user only, and listens. A file left over by a
-/// machine that is gone is replaced; one on which somebody listens is not. Accepting does not wait.
+/// machine that is gone is replaced; one on which a process listens is not. Accepting does not
+/// wait.
 ///
 /// # Errors
 /// One line that begins with `flag`: what is in the way.
@@ -42,7 +46,7 @@ pub fn listen(path: &Path, flag: &str) -> Result<(UnixListener, SocketFile), Fai
 }
 
 impl SocketFile {
-    /// Removes the file, unless somebody put another one in its place.
+    /// Removes the file, unless another file took its place.
     pub fn remove(&self) {
         let is_ours = fs::symlink_metadata(&self.path)
             .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.identity);
@@ -58,7 +62,7 @@ impl Drop for SocketFile {
     }
 }
 
-/// Removes a socket file on which nobody listens.
+/// Removes a socket file on which no process listens.
 fn remove_stale(path: &Path) -> Result<(), String> {
     match fs::symlink_metadata(path) {
         Err(_) => return Ok(()),
@@ -77,31 +81,17 @@ fn remove_stale(path: &Path) -> Result<(), String> {
 /// A listening socket whose file has mode 0600 from its first moment: Linux creates the
 /// file with the mode that the unbound socket has.
 fn bind(path: &Path) -> io::Result<UnixListener> {
-    // SAFETY: sockaddr_un consists of integers, for which zero is valid.
-    let mut address = unsafe { std::mem::zeroed::<libc::sockaddr_un>() };
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    let bytes = path.as_os_str().as_bytes();
-    // One byte stays zero as the end.
-    if bytes.len() >= address.sun_path.len() {
+    let bytes = path.as_os_str().len();
+    if bytes > MOST_BYTES {
         return Err(io::Error::other(format!(
-            "the path has {} bytes, a socket's may have {}",
-            bytes.len(),
-            address.sun_path.len() - 1
+            "the path has {bytes} bytes, a socket's may have {MOST_BYTES}"
         )));
     }
-    for (to, from) in address.sun_path.iter_mut().zip(bytes) {
-        *to = *from as libc::c_char;
-    }
-    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: socket takes and returns integers only.
-    let socket: OwnedFd = host::owned(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?;
-    let fd: RawFd = socket.as_raw_fd();
-    // SAFETY: fchmod takes integers only.
-    host::check(unsafe { libc::fchmod(fd, 0o600) })?;
-    let length = size_of::<libc::sockaddr_un>() as libc::socklen_t;
-    // SAFETY: `address` is a valid address of `length` bytes.
-    host::check(unsafe { libc::bind(fd, (&raw const address).cast(), length) })?;
-    // SAFETY: listen takes integers only.
-    host::check(unsafe { libc::listen(fd, 16) })?;
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    net::bind(&socket, &address)?;
+    net::listen(&socket, 16)?;
     Ok(UnixListener::from(socket))
 }

@@ -1,7 +1,9 @@
 //! Checks of the host's kernel and of what it permits this process.
 
-use std::ffi::CStr;
 use std::io;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::system::uname;
 
 use super::{Check, read_setting};
 use crate::host;
@@ -33,15 +35,7 @@ pub fn optional() -> Vec<Check> {
 
 /// The kernel's release, such as `6.1.0-13-amd64`.
 fn release() -> String {
-    // SAFETY: utsname consists of integers, for which zero is valid.
-    let mut names = unsafe { std::mem::zeroed::<libc::utsname>() };
-    // SAFETY: `names` is valid for writing.
-    if unsafe { libc::uname(&mut names) } != 0 {
-        return "unknown".into();
-    }
-    // SAFETY: uname ends each name with a zero within its array.
-    let release = unsafe { CStr::from_ptr(names.release.as_ptr()) };
-    release.to_string_lossy().into_owned()
+    uname().release().to_string_lossy().into_owned()
 }
 
 /// The first two numbers of a release.
@@ -55,9 +49,7 @@ fn version(release: &str) -> Option<(u32, u32)> {
 }
 
 fn memfd() -> Check {
-    // SAFETY: the name is a valid string; the flags are an integer.
-    let result =
-        host::owned(unsafe { libc::memfd_create(c"tollgate".as_ptr(), libc::MFD_CLOEXEC) });
+    let result = memfd_create("tollgate", MemfdFlags::CLOEXEC).map_err(io::Error::from);
     let found = match &result {
         Ok(_) => "usable".into(),
         Err(error) => format!("not usable: {error}"),

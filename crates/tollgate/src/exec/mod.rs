@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use rustix::process::{Resource, getrlimit};
+use rustix::process::{Gid, Resource, getegid, geteuid, getgroups, getrlimit};
 use tollgate_agent::protocol::{Mount, PORT_NAMES, ROOT_TAG, Root, Start, Terminal, User, code};
 use tollgate_machine::config::{
     DriveOptions, NetworkKind, OnLoss, PortOptions, PortTarget, ShareOptions, TripleFaultAction,
@@ -416,13 +416,12 @@ fn environment(arguments: &ExecArguments) -> Result<Vec<OsString>, Failure> {
 
 /// Who runs this process.
 fn own_user() -> User {
-    // SAFETY: these take nothing and cannot fail.
-    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
-    let mut others = vec![0; 1024];
-    // SAFETY: as many groups as are said can be written.
-    let count = unsafe { libc::getgroups(others.len() as libc::c_int, others.as_mut_ptr()) };
-    others.truncate(usize::try_from(count).unwrap_or(0));
-    User::Numbers(user, group, others)
+    let others = getgroups().unwrap_or_default();
+    User::Numbers(
+        geteuid().as_raw(),
+        getegid().as_raw(),
+        others.into_iter().map(Gid::as_raw).collect(),
+    )
 }
 
 /// The bits that files of this process do not get. They can only be read by setting them, which is

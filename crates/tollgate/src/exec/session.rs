@@ -10,6 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use rustix::stdio::stdin;
+use rustix::termios::{OutputModes, Termios, tcgetwinsize};
 use tollgate_agent::protocol::{DATA, Frames, ToGuest, ToHost, WindowSize, code, frame, port};
 use tollgate_machine::vm_handle::VmHandle;
 
@@ -205,22 +207,19 @@ impl Drop for Session {
     }
 }
 
-/// The size of the terminal that standard input is.
+/// The size of the terminal that standard input is; zero if standard input is no terminal.
 pub fn window_size() -> WindowSize {
-    // SAFETY: winsize consists of integers, for which zero is valid.
-    let mut size = unsafe { std::mem::zeroed::<libc::winsize>() };
-    // SAFETY: `size` is valid for writing; what is no terminal leaves it as it is.
-    unsafe { libc::ioctl(libc::STDIN_FILENO, libc::TIOCGWINSZ, &mut size) };
+    let size = tcgetwinsize(stdin()).ok();
     WindowSize {
-        rows: size.ws_row,
-        columns: size.ws_col,
+        rows: size.map_or(0, |size| size.ws_row),
+        columns: size.map_or(0, |size| size.ws_col),
     }
 }
 
 /// Raw settings under which output passes unchanged: the guest's terminal makes the line ends.
-fn transparent(settings: libc::termios) -> libc::termios {
+fn transparent(settings: Termios) -> Termios {
     let mut settings = terminal::raw(settings);
-    settings.c_oflag &= !libc::OPOST;
+    settings.output_modes -= OutputModes::OPOST;
     settings
 }
 

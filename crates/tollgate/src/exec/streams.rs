@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use rustix::fs::{OFlags, fcntl_getfl};
 use tollgate_agent::protocol::{DATA, MAX_FRAME, frame};
 
 use tollgate_machine::file_words::reading;
@@ -72,10 +73,9 @@ pub fn check_input() -> Result<(), Failure> {
 }
 
 /// Whether standard input is open for writing alone, as `nohup` leaves it: there is no input then.
-fn is_write_only(fd: RawFd) -> bool {
-    // SAFETY: fcntl with this command takes and returns integers only.
-    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
-    flags >= 0 && flags & libc::O_ACCMODE == libc::O_WRONLY
+fn is_write_only(fd: impl AsFd) -> bool {
+    let flags = fcntl_getfl(fd);
+    flags.is_ok_and(|flags| flags & OFlags::RWMODE == OFlags::WRONLY)
 }
 
 /// Reads standard input to its end and sends it, on a thread of its own that ends with the process
@@ -95,7 +95,7 @@ pub fn send_input(port: UnixStream, has_failed: Arc<AtomicBool>) -> io::Result<(
 fn copy_input(mut port: UnixStream, has_failed: &AtomicBool) -> io::Result<()> {
     let stdin = io::stdin();
     let is_terminal = stdin.is_terminal();
-    if is_write_only(stdin.as_fd().as_raw_fd()) {
+    if is_write_only(&stdin) {
         return port.write_all(&frame(DATA, &[]));
     }
     let mut buffer = vec![0; MAX_FRAME];
