@@ -11,7 +11,6 @@ pub mod comma_list;
 pub mod config;
 pub mod cpu;
 pub mod devices;
-pub mod file_words;
 pub mod knobs;
 pub mod marks;
 pub mod pc;

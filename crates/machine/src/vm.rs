@@ -3,7 +3,6 @@
 use crate::boot::{self, BootError, BootSource, firmware};
 use crate::config::{ConfigError, IdeDrive, Realtime, TripleFaultAction, VmConfig};
 use crate::devices::list;
-use crate::file_words;
 use crate::knobs::{self, Settings};
 use crate::marks::{Marks, Moment, Span};
 use crate::pc::Pc;
@@ -22,6 +21,7 @@ use tollgate_exits::blame::DeviceAddress;
 use tollgate_exits::books::{Books, Counters};
 use tollgate_exits::trace::Tracer;
 use tollgate_exits::{ExitCounts, Ledger};
+use tollgate_host_facts::file_words;
 use tollgate_memory::{GuestMemory, PageUse};
 use tollgate_monitor::latches::Latches;
 use tollgate_monitor::{Vcpu, VcpuStop};

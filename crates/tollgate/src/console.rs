@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::OutputModes;
-use tollgate_machine::file_words::writing;
+use tollgate_host_facts::file_words::writing;
 
 use crate::failure::Failure;
 use crate::lost_output::LostOutput;

@@ -11,7 +11,7 @@ use tollgate_lab::cost::{
     self, CostError, GuestMode, Observer, Options, Report, overhead, samples_csv, summary_csv,
     to_json,
 };
-use tollgate_lab::plotting::PlotFormat;
+use tollgate_plots::PlotFormat;
 
 use crate::failure::{Failure, say};
 use crate::files;
@@ -235,7 +235,7 @@ fn cannot_write(flag: &str, path: &Path, error: &std::io::Error) -> Failure {
     Failure::usage(format!(
         "{flag}: cannot write '{}': {}",
         path.display(),
-        tollgate_machine::file_words::writing(error)
+        tollgate_host_facts::file_words::writing(error)
     ))
 }
 

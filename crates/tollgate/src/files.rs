@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{OFlags, fcntl_setfl};
-use tollgate_machine::file_words::{reading, writing};
+use tollgate_host_facts::file_words::{reading, writing};
 
 use crate::failure::Failure;
 

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, IsTerminal};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tollgate_machine::file_words::writing;
+use tollgate_host_facts::file_words::writing;
 
 use crate::failure::say;
 

@@ -29,7 +29,7 @@ pub fn write(vm: &Vm, reporter: &Reporter) -> bool {
         say(&format!(
             "--perf-map: cannot write '{}': {}",
             path.display(),
-            tollgate_machine::file_words::writing(error)
+            tollgate_host_facts::file_words::writing(error)
         ));
     }
     written.is_ok()

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use tollgate_machine::file_words::writing;
+use tollgate_host_facts::file_words::writing;
 
 use crate::exit_code;
 use crate::failure::Failure;

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use tollgate_exits::trace::{self, TraceEvent, TraceEvents, Tracer};
 
-use tollgate_machine::file_words::writing;
+use tollgate_host_facts::file_words::writing;
 use tollgate_machine::vm::Vm;
 
 use crate::failure::{Failure, say};

@@ -6,8 +6,8 @@ use super::kinds::{self, Batch, Expected, KINDS, Kind};
 use super::{
     BatchContents, BatchResult, CheckedCount, CostError, GuestMode, Observer, Options, Report, Row,
 };
-use crate::host::{Affinity, HostDescription, current_processor};
 use crate::statistics::{Summary, clock_step, distribution, median};
+use tollgate_host_facts::processors::{Affinity, HostDescription, current_processor};
 
 /// Kinds that take microseconds get the samples and repetitions divided by this.
 const SLOW_DIVISOR: usize = 10;

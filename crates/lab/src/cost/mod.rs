@@ -25,10 +25,10 @@ pub use plot::write_plot;
 pub use summary::summary;
 pub use table::table;
 
-use crate::host::HostDescription;
 use crate::statistics::Summary;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use tollgate_host_facts::processors::HostDescription;
 
 /// The options of an experiment.
 #[derive(Clone, PartialEq, Eq, Debug)]

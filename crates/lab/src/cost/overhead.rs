@@ -4,11 +4,11 @@
 
 use super::guest::{self, Command, Guest};
 use super::{CostError, GuestMode, Observer};
-use crate::host::thread_time;
 use crate::statistics::Quartiles;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use tollgate_exits::ledger::Detail;
+use tollgate_host_facts::processors::thread_time;
 
 /// The guest's loop that is not a kind of exit.
 pub const INTERPRETER: &str = "interpreter";

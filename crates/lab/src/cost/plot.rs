@@ -3,12 +3,12 @@
 //! share a line of the plot; all lines have the same range of cycles.
 
 use super::{GuestMode, Report, Row};
-use crate::plotting::{COLOURS, FONT, PlotError, PlotFormat, draw_lines, failed, tick, write};
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{Ranged, ValueFormatter};
 use plotters::prelude::*;
 use std::cmp::Reverse;
 use std::path::Path;
+use tollgate_plots::{COLOURS, FONT, PlotError, PlotFormat, draw_lines, failed, tick, write};
 
 /// The lines of the plot: a title and its kinds.
 const PANELS: &[(&str, &[&str])] = &[

@@ -103,8 +103,8 @@ pub fn summary(report: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::HostDescription;
     use crate::statistics::Summary;
+    use tollgate_host_facts::processors::HostDescription;
 
     fn row(kind: &str, pinned: bool, values: &[u64]) -> Row {
         Row {

@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 use tollgate_exits::books::Books;
+use tollgate_host_facts::file_words::reading;
 use tollgate_machine::boot::firmware;
 use tollgate_machine::config::{
     DriveOptions, Format, IdeDrive, MIB, RtcBase, TripleFaultAction, VmConfig,
 };
 use tollgate_machine::devices::i8042::us_layout::presses;
 use tollgate_machine::devices::vga::screen::{Screen, TextScreen, character};
-use tollgate_machine::file_words::reading;
 use tollgate_machine::marks::{MarkName, Span};
 use tollgate_machine::vm_handle::Query;
 

@@ -60,7 +60,7 @@ pub use summary::summary;
 pub use table::table;
 
 use std::path::Path;
-use tollgate_machine::file_words::reading;
+use tollgate_host_facts::file_words::reading;
 
 /// An experiment that `tollgate lab` can run.
 pub trait Experiment {

@@ -3,11 +3,11 @@
 use super::about::Numbers;
 use super::plot::{FAR_APART, decades, from_zero};
 use super::{CellResult, Results};
-use crate::plotting::{FONT, colour, failed, tick};
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{Ranged, ValueFormatter};
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
+use tollgate_plots::{FONT, colour, failed, tick};
 
 /// The height of a panel.
 pub(super) const HEIGHT: u32 = 320;

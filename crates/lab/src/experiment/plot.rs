@@ -4,13 +4,13 @@
 //! visible. An arm has the same colour in all panels.
 
 use super::{CellResult, Results, number_plot};
-use crate::plotting::{FONT, PlotError, PlotFormat, colour, draw_lines, failed, tick, write};
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{Ranged, ValueFormatter};
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use std::ops::Range;
 use std::path::Path;
+use tollgate_plots::{FONT, PlotError, PlotFormat, colour, draw_lines, failed, tick, write};
 
 /// A common screen size. There are as many panels next to each other as needed for the picture to
 /// fit it, but no more than fit its width.

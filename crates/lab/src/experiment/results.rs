@@ -2,10 +2,10 @@
 
 use super::busy::is_too_busy;
 use super::{About, Arm, Comparison, Counted, LabError, Metric, Price, Sample, Verdict};
-use crate::host::HostDescription;
 use crate::statistics::Quartiles;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use tollgate_host_facts::processors::HostDescription;
 
 /// An arm as the output describes it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -3,9 +3,9 @@
 use super::plan::Plan;
 use super::results::{ArmDescription, CellOutcome, CellResult, Results};
 use super::{Bench, Cell, Experiment, LabError, Options, Price, Sample, Stop, Timed};
-use crate::hardware_monitor::HardwareMonitor;
-use crate::host::HostDescription;
 use std::collections::BTreeMap;
+use tollgate_host_facts::hardware_counters::HardwareCounters;
+use tollgate_host_facts::processors::HostDescription;
 
 /// Receives the progress of an experiment.
 pub trait Observer {
@@ -30,7 +30,7 @@ pub fn run(
     for (guest, path) in options.images.all() {
         experiment.check_image(guest, path)?;
     }
-    let monitor = HardwareMonitor::open();
+    let monitor = HardwareCounters::open();
     let mut run = Run {
         experiment,
         options,
@@ -85,7 +85,7 @@ struct Run<'a> {
     options: &'a Options,
     stop: &'a Stop,
     observer: &'a mut dyn Observer,
-    monitor: Option<&'a HardwareMonitor>,
+    monitor: Option<&'a HardwareCounters>,
     planned: usize,
     /// The number of samples taken.
     taken: usize,
@@ -155,14 +155,20 @@ impl Run<'_> {
         &mut self,
         bench: &mut dyn Bench,
         arm: &super::Arm,
-    ) -> Result<(Timed, Option<crate::hardware_monitor::HardwareCounts>), LabError> {
+    ) -> Result<
+        (
+            Timed,
+            Option<tollgate_host_facts::hardware_counters::HardwareCounts>,
+        ),
+        LabError,
+    > {
         if self.stop.is_requested() {
             return Err(LabError::Interrupted);
         }
         let monitor = self.monitor.filter(|_| bench.is_on_calling_thread());
-        let before = monitor.map(HardwareMonitor::read);
+        let before = monitor.map(HardwareCounters::read);
         let timed = bench.measure(arm, self.stop);
-        let after = monitor.map(HardwareMonitor::read);
+        let after = monitor.map(HardwareCounters::read);
         if self.stop.is_requested() {
             // Whatever the result is, the run was interrupted.
             return Err(LabError::Interrupted);

@@ -1,11 +1,11 @@
 //! The data of one run of a workload.
 
-use crate::hardware_monitor::HardwareCounts;
 use crate::statistics::Quartiles;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use tollgate_exits::books::Books;
 use tollgate_exits::snapshot::{ExitRow, Snapshot};
+use tollgate_host_facts::hardware_counters::HardwareCounts;
 
 /// The name of the value with the cycles that one event of a workload took.
 pub const EVENT: &str = "event";

@@ -2,8 +2,8 @@
 
 use super::results::{ArmDescription, CellOutcome, CellResult};
 use super::{About, Price, Results, Section};
-use crate::host::HostDescription;
 use serde::Deserialize;
+use tollgate_host_facts::processors::HostDescription;
 
 /// A cell in the JSON.
 #[derive(Deserialize)]

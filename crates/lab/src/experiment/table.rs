@@ -179,14 +179,15 @@ fn times(cell: &CellResult) -> Section {
 /// The counts of the host's processor.
 fn hardware(cell: &CellResult) -> Section {
     let rows = cell.arms().into_iter().map(|arm| {
-        let median = |value: fn(&crate::hardware_monitor::HardwareCounts) -> Option<u64>| {
-            let samples = cell.of_arm(arm).into_iter();
-            let values: Option<Vec<f64>> = samples
-                .map(|sample| Some(value(sample.hardware.as_ref()?)? as f64))
-                .collect();
-            let quartiles = crate::statistics::Quartiles::of(&values?)?;
-            Some(grouped(quartiles.median))
-        };
+        let median =
+            |value: fn(&tollgate_host_facts::hardware_counters::HardwareCounts) -> Option<u64>| {
+                let samples = cell.of_arm(arm).into_iter();
+                let values: Option<Vec<f64>> = samples
+                    .map(|sample| Some(value(sample.hardware.as_ref()?)? as f64))
+                    .collect();
+                let quartiles = crate::statistics::Quartiles::of(&values?)?;
+                Some(grouped(quartiles.median))
+            };
         let text = |value: Option<String>| value.unwrap_or_else(|| "-".into());
         vec![
             arm.to_owned(),

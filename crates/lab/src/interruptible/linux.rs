@@ -3,11 +3,11 @@
 use super::about::{EXEC, FORK, ONE_CORE, PIPE, is_pair};
 use super::native::Native;
 use crate::experiment::{Arm, Bench, LabError, Options, Stop, Timed};
-use crate::host::Affinity;
 use crate::linux_guest::{LinuxGuest, Program, Ran, System};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use tollgate_exits::latency::Durations;
+use tollgate_host_facts::processors::Affinity;
 use tollgate_machine::config::VmConfig;
 
 /// The program that measures latencies.

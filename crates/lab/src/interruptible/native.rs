@@ -4,12 +4,12 @@
 use super::about::EXEC;
 use super::linux::{LATENCY, told};
 use crate::experiment::Timed;
-use crate::host::time_of_children;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+use tollgate_host_facts::processors::time_of_children;
 
 /// The result on the host.
 pub struct Native {

@@ -4,9 +4,9 @@ use crate::experiment::{Guest, LabError, Options};
 use crate::nameless_file::NamelessFile;
 use std::fs;
 use std::path::{Path, PathBuf};
+use tollgate_host_facts::file_words::reading;
 use tollgate_machine::boot::cpio::Archive;
 use tollgate_machine::config::VmConfig;
-use tollgate_machine::file_words::reading;
 
 /// The environment variable with the folder of guests that scripts/get-guests fills.
 const GUESTS: &str = "TOLLGATE_GUESTS";

@@ -7,7 +7,6 @@
 use super::about::ECHO_P99;
 use super::machine::{base_config, checked, refused};
 use crate::experiment::{Arm, Bench, LabError, Stop, Timed};
-use crate::host::{Affinity, current_processor};
 use crate::small_system::{self, Mode, Setup, Workload};
 use crate::statistics::Summary;
 use std::io::{self, Write};
@@ -15,6 +14,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 use tollgate_exits::books::Books;
+use tollgate_host_facts::processors::{Affinity, current_processor};
 use tollgate_machine::config::VmConfig;
 use tollgate_machine::vm::RunOutcome;
 use tollgate_machine::vm_handle::VmHandle;

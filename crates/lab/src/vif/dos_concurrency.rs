@@ -9,10 +9,10 @@ use super::concurrency::{KEYS, OTHERS, PAUSES, QUICK_KEYS, add_echoes};
 use super::dos_bench::work;
 use crate::dos::DosGuest;
 use crate::experiment::{Arm, Bench, LabError, Stop, Timed};
-use crate::host::{Affinity, current_processor};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
+use tollgate_host_facts::processors::{Affinity, current_processor};
 use tollgate_machine::config::VmConfig;
 
 /// The work of the busy machines.

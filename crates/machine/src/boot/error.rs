@@ -13,7 +13,7 @@ pub enum BootError {
         flag: &'static str,
         /// The path as it was given.
         path: PathBuf,
-        /// The reason, see [`crate::file_words`].
+        /// The reason, see [`tollgate_host_facts::file_words`].
         reason: String,
     },
     /// The kernel file ends before a part that its headers announce.

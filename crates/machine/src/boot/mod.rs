@@ -39,7 +39,7 @@ use tollgate_x86::{CpuState, PhysicalAddress};
 use crate::acpi;
 use crate::config::VmConfig;
 use crate::devices::virtio::mmio_transport;
-use crate::file_words;
+use tollgate_host_facts::file_words;
 
 /// Physical addresses of the structures that the loaders leave in low memory. If a multiboot kernel
 /// is linked there, all of them except the BIOS data area are placed elsewhere.

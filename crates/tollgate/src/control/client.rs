@@ -156,7 +156,7 @@ fn connect(path: &Path) -> Result<UnixStream, Failure> {
                 "nobody listens there; the virtual machine has ended, or it is no socket".into()
             }
             ErrorKind::PermissionDenied => "the socket belongs to another user".into(),
-            _ => tollgate_machine::file_words::reading(&error),
+            _ => tollgate_host_facts::file_words::reading(&error),
         };
         Failure::usage(format!("cannot connect to '{}': {why}", path.display()))
     })

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tollgate_host_facts::file_words;
 use tollgate_machine::config::{Backing, DriveOptions};
 use tollgate_machine::devices::vga::screen::Screen;
-use tollgate_machine::file_words;
 use tollgate_machine::knobs::Assignment;
 use tollgate_machine::marks::Span;
 use tollgate_machine::vm_handle::{

@@ -95,7 +95,7 @@ fn fsgsbase() -> (bool, &'static str) {
 }
 
 fn pmu() -> Check {
-    let counter = tollgate_lab::hardware_monitor::instruction_counter();
+    let counter = tollgate_host_facts::hardware_counters::instruction_counter();
     let found = match &counter {
         Ok(_) => "counts instructions".into(),
         Err(error) => match error.raw_os_error() {

@@ -31,11 +31,11 @@ use std::time::Instant;
 
 use rustix::process::{Gid, Resource, getegid, geteuid, getgroups, getrlimit};
 use tollgate_agent::protocol::{Mount, PORT_NAMES, ROOT_TAG, Root, Start, Terminal, User, code};
+use tollgate_host_facts::file_words::writing;
 use tollgate_machine::config::{
     DriveOptions, NetworkKind, OnLoss, PortOptions, PortTarget, ShareOptions, TripleFaultAction,
     VmConfig,
 };
-use tollgate_machine::file_words::writing;
 use tollgate_machine::vm::{Consoles, RunOutcome, Vm};
 use tollgate_machine::vm_handle::VmHandle;
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::fs::{OFlags, fcntl_getfl};
 use tollgate_agent::protocol::{DATA, MAX_FRAME, frame};
 
-use tollgate_machine::file_words::reading;
+use tollgate_host_facts::file_words::reading;
 
 use crate::failure::{Failure, say};
 use crate::lost_output::LostOutput;

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use tollgate_lab::experiment::{Results, Section, samples_csv, to_json, write_plot};
-use tollgate_lab::plotting::PlotFormat;
+use tollgate_plots::PlotFormat;
 
 use super::arguments::ExperimentArguments;
 use crate::failure::Failure;
@@ -79,7 +79,7 @@ impl Outputs {
             if let Some((mut file, path)) = file {
                 file.write_all(text.as_bytes()).map_err(|error| {
                     let path = path.display();
-                    let why = tollgate_machine::file_words::writing(&error);
+                    let why = tollgate_host_facts::file_words::writing(&error);
                     Failure::usage(format!("{flag}: cannot write '{path}': {why}"))
                 })?;
             }

@@ -4,11 +4,11 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use tollgate_host_facts::file_words::reading;
 use tollgate_machine::boot::firmware;
 use tollgate_machine::boot::guest_hooks::GuestHooks;
 use tollgate_machine::config::{BootDevice, ConfigError, VmConfig};
 use tollgate_machine::devices::fw_cfg::FwCfgFile;
-use tollgate_machine::file_words::reading;
 
 use super::RunArguments;
 use crate::failure::Failure;

@@ -219,7 +219,7 @@ pub fn fitted(text: String, output: &impl AsFd) -> String {
 
 fn cannot_write(path: &Path, error: &std::io::Error) -> String {
     let path = path.display();
-    let why = tollgate_machine::file_words::writing(error);
+    let why = tollgate_host_facts::file_words::writing(error);
     format!("--stats-file: cannot write '{path}': {why}; the statistics are lost")
 }
 

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use tollgate_exits::snapshot::{ExitRow, OriginRow, Snapshot};
-use tollgate_lab::plotting::{PlotFormat, colour_name, write_svg};
+use tollgate_plots::{PlotFormat, colour_name, write_svg};
 
 use super::table::{grouped, with_device, with_program};
 use crate::failure::{Failure, one_line};

@@ -22,7 +22,7 @@ use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use tollgate_machine::file_words::writing;
+use tollgate_host_facts::file_words::writing;
 
 use crate::control::stats::{Additions, seconds};
 use crate::exit_code;

@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use tollgate_host_facts::file_words::writing;
 use tollgate_machine::devices::vga::screen::Picture;
-use tollgate_machine::file_words::writing;
 use tollgate_machine::vm_handle::{ScreenRequest, Shown, VmHandle};
 use tollgate_rfb::{Frame, Password, Session};
 

@@ -5,8 +5,8 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
+use tollgate_host_facts::file_words::reading;
 use tollgate_machine::comma_list;
-use tollgate_machine::file_words::reading;
 use tollgate_rfb::Password;
 
 use crate::failure::Failure;

@@ -2,7 +2,6 @@
 //! between them and buffers.
 
 use crate::bus::completion::Completer;
-use crate::file_words::{cause, writing};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -17,6 +16,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use tollgate_host_facts::file_words::{cause, writing};
 
 /// If a buffer has this number of bytes, no more are read into it.
 pub const BUFFER_BYTES: usize = 64 << 10;

@@ -65,14 +65,14 @@ impl HardwareCounts {
 }
 
 /// Counters of the calling thread, which count from the time they were opened.
-pub struct HardwareMonitor {
+pub struct HardwareCounters {
     cycles: OwnedFd,
     instructions: Option<OwnedFd>,
     dtlb_misses: Option<OwnedFd>,
     kernel_cycles: Option<OwnedFd>,
 }
 
-impl HardwareMonitor {
+impl HardwareCounters {
     /// Starts counting.
     ///
     /// # Errors
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn there_are_counts_that_grow_or_a_reason() {
-        match HardwareMonitor::open() {
+        match HardwareCounters::open() {
             Err(why) => assert!(why.starts_with("no PMU"), "{why}"),
             Ok(monitor) => {
                 let before = monitor.read();

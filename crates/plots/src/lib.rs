@@ -9,10 +9,10 @@ use resvg::usvg::{Options, Tree};
 use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Once};
-use tollgate_machine::file_words::writing;
+use tollgate_host_facts::file_words::writing;
 
 /// Colours that colour-blind readers can distinguish (Okabe and Ito's).
-pub(crate) const COLOURS: [RGBColor; 7] = [
+pub const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
@@ -24,7 +24,7 @@ pub(crate) const COLOURS: [RGBColor; 7] = [
 /// Pixels of a PNG for each unit of the SVG, so that small text is clear on any screen.
 const PIXELS: f32 = 1.5;
 /// The name of the font.
-pub(crate) const FONT: &str = "sans-serif";
+pub const FONT: &str = "sans-serif";
 
 /// The format of a plot's file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,7 +48,7 @@ impl PlotFormat {
 
 /// The plot could not be drawn or written.
 #[derive(Debug)]
-pub struct PlotError(pub(crate) String);
+pub struct PlotError(pub String);
 
 impl fmt::Display for PlotError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -60,7 +60,7 @@ impl std::error::Error for PlotError {}
 
 /// A colour for each of many objects, the same wherever an object occurs. After the first seven
 /// there are darker ones, then lighter ones.
-pub(crate) fn colour(index: usize) -> RGBColor {
+pub fn colour(index: usize) -> RGBColor {
     let RGBColor(red, green, blue) = COLOURS[index % COLOURS.len()];
     let each = |change: fn(u8) -> u8| RGBColor(change(red), change(green), change(blue));
     match index / COLOURS.len() % 3 {
@@ -80,7 +80,7 @@ pub fn colour_name(index: usize) -> String {
 ///
 /// # Errors
 /// The file cannot be written.
-pub(crate) fn write(
+pub fn write(
     path: &Path,
     format: PlotFormat,
     size: (u32, u32),
@@ -137,7 +137,7 @@ fn provide_font() {
 }
 
 /// Converts an error of drawing to text.
-pub(crate) fn failed<E>(error: DrawingAreaErrorKind<E>) -> String
+pub fn failed<E>(error: DrawingAreaErrorKind<E>) -> String
 where
     E: std::error::Error + Send + Sync,
 {
@@ -145,7 +145,7 @@ where
 }
 
 /// A number at an axis: at most three digits before k, M or G.
-pub(crate) fn tick(value: f64) -> String {
+pub fn tick(value: f64) -> String {
     let (divisor, letter) = match value.abs() {
         1e9.. => (1e9, "G"),
         1e6.. => (1e6, "M"),
@@ -159,22 +159,22 @@ pub(crate) fn tick(value: f64) -> String {
 }
 
 /// The margin in pixels on each side of a line of text.
-const BESIDE_TEXT: u32 = 24;
+const MARGIN: u32 = 24;
 /// The minimum height of a line of text.
 const LEAST_HEIGHT: i32 = 8;
 
 /// Draws lines of text below each other, with these heights. A line that is too long is made
 /// smaller.
-pub(crate) fn draw_lines<B: DrawingBackend>(
+pub fn draw_lines<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,
     lines: &[(i32, String)],
 ) -> Result<(), String> {
-    let room = area.dim_in_pixel().0.saturating_sub(2 * BESIDE_TEXT);
+    let room = area.dim_in_pixel().0.saturating_sub(2 * MARGIN);
     let mut top = 14;
     for (height, line) in lines {
         let height = height_that_fits(area, line, *height, room)?;
         let style = (FONT, height).into_font().color(&BLACK);
-        area.draw(&Text::new(line.as_str(), (BESIDE_TEXT as i32, top), style))
+        area.draw(&Text::new(line.as_str(), (MARGIN as i32, top), style))
             .map_err(failed)?;
         top += height + 10;
     }

@@ -1,5 +1,5 @@
-//! The host as experiments need to know it: a description, and the processors on which the calling
-//! thread may run.
+//! The host and its processors: a description, and the processors on which the calling thread may
+//! run, with the time that it has used.
 
 use serde::{Deserialize, Serialize};
 use std::io;
