@@ -1,6 +1,7 @@
 //! Runs the tool itself with SeaBIOS on both sides, where QEMU is installed.
 
 use std::process::Command;
+use tollgate_test_support::skip;
 
 /// The program of QEMU that the tool needs.
 const QEMU: &str = "qemu-system-i386";
@@ -12,7 +13,7 @@ const STEPS: &str = "200000";
 fn firmware_is_followed_from_the_reset_vector() {
     let is_installed = |command: &str| Command::new(command).arg("--version").output().is_ok();
     if !is_installed(QEMU) || tollgate_machine::boot::firmware::find().is_err() {
-        eprintln!("skipped: no {QEMU}, or no SeaBIOS");
+        skip::impossible(&format!("no {QEMU}, or no SeaBIOS"));
         return;
     }
     let name = format!("tollgate-lockstep-test.{}.img", std::process::id());

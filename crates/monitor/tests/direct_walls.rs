@@ -11,13 +11,13 @@
 #[path = "together/support/long_mode/mod.rs"]
 mod support;
 
-use std::io::{self, Write};
+use std::io;
 use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 use support::*;
 use tollgate_monitor::VcpuStop;
 use tollgate_monitor::memory_access::MemoryAccess;
 use tollgate_platform::StopRequest;
-use tollgate_test_support::{Computer, Random};
+use tollgate_test_support::{Computer, Random, skip};
 use tollgate_x86::{CpuState, PhysicalAddress, SegmentRegister};
 
 /// Size of a window in bytes.
@@ -210,10 +210,7 @@ fn alone() -> MutexGuard<'static, ()> {
 fn nothing_but_its_memory_is_reached_from_anywhere() {
     let _alone = alone();
     let Some(bases) = window_bases() else {
-        let _ = writeln!(
-            io::stderr(),
-            "skipped: this process has no room for windows"
-        );
+        skip::impossible("this process has no place for windows");
         return;
     };
     // Below the region to which parts without a window lead, which lies below the first window.

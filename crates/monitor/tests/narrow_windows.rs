@@ -6,13 +6,13 @@
 //! mappings of the process and put memory that must not be touched around them, where the machines
 //! of other tests could have windows.
 
-use std::io::{self, Write};
+use std::io;
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::VcpuStop;
 use tollgate_monitor::memory_access::MemoryAccess;
 use tollgate_platform::{BareMachine, StopRequest};
-use tollgate_test_support::{Computer, Random, flat_state};
+use tollgate_test_support::{Computer, Random, flat_state, skip};
 use tollgate_x86::state::TableRegister;
 use tollgate_x86::{Attributes, CpuState, PhysicalAddress, Segment, SegmentRegister, Selector};
 
@@ -334,10 +334,7 @@ fn every_form_of_access_ends_as_it_does_alone_and_reaches_nothing_else() {
             write_protect: true,
         };
         let Some(base) = window_base(guest) else {
-            let _ = writeln!(
-                io::stderr(),
-                "skipped: this process has no room for windows"
-            );
+            skip::impossible("this process has no place for windows");
             return;
         };
         let canaries = [

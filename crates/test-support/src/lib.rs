@@ -7,6 +7,7 @@
 mod computer;
 mod flat;
 mod random;
+pub mod skip;
 mod transcript;
 mod vectors;
 

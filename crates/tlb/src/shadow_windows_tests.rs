@@ -4,6 +4,7 @@ use super::*;
 use crate::parts::PART_SHIFT;
 use std::fs::File;
 use std::os::fd::{AsFd, FromRawFd};
+use tollgate_test_support::skip;
 
 /// The end of the first part of the addresses.
 const PART_END: u64 = 1 << PART_SHIFT;
@@ -37,7 +38,7 @@ impl Test {
     fn new() -> Option<Self> {
         let windows = ShadowWindows::new();
         if windows.is_none() {
-            eprintln!("skipped: something is mapped where windows would be");
+            skip::impossible("something is mapped where windows would be");
         }
         Some(Self {
             windows: windows?,
@@ -252,7 +253,7 @@ fn the_windows_of_common_parts_lie_at_one_anchor() {
     test.map(LOW, 1, 9, true);
     test.windows.use_anchors(true);
     let Some(anchor) = test.windows.anchor() else {
-        eprintln!("skipped: the anchors are another machine's, or something is mapped there");
+        skip::impossible("the anchors are another machine's, or something is mapped there");
         return;
     };
     const PROGRAM: u64 = 0x5634_1234_5000;

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::test_environment::{TestEnvironment, long_mode, run};
+use tollgate_test_support::skip;
 use tollgate_x86::Cr4;
 
 /// Base address of the elements.
@@ -17,7 +18,7 @@ fn ready(indexes: [i32; 16], mask: u64) -> Option<(CpuState, TestEnvironment)> {
     state.cr4 |= (Cr4::OSFXSR | Cr4::OSXSAVE).bits();
     state.xcr0 = policy(&state).xcr0_mask();
     if !policy(&state).offers(iced_x86::CpuidFeature::AVX512F) {
-        eprintln!("skipped: the host has no AVX-512");
+        skip::impossible("the host has no AVX-512");
         return None;
     }
     state.gpr[0] = TABLE;

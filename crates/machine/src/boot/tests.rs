@@ -4,6 +4,7 @@ use super::image::{put, u16_at, u32_at, u64_at};
 use super::linux::offset;
 use super::*;
 use std::path::PathBuf;
+use tollgate_test_support::skip;
 use tollgate_x86::{Gpr, SegmentRegister};
 
 mod long_mode;
@@ -463,7 +464,7 @@ fn a_flat_image_starts_at_1_mib_in_protected_mode() {
 #[test]
 fn a_real_debian_kernel_loads() {
     let Some(kernel) = debian_kernel() else {
-        eprintln!("skipped: no Debian kernel has been fetched");
+        skip::missing("no Debian kernel has been fetched (scripts/get-guests)");
         return;
     };
     let mut memory = memory(512);

@@ -12,6 +12,7 @@ use tollgate_engine::Context;
 use tollgate_engine::abi::context::BIAS;
 use tollgate_engine::gate::{entry, interrupted_string, store_test};
 use tollgate_engine::signals::kick_signal;
+use tollgate_test_support::skip;
 
 /// Maximum length of the child's text.
 const TEXT: usize = 1 << 16;
@@ -130,8 +131,7 @@ pub fn trace(child: impl FnOnce(&Orders) -> String) -> Option<(String, u64)> {
     match tracer.follow() {
         0 => Some((orders.text(), orders.delivered.load(SeqCst))),
         2 => {
-            let text = "SKIPPED: this host does not let a process trace its child (ptrace)\n";
-            let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
+            skip::impossible("this host does not let a process trace its child (ptrace)");
             None
         }
         status => panic!("the child ended with {status}: {}", orders.text()),

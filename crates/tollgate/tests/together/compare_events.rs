@@ -6,6 +6,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use tollgate_test_support::skip;
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 const TOLLGATE: &str = env!("CARGO_BIN_EXE_tollgate");
@@ -50,7 +51,7 @@ fn can_assemble() -> bool {
     let has = |tool: &str| Command::new(tool).arg("--version").output().is_ok();
     let all = ["as", "ld", "objcopy"].into_iter().all(has);
     if !all {
-        eprintln!("skipped: binutils are missing");
+        skip::missing("binutils are missing");
     }
     all
 }

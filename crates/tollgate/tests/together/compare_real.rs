@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::process::{Command, Output};
+use tollgate_test_support::skip;
 
 const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts");
 
@@ -14,7 +15,7 @@ fn python(folder: &Path, arguments: &[&str]) -> Option<Output> {
         .current_dir(folder)
         .output();
     if output.is_err() {
-        eprintln!("skipped: python3 is missing (scripts/install-dependencies --with-real)");
+        skip::impossible("python3 is missing (scripts/install-dependencies --with-real)");
     }
     output.ok()
 }

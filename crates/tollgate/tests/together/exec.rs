@@ -13,6 +13,7 @@ use crate::support::exec::{Place, text};
 use crate::support::guests::fetched;
 use crate::support::terminal::Terminal;
 use crate::support::{GUEST_PATIENCE, PATIENCE, ended, eventually, finish, signal, tollgate};
+use tollgate_test_support::skip;
 
 /// Any bytes, binary ones too.
 fn sample(count: usize) -> Vec<u8> {
@@ -484,7 +485,7 @@ fn without_network(command: &Command) -> Option<Command> {
     };
     let is_possible = alone("ip link set lo up").output();
     if !is_possible.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: no network name space (unshare, ip)");
+        skip::impossible("the host gives its users no network namespace (unshare, ip)");
         return None;
     }
     let mut unshare = alone("ip link set lo up && exec \"$@\"");

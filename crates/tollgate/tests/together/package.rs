@@ -11,6 +11,7 @@ use crate::support::exec::text;
 use crate::support::folder::Folder;
 use crate::support::guests::fetched;
 use crate::support::{GUEST_PATIENCE, finish};
+use tollgate_test_support::skip;
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 /// The binary of a build without optimisation is large.
@@ -119,7 +120,7 @@ fn the_package_installs_in_a_fresh_root_and_works_for_an_ordinary_user() {
     assert!(!listed.contains("documents"), "{listed}");
 
     if !package.exists() {
-        eprintln!("skipped: dpkg-deb is missing, and so there is no Debian package");
+        skip::missing("dpkg-deb is missing, so there is no Debian package");
         return;
     }
 
@@ -145,7 +146,7 @@ fn the_package_installs_in_a_fresh_root_and_works_for_an_ordinary_user() {
         .status
         .success()
     {
-        eprintln!("skipped: this host forbids user namespaces, and so installing without root");
+        skip::impossible("this host forbids user namespaces, so nothing is installed without root");
         return;
     }
     succeeds(&mut dpkg);
@@ -156,7 +157,7 @@ fn the_package_installs_in_a_fresh_root_and_works_for_an_ordinary_user() {
     assert_eq!(text(&succeeds(&mut query).stdout), "");
 
     if !finish(unshared().arg("true"), LIMIT).status.success() {
-        eprintln!("skipped: this host forbids mounting, and so a root of its own");
+        skip::impossible("this host forbids mounting, so there is no root of its own");
         return;
     }
     let user = match is_root() {

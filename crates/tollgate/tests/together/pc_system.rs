@@ -15,6 +15,7 @@ use crate::support::repository::serve_files;
 use crate::support::session::Session;
 use crate::support::system::{is_promised, log_in, overlay, power_off, system, turn};
 use crate::support::{GUEST_PATIENCE, PATIENCE, finish, tollgate, within};
+use tollgate_test_support::skip;
 
 /// A CD-ROM with a file of 3,000,000 bytes that says which it is.
 fn disc(folder: &Folder, name: &str) -> PathBuf {
@@ -41,7 +42,7 @@ fn boots_from_an_ide_disk(name: &str, machine: &str) {
             !is_promised(name),
             "TOLLGATE_TEST_SYSTEMS names the system {name}, which has no pc.img"
         );
-        eprintln!("skipped: an older scripts/get-system has made it");
+        skip::missing("an older scripts/get-system has made the system");
         return;
     }
     let folder = Folder::new();

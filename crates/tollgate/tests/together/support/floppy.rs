@@ -5,13 +5,14 @@ use super::guests::{guests_folder, repository};
 use super::system::is_promised;
 use std::path::PathBuf;
 use std::process::Command;
+use tollgate_test_support::skip;
 
 /// An unpacked copy of `NAME.img.gz`, which is in the folder that `TOLLGATE_GUESTS` names
-/// (`target/guests` by default), or in `shared/guests` beside the repository or further up. Nobody
-/// offers one as a package, so that a test is skipped without it, and says so.
+/// (`target/guests` by default), or in `shared/guests` beside the repository or further up. No
+/// package contains such an image, so a test is skipped without it.
 ///
 /// # Panics
-/// There is none, and [`is_promised`].
+/// The image is missing although [`is_promised`] says that it exists.
 pub fn unpacked(folder: &Folder, name: &str) -> Option<PathBuf> {
     let file = format!("{name}.img.gz");
     let shared = repository().ancestors().skip(1);
@@ -24,7 +25,7 @@ pub fn unpacked(folder: &Folder, name: &str) -> Option<PathBuf> {
             !is_promised(name),
             "TOLLGATE_TEST_SYSTEMS names {name}, and there is no {file}"
         );
-        eprintln!("skipped: no {file} in target/guests");
+        skip::impossible(&format!("no {file} in target/guests"));
         return None;
     };
     let image = folder.path(&format!("{name}.img"));

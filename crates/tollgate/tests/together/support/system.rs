@@ -7,6 +7,7 @@ use super::session::Session;
 use super::{GUEST_PATIENCE, finish, tollgate};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use tollgate_test_support::skip;
 
 /// Waits until no other whole system runs: each is much work, and side by side they would only wait
 /// for each other.
@@ -22,10 +23,10 @@ pub fn is_promised(name: &str) -> bool {
     names.split(' ').any(|promised| promised == name)
 }
 
-/// The folder of a system, if it was made; says on standard error whether.
+/// The folder of a system. `None`: the system was not made, and the test that needs it is skipped.
 ///
 /// # Panics
-/// It is missing, and [`is_promised`].
+/// The system is missing although [`is_promised`] says that it exists.
 pub fn system(name: &str) -> Option<PathBuf> {
     let folder = guests_folder().join(format!("system-{name}"));
     let is_there = folder.join("recipe").is_file();
@@ -37,7 +38,9 @@ pub fn system(name: &str) -> Option<PathBuf> {
             "TOLLGATE_TEST_SYSTEMS names the system {name}, which is not in {}",
             folder.display()
         );
-        eprintln!("skipped: no such system on a disk (scripts/get-system {name} makes it)");
+        skip::impossible(&format!(
+            "no system {name} on a disk (scripts/get-system {name} makes it)"
+        ));
     }
     is_there.then_some(folder)
 }
