@@ -40,8 +40,8 @@ tollgate=${CARGO_TARGET_DIR:-$repo/target}/release/tollgate
 build_tollgate() {
     need cargo cargo-web
     first=
-    [ -x "$tollgate" ] || first='; the first time takes a minute or two'
+    [ -x "$tollgate" ] || first='; the first time takes some minutes'
     say "building (release)$first"
-    (cd "$repo" && cargo build --release --quiet) || die "the build failed"
+    (cd "$repo" && cargo build --release --quiet -p tollgate) || die "the build failed"
     [ -x "$tollgate" ] || die "the build left no $tollgate"
 }
