@@ -201,7 +201,7 @@ mod tests {
             ("user,restrict", "has no value"),
             ("user,restrict=maybe", "expected on or off"),
             ("user,restrict=on,restrict=on", "given twice"),
-            ("user,mac=1:2", "no MAC address"),
+            ("user,mac=1:2", "not a MAC address"),
             ("user,mac=53:54:00:00:00:01", "address of a group"),
             ("user,hostfwd=2222", "no protocol"),
             ("user,hostfwd=sctp::1-:1", "unknown protocol"),

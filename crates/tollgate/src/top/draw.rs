@@ -305,7 +305,7 @@ mod tests {
         let bar = format!(
             "{}{}{}{}{}{}",
             "g".repeat(46),
-            "l".repeat(2),
+            "f".repeat(2),
             "e".repeat(15),
             "d".repeat(4),
             "t".repeat(8),

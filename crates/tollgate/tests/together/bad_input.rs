@@ -120,7 +120,7 @@ fn an_elf_file_that_is_no_kernel_for_this_machine() {
     let folder = Folder::new();
     // This command is a 64-bit ELF file itself, for addresses below 1 MiB.
     let program = Path::new(env!("CARGO_BIN_EXE_tollgate"));
-    kernel_refused(program, "wants to be loaded at 0x0");
+    kernel_refused(program, "must be loaded at 0x0");
     // Only the header of an ELF file for the x86-64 (e_machine 62).
     let mut header = [0; 64];
     header[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
