@@ -28,7 +28,8 @@ pub struct DiskArguments {
     /// serial=TEXT           the serial number that the guest reads, at most 20 characters
     /// if=virtio|ide         a virtio device (default), or with firmware an ATA disk of a PIIX3
     /// media=disk|cdrom      with if=ide: a disk (default), or a CD-ROM in a drive of its own
-    /// cyls=N,heads=N,secs=N with if=ide: the disk's geometry; default: guessed from its partitions
+    /// cyls=N,heads=N,secs=N with if=ide: the disk's geometry; default: from its partitions
+    ///
     /// The guest finds virtio disks as /dev/vda, /dev/vdb ..., with the drivers virtio_pci and
     /// virtio_blk. Only one machine at a time may write to an image.
     #[arg(
