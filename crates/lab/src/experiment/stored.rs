@@ -104,7 +104,7 @@ mod tests {
             Ok(_) => panic!("understood: {text}"),
             Err(why) => why,
         };
-        assert!(wrong("{").contains("no result of 'tollgate lab --json'"));
+        assert!(wrong("{").contains("not a result of 'tollgate lab --json'"));
         assert!(wrong("{\"version\": 2}").contains("missing field"));
         let experiment = Scripted::default();
         let results = run(&experiment, &Options::quick(), &Stop::new(), &mut Silent).unwrap();
