@@ -105,7 +105,7 @@ fn main() {
                 rip: 0x40_0000 + at,
                 linear: 0x40_0000 + at,
                 global: false,
-                home: None,
+                link_address: None,
             };
             let LookUp::Block(id) = engine.translate(&place, mode, &mut memory) else {
                 panic!("the next page is known");

@@ -21,7 +21,7 @@ use crate::abi::register_map::RegisterMap;
 use crate::abi::sites::{BlockId, Site};
 use crate::blocks::block::{Block, BlockKey};
 use crate::blocks::code_cache::CodeCache;
-use crate::blocks::homes::Homes;
+use crate::blocks::link_pages::LinkPages;
 use crate::blocks::links::LinkTables;
 use crate::blocks::pages::PageParts;
 use crate::blocks::published::Published;
@@ -121,8 +121,8 @@ pub struct CodeAddress {
     pub linear: u64,
     /// Whether the page's translation survives a switch of the address space.
     pub global: bool,
-    /// The link address of `rip`, if the block shall be relocatable (see [`Engine::home`]).
-    pub home: Option<u64>,
+    /// The link address of `rip`, if the block shall be relocatable (see [`Engine::link_address`]).
+    pub link_address: Option<u64>,
 }
 
 impl CodeAddress {
@@ -131,8 +131,8 @@ impl CodeAddress {
         BlockKey {
             physical: self.physical,
             second_page,
-            rip: self.home.unwrap_or(self.rip),
-            relocates: self.home.is_some(),
+            rip: self.link_address.unwrap_or(self.rip),
+            relocates: self.link_address.is_some(),
             mode,
         }
     }
@@ -152,7 +152,7 @@ pub struct Engine {
     cache: CodeCache,
     blocks: Published<BlockTable>,
     pages: PageParts,
-    homes: Homes,
+    link_pages: LinkPages,
     /// Blocks whose code was written, by the key of what they translated, the oldest first.
     retired: FxHashMap<BlockKey, Vec<BlockId>>,
     /// Room for the list of blocks whose code is being written. Otherwise the list is empty and
@@ -197,7 +197,7 @@ impl Engine {
             blocks: Published::new(BlockTable::new(cache.executable_range())),
             cache,
             pages: PageParts::default(),
-            homes: Homes::default(),
+            link_pages: LinkPages::default(),
             retired: FxHashMap::default(),
             doomed: Vec::new(),
             eviction: None,
@@ -238,7 +238,7 @@ impl Engine {
         self.translator.register_map()
     }
 
-    /// Moves guest registers to the homes that `map` gives them, except in 64-bit code, which has a
+    /// Moves guest registers to the link_pages that `map` gives them, except in 64-bit code, which has a
     /// map of its own. Drops all blocks.
     pub fn set_register_map(&mut self, map: &'static RegisterMap, memory: &mut GuestMemory) {
         self.flush(memory);
@@ -325,9 +325,11 @@ impl Engine {
 
     /// The EIP at which a block was last run, or is going to be run.
     fn last_rip(&self, block: &Block) -> u64 {
-        let (physical, home) = (block.key().physical, block.rip());
-        let delta = self.homes.last_delta(physical >> 12, home >> 12);
-        block.relocation(delta.unwrap_or(0)).rip(home)
+        let (physical, link_address) = (block.key().physical, block.rip());
+        let slide = self
+            .link_pages
+            .last_slide(physical >> 12, link_address >> 12);
+        block.relocation(slide.unwrap_or(0)).rip(link_address)
     }
 
     /// The host addresses at which guest code runs.
@@ -389,9 +391,9 @@ impl Engine {
         self.blocks.get(id)
     }
 
-    /// The site that an exit names, if its block still lives; the context's slide is `code_delta`.
-    pub fn site(&self, packed: u32, code_delta: u64) -> Option<(BlockId, usize, Site)> {
-        let (id, _, index, site) = self.blocks.site(packed, code_delta)?;
+    /// The site that an exit names, if its block still lives; the context's slide is `code_slide`.
+    pub fn site(&self, packed: u32, code_slide: u64) -> Option<(BlockId, usize, Site)> {
+        let (id, _, index, site) = self.blocks.site(packed, code_slide)?;
         Some((id, index, site))
     }
 
@@ -402,12 +404,12 @@ impl Engine {
     }
 
     /// An instruction that a block leaves to the monitor, as the block's site names it; the
-    /// context's slide is `code_delta`.
-    pub fn helper(&self, block: BlockId, index: u16, code_delta: u64) -> Option<Helper> {
+    /// context's slide is `code_slide`.
+    pub fn helper(&self, block: BlockId, index: u16, code_slide: u64) -> Option<Helper> {
         let block = self.block(block)?;
         let mut helper = *block.helpers().get(usize::from(index))?;
         if block.relocates() {
-            let relocation = block.relocation(code_delta);
+            let relocation = block.relocation(code_slide);
             helper.instruction = relocation.instruction(&helper.instruction);
         }
         Some(helper)
@@ -415,14 +417,19 @@ impl Engine {
 
     /// What the context's slide must be for a block to be entered where the guest's EIP is `rip`;
     /// `None` if the slide does not matter.
-    pub fn code_delta(&self, block: BlockId, rip: u64) -> Option<u64> {
+    pub fn code_slide(&self, block: BlockId, rip: u64) -> Option<u64> {
         let block = self.block(block)?;
         (block.relocates()).then(|| rip.wrapping_sub(block.rip()))
     }
 
     /// The link address of the code at a place, if the code shall be relocatable there. Blocks of
     /// this code must be found by that link address as long as the space's epoch lasts.
-    pub fn home(&mut self, place: &CodeAddress, mode: ModeId, by: ReachedBy) -> Option<u64> {
+    pub fn link_address(
+        &mut self,
+        place: &CodeAddress,
+        mode: ModeId,
+        by: ReachedBy,
+    ) -> Option<u64> {
         let mode = self.modes.get(mode);
         if !mode.is_relocatable_at(place.rip) {
             return None;
@@ -445,8 +452,8 @@ impl Engine {
             pages: &self.pages,
             links: &self.links,
         };
-        let delta = self.homes.delta(epoch, pages, wanted, &code)?;
-        Some(place.rip.wrapping_sub(delta))
+        let slide = self.link_pages.slide(epoch, pages, wanted, &code)?;
+        Some(place.rip.wrapping_sub(slide))
     }
 
     /// The site at which the current instruction at a host address may leave (see
@@ -475,9 +482,9 @@ impl Engine {
         };
         find(place).or_else(|| {
             // Some code cannot be relocatable and is listed without a link address.
-            place.home?;
+            place.link_address?;
             find(&CodeAddress {
-                home: None,
+                link_address: None,
                 ..*place
             })
         })
@@ -494,11 +501,11 @@ impl Engine {
     /// Drops blocks to make room.
     fn evict(&mut self, ids: &[BlockId], memory: &mut GuestMemory) {
         self.counts.evicted += ids.len() as u64;
-        let in_force = ids.iter().filter_map(|&id| {
+        let active = ids.iter().filter_map(|&id| {
             let block = self.block(id).filter(|block| !block.is_retired())?;
             Some((id, block.key()))
         });
-        let mut parts: Vec<(u64, BlockId)> = in_force
+        let mut parts: Vec<(u64, BlockId)> = active
             .flat_map(|(id, key)| [(key.physical >> 12, id), (key.second_page, id)])
             .filter(|&(page, _)| page != u64::MAX)
             .collect();

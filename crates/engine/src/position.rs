@@ -6,9 +6,9 @@
 
 use crate::abi::completion::{Completion, X87Note};
 use crate::abi::context::Context;
-use crate::abi::marks::{Restore, Shadow};
 use crate::abi::register_map::RegisterMap;
 use crate::abi::sites::BlockId;
+use crate::abi::state_map::{Restore, Shadow};
 use crate::blocks::table::BlockTable;
 use crate::gate::interrupted_string::{Interrupted, Stage};
 use crate::gate::{fast_path, store_test};
@@ -47,19 +47,19 @@ pub fn site_at(blocks: &BlockTable, pc: u64) -> Option<(BlockId, usize)> {
 }
 
 impl GuestPosition {
-    /// The position at a host address in the code cache, while the context's slide is `code_delta`.
-    pub fn at(blocks: &BlockTable, pc: u64, code_delta: u64) -> Option<Self> {
+    /// The position at a host address in the code cache, while the context's slide is `code_slide`.
+    pub fn at(blocks: &BlockTable, pc: u64, code_slide: u64) -> Option<Self> {
         let (id, block, offset) = blocks.at_host_address(pc)?;
-        let mark = block.mark_at(offset)?;
-        let relocation = block.relocation(code_delta);
+        let entry = block.state_at(offset)?;
+        let relocation = block.relocation(code_slide);
         let x87_note = block.x87_note_at(offset).map(|note| note.moved(relocation));
         Some(Self {
-            rip: relocation.rip(mark.rip),
-            esp: mark.esp,
-            restore: mark.restore,
+            rip: relocation.rip(entry.rip),
+            esp: entry.esp,
+            restore: entry.restore,
             x87_note,
             completion: block.completion_at(offset).copied(),
-            shadowed: mark.shadowed,
+            shadowed: entry.shadowed,
             block: id,
             map: blocks.map_of(block),
             single: block.is_single(),
@@ -68,15 +68,15 @@ impl GuestPosition {
     }
 
     /// The position while the store of a site is tested for code (see [`crate::gate::store_test`]).
-    pub fn of_store(blocks: &BlockTable, packed: u32, code_delta: u64) -> Option<Self> {
-        Self::of_site(blocks, packed, code_delta)
+    pub fn of_store(blocks: &BlockTable, packed: u32, code_slide: u64) -> Option<Self> {
+        Self::of_site(blocks, packed, code_slide)
     }
 
     /// The position while a site's string instruction is executed (see [`crate::gate::string`]).
     pub fn of_string(
         blocks: &BlockTable,
         packed: u32,
-        code_delta: u64,
+        code_slide: u64,
         string: Interrupted,
     ) -> Option<Self> {
         Some(Self {
@@ -85,22 +85,22 @@ impl GuestPosition {
                 Stage::Between | Stage::Running => Restore::NONE,
             },
             string: Some(string),
-            ..Self::of_site(blocks, packed, code_delta)?
+            ..Self::of_site(blocks, packed, code_slide)?
         })
     }
 
     /// The position while a site's fast path runs, which is no boundary of guest instructions (see
     /// [`crate::gate::fast_path`]).
-    pub fn of_fast_path(blocks: &BlockTable, packed: u32, code_delta: u64) -> Option<Self> {
+    pub fn of_fast_path(blocks: &BlockTable, packed: u32, code_slide: u64) -> Option<Self> {
         Some(Self {
             restore: Restore::UNDIVIDED,
-            ..Self::of_site(blocks, packed, code_delta)?
+            ..Self::of_site(blocks, packed, code_slide)?
         })
     }
 
     /// The position before the instruction of a site.
-    fn of_site(blocks: &BlockTable, packed: u32, code_delta: u64) -> Option<Self> {
-        let (id, block, _, site) = blocks.site(packed, code_delta)?;
+    fn of_site(blocks: &BlockTable, packed: u32, code_slide: u64) -> Option<Self> {
+        let (id, block, _, site) = blocks.site(packed, code_slide)?;
         Some(Self {
             rip: site.rip,
             esp: site.esp,
@@ -124,22 +124,22 @@ impl GuestPosition {
     pub unsafe fn of_interrupted(context: *const Context, pc: u64) -> Option<Self> {
         // SAFETY: the caller guarantees this for the context. The thread was interrupted in guest
         // code, where it holds no reference to the table, and no other thread changes the table.
-        let (blocks, site, code_delta) = unsafe {
+        let (blocks, site, code_slide) = unsafe {
             let blocks = (*context).blocks.cast::<BlockTable>().as_ref()?;
             (
                 blocks,
                 (*context).hot.exit_site,
-                (*context).registers.code_delta,
+                (*context).registers.code_slide,
             )
         };
         if store_test::is_here(pc) {
-            Self::of_store(blocks, site, code_delta)
+            Self::of_store(blocks, site, code_slide)
         } else if fast_path::is_here(pc) {
-            Self::of_fast_path(blocks, site, code_delta)
+            Self::of_fast_path(blocks, site, code_slide)
         } else if let Some(string) = Interrupted::at(pc) {
-            Self::of_string(blocks, site, code_delta, string)
+            Self::of_string(blocks, site, code_slide, string)
         } else {
-            Self::at(blocks, pc, code_delta)
+            Self::at(blocks, pc, code_slide)
         }
     }
 }

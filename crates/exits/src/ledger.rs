@@ -338,7 +338,7 @@ impl Ledger {
         let asking = counter().wrapping_sub(end);
         self.excluded += asking;
         if asking < LONGEST_ENTRY {
-            self.accounts.books += asking;
+            self.accounts.own_cost += asking;
         }
         cycles
     }
@@ -383,7 +383,7 @@ impl Ledger {
     fn go_on(&mut self, now: u64, is_brief: bool) {
         if is_brief {
             self.mark = now;
-            self.accounts.books += self.clock_cost;
+            self.accounts.own_cost += self.clock_cost;
         } else {
             self.mark_from(now);
         }
@@ -396,7 +396,7 @@ impl Ledger {
         // If it took longer, the thread lost its processor, as often happens in the system call
         // that asks for its processor time. Such time already counts as waiting.
         if cycles < LONGEST_ENTRY {
-            self.accounts.books += cycles;
+            self.accounts.own_cost += cycles;
         } else {
             self.mark = self.look_at_waiting();
         }
@@ -477,7 +477,7 @@ impl Ledger {
             .saturating_sub(self.clock_cost)
             .saturating_sub(self.excluded);
         let undisturbed = self.disturbance.undisturbed(cycles);
-        self.accounts.books += cycles - undisturbed;
+        self.accounts.own_cost += cycles - undisturbed;
         undisturbed
     }
 
@@ -568,7 +568,7 @@ impl Ledger {
         self.excluded += cycles;
         // If it took longer, the thread was waiting.
         if cycles < LONGEST_ENTRY {
-            self.accounts.books += cycles;
+            self.accounts.own_cost += cycles;
         }
     }
 

@@ -4,13 +4,13 @@
 //! and documentation all derive from the list in `exit_kinds!`.
 
 pub mod blame;
-pub mod books;
 pub mod counter;
 mod disturbance;
 mod hexadecimal;
 pub mod latency;
 pub mod ledger;
 pub mod prices;
+pub mod reading;
 pub mod sampler;
 pub mod snapshot;
 pub mod steps;

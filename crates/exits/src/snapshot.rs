@@ -6,11 +6,11 @@ mod renamed;
 
 use crate::ExitKind;
 use crate::blame::{Blamed, DeviceAddress, Place};
-use crate::books::{Books, HostCode, InterruptBooks, KindBooks};
 use crate::hexadecimal;
 use crate::latency::Durations;
 use crate::ledger::Cost;
 use crate::prices::Estimate;
+use crate::reading::{HostCode, InterruptReading, KindReading, Reading};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -204,21 +204,21 @@ pub struct Interrupts {
 }
 
 impl Interrupts {
-    fn of(books: &InterruptBooks) -> Self {
+    fn of(reading: &InterruptReading) -> Self {
         let rows = |durations: &[Durations]| durations.iter().map(DurationRow::of).collect();
         let counts = |counts: &[(&'static str, u64)]| {
             let counts = counts.iter().filter(|row| row.1 != 0);
             counts.map(|row| (row.0.to_owned(), row.1)).collect()
         };
         Self {
-            waits: rows(&books.waits),
-            maskers: rows(&books.maskers),
-            sections: rows(&books.sections),
-            masked: rows(&books.masked),
-            within: rows(&books.within),
-            stops: counts(&books.stops),
-            resumed: counts(&books.resumed),
-            break_even_cycles: books.break_even,
+            waits: rows(&reading.waits),
+            maskers: rows(&reading.maskers),
+            sections: rows(&reading.sections),
+            masked: rows(&reading.masked),
+            within: rows(&reading.within),
+            stops: counts(&reading.stops),
+            resumed: counts(&reading.resumed),
+            break_even_cycles: reading.break_even,
         }
     }
 }
@@ -252,8 +252,8 @@ pub struct Snapshot {
     #[serde(default)]
     pub start_end_cycles: u64,
     /// In the ledger's own work (measured).
-    #[serde(default)]
-    pub books_cycles: u64,
+    #[serde(default, alias = "books_cycles")]
+    pub ledger_cycles: u64,
     /// In exits, without devices and translation (estimated).
     pub exit_cycles: u64,
     /// Wall time minus all of the above.
@@ -332,13 +332,17 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// The ledger's content as plain data. `symbol` names the places of instructions.
-    pub fn of<'a>(books: &Books, symbol: impl Fn(Place) -> Option<SymbolAt<'a>>) -> Self {
-        let shares = &books.shares;
-        let mut exits: Vec<ExitRow> = books.kinds.iter().map(|kind| row(kind, books)).collect();
+    pub fn of<'a>(reading: &Reading, symbol: impl Fn(Place) -> Option<SymbolAt<'a>>) -> Self {
+        let shares = &reading.shares;
+        let mut exits: Vec<ExitRow> = reading
+            .kinds
+            .iter()
+            .map(|kind| row(kind, reading))
+            .collect();
         exits.sort_by_key(|row| Reverse((row.cycles, row.count)));
         Self {
             version: VERSION,
-            tsc_khz: books.tsc_khz,
+            tsc_khz: reading.tsc_khz,
             wall_cycles: shares.wall,
             guest_cycles: shares.guest,
             fast_path_call_cycles: shares.all_fast_path_calls(),
@@ -348,14 +352,14 @@ impl Snapshot {
             waiting_cycles: shares.waiting,
             signal_cycles: shares.signals,
             start_end_cycles: shares.start_end,
-            books_cycles: shares.books,
+            ledger_cycles: shares.own_cost,
             exit_cycles: shares.exits.iter().map(|exit| exit.1).sum(),
             remainder_cycles: shares.remainder(),
-            exit_count: books.kinds.iter().map(|kind| kind.count).sum(),
+            exit_count: reading.kinds.iter().map(|kind| kind.count).sum(),
             exits,
-            origins: places(books, &symbol),
-            symbols: by_symbol(books, &symbol),
-            spaces: gathered(books.spaces.iter().map(|row| {
+            origins: places(reading, &symbol),
+            symbols: by_symbol(reading, &symbol),
+            spaces: gathered(reading.spaces.iter().map(|row| {
                 let sum = Sum {
                     exits: row.exits,
                     cycles: row.cycles,
@@ -366,53 +370,53 @@ impl Snapshot {
             .map(|((kind, space), sum)| SpaceRow {
                 kind: kind.name().to_owned(),
                 space,
-                program: program_in(books, space),
+                program: program_in(reading, space),
                 exits: sum.exits,
                 cycles: sum.cycles,
             })
             .collect(),
-            elsewhere: books.given_up.iter().map(|row| row.exits).sum(),
-            elsewhere_cycles: books.given_up.iter().map(|row| row.cycles).sum(),
-            system_call_entry: books.system_call_entry,
-            knobs: books
+            elsewhere: reading.given_up.iter().map(|row| row.exits).sum(),
+            elsewhere_cycles: reading.given_up.iter().map(|row| row.cycles).sum(),
+            system_call_entry: reading.system_call_entry,
+            knobs: reading
                 .settings
                 .iter()
                 .map(|&(name, value)| (name.to_owned(), value.to_owned()))
                 .collect(),
-            knobs_changed: books.settings_changed,
-            instructions: books.instructions,
-            host_code: books.host_code,
-            fast_paths: (books.fast_paths.iter())
+            knobs_changed: reading.settings_changed,
+            instructions: reading.instructions,
+            host_code: reading.host_code,
+            fast_paths: (reading.fast_paths.iter())
                 .filter(|fast_path| fast_path.1 != 0)
                 .map(|&(name, count)| (name.to_owned(), count))
                 .collect(),
             fast_path_cycles: (shares.fast_path_calls.iter())
                 .map(|&(kind, cycles)| (kind.name().to_owned(), cycles))
                 .collect(),
-            space_loads: (books.space_loads.iter())
+            space_loads: (reading.space_loads.iter())
                 .filter(|loads| loads.1 != 0)
                 .map(|&(name, count)| (name.to_owned(), count))
                 .collect(),
-            shadow_tables: (books.shadow_tables.iter())
+            shadow_tables: (reading.shadow_tables.iter())
                 .filter(|counted| counted.1 != 0)
                 .map(|&(name, count)| (name.to_owned(), count))
                 .collect(),
-            instruction_cache: (books.instruction_cache.iter())
+            instruction_cache: (reading.instruction_cache.iter())
                 .filter(|counted| counted.1 != 0)
                 .map(|&(name, count)| (name.to_owned(), count))
                 .collect(),
-            instruction_steps: (books.instruction_steps.iter())
+            instruction_steps: (reading.instruction_steps.iter())
                 .map(|cost| StepRow {
                     step: cost.step.name().to_owned(),
                     samples: cost.samples,
                     p50: cost.p50,
                 })
                 .collect(),
-            share_requests: (books.share_requests.iter())
+            share_requests: (reading.share_requests.iter())
                 .filter(|requests| requests.1 != 0)
                 .map(|&(name, count)| (name.to_owned(), count))
                 .collect(),
-            interrupts: Interrupts::of(&books.interrupts),
+            interrupts: Interrupts::of(&reading.interrupts),
             estimate: None,
         }
     }
@@ -428,10 +432,10 @@ fn is_not_set(address: &u64) -> bool {
     *address == 0
 }
 
-fn row(kind: &KindBooks, books: &Books) -> ExitRow {
+fn row(kind: &KindReading, reading: &Reading) -> ExitRow {
     let of = |value: fn(Cost) -> u64| kind.cost.map_or(0, value);
-    let kept = books.blame.iter().map(|row| (row.kind, row.exits));
-    let given_up = books.given_up.iter().map(|row| (row.kind, row.exits));
+    let kept = reading.blame.iter().map(|row| (row.kind, row.exits));
+    let given_up = reading.given_up.iter().map(|row| (row.kind, row.exits));
     let attributed = kept
         .chain(given_up)
         .filter(|row| row.0 == kind.kind)
@@ -452,26 +456,29 @@ fn row(kind: &KindBooks, books: &Books) -> ExitRow {
 }
 
 /// The name of the program in a space.
-fn program_in(books: &Books, space: u64) -> String {
-    let mut programs = books.programs.iter();
+fn program_in(reading: &Reading, space: u64) -> String {
+    let mut programs = reading.programs.iter();
     let program = programs.find(|row| row.0 == space);
     program.map_or(String::new(), |row| row.1.clone())
 }
 
 /// The name of a device.
-fn device_at(books: &Books, address: Option<DeviceAddress>) -> &str {
+fn device_at(reading: &Reading, address: Option<DeviceAddress>) -> &str {
     let Some(address) = address else {
         return "";
     };
-    let index = books.devices.binary_search_by_key(&address, |row| row.0);
-    let row = index.ok().and_then(|index| books.devices.get(index));
+    let index = reading.devices.binary_search_by_key(&address, |row| row.0);
+    let row = index.ok().and_then(|index| reading.devices.get(index));
     row.map_or("(no device)", |(_, name)| name)
 }
 
 /// The origins by instruction, space and device; the registers of one device are not distinguished.
-fn places<'a>(books: &Books, symbol: &impl Fn(Place) -> Option<SymbolAt<'a>>) -> Vec<OriginRow> {
-    let rows = gathered(books.blame.iter().map(|blamed| {
-        let group = (blamed.place, device_at(books, blamed.device));
+fn places<'a>(
+    reading: &Reading,
+    symbol: &impl Fn(Place) -> Option<SymbolAt<'a>>,
+) -> Vec<OriginRow> {
+    let rows = gathered(reading.blame.iter().map(|blamed| {
+        let group = (blamed.place, device_at(reading, blamed.device));
         ((blamed.kind, group), Sum::of(blamed))
     }));
     let row = |((kind, (place, device)), sum): ((ExitKind, (Place, &str)), Sum)| OriginRow {
@@ -483,7 +490,7 @@ fn places<'a>(books: &Books, symbol: &impl Fn(Place) -> Option<SymbolAt<'a>>) ->
         space: place.space,
         program: match place.is_kernel {
             true => String::new(),
-            false => program_in(books, place.space),
+            false => program_in(reading, place.space),
         },
         kernel: place.is_kernel,
         device: device.to_owned(),
@@ -493,10 +500,13 @@ fn places<'a>(books: &Books, symbol: &impl Fn(Place) -> Option<SymbolAt<'a>>) ->
     rows.into_iter().map(row).collect()
 }
 
-fn by_symbol<'a>(books: &Books, symbol: &impl Fn(Place) -> Option<SymbolAt<'a>>) -> Vec<SymbolRow> {
-    let rows = gathered(books.blame.iter().map(|blamed| {
+fn by_symbol<'a>(
+    reading: &Reading,
+    symbol: &impl Fn(Place) -> Option<SymbolAt<'a>>,
+) -> Vec<SymbolRow> {
+    let rows = gathered(reading.blame.iter().map(|blamed| {
         let name = symbol(blamed.place).map_or("", |at| at.name);
-        let group = (name, device_at(books, blamed.device));
+        let group = (name, device_at(reading, blamed.device));
         ((blamed.kind, group), Sum::of(blamed))
     }));
     if rows.iter().all(|((_, (name, _)), _)| name.is_empty()) {
@@ -559,7 +569,7 @@ pub(crate) mod tests {
     use crate::blame::{BlamedSpace, GivenUp};
     use crate::ledger::TimeShares;
 
-    fn books() -> Books {
+    fn reading() -> Reading {
         let blamed = |linear, space, exits| Blamed {
             kind: ExitKind::Cli,
             place: Place {
@@ -577,7 +587,7 @@ pub(crate) mod tests {
             exits,
             cycles: 10 * exits,
         };
-        Books {
+        Reading {
             tsc_khz: 1000,
             shares: TimeShares {
                 wall: 100_000,
@@ -589,10 +599,10 @@ pub(crate) mod tests {
                 waiting: 0,
                 signals: 7,
                 start_end: 8,
-                books: 9,
+                own_cost: 9,
                 exits: vec![(ExitKind::Cli, 19_000)],
             },
-            kinds: vec![KindBooks {
+            kinds: vec![KindReading {
                 kind: ExitKind::Cli,
                 count: 1_000,
                 cost: Some(Cost {
@@ -625,12 +635,12 @@ pub(crate) mod tests {
             instruction_cache: Vec::new(),
             instruction_steps: Vec::new(),
             share_requests: Vec::new(),
-            interrupts: InterruptBooks::default(),
+            interrupts: InterruptReading::default(),
         }
     }
 
     pub(crate) fn snapshot() -> Snapshot {
-        Snapshot::of(&books(), |place| match place.linear >> 8 {
+        Snapshot::of(&reading(), |place| match place.linear >> 8 {
             1 => Some(SymbolAt {
                 name: "first",
                 distance: place.linear & 0xff,
@@ -669,10 +679,10 @@ pub(crate) mod tests {
 
     #[test]
     fn origins_name_the_device_and_tells_its_registers_not_apart() {
-        let mut books = books();
+        let mut reading = reading();
         let [disk, adapter] = [0x1000, 0x2000].map(DeviceAddress::Memory);
         let other = DeviceAddress::Memory(0x1004);
-        for (row, device) in books.blame.iter_mut().zip([disk, adapter, other]) {
+        for (row, device) in reading.blame.iter_mut().zip([disk, adapter, other]) {
             row.place = Place {
                 linear: 0x104,
                 space: 1,
@@ -680,8 +690,8 @@ pub(crate) mod tests {
             };
             row.device = Some(device);
         }
-        books.devices = vec![(disk, "disk".into()), (other, "disk".into())];
-        let snapshot = Snapshot::of(&books, |_| {
+        reading.devices = vec![(disk, "disk".into()), (other, "disk".into())];
+        let snapshot = Snapshot::of(&reading, |_| {
             Some(SymbolAt {
                 name: "notify",
                 distance: 0,
@@ -696,13 +706,13 @@ pub(crate) mod tests {
 
     #[test]
     fn shares_of_a_kind_are_of_all_its_exits_also_of_those_whose_places_were_given_up() {
-        let mut books = books();
-        books.given_up = vec![GivenUp {
+        let mut reading = reading();
+        reading.given_up = vec![GivenUp {
             kind: ExitKind::Cli,
             exits: 4_000,
             cycles: 9_000,
         }];
-        let snapshot = Snapshot::of(&books, |_| None);
+        let snapshot = Snapshot::of(&reading, |_| None);
         assert_eq!(snapshot.exits[0].attributed, 5_000);
         assert_eq!(
             (snapshot.elsewhere, snapshot.elsewhere_cycles),
@@ -712,7 +722,7 @@ pub(crate) mod tests {
 
     #[test]
     fn without_symbols_there_are_no_origins_by_symbol() {
-        let snapshot = Snapshot::of(&books(), |_| None);
+        let snapshot = Snapshot::of(&reading(), |_| None);
         assert!(snapshot.symbols.is_empty());
         assert_eq!(snapshot.origins[0].symbol, "");
     }

@@ -5,8 +5,8 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use tollgate_exits::ExitKind;
 use tollgate_exits::blame::{Blamed, Place};
-use tollgate_exits::books::{Books, KindBooks};
 use tollgate_exits::ledger::{Cost, Ledger};
+use tollgate_exits::reading::{KindReading, Reading};
 use tollgate_machine::vm_handle::{State, Status, VmHandle};
 
 /// More bytes than a socket accepts without a reader.
@@ -32,7 +32,7 @@ pub fn run(data: &[u8]) {
         state: State::Stopped,
         ..Status::default()
     });
-    commands.publish_books(books());
+    commands.publish_reading(reading());
     tollgate::serve_connection(server, &handle).expect("a connected socket");
 
     let mut answers = Vec::new();
@@ -55,10 +55,10 @@ fn check(answer: &[u8]) {
 }
 
 /// A ledger with numbers at their limits.
-fn books() -> Books {
+fn reading() -> Reading {
     let ledger = Ledger::new(Default::default, Default::default());
-    let mut books = Books::of(&ledger, u64::MAX, u64::MAX);
-    books.kinds.push(KindBooks {
+    let mut reading = Reading::of(&ledger, u64::MAX, u64::MAX);
+    reading.kinds.push(KindReading {
         kind: ExitKind::ALL[0],
         count: u64::MAX,
         cost: Some(Cost {
@@ -70,7 +70,7 @@ fn books() -> Books {
             max: u64::MAX,
         }),
     });
-    books.blame.push(Blamed {
+    reading.blame.push(Blamed {
         kind: ExitKind::ALL[0],
         place: Place {
             linear: u64::MAX,
@@ -81,7 +81,7 @@ fn books() -> Books {
         exits: u64::MAX,
         cycles: u64::MAX,
     });
-    books
+    reading
 }
 
 /// All requests, and texts that resemble a request.

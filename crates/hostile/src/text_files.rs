@@ -2,9 +2,9 @@
 
 use crate::loaders::images;
 use tollgate_exits::ExitKind;
-use tollgate_exits::books::{Books, KindBooks};
 use tollgate_exits::ledger::Ledger;
 use tollgate_exits::prices::PriceTable;
+use tollgate_exits::reading::{KindReading, Reading};
 use tollgate_exits::snapshot::Snapshot;
 use tollgate_symbols::Symbols;
 
@@ -56,19 +56,19 @@ fn prices(text: &str) {
     // More exits of several kinds than can ever occur.
     for count in [1, u64::MAX >> 8] {
         let ledger = Ledger::new(Default::default, Default::default());
-        let mut books = Books::of(&ledger, count, 0);
-        books.shares.wall = count;
-        books.shares.guest = count;
-        books.kinds = ExitKind::ALL
+        let mut reading = Reading::of(&ledger, count, 0);
+        reading.shares.wall = count;
+        reading.shares.guest = count;
+        reading.kinds = ExitKind::ALL
             .iter()
-            .map(|&kind| KindBooks {
+            .map(|&kind| KindReading {
                 kind,
                 count,
                 cost: None,
             })
             .collect();
-        books.kinds.truncate(1 + (count % 7) as usize);
-        let snapshot = Snapshot::of(&books, |_| None);
+        reading.kinds.truncate(1 + (count % 7) as usize);
+        let snapshot = Snapshot::of(&reading, |_| None);
         let estimate = table.estimate(&snapshot);
         assert!(estimate.run_ns >= estimate.exit_ns);
         assert_eq!(estimate.exits.len(), snapshot.exits.len());

@@ -3,7 +3,7 @@
 
 use crate::experiment::{LabError, Stop};
 use std::io;
-use tollgate_exits::books::Books;
+use tollgate_exits::reading::Reading;
 use tollgate_machine::config::VmConfig;
 use tollgate_machine::knobs;
 use tollgate_machine::pc::Pc;
@@ -180,18 +180,18 @@ impl PagedGuest {
     }
 
     /// Resets the ledger and the counts.
-    pub fn reset_books(&mut self) {
+    pub fn reset_ledger(&mut self) {
         let _ = self.vcpu.take_ledger();
         self.vcpu.reset_instruction_steps();
         self.counted_before = self.all_counts();
     }
 
     /// The content of the ledger.
-    pub fn books(&self) -> Books {
-        Books {
+    pub fn reading(&self) -> Reading {
+        Reading {
             instruction_steps: self.vcpu.instruction_steps().collect(),
             fast_paths: self.vcpu.counts().fast_paths().collect(),
-            ..Books::of(self.vcpu.ledger(), self.pc.tsc_khz(), 0)
+            ..Reading::of(self.vcpu.ledger(), self.pc.tsc_khz(), 0)
         }
     }
 

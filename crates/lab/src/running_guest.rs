@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use tollgate_exits::books::Books;
+use tollgate_exits::reading::Reading;
 use tollgate_machine::config::VmConfig;
 use tollgate_machine::knobs::Assignment;
 use tollgate_machine::vm::{Consoles, RunOutcome, Vm};
@@ -93,7 +93,7 @@ impl RunningGuest {
             .collect();
         let assignments = assignments.map_err(|error| LabError::Host(error.to_string()))?;
         self.handle.turn_knobs(&assignments);
-        self.reset_books()
+        self.reset_ledger()
     }
 
     /// Resets the ledger.
@@ -101,8 +101,8 @@ impl RunningGuest {
     /// # Errors
     ///
     /// The machine does not respond.
-    pub fn reset_books(&self) -> Result<(), LabError> {
-        match self.handle.reset_books(ANSWER) {
+    pub fn reset_ledger(&self) -> Result<(), LabError> {
+        match self.handle.reset_ledger(ANSWER) {
             true => Ok(()),
             false => Err(self.silent("the machine does not answer")),
         }
@@ -122,9 +122,9 @@ impl RunningGuest {
     /// # Errors
     ///
     /// The machine has ended.
-    pub fn books(&mut self) -> Result<Arc<Books>, LabError> {
-        let books = self.handle.fresh_books(ANSWER);
-        books.ok_or_else(|| self.ended())
+    pub fn reading(&mut self) -> Result<Arc<Reading>, LabError> {
+        let reading = self.handle.fresh_reading(ANSWER);
+        reading.ok_or_else(|| self.ended())
     }
 
     /// Waits until `found` finds something in the output. Returns the output before that, and the

@@ -157,7 +157,7 @@ fn a_task_and_its_monitor_change_places_without_exits() {
             ExitKind::Iret,
         ];
         let exits: u64 = run
-            .books
+            .reading
             .kinds
             .iter()
             .filter(|row| kinds.contains(&row.kind))

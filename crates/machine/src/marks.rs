@@ -1,13 +1,13 @@
-//! Marks: named snapshots of the books, so that events between two of them can be counted.
+//! Marks: named snapshots of the ledger, so that events between two of them can be counted.
 
-use tollgate_exits::books::{Books, Counters};
 use tollgate_exits::ledger::Accounts;
+use tollgate_exits::reading::{Counters, Reading};
 pub use tollgate_platform::MarkName;
 
 /// The maximum number of marks that are kept. Each may take some megabytes.
 pub const MOST: usize = 16;
 
-/// The books at one moment.
+/// The ledger at one moment.
 #[derive(Clone, Default)]
 pub struct Moment {
     /// The ledger's accounts.
@@ -31,7 +31,7 @@ pub struct Marks(Vec<Mark>);
 /// The marks between which to count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Span {
-    /// The first mark. `None` counts from the machine's start, or from the last reset of the books.
+    /// The first mark. `None` counts from the machine's start, or from the last reset of the ledger.
     pub since: Option<MarkName>,
     /// The last mark. `None` counts up to now.
     pub until: Option<MarkName>,
@@ -88,7 +88,7 @@ impl Marks {
     }
 
     /// Returns what was counted in `span`. A span without a first mark begins at `start`, where the
-    /// books begin; a span without a last mark ends at `now`.
+    /// ledger begins; a span without a last mark ends at `now`.
     ///
     /// # Errors
     /// A mark was not set, or the marks are in the wrong order.
@@ -119,9 +119,10 @@ impl Marks {
 }
 
 impl Moment {
-    /// Returns the books of these counts.
-    pub fn books(self, tsc_khz: u64, system_call_entry: u64) -> Books {
-        Books::of_accounts(&self.accounts, tsc_khz, system_call_entry).with_counters(self.counters)
+    /// Returns these counts as a reading of the ledger.
+    pub fn reading(self, tsc_khz: u64, system_call_entry: u64) -> Reading {
+        Reading::of_accounts(&self.accounts, tsc_khz, system_call_entry)
+            .with_counters(self.counters)
     }
 }
 

@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 pub use tollgate_engine::engine::TranslatedBlock;
 use tollgate_exits::blame::DeviceAddress;
-use tollgate_exits::books::{Books, Counters};
+use tollgate_exits::reading::{Counters, Reading};
 use tollgate_exits::trace::Tracer;
 use tollgate_exits::{ExitCounts, Ledger};
 use tollgate_host_facts::file_words;
@@ -137,9 +137,9 @@ pub struct Vm {
     config: VmConfig,
     /// Whether a knob was changed after the machine was built.
     knobs_turned: bool,
-    /// The values of all counters, except those of exits, when the books were last reset.
+    /// The values of all counters, except those of exits, when the ledger was last reset.
     counted_before: Counters,
-    /// The number of exits before the books were last reset.
+    /// The number of exits before the ledger was last reset.
     exits_before: u64,
     marks: Marks,
     trace: TracePlan,
@@ -330,35 +330,35 @@ impl Vm {
         self.vcpu.ledger()
     }
 
-    /// Returns the books since the machine's start or since they were last reset. They are exact
+    /// Returns a reading of the ledger since the machine's start or its last reset. It is exact
     /// whenever `run` does not run.
-    pub fn books(&self) -> Books {
+    pub fn reading(&self) -> Reading {
         let counters = self.counters().since(&self.counted_before);
-        let books = Books::of(self.ledger(), self.tsc_khz(), self.system_call_entry());
-        self.completed(books.with_counters(counters))
+        let reading = Reading::of(self.ledger(), self.tsc_khz(), self.system_call_entry());
+        self.completed(reading.with_counters(counters))
     }
 
-    /// Returns the books for the time between two marks.
+    /// Returns a reading of the ledger for the time between two marks.
     ///
     /// # Errors
     /// A mark was not set, or the marks are in the wrong order.
-    pub fn books_of(&self, span: Span) -> Result<Books, String> {
+    pub fn reading_of(&self, span: Span) -> Result<Reading, String> {
         let moment = self
             .marks
             .count(span, &self.counted_before, self.moment())?;
-        let books = moment.books(self.tsc_khz(), self.system_call_entry());
-        Ok(self.completed(books))
+        let reading = moment.reading(self.tsc_khz(), self.system_call_entry());
+        Ok(self.completed(reading))
     }
 
-    /// Adds to the books the facts that are not counted.
-    fn completed(&self, books: Books) -> Books {
-        Books {
+    /// Adds to a reading the facts that are not counted.
+    fn completed(&self, reading: Reading) -> Reading {
+        Reading {
             settings: self.settings().names().collect(),
             settings_changed: self.knobs_turned,
             instruction_steps: self.vcpu.instruction_steps().collect(),
             devices: self.devices_accessed(),
             programs: self.vcpu.program_names().collect(),
-            ..books
+            ..reading
         }
     }
 
@@ -385,7 +385,7 @@ impl Vm {
         }
     }
 
-    /// Returns a copy of the present books.
+    /// Returns a copy of the present accounts.
     fn moment(&self) -> Moment {
         Moment {
             accounts: self.ledger().accounts().clone(),
@@ -422,8 +422,8 @@ impl Vm {
         self.vcpu.force_requests(every);
     }
 
-    /// Resets the books. Must not be called while `run` runs.
-    fn reset_books(&mut self) {
+    /// Resets the ledger. Must not be called while `run` runs.
+    fn reset_ledger(&mut self) {
         self.counted_before = self.counters();
         self.marks.clear();
         self.exits_before += self.exit_counts().total();
@@ -440,7 +440,7 @@ impl Vm {
         Settings::of(&self.config)
     }
 
-    /// Returns the frequency of the time-stamp counter in which the books count, in kilohertz.
+    /// Returns the frequency of the time-stamp counter in which the ledger counts, in kilohertz.
     pub fn tsc_khz(&self) -> u64 {
         self.pc.tsc_khz()
     }
@@ -496,7 +496,7 @@ impl Vm {
         }
     }
 
-    /// Continues the books of an earlier machine.
+    /// Continues the ledger of an earlier machine.
     pub fn continue_past(&mut self, past: Past) {
         self.vcpu.continue_ledger(past.ledger);
         self.marks = past.marks;
@@ -511,7 +511,7 @@ impl Vm {
     fn obey(&mut self) -> bool {
         let mut paused = false;
         loop {
-            let (mut books_wanted, mut reset_wanted) = (false, false);
+            let (mut reading_wanted, mut reset_wanted) = (false, false);
             let mut screen_wanted = None;
             let mut queries = Vec::new();
             let before = self.settings();
@@ -541,8 +541,8 @@ impl Vm {
                             self.commands.publish_medium_change(request, changed);
                         }
                     }
-                    Command::ReportBooks => books_wanted = true,
-                    Command::ResetBooks => reset_wanted = true,
+                    Command::ReportReading => reading_wanted = true,
+                    Command::ResetLedger => reset_wanted = true,
                     Command::Query(query, number) => queries.push((query, number)),
                     Command::ReportScreen(picture) => {
                         screen_wanted = Some(screen_wanted.unwrap_or(false) || picture);
@@ -555,8 +555,8 @@ impl Vm {
                 knobs::turn(&mut self.vcpu, &self.config);
             }
             if reset_wanted {
-                self.reset_books();
-                self.commands.forget_books();
+                self.reset_ledger();
+                self.commands.forget_ledger();
             }
             if let Some(with_picture) = screen_wanted {
                 let began = Instant::now();
@@ -568,8 +568,8 @@ impl Vm {
                     took: began.elapsed(),
                 });
             }
-            if books_wanted {
-                self.commands.publish_books(self.books());
+            if reading_wanted {
+                self.commands.publish_reading(self.reading());
             }
             for (query, number) in queries {
                 let answer = self.answer(query);
@@ -591,12 +591,12 @@ impl Vm {
 
     /// Counts up to this moment and sets a mark here.
     fn answer(&mut self, query: Query) -> Answer {
-        let books = query.span.map(|span| self.books_of(span));
+        let reading = query.span.map(|span| self.reading_of(span));
         if let Some(name) = query.mark {
             self.set_mark(name);
         }
         Answer {
-            books,
+            reading,
             marks: self.marks.names(),
         }
     }

@@ -31,12 +31,12 @@ use std::time::{Duration, Instant};
 use crate::devices::i8042::{Buttons, Key, MouseEvent};
 use crate::devices::vga::screen::Screen;
 use crate::knobs::Assignment;
-use tollgate_exits::books::Books;
+use tollgate_exits::reading::Reading;
 
 pub use commands::VmCommands;
 pub use mailbox::{
-    Answer, BOOKS_AGE, BooksRequest, Command, Happened, KEY_CAPACITY, KickFunction, Listener,
-    MOUSE_CAPACITY, MediumChange, MediumRequest, Query, QueryNumber, RemovableDrive, ResetRequest,
+    Answer, Command, Happened, KEY_CAPACITY, KickFunction, Listener, MOUSE_CAPACITY, MediumChange,
+    MediumRequest, Query, QueryNumber, READING_AGE, ReadingRequest, RemovableDrive, ResetRequest,
     Resets, SERIAL_INPUT_CAPACITY, ScreenRequest, Shown, State, Status, StatusRequest,
 };
 use mailbox::{Mailbox, Shared};
@@ -238,7 +238,7 @@ impl VmHandle {
         self.with_uptime(self.0.mailbox().status)
     }
 
-    /// Sets the function that is called after each publication of a status or of books. It serves
+    /// Sets the function that is called after each publication of a status or of a reading. It serves
     /// threads that also wait for other events.
     pub fn set_listener(&self, listener: Listener) {
         let mut slot = self
@@ -273,29 +273,29 @@ impl VmHandle {
         self.wait(timeout, |mailbox| request.is_answered(mailbox))
     }
 
-    /// Asks the vCPU thread for its books. [`VmHandle::books_after`] returns them.
-    pub fn request_books(&self) -> BooksRequest {
-        let request = BooksRequest(Instant::now());
+    /// Asks the vCPU thread for a reading of its ledger. [`VmHandle::reading_after`] returns it.
+    pub fn request_reading(&self) -> ReadingRequest {
+        let request = ReadingRequest(Instant::now());
         let is_needed = {
             let mailbox = self.0.mailbox();
             !request.is_answered(&mailbox) && mailbox.status.state != State::Stopped
         };
         if is_needed {
-            self.submit(Command::ReportBooks);
+            self.submit(Command::ReportReading);
         }
         request
     }
 
-    /// Returns the published books if they are not older than the request by more than
-    /// [`BOOKS_AGE`].
-    pub fn books_after(&self, request: BooksRequest) -> Option<Arc<Books>> {
+    /// Returns the published reading if it is not older than the request by more than
+    /// [`READING_AGE`].
+    pub fn reading_after(&self, request: ReadingRequest) -> Option<Arc<Reading>> {
         request.answer(&self.0.mailbox())
     }
 
-    /// Asks the vCPU thread for its books and waits for them. They are at most [`BOOKS_AGE`] old.
+    /// Asks the vCPU thread for a reading and waits for it. It is at most [`READING_AGE`] old.
     /// Returns `None` if the thread does not answer within `timeout` or has stopped.
-    pub fn fresh_books(&self, timeout: Duration) -> Option<Arc<Books>> {
-        let request = self.request_books();
+    pub fn fresh_reading(&self, timeout: Duration) -> Option<Arc<Reading>> {
+        let request = self.request_reading();
         let waits = |mailbox: &mut Mailbox| {
             !request.is_answered(mailbox) && mailbox.status.state != State::Stopped
         };
@@ -307,23 +307,23 @@ impl VmHandle {
         request.answer(&mailbox)
     }
 
-    /// Asks the vCPU thread to reset its books; [`VmHandle::has_reset_books`] returns whether it
-    /// has done so. Books that are requested afterwards count only later events.
-    pub fn request_reset_of_books(&self) -> ResetRequest {
+    /// Asks the vCPU thread to reset its ledger; [`VmHandle::has_reset_ledger`] returns whether it
+    /// has done so. A reading that is requested afterwards counts only later events.
+    pub fn request_reset_of_ledger(&self) -> ResetRequest {
         let request = ResetRequest(self.0.mailbox().resets);
-        self.submit(Command::ResetBooks);
+        self.submit(Command::ResetLedger);
         request
     }
 
-    /// Whether the books have been reset since the request.
-    pub fn has_reset_books(&self, request: ResetRequest) -> bool {
+    /// Whether the ledger has been reset since the request.
+    pub fn has_reset_ledger(&self, request: ResetRequest) -> bool {
         request.is_answered(&self.0.mailbox())
     }
 
-    /// Asks the vCPU thread to reset its books and waits until it has done so. Returns false if it
+    /// Asks the vCPU thread to reset its ledger and waits until it has done so. Returns false if it
     /// does not within `timeout` or has stopped.
-    pub fn reset_books(&self, timeout: Duration) -> bool {
-        let request = self.request_reset_of_books();
+    pub fn reset_ledger(&self, timeout: Duration) -> bool {
+        let request = self.request_reset_of_ledger();
         let waits = |mailbox: &mut Mailbox| {
             !request.is_answered(mailbox) && mailbox.status.state != State::Stopped
         };

@@ -170,7 +170,7 @@ impl LongTlb {
         for view in View::ALL {
             for part in -HALF..HALF {
                 tlb.point_to_nothing(view, part);
-                tlb.point_direct(view, part, ShadowWindows::delta_to_nothing(part));
+                tlb.point_direct(view, part, ShadowWindows::slide_to_nothing(part));
             }
         }
         Ok(tlb)

@@ -158,7 +158,7 @@ impl ShadowWindows {
         let window = self.find(part).map(|index| &self.windows[index]);
         match window.filter(|window| !window.aside) {
             Some(window) => window.delta(),
-            None => Self::delta_to_nothing(part),
+            None => Self::slide_to_nothing(part),
         }
     }
 
@@ -194,7 +194,7 @@ impl ShadowWindows {
     }
 
     /// The distance from linear to host addresses that makes each access to a part fault.
-    pub fn delta_to_nothing(part: i64) -> u64 {
+    pub fn slide_to_nothing(part: i64) -> u64 {
         area::nothing().wrapping_sub(window::start_of(part))
     }
 
@@ -203,7 +203,7 @@ impl ShadowWindows {
     pub fn what_is(&self, host: u64, near: LinearAddress) -> BesideWindow {
         if area::is_nothing(host) {
             let part = part_of(near.page());
-            let linear = host.wrapping_sub(Self::delta_to_nothing(part));
+            let linear = host.wrapping_sub(Self::slide_to_nothing(part));
             // An access that continues in the next part is in no window of this part, even if both
             // have windows.
             let is_near = part_of(linear / PAGE_SIZE) == part && linear.wrapping_sub(near.0) < NEAR;

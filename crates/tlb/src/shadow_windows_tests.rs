@@ -207,7 +207,7 @@ fn a_fault_s_address_tells_the_linear_one() {
     let host = test.windows.delta(part).wrapping_add(LOW + 0x5000);
     let page = BesideWindow::Page(LinearAddress(LOW + 0x5000));
     assert_eq!(test.windows.what_is(host, near), page);
-    let nothing = ShadowWindows::delta_to_nothing(-1).wrapping_add(u64::MAX - 7);
+    let nothing = ShadowWindows::slide_to_nothing(-1).wrapping_add(u64::MAX - 7);
     let near = LinearAddress(u64::MAX - 15);
     let linear = LinearAddress(u64::MAX - 7);
     assert_eq!(
@@ -217,7 +217,7 @@ fn a_fault_s_address_tells_the_linear_one() {
     // An access that continues in the next part does not use the window of this part.
     for (near, beyond) in [(u64::MAX - 15, 0x10_u64), (PART_END - 16, PART_END + 8)] {
         let part = (near as i64) >> PART_SHIFT;
-        let host = ShadowWindows::delta_to_nothing(part).wrapping_add(beyond);
+        let host = ShadowWindows::slide_to_nothing(part).wrapping_add(beyond);
         let near = LinearAddress(near);
         assert_eq!(test.windows.what_is(host, near), BesideWindow::Between);
     }

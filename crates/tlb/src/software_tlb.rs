@@ -161,7 +161,7 @@ impl SoftwareTlb {
             fills: 0,
         };
         for view in View::ALL {
-            tlb.point_direct(view, ShadowWindows::delta_to_nothing(0));
+            tlb.point_direct(view, ShadowWindows::slide_to_nothing(0));
         }
         Ok(tlb)
     }

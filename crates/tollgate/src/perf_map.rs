@@ -18,7 +18,7 @@ use crate::statistics::Reporter;
 /// it. False, and said, if it cannot be written.
 pub fn write(vm: &Vm, reporter: &Reporter) -> bool {
     let path = PathBuf::from(format!("/tmp/perf-{}.map", std::process::id()));
-    let names = reporter.names(vm.books().system_call_entry);
+    let names = reporter.names(vm.reading().system_call_entry);
     let lines = vm.translated_blocks().map(|block| {
         // A block belongs to no address space: what it was made of may be mapped in several.
         let symbol = names.in_any_space(block.linear);

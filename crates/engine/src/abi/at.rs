@@ -89,7 +89,7 @@ displacements! {
     X87_OPERAND = x87.operand: Write,
     X87_OPERAND_OFFSET = x87.operand_offset: Write,
     X87_SELECTORS = x87.code_selector,
-    CODE_DELTA = registers.code_delta: Write,
+    CODE_SLIDE = registers.code_slide: Write,
     WINDOW = registers.window,
     CODE_LINES = store_test.lines,
     CODE_BYTES = store_test.bytes,

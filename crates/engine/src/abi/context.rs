@@ -12,13 +12,13 @@ use self::groups::{
 };
 use crate::abi::descriptors::{Expected, KnownDescriptors};
 use crate::abi::fast_paths::FAST_PATHS;
-use crate::abi::marks::Shadow;
 use crate::abi::memos::cpuid_answer::CpuidAnswers;
 use crate::abi::memos::delivery::DeliveryTable;
 use crate::abi::memos::device_access::{DEVICE_ACCESSES, DeviceAccess};
 use crate::abi::memos::known_code::KnownCodeTable;
 use crate::abi::memos::level_change::{LevelChange, LevelChangeKind, OuterReturn};
 use crate::abi::memos::segment_load::SegmentLoadTable;
+use crate::abi::state_map::Shadow;
 use crate::abi::strings::ROUTINES;
 use crate::abi::vector_registers;
 use crate::abi::x87_pointers::X87Pointers;
@@ -241,7 +241,7 @@ impl Context {
             x87: X87Pointers::default(),
             registers: KeptRegisters {
                 spilled: [0; 8],
-                code_delta: 0,
+                code_slide: 0,
                 window: 0,
             },
             bounce: BounceBuffer([0; 192]),

@@ -123,16 +123,16 @@ pub const fn first_choice(rip: u64) -> u32 {
     (rip >> INDEX_SHIFT) as u32 & (HASH_ENTRIES as u32 - 1)
 }
 /// The size in bytes of an entry of these tables: tag, target, the value of
-/// [`KeptRegisters::code_delta`](crate::abi::context::groups::KeptRegisters::code_delta) at the
+/// [`KeptRegisters::code_slide`](crate::abi::context::groups::KeptRegisters::code_slide) at the
 /// target (its slide), and the negative of the slide.
 pub const ENTRY_BYTES: i32 = 32;
 /// The offset in an entry of the host address of the target.
 pub const ENTRY_TARGET: i32 = 8;
 /// The offset in an entry of the target's slide.
-pub const ENTRY_DELTA: i32 = 16;
+pub const ENTRY_SLIDE: i32 = 16;
 /// The offset in an entry of the slide's negative, which emitted code can compare without changing
 /// flags.
-pub const ENTRY_NEGATED_DELTA: i32 = 24;
+pub const ENTRY_NEGATED_SLIDE: i32 = 24;
 /// The size in bytes of a hash table: it has one further entry at its end, and occupies whole cache
 /// lines. The slots follow the first table of each part.
 pub const TABLE_BYTES: i32 = HASH_ENTRIES as i32 * ENTRY_BYTES + 64;

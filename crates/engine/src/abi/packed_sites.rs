@@ -16,8 +16,8 @@
 //! same parts as numbers of any size (`varint.rs`). The sites of every block are packed when the
 //! block is translated, so packing must be fast.
 
-use super::marks::Shadow;
 use super::sites::{LinkPlace, Site, SiteKind, WindowMiss};
+use super::state_map::Shadow;
 use super::varint::{Packer, take, take_signed};
 use tollgate_x86::Vector;
 

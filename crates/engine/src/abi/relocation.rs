@@ -1,9 +1,9 @@
 //! Where relocatable code runs: the distance from its link addresses to the guest's addresses.
 //!
 //! A relocatable block is translated once, wherever the guest maps its page. The block's tables and
-//! code name *link addresses* (`home` in the code), which the engine has chosen (see
-//! [`crate::blocks::homes`]). While such code runs,
-//! [`KeptRegisters::code_delta`](crate::abi::context::groups::KeptRegisters::code_delta) holds the
+//! code name *link addresses* which the engine has chosen (see
+//! [`crate::blocks::link_pages`]). While such code runs,
+//! [`KeptRegisters::code_slide`](crate::abi::context::groups::KeptRegisters::code_slide) holds the
 //! *slide*: the distance from the link address to the address at which the guest runs the code.
 //!
 //! Everything that is read from a block's tables passes through [`Relocation`] before it has a
@@ -15,7 +15,7 @@ use iced_x86::{Instruction, OpKind};
 /// Turns link addresses, which a block's tables contain, into the guest's addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Relocation {
-    delta: u64,
+    slide: u64,
     /// The bits that an instruction pointer has.
     mask: u64,
 }
@@ -23,45 +23,49 @@ pub struct Relocation {
 impl Relocation {
     /// The relocation of a block whose tables contain the guest's addresses.
     pub const NONE: Self = Self {
-        delta: 0,
+        slide: 0,
         mask: u64::MAX,
     };
 
     /// The relocation of a relocatable block with this slide. Instruction pointers have the bits in
     /// `mask`: 64, or 32 outside 64-bit code.
-    pub const fn new(delta: u64, mask: u64) -> Self {
-        Self { delta, mask }
+    pub const fn new(slide: u64, mask: u64) -> Self {
+        Self { slide, mask }
     }
 
     /// The guest's instruction pointer for a link address.
-    pub const fn rip(self, home: u64) -> u64 {
-        home.wrapping_add(self.delta) & self.mask
+    pub const fn rip(self, link_address: u64) -> u64 {
+        link_address.wrapping_add(self.slide) & self.mask
     }
 
     /// The link address for a guest's instruction pointer.
-    pub const fn home(self, rip: u64) -> u64 {
-        rip.wrapping_sub(self.delta) & self.mask
+    pub const fn link_address(self, rip: u64) -> u64 {
+        rip.wrapping_sub(self.slide) & self.mask
     }
 
     /// An instruction at the guest's address, from the instruction that was decoded at its link
     /// address: everything that depends on the address is adjusted.
-    pub fn instruction(self, home: &Instruction) -> Instruction {
-        let mut instruction = *home;
+    pub fn instruction(self, link_address: &Instruction) -> Instruction {
+        let mut instruction = *link_address;
         if self == Self::NONE {
             return instruction;
         }
-        instruction.set_ip(self.rip(home.ip()));
-        match home.op0_kind() {
+        instruction.set_ip(self.rip(link_address.ip()));
+        match link_address.op0_kind() {
             OpKind::NearBranch32 => {
-                instruction.set_near_branch32(self.rip(home.near_branch64()) as u32);
+                instruction.set_near_branch32(self.rip(link_address.near_branch64()) as u32);
             }
-            OpKind::NearBranch64 => instruction.set_near_branch64(self.rip(home.near_branch64())),
+            OpKind::NearBranch64 => {
+                instruction.set_near_branch64(self.rip(link_address.near_branch64()))
+            }
             _ => {}
         }
-        if home.is_ip_rel_memory_operand() {
-            let target = home.ip_rel_memory_address().wrapping_add(self.delta);
+        if link_address.is_ip_rel_memory_operand() {
+            let target = link_address
+                .ip_rel_memory_address()
+                .wrapping_add(self.slide);
             // An address relative to EIP has 32 bits.
-            let mask = match home.memory_base() {
+            let mask = match link_address.memory_base() {
                 iced_x86::Register::EIP => 0xffff_ffff,
                 _ => u64::MAX,
             };
@@ -106,8 +110,8 @@ mod tests {
         ];
         for rip in [0x7f12_3456_789a, 0x8000_0000] {
             for bytes in long {
-                let home = decoded(64, bytes, HOME);
-                let moved = Relocation::new(rip - HOME, u64::MAX).instruction(&home);
+                let link_address = decoded(64, bytes, HOME);
+                let moved = Relocation::new(rip - HOME, u64::MAX).instruction(&link_address);
                 assert_eq!(text(&moved), text(&decoded(64, bytes, rip)));
             }
         }
@@ -118,9 +122,9 @@ mod tests {
         ];
         for rip in [0x1234_5678_u64, 0xf765_4321] {
             for bytes in narrow {
-                let home = decoded(32, bytes, HOME);
-                let delta = rip.wrapping_sub(HOME);
-                let moved = Relocation::new(delta, 0xffff_ffff).instruction(&home);
+                let link_address = decoded(32, bytes, HOME);
+                let slide = rip.wrapping_sub(HOME);
+                let moved = Relocation::new(slide, 0xffff_ffff).instruction(&link_address);
                 assert_eq!(text(&moved), text(&decoded(32, bytes, rip)));
             }
         }

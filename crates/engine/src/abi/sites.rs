@@ -1,6 +1,6 @@
 //! Sites: the places at which a block can be left, and how an exit names one.
 
-use crate::abi::marks::Shadow;
+use crate::abi::state_map::Shadow;
 use std::num::NonZeroU8;
 use tollgate_x86::Vector;
 
@@ -171,7 +171,7 @@ pub struct Site {
     pub after: u32,
     /// What is added to R12 to get ESP at `after`, or what [`LinkPlace::Direct`] says.
     pub after_esp: i32,
-    /// What the instruction holds off, as [`Mark::shadowed`](crate::abi::marks::Mark::shadowed), if
+    /// What the instruction holds off, as [`StateEntry::shadowed`](crate::abi::state_map::StateEntry::shadowed), if
     /// it has not completed.
     pub shadowed: Shadow,
 }

@@ -7,10 +7,10 @@
 use crate::abi::completion::{Completion, X87Note};
 use crate::abi::immediate::Immediate;
 use crate::abi::link_layout::ModeId;
-use crate::abi::marks::Mark;
 use crate::abi::packed_sites::PackedSites;
 use crate::abi::relocation::Relocation;
 use crate::abi::sites::{BlockId, Site, SiteKind};
+use crate::abi::state_map::StateEntry;
 use crate::blocks::code_pages::CodePageId;
 use crate::blocks::packed_tables::PackedTables;
 use crate::policy::instruction_kind::Helper;
@@ -314,8 +314,8 @@ impl Block {
         was_wanted
     }
 
-    /// How the addresses in the block's tables are moved when the context's slide is `code_delta`.
-    pub fn relocation(&self, code_delta: u64) -> Relocation {
+    /// How the addresses in the block's tables are moved when the context's slide is `code_slide`.
+    pub fn relocation(&self, code_slide: u64) -> Relocation {
         if !self.relocates() {
             return Relocation::NONE;
         }
@@ -323,7 +323,7 @@ impl Block {
             true => u64::MAX,
             false => 0xffff_ffff,
         };
-        Relocation::new(code_delta, mask)
+        Relocation::new(code_slide, mask)
     }
 
     /// The sites of the block: the places where the block can be left.
@@ -338,13 +338,13 @@ impl Block {
     }
 
     /// The block's state map, ordered by host offset.
-    pub fn marks(&self) -> impl Iterator<Item = Mark> + '_ {
-        self.tables.marks()
+    pub fn state_map(&self) -> impl Iterator<Item = StateEntry> + '_ {
+        self.tables.state_map()
     }
 
     /// The entry of the state map that applies at an offset of the block's code.
-    pub fn mark_at(&self, offset: u32) -> Option<Mark> {
-        self.tables.mark_at(offset)
+    pub fn state_at(&self, offset: u32) -> Option<StateEntry> {
+        self.tables.state_at(offset)
     }
 
     /// Immediate operands that can be replaced, in the order of the guest's code.
@@ -392,7 +392,7 @@ impl Block {
     /// that is executing at an offset of the block's code can leave. `None` if the instruction has
     /// no such site, or is already complete at this offset.
     pub fn site_at(&self, offset: u32) -> Option<usize> {
-        let rip = self.mark_at(offset)?.rip;
+        let rip = self.state_at(offset)?.rip;
         let leaves_there = |site: &Site| {
             let names_target = matches!(
                 site.kind,

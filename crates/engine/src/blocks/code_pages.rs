@@ -16,7 +16,7 @@
 //! ```
 //!
 //! A *code page* is a physical page, seen from the page that the addresses of its blocks name, for
-//! code of one privilege. That page is the home if the blocks are relocatable, otherwise the linear
+//! code of one privilege. That page is the link page if the blocks are relocatable, otherwise the linear
 //! page. Blocks whose first instruction ends in the next page belong to a code page of their own
 //! for each physical page that is found there.
 //!
@@ -128,7 +128,7 @@ pub struct CodePageKey {
     /// Number of the physical page in which the first instructions of its blocks end, if they
     /// straddle.
     pub second_page: Option<u64>,
-    /// Number of the page that the addresses of its blocks name: the home or the linear page.
+    /// Number of the page that the addresses of its blocks name: the link page or the linear page.
     pub page: u64,
     /// The blocks of the page are relocatable.
     pub relocates: bool,
@@ -143,8 +143,8 @@ pub struct Found {
     pub linear_page: u64,
     /// Number of the second linear page; equal to `linear_page` if the page has no second page.
     pub last_page: u64,
-    /// The slide from the page's home to this place, in bytes; 0 if the page is not relocatable.
-    pub delta: u64,
+    /// The slide from the page's link page to this place, in bytes; 0 if the page is not relocatable.
+    pub slide: u64,
     /// The page survives an address-space switch.
     pub global: bool,
     /// The page is kept with its address space: no guest page that it depends on is global.
@@ -155,7 +155,7 @@ impl Found {
     /// Whether a page that is active at this place need not be activated again when it was found at
     /// `found`. The new place may be valid for longer.
     fn stands_for(&self, found: &Found) -> bool {
-        let place = |it: &Found| (it.linear_page, it.last_page, it.delta);
+        let place = |it: &Found| (it.linear_page, it.last_page, it.slide);
         place(self) == place(found) && (found.global || !self.global)
     }
 
@@ -284,9 +284,9 @@ impl CodePage {
 
     /// Whether a slot may be filled that leads to this page, which is active in the owner's tables
     /// with this slide, from the page `from`.
-    fn may_be_reached_from(&self, from: &CodePage, (owner, delta): (Owner, u64)) -> bool {
+    fn may_be_reached_from(&self, from: &CodePage, (owner, slide): (Owner, u64)) -> bool {
         // Code that is not relocatable has no slide that could be wrong.
-        !self.key.relocates || from.found(owner).is_some_and(|from| from.delta == delta)
+        !self.key.relocates || from.found(owner).is_some_and(|from| from.slide == slide)
     }
 }
 
@@ -294,7 +294,7 @@ impl CodePage {
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct CodePageCounts {
     /// Number of times that a page was activated.
-    pub put_in_force: u64,
+    pub activate: u64,
     /// Number of these times at which the page was activated before control came to it.
     pub foreseen: u64,
     /// Number of links and targets that were restored when their pages were activated.
@@ -307,7 +307,7 @@ pub struct CodePages {
     free: Vec<u32>,
     by_key: FxHashMap<CodePageKey, u32>,
     /// Relocatable pages that have a second page, by the number of the first physical page and the
-    /// home.
+    /// link page.
     straddling: FxHashMap<(u64, u64), Vec<u32>>,
     listings: Listings,
     /// Active pages that are neither global nor pages of programs. The list may also name pages
@@ -319,7 +319,7 @@ pub struct CodePages {
     /// For each owner: the first page of each chain of active pages.
     chains: Box<[[u32; CHAINS]; OWNERS]>,
     /// For each owner: the number of active pages.
-    in_force: [usize; OWNERS],
+    active: [usize; OWNERS],
     loaded: SpaceNumber,
     last_met: foreseen::LastMet,
     /// Number of times that [`CodePages::watch_use`] was called. The count wraps around, so very
@@ -341,7 +341,7 @@ impl Default for CodePages {
             local: Vec::new(),
             not_kept: Vec::new(),
             chains: Box::new([[NONE; CHAINS]; OWNERS]),
-            in_force: [0; OWNERS],
+            active: [0; OWNERS],
             loaded: SpaceNumber::default(),
             last_met: foreseen::LastMet::default(),
             clock: 0,
@@ -423,7 +423,7 @@ impl CodePages {
         debug_assert!(page.arrivals.is_empty() && page.departures.is_empty());
         let key = page.key;
         while let Some(place) = self.pages[id.0 as usize].places.last() {
-            self.put_out_of_force(id.0, place.owner, memory);
+            self.deactivate(id.0, place.owner, memory);
         }
         self.by_key.remove(&key);
         let place = (key.physical_page, key.page);
@@ -439,7 +439,7 @@ impl CodePages {
     /// Activates a page that a look-up has just found at this place. Returns whether the page was
     /// not active there before.
     #[inline]
-    pub fn put_in_force(&mut self, id: CodePageId, found: Found, memory: &mut LinkMemory) -> bool {
+    pub fn activate(&mut self, id: CodePageId, found: Found, memory: &mut LinkMemory) -> bool {
         let page = &mut self.pages[id.0 as usize];
         let owner = match page.key.user {
             true => Owner::Space(self.loaded),
@@ -504,7 +504,7 @@ impl CodePages {
             // The list may name a page twice, or a page that got the number of a removed one.
             let found = self.pages[id as usize].found(left);
             if found.is_some_and(|found| !found.is_kept) {
-                self.put_out_of_force(id, left, memory);
+                self.deactivate(id, left, memory);
             }
         }
         self.load_common(kept, memory);
@@ -531,7 +531,7 @@ impl CodePages {
         memory: &mut LinkMemory,
         is_void: impl Fn(&Found) -> bool,
     ) {
-        if self.in_force[owner.index()] != 0 {
+        if self.active[owner.index()] != 0 {
             for chain in 0..CHAINS {
                 self.drop_chain(chain, owner, memory, &is_void);
             }
@@ -565,7 +565,7 @@ impl CodePages {
             // The list may name a page twice, or a page that got the number of a removed one.
             let is_listed = page.fate == (loads, Fate::IsListed);
             if !is_listed && page.found(Owner::Common).is_some_and(|it| !it.global) {
-                self.put_out_of_force(id, Owner::Common, memory);
+                self.deactivate(id, Owner::Common, memory);
             }
             false
         });
@@ -594,12 +594,12 @@ impl CodePages {
 
     /// The slide at which the page with this key is active in the loaded space, or at which code is
     /// active that begins in that page and ends in another.
-    pub fn delta_in_force(&self, key: &CodePageKey) -> Option<u64> {
-        let delta = |id: &u32| self.found(*id).map(|found| found.delta);
-        let of_page = self.by_key.get(key).and_then(delta);
+    pub fn active_slide(&self, key: &CodePageKey) -> Option<u64> {
+        let slide = |id: &u32| self.found(*id).map(|found| found.slide);
+        let of_page = self.by_key.get(key).and_then(slide);
         of_page.or_else(|| {
             let straddling = self.straddling.get(&(key.physical_page, key.page))?;
-            straddling.iter().find_map(delta)
+            straddling.iter().find_map(slide)
         })
     }
 
@@ -656,13 +656,13 @@ impl CodePages {
             };
             // Code of an inactive page may still be running, with the slide that it had.
             let from = from.found(owner);
-            if to.key.relocates && from.is_some_and(|from| from.delta != found.delta) {
+            if to.key.relocates && from.is_some_and(|from| from.slide != found.slide) {
                 return Some(format!("slot {slot} leads to a page with another slide"));
             }
         }
-        let targets = |in_force: bool| {
+        let targets = |active: bool| {
             let pages = self.pages.iter();
-            let pages = pages.filter(move |page| page.found(owner).is_some() == in_force);
+            let pages = pages.filter(move |page| page.found(owner).is_some() == active);
             pages.flat_map(|page| &page.targets)
         };
         let reachable: FxHashSet<u64> = targets(true).map(|it| it.address).collect();
@@ -688,7 +688,7 @@ impl CodePages {
     }
 
     fn restore(&mut self, id: u32, (owner, found): (Owner, Found), memory: &mut LinkMemory) {
-        self.put_out_of_force(id, owner, memory);
+        self.deactivate(id, owner, memory);
         if owner == Owner::Common && !found.global {
             self.drop_stale();
             self.local.push(id);
@@ -701,8 +701,8 @@ impl CodePages {
         let next = std::mem::replace(chain, id);
         let page = &mut self.pages[id as usize];
         page.places.push(Place { owner, found, next });
-        self.in_force[owner.index()] += 1;
-        self.counts.put_in_force += 1;
+        self.active[owner.index()] += 1;
+        self.counts.activate += 1;
 
         let page = &self.pages[id as usize];
         let Some(tables) = memory.of(owner) else {
@@ -711,7 +711,7 @@ impl CodePages {
         let mut restored = page.targets.len();
         for link in &page.arrivals {
             let from = &self.pages[link.other as usize];
-            if page.may_be_reached_from(from, (owner, found.delta)) {
+            if page.may_be_reached_from(from, (owner, found.slide)) {
                 tables.set_slot(link.slot, link.distance as u64);
                 restored += 1;
             }
@@ -721,21 +721,21 @@ impl CodePages {
                 // This page may be active again with another slide than its code has used until
                 // now.
                 let to = self.pages[link.other as usize].found(owner);
-                let leads = to.is_some_and(|to| to.delta == found.delta);
+                let leads = to.is_some_and(|to| to.slide == found.slide);
                 let distance = if leads { link.distance as u64 } else { 0 };
                 tables.set_slot(link.slot, distance);
                 restored += usize::from(leads);
             }
         }
         for target in &page.targets {
-            fill(target, found.delta, tables);
+            fill(target, found.slide, tables);
         }
         self.counts.restored += restored as u64;
     }
 
     /// Keeps the list of local pages from growing without limit while no address space is switched.
     fn drop_stale(&mut self) {
-        if self.local.len() < 2 * self.in_force[Owner::Common.index()] + 64 {
+        if self.local.len() < 2 * self.active[Owner::Common.index()] + 64 {
             return;
         }
         self.local.sort_unstable();
@@ -749,7 +749,7 @@ impl CodePages {
     /// Keeps the list of pages that are not kept with the loaded space from growing without limit.
     fn drop_stale_of_space(&mut self) {
         let owner = Owner::Space(self.loaded);
-        if self.not_kept.len() < 2 * self.in_force[owner.index()] + 64 {
+        if self.not_kept.len() < 2 * self.active[owner.index()] + 64 {
             return;
         }
         self.not_kept.sort_unstable();
@@ -761,7 +761,7 @@ impl CodePages {
     }
 
     /// Makes a page inactive: nothing in the owner's tables leads to it any more.
-    fn put_out_of_force(&mut self, id: u32, owner: Owner, memory: &mut LinkMemory) {
+    fn deactivate(&mut self, id: u32, owner: Owner, memory: &mut LinkMemory) {
         let page = &mut self.pages[id as usize];
         let Some(index) = page.places.iter().position(|place| place.owner == owner) else {
             return;
@@ -772,10 +772,10 @@ impl CodePages {
                 tables.set_slot(link.slot, 0);
             }
             for target in &page.targets {
-                empty(target, found.delta, tables);
+                empty(target, found.slide, tables);
             }
         }
-        self.in_force[owner.index()] -= 1;
+        self.active[owner.index()] -= 1;
         let chain = &mut self.chains[owner.index()][found.linear_page as usize % CHAINS];
         if *chain == id {
             *chain = next;
@@ -827,7 +827,7 @@ impl CodePages {
         memory.set_slot(slot, distance as u64);
         let (from, to) = (&self.pages[from.0 as usize], &self.pages[to.0 as usize]);
         for Place { owner, found, .. } in &to.places {
-            if to.may_be_reached_from(from, (*owner, found.delta))
+            if to.may_be_reached_from(from, (*owner, found.slide))
                 && let Some(tables) = memory.of(*owner)
             {
                 tables.set_slot(slot, distance as u64);
@@ -863,7 +863,7 @@ impl CodePages {
         }
         for place in &page.places {
             if let Some(tables) = memory.of(place.owner) {
-                fill(&target, place.found.delta, tables);
+                fill(&target, place.found.slide, tables);
             }
         }
     }
@@ -877,7 +877,7 @@ impl CodePages {
             let is_gone = target.address == address;
             for place in places.iter().filter(|_| is_gone) {
                 if let Some(tables) = memory.of(place.owner) {
-                    empty(target, place.found.delta, tables);
+                    empty(target, place.found.slide, tables);
                 }
             }
             !is_gone
@@ -905,7 +905,7 @@ impl CodePages {
             // The number may belong to another page now.
             let found = self.pages[id as usize].found(Owner::Common);
             if found.is_some_and(|it| !it.global) {
-                self.put_out_of_force(id, Owner::Common, memory);
+                self.deactivate(id, Owner::Common, memory);
             }
         }
         self.local = local;
@@ -951,20 +951,20 @@ impl CodePages {
             };
             let id = std::mem::replace(&mut next, place.next);
             if is_void(&place.found) {
-                self.put_out_of_force(id, owner, memory);
+                self.deactivate(id, owner, memory);
             }
         }
     }
 }
 
-fn fill(target: &IndirectTarget, delta: u64, tables: &mut Tables) {
-    let (rip, address) = (target.rip.wrapping_add(delta), target.address);
-    tables.fill_indirect(rip, (target.mode, target.table), Target { address, delta });
+fn fill(target: &IndirectTarget, slide: u64, tables: &mut Tables) {
+    let (rip, address) = (target.rip.wrapping_add(slide), target.address);
+    tables.fill_indirect(rip, (target.mode, target.table), Target { address, slide });
 }
 
 /// Empties the entry of an indirect target, unless another target has taken its place.
-fn empty(target: &IndirectTarget, delta: u64, tables: &mut Tables) {
-    let rip = target.rip.wrapping_add(delta);
+fn empty(target: &IndirectTarget, slide: u64, tables: &mut Tables) {
+    let rip = target.rip.wrapping_add(slide);
     tables.empty_indirect(rip, target.table, target.address);
 }
 

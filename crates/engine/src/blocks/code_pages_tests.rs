@@ -50,27 +50,27 @@ impl Setup {
 
     fn meet(&mut self, page: CodePageId, linear_page: u64) {
         let key = self.pages.pages[page.0 as usize].key;
-        let home = if key.relocates { key.page } else { linear_page };
-        let delta = linear_page.wrapping_sub(home) << 12;
+        let link_page = if key.relocates { key.page } else { linear_page };
+        let slide = linear_page.wrapping_sub(link_page) << 12;
         let found = Found {
             linear_page,
             last_page: linear_page + u64::from(key.second_page.is_some()),
-            delta,
+            slide,
             global: false,
             is_kept: true,
         };
-        self.pages.put_in_force(page, found, &mut self.memory);
+        self.pages.activate(page, found, &mut self.memory);
     }
 
     fn meet_global(&mut self, page: CodePageId, linear_page: u64) {
         let found = Found {
             linear_page,
             last_page: linear_page,
-            delta: 0,
+            slide: 0,
             global: true,
             is_kept: false,
         };
-        self.pages.put_in_force(page, found, &mut self.memory);
+        self.pages.activate(page, found, &mut self.memory);
     }
 
     /// Links two pages by a slot for programs if the pages are programs', otherwise by another
@@ -187,12 +187,12 @@ fn a_library_that_comes_back_elsewhere_brings_its_links_along() {
     assert_eq!((setup.slot(1), setup.slot(2)), (5, 6));
     assert_eq!(setup.address(0x7_f000_1020), None);
     let target = setup.memory.indirect(0x9_1234_1020, PROGRAM).unwrap();
-    let delta = 0x9_1234_1000 - 0x2000_1000;
+    let slide = 0x9_1234_1000 - 0x2000_1000;
     assert_eq!(
         target,
         Target {
             address: 0x1234,
-            delta
+            slide
         }
     );
 }
@@ -217,7 +217,7 @@ fn pages_that_lie_apart_do_not_get_the_links_that_they_had_as_neighbours() {
 }
 
 #[test]
-fn global_pages_stay_in_force_until_they_are_invalidated() {
+fn global_pages_stay_active_until_they_are_invalidated() {
     let mut setup = Setup::new();
     let from = setup.page(5, 0x100, false);
     let to = setup.page(6, 0x101, false);
@@ -288,7 +288,7 @@ fn a_page_is_put_back_as_it_was_as_long_as_it_is_the_same() {
 }
 
 #[test]
-fn a_page_of_a_kernel_that_both_spaces_have_stays_in_force() {
+fn a_page_of_a_kernel_that_both_spaces_have_stays_active() {
     let mut setup = Setup::new();
     let [page, first, second] = [(5, 0x105), (6, 0x106), (7, 0x106)]
         .map(|(physical, page)| setup.page(physical, page, false));
@@ -303,15 +303,15 @@ fn a_page_of_a_kernel_that_both_spaces_have_stays_in_force() {
     setup.meet(page, 0x105);
     assert_eq!((setup.slot(1), setup.slot(2)), (0, 78));
     let others: Vec<LocalPage> = setup.pages.local_pages().collect();
-    let before = setup.pages.counts().put_in_force;
+    let before = setup.pages.counts().activate;
     setup.load(&kept);
     assert_eq!((setup.slot(1), setup.slot(2)), (77, 78));
-    assert_eq!(setup.pages.counts().put_in_force, before + 1);
+    assert_eq!(setup.pages.counts().activate, before + 1);
     setup.load(&others);
     assert_eq!((setup.slot(1), setup.slot(2)), (0, 78));
     // A page that is never reached becomes inactive from time to time.
     let mut loads = 0;
-    while setup.pages.delta_in_force(&kept[0].key()).is_some() {
+    while setup.pages.active_slide(&kept[0].key()).is_some() {
         loads += 1;
         setup.load(&kept);
         setup.load(&others);
@@ -320,7 +320,7 @@ fn a_page_of_a_kernel_that_both_spaces_have_stays_in_force() {
 }
 
 #[test]
-fn programs_pages_are_in_force_in_several_spaces_each_at_its_place() {
+fn programs_pages_are_active_in_several_spaces_each_at_its_place() {
     let mut setup = Setup::new();
     let [first, second] = [5, 6].map(|physical| setup.page(physical, 0x2_0000 + physical, true));
     let [here, elsewhere] = [0x7000_0000, 0x9000_0000];
@@ -366,23 +366,23 @@ fn programs_pages_are_in_force_in_several_spaces_each_at_its_place() {
     setup.meet(first, here + 5);
     setup.load(&[]);
     setup.pages.purge(ELSEWHERE, &mut setup.memory);
-    assert_eq!(setup.pages.in_force[ELSEWHERE.index()], 0);
+    assert_eq!(setup.pages.active[ELSEWHERE.index()], 0);
 }
 
 #[test]
-fn a_program_s_page_that_is_global_goes_out_of_force_with_its_space() {
+fn a_program_s_page_that_is_global_becomes_inactive_with_its_space() {
     let mut setup = Setup::new();
     let page = setup.page(5, 0x2_0000, true);
     setup.add_target(page, 0x2000_0010, 0x1234);
     let found = Found {
         linear_page: 0x7000_0000,
         last_page: 0x7000_0000,
-        delta: 0x6ffe_0000 << 12,
+        slide: 0x6ffe_0000 << 12,
         global: false,
         is_kept: false,
     };
     for round in 0..1000 {
-        setup.pages.put_in_force(page, found, &mut setup.memory);
+        setup.pages.activate(page, found, &mut setup.memory);
         assert_eq!(setup.address(0x7_0000_0000 << 8 | 0x10), Some(0x1234));
         setup.drop_page(0x7000_0000);
         assert!(setup.pages.not_kept.len() <= 100, "round {round}");
@@ -392,8 +392,8 @@ fn a_program_s_page_that_is_global_goes_out_of_force_with_its_space() {
         is_kept: true,
         ..found
     };
-    setup.pages.put_in_force(page, kept, &mut setup.memory);
-    setup.pages.put_in_force(page, found, &mut setup.memory);
+    setup.pages.activate(page, kept, &mut setup.memory);
+    setup.pages.activate(page, found, &mut setup.memory);
     setup.load_space(ELSEWHERE, &[]);
     setup.load(&[]);
     assert_eq!(setup.address(0x7_0000_0000 << 8 | 0x10), None);
@@ -419,12 +419,12 @@ fn without_memory_for_more_tables_a_space_gets_those_of_the_one_before() {
             assert_eq!(setup.pages.contradiction(&setup.memory, |_| false), None);
         }
     }
-    let in_force: usize = setup.pages.in_force.iter().sum();
-    assert!(in_force <= 2);
+    let active: usize = setup.pages.active.iter().sum();
+    assert!(active <= 2);
 }
 
 #[test]
-fn what_straddles_goes_out_of_force_with_either_page() {
+fn what_straddles_becomes_inactive_with_either_page() {
     let mut setup = Setup::new();
     let from = setup.page(4, 0x90, false);
     let straddler = setup.straddling_page([5, 6], 0x100, false);
@@ -457,17 +457,17 @@ fn what_straddles_goes_out_of_force_with_either_page() {
 }
 
 #[test]
-fn a_home_has_the_delta_of_what_straddles_there() {
+fn a_link_page_has_the_slide_of_what_straddles_there() {
     let mut setup = Setup::new();
     let straddler = setup.straddling_page([5, 6], 0x2_0000, true);
     let mut key = setup.pages.pages[straddler.0 as usize].key;
     key.second_page = None;
-    assert_eq!(setup.pages.delta_in_force(&key), None);
+    assert_eq!(setup.pages.active_slide(&key), None);
     setup.meet(straddler, 0x7f_0000);
-    let delta = (0x7f_0000 - 0x2_0000) << 12;
-    assert_eq!(setup.pages.delta_in_force(&key), Some(delta));
+    let slide = (0x7f_0000 - 0x2_0000) << 12;
+    assert_eq!(setup.pages.active_slide(&key), Some(slide));
     setup.drop_local();
-    assert_eq!(setup.pages.delta_in_force(&key), None);
+    assert_eq!(setup.pages.active_slide(&key), None);
     setup.pages.remove_block(straddler, &mut setup.memory);
     assert!(setup.pages.straddling.is_empty());
 }
@@ -489,7 +489,7 @@ fn nothing_that_straddles_is_expected() {
 #[derive(Default)]
 struct Model {
     /// For each active page: where it is active and whether it is global.
-    in_force: BTreeMap<usize, Found>,
+    active: BTreeMap<usize, Found>,
     /// For each slot: distance, source and target.
     links: BTreeMap<u32, (i32, usize, usize)>,
     /// For each page and host address of code: the offset in the page.
@@ -522,7 +522,7 @@ fn pages_near_one_that_is_met_are_expected_until_they_were_not_met_for_long() {
         };
         assert_eq!((expected.len(), first.id), (1, near));
         assert_eq!((first.linear_page, first.physical_page), (place + 1, 1));
-        setup.pages.put_expected_in_force(first, &mut setup.memory);
+        setup.pages.activate_expected(first, &mut setup.memory);
         assert_eq!(setup.address((place + 1) << 12 | 0x10), Some(7));
         assert!(setup.pages.expected_near(met).is_empty());
         seen += 1;
@@ -542,26 +542,26 @@ fn whatever_is_done_what_is_filled_is_what_the_rules_allow() {
     let mut setup = Setup::new();
     let mut model = Model::default();
     // Every third page is not relocatable.
-    let home = |index: usize| 0x2_0000 + index as u64;
+    let link_page = |index: usize| 0x2_0000 + index as u64;
     let relocates = |index: usize| !index.is_multiple_of(3);
     let straddles = |index: usize| index.is_multiple_of(5);
     let ids: Vec<CodePageId> = (0..PAGES)
         .map(|index| {
             let (page, relocates) = (index as u64, relocates(index));
             match straddles(index) {
-                true => setup.straddling_page([page, 100 + page], home(index), relocates),
-                false => setup.page(page, home(index), relocates),
+                true => setup.straddling_page([page, 100 + page], link_page(index), relocates),
+                false => setup.page(page, link_page(index), relocates),
             }
         })
         .collect();
     // In one epoch a relocatable page has one slide; different pages may have different slides.
-    let mut deltas = vec![0; PAGES];
-    let mut next_epoch = |deltas: &mut Vec<u64>| {
-        for (index, delta) in deltas.iter_mut().enumerate() {
-            *delta = [0x1000, 0x5000, 0x5000][random.below(3)] * u64::from(relocates(index));
+    let mut slides = vec![0; PAGES];
+    let mut next_epoch = |slides: &mut Vec<u64>| {
+        for (index, slide) in slides.iter_mut().enumerate() {
+            *slide = [0x1000, 0x5000, 0x5000][random.below(3)] * u64::from(relocates(index));
         }
     };
-    next_epoch(&mut deltas);
+    next_epoch(&mut slides);
     // State of the space that is not loaded: slides, kept pages of the kernel, and active pages of
     // programs.
     let mut other = (vec![0; PAGES], Vec::new(), BTreeMap::new());
@@ -572,17 +572,17 @@ fn whatever_is_done_what_is_filled_is_what_the_rules_allow() {
     for step in 0..20_000 {
         let index = random.below(PAGES);
         let found = Found {
-            linear_page: home(index) + deltas[index],
-            last_page: home(index) + deltas[index] + u64::from(straddles(index)),
-            delta: deltas[index] << 12,
+            linear_page: link_page(index) + slides[index],
+            last_page: link_page(index) + slides[index] + u64::from(straddles(index)),
+            slide: slides[index] << 12,
             global: !relocates(index) && random.below(2) == 0,
             is_kept: random.below(8) != 0,
         };
         match random.below(100) {
             0 if random.below(4) == 0 => {
                 setup.drop_local();
-                model.in_force.retain(|_, found| found.global);
-                next_epoch(&mut deltas);
+                model.active.retain(|_, found| found.global);
+                next_epoch(&mut slides);
             }
             0 => {
                 let mut left: Vec<LocalPage> = setup.pages.local_pages().collect();
@@ -591,12 +591,12 @@ fn whatever_is_done_what_is_filled_is_what_the_rules_allow() {
                 let to = (spaces[0], keeps);
                 setup.pages.load(to, &other.1, &mut setup.memory);
                 let (programs, kernels): (BTreeMap<_, _>, BTreeMap<_, _>) = model
-                    .in_force
+                    .active
                     .iter()
                     .partition(|&(&index, _)| relocates(index));
-                model.in_force = kernels;
-                model.in_force.retain(|_, found| found.global);
-                model.in_force.append(&mut other.2);
+                model.active = kernels;
+                model.active.retain(|_, found| found.global);
+                model.active.append(&mut other.2);
                 other.2 = programs;
                 other.2.retain(|_, found| found.is_kept);
                 keeps = true;
@@ -605,12 +605,12 @@ fn whatever_is_done_what_is_filled_is_what_the_rules_allow() {
                     let found = setup.pages.found(kept.id.0);
                     if let Some(found) = found.filter(|found| !found.global) {
                         assert_eq!(*found, kept.found);
-                        model.in_force.insert(index, *found);
+                        model.active.insert(index, *found);
                         stayed += usize::from(left.iter().any(|it| it.id == kept.id));
                     }
                 }
                 other.1 = left;
-                std::mem::swap(&mut deltas, &mut other.0);
+                std::mem::swap(&mut slides, &mut other.0);
                 if random.below(3) == 0 {
                     // Another address space gets the number of the space that is not loaded.
                     next_epoch(&mut other.0);
@@ -620,11 +620,11 @@ fn whatever_is_done_what_is_filled_is_what_the_rules_allow() {
                 }
             }
             1..10 => {
-                let first = home(random.below(PAGES)) + deltas[index];
+                let first = link_page(random.below(PAGES)) + slides[index];
                 let last = first + [0, 0, 2, 3000][random.below(4)];
                 let range = PageRange { first, last };
                 setup.pages.drop_pages(range, &mut setup.memory);
-                model.in_force.retain(|_, found| !found.depends_on(range));
+                model.active.retain(|_, found| !found.depends_on(range));
             }
             10..20 => {
                 let slot = random.below(64) as u32;
@@ -642,28 +642,24 @@ fn whatever_is_done_what_is_filled_is_what_the_rules_allow() {
                 model.targets.remove(&(index, address));
             }
             kind => {
-                setup
-                    .pages
-                    .put_in_force(ids[index], found, &mut setup.memory);
-                let known = model.in_force.entry(index).or_insert(found);
+                setup.pages.activate(ids[index], found, &mut setup.memory);
+                let known = model.active.entry(index).or_insert(found);
                 known.global &= found.global;
                 known.is_kept &= found.is_kept;
                 // In an epoch the slide of each page is fixed, so pages that moved are not
                 // expected.
                 for expected in setup.pages.expected_near(ids[index]) {
                     let near = ids.iter().position(|&id| id == expected.id).unwrap();
-                    if expected.delta == deltas[near] << 12 && random.below(4) == 0 {
-                        setup
-                            .pages
-                            .put_expected_in_force(&expected, &mut setup.memory);
+                    if expected.slide == slides[near] << 12 && random.below(4) == 0 {
+                        setup.pages.activate_expected(&expected, &mut setup.memory);
                         let found = *setup.pages.found(expected.id.0).unwrap();
-                        assert_eq!(found.linear_page, home(near) + deltas[near]);
-                        model.in_force.insert(near, found);
+                        assert_eq!(found.linear_page, link_page(near) + slides[near]);
+                        model.active.insert(near, found);
                         foreseen += 1;
                     }
                 }
                 let from = random.below(PAGES);
-                if kind < 60 && relocates(from) == relocates(index) && deltas[from] == deltas[index]
+                if kind < 60 && relocates(from) == relocates(index) && slides[from] == slides[index]
                 {
                     let (slot, distance) = (random.below(64) as u32, step + 1);
                     let others = if relocates(index) {
@@ -679,7 +675,7 @@ fn whatever_is_done_what_is_filled_is_what_the_rules_allow() {
                     // One host address belongs to one offset, and one offset to one host address.
                     let address = (index * 64 + random.below(64)) as u64;
                     let offset = address % 64 * 8;
-                    setup.add_target(ids[index], (home(index) << 12) + offset, address);
+                    setup.add_target(ids[index], (link_page(index) << 12) + offset, address);
                     model.targets.insert((index, address), offset);
                 }
             }
@@ -690,9 +686,9 @@ fn whatever_is_done_what_is_filled_is_what_the_rules_allow() {
                 assert_eq!(filled, 0, "step {step}: slot {slot} should be empty");
                 continue;
             };
-            let target_is_found = model.in_force.contains_key(&to);
-            let agree = !relocates(to) || deltas[from] == deltas[to];
-            let both = !relocates(to) || model.in_force.contains_key(&from);
+            let target_is_found = model.active.contains_key(&to);
+            let agree = !relocates(to) || slides[from] == slides[to];
+            let both = !relocates(to) || model.active.contains_key(&from);
             if !target_is_found || !agree && both {
                 assert_eq!(filled, 0, "step {step}: slot {slot}");
             } else if agree && both {
@@ -705,29 +701,30 @@ fn whatever_is_done_what_is_filled_is_what_the_rules_allow() {
         }
         if step % 16 == 0 {
             assert_eq!(setup.pages.contradiction(&setup.memory, |_| false), None);
-            check_targets(&setup, &model, &deltas, home);
+            check_targets(&setup, &model, &slides, link_page);
         }
     }
     let counts = setup.pages.counts();
-    assert!(counts.put_in_force > 1000 && counts.restored > 1000);
+    assert!(counts.activate > 1000 && counts.restored > 1000);
     assert!(stayed > 100, "{stayed} pages stayed");
     assert!(foreseen > 100, "{foreseen} pages were foreseen");
     // Exactly those pages are active that the rules allow, whatever the lists say.
-    let in_force = |ids: &[CodePageId]| {
+    let active = |ids: &[CodePageId]| {
         let found = ids.iter().filter(|id| setup.pages.found(id.0).is_some());
         found.count()
     };
-    assert_eq!(in_force(&ids), model.in_force.len());
-    assert!(in_force(&ids) <= setup.pages.in_force.iter().sum());
+    assert_eq!(active(&ids), model.active.len());
+    assert!(active(&ids) <= setup.pages.active.iter().sum());
 }
 
-fn check_targets(setup: &Setup, model: &Model, deltas: &[u64], home: impl Fn(usize) -> u64) {
-    let rip =
-        |&(index, _): &(usize, u64), offset: u64| ((home(index) + deltas[index]) << 12) + offset;
+fn check_targets(setup: &Setup, model: &Model, slides: &[u64], link_page: impl Fn(usize) -> u64) {
+    let rip = |&(index, _): &(usize, u64), offset: u64| {
+        ((link_page(index) + slides[index]) << 12) + offset
+    };
     for (key, &offset) in &model.targets {
         let rip = rip(key, offset);
         let found = setup.address(rip);
-        if !model.in_force.contains_key(&key.0) {
+        if !model.active.contains_key(&key.0) {
             assert_ne!(found, Some(key.1), "page {} is inactive", key.0);
         } else {
             assert_eq!(found, Some(key.1), "page {}", key.0);

@@ -8,7 +8,7 @@
 use crate::abi::far_pointer::FarPointer;
 use crate::abi::link_layout::{
     BranchTable, COMMON_OFFSET, COMMON_SLOTS_OFFSET, COMMON_TABLES_OFFSET, ENTRY_BYTES,
-    ENTRY_DELTA, ENTRY_NEGATED_DELTA, ENTRY_TARGET, FAR_ENTRY_BYTES, FAR_TABLE_OFFSET, FamilyId,
+    ENTRY_NEGATED_SLIDE, ENTRY_SLIDE, ENTRY_TARGET, FAR_ENTRY_BYTES, FAR_TABLE_OFFSET, FamilyId,
     HASH_ENTRIES, LINKS_BIAS, ModeId, OWN_TABLES_OFFSET, SLOT_STUB, SLOTS_OFFSET, TABLE_BYTES,
     TABLES_BYTES, far_tag_base, first_choice, indirect_tag, is_programs_part, is_programs_slot,
     slot_offset, table_offset,
@@ -363,7 +363,7 @@ impl Tables {
                 && looked_for_at(before) == first_choice(rip)
             {
                 self.write(second, before);
-                for part in [ENTRY_TARGET, ENTRY_DELTA, ENTRY_NEGATED_DELTA] {
+                for part in [ENTRY_TARGET, ENTRY_SLIDE, ENTRY_NEGATED_SLIDE] {
                     let part = part as u32;
                     self.write(second + part, self.read(first + part));
                 }
@@ -373,9 +373,9 @@ impl Tables {
         }
         self.write(first, tag);
         self.write(first + ENTRY_TARGET as u32, target.address);
-        self.write(first + ENTRY_DELTA as u32, target.delta);
-        let negated = target.delta.wrapping_neg();
-        self.write(first + ENTRY_NEGATED_DELTA as u32, negated);
+        self.write(first + ENTRY_SLIDE as u32, target.slide);
+        let negated = target.slide.wrapping_neg();
+        self.write(first + ENTRY_NEGATED_SLIDE as u32, negated);
         first
     }
 
@@ -403,7 +403,7 @@ impl Tables {
     fn entry(&self, offset: u32, tag: u64) -> Option<Target> {
         (self.read(offset) == tag).then(|| Target {
             address: self.read(offset + ENTRY_TARGET as u32),
-            delta: self.read(offset + ENTRY_DELTA as u32),
+            slide: self.read(offset + ENTRY_SLIDE as u32),
         })
     }
 

@@ -60,14 +60,14 @@ pub struct Target {
     /// Host address of the block's code.
     pub address: u64,
     /// The slide that the context must have at the target if the block is relocatable: the value of
-    /// [`KeptRegisters::code_delta`](crate::abi::context::groups::KeptRegisters::code_delta).
-    pub delta: u64,
+    /// [`KeptRegisters::code_slide`](crate::abi::context::groups::KeptRegisters::code_slide).
+    pub slide: u64,
 }
 
 impl Target {
     /// Makes the target for a block that is not relocatable.
     pub fn fixed(address: u64) -> Self {
-        Self { address, delta: 0 }
+        Self { address, slide: 0 }
     }
 }
 
@@ -203,8 +203,8 @@ impl LinkTables {
     }
 
     /// The slide at which a code page is active in the loaded space; `None` if it is inactive.
-    pub fn delta_in_force(&self, key: &CodePageKey) -> Option<u64> {
-        self.pages.delta_in_force(key)
+    pub fn active_slide(&self, key: &CodePageKey) -> Option<u64> {
+        self.pages.active_slide(key)
     }
 
     /// Removes a block that died from its code page. Nothing may lead to the block any more, and
@@ -217,8 +217,8 @@ impl LinkTables {
     /// what is known to lead there is valid from now on. Returns whether the page was inactive
     /// before.
     #[inline]
-    pub fn put_in_force(&mut self, page: CodePageId, found: Found) -> bool {
-        self.pages.put_in_force(page, found, &mut self.memory)
+    pub fn activate(&mut self, page: CodePageId, found: Found) -> bool {
+        self.pages.activate(page, found, &mut self.memory)
     }
 
     /// The inactive pages with known code near an active code page.
@@ -228,8 +228,8 @@ impl LinkTables {
 
     /// Activates an expected page. The guest's page tables were just found to allow fetches from it
     /// where it was expected, and it is not global.
-    pub fn put_expected_in_force(&mut self, expected: &Expected) {
-        self.pages.put_expected_in_force(expected, &mut self.memory);
+    pub fn activate_expected(&mut self, expected: &Expected) {
+        self.pages.activate_expected(expected, &mut self.memory);
     }
 
     fn note(&mut self, entry: Entry, dependence: Dependence) {

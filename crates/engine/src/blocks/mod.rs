@@ -4,11 +4,11 @@
 pub mod block;
 pub mod code_cache;
 pub mod code_pages;
-pub mod homes;
 pub mod host_order;
 mod kept_pages;
 pub mod key_index;
 pub mod link_memory;
+pub mod link_pages;
 pub mod links;
 pub mod listed;
 pub mod made_links;

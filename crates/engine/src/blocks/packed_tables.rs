@@ -2,7 +2,7 @@
 //! replaceable operands, and the guest's code if a copy is kept.
 //!
 //! There are many blocks, and their tables are read seldom: only when guest code is left or
-//! interrupted. So the tables are packed by [`packed_sites`] and [`packed_marks`], without spare
+//! interrupted. So the tables are packed by [`packed_sites`] and [`packed_state_map`], without spare
 //! capacity:
 //!
 //! ```text
@@ -11,10 +11,10 @@
 //! ```
 
 use crate::abi::immediate::Immediate;
-use crate::abi::marks::Mark;
-use crate::abi::packed_marks::{self, mark_at, marks, pack_marks};
 use crate::abi::packed_sites::{self, PackedSites, pack_sites};
+use crate::abi::packed_state_map::{self, pack_state_map, state_at, state_map};
 use crate::abi::sites::Site;
+use crate::abi::state_map::StateEntry;
 use crate::abi::varint::{Packer, take, take_signed};
 use std::ops::Range;
 
@@ -24,7 +24,7 @@ pub struct Unpacked<'a> {
     /// The sites of the block: the places where the block can be left.
     pub sites: &'a [Site],
     /// The state map, ordered by host offset.
-    pub marks: &'a [Mark],
+    pub state_map: &'a [StateEntry],
     /// Immediate operands that can be replaced, in the order of the guest's code.
     pub immediates: &'a [Immediate],
 }
@@ -44,19 +44,19 @@ impl PackedTables {
     pub fn new(tables: &Unpacked<'_>, start: u64, scratch: &mut Vec<u8>) -> Self {
         let most = 2 * HEADER
             + tables.sites.len() * packed_sites::LONGEST
-            + tables.marks.len() * packed_marks::LONGEST
+            + tables.state_map.len() * packed_state_map::LONGEST
             + tables.immediates.len() * LONGEST_IMMEDIATE;
         if scratch.len() < most {
             scratch.resize(most, 0);
         }
         let sites = pack_sites(tables.sites, start, scratch, HEADER);
-        let marks = pack_marks(tables.marks, scratch, sites);
-        let mut packer = Packer::new(scratch, marks);
+        let state_map = pack_state_map(tables.state_map, scratch, sites);
+        let mut packer = Packer::new(scratch, state_map);
         pack_immediates(tables.immediates, &mut packer);
         let end = packer.finish();
         // Only now is the length of the header known. The header is placed directly before the
         // rest.
-        let lengths = [sites - HEADER, marks - sites, end - marks];
+        let lengths = [sites - HEADER, state_map - sites, end - state_map];
         let mut header = [0; HEADER];
         let mut packer = Packer::new(&mut header, 0);
         lengths.iter().for_each(|&length| packer.put(length as u64));
@@ -72,12 +72,12 @@ impl PackedTables {
         let mut rest = &self.0[..];
         let lengths = [(); 3].map(|()| take(&mut rest).unwrap_or_default() as usize);
         let sites = self.0.len() - rest.len();
-        let marks = sites + lengths[0];
-        let immediates = marks + lengths[1];
+        let state_map = sites + lengths[0];
+        let immediates = state_map + lengths[1];
         let code = immediates + lengths[2];
         [
-            sites..marks,
-            marks..immediates,
+            sites..state_map,
+            state_map..immediates,
             immediates..code,
             code..self.0.len(),
         ]
@@ -90,15 +90,15 @@ impl PackedTables {
     }
 
     /// The state map, ordered by host offset.
-    pub fn marks(&self) -> impl Iterator<Item = Mark> + '_ {
+    pub fn state_map(&self) -> impl Iterator<Item = StateEntry> + '_ {
         let [_, range, ..] = self.ranges();
-        marks(&self.0[range])
+        state_map(&self.0[range])
     }
 
     /// The entry of the state map that applies at an offset of the block's code.
-    pub fn mark_at(&self, offset: u32) -> Option<Mark> {
+    pub fn state_at(&self, offset: u32) -> Option<StateEntry> {
         let [_, range, ..] = self.ranges();
-        mark_at(&self.0[range], offset)
+        state_at(&self.0[range], offset)
     }
 
     /// Immediate operands that can be replaced, in the order of the guest's code.
@@ -155,8 +155,8 @@ fn unpack_immediates(mut rest: &[u8]) -> impl Iterator<Item = Immediate> + '_ {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::abi::marks::{Restore, Shadow};
     use crate::abi::sites::SiteKind;
+    use crate::abi::state_map::{Restore, Shadow};
 
     #[test]
     fn each_part_is_what_it_was() {
@@ -170,7 +170,7 @@ mod tests {
             after_esp: 0,
             shadowed: Shadow::None,
         };
-        let mark = |host: u32| Mark {
+        let entry = |host: u32| StateEntry {
             host,
             rip: start + u64::from(host / 4),
             esp: 0,
@@ -182,10 +182,10 @@ mod tests {
         let mut scratch = Vec::new();
         for count in [0, 1, 40] {
             let sites: Vec<Site> = (0..count).map(site).collect();
-            let marks: Vec<Mark> = (0..count).map(|index| mark(index * 5)).collect();
+            let state_map: Vec<StateEntry> = (0..count).map(|index| entry(index * 5)).collect();
             let unpacked = Unpacked {
                 sites: &sites,
-                marks: &marks,
+                state_map: &state_map,
                 immediates: &immediates[..count.min(3) as usize],
             };
             let mut tables = PackedTables::new(&unpacked, start, &mut scratch);
@@ -193,7 +193,7 @@ mod tests {
                 tables.keep_code(code);
                 assert_eq!(tables.code(), code);
                 assert_eq!(tables.sites(start).iter().collect::<Vec<_>>(), sites);
-                assert_eq!(tables.marks().collect::<Vec<_>>(), marks);
+                assert_eq!(tables.state_map().collect::<Vec<_>>(), state_map);
                 let operands: Vec<Immediate> = tables.immediates().collect();
                 assert_eq!(operands, unpacked.immediates);
             }

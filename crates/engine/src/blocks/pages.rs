@@ -74,7 +74,7 @@ impl PageParts {
         self.clear_lines(page, memory);
     }
 
-    /// Marks those lines of a page as plain data again that no remaining block was made from.
+    /// StateMap those lines of a page as plain data again that no remaining block was made from.
     pub fn clear_lines(&mut self, page: u64, memory: &mut GuestMemory) {
         let list = self.by_page.get(&page).map_or(&[][..], Vec::as_slice);
         if list.is_empty() {

@@ -48,8 +48,8 @@ impl RecentSites {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::abi::marks::Shadow;
     use crate::abi::sites::{SiteKind, pack_site};
+    use crate::abi::state_map::Shadow;
 
     fn site(rip: u64) -> Site {
         Site {

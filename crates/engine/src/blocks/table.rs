@@ -31,7 +31,7 @@ fn hash(key: &BlockKey) -> u32 {
 }
 
 /// Whether a block of the table is active and translates `key`.
-fn in_force<'a>(blocks: &'a Numbered, key: &'a BlockKey) -> impl Fn(BlockId) -> bool + Copy + 'a {
+fn active<'a>(blocks: &'a Numbered, key: &'a BlockKey) -> impl Fn(BlockId) -> bool + Copy + 'a {
     let packed = PackedKey::new(key);
     move |id| {
         let block = blocks.get(id);
@@ -146,12 +146,12 @@ impl BlockTable {
     }
 
     /// The site that an exit names, with its number and its block. `None` if the block was removed.
-    /// `code_delta` is the context's slide.
-    pub fn site(&self, packed: u32, code_delta: u64) -> Option<(BlockId, &Block, usize, Site)> {
+    /// `code_slide` is the context's slide.
+    pub fn site(&self, packed: u32, code_slide: u64) -> Option<(BlockId, &Block, usize, Site)> {
         let (id, index) = unpack_site(packed);
         let block = self.get(id)?;
         let mut site = self.recent_sites.get(packed, || block.site(index))?;
-        site.rip = block.relocation(code_delta).rip(site.rip);
+        site.rip = block.relocation(code_slide).rip(site.rip);
         Some((id, block, index, site))
     }
 
@@ -159,7 +159,7 @@ impl BlockTable {
     pub fn find(&self, key: &BlockKey) -> Option<BlockId> {
         let hash = hash(key);
         let recent = &self.recent[recent(hash)];
-        let is_wanted = in_force(&self.blocks, key);
+        let is_wanted = active(&self.blocks, key);
         let (known, id) = recent.get();
         if known == hash && is_wanted(id) {
             return Some(id);
@@ -233,13 +233,13 @@ impl BlockTable {
     /// Makes a block findable by its key again, because the block is active again.
     pub fn restore_key(&mut self, key: BlockKey, id: BlockId) {
         let blocks = &self.blocks;
-        self.by_key.insert(hash(&key), id, in_force(blocks, &key));
+        self.by_key.insert(hash(&key), id, active(blocks, &key));
     }
 
     /// Makes the block that translates `key` unfindable by its key.
     pub fn forget_key(&mut self, key: &BlockKey) {
         let blocks = &self.blocks;
-        self.by_key.remove(hash(key), in_force(blocks, key));
+        self.by_key.remove(hash(key), active(blocks, key));
     }
 
     /// Notes that a block's code now lies at another offset of the cache.

@@ -37,13 +37,13 @@ use tollgate_x86::Gpr;
 const STACK: u8 = Gpr::Rsp as u8;
 /// Number, after those of the guest's registers, for the slide of relocatable code, which no
 /// instruction changes.
-const CODE_DELTA: u8 = 16;
+const CODE_SLIDE: u8 = 16;
 const HOLDERS: usize = 17;
 
 /// The registers that are known to hold addresses near one that was checked to be in a common part.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Checked {
-    /// One bit for each of the guest's registers and for [`CODE_DELTA`].
+    /// One bit for each of the guest's registers and for [`CODE_SLIDE`].
     known: u32,
     /// The registers that the current instruction has checked.
     new: u32,
@@ -196,8 +196,8 @@ impl Emitter {
         let is_x87 = is_x87(instruction);
         match self.mode.segment(segment, write) {
             SegmentClass::Flat if base == Register::RIP && self.relocates && !is_x87 => {
-                let home = self.load_code_delta(displacement)?;
-                Some(self.reach_checked(Some(CODE_DELTA), R8, home))
+                let link = self.load_code_slide(displacement)?;
+                Some(self.reach_checked(Some(CODE_SLIDE), R8, link))
             }
             SegmentClass::Flat
                 if index == Register::None && matches!(base, Register::RIP | Register::None) =>

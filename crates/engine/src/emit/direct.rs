@@ -139,15 +139,15 @@ impl Emitter {
     /// Loads the slide of relocatable code into R8, for an operand relative to RIP whose link
     /// address is `displacement`. Returns the link address if it is small enough to be a
     /// displacement.
-    pub(super) fn load_code_delta(&mut self, displacement: i64) -> Option<i32> {
-        let home = i32::try_from(displacement).ok()?;
+    pub(super) fn load_code_slide(&mut self, displacement: i64) -> Option<i32> {
+        let link = i32::try_from(displacement).ok()?;
         if !(0..BESIDE_WINDOW as i64).contains(&displacement) {
             return None;
         }
-        let delta = self.field(at::CODE_DELTA);
+        let delta = self.field(at::CODE_SLIDE);
         self.make_room();
         self.assembler.load(Width::Qword, R8, delta);
-        Some(home)
+        Some(link)
     }
 
     /// Computes the sum of a segment's base and of `register`, if that is not `None`, in R8. Uses
@@ -196,8 +196,8 @@ impl Emitter {
         let segment = segment_of(instruction.memory_segment());
         match self.mode.segment(segment, write) {
             SegmentClass::Flat if base == Register::RIP && self.relocates => {
-                let home = self.load_code_delta(displacement)?;
-                Some(self.reach_near(R8, home))
+                let link = self.load_code_slide(displacement)?;
+                Some(self.reach_near(R8, link))
             }
             SegmentClass::Flat if matches!(base, Register::RIP | Register::None) => {
                 self.reach_constant(displacement)

@@ -11,9 +11,9 @@ use crate::abi::completion::{Completion, X87Note};
 use crate::abi::fast_paths::FastPath;
 use crate::abi::host::*;
 use crate::abi::immediate::Immediate;
-use crate::abi::marks::{Mark, Restore, Shadow};
 use crate::abi::register_map::RegisterMap;
 use crate::abi::sites::{BlockId, MAX_SITES, Site, SiteKind};
+use crate::abi::state_map::{Restore, Shadow, StateEntry};
 use crate::emit::assembler::{Assembler, Mem, Patch, ShortBranch, Width};
 use crate::emit::exits::{ExitCode, RESUME_AFTER};
 use crate::emit::host_code_counts::HostCodeCounts;
@@ -59,7 +59,7 @@ pub(crate) struct Emitter {
     /// The code of exits.
     pub(super) exit_code: ExitCode,
     pub(super) block: BlockId,
-    pub(super) marks: Vec<Mark>,
+    pub(super) state_map: Vec<StateEntry>,
     pub(super) sites: Vec<Site>,
     pub(super) helpers: Vec<Helper>,
     pub(super) immediates: Vec<Immediate>,
@@ -130,7 +130,7 @@ impl Emitter {
             long_slots: [const { Vec::new() }; KEPT_SIZES],
             exit_code: ExitCode::new(),
             block: BlockId(0),
-            marks: Vec::new(),
+            state_map: Vec::new(),
             sites: Vec::new(),
             helpers: Vec::new(),
             immediates: Vec::new(),
@@ -180,7 +180,7 @@ impl Emitter {
         }
         self.block = target.block;
         self.transition = target.transition;
-        self.marks.clear();
+        self.state_map.clear();
         self.sites.clear();
         self.helpers.clear();
         self.immediates.clear();
@@ -216,7 +216,7 @@ impl Emitter {
     /// The tables of the block that was finished last.
     pub(crate) fn tables(&self) -> EmittedTables<'_> {
         EmittedTables {
-            marks: &self.marks,
+            state_map: &self.state_map,
             sites: &self.sites,
             helpers: &self.helpers,
             immediates: &self.immediates,
@@ -239,7 +239,7 @@ impl Emitter {
         self.first_site_of_instruction = self.sites.len();
         self.shadowed = std::mem::take(&mut self.casts_shadow);
         self.begin_checks();
-        self.mark(Restore::NONE);
+        self.note_state(Restore::NONE);
     }
 
     /// Ends the code of an instruction and sets, in its sites, where the next instruction begins.
@@ -320,7 +320,7 @@ impl Emitter {
             self.assembler.mov_value(to, address & mask);
             return;
         }
-        let delta = self.field(at::CODE_DELTA);
+        let delta = self.field(at::CODE_SLIDE);
         if narrow {
             self.assembler.load(Width::Dword, scratch, delta);
             let sum = Mem::base(scratch, address as i32);
@@ -329,7 +329,7 @@ impl Emitter {
         }
         self.assembler.load(Width::Qword, scratch, delta);
         let mut rest = address as i64;
-        // Link addresses are small (see `blocks/homes.rs`), so two steps are enough.
+        // Link addresses are small (see `blocks/link_pages.rs`), so two steps are enough.
         while i32::try_from(rest).is_err() {
             let step = i64::from(if rest > 0 { i32::MAX } else { i32::MIN });
             let sum = Mem::base(scratch, step as i32);
@@ -363,7 +363,7 @@ impl Emitter {
             self.flush_esp();
             self.esp_at_start = 0;
             self.start = self.assembler.position();
-            self.mark(Restore::NONE);
+            self.note_state(Restore::NONE);
         }
     }
 
@@ -384,7 +384,7 @@ impl Emitter {
         let position = self.assembler.position();
         self.assembler.patch_rel32(behind, position);
         self.land(loaded);
-        self.mark(Restore::NONE);
+        self.note_state(Restore::NONE);
         self.vectors_loaded = true;
     }
 }

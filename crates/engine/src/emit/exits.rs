@@ -3,9 +3,9 @@
 use super::emitter::Emitter;
 use crate::abi::at;
 use crate::abi::host::*;
-use crate::abi::marks::{Restore, Shadow};
 use crate::abi::register_map::CONTEXT;
 use crate::abi::sites::{Site, SiteKind, pack_site};
+use crate::abi::state_map::{Restore, Shadow};
 use crate::emit::assembler::{Assembler, Kept, Mem, Patch, Width};
 use crate::policy::instruction_kind::Effects;
 use crate::policy::virtual_interrupts::{TASK_SWITCH, TRAP, Transition};
@@ -224,7 +224,7 @@ impl Emitter {
         let site = self.new_site(kind, self.rip, self.esp_at_start, RESUME_AFTER);
         self.emit_exit(site);
         self.land(zero);
-        self.mark(Restore::NONE);
+        self.note_state(Restore::NONE);
     }
 }
 

@@ -15,7 +15,7 @@
 //!
 //! A value that a scratch register holds is equal to its slot, or it has changed since it was
 //! loaded. In the second case the state map says that the value is in the scratch register
-//! ([`Emitter::mark_as`]), so the guest's state is exact at each host instruction. All changed
+//! ([`Emitter::note_state_as`]), so the guest's state is exact at each host instruction. All changed
 //! values are stored before an instruction that may reach the monitor in another way than by a
 //! signal.
 
@@ -24,7 +24,7 @@ use super::emitter::Emitter;
 use super::look_up::segment_of;
 use super::operands::guest_number;
 use crate::abi::host::*;
-use crate::abi::marks::{Restore, Source};
+use crate::abi::state_map::{Restore, Source};
 use crate::emit::assembler::Width;
 use crate::policy::mode::SegmentClass;
 use iced_x86::{Instruction, Mnemonic, Register};
@@ -176,7 +176,7 @@ impl Emitter {
         for place in 0..HOLDERS.len() {
             if self.store_changed(place) {
                 self.start = self.assembler.position();
-                self.mark(Restore::NONE);
+                self.note_state(Restore::NONE);
             }
         }
         (self.held.allowed, self.held.used, self.held.address) = (0, 0, 0);
@@ -185,12 +185,12 @@ impl Emitter {
     /// Stores all changed values to their slots after the last instruction, which is complete.
     pub(crate) fn put_held_back_at_end(&mut self) {
         if self.held.has_changed() {
-            self.mark_as(self.next_rip, self.esp, Restore::NONE);
+            self.note_state_as(self.next_rip, self.esp, Restore::NONE);
             for host in HOLDERS {
                 self.store_held(host);
             }
             self.held = Held::default();
-            self.mark_as(self.next_rip, self.esp, Restore::NONE);
+            self.note_state_as(self.next_rip, self.esp, Restore::NONE);
         }
         self.held = Held::default();
     }
@@ -199,7 +199,7 @@ impl Emitter {
     /// and empties the scratch register.
     pub(crate) fn put_back(&mut self, host: Host) {
         if self.store_held(host) {
-            self.mark(Restore::NONE);
+            self.note_state(Restore::NONE);
         }
     }
 
@@ -294,7 +294,7 @@ impl Emitter {
         }
         self.long_effective_address(instruction, to, width);
         self.held.hold(to, guest, true);
-        self.mark_as(self.next_rip, self.esp, Restore::NONE);
+        self.note_state_as(self.next_rip, self.esp, Restore::NONE);
         true
     }
 }

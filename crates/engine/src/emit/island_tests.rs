@@ -3,9 +3,9 @@
 use super::emitter::{Emitter, Target};
 use crate::abi::at;
 use crate::abi::host::*;
-use crate::abi::marks::{Mark, Restore};
 use crate::abi::register_map::RegisterMap;
 use crate::abi::sites::{BlockId, SiteKind, unpack_site};
+use crate::abi::state_map::{Restore, StateEntry};
 use crate::policy::mode::Mode;
 use crate::policy::virtual_interrupts::Transition;
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction};
@@ -17,7 +17,7 @@ use tollgate_x86::CpuState;
 /// it.
 struct Pieces {
     code: BTreeMap<u64, Instruction>,
-    marks: Vec<Mark>,
+    state_map: Vec<StateEntry>,
     sites: Vec<(u32, u64)>,
 }
 
@@ -60,15 +60,15 @@ fn pieces(random: &mut Random) -> Pieces {
     let code = Decoder::with_ip(64, emit.assembler.code(), 0, DecoderOptions::NONE);
     Pieces {
         code: code.into_iter().map(|it| (it.ip(), it)).collect(),
-        marks: tables.marks.to_vec(),
+        state_map: tables.state_map.to_vec(),
         sites: (tables.sites.iter().map(|site| (site.retry, site.rip))).collect(),
     }
 }
 
 impl Pieces {
-    fn mark_at(&self, offset: u64) -> &Mark {
-        let behind = |mark: &Mark| u64::from(mark.host) <= offset;
-        &self.marks[self.marks.partition_point(behind) - 1]
+    fn state_at(&self, offset: u64) -> &StateEntry {
+        let behind = |entry: &StateEntry| u64::from(entry.host) <= offset;
+        &self.state_map[self.state_map.partition_point(behind) - 1]
     }
 
     /// The site that is named by the exit at an offset or at the target of a jump there.
@@ -101,7 +101,7 @@ fn each_branch_reaches_its_own_exit_over_any_distance() {
                 Code::Jrcxz_rel8_64 => {
                     assert_eq!(pieces.exit_at(instruction.near_branch64()), site);
                     // The island's jump belongs to the same instruction.
-                    let way = pieces.mark_at(instruction.near_branch64());
+                    let way = pieces.state_at(instruction.near_branch64());
                     assert_eq!(way.rip, pieces.sites[site].1);
                     assert_eq!(way.restore, Restore::NONE);
                     site += 1;
@@ -109,7 +109,7 @@ fn each_branch_reaches_its_own_exit_over_any_distance() {
                 // The state map names a piece as itself, and a return to the piece finds it.
                 Code::Mov_r32_imm32 => {
                     let number = u64::from(instruction.immediate32());
-                    assert_eq!(pieces.mark_at(instruction.ip()).rip, number);
+                    assert_eq!(pieces.state_at(instruction.ip()).rip, number);
                 }
                 Code::Jmp_rel8_64 => islands += 1,
                 _ => {}

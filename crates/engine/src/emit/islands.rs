@@ -27,8 +27,8 @@
 
 use super::emitter::Emitter;
 use super::exits::RESUME_AFTER;
-use crate::abi::marks::{Mark, Restore};
 use crate::abi::sites::{LinkPlace, SiteKind};
+use crate::abi::state_map::{Restore, StateEntry};
 use crate::emit::assembler::Patch;
 
 /// Length in bytes of the jump over an island.
@@ -41,9 +41,9 @@ pub(super) const JUMP: usize = 5;
 pub(super) struct Seam {
     position: usize,
     /// Index of the state-map entry that applies at the seam.
-    mark: usize,
+    entry: usize,
     /// That entry as it was at the seam, if another entry has replaced it since.
-    replaced: Option<Mark>,
+    replaced: Option<StateEntry>,
 }
 
 impl Emitter {
@@ -58,21 +58,21 @@ impl Emitter {
             self.insert_island();
         }
         // If an island was inserted, the current position has changed.
-        self.seam = (self.marks.len().checked_sub(1)).map(|mark| Seam {
+        self.seam = (self.state_map.len().checked_sub(1)).map(|entry| Seam {
             position: self.assembler.position(),
-            mark,
+            entry,
             replaced: None,
         });
     }
 
     /// Keeps the last state-map entry for the seam, because an entry for the same position is about
     /// to replace it.
-    pub(super) fn keep_mark_of_seam(&mut self) {
+    pub(super) fn keep_state_of_seam(&mut self) {
         if let Some(seam) = &mut self.seam
             && seam.replaced.is_none()
-            && seam.mark + 1 == self.marks.len()
+            && seam.entry + 1 == self.state_map.len()
         {
-            seam.replaced = self.marks.last().copied();
+            seam.replaced = self.state_map.last().copied();
         }
     }
 
@@ -91,7 +91,7 @@ impl Emitter {
         for (branch, stub) in misses.drain(..) {
             self.assembler.patch_rel8(branch, self.assembler.position());
             let host = self.assembler.position() as u32;
-            self.push_jump_mark(host, stub);
+            self.push_jump_state(host, stub);
             let jump = self.assembler.jmp();
             self.stubs[stub].incoming = Some(jump);
         }
@@ -100,14 +100,14 @@ impl Emitter {
     }
 
     /// Makes the state-map entry for an island's jump to a stub.
-    fn push_jump_mark(&mut self, host: u32, stub: usize) {
+    fn push_jump_state(&mut self, host: u32, stub: usize) {
         let stub = &self.stubs[stub];
         let (rip, esp, shadowed) = (stub.rip, stub.esp, stub.shadowed);
-        self.push_mark_at(host, rip, esp, Restore::NONE, shadowed);
+        self.push_state_at(host, rip, esp, Restore::NONE, shadowed);
     }
 
-    pub(super) fn push_mark_again(&mut self, host: u32, mark: Mark) {
-        self.push_mark_at(host, mark.rip, mark.esp, mark.restore, mark.shadowed);
+    pub(super) fn push_state_again(&mut self, host: u32, entry: StateEntry) {
+        self.push_state_at(host, entry.rip, entry.esp, entry.restore, entry.shadowed);
     }
 
     /// Inserts an island at the last seam for all pending branches before the seam, which all reach
@@ -116,7 +116,7 @@ impl Emitter {
         let Some(seam) = self.seam.take() else {
             return;
         };
-        let mark = seam.replaced.unwrap_or(self.marks[seam.mark]);
+        let entry = seam.replaced.unwrap_or(self.state_map[seam.entry]);
         let mut misses = std::mem::take(&mut self.misses);
         let behind_seam = misses.partition_point(|(branch, _)| branch.end() <= seam.position);
         self.misses = misses.split_off(behind_seam);
@@ -124,24 +124,26 @@ impl Emitter {
         let length = OVER + misses.len() * JUMP;
         self.assembler.insert_jumps(seam.position, misses.len());
         self.move_on(seam.position, length);
-        let behind = self.split_marks(seam.position as u32);
-        self.push_mark_again(seam.position as u32, mark);
+        let behind = self.split_state_map(seam.position as u32);
+        self.push_state_again(seam.position as u32, entry);
         for (index, (branch, stub)) in misses.into_iter().enumerate() {
             let jump = first + index * JUMP;
             self.assembler.patch_rel8(branch, jump);
             self.stubs[stub].incoming = Some(Patch(jump + JUMP - 4));
-            self.push_jump_mark(jump as u32, stub);
+            self.push_jump_state(jump as u32, stub);
         }
-        self.push_mark_again((seam.position + length) as u32, mark);
-        for mark in behind {
-            self.push_mark_again(mark.host + length as u32, mark);
+        self.push_state_again((seam.position + length) as u32, entry);
+        for entry in behind {
+            self.push_state_again(entry.host + length as u32, entry);
         }
     }
 
     /// Removes and returns the state-map entries for `position` and all later positions.
-    pub(super) fn split_marks(&mut self, position: u32) -> Vec<Mark> {
-        let first = self.marks.partition_point(|mark| mark.host < position);
-        self.marks.split_off(first)
+    pub(super) fn split_state_map(&mut self, position: u32) -> Vec<StateEntry> {
+        let first = self
+            .state_map
+            .partition_point(|entry| entry.host < position);
+        self.state_map.split_off(first)
     }
 
     /// Adapts everything that names a later place to code of `length` bytes that was inserted at

@@ -11,8 +11,8 @@ use super::operands::{has_high_byte, uses_count_in_place};
 use super::window::{Near, WINDOW_BYTES};
 use crate::abi::at;
 use crate::abi::host::*;
-use crate::abi::marks::Restore;
 use crate::abi::sites::{SiteKind, WindowMiss};
+use crate::abi::state_map::Restore;
 use crate::emit::assembler::{Mem, Width};
 use crate::policy::access::{Access, AccessUnavailable};
 use crate::policy::mode::{Mode, ModeFlags, SegmentClass};
@@ -257,7 +257,7 @@ impl Emitter {
         let site = self.new_site(SiteKind::Slow, self.rip, self.esp_at_start, RESUME_AFTER);
         self.emit_exit(site);
         self.land(fits);
-        self.mark(Restore::NONE);
+        self.note_state(Restore::NONE);
     }
 
     /// Turns the linear address in R8 into a host address in R9. Clobbers RCX; preserves R11 and

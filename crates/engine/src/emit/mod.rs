@@ -12,7 +12,6 @@ pub(crate) mod host_code_counts;
 mod island_tests;
 mod islands;
 pub(crate) mod look_up;
-mod marks;
 mod operand_access;
 pub(crate) mod operands;
 mod placement;
@@ -20,6 +19,7 @@ mod skips;
 #[cfg(test)]
 mod skips_tests;
 mod slot;
+mod state_map;
 mod stub;
 pub mod tables;
 pub(crate) mod window;

@@ -11,8 +11,8 @@ use super::emitter::Emitter;
 use super::placement::{Operand, Placement};
 use crate::abi::at;
 use crate::abi::host::{Host, RSP};
-use crate::abi::marks::{Restore, Source};
 use crate::abi::register_map::Home;
+use crate::abi::state_map::{Restore, Source};
 use crate::emit::assembler::{Mem, Width};
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
@@ -185,7 +185,7 @@ impl Emitter {
             saved = saved.and(borrowed.guest, borrowed.saved);
         }
         if saved != Restore::NONE {
-            self.mark(saved);
+            self.note_state(saved);
         }
         for operand in &placement.operands {
             if let Home::Host(home) = operand.home
@@ -197,7 +197,7 @@ impl Emitter {
         }
         let displaced = placement.displaced();
         if displaced != saved {
-            self.mark(displaced);
+            self.note_state(displaced);
         }
         for operand in &placement.operands {
             let is_held = self.held.holder(operand.guest) == Some(operand.place);
@@ -228,7 +228,7 @@ impl Emitter {
         if restore == Restore::NONE && stays == 0 {
             return;
         }
-        self.mark_as(self.next_rip, self.esp, restore);
+        self.note_state_as(self.next_rip, self.esp, restore);
         if restore == Restore::NONE {
             return;
         }
@@ -245,16 +245,16 @@ impl Emitter {
                 }
             }
         }
-        self.mark_as(self.next_rip, self.esp, displaced);
+        self.note_state_as(self.next_rip, self.esp, displaced);
         self.end_displacement(placement);
-        self.mark_as(self.next_rip, self.esp, Restore::NONE);
+        self.note_state_as(self.next_rip, self.esp, Restore::NONE);
     }
 
     /// Reverses [`Emitter::bring_operands`], because the instruction is not run after all.
     pub(crate) fn abandon_operands(&mut self, placement: &Placement) {
-        self.mark(placement.displaced());
+        self.note_state(placement.displaced());
         self.end_displacement(placement);
-        self.mark(Restore::NONE);
+        self.note_state(Restore::NONE);
     }
 
     /// Moves the values of guest registers back into those of their homes that were used as places.

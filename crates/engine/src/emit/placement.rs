@@ -23,8 +23,8 @@ use super::operands::{
 };
 use crate::abi::host::Host;
 use crate::abi::host::*;
-use crate::abi::marks::{Restore, Source};
 use crate::abi::register_map::Home;
+use crate::abi::state_map::{Restore, Source};
 use iced_x86::{Instruction, Mnemonic, OpAccess, OpCodeOperandKind, Register};
 
 /// A set of host registers, one bit each.

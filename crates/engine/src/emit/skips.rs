@@ -81,8 +81,8 @@ impl Emitter {
         self.move_on(position, length);
         // The inserted jumps change nothing, so the state-map entry that applies at the branch also
         // applies to them.
-        for mark in self.split_marks(position as u32) {
-            self.push_mark_again(mark.host + length as u32, mark);
+        for entry in self.split_state_map(position as u32) {
+            self.push_state_again(entry.host + length as u32, entry);
         }
         self.assembler.patch_rel8(branch, position + OVER);
         let here = self.assembler.position();

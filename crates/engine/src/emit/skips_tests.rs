@@ -2,9 +2,9 @@
 
 use super::emitter::{Emitter, Target};
 use crate::abi::host::*;
-use crate::abi::marks::Restore;
 use crate::abi::register_map::RegisterMap;
 use crate::abi::sites::{BlockId, SiteKind};
+use crate::abi::state_map::Restore;
 use crate::policy::mode::Mode;
 use crate::policy::virtual_interrupts::Transition;
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction};
@@ -36,14 +36,14 @@ fn pieces(random: &mut Random, longest: usize) -> (BTreeMap<u64, Instruction>, E
         }
         emit.make_room();
         let outer = emit.skip_if_zero();
-        emit.mark_as(2 * u64::from(number) + 1, 0, Restore::NONE);
+        emit.note_state_as(2 * u64::from(number) + 1, 0, Restore::NONE);
         emit.assembler.mov_imm32(RDX, number);
         let jump = emit.jmp_across();
         for _ in 0..random.below(longest) {
             emit.assembler.mov(RSI, RSI);
         }
         emit.land(outer);
-        emit.mark(Restore::NONE);
+        emit.note_state(Restore::NONE);
         emit.assembler.mov_imm32(RBX, number);
         let here = emit.assembler.position();
         let jump = emit.jump_across(jump);
@@ -76,8 +76,8 @@ fn a_short_branch_reaches_the_end_of_what_it_skips() {
         let (code, emit) = pieces(&mut random, [20, 45, 200][round % 3]);
         let tables = emit.tables();
         let rip_at = |offset: u64| {
-            let after = |mark: &crate::abi::marks::Mark| u64::from(mark.host) <= offset;
-            tables.marks[tables.marks.partition_point(after) - 1].rip
+            let after = |entry: &crate::abi::state_map::StateEntry| u64::from(entry.host) <= offset;
+            tables.state_map[tables.state_map.partition_point(after) - 1].rip
         };
         let mut landed = 0;
         for (&at, instruction) in &code {

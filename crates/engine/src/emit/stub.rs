@@ -6,8 +6,8 @@ use super::exits::RESUME_AFTER;
 use super::look_up::LookUpForm;
 use crate::abi::at;
 use crate::abi::link_layout::{from_links, slot_offset};
-use crate::abi::marks::{Restore, Shadow};
 use crate::abi::sites::{LinkPlace, SiteKind, WindowMiss};
+use crate::abi::state_map::{Restore, Shadow};
 use crate::decode::length::MAX_INSTRUCTION_LENGTH;
 use crate::emit::assembler::{Mem, Patch};
 use crate::policy::mode::ModeFlags;
@@ -95,7 +95,7 @@ impl Emitter {
             let stack = self.map.stack();
             self.lea_stack(stack, Mem::base(stack, stub.esp));
         }
-        self.push_mark(stub.rip, 0, Restore::NONE, stub.shadowed);
+        self.push_state(stub.rip, 0, Restore::NONE, stub.shadowed);
         let jump = self.assembler.jmp();
         let behind = self.assembler.position();
         self.assembler.patch_rel32(jump, behind);
@@ -176,13 +176,13 @@ impl Emitter {
             && !self.stays_in_page(target)
             && let Some(slot) = self.take_slot()
         {
-            self.mark_as(target, 0, Restore::NONE);
+            self.note_state_as(target, 0, Restore::NONE);
             self.slot_jump(slot);
             let place = LinkPlace::Slot { slot, stub: 0 };
             self.new_link(StubKind::SlotLink, target, None, SiteKind::Link(place));
             return;
         }
-        self.mark_as(target, 0, Restore::NONE);
+        self.note_state_as(target, 0, Restore::NONE);
         let jump = self.assembler.jmp();
         self.link_branch(jump, target);
     }
@@ -190,7 +190,7 @@ impl Emitter {
     /// Emits a jump to `target` in the code segment that was just loaded. The whole ESP must be in
     /// its home.
     pub(crate) fn link_far_jump(&mut self, target: u64) {
-        self.mark_as(target, 0, Restore::NONE);
+        self.note_state_as(target, 0, Restore::NONE);
         let (incoming, place) = match self.take_slot() {
             Some(slot) => {
                 self.slot_jump(slot);
@@ -228,7 +228,7 @@ impl Emitter {
         let mut stubs = std::mem::take(&mut self.stubs);
         for stub in stubs.drain(..) {
             let entry = self.assembler.position();
-            self.push_mark(stub.rip, stub.esp, Restore::NONE, stub.shadowed);
+            self.push_state(stub.rip, stub.esp, Restore::NONE, stub.shadowed);
             if let Some(patch) = stub.incoming {
                 self.assembler.patch_rel32(patch, entry);
             }

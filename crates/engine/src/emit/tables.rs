@@ -2,15 +2,15 @@
 
 use crate::abi::completion::{Completion, X87Note};
 use crate::abi::immediate::Immediate;
-use crate::abi::marks::Mark;
 use crate::abi::sites::Site;
+use crate::abi::state_map::StateEntry;
 use crate::policy::instruction_kind::Helper;
 
 /// The tables of a block's code, borrowed from the emitter.
 #[derive(Clone, Copy)]
 pub struct EmittedTables<'a> {
     /// The state map, ordered by host offset.
-    pub marks: &'a [Mark],
+    pub state_map: &'a [StateEntry],
     /// The sites of the block: the places where the block can be left.
     pub sites: &'a [Site],
     /// Instructions that the monitor executes.
@@ -27,7 +27,7 @@ pub struct EmittedTables<'a> {
 #[derive(Clone)]
 pub struct Tables {
     /// The state map, ordered by host offset.
-    pub marks: Box<[Mark]>,
+    pub state_map: Box<[StateEntry]>,
     /// The sites of the block: the places where the block can be left.
     pub sites: Box<[Site]>,
     /// Instructions that the monitor executes.
@@ -43,7 +43,7 @@ pub struct Tables {
 impl From<EmittedTables<'_>> for Tables {
     fn from(emitted: EmittedTables<'_>) -> Self {
         Self {
-            marks: emitted.marks.into(),
+            state_map: emitted.state_map.into(),
             sites: emitted.sites.into(),
             helpers: emitted.helpers.into(),
             immediates: emitted.immediates.into(),

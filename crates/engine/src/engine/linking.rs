@@ -12,7 +12,7 @@ use crate::blocks::links::{Dependence, LinkTables, Target};
 /// Whether a direct branch to `target` may leave the slide as it is. It may always do so if the
 /// target is not relocatable. Code that is not relocatable has no slide, so its branches cannot
 /// lead to relocatable code.
-fn leads_home(source: &Block, site: usize, target: &Block) -> bool {
+fn leads_to_link_address(source: &Block, site: usize, target: &Block) -> bool {
     match (source.relocates(), target.relocates()) {
         (_, false) => true,
         (false, true) => false,
@@ -43,7 +43,7 @@ impl Engine {
         let same_form = source.relocates() == target.relocates();
         if target.key().second_page != u64::MAX
             || !same_form
-            || !leads_home(source, site_index, target)
+            || !leads_to_link_address(source, site_index, target)
             || self.blocks.links.is_made(from, site_index)
         {
             return;
@@ -74,7 +74,7 @@ impl Engine {
         else {
             return;
         };
-        if !leads_home(source, site_index, target) {
+        if !leads_to_link_address(source, site_index, target) {
             return;
         }
         let slots = |block: &Block| self.mode(block.key().mode).slots();
@@ -109,21 +109,21 @@ impl Engine {
         let Some(page) = block.code_page() else {
             return false;
         };
-        let (relocates, home) = (block.relocates(), block.rip());
-        let delta = if relocates {
-            place.rip.wrapping_sub(home)
+        let (relocates, link_address) = (block.relocates(), block.rip());
+        let slide = if relocates {
+            place.rip.wrapping_sub(link_address)
         } else {
             0
         };
         let found = Found {
             linear_page: dependence.page,
             last_page: dependence.last_page,
-            delta,
+            slide,
             // In another space the block may have another slide.
             global: dependence.global && !relocates,
             is_kept: dependence.is_kept,
         };
-        self.links.put_in_force(page, found)
+        self.links.activate(page, found)
     }
 
     /// Pages near that of a block that was just reached whose code is known but inactive.
@@ -142,13 +142,13 @@ impl Engine {
                 links: &self.links,
             };
             let place = (expected.physical_page, expected.linear_page);
-            let wanted = Some(expected.delta);
+            let wanted = Some(expected.slide);
             // In this epoch the code may have another slide.
-            if self.homes.delta(epoch, place, wanted, &code) != wanted {
+            if self.link_pages.slide(epoch, place, wanted, &code) != wanted {
                 return;
             }
         }
-        self.links.put_expected_in_force(expected);
+        self.links.activate_expected(expected);
     }
 
     /// Where an indirect branch to `rip` in code of a mode leads; `None` if the branch would leave.
@@ -159,7 +159,7 @@ impl Engine {
 
     /// Lets indirect branches to `rip` find a block.
     pub fn link_indirect(&mut self, to: BlockId, rip: u64, dependence: Dependence) {
-        let code_delta = self.code_delta(to, rip);
+        let code_slide = self.code_slide(to, rip);
         let Some(block) = self.blocks.get_mut(to) else {
             return;
         };
@@ -167,7 +167,7 @@ impl Engine {
         let table = self.modes.table(mode);
         let target = Target {
             address: self.cache.address(block.host) as u64,
-            delta: code_delta.unwrap_or(0),
+            slide: code_slide.unwrap_or(0),
         };
         if self.links.is_first_choice(rip, (mode, table), target) {
             // The link became active again with its page.

@@ -41,15 +41,15 @@ fn code_at(
 
 impl Engine {
     /// The instruction at `rip` of an active block, for its execution out of line; the context's
-    /// slide is `code_delta`. `None` if the block has no code there.
+    /// slide is `code_slide`. `None` if the block has no code there.
     pub fn out_of_line(
         &mut self,
         id: BlockId,
-        (rip, code_delta): (u64, u64),
+        (rip, code_slide): (u64, u64),
         memory: &GuestMemory,
     ) -> Option<OutOfLine> {
-        let relocation = self.block(id)?.relocation(code_delta);
-        let noted = self.noted(id, relocation.home(rip), memory)?;
+        let relocation = self.block(id)?.relocation(code_slide);
+        let noted = self.noted(id, relocation.link_address(rip), memory)?;
         Some(noted.instruction.moved(relocation))
     }
 
@@ -57,12 +57,15 @@ impl Engine {
     pub fn known_out_of_line(
         &self,
         id: BlockId,
-        (rip, code_delta): (u64, u64),
+        (rip, code_slide): (u64, u64),
     ) -> Option<Instruction> {
         let block = self.block(id)?;
-        let relocation = block.relocation(code_delta);
-        let home = relocation.home(rip);
-        let noted = block.noted().iter().find(|noted| noted.rip == home)?;
+        let relocation = block.relocation(code_slide);
+        let link_address = relocation.link_address(rip);
+        let noted = block
+            .noted()
+            .iter()
+            .find(|noted| noted.rip == link_address)?;
         Some(relocation.instruction(&noted.instruction.helper.instruction))
     }
 
@@ -70,29 +73,33 @@ impl Engine {
     pub fn out_of_line_traits(
         &mut self,
         id: BlockId,
-        (rip, code_delta): (u64, u64),
+        (rip, code_slide): (u64, u64),
         memory: &GuestMemory,
     ) -> Option<(Traits, u32)> {
-        let home = self.block(id)?.relocation(code_delta).home(rip);
-        let noted = self.noted(id, home, memory)?;
+        let link_address = self.block(id)?.relocation(code_slide).link_address(rip);
+        let noted = self.noted(id, link_address, memory)?;
         let instruction = &noted.instruction;
         Some((instruction.traits, instruction.required_alignment))
     }
 
-    /// What is kept with a block about its instruction at the link address `home`.
-    fn noted(&mut self, id: BlockId, home: u64, memory: &GuestMemory) -> Option<&Noted> {
+    /// What is kept with a block about its instruction at the link address `link_address`.
+    fn noted(&mut self, id: BlockId, link_address: u64, memory: &GuestMemory) -> Option<&Noted> {
         let block = self.block(id)?;
-        let place = block.noted().iter().position(|noted| noted.rip == home);
+        let place = block
+            .noted()
+            .iter()
+            .position(|noted| noted.rip == link_address);
         let place = match place {
             Some(place) => place,
             None => {
                 let mode = self.mode(block.key().mode);
-                let bytes = code_at(block, mode, home, memory)?;
-                let found = OutOfLine::decode(&bytes, home, mode, self.translator.features());
+                let bytes = code_at(block, mode, link_address, memory)?;
+                let found =
+                    OutOfLine::decode(&bytes, link_address, mode, self.translator.features());
                 self.counts.decoded_at_exits += 1;
                 let block = self.blocks.get_mut(id)?;
                 block.note(Noted {
-                    rip: home,
+                    rip: link_address,
                     instruction: found,
                     bounced_by: None,
                 });
@@ -103,10 +110,13 @@ impl Engine {
     }
 
     /// The block that [`Engine::note_bounced`] noted, if it can still be run at `rip`.
-    pub fn bounced_by(&self, id: BlockId, rip: u64, code_delta: u64) -> Option<BlockId> {
+    pub fn bounced_by(&self, id: BlockId, rip: u64, code_slide: u64) -> Option<BlockId> {
         let block = self.block(id)?;
-        let home = block.relocation(code_delta).home(rip);
-        let noted = block.noted().iter().find(|noted| noted.rip == home)?;
+        let link_address = block.relocation(code_slide).link_address(rip);
+        let noted = block
+            .noted()
+            .iter()
+            .find(|noted| noted.rip == link_address)?;
         let (by, generation) = noted.bounced_by?;
         let holds = generation == self.generation && self.block(by)?.rip() == rip;
         holds.then_some(by)
@@ -114,13 +124,16 @@ impl Engine {
 
     /// Notes which block runs an instruction on the bounce buffer; the instruction has been
     /// executed out of line before.
-    pub fn note_bounced(&mut self, id: BlockId, (rip, code_delta): (u64, u64), by: BlockId) {
+    pub fn note_bounced(&mut self, id: BlockId, (rip, code_slide): (u64, u64), by: BlockId) {
         let generation = self.generation;
         let Some(block) = self.blocks.get_mut(id) else {
             return;
         };
-        let home = block.relocation(code_delta).home(rip);
-        let noted = block.noted_mut().iter_mut().find(|noted| noted.rip == home);
+        let link_address = block.relocation(code_slide).link_address(rip);
+        let noted = block
+            .noted_mut()
+            .iter_mut()
+            .find(|noted| noted.rip == link_address);
         if let Some(noted) = noted {
             noted.bounced_by = Some((by, generation));
         }

@@ -16,9 +16,9 @@ pub struct Entry {
     pub target: *const u8,
     /// What is subtracted from ESP to get the value that ESP's home must hold there.
     pub esp: i32,
-    /// What [`KeptRegisters::code_delta`](crate::abi::context::groups::KeptRegisters::code_delta)
-    /// must be there (see [`Engine::code_delta`]).
-    pub code_delta: u64,
+    /// What [`KeptRegisters::code_slide`](crate::abi::context::groups::KeptRegisters::code_slide)
+    /// must be there (see [`Engine::code_slide`]).
+    pub code_slide: u64,
 }
 
 impl Entry {
@@ -29,7 +29,7 @@ impl Entry {
             block: BlockId(0),
             target: target.address as *const u8,
             esp: 0,
-            code_delta: target.delta,
+            code_slide: target.slide,
         }
     }
 }
@@ -69,7 +69,7 @@ impl Engine {
         }
         context.vectors.were_live = 0;
         context.hot.exit_site = SITE_NONE;
-        context.registers.code_delta = entry.code_delta;
+        context.registers.code_slide = entry.code_slide;
         engine.tell_links(context);
         engine.tell_device_page(context);
         // 64-bit code has a map of its own, whose slots need no copies.

@@ -5,7 +5,7 @@ use super::Engine;
 use super::device_page::DevicePage;
 use crate::abi::context::NO_PAGE;
 use crate::blocks::code_pages::CodePageKey;
-use crate::blocks::homes;
+use crate::blocks::link_pages;
 use crate::blocks::links::LinkTables;
 use crate::blocks::pages::PageParts;
 use tollgate_tlb::{Derived, Held, PageRange, SpaceNumber};
@@ -45,26 +45,26 @@ impl Derived for Engine {
     }
 }
 
-/// What `homes` must know of the engine's code to choose link addresses.
+/// What `link_pages` must know of the engine's code to choose link addresses.
 pub(super) struct Code<'a> {
     pub(super) pages: &'a PageParts,
     pub(super) links: &'a LinkTables,
 }
 
-impl homes::Code for Code<'_> {
+impl link_pages::Code for Code<'_> {
     fn has_code(&self, physical_page: u64) -> bool {
         self.pages.has_code(physical_page)
     }
 
-    fn delta_in_force(&self, physical_page: u64, home_page: u64) -> Option<u64> {
+    fn active_slide(&self, physical_page: u64, link_page: u64) -> Option<u64> {
         // All relocatable code is code of programs.
         let key = CodePageKey {
             physical_page,
             second_page: None,
-            page: home_page,
+            page: link_page,
             relocates: true,
             user: true,
         };
-        self.links.delta_in_force(&key)
+        self.links.active_slide(&key)
     }
 }

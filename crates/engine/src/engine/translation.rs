@@ -54,11 +54,11 @@ impl Engine {
                 bytes: &bytes[..known + if straddles { 16 } else { 0 }],
                 is_cut: known < in_page,
                 straddles,
-                rip: place.home.unwrap_or(place.rip),
+                rip: place.link_address.unwrap_or(place.rip),
                 // Relocatable code is flat.
-                linear: place.home.unwrap_or(place.linear),
+                linear: place.link_address.unwrap_or(place.linear),
                 physical: place.physical,
-                relocates: place.home.is_some(),
+                relocates: place.link_address.is_some(),
                 mode: &mode_word,
                 mode_id: self.modes.of_branches(mode).0,
                 branch_table,
@@ -75,7 +75,7 @@ impl Engine {
                     return LookUp::Unavailable(unavailable);
                 }
                 Err(TranslateError::GivenUp) => return self.stopped(id),
-                Err(TranslateError::NeedsAddress) => place.home = None,
+                Err(TranslateError::NeedsAddress) => place.link_address = None,
                 Err(TranslateError::NeedsMoreBytes) => {
                     known = in_page;
                     memory.read(PhysicalAddress(place.physical), &mut bytes[..known]);
@@ -142,7 +142,7 @@ impl Engine {
         }
         let unpacked = Unpacked {
             sites: tables.sites,
-            marks: tables.marks,
+            state_map: tables.state_map,
             immediates: tables.immediates,
         };
         let mut packed = PackedTables::new(&unpacked, key.rip, &mut self.packed);
@@ -186,7 +186,7 @@ impl Engine {
         })
     }
 
-    /// Marks the bytes that a block was made from as code.
+    /// StateMap the bytes that a block was made from as code.
     pub(super) fn list(
         &mut self,
         id: BlockId,

@@ -37,7 +37,7 @@ impl Engine {
             let host = u32::try_from(i64::from(block.host) + offset);
             host.is_ok_and(|host| {
                 let mut found = self.blocks.ids_within(host..host.saturating_add(1));
-                found.any(|id| self.is_in_force(id))
+                found.any(|id| self.is_active(id))
             })
         };
         let findings = verify_patched(&subject, &is_block);
@@ -69,7 +69,7 @@ impl Engine {
     /// Panics if the block is inactive.
     pub(super) fn verify_target(&self, to: BlockId) {
         assert!(
-            !self.verify_code || self.is_in_force(to),
+            !self.verify_code || self.is_active(to),
             "a link leads to an inactive block"
         );
     }

@@ -64,7 +64,7 @@ impl Engine {
         self.drop_direct(id, physical, memory);
     }
 
-    /// Makes the instruction at this physical address reach its operand by the delta of the
+    /// Makes the instruction at this physical address reach its operand by the slide of the
     /// operand's part from now on, since the operand lies in none of the common parts. Drops the
     /// block if it has direct accesses and contains the instruction.
     pub fn reach_by_part(&mut self, id: BlockId, physical: u64, memory: &mut GuestMemory) {
@@ -98,7 +98,7 @@ impl Engine {
     }
 
     /// Whether a block is active.
-    pub fn is_in_force(&self, id: BlockId) -> bool {
+    pub fn is_active(&self, id: BlockId) -> bool {
         self.block(id).is_some_and(|block| !block.is_retired())
     }
 

@@ -20,7 +20,7 @@ use crate::abi::at;
 use crate::abi::descriptors::Expected;
 use crate::abi::fast_paths::{DONE_IN_LEVEL, FastPath};
 use crate::abi::link_layout::{
-    ENTRY_BYTES, ENTRY_DELTA, ENTRY_TARGET, INDEX_BITS_IN_PLACE, LINKS_BIAS,
+    ENTRY_BYTES, ENTRY_SLIDE, ENTRY_TARGET, INDEX_BITS_IN_PLACE, LINKS_BIAS,
 };
 use crate::abi::memos::SPREAD;
 use crate::abi::memos::known_code::{
@@ -209,8 +209,8 @@ global_asm!(
     "6:",
     "test r11d, 1 << {user}",
     "jz 7f",
-    "mov r8, [r9 + {entry_delta}]",
-    "mov [r15 + {code_delta}], r8",
+    "mov r8, [r9 + {entry_slide}]",
+    "mov [r15 + {code_slide}], r8",
     "7:",
     "mov r11, [r9 + {entry_target}]",
     "tollgate_far_restores",
@@ -255,13 +255,13 @@ global_asm!(
     x87_opcode = const at::X87_OPCODE,
     x87_fresh = const X87_FRESH,
     exit_value = const at::EXIT_VALUE,
-    code_delta = const at::CODE_DELTA,
+    code_slide = const at::CODE_SLIDE,
     done = const at::FAST_PATH_DONE,
     done_in_level = const DONE_IN_LEVEL,
     entry_bytes = const ENTRY_BYTES,
     index_bits_in_place = const INDEX_BITS_IN_PLACE,
     links_bias = const LINKS_BIAS,
-    entry_delta = const ENTRY_DELTA,
+    entry_slide = const ENTRY_SLIDE,
     entry_target = const ENTRY_TARGET,
 );
 

@@ -30,7 +30,7 @@
 //! ([`is_here`]).
 //!
 //! No part of a routine is at a boundary of guest instructions: a signal handler that interrupts a
-//! routine lets it run to its end, as with [`Restore::UNDIVIDED`](crate::abi::marks::Restore).
+//! routine lets it run to its end, as with [`Restore::UNDIVIDED`](crate::abi::state_map::Restore).
 
 use crate::abi::at;
 use crate::abi::context::{BIAS, gpr_displacement};
@@ -38,7 +38,7 @@ use crate::abi::descriptors::Expected;
 use crate::abi::fast_paths::{DONE_CALL, DONE_IN_LEVEL, DONE_RETURN, FAST_PATHS, FastPath};
 use crate::abi::flags::SYSTEM_FLAGS;
 use crate::abi::link_layout::{
-    ENTRY_BYTES, ENTRY_DELTA, ENTRY_TARGET, FAR_ENTRY_BYTES, FAR_TABLE_OFFSET, INDEX_BITS_IN_PLACE,
+    ENTRY_BYTES, ENTRY_SLIDE, ENTRY_TARGET, FAR_ENTRY_BYTES, FAR_TABLE_OFFSET, INDEX_BITS_IN_PLACE,
     LINKS_BIAS,
 };
 use crate::abi::memos::SPREAD;
@@ -322,8 +322,8 @@ global_asm!(
     "mov qword ptr [r15 + {done}], {done_return}",
     "jmp 9b",
     "4:",
-    "mov r8, [r9 + {entry_delta}]",
-    "mov [r15 + {code_delta}], r8",
+    "mov r8, [r9 + {entry_slide}]",
+    "mov [r15 + {code_slide}], r8",
     "mov r11, [r9 + {entry_target}]",
     "tollgate_fast_path_restores",
     "mov rdx, [r15 + {rdx}]",
@@ -503,8 +503,8 @@ global_asm!(
     done = const at::FAST_PATH_DONE,
     done_in_level = const DONE_IN_LEVEL,
     done_return = const DONE_RETURN,
-    entry_delta = const ENTRY_DELTA,
-    code_delta = const at::CODE_DELTA,
+    entry_slide = const ENTRY_SLIDE,
+    code_slide = const at::CODE_SLIDE,
     expected_place = const offset_of!(Expected, place),
     expected_bits = const offset_of!(Expected, bits),
     expected_mask = const offset_of!(Expected, mask),

@@ -274,7 +274,7 @@ impl Mode {
     /// contains the slide (see `emit/direct.rs`). That is the part of `rip`, except shortly after
     /// the part's start.
     pub fn is_relocatable_at(&self, rip: u64) -> bool {
-        /// No link address lies at or above this address: see `blocks/homes.rs`.
+        /// No link address lies at or above this address: see `blocks/link_pages.rs`.
         const HOMES_END: u64 = 1 << 31;
         const LINKED_32_BIT: Range<u64> = 1 << 27..1 << 28;
         let is_place = match self.flags.contains(ModeFlags::CODE64) {

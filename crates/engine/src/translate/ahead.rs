@@ -331,10 +331,10 @@ impl Ahead {
     /// Plans the shared look-ups.
     fn plan(&mut self) {
         // The active shared look-up: its first access, its range, and the number of accesses left.
-        let mut in_force: Option<(Access, Extent)> = None;
+        let mut active: Option<(Access, Extent)> = None;
         let mut left = 0;
         for (index, first) in self.accesses.iter().enumerate() {
-            if let Some((other, extent)) = &in_force
+            if let Some((other, extent)) = &active
                 && other.shares_base(first)
                 && extent.holds(first.extent())
                 && left > 0
@@ -363,7 +363,7 @@ impl Ahead {
                 write,
             };
             self.windows.push((first.instruction, planned));
-            in_force = Some((*first, extent));
+            active = Some((*first, extent));
             left = others;
         }
     }

@@ -7,7 +7,7 @@ use super::copy::uses_stack_pointer_register;
 use super::{Flow, Translator};
 use crate::abi::at;
 use crate::abi::host::*;
-use crate::abi::marks::Restore;
+use crate::abi::state_map::Restore;
 use crate::emit::assembler::Width;
 use crate::policy::mode::ModeFlags;
 use iced_x86::{Instruction, Mnemonic};
@@ -25,7 +25,7 @@ impl Translator {
         self.emit.assembler.load(Width::Qword, R8, base);
         self.emit.assembler.load(Width::Qword, R9, hidden);
         self.emit.make_room();
-        self.emit.mark(Restore::UNDIVIDED);
+        self.emit.note_state(Restore::UNDIVIDED);
         self.emit.assembler.store(Width::Qword, base, R9);
         self.emit.assembler.store(Width::Qword, hidden, R8);
         Flow::Next

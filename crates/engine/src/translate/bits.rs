@@ -24,7 +24,7 @@
 use super::copy::uses_stack_pointer_register;
 use super::{Flow, Translator};
 use crate::abi::host::*;
-use crate::abi::marks::Restore;
+use crate::abi::state_map::Restore;
 use crate::emit::assembler::{Mem, Width};
 use crate::emit::effective_address::Offset;
 use crate::emit::look_up::{OddSegment, segment_of};
@@ -115,7 +115,7 @@ impl Translator {
         let test = Instruction::with2(code, named(R8), named(number_in)).map_err(|_| OddSegment)?;
         assembler.instruction(&test).map_err(|_| OddSegment)?;
         if changes {
-            self.emit.mark(Restore::UNDIVIDED);
+            self.emit.note_state(Restore::UNDIVIDED);
             let operand = Mem::base(R9, 0);
             self.emit.assembler.store(width, operand, R8);
         }

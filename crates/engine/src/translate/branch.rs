@@ -6,11 +6,11 @@ use crate::abi::at;
 use crate::abi::host::Host;
 use crate::abi::host::*;
 use crate::abi::link_layout::{
-    ENTRY_BYTES, ENTRY_DELTA, ENTRY_NEGATED_DELTA, ENTRY_TARGET, INDEX_TURN, choices, from_links,
+    ENTRY_BYTES, ENTRY_NEGATED_SLIDE, ENTRY_SLIDE, ENTRY_TARGET, INDEX_TURN, choices, from_links,
 };
-use crate::abi::marks::Restore;
 use crate::abi::register_map::COUNT;
 use crate::abi::sites::SiteKind;
+use crate::abi::state_map::Restore;
 use crate::emit::assembler::{Mem, Width};
 use crate::policy::mode::ModeFlags;
 use iced_x86::{Code, ConditionCode, Instruction, Mnemonic, OpKind, Register};
@@ -147,7 +147,7 @@ impl Translator {
         let fits = self.emit.skip_if_zero();
         self.emit.exit(SiteKind::Slow);
         self.emit.land(fits);
-        self.emit.mark(Restore::NONE);
+        self.emit.note_state(Restore::NONE);
     }
 
     /// Lets the monitor execute the whole instruction out of line and ends the block, because the
@@ -207,9 +207,10 @@ impl Translator {
                     return self.slow_end();
                 }
                 // No host instruction after the store can fail, so the call is complete.
-                self.emit.mark_as(target, self.emit.esp, Restore::NONE);
+                self.emit
+                    .note_state_as(target, self.emit.esp, Restore::NONE);
                 self.emit.flush_esp();
-                self.emit.mark_as(target, 0, Restore::NONE);
+                self.emit.note_state_as(target, 0, Restore::NONE);
                 self.emit.link_jump(target);
                 Flow::End
             }
@@ -268,7 +269,7 @@ impl Translator {
         let undo = self.emit.esp_at_start.wrapping_sub(self.emit.esp);
         self.emit.flush_esp();
         self.emit.esp_at_start = undo;
-        self.emit.mark(Restore::NONE);
+        self.emit.note_state(Restore::NONE);
     }
 
     /// Branches to the EIP in `target` through the hash table. `target` is R11, or R8 if nothing
@@ -278,18 +279,18 @@ impl Translator {
     pub(super) fn indirect_branch(&mut self, target: Host, is_called: bool) {
         if is_called {
             self.emit
-                .mark_as(self.emit.rip, self.emit.esp, Restore::NONE.with_eip(target));
+                .note_state_as(self.emit.rip, self.emit.esp, Restore::NONE.with_eip(target));
         }
         self.rollback_flush();
         if is_called {
             self.emit
-                .mark_as(self.emit.rip, 0, Restore::NONE.with_eip(target));
+                .note_state_as(self.emit.rip, 0, Restore::NONE.with_eip(target));
         }
         self.emit.make_room();
         if target != R8 {
             self.emit.mov_pointer(R8, target);
         }
-        self.mark_branch(is_called, Restore::NONE);
+        self.note_state_of_branch(is_called, Restore::NONE);
         if self.emit.mode.flags.contains(ModeFlags::SINGLE) {
             self.indirect_exit();
             return;
@@ -317,18 +318,18 @@ impl Translator {
             self.emit.skip_if_zero()
         });
         let [first_hit, second_hit] = hits;
-        self.mark_branch(is_called, Restore::NONE);
+        self.note_state_of_branch(is_called, Restore::NONE);
         self.indirect_exit();
         self.emit.land(second_hit);
-        self.mark_branch(is_called, Restore::NONE);
+        self.note_state_of_branch(is_called, Restore::NONE);
         let next = Mem::base(R9, ENTRY_BYTES / 8);
         self.emit.assembler.lea64(R9, next);
         self.emit.land(first_hit);
-        self.mark_branch(is_called, Restore::NONE);
+        self.note_state_of_branch(is_called, Restore::NONE);
         let [first, _] = choices;
         let entry = |part| Mem::indexed(links, R9, 8, from_links(first + part));
         if self.emit.mode.is_relocatable() {
-            self.load_code_delta(entry);
+            self.load_code_slide(entry);
         }
         self.emit.assembler.jmp_memory(entry(ENTRY_TARGET));
     }
@@ -350,28 +351,29 @@ impl Translator {
     /// next use of the slide, which is often the address of the next branch's pointer, would have
     /// to wait for the load from this entry. In a program that calls functions of shared libraries,
     /// all calls and returns would form one chain of such loads.
-    pub(super) fn load_code_delta(&mut self, entry: impl Fn(i32) -> Mem) {
-        let place = self.emit.field(at::CODE_DELTA);
+    pub(super) fn load_code_slide(&mut self, entry: impl Fn(i32) -> Mem) {
+        let place = self.emit.field(at::CODE_SLIDE);
         let assembler = &mut self.emit.assembler;
         assembler.load(Width::Qword, R11, place);
-        assembler.load(Width::Qword, RCX, entry(ENTRY_NEGATED_DELTA));
+        assembler.load(Width::Qword, RCX, entry(ENTRY_NEGATED_SLIDE));
         assembler.lea64(RCX, Mem::indexed(RCX, R11, 1, 0));
         let same = self.emit.skip_if_zero();
         let assembler = &mut self.emit.assembler;
-        assembler.load(Width::Qword, R11, entry(ENTRY_DELTA));
+        assembler.load(Width::Qword, R11, entry(ENTRY_SLIDE));
         assembler.store(Width::Qword, place, R11);
         self.emit.land(same);
         let done = Restore::NONE.with_eip(R8);
-        self.emit.mark_as(self.emit.rip, 0, done);
+        self.emit.note_state_as(self.emit.rip, 0, done);
     }
 
     /// Makes the state-map entry for a place in an indirect branch whose target is in R8. A call is
     /// complete at that place.
-    fn mark_branch(&mut self, is_called: bool, restore: Restore) {
+    fn note_state_of_branch(&mut self, is_called: bool, restore: Restore) {
         if is_called {
-            self.emit.mark_as(self.emit.rip, 0, restore.with_eip(R8));
+            self.emit
+                .note_state_as(self.emit.rip, 0, restore.with_eip(R8));
         } else {
-            self.emit.mark(restore);
+            self.emit.note_state(restore);
         }
     }
 
@@ -469,24 +471,26 @@ impl Translator {
         self.emit.assembler.mov(COUNT, count);
         // Until a conditional branch was decided, the instruction is not complete.
         let branch = condition.map(|condition| {
-            self.emit.mark(Restore::one(Gpr::Rcx as u8, R8));
+            self.emit.note_state(Restore::one(Gpr::Rcx as u8, R8));
             self.emit.jcc_across(condition)
         });
         // If there is a condition that does not hold, control falls through to the onward jump.
         let (branch, onward) = match branch {
             Some(branch) => {
-                self.emit.mark_as(self.emit.next_rip, 0, Restore::NONE);
+                self.emit
+                    .note_state_as(self.emit.next_rip, 0, Restore::NONE);
                 (branch, Some(self.emit.jmp_across()))
             }
             None => {
-                self.emit.mark_as(target, 0, Restore::NONE);
+                self.emit.note_state_as(target, 0, Restore::NONE);
                 (self.emit.jmp_across(), None)
             }
         };
         self.emit.land(zero);
-        self.emit.mark(Restore::NONE);
+        self.emit.note_state(Restore::NONE);
         self.emit.assembler.mov(COUNT, count);
-        self.emit.mark_as(self.emit.next_rip, 0, Restore::NONE);
+        self.emit
+            .note_state_as(self.emit.next_rip, 0, Restore::NONE);
         let finished = self.emit.assembler.jmp();
         let branch = self.emit.jump_across(branch);
         self.emit.link_branch(branch, target);

@@ -164,7 +164,7 @@ fn an_access_is_the_delta_of_its_part_and_the_guest_s_own_instruction() {
 }
 
 #[test]
-fn neighbours_share_the_delta() {
+fn neighbours_share_the_slide() {
     // mov eax,[rbx+8]; mov edx,[rbx+40h]
     let (code, translation) = emit(&[0x8b, 0x43, 0x08, 0x8b, 0x53, 0x40, 0xf4], &[]);
     assert_eq!(findings(&code, &translation, &direct()), 0);
@@ -241,7 +241,7 @@ fn the_verifier_lets_nothing_reach_farther_than_is_never_mapped() {
 }
 
 #[test]
-fn relocatable_code_has_its_delta_in_its_own_part() {
+fn relocatable_code_has_its_slide_in_its_own_part() {
     let mut state = flat_state(0x7f00_0000_0000);
     state.cr0 |= 1 << 31;
     state.cr4 |= 0x4_0620;

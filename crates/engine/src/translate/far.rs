@@ -39,9 +39,9 @@ use crate::abi::far_pointer::FarPointer;
 use crate::abi::host::Host;
 use crate::abi::host::*;
 use crate::abi::link_layout::{FAR_TABLE_OFFSET, far_tag_base, from_links};
-use crate::abi::marks::Restore;
 use crate::abi::memos::known_code::FarTransfer;
 use crate::abi::sites::SiteKind;
+use crate::abi::state_map::Restore;
 use crate::emit::assembler::{Mem, Width};
 use crate::emit::look_up::OddSegment;
 use crate::policy::fast_path::FastInstruction;
@@ -286,7 +286,7 @@ impl Translator {
         let fits = self.emit.skip_if_zero();
         self.emit.exit(SiteKind::Slow);
         self.emit.land(fits);
-        self.emit.mark(Restore::NONE);
+        self.emit.note_state(Restore::NONE);
         self.emit.assembler.rorx(selector, selector, 48);
         self.emit
             .assembler
@@ -298,9 +298,9 @@ impl Translator {
     /// applied here. Uses R8.
     fn begin_far_jump(&mut self) {
         let done = Restore::NONE.with_segment(SegmentRegister::Cs, FAR_POINTER);
-        self.emit.mark_as(self.emit.rip, self.emit.esp, done);
+        self.emit.note_state_as(self.emit.rip, self.emit.esp, done);
         self.emit.flush_esp();
-        self.emit.mark_as(self.emit.rip, 0, done);
+        self.emit.note_state_as(self.emit.rip, 0, done);
         self.emit.make_room();
     }
 
@@ -327,14 +327,14 @@ impl Translator {
             .lea64(RCX, Mem::indexed(RCX, FAR_POINTER, 1, 0));
         self.emit.assembler.lea64(RCX, Mem::indexed(RCX, R8, 1, 0));
         let hit = self.emit.skip_if_zero();
-        self.emit.mark_as(self.emit.rip, 0, done);
+        self.emit.note_state_as(self.emit.rip, 0, done);
         self.emit
             .assembler
             .store(Width::Qword, self.emit.field(at::EXIT_VALUE), FAR_POINTER);
         let site = self.emit.new_site(SiteKind::Far, self.emit.rip, 0, 0);
         self.emit.emit_exit(site);
         self.emit.land(hit);
-        self.emit.mark_as(self.emit.rip, 0, done);
+        self.emit.note_state_as(self.emit.rip, 0, done);
         self.emit.make_room();
         self.emit.assembler.rorx(RCX, FAR_POINTER, 16);
         self.emit.assembler.movzx16(RCX, RCX);

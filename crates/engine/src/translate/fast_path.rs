@@ -4,8 +4,8 @@ use super::{Flow, Translator};
 use crate::abi::at;
 use crate::abi::fast_paths::FastPathCall;
 use crate::abi::host::*;
-use crate::abi::marks::Restore;
 use crate::abi::sites::SiteKind;
+use crate::abi::state_map::Restore;
 use crate::emit::assembler::{Mem, Width};
 use crate::policy::fast_path::FastInstruction;
 use crate::policy::mode::ModeFlags;
@@ -77,7 +77,7 @@ impl Translator {
     /// Emits the call of the fast path for an IRETD to another level, to which a branch was emitted
     /// earlier. The IRETD has had no effect yet.
     pub(super) fn return_by_fast_path(&mut self, kind: SiteKind) {
-        self.emit.mark(Restore::NONE);
+        self.emit.note_state(Restore::NONE);
         // An island that is inserted later must not be placed before this point.
         self.emit.make_room();
         let Some(branch) = self.emit.far_branch.take() else {

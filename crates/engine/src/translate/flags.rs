@@ -27,9 +27,9 @@ use crate::abi::completion::{Completion, CompletionKind};
 use crate::abi::flags::InterruptFlag;
 use crate::abi::host::Host;
 use crate::abi::host::*;
-use crate::abi::marks::{Restore, Shadow};
 use crate::abi::register_map::ACCUMULATOR;
 use crate::abi::sites::SiteKind;
+use crate::abi::state_map::{Restore, Shadow};
 use crate::decode::undefined::Undecoded;
 use crate::emit::assembler::{Mem, Width};
 use crate::policy::mode::{ModeFlags, SegmentClass};
@@ -230,12 +230,12 @@ impl Translator {
     /// Computes the arithmetic flags and the bit that is always set in R11. Clobbers R8 and RCX.
     fn arithmetic_image(&mut self) {
         self.emit.assembler.mov(RCX, ACCUMULATOR);
-        self.emit.mark(Restore::one(Gpr::Rax as u8, RCX));
+        self.emit.note_state(Restore::one(Gpr::Rax as u8, RCX));
         self.emit.assembler.lahf();
         self.emit.assembler.seto_al();
         self.emit.assembler.movzx16(R8, RAX);
         self.emit.assembler.mov(ACCUMULATOR, RCX);
-        self.emit.mark(Restore::NONE);
+        self.emit.note_state(Restore::NONE);
         // LAHF's byte has bit 1 set; OF moves from bit 0 to its place.
         self.emit.assembler.rorx(R11, R8, 8);
         self.emit.assembler.movzx8(R11, R11);
@@ -352,7 +352,7 @@ impl Translator {
     ) {
         self.emit.make_room();
         let (rip, esp, restore) = done;
-        self.emit.mark_as(rip, esp, restore);
+        self.emit.note_state_as(rip, esp, restore);
         let start = self.emit.assembler.position() as u32;
         match interrupt {
             Some(InterruptFlag::Real) => {

@@ -28,10 +28,10 @@ use crate::abi::flags::InterruptFlag;
 use crate::abi::flags::SYSTEM_FLAGS;
 use crate::abi::host::Host;
 use crate::abi::host::*;
-use crate::abi::marks::{Restore, Source};
 use crate::abi::memos::level_change::LevelChangeKind;
 use crate::abi::register_map::ACCUMULATOR;
 use crate::abi::sites::SiteKind;
+use crate::abi::state_map::{Restore, Source};
 use crate::emit::assembler::{Mem, Width};
 use crate::emit::look_up::OddSegment;
 use crate::policy::fast_path::FastInstruction;
@@ -165,7 +165,8 @@ impl Translator {
         self.emit.make_room();
         self.keep(R9, 2);
         self.emit.esp = self.emit.esp.wrapping_sub(3 * bytes);
-        self.emit.mark_as(self.emit.rip, self.emit.esp, target);
+        self.emit
+            .note_state_as(self.emit.rip, self.emit.esp, target);
         let start = self.emit.assembler.position() as u32;
         self.emit
             .assembler
@@ -441,7 +442,7 @@ impl Translator {
     fn outer_return(&mut self, kind: SiteKind) {
         let change = LevelChangeKind::Iret;
         let (frame, next) = (Mem::base(R9, 0), Mem::base(R9, 8));
-        self.emit.mark(Restore::NONE);
+        self.emit.note_state(Restore::NONE);
         // An island that is inserted later must not be placed before this point.
         self.emit.make_room();
         let Some(branch) = self.emit.far_branch.take() else {
@@ -547,7 +548,8 @@ impl Translator {
         self.emit
             .assembler
             .load(Width::Qword, ACCUMULATOR, accumulator);
-        self.emit.mark_as(self.emit.rip, self.emit.esp, target);
+        self.emit
+            .note_state_as(self.emit.rip, self.emit.esp, target);
         self.emit.assembler.mov(R11, RCX);
     }
 }

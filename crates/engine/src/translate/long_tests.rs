@@ -3,8 +3,8 @@
 use super::{Request, Translation, Translator};
 use crate::abi::host::*;
 use crate::abi::link_layout::{BranchTable, FamilyId};
-use crate::abi::marks::Source;
 use crate::abi::sites::{BlockId, SiteKind};
+use crate::abi::state_map::Source;
 use crate::policy::allow_list::{Features, Treatment, treatment};
 use crate::policy::mode::{Mode, ModeFlags};
 use crate::verify::{Subject, verify};
@@ -199,7 +199,7 @@ fn sixteen_bytes_are_exchanged_through_a_pointer_in_a_slot() {
 }
 
 #[test]
-fn marks_lead_from_scratch_registers_to_slots() {
+fn entries_lead_from_scratch_registers_to_slots() {
     // xchg r8,[rbx]
     let emitted = translate(&[0x4c, 0x87, 0x03]);
     let store = Decoder::with_ip(64, &emitted.code, 0, DecoderOptions::NONE)
@@ -208,10 +208,10 @@ fn marks_lead_from_scratch_registers_to_slots() {
         .nth(1)
         .unwrap()
         .ip() as u32;
-    let marks = emitted.translation.tables.marks.to_vec();
-    let mark = marks.iter().rfind(|mark| mark.host <= store).unwrap();
-    assert_eq!(mark.rip, RIP + 3);
-    let moves: Vec<_> = mark.restore.moves().collect();
+    let state_map = emitted.translation.tables.state_map.to_vec();
+    let entry = state_map.iter().rfind(|entry| entry.host <= store).unwrap();
+    assert_eq!(entry.rip, RIP + 3);
+    let moves: Vec<_> = entry.restore.moves().collect();
     assert_eq!(moves, [(8, Source::Host(R11))]);
 }
 

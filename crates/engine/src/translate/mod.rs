@@ -29,7 +29,7 @@
 //!   R11 carries a value across look-ups. After the look-up, the instruction's own operands use
 //!   scratch registers (`operands`, `placement`).
 //! - Until its last host instruction a sequence can be started again. For any host address, the
-//!   [state map](crate::abi::marks::Mark) says which guest instruction the sequence belongs to, and
+//!   [state map](crate::abi::state_map::StateEntry) says which guest instruction the sequence belongs to, and
 //!   which registers must be put back first.
 
 mod ahead;
@@ -68,9 +68,9 @@ use self::noted::NotedInstructions;
 use crate::abi::at;
 use crate::abi::host::*;
 use crate::abi::link_layout::{BranchTable, FamilyId, ModeId};
-use crate::abi::marks::{Restore, Source};
 use crate::abi::register_map::{ACCUMULATOR, COUNT, DATA, RegisterMap};
 use crate::abi::sites::{BlockId, SiteKind};
+use crate::abi::state_map::{Restore, Source};
 use crate::decode::length::MAX_INSTRUCTION_LENGTH;
 use crate::decode::undefined::{Lengths, Undecoded};
 use crate::emit::assembler::{Mem, Width};
@@ -552,7 +552,8 @@ impl Translator {
         let target = self.emit.next_rip;
         if self.emit.esp != 0 {
             // The last instruction is complete and must not be executed again.
-            self.emit.mark_as(target, self.emit.esp, Restore::NONE);
+            self.emit
+                .note_state_as(target, self.emit.esp, Restore::NONE);
         }
         self.emit.flush_esp();
         self.emit.begin(target, target);
@@ -588,7 +589,7 @@ impl Translator {
             self.emit.assembler.mov(R9, COUNT);
             saved = saved.and(Gpr::Rcx as u8, Source::Host(R9));
         }
-        self.emit.mark(saved);
+        self.emit.note_state(saved);
         self.emit.assembler.rdtsc();
         self.emit.assembler.rorx(DATA, DATA, 32);
         self.emit

@@ -23,8 +23,8 @@ use super::{Flow, Translator};
 use crate::abi::at;
 use crate::abi::host::Host;
 use crate::abi::host::*;
-use crate::abi::marks::{Restore, Shadow, Source};
 use crate::abi::register_map::Home;
+use crate::abi::state_map::{Restore, Shadow, Source};
 use crate::emit::assembler::{Mem, Width};
 use crate::emit::look_up::OddSegment;
 use crate::emit::operands::guest_number;
@@ -287,7 +287,7 @@ impl Translator {
     /// Makes a state-map entry for the current position that names the next instruction, from which
     /// the current instruction may hold interrupts off.
     fn mark_done(&mut self, restore: Restore) {
-        self.emit.push_mark(
+        self.emit.push_state(
             self.emit.next_rip,
             self.emit.esp,
             restore,

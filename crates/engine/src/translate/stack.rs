@@ -196,7 +196,7 @@ impl Translator {
         let stack = self.emit.map.stack();
         self.emit.assembler.mov(R8, stack);
         self.emit
-            .mark(crate::abi::marks::Restore::one(Gpr::Rsp as u8, R8));
+            .note_state(crate::abi::state_map::Restore::one(Gpr::Rsp as u8, R8));
         let frame = self.emit.value(Register::EBP, RCX);
         let above = Mem::base(frame, width.bytes() as i32);
         if has_wide_stack {

@@ -6,8 +6,8 @@
 
 use super::{Flow, Translator};
 use crate::abi::host::*;
-use crate::abi::marks::Restore;
 use crate::abi::register_map::Home;
+use crate::abi::state_map::Restore;
 use crate::emit::assembler::{Mem, Width};
 use crate::emit::effective_address::Offset;
 use crate::emit::look_up::{OddSegment, Reach};
@@ -71,7 +71,7 @@ impl Translator {
         let bytes = ALL.len() as u32 * width.bytes();
         (self.emit).access_sum(SegmentRegister::Ss, kind, bytes, write)?;
         self.emit.assembler.lea64(R11, Reach::Sum.mem());
-        self.emit.mark(Restore::UNDIVIDED);
+        self.emit.note_state(Restore::UNDIVIDED);
         Ok(())
     }
 

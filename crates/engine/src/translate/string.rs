@@ -5,8 +5,8 @@ use super::{Flow, Translator};
 use crate::abi::at;
 use crate::abi::host::Host;
 use crate::abi::host::*;
-use crate::abi::marks::{Restore, Source};
 use crate::abi::register_map::{ACCUMULATOR, Home};
+use crate::abi::state_map::{Restore, Source};
 use crate::abi::strings::Reach as RoutineReach;
 use crate::emit::assembler::{Mem, Width};
 use crate::emit::effective_address::Offset;
@@ -204,7 +204,7 @@ impl Translator {
             self.emit.assembler.mov(RCX, source);
             self.emit.assembler.mov(R8, destination);
             self.emit
-                .mark(Restore::one(ESI, RCX).and(EDI, Source::Host(R8)));
+                .note_state(Restore::one(ESI, RCX).and(EDI, Source::Host(R8)));
             self.advance_from(source, RCX, shape, pointers);
             self.advance_from(destination, R8, shape, pointers);
             return;
@@ -215,7 +215,7 @@ impl Translator {
             (EDI, destination)
         };
         self.emit.assembler.mov(RCX, pointer);
-        self.emit.mark(Restore::one(guest, RCX));
+        self.emit.note_state(Restore::one(guest, RCX));
         // R8 keeps the linear address for the handler of a fault where there is no shadow window.
         self.advance(pointer, R11, shape, pointers);
     }
@@ -229,7 +229,7 @@ impl Translator {
             self.emit.assembler.store(Width::Qword, slot, home);
         }
         self.emit
-            .mark(Restore::NONE.and(ESI, Source::Slot).and(EDI, Source::Slot));
+            .note_state(Restore::NONE.and(ESI, Source::Slot).and(EDI, Source::Slot));
         self.emit
             .assembler
             .load(Width::Qword, R8, self.emit.field(at::DIRECTION));
@@ -273,7 +273,7 @@ impl Translator {
         }
         self.element(shape, Reach::Pointer);
         self.emit
-            .mark_as(self.emit.next_rip, self.emit.esp, restore);
+            .note_state_as(self.emit.next_rip, self.emit.esp, restore);
         for (guest, place, _) in pointers {
             match self.emit.map.home(guest) {
                 Home::Host(home) => self.emit.assembler.mov(home, place),
@@ -284,7 +284,7 @@ impl Translator {
             }
         }
         self.emit
-            .mark_as(self.emit.next_rip, self.emit.esp, Restore::NONE);
+            .note_state_as(self.emit.next_rip, self.emit.esp, Restore::NONE);
     }
 
     fn pointer_to_r8(&mut self, pointer: Register, pointers: Width) -> Offset {

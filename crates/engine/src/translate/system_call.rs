@@ -25,10 +25,10 @@ use crate::abi::flags::InterruptFlag;
 use crate::abi::flags::SYSTEM_FLAGS;
 use crate::abi::host::*;
 use crate::abi::link_layout::{ENTRY_TARGET, from_links};
-use crate::abi::marks::Restore;
 use crate::abi::memos::level_change::{LevelChange, LevelChangeKind, from_mode};
 use crate::abi::register_map::{ACCUMULATOR, COUNT, DATA};
 use crate::abi::sites::SiteKind;
+use crate::abi::state_map::Restore;
 use crate::abi::x87_pointers::X87_FRESH;
 use crate::emit::assembler::{Mem, Width};
 use crate::policy::mode::ModeFlags;
@@ -72,7 +72,7 @@ impl Translator {
     /// Notes that the effects of the instruction begin here and must not be divided.
     pub(super) fn begin_undivided(&mut self) {
         self.emit.make_room();
-        self.emit.mark(Restore::UNDIVIDED);
+        self.emit.note_state(Restore::UNDIVIDED);
     }
 
     /// Clears all bits of EFLAGS except the arithmetic flags, IF and DF.
@@ -243,7 +243,7 @@ impl Translator {
     /// Emits the branch to R8 in the mode of the new level. The instruction is complete except for
     /// this branch.
     pub(super) fn branch_to_level(&mut self, kind: LevelChangeKind) -> Flow {
-        self.mark_at_target(Restore::NONE);
+        self.note_state_at_target(Restore::NONE);
         let links = self.emit.map.links;
         let table = self.change_field(kind, offset_of!(LevelChange, table));
         self.emit.assembler.load(Width::Qword, R11, table);
@@ -256,7 +256,7 @@ impl Translator {
         self.emit.assembler.load(Width::Qword, RCX, entry(0));
         self.emit.assembler.lea64(RCX, Mem::indexed(RCX, R11, 1, 0));
         let hit = self.emit.skip_if_zero();
-        self.mark_at_target(Restore::NONE);
+        self.note_state_at_target(Restore::NONE);
         self.emit
             .assembler
             .store(Width::Qword, self.emit.field(at::EXIT_VALUE), R8);
@@ -265,15 +265,16 @@ impl Translator {
             .new_site(SiteKind::LevelChanged, self.emit.rip, 0, 0);
         self.emit.emit_exit(site);
         self.emit.land(hit);
-        self.mark_at_target(Restore::NONE);
+        self.note_state_at_target(Restore::NONE);
         if kind.leads_to_program() {
-            self.load_code_delta(entry);
+            self.load_code_slide(entry);
         }
         self.emit.assembler.jmp_memory(entry(ENTRY_TARGET));
         Flow::End
     }
 
-    fn mark_at_target(&mut self, restore: Restore) {
-        self.emit.mark_as(self.emit.rip, 0, restore.with_eip(R8));
+    fn note_state_at_target(&mut self, restore: Restore) {
+        self.emit
+            .note_state_as(self.emit.rip, 0, restore.with_eip(R8));
     }
 }

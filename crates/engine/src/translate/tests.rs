@@ -3,9 +3,9 @@
 use super::{Request, TranslateError, Translation, Translator};
 use crate::abi::host::*;
 use crate::abi::link_layout::{BranchTable, FamilyId};
-use crate::abi::marks::{Restore, Source};
 use crate::abi::register_map::{Home, RegisterMap};
 use crate::abi::sites::{BlockId, SiteKind};
+use crate::abi::state_map::{Restore, Source};
 use crate::policy::allow_list::Features;
 use crate::policy::mode::Mode;
 use crate::verify::{Subject, verify};
@@ -188,7 +188,7 @@ fn registers_that_are_used_unnamed_come_to_their_namesakes() {
 }
 
 #[test]
-fn marks_say_that_the_instruction_is_done_and_where_its_result_is() {
+fn entries_say_that_the_instruction_is_done_and_where_its_result_is() {
     // add bh,[esi]
     let emitted = translate(&CROWDED, &[0x02, 0x3e]);
     let store = Decoder::with_ip(64, &emitted.code, 0, DecoderOptions::NONE)
@@ -197,16 +197,19 @@ fn marks_say_that_the_instruction_is_done_and_where_its_result_is() {
         .nth(1)
         .unwrap()
         .ip() as u32;
-    let marks = emitted.translation.tables.marks.to_vec();
-    let mark = marks.iter().rfind(|mark| mark.host <= store).unwrap();
-    assert_eq!(mark.rip, 0x1002);
-    let moves: Vec<_> = mark.restore.moves().collect();
+    let state_map = emitted.translation.tables.state_map.to_vec();
+    let entry = state_map.iter().rfind(|entry| entry.host <= store).unwrap();
+    assert_eq!(entry.rip, 0x1002);
+    let moves: Vec<_> = entry.restore.moves().collect();
     assert_eq!(moves, [(0, Source::Host(R11)), (3, Source::Host(RAX))]);
     // Before the addition the instruction has not begun, and EBX is at home.
-    let before = marks.iter().rfind(|mark| mark.host < store - 2).unwrap();
+    let before = state_map
+        .iter()
+        .rfind(|entry| entry.host < store - 2)
+        .unwrap();
     assert_eq!(before.rip, 0x1000);
     assert!(before.restore.moves().all(|(guest, _)| guest != 3));
-    let last = marks.iter().rfind(|mark| mark.rip == 0x1002).unwrap();
+    let last = state_map.iter().rfind(|entry| entry.rip == 0x1002).unwrap();
     assert_eq!(last.restore, Restore::NONE);
 }
 
@@ -220,13 +223,16 @@ fn a_conditional_loop_is_not_done_before_its_condition_is_known() {
             .find(iced_x86::Instruction::is_jcc_short_or_near)
             .unwrap()
             .ip() as u32;
-        let marks = emitted.translation.tables.marks.to_vec();
-        let mark = marks.iter().rfind(|mark| mark.host <= decide).unwrap();
-        assert_eq!(mark.rip, 0x1000, "{bytes:x?}");
+        let state_map = emitted.translation.tables.state_map.to_vec();
+        let entry = state_map
+            .iter()
+            .rfind(|entry| entry.host <= decide)
+            .unwrap();
+        assert_eq!(entry.rip, 0x1000, "{bytes:x?}");
         // ECX still has its old value.
-        let moves: Vec<_> = mark.restore.moves().collect();
+        let moves: Vec<_> = entry.restore.moves().collect();
         assert_eq!(moves, [(1, Source::Host(R8))]);
-        let behind = marks.iter().find(|mark| mark.host > decide).unwrap();
+        let behind = state_map.iter().find(|entry| entry.host > decide).unwrap();
         assert_eq!(behind.rip, 0x1000 + bytes.len() as u64);
         assert_eq!(behind.restore, Restore::NONE);
     }

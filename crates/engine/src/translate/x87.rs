@@ -44,10 +44,10 @@ impl Translator {
         if is_control(instruction.mnemonic()) {
             return;
         }
-        self.emit.mark_as(
+        self.emit.note_state_as(
             self.emit.next_rip,
             self.emit.esp,
-            crate::abi::marks::Restore::NONE,
+            crate::abi::state_map::Restore::NONE,
         );
         let start = self.emit.assembler.position() as u32;
         let (instruction, opcode) =

@@ -105,11 +105,11 @@ impl Walk<'_> {
                 constant,
                 targets: 1,
             } if self.is_whole_tag(table, constant) => zero.matched = Some((index, table)),
-            Kind::CodeDeltaSum {
+            Kind::CodeSlideSum {
                 index,
                 table,
-                in_force,
-            } if in_force == state.code_delta.number && state.matched == Some((index, table)) => {
+                active,
+            } if active == state.code_slide.number && state.matched == Some((index, table)) => {
                 zero.moved = state.matched;
             }
             Kind::VectorsOff => zero.vectors = true,
@@ -256,7 +256,7 @@ impl Walk<'_> {
         })
     }
 
-    /// Whether `code_delta` holds the slide of the target whose entry has been found, if the target
+    /// Whether `code_slide` holds the slide of the target whose entry has been found, if the target
     /// may be relocatable.
     fn has_delta(&self, state: &State) -> bool {
         let is_needed = match state.matched {

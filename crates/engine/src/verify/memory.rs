@@ -7,7 +7,7 @@ use super::{Rule, Walk};
 use crate::abi::at::{self, Field, FieldUse};
 use crate::abi::descriptors::Expected;
 use crate::abi::link_layout::{
-    ENTRY_DELTA, ENTRY_NEGATED_DELTA, FAR_TABLE_OFFSET, LINKS_BIAS, choices,
+    ENTRY_NEGATED_SLIDE, ENTRY_SLIDE, FAR_TABLE_OFFSET, LINKS_BIAS, choices,
 };
 use crate::abi::memos::level_change::{LevelChange, LevelChangeKind};
 use crate::abi::sites::unpack_site;
@@ -447,15 +447,15 @@ impl Walk<'_> {
         };
         let has_delta = entry.kind != Kind::FarIndex;
         let part = offset - first;
-        if part == i64::from(ENTRY_DELTA) && has_delta {
+        if part == i64::from(ENTRY_SLIDE) && has_delta {
             let index = entry.number;
-            return Ok(self.numbers.new_value(Kind::CodeDelta { index, table }));
+            return Ok(self.numbers.new_value(Kind::CodeSlide { index, table }));
         }
-        if part == i64::from(ENTRY_NEGATED_DELTA) && has_delta {
+        if part == i64::from(ENTRY_NEGATED_SLIDE) && has_delta {
             let index = entry.number;
             return Ok(self
                 .numbers
-                .new_value(Kind::NegatedCodeDelta { index, table }));
+                .new_value(Kind::NegatedCodeSlide { index, table }));
         }
         if part != 0 {
             return Err(REFUSED);
@@ -581,16 +581,16 @@ impl Walk<'_> {
             let is_view = self.moves_view(instruction) && state.level.is_some();
             return is_view.then_some(()).ok_or(REFUSED);
         }
-        if place == i64::from(at::CODE_DELTA) {
+        if place == i64::from(at::CODE_SLIDE) {
             let number = super::registers::number(instruction.op1_register());
             let value = number.map(|number| state.registers[number].kind);
             return match value {
-                Some(Kind::CodeDelta { index, table })
+                Some(Kind::CodeSlide { index, table })
                     if instruction.code() == Code::Mov_rm64_r64
                         && state.matched == Some((index, table)) =>
                 {
                     state.moved = state.matched;
-                    state.code_delta = self.numbers.new_value(Kind::Any);
+                    state.code_slide = self.numbers.new_value(Kind::Any);
                     Ok(())
                 }
                 _ => Err(REFUSED),
@@ -628,8 +628,8 @@ impl Walk<'_> {
         if [at::EXIT_SITE, at::TLB].map(i64::from).contains(&place) {
             return Err(REFUSED);
         }
-        if place == i64::from(at::CODE_DELTA) && is_quad {
-            return Ok(Some(state.code_delta));
+        if place == i64::from(at::CODE_SLIDE) && is_quad {
+            return Ok(Some(state.code_slide));
         }
         if let Some((work, offset)) = work_place(place) {
             return match offset == 0 && is_quad {

@@ -286,8 +286,8 @@ impl<'a> Walk<'a> {
                 now.near = before.near;
             }
         }
-        if is_kept(&before.code_delta) {
-            state.code_delta.near = before.code_delta.near;
+        if is_kept(&before.code_slide) {
+            state.code_slide.near = before.code_slide.near;
         }
         state.common = common;
     }

@@ -298,17 +298,17 @@ impl Walk<'_> {
                 }
             }
             (
-                Kind::NegatedCodeDelta {
+                Kind::NegatedCodeSlide {
                     index: entry,
                     table,
                 },
                 _,
                 1,
                 0,
-            ) => Kind::CodeDeltaSum {
+            ) => Kind::CodeSlideSum {
                 index: entry,
                 table,
-                in_force: index.number,
+                active: index.number,
             },
             (_, Kind::HighWord, 1, 0) if base.is_narrow() => Kind::FarPointer,
             _ => Kind::Any,

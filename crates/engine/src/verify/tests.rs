@@ -5,12 +5,12 @@ use crate::abi::at;
 use crate::abi::context::{BIAS, Context};
 use crate::abi::host::*;
 use crate::abi::link_layout::{
-    BranchTable, ENTRY_DELTA, ENTRY_NEGATED_DELTA, ENTRY_TARGET, FamilyId, INDEX_TURN, SLOT_BYTES,
+    BranchTable, ENTRY_NEGATED_SLIDE, ENTRY_SLIDE, ENTRY_TARGET, FamilyId, INDEX_TURN, SLOT_BYTES,
     SLOT_STUB, SLOTS_OFFSET, from_links, table_offset,
 };
-use crate::abi::marks::Shadow;
 use crate::abi::register_map::RegisterMap;
 use crate::abi::sites::{BlockId, LinkPlace, Site, SiteKind, pack_site};
+use crate::abi::state_map::Shadow;
 use crate::abi::strings::{OPERATIONS, ROUTINES, StringRoutine};
 use crate::emit::assembler::{Assembler, Mem, ShortBranch, Width};
 use crate::policy::instruction_kind::Helper;
@@ -910,7 +910,7 @@ fn an_indirect_branch_jumps_where_the_tag_was_the_targets() {
 }
 
 #[test]
-fn a_branch_to_relocatable_code_puts_its_targets_delta_in_force() {
+fn a_branch_to_relocatable_code_loads_its_targets_slide() {
     let program = ModeFlags::USER | ModeFlags::PROTECTED | ModeFlags::CODE32;
     let found = |flags: ModeFlags, delta: Option<i32>, stored: Host, early: bool| {
         let start = table_offset(shared_table(flags));
@@ -921,7 +921,7 @@ fn a_branch_to_relocatable_code_puts_its_targets_delta_in_force() {
                 RDX,
                 Mem::indexed(R13, R9, 8, from_links(start + delta)),
             );
-            a.store(Width::Qword, Mem::base(R15, at::CODE_DELTA), stored);
+            a.store(Width::Qword, Mem::base(R15, at::CODE_SLIDE), stored);
         };
         rules_in(flags, &RegisterMap::LEGACY, |a| {
             a.mov32(R8, RAX);
@@ -951,13 +951,13 @@ fn a_branch_to_relocatable_code_puts_its_targets_delta_in_force() {
         })
         .len()
     };
-    assert_eq!(found(program, Some(ENTRY_DELTA), RDX, false), 0);
+    assert_eq!(found(program, Some(ENTRY_SLIDE), RDX, false), 0);
     assert_eq!(found(ModeFlags::empty(), None, RDX, false), 0);
     assert_ne!(found(program, None, RDX, false), 0);
     assert_ne!(found(program, Some(ENTRY_TARGET), RDX, false), 0);
-    assert_ne!(found(program, Some(ENTRY_DELTA), R11, false), 0);
+    assert_ne!(found(program, Some(ENTRY_SLIDE), R11, false), 0);
     // The slide is loaded before the tag has matched.
-    assert_ne!(found(program, Some(ENTRY_DELTA), RDX, true), 0);
+    assert_ne!(found(program, Some(ENTRY_SLIDE), RDX, true), 0);
 }
 
 #[test]
@@ -967,7 +967,7 @@ fn a_branch_leaves_the_delta_as_it_is_if_it_is_the_targets() {
     let found = |part: i32, added: Host, restores: bool, change: fn(&mut Assembler)| {
         rules_in(program, &RegisterMap::LEGACY, |a| {
             let entry = |part| Mem::indexed(R13, R9, 8, from_links(start + part));
-            let in_force = Mem::base(R15, at::CODE_DELTA);
+            let active = Mem::base(R15, at::CODE_SLIDE);
             a.mov32(R8, RAX);
             a.rorx(R9, R8, INDEX_TURN);
             a.shrx(R9, R9, R13);
@@ -979,14 +979,14 @@ fn a_branch_leaves_the_delta_as_it_is_if_it_is_the_targets() {
             let hit = a.jrcxz();
             let miss = a.jmp_short();
             a.patch_rel8_here(hit);
-            a.load(Width::Qword, R11, in_force);
+            a.load(Width::Qword, R11, active);
             a.load(Width::Qword, RCX, entry(part));
             a.lea64(RCX, Mem::indexed(RCX, added, 1, 0));
             change(a);
             let same = a.jrcxz();
             if restores {
-                a.load(Width::Qword, R11, entry(ENTRY_DELTA));
-                a.store(Width::Qword, in_force, R11);
+                a.load(Width::Qword, R11, entry(ENTRY_SLIDE));
+                a.store(Width::Qword, active, R11);
             }
             a.patch_rel8_here(same);
             a.jmp_memory(entry(ENTRY_TARGET));
@@ -996,10 +996,10 @@ fn a_branch_leaves_the_delta_as_it_is_if_it_is_the_targets() {
         .len()
     };
     let nothing = |_: &mut Assembler| {};
-    assert_eq!(found(ENTRY_NEGATED_DELTA, R11, true, nothing), 0);
-    assert_ne!(found(ENTRY_NEGATED_DELTA, R11, false, nothing), 0);
-    assert_ne!(found(ENTRY_NEGATED_DELTA, RDX, true, nothing), 0);
-    assert_ne!(found(ENTRY_DELTA, R11, true, nothing), 0);
+    assert_eq!(found(ENTRY_NEGATED_SLIDE, R11, true, nothing), 0);
+    assert_ne!(found(ENTRY_NEGATED_SLIDE, R11, false, nothing), 0);
+    assert_ne!(found(ENTRY_NEGATED_SLIDE, RDX, true, nothing), 0);
+    assert_ne!(found(ENTRY_SLIDE, R11, true, nothing), 0);
     let zeroes = |a: &mut Assembler| a.mov32(RCX, RDX);
-    assert_ne!(found(ENTRY_NEGATED_DELTA, R11, true, zeroes), 0);
+    assert_ne!(found(ENTRY_NEGATED_SLIDE, R11, true, zeroes), 0);
 }

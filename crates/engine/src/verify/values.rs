@@ -81,14 +81,14 @@ pub(super) enum Kind {
     /// Four times the number of an entry in a table of indirect branches.
     Index,
     /// The slide of the target of the entry at this index of a table.
-    CodeDelta { index: Number, table: Table },
+    CodeSlide { index: Number, table: Table },
     /// The negative of that slide.
-    NegatedCodeDelta { index: Number, table: Table },
-    /// The sum of that negated slide and the current slide, whose value had the number `in_force`.
-    CodeDeltaSum {
+    NegatedCodeSlide { index: Number, table: Table },
+    /// The sum of that negated slide and the current slide, whose value had the number `active`.
+    CodeSlideSum {
         index: Number,
         table: Table,
-        in_force: Number,
+        active: Number,
     },
     /// Where the table of a change of the privilege level begins.
     LevelTable(LevelChangeKind),
@@ -193,13 +193,13 @@ pub(super) struct State {
     pub(super) work: [Value; 3],
     /// The values of the guest registers that live in slots.
     pub(super) slots: [Value; 16],
-    /// The value of the field [`crate::abi::at::CODE_DELTA`].
-    pub(super) code_delta: Value,
+    /// The value of the field [`crate::abi::at::CODE_SLIDE`].
+    pub(super) code_slide: Value,
     /// Addresses in common parts: each is the value with this number plus this distance.
     pub(super) common: Vec<(Number, i64)>,
     /// The entry whose tag matches the target: its index and its table.
     pub(super) matched: Option<(Number, Table)>,
-    /// The entry whose slide is in `code_delta`.
+    /// The entry whose slide is in `code_slide`.
     pub(super) moved: Option<(Number, Table)>,
     /// The exit that the previous instruction has named.
     pub(super) named: Option<usize>,
@@ -224,7 +224,7 @@ impl State {
             registers: [(); 16].map(|()| numbers.new_value(Kind::Any)),
             work: [(); 3].map(|()| numbers.new_value(Kind::Any)),
             slots: [(); 16].map(|()| numbers.new_value(Kind::Any)),
-            code_delta: numbers.new_value(Kind::Any),
+            code_slide: numbers.new_value(Kind::Any),
             common: Vec::new(),
             matched: None,
             moved: None,
@@ -238,9 +238,9 @@ impl State {
     pub(super) fn merge(&mut self, other: &State, numbers: &mut Numbers) {
         let index = self.common_index(other, numbers);
         let here = self.registers.iter_mut().chain(&mut self.work);
-        let here = here.chain(&mut self.slots).chain([&mut self.code_delta]);
+        let here = here.chain(&mut self.slots).chain([&mut self.code_slide]);
         let there = other.registers.iter().chain(&other.work);
-        let there = there.chain(&other.slots).chain([&other.code_delta]);
+        let there = there.chain(&other.slots).chain([&other.code_slide]);
         for (value, other) in here.zip(there) {
             if value != other {
                 *value = numbers.new_value(Kind::Any);

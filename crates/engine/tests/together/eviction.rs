@@ -45,7 +45,7 @@ fn place(address: u64) -> CodeAddress {
         rip: address,
         linear: address,
         global: true,
-        home: None,
+        link_address: None,
     }
 }
 

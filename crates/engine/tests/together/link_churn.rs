@@ -47,7 +47,7 @@ impl Setup {
             rip: physical,
             linear: physical,
             global: false,
-            home: None,
+            link_address: None,
         };
         match self.engine.translate(&place, self.mode, &mut self.memory) {
             LookUp::Block(id) => id,

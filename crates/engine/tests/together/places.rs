@@ -20,7 +20,7 @@ const PLACE: CodeAddress = CodeAddress {
     rip: START,
     linear: START,
     global: false,
-    home: None,
+    link_address: None,
 };
 
 /// The mode of flat 32-bit code and data.
@@ -73,7 +73,7 @@ fn a_host_address_belongs_to_the_site_of_the_instruction_in_work_there() {
         "each access, in the order of the code"
     );
     let block = engine.block(id).unwrap();
-    let inc = block.marks().find(|mark| mark.rip == START + 2);
+    let inc = block.state_map().find(|entry| entry.rip == START + 2);
     assert_eq!(engine.site_at(start + u64::from(inc.unwrap().host)), None);
     assert_eq!(engine.site_at(engine.code_range().end), None);
     assert_eq!(engine.site_at(START), None);
@@ -131,7 +131,7 @@ fn code_of_16_bits_has_no_direct_access_in_protected_mode() {
 }
 
 #[test]
-fn what_was_found_before_is_found_only_while_it_is_in_force() {
+fn what_was_found_before_is_found_only_while_it_is_active() {
     // The second block has the number that the first one had.
     for moment in [Moment::Before, Moment::After] {
         let (mut engine, mut memory) = engine_and_memory(&[0x40, 0xf4]);

@@ -139,7 +139,7 @@ impl Ledger {
             cycles = self.without_waiting_slow(cycles);
             let asking = counter().wrapping_sub(now);
             if asking < LONGEST_ENTRY {
-                self.accounts.books += asking;
+                self.accounts.own_cost += asking;
             }
             if self.timing_guest {
                 // The time of the call must not count for the stretch of guest code around it.
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn books_that_only_count_time_no_call() {
+    fn ledgers_that_only_count_time_no_call() {
         let mut ledger = ledger(Detail::CountsOnly);
         exit(&mut ledger);
         for _ in 0..1_000 {

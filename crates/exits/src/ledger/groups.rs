@@ -127,7 +127,7 @@ impl Ledger {
         self.group.exits = self.sampler.exits_to_next();
         self.group.aside = self.set_aside();
         self.group.waiting = self.waiting_seen;
-        self.accounts.books += self.clock_cost;
+        self.accounts.own_cost += self.clock_cost;
         if due == Due::Control {
             self.disturbance.ask_for_control();
             self.disturbance.begin_control(counter());
@@ -137,7 +137,7 @@ impl Ledger {
 
     /// The time that is always measured, and is neither guest code nor exits.
     fn set_aside(&self) -> u64 {
-        self.accounts.translating + self.accounts.halted + self.accounts.books
+        self.accounts.translating + self.accounts.halted + self.accounts.own_cost
     }
 
     /// A timed stretch of guest code took `cycles`.

@@ -28,7 +28,7 @@ pub struct TimeShares {
     /// From the start to the first guest code, and at the end (measured).
     pub start_end: u64,
     /// In the ledger's own work (measured).
-    pub books: u64,
+    pub own_cost: u64,
     /// In each kind of exit, without devices and translation (estimated).
     pub exits: Vec<(ExitKind, u64)>,
 }
@@ -37,7 +37,7 @@ impl TimeShares {
     /// The sum of all accounts.
     pub fn sum(&self) -> u64 {
         let exits: u64 = self.exits.iter().map(|exit| exit.1).sum();
-        let monitor = self.signals + self.start_end + self.books;
+        let monitor = self.signals + self.start_end + self.own_cost;
         let code = self.guest + self.all_fast_path_calls();
         code + self.translating + self.devices + self.halted + self.waiting + monitor + exits
     }
@@ -134,7 +134,7 @@ impl Accounts {
             waiting: self.waiting,
             signals: self.signals,
             start_end: self.start_end,
-            books: self.books,
+            own_cost: self.own_cost,
             exits: ExitKind::ALL
                 .iter()
                 .filter_map(|&kind| Some((kind, self.kinds[kind as usize].as_deref()?.total)))

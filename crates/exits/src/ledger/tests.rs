@@ -204,7 +204,7 @@ fn loaded_host() {
 }
 
 #[test]
-fn the_books_of_a_loaded_host_balance() {
+fn the_ledger_of_a_loaded_host_balance() {
     let mut ledger = ledger();
     AT_READING.set(loaded_host);
     ledger.start();
@@ -525,7 +525,7 @@ fn run_with_long_stretches(ledger: &mut Ledger, seed: u64) -> (u64, u64) {
 }
 
 #[test]
-fn the_books_of_short_runs_with_few_long_stretches_balance() {
+fn the_ledger_of_short_runs_with_few_long_stretches_balance() {
     for seed in 1..=40 {
         let mut ledger = ledger();
         let (guest, exits) = run_with_long_stretches(&mut ledger, seed);

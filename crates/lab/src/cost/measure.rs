@@ -127,7 +127,7 @@ fn find<'a>(table: &'a [Loops], name: &str, mode: GuestMode) -> Option<&'a Loops
 }
 
 /// The exits that were expected and those that were counted so far.
-struct Books {
+struct Reading {
     expected: &'static [Expected],
     mode: GuestMode,
     counts: Vec<CheckedCount>,
@@ -136,7 +136,7 @@ struct Books {
     exits: u64,
 }
 
-impl Books {
+impl Reading {
     fn new(kind: &Kind, mode: GuestMode) -> Self {
         let counts = kind.expected.iter().map(|expected| CheckedCount {
             kind: expected.kind.name().to_owned(),
@@ -228,8 +228,8 @@ impl<'a> Bench<'a> {
         pinned: bool,
         observer: &mut dyn Observer,
     ) -> Result<Option<Row>, CostError> {
-        let mut books = Books::new(kind, self.mode);
-        let Some((raw, baseline)) = self.singles(kind, loops, &mut books, observer)? else {
+        let mut reading = Reading::new(kind, self.mode);
+        let Some((raw, baseline)) = self.singles(kind, loops, &mut reading, observer)? else {
             return Ok(None);
         };
         let values = self.net(kind, raw, baseline);
@@ -243,9 +243,9 @@ impl<'a> Bench<'a> {
             pinned,
             baseline,
             single,
-            batch: self.batches(kind, loops, &mut books)?,
-            exits_each: books.exits as f64 / books.repetitions.max(1) as f64,
-            counts: books.counts,
+            batch: self.batches(kind, loops, &mut reading)?,
+            exits_each: reading.exits as f64 / reading.repetitions.max(1) as f64,
+            counts: reading.counts,
             distribution: distribution(&values),
         }))
     }
@@ -256,7 +256,7 @@ impl<'a> Bench<'a> {
         &mut self,
         kind: &Kind,
         loops: &Loops,
-        books: &mut Books,
+        reading: &mut Reading,
         observer: &mut dyn Observer,
     ) -> Result<Option<(Vec<u64>, u64)>, CostError> {
         let (wanted, chunk) = if kind.is_slow {
@@ -286,7 +286,7 @@ impl<'a> Bench<'a> {
                 .run(kinds::BASELINE, single(self.baseline.single, count))?;
             empty.extend(outcome.values);
             let outcome = self.guest.run(&what, single(loops.single, count))?;
-            books.check(&outcome, count as u64, &what)?;
+            reading.check(&outcome, count as u64, &what)?;
             values.extend(outcome.values);
         }
         let baseline = median(&empty).unwrap_or(0);
@@ -310,7 +310,7 @@ impl<'a> Bench<'a> {
         &mut self,
         kind: &Kind,
         loops: &Loops,
-        books: &mut Books,
+        reading: &mut Reading,
     ) -> Result<Option<BatchResult>, CostError> {
         let subtracted = match kind.batch {
             Batch::None => return Ok(None),
@@ -337,7 +337,7 @@ impl<'a> Bench<'a> {
                 .run(&subtracted.name, command(subtracted.batch, repeat))?;
             empty.extend(outcome.values);
             let outcome = self.guest.run(&what, command(loops.batch, repeat))?;
-            books.check(&outcome, u64::from(repeat), &what)?;
+            reading.check(&outcome, u64::from(repeat), &what)?;
             values.extend(outcome.values);
         }
         let each = f64::from(repeat);

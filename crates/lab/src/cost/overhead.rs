@@ -123,7 +123,7 @@ pub fn run(pairs: usize, observer: &mut dyn Observer) -> Result<Vec<Comparison>,
 /// The comparisons as a table for people, with every repetition.
 pub fn table(results: &[Comparison]) -> String {
     let mut text = String::from(
-        "the ledger's own cost: full books against counts only, in turns, cycles of one repetition\n",
+        "the ledger's own cost: full ledger against counts only, in turns, cycles of one repetition\n",
     );
     for result in results {
         let _ = writeln!(text, "\n{}: {}", result.workload, result.what);

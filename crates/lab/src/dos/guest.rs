@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
-use tollgate_exits::books::Books;
+use tollgate_exits::reading::Reading;
 use tollgate_host_facts::file_words::reading;
 use tollgate_machine::boot::firmware;
 use tollgate_machine::config::{
@@ -43,7 +43,7 @@ pub struct Done {
     /// Rounds, keys, and calls of the hooked vectors, by name.
     pub counters: BTreeMap<String, u64>,
     /// The ledger between the start of the first round and the end of the last one.
-    pub books: Books,
+    pub reading: Reading,
     /// The text on the screen afterwards, line by line.
     pub screen: Vec<String>,
 }
@@ -51,7 +51,7 @@ pub struct Done {
 impl Done {
     /// The time in seconds that the rounds took.
     pub fn seconds(&self) -> f64 {
-        self.books.shares.wall as f64 / (self.books.tsc_khz.max(1) as f64 * 1000.0)
+        self.reading.shares.wall as f64 / (self.reading.tsc_khz.max(1) as f64 * 1000.0)
     }
 
     /// The value of a counter.
@@ -126,7 +126,7 @@ impl DosGuest {
         let line = self.guest.take_text();
         let done = Done {
             counters: counters(&line),
-            books: self.books()?,
+            reading: self.reading()?,
             screen: lines(&self.screen()?),
         };
         self.rest();
@@ -200,8 +200,8 @@ impl DosGuest {
     /// # Errors
     ///
     /// The machine has ended.
-    pub fn all_books(&mut self) -> Result<Arc<Books>, LabError> {
-        self.guest.books()
+    pub fn all_readings(&mut self) -> Result<Arc<Reading>, LabError> {
+        self.guest.reading()
     }
 
     /// Resumes the machine, which is paused between two pieces of work.
@@ -246,7 +246,7 @@ impl DosGuest {
     }
 
     /// The ledger between the marks that the resident program has set.
-    fn books(&mut self) -> Result<Books, LabError> {
+    fn reading(&mut self) -> Result<Reading, LabError> {
         let name = |text: &str| text.parse::<MarkName>().ok();
         let span = Span {
             since: name("begin"),
@@ -260,8 +260,8 @@ impl DosGuest {
         let end = Instant::now() + ANSWER;
         loop {
             if let Some(answer) = self.guest.handle().fetch(number) {
-                let books = answer.books.unwrap_or_else(|| Err("no answer".into()));
-                return books.map_err(LabError::WorkNotDone);
+                let reading = answer.reading.unwrap_or_else(|| Err("no answer".into()));
+                return reading.map_err(LabError::WorkNotDone);
             }
             if Instant::now() > end {
                 return Err(self.guest.silent("the machine does not answer"));

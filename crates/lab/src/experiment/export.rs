@@ -64,7 +64,7 @@ fn of_sample(text: &mut String, place: &str, sample: &Sample) {
     line("cycles", "waiting", &ledger.waiting_cycles);
     line("cycles", "signals", &ledger.signal_cycles);
     line("cycles", "start-end", &ledger.start_end_cycles);
-    line("cycles", "books", &ledger.books_cycles);
+    line("cycles", "ledger", &ledger.ledger_cycles);
     for row in &ledger.exits {
         line("exits", &row.kind, &row.count);
         if row.samples > 0 {

@@ -99,9 +99,9 @@ pub fn time_shares(results: &Results, cell: &CellResult) -> Section {
         ("translating", |s| s.timed.ledger.translating_cycles as f64),
         ("halted", |s| s.timed.ledger.halted_cycles as f64),
         ("waiting", |s| s.timed.ledger.waiting_cycles as f64),
-        ("signals, books", |s| {
+        ("signals, ledger", |s| {
             let ledger = &s.timed.ledger;
-            (ledger.signal_cycles + ledger.start_end_cycles + ledger.books_cycles) as f64
+            (ledger.signal_cycles + ledger.start_end_cycles + ledger.ledger_cycles) as f64
         }),
         ("fast paths", |s| {
             s.timed.ledger.fast_path_call_cycles as f64

@@ -3,7 +3,7 @@
 use crate::statistics::Quartiles;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
-use tollgate_exits::books::Books;
+use tollgate_exits::reading::Reading;
 use tollgate_exits::snapshot::{ExitRow, Snapshot};
 use tollgate_host_facts::hardware_counters::HardwareCounts;
 
@@ -35,8 +35,8 @@ fn numbers<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, f64>, 
 
 impl Timed {
     /// A run that took `seconds` and left this ledger.
-    pub fn new(seconds: f64, books: &Books) -> Self {
-        let mut ledger = Snapshot::of(books, |_| None);
+    pub fn new(seconds: f64, reading: &Reading) -> Self {
+        let mut ledger = Snapshot::of(reading, |_| None);
         // The origins of exits are shown by `tollgate run --stats`; here they would be most of the
         // output.
         ledger.origins.clear();
@@ -50,9 +50,9 @@ impl Timed {
     }
 
     /// A run of `events` events that took `cycles`; [`EVENT`] is the cycles of one.
-    pub fn of_events(events: u64, cycles: u64, books: &Books) -> Self {
+    pub fn of_events(events: u64, cycles: u64, reading: &Reading) -> Self {
         let cycles = cycles as f64;
-        let mut timed = Self::new(cycles / (books.tsc_khz.max(1) as f64 * 1e3), books);
+        let mut timed = Self::new(cycles / (reading.tsc_khz.max(1) as f64 * 1e3), reading);
         let each = cycles / events as f64;
         timed.values.insert(EVENT.to_owned(), each);
         timed

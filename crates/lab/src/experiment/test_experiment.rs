@@ -8,8 +8,8 @@ use std::cell::Cell as Counter;
 use std::path::Path;
 use std::rc::Rc;
 use tollgate_exits::ExitKind;
-use tollgate_exits::books::{Books, KindBooks};
 use tollgate_exits::ledger::{Cost, TimeShares};
+use tollgate_exits::reading::{KindReading, Reading};
 
 pub(crate) static ABOUT: About = About {
     name: "made-up",
@@ -169,7 +169,7 @@ pub(crate) fn sample(arm: &str, repetition: u32, cli: u64, cycles: u64, wall: u6
         p99: cycles,
         max: cycles,
     };
-    let books = Books {
+    let reading = Reading {
         tsc_khz: 1000,
         shares: TimeShares {
             wall,
@@ -177,7 +177,7 @@ pub(crate) fn sample(arm: &str, repetition: u32, cli: u64, cycles: u64, wall: u6
             exits: vec![(ExitKind::Cli, cycles)],
             ..TimeShares::default()
         },
-        kinds: vec![KindBooks {
+        kinds: vec![KindReading {
             kind: ExitKind::Cli,
             count: cli,
             cost: Some(cost),
@@ -204,7 +204,7 @@ pub(crate) fn sample(arm: &str, repetition: u32, cli: u64, cycles: u64, wall: u6
         arm: arm.to_owned(),
         repetition,
         order: repetition as usize,
-        timed: Timed::new(wall as f64 / 1e6, &books),
+        timed: Timed::new(wall as f64 / 1e6, &reading),
         hardware: None,
     }
 }

@@ -54,13 +54,13 @@ impl Bench for Loop {
         };
         let mut guest = PagedGuest::new(self.width, IMAGES, &config)?;
         self.run(&mut guest, self.rounds / 20, stop)?;
-        guest.reset_books();
+        guest.reset_ledger();
         let cycles = self.run(&mut guest, self.rounds, stop)?;
-        let books = guest.books();
+        let reading = guest.reading();
         let accesses = self.rounds * ACCESSES;
-        let mut timed = Timed::of_events(accesses, cycles, &books);
+        let mut timed = Timed::of_events(accesses, cycles, &reading);
         timed.work.insert("accesses".to_owned(), accesses);
-        add_counts(&mut timed, &books, &guest.counts())?;
+        add_counts(&mut timed, &reading, &guest.counts())?;
         Ok(timed)
     }
 }

@@ -15,9 +15,9 @@ const REPEAT: Program = Program {
 
 /// The time and the counts of a run with this number of events.
 fn timed(ran: &Ran, events: u64) -> Result<Timed, LabError> {
-    let mut timed = Timed::of_events(events, ran.processor_cycles(), &ran.books);
+    let mut timed = Timed::of_events(events, ran.processor_cycles(), &ran.reading);
     timed.work.insert("events".to_owned(), events);
-    add_counts(&mut timed, &ran.books, &ran.books.instruction_cache)?;
+    add_counts(&mut timed, &ran.reading, &ran.reading.instruction_cache)?;
     Ok(timed)
 }
 

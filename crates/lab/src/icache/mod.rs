@@ -16,7 +16,7 @@ use crate::experiment::{
 };
 use crate::linux_guest::check_folder;
 use std::path::Path;
-use tollgate_exits::books::Books;
+use tollgate_exits::reading::Reading;
 
 /// The experiment `tollgate lab icache`.
 pub struct InstructionCache;
@@ -69,7 +69,7 @@ impl Experiment for InstructionCache {
 /// The counts do not add up to the number of emulated instructions.
 fn add_counts(
     timed: &mut Timed,
-    books: &Books,
+    reading: &Reading,
     counts: &[(&'static str, u64)],
 ) -> Result<(), LabError> {
     let count = |name: &str| {
@@ -87,11 +87,11 @@ fn add_counts(
         )));
     }
     timed.add_counts(counts);
-    for step in &books.instruction_steps {
+    for step in &reading.instruction_steps {
         let name = format!("step-{}", step.step.name());
         timed.values.insert(name, f64::from(step.p50 as u32));
     }
-    let fast_paths: u64 = books.fast_paths.iter().map(|row| row.1).sum();
+    let fast_paths: u64 = reading.fast_paths.iter().map(|row| row.1).sum();
     timed
         .values
         .insert("fast-paths".to_owned(), fast_paths as f64);

@@ -134,7 +134,7 @@ impl Bench for Latencies {
                 ran
             }
         };
-        let mut timed = Timed::of_events(self.events, ran.processor_cycles(), &ran.books);
+        let mut timed = Timed::of_events(self.events, ran.processor_cycles(), &ran.reading);
         timed.work.insert("events".to_owned(), self.events);
         add_lateness(&mut timed, &ran)?;
         add_waits(&mut timed, &ran);
@@ -202,8 +202,8 @@ fn add_lateness(timed: &mut Timed, ran: &Ran) -> Result<(), LabError> {
 
 /// Adds how long interrupts waited, how long the monitor masked them, and the cost of stopping.
 fn add_waits(timed: &mut Timed, ran: &Ran) {
-    let books = &ran.books;
-    let microseconds = |cycles: u64| cycles as f64 * 1e3 / books.tsc_khz.max(1) as f64;
+    let reading = &ran.reading;
+    let microseconds = |cycles: u64| cycles as f64 * 1e3 / reading.tsc_khz.max(1) as f64;
     let mut add = |what: &str, row: &Durations| {
         let values = [
             ("count", row.count as f64),
@@ -217,24 +217,24 @@ fn add_waits(timed: &mut Timed, ran: &Ran) {
             timed.values.insert(format!("{what}-{name}"), value);
         }
     };
-    for row in &books.interrupts.waits {
+    for row in &reading.interrupts.waits {
         add(row.name, row);
     }
-    for row in &books.interrupts.masked {
+    for row in &reading.interrupts.masked {
         add(&format!("masked-{}", row.name), row);
     }
-    for row in &books.interrupts.within {
+    for row in &reading.interrupts.within {
         add(&format!("within-{}", row.name), row);
     }
     for (what, counts) in [
-        ("stops", &books.interrupts.stops),
-        ("resumed", &books.interrupts.resumed),
+        ("stops", &reading.interrupts.stops),
+        ("resumed", &reading.interrupts.resumed),
     ] {
         for (name, count) in counts {
             timed.values.insert(format!("{what}-{name}"), *count as f64);
         }
     }
-    let break_even = microseconds(books.interrupts.break_even);
+    let break_even = microseconds(reading.interrupts.break_even);
     timed.values.insert("break-even".to_owned(), break_even);
 }
 

@@ -6,7 +6,7 @@ use crate::running_guest::{ANSWER, RunningGuest, tail};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
-use tollgate_exits::books::Books;
+use tollgate_exits::reading::Reading;
 use tollgate_machine::config::VmConfig;
 
 /// The output of the first process before it starts the shell, and the shell's prompt.
@@ -28,14 +28,14 @@ pub struct Ran {
     /// The time from the last key of the line to the first byte after its output.
     pub elapsed: Duration,
     /// The machine's ledger, which was reset before the line was typed.
-    pub books: Arc<Books>,
+    pub reading: Arc<Reading>,
 }
 
 impl Ran {
     /// Processor cycles of the guest and its monitor: the wall time without sleep and without what
     /// the host ran in between.
     pub fn processor_cycles(&self) -> u64 {
-        let shares = &self.books.shares;
+        let shares = &self.reading.shares;
         shares
             .wall
             .saturating_sub(shares.halted)
@@ -64,7 +64,7 @@ impl LinuxGuest {
         linux.booted = Some(Ran {
             output,
             elapsed: begun.elapsed(),
-            books: linux.guest.books()?,
+            reading: linux.guest.reading()?,
         });
         // Echo and prompt of the shell would only cause exits.
         linux.run("stty -echo; PS1=")?;
@@ -89,7 +89,7 @@ impl LinuxGuest {
     pub fn run(&mut self, line: &str) -> Result<Ran, LabError> {
         self.lines += 1;
         let number = self.lines;
-        self.guest.reset_books()?;
+        self.guest.reset_ledger()?;
         // The typed text does not contain the awaited text, in case it is echoed.
         self.type_text(&format!("{line}\necho \"lab-$(({number}+0)):$?;\"\n"))?;
         let begun = Instant::now();
@@ -111,7 +111,7 @@ impl LinuxGuest {
         Ok(Ran {
             output,
             elapsed,
-            books: self.guest.books()?,
+            reading: self.guest.reading()?,
         })
     }
 

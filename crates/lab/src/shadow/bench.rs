@@ -53,10 +53,10 @@ impl Bench for Single {
             ..self.work
         };
         warm.run(&mut guest, stop)?;
-        guest.reset_books();
+        guest.reset_ledger();
         let cycles = self.work.run(&mut guest, stop)?;
         let events = self.work.rounds * self.events;
-        let mut timed = Timed::of_events(events, cycles, &guest.books());
+        let mut timed = Timed::of_events(events, cycles, &guest.reading());
         timed.work.insert("sum".to_owned(), self.work.sum());
         timed.add_counts(&guest.counts());
         Ok(timed)

@@ -79,10 +79,10 @@ impl Bench for Processes {
         self.guest.run(&self.line(self.rounds / 10))?;
         let ran = self.guest.run(&self.line(self.rounds))?;
         let turns = self.rounds * self.processes;
-        let mut timed = Timed::of_events(turns, ran.processor_cycles(), &ran.books);
+        let mut timed = Timed::of_events(turns, ran.processor_cycles(), &ran.reading);
         timed.work.insert("turns".to_owned(), turns);
-        timed.add_counts(&ran.books.space_loads);
-        timed.add_counts(&ran.books.shadow_tables);
+        timed.add_counts(&ran.reading.space_loads);
+        timed.add_counts(&ran.reading.shadow_tables);
         Ok(timed)
     }
 }

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
-use tollgate_exits::books::Books;
+use tollgate_exits::reading::Reading;
 use tollgate_machine::config::VmConfig;
 use tollgate_machine::vm::{BuildError, Consoles, RunOutcome, Vm};
 use tollgate_machine::vm_handle::VmHandle;
@@ -207,7 +207,7 @@ pub struct Run {
     /// The guest's verified report.
     pub report: Report,
     /// The ledger of the run.
-    pub books: Books,
+    pub reading: Reading,
     /// Real time in seconds from the machine's first instruction to its last.
     pub seconds: f64,
 }
@@ -272,7 +272,7 @@ pub fn run(setup: &Setup, config: &VmConfig) -> Result<Run, SmallSystemError> {
     verify(setup, &report)?;
     Ok(Run {
         report,
-        books: vm.books(),
+        reading: vm.reading(),
         seconds,
     })
 }

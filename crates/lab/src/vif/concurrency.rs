@@ -13,7 +13,7 @@ use std::io::{self, Write};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
-use tollgate_exits::books::Books;
+use tollgate_exits::reading::Reading;
 use tollgate_host_facts::processors::{Affinity, current_processor};
 use tollgate_machine::config::VmConfig;
 use tollgate_machine::vm::RunOutcome;
@@ -65,7 +65,7 @@ impl FourMachines {
         others: usize,
         keys: u16,
         stop: &Stop,
-    ) -> Result<(Vec<u64>, Books), LabError> {
+    ) -> Result<(Vec<u64>, Reading), LabError> {
         let affinity = Affinity::only(self.processor)
             .ok_or_else(|| LabError::Host("the processor's number is too large".into()))?;
         let busy: Vec<VmHandle> = (0..others).map(|_| VmHandle::new()).collect();
@@ -96,14 +96,14 @@ impl FourMachines {
                 .into_iter()
                 .map(|machine| machine.join().unwrap_or_else(|_| Err(panicked())))
                 .collect();
-            let books = echoed.unwrap_or_else(|_| Err(panicked()));
+            let reading = echoed.unwrap_or_else(|_| Err(panicked()));
             if stop.is_requested() {
                 return Err(LabError::Interrupted);
             }
             busy?;
             // The reason why the machine ended is more useful than the error that no echo arrived.
-            let books = books?;
-            Ok((typed?, books))
+            let reading = reading?;
+            Ok((typed?, reading))
         })
     }
 
@@ -129,8 +129,8 @@ impl Bench for FourMachines {
         let config = arm.config(&base_config())?;
         let (alone, _) = self.echoes(&config, 0, self.keys, stop)?;
         let started = Instant::now();
-        let (beside, books) = self.echoes(&config, OTHERS, self.keys, stop)?;
-        let mut timed = Timed::new(started.elapsed().as_secs_f64(), &books);
+        let (beside, reading) = self.echoes(&config, OTHERS, self.keys, stop)?;
+        let mut timed = Timed::new(started.elapsed().as_secs_f64(), &reading);
         timed.work.insert("keys".into(), u64::from(self.keys));
         add_echoes(&mut timed, &alone, &beside);
         Ok(timed)
@@ -179,7 +179,7 @@ fn run_echoing(
     handle: &VmHandle,
     printed: Printed,
     stop: &Stop,
-) -> Result<Books, LabError> {
+) -> Result<Reading, LabError> {
     pin(affinity)?;
     let text = printed.text.clone();
     let vm = small_system::build(setup, config, Box::new(printed), handle);
@@ -187,7 +187,7 @@ fn run_echoing(
     let outcome = stop.while_running(handle, || vm.run());
     let text = text.lock().map(|text| text.clone()).unwrap_or_default();
     checked(setup, outcome, &String::from_utf8_lossy(&text))?;
-    Ok(vm.books())
+    Ok(vm.reading())
 }
 
 fn pin(affinity: &Affinity) -> Result<(), LabError> {

@@ -97,12 +97,12 @@ impl Bench for Dos {
         };
         let mut guest = DosGuest::boot(&self.image, &config, stop, || Ok(()))?;
         let done = guest.run(&self.work, self.rounds, self.ticks)?;
-        Ok(Some(counted(&done.books)))
+        Ok(Some(counted(&done.reading)))
     }
 
     fn measure(&mut self, arm: &Arm, _stop: &Stop) -> Result<Timed, LabError> {
         let done = self.run(arm)?;
-        let mut timed = Timed::new(done.seconds(), &done.books);
+        let mut timed = Timed::new(done.seconds(), &done.reading);
         for (name, value) in &done.counters {
             // The number of calls that wait depends on the time available, so only other counters
             // are compared.

@@ -95,10 +95,10 @@ impl Bench for FourDosMachines {
         let seconds = started.elapsed().as_secs_f64();
         for machine in &mut self.others {
             // A busy machine that has ended would spoil the measurement.
-            machine.all_books()?;
+            machine.all_readings()?;
         }
-        let books = self.foreground.all_books()?;
-        let mut timed = Timed::new(seconds, &books);
+        let reading = self.foreground.all_readings()?;
+        let mut timed = Timed::new(seconds, &reading);
         timed.work.insert("keys".into(), u64::from(self.keys));
         add_echoes(&mut timed, &alone, &beside?);
         Ok(timed)

@@ -4,7 +4,7 @@ use crate::experiment::{LabError, Stop};
 use crate::small_system::{self, Report, Setup, SmallSystemError};
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
-use tollgate_exits::books::Books;
+use tollgate_exits::reading::Reading;
 use tollgate_machine::config::VmConfig;
 use tollgate_machine::vm::RunOutcome;
 use tollgate_machine::vm_handle::VmHandle;
@@ -53,13 +53,13 @@ pub struct Ended {
     /// The guest's report.
     pub report: Report,
     /// The ledger of the run.
-    pub books: Books,
+    pub reading: Reading,
 }
 
 impl Ended {
     /// Time in seconds from the machine's first instruction to its last.
     pub fn seconds(&self) -> f64 {
-        self.books.shares.wall as f64 / (self.books.tsc_khz.max(1) as f64 * 1000.0)
+        self.reading.shares.wall as f64 / (self.reading.tsc_khz.max(1) as f64 * 1000.0)
     }
 }
 
@@ -76,7 +76,7 @@ pub fn run(setup: &Setup, config: &VmConfig, stop: &Stop) -> Result<Ended, LabEr
     let report = checked(setup, outcome, &printed.text())?;
     Ok(Ended {
         report,
-        books: vm.books(),
+        reading: vm.reading(),
     })
 }
 

@@ -98,7 +98,7 @@ fn of_pair(
     if emulated.map(|(_, count)| count).sum::<u64>() >= u64::from(count) {
         return Ok(None);
     }
-    let rows = ended.books.kinds.iter();
+    let rows = ended.reading.kinds.iter();
     let exits: u64 = rows
         .filter(|row| kinds.contains(&row.kind))
         .map(|row| row.count)

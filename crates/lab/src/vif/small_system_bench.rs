@@ -5,7 +5,7 @@ use super::machine::{Ended, base_config, run};
 use crate::experiment::{Arm, Bench, Counted, LabError, Stop, Timed};
 use crate::small_system::{Mode, Setup, Workload};
 use tollgate_exits::ExitKind;
-use tollgate_exits::books::Books;
+use tollgate_exits::reading::Reading;
 use tollgate_machine::config::VmConfig;
 
 /// The number of rounds is chosen so that the fastest arm takes at least this number of seconds,
@@ -79,9 +79,9 @@ pub(super) fn rounds(fastest: f64, slowest: f64) -> u16 {
 }
 
 /// The counts of a run with [`OFF`] in which instructions were counted.
-pub(super) fn counted(books: &Books) -> Counted {
+pub(super) fn counted(reading: &Reading) -> Counted {
     let counts = |kind: &ExitKind| {
-        let rows = books.kinds.iter();
+        let rows = reading.kinds.iter();
         let row = rows.filter(|row| row.kind == *kind).map(|row| row.count);
         row.sum::<u64>()
     };
@@ -91,7 +91,7 @@ pub(super) fn counted(books: &Books) -> Counted {
         executed: kinds
             .map(|kind| (kind.name().to_owned(), counts(kind)))
             .collect(),
-        instructions: books.instructions,
+        instructions: reading.instructions,
         how: format!("in a run of its own with {OFF}"),
     }
 }
@@ -108,12 +108,12 @@ impl Bench for Single {
         if let Some(monitor) = &ended.report.monitor {
             check_monitor(monitor.pairs(), &ended)?;
         }
-        Ok(Some(counted(&ended.books)))
+        Ok(Some(counted(&ended.reading)))
     }
 
     fn measure(&mut self, arm: &Arm, stop: &Stop) -> Result<Timed, LabError> {
         let ended = self.run(arm, stop)?;
-        let mut timed = Timed::new(ended.seconds(), &ended.books);
+        let mut timed = Timed::new(ended.seconds(), &ended.reading);
         let counters = &ended.report.done.counters;
         for (name, value) in counters.pairs() {
             if WORK.contains(&name) {
@@ -144,7 +144,7 @@ fn check_monitor(emulated: Vec<(&'static str, u64)>, ended: &Ended) -> Result<()
         let Some(kind) = SIX.iter().find(|kind| kind.name() == name) else {
             continue;
         };
-        let rows = ended.books.kinds.iter();
+        let rows = ended.reading.kinds.iter();
         let seen: u64 = rows
             .filter(|row| row.kind == *kind)
             .map(|row| row.count)

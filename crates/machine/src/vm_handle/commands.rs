@@ -10,7 +10,7 @@ use super::mailbox::{
 };
 use crate::devices::i8042::{Key, MouseEvent};
 use crate::pc::Outside;
-use tollgate_exits::books::Books;
+use tollgate_exits::reading::Reading;
 
 /// The vCPU thread's side: it takes what was queued and publishes the status.
 pub struct VmCommands(pub(super) Arc<Shared>);
@@ -158,12 +158,12 @@ impl VmCommands {
         self.0.tell_listener();
     }
 
-    /// Withdraws the published books after a reset: they are no longer an answer to any request.
-    pub fn forget_books(&self) {
+    /// Withdraws the published reading after a reset: it is no longer an answer to any request.
+    pub fn forget_ledger(&self) {
         let previous = {
             let mut mailbox = self.0.mailbox();
             mailbox.resets += 1;
-            mailbox.books.take()
+            mailbox.reading.take()
         };
         self.0.tell_listener();
         drop(previous);
@@ -205,12 +205,12 @@ impl VmCommands {
         drop(dropped);
     }
 
-    /// Publishes `books` in place of the previous ones.
-    pub fn publish_books(&self, books: Books) {
-        let books = Arc::new(books);
-        let previous = self.0.mailbox().books.replace((Instant::now(), books));
+    /// Publishes `reading` in place of the previous one.
+    pub fn publish_reading(&self, reading: Reading) {
+        let reading = Arc::new(reading);
+        let previous = self.0.mailbox().reading.replace((Instant::now(), reading));
         self.0.tell_listener();
-        // The previous books are freed outside the lock.
+        // The previous reading is freed outside the lock.
         drop(previous);
     }
 }

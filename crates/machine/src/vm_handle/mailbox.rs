@@ -13,7 +13,7 @@ use crate::marks::Span;
 use serde::{Serialize, Serializer};
 use tollgate_disk::DriveOptions;
 use tollgate_engine::engine::CodeCacheUse;
-use tollgate_exits::books::Books;
+use tollgate_exits::reading::Reading;
 use tollgate_platform::{MarkName, ResetCause};
 
 /// The maximum number of bytes of serial input that wait for the guest.
@@ -26,9 +26,9 @@ pub const KEY_CAPACITY: usize = 256;
 /// count as one.
 pub const MOUSE_CAPACITY: usize = 256;
 
-/// Books that are no older than this also serve another reader, so that readers who ask
+/// A reading that is no older than this also serves another reader, so that readers who ask
 /// continuously take little of the vCPU's time.
-pub const BOOKS_AGE: Duration = Duration::from_millis(20);
+pub const READING_AGE: Duration = Duration::from_millis(20);
 
 /// A function that makes the vCPU thread leave guest code. It must not call the handle.
 pub use crate::bus::completion::KickFunction;
@@ -49,14 +49,14 @@ pub enum Command {
     PowerButton,
     /// Publish a new [`Status`].
     ReportStatus,
-    /// Publish the present books.
-    ReportBooks,
+    /// Publish a reading of the ledger.
+    ReportReading,
     /// Publish the contents of the screen, with the picture if true.
     ReportScreen(bool),
     /// Execute the waiting changes of media.
     ChangeMedia,
-    /// Reset the books.
-    ResetBooks,
+    /// Reset the ledger.
+    ResetLedger,
     /// Answer this query under this number.
     Query(Query, u64),
     /// Change a knob.
@@ -76,7 +76,7 @@ pub struct Query {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Answer {
     /// The counts, if they were requested, or why they are unavailable.
-    pub books: Option<Result<Books, String>>,
+    pub reading: Option<Result<Reading, String>>,
     /// All marks, each with the guest time in nanoseconds when it was set.
     pub marks: Vec<(MarkName, u64)>,
 }
@@ -218,14 +218,14 @@ pub(super) struct Mailbox {
     pub media_changed: VecDeque<(u64, Result<(), String>)>,
     /// The number of requested changes of media.
     pub media_requests: u64,
-    /// How often the books were reset.
+    /// How often the ledger was reset.
     pub resets: u64,
     /// How often the contents of the screen were published.
     pub screens: u64,
     /// The last published contents of the screen, with a picture if one was requested.
     pub screen: Option<Arc<Shown>>,
-    /// The last published books, and when they were published.
-    pub books: Option<(Instant, Arc<Books>)>,
+    /// The last published reading, and when it was published.
+    pub reading: Option<(Instant, Arc<Reading>)>,
     /// The number of queries so far, and the answers that were not fetched yet.
     pub queries: u64,
     pub answers: VecDeque<(u64, Answer)>,
@@ -329,7 +329,7 @@ pub struct ScreenRequest(pub(super) u64, pub(super) bool);
 #[derive(Clone, Copy, Debug)]
 pub struct MediumRequest(pub(super) u64);
 
-/// A request to reset the books. It holds the number of resets at the time of the request.
+/// A request to reset the ledger. It holds the number of resets at the time of the request.
 #[derive(Clone, Copy, Debug)]
 pub struct ResetRequest(pub(super) u64);
 
@@ -339,14 +339,14 @@ impl ResetRequest {
     }
 }
 
-/// The moment at which books were requested.
+/// The moment at which a reading was requested.
 #[derive(Clone, Copy, Debug)]
-pub struct BooksRequest(pub(super) Instant);
+pub struct ReadingRequest(pub(super) Instant);
 
-impl BooksRequest {
-    pub(super) fn answer(self, mailbox: &Mailbox) -> Option<Arc<Books>> {
-        let (at, books) = mailbox.books.as_ref()?;
-        (self.0.saturating_duration_since(*at) < BOOKS_AGE).then(|| Arc::clone(books))
+impl ReadingRequest {
+    pub(super) fn answer(self, mailbox: &Mailbox) -> Option<Arc<Reading>> {
+        let (at, reading) = mailbox.reading.as_ref()?;
+        (self.0.saturating_duration_since(*at) < READING_AGE).then(|| Arc::clone(reading))
     }
 
     pub(super) fn is_answered(self, mailbox: &Mailbox) -> bool {

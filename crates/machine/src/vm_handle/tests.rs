@@ -183,53 +183,53 @@ fn a_fresh_status_is_the_one_published_after_the_request() {
     vcpu.join().unwrap();
 }
 
-fn books() -> Books {
+fn reading() -> Reading {
     let ledger = tollgate_exits::Ledger::new(Default::default, Default::default());
-    Books::of(&ledger, 1, 0)
+    Reading::of(&ledger, 1, 0)
 }
 
 #[test]
-fn books_are_published_when_asked_for_and_serve_others_for_a_moment() {
+fn readings_are_published_when_asked_for_and_serve_others_for_a_moment() {
     let handle = VmHandle::new();
     let commands = handle.commands();
     let vcpu = thread::spawn(move || {
         assert!(commands.wait_for_command(Some(LONG)));
-        assert_eq!(commands.take(), [Command::ReportBooks]);
-        commands.publish_books(books());
+        assert_eq!(commands.take(), [Command::ReportReading]);
+        commands.publish_reading(reading());
     });
-    let first = handle.fresh_books(LONG).unwrap();
+    let first = handle.fresh_reading(LONG).unwrap();
     vcpu.join().unwrap();
     assert_eq!(first.tsc_khz, 1);
-    thread::sleep(BOOKS_AGE);
-    // No thread answers any more, and the old books are too old.
-    assert!(handle.fresh_books(Duration::from_millis(1)).is_none());
-    handle.commands().publish_books(books());
-    let second = handle.fresh_books(Duration::ZERO).unwrap();
+    thread::sleep(READING_AGE);
+    // No thread answers any more, and the old reading is too old.
+    assert!(handle.fresh_reading(Duration::from_millis(1)).is_none());
+    handle.commands().publish_reading(reading());
+    let second = handle.fresh_reading(Duration::ZERO).unwrap();
     assert!(!Arc::ptr_eq(&first, &second));
 }
 
 #[test]
-fn books_that_were_begun_anew_are_not_those_before() {
+fn a_ledger_that_was_begun_anew_is_not_those_before() {
     let handle = VmHandle::new();
-    handle.commands().publish_books(books());
-    let request = handle.request_reset_of_books();
-    assert!(!handle.has_reset_books(request));
-    assert!(!handle.reset_books(Duration::from_millis(1)));
+    handle.commands().publish_reading(reading());
+    let request = handle.request_reset_of_ledger();
+    assert!(!handle.has_reset_ledger(request));
+    assert!(!handle.reset_ledger(Duration::from_millis(1)));
     let commands = handle.commands();
-    assert_eq!(commands.take(), [Command::ResetBooks]);
-    commands.forget_books();
-    assert!(handle.has_reset_books(request));
-    assert!(handle.fresh_books(Duration::from_millis(1)).is_none());
+    assert_eq!(commands.take(), [Command::ResetLedger]);
+    commands.forget_ledger();
+    assert!(handle.has_reset_ledger(request));
+    assert!(handle.fresh_reading(Duration::from_millis(1)).is_none());
 }
 
 #[test]
-fn a_stopped_machine_has_no_books() {
+fn a_stopped_machine_has_no_ledger() {
     let handle = VmHandle::new();
     handle.commands().publish(Status {
         state: State::Stopped,
         ..Status::default()
     });
-    assert!(handle.fresh_books(LONG).is_none());
+    assert!(handle.fresh_reading(LONG).is_none());
 }
 
 #[test]

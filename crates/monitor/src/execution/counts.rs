@@ -7,7 +7,7 @@ use crate::memory::space_switch::SpaceLoads;
 use tollgate_engine::abi::fast_paths::{FAST_PATHS, FastPath};
 use tollgate_engine::engine::EngineCounts;
 use tollgate_engine::preemption::Stops;
-use tollgate_exits::books::HostCode;
+use tollgate_exits::reading::HostCode;
 use tollgate_tlb::shadow_windows::WindowCounts;
 
 /// Counts since the start of a virtual processor.

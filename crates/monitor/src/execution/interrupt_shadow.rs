@@ -4,7 +4,7 @@
 use crate::execution::runner::{Extent, Runner};
 use crate::execution::running::Running;
 use crate::execution::stop::VcpuStop;
-use tollgate_engine::abi::marks::Shadow;
+use tollgate_engine::abi::state_map::Shadow;
 use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
 use tollgate_x86::Flags;

@@ -296,7 +296,7 @@ impl GuestView {
             rip,
             linear,
             global: page.global,
-            home: None,
+            link_address: None,
         })
     }
 

@@ -290,12 +290,12 @@ impl Bench {
                 let found = Found {
                     linear_page: linear.page(),
                     last_page: linear.page(),
-                    delta: 0,
+                    slide: 0,
                     global: fetch(&mut self.translations, user).global,
                     is_kept: !page.global,
                 };
                 let (id, slot) = self.code_page(page, user);
-                self.links.put_in_force(id, found);
+                self.links.activate(id, found);
                 // What is known about the code page since control first reached it becomes active
                 // again.
                 if self.links.slot(slot) == 0 {

@@ -166,7 +166,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             return;
         }
         let next_rip = self.runner.context.cpu.rip;
-        let place = (site.rip, self.runner.context.registers.code_delta);
+        let place = (site.rip, self.runner.context.registers.code_slide);
         let memory = &self.view.memory;
         let Some(noted) = self.runner.engine.out_of_line(block, place, memory) else {
             return;

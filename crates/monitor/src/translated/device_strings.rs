@@ -116,11 +116,11 @@ pub(super) fn access<P: Platform>(context: &mut Context, machine: &mut P) -> Opt
 
 /// The string instruction of the named site.
 fn instruction(context: &Context, engine: &Engine) -> Option<(Site, Instruction)> {
-    let code_delta = context.registers.code_delta;
-    let (block, _, site) = engine.site(context.hot.exit_site, code_delta)?;
+    let code_slide = context.registers.code_slide;
+    let (block, _, site) = engine.site(context.hot.exit_site, code_slide)?;
     let instruction = match site.kind {
-        SiteKind::Helper(helper) => engine.helper(block, helper, code_delta)?.instruction,
-        _ => engine.known_out_of_line(block, (site.rip, code_delta))?,
+        SiteKind::Helper(helper) => engine.helper(block, helper, code_slide)?.instruction,
+        _ => engine.known_out_of_line(block, (site.rip, code_slide))?,
     };
     is_done(&instruction).then_some((site, instruction))
 }

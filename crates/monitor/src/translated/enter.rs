@@ -35,7 +35,7 @@ pub(crate) struct Resume {
     /// The value of [`tollgate_engine::abi::context::groups::StoreTest::pass`] for this entry.
     pub store_pass: u64,
     /// The slide of the block's code, if the code is relocatable.
-    pub code_delta: u64,
+    pub code_slide: u64,
 }
 
 /// The exits that only translated code has.
@@ -269,7 +269,7 @@ impl Translated {
             block,
             target,
             esp,
-            code_delta: self.context.registers.code_delta,
+            code_slide: self.context.registers.code_slide,
         })
     }
 
@@ -277,8 +277,8 @@ impl Translated {
     /// exists.
     fn start_of(&self, block: BlockId) -> Option<Entry> {
         let mut entry = self.entry_of(block, 0, 0)?;
-        if let Some(delta) = self.engine.code_delta(block, self.context.cpu.rip) {
-            entry.code_delta = delta;
+        if let Some(slide) = self.engine.code_slide(block, self.context.cpu.rip) {
+            entry.code_slide = slide;
         }
         Some(entry)
     }
@@ -293,7 +293,7 @@ impl Translated {
     /// The place where an exit left off. `None` means that the block no longer exists.
     fn place_of(&self, resume: &Resume) -> Option<Entry> {
         let mut entry = self.entry_of(resume.block, resume.offset, resume.esp)?;
-        entry.code_delta = resume.code_delta;
+        entry.code_slide = resume.code_slide;
         Some(entry)
     }
 

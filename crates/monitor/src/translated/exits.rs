@@ -44,7 +44,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         let Some((block, index, site)) = self
             .runner
             .engine
-            .site(packed, self.runner.context.registers.code_delta)
+            .site(packed, self.runner.context.registers.code_slide)
         else {
             unreachable!("an exit names a site of a live block, and nothing was dropped since");
         };
@@ -88,7 +88,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             generation,
             vectors,
             store_pass: NO_PASS,
-            code_delta: self.runner.context.registers.code_delta,
+            code_slide: self.runner.context.registers.code_slide,
         });
     }
 
@@ -308,8 +308,8 @@ impl<P: Platform> Running<'_, Translated, P> {
     }
 
     fn helper_exit(&mut self, block: BlockId, site: &Site, helper: u16) -> Result<(), VcpuStop> {
-        let code_delta = self.runner.context.registers.code_delta;
-        let Some(helper) = self.runner.engine.helper(block, helper, code_delta) else {
+        let code_slide = self.runner.context.registers.code_slide;
+        let Some(helper) = self.runner.engine.helper(block, helper, code_slide) else {
             unreachable!("a helper site names an instruction of its block");
         };
         match std::mem::take(&mut self.runner.context.fast_paths.done) {

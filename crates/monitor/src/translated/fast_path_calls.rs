@@ -271,14 +271,14 @@ fn write_msr(context: &mut Context) -> bool {
 /// Executes the instruction of the named site, which changes only its operand and the arithmetic
 /// flags.
 fn execute(context: &mut Context, view: &mut GuestView, engine: &Engine) -> bool {
-    let Some((block, _, site)) = engine.site(context.hot.exit_site, context.registers.code_delta)
+    let Some((block, _, site)) = engine.site(context.hot.exit_site, context.registers.code_slide)
     else {
         return false;
     };
     let SiteKind::Helper(helper) = site.kind else {
         return false;
     };
-    let Some(helper) = engine.helper(block, helper, context.registers.code_delta) else {
+    let Some(helper) = engine.helper(block, helper, context.registers.code_slide) else {
         return false;
     };
     let (rip, flags) = (context.cpu.rip, context.cpu.flags);

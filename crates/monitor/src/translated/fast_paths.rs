@@ -108,14 +108,14 @@ impl<P: Platform> Running<'_, Translated, P> {
     /// instruction, after which the monitor must check what is due. This exit is not counted.
     pub(crate) fn device_done_exit(&mut self, packed: u32) -> Result<(), VcpuStop> {
         self.runner.context.fast_paths.done = 0;
-        let code_delta = self.runner.context.registers.code_delta;
-        let found = self.runner.engine.site(packed, code_delta);
+        let code_slide = self.runner.context.registers.code_slide;
+        let found = self.runner.engine.site(packed, code_slide);
         let Some((block, _, site)) = found else {
             unreachable!("a fast path names a site of a live block, and nothing was dropped since");
         };
         let next = match site.kind {
             SiteKind::Helper(helper) => {
-                let Some(helper) = self.runner.engine.helper(block, helper, code_delta) else {
+                let Some(helper) = self.runner.engine.helper(block, helper, code_slide) else {
                     unreachable!("a helper site names an instruction of its block");
                 };
                 next_rip(&self.runner.context.cpu, &helper.instruction)

@@ -26,7 +26,7 @@ impl<P: Platform> Running<'_, Translated, P> {
     ) -> Option<Exception> {
         let place = (
             self.runner.context.cpu.rip,
-            self.runner.context.registers.code_delta,
+            self.runner.context.registers.code_slide,
         );
         let (engine, memory) = (&mut self.runner.engine, &self.view.memory);
         let (traits, alignment) = match engine.out_of_line_traits(block, place, memory) {

@@ -30,13 +30,19 @@ impl<P: Platform> Running<'_, Translated, P> {
             } if generation == self.runner.engine.generation() => ReachedBy::Link(block, site),
             _ => ReachedBy::Other,
         };
-        let home = self.runner.engine.home(&place, mode, by);
-        let mut place = CodeAddress { home, ..place };
+        let link_address = self.runner.engine.link_address(&place, mode, by);
+        let mut place = CodeAddress {
+            link_address,
+            ..place
+        };
         let near_end = place.physical % 4096 > 4096 - 16;
         let mut found = self.runner.engine.find(&place, mode);
         if found.is_none() && near_end {
             if let Ok(with_next) = self.view.place(&self.runner.context.cpu, rip, true) {
-                place = CodeAddress { home, ..with_next };
+                place = CodeAddress {
+                    link_address,
+                    ..with_next
+                };
             }
             found = self.runner.engine.find(&place, mode);
         }

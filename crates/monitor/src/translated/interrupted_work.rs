@@ -185,8 +185,14 @@ impl<P: Platform> Running<'_, Translated, P> {
             ..place
         };
         let mode = self.runner.mode;
-        let home = self.runner.engine.home(&place, mode, ReachedBy::Other);
-        let place = CodeAddress { home, ..place };
+        let link_address = self
+            .runner
+            .engine
+            .link_address(&place, mode, ReachedBy::Other);
+        let place = CodeAddress {
+            link_address,
+            ..place
+        };
         if self.runner.engine.find(&place, mode).is_none() {
             self.revive_or_translate(&place, mode);
         }

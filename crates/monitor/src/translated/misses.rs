@@ -179,7 +179,7 @@ fn try_again_at(
     view: &mut GuestView,
     engine: &Engine,
 ) -> Option<(u64, FastPath)> {
-    let (block, _, site) = engine.site(context.hot.exit_site, context.registers.code_delta)?;
+    let (block, _, site) = engine.site(context.hot.exit_site, context.registers.code_slide)?;
     let cpu = &context.cpu;
     let access = Access::of(site.kind, cpu.cpl())?;
     let linear = LinearAddress(context.hot.exit_value & system_mask(cpu));

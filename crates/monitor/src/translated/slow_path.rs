@@ -74,7 +74,7 @@ impl<P: Platform> Running<'_, Translated, P> {
     /// The facts about the instruction at CS:EIP, which is one of this block, that an exit needs.
     pub(crate) fn out_of_line(&mut self, block: BlockId) -> Result<OutOfLine, Exception> {
         let rip = self.runner.context.cpu.rip;
-        let place = (rip, self.runner.context.registers.code_delta);
+        let place = (rip, self.runner.context.registers.code_slide);
         match self
             .runner
             .engine
@@ -225,7 +225,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         let block = match self.runner.engine.bounced_by(
             block,
             eip,
-            self.runner.context.registers.code_delta,
+            self.runner.context.registers.code_slide,
         ) {
             Some(bouncing) => bouncing,
             None => {
@@ -234,7 +234,7 @@ impl<P: Platform> Running<'_, Translated, P> {
                 let Some(bouncing) = self.find_block(mode)? else {
                     return Ok(None);
                 };
-                let place = (eip, self.runner.context.registers.code_delta);
+                let place = (eip, self.runner.context.registers.code_slide);
                 self.runner.engine.note_bounced(block, place, bouncing);
                 bouncing
             }
@@ -270,7 +270,7 @@ impl<P: Platform> Running<'_, Translated, P> {
                     let found = self
                         .runner
                         .engine
-                        .site(packed, self.runner.context.registers.code_delta);
+                        .site(packed, self.runner.context.registers.code_slide);
                     match found.map(|(_, _, site)| site) {
                         Some(site) if site.kind == SiteKind::VectorLoad => {
                             self.runner.context.vectors.load = 1;

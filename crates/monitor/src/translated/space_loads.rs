@@ -83,7 +83,7 @@ pub(super) fn load(context: &mut Context, environment: &Environment, value: u64)
 /// Whether the code after the instruction that is being executed is the same in all spaces: this
 /// code and all of the instruction lie in a page of the upper half that `is_global`.
 fn goes_on(context: &Context, engine: &Engine, is_global: impl Fn(LinearAddress) -> bool) -> bool {
-    let Some((_, _, site)) = engine.site(context.hot.exit_site, context.registers.code_delta)
+    let Some((_, _, site)) = engine.site(context.hot.exit_site, context.registers.code_slide)
     else {
         return false;
     };

@@ -54,7 +54,7 @@ impl<P: Platform> Running<'_, Translated, P> {
                 self.runner.engine.tell_bytes_apart(page, memory);
             }
         }
-        if self.runner.engine.is_in_force(block) {
+        if self.runner.engine.is_active(block) {
             self.count(ExitKind::CodeWrite);
             self.resume_at(block, site.retry, site.esp, vectors);
             self.let_pass(packed);

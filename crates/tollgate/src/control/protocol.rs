@@ -13,7 +13,7 @@ use tollgate_machine::devices::vga::screen::Screen;
 use tollgate_machine::knobs::Assignment;
 use tollgate_machine::marks::Span;
 use tollgate_machine::vm_handle::{
-    self, BooksRequest, MediumChange, MediumRequest, Query, QueryNumber, RemovableDrive,
+    self, MediumChange, MediumRequest, Query, QueryNumber, ReadingRequest, RemovableDrive,
     ResetRequest, ScreenRequest, Shown, State, Status, StatusRequest, VmHandle,
 };
 
@@ -137,7 +137,7 @@ pub struct Pending {
 /// What a request waits for.
 enum Awaited {
     Status(StatusRequest),
-    Books(BooksRequest),
+    Reading(ReadingRequest),
     Query(QueryNumber),
     Reset(ResetRequest),
     Screen(ScreenRequest, Option<PathBuf>),
@@ -205,12 +205,12 @@ fn carry_out(request: Request, reach: Reach<'_>) -> Progress {
     };
     let awaited = match request.command {
         Name::Status => Awaited::Status(handle.request_status()),
-        Name::Stats if request.has_no_mark() => Awaited::Books(handle.request_books()),
+        Name::Stats if request.has_no_mark() => Awaited::Reading(handle.request_reading()),
         Name::Stats | Name::Mark => match request.query() {
             Ok(query) => Awaited::Query(handle.query(query)),
             Err(error) => return refused(&error, &request.id),
         },
-        Name::ResetStats => Awaited::Reset(handle.request_reset_of_books()),
+        Name::ResetStats => Awaited::Reset(handle.request_reset_of_ledger()),
         Name::Pause => {
             handle.pause();
             Awaited::Paused
@@ -301,9 +301,9 @@ impl Pending {
             Awaited::Status(request) => handle
                 .status_after(*request)
                 .map(|status| status_answer(status, reach.machine)),
-            Awaited::Books(request) => match handle.books_after(*request) {
-                Some(books) => {
-                    let snapshot = reach.reporter.snapshot(&books);
+            Awaited::Reading(request) => match handle.reading_after(*request) {
+                Some(reading) => {
+                    let snapshot = reach.reporter.snapshot(&reading);
                     let stats = serde_json::to_value(snapshot).unwrap_or_default();
                     Some(json!({"ok": true, "stats": stats}))
                 }
@@ -313,7 +313,7 @@ impl Pending {
                 Some(answer) => Some(query_answer(answer, reach.reporter)),
                 None => is_over.then(no_answer),
             },
-            Awaited::Reset(request) => match handle.has_reset_books(*request) {
+            Awaited::Reset(request) => match handle.has_reset_ledger(*request) {
                 true => Some(json!({"ok": true})),
                 false => is_over.then(no_answer),
             },
@@ -351,7 +351,7 @@ impl Pending {
         let handle = reach.handle;
         match self.awaited {
             Awaited::Status(_) => status_answer(handle.status(), reach.machine),
-            Awaited::Books(_) | Awaited::Query(_) | Awaited::Screen(..) => no_answer(),
+            Awaited::Reading(_) | Awaited::Query(_) | Awaited::Screen(..) => no_answer(),
             Awaited::Reset(_) => {
                 let error = "the processor does not answer now; it will begin them anew later";
                 json!({"ok": false, "error": error})
@@ -393,8 +393,8 @@ fn status_answer(status: Status, machine: &Identity) -> Value {
 }
 
 fn query_answer(answer: vm_handle::Answer, reporter: &Reporter) -> Value {
-    let books = match answer.books.transpose() {
-        Ok(books) => books,
+    let reading = match answer.reading.transpose() {
+        Ok(reading) => reading,
         Err(error) => return json!({"ok": false, "error": error}),
     };
     let marks = answer.marks.iter();
@@ -403,8 +403,8 @@ fn query_answer(answer: vm_handle::Answer, reporter: &Reporter) -> Value {
         .map(|(name, at)| json!({"name": name.as_str(), "guest_time_ns": at}))
         .collect();
     let mut value = json!({"ok": true, "marks": marks});
-    if let Some(books) = books {
-        value["stats"] = serde_json::to_value(reporter.snapshot(&books)).unwrap_or_default();
+    if let Some(reading) = reading {
+        value["stats"] = serde_json::to_value(reporter.snapshot(&reading)).unwrap_or_default();
     }
     value
 }
@@ -662,11 +662,11 @@ mod tests {
     }
 
     #[test]
-    fn stats_are_the_books_with_names() {
+    fn stats_are_the_ledger_with_names() {
         let handle = VmHandle::new();
         handle
             .commands()
-            .publish_books(crate::statistics::tests::books());
+            .publish_reading(crate::statistics::tests::reading());
         let answer = value(&answer(br#"{"command":"stats","id":3}"#, reach(&handle)));
         assert_eq!((&answer["ok"], &answer["id"]), (&json!(true), &json!(3)));
         assert_eq!(answer["stats"]["exit_count"], 1_241);

@@ -187,7 +187,7 @@ fn a_client_that_asks_for_statistics_and_leaves_harms_nobody() {
         let mut hasty = connect(&mut server, &handle);
         handle
             .commands()
-            .publish_books(crate::statistics::tests::books());
+            .publish_reading(crate::statistics::tests::reading());
         hasty.write_all(b"{\"command\":\"stats\"}\n").unwrap();
         drop(hasty);
         turn(&mut server, &handle);

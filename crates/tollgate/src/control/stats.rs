@@ -1,4 +1,4 @@
-//! `tollgate stats`: the books of a running machine, or those that a run has saved.
+//! `tollgate stats`: the ledger of a running machine, or one that a run has saved.
 
 use std::io;
 use std::path::{Path, PathBuf};

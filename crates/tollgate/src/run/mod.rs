@@ -126,7 +126,7 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
         if event_loop.end_wanted() {
             break Ok(RunOutcome::Quit);
         }
-        // The old machine's memory goes before the new one's comes; the books go on, and
+        // The old machine's memory goes before the new one's comes; the ledger goes on, and
         // knobs stay as they stand.
         for assignment in vm.settings().assignments() {
             assignment.apply(&mut config);

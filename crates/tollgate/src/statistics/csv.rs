@@ -100,7 +100,7 @@ fn times(text: &mut String, snapshot: &Snapshot) {
     time("waiting", &snapshot.waiting_cycles);
     time("signals", &snapshot.signal_cycles);
     time("start-end", &snapshot.start_end_cycles);
-    time("books", &snapshot.books_cycles);
+    time("ledger", &snapshot.ledger_cycles);
     time("remainder", &snapshot.remainder_cycles);
     time("wall", &snapshot.wall_cycles);
     let khz = Row {

@@ -1,4 +1,4 @@
-//! What `--stats` and `tollgate stats` show: the ledger's books with the guest's names
+//! What `--stats` and `tollgate stats` show: the ledger with the guest's names
 //! and another machine's prices put to them, as a table, JSON or CSV.
 
 mod arguments;
@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use tollgate_exits::books::Books;
 use tollgate_exits::prices::PriceTable;
+use tollgate_exits::reading::Reading;
 use tollgate_exits::snapshot::Snapshot;
 use tollgate_machine::marks::Span;
 use tollgate_machine::vm::Vm;
@@ -102,10 +102,10 @@ impl Reporter {
         })
     }
 
-    /// The books with names and prices put to them.
-    pub fn snapshot(&self, books: &Books) -> Snapshot {
-        let names = self.names(books.system_call_entry);
-        let mut snapshot = Snapshot::of(books, |place| names.at(place));
+    /// A reading with names and prices added.
+    pub fn snapshot(&self, reading: &Reading) -> Snapshot {
+        let names = self.names(reading.system_call_entry);
+        let mut snapshot = Snapshot::of(reading, |place| names.at(place));
         snapshot.estimate = self
             .prices
             .as_ref()
@@ -169,13 +169,13 @@ impl FinalReport {
 
     /// Writes the report. False, and said, if a file cannot be written.
     pub fn write(&self, vm: &Vm, start_up: Duration) -> bool {
-        let books = vm.books_of(self.span).unwrap_or_else(|error| {
+        let reading = vm.reading_of(self.span).unwrap_or_else(|error| {
             say(&format!(
                 "--stats-since, --stats-until: {error}; the statistics are those of the whole run"
             ));
-            vm.books()
+            vm.reading()
         });
-        let snapshot = self.reporter.snapshot(&books);
+        let snapshot = self.reporter.snapshot(&reading);
         let mut text = written(&snapshot, self.format, self.view);
         if self.format == Format::Table {
             let milliseconds = start_up.as_secs_f64() * 1000.0;
@@ -228,14 +228,14 @@ pub mod tests {
     use super::*;
     use tollgate_exits::ExitKind;
     use tollgate_exits::blame::{Blamed, BlamedSpace, Place};
-    use tollgate_exits::books::{HostCode, InterruptBooks, KindBooks};
     use tollgate_exits::latency::Durations;
     use tollgate_exits::ledger::{Cost, TimeShares};
+    use tollgate_exits::reading::{HostCode, InterruptReading, KindReading};
     use tollgate_exits::snapshot::SymbolAt;
     use tollgate_exits::steps::{Step, StepCost};
 
-    /// Books of a made-up run: CLI from two places, CPUID never timed.
-    pub fn books() -> Books {
+    /// The reading of a made-up run: CLI from two places, CPUID never timed.
+    pub fn reading() -> Reading {
         let blamed = |linear, exits, cycles| Blamed {
             kind: ExitKind::Cli,
             place: Place {
@@ -247,7 +247,7 @@ pub mod tests {
             exits,
             cycles,
         };
-        Books {
+        Reading {
             tsc_khz: 1000,
             shares: TimeShares {
                 wall: 100_000,
@@ -261,7 +261,7 @@ pub mod tests {
                 ..TimeShares::default()
             },
             kinds: vec![
-                KindBooks {
+                KindReading {
                     kind: ExitKind::Cli,
                     count: 1_234,
                     cost: Some(Cost {
@@ -273,7 +273,7 @@ pub mod tests {
                         max: 40,
                     }),
                 },
-                KindBooks {
+                KindReading {
                     kind: ExitKind::Cpuid,
                     count: 7,
                     cost: None,
@@ -310,7 +310,7 @@ pub mod tests {
                 p50: 150,
             }],
             share_requests: vec![("lookup", 40), ("read", 1), ("open", 0)],
-            interrupts: InterruptBooks {
+            interrupts: InterruptReading {
                 waits: vec![Durations {
                     name: "to-handler",
                     count: 9,
@@ -320,14 +320,14 @@ pub mod tests {
                     p999: 3_000,
                     max: 3_100,
                 }],
-                ..InterruptBooks::default()
+                ..InterruptReading::default()
             },
         }
     }
 
     /// The same, named and priced.
     pub fn snapshot() -> Snapshot {
-        let mut snapshot = Snapshot::of(&books(), |place| {
+        let mut snapshot = Snapshot::of(&reading(), |place| {
             Some(SymbolAt {
                 name: "start, \"really\"",
                 distance: place.linear - 0xc100_0000,

@@ -162,7 +162,7 @@ fn accounts(snapshot: &Snapshot) -> Part {
         ("waiting", snapshot.waiting_cycles),
         ("signals", snapshot.signal_cycles),
         ("start, end", snapshot.start_end_cycles),
-        ("books", snapshot.books_cycles),
+        ("ledger", snapshot.ledger_cycles),
     ];
     let parts = parts.into_iter().enumerate();
     let parts = parts.map(|(index, (name, cycles))| Part {

@@ -96,7 +96,7 @@ fn shares(snapshot: &Snapshot) -> String {
         ("waiting", snapshot.waiting_cycles as f64),
         ("signals", snapshot.signal_cycles as f64),
         ("start, end", snapshot.start_end_cycles as f64),
-        ("books", snapshot.books_cycles as f64),
+        ("ledger", snapshot.ledger_cycles as f64),
         ("sum", sum as f64),
         ("remainder", snapshot.remainder_cycles as f64),
         ("wall time", wall as f64),

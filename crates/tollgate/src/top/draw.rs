@@ -141,7 +141,7 @@ fn parts(snapshot: &Snapshot) -> [u64; SHARES.len()] {
         snapshot.translating_cycles,
         snapshot.halted_cycles,
         snapshot.waiting_cycles,
-        snapshot.signal_cycles + snapshot.start_end_cycles + snapshot.books_cycles,
+        snapshot.signal_cycles + snapshot.start_end_cycles + snapshot.ledger_cycles,
     ]
 }
 

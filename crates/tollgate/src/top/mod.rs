@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! machines   which machines there are, and a connection to the one that is shown
-//!    |       every interval: what its books say happened since the last time
+//!    |       every interval: what its ledger says happened since the last time
 //!    v
 //! model      what is on the screen: list, order, selection, filter; keys change it
 //!    |

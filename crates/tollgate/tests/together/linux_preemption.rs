@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::GUEST_PATIENCE;
 use crate::support::guests::fetched;
-use tollgate_exits::books::InterruptBooks;
+use tollgate_exits::reading::InterruptReading;
 use tollgate_machine::config::{Interruptible, VmConfig};
 use tollgate_machine::vm::{Consoles, RunOutcome, Vm};
 use tollgate_machine::vm_handle::VmHandle;
@@ -63,7 +63,7 @@ fn type_script(printed: &Printed, handle: &VmHandle) {
 }
 
 /// Boots the kernel, and has the monitor's work stop at every so many points.
-fn boots(choice: Interruptible, every: u64) -> InterruptBooks {
+fn boots(choice: Interruptible, every: u64) -> InterruptReading {
     let config = VmConfig {
         memory_bytes: 256 << 20,
         kernel: fetched("debian-rt-amd64/vmlinuz"),
@@ -101,7 +101,7 @@ fn boots(choice: Interruptible, every: u64) -> InterruptBooks {
         let complains = ["BUG:", "WARNING:", "Oops", "stall"].map(|what| line.contains(what));
         assert_eq!(complains, [false; 4], "{text}");
     }
-    vm.books().interrupts
+    vm.reading().interrupts
 }
 
 fn count(rows: &[(&'static str, u64)], name: &str) -> u64 {
@@ -110,23 +110,23 @@ fn count(rows: &[(&'static str, u64)], name: &str) -> u64 {
 
 #[test]
 fn a_preemptive_kernel_runs_while_work_stops_and_begins_again() {
-    let books = boots(Interruptible::Restart, 5);
+    let reading = boots(Interruptible::Restart, 5);
     assert!(
-        count(&books.stops, "translate") > 1_000,
+        count(&reading.stops, "translate") > 1_000,
         "{:?}",
-        books.stops
+        reading.stops
     );
-    assert!(books.resumed.iter().all(|row| row.1 == 0));
+    assert!(reading.resumed.iter().all(|row| row.1 == 0));
 }
 
 #[test]
 fn a_preemptive_kernel_runs_while_work_stops_and_goes_on() {
-    let books = boots(Interruptible::Resume, 5);
+    let reading = boots(Interruptible::Resume, 5);
     assert!(
-        count(&books.stops, "translate") > 1_000,
+        count(&reading.stops, "translate") > 1_000,
         "{:?}",
-        books.stops
+        reading.stops
     );
-    let resumed = count(&books.resumed, "translate");
-    assert!(resumed > 100, "{:?}", books.resumed);
+    let resumed = count(&reading.resumed, "translate");
+    assert!(resumed > 100, "{:?}", reading.resumed);
 }

@@ -472,12 +472,12 @@ fn pictures_are_drawn_of_a_run_and_of_a_machine_that_runs() {
     assert!(drawn.starts_with(b"\x89PNG") && drawn.len() > 5_000);
 }
 
-/// How many tries the books have to balance: a host that is a virtual machine itself loses time that
+/// How many tries the ledger has to balance: a host that is a virtual machine itself loses time that
 /// nobody tells it of.
 const TRIES: u64 = 8;
 
 #[test]
-fn the_books_balance_on_a_loaded_host() {
+fn the_ledger_balances_on_a_loaded_host() {
     // Two programs for each processor that do nothing but run.
     let ended = Arc::new(AtomicBool::new(false));
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
@@ -491,7 +491,7 @@ fn the_books_balance_on_a_loaded_host() {
             })
         })
         .collect();
-    let balanced = books_that_balance(READS_NOW_AND_THEN);
+    let balanced = readings_that_balance(READS_NOW_AND_THEN);
     ended.store(true, Ordering::Relaxed);
     for thread in load {
         thread.join().unwrap();
@@ -500,37 +500,37 @@ fn the_books_balance_on_a_loaded_host() {
 }
 
 #[test]
-fn the_books_balance_of_a_guest_that_does_nothing_but_exits() {
+fn the_ledger_balances_of_a_guest_that_does_nothing_but_exits() {
     // Reading the clock makes these longer by a twelfth.
-    books_that_balance(READS_FOR_EVER).unwrap();
+    readings_that_balance(READS_FOR_EVER).unwrap();
 }
 
 #[test]
-fn the_books_balance_of_a_guest_with_few_long_stretches_between_many_exits() {
-    let books = books_that_balance(READS_AND_COMPUTES).unwrap();
-    let cycles = |key: &str| books[key].as_u64().unwrap();
+fn the_ledger_balances_of_a_guest_with_few_long_stretches_between_many_exits() {
+    let reading = readings_that_balance(READS_AND_COMPUTES).unwrap();
+    let cycles = |key: &str| reading[key].as_u64().unwrap();
     let (guest, exits) = (cycles("guest_cycles"), cycles("exit_cycles"));
     // Neither is a trifle.
     assert!(guest > exits / 10 && exits > guest / 100, "{guest} {exits}");
 }
 
-/// The books of runs of this guest until those of one balance; else what was missing in each, and its
+/// The ledger of runs of this guest until those of one balance; else what was missing in each, and its
 /// waiting time.
-fn books_that_balance(code: &[u8]) -> Result<Value, String> {
+fn readings_that_balance(code: &[u8]) -> Result<Value, String> {
     let folder = Folder::new();
-    let path = folder.path("books.json");
+    let path = folder.path("reading.json");
     let mut shares = Vec::new();
     for _ in 0..TRIES {
         let arguments = ["--stats-file", text(&path), "--stats-format", "json"];
         let (child, socket) = running_code(&folder, code, &arguments);
         std::thread::sleep(Duration::from_secs(2));
         quit(child, &socket);
-        let books = read_json(&path);
-        let number = |key: &str| books[key].as_f64().unwrap();
+        let reading = read_json(&path);
+        let number = |key: &str| reading[key].as_f64().unwrap();
         let missing = number("remainder_cycles") / number("wall_cycles");
         shares.push((missing, number("waiting_cycles") / number("wall_cycles")));
         if missing.abs() < 0.02 {
-            return Ok(books);
+            return Ok(reading);
         }
     }
     Err(format!("missing, waiting: {shares:?}"))

@@ -64,7 +64,7 @@ pub struct KeptRegisters {
     pub spilled: [u64; 8],
     /// The slide: the address at which the guest runs a relocatable block minus the address in the
     /// block's tables (see [`crate::abi::relocation`]). Other blocks do not change it.
-    pub code_delta: u64,
+    pub code_slide: u64,
     /// R11 at the exit: the result of a look-up that several stack accesses share. Guest code gets
     /// it back if the block is resumed.
     pub window: u64,

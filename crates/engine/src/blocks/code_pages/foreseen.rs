@@ -46,7 +46,7 @@ pub struct Expected {
     /// The physical page that must be found there.
     pub physical_page: u64,
     /// The slide that the page has there.
-    pub delta: u64,
+    pub slide: u64,
     /// The page is relocatable.
     pub relocates: bool,
 }
@@ -63,7 +63,7 @@ impl CodePages {
         };
         let first = found.linear_page & !(NEAR - 1);
         let expected = (first..first + NEAR).filter_map(|linear_page| {
-            let named = linear_page.wrapping_sub(found.delta / PAGE_SIZE) & PAGES;
+            let named = linear_page.wrapping_sub(found.slide / PAGE_SIZE) & PAGES;
             let id = self.last_met.get(named);
             let other = self.pages.get(id as usize)?;
             let is_there = other.key.page == named
@@ -79,7 +79,7 @@ impl CodePages {
                 id: CodePageId(id),
                 linear_page,
                 physical_page: other.key.physical_page,
-                delta: found.delta,
+                slide: found.slide,
                 relocates: other.key.relocates,
             })
         });
@@ -88,7 +88,7 @@ impl CodePages {
 
     /// Activates an expected page, which a look-up has just found where it was expected and which
     /// is not global.
-    pub fn put_expected_in_force(&mut self, expected: &Expected, memory: &mut LinkMemory) {
+    pub fn activate_expected(&mut self, expected: &Expected, memory: &mut LinkMemory) {
         if self.found(expected.id.0).is_some() {
             return;
         }
@@ -98,7 +98,7 @@ impl CodePages {
         let found = Found {
             linear_page: expected.linear_page,
             last_page: expected.linear_page,
-            delta: expected.delta,
+            slide: expected.slide,
             global: false,
             is_kept: true,
         };

@@ -10,12 +10,12 @@ use tollgate_engine::abi::at;
 use tollgate_engine::abi::completion::CompletionKind;
 use tollgate_engine::abi::fast_paths::FastPath;
 use tollgate_engine::abi::link_layout::{
-    ENTRY_BYTES, ENTRY_DELTA, ENTRY_NEGATED_DELTA, ENTRY_TARGET, FAR_TABLE_OFFSET, LINKS_BIAS,
+    ENTRY_BYTES, ENTRY_NEGATED_SLIDE, ENTRY_SLIDE, ENTRY_TARGET, FAR_TABLE_OFFSET, LINKS_BIAS,
     SLOT_BYTES, SLOTS_OFFSET, from_links,
 };
-use tollgate_engine::abi::marks::{Mark, Shadow, Source};
 use tollgate_engine::abi::memos::level_change::{LevelChange, LevelChangeKind};
 use tollgate_engine::abi::sites::{LinkPlace, Site, SiteKind};
+use tollgate_engine::abi::state_map::{Shadow, Source, StateEntry};
 use tollgate_engine::abi::strings::{OPERATIONS, ROUTINES, StringRoutine};
 use tollgate_engine::policy::instruction_kind::Helper;
 use tollgate_tlb::View;
@@ -121,7 +121,7 @@ fn field(displacement: i32) -> String {
         (at::X87_SELECTORS, "x87_selectors"),
         (at::X87_SELECTORS + 2, "x87_data_selector"),
         (at::X87_OPERAND_OFFSET, "x87_operand_offset"),
-        (at::CODE_DELTA, "code_delta"),
+        (at::CODE_SLIDE, "code_slide"),
         (at::CODE_LINES, "code_lines"),
         (at::CODE_BYTES, "code_bytes"),
         (at::STORE_RETURN, "store_return"),
@@ -249,8 +249,8 @@ fn operand(instruction: &Instruction) -> Option<String> {
             let part = match (displacement + LINKS_BIAS) & (ENTRY_BYTES - 1) {
                 0 => "tags",
                 ENTRY_TARGET => "targets",
-                ENTRY_DELTA => "deltas",
-                ENTRY_NEGATED_DELTA => "negated_deltas",
+                ENTRY_SLIDE => "deltas",
+                ENTRY_NEGATED_SLIDE => "negated_slides",
                 _ => panic!("a table at {displacement:#x}"),
             };
             let choice = match (displacement + LINKS_BIAS) & ENTRY_BYTES {
@@ -389,12 +389,12 @@ fn shadow_text(shadow: Shadow) -> &'static str {
     }
 }
 
-fn mark_text(guest: &Guest, mark: &Mark) -> String {
-    let mut text = match mark.restore.eip() {
+fn state_text(guest: &Guest, entry: &StateEntry) -> String {
+    let mut text = match entry.restore.eip() {
         Some(host) => format!("at {}", HOST_REGISTERS[usize::from(host.0 & 15)]),
-        None => position(guest, mark.rip),
+        None => position(guest, entry.rip),
     };
-    if let Some((register, host)) = mark.restore.segment() {
+    if let Some((register, host)) = entry.restore.segment() {
         let host = HOST_REGISTERS[usize::from(host.0 & 15)];
         if register == SegmentRegister::Cs {
             text = format!("at far {host}");
@@ -402,10 +402,10 @@ fn mark_text(guest: &Guest, mark: &Mark) -> String {
             write!(text, ", {register:?} from {host}").unwrap();
         }
     }
-    if mark.esp != 0 {
-        write!(text, ", esp{:+}", mark.esp).unwrap();
+    if entry.esp != 0 {
+        write!(text, ", esp{:+}", entry.esp).unwrap();
     }
-    for (register, source) in mark.restore.moves() {
+    for (register, source) in entry.restore.moves() {
         let register = GUEST_REGISTERS[usize::from(register & 15)];
         let source = match source {
             Source::Host(host) => HOST_REGISTERS[usize::from(host.0 & 15)],
@@ -413,7 +413,7 @@ fn mark_text(guest: &Guest, mark: &Mark) -> String {
         };
         write!(text, ", {register} from {source}").unwrap();
     }
-    text.push_str(shadow_text(mark.shadowed));
+    text.push_str(shadow_text(entry.shadowed));
     text
 }
 
@@ -465,26 +465,26 @@ pub fn text(guest: &Guest, emitted: &Emitted) -> String {
         let line = format!("{label:<5}{line}");
         let bytes: usize = shown[at..at + count].iter().map(|it| it.len()).sum();
         let end = offset + bytes as u32;
-        let mut marks: Vec<_> = translation
+        let mut state_map: Vec<_> = translation
             .tables
-            .marks
+            .state_map
             .iter()
-            .filter(|mark| (offset..end).contains(&mark.host))
-            .map(|mark| mark_text(guest, mark))
+            .filter(|entry| (offset..end).contains(&entry.host))
+            .map(|entry| state_text(guest, entry))
             .collect();
         for completion in &translation.tables.completions {
             if completion.start == offset {
-                marks.push(match completion.kind {
+                state_map.push(match completion.kind {
                     CompletionKind::Flags { .. } => "flags from r11".into(),
                     CompletionKind::Frame { .. } => "frame from work".into(),
                 });
             } else if completion.end == offset {
-                marks.push("completed".into());
+                state_map.push("completed".into());
             }
         }
-        match marks.as_slice() {
+        match state_map.as_slice() {
             [] => writeln!(text, "{line}").unwrap(),
-            marks => writeln!(text, "{line:<44}; {}", marks.join(" | ")).unwrap(),
+            state_map => writeln!(text, "{line:<44}; {}", state_map.join(" | ")).unwrap(),
         }
         at += count;
     }

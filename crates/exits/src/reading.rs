@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 /// The count and cost of one kind of exit.
 #[derive(Clone, PartialEq, Debug)]
-pub struct KindBooks {
+pub struct KindReading {
     /// The kind of exit.
     pub kind: ExitKind,
     /// The exact number of exits.
@@ -23,13 +23,13 @@ pub struct KindBooks {
 
 /// Counts, costs, time and origins at one instruction boundary.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Books {
+pub struct Reading {
     /// Frequency of the time-stamp counter in kilohertz.
     pub tsc_khz: u64,
     /// Where the time went.
     pub shares: TimeShares,
     /// The kinds that occurred, most frequent first.
-    pub kinds: Vec<KindBooks>,
+    pub kinds: Vec<KindReading>,
     /// The origins of the exits, unsorted; at most [`crate::blame::MAX_PLACES`].
     pub blame: Vec<Blamed>,
     /// The names of the devices that were accessed, where known, in the order of their addresses.
@@ -66,12 +66,12 @@ pub struct Books {
     /// Number of requests to shared directories, by kind.
     pub share_requests: Vec<(&'static str, u64)>,
     /// How long interrupts waited, for what, and how long the monitor's sections took.
-    pub interrupts: InterruptBooks,
+    pub interrupts: InterruptReading,
 }
 
 /// How long interrupts waited, and for what.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct InterruptBooks {
+pub struct InterruptReading {
     /// The waits in total (`to-handler`), and for `host`, `guest` and `monitor`.
     pub waits: Vec<Durations>,
     /// The waits for the monitor, by what it was doing.
@@ -100,7 +100,7 @@ pub struct HostCode {
     pub bytes: u64,
 }
 
-impl Books {
+impl Reading {
     /// The present content of the ledger.
     pub fn of(ledger: &Ledger, tsc_khz: u64, system_call_entry: u64) -> Self {
         Self::of_accounts(ledger.accounts(), tsc_khz, system_call_entry)
@@ -115,7 +115,7 @@ impl Books {
                 .counts()
                 .ranked()
                 .into_iter()
-                .map(|(kind, count)| KindBooks {
+                .map(|(kind, count)| KindReading {
                     kind,
                     count,
                     cost: accounts.cost(kind),
@@ -137,7 +137,7 @@ impl Books {
             instruction_cache: Vec::new(),
             instruction_steps: Vec::new(),
             share_requests: Vec::new(),
-            interrupts: InterruptBooks {
+            interrupts: InterruptReading {
                 waits: accounts.latency().waits(),
                 maskers: accounts.latency().maskers(),
                 sections: accounts.latency().sections(),
@@ -160,7 +160,7 @@ impl Books {
             share_requests: counters.share_requests,
             instructions: counters.instructions,
             host_code: counters.host_code,
-            interrupts: InterruptBooks {
+            interrupts: InterruptReading {
                 stops: counters.stops,
                 resumed: counters.resumed,
                 break_even: counters.break_even,
@@ -174,25 +174,25 @@ impl Books {
 /// Everything that is counted outside the ledger, at one moment.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Counters {
-    /// See [`Books::fast_paths`].
+    /// See [`Reading::fast_paths`].
     pub fast_paths: Vec<(&'static str, u64)>,
-    /// See [`Books::space_loads`].
+    /// See [`Reading::space_loads`].
     pub space_loads: Vec<(&'static str, u64)>,
-    /// See [`Books::shadow_tables`].
+    /// See [`Reading::shadow_tables`].
     pub shadow_tables: Vec<(&'static str, u64)>,
-    /// See [`Books::instruction_cache`].
+    /// See [`Reading::instruction_cache`].
     pub instruction_cache: Vec<(&'static str, u64)>,
-    /// See [`Books::share_requests`].
+    /// See [`Reading::share_requests`].
     pub share_requests: Vec<(&'static str, u64)>,
-    /// See [`InterruptBooks::stops`].
+    /// See [`InterruptReading::stops`].
     pub stops: Vec<(&'static str, u64)>,
-    /// See [`InterruptBooks::resumed`].
+    /// See [`InterruptReading::resumed`].
     pub resumed: Vec<(&'static str, u64)>,
-    /// The present value of [`InterruptBooks::break_even`].
+    /// The present value of [`InterruptReading::break_even`].
     pub break_even: u64,
-    /// See [`Books::instructions`].
+    /// See [`Reading::instructions`].
     pub instructions: Option<u64>,
-    /// See [`Books::host_code`].
+    /// See [`Reading::host_code`].
     pub host_code: Option<HostCode>,
 }
 

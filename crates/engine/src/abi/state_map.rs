@@ -1,11 +1,11 @@
-//! State maps (`Mark`): where the guest's state is, from an offset in a block's host code on.
+//! State maps (`StateEntry`): where the guest's state is, from an offset in a block's host code on.
 
 use crate::abi::host::{Host, RSP};
 use tollgate_x86::SegmentRegister;
 
 /// One entry of a block's state map: where the guest's state is from this host offset on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Mark {
+pub struct StateEntry {
     /// The offset in the block's code from which the entry is valid.
     pub host: u32,
     /// EIP of the guest instruction that has not completed.
@@ -18,8 +18,8 @@ pub struct Mark {
     pub shadowed: Shadow,
 }
 
-impl Mark {
-    /// Whether two marks differ only in their offset. The comparisons that are cheapest come first.
+impl StateEntry {
+    /// Whether two entries differ only in their offset. The comparisons that are cheapest come first.
     #[inline]
     pub(crate) fn says_the_same(&self, other: &Self) -> bool {
         self.rip == other.rip
@@ -65,7 +65,7 @@ pub struct Restore {
 }
 
 impl PartialEq for Restore {
-    /// Compares like a derived implementation, but in one comparison, since marks are compared for
+    /// Compares like a derived implementation, but in one comparison, since entries are compared for
     /// each instruction translated.
     #[inline]
     fn eq(&self, other: &Self) -> bool {
@@ -76,7 +76,7 @@ impl PartialEq for Restore {
 impl Eq for Restore {}
 
 impl Restore {
-    /// The most moves of one mark.
+    /// The most moves of one entry.
     pub const MAX_MOVES: usize = 7;
 
     /// All registers are at home.
@@ -88,7 +88,7 @@ impl Restore {
     /// The state between stores that belong together, where no boundary of guest instructions lies.
     /// The code has no branches, cannot fault and is short, so a request to leave lets it run to
     /// its end. The encoding is a sentinel: RSP as the register that holds EIP. RSP is the host's
-    /// stack pointer in emitted code, so no real mark names it.
+    /// stack pointer in emitted code, so no real entry names it.
     pub const UNDIVIDED: Restore = Restore::NONE.with_eip(RSP);
 
     /// Whether this is [`Restore::UNDIVIDED`].
@@ -143,7 +143,7 @@ impl Restore {
         (self.count & 8 != 0).then_some((register, Host(self.count >> 4)))
     }
 
-    /// The host register that holds EIP, if the mark's own EIP is not valid.
+    /// The host register that holds EIP, if the entry's own EIP is not valid.
     pub const fn eip(&self) -> Option<Host> {
         match self.count >> 4 {
             0 => None,
