@@ -1,38 +1,21 @@
 //! Copy-translation as a [`Runner`]: the engine with its context, and the place where guest code
 //! resumes.
 //!
-//! `enter.rs` enters translated code, and `find_block.rs` finds the block to enter. `exits.rs` has
-//! one function for each kind of exit site, `host_faults.rs` one for each kind of signal.
-//! `slow_path.rs` runs single instructions out of line.
+//! `enter.rs` enters translated code. `exits.rs` has one function for each kind of exit site,
+//! `misses.rs` fills the software TLB, and `slow_path.rs` runs single instructions out of line.
+//! The rest is in folders: `code` finds the block to enter, `faults` has one function for each kind
+//! of signal, `devices` executes instructions with operands in device memory, and `memos` stores
+//! what fast paths compare with.
 
-mod deliveries;
-mod device_fast_path;
-mod device_memory;
-mod device_memory_notes;
-mod device_strings;
-mod display_reach;
+mod code;
+mod devices;
 mod enter;
 mod exits;
-mod fast_path_calls;
-mod fast_paths;
-mod fault_deliveries;
-mod fault_order;
-mod find_block;
-mod guarded_pages;
-mod host_faults;
-mod instruction_search;
+mod faults;
 mod interrupted_work;
-mod known_code_segments;
-mod level_change;
-mod look_ahead;
-mod masked_vector_accesses;
+mod memos;
 mod misses;
-mod mode_changes;
 mod slow_path;
-mod space_loads;
-mod stores_to_code;
-mod tlb_memory;
-mod window_faults;
 
 pub use enter::TranslatedExit;
 
@@ -43,10 +26,10 @@ use crate::memory::memory_access::{Accounts, MemoryAccess};
 use crate::memory::space_switch::SpaceSwitch;
 use crate::memory::windows::Comparing;
 use enter::Resume;
-use fast_paths::FastPathsKnown;
-use fault_deliveries::FaultDeliveries;
-use guarded_pages::GuardedPages;
+use faults::guarded_pages::GuardedPages;
 use interrupted_work::WorkLeft;
+use memos::fast_paths::FastPathsKnown;
+use memos::fault_deliveries::FaultDeliveries;
 use std::io;
 use std::sync::Arc;
 use tollgate_emulate::cpuid::{Vendor, policy};
@@ -146,7 +129,7 @@ impl Translated {
         engine.stop_for(Arc::clone(requests));
         let range = CodeRange::register(engine.code_range())?;
         let mut context = Context::new(state, gate::addresses(), &raw const ***requests);
-        context.fast_paths.function = fast_path_calls::serve;
+        context.fast_paths.function = memos::fast_path_calls::serve;
         context.fast_paths.miss_function = misses::fill;
         context.set_vector_components(policy(&context.cpu).xcr0_mask());
         let shows_each = policy(&context.cpu).vendor() == Vendor::Amd;

@@ -12,8 +12,8 @@
 use crate::memory::addresses::view_of;
 use crate::memory::guest_view::{GuestView, Target};
 use crate::memory::ram_copies;
-use crate::translated::device_fast_path::outcome;
-use crate::translated::device_memory::{are_near_alike, kind_of};
+use crate::translated::devices::device_fast_path::outcome;
+use crate::translated::devices::device_memory::{are_near_alike, kind_of};
 use std::sync::atomic::{AtomicU32, Ordering};
 use tollgate_emulate::operand::system_mask;
 use tollgate_platform::{
@@ -30,25 +30,25 @@ const ELEMENT: usize = 8;
 const AT_ONCE: usize = 1024;
 
 /// Guest memory and display memory, for one instruction.
-pub(super) struct Reach<'a, P> {
+pub(in crate::translated) struct Reach<'a, P> {
     view: &'a mut GuestView,
     machine: &'a mut P,
     pending: *const AtomicU32,
     /// The first address of display memory.
     window: u64,
     /// Whether other work is due after the instruction.
-    pub(super) is_due: bool,
+    pub(in crate::translated) is_due: bool,
     /// Pages that lead to display memory, with the kind of access that was allowed. As in a
     /// processor's TLB, they stay valid until the instruction is over.
     known: [Option<KnownPage>; KNOWN_PAGES],
-    pub(super) accesses: Accesses,
+    pub(in crate::translated) accesses: Accesses,
 }
 
 /// Which kinds of access to display memory the instruction has made.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Accesses {
-    pub(super) has_loaded: bool,
-    pub(super) has_stored: bool,
+pub(in crate::translated) struct Accesses {
+    pub(in crate::translated) has_loaded: bool,
+    pub(in crate::translated) has_stored: bool,
 }
 
 /// The number of pages that are remembered.
@@ -96,7 +96,7 @@ fn put_in_order(data: &mut [u8], elements: Elements) {
 impl<'a, P: Platform> Reach<'a, P> {
     /// Memory for one instruction of guest code, which ends early when `pending` is set. Display
     /// memory begins at `window`.
-    pub(super) fn new(
+    pub(in crate::translated) fn new(
         view: &'a mut GuestView,
         machine: &'a mut P,
         pending: *const AtomicU32,

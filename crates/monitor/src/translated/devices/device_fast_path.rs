@@ -5,8 +5,8 @@
 //! [`tollgate_engine::gate::fast_path`]. This file serves ports and model-specific registers;
 //! [`super::device_memory`] serves the rest.
 
+use crate::translated::devices::{device_memory, device_strings};
 use crate::translated::misses::Environment;
-use crate::translated::{device_memory, device_strings};
 use tollgate_emulate::tsc_deadline;
 use tollgate_engine::Context;
 use tollgate_engine::abi::fast_paths::{
@@ -21,14 +21,14 @@ use tollgate_x86::{Flags, Gpr};
 /// Lends the machine to guest code until [`take_back`], which must be called before the machine is
 /// used again.
 #[inline(always)]
-pub(super) fn lend<P: Platform>(context: &mut Context, machine: &mut P) {
+pub(in crate::translated) fn lend<P: Platform>(context: &mut Context, machine: &mut P) {
     context.devices.machine = std::ptr::from_mut(machine).cast();
     context.devices.function = Some(device_fast_path::<P>);
 }
 
 /// Ends the loan that [`lend`] began.
 #[inline(always)]
-pub(super) fn take_back(context: &mut Context) {
+pub(in crate::translated) fn take_back(context: &mut Context) {
     context.devices.function = None;
 }
 
@@ -86,7 +86,7 @@ fn sort_of(key: u64) -> ExitKind {
 }
 
 /// The slot in which the routine keeps a general register during the call.
-pub(super) fn slot(context: &mut Context, register: Gpr) -> &mut u64 {
+pub(in crate::translated) fn slot(context: &mut Context, register: Gpr) -> &mut u64 {
     context.slot_mut(register as u8)
 }
 
@@ -118,7 +118,7 @@ fn access<P: Platform>(context: &mut Context, machine: &mut P, value: u64, key: 
 }
 
 /// The value that was read, and whether more work is due. `None` means that no access was made.
-pub(super) fn outcome(near: Near) -> Option<(u64, bool)> {
+pub(in crate::translated) fn outcome(near: Near) -> Option<(u64, bool)> {
     match near {
         Near::No => None,
         Near::Done(read) => Some((read, false)),

@@ -21,7 +21,7 @@ use tollgate_x86::paging::Privilege;
 impl<P: Platform> Running<'_, Translated, P> {
     /// Looks up the pages near the page of block `met`, to which control has come and which has
     /// just become active.
-    pub(super) fn foresee(&mut self, met: BlockId) {
+    pub(in crate::translated) fn foresee(&mut self, met: BlockId) {
         let pages = self.runner.engine.expected_near(met);
         if pages.is_empty() {
             return;

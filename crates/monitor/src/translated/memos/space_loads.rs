@@ -11,9 +11,9 @@
 //!
 //! [`Translations::switch`]: crate::memory::translations::Translations::switch
 
-use super::misses::Environment;
 use crate::memory::guest_view::GuestView;
 use crate::memory::memory_access::Moment;
+use crate::translated::misses::Environment;
 use tollgate_engine::{Context, Engine};
 use tollgate_tlb::Derived;
 use tollgate_x86::address::PAGE_SIZE;
@@ -25,7 +25,11 @@ use tollgate_x86::{Cr4, LinearAddress, Space};
 const LONGEST: u64 = 15;
 
 /// Executes a MOV of a value to CR3 in 64-bit code at level 0. Returns false if nothing was done.
-pub(super) fn load(context: &mut Context, environment: &Environment, value: u64) -> bool {
+pub(in crate::translated) fn load(
+    context: &mut Context,
+    environment: &Environment,
+    value: u64,
+) -> bool {
     let cpu = &context.cpu;
     let has_identifiers = cpu.cr4().contains(Cr4::PCIDE);
     let (keeps, cr3) = match has_identifiers {

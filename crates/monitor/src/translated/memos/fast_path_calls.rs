@@ -9,10 +9,10 @@
 
 use crate::memory::guest_view::GuestView;
 use crate::memory::ram_copies;
-use crate::translated::level_change::changes_with;
+use crate::translated::memos::level_change::changes_with;
+use crate::translated::memos::space_loads;
+use crate::translated::memos::tlb_memory::KnownPages;
 use crate::translated::misses::Environment;
-use crate::translated::space_loads;
-use crate::translated::tlb_memory::KnownPages;
 use iced_x86::CpuidFeature;
 use tollgate_emulate::cpuid::policy;
 use tollgate_emulate::descriptor_instructions::{self, Probe};
@@ -36,7 +36,11 @@ use tollgate_x86::{Cr0, Cr4, Flags, Gpr, LinearAddress, Segment, Selector, Space
 /// # Safety
 /// The context is that of the guest code that called this function, and there is no reference to
 /// it. Its environment is null, or an [`Environment`] whose view no reference uses during the call.
-pub(super) unsafe extern "sysv64" fn serve(context: *mut Context, key: u64, value: u64) -> u64 {
+pub(in crate::translated) unsafe extern "sysv64" fn serve(
+    context: *mut Context,
+    key: u64,
+    value: u64,
+) -> u64 {
     // SAFETY: the caller guarantees it.
     let context = unsafe { &mut *context };
     // SAFETY: the caller guarantees it.

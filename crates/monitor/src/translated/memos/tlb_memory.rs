@@ -9,8 +9,8 @@ use tollgate_x86::{CpuState, Exception, LinearAddress, PhysicalAddress, Translat
 
 /// Guest memory that refuses an access to a page for which the software TLB has no entry. The
 /// refusal is an exception that never reaches the guest: the exit executes the instruction again.
-pub(super) struct KnownPages<'a> {
-    pub(super) view: &'a mut GuestView,
+pub(in crate::translated) struct KnownPages<'a> {
+    pub(in crate::translated) view: &'a mut GuestView,
 }
 
 /// Refuses an access, so that the exit is taken.

@@ -3,8 +3,8 @@
 
 use crate::execution::running::Running;
 use crate::translated::Translated;
-use crate::translated::device_memory::kind_of;
-use crate::translated::device_strings;
+use crate::translated::devices::device_memory::kind_of;
+use crate::translated::devices::device_strings;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use tollgate_emulate::operand::system_mask;
 use tollgate_engine::abi::memos::device_access::{

@@ -72,7 +72,7 @@ impl PageTableMemory for NotedTables<'_> {
 impl<P: Platform> Running<'_, Translated, P> {
     /// Finds an instruction that is about to be emulated in the way that the setting demands.
     /// `noted` is the instruction according to its place in the block.
-    pub(super) fn find_helper(&mut self, noted: Helper) -> Helper {
+    pub(in crate::translated) fn find_helper(&mut self, noted: Helper) -> Helper {
         if !self.runner.instructions.source().finds_anew() {
             return noted;
         }
@@ -86,7 +86,7 @@ impl<P: Platform> Running<'_, Translated, P> {
     }
 
     /// Finds an instruction that is run out of line, in the way that the setting demands.
-    pub(super) fn find_out_of_line(&mut self, noted: OutOfLine) -> OutOfLine {
+    pub(in crate::translated) fn find_out_of_line(&mut self, noted: OutOfLine) -> OutOfLine {
         if !self.runner.instructions.source().finds_anew() {
             return noted;
         }

@@ -144,7 +144,7 @@ impl<P: Platform> Running<'_, Translated, P> {
 
     /// Maps the page of an access in its window, with all neighbours or those from `from` on.
     /// Returns whether the page is mapped now.
-    pub(super) fn map_window(
+    pub(in crate::translated) fn map_window(
         &mut self,
         access: (LinearAddress, AccessKind, Privilege),
         from: Option<u64>,
@@ -189,7 +189,7 @@ impl<P: Platform> Running<'_, Translated, P> {
     /// Takes back the windows that were put aside and that an access needs, as far as the guest's
     /// tables still lead to the mapped pages. Returns false if that has stopped for a request; the
     /// rest is still put aside.
-    pub(super) fn take_windows_back(
+    pub(in crate::translated) fn take_windows_back(
         &mut self,
         linear: LinearAddress,
         privilege: Privilege,
@@ -214,7 +214,7 @@ impl<P: Platform> Running<'_, Translated, P> {
 
     /// Maps the known pages of the loaded space's program in windows, or a part of them. If the
     /// windows are new (`are_new`), they may still have mappings of another space.
-    pub(super) fn fill_windows(&mut self, are_new: bool) {
+    pub(in crate::translated) fn fill_windows(&mut self, are_new: bool) {
         let begin = self.begin_section();
         if are_new {
             self.view.translations.empty_windows();

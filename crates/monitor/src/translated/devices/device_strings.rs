@@ -8,9 +8,9 @@
 //! show, and continues from there. What interrupts a repeated instruction is handled in the same
 //! way. A refused iteration has loaded one byte at most, and loads that byte again.
 
-use crate::translated::device_fast_path::slot;
-use crate::translated::device_memory::{flags, put_flags};
-use crate::translated::display_reach::Reach;
+use crate::translated::devices::device_fast_path::slot;
+use crate::translated::devices::device_memory::{flags, put_flags};
+use crate::translated::devices::display_reach::Reach;
 use crate::translated::misses::Environment as FastPathEnvironment;
 use iced_x86::{Instruction, OpKind};
 use tollgate_emulate::Outcome;
@@ -25,7 +25,7 @@ use tollgate_x86::{CpuState, Flags, Gpr, LinearAddress};
 const REGISTERS: [Gpr; 4] = [Gpr::Rax, Gpr::Rcx, Gpr::Rsi, Gpr::Rdi];
 
 /// Whether an instruction is a string instruction that accesses no port.
-pub(super) fn is_done(instruction: &Instruction) -> bool {
+pub(in crate::translated) fn is_done(instruction: &Instruction) -> bool {
     let mut kinds = (0..instruction.op_count()).map(|index| instruction.op_kind(index));
     let is_port = (0..instruction.op_count()).any(|index| {
         instruction.op_kind(index) == OpKind::Register
@@ -50,7 +50,10 @@ fn is_destination(kind: OpKind) -> bool {
 }
 
 /// The linear addresses of the next elements that a repeated string instruction will access.
-pub(super) fn elements(cpu: &CpuState, instruction: &Instruction) -> [Option<LinearAddress>; 2] {
+pub(in crate::translated) fn elements(
+    cpu: &CpuState,
+    instruction: &Instruction,
+) -> [Option<LinearAddress>; 2] {
     let mask = size_mask(address_size(cpu, instruction));
     if cpu.gpr[Gpr::Rcx as usize] & mask == 0 {
         // The instruction accesses no memory, so its caller must not access any either.
@@ -71,7 +74,10 @@ pub(super) fn elements(cpu: &CpuState, instruction: &Instruction) -> [Option<Lin
 
 /// Executes the string instruction of the named site. Returns whether more work is due, or `None`
 /// if the instruction was not or not completely executed.
-pub(super) fn access<P: Platform>(context: &mut Context, machine: &mut P) -> Option<bool> {
+pub(in crate::translated) fn access<P: Platform>(
+    context: &mut Context,
+    machine: &mut P,
+) -> Option<bool> {
     let window = machine.near_display()?.0;
     // SAFETY: guest code called this function, and only guest code may use what its environment
     // points to.

@@ -33,7 +33,7 @@ const SYSENTER_REGISTERS: RangeInclusive<u32> = 0x174..=0x176;
 const SYSCALL_REGISTERS: RangeInclusive<u32> = 0xc000_0080..=0xc000_0084;
 
 /// Whether instructions that change the level depend on this model-specific register.
-pub(super) fn changes_with(number: u32) -> bool {
+pub(in crate::translated) fn changes_with(number: u32) -> bool {
     SYSENTER_REGISTERS.contains(&number) || SYSCALL_REGISTERS.contains(&number)
 }
 

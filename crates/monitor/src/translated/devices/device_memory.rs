@@ -17,8 +17,8 @@
 //! part of an operand in two pages of the display may have been loaded or, if the operand is only
 //! stored, stored by then. Loading or storing that part a second time is allowed.
 
-use crate::translated::device_fast_path::{outcome, slot};
-use crate::translated::device_strings;
+use crate::translated::devices::device_fast_path::{outcome, slot};
+use crate::translated::devices::device_strings;
 use crate::translated::misses::Environment;
 use tollgate_emulate::host_arithmetic;
 use tollgate_emulate::operand::system_mask;
@@ -39,7 +39,7 @@ const _: () = assert!(1 << DISPLAY_WINDOW_SHIFT == DISPLAY_WINDOW);
 /// Executes the instruction of the site that has missed at `linear`. Returns whether more work is
 /// due, or `None` if nothing was done.
 #[inline]
-pub(super) fn access<P: Platform>(
+pub(in crate::translated) fn access<P: Platform>(
     context: &mut Context,
     machine: &mut P,
     linear: u64,
@@ -160,7 +160,7 @@ fn places<P: Platform>(
 
 /// Whether two places in display memory are either both near or both not: the mapping of the
 /// display window changes only at multiples of 32 KiB.
-pub(super) fn are_near_alike(one: PhysicalAddress, other: PhysicalAddress) -> bool {
+pub(in crate::translated) fn are_near_alike(one: PhysicalAddress, other: PhysicalAddress) -> bool {
     const SHIFT: u32 = 15;
     one.0 >> SHIFT == other.0 >> SHIFT
 }
@@ -199,7 +199,7 @@ fn used(size: u8) -> u64 {
     u64::MAX >> (64 - 8 * u32::from(size))
 }
 
-pub(super) fn kind_of(writes: bool) -> AccessKind {
+pub(in crate::translated) fn kind_of(writes: bool) -> AccessKind {
     match writes {
         true => AccessKind::Write,
         false => AccessKind::Read,
@@ -329,7 +329,7 @@ fn put_register(context: &mut Context, noted: &DeviceAccess, value: u64) {
 }
 
 /// The guest's arithmetic flags, which the routine keeps in the format of LAHF.
-pub(super) fn flags(context: &Context) -> u64 {
+pub(in crate::translated) fn flags(context: &Context) -> u64 {
     let overflow = match context.strings.flags & 1 {
         0 => 0,
         _ => Flags::OF.bits(),
@@ -337,7 +337,7 @@ pub(super) fn flags(context: &Context) -> u64 {
     u64::from(context.strings.flags >> 8) & (Flags::ARITHMETIC - Flags::OF).bits() | overflow
 }
 
-pub(super) fn put_flags(context: &mut Context, flags: u64) {
+pub(in crate::translated) fn put_flags(context: &mut Context, flags: u64) {
     let shown = flags & (Flags::ARITHMETIC - Flags::OF).bits();
     let overflow = u16::from(flags & Flags::OF.bits() != 0);
     context.strings.flags = (shown as u16) << 8 | overflow;

@@ -4,7 +4,7 @@
 use crate::execution::running::Running;
 use crate::memory::addresses::view_of;
 use crate::translated::Translated;
-use crate::translated::deliveries::place_of;
+use crate::translated::memos::deliveries::place_of;
 use iced_x86::Instruction;
 use tollgate_engine::abi::context::groups::Changed;
 use tollgate_engine::abi::descriptors::KnownDescriptors;

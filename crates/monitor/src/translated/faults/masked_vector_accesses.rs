@@ -7,10 +7,10 @@
 //! corresponding byte; otherwise it has touched no inaccessible byte.
 
 use super::guarded_pages::GuardedPages;
-use super::slow_path::Ended;
 use crate::execution::running::Running;
 use crate::execution::stop::VcpuStop;
 use crate::translated::Translated;
+use crate::translated::slow_path::Ended;
 use iced_x86::Instruction;
 use tollgate_emulate::memory_access::SegmentedAddress;
 use tollgate_emulate::operand::{

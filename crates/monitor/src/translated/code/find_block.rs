@@ -86,7 +86,11 @@ impl<P: Platform> Running<'_, Translated, P> {
 
     /// Makes the inactive block at a place active again, or translates it. If that stops, the rest
     /// of the work is noted.
-    pub(super) fn revive_or_translate(&mut self, place: &CodeAddress, mode: ModeId) -> LookUp {
+    pub(in crate::translated) fn revive_or_translate(
+        &mut self,
+        place: &CodeAddress,
+        mode: ModeId,
+    ) -> LookUp {
         let (engine, memory) = (&mut self.runner.engine, &mut self.view.memory);
         let revived = engine.revive(place, mode, memory);
         let result = match revived {
@@ -120,7 +124,7 @@ impl<P: Platform> Running<'_, Translated, P> {
     }
 
     /// From now on tests every store to a physical page for code.
-    pub(super) fn watch_for_code(&mut self, page: u64) {
+    pub(in crate::translated) fn watch_for_code(&mut self, page: u64) {
         if !self.view.memory.code().is_watched(page)
             && let Some(host) = self.view.memory.ram().host_page(page)
         {
