@@ -9,12 +9,13 @@
 //! ```
 //!
 //! Where loads reach the ROM and stores reach RAM, the region is ROM. Its stores come to the bus,
-//! and [`HostBridge440fx::store`] writes them to the RAM beneath.
+//! and [`PciFunction::fixed_memory_write`] writes them to the RAM beneath.
 
 use super::rom::FirmwareRom;
 use crate::bus::DeviceContext;
 use crate::devices::pci::config_space::{ConfigSpace, Identity};
 use crate::devices::pci::function::PciFunction;
+use std::ops::Range;
 use tollgate_memory::{Region, RegionKind};
 use tollgate_x86::PhysicalAddress;
 
@@ -32,9 +33,9 @@ const IDENTITY: Identity = Identity {
 const FIRST_REGISTER: usize = 0x59;
 
 /// The first address of the area that the attribute registers control.
-pub const AREA_START: u64 = 0xc_0000;
+const AREA_START: u64 = 0xc_0000;
 /// The first address after the area.
-pub const AREA_END: u64 = 0x10_0000;
+const AREA_END: u64 = 0x10_0000;
 /// The first address of the last part, which has a single attribute field.
 const LAST_PART: u64 = 0xf_0000;
 /// The size of each other part in bytes.
@@ -77,15 +78,6 @@ impl HostBridge440fx {
         };
         let byte = self.config.u16(register) as u8;
         if high { byte >> 4 } else { byte & 0xf }
-    }
-
-    /// Handles a store to the area that did not reach memory directly.
-    pub fn store(&self, address: PhysicalAddress, data: &[u8], context: &mut DeviceContext<'_>) {
-        for (at, byte) in (address.0..AREA_END).zip(data) {
-            if self.attributes(at) & WRITE_ENABLE != 0 {
-                context.memory().write_beneath(PhysicalAddress(at), *byte);
-            }
-        }
     }
 
     fn place_part(&self, start: u64, bytes: u64, context: &mut DeviceContext<'_>) {
@@ -155,6 +147,23 @@ impl PciFunction for HostBridge440fx {
         for ((start, bytes), before) in parts().zip(before) {
             if self.attributes(start) != before {
                 self.place_part(start, bytes, context);
+            }
+        }
+    }
+
+    fn fixed_memory(&self) -> Option<Range<u64>> {
+        Some(AREA_START..AREA_END)
+    }
+
+    fn fixed_memory_write(
+        &mut self,
+        address: PhysicalAddress,
+        data: &[u8],
+        context: &mut DeviceContext<'_>,
+    ) {
+        for (at, byte) in (address.0..AREA_END).zip(data) {
+            if self.attributes(at) & WRITE_ENABLE != 0 {
+                context.memory().write_beneath(PhysicalAddress(at), *byte);
             }
         }
     }

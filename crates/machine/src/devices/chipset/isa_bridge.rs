@@ -40,24 +40,20 @@ impl IsaBridge {
     fn disable_routes(&mut self) {
         self.0.write(ROUTES, &[DISABLED; 4]);
     }
-
-    /// Returns the ISA line that PCI interrupt line 0 to 3 (PIRQA to PIRQD) is routed to.
-    pub fn route(&self, line: u8) -> Option<u8> {
-        let route = self.0.u16(ROUTES + usize::from(line & 3)) as u8;
-        let isa = route & LINE;
-        (route & DISABLED == 0 && ROUTABLE >> isa & 1 != 0).then_some(isa)
-    }
-
-    /// Returns the PCI interrupt line of a device's INTA: PIRQA for device 1, PIRQB for device 2,
-    /// and so on modulo 4.
-    pub const fn line_of(device: u8) -> u8 {
-        device.wrapping_sub(1) & 3
-    }
 }
 
 impl PciFunction for IsaBridge {
     fn name(&self) -> &str {
         "piix3-isa"
+    }
+
+    /// Leads the INTA of device 1 to where PIRQA is routed, that of device 2 to where PIRQB is, and
+    /// so on modulo 4.
+    fn isa_line(&self, device: u8) -> Option<u8> {
+        let line = device.wrapping_sub(1) & 3;
+        let route = self.0.u16(ROUTES + usize::from(line)) as u8;
+        let isa = route & LINE;
+        (route & DISABLED == 0 && ROUTABLE >> isa & 1 != 0).then_some(isa)
     }
 
     fn config(&self) -> &ConfigSpace {
@@ -81,14 +77,18 @@ mod tests {
     #[test]
     fn lines_lead_nowhere_until_they_are_routed_to_one_that_may_be() {
         let mut bridge = IsaBridge::default();
-        assert_eq!(bridge.route(0), None);
+        assert_eq!(bridge.isa_line(1), None);
         for (value, line) in [(0x0a, Some(10)), (0x8a, None), (0x08, None), (0x02, None)] {
             bridge.config_mut().write(ROUTES + 1, &[value]);
-            assert_eq!(bridge.route(1), line, "{value:#x}");
+            assert_eq!(bridge.isa_line(2), line, "{value:#x}");
         }
-        assert_eq!(
-            (0..5).map(IsaBridge::line_of).collect::<Vec<_>>(),
-            [3, 0, 1, 2, 3]
-        );
+    }
+
+    #[test]
+    fn devices_share_the_four_lines_in_turn() {
+        let mut bridge = IsaBridge::default();
+        bridge.config_mut().write(ROUTES, &[3, 4, 5, 6]);
+        let lines: Vec<_> = (0..6).map(|device| bridge.isa_line(device)).collect();
+        assert_eq!(lines, [6, 3, 4, 5, 6, 3].map(Some));
     }
 }

@@ -4,7 +4,9 @@ use super::config_space::ConfigSpace;
 use crate::bus::completion::Completer;
 use crate::bus::{DeviceContext, PortClaim, SavedState, StateError};
 use std::any::Any;
+use std::ops::Range;
 use tollgate_platform::GuestTime;
+use tollgate_x86::PhysicalAddress;
 
 /// A function: a state machine like a [`Device`](crate::bus::Device), which is found by its
 /// configuration space and answers at the addresses in its base address registers.
@@ -68,6 +70,28 @@ pub trait PciFunction: Any {
 
     /// Writes 1 to 4 bytes to a fixed port.
     fn port_write(&mut self, _port: u16, _data: &[u8], _context: &mut DeviceContext<'_>) {}
+
+    /// Returns the addresses whose stores reach the function independently of its BARs, if there are
+    /// any. They do not change.
+    fn fixed_memory(&self) -> Option<Range<u64>> {
+        None
+    }
+
+    /// Writes 1 to 64 bytes, beginning at an address in the fixed memory. The last byte may lie
+    /// beyond it.
+    fn fixed_memory_write(
+        &mut self,
+        _address: PhysicalAddress,
+        _data: &[u8],
+        _context: &mut DeviceContext<'_>,
+    ) {
+    }
+
+    /// Returns the ISA line to which the function leads the INTA of the device with this number, if
+    /// the function is a bridge to the ISA bus and the line is not disabled.
+    fn isa_line(&self, _device: u8) -> Option<u8> {
+        None
+    }
 
     /// Whether the function requests INTA. The host checks this after each call, and applies the
     /// command register.

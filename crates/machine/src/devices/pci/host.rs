@@ -7,10 +7,9 @@ use super::host_bridge::HostBridge;
 use super::{ECAM_BASE, ECAM_BYTES, MAX_FUNCTIONS, Place, interrupt_line};
 use crate::bus::completion::Completer;
 use crate::bus::{Claims, Device, DeviceContext, PortClaim, PortWidth, SavedState, StateError};
-use crate::devices::chipset::host_bridge::{AREA_END, AREA_START, HostBridge440fx};
-use crate::devices::chipset::isa_bridge::IsaBridge;
 use serde::{Deserialize, Serialize};
 use std::any::Any;
+use std::ops::Range;
 use tollgate_exits::blame::DeviceAddress;
 use tollgate_platform::GuestTime;
 use tollgate_x86::PhysicalAddress;
@@ -42,6 +41,8 @@ pub struct PciHost {
     windows: Vec<(usize, Window)>,
     /// Ports of functions that are in no BAR, with the slots of the functions.
     fixed: Vec<(usize, PortClaim)>,
+    /// The addresses whose stores reach a function independently of its BARs, with its slot.
+    fixed_memory: Option<(usize, Range<u64>)>,
     /// Whether there is a window for enhanced configuration accesses.
     has_ecam: bool,
     /// A bit for each ISA line to which an interrupt line of this bus is routed and that is
@@ -95,6 +96,8 @@ impl PciHost {
                 function.config_mut().set_multifunction();
             }
         }
+        let fixed_memory = (placed.iter().enumerate())
+            .find_map(|(slot, (_, function))| Some((slot, function.fixed_memory()?)));
         let slots = placed.into_iter().map(|(place, function)| Slot {
             place,
             function,
@@ -105,6 +108,7 @@ impl PciHost {
             slots: slots.collect(),
             windows: Vec::new(),
             fixed: Vec::new(),
+            fixed_memory,
             has_ecam,
             isa_lines: 0,
         }
@@ -165,14 +169,14 @@ impl PciHost {
         }
     }
 
-    /// Drives the ISA lines to which the ISA bridge routes interrupts, if there is such a bridge.
+    /// Drives the ISA lines to which an ISA bridge leads interrupts, if there is such a bridge.
     fn drive_isa(&mut self, context: &mut DeviceContext<'_>) {
-        let Some(bridge) = self.get::<IsaBridge>() else {
-            return;
-        };
         let asserted = self.slots.iter().filter(|slot| slot.asserted);
         let lines = asserted
-            .filter_map(|slot| bridge.route(IsaBridge::line_of(slot.place.device)))
+            .filter_map(|slot| {
+                let mut functions = self.functions();
+                functions.find_map(|bridge| bridge.isa_line(slot.place.device))
+            })
             .fold(0, |lines, line| lines | 1 << line);
         let changed = std::mem::replace(&mut self.isa_lines, lines) ^ lines;
         for line in (0..16).filter(|line| changed >> line & 1 != 0) {
@@ -314,8 +318,8 @@ impl Device for PciHost {
         if self.has_ecam {
             claims = claims.with_memory(ECAM_BASE, ECAM_BYTES);
         }
-        if self.get::<HostBridge440fx>().is_some() {
-            claims = claims.with_memory(AREA_START, AREA_END - AREA_START);
+        if let Some((_, memory)) = &self.fixed_memory {
+            claims = claims.with_memory(memory.start, memory.end - memory.start);
         }
         let fixed = self.fixed.iter();
         claims.ports.extend(fixed.map(|(_, claim)| claim.clone()));
@@ -405,10 +409,11 @@ impl Device for PciHost {
             if let Some((device, offset)) = self.ecam_target(address.0) {
                 self.config_write(device, offset, data, context);
             }
-        } else if (AREA_START..AREA_END).contains(&address.0) {
-            if let Some(bridge) = self.get::<HostBridge440fx>() {
-                bridge.store(address, data, context);
-            }
+        } else if let Some((slot, memory)) = &self.fixed_memory
+            && memory.contains(&address.0)
+        {
+            let function = &mut self.slots[*slot].function;
+            function.fixed_memory_write(address, data, context);
         } else if let Some((device, bar, offset)) = self.window_at(address.0, false) {
             self.call(device, context, |function, context| {
                 function.bar_write(bar, offset, data, context);
