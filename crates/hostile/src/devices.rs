@@ -3,10 +3,10 @@
 
 use crate::input::Input;
 use std::io;
+use tollgate_machine::board::input::{Buttons, Key, MouseEvent};
+use tollgate_machine::board::io_apic;
 use tollgate_machine::config::VmConfig;
 use tollgate_machine::devices::chipset::rom::FirmwareRom;
-use tollgate_machine::devices::i8042::{Buttons, Key, MouseEvent};
-use tollgate_machine::devices::io_apic;
 use tollgate_machine::pc::{Pc, PcState};
 use tollgate_memory::GuestMemory;
 use tollgate_platform::Platform;

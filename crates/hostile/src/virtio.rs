@@ -10,7 +10,7 @@ use tollgate_machine::config::{
     DriveOptions, Format, NetworkKind, NetworkOptions, OnLoss, OptionalDevice, PortOptions,
     PortTarget, ShareOptions, UserOptions, VmConfig, VsockOptions,
 };
-use tollgate_machine::devices::list;
+use tollgate_machine::device_list;
 use tollgate_machine::devices::pci::ECAM_BASE;
 use tollgate_machine::devices::virtio::mmio_transport;
 use tollgate_machine::pc::Pc;
@@ -215,7 +215,7 @@ pub fn run(data: &[u8]) {
         config.shares = vec![ShareOptions::new(image.0.with_extension("d"), "share")];
     }
     let memory = GuestMemory::new(MEMORY_BYTES).expect("memory");
-    let devices = list::virtio_devices(&config).expect("image and directory");
+    let devices = device_list::virtio_devices(&config).expect("image and directory");
     let mut pc = Pc::with_virtio(&config, memory.clone(), Box::new(io::sink()), devices);
     pc.set_debug_output(Box::new(io::sink()));
     pc.pause();

@@ -8,22 +8,25 @@ mod hpet;
 pub mod loader;
 mod pci;
 mod pvpanic;
+mod table;
 mod virtio;
 
-use acpi_tables::aml::{Device, EISAName, IO, Name, Package, Path, ResourceTemplate, Scope};
+use acpi_tables::aml::{IO, Name, Package, Path, Scope};
 use acpi_tables::facs::FACS;
 use acpi_tables::fadt::{FADTBuilder, Flags, PmProfile};
 use acpi_tables::gas::{AccessSize, AddressSpace, GAS};
 use acpi_tables::rsdp::Rsdp;
 use acpi_tables::sdt::Sdt;
-use acpi_tables::{Aml, AmlSink, aml};
+use acpi_tables::{Aml, AmlSink};
+use table::{HEADER_BYTES, OEM_ID, OEM_REVISION, OEM_TABLE_ID, WORKING, bytes_of, device, table};
 use tollgate_memory::GuestMemory;
 use tollgate_x86::PhysicalAddress;
 use tollgate_x86::local_apic_msrs::APIC_DEFAULT_ADDRESS;
 
+use crate::board::io_apic;
 use crate::config::VmConfig;
+use crate::devices::acpi_pm;
 use crate::devices::chipset::CHIPSET_DEVICES;
-use crate::devices::{acpi_pm, io_apic};
 
 /// Where the tables start. The RSDP comes first; systems search for it here on 16-byte boundaries.
 pub const TABLES_START: u64 = 0xf_0000;
@@ -38,17 +41,8 @@ const RESET_VALUE: u8 = 0x06;
 /// The size of the root pointer in bytes.
 const RSDP_BYTES: u32 = 36;
 
-const OEM_ID: [u8; 6] = *b"TOLLGT";
-const OEM_TABLE_ID: [u8; 8] = *b"TOLLGATE";
-const OEM_REVISION: u32 = 1;
-/// The size in bytes of the header that system description tables share.
-const HEADER_BYTES: u32 = 36;
-
 /// The flags of an interrupt source override: active high, level-triggered (MPS INTI flags).
 const ACTIVE_HIGH_LEVEL: u16 = 0b1101;
-
-/// The value of _STA for a device that is present, enabled, shown and working.
-const WORKING: u8 = 0xf;
 
 /// The properties of a machine that its tables depend on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -178,23 +172,6 @@ impl Area {
         self.tables.push((offset, table.len() as u32));
         self.base + offset
     }
-}
-
-fn bytes_of(table: &dyn Aml) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    table.to_aml_bytes(&mut bytes);
-    bytes
-}
-
-fn table(signature: [u8; 4], revision: u8) -> Sdt {
-    Sdt::new(
-        signature,
-        HEADER_BYTES,
-        revision,
-        OEM_ID,
-        OEM_TABLE_ID,
-        OEM_REVISION,
-    )
 }
 
 /// Returns the root pointer with both root tables. The library fills in only the 64-bit address,
@@ -378,20 +355,6 @@ impl Aml for IsaInterrupt {
         sink.byte(TWO_BYTE_IRQ);
         sink.word(1 << self.0);
     }
-}
-
-fn device(name: &str, hardware_id: &str, resources: &[&dyn Aml], status: u8) -> Vec<u8> {
-    let id = Name::new(Path::new("_HID"), &EISAName::new(hardware_id));
-    let unique = Name::new(Path::new("_UID"), &aml::ZERO);
-    let status = Name::new(Path::new("_STA"), &status);
-    let resources = Name::new(
-        Path::new("_CRS"),
-        &ResourceTemplate::new(resources.to_vec()),
-    );
-    bytes_of(&Device::new(
-        Path::new(name),
-        vec![&id, &unique, &status, &resources],
-    ))
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use crate::devices::floppy::Floppy;
 use crate::devices::fw_cfg::{self, FwCfgError, FwCfgFile};
 use crate::devices::ide::pci::IdeFunction;
 use crate::devices::pci::MAX_FUNCTIONS;
+pub use crate::devices::rtc::{BootDevice, RtcBase};
 pub use crate::devices::virtio::console::ports::{OnLoss, PortOptions, PortTarget};
 pub use ide_drives::{DiskGeometry, IdeDrive, IdePlaces};
 use serde::{Deserialize, Serialize};
@@ -48,16 +49,6 @@ pub const MAX_CODE_CACHE_BYTES: u64 = 1024 * MIB;
 /// The maximum number of virtio devices: one device number of the PCI bus is the host bridge's.
 pub const MAX_VIRTIO_DEVICES: usize = MAX_FUNCTIONS - 1;
 
-/// The time that the guest's real-time clock shows.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub enum RtcBase {
-    /// Universal time (UTC), as Linux expects.
-    #[default]
-    Universal,
-    /// The host's local time, as DOS and Windows expect.
-    Local,
-}
-
 /// Where guest registers are held while guest code runs. Results do not depend on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -89,41 +80,6 @@ pub enum TripleFaultAction {
     /// The machine is reset, as a PC's chip set does at the shutdown cycle. Some systems reset
     /// themselves in this way.
     Reset,
-}
-
-/// A kind of drive that firmware can boot from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum BootDevice {
-    /// The first floppy drive.
-    Floppy,
-    /// A hard disk.
-    Disk,
-    /// A CD-ROM drive.
-    CdRom,
-}
-
-impl BootDevice {
-    /// All boot devices, in the default boot order.
-    pub const ALL: [Self; 3] = [Self::Floppy, Self::Disk, Self::CdRom];
-
-    /// The letter of this drive in DOS and in `--boot`.
-    pub const fn letter(self) -> char {
-        match self {
-            Self::Floppy => 'a',
-            Self::Disk => 'c',
-            Self::CdRom => 'd',
-        }
-    }
-
-    /// The number of this drive in the CMOS memory of QEMU's machines.
-    pub const fn cmos_code(self) -> u8 {
-        match self {
-            Self::Floppy => 1,
-            Self::Disk => 2,
-            Self::CdRom => 3,
-        }
-    }
 }
 
 /// A device that a machine has only on request (`--device`).

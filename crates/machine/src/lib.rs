@@ -5,11 +5,13 @@
 //! controls it from other threads through a [`vm_handle::VmHandle`].
 
 pub mod acpi;
+pub mod board;
 pub mod boot;
 pub mod bus;
 pub mod comma_list;
 pub mod config;
 pub mod cpu;
+pub mod device_list;
 pub mod devices;
 pub mod knobs;
 pub mod marks;

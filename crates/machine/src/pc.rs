@@ -22,28 +22,30 @@ use tollgate_share::RequestCounts;
 use tollgate_x86::local_apic_msrs::{X2APIC_FIRST, X2APIC_LAST};
 use tollgate_x86::{PhysicalAddress, local_apic_msrs};
 
+use crate::board::dma::DmaControllers;
+use crate::board::input::{Key, MouseEvent};
+use crate::board::local_apic::ClockSource;
+use crate::board::pic::Pic;
+use crate::board::{Board, Console, local_apic};
 use crate::bus::completion::KickFunction;
-use crate::bus::{Board, Bus, Console, Device, DeviceContext, SavedState};
+use crate::bus::{Bus, Device, DeviceContext, SavedState};
 use crate::config::{DriveOptions, VmConfig};
+use crate::device_list::{self, BackEnds};
 use crate::devices::acpi_pm::AcpiPm;
 use crate::devices::chipset::host_bridge::HostBridge440fx;
 use crate::devices::chipset::rom::FirmwareRom;
-use crate::devices::dma::DmaControllers;
 use crate::devices::floppy::Floppy;
+use crate::devices::i8042::I8042;
 use crate::devices::ide::pci::IdeFunction;
 use crate::devices::kvm_clock::KvmClock;
-use crate::devices::list::BackEnds;
-use crate::devices::local_apic::ClockSource;
 use crate::devices::pci::host::PciHost;
-use crate::devices::pic::Pic;
 use crate::devices::serial::Serial;
 use crate::devices::vga::Vga;
 use crate::devices::vga::pci::VgaFunction;
 use crate::devices::vga::screen::{Picture, Screen};
 use crate::devices::virtio::device::VirtioDevice;
-use crate::devices::{i8042, list, local_apic};
 
-pub use crate::bus::{GuestClock, Outside, StateError};
+pub use crate::board::{GuestClock, Outside, StateError};
 
 /// The version of the layout of [`PcState`]. Each device's state has a version of its own.
 pub const PC_STATE_VERSION: u32 = 4;
@@ -111,7 +113,7 @@ impl Pc {
         Self::with_back_ends(config, memory, serial_output, BackEnds::default())
     }
 
-    /// Like [`Pc::new`], with these virtio devices; see [`list::virtio_devices`].
+    /// Like [`Pc::new`], with these virtio devices; see [`device_list::virtio_devices`].
     pub fn with_virtio(
         config: &VmConfig,
         memory: GuestMemory,
@@ -143,7 +145,7 @@ impl Pc {
             board.interrupts.pic = Pic::as_firmware_leaves_it();
         }
         let mut bus = Bus::new();
-        for device in list::devices(config, back_ends) {
+        for device in device_list::devices(config, back_ends) {
             let added = bus.add(device, &mut board, &clock);
             debug_assert_eq!(added, Ok(()));
         }
@@ -264,13 +266,13 @@ impl Pc {
     }
 
     /// Presses (`down`) or releases a key of the PS/2 keyboard.
-    pub fn key(&mut self, key: i8042::Key, down: bool) {
-        self.with(|keyboard: &mut i8042::I8042, context| keyboard.press(key, down, context));
+    pub fn key(&mut self, key: Key, down: bool) {
+        self.with(|keyboard: &mut I8042, context| keyboard.press(key, down, context));
     }
 
     /// Moves the PS/2 mouse, or presses or releases its buttons.
-    pub fn mouse(&mut self, event: i8042::MouseEvent) {
-        self.with(|controller: &mut i8042::I8042, context| controller.mouse_event(event, context));
+    pub fn mouse(&mut self, event: MouseEvent) {
+        self.with(|controller: &mut I8042, context| controller.mouse_event(event, context));
     }
 
     /// Removes the disk from a floppy drive (0 is the first), or inserts another one.

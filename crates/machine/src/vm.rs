@@ -2,7 +2,7 @@
 
 use crate::boot::{self, BootError, BootSource, firmware};
 use crate::config::{ConfigError, IdeDrive, Realtime, TripleFaultAction, VmConfig};
-use crate::devices::list;
+use crate::device_list;
 use crate::knobs::{self, Settings};
 use crate::marks::{Marks, Moment, Span};
 use crate::pc::Pc;
@@ -48,7 +48,7 @@ pub enum BuildError {
     /// The kernel, or a file that belongs to it, cannot be loaded.
     Boot(BootError),
     /// A disk image, a network or a shared directory cannot be used.
-    BackEnd(list::BackEndError),
+    BackEnd(device_list::BackEndError),
     /// The host has no memory for the guest.
     Memory(tollgate_memory::MemoryError),
     /// The host refused something else.
@@ -157,7 +157,7 @@ impl Vm {
         handle: &VmHandle,
     ) -> Result<Self, BuildError> {
         config.validate().map_err(BuildError::Config)?;
-        let back_ends = list::BackEnds::open(config).map_err(BuildError::BackEnd)?;
+        let back_ends = device_list::BackEnds::open(config).map_err(BuildError::BackEnd)?;
         let mut memory =
             GuestMemory::with_backing(config.memory_bytes, config.memory_backing.backing())
                 .map_err(BuildError::Memory)?;

@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::devices::i8042::{Buttons, Key, MouseEvent};
+use crate::board::input::{Buttons, Key, MouseEvent};
 use crate::devices::vga::screen::Screen;
 use crate::knobs::Assignment;
 use tollgate_exits::reading::Reading;

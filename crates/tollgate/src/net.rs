@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use tollgate_machine::comma_list;
 use tollgate_machine::config::{HostForward, NetworkKind, NetworkOptions, Transport, UserOptions};
-use tollgate_machine::devices::list::BackEndError;
+use tollgate_machine::device_list::BackEndError;
 use tollgate_machine::vm::BuildError;
 
 /// The form, for messages.

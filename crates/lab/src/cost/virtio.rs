@@ -8,7 +8,7 @@ use super::CostError;
 use crate::nameless_file::NamelessFile;
 use tollgate_disk::{DriveOptions, Format};
 use tollgate_machine::config::VmConfig;
-use tollgate_machine::devices::list;
+use tollgate_machine::device_list;
 use tollgate_machine::devices::virtio::device::VirtioDevice;
 use tollgate_machine::devices::virtio::mmio_transport::{address, interrupt_line};
 use tollgate_machine::pc::Pc;
@@ -85,7 +85,7 @@ pub fn devices(config: &mut VmConfig) -> Result<Vec<Box<dyn VirtioDevice>>, Cost
         restrict: true,
         ..UserOptions::default()
     }))];
-    list::virtio_devices(config).map_err(|error| refused(&error))
+    device_list::virtio_devices(config).map_err(|error| refused(&error))
 }
 
 /// Does what a driver does once, and routes the interrupts to the processor.

@@ -1,6 +1,6 @@
 //! The ACPI description of the high-precision event timer.
 
-use super::{WORKING, device, table};
+use super::table::{WORKING, device, table};
 use crate::devices::hpet::{BASE_ADDRESS, IDENTIFICATION, REGISTER_BYTES};
 use acpi_tables::aml::Memory32Fixed;
 use acpi_tables::sdt::Sdt;

@@ -9,13 +9,9 @@
 
 use super::{Hardware, Layout, RSDP_BYTES, layout, root_pointer};
 use crate::devices::fw_cfg::FwCfgFile;
-
-const TABLES: &str = "etc/acpi/tables";
-const ROOT_POINTER: &str = "etc/acpi/rsdp";
-const SCRIPT: &str = "etc/table-loader";
-
-/// The names of the files.
-pub const NAMES: [&str; 3] = [ROOT_POINTER, TABLES, SCRIPT];
+use crate::devices::fw_cfg::own_file::{
+    ACPI_ROOT_POINTER as ROOT_POINTER, ACPI_SCRIPT as SCRIPT, ACPI_TABLES as TABLES,
+};
 
 /// The size of a command, and of a name in it, in bytes.
 const COMMAND_BYTES: usize = 128;

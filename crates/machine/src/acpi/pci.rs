@@ -8,10 +8,10 @@ use acpi_tables::aml::{
 };
 use acpi_tables::mcfg::MCFG;
 
-use crate::devices::io_apic;
+use crate::board::io_apic;
 use tollgate_memory::layout::{DISPLAY_END, DISPLAY_START};
 
-use super::{OEM_ID, OEM_REVISION, OEM_TABLE_ID, bytes_of};
+use super::table::{OEM_ID, OEM_REVISION, OEM_TABLE_ID, bytes_of};
 use crate::devices::pci::{
     ECAM_BASE, ECAM_BYTES, MEMORY_WINDOW_LAST, MEMORY_WINDOW_START, interrupt_line,
 };

@@ -5,13 +5,11 @@ use acpi_tables::aml::{
     Name, OpRegion, OpRegionSpace, Path, ResourceTemplate, Return, Store,
 };
 
-use super::bytes_of;
+use super::table::{WORKING, bytes_of};
 use crate::devices::pvpanic::PvPanic;
 
 /// The board's device: the port as a resource, and methods that read and write it.
 pub fn device() -> Vec<u8> {
-    /// The value of _STA: present, enabled, shown, working.
-    const WORKING: u8 = 0xf;
     let id = Name::new(Path::new("_HID"), &"QEMU0001");
     let port = IO::new(PvPanic::PORT, PvPanic::PORT, 1, 1);
     let resources = Name::new(Path::new("_CRS"), &ResourceTemplate::new(vec![&port]));

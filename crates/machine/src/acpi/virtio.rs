@@ -2,7 +2,7 @@
 
 use acpi_tables::aml::{Device, Interrupt, Memory32Fixed, Name, Path, ResourceTemplate};
 
-use super::bytes_of;
+use super::table::bytes_of;
 use crate::devices::virtio::mmio_transport::{DEVICE_BYTES, address, interrupt_line};
 
 /// Returns the first `count` devices as devices of the board.

@@ -2,7 +2,7 @@
 
 use super::layout::{EXTENDED_BIOS_DATA, KERNEL};
 use crate::acpi;
-use crate::devices::{io_apic, local_apic};
+use crate::board::{io_apic, local_apic};
 use tollgate_memory::PhysicalLayout;
 use tollgate_memory::layout::{DISPLAY_START, HIGH_RAM_START};
 use tollgate_x86::local_apic_msrs::APIC_DEFAULT_ADDRESS;

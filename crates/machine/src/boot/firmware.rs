@@ -3,7 +3,9 @@
 //! Firmware reads the description of the machine through fw_cfg: the memory map, and the ACPI
 //! tables with a script for their placement in memory ([`crate::acpi::loader`]).
 
-use super::{BootError, MemoryKind, MemoryRange, read_file};
+use super::BootError;
+use super::e820::{MemoryKind, MemoryRange};
+use super::files::read_file;
 use crate::devices::chipset::rom::FirmwareRom;
 use crate::devices::fw_cfg::FwCfgFile;
 use std::path::{Path, PathBuf};

@@ -13,10 +13,12 @@ pub mod cpio;
 pub mod e820;
 pub mod elf;
 mod error;
+mod files;
 pub mod firmware;
 pub mod flat;
 pub mod guest_hooks;
 mod image;
+pub mod layout;
 pub mod linux;
 mod modules;
 pub mod multiboot;
@@ -27,11 +29,9 @@ mod state;
 
 pub use error::BootError;
 
-use e820::{MemoryKind, MemoryRange};
+use files::{read_file, read_initrd};
 use image::Image;
 use std::borrow::Cow;
-use std::fs::File;
-use std::io::{self, Read};
 use std::path::Path;
 use tollgate_memory::GuestMemory;
 use tollgate_x86::{CpuState, PhysicalAddress};
@@ -39,30 +39,6 @@ use tollgate_x86::{CpuState, PhysicalAddress};
 use crate::acpi;
 use crate::config::VmConfig;
 use crate::devices::virtio::mmio_transport;
-use tollgate_host_facts::file_words;
-
-/// Physical addresses of the structures that the loaders leave in low memory. If a multiboot kernel
-/// is linked there, all of them except the BIOS data area are placed elsewhere.
-pub mod layout {
-    /// The BIOS data area.
-    pub const BIOS_DATA: u64 = 0x400;
-    /// The first address after the BIOS data area.
-    pub const BIOS_DATA_END: u64 = 0x500;
-    /// The global descriptor table that a guest starts with.
-    pub const DESCRIPTOR_TABLE: u64 = 0x6000;
-    /// Linux's zero page, PVH's start information, or the multiboot information.
-    pub const BOOT_INFORMATION: u64 = 0x7000;
-    /// The page tables of a Linux kernel that is entered in long mode: 6 pages.
-    pub const PAGE_TABLES: u64 = 0x9000;
-    /// Linux's command line, or all texts for multiboot.
-    pub const COMMAND_LINE: u64 = 0x2_0000;
-    /// The first address after the area for text.
-    pub const COMMAND_LINE_END: u64 = 0x6_0000;
-    /// The extended BIOS data area, where conventional memory ends.
-    pub const EXTENDED_BIOS_DATA: u64 = 0x9_fc00;
-    /// The address at which kernels are loaded: 1 MiB.
-    pub const KERNEL: u64 = 0x10_0000;
-}
 
 /// What to boot.
 #[derive(Clone, Debug)]
@@ -219,43 +195,6 @@ fn unpacked_by(bytes: &[u8]) -> Option<&'static str> {
     ];
     let found = COMMANDS.iter().find(|(magic, _)| bytes.starts_with(magic));
     found.map(|&(_, command)| command)
-}
-
-/// Reads a whole file of at most `limit` bytes. `too_large` makes the error for a larger file from
-/// its size, as far as that is known. The file may be a pipe that never ends.
-fn read_file(
-    flag: &'static str,
-    path: &Path,
-    limit: u64,
-    too_large: impl Fn(u64) -> BootError,
-) -> Result<Vec<u8>, BootError> {
-    let unreadable = |error: io::Error| BootError::Unreadable {
-        flag,
-        path: path.to_owned(),
-        reason: file_words::reading(&error),
-    };
-    let file = File::open(path).map_err(unreadable)?;
-    let size = file.metadata().map_err(unreadable)?.len();
-    if size > limit {
-        return Err(too_large(size));
-    }
-    let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or(0));
-    file.take(limit.saturating_add(1))
-        .read_to_end(&mut bytes)
-        .map_err(unreadable)?;
-    if bytes.len() as u64 > limit {
-        return Err(too_large(bytes.len() as u64));
-    }
-    Ok(bytes)
-}
-
-/// Reads an initial RAM disk or a module, which must fit into the machine's memory.
-fn read_initrd(path: &Path, memory: &GuestMemory) -> Result<Vec<u8>, BootError> {
-    let room = memory.ram().size();
-    read_file("--initrd", path, room, |size| BootError::InitrdTooLarge {
-        size,
-        room,
-    })
 }
 
 /// Writes the few fields of the BIOS data area that software expects firmware to fill in.

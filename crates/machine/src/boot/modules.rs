@@ -1,8 +1,9 @@
 //! The modules of a multiboot kernel: files that are loaded in addition to it.
 
+use super::BootError;
+use super::files::read_initrd;
 use super::image::{low_memory_end, write};
 use super::room::Room;
-use super::{BootError, read_initrd};
 use crate::comma_list;
 use std::path::Path;
 use tollgate_memory::GuestMemory;

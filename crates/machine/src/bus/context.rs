@@ -1,14 +1,10 @@
 //! The parts of the machine that a device may access during a call.
 
-use super::board::Board;
-use super::clock::GuestClock;
-use super::interrupts::Interrupts;
-use super::message;
-use crate::devices::IrqLine;
-use crate::devices::dma::{DmaControllers, Moved};
-use crate::devices::fpu_error::FpuError;
-use crate::devices::i8042::{Key, MouseEvent};
-use crate::devices::local_apic::{Clock, REGISTER_BYTES};
+use crate::board::dma::{DmaControllers, Moved};
+use crate::board::fpu_error::FpuError;
+use crate::board::input::{Key, MouseEvent};
+use crate::board::local_apic::{Clock, REGISTER_BYTES, message};
+use crate::board::{Board, GuestClock, Interrupts, IrqLine};
 use std::cell::Cell;
 use tollgate_memory::{GuestMemory, Region, RegionKind};
 use tollgate_platform::{GuestTime, StopRequest};

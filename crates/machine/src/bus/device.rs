@@ -2,7 +2,7 @@
 
 use super::completion::Completer;
 use super::context::DeviceContext;
-use super::state::{SavedState, StateError};
+use crate::board::{SavedState, StateError};
 use std::any::Any;
 use std::ops::RangeInclusive;
 use tollgate_exits::blame::DeviceAddress;
@@ -108,7 +108,7 @@ impl Claims {
 /// without a panic.
 ///
 /// The interrupt controllers are not devices in this sense. The processor accesses them directly,
-/// so they belong to the [`Board`](super::Board); on the bus they have only windows without state
+/// so they belong to the [`Board`](crate::board::Board); on the bus they have only windows without state
 /// of their own. The local APIC's page is not on the bus: it belongs to the processor.
 pub trait Device: Any {
     /// Returns the device's name in saved states and messages. No two devices on the bus have the

@@ -8,31 +8,20 @@
 //!
 //! Ports and addresses that no device claims read as ones and ignore writes.
 
-mod board;
-mod clock;
 pub mod completion;
-mod console;
 mod context;
 mod device;
-mod interrupts;
-mod message;
 mod near;
-mod outside;
-mod state;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use board::Board;
-pub use clock::GuestClock;
-pub use console::Console;
+pub use crate::board::{SavedState, StateError};
 pub use context::DeviceContext;
 pub use device::{Claims, Device, MemoryClaim, NearUse, PortClaim, PortWidth};
-pub use interrupts::Interrupts;
-pub use outside::Outside;
-pub use state::{SavedState, StateError};
 
+use crate::board::{Board, GuestClock};
 use completion::{Completion, Completions, KickFunction};
 use std::any::Any;
 use std::collections::VecDeque;

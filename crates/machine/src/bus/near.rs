@@ -1,6 +1,7 @@
 //! Near ports and near device memory: which they are, and the accesses to them.
 
-use super::{Board, Bus, Claims, GuestClock, NearUse, PortWidth, WHOLE};
+use super::{Bus, Claims, NearUse, PortWidth, WHOLE};
+use crate::board::{Board, GuestClock};
 use tollgate_platform::{Near, NearAccess, NearRun, RunAccess};
 use tollgate_x86::PhysicalAddress;
 

@@ -1,6 +1,7 @@
 //! A board for the tests of devices.
 
-use super::{Board, Console, DeviceContext, GuestClock};
+use super::DeviceContext;
+use crate::board::{Board, Console, GuestClock};
 use std::io;
 use tollgate_memory::GuestMemory;
 use tollgate_platform::GuestTime;

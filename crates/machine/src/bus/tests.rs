@@ -2,7 +2,7 @@
 
 use super::testing::Bench;
 use super::*;
-use crate::devices::IrqLine;
+use crate::board::IrqLine;
 
 /// Answers everywhere. Each read returns the next number.
 struct Probe {

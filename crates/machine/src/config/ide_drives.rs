@@ -1,28 +1,9 @@
 //! The drives of the IDE function, and the place of each.
 
 use super::{ConfigError, DriveOptions};
+pub use crate::devices::ide::DiskGeometry;
 use crate::devices::ide::pci::IdeFunction;
 use serde::{Deserialize, Serialize};
-
-/// A disk's geometry, as the user gives it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct DiskGeometry {
-    /// The number of cylinders, 1 to [`DiskGeometry::MOST_CYLINDERS`].
-    pub cylinders: u16,
-    /// The number of heads, 1 to [`DiskGeometry::MOST_HEADS`].
-    pub heads: u8,
-    /// The number of sectors of a track, 1 to [`DiskGeometry::MOST_SECTORS`].
-    pub sectors: u8,
-}
-
-impl DiskGeometry {
-    /// The maximum number of cylinders that an ATA disk reports.
-    pub const MOST_CYLINDERS: u16 = 16_383;
-    /// The maximum number of heads.
-    pub const MOST_HEADS: u8 = 16;
-    /// The maximum number of sectors of a track that INT 13h can address.
-    pub const MOST_SECTORS: u8 = 63;
-}
 
 /// A disk, or a drive for CD-ROMs.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

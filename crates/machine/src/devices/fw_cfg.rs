@@ -13,14 +13,9 @@
 //!
 //! Items cannot be written. The DMA interface is not implemented, as the item `ID` shows.
 
-use crate::acpi::{Hardware, loader};
-use crate::boot::e820::{self, MemoryRange};
-use crate::boot::firmware;
 use crate::bus::{Claims, Device, DeviceContext, PortWidth, SavedState, StateError};
-use crate::config::VmConfig;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use tollgate_memory::PhysicalLayout;
 
 /// The selector port: 16 bits, write-only.
 const SELECTOR_PORT: u16 = 0x510;
@@ -54,11 +49,18 @@ const NAME_BYTES: usize = 56;
 /// The number of processors of the machine.
 const PROCESSORS: u16 = 1;
 
-/// The machine's own file, which holds its memory map.
-const MEMORY_MAP: &str = "etc/e820";
-/// Whether this name is reserved for a file of the machine itself.
-fn is_own(name: &str) -> bool {
-    name == MEMORY_MAP || loader::NAMES.contains(&name)
+/// The names of the machine's own files.
+pub mod own_file {
+    /// The memory map.
+    pub const MEMORY_MAP: &str = "etc/e820";
+    /// The ACPI tables, with pointers that count from the file's start.
+    pub const ACPI_TABLES: &str = "etc/acpi/tables";
+    /// The root pointer of the ACPI tables.
+    pub const ACPI_ROOT_POINTER: &str = "etc/acpi/rsdp";
+    /// The commands by which firmware places the ACPI tables.
+    pub const ACPI_SCRIPT: &str = "etc/table-loader";
+    /// All of these.
+    pub const ALL: [&str; 4] = [MEMORY_MAP, ACPI_TABLES, ACPI_ROOT_POINTER, ACPI_SCRIPT];
 }
 
 /// The maximum number of files that can be added.
@@ -92,7 +94,7 @@ impl fmt::Display for FwCfgError {
                 "fw_cfg file '{name}': its name must have 1 to {} bytes",
                 NAME_BYTES - 1
             ),
-            Self::NameTwice(name) if is_own(name) => {
+            Self::NameTwice(name) if own_file::ALL.contains(&name.as_str()) => {
                 write!(formatter, "fw_cfg file '{name}' is the machine's own")
             }
             Self::NameTwice(name) => write!(formatter, "fw_cfg file '{name}' is given twice"),
@@ -116,7 +118,9 @@ pub fn check(files: &[FwCfgFile]) -> Result<(), FwCfgError> {
         if name.is_empty() || name.len() >= NAME_BYTES || name.contains('\0') {
             return Err(FwCfgError::Name(name.clone()));
         }
-        if is_own(name) || files[..index].iter().any(|other| other.name == *name) {
+        if own_file::ALL.contains(&name.as_str())
+            || files[..index].iter().any(|other| other.name == *name)
+        {
             return Err(FwCfgError::NameTwice(name.clone()));
         }
     }
@@ -143,28 +147,9 @@ impl FwCfg {
     /// Version of the serialized state.
     pub const STATE_VERSION: u32 = 1;
 
-    /// Makes the device of a machine with this memory. It offers `etc/e820` and these files. Names
+    /// Makes the device of a machine with this number of bytes of RAM. It offers these files. Names
     /// are truncated to 55 bytes.
-    pub fn new(layout: &PhysicalLayout, files: Vec<FwCfgFile>) -> Self {
-        Self::with_map(layout, e820::memory_map(layout), files)
-    }
-
-    /// Makes the device of a machine with this configuration. Firmware gets a memory map of all
-    /// RAM, and the ACPI tables.
-    pub fn of_machine(config: &VmConfig) -> Self {
-        let layout = PhysicalLayout::new(config.memory_bytes);
-        let mut files = config.fw_cfg_files.clone();
-        if config.firmware.is_none() {
-            return Self::new(&layout, files);
-        }
-        if config.acpi {
-            files.extend(loader::files(&Hardware::of(config)));
-        }
-        Self::with_map(&layout, firmware::memory_map(&layout), files)
-    }
-
-    fn with_map(layout: &PhysicalLayout, map: Vec<MemoryRange>, files: Vec<FwCfgFile>) -> Self {
-        let memory_bytes = layout.low_bytes() + layout.high_bytes();
+    pub fn new(memory_bytes: u64, mut files: Vec<FwCfgFile>) -> Self {
         let mut items = vec![
             (item::SIGNATURE, b"QEMU".to_vec()),
             (item::ID, ID_PORTS.to_le_bytes().to_vec()),
@@ -172,11 +157,6 @@ impl FwCfg {
             (item::PROCESSORS, PROCESSORS.to_le_bytes().to_vec()),
             (item::MOST_PROCESSORS, PROCESSORS.to_le_bytes().to_vec()),
         ];
-        let mut files = files;
-        files.push(FwCfgFile {
-            name: MEMORY_MAP.into(),
-            content: map.into_iter().flat_map(MemoryRange::to_bytes).collect(),
-        });
         files.sort_by(|left, right| left.name.cmp(&right.name));
         items.push((item::DIRECTORY, directory(&files)));
         items.extend((item::FIRST_FILE..).zip(files.into_iter().map(|file| file.content)));
@@ -269,7 +249,7 @@ mod tests {
             name: (*name).into(),
             content: content.to_vec(),
         });
-        FwCfg::new(&PhysicalLayout::new(MEMORY), files.collect())
+        FwCfg::new(MEMORY, files.collect())
     }
 
     fn read(device: &mut FwCfg, selector: u16, length: usize) -> Vec<u8> {
@@ -334,10 +314,10 @@ mod tests {
         let mut device = device(&[("opt/b", b"second"), ("opt/a", b"first"), (&long, b"")]);
         let list = files(&mut device);
         let names: Vec<&str> = list.iter().map(|file| file.2.as_str()).collect();
-        assert_eq!(names, ["etc/e820", "opt/a", "opt/b", &long[..55]]);
-        assert_eq!((list[1].0, list[1].1), (5, 0x21));
-        assert_eq!(read(&mut device, 0x21, 6), b"first\0");
-        assert_eq!(read(&mut device, 0x22, 6), b"second");
+        assert_eq!(names, ["opt/a", "opt/b", &long[..55]]);
+        assert_eq!((list[0].0, list[0].1), (5, 0x20));
+        assert_eq!(read(&mut device, 0x20, 6), b"first\0");
+        assert_eq!(read(&mut device, 0x21, 6), b"second");
     }
 
     #[test]
@@ -361,17 +341,6 @@ mod tests {
             );
         }
         assert_eq!(check(&["a"; MOST_FILES + 1]), Err(FwCfgError::TooMany));
-    }
-
-    #[test]
-    fn the_memory_map_is_a_file() {
-        let mut device = device(&[]);
-        let (size, selector, name) = files(&mut device)[0].clone();
-        assert_eq!(name, "etc/e820");
-        let bytes = read(&mut device, selector, size);
-        let map = e820::memory_map(&PhysicalLayout::new(MEMORY));
-        assert_eq!(size, 20 * map.len());
-        assert_eq!(bytes[20 * 3..20 * 4], map[3].to_bytes());
     }
 
     #[test]

@@ -4,13 +4,14 @@ use tollgate_platform::GuestTime;
 use tollgate_test_support::Random;
 
 use super::debug_ports::{DebugConsole, DebugExit, PostCode};
-use super::i8042::{Buttons, I8042, Key, MouseEvent};
-use super::pic::Pic;
+use super::i8042::I8042;
 use super::pit::Pit;
 use super::reset_ports::{ResetControl, SystemControlPort};
 use super::rtc::Rtc;
 use super::serial::Serial;
 use super::speaker_port::SpeakerPort;
+use crate::board::input::{Buttons, Key, MouseEvent};
+use crate::board::pic::Pic;
 
 /// Returns a step of time in nanoseconds, which is mostly short and sometimes hours.
 fn step(random: &mut Random) -> u64 {

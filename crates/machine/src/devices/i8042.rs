@@ -26,10 +26,8 @@ use registers::{
 use serde::{Deserialize, Serialize};
 use tollgate_platform::GuestTime;
 
-pub use mouse::{Buttons, MouseEvent};
-pub use scancodes::Key;
-
-use super::IrqLine;
+use crate::board::IrqLine;
+use crate::board::input::{Key, MouseEvent};
 
 /// The sender of a byte in the output buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -25,6 +25,7 @@ mod cd_drive;
 mod cd_tests;
 mod channel;
 mod data;
+mod device_registers;
 mod disk;
 mod geometry;
 mod identify;
@@ -39,5 +40,5 @@ mod unit;
 
 pub use cd_drive::CdDrive;
 pub use disk::Disk;
-pub use geometry::{Geometry, Translation};
+pub use geometry::{DiskGeometry, Geometry, Translation};
 pub use unit::Unit;

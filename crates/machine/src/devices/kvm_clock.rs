@@ -14,8 +14,8 @@
 //! pause, the parameters are written again, with a flag that reports the pause to the guest. Linux
 //! then does not mistake the jump for a stuck processor.
 
+use crate::board::local_apic::Clock;
 use crate::bus::{Claims, Device, DeviceContext, SavedState, StateError};
-use crate::devices::local_apic::Clock;
 use serde::{Deserialize, Serialize};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tollgate_x86::PhysicalAddress;

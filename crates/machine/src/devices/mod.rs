@@ -5,31 +5,24 @@
 //! ([`crate::bus::Device`]) connects it to the machine: it gives the ports and addresses at which
 //! the device answers, the lines that it drives, and the time when it next needs attention.
 //!
-//! A new device is a file here and a line in [`list`].
+//! A new device is a file here and a line in [`crate::device_list`].
 //!
 //! The state of a device is a plain serializable structure with a `STATE_VERSION`.
 
 pub mod acpi_pm;
+pub mod board_windows;
 pub mod chipset;
 pub mod debug_ports;
-pub mod dma;
 pub mod floppy;
-pub mod fpu_error;
 pub mod fw_cfg;
 pub mod hpet;
 pub mod i8042;
 pub mod ide;
-pub mod interrupt_windows;
-pub mod io_apic;
-pub mod irq_line;
 pub mod kvm_clock;
-pub mod list;
-pub mod local_apic;
 mod lost_ticks;
 pub mod medium;
 pub mod pc_testdev;
 pub mod pci;
-pub mod pic;
 pub mod pit;
 pub mod pvpanic;
 pub mod reset_ports;
@@ -42,5 +35,3 @@ pub mod virtio;
 
 #[cfg(test)]
 mod hostile_guest;
-
-pub use irq_line::IrqLine;

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
 use tollgate_platform::GuestTime;
 
-use super::IrqLine;
+use crate::board::IrqLine;
 
 /// Frequency of the input clock in hertz.
 pub const FREQUENCY: u64 = 1_193_182;

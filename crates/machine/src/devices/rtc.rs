@@ -25,15 +25,14 @@ use registers::{
     Control, DIVIDER_32768_HZ, DIVIDER_MASK, Flags, RATE_MASK, UPDATE_IN_PROGRESS, VALID, register,
 };
 use serde::{Deserialize, Serialize};
+pub use start::{BootDevice, RtcBase};
 use std::ops::RangeInclusive;
 use tollgate_platform::GuestTime;
 
-use crate::config::BootDevice;
-
-use super::IrqLine;
 use super::floppy::format::DriveKind;
 use super::ide::Geometry;
 use super::lost_ticks::LostTicks;
+use crate::board::IrqLine;
 
 const SECOND: u64 = 1_000_000_000;
 /// UIP is set this many nanoseconds before an update.

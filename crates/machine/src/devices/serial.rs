@@ -30,7 +30,7 @@ use tollgate_platform::GuestTime;
 
 pub use registers::ModemStatus;
 
-use super::IrqLine;
+use crate::board::IrqLine;
 
 /// The number of bytes in each FIFO.
 const FIFO_SIZE: usize = 16;

@@ -11,7 +11,7 @@ use tollgate_memory::layout::HIGH_RAM_START;
 use tollgate_memory::{Region, RegionKind};
 use tollgate_x86::PhysicalAddress;
 
-use crate::devices::local_apic::REGISTER_BYTES;
+use crate::board::local_apic::REGISTER_BYTES;
 use crate::devices::pci::host::PciHost;
 
 impl Pc {

@@ -1,7 +1,7 @@
 //! Tests of the board, driven through [`Platform`] alone.
 
 use super::*;
-use crate::devices::io_apic;
+use crate::board::io_apic;
 use std::io;
 use std::time::{Duration, Instant};
 use tollgate_platform::PanicReport;
@@ -386,9 +386,9 @@ impl Outside for Typist {
         self.0.drain(..taken).collect()
     }
 
-    fn key(&mut self) -> Option<(i8042::Key, bool)> {
+    fn key(&mut self) -> Option<(Key, bool)> {
         self.2 = self.2.checked_sub(1)?;
-        Some((i8042::Key::A, self.2 % 2 == 1))
+        Some((Key::A, self.2 % 2 == 1))
     }
 
     fn wants_attention(&mut self) -> bool {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::mailbox::{
     Answer, Command, KickFunction, MEDIUM_RESULTS, Mailbox, MediumChange, Shared, Shown, Status,
 };
-use crate::devices::i8042::{Key, MouseEvent};
+use crate::board::input::{Key, MouseEvent};
 use crate::pc::Outside;
 use tollgate_exits::reading::Reading;
 

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::devices::i8042::{Buttons, Key, MouseEvent};
+use crate::board::input::{Buttons, Key, MouseEvent};
 use crate::devices::vga::screen::{Picture, Screen};
 use crate::knobs::{Assignment, Settings};
 use crate::marks::Span;

@@ -21,7 +21,7 @@ fn a_saved_machine_goes_on_where_it_was() {
     // register.
     for (register, value) in [(0u64, 0x2au32), (0x10, 0x4d)] {
         pc.memory_write(
-            PhysicalAddress(tollgate_machine::devices::io_apic::BASE_ADDRESS + register),
+            PhysicalAddress(tollgate_machine::board::io_apic::BASE_ADDRESS + register),
             &value.to_le_bytes(),
         );
     }

@@ -1,6 +1,6 @@
 //! What `tollgate type --mouse` does with the mouse.
 
-use tollgate_machine::devices::i8042::{Buttons, MouseEvent};
+use tollgate_machine::board::input::{Buttons, MouseEvent};
 use tollgate_machine::vm_handle::VmHandle;
 
 /// The farthest move, and the most steps of the wheel, at once.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::json;
-use tollgate_machine::devices::i8042::Key;
+use tollgate_machine::board::input::Key;
 use tollgate_machine::devices::i8042::us_layout::{presses, stroke};
 use tollgate_machine::vm_handle::VmHandle;
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use tollgate_machine::boot::BootError;
-use tollgate_machine::devices::list::BackEndError;
+use tollgate_machine::device_list::BackEndError;
 use tollgate_machine::vm::BuildError;
 
 use super::{ExecArguments, ShareArgument};

@@ -2,7 +2,7 @@
 
 use tollgate_machine::boot::BootError;
 use tollgate_machine::config::{DriveOptions, IdeDrive, VmConfig};
-use tollgate_machine::devices::list::BackEndError;
+use tollgate_machine::device_list::BackEndError;
 use tollgate_machine::vm::BuildError;
 
 use crate::failure::Failure;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use tollgate_machine::devices::i8042::Key;
+use tollgate_machine::board::input::Key;
 use tollgate_machine::devices::i8042::us_layout::stroke;
 use tollgate_machine::vm_handle::VmHandle;
 

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tollgate_machine::devices::i8042::{Buttons, MouseEvent};
+use tollgate_machine::board::input::{Buttons, MouseEvent};
 use tollgate_machine::vm_handle::VmHandle;
 use tollgate_rfb::{Event, Frame, Refusal, Session};
 

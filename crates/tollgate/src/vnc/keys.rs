@@ -4,7 +4,7 @@
 //! guest has the keys of a US keyboard. A character is typed by whatever key and Shift it needs
 //! there. A viewer that knows QEMU's messages sends places of keys, which need no layout.
 
-use tollgate_machine::devices::i8042::Key;
+use tollgate_machine::board::input::Key;
 use tollgate_machine::devices::i8042::us_layout::stroke;
 
 use crate::control::typing::named;

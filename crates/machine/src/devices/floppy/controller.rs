@@ -7,9 +7,9 @@ use super::registers::{
     configuration, port, st0,
 };
 use super::transfer::{Stage, Transfer};
+use crate::board::IrqLine;
 use crate::bus::DeviceContext;
 use crate::bus::completion::Completer;
-use crate::devices::IrqLine;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use tollgate_disk::DriveOptions;

@@ -1,9 +1,9 @@
 //! Tests of the high-precision event timer.
 
 use super::*;
+use crate::board::pic::Pic;
 use crate::bus::Device;
 use crate::bus::testing::Bench;
-use crate::devices::pic::Pic;
 use tollgate_test_support::Random;
 use tollgate_x86::PhysicalAddress;
 
@@ -189,7 +189,7 @@ fn replacement_routing_cuts_the_8254_and_the_clock_off() {
     for (index, vector) in [(0, 0x20), (1, 0x28)] {
         write(&mut hpet, &mut bench, timer(index), 6);
         write(&mut hpet, &mut bench, timer(index) + 8, 0);
-        bench.clock = crate::bus::GuestClock::paused_at(at(1_000 * (index + 1)), 0);
+        bench.clock = crate::board::GuestClock::paused_at(at(1_000 * (index + 1)), 0);
         Device::advance(&mut hpet, &mut bench.context(3));
         assert!(bench.board.interrupts.pic.pending());
         assert_eq!(bench.board.interrupts.pic.acknowledge(), vector);

@@ -1,6 +1,6 @@
 //! A comparator of the high-precision event timer.
 
-use super::super::IrqLine;
+use crate::board::IrqLine;
 use serde::{Deserialize, Serialize};
 
 /// The registers of a comparator.

@@ -1,7 +1,8 @@
 //! The keyboard controller on the bus.
 
+use super::I8042;
 use super::bios_buffer::LOOK_AGAIN;
-use super::{I8042, Key, MouseEvent};
+use crate::board::input::{Key, MouseEvent};
 use crate::bus::{Claims, Device, DeviceContext, SavedState, StateError};
 use tollgate_platform::{GuestTime, ResetCause, StopRequest};
 

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use tollgate_platform::GuestTime;
 
-use super::scancodes::{Key, ScancodeSet};
+use super::scancodes::ScancodeSet;
+use crate::board::input::Key;
 
 /// The number of bytes of scancodes that the keyboard buffers.
 const BUFFER_SIZE: usize = 16;

@@ -15,48 +15,10 @@
 //! counters never overflow. Like the keyboard, the mouse accepts and offers bytes; the controller
 //! decides how long a byte takes.
 
-use bitflags::bitflags;
+use crate::board::input::{Buttons, MouseEvent};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use tollgate_platform::GuestTime;
-
-bitflags! {
-    /// The buttons that are down, as in the first byte of a report.
-    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-    pub struct Buttons: u8 {
-        /// The left button.
-        const LEFT = 1 << 0;
-        /// The right button.
-        const RIGHT = 1 << 1;
-        /// The middle button, or a pressed wheel.
-        const MIDDLE = 1 << 2;
-    }
-}
-
-/// A change of the mouse from outside.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct MouseEvent {
-    /// Counts to the right; negative counts are to the left.
-    pub right: i32,
-    /// Counts down the screen, towards the user; negative counts are up.
-    pub down: i32,
-    /// Steps of the wheel towards the user, which scroll down; negative steps scroll up.
-    pub wheel: i32,
-    /// The buttons that are down from now on.
-    pub buttons: Buttons,
-}
-
-impl MouseEvent {
-    /// Merges two moves, if no button was pressed or released between them.
-    pub fn followed_by(self, next: Self) -> Self {
-        Self {
-            right: self.right.saturating_add(next.right),
-            down: self.down.saturating_add(next.down),
-            wheel: self.wheel.saturating_add(next.wheel),
-            buttons: next.buttons,
-        }
-    }
-}
 
 /// Commands from the host.
 mod command {

@@ -1,54 +1,13 @@
 //! Scancodes: the bytes that a key sends in the keyboard's three sets, and the controller's
 //! translation from set 2 to set 1.
 
+use crate::board::input::Key;
 use serde::{Deserialize, Serialize};
 
-/// A key, identified by its make code in set 1 and by whether E0h precedes it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Key {
-    code: u8,
-    extended: bool,
-}
-
 impl Key {
-    /// Escape.
-    pub const ESCAPE: Self = Self::new(0x01);
-    /// Enter on the main block.
-    pub const ENTER: Self = Self::new(0x1C);
-    /// Left Control.
-    pub const LEFT_CONTROL: Self = Self::new(0x1D);
-    /// Left Shift.
-    pub const LEFT_SHIFT: Self = Self::new(0x2A);
-    /// Left Alt.
-    pub const LEFT_ALT: Self = Self::new(0x38);
-    /// The letter A.
-    pub const A: Self = Self::new(0x1E);
-    /// Delete in the middle block.
-    pub const DELETE: Self = Self::extended(0x53);
-    /// Print Screen.
-    pub const PRINT_SCREEN: Self = Self::extended(0x37);
-    /// Pause, which sends its make and break codes together, and nothing when it is released.
-    pub const PAUSE: Self = Self::extended(0x45);
-
-    /// Makes the key with set 1 make code `code`; bit 7 is ignored.
-    pub const fn new(code: u8) -> Self {
-        Self {
-            code: code & 0x7F,
-            extended: false,
-        }
-    }
-
     /// Returns the bytes of set 1, which programs see, when the key goes down or up.
     pub fn scancodes(self, down: bool) -> Vec<u8> {
         ScancodeSet::One.sequence(self, down)
-    }
-
-    /// Makes the key with set 1 make code E0h `code`; bit 7 is ignored.
-    pub const fn extended(code: u8) -> Self {
-        Self {
-            code: code & 0x7F,
-            extended: true,
-        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The keys of a US keyboard for each character.
 
-use super::Key;
+use crate::board::input::Key;
 
 /// Rows of the keyboard: the code of the first key, and the characters without and with Shift.
 const ROWS: [(u8, &str, &str); 6] = [

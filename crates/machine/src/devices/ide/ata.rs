@@ -2,16 +2,14 @@
 
 use super::cd_drive::Sense;
 use super::channel::{Channel, Direction, Transfer, Way, Work};
-use super::disk::Disk;
+use super::device_registers::{Registers, Settings};
+use super::disk::{Disk, PIECE};
 use super::identify::{MOST_MULTIPLE, identify};
 use super::registers::{control, device, error};
-use super::unit::{Registers, Settings, Unit};
+use super::unit::Unit;
 use crate::bus::DeviceContext;
 use crate::devices::medium::SECTOR;
 use tollgate_disk::Operation;
-
-/// The number of sectors that are moved together between image and buffer.
-pub(super) const PIECE: u64 = 256;
 
 /// The codes of the commands.
 mod command {

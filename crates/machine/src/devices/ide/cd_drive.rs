@@ -1,7 +1,7 @@
 //! A CD-ROM drive: the disc, the tray, and the conditions that the drive reports to its host
 //! (MMC-3; SCSI Primary Commands, 7.20).
 
-use super::unit::{Registers, Settings};
+use super::device_registers::{Registers, Settings};
 use crate::bus::completion::Completer;
 use crate::devices::medium::Medium;
 use serde::{Deserialize, Serialize};

@@ -2,12 +2,13 @@
 
 use super::bus_master::BusMaster;
 use super::cd_drive::Condition;
+use super::device_registers::{Registers, Settings};
 use super::disk::Disk;
 use super::packet::Packet;
 use super::registers::{Status, control, device, register};
-use super::unit::{Registers, Settings, Unit};
+use super::unit::Unit;
+use crate::board::IrqLine;
 use crate::bus::DeviceContext;
-use crate::devices::IrqLine;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 

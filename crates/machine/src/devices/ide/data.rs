@@ -1,9 +1,9 @@
 //! How the data of a command moves, piece by piece: between image and buffer by the image's thread,
 //! and between buffer and host through the data register or by the bus master.
 
-use super::ata::PIECE;
 use super::cd_drive::Sense;
 use super::channel::{Channel, Direction, Transfer, Way, Work};
+use super::disk::PIECE;
 use super::registers::error;
 use super::unit::Unit;
 use crate::bus::DeviceContext;

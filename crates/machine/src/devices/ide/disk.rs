@@ -1,10 +1,12 @@
 //! A disk on a channel: its image and its geometry.
 
-use super::geometry::{self, Geometry};
-use super::unit::{Registers, Settings};
-use crate::config::DiskGeometry;
+use super::device_registers::{Registers, Settings};
+use super::geometry::{self, DiskGeometry, Geometry};
 use crate::devices::medium::Medium;
 use tollgate_disk::{DiskError, DriveOptions};
+
+/// The number of sectors that are moved together between image and buffer.
+pub(super) const PIECE: u64 = 256;
 
 /// An ATA disk with its image.
 #[derive(Debug)]

@@ -4,7 +4,27 @@
 //! that uses another geometry reads the wrong sectors. So the geometry is guessed from the ends of
 //! the partitions, in the same way as in QEMU, whose images come without any other hint.
 
-use crate::config::DiskGeometry;
+use serde::{Deserialize, Serialize};
+
+/// A disk's geometry, as the user gives it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DiskGeometry {
+    /// The number of cylinders, 1 to [`DiskGeometry::MOST_CYLINDERS`].
+    pub cylinders: u16,
+    /// The number of heads, 1 to [`DiskGeometry::MOST_HEADS`].
+    pub heads: u8,
+    /// The number of sectors of a track, 1 to [`DiskGeometry::MOST_SECTORS`].
+    pub sectors: u8,
+}
+
+impl DiskGeometry {
+    /// The maximum number of cylinders that an ATA disk reports.
+    pub const MOST_CYLINDERS: u16 = 16_383;
+    /// The maximum number of heads.
+    pub const MOST_HEADS: u8 = 16;
+    /// The maximum number of sectors of a track that INT 13h can address.
+    pub const MOST_SECTORS: u8 = 63;
+}
 
 /// How the cylinders and heads of INT 13h are computed from the disk's, with the numbers that
 /// SeaBIOS expects in CMOS memory.

@@ -1,8 +1,7 @@
 //! The identification of a disk or a packet device (ATA/ATAPI-6, 8.15 and 8.16).
 
-use super::ata::PIECE;
 use super::cd_drive::CdDrive;
-use super::disk::Disk;
+use super::disk::{Disk, PIECE};
 
 /// The maximum number of sectors of a block of READ MULTIPLE.
 pub(super) const MOST_MULTIPLE: u8 = 16;

@@ -48,7 +48,7 @@ impl Device for Rtc {
         let kept = Control::from_bits_retain(self.control_b.bits() & !CLEARED_BY_RESET);
         self.change_controls(self.control_a, kept, now);
         self.flags = super::Flags::empty();
-        self.irq = super::IrqLine::low();
+        self.irq = crate::board::IrqLine::low();
         self.nmi_disabled = false;
     }
 

@@ -1,27 +1,59 @@
-//! The contents of the real-time clock and its memory when the machine is switched on.
+//! What the real-time clock and its memory are given when the machine is switched on: the time, and
+//! the drives that firmware boots from.
 
 use super::Rtc;
-use crate::config::{RtcBase, VmConfig};
-use crate::devices::floppy::format::DriveKind;
-use crate::devices::ide::Geometry;
+use serde::{Deserialize, Serialize};
 use std::time::{SystemTime, UNIX_EPOCH};
-use tollgate_memory::PhysicalLayout;
+
+/// The time that the guest's real-time clock shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum RtcBase {
+    /// Universal time (UTC), as Linux expects.
+    #[default]
+    Universal,
+    /// The host's local time, as DOS and Windows expect.
+    Local,
+}
+
+/// A kind of drive that firmware can boot from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BootDevice {
+    /// The first floppy drive.
+    Floppy,
+    /// A hard disk.
+    Disk,
+    /// A CD-ROM drive.
+    CdRom,
+}
+
+impl BootDevice {
+    /// All boot devices, in the default boot order.
+    pub const ALL: [Self; 3] = [Self::Floppy, Self::Disk, Self::CdRom];
+
+    /// The letter of this drive in DOS and in `--boot`.
+    pub const fn letter(self) -> char {
+        match self {
+            Self::Floppy => 'a',
+            Self::Disk => 'c',
+            Self::CdRom => 'd',
+        }
+    }
+
+    /// The number of this drive in the CMOS memory of QEMU's machines.
+    pub const fn cmos_code(self) -> u8 {
+        match self {
+            Self::Floppy => 1,
+            Self::Disk => 2,
+            Self::CdRom => 3,
+        }
+    }
+}
 
 impl Rtc {
-    /// Makes the clock of a machine, with the present time, the sizes of its memory, its floppy
-    /// drives and IDE disks, and the boot order for firmware.
-    pub fn of_machine(
-        config: &VmConfig,
-        floppies: &[DriveKind],
-        disks: &[Option<Geometry>],
-    ) -> Self {
-        let mut rtc = Self::new(start(config.rtc_base));
-        rtc.set_floppies(floppies);
-        rtc.set_disks(disks);
-        rtc.set_boot_order(&config.boot_order);
-        let layout = PhysicalLayout::new(config.memory_bytes);
-        rtc.set_memory_sizes(layout.low_bytes(), layout.high_bytes());
-        rtc
+    /// Makes a clock that shows the present time.
+    pub fn at_present(base: RtcBase) -> Self {
+        Self::new(start(base))
     }
 }
 

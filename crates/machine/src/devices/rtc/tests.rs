@@ -1,5 +1,5 @@
 use super::*;
-use crate::config::DiskGeometry;
+use crate::devices::ide::DiskGeometry;
 use crate::devices::ide::Geometry;
 
 /// Thursday 29 February 2024, 23:59:58 and a quarter.

@@ -2,8 +2,8 @@
 //! of its memory.
 
 use super::dispi::VIDEO_BYTES;
+use crate::board::io_apic;
 use crate::bus::DeviceContext;
-use crate::devices::io_apic;
 use crate::devices::pci::config_space::{BarKind, ConfigSpace, Identity, Window};
 use crate::devices::pci::function::PciFunction;
 use tollgate_memory::{BlockId, Region, RegionKind};

@@ -1,8 +1,9 @@
 //! A controller with its board, and the accesses of a driver to it.
 
+use crate::board::GuestClock;
+use crate::board::dma::DmaControllers;
 use crate::bus::testing::Bench;
-use crate::bus::{Device, GuestClock, SavedState};
-use crate::devices::dma::DmaControllers;
+use crate::bus::{Device, SavedState};
 use crate::devices::floppy::{Drive, Floppy, disk_name};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,6 +1,7 @@
 //! Tests of the mouse on the auxiliary port.
 
 use super::*;
+use crate::board::input::Buttons;
 
 const LEFT: Buttons = Buttons::LEFT;
 const NONE: Buttons = Buttons::empty();

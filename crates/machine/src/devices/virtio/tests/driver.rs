@@ -1,8 +1,9 @@
 //! A small driver: it finds the device by its capabilities, sets up queue 0 in guest memory and
 //! sends requests, using only the registers.
 
+use crate::board::Interrupts;
 use crate::bus::testing::Bench;
-use crate::bus::{Bus, Device, Interrupts};
+use crate::bus::{Bus, Device};
 use crate::devices::pci::host::PciHost;
 use crate::devices::virtio::block::Block;
 use crate::devices::virtio::device::VirtioDevice;

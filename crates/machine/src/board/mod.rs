@@ -1,16 +1,38 @@
-//! The state that all devices share: memory, interrupt controllers and the wires between chips.
+//! The board, which all devices share: memory, the chips that the processor or several devices
+//! reach without the bus (interrupt controllers, DMA controllers, the x87's error logic), the wires
+//! between them, and the guest's clocks.
+//!
+//! Everything here is below [the bus](crate::bus) and knows no device. The ports and pages at which
+//! these chips answer are [devices](crate::devices::board_windows).
 
-use super::console::Console;
-use super::interrupts::Interrupts;
-use super::outside::{Nobody, Outside};
-use super::state::{SavedState, StateError};
-use crate::devices::dma::DmaControllers;
-use crate::devices::fpu_error::FpuError;
+mod clock;
+mod console;
+pub mod dma;
+pub mod fpu_error;
+pub mod input;
+mod interrupts;
+pub mod io_apic;
+pub mod irq_line;
+pub mod local_apic;
+mod outside;
+pub mod pic;
+mod state;
+
+pub use clock::GuestClock;
+pub use console::Console;
+pub use interrupts::Interrupts;
+pub use irq_line::IrqLine;
+pub use outside::Outside;
+pub use state::{SavedState, StateError};
+
+use dma::DmaControllers;
+use fpu_error::FpuError;
+use outside::Nobody;
 use serde::{Deserialize, Serialize};
 use tollgate_memory::GuestMemory;
 use tollgate_platform::StopRequest;
 
-/// The board. Devices access it through a [`DeviceContext`](super::DeviceContext).
+/// The board. Devices access it through a [`DeviceContext`](crate::bus::DeviceContext).
 pub struct Board {
     /// Guest memory, whose writes pass the gate.
     pub memory: GuestMemory,

@@ -1,6 +1,6 @@
 //! Input to the board from other threads: typed text, keys and requests.
 
-use crate::devices::i8042::{Key, MouseEvent};
+use crate::board::input::{Key, MouseEvent};
 
 /// The other threads, as the board sees them. The vCPU's thread calls these methods.
 pub trait Outside {

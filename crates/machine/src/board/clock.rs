@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use tollgate_platform::GuestTime;
 
-use crate::devices::local_apic::{Clock, ClockSource};
+use crate::board::local_apic::{Clock, ClockSource};
 
 /// How long the time-stamp counter is measured if the processor does not report its frequency. The
 /// error is some tens of nanoseconds in 5 ms: less than 20 ppm.

@@ -1,9 +1,11 @@
-//! The ports and the page at which the interrupt controllers answer on the bus. The controllers
-//! themselves and their saved state belong to the board, because the processor accesses them
-//! directly.
+//! The ports and the page at which the chips of the board answer on the bus: interrupt controllers,
+//! DMA controllers, and the x87's error logic. The chips themselves and their saved state belong to
+//! [the board](crate::board).
 
-use super::io_apic;
-use super::pic::Pic;
+use crate::board::dma::DmaControllers;
+use crate::board::fpu_error::FpuError;
+use crate::board::io_apic;
+use crate::board::pic::Pic;
 use crate::bus::{Claims, Device, DeviceContext, NearUse, SavedState, StateError};
 use tollgate_x86::PhysicalAddress;
 
@@ -80,6 +82,76 @@ impl Device for IoApicPage {
         let interrupts = context.interrupts();
         let local_apic = &mut interrupts.local_apic;
         interrupts.io_apic.write(offset, data, local_apic);
+    }
+
+    fn reset(&mut self, _context: &mut DeviceContext<'_>) {}
+
+    fn save(&self) -> SavedState {
+        SavedState::empty()
+    }
+
+    fn restore(&mut self, _saved: &SavedState) -> Result<(), StateError> {
+        Ok(())
+    }
+}
+
+/// The ports of both DMA controllers and their page registers.
+#[derive(Clone, Copy, Debug)]
+pub struct DmaPorts {
+    /// Whether the controllers are set up after a reset as firmware leaves them, because the
+    /// machine has no firmware.
+    pub is_prepared: bool,
+}
+
+impl Device for DmaPorts {
+    fn name(&self) -> &str {
+        "dma"
+    }
+
+    fn claims(&self) -> Claims {
+        Claims::none()
+            .with_byte_ports(DmaControllers::FIRST_PORTS)
+            .with_byte_ports(DmaControllers::SECOND_PORTS)
+            .with_byte_ports(DmaControllers::PAGE_PORTS)
+    }
+
+    fn port_read(&mut self, port: u16, _size: u8, context: &mut DeviceContext<'_>) -> u32 {
+        context.dma().read(port).into()
+    }
+
+    fn port_write(&mut self, port: u16, _size: u8, value: u32, context: &mut DeviceContext<'_>) {
+        context.dma().write(port, value as u8);
+    }
+
+    fn reset(&mut self, context: &mut DeviceContext<'_>) {
+        if self.is_prepared {
+            *context.dma() = DmaControllers::cascaded();
+        }
+    }
+
+    fn save(&self) -> SavedState {
+        SavedState::empty()
+    }
+
+    fn restore(&mut self, _saved: &SavedState) -> Result<(), StateError> {
+        Ok(())
+    }
+}
+
+/// The ports of the flip-flops that report x87 errors.
+pub struct FpuErrorPorts;
+
+impl Device for FpuErrorPorts {
+    fn name(&self) -> &str {
+        "x87-error"
+    }
+
+    fn claims(&self) -> Claims {
+        Claims::none().with_byte_ports(FpuError::CLEAR_PORT..=FpuError::RESET_PORT)
+    }
+
+    fn port_write(&mut self, _port: u16, _size: u8, _value: u32, context: &mut DeviceContext<'_>) {
+        context.with_fpu_error(FpuError::write);
     }
 
     fn reset(&mut self, _context: &mut DeviceContext<'_>) {}

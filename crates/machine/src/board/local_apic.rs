@@ -8,11 +8,13 @@
 //!
 //! Not offered are the suppression of EOI broadcasts and corrected-machine-check interrupts.
 
+pub mod message;
 mod timer;
 mod x2apic;
 
 pub use timer::{Clock, ClockSource};
 
+use message::{DeliveryMode, InterruptBus, InterruptMessage};
 use serde::{Deserialize, Serialize};
 use timer::{Timer, TimerMode};
 use tollgate_platform::GuestTime;
@@ -20,8 +22,6 @@ use tollgate_x86::local_apic_msrs::{
     APIC_BASE_BOOTSTRAP, APIC_BASE_ENABLE, APIC_BASE_X2APIC, APIC_DEFAULT_ADDRESS,
 };
 use tollgate_x86::paging::PHYSICAL_ADDRESS_BITS;
-
-use super::io_apic::{DeliveryMode, InterruptBus, InterruptMessage};
 
 /// The bits of IA32_APIC_BASE that hold the page's address: all address bits that CPUID offers (SDM
 /// volume 3, 11.4.4).

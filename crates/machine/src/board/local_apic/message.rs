@@ -1,7 +1,63 @@
-//! Message-signalled interrupts: the meaning of a device's write to FEExxxxxh (SDM volume 3,
-//! 11.11).
+//! Interrupt messages, by which the I/O APIC and devices reach local APICs. A device's message is a
+//! write to FEExxxxxh (SDM volume 3, 11.11).
 
-use crate::devices::io_apic::{DeliveryMode, InterruptMessage};
+/// How a message is handled (82093AA 3.2.4; SDM volume 3, 11.6.1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeliveryMode {
+    /// The vector goes to every destination.
+    Fixed,
+    /// The vector goes to the destination with the lowest priority.
+    LowestPriority,
+    /// A system management interrupt.
+    Smi,
+    /// A non-maskable interrupt.
+    Nmi,
+    /// An INIT of the processor.
+    Init,
+    /// A start-up message, which exists only between processors.
+    StartUp,
+    /// The vector comes from the 8259.
+    ExternalInterrupt,
+    /// An encoding without a meaning.
+    Reserved,
+}
+
+impl DeliveryMode {
+    /// Decodes the three-bit field; other bits are ignored.
+    pub const fn from_bits(bits: u32) -> Self {
+        match bits & 7 {
+            0 => Self::Fixed,
+            1 => Self::LowestPriority,
+            2 => Self::Smi,
+            4 => Self::Nmi,
+            5 => Self::Init,
+            6 => Self::StartUp,
+            7 => Self::ExternalInterrupt,
+            _ => Self::Reserved,
+        }
+    }
+}
+
+/// An interrupt message on its way to local APICs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InterruptMessage {
+    /// The vector; it has no meaning for NMI and similar modes.
+    pub vector: u8,
+    /// How the message is handled.
+    pub mode: DeliveryMode,
+    /// An APIC ID (FFh: all APICs) or a logical destination.
+    pub destination: u8,
+    /// Whether `destination` is logical.
+    pub logical: bool,
+    /// Whether the interrupt is level-triggered, so that its end must be reported.
+    pub level: bool,
+}
+
+/// The bus that carries messages to local APICs.
+pub trait InterruptBus {
+    /// Delivers one message. Returns whether an APIC accepted it.
+    fn deliver(&mut self, message: &InterruptMessage) -> bool;
+}
 
 /// Bits 31 to 20 of the address of every message.
 const ADDRESS_PREFIX: u64 = 0xfee;

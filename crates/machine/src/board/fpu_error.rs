@@ -2,7 +2,6 @@
 //! 13. A write to port F0h lowers it and asserts IGNNE#, so that the handler may use the x87
 //! although its error is still pending, until the error is cleared (SDM volume 1, appendix D.2.1).
 
-use crate::bus::{Claims, Device, DeviceContext, SavedState, StateError};
 use serde::{Deserialize, Serialize};
 
 /// The flip-flops between FERR#, line 13 and IGNNE#.
@@ -48,33 +47,6 @@ impl FpuError {
     /// Returns the level of the interrupt line.
     pub const fn line(&self) -> bool {
         self.line
-    }
-}
-
-/// The ports of the flip-flops, which belong to the board.
-pub struct FpuErrorPorts;
-
-impl Device for FpuErrorPorts {
-    fn name(&self) -> &str {
-        "x87-error"
-    }
-
-    fn claims(&self) -> Claims {
-        Claims::none().with_byte_ports(FpuError::CLEAR_PORT..=FpuError::RESET_PORT)
-    }
-
-    fn port_write(&mut self, _port: u16, _size: u8, _value: u32, context: &mut DeviceContext<'_>) {
-        context.with_fpu_error(FpuError::write);
-    }
-
-    fn reset(&mut self, _context: &mut DeviceContext<'_>) {}
-
-    fn save(&self) -> SavedState {
-        SavedState::empty()
-    }
-
-    fn restore(&mut self, _saved: &SavedState) -> Result<(), StateError> {
-        Ok(())
     }
 }
 

@@ -16,7 +16,6 @@
 //! implemented, because the AT's wiring has no use for them.
 
 mod controller;
-pub mod ports;
 #[cfg(test)]
 mod tests;
 

@@ -5,6 +5,7 @@
 //! bit of an entry is stored but does not invert the line, because the board's wiring matches what
 //! the ACPI tables tell the guest to program.
 
+use super::local_apic::message::{DeliveryMode, InterruptBus, InterruptMessage};
 use serde::{Deserialize, Serialize};
 
 /// Physical address of the registers.
@@ -43,64 +44,6 @@ mod entry {
     pub const MASKED: u64 = 1 << 16;
     /// Delivery status and remote IRR are set by the hardware.
     pub const WRITABLE: u64 = 0xff00_0000_0001_afff;
-}
-
-/// How a message is handled (82093AA 3.2.4; SDM volume 3, 11.6.1).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum DeliveryMode {
-    /// The vector goes to every destination.
-    Fixed,
-    /// The vector goes to the destination with the lowest priority.
-    LowestPriority,
-    /// A system management interrupt.
-    Smi,
-    /// A non-maskable interrupt.
-    Nmi,
-    /// An INIT of the processor.
-    Init,
-    /// A start-up message, which exists only between processors.
-    StartUp,
-    /// The vector comes from the 8259.
-    ExternalInterrupt,
-    /// An encoding without a meaning.
-    Reserved,
-}
-
-impl DeliveryMode {
-    /// Decodes the three-bit field; other bits are ignored.
-    pub const fn from_bits(bits: u32) -> Self {
-        match bits & 7 {
-            0 => Self::Fixed,
-            1 => Self::LowestPriority,
-            2 => Self::Smi,
-            4 => Self::Nmi,
-            5 => Self::Init,
-            6 => Self::StartUp,
-            7 => Self::ExternalInterrupt,
-            _ => Self::Reserved,
-        }
-    }
-}
-
-/// An interrupt message on its way to local APICs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct InterruptMessage {
-    /// The vector; it has no meaning for NMI and similar modes.
-    pub vector: u8,
-    /// How the message is handled.
-    pub mode: DeliveryMode,
-    /// An APIC ID (FFh: all APICs) or a logical destination.
-    pub destination: u8,
-    /// Whether `destination` is logical.
-    pub logical: bool,
-    /// Whether the interrupt is level-triggered, so that its end must be reported.
-    pub level: bool,
-}
-
-/// The bus that carries messages to local APICs.
-pub trait InterruptBus {
-    /// Delivers one message. Returns whether an APIC accepted it.
-    fn deliver(&mut self, message: &InterruptMessage) -> bool;
 }
 
 /// The I/O APIC.

@@ -15,9 +15,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::devices::io_apic::{DeliveryMode, InterruptBus, InterruptMessage, IoApic, PIN_COUNT};
-use crate::devices::local_apic::{ClockSource, LocalApic};
-use crate::devices::pic::Pic;
+use crate::board::io_apic::{IoApic, PIN_COUNT};
+use crate::board::local_apic::message::{DeliveryMode, InterruptBus, InterruptMessage};
+use crate::board::local_apic::{ClockSource, LocalApic};
+use crate::board::pic::Pic;
 
 /// The ISA line of the timer.
 const TIMER_LINE: u8 = 0;

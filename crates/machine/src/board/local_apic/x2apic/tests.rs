@@ -2,7 +2,7 @@
 
 use super::super::{Clock, InterruptBus, InterruptMessage};
 use super::*;
-use crate::devices::io_apic::DeliveryMode;
+use crate::board::local_apic::message::DeliveryMode;
 use tollgate_platform::GuestTime;
 use tollgate_x86::local_apic_msrs::X2APIC_LAST;
 

@@ -1,47 +1,49 @@
 //! The only list of the devices of a machine.
 
-use super::acpi_pm::AcpiPm;
-use super::chipset::host_bridge::HostBridge440fx;
-use super::chipset::isa_bridge::IsaBridge;
-use super::debug_ports::DebugPorts;
-use super::dma::ports::DmaPorts;
-use super::floppy::format::DriveKind;
-use super::floppy::{self, Drive, Floppy};
-use super::fpu_error::FpuErrorPorts;
-use super::fw_cfg::FwCfg;
-use super::hpet::Hpet;
-use super::i8042::I8042;
-use super::ide::pci::{IdeFunction, unit_name};
-use super::ide::{CdDrive, Disk as IdeDisk, Unit};
-use super::interrupt_windows::{IoApicPage, PicPorts};
-use super::kvm_clock::KvmClock;
-use super::pc_testdev::PcTestdev;
-use super::pci::Place;
-use super::pci::function::PciFunction;
-use super::pci::host::PciHost;
-use super::pvpanic::PvPanic;
-use super::reset_ports::ResetPorts;
-use super::rtc::Rtc;
-use super::serial::Serial;
-use super::system_timer::SystemTimer;
-use super::vga::Vga;
-use super::vga::pci::VgaFunction;
-use super::virtio::balloon::Balloon;
-use super::virtio::block::Block;
-use super::virtio::console::Console;
-use super::virtio::console::ports::PortError;
-use super::virtio::device::VirtioDevice;
-use super::virtio::entropy::Entropy;
-use super::virtio::mmio_transport::VirtioMmio;
-use super::virtio::net::Net;
-use super::virtio::pci_transport::VirtioPci;
-use super::virtio::share::Share;
-use super::virtio::vsock::Vsock;
+use crate::acpi::{Hardware, loader};
+use crate::boot::e820::{self, MemoryRange};
+use crate::boot::firmware;
 use crate::bus::Device;
 use crate::config::{IdeDrive, OptionalDevice, Paravirtual, VmConfig};
+use crate::devices::acpi_pm::AcpiPm;
+use crate::devices::board_windows::{DmaPorts, FpuErrorPorts, IoApicPage, PicPorts};
+use crate::devices::chipset::host_bridge::HostBridge440fx;
+use crate::devices::chipset::isa_bridge::IsaBridge;
+use crate::devices::debug_ports::DebugPorts;
+use crate::devices::floppy::format::DriveKind;
+use crate::devices::floppy::{self, Drive, Floppy};
+use crate::devices::fw_cfg::{FwCfg, FwCfgFile, own_file};
+use crate::devices::hpet::Hpet;
+use crate::devices::i8042::I8042;
+use crate::devices::ide::pci::{IdeFunction, unit_name};
+use crate::devices::ide::{CdDrive, Disk as IdeDisk, Geometry, Unit};
+use crate::devices::kvm_clock::KvmClock;
+use crate::devices::pc_testdev::PcTestdev;
+use crate::devices::pci::Place;
+use crate::devices::pci::function::PciFunction;
+use crate::devices::pci::host::PciHost;
+use crate::devices::pvpanic::PvPanic;
+use crate::devices::reset_ports::ResetPorts;
+use crate::devices::rtc::Rtc;
+use crate::devices::serial::Serial;
+use crate::devices::system_timer::SystemTimer;
+use crate::devices::vga::Vga;
+use crate::devices::vga::pci::VgaFunction;
+use crate::devices::virtio::balloon::Balloon;
+use crate::devices::virtio::block::Block;
+use crate::devices::virtio::console::Console;
+use crate::devices::virtio::console::ports::PortError;
+use crate::devices::virtio::device::VirtioDevice;
+use crate::devices::virtio::entropy::Entropy;
+use crate::devices::virtio::mmio_transport::VirtioMmio;
+use crate::devices::virtio::net::Net;
+use crate::devices::virtio::pci_transport::VirtioPci;
+use crate::devices::virtio::share::Share;
+use crate::devices::virtio::vsock::Vsock;
 use std::fmt;
 use std::io::Write;
 use tollgate_disk::DiskError;
+use tollgate_memory::PhysicalLayout;
 use tollgate_network::{Backend, MacAddress, NetworkError};
 use tollgate_share::{Server, ShareError};
 
@@ -144,7 +146,7 @@ pub fn devices(config: &VmConfig, back_ends: BackEnds) -> Vec<Box<dyn Device>> {
         Box::new(PicPorts),
         Box::new(IoApicPage),
         Box::new(SystemTimer::default()),
-        Box::new(Rtc::of_machine(config, &kinds, &disks)),
+        Box::new(rtc(config, &kinds, &disks)),
         Box::new(I8042::new()),
         Box::new(Serial::new()),
         Box::new(AcpiPm::new()),
@@ -174,7 +176,7 @@ pub fn devices(config: &VmConfig, back_ends: BackEnds) -> Vec<Box<dyn Device>> {
         }),
         Box::new(PvPanic),
         Box::new(FpuErrorPorts),
-        Box::new(FwCfg::of_machine(config)),
+        Box::new(fw_cfg(config)),
     ]);
     if config.hpet {
         devices.push(Box::new(Hpet::default()));
@@ -191,6 +193,37 @@ pub fn devices(config: &VmConfig, back_ends: BackEnds) -> Vec<Box<dyn Device>> {
     }
     devices.extend(config.devices.iter().filter_map(|device| optional(*device)));
     devices
+}
+
+/// Makes the clock with the present time, the sizes of the machine's memory, its floppy drives and
+/// IDE disks, and the boot order for firmware.
+fn rtc(config: &VmConfig, floppies: &[DriveKind], disks: &[Option<Geometry>]) -> Rtc {
+    let mut rtc = Rtc::at_present(config.rtc_base);
+    rtc.set_floppies(floppies);
+    rtc.set_disks(disks);
+    rtc.set_boot_order(&config.boot_order);
+    let layout = PhysicalLayout::new(config.memory_bytes);
+    rtc.set_memory_sizes(layout.low_bytes(), layout.high_bytes());
+    rtc
+}
+
+/// Makes the device with the memory map and the files of the configuration. Firmware gets a memory
+/// map of all RAM, and the ACPI tables.
+fn fw_cfg(config: &VmConfig) -> FwCfg {
+    let layout = PhysicalLayout::new(config.memory_bytes);
+    let mut files = config.fw_cfg_files.clone();
+    let map = match config.firmware {
+        Some(_) => firmware::memory_map(&layout),
+        None => e820::memory_map(&layout),
+    };
+    if config.firmware.is_some() && config.acpi {
+        files.extend(loader::files(&Hardware::of(config)));
+    }
+    files.push(FwCfgFile {
+        name: own_file::MEMORY_MAP.into(),
+        content: map.into_iter().flat_map(MemoryRange::to_bytes).collect(),
+    });
+    FwCfg::new(layout.low_bytes() + layout.high_bytes(), files)
 }
 
 /// The IDE function belongs to the same PCI device as the ISA bridge.
@@ -271,5 +304,32 @@ fn optional(device: OptionalDevice) -> Option<Box<dyn Device>> {
     match device {
         OptionalDevice::PcTestdev => Some(Box::new(PcTestdev::default())),
         OptionalDevice::VirtioRng | OptionalDevice::VirtioBalloon => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bus::testing::Bench;
+
+    #[test]
+    fn the_memory_map_is_a_file() {
+        let config = VmConfig::default();
+        let mut device = fw_cfg(&config);
+        let mut bench = Bench::new();
+        let mut context = bench.context(0);
+        // The only file, whose name the directory gives after its size and selector.
+        let mut read = |selector: u32, length: usize| -> Vec<u8> {
+            device.port_write(0x510, 2, selector, &mut context);
+            let next = |_| device.port_read(0x511, 1, &mut context) as u8;
+            (0..length).map(next).collect()
+        };
+        let directory = read(0x19, 4 + 8 + 8);
+        assert_eq!(directory[..4], 1u32.to_be_bytes());
+        assert_eq!(directory[12..], *b"etc/e820");
+        let map = e820::memory_map(&PhysicalLayout::new(config.memory_bytes));
+        let bytes: Vec<u8> = map.into_iter().flat_map(MemoryRange::to_bytes).collect();
+        assert_eq!(directory[4..8], (bytes.len() as u32).to_be_bytes());
+        assert_eq!(read(0x20, bytes.len()), bytes);
     }
 }
