@@ -12,7 +12,7 @@ pub mod run;
 mod spaces;
 mod translation;
 mod verified;
-pub mod written;
+pub mod written_code;
 
 use crate::abi::context::{Context, NO_PAGE};
 use crate::abi::link_layout::{BranchTable, FamilyId, ModeId};
@@ -24,7 +24,7 @@ use crate::blocks::code_cache::CodeCache;
 use crate::blocks::link_pages::LinkPages;
 use crate::blocks::links::LinkTables;
 use crate::blocks::pages::PageParts;
-use crate::blocks::published::Published;
+use crate::blocks::signal_readable::SignalReadable;
 use crate::blocks::table::BlockTable;
 use crate::policy::access::AccessUnavailable;
 use crate::policy::allow_list::Features;
@@ -150,7 +150,7 @@ pub enum ReachedBy {
 /// All translations and everything that belongs to them.
 pub struct Engine {
     cache: CodeCache,
-    blocks: Published<BlockTable>,
+    blocks: SignalReadable<BlockTable>,
     pages: PageParts,
     link_pages: LinkPages,
     /// Blocks whose code was written, by the key of what they translated, the oldest first.
@@ -194,7 +194,7 @@ impl Engine {
     pub fn new(cache_bytes: usize, features: Features, verify_code: bool) -> io::Result<Self> {
         let cache = CodeCache::new(cache_bytes)?;
         Ok(Self {
-            blocks: Published::new(BlockTable::new(cache.executable_range())),
+            blocks: SignalReadable::new(BlockTable::new(cache.executable_range())),
             cache,
             pages: PageParts::default(),
             link_pages: LinkPages::default(),

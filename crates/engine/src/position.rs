@@ -4,9 +4,9 @@
 //! A handler may use this module only if it interrupted guest code, or a routine that guest code
 //! calls, on the engine's own thread. So the engine changes nothing in the meantime.
 
-use crate::abi::completion::{Completion, X87Note};
 use crate::abi::context::Context;
 use crate::abi::register_map::RegisterMap;
+use crate::abi::signal_completion::{Completion, X87Note};
 use crate::abi::sites::BlockId;
 use crate::abi::state_map::{Restore, Shadow};
 use crate::blocks::table::BlockTable;

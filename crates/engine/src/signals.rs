@@ -19,11 +19,11 @@
 //! R15 points to the context, and the signal of a request carries the address of `pending` as its
 //! value.
 
-use crate::abi::completion::CompletionKind;
 use crate::abi::context::{BIAS, ByAnchor, Context, SITE_SIGNAL, SignalExit};
 use crate::abi::far_pointer::FarPointer;
 use crate::abi::flags::InterruptFlag;
 use crate::abi::register_map::{CONTEXT, Home, RegisterMap};
+use crate::abi::signal_completion::CompletionKind;
 use crate::abi::state_map::{Restore, Source};
 use crate::gate::{entry, fast_path, interrupted_string, store_test};
 use crate::policy::virtual_interrupts::{TASK_SWITCH, TRAP};
@@ -192,7 +192,7 @@ const REGISTERS: [i32; 16] = [
 ///
 /// # Safety
 /// The context and the registers belong to a thread that was interrupted in a
-/// [`crate::abi::completion::Completion`] of this kind.
+/// [`crate::abi::signal_completion::Completion`] of this kind.
 unsafe fn complete(context: &mut Context, registers: &mut [i64; 23], kind: &CompletionKind) {
     match *kind {
         CompletionKind::Flags { interrupt } => {

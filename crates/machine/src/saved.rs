@@ -4,13 +4,13 @@ use crate::bus::{SavedState, StateError};
 use crate::pc::PcState;
 use crate::vm::Vm;
 use serde::{Deserialize, Serialize};
-use tollgate_monitor::latches::Latches;
+use tollgate_monitor::non_register_state::NonRegisterState;
 use tollgate_x86::CpuState;
 
 /// The version of the layout of [`MachineState`]. Processor and devices have versions of their own.
 pub const MACHINE_STATE_VERSION: u32 = 1;
 /// The version of the processor's state.
-pub const PROCESSOR_STATE_VERSION: u32 = 5;
+pub const PROCESSOR_STATE_VERSION: u32 = 6;
 
 /// The processor's name in error messages.
 const PROCESSOR: &str = "processor";
@@ -23,11 +23,11 @@ pub struct MachineState {
     pc: PcState,
 }
 
-/// The processor's registers and its hidden state.
+/// The processor's registers and its non-register state.
 #[derive(Serialize, Deserialize)]
 struct Processor {
     registers: CpuState,
-    latches: Latches,
+    non_register: NonRegisterState,
 }
 
 impl Vm {
@@ -39,7 +39,7 @@ impl Vm {
     pub fn save(&mut self) -> Result<MachineState, StateError> {
         let processor = Processor {
             registers: self.vcpu.state().clone(),
-            latches: self.vcpu.latches(),
+            non_register: self.vcpu.non_register_state(),
         };
         Ok(MachineState {
             version: MACHINE_STATE_VERSION,
@@ -83,7 +83,7 @@ impl Vm {
         self.pc.restore(state.pc)?;
         self.vcpu
             .change_state(|registers| *registers = processor.registers);
-        self.vcpu.set_latches(processor.latches);
+        self.vcpu.set_non_register_state(processor.non_register);
         self.vcpu.clock_changed();
         Ok(())
     }

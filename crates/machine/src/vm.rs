@@ -23,7 +23,7 @@ use tollgate_exits::trace::Tracer;
 use tollgate_exits::{ExitCounts, Ledger};
 use tollgate_host_facts::file_words;
 use tollgate_memory::{GuestMemory, PageUse};
-use tollgate_monitor::latches::Latches;
+use tollgate_monitor::non_register_state::NonRegisterState;
 use tollgate_monitor::{Vcpu, VcpuStop};
 use tollgate_platform::{MarkName, Platform, StopRequest};
 pub use tollgate_platform::{PanicReport, ResetCause};
@@ -277,7 +277,8 @@ impl Vm {
         }
         self.pc.reset_processor();
         self.vcpu.change_state(|state| *state = state.after_init());
-        self.vcpu.set_latches(Latches::default());
+        self.vcpu
+            .set_non_register_state(NonRegisterState::default());
         self.vcpu.clock_changed();
         true
     }

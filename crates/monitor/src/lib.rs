@@ -14,12 +14,14 @@ mod memory;
 pub mod translated;
 
 pub use execution::counts::VcpuCounts;
-pub use execution::latches::Latches;
+pub use execution::non_register_state::NonRegisterState;
 pub use execution::runner::Runner;
 pub use execution::settings::VcpuSettings;
 pub use execution::stop::VcpuStop;
 pub use execution::vcpu::Vcpu;
-pub use execution::{hypercall, instruction_cache, latches, runner, running, state_dump, vcpu};
+pub use execution::{
+    hypercall, instruction_cache, non_register_state, runner, running, state_dump, vcpu,
+};
 pub use host::kick::{self, Kick};
 pub use memory::addresses::code_address;
 pub use memory::{guest_view, memory_access, shadow_tables, space_switch, translations};

@@ -6,7 +6,7 @@ use iced_x86::{
     OpCodeTableKind, OpKind, Register,
 };
 use tollgate_emulate::cpuid::{Vendor, policy_of};
-use tollgate_engine::decode::maker::Decoding;
+use tollgate_engine::decode::intel_amd_differences::Decoding;
 use tollgate_test_support::Random;
 use tollgate_x86::CpuModel;
 

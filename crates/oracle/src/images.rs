@@ -5,7 +5,7 @@ use crate::encode::host_decoding;
 use iced_x86::{Instruction, Mnemonic};
 use std::ops::Range;
 use tollgate_emulate::cpuid::policy_of;
-use tollgate_engine::decode::maker::Decoding;
+use tollgate_engine::decode::intel_amd_differences::Decoding;
 use tollgate_x86::CpuModel;
 use tollgate_x86::state::XSAVE_SIZE;
 use tollgate_x86::xsave::{EXTENDED, EXTENDED_REGION, component};

@@ -7,7 +7,7 @@ use crate::layout::{USER_CODE64, WINDOW, WINDOW_BYTES};
 use iced_x86::{EncodingKind, Instruction, Mnemonic, OpKind, Register, RflagsBits};
 use std::ops::Range;
 use tollgate_emulate::cpuid::Vendor;
-use tollgate_engine::decode::maker::Decoding;
+use tollgate_engine::decode::intel_amd_differences::Decoding;
 use tollgate_x86::SegmentRegister;
 use tollgate_x86::state::XSAVE_SIZE;
 use tollgate_x86::xsave::{OPMASK, ZMM_16_TO_31, ZMM_HIGH};

@@ -1,9 +1,8 @@
 //! The conventions that emitted code and the monitor share: the context, where the guest's
 //! registers live, and the tables that lead from host code to guest state.
 
-pub mod at;
-pub mod completion;
 pub mod context;
+pub mod context_displacements;
 pub mod descriptors;
 pub mod far_pointer;
 pub mod fast_paths;
@@ -16,6 +15,7 @@ pub mod packed_sites;
 pub mod packed_state_map;
 pub mod register_map;
 pub mod relocation;
+pub mod signal_completion;
 pub mod sites;
 pub mod state_map;
 pub mod strings;

@@ -1,8 +1,8 @@
 //! The x87 instruction and operand pointers of the guest: emitted code notes them in the context,
 //! since the host's own pointers contain host addresses.
 
-use crate::abi::completion::X87Note;
 use crate::abi::context::Context;
+use crate::abi::signal_completion::X87Note;
 use std::mem::offset_of;
 use tollgate_x86::{Segment, SegmentRegister};
 

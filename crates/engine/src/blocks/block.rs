@@ -4,11 +4,11 @@
 //! The code cache holds hundreds of thousands of blocks. So the fields that every block needs are
 //! packed into as few bytes as possible, and what only few blocks have is allocated separately.
 
-use crate::abi::completion::{Completion, X87Note};
 use crate::abi::immediate::Immediate;
 use crate::abi::link_layout::ModeId;
 use crate::abi::packed_sites::PackedSites;
 use crate::abi::relocation::Relocation;
+use crate::abi::signal_completion::{Completion, X87Note};
 use crate::abi::sites::{BlockId, Site, SiteKind};
 use crate::abi::state_map::StateEntry;
 use crate::blocks::code_pages::CodePageId;

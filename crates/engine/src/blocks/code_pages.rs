@@ -39,9 +39,9 @@
 //!   branch does not change the slide. In one space an active page has one slide, so comparing the
 //!   slides when either page becomes active is enough.
 
-mod foreseen;
+mod activated_ahead;
 
-pub use foreseen::Expected;
+pub use activated_ahead::Expected;
 
 use crate::abi::link_layout::{
     BranchTable, MAX_SLOTS, ModeId, is_programs_part, is_programs_slot, table_offset,
@@ -321,7 +321,7 @@ pub struct CodePages {
     /// For each owner: the number of active pages.
     active: [usize; OWNERS],
     loaded: SpaceNumber,
-    last_met: foreseen::LastMet,
+    last_met: activated_ahead::LastMet,
     /// Number of times that [`CodePages::watch_use`] was called. The count wraps around, so very
     /// old pages may look young.
     clock: u32,
@@ -343,7 +343,7 @@ impl Default for CodePages {
             chains: Box::new([[NONE; CHAINS]; OWNERS]),
             active: [0; OWNERS],
             loaded: SpaceNumber::default(),
-            last_met: foreseen::LastMet::default(),
+            last_met: activated_ahead::LastMet::default(),
             clock: 0,
             loads: 0,
             counts: CodePageCounts::default(),

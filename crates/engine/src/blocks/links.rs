@@ -26,9 +26,9 @@ use crate::abi::link_layout::{
 use crate::blocks::code_pages::{
     CodePageCounts, CodePageId, CodePageKey, CodePages, Expected, Found, IndirectTarget,
 };
+use crate::blocks::entries_by_page::EntriesByPage;
 use crate::blocks::kept_pages::KeptPages;
 use crate::blocks::link_memory::{Entry, LinkMemory};
-use crate::blocks::listed::Listed;
 use std::io;
 use tollgate_tlb::{Allows, Derived, Held, LeadsTo, PageRange, SPACES, SpaceNumber};
 
@@ -78,9 +78,9 @@ pub struct LinkTables {
     /// Code pages that are kept for spaces that are not loaded.
     kept: KeptPages,
     /// Entries without a code page that survive an address-space switch.
-    global: Listed<Entry>,
+    global: EntriesByPage<Entry>,
     /// Entries without a code page that do not survive an address-space switch.
-    local: Listed<Entry>,
+    local: EntriesByPage<Entry>,
     /// Slots that can be given out: first those for all other code, then those for programs.
     free_slots: [FreeSlots; 2],
     loaded: SpaceNumber,
@@ -131,8 +131,8 @@ impl LinkTables {
             memory: LinkMemory::new()?,
             pages: CodePages::default(),
             kept: KeptPages::default(),
-            global: Listed::default(),
-            local: Listed::default(),
+            global: EntriesByPage::default(),
+            local: EntriesByPage::default(),
             free_slots: [SlotsFor::Kernels, SlotsFor::Programs].map(FreeSlots::of),
             loaded: SpaceNumber::default(),
             epochs: std::array::from_fn(|number| number as u64),

@@ -4,7 +4,7 @@
 use crate::abi::register_map::RegisterMap;
 use crate::abi::sites::{BlockId, MAX_BLOCKS, Site, unpack_site};
 use crate::blocks::block::{Block, BlockKey, PackedKey};
-use crate::blocks::host_order::HostOrder;
+use crate::blocks::host_offset_index::HostOffsetIndex;
 use crate::blocks::key_index::KeyIndex;
 use crate::blocks::made_links::MadeLinks;
 use crate::blocks::recent_sites::RecentSites;
@@ -92,7 +92,7 @@ pub struct BlockTable {
     recent: Box<[Cell<(u32, BlockId)>]>,
     recent_sites: RecentSites,
     /// Every block, active or retired, ordered by the offset of its code in the cache.
-    by_host: HostOrder,
+    by_host: HostOffsetIndex,
     /// The links that were made between blocks. The slot of a link may have been emptied since.
     pub links: MadeLinks,
     /// The host registers that hold the guest's registers in code that is not 64-bit code.
@@ -112,7 +112,7 @@ impl BlockTable {
             by_key: KeyIndex::default(),
             recent: vec![Cell::new((0, BlockId(0))); RECENT].into_boxed_slice(),
             recent_sites: RecentSites::default(),
-            by_host: HostOrder::new((code.end - code.start) as usize),
+            by_host: HostOffsetIndex::new((code.end - code.start) as usize),
             links: MadeLinks::default(),
             legacy_map: &RegisterMap::LEGACY,
             code_bytes: 0,

@@ -2,6 +2,6 @@
 //! whether bytes that do not decode are only cut off, and which bytes mean different instructions
 //! to different makers' processors.
 
+pub mod intel_amd_differences;
 pub(crate) mod length;
-pub mod maker;
 pub(crate) mod undefined;

@@ -10,8 +10,8 @@
 //! (`crates/oracle/tests/together/page_end.rs`) and, for instructions of more than 15 bytes, what
 //! AMD's processors do (`crates/oracle/tests/together/overlong.rs`).
 
+use crate::decode::intel_amd_differences::Decoding;
 use crate::decode::length::MAX_INSTRUCTION_LENGTH;
-use crate::decode::maker::Decoding;
 use iced_x86::{Decoder, DecoderError, DecoderOptions};
 use tollgate_x86::prefix::is_prefix;
 

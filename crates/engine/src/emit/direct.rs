@@ -38,7 +38,7 @@
 use super::emitter::Emitter;
 use super::look_up::{LookUpForm, Reach, segment_of};
 use super::operands::{has_high_byte, uses_count_in_place};
-use crate::abi::at;
+use crate::abi::context_displacements as at;
 use crate::abi::host::*;
 use crate::emit::assembler::{Mem, Width};
 use crate::policy::mode::SegmentClass;

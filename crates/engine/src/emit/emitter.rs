@@ -1,17 +1,17 @@
 //! The emitter: the code of the block that is being translated, with the tables that belong to it.
 
-use super::anchored::Checked;
-use super::held::Held;
+use super::anchor_operands::Checked;
+use super::held_registers::Held;
 use super::islands::Seam;
 use super::look_up::{KEPT_SIZES, LookUpForm};
+use super::shared_look_up::{Planned, Window};
 use super::stub::Stub;
-use super::window::{Planned, Window};
-use crate::abi::at;
-use crate::abi::completion::{Completion, X87Note};
+use crate::abi::context_displacements as at;
 use crate::abi::fast_paths::FastPath;
 use crate::abi::host::*;
 use crate::abi::immediate::Immediate;
 use crate::abi::register_map::RegisterMap;
+use crate::abi::signal_completion::{Completion, X87Note};
 use crate::abi::sites::{BlockId, MAX_SITES, Site, SiteKind};
 use crate::abi::state_map::{Restore, Shadow, StateEntry};
 use crate::emit::assembler::{Assembler, Mem, Patch, ShortBranch, Width};

@@ -1,7 +1,7 @@
 //! Exits: the code that names a site and passes control from the block to the monitor.
 
 use super::emitter::Emitter;
-use crate::abi::at;
+use crate::abi::context_displacements as at;
 use crate::abi::host::*;
 use crate::abi::register_map::CONTEXT;
 use crate::abi::sites::{Site, SiteKind, pack_site};

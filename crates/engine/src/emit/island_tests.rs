@@ -1,7 +1,7 @@
 //! Tests that short branches reach their exits whatever code is in between.
 
 use super::emitter::{Emitter, Target};
-use crate::abi::at;
+use crate::abi::context_displacements as at;
 use crate::abi::host::*;
 use crate::abi::register_map::RegisterMap;
 use crate::abi::sites::{BlockId, SiteKind, unpack_site};

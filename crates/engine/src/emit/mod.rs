@@ -1,12 +1,12 @@
 //! Emission of host code: no other folder touches state maps, sites and stubs.
 
-mod anchored;
+mod anchor_operands;
 pub mod assembler;
 mod direct;
 pub(crate) mod effective_address;
 pub(crate) mod emitter;
 pub(crate) mod exits;
-pub(crate) mod held;
+pub(crate) mod held_registers;
 pub(crate) mod host_code_counts;
 #[cfg(test)]
 mod island_tests;
@@ -15,11 +15,11 @@ pub(crate) mod look_up;
 mod operand_access;
 pub(crate) mod operands;
 mod placement;
-mod skips;
+pub(crate) mod shared_look_up;
+mod short_branches;
 #[cfg(test)]
-mod skips_tests;
-mod slot;
+mod short_branches_tests;
+mod slot_operands;
 mod state_map;
 mod stub;
 pub mod tables;
-pub(crate) mod window;

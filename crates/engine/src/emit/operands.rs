@@ -9,7 +9,7 @@
 
 use super::emitter::Emitter;
 use super::placement::{Operand, Placement};
-use crate::abi::at;
+use crate::abi::context_displacements as at;
 use crate::abi::host::{Host, RSP};
 use crate::abi::register_map::Home;
 use crate::abi::state_map::{Restore, Source};

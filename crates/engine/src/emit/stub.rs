@@ -4,7 +4,7 @@
 use super::emitter::Emitter;
 use super::exits::RESUME_AFTER;
 use super::look_up::LookUpForm;
-use crate::abi::at;
+use crate::abi::context_displacements as at;
 use crate::abi::link_layout::{from_links, slot_offset};
 use crate::abi::sites::{LinkPlace, SiteKind, WindowMiss};
 use crate::abi::state_map::{Restore, Shadow};

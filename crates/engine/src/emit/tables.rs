@@ -1,7 +1,7 @@
 //! The tables that the emitter makes together with the code of a block.
 
-use crate::abi::completion::{Completion, X87Note};
 use crate::abi::immediate::Immediate;
+use crate::abi::signal_completion::{Completion, X87Note};
 use crate::abi::sites::Site;
 use crate::abi::state_map::StateEntry;
 use crate::policy::instruction_kind::Helper;

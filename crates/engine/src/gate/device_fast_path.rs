@@ -29,8 +29,8 @@
 //!
 //! See [`crate::gate::fast_path`] for what all fast paths share.
 
-use crate::abi::at;
 use crate::abi::context::BIAS;
+use crate::abi::context_displacements as at;
 use crate::abi::fast_paths::{
     DEVICE_DUE, DISPLAY_WINDOW_SHIFT, DONE_DEVICE, KEY_MEMORY, STRING_KEY,
 };

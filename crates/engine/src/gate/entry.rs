@@ -7,8 +7,8 @@
 //! `enter`. If a signal arrives between the test and the jump, its handler continues at the abort
 //! path ([`rewind`]), so that no request to leave is ever lost.
 
-use crate::abi::at;
 use crate::abi::context::{Context, gpr_displacement};
+use crate::abi::context_displacements as at;
 use std::arch::global_asm;
 use tollgate_x86::registers::Gpr;
 

@@ -16,7 +16,7 @@
 //!
 //! See [`crate::gate::fast_path`] for what all fast paths share.
 
-use crate::abi::at;
+use crate::abi::context_displacements as at;
 use crate::abi::descriptors::Expected;
 use crate::abi::fast_paths::{DONE_IN_LEVEL, FastPath};
 use crate::abi::link_layout::{

@@ -32,8 +32,8 @@
 //! No part of a routine is at a boundary of guest instructions: a signal handler that interrupts a
 //! routine lets it run to its end, as with [`Restore::UNDIVIDED`](crate::abi::state_map::Restore).
 
-use crate::abi::at;
 use crate::abi::context::{BIAS, gpr_displacement};
+use crate::abi::context_displacements as at;
 use crate::abi::descriptors::Expected;
 use crate::abi::fast_paths::{DONE_CALL, DONE_IN_LEVEL, DONE_RETURN, FAST_PATHS, FastPath};
 use crate::abi::flags::SYSTEM_FLAGS;

@@ -16,7 +16,7 @@
 //!
 //! See [`crate::gate::fast_path`] for what all fast paths share.
 
-use crate::abi::at;
+use crate::abi::context_displacements as at;
 use crate::abi::descriptors::Expected;
 use crate::abi::fast_paths::{DONE_DELIVERY, FastPath};
 use crate::abi::link_layout::{ENTRY_BYTES, ENTRY_TARGET, INDEX_BITS_IN_PLACE, LINKS_BIAS};

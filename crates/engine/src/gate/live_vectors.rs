@@ -9,7 +9,7 @@
 //! RAX and RDX, or only RCX and RDX where RAX must stay. Signal handlers treat the routines as part
 //! of the monitor: a request to leave sets `pending`, which is tested after the routines.
 
-use crate::abi::at;
+use crate::abi::context_displacements as at;
 use std::arch::global_asm;
 use tollgate_x86::xsave::HEADER;
 

@@ -19,8 +19,8 @@
 //! monitor: its handler only sets `pending`, which is tested after the call. If a signal arrives
 //! after that test, its handler lets the routine run on into the block ([`is_here`]).
 
-use crate::abi::at;
 use crate::abi::context::{BIAS, gpr_displacement};
+use crate::abi::context_displacements as at;
 use std::arch::global_asm;
 use tollgate_x86::Gpr;
 

@@ -18,8 +18,8 @@
 //! can leave from anywhere here to the start of the site's instruction; it recognises these
 //! routines by [`is_here`].
 
-use crate::abi::at;
 use crate::abi::context::{NO_PASS, STORE_SIZES};
+use crate::abi::context_displacements as at;
 use std::arch::global_asm;
 use tollgate_tlb::long_tlb::{LONG_CODE_WRITE_STEP, LONG_ROOT_DISPLACEMENT};
 use tollgate_tlb::software_tlb::CODE_WRITE_TABLE_OFFSET;

@@ -34,7 +34,7 @@
 //!
 //! `interrupted_string.rs` says where the guest is if a signal arrives while a routine runs.
 
-use crate::abi::at;
+use crate::abi::context_displacements as at;
 use std::arch::global_asm;
 use tollgate_tlb::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
 use tollgate_tlb::software_tlb::WRITE_TABLE_OFFSET;

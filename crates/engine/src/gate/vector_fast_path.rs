@@ -7,7 +7,7 @@
 //!
 //! See [`crate::gate::fast_path`] for what all fast paths share.
 
-use crate::abi::at;
+use crate::abi::context_displacements as at;
 use crate::abi::fast_paths::FastPath;
 use std::arch::global_asm;
 use tollgate_x86::Gpr;

@@ -5,7 +5,7 @@
 //! name mnemonics; if a mnemonic has a form that must not be copied, that form is excluded by its
 //! `Code`.
 
-use crate::decode::maker::Decoding;
+use crate::decode::intel_amd_differences::Decoding;
 use crate::policy::masked_access::is_masked_access;
 use crate::policy::mode::{Mode, ModeFlags};
 use iced_x86::{Code, CodeSize, CpuidFeature, EncodingKind, Instruction, Mnemonic, OpKind};

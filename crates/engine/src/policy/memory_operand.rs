@@ -1,6 +1,6 @@
 //! What an instruction does with its memory operand, and which alignment the operand must have.
 
-use crate::decode::maker::Decoding;
+use crate::decode::intel_amd_differences::Decoding;
 use iced_x86::{
     CpuidFeature, EncodingKind, Instruction, InstructionInfoFactory, MemorySize, Mnemonic,
     OpAccess, OpKind,

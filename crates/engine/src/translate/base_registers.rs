@@ -5,7 +5,7 @@
 
 use super::copy::uses_stack_pointer_register;
 use super::{Flow, Translator};
-use crate::abi::at;
+use crate::abi::context_displacements as at;
 use crate::abi::host::*;
 use crate::abi::state_map::Restore;
 use crate::emit::assembler::Width;

@@ -2,7 +2,7 @@
 
 use super::stack::Pushed;
 use super::{Flow, Translator};
-use crate::abi::at;
+use crate::abi::context_displacements as at;
 use crate::abi::host::Host;
 use crate::abi::host::*;
 use crate::abi::link_layout::{

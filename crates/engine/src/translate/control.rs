@@ -6,7 +6,7 @@
 
 use super::copy::uses_stack_pointer_register;
 use super::{Flow, Translator};
-use crate::abi::at;
+use crate::abi::context_displacements as at;
 use crate::abi::host::*;
 use crate::emit::assembler::Width;
 use crate::policy::mode::ModeFlags;

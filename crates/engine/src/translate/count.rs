@@ -20,7 +20,7 @@
 //! up to its condition.
 
 use super::Translator;
-use crate::abi::at;
+use crate::abi::context_displacements as at;
 use crate::abi::host::*;
 use crate::emit::assembler::{Mem, Width};
 use crate::emit::host_code_counts::HostCodeCounts;

@@ -2,7 +2,7 @@
 //! about it.
 
 use super::{Request, Translation, Translator};
-use crate::abi::at;
+use crate::abi::context_displacements as at;
 use crate::abi::link_layout::{BranchTable, FamilyId};
 use crate::abi::sites::{BlockId, SiteKind};
 use crate::policy::access::Access;

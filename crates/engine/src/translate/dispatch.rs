@@ -1,13 +1,13 @@
 //! The choice of the function that translates an instruction.
 
-use super::ahead::{changed_registers, constant_change};
 use super::bits::is_bit_string;
+use super::look_up_plan::{changed_registers, constant_change};
 use super::segments::is_segment_move;
 use super::{Flow, Translator};
-use crate::abi::at;
+use crate::abi::context_displacements as at;
 use crate::abi::sites::SiteKind;
 use crate::emit::assembler::Width;
-use crate::emit::window::Planned;
+use crate::emit::shared_look_up::Planned;
 use crate::policy::allow_list::{Treatment, treatment};
 use crate::policy::fast_path::FastInstruction;
 use crate::policy::mode::ModeFlags;

@@ -34,7 +34,7 @@
 //! those that real mode makes, and a stack that wraps.
 
 use super::{Flow, Translator};
-use crate::abi::at;
+use crate::abi::context_displacements as at;
 use crate::abi::far_pointer::FarPointer;
 use crate::abi::host::Host;
 use crate::abi::host::*;

@@ -1,7 +1,7 @@
 //! Instructions whose fast paths translated code calls ([`crate::gate::fast_path`]).
 
 use super::{Flow, Translator};
-use crate::abi::at;
+use crate::abi::context_displacements as at;
 use crate::abi::fast_paths::FastPathCall;
 use crate::abi::host::*;
 use crate::abi::sites::SiteKind;

@@ -22,12 +22,12 @@
 
 use super::stack::Pushed;
 use super::{Flow, Translator};
-use crate::abi::at;
-use crate::abi::completion::{Completion, CompletionKind};
+use crate::abi::context_displacements as at;
 use crate::abi::flags::InterruptFlag;
 use crate::abi::host::Host;
 use crate::abi::host::*;
 use crate::abi::register_map::ACCUMULATOR;
+use crate::abi::signal_completion::{Completion, CompletionKind};
 use crate::abi::sites::SiteKind;
 use crate::abi::state_map::{Restore, Shadow};
 use crate::decode::undefined::Undecoded;

@@ -21,8 +21,7 @@
 
 use super::far::FAR_POINTER;
 use super::{Flow, Translator};
-use crate::abi::at;
-use crate::abi::completion::{Completion, CompletionKind};
+use crate::abi::context_displacements as at;
 use crate::abi::descriptors::Expected;
 use crate::abi::flags::InterruptFlag;
 use crate::abi::flags::SYSTEM_FLAGS;
@@ -30,6 +29,7 @@ use crate::abi::host::Host;
 use crate::abi::host::*;
 use crate::abi::memos::level_change::LevelChangeKind;
 use crate::abi::register_map::ACCUMULATOR;
+use crate::abi::signal_completion::{Completion, CompletionKind};
 use crate::abi::sites::SiteKind;
 use crate::abi::state_map::{Restore, Source};
 use crate::emit::assembler::{Mem, Width};

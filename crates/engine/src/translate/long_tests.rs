@@ -157,13 +157,13 @@ fn addresses_have_64_bits_or_with_a_prefix_32() {
 
 /// Displacement of a guest register's slot, as the formatter writes it.
 fn slot(guest: u8) -> String {
-    format!("{:X}", crate::abi::at::slot(guest))
+    format!("{:X}", crate::abi::context_displacements::slot(guest))
 }
 
 #[test]
 fn slots_of_the_new_registers_are_the_processors_own() {
-    use crate::abi::at;
     use crate::abi::context::gpr_displacement;
+    use crate::abi::context_displacements as at;
     use tollgate_x86::Gpr;
     assert_eq!(at::slot(8), gpr_displacement(Gpr::R8));
     assert_eq!(at::slot(15), gpr_displacement(Gpr::R15));

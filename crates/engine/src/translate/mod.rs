@@ -32,7 +32,6 @@
 //!   [state map](crate::abi::state_map::StateEntry) says which guest instruction the sequence belongs to, and
 //!   which registers must be put back first.
 
-mod ahead;
 mod base_registers;
 mod bits;
 mod branch;
@@ -42,16 +41,17 @@ mod count;
 #[cfg(test)]
 mod direct_tests;
 mod dispatch;
+mod encoding_facts;
 mod far;
 mod fast_path;
 mod flags;
-mod held;
+mod held_register_rules;
 mod interrupt;
-mod known;
 #[cfg(test)]
 mod long_tests;
-mod noted;
-mod redirected;
+mod look_up_plan;
+mod noted_instructions;
+mod redirected_interrupts;
 mod segments;
 mod stack;
 mod stack_all;
@@ -62,10 +62,10 @@ mod tests;
 mod verbatim;
 mod x87;
 
-use self::ahead::{Ahead, BETWEEN_POINTS};
-use self::known::KnownEncodings;
-use self::noted::NotedInstructions;
-use crate::abi::at;
+use self::encoding_facts::KnownEncodings;
+use self::look_up_plan::{Ahead, BETWEEN_POINTS};
+use self::noted_instructions::NotedInstructions;
+use crate::abi::context_displacements as at;
 use crate::abi::host::*;
 use crate::abi::link_layout::{BranchTable, FamilyId, ModeId};
 use crate::abi::register_map::{ACCUMULATOR, COUNT, DATA, RegisterMap};
@@ -75,8 +75,8 @@ use crate::decode::length::MAX_INSTRUCTION_LENGTH;
 use crate::decode::undefined::{Lengths, Undecoded};
 use crate::emit::assembler::{Mem, Width};
 use crate::emit::emitter::{Emitter, Target};
+use crate::emit::shared_look_up::has_windows;
 use crate::emit::tables::{EmittedTables, Tables};
-use crate::emit::window::has_windows;
 use crate::policy::access::AccessUnavailable;
 use crate::policy::allow_list::{Features, as_offered};
 use crate::policy::memory_operand::memory_use;

@@ -20,7 +20,7 @@
 //! sites of that instruction say (see `flags`).
 
 use super::{Flow, Translator};
-use crate::abi::at;
+use crate::abi::context_displacements as at;
 use crate::abi::host::Host;
 use crate::abi::host::*;
 use crate::abi::register_map::Home;

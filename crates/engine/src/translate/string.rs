@@ -2,7 +2,7 @@
 //! ([`crate::gate::string`]). The monitor executes those that have no routine.
 
 use super::{Flow, Translator};
-use crate::abi::at;
+use crate::abi::context_displacements as at;
 use crate::abi::host::Host;
 use crate::abi::host::*;
 use crate::abi::register_map::{ACCUMULATOR, Home};

@@ -19,7 +19,7 @@
 //! ```
 
 use super::{Flow, Translator};
-use crate::abi::at;
+use crate::abi::context_displacements as at;
 use crate::abi::descriptors::Expected;
 use crate::abi::flags::InterruptFlag;
 use crate::abi::flags::SYSTEM_FLAGS;

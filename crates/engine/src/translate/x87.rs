@@ -6,9 +6,9 @@
 //! interrupts the guest before the note is complete makes the note instead ([`X87Note`]).
 
 use super::Translator;
-use crate::abi::at;
-use crate::abi::completion::X87Note;
+use crate::abi::context_displacements as at;
 use crate::abi::host::*;
+use crate::abi::signal_completion::X87Note;
 use crate::abi::x87_pointers::{X87_FRESH, X87_OPERAND_FRESH};
 use crate::emit::assembler::{Mem, Width};
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};

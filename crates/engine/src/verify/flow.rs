@@ -2,8 +2,8 @@
 
 use super::values::{Kind, State, Table, Value};
 use super::{Next, Rule, StoreLookUp, Walk};
-use crate::abi::at;
 use crate::abi::context::STORE_SIZES;
+use crate::abi::context_displacements as at;
 use crate::abi::fast_paths::FastPath;
 use crate::abi::link_layout::{
     ENTRY_TARGET, FAR_TABLE_OFFSET, MAX_SLOTS, ModeId, choices, far_tag_base, from_links,

@@ -4,7 +4,7 @@
 use super::registers::writes;
 use super::values::{Kind, Number, State, Table, Value};
 use super::{Rule, Walk};
-use crate::abi::at::{self, Field, FieldUse};
+use crate::abi::context_displacements::{self as at, Field, FieldUse};
 use crate::abi::descriptors::Expected;
 use crate::abi::link_layout::{
     ENTRY_NEGATED_SLIDE, ENTRY_SLIDE, FAR_TABLE_OFFSET, LINKS_BIAS, choices,

@@ -7,8 +7,8 @@
 //!   the translator's, and in memory only through a host address that a look-up of at least this
 //!   size has yielded, for stores a look-up for stores;
 //! - the translator's own accesses (`memory`): the steps of a look-up, each on the result of the
-//!   step before, and fields of the context, as far as [`crate::abi::at::fields`] lists them for
-//!   that use; and
+//!   step before, and fields of the context, as far as
+//!   [`crate::abi::context_displacements::fields`] lists them for that use; and
 //! - the ways to continue (`flow`): branches forward to an instruction of the block, jumps through
 //!   an entry whose tag was compared or through the slot of a link, and the exit path after an exit
 //!   was named.
@@ -30,10 +30,10 @@ mod registers;
 mod tests;
 mod values;
 
-use crate::abi::completion::{Completion, CompletionKind};
 use crate::abi::immediate::Immediate;
 use crate::abi::link_layout::{BranchTable, FamilyId};
 use crate::abi::register_map::{Home, RegisterMap};
+use crate::abi::signal_completion::{Completion, CompletionKind};
 use crate::abi::sites::{BlockId, LinkPlace, Site, SiteKind};
 use crate::policy::instruction_kind::Helper;
 use crate::policy::mode::{Mode, ModeFlags};

@@ -1,8 +1,8 @@
 //! Tests of the verifier's rules, one by one.
 
 use super::{Rule, Subject, verify, verify_patched};
-use crate::abi::at;
 use crate::abi::context::{BIAS, Context};
+use crate::abi::context_displacements as at;
 use crate::abi::host::*;
 use crate::abi::link_layout::{
     BranchTable, ENTRY_NEGATED_SLIDE, ENTRY_SLIDE, ENTRY_TARGET, FamilyId, INDEX_TURN, SLOT_BYTES,

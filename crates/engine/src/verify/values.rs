@@ -189,11 +189,11 @@ impl Numbers {
 pub(super) struct State {
     /// The value of each host register.
     pub(super) registers: [Value; 16],
-    /// The values of the fields [`crate::abi::at::WORK`].
+    /// The values of the fields [`crate::abi::context_displacements::WORK`].
     pub(super) work: [Value; 3],
     /// The values of the guest registers that live in slots.
     pub(super) slots: [Value; 16],
-    /// The value of the field [`crate::abi::at::CODE_SLIDE`].
+    /// The value of the field [`crate::abi::context_displacements::CODE_SLIDE`].
     pub(super) code_slide: Value,
     /// Addresses in common parts: each is the value with this number plus this distance.
     pub(super) common: Vec<(Number, i64)>,

@@ -6,7 +6,7 @@ use tollgate_engine::Engine;
 use tollgate_engine::abi::link_layout::ModeId;
 use tollgate_engine::abi::sites::{BlockId, LinkPlace, SiteKind};
 use tollgate_engine::blocks::links::Dependence;
-use tollgate_engine::engine::written::Moment;
+use tollgate_engine::engine::written_code::Moment;
 use tollgate_engine::engine::{CodeAddress, LookUp};
 use tollgate_engine::policy::allow_list::Features;
 use tollgate_memory::GuestMemory;

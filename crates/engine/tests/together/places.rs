@@ -4,7 +4,7 @@
 use iced_x86::{Decoder, DecoderOptions, Mnemonic, Register};
 use tollgate_engine::Engine;
 use tollgate_engine::abi::sites::SiteKind;
-use tollgate_engine::engine::written::Moment;
+use tollgate_engine::engine::written_code::Moment;
 use tollgate_engine::engine::{CodeAddress, LookUp};
 use tollgate_engine::policy::access::{Access, AccessUnavailable};
 use tollgate_engine::policy::allow_list::Features;

@@ -144,7 +144,7 @@ fn a_saved_machine_goes_on_in_another_one_with_the_nmi_that_waited() {
     let mut first = vm("first", &code);
     assert_eq!(first.run(), RunOutcome::DebugExit(1));
     let mut saved = serde_json::to_value(first.save().unwrap()).unwrap();
-    saved["processor"]["data"]["latches"]["nmi_pending"] = true.into();
+    saved["processor"]["data"]["non_register"]["nmi_pending"] = true.into();
 
     let mut second = vm("second", &code);
     let (from, mut to) = (first.memory(), second.memory());
@@ -172,5 +172,5 @@ fn a_processor_of_another_layout_or_model_is_refused() {
     };
     assert!(refuse(&["version"], 9.into()).contains("version 9"));
     assert!(refuse(&["processor", "version"], 9.into()).starts_with("saved state of 'processor'"));
-    assert!(refuse(&["processor", "data", "latches"], 9.into()).contains("cannot be read"));
+    assert!(refuse(&["processor", "data", "non_register"], 9.into()).contains("cannot be read"));
 }

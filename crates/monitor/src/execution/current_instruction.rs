@@ -12,7 +12,7 @@
 //! stays the one of the first of them. It is correct for the instruction that exits as well,
 //! because the two cases that the value distinguishes cannot be missed: EFLAGS.TF makes blocks of
 //! one instruction, and the exit reports an interrupt shadow. No value here outlives the
-//! instruction; what must outlive it is in [`crate::execution::latches::Latches`].
+//! instruction; what must outlive it is in [`NonRegisterState`](crate::NonRegisterState).
 
 use tollgate_x86::Vector;
 

@@ -38,29 +38,29 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
             false => Section::of(kind.exit),
         };
         let section = section.map(|section| (section, self.begin_section()));
-        let (state, mut surroundings) = self.parts();
-        surroundings.section = section.map(|(section, _)| section);
+        let (state, mut environment) = self.parts();
+        environment.section = section.map(|(section, _)| section);
         let result = match kind.executor {
-            Executor::Near => out_of_line::execute(state, &mut surroundings, instruction),
+            Executor::Near => out_of_line::execute(state, &mut environment, instruction),
             Executor::Hypercall => {
                 let mut mark = None;
                 let mut forget = |state: &CpuState, change| {
-                    let is_prepared = surroundings.prepare_change(state, change);
+                    let is_prepared = environment.prepare_change(state, change);
                     if is_prepared {
-                        surroundings.translations_changed(state, change);
+                        environment.translations_changed(state, change);
                     }
                     is_prepared
                 };
                 let mut set_mark = |name| mark = Some(name);
                 let result = hypercall::execute(state, &mut forget, &mut set_mark, instruction);
                 if let Some(name) = mark {
-                    surroundings.call_machine(&mut |machine| machine.request_mark(name));
+                    environment.call_machine(&mut |machine| machine.request_mark(name));
                 }
                 result
             }
-            Executor::Emulate => tollgate_emulate::execute(state, &mut surroundings, instruction),
+            Executor::Emulate => tollgate_emulate::execute(state, &mut environment, instruction),
         };
-        let touched_device = surroundings.touched_device;
+        let touched_device = environment.touched_device;
         if let Some((section, begin)) = section {
             self.end_section(section, begin);
         }
@@ -121,13 +121,13 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
                 }
                 if effects.contains(Effects::RAISES_DEBUG) {
                     // A breakpoint that MOV SS has postponed is reported in this #DB.
-                    let hits = std::mem::take(&mut self.latches.breakpoint_hits);
+                    let hits = std::mem::take(&mut self.non_register.breakpoint_hits);
                     if hits != 0 {
                         self.runner.state_mut().report_debug_conditions(hits);
                     }
                 }
                 if effects.contains(Effects::RETURNS_FROM_HANDLER) {
-                    self.latches.resume_flag_rip = self.runner.state().rip;
+                    self.non_register.resume_flag_rip = self.runner.state().rip;
                     self.work.load_resume_flag();
                 }
                 if effects.contains(Effects::LOOKS_AT_TRAP_FLAG) {
@@ -180,7 +180,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
     /// next event sees RF set (SDM volume 3, 17.3.1.1).
     fn between_iterations(&mut self) -> Result<(), VcpuStop> {
         self.set_resume_flag_between_iterations();
-        if self.work.traps() || self.latches.breakpoint_hits != 0 {
+        if self.work.traps() || self.non_register.breakpoint_hits != 0 {
             return self.debug_trap();
         }
         Ok(())

@@ -25,10 +25,10 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
     pub(crate) fn next_event(&mut self) -> Result<bool, VcpuStop> {
         let cpu = self.runner.state();
         let shadowed = cpu.shadow_rip == cpu.rip;
-        let unsettled = self.latches.resume_flag_unsettled;
+        let unsettled = self.non_register.resume_flag_unsettled;
         let held = cpu.nmi_blocked || shadowed && cpu.shadow_holds_all || unsettled;
         if self.nmi_waits() && !held {
-            self.latches.nmi_pending = false;
+            self.non_register.nmi_pending = false;
             // NMIs are blocked until IRET, even if the delivery faults (SDM volume 3, 6.7.1).
             self.runner.state_mut().nmi_blocked = true;
             self.deliver_event(2, EventSource::External)?;
@@ -64,8 +64,8 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
 
     /// Whether an NMI waits. While NMIs are held off, one is remembered and further ones are lost.
     pub(crate) fn nmi_waits(&mut self) -> bool {
-        self.latches.nmi_pending |= self.platform.take_nmi();
-        self.latches.nmi_pending
+        self.non_register.nmi_pending |= self.platform.take_nmi();
+        self.non_register.nmi_pending
     }
 
     pub(crate) fn deliver_event(
@@ -80,13 +80,13 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         self.settle_resume_flag();
         let rip = self.runner.state().rip;
         let task = self.runner.state().tr.selector;
-        let (state, mut surroundings) = self.parts();
-        let result = deliver(state, &mut surroundings, vector, source, None, rip);
+        let (state, mut environment) = self.parts();
+        let result = deliver(state, &mut environment, vector, source, None, rip);
         self.note_task_switch(task);
         if let Err(exception) = result {
             self.raise(exception)?;
         }
-        self.latches.breakpoint_hits = 0;
+        self.non_register.breakpoint_hits = 0;
         self.runner.registers_changed();
         Ok(())
     }
@@ -121,10 +121,10 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         self.runner.state_mut().end_shadow();
         self.settle_resume_flag();
         let task = self.runner.state().tr.selector;
-        let (state, mut surroundings) = self.parts();
-        let result = deliver_exception(state, &mut surroundings, exception);
+        let (state, mut environment) = self.parts();
+        let result = deliver_exception(state, &mut environment, exception);
         self.note_task_switch(task);
-        self.latches.breakpoint_hits = 0;
+        self.non_register.breakpoint_hits = 0;
         self.runner.registers_changed();
         result
     }
@@ -135,7 +135,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         let cpu = self.runner.state();
         let switched = cpu.tr.selector != before;
         if switched {
-            self.latches.resume_flag_rip = cpu.rip;
+            self.non_register.resume_flag_rip = cpu.rip;
             self.work.set_traps(false);
         }
         switched
@@ -174,7 +174,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         if !behind_load_of_ss {
             // The hits of the previous instruction are already reported. Those that MOV SS has
             // postponed are reported now.
-            self.latches.breakpoint_hits = 0;
+            self.non_register.breakpoint_hits = 0;
         }
         let held = behind_load_of_ss && policy(cpu).vendor() != Vendor::Amd;
         if held || cpu.flags().contains(Flags::RF) {
@@ -182,7 +182,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         }
         let met = cpu.code_breakpoints_at(code_address(cpu));
         if met != 0 {
-            let carried_over = std::mem::take(&mut self.latches.breakpoint_hits);
+            let carried_over = std::mem::take(&mut self.non_register.breakpoint_hits);
             cpu.report_debug_conditions(met | carried_over);
         }
         met != 0
@@ -195,7 +195,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         if !self.work.loads_resume_flag() {
             self.runner.state_mut().flags &= !Flags::RF.bits();
         }
-        if !self.work.traps() && self.latches.breakpoint_hits == 0 {
+        if !self.work.traps() && self.non_register.breakpoint_hits == 0 {
             return Ok(());
         }
         self.debug_trap()
@@ -204,7 +204,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
     /// Delivers the debug trap that is due at this boundary, because of the trap flag or of a
     /// breakpoint.
     pub(crate) fn debug_trap(&mut self) -> Result<(), VcpuStop> {
-        let mut conditions = std::mem::take(&mut self.latches.breakpoint_hits);
+        let mut conditions = std::mem::take(&mut self.non_register.breakpoint_hits);
         if self.work.take_trap() {
             conditions |= DR6_SINGLE_STEP;
         }

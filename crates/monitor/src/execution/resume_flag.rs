@@ -2,12 +2,12 @@
 //! iterations of a repeated string instruction (SDM volume 3, 18.3.1.1).
 //!
 //! Translated code does not maintain RF; the monitor supplies its value where the guest can see it,
-//! in the frame of an event. `Latches::resume_flag_rip` is the address of the instruction for which
-//! RF was set. When guest code is left at that instruction, the instruction may not have begun yet,
-//! or a loop may have come back to it; emitted code does not distinguish the two cases. RF then
-//! stays set, but no event is delivered before the instruction has completed: if an event waits,
-//! the instruction is run alone. With breakpoints enabled, every instruction is run alone anyway,
-//! and RF is exact.
+//! in the frame of an event. `NonRegisterState::resume_flag_rip` is the address of the instruction
+//! for which RF was set. When guest code is left at that instruction, the instruction may not have
+//! begun yet, or a loop may have come back to it; emitted code does not distinguish the two cases.
+//! RF then stays set, but no event is delivered before the instruction has completed: if an event
+//! waits, the instruction is run alone. With breakpoints enabled, every instruction is run alone
+//! anyway, and RF is exact.
 
 use crate::execution::runner::Runner;
 use crate::execution::running::Running;
@@ -35,7 +35,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
     /// the frame of an event.
     pub(crate) fn settle_resume_flag(&mut self) {
         let cpu = self.runner.state_mut();
-        if cpu.rip != self.latches.resume_flag_rip {
+        if cpu.rip != self.non_register.resume_flag_rip {
             cpu.flags &= !Flags::RF.bits();
         }
     }
@@ -44,9 +44,9 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
     /// time when guest code was entered.
     pub(crate) fn keep_resume_flag(&mut self, was_set: bool) {
         let cpu = self.runner.state_mut();
-        if was_set && cpu.rip == self.latches.resume_flag_rip {
+        if was_set && cpu.rip == self.non_register.resume_flag_rip {
             cpu.flags |= Flags::RF.bits();
-            self.latches.resume_flag_unsettled = !cpu.has_breakpoints();
+            self.non_register.resume_flag_unsettled = !cpu.has_breakpoints();
         }
     }
 
@@ -54,7 +54,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
     pub(crate) fn set_resume_flag_between_iterations(&mut self) {
         let cpu = self.runner.state_mut();
         cpu.flags |= Flags::RF.bits();
-        self.latches.resume_flag_rip = cpu.rip;
+        self.non_register.resume_flag_rip = cpu.rip;
     }
 
     /// Whether RF is set.

@@ -79,13 +79,13 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         if self.runner.state().has_breakpoints() && self.meets_code_breakpoint() {
             return self.raise(Exception::new(Vector::Debug));
         }
-        let unsettled = std::mem::take(&mut self.latches.resume_flag_unsettled);
+        let unsettled = std::mem::take(&mut self.non_register.resume_flag_unsettled);
         if self.work.is_shadowed() && self.something_waits_for_shadow(flags)
             || unsettled && self.something_waits(flags)
         {
             return self.step_single();
         }
-        if self.latches.ignores_x87_error {
+        if self.non_register.ignores_x87_error {
             return self.step_ignoring_x87_error();
         }
         let Some(entry) = R::entry(self, Extent::Free)? else {

@@ -2,9 +2,9 @@
 
 use crate::execution::current_instruction::InstructionInWork;
 use crate::execution::due_work::Due;
-use crate::execution::latches::Latches;
+use crate::execution::emulation_environment::EmulationEnvironment;
+use crate::execution::non_register_state::NonRegisterState;
 use crate::execution::runner::Runner;
-use crate::execution::surroundings::Surroundings;
 use crate::execution::timed_platform::Metered;
 use crate::host::alarm::Alarm;
 use crate::memory::addresses::code_address;
@@ -33,7 +33,7 @@ pub struct Running<'a, R, P> {
     pub(crate) view: &'a mut GuestView,
     pub(crate) ledger: &'a mut Ledger,
     pub(crate) features: &'a Features,
-    pub(crate) latches: &'a mut Latches,
+    pub(crate) non_register: &'a mut NonRegisterState,
     pub(crate) due: &'a mut Due,
     pub(crate) work: &'a mut InstructionInWork,
     pub(crate) pending: &'a Arc<Requests>,
@@ -95,11 +95,11 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
     }
 
     /// Borrows all parts that an emulated instruction needs.
-    pub(crate) fn parts(&mut self) -> (&mut CpuState, Surroundings<'_>) {
+    pub(crate) fn parts(&mut self) -> (&mut CpuState, EmulationEnvironment<'_>) {
         let (state, derived) = self.runner.state_and_derived();
         (
             state,
-            Surroundings {
+            EmulationEnvironment {
                 view: self.view,
                 platform: Metered {
                     machine: self.platform,
@@ -110,7 +110,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
                 section: None,
                 touched_device: false,
                 wrote_device: false,
-                breakpoint_hits: &mut self.latches.breakpoint_hits,
+                breakpoint_hits: &mut self.non_register.breakpoint_hits,
             },
         )
     }

@@ -2,7 +2,7 @@
 
 use crate::execution::current_instruction::InstructionInWork;
 use crate::execution::due_work::Due;
-use crate::execution::latches::Latches;
+use crate::execution::non_register_state::NonRegisterState;
 use crate::execution::runner::Runner;
 use crate::execution::running::Running;
 use crate::execution::stop::VcpuStop;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tollgate_emulate::cpuid::Vendor;
 use tollgate_engine::abi::register_map::RegisterMap;
-use tollgate_engine::decode::maker::Decoding;
+use tollgate_engine::decode::intel_amd_differences::Decoding;
 use tollgate_engine::engine::{CodeCacheUse, TranslatedBlock};
 use tollgate_engine::policy::allow_list::Features;
 use tollgate_engine::requests::Requests;
@@ -37,7 +37,7 @@ pub struct Vcpu<R: Runner = Translated> {
     pub(crate) view: GuestView,
     ledger: Ledger,
     pub(crate) features: Features,
-    pub(crate) latches: Latches,
+    pub(crate) non_register: NonRegisterState,
     pub(crate) due: Due,
     pub(crate) work: InstructionInWork,
     /// The word that other threads and signals set to make the vCPU look for work at the next
@@ -164,7 +164,7 @@ impl<R: Runner> Vcpu<R> {
             },
             ledger: Ledger::new(facts::thread_time, Detail::default()),
             features,
-            latches: Latches::default(),
+            non_register: NonRegisterState::default(),
             due: Due::ALL,
             work: InstructionInWork::default(),
             pending,
@@ -182,7 +182,7 @@ impl<R: Runner> Vcpu<R> {
             view: &mut self.view,
             ledger: &mut self.ledger,
             features: &self.features,
-            latches: &mut self.latches,
+            non_register: &mut self.non_register,
             due: &mut self.due,
             work: &mut self.work,
             pending: &self.pending,
@@ -218,13 +218,13 @@ impl<R: Runner> Vcpu<R> {
 
     /// The part of a saved state that [`Vcpu::state`] lacks. It is exact whenever `run` does not
     /// run.
-    pub fn latches(&self) -> Latches {
-        self.latches
+    pub fn non_register_state(&self) -> NonRegisterState {
+        self.non_register
     }
 
-    /// Restores saved latches. Must not be called while `run` runs.
-    pub fn set_latches(&mut self, latches: Latches) {
-        self.latches = latches;
+    /// Restores saved state that is in no register. Must not be called while `run` runs.
+    pub fn set_non_register_state(&mut self, state: NonRegisterState) {
+        self.non_register = state;
         self.due.events = true;
     }
 

@@ -70,7 +70,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         if self.platform.ignores_fpu_error() && !self.x87_error_pending() {
             self.platform.fpu_error_cleared();
         }
-        self.latches.ignores_x87_error = self.platform.ignores_fpu_error();
+        self.non_register.ignores_x87_error = self.platform.ignores_fpu_error();
     }
 
     /// Hides the error from the host if the next instruction would wait for it.

@@ -14,7 +14,7 @@ use tollgate_engine::abi::sites::BlockId;
 use tollgate_engine::abi::vector_registers;
 use tollgate_engine::engine::Engine;
 use tollgate_engine::engine::run::{self, Entry};
-use tollgate_engine::engine::written::Moment;
+use tollgate_engine::engine::written_code::Moment;
 use tollgate_engine::policy::instruction_kind::{Effects, Helper};
 use tollgate_exits::{ExitKind, Ledger};
 use tollgate_memory::GuestMemory;

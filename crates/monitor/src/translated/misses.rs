@@ -11,7 +11,7 @@ use crate::memory::space_switch::SpaceSwitch;
 use crate::translated::Translated;
 use std::ffi::c_void;
 use tollgate_emulate::operand::system_mask;
-use tollgate_engine::abi::at;
+use tollgate_engine::abi::context_displacements as at;
 use tollgate_engine::abi::fast_paths::FastPath;
 use tollgate_engine::abi::sites::SiteKind;
 use tollgate_engine::policy::access::Access as MemoryAccess;

@@ -89,10 +89,10 @@ impl<P: Platform> Running<'_, Translated, P> {
     /// instruction raised an exception.
     fn near_step(&mut self, instruction: &Instruction) -> Result<bool, VcpuStop> {
         let place = self.place();
-        let (state, mut surroundings) = self.parts();
-        let result = out_of_line::execute(state, &mut surroundings, instruction);
-        let touched_device = surroundings.touched_device;
-        let kind = match (touched_device, surroundings.wrote_device) {
+        let (state, mut environment) = self.parts();
+        let result = out_of_line::execute(state, &mut environment, instruction);
+        let touched_device = environment.touched_device;
+        let kind = match (touched_device, environment.wrote_device) {
             (false, _) => ExitKind::SlowAccess,
             (true, false) => ExitKind::MmioRead,
             (true, true) => ExitKind::MmioWrite,
@@ -179,10 +179,10 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
         if memory.write && !self.store_was_suppressed(noted) {
             data[..size].copy_from_slice(&self.runner.context.bounce.0[start..start + size]);
-            let (state, mut surroundings) = self.parts();
+            let (state, mut environment) = self.parts();
             // The pages were checked above, and nothing has changed the translations since.
-            let _ = write_linear(state, &mut surroundings, linear, &data[..size], privilege);
-            let touched_device = surroundings.touched_device;
+            let _ = write_linear(state, &mut environment, linear, &data[..size], privilege);
+            let touched_device = environment.touched_device;
             self.follow_access(touched_device);
         }
         Ok(Ended::Completed)
@@ -195,16 +195,16 @@ impl<P: Platform> Running<'_, Translated, P> {
         memory: MemoryUse,
         privilege: Privilege,
     ) -> Result<(), Exception> {
-        let (state, mut surroundings) = self.parts();
+        let (state, mut environment) = self.parts();
         let size = data.len() as u32;
         let mut result = Ok(());
         if memory.write {
-            result = probe_linear(state, &mut surroundings, linear, size, privilege);
+            result = probe_linear(state, &mut environment, linear, size, privilege);
         }
         if memory.read && result.is_ok() {
-            result = read_linear(state, &mut surroundings, linear, data, privilege);
+            result = read_linear(state, &mut environment, linear, data, privilege);
         }
-        let touched_device = surroundings.touched_device;
+        let touched_device = environment.touched_device;
         self.follow_access(touched_device);
         result
     }

@@ -6,14 +6,14 @@ use iced_x86::{Formatter, Instruction, IntelFormatter, Mnemonic, OpKind, Registe
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::mem::offset_of;
-use tollgate_engine::abi::at;
-use tollgate_engine::abi::completion::CompletionKind;
+use tollgate_engine::abi::context_displacements as at;
 use tollgate_engine::abi::fast_paths::FastPath;
 use tollgate_engine::abi::link_layout::{
     ENTRY_BYTES, ENTRY_NEGATED_SLIDE, ENTRY_SLIDE, ENTRY_TARGET, FAR_TABLE_OFFSET, LINKS_BIAS,
     SLOT_BYTES, SLOTS_OFFSET, from_links,
 };
 use tollgate_engine::abi::memos::level_change::{LevelChange, LevelChangeKind};
+use tollgate_engine::abi::signal_completion::CompletionKind;
 use tollgate_engine::abi::sites::{LinkPlace, Site, SiteKind};
 use tollgate_engine::abi::state_map::{Shadow, Source, StateEntry};
 use tollgate_engine::abi::strings::{OPERATIONS, ROUTINES, StringRoutine};

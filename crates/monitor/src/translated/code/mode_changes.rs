@@ -91,7 +91,7 @@ impl<P: Platform> Running<'_, Translated, P> {
     /// address of the instruction to which RF then applies.
     pub(crate) fn follow_returned_flag(&mut self, changed: Changed) {
         if !Changed::MODE.contains(changed) {
-            self.latches.resume_flag_rip = self.runner.context.transfers.returned_rip;
+            self.non_register.resume_flag_rip = self.runner.context.transfers.returned_rip;
         }
     }
 

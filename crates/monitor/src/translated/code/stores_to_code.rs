@@ -16,7 +16,7 @@ use crate::translated::enter::Resume;
 use tollgate_engine::abi::context::NO_PASS;
 use tollgate_engine::abi::sites::{BlockId, Site, SiteKind, pack_site};
 use tollgate_engine::blocks::block::Block;
-use tollgate_engine::engine::written::Moment;
+use tollgate_engine::engine::written_code::Moment;
 use tollgate_exits::ExitKind;
 use tollgate_memory::code_map::line_mask;
 use tollgate_platform::Platform;

@@ -214,8 +214,8 @@ impl<P: Platform> Running<'_, Translated, P> {
                 continue;
             }
             let bytes = pages.bytes(place + part.start as u64, part.size);
-            let (state, mut surroundings) = self.parts();
-            let read = read_linear(state, &mut surroundings, linear, bytes, access.privilege);
+            let (state, mut environment) = self.parts();
+            let read = read_linear(state, &mut environment, linear, bytes, access.privilege);
             failed = failed.or(read.err());
         }
         self.runner.guarded = Some(pages);
@@ -261,9 +261,9 @@ impl<P: Platform> Running<'_, Translated, P> {
         };
         for (part, linear) in access.usable() {
             let bytes = pages.bytes(place + part.start as u64, part.size);
-            let (state, mut surroundings) = self.parts();
+            let (state, mut environment) = self.parts();
             // The parts were checked before, and nothing has changed the translations since.
-            let _ = write_linear(state, &mut surroundings, linear, bytes, access.privilege);
+            let _ = write_linear(state, &mut environment, linear, bytes, access.privilege);
         }
         self.runner.guarded = Some(pages);
     }
@@ -271,7 +271,7 @@ impl<P: Platform> Running<'_, Translated, P> {
     /// The fault of the element that contains a byte, found at that byte.
     fn fault_of_element(&mut self, access: &Masked, byte: u64, element: u64) -> Option<Exception> {
         let (kind, privilege) = (access.kind, access.privilege);
-        let (state, mut surroundings) = self.parts();
+        let (state, mut environment) = self.parts();
         let start = access.address.offset(byte - byte % element);
         if let Err(exception) = linear_address(state, start, element as u32, kind) {
             return Some(exception);
@@ -281,8 +281,8 @@ impl<P: Platform> Running<'_, Translated, P> {
             Err(exception) => return Some(exception),
         };
         let result = match kind {
-            AccessKind::Write => probe_linear(state, &mut surroundings, linear, 1, privilege),
-            _ => read_linear(state, &mut surroundings, linear, &mut [0], privilege),
+            AccessKind::Write => probe_linear(state, &mut environment, linear, 1, privilege),
+            _ => read_linear(state, &mut environment, linear, &mut [0], privilege),
         };
         result.err()
     }

@@ -390,8 +390,8 @@ impl<P: Platform> Running<'_, Translated, P> {
             return None;
         };
         let mut bytes = [0; 8];
-        let (cpu, mut surroundings) = self.parts();
-        read_system(cpu, &mut surroundings, place.0, 0, &mut bytes).ok()?;
+        let (cpu, mut environment) = self.parts();
+        read_system(cpu, &mut environment, place.0, 0, &mut bytes).ok()?;
         Some(u64::from_le_bytes(bytes))
     }
 }

@@ -526,7 +526,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             && !cpu.flags().intersects(UNUSUAL)
             && cpu.shadow_rip != cpu.rip
             && !cpu.has_breakpoints()
-            && self.latches.breakpoint_hits == 0
+            && self.non_register.breakpoint_hits == 0
             && !self.work.traps()
             && !self.view.memory.has_map_changes();
         is_usual.then(|| Before {

@@ -18,7 +18,7 @@ use tollgate_x86::{CpuState, Exception, LinearAddress, PhysicalAddress, Space, T
 const DEVICE_ACCESS: usize = 64;
 
 /// Borrowed parts of a vCPU, for the time of one emulated instruction.
-pub struct Surroundings<'a> {
+pub struct EmulationEnvironment<'a> {
     /// Guest memory through the guest's page tables.
     pub view: &'a mut GuestView,
     /// The machine. The time that its devices take is counted.
@@ -37,7 +37,7 @@ pub struct Surroundings<'a> {
     pub breakpoint_hits: &'a mut u64,
 }
 
-impl Surroundings<'_> {
+impl EmulationEnvironment<'_> {
     fn watch(&mut self, state: &CpuState, address: LinearAddress, size: usize, write: bool) {
         if state.has_breakpoints() {
             *self.breakpoint_hits |= state.data_breakpoints_in(address.0, size as u64, write);
@@ -127,7 +127,7 @@ impl Surroundings<'_> {
     }
 }
 
-impl Environment for Surroundings<'_> {
+impl Environment for EmulationEnvironment<'_> {
     fn call_machine(&mut self, call: &mut dyn FnMut(&mut dyn Platform)) {
         self.touched_device = true;
         self.platform.call(call);

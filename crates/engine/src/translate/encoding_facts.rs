@@ -3,7 +3,7 @@
 //! Most of what the allow-list and iced-x86's tables say of an instruction follows from its
 //! [`Code`] alone. Asking them costs as much as emitting the copy, so the answers are kept.
 
-use crate::decode::maker::Decoding;
+use crate::decode::intel_amd_differences::Decoding;
 use crate::policy::memory_operand::MemoryUse;
 use iced_x86::{Code, EncodingKind, Instruction, Mnemonic};
 

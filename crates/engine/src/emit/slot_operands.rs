@@ -16,7 +16,7 @@
 use super::emitter::Emitter;
 use super::operand_access::{has_one_register_twice, plain_accesses};
 use super::operands::{Named, guest_number};
-use crate::abi::at;
+use crate::abi::context_displacements as at;
 use crate::emit::assembler::Width;
 use iced_x86::{
     Code, EncodingKind, Instruction, Mnemonic, OpAccess, OpCodeOperandKind, OpKind, Register,

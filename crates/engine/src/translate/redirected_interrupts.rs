@@ -19,7 +19,7 @@
 
 use super::Translator;
 use super::far::FAR_POINTER;
-use crate::abi::at;
+use crate::abi::context_displacements as at;
 use crate::abi::descriptors::BITMAP_OFFSET;
 use crate::abi::flags::InterruptFlag;
 use crate::abi::host::*;

@@ -1,5 +1,5 @@
 //! Examination of a block's instructions before their translation: it plans which of their memory
-//! accesses share a look-up ([`crate::emit::window`]).
+//! accesses share a look-up ([`crate::emit::shared_look_up`]).
 //!
 //! The block's instructions are decoded here, once. Accesses through the same register form a group
 //! as long as the register changes by constants only. The members of a group that are in range of
@@ -12,7 +12,7 @@
 
 use super::branch::goes_on_behind;
 use crate::emit::look_up::{near_register, segment_of};
-use crate::emit::window::{Planned, WINDOW_BYTES};
+use crate::emit::shared_look_up::{Planned, WINDOW_BYTES};
 use crate::policy::allow_list::has_memory;
 use crate::policy::memory_operand::MemoryUse;
 use crate::policy::mode::{Mode, ModeFlags, SegmentClass};
@@ -436,7 +436,7 @@ mod tests {
         let mut info = InstructionInfoFactory::new();
         let mut ahead = Ahead::default();
         let memory_use = |instruction: &Instruction| {
-            let decoding = crate::decode::maker::Decoding::Intel;
+            let decoding = crate::decode::intel_amd_differences::Decoding::Intel;
             crate::policy::memory_operand::memory_use(&mut info, instruction, decoding)
         };
         ahead.look(decoder, (&mode, 64), memory_use, || false);

@@ -14,7 +14,7 @@ type Pages = (u64, u64);
 const MOST_SPARE: usize = 64;
 
 /// Entries that may be filled.
-pub struct Listed<E> {
+pub struct EntriesByPage<E> {
     /// The pages that each entry depends on.
     filled: FxHashMap<E, Pages>,
     /// The entries of each page. A list may name entries that were removed or that depend on other
@@ -24,7 +24,7 @@ pub struct Listed<E> {
     spare: Vec<Vec<E>>,
 }
 
-impl<E> Default for Listed<E> {
+impl<E> Default for EntriesByPage<E> {
     fn default() -> Self {
         Self {
             filled: FxHashMap::default(),
@@ -34,7 +34,7 @@ impl<E> Default for Listed<E> {
     }
 }
 
-impl<E: Copy + Eq + Ord + Hash> Listed<E> {
+impl<E: Copy + Eq + Ord + Hash> EntriesByPage<E> {
     /// Notes that an entry is filled and depends on these pages.
     pub fn list(&mut self, entry: E, pages: Pages) {
         if self.filled.insert(entry, pages) == Some(pages) {
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn having_held_much_does_not_make_the_next_drop_dear() {
-        let mut listed = Listed::<u32>::default();
+        let mut listed = EntriesByPage::<u32>::default();
         for entry in 0..10_000 {
             listed.list(entry, (entry.into(), entry.into()));
         }
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn exactly_what_depends_on_a_page_goes_with_it() {
         let mut random = Random::new(9);
-        let mut listed = Listed::<u32>::default();
+        let mut listed = EntriesByPage::<u32>::default();
         let mut model = BTreeMap::new();
         for _ in 0..20_000 {
             let page = random.below(40) as u64;

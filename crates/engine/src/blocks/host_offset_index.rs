@@ -40,7 +40,7 @@ impl Node {
 }
 
 /// The blocks of a code cache, ordered by the offsets of their code.
-pub struct HostOrder {
+pub struct HostOffsetIndex {
     /// For each unit: the number of the last block that begins in it, plus one, or zero if none
     /// does.
     last: Vec<u32>,
@@ -56,7 +56,7 @@ fn place_of(offset: u32) -> (usize, usize) {
     (offset / UNIT, offset % UNIT / ALIGNMENT)
 }
 
-impl HostOrder {
+impl HostOffsetIndex {
     /// Makes an empty index for a cache of `size` bytes.
     pub fn new(size: usize) -> Self {
         Self {
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn it_is_an_ordered_map_of_offsets() {
         let mut random = Random::new(5);
-        let mut order = HostOrder::new(0x1000);
+        let mut order = HostOffsetIndex::new(0x1000);
         let mut model = BTreeMap::new();
         for round in 0..20_000 {
             let offset = random.below(0x1000 / ALIGNMENT) as u32 * ALIGNMENT as u32;

@@ -1,16 +1,16 @@
 //! What the processor remembers from one instruction to the next, in addition to its registers.
 //!
-//! [`tollgate_x86::CpuState`] holds the state that the guest can read and write. The latches are
-//! the rest of what decides how the guest continues: a saved machine without them would lose an NMI
-//! or a breakpoint, or would see EFLAGS.RF set where a processor has cleared it. All other state in
-//! a vCPU belongs to the instruction that is being executed, or is derived and can be computed
-//! again.
+//! [`tollgate_x86::CpuState`] holds the state that the guest can read and write. The non-register
+//! state, as the manuals call it (SDM volume 3, 25.4.2), is the rest of what decides how the guest
+//! continues: a saved machine without it would lose an NMI or a breakpoint, or would see EFLAGS.RF
+//! set where a processor has cleared it. All other state in a vCPU belongs to the instruction that
+//! is being executed, or is derived and can be computed again.
 
 use serde::{Deserialize, Serialize};
 
-/// The latches of one vCPU: plain data, all zero after a reset.
+/// The non-register state of one vCPU: plain data, all zero after a reset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Latches {
+pub struct NonRegisterState {
     /// Whether an NMI arrived while NMIs were blocked or during a shadow of MOV SS. One NMI is
     /// kept, further ones are lost (SDM volume 3, 6.7.1).
     pub nmi_pending: bool,

@@ -1,5 +1,5 @@
 //! The rules for which instructions leave the scratch registers alone that hold guest registers
-//! (see [`crate::emit`]'s `held`).
+//! (see [`crate::emit::held_registers`]).
 
 use super::Translator;
 use crate::abi::host::*;
