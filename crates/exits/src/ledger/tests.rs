@@ -185,6 +185,87 @@ fn sleep_is_not_waiting() {
     assert_eq!(shares.remainder(), 0);
 }
 
+thread_local! {
+    static READINGS: Cell<u64> = const { Cell::new(0) };
+    static STOLEN: Cell<u64> = const { Cell::new(0) };
+}
+
+/// A clock that takes time itself, on a host that is a virtual machine and loses `STOLEN` cycles now
+/// and then without reporting them: in an exit or a stretch of guest code that is timed, where it
+/// spoils most.
+fn host_that_loses_time() {
+    pass(20);
+    READINGS.set(READINGS.get() + 1);
+    if READINGS.get().is_multiple_of(5_000) {
+        pass(STOLEN.get());
+    }
+}
+
+/// Runs 400 million cycles of exits, with stretches of guest code of this length between them, on a
+/// host that loses so many cycles each time. Returns the remainder and what was lost, as parts of
+/// the wall time.
+fn run_that_loses(stolen: u64, stretch: u64) -> (f64, f64) {
+    const EXIT: u64 = 300;
+    let mut ledger = ledger();
+    READINGS.set(0);
+    STOLEN.set(stolen);
+    AT_READING.set(host_that_loses_time);
+    ledger.start();
+    for _ in 0..400_000_000 / (EXIT + stretch) {
+        ledger.leave_guest();
+        ledger.count(ExitKind::PortIn, Place::default());
+        pass(EXIT);
+        ledger.enter_guest();
+        pass(stretch);
+    }
+    ledger.leave_guest();
+    ledger.stop();
+    AT_READING.set(|| ());
+    let shares = ledger.shares();
+    let lost = stolen * (READINGS.get() / 5_000);
+    let part = |cycles: f64| cycles / shares.wall as f64;
+    (part(shares.remainder() as f64), part(lost as f64))
+}
+
+/// The lengths of the stretches of guest code with which that is tried.
+const STRETCHES: [u64; 3] = [100, 4_000, 30_000];
+
+#[test]
+fn a_host_that_loses_no_time_leaves_no_remainder() {
+    for stretch in STRETCHES {
+        let (remainder, _) = run_that_loses(0, stretch);
+        assert!(remainder.abs() < 0.005, "{stretch}: {remainder}");
+    }
+}
+
+#[test]
+fn long_times_that_the_host_loses_unreported_are_missing_and_count_for_no_exit() {
+    for stolen in [INTERRUPTED_BY_HOST + 1_000, 3_000_000, 20_000_000] {
+        for stretch in STRETCHES {
+            let (remainder, lost) = run_that_loses(stolen, stretch);
+            assert!(
+                (-0.005..lost + 0.005).contains(&remainder),
+                "{stolen} {stretch}: {remainder} of {lost}"
+            );
+        }
+    }
+}
+
+/// What is shorter than an exit can be, an exit may be: it counts for as many exits as the timed one
+/// stands for. So the sum of the accounts may exceed the wall time, by at most the sampling's factor.
+#[test]
+fn short_times_that_the_host_loses_unreported_count_as_exits() {
+    for stretch in STRETCHES {
+        let (remainder, lost) = run_that_loses(300_000, stretch);
+        assert!(
+            (-12.0 * lost..lost + 0.005).contains(&remainder),
+            "{stretch}: {remainder} of {lost}"
+        );
+    }
+    let (remainder, _) = run_that_loses(300_000, STRETCHES[0]);
+    assert!(remainder < -0.02, "{remainder}");
+}
+
 /// A clock that takes time itself, on a host that takes the processor away anywhere: between two
 /// readings and in the ledger's own work too, about half of the time.
 fn loaded_host() {
