@@ -202,7 +202,7 @@ fn host_that_loses_time() {
 }
 
 /// Runs 400 million cycles of exits, with stretches of guest code of this length between them, on a
-/// host that loses so many cycles each time. Returns the remainder and what was lost, as parts of
+/// host that loses `stolen` cycles each time. Returns the remainder and what was lost, as parts of
 /// the wall time.
 fn run_that_loses(stolen: u64, stretch: u64) -> (f64, f64) {
     const EXIT: u64 = 300;
@@ -251,8 +251,9 @@ fn long_times_that_the_host_loses_unreported_are_missing_and_count_for_no_exit()
     }
 }
 
-/// What is shorter than an exit can be, an exit may be: it counts for as many exits as the timed one
-/// stands for. So the sum of the accounts may exceed the wall time, by at most the sampling's factor.
+/// A loss that is shorter than an exit can be cannot be distinguished from the exit: it counts for all
+/// exits that the timed one stands for. So the sum of the accounts may exceed the wall time, by at
+/// most the sampling's factor.
 #[test]
 fn short_times_that_the_host_loses_unreported_count_as_exits() {
     for stretch in STRETCHES {
