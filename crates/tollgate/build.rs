@@ -1,12 +1,12 @@
-//! Compiles the agent, the first process of the guests of `tollgate exec`: `crates/agent`, by the
-//! compiler alone, linked statically. Once for this very target, and once for kernels of 32 bits
-//! if the standard library for that is installed. The command includes the results.
+//! Compiles the agent (`crates/agent`), the first process of the guests of `tollgate exec`. The
+//! compiler builds it alone, statically linked: once for the target of this build, and once for
+//! 32-bit kernels if the standard library for them is installed. The command includes the results.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The target of the agent for kernels of 32 bits. Its standard library has all that linking
+/// The target of the agent for 32-bit kernels. Its standard library has everything that linking
 /// needs.
 const TARGET_32_BIT: &str = "i686-unknown-linux-musl";
 
@@ -27,14 +27,14 @@ fn variable(name: &str) -> OsString {
     std::env::var_os(name).unwrap_or_else(|| panic!("no {name}"))
 }
 
-/// Whether the compiler has the standard library for a target. Asked again when rustup has added
-/// or removed one.
+/// Whether the compiler has the standard library for a target. Cargo runs the build script again
+/// when rustup has added or removed one.
 fn has_library(target: &str) -> bool {
     let mut rustc = Command::new(variable("RUSTC"));
     let output = rustc.args(["--print", "target-libdir", "--target", target]);
     let output = output.output().unwrap_or_else(|error| panic!("{error}"));
     let folder = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
-    // FOLDER is lib/rustlib/TARGET/lib.
+    // `folder` is lib/rustlib/TARGET/lib.
     let components = folder.join("../../components");
     if components.is_file() {
         println!("cargo::rerun-if-changed={}", components.display());

@@ -1,18 +1,18 @@
-//! How long it takes from the start of the process to the guest's first instruction.
+//! Measures the time from the start of the process to the guest's first instruction.
 //!
-//! The guest is a boot sector that ends the machine at once, so a run's whole time, the
-//! end of the process included, is an upper bound; and what `--stats` tells is the part
-//! up to the first instruction, without the start of the process itself.
+//! The guest is a boot sector that ends the machine immediately, so the time of a whole run,
+//! including the end of the process, is an upper bound. `--stats` reports the part up to the first
+//! instruction, without the start of the process itself.
 
 use std::fs;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-/// Runs of each kind; the first, which warms the caches, is not counted.
+/// Runs of each kind. The first one warms the caches and is not counted.
 const RUNS: usize = 21;
-/// What isa-debug-exit makes of 10h.
+/// The exit code that isa-debug-exit makes of 10h.
 const EXPECTED_EXIT: i32 = 33;
-/// mov al, 10h; out F4h, al
+/// The guest's code: `mov al, 10h; out F4h, al`.
 const LEAVE: [u8; 4] = [0xb0, 0x10, 0xe6, 0xf4];
 
 fn main() -> ExitCode {
@@ -57,7 +57,8 @@ fn measure(guest: &std::path::Path) -> Result<(), String> {
     Ok(())
 }
 
-/// One run: its whole time, and the milliseconds that `--stats` tells.
+/// Runs the guest once; returns the time of the whole run, and the milliseconds that `--stats`
+/// reports.
 fn run(guest: &std::path::Path, memory: &str) -> Result<(Duration, f64), String> {
     let started = Instant::now();
     let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
@@ -79,7 +80,7 @@ fn run(guest: &std::path::Path, memory: &str) -> Result<(Duration, f64), String>
     Ok((elapsed, told))
 }
 
-/// Sorts the values; the middle one.
+/// Sorts the values and returns the middle one.
 fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)

@@ -1,7 +1,7 @@
 //! What a person can type: the subcommands and, through their arguments, all flags.
 //!
-//! This is only the definition. `command_line` understands words by it, `usage` explains errors and
-//! `documents` writes manual pages from it.
+//! This file only defines the command line. `command_line` parses words by it, `usage` explains
+//! errors, and `documents` writes manual pages from it.
 
 use std::ffi::OsString;
 
@@ -9,7 +9,7 @@ use clap::Parser;
 
 use crate::{control, documents};
 
-/// Runs x86 virtual machines in an ordinary process.
+/// The whole command line of `tollgate`.
 #[derive(Parser, Debug)]
 #[command(
     name = "tollgate",
@@ -19,12 +19,12 @@ use crate::{control, documents};
     after_help = "Try 'tollgate run --help' for flags, keys, examples and exit codes."
 )]
 pub struct Cli {
-    /// What to do.
+    /// The subcommand and its arguments.
     #[command(subcommand)]
     pub subcommand: Subcommand,
 }
 
-/// What to do.
+/// The subcommands of `tollgate`.
 #[derive(clap::Subcommand, Debug)]
 pub enum Subcommand {
     /// Run a command in a virtual machine, with this host's files
@@ -60,14 +60,14 @@ pub enum Subcommand {
     Documents(documents::DocumentsArguments),
 }
 
-/// The definition itself.
+/// The definition of the command line as clap uses it.
 pub fn definition() -> clap::Command {
     use clap::CommandFactory;
     Cli::command()
 }
 
-/// The subcommands that `words` name one below the other, such as `lab`, `vif`, and the
-/// names that could come next.
+/// The nested subcommands that `words` names, such as `lab` and `vif`, and the names that could
+/// come next.
 pub fn subcommands(words: &[OsString]) -> (Vec<String>, Vec<String>) {
     let mut command = definition();
     let mut path = Vec::new();

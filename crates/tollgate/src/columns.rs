@@ -1,14 +1,14 @@
-//! Text that is as wide as the terminal.
+//! Wraps text to the width of the terminal.
 
 use std::os::fd::AsFd;
 
 use crate::host;
 
-/// Columns of text beside the start of a row at least.
+/// The smallest width of the text, in columns, next to the start of a row.
 const LEAST: usize = 20;
 
-/// Text behind the start of a row, in lines of so many columns where that can be; further lines
-/// begin below the text.
+/// Puts `text` after the start of a row, in lines of `columns` columns where possible; further
+/// lines begin below the text.
 pub fn indented(start: &str, text: &str, columns: usize) -> String {
     let room = columns.saturating_sub(start.chars().count()).max(LEAST);
     let mut lines = vec![String::new()];
@@ -25,7 +25,7 @@ pub fn indented(start: &str, text: &str, columns: usize) -> String {
     format!("{start}{}\n", lines.join(&indent))
 }
 
-/// Sentences in lines as long as those of the terminal that they are written to, if it is one.
+/// Wraps sentences to the width of the terminal that they are written to, if the output is one.
 pub fn wrapped(text: &str, output: &impl AsFd) -> String {
     match host::window_size(output.as_fd()) {
         Some((columns, _)) => wrapped_at(text, columns),

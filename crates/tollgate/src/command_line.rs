@@ -1,5 +1,5 @@
-//! From the words of a command line to what they ask for, or to an answer: help, a list, or one
-//! line that says what is wrong.
+//! Parses the words of a command line, and answers those that ask for help or a list, or that are
+//! wrong.
 
 use std::ffi::OsString;
 use std::os::fd::AsFd;
@@ -10,10 +10,11 @@ use crate::cli::{Cli, Subcommand, definition};
 use crate::standard_output::print_and_end;
 use crate::{cpu_models, devices, exit_code, flags, foreign_words, help_text, host, usage, words};
 
-/// The command line was answered already (help, version, an error); exit with this.
+/// The command line was answered already (help, version, or an error); the process exits with this
+/// code.
 pub struct Answered(pub u8);
 
-/// Understands a command line, whose first word is the program's own name.
+/// Parses a command line, whose first word is the program's own name.
 ///
 /// # Errors
 /// [`Answered`] if help, the version or an error message was printed instead.
@@ -66,8 +67,8 @@ fn asked_list(words: &[OsString]) -> Option<String> {
     }
 }
 
-/// The exit code of a wrong command line. Where the command's own codes begin at 0, none of them is
-/// taken.
+/// The exit code of a wrong command line. `tollgate exec` has a code of its own for that, because
+/// its low exit codes are those of the guest's command.
 fn code_of(words: &[OsString], code: u8) -> u8 {
     match words.get(1).is_some_and(|word| word == "exec") {
         true => exit_code::EXEC_FAILED,

@@ -1,4 +1,5 @@
-//! Where the guest's consoles go: standard output, a file, a pseudo-terminal, nowhere.
+//! The places that consoles of the guest write to: standard output, a file, a pseudo-terminal, or
+//! nowhere.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -19,26 +20,27 @@ use crate::serial_target::SerialTarget;
 use crate::silence::Noting;
 use crate::{host, terminal};
 
-/// Output of a console, opened once; every start of the machine gets a writer of its own.
+/// Output of a console, opened once. Each start of the machine gets a writer of its own.
 pub struct Console {
     output: Output,
-    /// Something was written.
+    /// Becomes true when something is written.
     is_used: Arc<AtomicBool>,
 }
 
 enum Output {
-    /// A file, or standard output: a writer waits until all is written.
+    /// A file, or standard output. A writer waits until everything is written.
     Blocking(File, Arc<LostOutput>),
-    /// The master side of a pseudo-terminal: what no process reads is dropped.
+    /// The master side of a pseudo-terminal. Output that no process reads is dropped.
     Pty(Pty),
     Nowhere,
 }
 
 impl Console {
-    /// Opens what `target` names, for the console called `name` in messages.
+    /// Opens the place that `target` names, for the console called `name` in messages.
     ///
     /// # Errors
-    /// One line: which file could not be opened and why.
+    ///
+    /// One line says which file could not be opened, and why.
     pub fn open(target: &SerialTarget, name: &'static str) -> Result<Self, Failure> {
         let output = match target {
             SerialTarget::Null => Output::Nowhere,
@@ -63,11 +65,12 @@ impl Console {
         })
     }
 
-    /// A writer for the vCPU thread. It never fails: a guest cannot be told that its
+    /// A writer for the vCPU thread. It never fails, because a guest cannot be notified that its
     /// console broke.
     ///
     /// # Errors
-    /// Those of dup(2).
+    ///
+    /// The errors of dup(2).
     pub fn writer(&self) -> io::Result<Box<dyn Write + Send>> {
         let writer: Box<dyn Write + Send> = match &self.output {
             Output::Blocking(file, lost) => Box::new(Patient {
@@ -86,7 +89,7 @@ impl Console {
         (!goes_nowhere).then(|| Arc::clone(&self.is_used))
     }
 
-    /// Something could not be written and is lost, which was said.
+    /// Whether something could not be written and is lost, which was reported.
     pub fn has_lost_output(&self) -> bool {
         matches!(&self.output, Output::Blocking(_, lost) if lost.is_lost())
     }
@@ -121,8 +124,8 @@ fn cannot_write(path: &Path, name: &str, error: &io::Error) -> Failure {
     ))
 }
 
-/// Writes everything, waiting if it must; once the reader is gone, output is dropped. What is
-/// dropped for another reason is lost output.
+/// Writes everything and waits if it must. Once the reader is gone, output is dropped. Output that
+/// is dropped for any other reason counts as lost.
 struct Patient {
     file: File,
     lost: Arc<LostOutput>,
@@ -132,7 +135,7 @@ impl Write for Patient {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self.file.write(bytes) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                // Another process made the shared terminal non-blocking.
+                // Another process made the shared terminal non-blocking, so this waits for it.
                 let mut fds = [host::interest(self.file.as_raw_fd(), libc::POLLOUT)];
                 match host::poll(&mut fds, None) {
                     Ok(()) => Err(ErrorKind::Interrupted.into()),
@@ -171,9 +174,9 @@ impl Write for Dropping {
 
 /// A new pseudo-terminal in raw mode.
 pub struct Pty {
-    /// Our side, non-blocking.
+    /// The master side, which is non-blocking.
     pub master: OwnedFd,
-    /// The other side's name.
+    /// The name of the slave side.
     pub path: PathBuf,
     /// Kept open, so that the master never reports a hang-up when a reader leaves.
     _slave: File,
@@ -188,7 +191,7 @@ impl Pty {
         let path = PathBuf::from(OsString::from_vec(name.into_bytes()));
         let slave = open_terminal(&path)?;
         let mut settings = terminal::raw(terminal::settings(&slave)?);
-        // The guest's bytes arrive as they are; its own terminal layer makes line ends.
+        // The guest's bytes must arrive unchanged: its own terminal layer makes line ends.
         settings.output_modes -= OutputModes::OPOST;
         terminal::apply(&slave, &settings)?;
         host::set_nonblocking(master.as_fd())?;

@@ -1,4 +1,4 @@
-//! `tollgate cost`: the experiment about what exits cost, and its outputs.
+//! `tollgate cost`: measures what exits cost, and writes tables, files and plots of it.
 
 use std::io::{IsTerminal, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -19,10 +19,10 @@ use crate::signals::{Asked, Signals};
 use crate::standard_output::print;
 use crate::{columns, doctor, exit_code};
 
-/// Progress on a terminal is not shown more often.
+/// The shortest time between two updates of the progress line on a terminal.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// `tollgate cost`.
+/// The arguments of `tollgate cost`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 the host refuses or the guest did not do its work, 2 a wrong flag or file,
@@ -53,7 +53,7 @@ pub struct CostArguments {
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
 
-    /// Show the table of all figures, not what they come to
+    /// Show the table of all figures instead of the conclusions
     #[arg(long)]
     pub full: bool,
 
@@ -97,9 +97,9 @@ pub struct CostArguments {
     pub write_linux_program_64: Option<PathBuf>,
 }
 
-/// Pairs of runs for the ledger's overhead.
+/// The number of pairs of runs that measure the ledger's overhead.
 const PAIRS: usize = 9;
-/// The same with `--quick`.
+/// The number of pairs of runs with `--quick`.
 const QUICK_PAIRS: usize = 1;
 
 /// Runs `tollgate cost` and returns its exit code.
@@ -127,7 +127,7 @@ fn measure(arguments: &CostArguments) -> Result<u8, Failure> {
         }
     }
     let plot = arguments.plot.as_deref().map(plot_format).transpose()?;
-    // What is wrong with a path shall be known before everything is measured.
+    // A wrong path must be reported before the measurement begins.
     let paths = [
         ("--csv", &arguments.csv),
         ("--samples-csv", &arguments.samples_csv),
@@ -162,7 +162,7 @@ fn measure(arguments: &CostArguments) -> Result<u8, Failure> {
                 .and_then(|()| print("All figures: --full; in files: --csv, --json, --plot.\n"))
         }
     };
-    // What was measured still goes to its files.
+    // The results go to their files even if the measurement was stopped.
     write_files(arguments, plot, &report)?;
     shown?;
     Ok(watcher.exit_code())
@@ -270,7 +270,7 @@ impl Watcher {
         }
     }
 
-    /// Takes the progress line away.
+    /// Erases the progress line.
     fn clear(&mut self) {
         if self.is_terminal && self.shown.is_some() {
             let _ = write!(std::io::stderr(), "\r\x1b[K");

@@ -1,4 +1,4 @@
-//! `--cpu`: the processor's model by its name, and the list of them.
+//! `--cpu`: parses the name of a processor's model and lists the models.
 
 use std::ffi::OsString;
 
@@ -6,13 +6,14 @@ use tollgate_machine::cpu::{self, AddedFeatures, Cpu, CpuModel, ModelError};
 
 use crate::words;
 
-/// Widest line of the list.
+/// The maximum width of a line of the list.
 const WIDTH: usize = 96;
 
-/// The processor that a name stands for.
+/// The processor model with this name.
 ///
 /// # Errors
-/// What is wrong with it, for a line that names the flag and the value.
+///
+/// The reason, for a line that names the flag and the value.
 pub fn parse(name: &str) -> Result<Cpu, String> {
     cpu::find(name).map_err(|error| match error {
         ModelError::Unknown(_) => {
@@ -25,8 +26,8 @@ pub fn parse(name: &str) -> Result<Cpu, String> {
     })
 }
 
-/// Whether `tollgate run --cpu help` is what the words say, as QEMU's users type it: then
-/// no kernel is needed.
+/// Whether the words are `tollgate run --cpu help`, as QEMU's users type it. No kernel is needed
+/// then.
 pub fn are_asked_for(words: &[OsString]) -> bool {
     words::ask_for_help_on("--cpu", words)
 }

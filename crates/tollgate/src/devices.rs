@@ -1,4 +1,4 @@
-//! `--device`: devices beside those that every machine has, and the list of them.
+//! `--device`: parses the name of an optional device and lists these devices.
 
 use std::ffi::OsString;
 
@@ -6,10 +6,11 @@ use tollgate_machine::config::OptionalDevice;
 
 use crate::words;
 
-/// The device that a name stands for.
+/// The device with this name.
 ///
 /// # Errors
-/// What is wrong with it, for a line that names the flag and the value.
+///
+/// The reason, for a line that names the flag and the value.
 pub fn parse(name: &str) -> Result<OptionalDevice, String> {
     OptionalDevice::ALL
         .into_iter()
@@ -20,7 +21,7 @@ pub fn parse(name: &str) -> Result<OptionalDevice, String> {
         })
 }
 
-/// Whether `tollgate run --device help` is what the words say: then no kernel is needed.
+/// Whether the words are `tollgate run --device help`. No kernel is needed then.
 pub fn are_asked_for(words: &[OsString]) -> bool {
     words::ask_for_help_on("--device", words)
 }

@@ -1,4 +1,4 @@
-//! `--display`: where the guest's screen is shown, and the words for it.
+//! `--display`: the places where the guest's screen can be shown, and the parser of the flag.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -6,23 +6,24 @@ use std::path::PathBuf;
 
 use crate::vnc::options::VncOptions;
 
-/// Where the screen is shown.
+/// The place where the guest's screen is shown.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Display {
-    /// Nowhere.
+    /// The screen is shown nowhere.
     None,
-    /// In this terminal.
+    /// This terminal shows the screen.
     Text,
-    /// As pictures in a folder.
+    /// Pictures of the screen go to a folder.
     Png(PathBuf),
-    /// For VNC viewers.
+    /// VNC viewers show the screen.
     Vnc(VncOptions),
 }
 
-/// Understands `none`, `text`, `png:DIR` and `vnc=WHERE`.
+/// Parses `none`, `text`, `png:DIR` and `vnc=WHERE`.
 ///
 /// # Errors
-/// What is wrong with it, for a line that names the flag and the value.
+///
+/// The reason, for a line that names the flag and the value.
 pub fn parse(text: OsString) -> Result<Display, String> {
     if let Some(vnc) = text.as_bytes().strip_prefix(b"vnc=") {
         return VncOptions::parse(OsStr::from_bytes(vnc)).map(Display::Vnc);

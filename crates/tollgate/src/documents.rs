@@ -1,6 +1,5 @@
-//! `tollgate documents`: manual pages, shell completions and a reference, made from the very
-//! definition of the command line. `scripts/package` puts the first two where a system looks for
-//! them.
+//! `tollgate documents`: writes manual pages, shell completions and a reference from the definition
+//! of the command line. `scripts/package` puts the first two where a system searches for them.
 
 mod reference;
 
@@ -14,7 +13,7 @@ use clap_complete::Shell;
 use crate::exit_code;
 use crate::failure::Failure;
 
-/// `tollgate documents`.
+/// The arguments of `tollgate documents`.
 #[derive(Args, Debug)]
 pub struct DocumentsArguments {
     /// A directory, made if it is not there: manual pages go to DIR/man, completions to
@@ -23,7 +22,7 @@ pub struct DocumentsArguments {
     pub folder: PathBuf,
 }
 
-/// The shells that have completions.
+/// The shells that get completions.
 const SHELLS: [Shell; 3] = [Shell::Bash, Shell::Zsh, Shell::Fish];
 
 /// Runs `tollgate documents` with the definition of the command line, and returns the exit code.
@@ -41,7 +40,7 @@ fn write(folder: &Path, definition: Command) -> io::Result<()> {
     let (manual, completions) = (folder.join("man"), folder.join("completions"));
     fs::create_dir_all(&manual)?;
     fs::create_dir_all(&completions)?;
-    // What is hidden has no page, nor has the help flag's own subcommand.
+    // Hidden commands and the help flag's own subcommand get no page.
     let mut command = definition.disable_help_subcommand(true);
     for shell in SHELLS {
         clap_complete::generate_to(shell, &mut command.clone(), "tollgate", &completions)?;
@@ -51,7 +50,7 @@ fn write(folder: &Path, definition: Command) -> io::Result<()> {
     write_pages(&command, &manual)
 }
 
-/// The page of a command, and those of its subcommands.
+/// Writes the page of a command, and those of its subcommands.
 fn write_pages(command: &Command, folder: &Path) -> io::Result<()> {
     let name = command
         .get_display_name()

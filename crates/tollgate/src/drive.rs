@@ -1,27 +1,27 @@
-//! `--drive`: disks of the machine, in QEMU's words.
+//! `--drive`: parses the description of a disk, in QEMU's words.
 
 use tollgate_machine::comma_list;
 use tollgate_machine::config::{Backing, Cache, DiskGeometry, DriveOptions, Format};
 
-/// The form, for messages.
+/// The form of a drive, for messages.
 const FORM: &str = "file=PATH[,format=raw|qcow2][,readonly=on|off][,snapshot=on|off]\
     [,cache=writeback|none|unsafe][,discard=unmap|ignore][,backing=any|same-dir|none]\
     [,serial=TEXT][,if=virtio|ide][,media=disk|cdrom][,cyls=N,heads=N,secs=N]";
 
-/// A disk and what it is behind.
+/// A disk and the controller that it is attached to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DriveArgument {
-    /// The disk.
+    /// The options of the disk.
     pub options: DriveOptions,
-    /// It is behind the IDE function, not a virtio device.
+    /// Whether the disk is attached to the IDE function, instead of a virtio device.
     pub is_ide: bool,
-    /// It is a CD-ROM.
+    /// Whether the disk is a CD-ROM.
     pub is_cd_rom: bool,
-    /// Its geometry, if that was given.
+    /// The geometry, if it was given.
     pub geometry: Option<DiskGeometry>,
 }
 
-/// The parts of a geometry, as far as they were given.
+/// The parts of a geometry that were given.
 #[derive(Default)]
 struct GeometryParts {
     cylinders: Option<u16>,
@@ -30,9 +30,10 @@ struct GeometryParts {
 }
 
 impl GeometryParts {
-    /// Takes a part; false: the key is of none.
+    /// Stores a part; returns false if the key names no part.
     ///
     /// # Errors
+    ///
     /// The value is out of range.
     fn set(&mut self, key: &str, value: &str) -> Result<bool, String> {
         let most = match key {
@@ -56,9 +57,10 @@ impl GeometryParts {
         Ok(true)
     }
 
-    /// The geometry.
+    /// The geometry, if any part of it was given.
     ///
     /// # Errors
+    ///
     /// A part is missing.
     fn whole(&self) -> Result<Option<DiskGeometry>, String> {
         match (self.cylinders, self.heads, self.sectors) {
@@ -73,11 +75,11 @@ impl GeometryParts {
     }
 }
 
-/// Understands a drive: keys and values between commas; a doubled comma is one that belongs
-/// to a value.
+/// Parses a drive: keys and values between commas. A doubled comma is one that belongs to a value.
 ///
 /// # Errors
-/// What is wrong with it, for a line that names the flag and the value.
+///
+/// The reason, for a line that names the flag and the value.
 pub fn parse(text: &str) -> Result<DriveArgument, String> {
     let mut drive = DriveArgument {
         options: DriveOptions::new(""),

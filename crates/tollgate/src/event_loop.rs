@@ -1,10 +1,9 @@
-//! The thread that waits for everything outside the guest: typed keys, the
-//! pseudo-terminal, signals, control clients. What it learns goes to the vCPU thread
-//! through the [`VmHandle`]; it never waits for anything but events.
+//! The thread that waits for all events outside the guest: typed keys, the pseudo-terminal,
+//! signals, control clients. It passes input to the vCPU thread through the [`VmHandle`], and never
+//! waits for anything except events.
 //!
-//! When an end was asked for and the vCPU thread does not follow within
-//! [`END_PATIENCE`] (it may wait for a reader of the guest's output), the loop ends the
-//! process itself.
+//! If the vCPU thread does not end within [`END_PATIENCE`] after it was asked to (it may wait for a
+//! reader of the guest's output), the loop ends the process itself.
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -25,30 +24,30 @@ use crate::text_display::{TextDisplay, keys::Strokes};
 use crate::vnc::VncServer;
 use crate::{exit_code, failure, host, terminal, text_display};
 
-/// How long the vCPU thread may take to end once asked.
+/// How long the vCPU thread may take to end after it was asked to.
 const END_PATIENCE: Duration = Duration::from_secs(3);
-/// How soon input that found no room is offered again.
+/// How long to wait before input that found no room is offered again.
 const INPUT_RETRY: Duration = Duration::from_millis(5);
-/// Bytes read at once.
+/// The number of bytes read in one call.
 const CHUNK: usize = 1024;
 
-/// What the event loop listens to.
+/// The sources of events that the loop listens to.
 pub struct Sources {
-    /// Signals that ask for an end.
+    /// The signals that ask for the end of the machine.
     pub signals: Signals,
     /// Standard input, if it is the guest's serial input.
     pub keyboard: Option<Keyboard>,
     /// The master of the pseudo-terminal, if that is the guest's serial port.
     pub pty: Option<OwnedFd>,
-    /// The control socket.
+    /// The control socket's server.
     pub control: Option<Server>,
-    /// The terminal, if it shows the guest's screen; what is typed goes to the guest's keyboard.
+    /// The terminal, if it shows the guest's screen; typed characters go to the guest's keyboard.
     pub display: Option<TextDisplay>,
-    /// A folder, if pictures of the screen go there.
+    /// The folder for pictures of the screen, if there is one.
     pub pictures: Option<PngDisplay>,
-    /// The server for VNC viewers, whose thread is its own.
+    /// The server for VNC viewers, which has a thread of its own.
     pub vnc: Option<VncServer>,
-    /// A console that may stay silent.
+    /// The watch on a console that may stay silent.
     pub silence: Option<Silence>,
 }
 
@@ -59,13 +58,13 @@ pub struct EventLoop {
 }
 
 struct SharedWithOwner {
-    /// Raised to stop the loop.
+    /// The event that stops the loop.
     stop: OwnedFd,
-    /// Raised when the vCPU thread has published something.
+    /// The event that says that the vCPU thread has published something.
     published: OwnedFd,
     /// The signal that asked for the end; 0 if none did.
     signal: AtomicI32,
-    /// Somebody asked for the end.
+    /// Whether a signal, a key or a client has asked for the end.
     end_wanted: AtomicBool,
 }
 
@@ -73,7 +72,8 @@ impl EventLoop {
     /// Starts the loop's thread.
     ///
     /// # Errors
-    /// No thread or descriptor could be had.
+    ///
+    /// The host gives no thread or descriptor.
     pub fn start(sources: Sources, handle: VmHandle) -> io::Result<Self> {
         let shared = Arc::new(SharedWithOwner {
             stop: host::event()?,
@@ -109,7 +109,7 @@ impl EventLoop {
         })
     }
 
-    /// Somebody asked for the end, so that the machine must not be started again.
+    /// Whether the end was requested, so that the machine must not be started again.
     pub fn end_wanted(&self) -> bool {
         self.shared.end_wanted.load(Ordering::Acquire)
     }
@@ -124,17 +124,17 @@ impl EventLoop {
 }
 
 impl Drop for EventLoop {
-    /// Stops the loop: the control socket goes, the terminal is restored.
+    /// Stops the loop. The control socket is removed and the terminal is restored.
     fn drop(&mut self) {
         host::raise(self.shared.stop.as_fd());
         if let Some(thread) = self.thread.take() {
-            // A panic there was reported by the panic hook.
+            // The panic hook has reported a panic of that thread.
             let _ = thread.join();
         }
     }
 }
 
-/// Without the event loop nobody could end the machine: a panic there ends it.
+/// Ends the machine if the event loop panics, because nothing else could end it then.
 struct EndOnPanic(VmHandle);
 
 impl Drop for EndOnPanic {
@@ -149,14 +149,14 @@ struct Loop {
     sources: Sources,
     handle: VmHandle,
     shared: Arc<SharedWithOwner>,
-    /// Input that the queue had no room for; nothing more is read while it waits.
+    /// Input that the queue had no room for. The loop reads no more while this waits.
     keyboard_backlog: Vec<u8>,
     pty_backlog: Vec<u8>,
-    /// When to end the process if the machine did not.
+    /// The time at which the process is ended if the machine has not ended.
     end_by: Option<Instant>,
 }
 
-/// Positions of the fixed sources in the list of descriptors; control comes after them.
+/// Positions of the fixed sources in the list of descriptors; those of the control socket follow.
 const STOP: usize = 0;
 const KEYBOARD: usize = 1;
 const PTY: usize = 2;
@@ -180,7 +180,8 @@ impl Loop {
             self.take_keyboard(fds[KEYBOARD].revents != 0);
             self.take_pty(fds[PTY].revents != 0);
             if fds[PUBLISHED].revents != 0 {
-                // What waits for it is looked at in every turn. The counter is eight bytes.
+                // Every turn serves the clients that wait for this event, so it is only reset here.
+                // The counter has eight bytes.
                 let _ = host::read(self.shared.published.as_fd(), &mut [0; 8]);
             }
             if let Some(control) = &mut self.sources.control
@@ -228,7 +229,7 @@ impl Loop {
         }
     }
 
-    /// How long nothing needs to be done unless an event comes.
+    /// How long the loop may wait if no event comes.
     fn timeout(&self) -> Option<Duration> {
         let now = Instant::now();
         let control = self.sources.control.as_ref().and_then(Server::deadline);
@@ -288,7 +289,8 @@ impl Loop {
                     if let Some(display) = &mut self.sources.display {
                         display.strokes.take_named(&["ctrl", "alt", "delete"]);
                     } else {
-                        // The keyboard of a machine whose screen is elsewhere.
+                        // Typed characters go to the keyboard of a machine whose screen is
+                        // elsewhere.
                         let mut strokes = Strokes::default();
                         strokes.take_named(&["ctrl", "alt", "delete"]);
                         strokes.offer(&self.handle);
@@ -319,7 +321,7 @@ impl Loop {
         }
     }
 
-    /// Asks the machine to end; it has [`END_PATIENCE`] from the first time.
+    /// Asks the machine to end; it has [`END_PATIENCE`] from the first request on.
     fn end(&mut self) {
         self.shared.end_wanted.store(true, Ordering::Release);
         self.handle.quit();
@@ -328,9 +330,9 @@ impl Loop {
         }
     }
 
-    /// Ends the process without the vCPU thread.
+    /// Ends the process without waiting for the vCPU thread.
     fn end_process(&mut self) -> ! {
-        // The end may come by _exit: nothing is dropped.
+        // The process may end by _exit, which drops nothing.
         if let Some(control) = &self.sources.control {
             control.remove_file();
         }
@@ -347,8 +349,8 @@ impl Loop {
             0 => exit_code::STOPPED,
             signal => exit_code::for_signal(signal),
         };
-        // SAFETY: _exit takes an integer. Not exit(): that would run destructors while the
-        // vCPU thread still uses what they destroy.
+        // SAFETY: _exit takes an integer. exit() would run destructors while the vCPU thread still
+        // uses what they destroy.
         unsafe { libc::_exit(code.into()) }
     }
 }
@@ -361,14 +363,14 @@ fn offer(backlog: &mut Vec<u8>, handle: &VmHandle) {
     }
 }
 
-/// What can be read now; `None` if nothing can be read.
+/// Reads the bytes that are available; `None` if there are none.
 fn read_some(fd: BorrowedFd<'_>) -> Option<Vec<u8>> {
     let mut bytes = [0; CHUNK];
     let count = host::read(fd, &mut bytes).ok()?;
     Some(bytes[..count].to_vec())
 }
 
-/// Tells the person at the terminal something, on standard error.
+/// Shows the person at the terminal a message, on standard error.
 fn note(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }

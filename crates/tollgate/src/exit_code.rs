@@ -1,6 +1,6 @@
-//! The exit codes of the `tollgate` command, listed once; `--help` is derived from this.
+//! The exit codes of the `tollgate` command. This is the only list; `--help` is made from it.
 
-/// Power-off, reset without `--reboot`, or the user's wish.
+/// The guest was switched off, was reset without `--reboot`, or was ended by the user.
 pub const SUCCESS: u8 = 0;
 /// The host cannot run virtual machines, or a control command failed.
 pub const HOST: u8 = 1;
@@ -55,7 +55,7 @@ const TABLE: &[(&str, &str)] = &[
     ("128+n", "ended by signal n, such as 143 for SIGTERM"),
 ];
 
-/// What isa-debug-exit makes of the byte that the guest wrote, as QEMU does: the low
+/// The exit code that isa-debug-exit makes of the byte that the guest wrote, as QEMU does: the low
 /// eight bits of `(value << 1) | 1`.
 pub const fn debug_exit(value: u8) -> u8 {
     (value << 1) | 1

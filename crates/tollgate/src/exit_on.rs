@@ -1,20 +1,21 @@
-//! `--exit-on`: what ends the machine, and with which exit code.
+//! `--exit-on`: which events end the machine, and with which exit codes.
 
 use crate::exit_code;
 
-/// One `--exit-on`.
+/// The value of one `--exit-on`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ExitOn {
     /// A panic that the guest's kernel reports ends the machine with this code.
     Panic(u8),
-    /// A reset, which ends the machine, does so with this code.
+    /// A reset, which ends the machine, ends it with this code.
     Reset(u8),
 }
 
-/// Understands `panic` and `reset`, each with `=CODE` if it is to have another code.
+/// Parses `panic` and `reset`, each of which may have its own code (`=CODE`).
 ///
 /// # Errors
-/// What is wrong, as half a line.
+///
+/// The reason, as half a line.
 pub fn parse(text: &str) -> Result<ExitOn, String> {
     let (event, code) = match text.split_once('=') {
         Some((event, code)) => (event, Some(code)),
@@ -32,21 +33,21 @@ pub fn parse(text: &str) -> Result<ExitOn, String> {
     }
 }
 
-/// What the command line says of all of them.
+/// The exit codes of a run, from all `--exit-on` flags.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ExitCodes {
-    /// A panic ends the machine at once.
+    /// Whether a panic ends the machine immediately.
     pub ends_at_panic: bool,
-    /// Of a guest that switched itself off, and of one that somebody ended.
+    /// The code for a guest that switched itself off, or that the user ended.
     pub good: u8,
-    /// Of a guest that panicked.
+    /// The code for a guest that panicked.
     pub panic: u8,
-    /// Of a guest that was reset.
+    /// The code for a guest that was reset.
     pub reset: u8,
 }
 
 impl ExitCodes {
-    /// Of several for one event the last counts.
+    /// Combines the flags. The last flag for an event is the valid one.
     pub fn of(all: &[ExitOn]) -> Self {
         let mut codes = Self {
             ends_at_panic: false,

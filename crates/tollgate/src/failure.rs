@@ -1,18 +1,18 @@
-//! How the command says that something is wrong: one line on standard error.
+//! Reports errors of the command: one line on standard error.
 
 use std::io::Write;
 
-/// Why the command ends, as one line for people and an exit code for programs.
+/// The reason why the command ends: one line for people, and an exit code for programs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
     /// What is wrong and what to do about it.
     pub message: String,
-    /// One of [`crate::exit_code`].
+    /// One of the codes in [`crate::exit_code`].
     pub code: u8,
 }
 
 impl Failure {
-    /// Something is wrong with the command line or an input file.
+    /// A failure because of the command line or an input file.
     pub fn usage(message: impl Into<String>) -> Self {
         Self {
             message: message.into(),
@@ -20,7 +20,7 @@ impl Failure {
         }
     }
 
-    /// The host lacks something.
+    /// A failure because the host lacks something.
     pub fn host(message: impl Into<String>) -> Self {
         Self {
             message: message.into(),
@@ -28,7 +28,7 @@ impl Failure {
         }
     }
 
-    /// Says it on standard error and returns the exit code.
+    /// Writes the message to standard error and returns the exit code.
     pub fn report(&self) -> u8 {
         say(&self.message);
         self.code
@@ -37,12 +37,12 @@ impl Failure {
 
 /// Writes `tollgate: message` to standard error as exactly one line.
 pub fn say(message: &str) {
-    // Standard error may be closed; there is nobody else to tell.
+    // If standard error is closed, the message is lost.
     let _ = writeln!(std::io::stderr(), "tollgate: {}", one_line(message));
 }
 
-/// `text` with line breaks as spaces and other control characters escaped: file names
-/// may contain anything.
+/// Replaces line breaks in `text` by spaces and escapes other control characters, because file
+/// names may contain anything.
 pub fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for character in text.trim_end().chars() {

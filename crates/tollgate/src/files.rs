@@ -1,4 +1,4 @@
-//! Files that the command line names: read whole or created, or refused with one line.
+//! Reads, creates and replaces files that the command line names; errors are one line each.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -10,10 +10,11 @@ use tollgate_host_facts::file_words::{reading, writing};
 
 use crate::failure::Failure;
 
-/// The content of a file of at most `limit` bytes, for the flag `flag`.
+/// Reads a file of at most `limit` bytes, for the flag `flag`.
 ///
 /// # Errors
-/// One line: the file cannot be read, or is too long.
+///
+/// One line says that the file cannot be read, or is too long.
 pub fn read(path: &Path, flag: &str, limit: u64) -> Result<Vec<u8>, Failure> {
     let read = || {
         let mut content = Vec::new();
@@ -30,16 +31,16 @@ pub fn read(path: &Path, flag: &str, limit: u64) -> Result<Vec<u8>, Failure> {
     Ok(content)
 }
 
-/// Creates or empties a file for the flag `flag`. A pipe needs its reader first.
+/// Creates or empties a file for the flag `flag`. If it is a pipe, its reader must have opened it
+/// first.
 ///
-/// # Errors
-/// One line: the file cannot be written.
+/// Without O_NONBLOCK, opening a pipe that has no reader would wait.
 pub fn create(path: &Path, flag: &str) -> Result<File, Failure> {
     OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(true)
-        // Opening a pipe that nobody reads would wait.
+        // Without O_NONBLOCK, opening a pipe that has no reader would wait.
         .custom_flags(libc::O_NONBLOCK)
         .open(path)
         .and_then(|file| {
@@ -49,17 +50,18 @@ pub fn create(path: &Path, flag: &str) -> Result<File, Failure> {
         .map_err(|error| refusal(path, flag, "write", &writing(&error)))
 }
 
-/// Writes a file under another name in its folder and then gives it its own, so that a reader
-/// finds the old content or the new one. A pipe, a terminal or another device is written as it is,
-/// and a symbolic link leads to the file that is replaced.
+/// Writes a file under another name in its folder and then renames it, so that a reader finds the
+/// old content or the new one. A pipe, a terminal or another device is written directly. Through a
+/// symbolic link, the file that it leads to is replaced.
 ///
 /// # Errors
-/// The host's; the old content is still there.
+///
+/// The host's error; the old content is still there.
 pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let path = match path.canonicalize() {
         Ok(found) if !found.metadata()?.is_file() => return std::fs::write(found, content),
         Ok(found) => found,
-        // A new file, or a link to one.
+        // The path is a new file, or a link to one.
         Err(_) if path.is_symlink() => return std::fs::write(path, content),
         Err(_) => path.to_owned(),
     };
@@ -73,20 +75,21 @@ pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
         std::fs::rename(&unfinished, &path)
     });
     written.inspect_err(|_| {
-        // If it cannot be removed either, its name says that it is unfinished.
+        // If the file cannot be removed either, its name says that it is unfinished.
         let _ = std::fs::remove_file(&unfinished);
     })
 }
 
-/// A file that was created before there is something to write. If nothing is written, it is removed
-/// again, unless it was there before.
+/// A file that was created before there was something to write. If nothing is written, it is
+/// removed again, unless it existed before.
 #[derive(Debug)]
 pub struct Reserved(Option<PathBuf>);
 
-/// The same as [`create`], for a file that is written later or not at all.
+/// Calls [`create`] for a file that is written later or not at all.
 ///
 /// # Errors
-/// Those of [`create`].
+///
+/// The errors of [`create`].
 pub fn reserve(path: &Path, flag: &str) -> Result<(File, Reserved), Failure> {
     let is_new = path.symlink_metadata().is_err();
     let file = create(path, flag)?;
@@ -100,7 +103,7 @@ impl Drop for Reserved {
             found.is_ok_and(|found| found.is_file() && found.len() == 0)
         };
         if let Some(path) = self.0.take().filter(is_empty) {
-            // An empty file that stays is only untidy.
+            // If it cannot be removed, an empty file stays, which does no harm.
             let _ = std::fs::remove_file(path);
         }
     }
@@ -157,7 +160,7 @@ mod tests {
         assert_eq!(std::fs::read(folder.join("new")).unwrap(), b"new");
         replace(Path::new("/dev/null"), b"nothing").unwrap();
         assert!(replace(&folder, b"nothing").is_err());
-        // Nothing under another name stays.
+        // No file with a temporary name stays.
         assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 4);
         std::fs::remove_dir_all(&folder).unwrap();
     }

@@ -1,9 +1,10 @@
-//! `--floppy`: disks of the floppy drives; `--cdrom`: the disc of a drive for CD-ROMs; `--boot`: what firmware boots.
+//! `--floppy`, `--cdrom` and `--boot`: the disks of the floppy drives, the disc of the CD-ROM
+//! drive, and the order in which firmware tries them.
 
 use tollgate_machine::comma_list;
 use tollgate_machine::config::{Backing, BootDevice, DriveOptions};
 
-/// The form, for messages.
+/// The form of a floppy disk, for messages.
 const FORM: &str = "FILE[,readonly=on|off][,snapshot=on|off][,backing=any|same-dir|none], or none";
 
 /// The form of a CD-ROM, for messages.
@@ -12,11 +13,12 @@ const CD_ROM_FORM: &str = "FILE[,backing=any|same-dir|none], or none";
 /// A drive with a disk, or an empty one.
 pub type FloppyArgument = Option<Box<DriveOptions>>;
 
-/// Understands a drive's disk: an image and how it is used, or `none` for an empty drive. A doubled
+/// Parses a drive's disk: an image and how it is used, or `none` for an empty drive. A doubled
 /// comma is one that belongs to the name.
 ///
 /// # Errors
-/// What is wrong with it, for a line that names the flag and the value.
+///
+/// The reason, for a line that names the flag and the value.
 pub fn parse(text: &str) -> Result<FloppyArgument, String> {
     if text == "none" {
         return Ok(None);
@@ -24,10 +26,11 @@ pub fn parse(text: &str) -> Result<FloppyArgument, String> {
     medium(text, FORM).map(|medium| Some(Box::new(medium)))
 }
 
-/// Understands the disc of a drive for CD-ROMs: an image, or `none` for an empty drive.
+/// Parses the disc of a CD-ROM drive: an image, or `none` for an empty drive.
 ///
 /// # Errors
-/// What is wrong with it, for a line that names the flag and the value.
+///
+/// The reason, for a line that names the flag and the value.
 pub fn parse_cd_rom(text: &str) -> Result<FloppyArgument, String> {
     if text == "none" {
         return Ok(None);
@@ -39,15 +42,16 @@ pub fn parse_cd_rom(text: &str) -> Result<FloppyArgument, String> {
     Ok(Some(Box::new(disc)))
 }
 
-/// A medium that can be put into a drive.
+/// Parses a medium that can be put into a drive.
 ///
 /// # Errors
-/// What is wrong with it; `form` says what is expected.
+///
+/// The reason; `form` is the expected form.
 pub fn medium(text: &str, form: &str) -> Result<DriveOptions, String> {
     let mut parts = comma_list::split(text).into_iter();
     let path = parts.next().unwrap_or_default();
     let path = path.strip_prefix("file=").unwrap_or(&path);
-    // Empty parts of the list are passed over, also the first.
+    // Empty parts of the list are skipped, even the first one.
     let begins_with_comma = text.starts_with(',') && !text.starts_with(",,");
     if path.is_empty() || begins_with_comma {
         return Err(format!("it names no file; expected {form}"));
@@ -72,14 +76,15 @@ pub fn medium(text: &str, form: &str) -> Result<DriveOptions, String> {
     Ok(medium)
 }
 
-/// What is booted, first choice first.
+/// The devices that firmware tries to boot, the first choice first.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BootOrder(pub Vec<BootDevice>);
 
-/// Understands an order of boot devices: letters, each at most once.
+/// Parses an order of boot devices: letters, each at most once.
 ///
 /// # Errors
-/// What is wrong with it, for a line that names the flag and the value.
+///
+/// The reason, for a line that names the flag and the value.
 pub fn parse_order(text: &str) -> Result<BootOrder, String> {
     let mut order = Vec::new();
     for letter in text.chars() {

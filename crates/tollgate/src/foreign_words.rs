@@ -1,5 +1,5 @@
-//! Flags of other monitors, of QEMU above all, that are said in other words here: what is typed from
-//! habit is answered by the flag that does it.
+//! Answers flags of other monitors, above all QEMU's, that have another name here. A flag that is
+//! typed from habit is answered with the flag that does the same.
 
 use std::ffi::OsString;
 
@@ -9,8 +9,8 @@ use crate::cli::definition;
 use crate::failure::Failure;
 use crate::words::{begins_command, takes_next_word};
 
-/// QEMU's words, and what does the same here. Those that have the same name here with two dashes are
-/// among them.
+/// QEMU's flags, and what does the same here. Flags that have the same name here, but with two
+/// dashes, are among them.
 const QEMU: &[(&[&str], &str)] = &[
     (&["-kernel"], "it is --kernel FILE"),
     (&["-initrd"], "it is --initrd FILE"),
@@ -126,8 +126,8 @@ const OTHERS: &[(&[&str], &str)] = &[
     (&["--smp"], "it is --cpus, and a guest has one processor"),
 ];
 
-/// The answer to a command line of `tollgate run` or `tollgate exec`, or without a command's name, that
-/// has another monitor's flag.
+/// The answer to a command line with another monitor's flag. The command is `tollgate run`,
+/// `tollgate exec`, or missing.
 pub fn answer(words: &[OsString]) -> Option<Failure> {
     let (first, rest) = words.get(1..)?.split_first()?;
     let definition = definition();
@@ -140,7 +140,7 @@ pub fn answer(words: &[OsString]) -> Option<Failure> {
     let mut words = rest.iter();
     while let Some(word) = words.next() {
         let Some(word) = word.to_str() else { continue };
-        // The words of the guest's command are not our flags.
+        // The words of the guest's command are not flags of Tollgate.
         if word == "--" || name == "exec" && begins_command(word) {
             break;
         }

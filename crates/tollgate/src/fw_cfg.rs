@@ -1,4 +1,4 @@
-//! `--fw-cfg`: files that the guest finds by QEMU's fw_cfg device.
+//! `--fw-cfg`: parses the files that the guest reads through QEMU's fw_cfg device.
 
 use std::path::{Path, PathBuf};
 
@@ -8,10 +8,10 @@ use tollgate_machine::devices::fw_cfg::FwCfgFile;
 use crate::failure::Failure;
 use crate::files;
 
-/// Longest file, in bytes.
+/// The maximum size of a file in bytes.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// One `--fw-cfg`, as it was typed.
+/// One `--fw-cfg`, as the user has typed it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FwCfgArgument {
     name: String,
@@ -24,11 +24,12 @@ enum Content {
     Text(String),
 }
 
-/// Understands `[name=]NAME,file=PATH` and `[name=]NAME,string=TEXT`; a doubled comma is one
-/// that belongs to the text.
+/// Parses `[name=]NAME,file=PATH` and `[name=]NAME,string=TEXT`. A doubled comma is one that
+/// belongs to the text.
 ///
 /// # Errors
-/// What is wrong with it, for a line that names the flag and the value.
+///
+/// The reason, for a line that names the flag and the value.
 pub fn parse(text: &str) -> Result<FwCfgArgument, String> {
     let wrong = |why: &str| {
         format!(
@@ -58,10 +59,11 @@ pub fn parse(text: &str) -> Result<FwCfgArgument, String> {
     Ok(FwCfgArgument { name, content })
 }
 
-/// What the guest is to find.
+/// Reads the files that the guest will find.
 ///
 /// # Errors
-/// One line: a file cannot be read.
+///
+/// One line says which file cannot be read.
 pub fn read(arguments: &[FwCfgArgument]) -> Result<Vec<FwCfgFile>, Failure> {
     let content = |content: &Content| match content {
         Content::Text(text) => Ok(text.clone().into_bytes()),

@@ -1,8 +1,9 @@
-//! Help in lines as long as the terminal's, each broken once.
+//! Lays out the help for the width of the terminal.
 //!
-//! The texts of flags and sections are written in lines for the source's sake. The parser would keep
-//! those lines and break those that are too long once more. So the text is laid out here for the
-//! width that is there:
+//! In the source, the texts of flags and sections are broken into short lines. The parser would
+//! keep these breaks and break long lines again. So this module joins the lines and breaks each
+//! paragraph once, for the actual width:
+//!
 //!
 //! ```text
 //!   plain lines, one after the other    one paragraph
@@ -14,16 +15,17 @@ use clap::Command;
 
 use crate::columns;
 
-/// Columns of help at most, and where the width is unknown.
+/// The maximum number of columns of help, also used where the width is unknown.
 pub const MOST_COLUMNS: usize = 100;
-/// Columns of a row's meaning at least.
+/// The smallest width of a row's meaning, in columns.
 const LEAST: usize = 24;
-/// Blanks from which on an indented line is the meaning of a row whose beginning fills the line above.
+/// An indented line with at least this number of blanks is the meaning of a row whose beginning
+/// fills the line above.
 const MEANING: usize = 12;
-/// Where the parser puts the long text of a flag.
+/// The column where the parser puts the long text of a flag.
 const INDENT: usize = 10;
 
-/// The definition with all texts laid out for so many columns.
+/// The definition with all texts laid out for `columns` columns.
 pub fn fit(command: Command, columns: usize) -> Command {
     let columns = columns.min(MOST_COLUMNS);
     let mut command = command
@@ -47,7 +49,7 @@ pub fn fit(command: Command, columns: usize) -> Command {
     command.mut_subcommands(|subcommand| fit(subcommand, columns))
 }
 
-/// A line of a text, by what may be done with it.
+/// A line of a text, by how it may be joined and broken.
 #[derive(PartialEq, Eq, Debug)]
 enum Line<'a> {
     Empty,
@@ -55,7 +57,7 @@ enum Line<'a> {
     Plain(&'a str),
     /// A row: its beginning with all blanks, and the meaning.
     Row(&'a str, &'a str),
-    /// It begins with blanks, and is no row.
+    /// A line that begins with blanks and is no row.
     Indented(&'a str),
 }
 
@@ -79,7 +81,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// What is being put together.
+/// The paragraph or row that lines are added to.
 enum Open {
     Nothing,
     Paragraph(String),
@@ -92,7 +94,7 @@ impl Open {
             Self::Nothing => {}
             Self::Paragraph(words) => text.push_str(&columns::indented("", &words, columns)),
             Self::Row { start, meaning } if columns < start.chars().count() + LEAST => {
-                // There is no room for the column: the meaning stands below.
+                // The column has no room, so the meaning stands below.
                 let words = start.trim();
                 let blanks = if words.is_empty() {
                     0
@@ -124,7 +126,7 @@ fn laid_out(source: &str, columns: usize) -> String {
             }
             (Line::Plain(words), _) => {
                 open.close(&mut text, columns);
-                // A heading stands alone.
+                // A heading is a paragraph of its own.
                 match words.ends_with(':') {
                     true => text.push_str(&columns::indented("", words, columns)),
                     false => open = Open::Paragraph(words.to_owned()),
@@ -237,12 +239,12 @@ hostfwd=tcp:[ADDR]:PORT
         }
     }
 
-    /// Looks at the help of a command and of all below it.
+    /// Checks the help of a command and of all its subcommands.
     fn check(command: &mut Command, columns: usize) {
         let help = command.render_long_help().to_string();
         for line in help.lines() {
             let is_long = line.chars().count() > columns;
-            // One word alone may be longer.
+            // A single word may be longer.
             assert!(
                 !is_long || line.split_whitespace().count() <= 2,
                 "{columns} columns: {line}"

@@ -12,6 +12,7 @@ use rustix::termios::tcgetwinsize;
 /// The result of a system call that returns -1 on failure.
 ///
 /// # Errors
+///
 /// The error in `errno`.
 pub fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 {
@@ -21,13 +22,13 @@ pub fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     }
 }
 
-/// Takes ownership of the descriptor that a system call just returned.
+/// Takes ownership of the descriptor that a system call has just returned.
 ///
 /// # Errors
 /// The error in `errno` if `result` is negative.
 pub fn owned(result: libc::c_int) -> io::Result<OwnedFd> {
     let fd = check(result)?;
-    // SAFETY: the system call returned this descriptor just now, so nothing else owns it.
+    // SAFETY: the system call has just returned this descriptor, so nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -40,10 +41,11 @@ pub fn interest(fd: RawFd, events: libc::c_short) -> libc::pollfd {
     }
 }
 
-/// Waits until a descriptor is ready or `timeout` is over. A signal counts as nothing ready.
+/// Waits until a descriptor is ready or `timeout` is over. If a signal arrives, nothing is ready.
 ///
 /// # Errors
-/// Those of poll(2), except for EINTR.
+///
+/// The errors of poll(2), except for EINTR.
 pub fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<()> {
     poll_with_mask(fds, timeout, None)
 }
@@ -52,7 +54,8 @@ pub fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<(
 /// now.
 ///
 /// # Errors
-/// Those of ppoll(2), except for EINTR.
+///
+/// The errors of ppoll(2), except for EINTR.
 pub fn poll_with_mask(
     fds: &mut [libc::pollfd],
     timeout: Option<Duration>,
@@ -81,19 +84,21 @@ pub fn poll_with_mask(
     }
 }
 
-/// Reads what is there, at most `buffer.len()` bytes; 0 is the end.
+/// Reads the bytes that are available, at most `buffer.len()`; 0 means the end.
 ///
 /// # Errors
-/// Those of read(2), except for EINTR.
+///
+/// The errors of read(2), except for EINTR.
 pub fn read(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(retry_on_intr(|| rustix::io::read(fd, &mut *buffer))?)
 }
 
-/// Makes reads and writes of `fd` return instead of waiting. This holds for every
-/// process that shares the open file: not for an inherited standard stream.
+/// Makes reads and writes of `fd` return instead of waiting. This affects every process that shares
+/// the open file, so it must not be called for an inherited standard stream.
 ///
 /// # Errors
-/// Those of fcntl(2).
+///
+/// The errors of fcntl(2).
 pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(fcntl_setfl(fd, fcntl_getfl(fd)? | OFlags::NONBLOCK)?)
 }
@@ -101,19 +106,20 @@ pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
 /// A counter that becomes readable when another thread adds to it.
 ///
 /// # Errors
-/// Those of eventfd(2).
+///
+/// The errors of eventfd(2).
 pub fn event() -> io::Result<OwnedFd> {
     Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
 }
 
 /// Makes an [`event`] readable.
 pub fn raise(event: BorrowedFd<'_>) {
-    // A counter that is full is readable already, so a failure needs no answer.
+    // A counter that is full is readable already, so a failure can be ignored.
     let _ = rustix::io::write(event, &1u64.to_ne_bytes());
 }
 
-/// Columns and rows of a terminal. `None`: the descriptor is no terminal, or one that does not know
-/// its size.
+/// Columns and rows of a terminal. `None` if the descriptor is not a terminal, or the terminal does
+/// not know its size.
 pub fn window_size(fd: BorrowedFd<'_>) -> Option<(usize, usize)> {
     let size = tcgetwinsize(fd).ok()?;
     let is_known = size.ws_col > 0 && size.ws_row > 0;

@@ -10,19 +10,19 @@ use crate::host;
 use crate::terminal::{self, RawTerminal};
 use crate::terminal_keys::{KeyFilter, Typed};
 
-/// How often a process in the background looks whether it was brought to the foreground.
+/// How often a background process checks whether it was brought to the foreground.
 const FOREGROUND_RETRY: Duration = Duration::from_millis(500);
 
-/// Standard input.
+/// Standard input, as the source of the guest's serial input.
 pub struct Keyboard {
     input: Input,
     is_at_end: bool,
 }
 
 enum Input {
-    /// A file or pipe, or nothing.
+    /// A file or pipe, or nothing to read.
     Plain,
-    /// A terminal, raw unless this process is in its background.
+    /// A terminal, which is raw unless this process is in its background.
     Terminal {
         raw: Option<RawTerminal>,
         keys: KeyFilter,
@@ -30,7 +30,7 @@ enum Input {
 }
 
 impl Keyboard {
-    /// Takes standard input; a terminal becomes raw.
+    /// Opens standard input. A terminal becomes raw.
     ///
     /// # Errors
     /// The terminal cannot be switched.
@@ -54,12 +54,12 @@ impl Keyboard {
         Ok(keyboard)
     }
 
-    /// The terminal is raw and its keys work.
+    /// Whether the terminal is raw and its keys work.
     pub fn is_interactive(&self) -> bool {
         matches!(self.input, Input::Terminal { raw: Some(_), .. })
     }
 
-    /// What to wait for; negative if there is nothing to read.
+    /// The descriptor to wait for; negative if there is nothing to read.
     pub fn poll_fd(&self) -> RawFd {
         if self.is_at_end || self.is_in_background() {
             -1
@@ -68,12 +68,12 @@ impl Keyboard {
         }
     }
 
-    /// When to call [`Keyboard::attach_again`].
+    /// The time until [`Keyboard::attach_again`] must be called.
     pub fn retry(&self) -> Option<Duration> {
         self.is_in_background().then_some(FOREGROUND_RETRY)
     }
 
-    /// Makes the terminal raw if this process came to its foreground.
+    /// Makes the terminal raw if this process came to the foreground.
     pub fn attach_again(&mut self) {
         if let Input::Terminal { raw, .. } = &mut self.input
             && raw.is_none()
@@ -83,13 +83,14 @@ impl Keyboard {
         }
     }
 
-    /// The process goes on after it was stopped: a shell has changed the terminal.
+    /// Makes the terminal raw again when the process continues after it was stopped, because a
+    /// shell has changed the terminal.
     pub fn continued(&mut self) {
         if let Input::Terminal { raw, .. } = &mut self.input
             && let Some(terminal) = raw
         {
             if terminal::is_in_foreground() {
-                // If it fails, the terminal has gone; reading will tell.
+                // A failure means that the terminal has gone, which the next read reports.
                 let _ = terminal.reenter();
             } else {
                 terminal::forget();
@@ -98,13 +99,13 @@ impl Keyboard {
         }
     }
 
-    /// Reads what is there, once.
+    /// Reads the available bytes once.
     pub fn read(&mut self) -> Vec<Typed> {
         let mut bytes = [0; 1024];
         let bytes = match host::read(io::stdin().as_fd(), &mut bytes) {
             Ok(count) if count > 0 => &bytes[..count],
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Vec::new(),
-            // The end, or the terminal has gone. The machine goes on without input.
+            // The input has ended, or the terminal has gone. The machine continues without input.
             _ => {
                 self.is_at_end = true;
                 return Vec::new();

@@ -1,7 +1,7 @@
 //! The `tollgate` command: runs an x86 virtual machine in an ordinary process.
 //!
-//! [`main`] only chooses the subcommand. What a person can type is defined in
-//! `cli`; a virtual machine's life, from the command line to the exit code, is in `run`.
+//! [`main`] only chooses the subcommand. The command line is defined in `cli`; a virtual machine's
+//! life, from the command line to the exit code, is in `run`.
 //!
 //! This is a library so that `tollgate-hostile` can talk to the control socket's server
 //! without a process around it; nothing else uses it.
@@ -64,7 +64,7 @@ use cli::Subcommand;
 
 pub use control::server::serve_connection;
 
-/// The command: reads the process's arguments and does what they say.
+/// The entry of the command: reads the process's arguments and executes them.
 pub fn main() -> ExitCode {
     ExitCode::from(stack::with_enough(command))
 }

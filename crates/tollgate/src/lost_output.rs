@@ -1,5 +1,5 @@
-//! Output that was asked for and could not be written, on a full disk above all: reported once when
-//! it happens, and by the exit code at the end.
+//! Output that was requested and could not be written, usually because a disk is full: reported
+//! once when it happens, and by the exit code at the end.
 
 use std::io::{self, ErrorKind, IsTerminal};
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use tollgate_host_facts::file_words::writing;
 
 use crate::failure::say;
 
-/// Whether one output has lost something.
+/// Notes whether one output has lost something.
 pub struct LostOutput {
-    /// What messages begin with: a flag and a colon, or nothing for a standard stream.
+    /// The beginning of messages: a flag and a colon, or nothing for a standard stream.
     prefix: String,
     target: String,
     is_lost: AtomicBool,
 }
 
 impl LostOutput {
-    /// Nothing is lost yet of what `flag` has written to `target`, which messages name.
+    /// A note for what `flag` writes to `target`, which messages name. Nothing is lost yet.
     pub fn new(flag: impl Into<String>, target: String) -> Arc<Self> {
         Arc::new(Self {
             prefix: format!("{}: ", flag.into()),
@@ -27,7 +27,7 @@ impl LostOutput {
         })
     }
 
-    /// Nothing is lost yet of a standard stream that no flag has asked for.
+    /// A note for a standard stream that no flag has requested. Nothing is lost yet.
     pub fn of_stream(name: &str) -> Arc<Self> {
         Arc::new(Self {
             prefix: String::new(),
@@ -36,7 +36,7 @@ impl LostOutput {
         })
     }
 
-    /// A write failed. The first failure is reported; the guest continues.
+    /// Notes that a write failed. The first failure is reported; the guest continues.
     pub fn note(&self, error: &io::Error) {
         if !self.is_lost.swap(true, Ordering::AcqRel) {
             let (prefix, target, why) = (&self.prefix, &self.target, writing(error));
@@ -46,7 +46,7 @@ impl LostOutput {
         }
     }
 
-    /// A write to `output` failed. That is a loss unless the reader has gone.
+    /// Notes that a write to `output` failed, unless the reader has gone.
     pub fn note_unless_gone(&self, error: &io::Error, output: &impl IsTerminal) {
         if !is_reader_gone(error, output) {
             self.note(error);
@@ -59,8 +59,8 @@ impl LostOutput {
     }
 }
 
-/// Whether a write failed because the reader went away, which is the reader's choice and no loss. A
-/// terminal that was hung up has no reader either.
+/// Whether a write failed because the reader went away, which is the reader's choice and not a
+/// loss. A terminal that was hung up has no reader either.
 pub fn is_reader_gone(error: &io::Error, output: &impl IsTerminal) -> bool {
     use ErrorKind::{BrokenPipe, ConnectionReset, NotConnected};
     matches!(error.kind(), BrokenPipe | ConnectionReset | NotConnected) || output.is_terminal()

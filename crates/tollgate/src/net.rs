@@ -1,4 +1,4 @@
-//! `--net`: networks of the machine, in QEMU's words.
+//! `--net`: parses the description of a network, in QEMU's words.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -7,20 +7,21 @@ use tollgate_machine::config::{HostForward, NetworkKind, NetworkOptions, Transpo
 use tollgate_machine::device_list::BackEndError;
 use tollgate_machine::vm::BuildError;
 
-/// The form, for messages.
+/// The form of a network, for messages.
 const FORM: &str = "user[,hostfwd=tcp|udp:[ADDR]:PORT-[GUEST]:PORT][,restrict=on|off], passt, \
     socket=PATH, tap=NAME, fd=N or none, and [,mac=XX:XX:XX:XX:XX:XX]";
 const FORWARD: &str = "tcp|udp:[ADDR]:PORT-[GUEST]:PORT, such as tcp:127.0.0.1:2222-:22";
 
-/// What `--net` asks for: a network, or none.
+/// The network that `--net` requests, or none.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Network(pub Option<NetworkOptions>);
 
-/// Understands a network: its kind, then keys and values between commas; a doubled comma is
-/// one that belongs to a value.
+/// Parses a network: its kind, then keys and values between commas. A doubled comma is one that
+/// belongs to a value.
 ///
 /// # Errors
-/// What is wrong with it, for a line that names the flag and the value.
+///
+/// The reason, for a line that names the flag and the value.
 pub fn parse(text: &str) -> Result<Network, String> {
     let parts = comma_list::split(text);
     let mut parts = parts.iter().map(AsRef::as_ref);
@@ -70,11 +71,11 @@ pub fn is_network(word: &str) -> bool {
             .any(|it| kind.starts_with(it))
 }
 
-/// The flag that the failure of a network or of sockets is about, to put before the error; empty
-/// for other failures.
+/// The flag that the failure of a network or of sockets is about, to precede the error; empty for
+/// other failures.
 pub fn flag_of(error: &BuildError) -> &'static str {
     match error {
-        // The error begins with the name of the flag.
+        // The error's own text begins with the name of the flag.
         BuildError::BackEnd(BackEndError::Network(error)) if error.what.starts_with("vsock") => {
             "--"
         }

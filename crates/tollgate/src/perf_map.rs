@@ -1,7 +1,7 @@
-//! `--perf-map`: where translated code lies, for perf(1).
+//! `--perf-map`: writes the addresses of translated code for perf(1).
 //!
-//! perf reads `/tmp/perf-PID.map` when it reports, after the process has ended: a line
-//! `START SIZE NAME` for each piece of code, numbers in hexadecimal.
+//! perf reads `/tmp/perf-PID.map` when it reports, after the process has ended. It has a line
+//! `START SIZE NAME` for each piece of code, with hexadecimal numbers.
 
 use std::fs::OpenOptions;
 use std::io::{self, BufWriter, Write};
@@ -14,13 +14,13 @@ use tollgate_machine::vm::{TranslatedBlock, Vm};
 use crate::failure::say;
 use crate::statistics::Reporter;
 
-/// Writes the map of the blocks that live now; those that were dropped before are not in
-/// it. False, and said, if it cannot be written.
+/// Writes the map of the blocks that exist now, without those that were dropped before. If the map
+/// cannot be written, this reports it and returns false.
 pub fn write(vm: &Vm, reporter: &Reporter) -> bool {
     let path = PathBuf::from(format!("/tmp/perf-{}.map", std::process::id()));
     let names = reporter.names(vm.reading().system_call_entry);
     let lines = vm.translated_blocks().map(|block| {
-        // A block belongs to no address space: what it was made of may be mapped in several.
+        // A block belongs to no address space: its guest code may be mapped in several.
         let symbol = names.in_any_space(block.linear);
         line(&block, symbol)
     });
@@ -48,7 +48,7 @@ fn write_lines(path: &PathBuf, lines: impl Iterator<Item = String>) -> io::Resul
         .write(true)
         .create(true)
         .truncate(true)
-        // The name can be guessed: somebody else's link there must not be followed.
+        // The name can be guessed, so a link that another user has put there must not be followed.
         .custom_flags(libc::O_NOFOLLOW)
         .open(path)?;
     let mut file = BufWriter::new(file);

@@ -1,7 +1,7 @@
-//! `--display png:DIR`: pictures of the guest's screen as files, one for each that differs from the one before.
+//! `--display png:DIR`: writes pictures of the guest's screen to files, one for each change.
 //!
-//! The event loop asks the vCPU's thread for the screen some times a second. The files are
-//! `000001.png` and so on, behind those that are there; each appears complete.
+//! The event loop asks the vCPU thread for the screen a few times a second. The files are
+//! `000001.png` and so on, numbered after those that exist; each appears complete.
 
 use std::fs;
 use std::io;
@@ -16,31 +16,33 @@ use crate::control::screen::write_png;
 use crate::failure::{Failure, say};
 use crate::lost_output::LostOutput;
 
-/// From one picture to the next.
+/// The time between two pictures.
 const PERIOD: Duration = Duration::from_millis(250);
-/// Pictures of one run at most: a screen that changes all the time must not fill the disk.
+/// The maximum number of pictures of one run, so that a screen that changes all the time cannot
+/// fill the disk.
 const MOST_PICTURES: u32 = 10_000;
 
-/// A folder as a display.
+/// A folder that pictures of the screen go to.
 pub struct PngDisplay {
     folder: PathBuf,
     /// The number of the last file, and how many were written.
     number: u32,
     written: u32,
-    /// What the last file shows.
+    /// The picture in the last file.
     last: Option<Arc<Picture>>,
-    /// The screen was asked for.
+    /// The request for the screen that is not answered yet.
     awaited: Option<ScreenRequest>,
-    /// When to ask again; `None`: no more.
+    /// The time of the next request; `None` if no more pictures are written.
     next: Option<Instant>,
     lost: Arc<LostOutput>,
 }
 
 impl PngDisplay {
-    /// Makes the folder, if it is not there, and looks what it holds.
+    /// Makes the folder if it is missing, and finds the number of its last picture.
     ///
     /// # Errors
-    /// It cannot be used.
+    ///
+    /// The folder cannot be used.
     pub fn begin(folder: &Path) -> Result<Self, Failure> {
         let number = fs::create_dir_all(folder).and_then(|()| last_number(folder));
         let number = number.map_err(|error| {
@@ -57,17 +59,17 @@ impl PngDisplay {
         })
     }
 
-    /// Tells afterwards whether a picture could not be written.
+    /// The note that says at the end whether a picture could not be written.
     pub fn losses(&self) -> Arc<LostOutput> {
         Arc::clone(&self.lost)
     }
 
-    /// When [`PngDisplay::go_on`] must be called next.
+    /// The time at which [`PngDisplay::go_on`] must be called next.
     pub fn deadline(&self) -> Option<Instant> {
         self.next.filter(|_| self.awaited.is_none())
     }
 
-    /// Asks for the screen if it is time, and writes it if it is there and another one.
+    /// Requests the screen if it is time, and writes it if it has arrived and has changed.
     pub fn go_on(&mut self, handle: &VmHandle) {
         let Some(next) = self.next else { return };
         let now = Instant::now();
@@ -113,7 +115,7 @@ impl PngDisplay {
     }
 }
 
-/// The highest number of a picture in a folder; 0: there is none.
+/// The highest number of a picture in a folder; 0 if there is none.
 fn last_number(folder: &Path) -> io::Result<u32> {
     let mut last = 0;
     for entry in fs::read_dir(folder)? {

@@ -1,4 +1,5 @@
-//! `--port` and `--hvc`: streams of bytes between guest and host, and consoles on such.
+//! `--port` and `--hvc`: parses streams of bytes between guest and host, and consoles on such
+//! streams.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -10,10 +11,11 @@ use crate::failure::Failure;
 use crate::lost_output::LostOutput;
 use crate::serial_target::SerialTarget;
 
-/// Understands `NAME=WHERE`.
+/// Parses `NAME=WHERE`.
 ///
 /// # Errors
-/// What is wrong with it, for a line that names the flag and the value.
+///
+/// The reason, for a line that names the flag and the value.
 pub fn parse(text: &OsStr) -> Result<PortOptions, String> {
     const FORM: &str = "NAME=stdio|stdin|stdout|stderr|file:PATH|socket:PATH|fd:N";
     let bytes = text.as_bytes();
@@ -36,10 +38,11 @@ pub fn parse(text: &OsStr) -> Result<PortOptions, String> {
     })
 }
 
-/// Understands WHERE of a console.
+/// Parses WHERE of a console.
 ///
 /// # Errors
-/// What is wrong with it, for a line that names the flag and the value.
+///
+/// The reason, for a line that names the flag and the value.
 pub fn parse_console(text: &OsStr) -> Result<PortTarget, String> {
     let target = where_to(text.as_bytes());
     target.ok_or_else(|| "expected stdio|stdin|stdout|stderr|file:PATH|socket:PATH|fd:N".into())
@@ -62,17 +65,18 @@ fn where_to(target: &[u8]) -> Option<PortTarget> {
     }
 }
 
-/// `fd:N`: the descriptor N that whoever started this process has left open.
+/// Parses `fd:N`: the descriptor N that the parent process has left open.
 fn descriptor(target: &[u8]) -> Option<PortTarget> {
     let number = std::str::from_utf8(target.strip_prefix(b"fd:")?).ok()?;
     let number = number.parse().ok().filter(|number: &i32| *number >= 0)?;
     Some(PortTarget::Descriptor(number))
 }
 
-/// The ports and, behind them, the consoles, if no two things read standard input.
+/// The ports followed by the consoles, after a check that at most one of them reads standard input.
 ///
 /// # Errors
-/// They do.
+///
+/// Two of them read standard input.
 pub fn checked(
     ports: &[PortOptions],
     consoles: &[PortTarget],
@@ -100,7 +104,7 @@ pub fn checked(
     Ok(ports)
 }
 
-/// Has losses of these ports said; what tells afterwards whether there were any.
+/// Lets these ports report lost output; returns the notes that say at the end whether any was lost.
 pub fn watch(ports: &mut [PortOptions]) -> Vec<Arc<LostOutput>> {
     let watched = ports.iter_mut().map(|port| {
         let flag = match port.is_console {

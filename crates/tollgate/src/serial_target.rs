@@ -1,26 +1,28 @@
-//! Where a console of the guest goes, and the words for it.
+//! `--serial` and `--debug-console`: the places that a console of the guest can write to, and the
+//! parser of these flags.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-/// Where a console goes.
+/// The place that a console writes to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SerialTarget {
-    /// The terminal, or whatever standard input and output are.
+    /// This process's standard input and output, often a terminal.
     Stdio,
-    /// Output to a file.
+    /// The output goes to a file.
     File(PathBuf),
-    /// A new pseudo-terminal.
+    /// The console gets a new pseudo-terminal.
     Pty,
-    /// Nowhere.
+    /// The output is dropped.
     Null,
 }
 
-/// Understands `stdio`, `file:PATH`, `pty` and `null`.
+/// Parses `stdio`, `file:PATH`, `pty` and `null`.
 ///
 /// # Errors
-/// What is wrong with it, for a line that names the flag and the value.
+///
+/// The reason, for a line that names the flag and the value.
 pub fn parse(text: OsString) -> Result<SerialTarget, String> {
     if text == "pty" {
         return Ok(SerialTarget::Pty);
@@ -28,10 +30,11 @@ pub fn parse(text: OsString) -> Result<SerialTarget, String> {
     output(text).ok_or_else(|| "expected stdio, file:PATH, pty or null".into())
 }
 
-/// Understands the targets of a console that has no input.
+/// Parses the targets of a console that has no input.
 ///
 /// # Errors
-/// What is wrong with it, for a line that names the flag and the value.
+///
+/// The reason, for a line that names the flag and the value.
 pub fn parse_output(text: OsString) -> Result<SerialTarget, String> {
     output(text).ok_or_else(|| "expected stdio, file:PATH or null".into())
 }

@@ -1,4 +1,4 @@
-//! `--share`: directories of the host that the guest can mount.
+//! `--share`: parses the directories of the host that the guest can mount.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -6,25 +6,26 @@ use std::path::PathBuf;
 use tollgate_machine::comma_list;
 use tollgate_machine::config::ShareOptions;
 
-/// The form, for messages.
+/// The form of a share, for messages.
 const FORM: &str = "DIR[:TAG][,ro|rw][,cache=SECONDS][,owners=root|host]";
 
-/// A share as the user wrote it.
+/// A share as the user has written it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ShareArgument {
     path: PathBuf,
-    /// Without one its place among the shares decides.
+    /// The name to mount it by. Without one, its place among the shares gives the name.
     tag: Option<String>,
     readonly: bool,
     cache_seconds: u32,
     keeps_owners: bool,
 }
 
-/// Understands a share. What stands behind the last colon is the tag; a directory with a colon
-/// in its name needs one.
+/// Parses a share. The text after the last colon is the tag, so a directory with a colon in its
+/// name needs a tag.
 ///
 /// # Errors
-/// What is wrong with it, for a line that names the flag and the value.
+///
+/// The reason, for a line that names the flag and the value.
 pub fn parse(text: &str) -> Result<ShareArgument, String> {
     let mut parts = comma_list::split(text).into_iter();
     let place = parts.next().unwrap_or_default();
@@ -38,7 +39,7 @@ pub fn parse(text: &str) -> Result<ShareArgument, String> {
             ));
         }
     };
-    // Empty parts of the list are passed over, also the first.
+    // Empty parts of the list are skipped, even the first one.
     let begins_with_comma = text.starts_with(',') && !text.starts_with(",,");
     if path.is_empty() || begins_with_comma {
         return Err(format!("it names no directory; expected {FORM}"));
@@ -68,8 +69,8 @@ pub fn parse(text: &str) -> Result<ShareArgument, String> {
     Ok(share)
 }
 
-/// The shares with a tag each: `share0`, `share1` and so on, by their place, if the user gave
-/// none.
+/// The shares with a tag each. If the user gave none, the tag is `share0`, `share1` and so on, by
+/// the share's place.
 pub fn with_tags(arguments: &[ShareArgument]) -> Vec<ShareOptions> {
     let shares = arguments.iter().enumerate();
     shares

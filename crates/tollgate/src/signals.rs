@@ -1,9 +1,9 @@
-//! The signals that ask for an end, and SIGCONT: blocked in every thread but while one waits
-//! for them in [`Signals::poll`], so that a signal interrupts nothing else. Their handler only
-//! notes which of them came.
+//! Blocks the signals that ask for an end, and SIGCONT, in every thread. They arrive only while a
+//! thread waits for them in [`Signals::poll`], so that a signal interrupts nothing else. Their
+//! handler only notes which of them came.
 //!
-//! Not a descriptor of signalfd(2): for as long as a thread waits for one, each signal that
-//! any thread of the process gets wakes that thread, and the vCPU's timer sends many.
+//! This does not use a descriptor of signalfd(2): while a thread waits for one, each signal to any
+//! thread of the process wakes that thread, and the vCPU's timer sends many signals.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,47 +14,49 @@ use crate::host;
 /// Signals that end the virtual machine.
 pub const ENDING: [libc::c_int; 4] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT];
 
-/// Has a write beyond the limit of a file's size (`ulimit -f`) fail with EFBIG, as a write to a full
-/// disk fails, instead of ending the process by a signal. Guest RAM is a file too.
+/// Makes a write beyond the limit of a file's size (`ulimit -f`) fail with EFBIG, like a write to a
+/// full disk, instead of ending the process by a signal. Guest RAM is a file too.
 pub fn ignore_file_size_limit() {
     // SAFETY: the signal's number is valid, and ignoring it runs no code of this process.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-/// What a signal asks for.
+/// The request that a signal stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Asked {
-    /// What this signal asks for.
+    /// This signal asks for the end.
     Signal(i32),
-    /// The process goes on after it was stopped: the terminal may have been changed.
+    /// The process continues after it was stopped, and a shell may have changed the terminal.
     Continued,
 }
 
-/// Signals that came and were not asked for yet: bit n is signal n.
+/// The signals that came and were not reported yet: bit n is signal n.
 static CAME: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn note(signal: libc::c_int) {
     CAME.fetch_or(1 << signal, Ordering::AcqRel);
 }
 
-/// Signals that are blocked, to be asked for.
+/// The set of signals that are blocked and waited for.
 pub struct Signals(libc::sigset_t);
 
 impl Signals {
-    /// Blocks the signals in this thread, and so in all threads it starts later. To be
+    /// Blocks the signals in this thread, and so in all threads that it starts later. This must be
     /// called before the first other thread exists.
     ///
     /// # Errors
-    /// Those of sigaction(2).
+    ///
+    /// The errors of sigaction(2).
     pub fn block() -> io::Result<Self> {
         Self::block_these(&ENDING)
     }
 
-    /// The same with these signals, and SIGCONT. Those of them that end a virtual machine stay
-    /// ignored if whoever started us had them ignored.
+    /// Blocks these signals and SIGCONT, as [`Self::block`] does. A signal that would end the
+    /// machine stays ignored if the parent process ignored it.
     ///
     /// # Errors
-    /// Those of sigaction(2).
+    ///
+    /// The errors of sigaction(2).
     pub fn block_these(signals: &[libc::c_int]) -> io::Result<Self> {
         let is_wanted = |signal: &libc::c_int| !(ENDING.contains(signal) && is_ignored(*signal));
         let wanted: Vec<_> = signals
@@ -68,7 +70,7 @@ impl Signals {
             // SAFETY: `set` is a valid, writable signal set, and the signal number is valid.
             unsafe { libc::sigaddset(&mut set, *signal) };
         }
-        // SAFETY: `set` is valid; the previous mask is not asked for.
+        // SAFETY: `set` is valid; the previous mask is not requested.
         let error = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) };
         if error != 0 {
             return Err(io::Error::from_raw_os_error(error));
@@ -77,23 +79,24 @@ impl Signals {
             // SAFETY: an all-zero sigaction is a valid starting value.
             let mut action = unsafe { std::mem::zeroed::<libc::sigaction>() };
             action.sa_sigaction = note as *const () as usize;
-            // One handler at a time.
+            // Blocking all of them lets only one handler run at a time.
             action.sa_mask = set;
-            // SAFETY: the action is fully initialised, and all that its handler does is to
-            // set a bit of an atomic.
+            // SAFETY: the action is fully initialized, and its handler only sets a bit of an
+            // atomic.
             host::check(unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) })?;
         }
         Ok(Self(set))
     }
 
-    /// Waits for an event of `fds` or a signal, at most until `timeout`. Behind it,
-    /// [`Self::next`] tells which signals came.
+    /// Waits for an event of `fds` or a signal, at most until `timeout`. Afterwards [`Self::next`]
+    /// reports the signals that came.
     ///
     /// # Errors
-    /// Those of ppoll(2), except for EINTR: then no event is shown.
+    ///
+    /// The errors of ppoll(2), except for EINTR, after which no event is shown.
     pub fn poll(&self, fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<()> {
         let mut mask = empty_set();
-        // SAFETY: a null new mask only asks; `mask` is valid for writing.
+        // SAFETY: a null new mask only reads the old one; `mask` is valid for writing.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut mask) };
         for signal in 1..=LAST_SIGNAL {
             // SAFETY: both sets are valid, and so is the signal's number.
@@ -103,7 +106,7 @@ impl Signals {
                 }
             }
         }
-        // One may have come, and its note not been read.
+        // A signal may have come whose note was not read yet.
         let timeout = match CAME.load(Ordering::Acquire) {
             0 => timeout,
             _ => Some(Duration::ZERO),
@@ -123,8 +126,8 @@ impl Signals {
                 tv_sec: 0,
                 tv_nsec: 0,
             };
-            // SAFETY: the set and the timeout are valid; what else is known of the signal is
-            // not asked for.
+            // SAFETY: the set and the timeout are valid; no further information about the signal is
+            // requested.
             unsafe { libc::sigtimedwait(&self.0, std::ptr::null_mut(), &now) }
         };
         match signal {
@@ -135,7 +138,7 @@ impl Signals {
     }
 }
 
-/// The last of the signals that have names; the others, for real-time use, are never asked for.
+/// The last signal with a name. The others, for real-time use, are never waited for.
 const LAST_SIGNAL: libc::c_int = 31;
 
 fn empty_set() -> libc::sigset_t {
@@ -146,12 +149,12 @@ fn empty_set() -> libc::sigset_t {
     set
 }
 
-/// Whether whoever started us had the signal ignored, as nohup does with SIGHUP and a
-/// shell with SIGINT of background jobs. That is respected.
+/// Whether the parent process had the signal ignored, as nohup does with SIGHUP and a shell with
+/// SIGINT of background jobs. Such a signal stays ignored.
 fn is_ignored(signal: libc::c_int) -> bool {
     // SAFETY: an all-zero sigaction is a valid value.
     let mut action = unsafe { std::mem::zeroed::<libc::sigaction>() };
-    // SAFETY: a null new action only asks; `action` is valid for writing.
+    // SAFETY: a null new action only reads the old one; `action` is valid for writing.
     let result = unsafe { libc::sigaction(signal, std::ptr::null(), &mut action) };
     result == 0 && action.sa_sigaction == libc::SIG_IGN
 }
@@ -163,7 +166,7 @@ mod tests {
     use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
     use std::thread;
 
-    /// What came is noted for the whole process.
+    /// Signals are noted for the whole process, so only one test may run at a time.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
     fn alone() -> MutexGuard<'static, ()> {
@@ -171,7 +174,7 @@ mod tests {
     }
 
     fn thread_id() -> libc::pid_t {
-        // SAFETY: no preconditions.
+        // SAFETY: gettid has no preconditions.
         unsafe { libc::gettid() }
     }
 
@@ -195,7 +198,7 @@ mod tests {
         assert_eq!(told, [Asked::Signal(libc::SIGUSR1), Asked::Continued]);
     }
 
-    /// A line of what the host says of a thread of this process.
+    /// A line of /proc about a thread of this process.
     fn status(thread: libc::pid_t, name: &str) -> String {
         let text = fs::read_to_string(format!("/proc/self/task/{thread}/status")).unwrap();
         let line = text.lines().find(|line| line.starts_with(name)).unwrap();
@@ -220,7 +223,7 @@ mod tests {
         }
         let mine = libc::SIGRTMIN() + 6;
         let mut set = empty_set();
-        // SAFETY: `set` is a valid signal set and the signal's number a valid one.
+        // SAFETY: `set` is a valid signal set and the number is that of a signal.
         unsafe {
             libc::sigaddset(&mut set, mine);
             libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
@@ -229,7 +232,7 @@ mod tests {
         let before = wakes();
         for _ in 0..SENT {
             send(thread_id(), mine);
-            // SAFETY: `set` is valid, and the signal waits.
+            // SAFETY: `set` is valid, and the signal is pending.
             let taken = unsafe { libc::sigwaitinfo(&set, std::ptr::null_mut()) };
             assert_eq!(taken, mine);
         }

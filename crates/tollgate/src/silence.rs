@@ -1,4 +1,4 @@
-//! A hint for people whose guest says nothing: most have forgotten `console=ttyS0`.
+//! Gives a hint if the guest's console stays silent: most users have forgotten `console=ttyS0`.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -10,15 +10,15 @@ use crate::failure::say;
 /// How long a guest may be silent.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A console of a guest that was not told to write to it.
+/// The watch on a console that the kernel's command line does not name.
 pub struct Silence {
     is_used: Arc<AtomicBool>,
-    /// When the hint is due; `None` once that is past.
+    /// The time of the hint; `None` after that.
     due: Option<Instant>,
 }
 
 impl Silence {
-    /// Waits for the first byte of a console, unless the kernel's command line names it.
+    /// Watches for the first byte of a console, unless the kernel's command line names it.
     pub fn of(is_used: Option<Arc<AtomicBool>>, command_line: &str) -> Option<Self> {
         let is_named = |word: &str| word.starts_with("console=ttyS0");
         if command_line.split_whitespace().any(is_named) {
@@ -30,7 +30,7 @@ impl Silence {
         })
     }
 
-    /// When [`Self::look`] has something to do.
+    /// The time at which [`Self::look`] has something to do.
     pub fn deadline(&self) -> Option<Instant> {
         self.due
     }
@@ -54,7 +54,7 @@ pub struct Noting<W> {
 }
 
 impl<W: Write> Noting<W> {
-    /// Notes it in `is_used`.
+    /// Wraps a writer and notes its writes in `is_used`.
     pub fn new(inner: W, is_used: Arc<AtomicBool>) -> Self {
         Self { inner, is_used }
     }

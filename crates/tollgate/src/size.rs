@@ -1,14 +1,14 @@
 //! Sizes as people write them: `512M`, `1.5G`, `65536K`.
 
-/// Bytes in a mebibyte, the unit of a number without suffix (as QEMU's `-m` has it).
+/// The number of bytes in a mebibyte, the unit of a number without suffix (as in QEMU's `-m`).
 const MIB: u64 = 1 << 20;
 
-/// What a size may look like, for messages.
+/// The form of a size, for messages.
 const EXPECTED: &str = "expected a number with K, M, G or T, such as 512M or 1.5G";
 
-/// Parses a size into bytes. Suffixes are K, M, G and T in either case, optionally
-/// followed by `iB` or `B`, all counting in steps of 1024; without a suffix the number
-/// counts mebibytes. A number with a point must come to whole bytes.
+/// Parses a size into bytes. Suffixes are K, M, G and T in either case, optionally followed by `iB`
+/// or `B`, all in steps of 1024; without a suffix the number counts mebibytes. A number with a
+/// decimal point must be a whole number of bytes.
 ///
 /// # Errors
 /// One line that says what is wrong and what is expected.
@@ -46,13 +46,13 @@ pub fn parse(text: &str) -> Result<u64, String> {
     Ok(bytes)
 }
 
-/// The digits behind the point, as bytes of `unit`; `None` if that is no whole number.
+/// The digits after the decimal point, as bytes of `unit`; `None` if that is not a whole number.
 fn part_of(unit: u64, fraction: &str) -> Option<u64> {
     let fraction = fraction.trim_end_matches('0');
     if fraction.is_empty() {
         return Some(0);
     }
-    // Two to the 40th is a multiple of no power of ten beyond the 40th place.
+    // More than 18 digits are refused, so that the power of ten fits the arithmetic.
     let places = u32::try_from(fraction.len())
         .ok()
         .filter(|places| *places <= 18)?;

@@ -1,17 +1,17 @@
-//! A stack that is large enough, whatever `ulimit -s` says.
+//! Runs the command on a stack that is large enough, whatever `ulimit -s` says.
 
 use std::io;
 use std::mem::MaybeUninit;
 
 use rustix::process::{Resource, getrlimit};
 
-/// What the deepest calls need, and then some.
+/// The size that the deepest calls need, with a margin.
 const ENOUGH: u64 = 1 << 20;
-/// The stack of a thread that is made if that is not there.
+/// The size of the stack of the thread that is made if the first one is too small.
 const OWN: usize = 8 << 20;
 
-/// Calls `work`, in a thread of its own if the process's first thread has too small a stack. That
-/// thread then takes no signals and waits.
+/// Calls `work`, in a thread of its own if the process's first thread has too small a stack. The
+/// first thread then takes no signals and waits.
 pub fn with_enough(work: fn() -> u8) -> u8 {
     if getrlimit(Resource::Stack)
         .current
@@ -26,7 +26,7 @@ pub fn with_enough(work: fn() -> u8) -> u8 {
     });
     match thread.map(std::thread::JoinHandle::join) {
         Ok(Ok(code)) => code,
-        // The panic hook has reported it.
+        // The panic hook has reported the panic.
         Ok(Err(_)) => crate::exit_code::STOPPED,
         Err(error) => no_thread(&error),
     }
@@ -39,14 +39,14 @@ fn no_thread(error: &io::Error) -> u8 {
 
 fn all_signals() -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
-    // SAFETY: sigfillset initialises the set that it is given.
+    // SAFETY: sigfillset initializes the set that it is given.
     unsafe {
         libc::sigfillset(set.as_mut_ptr());
         set.assume_init()
     }
 }
 
-/// Sets the calling thread's signal mask and returns what it was.
+/// Sets the calling thread's signal mask and returns the previous mask.
 fn set_mask(mask: &libc::sigset_t) -> libc::sigset_t {
     let mut old = MaybeUninit::uninit();
     // SAFETY: with a valid mask the call cannot fail, and it fills in the old one.

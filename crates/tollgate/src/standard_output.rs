@@ -1,4 +1,4 @@
-//! What a command prints on standard output, and what happens if it cannot.
+//! Prints a command's text on standard output, and handles failures of that.
 
 use std::io::{self, Write};
 
@@ -11,16 +11,17 @@ use crate::lost_output::is_reader_gone;
 /// Whether someone still reads standard output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reader {
-    /// All text was written.
+    /// All of the text was written.
     Present,
-    /// The reader has gone, such as `head`, and wants no more.
+    /// The reader, such as `head`, has gone.
     Gone,
 }
 
-/// Prints text, all of it, unless the reader has gone.
+/// Prints all of a text, unless the reader has gone.
 ///
 /// # Errors
-/// One line: the host does not take it, as with a full disk.
+///
+/// One line says why the host does not take the text, for example because the disk is full.
 pub fn offer(text: &str) -> Result<Reader, Failure> {
     let mut output = io::stdout().lock();
     let written = output
@@ -39,7 +40,8 @@ pub fn offer(text: &str) -> Result<Reader, Failure> {
 /// Prints text as [`offer`] does, for a command that ends the same way if the reader has gone.
 ///
 /// # Errors
-/// Those of [`offer`].
+///
+/// The errors of [`offer`].
 pub fn print(text: &str) -> Result<(), Failure> {
     offer(text).map(|_| ())
 }

@@ -1,10 +1,10 @@
-//! The terminal in raw mode while the guest has it, and always put back.
+//! Switches the terminal to raw mode while the guest uses it, and always restores it.
 //!
-//! The settings found at the start are kept in one process-wide place, because they must
-//! be restored from wherever the process ends: a normal return ([`RawTerminal`] is
-//! dropped), `exit` (a handler of atexit), a panic (a hook, so that the message is
-//! readable), or abort (a handler of SIGABRT). SIGTERM, SIGINT and SIGHUP end the process
-//! in an orderly way (see [`crate::signals`]). Only SIGKILL leaves the terminal raw.
+//! The settings found at the start are kept in one place of the process, because they must be
+//! restored wherever the process ends: a normal return ([`RawTerminal`] is dropped), `exit` (a
+//! handler of atexit), a panic (a hook, so that the message is readable), or abort (a handler of
+//! SIGABRT). SIGTERM, SIGINT and SIGHUP end the process in an orderly way (see [`crate::signals`]).
+//! Only SIGKILL leaves the terminal raw.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -25,28 +25,30 @@ struct Saved {
     raw: Termios,
 }
 
-/// The settings to go back to, from the first time the terminal was made raw.
+/// The settings to restore, noted when the terminal first became raw.
 static SAVED: OnceLock<Saved> = OnceLock::new();
 
-/// The terminal is raw now.
+/// Whether the terminal is raw now.
 static IS_RAW: AtomicBool = AtomicBool::new(false);
 
-/// Standard input in raw mode; restores it when dropped.
+/// Standard input in raw mode. Dropping this restores it.
 pub struct RawTerminal(());
 
 impl RawTerminal {
     /// Switches standard input to raw mode.
     ///
     /// # Errors
-    /// Those of tcgetattr and tcsetattr.
+    ///
+    /// The errors of tcgetattr and tcsetattr.
     pub fn enter() -> io::Result<Self> {
         Self::enter_as(raw)
     }
 
-    /// Switches it to settings that `change` makes of those that it has.
+    /// Switches the terminal to the settings that `change` makes from its present ones.
     ///
     /// # Errors
-    /// Those of tcgetattr and tcsetattr.
+    ///
+    /// The errors of tcgetattr and tcsetattr.
     pub fn enter_as(change: fn(Termios) -> Termios) -> io::Result<Self> {
         if SAVED.get().is_none() {
             let settings = settings(stdin())?;
@@ -61,14 +63,15 @@ impl RawTerminal {
         Ok(terminal)
     }
 
-    /// Makes the terminal raw again: a shell changes it when the process was stopped.
+    /// Makes the terminal raw again, after a shell has changed it while the process was stopped.
     ///
     /// # Errors
-    /// Those of tcsetattr.
+    ///
+    /// The errors of tcsetattr.
     pub fn reenter(&self) -> io::Result<()> {
         if let Some(saved) = SAVED.get() {
-            // Set first: if a signal ends us between the two, restoring once too often
-            // does no harm.
+            // The flag is set first: if a signal ends the process between the two, an unnecessary
+            // restore does no harm.
             IS_RAW.store(true, Ordering::SeqCst);
             apply(stdin(), &saved.raw)?;
         }
@@ -82,25 +85,25 @@ impl Drop for RawTerminal {
     }
 }
 
-/// Puts the terminal back as it was found, if it is raw. May be called from anywhere, a
-/// signal handler too.
+/// Restores the terminal to its original settings, if it is raw. This may be called from anywhere,
+/// even from a signal handler.
 pub fn restore() {
     if IS_RAW.swap(false, Ordering::SeqCst)
         && let Some(saved) = SAVED.get()
     {
-        // If the terminal has gone away there is nothing to restore.
+        // If the terminal has gone, there is nothing to restore.
         let _ = apply(stdin(), &saved.settings);
     }
 }
 
-/// Leaves the terminal as it is now: it belongs to another process group, which has set
-/// it as it wants it, and touching it would stop this process.
+/// Leaves the terminal as it is now. It belongs to another process group, which has chosen its
+/// settings, and changing them would stop this process.
 pub fn forget() {
     IS_RAW.store(false, Ordering::SeqCst);
 }
 
-/// Standard input is a terminal, and this process is in its foreground: a process in the
-/// background would be stopped if it read from the terminal or changed its settings.
+/// Whether standard input is a terminal and this process is in its foreground. A background process
+/// would be stopped if it read from the terminal or changed its settings.
 pub fn is_in_foreground() -> bool {
     tcgetpgrp(stdin()).is_ok_and(|group| group == getpgrp())
 }
@@ -133,15 +136,17 @@ pub fn raw(mut settings: Termios) -> Termios {
 /// The present settings of a terminal.
 ///
 /// # Errors
-/// Those of tcgetattr; ENOTTY if the descriptor is no terminal.
+///
+/// The errors of tcgetattr; ENOTTY if the descriptor is not a terminal.
 pub fn settings(terminal: impl AsFd) -> io::Result<Termios> {
     Ok(tcgetattr(terminal)?)
 }
 
-/// Changes the settings of a terminal at once.
+/// Changes the settings of a terminal immediately.
 ///
 /// # Errors
-/// Those of tcsetattr.
+///
+/// The errors of tcsetattr.
 pub fn apply(terminal: impl AsFd, settings: &Termios) -> io::Result<()> {
     Ok(tcsetattr(terminal, OptionalActions::Now, settings)?)
 }
@@ -151,7 +156,7 @@ fn restore_at_every_end() -> io::Result<()> {
         restore();
     }
     extern "C" fn on_abort(_signal: libc::c_int) {
-        // abort() ends the process when this returns.
+        // When this returns, abort() ends the process.
         restore();
     }
 
@@ -168,8 +173,8 @@ fn restore_at_every_end() -> io::Result<()> {
     let mut action = unsafe { std::mem::zeroed::<libc::sigaction>() };
     action.sa_sigaction = on_abort as extern "C" fn(libc::c_int) as usize;
     action.sa_flags = libc::SA_RESETHAND | libc::SA_ONSTACK;
-    // SAFETY: the handler only makes the system call of tcsetattr and touches atomics, which signal
-    // handlers may.
+    // SAFETY: the handler only calls tcsetattr and touches atomics, both of which signal handlers
+    // may do.
     host::check(unsafe { libc::sigaction(libc::SIGABRT, &action, std::ptr::null_mut()) })?;
     Ok(())
 }

@@ -1,33 +1,32 @@
-//! The keys that Tollgate itself takes from an interactive terminal: Ctrl-A and one more.
+//! The keys that Tollgate takes from an interactive terminal for itself: Ctrl-A and one more.
 
-/// Ctrl-A, which opens a sequence.
+/// The code of Ctrl-A, which begins a sequence.
 const CTRL_A: u8 = 0x01;
 
-/// What was typed.
+/// A piece of what was typed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Typed {
     /// Bytes for the guest.
     Input(Vec<u8>),
-    /// End the virtual machine.
+    /// The user asks for the end of the virtual machine.
     Quit,
-    /// Pause, or go on after a pause.
+    /// The user asks for a pause, or the end of one.
     TogglePause,
-    /// Show the keys.
+    /// The user asks for the list of keys.
     Help,
-    /// Ctrl-Alt-Delete on the guest's keyboard.
+    /// Ctrl-Alt-Delete is pressed on the guest's keyboard.
     CtrlAltDelete,
 }
 
-/// Splits what is typed into input and Tollgate's own keys. A sequence may arrive in
-/// pieces.
+/// Splits typed bytes into input and Tollgate's own keys. A sequence may arrive in pieces.
 #[derive(Clone, Debug, Default)]
 pub struct KeyFilter {
     after_ctrl_a: bool,
 }
 
 impl KeyFilter {
-    /// Takes in `bytes` and returns what they mean, in order. After Ctrl-A an unknown
-    /// key is dropped together with it, as in QEMU.
+    /// Takes `bytes` and returns what they mean, in order. An unknown key that follows Ctrl-A is
+    /// dropped together with it, as in QEMU.
     pub fn take(&mut self, bytes: &[u8]) -> Vec<Typed> {
         let mut typed = Vec::new();
         let mut input = Vec::new();
@@ -64,7 +63,7 @@ impl KeyFilter {
     }
 }
 
-/// The section of help about keys; also what Ctrl-A h shows.
+/// The section of help about keys, which Ctrl-A h shows too.
 pub fn help() -> &'static str {
     "\
 Keys (when standard input is a terminal, and the serial port is stdio or the display text):

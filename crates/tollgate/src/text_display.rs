@@ -1,8 +1,8 @@
-//! `--display text`: the guest's text screen in this terminal, and this terminal's keys on the
-//! guest's keyboard.
+//! `--display text`: shows the guest's text screen in this terminal, and types this terminal's keys
+//! on the guest's keyboard.
 //!
-//! The event loop asks the vCPU's thread for the screen some times a second and draws what has
-//! changed, in the terminal's 16 colours. A picture is told of by its size.
+//! The event loop asks the vCPU thread for the screen some times a second and draws the changes in
+//! the terminal's 16 colours. For graphics modes only the resolution is shown.
 
 pub mod keys;
 
@@ -17,38 +17,38 @@ use tollgate_machine::vm_handle::{ScreenRequest, VmHandle};
 use crate::host;
 use keys::Strokes;
 
-/// From one picture to the next.
+/// The time between two requests for the screen.
 const PERIOD: Duration = Duration::from_millis(40);
 
-/// The terminal shows the guest's screen, and must be put back.
+/// Whether the terminal shows the guest's screen and must be restored.
 static IS_SHOWN: AtomicBool = AtomicBool::new(false);
 
-/// The terminal as a display.
+/// The terminal as the guest's display.
 pub struct TextDisplay {
-    /// Where keys go.
+    /// The keys that wait for the guest.
     pub strokes: Strokes,
-    /// The screen was asked for.
+    /// The request for the screen that is not answered yet.
     awaited: Option<ScreenRequest>,
     next: Instant,
     drawn: Drawn,
 }
 
-/// What the terminal shows.
+/// The content of the terminal.
 #[derive(Default)]
 struct Drawn {
-    /// Columns and rows of the terminal.
+    /// The terminal's columns and rows.
     size: (usize, usize),
-    /// Character and attribute, line by line.
+    /// Character and attribute of each cell, line by line.
     cells: Vec<(char, u8)>,
     columns: usize,
     cursor: Option<(usize, usize)>,
 }
 
 impl TextDisplay {
-    /// Takes the terminal.
+    /// Takes the terminal for the guest's screen.
     pub fn begin() -> Self {
         IS_SHOWN.store(true, Ordering::Release);
-        // The other screen, so that what was there comes back at the end.
+        // The terminal's alternate screen is used, so that its previous content returns at the end.
         put(b"\x1b[?1049h\x1b[2J");
         Self {
             strokes: Strokes::default(),
@@ -58,12 +58,12 @@ impl TextDisplay {
         }
     }
 
-    /// When [`TextDisplay::go_on`] must be called next.
+    /// The time at which [`TextDisplay::go_on`] must be called next.
     pub fn deadline(&self) -> Option<Instant> {
         self.awaited.is_none().then_some(self.next)
     }
 
-    /// Asks for the screen if it is time, and draws it if it is there.
+    /// Requests the screen if it is time, and draws it if it has arrived.
     pub fn go_on(&mut self, handle: &VmHandle) {
         self.strokes.offer(handle);
         let now = Instant::now();
@@ -81,7 +81,7 @@ impl TextDisplay {
         }
     }
 
-    /// Draws all anew: something else has written to the terminal.
+    /// Lets everything be drawn again, after something else has written to the terminal.
     pub fn forget(&mut self) {
         self.drawn = Drawn::default();
     }
@@ -93,21 +93,21 @@ impl Drop for TextDisplay {
     }
 }
 
-/// Gives the terminal back, if it was taken.
+/// Restores the terminal, if it was taken.
 pub fn restore() {
     if IS_SHOWN.swap(false, Ordering::AcqRel) {
         put(b"\x1b[0m\x1b[?25h\x1b[?1049l");
     }
 }
 
-/// Writes to the terminal. One that has gone shows nothing.
+/// Writes to the terminal. If it has gone, nothing happens.
 fn put(bytes: &[u8]) {
     let mut output = io::stdout().lock();
     let _ = output.write_all(bytes).and_then(|()| output.flush());
 }
 
 impl Drawn {
-    /// What must be written so that the terminal, of this size, shows a screen.
+    /// The bytes that make the terminal, of this size, show a screen.
     fn changed_to(&mut self, screen: &Screen, size: (usize, usize)) -> Vec<u8> {
         let note;
         let text = match screen {
@@ -141,7 +141,7 @@ impl Drawn {
             .collect();
         let mut colours = None;
         for row in 0..text.rows.min(size.1) {
-            // Where the next character goes by itself.
+            // The place where the terminal puts the next character by itself.
             let mut at = None;
             for column in 0..text.columns.min(size.0) {
                 let place = row * text.columns + column;
@@ -176,7 +176,7 @@ impl Drawn {
     }
 }
 
-/// A screen of one line.
+/// A screen with one line of text.
 fn notice(text: &str) -> TextScreen {
     let (columns, rows) = (80, 25);
     let mut characters = text.as_bytes().to_vec();
@@ -191,7 +191,7 @@ fn notice(text: &str) -> TextScreen {
     }
 }
 
-/// A terminal's codes for an attribute's colours.
+/// The terminal's codes for an attribute's colours.
 fn colour_codes(attribute: u8, blinks: bool) -> String {
     // A VGA has blue in bit 0 and red in bit 2, a terminal the other way around.
     let swapped = |bits: u8| bits & 2 | bits >> 2 & 1 | bits << 2 & 4;

@@ -1,9 +1,10 @@
-//! `--trace FILE`: every exit with its time, in the JSON of Chrome's trace viewer, which
-//! Perfetto opens.
+//! `--trace`: writes every exit with its time, as JSON for Chrome's trace viewer, which Perfetto
+//! opens.
 //!
-//! A thread of its own takes the events from the vCPU thread and writes them, so that a
-//! slow or full disk never holds the guest up. A file is complete, valid JSON from the guest's first
-//! instruction on, whenever the process ends and by what: see [`pages`]. A pipe is written in one go.
+//! A thread of its own takes the events from the vCPU thread and writes them, so that a slow or
+//! full disk never delays the guest. A file is complete, valid JSON from the guest's first
+//! instruction on, whenever and however the process ends: see [`pages`]. A pipe is written as one
+//! stream.
 
 mod events;
 mod pages;
@@ -27,40 +28,41 @@ use crate::statistics::{Reporter, StatisticsArguments};
 use events::{BEGINNING, Clock, Tracks};
 use pages::{Pages, Store};
 
-/// How long the writer may take for what is left when the machine has ended.
+/// How long the writer may take for the remaining events when the machine has ended.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How large a trace may become.
+/// The size that a trace may reach.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Size {
-    /// Bytes at most.
+    /// The maximum number of bytes.
     pub limit: u64,
-    /// What came first gives way, not what comes last.
+    /// Whether the oldest events are dropped when the trace is full, instead of the newest.
     pub is_ring: bool,
 }
 
-/// A trace being written.
+/// A trace while it is written.
 pub struct TraceFile {
     path: PathBuf,
     ended: Receiver<Result<Summary, io::Error>>,
 }
 
-/// What became of a trace.
+/// The result of a trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Summary {
-    /// Events in the file.
+    /// The number of events in the file.
     events: u64,
-    /// Events that the disk was too slow for.
+    /// The number of events that the disk was too slow for.
     dropped: u64,
-    /// The limit was reached this long after the first event.
+    /// The time from the first event until the limit was reached.
     full_after_ns: Option<u64>,
 }
 
 impl TraceFile {
-    /// Has exits recorded as the command line says, if it does.
+    /// Lets exits be recorded if the command line says so.
     ///
     /// # Errors
-    /// As [`TraceFile::start`].
+    ///
+    /// The errors of [`TraceFile::start`].
     pub fn begin(
         arguments: &StatisticsArguments,
         reporter: &Arc<Reporter>,
@@ -78,11 +80,12 @@ impl TraceFile {
         Ok(Some(file))
     }
 
-    /// Creates the file and starts the thread that writes to it, no more than `size` says;
-    /// `khz` is the frequency of the time-stamp counter. The tracer is the vCPU's.
+    /// Creates the file and starts the thread that writes to it, at most as much as `size` says.
+    /// `khz` is the frequency of the time-stamp counter. The tracer belongs to the vCPU.
     ///
     /// # Errors
-    /// One line: the file cannot be written, or no thread could be had.
+    ///
+    /// One line says that the file cannot be written, or that the host gives no thread.
     fn start(
         path: &Path,
         size: Size,
@@ -115,7 +118,7 @@ impl TraceFile {
             .spawn(move || {
                 let result = writer.run(&events);
                 events.stop();
-                // Events that come now make no difference.
+                // Later events change nothing, so the receiver is dropped.
                 drop(events);
                 let _ = sender.send(result);
             })
@@ -127,8 +130,8 @@ impl TraceFile {
         Ok((file, tracer))
     }
 
-    /// Waits until all is written, and says what is missing. False if that is because the file
-    /// could not be written. The tracer must be gone.
+    /// Waits until everything is written, and reports what is missing. Returns false if the file
+    /// could not be written. The tracer must have been dropped.
     pub fn finish(self) -> bool {
         let path = self.path.display();
         let ended = self.ended.recv_timeout(END_PATIENCE);
@@ -153,7 +156,7 @@ impl TraceFile {
     }
 }
 
-/// What a person must know about a trace.
+/// The message about an incomplete trace.
 fn complaint(summary: &Summary) -> Option<String> {
     let full = summary.full_after_ns.map(|ns| {
         format!(
@@ -162,7 +165,7 @@ fn complaint(summary: &Summary) -> Option<String> {
         )
     });
     match (full, summary.dropped) {
-        // Batches are lost before and behind the limit alike, and not told apart.
+        // Batches are lost before and after the limit, and the two are not distinguished.
         (Some(full), 1..) => Some(format!(
             "{full}; up to {} earlier ones are missing, since they came faster than they could be written",
             summary.dropped
@@ -174,25 +177,25 @@ fn complaint(summary: &Summary) -> Option<String> {
     }
 }
 
-/// Where events go.
+/// The place that events are written to.
 enum Sink<F> {
     Pages(Pages<F>),
-    /// Something that cannot be written again, with the bytes that it has taken.
+    /// A place that cannot be written twice, with the number of bytes that it has taken.
     Stream(F, u64),
 }
 
-/// The writing side.
+/// The writing side of a trace.
 struct Writer<F> {
     sink: Sink<F>,
     limit: u64,
     clock: Clock,
     tracks: Tracks,
     summary: Summary,
-    /// Who names instructions.
+    /// Adds names to instructions.
     reporter: Arc<Reporter>,
 }
 
-/// Room kept for the end of a stream.
+/// The number of bytes kept free for the end of a stream.
 const END_ROOM: u64 = 256;
 
 impl<F: Write + Store> Writer<F> {
@@ -237,7 +240,7 @@ impl<F: Write + Store> Writer<F> {
         Ok(self.summary)
     }
 
-    /// Writes a batch; false if the limit is reached.
+    /// Writes a batch; returns false if the limit is reached.
     fn take(&mut self, batch: &[TraceEvent], system_call_entry: u64) -> io::Result<bool> {
         let names = self.reporter.names_once_known(system_call_entry);
         let mut entry = String::new();
@@ -248,7 +251,7 @@ impl<F: Write + Store> Writer<F> {
             let track = self.tracks.of(event);
             if let Some(names) = self.tracks.new_names() {
                 match &mut self.sink {
-                    // Where there is no room for a name, its number must do.
+                    // If there is no room for a name, viewers show its number.
                     Sink::Pages(pages) => drop(pages.push_name(&names)?),
                     Sink::Stream(..) => stream.push_str(&names),
                 }
@@ -283,7 +286,7 @@ impl<F: Write + Store> Writer<F> {
     }
 }
 
-/// Everything behind the last event.
+/// The text that follows the last event.
 fn end(summary: &Summary) -> String {
     format!(
         "\n],\"otherData\":{{\"events\":{},\"dropped\":{},\"full\":{}}}}}\n",

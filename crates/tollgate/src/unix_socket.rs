@@ -1,4 +1,4 @@
-//! Sockets with a file, for this user only.
+//! Creates Unix sockets that only this user can access, and removes their files.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -11,23 +11,25 @@ use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, 
 
 use crate::failure::Failure;
 
-/// Longest path of a socket: an address has room for one byte more, which ends the path (unix(7)).
+/// The maximum length of a socket's path: an address has room for one byte more, which ends the
+/// path (unix(7)).
 const MOST_BYTES: usize = 107;
 
 /// A socket's file, which is removed when this is dropped.
 pub struct SocketFile {
-    /// Where it is.
+    /// The path of the file.
     pub path: PathBuf,
-    /// Device and inode, to remove only our own.
+    /// Device and inode of the file, so that no other file is removed.
     identity: (u64, u64),
 }
 
-/// Creates a socket and its file, accessible to this user only, and listens. A file left over by a
-/// machine that is gone is replaced; one on which a process listens is not. Accepting does not
+/// Creates a socket and its file, accessible to this user only, and listens. A file that a dead
+/// machine has left is replaced; a socket on which a process listens is not. Accepting does not
 /// wait.
 ///
 /// # Errors
-/// One line that begins with `flag`: what is in the way.
+///
+/// One line that begins with `flag` says why the socket cannot be made.
 pub fn listen(path: &Path, flag: &str) -> Result<(UnixListener, SocketFile), Failure> {
     let refuse =
         |why: String| Failure::usage(format!("{flag}: cannot create '{}': {why}", path.display()));

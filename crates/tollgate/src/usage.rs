@@ -15,7 +15,7 @@ pub fn explain(error: &Error, words: &[OsString]) -> Failure {
     let value = context(error, ContextKind::InvalidValue);
     let message = match error.kind() {
         ErrorKind::UnknownArgument => unknown(error, &argument, words, &help),
-        // Firmware boots disks.
+        // Firmware boots disks, so a kernel is not required.
         ErrorKind::MissingRequiredArgument if argument == "--kernel <PATH>" => {
             format!("nothing to boot: give --kernel, --drive, --floppy or --cdrom; {help}")
         }
@@ -63,7 +63,8 @@ pub fn explain(error: &Error, words: &[OsString]) -> Failure {
     Failure::usage(one_line(&message))
 }
 
-/// The given flag that says more about the missing one, as `--trace-since` does about `--trace <FILE>`.
+/// The given flag that says more about the missing one, as `--trace-since` does about
+/// `--trace <FILE>`.
 fn refinement(missing: &str, words: &[OsString]) -> Option<String> {
     let flag = missing
         .split(' ')
@@ -79,7 +80,7 @@ fn refinement(missing: &str, words: &[OsString]) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// A reason as the standard library gives it for numbers, in words of ours.
+/// Words a reason that the standard library gives for numbers as our messages do.
 fn in_words(reason: &str) -> String {
     match reason {
         "invalid digit found in string" | "cannot parse integer from empty string" => {
@@ -149,7 +150,7 @@ fn single_dash_word<'a>(argument: &str, words: &'a [OsString]) -> Option<&'a str
         .and_then(|word| word.strip_prefix('-'))
 }
 
-/// Where help is to be found, for the subcommand in `words`.
+/// A hint at the help of the subcommand in `words`.
 fn help_hint(words: &[OsString]) -> String {
     let (path, _) = subcommands(words);
     let words = ["tollgate"]
@@ -159,7 +160,7 @@ fn help_hint(words: &[OsString]) -> String {
     format!("try '{} --help'", words.join(" "))
 }
 
-/// What the parser knows about the error, as text; empty if nothing.
+/// The parser's knowledge about the error, as text; empty if it has none.
 fn context(error: &Error, kind: ContextKind) -> String {
     match error.get(kind) {
         Some(ContextValue::String(text)) => text.clone(),

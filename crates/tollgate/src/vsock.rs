@@ -1,12 +1,13 @@
-//! `--vsock`: sockets between guest and host, in Firecracker's words.
+//! `--vsock`: parses the options of sockets between guest and host, in Firecracker's words.
 
 use tollgate_machine::comma_list;
 use tollgate_machine::config::VsockOptions;
 
-/// Understands `cid=N,path=SOCKET`; a doubled comma is one of the path.
+/// Parses `cid=N,path=SOCKET`. A doubled comma is one of the path.
 ///
 /// # Errors
-/// What is wrong with it, for a line that names the flag and the value.
+///
+/// The reason, for a line that names the flag and the value.
 pub fn parse(text: &str) -> Result<VsockOptions, String> {
     const FORM: &str = "cid=N,path=SOCKET, where N is 3 to 4294967294";
     let (mut cid, mut path) = (None, None);

@@ -1,5 +1,5 @@
-//! The words of a command line before the parser sees them: which are flags, which are values of
-//! flags, and where the words of the guest's command begin.
+//! Classifies the words of a command line before the parser sees them: flags, values of flags, and
+//! the words of the guest's command.
 
 use std::ffi::OsString;
 

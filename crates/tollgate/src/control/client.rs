@@ -1,4 +1,4 @@
-//! `tollgate control`: asks a running machine something and shows the answer.
+//! `tollgate control`: sends a request to a running machine and shows the answer.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -16,13 +16,13 @@ use crate::failure::{Failure, one_line};
 use crate::standard_output::print_and_end;
 use crate::statistics::{Format, View, written};
 
-/// How long to wait for an answer, and for the machine's end after `quit`.
+/// How long to wait for an answer, and for the end of the machine after `quit`.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How often a request is made of which the processor was late.
+/// How often a request is sent again when the vCPU answered too late.
 const TRIES: u32 = 12;
 
-/// `tollgate control`.
+/// The arguments of `tollgate control`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 the machine refused or did not answer, 2 no machine listens at PATH.
@@ -91,7 +91,8 @@ pub fn run(arguments: &ControlArguments) -> u8 {
 /// Sends a command without arguments and returns the answer.
 ///
 /// # Errors
-/// As [`talk`].
+///
+/// The errors of [`talk`].
 pub fn ask(path: &Path, command: Name) -> Result<Value, Failure> {
     talk(path, &json!({"command": command}))
 }
@@ -100,7 +101,8 @@ pub fn ask(path: &Path, command: Name) -> Result<Value, Failure> {
 /// Returns how long that took.
 ///
 /// # Errors
-/// As [`talk`]; or the machine has not ended by then.
+///
+/// The errors of [`talk`]; or the machine has not ended within `patience`.
 fn press_and_wait(path: &Path, patience: Duration) -> Result<Duration, Failure> {
     // This connection stays open until the machine ends.
     let mut end = connect(path)?;
@@ -123,22 +125,22 @@ fn press_and_wait(path: &Path, patience: Duration) -> Result<Duration, Failure> 
         let limited = end.set_read_timeout(Some(left));
         match limited.and_then(|()| end.read(&mut [0; 64])) {
             Ok(0) => return Ok(pressed.elapsed()),
-            // Nothing was asked on this connection.
+            // Nothing was requested on this connection, so data means nothing here.
             Ok(_) => {}
             Err(error) if is_interruption(&error) => {}
-            // The process is gone, in whichever way.
+            // The process has ended, whatever the reason.
             Err(_) => return Ok(pressed.elapsed()),
         }
     }
 }
 
-/// Whether a read ended before there was anything to read.
+/// Whether a read failed only because it was interrupted or timed out.
 fn is_interruption(error: &std::io::Error) -> bool {
     use ErrorKind::{Interrupted, TimedOut, WouldBlock};
     matches!(error.kind(), Interrupted | TimedOut | WouldBlock)
 }
 
-/// What came of the power button, for people or for programs.
+/// The result of the power button, for people or for programs.
 fn describe_end(waited: Duration, json: bool) -> String {
     let seconds = waited.as_secs_f64();
     match json {
@@ -165,7 +167,8 @@ fn connect(path: &Path) -> Result<UnixStream, Failure> {
 /// Sends a request and returns the answer.
 ///
 /// # Errors
-/// One line: nobody listens at `path`, or whoever does gives no answer.
+///
+/// One line says that no machine listens at `path`, or that the listener gives no answer.
 pub fn talk(path: &Path, request: &Value) -> Result<Value, Failure> {
     let quits = request["command"] == json!(Name::Quit);
     let stream = connect(path)?;
@@ -178,8 +181,8 @@ pub fn talk(path: &Path, request: &Value) -> Result<Value, Failure> {
         let mut line = String::new();
         reader.by_ref().take(1 << 20).read_line(&mut line)?;
         if quits {
-            // The connection closes when the machine is gone. If that takes too long,
-            // the answer is still an answer.
+            // The machine has ended when the connection closes. If that takes too long, the answer
+            // is still valid.
             let _ = reader.read_to_end(&mut Vec::new());
         }
         Ok(line)
@@ -192,10 +195,11 @@ pub fn talk(path: &Path, request: &Value) -> Result<Value, Failure> {
         .map_err(|_| Failure::host("the virtual machine did not answer: it ended"))
 }
 
-/// [`talk`] that asks again when the processor is late, as on a host that has much else to do.
+/// Calls [`talk`], and calls it again if the vCPU answers too late, as on a busy host.
 ///
 /// # Errors
-/// As [`talk`].
+///
+/// The errors of [`talk`].
 pub fn talk_patiently(path: &Path, request: &Value) -> Result<Value, Failure> {
     for _ in 1..TRIES {
         let answer = talk(path, request)?;
@@ -206,7 +210,7 @@ pub fn talk_patiently(path: &Path, request: &Value) -> Result<Value, Failure> {
     talk(path, request)
 }
 
-/// The exit code for an answer; a refusal is said.
+/// The exit code for an answer. A refusal is reported on standard error.
 pub fn exit_code_of(answer: &Value) -> u8 {
     match answer["ok"].as_bool() {
         Some(true) => exit_code::SUCCESS,
@@ -217,7 +221,7 @@ pub fn exit_code_of(answer: &Value) -> u8 {
     }
 }
 
-/// The answer for people: one field a line, or nothing if all is said.
+/// The answer for people: one field a line, or nothing if the exit code says everything.
 fn describe(answer: &Value) -> String {
     if let Some(stats) = answer.get("stats") {
         return serde_json::from_value::<Snapshot>(stats.clone())
@@ -283,7 +287,7 @@ fn describe(answer: &Value) -> String {
     lines.join("\n")
 }
 
-/// A number that is not zero, or several with their names.
+/// A number other than zero, or several of them with their names.
 fn counted(value: &Value) -> String {
     match value {
         Value::Number(number) if number.as_u64() != Some(0) => number.to_string(),
@@ -329,7 +333,7 @@ mod tests {
         assert!(shown.contains(happened), "{shown}");
     }
 
-    /// A machine that answers one request with `answer`, and ends when told to.
+    /// A machine that answers one request with `answer`, and ends when `end` receives a message.
     fn machine(answer: &'static str, end: std::sync::mpsc::Receiver<()>) -> std::path::PathBuf {
         use std::os::unix::net::UnixListener;
         static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);

@@ -1,20 +1,20 @@
-//! What the status tells of a machine beside what it is doing: which one it is.
+//! Which machine a status is about: process, memory, kernel and firmware.
 
 use std::path::{Path, PathBuf, absolute};
 
 use serde::Serialize;
 
-/// Which machine this is. Nothing of it changes while it runs.
+/// Describes a machine. Nothing in this changes while the machine runs.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Identity {
     /// The process that runs it.
     pub pid: u32,
     /// Bytes of its RAM.
     pub memory_bytes: u64,
-    /// The kernel's file; or none, and it starts from firmware.
+    /// The kernel's file; `None` if the machine starts from firmware.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<PathBuf>,
-    /// The firmware's file, if it starts from that.
+    /// The firmware's file, if the machine starts from firmware.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub firmware: Option<PathBuf>,
     /// The kernel's command line.
@@ -22,7 +22,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The machine of this process. A path means the same to a reader in another folder.
+    /// Describes the machine of this process. Paths are made absolute, because a reader may be in
+    /// another folder.
     pub fn new(
         memory_bytes: u64,
         kernel: Option<&Path>,

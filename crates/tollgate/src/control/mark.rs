@@ -11,7 +11,7 @@ use super::protocol::Name;
 use crate::failure::{Failure, one_line};
 use crate::standard_output::print;
 
-/// `tollgate mark`.
+/// The arguments of `tollgate mark`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 A mark that is set again is a new one. The last 16 are kept. A guest sets marks by a hypercall

@@ -11,10 +11,10 @@ use super::protocol::Name;
 use crate::failure::Failure;
 use crate::floppy;
 
-/// The form, for messages.
+/// The form of a medium, for messages.
 const FORM: &str = "FILE[,readonly=on|off][,snapshot=on|off][,backing=any|same-dir|none]";
 
-/// `tollgate medium`.
+/// The arguments of `tollgate medium`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 the machine did not do it, 2 nothing answers at PATH.
@@ -61,7 +61,7 @@ pub fn run(arguments: &MediumArguments) -> u8 {
         "force": arguments.force,
     });
     if let Some(medium) = &arguments.medium {
-        // The machine may run in another folder.
+        // The machine may run in another folder, so the path is made absolute.
         let path = std::path::absolute(&medium.path).unwrap_or_else(|_| medium.path.clone());
         let Some(path) = path.to_str() else {
             return Failure::usage("the file's name is not UTF-8").report();

@@ -1,9 +1,12 @@
 //! The control socket: one line of JSON asks, one line of JSON answers.
 //!
-//! `protocol` knows the lines, `server` the sockets (driven by the event loop), `client`
-//! is `tollgate control`, `stats` is `tollgate stats`, `mark` is `tollgate mark`, `set` is `tollgate set`,
-//! `medium`, `screen` and `typing` are `tollgate medium`, `tollgate screen` and
-//! `tollgate type`, whose `--mouse` is `mouse`. The protocol is described in docs/reference/control-socket.md.
+//! - `protocol` knows the lines.
+//! - `server` has the sockets, which the event loop drives.
+//! - `client` is `tollgate control`, `stats` is `tollgate stats`, and so are `mark`, `set`,
+//!   `medium` and `screen` the subcommands of these names.
+//! - `typing` is `tollgate type`, and `mouse` its `--mouse`.
+//!
+//! docs/reference/control-socket.md describes the protocol.
 
 pub mod client;
 pub mod identity;

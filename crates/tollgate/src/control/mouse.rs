@@ -1,12 +1,12 @@
-//! What `tollgate type --mouse` does with the mouse.
+//! The actions of `tollgate type --mouse`: moves, clicks and steps of the wheel.
 
 use tollgate_machine::board::input::{Buttons, MouseEvent};
 use tollgate_machine::vm_handle::VmHandle;
 
-/// The farthest move, and the most steps of the wheel, at once.
+/// The longest move, and the largest number of wheel steps, of one action.
 const MOST: i32 = 100_000;
 
-/// An action in its words, such as `move:10,-5` or `click:right`.
+/// An action as it is written, such as `move:10,-5` or `click:right`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Action {
     Move { right: i32, down: i32 },
@@ -16,18 +16,20 @@ enum Action {
     Release(Buttons),
 }
 
-/// Whether this is an action.
+/// Checks that a text is an action.
 ///
 /// # Errors
-/// What is wrong with it.
+///
+/// A message says what is wrong with the text.
 pub fn check(text: &str) -> Result<(), String> {
     parse(text).map(|_| ())
 }
 
-/// Does it; false if there is no room now.
+/// Performs an action; returns false if the mouse has no room for it now.
 ///
 /// # Errors
-/// It is no action; nothing was done.
+///
+/// The text is not an action, and nothing was done.
 pub fn act(text: &str, handle: &VmHandle) -> Result<bool, String> {
     let before = handle.mouse_buttons();
     let still = MouseEvent {

@@ -29,101 +29,101 @@ pub enum Name {
     Status,
     /// Show exits, their costs, where time goes (see tollgate stats)
     Stats,
-    /// Begin statistics anew from now on
+    /// Start the statistics again from zero
     ResetStats,
-    /// Set or list marks: `tollgate mark`.
+    /// Set or list marks, as `tollgate mark` does.
     #[value(skip)]
     Mark,
     /// Stop the processor; guest time stands still
     Pause,
-    /// Go on after a pause
+    /// Continue after a pause
     Resume,
-    /// End the virtual machine at once
+    /// End the virtual machine immediately
     Quit,
     /// Press the power button: the guest may shut down
     PowerButton,
-    /// Show or turn knobs: `tollgate set`.
+    /// Show or change knobs, as `tollgate set` does.
     #[value(skip)]
     Set,
-    /// Change the medium of a drive: `tollgate medium`.
+    /// Change the medium of a drive, as `tollgate medium` does.
     #[value(skip)]
     Medium,
-    /// Show the screen: `tollgate screen`.
+    /// Show the screen, as `tollgate screen` does.
     #[value(skip)]
     Screen,
-    /// Type on the keyboard, or do something with the mouse: `tollgate type`.
+    /// Type on the keyboard or use the mouse, as `tollgate type` does.
     #[value(skip)]
     Type,
 }
 
-/// A request: a command, and whatever the client wants to see again in the answer.
+/// A request: a command, its arguments, and an `id` that the answer repeats.
 #[derive(Deserialize)]
 struct Request {
     command: Name,
     #[serde(default)]
     id: Value,
-    /// Of `set`: names and new values.
+    /// For `set`: names of knobs and their new values.
     #[serde(default)]
     knobs: BTreeMap<String, String>,
-    /// Of `mark` and `stats`: a mark that is set behind what is counted.
+    /// For `mark` and `stats`: the mark that is set after the counts are read.
     mark: Option<String>,
-    /// Of `stats`: the marks between which is counted.
+    /// For `stats`: the marks between which events are counted.
     since: Option<String>,
     until: Option<String>,
-    /// Of `medium`: the drive.
+    /// For `medium`: the drive to change.
     #[serde(default)]
     drive: String,
-    /// Of `medium`: the file that is put in; none: the drive is left empty.
+    /// For `medium`: the file to insert; `None` leaves the drive empty.
     file: Option<PathBuf>,
-    /// Of `medium`: the guest cannot write it.
+    /// For `medium`: whether the guest cannot write to the medium.
     #[serde(default)]
     readonly: bool,
-    /// Of `medium`: what the guest writes is forgotten.
+    /// For `medium`: whether what the guest writes is discarded.
     #[serde(default)]
     snapshot: bool,
-    /// Of `medium`: which files the image may name.
+    /// For `medium`: which backing files the image may name.
     #[serde(default)]
     backing: Backing,
-    /// Of `medium`: also if the guest has locked the drive.
+    /// For `medium`: change the medium even if the guest has locked the drive.
     #[serde(default)]
     force: bool,
-    /// Of `screen`: a file to be written.
+    /// For `screen`: the file that the picture is written to.
     png: Option<PathBuf>,
-    /// Of `type`: characters.
+    /// For `type`: the characters to type.
     #[serde(default)]
     text: String,
-    /// Of `type`: keys pressed together, by their names.
+    /// For `type`: the names of keys to press together.
     keys: Option<String>,
-    /// Of `type`: what is done with the mouse.
+    /// For `type`: an action of the mouse.
     mouse: Option<String>,
 }
 
-/// An answer, and whether the machine was asked to end.
+/// An answer, and whether the client has asked for the end of the machine.
 pub struct Answer {
-    /// One line without its line break.
+    /// The answer as one line, without its line break.
     pub line: String,
-    /// The request was `quit`.
+    /// Whether the request was `quit`.
     pub quits: bool,
 }
 
-/// What requests are carried out with.
+/// The objects that requests are carried out with.
 #[derive(Clone, Copy)]
 pub struct Reach<'a> {
-    /// The machine.
+    /// The machine that requests act on.
     pub handle: &'a VmHandle,
-    /// Puts names and prices to statistics.
+    /// Adds names and prices to statistics.
     pub reporter: &'a Reporter,
-    /// Which machine it is.
+    /// Describes the machine.
     pub machine: &'a Identity,
-    /// How long the vCPU thread may take.
+    /// How long the vCPU thread may take to answer.
     pub patience: Duration,
 }
 
-/// How far a request has come.
+/// The state of a request.
 pub enum Progress {
-    /// Here is the answer.
+    /// The request is answered.
     Answered(Answer),
-    /// The vCPU thread must do something first.
+    /// The vCPU thread must do something before the request can be answered.
     Waits(Pending),
 }
 
@@ -147,9 +147,9 @@ enum Awaited {
     Knobs(Vec<Assignment>),
 }
 
-/// Carries out one request line. Waits for nothing.
+/// Starts to carry out one request line. This waits for nothing.
 pub fn begin(line: &[u8], reach: Reach<'_>) -> Progress {
-    // JSON that is not an object would be accepted as a request in list form otherwise.
+    // A map is demanded, because the parser would otherwise accept a JSON list as a request.
     let request = serde_json::from_slice::<serde_json::Map<String, Value>>(line)
         .and_then(|fields| serde_json::from_value::<Request>(Value::Object(fields)));
     match request {
@@ -166,7 +166,7 @@ pub fn refusal(error: &str) -> Answer {
     }
 }
 
-/// The same, with what the client wants to see again.
+/// [`refusal`] with the `id` that the client wants in the answer.
 fn refused(error: &str, id: &Value) -> Progress {
     Progress::Answered(Answer {
         line: with_id(json!({"ok": false, "error": error}), id),
@@ -181,7 +181,7 @@ impl Request {
             .all(|name| name.is_none())
     }
 
-    /// What `mark` and `stats` ask the vCPU thread.
+    /// The query that `mark` and `stats` send to the vCPU thread.
     fn query(&self) -> Result<Query, String> {
         let name = |name: &Option<String>| name.as_deref().map(str::parse).transpose();
         let span = Span {
@@ -266,7 +266,7 @@ fn carry_out(request: Request, reach: Reach<'_>) -> Progress {
     }
 }
 
-/// The answer as a line, with what the client wants to see again.
+/// The answer as a line, with the `id` that the client wants in it.
 fn with_id(mut answer: Value, id: &Value) -> String {
     if !id.is_null() {
         answer["id"] = id.clone();
@@ -275,7 +275,7 @@ fn with_id(mut answer: Value, id: &Value) -> String {
 }
 
 impl Pending {
-    /// When the request is answered with what is known by then.
+    /// The time at which the request is answered with what is known by then.
     pub fn deadline(&self) -> Instant {
         self.deadline
     }
@@ -331,7 +331,7 @@ impl Pending {
             }
             Awaited::Resumed => match status.state {
                 State::Paused => None,
-                // It goes on, if only to wait for an interrupt.
+                // A halted machine runs too: it waits for an interrupt.
                 State::Halted => Some(state_answer(State::Running)),
                 state => Some(state_answer(state)),
             },
@@ -346,7 +346,7 @@ impl Pending {
         }
     }
 
-    /// What is known although the vCPU thread has not answered.
+    /// The answer from what is known without the vCPU thread.
     fn late_answer(&self, reach: Reach<'_>) -> Value {
         let handle = reach.handle;
         match self.awaited {
@@ -414,7 +414,7 @@ fn state_answer(state: State) -> Value {
     json!({"ok": true, "state": state})
 }
 
-/// What is on the screen; a picture of it goes to a file.
+/// The content of the screen. A picture of it is written to the file.
 fn screen_answer(shown: &Shown, png: Option<&Path>) -> Value {
     let refused = |error: String| json!({"ok": false, "error": error});
     if let Some(path) = png {
@@ -440,7 +440,7 @@ fn no_answer() -> Value {
     json!({"ok": false, "error": LATE})
 }
 
-/// Turns knobs, all or none; returns how they shall stand, or why that cannot be.
+/// Changes all of the knobs or none; returns their new values, or why that is impossible.
 fn turn_knobs(
     knobs: &BTreeMap<String, String>,
     handle: &VmHandle,
@@ -481,7 +481,7 @@ mod tests {
         }
     }
 
-    /// Waits for the answer as an event loop does.
+    /// Carries out a request and waits for the answer as an event loop does.
     fn answer(line: &[u8], reach: Reach<'_>) -> Answer {
         let published = std::sync::Arc::new((Mutex::new(0), Condvar::new()));
         let listener = std::sync::Arc::clone(&published);

@@ -1,8 +1,9 @@
-//! Where machines are found by themselves: a folder of the user's own with a socket for each.
+//! The folder in which running machines are found without their paths: one socket for each machine.
 //!
-//! `$XDG_RUNTIME_DIR/tollgate`, or without that variable `/tmp/tollgate-UID`, holds for each
-//! machine `PID.sock`: its control socket, or a link to the one that `--control` names. The folder
-//! is the user's alone (mode 0700), and nothing is put in one that is not.
+//! The folder is `$XDG_RUNTIME_DIR/tollgate`, or without that variable `/tmp/tollgate-UID`. For
+//! each machine it holds `PID.sock`: the machine's control socket, or a link to the one that
+//! `--control` names. The folder belongs to the user alone (mode 0700); if it does not, nothing is
+//! put there.
 
 use std::fs;
 use std::io;
@@ -16,7 +17,7 @@ use super::server::Server;
 use crate::failure::Failure;
 use crate::statistics::Reporter;
 
-/// The folder, whether it is there or not.
+/// The path of the folder, which may not exist.
 fn folder() -> PathBuf {
     match std::env::var_os("XDG_RUNTIME_DIR") {
         Some(folder) if !folder.is_empty() => Path::new(&folder).join("tollgate"),
@@ -34,7 +35,7 @@ fn is_ours(folder: &Path) -> bool {
         .is_ok_and(|data| data.is_dir() && data.uid() == own_user() && data.mode() & 0o077 == 0)
 }
 
-/// Where this process's socket or link belongs, if that can be had.
+/// The path for the socket or link of this process; `None` if the folder cannot be used.
 fn place() -> Option<PathBuf> {
     let folder = folder();
     let made = fs::DirBuilder::new().mode(0o700).create(&folder);
@@ -42,11 +43,12 @@ fn place() -> Option<PathBuf> {
     (exists && is_ours(&folder)).then(|| folder.join(format!("{}.sock", std::process::id())))
 }
 
-/// The control socket: at `path`, if that is given, with a link to it where 'tollgate top' looks, or
-/// else there.
+/// Opens the control socket: at `path` if that is given, with a link to it in the folder that
+/// 'tollgate top' searches, otherwise in this folder.
 ///
 /// # Errors
-/// One line: no socket can be made at `path`.
+///
+/// One line says why no socket can be made at `path`.
 pub fn open(
     path: Option<&Path>,
     reporter: &Arc<Reporter>,
@@ -57,19 +59,20 @@ pub fn open(
         let server = bind(path)?;
         return Ok((Some(server), Link::to(path)));
     }
-    // The user has not asked for it, so nothing is said if it is not possible.
+    // The user has not asked for this socket, so a failure is not reported.
     let server = place().and_then(|place| bind(&place).ok());
     Ok((server, None))
 }
 
-/// A link to this process's control socket; it goes when this is dropped.
+/// A link to this process's control socket; dropping it removes the link.
 pub struct Link(PathBuf);
 
 impl Link {
-    /// Makes it. Nothing happens where that is not possible: the machine is found by its path.
+    /// Makes the link. If that is impossible there is no link, and the machine is found only by its
+    /// path.
     pub fn to(socket: &Path) -> Option<Self> {
         let (place, socket) = (place()?, absolute(socket).ok()?);
-        // Of an earlier process with the same number.
+        // An earlier process with the same number may have left its link.
         let _ = fs::remove_file(&place);
         symlink(socket, &place).ok()?;
         Some(Self(place))
@@ -82,7 +85,7 @@ impl Drop for Link {
     }
 }
 
-/// The sockets at which somebody answers, in the order of their machines' numbers.
+/// The sockets that accept a connection, in the order of their machines' process numbers.
 pub fn sockets() -> Vec<PathBuf> {
     let folder = folder();
     if !is_ours(&folder) {
@@ -99,7 +102,7 @@ pub fn sockets() -> Vec<PathBuf> {
     found.retain(|(_, path)| match UnixStream::connect(path) {
         Ok(_) => true,
         Err(error) => {
-            // The machine was killed.
+            // The machine was killed and has left its socket.
             if matches!(
                 error.kind(),
                 io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound

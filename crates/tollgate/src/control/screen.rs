@@ -1,4 +1,4 @@
-//! `tollgate screen`: what is on the screen of a running machine.
+//! `tollgate screen`: shows the screen of a running machine or writes it to a picture.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::files;
 use crate::standard_output::print;
 
-/// `tollgate screen`.
+/// The arguments of `tollgate screen`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 the machine did not do it or shows a picture, 2 nothing answers at PATH.
@@ -51,7 +51,7 @@ pub fn run(arguments: &ScreenArguments) -> u8 {
 fn show(arguments: &ScreenArguments) -> Result<u8, Failure> {
     let mut request = json!({"command": Name::Screen});
     if let Some(path) = &arguments.png {
-        // The machine writes the file, and may have been started elsewhere.
+        // The machine writes the file and may run in another folder, so the path is made absolute.
         let path =
             std::path::absolute(path).map_err(|error| Failure::usage(format!("--png: {error}")))?;
         let path = path
@@ -93,7 +93,7 @@ fn no_text(screen: &Value) -> String {
     }
 }
 
-/// Writes a picture as a PNG file (RFC 2083), which is there as a whole or not at all.
+/// Writes a picture as a PNG file (RFC 2083). Readers find the whole file or none.
 ///
 /// # Errors
 /// The file cannot be written.
@@ -103,7 +103,7 @@ pub fn write_png(path: &Path, picture: &Picture) -> std::io::Result<()> {
 
 fn png(picture: &Picture) -> Vec<u8> {
     const SIGNATURE: [u8; 8] = [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n'];
-    /// 8 bits of each of red, green and blue; no interlacing.
+    /// The PNG header's format: 8 bits of each of red, green and blue, without interlacing.
     const TRUE_COLOUR: [u8; 5] = [8, 2, 0, 0, 0];
     let size = [picture.size.width, picture.size.height];
     let mut header: Vec<u8> = size
@@ -111,7 +111,7 @@ fn png(picture: &Picture) -> Vec<u8> {
         .flat_map(|n| (*n as u32).to_be_bytes())
         .collect();
     header.extend(TRUE_COLOUR);
-    // Each line begins with its filter: none.
+    // Each line begins with the number of its filter, which is 0 for none.
     let line = (3 * picture.size.width).max(1);
     let lines = picture.pixels.chunks(line);
     let data: Vec<u8> = lines.flat_map(|line| [&[0], line].concat()).collect();
@@ -131,10 +131,10 @@ fn png(picture: &Picture) -> Vec<u8> {
     bytes
 }
 
-/// A zlib stream (RFC 1950, 1951).
+/// Compresses data to a zlib stream (RFC 1950, 1951).
 fn compressed(data: &[u8]) -> Vec<u8> {
     let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
-    // A vector takes everything.
+    // Writing to a vector cannot fail.
     let _ = encoder.write_all(data);
     encoder.finish().unwrap_or_default()
 }

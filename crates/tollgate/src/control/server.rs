@@ -1,9 +1,9 @@
-//! The control socket's listener and its clients, driven by the event loop.
+//! The listener of the control socket and its clients, which the event loop drives.
 //!
-//! Nothing a client does may harm the machine: lines and unread answers are bounded, the
-//! number of clients is, and no call here waits for a client, nor for the vCPU thread: a
-//! request for it is answered in a later turn, when the vCPU thread has published something
-//! ([`VmHandle::set_listener`]) or its time is over. Until then the client's further
+//! No client may harm the machine. The length of lines, the unread answers and the number of
+//! clients are bounded. No call here waits for a client or for the vCPU thread. A request for the
+//! vCPU thread is answered in a later turn of the event loop, when the thread has published
+//! something ([`VmHandle::set_listener`]) or its time is over. Until then the client's further
 //! requests stay unread.
 
 use std::io::{self, ErrorKind, Read, Write};
@@ -22,20 +22,20 @@ use crate::host;
 use crate::statistics::Reporter;
 use crate::unix_socket::{self, SocketFile};
 
-/// Clients connected at the same time at most.
+/// The maximum number of connected clients.
 const MAX_CLIENTS: usize = 32;
-/// Bytes of a request line at most, without its line break.
+/// The maximum number of bytes of a request line, without its line break.
 const MAX_LINE: usize = 4096;
-/// Bytes of answers that a client may leave unread.
+/// The number of bytes of answers that a client may leave unread.
 const MAX_UNREAD: usize = 512 * 1024;
 /// How long the vCPU thread may take for a request. It answers within microseconds, unless
 /// it waits for a reader of the guest's output.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// How long no connection is accepted after accepting failed (no descriptors left).
+/// How long the server accepts no connection after accepting failed because no descriptors were
+/// left.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// The listening socket and all that is connected to it; the socket's file is removed
-/// when this is dropped.
+/// The listening socket and all connections to it. Dropping this removes the socket's file.
 pub struct Server {
     listener: UnixListener,
     file: SocketFile,
@@ -43,16 +43,17 @@ pub struct Server {
     accepts_again: Option<Instant>,
     reporter: Arc<Reporter>,
     machine: Identity,
-    /// [`PATIENCE`], but in tests.
+    /// How long the vCPU thread may take for a request: [`PATIENCE`], except in tests.
     patience: Duration,
 }
 
 impl Server {
-    /// Creates the socket, accessible to this user only. A file left over by a machine
-    /// that is gone is replaced; one on which somebody listens is not.
+    /// Creates the socket, which only this user can access. A file that a dead machine has left is
+    /// replaced; a socket on which a process listens is not.
     ///
     /// # Errors
-    /// One line: what is in the way.
+    ///
+    /// One line says why the socket cannot be made.
     pub fn bind(path: &Path, reporter: Arc<Reporter>, machine: Identity) -> Result<Self, Failure> {
         let (listener, file) = unix_socket::listen(path, "--control")?;
         Ok(Self {
@@ -66,7 +67,7 @@ impl Server {
         })
     }
 
-    /// Adds what to wait for: the listener first, then each client.
+    /// Adds the descriptors to wait for: the listener first, then each client.
     pub fn add_interests(&self, fds: &mut Vec<libc::pollfd>) {
         let fd = match self.accepts_again {
             Some(_) => -1,
@@ -76,14 +77,14 @@ impl Server {
         fds.extend(self.clients.iter().map(Client::interest));
     }
 
-    /// When [`Server::serve`] must be called even if nothing is ready.
+    /// The time at which [`Server::serve`] must be called even if nothing is ready.
     pub fn deadline(&self) -> Option<Instant> {
         let pending = self.clients.iter().filter_map(Client::deadline);
         pending.chain(self.accepts_again).min()
     }
 
-    /// Serves what is ready: `ready` are the descriptors that the latest
-    /// [`Server::add_interests`] added. Returns whether a client asked for the end.
+    /// Serves what is ready: `ready` holds the descriptors that the latest
+    /// [`Server::add_interests`] added. Returns whether a client asked for the end of the machine.
     pub fn serve(&mut self, ready: &[libc::pollfd], handle: &VmHandle) -> bool {
         let Some((listener, clients)) = ready.split_first() else {
             return false;
@@ -134,23 +135,23 @@ impl Server {
         }
     }
 
-    /// Removes the socket's file, unless somebody put another one in its place.
+    /// Removes the socket's file, unless another process has replaced it.
     pub fn remove_file(&self) {
         self.file.remove();
     }
 }
 
-/// One connection.
+/// The connection to one client.
 struct Client {
     stream: UnixStream,
-    /// The beginning of a request line.
+    /// The beginning of a request line whose end has not arrived.
     line: Vec<u8>,
-    /// The request that waits for the vCPU thread, and what was read behind it.
+    /// The request that waits for the vCPU thread, and the bytes that were read after it.
     pending: Option<Pending>,
     backlog: Vec<u8>,
-    /// Answers not yet taken.
+    /// Answers that the client has not read.
     unread: Vec<u8>,
-    /// The client sends no more; it goes when its answers are read.
+    /// The client sends nothing more; its connection closes when its answers are read.
     is_finished: bool,
     is_gone: bool,
 }
@@ -181,7 +182,7 @@ impl Client {
         if !self.unread.is_empty() {
             events |= libc::POLLOUT;
         }
-        // A client that has gone would be ready all the time that its request takes.
+        // A client that has hung up would be ready during all of the time that its request takes.
         let fd = match events {
             0 if self.pending.is_some() => -1,
             _ => self.stream.as_raw_fd(),
@@ -193,13 +194,13 @@ impl Client {
         !self.is_finished && self.pending.is_none()
     }
 
-    /// When the request that waits is answered at the latest.
+    /// The time at which the waiting request is answered at the latest.
     fn deadline(&self) -> Option<Instant> {
         self.pending.as_ref().map(Pending::deadline)
     }
 
-    /// Answers the request that waits, if that can be, and what was read behind it.
-    /// Returns whether the machine shall end.
+    /// Answers the waiting request if possible, and the requests that were read after it. Returns
+    /// whether the machine must end.
     fn go_on(&mut self, reach: Reach<'_>) -> bool {
         let Some(answer) = self.pending.as_ref().and_then(|p| p.answer(reach)) else {
             return false;
@@ -212,7 +213,7 @@ impl Client {
         quits
     }
 
-    /// Reads once, answers what is complete. Returns whether the machine shall end.
+    /// Reads once and answers complete requests. Returns whether the machine must end.
     fn serve(&mut self, reach: Reach<'_>) -> bool {
         let mut quits = false;
         let mut bytes = [0; 4096];
@@ -228,7 +229,8 @@ impl Client {
         quits
     }
 
-    /// Sends what can be sent; a client that wants nothing more is gone.
+    /// Sends as much as the client takes, and closes the connection of a client that wants nothing
+    /// more.
     fn settle(&mut self) {
         self.send();
         self.is_gone |= self.is_finished && self.unread.is_empty() && self.pending.is_none();

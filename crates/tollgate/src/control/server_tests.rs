@@ -11,7 +11,7 @@ use tollgate_machine::vm_handle::{State, Status};
 
 use super::*;
 
-/// A path of this test's own.
+/// A path that only this test uses.
 fn path() -> PathBuf {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -23,7 +23,7 @@ fn bind(path: &Path) -> Result<Server, Failure> {
     Server::bind(path, Arc::new(Reporter::PLAIN), Identity::default())
 }
 
-/// A handle whose machine has stopped, so that every status is answered at once.
+/// A handle of a machine that has stopped, so that each status is answered immediately.
 fn stopped() -> VmHandle {
     let handle = VmHandle::new();
     handle.commands().publish(Status {
@@ -33,7 +33,7 @@ fn stopped() -> VmHandle {
     handle
 }
 
-/// One turn of an event loop that does not wait.
+/// Runs one turn of an event loop that does not wait.
 fn turn(server: &mut Server, handle: &VmHandle) -> bool {
     let mut fds = Vec::new();
     server.add_interests(&mut fds);
@@ -200,7 +200,7 @@ fn a_client_that_asks_for_statistics_and_leaves_harms_nobody() {
     assert_eq!(read_answer(&client)["ok"], true);
 }
 
-/// A server whose vCPU thread has all the time in the world.
+/// A server that never stops waiting for the vCPU thread.
 fn patient() -> Server {
     let mut server = bind(&path()).unwrap();
     server.patience = Duration::from_secs(600);
@@ -228,8 +228,7 @@ fn a_request_that_waits_for_the_processor_holds_up_nobody_else() {
     turn(&mut server, &handle);
     assert_eq!(read_answer(&other)["ok"], true);
 
-    // The answer comes in the turn after the processor's, and the next request is carried
-    // out behind it.
+    // The answer comes in the turn after the vCPU's, and the next request is carried out after it.
     handle.commands().publish(Status {
         state: State::Running,
         exits: 7,

@@ -11,7 +11,7 @@ use super::protocol::Name;
 use crate::failure::{Failure, one_line};
 use crate::standard_output::print;
 
-/// `tollgate set`.
+/// The arguments of `tollgate set`.
 #[derive(Args, Debug)]
 #[command(after_help = help())]
 pub struct SetArguments {
@@ -75,7 +75,7 @@ fn set(arguments: &SetArguments) -> Result<u8, Failure> {
     Ok(exit_code_of(&answer))
 }
 
-/// The knobs that the machine has, with their values.
+/// The machine's knobs with their values.
 fn listed(answer: &Value) -> String {
     let mut text = String::new();
     for (name, value) in answer["knobs"].as_object().into_iter().flatten() {
@@ -101,7 +101,7 @@ mod tests {
             text.contains("vif          off    off|on           CLI, STI"),
             "{text}"
         );
-        // One that only a newer machine knows.
+        // A knob that only a newer version of Tollgate knows is shown too.
         assert!(text.contains("later        x "), "{text}");
     }
 

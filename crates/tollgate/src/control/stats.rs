@@ -1,4 +1,4 @@
-//! `tollgate stats`: the ledger of a running machine, or one that a run has saved.
+//! `tollgate stats`: shows the ledger of a running machine, or one that a run has saved.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,10 +22,10 @@ use crate::statistics::{
     Format, Picture, Sort, SymbolFiles, SymbolSource, View, fitted, read_price_table, top, written,
 };
 
-/// Most bytes of saved statistics: the lists in them are bounded.
+/// The maximum size of saved statistics in bytes; the lists in them are bounded.
 const LIMIT: u64 = 16 << 20;
 
-/// `tollgate stats`.
+/// The arguments of `tollgate stats`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 the machine refused or did not answer, 2 no machine listens at PATH.
@@ -126,9 +126,10 @@ pub struct StatsArguments {
     pub reset: bool,
 }
 
-/// Understands the seconds between two looks.
+/// Parses the number of seconds between two reports.
 ///
 /// # Errors
+///
 /// The number is too small or too large, or the text is not a number.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: Option<f64> = text.parse().ok().filter(|it| (0.1..=86_400.0).contains(it));
@@ -185,7 +186,7 @@ fn show(arguments: &StatsArguments) -> Result<u8, Failure> {
     Ok(exit_code::SUCCESS)
 }
 
-/// Says why the machine has no such statistics; the exit code.
+/// Reports why the machine has no such statistics; returns the exit code.
 fn refused(arguments: &StatsArguments, answer: &Value) -> u8 {
     let flags = match (arguments.since, arguments.until) {
         (Some(_), Some(_)) => "--since, --until",
@@ -197,17 +198,17 @@ fn refused(arguments: &StatsArguments, answer: &Value) -> u8 {
     Failure::host(format!("{flags}: {}", one_line(why))).report()
 }
 
-/// What is put to statistics when they are shown.
+/// Names and prices that are added to statistics when they are shown.
 #[derive(Default)]
 pub struct Additions {
-    /// Names.
+    /// Files with names of guest addresses.
     pub symbols: SymbolFiles,
-    /// Another machine's prices.
+    /// The prices of another machine.
     pub prices: Option<PriceTable>,
 }
 
 impl Additions {
-    /// `snapshot` with these.
+    /// Returns `snapshot` with these names and prices.
     pub fn add_to(&self, mut snapshot: Snapshot) -> Snapshot {
         if !self.symbols.is_empty() {
             let names = self.symbols.names(snapshot.system_call_entry);
@@ -220,7 +221,7 @@ impl Additions {
     }
 }
 
-/// The first flag that needs a running machine.
+/// The first of the given flags that needs a running machine.
 fn live_flag(arguments: &StatsArguments) -> Option<&'static str> {
     let flags = [
         ("--reset", arguments.reset),
@@ -231,19 +232,21 @@ fn live_flag(arguments: &StatsArguments) -> Option<&'static str> {
     flags.iter().find(|flag| flag.1).map(|flag| flag.0)
 }
 
-/// The statistics in an answer.
+/// Reads the statistics in an answer.
 ///
 /// # Errors
-/// They are not such as this version makes.
+///
+/// They are not statistics as this version makes them.
 pub fn snapshot_in(answer: &Value) -> Result<Snapshot, Failure> {
     serde_json::from_value(answer["stats"].clone())
         .map_err(|_| Failure::host("the virtual machine belongs to another version of tollgate"))
 }
 
-/// The statistics in a file.
+/// Reads the statistics in a file.
 ///
 /// # Errors
-/// One line: it cannot be read, or has no statistics as this version makes them.
+///
+/// One line says that the file cannot be read, or has no statistics as this version makes them.
 fn saved(path: &Path) -> Result<Snapshot, Failure> {
     let content = files::read(path, "tollgate stats", LIMIT)?;
     let other = |why: &str| {
@@ -278,7 +281,7 @@ fn text(arguments: &StatsArguments, snapshot: &Snapshot) -> String {
     }
 }
 
-/// Counts from each moment to the next one, between marks of its own.
+/// Shows the counts from each moment to the next one, between marks that only this process uses.
 fn repeat(
     arguments: &StatsArguments,
     interval: Duration,
@@ -296,7 +299,7 @@ fn repeat(
     for turn in 1.. {
         let next = interval.saturating_mul(turn);
         std::thread::sleep(next.saturating_sub(started.elapsed()));
-        // The machine may have ended meanwhile, as expected.
+        // The machine may have ended in the meantime, as expected.
         let Ok(answer) = talk_patiently(&arguments.socket, &count) else {
             break;
         };
@@ -310,7 +313,8 @@ fn repeat(
             let from = until.saturating_sub(interval).as_secs_f64();
             let until = until.as_secs_f64();
             shown_text = format!("\nfrom {from:.1} s to {until:.1} s\n");
-            // How the knobs stand is worth four lines when it is new.
+            // Four lines about knobs are shown only if the knobs differ from those of the last
+            // report.
             let knobs = (snapshot.knobs.clone(), snapshot.knobs_changed);
             if shown.as_ref() == Some(&knobs) {
                 snapshot.knobs.clear();
@@ -325,7 +329,7 @@ fn repeat(
     Ok(exit_code::SUCCESS)
 }
 
-/// A mark that this process alone uses, and that is not listed.
+/// A name for a mark that this process alone uses, and that is not listed.
 pub fn private_mark() -> String {
     format!(".{}", std::process::id())
 }

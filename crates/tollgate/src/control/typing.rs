@@ -15,14 +15,14 @@ use super::protocol::Name;
 use crate::exit_code;
 use crate::failure::Failure;
 
-/// How long the guest may read no key.
+/// How long to wait for a guest that reads no key.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How soon keys are offered again.
+/// How long to wait before keys are offered again.
 const RETRY: Duration = Duration::from_millis(20);
-/// Characters of one request, which has a limit.
+/// The maximum number of characters in one request, whose length is limited.
 const PIECE: usize = 500;
 
-/// `tollgate type`.
+/// The arguments of `tollgate type`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Characters are those of a US keyboard; in TEXT \\n is Enter, \\t Tab, \\e Escape, \\\\ a backslash.
@@ -117,7 +117,7 @@ fn wait(until: Instant) -> Result<(), Failure> {
     Ok(())
 }
 
-/// TEXT with its escapes replaced.
+/// Replaces the escapes in TEXT.
 fn unescaped(text: &str) -> Result<String, String> {
     let mut plain = String::new();
     let mut characters = text.chars();
@@ -150,10 +150,11 @@ fn check(text: &str) -> Result<(), String> {
     }
 }
 
-/// Types as many characters as there is room for; how many.
+/// Types as many characters as there is room for, and returns their number.
 ///
 /// # Errors
-/// A character that is not on the keyboard; nothing was typed.
+///
+/// A character is not on the keyboard, and nothing was typed.
 pub fn type_text(text: &str, handle: &VmHandle) -> Result<usize, String> {
     check(text)?;
     let mut typed = 0;
@@ -166,24 +167,26 @@ pub fn type_text(text: &str, handle: &VmHandle) -> Result<usize, String> {
     Ok(typed)
 }
 
-/// Presses keys together, by their names; false if there is no room now.
+/// Presses the named keys together; returns false if there is no room now.
 ///
 /// # Errors
-/// A name that no key has; nothing was typed.
+///
+/// No key has one of the names, and nothing was typed.
 pub fn type_keys(keys: &str, handle: &VmHandle) -> Result<bool, String> {
     Ok(press(&chord(keys)?, handle))
 }
 
-/// Presses keys in order and releases them in the opposite one, all or none.
+/// Presses keys in order and releases them in the opposite order; presses none if there is no room
+/// for all.
 fn press(keys: &[Key], handle: &VmHandle) -> bool {
     let down = keys.iter().map(|key| (*key, true));
     let up = keys.iter().rev().map(|key| (*key, false));
     handle.keys(&down.chain(up).collect::<Vec<_>>())
 }
 
-/// The keys that are pressed together.
+/// The keys to press together.
 fn chord(names: &str) -> Result<Vec<Key>, String> {
-    // "-" stands between names.
+    // A "-" separates two names.
     let names = names.split('-');
     let keys: Result<Vec<Key>, String> = names
         .map(|name| {
@@ -196,7 +199,7 @@ fn chord(names: &str) -> Result<Vec<Key>, String> {
     })
 }
 
-/// The key of a name.
+/// The key with this name.
 pub fn named(name: &str) -> Option<Key> {
     let name = name.to_ascii_lowercase();
     let mut characters = name.chars();

@@ -8,12 +8,12 @@ use rustix::system::uname;
 use super::{Check, read_setting};
 use crate::host;
 
-/// The oldest kernel that Tollgate is made for.
+/// The oldest kernel that Tollgate supports.
 const OLDEST: (u32, u32) = (5, 13);
-/// UFFD_USER_MODE_ONLY: faults of the process itself only, which needs no privilege.
+/// UFFD_USER_MODE_ONLY: userfaultfd reports only faults of user mode, which needs no privilege.
 const UFFD_USER_MODE_ONLY: libc::c_int = 1;
 
-/// What Tollgate cannot do without.
+/// The checks of what Tollgate cannot do without.
 pub fn required() -> Vec<Check> {
     let release = release();
     let new_enough = version(&release).is_some_and(|version| version >= OLDEST);
@@ -28,7 +28,7 @@ pub fn required() -> Vec<Check> {
     ]
 }
 
-/// What costs something if it lacks.
+/// The checks of what costs something if it is missing.
 pub fn optional() -> Vec<Check> {
     vec![userfaultfd(), seccomp()]
 }
@@ -84,7 +84,8 @@ fn open_userfaultfd(mode: libc::c_int) -> io::Result<()> {
     host::owned(result as libc::c_int).map(drop)
 }
 
-/// A filter is nothing bad, but explains why something else is refused.
+/// Shows whether a seccomp filter is installed. A filter is no defect, but explains why another
+/// check fails.
 fn seccomp() -> Check {
     let status = read_setting("/proc/self/status");
     let mode = field(&status, "Seccomp");

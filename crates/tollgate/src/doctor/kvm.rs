@@ -7,16 +7,16 @@ use std::os::fd::AsRawFd;
 use super::Check;
 use crate::host;
 
-/// KVM_GET_API_VERSION.
+/// The ioctl KVM_GET_API_VERSION.
 const GET_API_VERSION: libc::Ioctl = 0xae00;
-/// KVM_CREATE_VM.
+/// The ioctl KVM_CREATE_VM.
 const CREATE_VM: libc::Ioctl = 0xae01;
-/// KVM_CREATE_VCPU.
+/// The ioctl KVM_CREATE_VCPU.
 const CREATE_VCPU: libc::Ioctl = 0xae41;
-/// The only version of the interface that there ever was.
+/// The version of KVM's interface, which has never changed.
 const API_VERSION: libc::c_int = 12;
 
-/// KVM is not needed; where it works it is the better choice.
+/// The check of KVM. Tollgate does not need KVM; where KVM works it is the better choice.
 pub fn optional() -> Check {
     let (works, found) = match probe() {
         Ok(()) if has_hardware_support() => (
@@ -37,7 +37,7 @@ pub fn optional() -> Check {
     )
 }
 
-/// The processor offers VMX (CPUID leaf 1, ECX bit 5) or SVM (leaf 80000001h, ECX bit 2).
+/// Whether the processor offers VMX (CPUID leaf 1, ECX bit 5) or SVM (leaf 80000001h, ECX bit 2).
 fn has_hardware_support() -> bool {
     use std::arch::x86_64::__cpuid;
     let vmx = __cpuid(1).ecx & 1 << 5 != 0;
@@ -45,7 +45,7 @@ fn has_hardware_support() -> bool {
     vmx || svm
 }
 
-/// Creates a virtual machine with one processor, and lets go of it.
+/// Creates a virtual machine with one processor, and destroys it.
 fn probe() -> Result<(), String> {
     let device = OpenOptions::new()
         .read(true)
@@ -64,7 +64,7 @@ fn probe() -> Result<(), String> {
     // SAFETY: this request takes an integer and returns a descriptor.
     let machine = host::owned(unsafe { libc::ioctl(device.as_raw_fd(), CREATE_VM, 0) })
         .map_err(|error| format!("present, but creates no machine: {error}"))?;
-    // SAFETY: as above.
+    // SAFETY: this request takes an integer and returns a descriptor, as the one above.
     host::owned(unsafe { libc::ioctl(machine.as_raw_fd(), CREATE_VCPU, 0) })
         .map_err(|error| format!("present, but creates no processor: {error}"))?;
     Ok(())

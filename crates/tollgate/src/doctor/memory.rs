@@ -5,15 +5,17 @@ use rustix::process::{Resource, getrlimit};
 use super::{Check, read_setting};
 use tollgate_machine::config::{MAX_MEMORY_BYTES, Places};
 
-/// The kernel's usual vm.max_map_count.
+/// The kernel's default of vm.max_map_count.
 const USUAL_MAP_COUNT: u64 = 65_530;
 
-/// Addresses below which 64-bit guests hardly move: the tables of what a kernel and one program use.
+/// The smallest accepted limit of the address space, in bytes: room for the tables of a kernel and
+/// one program. With less, 64-bit guests make hardly any progress.
 const LEAST_ADDRESSES: u64 = 64 << 30;
-/// Addresses from which on 64-bit guests have room for the tables of all that they use.
+/// A limit of the address space, in bytes, from which on 64-bit guests have room for the tables of
+/// everything that they use.
 const ENOUGH_ADDRESSES: u64 = 128 << 30;
 
-/// What nothing runs without.
+/// The checks of what nothing runs without.
 pub fn required() -> Vec<Check> {
     let limit = soft_limit(Resource::As);
     vec![Check::required(
@@ -30,7 +32,7 @@ pub fn required() -> Vec<Check> {
     )]
 }
 
-/// A line for people whose limit makes guests slow; `None`: it does not.
+/// A warning for people whose limit makes guests slow; `None` if the limit is high enough.
 pub fn address_space_warning() -> Option<String> {
     let limit = soft_limit(Resource::As).filter(|bytes| *bytes < ENOUGH_ADDRESSES)?;
     Some(format!(
@@ -40,7 +42,7 @@ pub fn address_space_warning() -> Option<String> {
     ))
 }
 
-/// What costs something if it lacks.
+/// The checks of what costs something if it is missing.
 pub fn optional() -> Vec<Check> {
     vec![
         map_count(),

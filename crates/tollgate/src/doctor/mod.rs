@@ -1,7 +1,8 @@
-//! `tollgate doctor`: can this host run virtual machines, and what would be better?
+//! `tollgate doctor`: checks whether this host can run virtual machines, and what would make them
+//! faster.
 //!
-//! Each check is one row. The required ones are Tollgate's floor; `tollgate run` tests
-//! the same rows before it starts.
+//! Each check is one row. The required checks are the least that Tollgate needs; `tollgate run`
+//! makes them before it starts.
 
 mod kernel;
 mod kvm;
@@ -16,7 +17,7 @@ use serde::Serialize;
 use crate::standard_output::print_and_end;
 use crate::{columns, exit_code, host};
 
-/// `tollgate doctor`.
+/// The arguments of `tollgate doctor`.
 #[derive(Args, Debug)]
 #[command(after_help = "Exit codes: 0 if tollgate can run here, 1 if not.")]
 pub struct DoctorArguments {
@@ -25,28 +26,28 @@ pub struct DoctorArguments {
     pub json: bool,
 }
 
-/// Whether Tollgate can do without.
+/// Whether Tollgate can run without the thing that is checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Need {
-    /// Tollgate does not run without.
+    /// Tollgate does not run without this.
     Required,
-    /// Tollgate runs without, at a cost.
+    /// Tollgate runs without this, at a cost.
     Optional,
 }
 
-/// One row: what was looked at, what was found, what a lack costs.
+/// One row: what was checked, the result, and what the lack of it costs.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Check {
-    /// What was looked at.
+    /// The thing that was checked.
     pub what: &'static str,
-    /// Whether Tollgate can do without.
+    /// Whether Tollgate can run without it.
     pub need: Need,
-    /// It is as it should be.
+    /// Whether the check succeeded.
     pub ok: bool,
-    /// What was found.
+    /// The result in words.
     pub found: String,
-    /// What it costs where it is missing.
+    /// The cost if it is missing.
     pub cost: &'static str,
 }
 
@@ -87,7 +88,7 @@ impl Check {
     }
 }
 
-/// Checks without which nothing runs.
+/// The checks without whose success nothing runs.
 fn required() -> Vec<Check> {
     let mut checks = processor::required();
     checks.extend(kernel::required());
@@ -105,7 +106,7 @@ fn all() -> Vec<Check> {
     checks
 }
 
-/// Tests whether this host can run virtual machines at all.
+/// Checks whether this host can run virtual machines at all.
 ///
 /// # Errors
 /// One line that names everything that is missing.
@@ -124,7 +125,7 @@ pub fn required_floor() -> Result<(), String> {
     ))
 }
 
-/// Says what will make guests slow without keeping them from running.
+/// Warns of what makes guests slow but does not keep them from running.
 pub fn warn() {
     if let Some(line) = memory::address_space_warning() {
         crate::failure::say(&line);
@@ -155,8 +156,8 @@ pub fn run(arguments: &DoctorArguments) -> u8 {
     print_and_end(&text, code)
 }
 
-/// The rows for people, in lines of so many columns where that can be. What a lack costs follows
-/// where something lacks.
+/// The rows for people, in lines of `columns` columns where possible. A row that fails is followed
+/// by its cost.
 fn table(checks: &[Check], can_run: bool, columns: usize) -> String {
     let width = checks.iter().map(|check| check.what.len()).max();
     let width = width.unwrap_or(0);
@@ -182,7 +183,7 @@ fn table(checks: &[Check], can_run: bool, columns: usize) -> String {
     text
 }
 
-/// The content of a small file of /proc or /sys, trimmed; empty if there is none.
+/// The content of a small file of /proc or /sys, trimmed; empty if the file is missing.
 fn read_setting(path: &str) -> String {
     std::fs::read_to_string(path)
         .map(|text| text.trim().to_owned())

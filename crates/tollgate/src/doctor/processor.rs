@@ -1,11 +1,11 @@
-//! Checks of the host's processor.
+//! Checks of the host's processor: instructions, hardware counters and protection keys.
 
 use super::Check;
 
-/// AT_HWCAP2 bit that the kernel sets when FSGSBASE works in user mode.
+/// The bit of AT_HWCAP2 that the kernel sets when FSGSBASE works in user mode.
 const HWCAP2_FSGSBASE: libc::c_ulong = 1 << 1;
 
-/// The instructions that generated code needs.
+/// The checks of the instructions that generated code needs.
 pub fn required() -> Vec<Check> {
     let offered = |is_offered: bool| if is_offered { "offered" } else { "not offered" };
     let avx2 = std::is_x86_feature_detected!("avx2");
@@ -40,7 +40,7 @@ pub fn required() -> Vec<Check> {
     ]
 }
 
-/// What makes guests faster or measurements possible.
+/// The checks of what makes guests faster or measurements possible.
 pub fn optional() -> Vec<Check> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     vec![
@@ -55,8 +55,8 @@ pub fn optional() -> Vec<Check> {
     ]
 }
 
-/// The processor must have them and the kernel must have switched them on: CPUID leaf 7, ECX bits 3
-/// (PKU) and 4 (OSPKE) (Intel SDM volume 2, CPUID).
+/// Checks for protection keys. The processor must have them and the kernel must have enabled them:
+/// CPUID leaf 7, ECX bits 3 (PKU) and 4 (OSPKE) (Intel SDM volume 2, CPUID).
 fn protection_keys() -> Check {
     const ENABLED: u32 = 1 << 3 | 1 << 4;
     let has_leaf = std::arch::x86_64::__cpuid_count(0, 0).eax >= 7;
@@ -76,12 +76,12 @@ fn protection_keys() -> Check {
     )
 }
 
-/// The processor must have it and the kernel must have switched it on (Linux 5.9).
+/// Checks for FSGSBASE. The processor must have it and the kernel must have enabled it (Linux 5.9).
 fn fsgsbase() -> (bool, &'static str) {
     if std::arch::x86_64::__cpuid_count(0, 0).eax < 7 {
         return (false, "not offered");
     }
-    // CPUID leaf 7, EBX bit 0 (Intel SDM volume 2, CPUID).
+    // The processor lacks FSGSBASE: CPUID leaf 7, EBX bit 0 (Intel SDM volume 2, CPUID).
     if std::arch::x86_64::__cpuid_count(7, 0).ebx & 1 == 0 {
         return (false, "not offered");
     }

@@ -7,7 +7,8 @@
 //!           [default: 256M]
 //! ```
 //!
-//! Flags that a command has in common with `tollgate run` are described there and named here.
+//! Flags that a command has in common with `tollgate run` are described there; other commands only
+//! name them.
 
 use clap::builder::StyledStr;
 use clap::{Arg, Command};
@@ -15,7 +16,7 @@ use clap::{Arg, Command};
 /// The command whose flags others refer to.
 const MAIN_COMMAND: &str = "run";
 
-/// The page. `definition` is the whole command line, built.
+/// Writes the page. `definition` is the whole command line, built.
 pub fn page(definition: &Command) -> String {
     let mut page = String::from(HEAD);
     let commands = commands(definition, "");
@@ -30,7 +31,7 @@ pub fn page(definition: &Command) -> String {
         let main = main.filter(|_| command.get_name() != MAIN_COMMAND);
         page += &section(name, command, main);
         let closing = text(command.get_after_long_help().or(command.get_after_help()));
-        // Commands below another one may all close with its words.
+        // Neighbouring commands may all end with the same closing words, which are written once.
         if !closing.is_empty() && closing != last_closing {
             page += &format!(
                 "\n```text\n{}\n```\n",
@@ -70,7 +71,7 @@ fn commands<'a>(command: &'a Command, above: &str) -> Vec<(String, &'a Command)>
     }
 }
 
-/// What is said about one command.
+/// The section of the page about one command.
 fn section(name: &str, command: &Command, main: Option<&Command>) -> String {
     let usage = command.clone().render_usage().to_string();
     let usage = usage.trim_start_matches("Usage:").trim();
@@ -104,14 +105,14 @@ fn section(name: &str, command: &Command, main: Option<&Command>) -> String {
     section
 }
 
-/// Whether `main` has this flag with this very description.
+/// Whether `main` has this flag with this same description.
 fn is_flag_of(main: &Command, argument: &Arg, description_here: &str) -> bool {
     let mut flags = main.get_arguments();
     let is_flag = argument.get_long().is_some();
     is_flag && flags.any(|it| !it.is_hide_set() && description(it) == description_here)
 }
 
-/// One flag or argument, as an item of a list.
+/// One flag or argument as an item of a list.
 fn description(argument: &Arg) -> String {
     let short = argument.get_short().map(|short| format!("`-{short}`, "));
     let mut item = format!("- **{}`{argument}`**", short.unwrap_or_default());
@@ -139,7 +140,7 @@ fn description(argument: &Arg) -> String {
     item
 }
 
-/// The values that the flag accepts, where they are a list.
+/// The values that the flag accepts, if they are a list.
 fn values(argument: &Arg) -> String {
     let values = argument.get_possible_values();
     let values = values.iter().filter(|value| !value.is_hide_set());
@@ -177,7 +178,7 @@ fn indented(text: &str) -> String {
     lines.join("\n")
 }
 
-/// With a full stop, if it ends without a mark.
+/// Adds a full stop to a text that ends without a punctuation mark.
 fn sentence(text: &str) -> String {
     match text.ends_with(['.', '?', '!']) {
         true => text.to_owned(),
@@ -189,7 +190,7 @@ fn on_one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Without what Markdown would take for something else.
+/// Escapes characters that Markdown would interpret.
 fn escaped(text: &str) -> String {
     text.replace('<', "\\<").replace('*', "\\*")
 }

@@ -15,12 +15,12 @@ use crate::net;
 use crate::statistics::StatisticsArguments;
 use crate::words::{begins_command, takes_next_word};
 
-/// `tollgate exec`.
+/// The arguments of `tollgate exec`.
 #[derive(Args, Debug)]
 #[command(
     after_long_help = help(),
     mut_arg("memory", |memory| memory.default_value(DEFAULT_MEMORY)),
-    // The word after it may be the guest's command.
+    // The word that follows `--net` may be the guest's command.
     mut_arg("net", |net| net.require_equals(true))
 )]
 pub struct ExecArguments {
@@ -116,19 +116,19 @@ pub struct ExecArguments {
     #[arg(short, long)]
     pub verbose: bool,
 
-    /// Memory, processor, control socket.
+    /// Memory, processor and control socket of the machine.
     #[command(flatten)]
     pub machine: MachineArguments,
 
-    /// Networks and sockets.
+    /// The guest's networks and sockets.
     #[command(flatten)]
     pub network: NetworkArguments,
 
-    /// Statistics.
+    /// What is counted and how it is shown.
     #[command(flatten)]
     pub statistics: StatisticsArguments,
 
-    /// Translation, and experiments with it.
+    /// How guest code is translated, and experiments with that.
     #[command(flatten)]
     pub developer: DeveloperArguments,
 
@@ -137,18 +137,18 @@ pub struct ExecArguments {
     pub command: Vec<OsString>,
 }
 
-/// Guest RAM of `exec` if no flag says otherwise. A command on a whole system needs more than a
-/// kernel.
+/// Guest RAM of `exec` if no flag says otherwise. A command on a whole system needs more memory
+/// than a kernel alone.
 const DEFAULT_MEMORY: &str = "1G";
 
-/// A share as the user wrote it.
+/// A share as the user has written it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ShareArgument {
     /// The directory of the host.
     pub directory: PathBuf,
-    /// Where it is in the guest; at its own path if nothing is said.
+    /// Its path in the guest; `None` if it is the same as on the host.
     pub path: Option<PathBuf>,
-    /// The guest cannot change it.
+    /// Whether the guest cannot change it.
     pub readonly: bool,
 }
 
@@ -198,7 +198,7 @@ fn parse_time(text: &str) -> Result<Duration, String> {
     Ok(time)
 }
 
-/// Rewrites `--net NETWORK` as `--net=NETWORK`. A network need not be named, so the parser would
+/// Rewrites `--net NETWORK` as `--net=NETWORK`. The network may be left out, so the parser would
 /// take the word after `--net` for the guest's command.
 pub fn join_networks(words: Vec<OsString>) -> Vec<OsString> {
     let definition = ExecArguments::augment_args(clap::Command::new("exec"));

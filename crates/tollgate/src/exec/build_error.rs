@@ -1,4 +1,4 @@
-//! Why the machine of `tollgate exec` cannot be built, with the flag that the reason is about.
+//! Explains why the machine of `tollgate exec` cannot be built, in the words of the flags.
 
 use std::path::PathBuf;
 
@@ -33,7 +33,7 @@ pub fn failure_of(error: &BuildError, arguments: &ExecArguments) -> Failure {
     })
 }
 
-/// The flag that an error is about, to put before an error that does not name the flag itself.
+/// The flag that an error is about, to precede an error that does not name the flag itself.
 fn flag(error: &BuildError, arguments: &ExecArguments) -> &'static str {
     match error {
         BuildError::BackEnd(BackEndError::Disk(_)) => "--image: ",

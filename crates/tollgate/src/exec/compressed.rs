@@ -1,14 +1,16 @@
-//! Files that may be compressed, in the ways in which distributions compress modules of the kernel.
+//! Unpacks kernel modules in the compressed formats that distributions use.
 
 use std::io::{self, Cursor, Read};
 
-/// Bytes of a file at most, unpacked: many times what the largest module has.
+/// The maximum size of an unpacked file in bytes, which is many times the size of the largest
+/// module.
 const MAX_BYTES: usize = 256 << 20;
 
 /// The content of a file, unpacked if it begins as xz, Zstandard or gzip files do.
 ///
 /// # Errors
-/// It is damaged, or larger than any module.
+///
+/// The file is damaged, or larger than any module.
 pub fn unpack(content: Vec<u8>) -> io::Result<Vec<u8>> {
     let mut unpacked = Limited(Vec::new());
     match content.as_slice() {
@@ -30,7 +32,7 @@ pub fn unpack(content: Vec<u8>) -> io::Result<Vec<u8>> {
     Ok(unpacked.0)
 }
 
-/// A buffer that takes [`MAX_BYTES`].
+/// A buffer that takes at most [`MAX_BYTES`].
 struct Limited(Vec<u8>);
 
 impl io::Write for Limited {

@@ -1,4 +1,5 @@
-//! What the guest's kernel says: shown if asked for, and its end kept for when something fails.
+//! The serial console of the guest of `tollgate exec`: shown if requested, and its end kept for
+//! error messages.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -6,21 +7,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::lost_output::LostOutput;
 
-/// Bytes that are kept.
+/// The number of bytes that are kept.
 const KEPT_BYTES: usize = 8 << 10;
-/// Lines that are shown of them.
+/// The number of the kept lines that are shown.
 const SHOWN_LINES: usize = 24;
 
 /// The serial console of a guest that runs a command.
 #[derive(Clone, Default)]
 pub struct Console {
     end: Arc<Mutex<VecDeque<u8>>>,
-    /// Notes what standard error did not take, if the console is shown there.
+    /// Notes the output that standard error did not take, if the console is shown there.
     shown: Option<Arc<LostOutput>>,
 }
 
 impl Console {
-    /// One that goes to standard error, or nowhere.
+    /// A console that is written to standard error, or only kept.
     pub fn new(is_shown: bool) -> Self {
         let lost = || LostOutput::new("--verbose", "standard error".into());
         Self {
@@ -29,12 +30,12 @@ impl Console {
         }
     }
 
-    /// Whether something that was to be shown could not be written, which was reported.
+    /// Whether console output that should be shown could not be written, which was reported.
     pub fn has_lost_output(&self) -> bool {
         self.shown.as_ref().is_some_and(|lost| lost.is_lost())
     }
 
-    /// The last lines, each indented; nothing if they were shown already.
+    /// The last lines, each indented; empty if they were shown already.
     pub fn last_lines(&self) -> String {
         if self.shown.is_some() {
             return String::new();

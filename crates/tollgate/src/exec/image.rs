@@ -1,27 +1,28 @@
-//! `--image`: a disk with the guest's root.
+//! `--image`: parses the description of a disk image with the guest's root.
 
 use tollgate_machine::comma_list;
 use tollgate_machine::config::{Backing, DriveOptions, Format};
 
-/// The form, for messages.
+/// The form of an image, for messages.
 const FORM: &str = "FILE[,partition=N][,format=raw|qcow2][,backing=any|same-dir|none][,rw]";
 
 /// An image as the user named it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ImageArgument {
-    /// The disk. If it is not to be changed, it is a snapshot: a journal is replayed in what is
-    /// forgotten at the end.
+    /// The disk. If the guest must not change it, it is opened as a snapshot, so that a replayed
+    /// journal is discarded at the end.
     pub drive: DriveOptions,
-    /// Its partition with the root, from 1, if the user says which.
+    /// The number of the partition with the root, from 1, if the user has given it.
     pub partition: Option<u32>,
-    /// The guest changes it.
+    /// Whether the guest changes the image.
     pub is_writable: bool,
 }
 
-/// Understands an image; a doubled comma is one of the file's name.
+/// Parses an image. A doubled comma is one that belongs to the file's name.
 ///
 /// # Errors
-/// What is wrong with it, for a line that names the flag and the value.
+///
+/// The reason, for a line that names the flag and the value.
 pub fn parse(text: &str) -> Result<ImageArgument, String> {
     let mut parts = comma_list::split(text).into_iter();
     let path = parts.next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The initramfs of a guest that runs a command: made in memory, gone with the process.
+//! Builds the initramfs of the guest of `tollgate exec` in memory.
 
 use std::sync::Arc;
 
@@ -9,16 +9,16 @@ use tollgate_machine::boot::cpio::Archive;
 
 /// The agent, as the build script has compiled it.
 static AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent"));
-/// The agent for kernels of 32 bits; nothing where the build script could not compile it.
+/// The agent for 32-bit kernels; empty where the build script could not compile it.
 static AGENT_32: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent-32"));
 
-/// Whether kernels of 32 bits can be used.
+/// Whether 32-bit kernels can be used.
 pub fn has_32_bit_agent() -> bool {
     !AGENT_32.is_empty()
 }
 
-/// An initramfs with the agent for such a kernel, what it must do, and the modules in the order in
-/// which they are loaded.
+/// An initramfs with the agent for a kernel of this kind, the agent's orders, and the modules in
+/// the order in which they are loaded.
 pub fn new(start: &[u8], modules: &[Module], is_32_bit: bool) -> Arc<[u8]> {
     let agent = if is_32_bit { AGENT_32 } else { AGENT };
     archive(agent, start, modules).into()
@@ -26,8 +26,8 @@ pub fn new(start: &[u8], modules: &[Module], is_32_bit: bool) -> Arc<[u8]> {
 
 fn archive(agent: &[u8], start: &[u8], modules: &[Module]) -> Vec<u8> {
     let folder = &MODULES_FOLDER[1..];
-    // The kernel opens the console for the agent's standard streams, if the kernel's own archive has
-    // it not.
+    // The kernel opens the console for the agent's standard streams, even if the kernel's own
+    // archive lacks it.
     let archive = Archive::new()
         .folder("dev")
         .character_device("dev/console", [5, 1])
@@ -66,7 +66,8 @@ mod tests {
 
     #[test]
     fn agents_are_linked_statically() {
-        // Program headers: where, how large, how many; none names an interpreter (PT_INTERP, 3).
+        // The offset, size and number of the program headers; none of them names an interpreter
+        // (PT_INTERP, 3).
         for (agent, fields) in [(AGENT, [32, 54, 56]), (AGENT_32, [28, 42, 44])] {
             if agent.is_empty() {
                 skip::impossible("the agent for 32-bit kernels is not built in");

@@ -1,4 +1,4 @@
-//! Which kernel a guest boots, and the modules that it needs.
+//! Chooses the kernel that a guest boots, and the modules that it needs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,41 +6,43 @@ use std::path::{Path, PathBuf};
 use super::{compressed, initramfs, unindexed};
 use crate::failure::Failure;
 
-/// A module of the kernel.
+/// A module of the kernel, ready to be loaded.
 pub struct Module {
     /// Its name, without `.ko`.
     pub name: String,
-    /// The file's content, not compressed.
+    /// The file's content, uncompressed.
     pub content: Vec<u8>,
 }
 
-/// A kernel that was found.
+/// A kernel and the folder with its modules.
 #[derive(PartialEq, Eq, Debug)]
 pub struct Kernel {
-    /// The file.
+    /// The kernel's file.
     pub image: PathBuf,
-    /// Where its modules are.
+    /// The folder with its modules.
     pub modules: Option<PathBuf>,
 }
 
-/// What every guest needs, and what a network needs.
+/// The modules that every guest needs, and those that a network needs.
 const ALWAYS: [&str; 4] = ["virtio_pci", "virtio_console", "virtiofs", "overlay"];
 const NETWORK: &str = "virtio_net";
-/// What sockets between guest and host need.
+/// The module for sockets between guest and host.
 const VSOCK: &str = "vmw_vsock_virtio_transport";
-/// What a root on a disk needs. The checksum is one that the file system asks for by name, so that
-/// `modules.dep` does not tell of it.
+/// The modules for a root on a disk. The file system requests the checksum by name, so
+/// `modules.dep` does not list it.
 const DISK: [&str; 3] = ["virtio_blk", "crc32c_generic", "ext4"];
 
-/// The folder of guests that scripts/get-guests fills, and the kernel in it.
+/// The variable that names the folder of guests that scripts/get-guests fills, and the kernel in
+/// this folder.
 const GUESTS: &str = "TOLLGATE_GUESTS";
 const FETCHED: &str = "debian-amd64";
 
 /// The kernel that the user names, or the first that is found: one that was fetched for Tollgate,
-/// or the host's own.
+/// otherwise one of the host's own.
 ///
 /// # Errors
-/// There is none, or it cannot be used.
+///
+/// No kernel is found, or it cannot be used.
 pub fn find(image: Option<&Path>, modules: Option<&Path>, root: &Path) -> Result<Kernel, Failure> {
     let mut kernel = match image {
         Some(image) => Kernel {
@@ -57,8 +59,8 @@ pub fn find(image: Option<&Path>, modules: Option<&Path>, root: &Path) -> Result
     Ok(kernel)
 }
 
-/// What to do where there is no kernel that can be used, with those in /boot that cannot. Who has
-/// installed Tollgate from a package has no scripts.
+/// Advice for users without a usable kernel, which lists those in /boot that cannot be used. Users
+/// who have installed Tollgate from a package have no scripts.
 fn what_to_do(in_boot: &[PathBuf]) -> String {
     let here = match in_boot.iter().find(|path| path.exists()) {
         None => "/boot has none (on Debian: sudo apt-get install linux-image-cloud-amd64)".into(),
@@ -74,8 +76,8 @@ fn what_to_do(in_boot: &[PathBuf]) -> String {
     )
 }
 
-/// What scripts/get-guests has fetched: in the folder that the environment names, or where the
-/// script puts it, beside what was built.
+/// The kernel that scripts/get-guests has fetched: in the folder that the environment names, or in
+/// the script's default folder next to the build.
 fn fetched() -> Option<Kernel> {
     let named = std::env::var_os(GUESTS).map(PathBuf::from);
     let beside = || {
@@ -83,14 +85,14 @@ fn fetched() -> Option<Kernel> {
         Some(program.parent()?.parent()?.join("guests"))
     };
     let folder = named.or_else(beside)?;
-    // The ELF file needs no decompressing.
+    // The ELF file is tried first because it needs no decompression.
     let images = ["vmlinux", "vmlinuz"].map(|name| folder.join(FETCHED).join(name));
     let image = images.into_iter().find(|path| is_readable(path))?;
     let modules = Some(folder.join(format!("{FETCHED}-modules")));
     Some(Kernel { image, modules })
 }
 
-/// The host's own kernels: the one that runs, then the others, the highest name first.
+/// The host's own kernels: first the running one, then the others, with the highest name first.
 fn in_boot() -> Vec<PathBuf> {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut images = vec![PathBuf::from(format!("/boot/vmlinuz-{}", release.trim()))];
@@ -117,8 +119,8 @@ fn is_readable(path: &Path) -> bool {
     fs::File::open(path).is_ok_and(|file| file.metadata().is_ok_and(|data| data.is_file()))
 }
 
-/// Where a kernel's modules usually are: in a folder beside its own, or where its version has them
-/// on this host or in the guest's root.
+/// The usual folder of a kernel's modules: one next to its file, or the folder of its version on
+/// this host or in the guest's root.
 fn modules_beside(image: &Path, root: &Path) -> Option<PathBuf> {
     let mut candidates = Vec::new();
     let folder = fs::canonicalize(image).ok()?.parent()?.to_owned();
@@ -131,13 +133,13 @@ fn modules_beside(image: &Path, root: &Path) -> Option<PathBuf> {
     if let Some(version) = version(image) {
         candidates.push(Path::new("/lib/modules").join(&version));
         candidates.push(root.join("lib/modules").join(&version));
-        // As an unpacked package has it.
+        // An unpacked package has this layout.
         candidates.push(folder.join("../lib/modules").join(&version));
     }
     candidates.into_iter().find(|path| path.is_dir())
 }
 
-/// The first bytes of a file.
+/// Reads the first bytes of a file.
 fn beginning(image: &Path) -> Vec<u8> {
     use std::io::Read;
     let mut bytes = Vec::new();
@@ -147,7 +149,7 @@ fn beginning(image: &Path) -> Vec<u8> {
     bytes
 }
 
-/// The version that a bzImage's header tells (boot protocol 2.00, field kernel_version).
+/// The version in a bzImage's header (boot protocol 2.00, field kernel_version).
 fn version(image: &Path) -> Option<String> {
     let bytes = beginning(image);
     if bytes.get(0x202..0x206)? != b"HdrS" {
@@ -160,22 +162,23 @@ fn version(image: &Path) -> Option<String> {
     (!text.is_empty() && !text.contains('/')).then(|| text.to_owned())
 }
 
-/// Whether it is known to be a kernel of 32 bits, which needs an agent of 32 bits.
+/// Whether this is known to be a 32-bit kernel, which needs a 32-bit agent.
 fn is_32_bit(image: &Path) -> bool {
     let bytes = beginning(image);
     if bytes.starts_with(b"\x7fELF") {
         return bytes.get(4) == Some(&1);
     }
-    // XLF_KERNEL_64 (boot protocol 2.12).
+    // The bit XLF_KERNEL_64 (boot protocol 2.12).
     let is_bzimage = bytes.get(0x202..0x206) == Some(b"HdrS".as_slice());
     is_bzimage && bytes.get(0x236).is_some_and(|flags| flags & 1 == 0)
 }
 
 impl Kernel {
-    /// Refuses what cannot work.
+    /// Refuses a kernel that cannot work.
     ///
     /// # Errors
-    /// One line.
+    ///
+    /// One line says what is wrong.
     pub fn check(&self) -> Result<(), Failure> {
         let shown = self.image.display();
         if let Err(error) = fs::File::open(&self.image) {
@@ -192,16 +195,17 @@ impl Kernel {
         Ok(())
     }
 
-    /// Whether it is known to be a kernel of 32 bits.
+    /// Whether this is known to be a 32-bit kernel.
     pub fn is_32_bit(&self) -> bool {
         is_32_bit(&self.image)
     }
 
-    /// The modules that a guest needs, in the order in which they are loaded. What the kernel has
-    /// built in is not among them.
+    /// The modules that a guest needs, in the order in which they are loaded, without those that
+    /// are built into the kernel.
     ///
     /// # Errors
-    /// One line: they cannot be read.
+    ///
+    /// One line says which module cannot be read.
     pub fn read_modules(
         &self,
         has_network: bool,
@@ -219,7 +223,7 @@ impl Kernel {
             wanted.push(VSOCK);
         }
         let Some(folder) = &self.modules else {
-            // They may all be built in; if not, the agent says what is missing.
+            // All of them may be built in; if not, the agent reports what is missing.
             return Ok(Vec::new());
         };
         let failed = |path: &Path, why: &dyn std::fmt::Display| {
@@ -243,15 +247,15 @@ impl Kernel {
     }
 }
 
-/// A module's name: the file's without folder and ending, with `_` for `-`.
+/// A module's name: the file's name without folder and suffix, with `_` for `-`.
 pub(super) fn name_of(path: &str) -> String {
     let file = path.rsplit('/').next().unwrap_or(path);
     let name = file.split(".ko").next().unwrap_or(file);
     name.replace('-', "_")
 }
 
-/// The files of these modules and of those that they use, by `modules.dep`: lines of a module and,
-/// behind a colon, those that it uses.
+/// The files of these modules and of those that they use, from `modules.dep`: each line has a
+/// module and, after a colon, those that it uses.
 fn by_dependencies(folder: &Path, text: &str, wanted: &[&str]) -> Vec<PathBuf> {
     let lines: Vec<(&str, Vec<&str>)> = text
         .lines()
@@ -265,7 +269,7 @@ fn by_dependencies(folder: &Path, text: &str, wanted: &[&str]) -> Vec<PathBuf> {
         let Some((module, uses)) = lines.iter().find(|(path, _)| name_of(path) == *name) else {
             continue;
         };
-        // The file lists what is used before what uses it last.
+        // The file lists a module's dependencies with the first to be loaded last.
         for path in uses.iter().rev().chain([module]) {
             if !found.contains(path) {
                 found.push(path);

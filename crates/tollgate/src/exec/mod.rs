@@ -1,13 +1,14 @@
-//! `tollgate exec`: one command in a virtual machine, with this host's files and its exit code.
+//! `tollgate exec`: runs one command in a virtual machine, with this host's files, and returns its
+//! exit code.
 //!
 //! ```text
-//!   arguments --> kernel and modules --> initramfs: the agent, what it is to do, modules
-//!             --> shares: the root (read-only), the current directory, others
-//!             --> ports: control, standard input, output, error --> session (a thread)
-//!   the vCPU runs on the main thread, as in `tollgate run`
+//! arguments --> kernel and modules --> initramfs: the agent, its orders, modules
+//!           --> shares: the root (read-only), the current directory, others
+//!           --> ports: control, standard input, output, error --> session (a thread)
+//! the vCPU runs on the main thread, as in `tollgate run`
 //! ```
 //!
-//! The other side is the crate `tollgate-agent`, which also has the protocol between the two.
+//! The other side is the crate `tollgate-agent`, which also defines the protocol between the two.
 
 mod arguments;
 mod build_error;
@@ -53,20 +54,21 @@ use crate::statistics::{FinalReport, Reporter};
 use crate::trace_file::TraceFile;
 use crate::{doctor, exit_code, perf_map};
 
-/// The exit code of a failure of Tollgate's own.
+/// The exit code of failures of Tollgate itself.
 const FAILED: u8 = code::FAILED;
 
-/// The beginning of the kernel's command line. Otherwise the kernel is told to be quiet, because
-/// each character of the console is an exit; what is known of this machine is not searched for. The self-tests of the kernel's ciphers alone would
-/// take a tenth of a second or more.
+/// The beginning of the kernel's command line. The kernel must be quiet, because each character on
+/// the console is an exit. It does not probe for hardware that this machine lacks. The self-tests
+/// of the kernel's ciphers alone would take a tenth of a second or more.
 const COMMAND_LINE: &str = "console=ttyS0 panic=-1 tsc=reliable mitigations=off \
     random.trust_cpu=on 8250.nr_uarts=1 i8042.noaux audit=0 cryptomgr.notests nowatchdog";
 
-/// Seconds for which the guest may believe what it knows of its root: programs of the host are
-/// seldom replaced while a command runs.
+/// The number of seconds for which the guest may cache what it has read of its root. Programs of
+/// the host are seldom replaced while a command runs.
 const ROOT_CACHE_SECONDS: u32 = 60;
 
-/// Variables that a command gets as they are here: always, and with the host's own root.
+/// Variables that a command gets with their values here: those for every root, and those for the
+/// host's own root.
 const VARIABLES: [&str; 5] = ["TERM", "COLORTERM", "TZ", "LANG", "LANGUAGE"];
 const HOST_VARIABLES: [&str; 5] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL"];
 
@@ -98,7 +100,7 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
     let links = Links::new().map_err(host("no sockets for the guest's ports"))?;
     let config = configuration(arguments, &plan, initramfs, &links)?;
 
-    // Before any thread exists: threads inherit the blocked signals.
+    // Signals are blocked before any thread exists, because threads inherit that.
     let signals =
         Signals::block_these(&session::SIGNALS).map_err(host("cannot receive signals"))?;
     let reporter = Arc::new(Reporter::open(&arguments.statistics)?);
@@ -156,11 +158,12 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
     })
 }
 
-/// Files and sockets that a machine with two shares opens by itself, and some for the command.
+/// The number of files and sockets that a machine with two shares opens by itself, and some for the
+/// command.
 const LEAST_DESCRIPTORS: u64 = 128;
 
-/// Refuses a limit of open files with which the guest's root would fail in the midst of its start.
-/// The soft limit is raised to the hard one later.
+/// Refuses a limit on open files that would make the guest's root fail during the start. The soft
+/// limit is raised to the hard one later.
 fn check_descriptors() -> Result<(), Failure> {
     match getrlimit(Resource::Nofile).maximum {
         Some(limit) if limit < LEAST_DESCRIPTORS => Err(Failure::host(format!(
@@ -171,11 +174,11 @@ fn check_descriptors() -> Result<(), Failure> {
     }
 }
 
-/// What the guest's kernel did when there was no memory left.
+/// The explanation for a command whose processes the guest's kernel has killed for lack of memory.
 const OUT_OF_MEMORY: &str =
     "the guest's memory was full (--memory gives it more), and its kernel has killed";
 
-/// Says how it ended, where that needs saying; the exit code.
+/// Reports how the command ended, if that needs a report; returns the exit code.
 fn report_end(end: &End) -> u8 {
     match end {
         End::Exited {
@@ -199,7 +202,7 @@ fn report_end(end: &End) -> u8 {
 }
 use report_end as report;
 
-/// Says why the guest ended before its command did; the exit code.
+/// Reports why the guest ended before its command did; returns the exit code.
 fn report_outcome(outcome: Option<RunOutcome>, console: &Console) -> u8 {
     let why = match outcome {
         Some(RunOutcome::PowerOff) => "switched itself off".into(),
@@ -224,7 +227,7 @@ fn report_outcome(outcome: Option<RunOutcome>, console: &Console) -> u8 {
     FAILED
 }
 
-/// What is to be done, found out from the arguments and this host.
+/// The plan of a run, derived from the arguments and this host.
 struct Plan {
     kernel: Kernel,
     drives: Vec<DriveOptions>,
@@ -234,7 +237,7 @@ struct Plan {
     start: Start,
 }
 
-/// A directory in the guest.
+/// A directory of the host and its place in the guest.
 struct Place {
     directory: PathBuf,
     path: PathBuf,
@@ -261,10 +264,10 @@ impl Plan {
                 readonly: true,
                 cache_seconds: ROOT_CACHE_SECONDS,
                 keeps_owners: is_hosts_root,
-                // The agent mounts what is read-only so.
+                // The agent mounts it read-only, so that files need not be opened to be read.
                 reads_unopened: true,
                 lists_unopened: true,
-                // Of another system's root, a guest may have written them.
+                // If the root is another system's, a guest may have written these attributes.
                 hides_attributes: is_hosts_root,
                 ..ShareOptions::new(root, ROOT_TAG)
             });
@@ -296,7 +299,7 @@ impl Plan {
             }),
             root_is_writable: image.is_some_and(|image| image.is_writable),
             mounts,
-            // The agent sets up the first interface.
+            // The agent configures the first interface.
             has_user_network: networks
                 .first()
                 .is_some_and(|network| matches!(network.kind, NetworkKind::User(_))),
@@ -324,13 +327,14 @@ impl Plan {
     }
 }
 
-/// The guest's root is this host's own.
+/// Whether the guest's root is this host's own.
 fn has_hosts_root(arguments: &ExecArguments) -> bool {
     arguments.root.is_none() && arguments.image.is_none()
 }
 
-/// The directories that the guest shares beside its root, each after those that it lies in: the
-/// current one, unless it is the root of all, and those that flags name.
+/// The directories that the guest shares in addition to its root: the current directory, unless
+/// that is the root itself, and those that flags name. Each comes after the directories that
+/// contain it.
 fn places(arguments: &ExecArguments, here: &Path) -> Result<Vec<Place>, Failure> {
     let absolute = |flag: &str, directory: &Path| {
         fs::canonicalize(directory)
@@ -338,7 +342,7 @@ fn places(arguments: &ExecArguments, here: &Path) -> Result<Vec<Place>, Failure>
     };
     let mut places: Vec<Place> = Vec::new();
     let mut add = |place: Place| {
-        // What is said last counts.
+        // The last flag for a path is the valid one.
         places.retain(|other| other.path != place.path);
         places.push(place);
     };
@@ -414,7 +418,7 @@ fn environment(arguments: &ExecArguments) -> Result<Vec<OsString>, Failure> {
     Ok(variables)
 }
 
-/// Who runs this process.
+/// The user who runs this process.
 fn own_user() -> User {
     let others = getgroups().unwrap_or_default();
     User::Numbers(
@@ -424,8 +428,8 @@ fn own_user() -> User {
     )
 }
 
-/// The bits that files of this process do not get. They can only be read by setting them, which is
-/// done before other threads make files; /proc may not be there.
+/// The file mode creation mask of this process. The only way to read it without /proc is to set it,
+/// so this is called before other threads create files.
 fn umask() -> u32 {
     use rustix::fs::Mode;
     use rustix::process::umask;
@@ -434,7 +438,7 @@ fn umask() -> u32 {
     mask.bits()
 }
 
-/// The terminal that the command gets, if standard input and some output are one.
+/// The terminal that the command gets, if standard input and one of the outputs are terminals.
 fn own_terminal() -> Option<Terminal> {
     let has_output = io::stdout().is_terminal();
     let has_errors = io::stderr().is_terminal();
@@ -446,7 +450,7 @@ fn own_terminal() -> Option<Terminal> {
     })
 }
 
-/// The kernel's command line. With --verbose the console shows what the kernel says.
+/// The kernel's command line. With --verbose the console shows the kernel's messages.
 fn command_line(arguments: &ExecArguments) -> String {
     let loudness = match arguments.verbose {
         true => "loglevel=7",

@@ -1,5 +1,5 @@
-//! The thread that talks to the agent while the command runs: it forwards signals and the size of
-//! the terminal, and knows how the command has ended.
+//! The thread that talks to the agent while the command runs. It forwards signals and the size of
+//! the terminal, and learns how the command has ended.
 
 use std::io::{self, IsTerminal, Read, Write};
 use std::net::Shutdown;
@@ -22,7 +22,8 @@ use crate::signals::{self, Asked, Signals};
 use crate::terminal::{self, RawTerminal};
 use crate::{exit_code, failure, host};
 
-/// Signals that go to the command, and the one that tells of the terminal's size.
+/// The signals that are forwarded to the command, and the one that reports a new size of the
+/// terminal.
 pub const SIGNALS: [libc::c_int; 7] = [
     libc::SIGTERM,
     libc::SIGINT,
@@ -33,14 +34,14 @@ pub const SIGNALS: [libc::c_int; 7] = [
     libc::SIGWINCH,
 ];
 
-/// An ending signal that comes as often as this ends the machine.
+/// The number of times that an ending signal must come to end the machine.
 const INSISTENT: u32 = 3;
-/// How long the command may take to end once its time is over.
+/// How long the command may take to end after its time is over.
 const TIMEOUT_GRACE: Duration = Duration::from_secs(5);
-/// How long the vCPU thread may take to end once asked.
+/// How long the vCPU thread may take to end after it was asked to.
 const END_PATIENCE: Duration = Duration::from_secs(3);
 
-/// How it ended.
+/// How the command or its machine ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum End {
     /// The command ended with this code.
@@ -54,36 +55,36 @@ pub enum End {
     Failed {
         /// The exit code.
         code: u8,
-        /// Why.
+        /// Why it cannot be run.
         why: String,
     },
-    /// A signal, before the command ran or because it was insisted on.
+    /// A signal ended the machine, before the command ran or because the signal was repeated.
     Signal(i32),
-    /// Its time was over.
+    /// The command's time was over.
     TimedOut,
 }
 
-/// What a session needs.
+/// The arguments of [`Session::start`].
 pub struct Setup {
-    /// Signals, blocked already.
+    /// The signals that the thread reads, which are blocked already.
     pub signals: Signals,
     /// This process's ends of the ports: control, input, output, errors.
     pub links: [UnixStream; 4],
-    /// The command has a terminal.
+    /// Whether the command has a terminal.
     pub has_terminal: bool,
-    /// A line on standard error says that the guest is starting.
+    /// Whether a line on standard error says that the guest is starting.
     pub shows_progress: bool,
-    /// Standard input is not read: the command's is at its end.
+    /// Whether standard input is not read, so that the command finds its input at the end.
     pub has_no_input: bool,
-    /// How long the guest may take until it runs the command.
+    /// How long the guest may take before it runs the command.
     pub boot_timeout: Duration,
     /// How long the command may take from then on.
     pub timeout: Option<Duration>,
-    /// The control socket.
+    /// The control socket's server.
     pub control_server: Option<Server>,
 }
 
-/// The thread, and what it has learnt.
+/// The thread, and what it has learned.
 pub struct Session {
     thread: Option<JoinHandle<()>>,
     stop: Arc<OwnedFd>,
@@ -91,17 +92,17 @@ pub struct Session {
     losses: Losses,
 }
 
-/// What the command's streams have lost on the host, each of which was reported.
+/// Bytes of the command's streams that were lost on the host. Each loss was reported.
 #[derive(Clone)]
 pub struct Losses {
     outputs: [Arc<LostOutput>; 2],
-    /// Standard input could not be read to its end.
+    /// Whether standard input could not be read to its end.
     input: Arc<AtomicBool>,
 }
 
 impl Losses {
-    /// The exit code for a command that ended with `code`. A success that lost bytes is a failure,
-    /// and so is the end by SIGPIPE, which the loss of output has caused.
+    /// The exit code for a command that ended with `code`. If output was lost, success becomes a
+    /// failure, and so does an end by SIGPIPE, which the lost output has caused.
     pub fn exit_code(&self, code: u8) -> u8 {
         const SIGPIPE: u8 = code::SIGNAL + libc::SIGPIPE as u8;
         let has_lost_output = self.outputs.iter().any(|output| output.is_lost());
@@ -184,7 +185,7 @@ impl Session {
         })
     }
 
-    /// Ends the thread, puts the terminal back, and tells how the command has ended, if it has, and
+    /// Ends the thread and restores the terminal. Returns how the command has ended, if it has, and
     /// what its streams have lost.
     pub fn finish(mut self) -> (Option<End>, Losses) {
         self.join();
@@ -195,7 +196,7 @@ impl Session {
     fn join(&mut self) {
         host::raise(self.stop.as_fd());
         if let Some(thread) = self.thread.take() {
-            // A panic there was reported by the panic hook.
+            // The panic hook has reported a panic of that thread.
             let _ = thread.join();
         }
     }
@@ -207,7 +208,7 @@ impl Drop for Session {
     }
 }
 
-/// The size of the terminal that standard input is; zero if standard input is no terminal.
+/// The size of the terminal on standard input; zero if standard input is not a terminal.
 pub fn window_size() -> WindowSize {
     let size = tcgetwinsize(stdin()).ok();
     WindowSize {
@@ -216,18 +217,18 @@ pub fn window_size() -> WindowSize {
     }
 }
 
-/// Raw settings under which output passes unchanged: the guest's terminal makes the line ends.
+/// Raw settings that leave output unchanged, because the guest's terminal makes the line ends.
 fn transparent(settings: Termios) -> Termios {
     let mut settings = terminal::raw(settings);
     settings.output_modes -= OutputModes::OPOST;
     settings
 }
 
-/// How the command has ended, as the agent tells it.
+/// How the command has ended, as the agent reports it.
 #[derive(Clone, Copy)]
 struct Exit {
     code: u8,
-    /// Bytes of standard output and of standard error.
+    /// The number of bytes of standard output and of standard error.
     written: [u64; 2],
     killed_for_memory: u32,
 }
@@ -235,38 +236,38 @@ struct Exit {
 struct Talk {
     signals: Signals,
     control: UnixStream,
-    /// Until standard input is read.
+    /// The host's end of the input, until standard input is read.
     input: Option<UnixStream>,
-    /// All of the links, to close them in the end.
+    /// Copies of all links, to shut them down at the end.
     doors: Vec<UnixStream>,
     has_terminal: bool,
     shows_progress: bool,
     has_no_input: bool,
     timeout: Option<Duration>,
-    /// When the command's time is over, once it runs.
+    /// The time at which the command must end, once it runs.
     deadline: Option<Instant>,
     boot_timeout: Duration,
     boot_deadline: Option<Instant>,
-    /// The deadline has passed, and the command was told so.
+    /// Whether the deadline has passed and the command was asked to end.
     is_last_call: bool,
     handle: VmHandle,
     stop: Arc<OwnedFd>,
     moved: Arc<OwnedFd>,
     progress: Vec<Arc<Progress>>,
-    /// The guest was told that nobody reads an output.
+    /// Whether the guest knows that an output has no reader.
     told_closed: [bool; 2],
     frames: Frames,
     is_started: bool,
     /// How the command has ended.
     exited: Option<Exit>,
-    /// The last ending signal, and how often it has come.
+    /// The last ending signal, and the number of times it has come.
     insisted: (i32, u32),
     raw: Option<RawTerminal>,
     end: Arc<Mutex<Option<End>>>,
-    /// When to end the process if the vCPU thread does not end.
+    /// The time at which the process is ended if the vCPU thread has not ended.
     end_by: Option<Instant>,
     losses: Losses,
-    /// The control socket.
+    /// The control socket's server.
     server: Option<Server>,
 }
 
@@ -298,7 +299,7 @@ impl Talk {
                 self.fail(format!("cannot wait for events: {error}"));
             }
             let [stop, control, moved] = [STOP, CONTROL, MOVED].map(|at| fds[at].revents != 0);
-            // What the agent said last counts, also if the machine has ended meanwhile.
+            // The agent's last message counts, even if the machine has ended in the meantime.
             if control {
                 self.listen();
             }
@@ -319,7 +320,7 @@ impl Talk {
             self.look_at_clock();
         }
         self.erase_progress();
-        // The terminal is put back with it.
+        // Dropping the value restores the terminal.
         drop(self.raw.take());
     }
 
@@ -334,7 +335,7 @@ impl Talk {
         Some(next.saturating_duration_since(Instant::now()))
     }
 
-    /// It is over: the machine ends, and nothing waits for anybody who does not read.
+    /// The session is over: the machine ends, and nothing waits for a reader any more.
     fn end(&mut self, end: End) {
         let mut slot = self.end.lock().unwrap_or_else(PoisonError::into_inner);
         if slot.is_none() {
@@ -356,7 +357,7 @@ impl Talk {
     }
 
     fn tell(&mut self, message: ToGuest) {
-        // If the guest has gone, its end is noticed elsewhere.
+        // If the guest has ended, another event reports that.
         let _ = self.control.write_all(&message.encode());
     }
 
@@ -364,7 +365,7 @@ impl Talk {
         let mut buffer = [0; 1024];
         let count = match self.control.read(&mut buffer) {
             Ok(count @ 1..) => count,
-            // The machine has gone; the stop comes.
+            // The machine has ended; the stop event follows.
             _ => {
                 if self.end_by.is_none() {
                     self.end_by = Instant::now().checked_add(END_PATIENCE);
@@ -401,18 +402,18 @@ impl Talk {
         }
     }
 
-    /// The command runs.
+    /// Notes that the command runs, and starts to read standard input.
     fn begin(&mut self) {
         self.is_started = true;
         self.erase_progress();
         let now = Instant::now();
         self.deadline = self.timeout.and_then(|timeout| now.checked_add(timeout));
         if self.has_terminal && terminal::is_in_foreground() {
-            // Without it typing is as in lines.
+            // Without raw mode, input is read in lines.
             self.raw = RawTerminal::enter_as(transparent).ok();
         }
         if self.has_no_input {
-            // If the guest has gone, its end is noticed elsewhere.
+            // If the guest has ended, another event reports that.
             let end = frame(DATA, &[]);
             let _ = self.input.take().map(|mut input| input.write_all(&end));
         } else if let Some(input) = self.input.take()
@@ -456,7 +457,7 @@ impl Talk {
         self.tell(ToGuest::Signal(signal));
     }
 
-    /// Tells the guest of outputs that nobody reads.
+    /// Notifies the guest of outputs that have no reader.
     fn tell_closed(&mut self) {
         for index in 0..2 {
             let is_broken = self.progress[index].is_broken.load(Ordering::Acquire);
@@ -467,7 +468,7 @@ impl Talk {
         }
     }
 
-    /// The command has ended when all that it has written was written here.
+    /// Checks whether everything that the command has written was written here; then it has ended.
     fn look_at_outputs(&mut self) {
         let Some(exit) = self.exited else {
             return;
@@ -513,7 +514,7 @@ impl Talk {
         }
     }
 
-    /// Ends the process without the vCPU thread.
+    /// Ends the process without waiting for the vCPU thread.
     fn end_process(&mut self) -> ! {
         self.erase_progress();
         if let Some(server) = &self.server {
@@ -523,8 +524,8 @@ impl Talk {
         let end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
         let code = end.as_ref().map_or(super::FAILED, super::report);
         let code = self.losses.exit_code(code);
-        // SAFETY: _exit takes an integer. Not exit(): that would run destructors while the
-        // vCPU thread still uses what they destroy.
+        // SAFETY: _exit takes an integer. exit() would run destructors while the vCPU thread still
+        // uses what they destroy.
         unsafe { libc::_exit(code.into()) }
     }
 
@@ -535,7 +536,8 @@ impl Talk {
     }
 }
 
-/// Shows that the guest is starting, if somebody is there to see it. True: it is to be erased.
+/// Shows that the guest is starting, if standard error is a terminal. Returns whether the line must
+/// be erased.
 pub fn show_progress(is_verbose: bool) -> bool {
     let is_shown = !is_verbose && io::stderr().is_terminal();
     if is_shown {

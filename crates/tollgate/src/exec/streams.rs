@@ -1,4 +1,5 @@
-//! The command's streams on the host: standard input in frames to the guest, output from it.
+//! The command's streams on the host: sends standard input to the guest in frames, and writes the
+//! command's output.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, IsTerminal, Read, Write};
@@ -18,24 +19,25 @@ use crate::failure::{Failure, say};
 use crate::lost_output::LostOutput;
 use crate::{host, terminal};
 
-/// How often a process in the background looks whether it was brought to the foreground.
+/// How often a background process checks whether it was brought to the foreground.
 const FOREGROUND_RETRY: Duration = Duration::from_millis(200);
-/// Bytes of output that are moved at once.
+/// The number of bytes of output that are moved in one step.
 const PIECE: usize = 64 << 10;
 
-/// Both ends of the streams that the guest's ports are.
+/// Both ends of the streams that are the guest's ports.
 pub struct Links {
-    /// This process's: control, input, output, errors.
+    /// This process's ends: control, input, output, errors.
     pub host: [UnixStream; 4],
-    /// The machine's, in the same order.
+    /// The machine's ends, in the same order.
     pub guest: [UnixStream; 4],
 }
 
 impl Links {
-    /// New ones.
+    /// Makes new streams.
     ///
     /// # Errors
-    /// Those of socketpair(2).
+    ///
+    /// The errors of socketpair(2).
     pub fn new() -> io::Result<Self> {
         let [a, b, c, d] = [
             UnixStream::pair()?,
@@ -55,10 +57,11 @@ impl Links {
     }
 }
 
-/// Refuses a standard input of which it is known before the start that it cannot be read.
+/// Refuses a standard input that is known not to be readable before the start.
 ///
 /// # Errors
-/// One line: it is a directory.
+///
+/// One line says that it is a directory.
 pub fn check_input() -> Result<(), Failure> {
     let stdin = io::stdin().as_fd().try_clone_to_owned();
     let is_directory =
@@ -72,21 +75,21 @@ pub fn check_input() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether standard input is open for writing alone, as `nohup` leaves it: there is no input then.
+/// Whether standard input is open for writing only, as `nohup` leaves it. There is no input then.
 fn is_write_only(fd: impl AsFd) -> bool {
     let flags = fcntl_getfl(fd);
     flags.is_ok_and(|flags| flags & OFlags::RWMODE == OFlags::WRONLY)
 }
 
-/// Reads standard input to its end and sends it, on a thread of its own that ends with the process
-/// at the latest. `has_failed` becomes true if reading fails, which is reported: the command then
-/// sees an end before all input has come.
+/// Reads standard input to its end and sends it, on a thread of its own, which ends with the
+/// process at the latest. If reading fails, this is reported and `has_failed` becomes true: the
+/// command then sees an end of its input although some is missing.
 ///
 /// # Errors
 /// The host starts no thread.
 pub fn send_input(port: UnixStream, has_failed: Arc<AtomicBool>) -> io::Result<()> {
     thread::Builder::new().name("stdin".into()).spawn(move || {
-        // The guest may have ended.
+        // Sending fails if the guest has ended.
         let _ = copy_input(port, &has_failed);
     })?;
     Ok(())
@@ -100,7 +103,7 @@ fn copy_input(mut port: UnixStream, has_failed: &AtomicBool) -> io::Result<()> {
     }
     let mut buffer = vec![0; MAX_FRAME];
     loop {
-        // To read from the terminal would stop a process in the background.
+        // Reading from the terminal would stop a background process.
         while is_terminal && !terminal::is_in_foreground() {
             thread::sleep(FOREGROUND_RETRY);
         }
@@ -110,7 +113,7 @@ fn copy_input(mut port: UnixStream, has_failed: &AtomicBool) -> io::Result<()> {
                 wait(stdin.as_fd().as_raw_fd(), libc::POLLIN);
                 continue;
             }
-            // The terminal was hung up.
+            // The terminal was hung up, which is an end of the input.
             Err(_) if is_terminal => 0,
             Err(error) => {
                 has_failed.store(true, Ordering::Release);
@@ -130,21 +133,21 @@ fn copy_input(mut port: UnixStream, has_failed: &AtomicBool) -> io::Result<()> {
 
 fn wait(fd: RawFd, events: libc::c_short) {
     let mut fds = [host::interest(fd, events)];
-    // What fails now fails again where it is told.
+    // A failure here fails again in the write, where it is reported.
     let _ = host::poll(&mut fds, None);
 }
 
-/// How far an output has come.
+/// The progress of one output.
 #[derive(Default)]
 pub struct Progress {
-    /// Bytes that were written or dropped.
+    /// The number of bytes that were written or dropped.
     pub moved: AtomicU64,
-    /// No more can be written to it: its reader has gone, or the host refuses to take more.
+    /// Whether no more can be written: the reader has gone, or the host refuses to take more.
     pub is_broken: AtomicBool,
 }
 
-/// Writes what comes from `port` to `output`, on a thread of its own, and raises `event` after
-/// each piece. What the host does not take although there is a reader is noted as `lost`.
+/// Writes what comes from `port` to `output`, on a thread of its own, and raises `event` after each
+/// piece. Bytes that the host does not take although there is a reader are noted in `lost`.
 ///
 /// # Errors
 /// The host starts no thread.
@@ -185,7 +188,7 @@ fn copy_output(
     }
 }
 
-/// Writes everything, also to what somebody has made non-blocking.
+/// Writes everything, even if another process has made the output non-blocking.
 fn write_all(output: &mut File, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match output.write(bytes) {

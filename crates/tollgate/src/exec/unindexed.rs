@@ -1,8 +1,8 @@
-//! Modules of a folder without `modules.dep`: found by their names, wherever they lie in it, and
-//! ordered by what each says of itself.
+//! Finds kernel modules in a folder without `modules.dep`: by their names, wherever they are in the
+//! folder, in an order that follows from each module's own list of dependencies.
 //!
-//! The kernel's build writes into each module the names of those whose symbols it uses, in the
-//! section `.modinfo` as `depends=NAME,NAME`; depmod makes `modules.dep` from the symbols
+//! The kernel's build writes into each module the names of the modules whose symbols it uses, in
+//! the section `.modinfo` as `depends=NAME,NAME`. depmod makes `modules.dep` from the symbols
 //! themselves, with the same result.
 
 use std::collections::HashMap;
@@ -15,22 +15,23 @@ use object::{Endianness, Object, ObjectSection};
 use super::compressed;
 use super::kernel::{Module, name_of};
 
-/// Folders below each other at most, as links may make a circle.
+/// The maximum depth of nested folders, because links can form a cycle.
 const DEPTH: usize = 16;
 
-/// Why a module cannot be used, for a line that says which.
+/// The reason why a module cannot be used, with the module's file.
 pub struct Refusal {
-    /// Its file.
+    /// The module's file.
     pub path: PathBuf,
-    /// The reason.
+    /// The reason for the refusal.
     pub why: String,
 }
 
-/// The modules of these names and those that they use, each after those that it uses. What is not
-/// there is left out: the kernel may have it built in.
+/// The modules of these names and those that they use; each comes after those that it uses. A
+/// missing module is left out, because the kernel may have it built in.
 ///
 /// # Errors
-/// A file cannot be read, or is no module.
+///
+/// A file cannot be read, or is not a module.
 pub fn find(folder: &Path, wanted: &[&str]) -> Result<Vec<Module>, Refusal> {
     let mut search = Search {
         files: HashMap::new(),
@@ -48,7 +49,7 @@ struct Search {
     /// The modules' files by their names.
     files: HashMap<String, PathBuf>,
     found: Vec<Module>,
-    /// Names that are found already, or being looked at.
+    /// Names that were found already, or whose search has begun.
     seen: Vec<String>,
 }
 
@@ -68,7 +69,7 @@ impl Search {
         }
     }
 
-    /// Takes a module after those that it uses.
+    /// Adds a module after those that it uses.
     fn take(&mut self, name: &str) -> Result<(), Refusal> {
         let Some(path) = self.files.get(name).cloned() else {
             return Ok(());
@@ -95,7 +96,7 @@ impl Search {
     }
 }
 
-/// The modules that a module uses; `None` if it is none.
+/// The modules that a module uses; `None` if the content is not a module.
 fn used_by(content: &[u8]) -> Option<Vec<String>> {
     const CLASS: usize = 4;
     const CLASS_64: u8 = 2;
@@ -123,8 +124,7 @@ fn information<'data>(file: &impl Object<'data>) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// A module as the kernel's build makes them, in what matters: an ELF file of 64 bits with the
-    /// section `.modinfo`.
+    /// A module like those of the kernel's build: a 64-bit ELF file with the section `.modinfo`.
     fn module(depends: &str) -> Vec<u8> {
         let information = format!("license=GPL\0depends={depends}\0vermagic=6.1\0");
         let names = b"\0.modinfo\0.shstrtab\0";
@@ -139,7 +139,7 @@ mod tests {
         let header = |file: &mut Vec<u8>, name: u32, kind: u32, at: u64, length: usize| {
             file.extend(name.to_le_bytes());
             file.extend(kind.to_le_bytes());
-            // Flags, address, place in the file, size, link and information, alignment, entries.
+            // The fields: flags, address, offset, size, link and information, alignment, entries.
             for field in [0, 0, at, length as u64, 0, 1, 0] {
                 file.extend(field.to_le_bytes());
             }
@@ -147,11 +147,11 @@ mod tests {
         header(&mut file, 0, 0, 0, 0);
         header(&mut file, 1, 1, information_at, information.len());
         header(&mut file, 10, 3, names_at, names.len());
-        // A relocatable file for x86-64.
+        // The type of file is relocatable, the processor x86-64.
         file[16..20].copy_from_slice(&[1, 0, 62, 0]);
         file[20] = 1;
         file[40..48].copy_from_slice(&sections_at.to_le_bytes());
-        // Sizes of the headers, three sections, the last of which has the names.
+        // The sizes of the headers, and three sections, of which the last one has the names.
         file[52..64].copy_from_slice(&[64, 0, 0, 0, 0, 0, 64, 0, 3, 0, 2, 0]);
         file
     }
@@ -166,7 +166,7 @@ mod tests {
             (deep.join("virtio.ko"), "virtio_ring"),
             (deep.join("virtio-ring.ko"), ""),
             (deep.join("other.ko"), ""),
-            // A circle ends.
+            // A cycle of links comes to an end.
             (deep.join("a.ko"), "b"),
             (deep.join("b.ko"), "a"),
         ];

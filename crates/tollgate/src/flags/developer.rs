@@ -34,7 +34,7 @@ pub struct DeveloperArguments {
     )]
     register_map: RegisterMapName,
 
-    /// Knobs.
+    /// The knobs that `--knob` sets.
     #[command(flatten)]
     knobs: KnobArguments,
 }

@@ -1,5 +1,4 @@
-//! `--knob NAME=VALUE`, from the one list of knobs, which `tollgate set` and `tollgate lab` use
-//! too.
+//! `--knob NAME=VALUE`: sets a knob from the list that `tollgate set` and `tollgate lab` use too.
 
 use std::ffi::OsString;
 
@@ -16,7 +15,7 @@ use crate::words;
 /// The flag, without its dashes.
 const FLAG: &str = "knob";
 
-/// Widest line of the list.
+/// The maximum width of a line of the list.
 const WIDTH: usize = 96;
 
 /// The knobs that were given.
@@ -77,7 +76,8 @@ impl Args for KnobArguments {
                      changes them in a running machine, and 'tollgate lab' compares them.",
                 ),
         );
-        // Each knob was a flag of its own once; commands that use those flags still work.
+        // Each knob was a flag of its own in earlier versions; commands that use those flags still
+        // work.
         KNOBS.iter().fold(command, |command, knob| {
             command.arg(
                 Arg::new(knob.name)
@@ -94,7 +94,7 @@ impl Args for KnobArguments {
     }
 }
 
-/// Whether the command line asks for the list of knobs: then it need not say what to run.
+/// Whether the command line asks for the list of knobs. It need not say what to run then.
 pub fn are_asked_for(words: &[OsString]) -> bool {
     words::ask_for_help_on("--knob", words)
 }

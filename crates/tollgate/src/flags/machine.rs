@@ -86,7 +86,7 @@ pub enum MemoryBacking {
 }
 
 impl MemoryBacking {
-    /// The machine's word for it.
+    /// The machine's value for this choice.
     fn choice(self) -> MemoryBackingChoice {
         match self {
             Self::Anonymous => MemoryBackingChoice::Anonymous,
@@ -96,7 +96,7 @@ impl MemoryBacking {
     }
 }
 
-/// Understands a number of processors. The only one is 1.
+/// Parses a number of processors, which can only be 1.
 fn processors(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(1) => Ok(1),

@@ -1,5 +1,5 @@
-//! How the guest reaches the world outside and the host: flags that `tollgate run` and
-//! `tollgate exec` share.
+//! The network and the sockets through which the guest reaches the outside world and the host:
+//! flags that `tollgate run` and `tollgate exec` share.
 
 use clap::Args;
 use tollgate_machine::config::{NetworkOptions, VsockOptions};

@@ -1,4 +1,4 @@
-//! What a person can type after `tollgate image`.
+//! The arguments of `tollgate image` and its subcommands.
 
 use std::path::PathBuf;
 
@@ -20,16 +20,16 @@ Examples:
   tollgate image convert -O raw disk.qcow2 disk.img"
 }
 
-/// `tollgate image`.
+/// The arguments of `tollgate image`.
 #[derive(Args, Debug)]
 #[command(after_help = help())]
 pub struct ImageArguments {
-    /// What to do.
+    /// The subcommand and its arguments.
     #[command(subcommand)]
     pub command: ImageCommand,
 }
 
-/// What can be done with images.
+/// The subcommands of `tollgate image`.
 #[derive(clap::Subcommand, Debug)]
 pub enum ImageCommand {
     /// Make a new image; an existing file stays as it is
@@ -44,7 +44,7 @@ pub enum ImageCommand {
         /// The format of the backing file
         #[arg(short = 'F', long, value_name = "FORMAT", value_parser = format, requires = "backing")]
         backing_format: Option<Format>,
-        /// Accepted: nothing is said anyway
+        /// Accepted for compatibility: nothing is printed anyway
         #[arg(short, long)]
         quiet: bool,
         /// The new image
@@ -57,42 +57,42 @@ pub enum ImageCommand {
     /// Show an image's format, sizes and backing file
     #[command(after_help = help())]
     Info {
-        /// Its format, default: what the file begins with decides
+        /// The format of the image; default: what the file begins with decides
         #[arg(short, long, value_name = "FORMAT", value_parser = format)]
         format: Option<Format>,
-        /// How it is written; json has qemu-img's names
+        /// How the information is written; json has qemu-img's names
         #[arg(long, value_name = "HOW", value_enum, default_value_t = InfoFormat::Human)]
         output: InfoFormat,
-        /// Also while a machine writes the image
+        /// Even while a machine writes to the image
         #[arg(short = 'U', long)]
         force_share: bool,
-        /// The image
+        /// The image file
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
     /// Check the reference counts of a qcow2 image
     #[command(after_help = help())]
     Check {
-        /// Its format
+        /// The format of the image
         #[arg(short, long, value_name = "FORMAT", value_parser = format)]
         format: Option<Format>,
         /// leaks: free clusters that nothing refers to; if nothing else is wrong, the image is no
         /// longer marked as dirty or corrupt
         #[arg(short, long, value_name = "WHAT", value_enum)]
         repair: Option<Repaired>,
-        /// The exit code says enough
+        /// Print nothing; the exit code has the result
         #[arg(short, long)]
         quiet: bool,
-        /// The image
+        /// The image file
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
-    /// Copy an image with what its backing files have; what is zero takes no room
+    /// Copy an image with the data of its backing files; zeros take no space
     ///
     /// The copy gets its name once it is complete.
     #[command(after_help = help())]
     Convert {
-        /// The format of SOURCE, default: as its name ends; nothing else is taken for qcow2
+        /// The format of SOURCE; default: qcow2 if its name says so, otherwise raw
         #[arg(short, long, value_name = "FORMAT", value_parser = format)]
         format: Option<Format>,
         /// The format of TARGET
@@ -104,7 +104,7 @@ pub enum ImageCommand {
         /// Which files SOURCE may name: any, same-dir (those in its own folder) or none
         #[arg(long, value_name = "WHICH", value_parser = backing, default_value = "any")]
         backing: Backing,
-        /// Accepted: progress is shown on a terminal anyway
+        /// Accepted for compatibility: progress is shown on a terminal anyway
         #[arg(short, long)]
         progress: bool,
         /// The image to copy
@@ -116,19 +116,19 @@ pub enum ImageCommand {
     },
 }
 
-/// What is repaired.
+/// The defects that `check` repairs.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Repaired {
-    /// Clusters that nothing refers to, and marks without a reason
+    /// Clusters that nothing refers to, and unjustified dirty or corrupt flags
     Leaks,
 }
 
-/// How what is known of an image is written.
+/// How the information about an image is written.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InfoFormat {
-    /// Lines
+    /// Lines for people
     Human,
-    /// JSON
+    /// JSON for programs
     Json,
 }
 
@@ -151,7 +151,7 @@ fn disk_size(text: &str) -> Result<u64, String> {
         Ok(bytes) => bytes,
         Err(_) => size::parse(text)?,
     };
-    // Offsets in files are signed.
+    // The size must fit a file offset, which is signed.
     match bytes.checked_next_multiple_of(512) {
         Some(bytes) if i64::try_from(bytes).is_ok() => Ok(bytes),
         _ => Err("too large for a file".into()),

@@ -18,9 +18,9 @@ use outputs::{Progress, human, json};
 pub mod check_code {
     /// The image cannot be checked.
     pub const UNCHECKED: u8 = 1;
-    /// Something is wrong that can lose data.
+    /// The image has defects that can lose data.
     pub const DAMAGED: u8 = 2;
-    /// There are clusters that nothing refers to.
+    /// The image has clusters that nothing refers to.
     pub const LEAKS: u8 = 3;
 }
 
@@ -98,7 +98,7 @@ fn create(
             "raw images have no backing file; give '-f qcow2' too",
         ));
     }
-    // Its name is read as seen from the new image's folder.
+    // The backing file's name is relative to the new image's folder.
     let path = file.parent().unwrap_or(Path::new("")).join(name);
     let info = tollgate_disk::info(&path, Some(backing_format), true);
     let below = info.map_err(|error| refused(&error))?;
@@ -163,14 +163,14 @@ fn convert(copy: &Copy<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Tells the user that the source of a copy is damaged. What is damaged may have been read as if it were
-/// data, so the copy may be wrong although it was made without an error.
+/// Warns the user that the source of a copy is damaged. Damaged parts may have been read as if they
+/// were data, so the copy may be wrong although it was made without an error.
 fn say_what_is_damaged(source: &Path) {
     let mut first = None;
     let report = tollgate_disk::check(source, Repair::Nothing, |line| {
         first.get_or_insert(line);
     });
-    // Raw images cannot be checked, and have no such damage.
+    // Raw images cannot be checked, and cannot have such damage.
     let Some(report) = report.ok().filter(|report| report.damage > 0) else {
         return;
     };

@@ -1,4 +1,4 @@
-//! What `tollgate image` prints, in qemu-img's form.
+//! Formats what `tollgate image` prints, as qemu-img does.
 
 use std::io::{IsTerminal, Write};
 
@@ -7,7 +7,7 @@ use tollgate_disk::{CheckReport, ImageInfo};
 
 use crate::failure::one_line;
 
-/// An image for people.
+/// The information about an image, for people.
 pub fn human(info: &ImageInfo) -> String {
     let mut text = format!(
         "image: {}\nfile format: {}\nvirtual size: {} ({} bytes)\ndisk size: {}\n",
@@ -55,7 +55,7 @@ pub fn human(info: &ImageInfo) -> String {
     text
 }
 
-/// An image for programs, in the names of `qemu-img info --output json`.
+/// The information about an image for programs, with the names of `qemu-img info --output json`.
 pub fn json(info: &ImageInfo) -> String {
     let mut object = Map::new();
     let mut set = |name: &str, value: Value| object.insert(name.to_owned(), value);
@@ -101,12 +101,12 @@ pub fn json(info: &ImageInfo) -> String {
     format!("{:#}\n", Value::Object(object))
 }
 
-/// What QEMU calls a version.
+/// QEMU's name for a version of qcow2.
 const fn compat(version: u32) -> &'static str {
     if version == 2 { "0.10" } else { "1.1" }
 }
 
-/// A number of bytes with three digits or so.
+/// A number of bytes rounded to about three digits.
 fn rounded(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut value = bytes as f64;
@@ -123,7 +123,7 @@ fn rounded(bytes: u64) -> String {
     format!("{value:.decimals$} {}", units[unit])
 }
 
-/// What a check found.
+/// The result of a check.
 pub fn report(report: &CheckReport) -> String {
     let mut text = String::new();
     if report.mended_leaks > 0 {
@@ -155,14 +155,14 @@ pub fn report(report: &CheckReport) -> String {
     )
 }
 
-/// How far a copy is, on a terminal.
+/// Shows the progress of a copy on a terminal.
 pub struct Progress {
     is_terminal: bool,
     shown: Option<u64>,
 }
 
 impl Progress {
-    /// Nothing is shown yet.
+    /// Makes a display that shows nothing yet.
     pub fn new() -> Self {
         Self {
             is_terminal: std::io::stderr().is_terminal(),
@@ -170,7 +170,7 @@ impl Progress {
         }
     }
 
-    /// Shows whole percents.
+    /// Shows the progress in whole per cent.
     pub fn show(&mut self, done: u64, all: u64) {
         let percent = (u128::from(done) * 100 / u128::from(all.max(1))) as u64;
         if self.is_terminal && self.shown != Some(percent) {
@@ -179,7 +179,7 @@ impl Progress {
         }
     }
 
-    /// Takes the line away.
+    /// Erases the progress line.
     pub fn clear(&mut self) {
         if self.shown.take().is_some() {
             let _ = write!(std::io::stderr(), "\r\x1b[K");

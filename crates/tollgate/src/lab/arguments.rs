@@ -1,5 +1,4 @@
-//! What can be typed behind `tollgate lab`, and its help: made from what experiments say of
-//! themselves.
+//! The arguments of `tollgate lab` and its help, made from the descriptions of the experiments.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -13,7 +12,7 @@ use tollgate_machine::knobs;
 /// Flags that all experiments have.
 #[derive(Args, Clone, Debug)]
 pub struct ExperimentArguments {
-    /// As little work as shows that everything works; its figures are worth little
+    /// Do as little work as shows that everything works; the figures are not reliable
     #[arg(long)]
     pub quick: bool,
 
@@ -41,7 +40,7 @@ pub struct ExperimentArguments {
     #[arg(long, value_name = "NAME=PATH", value_parser = guest_image)]
     pub guest_image: Vec<(String, PathBuf)>,
 
-    /// Show all tables, not what they come to
+    /// Show all tables instead of the conclusions
     #[arg(long)]
     pub full: bool,
 
@@ -58,7 +57,7 @@ pub struct ExperimentArguments {
     pub plot: Option<PathBuf>,
 }
 
-/// `tollgate lab show`.
+/// The arguments of `tollgate lab show`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 tollgate lab FILE.json is short for it.
@@ -71,7 +70,7 @@ pub struct ShowArguments {
     #[arg(value_name = "FILE.json")]
     pub file: PathBuf,
 
-    /// Show what the tables come to, not the tables
+    /// Show the conclusions, not the tables
     #[arg(long)]
     pub short: bool,
 
@@ -84,7 +83,7 @@ pub struct ShowArguments {
     pub plot: Option<PathBuf>,
 }
 
-/// `tollgate lab FILE.json` as `tollgate lab show FILE.json`.
+/// Rewrites `tollgate lab FILE.json` as `tollgate lab show FILE.json`.
 pub fn with_show(mut words: Vec<OsString>) -> Vec<OsString> {
     let names_file = words
         .get(2)
@@ -104,14 +103,14 @@ fn guest_image(text: &str) -> Result<(String, PathBuf), String> {
     }
 }
 
-/// What to do: a subcommand for each experiment in the list.
+/// The subcommands: `list`, `show`, and each experiment in the list.
 #[derive(Clone, Debug)]
 pub enum LabCommand {
     /// Show the experiments.
     List,
-    /// Show what was written with `--json`.
+    /// Show the results that `--json` has written.
     Show(ShowArguments),
-    /// Run the one with this name.
+    /// Run the experiment with this name.
     Run(String, Box<ExperimentArguments>),
 }
 
@@ -166,13 +165,13 @@ impl Subcommand for LabCommand {
     }
 }
 
-/// `tollgate lab`.
+/// The arguments of `tollgate lab`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 An experiment compares settings of one machine ('arms') on the same work, in turns, and says
 'no difference measured' where there is none. docs/measured/lab.md tells how to read its tables.")]
 pub struct LabArguments {
-    /// What to do.
+    /// The subcommand and its arguments.
     #[command(subcommand)]
     pub command: LabCommand,
 }
@@ -200,7 +199,7 @@ Examples:
     )
 }
 
-/// Arms, workloads, guests and knobs.
+/// Lists the arms, workloads, guests and knobs of an experiment.
 pub fn description(about: &About) -> String {
     let mut text = String::new();
     let mut part = |title: &str, rows: Vec<(String, &str)>| {
@@ -246,7 +245,7 @@ pub fn description(about: &About) -> String {
     text
 }
 
-/// How the experiment is to run.
+/// The experiment's options, from its arguments.
 pub fn options(arguments: &ExperimentArguments) -> Options {
     let defaults = if arguments.quick {
         Options::quick()

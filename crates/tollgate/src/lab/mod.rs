@@ -54,7 +54,7 @@ fn print(text: &str) -> Result<(), Failure> {
 fn experiment(name: &str, arguments: &ExperimentArguments) -> Result<u8, Failure> {
     let experiment = experiments::find(name)
         .ok_or_else(|| Failure::usage(format!("no experiment is called '{name}'")))?;
-    // Whatever is wrong with the files is known before an hour has passed.
+    // Errors of the files must be reported now, not after an hour of measuring.
     let outputs = Outputs::open(arguments)?;
     doctor::required_floor().map_err(Failure::host)?;
     let signals = Signals::block()
@@ -84,11 +84,11 @@ fn experiment(name: &str, arguments: &ExperimentArguments) -> Result<u8, Failure
     }
 }
 
-/// What is said if no cell was run.
+/// The message if no cell was run.
 const NOTHING: &str =
     "nothing was measured, and nothing drawn: no cell could be run here, for the reasons above";
 
-/// What is shown of an experiment.
+/// The results of an experiment and the sections that are shown.
 struct Shown<'a> {
     results: &'a Results,
     /// The experiment's own tables.
@@ -110,13 +110,14 @@ impl Shown<'_> {
                 })
             }
         };
-        // What took an hour to measure still goes to its files.
+        // Results that took an hour to measure are written to their files even if the experiment
+        // was stopped.
         outputs.write(self.results, &self.sections)?;
         shown
     }
 }
 
-/// Shows what was written with `--json`.
+/// Shows the results that `--json` has written.
 fn show(arguments: &ShowArguments) -> Result<(), Failure> {
     let outputs = Outputs::to_files(&arguments.csv, &None, &arguments.plot)?;
     let text = files::read(&arguments.file, "FILE.json", LIMIT)?;
@@ -133,11 +134,11 @@ fn show(arguments: &ShowArguments) -> Result<(), Failure> {
     shown.report(outputs, !arguments.short)
 }
 
-/// Most bytes of a file of results: a long run has some 50 MB.
+/// The maximum size of a file of results in bytes; a long run has about 50 MB.
 const LIMIT: u64 = 1 << 30;
 
-/// Has a signal end the experiment; a second one ends the process. Returns where the
-/// signal's number will stand.
+/// Lets a signal end the experiment; a second signal ends the process. Returns the variable that
+/// will hold the signal's number.
 fn watch(signals: Signals, stop: Stop) -> std::io::Result<Arc<AtomicI32>> {
     let number = Arc::new(AtomicI32::new(0));
     let seen = Arc::clone(&number);

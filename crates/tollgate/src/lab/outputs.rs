@@ -1,4 +1,4 @@
-//! The files that an experiment's results are written to.
+//! Writes an experiment's results to the files that the command line names.
 
 use std::fs::File;
 use std::io::Write;
@@ -11,28 +11,30 @@ use super::arguments::ExperimentArguments;
 use crate::failure::Failure;
 use crate::files::{self, Reserved};
 
-/// The files to be written.
+/// The files to write.
 pub struct Outputs {
     csv: Option<(File, PathBuf)>,
     json: Option<(File, PathBuf)>,
     plot: Option<(PlotFormat, PathBuf)>,
-    /// Dropped when they are written, or will not be.
+    /// Dropped when the files are written or will not be written.
     _reserved: Vec<Reserved>,
 }
 
 impl Outputs {
-    /// Creates them, so that what is wrong with a path is known before the guest runs.
+    /// Creates the files, so that a wrong path is reported before the guest runs.
     ///
     /// # Errors
-    /// One line: which file cannot be written.
+    ///
+    /// One line says which file cannot be written.
     pub fn open(arguments: &ExperimentArguments) -> Result<Self, Failure> {
         Self::to_files(&arguments.csv, &arguments.json, &arguments.plot)
     }
 
-    /// The same of these paths.
+    /// Creates the files with these paths.
     ///
     /// # Errors
-    /// One line: which file cannot be written.
+    ///
+    /// One line says which file cannot be written.
     pub fn to_files(
         csv: &Option<PathBuf>,
         json: &Option<PathBuf>,
@@ -66,10 +68,11 @@ impl Outputs {
         })
     }
 
-    /// Writes them.
+    /// Writes the results to the files.
     ///
     /// # Errors
-    /// One line: which file cannot be written.
+    ///
+    /// One line says which file cannot be written.
     pub fn write(self, results: &Results, sections: &[Section]) -> Result<(), Failure> {
         let texts = [
             ("--csv", self.csv, samples_csv(results)),

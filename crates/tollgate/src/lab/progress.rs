@@ -1,4 +1,4 @@
-//! What an experiment shows while it runs.
+//! Shows the progress of an experiment while it runs.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -7,11 +7,11 @@ use tollgate_lab::experiment::Observer;
 
 use crate::failure::say;
 
-/// Progress is not shown more often on a terminal, and in a file.
+/// The shortest time between two progress messages on a terminal, and in a file.
 const ON_TERMINAL: Duration = Duration::from_millis(100);
 const IN_FILE: Duration = Duration::from_secs(2);
 
-/// Shows what is done on standard error.
+/// Shows progress on standard error.
 pub struct Progress {
     is_terminal: bool,
     shown: Option<Instant>,
@@ -19,7 +19,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Nothing is shown yet.
+    /// Makes a display that shows nothing yet.
     pub fn new() -> Self {
         Self {
             is_terminal: std::io::stderr().is_terminal(),
@@ -28,7 +28,7 @@ impl Progress {
         }
     }
 
-    /// Takes the line away.
+    /// Erases the progress line.
     pub fn clear(&mut self) {
         if self.is_terminal && self.shown.is_some() {
             let _ = write!(std::io::stderr(), "\r\x1b[K");
@@ -57,7 +57,8 @@ impl Observer for Progress {
     }
 }
 
-/// How long what is left takes, if it takes as long as what is done; nothing before that can be said.
+/// The estimated time for the remaining work, if it takes as long as the finished work; empty
+/// before an estimate is possible.
 fn left(done: usize, total: usize, elapsed: Duration) -> String {
     if done == 0 || done >= total {
         return String::new();

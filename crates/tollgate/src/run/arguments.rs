@@ -9,19 +9,19 @@ use crate::flags::{
 use crate::statistics::StatisticsArguments;
 use crate::{exit_code, terminal_keys};
 
-/// `tollgate run`.
+/// The arguments of `tollgate run`.
 #[derive(Args, Debug)]
 #[command(after_long_help = help())]
 pub struct RunArguments {
-    /// What to boot.
+    /// What the machine boots.
     #[command(flatten)]
     pub boot: BootArguments,
 
-    /// Memory, processor, control socket.
+    /// Memory, processor and control socket.
     #[command(flatten)]
     pub machine: MachineArguments,
 
-    /// Disks and directories.
+    /// Disks and shared directories.
     #[command(flatten)]
     pub disks: DiskArguments,
 
@@ -29,7 +29,7 @@ pub struct RunArguments {
     #[command(flatten)]
     pub network: NetworkArguments,
 
-    /// Consoles, display, streams.
+    /// Consoles, display and streams.
     #[command(flatten)]
     pub consoles: ConsoleArguments,
 
@@ -37,15 +37,15 @@ pub struct RunArguments {
     #[command(flatten)]
     pub devices: DeviceArguments,
 
-    /// Resets, panics, pauses.
+    /// The effects of resets, panics and pauses.
     #[command(flatten)]
     pub events: EventArguments,
 
-    /// Statistics.
+    /// What is counted and how it is shown.
     #[command(flatten)]
     pub statistics: StatisticsArguments,
 
-    /// Translation, and experiments with it.
+    /// How guest code is translated, and experiments with that.
     #[command(flatten)]
     pub developer: DeveloperArguments,
 }

@@ -1,4 +1,4 @@
-//! Why the machine of `tollgate run` cannot be built, with the flag that the reason is about.
+//! Explains why the machine of `tollgate run` cannot be built, in the words of the flags.
 
 use tollgate_machine::boot::BootError;
 use tollgate_machine::config::{DriveOptions, IdeDrive, VmConfig};
@@ -13,7 +13,7 @@ pub fn failure_of(error: &BuildError, config: &VmConfig) -> Failure {
     Failure::usage(format!("{}{error}", flag(error, config)))
 }
 
-/// The flag that an error is about, to put before an error that does not name the flag itself.
+/// The flag that an error is about, to precede an error that does not name the flag itself.
 fn flag(error: &BuildError, config: &VmConfig) -> &'static str {
     match error {
         BuildError::BackEnd(BackEndError::Share(_)) => "--share: ",

@@ -1,4 +1,4 @@
-//! The machine's configuration, from the flags of `tollgate run`.
+//! Makes the machine's configuration from the flags of `tollgate run`.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -59,7 +59,7 @@ pub fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
     Ok(config)
 }
 
-/// The firmware that the machine starts from: the one named, or without a kernel the host's.
+/// The firmware that the machine starts from: the named file, or without a kernel the host's.
 fn firmware(boot: &BootArguments) -> Result<Option<PathBuf>, Failure> {
     match (&boot.kernel, &boot.bios) {
         (_, Some(path)) => Ok(Some(path.clone())),
@@ -68,8 +68,8 @@ fn firmware(boot: &BootArguments) -> Result<Option<PathBuf>, Failure> {
     }
 }
 
-/// Finds out early that a file cannot be read, and says why. The function reads nothing, because
-/// the file may be a pipe, as a shell's `<(zcat kernel.gz)` is.
+/// Checks early that a file can be read, and says why if it cannot. The function reads nothing,
+/// because the file may be a pipe, as a shell's `<(zcat kernel.gz)` is.
 fn check_readable(path: &Path, flag: &str) -> Result<(), Failure> {
     let result = File::open(path).and_then(|file| match file.metadata()?.is_dir() {
         true => Err(ErrorKind::IsADirectory.into()),

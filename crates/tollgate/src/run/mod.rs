@@ -1,6 +1,6 @@
-//! `tollgate run`: one virtual machine, from the command line to the exit code.
+//! `tollgate run`: runs one virtual machine, from the command line to the exit code.
 //!
-//! The vCPU runs on the main thread; everything outside the guest is the event loop's.
+//! The vCPU runs on the main thread; the event loop handles everything outside the guest.
 
 mod arguments;
 mod build_error;
@@ -50,7 +50,7 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
     doctor::required_floor().map_err(Failure::host)?;
     doctor::warn();
 
-    // Before any thread exists: threads inherit the blocked signals.
+    // Signals are blocked before any thread exists, because threads inherit that.
     let signals = Signals::block()
         .map_err(|error| Failure::host(format!("cannot receive signals: {error}")))?;
     let handle = VmHandle::new();
@@ -60,7 +60,8 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
     let report = FinalReport::open(statistics, &reporter)?;
     let path = arguments.machine.control.as_deref();
     let (control, _link) = run_time::open(path, &reporter, &identity(&config))?;
-    // Built before the terminal is touched, so that an error finds it as it was.
+    // The machine is built before the terminal is changed, so that an error message finds the
+    // terminal unchanged.
     let mut vm = build(&config, &outputs, &handle)?;
     let trace = TraceFile::begin(&arguments.statistics, &reporter, &mut vm)?;
     let is_display = arguments.consoles.display == Display::Text;
@@ -105,7 +106,7 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
     let event_loop = EventLoop::start(sources, handle.clone())
         .map_err(|error| Failure::host(format!("cannot start the event loop: {error}")))?;
 
-    // The first instruction runs next.
+    // The next step is the guest's first instruction.
     let start_up = started.elapsed();
     let mut panicked = false;
     let ending = loop {
@@ -122,12 +123,12 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
             break outcome;
         }
         panicked = false;
-        // A guest that resets itself all the time may leave no time for the command.
+        // A guest that resets itself all the time may never read the request for its end.
         if event_loop.end_wanted() {
             break Ok(RunOutcome::Quit);
         }
-        // The old machine's memory goes before the new one's comes; the ledger goes on, and
-        // knobs stay as they stand.
+        // The old machine's memory is freed before the new one's is allocated. The ledger
+        // continues, and the knobs keep their values.
         for assignment in vm.settings().assignments() {
             assignment.apply(&mut config);
         }
@@ -143,7 +144,7 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
         ..handle.status()
     });
     let signal = event_loop.signal();
-    // Restores the terminal, which the messages below need.
+    // Dropping the loop restores the terminal, which the messages below need.
     drop(event_loop);
     if panicked {
         codes.good = codes.panic;
@@ -161,7 +162,7 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
     if let Some(report) = report {
         is_written &= report.write(&vm, start_up);
     }
-    // The last of what the guest wrote into ports is written when the machine goes.
+    // Dropping the machine writes the last bytes that the guest has sent to its ports.
     drop(vm);
     let mut losses = lost_by_ports.iter().chain(&lost_pictures);
     is_written &= !losses.any(|lost| lost.is_lost());
@@ -171,7 +172,7 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
     })
 }
 
-/// What the control socket and `tollgate top` show about the machine.
+/// The description of the machine that the control socket and `tollgate top` show.
 fn identity(config: &VmConfig) -> Identity {
     let kernel = config.firmware.is_none().then_some(&*config.kernel);
     let firmware = config.firmware.as_deref();
@@ -207,7 +208,7 @@ impl Outputs {
         })
     }
 
-    /// Where the pseudo-terminal's input is read.
+    /// The descriptor from which the pseudo-terminal's input is read.
     fn pty_input(&self) -> Result<Option<std::os::fd::OwnedFd>, Failure> {
         self.serial
             .pty()
@@ -224,7 +225,7 @@ fn build(config: &VmConfig, outputs: &Outputs, handle: &VmHandle) -> Result<Vm, 
     Vm::build(config, consoles, handle).map_err(|error| build_error::failure_of(&error, config))
 }
 
-/// Tollgate itself failed with a panic, which was reported already.
+/// Tollgate failed with a panic, which was reported already.
 struct Panicked;
 
 fn run_once(vm: &mut Vm) -> Result<RunOutcome, Panicked> {
@@ -232,7 +233,7 @@ fn run_once(vm: &mut Vm) -> Result<RunOutcome, Panicked> {
     catch_unwind(AssertUnwindSafe(|| vm.run())).map_err(|_| Panicked)
 }
 
-/// Says that the guest's kernel has given up.
+/// Reports the panic of the guest's kernel.
 fn say_panic(report: PanicReport) {
     say(match report {
         PanicReport::Fatal => "the guest's kernel reported a panic",
@@ -242,7 +243,7 @@ fn say_panic(report: PanicReport) {
     });
 }
 
-/// Says why the machine ended, where that needs saying, and returns the exit code.
+/// Explains why the machine ended, where an explanation is needed, and returns the exit code.
 fn explain(ending: Result<RunOutcome, Panicked>, signal: Option<i32>, codes: ExitCodes) -> u8 {
     match ending {
         Ok(RunOutcome::PowerOff) => codes.good,

@@ -9,14 +9,14 @@ use super::{Format, Sort, SymbolSource};
 use crate::size;
 use tollgate_machine::marks::{MarkName, Span};
 
-/// The least size of a trace: room for its frame and some exits.
+/// The smallest limit of a trace's size: room for its frame and some exits.
 const LEAST_TRACE: u64 = 64 << 10;
 
 /// Flags about statistics.
 #[derive(Args, Debug, Default)]
 #[command(next_help_heading = "Statistics")]
 pub struct StatisticsArguments {
-    /// Show at the end where time went, which exits there were, and where they came from
+    /// Show at the end where the time went, which exits there were, and where they came from
     ///
     /// The table goes to standard error.
     #[arg(long)]
@@ -45,7 +45,7 @@ pub struct StatisticsArguments {
     /// Show what happened since this mark (implies --stats)
     ///
     /// 'tollgate mark' or the guest sets marks (docs/reference/hypercalls.md). If a mark is set
-    /// again, the last time counts.
+    /// several times, the last time counts.
     #[arg(long, value_name = "MARK", alias = "stats-from")]
     pub stats_since: Option<MarkName>,
 
@@ -107,7 +107,7 @@ pub struct StatisticsArguments {
 }
 
 impl StatisticsArguments {
-    /// A report at the end was asked for, in one way or another.
+    /// Whether any flag asks for a report at the end.
     pub fn wants_report(&self) -> bool {
         self.stats
             || self.stats_format.is_some()
@@ -125,7 +125,7 @@ impl StatisticsArguments {
     }
 }
 
-/// Understands a number of lines.
+/// Parses a number of lines.
 ///
 /// # Errors
 /// The text is not a number, or is zero.

@@ -1,4 +1,4 @@
-//! Statistics as CSV (RFC 4180 with line feeds): one sort of row for each `record`.
+//! Writes statistics as CSV (RFC 4180 with line feeds): one type of row for each `record`.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -6,11 +6,11 @@ use std::fmt::Display;
 use tollgate_exits::prices::Priced;
 use tollgate_exits::snapshot::Snapshot;
 
-/// The header.
+/// The header line.
 const COLUMNS: &str =
     "record,kind,count,samples,cycles,p50,p95,p99,max,address,space,symbol,note\n";
 
-/// The columns behind `record` and `kind`; those that a row does not have stay empty.
+/// The columns that follow `record` and `kind`. Those that a row does not have stay empty.
 #[derive(Default)]
 struct Row {
     count: String,
@@ -46,7 +46,7 @@ impl Row {
     }
 }
 
-/// A field that may contain commas, quotes and line breaks.
+/// Quotes a field that may contain commas, quotes and line breaks.
 fn quoted(field: &str) -> String {
     if field.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", field.replace('"', "\"\""))
@@ -59,7 +59,7 @@ fn hexadecimal(number: u64) -> String {
     format!("{number:#010x}")
 }
 
-/// The whole snapshot.
+/// The whole snapshot as CSV.
 pub fn csv(snapshot: &Snapshot) -> String {
     let mut text = COLUMNS.to_owned();
     times(&mut text, snapshot);
@@ -316,7 +316,7 @@ mod tests {
     #[test]
     fn rows_have_as_many_fields_as_the_header() {
         let mut snapshot = snapshot();
-        // Without commas inside fields every comma separates.
+        // Fields have no commas here, so that every comma is a separator.
         for row in &mut snapshot.origins {
             row.symbol = "start+0x4".into();
         }

@@ -1,13 +1,13 @@
-//! How long interrupts waited, as a table.
+//! Shows how long interrupts waited, as a table.
 
 use super::table::{grouped, plural};
 use std::cmp::Reverse;
 use tollgate_exits::snapshot::{DurationRow, Snapshot};
 
-/// Lines about what of the monitor interrupts waited for.
+/// The number of lines about what interrupts waited for in the monitor.
 const MASKER_LINES: usize = 8;
 
-/// The table with at most so many lines of each list; empty if no interrupt was delivered and no
+/// The table, with at most `top` lines in each list; empty if no interrupt was delivered and no
 /// section ran.
 pub fn table(snapshot: &Snapshot, top: Option<usize>) -> String {
     let lines = top.unwrap_or(usize::MAX);
@@ -50,7 +50,7 @@ pub fn table(snapshot: &Snapshot, top: Option<usize>) -> String {
     text
 }
 
-/// How often sections stopped, what became of them, and from which length on they do.
+/// How often sections stopped, what happened to them then, and from which length on sections stop.
 fn stops(snapshot: &Snapshot) -> String {
     let interrupts = &snapshot.interrupts;
     let mut text = String::new();
@@ -77,7 +77,7 @@ fn stops(snapshot: &Snapshot) -> String {
     text
 }
 
-/// Those first that took most.
+/// The rows, those with the greatest total first.
 fn by_cost(rows: &[DurationRow]) -> impl Iterator<Item = &DurationRow> {
     let mut rows: Vec<_> = rows.iter().collect();
     rows.sort_by_key(|row| Reverse(row.cycles));

@@ -1,5 +1,5 @@
-//! What `--stats` and `tollgate stats` show: the ledger with the guest's names
-//! and another machine's prices put to them, as a table, JSON or CSV.
+//! Shows statistics for `--stats` and `tollgate stats`: the ledger with the guest's symbols and
+//! another machine's prices, as a table, JSON or CSV.
 
 mod arguments;
 mod csv;
@@ -32,38 +32,38 @@ pub use picture::Picture;
 pub use prices::read_price_table;
 pub use symbols::{Names, SymbolFiles, SymbolSource};
 
-/// How statistics are written.
+/// The format in which statistics are written.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Format {
-    /// For people
+    /// A table for people
     #[default]
     Table,
-    /// For programs: all that is known, see docs/reference/stats.md
+    /// Everything, for programs; see docs/reference/stats.md
     Json,
     /// For spreadsheets: a row for each kind of exit, time and origin
     Csv,
 }
 
-/// What comes first in tables.
+/// The order of lines in tables.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Sort {
-    /// What cost most
+    /// The highest cost first
     #[default]
     Cost,
-    /// What there was most of
+    /// The highest count first
     Count,
 }
 
-/// How much a table shows, and in which order.
+/// How many lines a table shows, and in which order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct View {
-    /// The order.
+    /// The order of lines.
     pub sort: Sort,
-    /// Lines of each list; `None`: all kinds of exit and some origins.
+    /// The number of lines of each list; `None` for all kinds of exit and some origins.
     pub top: Option<usize>,
 }
 
-/// A snapshot in one of the formats, ended by a line break.
+/// A snapshot in one of the formats, ending with a line break.
 pub fn written(snapshot: &Snapshot, format: Format, view: View) -> String {
     match format {
         Format::Table => table::table(snapshot, view),
@@ -77,14 +77,15 @@ pub fn written(snapshot: &Snapshot, format: Format, view: View) -> String {
     }
 }
 
-/// What a run's command line says about statistics, with the files that it names read.
+/// The settings of a run's command line for statistics, with the contents of the files that they
+/// name.
 pub struct Reporter {
     symbols: SymbolFiles,
     prices: Option<PriceTable>,
 }
 
 impl Reporter {
-    /// Neither names nor prices.
+    /// A reporter without names and prices.
     pub const PLAIN: Self = Self {
         symbols: SymbolFiles::NONE,
         prices: None,
@@ -93,7 +94,8 @@ impl Reporter {
     /// Reads the files that `arguments` name.
     ///
     /// # Errors
-    /// One line: which file cannot be used, and why.
+    ///
+    /// One line says which file cannot be used, and why.
     pub fn open(arguments: &StatisticsArguments) -> Result<Self, Failure> {
         let prices = arguments.price_table.as_deref().map(read_price_table);
         Ok(Self {
@@ -118,29 +120,30 @@ impl Reporter {
         self.symbols.names(system_call_entry)
     }
 
-    /// The same, without names of a kernel that is not yet known to lie where it was linked.
+    /// [`Self::names`] without the names of a kernel whose address is not known yet.
     pub fn names_once_known(&self, system_call_entry: u64) -> Names<'_> {
         self.symbols.names_once_known(system_call_entry)
     }
 }
 
-/// Statistics at the end of a run.
+/// The report of statistics at the end of a run.
 pub struct FinalReport {
     reporter: Arc<Reporter>,
     format: Format,
     view: View,
     span: Span,
-    /// The file and its name; standard error if there is none.
+    /// The file and its name; `None` for standard error.
     file: Option<(File, PathBuf)>,
     picture: Option<Picture>,
 }
 
 impl FinalReport {
-    /// What `arguments` ask for; `None` if they ask for no statistics. A file is created
-    /// now, so that a path that cannot work is known before the guest runs.
+    /// The report that `arguments` ask for; `None` if they ask for no statistics. A file is created
+    /// now, so that a wrong path is reported before the guest runs.
     ///
     /// # Errors
-    /// One line: the file cannot be written.
+    ///
+    /// One line says that the file cannot be written.
     pub fn open(
         arguments: &StatisticsArguments,
         reporter: &Arc<Reporter>,
@@ -167,7 +170,7 @@ impl FinalReport {
         }))
     }
 
-    /// Writes the report. False, and said, if a file cannot be written.
+    /// Writes the report. If a file cannot be written, this reports it and returns false.
     pub fn write(&self, vm: &Vm, start_up: Duration) -> bool {
         let reading = vm.reading_of(self.span).unwrap_or_else(|error| {
             say(&format!(
@@ -191,7 +194,7 @@ impl FinalReport {
                 if let Err(error) = errors.write_all(fitted(text, &errors).as_bytes())
                     && !is_reader_gone(&error, &errors)
                 {
-                    // Standard error may have room for a line again.
+                    // Standard error may have room for one line again.
                     say("--stats: cannot write standard error; the statistics are lost");
                     return false;
                 }
@@ -208,7 +211,7 @@ impl FinalReport {
     }
 }
 
-/// The same with no line longer than the terminal that it is written to, if it is one.
+/// Shortens lines to the width of the terminal that the text is written to, if the output is one.
 pub fn fitted(text: String, output: &impl AsFd) -> String {
     let Some((width, _)) = crate::host::window_size(output.as_fd()) else {
         return text;
@@ -234,7 +237,7 @@ pub mod tests {
     use tollgate_exits::snapshot::SymbolAt;
     use tollgate_exits::steps::{Step, StepCost};
 
-    /// The reading of a made-up run: CLI from two places, CPUID never timed.
+    /// The reading of an invented run: CLI from two places, CPUID never timed.
     pub fn reading() -> Reading {
         let blamed = |linear, exits, cycles| Blamed {
             kind: ExitKind::Cli,
@@ -325,7 +328,7 @@ pub mod tests {
         }
     }
 
-    /// The same, named and priced.
+    /// A snapshot of [`reading`] with names and prices.
     pub fn snapshot() -> Snapshot {
         let mut snapshot = Snapshot::of(&reading(), |place| {
             Some(SymbolAt {

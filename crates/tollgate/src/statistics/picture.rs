@@ -1,6 +1,6 @@
-//! Statistics as a picture: where the time went, and like flames below it, what the time of exits
-//! is made of: address spaces, in each its symbols or instructions, in these the kinds of exit.
-//! What is as wide took as much time. Viewers of SVG show the figures of what is pointed at.
+//! Draws statistics as a picture: where the time went, and below it a flame graph of the time of
+//! exits: address spaces, in each its symbols or instructions, in these the kinds of exit. Boxes of
+//! equal width took equal time. Viewers of SVG show the figures of the box at the pointer.
 
 use std::cmp::Reverse;
 use std::fmt::Write;
@@ -16,19 +16,19 @@ use crate::files;
 const WIDTH: f64 = 1400.0;
 const MARGIN: f64 = 20.0;
 const ROW: f64 = 24.0;
-/// Of a letter of the text in a row.
+/// The width of a letter of the text in a row.
 const LETTER: f64 = 7.3;
-/// What is narrower is put together with its like.
+/// Boxes that are narrower are combined into one.
 const NARROWEST: f64 = 2.0;
-/// Letters of a name that is cut, at least.
+/// The smallest number of letters of a shortened name.
 const LEAST_LETTERS: usize = 6;
-/// Columns of a legend, and kinds in it.
+/// The number of columns of a legend, and of the kinds in it.
 const COLUMNS: usize = 3;
 const MOST_KINDS: usize = 15;
-/// What is no kind of exit.
+/// The colours of boxes that are no kind of exit.
 const PLAIN: [&str; 2] = ["#e8e4da", "#d9d3c4"];
 
-/// Where a picture goes, known to be a name that works.
+/// A file for a picture, whose name was checked.
 pub struct Picture {
     path: PathBuf,
     format: PlotFormat,
@@ -39,7 +39,8 @@ impl Picture {
     /// Creates the file that `flag` names.
     ///
     /// # Errors
-    /// One line: its name says no format, or it cannot be written.
+    ///
+    /// One line says that the name has no known suffix, or that the file cannot be written.
     pub fn create(path: &Path, flag: &'static str) -> Result<Self, Failure> {
         let Some(format) = PlotFormat::of(path) else {
             let name = one_line(&path.display().to_string());
@@ -54,10 +55,11 @@ impl Picture {
         })
     }
 
-    /// Draws the statistics into it.
+    /// Draws the statistics into the file.
     ///
     /// # Errors
-    /// One line: it cannot be written.
+    ///
+    /// One line says that the file cannot be written.
     pub fn write(&self, snapshot: &Snapshot) -> Result<(), Failure> {
         write_svg(&svg(snapshot), &self.path, self.format).map_err(|error| {
             let path = self.path.display();
@@ -66,7 +68,7 @@ impl Picture {
     }
 }
 
-/// A piece of time, and what it is made of.
+/// An amount of time with a name, and the parts that it consists of.
 #[derive(Default)]
 struct Part {
     name: String,
@@ -77,7 +79,7 @@ struct Part {
 }
 
 impl Part {
-    /// The part of this name, made if there is none.
+    /// The part with this name, which is added if it is missing.
     fn part(&mut self, name: String, colour: &str) -> &mut Self {
         let index = self.parts.iter().position(|part| part.name == name);
         let index = index.unwrap_or_else(|| {
@@ -96,14 +98,14 @@ impl Part {
         self.exits += row.exits;
     }
 
-    /// The widest first, at every depth.
+    /// Sorts the parts at every depth, the widest first.
     fn sort(&mut self) {
         self.parts.sort_by_key(|part| Reverse(part.cycles));
         self.parts.iter_mut().for_each(Self::sort);
     }
 }
 
-/// Spaces, in them symbols, in them kinds.
+/// The time of exits: spaces, in them symbols, in them kinds.
 fn exits(snapshot: &Snapshot) -> Part {
     let mut all = Part {
         name: "all exits".to_owned(),
@@ -144,13 +146,13 @@ fn exits(snapshot: &Snapshot) -> Part {
     all
 }
 
-/// A kind has its colour by its place among the dearest.
+/// The colour of a kind, by its place among the most expensive ones.
 fn colour_of(snapshot: &Snapshot, kind: &str) -> String {
     let place = snapshot.exits.iter().position(|row| row.kind == kind);
     colour_name(place.unwrap_or(0))
 }
 
-/// Where the wall time went.
+/// The accounts of the wall time.
 fn accounts(snapshot: &Snapshot) -> Part {
     let parts = [
         ("guest code", snapshot.guest_cycles),
@@ -180,7 +182,7 @@ fn accounts(snapshot: &Snapshot) -> Part {
     }
 }
 
-/// The kinds that cost most.
+/// The kinds with the highest costs.
 fn kinds(snapshot: &Snapshot) -> Vec<Part> {
     let kinds = snapshot.exits.iter().take(MOST_KINDS).enumerate();
     let part = |(index, row): (usize, &ExitRow)| Part {
@@ -193,7 +195,7 @@ fn kinds(snapshot: &Snapshot) -> Vec<Part> {
     kinds.map(part).collect()
 }
 
-/// The whole picture.
+/// The whole picture as SVG.
 pub fn svg(snapshot: &Snapshot) -> String {
     let mut drawing = Drawing {
         text: String::new(),
@@ -238,9 +240,9 @@ impl Drawing {
         let _ = self.text.write_str(text);
     }
 
-    /// A part over the whole width, and what it is made of below it, `depth` rows in all.
+    /// Draws a part over the whole width, and its parts below it, `depth` rows in all.
     fn flames(&mut self, part: &Part, depth: usize, wall: u64) {
-        // What was counted twice must not be drawn beyond the margin.
+        // Time that was counted twice must not be drawn beyond the margin.
         let inside: u64 = part.parts.iter().map(|part| part.cycles).sum();
         let whole = part.cycles.max(inside).max(1);
         let scale = (WIDTH - 2.0 * MARGIN) / whole as f64;
@@ -314,7 +316,7 @@ impl Drawing {
         text
     }
 
-    /// The colours of parts, in columns.
+    /// Draws the colours of parts with their names, in columns.
     fn legend(&mut self, parts: &[Part], wall: u64) {
         let lines = parts.len().div_ceil(COLUMNS);
         for (index, part) in parts.iter().enumerate() {
@@ -335,7 +337,7 @@ impl Drawing {
     }
 }
 
-/// Whether light text is read better on it.
+/// Whether light text is easier to read on this colour.
 fn is_dark(colour: &str) -> bool {
     let part = |at: usize| {
         let digits = colour.get(at..at + 2).unwrap_or("0");
@@ -344,8 +346,8 @@ fn is_dark(colour: &str) -> bool {
     0.3 * part(1) + 0.59 * part(3) + 0.11 * part(5) < 140.0
 }
 
-/// The first letters of a text that is too long, and a sign that there are more; nothing if they would
-/// tell nothing.
+/// The first letters of a text that is too long, followed by an ellipsis; empty if too few letters
+/// fit.
 fn cut(text: &str, room: usize) -> String {
     match text.chars().count() <= room {
         true => text.to_owned(),
@@ -354,7 +356,7 @@ fn cut(text: &str, room: usize) -> String {
     }
 }
 
-/// Text inside XML.
+/// Escapes a text for XML.
 fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -363,7 +365,7 @@ fn escaped(text: &str) -> String {
             '<' => safe.push_str("&lt;"),
             '>' => safe.push_str("&gt;"),
             '"' => safe.push_str("&quot;"),
-            // XML 1.0 has no way to write these.
+            // XML 1.0 cannot represent these characters.
             '\0'..='\u{1f}' | '\u{fffe}' | '\u{ffff}' => safe.push('?'),
             letter => safe.push(letter),
         }

@@ -1,4 +1,4 @@
-//! `--price-table FILE`.
+//! `--price-table`: reads the exit costs of another machine from a file.
 
 use std::path::Path;
 
@@ -7,13 +7,14 @@ use tollgate_exits::prices::PriceTable;
 use crate::failure::Failure;
 use crate::files;
 
-/// Most bytes of a price table.
+/// The maximum size of a price table in bytes.
 const LIMIT: u64 = 1 << 20;
 
 /// Reads a price table.
 ///
 /// # Errors
-/// One line: the file cannot be read, or which of its lines is wrong.
+///
+/// One line says that the file cannot be read, or which of its lines is wrong.
 pub fn read_price_table(path: &Path) -> Result<PriceTable, Failure> {
     let content = files::read(path, "--price-table", LIMIT)?;
     let wrong = |why: String| Failure::usage(format!("--price-table: '{}': {why}", path.display()));

@@ -1,4 +1,4 @@
-//! `--symbols FILE[@0xOFFSET][,space=CR3]`.
+//! `--symbols FILE[@0xOFFSET][,space=CR3]`: reads names for guest addresses from files.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -11,24 +11,25 @@ use tollgate_symbols::Symbols;
 use crate::failure::Failure;
 use crate::files;
 
-/// Most bytes of a symbol file: a vmlinux with all debugging information has less.
+/// The maximum size of a symbol file in bytes. A vmlinux with all debugging information is smaller.
 const LIMIT: u64 = 1 << 30;
 
 /// A symbol file as the command line names it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SymbolSource {
     path: PathBuf,
-    /// By how much the guest lies higher than the file says, if that was said.
+    /// The distance by which the guest's addresses are higher than the file's, if it was given.
     displacement: Option<u64>,
-    /// The address space that it is for; `None`: all.
+    /// The address space that the file applies to; `None` for all.
     space: Option<u64>,
 }
 
 impl SymbolSource {
-    /// Understands `FILE`, behind which `@0xOFFSET` and `,space=CR3` may stand.
+    /// Parses `FILE`, which `@0xOFFSET` and `,space=CR3` may follow.
     ///
     /// # Errors
-    /// The offset or the space is no number.
+    ///
+    /// The offset or the space is not a number.
     pub fn parse(text: OsString) -> Result<Self, String> {
         // Statistics show spaces without 0x.
         let (rest, space) = number_behind(text.as_bytes(), b",space=").map_err(|()| {
@@ -44,7 +45,7 @@ impl SymbolSource {
     }
 }
 
-/// What stands before the last `mark`, and the hexadecimal number behind it.
+/// The text before the last `mark`, and the hexadecimal number after it.
 fn number_behind<'a>(text: &'a [u8], mark: &[u8]) -> Result<(&'a [u8], Option<u64>), ()> {
     let Some(at) = text.windows(mark.len()).rposition(|part| part == mark) else {
         return Ok((text, None));
@@ -58,30 +59,31 @@ fn number_behind<'a>(text: &'a [u8], mark: &[u8]) -> Result<(&'a [u8], Option<u6
     Ok((&text[..at], Some(number)))
 }
 
-/// A symbol file that was read.
+/// A symbol file whose content was read.
 struct SymbolFile {
     symbols: Symbols,
     displacement: Option<u64>,
     space: Option<u64>,
 }
 
-/// The symbol files of a run; earlier ones come first.
+/// The symbol files of a run. Earlier ones take precedence.
 #[derive(Default)]
 pub struct SymbolFiles(Vec<SymbolFile>);
 
 impl SymbolFiles {
-    /// Nothing has a name.
+    /// The empty list, with which nothing has a name.
     pub const NONE: Self = Self(Vec::new());
 
-    /// There are none.
+    /// Whether there are no symbol files.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Reads what `sources` name.
+    /// Reads the files that `sources` name.
     ///
     /// # Errors
-    /// One line: a file cannot be read or understood.
+    ///
+    /// One line says which file cannot be read or parsed.
     pub fn read(sources: &[SymbolSource]) -> Result<Self, Failure> {
         let read = |source: &SymbolSource| {
             let content = files::read(&source.path, "--symbols", LIMIT)?;
@@ -97,7 +99,7 @@ impl SymbolFiles {
         sources.iter().map(read).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Names as they are for a guest with this SYSENTER_EIP, or LSTAR.
+    /// The names for a guest with this SYSENTER_EIP or LSTAR.
     pub fn names(&self, system_call_entry: u64) -> Names<'_> {
         let names = self.0.iter().map(|file| {
             let displacement = file
@@ -110,7 +112,7 @@ impl SymbolFiles {
 }
 
 impl SymbolFiles {
-    /// [`Self::names`] without those of a kernel that has not said yet where it lies.
+    /// [`Self::names`] without the names of a kernel whose address is not known yet.
     pub fn names_once_known(&self, system_call_entry: u64) -> Names<'_> {
         let mut names = self.names(system_call_entry);
         names.0.retain(|(file, _)| {
@@ -129,7 +131,7 @@ impl<'a> Names<'a> {
         self.find(place.linear, |space| space == place.space)
     }
 
-    /// The symbol at a linear address, whatever space that may be in.
+    /// The symbol at a linear address, in whatever space it is.
     pub fn in_any_space(&self, linear: u64) -> Option<SymbolAt<'a>> {
         self.find(linear, |_| true)
     }

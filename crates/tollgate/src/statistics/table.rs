@@ -1,4 +1,4 @@
-//! Statistics as a table for people.
+//! Formats statistics as a table for people.
 
 use std::cmp::Reverse;
 use tollgate_exits::prices::{Estimate, Priced};
@@ -8,15 +8,15 @@ use tollgate_exits::snapshot::{ExitRow, Snapshot};
 use super::{Sort, View, interrupts};
 use crate::failure::one_line;
 
-/// Origins in the table, unless more are asked for.
+/// The number of lines about origins, unless more are requested.
 const ORIGIN_LINES: usize = 12;
-/// Characters of a line of knobs, behind its title.
+/// The number of characters of a line about knobs, without its title.
 const KNOBS_WIDTH: usize = 65;
-/// Lines about address spaces.
+/// The number of lines about address spaces.
 const SPACE_LINES: usize = 6;
 
-/// Where the time went, then the exits by kind, then where they came from, then what
-/// the run would take elsewhere.
+/// The table: where the time went, then the exits by kind, then their origins, then the estimate of
+/// the run elsewhere.
 pub fn table(snapshot: &Snapshot, view: View) -> String {
     let mut text = knobs(snapshot);
     text.push_str(&shares(snapshot));
@@ -38,7 +38,7 @@ pub fn table(snapshot: &Snapshot, view: View) -> String {
     text
 }
 
-/// How the knobs stand.
+/// The values of the knobs.
 fn knobs(snapshot: &Snapshot) -> String {
     if snapshot.knobs.is_empty() {
         return String::new();
@@ -225,13 +225,13 @@ struct Origin<'a> {
     text: String,
 }
 
-/// Origins of exits: by instruction, by symbol, by address space.
+/// Shows the origins of exits: by instruction, by symbol, by address space.
 fn origins(snapshot: &Snapshot, view: View) -> String {
     let lines = view.top.unwrap_or(ORIGIN_LINES);
     let columns = format!("{:<8} instruction, device", "space");
     let rows = snapshot.origins.iter().map(|row| {
         let (space, address) = (row.space, row.address);
-        // What is told last a narrow terminal has no room for.
+        // The text comes last, so that a narrow terminal cuts it first.
         let place = match row.symbol.as_str() {
             "" => with_device(&format!("{address:08x}"), &row.device),
             symbol => format!("{} at {address:08x}", with_device(symbol, &row.device)),
@@ -294,7 +294,7 @@ fn origins(snapshot: &Snapshot, view: View) -> String {
     text
 }
 
-/// Exits that samples stand for.
+/// The number of exits that the samples represent.
 fn attributed(snapshot: &Snapshot) -> u64 {
     let exits = snapshot.exits.iter();
     exits.fold(0, |sum, row| sum.saturating_add(row.attributed))
@@ -330,8 +330,8 @@ fn list<'a>(
 /// A line of a list: a name, numbers and a text.
 type Line<const N: usize> = (String, [String; N], String);
 
-/// Lines of text. Columns are as narrow as what stands in them, which leaves the
-/// most room to the text.
+/// Lines with aligned columns. Each column is as narrow as its content, which leaves the most room
+/// for the text.
 fn aligned<const N: usize>(table: &[Line<N>]) -> String {
     let longest = |of: &dyn Fn(&Line<N>) -> usize| table.iter().map(of).max().unwrap_or_default();
     let name_width = longest(&|line| line.0.len());
@@ -365,7 +365,7 @@ pub(super) fn with_device(symbol: &str, device: &str) -> String {
     }
 }
 
-/// The run at another machine's prices.
+/// The estimated time of the run at another machine's prices.
 fn estimate(estimate: &Estimate) -> String {
     let mut text = format!(
         "estimate: this run's exits at the prices of {} ({:.2} GHz)\n",
@@ -414,12 +414,12 @@ fn estimate(estimate: &Estimate) -> String {
     text
 }
 
-/// The end of a word for so many things.
+/// The plural ending of a word for `count` things.
 pub(super) fn plural(count: u64) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
 
-/// A number with its thousands set apart: 1,234,567.
+/// A number with its thousands separated: 1,234,567.
 pub(super) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -534,7 +534,7 @@ mod tests {
         let text = table(&snapshot(), View::default());
         assert!(text.contains("estimate: this run's exits at the prices of Old One"));
         assert!(text.contains("no hardware exit"));
-        // 7 x 1650 cycles at 1 MHz, and 67 ms as here.
+        // The sum is 7 x 1650 cycles at 1 MHz, and 67 ms as here.
         assert!(
             text.contains("exits there                                       11.6"),
             "{text}"

@@ -1,4 +1,4 @@
-//! What a terminal sends for a key, as strokes of a US keyboard.
+//! Translates what a terminal sends for a key into strokes of a US keyboard.
 
 use std::collections::VecDeque;
 
@@ -8,11 +8,11 @@ use tollgate_machine::vm_handle::VmHandle;
 
 use crate::control::typing::named;
 
-/// Strokes that wait before no more are read from the terminal, which then holds back what is typed
-/// or pasted.
+/// The number of waiting strokes from which on no more are read from the terminal, which then holds
+/// back what is typed or pasted.
 const MOST: usize = 256;
 
-/// Keys that go down together, and up again.
+/// Keys that are pressed together and then released.
 type Stroke = Vec<Key>;
 
 /// Strokes that wait for the guest.
@@ -25,7 +25,8 @@ impl Strokes {
         self.0.len() < MOST
     }
 
-    /// Takes in what a terminal has sent. A sequence arrives in one piece; Escape alone is the key.
+    /// Takes the bytes that a terminal has sent. A sequence arrives in one piece; Escape alone is
+    /// the key.
     pub fn take(&mut self, bytes: &[u8]) {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -35,13 +36,13 @@ impl Strokes {
         }
     }
 
-    /// Presses keys together, by their names.
+    /// Presses the named keys together.
     pub fn take_named(&mut self, names: &[&str]) {
         self.0
             .push_back(names.iter().filter_map(|name| named(name)).collect());
     }
 
-    /// Hands on as much as there is room for.
+    /// Passes on as many strokes as the guest has room for.
     pub fn offer(&mut self, handle: &VmHandle) {
         while let Some(keys) = self.0.front() {
             let down = keys.iter().map(|key| (*key, true));
@@ -54,7 +55,7 @@ impl Strokes {
     }
 }
 
-/// The first stroke, if there is one for what was sent, and its bytes.
+/// The stroke at the beginning of these bytes, if they stand for one, and how many bytes it takes.
 fn first(bytes: &[u8]) -> (Option<Stroke>, usize) {
     const ESCAPE: u8 = 0x1b;
     match bytes {
@@ -78,10 +79,10 @@ fn first(bytes: &[u8]) -> (Option<Stroke>, usize) {
     }
 }
 
-/// A byte without Escape before it.
+/// The stroke for a byte that does not follow Escape.
 fn plain(byte: u8) -> Option<Stroke> {
     let (key, shifted) = match byte {
-        // What Ctrl with a letter sends, but for keys that send the same.
+        // Ctrl with a letter sends these, except for codes that other keys send too.
         0x01..=0x07 | 0x0b | 0x0c | 0x0e..=0x1a => {
             let (key, _) = stroke(char::from(byte + 0x60))?;
             return Some(vec![Key::LEFT_CONTROL, key]);
@@ -100,7 +101,7 @@ fn plain(byte: u8) -> Option<Stroke> {
     })
 }
 
-/// What follows "ESC [", with its last byte.
+/// The stroke for the bytes that follow "ESC [", with their last byte.
 fn sequence(bytes: &[u8]) -> Option<Stroke> {
     let (last, numbers) = bytes.split_last()?;
     let mut numbers = std::str::from_utf8(numbers).ok()?.split(';');
@@ -131,7 +132,7 @@ fn sequence(bytes: &[u8]) -> Option<Stroke> {
         b'Z' => return Some(vec![Key::LEFT_SHIFT, named("tab")?]),
         letter => key_of_letter(*letter)?,
     };
-    // One more than a bit each for Shift, Alt and Ctrl.
+    // The number is one more than a mask with a bit each for Shift, Alt and Ctrl.
     let bits = modifiers.unwrap_or(1).wrapping_sub(1);
     let names = [
         (1, Key::LEFT_SHIFT),

@@ -1,4 +1,4 @@
-//! The model as text and bars. Everything fits 80 columns and 24 lines.
+//! Draws the model of `tollgate top` as text and bars. Everything fits 80 columns and 24 lines.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -12,7 +12,7 @@ use super::model::{List, Model, Row};
 use crate::failure::one_line;
 use crate::statistics::Sort;
 
-/// Where time goes, each with its colour: one of the sixteen that every terminal has.
+/// The accounts of time, each with its colour: one of the sixteen that every terminal has.
 const SHARES: [(&str, Color); 8] = [
     ("guest", Color::Green),
     ("fast paths", Color::LightGreen),
@@ -23,12 +23,12 @@ const SHARES: [(&str, Color); 8] = [
     ("waiting", Color::DarkGray),
     ("other", Color::Cyan),
 ];
-/// Characters of the bar in a line of a list.
+/// The number of characters of the bar in a line of a list.
 const BAR: usize = 10;
-/// Letters of a kernel's name.
+/// The maximum number of letters of a kernel's name.
 const NAME_LENGTH: usize = 24;
 
-/// Draws everything.
+/// Draws the whole screen.
 pub fn draw(model: &Model, frame: &mut Frame<'_>) {
     let [head, bar, legend, title, list, foot] = Layout::vertical([
         Constraint::Length(1),
@@ -51,7 +51,7 @@ pub fn draw(model: &Model, frame: &mut Frame<'_>) {
     frame.render_widget(footer(model), foot);
 }
 
-/// Which machine, and how much happens in it.
+/// The line that names the machine and shows the rates of exits and interrupts.
 fn heading(model: &Model) -> Line<'static> {
     let Some(shown) = &model.shown else {
         return Line::from("tollgate top");
@@ -77,7 +77,7 @@ fn heading(model: &Model) -> Line<'static> {
     Line::styled(text, style)
 }
 
-/// The first letters of a name that is too long.
+/// Shortens a name that is too long.
 fn cut(name: &str, length: usize) -> String {
     match name.chars().count() <= length {
         true => name.to_owned(),
@@ -99,7 +99,7 @@ fn rates(model: &Model) -> Option<String> {
     Some(format!("{each_second} exits/s"))
 }
 
-/// A count for each second of the time that the statistics tell of: 1.2M, 34k, 5.6.
+/// A count for each second that the statistics cover: 1.2M, 34k, 5.6.
 fn per_second(count: u64, snapshot: &Snapshot) -> String {
     let seconds = snapshot.wall_cycles as f64 / (snapshot.tsc_khz.max(1) as f64 * 1e3);
     let rate = if seconds > 0.0 {
@@ -116,7 +116,7 @@ fn per_second(count: u64, snapshot: &Snapshot) -> String {
     }
 }
 
-/// Cycles of one exit in microseconds.
+/// The mean cost of one exit in microseconds.
 fn each(row: &Row, snapshot: &Snapshot) -> String {
     if row.exits == 0 || row.cycles == 0 {
         return "-".into();
@@ -145,7 +145,8 @@ fn parts(snapshot: &Snapshot) -> [u64; SHARES.len()] {
     ]
 }
 
-/// Where time went, as coloured pieces of one line. Their letters tell them apart without colours.
+/// The accounts of time as coloured pieces of one line. Their letters distinguish them where
+/// colours are missing.
 fn time_bar(snapshot: &Snapshot, width: usize) -> Line<'static> {
     let whole = parts(snapshot)
         .iter()
@@ -217,7 +218,7 @@ fn list_title(model: &Model) -> Line<'static> {
     Line::styled(text, Style::new().add_modifier(Modifier::UNDERLINED))
 }
 
-/// The share of the time of all exits whose origins were given up, in per cent.
+/// The share of the time of all exits whose origins were dropped, in per cent.
 fn not_attributed(snapshot: &Snapshot) -> Option<f64> {
     let share = share(snapshot.elsewhere_cycles, snapshot.exit_cycles) * 100.0;
     (snapshot.elsewhere > 0).then_some(share)

@@ -1,4 +1,4 @@
-//! The machines that can be looked at, and what one of them says.
+//! Finds the machines that `tollgate top` can show, and asks one of them for its statistics.
 
 use std::path::PathBuf;
 
@@ -11,22 +11,23 @@ use crate::control::run_time;
 use crate::control::stats::{Additions, private_mark, snapshot_in};
 use crate::failure::Failure;
 
-/// The machines, of which one is looked at.
+/// The machines, one of which is shown.
 pub struct Machines {
-    /// The one that was named; `None`: all that are found.
+    /// The machine that was named; `None` for all that are found.
     named: Option<PathBuf>,
     current: Option<PathBuf>,
-    /// Our mark is set in the current one.
+    /// Whether our mark is set in the current machine.
     is_marked: bool,
-    /// What is put to what it says.
+    /// The names and prices that are added to its statistics.
     additions: Additions,
 }
 
 impl Machines {
-    /// Looks for machines.
+    /// Searches for machines.
     ///
     /// # Errors
-    /// Nothing answers at the path, or there is no machine at all.
+    ///
+    /// Nothing answers at the path, or no machine is found.
     pub fn open(named: Option<PathBuf>, additions: Additions) -> Result<Self, Failure> {
         let current = match &named {
             Some(path) => {
@@ -55,7 +56,7 @@ impl Machines {
         }
     }
 
-    /// Goes on to the next machine.
+    /// Switches to the next machine.
     pub fn next(&mut self) {
         let all = self.all();
         let index = all
@@ -66,8 +67,8 @@ impl Machines {
         self.is_marked = false;
     }
 
-    /// Asks the current machine what happened since the last time. When it has ended, another one
-    /// is looked for.
+    /// Asks the current machine what happened since the last time. If it has ended, another machine
+    /// is selected.
     pub fn look(&mut self, model: &mut Model) {
         if self.current.is_none() {
             self.next();
@@ -95,7 +96,7 @@ impl Machines {
         }
     }
 
-    /// Its status and, if something was marked before, its statistics.
+    /// The machine's status and, if a mark was set before, its statistics since then.
     fn ask(
         &mut self,
         path: &std::path::Path,

@@ -1,4 +1,4 @@
-//! `tollgate top`: where the time of running machines goes, live and on the whole terminal.
+//! `tollgate top`: shows where the time of running machines goes, live and on the whole terminal.
 //!
 //! ```text
 //! machines   which machines there are, and a connection to the one that is shown
@@ -31,10 +31,10 @@ use crate::statistics::{SymbolFiles, SymbolSource};
 use machines::Machines;
 use model::{Key, Model, Wish};
 
-/// How often the terminal is looked at for a key while nothing else happens.
+/// The interval at which the terminal is checked for a key while nothing else happens.
 const KEY_WAIT: Duration = Duration::from_millis(100);
 
-/// `tollgate top`.
+/// The arguments of `tollgate top`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Keys: Tab the next list (kinds of exit, instructions, symbols, address spaces), Up and Down choose,
@@ -136,7 +136,7 @@ fn key(event: KeyEvent) -> Option<Key> {
     })
 }
 
-/// Writes what is shown to a new file of the current directory; says which.
+/// Writes what is shown to a new file in the current directory; returns a message with its name.
 fn save(model: &Model) -> String {
     let Some(snapshot) = model.snapshot() else {
         return "there is nothing to write yet".into();

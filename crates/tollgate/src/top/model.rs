@@ -1,4 +1,4 @@
-//! What is on the screen, and what keys make of it.
+//! The state of `tollgate top`: what is on the screen, and how keys change it.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -9,10 +9,10 @@ use tollgate_exits::snapshot::Snapshot;
 
 use crate::statistics::Sort;
 
-/// Lines that PageUp and PageDown go.
+/// The number of lines that PageUp and PageDown move.
 const PAGE: usize = 10;
 
-/// A key, of those that mean something.
+/// A key that has a meaning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Key {
     Letter(char),
@@ -25,14 +25,14 @@ pub enum Key {
     Back,
 }
 
-/// What somebody else has to do for a key.
+/// A request that a key makes of the caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wish {
     Quit,
     NextMachine,
-    /// Ask the machine now.
+    /// The machine must be asked now.
     Look,
-    /// Write what is shown to a file.
+    /// The screen must be written to a file.
     Save,
 }
 
@@ -48,7 +48,7 @@ pub enum List {
 impl List {
     const ALL: [Self; 4] = [Self::Kinds, Self::Instructions, Self::Symbols, Self::Spaces];
 
-    /// What it is called.
+    /// The title of the list.
     pub const fn title(self) -> &'static str {
         match self {
             Self::Kinds => "kinds of exit",
@@ -59,25 +59,25 @@ impl List {
     }
 }
 
-/// What lines are left out: all but those of a kind, or of a space.
+/// The lines that are shown: all, or only those of a kind or of a space.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Filter {
     pub kind: Option<String>,
     pub space: Option<u64>,
 }
 
-/// What a machine said.
+/// The answer of a machine.
 pub struct Shown {
-    /// The control socket's `status`.
+    /// The answer to the control socket's `status`.
     pub status: Value,
-    /// `None` until there is an interval to tell of.
+    /// The statistics; `None` until the first interval has ended.
     pub snapshot: Option<Snapshot>,
-    /// Which machine of how many.
+    /// The machine's place in the list of machines, and their number.
     pub number: usize,
     pub machines: usize,
 }
 
-/// A line of a list.
+/// One line of a list.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Row {
     pub name: String,
@@ -87,23 +87,23 @@ pub struct Row {
     pub cycles: u64,
 }
 
-/// What is on the screen.
+/// Everything that is on the screen.
 pub struct Model {
     pub shown: Option<Shown>,
     pub list: List,
     pub sort: Sort,
     pub filter: Filter,
-    /// Where Esc leads: the lists with their filters.
+    /// The lists and filters that Esc returns to.
     back: Vec<(List, Filter)>,
     pub selected: usize,
     pub is_paused: bool,
-    /// All since the start, not the last interval.
+    /// Whether everything since the start is shown, instead of the last interval.
     pub shows_total: bool,
     pub message: Option<String>,
 }
 
 impl Model {
-    /// Nothing is known yet.
+    /// A model without any answer yet.
     pub fn new() -> Self {
         Self {
             shown: None,
@@ -118,13 +118,13 @@ impl Model {
         }
     }
 
-    /// Shows what a machine said, unless the display is paused.
+    /// Shows a machine's answer, unless the display is paused.
     pub fn take(&mut self, mut shown: Shown) {
         if self.is_paused && self.snapshot().is_some() {
             return;
         }
         if shown.snapshot.is_none() {
-            // The interval before, of the same machine, is better than nothing.
+            // The previous interval of the same machine is shown until there is a new one.
             let before = self.shown.take();
             shown.snapshot = before
                 .filter(|before| before.status["machine"] == shown.status["machine"])
@@ -134,7 +134,7 @@ impl Model {
         self.select(self.selected);
     }
 
-    /// The machine does not answer: what was shown last stays.
+    /// Notes that the machine does not answer. The last answer stays on the screen.
     pub fn ended(&mut self, why: &str) {
         self.message = Some(why.to_owned());
     }
@@ -144,7 +144,7 @@ impl Model {
         self.shown.as_ref()?.snapshot.as_ref()
     }
 
-    /// Follows a key.
+    /// Does what a key asks for.
     pub fn press(&mut self, key: Key) -> Option<Wish> {
         self.message = None;
         match key {
@@ -152,7 +152,7 @@ impl Model {
             Key::Letter('n') => {
                 self.is_paused = false;
                 self.shown = None;
-                // Another machine has other spaces.
+                // Another machine has other spaces, so the filter is removed.
                 self.go_to(self.list, Filter::default());
                 self.back.clear();
                 return Some(Wish::NextMachine);
@@ -198,7 +198,7 @@ impl Model {
         (self.list, self.filter, self.selected) = (list, filter, 0);
     }
 
-    /// A kind of exit leads to where it came from; a space to what it did.
+    /// Opens the selected line: a kind of exit shows its origins, a space shows its exits.
     fn drill_down(&mut self) {
         let Some(row) = self.rows().into_iter().nth(self.selected) else {
             return;
@@ -243,7 +243,7 @@ impl Model {
     }
 }
 
-/// Rows of one kind and name, from several address spaces, as one.
+/// Combines rows of one kind and name from several address spaces.
 fn united(rows: Vec<Row>) -> Vec<Row> {
     let mut sums: BTreeMap<(Option<String>, String), Row> = BTreeMap::new();
     for row in rows {
@@ -343,7 +343,7 @@ pub mod tests {
 
     use super::*;
 
-    /// A model that shows the made-up machine of the statistics' tests.
+    /// A model that shows the invented machine of the statistics' tests.
     pub fn model() -> Model {
         let mut model = Model::new();
         model.take(Shown {

@@ -1,4 +1,4 @@
-//! Events as entries of a trace's list, in the format of Chrome's trace viewer.
+//! Writes events as entries of a trace's list, in the format of Chrome's trace viewer.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
@@ -8,16 +8,17 @@ use tollgate_exits::ExitKind;
 use tollgate_exits::snapshot::SymbolAt;
 use tollgate_exits::trace::{Span, TraceEvent};
 
-/// What comes before the first event: names of the track for what lies in no exit, before the first
-/// one. Zeros are the idle threads of a kernel for some viewers.
+/// The text before the first event. It names the track of events that are in no exit, before the
+/// first exit. Some viewers take zeros for the idle threads of a kernel, so the track's numbers are
+/// not zero.
 pub const BEGINNING: &str = concat!(
     "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n",
     "{\"ph\":\"M\",\"pid\":1,\"tid\":0,\"name\":\"process_name\",\"args\":{\"name\":\"tollgate\"}},\n",
     "{\"ph\":\"M\",\"pid\":1,\"tid\":1,\"name\":\"thread_name\",\"args\":{\"name\":\"before the first exit\"}}"
 );
 
-/// Where viewers show an event: each address space is a process of theirs, and each kind of exit a
-/// thread of that, so both ways of grouping are there.
+/// The place where viewers show an event. An address space is a process for them and a kind of exit
+/// is one of its threads, so events can be grouped in both ways.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Track {
     process: usize,
@@ -25,7 +26,7 @@ pub struct Track {
 }
 
 impl Default for Track {
-    /// That of [`BEGINNING`].
+    /// The track that [`BEGINNING`] names.
     fn default() -> Self {
         Self {
             process: 1,
@@ -34,27 +35,27 @@ impl Default for Track {
     }
 }
 
-/// The tracks so far.
+/// The tracks that have events so far.
 #[derive(Default)]
 pub struct Tracks {
     spaces: HashMap<u64, usize>,
     known: HashSet<(usize, ExitKind)>,
-    /// That of the exit in which the next events lie.
+    /// The track of the exit that contains the next events.
     current: Track,
     new: String,
 }
 
-/// Spaces that are told apart; the others share a track.
+/// The number of spaces that get tracks of their own; further spaces share one.
 const MOST_SPACES: usize = 1000;
 
 impl Tracks {
-    /// The track of an event: what lies inside an exit is on that exit's.
+    /// The track of an event. An event inside an exit is on the exit's track.
     pub fn of(&mut self, event: &TraceEvent) -> Track {
         let Span::Exit(kind) = event.span else {
             return self.current;
         };
         let space = event.place.space;
-        // Number 1 is no space's.
+        // Number 1 belongs to no space.
         let next = self.spaces.len() + 2;
         let process = match self.spaces.get(&space) {
             Some(process) => *process,
@@ -81,7 +82,7 @@ impl Tracks {
         );
     }
 
-    /// Entries that name tracks which are new since the last call.
+    /// Entries that name the tracks that are new since the last call.
     pub fn new_names(&mut self) -> Option<String> {
         let new = std::mem::take(&mut self.new);
         (!new.is_empty()).then_some(new)
@@ -90,14 +91,14 @@ impl Tracks {
 
 /// The clock of a trace.
 pub struct Clock {
-    /// Kilohertz of the time-stamp counter.
+    /// The frequency of the time-stamp counter in kilohertz.
     khz: u64,
     /// The counter at the first event.
     zero: Option<u64>,
 }
 
 impl Clock {
-    /// A clock of so many kilohertz that begins with the first event.
+    /// A clock of `khz` kilohertz that begins with the first event.
     pub fn new(khz: u64) -> Self {
         Self {
             khz: khz.max(1),
@@ -112,7 +113,7 @@ impl Clock {
         u64::try_from(nanoseconds).unwrap_or(u64::MAX)
     }
 
-    /// One complete event ("X"), behind a comma; times in microseconds.
+    /// One complete event ("X") after a comma, with times in microseconds.
     pub fn entry(
         &mut self,
         text: &mut String,
@@ -122,7 +123,7 @@ impl Clock {
     ) {
         self.zero.get_or_insert(event.start);
         let start = self.nanoseconds(event.start);
-        // From the rounded end, so that what lies inside stays inside.
+        // The duration is computed from the rounded end, so that contained events stay inside.
         let end = self.nanoseconds(event.start.wrapping_add(event.cycles));
         let length = end.saturating_sub(start);
         let Track { process, thread } = track;
@@ -141,7 +142,7 @@ impl Clock {
                 event.place.linear, event.place.space
             );
             if let Some(SymbolAt { name, distance }) = symbol {
-                // A name comes from a file that anybody may have written.
+                // The name comes from a file that anyone may have written, so it is escaped.
                 let name = Value::from(format!("{name}+{distance:#x}"));
                 let _ = write!(text, ",\"symbol\":{name}");
             }

@@ -1,8 +1,9 @@
-//! A JSON list in a file that is valid whenever the process may be killed.
+//! A JSON list in a file that is valid whenever the process is killed.
 //!
-//! A process that is killed in a long write leaves a part of it: the kernel looks for the signal
-//! between two pages. So no write here goes beyond a page, and after each the file is whole. All
-//! room is taken at the start, as spaces, which JSON ignores:
+//! If a process is killed in a long write, only a part of it is written, because the kernel checks
+//! for the signal between two pages. So no write here goes beyond a page, and after each write the
+//! file is complete. All space is reserved at the start, filled with blanks, which JSON ignores:
+//!
 //!
 //! ```text
 //! page 0       [ beginning of the list                   spaces ]
@@ -12,9 +13,10 @@
 //! last         [ end of the list ]
 //! ```
 //!
-//! An entry never lies in two pages. Of a ring the oldest page is written anew once all are full. At the end the pages that were not reached are cut out: in
-//! one step where the file system can (ext4, XFS). Elsewhere the list is ended earlier and the
-//! file then made shorter; only between these two steps there is text behind the list's end.
+//! An entry never crosses a page. In a ring, the oldest page is overwritten once all are full. At
+//! the end the unused pages are cut out, in one step where the file system supports that (ext4,
+//! XFS). Elsewhere the list's end is first written earlier, and then the file is made shorter; only
+//! between these two steps does text follow the list's end.
 
 use std::fs::File;
 use std::io;
@@ -23,23 +25,25 @@ use std::os::unix::fs::FileExt;
 
 use rustix::fs::{FallocateFlags, fallocate};
 
-/// What is written at once at most: a page of the host.
+/// The maximum size of one write: a page of the host.
 pub const PAGE: usize = 4096;
-/// Bytes of the end, filled up with spaces.
+/// The size of the list's end in bytes, filled with spaces.
 const END: usize = 256;
-/// Pages for names at most, and at least one.
+/// The maximum number of pages for names; there is at least one.
 const NAME_PAGES: u64 = 16;
-/// Spaces that are written at once while nobody relies on the file.
+/// The number of spaces that are written in one call at the start, when no reader relies on the
+/// file.
 const FILL: usize = 1 << 20;
 
-/// What pages are written to.
+/// The file that pages are written to.
 pub trait Store {
     /// Writes all of `bytes` at `offset`.
     fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()>;
-    /// Takes the bytes from `from` to `to` out; what follows moves down.
+    /// Removes the bytes from `from` to `to`, so that the following ones move down.
     ///
     /// # Errors
-    /// The file system cannot.
+    ///
+    /// The file system does not support this.
     fn cut_out(&mut self, from: u64, to: u64) -> io::Result<()>;
     /// Cuts the file to this length.
     fn cut(&mut self, length: u64) -> io::Result<()>;
@@ -60,30 +64,31 @@ impl Store for File {
     }
 }
 
-/// The file.
+/// The list in its file.
 pub struct Pages<F> {
     store: F,
-    /// The pages for names that are not full, and what the first of them holds.
+    /// The pages for names that are not full, and the content of the first of them.
     names: Range<u64>,
     names_text: String,
     /// The first page of entries.
     first: u64,
-    /// The page in work, and what it holds.
+    /// The page that entries are added to, and its content.
     current: u64,
     text: String,
     is_ring: bool,
-    /// All pages are in use.
+    /// Whether all pages are in use.
     is_full: bool,
-    /// The page of the list's end.
+    /// The page with the list's end.
     last: u64,
 }
 
 impl<F: Store> Pages<F> {
-    /// Takes all room, of at most `limit` bytes, and writes `beginning` and `end`, between which
-    /// the list's entries come.
+    /// Reserves all space, at most `limit` bytes, and writes `beginning` and `end`; the list's
+    /// entries go between them.
     ///
     /// # Errors
-    /// There is no such room.
+    ///
+    /// The file system has not enough space.
     pub fn new(
         mut store: F,
         limit: u64,
@@ -119,8 +124,8 @@ impl<F: Store> Pages<F> {
         Ok(pages)
     }
 
-    /// Adds an entry of at most a page; false if there is no room for it. It is in the file after
-    /// [`Self::flush`].
+    /// Adds an entry of at most a page; returns false if there is no room for it. The entry is in
+    /// the file after [`Self::flush`].
     pub fn push(&mut self, entry: &str) -> io::Result<bool> {
         if self.text.len() + entry.len() > PAGE {
             let is_last = self.current + 1 == self.last;
@@ -140,7 +145,7 @@ impl<F: Store> Pages<F> {
         Ok(true)
     }
 
-    /// Adds an entry that no ring writes over; false if there is no room for it.
+    /// Adds an entry that no ring overwrites; returns false if there is no room for it.
     pub fn push_name(&mut self, entry: &str) -> io::Result<bool> {
         if self.names_text.len() + entry.len() > PAGE {
             self.names.next();
@@ -154,13 +159,13 @@ impl<F: Store> Pages<F> {
         Ok(true)
     }
 
-    /// Writes what was added, then what the list's end says now.
+    /// Writes the added entries, then `end` as the list's end.
     pub fn flush(&mut self, end: &str) -> io::Result<()> {
         self.write_current()?;
         self.write_end(end)
     }
 
-    /// Cuts the file to what it holds.
+    /// Cuts the file to its used length.
     pub fn finish(&mut self, end: &str) -> io::Result<()> {
         self.flush(end)?;
         if self.is_full {
@@ -186,14 +191,14 @@ impl<F: Store> Pages<F> {
             .write_at(text.as_bytes(), self.last * PAGE as u64)
     }
 
-    /// What was written to.
+    /// The file that was written.
     #[cfg(test)]
     pub fn store(&self) -> &F {
         &self.store
     }
 }
 
-/// Writes a page, filled up with spaces.
+/// Writes a page, filled with spaces.
 fn write_page(store: &mut impl Store, number: u64, text: &str) -> io::Result<()> {
     let mut page = [b' '; PAGE];
     page[..text.len()].copy_from_slice(text.as_bytes());
@@ -204,7 +209,7 @@ fn write_page(store: &mut impl Store, number: u64, text: &str) -> io::Result<()>
 pub mod tests {
     use super::*;
 
-    /// A file that has to hold valid JSON after each write from its beginning on.
+    /// A file that checks that it holds valid JSON after each write, from its beginning on.
     #[derive(Default)]
     pub struct Checked {
         pub content: Vec<u8>,
@@ -229,7 +234,7 @@ pub mod tests {
             if self.room.is_some_and(|room| end > room) {
                 return Err(io::Error::from_raw_os_error(libc::ENOSPC));
             }
-            // A write within a page is done as a whole.
+            // A write within a page is either done or not done.
             assert!(!self.began || start / PAGE == (end - 1) / PAGE);
             self.content.resize(self.content.len().max(end), 0);
             self.content[start..end].copy_from_slice(bytes);
@@ -314,7 +319,7 @@ pub mod tests {
         assert_eq!(events.last(), Some(&4000));
         let count = events.len() as u64;
         assert!((1000..2000).contains(&count), "{count}");
-        // The last ones without a gap.
+        // The last events are there without a gap.
         assert!(events.windows(2).all(|pair| pair[1] == pair[0] + 1));
     }
 

@@ -8,7 +8,7 @@ use tollgate_exits::trace::Span;
 
 use super::pages::tests::Checked;
 
-/// A pipe or a file.
+/// A pipe or a file that a test writes to.
 #[derive(Default)]
 struct Disk {
     file: Checked,
@@ -82,7 +82,7 @@ fn complete(trace: &Value) -> Vec<&Value> {
 #[test]
 fn events_have_microseconds_from_the_first_on_and_nest() {
     for is_pipe in [false, true] {
-        // 3 MHz: three cycles are one microsecond.
+        // At 3 MHz, three cycles are one microsecond.
         let mut writer =
             Writer::new(Disk::default(), !is_pipe, size(1 << 20), 3000, nameless()).unwrap();
         let summary = writer.run(&events(3)).unwrap();
@@ -185,7 +185,7 @@ fn the_file_is_valid_after_every_piece() {
     let mut writer = Writer::new(Disk::default(), true, size(1 << 20), 1000, nameless()).unwrap();
     assert!(complete(&parsed(&writer)).is_empty());
     let batch = events(10);
-    // The vCPU's side is gone: one batch, then the end.
+    // The vCPU's side has gone: one batch follows, then the end.
     let batch = batch.next_batch().unwrap();
     writer.take(&batch[..4], 0).unwrap();
     assert_eq!(complete(&parsed(&writer)).len(), 4);

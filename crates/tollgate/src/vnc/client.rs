@@ -1,4 +1,4 @@
-//! A viewer that is connected.
+//! One VNC viewer's connection: input from the viewer, and pictures to it.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -15,35 +15,35 @@ use tollgate_rfb::{Event, Frame, Refusal, Session};
 use super::keys::{KeyEvent, Keys};
 use crate::host;
 
-/// How long a viewer may take until it is let in.
+/// How long a viewer may take until it has given its password.
 const GREETING_PATIENCE: Duration = Duration::from_secs(30);
-/// How long a viewer with a wrong password waits until it hears of that.
+/// How long a viewer with a wrong password waits for the answer.
 const PENANCE: Duration = Duration::from_secs(1);
-/// How long a viewer may take none of what it was sent before it is let go: its picture costs
-/// memory.
+/// How long a viewer may read nothing before it is disconnected, because its pictures take memory.
 const SENDING_PATIENCE: Duration = Duration::from_secs(60);
-/// How soon input is offered again that the guest had no room for.
+/// How long to wait before input that found no room is offered to the guest again.
 const RETRY: Duration = Duration::from_millis(10);
-/// Bytes read at once.
+/// The number of bytes read in one call.
 const CHUNK: usize = 4096;
 
 /// A connection of either kind.
 pub enum Stream {
-    /// To the port.
+    /// A connection to the TCP port.
     Port(TcpStream),
-    /// To the Unix socket.
+    /// A connection to the Unix socket.
     Socket(UnixStream),
 }
 
 impl Stream {
-    /// Makes reads and writes return at once.
+    /// Makes reads and writes return immediately.
     ///
     /// # Errors
-    /// Those of fcntl(2).
+    ///
+    /// The errors of fcntl(2).
     pub fn set_nonblocking(&self) -> io::Result<()> {
         match self {
             Self::Port(stream) => {
-                // An update is one piece: there is nothing to be gathered.
+                // An update is sent as one piece, so nothing is gained by collecting small writes.
                 let _ = stream.set_nodelay(true);
                 stream.set_nonblocking(true)
             }
@@ -73,42 +73,42 @@ impl Stream {
     }
 }
 
-/// What the guest has had no room for yet.
+/// Input that the guest had no room for yet.
 enum Input {
     Keys(Vec<KeyEvent>),
     Mouse(MouseEvent),
 }
 
-/// The viewer.
+/// A connected viewer.
 pub struct Client {
     stream: Stream,
     session: Session,
     keys: Keys,
-    /// Where its pointer was last.
+    /// The last position of its pointer.
     pointer: Option<(u16, u16)>,
-    /// Buttons that it held then, as its messages have them.
+    /// The buttons that it held then, as in its messages.
     buttons: u8,
     backlog: VecDeque<Input>,
-    /// When it must have been let in, or the last time that it took something.
+    /// The time until which the viewer must have given its password, or must have read something.
     deadline: Instant,
-    /// Nothing is written before.
+    /// Nothing is written before this time.
     held_until: Option<Instant>,
-    /// It goes when it has taken what is left.
+    /// Whether the connection closes when the viewer has read the rest.
     is_refused: bool,
     is_gone: bool,
 }
 
-/// What came of serving a viewer.
+/// The result of serving a viewer.
 #[derive(Default)]
 pub struct Served {
-    /// It has pressed keys or moved the pointer.
+    /// Whether it has pressed keys or moved the pointer.
     pub is_active: bool,
-    /// It wants to be alone.
+    /// Whether it wants to be the only viewer.
     pub is_exclusive: bool,
 }
 
 impl Client {
-    /// One that has just come.
+    /// A viewer that has just connected.
     pub fn new(stream: Stream, session: Session) -> Self {
         Self {
             stream,
@@ -124,10 +124,10 @@ impl Client {
         }
     }
 
-    /// What to wait for.
+    /// The descriptor and the events to wait for.
     pub fn interest(&self) -> libc::pollfd {
         let mut events = 0;
-        // While the guest has no room, its viewer waits.
+        // While the guest has no room, no more is read from the viewer.
         if self.backlog.is_empty() && !self.is_refused {
             events |= libc::POLLIN;
         }
@@ -137,7 +137,7 @@ impl Client {
         host::interest(self.stream.fd(), events)
     }
 
-    /// When it must be served even if it is not ready.
+    /// The time at which the viewer must be served even if it is not ready.
     pub fn deadline(&self) -> Option<Instant> {
         let retry = (!self.backlog.is_empty()).then(|| Instant::now() + RETRY);
         let patience = (!self.session.is_let_in() || !self.session.output().is_empty())
@@ -153,7 +153,7 @@ impl Client {
         self.is_gone
     }
 
-    /// Whether it waits for news of the screen.
+    /// Whether it waits for changes of the screen.
     pub fn wants_update(&self) -> bool {
         self.session.wants_update()
     }
@@ -163,7 +163,7 @@ impl Client {
         self.session.is_let_in()
     }
 
-    /// Sends what has changed on the screen.
+    /// Sends the changes of the screen.
     pub fn update(&mut self, frame: &Arc<Frame>) {
         let was_idle = self.session.output().is_empty();
         self.session.update(frame);
@@ -173,7 +173,7 @@ impl Client {
         self.write();
     }
 
-    /// Reads what it has sent, if it is ready, and writes what it takes.
+    /// Reads what the viewer has sent, if it is ready, and writes as much as it takes.
     pub fn serve(&mut self, ready: libc::c_short, handle: &VmHandle) -> Served {
         let mut served = Served::default();
         self.offer(handle);
@@ -227,7 +227,7 @@ impl Client {
         served
     }
 
-    /// Has the guest's keyboard and mouse do what the viewer does.
+    /// Passes the viewer's action to the guest's keyboard or mouse.
     fn take(&mut self, event: Event) {
         let keys = match event {
             Event::Key { is_down, keysym } => self.keys.meant(keysym, is_down),
@@ -263,7 +263,7 @@ impl Client {
         }));
     }
 
-    /// Hands on what the guest has room for.
+    /// Passes on as much as the guest has room for.
     fn offer(&mut self, handle: &VmHandle) {
         while let Some(input) = self.backlog.front() {
             let is_taken = match input {
@@ -296,7 +296,7 @@ impl Client {
         self.is_gone |= self.is_refused && self.held_until.is_none();
     }
 
-    /// Releases what the viewer holds down: it has gone.
+    /// Releases everything that the viewer held down when it disconnected.
     pub fn let_go(&mut self, handle: &VmHandle) {
         let keys = self.keys.release_all();
         if !keys.is_empty() {
@@ -308,14 +308,14 @@ impl Client {
     }
 }
 
-/// Left, middle, right in the viewer's messages.
+/// The buttons in the viewer's messages: left, middle, right.
 fn mouse_buttons(mask: u8) -> Buttons {
     let buttons = [Buttons::LEFT, Buttons::MIDDLE, Buttons::RIGHT];
     let pressed = (0..).zip(buttons).filter(|(bit, _)| mask >> bit & 1 != 0);
     pressed.map(|(_, button)| button).collect()
 }
 
-/// Whether to try again later.
+/// Whether the call can be tried again later.
 fn is_passing(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }

@@ -1,22 +1,22 @@
-//! A viewer's keys on the guest's keyboard.
+//! Translates a VNC viewer's keys into those of the guest's keyboard.
 //!
-//! A viewer names what a key means (its keysym) by the layout of the person in front of it, and the
-//! guest has the keys of a US keyboard. A character is typed by whatever key and Shift it needs
-//! there. A viewer that knows QEMU's messages sends places of keys, which need no layout.
+//! A viewer names the meaning of a key (its keysym) by the layout of its user's keyboard, and the
+//! guest has the keys of a US keyboard. A character is typed with the key and Shift that it needs
+//! there. A viewer that knows QEMU's messages sends the places of keys, which need no layout.
 
 use tollgate_machine::board::input::Key;
 use tollgate_machine::devices::i8042::us_layout::stroke;
 
 use crate::control::typing::named;
 
-/// A key that goes down (true) or up.
+/// A key and whether it goes down (true) or up.
 pub type KeyEvent = (Key, bool);
 
 /// The keys that a viewer holds down.
 #[derive(Default)]
 pub struct Keys {
     held: Vec<Key>,
-    /// Caps Lock, as this viewer has switched it.
+    /// Whether this viewer has switched Caps Lock on.
     has_caps_lock: bool,
 }
 
@@ -24,7 +24,7 @@ const RIGHT_SHIFT: Key = Key::new(0x36);
 const CAPS_LOCK: u32 = 0xffe5;
 
 impl Keys {
-    /// What happens on the keyboard for a key by its keysym; nothing for one that it lacks.
+    /// The key events for a key with this keysym; empty if the keyboard lacks it.
     pub fn meant(&mut self, keysym: u32, is_down: bool) -> Vec<KeyEvent> {
         let Some((key, wants_shift)) = key_of(keysym) else {
             return Vec::new();
@@ -41,7 +41,7 @@ impl Keys {
             .into_iter()
             .filter(|shift| self.held.contains(shift))
             .collect();
-        // What must change for this key is changed back behind it.
+        // A change of Shift for this key is reversed after it.
         let (before, after): (Vec<KeyEvent>, Vec<KeyEvent>) = match (wants_shift, &*shifts) {
             (true, []) => (
                 vec![(Key::LEFT_SHIFT, true)],
@@ -57,7 +57,7 @@ impl Keys {
         before.into_iter().chain(pressed).chain(after).collect()
     }
 
-    /// What happens for a key by its scancode of set 1, with 80h if E0h goes before it.
+    /// The key events for a scancode of set 1; 80h is added if E0h precedes it.
     pub fn placed(&mut self, scancode: u32, is_down: bool) -> Vec<KeyEvent> {
         const PAUSE: u32 = 0xc6;
         let key = match scancode {
@@ -69,7 +69,7 @@ impl Keys {
         self.press(key, is_down)
     }
 
-    /// Everything that is held is released: the viewer has gone.
+    /// Releases all keys that are held, because the viewer has disconnected.
     pub fn release_all(&mut self) -> Vec<KeyEvent> {
         let held = std::mem::take(&mut self.held).into_iter();
         held.rev().map(|key| (key, false)).collect()
@@ -84,7 +84,7 @@ impl Keys {
     }
 }
 
-/// The key of a keysym (X11/keysymdef.h), and whether Shift belongs to it if it is a character.
+/// The key of a keysym (X11/keysymdef.h) and, if it is a character, whether it needs Shift.
 fn key_of(keysym: u32) -> Option<(Key, Option<bool>)> {
     if let Some(character) = char::from_u32(keysym).filter(|it| matches!(it, ' '..='~')) {
         return stroke(character).map(|(key, shifted)| (key, Some(shifted)));
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(keys.meant(A, false), [(Key::A, false)]);
         assert_eq!(keys.meant(SHIFT, true), [shift(true)]);
         assert_eq!(keys.meant(A, true), [(Key::A, true)]);
-        // Another layout has this character with Shift, a US keyboard without.
+        // The viewer's layout has this character with Shift, a US keyboard without.
         let plain = [shift(false), (Key::new(0x35), true), shift(true)];
         assert_eq!(keys.meant('/' as u32, true), plain);
         let held = [(Key::new(0x35), false), (Key::A, false), shift(false)];

@@ -1,9 +1,9 @@
 //! `--display vnc=`: the guest's screen, keyboard and mouse for VNC viewers.
 //!
-//! The server has a thread of its own, which waits for viewers and for the vCPU's thread, and never
-//! for one of them alone: what a viewer does not take waits in its [`client`], and it is sent
-//! nothing more. The protocol is that of the crate `rfb`. Pictures are asked for only while a viewer
-//! waits for one, and the less often the longer the vCPU's thread is busy with one.
+//! The server has a thread of its own, which waits for viewers and for the vCPU thread, and never
+//! for only one of them. Data that a viewer does not read waits in its [`client`], and the viewer
+//! gets nothing more until then. The crate `rfb` has the protocol. A picture is requested only
+//! while a viewer waits for one, and less often the longer the vCPU thread needs for it.
 
 mod client;
 mod keys;
@@ -30,19 +30,20 @@ use crate::unix_socket::{self, SocketFile};
 use client::{Client, Stream};
 use options::{Place, VncOptions};
 
-/// From one picture to the next, at least.
+/// The shortest time between two pictures.
 const PERIOD: Duration = Duration::from_millis(40);
-/// The same while nothing happens.
+/// The shortest time between two pictures while nothing happens.
 const IDLE_PERIOD: Duration = Duration::from_millis(200);
-/// Nothing has happened once a viewer and the screen were still for so long.
+/// How long viewers and the screen must be still until nothing is said to happen.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
-/// A picture takes the vCPU's thread one part in so many of its time at most.
+/// Pictures take at most one part in `SHARE` of the vCPU thread's time.
 const SHARE: u32 = 10;
-/// Viewers at the same time at most.
+/// The maximum number of viewers.
 const MAX_CLIENTS: usize = 16;
-/// How long no connection is accepted after accepting failed (no descriptors left).
+/// How long the server accepts no connection after accepting failed because no descriptors were
+/// left.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
-/// What is shown before the guest shows anything.
+/// The size of the picture before the guest shows anything.
 const FIRST_SIZE: (u16, u16) = (720, 400);
 
 /// A server that listens, before its thread runs.
@@ -59,10 +60,11 @@ enum Listener {
 }
 
 impl Vnc {
-    /// Listens, and says where. `name` is what viewers call their window.
+    /// Listens, and reports where. `name` is what viewers call their window.
     ///
     /// # Errors
-    /// One line: the password or the place cannot be had.
+    ///
+    /// One line says that the password cannot be read, or why the server cannot listen.
     pub fn bind(options: &VncOptions, name: String) -> Result<Self, Failure> {
         const FLAG: &str = "--display vnc";
         let password = options.read_password()?;
@@ -97,10 +99,11 @@ impl Vnc {
         })
     }
 
-    /// Starts the thread.
+    /// Starts the server's thread.
     ///
     /// # Errors
-    /// No thread or descriptor could be had.
+    ///
+    /// The host gives no thread or descriptor.
     pub fn start(self, handle: VmHandle) -> io::Result<VncServer> {
         let shared = Arc::new(Shared {
             bell: host::event()?,
@@ -131,23 +134,24 @@ impl Vnc {
 }
 
 struct Shared {
-    /// Raised when the vCPU's thread has published something, and at the end.
+    /// The event that says that the vCPU thread has published something, or that the server must
+    /// end.
     bell: OwnedFd,
     ends: AtomicBool,
 }
 
-/// A bell to be rung when the vCPU's thread has published something.
+/// Wakes the server's thread when the vCPU thread has published something.
 #[derive(Clone)]
 pub struct Bell(Arc<Shared>);
 
 impl Bell {
-    /// Rings it.
+    /// Wakes the thread.
     pub fn ring(&self) {
         host::raise(self.0.bell.as_fd());
     }
 }
 
-/// The running server. It ends when this is dropped.
+/// The running server. Dropping this ends it.
 pub struct VncServer {
     thread: Option<JoinHandle<()>>,
     shared: Arc<Shared>,
@@ -155,7 +159,7 @@ pub struct VncServer {
 }
 
 impl VncServer {
-    /// What must be rung when the vCPU's thread has published something.
+    /// The bell that must be rung when the vCPU thread has published something.
     pub fn bell(&self) -> Bell {
         Bell(Arc::clone(&self.shared))
     }
@@ -173,7 +177,8 @@ impl Drop for VncServer {
         self.shared.ends.store(true, Ordering::Release);
         host::raise(self.shared.bell.as_fd());
         if let Some(thread) = self.thread.take() {
-            // A panic there was reported by the panic hook; the machine runs on without viewers.
+            // The panic hook has reported a panic of that thread; the machine continues without
+            // viewers.
             let _ = thread.join();
         }
     }
@@ -185,22 +190,22 @@ struct Server {
     name: String,
     handle: VmHandle,
     shared: Arc<Shared>,
-    /// Where challenges come from.
+    /// The source of random bytes for challenges.
     randomness: File,
     clients: Vec<Client>,
     accepts_again: Option<Instant>,
-    /// The screen was asked for.
+    /// The request for the screen that is not answered yet.
     awaited: Option<ScreenRequest>,
-    /// When it may be asked for next.
+    /// The time from which on the screen may be requested again.
     next: Instant,
-    /// When a viewer did something, or the screen changed, the last time.
+    /// The time at which a viewer was last active or the screen last changed.
     active_at: Instant,
-    /// The last picture, and what was made of it.
+    /// The last picture, and the frame made from it.
     picture: Option<Arc<Picture>>,
     frame: Arc<Frame>,
 }
 
-/// Positions in the list of descriptors; clients come after them.
+/// Positions in the list of descriptors; those of clients follow.
 const BELL: usize = 0;
 const LISTENER: usize = 1;
 const CLIENTS: usize = 2;
@@ -215,7 +220,8 @@ impl Server {
                 return;
             }
             if fds[BELL].revents != 0 {
-                // What waits for it is looked at in every turn. The counter is eight bytes.
+                // Every turn serves what waits for this event, so it is only reset here. The
+                // counter has eight bytes.
                 let _ = host::read(self.shared.bell.as_fd(), &mut [0; 8]);
             }
             self.serve_clients(&fds[CLIENTS..]);
@@ -241,7 +247,7 @@ impl Server {
         fds.extend(self.clients.iter().map(Client::interest));
     }
 
-    /// How long nothing needs to be done unless an event comes.
+    /// How long the thread may wait if no event comes.
     fn timeout(&self) -> Option<Duration> {
         let wants_picture = self.awaited.is_none() && self.clients.iter().any(Client::wants_update);
         let deadlines = self.clients.iter().filter_map(Client::deadline);
@@ -278,7 +284,7 @@ impl Server {
     fn accept(&mut self) {
         match self.listener.accept() {
             Ok(stream) => {
-                // One too many is turned away: its connection ends.
+                // If there are too many viewers, this connection is closed.
                 let is_ready = stream.set_nonblocking().is_ok();
                 let mut challenge = [0; 16];
                 let has_challenge = self.randomness.read_exact(&mut challenge).is_ok();
@@ -300,7 +306,7 @@ impl Server {
         }
     }
 
-    /// Asks for the screen if a viewer waits for it and it is time; shows it if it is there.
+    /// Requests the screen if a viewer waits for it and it is time; shows it if it has arrived.
     fn look_at_screen(&mut self) {
         let now = Instant::now();
         match self.awaited {
@@ -359,7 +365,7 @@ impl Listener {
     }
 }
 
-/// A picture as the protocol has it.
+/// A picture in the protocol's form.
 fn frame(picture: &Picture) -> Option<Frame> {
     let (width, height) = (picture.size.width, picture.size.height);
     let (width, height) = (width.try_into().ok()?, height.try_into().ok()?);

@@ -1,4 +1,4 @@
-//! What stands behind `--display vnc=`.
+//! `--display vnc=`: parses the place of a VNC server and its password.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -13,33 +13,34 @@ use crate::failure::Failure;
 
 /// The port that viewers try if none is named.
 const DEFAULT_PORT: u16 = 5900;
-/// QEMU's users write numbers of displays where a port stands here.
+/// The number of displays: QEMU's users write the number of a display instead of a port.
 const MOST_DISPLAYS: u16 = 100;
 
-/// Where the server listens.
+/// The place where the server listens.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// At a port, for those who know the password.
+    /// A TCP port, for viewers that know the password.
     Port(SocketAddr),
-    /// At a Unix socket, for this user.
+    /// A Unix socket, for this user.
     Socket(PathBuf),
 }
 
-/// A VNC server.
+/// The options of a VNC server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VncOptions {
-    /// Where it listens.
+    /// The place where it listens.
     pub place: Place,
     /// The file that holds the password.
     pub password: Option<PathBuf>,
 }
 
 impl VncOptions {
-    /// Understands `ADDR[:PORT],password=FILE` and `unix:PATH[,password=FILE]`; a doubled comma is
-    /// one of a path.
+    /// Parses `ADDR[:PORT],password=FILE` and `unix:PATH[,password=FILE]`. A doubled comma is one
+    /// of the path.
     ///
     /// # Errors
-    /// What is wrong with it, for a line that names the flag and the value.
+    ///
+    /// The reason, for a line that names the flag and the value.
     pub fn parse(text: &OsStr) -> Result<Self, String> {
         const FORM: &str = "vnc=ADDR[:PORT],password=FILE or vnc=unix:PATH";
         let text = text.to_str().ok_or("vnc: a path is not UTF-8")?;
@@ -60,7 +61,7 @@ impl VncOptions {
                         return Err("vnc: 'password' is given twice".into());
                     }
                 }
-                // QEMU's words; there the password comes from elsewhere.
+                // QEMU's word `password` takes the password from elsewhere.
                 _ if setting.starts_with("password") => {
                     return Err("vnc: password=FILE names a file with the password".into());
                 }
@@ -80,7 +81,8 @@ impl VncOptions {
     /// Reads the password: the first line of its file.
     ///
     /// # Errors
-    /// One line: the file cannot be read, or holds none.
+    ///
+    /// One line says that the file cannot be read, or has no password.
     pub fn read_password(&self) -> Result<Option<Password>, Failure> {
         let Some(path) = &self.password else {
             return Ok(None);
@@ -109,7 +111,7 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// `ADDR` or `ADDR:PORT`.
+/// Parses `ADDR` or `ADDR:PORT`.
 fn address(text: &str) -> Result<SocketAddr, String> {
     if text.is_empty() || (text.starts_with(':') && !text.starts_with("::")) {
         return Err(format!(
@@ -117,7 +119,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
         ));
     }
     let (host, port) = match text.rsplit_once(':') {
-        // An IPv6 address without a port has colons too.
+        // An IPv6 address without a port contains colons too.
         Some((host, port)) if !host.contains(':') || host.ends_with(']') => (host, Some(port)),
         _ => (text, None),
     };

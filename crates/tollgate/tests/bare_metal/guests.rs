@@ -1,10 +1,10 @@
-//! The bare-metal guests, which are assembled from `tests/guests` here.
+//! The list of bare-metal guests, which are assembled from `tests/guests`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The folder of their sources, and of what assembles them.
+/// The folder with their sources and the script that assembles them.
 fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/guests")
 }

@@ -1,8 +1,8 @@
-//! The bare-metal guests of `tests/guests`: each states facts about the processor and the
+//! Runs the bare-metal guests of `tests/guests`. Each states facts about the processor and the
 //! machine, and leaves with exit code 33 if all of them hold. All emitted code is verified.
 //!
-//! They are a program of their own: nothing of other tests must run beside the guest that measures
-//! time.
+//! They are a program of their own, because no other test may run at the same time as the guest
+//! that measures time.
 
 mod guests;
 #[allow(dead_code, reason = "other tests use the rest")]
@@ -15,16 +15,16 @@ use std::sync::{PoisonError, RwLock};
 
 use support::{GUEST_PATIENCE, finish, tail, tollgate};
 
-/// What isa-debug-exit makes of the 10h that a guest writes if all its facts hold.
+/// The exit code that isa-debug-exit makes of 10h, which a guest writes if all its facts hold.
 const ALL_FACTS_HOLD: i32 = 33;
-/// What it makes of 11h: some do not hold.
+/// The exit code that it makes of 11h, if some facts do not hold.
 const SOME_FACTS_FAIL: i32 = 35;
-/// The guest that compares rates of clocks by looking at them all the time.
+/// The guest that compares rates of clocks by polling them all the time.
 const MEASURES_TIME: &str = "timers";
-/// How often that one is run at most.
+/// The maximum number of runs of that guest.
 const ATTEMPTS: usize = 8;
 
-/// The guest that measures time runs without the others beside it.
+/// Lets the guest that measures time run without the others.
 static PROCESSOR: RwLock<()> = RwLock::new(());
 
 /// Runs a guest with these arguments and expects all its facts to hold.
@@ -43,7 +43,8 @@ fn facts_hold(name: &str, arguments: &[&str]) {
         "{name} {arguments:?}: {}",
         tail(&facts.text)
     );
-    // A guest may skip what a processor does not offer, but not all of it with the host's.
+    // A guest may skip facts about what a processor does not offer, but on the host's processor it
+    // must not skip all.
     let is_host = !arguments.contains(&"--cpu");
     assert!(
         facts.held.len() > 1 || !is_host,
@@ -51,9 +52,9 @@ fn facts_hold(name: &str, arguments: &[&str]) {
     );
 }
 
-/// Runs a guest until each of its facts has held, though perhaps not all in one run: a
-/// host that gives the processor to somebody else for 50 ms takes ticks from a guest that
-/// counts them. A clock that is wrong is wrong in every run.
+/// Runs a guest until each of its facts has held, perhaps in different runs: a host that gives the
+/// processor to another process for 50 ms takes ticks from a guest that counts them. A clock that
+/// is wrong is wrong in every run.
 #[track_caller]
 fn each_fact_holds_once(name: &str, arguments: &[&str]) {
     let mut missing: Option<BTreeSet<String>> = None;
@@ -90,16 +91,16 @@ fn run(name: &str, arguments: &[&str]) -> Output {
     output
 }
 
-/// What a guest stated, by the facts' names.
+/// The facts that a guest has stated, by their names.
 struct Facts {
     held: BTreeSet<String>,
     failed: BTreeSet<String>,
-    /// All that it wrote.
+    /// Everything that the guest wrote.
     text: String,
 }
 
 impl Facts {
-    /// Reads them. The guest's last line counts them, so none got lost.
+    /// Parses the facts. The guest's last line has their number, so none can be lost.
     #[track_caller]
     fn of(output: &Output) -> Self {
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -135,7 +136,7 @@ macro_rules! guests {
             }
         })*
 
-        /// The guests above.
+        /// The guests that have tests above.
         const TESTED: &[&str] = &[$(stringify!($name)),*];
     };
 }
@@ -206,7 +207,7 @@ guests! {
     x2apic
 }
 
-/// Those whose facts follow what CPUID offers.
+/// Runs the guests whose facts follow what CPUID offers.
 #[test]
 fn what_a_model_does_not_offer_is_not_there() {
     for model in ["qemu64", "x86-64-v1"] {
@@ -232,7 +233,8 @@ fn every_guest_is_tested() {
     assert_eq!(names.iter().collect::<Vec<_>>(), tested);
 }
 
-/// What 32-bit code accesses at the end of 4 GiB goes on at 0, also where windows go on.
+/// An access of 32-bit code that crosses the end of 4 GiB continues at 0, even if the next window
+/// follows there.
 #[test]
 fn compatibility_mode_holds_its_facts_with_windows() {
     facts_hold("long_compatibility", &["--knob", "memory-access=direct"]);

@@ -1,5 +1,5 @@
-//! Every input that cannot work is refused before the machine starts: exit code 2 and one
-//! line that says what is wrong. (`cli.rs` has the exact lines about flags.)
+//! Tests that every input that cannot work is refused before the machine starts, with exit code 2
+//! and one line that says what is wrong. (`cli.rs` has the exact lines about flags.)
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,7 +10,8 @@ use crate::support::guests::fetched;
 use crate::support::linux::{DEBIAN_686, DEBIAN_686_PAE, DEBIAN_AMD64};
 use crate::support::{PATIENCE, finish, tollgate};
 
-/// `tollgate run` with these arguments is refused with one line that contains `reason`.
+/// Expects that `tollgate run` with these arguments is refused with one line that contains
+/// `reason`.
 #[track_caller]
 fn refused<A: AsRef<OsStr>>(arguments: &[A], reason: &str) {
     let mut command = tollgate();
@@ -74,11 +75,12 @@ fn a_file_that_is_no_kernel() {
     ] {
         kernel_refused(&folder.file(name, content), "is not a kernel");
     }
-    // A compressed initramfs in the kernel's place.
+    // The file is a compressed initramfs in the kernel's place.
     kernel_refused(&fetched("initrd-i386.img"), "is not a kernel");
 }
 
-/// Where a bzImage ends as its header has it. A signature may follow, which nobody needs.
+/// The end of a bzImage according to its header. A signature may follow, which is not needed to
+/// boot.
 fn declared_end(image: &[u8]) -> usize {
     let setup_sectors = usize::from(image[0x1f1]);
     let paragraphs = u32::from_le_bytes(image[0x1f4..0x1f8].try_into().unwrap());
@@ -118,17 +120,17 @@ fn a_truncated_kernel() {
 #[test]
 fn an_elf_file_that_is_no_kernel_for_this_machine() {
     let folder = Folder::new();
-    // This command is a 64-bit ELF file itself, for addresses below 1 MiB.
+    // This test program's command is a 64-bit ELF file itself, for addresses below 1 MiB.
     let program = Path::new(env!("CARGO_BIN_EXE_tollgate"));
     kernel_refused(program, "must be loaded at 0x0");
-    // Only the header of an ELF file for the x86-64 (e_machine 62).
+    // The file has only the header of an ELF file for x86-64 (e_machine 62).
     let mut header = [0; 64];
     header[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
     header[16..20].copy_from_slice(&[2, 0, 62, 0]);
     kernel_refused(&folder.file("vmlinux", &header), "vmlinux");
     header[54] = 56;
     kernel_refused(&folder.file("vmlinux", &header), "no loadable ELF segment");
-    // A 32-bit file, but of another processor (40 is ARM).
+    // The file has 32 bits, but another processor (40 is ARM).
     header[4] = 1;
     header[18] = 40;
     kernel_refused(&folder.file("vmlinux", &header), "another processor");

@@ -1,4 +1,4 @@
-//! CD-ROMs, of machines that start from SeaBIOS as the package `seabios` has it.
+//! Tests CD-ROMs of machines that start from SeaBIOS, which the package `seabios` provides.
 
 use std::path::Path;
 use std::process::Command;
@@ -23,8 +23,8 @@ const READ: [u8; 60] = [
 ];
 const GOOD: Option<i32> = Some(0x2a << 1 | 1);
 
-/// Waits for a key, reads the sector with the text by INT 13h until it can be read, and shows the text; and
-/// so on.
+/// Waits for a key, reads the sector with the text by INT 13h until that succeeds, shows the text,
+/// and starts again.
 #[rustfmt::skip]
 const SHOW: [u8; 60] = [
     0x31, 0xc0, 0x8e, 0xd8, 0x8e, 0xc0, 0x8e, 0xd0, // xor ax, ax; mov ds, ax; mov es, ax; mov ss, ax
@@ -37,7 +37,7 @@ const SHOW: [u8; 60] = [
     0x10, 0, 1, 0, 0, 0x90, 0, 0, 24, 0, 0, 0, 0, 0, 0, 0, // one sector, to 9000h, the 24th
 ];
 
-/// What a boot sector for `chainloader` needs, or one on an emulated floppy disk: writes a text to the serial
+/// A boot sector for `chainloader` or for an emulated floppy disk: it writes a text to the serial
 /// port and ends with 2Ah.
 fn telling(text: &str) -> Vec<u8> {
     #[rustfmt::skip]
@@ -77,7 +77,7 @@ fn a_cd_rom_boots_and_is_read_by_firmware_in_every_place() {
     assert_eq!(boot(&["--cdrom", name(&disc)]), expected);
     let drive = format!("file={},if=ide,media=cdrom", disc.display());
     assert_eq!(boot(&["--drive", &drive]), expected);
-    // Beside a disk on the same channel, and as the second drive.
+    // The drive is the second one on a channel that also has a disk.
     let hard = format!("file={},format=raw,if=ide", hard.display());
     let both = ["--drive", &hard, "--drive", &drive];
     assert_eq!(boot(&[&both[..], &["--boot", "d"]].concat()), expected);
@@ -109,7 +109,7 @@ fn the_disc_of_a_running_machine_is_changed() {
     pc.tell(&["type", "x"]);
     pc.screen_with("the first disc");
     pc.tell(&["medium", "d", "--eject"]);
-    // There is one drive; what is no disc is refused.
+    // There is one drive, and what is not a disc is refused.
     for (drive, medium) in [("e", name(&first)), ("d", "/nonexistent")] {
         let output = pc.ask(&["medium", drive, medium]);
         assert_eq!(output.status.code(), Some(1), "{drive}: {output:?}");
@@ -117,7 +117,7 @@ fn the_disc_of_a_running_machine_is_changed() {
     pc.tell(&["medium", "d", name(&second)]);
     pc.tell(&["type", "x"]);
     pc.screen_with("the second disc");
-    // It stays over a restart.
+    // The disc stays in the drive across a restart.
     pc.tell(&["type", "--keys", "ctrl-alt-delete"]);
     pc.screen_that("a new start", |screen| {
         screen.contains("Booting from DVD/CD") && !screen.contains("disc")
@@ -196,7 +196,7 @@ fn grub_shows_a_menu_and_starts_what_is_chosen() {
     assert_eq!(pc.ended(), GOOD);
 }
 
-/// The image that a package has.
+/// The image at `path`, which a package provides.
 fn packaged(path: &str) -> &str {
     assert!(
         Path::new(path).is_file(),
@@ -211,7 +211,7 @@ fn memtest_tests_memory_from_its_cd_rom() {
         let folder = Folder::new();
         let disc = format!("/usr/lib/memtest86+/memtest86+{bits}.iso");
         let mut pc = Pc::start(&folder, &["--cdrom", packaged(&disc), "--memory", "16M"]);
-        // The last test, of minutes; the others are too short to be seen.
+        // The last test takes minutes; the others are too short to be seen.
         let screen = pc.screen_with("Test #10");
         assert!(screen.contains("Errors: 0"), "{screen}");
         pc.tell(&["type", "--keys", "esc"]);

@@ -1,5 +1,5 @@
-//! What the command says and returns when no virtual machine gets to run: help, the
-//! doctor's rows, and one clear line for each bad input.
+//! Tests the output and the exit codes of commands that run no virtual machine: help, the doctor's
+//! rows, and one clear line for each bad input.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -16,13 +16,13 @@ fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// A readable file, for arguments that are looked at before its content is.
+/// A readable file, for arguments that are checked before its content is read.
 fn some_file() -> String {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
     path.to_str().unwrap().to_owned()
 }
 
-/// `arguments` are refused with exit code 2 and exactly this line.
+/// Expects that `arguments` are refused with exit code 2 and exactly this line.
 #[track_caller]
 fn refused(arguments: &[&str], line: &str) {
     let output = tollgate(arguments);
@@ -118,7 +118,7 @@ fn unknown_flags_are_refused_with_the_nearest_known_one() {
         &["run", "--kernel", "k", "-stats"],
         "unknown flag '-stats': long flags take two dashes, --stats; try 'tollgate run --help'",
     );
-    // The flag that is nearest is for developers, and hidden.
+    // The most similar flag is hidden, because it is for developers.
     refused(
         &["run", "--kernel", "k", "--registermap", "x"],
         "unknown flag '--registermap'; try 'tollgate run --help'",
@@ -202,7 +202,7 @@ fn values_outside_a_list_are_refused_with_the_list() {
         "--knob <NAME=VALUE>: 'memory-access=magic': the knob memory-access has no value 'magic'; \
          values are: checked, direct, adaptive",
     );
-    // Each knob was a flag of its own once.
+    // Each knob was a flag of its own in earlier versions.
     refused(
         &["run", "--kernel", "k", "--memory-access", "magic"],
         "--memory-access <VALUE>: 'magic' is not one of: checked, direct, adaptive; try 'tollgate run --help'",

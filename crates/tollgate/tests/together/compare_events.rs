@@ -1,5 +1,5 @@
-//! `scripts/compare-events`: its command line, its table as text and as JSON, and that the guests
-//! of `benches/events` come to their ends in Tollgate. A stand-in takes QEMU's place.
+//! Tests `scripts/compare-events`: its command line, its table as text and as JSON, and that the
+//! guests of `benches/events` complete in Tollgate. A substitute takes QEMU's place.
 
 use serde_json::Value;
 use std::fs::{self, Permissions};
@@ -11,7 +11,7 @@ use tollgate_test_support::skip;
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 const TOLLGATE: &str = env!("CARGO_BIN_EXE_tollgate");
 
-/// A folder of this test's own.
+/// A folder that only this test uses.
 fn folder(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("compare-events-{name}"));
     let _ = fs::remove_dir_all(&path);
@@ -19,7 +19,8 @@ fn folder(name: &str) -> PathBuf {
     path
 }
 
-/// Runs the script with `tools` searched for programs before all else, or alone.
+/// Runs the script with programs taken from `tools`, either before those of PATH or instead of
+/// them.
 fn compare(tools: Option<(&Path, bool)>, arguments: &[&str]) -> Output {
     let script = Path::new(REPOSITORY).join("scripts/compare-events");
     let mut command = Command::new("python3");
@@ -39,14 +40,14 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A program of QEMU's name that does this.
+/// Makes a program with QEMU's name that runs `script`.
 fn stand_in(folder: &Path, script: &str) {
     let path = folder.join("qemu-system-x86_64");
     fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("it can be written");
     fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("it is ours");
 }
 
-/// Whether the tools that assemble the guests are there.
+/// Whether the tools that assemble the guests are installed.
 fn can_assemble() -> bool {
     let has = |tool: &str| Command::new(tool).arg("--version").output().is_ok();
     let all = ["as", "ld", "objcopy"].into_iter().all(has);
@@ -120,7 +121,7 @@ fn without_qemu_it_says_so_in_one_line() {
     );
 }
 
-/// Text and JSON of a run in which Tollgate takes QEMU's place too.
+/// The text and the JSON of a run in which Tollgate takes QEMU's place too.
 fn table(name: &str, arguments: &[&str]) -> Option<(String, Value)> {
     if !can_assemble() {
         return None;

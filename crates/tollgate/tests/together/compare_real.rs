@@ -1,4 +1,4 @@
-//! `scripts/compare-real` without a machine: its command line, its clocks and figures, its
+//! Tests `scripts/compare-real` without a machine: its command line, its clocks and figures, its
 //! initramfs.
 
 use std::path::Path;
@@ -7,7 +7,7 @@ use tollgate_test_support::skip;
 
 const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts");
 
-/// What Python says to these arguments in the folder; nothing without a Python.
+/// The output of Python for these arguments in the folder; `None` if Python is missing.
 fn python(folder: &Path, arguments: &[&str]) -> Option<Output> {
     let output = Command::new("python3")
         .arg("-B")

@@ -1,4 +1,4 @@
-//! `scripts/compare-speed` without a machine: its command line and its table.
+//! Tests `scripts/compare-speed` without a machine: its command line and its table.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ tollgate 1 fp absent - -
 tcg 1 fp absent 60 cc
 ";
 
-/// What the table says of these lines, its JSON, and whether it is content.
+/// The table that the script makes of these lines, its JSON, and whether the script succeeds.
 fn table(lines: &str, json: &Path) -> (String, serde_json::Value, bool) {
     let mut awk = Command::new("awk")
         .args(["-v", "best=max,-erms", "-v", "native=yes"])
@@ -66,7 +66,7 @@ fn the_table_names_what_is_lost_and_is_the_same_as_json() {
         found.expect("the row is there")
     };
     let number = |row: &serde_json::Value, name: &str| row[name].as_f64();
-    // Medians of two rounds; the faster of QEMU's models counts.
+    // The figures are medians of two rounds; the faster of QEMU's models counts.
     assert_eq!(number(row("won"), "tollgate"), Some(11.0));
     assert_eq!(number(row("won"), "times_tcg"), Some(0.4783));
     assert_eq!(number(row("won"), "times_native"), Some(2.0));

@@ -1,4 +1,4 @@
-//! The control socket of a running Linux guest.
+//! Tests the control socket of a running Linux guest.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -13,12 +13,12 @@ use crate::support::session::Session;
 use crate::support::{PATIENCE, finish, tollgate};
 use serde_json::json;
 
-/// A booted guest and its control socket.
+/// Boots a guest and connects to its control socket.
 fn boot(folder: &Folder) -> (Session, UnixStream, PathBuf) {
     boot_with(folder, &[])
 }
 
-/// The same with more flags.
+/// [`boot`] with more flags.
 fn boot_with(folder: &Folder, flags: &[&str]) -> (Session, UnixStream, PathBuf) {
     let path = folder.path("vm.sock");
     let mut command = linux::run(DEBIAN_686);
@@ -29,7 +29,7 @@ fn boot_with(folder: &Folder, flags: &[&str]) -> (Session, UnixStream, PathBuf) 
     (guest, socket, path)
 }
 
-/// Seconds since the guest's kernel started, as that counts them.
+/// Seconds since the start of the guest's kernel, as the kernel counts them.
 #[track_caller]
 fn uptime(guest: &mut Session) -> f64 {
     let text = guest.shell("cat /proc/uptime");
@@ -37,7 +37,7 @@ fn uptime(guest: &mut Session) -> f64 {
     seconds.unwrap_or_else(|| panic!("{text:?}"))
 }
 
-/// Guest seconds in a second of the host, or a little more.
+/// The number of guest seconds in a second of the host, or a little more.
 #[track_caller]
 fn rate_of_clock(guest: &mut Session) -> f64 {
     let before = uptime(guest);
@@ -61,7 +61,7 @@ fn a_paused_guest_stands_still_and_goes_on() {
     );
     let paused = Instant::now();
     let stopped_at = guest_seconds(&socket);
-    // What was sent before the pause may still be on its way through the pipe.
+    // Output from before the pause may still be in the pipe.
     let mut said = guest.unread();
     loop {
         thread::sleep(Duration::from_millis(500));
@@ -86,9 +86,9 @@ fn a_paused_guest_stands_still_and_goes_on() {
     let after = uptime(&mut guest);
     let last_answered = Instant::now();
 
-    // All guest time that passed lies outside the pause. Half a percent and the
-    // resolution of what the guest printed come on top, and what the guest takes for a second: a
-    // host too busy to run it while it measures its time-stamp counter makes that shorter.
+    // All guest time that passed lies outside the pause. The limit allows half a per cent more, the
+    // resolution of the printed time, and an error of the guest's second: on a busy host the guest
+    // measures its time-stamp counter as too slow, which makes its second shorter.
     let running = (paused - first_asked) + (last_answered - resuming);
     let rate = rate_of_clock(&mut guest).max(1.0);
     let most = running.as_secs_f64() * 1.005 * rate + 0.03;
@@ -104,7 +104,8 @@ fn a_paused_guest_stands_still_and_goes_on() {
     linux::assert_untroubled(&mut guest);
 }
 
-/// By how many seconds the guest's time of day is ahead of the host's, at least and at most.
+/// The bounds of the difference between the guest's time of day and the host's, in seconds;
+/// positive if the guest is ahead.
 #[track_caller]
 fn ahead(guest: &mut Session) -> (f64, f64) {
     let host = || {
@@ -127,11 +128,11 @@ fn the_guests_time_of_day_is_right_after_a_pause_or_late_as_wished() {
         let (mut guest, socket, _) = boot_with(&folder, &["--realtime", choice]);
         let (before_least, before_most) = ahead(&mut guest);
         assert_eq!(command(&socket, "pause")["state"], "paused");
-        // So long that Linux would take the jump for a processor that was stuck.
+        // The pause is so long that Linux would take the jump for a stuck processor.
         thread::sleep(Duration::from_secs_f64(PAUSE));
         assert_eq!(command(&socket, "resume")["state"], "running");
         let (after_least, after_most) = ahead(&mut guest);
-        // A tenth of a second is for clocks that do not run alike.
+        // A tenth of a second allows for clocks that differ in rate.
         if is_right {
             assert!(
                 after_most >= before_least - 0.1,
@@ -147,7 +148,7 @@ fn the_guests_time_of_day_is_right_after_a_pause_or_late_as_wished() {
                 "{after_least} {before_most}"
             );
         }
-        // The watchdog, if it is to say something, has had its turn.
+        // The watchdog has time to report something.
         guest.shell("sleep 5");
         let log = guest.shell("dmesg | grep -cE 'soft lockup|detected stall|blocked for more'");
         assert_eq!(log, "0", "{choice}");
@@ -187,7 +188,7 @@ fn the_client_says_that_a_guest_ignores_the_power_button() {
 fn a_busy_guest_is_paused_too() {
     let folder = Folder::new();
     let (mut guest, socket, _) = boot(&folder);
-    // Once it has said this the terminal is the loop's, and Ctrl-C is for it.
+    // When this is printed, the terminal belongs to the loop and Ctrl-C reaches it.
     guest.type_line("echo busy now; while :; do :; done");
     guest.wait_for("\nbusy now\n");
     for _ in 0..20 {

@@ -1,4 +1,4 @@
-//! `tollgate cost`: every kind of exit is priced, and the counts agree.
+//! Tests `tollgate cost`: every kind of exit gets a price, and the counts agree.
 
 use crate::support::folder::Folder;
 use crate::support::{GUEST_PATIENCE, finish, tollgate};
@@ -54,7 +54,7 @@ fn every_kind_is_priced_and_the_counts_agree() {
         }
     }
 
-    // The exports agree to the count.
+    // The exported files have the same counts.
     let csv = std::fs::read_to_string(&csv).unwrap();
     assert_eq!(csv.lines().count(), rows.len() + 1);
     for mode in [

@@ -1,6 +1,6 @@
-//! Tollgate is killed at random moments while a guest writes to its disks: what the guest was
-//! told is on stable storage is in the image, and a qcow2 image is whole. Every sector says
-//! which record it belongs to, throughout.
+//! Kills Tollgate at random moments while a guest writes to its disks. Afterwards the image has
+//! everything that the guest knew to be on stable storage, and a qcow2 image is consistent. Each
+//! sector says which record it belongs to.
 //!
 //! `TOLLGATE_KILL_ROUNDS` sets the number of rounds, which is small without it.
 
@@ -18,20 +18,21 @@ use tollgate_disk::Format;
 
 const DISK_BYTES: usize = 24 << 20;
 const SECTOR: usize = 512;
-/// A record is its line over and over.
+/// A record repeats its line.
 const LINE: usize = 16;
 
-/// A program of the guest's that writes records, each flushed before the next begins.
+/// A program of the guest that writes records and flushes each before the next one begins.
 struct Writer {
     disk: usize,
-    /// Bytes of a record, and of a slot.
+    /// The size of a record and of its slot, in bytes.
     bytes: usize,
-    /// The slots are behind these bytes of the disk.
+    /// The offset of the slots on the disk.
     start: usize,
     slots: usize,
 }
 
-/// Both disks have all sizes: less than a cluster of 64 KiB, one, and some that cross clusters.
+/// The sizes of records on both disks: less than a cluster of 64 KiB, one cluster, and some that
+/// cross clusters.
 const WRITERS: [Writer; 6] = [
     Writer {
         disk: 0,
@@ -70,11 +71,11 @@ const WRITERS: [Writer; 6] = [
         slots: 150,
     },
 ];
-/// Behind this, one more program writes without flushing, on either disk.
+/// From this offset on, one more program writes without flushing, on either disk.
 const NOISE: usize = 12 << 20;
 
 impl Writer {
-    /// Where a record goes: records far apart follow each other.
+    /// The offset of a record: consecutive records are far apart.
     const fn slot(&self, record: usize) -> usize {
         record * 37 % self.slots
     }
@@ -93,7 +94,7 @@ impl Writer {
     }
 }
 
-/// The record that a sector belongs to, which must be one record's throughout.
+/// The record that a sector belongs to; the sector must contain only this record.
 fn record(sector: &[u8], number: usize) -> Option<usize> {
     if sector.iter().all(|byte| *byte == 0) {
         return None;
@@ -109,13 +110,13 @@ fn record(sector: &[u8], number: usize) -> Option<usize> {
     Some(record.strip_suffix('\n').unwrap().parse().unwrap())
 }
 
-/// `flushed=WRITER,RECORD,` of the guest's output, as far as it is whole.
+/// The lines `flushed=WRITER,RECORD,` of the guest's output that are complete.
 fn flushed(output: &str) -> impl Iterator<Item = (usize, usize)> {
     output.split("flushed=").skip(1).filter_map(|rest| {
         let mut numbers = rest.split(',');
         let writer = numbers.next()?.parse().ok()?;
         let record = numbers.next()?.parse().ok()?;
-        // With the comma behind it, it is whole.
+        // The comma at the end shows that the line is complete.
         numbers.next()?;
         Some((writer, record))
     })
@@ -133,7 +134,7 @@ fn what_was_flushed_survives_kills_at_random_moments_under_load() {
             path
         })
         .into();
-    // The last record that was flushed, of each slot that has one.
+    // The last record that was flushed to each slot that has one.
     let mut oldest: HashMap<(usize, usize), usize> = HashMap::new();
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let mut random = u64::from(now.unwrap().subsec_nanos());
@@ -179,7 +180,8 @@ fn what_was_flushed_survives_kills_at_random_moments_under_load() {
                 let expected = oldest.get(&(number, slot)).copied();
                 for sector in content.chunks(SECTOR) {
                     let found = record(sector, number);
-                    // What was under way may be there, or parts of it.
+                    // A record that was being written may be there completely, partly, or not at
+                    // all.
                     assert!(
                         found >= expected,
                         "round {round}, writer {number}, slot {slot}: {found:?} is older than \
@@ -189,7 +191,7 @@ fn what_was_flushed_survives_kills_at_random_moments_under_load() {
                 }
             }
         }
-        // Room that was taken and not used yet can be given back; then nothing is amiss.
+        // Allocated clusters that are not used yet can be freed; then the check finds no defect.
         for flags in [&["-r", "leaks"][..], &[]] {
             let mut check = tollgate();
             check.args(["image", "check", "-q"]).args(flags);

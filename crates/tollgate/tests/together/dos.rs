@@ -1,4 +1,4 @@
-//! FreeDOS from a floppy disk, and programs that take the machine over in the ways that DOS programs did.
+//! Tests FreeDOS from a floppy disk, and programs that take over the machine as DOS programs did.
 
 use crate::support::dos::{Dos, get};
 use crate::support::folder::Folder;
@@ -13,7 +13,7 @@ fn a_resident_program_hooks_keyboard_and_dos_and_goes_on_behind_others() {
         };
         assert_eq!(dos.command("mode"), "real mode");
         dos.command("tsr");
-        // Function 9 has a star before what it prints now; keys are changed.
+        // Function 9 now prints a star first; keys are changed too.
         assert_eq!(dos.command("ask"), "*changed 0 keys");
         dos.pc.tell(&["type", "rem zzz"]);
         dos.pc.screen_with("rem qqq");
@@ -49,7 +49,7 @@ fn dos_goes_on_as_a_task_of_a_monitor_in_virtual_8086_mode() {
         let before = counted(&dos);
         assert_eq!(before.len(), 10);
         assert_eq!(dos.command("v86"), "not in real mode");
-        // Files go through the floppy drive's ports, its DMA and its interrupt.
+        // Files are read through the floppy drive's ports, its DMA and its interrupt.
         assert!(
             dos.command("copy command.com other.com")
                 .contains("=> other.com")
@@ -58,7 +58,7 @@ fn dos_goes_on_as_a_task_of_a_monitor_in_virtual_8086_mode() {
         let after = counted(&dos);
         dos.command("tsr");
         assert_eq!(dos.command("ask"), "*changed 0 keys");
-        // CLI, STI, PUSHF, POPF, INT n, IRET, IN, OUT, and interrupts: all went through the monitor.
+        // CLI, STI, PUSHF, POPF, INT n, IRET, IN, OUT and interrupts all exited to the monitor.
         for (kind, name) in ["cli", "sti", "pushf", "popf", "int", "iret", "in", "out"]
             .into_iter()
             .enumerate()
@@ -114,7 +114,7 @@ fn dos_waits_for_keys_in_hlt_if_it_has_our_handlers() {
             let count = row.and_then(|mut words| Some(words.next()?.replace(',', "")));
             count.map_or(0, |count| count.parse().unwrap())
         };
-        // Firmware may halt while it boots. A tick of the clock ends each wait.
+        // Firmware may halt while it boots. A tick of the clock ends each halt.
         let before = halted();
         if halts {
             within(GUEST_PATIENCE, "HLT", || {
@@ -124,7 +124,7 @@ fn dos_waits_for_keys_in_hlt_if_it_has_our_handlers() {
             std::thread::sleep(std::time::Duration::from_secs(1));
             assert_eq!(halted(), before);
         }
-        // What is shown by the handlers and what scrolls by the BIOS is the same text.
+        // The handlers show the same text as the BIOS, which scrolls.
         let listing = dos.command("type autoexec.bat");
         assert!(listing.starts_with("ECHO OFF"), "{listing}");
         assert!(dos.command("dir").contains("bytes free"));

@@ -1,5 +1,5 @@
-//! Hard disks that boot FreeDOS: made from the floppy disk with a program of ours, filled by DOS, booted alone,
-//! and checked with the host's tools.
+//! Tests hard disks that boot FreeDOS: they are made from the floppy disk with a program of ours,
+//! filled by DOS, booted alone, and checked with the host's tools.
 
 use crate::support::cd::made;
 use crate::support::dos::{Dos, freedos, get, program};
@@ -13,22 +13,23 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The check of the package dosfstools, where users that are not root do not look for commands.
+/// The checking program of the package dosfstools, in a folder that is not in an ordinary user's
+/// PATH.
 const FSCK: &str = "/usr/sbin/fsck.fat";
 const SECTOR: usize = 512;
-/// The first partition's entry in the master boot record.
+/// The offset of the first partition's entry in the master boot record.
 const ENTRY: usize = 446;
 const MIB: u64 = 1 << 20;
 
-/// A kind of disk, and what DOS is to make of it.
+/// A kind of disk, and what DOS must make of it.
 struct Kind {
     bytes: u64,
-    /// What HARDDISK.COM is told.
+    /// The options of HARDDISK.COM.
     options: &'static str,
     file_system: &'static str,
     /// The partition's type.
     partition: u8,
-    /// Heads that the BIOS shows; the disk has 16.
+    /// The number of heads that the BIOS shows; the disk has 16.
     heads: u16,
     sectors_per_cluster: u8,
 }
@@ -44,7 +45,7 @@ fn sector_at(disk: &Path, byte: u64) -> [u8; SECTOR] {
     sector
 }
 
-/// The first partition: its type, where it begins and how long it is, in bytes.
+/// The type of the first partition, and its start and length in bytes.
 fn partition(disk: &Path) -> (u8, u64, u64) {
     let sector = sector_at(disk, 0);
     let number = |at: usize| {
@@ -54,12 +55,12 @@ fn partition(disk: &Path) -> (u8, u64, u64) {
     (sector[ENTRY + 4], number(8), number(12))
 }
 
-/// The name by which mtools take a disk's first partition.
+/// The name by which mtools address a disk's first partition.
 fn file_system(disk: &Path) -> PathBuf {
     format!("{}@@{}", disk.display(), partition(disk).1).into()
 }
 
-/// `fsck.fat` finds nothing to say about the file system.
+/// Expects that `fsck.fat` finds no defect in the file system.
 #[track_caller]
 fn check(folder: &Folder, disk: &Path) {
     let (_, start, length) = partition(disk);
@@ -75,7 +76,7 @@ fn check(folder: &Folder, disk: &Path) {
     std::fs::remove_file(copy).unwrap();
 }
 
-/// Whether a file's clusters lie in several pieces, as `mshowfat` tells.
+/// Whether a file's clusters are in several pieces, according to `mshowfat`.
 fn is_in_pieces(disk: &Path, name: &str) -> bool {
     let mut show = Command::new("mshowfat");
     show.arg("-i").arg(file_system(disk));
@@ -88,7 +89,7 @@ fn is_in_pieces(disk: &Path, name: &str) -> bool {
         > 1
 }
 
-/// Makes a disk with DOS on it, by DOS.
+/// Lets DOS make a disk with DOS on it.
 fn install(folder: &Folder, kind: &Kind) -> Option<PathBuf> {
     let disk = folder.sparse_file("c.img", kind.bytes);
     let drive = drive(&disk);
@@ -100,7 +101,7 @@ fn install(folder: &Folder, kind: &Kind) -> Option<PathBuf> {
         kind.file_system
     );
     assert!(answer.contains(&expected), "{answer}");
-    // It is not done twice by mistake.
+    // A second installation by mistake is refused.
     assert!(
         dos.command("harddisk")
             .contains("HARDDISK /Y gives them up")
@@ -108,14 +109,14 @@ fn install(folder: &Folder, kind: &Kind) -> Option<PathBuf> {
     dos.pc.quit();
     check(folder, &disk);
 
-    // DOS looks for disks when it starts.
+    // DOS searches for disks only when it starts.
     let floppy = dos.image.to_str().unwrap().to_owned();
     let dos = Dos::boot(folder, dos.image, &["--floppy", &floppy, "--drive", &drive]);
     for line in [
         "copy mode.com c:\\",
         "copy command.com c:\\",
         "del c:\\mode.com",
-        // The first cluster goes where MODE.COM was, the others behind COMMAND.COM.
+        // The first cluster takes the place of MODE.COM, the others follow COMMAND.COM.
         "copy kernel.sys c:\\",
         "copy mode.com c:\\",
         "echo lastdrive=z>c:\\config.sys",
@@ -127,7 +128,7 @@ fn install(folder: &Folder, kind: &Kind) -> Option<PathBuf> {
     Some(disk)
 }
 
-/// Installs DOS on a disk, boots it, works there, boots it again, and has the host look at it.
+/// Installs DOS on a disk, boots it, works there, boots it again, and checks it on the host.
 fn dos_lives_on(kind: &Kind) {
     let folder = Folder::new();
     let Some(disk) = install(&folder, kind) else {
@@ -135,7 +136,7 @@ fn dos_lives_on(kind: &Kind) {
     };
     let (partition_type, start, length) = partition(&disk);
     assert_eq!(partition_type, kind.partition);
-    // What remains is the first track, and cylinders that the BIOS keeps or that are not whole.
+    // The rest is the first track, and cylinders that the BIOS reserves or that are not complete.
     let cylinder = u64::from(kind.heads) * 63 * SECTOR as u64;
     assert!(start + length <= kind.bytes && length > kind.bytes - 4 * cylinder);
     let master = sector_at(&disk, 0);

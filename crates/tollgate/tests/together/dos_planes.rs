@@ -1,12 +1,13 @@
-//! A program for DOS that draws in the planes of a VGA: the picture is right, and no store costs an exit, whether DOS
-//! runs in real mode or as the task of a monitor of its own, with paging.
+//! Tests a program for DOS that draws in the planes of a VGA: the picture is right and no store
+//! costs an exit, both when DOS runs in real mode and when it is the task of a monitor of its own,
+//! with paging.
 
 use crate::support::dos::Dos;
 use crate::support::folder::Folder;
 use crate::support::picture::Picture;
 use crate::support::{GUEST_PATIENCE, within};
 
-/// The 16 colours of the BIOS.
+/// A colour of the BIOS's 16 colours.
 fn colour(number: usize) -> [u8; 3] {
     let bright = if number & 8 != 0 { 0x55 } else { 0 };
     let part = |bit: usize| bright + if number >> bit & 1 != 0 { 0xaa } else { 0 };
@@ -16,7 +17,7 @@ fn colour(number: usize) -> [u8; 3] {
     }
 }
 
-/// What PLANES.COM draws.
+/// The picture that PLANES.COM draws.
 fn expected() -> Picture {
     const PATTERN: [u8; 8] = [0xaa, 0x55, 0xf0, 0x0f, 0xff, 0x00, 0x81, 0x3c];
     let mut picture = Picture::black(640, 480);
@@ -36,9 +37,9 @@ fn expected() -> Picture {
     picture
 }
 
-/// Exits of accesses to device memory and of string instructions so far.
+/// The number of exits so far by accesses to device memory and by string instructions.
 fn exits(dos: &Dos) -> u64 {
-    // Refused as long as the host gives the processor no time to answer.
+    // The request is refused as long as the host leaves the vCPU no time to answer.
     let table = within(GUEST_PATIENCE, "a table of exits", || {
         let stats = String::from_utf8(dos.pc.ask(&["stats"]).stdout).unwrap();
         let (_, table) = stats.split_once("exits by kind")?;
@@ -71,17 +72,18 @@ fn a_program_that_draws_in_planes_takes_no_exit_for_each_store() {
         let png = folder.path("screen.png");
         let expected = expected();
         within(GUEST_PATIENCE, "the picture", || {
-            // Refused while the adapter is between two modes.
+            // The request is refused while the adapter is between two modes.
             dos.pc.ask(&["screen", "--png", png.to_str().unwrap()]);
             let picture = Picture::read(&png)?;
             std::thread::sleep(std::time::Duration::from_millis(100));
             expected.difference(&picture).is_none().then_some(())
         });
-        // A picture in between may look like the last one.
+        // An intermediate picture may look like the last one.
         dos.pc.tell(&["type", "x"]);
         dos.pc.screen_with("planes: drawn");
         let more = exits(&dos) - before;
-        // Two million accesses. The file is read, and text is written and cleared.
+        // The program makes two million accesses. The file is read, and text is written and
+        // cleared.
         assert!(more < 5_000, "{is_task}: {more}");
         dos.pc.quit();
     }

@@ -1,5 +1,5 @@
-//! `tollgate exec`: commands in a machine of their own, with their streams, files, signals and
-//! exit codes.
+//! Tests `tollgate exec`: commands in a machine of their own, with their streams, files, signals
+//! and exit codes.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -15,7 +15,7 @@ use crate::support::terminal::Terminal;
 use crate::support::{GUEST_PATIENCE, PATIENCE, ended, eventually, finish, signal, tollgate};
 use tollgate_test_support::skip;
 
-/// Any bytes, binary ones too.
+/// A sample of arbitrary bytes, including non-text ones.
 fn sample(count: usize) -> Vec<u8> {
     let mut random = 1u32;
     let bytes = std::iter::repeat_with(|| {
@@ -34,7 +34,7 @@ fn piped(mut command: Command) -> Child {
         .unwrap()
 }
 
-/// Waits until the command says this, and nothing before it.
+/// Waits until the command prints this line, and expects nothing before it.
 #[track_caller]
 fn wait_for_line(child: &mut Child, expected: &str) {
     let mut line = vec![0; expected.len()];
@@ -123,7 +123,7 @@ fn a_guest_that_fails_shows_its_last_words() {
     );
     assert!(errors.contains("Kernel panic"), "{errors}");
 
-    // One without drivers is refused once it has booted.
+    // A folder of modules without the drivers is refused after the guest has booted.
     let modules = place.folder.path("modules");
     fs::create_dir(&modules).unwrap();
     let modules = modules.to_str().unwrap();
@@ -178,7 +178,7 @@ fn a_command_whose_reader_has_gone_is_told_so() {
         .read_exact(&mut beginning)
         .unwrap();
     assert_eq!(&beginning[..4], b"y\ny\n");
-    // SIGPIPE.
+    // The command ended by SIGPIPE.
     assert_eq!(ended(child, GUEST_PATIENCE).status.code(), Some(141));
 }
 
@@ -229,13 +229,13 @@ fn a_command_that_takes_too_long_is_ended() {
         (output.status.code(), text(&output.stderr)),
         (Some(124), String::new())
     );
-    // One that runs, and ignores that it is told so.
+    // This command runs and ignores the request to end.
     let script = "trap '' TERM; echo ready; while true; do sleep 1; done";
     let mut child = piped(place.exec(&["--timeout", "20"], &["sh", "-c", script]));
     let mut line = Vec::new();
     let mut output = child.stdout.take().unwrap();
     output.read_to_end(&mut line).unwrap();
-    // On a machine so busy that it did not begin, the code is the same.
+    // On a machine so busy that the command did not begin, the code is the same.
     assert!(line.is_empty() || line == b"ready\n");
     assert_eq!(ended(child, GUEST_PATIENCE).status.code(), Some(124));
 }
@@ -261,7 +261,7 @@ fn a_command_without_input_leaves_the_host_s_alone() {
 #[test]
 fn a_guest_without_memory_left_says_so() {
     let place = Place::new();
-    // One line without an end.
+    // The output is one line without an end.
     let output = place.script(&[], "busybox tr '\\000' x </dev/zero | busybox sort");
     let errors = text(&output.stderr);
     assert!(
@@ -285,7 +285,7 @@ fn the_machine_has_a_control_socket() {
         text(&output.stdout)
     };
     let path = path.to_str().unwrap();
-    // As soon as cat waits for input nothing runs.
+    // As soon as cat waits for input, the guest is idle.
     let status = ask(&["control", path, "status"]);
     let state = status.lines().next().unwrap_or_default();
     assert!(
@@ -364,7 +364,7 @@ fn the_host_s_root_is_there_and_the_user_is_the_same() {
         .env("NOT_PASSED", "x")
         .env("PASSED", "a b")
         .env("HOME", "/a home");
-    // The busybox of the tests, since a host may lack anything.
+    // The busybox of the tests is used, because a host may lack any other program.
     let busybox = place.root.join("bin/busybox");
     let script = format!(
         "b={}; $b id -u; $b id -g; $b echo \"$HOME $PASSED $NOT_PASSED $SET\"; $b touch made; \
@@ -428,8 +428,8 @@ fn a_terminal_has_its_size_and_follows_it() {
     };
     wait_for("/dev/pts/0\r\n33 77\r\nready\r\n");
     resize(20, 50);
-    // The guest learns of the size before it gets what is typed later: the terminal's owner is
-    // told at once, but on another way, so it is asked until it is so.
+    // The guest must know the size before it gets what is typed later. The terminal's owner is
+    // notified immediately but on another way, so the test asks repeatedly until the size is right.
     signal(child.id(), libc::SIGWINCH);
     (&terminal.person).write_all(b"typed\r").unwrap();
     wait_for("got typed\r\n");
@@ -475,8 +475,8 @@ fn the_network_reaches_this_machine() {
     assert!(!place.root.join("etc/resolv.conf").exists());
 }
 
-/// This command in a network of its own, with the loopback interface alone; `None`: the host does
-/// not let its users have one.
+/// The command in a network of its own with only the loopback interface; `None` if the host does
+/// not allow its users to make one.
 fn without_network(command: &Command) -> Option<Command> {
     let alone = |script: &str| {
         let mut unshare = Command::new("unshare");
@@ -502,7 +502,7 @@ fn without_network(command: &Command) -> Option<Command> {
 #[test]
 fn what_the_host_does_not_reach_fails_in_the_guest_too() {
     let place = Place::new();
-    // Each would take minutes if nothing came back.
+    // Each connection would take minutes if no answer came.
     let script = "for host in 192.0.2.1 240.0.0.1; do nc $host 80 2>&1; done; \
                   busybox nslookup host.invalid 2>&1 | grep -c SERVFAIL";
     let command = place.exec(&["--net"], &["sh", "-c", script]);
@@ -517,10 +517,10 @@ fn what_the_host_does_not_reach_fails_in_the_guest_too() {
     assert!(failed.unwrap_or(0) > 0, "{said}{}", text(&output.stderr));
 }
 
-/// Whether the agent for kernels of 32 bits is built in; if not, each such kernel is refused.
+/// Whether the agent for 32-bit kernels is built in; if not, each such kernel is refused.
 fn has_32_bit_agent(place: &Place) -> bool {
     let kernel = fetched("debian-686/vmlinuz");
-    // No such module folder: nothing boots.
+    // The module folder does not exist, so nothing boots.
     let flags = ["--kernel", kernel.to_str().unwrap(), "--modules", "none"];
     let output = finish(&mut place.exec(&flags, &["true"]), PATIENCE);
     assert_eq!(output.status.code(), Some(125));

@@ -1,5 +1,5 @@
-//! `tollgate exec --image`: a root on a disk image, whole or partitioned, whose changes are lost or
-//! last, and which is left clean.
+//! Tests `tollgate exec --image`: a root on a disk image, whole or partitioned, whose changes are
+//! discarded or kept, and which is left clean.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -12,10 +12,10 @@ use tollgate_disk::DriveOptions;
 
 const MIB: u64 = 1 << 20;
 const SECTOR: u64 = 512;
-/// Where partitions begin, and how long each is, in MiB.
+/// The offset of the first partition, and the length of each, in MiB.
 const PARTITION_MIB: u64 = 16;
 
-/// A program of e2fsprogs, which is where an ordinary user's PATH may not lead.
+/// A program of e2fsprogs, which may not be in an ordinary user's PATH.
 fn e2fs(program: &str) -> Command {
     let folders = ["/usr/sbin", "/sbin", "/usr/bin"];
     let paths = folders.map(|folder| Path::new(folder).join(program));
@@ -23,7 +23,7 @@ fn e2fs(program: &str) -> Command {
     Command::new(path.unwrap_or_else(|| panic!("no {program}: install e2fsprogs")))
 }
 
-/// Makes an ext4 file system with the content of a folder at a place in a file.
+/// Makes an ext4 file system with the content of a folder at an offset in a file.
 fn make_file_system(file: &Path, folder: &Path, at_mib: u64) {
     let offset = format!("offset={}", at_mib * MIB);
     let mut command = e2fs("mke2fs");
@@ -34,7 +34,7 @@ fn make_file_system(file: &Path, folder: &Path, at_mib: u64) {
     assert!(output.status.success(), "{}", text(&output.stderr));
 }
 
-/// The file system there was unmounted, and nothing is wrong with it.
+/// Expects that the file system at this offset was unmounted and has no defect.
 #[track_caller]
 fn assert_clean(file: &Path, at_mib: u64) {
     let place = format!("{}?offset={}", file.display(), at_mib * MIB);
@@ -50,14 +50,14 @@ fn assert_clean(file: &Path, at_mib: u64) {
     assert!(!header.contains("needs_recovery"), "{header}");
 }
 
-/// `tollgate image` with these words.
+/// Runs `tollgate image` with these words and returns its output.
 fn image_tool(words: &[&str]) -> String {
     let output = finish(tollgate().arg("image").args(words), PATIENCE);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     text(&output.stdout)
 }
 
-/// A file with nothing but a file system with the root of the place.
+/// An image that consists of a file system with the root of the place.
 fn whole_disk(place: &Place) -> PathBuf {
     fs::write(place.root.join("etc/os-release"), "NAME=busybox\n").unwrap();
     let path = place.folder.path("disk.img");
@@ -65,7 +65,7 @@ fn whole_disk(place: &Place) -> PathBuf {
     path
 }
 
-/// The same as qcow2.
+/// A qcow2 image with the content of [`whole_disk`].
 fn qcow2(place: &Place) -> PathBuf {
     let raw = whole_disk(place);
     let path = place.folder.path("disk.qcow2");
@@ -74,7 +74,7 @@ fn qcow2(place: &Place) -> PathBuf {
     path
 }
 
-/// Three partitions: one with other files, one with no file system, the root.
+/// An image with three partitions: one with other files, one without a file system, and the root.
 fn partitioned(place: &Place, table: fn(&fs::File, u64)) -> PathBuf {
     let path = place.folder.path("parts.img");
     let other = place.folder.path("boot");
@@ -88,12 +88,13 @@ fn partitioned(place: &Place, table: fn(&fs::File, u64)) -> PathBuf {
     path
 }
 
-/// Where a partition begins, in MiB.
+/// The offset of a partition in MiB.
 fn start(index: u64) -> u64 {
     1 + index * PARTITION_MIB
 }
 
-/// A master boot record: entries of 16 bytes from byte 446, with type, first sector and count.
+/// Writes a master boot record: entries of 16 bytes from byte 446 on, with type, first sector and
+/// count.
 fn mbr(file: &fs::File, _sectors: u64) {
     for index in 0..3 {
         let mut entry = [0; 16];
@@ -111,8 +112,8 @@ fn crc32(bytes: &[u8]) -> [u8; 4] {
     sum.sum().to_le_bytes()
 }
 
-/// A table of GUID partitions (UEFI specification, 5.3) without its second copy, and the protective
-/// master boot record.
+/// Writes a table of GUID partitions (UEFI specification, 5.3) without its second copy, and the
+/// protective master boot record.
 fn gpt(file: &fs::File, sectors: u64) {
     let mut protective = [0; 16];
     protective[4] = 0xee;
@@ -183,7 +184,7 @@ fn changes_last_and_the_file_system_is_clean() {
         let path = path.to_str().unwrap();
         let image = format!("{path},rw");
         let flags = ["--image", &image];
-        // Whatever still writes is no obstacle.
+        // A program that still writes does not delay the end.
         let script = "echo new > /etc/os-release; (while true; do echo x; done) > /etc/rest & \
             sleep 0.2; exit 4";
         let output = place.script(&flags, script);
@@ -245,7 +246,7 @@ fn what_a_killed_machine_left_is_recovered() {
     let path = whole_disk(&place);
     let path = path.to_str().unwrap();
     let image = format!("{path},rw");
-    // The file is in the journal at least when `sync` has returned.
+    // The file is in the journal at the latest when `sync` has returned.
     let script = "echo kept > /etc/kept; sync; echo ready; sleep 1000";
     let mut command = place.exec(&["--image", &image], &["sh", "-c", script]);
     command.stdout(std::process::Stdio::piped());
@@ -254,7 +255,7 @@ fn what_a_killed_machine_left_is_recovered() {
     std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).unwrap();
     signal(child.id(), libc::SIGKILL);
     child.wait().unwrap();
-    // Also without a change of the image.
+    // The file is there, even without a change of the image.
     assert_eq!(place.answer(&["--image", path], "cat /etc/kept"), "kept\n");
     assert_eq!(
         place.answer(&["--image", &image], "cat /etc/kept"),

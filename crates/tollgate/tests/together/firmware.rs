@@ -1,4 +1,4 @@
-//! Machines that start from SeaBIOS, as the package `seabios` has it.
+//! Tests machines that start from SeaBIOS, which the package `seabios` provides.
 
 use std::io::{Read, Write};
 use std::sync::{Arc, Mutex};
@@ -11,8 +11,8 @@ use crate::support::session::Session;
 use crate::support::terminal::Terminal;
 use crate::support::{self, PATIENCE, finish, tollgate};
 
-/// What SeaBIOS says on port 402h of a machine with these arguments, as far as a line that
-/// contains `last`.
+/// The log of SeaBIOS on port 402h in a machine with these arguments, up to a line that contains
+/// `last`.
 fn log_until(last: &str, arguments: &[&str]) -> String {
     let folder = Folder::new();
     let log = folder.path("log");
@@ -95,12 +95,12 @@ fn echoing_disk(folder: &Folder) -> String {
     format!("file={},format=raw", image.display())
 }
 
-/// The lines of a terminal of 25 by 80 that was sent this: it knows how to go to a place and how to
-/// clear the screen.
+/// The lines of a terminal of 25 by 80 that received this text. The terminal knows the sequences
+/// that move the cursor and clear the screen.
 fn screen_of(sent: &str) -> Vec<String> {
     let mut cells = vec![vec![' '; 80]; 25];
     let (mut row, mut column) = (0, 0);
-    // Every sequence is "ESC [", parameters, a letter.
+    // Each sequence is "ESC [", parameters, and a letter.
     let mut pieces = sent.split("\x1b[");
     pieces.next();
     for piece in pieces {
@@ -144,7 +144,7 @@ fn the_terminal_is_screen_and_keyboard_and_is_put_back() {
     let mut reader = terminal.person.try_clone().unwrap();
     let shown = Arc::new(Mutex::new(Vec::new()));
     let collected = Arc::clone(&shown);
-    // Ends with the test at the latest: nobody waits for it.
+    // The thread ends with the test at the latest, so it is not joined.
     thread::spawn(move || {
         let mut bytes = [0; 4096];
         while let Ok(count @ 1..) = reader.read(&mut bytes) {
@@ -201,7 +201,7 @@ fn what_is_typed_reaches_the_guest_and_what_it_writes_the_screen() {
     let screen = screen_with(r"type> Hello, World! ~|{}\$");
     assert_eq!(screen.lines().count(), 25, "{screen}");
     assert!(screen.starts_with("SeaBIOS (version"), "{screen}");
-    // More than any queue on the way holds.
+    // The text is longer than what all queues on the way hold.
     let long: String = ('a'..='z').cycle().take(600).collect();
     assert_eq!(ask(&["type", &long]).status.code(), Some(0));
     screen_with(&long[600 - 60..600 - 40]);
@@ -218,8 +218,9 @@ fn what_is_typed_reaches_the_guest_and_what_it_writes_the_screen() {
     assert!(child.wait().unwrap().success());
 }
 
-/// As a program of the 286 returns to real mode: CMOS 0Fh says that firmware shall jump to the
-/// address at 40h:67h, and `reset` resets the processor. Ends the machine with 0Ah there.
+/// Returns to real mode as a program of the 286 does: CMOS 0Fh makes firmware jump to the address
+/// at 40h:67h, and `reset` resets the processor. The code at that address ends the machine with
+/// 0Ah.
 fn resetting_disk(status: u8, reset: &[u8]) -> Vec<u8> {
     const RESUMED: usize = 0x80;
     let begin = [
@@ -231,7 +232,7 @@ fn resetting_disk(status: u8, reset: &[u8]) -> Vec<u8> {
     let mut disk = vec![0; 1 << 20];
     disk[..begin.len()].copy_from_slice(&begin);
     disk[begin.len()..begin.len() + reset.len()].copy_from_slice(reset);
-    // jmp to itself; mov al, 0Ah; out F4h, al
+    // The jump's own code is followed by: mov al, 0Ah; out F4h, al
     disk[begin.len() + reset.len()..][..2].copy_from_slice(&[0xeb, 0xfe]);
     disk[RESUMED..RESUMED + 4].copy_from_slice(&[0xb0, 0x0a, 0xe6, 0xf4]);
     disk[510..512].copy_from_slice(&[0x55, 0xaa]);
@@ -245,7 +246,7 @@ fn a_program_comes_back_from_a_reset_of_the_processor() {
         &[0xb0, 0xfe, 0xe6, 0x64],             // the keyboard controller
         &[0xb0, 0x03, 0xe6, 0x92],             // port 92h
         &[0xba, 0xf9, 0x0c, 0xb0, 0x04, 0xee], // CF9h
-        // lidt [700h], where zeros are; ud2
+        // The code is: lidt [700h], where zeros are; ud2
         &[0x0f, 0x01, 0x1e, 0x00, 0x07, 0x0f, 0x0b],
     ];
     for (number, reset) in resets.iter().enumerate() {
@@ -266,7 +267,8 @@ fn a_program_comes_back_from_a_reset_of_the_processor() {
     }
 }
 
-/// The same with nothing to come back to: the machine starts again, which ends it here.
+/// Resets a processor without an address to return to: the machine starts again, which ends the run
+/// here.
 #[test]
 fn a_reset_that_nobody_awaits_is_the_machine_s() {
     let folder = Folder::new();
@@ -278,7 +280,7 @@ fn a_reset_that_nobody_awaits_is_the_machine_s() {
     assert_eq!(finish(&mut command, PATIENCE).status.code(), Some(0));
 }
 
-/// Sets the video mode whose number is 40h less than the key's character, for each key.
+/// Sets the video mode whose number is the key's character minus 40h, for each key.
 const MODES: [u8; 12] = [
     0xb4, 0x00, 0xcd, 0x16, 0x2c, 0x40, // mov ah, 0; int 16h; sub al, 40h
     0xb4, 0x00, 0xcd, 0x10, 0xeb, 0xf4, // mov ah, 0; int 10h; jmp
@@ -309,7 +311,7 @@ fn the_modes_of_the_display_s_firmware_have_their_sizes() {
             .contains("Booting from Hard")
             .then_some(())
     });
-    // Modes 04h, 06h, 0Dh, 0Eh, 10h, 12h, 13h, and text of 40 columns.
+    // The modes are 04h, 06h, 0Dh, 0Eh, 10h, 12h, 13h, and text of 40 columns.
     for (key, columns, rows) in [
         ("D", 320, 200),
         ("F", 640, 200),
@@ -369,8 +371,8 @@ fn what_is_missing_or_contradicts_is_one_line() {
     }
 }
 
-/// Reads a key by INT 16h after at least a tick of the clock each, and writes it to the debug console.
-/// Before, 'R' says that it is ready.
+/// Reads keys by INT 16h, waits at least a tick of the clock before each, and writes them to the
+/// debug console. First, 'R' says that it is ready.
 #[rustfmt::skip]
 const SLOW_READER: [u8; 36] = [
     0x31, 0xc0, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c, 0xfb, // xor ax, ax; mov ds, ax; mov ss, ax; mov sp, 7C00h; sti
@@ -382,7 +384,7 @@ const SLOW_READER: [u8; 36] = [
     0xeb, 0xea, // jmp next
 ];
 
-/// The BIOS keeps 15 keys, and drops what comes then.
+/// The BIOS stores 15 keys and drops further ones, so typing waits for the program.
 #[test]
 fn text_that_is_typed_faster_than_a_program_reads_keys_of_the_bios_arrives_as_a_whole() {
     let folder = Folder::new();
@@ -413,7 +415,7 @@ fn u_boot_of_both_widths_reaches_its_prompt_and_obeys() {
         let mut command = tollgate();
         command.args(["run", "--bios"]).arg(rom);
         let mut machine = Session::over_pipes(command);
-        // It would look for something to boot.
+        // Otherwise the firmware would search for something to boot.
         machine.wait_for("Hit any key to stop autoboot");
         machine.type_bytes(b" ");
         machine.wait_for("\n=> ");

@@ -1,13 +1,14 @@
-//! Floppy disks, of machines that start from SeaBIOS as the package `seabios` has it.
+//! Tests floppy disks of machines that start from SeaBIOS, which the package `seabios` provides.
 
 use std::path::Path;
 
 use crate::support::folder::Folder;
 use crate::support::{self, PATIENCE, finish, tollgate};
 
-/// Reads the second sector by INT 13h and the fifth of the other side by a DMA program of its own, and
-/// writes their texts to the serial port. Writes the second text to the sector behind by DMA, the first
-/// one to that behind by INT 13h. Ends with 2Ah, or 0Bh if something fails.
+/// Reads the second sector by INT 13h, and the fifth sector of the other side by a DMA program of
+/// its own; writes their texts to the serial port. Writes the second text to the next sector by
+/// DMA, and the first text to the sector after that by INT 13h. Ends with 2Ah, or 0Bh if something
+/// fails.
 #[rustfmt::skip]
 const SECTOR: [u8; 196] = [
     0x31, 0xc0, 0x8e, 0xd8, 0x8e, 0xc0, 0x8e, 0xd0, // xor ax,ax; mov ds,ax; mov es,ax; mov ss,ax
@@ -34,7 +35,7 @@ const SECTOR: [u8; 196] = [
     0xc5, 0x04, 0x00, 0x01, 0x06, 0x02, 0x12, 0x1b, 0xff, // the one that writes
 ];
 
-/// A disk that boots `code`, with texts in two sectors.
+/// A disk that boots `code` and has texts in two sectors.
 fn disk(bytes: usize, code: &[u8]) -> Vec<u8> {
     let mut disk = vec![0; bytes];
     disk[..code.len()].copy_from_slice(code);
@@ -121,7 +122,7 @@ fn the_boot_order_is_obeyed_and_what_it_does_not_name_comes_last() {
         let arguments = [&machine, order].concat();
         assert_eq!(boot(&arguments).0, expected, "{order:?}");
     }
-    // A disk that cannot be booted is passed over.
+    // A disk that cannot be booted is skipped.
     let arguments = ["--floppy", name(&empty), "--drive", &drive];
     assert_eq!(boot(&arguments).0, "from the disk\n");
 }
@@ -136,8 +137,8 @@ fn disks_of_all_common_sizes_boot() {
     }
 }
 
-/// Waits for a key, then resets the first drive, as long as its second sector cannot be read, and shows
-/// the text there; and so on. Without the reset SeaBIOS does not look for another kind of disk.
+/// In a loop, waits for a key, resets the first drive until its second sector can be read, and
+/// shows the text there. Without the reset SeaBIOS does not look for another kind of disk.
 const SHOW: [u8; 49] = [
     0x31, 0xc0, 0x8e, 0xd8, 0x8e, 0xc0, // xor ax, ax; mov ds, ax; mov es, ax
     0xb4, 0x00, 0xcd, 0x16, // mov ah, 0; int 16h
@@ -179,7 +180,7 @@ fn the_disk_of_a_running_machine_is_changed() {
     screen_with("Booting from Floppy");
     assert_eq!(ask(&["type", "x"]).status.code(), Some(0));
     screen_with("read by INT 13h");
-    // The file is released at once, and locked again.
+    // The file is released immediately, and locked again.
     let changed = ask(&["medium", "a", "--eject"]);
     assert_eq!(changed.status.code(), Some(0), "{changed:?}");
     for (medium, code) in [(name(&second), 0), (name(&first), 0), ("/nonexistent", 1)] {

@@ -1,11 +1,11 @@
-//! The null hypercall from ring 3 of a Linux guest.
+//! Tests the null hypercall from ring 3 of a Linux guest.
 
 use crate::support::folder::Folder;
 use crate::support::guests::fetched;
 use crate::support::linux::{self, DEBIAN_686, DEBIAN_AMD64};
 use crate::support::tollgate;
 
-/// The number behind `word` in a line of words.
+/// The number that follows `word` in a line of words.
 fn number(line: &str, word: &str) -> u64 {
     let mut words = line.split_whitespace().skip_while(|other| *other != word);
     let value = words.nth(1).unwrap_or_else(|| panic!("no {word}: {line}"));
@@ -17,7 +17,7 @@ fn a_linux_program_repeats_the_null_hypercall_from_ring_3() {
     repeats_the_null_hypercall(DEBIAN_686, tollgate_lab::HYPERCALL_LINUX);
 }
 
-/// The program is for 32 bits, so its calls come from compatibility mode.
+/// The program has 32 bits, so its calls come from compatibility mode.
 #[test]
 fn a_32_bit_program_repeats_the_null_hypercall_under_a_64_bit_kernel() {
     repeats_the_null_hypercall(DEBIAN_AMD64, tollgate_lab::HYPERCALL_LINUX);

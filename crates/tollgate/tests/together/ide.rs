@@ -1,4 +1,4 @@
-//! ATA disks, of machines that start from SeaBIOS as the package `seabios` has it.
+//! Tests ATA disks of machines that start from SeaBIOS, which the package `seabios` provides.
 
 use crate::support::folder::Folder;
 use crate::support::{PATIENCE, finish, tollgate};
@@ -60,14 +60,15 @@ fn images_stay_as_they_are_if_all_disks_are_snapshots() {
     let run = boot(&["--snapshot", "--drive", &drive]);
     assert_eq!(run, ("from ATA\n".into(), GOOD));
     assert!(std::fs::read(&image).unwrap() == before);
-    // The image may be one that cannot be written.
+    // An image that cannot be written may be used.
     let read_only = format!("{drive},readonly=on");
     let (_, code) = boot(&["--snapshot", "--drive", &read_only]);
     assert_eq!(code, Some(0x0b << 1 | 1), "the write fails");
 }
 
-/// Asks INT 13h for the geometry of the first disk and writes CL, CH and DH, which hold it, to the serial
-/// port, then the first four bytes of the first sector of cylinder 1. Ends with 2Ah, or 0Bh if something fails.
+/// Asks INT 13h for the geometry of the first disk and writes CL, CH and DH, which hold it, to the
+/// serial port; then writes the first four bytes of the first sector of cylinder 1 there. Ends with
+/// 2Ah, or 0Bh if something fails.
 #[rustfmt::skip]
 const GEOMETRY: [u8; 71] = [
     0x31, 0xc0, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c, // xor ax, ax; mov ds, ax; mov ss, ax; mov sp, 7C00h
@@ -84,7 +85,8 @@ const GEOMETRY: [u8; 71] = [
     0xb0, 0x0b, 0xe6, 0xf4, 0xeb, 0xfa, // fail: mov al, 0Bh; out F4h, al; jmp fail
 ];
 
-/// The BIOS sees an old disk as the one who partitioned it did: by the end of its first partition.
+/// The BIOS shows an old disk with the geometry with which it was partitioned, which the end of the
+/// first partition gives.
 #[test]
 fn the_bios_takes_the_geometry_from_the_partition_table_or_the_drive_s_options() {
     let folder = Folder::new();
@@ -121,7 +123,7 @@ fn the_bios_takes_the_geometry_from_the_partition_table_or_the_drive_s_options()
             output.stdout
         };
         let expected = |cylinders: u32, heads: u32, sectors: u32| {
-            // SeaBIOS keeps one cylinder for itself, as old BIOSes do for diagnostics.
+            // SeaBIOS reserves one cylinder, as old BIOSes do for diagnostics.
             let highest = cylinders - 2;
             let geometry = [bits(highest, sectors), highest as u8, heads as u8 - 1];
             [&geometry[..], &u32::to_be_bytes(heads * sectors)].concat()

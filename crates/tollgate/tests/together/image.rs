@@ -1,4 +1,4 @@
-//! `tollgate image`, beside QEMU's own `qemu-img` (Debian package qemu-utils, which
+//! Compares `tollgate image` with QEMU's own `qemu-img` (Debian package qemu-utils, which
 //! scripts/install-dependencies installs).
 
 use std::fs;
@@ -15,7 +15,7 @@ impl Folder {
         Self(path)
     }
 
-    /// Runs `tollgate image` in the folder, with words between blanks.
+    /// Runs `tollgate image` in the folder; `words` are separated by blanks.
     fn image(&self, words: &str) -> Output {
         Command::new(env!("CARGO_BIN_EXE_tollgate"))
             .arg("image")
@@ -37,7 +37,7 @@ impl Folder {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Refused with this exit code and one line that contains `why`.
+    /// Expects that the words are refused with this exit code and one line that contains `why`.
     #[track_caller]
     fn refused(&self, words: &str, code: i32, why: &str) {
         let output = self.image(words);

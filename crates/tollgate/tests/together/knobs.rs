@@ -1,4 +1,5 @@
-//! Knobs of a machine: set at its start, turned while it runs, told by statistics.
+//! Tests knobs of a machine: they are set at its start and while it runs, and statistics report
+//! them.
 
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Output, Stdio};
@@ -8,7 +9,7 @@ use crate::support::folder::Folder;
 use crate::support::{PATIENCE, ended, eventually, finish, tollgate};
 use serde_json::{Value, json};
 
-/// cli; next: pushf; cli; popf; inc ebx; jmp next
+/// The code is: cli; next: pushf; cli; popf; inc ebx; jmp next
 const TOUCHES_THE_FLAG_FOR_EVER: &[u8] = &[0xfa, 0x9c, 0xfa, 0x9d, 0x66, 0x43, 0xeb, 0xf9];
 
 fn start(folder: &Folder, arguments: &[&str]) -> (Child, UnixStream) {
@@ -28,7 +29,7 @@ fn start(folder: &Folder, arguments: &[&str]) -> (Child, UnixStream) {
     (child, socket)
 }
 
-/// `tollgate set` with these words behind the path.
+/// Runs `tollgate set` with the path and these words.
 fn set(folder: &Folder, words: &[&str]) -> Output {
     let mut command = tollgate();
     command.arg("set").arg(folder.path("vm.sock")).args(words);
@@ -113,7 +114,7 @@ fn statistics_tell_the_knobs_and_whether_they_were_turned() {
     let stats = command(&socket, "stats")["stats"].clone();
     assert_eq!(stats["knobs"]["vif"], "off");
     assert_eq!(stats["knobs_changed"], false);
-    // To the value that it has is no turn.
+    // Setting a knob to its present value is no change.
     set(&folder, &["vif=off"]);
     set(&folder, &["vir=off"]);
     let output = quit(child, &socket);
@@ -148,7 +149,7 @@ fn an_unknown_knob_or_value_is_one_line_that_names_the_known_ones() {
         assert_eq!(output.status.code(), Some(2));
         assert_eq!(String::from_utf8(output.stderr).unwrap(), message);
     }
-    // Whoever speaks to the socket directly is told the same.
+    // A client that speaks to the socket directly gets the same answer.
     let answer = ask(&socket, &json!({"command": "set", "knobs": {"vid": "on"}}));
     assert_eq!(
         answer,

@@ -1,4 +1,4 @@
-//! `tollgate lab`: its list, its outputs, its errors, and an end before the end.
+//! Tests `tollgate lab`: its list, its outputs, its errors, and an early end.
 
 use std::fs;
 use std::process::{Output, Stdio};
@@ -102,12 +102,12 @@ fn a_quick_run_writes_table_samples_and_plot() {
             sample["arm"].as_str().unwrap().starts_with("vif=on")
         );
     }
-    // Nothing executes fewer instructions than leave for the monitor.
+    // There are at least as many executed instructions as exits.
     let counted = &value["cells"][0]["outcome"]["measured"]["counted"];
     let executed = counted["executed"]["sti"].as_u64().unwrap();
     assert!(executed > 0 && counted["instructions"].as_u64().unwrap() > executed);
 
-    // The file shows the same tables without a run, and draws the same.
+    // The file shows the same tables and draws the same plot without a run.
     let drawn = path("b.svg");
     let again = lab(&[&json, "--plot", &drawn]);
     assert_eq!(again.status.code(), Some(0), "{again:?}");
@@ -151,7 +151,7 @@ fn dos_works_with_every_arm_and_with_vif_the_six_are_no_more_than_the_interrupts
     let image_argument = format!("dos={}", image.display());
     let json = folder.path("a.json");
     let files = ["--workload", "copy-type", "--workload", "mix"];
-    // With the others each exit is a signal, and these two have many.
+    // In the other arms each exit is a signal, and these two have many exits.
     let quick_arms = ["vif=on+vir=off", "vif=on", "vif=off+hooks", "vif=on+hooks"];
     let quick_arms = quick_arms.map(|arm| ["--arm", arm]).concat();
     for (words, cells, arms) in [
@@ -270,7 +270,7 @@ fn shadow_tables_are_compared_on_our_kernels_and_on_linux() {
         let samples = cell["outcome"]["measured"]["samples"].as_array();
         let samples = samples.unwrap_or_else(|| panic!("{cell}"));
         assert_eq!(samples.len(), 9);
-        // With identifiers, six tables keep what one forgets at each switch.
+        // With identifiers, six kept tables keep what a single one forgets at each switch.
         if cell["guest"] == "64-bit" {
             let stolen = |arm: &str| {
                 let of_arm = samples.iter().filter(|sample| sample["arm"] == arm);
@@ -407,7 +407,7 @@ fn an_interrupted_experiment_shows_and_writes_what_is_finished() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // The third line of progress comes when samples are being taken.
+    // The third line of progress comes while samples are taken.
     let mut progress = std::io::BufReader::new(child.stderr.take().unwrap());
     loop {
         let mut line = String::new();

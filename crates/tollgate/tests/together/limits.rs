@@ -1,14 +1,14 @@
-//! Small limits of the shell: `ulimit -v`, `ulimit -s`, closed standard streams.
+//! Tests small limits of the shell: `ulimit -v`, `ulimit -s`, closed standard streams.
 
 use std::process::{Command, Output};
 
 use crate::support::folder::Folder;
 use crate::support::{PATIENCE, finish};
 
-/// `tollgate run` of a guest that writes 0 to isa-debug-exit, in a shell after `limits`.
+/// Runs `tollgate run` in a shell with these limits; the guest writes 0 to isa-debug-exit.
 fn run(limits: &str, redirection: &str) -> Output {
     let folder = Folder::new();
-    // xor al, al; out F4h, al
+    // The code is: xor al, al; out F4h, al
     let kernel = folder.boot_sector(&[0x30, 0xc0, 0xe6, 0xf4]);
     let line =
         format!("{limits}; exec \"$0\" run -m 16M --serial null --kernel \"$1\" {redirection}");

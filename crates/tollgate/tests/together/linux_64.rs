@@ -1,5 +1,5 @@
-//! Debian's 64-bit kernel: what only it can show. (`linux_boot.rs` has what it shares with
-//! the 32-bit ones.)
+//! Tests what only Debian's 64-bit kernel can show. (`linux_boot.rs` has the tests that it shares
+//! with the 32-bit kernels.)
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use crate::support::linux::{self, DEBIAN_AMD64};
 use crate::support::session::Session;
 use crate::support::tollgate;
 
-/// Words of which a line of the kernel's log is suspicious.
+/// Words that make a line of the kernel's log suspicious.
 const SUSPICIOUS: [&str; 16] = [
     "error",
     "fail",
@@ -29,7 +29,7 @@ const SUSPICIOUS: [&str; 16] = [
     "unknown",
 ];
 
-/// Suspicious lines that may be there. Those of a boot on QEMU 7.2 come first.
+/// Suspicious lines that are allowed. The first ones also occur in a boot on QEMU 7.2.
 const KNOWN: [(&str, &str); 8] = [
     (
         "and report a bug",
@@ -81,10 +81,10 @@ fn the_clock_comes_from_the_monitor_if_the_guest_is_told_of_it() {
         let log = guest.shell("dmesg");
         assert_eq!(log.contains("kvm-clock: Using msrs"), is_there, "{log}");
         assert_eq!(log.contains("Hypervisor detected: KVM"), is_there, "{log}");
-        // Linux relies on it where a hypervisor vouches for the interrupts' routes.
+        // Linux uses the x2APIC where a hypervisor guarantees the routes of interrupts.
         assert_eq!(log.contains("x2apic enabled"), is_there, "{log}");
         if is_there {
-            // It has not measured the counter.
+            // The kernel has not measured the counter.
             assert!(!log.contains("Refined TSC"), "{log}");
         }
         let sources = "cat /sys/devices/system/clocksource/clocksource0/available_clocksource";
@@ -108,7 +108,7 @@ fn symbols_of_one_run_name_the_kernels_code_in_another() {
     guest.type_line("poweroff -f");
     assert_eq!(guest.end().code, Some(0));
 
-    // The kernel lies elsewhere this time, but for one of 500 runs.
+    // The kernel is at another address this time, except in one of 500 runs.
     let file = folder.file("kallsyms", symbols.replace('\r', "").as_bytes());
     let statistics = folder.path("stats.json");
     let mut command = linux::run(DEBIAN_AMD64);
@@ -128,7 +128,7 @@ fn symbols_of_one_run_name_the_kernels_code_in_another() {
     assert!(rows.iter().any(is_named), "{symbols}\n{rows:#?}");
 }
 
-/// Boots with BusyBox for the 80386 beside that for 64 bits.
+/// Boots with a BusyBox for the 80386 in addition to the 64-bit one.
 fn boot_with_32_bit_programs(folder: &Folder) -> Session {
     let busybox = fs::read(fetched("busybox/busybox")).unwrap();
     let initramfs = linux::initramfs_with(DEBIAN_AMD64, "bin/busybox32", &busybox);
@@ -147,7 +147,7 @@ fn boot_with_32_bit_programs(folder: &Folder) -> Session {
 fn programs_of_32_bits_run_beside_those_of_64() {
     let folder = Folder::new();
     let mut guest = boot_with_32_bit_programs(&folder);
-    // The class of the ELF file that runs: 1 is 32-bit, 2 is 64-bit.
+    // The class of the ELF file that runs is 1 for 32 bits and 2 for 64 bits.
     for (busybox, class) in [("busybox32", "01"), ("busybox", "02")] {
         let command = format!("{busybox} od -An -tx1 -j4 -N1 /proc/self/exe");
         assert_eq!(guest.shell(&command), class);
@@ -156,7 +156,7 @@ fn programs_of_32_bits_run_beside_those_of_64() {
     let sum = guest.shell("busybox32 sha256sum < /tmp/a");
     let expected = "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0";
     assert_eq!(sum.split(' ').next(), Some(expected));
-    // Through pipes from one width to the other, and many processes.
+    // Pipes lead from one width to the other, and many processes run.
     let sum = guest.shell("busybox32 gzip < /tmp/a | busybox gunzip | busybox32 md5sum");
     assert_eq!(sum, "7707d6ae4e027c70eea2a935c2296f21  -");
     let loops = "i=0; s=0; while [ $i -lt 100 ]; do i=$((i+1)); s=$((s+$(echo $i))); done; echo $s";

@@ -1,4 +1,4 @@
-//! Linux with a balloon: what the guest frees is the host's again.
+//! Tests Linux with a memory balloon: the host gets back the memory that the guest frees.
 
 use std::fs;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use crate::support::folder::Folder;
 use crate::support::linux::{self, DEBIAN_686, DEBIAN_AMD64};
 use crate::support::within;
 
-/// Guest memory that a process holds, in MiB.
+/// The guest memory that a process holds, in MiB.
 fn held(process: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with("RssShmem:"));

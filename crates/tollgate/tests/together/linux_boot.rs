@@ -1,4 +1,5 @@
-//! Debian's kernels boot to a shell that answers, and end the ways machines end.
+//! Boots Debian's kernels to a shell that answers, and ends them in each way that a machine can
+//! end.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -15,7 +16,7 @@ use serde_json::Value;
 /// A user and group without any rights of their own.
 const NOBODY: &str = "65534";
 
-/// The whole way: boot with verified code, a shell that answers, power-off.
+/// Boots with verified code, uses the shell, and powers off.
 #[track_caller]
 fn boots_answers_and_powers_off(kernel: &str) {
     let mut command = linux::run(kernel);
@@ -56,7 +57,7 @@ fn boots_answers_and_powers_off(kernel: &str) {
     ] {
         assert!(has(offered), "{offered} is missing in {flags}");
     }
-    // There is no virtualization to offer, and no five-level paging.
+    // The guest has neither virtualization nor five-level paging.
     for refused in ["svm", "vmx", "la57"] {
         assert!(!has(refused), "{refused} is offered in {flags}");
     }
@@ -82,7 +83,7 @@ fn debian_amd64_boots_to_a_shell_and_powers_off() {
     boots_answers_and_powers_off(DEBIAN_AMD64);
 }
 
-/// Statistics name the programs of address spaces, and have the kernel's code in none.
+/// Statistics name the programs of address spaces, and attribute the kernel's code to no program.
 #[test]
 fn statistics_name_the_programs_of_all_kernels_without_symbols() {
     for kernel in [DEBIAN_686, DEBIAN_686_PAE, DEBIAN_AMD64] {
@@ -92,7 +93,7 @@ fn statistics_name_the_programs_of_all_kernels_without_symbols() {
         command.args(["--stats-format", "json", "--stats-file"]);
         command.arg(&path);
         let mut guest = linux::boot(command);
-        // By its path, so that the shell executes it.
+        // The program is called by its path, so that the shell executes it.
         guest.shell("for i in 1 2 3 4; do /bin/busybox md5sum /bin/busybox; done");
         guest.type_line("poweroff -f");
         assert_eq!(guest.end().code, Some(0));
@@ -130,7 +131,7 @@ fn the_uncompressed_kernel_boots() {
     }
 }
 
-/// A guest that switches itself off when ready; returns its console.
+/// Runs a guest that switches itself off when it is ready; returns its console.
 #[track_caller]
 fn ready_and_off(mut command: Command) -> String {
     let output = finish(&mut command, GUEST_PATIENCE * 2);
@@ -142,14 +143,15 @@ fn ready_and_off(mut command: Command) -> String {
     console
 }
 
-/// User programs compute what they compute elsewhere: check sums that pass through a
-/// pipe, compression there and back, sorting, many processes.
+/// Expects that user programs compute the same as elsewhere: checksums through a pipe, compression
+/// and decompression, sorting, many processes.
 #[track_caller]
 fn user_programs_compute(kernel: &str) {
     let mut command = linux::run(kernel);
     command.args(["-m", "512M", "--verify-code"]);
     let mut guest = linux::boot(command);
-    // SHA-256, MD5 and CRC-32 of a million times "a": published test vectors of the first.
+    // The input is a million times "a", which is a published test vector of SHA-256; MD5 and CRC-32
+    // are computed too.
     guest.shell("head -c 1000000 /dev/zero | tr '\\0' a > /tmp/a");
     let sum = guest.shell("sha256sum < /tmp/a");
     let expected = "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0";
@@ -214,8 +216,8 @@ fn a_person_at_a_terminal_uses_the_shell_and_quits() {
     assert_eq!(guest.shell("echo $((6*7))"), "42");
     guest.type_bytes(b"\x01h");
     guest.wait_for("Ctrl-A x       quit");
-    // Ctrl-C reaches the guest's shell, and ends its command there. The command itself says
-    // that it runs: a shell that is about to start one waits for it whatever is typed.
+    // Ctrl-C reaches the guest's shell and ends the command there. The command itself reports that
+    // it runs, because a shell that is about to start a command waits for it, whatever is typed.
     guest.type_line("sh -c 'echo on its way; exec sleep 1000'");
     guest.wait_for("on its way\n");
     guest.type_bytes(b"\x03");
@@ -272,14 +274,14 @@ fn linux_boots_with_a_code_cache_that_must_evict() {
     }
 }
 
-/// Mebibytes of RAM that Linux says it has.
+/// The size of RAM that Linux reports, in mebibytes.
 #[track_caller]
 fn total_memory(kernel: &str, size: &str) -> u64 {
     let mut command = linux::run(kernel);
     command.args(["--memory", size]);
     let mut guest = linux::boot(command);
     let total = guest.shell("grep MemTotal: /proc/meminfo");
-    // All of it can be used, the part behind the hole for devices among it.
+    // All memory can be used, including the part above the hole for devices.
     guest.shell("mount -t tmpfs -o size=95% tmpfs /mnt && head -c 40m /dev/zero > /mnt/file");
     assert_eq!(guest.shell("wc -c < /mnt/file"), (40 << 20).to_string());
     linux::assert_untroubled(&mut guest);
@@ -299,7 +301,7 @@ fn linux_boots_in_little_memory() {
 
 #[test]
 fn ram_reaches_beyond_the_hole_for_devices() {
-    // The part above 4 GiB needs PAE; the other kernel has 3 GiB.
+    // The part above 4 GiB needs PAE; without it the other kernel has 3 GiB.
     let total = total_memory(DEBIAN_686_PAE, "3584M");
     assert!((3450..3584).contains(&total), "{total} MiB");
     let total = total_memory(DEBIAN_AMD64, "3584M");
@@ -308,13 +310,13 @@ fn ram_reaches_beyond_the_hole_for_devices() {
     assert!((2900..=3072).contains(&total), "{total} MiB");
 }
 
-/// `tollgate` as an unprivileged user, with copies of all it needs that this user may
-/// read. As such a user we are ourselves unless we are root.
+/// `tollgate` as an unprivileged user, with copies of all its files that this user may read. Unless
+/// the tests run as root, this is their own user.
 fn as_nobody(folder: &Folder) -> Command {
     fs::set_permissions(folder.as_path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = folder.path("tollgate");
-    // Copied by another process: were the copy open for writing here while another test
-    // starts a program, it could not be run for a moment.
+    // Another process makes the copy. If the copy were open for writing here while another test
+    // starts a program, it could not be executed for a moment.
     let copied = Command::new("install")
         .args(["-m", "755", env!("CARGO_BIN_EXE_tollgate")])
         .arg(&program)

@@ -1,5 +1,5 @@
-//! Linux with virtio disks: what it writes is in the image, whatever the format, also when
-//! Tollgate is killed.
+//! Tests Linux with virtio disks: everything that it writes is in the image, whatever the format,
+//! even if Tollgate is killed.
 
 use std::fs;
 use std::path::Path;
@@ -31,15 +31,15 @@ fn boot(folder: &Folder, kernel: &str, drives: &[String]) -> Session {
     guest
 }
 
-/// An empty image in the folder.
+/// Makes an empty image in the folder.
 fn image(folder: &Folder, format: Format) -> std::path::PathBuf {
     let path = folder.path(&format!("disk.{}", format.name()));
     tollgate_disk::create(&path, format, DISK_BYTES).unwrap();
     path
 }
 
-/// What the disk holds, read by other means than Tollgate's. What a kill leaves behind of
-/// a qcow2 image wastes room at most.
+/// The content of the disk, read without Tollgate's code. A kill may leave unused clusters in a
+/// qcow2 image, but no other defect.
 fn content(path: &Path, format: Format) -> Vec<u8> {
     let file = fs::read(path).unwrap();
     match format {
@@ -79,7 +79,7 @@ fn what_the_guest_writes_is_in_the_image() {
             assert_eq!(sectors, (DISK_BYTES / 512).to_string());
             let serial = guest.shell(&format!("cat /sys/block/{disk}/serial"));
             assert_eq!(serial, format!("S-{}", format.name()));
-            // In the middle of a cluster, and up to the last byte.
+            // The writes go to the middle of a cluster, and up to the last byte.
             let to = format!("of=/dev/{disk} conv=notrunc,fsync 2>&1 | tail -n 1 | cut -c 1-8");
             guest.shell(&format!("dd if=/tmp/numbers bs=4k seek=100 {to}"));
             let end = DISK_BYTES / 4096 - 1;
@@ -90,7 +90,7 @@ fn what_the_guest_writes_is_in_the_image() {
             ));
             assert_eq!(sums, "same", "{kernel} {disk}");
         }
-        // By messages, not by a line.
+        // Interrupts come as messages, not through a line.
         let interrupts = guest.shell("grep -c 'PCI-MSI.*virtio' /proc/interrupts");
         assert!(interrupts.parse::<u32>().unwrap() >= 2, "{interrupts}");
         linux::assert_untroubled(&mut guest);
@@ -113,7 +113,8 @@ fn interrupt_lines_serve_disks_as_well_as_messages() {
     let drive = format!("file={}", path.display());
     let mut command = command(&folder, DEBIAN_AMD64, &[drive]);
     command.args(["--append", "console=ttyS0 pci=nomsi"]);
-    // The last word on the command line would be an error: it is given once.
+    // The last word of the kernel's command line would be an error, because it may be given only
+    // once.
     let words: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
     let first = words.iter().position(|word| word == "--append").unwrap();
     let mut once = tollgate();
@@ -158,7 +159,8 @@ fn a_kernel_without_acpi_is_told_where_devices_are() {
     let mut guest = linux::boot(command);
     let line = guest.shell("cat /proc/cmdline");
     let mut words = line.split(' ');
-    // Magic number and device number, 2 a disk and 4 a source of random bytes (virtio 1.2, 4.2.2, 5).
+    // The files have the magic number and the device number, which is 2 for a disk and 4 for a
+    // source of random bytes (virtio 1.2, 4.2.2, 5).
     for device in ["0x00000002", "0x00000004"] {
         let word = words.next().unwrap();
         let place = word.strip_prefix("virtio_mmio.device=512@0x").unwrap();
@@ -217,7 +219,7 @@ fn what_was_flushed_survives_a_kill() {
             let path = image(&folder, format);
             let drives = [format!("file={}", path.display())];
             let mut guest = boot(&folder, DEBIAN_AMD64, &drives);
-            // Blocks far apart, so that a qcow2 image grows with each.
+            // The blocks are far apart, so that each makes a qcow2 image grow.
             guest.type_line(
                 "i=0; while :; do i=$((i+1)); yes block-$i | head -c 4096 | \
                  dd of=/dev/vda bs=4096 seek=$((i*37%6000)) conv=notrunc,fsync 2>/dev/null; \
@@ -246,7 +248,7 @@ fn a_full_host_is_an_io_error_in_the_guest_and_one_line() {
     let path = folder.sparse_file("disk.img", 400 << 20);
     let drive = format!("file={}", path.display());
     let inner = command(&folder, DEBIAN_AMD64, &[drive]);
-    // Writes behind 300 MiB fail, as they do on a full disk; guest memory is a file too.
+    // Writes after 300 MiB fail, as they do on a full disk. Guest memory is a file too.
     let mut command = Command::new("bash");
     command.args(["-c", "trap '' XFSZ; ulimit -f 307200; exec \"$0\" \"$@\""]);
     command.arg(inner.get_program()).args(inner.get_args());
@@ -280,7 +282,7 @@ fn a_failing_host_is_an_io_error_in_the_guest_and_a_line_for_each_operation() {
     failing_host::fail_from(&mut command, 300 << 20);
     let mut guest = linux::boot(command);
     linux::load_modules(&mut guest);
-    // Whole pages, which are not read before.
+    // Whole pages are written, which need not be read before.
     let write = |at: u32| {
         format!(
             "dd if=/dev/zero of=/dev/vda bs=4k count=1 seek={at} conv=notrunc,fsync 2>&1 \

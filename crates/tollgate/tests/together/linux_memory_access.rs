@@ -1,9 +1,10 @@
-//! Debian's kernels with direct access to memory: the same results as without.
+//! Tests Debian's kernels with direct access to memory: the results are the same as without.
 
 use crate::support::linux::{self, DEBIAN_686, DEBIAN_686_PAE, DEBIAN_AMD64};
 use crate::support::session::Session;
 
-/// What programs compute that run for long, map and unmap, fork, and write over what they share.
+/// The output of programs that run for long, map and unmap, fork, and write to memory that they
+/// share.
 const WORK: &str = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo $i; \
      seq 1 30000 | sort -r | sha256sum; \
      dd if=/dev/zero bs=64k count=64 2>/dev/null | gzip | gunzip | md5sum; \
@@ -22,7 +23,7 @@ fn boot(kernel: &str, access: &str) -> Session {
     linux::boot(command)
 }
 
-/// The guest's results, and how often a shadow window faulted.
+/// The guest's results, and the number of faults in shadow windows.
 fn results(kernel: &str, access: &str, arguments: &[&str]) -> (String, u64) {
     let mut command = linux::run(kernel);
     command.args([

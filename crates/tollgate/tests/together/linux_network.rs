@@ -1,4 +1,4 @@
-//! Linux with virtio network adapters: it gets its address, talks to servers on this machine
+//! Tests Linux with virtio network adapters: it gets its address, talks to servers on this machine,
 //! and is reached from it.
 
 use std::io::{Read, Write};
@@ -17,7 +17,7 @@ use crate::support::session::Session;
 use crate::support::{GUEST_PATIENCE, PATIENCE, eventually, finish, tollgate};
 use tollgate_test_support::skip;
 
-/// Bytes that are sent each way.
+/// The number of bytes that are sent each way.
 const BYTES: usize = 8 << 20;
 
 /// `tollgate run` with the kernel, its modules, and this network.
@@ -27,7 +27,7 @@ fn command(folder: &Folder, kernel: &str, network: &str) -> Command {
     command
 }
 
-/// A guest that has got its address.
+/// Boots a guest and waits until it has its address.
 fn boot(command: Command) -> Session {
     let mut guest = linux::boot(command);
     linux::load_modules(&mut guest);
@@ -55,7 +55,7 @@ fn serve(serve: impl Fn(TcpStream) + Send + Clone + 'static) -> u16 {
     port
 }
 
-/// A port on which nobody listens, as far as that can be known.
+/// A port on which no program listens, as far as that can be known.
 fn free_port() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     listener.local_addr().unwrap().port()
@@ -65,7 +65,7 @@ fn pattern() -> Vec<u8> {
     (0..BYTES).map(|n| (n * 31 + n / 997) as u8).collect()
 }
 
-/// Sends `question` to a port of this machine, ends its half, and reads what comes back.
+/// Sends `question` to a port of this machine, closes the sending half, and reads the answer.
 fn ask(port: u16, question: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
     stream.set_read_timeout(Some(GUEST_PATIENCE)).unwrap();
@@ -85,7 +85,7 @@ fn talks(kernel: &str, more: &[&str]) {
     let mut guest = boot(command);
     let ping = guest.shell("ping -c 3 10.0.2.2 | grep -c 'bytes from 10.0.2.2'");
     assert_eq!(ping, "3");
-    // From a server.
+    // The guest reads from a server.
     let port = serve(|mut stream| {
         let mut request = [0; 512];
         let _ = stream.read(&mut request);
@@ -97,7 +97,7 @@ fn talks(kernel: &str, more: &[&str]) {
         "wget -q -O /tmp/file http://10.0.2.2:{port}/ && wc -c </tmp/file"
     ));
     assert_eq!(bytes, BYTES.to_string(), "{kernel}");
-    // To a server, which so sees what the guest has got.
+    // The guest sends to a server, which sees what the guest has received.
     let port = serve(|mut stream| {
         let mut data = Vec::new();
         let _ = stream.read_to_end(&mut data);
@@ -106,11 +106,11 @@ fn talks(kernel: &str, more: &[&str]) {
     });
     let sent = guest.shell(&format!("nc 10.0.2.2 {port} </tmp/file"));
     assert_eq!(sent, "same", "{kernel}");
-    // Where nobody listens.
+    // The guest connects to a port on which no program listens.
     let nobody = free_port();
     let refused = guest.shell(&format!("nc 10.0.2.2 {nobody} </dev/null 2>&1"));
     assert!(refused.contains("refused"), "{refused}");
-    // From outside.
+    // This machine connects to the guest.
     guest.shell("nc -l -p 7 -e cat & sleep 1");
     let data = &pattern()[..1 << 20];
     assert!(ask(forwarded, data) == data, "{kernel}");
@@ -173,7 +173,7 @@ fn a_socket_carries_frames() {
     peer.write_all(&(request.len() as u32).to_be_bytes())
         .unwrap();
     peer.write_all(&request).unwrap();
-    // The guest sends other frames as well.
+    // The guest sends other frames too.
     loop {
         let mut length = [0; 4];
         peer.read_exact(&mut length).unwrap();
@@ -209,7 +209,7 @@ fn a_descriptor_carries_frames() {
     linux::load_modules(&mut guest);
     guest.shell("ifconfig eth0 192.168.9.2 up");
     guest.shell("ping -c 1 -W 1 192.168.9.1");
-    // The guest asks who has the address. It sends other frames as well.
+    // The guest asks who has the address, and sends other frames too.
     let mut frame = [0; 2000];
     loop {
         let count = (&own).read(&mut frame).unwrap();
@@ -279,11 +279,11 @@ fn a_tap_interface_carries_frames_between_guest_and_host() {
     power_off(guest);
 }
 
-/// Two connected sockets that keep frames apart.
+/// Two connected sockets that preserve the boundaries of frames.
 fn packet_sockets() -> (std::fs::File, std::fs::File) {
     let mut pair = [0; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-    // SAFETY: the call writes two descriptors, which nobody else owns.
+    // SAFETY: the call writes two descriptors, which nothing else owns.
     let [own, other] = unsafe {
         assert_eq!(
             libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()),
@@ -307,7 +307,7 @@ fn several_adapters_have_addresses_of_their_own() {
 
 #[test]
 fn connections_are_limited_by_the_hard_limit_of_descriptors() {
-    // A guest that halts.
+    // The guest halts.
     let folder = Folder::new();
     let image = folder.boot_sector(&[0xf4, 0xeb, 0xfd]);
     let run = tollgate();
@@ -319,7 +319,7 @@ fn connections_are_limited_by_the_hard_limit_of_descriptors() {
     let process = format!("/proc/{}", child.id());
     eventually("the limit is raised", || {
         let limits = std::fs::read_to_string(format!("{process}/limits")).ok()?;
-        // The shell's own limits may be equal.
+        // The shell's own limits may be equal, so the program's name is checked first.
         let program = std::fs::read_link(format!("{process}/exe")).ok()?;
         (program.file_name()? == "tollgate").then_some(())?;
         let line = limits

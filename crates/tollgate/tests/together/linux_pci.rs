@@ -1,4 +1,4 @@
-//! Linux finds the PCI bus, by every way that it knows, or none.
+//! Tests that Linux finds the PCI bus in every way that it knows, or finds none.
 
 use crate::support::linux::{self, DEBIAN_686, DEBIAN_686_PAE, DEBIAN_AMD64};
 

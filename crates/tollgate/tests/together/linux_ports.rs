@@ -1,4 +1,4 @@
-//! Linux with ports: streams between programs in the guest and the host's files, standard
+//! Tests Linux with ports: streams between programs in the guest and the host's files, standard
 //! streams and sockets.
 
 use std::fs;
@@ -25,7 +25,7 @@ fn boot(command: Command) -> Session {
     guest
 }
 
-/// Any bytes, binary ones too.
+/// A sample of arbitrary bytes, including non-text ones.
 fn sample(count: usize) -> Vec<u8> {
     let mut random = 1u32;
     let bytes = std::iter::repeat_with(|| {
@@ -104,7 +104,7 @@ fn a_console_carries_the_kernels_messages_and_a_terminal() {
         assert!(count > 0, "{received}");
         received.push_str(&String::from_utf8_lossy(&piece[..count]));
     }
-    // A terminal that is open keeps what is typed until somebody reads it.
+    // An open terminal keeps what is typed until a program reads it.
     guest.shell("exec 9</dev/hvc0");
     client.write_all(b"an answer\r").unwrap();
     assert_eq!(guest.shell("head -n 1 <&9"), "an answer");
@@ -141,7 +141,7 @@ fn standard_streams_are_ports() {
     let folder = Folder::new();
     let ports = ["in=stdin", "out=stdout", "err=stderr"].map(str::to_owned);
     let mut command = command(&folder, DEBIAN_AMD64, &ports);
-    // The shell on the serial port is not there: the first process does it all.
+    // The serial port has no shell: the first process does everything.
     let script = "#!/bin/sh\nmount -t devtmpfs d /dev\nmount -t proc p /proc\ncd /mnt\n\
         for m in virtio_ring virtio virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci \
         virtio_console; do [ ! -e $m.ko ] || insmod $m.ko; done\n\
@@ -165,15 +165,15 @@ fn standard_streams_are_ports() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // More than pipe and buffer hold, less than these and the queue.
+    // The sample is larger than pipe and buffer, and smaller than these and the queue.
     let bytes = sample(200_000);
     let mut input = child.stdin.take().unwrap();
     let sent = bytes.clone();
     let writer = std::thread::spawn(move || input.write_all(&sent));
     writer.join().unwrap().unwrap();
-    // The guest switches itself off before anybody reads what it wrote.
-    // Linux shows a port before it can be opened. The first message waits until the ports are
-    // connected, before which a read ends at once.
+    // The guest switches itself off before anything reads its output. Linux shows a port before it
+    // can be opened. The first message waits until the ports are connected, because before that a
+    // read ends immediately.
     let mut message = [0; 16];
     let mut errors = child.stderr.take().unwrap();
     errors.read_exact(&mut message).unwrap();

@@ -1,5 +1,6 @@
-//! A kernel that preempts itself everywhere, Debian's for real time, on a monitor that stops its work at
-//! every few points: what was left of that is gone on with, or never, and programs compute the same.
+//! Tests Debian's kernel for real time, which preempts itself everywhere, on a monitor that stops
+//! its work at each N-th checkpoint. Stopped work is resumed or dropped, and programs compute the
+//! same.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
@@ -13,7 +14,7 @@ use tollgate_machine::config::{Interruptible, VmConfig};
 use tollgate_machine::vm::{Consoles, RunOutcome, Vm};
 use tollgate_machine::vm_handle::VmHandle;
 
-/// Forks, executes, pipes and computes, with two others beside it.
+/// Forks, executes, pipes and computes, while two other programs run.
 const SCRIPT: &str = "
 uname -v
 (while :; do ls -l /bin; done) > /dev/null &
@@ -46,7 +47,7 @@ impl Write for Printed {
     }
 }
 
-/// Types the script once the shell is there, and ends the machine if all that takes too long.
+/// Types the script when the shell is ready, and ends the machine if the script takes too long.
 fn type_script(printed: &Printed, handle: &VmHandle) {
     let end = Instant::now() + 4 * GUEST_PATIENCE;
     let mut left = SCRIPT.as_bytes();
@@ -62,7 +63,7 @@ fn type_script(printed: &Printed, handle: &VmHandle) {
     }
 }
 
-/// Boots the kernel, and has the monitor's work stop at every so many points.
+/// Boots the kernel, and lets the monitor's work stop at each `every`-th checkpoint.
 fn boots(choice: Interruptible, every: u64) -> InterruptReading {
     let config = VmConfig {
         memory_bytes: 256 << 20,
@@ -84,7 +85,7 @@ fn boots(choice: Interruptible, every: u64) -> InterruptReading {
     let outcome = thread::scope(|scope| {
         scope.spawn(|| type_script(&printed, &handle));
         let outcome = vm.run();
-        // Whatever it was, nobody waits for the guest any more.
+        // Whatever the reason, this ends the wait for the guest.
         printed.clone().write_all(b"reboot: Power down").unwrap();
         outcome
     });

@@ -1,5 +1,4 @@
-//! Linux with directories of the host: what it does with files is what the host has, and the
-//! other way round.
+//! Tests Linux with directories of the host: both see the same changes of files.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -20,7 +19,7 @@ fn command(folder: &Folder, kernel: &str, shares: &[String]) -> Command {
     command
 }
 
-/// A guest whose modules are loaded, with the share `share0` mounted at /s.
+/// Boots a guest, loads its modules, and mounts the share `share0` at /s.
 fn boot(command: Command) -> Session {
     let mut guest = linux::boot(command);
     linux::load_modules(&mut guest);
@@ -35,7 +34,7 @@ fn power_off(mut guest: Session) {
     assert_eq!(guest.end().code, Some(0));
 }
 
-/// A folder with an empty one to share.
+/// A folder that contains an empty folder to share.
 fn shared() -> (Folder, std::path::PathBuf) {
     let folder = Folder::new();
     let path = folder.path("shared");
@@ -59,7 +58,7 @@ fn guest_and_host_see_the_same_files() {
             fs::read_to_string(path.join("from-guest")).unwrap(),
             numbers
         );
-        // Past the page cache, and into the middle.
+        // The writes bypass the page cache, and one goes to the middle of the file.
         guest.shell("dd if=/tmp/n of=direct bs=64k oflag=direct,append conv=notrunc 2>/dev/null");
         guest.shell("echo middle | dd of=direct bs=1 seek=1000 conv=notrunc 2>/dev/null");
         let mut direct = numbers.clone().into_bytes();
@@ -79,14 +78,14 @@ fn guest_and_host_see_the_same_files() {
             guest.shell("cmp soft hard && rm d/moved && cat soft 2>&1"),
             "cat: can't open 'soft': No such file or directory"
         );
-        // Programs run, and are mapped.
+        // Programs can be executed and mapped.
         guest.shell("cp /bin/busybox d/busybox");
         assert_eq!(guest.shell("d/busybox echo ran"), "ran");
         let refused =
             guest.shell("cat ../../etc/hostname /s/../../outside 2>&1 | grep -c 'No such'");
         assert_eq!(refused, "2");
 
-        // The host changes things.
+        // The host changes files and folders.
         fs::write(path.join("from-host"), "changed\n").unwrap();
         fs::write(path.join("new"), "new\n").unwrap();
         assert_eq!(guest.shell("cat from-host new"), "changed\nnew");
@@ -141,7 +140,7 @@ fn owners_and_modes_are_the_guests() {
     let host = path.join("a").metadata().unwrap();
     let own = path.metadata().unwrap();
     assert_eq!((host.uid(), host.mode() & 0o7777), (own.uid(), 0o751));
-    // A user of the guest's writes; set-user-ID goes.
+    // A user of the guest writes to the file, which clears set-user-ID.
     guest.shell("chmod 777 . && chmod 4777 a");
     guest.shell("echo u:x:77:77::/:/bin/sh > /etc/passwd; su u -c 'echo 2 > a; echo 3 > d/own'");
     assert_eq!(guest.shell("stat -c '%a %u' a d/own"), "777 1000\n644 77");
@@ -178,7 +177,7 @@ fn a_read_only_share_refuses_to_be_changed_and_tags_tell_shares_apart() {
     }
     assert_eq!(guest.shell("cat a"), "content");
     guest.shell("mkdir /t && mount -t virtiofs second /t && cp a /t/b");
-    // A share may be mounted again.
+    // A share may be mounted twice.
     guest.shell("umount /t && mount -t virtiofs second /t");
     assert_eq!(guest.shell("cat /t/b"), "content");
     power_off(guest);

@@ -1,5 +1,5 @@
-//! Bytes that the host does not take or give are reported, and the exit code tells of them: a full
-//! disk, a standard input that cannot be read, a file that may not grow.
+//! Tests that bytes that the host does not take or give are reported, and change the exit code: a
+//! full disk, a standard input that cannot be read, a file that may not grow.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::process::CommandExt;
@@ -29,7 +29,7 @@ fn with_full_output(command: &mut Command) -> Output {
 #[test]
 fn a_command_s_output_on_a_full_disk_is_no_success() {
     let place = Place::new();
-    // A command that ends by itself, one that ends by the loss, one that fails by itself.
+    // The first two commands end by themselves and by the loss; the others fail by themselves.
     for (script, code) in [("echo text", 125), ("exec yes", 125), ("echo; exit 3", 3)] {
         let output = with_full_output(&mut place.exec(&[], &["sh", "-c", script]));
         let errors = text(&output.stderr);
@@ -58,13 +58,13 @@ fn a_standard_input_that_cannot_be_read_is_no_empty_one() {
     let errors = text(&output.stderr);
     assert_eq!(output.status.code(), Some(125), "{errors}");
     assert!(errors.contains("standard input is a directory"), "{errors}");
-    // Nothing is mapped at its beginning.
+    // Nothing is mapped at address 0, so the read fails.
     let output = with_input(File::open("/proc/self/mem").unwrap());
     let errors = text(&output.stderr);
     assert_eq!(output.status.code(), Some(125), "{errors}");
     assert!(errors.contains("cannot read standard input"), "{errors}");
     assert_eq!(errors.lines().count(), 1, "{errors}");
-    // What nohup puts in a terminal's place.
+    // nohup replaces a terminal by such a descriptor.
     let null = OpenOptions::new().write(true).open("/dev/null").unwrap();
     let output = with_input(null);
     assert_eq!(
@@ -94,7 +94,7 @@ fn commands_that_print_say_when_they_cannot() {
 #[test]
 fn statistics_on_a_full_disk_are_no_success() {
     let folder = Folder::new();
-    // mov dx, 604h; mov ax, 2000h; out dx, ax: the power goes off.
+    // The code switches the power off: mov dx, 604h; mov ax, 2000h; out dx, ax.
     let kernel = folder.boot_sector(&[0xba, 0x04, 0x06, 0xb8, 0x00, 0x20, 0xef]);
     let mut command = tollgate();
     command.args(["run", "-m", "16M", "--serial", "null", "--kernel"]);
@@ -109,7 +109,7 @@ fn statistics_on_a_full_disk_are_no_success() {
     assert_eq!(output.status.code(), Some(8), "{output:?}");
 }
 
-/// Has the files that a command writes be of so many MiB at most.
+/// Limits the size of the files that a command writes, in MiB.
 fn limit_files(command: &mut Command, mebibytes: u64) {
     // SAFETY: between fork and exec only setrlimit(2) is called, which is async-signal-safe.
     unsafe {

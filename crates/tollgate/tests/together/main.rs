@@ -1,5 +1,5 @@
-//! All tests of the command that can run beside each other, in one program: each program of its
-//! own would be linked by itself.
+//! All tests of the command that can run at the same time are one program, because each further
+//! program would have to be linked by itself.
 
 mod bad_input;
 mod cdrom;

@@ -1,4 +1,5 @@
-//! Marks in the statistics: set by the guest or from outside, and counted between.
+//! Tests marks in the statistics: they are set by the guest or from outside, and events between two
+//! marks are counted.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixStream;
@@ -18,20 +19,20 @@ fn mark(name: &str) -> Vec<u8> {
     code.extend(&bytes[..4]);
     code.extend([0x66, 0xb9]); // mov ecx, ...
     code.extend(&bytes[4..]);
-    // xor edx, edx; xor esi, esi; vmcall
+    // The code ends with: xor edx, edx; xor esi, esi; vmcall
     code.extend([0x66, 0x31, 0xd2, 0x66, 0x31, 0xf6, 0x0f, 0x01, 0xc1]);
     code
 }
 
-/// mov dx, 3F8h; mov cx, COUNT; next: in al, dx; loop next
+/// The code: mov dx, 3F8h; mov cx, COUNT; next: in al, dx; loop next
 fn reads(count: u16) -> Vec<u8> {
     let [low, high] = count.to_le_bytes();
     vec![0xba, 0xf8, 0x03, 0xb9, low, high, 0xec, 0xe2, 0xfd]
 }
 
-/// Reads 300 times, 1000 times between two marks, and 200 times.
+/// A guest that reads 300 times, 1000 times between two marks, and 200 times.
 fn marked_guest(folder: &Folder) -> std::path::PathBuf {
-    // xor al, al; out F4h, al
+    // The code is: xor al, al; out F4h, al
     let end = vec![0x30, 0xc0, 0xe6, 0xf4];
     let parts = [
         reads(300),
@@ -52,7 +53,7 @@ fn run(folder: &Folder, arguments: &[&str]) -> Output {
         .arg(marked_guest(folder))
         .args(arguments);
     let output = finish(&mut command, PATIENCE);
-    // The guest wrote 0 to isa-debug-exit.
+    // The guest has written 0 to isa-debug-exit.
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     output
 }
@@ -77,7 +78,7 @@ fn statistics_between_marks_of_the_guest_are_exact() {
     assert_eq!(counted(&[]), 1500);
     assert_eq!(counted(&["--stats-since", "begin"]), 1200);
     assert_eq!(counted(&["--stats-until", "begin"]), 300);
-    // The flags have had other names.
+    // The flags had other names in earlier versions.
     assert_eq!(
         counted(&["--stats-from", "begin", "--stats-to", "end"]),
         1000
@@ -98,7 +99,7 @@ fn a_mark_that_never_came_is_named_and_all_is_told() {
     assert!(text.contains("\nport-in "), "{text}");
 }
 
-/// Exits of a kind in a trace.
+/// The number of exits of a kind in a trace.
 fn traced(folder: &Folder, arguments: &[&str]) -> usize {
     let path = folder.path("trace.json");
     let trace = ["--trace", path.to_str().unwrap()];
@@ -120,15 +121,15 @@ fn a_trace_is_of_what_lies_between_marks() {
     let between = ["--trace-since", "begin", "--trace-until", "end"];
     assert_eq!(traced(&folder, &between), 1000);
     assert_eq!(traced(&folder, &["--trace-since", "never"]), 0);
-    // 64 KiB hold some two hundred, with what lies inside them.
+    // 64 KiB hold about two hundred exits with the events inside them.
     let ring = traced(&folder, &["--trace-ring", "--trace-limit", "64K"]);
     assert!((100..1500).contains(&ring), "{ring}");
 }
 
-/// A guest that reads its port for ever.
+/// Starts a guest that reads its port in an endless loop.
 fn running(folder: &Folder) -> (Child, UnixStream) {
     let path = folder.path("vm.sock");
-    // mov dx, 3F8h; next: in al, dx; jmp next
+    // The code is: mov dx, 3F8h; next: in al, dx; jmp next
     let kernel = folder.boot_sector(&[0xba, 0xf8, 0x03, 0xec, 0xeb, 0xfd]);
     let child = tollgate()
         .args(["run", "-m", "16M", "--serial", "null", "--kernel"])

@@ -1,4 +1,4 @@
-//! The PS/2 mouse: what firmware and Linux make of its reports.
+//! Tests the PS/2 mouse: firmware and Linux understand its reports.
 
 use std::fs;
 use std::os::unix::net::UnixStream;
@@ -13,8 +13,8 @@ use crate::support::picture::Picture;
 use crate::support::viewer::Viewer;
 use crate::support::{GUEST_PATIENCE, PATIENCE, finish, tollgate, within};
 
-/// Has the BIOS call a routine of ours with the mouse's reports (INT 15h, C2h), which writes state,
-/// X and Y to the debug console. Before, 'R' says that it is ready, or '!' that it is not.
+/// Lets the BIOS call a routine of ours with the mouse's reports (INT 15h, C2h). The routine writes
+/// state, X and Y to the debug console. First, 'R' says that it is ready, or '!' that it failed.
 #[rustfmt::skip]
 const MOUSE: [u8; 70] = [
     0x31, 0xc0, 0x8e, 0xd8, 0x8e, 0xc0, // xor ax, ax; mov ds, ax; mov es, ax
@@ -23,13 +23,13 @@ const MOUSE: [u8; 70] = [
     0xb8, 0x00, 0xc2, 0xb7, 0x01, 0xcd, 0x15, 0x72, 0x08, // mov ax, C200h; mov bh, 1; int 15h; jc
     0xb0, 0x52, 0xe6, 0xe9, 0xfb, 0xf4, 0xeb, 0xfc, // mov al, 'R'; out E9h, al; sti; hlt; jmp
     0xb0, 0x21, 0xe6, 0xe9, 0xeb, 0xf6, // mov al, '!'; out E9h, al; jmp
-    // The routine, at 7C30h: push bp; mov bp, sp; push ax
+    // The routine begins at 7C30h: push bp; mov bp, sp; push ax
     0x55, 0x89, 0xe5, 0x50,
     0x8a, 0x46, 0x0c, 0xe6, 0xe9, 0x8a, 0x46, 0x0a, 0xe6, 0xe9, // mov al, [bp+12]; out E9h, al; and [bp+10]
     0x8a, 0x46, 0x08, 0xe6, 0xe9, 0x58, 0x5d, 0xcb, // mov al, [bp+8]; out E9h, al; pop ax; pop bp; retf
 ];
 
-/// A machine that boots [`MOUSE`], and the file with what it has written.
+/// Starts a machine that boots [`MOUSE`]; returns it and the file with its output.
 fn start_with_mouse(folder: &Folder, more: &[&str]) -> (Pc, std::path::PathBuf) {
     let mut disk = vec![0; 1_474_560];
     disk[..MOUSE.len()].copy_from_slice(&MOUSE);
@@ -39,12 +39,12 @@ fn start_with_mouse(folder: &Folder, more: &[&str]) -> (Pc, std::path::PathBuf) 
     let console = format!("file:{}", log.display());
     let arguments = ["--floppy", &disk, "--debug-console", &console];
     let pc = Pc::start(folder, &[&arguments[..], more].concat());
-    // SeaBIOS writes there too, before.
+    // SeaBIOS writes to the same console first.
     wait_for(&log, b"R");
     (pc, log)
 }
 
-/// Waits until the file ends so.
+/// Waits until the file ends with these bytes.
 #[track_caller]
 fn wait_for(log: &Path, end: &[u8]) {
     let mut last = Vec::new();
@@ -93,14 +93,14 @@ fn the_bios_reads_a_viewer_s_pointer() {
     let stream = within(PATIENCE, "the server", || UnixStream::connect(&socket).ok());
     let mut viewer = Viewer::begin(stream, None);
     let mut point = |buttons, x, y| viewer.say(&[5, buttons, 0, x, 0, y]);
-    // Where it is first is no move.
+    // The first position is no movement.
     point(0, 100, 100);
     point(0, 110, 95);
     wait_for(&log, &[0x08, 10, 5]);
     point(4, 110, 95);
     point(0, 110, 95);
     wait_for(&log, &[0x08, 10, 5, 0x0a, 0, 0, 0x08, 0, 0]);
-    // One that goes with a button down releases it.
+    // A viewer that disconnects with a button down releases it.
     point(1, 110, 95);
     wait_for(&log, &[0x09, 0, 0]);
     drop(viewer);
@@ -108,8 +108,8 @@ fn the_bios_reads_a_viewer_s_pointer() {
     pc.quit();
 }
 
-/// Linux' driver asks for the wheel, sets rate and resolution, and hands on what the mouse does as
-/// the protocol "ExplorerPS/2" of /dev/input/mice wants it.
+/// Linux' driver asks for the wheel, sets rate and resolution, and passes the mouse's actions on by
+/// the protocol "ExplorerPS/2" of /dev/input/mice.
 #[test]
 fn linux_finds_a_wheel_mouse_and_reads_it() {
     let folder = Folder::new();
@@ -129,7 +129,7 @@ fn linux_finds_a_wheel_mouse_and_reads_it() {
     guest.shell("until grep -q PS/2.*Mouse /proc/bus/input/devices; do sleep 0.1; done");
     let devices = guest.shell("grep Mouse /proc/bus/input/devices");
     assert!(devices.contains("ImPS/2 Generic Wheel Mouse"), "{devices}");
-    // Reading counts from when it is opened.
+    // The device reports what happens after it was opened.
     guest.shell("exec 9</dev/input/mice; dd bs=3 count=3 <&9 >/tmp/seen 2>/dev/null & true");
     let type_on = |actions: &[&str]| {
         let mut command = tollgate();
@@ -143,7 +143,7 @@ fn linux_finds_a_wheel_mouse_and_reads_it() {
     type_on(&["move:20,10", "click"]);
     guest.shell("wait");
     let seen = guest.shell("od -A n -t x1 /tmp/seen");
-    // Moved right and, in Linux' eyes, down; the button down, and up.
+    // The mouse moved right and, for Linux, down; the button was pressed and released.
     assert_eq!(seen.trim(), "28 14 f6 09 00 00 08 00 00");
     let log = guest.shell("dmesg");
     assert!(!log.contains("lost sync"), "{log}");
@@ -152,7 +152,8 @@ fn linux_finds_a_wheel_mouse_and_reads_it() {
     assert_eq!(guest.end().code, Some(0));
 }
 
-/// KolibriOS draws its desktop and its pointer by threads that wait for its timer and for the mouse.
+/// KolibriOS draws its desktop and its pointer with threads that wait for its timer and for the
+/// mouse.
 #[test]
 fn the_threads_of_kolibrios_live_on_after_it_has_drawn_its_desktop() {
     let folder = Folder::new();
@@ -166,7 +167,7 @@ fn the_threads_of_kolibrios_live_on_after_it_has_drawn_its_desktop() {
         pc.ask(&["screen", "--png", png.to_str().unwrap()]);
         Picture::read(&png)
     };
-    // Its menu is text; then it shows what it does in the mode of the desktop.
+    // Its menu is text; then it shows its progress in the mode of the desktop.
     let mut last = None;
     let mut desktop = within(GUEST_PATIENCE, "the desktop", || {
         std::thread::sleep(std::time::Duration::from_secs(2));

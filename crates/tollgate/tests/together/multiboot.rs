@@ -1,16 +1,16 @@
-//! Multiboot 2 kernels run as GRUB would start them: 32-bit and 64-bit ELF files, with their header
-//! before the code or after it. All begin in 32-bit protected mode.
+//! Tests that multiboot 2 kernels run as GRUB would start them: 32-bit and 64-bit ELF files, with
+//! their header before the code or after it. All begin in 32-bit protected mode.
 
 use crate::support::folder::Folder;
 use crate::support::{PATIENCE, finish, tollgate};
 
-/// Where the kernel is loaded.
+/// The address at which the kernel is loaded.
 const ADDRESS: u32 = 0x10_0000;
-/// Where its one segment begins in the file.
+/// The offset of its only segment in the file.
 const OFFSET: u32 = 0x1000;
 
 /// Ends the machine with 21h if EAX holds the boot loader's magic number and the information at EBX
-/// has more than a header, else with 0Bh.
+/// has more than a header, otherwise with 0Bh.
 #[rustfmt::skip]
 const CODE: [u8; 22] = [
     0x3d, 0x89, 0x62, 0xd7, 0x36, // cmp eax, 36D76289h
@@ -22,7 +22,7 @@ const CODE: [u8; 22] = [
 ];
 const GOOD: Option<i32> = Some(0x21 << 1 | 1);
 
-/// A multiboot 2 header for the i386 with no tags but the last.
+/// A multiboot 2 header for the i386 with only the last tag.
 fn header() -> Vec<u8> {
     const MAGIC: u32 = 0xe852_50d6;
     const BYTES: u32 = 24;
@@ -35,14 +35,14 @@ fn header() -> Vec<u8> {
         .collect()
 }
 
-/// How wide the addresses in an ELF file are.
+/// The width of the addresses in an ELF file.
 #[derive(Clone, Copy, Debug)]
 enum Class {
     Bits32,
     Bits64,
 }
 
-/// Where the header is.
+/// The place of the header.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Header {
     BeforeCode,
@@ -98,7 +98,7 @@ fn kernels_of_both_classes_start_in_protected_mode_wherever_their_header_is() {
     let folder = Folder::new();
     for class in [Class::Bits32, Class::Bits64] {
         for place in [Header::BeforeCode, Header::AfterCode] {
-            // As far apart as a linker puts sections of different kinds.
+            // The distance is as large as a linker puts between sections of different kinds.
             let (code_at, header_at) = match place {
                 Header::BeforeCode => (0x1000, 0),
                 Header::AfterCode => (0, 0x2000),

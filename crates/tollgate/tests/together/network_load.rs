@@ -1,5 +1,5 @@
-//! The network under load, and with the programs that people use: a guest on this host's own
-//! root against servers on this machine.
+//! Tests the network under load, and with the programs that people use: a guest on this host's own
+//! root connects to servers on this machine.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,7 +14,7 @@ use crate::support::guests::fetched;
 use crate::support::repository;
 use crate::support::{GUEST_PATIENCE, ended, eventually, finish, tollgate};
 
-/// Connections at a time.
+/// The number of connections at one time.
 const CONNECTIONS: usize = 1000;
 
 /// `tollgate exec` with a network in this folder, on this host's root.
@@ -35,9 +35,9 @@ fn assert_said(output: &Output, expected: &str) {
     assert!(said.contains(expected), "{said}\n{errors}");
 }
 
-/// Lets this process have the descriptors that its ends of the connections need.
-/// Other tests of the process do not mind: `tollgate` raises its own where it needs more, and those
-/// that want a small one set it.
+/// Raises this process's limit of descriptors to what its ends of the connections need. Other tests
+/// of the process are not affected: `tollgate` raises its own limit where it needs more, and tests
+/// that want a small limit set it.
 fn raise_limit() {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -57,17 +57,17 @@ fn listener() -> (TcpListener, u16) {
     (listener, port)
 }
 
-/// A port on which nobody listens, as far as that can be known.
+/// A port on which no program listens, as far as that can be known.
 fn free_port() -> u16 {
     listener().1
 }
 
-/// What connection `number` carries each way.
+/// The text that connection `number` carries each way.
 fn words(number: usize) -> String {
     format!("connection {number} of many\n").repeat(50)
 }
 
-/// Sends back what a connection brings.
+/// Sends back what a connection receives.
 fn echo(mut stream: TcpStream) {
     let mut data = Vec::new();
     stream.set_read_timeout(Some(GUEST_PATIENCE)).unwrap();
@@ -83,7 +83,7 @@ fn a_thousand_connections_out_of_the_guest_at_a_time() {
     let server = thread::spawn(move || {
         let accepted = listener.incoming().take(CONNECTIONS);
         let streams: Vec<_> = accepted.map(Result::unwrap).collect();
-        // All are there before the first is answered.
+        // All connections exist before the first is answered.
         streams.into_iter().for_each(echo);
     });
     folder.file(
@@ -170,7 +170,8 @@ fn a_peer_that_does_not_read_holds_up_nobody_else() {
     let folder = Folder::new();
     let ((stalled, stalled_port), (working, working_port)) = (listener(), listener());
     let server = thread::spawn(move || working.accept().map(|(stream, _)| echo(stream)));
-    // The first process stays in its write; the second works; nothing is left of the first.
+    // The first process is blocked in its write, the second works, and nothing is left of the
+    // first.
     let script = format!(
         "perl -MIO::Socket::INET -e '\n\
            my $s = IO::Socket::INET->new(PeerAddr => \"10.0.2.2\", PeerPort => {stalled_port}) || die;\n\
@@ -189,7 +190,7 @@ fn a_peer_that_does_not_read_holds_up_nobody_else() {
     drop(stalled);
 }
 
-/// A process that ends with the test.
+/// A process that is killed at the end of the test.
 struct Server(Child);
 
 impl Drop for Server {
@@ -199,12 +200,12 @@ impl Drop for Server {
     }
 }
 
-/// Runs a program of this host and returns what it writes.
+/// Runs a program of this host and returns its output.
 #[track_caller]
 fn host(folder: &Path, program: &str, words: &[&str]) -> String {
     let mut command = Command::new(program);
     command.current_dir(folder).args(words);
-    // Nothing of what this user has set up, and nothing asked.
+    // The program uses none of this user's settings and asks nothing.
     let nobody = folder.join("no-such-file");
     command.env("HOME", folder).env("GIT_CONFIG_GLOBAL", nobody);
     let output = command.output().unwrap_or_else(|error| {
@@ -222,7 +223,7 @@ fn git_clones_from_a_daemon_of_this_machine() {
     fs::create_dir(&source).unwrap();
     let mut random = 1u32;
     for number in 0..PIECES {
-        // Some that can be compressed, some that cannot.
+        // Some of the content can be compressed, some cannot.
         let content: Vec<u8> = (0..10_000)
             .map(|place| {
                 random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -249,7 +250,7 @@ fn git_clones_from_a_daemon_of_this_machine() {
             .arg(format!("--port={port}"))
             .arg(format!("--base-path={}", folder.as_path().display()))
             .stdin(Stdio::null())
-            // It complains of the connection that only sees whether it listens.
+            // It complains about the connection that only checks whether it listens.
             .stderr(Stdio::null())
             .spawn()
             .unwrap(),
@@ -271,7 +272,7 @@ fn git_clones_from_a_daemon_of_this_machine() {
 fn apt_get_installs_from_a_repository_of_this_machine() {
     let folder = Folder::new();
     let port = repository::serve(&folder);
-    // Of this host's settings and lists nothing is used.
+    // apt uses none of this host's settings and lists.
     folder.file(
         "sources.list",
         format!("deb [trusted=yes] http://10.0.2.2:{port} ./\n").as_bytes(),

@@ -1,5 +1,5 @@
-//! `scripts/package`: the Debian package is complete, installs into a fresh root, and works there
-//! for an ordinary user.
+//! Tests `scripts/package`: the Debian package is complete, installs into a fresh root, and works
+//! there for an ordinary user.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -14,7 +14,7 @@ use crate::support::{GUEST_PATIENCE, finish};
 use tollgate_test_support::skip;
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-/// The binary of a build without optimisation is large.
+/// The limit allows for the large binary of a build without optimization.
 const LIMIT: Duration = Duration::from_secs(300);
 const ORDINARY: &str = "1234:1234";
 
@@ -29,7 +29,7 @@ fn succeeds(command: &mut Command) -> Output {
     output
 }
 
-/// Makes both packages of the binary under test.
+/// Makes both packages from the binary under test.
 fn make(folder: &Path) -> (PathBuf, PathBuf) {
     let mut script = Command::new(Path::new(REPOSITORY).join("scripts/package"));
     script.args(["--binary", env!("CARGO_BIN_EXE_tollgate"), "--output"]);
@@ -46,7 +46,7 @@ fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// A command in a mount namespace of its own where its user may mount.
+/// A command in a mount namespace of its own, in which its user may mount.
 fn unshared() -> Command {
     let mut command = Command::new("unshare");
     command.arg("--mount");
@@ -124,8 +124,8 @@ fn the_package_installs_in_a_fresh_root_and_works_for_an_ordinary_user() {
         return;
     }
 
-    // What the package needs of other packages is not in this root. The binary under test may
-    // be linked with the host's libraries: they are mounted there below.
+    // This root lacks the packages that the package needs. The binary under test may be linked with
+    // the host's libraries, which are mounted there below.
     let root = folder.path("fresh");
     fresh_root(&root);
     let mut dpkg = match is_root() {

@@ -1,5 +1,4 @@
-//! Panics that the guest's kernel reports, and resets: what the command says of them, and with
-//! which exit code it ends.
+//! Tests panics that the guest's kernel reports, and resets: the messages and the exit codes.
 
 use std::process::{Output, Stdio};
 
@@ -8,23 +7,23 @@ use crate::support::folder::Folder;
 use crate::support::{self, PATIENCE, eventually, tollgate};
 use serde_json::json;
 
-/// mov dx, port; mov al, value; out dx, al
+/// The code: mov dx, port; mov al, value; out dx, al
 fn out(port: u16, value: u8) -> Vec<u8> {
     let [low, high] = port.to_le_bytes();
     vec![0xba, low, high, 0xb0, value, 0xee]
 }
 
-/// The guest's kernel gives up.
+/// Code that reports a panic of the guest's kernel.
 fn panic() -> Vec<u8> {
     out(0x505, 1)
 }
 
-/// A reset of the whole machine.
+/// Code that resets the whole machine.
 fn reset() -> Vec<u8> {
     out(0xcf9, 6)
 }
 
-/// Runs a guest that does these things, one after the other, and then nothing.
+/// Runs a guest that does these steps in order and then halts.
 fn run(steps: &[Vec<u8>], arguments: &[&str]) -> Output {
     let folder = Folder::new();
     let code = [steps.concat(), vec![0xeb, 0xfe]].concat();
@@ -86,8 +85,8 @@ fn a_reset_that_starts_the_machine_again_has_no_exit_code() {
 #[test]
 fn the_status_counts_panics_and_resets_by_cause() {
     let folder = Folder::new();
-    // What is in memory is new after each reset, the clock chip's memory too: nothing tells the
-    // guest how often it was reset, so it is every time.
+    // Each reset clears all memory, including that of the clock chip, so the guest cannot count its
+    // resets and resets itself every time.
     let code = [panic(), out(0x64, 0xfe)].concat();
     let mut command = tollgate();
     let path = folder.path("vm.sock");

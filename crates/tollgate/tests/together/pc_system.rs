@@ -1,6 +1,6 @@
-//! Whole Debian systems of 64 and 32 bits on IDE disks: SeaBIOS starts GRUB, GRUB the kernel, and systemd comes up
-//! to a login. `scripts/get-system amd64 i386` makes them; each test says which it ran on. And a menu of several
-//! systems.
+//! Tests whole Debian systems of 64 and 32 bits on IDE disks: SeaBIOS starts GRUB, GRUB starts the
+//! kernel, and systemd reaches a login. `scripts/get-system amd64 i386` makes the disks; each test
+//! prints which one it used. One test boots from a menu of several systems.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::support::system::{is_promised, log_in, overlay, power_off, system, tu
 use crate::support::{GUEST_PATIENCE, PATIENCE, finish, tollgate, within};
 use tollgate_test_support::skip;
 
-/// A CD-ROM with a file of 3,000,000 bytes that says which it is.
+/// A CD-ROM with a file of 3,000,000 bytes that contains the disc's name.
 fn disc(folder: &Folder, name: &str) -> PathBuf {
     let files = folder.path(name);
     std::fs::create_dir(&files).unwrap();
@@ -63,11 +63,11 @@ fn boots_from_an_ide_disk(name: &str, machine: &str) {
     assert_eq!(state, "running");
     assert_eq!(guest.shell("uname -m"), machine);
     assert_eq!(guest.shell("findmnt -no SOURCE,FSTYPE /"), "/dev/sda1 ext4");
-    // The bus master moves the data of both.
+    // The bus master transfers the data of both.
     let modes = guest.shell("cat /sys/class/ata_device/dev*/dma_mode");
     assert_eq!(modes.matches("XFER_MW_DMA_2").count(), 2, "{modes}");
 
-    // Whoever looks into the drive must not close it.
+    // A program that opens the drive must not close its tray.
     guest.shell("echo 0 >/proc/sys/dev/cdrom/autoclose");
     let medium = |medium: &str| {
         let mut command = tollgate();
@@ -87,7 +87,7 @@ fn boots_from_an_ide_disk(name: &str, machine: &str) {
             assert_eq!(medium(second.to_str().unwrap()), Some(0));
         }
     }
-    // udev has locked the drive; asked for the disc, it opens it.
+    // udev has locked the drive; when the disc is requested, udev opens the tray.
     within(GUEST_PATIENCE, "the disc", || {
         let is_done = medium("--eject") == Some(0);
         if !is_done {
@@ -95,7 +95,7 @@ fn boots_from_an_ide_disk(name: &str, machine: &str) {
         }
         is_done.then_some(())
     });
-    // Some megabytes go to the disk and come back from it.
+    // A few megabytes are written to the disk and read back.
     let copy = "cp -r /usr/lib/systemd /root/copy && sync && echo 3 >/proc/sys/vm/drop_caches && \
         diff -r /usr/lib/systemd /root/copy && echo same";
     assert_eq!(guest.shell(copy), "same");
@@ -112,9 +112,9 @@ fn a_system_of_32_bits_boots_from_an_ide_disk_and_reads_cd_roms() {
     boots_from_an_ide_disk("i386", "i686");
 }
 
-/// A boot sector of the kind that DOS has: it must be started with the number of its drive in DL and, as a
-/// master boot record does, with its own entry of the partition table at DS:SI. Writes its text to the serial
-/// port and ends with 2Ah, or 0Bh.
+/// A boot sector of the kind that DOS has. It must be started with the number of its drive in DL
+/// and, as by a master boot record, with its own entry of the partition table at DS:SI. It writes
+/// its text to the serial port and ends with 2Ah, or 0Bh.
 fn dos_boot_sector(text: &str) -> Vec<u8> {
     #[rustfmt::skip]
     const CODE: [u8; 39] = [
@@ -126,7 +126,7 @@ fn dos_boot_sector(text: &str) -> Vec<u8> {
         0xb0, 0x0b, 0xe6, 0xf4, 0xeb, 0xfa, // fail: mov al, 0Bh; out F4h, al; jmp fail
     ];
     let mut sector = vec![0; 512];
-    // A jump over the parameters of the file system, which begin with the maker's name.
+    // A jump skips the parameters of the file system, which begin with the maker's name.
     sector[..11].copy_from_slice(b"\xeb\x3e\x90MSWIN4.1");
     sector[0x40..][..CODE.len()].copy_from_slice(&CODE);
     sector[0xc0..][..text.len()].copy_from_slice(text.as_bytes());
@@ -134,7 +134,7 @@ fn dos_boot_sector(text: &str) -> Vec<u8> {
     sector
 }
 
-/// A disk with a menu for Linux and for what has a boot sector of its own.
+/// A disk with a menu for Linux and for a partition with a boot sector of its own.
 fn disk_with_a_menu(folder: &Folder, text: &str) -> PathBuf {
     let menu = "menuentry 'Linux' { linux /vmlinuz console=tty0; initrd /initrd.img }\n\
         menuentry 'Another system' { chainloader (hd0,msdos2)+1 }\n";
@@ -177,7 +177,7 @@ fn the_installer_of_debian_starts_from_a_disk_and_follows_a_file_from_the_networ
     let answers = "d-i preseed/early_command string sync; poweroff -f\n";
     std::fs::write(served.join("answers"), answers).unwrap();
     let port = serve_files(served);
-    // What it would ask before it has the file is answered here.
+    // The prompts that come before it has the file are answered here.
     let menu = format!(
         "menuentry 'Install' {{\n\
         linux /linux nomodeset vga=normal fb=false auto=true priority=critical locale=en_US \
@@ -194,6 +194,6 @@ fn the_installer_of_debian_starts_from_a_disk_and_follows_a_file_from_the_networ
     let mut pc = Pc::start(&folder, &["-m", "1G", "--net", "user", "--drive", &drive]);
     pc.screen_with("Install");
     pc.tell(&["type", "\\n"]);
-    // It has loaded the network card's driver by then and got an address.
+    // By then it has loaded the network card's driver and has an address.
     assert_eq!(pc.ended(), Some(0));
 }

@@ -1,4 +1,4 @@
-//! Names of a program that runs in Linux, from its own ELF file, in statistics and traces.
+//! Tests that statistics and traces name a program in Linux by its own ELF file.
 
 use std::fs;
 use std::process::Command;
@@ -9,7 +9,7 @@ use crate::support::linux::{self, DEBIAN_AMD64};
 use crate::support::tollgate;
 use serde_json::Value;
 
-/// Executes ENTER, which exits, in a function of its own; then ends with 0.
+/// The program executes ENTER, which exits, in a function of its own; then it ends with 0.
 const PROGRAM: &str = "
     .globl _start
 _start:
@@ -27,7 +27,7 @@ make_room:
     ret
 ";
 
-/// The program as a file that is linked where it runs.
+/// The program as a file that is linked to the address at which it runs.
 fn program(folder: &Folder) -> std::path::PathBuf {
     let source = folder.file("program.s", PROGRAM.as_bytes());
     let (object, program) = (folder.path("program.o"), folder.path("program"));
@@ -40,7 +40,7 @@ fn program(folder: &Folder) -> std::path::PathBuf {
     program
 }
 
-/// Runs it in a guest with more flags; the statistics.
+/// Runs the program in a guest with more flags; returns the statistics.
 fn run(folder: &Folder, program: &std::path::Path, flags: &[&str]) -> Value {
     let content = fs::read(program).unwrap();
     let initramfs = linux::initramfs_with(DEBIAN_AMD64, "bin/program", &content);
@@ -60,7 +60,7 @@ fn run(folder: &Folder, program: &std::path::Path, flags: &[&str]) -> Value {
     serde_json::from_str(&fs::read_to_string(statistics).unwrap()).unwrap()
 }
 
-/// Exits for ENTER that the program's function is blamed for, by that name.
+/// The number of exits for ENTER that are attributed to the program's function by name.
 fn named(statistics: &Value) -> u64 {
     let rows = statistics["symbols"].as_array().unwrap().iter();
     let rows =
@@ -87,7 +87,7 @@ fn a_program_s_functions_have_names_in_statistics_and_traces() {
         &[&["--symbols", symbols], &traced[..]].concat(),
     );
     let blamed = named(&statistics);
-    // Traced exits are all blamed.
+    // Traced exits are all attributed.
     assert!(
         (90_000..=110_000).contains(&blamed),
         "{}",
@@ -101,7 +101,7 @@ fn a_program_s_functions_have_names_in_statistics_and_traces() {
 fn names_of_one_address_space_are_not_another_s() {
     let folder = Folder::new();
     let program = program(&folder);
-    // Nobody's page tables lie there.
+    // No process has its page tables there.
     let elsewhere = format!("{},space=0x1000", program.display());
     let statistics = run(&folder, &program, &["--symbols", &elsewhere]);
     assert_eq!(named(&statistics), 0, "{}", statistics["symbols"]);

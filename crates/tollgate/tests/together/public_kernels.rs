@@ -1,4 +1,5 @@
-//! Kernels that are neither Linux nor ours. docs/measured/public-suites.md has what more they do.
+//! Boots kernels that are neither Linux nor our own. docs/measured/public-suites.md describes
+//! further runs of them.
 
 use crate::support::guests::fetched;
 use crate::support::session::Session;
@@ -12,7 +13,7 @@ fn memtest86_finds_no_error(access: &str) {
     command.args(["--append", "console=ttyS0", "--kernel"]);
     command.arg(fetched("memtest86+/memtest.bin"));
     let mut guest = Session::over_pipes(command);
-    // All of its tests but the last, which mostly waits.
+    // All of its tests run except the last one, which mostly waits.
     let screen = guest.wait_for("#10 [Bit fade test");
     let counts: Vec<_> = screen.split("Errors: ").skip(1).collect();
     assert!(!counts.is_empty(), "{screen}");
@@ -63,7 +64,7 @@ fn so_does_one_that_reaches_memory_directly() {
 
 #[test]
 fn xen_builds_its_first_domain_which_powers_the_machine_off() {
-    // Debian's kernel for virtual machines cannot be a first domain.
+    // Debian's kernel for virtual machines cannot be Xen's first domain.
     let Some(system) = system("amd64") else {
         return;
     };

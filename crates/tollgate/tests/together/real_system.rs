@@ -1,6 +1,6 @@
-//! Whole Debian systems on disks: systemd brings them up to a login, apt-get installs a package over
-//! the user network, and they survive a power cut. `scripts/get-system` makes the disks, with
-//! `--all` those of more kernels and of 32 bits too; each test says which it ran on.
+//! Tests whole Debian systems on disks: systemd brings them to a login, apt-get installs a package
+//! over the user network, and they survive a power cut. `scripts/get-system` makes the disks; with
+//! `--all` it makes those with more kernels and of 32 bits too. Each test prints which one it used.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,17 +13,17 @@ use crate::support::system::{log_in, overlay, power_off, system, turn};
 use crate::support::{GUEST_PATIENCE, finish, signal, tollgate};
 use tollgate_test_support::skip;
 
-/// A new qcow2 image, behind which is the system's disk.
+/// A new qcow2 image whose backing file is the system's disk.
 fn disk(folder: &Folder, system: &Path) -> PathBuf {
     overlay(folder, &system.join("disk.img"))
 }
 
-/// Boots a kernel of the system's to the login, and root logs in.
+/// Boots one of the system's kernels to the login, and logs in as root.
 fn boot(system: &Path, flavour: &str, disk: &Path) -> Session {
     boot_with(system, flavour, disk, &[])
 }
 
-/// The same with more flags.
+/// [`boot`] with more flags.
 fn boot_with(system: &Path, flavour: &str, disk: &Path, flags: &[&str]) -> Session {
     let mut command = tollgate();
     command.args(["run", "-m", "512M", "--net", "user", "--kernel"]);
@@ -41,7 +41,7 @@ fn boot_with(system: &Path, flavour: &str, disk: &Path, flags: &[&str]) -> Sessi
     guest
 }
 
-/// What e2fsck says of the disk, with its exit code: 0 clean, 1 mended.
+/// The report of e2fsck about the disk, with its exit code: 0 for clean, 1 for repaired.
 fn check(folder: &Folder, disk: &Path, flag: &str) -> (Option<i32>, String) {
     let raw = folder.path("disk.raw");
     if !raw.exists() {
@@ -92,7 +92,7 @@ fn a_debian_system_boots_installs_a_package_and_survives_a_power_cut() {
     let lines = format!("wc -l </usr/share/{}/file", repository::PACKAGE);
     assert_eq!(guest.shell(&lines), repository::LINES.to_string());
     guest.shell("sync");
-    // Some that is under way.
+    // Some writes are under way at the end.
     guest.type_line("while :; do cp -r /etc /root/$$; rm -r /root/$$; echo again; done");
     for _ in 0..3 {
         guest.wait_for("again\n");
@@ -100,7 +100,7 @@ fn a_debian_system_boots_installs_a_package_and_survives_a_power_cut() {
     signal(guest.process(), libc::SIGKILL);
     guest.end();
 
-    // The journal puts the file system right, and nothing else needs to be.
+    // The journal repairs the file system, and no other repair is needed.
     let (code, said) = check(&folder, &disk, "-p");
     assert!(matches!(code, Some(0 | 1)), "{said}");
     let (code, said) = check(&folder, &disk, "-n");
@@ -118,7 +118,8 @@ fn a_debian_system_boots_installs_a_package_and_survives_a_power_cut() {
     assert!(!said.contains("journal"), "{said}");
 }
 
-/// A kernel brings a system up with nothing failed, and down again; the kernel's release.
+/// Boots a system with this kernel, expects that nothing has failed, and shuts it down; returns the
+/// kernel's release.
 fn boots(system: &Path, flavour: &str) -> String {
     let folder = Folder::new();
     let disk = disk(&folder, system);
@@ -211,7 +212,7 @@ fn a_debian_system_shuts_down_when_the_power_button_is_pressed() {
         let socket = folder.path("vm.sock");
         let flags = ["--control", socket.to_str().unwrap()];
         let mut guest = boot_with(&system, flavour, &disk, &flags);
-        // systemd-logind finds the button when udev has loaded its driver.
+        // systemd-logind finds the button after udev has loaded its driver.
         guest.shell("udevadm settle; systemctl is-system-running --wait");
         let mut control = tollgate();
         control.arg("control").arg(&socket);
@@ -234,7 +235,7 @@ fn a_debian_system_reports_that_its_kernel_panics() {
     let folder = Folder::new();
     let disk = disk(&folder, &system);
     let mut guest = boot(&system, "cloud", &disk);
-    // udev has found the driver by what ACPI says.
+    // udev has found the driver through the information in ACPI.
     assert_eq!(
         guest.shell("udevadm settle; lsmod | grep -c ^pvpanic_mmio"),
         "1"

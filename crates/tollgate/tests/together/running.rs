@@ -1,5 +1,5 @@
-//! What the command does around a running virtual machine: keys, the terminal, signals,
-//! the control socket. The guest is a boot sector that jumps to itself for ever.
+//! Tests what the command does around a running virtual machine: keys, the terminal, signals, the
+//! control socket. The guest is a boot sector with an endless loop.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -31,7 +31,7 @@ fn run_code(folder: &Folder, code: &[u8], arguments: &[&str]) -> Command {
     command
 }
 
-/// The same with a control socket, once it answers.
+/// [`run`] with a control socket, once it answers.
 fn run_with_control(folder: &Folder, arguments: &[&str]) -> (Child, UnixStream) {
     let path = folder.path("vm.sock");
     let mut command = run(folder, arguments);
@@ -39,7 +39,7 @@ fn run_with_control(folder: &Folder, arguments: &[&str]) -> (Child, UnixStream) 
     (child, connect_to_running(&path))
 }
 
-/// What a process wrote that ends soon.
+/// The output of a process that ends soon.
 #[track_caller]
 fn ended(child: Child) -> std::process::Output {
     support::ended(child, PATIENCE)
@@ -49,7 +49,7 @@ fn ended(child: Child) -> std::process::Output {
 fn the_guest_reads_the_files_of_the_command_line() {
     let folder = Folder::new();
     let file = folder.file("value", b"\x21");
-    // mov dx,510h; mov ax,selector; out dx,ax; inc dx; in al,dx; out F4h,al
+    // The code is: mov dx, 510h; mov ax, selector; out dx, ax; inc dx; in al, dx; out F4h, al
     let code = |selector| {
         [
             0xba, 0x10, 0x05, 0xb8, selector, 0, 0xef, 0x42, 0xec, 0xe6, 0xf4,
@@ -57,7 +57,7 @@ fn the_guest_reads_the_files_of_the_command_line() {
     };
     let of_file = format!("name=opt/b,file={}", file.display());
     let arguments = ["--fw-cfg", "opt/a,string=$x", "--fw-cfg", &of_file];
-    // Behind etc/e820, by their names.
+    // The files follow etc/e820 in the order of their names.
     for (selector, value) in [(0x21, b'$'), (0x22, 0x21)] {
         let child = run_code(&folder, &code(selector), &arguments).spawn();
         let code = ended(child.unwrap()).status.code();
@@ -168,7 +168,7 @@ fn the_control_socket_pauses_resumes_and_quits() {
 #[test]
 fn a_processor_that_waits_for_an_interrupt_is_halted() {
     let folder = Folder::new();
-    // hlt, with interrupts off; jmp to it
+    // The code halts with interrupts disabled, in a loop.
     let mut command = run_code(&folder, &[0xf4, 0xeb, 0xfd], &["--serial", "null"]);
     let path = folder.path("vm.sock");
     let child = command.arg("--control").arg(&path).spawn().unwrap();
@@ -227,14 +227,14 @@ fn a_pty_is_named_and_a_quit_machine_shows_its_statistics() {
 
 #[test]
 fn a_machine_whose_output_nobody_reads_can_be_ended() {
-    // mov dx, 3F8h; next: out dx, al; jmp next
+    // The code is: mov dx, 3F8h; next: out dx, al; jmp next
     let floods = [0xba, 0xf8, 0x03, 0xee, 0xeb, 0xfd];
     let folder = Folder::new();
     let mut child = run_code(&folder, &floods, &[]).spawn().unwrap();
-    // Time enough to fill the pipe.
+    // This is enough time to fill the pipe.
     thread::sleep(Duration::from_millis(500));
     signal(child.id(), libc::SIGTERM);
-    // Nothing is read before the end.
+    // The pipe is not read before the end.
     eventually("the end", || child.try_wait().unwrap());
     assert_eq!(ended(child).status.code(), Some(128 + libc::SIGTERM));
 }
@@ -244,7 +244,7 @@ fn guest_ram_may_lie_in_a_file_that_leaves_nothing_behind() {
     let folder = Folder::new();
     std::fs::create_dir(folder.path("ram")).unwrap();
     let place = folder.path("ram");
-    // mov word [1000h],1234h; mov al,[1001h]; out F4h,al
+    // The code is: mov word [1000h], 1234h; mov al, [1001h]; out F4h, al
     let code = [
         0xc7, 0x06, 0x00, 0x10, 0x34, 0x12, 0xa0, 0x01, 0x10, 0xe6, 0xf4,
     ];

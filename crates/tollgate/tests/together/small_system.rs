@@ -1,5 +1,5 @@
-//! The 16-bit guest system from its image on disk, as `crates/lab/guests/small-system.md`
-//! says. What it does is verified in the crate `lab`.
+//! Runs the 16-bit guest system from its image on disk, as `crates/lab/guests/small-system.md`
+//! describes. The crate `lab` verifies what the system does.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use crate::support::folder::Folder;
 use crate::support::{GUEST_PATIENCE, finish, tollgate};
 
-/// What isa-debug-exit makes of the 10h and the 11h that the system leaves with.
+/// The exit codes that isa-debug-exit makes of the 10h and the 11h with which the system ends.
 const DONE: i32 = 33;
 const REFUSED: i32 = 35;
 

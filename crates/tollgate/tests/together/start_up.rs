@@ -1,4 +1,4 @@
-//! A guest whose first instructions end the machine: what happens before and after them.
+//! Tests a guest whose first instructions end the machine: what happens before and after them.
 //! (`benches/start_up.rs` measures how long that takes; nothing here depends on it.)
 
 use std::io::Read;
@@ -8,7 +8,7 @@ use std::time::Instant;
 use crate::support::folder::Folder;
 use crate::support::{PATIENCE, ended, finish, signal, tollgate};
 
-/// mov al, value; out F4h, al
+/// The code: mov al, value; out F4h, al
 const fn leave_with(value: u8) -> [u8; 4] {
     [0xb0, value, 0xe6, 0xf4]
 }
@@ -54,7 +54,7 @@ fn the_statistics_count_what_little_happened() {
 fn a_host_that_refuses_a_timer_gets_no_machine_without_ticks() {
     let folder = Folder::new();
     let boot_sector = folder.boot_sector(&leave_with(0x10));
-    // No more queued signals for this process: timer_create fails.
+    // This process may queue no more signals, so timer_create fails.
     let mut command = Command::new("prlimit");
     command
         .arg("--sigpending=0")
@@ -71,10 +71,10 @@ fn a_host_that_refuses_a_timer_gets_no_machine_without_ticks() {
 /// A boot sector's code that writes R to the serial port and triple-faults.
 fn triple_fault() -> [u8; 32] {
     let mut code = [0; 32];
-    // mov dx, 3F8h; mov al, 'R'; out dx, al
+    // The code is: mov dx, 3F8h; mov al, 'R'; out dx, al
     code[..6].copy_from_slice(&[0xba, 0xf8, 0x03, 0xb0, b'R', 0xee]);
-    // In real mode: lidt [7C10h], where the limit is zero; int3. The vectors are out of
-    // reach, and so is the double fault's.
+    // The code, in real mode, is: lidt [7C10h], where the limit is zero; int3. The vectors are out
+    // of reach, and so is the double fault's.
     code[6..12].copy_from_slice(&[0x0f, 0x01, 0x1e, 0x10, 0x7c, 0xcc]);
     code
 }
@@ -107,7 +107,7 @@ fn a_triple_fault_is_a_reset_if_that_is_asked_for() {
     output.read_exact(&mut starts).unwrap();
     assert_eq!(&starts, b"RRR");
     signal(child.id(), libc::SIGTERM);
-    // Nobody may wait for a reader of what is written meanwhile.
+    // The run must not wait for a reader of its output.
     drop(output);
     let output = ended(child, PATIENCE);
     assert_eq!(output.status.code(), Some(128 + libc::SIGTERM));

@@ -1,4 +1,4 @@
-//! What `--stats` and its relatives tell about small guests, of which the exits are known.
+//! Tests what `--stats` and related commands report about small guests whose exits are known.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,33 +15,34 @@ use crate::support::folder::Folder;
 use crate::support::{self, PATIENCE, finish, tollgate};
 use serde_json::{Value, json};
 
-/// How often [`READS_AND_ENDS`] reads its port.
+/// The number of reads of [`READS_AND_ENDS`].
 const READS: u64 = 1000;
 
-/// mov dx, 3F8h; mov cx, READS; next: in al, dx; loop next; xor al, al; out F4h, al
+/// The code: mov dx, 3F8h; mov cx, READS; next: in al, dx; loop next; xor al, al; out F4h, al
 const READS_AND_ENDS: &[u8] = &[
     0xba, 0xf8, 0x03, 0xb9, 0xe8, 0x03, 0xec, 0xe2, 0xfd, 0x30, 0xc0, 0xe6, 0xf4,
 ];
 /// The exit code of a guest that writes 0 to isa-debug-exit.
 const ENDED: Option<i32> = Some(1);
 
-/// mov dx, 3F8h; next: in al, dx; jmp next
+/// The code: mov dx, 3F8h; next: in al, dx; jmp next
 const READS_FOR_EVER: &[u8] = &[0xba, 0xf8, 0x03, 0xec, 0xeb, 0xfd];
 
-/// mov dx, 3F8h; next: mov cx, 4000; loop to itself; in al, dx; jmp next: exits are a small part of what it
-/// does.
+/// The code: mov dx, 3F8h; next: mov cx, 4000; loop to itself; in al, dx; jmp next. Exits take a
+/// small part of its time.
 const READS_NOW_AND_THEN: &[u8] = &[
     0xba, 0xf8, 0x03, 0xb9, 0xa0, 0x0f, 0xe2, 0xfe, 0xec, 0xeb, 0xf8,
 ];
 
-/// mov dx, 3F8h; next: mov cx, 20000; read: in al, dx; loop read; mov bx, 200; again: xor cx, cx; loop to
-/// itself; dec bx; jnz again; jmp next: many exits, then milliseconds without one.
+/// The code: mov dx, 3F8h; next: mov cx, 20000; read: in al, dx; loop read; mov bx, 200; again: xor
+/// cx, cx; loop to itself; dec bx; jnz again; jmp next. It has many exits, then none for
+/// milliseconds.
 const READS_AND_COMPUTES: &[u8] = &[
     0xba, 0xf8, 0x03, 0xb9, 0x20, 0x4e, 0xec, 0xe2, 0xfd, 0xbb, 0xc8, 0x00, 0x31, 0xc9, 0xe2, 0xfe,
     0x4b, 0x75, 0xf9, 0xeb, 0xee,
 ];
 
-/// Where the BIOS loads a boot sector.
+/// The address at which the BIOS loads a boot sector.
 const START: u64 = 0x7c00;
 
 fn run(folder: &Folder, code: &[u8], arguments: &[&str]) -> Command {
@@ -53,7 +54,7 @@ fn run(folder: &Folder, code: &[u8], arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs the guest that ends.
+/// Runs [`READS_AND_ENDS`] to its end.
 #[track_caller]
 fn run_to_end(folder: &Folder, arguments: &[&str]) -> Output {
     let output = finish(&mut run(folder, READS_AND_ENDS, arguments), PATIENCE);
@@ -69,7 +70,7 @@ fn read_json(path: &Path) -> Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 
-/// The row of one kind.
+/// The row of one kind in a list.
 #[track_caller]
 fn row<'a>(snapshot: &'a Value, list: &str, kind: &str) -> &'a Value {
     let rows = snapshot[list].as_array().unwrap();
@@ -77,7 +78,7 @@ fn row<'a>(snapshot: &'a Value, list: &str, kind: &str) -> &'a Value {
     found.unwrap_or_else(|| panic!("no {kind} in {list} of {snapshot}"))
 }
 
-/// A guest that reads its port for ever, and its control socket.
+/// Starts a guest that reads its port in an endless loop; returns it and its control socket.
 fn running(folder: &Folder, arguments: &[&str]) -> (Child, UnixStream) {
     running_code(folder, READS_FOR_EVER, arguments)
 }
@@ -103,7 +104,7 @@ fn quit(child: Child, socket: &UnixStream) -> Output {
     output
 }
 
-/// `tollgate stats` for the machine in `folder`.
+/// Runs `tollgate stats` for the machine in `folder`.
 #[track_caller]
 fn stats(folder: &Folder, arguments: &[&str]) -> String {
     let mut command = tollgate();
@@ -146,13 +147,13 @@ fn json_in_a_file_has_the_exact_count() {
 fn exports_of_a_paused_machine_agree_to_the_count() {
     let folder = Folder::new();
     let (child, socket) = running(&folder, &[]);
-    // A machine paused before its first exit has nothing to compare.
+    // A machine that is paused before its first exit has nothing to compare.
     support::eventually("an exit", || {
         let answer = command(&socket, "stats");
         (answer["stats"]["exit_count"].as_u64().unwrap() > 0).then_some(())
     });
     command(&socket, "pause");
-    // Answers may be up to 20 ms old: let those from before the pause expire.
+    // Answers may be up to 20 ms old, so those from before the pause must expire.
     std::thread::sleep(std::time::Duration::from_millis(100));
     let from_json: Value = serde_json::from_str(&stats(&folder, &["--format", "json"])).unwrap();
     let from_csv = stats(&folder, &["--format", "csv"]);
@@ -186,7 +187,7 @@ fn statistics_begin_anew_when_somebody_asks() {
     };
     support::eventually("exits", || (count() > 0).then_some(()));
     command(&socket, "pause");
-    // Answers may be up to 20 ms old.
+    // Answers may be up to 20 ms old, so those from before the pause must expire.
     std::thread::sleep(std::time::Duration::from_millis(100));
     let all = count();
     let status = || {
@@ -197,7 +198,7 @@ fn statistics_begin_anew_when_somebody_asks() {
     assert_eq!(status(), all);
     let said = stats(&folder, &["--reset"]);
     assert_eq!((said.as_str(), count()), ("", 0));
-    // The status goes on.
+    // The counts of the status continue.
     assert_eq!(status(), all);
     command(&socket, "resume");
     support::eventually("exits again", || (count() > 0).then_some(()));
@@ -211,7 +212,7 @@ fn a_reader_that_asks_and_leaves_does_not_harm_the_machine() {
     for _ in 0..200 {
         send_and_leave(&folder.path("vm.sock"), b"{\"command\":\"stats\"}\n");
     }
-    // The processor may be late on a host with much else to do.
+    // On a busy host the vCPU may answer late.
     let count = |answer: &Value| answer["stats"]["exit_count"].as_u64();
     let first = support::eventually("an answer", || {
         let answer = ask(&socket, &json!({"command": "stats", "id": 1}));
@@ -247,7 +248,7 @@ fn symbols_name_the_instructions_that_exits_come_from() {
         by_symbol["exits"],
         row(&snapshot, "exits", "port-in")["attributed"]
     );
-    // The same file for a guest that lies 100h lower.
+    // The same symbols fit a guest that is 100h lower.
     let low = folder.file("low.map", b"00007b00 T start\n00007b06 t poll\n");
     let moved = format!("{}@0x100", text(&low));
     let output = run_to_end(&folder, &["--symbols", &moved, "--stats"]);
@@ -261,7 +262,7 @@ fn names_can_be_given_when_statistics_are_shown() {
     let folder = Folder::new();
     let map = folder.file("System.map", b"00007c00 T start\n00007c03 t poll\n");
     let (child, socket) = running(&folder, &[]);
-    // The guest has no paging: its only address space is that of CR3 0.
+    // The guest has no paging, so its only address space is that of CR3 0.
     let shown = |symbols: &str| stats(&folder, &["--symbols", symbols, "--format", "json"]);
     support::eventually("an origin", || {
         shown(text(&map)).contains("\"poll+").then_some(())
@@ -298,7 +299,7 @@ fn saved_statistics_are_shown_with_names_and_prices() {
     for part in ["poll+0x0", "exits by symbol", "Old", "1,000"] {
         assert!(table.contains(part), "{part}: {table}");
     }
-    // What needs a machine is refused, and what is no statistics.
+    // Flags that need a machine are refused, and so are files without statistics.
     let refused = |path: &Path, arguments: &[&str]| {
         let output = shown(path, arguments);
         assert_eq!(output.status.code(), Some(2), "{output:?}");
@@ -344,7 +345,7 @@ fn a_trace_has_every_exit_with_its_time() {
         })
         .collect();
     assert_eq!(trace["otherData"]["events"], complete.len());
-    // Times go forward, and what begins inside an exit ends there.
+    // Times increase, and an event that begins inside an exit ends there.
     let mut open: Vec<f64> = Vec::new();
     let mut latest = 0.0;
     for (start, length) in complete {
@@ -356,8 +357,8 @@ fn a_trace_has_every_exit_with_its_time() {
     }
 }
 
-/// Every entry is of the form that the description of the format asks for, and no two slices of a
-/// track overlap without one lying in the other: such a slice Perfetto would drop.
+/// Expects that every entry has the form that the format's description demands, and that two slices
+/// of a track either do not overlap or are nested. Perfetto would drop any other slice.
 #[track_caller]
 fn check_form(trace: &Value) {
     let mut tracks: BTreeMap<(u64, u64), Vec<(f64, f64)>> = BTreeMap::new();
@@ -418,7 +419,7 @@ fn a_trace_has_tracks_by_space_and_kind_and_the_names_of_instructions() {
     run_to_end(&folder, &arguments);
     let trace = read_json(&path);
     check_form(&trace);
-    // One that keeps the last events is of the same form.
+    // A trace that keeps the last events has the same form.
     let ring = folder.path("ring.json");
     let few = ["--trace-ring", "--trace-limit", "64K"];
     run_to_end(&folder, &[&["--trace", text(&ring)], &few[..]].concat());
@@ -472,13 +473,13 @@ fn pictures_are_drawn_of_a_run_and_of_a_machine_that_runs() {
     assert!(drawn.starts_with(b"\x89PNG") && drawn.len() > 5_000);
 }
 
-/// How many tries the ledger has to balance: a host that is a virtual machine itself loses time that
-/// nobody tells it of.
+/// The number of attempts that the ledger has to balance: a host that is a virtual machine itself
+/// loses time without knowing it.
 const TRIES: u64 = 8;
 
 #[test]
 fn the_ledger_balances_on_a_loaded_host() {
-    // Two programs for each processor that do nothing but run.
+    // Two programs for each processor do nothing but run.
     let ended = Arc::new(AtomicBool::new(false));
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let load: Vec<_> = (0..2 * processors)
@@ -501,7 +502,7 @@ fn the_ledger_balances_on_a_loaded_host() {
 
 #[test]
 fn the_ledger_balances_of_a_guest_that_does_nothing_but_exits() {
-    // Reading the clock makes these longer by a twelfth.
+    // Reading the clock makes exits longer by a twelfth.
     readings_that_balance(READS_FOR_EVER).unwrap();
 }
 
@@ -510,12 +511,12 @@ fn the_ledger_balances_of_a_guest_with_few_long_stretches_between_many_exits() {
     let reading = readings_that_balance(READS_AND_COMPUTES).unwrap();
     let cycles = |key: &str| reading[key].as_u64().unwrap();
     let (guest, exits) = (cycles("guest_cycles"), cycles("exit_cycles"));
-    // Neither is a trifle.
+    // Neither is negligible.
     assert!(guest > exits / 10 && exits > guest / 100, "{guest} {exits}");
 }
 
-/// The ledger of runs of this guest until those of one balance; else what was missing in each, and its
-/// waiting time.
+/// Runs this guest until the ledger of one run balances and returns that ledger; if none balances,
+/// returns the difference and the waiting time of each.
 fn readings_that_balance(code: &[u8]) -> Result<Value, String> {
     let folder = Folder::new();
     let path = folder.path("reading.json");
@@ -555,14 +556,14 @@ fn a_full_disk_does_not_harm_the_machine_and_shows_in_the_exit_code() {
     let file = "--stats-file";
     let output = run_to_end(&folder, &[file, "/dev/full"]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("the statistics are lost"));
-    // A trace's room is taken before the guest runs.
+    // A trace's space is reserved before the guest runs.
     let output = finish(
         &mut run(&folder, READS_AND_ENDS, &["--trace", "/dev/full"]),
         PATIENCE,
     );
     assert_eq!(output.status.code(), Some(2), "{output:?}");
 
-    // mov al, 'x'; out E9h, al; next: in al, dx; jmp next
+    // The code: mov al, 'x'; out E9h, al; next: in al, dx; jmp next
     const WRITES_AND_READS: &[u8] = &[0xb0, b'x', 0xe6, 0xe9, 0xec, 0xeb, 0xfd];
     let console = ["--debug-console", "file:/dev/full"];
     for (code, arguments) in [
@@ -597,7 +598,8 @@ fn a_trace_is_valid_whenever_the_machine_is_killed() {
     for round in 0..4 {
         let arguments = ["--trace", text(&path), "--trace-limit", "1M"];
         let (mut child, socket) = running(&folder, &arguments);
-        // Some exits later in each round; none of them may have been written yet.
+        // The process is killed some exits later in each round; none of them may have been written
+        // yet.
         support::eventually("exits", || {
             let answer = command(&socket, "status");
             (answer["status"]["exits"].as_u64().unwrap() > round * 1500).then_some(())
@@ -629,7 +631,7 @@ fn a_price_table_gives_an_estimate() {
     let estimate = read_json(&path)["estimate"].clone();
     assert_eq!(estimate["machine"], "Old One");
     assert_eq!(estimate["exit_cycles"], READS * 100);
-    // 100,000 cycles at 1 MHz.
+    // The price is 100,000 cycles, at 1 MHz.
     assert_eq!(estimate["exit_ns"], READS * 100 * 1000);
     assert!(estimate["unpriced_exits"].as_u64().unwrap() > 0);
     let output = run_to_end(&folder, &["--price-table", text(&prices), "--stats"]);
@@ -708,12 +710,12 @@ fn instructions_are_counted_if_that_is_asked_for() {
     let mut arguments = write.to_vec();
     arguments.extend(["--count-instructions", "--verify-code"]);
     run_to_end(&folder, &arguments);
-    // Two before the loop of two, two behind it. Each IN leaves for the monitor and counts
-    // once; nothing in this guest faults, and no timer is set that could strike.
+    // Two instructions precede the loop of two, and two follow it. Each IN exits and counts once.
+    // Nothing in this guest faults, and no timer is set.
     let counted = read_json(&file);
     assert_eq!(counted["instructions"], 2 + 2 * READS + 2);
-    // An IN stands for two host instructions, a store of 8 bytes and a jump of 4; LOOP for no
-    // fewer than two.
+    // An IN becomes two host instructions, a store of 8 bytes and a jump of 4; a LOOP becomes at
+    // least two.
     let host = |field: &str| counted["host_code"][field].as_u64().unwrap();
     assert!(host("instructions") >= 4 * READS, "{counted}");
     assert!(host("bytes") >= (8 + 4 + 2) * READS, "{counted}");

@@ -1,4 +1,4 @@
-//! Guest time and host time are the same time.
+//! Tests that guest time and host time advance at the same rate.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -6,16 +6,16 @@ use std::time::{Duration, Instant};
 use crate::support::linux::{self, DEBIAN_686_PAE, DEBIAN_AMD64};
 use crate::support::session::Session;
 
-/// How far the clocks may be apart, as a part of the time that passed.
+/// The greatest difference between the clocks, as a part of the elapsed time.
 const TOLERANCE: f64 = 0.005;
 
 /// The guest's clocks, read between two host times.
 struct Reading {
     asked: Instant,
     answered: Instant,
-    /// Seconds since the kernel started.
+    /// The seconds since the kernel started.
     uptime: f64,
-    /// Seconds since 1970.
+    /// The seconds since 1970.
     date: f64,
 }
 
@@ -39,7 +39,8 @@ impl Reading {
         }
     }
 
-    /// Of several readings the one that was answered fastest: it says best when it was.
+    /// Takes several readings and returns the one that was answered fastest, whose time is known
+    /// best.
     #[track_caller]
     fn best(guest: &mut Session) -> Self {
         let readings = (0..7).map(|_| Self::take(guest));
@@ -68,14 +69,14 @@ fn clocks_agree(kernel: &str) {
     let mut guest = linux::boot(command);
 
     let first = Reading::best(&mut guest);
-    // Half of the time busy, half of it idle.
+    // Half of the time is busy, half of it idle.
     guest.shell("(while :; do :; done) & true");
     thread::sleep(Duration::from_secs(31));
     guest.shell("kill $!");
     thread::sleep(Duration::from_secs(31));
     let last = Reading::best(&mut guest);
 
-    // From the middle of one exchange to the middle of the other.
+    // The time is measured from the middle of one exchange to the middle of the other.
     let middle = |reading: &Reading| reading.asked + reading.uncertainty() / 2;
     let host = (middle(&last) - middle(&first)).as_secs_f64();
     assert!(host > 60.0);
@@ -94,7 +95,7 @@ fn clocks_agree(kernel: &str) {
             "{clock}: {passed} s passed in the guest, {host} s on the host"
         );
     }
-    // Timer interrupts keep the same time: a sleep ends when the host says so.
+    // Timer interrupts keep the same time: a sleep ends when the host's clock says so.
     let started = Instant::now();
     guest.shell("sleep 20");
     let slept = started.elapsed().as_secs_f64();

@@ -1,4 +1,5 @@
-//! `tollgate top` and where it finds machines. What it draws is tested beside it, without a terminal.
+//! Tests `tollgate top` and how it finds machines. What it draws is tested next to its code,
+//! without a terminal.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -9,14 +10,14 @@ use crate::support::control::{command, connect_to_running};
 use crate::support::folder::Folder;
 use crate::support::{self, PATIENCE, finish, tollgate};
 
-/// With a run-time folder of its own.
+/// `tollgate` with a run-time folder of its own.
 fn tollgate_in(folder: &Folder) -> Command {
     let mut command = tollgate();
     command.env("XDG_RUNTIME_DIR", folder.as_path());
     command
 }
 
-/// A guest that does nothing for ever.
+/// Starts a guest that does nothing in an endless loop.
 fn running(folder: &Folder, arguments: &[&str]) -> Child {
     tollgate_in(folder)
         .args(["run", "-m", "16M", "--serial", "null", "--kernel"])
@@ -68,7 +69,7 @@ fn nothing_is_put_into_a_folder_that_others_can_reach() {
     connect_to_running(&socket);
     assert_eq!(fs::read_dir(&open).unwrap().count(), 0);
     ends(child, &socket);
-    // A link to a folder is none either.
+    // A link to a folder is not accepted either.
     fs::remove_dir(&open).unwrap();
     let elsewhere = folder.path("elsewhere");
     fs::create_dir(&elsewhere).unwrap();
@@ -98,7 +99,7 @@ fn top_needs_a_machine_and_a_terminal() {
     let found = folder.path(&format!("tollgate/{}.sock", child.id()));
     connect_to_running(&found);
     refused(&[], 2, "needs a terminal");
-    // What a killed machine left is cleared away.
+    // The socket that a killed machine has left is removed.
     let stale = folder.path("tollgate/1.sock");
     drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
     refused(&[], 2, "needs a terminal");

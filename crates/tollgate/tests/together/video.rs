@@ -1,14 +1,14 @@
-//! Graphics modes as programs of the PC set them: by INT 10h of the package `seabios`'s firmware for the display
-//! adapter. What they draw is compared with pictures of the screen.
+//! Tests graphics modes as programs of the PC set them: by INT 10h of the display adapter's
+//! firmware from the package `seabios`. Their drawings are compared with pictures of the screen.
 
 use crate::support::folder::Folder;
 use crate::support::pc::Pc;
 use crate::support::picture::Picture;
 use crate::support::{GUEST_PATIENCE, finish, tollgate, within};
 
-/// Sets the mode whose number is at 7D00h and has the BIOS write a pixel of each line, as many as the word at 7D02h
-/// says: of line Y at X = 7 Y mod 256, of colour Y mod 16; and read it back. Then waits for a key and ends with
-/// 2Ah, or 0Bh if something was wrong.
+/// Sets the mode whose number is at 7D00h and lets the BIOS write a pixel of each line, as many as
+/// the word at 7D02h says: of line Y at X = 7 Y mod 256, with colour Y mod 16; and reads it back.
+/// Then waits for a key and ends with 2Ah, or 0Bh if a pixel was wrong.
 #[rustfmt::skip]
 const PIXELS: [u8; 64] = [
     0x31, 0xc0, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c, // xor ax, ax; mov ds, ax; mov ss, ax; mov sp, 7C00h
@@ -21,8 +21,8 @@ const PIXELS: [u8; 64] = [
     0xe6, 0xf4, 0xeb, 0xfa, // out 0F4h, al; jmp
 ];
 
-/// Sets VESA mode 101h and stores a byte in each of the first four banks, at 1000h: 1, 2, 3, 4. Ends as
-/// [`PIXELS`].
+/// Sets VESA mode 101h and stores a byte in each of the first four banks, at 1000h: 1, 2, 3, 4.
+/// Ends like [`PIXELS`].
 #[rustfmt::skip]
 const BANKS: [u8; 61] = [
     0x31, 0xc0, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c, // xor ax, ax; mov ds, ax; mov ss, ax; mov sp, 7C00h
@@ -35,8 +35,8 @@ const BANKS: [u8; 61] = [
     0xeb, 0xfa, // jmp
 ];
 
-/// Sets VESA mode 143h, of 32 bits, with its linear frame buffer, and stores a pixel in each line, at X = Y: of
-/// colour 10305h Y. Ends as [`PIXELS`].
+/// Sets VESA mode 143h, of 32 bits, with its linear frame buffer, and stores a pixel in each line,
+/// at X = Y, with the colour 10305h Y. Ends like [`PIXELS`].
 #[rustfmt::skip]
 const LINEAR: [u8; 131] = [
     0x31, 0xc0, 0x8e, 0xd8, 0x8e, 0xc0, 0x8e, 0xd0, // xor ax, ax; mov ds, ax; mov es, ax; mov ss, ax
@@ -51,14 +51,14 @@ const LINEAR: [u8; 131] = [
     0xb9, 0x58, 0x02, 0x26, 0x67, 0x66, 0x89, 0x07, // mov cx, 258h; mov DWORD es:[edi], eax
     0x66, 0x05, 0x05, 0x03, 0x01, 0x00, // add eax, 10305h
     0x66, 0x81, 0xc7, 0x84, 0x0c, 0x00, 0x00, 0xe2, 0xec, // add edi, 0C84h; loop
-    0xfb, // sti: before, an interrupt would load ES anew
+    0xfb, // sti: an earlier interrupt would load ES again
     0xb4, 0x00, 0xcd, 0x16, 0xb0, 0x2a, 0xe6, 0xf4, // mov ah, 0; int 16h; mov al, 2Ah; out 0F4h, al
     0xb0, 0x0b, 0xe6, 0xf4, 0xeb, 0xfa, // mov al, 0Bh; out 0F4h, al; jmp
     0x0f, 0x00, 0x73, 0x7c, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, // the descriptor table: none, and data of 4 GiB
     0x00, 0x00, 0xff, 0xff, 0x00, 0x00, 0x00, 0x93, 0xcf, 0x00,
 ];
 
-/// The 16 colours of the CGA.
+/// A colour of the CGA's 16 colours.
 fn cga(colour: usize) -> [u8; 3] {
     let part = |bit: usize| match (colour >> bit & 1, colour >> 3) {
         (0, 0) => 0,
@@ -158,7 +158,8 @@ fn each_picture_of_the_screen_becomes_a_file() {
     let display = format!("png:{}", pictures.display());
     let floppy = code.to_str().unwrap();
     let mut pc = Pc::start(&folder, &["--floppy", floppy, "--display", &display]);
-    // Perhaps the text of firmware; the mode's picture, complete at last.
+    // The first picture may show text of the firmware; the last one is the complete picture of the
+    // mode.
     let all = || -> Vec<Picture> {
         let files = (42..).map(|number| pictures.join(format!("{number:06}.png")));
         files.map_while(|file| Picture::read(&file)).collect()
@@ -169,7 +170,7 @@ fn each_picture_of_the_screen_becomes_a_file() {
             last.height == 200 && last.pixels[199 * 320 + 7 * 199 % 256] == cga(199 % 16);
         is_drawn.then_some(())
     });
-    // A picture that stays is written once.
+    // A picture that does not change is written once.
     std::thread::sleep(std::time::Duration::from_secs(1));
     let all = all();
     assert!(all.windows(2).all(|pair| pair[0] != pair[1]));

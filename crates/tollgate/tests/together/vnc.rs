@@ -1,5 +1,5 @@
-//! `--display vnc=`: a viewer sees the screen, types and moves the mouse; strangers and viewers that
-//! do not read trouble nobody.
+//! Tests `--display vnc=`: a viewer sees the screen, types and moves the mouse; unauthorized
+//! viewers, and viewers that do not read, disturb no other.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -35,7 +35,7 @@ fn start(folder: &Folder, display: &str) -> Pc {
     Pc::start(folder, &["--floppy", &disk(folder), "--display", display])
 }
 
-/// At a socket in the folder.
+/// Starts a machine with a VNC server at a socket in the folder.
 fn start_at_socket(folder: &Folder) -> (Pc, std::path::PathBuf) {
     let socket = folder.path("vnc.sock");
     let pc = start(folder, &format!("vnc=unix:{}", socket.display()));
@@ -48,7 +48,7 @@ fn connect(socket: &Path) -> UnixStream {
     stream
 }
 
-/// The screen as `tollgate screen` has it.
+/// The picture that `tollgate screen` writes.
 fn picture(pc: &Pc, folder: &Folder) -> Picture {
     let png = folder.path("screen.png");
     pc.tell(&["screen", "--png", png.to_str().unwrap()]);
@@ -79,7 +79,7 @@ fn a_viewer_sees_what_the_screen_shows_and_types() {
 fn a_port_lets_in_who_knows_the_password() {
     let folder = Folder::new();
     let file = folder.file("password", b"secret\n");
-    // A port that was free just now.
+    // The port was free a moment ago.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
@@ -111,7 +111,7 @@ fn a_viewer_that_does_not_read_holds_nobody_up() {
     let mut sleepers: Vec<Viewer> = (0..4)
         .map(|_| Viewer::begin(connect(&socket), None))
         .collect();
-    // Each wants far more pictures than a socket holds, and takes none.
+    // Each viewer requests far more pictures than a socket holds, and reads none.
     for sleeper in &mut sleepers {
         for _ in 0..200 {
             sleeper.say(&[3, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]);

@@ -1,4 +1,4 @@
-//! Sockets between guest and host, with Debian's driver and programs of this host's own root.
+//! Tests sockets between guest and host, with Debian's driver and programs of this host's own root.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
@@ -12,11 +12,11 @@ use crate::support::folder::Folder;
 use crate::support::guests::fetched;
 use crate::support::{GUEST_PATIENCE, ended, finish, tollgate};
 
-/// Bytes that are sent each way.
+/// The number of bytes that are sent each way.
 const BYTES: usize = 3 << 20;
 
-/// What a program of the guest needs: AF_VSOCK is 40, an address is family, port and identifier
-/// (vsock(7)).
+/// The constants that a program of the guest needs: AF_VSOCK is 40, an address is family, port and
+/// identifier (vsock(7)).
 const PERL: &str = "use strict; use Socket; $| = 1;
     sub address { pack 'SSLLx4', 40, 0, @_ }
     sub vsock { socket(my $s, 40, SOCK_STREAM, 0) || die \"socket: $!\"; $s }
@@ -35,7 +35,7 @@ fn exec(folder: &Folder, program: &str) -> Command {
     command.env("TOLLGATE_GUESTS", guests.ancestors().nth(2).unwrap());
     command.args(["exec", "--vsock"]);
     command.arg(format!("cid=42,path={}", folder.path("v").display()));
-    // Whose /dev/vsock is.
+    // /dev/vsock belongs to root.
     command.args(["--user", "root", "--", "perl", "program"]);
     command
 }
@@ -45,7 +45,7 @@ fn pattern(seed: usize) -> Vec<u8> {
     bytes.collect()
 }
 
-/// Connects to a port of the guest: the connection behind the answer.
+/// Connects to a port of the guest; returns the connection and the answer.
 fn connect(path: &Path, port: u32) -> (UnixStream, String) {
     let mut stream = UnixStream::connect(path).unwrap();
     stream.set_read_timeout(Some(GUEST_PATIENCE)).unwrap();
@@ -58,7 +58,7 @@ fn connect(path: &Path, port: u32) -> (UnixStream, String) {
     (stream, text(&answer))
 }
 
-/// Sends and ends that half, and reads what comes back.
+/// Sends data, closes the sending half, and reads the answer.
 fn exchange(stream: &UnixStream, data: &[u8]) -> Vec<u8> {
     let mut sender = stream.try_clone().unwrap();
     let sent = data.to_vec();
@@ -128,12 +128,12 @@ fn the_host_connects_to_the_guest() {
         panic!("{}", text(&ended(child, GUEST_PATIENCE).stderr));
     }
     let path = folder.path("v");
-    // Where nobody listens.
+    // No program listens on this port.
     assert_eq!(connect(&path, 99).1, "");
     let (stream, answer) = connect(&path, 1234);
     assert!(answer.starts_with("OK "), "{answer}");
     assert!(exchange(&stream, &pattern(1)) == pattern(1));
-    // Several at a time: all are accepted before the first is read.
+    // All of several connections are accepted before the first is read.
     let streams: Vec<_> = (0..CONNECTIONS).map(|_| connect(&path, 1234).0).collect();
     let words = |number: usize| format!("connection {number}\n").repeat(1000).into_bytes();
     for (number, mut stream) in streams.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! CD-ROMs that boot (El Torito 1.0).
+//! Makes images of CD-ROMs that boot (El Torito 1.0).
 
 use super::finish;
 use super::folder::Folder;
@@ -7,13 +7,13 @@ use std::process::Command;
 use std::time::Duration;
 
 const SECTOR: usize = 2048;
-/// How long a tool may take that makes an image.
+/// How long a tool that makes an image may take.
 const TOOL_PATIENCE: Duration = Duration::from_secs(120);
 
-/// The sector of the text on a CD-ROM of [`bootable`].
+/// The sector with the text on a CD-ROM of [`bootable`].
 pub const TEXT_SECTOR: usize = 24;
 
-/// A disc without a file system that boots `code`, 2048 bytes at most, without emulation, and has a
+/// A disc without a file system that boots `code`, at most 2048 bytes, without emulation, and has a
 /// text in a sector.
 pub fn bootable(code: &[u8], text: &str) -> Vec<u8> {
     const CATALOG: usize = 20;
@@ -24,7 +24,7 @@ pub fn bootable(code: &[u8], text: &str) -> Vec<u8> {
     };
     put(17, 0, b"\0CD001\x01EL TORITO SPECIFICATION");
     put(17, 0x47, &(CATALOG as u32).to_le_bytes());
-    // The validation entry, whose 16 words add up to zero, and the entry that is booted.
+    // The validation entry, whose 16 words have the sum zero, and the entry that is booted.
     put(CATALOG, 0, &[1, 0, 0, 0]);
     put(CATALOG, 28, &[0xaa, 0x55, 0x55, 0xaa]);
     put(CATALOG, 32, &[0x88, 0, 0, 0, 0, 0, 4, 0]);
@@ -34,8 +34,8 @@ pub fn bootable(code: &[u8], text: &str) -> Vec<u8> {
     disc
 }
 
-/// A disc of ISO 9660 with the files of a folder; `options` are those of `xorriso -as mkisofs` that say
-/// what it boots.
+/// A disc of ISO 9660 with the files of a folder. `options` are options of `xorriso -as mkisofs`
+/// that say what it boots.
 pub fn of_folder(folder: &Folder, files: &Path, options: &[&str]) -> PathBuf {
     let disc = folder.path("disc.iso");
     let mut command = Command::new("xorriso");
@@ -44,7 +44,7 @@ pub fn of_folder(folder: &Folder, files: &Path, options: &[&str]) -> PathBuf {
     disc
 }
 
-/// Runs a tool that must succeed.
+/// Runs a tool and expects that it succeeds.
 #[track_caller]
 pub fn made(command: &mut Command) {
     let output = finish(command, TOOL_PATIENCE);

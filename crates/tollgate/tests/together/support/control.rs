@@ -1,4 +1,4 @@
-//! A client of the control socket.
+//! A client of the control socket for tests.
 
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
@@ -26,8 +26,9 @@ pub fn connect_to_running(path: &Path) -> UnixStream {
     socket
 }
 
-/// Connects, sends something, and leaves without reading an answer. While many that have left
-/// are still counted, the machine may turn this client away before it has said anything.
+/// Connects, sends something, and disconnects without reading an answer. While many clients that
+/// have disconnected are still counted, the machine may reject this client before it has sent
+/// anything.
 #[track_caller]
 pub fn send_and_leave(path: &Path, bytes: &[u8]) {
     let mut client = UnixStream::connect(path).unwrap();
@@ -47,8 +48,8 @@ pub fn ask(mut socket: &UnixStream, request: &Value) -> Value {
     serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"))
 }
 
-/// Sends a command that needs nothing else. On a host with much other work the processor may not
-/// answer in time: then again.
+/// Sends a command without arguments. On a busy host the vCPU may not answer in time, and the
+/// command is sent again.
 #[track_caller]
 pub fn command(socket: &UnixStream, name: &str) -> Value {
     let end = Instant::now() + PATIENCE;

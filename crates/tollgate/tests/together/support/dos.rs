@@ -1,4 +1,4 @@
-//! FreeDOS from a floppy disk or a hard disk, with programs of ours that are assembled here.
+//! Runs FreeDOS from a floppy disk or a hard disk, with programs of ours that are assembled here.
 
 use super::cd::made;
 use super::floppy;
@@ -21,18 +21,18 @@ pub fn program(folder: &Folder, name: &str) -> PathBuf {
     folder.path(&format!("{name}.com"))
 }
 
-/// Puts files on a disk's image.
+/// Puts files on the file system of a disk's image.
 #[track_caller]
 pub fn put(image: &Path, files: &[&Path]) {
     if files.is_empty() {
-        // mcopy would take the image itself for what is copied, to here.
+        // Without files, mcopy would copy the image itself to this folder.
         return;
     }
     let mut copy = Command::new("mcopy");
     made(copy.args(["-o", "-i"]).arg(image).args(files).arg("::"));
 }
 
-/// What is in a file on a disk's image.
+/// The content of a file on a disk's image.
 #[track_caller]
 pub fn get(folder: &Folder, image: &Path, name: &str) -> Vec<u8> {
     let target = folder.path(&format!("from-{}", name.replace('/', "-")));
@@ -44,14 +44,14 @@ pub fn get(folder: &Folder, image: &Path, name: &str) -> Vec<u8> {
 
 /// A machine with FreeDOS at its prompt.
 pub struct Dos {
-    /// The machine.
+    /// The machine that runs DOS.
     pub pc: Pc,
     /// The image of the disk that it booted.
     pub image: PathBuf,
 }
 
 impl Dos {
-    /// Boots it with programs of ours, and more flags; `None` if there is no FreeDOS here.
+    /// Boots FreeDOS with programs of ours and more flags; `None` if there is no FreeDOS here.
     #[track_caller]
     pub fn with(folder: &Folder, programs: &[&str], arguments: &[&str]) -> Option<Self> {
         let floppy = freedos(folder)?;
@@ -62,7 +62,7 @@ impl Dos {
         Some(Self::boot(folder, floppy.clone(), &all))
     }
 
-    /// Boots an image of a disk with all the flags, those that name it too.
+    /// Boots the image of a disk; `arguments` are all flags, including those that name it.
     #[track_caller]
     pub fn boot(folder: &Folder, image: PathBuf, arguments: &[&str]) -> Self {
         let pc = Pc::start(folder, arguments);
@@ -71,7 +71,7 @@ impl Dos {
         dos
     }
 
-    /// Waits until the last line is a prompt with nothing behind it; all of the screen.
+    /// Waits until the last line is an empty prompt; returns the whole screen.
     #[track_caller]
     pub fn at_prompt(&self) -> String {
         self.pc.screen_that("the prompt", |screen| {
@@ -80,14 +80,15 @@ impl Dos {
         })
     }
 
-    /// Clears the screen, types a command, and waits for the next prompt: what is between the two.
+    /// Clears the screen, types a command, waits for the next prompt, and returns the text between
+    /// the two.
     #[track_caller]
     pub fn command(&self, line: &str) -> String {
         self.pc.tell(&["type", "cls\\n"]);
         self.pc.screen_that("a clear screen", |screen| {
             screen.trim().len() <= 4 && screen.trim().ends_with('>')
         });
-        // The BIOS keeps 15 keys for a DOS that is slow.
+        // The BIOS stores 15 keys for a slow DOS.
         let mut typed = String::new();
         for character in line.chars() {
             typed.push(character);

@@ -1,4 +1,4 @@
-//! `tollgate exec` with a root of busybox.
+//! Runs `tollgate exec` with a root that has busybox.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -9,13 +9,13 @@ use super::folder::Folder;
 use super::guests::fetched;
 use super::{GUEST_PATIENCE, finish, tollgate};
 
-/// A folder with a root of busybox, and another one for commands to be in.
+/// A folder with a root that has busybox, and another folder in which commands start.
 pub struct Place {
-    /// For whatever else a test has.
+    /// The folder for other files of a test.
     pub folder: Folder,
-    /// The root.
+    /// The root of the guest.
     pub root: PathBuf,
-    /// Where commands are.
+    /// The folder in which commands start.
     pub here: PathBuf,
 }
 
@@ -26,12 +26,12 @@ const PROGRAMS: &[&str] = &[
 ];
 
 impl Place {
-    /// Makes both, the root with programs of 64 bits.
+    /// Makes both folders; the root has 64-bit programs.
     pub fn new() -> Self {
         Self::with_programs_of("busybox-amd64/busybox")
     }
 
-    /// The same with programs of 32 bits.
+    /// Makes both folders; the root has 32-bit programs.
     pub fn of_32_bits() -> Self {
         Self::with_programs_of("busybox/busybox")
     }
@@ -52,8 +52,8 @@ impl Place {
         Self { folder, root, here }
     }
 
-    /// `tollgate exec` with these flags and a command, in the folder; on its root unless they name
-    /// an image.
+    /// `tollgate exec` with these flags and a command, started in the folder, on its root unless
+    /// the flags name an image.
     pub fn exec(&self, flags: &[&str], command: &[&str]) -> Command {
         let mut tollgate = tollgate();
         tollgate.current_dir(&self.here);
@@ -72,13 +72,13 @@ impl Place {
         tollgate
     }
 
-    /// What a shell's script writes, and how it ends.
+    /// Runs a shell's script and returns its output and its exit code.
     #[track_caller]
     pub fn script(&self, flags: &[&str], script: &str) -> Output {
         finish(&mut self.exec(flags, &["sh", "-c", script]), GUEST_PATIENCE)
     }
 
-    /// The same for one that must succeed and write nothing to standard error.
+    /// Runs a script that must succeed and write nothing to standard error; returns its output.
     #[track_caller]
     pub fn answer(&self, flags: &[&str], script: &str) -> String {
         let output = self.script(flags, script);
@@ -88,7 +88,7 @@ impl Place {
     }
 }
 
-/// Text of bytes.
+/// The bytes as text.
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

@@ -1,13 +1,13 @@
-//! A host whose disk fails: reads and writes of files from some place on return EIO.
+//! Simulates a host whose disk fails: reads and writes of files from some offset on return EIO.
 //!
-//! A filter of the kernel's (seccomp(2)) answers in the program's place, by the system call's
-//! number and the offset among its arguments. It needs no privilege and no file system of its own.
+//! A filter of the kernel (seccomp(2)) makes these system calls fail, by their number and the
+//! offset among their arguments. It needs no privilege and no file system of its own.
 
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Each takes the offset as its fourth argument.
+/// The system calls that take the offset as their fourth argument.
 const CALLS: [libc::c_long; 6] = [
     libc::SYS_pread64,
     libc::SYS_pwrite64,
@@ -17,7 +17,7 @@ const CALLS: [libc::c_long; 6] = [
     libc::SYS_pwritev2,
 ];
 
-/// Places in `struct seccomp_data`: the number, and the lower half of the fourth argument.
+/// The offsets in `struct seccomp_data` of the number and of the lower half of the fourth argument.
 const NUMBER: u32 = 0;
 const OFFSET: u32 = 40;
 
@@ -34,7 +34,7 @@ const fn jump(code: u32, value: u32, if_true: u8, if_false: u8) -> libc::sock_fi
     }
 }
 
-/// `offset` and all behind it, below 4 GiB, fails.
+/// A filter that makes accesses at `offset` and above fail, below 4 GiB.
 fn filter(offset: u32) -> Vec<libc::sock_filter> {
     let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
     let is_equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
@@ -42,7 +42,8 @@ fn filter(offset: u32) -> Vec<libc::sock_filter> {
     let answer = libc::BPF_RET | libc::BPF_K;
     let mut filter = vec![statement(load, NUMBER)];
     for (index, call) in CALLS.iter().enumerate() {
-        // To the load of the offset, behind the other comparisons and the first answer.
+        // The distance to the load of the offset, which follows the other comparisons and the first
+        // answer.
         let distance = (CALLS.len() - index) as u8;
         filter.push(jump(is_equal, *call as u32, distance, 0));
     }
@@ -56,7 +57,7 @@ fn filter(offset: u32) -> Vec<libc::sock_filter> {
     filter
 }
 
-/// Has reads and writes of the program fail from `offset` on.
+/// Makes reads and writes of the program fail from `offset` on.
 pub fn fail_from(command: &mut Command, offset: u32) {
     let mut filter = filter(offset);
     let install = move || {
@@ -64,8 +65,8 @@ pub fn fail_from(command: &mut Command, offset: u32) {
             len: filter.len() as u16,
             filter: filter.as_mut_ptr(),
         };
-        // SAFETY: both calls take integers and a pointer to a structure and a filter that live
-        // for their time.
+        // SAFETY: both calls take integers and pointers to a structure and a filter that live
+        // during the calls.
         let result = unsafe {
             match libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) {
                 0 => libc::prctl(

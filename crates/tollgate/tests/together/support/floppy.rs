@@ -1,4 +1,4 @@
-//! Floppy disks with systems that no package has.
+//! Finds floppy disks with systems that are in no package.
 
 use super::folder::Folder;
 use super::guests::{guests_folder, repository};
@@ -8,8 +8,8 @@ use std::process::Command;
 use tollgate_test_support::skip;
 
 /// An unpacked copy of `NAME.img.gz`, which is in the folder that `TOLLGATE_GUESTS` names
-/// (`target/guests` by default), or in `shared/guests` beside the repository or further up. No
-/// package contains such an image, so a test is skipped without it.
+/// (`target/guests` by default), or in `shared/guests` next to the repository or in a folder above.
+/// No package contains such an image, so a test is skipped without it.
 ///
 /// # Panics
 /// The image is missing although [`is_promised`] says that it exists.

@@ -1,4 +1,4 @@
-//! A folder of one test's own.
+//! Makes a folder that only one test uses.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// Creates it where temporary files belong.
+    /// Creates the folder among the temporary files.
     pub fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -18,19 +18,19 @@ impl Folder {
         Self(path)
     }
 
-    /// The path of something in it.
+    /// The path of a file in the folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
-    /// Creates a file in it.
+    /// Creates a file in the folder.
     pub fn file(&self, name: &str, content: &[u8]) -> PathBuf {
         let path = self.path(name);
         fs::write(&path, content).unwrap();
         path
     }
 
-    /// Creates a file of `bytes` zeros that takes no room.
+    /// Creates a file of `bytes` zeros that takes no space.
     pub fn sparse_file(&self, name: &str, bytes: u64) -> PathBuf {
         let path = self.path(name);
         fs::File::create(&path).unwrap().set_len(bytes).unwrap();

@@ -1,4 +1,4 @@
-//! Disks of PCs that start with GRUB.
+//! Makes disks of PCs that start with GRUB.
 
 use super::cd::made;
 use super::folder::Folder;
@@ -9,15 +9,15 @@ use std::process::Command;
 
 const MIB: u64 = 1 << 20;
 const GRUB: &str = "/usr/lib/grub/i386-pc/boot.img";
-/// Where a partition's entry has its first sector.
+/// The offset of a partition's first sector in its entry.
 const FIRST_SECTOR: u64 = 8;
-/// Where the first sector has the table of partitions.
+/// The offset of the partition table in the first sector.
 const TABLE: usize = 0x1be;
-/// Bytes of an entry.
+/// The size of an entry in bytes.
 const ENTRY: usize = 16;
 
-/// A disk with GRUB in front and two partitions: a FAT file system of so many MiB with these files, by
-/// the names that they get, and with GRUB's menu; and one of 1 MiB, which is empty.
+/// A disk that starts with GRUB and has two partitions: a FAT file system of `mib` MiB with these
+/// files, by the names that they get, and with GRUB's menu; and an empty partition of 1 MiB.
 pub fn grub_disk(folder: &Folder, mib: u64, files: &[(PathBuf, &str)], menu: &str) -> PathBuf {
     let disk = folder.sparse_file("disk.img", (1 + mib + 1) * MIB);
     let core = folder.path("core.img");
@@ -29,7 +29,7 @@ pub fn grub_disk(folder: &Folder, mib: u64, files: &[(PathBuf, &str)], menu: &st
     made(command.args(["linux", "chain", "freedos"]));
     let mut first = std::fs::read(GRUB)
         .unwrap_or_else(|error| panic!("{GRUB} (scripts/install-dependencies): {error}"));
-    // What floppy disks need stands where hard disks have their table.
+    // The fields for floppy disks are where hard disks have their table.
     first[TABLE..0x1fe].fill(0);
     for (number, (kind, start, size)) in [(0x0e, 1, mib), (0x0e, 1 + mib, 1)].iter().enumerate() {
         let mut entry = vec![0, 0xfe, 0xff, 0xff, *kind, 0xfe, 0xff, 0xff];

@@ -1,4 +1,4 @@
-//! Where the guests are that `scripts/get-guests` fetched.
+//! Finds the guests that `scripts/get-guests` has fetched.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -12,16 +12,16 @@ pub fn repository() -> &'static Path {
     })
 }
 
-/// The folder that `scripts/get-guests` fills: what `TOLLGATE_GUESTS` names, `target/guests` by
-/// default. A relative name counts from the repository, since tests run in the folders of their
-/// crates.
+/// The folder that `scripts/get-guests` fills: the one that `TOLLGATE_GUESTS` names,
+/// `target/guests` by default. A relative name counts from the repository, because tests run in the
+/// folders of their crates.
 pub fn guests_folder() -> PathBuf {
     let named = std::env::var_os("TOLLGATE_GUESTS");
     repository().join(named.unwrap_or_else(|| "target/guests".into()))
 }
 
-/// A file that `scripts/get-guests` provides, such as `debian-686/vmlinuz`. Without it
-/// the test fails: it never passes for want of a guest.
+/// A file that `scripts/get-guests` provides, such as `debian-686/vmlinuz`. If it is missing, the
+/// test fails.
 #[track_caller]
 pub fn fetched(name: &str) -> PathBuf {
     let path = guests_folder().join(name);

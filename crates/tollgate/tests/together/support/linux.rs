@@ -1,4 +1,4 @@
-//! Debian's kernels as guests, with the initramfs that ends in a busybox shell.
+//! Boots Debian's kernels as guests, with an initramfs that ends in a busybox shell.
 
 use std::process::Command;
 
@@ -14,9 +14,9 @@ pub const DEBIAN_686_PAE: &str = "debian-686-pae";
 /// Debian's 64-bit kernel for virtual machines.
 pub const DEBIAN_AMD64: &str = "debian-amd64";
 
-/// What the first process writes when the shell is about to start.
+/// The line that the first process writes when the shell is about to start.
 pub const READY: &str = "tollgate-guest: ready";
-/// The end of the shell's prompt, before which it tells where it is.
+/// The end of the shell's prompt, which follows the current directory.
 pub const PROMPT: &str = " # ";
 
 /// The initramfs with programs of the kernel's own width.
@@ -28,13 +28,13 @@ pub fn initramfs(kernel: &str) -> &'static str {
     }
 }
 
-/// The same with one more program: Linux unpacks several archives one after the other.
+/// [`initramfs`] with one more program: Linux unpacks several archives in order.
 #[track_caller]
 pub fn initramfs_with(kernel: &str, path: &str, program: &[u8]) -> Vec<u8> {
     initramfs_with_files(kernel, &[(path.to_owned(), program.to_vec())])
 }
 
-/// The same with more files, each of which may be run.
+/// [`initramfs`] with more files, each of which may be executed.
 #[track_caller]
 pub fn initramfs_with_files(kernel: &str, files: &[(String, Vec<u8>)]) -> Vec<u8> {
     let mut archive = std::fs::read(fetched(initramfs(kernel))).unwrap();
@@ -70,7 +70,7 @@ const MODULES: &[&str] = &[
     "vmw_vsock_virtio_transport",
 ];
 
-/// What udhcpc does with what it was told.
+/// The script with which udhcpc configures the interface.
 const LEASE: &str = "#!/bin/sh
 case $1 in bound | renew)
     ifconfig $interface $ip netmask $subnet
@@ -79,14 +79,14 @@ case $1 in bound | renew)
 esac
 ";
 
-/// An initramfs with these modules in /mnt, and the script that udhcpc wants.
+/// An initramfs with these modules in /mnt, and the script for udhcpc.
 #[track_caller]
 pub fn initramfs_with_modules(kernel: &str) -> Vec<u8> {
     let folder = fetched(&format!("{kernel}-modules/version"));
     let mut files: Vec<_> = MODULES
         .iter()
         .filter_map(|name| {
-            // What the kernel has built in has no file.
+            // A module that is built into the kernel has no file.
             let module = std::fs::read(folder.with_file_name(format!("{name}.ko")));
             Some((format!("mnt/{name}.ko"), module.ok()?))
         })
@@ -95,8 +95,8 @@ pub fn initramfs_with_modules(kernel: &str) -> Vec<u8> {
     initramfs_with_files(kernel, &files)
 }
 
-/// `tollgate run` with a kernel and its modules, whose initramfs goes to a folder, and a console
-/// on the serial port.
+/// `tollgate run` with a kernel and its modules, in an initramfs that is written to the folder, and
+/// a console on the serial port.
 #[track_caller]
 pub fn run_with_modules(folder: &Folder, kernel: &str) -> Command {
     let initramfs = folder.file("initrd.img", &initramfs_with_modules(kernel));
@@ -120,7 +120,8 @@ pub fn load_modules(guest: &mut Session) {
 
 /// One entry of a cpio archive in the newc format.
 pub fn cpio_entry(archive: &mut Vec<u8>, path: &str, mode: usize, content: &[u8]) {
-    // Inode, mode, owner, group, links, time, size, device numbers, name's length, sum.
+    // The fields: inode, mode, owner, group, links, time, size, device numbers, length of the name,
+    // checksum.
     let (size, name) = (content.len(), path.len() + 1);
     let fields = [1, mode, 0, 0, 1, 0, size, 0, 0, 0, 0, name, 0];
     archive.extend(b"070701");
@@ -139,13 +140,13 @@ pub fn run(kernel: &str) -> Command {
     run_with(tollgate(), kernel, "console=ttyS0")
 }
 
-/// The same, that switches itself off where the shell would start.
+/// [`run`] with a guest that switches itself off when the shell would start.
 #[track_caller]
 pub fn run_and_power_off(kernel: &str) -> Command {
     run_with(tollgate(), kernel, "console=ttyS0 tollgate.autooff")
 }
 
-/// The same with a command of the caller's and another kernel command line.
+/// [`run`] with the caller's command and another kernel command line.
 #[track_caller]
 pub fn run_with(mut command: Command, kernel: &str, append: &str) -> Command {
     command
@@ -165,7 +166,7 @@ pub fn boot(command: Command) -> Session {
     session
 }
 
-/// Waits for the shell, and keeps the kernel from writing between its answers.
+/// Waits for the shell, and stops the kernel from writing between its answers.
 #[track_caller]
 pub fn wait_for_shell(session: &mut Session) {
     session.wait_for(READY);
@@ -173,7 +174,7 @@ pub fn wait_for_shell(session: &mut Session) {
     session.shell("dmesg -n 1");
 }
 
-/// The kernel has found nothing wrong with its machine.
+/// Expects that the kernel has found no defect of its machine.
 #[track_caller]
 pub fn assert_untroubled(session: &mut Session) {
     let log = session.shell("dmesg");

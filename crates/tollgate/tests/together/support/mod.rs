@@ -1,5 +1,5 @@
-//! What the tests of the command share: folders that vanish, guests, a running
-//! `tollgate` that can be talked to, terminals, the control socket.
+//! Support for the tests of the command: temporary folders, guests, sessions with a running
+//! `tollgate`, terminals, the control socket.
 //!
 //! Nothing here measures speed: every wait has a limit that a slow, busy machine keeps.
 
@@ -28,15 +28,15 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long anything may take that does not boot an operating system.
+/// The limit of everything that does not boot an operating system.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long a guest operating system may take to boot or to answer. Code that was
-/// built without optimisation is several times slower.
+/// How long a guest operating system may take to boot or to answer. Code that was built without
+/// optimization is several times slower.
 pub const GUEST_PATIENCE: Duration =
     Duration::from_secs(if cfg!(debug_assertions) { 400 } else { 150 });
 
-/// The command under test. Signals that whoever started the tests had ignored, as a shell
+/// The command under test. Signals that the parent process of the tests has ignored, as a shell
 /// does with SIGINT of background jobs, have their default action in it.
 pub fn tollgate() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
@@ -83,11 +83,11 @@ pub fn finish(command: &mut Command, limit: Duration) -> Output {
     ended(child, limit)
 }
 
-/// What a process that ends within `limit` has written. One that does not is killed,
-/// and the test fails.
+/// The output of a process that ends within `limit`. If it does not, it is killed and the test
+/// fails.
 #[track_caller]
 pub fn ended(mut child: Child, limit: Duration) -> Output {
-    // Emptied all the time: a full pipe would hold the process up.
+    // The pipe is read all the time, because a full pipe would stop the process.
     let stdout = child.stdout.take().map(read_all);
     let stderr = child.stderr.take().map(read_all);
     let end = Instant::now() + limit;
@@ -135,7 +135,7 @@ pub fn tail(text: &str) -> String {
     lines[lines.len().saturating_sub(LINES)..].join("\n")
 }
 
-/// Sends a process that was not waited for yet a signal.
+/// Sends a signal to a process that was not waited for yet.
 pub fn signal(process: u32, signal: libc::c_int) {
     let process = libc::pid_t::try_from(process).unwrap();
     // SAFETY: kill takes integers only. The child was not waited for, so its number is

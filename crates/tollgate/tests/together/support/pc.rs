@@ -1,4 +1,4 @@
-//! A running PC: its screen, its keyboard, its drives, by its control socket.
+//! Controls a running PC through its control socket: its screen, keyboard and drives.
 
 use super::folder::Folder;
 use super::{GUEST_PATIENCE, PATIENCE, finish, tollgate, within};
@@ -32,7 +32,7 @@ impl Pc {
         finish(&mut command, PATIENCE)
     }
 
-    /// The same; its exit code must be 0.
+    /// Runs a command as [`Self::ask`] does, and expects the exit code 0.
     #[track_caller]
     pub fn tell(&self, arguments: &[&str]) {
         let output = self.ask(arguments);
@@ -44,13 +44,13 @@ impl Pc {
         String::from_utf8(self.ask(&["screen"]).stdout).unwrap()
     }
 
-    /// Waits until the screen shows a text; all of the screen.
+    /// Waits until the screen shows a text; returns the whole screen.
     #[track_caller]
     pub fn screen_with(&self, text: &str) -> String {
         self.screen_that(text, |screen| screen.contains(text))
     }
 
-    /// Waits until the screen is as wanted; all of it.
+    /// Waits until the screen is as wanted; returns the whole screen.
     #[track_caller]
     pub fn screen_that(&self, what: &str, is_wanted: impl Fn(&str) -> bool) -> String {
         let end = Instant::now() + GUEST_PATIENCE;
@@ -64,7 +64,7 @@ impl Pc {
         }
     }
 
-    /// Waits until the machine has ended by itself; its exit code.
+    /// Waits until the machine has ended by itself; returns its exit code.
     #[track_caller]
     pub fn ended(&mut self) -> Option<i32> {
         within(GUEST_PATIENCE, "the end", || self.child.try_wait().unwrap()).code()

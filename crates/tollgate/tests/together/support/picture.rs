@@ -1,4 +1,4 @@
-//! Pictures of the screen, from the files that Tollgate writes.
+//! Reads pictures of the screen from the files that Tollgate writes.
 
 use std::io::Read;
 use std::path::Path;
@@ -12,7 +12,7 @@ pub struct Picture {
 }
 
 impl Picture {
-    /// One that is black.
+    /// A picture that is all black.
     pub fn black(width: usize, height: usize) -> Self {
         Self {
             width,
@@ -25,7 +25,7 @@ impl Picture {
         self.pixels[y * self.width + x] = colour;
     }
 
-    /// The one in a PNG file; `None`: there is none yet.
+    /// The picture in a PNG file; `None` if there is none yet.
     pub fn read(path: &Path) -> Option<Self> {
         let file = std::fs::read(path).ok()?;
         let mut chunks = file.get(8..)?;
@@ -49,7 +49,7 @@ impl Picture {
         let mut data = Vec::new();
         let mut decoder = flate2::read::ZlibDecoder::new(stream.as_slice());
         decoder.read_to_end(&mut data).unwrap();
-        // A byte before each line says how it is filtered: not at all.
+        // The byte before each line names its filter, which is none.
         let data = &data[..height * (3 * width + 1)];
         let lines = data.chunks(3 * width + 1);
         let pixels = lines.flat_map(|line| line[1..].chunks(3).map(|it| [it[0], it[1], it[2]]));
@@ -60,7 +60,7 @@ impl Picture {
         })
     }
 
-    /// Where it first differs from another of its size.
+    /// The first difference from another picture of its size.
     pub fn difference(&self, other: &Self) -> Option<String> {
         if (self.width, self.height) != (other.width, other.height) {
             return Some(format!("{} x {}", other.width, other.height));

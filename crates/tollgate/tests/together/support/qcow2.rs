@@ -4,16 +4,16 @@
 
 use std::collections::HashMap;
 
-/// Bits of a table's entry that are an offset in the file.
+/// The bits of a table's entry that are an offset in the file.
 const OFFSET: u64 = 0x00ff_ffff_ffff_fe00;
-/// Of an entry for data: the cluster reads as zeros.
+/// The bit of an entry for data that says that the cluster reads as zeros.
 const ZERO: u64 = 1;
-/// Of an entry for data: compressed.
+/// The bit of an entry for data that says that the cluster is compressed.
 const COMPRESSED: u64 = 1 << 62;
-/// Of an entry: the cluster has one reference.
+/// The bit of an entry that says that the cluster has one reference.
 const COPIED: u64 = 1 << 63;
 
-/// An image.
+/// A qcow2 image in memory.
 pub struct Qcow2 {
     file: Vec<u8>,
     cluster: u64,
@@ -21,7 +21,7 @@ pub struct Qcow2 {
 }
 
 impl Qcow2 {
-    /// Of the bytes of a file.
+    /// The image in the bytes of a file.
     pub fn new(file: Vec<u8>) -> Self {
         assert_eq!(&file[..4], b"QFI\xfb");
         let mut image = Self {
@@ -39,7 +39,7 @@ impl Qcow2 {
     }
 
     fn bytes<const N: usize>(&self, at: u64) -> [u8; N] {
-        // What lies behind the end was never written.
+        // Nothing was ever written after the end.
         let at = at as usize;
         let mut bytes = [0; N];
         for (index, byte) in bytes.iter_mut().enumerate() {
@@ -89,8 +89,8 @@ impl Qcow2 {
         content
     }
 
-    /// Checks the reference counts: no cluster has fewer than references, none is used twice.
-    /// Returns how many clusters have more, which only waste room.
+    /// Checks the reference counts: no cluster has a smaller count than its references, and none is
+    /// used twice. Returns how many clusters have a greater count, which only wastes space.
     pub fn check(&self) -> usize {
         let mut references: HashMap<u64, u64> = HashMap::new();
         let mut add = |offset: u64, bytes: u64| {

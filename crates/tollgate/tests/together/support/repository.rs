@@ -1,4 +1,4 @@
-//! A repository of packages on this machine, for guests' apt-get.
+//! Serves a repository of packages from this machine, for apt-get in guests.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -10,9 +10,9 @@ use std::thread;
 use super::exec::text;
 use super::folder::Folder;
 
-/// The package in it.
+/// The name of the package in the repository.
 pub const PACKAGE: &str = "tollgate-test-package";
-/// Lines of the file that it brings, which is named `file`.
+/// The number of lines of the file in the package, which is named `file`.
 pub const LINES: usize = 200_000;
 
 /// Makes the repository in the folder and serves it on the loopback address until the tests end.
@@ -66,11 +66,11 @@ pub fn serve_files(folder: PathBuf) -> u16 {
     port
 }
 
-/// Answers one request, with the file or without.
+/// Answers one request, with the file or with its headers only.
 fn answer(folder: &Path, stream: TcpStream) -> std::io::Result<()> {
     let mut lines = BufReader::new(&stream).lines();
     let request = lines.next().unwrap_or_else(|| Ok(String::new()))?;
-    // The rest of the request's head.
+    // The rest of the request's head is skipped.
     for line in lines {
         if line?.is_empty() {
             break;

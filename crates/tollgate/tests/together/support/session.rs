@@ -31,7 +31,7 @@ impl Transcript {
         thread::spawn(move || {
             let mut chunk = [0; 4096];
             loop {
-                // A terminal whose program is gone reports an error.
+                // A terminal whose program has ended reports an error.
                 let count = source.read(&mut chunk).unwrap_or(0);
                 let mut text = writer.text.lock().unwrap();
                 // A guest ends lines with CR LF, a terminal may make that CR CR LF.
@@ -47,8 +47,8 @@ impl Transcript {
         transcript
     }
 
-    /// The text from the byte at `start` on, once `is_found` likes it; `Err` with the text
-    /// if it ends, or `limit` is over, before.
+    /// Waits until `is_found` accepts the text that begins at the byte `start`; returns `Err` with
+    /// the text if the text ends or `limit` is over before.
     fn wait<T>(
         &self,
         start: usize,
@@ -93,9 +93,9 @@ pub struct Session {
     input: Box<dyn Write + Send>,
     output: Arc<Transcript>,
     errors: Option<Arc<Transcript>>,
-    /// Output before this byte was waited for already.
+    /// The output before this byte was waited for already.
     mark: usize,
-    /// Shell commands so far.
+    /// The number of shell commands so far.
     commands: u32,
 }
 
@@ -122,8 +122,8 @@ impl Session {
         Self::new(child, Box::new(person()), Transcript::of(person()), None)
     }
 
-    /// The same command, but input and output go through `port`: the program's side of a
-    /// pseudo-terminal that the command named.
+    /// Replaces input and output by `port`, the program's side of a pseudo-terminal that the
+    /// command named.
     pub fn through(mut self, port: File) -> Self {
         self.input = Box::new(port.try_clone().unwrap());
         self.output = Transcript::of(port);
@@ -183,7 +183,7 @@ impl Session {
         found.unwrap_or_else(|why| panic!("waiting for {text:?}: {why}\n{}", self.so_far()))
     }
 
-    /// What came since the last wait.
+    /// The output since the last wait.
     pub fn unread(&self) -> String {
         let text = self.output.text.lock().unwrap();
         String::from_utf8_lossy(&text.bytes[self.mark..]).into_owned()
@@ -212,12 +212,12 @@ impl Session {
         self.type_bytes(b"\r");
     }
 
-    /// Has the guest's shell run a command and returns what that wrote.
+    /// Lets the guest's shell run a command and returns its output.
     #[track_caller]
     pub fn shell(&mut self, command: &str) -> String {
         self.commands += 1;
         let number = self.commands;
-        // The quotes keep the markers out of the shell's echo of what is typed.
+        // The quotes keep the markers out of the shell's echo of the typed line.
         self.type_line(&format!(
             "echo '<''begin {number}>'; {command}; echo '<''end {number}>'"
         ));
@@ -241,7 +241,7 @@ impl Session {
             );
             thread::sleep(Duration::from_millis(5));
         };
-        // The threads that read may be a little behind. A terminal stays open.
+        // The reading threads may be slightly late. A terminal stays open.
         if let Some(errors) = &self.errors {
             for transcript in [&self.output, errors] {
                 let _ = transcript.wait(0, PATIENCE, |_| None::<()>);

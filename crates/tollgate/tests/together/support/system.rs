@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tollgate_test_support::skip;
 
-/// Waits until no other whole system runs: each is much work, and side by side they would only wait
-/// for each other.
+/// Waits until no other whole system runs: each is much work, and several would only delay each
+/// other.
 pub fn turn() -> MutexGuard<'static, ()> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether scripts/test has made what has this name, so that a test must not do without it:
+/// Whether scripts/test has made the system with this name, so that a test must not be skipped.
 /// `TOLLGATE_TEST_SYSTEMS` has the names with spaces between them.
 pub fn is_promised(name: &str) -> bool {
     let names = std::env::var("TOLLGATE_TEST_SYSTEMS").unwrap_or_default();
@@ -45,7 +45,7 @@ pub fn system(name: &str) -> Option<PathBuf> {
     is_there.then_some(folder)
 }
 
-/// A new qcow2 image, behind which is another one.
+/// A new qcow2 image with another image as its backing file.
 pub fn overlay(folder: &Folder, image: &Path) -> PathBuf {
     let path = folder.path("disk.qcow2");
     let mut create = tollgate();
@@ -55,15 +55,17 @@ pub fn overlay(folder: &Folder, image: &Path) -> PathBuf {
     path
 }
 
-/// Waits until systemd has come up to the login, and root logs in to a shell that is easily read.
+/// Waits until systemd has reached the login, and logs in as root, to a shell whose output is easy
+/// to read.
 pub fn log_in(guest: &mut Session) {
-    // Kernel, initial RAM disk, systemd: on a busy host each of them takes its time.
+    // The stages are kernel, initial RAM disk and systemd, each of which takes its time on a busy
+    // host.
     for stage in ["Run /init as init process", "Welcome to ", "login: "] {
         guest.wait_for(stage);
     }
     guest.type_line("root");
     guest.wait_for("# ");
-    // No editor of lines, and lines that end as the program ends them.
+    // The shell has no line editor, and lines end as the program ends them.
     guest.type_line("exec env -i HOME=/root TERM=dumb PATH=/usr/sbin:/usr/bin:/sbin:/bin sh");
     guest.wait_for("# ");
     guest.type_line("stty -onlcr");
@@ -71,7 +73,7 @@ pub fn log_in(guest: &mut Session) {
     guest.shell("dmesg -n 1");
 }
 
-/// The system goes down.
+/// Shuts the system down.
 pub fn power_off(mut guest: Session) {
     guest.type_line("systemctl poweroff");
     let end = guest.end();

@@ -1,4 +1,4 @@
-//! A terminal: the side of the person and the side of the program.
+//! Makes a terminal: the side of the person and the side of the program.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -9,7 +9,7 @@ use super::eventually;
 
 /// A new pseudo-terminal.
 pub struct Terminal {
-    /// Where a person reads and types.
+    /// The side at which a person reads and types.
     pub person: File,
     program: OwnedFd,
 }
@@ -18,7 +18,7 @@ pub struct Terminal {
 pub type Settings = [libc::tcflag_t; 4];
 
 impl Terminal {
-    /// Opens one with the usual settings: lines, echo, signals.
+    /// Opens a pseudo-terminal with the usual settings: lines, echo, signals.
     pub fn new() -> Self {
         let (mut person, mut program) = (0, 0);
         let null = std::ptr::null_mut();
@@ -27,13 +27,12 @@ impl Terminal {
             unsafe { libc::openpty(&mut person, &mut program, null, null.cast(), null.cast()) };
         assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
         for fd in [person, program] {
-            // The side of the person must not stay open in programs that other tests start
-            // at the same time.
-            // SAFETY: fcntl with this command takes integers only.
+            // The side of the person must not stay open in programs that other tests start at the
+            // same time. SAFETY: fcntl takes integers only with this command.
             let result = unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
             assert_eq!(result, 0);
         }
-        // SAFETY: openpty returned these descriptors just now.
+        // SAFETY: openpty has just returned these descriptors.
         unsafe {
             Self {
                 person: File::from_raw_fd(person),
@@ -62,7 +61,7 @@ impl Terminal {
         command.spawn().unwrap()
     }
 
-    /// The same, once the command has switched the terminal to raw mode.
+    /// Calls [`Self::start`] and waits until the command has switched the terminal to raw mode.
     #[track_caller]
     pub fn start_raw(&self, command: Command) -> Child {
         let before = self.settings();
@@ -72,7 +71,7 @@ impl Terminal {
     }
 }
 
-/// The settings of the terminal behind a descriptor.
+/// The settings of the terminal that a descriptor leads to.
 pub fn settings(terminal: &impl AsRawFd) -> Settings {
     // SAFETY: termios consists of integers, for which zero is valid.
     let mut settings = unsafe { std::mem::zeroed::<libc::termios>() };

@@ -1,27 +1,27 @@
-//! A VNC viewer that knows version 3.8 and bare pixels alone.
+//! A VNC viewer that supports only version 3.8 and raw pixels.
 
 use super::PATIENCE;
 use super::picture::Picture;
 use std::io::{Read, Write};
 
-/// What a viewer is connected by.
+/// The connection of a viewer.
 pub trait Connection: Read + Write {}
 impl<T: Read + Write> Connection for T {}
 
-/// A viewer that was let in.
+/// A viewer that the server has accepted.
 pub struct Viewer {
     connection: Box<dyn Connection>,
     pub picture: Picture,
 }
 
 impl Viewer {
-    /// Greets the server, with a password if it wants one.
+    /// Greets the server, and sends a password if the server wants one.
     #[track_caller]
     pub fn begin(connection: impl Connection + 'static, password: Option<&[u8]>) -> Self {
         let mut connection: Box<dyn Connection> = Box::new(connection);
         let result = let_in(&mut *connection, password);
         assert_eq!(result, [0, 0, 0, 0], "let in");
-        // Others may look too.
+        // Other viewers may stay connected.
         connection.write_all(&[1]).unwrap();
         let introduction: [u8; 24] = take(&mut *connection);
         let number =
@@ -33,7 +33,7 @@ impl Viewer {
             connection,
             picture: Picture::black(width, height),
         };
-        // Bare pixels, and other sizes.
+        // The encodings are raw pixels and changes of size.
         viewer.say(&[2, 0, 0, 2, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0x21]);
         viewer
     }
@@ -49,7 +49,7 @@ impl Viewer {
         self.say(&[4, 1, 0, 0, 0, 0, high, low, 4, 0, 0, 0, 0, 0, high, low]);
     }
 
-    /// Asks for what has changed and waits for it.
+    /// Requests the changes and waits for them.
     pub fn look(&mut self) {
         self.say(&[3, 1, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]);
         let [kind, _, high, low] = take(&mut *self.connection);
@@ -77,7 +77,7 @@ impl Viewer {
         }
     }
 
-    /// Looks until the picture is as wanted.
+    /// Requests changes until the picture is as wanted.
     #[track_caller]
     pub fn look_until(&mut self, what: &str, is_wanted: impl Fn(&Picture) -> bool) {
         let end = std::time::Instant::now() + PATIENCE;
@@ -88,7 +88,7 @@ impl Viewer {
     }
 }
 
-/// The greeting, and what comes of the password.
+/// Exchanges the greeting and the password; returns the result.
 pub fn let_in(connection: &mut dyn Connection, password: Option<&[u8]>) -> [u8; 4] {
     assert_eq!(&take::<12>(connection), b"RFB 003.008\n");
     connection.write_all(b"RFB 003.008\n").unwrap();
