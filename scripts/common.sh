@@ -1,11 +1,11 @@
-# Shared by the scripts of this folder: `. "$(dirname "$0")/common.sh"`.
+# The scripts of this folder include this file: `. "$(dirname "$0")/common.sh"`.
 # shellcheck shell=sh
 
 name=$(basename "$0")
 repo=$(cd "$(dirname "$0")/.." && pwd)
 guests=${TOLLGATE_GUESTS:-$repo/target/guests}
 
-# initramfs_of GUEST: the initramfs with programs of the kernel's own width.
+# initramfs_of GUEST: prints the initramfs with programs of the kernel's own width.
 initramfs_of() {
     case $1 in
         *amd64*) echo "$guests/initrd-amd64.img" ;;
@@ -15,13 +15,13 @@ initramfs_of() {
 
 say() { printf '%s: %s\n' "$name" "$*"; }
 die() { printf '%s: error: %s\n' "$name" "$*" >&2; exit 1; }
-# A wrong command line is exit code 2, as with tollgate itself.
+# A wrong command line ends with exit code 2, as with tollgate itself.
 usage_error() { printf '%s: error: %s (see --help)\n' "$name" "$*" >&2; exit 2; }
 
 # The comment block at the head of a script, without its #!, is its --help.
 help() { sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p;}' "$0"; exit 0; }
 
-# need TOOL PACKAGE: stop with the package's name if the tool is missing.
+# need TOOL PACKAGE: stops with the package's name if the tool is missing.
 need() {
     command -v "$1" >/dev/null 2>&1 && return
     case $2 in
@@ -31,7 +31,7 @@ need() {
     die "'$1' is missing; install the Debian package $2 (scripts/install-dependencies$flag does it)"
 }
 
-# Rust as rustup installs it is on PATH only in login shells.
+# rustup puts Rust on PATH only in login shells.
 if [ -x "${CARGO_HOME:-${HOME:-}/.cargo}/bin/cargo" ]; then
     PATH=${CARGO_HOME:-$HOME/.cargo}/bin:$PATH
 fi

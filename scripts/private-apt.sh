@@ -1,12 +1,11 @@
-# apt with a state folder of its own: the packages, lists and architectures of the
-# host system are neither read for dependencies nor changed. Beforehand $apt_state
-# is to name that folder and $work one for scratch files; common.sh has been read.
+# Runs apt with a state folder of its own: the packages, lists and architectures of the host system
+# are neither read for dependencies nor changed. The including script must have set $apt_state to
+# this folder and $work to one for scratch files, and must have included common.sh.
 # shellcheck shell=sh
 
-# The machine's own Debian sources, one line each, in the form that lets us
-# choose the architectures. Only Debian's own archive for this release counts;
-# its security archive is listed for amd64 alone, since the i386 index of it is
-# not kept consistent everywhere.
+# Prints the machine's own Debian sources, one line each, in the form that allows a choice of
+# architectures. Only Debian's own archive for this release counts. Its security archive is listed
+# for amd64 only, because its i386 index is not always consistent.
 debian_sources() {
     codename=$(. /etc/os-release && printf '%s' "${VERSION_CODENAME:-}")
     for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list \
@@ -21,7 +20,7 @@ ready_apt() {
     debian_sources >"$apt_state/sources.list"
     [ -s "$apt_state/sources.list" ] ||
         die "no Debian archive for this release among the sources in /etc/apt"
-    # What needs source packages says so.
+    # A script that needs source packages sets this variable.
     [ -z "${apt_source_packages:-}" ] ||
         printf '%s\n' "$(sed 's/^deb /deb-src /' "$apt_state/sources.list")" >>"$apt_state/sources.list"
     : >"$apt_state/status"

@@ -4,14 +4,14 @@
 .include "events.inc"
 
 .set LOW_STACK, 0x4000
-.set RESULTS, 0x5000             # all events' results, behind each other
+.set RESULTS, 0x5000             # the results of all events, one after the other
 .set EACH, 4 * (SAMPLES + WARM + BATCHES + 1)
 .set CODE16, FREE
 .set DATA16, FREE+8
-.set RETURNING, 0x60             # comes back at once
+.set RETURNING, 0x60             # its handler returns immediately
 
 .set events, 0
-# REAL_MODE name, "instructions": measured in real mode; fs holds RESULTS.
+# REAL_MODE name, "instructions": measures an event in real mode; fs holds RESULTS.
 .macro REAL_MODE name, instructions
     .set base, events * EACH
     mov ebp, SAMPLES+WARM
@@ -55,7 +55,7 @@ main:
     mov [kernel_esp], esp
     jmp CODE16:0
 
-real_over:                       # back in protected mode
+real_over:                       # protected mode again
     mov eax, DATA
     mov ds, eax
     mov es, eax
@@ -65,7 +65,7 @@ real_over:                       # back in protected mode
     mov esp, [kernel_esp]
     lidt [idt_pointer]
     xor ebx, ebx
-1:  mov esi, RESULTS*16          # as `print_results` wants them
+1:  mov esi, RESULTS*16          # the form that `print_results` expects
     imul eax, ebx, EACH
     add esi, eax
     mov edi, offset results
@@ -83,7 +83,7 @@ real_over:                       # back in protected mode
     ret
 
     .code16
-real:                            # offset 0 of REAL, still protected
+real:                            # offset 0 of REAL, still in protected mode
     mov ax, DATA16
     mov ds, ax
     mov es, ax
@@ -138,7 +138,7 @@ real:                            # offset 0 of REAL, still protected
     mov eax, cr0
     or al, CR0_PE
     mov cr0, eax
-    .byte 0x66, 0xEA             # jmp far, 32-bit
+    .byte 0x66, 0xEA             # a far jump with a 32-bit offset
     .long real_over
     .word CODE
 

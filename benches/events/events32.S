@@ -6,12 +6,12 @@
 .set TABLE, 0x401000
 .set WINDOW, 0x30000000         # a small page
 .set UNMAPPED, 0x40000000
-.set RETURNING, 0x81             # comes back at once
-.set BASED, FREE                 # data with a base
-.set FAST_CODE0, FREE + 8        # SYSENTER's four, in its order
+.set RETURNING, 0x81             # its handler returns immediately
+.set BASED, FREE                 # a data segment with a base
+.set FAST_CODE0, FREE + 8        # the four segments of SYSENTER, in its order
 .set SYSENTER_CS, 0x174
 
-# RING3 name, instructions: measured there.
+# RING3 name, instructions: measures an event in ring 3.
 .macro RING3 name, instructions
     ENTER_RING3
     EVENT "\instructions"
@@ -109,7 +109,7 @@ returning:
 apic_interrupt:
     mov dword ptr [ebx+APIC_EOI], 0
     iretd
-page_fault:                      # behind the load of 5 bytes
+page_fault:                      # skips the load of 5 bytes
     add esp, 4
     add dword ptr [esp], 5
     iretd
@@ -121,7 +121,7 @@ far_return:
 fast_entry:
     sysexit
 
-enter_paging:                    # the first 64 MiB, for both rings
+enter_paging:                    # maps the first 64 MiB for both rings
     cld
     mov edi, DIRECTORY
     mov ecx, 2048

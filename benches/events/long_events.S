@@ -4,18 +4,18 @@
 .include "events.inc"
 
 .set UNMAPPED, 0x40000000
-.set RETURNING, 0x81             # comes back at once
+.set RETURNING, 0x81             # its handler returns immediately
 .set STAR, 0xC0000081
 .set LSTAR, 0xC0000082
 .set FMASK, 0xC0000084
 
-# RING3 name, instructions: measured there.
+# RING3 name, instructions: measures an event in ring 3.
 .set HAS_PCID, 17
 .set CR4_PCIDE, 0x20000
 .set CR3_KEEPS, 0x8000000000000000
 
-# SPACES name, first, second: there and back again, both values of CR3, in code that all spaces have
-# in the upper half of the addresses, as kernels do.
+# SPACES name, first, second: switches to another space and back, with both values of CR3, in code
+# that all spaces have in the upper half of the addresses, as kernels do.
 .macro SPACES name, first, second
     mov rax, offset 8f
     add rax, TOP
@@ -109,7 +109,7 @@ long_main:
     rdmsr
     or eax, 0x400
     wrmsr
-    mov ecx, 0x803               # QEMU 7.2 has the bit in CPUID but no such registers
+    mov ecx, 0x803               # QEMU 7.2 has the bit in CPUID, but not the registers
     rdmsr
     test al, al
     jz 1f
@@ -137,9 +137,9 @@ long_main:
     RING3 "ring3-pause", "pause"
     ret
 
-# Values of CR3 for two process-context identifiers, with the same tables: in R8 and R9 those that
-# keep what is known of the space, in R10 and R11 those that do not. Where the processor has no
-# identifiers all are CR3.
+# Values of CR3 for two process-context identifiers with the same tables: R8 and R9 keep the cached
+# translations of the space, R10 and R11 drop them. Where the processor has no identifiers, all four
+# are CR3.
 two_spaces:
     mov rax, cr3
     mov r8, rax
@@ -195,7 +195,7 @@ wait_halted:
     cmp byte ptr [timer_is_in], 0
     je 1b
     ret
-page_fault:                      # behind the load of 2 bytes
+page_fault:                      # skips the load of 2 bytes
     add rsp, 8
     add qword ptr [rsp], 2
     iretq

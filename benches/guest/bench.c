@@ -41,7 +41,7 @@ static double now(void) {
     return time.tv_sec * 1e9 + time.tv_nsec;
 }
 
-/* Nanoseconds that this many calls take. */
+/* The nanoseconds that `calls` calls take. */
 static double time_calls(const struct row *row, unsigned calls, uint64_t sum) {
     double start = now();
     for (unsigned call = 0; call < calls; call++)

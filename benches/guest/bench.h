@@ -4,9 +4,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* One row of the table. run() does `ops` operations and returns a check sum that is
- * the same at every call and on every machine, or UNAVAILABLE. Its first call is not
- * timed: it may prepare what later ones use. */
+/* One row of the table. run() does `ops` operations and returns a checksum that is the same at
+   every call and on every machine, or UNAVAILABLE. Its first call is not timed, so it may prepare
+   what later calls use. */
 struct row {
     const char *group;
     const char *name;
@@ -14,19 +14,19 @@ struct row {
     uint64_t (*run)(void);
 };
 
-/* The machine does not have what the row needs. */
+/* The machine lacks what the row needs. */
 #define UNAVAILABLE UINT64_MAX
 
 /* Each group is an array that ends with a row without name. */
 extern const struct row int_rows[], call_rows[], memory_rows[], chase_rows[], fp_rows[], fp_sse2_rows[],
     long_double_rows[], simd_rows[], sys_rows[], process_rows[], paging_rows[], jit_rows[], job_rows[];
 
-/* Zeroed memory on page boundaries, its pages present. Ends the program if there is none. */
+/* Zeroed memory on page boundaries, with its pages present. Ends the program if there is none. */
 void *pages(size_t bytes);
-/* Ends the program with a message, for calls that cannot fail on a sane machine. */
+/* Ends the program with a message, for calls that cannot fail on a working machine. */
 void die(const char *what) __attribute__((noreturn));
 
-/* Adds a value to a check sum. */
+/* Adds a value to a checksum. */
 static inline uint64_t mix(uint64_t sum, uint64_t value) {
     sum ^= value + 0x9e3779b97f4a7c15u + (sum << 6) + (sum >> 2);
     return sum;

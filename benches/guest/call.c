@@ -1,4 +1,4 @@
-/* Calls, indirect calls and an interpreter: code that goes from place to place. */
+/* Calls, indirect calls and an interpreter: code with many transfers. */
 #include "bench.h"
 
 static __attribute__((noinline, noclone)) unsigned fibonacci(unsigned n) {
@@ -36,7 +36,7 @@ static uint64_t icall(void) {
     return value;
 }
 
-/* A register machine: operation, destination, two sources. */
+/* A register machine: each instruction has an operation, a destination and two sources. */
 enum { LOAD, ADD, XOR, SHIFT, DECREMENT, JUMP_IF, STOP };
 struct code {
     uint8_t operation, to, left, right;

@@ -1,4 +1,4 @@
-/* Pointer chases: each load needs the one before, in a random order over all lines. */
+/* Pointer chases: each load needs the previous one, in a random order over all lines. */
 #include "bench.h"
 
 enum { LINE = 64, STEPS = 1 << 15 };
@@ -8,7 +8,7 @@ struct node {
     uint32_t number;
 };
 
-/* One cycle through `bytes` of memory (Sattolo's shuffle of the lines). */
+/* One cycle of pointers through `bytes` of memory (Sattolo's shuffle of the lines). */
 static struct node *chain(size_t bytes) {
     uint32_t count = bytes / LINE, random = 5;
     uint8_t *memory = pages(bytes);

@@ -6,7 +6,7 @@
 
 enum { N = 128 };
 
-/* Sums differ in their last digits where the x87 keeps more of them. */
+/* Sums differ in their last digits where the x87 has a greater precision. */
 static uint64_t digits(double value) { return (uint64_t)(int64_t)(value * 1e6) & INT64_MAX; }
 
 static uint64_t matmul(void) {
@@ -67,7 +67,7 @@ static uint64_t mandel(void) {
     unsigned inside = 0;
     for (int line = 0; line < WIDTH; line++)
         for (int point = 0; point < WIDTH; point++) {
-            /* Constants that are exact in binary: the count is the same everywhere. */
+            /* The constants are exact in binary, so that the count is the same everywhere. */
             double cr = point / 32.0 - 1.5, ci = line / 32.0 - 1.0, r = 0, i = 0;
             int depth = 0;
             while (depth < DEPTH && r * r + i * i < 4) {

@@ -23,7 +23,7 @@ static function as_function(uint8_t *start) {
     return result;
 }
 
-/* The constant of MOV EAX, imm32 changes, then it is called. */
+/* Changes the constant of a MOV EAX, imm32, then calls it. */
 static uint64_t patch_call(void) {
     uint8_t *at = code();
     memcpy(at, "\xb8\0\0\0\0\xc3", 6);
@@ -35,7 +35,7 @@ static uint64_t patch_call(void) {
     return sum;
 }
 
-/* Writes ADD EAX, imm32 many times, elsewhere each time, and runs it `runs` times. */
+/* Writes ADD EAX, imm32 many times, at another place each time, and runs it `runs` times. */
 static uint64_t generate(int runs) {
     static uint32_t generation;
     uint8_t *start = code() + 4096 + (generation++ & 3) * 12288, *at = start;
@@ -57,8 +57,8 @@ static uint64_t generate(int runs) {
 static uint64_t generate_run_1(void) { return generate(1); }
 static uint64_t generate_run_100(void) { return generate(100); }
 
-/* An operation is a patch with its call, or one instruction written and then run, once or
- * a hundred times. */
+/* An operation is a patch with its call, or one instruction that is written and then run, once or a
+   hundred times. */
 const struct row jit_rows[] = {
     {"jit", "patch_call", PATCHES, patch_call},
     {"jit", "gen_run1_insn", INSTRUCTIONS, generate_run_1},

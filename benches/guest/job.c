@@ -1,4 +1,4 @@
-/* What people do in a shell: BusyBox's programs on a small tree of files. */
+/* The work of people in a shell: BusyBox's programs on a small tree of files. */
 #include "bench.h"
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-/* The x87 in both widths: long doubles. */
+/* Long doubles, which both widths compute on the x87. */
 #include "bench.h"
 
 enum { TERMS = 1 << 14 };

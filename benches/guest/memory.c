@@ -1,4 +1,4 @@
-/* Moving memory: by the C library, and by string instructions. */
+/* Copying and filling memory: with the C library, and with string instructions. */
 #include "bench.h"
 #include <string.h>
 
@@ -18,7 +18,8 @@ static uint64_t copy_large(size_t to) {
     return memory[to + PAGE];
 }
 
-/* The target is a power of two away: the same sets of every cache and TLB. */
+/* The distance to the target is a power of two, so both use the same sets of every cache and TLB.
+   */
 static uint64_t memcpy_64m(void) { return copy_large(LARGE); }
 static uint64_t memcpy_64m_skew(void) { return copy_large(LARGE + 37 * PAGE); }
 
@@ -63,7 +64,7 @@ static uint64_t strlen_64k(void) {
     return length;
 }
 
-/* An operation is a page, for the small ones a kibibyte. */
+/* An operation is a page; for the small sizes it is a kibibyte. */
 const struct row memory_rows[] = {
     {"mem", "memcpy64M", LARGE / PAGE, memcpy_64m},
     {"mem", "memcpy64M_skew", LARGE / PAGE, memcpy_64m_skew},

@@ -1,4 +1,4 @@
-/* Page faults, mappings, protection, copy on write. */
+/* Page faults, mappings, protection, and copy on write. */
 #include "bench.h"
 #include <signal.h>
 #include <sys/mman.h>
@@ -11,7 +11,7 @@ static uint8_t *map(size_t bytes) {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
         die("mmap");
-    /* Each page by itself, whatever the kernel would prefer. */
+    /* Each page is mapped by itself, whatever the kernel would prefer. */
     madvise(memory, bytes, MADV_NOHUGEPAGE);
     return memory;
 }

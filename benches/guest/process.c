@@ -6,8 +6,8 @@
 
 enum { PASSES = 400, MOST = 8 };
 
-/* A token goes round a ring of processes; each touches `bytes` of memory when it has it.
- * This process is one of them. */
+/* Passes a token round a ring of processes; each touches `bytes` of memory when it has the token.
+   This process is one of them. */
 static uint64_t ring(int processes, size_t bytes) {
     int pipes[MOST][2];
     pid_t children[MOST];
@@ -92,7 +92,7 @@ static uint64_t sh_c(void) {
     return 0;
 }
 
-/* An operation of a ring is one hand-over; of pipe_rt, there and back. */
+/* An operation of a ring is one step of the token; of pipe_rt, a step there and back. */
 const struct row process_rows[] = {
     {"proc", "pipe_rt", PASSES, pipe_round_trip},
     {"proc", "ctx2", 2 * PASSES, ctx2},

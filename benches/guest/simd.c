@@ -1,4 +1,4 @@
-/* Vector instructions. */
+/* Computations with vector instructions. */
 #include "bench.h"
 #include <immintrin.h>
 

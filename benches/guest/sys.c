@@ -23,7 +23,7 @@ static void refused(int signal) {
     siglongjmp(no_int80, 1);
 }
 
-/* getppid by the 32-bit programs' gate, which 64-bit kernels need not have. */
+/* Calls getppid by the gate of 32-bit programs, which a 64-bit kernel may lack. */
 static uint64_t get_ppid_int80(void) {
     static int available = -1;
     struct sigaction action = {.sa_handler = refused}, before;

@@ -1,6 +1,6 @@
-# Makes the table of scripts/compare-speed from lines
-# "machine round group row nanoseconds sum"; `best` is the model of machine "tcg". If `json` names
-# a file, the table goes there too: nanoseconds, and how many times the other's time Tollgate needs.
+# Makes the table of scripts/compare-speed from lines "machine round group row nanoseconds sum";
+# `best` is the model of machine "tcg". If `json` names a file, the table goes there too:
+# nanoseconds, and Tollgate's time divided by the other's.
 
 {
     key = $4
@@ -23,7 +23,7 @@ function median(machine, key,    n, i, j, v, t) {
 function show(value) { return value ? sprintf("%.*f", value < 100 ? 2 : 0, value) : "-" }
 function quotient(a, b) { return a && b ? sprintf("%.2f", a / b) : "-" }
 
-# A member of a JSON object.
+# Formats a member of a JSON object.
 function member(name, value, digits) {
     return sprintf("\"%s\": %s", name, value ? sprintf("%.*f", digits, value) : "null")
 }
@@ -44,7 +44,7 @@ END {
     for (i = 1; i <= rows; i++) {
         key = order[i]
         ours = median("tollgate", key); a = median("tcg", key); b = median("tcg-max", key)
-        # Jobs run the host's own shell and tools there, not the guest's.
+        # On the host, jobs would run the host's shell and tools instead of the guest's.
         host = group[key] == "job" ? 0 : median("native", key)
         theirs = a && (a < b || !b) ? a : b
         printf "%-5s %-16s %12s %18s %12s %8s", group[key], key, show(ours), show(a), show(b), quotient(ours, theirs)
@@ -56,7 +56,7 @@ END {
             member("tcg_max", b, 3), member("native", host, 3), member("times_tcg", ratio(ours, theirs), 4), \
             member("times_native", ratio(ours, host), 4)))
         add(group[key], ours, theirs, host)
-        # Its ratio is far beyond all others and would stand for its group.
+        # The ratio of memcpy64M is far above all others and would dominate its group.
         if (group[key] == "mem" && key != "memcpy64M") add("mem without memcpy64M", ours, theirs, host)
     }
     for (i = 1; i <= means; i++) {

@@ -50,7 +50,7 @@ static struct entry *entry_of(uint64_t target) {
 
 #define LABELS static void *labels[] = {&&xorshift, &&load, &&add, &&store, &&loop, &&halt}
 
-/* Enters the labels' addresses as targets. */
+/* Stores the labels' addresses as targets. */
 #define ENTER_TARGETS                                                                              \
     for (int operation = 0; operation < OPERATIONS; operation++) {                                 \
         uint64_t target = (uint64_t)labels[operation];                                             \
@@ -136,7 +136,7 @@ FORM(translated) {
     INTERPRETER(CHECK, LOOKED_UP_JUMP(CHECK));
 }
 
-/* Leaves the region if the next operation is another one than when the region was formed. */
+/* Leaves the region if the next operation differs from the one when the region was formed. */
 #define GUARD(label)                                                                               \
     if (__builtin_expect(labels[*code++] != &&label, 0))                                           \
     abort()
@@ -170,7 +170,7 @@ halt:
     return registers[1];
 }
 
-/* Maps what is loaded to check `parts` parts of 512 GiB from part `first` on. */
+/* Maps the bytes that checks load, for `parts` parts of 512 GiB from part `first` on. */
 static void map_checks(uint64_t first, uint64_t parts) {
     uint64_t pages = 1UL << 27;
     void *place = mmap((void *)(CHECKS + first * pages), parts * pages, PROT_READ,

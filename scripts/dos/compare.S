@@ -1,5 +1,5 @@
-# COMPARE.COM: says on COM1 when it begins and ends to compute and to write to the screen, for somebody with
-# a clock. Assembled with ROUNDS and LINES.
+# COMPARE.COM: writes to COM1 when it begins and ends to compute and to write to the screen, for a program
+# with a clock. It is assembled with ROUNDS and LINES.
         .code16
         .text
         .globl  _start
@@ -16,7 +16,7 @@ _start:
         movl    %eax, %ebp
         movb    $'C', %al
         call    say
-        # What came out, in hexadecimal digits.
+        # Prints the result, in hexadecimal digits.
         movw    $8, %cx
 2:      roll    $4, %ebp
         movl    %ebp, %eax

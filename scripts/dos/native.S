@@ -1,4 +1,4 @@
-# The work of COMPARE.COM as a program for Linux, 32 bits: writes what comes out.
+# The work of COMPARE.COM as a 32-bit program for Linux, which writes the result.
         .text
         .globl  _start
 _start:

@@ -2,7 +2,7 @@
 
 A shell script does the work, step by step, and says on standard output when a step has ended. At
 each such line the processor time so far is read: natively that of the shell's children, which the
-shell itself tells from /proc; for a guest that of the process tollgate.
+shell itself reads from /proc; for a guest that of the process tollgate.
 """
 
 import os
@@ -14,7 +14,8 @@ import time
 
 TICK = 1 / os.sysconf("SC_CLK_TCK")
 
-# `mark NAME` ends a step. Fields 16 and 17 of /proc/PID/stat are the times of ended children.
+# `mark NAME` ends a step. Fields 16 and 17 of /proc/PID/stat are the processor times of children
+# that have ended.
 SCRIPT = r"""
 mark() {
     read -r stat </proc/$$/stat
@@ -77,7 +78,7 @@ def processor_seconds(process):
 
 
 def measure(prefix, folder, environment, is_guest):
-    """Steps by their names: (processor seconds, seconds by the clock)."""
+    """Returns the steps by their names: (processor seconds, elapsed seconds)."""
     command = [*prefix, "/bin/sh", "-c", SCRIPT]
     process = subprocess.Popen(
         command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
@@ -97,7 +98,7 @@ def measure(prefix, folder, environment, is_guest):
 
 
 def measure_start(prefix, folder, environment):
-    """A guest that does nothing."""
+    """Measures a guest that does nothing."""
     usage, begin = os.times(), time.monotonic()
     subprocess.run([*prefix, "true"], cwd=folder, env=environment, stdin=subprocess.DEVNULL, check=True)
     after = os.times()

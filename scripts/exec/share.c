@@ -1,7 +1,6 @@
-/* Operations on files, each step timed: share FOLDER [write]
-
-   Says `ready STEP OPERATIONS` before each step, waits for a line, and says `done NANOSECONDS`
-   behind it, so that whoever reads it can count other things meanwhile. */
+/* Times operations on files, step by step: share FOLDER [write]. Writes `ready STEP OPERATIONS`
+   before each step, waits for a line, and writes `done NANOSECONDS` after the step, so that the
+   reader can count other things in the meantime. */
 
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -24,7 +23,7 @@ static void begin(const char *step, long operations)
     printf("ready %s %ld\n", step, operations);
     fflush(stdout);
     if (!fgets(line, sizeof line, stdin))
-        errx(1, "nobody answers");
+        errx(1, "no answer came");
     clock_gettime(CLOCK_MONOTONIC, &begun);
 }
 

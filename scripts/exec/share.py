@@ -1,4 +1,5 @@
-"""What operations on files cost natively and on exec's shares, and which requests they are (compare-share)."""
+"""Measures what operations on files cost natively and on exec's shares, and which requests they send
+(compare-share)."""
 
 import json
 import os
@@ -9,7 +10,7 @@ import sys
 
 
 def make_tree(folder):
-    """What the program looks at: three trees of 5,000 files, a large folder, a large file."""
+    """Makes the files that the program reads: three trees of 5,000 files, a large folder, a large file."""
     for tree in ("tree", "find", "list"):
         for name in range(50):
             os.makedirs(f"{folder}/{tree}/{name}")
@@ -24,7 +25,7 @@ def make_tree(folder):
 
 
 def processor_time(process):
-    """Nanoseconds of all threads so far."""
+    """Returns the processor time of all threads so far, in nanoseconds."""
     total = 0
     for task in os.listdir(f"/proc/{process}/task"):
         with open(f"/proc/{process}/task/{task}/schedstat") as file:
@@ -33,7 +34,7 @@ def processor_time(process):
 
 
 def run(command, tollgate, control, folder):
-    """Steps by their names: [operations, ns, processor ns, requests by kind]."""
+    """Returns the steps by their names: [operations, ns, processor ns, requests by kind]."""
     process = subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def requests():
@@ -66,7 +67,7 @@ def main():
     tollgate, program, work, rounds, *flags = sys.argv[1:]
     control = f"{work}/control"
     exec_prefix = [tollgate, "exec", "--control", control, *flags, "--"]
-    # The current directory is a writable share, all else is the root.
+    # The current directory is a writable share; everything else is the root.
     here, root = f"{work}/here", f"{work}/root"
     for folder in (here, root):
         os.mkdir(folder)

@@ -2,7 +2,7 @@
  * driver - first process of the machines that scripts/compare-real boots
  *
  * Runs the rows of /real/rows one after another, times each run with the monotonic
- * clock, and tells the host on standard output, which is the serial port or a pipe:
+ * clock, and reports to the host on standard output, which is the serial port or a pipe:
  *
  *     real: begin ROW                       the host takes the time of its arrival
  *     real: end ROW NANOSECONDS CPU STATUS HASH VALUE
@@ -17,7 +17,7 @@
  *
  * KIND is `program` (COMMAND is started without a shell), `shell` or `rate` (bash
  * runs it), or `series`: COMMAND is started RUNS times without a shell, the lines are those
- * of ROW_10th and ROW_last, and tell of 20 runs together: the 10th to the 29th and the
+ * of ROW_10th and ROW_last, each with the sum of 20 runs: the 10th to the 29th and the
  * last 20. `twenties` is a series of 100 runs with the lines ROW_first, ROW_second and
  * ROW_fifth: the runs 1 to 20, 21 to 40 and 81 to 100. bash runs PREPARE once beforehand,
  * untimed.
@@ -62,7 +62,7 @@ static long long now(void)
     return time.tv_sec * 1000000000LL + time.tv_nsec;
 }
 
-/* Processor time of all children that have ended, and of theirs. */
+/* The processor time of all children that have ended, and of their children. */
 static long long children_cpu(void)
 {
     struct rusage usage;
@@ -71,10 +71,8 @@ static long long children_cpu(void)
            (usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1000LL;
 }
 
-/*
- * Processor time of all processes that are there, and of their children that have ended, in units
- * of a clock tick (10 ms): no process waits for a server.
- */
+/* The processor time of all processes, and of their children that have ended, in units of a clock
+   tick (10 ms). It is needed for servers, because no process waits for a server's end. */
 static long long all_cpu(void)
 {
     long long sum = 0;
@@ -126,7 +124,8 @@ static pid_t start(char **words, int quiet)
     return child;
 }
 
-/* Runs a program to its end: its exit code, 128 + N for signal N, 127 if it cannot be started. */
+/* Runs a program to its end and returns its exit code: 128 + N for signal N, 127 if it cannot be
+   started. */
 static int run(char **words, int quiet)
 {
     int status;
@@ -139,7 +138,7 @@ static int run(char **words, int quiet)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-/* FNV-1a, and the last number of the text. */
+/* Computes the FNV-1a hash of the output, and finds the last number in the text. */
 static unsigned long long read_output(double *value)
 {
     unsigned long long hash = 0xcbf29ce484222325;
@@ -162,7 +161,7 @@ static unsigned long long read_output(double *value)
     return hash;
 }
 
-/* Shows what a failed program said, as far as it fits. */
+/* Shows the error output of a failed program, as much as fits. */
 static void show_errors(void)
 {
     char line[256];
@@ -298,7 +297,7 @@ static void power_off(void)
 int main(int count, char **arguments)
 {
     const char *mode = getenv("real_mode");
-    /* Limits decide where mappings lie: the same everywhere. */
+    /* These limits decide where mappings are, so they must be the same everywhere. */
     struct rlimit stack = {8 << 20, RLIM_INFINITY}, files = {1024, 4096};
     setrlimit(RLIMIT_STACK, &stack);
     setrlimit(RLIMIT_NOFILE, &files);

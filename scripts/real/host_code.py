@@ -1,18 +1,18 @@
 """How much host code stands for the instructions of a program: what Tollgate counts while it runs.
 
-Tollgate counts with --count-instructions, and tells over its control socket; the difference
+Tollgate counts with --count-instructions, and reports over its control socket; the difference
 between a row's end and its beginning is the row's, of all its runs and of the kernel's part.
 """
 
 import json
 import socket
 
-# Seconds that an answer may take.
+# The seconds that an answer may take.
 PATIENCE = 30
 
 
 def ask(path, command):
-    """What a machine answers to a command."""
+    """Sends a command to a machine and returns its answer."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(PATIENCE)
         client.connect(path)
@@ -22,7 +22,7 @@ def ask(path, command):
 
 
 def counts(answer):
-    """(guest instructions, host instructions, their bytes) of an answer to `stats`."""
+    """Returns (guest instructions, host instructions, their bytes) of an answer to `stats`."""
     stats = answer["stats"]
     code = stats["host_code"]
     return stats["instructions"], code["instructions"], code["bytes"]
@@ -31,7 +31,7 @@ def counts(answer):
 class Counter:
     """Counts of the rows of one run.
 
-    ask: a function that tells the counts of this moment.
+    ask: a function that returns the present counts.
     """
 
     def __init__(self, ask_counts):
@@ -53,7 +53,7 @@ class Counter:
 
 
 def table(rows):
-    """The rows as text, and all of them together."""
+    """Returns the rows as text, and their sum."""
     lines = [f"{'row':18} {'guest instructions':>18} {'host, for each':>15} {'bytes, for each':>16}"]
     total = [sum(counted[index] for _, counted in rows) for index in range(3)]
     for name, (guest, host, size) in [*rows, ("all", total)]:

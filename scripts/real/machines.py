@@ -1,4 +1,4 @@
-"""The machines that compare-real runs programs in, and one run of one of them."""
+"""The machines in which compare-real runs programs, and one run of one of them."""
 
 import contextlib
 import os
@@ -13,13 +13,13 @@ import time
 from dataclasses import dataclass, field
 
 END = re.compile(r"^real: end (\S+) (\d+) (\d+) (\d+) ([0-9a-f]+) (\S+)$")
-# How far the guest's clock may be off the host's in one run: a part of it, and
-# seconds for the transfer of the line that tells its end.
+# The allowed error of the guest's clock in one run: a part of it, plus seconds for the transfer of
+# the line that reports its end.
 CLOCK_PART, CLOCK_SLACK = 0.05, 0.05
 
 
 class Failure(Exception):
-    """A machine that cannot be run, or that did not do its work; `booted` tells whether it began."""
+    """A machine that cannot be run, or that did not do its work; `booted` says whether it began."""
 
     booted = True
 
@@ -108,9 +108,9 @@ def machines_of(kind, architecture, folder, memory, tollgates, options):
 
 
 def command_of(machine, work, root, mode, pin, append):
-    """The command line of a machine's run; `mode` is the driver's (driver.c)."""
+    """Returns the command line of a machine's run; `mode` is the driver's (driver.c)."""
     if machine.kind == "native":
-        # A root in RAM, as the guests have it. It goes with the namespace.
+        # The root is in RAM, as in the guests. It disappears with the namespace.
         script = ('mount -t tmpfs -o size=8G,mode=755 tmpfs "$1" && tar -x -C "$1" --exclude="./dev/*" -f "$2" '
                   '--no-same-owner && tar -x -C "$1" -f "$3" --no-same-owner && mkdir -p "$1/dev" && '
                   'mount --rbind /dev "$1/dev" && mount -t proc proc "$1/proc" && '
@@ -134,7 +134,7 @@ def command_of(machine, work, root, mode, pin, append):
 
 
 def lines_of(process, limit):
-    """Lines of the process's output with the host's time of their arrival."""
+    """Yields the lines of the process's output with the host's time of their arrival."""
     buffer, deadline = b"", time.monotonic() + limit
     descriptor = process.stdout.fileno()
     while True:
@@ -166,7 +166,7 @@ def run(machine, work, root, mode, pin, append, limit, on_row, log, on_end=None)
         try:
             for now, line in lines_of(process, limit):
                 copy.write(f"{now - started:.6f} {line}\n")
-                # What the kernel prints may stand before it on the same line.
+                # The kernel may print on the same line before this.
                 line = line[max(0, line.find("real: ")):]
                 words = line.split()
                 if line.startswith("real: begin ") and len(words) == 3:
@@ -184,7 +184,8 @@ def run(machine, work, root, mode, pin, append, limit, on_row, log, on_end=None)
                     raise Failure(line[len("real: "):])
             process.wait(30)
         finally:
-            # User-mode Linux is several processes; all of a machine's are in its session.
+            # User-mode Linux consists of several processes; all of them are in the machine's
+            # session.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -198,7 +199,8 @@ def run(machine, work, root, mode, pin, append, limit, on_row, log, on_end=None)
 
 
 def process_cpu(process):
-    """Nanoseconds that all threads of a process have spent, by its CPU clock (clock_getcpuclockid(3))."""
+    """Returns the processor time of all threads of a process in nanoseconds, by its CPU clock
+    (clock_getcpuclockid(3))."""
     try:
         return time.clock_gettime_ns((~process.pid << 3) | 2)
     except OSError:
@@ -206,7 +208,7 @@ def process_cpu(process):
 
 
 def sample_of(machine, match, now, cpu, begun):
-    """What the driver's `end` line tells, and the host's clocks beside it."""
+    """Combines the values of the driver's `end` line with the host's clocks."""
     name, elapsed, own_cpu, status, output, value = match.groups()
     elapsed, own_cpu, value = int(elapsed), int(own_cpu), float(value)
     begin, cpu_before = begun.pop(name, (None, None))
@@ -215,18 +217,18 @@ def sample_of(machine, match, now, cpu, begun):
     if machine.kind == "native":
         cpu = own_cpu
     elif machine.kind == "uml" or cpu is None or cpu_before is None:
-        # User-mode Linux is many processes, which come and go.
+        # User-mode Linux consists of many processes, which start and end.
         cpu = None
     else:
         cpu -= cpu_before
     if value:
-        # Time per operation: what part of the elapsed time the processor worked.
+        # For the time of an operation: the share of the elapsed time in which the processor worked.
         cpu = value * cpu / elapsed if cpu is not None and elapsed else None
     return Sample(name, value or elapsed, cpu, int(status), output)
 
 
 def samples_of_boot(machine, marks):
-    """From systemd's start to multi-user.target, and from the start of the process to there."""
+    """Returns the times from systemd's start, and from the start of the process, to multi-user.target."""
     (host_init, init, cpu_init), (host_ready, ready, cpu_ready) = marks["init"], marks["ready"]
     check_clock(machine, "the boot of systemd", (ready - init) / 1e9, host_ready - host_init)
     if machine.kind == "uml" or cpu_init is None or cpu_ready is None:
@@ -236,6 +238,6 @@ def samples_of_boot(machine, marks):
 
 
 def check_clock(machine, name, guest, host):
-    """A guest's clock must agree with the host's."""
+    """Checks that a guest's clock agrees with the host's."""
     if guest > 0 and abs(guest - host) > CLOCK_PART * host + CLOCK_SLACK:
         raise Failure(f"{name} took {guest:.3f} s by the guest's clock and {host:.3f} s by the host's")

@@ -9,19 +9,19 @@ from row import Row
 
 
 def row(name, kind, command, about, runs=3, prepare="", same_output=False):
-    """A row of this group and root. Outputs are compared only where a row says so."""
+    """Makes a row of this group and root. Outputs are compared only where a row says so."""
     return Row(name, "many", kind, command, about, runs, prepare, same_output, root="many")
 
 
 def pgbench(name, options, about):
-    """PostgreSQL under pgbench: nanoseconds per transaction."""
+    """Makes a row of PostgreSQL under pgbench: nanoseconds per transaction."""
     command = (f"pgbench -n -h /tmp/postgres -U postgres {options} -T 4 postgres 2>&1 | "
                "awk '/^tps/ { printf \"%.0f\\n\", 1e9 / $3 }'")
     return row(name, "rate", command, f"{about}, ns a transaction", prepare="./servers postgres")
 
 
 def started(name, command, about):
-    """The start of a runtime. Its first run in a machine stands in the table of first runs."""
+    """Makes a row of a runtime's start. Its first run in a machine is in the table of first runs."""
     return row(name, "program", command, about, runs=5, same_output=True)
 
 

@@ -9,13 +9,13 @@ from row import Row
 
 
 def stress(name, arguments, about):
-    """A row of stress-ng: a fixed count of its operations, one worker."""
+    """Makes a row of stress-ng: a fixed count of its operations, one worker."""
     command = f"stress-ng --quiet --temp-path /tmp --{name} 1 {arguments}"
     return Row(f"stress_{name}", "stress", "program", command, about, same_output=False)
 
 
 def openssl(name, algorithm, about, field, scale):
-    """A row of openssl speed: nanoseconds per operation from its machine-readable result."""
+    """Makes a row of openssl speed: nanoseconds per operation from its machine-readable result."""
     command = (f"openssl speed -mr -elapsed -seconds 1 {algorithm} 2>/dev/null | "
                f"awk -F: '/^\\+F/ {{ printf \"%.1f\\n\", {scale.format('$' + str(field))} }}'")
     return Row(name, "openssl", "rate", command, about, same_output=False)
@@ -76,17 +76,17 @@ ROWS = [
         runs=1, same_output=False, also=("many",)),
 ]
 
-# How the names of rows end that one command gives several of.
+# The suffixes of the rows that one command yields.
 PARTS = {"series": ("_10th", "_last"), "twenties": ("_first", "_second", "_fifth"), "boot": ("_boot", "_from_start")}
 
 
 def names_of(row):
-    """The names in the results of a row."""
+    """Returns the names in the results of a row."""
     return [row.name + part for part in PARTS.get(row.kind, ("",))]
 
 
 def words_of(row):
-    """The words that select a row: its name and its groups."""
+    """Returns the words that select a row: its name and its groups."""
     return {row.name, row.group, *row.also}
 
 
@@ -105,6 +105,6 @@ def select(words):
 
 
 def rows_file(rows):
-    """The text of /real/rows, as driver.c reads it."""
+    """Returns the text of /real/rows, as driver.c reads it."""
     return "".join(f"{row.name}\t{row.kind}\t{row.runs}\t{row.prepare}\t{row.command}\n"
                    for row in rows if row.kind != "boot")

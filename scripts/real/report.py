@@ -4,12 +4,12 @@ import math
 import statistics
 
 RUNS = ("steady", "first")
-# Runs of a series that are timed together, as in driver.c.
+# The number of runs of a series that are timed together, as in driver.c.
 SERIES_PART = 20
 
 
 class Results:
-    """Times by row, machine and kind of run, in nanoseconds."""
+    """The times by row, machine and kind of run, in nanoseconds."""
 
     def __init__(self, machines, clock):
         self.machines = machines
@@ -36,7 +36,7 @@ class Results:
             return
         if row.kind in ("series", "twenties"):
             times = [time / SERIES_PART for time in times]
-        # A series gives one number, which is no first run.
+        # A series yields one number, which is not a first run.
         runs = {"first": times[:1], "steady": times[1:]} if len(times) > 1 else {"steady": times}
         for run, values in runs.items():
             self.times.setdefault((name, machine.name, run), []).append(values)
@@ -47,12 +47,12 @@ class Results:
         self.failures.append({"machine": machine.name, "row": name, "why": why})
 
     def median(self, name, machine, run="steady"):
-        """The median of the rounds' medians, or None."""
+        """Returns the median of the rounds' medians, or None."""
         rounds = self.times.get((name, machine, run))
         return statistics.median(statistics.median(values) for values in rounds) if rounds else None
 
     def spread(self, name, machine, run="steady"):
-        """Largest over smallest of the rounds' medians."""
+        """Returns the largest of the rounds' medians divided by the smallest."""
         medians = [statistics.median(values) for values in self.times.get((name, machine, run), [])]
         return max(medians) / min(medians) if medians and min(medians) > 0 else None
 
@@ -60,17 +60,18 @@ class Results:
         return [machine for machine in self.machines if machine.kind == kind]
 
     def best(self, name, kind, run="steady"):
-        """The fastest machine of a kind: TCG has two."""
+        """Returns the fastest machine of a kind: TCG has two."""
         times = [time for machine in self.of_kind(kind)
                  if (time := self.median(name, machine.name, run)) is not None]
         return min(times, default=None)
 
     def different_outputs(self):
-        """Rows whose output is not the same everywhere."""
+        """Returns the rows whose output is not the same everywhere."""
         return {name: outputs for name, outputs in self.outputs.items() if len(outputs) > 1}
 
     def columns(self):
-        """(heading, function from row and run to its time): one a machine, but one for all of TCG."""
+        """Returns (heading, function from row and run to its time): one for each machine, but only one for
+        all of TCG."""
         found, seen = [], set()
         for machine in self.machines:
             if machine.kind == "tcg":
@@ -87,7 +88,7 @@ def geometric_mean(values):
 
 
 def with_unit(time):
-    """Nanoseconds as people write them."""
+    """Formats nanoseconds with a readable unit."""
     if time is None:
         return "-"
     for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
@@ -105,7 +106,7 @@ def shown(value):
 
 
 def table(results, run, out):
-    """One line a row: the time of the first column, the others as multiples of it, then B over A."""
+    """Prints one line a row: the time of the first column, the others as multiples of it, then B over A."""
     columns = results.columns()
     (base_name, base), others = columns[0], columns[1:]
     tollgates = [machine.name for machine in results.of_kind("tollgate")]
@@ -125,7 +126,7 @@ def table(results, run, out):
         line = f"{name:{width}}{with_unit(times[0]):>14}"
         for (other, _), time in zip(others, times[1:]):
             value = ratio(time, times[0])
-            # What has no native time is shown as it is.
+            # A row without a native time shows its times themselves.
             line += f"{with_unit(time) if times[0] is None else shown(value):>12}"
             if value:
                 ratios[other].append(value)
@@ -143,7 +144,7 @@ def table(results, run, out):
 
 
 def lost(results, run="steady"):
-    """Rows in which a Tollgate is slower than TCG's better model, or than User-mode Linux."""
+    """Returns the rows in which a Tollgate is slower than TCG's better model, or than User-mode Linux."""
     found = {}
     for machine in results.of_kind("tollgate"):
         for kind in ("tcg", "uml"):
@@ -171,7 +172,7 @@ def print_all(results, out):
 
 
 def to_json(results, about):
-    """All of it: what was measured where, every time in nanoseconds, and the summary."""
+    """Returns everything: what was measured where, every time in nanoseconds, and the summary."""
     return {
         **about,
         "machines": {machine.name: {"kind": machine.kind, "about": machine.about} for machine in results.machines},

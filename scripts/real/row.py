@@ -1,4 +1,4 @@
-"""What compare-real knows of a measured program."""
+"""The description of a program that compare-real measures."""
 
 from dataclasses import dataclass
 

@@ -161,7 +161,7 @@ class HostCode(unittest.TestCase):
         self.assertEqual(counter.rows, [("sort", [210, 830, 4100])])
 
     def test_an_end_without_a_beginning_counts_nothing(self):
-        counter = host_code.Counter(lambda: self.fail("nobody asks"))
+        counter = host_code.Counter(lambda: self.fail("must not be called"))
         counter.end("sort")
         self.assertEqual(counter.rows, [])
 

@@ -1,7 +1,7 @@
-/* Runs each function of `vector_tests` once on every set of registers and prints
- * what changed; MXCSR, whose flags say more, only if SHOW_MXCSR is defined. Bits are printed, never values, so that two runs can be compared
- * byte by byte. Built as a static, position-dependent 32-bit program: addresses
- * are then the same everywhere. */
+/* Runs each function of `vector_tests` once on every set of registers and prints what changed;
+   MXCSR, whose flags say more, only if SHOW_MXCSR is defined. It prints bits, never values, so that
+   two runs can be compared byte by byte. It is built as a static, position-dependent 32-bit
+   program, so that addresses are the same everywhere. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdint.h>
@@ -24,8 +24,8 @@ static struct state after __attribute__((aligned(64), used));
 static uint8_t memory[4][32] __attribute__((aligned(64), used));
 static void (*code)(void) __attribute__((used));
 
-/* edx points to the operand in memory (32 bytes in), edi to what MASKMOV writes,
- * esi to the middle of what is gathered. */
+/* edx points to the operand in memory (32 bytes after its start), edi to the target of MASKMOV, esi
+   to the middle of the data that is gathered. */
 void run_one(void);
 asm(".text\n"
     "run_one:\n"
@@ -60,7 +60,7 @@ asm(".text\n"
     "  popal\n"
     "  ret\n");
 
-/* What cannot be executed says so in its line. */
+/* The line of an instruction that cannot be executed says so. */
 static sigjmp_buf abandoned;
 static void abandon(int signal) { siglongjmp(abandoned, signal); }
 
@@ -79,9 +79,9 @@ static uint32_t noise(void)
     return state ^= state << 5;
 }
 
-/* Integers, single precision with zeros, infinities, NaNs and denormals among
- * them, the same in double precision; then both with other rounding, denormals as
- * zeros and results flushed to zero. */
+/* Integers, single precision with zeros, infinities, NaNs and denormals among them, and the same in
+   double precision; then both with other rounding, denormals treated as zeros and results flushed
+   to zero. */
 static void fill(int set)
 {
     static const float singles[] = {
@@ -100,7 +100,7 @@ static void fill(int set)
         }
         memcpy(bytes + at, words, 8);
     }
-    /* The indices of gathers: they must stay inside `gathered`. */
+    /* The indices of gathers, which must stay inside `gathered`. */
     for (int i = 0; i < 8; i++) {
         uint32_t narrow = noise() % 512 - 256;
         memcpy(before.ymm[4] + 4 * i, &narrow, 4);
