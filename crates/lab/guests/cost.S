@@ -20,7 +20,7 @@ start:
     mov ss, ax
     mov sp, STACK
     jmp 0:1f
-1:  mov al, 0xFF                 # both 8259s masked
+1:  mov al, 0xFF                 # mask all interrupts of both 8259s
     out 0x21, al
     out 0xA1, al
     mov eax, 0x210               # OSFXSR, PSE
@@ -30,7 +30,7 @@ start:
 3:  mov cr4, eax
     cmp dword ptr [MODE], 0
     jne to_protected_mode
-    xor bx, bx                   # vectors of real mode
+    xor bx, bx                   # the vectors of real mode
 2:  mov word ptr [bx], offset unexpected16
     mov word ptr [bx+2], 0
     add bx, 4
@@ -111,11 +111,11 @@ start32:
     mov edi, IDT + 14*8
     call set_gate
     mov ebx, offset returning
-    mov edi, IDT + 0xFF*8        # spurious
+    mov edi, IDT + 0xFF*8        # the vector of spurious interrupts
     call set_gate
     mov edi, IDT + RETURNING_VECTOR*8
     call set_gate
-    mov byte ptr [edi - 3], 0xEE # from ring 3 too
+    mov byte ptr [edi - 3], 0xEE # ring 3 may use it too
     lidt [idt_pointer]
     mov ax, TSS
     ltr ax
@@ -135,8 +135,8 @@ start32:
     mov dword ptr [LOCAL_APIC + 0x320], TIMER_VECTOR
     cmp dword ptr [MODE], 2
     jb main32
-    mov edi, PAGE_TABLE          # the first 4 MiB as they are
-    mov eax, 7                   # present, writable, for all rings
+    mov edi, PAGE_TABLE          # identity mapping of the first 4 MiB
+    mov eax, 7                   # present, writable, accessible from all rings
 2:  stosd
     add eax, 0x1000
     cmp eax, 0x400007
@@ -161,7 +161,7 @@ start32:
     mov gs, eax
     push DATA3
     push STACK
-    push 0x3002                  # IOPL 3: ports, CLI and STI stay allowed
+    push 0x3002                  # IOPL 3, so that ports, CLI and STI stay allowed
     push CODE3
     push offset main32
     iret
@@ -176,7 +176,7 @@ main32:
     cli
     jmp main32
 
-set_gate:                        # EBX handler, EDI gate, which moves on
+set_gate:                        # EBX is the handler, EDI the gate; EDI moves to the next one
     mov [edi], bx
     mov word ptr [edi+2], CODE
     mov word ptr [edi+4], 0x8E00
@@ -194,7 +194,7 @@ one_way:
     add esp, 12
     jmp ebx
     .balign 64
-page_fault:                      # EBX: drop the frame and go there; 0: return to ECX
+page_fault:                      # EBX: drop the frame and jump there; 0: return to ECX
     add esp, 4
     test ebx, ebx
     jz 1f
@@ -218,8 +218,8 @@ unexpected:
     out DEBUG_EXIT, al
     jmp unexpected
 
-# A small bytecode machine: 1000 rounds of sum += (round ^ sum) << 1. ESI is its
-# program counter, ECX the rounds that are left, EBX the sum, EDX a register.
+# A small bytecode machine: 1000 rounds of sum += (round ^ sum) << 1. ESI is its program counter,
+# ECX the number of remaining rounds, EBX the sum, EDX a register.
 interpret:
     mov esi, offset program
     mov ecx, 1000
@@ -258,7 +258,7 @@ program: .byte 0, 1, 2, 3, 4
 
 .include "cost64.inc"
 
-# Code that all code sizes can run, and data, on a page of their own.
+# Code that runs in all code widths, and data, on a page of their own.
 .section .other, "ax"
 .code16
     .balign 4096
@@ -271,12 +271,12 @@ data_in_line:
 data_beside_code:
     .skip 64
     .balign 4096
-patched:                         # 16-bit code: mov eax, 90900000h
-    .byte 0x66, 0xB8, 0, 0       # other code: mov ax, 0; nop; nop
+patched:                         # in 16-bit code: mov eax, 90900000h
+    .byte 0x66, 0xB8, 0, 0       # in other code: mov ax, 0; nop; nop
     .byte 0x90, 0x90
     ret
     .balign 64
-patched_operation:               # inc or dec
+patched_operation:               # the operation is inc or dec
     .byte 0xFF, 0xC0
     ret
     .balign 4096

@@ -34,7 +34,7 @@
 .endm
 .endif
 
-# NOW: the time-stamp counter in EAX, after all that came before.
+# NOW: reads the time-stamp counter into EAX after all earlier instructions.
 .macro NOW
     lfence
     rdtsc
@@ -54,7 +54,7 @@ _start:
     jb 3f
     mov esi, [esp + 8]
 .endif
-    mov edi, offset name         # the first character
+    mov edi, offset name         # the first character of the name
     movsb
     movzx eax, byte ptr [name]
     cmp al, 'A'
@@ -76,11 +76,11 @@ _start:
     jz usage
 3:  mov [calls], ecx
 
-    mov edi, offset samples      # touch every page first
+    mov edi, offset samples      # touch every page before the measurement
     xor eax, eax
     rep stosd
 
-    mov ebp, [calls]             # the least of the empty readings
+    mov ebp, [calls]             # the minimum of the empty readings
     mov dword ptr [baseline], -1
 4:  NOW
     lfence
@@ -141,7 +141,7 @@ _start:
     mov edi, 1
     jmp leave
 
-mark:                            # ESI: the name behind its first character, EDI: where it goes
+mark:                            # ESI points after the first character of the name, EDI to its place
     mov ecx, 16
 8:  lodsb
     stosb
@@ -158,7 +158,7 @@ mark:                            # ESI: the name behind its first character, EDI
     test eax, eax
     jnz usage
     xor ebx, ebx
-    xor edx, edx                 # nothing to write
+    xor edx, edx                 # there is nothing to write
     mov edi, 1
     jmp leave
 
@@ -167,7 +167,7 @@ usage:
     mov edx, offset text_usage_end - text_usage
     mov ebx, 2
     mov edi, 2
-leave:                           # writes ECX, EDX bytes, to EDI; exit code EBX
+leave:                           # writes EDX bytes from ECX to descriptor EDI; the exit code is EBX
 .ifdef WIDE
     mov esi, ecx
     mov eax, 1
@@ -185,7 +185,7 @@ leave:                           # writes ECX, EDX bytes, to EDI; exit code EBX
     int 0x80
 .endif
 
-# Shell sort of the samples.
+# Sorts the samples with Shell's sort.
 sort:
     mov ebx, [calls]             # the gap
 1:  shr ebx, 1
@@ -209,7 +209,7 @@ sort:
     jmp 2b
 5:  ret
 
-put_percentile:                  # EBX per cent: the nearest rank
+put_percentile:                  # writes the percentile EBX: the nearest rank
     mov eax, [calls]
     mul ebx
     add eax, 99
@@ -217,7 +217,7 @@ put_percentile:                  # EBX per cent: the nearest rank
     mov ebx, 100
     div ebx
     mov eax, samples[eax*4 - 4]
-put:                             # text ESI, then EAX as a decimal number
+put:                             # writes the text at ESI, then EAX as a decimal number
     PUSH_PART ax
     call put_text
     POP_PART ax
@@ -237,7 +237,7 @@ put:                             # text ESI, then EAX as a decimal number
     mov [line_end], edi
     ret
 
-put_text:                        # ESI: ends with NUL
+put_text:                        # writes the NUL-terminated text at ESI
     mov edi, [line_end]
 1:  lodsb
     test al, al

@@ -2,12 +2,12 @@
 # works, and prints how late it was.
 #
 #   latency fork N        the other process starts N processes that end immediately
-#   latency exec N        that execute a program, which ends immediately
-#   latency pipe N        passes a byte N times to a process that returns it
+#   latency exec N        it starts N processes that execute a program, which ends immediately
+#   latency pipe N        it passes a byte N times to a process that returns it
 #
-# Prints how often it waited and how late it was: the median, the 99th percentile and the longest,
-# in nanoseconds. Exit code 0, 1 if a call or a process fails, 2 for a wrong command line. Without
-# any argument it ends at once.
+# Prints how often it waited and how late it was: the median, the 99th percentile and the longest
+# delay, in nanoseconds. Exit code 0, 1 if a call or a process fails, 2 for a wrong command line.
+# Without any argument it ends immediately.
 
 .intel_syntax noprefix
 .ifdef WIDE
@@ -19,9 +19,9 @@
 .set ABSOLUTE, 1
 .set FIFO, 1
 .set NO_HANG, 1
-.set PERIOD, 1000000                     # nanoseconds
+.set PERIOD, 1000000                     # in nanoseconds
 .set SECOND, 1000000000
-.set MOST, 8192                          # waits that are remembered
+.set MOST, 8192                          # the number of waits that are recorded
 .ifdef WIDE
 .set NANOSECONDS, 8
 .else
@@ -60,7 +60,7 @@ _start:
     js failed
     jz work
     mov [worker], eax
-    # The superuser's alone; another's process waits as it is.
+    # Only the superuser may set this priority; other users' processes wait without it.
     SYSTEM_CALL 156, 144, 0, FIFO, "offset priority"
     SYSTEM_CALL 265, 228, MONOTONIC, "offset deadline"
     test eax, eax
@@ -88,7 +88,7 @@ wait:
     jae 2f
     mov late[ecx*4], eax
     inc dword ptr [count]
-2:  cmp eax, PERIOD                      # too late for the next: begin anew
+2:  cmp eax, PERIOD                      # too late for the next period: start again
     jb 3f
     SYSTEM_CALL 265, 228, MONOTONIC, "offset deadline"
 3:  SYSTEM_CALL 7, 61, [worker], "offset status", NO_HANG
@@ -98,7 +98,7 @@ wait:
     cmp dword ptr [status], 0
     jne failed
 
-    mov edi, 1                           # in ascending order, by insertion
+    mov edi, 1                           # sort in ascending order, by insertion
 4:  cmp edi, [count]
     jae 7f
     mov eax, late[edi*4]
@@ -136,7 +136,7 @@ done:
 print_at:
     mov eax, late[eax*4]
     mov [number], eax
-print:                                   # the number in decimal, and a space
+print:                                   # prints the number in decimal, and a space
     mov eax, [number]
     mov edi, offset digits_end
     mov ecx, 10

@@ -44,7 +44,7 @@ _start:
     SYSTEM_CALL 1, 60, 0
 
 1:  SYSTEM_CALL 199, 102                        # getuid, on i386 getuid32
-    test eax, eax                               # the shell is the superuser's
+    test eax, eax                               # is the user of this shell the superuser?
     jnz failed
     dec dword ptr [left]
     jnz 1b

@@ -1,4 +1,4 @@
-# A static Linux program: processes that pass a token on, so that the address space changes with
+# A static Linux program: processes that pass a token round, so that the address space changes with
 # each step, and that use their own memory in between.
 #
 #   spaces PROCESSES ROUNDS PAGES UNMAP CODE
@@ -6,9 +6,9 @@
 # First each of PROCESSES (2 to 32) processes makes CODE (0 to 20000) pages of code and runs all of them,
 # by direct branches from page to page and by indirect calls. Then each process gets the token ROUNDS
 # times. With the token, it runs the last 300 of these pages by direct branches, adds one to a word in each
-# of its PAGES (1 to 1024) pages and, if UNMAP is 1, unmaps one of them, another one each time, and maps a
-# new one there. At the end each process checks the contents of its pages. The exit code is 0 if all of
-# them did their work, 1 if not, 2 for a wrong command line.
+# of its PAGES (1 to 1024) pages and, if UNMAP is 1, unmaps one of them, a different one each time, and
+# maps a new page there. At the end each process checks the contents of its pages. The exit code is 0 if
+# all of them did their work, 1 if not, 2 for a wrong command line.
 
 .intel_syntax noprefix
 .ifdef WIDE
@@ -20,10 +20,10 @@
 .set CODE_BASE, 0x30000000
 .set MOST_CODE, 20000
 .set PAGES_RUN, 300
-.set CALLED, 64                          # in each page of code: what is called there
+.set CALLED, 64                          # the offset in each page of code that calls go to
 .set MOST_PROCESSES, 32
 
-.macro CALL_REGISTER                     # in EAX
+.macro CALL_REGISTER                     # the target is in EAX
 .ifdef WIDE
     call rax
 .else
@@ -72,7 +72,7 @@ _start:
     cmp eax, MOST_CODE
     ja usage
 
-    mov dword ptr [number], 0            # pipes: each one's reading end, then the writing one
+    mov dword ptr [number], 0            # the pipes: of each the reading end, then the writing end
 1:  mov eax, [number]
     lea eax, pipes[eax*8]
     mov [argument], eax
@@ -84,7 +84,7 @@ _start:
     cmp eax, [processes]
     jb 1b
 
-    mov dword ptr [number], 1            # the others; number 0 is this process
+    mov dword ptr [number], 1            # start the others; number 0 is this process
 2:  SYSTEM_CALL 2, 57
     test eax, eax
     js failed
@@ -94,7 +94,7 @@ _start:
     cmp eax, [processes]
     jb 2b
     mov dword ptr [number], 0
-    mov dword ptr [next], 0              # the token is its own first
+    mov dword ptr [next], 0              # this process has the token first
     call hand_on
 
 member:
@@ -145,8 +145,9 @@ turn:
     cmp eax, [rounds]
     jb turn
 
-    # Without UNMAP each page was used in all rounds; with it, one was replaced in each round, so
-    # that from the latest victim backwards they hold 0, 1, 2, ..., but no more than all rounds.
+    # Without UNMAP each page was used in all rounds. With it, one page was replaced in each round,
+    # so that from the last replaced page backwards the pages hold 0, 1, 2, ..., but at most the
+    # number of rounds.
     mov eax, [victim]
     xor edx, edx
     mov ecx, [pages]
@@ -169,7 +170,7 @@ turn:
     cmp dword ptr [number], 0
     jne done
     mov dword ptr [round], 1
-5:  SYSTEM_CALL 7, 61, -1, "offset status", 0     # the parent: the exit codes of all others
+5:  SYSTEM_CALL 7, 61, -1, "offset status", 0     # the parent waits for the exit codes of all others
     test eax, eax
     js failed
     cmp dword ptr [status], 0
@@ -181,7 +182,7 @@ turn:
 done:
     SYSTEM_CALL 1, 60, 0
 
-make_code:                               # and run it
+make_code:                               # makes the code and runs it
     cmp dword ptr [code], 0
     je 3f
     mov eax, [code]
@@ -191,14 +192,14 @@ make_code:                               # and run it
     cmp eax, CODE_BASE
     jne failed
     mov ecx, [code]
-1:  mov byte ptr [eax], 0xe9             # to the next page
+1:  mov byte ptr [eax], 0xe9             # a jump to the next page
     mov dword ptr [eax + 1], 4096 - 5
     mov byte ptr [eax + CALLED], 0xc3
     add eax, 4096
     dec ecx
     jnz 1b
-    mov byte ptr [eax - 4096], 0xc3      # the last one returns
-    mov dword ptr [round], 2             # links are made when code runs again
+    mov byte ptr [eax - 4096], 0xc3      # the last page returns
+    mov dword ptr [round], 2             # links are made when the code runs again
 2:  mov eax, CODE_BASE
     CALL_REGISTER
     mov ecx, [code]
@@ -207,7 +208,7 @@ make_code:                               # and run it
     jnz 2b
 3:  ret
 
-run_code:                                # in the last pages
+run_code:                                # runs the last pages
     mov eax, [code]
     test eax, eax
     jz 2f
@@ -219,7 +220,7 @@ run_code:                                # in the last pages
     CALL_REGISTER
 2:  ret
 
-call_code:                               # in ECX pages
+call_code:                               # calls ECX pages
     mov eax, CODE_BASE + CALLED
     test ecx, ecx
     jz 2f
@@ -229,7 +230,7 @@ call_code:                               # in ECX pages
     jnz 1b
 2:  ret
 
-hand_on:                                 # the token to the next one
+hand_on:                                 # passes the token to the next process
     mov eax, [next]
     mov ecx, pipes[eax*8 + 4]
     mov [argument], ecx

@@ -1,7 +1,7 @@
 # The kernel of `tollgate lab shadow`: switches address spaces, and invalidates pages and spaces; 64-bit
 # code if WIDE is defined, otherwise 32-bit code. The host enters at one of the routines, each of which
 # starts at a multiple of 256 bytes, with the address of the parameters in EBP (RBP). Code and parameters
-# lie in a global page of the upper half. Interrupts are off, and there is no stack.
+# are in a global page of the upper half. Interrupts are off, and there is no stack.
 #
 # At the end the parameters contain the sum of all words that were read, and the cycles of all rounds.
 
@@ -26,8 +26,8 @@
 .endif
 # Parameters, eight bytes each: the address of a list of CR3 values with a zero at its end; the first
 # linear address of the data; the number of its pages that are read; the number of rounds; the address of
-# the first page's page-table entry; that of two values for it; that of an operand of INVPCID; the number
-# of pages that are invalidated; and the results.
+# the first page's page-table entry; the address of two values for that entry; the address of an operand
+# of INVPCID; the number of pages that are invalidated; and the results.
         .set    P_SPACES, 0
         .set    P_DATA, 8
         .set    P_PAGES, 16
@@ -60,7 +60,7 @@ _start:
 8:
 .endm
 
-# EDX counts rounds.
+# Begins the rounds, which EDX counts.
 .macro  begin
         lfence
         rdtsc
@@ -98,7 +98,7 @@ switch:
         jnz     1b
         end_rounds
 
-# Maps the first page elsewhere in turns, invalidates it, and reads all pages.
+# Maps the first page to two frames alternately, invalidates it, and reads all pages.
         .balign 256
 invalidate:
         begin
@@ -140,7 +140,7 @@ range_by_page:
         jnz     1b
         end_rounds
 
-# Invalidates it by one hypercall.
+# Invalidates a range of pages by one hypercall.
         .balign 256
 range_by_call:
         begin
@@ -165,7 +165,7 @@ purge:
         jnz     1b
         end_rounds
 
-# Reads all pages in each space once, which is not timed; then only in the first two, with all spaces
+# Reads all pages in each space once, untimed; then only in the first two, with all spaces
 # invalidated each time.
         .balign 256
 twice:

@@ -24,18 +24,18 @@
 .set FLAG_VM, 0x20000
 .set FLAG_VIF, 0x80000
 .set FLAG_VIP, 0x100000
-.set FLAGS_OF_TASK, 0x4DD5       # what POPF and IRET may change, but for IF
+.set FLAGS_OF_TASK, 0x4DD5       # the flags that POPF and IRET may change, except IF
 
-.set SPECIFIC_END, 0x60          # end of interrupt for the line in the low bits
-.set CASCADE, 2                  # the master's line of the slave
+.set SPECIFIC_END, 0x60          # ends the interrupt of the line in the low bits
+.set CASCADE, 2                  # the line of the master that the slave uses
 
 .set CR0_PG, 0x80000000
 .set CR4_VME, 1
 .set CPUID_VME, 2                # leaf 1, EDX
 
-.set PAGE_FOR_ALL, 7             # present, writable, user
+.set PAGE_FOR_ALL, 7             # present, writable, accessible to user code
 .set PAGE_OF_MONITOR, 3
-.set TASK_PAGES, 0x100           # the first MiB
+.set TASK_PAGES, 0x100           # the pages of the first MiB
 
 # Offsets from EBP in the frame, after PUSHAD.
 .set FRAME_EAX, 28
@@ -58,9 +58,9 @@ monitor_start:
     mov [gdt+TSS+7], ah
     mov ax, TSS
     ltr ax
-    mov esi, offset stubs        # an interrupt gate for each
+    mov esi, offset stubs        # an interrupt gate for each vector
     mov edi, offset idt
-1:  mov eax, [esi]               # address, vector
+1:  mov eax, [esi]               # address and vector of the stub
     movzx ebx, byte ptr [esi+4]
     lea edi, idt[ebx*8]
     mov [edi], ax
@@ -72,7 +72,7 @@ monitor_start:
     jne 1b
     lidt [idt_pointer]
 
-    mov edi, offset page_table   # 4 MiB where they are; the task sees the first
+    mov edi, offset page_table   # identity mapping of 4 MiB; the task may access the first MiB
     mov eax, PAGE_FOR_ALL
 3:  stosd
     add eax, 0x1000
@@ -156,7 +156,8 @@ stubs:
 stubs_end:
     .popsection
 
-# ENTER_MONITOR: EBP the frame, the task's flag at hand; or report what the monitor itself did wrong.
+# ENTER_MONITOR: EBP points to the frame, and the task's flag is fetched; or reports what the monitor
+# itself did wrong.
 .macro ENTER_MONITOR
     pushad
     mov ebp, esp
@@ -169,15 +170,15 @@ stubs_end:
     call fetch_flag
 .endm
 
-interrupt:                       # IRQ
+interrupt:                       # the interrupt of an IRQ
     ENTER_MONITOR
     inc dword ptr [tally_irq]
     mov eax, [ebp+FRAME_VECTOR]
     sub eax, MONITOR_IRQ
     bts [pending], eax
     cmp dword ptr [parameters+MODE], MODE_V86_IOPL3
-    je resume                    # its flag is up, or the interrupt had not come
-    or al, SPECIFIC_END          # of that line; one of the slave ends in both
+    je resume                    # its flag is set, or the interrupt came during this
+    or al, SPECIFIC_END          # end the interrupt of this line; one of the slave is ended in both 8259s
     cmp al, SPECIFIC_END | 8
     jb 1f
     sub al, 8
@@ -192,12 +193,12 @@ interrupt:                       # IRQ
 exception:
     ENTER_MONITOR
     mov eax, [ebp+FRAME_VECTOR]
-    test eax, eax                # a division is the task's own affair
+    test eax, eax                # the task itself handles errors of a division
     jnz unexpected
     call reflect
     jmp resume
 
-protection:                      # #GP: which instruction is it?
+protection:                      # #GP: the instruction decides
     ENTER_MONITOR
     movzx ebx, word ptr [ebp+FRAME_CS]
     shl ebx, 4
@@ -222,7 +223,7 @@ protection:                      # #GP: which instruction is it?
     je leave
     jmp unexpected
 
-# Back to the task; if something waits and may come, its handler first.
+# Returns to the task. If an interrupt is pending and may be delivered, its handler runs first.
 resume:
     cmp dword ptr [task_flag], 0
     je 1f
@@ -232,7 +233,7 @@ resume:
     cmp dword ptr [parameters+MODE], MODE_V86_IOPL3
     je 2f
     bts [in_service], eax
-2:  add eax, 0x08                # as the PC numbers its lines
+2:  add eax, 0x08                # the vector by the PC's numbering of lines
     cmp eax, 0x10
     jb 3f
     add eax, 0x70 - 0x10
@@ -241,13 +242,13 @@ resume:
     popad
     add esp, 8
     iretd
-next_interrupt:                  # EAX the line whose turn it is; ZF if there is none
+next_interrupt:                  # returns in EAX the line with the highest priority; ZF if there is none
     bsf ecx, [pending]
     jz 1f
     mov eax, ecx
     bsf ecx, [in_service]
     jz 2f
-    cmp eax, ecx                 # only above what is in service
+    cmp eax, ecx                 # only lines above the one in service
     jb 2f
     cmp eax, eax
 1:  ret
@@ -255,7 +256,8 @@ next_interrupt:                  # EAX the line whose turn it is; ZF if there is
     ret
 
 # --- the task's interrupt flag ------------------------------------------------------
-# `task_flag` is 0 or FLAG_I while the monitor runs; where it is kept otherwise depends.
+# `task_flag` is 0 or FLAG_I while the monitor runs; while the task runs, the mode decides where it
+# is kept.
 fetch_flag:
     mov eax, [virtual_flag]
     cmp dword ptr [parameters+MODE], MODE_V86
@@ -263,7 +265,7 @@ fetch_flag:
     mov eax, [ebp+FRAME_EFLAGS]
     cmp dword ptr [parameters+MODE], MODE_V86_IOPL3
     je 1f
-    shr eax, 10                  # VIF to the place of IF
+    shr eax, 10                  # shift VIF to the position of IF
 1:  and eax, FLAG_I
 2:  mov [task_flag], eax
     ret
@@ -328,14 +330,14 @@ emulate_iret:
 emulate_end_of_interrupt:        # OUT 20h, AL
     inc dword ptr [tally_eoi]
     cmp byte ptr [ebp+FRAME_EAX], END_OF_INTERRUPT
-    jne unexpected               # the task programs no controller
+    jne unexpected               # the task does not program the controllers
     bsf eax, [in_service]
     jz 1f
     btr [in_service], eax
 1:  add word ptr [ebp+FRAME_EIP], 2
     jmp resume
 
-reflect:                         # into the task's vector EAX
+reflect:                         # continues at the task's vector EAX
     push eax
     call flags_as_seen
     call push_word
@@ -351,13 +353,13 @@ reflect:                         # into the task's vector EAX
     movzx ecx, word ptr [eax*4+2]
     mov [ebp+FRAME_CS], ecx
     ret
-flags_as_seen:                   # EAX: with the task's IF, and IOPL 3
+flags_as_seen:                   # returns the flags in EAX with the task's IF, and IOPL 3
     mov eax, [ebp+FRAME_EFLAGS]
     and eax, ~FLAG_I & 0xFFFF
     or eax, FLAG_IOPL
     or eax, [task_flag]
     ret
-set_flags:                       # EAX
+set_flags:                       # sets the flags from EAX
     mov ecx, eax
     and ecx, FLAG_I
     mov [task_flag], ecx
@@ -365,17 +367,17 @@ set_flags:                       # EAX
     and dword ptr [ebp+FRAME_EFLAGS], ~FLAGS_OF_TASK
     or [ebp+FRAME_EFLAGS], eax
     ret
-push_word:                       # AX on the task's stack
+push_word:                       # pushes AX on the task's stack
     sub word ptr [ebp+FRAME_ESP], 2
     call stack_top_of_task
     mov [ecx], ax
     ret
-pop_word:                        # EAX
+pop_word:                        # returns the word in EAX
     call stack_top_of_task
     movzx eax, word ptr [ecx]
     add word ptr [ebp+FRAME_ESP], 2
     ret
-stack_top_of_task:               # ECX its address; EDX is lost
+stack_top_of_task:               # returns its address in ECX; EDX is lost
     movzx ecx, word ptr [ebp+FRAME_SS]
     shl ecx, 4
     movzx edx, word ptr [ebp+FRAME_ESP]
@@ -449,7 +451,7 @@ idt_pointer:
     .word 256*8 - 1
     .long idt
 
-.set REDIRECTION_BYTES, 32       # all zero: each INT n is the task's, with VME
+.set REDIRECTION_BYTES, 32       # all zero: with VME the task handles each INT n itself
 .set OPEN_PORTS, 0x400
     .balign 4
 tss:
@@ -476,7 +478,7 @@ monitor_stack_top:
     .irp name, cli, sti, pushf, popf, int, iret, irq, deferred, eoi
 tally_\name: .skip 4
     .endr
-pending: .skip 4                 # a bit for each line
-in_service: .skip 4              # until the task's end of interrupt
+pending: .skip 4                 # one bit for each line
+in_service: .skip 4              # set until the task ends the interrupt
 task_flag: .skip 4
 virtual_flag: .skip 4

@@ -21,7 +21,7 @@
     mov si, ARGUMENTS
     SKIP_SPACES
     mov dx, si
-3:  lodsb                        # the name ends with a zero
+3:  lodsb                        # the name must end with a zero
     cmp al, ' '
     ja 3b
     mov byte ptr [si-1], 0
@@ -67,7 +67,7 @@ rub_out:
     test bx, bx
     jz keys
     cmp byte ptr TEXT[bx-1], LINE_FEED
-    je keys                      # not beyond the line
+    je keys                      # the cursor stays in the line
     dec word ptr [length]
     mov al, BACKSPACE
     call show
@@ -77,11 +77,11 @@ rub_out:
     call show
     jmp keys
 
-append:                          # AL
+append:                          # AL is the character to append
     mov bx, [length]
     mov TEXT[bx], al
     inc word ptr [length]
-show:                            # AL where the cursor is; the last row belongs to the status
+show:                            # shows AL at the cursor; the last row belongs to the status
     push cx
     push ax
     mov ah, TELETYPE
@@ -102,7 +102,7 @@ show:                            # AL where the cursor is; the last row belongs 
 1:  pop ax
     pop cx
     ret
-set_cursor:                      # DH row, DL column
+set_cursor:                      # DH is the row, DL the column
     mov ah, SET_CURSOR
     xor bh, bh
     int VIDEO
@@ -116,7 +116,7 @@ clear:
     xor dx, dx
     jmp set_cursor
 
-show_status:                     # how many bytes, in the last row; the cursor stays
+show_status:                     # shows the number of bytes in the last row; the cursor stays
     mov ah, GET_CURSOR
     xor bh, bh
     int VIDEO
@@ -125,7 +125,7 @@ show_status:                     # how many bytes, in the last row; the cursor s
     call set_cursor
     mov ax, [length]
     mov bx, 10
-    mov cx, 5                    # digits
+    mov cx, 5                    # the number of digits
 1:  xor dx, dx
     div bx
     push dx

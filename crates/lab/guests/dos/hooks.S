@@ -7,7 +7,7 @@
 .include "layout.inc"
 
 .set BIOS_DATA, 0x40
-.set KEYS_HEAD, 0x1A             # in it: where the next key is taken from the buffer, and where put
+.set KEYS_HEAD, 0x1A             # its pointers to the next key to read and to write
 .set KEYS_TAIL, 0x1C
 .set TICK_COUNT, 0x6C
 .set KEYBOARD_DATA, 0x60
@@ -18,10 +18,10 @@
 .set COM1_LINE_STATUS, 0x3FD
 .set TRANSMITTER_EMPTY, 0x20
 .set TELETYPE, 0x0E
-.set IS_KEY_THERE, 1             # function of INT 16h; 11h is that of longer keyboards
-.set MARK, 0x544F4C03            # hypercall: a mark whose name is in EBX, ECX, EDX and ESI
+.set IS_KEY_THERE, 1             # a function of INT 16h; function 11h is the one for longer keyboards
+.set MARK, 0x544F4C03            # a hypercall: sets a mark whose name is in EBX, ECX, EDX and ESI
 
-.set RESTS, 0                    # what the typist does
+.set RESTS, 0                    # the states of the typist
 .set BEGINS, 1
 .set TYPES, 2
 
@@ -33,7 +33,7 @@
 signature: .ascii "tollgate hooks 1"
 .set SIGNATURE_BYTES, . - signature
 
-# COUNT: one more call of the vector.
+# COUNT: counts one more call of the vector.
 .macro COUNT number
     add dword ptr cs:[tally_\number], 1
 .endm
@@ -64,7 +64,7 @@ hook_10:
     cmp byte ptr cs:[echoes], 0
     jne 2f
 1:  jmp far ptr cs:[previous_10]
-2:  push ax                      # shows it first
+2:  push ax                      # the character is displayed first
     pushf
     call far ptr cs:[previous_10]
     pop ax
@@ -111,7 +111,7 @@ hook_28:
     mov bx, [next]
     cmp bx, [script_end]
     jae 2f
-    mov ax, es:[KEYS_HEAD]       # what was typed before is taken
+    mov ax, es:[KEYS_HEAD]       # the earlier keys were read
     cmp ax, es:[KEYS_TAIL]
     jne 8f
     in al, KEYBOARD_COMMAND
@@ -122,7 +122,7 @@ hook_28:
     mov al, COMMAND_TYPE
     out KEYBOARD_COMMAND, al
 3:  in al, KEYBOARD_COMMAND
-    test al, BUSY & ~1           # it takes the command first
+    test al, BUSY & ~1           # it must read the command first
     jnz 3b
     mov al, [bx]
     out KEYBOARD_DATA, al
@@ -143,16 +143,16 @@ hook_28:
     popad
 9:  jmp far ptr cs:[previous_28]
 
-set_mark:                        # the name's first parts are in EBX and ECX
+set_mark:                        # the first parts of the name are in EBX and ECX
     xor edx, edx
     xor esi, esi
     mov eax, MARK
     vmcall
     ret
 
-report:                          # a line on the serial port
+report:                          # writes a line to the serial port
     mov si, offset keys
-1:  lodsw                        # the counter
+1:  lodsw                        # the address of the counter
     mov bx, ax
     call put_name
     test bx, bx
@@ -170,13 +170,13 @@ report:                          # a line on the serial port
     loop 2b
     jmp 1b
 4:  ret
-put_name:                        # SI, up to a zero, behind which SI is left
+put_name:                        # writes the text at SI up to a zero, and leaves SI after it
     lodsb
     test al, al
     jz 4b
     call put_serial
     jmp put_name
-put_serial:                      # AL
+put_serial:                      # writes AL
     push dx
     push ax
     mov dx, COM1_LINE_STATUS
@@ -207,10 +207,10 @@ keys:
     .word 0
     .asciz "\r\n"
 
-# --- the call that is no longer needed ----------------------------------------------------
+# --- installation, whose code is not needed afterwards -----------------------------------
 .section .program, "ax"
 .code16
-# TAKE number: by DOS's own functions.
+# TAKE number: installs a handler by DOS's own functions.
 .macro TAKE number
     mov ax, DOS_GET_VECTOR << 8 | 0x\number
     int 0x21
@@ -225,7 +225,7 @@ install:
     cld
     mov ax, DOS_GET_VECTOR << 8 | 0x28
     int 0x21
-    mov si, offset signature     # is it ours already?
+    mov si, offset signature     # are our handlers installed already?
     mov di, si
     mov cx, SIGNATURE_BYTES
     repe cmpsb
@@ -248,7 +248,7 @@ install:
     SKIP_SPACES
     mov word ptr es:[next], offset script
     mov word ptr es:[script_end], offset script
-    cmp byte ptr [si], '-'       # nothing to type
+    cmp byte ptr [si], '-'       # there is nothing to type
     je 4f
     mov dx, si
 3:  lodsb
@@ -278,11 +278,11 @@ install:
 5:  mov byte ptr es:[echoes], 1
 6:  cmp byte ptr [is_new], 0
     je 7f
-    mov es, [0x2C]               # the environment
+    mov es, [0x2C]               # the segment of the environment
     mov ah, DOS_FREE
     int 0x21
     mov dx, offset resident_end + 15
-    shr dx, 4                    # paragraphs
+    shr dx, 4                    # the size in paragraphs
     mov ax, DOS_STAY_RESIDENT << 8
     int 0x21
 7:  mov ax, DOS_EXIT << 8
@@ -294,7 +294,7 @@ fail:
     mov ax, DOS_EXIT << 8 | 1
     int 0x21
 
-number:                          # SI: AX; SI behind it
+number:                          # parses a number at SI into AX, and leaves SI after it
     SKIP_SPACES
     xor bx, bx
 3:  lodsb
@@ -326,10 +326,10 @@ tallies_end:
     .irp number, 10, 13, 16, 1a, 1c, 21, 28
 previous_\number: .long 0
     .endr
-since: .word 0                   # the clock when the round began
+since: .word 0                   # the time when the round began
 ticks: .word 0
 rounds_left: .word 0
-next: .word 0                    # the scan code that is typed next
+next: .word 0                    # the address of the scan code that is typed next
 script_end: .word 0
 state: .byte RESTS
 echoes: .byte 0

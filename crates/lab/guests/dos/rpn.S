@@ -5,7 +5,7 @@
 
 .set SOURCE, 0x4000
 .set SOURCE_BYTES, 0x2000
-.set OUTPUT, 0x8000              # the program, as it will lie from 100h on
+.set OUTPUT, 0x8000              # the program, in the form that it will have from 100h on
 
 .section .start, "ax"
 .code16
@@ -27,11 +27,11 @@
     jc fail
     mov si, SOURCE
     add si, ax
-    mov byte ptr [si], 0         # the source's end
+    mov byte ptr [si], 0         # the end of the source
     mov ah, DOS_CLOSE
     int 0x21
 
-    mov si, offset run_time      # in front of every program
+    mov si, offset run_time      # it precedes every program
     mov di, OUTPUT
     mov cx, offset run_time_end - run_time
     rep movsb
@@ -47,7 +47,7 @@ compile:
     cmp al, '9'
     jbe number
 1:  mov bx, offset words
-2:  mov cl, [bx]                 # the word, the length of its code, its code
+2:  mov cl, [bx]                 # the bytes are: the word, the length of its code, its code
     test cl, cl
     jz fail
     cmp cl, al
@@ -64,7 +64,7 @@ compile:
     pop si
     cmp al, '.'
     jne compile
-    mov al, 0xE8                 # call: the run time shows what is in AX
+    mov al, 0xE8                 # a call: the run-time code prints AX
     stosb
     mov ax, OUTPUT + (show_number - run_time) - 2
     sub ax, di
@@ -118,7 +118,7 @@ fail:
     mov ax, DOS_EXIT << 8 | 1
     int 0x21
 
-next_name:                       # SI: DX the name, zero-terminated; SI behind it
+next_name:                       # returns in DX the zero-terminated name at SI, and leaves SI after it
     SKIP_SPACES
     mov dx, si
 3:  lodsb
@@ -129,7 +129,7 @@ next_name:                       # SI: DX the name, zero-terminated; SI behind i
 
 refused: .ascii "rpn: wrong source, or DOS refuses a file\r\n$"
 
-# WORD character, instructions
+# CODE character, instructions: defines the code of a word.
 .macro CODE character, first, second=, third=, fourth=, fifth=
     .ascii "\character"
     .byte 4f - 3f
@@ -150,7 +150,7 @@ words:
 
 run_time:
     jmp run_time_end
-show_number:                     # AX and a space
+show_number:                     # prints AX and a space
     mov bx, 10
     xor cx, cx
 1:  xor dx, dx

@@ -6,11 +6,11 @@
 .code16
 
 .global print_number
-print_number:                    # DX:AX in decimal, DX below 10; AX and DX are lost
+print_number:                    # prints DX:AX in decimal, DX below 10; AX and DX are lost
     push bx
     push cx
     mov bx, 10
-    xor cx, cx                   # digits on the stack
+    xor cx, cx                   # puts the digits on the stack
 1:  div bx
     push dx
     inc cx
@@ -27,14 +27,14 @@ print_number:                    # DX:AX in decimal, DX below 10; AX and DX are 
     ret
 
 .global add_to_checksum
-add_to_checksum:                 # CX bytes from SI
+add_to_checksum:                 # adds CX bytes from SI
     mov ax, [checksum]
     CALL_LIBRARY crc
     mov [checksum], ax
     ret
 
 .global finish
-finish:                          # tells the checksum, and ends the program
+finish:                          # prints the checksum and ends the program
     SAY "checksum "
     mov ax, [checksum]
     xor dx, dx

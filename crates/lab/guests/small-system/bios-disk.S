@@ -9,8 +9,8 @@
 .set STATUS_BAD_COMMAND, 0x01
 .set STATUS_NO_SUCH_SECTOR, 0x04
 
-# AH=2 reads, AH=3 writes AL sectors from track CH, sector CL (1..8), side DH, drive DL, to
-# or from ES:BX. The carry that IRET gives back says whether AH holds an error.
+# AH=2 reads, AH=3 writes AL sectors from track CH, sector CL (1..8), side DH, drive DL, to or from
+# ES:BX. The carry that IRET returns says whether AH holds an error.
 .global disk_service
 disk_service:
     sti
@@ -48,11 +48,11 @@ disk_service:
     add cx, si
     cmp cx, TRACKS*SECTORS_PER_TRACK
     ja 7f
-    mov dx, ax                   # DH function, DL sectors left
+    mov dx, ax                   # DH is the function, DL the number of remaining sectors
     mov di, bx
 2:  or dl, dl
     jz 6f
-    mov ax, SECTOR / 16          # the sector's segment
+    mov ax, SECTOR / 16          # the segment of the sector
     push dx
     mul si
     pop dx
@@ -65,7 +65,7 @@ disk_service:
     xor si, si
     rep movsw
     jmp 4f
-3:  push es                      # from the caller's memory to the disk's
+3:  push es                      # copy from the caller's memory to the disk
     push es
     pop ds
     mov es, ax

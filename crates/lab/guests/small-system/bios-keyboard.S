@@ -1,13 +1,14 @@
-# The keyboard: IRQ 1 from the 8042 and IRQ 4 from the 16550 fill the ring of the BIOS data
-# area, INT 16h empties it.
+# The keyboard: IRQ 1 from the 8042 and IRQ 4 from the 16550 fill the ring buffer of the BIOS data
+# area, and INT 16h empties it.
 .include "layout.inc"
 
 .section .bios, "ax"
 .code16
 
-# In BIOS_DATA, where the PC has them: a ring of 16 words, ASCII below, scan code above.
+# Offsets in BIOS_DATA, as on a PC. The ring buffer has 16 words, with ASCII in the low byte and the
+# scan code in the high byte.
 .set SHIFTS, 0x17
-.set SHIFT_DOWN, 0x03            # either one
+.set SHIFT_DOWN, 0x03            # the bits of both Shift keys
 .set RING_HEAD, 0x1A
 .set RING_TAIL, 0x1C
 .set RING, 0x1E
@@ -15,7 +16,7 @@
 
 .set COMMAND_WRITE_CONFIGURATION, 0x60
 .set COMMAND_ENABLE_KEYBOARD, 0xAE
-.set CONFIGURATION, 0x65         # interrupt, system, auxiliary port off, translation
+.set CONFIGURATION, 0x65         # interrupt, system flag, auxiliary port off, translation
 .set OUTPUT_FULL, 1
 .set INPUT_FULL, 2
 .set SCAN_LEFT_SHIFT, 0x2A
@@ -72,7 +73,7 @@ keyboard_start:
     mov al, COMMAND_ENABLE_KEYBOARD
     out KEYBOARD_COMMAND, al
     call wait_for_controller
-1:  in al, KEYBOARD_COMMAND      # nothing old
+1:  in al, KEYBOARD_COMMAND      # drop old bytes
     test al, OUTPUT_FULL
     jz 2f
     in al, KEYBOARD_DATA
@@ -97,7 +98,7 @@ serial_start:
     mov dx, COM1_LINE_CONTROL
     mov al, 3
     out dx, al
-    mov dx, COM1_MODEM_CONTROL   # OUT2 lets its interrupt through
+    mov dx, COM1_MODEM_CONTROL   # OUT2 enables its interrupt
     mov al, 0x0B
     out dx, al
     mov dx, COM1_INTERRUPT_ENABLE
@@ -166,8 +167,8 @@ serial_interrupt:
     test al, DATA_READY
     jz 9f
     cli
-    call next_in_ring            # no room: the byte stays where it is, until INT 16h
-    cmp bx, ds:[RING_HEAD]       # has made some
+    call next_in_ring            # no room: the byte stays in the 16550 until INT 16h
+    cmp bx, ds:[RING_HEAD]       # has made room
     jne 2f
     mov dx, COM1_INTERRUPT_ENABLE
     mov al, 0
@@ -192,14 +193,14 @@ serial_interrupt:
     iret
 
 # --- the ring; interrupts are off, DS is BIOS_DATA -----------------------------------
-next_in_ring:                    # BX = where the tail would go
+next_in_ring:                    # returns in BX the next position of the tail
     mov bx, ds:[RING_TAIL]
     add bx, 2
     cmp bx, RING_END
     jne 1f
     mov bx, RING
 1:  ret
-put_into_ring:                   # AX; dropped if there is no room. BX is lost
+put_into_ring:                   # puts AX into the ring, or drops it if the ring is full; BX is lost
     call next_in_ring
     cmp bx, ds:[RING_HEAD]
     je 1f
@@ -208,8 +209,8 @@ put_into_ring:                   # AX; dropped if there is no room. BX is lost
 1:  ret
 
 # --- INT 16h ----------------------------------------------------------------------
-# AH=0 waits for a key: AX. AH=1 looks for one: ZF if there is none, else AX. AH=2: the
-# shift keys in AL.
+# AH=0 waits for a key and returns it in AX. AH=1 looks for a key: ZF if there is none, else AX.
+# AH=2 returns the shift keys in AL.
 .global keyboard_service
 keyboard_service:
     sti
@@ -226,7 +227,7 @@ keyboard_service:
     jnz 9f
     mov al, ds:[SHIFTS]
     jmp 9f
-1:  sti                          # interrupts must get a chance
+1:  sti                          # interrupts must be able to come in
     nop
     cli
     mov bx, ds:[RING_HEAD]
@@ -239,7 +240,7 @@ keyboard_service:
     mov bx, RING
 2:  mov ds:[RING_HEAD], bx
     TALLY tally_typed, cs
-    push ax                      # there is room again for what the line holds back
+    push ax                      # there is room again for bytes that the 16550 holds
     push dx
     mov dx, COM1_INTERRUPT_ENABLE
     mov al, 1
@@ -257,4 +258,4 @@ keyboard_service:
     sti
     pop bx
     pop ds
-    retf 2                       # with the flags of the comparison
+    retf 2                       # return with the flags of the comparison

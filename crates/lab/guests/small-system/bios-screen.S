@@ -8,7 +8,7 @@
 .set COLUMNS, 80
 .set ROWS, 25
 .set BLANK, 0x0720               # a space, grey on black
-.set CURSOR, 0x50                # in BIOS_DATA: column below, row above
+.set CURSOR, 0x50                # in BIOS_DATA: the column in the low byte, the row in the high byte
 
 .global screen_start
 screen_start:
@@ -22,7 +22,7 @@ screen_start:
     pop es
     ret
 
-# --- INT 10h: AH=0Eh writes AL as a terminal does; AH=3 reads the cursor into DX ----------
+# --- INT 10h: AH=0Eh writes AL like a terminal; AH=3 reads the cursor into DX --------------
 .global screen_service
 screen_service:
     sti
@@ -45,7 +45,7 @@ screen_service:
     jne 9f
     mov di, sp
     mov dx, ds:[CURSOR]
-    mov ss:[di+10], dx           # into the DX that is restored
+    mov ss:[di+10], dx           # store it as the DX that is restored
     jmp 9f
 1:  TALLY tally_printed, cs
     push ax
@@ -62,7 +62,7 @@ screen_service:
     pop es
     iret
 
-write_to_page:                   # AL
+write_to_page:                   # writes AL to the page
     mov dx, ds:[CURSOR]
     cmp al, '\r'
     je 2f
@@ -93,7 +93,7 @@ write_to_page:                   # AL
     call scroll
 9:  mov ds:[CURSOR], dx
     ret
-cell_of_cursor:                  # DX row and column: DI
+cell_of_cursor:                  # returns in DI the cell of row and column in DX
     mov al, COLUMNS
     mul dh
     xor ch, ch
@@ -116,7 +116,7 @@ scroll:
     pop ds
     ret
 
-write_to_line:                   # AL
+write_to_line:                   # writes AL to the serial port
     mov ah, al
     mov dx, COM1_LINE_STATUS
 1:  in al, dx

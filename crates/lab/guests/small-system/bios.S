@@ -11,7 +11,7 @@
 .endm
 
 .global bios_start
-bios_start:                      # in real mode or as a virtual-8086 task, IF clear
+bios_start:                      # entered in real mode or as a virtual-8086 task, with IF clear
     cli
     cld
     mov ax, PROGRAM
@@ -21,7 +21,7 @@ bios_start:                      # in real mode or as a virtual-8086 task, IF cl
     mov ds, ax
     xor ax, ax
     mov es, ax
-    xor di, di                   # a vector that nobody has taken returns
+    xor di, di                   # a vector without a handler returns
     mov cx, 256
 1:  mov ax, offset nothing
     stosw
@@ -86,7 +86,7 @@ timer_interrupt:
     mov word ptr ds:[TICK_COUNT+2], 0
     mov byte ptr ds:[MIDNIGHT_PASSED], 1
 2:  TALLY tally_ticks, cs
-    int 0x1C                     # the hooks of programs
+    int 0x1C                     # calls the hooks of programs
     cli
     mov al, END_OF_INTERRUPT
     out PIC_COMMAND, al
@@ -95,11 +95,11 @@ timer_interrupt:
     pop ds
     iret
 
-user_tick:                       # INT 1Ch: the end of that chain
+user_tick:                       # INT 1Ch: the end of the chain of hooks
     TALLY tally_1c, cs
     iret
 
-# --- INT 1Ah: AH=0 CX:DX = ticks since midnight, AL = midnight has passed -----------
+# --- INT 1Ah: AH=0 returns the ticks since midnight in CX:DX; AL: midnight has passed ------
 clock_service:
     sti
     push ds
@@ -118,7 +118,7 @@ clock_service:
 1:  pop ds
     iret
 
-# --- what was done, for the report at the end ---------------------------------------
+# --- counters for the report at the end ---------------------------------------------
 .section .bios_data, "aw"
 .global tally_ticks, tally_1c, tally_16, tally_polls, tally_sectors, tally_typed
 .global tally_printed

@@ -1,5 +1,5 @@
-# Arithmetic with 16 bits: the commands `calc` and `compute`, and the library that they call
-# by far calls.
+# Arithmetic with 16 bits: the commands `calc` and `compute`, and the library whose routines they
+# call by far calls.
 .include "layout.inc"
 .include "program.inc"
 
@@ -24,7 +24,7 @@ do_calc:
     mov cx, SHEET_COLUMNS
     xor bx, bx
 3:  lodsw
-    add bx, ax                   # 16 figures of 12 bits: no carry
+    add bx, ax                   # 16 figures of 12 bits cannot overflow
     loop 3b
     pop si
     mov cx, SHEET_COLUMNS
@@ -46,7 +46,8 @@ do_calc:
     mov cx, SHEET_ROWS*SHEET_COLUMNS*2
     jmp add_to_checksum
 
-# Primes by the sieve, numbers by Shell's sort, and divisors that neighbours share.
+# Finds primes with a sieve, sorts numbers with Shell's sort, and computes common divisors of
+# neighbours.
 .global do_compute
 do_compute:
     call sieve
@@ -77,12 +78,12 @@ do_compute:
     mov cx, SIEVE_BYTES
     jmp add_to_checksum
 
-sieve:                           # SIEVE[n] = 1 if n is prime; AX how many are
+sieve:                           # SIEVE[n] = 1 if n is prime; AX is the number of primes
     mov di, SIEVE
     mov ax, 0x0101
     mov cx, SIEVE_BYTES / 2
     rep stosw
-    mov word ptr [SIEVE], 0      # neither 0 nor 1
+    mov word ptr [SIEVE], 0      # 0 and 1 are not prime
     xor cx, cx
     mov si, 2
 1:  cmp byte ptr SIEVE[si], 0
@@ -106,7 +107,7 @@ fill_and_sort:
 1:  call random
     stosw
     loop 1b
-    mov dx, NUMBERS_COUNT        # the gap in bytes: half, quarter, ... of the table
+    mov dx, NUMBERS_COUNT        # the gap in bytes: half of the table, a quarter, ...
 2:  mov si, dx
 3:  mov ax, NUMBERS[si]
     mov bx, si
@@ -128,7 +129,7 @@ fill_and_sort:
     jae 2b
     ret
 
-random:                          # AX; BX, CX and DX stay
+random:                          # returns a number in AX; keeps BX, CX and DX
     mov ax, [seed]
     CALL_LIBRARY next_random
     mov [seed], ax
@@ -138,7 +139,7 @@ random:                          # AX; BX, CX and DX stay
     .balign 2
 seed: .word 1
 
-# --- the library; DS is the caller's -------------------------------------------------
+# --- the library; DS belongs to the caller -------------------------------------------------
 .section .library, "ax"
 .code16
 .global crc, next_random, multiply_divide, common_divisor, nothing_far
@@ -147,7 +148,7 @@ seed: .word 1
 nothing_far:
     retf
 
-crc:                             # AX over CX bytes from SI, polynomial 1021h: AX
+crc:                             # continues the checksum AX over CX bytes from SI, with polynomial 1021h
     push bx
     jcxz 4f
 1:  xor ah, [si]
@@ -162,7 +163,7 @@ crc:                             # AX over CX bytes from SI, polynomial 1021h: A
 4:  pop bx
     retf
 
-next_random:                     # AX * 25173 + 13849
+next_random:                     # returns AX * 25173 + 13849
     push dx
     mov dx, 25173
     mul dx
@@ -170,12 +171,12 @@ next_random:                     # AX * 25173 + 13849
     pop dx
     retf
 
-multiply_divide:                 # AX * DX / BX, rounded down; DX is lost
+multiply_divide:                 # returns AX * DX / BX, rounded down; DX is lost
     mul dx
     div bx
     retf
 
-common_divisor:                  # of AX and BX, which is lost; Euclid's way
+common_divisor:                  # the common divisor of AX and BX, by Euclid's algorithm; BX is lost
     push dx
 1:  or bx, bx
     jz 2f

@@ -1,6 +1,6 @@
-# Files. Sector 0 of the disk holds the allocation table, a word for each sector: the next
-# sector of its file, LAST, or FREE. Sector 1 holds the directory. Both are kept in memory
-# and written when a file that changed is closed. One buffer holds a sector of some file.
+# The file system. Sector 0 of the disk holds the allocation table, a word for each sector: the next
+# sector of its file, LAST, or FREE. Sector 1 holds the directory. Both are kept in memory and
+# written when a changed file is closed. One buffer holds a sector of some file.
 .include "layout.inc"
 .include "dos.inc"
 
@@ -11,26 +11,26 @@
 .set LAST, 0xFFFF
 .set SECTORS, SECTORS_PER_TRACK*TRACKS
 .set FIRST_DATA_SECTOR, 2
-.set NONE, 0                     # no sector of a file
+.set NONE, 0                     # no sector belongs to the file
 
-# An entry of the directory.
+# The fields of an entry of the directory.
 .set ENTRY_NAME, 0               # padded with spaces; free if it begins with 0
 .set NAME_BYTES, 12
-.set ENTRY_START, 12             # first sector, or NONE
+.set ENTRY_START, 12             # the first sector, or NONE
 .set ENTRY_SIZE, 14
 .set ENTRY_BYTES, 16
 
-# An open file.
-.set OPEN_ENTRY, 0               # address of its entry, 0: not open
+# The fields of an open file.
+.set OPEN_ENTRY, 0               # the address of its entry; 0: not open
 .set OPEN_POSITION, 2
-.set OPEN_SECTOR, 4              # the sector that position - 1 is in, or NONE
+.set OPEN_SECTOR, 4              # the sector that contains position - 1, or NONE
 .set OPEN_CHANGED, 6
 .set OPEN_BYTES, 8
 .set MOST_OPEN, 8
-.set FIRST_HANDLE, 5             # below: 0 to 4 are the console
+.set FIRST_HANDLE, 5             # lower handles, 0 to 4, are the console
 
 .global format_disk
-format_disk:                     # DS = DOS; the loader has cleared memory
+format_disk:                     # DS is DOS; the loader has cleared memory
     mov word ptr [allocation], LAST
     mov word ptr [allocation+2], LAST
     mov word ptr [buffered], NONE
@@ -38,13 +38,13 @@ format_disk:                     # DS = DOS; the loader has cleared memory
     ret
 
 # --- sectors ------------------------------------------------------------------------
-# TRANSFER function: one sector, AX its number, between the disk and DS:BX.
+# TRANSFER function: transfers the sector with the number AX between the disk and DS:BX.
 .macro TRANSFER function
     push es
     push cx
     push dx
     mov cl, SECTORS_PER_TRACK
-    div cl                       # AL track, AH sector
+    div cl                       # AL is the track, AH the sector
     mov ch, al
     mov cl, ah
     inc cl
@@ -65,7 +65,7 @@ write_tables:
     mov bx, offset directory
     TRANSFER 3
     ret
-hold_sector:                     # AX in the buffer, unless it is there
+hold_sector:                     # reads sector AX into the buffer, unless it is there already
     cmp ax, [buffered]
     je 1f
     push ax
@@ -75,7 +75,7 @@ hold_sector:                     # AX in the buffer, unless it is there
     mov bx, offset buffer
     TRANSFER 2
 1:  ret
-write_buffer:                    # to the disk, if it was changed; BX stays
+write_buffer:                    # writes the buffer to the disk if it was changed; keeps BX
     cmp byte ptr [buffer_changed], 0
     je 1f
     push bx
@@ -85,12 +85,12 @@ write_buffer:                    # to the disk, if it was changed; BX stays
     TRANSFER 3
     pop bx
 1:  ret
-next_sector:                     # AX's successor in its file: AX
+next_sector:                     # returns in AX the sector that follows AX in its file
     mov bx, ax
     shl bx, 1
     mov ax, allocation[bx]
     ret
-allocate:                        # a free sector: AX; carry if there is none
+allocate:                        # returns a free sector in AX; carry if there is none
     mov bx, FIRST_DATA_SECTOR*2
 1:  cmp word ptr allocation[bx], FREE
     je 2f
@@ -106,7 +106,7 @@ allocate:                        # a free sector: AX; carry if there is none
     ret
 
 # --- names --------------------------------------------------------------------------
-take_name:                       # the caller's DS:DX into `name`, in capitals
+take_name:                       # copies the name at the caller's DS:DX to `name`, in capitals
     push ds
     mov ax, cs
     mov es, ax
@@ -128,7 +128,7 @@ take_name:                       # the caller's DS:DX into `name`, in capitals
     rep stosb
     pop ds
     ret
-find_name:                       # `name` in the directory: BX its entry; carry if not
+find_name:                       # finds `name` in the directory: BX is its entry; carry if it is missing
     mov ax, ds
     mov es, ax
     mov bx, offset directory
@@ -146,7 +146,7 @@ find_name:                       # `name` in the directory: BX its entry; carry 
     ret
 
 # --- handles -------------------------------------------------------------------------
-open_entry:                      # BX entry: a handle for the caller
+open_entry:                      # returns a handle for the caller; BX is the entry
     mov di, offset open_files
     mov ax, FIRST_HANDLE
 1:  cmp word ptr [di+OPEN_ENTRY], 0
@@ -163,12 +163,12 @@ open_entry:                      # BX entry: a handle for the caller
     mov word ptr [di+OPEN_CHANGED], 0
     mov CALLER_AX[bp], ax
     ret
-take_handle:                     # the caller's BX: DI its open file, BX its entry; carry
-    mov di, CALLER_BX[bp]        # if there is none
+take_handle:                     # DI is the open file of the caller's handle BX, BX its entry; carry
+    mov di, CALLER_BX[bp]        # says that the file is not open
     sub di, FIRST_HANDLE
     cmp di, MOST_OPEN
     jae 1f
-    mov cl, 3                    # times OPEN_BYTES
+    mov cl, 3                    # multiply by OPEN_BYTES
     shl di, cl
     add di, offset open_files
     mov bx, [di+OPEN_ENTRY]
@@ -183,11 +183,11 @@ take_handle:                     # the caller's BX: DI its open file, BX its ent
 
 # --- functions -----------------------------------------------------------------------
 .global create_file, open_file, close_file, read_file, write_file
-create_file:                     # AH=3Ch, DS:DX name: AX handle; a file of the name is emptied
+create_file:                     # AH=3Ch, DS:DX name: returns a handle in AX; an existing file is emptied
     call take_name
     call find_name
     jc 3f
-    mov ax, [bx+ENTRY_START]     # give its sectors back
+    mov ax, [bx+ENTRY_START]     # free its sectors
     mov word ptr [bx+ENTRY_START], NONE
     mov word ptr [bx+ENTRY_SIZE], 0
     mov si, bx
@@ -219,7 +219,7 @@ create_file:                     # AH=3Ch, DS:DX name: AX handle; a file of the 
 5:  call open_entry
     ret
 
-open_file:                       # AH=3Dh, DS:DX name: AX handle
+open_file:                       # AH=3Dh, DS:DX name: returns a handle in AX
     call take_name
     call find_name
     jc 1f
@@ -237,11 +237,11 @@ close_file:                      # AH=3Eh, BX handle
     call write_tables
 1:  ret
 
-read_file:                       # AH=3Fh, BX handle, CX bytes to DS:DX: AX bytes
+read_file:                       # AH=3Fh, BX handle, CX bytes to DS:DX: returns in AX the bytes read
     call take_handle
     jc 9f
     mov word ptr CALLER_AX[bp], 0
-1:  mov cx, [bx+ENTRY_SIZE]      # what is left of the file, of the request, of the sector
+1:  mov cx, [bx+ENTRY_SIZE]      # the minimum of the rest of the file, the request and the sector
     sub cx, [di+OPEN_POSITION]
     mov ax, CALLER_CX[bp]
     sub ax, CALLER_AX[bp]
@@ -252,7 +252,7 @@ read_file:                       # AH=3Fh, BX handle, CX bytes to DS:DX: AX byte
     mov ax, [di+OPEN_POSITION]
     and ax, SECTOR - 1
     jnz 4f
-    mov ax, [di+OPEN_SECTOR]     # into the next sector
+    mov ax, [di+OPEN_SECTOR]     # continue in the next sector
     cmp ax, NONE
     jne 3f
     mov ax, [bx+ENTRY_START]
@@ -272,7 +272,7 @@ read_file:                       # AH=3Fh, BX handle, CX bytes to DS:DX: AX byte
     mov es, CALLER_DS[bp]
     mov di, CALLER_DX[bp]
     add di, CALLER_AX[bp]
-    shr cx, 1                    # words, and perhaps a byte
+    shr cx, 1                    # copy words, and a last byte if the count is odd
     rep movsw
     adc cx, cx
     rep movsb
@@ -283,12 +283,12 @@ read_file:                       # AH=3Fh, BX handle, CX bytes to DS:DX: AX byte
     jmp 1b
 9:  ret
 
-write_file:                      # AH=40h, BX handle, CX bytes from DS:DX: AX bytes
+write_file:                      # AH=40h, BX handle, CX bytes from DS:DX: returns in AX the bytes written
     cmp word ptr CALLER_BX[bp], FIRST_HANDLE
     jb write_console
     call take_handle
     jc 9f
-    mov ax, [di+OPEN_POSITION]   # at the end only
+    mov ax, [di+OPEN_POSITION]   # only at the end of the file
     cmp ax, [bx+ENTRY_SIZE]
     mov ax, ERROR_NOT_AT_END
     jne fail_call
@@ -300,7 +300,7 @@ write_file:                      # AH=40h, BX handle, CX bytes from DS:DX: AX by
     mov ax, [di+OPEN_POSITION]
     and ax, SECTOR - 1
     jnz 4f
-    push bx                      # a sector more, at the end of the chain
+    push bx                      # append a sector to the chain
     call allocate
     jc 8f
     mov bx, [di+OPEN_SECTOR]
@@ -313,7 +313,7 @@ write_file:                      # AH=40h, BX handle, CX bytes from DS:DX: AX by
     jmp 3f
 2:  pop bx
     mov [bx+ENTRY_START], ax
-3:  push ax                      # all of it is new: nothing to read
+3:  push ax                      # all of its content is new, so nothing is read
     call write_buffer
     pop word ptr [buffered]
 4:  mov cx, CALLER_CX[bp]
@@ -350,7 +350,7 @@ write_file:                      # AH=40h, BX handle, CX bytes from DS:DX: AX by
     call fail_call
 9:  ret
 
-limit_to_sector:                 # CX at most up to the sector's end; SI where in `buffer`
+limit_to_sector:                 # limits CX to the end of the sector; SI is the address in `buffer`
     mov si, [di+OPEN_POSITION]
     and si, SECTOR - 1
     mov ax, SECTOR
@@ -360,14 +360,14 @@ limit_to_sector:                 # CX at most up to the sector's end; SI where i
     jbe 1f
     mov cx, ax
 1:  ret
-count_bytes:                     # CX bytes of the open file DI went by
+count_bytes:                     # advances the position of the open file DI by CX bytes
     add CALLER_AX[bp], cx
     add [di+OPEN_POSITION], cx
     add [tally_bytes], cx
     adc word ptr [tally_bytes+2], 0
     ret
 
-write_console:                   # CX characters from DS:DX
+write_console:                   # writes CX characters from DS:DX
     mov cx, CALLER_CX[bp]
     mov CALLER_AX[bp], cx
     mov si, CALLER_DX[bp]
@@ -381,7 +381,7 @@ write_console:                   # CX characters from DS:DX
 # --- data ------------------------------------------------------------------------------
 .section .dos_data, "aw"
     .balign 2
-buffered: .word NONE             # which sector `buffer` holds
+buffered: .word NONE             # the sector that `buffer` holds
 buffer_changed: .byte 0
 name: .skip NAME_BYTES
     .balign 2

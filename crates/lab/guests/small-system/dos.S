@@ -1,17 +1,17 @@
 # The system's services, called by INT 21h: dispatch, console, vectors. Files are in dos-files.S.
 #
-# A caller's registers lie on its stack and are changed there. A service that fails sets the
-# carry in the flags that IRET restores, and returns a code in AX.
+# A caller's registers are on its stack and are changed there. A service that fails sets the carry
+# in the flags that IRET restores, and returns a code in AX.
 .include "layout.inc"
 .include "dos.inc"
 
 .section .dos, "ax"
 .code16
 
-.set OPEN_LINES, 0xEC             # in the 8259's mask: timer, keyboard, the serial port
+.set OPEN_LINES, 0xEC             # the 8259's mask: timer, keyboard and serial port enabled
 
 .global dos_start
-dos_start:                       # from the BIOS; interrupts are off
+dos_start:                       # the BIOS jumps here; interrupts are off
     mov ax, cs
     mov ds, ax
     xor ax, ax
@@ -22,7 +22,7 @@ dos_start:                       # from the BIOS; interrupts are off
     mov es:[0x28*4+2], cs
     call format_disk
     call RESIDENT:install_hooks
-    mov word ptr [tally_21], 0   # from here on the hooks see every call, and every tick
+    mov word ptr [tally_21], 0   # from here on the counters count every call and every tick
     mov al, OPEN_LINES
     out PIC_MASK, al
     sti
@@ -72,7 +72,7 @@ dos_service:
     .byte \number
     .word offset \label
 .endm
-functions:                       # called with BP on the caller's registers, DS = DOS
+functions:                       # each is called with BP pointing to the caller's registers and DS = DOS
     FUNCTION 0x02, print_character
     FUNCTION 0x09, print_string
     FUNCTION 0x0A, read_line
@@ -86,23 +86,23 @@ functions:                       # called with BP on the caller's registers, DS 
     .byte 0
 
 .global fail_call
-fail_call:                       # AX
+fail_call:                       # AX is the error code
     mov CALLER_AX[bp], ax
     or byte ptr CALLER_FLAGS[bp], CARRY
     ret
 
-idle:                            # INT 28h: the end of that chain
+idle:                            # INT 28h: the end of the chain of hooks
     iret
 
 # --- console ----------------------------------------------------------------------
-print_character:                 # DL
+print_character:                 # writes DL
     mov al, dl
 .global console_output
-console_output:                  # AL
+console_output:                  # writes AL
     mov ah, 0x0E
     int 0x10
     ret
-print_string:                    # DS:DX, up to a dollar sign
+print_string:                    # writes the text at DS:DX, up to a dollar sign
     mov ds, CALLER_DS[bp]
     mov si, dx
 1:  lodsb
@@ -112,12 +112,12 @@ print_string:                    # DS:DX, up to a dollar sign
     jmp 1b
 2:  ret
 
-# AH=0Ah: DS:DX buffer: room, then the length and the line with its Enter.
+# AH=0Ah: DS:DX points to a buffer: its size, then the length and the line with its Enter.
 read_line:
     mov ds, CALLER_DS[bp]
     mov si, dx
-    xor bx, bx                   # characters so far
-1:  mov ah, 1                    # nothing typed: others may run
+    xor bx, bx                   # the number of characters so far
+1:  mov ah, 1                    # nothing was typed, so resident programs may run
     int 0x16
     jnz 2f
     int 0x28
@@ -142,7 +142,7 @@ read_line:
 3:  or bx, bx
     jz 1b
     dec bx
-    call console_output          # back, blank, back
+    call console_output          # erase: back, blank, back
     mov al, ' '
     call console_output
     mov al, 8
@@ -154,7 +154,7 @@ read_line:
     ret
 
 # --- vectors ----------------------------------------------------------------------
-set_vector:                      # AL vector, DS:DX handler
+set_vector:                      # AL is the vector, DS:DX the handler
     xor bx, bx
     mov es, bx
     mov bl, al
@@ -167,7 +167,7 @@ set_vector:                      # AL vector, DS:DX handler
     mov es:[bx+2], ax
     popf
     ret
-get_vector:                      # AL vector: ES:BX handler
+get_vector:                      # returns in ES:BX the handler of vector AL
     xor bx, bx
     mov es, bx
     mov bl, al

@@ -1,5 +1,5 @@
-# The workload `flags`: the costs of the most frequent events in a 16-bit system. This is the
-# only part that needs more than an 8086: the time-stamp counter and 32-bit registers.
+# The workload `flags`: the costs of the most frequent events in a 16-bit system. Only this part
+# needs more than an 8086: the time-stamp counter and 32-bit registers.
 .include "layout.inc"
 .include "program.inc"
 
@@ -8,7 +8,7 @@
 
 .set EVENT_VECTOR, 0x60
 
-# MEASURE instruction, another: both, COUNT times; EDX:EAX cycles.
+# MEASURE instruction, another: runs both COUNT times; EDX:EAX is the number of cycles.
 .macro MEASURE first, second
     mov ecx, [options+COUNT]
     call start_clock
@@ -63,12 +63,12 @@ start_clock:
     mov [started], eax
     mov [started+4], edx
     ret
-read_clock:                      # EDX:EAX since
+read_clock:                      # returns in EDX:EAX the cycles since then
     rdtsc
     sub eax, [started]
     sbb edx, [started+4]
     ret
-cost_of_one:                     # EDX:EAX cycles of a whole loop: EAX, rounded
+cost_of_one:                     # EDX:EAX cycles of a whole loop: those of one pair in EAX
     sub eax, [empty_loop]
     sbb edx, [empty_loop+4]
     jc 1f
@@ -79,7 +79,7 @@ cost_of_one:                     # EDX:EAX cycles of a whole loop: EAX, rounded
     adc edx, 0
     div ecx
     ret
-1:  xor eax, eax                 # less than the empty loop
+1:  xor eax, eax                 # less time than the empty loop
     ret
 
 .section .program_data, "aw"

@@ -4,7 +4,7 @@
 
 .section .multiboot, "a"
 header:
-    .long 0x1BADB002             # with addresses, as this is no ELF file
+    .long 0x1BADB002             # the header has addresses, because this is not an ELF file
     .long 1 << 16
     .long -(0x1BADB002 + (1 << 16))
     .long header, header, image_end, bss_end, start
@@ -33,13 +33,13 @@ start:
     jz 2f
     mov esi, [ebx+COMMAND_LINE]
 2:  call read_command_line
-    mov eax, 1193182             # divisor of a tick rate; 18.2 Hz is 65536, written as 0
+    mov eax, 1193182             # the divisor of a tick rate; 18.2 Hz is 65536, which is written as 0
     xor edx, edx
     mov ecx, [rate]
     jecxz 3f
     div ecx
     mov [parameters+DIVISOR], eax
-3:  xor edi, edi                 # an empty machine, whatever firmware left
+3:  xor edi, edi                 # clear the memory that firmware has used
     mov ecx, LOW_MEMORY_END / 4
     xor eax, eax
     rep stosd
@@ -54,8 +54,8 @@ start:
     mov ecx, PARAMETER_BYTES
     rep movsb
 
-# Vectors of the 8259s: the PC's usual ones in real mode, otherwise those that do not overlap
-# the exceptions, for the monitor.
+# The vectors of the 8259s: in real mode the PC's usual ones; for the monitor, vectors that do not
+# overlap the exceptions.
     mov bx, 0x7008
     cmp dword ptr [parameters+MODE], MODE_REAL
     je 4f
@@ -81,7 +81,7 @@ start:
     jne monitor_start
 
     lidt [real_idt_pointer]
-    mov eax, DATA16              # segments that real mode can live with
+    mov eax, DATA16              # load segments that real mode can use
     mov ds, eax
     mov es, eax
     mov fs, eax
@@ -97,17 +97,17 @@ leave_protected_mode:
     mov cr0, eax
     jmp BIOS:bios_start
 
-# --- the command line: KEY=VALUE words; others (the image's own name) are no concern ----
+# --- the command line: words KEY=VALUE; other words, such as the image's name, are ignored --
 .section .loader, "ax"
 .code32
-# A line of `keys`: its name, and
+# The fields of an entry of `keys`: its name, its reader, and
 .set KEY_READER, 4
 .set KEY_DESTINATION, 8
-.set KEY_LEAST, 12               # or the names that are allowed
+.set KEY_LEAST, 12               # the allowed range, or the allowed names
 .set KEY_MOST, 16
 .set KEY_BYTES, 20
 
-read_command_line:               # ESI: zero-terminated
+read_command_line:               # ESI points to the zero-terminated line
 1:  lodsb
     cmp al, ' '
     je 1b
@@ -129,7 +129,7 @@ read_command_line:               # ESI: zero-terminated
 4:  add ebx, KEY_BYTES
     cmp ebx, offset keys_end
     jne 2b
-    mov esi, [word_start]        # no key: skipped, but for one that looks like a key
+    mov esi, [word_start]        # not a key: skipped, unless it looks like one
 6:  lodsb
     cmp al, '='
     je unknown_word
@@ -148,9 +148,9 @@ read_command_line:               # ESI: zero-terminated
     je no_workload
     ret
 
-read_number:                     # ESI text, EBX key
+read_number:                     # ESI is the text, EBX the key
     xor eax, eax
-    xor ecx, ecx                 # digits
+    xor ecx, ecx                 # the number of digits
 1:  movzx edx, byte ptr [esi]
     sub edx, '0'
     cmp edx, 9
@@ -175,7 +175,7 @@ read_number:                     # ESI text, EBX key
 wrong_value_jump:
     jmp wrong_value
 
-read_name:                       # ESI text, EBX key; its number is that of its place
+read_name:                       # ESI is the text, EBX the key; the value is the name's index
     mov edx, [ebx+KEY_LEAST]
     xor ecx, ecx
 1:  mov edi, [edx+ecx*4]
@@ -221,16 +221,16 @@ fail_with_word:
 no_workload:
     mov esi, offset text_no_workload
 .global fail
-fail:                            # ESI: why, a line
+fail:                            # ESI is the reason, a line
     call put_text
     mov al, EXIT_FAILURE
     out DEBUG_EXIT, al
 1:  hlt
     jmp 1b
 
-# --- printing, for the loader and the monitor; all registers but ESI stay ----------------
+# --- printing, for the loader and the monitor; all registers except ESI are kept -----------
 .global put_text, put_character, put_decimal
-put_text:                        # ESI: zero-terminated
+put_text:                        # writes the zero-terminated text at ESI
     push eax
 1:  lodsb
     test al, al
@@ -239,7 +239,7 @@ put_text:                        # ESI: zero-terminated
     jmp 1b
 2:  pop eax
     ret
-put_character:                   # AL
+put_character:                   # writes AL
     push edx
     push eax
     mov edx, COM1_LINE_STATUS
@@ -252,7 +252,7 @@ put_character:                   # AL
     pop eax
     pop edx
     ret
-put_decimal:                     # EAX
+put_decimal:                     # writes EAX
     pushad
     mov ebx, 10
     xor ecx, ecx

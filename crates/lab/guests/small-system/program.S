@@ -8,7 +8,7 @@
 .set LINE_ROOM, 64
 
 .global program_start
-program_start:                   # from DOS; interrupts are on
+program_start:                   # DOS jumps here; interrupts are on
     mov ax, cs
     mov ds, ax
     mov es, ax
@@ -52,7 +52,7 @@ prompt:
 3:  SAY "Bad command or file name\r\n"
     jmp prompt
 
-read_command:                    # into `line`, zero-terminated
+read_command:                    # reads a line into `line`, zero-terminated
     mov dx, offset line_room
     mov ah, 0x0A
     int 0x21
@@ -60,7 +60,7 @@ read_command:                    # into `line`, zero-terminated
     xor bh, bh
     mov byte ptr line[bx], 0
     ret
-next_word:                       # SI: BX the word, zero-terminated, or 0; SI behind it
+next_word:                       # returns in BX the zero-terminated word at SI, or 0, and leaves SI after it
     lodsb
     cmp al, ' '
     je next_word
@@ -79,7 +79,7 @@ next_word:                       # SI: BX the word, zero-terminated, or 0; SI be
 3:  dec si
     xor bx, bx
     ret
-argument:                        # BX the next word; only one that is there
+argument:                        # returns the next word in BX; the word must exist
     call next_word
     or bx, bx
     jz fail_argument
@@ -108,7 +108,7 @@ do_exit:
     jmp report
 
 # --- files ------------------------------------------------------------------------
-# CHECKED: INT 21h that must not fail.
+# CHECKED: calls INT 21h, which must not fail.
 .macro CHECKED
     int 0x21
     jc fail_disk
@@ -126,7 +126,7 @@ fail_program:
     out DEBUG_EXIT, al
 1:  jmp 1b
 
-do_copy:                         # SI: the arguments
+do_copy:                         # SI points to the arguments
     call argument
     mov dx, bx
     mov ax, 0x3D00
@@ -178,7 +178,7 @@ do_type:
     CHECKED
     ret
 
-read_buffer:                     # BX handle: AX bytes, ZF if none
+read_buffer:                     # reads from handle BX: AX bytes, ZF if there are none
     mov cx, BUFFER_BYTES
     mov dx, BUFFER
     mov ah, 0x3F
@@ -187,13 +187,13 @@ read_buffer:                     # BX handle: AX bytes, ZF if none
     ret
 
 .global add_to_checksum
-add_to_checksum:                 # CX bytes from SI
+add_to_checksum:                 # adds CX bytes from SI
     mov ax, [checksum]
     call LIBRARY:crc
     mov [checksum], ax
     ret
 
-# The files that are there from the start: numbered lines of text.
+# The files that exist from the start: numbered lines of text.
 .set LETTER_LINES, 60
 .set REPORT_LINES, 24
 make_files:
@@ -202,12 +202,12 @@ make_files:
     call make_file
     mov dx, offset name_report
     mov bp, REPORT_LINES
-make_file:                       # DX name, BP lines
+make_file:                       # DX is the name, BP the number of lines
     xor cx, cx
     mov ah, 0x3C
     CHECKED
     mov bx, ax
-    xor si, si                   # number of the line
+    xor si, si                   # the number of the line
 1:  push si
     mov di, BUFFER
     mov ax, si
@@ -217,7 +217,7 @@ make_file:                       # DX name, BP lines
     stosw
     mov al, ' '
     stosb
-    and si, 3                    # the sentences take turns
+    and si, 3                    # the sentences alternate
     shl si, 1
     mov si, sentences[si]
 2:  lodsb
@@ -262,7 +262,7 @@ do_echo:
     jmp report
 
 .global count_rounds
-count_rounds:                    # AX more
+count_rounds:                    # adds AX
     push es
     mov bx, RESIDENT
     mov es, bx

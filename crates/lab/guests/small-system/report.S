@@ -6,11 +6,11 @@
 .code16
 
 .set SCREEN_BYTES, 80*25*2
-.set KEY_BYTES, 6                # name, segment, offset
+.set KEY_BYTES, 6                # an entry has a name, a segment and an offset
 
 .global report
 report:
-    cli                          # a tick is in all counters or in none
+    cli                          # so that a tick is in all counters or in none
     mov bx, offset keys
     mov di, offset values
 1:  mov ax, [bx+2]
@@ -68,13 +68,13 @@ report:
 
 # --- numbers ------------------------------------------------------------------------
 .global print_number
-print_number:                    # DX:AX in decimal; AX and DX are lost
+print_number:                    # prints DX:AX in decimal; AX and DX are lost
     push bx
     push cx
     push di
     mov bx, 10
-    xor cx, cx                   # digits on the stack
-1:  mov di, ax                   # the high word by ten, then what is left with the low
+    xor cx, cx                   # puts the digits on the stack
+1:  mov di, ax                   # divide the high word by ten, then the remainder with the low word
     mov ax, dx
     xor dx, dx
     div bx
@@ -96,8 +96,8 @@ print_number:                    # DX:AX in decimal; AX and DX are lost
     pop bx
     ret
 
-# --- what is reported ------------------------------------------------------------------
-# KEY name, segment, counter; without a segment the value is made in `report`.
+# --- the values of the report -----------------------------------------------------------
+# KEY name, segment, counter: a line of the report; without a segment `report` computes the value.
 .macro KEY name, segment=0, counter=0
     .pushsection .program, 1
 key_\@: .ascii "\name\()$"

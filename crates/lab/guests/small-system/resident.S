@@ -6,7 +6,7 @@
 .section .resident, "ax"
 .code16
 
-# HOOK number, handler, previous: by DOS's own functions.
+# HOOK number, handler, previous: installs a handler by DOS's own functions.
 .macro HOOK number, handler, previous
     mov ax, 0x3500 | \number
     int 0x21
@@ -18,7 +18,7 @@
 .endm
 
 .global install_hooks
-install_hooks:                   # called by DOS
+install_hooks:                   # DOS calls this
     push ds
     mov ax, cs
     mov ds, ax
@@ -31,17 +31,17 @@ install_hooks:                   # called by DOS
     retf
 
 # --- the meter -------------------------------------------------------------------------
-hook_16:                         # hands over for good
+hook_16:                         # jumps to the previous handler
     TALLY tally_hook_16, cs
     jmp far ptr cs:[previous_16]
 
-hook_1c:                         # comes back first
+hook_1c:                         # calls the previous handler first
     pushf
     call far ptr cs:[previous_1c]
     TALLY tally_hook_1c, cs
     iret
 
-hook_21:                         # comes back, and hands on the carry of the answer
+hook_21:                         # calls the previous handler, and passes on the carry of its answer
     TALLY tally_hook_21, cs
     pushf
     call far ptr cs:[previous_21]
@@ -60,7 +60,7 @@ hook_21:                         # comes back, and hands on the carry of the ans
 .set COMMAND_TYPE, 0xD2          # the next byte comes out as if from the keyboard
 .set RELEASED, 0x80
 
-typist:                          # INT 28h
+typist:                          # the handler of INT 28h
     TALLY tally_idles, cs
     push ax
     push bx
@@ -79,7 +79,7 @@ typist:                          # INT 28h
 1:  in al, KEYBOARD_COMMAND
     test al, BUSY
     jnz 9f
-    mov al, [key_down]           # after a key's down comes its up
+    mov al, [key_down]           # each key's press is followed by its release
     mov byte ptr [key_down], 0
     or al, al
     jz 2f
@@ -101,7 +101,7 @@ typist:                          # INT 28h
     mov al, COMMAND_TYPE
     out KEYBOARD_COMMAND, al
 6:  in al, KEYBOARD_COMMAND
-    test al, BUSY & ~1           # it takes the command first
+    test al, BUSY & ~1           # it must read the command first
     jnz 6b
     mov al, ah
     out KEYBOARD_DATA, al
@@ -113,7 +113,7 @@ typist:                          # INT 28h
     pop bx
     pop ax
     jmp far ptr cs:[previous_28]
-3:  mov ah, 0                    # DX, the time's low word, suffices
+3:  mov ah, 0                    # DX, the low word of the time, is sufficient
     int 0x1A
     cmp word ptr [waiting], 0
     jne 7f
@@ -124,7 +124,7 @@ typist:                          # INT 28h
     jb 9b
     mov word ptr [ticks_to_wait], 0
     jmp 9b
-5:  add word ptr [tally_rounds], 1       # a round is typed: once more, or the end
+5:  add word ptr [tally_rounds], 1       # a round is typed: another one follows, or the end
     adc word ptr [tally_rounds+2], 0
     mov ax, [round]
     mov [script], ax
@@ -150,7 +150,7 @@ choose_script:
     mov [ticks_to_wait], ax
 1:  ret
 
-# A round of each workload; lower-case letters, digits, space, dot and Enter only.
+# A round of each workload: only lower-case letters, digits, space, dot and Enter.
     .balign 2
 scripts: .word script_exit, script_copy_type, script_mix, script_compute, 0, 0
 script_exit: .asciz "exit\r"
@@ -171,11 +171,11 @@ previous_16: .long 0
 previous_1c: .long 0
 previous_21: .long 0
 previous_28: .long 0
-script: .word 0                  # the next character, 0: nothing to type
-round: .word 0                   # where the script begins again
+script: .word 0                  # the address of the next character; 0: there is nothing to type
+round: .word 0                   # the address where the script begins again
 rounds_left: .word 0
 ticks_to_wait: .word 0
-waiting: .word 0                 # since a tick that is known
+waiting: .word 0                 # whether the time of the last tick is known
 waiting_since: .word 0
 key_down: .byte 0
 .global tally_hook_16, tally_hook_1c, tally_hook_21, tally_idles, tally_rounds
