@@ -68,7 +68,7 @@ main:
     rdmsr
     and eax, 0xFFFFF900
     EXPECT eax, APIC|0x900, "it lies at FEE00000h, enabled, on the boot processor"
-    mov eax, [VERSION]           # registers are to be read whole
+    mov eax, [VERSION]           # the registers must be read as a whole
     and eax, 0xF0
     EXPECT eax, 0x10, "its version is an integrated one's"
     .irp vector, LOW_VECTOR, SAME_VECTOR, HIGH_VECTOR, TIMER_VECTOR, LINE_VECTOR
@@ -191,7 +191,7 @@ send_more:
     mov [order_inside], eax
     ret
 
-# AWAIT n: sleep until so many interrupts have arrived.
+# AWAIT n: sleeps until n interrupts have arrived.
 .macro AWAIT number
 1:  cmp dword ptr [arrived], \number
     jae 2f

@@ -26,7 +26,7 @@
 .set D, 0x40
 .set IOPL3, 0x3002
 
-# What a case may need besides its instruction.
+# What a case may need in addition to its instruction.
 .set PROGRESS, 1                 # repeated: counts and memory move on before a fault
 .set BELOW, 2                    # the manual lets it store below esp before a fault
 .set GATHERS, 4                  # keeps what it has gathered

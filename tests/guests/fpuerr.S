@@ -261,7 +261,7 @@ n4: frstor [image]
     EXPECT [interrupts], 4, "frstor too"
     EXPECT [interrupted_at], "offset n4", "which is done when its handler returns"
     fninit
-    # Nobody listens to line 13 until the timer's handler does.
+    # Line 13 is masked until the timer's handler enables it.
     mov dword ptr [interrupts], 0
     mov al, 0xFF
     out PIC2+1, al
@@ -288,7 +288,7 @@ n5: fwait
     out PIC1+1, al
     ret
 
-# IGNNE#: behind the write to port F0h the handler may use the x87.
+# IGNNE#: after the write to port F0h the handler may use the x87.
 ignored:
     mov dword ptr [interrupts], 0
     mov dword ptr [in_interrupt], offset compute

@@ -24,7 +24,7 @@
     EXPECT_FAULT \vector, 0, "\fact"
 .endm
 
-# ACCESS size, writes, "name": the instruction behind it accesses gs:[esi].
+# ACCESS size, writes, "name": the instruction that follows accesses gs:[esi].
 .macro ACCESS size, writes, name
     ret
     .pushsection .rodata
@@ -155,7 +155,7 @@ all_accesses:
     mov edx, 1
     cmp dword ptr [highest], -1  # what wraps is another matter
     je 3f
-    mov ebx, ecx                 # across the end, and behind it
+    mov ebx, ecx                 # across the end, and after it
 2:  inc esi
     call probe
     dec ebx

@@ -150,7 +150,7 @@ addresses:
     EXPECT64 rax, 0x9ABCDEF0, "and copy"
     ret
 
-# The end of 4 GiB, behind which 64-bit code has a page that lies behind it in memory, too.
+# The end of 4 GiB, after which 64-bit code has a page that also follows it in memory.
 across:
     mov qword ptr [PDPT_LOW+8*4], PD_BEHIND+(P|W|U)
     mov qword ptr [PD_BEHIND], TABLE_BEHIND+(P|W|U)

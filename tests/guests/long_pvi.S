@@ -21,7 +21,7 @@
     push offset \label
     iretq
 .endm
-# USER_CASE flags, instruction: try it there in 64-bit code, and note the flags behind it.
+# USER_CASE flags, instruction: tries it there in 64-bit code, and notes the flags after it.
 .macro USER_CASE flags, instruction:vararg
     USER64 CODE64_3, \flags, case_\@
 case_\@:

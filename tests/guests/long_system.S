@@ -1,4 +1,4 @@
-# long_system - SYSCALL, SYSENTER, the bases of FS and GS, and what CPUID tells of long mode
+# long_system - SYSCALL, SYSENTER, the bases of FS and GS, and what CPUID reports about long mode
 .include "guest.inc"
 .include "long.inc"
 

@@ -1,7 +1,7 @@
 # pae - three-level page tables with 64-bit entries, and no-execute
 #
-# The first 4 MiB are mapped onto themselves for everybody by 2 MiB pages; what
-# is tested lies at WINDOW.
+# The first 4 MiB are mapped onto themselves for all rings by 2 MiB pages; the
+# pages under test are at WINDOW.
 .include "guest.inc"
 
 .set POINTERS, 0x400000          # the four page-directory pointers

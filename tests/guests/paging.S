@@ -1,7 +1,7 @@
 # paging - two-level page tables with 4 KiB and 4 MiB pages
 #
-# The first 8 MiB are mapped onto themselves for everybody; what is tested lies
-# at WINDOW, whose one page table the test rewrites.
+# The first 8 MiB are mapped onto themselves for all rings; the pages under test
+# are at WINDOW, whose one page table the test rewrites.
 .include "guest.inc"
 .include "window.inc"
 

@@ -76,7 +76,8 @@ interrupt:
     pop eax
     iretd
 
-# RUN_AT address, bytes...: put code there and call it; a fault resumes behind.
+# RUN_AT address, bytes...: puts code there and calls it; after a fault the code after the call
+# runs.
 .macro RUN_AT address, bytes:vararg
     mov esi, offset code_\@
     mov edi, \address

@@ -1,12 +1,12 @@
 # pvi - protected mode's virtual interrupts (CR4.PVI), VIF and VIP outside virtual-8086 mode
 #
-# Each case runs one instruction in a ring, with EFLAGS of its own, until ring 0 is back:
-# by an INT behind the instruction, or by what the instruction itself does.
+# Each case runs one instruction in a ring, with EFLAGS of its own, until ring 0 is reached: by an
+# INT after the instruction, or by the instruction itself.
 .include "guest.inc"
 .include "real.inc"
 .include "virtual.inc"
 
-.set DONE, 0x81                  # the INT behind each instruction
+.set DONE, 0x81                  # the INT after each instruction
 .set CODE1, FREE|1
 .set DATA1, (FREE+8)|1
 .set CODE2, (FREE+16)|2

@@ -69,7 +69,7 @@ next_instruction:
 own_block:
     mov ecx, 3
     xor eax, eax
-1:  add eax, 1                   # this immediate grows behind the program's back
+1:  add eax, 1                   # this immediate is increased without the program's notice
     nop
     nop
     inc byte ptr [1b+2]
@@ -303,7 +303,7 @@ distance:
     inc edx
     ret
 
-# The instruction behind the store, in the same block, round after round.
+# The instruction after the store, in the same block, round after round.
 next_in_block:
     mov ecx, ROUNDS
     xor edx, edx
@@ -358,7 +358,7 @@ beside_code:
     mov ecx, ROUNDS
     mov edi, 0x1000 - 2
 1:  call island
-    mov [BUFFER+0x6000+edi], ecx                 # two pages of data, one beside code
+    mov [BUFFER+0x6000+edi], ecx                 # two pages of data, one next to code
     loop 1b
     EXPECT edx, 2*ROUNDS-1, "stores across pages leave it alone"
     EXPECT "[BUFFER+0x6000+edi]", 1, "and arrive"

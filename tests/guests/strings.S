@@ -4,7 +4,7 @@
 .set LOW, 0x500                  # memory that 16-bit addresses reach
 .set SCRATCH_PORT, COM1+7        # the serial port's scratch register
 
-# FILL: bytes 0, 1, 2... at `data`, three pages of them, and zeroes behind.
+# FILL: bytes 0, 1, 2... at `data`, three pages of them, and then zeros.
 .macro FILL
     call fill
 .endm

@@ -1,6 +1,6 @@
 # tlb - what translations mean after their tables have changed
 #
-# The first 8 MiB are mapped onto themselves for everybody; what is tested lies at
+# The first 8 MiB are mapped onto themselves for all rings; the pages under test are at
 # WINDOW (4 KiB pages) and LARGE (a 4 MiB page). Where the manual lets a processor keep
 # an old translation, nothing is asked before it is invalidated.
 .include "guest.inc"

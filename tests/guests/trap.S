@@ -1,4 +1,4 @@
-# trap - the trap flag: what it strikes behind, what it passes over, and in what order
+# trap - the trap flag: after which instructions it traps, which it skips, and in what order
 .include "guest.inc"
 
 .set APIC, 0xFEE00000
@@ -13,9 +13,9 @@
 .set FAST_CODE0, FREE            # SYSENTER's four
 .set FAST_DATA0, FREE+8
 
-# STEPS_BEGIN ... STEPS_END: the instructions between are traced. `steps` counts the
-# traps, `step_eips` and its fellows keep what each one found. The last trap is that of
-# the POPFD that ends it, behind its own STEPS_END's three instructions.
+# STEPS_BEGIN ... STEPS_END: the instructions between are traced. `steps` counts the traps;
+# `step_eips` and the other arrays keep what each trap found. The last trap is that of the POPFD
+# that ends the trace, after the three instructions of STEPS_END itself.
 .macro STEPS_BEGIN
     mov dword ptr [steps], 0
     pushfd

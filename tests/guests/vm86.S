@@ -63,7 +63,7 @@ leave_v86:
     mov esp, [kernel_esp]
     jmp [kernel_return]
 
-# The monitor: note the frame, resume where TRY16 says. Offsets behind pushad:
+# The monitor: notes the frame, and resumes where TRY16 says. Offsets after pushad:
 .set V86_VECTOR, 32
 .set V86_ERROR, 36
 .set V86_EIP, 40
@@ -78,7 +78,7 @@ catch_ud:
     push 0
     push EXC_UD
     jmp catch
-catch_int:                       # INT n returns behind itself
+catch_int:                       # INT n returns to the next instruction
     push 0
     push 0x60
     jmp catch

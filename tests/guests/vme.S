@@ -1,7 +1,7 @@
 # vme - virtual-8086 tasks with a virtual interrupt flag (CR4.VME)
 #
-# Each case runs one instruction in a task, with EFLAGS of its own, until the task ends
-# in its monitor: by int3 behind the instruction, or by what the instruction itself does.
+# Each case runs one instruction in a task, with EFLAGS of its own, until the task ends in its
+# monitor: by the int3 after the instruction, or by the instruction itself.
 # docs/develop/virtual-8086.md has the table of cases.
 .include "guest.inc"
 .include "real.inc"
