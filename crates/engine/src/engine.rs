@@ -138,12 +138,12 @@ impl CodeAddress {
     }
 }
 
-/// How control has come to a place.
+/// How control has reached a place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReachedBy {
-    /// By a direct branch at this site of a block.
+    /// A direct branch at this site of a block led there.
     Link(BlockId, usize),
-    /// In any other way.
+    /// Control has reached it in any other way.
     Other,
 }
 
@@ -238,8 +238,8 @@ impl Engine {
         self.translator.register_map()
     }
 
-    /// Moves guest registers to the link_pages that `map` gives them, except in 64-bit code, which has a
-    /// map of its own. Drops all blocks.
+    /// Moves guest registers to the link_pages that `map` gives them, except in 64-bit code, which
+    /// has a map of its own. Drops all blocks.
     pub fn set_register_map(&mut self, map: &'static RegisterMap, memory: &mut GuestMemory) {
         self.flush(memory);
         self.translator.set_register_map(map);

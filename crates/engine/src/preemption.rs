@@ -339,7 +339,7 @@ mod tests {
             points.set_interruptible(choice);
             assert_eq!(points.interruptible(), choice);
             points.begin(0, true);
-            // The work may ask again on its way out.
+            // The work may check again while it ends.
             assert!(points.stops(Section::Translate, &pending));
             assert!(points.stops(Section::Translate, &pending));
         }

@@ -141,8 +141,8 @@ impl Disturbance {
         cycles - taken
     }
 
-    /// Corrects an interval inside another one; what it is too short to subtract is subtracted
-    /// there.
+    /// Corrects an interval inside another one. If it is too short for the whole correction, the
+    /// rest is subtracted from the outer interval.
     pub fn inside(&mut self, cycles_here: u64) {
         self.owed += self.each;
         if let Stretch::Burst {

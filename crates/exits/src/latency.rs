@@ -57,7 +57,7 @@ pub enum Section {
     FillWindows,
     /// Looking up code near a page that control has reached, and linking what leads there again.
     Link,
-    /// Devices doing what is due.
+    /// The due work of devices.
     Devices,
 }
 
@@ -274,9 +274,9 @@ impl Latency {
         (self.arrival, self.waiting, self.ended) = (None, None, None);
     }
 
-    /// A section has run and took `cycles` of the thread's processor time, of which at most `piece`
-    /// without a check for requests. `lets_in`: the guest let interrupts in, rather than held them
-    /// off.
+    /// Counts a section that took `cycles` of the thread's processor time, of which the longest
+    /// piece without a check for requests took `piece`. `lets_in` says that the guest allowed
+    /// interrupts.
     pub(crate) fn section(
         &mut self,
         section: Section,
@@ -386,8 +386,8 @@ impl Latency {
         Self::by_section(&self.masked)
     }
 
-    /// The longest time between two such points, for sections that ran while the guest held
-    /// interrupts off: they mask nothing themselves, and cannot stop.
+    /// The longest time between two such points for sections that ran while the guest held
+    /// interrupts off. These sections mask nothing themselves, and cannot stop.
     pub fn within(&self) -> Vec<Durations> {
         Self::by_section(&self.within)
     }

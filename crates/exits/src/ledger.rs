@@ -11,8 +11,8 @@
 //! lost is subtracted; what was lost before is determined when a burst of samples starts.
 //!
 //! Time in neither guest code nor exits has accounts, too: functions that translated code calls
-//! without an exit ([`fast_path_calls`]), guest code that was left for a signal, the start and the end
-//! of each run, and the ledger's own work, including what it adds to the exits that are timed
+//! without an exit ([`fast_path_calls`]), guest code that was left for a signal, the start and the
+//! end of each run, and the ledger's own work, including what it adds to the exits that are timed
 //! ([`crate::disturbance`]).
 //!
 //! ```text
@@ -252,7 +252,7 @@ impl Ledger {
         self.excluded = 0;
     }
 
-    /// The vCPU stops running.
+    /// Notes that the vCPU stops running, and ends the last group.
     pub fn stop(&mut self) {
         self.enter_guest();
         self.timing_guest = false;

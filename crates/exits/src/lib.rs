@@ -110,9 +110,9 @@ exit_kinds! {
     MmioWrite = "mmio-write", exit: "EPT violation (48), APIC access (44)", assist: "APICv or AVIC for the local APIC (EOI, TPR); virtio: fewer accesses; assignment through an IOMMU";
     /// A write to a page that holds translated code.
     CodeWrite = "code-write", exit: NO_EXIT, assist: "none needed: processors keep their instruction caches coherent";
-    /// IN, INS.
+    /// IN and INS.
     PortIn = "port-in", exit: "I/O instruction (30)", assist: "I/O bitmaps for ports left to hardware; virtio: fewer accesses";
-    /// OUT, OUTS.
+    /// OUT and OUTS.
     PortOut = "port-out", exit: "I/O instruction (30)", assist: "I/O bitmaps for ports left to hardware; virtio: fewer accesses";
     /// CLI.
     Cli = "cli", exit: NO_EXIT, assist: "none needed: the guest has its own flags; in V86 mode without VT-x, VME";
@@ -142,7 +142,7 @@ exit_kinds! {
     Msr = "msr", exit: "RDMSR (31), WRMSR (32)", assist: "MSR bitmaps; x2APIC virtualization for the local APIC";
     /// CPUID.
     Cpuid = "cpuid", exit: "CPUID (10)", assist: "none: it always exits under VT-x";
-    /// The marked hypercall that does nothing and returns at once.
+    /// The marked hypercall that does nothing and returns immediately.
     NullHypercall = "null-hypercall", exit: "VMCALL (18)", assist: "none: it exists to be an exit";
     /// Any other hypercall: VMCALL, VMMCALL.
     Hypercall = "hypercall", exit: "VMCALL (18)", assist: "none: the guest asks for the monitor";

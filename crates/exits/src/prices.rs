@@ -219,7 +219,7 @@ fn nanoseconds(cycles: u64, khz: u64) -> u64 {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Priced {
-    /// With the cycles in the table.
+    /// The table has the cycles of the kind.
     Exit,
     /// The machine has no such exit: it costs nothing.
     NoHardwareExit,

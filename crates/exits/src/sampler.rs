@@ -48,14 +48,14 @@ pub(crate) struct Sampler {
     interval: u32,
     /// Number of exits up to and including the next one at which something is due.
     countdown: u32,
-    /// Number of exits after that one, before something other than a group's end is due.
+    /// Number of exits that follow that one before an event other than a group's end is due.
     more: u32,
     /// Whether that exit is the first of a control.
     is_control_next: bool,
     /// Number of exits of this burst that are still to come.
     burst: u32,
     random: u32,
-    /// By how many exits the jitter delays the next burst.
+    /// The number of exits by which the jitter delays the next burst.
     late: u32,
     window_start: u64,
     window_samples: u64,

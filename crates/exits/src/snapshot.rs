@@ -230,31 +230,31 @@ pub struct Snapshot {
     pub version: u32,
     /// Frequency of the time-stamp counter in kilohertz.
     pub tsc_khz: u64,
-    /// From start to end (or until now).
+    /// The cycles from start to end (or until now).
     pub wall_cycles: u64,
-    /// In guest code, without fast-path calls (estimated).
+    /// The cycles in guest code, without fast-path calls (estimated).
     pub guest_cycles: u64,
-    /// In functions of the monitor that guest code called without an exit (estimated).
+    /// The cycles in functions of the monitor that guest code called without an exit (estimated).
     #[serde(default)]
     pub fast_path_call_cycles: u64,
-    /// Translating (measured).
+    /// The cycles of translating (measured).
     pub translating_cycles: u64,
-    /// In devices (estimated).
+    /// The cycles in devices (estimated).
     pub device_cycles: u64,
-    /// Asleep in HLT (measured).
+    /// The cycles of sleep in HLT (measured).
     pub halted_cycles: u64,
-    /// Ready to run, while the host ran something else (measured).
+    /// The cycles in which the vCPU was ready and the host ran something else (measured).
     pub waiting_cycles: u64,
-    /// Between exits, where guest code was left for a signal (estimated).
+    /// The cycles between exits in which a signal interrupted guest code (estimated).
     #[serde(default)]
     pub signal_cycles: u64,
-    /// From the start of each run to its first guest code, and at its end (measured).
+    /// The cycles from the start of each run to its first guest code, and at its end (measured).
     #[serde(default)]
     pub start_end_cycles: u64,
-    /// In the ledger's own work (measured).
+    /// The cycles of the ledger's own work (measured).
     #[serde(default, alias = "books_cycles")]
     pub ledger_cycles: u64,
-    /// In exits, without devices and translation (estimated).
+    /// The cycles in exits, without devices and translation (estimated).
     pub exit_cycles: u64,
     /// Wall time minus all of the above.
     pub remainder_cycles: i64,

@@ -210,7 +210,7 @@ pub struct VmConfig {
     pub anchors: bool,
     /// How the instructions that read or change the interrupt flag are executed.
     pub virtual_interrupts: VirtualInterrupts,
-    /// How an address space is loaded whose translations were kept.
+    /// How a load of CR3 switches to an address space whose translations were kept.
     pub space_switch: SpaceSwitch,
     /// What is kept of the data derived from the guest's page tables, and how it is invalidated.
     pub shadow: ShadowChoices,

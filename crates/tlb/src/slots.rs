@@ -8,11 +8,11 @@ use tollgate_x86::LinearAddress;
 /// The three tables of a view.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Table {
-    /// For loads.
+    /// Loads use this table.
     Read,
-    /// For stores.
+    /// Stores use this table.
     Write,
-    /// For stores that were tested and do not hit translated code.
+    /// Stores that were tested and do not hit translated code use this table.
     CodeWrite,
 }
 

@@ -77,7 +77,7 @@ pub enum Stores {
     Never,
     /// Only stores that were tested and do not hit translated code.
     BesideCode,
-    /// All stores.
+    /// Every store.
     Always,
 }
 

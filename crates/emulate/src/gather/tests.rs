@@ -137,7 +137,7 @@ fn vex_instructions_need_their_state_enabled() {
         Err(Exception::device_not_available())
     );
     state.gpr[0] = 0;
-    // The same register as index and destination.
+    // The index and the destination are the same register.
     let code = [0xc4, 0xe2, 0x65, 0x90, 0x14, 0x90];
     assert_eq!(run(&mut state, &mut environment, &code), invalid);
 }

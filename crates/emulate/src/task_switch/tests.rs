@@ -375,7 +375,7 @@ fn an_interrupt_through_a_task_gate_checks_the_gate_and_names_the_task() {
     assert_eq!(state.register(Gpr::Rsp), u64::from(NEW_STACK));
     assert_eq!(state.flags(), Flags::IF | Flags::NT);
     assert_eq!(environment.u16(NEW), selector::TSS);
-    // The same event again, while the task is busy.
+    // The event occurs again, while the task is busy.
     let busy = Exception::general_protection(u32::from(selector::SPARE) | 1);
     let again = external(&mut state, &mut environment);
     assert_eq!(again, Err(busy));

@@ -80,7 +80,7 @@ pub struct SignalExit {
     pub between_iterations: bool,
 }
 
-/// The host addresses to which emitted code jumps by way of the context.
+/// The host addresses to which emitted code jumps through the context.
 #[derive(Clone, Copy, Debug)]
 pub struct Gate {
     /// The exit path.
@@ -325,8 +325,9 @@ impl Context {
         context
     }
 
-    /// Notes what the descriptors of the current CS and SS must be like, and what is known of the
-    /// TSS. To be called after each change of one of these, of the privilege level or of GDTR.
+    /// Notes what the descriptors of the current CS and SS must be like, and the known values of
+    /// the TSS. It must be called after each change of one of these, of the privilege level or of
+    /// GDTR.
     pub fn note_descriptors(&mut self) {
         let known = KnownDescriptors::of(&self.cpu);
         self.descriptors.code = known.code;

@@ -13,7 +13,7 @@ use tollgate_exits::ExitKind;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum FastPath {
-    /// CPUID, by the answers that the monitor gave before.
+    /// CPUID, with the answers that the monitor has given before.
     Cpuid,
     /// MOV to or POP of DS, ES, FS or GS in 32-bit code at level 0, if the descriptor is one that
     /// the monitor has loaded before.
@@ -21,8 +21,8 @@ pub enum FastPath {
     /// IRETD from level 0 to level 3 outside IA-32e mode, if the frame and descriptors match those
     /// of an IRETD that the monitor has executed.
     Return,
-    /// INT n or INT3 to level 0, from level 3 and in 64-bit code from level 0 too, if the gate and
-    /// descriptors are those of one that the monitor has delivered.
+    /// INT n or INT3 from level 3 to level 0, and within level 0 in 64-bit code, if the gate and
+    /// the descriptors match those of an interrupt that the monitor has delivered.
     Interrupt,
     /// Far JMP, CALL and RET within the level, in 32-bit protected mode outside IA-32e mode and in
     /// 64-bit code, to a code segment that the monitor has entered in this way.

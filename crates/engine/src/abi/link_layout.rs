@@ -61,13 +61,13 @@ pub struct FamilyId(pub u32);
 /// Where indirect branches of a mode find their targets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BranchTable {
-    /// In the table that all other modes of levels 0 to 2 share.
+    /// They are in the table that all other modes of levels 0 to 2 share.
     Shared,
-    /// In the table that all other modes of level 3, those of programs, share.
+    /// They are in the table that all other modes of level 3, those of programs, share.
     SharedByPrograms,
-    /// In the table of this number, which belongs to one mode. 64-bit modes have such tables, and
-    /// so have the 32-bit modes that occur first. Numbers below [`PROGRAMS_TABLES`] are for modes
-    /// of level 3.
+    /// They are in the table of this number, which belongs to one mode. 64-bit modes have such
+    /// tables, and so have the 32-bit modes that occur first. Numbers below [`PROGRAMS_TABLES`] are
+    /// for modes of level 3.
     Own(u8),
 }
 
@@ -138,7 +138,7 @@ pub const ENTRY_NEGATED_SLIDE: i32 = 24;
 pub const TABLE_BYTES: i32 = HASH_ENTRIES as i32 * ENTRY_BYTES + 64;
 /// The distance in bytes from the start of the tables to the slots of programs' code.
 pub const SLOTS_OFFSET: i32 = TABLE_BYTES;
-/// The number of slots for programs' code, and also of slots for all other code.
+/// The number of slots for programs' code, which is also the number of slots for all other code.
 pub const MAX_SLOTS: usize = 1 << 20;
 /// The size in bytes of all slots of one of the two parts.
 const SLOTS_BYTES: i32 = MAX_SLOTS as i32 * SLOT_BYTES;

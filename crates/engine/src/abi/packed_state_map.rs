@@ -1,8 +1,8 @@
 //! The packed state map of a block: its entries as a sequence of bytes.
 //!
-//! A block has two or three entries for each guest instruction. Unpacked, an entry has 32 bytes, more
-//! than the code that it describes. StateMap are read only where guest code is interrupted. So a block
-//! keeps them as a sequence of differences, mostly two bytes for an entry:
+//! A block has two or three entries for each guest instruction. Unpacked, an entry has 32 bytes,
+//! more than the code that it describes. StateMap are read only where guest code is interrupted. So
+//! a block keeps them as a sequence of differences, mostly two bytes for an entry:
 //!
 //! ```text
 //! form                     which of the following there are, and how wide; or a short one, which
@@ -19,9 +19,9 @@ bitflags::bitflags! {
     /// The first byte of a packed entry.
     #[derive(Clone, Copy, PartialEq, Eq)]
     struct Form: u8 {
-        /// The offset's difference has four bytes.
+        /// The difference of the offset from the previous entry's has four bytes.
         const FAR = 1 << 0;
-        /// EIP differs by less than 256.
+        /// EIP differs from the previous entry's by less than 256.
         const RIP_NEAR = 1 << 1;
         /// EIP differs, and all of it follows.
         const RIP = 1 << 2;

@@ -61,9 +61,9 @@ pub const CONTEXT: Host = R15;
 /// Where a guest register lives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Home {
-    /// In this host register.
+    /// The register lives in this host register.
     Host(Host),
-    /// In the context's slot of its number.
+    /// The register lives in the slot of the context that has its number.
     Slot,
 }
 

@@ -82,7 +82,7 @@ pub enum LinkPlace {
         /// [`Mode::windowless`]: crate::policy::mode::Mode::windowless
         windowless: Option<WindowMiss>,
     },
-    /// In a slot of the current link tables.
+    /// The link is in a slot of the current link tables.
     Slot {
         /// The number of the slot.
         slot: u32,
@@ -171,8 +171,9 @@ pub struct Site {
     pub after: u32,
     /// What is added to R12 to get ESP at `after`, or what [`LinkPlace::Direct`] says.
     pub after_esp: i32,
-    /// What the instruction holds off, as [`StateEntry::shadowed`](crate::abi::state_map::StateEntry::shadowed), if
-    /// it has not completed.
+    /// What the instruction holds off, as
+    /// [`StateEntry::shadowed`](crate::abi::state_map::StateEntry::shadowed), if it has not
+    /// completed.
     pub shadowed: Shadow,
 }
 

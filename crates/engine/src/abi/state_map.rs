@@ -19,7 +19,8 @@ pub struct StateEntry {
 }
 
 impl StateEntry {
-    /// Whether two entries differ only in their offset. The comparisons that are cheapest come first.
+    /// Whether two entries differ only in their offset. The comparisons that are cheapest come
+    /// first.
     #[inline]
     pub(crate) fn says_the_same(&self, other: &Self) -> bool {
         self.rip == other.rip
@@ -44,9 +45,10 @@ pub enum Shadow {
 /// Where a guest register's value is at the moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
-    /// In this host register.
+    /// The value is in this host register.
     Host(Host),
-    /// In the context's slot of its number, although its home is a host register.
+    /// The value is in the slot of the context that has the register's number, although the
+    /// register lives in a host register.
     Slot,
 }
 
@@ -65,8 +67,8 @@ pub struct Restore {
 }
 
 impl PartialEq for Restore {
-    /// Compares like a derived implementation, but in one comparison, since entries are compared for
-    /// each instruction translated.
+    /// Compares like a derived implementation, but in one comparison, since entries are compared
+    /// for each instruction translated.
     #[inline]
     fn eq(&self, other: &Self) -> bool {
         u64::from_ne_bytes(self.to_bytes()) == u64::from_ne_bytes(other.to_bytes())

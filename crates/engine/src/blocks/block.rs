@@ -43,9 +43,9 @@ pub struct PackedKey {
     rest: u64,
 }
 
-/// Bits of the physical address that fit.
+/// The number of bits of the physical address in a packed key.
 const PHYSICAL_BITS: u32 = 47;
-/// Bits of the mode's number that fit.
+/// The number of bits of the mode's number in a packed key.
 const MODE_BITS: u32 = 15;
 const RELOCATES: u64 = 1 << 62;
 const HAS_MORE: u64 = 1 << 63;

@@ -16,9 +16,9 @@
 //! ```
 //!
 //! A *code page* is a physical page, seen from the page that the addresses of its blocks name, for
-//! code of one privilege. That page is the link page if the blocks are relocatable, otherwise the linear
-//! page. Blocks whose first instruction ends in the next page belong to a code page of their own
-//! for each physical page that is found there.
+//! code of one privilege. That page is the link page if the blocks are relocatable, otherwise the
+//! linear page. Blocks whose first instruction ends in the next page belong to a code page of their
+//! own for each physical page that is found there.
 //!
 //! Each address space that is kept has its own [tables](crate::blocks::link_memory) for programs'
 //! code. So a page of programs can be active in any number of spaces at the same time, at another
@@ -143,7 +143,8 @@ pub struct Found {
     pub linear_page: u64,
     /// Number of the second linear page; equal to `linear_page` if the page has no second page.
     pub last_page: u64,
-    /// The slide from the page's link page to this place, in bytes; 0 if the page is not relocatable.
+    /// The slide from the page's link page to this place, in bytes; 0 if the page is not
+    /// relocatable.
     pub slide: u64,
     /// The page survives an address-space switch.
     pub global: bool,
@@ -295,7 +296,7 @@ impl CodePage {
 pub struct CodePageCounts {
     /// Number of times that a page was activated.
     pub activate: u64,
-    /// Number of these times at which the page was activated before control came to it.
+    /// Number of these times at which the page was activated before control reached it.
     pub foreseen: u64,
     /// Number of links and targets that were restored when their pages were activated.
     pub restored: u64,

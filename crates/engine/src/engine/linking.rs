@@ -95,7 +95,7 @@ impl Engine {
         self.blocks.links.list(from, site_index as u16, to);
     }
 
-    /// Notes that control has come to a block at `place`. The guest's page tables have just allowed
+    /// Notes that control has reached a block at `place`. The guest's page tables have just allowed
     /// fetches from all of the block's pages, as `dependence` says. Everything that is known to
     /// lead to the block's page is active from now on.
     ///

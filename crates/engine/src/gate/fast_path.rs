@@ -2,11 +2,11 @@
 //! they share.
 //!
 //! The code of such an instruction names its exit, loads R11 with the address after itself and
-//! jumps to a routine by way of the context (see [`crate::abi::fast_paths`]). The routine compares
-//! with the memo, which the monitor has stored in the context. If everything is as it was then, the
-//! routine executes the instruction and jumps to R11; vector registers stay as they are, and
-//! nothing is looked up or decoded again. Otherwise the routine takes the exit that was named,
-//! before anything has changed. A load of FS in 32-bit code whose mode stays as it is:
+//! jumps to a routine through an address in the context (see [`crate::abi::fast_paths`]). The
+//! routine compares with the memo, which the monitor has stored in the context. If everything is as
+//! it was then, the routine executes the instruction and jumps to R11; vector registers stay as
+//! they are, and nothing is looked up or decoded again. Otherwise the routine takes the exit that
+//! was named, before anything has changed. A load of FS in 32-bit code whose mode stays as it is:
 //!
 //! ```text
 //! code of the block   movzx r8d, ax; mov r9, key; mov ecx, next EIP; lea r11, [next]

@@ -12,14 +12,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Transition {
-    /// By a call-out, as for every other exit.
+    /// It reaches the monitor by a call, as every other exit does.
     #[default]
     Call,
-    /// By a privileged instruction at user level: the host's general protection fault arrives as
-    /// SIGSEGV. This is the 80386's own mechanism with a trap gate.
+    /// A privileged instruction is run at user level: the host's general protection fault arrives
+    /// as SIGSEGV. This is the 80386's own mechanism with a trap gate.
     Trap,
-    /// By an undefined instruction, which arrives as SIGILL, on the way out, and by a signal's
-    /// return on the way back: the host's kernel saves and loads the whole context of the processor
+    /// An undefined instruction, which arrives as SIGILL, leads out, and a signal's return leads
+    /// back: the host's kernel saves and loads the whole context of the processor
     /// twice, as a task switch to the monitor and one back do. This represents a task gate. A
     /// hypervisor under the host may intercept undefined instructions itself.
     Task,

@@ -21,7 +21,7 @@ impl Translator {
     }
 
     /// Whether an instruction is permitted in this mode and has no effect there: CLTS while CR0.TS
-    /// is clear, and instructions about caches, since the caches are the host's and coherent.
+    /// is clear, and instructions about caches, because the host keeps its caches coherent.
     pub(super) fn changes_nothing(&self, instruction: &Instruction) -> bool {
         let mode = &self.emit.mode;
         let is_permitted =

@@ -484,7 +484,7 @@ mod tests {
         // mov eax,[rbx]; mov ecx,[rdx]; mov eax,[rbx+4]; mov ecx,[rdx+4]
         let code = [0x8b, 0x03, 0x8b, 0x0a, 0x8b, 0x43, 4, 0x8b, 0x4a, 4];
         assert_eq!(windows(&code), [(0, 0, 8, false)]);
-        // The same accesses, followed by mov ecx,[rdx+8].
+        // The code has the same accesses, followed by mov ecx,[rdx+8].
         let code = [
             0x8b, 0x03, 0x8b, 0x0a, 0x8b, 0x43, 4, 0x8b, 0x4a, 4, 0x8b, 0x4a, 8,
         ];

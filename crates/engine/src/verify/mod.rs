@@ -95,9 +95,9 @@ type Rule = &'static str;
 /// Where control continues after an instruction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Next {
-    /// At the next instruction.
+    /// Control continues at the next instruction.
     Falls,
-    /// Not at the next instruction.
+    /// Control does not continue at the next instruction.
     Stops,
 }
 
@@ -135,7 +135,7 @@ struct Walk<'a> {
     /// Offsets at which the monitor enters without the value that R11 must hold there, with that
     /// value's number.
     lost_windows: Vec<(u64, Number)>,
-    /// The exits that have been named.
+    /// The exits whose site number the code has stored so far.
     named: FxHashSet<usize>,
     /// The 32-bit distances of direct branches: where each is, and where it leads.
     distances: FxHashMap<u32, i64>,

@@ -82,9 +82,9 @@ pub(super) enum Kind {
     Index,
     /// The slide of the target of the entry at this index of a table.
     CodeSlide { index: Number, table: Table },
-    /// The negative of that slide.
+    /// The negated slide of such a target.
     NegatedCodeSlide { index: Number, table: Table },
-    /// The sum of that negated slide and the current slide, whose value had the number `active`.
+    /// The current slide, whose value had the number `active`, minus the target's slide.
     CodeSlideSum {
         index: Number,
         table: Table,

@@ -109,7 +109,7 @@ impl Setup {
         }
     }
 
-    /// Lets control come to an address, and continue in the blocks after it if the first was cut
+    /// Lets control reach an address, and continue in the blocks after it if the first was cut
     /// short. Returns the first block and whether it was there before.
     fn run(&mut self, address: u64) -> (BlockId, bool) {
         let first = self.come_to(address);
@@ -129,7 +129,7 @@ impl Setup {
         }
     }
 
-    /// Lets control come to an address, as the monitor does. Returns the block and whether it was
+    /// Lets control reach an address, as the monitor does. Returns the block and whether it was
     /// there before.
     fn come_to(&mut self, address: u64) -> (BlockId, bool) {
         let place = place(address);

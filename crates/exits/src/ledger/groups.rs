@@ -49,7 +49,8 @@ pub(super) struct Group {
     pub is_burst: bool,
     /// Time in guest code, if it is a burst.
     guest: u64,
-    /// The same time without the exits that only warm up, and the number of the other exits.
+    /// The time in guest code without the exits that only warm up the caches, and the number of the
+    /// remaining exits.
     sampled: (u64, u32),
     /// Time in exits, if it is a burst.
     exit: u64,
@@ -153,7 +154,8 @@ impl Ledger {
         }
     }
 
-    /// A timed part of an exit took `cycles`. Returns the number of such parts that it stands for.
+    /// Adds a timed part of an exit that took `cycles`. Returns the number of parts that it
+    /// represents.
     pub(super) fn piece_of_exit(&mut self, cycles: u64) -> u64 {
         self.group.exit += cycles;
         match self.is_attentive && cycles >= LONG {

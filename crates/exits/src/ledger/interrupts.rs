@@ -102,7 +102,7 @@ impl Ledger {
         self.accounts.latency.interrupts_wait(waits, counter);
     }
 
-    /// An interrupt is being delivered.
+    /// Notes that an interrupt is being delivered.
     #[inline]
     pub fn interrupt_delivered(&mut self) {
         if self.detail == Detail::Full {

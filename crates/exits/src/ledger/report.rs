@@ -8,28 +8,30 @@ use crate::{ExitCounts, ExitKind};
 /// How a vCPU's time was spent, in cycles of the time-stamp counter.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct TimeShares {
-    /// From the start of the run to its end.
+    /// The time from the start of the run to its end.
     pub wall: u64,
-    /// In guest code, without fast-path calls (estimated).
+    /// The time in guest code, without fast-path calls (estimated).
     pub guest: u64,
-    /// In functions of the monitor that translated code called without an exit, by the kind of exit
-    /// that each call replaced (estimated). Their sum is at most the time measured around them.
+    /// The time in functions of the monitor that translated code called without an exit, by the
+    /// kind of exit that each call replaced (estimated). Their sum is at most the time measured
+    /// around them.
     pub fast_path_calls: Vec<(ExitKind, u64)>,
-    /// Translating (measured).
+    /// The time of translating (measured).
     pub translating: u64,
-    /// In devices (estimated).
+    /// The time in devices (estimated).
     pub devices: u64,
-    /// Asleep in HLT (measured).
+    /// The time of sleep in HLT (measured).
     pub halted: u64,
-    /// Ready to run, while the host ran something else (measured).
+    /// The time in which the vCPU was ready and the host ran something else (measured).
     pub waiting: u64,
-    /// In guest code that was left for a signal, and its handling, between exits (estimated).
+    /// The time, between exits, in guest code that a signal interrupted, and of handling that
+    /// signal (estimated).
     pub signals: u64,
-    /// From the start to the first guest code, and at the end (measured).
+    /// The time from the start to the first guest code, and at the end (measured).
     pub start_end: u64,
-    /// In the ledger's own work (measured).
+    /// The time of the ledger's own work (measured).
     pub own_cost: u64,
-    /// In each kind of exit, without devices and translation (estimated).
+    /// The time in each kind of exit, without devices and translation (estimated).
     pub exits: Vec<(ExitKind, u64)>,
 }
 

@@ -21,7 +21,7 @@ const RESULTS: u64 = 0x3_0000;
 const RESET_PAGE: u32 = APIC_DEFAULT_ADDRESS as u32;
 /// The value of IA32_APIC_BASE for an enabled APIC of the bootstrap processor.
 const ENABLED: u32 = 0x900;
-/// The same value with the APIC disabled.
+/// The value with the APIC disabled.
 const DISABLED: u32 = 0x100;
 /// The offset of the version register, and the register's value.
 const VERSION: u32 = 0x30;

@@ -99,7 +99,7 @@ pub struct ShadowCounts {
     pub loaded_space: u64,
     /// Invalidations of all spaces.
     pub all_spaces: u64,
-    /// Physical pages for which the notes found the entries that lead there.
+    /// Physical pages whose entries were found by the notes of their origins.
     pub physical_by_map: u64,
     /// Physical pages for which all tables were purged.
     pub physical_full: u64,

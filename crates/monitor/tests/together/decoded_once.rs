@@ -145,7 +145,7 @@ fn a_loop_of_page_faults_decodes_the_faulting_instruction_once() {
 
 #[test]
 fn an_operand_that_is_patched_between_two_device_accesses_is_the_new_one() {
-    // patched: mov dword [esi],0; jmp behind; behind: inc dword [patched+2]; loop patched
+    // patched: mov dword [esi],0; jmp next; next: inc dword [patched+2]; loop patched
     let body = [0xc7, 0x06, 0, 0, 0, 0, 0xeb, 0x58];
     let operand = (CODE as u32 + 2).to_le_bytes();
     let mut behind = vec![0xff, 0x05];
@@ -159,8 +159,8 @@ fn an_operand_that_is_patched_between_two_device_accesses_is_the_new_one() {
 
 #[test]
 fn an_instruction_that_becomes_another_and_back_is_executed_as_it_stands() {
-    // patched: mov eax,[esi], and each other time mov [esi],eax; jmp behind;
-    // behind: mov eax,ecx; xor byte [patched],2; loop patched
+    // patched: mov eax,[esi], and each other time mov [esi],eax; jmp next;
+    // next: mov eax,ecx; xor byte [patched],2; loop patched
     let body = [0x8b, 0x06, 0xeb, 0x5c];
     let patched = (CODE as u32).to_le_bytes();
     let mut behind = vec![0x89, 0xc8, 0x80, 0x35];

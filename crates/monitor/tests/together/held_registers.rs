@@ -128,7 +128,7 @@ impl Program {
                 self.0.extend(random.next_u32().to_le_bytes());
             }
             13 => {
-                // LEA of one or two registers.
+                // The instruction is LEA with one or two registers.
                 let (base, index) = (random.pick(&OTHERS), random.pick(&OTHERS));
                 let wide = random.pick(&[0x40, 0x48]);
                 let rex = wide | changed >> 3 << 2 | index >> 3 << 1 | base >> 3;

@@ -26,8 +26,8 @@ const RSP: usize = 4;
 const EXIT: [u8; 2] = [0xe6, 0xf4];
 
 global_asm!(
-    // (RDI: 16 registers and the flags, RSI: code that ends with RET)
-    // Other codegen units refer to it.
+    // The arguments are RDI, the address of 16 registers and the flags, and RSI, the address of
+    // code that ends with RET. The symbol is global, because other codegen units refer to it.
     ".globl tollgate_test_native",
     "tollgate_test_native:",
     "push rbx",

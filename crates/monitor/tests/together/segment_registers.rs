@@ -298,7 +298,7 @@ fn random_piece(random: &mut Random, code: &mut Vec<u8>) {
             if random.below(2) == 0 {
                 code.extend([register << 3 | 6, o0, o1]);
             } else {
-                // The same kind of operation, with BX as address.
+                // The operation is of the same kind, with BX as address.
                 let operation = code.split_off(start);
                 code.extend([0xbb, o0, o1]);
                 code.extend(operation);

@@ -234,7 +234,7 @@ fn an_x87_image_in_device_memory_is_accessed_in_pieces_that_a_device_knows() {
 #[test]
 fn a_call_that_is_done_out_of_line_goes_to_its_target_only() {
     // The stack lies in the code's page, so the return address goes out of line:
-    // mov esp,0x10f00; call behind; (never here: hlt); behind: mov ecx,ecx; mov ebx,esp
+    // mov esp,0x10f00; call next; (never here: hlt); next: mov ecx,ecx; mov ebx,esp
     let call = [
         0xbc, 0, 0x0f, 1, 0, 0xe8, 1, 0, 0, 0, 0xf4, 0x89, 0xc9, 0x89, 0xe3,
     ];
@@ -242,7 +242,7 @@ fn a_call_that_is_done_out_of_line_goes_to_its_target_only() {
     assert_eq!(vcpu.state().gpr[3], 0x10efc);
     assert_eq!(vcpu.state().gpr[1], 0);
 
-    // The same call with an expand-down stack segment, and a return.
+    // The program makes the same call with an expand-down stack segment, and returns.
     let mut memory = GuestMemory::new(4 << 20).unwrap();
     // call over; out 0xf4,al; over: inc ebx; ret
     let code = [0xe8, 2, 0, 0, 0, 0xe6, 0xf4, 0x43, 0xc3];
@@ -322,7 +322,7 @@ fn a_call_whose_stack_is_a_device_pushes_once_and_goes_to_its_target() {
     assert_eq!(vcpu.platform().written, 0x1000au32.to_le_bytes());
 }
 
-/// The same machine with a timer that fires all the time.
+/// A [`Bench`] with a timer that fires all the time.
 #[derive(Default)]
 struct Restless(Bench, std::cell::Cell<u64>);
 

@@ -231,7 +231,7 @@ impl Program {
     }
 
     fn end(mut self) -> Vec<u8> {
-        // dec ebp; jnz behind the first two instructions; out 0xf4,al
+        // dec ebp; jnz to the third instruction; out 0xf4,al
         self.put(&[0xff, 0xcd, 0x0f, 0x85]);
         let back = 10 - (self.0.len() as i32 + 4);
         self.put(&back.to_le_bytes());

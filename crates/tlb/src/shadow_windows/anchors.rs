@@ -113,7 +113,7 @@ impl Anchors {
         anchor(SPACES as i64)
     }
 
-    /// The linear address in a common part that an access by this anchor reaches at a host address.
+    /// The linear address in a common part whose access by this anchor reaches a host address.
     pub(super) fn linear(anchor: u64, host: u64) -> Option<LinearAddress> {
         let linear = host.wrapping_sub(anchor);
         is_common(linear as i64 >> PART_SHIFT).then_some(LinearAddress(linear))

@@ -26,7 +26,7 @@ pub struct KnownCode {
     pub descriptor: u64,
     /// The supervisor's software TLB, through which the descriptor is read.
     pub tlb: u64,
-    /// The code that follows, as indirect branches find it.
+    /// The code that runs next, as a table of indirect branches describes it.
     pub then: CodeAfter,
     /// The bits that the fast path sets in [`crate::abi::context::groups::Transfers::changed`].
     pub changed: u32,

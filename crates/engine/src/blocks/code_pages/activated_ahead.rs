@@ -1,6 +1,6 @@
-//! Code pages that are activated before control comes to them.
+//! Activates code pages before control reaches them.
 //!
-//! A page that is reached is seldom alone: a program's code lies together, and when a program
+//! Pages are seldom reached alone: a program's code is contiguous, and when a program
 //! touches a page, a kernel also maps the pages around it. So when a page becomes active, the
 //! nearby pages with known code are looked up too, as a processor prefetches, and become active if
 //! they are where they are expected. Without this, each of them would cost an exit of its own.

@@ -46,7 +46,7 @@ fn both_sides_of_a_cylinder_are_one_multi_track_command() {
         let found = rig.memory(0x1_0000 + 512 * index as u64, 512);
         assert_eq!(found, pattern(sector), "{sector}");
     }
-    // The same read up to the end of the cylinder, with a count that does not end there.
+    // The read goes to the end of the cylinder, with a count that does not end there.
     rig.dma(0x46, 0x1_0000, 2 * 512);
     let result = rig.command(&[READ, 4, 0, 1, 17, 2, 18, 0x1b, 0xff]);
     assert_eq!(result, [4, 0, 0, 1, 0, 1, 2]);

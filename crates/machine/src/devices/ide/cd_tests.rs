@@ -183,7 +183,7 @@ fn the_disc_has_one_track_of_data() {
     let contents = rig.packet(&[0x43, 0, 0, 0, 0, 0, 0, 0, 99]).unwrap();
     assert_eq!(contents[..12], [0, 18, 1, 1, 0, 0x14, 1, 0, 0, 0, 0, 0]);
     assert_eq!(contents[12..], [0, 0x14, 0xaa, 0, 0, 0, 2, 0]);
-    // The same in minutes, seconds and frames: 512 + 150 frames are 8 s and 62 frames.
+    // The answer is in minutes, seconds and frames: 512 + 150 frames are 8 s and 62 frames.
     let contents = rig.packet(&[0x43, 2, 0, 0, 0, 0, 0xaa, 0, 99]).unwrap();
     assert_eq!(contents, [0, 10, 1, 1, 0, 0x14, 0xaa, 0, 0, 0, 8, 62]);
     let all = rig.packet(&[0x43, 0, 2, 0, 0, 0, 0, 0, 99]).unwrap();

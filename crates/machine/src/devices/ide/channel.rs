@@ -15,12 +15,12 @@ use std::collections::VecDeque;
 /// How data moves between a device and its host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum Way {
-    /// Through the data register, in blocks of this number of bytes.
+    /// The data register transfers blocks of this number of bytes.
     Blocks(usize),
-    /// Through the data register, in blocks of at most `limit` bytes, the present one of which ends
-    /// at `end` in the piece. This is for a packet device, which reports the length of each block.
+    /// The data register transfers blocks of at most `limit` bytes; the present block ends at `end`
+    /// in the piece. This is for a packet device, which reports the length of each block.
     PacketBlocks { limit: usize, end: usize },
-    /// By the bus master.
+    /// The bus master transfers the data.
     Dma,
 }
 

@@ -193,7 +193,7 @@ impl<K: Hash + Eq + Copy, V: Copy> Dictionary<K, V> {
         kept
     }
 
-    /// Whether there are so many notes that the notes of void entries should be
+    /// Whether the number of notes is so large that the notes of void entries should be
     /// [collected](Self::collect).
     pub fn is_crowded(&self) -> bool {
         self.noted > ENTRIES * NOTES_PER_ENTRY

@@ -266,7 +266,7 @@ pub fn computer(mode: GuestMode, code: &[u8], rounds: u64) -> Computer<Display> 
     computer_with(mode, code, rounds, |_, _| ())
 }
 
-/// The same program in a state that `change` changes first.
+/// Makes a computer with the program, in a state that `change` changes first.
 pub fn computer_with(
     mode: GuestMode,
     code: &[u8],

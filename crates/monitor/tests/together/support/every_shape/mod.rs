@@ -43,7 +43,7 @@ pub enum Scene {
     Straddling,
     /// The page of the code, next to the code and in lines with code.
     BesideCode,
-    /// A device.
+    /// The memory of a device.
     Device,
     /// Ordinary memory, with the trap flag set.
     Trapping,

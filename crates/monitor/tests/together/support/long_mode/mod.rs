@@ -55,9 +55,9 @@ pub const DATA: u64 = 0x2_0000;
 pub const STACK: u64 = 0x6_0000;
 /// Top of the stack that the TSS has for CPL 0.
 pub const KERNEL_STACK: u64 = 0x7_0000;
-/// Address of physical memory from zero on, for the supervisor, by global pages of 2 MiB.
+/// Address where the supervisor finds physical memory from zero on, in global pages of 2 MiB.
 pub const KERNEL: u64 = 0xffff_ffff_8000_0000;
-/// Address of physical memory from zero on, for the supervisor, by one page of 1 GiB.
+/// Address where the supervisor finds physical memory from zero on, in one page of 1 GiB.
 pub const DIRECT: u64 = 0xffff_8880_0000_0000;
 /// Addresses at which all memory below 512 GiB is mapped again, in parts that an anchor leads to:
 /// the part for programs, and a part for libraries and stacks.
@@ -357,7 +357,7 @@ pub fn vcpu(code: &[u8], setup: impl Fn(&mut CpuState, &mut GuestMemory)) -> Com
     vcpu_in(bench, code, setup)
 }
 
-/// The same vCPU in another machine.
+/// Makes such a vCPU in the given machine.
 pub fn vcpu_in<P: tollgate_platform::Platform>(
     machine: P,
     code: &[u8],
