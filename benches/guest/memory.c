@@ -18,8 +18,7 @@ static uint64_t copy_large(size_t to) {
     return memory[to + PAGE];
 }
 
-/* The distance to the target is a power of two, so both use the same sets of every cache and TLB.
-   */
+/* The distance to the target is a power of two: both use the same sets of every cache and TLB. */
 static uint64_t memcpy_64m(void) { return copy_large(LARGE); }
 static uint64_t memcpy_64m_skew(void) { return copy_large(LARGE + 37 * PAGE); }
 

@@ -1,4 +1,4 @@
-//! The command: its streams, its user and its life.
+//! Runs the guest's command: its streams, its user, its signals and its end.
 
 use crate::ports::{Control, Streams, receive_input};
 use crate::protocol::{Start, Terminal, ToGuest, ToHost, WindowSize, code, port};

@@ -1,4 +1,4 @@
-//! A root on a disk: it is found by its contents, and left clean.
+//! Mounts a root on a disk: finds it by its contents, and leaves it clean.
 //!
 //! The kernel reads the partition table (MBR or GPT) and makes a device for each partition. Only
 //! the beginnings of the file systems are read here.

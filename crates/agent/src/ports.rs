@@ -1,4 +1,4 @@
-//! The virtio-console ports to the host.
+//! Opens the virtio-console ports to the host, and sends and receives on them.
 
 use crate::Refusal;
 use crate::protocol::{DATA, Frames, MAX_FRAME, PORT_NAMES, ToGuest, ToHost, port};

@@ -1,4 +1,4 @@
-//! The protocol between host and agent.
+//! The protocol between `tollgate exec` on the host and the agent in the guest.
 //!
 //! The agent's task is in a file of the initramfs, [`Start`]: records that end with a zero byte,
 //! each a word, a space and a value. While the command runs, both sides send frames over the

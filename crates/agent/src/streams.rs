@@ -1,4 +1,4 @@
-//! The command's output on its way to the host.
+//! Moves the command's output to the host.
 
 use crate::sys::{self, PollFd};
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! Users and groups by name, from the guest's own files.
+//! Finds users and groups by name, in the guest's own files.
 
 use crate::Refusal;
 use crate::protocol::User;

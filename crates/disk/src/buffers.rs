@@ -1,4 +1,4 @@
-//! Reusable buffers for large requests.
+//! Reusable buffers for large requests to a disk image.
 //!
 //! Allocating and freeing a buffer of a megabyte for each request costs the host 256 page faults,
 //! which is more time than copying the data, and half of it is spent on the thread that runs the

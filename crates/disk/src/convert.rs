@@ -1,4 +1,4 @@
-//! Copies of images, in another format or without unused space.
+//! Copies disk images, into another format or without unused space.
 
 use crate::create::{failed, storage};
 use crate::image::Image;

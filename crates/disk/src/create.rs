@@ -1,4 +1,4 @@
-//! New images. A file gets its name only when the image is complete.
+//! Creates new disk images. A file gets its name only when the image is complete.
 
 use crate::new_file::NewFile;
 use crate::open::{DiskError, explain};

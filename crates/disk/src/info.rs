@@ -1,4 +1,4 @@
-//! The properties of an image: format, sizes, backing file.
+//! The properties of a disk image: format, sizes, backing file.
 
 use crate::header::{Encryption, Header, incompatible};
 use crate::open::{DiskError, explain, file_bytes, open_file, open_unlocked};

@@ -1,5 +1,5 @@
-//! CPUID: the truth about this virtual machine (SDM volume 2, "CPUID"; AMD's manual volume 3,
-//! appendix E).
+//! CPUID: the answers that describe this virtual machine's processor (SDM volume 2, "CPUID"; AMD's
+//! manual volume 3, appendix E).
 //!
 //! A [`CpuidPolicy`] is the host's own CPUID, reduced to what the monitor can execute. The
 //! translator copies an instruction only if [`CpuidPolicy::offers`] permits it: the features that

@@ -1,4 +1,5 @@
-//! The second half of dispatch: system registers, ports, strings, vector images.
+//! Selects the function that executes an instruction about system registers, ports, strings or
+//! vector images: the second half of `dispatch`.
 
 use crate::cpuid::{Vendor, policy};
 use crate::operand::require_cpl0;

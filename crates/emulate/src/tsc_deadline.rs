@@ -1,4 +1,4 @@
-//! IA32_TSC_DEADLINE as the guest sees it.
+//! IA32_TSC_DEADLINE, the deadline of the local APIC's timer, as the guest reads and writes it.
 //!
 //! The deadline is compared with the guest's time-stamp counter (SDM volume 3, 11.5.4.1), which is
 //! the machine's plus the offset that the guest has set by IA32_TIME_STAMP_COUNTER or

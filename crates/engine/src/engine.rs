@@ -415,7 +415,7 @@ impl Engine {
         Some(helper)
     }
 
-    /// What the context's slide must be for a block to be entered where the guest's EIP is `rip`;
+    /// The slide that the context must have for a block that is entered at the guest's EIP `rip`;
     /// `None` if the slide does not matter.
     pub fn code_slide(&self, block: BlockId, rip: u64) -> Option<u64> {
         let block = self.block(block)?;

@@ -1,4 +1,4 @@
-//! Every way in which guest code leaves translated code, in one list.
+//! The list of exit kinds: every way in which guest code leaves translated code.
 //!
 //! An *exit* is a transfer from the code cache to the monitor. Each has one kind; counters, names
 //! and documentation all derive from the list in `exit_kinds!`.

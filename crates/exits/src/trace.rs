@@ -1,4 +1,4 @@
-//! Every exit with its time, passed to another thread in batches.
+//! Traces: every exit with its time, passed to another thread in batches.
 //!
 //! The vCPU thread never waits: it collects events in a batch and puts full batches into a bounded
 //! queue. When the queue is full (the disk is slow), a batch is dropped and counted. Work inside an

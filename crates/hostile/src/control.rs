@@ -1,4 +1,4 @@
-//! Random bytes from a client of the control socket.
+//! Hostile input for the control socket: random bytes from a client.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;

@@ -1,5 +1,6 @@
-//! A random guest that accesses ports and registers of the real PC, with random times between the
-//! accesses. Sometimes the machine is saved, written as text, and read back.
+//! Hostile input for devices: a random guest that accesses ports and registers of the real PC, with
+//! random times between the accesses. Sometimes the machine is saved, written as text, and read
+//! back.
 
 use crate::input::Input;
 use std::io;

@@ -1,4 +1,4 @@
-//! qcow2 images with modifications anywhere in their tables.
+//! Hostile input for disk images: qcow2 images with modifications anywhere in their tables.
 //!
 //! For any modification, the image is either refused with one line of text, or data written to its
 //! disk can be read back, and a check finds no more damage than before.

@@ -1,5 +1,5 @@
-//! Input bytes as a stream of numbers. Missing bytes at the end are zero, so every input has a
-//! meaning.
+//! The input of a fuzz target as a stream of numbers. Missing bytes at the end are zero, so every
+//! input has a meaning.
 
 /// The input that has not been read yet.
 pub struct Input<'a>(&'a [u8]);

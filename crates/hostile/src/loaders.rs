@@ -1,4 +1,5 @@
-//! Random files as kernels, with an initial RAM disk and a command line.
+//! Hostile input for boot loaders: random files as kernels, with an initial RAM disk and a command
+//! line.
 //!
 //! The first bytes of an input select the machine's memory, and how much of the rest is command
 //! line and how much initial RAM disk; the remaining bytes are the kernel.

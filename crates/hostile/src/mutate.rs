@@ -1,4 +1,4 @@
-//! Inputs made from a fixed seed: random bytes, and modified seeds.
+//! Makes inputs for fuzz targets from a fixed seed: random bytes, and modified seeds.
 
 /// Pseudo-random numbers (xorshift64*), the same in every run. This is not the generator in
 /// `test-support`, which starts in another state: a seed must always produce the same inputs.

@@ -1,4 +1,4 @@
-//! Random symbol files and price tables.
+//! Hostile input for parsers of text: random symbol files and price tables.
 
 use crate::loaders::images;
 use tollgate_exits::ExitKind;

@@ -1,4 +1,5 @@
-//! Random bytes as guest code, in the real monitor, with the verifier enabled.
+//! Hostile input for the translator: random bytes as guest code, in the real monitor, with the
+//! verifier enabled.
 //!
 //! The first bytes of an input select the mode, control registers, segments and general registers
 //! (see `guest.rs`); the rest is code. A stray access of emitted code is detected: most addresses

@@ -1,4 +1,4 @@
-//! Random bytes from a VNC viewer, while the screen changes.
+//! Hostile input for the VNC server: random bytes from a viewer, while the screen changes.
 
 use crate::input::Input;
 use std::sync::Arc;

@@ -1,5 +1,6 @@
-//! A random driver of virtio devices of the real PC: the input determines the content of registers,
-//! configuration space and rings, from nonsense to nearly what a good driver writes.
+//! Hostile input for virtio devices of the real PC: a random driver. The input determines the
+//! content of registers, configuration space and rings, from nonsense to nearly what a good driver
+//! writes.
 
 use crate::input::Input;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Order statistics of cycle counts.
+//! Medians, quartiles and percentiles of cycle counts.
 
 use serde::{Deserialize, Serialize};
 

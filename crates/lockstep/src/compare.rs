@@ -1,4 +1,4 @@
-//! Defines which differences between registers count.
+//! Defines which differences between the registers of two processors count.
 
 use crate::registers::{GENERAL_NAMES, Hidden, Registers, SEGMENT_NAMES};
 use iced_x86::{Instruction, Mnemonic, OpKind, RflagsBits};

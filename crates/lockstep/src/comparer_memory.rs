@@ -1,4 +1,4 @@
-//! The comparison of memory: operands, exception frames, devices, ports.
+//! Compares memory of both sides: operands, exception frames, devices, ports.
 
 use crate::compare::Difference;
 use crate::comparer::Comparer;

@@ -1,4 +1,4 @@
-//! The last instructions, for the report.
+//! The last executed instructions, for the report of a difference.
 
 use iced_x86::{Formatter, Instruction, IntelFormatter};
 use std::collections::VecDeque;

@@ -1,4 +1,4 @@
-//! The reference side of the comparison.
+//! The reference side of the comparison: QEMU, run freely or step by step.
 
 use crate::device_log::DeviceLog;
 use crate::registers::Registers;

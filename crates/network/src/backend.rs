@@ -1,4 +1,4 @@
-//! A network with its thread.
+//! The back end of a network adapter: a network with its thread.
 
 use crate::link::{Adapter, Stopper, cable};
 use crate::options::{NetworkKind, NetworkOptions};

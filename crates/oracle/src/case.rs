@@ -1,4 +1,4 @@
-//! A case to run, and its outcome.
+//! A test case of the oracle, and its outcome.
 
 use crate::layout::World;
 use tollgate_emulate::cpuid::policy_of;

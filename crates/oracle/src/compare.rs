@@ -1,4 +1,4 @@
-//! Compares two outcomes.
+//! Compares the outcomes of a test case on both processors.
 
 use crate::case::{Case, Input, Outcome};
 use crate::encode::Encoded;

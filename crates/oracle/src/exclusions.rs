@@ -1,4 +1,4 @@
-//! Instructions that are never run, and the reasons.
+//! Instructions that the oracle never runs, and the reasons.
 
 use crate::case::components;
 use iced_x86::{Code, CpuidFeature, Instruction, Mnemonic};

@@ -1,4 +1,4 @@
-//! The families of instructions that must be covered.
+//! The families of instructions that the oracle must cover.
 
 use iced_x86::{CpuidFeature, EncodingKind, FlowControl, Instruction, Mnemonic, OpKind};
 

@@ -1,4 +1,4 @@
-//! Runs the code in a guest, through the real monitor.
+//! Runs a test case in a guest, through the real monitor.
 //!
 //! The guest has PAE paging, or is in long mode; it runs ring 3 code in the case's segments, and
 //! has an interrupt table whose gates all lead to a stub in ring 0 that stops the machine. The

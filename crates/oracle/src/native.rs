@@ -1,5 +1,5 @@
-//! Runs the code on the host's own processor, in a compatibility-mode segment or in Linux's 64-bit
-//! one.
+//! Runs a test case on the host's own processor, in a compatibility-mode segment or in Linux's
+//! 64-bit one.
 //!
 //! This is the only unsafe module. A run consists of XRSTOR, loading the data segments, and IRETQ
 //! to a stub in Linux's 32-bit code segment, which loads SS and jumps to the case's CS:EIP; 64-bit

@@ -1,4 +1,4 @@
-//! Runs states on both processors.
+//! Runs test states on both processors.
 
 use crate::case::{Case, Fill, Input, Outcome};
 use crate::compare::{Difference, memories, outcomes};

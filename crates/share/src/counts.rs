@@ -1,4 +1,4 @@
-//! Counts requests by kind.
+//! Counts the requests to shared directories by kind.
 
 use crate::protocol::{Header, opcode};
 use std::sync::atomic::{AtomicU64, Ordering};

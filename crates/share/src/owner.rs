@@ -1,4 +1,4 @@
-//! The owner and the mode of a file as the guest sees them.
+//! The owner and the mode of a shared file as the guest sees them.
 //!
 //! The server is an ordinary process: everything that it creates belongs to its user, and it cannot
 //! give files to other users. What the guest wants beyond that is stored with the file:

@@ -1,4 +1,4 @@
-//! Parses a request and answers it.
+//! Parses one FUSE request to a shared directory and answers it.
 
 use crate::at_once::Patience;
 use crate::handles::Handles;

@@ -1,4 +1,4 @@
-//! What a person can type: the subcommands and, through their arguments, all flags.
+//! The definition of the command line: the subcommands and, through their arguments, all flags.
 //!
 //! This file only defines the command line. `command_line` parses words by it, `usage` explains
 //! errors, and `documents` writes manual pages from it.

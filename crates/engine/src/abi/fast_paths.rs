@@ -53,7 +53,7 @@ pub enum FastPath {
     MmioWrite,
     /// MOV to CR3, by the monitor's function: it loads another space, which is kept.
     LoadSpace,
-    /// An instruction of a V86 task that is #GP(0): the delivery of this fault.
+    /// An instruction of a V86 task that raises #GP(0): the fast path delivers this fault.
     Refusal,
 }
 

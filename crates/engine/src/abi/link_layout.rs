@@ -157,8 +157,8 @@ pub const COMMON_OFFSET: i32 =
     (OWN_TABLES_OFFSET + PROGRAMS_TABLES as i32 * TABLE_BYTES + HOST_PAGE - 1) & -HOST_PAGE;
 /// The distance in bytes from the start of the tables to the slots of code that is not programs'.
 pub const COMMON_SLOTS_OFFSET: i32 = COMMON_OFFSET + TABLE_BYTES;
-/// The distance in bytes from the start of the tables to the first table that belongs to one mode
-/// which is not programs'.
+/// The distance in bytes from the start of the tables to the first of the tables that belong to one
+/// mode of levels 0 to 2.
 pub const COMMON_TABLES_OFFSET: i32 = COMMON_SLOTS_OFFSET + SLOTS_BYTES;
 
 /// The distance in bytes from the start of the tables to the table of far transfers in real and V86

@@ -91,8 +91,8 @@ impl Features {
     }
 }
 
-/// Replaces an instruction by the older one that its encoding means if the newer one's feature is
-/// not offered: F3 did not affect BSF and BSR before TZCNT and LZCNT existed (SDM volume 2, TZCNT).
+/// Replaces an instruction whose feature is not offered by the older instruction with the same
+/// bytes: F3 did not affect BSF and BSR before TZCNT and LZCNT existed (SDM volume 2, TZCNT).
 #[inline]
 pub fn as_offered(instruction: &mut Instruction, offers: impl Fn(CpuidFeature) -> bool) {
     let (code, feature) = match instruction.code() {

@@ -38,7 +38,7 @@ pub enum FastInstruction {
         /// The number of the IDT entry.
         vector: u8,
     },
-    /// An instruction that is #GP(0) for a V86 task.
+    /// An instruction that raises #GP(0) in a V86 task.
     Refusal,
     /// A far JMP, CALL or RET.
     Far(FarTransfer),

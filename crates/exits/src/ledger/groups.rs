@@ -1,4 +1,4 @@
-//! Guest code that runs long is measured completely, not sampled.
+//! Groups of exits, by which long stretches of guest code are measured completely, not sampled.
 //!
 //! A few stretches of guest code without an exit, of milliseconds each, may make up most of a short
 //! run. Samples that stand for others may or may not include them. So they must not be left to

@@ -1,4 +1,5 @@
-//! Machine-readable results: CSV of the rows, CSV of every value, JSON of everything.
+//! Writes the results of `tollgate cost` for programs: CSV of the rows, CSV of every value, JSON of
+//! everything.
 
 use super::{BatchContents, Report, kinds, table};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! What is measured, and which exits each repetition must cause.
+//! The kinds of exit that `tollgate cost` measures, and which exits each repetition must cause.
 //!
 //! The names are those of `guests/kinds.inc`.
 

@@ -1,5 +1,5 @@
-//! Makes the measurements, by mode and pinning, in batches and as single events, and checks that
-//! the ledger counted the exits that the guest reports.
+//! Makes the measurements of `tollgate cost`, by mode and pinning, in batches and as single events,
+//! and checks that the ledger counted the exits that the guest reports.
 
 use super::guest::{self, AROUND_A_COMMAND, Command, Guest, Loops, MOST_SAMPLES, Outcome};
 use super::kinds::{self, Batch, Expected, KINDS, Kind};

@@ -1,6 +1,6 @@
-//! The result as a plot. For each kind, it shows which share of its events cost at most a number of
-//! cycles and, next to it on a logarithmic axis, which share cost more: the tail. Related kinds
-//! share a line of the plot; all lines have the same range of cycles.
+//! Draws the results of `tollgate cost` as a plot. For each kind, it shows which share of its
+//! events cost at most a number of cycles and, next to it on a logarithmic axis, which share cost
+//! more: the tail. Related kinds share a line of the plot; all lines have the same range of cycles.
 
 use super::{GuestMode, Report, Row};
 use plotters::coord::Shift;

@@ -1,4 +1,4 @@
-//! The findings, in a few lines.
+//! Summarizes the results of `tollgate cost` in a few lines.
 
 use super::table::heading;
 use super::{GuestMode, Report, Row};

@@ -1,4 +1,4 @@
-//! The result as a table for people.
+//! Formats the results of `tollgate cost` as a table for people.
 
 use super::{BatchContents, Report, Row, kinds};
 use std::fmt::Write;

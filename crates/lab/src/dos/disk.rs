@@ -1,4 +1,4 @@
-//! The disk C:, with one partition, made here and read here.
+//! The disk C: of DOS guests, with one partition, made here and read here.
 
 use crate::nameless_file::NamelessFile;
 use fatfs::{FatType, FileSystem, FormatVolumeOptions, FsOptions, format_volume};

@@ -1,4 +1,4 @@
-//! Why an experiment has no result.
+//! The reasons why an experiment has no result.
 
 use std::fmt;
 

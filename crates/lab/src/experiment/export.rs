@@ -1,4 +1,4 @@
-//! Machine-readable results: every sample as CSV, everything as JSON.
+//! Writes the results of an experiment for programs: every sample as CSV, everything as JSON.
 
 use super::{Comparison, Results, Sample, Section};
 use crate::statistics::Quartiles;

@@ -1,7 +1,7 @@
-//! The results as a plot: a panel for each cell. Each arm has a line with a dot for every
-//! repetition, over the middle half and the median; for arms that differ only in a number there is
-//! one panel for each guest. Where arms are far apart, the axis is logarithmic so that all are
-//! visible. An arm has the same colour in all panels.
+//! Draws the results of an experiment as a plot: a panel for each cell. Each arm has a line with a
+//! dot for every repetition, over the middle half and the median; for arms that differ only in a
+//! number there is one panel for each guest. Where arms are far apart, the axis is logarithmic so
+//! that all are visible. An arm has the same colour in all panels.
 
 use super::{CellResult, Results, number_plot};
 use plotters::coord::Shift;

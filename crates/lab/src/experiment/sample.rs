@@ -1,4 +1,4 @@
-//! The data of one run of a workload.
+//! A sample: the data of one run of a workload.
 
 use crate::statistics::Quartiles;
 use serde::{Deserialize, Deserializer, Serialize};

@@ -1,4 +1,4 @@
-//! The findings, in a few lines.
+//! Summarizes the results of an experiment in a few lines.
 
 use super::table::{early_end, few_repetitions, place};
 use super::{CellOutcome, Comparison, Results, Verdict, busy};

@@ -1,4 +1,4 @@
-//! The results as text for people.
+//! Formats the results of an experiment as text for people.
 
 use super::busy;
 use super::compare::chance_of_difference;

@@ -1,4 +1,4 @@
-//! The arms, workloads and guests of the experiment.
+//! The arms, workloads and guests of the experiment `icache`.
 
 use crate::experiment::{About, Arm, EVENT, Guest, KindGroup, Metric, Workload};
 use crate::linux_guest;

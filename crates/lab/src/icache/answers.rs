@@ -1,4 +1,4 @@
-//! The findings in words, with the study's figures.
+//! The findings of the experiment `icache` in words, with the study's figures.
 
 use super::about::*;
 use crate::experiment::{CellResult, Results, Verdict};

@@ -1,4 +1,5 @@
-//! The price of each step, what the dictionary found, and the original verdict next to ours.
+//! Tables of the experiment `icache`: the cost of each step, what the dictionary found, and the
+//! study's verdict next to ours.
 
 use super::about::*;
 use crate::experiment::{CellResult, Results, Section, Verdict, columns, whole};

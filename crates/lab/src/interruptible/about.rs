@@ -1,4 +1,4 @@
-//! The arms, workloads and guests of the experiment.
+//! The arms, workloads and guests of the experiment `interruptible`.
 
 use crate::experiment::{About, Arm, EVENT, KindGroup, Metric, Workload};
 use crate::linux_guest;

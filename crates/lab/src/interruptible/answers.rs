@@ -1,4 +1,4 @@
-//! The findings in words, with the study's figures.
+//! The findings of the experiment `interruptible` in words, with the study's figures.
 
 use super::about::{EXEC, FORK, OFF, PIPE, RESTART, RESUME};
 use super::paper::{in_pieces, value};

@@ -1,5 +1,5 @@
-//! The same program on the host itself: how late its threads are woken, and the cost of its
-//! processes.
+//! Runs the guest's program of the experiment `interruptible` on the host itself: how late its
+//! threads are woken, and the cost of its processes.
 
 use super::about::EXEC;
 use super::linux::{LATENCY, told};

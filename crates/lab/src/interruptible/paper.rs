@@ -1,4 +1,5 @@
-//! Latencies, causes of masking, the size of the monitor, and the study's figures next to ours.
+//! Tables of the experiment `interruptible`: latencies, causes of masking, the size of the monitor,
+//! and the study's figures next to ours.
 
 use super::about::{ARMS, EXEC, FORK, OFF, PIPE, RESTART, RESUME};
 use crate::experiment::{CellResult, Results, Section, Verdict, columns};

@@ -1,4 +1,4 @@
-//! The findings in words, with the study's figures.
+//! The findings of the experiment `shadow` in words, with the study's figures.
 
 use super::about::*;
 use super::paper::{Found, enough_tables};

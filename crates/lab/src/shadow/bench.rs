@@ -1,4 +1,4 @@
-//! One workload on a guest of ours.
+//! Runs one workload of the experiment `shadow` on a kernel of ours.
 
 use super::about::*;
 use super::work::{IMAGES, Routine, Work};

@@ -1,4 +1,5 @@
-//! The original figures, and ours: by the number of tables, in the study's unit, and by mechanism.
+//! Tables of the experiment `shadow`: the study's figures and ours, by the number of tables, in the
+//! study's unit, and by mechanism.
 
 use super::about::*;
 use crate::experiment::{CellResult, Results, Section, columns, whole};

@@ -1,4 +1,4 @@
-//! The arms, workloads and guests of the experiment.
+//! The arms, workloads and guests of the experiment `vif`.
 
 use crate::experiment::{About, Arm, Guest, KindGroup, Metric, Workload};
 use tollgate_exits::ExitKind;

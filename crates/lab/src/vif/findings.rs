@@ -1,5 +1,5 @@
-//! What the samples say about the question: the cost of a trap, what remains when the six
-//! instructions cost nothing, and the monitor's share of idling.
+//! The findings of the experiment `vif`: the cost of a trap, what remains when the six instructions
+//! cost nothing, and the monitor's share of idling.
 
 use super::about::{ECHO_P99, FOUR_MACHINES, IDLE, OFF, ON, SIX};
 use super::paper::implied_cost;

@@ -1,4 +1,4 @@
-//! One run of the small system, which can be ended from outside.
+//! Runs the small system once; the run can be ended from outside.
 
 use crate::experiment::{LabError, Stop};
 use crate::small_system::{self, Report, Setup, SmallSystemError};

@@ -1,4 +1,4 @@
-//! The original study's figures, next to ours.
+//! Tables of the experiment `vif`: the study's figures next to ours.
 
 use super::about::{IDLE, OFF, OFF_TASK, OFF_TRAP};
 use super::findings::of_cell;

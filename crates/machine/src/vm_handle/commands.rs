@@ -1,4 +1,4 @@
-//! The vCPU thread's side of a handle.
+//! The vCPU thread's side of a `VmHandle`: it executes the commands of other threads.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;

@@ -1,5 +1,5 @@
-//! The mailbox that both sides of a handle share: commands, input and published answers under one
-//! lock.
+//! The mailbox that both sides of a `VmHandle` share: commands, input and published answers under
+//! one lock.
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;

@@ -9,9 +9,9 @@
 //! ```
 //!
 //! While translated code runs, many instructions begin and end without the monitor, and the value
-//! stays the one of the first of them. It is correct for the instruction that exits as well,
-//! because the two cases that the value distinguishes cannot be missed: EFLAGS.TF makes blocks of
-//! one instruction, and the exit reports an interrupt shadow. No value here outlives the
+//! remains that of the first one. It is also correct for the instruction that exits, because the
+//! two cases that the value distinguishes cannot be missed: EFLAGS.TF makes blocks of one
+//! instruction, and the exit reports an interrupt shadow. No value here outlives the
 //! instruction; what must outlive it is in [`NonRegisterState`](crate::NonRegisterState).
 
 use tollgate_x86::Vector;

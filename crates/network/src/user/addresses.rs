@@ -1,4 +1,4 @@
-//! The addresses of the guest's network and their meaning.
+//! The addresses of the user network and their meaning.
 
 use super::resolver::Resolver;
 use std::cell::RefCell;

@@ -1,5 +1,7 @@
-//! Echo requests. Those to the gateway and to the name server are answered here. Those to other
-//! hosts are sent through a ping socket, if the host permits its users to have one
+//! Answers the guest's echo requests (ping), or sends them to other hosts.
+//!
+//! Requests to the gateway and to the name server are answered here. Requests to other hosts are
+//! sent through a ping socket, if the host permits its users to have one
 //! (net.ipv4.ping_group_range).
 
 use super::icmp::Unreachable;

@@ -1,5 +1,5 @@
-//! A network in this process, with QEMU's addresses. The guest's connections are sockets of this
-//! process, so the network needs no privilege.
+//! User networking: a network in this process, with QEMU's addresses. The guest's connections are
+//! sockets of this process, so the network needs no privilege.
 //!
 //! ```text
 //!   frames of the guest

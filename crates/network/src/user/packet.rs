@@ -1,4 +1,4 @@
-//! Makes packets for the guest.
+//! Makes the packets that user networking sends to the guest.
 
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{

@@ -1,4 +1,4 @@
-//! One connection: a socket of the guest, and a Unix socket of the host.
+//! One vsock connection: a socket of the guest, and a Unix socket of the host.
 //!
 //! ```text
 //!   guest -- data --> output -- as much as it takes --> host     forwarded: what has left `output`

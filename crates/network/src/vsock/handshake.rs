@@ -1,4 +1,5 @@
-//! Clients that have connected and not yet sent their destination: `CONNECT PORT\n`.
+//! Clients of the vsock's Unix socket that have connected and not yet sent their destination:
+//! `CONNECT PORT\n`.
 
 use rustix::net::RecvFlags;
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! The header of a packet between sockets (virtio 1.2, 5.10.6).
+//! The header of a vsock packet (virtio 1.2, 5.10.6).
 
 /// The size of a header in bytes.
 pub const HEADER: usize = 44;

@@ -1,4 +1,4 @@
-//! The control socket: one line of JSON asks, one line of JSON answers.
+//! The control socket: each request is one line of JSON, and so is its answer.
 //!
 //! - `protocol` knows the lines.
 //! - `server` has the sockets, which the event loop drives.

@@ -1,4 +1,4 @@
-//! What the machine boots, and what it hands to the system that boots.
+//! Flags about what the machine boots: kernel, firmware, initial RAM disk, command line.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Where the guest's serial port, screen and streams go.
+//! Flags about where the guest's serial port, screen and streams go.
 
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};

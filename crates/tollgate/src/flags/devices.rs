@@ -1,4 +1,4 @@
-//! Buses, optional devices and paravirtual interfaces that the guest finds.
+//! Flags about the buses, optional devices and paravirtual interfaces that the guest finds.
 
 use clap::{Args, ValueEnum};
 use tollgate_machine::config::{OptionalDevice, Paravirtual, VmConfig};

@@ -1,4 +1,4 @@
-//! Disks, discs and directories of the host that the guest uses.
+//! Flags about disks, discs and directories of the host that the guest uses.
 
 use clap::Args;
 use tollgate_machine::config::{

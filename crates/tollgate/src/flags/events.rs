@@ -1,4 +1,4 @@
-//! What happens when the guest is reset, panics or is paused.
+//! Flags about what happens when the guest is reset, panics or is paused.
 
 use clap::{Args, ValueEnum};
 use tollgate_machine::config::{Realtime, TripleFaultAction, VmConfig};

@@ -1,4 +1,4 @@
-//! Shows how long interrupts waited, as a table.
+//! Formats how long interrupts waited as a table.
 
 use super::table::{grouped, plural};
 use std::cmp::Reverse;

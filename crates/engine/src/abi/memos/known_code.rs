@@ -34,7 +34,7 @@ pub struct KnownCode {
     pub gdt_limit: u16,
     /// CS after the transfer.
     pub code: Segment,
-    /// [`crate::abi::descriptors::KnownDescriptors::code`] after the transfer.
+    /// The value of [`crate::abi::descriptors::KnownDescriptors::code`] after the transfer.
     pub expected: Expected,
 }
 

@@ -16,8 +16,8 @@ pub struct SegmentLoad {
     pub descriptor: u64,
     /// The segment register after the load.
     pub segment: Segment,
-    /// The code that follows, as indirect branches find it. Its tag is zero if the load does not
-    /// change the mode.
+    /// The code that runs next, as a table of indirect branches describes it. Its tag is zero if
+    /// the load does not change the mode.
     pub then: CodeAfter,
 }
 

@@ -1,4 +1,4 @@
-//! One 8237A.
+//! One 8237A DMA controller: its four channels and its registers.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! The commands, identified by their first bytes (data sheet, 5.1).
+//! The commands of the floppy disk controller, identified by their first bytes (data sheet, 5.1).
 
 use serde::{Deserialize, Serialize};
 

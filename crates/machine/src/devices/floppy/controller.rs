@@ -1,4 +1,4 @@
-//! The controller: its registers, its phases and its interrupt.
+//! The floppy disk controller: its registers, its phases and its interrupt.
 
 use super::command::Command;
 use super::drive::{Drive, Mechanics};

@@ -1,4 +1,4 @@
-//! Commands that transfer no data (data sheet, 5.2).
+//! Commands of the floppy disk controller that transfer no data (data sheet, 5.2).
 
 use super::command::{Command, INWARDS};
 use super::controller::{Floppy, Motion};

@@ -1,5 +1,5 @@
-//! Transfers between the controller and memory or the processor: by DMA, or byte by byte through
-//! the FIFO (data sheet, 4).
+//! Transfers between the floppy disk controller and memory or the processor: by DMA, or byte by
+//! byte through the FIFO (data sheet, 4).
 
 use super::command::Command;
 use super::controller::{Floppy, Phase};

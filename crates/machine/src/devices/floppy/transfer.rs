@@ -1,5 +1,6 @@
-//! Commands that transfer data (data sheet, 5.1): the place of the data on the disk, and the end of
-//! the command. [`super::host`] transfers the data to memory or to the processor.
+//! Commands of the floppy disk controller that transfer data (data sheet, 5.1): the place of the
+//! data on the disk, and the end of the command. [`super::host`] transfers the data to memory or to
+//! the processor.
 
 use super::command::{Command, MFM, MULTI_TRACK, SKIP};
 use super::controller::{DiskWork, Floppy, Phase};

@@ -1,4 +1,4 @@
-//! The commands of a disk (ATA/ATAPI-6, 8).
+//! The commands of an ATA disk (ATA/ATAPI-6, 8).
 
 use super::cd_drive::Sense;
 use super::channel::{Channel, Direction, Transfer, Way, Work};

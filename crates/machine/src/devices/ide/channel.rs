@@ -1,4 +1,5 @@
-//! A channel: the registers that its two units share, the command in progress, and the interrupt.
+//! An IDE channel: the registers that its two units share, the command in progress, and the
+//! interrupt.
 
 use super::bus_master::BusMaster;
 use super::cd_drive::Condition;

@@ -1,5 +1,5 @@
-//! How the data of a command moves, piece by piece: between image and buffer by the image's thread,
-//! and between buffer and host through the data register or by the bus master.
+//! Moves the data of an IDE command, piece by piece: between image and buffer by the image's
+//! thread, and between buffer and host through the data register or by the bus master.
 
 use super::cd_drive::Sense;
 use super::channel::{Channel, Direction, Transfer, Way, Work};

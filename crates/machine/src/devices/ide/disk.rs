@@ -1,4 +1,4 @@
-//! A disk on a channel: its image and its geometry.
+//! An ATA disk on an IDE channel: its image and its geometry.
 
 use super::device_registers::{Registers, Settings};
 use super::geometry::{self, DiskGeometry, Geometry};

@@ -1,4 +1,4 @@
-//! How a disk's sectors are addressed by cylinder, head and sector.
+//! The geometry of IDE disks: how sectors are addressed by cylinder, head and sector.
 //!
 //! A disk does not record its geometry, but the program that partitioned it used one, and firmware
 //! that uses another geometry reads the wrong sectors. So the geometry is guessed from the ends of
@@ -51,7 +51,7 @@ pub struct Geometry {
     pub translation: Translation,
 }
 
-/// The heads, and the sectors of a track, of a disk without any other geometry.
+/// The numbers of heads and of sectors in a track of a disk whose geometry is not known otherwise.
 const USUAL_HEADS: u8 = 16;
 const USUAL_SECTORS: u8 = 63;
 /// The maximum number of cylinders that IDENTIFY DEVICE reports.

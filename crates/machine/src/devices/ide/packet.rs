@@ -1,4 +1,4 @@
-//! How a packet device takes commands and moves their data (ATA/ATAPI-6, 8.23 and 9.7):
+//! How an IDE packet device takes commands and moves their data (ATA/ATAPI-6, 8.23 and 9.7).
 //!
 //! ```text
 //!   PACKET ──> the host writes 12 bytes ──> data, block by block ──> status

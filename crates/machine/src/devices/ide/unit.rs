@@ -1,4 +1,4 @@
-//! A unit at a place of a channel: a disk or a CD-ROM drive, and what both have in common.
+//! A unit of an IDE channel: a disk or a CD-ROM drive, and what both have in common.
 
 use super::cd_drive::CdDrive;
 use super::device_registers::{Registers, Settings};

@@ -1,4 +1,4 @@
-//! The alarm registers: a time of day, of which any part may be unspecified.
+//! The alarm registers of the real-time clock: a time of day, of which any part may be unspecified.
 
 use super::calendar::{DAY, Format};
 

@@ -1,5 +1,5 @@
-//! The cell at which the CRT controller begins each line: start address, panning, and split
-//! screens.
+//! The cell of display memory at which the CRT controller begins each line: start address, panning,
+//! and split screens.
 //!
 //! After the line in the line compare register, the display begins again at cell 0, whatever the
 //! start address is (IBM VGA Technical Reference, CRT controller registers 08h, 18h; attribute

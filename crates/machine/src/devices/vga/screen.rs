@@ -1,4 +1,4 @@
-//! What the adapter shows: a picture, or the characters of a text mode.
+//! The content of the display adapter's screen: a picture, or the characters of a text mode.
 
 use super::registers::{attribute, crtc, graphics, sequencer};
 use super::{Blocks, Vga, Window};

@@ -282,7 +282,7 @@ fn text_is_split_and_moved_by_dots_and_lines() {
     let memory = &mut bench.board.memory;
     assert!(memory.write(PhysicalAddress(0xb_8000), b"T\x01"));
     assert!(memory.write(PhysicalAddress(0xb_8000 + 2 * 160), b"A\x01"));
-    // Row 2 is the first; after scan line 191, in row 12, row 0 follows.
+    // The screen begins with row 2. The split is at scan line 191, in row 12, and row 0 follows it.
     for (index, value) in [
         (0x0d, 160),
         (0x18, 191),
