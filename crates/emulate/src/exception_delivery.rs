@@ -1,7 +1,7 @@
 //! Delivery of exceptions, including exceptions raised by the delivery itself: double and triple
 //! faults (SDM volume 3, 6.15, "Double Fault Exception").
 
-use crate::interrupt::{EventSource, deliver};
+use crate::interrupt::{Event, Plan, deliver};
 use tollgate_platform::Environment;
 use tollgate_x86::{CpuState, Exception, Vector};
 
@@ -52,7 +52,8 @@ fn combine(first: Exception, second: Exception) -> Option<Exception> {
 }
 
 /// Delivers an exception that the instruction at `state.rip` raised (or, for a trap, the one before
-/// it), and any exceptions raised by the delivery, including double faults. CR2 is set for page
+/// it), and any exceptions raised by the delivery, including double faults. Returns the plan of the
+/// delivery, unless the delivery raised an exception or switched tasks. CR2 is set for page
 /// faults, even if they become a double or a triple fault (SDM volume 3, 6.15, a note on interrupt
 /// 14).
 ///
@@ -63,23 +64,19 @@ pub fn deliver_exception(
     state: &mut CpuState,
     environment: &mut dyn Environment,
     exception: Exception,
-) -> Result<(), TripleFault> {
+) -> Result<Option<Plan>, TripleFault> {
     let mut current = exception;
+    let mut is_first = true;
     // Each round either ends or advances in the table; only benign exceptions that keep failing in
     // the same way could repeat forever without this limit.
     for _ in 0..8 {
         note_address(state, current);
-        let error_code = current
-            .vector
-            .has_error_code()
-            .then_some(current.error_code);
-        let vector = current.vector as u8;
-        let rip = state.rip;
-        let source = EventSource::Exception;
-        match deliver(state, environment, vector, source, error_code, rip) {
-            Ok(()) => return Ok(()),
+        let event = Event::of_exception(current, state.rip);
+        match deliver(state, environment, &event) {
+            Ok(plan) => return Ok(plan.filter(|_| is_first)),
             Err(second) => {
                 note_address(state, second);
+                is_first = false;
                 current = combine(current, second).ok_or(TripleFault)?;
             }
         }

@@ -305,7 +305,7 @@ pub fn far_call(
         } if state.is_long_mode() => {
             let level = segment.attributes.dpl();
             let slot = StackSlot::Level(level);
-            let mut inner = long_inner_stack(state, environment, slot, level, 0)?;
+            let mut inner = long_inner_stack(state, environment, slot, level, 0)?.stack;
             check_code_offset(state, &segment, offset, 0)?;
             // No parameters are copied.
             let ss = u64::from(stack.segment.selector.0);
@@ -321,7 +321,7 @@ pub fn far_call(
             parameters,
         } => {
             let level = segment.attributes.dpl();
-            let mut inner = inner_stack(state, environment, level, 0)?;
+            let mut inner = inner_stack(state, environment, level, 0)?.stack;
             check_code_offset(state, &segment, offset, 0)?;
             let count = usize::from(parameters & 31);
             // The frame holds the old SS, the old ESP, the parameters, the old CS and the old EIP.

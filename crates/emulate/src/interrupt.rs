@@ -1,29 +1,32 @@
 //! Delivery of interrupts and exceptions (SDM volume 3, chapter 6 and 21.3; volume 2, INT n).
 //!
+//! A delivery is first planned, then made. [`plan`] reads the tables and makes all checks; its
+//! result, a [`Plan`], says which frame is pushed where, and what CS, RIP, SS and the flags become.
+//! [`deliver`] applies the plan. The monitor keeps plans, to repeat deliveries whose tables have not
+//! changed.
+//!
 //! Delivery is atomic: every step that can fault precedes the first change of a register.
 //! [`crate::virtual_8086`] decides who handles INT n of V86 code. A task gate leads to another
 //! task, and the faults of that task are raised after it has become the current one.
 
-use crate::Outcome;
-use crate::descriptor_table::{TableEntry, accessed_segment, read_descriptor};
-use crate::operand::{next_rip, read_system};
-use crate::privilege_change::{check_code_offset, enter_code, inner_stack};
-use crate::stack_access::Stack;
-use crate::task_switch::{Cause, find_task, switch_task};
-use crate::virtual_8086::{
-    SoftwareInterruptHandler, deliver_to_program, software_interrupt_handler,
-};
+use crate::descriptor_table::TableEntry;
+use crate::operand::next_rip;
+use crate::task_switch::{Cause, switch_task};
 use iced_x86::{Code, Instruction};
 use tollgate_platform::Environment;
-use tollgate_x86::descriptor::system_type;
 use tollgate_x86::state::Activity;
-use tollgate_x86::{
-    Attributes, CpuState, Descriptor, Exception, Flags, Segment, SegmentRegister, Selector, Vector,
-};
+use tollgate_x86::{CpuState, Exception, Flags, Vector};
 
 mod long_mode;
+mod plan;
+mod protected_mode;
+mod reads;
+mod vector_table;
 
 pub use crate::exception_delivery::{TripleFault, deliver_exception};
+pub use plan::{Frame, FrameForm, FrameStack, Plan};
+use reads::Reader;
+pub use reads::Reads;
 
 /// What causes a delivery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,17 +34,9 @@ pub enum EventSource {
     /// An interrupt from outside the processor (maskable or NMI).
     External,
     /// The instruction INT n.
-    Software {
-        /// Length of the instruction in bytes. Only for reports: the return address is passed
-        /// separately.
-        length: u8,
-    },
+    Software,
     /// The instruction INT3 or INTO.
-    Int3OrInto {
-        /// Length of the instruction in bytes. Only for reports: the return address is passed
-        /// separately.
-        length: u8,
-    },
+    Int3OrInto,
     /// A fault, trap or abort that the processor detected, or INT1.
     Exception,
 }
@@ -51,7 +46,7 @@ impl EventSource {
     const fn external_bit(self) -> u32 {
         match self {
             EventSource::External | EventSource::Exception => 1,
-            EventSource::Software { .. } | EventSource::Int3OrInto { .. } => 0,
+            EventSource::Software | EventSource::Int3OrInto => 0,
         }
     }
 
@@ -61,185 +56,62 @@ impl EventSource {
     }
 }
 
-/// Delivers an event through the IVT or IDT and makes the processor run its handler.
-///
-/// `return_rip` is stored in the frame: that of the faulting instruction for faults, of the next
-/// one for traps, interrupts and software interrupts. `error_code` is pushed only in protected and
-/// V86 mode. INT n in V86 mode may go to the V86 program itself, without leaving the mode. A halted
-/// processor runs again. `shadow_rip` is left to the caller.
-///
-/// # Errors
-///
-/// The exception that the delivery raised (with the EXT bit in its error code where the manual sets
-/// it); nothing has changed then except accessed bits of descriptors. Only the faults of a task
-/// that a task gate led to belong to that task, and leave its registers.
-pub fn deliver(
-    state: &mut CpuState,
-    environment: &mut dyn Environment,
-    vector: u8,
-    source: EventSource,
-    error_code: Option<u32>,
-    return_rip: u64,
-) -> Result<(), Exception> {
-    let mut image = state.flags().image();
-    if source == EventSource::Exception && is_fault(vector) {
-        image |= Flags::RF.bits();
-    }
-    let event = Event {
-        vector,
-        source,
-        error_code,
-        return_rip,
-        flags_image: image,
-    };
-    if state.is_long_mode() {
-        event.deliver_long(state, environment)?;
-    } else if state.is_protected() {
-        event.deliver_protected(state, environment)?;
-    } else {
-        event.deliver_real(state, environment)?;
-    }
-    state.activity = Activity::Running;
-    Ok(())
-}
-
-/// Whether the exception with this vector is a fault, whose frame has RF set (SDM volume 3,
-/// 17.3.1.1). #DB counts as a trap: neither single steps nor instruction breakpoints set RF.
-const fn is_fault(vector: u8) -> bool {
-    !matches!(vector, 1 | 2 | 3 | 4 | 8 | 18) && vector < 32
-}
-
-/// The handler that an IDT entry leads to.
-enum Handler {
-    Code(Gate),
-    /// Another task, by its TSS descriptor.
-    Task(TableEntry),
-}
-
-struct Event {
-    vector: u8,
-    source: EventSource,
-    error_code: Option<u32>,
-    return_rip: u64,
-    flags_image: u64,
-}
-
-/// The target of a gate, and its effect on the flags.
-struct Gate {
-    segment: Segment,
-    offset: u64,
-    /// Size in bytes of each pushed value, 2 or 4.
-    size: u32,
-    clears_interrupt_flag: bool,
+/// An interrupt or exception that is delivered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Event {
+    /// The number of the vector.
+    pub vector: u8,
+    /// The cause.
+    pub source: EventSource,
+    /// The error code, which is pushed only in protected and V86 mode.
+    pub error_code: Option<u32>,
+    /// RIP in the frame: that of the faulting instruction for faults, of the next one for traps,
+    /// interrupts and software interrupts.
+    pub return_rip: u64,
 }
 
 impl Event {
-    /// Real mode: the interrupt vector table (SDM volume 3, 21.1.4).
-    fn deliver_real(
-        &self,
-        state: &mut CpuState,
-        environment: &mut dyn Environment,
-    ) -> Result<(), Exception> {
-        let offset = u32::from(self.vector) * 4;
-        if offset + 3 > u32::from(state.idtr.limit) {
-            return Err(Exception::general_protection(offset + 2));
+    /// An exception of the instruction at `rip` or, for a trap, of the one before it.
+    pub fn of_exception(exception: Exception, rip: u64) -> Self {
+        let has_code = exception.vector.has_error_code();
+        Self {
+            vector: exception.vector as u8,
+            source: EventSource::Exception,
+            error_code: has_code.then_some(exception.error_code),
+            return_rip: rip,
         }
-        let mut entry = [0; 4];
-        let base = state.idtr.base;
-        read_system(state, environment, base, u64::from(offset), &mut entry)?;
-        let [ip_low, ip_high, cs_low, cs_high] = entry;
-        let mut stack = Stack::current(state);
-        let frame = [
-            self.flags_image,
-            u64::from(state.cs().selector.0),
-            self.return_rip,
-        ];
-        stack.push_all(state, environment, 2, &frame)?;
-        stack.commit(state);
-        let selector = u16::from_le_bytes([cs_low, cs_high]);
-        state.load_real_mode_segment(SegmentRegister::Cs, selector);
-        state.rip = u64::from(u16::from_le_bytes([ip_low, ip_high]));
-        let cleared = Flags::IF | Flags::TF | Flags::AC | Flags::RF;
-        state.flags &= !cleared.bits();
-        Ok(())
+    }
+
+    /// An external interrupt before the instruction at `rip`.
+    pub const fn external(vector: u8, rip: u64) -> Self {
+        Self {
+            vector,
+            source: EventSource::External,
+            error_code: None,
+            return_rip: rip,
+        }
+    }
+
+    /// Whether the event is a fault, whose frame has RF set (SDM volume 3, 17.3.1.1). #DB counts as
+    /// a trap: neither single steps nor instruction breakpoints set RF.
+    pub fn is_fault(&self) -> bool {
+        self.source == EventSource::Exception
+            && !matches!(self.vector, 1 | 2 | 3 | 4 | 8 | 18)
+            && self.vector < 32
+    }
+
+    /// EFLAGS in the frame.
+    fn flags_image(&self, state: &CpuState) -> u64 {
+        let resume_flag = match self.is_fault() {
+            true => Flags::RF,
+            false => Flags::empty(),
+        };
+        state.flags().image() | resume_flag.bits()
     }
 
     /// An error code that refers to the event's own gate.
     fn gate_error_code(&self) -> u32 {
         u32::from(self.vector) * 8 + 2 + self.source.external_bit()
-    }
-
-    /// Reads the gate, and checks it and its code segment.
-    fn gate(
-        &self,
-        state: &CpuState,
-        environment: &mut dyn Environment,
-    ) -> Result<Handler, Exception> {
-        let external = self.source.external_bit();
-        let refused = Exception::general_protection(self.gate_error_code());
-        let offset = u32::from(self.vector) * 8;
-        if offset + 7 > u32::from(state.idtr.limit) {
-            return Err(refused);
-        }
-        let mut bytes = [0; 8];
-        let base = state.idtr.base;
-        read_system(state, environment, base, u64::from(offset), &mut bytes)?;
-        let gate = Descriptor(u64::from_le_bytes(bytes));
-        let attributes = gate.attributes();
-        let kind = attributes.kind();
-        let size = match kind {
-            system_type::INTERRUPT_GATE16 | system_type::TRAP_GATE16 => 2,
-            system_type::INTERRUPT_GATE32 | system_type::TRAP_GATE32 => 4,
-            system_type::TASK_GATE => 0,
-            _ => return Err(refused),
-        };
-        if attributes.contains(Attributes::NOT_SYSTEM) {
-            return Err(refused);
-        }
-        if self.source.is_checked_for_privilege() && attributes.dpl() < state.cpl() {
-            return Err(refused);
-        }
-        if !attributes.contains(Attributes::PRESENT) {
-            return Err(Exception::segment_not_present(self.gate_error_code()));
-        }
-        if kind == system_type::TASK_GATE {
-            let selector = gate.gate_selector();
-            let task = find_task(state, environment, selector, self.cause())?;
-            return Ok(Handler::Task(task));
-        }
-        let selector = gate.gate_selector();
-        let error_code = selector.error_code() | external;
-        let refused = Exception::general_protection(error_code);
-        let entry: TableEntry = read_descriptor(state, environment, selector)?.ok_or(refused)?;
-        let code = entry.attributes();
-        // From V86 mode, only a non-conforming segment of level 0 is allowed.
-        let privilege_fits = if state.is_virtual_8086() {
-            code.dpl() == 0 && !code.is_conforming()
-        } else {
-            code.dpl() <= state.cpl()
-        };
-        if !code.is_code() {
-            return Err(refused);
-        }
-        if code.dpl() > state.cpl() {
-            return Err(refused);
-        }
-        if !entry.is_present() {
-            return Err(Exception::segment_not_present(error_code));
-        }
-        if !privilege_fits {
-            return Err(refused);
-        }
-        let offset = gate.gate_offset() & if size == 2 { 0xffff } else { u32::MAX };
-        Ok(Handler::Code(Gate {
-            segment: accessed_segment(state, environment, entry)?,
-            offset: u64::from(offset),
-            size,
-            clears_interrupt_flag: matches!(
-                kind,
-                system_type::INTERRUPT_GATE16 | system_type::INTERRUPT_GATE32
-            ),
-        }))
     }
 
     /// The cause of a task switch by this event.
@@ -249,111 +121,85 @@ impl Event {
             external: self.source.external_bit(),
         }
     }
+}
 
-    /// Protected and V86 mode: the IDT (SDM volume 3, 6.12.1).
-    fn deliver_protected(
-        &self,
-        state: &mut CpuState,
-        environment: &mut dyn Environment,
-    ) -> Result<(), Exception> {
-        let was_virtual_8086 = state.is_virtual_8086();
-        if was_virtual_8086 && matches!(self.source, EventSource::Software { .. }) {
-            match software_interrupt_handler(state, environment, self.vector)? {
-                SoftwareInterruptHandler::DescriptorTable => {}
-                SoftwareInterruptHandler::Program => {
-                    deliver_to_program(state, environment, self.vector, self.return_rip)?;
-                    return Ok(());
-                }
-            }
-        }
-        let gate = match self.gate(state, environment)? {
-            Handler::Code(gate) => gate,
-            Handler::Task(task) => {
-                let (rip, flags) = (self.return_rip, self.flags_image);
-                switch_task(state, environment, task, self.cause(), rip, flags)?;
-                return Ok(());
-            }
-        };
-        let external = self.source.external_bit();
-        let code = gate.segment.attributes;
-        let changes_level = !code.is_conforming() && code.dpl() < state.cpl();
-        let cpl = if changes_level {
-            code.dpl()
-        } else {
-            state.cpl()
-        };
+/// Where a delivery leads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Planned {
+    /// To a handler in the same task.
+    Handler(Plan),
+    /// Through a task gate to another task, by its TSS descriptor.
+    Task(TableEntry),
+}
 
-        let mut frame = Frame::default();
-        let mut stack = if changes_level {
-            if was_virtual_8086 {
-                for register in [
-                    SegmentRegister::Gs,
-                    SegmentRegister::Fs,
-                    SegmentRegister::Ds,
-                    SegmentRegister::Es,
-                ] {
-                    frame.add(state.segment(register).selector.0);
-                }
-            }
-            frame.add(state.ss().selector.0);
-            frame.add(state.register(tollgate_x86::Gpr::Rsp));
-            inner_stack(state, environment, cpl, external)?
-        } else {
-            let mut stack = Stack::current(state);
-            stack.error_code = external;
-            stack
-        };
-        frame.add(self.flags_image);
-        frame.add(state.cs().selector.0);
-        frame.add(self.return_rip);
-        if let Some(error_code) = self.error_code {
-            frame.add(error_code);
-        }
-        check_code_offset(state, &gate.segment, gate.offset, external)?;
-        stack.push_all(state, environment, gate.size, frame.values())?;
-
-        stack.commit(state);
-        enter_code(state, gate.segment, gate.offset, cpl);
-        let mut cleared = Flags::TF | Flags::NT | Flags::RF | Flags::VM;
-        if gate.clears_interrupt_flag {
-            cleared |= Flags::IF;
-        }
-        state.flags &= !cleared.bits();
-        if was_virtual_8086 {
-            for register in [
-                SegmentRegister::Gs,
-                SegmentRegister::Fs,
-                SegmentRegister::Ds,
-                SegmentRegister::Es,
-            ] {
-                *state.segment_mut(register) = Segment::null(Selector(0));
-            }
-        }
-        Ok(())
+/// Finds out what the delivery of an event does. `reads` becomes the list of what was read from
+/// memory, even if the result is an exception. Planning changes nothing except the accessed bits of
+/// descriptors, after which [`Reads::is_complete`] is false.
+///
+/// # Errors
+///
+/// The exception that the delivery raises before it pushes the frame, with the EXT bit in its error
+/// code where the manual sets it.
+pub fn plan(
+    state: &CpuState,
+    environment: &mut dyn Environment,
+    event: &Event,
+    reads: &mut Reads,
+) -> Result<Planned, Exception> {
+    let mut tables = Reader::new(environment, reads);
+    if state.is_long_mode() {
+        event.plan_long(state, &mut tables).map(Planned::Handler)
+    } else if state.is_protected() {
+        event.plan_protected(state, &mut tables)
+    } else {
+        event.plan_real(state, &mut tables).map(Planned::Handler)
     }
 }
 
-/// The values to push, in order.
-#[derive(Default)]
-struct Frame {
-    values: [u64; 10],
-    used: usize,
-}
-
-impl Frame {
-    fn add(&mut self, value: impl Into<u64>) {
-        if let Some(place) = self.values.get_mut(self.used) {
-            *place = value.into();
-            self.used += 1;
+/// Delivers an event through the IVT or IDT and makes the processor run its handler. Returns the
+/// plan of the delivery, unless it switched tasks.
+///
+/// INT n in V86 mode may go to the V86 program itself, without leaving the mode. A halted processor
+/// runs again. `shadow_rip` is left to the caller.
+///
+/// # Errors
+///
+/// The exception that the delivery raised (with the EXT bit in its error code where the manual sets
+/// it); nothing has changed then except accessed bits of descriptors. Only the faults of a task
+/// that a task gate led to belong to that task, and leave its registers.
+pub fn deliver(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    event: &Event,
+) -> Result<Option<Plan>, Exception> {
+    let mut reads = Reads::NONE;
+    let plan = match plan(state, environment, event, &mut reads)? {
+        Planned::Handler(plan) => {
+            plan.apply(state, environment, event)?;
+            Some(plan)
         }
-    }
-
-    fn values(&self) -> &[u64] {
-        &self.values[..self.used]
-    }
+        Planned::Task(task) => {
+            let (rip, flags) = (event.return_rip, event.flags_image(state));
+            switch_task(state, environment, task, event.cause(), rip, flags)?;
+            None
+        }
+    };
+    state.activity = Activity::Running;
+    Ok(plan)
 }
 
-/// INT n, INT3, INTO and INT1.
+/// How a software interrupt ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SoftwareInterrupt {
+    /// The handler is entered, by this plan.
+    Delivered(Plan),
+    /// Another task is entered.
+    SwitchedTask,
+    /// INTO found that OF is clear: the instruction does nothing.
+    NotTaken,
+}
+
+/// INT n, INT3, INTO and INT1. For [`SoftwareInterrupt::NotTaken`], RIP is left to the caller.
 ///
 /// # Errors
 ///
@@ -362,21 +208,35 @@ pub fn software_interrupt(
     state: &mut CpuState,
     environment: &mut dyn Environment,
     instruction: &Instruction,
-) -> Result<Outcome, Exception> {
-    let length = instruction.len() as u8;
+) -> Result<SoftwareInterrupt, Exception> {
     // RF is cleared first: the frame of a software interrupt has RF clear (SDM volume 3, 17.3.1.1).
     state.flags &= !Flags::RF.bits();
+    let Some(event) = event_of(state, instruction)? else {
+        return Ok(SoftwareInterrupt::NotTaken);
+    };
+    let plan = deliver(state, environment, &event)?;
+    Ok(plan.map_or(
+        SoftwareInterrupt::SwitchedTask,
+        SoftwareInterrupt::Delivered,
+    ))
+}
+
+/// The event of INT n, INT3, INTO and INT1. `None` for an INTO that does nothing.
+fn event_of(state: &CpuState, instruction: &Instruction) -> Result<Option<Event>, Exception> {
     let (vector, source) = match instruction.code() {
-        Code::Int_imm8 => (instruction.immediate8(), EventSource::Software { length }),
-        Code::Int3 => (Vector::Breakpoint as u8, EventSource::Int3OrInto { length }),
-        Code::Into if !state.flags().contains(Flags::OF) => return Ok(Outcome::Next),
-        Code::Into => (Vector::Overflow as u8, EventSource::Int3OrInto { length }),
+        Code::Int_imm8 => (instruction.immediate8(), EventSource::Software),
+        Code::Int3 => (Vector::Breakpoint as u8, EventSource::Int3OrInto),
+        Code::Into if !state.flags().contains(Flags::OF) => return Ok(None),
+        Code::Into => (Vector::Overflow as u8, EventSource::Int3OrInto),
         Code::Int1 => (Vector::Debug as u8, EventSource::Exception),
         _ => return Err(Exception::invalid_opcode()),
     };
-    let return_rip = next_rip(state, instruction);
-    deliver(state, environment, vector, source, None, return_rip)?;
-    Ok(Outcome::Jumped)
+    Ok(Some(Event {
+        vector,
+        source,
+        error_code: None,
+        return_rip: next_rip(state, instruction),
+    }))
 }
 
 #[cfg(test)]

@@ -5,13 +5,33 @@
 use crate::descriptor_table::{
     accessed_segment, has_valid_code_size, is_64_bit_code, read_descriptor, stack_segment, with_rpl,
 };
-use crate::operand::{is_inside, read_system};
+use crate::operand::{is_inside, read_system, system_mask};
 use crate::stack_access::Stack;
 use tollgate_platform::Environment;
 use tollgate_x86::canonical::is_canonical;
 use tollgate_x86::descriptor::system_type;
 use tollgate_x86::paging::Privilege;
 use tollgate_x86::{CpuState, Exception, Gpr, Segment, SegmentRegister, Selector};
+
+/// Where in the TSS the pointer of a stack is, and what was read there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PointerSlot {
+    /// The linear address.
+    pub place: u64,
+    /// The size of the pointer in bytes: 2, 4 or 8.
+    pub size: u8,
+    /// The pointer.
+    pub pointer: u64,
+}
+
+/// A stack that is named by the current TSS.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InnerStack {
+    /// The stack.
+    pub stack: Stack,
+    /// The origin of its pointer.
+    pub slot: PointerSlot,
+}
 
 /// SS and ESP in the current TSS for privilege level `level` (0 to 2).
 ///
@@ -23,7 +43,7 @@ fn stack_of_tss(
     environment: &mut dyn Environment,
     level: u8,
     external: u32,
-) -> Result<(Selector, u64), Exception> {
+) -> Result<(Selector, PointerSlot), Exception> {
     let refused = Exception::invalid_tss(state.tr.selector.error_code() | external);
     let level = u32::from(level.min(2));
     let (offset, width) = match state.tr.attributes.kind() {
@@ -41,7 +61,12 @@ fn stack_of_tss(
     let mut wide = [0; 8];
     wide[..width].copy_from_slice(pointer);
     let selector = Selector(u16::from_le_bytes([selector[0], selector[1]]));
-    Ok((selector, u64::from_le_bytes(wide)))
+    let slot = PointerSlot {
+        place: state.tr.base.wrapping_add(u64::from(offset)) & system_mask(state),
+        size: width as u8,
+        pointer: u64::from_le_bytes(wide),
+    };
+    Ok((selector, slot))
 }
 
 /// The checked stack for privilege level `level` from the current TSS. `external` (0 or 1) is the
@@ -55,17 +80,18 @@ pub fn inner_stack(
     environment: &mut dyn Environment,
     level: u8,
     external: u32,
-) -> Result<Stack, Exception> {
-    let (selector, pointer) = stack_of_tss(state, environment, level, external)?;
+) -> Result<InnerStack, Exception> {
+    let (selector, slot) = stack_of_tss(state, environment, level, external)?;
     let refused = Exception::invalid_tss;
     let segment = stack_segment(state, environment, selector, level, refused, external)?;
-    Ok(Stack {
+    let stack = Stack {
         segment,
-        pointer,
+        pointer: slot.pointer,
         is_64_bit: false,
         privilege: Privilege::of_cpl(level),
         error_code: selector.error_code() | external,
-    })
+    };
+    Ok(InnerStack { stack, slot })
 }
 
 /// A stack pointer in the 64-bit TSS (SDM volume 3, 8.7).
@@ -91,7 +117,7 @@ pub fn long_inner_stack(
     slot: StackSlot,
     level: u8,
     external: u32,
-) -> Result<Stack, Exception> {
+) -> Result<InnerStack, Exception> {
     let offset = match slot {
         StackSlot::Level(level) => 4 + u32::from(level.min(2)) * 8,
         StackSlot::InterruptStack(number) => 0x24 + u32::from(number.clamp(1, 7) - 1) * 8,
@@ -107,13 +133,19 @@ pub fn long_inner_stack(
     if !is_canonical(pointer) {
         return Err(Exception::stack_fault(external));
     }
-    Ok(Stack {
+    let stack = Stack {
         segment: Segment::null_stack(Selector(u16::from(level)), level),
         pointer,
         is_64_bit: true,
         privilege: Privilege::of_cpl(level),
         error_code: external,
-    })
+    };
+    let slot = PointerSlot {
+        place: base.wrapping_add(u64::from(offset)),
+        size: 8,
+        pointer,
+    };
+    Ok(InnerStack { stack, slot })
 }
 
 /// The checked code segment that RETF or IRET returns to; its RPL is the new CPL.
@@ -209,15 +241,21 @@ pub fn check_code_offset(
     }
 }
 
-/// Jumps in protected mode: sets CS, with the CPL as its RPL, and RIP. 64-bit code ignores base and
-/// limit of CS, which are stored as zero base and no limit.
-pub fn enter_code(state: &mut CpuState, segment: Segment, offset: u64, cpl: u8) {
-    let mut code = with_rpl(segment, cpl);
-    if is_64_bit_code(state, &segment) {
+/// CS after a transfer in protected mode to a code segment at level `cpl`, which becomes the
+/// selector's RPL. 64-bit code ignores base and limit of CS, which are stored as zero base and no
+/// limit.
+pub fn entered_code(state: &CpuState, segment: &Segment, cpl: u8) -> Segment {
+    let mut code = with_rpl(*segment, cpl);
+    if is_64_bit_code(state, segment) {
         code.base = 0;
         code.limit = u32::MAX;
     }
-    *state.segment_mut(SegmentRegister::Cs) = code;
+    code
+}
+
+/// Jumps in protected mode: sets CS, as [`entered_code`] returns it, and RIP.
+pub fn enter_code(state: &mut CpuState, segment: Segment, offset: u64, cpl: u8) {
+    *state.segment_mut(SegmentRegister::Cs) = entered_code(state, &segment, cpl);
     state.rip = offset;
 }
 

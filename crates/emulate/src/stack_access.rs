@@ -135,6 +135,17 @@ impl Stack {
             .is_some_and(|last| last <= self.mask())
     }
 
+    /// The linear address of a frame of `total` bytes that is pushed in one piece. `None` if the
+    /// frame wraps at the end of the stack pointer's range, or a push would raise #SS.
+    #[inline]
+    pub fn place_below(&self, total: u64) -> Option<LinearAddress> {
+        let offset = self.pointer.wrapping_sub(total) & self.mask();
+        if !self.is_contiguous(offset, total) {
+            return None;
+        }
+        self.linear(offset, total as u32).ok()
+    }
+
     /// Pushes all of `values` in order, each of `size` (2, 4 or 8) bytes, or none.
     ///
     /// # Errors
@@ -151,13 +162,8 @@ impl Stack {
         let width = (size as usize).clamp(1, 8);
         let total = (count * width) as u64;
         let offset = self.pointer.wrapping_sub(total) & self.mask();
-        // In memory, the value pushed last lies lowest.
         let mut image = [0; MOST_VALUES * 8];
-        for (index, value) in values[..count].iter().rev().enumerate() {
-            image[index * width..(index + 1) * width]
-                .copy_from_slice(&value.to_le_bytes()[..width]);
-        }
-        let image = &image[..count * width];
+        let image = frame_image(size, &values[..count], &mut image);
         if self.is_contiguous(offset, total) {
             let linear = self.linear(offset, total as u32)?;
             check_alignment(state, linear, size, self.privilege)?;
@@ -286,6 +292,27 @@ impl Stack {
         }
         Ok(())
     }
+}
+
+/// The bytes of pushed values, each of `size` (2, 4 or 8) bytes, as they lie in memory: the value
+/// that was pushed last lies lowest. Values without room in `bytes` are left out.
+#[inline]
+pub fn frame_image<'a>(size: u32, values: &[u64], bytes: &'a mut [u8]) -> &'a [u8] {
+    match size {
+        2 => image_of::<2>(values, bytes),
+        4 => image_of::<4>(values, bytes),
+        _ => image_of::<8>(values, bytes),
+    }
+}
+
+#[inline]
+fn image_of<'a, const SIZE: usize>(values: &[u64], bytes: &'a mut [u8]) -> &'a [u8] {
+    let mut used = 0;
+    for (place, value) in bytes.chunks_exact_mut(SIZE).zip(values.iter().rev()) {
+        place.copy_from_slice(&value.to_le_bytes()[..SIZE]);
+        used += SIZE;
+    }
+    &bytes[..used]
 }
 
 #[cfg(test)]

@@ -12,16 +12,13 @@
 //! can call them when it knows CR4, CPL and IOPL.
 
 use crate::operand::read_system;
-use crate::stack_access::Stack;
 use tollgate_platform::Environment;
 use tollgate_x86::descriptor::{TSS_IO_MAP_BASE, system_type};
-use tollgate_x86::{CpuState, Cr4, Exception, Flags, SegmentRegister};
+use tollgate_x86::{CpuState, Cr4, Exception, Flags};
 
 /// Size in bytes of the software interrupt redirection bitmap, which lies below the I/O permission
 /// bitmap.
 const REDIRECTION_BITMAP_SIZE: u32 = 32;
-/// Linear address of the V86 program's vector table, which has four bytes for each vector.
-const VECTOR_TABLE: u64 = 0;
 
 /// The flag by which a program enables and disables interrupts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -166,39 +163,6 @@ fn is_for_descriptor_table(
     let mut bits = [0];
     read_system(state, environment, task.base, u64::from(byte), &mut bits)?;
     Ok(bits[0] >> (vector % 8) & 1 != 0)
-}
-
-/// Delivers a software interrupt of V86 code to the V86 program itself: methods 5 and 6 of table
-/// 20-2. The task stays in V86 mode, and the frame is written to its own 16-bit stack.
-///
-/// # Errors
-///
-/// The faults of the stack; the page fault of the vector table, which is read with the processor's
-/// own privilege.
-pub fn deliver_to_program(
-    state: &mut CpuState,
-    environment: &mut dyn Environment,
-    vector: u8,
-    return_rip: u64,
-) -> Result<(), Exception> {
-    let mut entry = [0; 4];
-    let offset = u64::from(vector) * 4;
-    read_system(state, environment, VECTOR_TABLE, offset, &mut entry)?;
-    let [ip_low, ip_high, cs_low, cs_high] = entry;
-    let flags = state.flags();
-    let (image, disabled) = match interrupt_flag(state)? {
-        InterruptFlag::Real => (flags.image(), Flags::IF),
-        InterruptFlag::Virtual => (virtual_image(flags), Flags::VIF),
-    };
-    let return_cs = u64::from(state.cs().selector.0);
-    let mut stack = Stack::current(state);
-    stack.push_all(state, environment, 2, &[image, return_cs, return_rip])?;
-    stack.commit(state);
-    let selector = u16::from_le_bytes([cs_low, cs_high]);
-    state.load_real_mode_segment(SegmentRegister::Cs, selector);
-    state.rip = u64::from(u16::from_le_bytes([ip_low, ip_high]));
-    state.set_flags(flags - (disabled | Flags::TF | Flags::RF));
-    Ok(())
 }
 
 #[cfg(test)]

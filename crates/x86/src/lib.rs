@@ -23,6 +23,7 @@ pub mod registers;
 pub mod state;
 pub mod time_stamp_msrs;
 pub mod translation_change;
+mod watched;
 pub mod xsave;
 
 pub use address::{LinearAddress, PhysicalAddress};
@@ -35,3 +36,4 @@ pub use paravirtual::Paravirtual;
 pub use registers::{Cr0, Cr4, Efer, Gpr};
 pub use state::CpuState;
 pub use translation_change::{Space, SpaceName, TranslationChange};
+pub use watched::Watched;

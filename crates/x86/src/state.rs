@@ -3,7 +3,7 @@
 //! It is plain data with `repr(C)`, because generated code accesses its fields by offset. At every
 //! instruction boundary that the monitor sees, this structure is exact.
 
-use crate::descriptor::{Segment, SegmentRegister, Selector};
+use crate::descriptor::{Segment, SegmentRegister};
 use crate::flags::Flags;
 use crate::machine_check::MachineCheck;
 use crate::memory_types::MemoryTypeRanges;
@@ -364,21 +364,29 @@ impl CpuState {
         self.gpr[register as usize]
     }
 
-    /// Loads a data or stack segment register as real mode and V86 mode do. In real mode only the
-    /// base and the selector change (SDM volume 3, 21.1.1).
+    /// Loads a segment register as real mode and V86 mode do.
     pub fn load_real_mode_segment(&mut self, register: SegmentRegister, selector: u16) {
+        *self.segment_mut(register) = self.real_mode_segment(register, selector);
+    }
+
+    /// A segment register after a load in real mode or V86 mode. In real mode only the base and the
+    /// selector of a data or stack segment change (SDM volume 3, 21.1.1).
+    pub fn real_mode_segment(&self, register: SegmentRegister, selector: u16) -> Segment {
         if self.is_virtual_8086() {
-            *self.segment_mut(register) = Segment::real_mode(selector, 3);
-        } else {
-            let segment = self.segment_mut(register);
-            segment.base = u64::from(selector) << 4;
-            segment.selector = Selector(selector);
-            if !segment.is_usable() || register == SegmentRegister::Cs {
-                *segment = Segment {
-                    limit: segment.limit.max(0xffff),
-                    ..Segment::real_mode(selector, 0)
-                };
-            }
+            return Segment::real_mode(selector, 3);
+        }
+        let segment = *self.segment(register);
+        let loaded = Segment::real_mode(selector, 0);
+        if !segment.is_usable() || register == SegmentRegister::Cs {
+            return Segment {
+                limit: segment.limit.max(0xffff),
+                ..loaded
+            };
+        }
+        Segment {
+            base: loaded.base,
+            selector: loaded.selector,
+            ..segment
         }
     }
 }

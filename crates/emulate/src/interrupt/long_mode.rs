@@ -1,18 +1,16 @@
-//! Delivery in IA-32e mode (SDM volume 3, 6.14): gates of 16 bytes that lead to 64-bit code; SS and
-//! RSP are always pushed; SS is null for an inner level; stacks are selected by number (IST).
+//! Plans of deliveries in IA-32e mode (SDM volume 3, 6.14): gates of 16 bytes that lead to 64-bit
+//! code; SS and RSP are always pushed; SS is null for an inner level; stacks are selected by number
+//! (IST).
 
-use super::{Event, Frame};
+use super::Event;
+use super::plan::{FrameForm, FrameStack, Plan};
+use super::reads::Reader;
 use crate::descriptor_table::{accessed_segment, has_valid_code_size, read_descriptor};
 use crate::operand::read_system;
-use crate::privilege_change::{StackSlot, check_code_offset, enter_code, long_inner_stack};
-use crate::stack_access::Stack;
-use tollgate_platform::Environment;
+use crate::privilege_change::{StackSlot, check_code_offset, entered_code, long_inner_stack};
 use tollgate_x86::descriptor::system_type;
 use tollgate_x86::paging::Privilege;
-use tollgate_x86::{Attributes, CpuState, Descriptor, Exception, Flags, Gpr, Segment};
-
-/// A frame starts at a multiple of this.
-const FRAME_ALIGNMENT: u64 = 16;
+use tollgate_x86::{Attributes, CpuState, Descriptor, Exception, Flags, Segment};
 
 /// The target of a gate.
 struct Gate {
@@ -25,11 +23,7 @@ struct Gate {
 
 impl Event {
     /// Reads the gate, and checks it and its code segment.
-    fn long_gate(
-        &self,
-        state: &CpuState,
-        environment: &mut dyn Environment,
-    ) -> Result<Gate, Exception> {
+    fn long_gate(&self, state: &CpuState, tables: &mut Reader) -> Result<Gate, Exception> {
         let external = self.source.external_bit();
         let refused = Exception::general_protection(self.gate_error_code());
         let offset = u32::from(self.vector) * 16;
@@ -38,7 +32,7 @@ impl Event {
         }
         let mut bytes = [0; 16];
         let base = state.idtr.base;
-        read_system(state, environment, base, u64::from(offset), &mut bytes)?;
+        read_system(state, tables, base, u64::from(offset), &mut bytes)?;
         let halves = u128::from_le_bytes(bytes);
         let (gate, high) = (Descriptor(halves as u64), (halves >> 64) as u64);
         let attributes = gate.attributes();
@@ -59,7 +53,7 @@ impl Event {
         let selector = gate.gate_selector();
         let error_code = selector.error_code() | external;
         let refused = Exception::general_protection(error_code);
-        let entry = read_descriptor(state, environment, selector)?.ok_or(refused)?;
+        let entry = read_descriptor(state, tables, selector)?.ok_or(refused)?;
         let code = entry.attributes();
         if !code.is_code() || code.dpl() > state.cpl() {
             return Err(refused);
@@ -72,20 +66,20 @@ impl Event {
         }
         let offset = u64::from(gate.gate_offset()) | high << 32;
         Ok(Gate {
-            segment: accessed_segment(state, environment, entry)?,
+            segment: accessed_segment(state, tables, entry)?,
             offset,
             stack_number: (gate.0 >> 32 & 7) as u8,
             clears_interrupt_flag: kind == system_type::INTERRUPT_GATE32,
         })
     }
 
-    /// Delivers an event in IA-32e mode, including compatibility mode.
-    pub(super) fn deliver_long(
+    /// IA-32e mode, including compatibility mode.
+    pub(super) fn plan_long(
         &self,
-        state: &mut CpuState,
-        environment: &mut dyn Environment,
-    ) -> Result<(), Exception> {
-        let gate = self.long_gate(state, environment)?;
+        state: &CpuState,
+        tables: &mut Reader,
+    ) -> Result<Plan, Exception> {
+        let gate = self.long_gate(state, tables)?;
         let external = self.source.external_bit();
         let code = gate.segment.attributes;
         let changes_level = !code.is_conforming() && code.dpl() < state.cpl();
@@ -94,47 +88,40 @@ impl Event {
         } else {
             state.cpl()
         };
-        let current = *state.ss();
-        let mut stack = if gate.stack_number != 0 {
-            let slot = StackSlot::InterruptStack(gate.stack_number);
-            long_inner_stack(state, environment, slot, cpl, external)?
-        } else if changes_level {
-            let slot = StackSlot::Level(cpl);
-            long_inner_stack(state, environment, slot, cpl, external)?
-        } else {
-            Stack {
-                segment: current,
-                pointer: state.register(Gpr::Rsp),
-                is_64_bit: true,
-                privilege: Privilege::of_cpl(cpl),
-                error_code: external,
-            }
+        let slot = match gate.stack_number {
+            0 if changes_level => Some(StackSlot::Level(cpl)),
+            0 => None,
+            number => Some(StackSlot::InterruptStack(number)),
         };
-        // SS becomes null only where the level changes.
-        if !changes_level {
-            stack.segment = current;
-        }
-        stack.pointer &= !(FRAME_ALIGNMENT - 1);
-        let mut frame = Frame::default();
-        frame.add(current.selector.0);
-        frame.add(state.register(Gpr::Rsp));
-        frame.add(self.flags_image);
-        frame.add(state.cs().selector.0);
-        frame.add(self.return_rip);
-        if let Some(error_code) = self.error_code {
-            frame.add(error_code);
+        let mut stack = FrameStack {
+            segment: None,
+            slot: None,
+            is_64_bit: true,
+            privilege: Privilege::of_cpl(cpl),
+            error_code: external,
+        };
+        if let Some(slot) = slot {
+            let inner = long_inner_stack(state, tables, slot, cpl, external)?;
+            tables.reads.exempt(inner.slot.place, inner.slot.size);
+            stack.slot = Some(inner.slot);
+            // SS becomes null only where the level changes.
+            stack.segment = changes_level.then_some(inner.stack.segment);
         }
         check_code_offset(state, &gate.segment, gate.offset, external)?;
-        stack.push_all(state, environment, 8, frame.values())?;
-
-        stack.commit(state);
-        enter_code(state, gate.segment, gate.offset, cpl);
         let mut cleared = Flags::TF | Flags::NT | Flags::RF | Flags::VM;
         if gate.clears_interrupt_flag {
             cleared |= Flags::IF;
         }
-        state.flags &= !cleared.bits();
-        Ok(())
+        Ok(Plan {
+            reads: *tables.reads,
+            form: FrameForm::OtherStack,
+            size: 8,
+            stack,
+            code: entered_code(state, &gate.segment, cpl),
+            rip: gate.offset,
+            cpl,
+            cleared,
+        })
     }
 }
 

@@ -1,12 +1,13 @@
 //! Tests of delivery, including double faults.
 
 use super::*;
+use crate::Outcome;
 use crate::test_environment::{
     GDT, IDT, KERNEL_STACK, TSS, TestEnvironment, descriptor, gate, protected_mode, real_mode, run,
     selector, virtual_8086_mode,
 };
 use tollgate_x86::exception::PageFaultCode;
-use tollgate_x86::{Gpr, LinearAddress};
+use tollgate_x86::{Attributes, Gpr, LinearAddress, SegmentRegister};
 
 const HANDLER: u32 = 0x7_0000;
 const INTERRUPT32: u8 = 0x8e;
@@ -26,7 +27,7 @@ fn external(
 ) -> Result<(), Exception> {
     let before = state.clone();
     let rip = state.rip;
-    let result = deliver(state, environment, vector, EventSource::External, None, rip);
+    let result = deliver(state, environment, &Event::external(vector, rip)).map(drop);
     if result.is_err() {
         assert_eq!(*state, before, "a failed delivery changed the registers");
     }
@@ -307,7 +308,7 @@ fn a_page_fault_sets_cr2_and_shows_rf_and_its_error_code() {
     set_gate(&mut environment, 14, INTERRUPT32);
     let fault = Exception::page_fault(LinearAddress(0xdead_b000), PageFaultCode::WRITE);
     assert_eq!(
-        deliver_exception(&mut state, &mut environment, fault),
+        deliver_exception(&mut state, &mut environment, fault).map(drop),
         Ok(())
     );
     assert_eq!(state.cr2, 0xdead_b000);
@@ -323,7 +324,7 @@ fn traps_do_not_show_rf() {
     set_gate(&mut environment, 1, INTERRUPT32);
     let trap = Exception::new(Vector::Debug);
     assert_eq!(
-        deliver_exception(&mut state, &mut environment, trap),
+        deliver_exception(&mut state, &mut environment, trap).map(drop),
         Ok(())
     );
     assert_eq!(environment.u32(0x7ffc), 2);
@@ -339,7 +340,8 @@ fn a_contributory_fault_during_another_is_a_double_fault() {
             &mut state,
             &mut environment,
             Exception::general_protection(0)
-        ),
+        )
+        .map(drop),
         Ok(())
     );
     assert_eq!(state.rip, u64::from(HANDLER));
@@ -361,7 +363,8 @@ fn a_page_fault_during_a_general_protection_fault_is_delivered_instead() {
             &mut state,
             &mut environment,
             Exception::general_protection(0)
-        ),
+        )
+        .map(drop),
         Ok(())
     );
     assert_eq!(state.cr2, u64::from(KERNEL_STACK) - 4);
@@ -374,7 +377,7 @@ fn a_benign_exception_never_doubles() {
     set_gate(&mut environment, 11, INTERRUPT32);
     environment.put_u64(IDT + 6 * 8, gate(selector::CODE0, HANDLER, 0x0e, 0));
     assert_eq!(
-        deliver_exception(&mut state, &mut environment, Exception::invalid_opcode()),
+        deliver_exception(&mut state, &mut environment, Exception::invalid_opcode()).map(drop),
         Ok(())
     );
     // #NP refers to the gate of vector 6, with the EXT bit.

@@ -1,6 +1,6 @@
 use super::*;
 use crate::Outcome;
-use crate::interrupt::{EventSource, deliver, deliver_exception};
+use crate::interrupt::{Event, deliver, deliver_exception};
 use crate::test_environment::{
     GDT, IDT, LDT, TSS, TestEnvironment, descriptor, gate, protected_mode, run, selector,
     virtual_8086_mode,
@@ -359,14 +359,7 @@ fn an_exception_through_a_task_gate_brings_its_error_code() {
 #[test]
 fn an_interrupt_through_a_task_gate_checks_the_gate_and_names_the_task() {
     let external = |state: &mut CpuState, environment: &mut TestEnvironment| {
-        deliver(
-            state,
-            environment,
-            0x20,
-            EventSource::External,
-            None,
-            0x5000,
-        )
+        deliver(state, environment, &Event::external(0x20, 0x5000)).map(drop)
     };
     let (mut state, mut environment) = two_tasks();
     state.flags = Flags::IF.bits();

@@ -5,7 +5,7 @@ use crate::test_environment::{
     selector, virtual_8086_mode,
 };
 use tollgate_x86::exception::PageFaultCode;
-use tollgate_x86::{Attributes, Gpr, LinearAddress};
+use tollgate_x86::{Attributes, Gpr, LinearAddress, SegmentRegister};
 
 const REFUSED: Result<Outcome, Exception> = Err(Exception::general_protection(0));
 const NEXT: Result<Outcome, Exception> = Ok(Outcome::Next);

@@ -7,7 +7,7 @@ use crate::execution::stop::VcpuStop;
 use crate::host::facts;
 use crate::memory::addresses::code_address;
 use tollgate_emulate::cpuid::{Vendor, policy};
-use tollgate_emulate::interrupt::{EventSource, TripleFault, deliver, deliver_exception};
+use tollgate_emulate::interrupt::{Event, Plan, TripleFault, deliver, deliver_exception};
 use tollgate_emulate::virtual_8086::virtual_interrupt_is_due;
 use tollgate_engine::signals::kick_signal;
 use tollgate_exits::ExitKind;
@@ -31,7 +31,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
             self.non_register.nmi_pending = false;
             // NMIs are blocked until IRET, even if the delivery faults (SDM volume 3, 6.7.1).
             self.runner.state_mut().nmi_blocked = true;
-            self.deliver_event(2, EventSource::External)?;
+            self.deliver_event(2)?;
             return Ok(true);
         }
         let flags = self.runner.state().flags();
@@ -68,27 +68,29 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         self.non_register.nmi_pending
     }
 
-    pub(crate) fn deliver_event(
-        &mut self,
-        vector: u8,
-        source: EventSource,
-    ) -> Result<(), VcpuStop> {
+    /// Delivers an external interrupt or an NMI through the guest's tables. Returns the plan of the
+    /// delivery, unless the delivery raised an exception or switched tasks.
+    pub(crate) fn deliver_event(&mut self, vector: u8) -> Result<Option<Plan>, VcpuStop> {
         self.runner.start_anew();
         self.due.mode = true;
         self.due.events = true;
         self.runner.state_mut().end_shadow();
         self.settle_resume_flag();
-        let rip = self.runner.state().rip;
+        let event = Event::external(vector, self.runner.state().rip);
         let task = self.runner.state().tr.selector;
         let (state, mut environment) = self.parts();
-        let result = deliver(state, &mut environment, vector, source, None, rip);
+        let result = deliver(state, &mut environment, &event);
         self.note_task_switch(task);
-        if let Err(exception) = result {
-            self.raise(exception)?;
-        }
+        let plan = match result {
+            Ok(plan) => plan,
+            Err(exception) => {
+                self.raise(exception)?;
+                None
+            }
+        };
         self.non_register.breakpoint_hits = 0;
         self.runner.registers_changed();
-        Ok(())
+        Ok(plan)
     }
 
     /// Delivers an exception of the instruction at the current RIP, or of the one that has just
@@ -113,8 +115,12 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
     }
 
     /// Delivers an exception through the guest's tables, as well as any exception that its delivery
-    /// raises.
-    pub(crate) fn deliver_by_tables(&mut self, exception: Exception) -> Result<(), TripleFault> {
+    /// raises. Returns the plan of the delivery, unless the delivery raised an exception or switched
+    /// tasks.
+    pub(crate) fn deliver_by_tables(
+        &mut self,
+        exception: Exception,
+    ) -> Result<Option<Plan>, TripleFault> {
         self.runner.start_anew();
         self.due.mode = true;
         self.due.events = true;

@@ -29,7 +29,7 @@
 use crate::execution::running::Running;
 use crate::execution::stop::VcpuStop;
 use crate::memory::guest_view::GuestView;
-use tollgate_emulate::interrupt::{EventSource, TripleFault};
+use tollgate_emulate::interrupt::TripleFault;
 use tollgate_engine::policy::instruction_kind::Helper;
 use tollgate_exits::Ledger;
 use tollgate_memory::GuestMemory;
@@ -167,7 +167,7 @@ pub trait Runner: Sized {
         vcpu: &mut Running<'_, Self, P>,
         exception: Exception,
     ) -> Result<(), TripleFault> {
-        vcpu.deliver_by_tables(exception)
+        vcpu.deliver_by_tables(exception).map(drop)
     }
 
     /// Delivers an external interrupt that was acknowledged, at an instruction boundary.
@@ -178,7 +178,7 @@ pub trait Runner: Sized {
         vcpu: &mut Running<'_, Self, P>,
         vector: u8,
     ) -> Result<(), VcpuStop> {
-        vcpu.deliver_event(vector, EventSource::External)
+        vcpu.deliver_event(vector).map(drop)
     }
 
     /// Handles an exit of the runner's own.

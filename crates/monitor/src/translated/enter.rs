@@ -8,7 +8,7 @@ use crate::translated::devices::device_fast_path;
 use crate::translated::memos::fault_deliveries::Event;
 use crate::translated::misses::Environment;
 use crate::translated::{PendingLink, Translated};
-use tollgate_emulate::interrupt::{EventSource, TripleFault};
+use tollgate_emulate::interrupt::TripleFault;
 use tollgate_engine::abi::context::NO_PASS;
 use tollgate_engine::abi::sites::BlockId;
 use tollgate_engine::abi::vector_registers;
@@ -214,7 +214,7 @@ impl Runner for Translated {
             return Ok(());
         }
         let before = vcpu.before_delivery(Event::Interrupt(vector));
-        vcpu.deliver_event(vector, EventSource::External)?;
+        vcpu.deliver_event(vector)?;
         if let Some(before) = before {
             vcpu.note_delivery(Event::Interrupt(vector), &before);
         }

@@ -6,7 +6,7 @@ use crate::test_environment::{
     IDT, INTERRUPT_STACK, KERNEL_STACK, STACK, TSS, TestEnvironment, compatibility_mode, long_gate,
     long_mode, long_selector, run, selector,
 };
-use tollgate_x86::{Selector, Vector};
+use tollgate_x86::{Gpr, Selector, Vector};
 
 const HANDLER: u64 = 0xffff_ffff_8123_4567;
 const INTERRUPT: u8 = 0x8e;
@@ -32,7 +32,7 @@ fn interrupt(
 ) -> Result<(), Exception> {
     let before = state.clone();
     let rip = state.rip;
-    let result = deliver(state, environment, vector, EventSource::External, None, rip);
+    let result = deliver(state, environment, &Event::external(vector, rip)).map(drop);
     if result.is_err() {
         assert_eq!(*state, before);
     }
@@ -166,12 +166,11 @@ fn gates_are_checked_for_limit_type_level_and_presence() {
     ] {
         let (mut state, mut environment) = ready(3);
         set_gate(&mut environment, 32, code, kind, 0);
-        let source = if software {
-            EventSource::Software { length: 2 }
-        } else {
-            EventSource::External
-        };
-        let result = deliver(&mut state, &mut environment, 32, source, None, 0);
+        let mut event = Event::external(32, 0);
+        if software {
+            event.source = EventSource::Software;
+        }
+        let result = deliver(&mut state, &mut environment, &event).map(drop);
         assert_eq!(result, expected, "{kind:#x} {code:#x}");
     }
     let (mut state, mut environment) = ready(3);
