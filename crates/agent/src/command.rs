@@ -2,9 +2,10 @@
 
 use crate::ports::{Control, Streams, receive_input};
 use crate::protocol::{Start, Terminal, ToGuest, ToHost, WindowSize, code, port};
+use crate::refusal::Refusal;
 use crate::streams::{Pump, Stop};
+use crate::sys;
 use crate::users::{self, Identity};
-use crate::{Refusal, sys};
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};

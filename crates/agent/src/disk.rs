@@ -3,7 +3,7 @@
 //! The kernel reads the partition table (MBR or GPT) and makes a device for each partition. Only
 //! the beginnings of the file systems are read here.
 
-use crate::Refusal;
+use crate::refusal::Refusal;
 use crate::root::mount;
 use crate::sys::{self, MS_RDONLY, MS_REMOUNT};
 use std::fs::{self, File};

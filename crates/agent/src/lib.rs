@@ -20,30 +20,16 @@ mod command;
 mod disk;
 mod network;
 mod ports;
+mod refusal;
 mod root;
 mod streams;
 mod sys;
 mod users;
 
-use protocol::{MODULES_FOLDER, START_FILE, Start, ToHost, code};
+use protocol::{MODULES_FOLDER, START_FILE, Start, ToHost};
+use refusal::Refusal;
 use std::fs;
 use std::time::Duration;
-
-/// Why the command cannot be run: an exit code and a line of text.
-struct Refusal {
-    code: u8,
-    why: String,
-}
-
-impl Refusal {
-    /// Makes a refusal because of the machine itself.
-    fn own(why: impl Into<String>) -> Self {
-        Self {
-            code: code::FAILED,
-            why: why.into(),
-        }
-    }
-}
 
 /// Runs the guest's whole life. It does not return: the host ends the machine after it was told how
 /// the command ended.

@@ -1,7 +1,7 @@
 //! Opens the virtio-console ports to the host, and sends and receives on them.
 
-use crate::Refusal;
 use crate::protocol::{DATA, Frames, MAX_FRAME, PORT_NAMES, ToGuest, ToHost, port};
+use crate::refusal::Refusal;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};

@@ -1,8 +1,9 @@
 //! The guest's file systems: the root with an overlay in memory, those of the kernel, and shares.
 
+use crate::disk;
 use crate::protocol::{ROOT_TAG, Root, Start};
+use crate::refusal::Refusal;
 use crate::sys::{self, MS_MOVE, MS_NODEV, MS_NOSUID, MS_RDONLY};
-use crate::{Refusal, disk};
 use std::ffi::c_ulong;
 use std::fs::{self, Permissions};
 use std::io;

@@ -1,7 +1,7 @@
 //! Finds users and groups by name, in the guest's own files.
 
-use crate::Refusal;
 use crate::protocol::User;
+use crate::refusal::Refusal;
 
 /// The numbers and names of a user.
 #[derive(PartialEq, Eq, Debug)]

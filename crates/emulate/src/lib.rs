@@ -32,6 +32,7 @@ pub mod memory_access;
 pub mod memory_types;
 pub mod msr;
 pub mod operand;
+pub mod outcome;
 pub mod page_access;
 pub mod performance_counters;
 pub mod plain_msr;
@@ -58,17 +59,4 @@ mod string_pointers;
 pub(crate) mod test_environment;
 
 pub use dispatch::execute;
-
-/// How an instruction without a fault ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcome {
-    /// The instruction is complete, and RIP points to the next one.
-    Next,
-    /// The instruction is complete and has set CS and RIP itself.
-    Jumped,
-    /// HLT is complete, RIP points to the next instruction, and the processor waits.
-    Halted,
-    /// The instruction stopped early, RIP is unchanged, and it must be started again. Registers
-    /// show the progress of a repeated string instruction; any other instruction has made none.
-    Repeat,
-}
+pub use outcome::Outcome;
