@@ -4,9 +4,10 @@
 //! imago could open these files by itself. Here they are opened one by one, so that each is locked,
 //! each header is checked, and no file is opened that the user does not permit.
 
+use crate::error::explain;
 use crate::header::{Header, incompatible};
+use crate::host_file::{file_bytes, open_file, set_direct};
 use crate::image_file::ImageFile;
-use crate::open::{explain, file_bytes, open_file, set_direct};
 use crate::options::{Backing, Format};
 use crate::support::{refuse_unsupported, refuse_writing};
 use imago::file::File;

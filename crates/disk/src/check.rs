@@ -12,11 +12,14 @@
 //! an image is checked before it is opened for writing.
 
 mod counts;
+mod finding;
 mod uses;
 
+use crate::error::{DiskError, explain};
 use crate::header::{Header, INCOMPATIBLE_OFFSET, incompatible};
-use crate::open::{DiskError, explain, file_bytes, open_file};
+use crate::host_file::{file_bytes, open_file};
 use counts::Counts;
+use finding::Finding;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -60,18 +63,6 @@ pub(crate) struct Hazards {
     pub count: u64,
     /// A description of the first one.
     pub first: String,
-}
-
-/// A result of the check.
-enum Finding {
-    /// A cluster is counted too often, which does no harm.
-    Leak(String),
-    /// There is a defect that writing does not make worse.
-    Harmless(String),
-    /// A table is in use but not counted, which is repaired before the image is written.
-    Uncounted(String),
-    /// There is a defect that writing could make worse.
-    Hazard(String),
 }
 
 /// Checks a qcow2 image and calls `say` with a description of each defect.

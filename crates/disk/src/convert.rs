@@ -1,9 +1,11 @@
 //! Copies disk images, into another format or without unused space.
 
 use crate::create::{failed, storage};
+use crate::error::{DiskError, explain};
+use crate::host_file::open_file;
 use crate::image::Image;
 use crate::new_file::NewFile;
-use crate::open::{DiskError, explain, format_of_path, open, open_file};
+use crate::open::{format_of_path, open};
 use crate::options::{Backing, DriveOptions, Format};
 use imago::format::builder::{FormatCreateBuilder, FormatDriverBuilder};
 use imago::qcow2::Qcow2;

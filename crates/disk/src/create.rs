@@ -1,7 +1,7 @@
 //! Creates new disk images. A file gets its name only when the image is complete.
 
+use crate::error::{DiskError, explain};
 use crate::new_file::NewFile;
-use crate::open::{DiskError, explain};
 use crate::options::Format;
 use imago::StorageOpenOptions;
 use imago::file::File;

@@ -1,7 +1,8 @@
 //! The properties of a disk image: format, sizes, backing file.
 
+use crate::error::{DiskError, explain};
 use crate::header::{Encryption, Header, incompatible};
-use crate::open::{DiskError, explain, file_bytes, open_file, open_unlocked};
+use crate::host_file::{file_bytes, open_file, open_unlocked};
 use crate::options::Format;
 use std::io;
 use std::os::unix::fs::MetadataExt;

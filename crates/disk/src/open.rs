@@ -4,7 +4,9 @@
 //! read may be shared. The locks end with the process.
 
 use crate::chain::{Access, Layer, open_chain};
+use crate::error::{DiskError, explain};
 use crate::header::MAGIC;
+use crate::host_file::open_file;
 use crate::image::Image;
 use crate::image_file::ImageFile;
 use crate::options::{Cache, DriveOptions, Format};
@@ -12,34 +14,10 @@ use imago::file::File;
 use imago::format::builder::{FormatCreateBuilder, FormatDriverBuilder};
 use imago::qcow2::Qcow2;
 use imago::{DenyImplicitOpenGate, FormatAccess, StorageOpenOptions};
-use std::fmt;
 use std::fs;
-use std::io::{self, ErrorKind, Seek, SeekFrom};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
-
-/// Why an image cannot be used. It prints as one line.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct DiskError {
-    /// The path of the image.
-    pub path: PathBuf,
-    /// What is wrong, and what the user can do about it.
-    pub why: String,
-}
-
-impl fmt::Display for DiskError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            formatter,
-            "cannot use disk image '{}': {}",
-            self.path.display(),
-            self.why
-        )
-    }
-}
-
-impl std::error::Error for DiskError {}
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::PathBuf;
 
 /// Opens and locks an image.
 ///
@@ -115,73 +93,6 @@ fn unnamed_file() -> io::Result<fs::File> {
     })
 }
 
-/// Opens a file and locks it, exclusively if it will be written.
-pub(crate) fn open_file(path: &Path, write: bool) -> io::Result<fs::File> {
-    let file = open_unlocked(path, write)?;
-    lock(&file, write)?;
-    Ok(file)
-}
-
-/// Opens a file of a kind that can be an image.
-pub(crate) fn open_unlocked(path: &Path, write: bool) -> io::Result<fs::File> {
-    let file = fs::OpenOptions::new()
-        .read(true)
-        .write(write)
-        // Opening a pipe would wait for its other end.
-        .custom_flags(libc::O_NONBLOCK)
-        .open(path)?;
-    let kind = file.metadata()?.file_type();
-    if kind.is_dir() {
-        return Err(ErrorKind::IsADirectory.into());
-    }
-    if !kind.is_file() && !kind.is_block_device() {
-        return Err(io::Error::other("it is neither a file nor a block device"));
-    }
-    Ok(file)
-}
-
-/// Returns the size in bytes of a file or of a block device.
-pub(crate) fn file_bytes(mut file: &fs::File) -> io::Result<u64> {
-    let metadata = file.metadata()?;
-    if metadata.file_type().is_block_device() {
-        file.seek(SeekFrom::End(0))
-    } else {
-        Ok(metadata.len())
-    }
-}
-
-/// Makes reads and writes bypass the host's page cache from now on. Until then a file is read like
-/// any other, so that reading its header and its tables needs no aligned memory.
-pub(crate) fn set_direct(file: &fs::File) -> io::Result<()> {
-    // SAFETY: fcntl takes and returns integers only with these commands.
-    let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
-    if flags < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: as above.
-    let set = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags | libc::O_DIRECT) };
-    match set {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-fn lock(file: &fs::File, write: bool) -> io::Result<()> {
-    let kind = if write { libc::LOCK_EX } else { libc::LOCK_SH };
-    // SAFETY: flock takes and returns integers only.
-    if unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) } == 0 {
-        return Ok(());
-    }
-    let error = io::Error::last_os_error();
-    Err(match error.kind() {
-        ErrorKind::WouldBlock if write => io::Error::other(
-            "another virtual machine uses it; only machines that do not change it can share it (readonly=on, snapshot=on, tollgate exec without rw)",
-        ),
-        ErrorKind::WouldBlock => io::Error::other("another virtual machine writes it"),
-        _ => error,
-    })
-}
-
 /// Returns the format that was given, or that the file's name implies. A guest can write anything
 /// to a raw image, even a qcow2 header with the names of host files. So contents alone never make
 /// an image qcow2.
@@ -200,21 +111,4 @@ pub(crate) fn format_of_path(options: &DriveOptions, file: &fs::File) -> io::Res
         ));
     }
     Ok(Format::Raw)
-}
-
-/// Explains an error in one line, for a user who can do something about it.
-pub(crate) fn explain(error: &io::Error) -> String {
-    match error.raw_os_error() {
-        Some(libc::ENOENT) => "no such file; check the path".into(),
-        Some(libc::EACCES | libc::EPERM) => {
-            "you may not use it in this way; check its permissions, or open it read-only (readonly=on, tollgate exec without rw)".into()
-        }
-        Some(libc::EROFS) => "its file system is read-only; open it read-only (readonly=on, tollgate exec without rw)".into(),
-        Some(libc::EISDIR) => "it is a folder; name a file".into(),
-        Some(libc::EINVAL) => {
-            format!("{error} (with cache=none: its file system may not know O_DIRECT)")
-        }
-        _ if error.kind() == ErrorKind::IsADirectory => "it is a folder; name a file".into(),
-        _ => error.to_string(),
-    }
 }

@@ -1,53 +1,12 @@
 //! The back end of a network adapter: a network with its thread.
 
+use crate::error::NetworkError;
 use crate::link::{Adapter, Stopper, cable};
 use crate::options::{NetworkKind, NetworkOptions};
 use crate::{passt, stream, tap, user};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use std::fmt;
+
 use std::net::SocketAddr;
 use std::thread::JoinHandle;
-
-/// Why a network cannot be started.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct NetworkError {
-    /// What failed, for a line on standard error.
-    pub what: String,
-    /// The host's reason.
-    pub why: String,
-}
-
-impl NetworkError {
-    pub(crate) fn new(what: impl Into<String>, why: impl fmt::Display) -> Self {
-        // The host's words are shown without the error number.
-        let mut why = why.to_string();
-        why.truncate(why.find(" (os error ").unwrap_or(why.len()));
-        Self {
-            what: what.into(),
-            why,
-        }
-    }
-}
-
-impl fmt::Display for NetworkError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}: {}", self.what, self.why)
-    }
-}
-
-impl std::error::Error for NetworkError {}
-
-/// Raises the process's soft limit of descriptors to the hard one, because each connection takes
-/// one.
-pub(crate) fn raise_descriptor_limit() {
-    let maximum = getrlimit(Resource::Nofile).maximum;
-    let raised = Rlimit {
-        current: maximum,
-        maximum,
-    };
-    // If this fails, connections beyond the limit are refused.
-    let _ = setrlimit(Resource::Nofile, raised);
-}
 
 /// A running network. Dropping it closes its connections and waits for its thread.
 pub struct Backend {

@@ -14,6 +14,8 @@
 //! through the same queues.
 
 pub mod backend;
+mod descriptor_limit;
+pub mod error;
 pub mod frame;
 pub mod link;
 pub mod options;
@@ -24,7 +26,8 @@ mod tap;
 pub mod user;
 pub mod vsock;
 
-pub use backend::{Backend, NetworkError};
+pub use backend::Backend;
+pub use error::NetworkError;
 pub use frame::{Frame, PartialChecksum, Segmentation};
 pub use link::{Adapter, Offloads, Wire};
 pub use options::{HostForward, MacAddress, NetworkKind, NetworkOptions, Transport, UserOptions};

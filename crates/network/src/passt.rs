@@ -2,7 +2,7 @@
 //! `PATH`. It listens on a socket in a folder that is removed once the connection is made, and ends
 //! with that connection, so nothing remains of it however this process ends.
 
-use crate::backend::NetworkError;
+use crate::error::NetworkError;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;

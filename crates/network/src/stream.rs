@@ -1,7 +1,7 @@
 //! `socket=PATH`: frames over a stream socket, each preceded by its length in four bytes, most
 //! significant first. It is the framing of QEMU's `-netdev stream`, and of passt.
 
-use crate::backend::NetworkError;
+use crate::error::NetworkError;
 use crate::frame::{Frame, MAX_FRAME};
 use crate::link::Wire;
 use crate::poller::Poller;

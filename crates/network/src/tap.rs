@@ -1,7 +1,7 @@
 //! `tap=NAME` and `fd=N`: a descriptor that transfers one frame with each read and write, such as a
 //! tap interface of the host.
 
-use crate::backend::NetworkError;
+use crate::error::NetworkError;
 use crate::frame::{Frame, MAX_FRAME};
 use crate::link::Wire;
 use crate::poller::Poller;

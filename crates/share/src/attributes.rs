@@ -1,9 +1,10 @@
 //! Attributes: GETATTR, SETATTR, STATFS, and as a part of other replies.
 
+use crate::answer::Answer;
 use crate::inodes::{Inode, path_of};
 use crate::owner::{Change, Ownership};
 use crate::protocol::{Header, Input, Output, ROOT, set};
-use crate::server::{Answer, Server};
+use crate::server::Server;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, Timespec, Timestamps};
 use rustix::io::Errno;
 

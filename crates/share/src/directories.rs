@@ -1,111 +1,20 @@
 //! Reading directories: OPENDIR, READDIR, READDIRPLUS.
 
-use crate::files::UNOPENED;
-use crate::handles::Handle;
+use crate::answer::Answer;
+use crate::handles::{Handle, UNOPENED};
 use crate::inodes::Inode;
 use crate::limits::CountedFd;
+use crate::listing::Entry;
 use crate::protocol::{Header, Input, MAX_TRANSFER, Output};
-use crate::server::{Answer, Server};
-use rustix::fs::{FileType, OFlags, RawDir, SeekFrom};
+use crate::server::Server;
+use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
-use std::collections::VecDeque;
-use std::ffi::{CString, OsStr};
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-/// The number of bytes of entries that are read from the host together.
-const CHUNK: usize = 16 << 10;
-/// The maximum number of entries of a short directory.
-const SHORT: usize = 128;
-/// The size in bytes of an entry before its name.
-const ENTRY_BYTES: usize = 24;
 /// The size in bytes of READDIRPLUS's description of a file, in addition to its entry.
 const FILE_BYTES: usize = 128;
-
-/// An entry as the host returns it.
-#[derive(Debug)]
-struct Entry {
-    number: u64,
-    /// The position of the next entry.
-    next: u64,
-    kind: u32,
-    name: CString,
-}
-
-impl Entry {
-    fn is_dot(&self) -> bool {
-        matches!(self.name.as_bytes(), b"." | b"..")
-    }
-
-    fn bytes(&self) -> usize {
-        (ENTRY_BYTES + self.name.as_bytes().len()).next_multiple_of(8)
-    }
-}
-
-/// The position in an open directory.
-#[derive(Debug, Default)]
-pub struct Listing {
-    /// Entries that were read from the host but not sent to the guest.
-    waiting: VecDeque<Entry>,
-    /// The position of the first of these entries, or if there is none, the position where reading
-    /// continues.
-    position: u64,
-    /// Whether the host had no more entries after these.
-    has_ended: bool,
-}
-
-impl Listing {
-    /// Moves to a position in the directory.
-    fn seek(&mut self, handle: &Handle, offset: u64) -> Answer {
-        // From the start, the directory is read again.
-        if offset == self.position && offset != 0 {
-            return Ok(());
-        }
-        self.waiting.clear();
-        self.has_ended = false;
-        i64::try_from(offset).map_err(|_| Errno::INVAL)?;
-        rustix::fs::seek(handle.fd()?, SeekFrom::Start(offset))?;
-        self.position = offset;
-        Ok(())
-    }
-
-    /// Reads more entries if none is waiting.
-    fn fill(&mut self, handle: &Handle) -> Answer {
-        if !self.waiting.is_empty() {
-            return Ok(());
-        }
-        let mut buffer = Vec::with_capacity(CHUNK);
-        let mut entries = RawDir::new(handle.fd()?, buffer.spare_capacity_mut());
-        loop {
-            let Some(entry) = entries.next() else {
-                self.has_ended = true;
-                return Ok(());
-            };
-            let entry = entry?;
-            self.waiting.push_back(Entry {
-                number: entry.ino(),
-                next: entry.next_entry_cookie(),
-                kind: directory_type(entry.file_type()),
-                name: entry.file_name().to_owned(),
-            });
-            // A short directory is read to its end, so that the end is known.
-            if entries.is_buffer_empty() && self.waiting.len() >= SHORT {
-                return Ok(());
-            }
-        }
-    }
-
-    fn take(&mut self) -> Option<Entry> {
-        let entry = self.waiting.pop_front()?;
-        self.position = entry.next;
-        Some(entry)
-    }
-}
-
-/// Returns the type of a file in an entry: the upper bits of its mode.
-fn directory_type(kind: FileType) -> u32 {
-    kind.as_raw_mode() >> 12
-}
 
 impl Server {
     pub(crate) fn opendir(&self, header: &Header, output: &mut Output) -> Answer {
@@ -153,14 +62,14 @@ impl Server {
         if handle.inode.kind != FileType::Directory {
             return Err(Errno::NOTDIR);
         }
-        if handle.fd.is_none() {
+        let Some(fd) = &handle.fd else {
             return Ok(());
-        }
+        };
         let mut listing = handle.listing.lock().unwrap_or_else(|bad| bad.into_inner());
-        listing.seek(&handle, offset)?;
+        listing.seek(fd, offset)?;
         let mut room = size.min(MAX_TRANSFER).min(output.room());
         loop {
-            listing.fill(&handle)?;
+            listing.fill(fd)?;
             let Some(entry) = listing.waiting.front() else {
                 return Ok(());
             };

@@ -5,9 +5,10 @@
 //! the guest's name, so that they have a meaning only in the guest. Access control lists are not
 //! offered.
 
+use crate::answer::Answer;
 use crate::inodes::{Inode, path_of};
 use crate::protocol::{Header, Input, Output};
-use crate::server::{Answer, Server};
+use crate::server::Server;
 use rustix::fs::{FileType, XattrFlags};
 use rustix::io::Errno;
 use std::ffi::{CStr, CString};

@@ -1,13 +1,14 @@
 //! Open files: OPEN and RELEASE, READ and WRITE, and other operations on them.
 
-use crate::handles::Handle;
+use crate::answer::Answer;
+use crate::handles::{Handle, UNOPENED};
 use crate::inodes::Inode;
 use crate::limits::CountedFd;
 use crate::protocol::{
     FSYNC_DATA, Header, Input, KEEP_CACHE, MAX_TRANSFER, OPEN_KILL_SUIDGID, Output,
     WRITE_FROM_CACHE, WRITE_KILL_SUIDGID,
 };
-use crate::server::{Answer, Server};
+use crate::server::Server;
 use rustix::buffer::spare_capacity;
 use rustix::fs::{FallocateFlags, FileType, OFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -17,9 +18,6 @@ use std::sync::Arc;
 /// The maximum number of bytes that are copied by one request, because the thread serves other
 /// requests, too.
 const MAX_COPY: u64 = 64 << 20;
-/// The handle of a file that was not opened.
-pub(crate) const UNOPENED: u64 = 0;
-
 impl Server {
     /// Opens a regular file that the guest knows. Flags that the guest's kernel implements itself
     /// (O_APPEND, O_DIRECT, and O_SYNC by FSYNC) are not passed to the host.

@@ -1,12 +1,15 @@
 //! The files and directories that the guest has opened, by number.
 
-use crate::directories::Listing;
 use crate::inodes::Inode;
 use crate::limits::CountedFd;
+use crate::listing::Listing;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The handle of a file that was not opened.
+pub(crate) const UNOPENED: u64 = 0;
 
 /// An open file.
 #[derive(Debug)]

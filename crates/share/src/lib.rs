@@ -28,6 +28,7 @@ pub mod protocol;
 pub mod server;
 pub mod threads;
 
+mod answer;
 mod at_once;
 mod attributes;
 mod directories;
@@ -35,7 +36,9 @@ mod extended_attributes;
 mod file_systems;
 mod files;
 mod handles;
+mod listing;
 mod names;
+mod patience;
 mod unopened;
 
 pub use counts::RequestCounts;

@@ -1,10 +1,11 @@
 //! Names: LOOKUP and FORGET, and the requests that create, move and remove them.
 
+use crate::answer::Answer;
 use crate::inodes::{Inode, key, open_beneath, path_of};
 use crate::limits::CountedFd;
 use crate::owner::{MODE_BITS, Ownership};
 use crate::protocol::{Header, Input, Output, opcode};
-use crate::server::{Answer, Server};
+use crate::server::Server;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::ffi::{CStr, OsStr};

@@ -1,11 +1,12 @@
 //! Parses one FUSE request to a shared directory and answers it.
 
-use crate::at_once::Patience;
+use crate::answer::Answer;
 use crate::handles::Handles;
 use crate::inodes::{Inodes, open_root};
 use crate::limits;
 use crate::options::{ShareError, ShareOptions};
 use crate::owner::Owners;
+use crate::patience::Patience;
 use crate::protocol::{
     Header, Input, MAJOR, MAX_PAGES, MAX_REQUEST_BYTES, MAX_TRANSFER, MINOR, OLDEST_MINOR, Output,
     init_flag, opcode,
@@ -46,9 +47,6 @@ pub struct Server {
     /// Whether the guest's kernel reads directories without opening them.
     lists_unopened: AtomicBool,
 }
-
-/// The result of a request: the reply's body was written, or an error.
-pub(crate) type Answer = Result<(), Errno>;
 
 impl Server {
     /// Opens the directory.

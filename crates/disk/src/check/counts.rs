@@ -1,7 +1,7 @@
 //! The reference counts stored in an image.
 
 use crate::header::{Header, be64, read_padded};
-use crate::open::file_bytes;
+use crate::host_file::file_bytes;
 use std::collections::HashSet;
 use std::fs::File;
 use std::io;

@@ -1,7 +1,7 @@
 //! Counts how often each cluster of an image is used, following all references from the header.
 
-use super::Finding;
 use super::counts::Counts;
+use super::finding::Finding;
 use crate::header::{Header, MAX_L1_ENTRIES, be64, incompatible, read_padded};
 use std::collections::HashSet;
 use std::fs::File;

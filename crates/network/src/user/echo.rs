@@ -4,9 +4,10 @@
 //! sent through a ping socket, if the host permits its users to have one
 //! (net.ipv4.ping_group_range).
 
+use super::context::Context;
 use super::icmp::Unreachable;
 use super::turns::{BATCH, Left};
-use super::{Context, addresses, packet, token};
+use super::{addresses, packet, token};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, ipproto, recvfrom, sendto,

@@ -1,8 +1,9 @@
 //! Forwarded UDP ports: a datagram to the host's port goes to the guest's port, with the gateway or
 //! the sender as its source, and the guest's answer goes to the sender.
 
+use super::context::Context;
 use super::turns::{BATCH, Left};
-use super::{Context, addresses, host_errors, udp};
+use super::{addresses, host_errors, udp};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recvfrom};
 use std::collections::HashMap;

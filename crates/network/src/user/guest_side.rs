@@ -3,7 +3,7 @@
 //! Packets are handed to the stack one at a time. Packets from the stack become frames with a
 //! partial checksum, and with segments that are not split if the guest's driver accepts such.
 
-use super::Context;
+use super::context::Context;
 use super::neighbours::GATEWAY_MAC;
 use super::packet::MTU;
 use crate::frame::{ETHERNET_HEADER, Frame, MAX_FRAME, PartialChecksum, Segmentation, add, fold};

@@ -24,6 +24,7 @@
 //! Everything runs on one thread, which waits only for the [`Poller`].
 
 mod addresses;
+mod context;
 mod dhcp;
 mod dns;
 mod echo;
@@ -37,19 +38,21 @@ mod queries;
 mod reassembly;
 mod resolver;
 mod tcp;
+mod token;
 mod turns;
 mod udp;
 
 #[cfg(test)]
 mod tests;
 
-use crate::backend::{NetworkError, raise_descriptor_limit};
+use crate::descriptor_limit::raise_descriptor_limit;
+use crate::error::NetworkError;
 use crate::link::Wire;
 use crate::options::{HostForward, MacAddress, Transport, UserOptions};
 use crate::poller::{Poller, Readiness};
 use addresses::Addresses;
+use context::Context;
 use guest_side::GuestSide;
-use icmp::Unreachable;
 use neighbours::Neighbours;
 use reassembly::Reassembly;
 use smoltcp::wire::{
@@ -60,69 +63,10 @@ use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::time::{Duration, Instant};
 use turns::{Left, TURNS, Turns};
 
-/// The kinds of tokens, which their upper bits distinguish.
-mod token {
-    /// The descriptor that the cable wakes the thread with.
-    pub const WIRE: u64 = 0;
-    /// A listener; the lower bits are its number.
-    pub const LISTENER: u64 = 1 << 60;
-    /// A TCP connection.
-    pub const TCP: u64 = 2 << 60;
-    /// A UDP socket.
-    pub const UDP: u64 = 3 << 60;
-    /// A forwarded UDP port; the lower bits are its number.
-    pub const FORWARD: u64 = 5 << 60;
-    /// A ping socket.
-    pub const ECHO: u64 = 4 << 60;
-    /// The mask of the upper bits.
-    pub const KIND: u64 = 0xf << 60;
-}
-
 /// The longest sleep while something may time out.
 const TICK: Duration = Duration::from_secs(1);
 /// A size in bytes that is larger than the longest datagram.
 const DATAGRAM_BYTES: usize = 65_536;
-
-/// The data that the parts of the network share.
-struct Context {
-    wire: Wire,
-    poller: Poller,
-    addresses: Addresses,
-    neighbours: Neighbours,
-    /// Whether the guest can reach nothing outside.
-    restrict: bool,
-    /// The present time.
-    now: Instant,
-    /// A number that distinguishes the fragments of one packet from those of others.
-    last_identification: Cell<u32>,
-}
-
-impl Context {
-    /// Sends an IP packet to the guest, in fragments if it is too long.
-    fn send_packet(&self, packet: &[u8]) {
-        let send = |packet: &[u8]| {
-            if let Some(frame) = self.neighbours.frame(packet, &self.addresses) {
-                self.wire.send(crate::Frame::new(frame));
-            }
-        };
-        if packet.len() <= packet::MTU {
-            send(packet);
-            return;
-        }
-        let identification = self.last_identification.get().wrapping_add(1);
-        self.last_identification.set(identification);
-        for fragment in packet::fragments(packet, identification) {
-            send(&fragment);
-        }
-    }
-
-    /// Reports to the guest why its packet `original` between these addresses did not arrive.
-    fn report(&self, reason: Unreachable, ends: (IpAddr, IpAddr), original: &[u8]) {
-        if let Some(error) = icmp::unreachable(reason, ends, original) {
-            self.send_packet(&error);
-        }
-    }
-}
 
 /// A port of the host that is forwarded to the guest.
 struct Listener {

@@ -13,9 +13,10 @@
 //! and its window shrinks. If the guest accepts no more, smoltcp's send buffer fills and the host's
 //! socket is not read.
 
+use super::context::Context;
 use super::guest_side::GuestSide;
 use super::icmp::Unreachable;
-use super::{Context, addresses, token};
+use super::{addresses, token};
 use crate::poller::Readiness;
 use rustix::io::Errno;
 use rustix::net::{

@@ -1,13 +1,14 @@
 //! UDP: a socket of the host for each port that the guest sends from. Datagrams are delivered to
 //! the guest from the addresses to which it has sent something, and errors as ICMP.
 
+use super::context::Context;
 use super::dns::{self, Failure};
 use super::forward::Forward;
 use super::host_errors::{self, HostError};
 use super::icmp::Unreachable;
 use super::queries::{Queries, Query};
 use super::turns::{BATCH, Left};
-use super::{Context, addresses, packet, token};
+use super::{addresses, packet, token};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recvfrom, sendto,

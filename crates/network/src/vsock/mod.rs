@@ -21,7 +21,8 @@ pub mod packet;
 #[cfg(test)]
 mod tests;
 
-use crate::backend::{NetworkError, raise_descriptor_limit};
+use crate::descriptor_limit::raise_descriptor_limit;
+use crate::error::NetworkError;
 use crate::frame::Frame;
 use crate::link::{Adapter, Stopper, Wire, cable};
 use crate::poller::Poller;
