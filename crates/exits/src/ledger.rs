@@ -23,6 +23,7 @@
 
 mod accounts;
 mod fast_path_calls;
+mod fast_path_sampler;
 mod groups;
 mod interrupts;
 mod report;
@@ -36,11 +37,12 @@ use crate::latency::{Arrival, Latency, Request, Section};
 use crate::sampler::{Due, Sampler};
 use crate::trace::{Span, Tracer};
 use crate::{ExitCounts, ExitKind};
-use fast_path_calls::FastPathSampler;
+use accounts::Sample;
+use fast_path_sampler::FastPathSampler;
 use groups::{Group, Usual};
 
-pub use accounts::Accounts;
-pub use fast_path_calls::{FastPathCall, FastPathMemo};
+pub use accounts::{Accounts, FastPathMemo};
+pub use fast_path_calls::FastPathCall;
 pub use report::{Cost, TimeShares};
 
 /// Work that took this number of cycles may have been interrupted by the host: it is worth the
@@ -72,15 +74,6 @@ pub struct HostTime {
     pub passed: u64,
     /// The processor time of this thread.
     pub on_processor: u64,
-}
-
-/// One timed exit that has not been added to the accounts yet.
-struct Sample {
-    kind: ExitKind,
-    place: Place,
-    device: Option<DeviceAddress>,
-    cycles: u64,
-    weight: u64,
 }
 
 /// Number of samples that can wait to be added: a burst of exits that do two things each.
@@ -215,6 +208,16 @@ impl Ledger {
     /// The exact counts.
     pub fn counts(&self) -> &ExitCounts {
         &self.accounts.counts
+    }
+
+    /// The cost of one kind of exit; `None` if none was timed.
+    pub fn cost(&self, kind: ExitKind) -> Option<Cost> {
+        self.accounts.cost(kind)
+    }
+
+    /// How the time was spent, up to the last stop.
+    pub fn shares(&self) -> TimeShares {
+        self.accounts.shares()
     }
 
     /// The vCPU starts to run.

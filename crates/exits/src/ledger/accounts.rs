@@ -1,13 +1,40 @@
 //! The ledger's accounts: sums that only grow, so that two states of them have a difference.
 
-use super::{FastPathMemo, Sample};
-use crate::blame::Blame;
+use crate::blame::{Blame, DeviceAddress, Place};
 use crate::latency::Latency;
 use crate::{ExitCounts, ExitKind};
 use hdrhistogram::Histogram;
 
 /// The longest duration that histograms distinguish, in cycles.
 const LONGEST_CYCLES: u64 = 1 << 40;
+
+/// One timed exit that has not been added to the accounts yet.
+pub(super) struct Sample {
+    pub kind: ExitKind,
+    pub place: Place,
+    pub device: Option<DeviceAddress>,
+    pub cycles: u64,
+    pub weight: u64,
+}
+
+/// The time of fast-path calls of one kind, extrapolated from those that were timed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FastPathMemo {
+    /// The number of calls that were timed.
+    pub samples: u64,
+    /// Cycles of all calls (estimated).
+    pub cycles: u64,
+}
+
+impl FastPathMemo {
+    /// The difference to `before`, an earlier state of this record.
+    pub(super) fn since(&self, before: &Self) -> Self {
+        Self {
+            samples: self.samples.saturating_sub(before.samples),
+            cycles: self.cycles.saturating_sub(before.cycles),
+        }
+    }
+}
 
 /// The sums of a vCPU's ledger. Times are in cycles of the time-stamp counter.
 #[derive(Clone, Debug)]

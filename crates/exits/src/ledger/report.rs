@@ -1,6 +1,6 @@
 //! The ledger's report: how the time was spent, and what each kind of exit costs.
 
-use super::{Accounts, FastPathMemo, Ledger};
+use super::accounts::{Accounts, FastPathMemo};
 use crate::blame::Blame;
 use crate::latency::Latency;
 use crate::{ExitCounts, ExitKind};
@@ -142,17 +142,5 @@ impl Accounts {
                 .filter_map(|&kind| Some((kind, self.kinds[kind as usize].as_deref()?.total)))
                 .collect(),
         }
-    }
-}
-
-impl Ledger {
-    /// The cost of one kind of exit; `None` if none was timed.
-    pub fn cost(&self, kind: ExitKind) -> Option<Cost> {
-        self.accounts.cost(kind)
-    }
-
-    /// How the time was spent, up to the last stop.
-    pub fn shares(&self) -> TimeShares {
-        self.accounts.shares()
     }
 }
