@@ -6,8 +6,9 @@ use crate::encode::{Encoded, instruction_size, rip_of};
 use crate::exclusions::loads_segment;
 use crate::layout::{
     CODE_END, CODE_START, LOCALS, PAGE, STACK_START, USER_CODE, USER_CODE64, USER_DATA, WINDOW,
-    World, has_locals, local_selector,
+    World, local_selector,
 };
+use crate::local_descriptors::has_locals;
 pub use crate::values::interesting;
 use crate::values::interesting64;
 use crate::values::{data, vector_state};

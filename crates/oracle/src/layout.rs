@@ -1,7 +1,7 @@
 //! The memory that both processors see: one window of 64 KiB at the same linear addresses, natively
 //! and in the guest, and the segments that reach it.
 
-use std::sync::OnceLock;
+use crate::local_descriptors::has_locals;
 use tollgate_x86::{Attributes, Segment, SegmentRegister, Selector};
 
 /// Size of a page in bytes.
@@ -134,13 +134,6 @@ pub const USER_CODE: u16 = 0x23;
 pub const USER_DATA: u16 = 0x2b;
 /// Linux's 64-bit code segment for users.
 pub const USER_CODE64: u16 = 0x33;
-
-static HAS_LOCALS: OnceLock<bool> = OnceLock::new();
-
-/// Whether the host permits a process to have local descriptors; determined once.
-pub fn has_locals() -> bool {
-    *HAS_LOCALS.get_or_init(|| crate::native::set_local_descriptors().is_ok())
-}
 
 /// The selector of an entry of [`LOCALS`], for ring 3.
 pub const fn local_selector(index: usize) -> u16 {

@@ -17,6 +17,7 @@ pub mod guest;
 pub mod images;
 pub mod inputs;
 pub mod layout;
+pub mod local_descriptors;
 pub mod native;
 pub mod oracle;
 pub mod replay;

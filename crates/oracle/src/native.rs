@@ -13,8 +13,8 @@
 
 use crate::case::{Case, Input, Outcome, components, normalize};
 use crate::layout::{
-    Access, HIGH_WINDOW, LOCALS, PAGE, PAGE_ACCESS, PAGES, USER_CODE, USER_CODE64, USER_DATA,
-    WINDOW, WINDOW_BYTES, World,
+    Access, HIGH_WINDOW, PAGE, PAGE_ACCESS, PAGES, USER_CODE, USER_CODE64, USER_DATA, WINDOW,
+    WINDOW_BYTES, World,
 };
 use std::arch::naked_asm;
 use std::io;
@@ -357,53 +357,6 @@ fn map_stub() -> io::Result<*mut u8> {
     Ok(stub)
 }
 
-/// Fills the process's local descriptor table.
-///
-/// # Errors
-///
-/// The host's kernel does not support it, or forbids it.
-pub fn set_local_descriptors() -> io::Result<()> {
-    /// The kernel's `struct user_desc`.
-    #[repr(C)]
-    struct UserDescriptor {
-        entry: u32,
-        base: u32,
-        limit: u32,
-        bits: u32,
-    }
-    for (entry, local) in LOCALS.iter().enumerate() {
-        let pages = local.limit > 0xf_ffff;
-        let contents = u32::from(local.code) << 1 | u32::from(local.expand_down);
-        let descriptor = UserDescriptor {
-            entry: entry as u32,
-            base: local.base,
-            limit: if pages {
-                local.limit >> 12
-            } else {
-                local.limit
-            },
-            bits: u32::from(local.big)
-                | contents << 1
-                | u32::from(local.read_only) << 3
-                | u32::from(pages) << 4
-                | 1 << 6,
-        };
-        // SAFETY: writes one entry of this process's local descriptor table, which nothing else
-        // uses.
-        let result = unsafe {
-            libc::syscall(
-                libc::SYS_modify_ldt,
-                0x11,
-                &raw const descriptor,
-                size_of::<UserDescriptor>(),
-            )
-        };
-        // The system call returns an int: its sign is in the low half.
-        check(i64::from(result as i32))?;
-    }
-    Ok(())
-}
-
 const SIGNALS: [i32; 6] = [
     libc::SIGSEGV,
     libc::SIGBUS,
@@ -471,7 +424,7 @@ impl Native {
         let lock = IN_USE.lock().unwrap_or_else(|poison| poison.into_inner());
         let alias = map_window()?;
         let stub = map_stub()?;
-        crate::layout::has_locals();
+        crate::local_descriptors::has_locals();
         install_handlers()?;
         let mut signal_stack = vec![0u8; SIGNAL_STACK];
         let stack = libc::stack_t {

@@ -624,8 +624,11 @@ pub const KINDS: &[Kind] = &[
     .batch(Batch::Whole),
 ];
 
+/// The guest's loop that measures no kind of exit.
+pub const INTERPRETER: &str = "interpreter";
+
 /// Loops of the guest that are not kinds of exit.
-pub const OTHER_LOOPS: &[&str] = &[BASELINE, super::overhead::INTERPRETER];
+pub const OTHER_LOOPS: &[&str] = &[BASELINE, INTERPRETER];
 
 /// Kinds that the experiment would measure too if this version had them.
 pub const NOT_IN_THIS_VERSION: &[(&str, &str)] = &[

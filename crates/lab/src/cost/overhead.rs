@@ -3,6 +3,7 @@
 //! matter less.
 
 use super::guest::{self, Command, Guest};
+use super::kinds::INTERPRETER;
 use super::{CostError, GuestMode, Observer};
 use crate::statistics::Quartiles;
 use serde::{Deserialize, Serialize};
@@ -10,8 +11,6 @@ use std::fmt::Write;
 use tollgate_exits::ledger::Detail;
 use tollgate_host_facts::processors::thread_time;
 
-/// The guest's loop that is not a kind of exit.
-pub const INTERPRETER: &str = "interpreter";
 /// Cycles that one run of a loop should take: much more than a timer's tick costs.
 const CYCLES_PER_RUN: u64 = 150_000_000;
 /// Repetitions of the first, short run, which determines the number for the long ones.

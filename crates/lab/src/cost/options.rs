@@ -1,0 +1,54 @@
+//! What `tollgate cost` measures, and the observer to which it reports its progress.
+
+use super::guest::GuestMode;
+
+/// The options of an experiment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// Number of single events for each kind, mode and pinning.
+    pub samples: usize,
+    /// Number of batches for each kind, mode and pinning.
+    pub batches: usize,
+    /// Number of events in a batch.
+    pub repeat: usize,
+    /// Measures only these kinds; if empty, all.
+    pub kinds: Vec<String>,
+    /// Measures only these modes; if empty, all.
+    pub modes: Vec<GuestMode>,
+    /// The host processor to which the thread is pinned; `None` for the one where it runs.
+    pub processor: Option<usize>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            samples: 10_000,
+            batches: 50,
+            repeat: 1000,
+            kinds: Vec::new(),
+            modes: Vec::new(),
+            processor: None,
+        }
+    }
+}
+
+impl Options {
+    /// Options for few samples, which suffice to see that everything works.
+    pub fn quick() -> Self {
+        Self {
+            samples: 200,
+            batches: 5,
+            repeat: 50,
+            ..Self::default()
+        }
+    }
+}
+
+/// Receives the progress of an experiment, and can stop it.
+pub trait Observer {
+    /// Reports that `done` of `total` rows are complete, and that `next` starts now.
+    fn progress(&mut self, done: usize, total: usize, next: &str);
+
+    /// Whether the experiment should stop; finished rows are kept.
+    fn is_interrupted(&mut self) -> bool;
+}
