@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use tollgate_exits::snapshot::Snapshot;
 
-use super::protocol::{LATE, Name};
+use super::command::{LATE, Name};
 use crate::exit_code;
 use crate::failure::{Failure, one_line};
 use crate::standard_output::print_and_end;

@@ -7,7 +7,7 @@ use serde_json::json;
 use tollgate_machine::marks::MarkName;
 
 use super::client::{exit_code_of, talk};
-use super::protocol::Name;
+use super::command::Name;
 use crate::failure::{Failure, one_line};
 use crate::standard_output::print;
 

@@ -9,6 +9,7 @@
 //! docs/reference/control-socket.md describes the protocol.
 
 pub mod client;
+pub mod command;
 pub mod identity;
 pub mod mark;
 pub mod medium;

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use clap::ValueEnum;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tollgate_host_facts::file_words;
 use tollgate_machine::config::{Backing, DriveOptions};
@@ -17,44 +16,10 @@ use tollgate_machine::vm_handle::{
     ResetRequest, ScreenRequest, Shown, State, Status, StatusRequest, VmHandle,
 };
 
+use super::command::{LATE, Name};
 use super::identity::Identity;
 use super::{mouse, screen, typing};
 use crate::statistics::Reporter;
-
-/// The commands, as they are written in requests and on the command line.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Name {
-    /// Show what the machine is doing
-    Status,
-    /// Show exits, their costs, where time goes (see tollgate stats)
-    Stats,
-    /// Start the statistics again from zero
-    ResetStats,
-    /// Set or list marks, as `tollgate mark` does.
-    #[value(skip)]
-    Mark,
-    /// Stop the processor; guest time stands still
-    Pause,
-    /// Continue after a pause
-    Resume,
-    /// End the virtual machine immediately
-    Quit,
-    /// Press the power button: the guest may shut down
-    PowerButton,
-    /// Show or change knobs, as `tollgate set` does.
-    #[value(skip)]
-    Set,
-    /// Change the medium of a drive, as `tollgate medium` does.
-    #[value(skip)]
-    Medium,
-    /// Show the screen, as `tollgate screen` does.
-    #[value(skip)]
-    Screen,
-    /// Type on the keyboard or use the mouse, as `tollgate type` does.
-    #[value(skip)]
-    Type,
-}
 
 /// A request: a command, its arguments, and an `id` that the answer repeats.
 #[derive(Deserialize)]
@@ -432,9 +397,6 @@ fn screen_answer(shown: &Shown, png: Option<&Path>) -> Value {
     }
     json!({"ok": true, "screen": described})
 }
-
-/// The error of a request that the vCPU thread has not carried out in time.
-pub const LATE: &str = "the processor does not answer now";
 
 fn no_answer() -> Value {
     json!({"ok": false, "error": LATE})

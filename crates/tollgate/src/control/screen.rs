@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tollgate_machine::devices::vga::screen::Picture;
 
 use super::client::{exit_code_of, talk};
-use super::protocol::Name;
+use super::command::Name;
 use crate::exit_code;
 use crate::failure::Failure;
 use crate::files;

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use tollgate_machine::knobs::{self, Assignment, KNOBS};
 
 use super::client::{exit_code_of, talk};
-use super::protocol::Name;
+use super::command::Name;
 use crate::failure::{Failure, one_line};
 use crate::standard_output::print;
 

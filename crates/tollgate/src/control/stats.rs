@@ -12,7 +12,7 @@ use tollgate_exits::snapshot::{Snapshot, VERSION};
 use tollgate_machine::marks::MarkName;
 
 use super::client::{ask, exit_code_of, talk_patiently};
-use super::protocol::Name;
+use super::command::Name;
 use crate::exit_code;
 use crate::failure::{Failure, one_line};
 

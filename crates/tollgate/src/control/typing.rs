@@ -10,8 +10,8 @@ use tollgate_machine::devices::i8042::us_layout::{presses, stroke};
 use tollgate_machine::vm_handle::VmHandle;
 
 use super::client::{exit_code_of, talk};
+use super::command::Name;
 use super::mouse;
-use super::protocol::Name;
 use crate::exit_code;
 use crate::failure::Failure;
 

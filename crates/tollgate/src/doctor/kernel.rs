@@ -5,7 +5,7 @@ use std::io;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::system::uname;
 
-use super::{Check, read_setting};
+use super::check::{Check, read_setting};
 use crate::host;
 
 /// The oldest kernel that Tollgate supports.

@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
 
-use super::Check;
+use super::check::Check;
 use crate::host;
 
 /// The ioctl KVM_GET_API_VERSION.

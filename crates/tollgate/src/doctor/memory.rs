@@ -2,7 +2,7 @@
 
 use rustix::process::{Resource, getrlimit};
 
-use super::{Check, read_setting};
+use super::check::{Check, read_setting};
 use tollgate_machine::config::{MAX_MEMORY_BYTES, Places};
 
 /// The kernel's default of vm.max_map_count.

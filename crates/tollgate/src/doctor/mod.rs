@@ -4,6 +4,7 @@
 //! Each check is one row. The required checks are the least that Tollgate needs; `tollgate run`
 //! makes them before it starts.
 
+mod check;
 mod kernel;
 mod kvm;
 mod memory;
@@ -11,8 +12,8 @@ mod processor;
 
 use std::os::fd::AsFd;
 
+use check::{Check, Need};
 use clap::Args;
-use serde::Serialize;
 
 use crate::standard_output::print_and_end;
 use crate::{columns, exit_code, host};
@@ -24,68 +25,6 @@ pub struct DoctorArguments {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-}
-
-/// Whether Tollgate can run without the thing that is checked.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Need {
-    /// Tollgate does not run without this.
-    Required,
-    /// Tollgate runs without this, at a cost.
-    Optional,
-}
-
-/// One row: what was checked, the result, and what the lack of it costs.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Check {
-    /// The thing that was checked.
-    pub what: &'static str,
-    /// Whether Tollgate can run without it.
-    pub need: Need,
-    /// Whether the check succeeded.
-    pub ok: bool,
-    /// The result in words.
-    pub found: String,
-    /// The cost if it is missing.
-    pub cost: &'static str,
-}
-
-impl Check {
-    fn required(
-        what: &'static str,
-        ok: bool,
-        found: impl Into<String>,
-        cost: &'static str,
-    ) -> Self {
-        Self {
-            what,
-            need: Need::Required,
-            ok,
-            found: found.into(),
-            cost,
-        }
-    }
-
-    fn optional(
-        what: &'static str,
-        ok: bool,
-        found: impl Into<String>,
-        cost: &'static str,
-    ) -> Self {
-        Self {
-            need: Need::Optional,
-            ..Self::required(what, ok, found, cost)
-        }
-    }
-
-    fn verdict(&self) -> &'static str {
-        match (self.ok, self.need) {
-            (true, _) => "ok",
-            (false, Need::Required) => "MISSING",
-            (false, Need::Optional) => "lacking",
-        }
-    }
 }
 
 /// The checks without whose success nothing runs.
@@ -181,13 +120,6 @@ fn table(checks: &[Check], can_run: bool, columns: usize) -> String {
         "\ntollgate cannot run virtual machines on this host: see MISSING above.\n"
     });
     text
-}
-
-/// The content of a small file of /proc or /sys, trimmed; empty if the file is missing.
-fn read_setting(path: &str) -> String {
-    std::fs::read_to_string(path)
-        .map(|text| text.trim().to_owned())
-        .unwrap_or_default()
 }
 
 #[cfg(test)]

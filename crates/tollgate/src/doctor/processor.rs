@@ -1,6 +1,6 @@
 //! Checks of the host's processor: instructions, hardware counters and protection keys.
 
-use super::Check;
+use super::check::{Check, read_setting};
 
 /// The bit of AT_HWCAP2 that the kernel sets when FSGSBASE works in user mode.
 const HWCAP2_FSGSBASE: libc::c_ulong = 1 << 1;
@@ -102,7 +102,7 @@ fn pmu() -> Check {
             Some(libc::ENOENT | libc::EOPNOTSUPP) => "the host offers no hardware counters".into(),
             Some(libc::EACCES | libc::EPERM) => format!(
                 "not permitted (kernel.perf_event_paranoid is {})",
-                super::read_setting("/proc/sys/kernel/perf_event_paranoid")
+                read_setting("/proc/sys/kernel/perf_event_paranoid")
             ),
             _ => format!("not usable: {error}"),
         },

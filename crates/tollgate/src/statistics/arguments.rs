@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
-use super::{Format, Sort, SymbolSource};
+use super::symbols::SymbolSource;
+use super::view::{Format, Sort};
 use crate::size;
 use tollgate_machine::marks::{MarkName, Span};
 

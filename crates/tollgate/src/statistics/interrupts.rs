@@ -1,6 +1,6 @@
 //! Formats how long interrupts waited as a table.
 
-use super::table::{grouped, plural};
+use super::text::{grouped, plural};
 use std::cmp::Reverse;
 use tollgate_exits::snapshot::{DurationRow, Snapshot};
 

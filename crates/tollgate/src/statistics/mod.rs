@@ -8,6 +8,8 @@ mod picture;
 mod prices;
 mod symbols;
 mod table;
+mod text;
+mod view;
 
 use std::fs::File;
 use std::io::Write;
@@ -16,7 +18,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::ValueEnum;
 use tollgate_exits::prices::PriceTable;
 use tollgate_exits::reading::Reading;
 use tollgate_exits::snapshot::Snapshot;
@@ -31,37 +32,7 @@ pub use arguments::{StatisticsArguments, top};
 pub use picture::Picture;
 pub use prices::read_price_table;
 pub use symbols::{Names, SymbolFiles, SymbolSource};
-
-/// The format in which statistics are written.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Format {
-    /// A table for people
-    #[default]
-    Table,
-    /// Everything, for programs; see docs/reference/stats.md
-    Json,
-    /// For spreadsheets: a row for each kind of exit, time and origin
-    Csv,
-}
-
-/// The order of lines in tables.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Sort {
-    /// The highest cost first
-    #[default]
-    Cost,
-    /// The highest count first
-    Count,
-}
-
-/// How many lines a table shows, and in which order.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct View {
-    /// The order of lines.
-    pub sort: Sort,
-    /// The number of lines of each list; `None` for all kinds of exit and some origins.
-    pub top: Option<usize>,
-}
+pub use view::{Format, Sort, View};
 
 /// A snapshot in one of the formats, ending with a line break.
 pub fn written(snapshot: &Snapshot, format: Format, view: View) -> String {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use tollgate_exits::snapshot::{ExitRow, OriginRow, Snapshot};
 use tollgate_plots::{PlotFormat, colour_name, write_svg};
 
-use super::table::{grouped, with_device, with_program};
+use super::text::{grouped, with_device, with_program};
 use crate::failure::{Failure, one_line};
 use crate::files;
 

@@ -5,7 +5,9 @@ use tollgate_exits::prices::{Estimate, Priced};
 
 use tollgate_exits::snapshot::{ExitRow, Snapshot};
 
-use super::{Sort, View, interrupts};
+use super::interrupts;
+use super::text::{grouped, plural, with_device, with_program};
+use super::view::{Sort, View};
 use crate::failure::one_line;
 
 /// The number of lines about origins, unless more are requested.
@@ -347,24 +349,6 @@ fn aligned<const N: usize>(table: &[Line<N>]) -> String {
     text
 }
 
-/// Two texts with a space between them; either may be empty.
-pub(super) fn with_program(first: &str, second: String) -> String {
-    match (first, second.as_str()) {
-        ("", _) => second,
-        (_, "") => first.to_owned(),
-        _ => format!("{first} {second}"),
-    }
-}
-
-/// A symbol and the device that was accessed there; either may be empty.
-pub(super) fn with_device(symbol: &str, device: &str) -> String {
-    match (symbol, device) {
-        (_, "") => symbol.to_owned(),
-        ("", _) => device.to_owned(),
-        _ => format!("{symbol}, {device}"),
-    }
-}
-
 /// The estimated time of the run at another machine's prices.
 fn estimate(estimate: &Estimate) -> String {
     let mut text = format!(
@@ -410,24 +394,6 @@ fn estimate(estimate: &Estimate) -> String {
             "{} exits of kinds without a price count as nothing\n",
             grouped(estimate.unpriced_exits)
         ));
-    }
-    text
-}
-
-/// The plural ending of a word for `count` things.
-pub(super) fn plural(count: u64) -> &'static str {
-    if count == 1 { "" } else { "s" }
-}
-
-/// A number with its thousands separated: 1,234,567.
-pub(super) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
     }
     text
 }

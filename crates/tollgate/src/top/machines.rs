@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::model::{Model, Shown};
 use crate::control::client::talk;
-use crate::control::protocol::Name;
+use crate::control::command::Name;
 use crate::control::run_time;
 use crate::control::stats::{Additions, private_mark, snapshot_in};
 use crate::failure::Failure;

@@ -1,0 +1,42 @@
+//! The names of the commands that a control socket carries out.
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+/// The commands, as they are written in requests and on the command line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Name {
+    /// Show what the machine is doing
+    Status,
+    /// Show exits, their costs, where time goes (see tollgate stats)
+    Stats,
+    /// Start the statistics again from zero
+    ResetStats,
+    /// Set or list marks, as `tollgate mark` does.
+    #[value(skip)]
+    Mark,
+    /// Stop the processor; guest time stands still
+    Pause,
+    /// Continue after a pause
+    Resume,
+    /// End the virtual machine immediately
+    Quit,
+    /// Press the power button: the guest may shut down
+    PowerButton,
+    /// Show or change knobs, as `tollgate set` does.
+    #[value(skip)]
+    Set,
+    /// Change the medium of a drive, as `tollgate medium` does.
+    #[value(skip)]
+    Medium,
+    /// Show the screen, as `tollgate screen` does.
+    #[value(skip)]
+    Screen,
+    /// Type on the keyboard or use the mouse, as `tollgate type` does.
+    #[value(skip)]
+    Type,
+}
+
+/// The error of a request that the vCPU thread has not carried out in time.
+pub const LATE: &str = "the processor does not answer now";
