@@ -1,6 +1,7 @@
 //! All integration tests of the engine in one program, since each further program would have to be
 //! linked separately.
 
+mod circles;
 mod documents;
 mod eviction;
 mod golden;

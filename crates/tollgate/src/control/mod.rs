@@ -1,5 +1,6 @@
 //! The control socket: each request is one line of JSON, and so is its answer.
 //!
+//! - `command` has the names of the commands.
 //! - `protocol` knows the lines.
 //! - `server` has the sockets, which the event loop drives.
 //! - `client` is `tollgate control`, `stats` is `tollgate stats`, and so are `mark`, `set`,
