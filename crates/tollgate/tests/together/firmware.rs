@@ -232,7 +232,7 @@ fn resetting_disk(status: u8, reset: &[u8]) -> Vec<u8> {
     let mut disk = vec![0; 1 << 20];
     disk[..begin.len()].copy_from_slice(&begin);
     disk[begin.len()..begin.len() + reset.len()].copy_from_slice(reset);
-    // The jump's own code is followed by: mov al, 0Ah; out F4h, al
+    // After the reset follows a jump to itself. At RESUMED is: mov al, 0Ah; out F4h, al
     disk[begin.len() + reset.len()..][..2].copy_from_slice(&[0xeb, 0xfe]);
     disk[RESUMED..RESUMED + 4].copy_from_slice(&[0xb0, 0x0a, 0xe6, 0xf4]);
     disk[510..512].copy_from_slice(&[0x55, 0xaa]);
