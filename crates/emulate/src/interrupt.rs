@@ -61,7 +61,7 @@ impl EventSource {
 pub struct Event {
     /// The number of the vector.
     pub vector: u8,
-    /// The cause.
+    /// What caused the event.
     pub source: EventSource,
     /// The error code, which is pushed only in protected and V86 mode.
     pub error_code: Option<u32>,

@@ -20,14 +20,14 @@ pub struct PointerSlot {
     pub place: u64,
     /// The size of the pointer in bytes: 2, 4 or 8.
     pub size: u8,
-    /// The pointer.
+    /// The stack pointer that was read there.
     pub pointer: u64,
 }
 
 /// A stack that is named by the current TSS.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InnerStack {
-    /// The stack.
+    /// The stack, with its segment and pointer.
     pub stack: Stack,
     /// The origin of its pointer.
     pub slot: PointerSlot,

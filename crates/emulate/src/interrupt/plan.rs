@@ -90,7 +90,7 @@ pub struct Plan {
     pub form: FrameForm,
     /// The size of each value in the frame in bytes: 2, 4 or 8.
     pub size: u32,
-    /// The stack.
+    /// The stack that receives the frame.
     pub stack: FrameStack,
     /// CS in the handler.
     pub code: Segment,
@@ -121,7 +121,7 @@ impl Frame {
         }
     }
 
-    /// The values.
+    /// The values of the frame, in the order in which they are pushed.
     #[inline]
     pub fn values(&self) -> &[u64] {
         &self.values[..self.used]

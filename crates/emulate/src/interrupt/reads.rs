@@ -35,7 +35,7 @@ impl Deref for Reads {
 }
 
 impl Reads {
-    /// No words.
+    /// The words of a plan that has read nothing.
     pub const NONE: Self = Self {
         words: [Watched::NONE; MOST_WORDS],
         used: 0,
