@@ -124,6 +124,10 @@ impl Event {
 }
 
 /// Where a delivery leads.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "nearly all values are plans, and are moved once"
+)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Planned {
     /// To a handler in the same task.
@@ -189,6 +193,10 @@ pub fn deliver(
 }
 
 /// How a software interrupt ended.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "nearly all values are plans, and are moved once"
+)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SoftwareInterrupt {
     /// The handler is entered, by this plan.
