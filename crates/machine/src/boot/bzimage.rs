@@ -2,7 +2,7 @@
 //! unpacks itself. The setup code is not executed. A 64-bit kernel is entered in long mode, any
 //! other at its 32-bit entry.
 
-use super::image::{Image, require_memory, u16_at, u32_at, u64_at, write};
+use super::image::{Image, require_memory, u16_at, u32_at, u64_at};
 use super::linux::{self, Entry, Kernel, Parameters, ZERO_PAGE_BYTES, offset};
 use super::{BootError, layout};
 use tollgate_memory::GuestMemory;
@@ -37,7 +37,7 @@ pub fn load(
     parameters: &Parameters,
     memory: &mut GuestMemory,
 ) -> Result<CpuState, BootError> {
-    let bytes = image.bytes();
+    let bytes = image.head();
     let version = u16_at(bytes, offset::VERSION);
     let has = |since: u16| version >= since;
     if !has(0x0200) || bytes.get(offset::LOAD_FLAGS).unwrap_or(&0) & linux::LOADED_HIGH == 0 {
@@ -60,13 +60,13 @@ pub fn load(
     // The last paragraph may be incomplete.
     let present = image.size().saturating_sub(code_start);
     if present == 0 || present + 15 < declared {
-        image.slice(code_start, declared.max(1), "the protected-mode code")?;
+        image.part(code_start, declared.max(1), "the protected-mode code")?;
     }
-    let code = image.slice(code_start, present, "the protected-mode code")?;
+    let code = image.part(code_start, present, "the protected-mode code")?;
 
     let end = memory_needed(bytes, present);
     require_memory(memory, end)?;
-    write(memory, layout::KERNEL, code)?;
+    image.fill(code, layout::KERNEL, memory)?;
 
     let start = layout::KERNEL as u32;
     let kernel = Kernel {

@@ -29,6 +29,10 @@ const LOADABLE: u32 = 1;
 /// Program header type: notes.
 const NOTES: u32 = 4;
 
+/// The number of bytes of a segment of notes that are looked at. Those of kernels have less than a
+/// tenth of it.
+const NOTES_BYTES: u64 = 64 << 10;
+
 /// The boot protocol version to report: the first with a field for the RSDP.
 const PROTOCOL_VERSION: u16 = 0x020e;
 
@@ -71,15 +75,15 @@ struct Header {
 impl Header {
     fn read(image: &Image) -> Result<Self, BootError> {
         const WHAT: &str = "the ELF header";
-        let start = image.slice(0, 20, WHAT)?;
-        let class = match (start[4], start[5], u16_at(start, 18)) {
+        let start = image.read(0, 20, WHAT)?;
+        let class = match (start[4], start[5], u16_at(&start, 18)) {
             (CLASS_32, LITTLE_ENDIAN, MACHINE_386) => Class::Bits32,
             (CLASS_64, LITTLE_ENDIAN, MACHINE_X86_64) => Class::Bits64,
             _ => return Err(image.unsupported("it is an ELF file for another processor")),
         };
         let header = match class {
             Class::Bits32 => {
-                let bytes = image.slice(0, 52, WHAT)?;
+                let bytes = &image.read(0, 52, WHAT)?;
                 Self {
                     class,
                     entry: u64::from(u32_at(bytes, 24)),
@@ -89,7 +93,7 @@ impl Header {
                 }
             }
             Class::Bits64 => {
-                let bytes = image.slice(0, 64, WHAT)?;
+                let bytes = &image.read(0, 64, WHAT)?;
                 Self {
                     class,
                     entry: u64_at(bytes, 24),
@@ -114,7 +118,7 @@ impl Header {
     }
 
     fn program(&self, image: &Image, index: u64) -> Result<Program, BootError> {
-        let bytes = image.slice(
+        let bytes = &image.read(
             self.table.saturating_add(index * self.entry_size),
             self.program_bytes(),
             "the ELF program headers",
@@ -174,8 +178,10 @@ pub fn load_segments(
     for index in 0..header.count {
         let program = header.program(image, index)?;
         if program.kind == NOTES {
-            let notes = image.slice(program.file_offset, program.file_size, "an ELF note")?;
-            pvh_entry = pvh_entry.or(pvh::entry_in_notes(notes, program.alignment));
+            let (start, bytes) = (program.file_offset, program.file_size);
+            image.part(start, bytes, "an ELF note")?;
+            let notes = image.read(start, bytes.min(NOTES_BYTES), "an ELF note")?;
+            pvh_entry = pvh_entry.or(pvh::entry_in_notes(&notes, program.alignment));
         }
         if program.kind != LOADABLE || program.memory_size == 0 {
             continue;
@@ -183,10 +189,10 @@ pub fn load_segments(
         if program.file_size > program.memory_size {
             return Err(image.unsupported("an ELF segment is larger in the file than in memory"));
         }
-        let bytes = image.slice(program.file_offset, program.file_size, "an ELF segment")?;
+        let part = image.part(program.file_offset, program.file_size, "an ELF segment")?;
         let start = program.physical;
         let segment_end = start.saturating_add(program.memory_size);
-        image.load(bytes, start, segment_end, lowest, memory)?;
+        image.load(part, start, segment_end, lowest, memory)?;
         ranges.push(start..segment_end);
         if let Some(inside) = header.entry.checked_sub(program.virtual_address)
             && inside < program.memory_size

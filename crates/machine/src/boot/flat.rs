@@ -1,6 +1,6 @@
 //! Code without a header: boot sectors for real mode and flat images for 32-bit protected mode.
 
-use super::image::{Image, require_memory, u16_at, write};
+use super::image::{Image, require_memory, u16_at};
 use super::{BootError, layout, state};
 use tollgate_memory::GuestMemory;
 use tollgate_x86::{CpuState, Gpr, SegmentRegister};
@@ -72,7 +72,7 @@ pub fn load_boot_sector(image: &Image, memory: &mut GuestMemory) -> Result<CpuSt
             image.size()
         )));
     }
-    write(memory, BOOT_SECTOR_ADDRESS, image.bytes())?;
+    image.fill(0..image.size(), BOOT_SECTOR_ADDRESS, memory)?;
     let mut state = CpuState::at_reset();
     state.load_real_mode_segment(SegmentRegister::Cs, 0);
     state.rip = BOOT_SECTOR_ADDRESS;
@@ -91,7 +91,7 @@ pub fn load_boot_sector(image: &Image, memory: &mut GuestMemory) -> Result<CpuSt
 /// [`BootError::TooLittleMemory`].
 pub fn load_flat(image: &Image, memory: &mut GuestMemory) -> Result<CpuState, BootError> {
     require_memory(memory, layout::KERNEL + image.size())?;
-    write(memory, layout::KERNEL, image.bytes())?;
+    image.fill(0..image.size(), layout::KERNEL, memory)?;
     let mut state = state::protected_mode(memory, layout::KERNEL as u32)?;
     state.gpr[Gpr::Rsp as usize] = FLAT_STACK;
     Ok(state)

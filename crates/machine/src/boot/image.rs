@@ -1,57 +1,96 @@
-//! A kernel file's bytes, with bounds checks that return errors.
+//! A kernel file, with bounds checks that return errors.
 
+use super::files::{HostFile, too_little};
 use super::{BootError, layout};
+use std::ops::Range;
 use tollgate_memory::GuestMemory;
 use tollgate_memory::layout::DEVICES_START;
 use tollgate_x86::PhysicalAddress;
 
-/// A kernel file in memory, with its name for messages.
-#[derive(Clone, Copy)]
-pub struct Image<'a> {
-    bytes: &'a [u8],
-    name: &'a str,
+/// The number of bytes at the start of a kernel file in which all boot protocols have their headers,
+/// except for ELF's: multiboot 2 needs the most.
+const HEAD_BYTES: u64 = 32 << 10;
+
+/// A kernel file, with its name for messages.
+pub struct Image {
+    file: HostFile,
+    name: String,
+    head: Vec<u8>,
 }
 
-impl<'a> Image<'a> {
-    pub fn new(bytes: &'a [u8], name: &'a str) -> Self {
-        Self { bytes, name }
+impl Image {
+    /// Reads the start of a kernel file.
+    ///
+    /// # Errors
+    /// [`BootError::Unreadable`].
+    pub fn new(file: HostFile, name: String) -> Result<Self, BootError> {
+        let head = file.read(0, file.size().min(HEAD_BYTES) as usize)?;
+        Ok(Self { file, name, head })
     }
 
-    pub fn bytes(&self) -> &'a [u8] {
-        self.bytes
+    /// Returns the first [`HEAD_BYTES`] of the file, or all of a shorter one.
+    pub fn head(&self) -> &[u8] {
+        &self.head
     }
 
-    pub fn name(&self) -> &'a str {
-        self.name
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     pub fn size(&self) -> u64 {
-        self.bytes.len() as u64
+        self.file.size()
     }
 
-    /// Returns `length` bytes at `offset`. `expected` describes them in the error message.
-    pub fn slice(&self, offset: u64, length: u64, expected: &str) -> Result<&'a [u8], BootError> {
-        let end = offset.saturating_add(length);
-        usize::try_from(offset)
-            .ok()
-            .zip(usize::try_from(end).ok())
-            .and_then(|(start, end)| self.bytes.get(start..end))
-            .ok_or_else(|| BootError::Truncated {
-                kernel: self.name.to_owned(),
-                expected: expected.to_owned(),
-                needed: end,
-                size: self.size(),
-            })
-    }
-
-    /// Loads a part of the kernel: `bytes` at `start`, and zeros after them up to `end`. Allowed
-    /// are addresses from 1 MiB, and conventional memory from `lowest`.
+    /// Returns the range of `length` bytes at `offset`. `expected` describes them in the error
+    /// message.
     ///
     /// # Errors
-    /// [`BootError::Unsupported`] for other addresses, and [`BootError::TooLittleMemory`].
+    /// [`BootError::Truncated`] if the file ends before them.
+    pub fn part(&self, offset: u64, length: u64, expected: &str) -> Result<Range<u64>, BootError> {
+        let needed = offset.saturating_add(length);
+        if needed > self.size() {
+            return Err(BootError::Truncated {
+                kernel: self.name.clone(),
+                expected: expected.to_owned(),
+                needed,
+                size: self.size(),
+            });
+        }
+        Ok(offset..needed)
+    }
+
+    /// Reads `length` bytes at `offset`. `expected` describes them in the error message.
+    ///
+    /// # Errors
+    /// [`BootError::Truncated`] or [`BootError::Unreadable`].
+    pub fn read(&self, offset: u64, length: u64, expected: &str) -> Result<Vec<u8>, BootError> {
+        self.part(offset, length, expected)?;
+        self.file.read(offset, length as usize)
+    }
+
+    /// Reads a part of the file into memory at `address`.
+    ///
+    /// # Errors
+    /// [`BootError::TooLittleMemory`] or [`BootError::Unreadable`].
+    pub fn fill(
+        &self,
+        part: Range<u64>,
+        address: u64,
+        memory: &mut GuestMemory,
+    ) -> Result<(), BootError> {
+        let length = part.end - part.start;
+        self.file.fill(part.start, length, address, memory)
+    }
+
+    /// Loads a part of the kernel at `start`, with zeros after it up to `end`. Allowed are addresses
+    /// from 1 MiB, and conventional memory from `lowest`.
+    ///
+    /// # Errors
+    /// [`BootError::Unsupported`] for other addresses, [`BootError::TooLittleMemory`], and
+    /// [`BootError::Unreadable`].
     pub fn load(
         &self,
-        bytes: &[u8],
+        part: Range<u64>,
         start: u64,
         end: u64,
         lowest: u64,
@@ -70,12 +109,12 @@ impl<'a> Image<'a> {
         for address in start.max(layout::BIOS_DATA)..end.min(layout::BIOS_DATA_END) {
             write(memory, address, &[0])?;
         }
-        write(memory, start, bytes)
+        self.fill(part, start, memory)
     }
 
     pub fn unsupported(&self, what: impl Into<String>) -> BootError {
         BootError::Unsupported {
-            kernel: self.name.to_owned(),
+            kernel: self.name.clone(),
             what: what.into(),
         }
     }
@@ -132,12 +171,5 @@ pub fn write(memory: &mut GuestMemory, address: u64, bytes: &[u8]) -> Result<(),
             memory,
             address.saturating_add(bytes.len() as u64),
         ))
-    }
-}
-
-fn too_little(memory: &GuestMemory, needed: u64) -> BootError {
-    BootError::TooLittleMemory {
-        needed,
-        memory: memory.ram().size(),
     }
 }

@@ -2,6 +2,7 @@
 //! RAM disk and the 32- and 64-bit entries (Documentation/arch/x86/boot.rst and zero-page.rst in
 //! the kernel's source).
 
+use super::files::HostFile;
 use super::image::{low_memory_end, put, write};
 use super::{BootError, e820, layout, state};
 use tollgate_memory::GuestMemory;
@@ -73,13 +74,31 @@ pub const COMMAND_LINE_LIMIT: u64 = 2047;
 /// The highest address of an initial RAM disk that every 32-bit kernel can map.
 pub const INITRD_MAX_32_BIT: u64 = 0x37ff_ffff;
 
+/// An initial RAM disk.
+#[derive(Clone, Copy)]
+pub enum Initrd<'a> {
+    /// A file of the host.
+    File(&'a HostFile),
+    /// Bytes that the caller has made.
+    Bytes(&'a [u8]),
+}
+
+impl Initrd<'_> {
+    fn size(self) -> u64 {
+        match self {
+            Self::File(file) => file.size(),
+            Self::Bytes(bytes) => bytes.len() as u64,
+        }
+    }
+}
+
 /// What the loader passes to the kernel.
 #[derive(Clone, Copy)]
 pub struct Parameters<'a> {
     /// The command line, without a terminating zero.
     pub command_line: &'a str,
     /// The initial RAM disk.
-    pub initrd: Option<&'a [u8]>,
+    pub initrd: Option<Initrd<'a>>,
     /// The address of the ACPI root pointer.
     pub rsdp: Option<PhysicalAddress>,
 }
@@ -190,15 +209,15 @@ pub fn write_command_line(
 /// Places the initial RAM disk, unless it is absent or empty, as high as the kernel and RAM allow.
 /// Returns its address and size.
 pub fn place_initrd(
-    initrd: Option<&[u8]>,
+    initrd: Option<Initrd>,
     kernel: &Kernel,
     memory: &mut GuestMemory,
 ) -> Result<Option<(u64, u64)>, BootError> {
     const PAGE_MASK: u64 = 0xfff;
-    let Some(initrd) = initrd.filter(|initrd| !initrd.is_empty()) else {
+    let Some(initrd) = initrd.filter(|initrd| initrd.size() > 0) else {
         return Ok(None);
     };
-    let size = initrd.len() as u64;
+    let size = initrd.size();
     let top = low_memory_end(memory).min(kernel.initrd_address_max.saturating_add(1));
     let bottom = kernel.end.saturating_add(PAGE_MASK) & !PAGE_MASK;
     let address = top.saturating_sub(size) & !PAGE_MASK;
@@ -206,6 +225,9 @@ pub fn place_initrd(
         let room = top.saturating_sub(bottom);
         return Err(BootError::InitrdTooLarge { size, room });
     }
-    write(memory, address, initrd)?;
+    match initrd {
+        Initrd::File(file) => file.fill(0, size, address, memory)?,
+        Initrd::Bytes(bytes) => write(memory, address, bytes)?,
+    }
     Ok(Some((address, size)))
 }

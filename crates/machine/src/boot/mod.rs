@@ -6,7 +6,8 @@
 //! The linux-loader crate was considered and rejected. It requires guest memory that implements the
 //! traits of vm-memory, which would be a second way around [`GuestMemory`]'s gate, and it supports
 //! neither multiboot nor flat images, nor the 32-bit entry. The adapter would be larger than the
-//! code that it saves.
+//! code that it saves. The object crate would replace some thirty lines of [`elf`], but its errors
+//! name neither the part that a truncated file lacks nor the number of bytes.
 
 pub mod bzimage;
 pub mod cpio;
@@ -29,7 +30,7 @@ mod state;
 
 pub use error::BootError;
 
-use files::{read_file, read_initrd};
+use files::HostFile;
 use image::Image;
 use std::borrow::Cow;
 use std::path::Path;
@@ -108,14 +109,14 @@ pub enum KernelKind {
 pub fn load(source: &BootSource, memory: &mut GuestMemory) -> Result<CpuState, BootError> {
     let name = source.kernel.display().to_string();
     let size = memory.ram().size();
-    let kernel = read_file("--kernel", source.kernel, size, |needed| {
+    let kernel = HostFile::open("--kernel", source.kernel, size, |needed| {
         BootError::TooLittleMemory {
             needed,
             memory: size,
         }
     })?;
-    let kind = recognise(&kernel, &name)?;
-    let image = Image::new(&kernel, &name);
+    let image = Image::new(kernel, name.clone())?;
+    let kind = recognise(image.head(), &name)?;
 
     write_bios_data(memory);
     let tables = source.acpi.as_ref();
@@ -127,12 +128,15 @@ pub fn load(source: &BootSource, memory: &mut GuestMemory) -> Result<CpuState, B
                     let paths = path.to_owned();
                     return Err(BootError::SeveralInitrds { paths });
                 }
-                Some(path) => Some(read_initrd(Path::new(path), memory)?),
+                Some(path) => Some(HostFile::open_initrd(Path::new(path), memory)?),
                 None => None,
             };
             let parameters = linux::Parameters {
                 command_line: &source.append,
-                initrd: initrd.as_deref().or(source.initramfs),
+                initrd: match &initrd {
+                    Some(file) => Some(linux::Initrd::File(file)),
+                    None => source.initramfs.map(linux::Initrd::Bytes),
+                },
                 rsdp,
             };
             if kind == KernelKind::BzImage {
@@ -144,11 +148,11 @@ pub fn load(source: &BootSource, memory: &mut GuestMemory) -> Result<CpuState, B
         // The initial RAM disk was made for Linux.
         _ if source.initramfs.is_some() => Err(BootError::InitrdUnsupported { kernel: name }),
         KernelKind::Multiboot => {
-            let modules = modules::read(source.initrd.unwrap_or(""), memory)?;
+            let modules = modules::open(source.initrd.unwrap_or(""), memory)?;
             multiboot::load(&image, &source.append, &modules, memory)
         }
         KernelKind::Multiboot2(header) => {
-            let modules = modules::read(source.initrd.unwrap_or(""), memory)?;
+            let modules = modules::open(source.initrd.unwrap_or(""), memory)?;
             multiboot2::load(&image, header, &source.append, &modules, rsdp, memory)
         }
         KernelKind::BootSector | KernelKind::Flat if source.initrd.is_some() => {
@@ -159,7 +163,8 @@ pub fn load(source: &BootSource, memory: &mut GuestMemory) -> Result<CpuState, B
     }
 }
 
-/// Determines the kind of a kernel from its bytes; `name` is for the message.
+/// Determines the kind of a kernel from the first 32 KiB of its file, or from all of a shorter one;
+/// `name` is for the message.
 ///
 /// # Errors
 /// [`BootError::NotAKernel`].

@@ -1,18 +1,18 @@
 //! The modules of a multiboot kernel: files that are loaded in addition to it.
 
 use super::BootError;
-use super::files::read_initrd;
-use super::image::{low_memory_end, write};
+use super::files::HostFile;
+use super::image::low_memory_end;
 use super::room::Room;
 use crate::comma_list;
 use std::path::Path;
 use tollgate_memory::GuestMemory;
 
-/// A module: its contents and the text that the kernel receives with it.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// A module: its file and the text that the kernel receives with it.
+#[derive(Debug)]
 pub struct Module {
-    /// The contents of the file.
-    pub contents: Vec<u8>,
+    /// The file with the module's contents.
+    pub file: HostFile,
     /// The file name and the arguments as they were given.
     pub text: String,
 }
@@ -33,17 +33,17 @@ pub struct Placed {
     pub end: u64,
 }
 
-/// Reads the modules that the user named: file names with arguments, separated by commas.
+/// Opens the modules that the user named: file names with arguments, separated by commas.
 ///
 /// # Errors
 /// [`BootError::Unreadable`] or [`BootError::InitrdTooLarge`].
-pub fn read(list: &str, memory: &GuestMemory) -> Result<Vec<Module>, BootError> {
+pub fn open(list: &str, memory: &GuestMemory) -> Result<Vec<Module>, BootError> {
     comma_list::split(list)
         .into_iter()
         .map(|text| {
             let path = text.split(' ').next().unwrap_or("");
             Ok(Module {
-                contents: read_initrd(Path::new(path), memory)?,
+                file: HostFile::open_initrd(Path::new(path), memory)?,
                 text,
             })
         })
@@ -62,7 +62,7 @@ pub fn place(
     let mut placed = Vec::new();
     for module in modules {
         let (start, top) = (room.behind(), low_memory_end(memory));
-        let size = module.contents.len() as u64;
+        let size = module.file.size();
         let end = start.saturating_add(size);
         if end > top {
             return Err(BootError::InitrdTooLarge {
@@ -70,7 +70,7 @@ pub fn place(
                 room: top.saturating_sub(start),
             });
         }
-        write(memory, start, &module.contents)?;
+        module.file.fill(0, size, start, memory)?;
         room.take(start..end);
         placed.push(Placed { start, end });
     }

@@ -69,10 +69,10 @@ pub fn load(
     modules: &[Module],
     memory: &mut GuestMemory,
 ) -> Result<CpuState, BootError> {
-    let Some(header) = find_header(image.bytes()) else {
+    let Some(header) = find_header(image.head()) else {
         return Err(image.unsupported("it has no multiboot header"));
     };
-    let flags = u32_at(image.bytes(), header + 4);
+    let flags = u32_at(image.head(), header + 4);
     let known = flag::ALIGN_MODULES | flag::MEMORY | flag::VIDEO;
     let unknown = flags & flag::REQUIRED & !known;
     if unknown != 0 {
@@ -149,8 +149,8 @@ fn load_by_addresses(
     header: usize,
     memory: &mut GuestMemory,
 ) -> Result<(u32, Range<u64>), BootError> {
-    image.slice(header as u64, 32, "the multiboot header")?;
-    let field = |offset: usize| u32_at(image.bytes(), header + offset);
+    let bytes = image.read(header as u64, 32, "the multiboot header")?;
+    let field = |offset: usize| u32_at(&bytes, offset);
     let addresses = LoadAddresses {
         header: field(12).into(),
         load_start: field(16).into(),
@@ -196,8 +196,8 @@ impl LoadAddresses {
             end => end.checked_sub(self.load_start).ok_or_else(inconsistent)?,
         };
         let end = (self.load_start + size).max(self.bss_end);
-        let bytes = image.slice(file_start, size, "the multiboot load range")?;
-        image.load(bytes, self.load_start, end, LOWEST_ADDRESS, memory)?;
+        let part = image.part(file_start, size, "the multiboot load range")?;
+        image.load(part, self.load_start, end, LOWEST_ADDRESS, memory)?;
         Ok(self.load_start..end)
     }
 }

@@ -112,7 +112,7 @@ impl Wishes {
     /// # Errors
     /// [`BootError::Unsupported`]: a required tag is unknown here or cannot be satisfied.
     fn read(image: &Image, header: Header) -> Result<Self, BootError> {
-        let bytes = &image.bytes()[header.offset..header.offset + header.bytes];
+        let bytes = &image.head()[header.offset..header.offset + header.bytes];
         let architecture = u32_at(bytes, 4);
         if architecture != ARCHITECTURE_386 {
             return Err(image.unsupported(format!(

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use tollgate_test_support::skip;
 use tollgate_x86::{Gpr, SegmentRegister};
 
+mod host_files;
 mod long_mode;
 mod low_multiboot;
 mod multiboot2;
