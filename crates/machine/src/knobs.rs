@@ -27,10 +27,41 @@ pub struct Knob {
     pub what: &'static str,
     /// The experiment of `tollgate lab` that compares the knob's values.
     pub experiment: &'static str,
-    /// Returns the index in `values` of the value that a configuration has.
+    /// The field of a configuration that has the knob's value.
+    field: Field,
+}
+
+/// A field of a configuration, as an index in the values of a knob.
+struct Field {
     get: fn(&VmConfig) -> usize,
-    /// Sets a configuration to the value with this index in `values`.
     set: fn(&mut VmConfig, usize),
+}
+
+/// The field `$field`, which is a `bool`.
+macro_rules! switch {
+    ($($field:ident).+) => {
+        Field {
+            get: |config| usize::from(config.$($field).+),
+            set: |config, value| config.$($field).+ = value == ON,
+        }
+    };
+}
+
+/// The field `$field`, whose variants are given in the order of the knob's values.
+macro_rules! choice {
+    ($($field:ident).+: $kind:ident::{$($variant:ident),+}) => {
+        Field {
+            get: |config| {
+                let mut values = [$($kind::$variant),+].into_iter();
+                values.position(|value| value == config.$($field).+).unwrap_or(0)
+            },
+            set: |config, value| {
+                if let Some(value) = [$($kind::$variant),+].get(value) {
+                    config.$($field).+ = *value;
+                }
+            },
+        }
+    };
 }
 
 const SWITCH: &[&str] = &["off", "on"];
@@ -44,8 +75,7 @@ pub const KNOBS: &[Knob] = &[
         what: "CLI, STI, PUSHF, POPF, IRET and INT n run without an exit, on a virtual \
                interrupt flag",
         experiment: "vif",
-        get: |config| usize::from(config.virtual_interrupts.flag),
-        set: |config, value| config.virtual_interrupts.flag = value == ON,
+        field: switch!(virtual_interrupts.flag),
     },
     Knob {
         name: "vir",
@@ -53,8 +83,7 @@ pub const KNOBS: &[Knob] = &[
         what: "setting the virtual interrupt flag exits only while an interrupt waits; needs \
                vif=on",
         experiment: "vif",
-        get: |config| usize::from(config.virtual_interrupts.request),
-        set: |config, value| config.virtual_interrupts.request = value == ON,
+        field: switch!(virtual_interrupts.request),
     },
     Knob {
         name: "transition",
@@ -62,14 +91,7 @@ pub const KNOBS: &[Knob] = &[
         what: "how instructions on the interrupt flag leave translated code: by a call, by a \
                #GP or by a #UD of the host",
         experiment: "vif",
-        get: |config| config.virtual_interrupts.transition as usize,
-        set: |config, value| {
-            config.virtual_interrupts.transition = match value {
-                0 => Transition::Call,
-                1 => Transition::Trap,
-                _ => Transition::Task,
-            }
-        },
+        field: choice!(virtual_interrupts.transition: Transition::{Call, Trap, Task}),
     },
     Knob {
         name: "memory-access",
@@ -78,18 +100,7 @@ pub const KNOBS: &[Knob] = &[
                host's page tables translate it, or they do so once a program has run for some \
                milliseconds",
         experiment: "shadow",
-        get: |config| match config.memory_access {
-            MemoryAccess::Checked => 0,
-            MemoryAccess::Direct => 1,
-            MemoryAccess::Adaptive => 2,
-        },
-        set: |config, value| {
-            config.memory_access = match value {
-                0 => MemoryAccess::Checked,
-                1 => MemoryAccess::Direct,
-                _ => MemoryAccess::Adaptive,
-            }
-        },
+        field: choice!(memory_access: MemoryAccess::{Checked, Direct, Adaptive}),
     },
     Knob {
         name: "anchors",
@@ -97,8 +108,7 @@ pub const KNOBS: &[Knob] = &[
         what: "direct accesses of 64-bit programs reach most of their memory through one \
                register; off: each part of the address has its own offset",
         experiment: "shadow",
-        get: |config| usize::from(config.anchors),
-        set: |config, value| config.anchors = value == ON,
+        field: switch!(anchors),
     },
     Knob {
         name: "switch",
@@ -106,13 +116,7 @@ pub const KNOBS: &[Knob] = &[
         what: "a load of CR3 that keeps the translations of the space exits, or runs in \
                translated code",
         experiment: "shadow",
-        get: |config| config.space_switch as usize,
-        set: |config, value| {
-            config.space_switch = match value {
-                0 => SpaceSwitch::Exit,
-                _ => SpaceSwitch::Inline,
-            }
-        },
+        field: choice!(space_switch: SpaceSwitch::{Exit, Inline}),
     },
     Knob {
         name: "shadow-tables",
@@ -123,8 +127,10 @@ pub const KNOBS: &[Knob] = &[
         what: "how many address spaces keep their tables, the loaded one included; auto \
                starts with 4",
         experiment: "shadow",
-        get: |config| usize::from(config.shadow.tables.unwrap_or(0)),
-        set: |config, value| config.shadow.tables = (value != 0).then_some(value as u8),
+        field: Field {
+            get: |config| usize::from(config.shadow.tables.unwrap_or(0)),
+            set: |config, value| config.shadow.tables = (value != 0).then_some(value as u8),
+        },
     },
     Knob {
         name: "invalidation",
@@ -132,14 +138,7 @@ pub const KNOBS: &[Knob] = &[
         what: "INVLPG exits and drops the whole space, exits and drops one page, or drops one \
                page without an exit",
         experiment: "shadow",
-        get: |config| config.shadow.invalidation as usize,
-        set: |config, value| {
-            config.shadow.invalidation = match value {
-                0 => Invalidation::Full,
-                1 => Invalidation::Selective,
-                _ => Invalidation::Inline,
-            }
-        },
+        field: choice!(shadow.invalidation: Invalidation::{Full, Selective, Inline}),
     },
     Knob {
         name: "reverse-map",
@@ -147,8 +146,7 @@ pub const KNOBS: &[Knob] = &[
         what: "the entries that lead to a physical page are found through a reverse map; off: \
                all tables are purged",
         experiment: "shadow",
-        get: |config| usize::from(config.shadow.reverse_map),
-        set: |config, value| config.shadow.reverse_map = value == ON,
+        field: switch!(shadow.reverse_map),
     },
     Knob {
         name: "double-invalidation",
@@ -156,14 +154,7 @@ pub const KNOBS: &[Knob] = &[
         what: "an invalidation of all spaces purges every table, only the tables that were \
                used since the last one, or each table when its place is needed",
         experiment: "shadow",
-        get: |config| config.shadow.double_invalidation as usize,
-        set: |config, value| {
-            config.shadow.double_invalidation = match value {
-                0 => DoubleInvalidation::Allow,
-                1 => DoubleInvalidation::SelectionFlag,
-                _ => DoubleInvalidation::EntryCount,
-            }
-        },
+        field: choice!(shadow.double_invalidation: DoubleInvalidation::{Allow, SelectionFlag, EntryCount}),
     },
     Knob {
         name: "compare-entries",
@@ -171,8 +162,7 @@ pub const KNOBS: &[Knob] = &[
         what: "a load of CR3 that invalidates a space keeps translations whose page-table \
                entries have not changed; off: it keeps none",
         experiment: "shadow",
-        get: |config| usize::from(config.shadow.compares_entries),
-        set: |config, value| config.shadow.compares_entries = value == ON,
+        field: switch!(shadow.compares_entries),
     },
     Knob {
         name: "icache",
@@ -181,16 +171,7 @@ pub const KNOBS: &[Knob] = &[
                without an exit, is known since translation, is fetched and decoded at each exit, \
                or is looked up in a dictionary by linear or by physical address",
         experiment: "icache",
-        get: |config| config.instruction_source as usize,
-        set: |config, value| {
-            config.instruction_source = match value {
-                0 => InstructionSource::FastPath,
-                1 => InstructionSource::Site,
-                2 => InstructionSource::Off,
-                3 => InstructionSource::On,
-                _ => InstructionSource::Physical,
-            }
-        },
+        field: choice!(instruction_source: InstructionSource::{FastPath, Site, Off, On, Physical}),
     },
     Knob {
         name: "interruptible",
@@ -199,14 +180,7 @@ pub const KNOBS: &[Knob] = &[
                stops and the guest's instruction starts again after the handler, or it stops \
                and resumes after the handler",
         experiment: "interruptible",
-        get: |config| config.interruptible as usize,
-        set: |config, value| {
-            config.interruptible = match value {
-                0 => Interruptible::Off,
-                1 => Interruptible::Restart,
-                _ => Interruptible::Resume,
-            }
-        },
+        field: choice!(interruptible: Interruptible::{Off, Restart, Resume}),
     },
 ];
 
@@ -330,7 +304,7 @@ impl Assignment {
 
     /// Gives `config` this value.
     pub fn apply(self, config: &mut VmConfig) {
-        (self.knob().set)(config, self.value);
+        (self.knob().field.set)(config, self.value);
     }
 }
 
@@ -367,7 +341,7 @@ impl Settings {
         let mut values = [0; KNOBS.len()];
         for (knob, value) in KNOBS.iter().zip(&mut values) {
             // A value without a name could only be a mistake in the list above.
-            *value = (knob.get)(config).min(knob.values.len() - 1);
+            *value = (knob.field.get)(config).min(knob.values.len() - 1);
         }
         Self(values)
     }
