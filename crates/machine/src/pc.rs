@@ -237,11 +237,6 @@ impl Pc {
         self.board.interrupts.local_apic.init();
     }
 
-    /// Replaces the destination of the serial port's output.
-    pub fn set_serial_output(&mut self, sink: Box<dyn Write + Send>) {
-        self.board.serial_output.set_sink(sink);
-    }
-
     /// Replaces the destination of the debug consoles' output (ports E9h and 402h).
     pub fn set_debug_output(&mut self, sink: Box<dyn Write + Send>) {
         self.board.debug_output.set_sink(sink);

@@ -13,8 +13,8 @@
 //! ```
 //!
 //! The *kick* is a closure that the vCPU thread installs; it must make that thread leave guest code
-//! soon (in practice by a signal). A thread that sleeps in [`VmCommands::wait_for_work`] or
-//! [`VmCommands::wait_for_command`] needs no kick.
+//! soon (in practice by a signal). A thread that sleeps in [`VmCommands::wait_for_command`] needs no
+//! kick.
 //!
 //! The queue is bounded by construction: a command that is already waiting is not queued again, and
 //! of pause and resume only the latest is kept.

@@ -311,11 +311,6 @@ impl GuestRam {
         self.layout.regions()
     }
 
-    /// The start and size in bytes of the whole reserved host range, including its guards.
-    pub fn reserved_range(&self) -> (*mut u8, usize) {
-        (self.reservation.start, self.reservation.bytes)
-    }
-
     /// The host address of a physical page (address divided by 4096), if loads from it reach
     /// memory. [`GuestRam::page_use`] says whether stores do.
     #[inline]

@@ -43,8 +43,6 @@ pub const CODE_START: u16 = 0x1000;
 pub const CODE_END: u16 = 0x3000;
 /// First offset of the two pages for the stack.
 pub const STACK_START: u16 = 0x4000;
-/// Offset after the pages for the stack.
-pub const STACK_END: u16 = 0x6000;
 
 /// The segments in which a case runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]

@@ -77,9 +77,6 @@ impl<'de> Deserialize<'de> for VectorState {
     }
 }
 
-/// Version of [`CpuState`]'s layout in saved files.
-pub const CPU_STATE_VERSION: u32 = 6;
-
 /// The registers of one processor.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[repr(C)]

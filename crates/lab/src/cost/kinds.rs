@@ -627,9 +627,6 @@ pub const KINDS: &[Kind] = &[
 /// The guest's loop that measures no kind of exit.
 pub const INTERPRETER: &str = "interpreter";
 
-/// Loops of the guest that are not kinds of exit.
-pub const OTHER_LOOPS: &[&str] = &[BASELINE, INTERPRETER];
-
 /// Kinds that the experiment would measure too if this version had them.
 pub const NOT_IN_THIS_VERSION: &[(&str, &str)] = &[
     ("shadow-fill", "a page entered into a shadow window"),
@@ -650,6 +647,9 @@ pub const NOT_IN_THIS_VERSION: &[(&str, &str)] = &[
 mod tests {
     use super::*;
     use crate::cost::guest;
+
+    /// Loops of the guest that are not kinds of exit.
+    const OTHER_LOOPS: &[&str] = &[BASELINE, INTERPRETER];
 
     #[test]
     fn every_kind_has_loops_and_every_loop_is_a_kind() {

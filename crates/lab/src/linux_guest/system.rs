@@ -137,13 +137,6 @@ impl System {
             ..config.clone()
         }
     }
-
-    /// Adds words to the kernel's command line.
-    pub fn appending(mut self, words: &str) -> Self {
-        self.append.push(' ');
-        self.append.push_str(words);
-        self
-    }
 }
 
 /// Checks the folder that `--guest-image` names for a guest.

@@ -28,9 +28,6 @@ use tollgate_x86::paging::PHYSICAL_ADDRESS_BITS;
 const BASE_ADDRESS_BITS: u64 = ((1 << PHYSICAL_ADDRESS_BITS) - 1) & !0xfff;
 /// The size of the register page in bytes.
 pub const REGISTER_BYTES: u64 = 0x1000;
-/// The frequency of the timer's input before its divider: one tick per nanosecond. The guest
-/// measures it, or does not need it in TSC-deadline mode.
-pub const BUS_FREQUENCY_HZ: u64 = 1_000_000_000;
 
 /// Version 14h with six LVT entries and without EOI-broadcast suppression
 /// (SDM volume 3, 11.4.8).

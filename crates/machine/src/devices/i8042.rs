@@ -403,16 +403,6 @@ impl I8042 {
     pub fn auxiliary_irq(&self) -> bool {
         self.auxiliary_irq.level()
     }
-
-    /// Returns the line of IRQ 1 with its uncollected rising edges.
-    pub fn keyboard_irq_line(&mut self) -> &mut IrqLine {
-        &mut self.keyboard_irq
-    }
-
-    /// Returns the line of IRQ 12 with its uncollected rising edges.
-    pub fn auxiliary_irq_line(&mut self) -> &mut IrqLine {
-        &mut self.auxiliary_irq
-    }
 }
 
 #[cfg(test)]

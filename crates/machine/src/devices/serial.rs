@@ -80,16 +80,8 @@ impl Serial {
 
     /// Ports of COM1 (IRQ 4).
     pub const COM1_PORTS: RangeInclusive<u16> = 0x3F8..=0x3FF;
-    /// Ports of COM2 (IRQ 3).
-    pub const COM2_PORTS: RangeInclusive<u16> = 0x2F8..=0x2FF;
-    /// Ports of COM3 (IRQ 4).
-    pub const COM3_PORTS: RangeInclusive<u16> = 0x3E8..=0x3EF;
-    /// Ports of COM4 (IRQ 3).
-    pub const COM4_PORTS: RangeInclusive<u16> = 0x2E8..=0x2EF;
-    /// The ISA interrupt of COM1 and COM3.
+    /// The ISA interrupt of COM1.
     pub const COM1_IRQ: u8 = 4;
-    /// The ISA interrupt of COM2 and COM4.
-    pub const COM2_IRQ: u8 = 3;
 
     /// The maximum number of bytes and breaks that wait for the receiver.
     pub const INPUT_LIMIT: usize = 4096;

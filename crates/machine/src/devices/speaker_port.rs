@@ -72,11 +72,6 @@ impl SpeakerPort {
         self.control = Control::from_bits_truncate(value) & Control::WRITABLE;
         pit.set_gate2(self.control.contains(Control::TIMER_2_GATE), now);
     }
-
-    /// Whether channel 2 is connected to the speaker.
-    pub const fn speaker_on(&self) -> bool {
-        self.control.contains(Control::SPEAKER_DATA)
-    }
 }
 
 #[cfg(test)]
@@ -88,7 +83,7 @@ mod tests {
         let (mut port, mut pit) = (SpeakerPort::new(), Pit::new());
         port.write(0xCF, &mut pit, GuestTime(0));
         assert_eq!(port.read(&mut pit, GuestTime(0)) & 0xCF, 0x0F);
-        assert!(port.speaker_on());
+        assert!(port.control.contains(Control::SPEAKER_DATA));
     }
 
     #[test]

@@ -70,8 +70,6 @@ pub mod feature {
 pub mod status {
     /// The guest has found the device.
     pub const ACKNOWLEDGE: u8 = 1;
-    /// The guest has a driver for the device.
-    pub const DRIVER: u8 = 2;
     /// The driver is ready.
     pub const DRIVER_OK: u8 = 4;
     /// The driver has accepted a set of features.

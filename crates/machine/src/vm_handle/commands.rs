@@ -119,8 +119,9 @@ impl VmCommands {
     }
 
     /// Sleeps until a command, serial input, a key or a mouse event waits, or `timeout` has passed.
-    /// Returns whether anything waits. This is for a halted machine.
-    pub fn wait_for_work(&self, timeout: Option<Duration>) -> bool {
+    /// Returns whether anything waits.
+    #[cfg(test)]
+    pub(super) fn wait_for_work(&self, timeout: Option<Duration>) -> bool {
         self.sleep(timeout, |mailbox| {
             !mailbox.commands.is_empty()
                 || !mailbox.serial_input.is_empty()

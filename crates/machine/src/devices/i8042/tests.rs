@@ -171,7 +171,7 @@ fn each_byte_of_a_key_is_an_interrupt_of_its_own() {
     let mut bench = Bench::new();
     bench.press(Key::DELETE);
     bench.release(Key::DELETE);
-    assert_eq!(bench.controller.keyboard_irq_line().take_edges(), 4);
+    assert_eq!(bench.controller.keyboard_irq.take_edges(), 4);
 }
 
 #[test]

@@ -57,13 +57,13 @@ impl Bench {
 #[test]
 fn a_move_is_a_report_of_three_bytes_and_as_many_interrupts() {
     let mut bench = Bench::with_mouse();
-    bench.controller.auxiliary_irq_line().take_edges();
+    bench.controller.auxiliary_irq.take_edges();
     bench.now = bench.now.after(I8042::BYTE_TIME);
     bench.move_mouse(moved(5, -3, NONE));
     assert!(bench.controller.auxiliary_irq());
     assert_eq!(bench.status() & 0x21, 0x21);
     assert_eq!(bench.reported(), [0x08, 5, 3]);
-    assert_eq!(bench.controller.auxiliary_irq_line().take_edges(), 3);
+    assert_eq!(bench.controller.auxiliary_irq.take_edges(), 3);
     bench.move_mouse(moved(-1, 2, NONE));
     assert_eq!(bench.reported(), [0x38, 0xFF, 0xFE]);
     assert_eq!(bench.controller.next_deadline(bench.now), None);
