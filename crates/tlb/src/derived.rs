@@ -1,7 +1,7 @@
 //! The trait of all structures that hold data derived from the guest's page tables, and its
 //! vocabulary.
 
-use crate::software_tlb::View;
+use crate::view::View;
 use tollgate_x86::LinearAddress;
 use tollgate_x86::address::PAGE_SIZE;
 

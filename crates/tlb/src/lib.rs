@@ -18,11 +18,13 @@ pub mod shadow_windows;
 pub mod slots;
 pub mod software_tlb;
 pub mod table_entries;
+pub mod view;
 
 pub use derived::{Allows, Derived, Held, LeadsTo, PageRange, SPACES, SpaceNumber};
 pub use long_tlb::LongTlb;
 pub use origins::Origins;
 pub use shadow_windows::{Run, ShadowWindows};
 pub use slots::Slots;
-pub use software_tlb::{Entry, SoftwareTlb, Stores, View};
+pub use software_tlb::{Entry, SoftwareTlb, Stores};
 pub use table_entries::{Comparison, TableEntries};
+pub use view::View;

@@ -47,7 +47,8 @@ use crate::parts::{
 use crate::reservation::Reservation;
 use crate::shadow_windows::ShadowWindows;
 use crate::slots::{Slots, Table, show_page};
-use crate::software_tlb::{Entry, Stores, View};
+use crate::software_tlb::{Entry, Stores};
+use crate::view::View;
 use std::io;
 use tollgate_x86::LinearAddress;
 use tollgate_x86::address::PAGE_SIZE;

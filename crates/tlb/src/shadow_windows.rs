@@ -32,6 +32,7 @@ mod runs;
 mod window;
 mod writable_pages;
 
+pub use self::area::BESIDE_WINDOW;
 pub use self::runs::Run;
 
 use self::anchors::Anchors;
@@ -39,7 +40,7 @@ use self::area::Region;
 use self::window::{PART_PAGES, Window, part_of};
 use self::writable_pages::WritablePages;
 use crate::derived::{PageRange, SPACES, SpaceNumber};
-use crate::software_tlb::View;
+use crate::view::View;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use tollgate_x86::LinearAddress;
@@ -49,9 +50,6 @@ use tollgate_x86::canonical::is_canonical;
 /// Maximum distance, in bytes, from the linear address that translated code knows to the address
 /// that it accesses.
 const NEAR: u64 = 4096;
-/// Number of bytes that are never mapped next to each window, and next to the region that stands
-/// for parts without a window. An access may reach that far beyond the part that its address is in.
-pub const BESIDE_WINDOW: u64 = (1 << 31) - (1 << 16);
 const _: () = assert!(BESIDE_WINDOW + NEAR < area::BETWEEN / 2);
 
 /// The number of mappings that Linux allows a process by default.

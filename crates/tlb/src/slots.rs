@@ -2,7 +2,7 @@
 //! differ only in where an entry lies.
 
 use crate::derived::{Allows, Held, LeadsTo, SpaceNumber};
-use crate::software_tlb::View;
+use crate::view::View;
 use tollgate_x86::LinearAddress;
 
 /// The three tables of a view.

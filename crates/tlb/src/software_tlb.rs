@@ -19,23 +19,10 @@ use crate::derived::{Derived, Held, PageRange};
 use crate::reservation::Reservation;
 use crate::shadow_windows::ShadowWindows;
 use crate::slots::{Slots, Table, show_page};
+use crate::view::View;
 use std::io;
 use tollgate_x86::LinearAddress;
 use tollgate_x86::address::PAGE_SIZE;
-
-/// The privilege whose accesses a table serves.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum View {
-    /// CPL 0 to 2.
-    Supervisor = 0,
-    /// CPL 3.
-    User = 1,
-}
-
-impl View {
-    /// Both views.
-    pub const ALL: [View; 2] = [View::Supervisor, View::User];
-}
 
 const PAGES: usize = 1 << 20;
 const SLOTS: usize = PAGES * 2;

@@ -2,7 +2,7 @@
 //! software TLB that serves a privilege.
 
 use tollgate_emulate::operand::linear_mask;
-use tollgate_tlb::software_tlb::View;
+use tollgate_tlb::View;
 use tollgate_x86::paging::Privilege;
 use tollgate_x86::{CpuState, SegmentRegister};
 

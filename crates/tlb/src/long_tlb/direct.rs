@@ -6,7 +6,7 @@ use crate::parts::{HALF, unsigned};
 use crate::shadow_windows::narrow::is_part;
 use crate::shadow_windows::{ShadowWindows, anchors};
 use crate::slots::Table;
-use crate::software_tlb::View;
+use crate::view::View;
 
 const _: () = assert!(ROOT_BYTES >= 2 * HALF as usize * 8);
 

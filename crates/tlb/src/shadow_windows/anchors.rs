@@ -35,8 +35,7 @@
 //! All anchors belong to one machine of a process, the first that asks for them. All other machines
 //! work without anchors, and so does every machine if the host has mapped something else there.
 
-use super::BESIDE_WINDOW;
-use super::area::is_range_free;
+use super::area::{BESIDE_WINDOW, is_range_free};
 use crate::derived::{SPACES, SpaceNumber};
 use crate::parts::PART_SHIFT;
 use std::sync::OnceLock;

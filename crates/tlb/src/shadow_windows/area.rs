@@ -10,6 +10,10 @@
 use crate::parts::PART_SHIFT;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+/// Number of bytes that are never mapped next to each window, and next to the region that stands
+/// for parts without a window. An access may reach that far beyond the part that its address is in.
+pub const BESIDE_WINDOW: u64 = (1 << 31) - (1 << 16);
+
 /// Size of a region, in bytes of linear addresses that it stands for.
 const WINDOW_BYTES: u64 = 1 << PART_SHIFT;
 /// Size of the gap between two regions, which is never mapped, so that an access that continues

@@ -18,7 +18,7 @@ use super::window::{part_of, start_of};
 use super::{BesideWindow, Run, ShadowWindows};
 use crate::derived::PageRange;
 use crate::parts::HALF;
-use crate::software_tlb::View;
+use crate::view::View;
 use tollgate_x86::LinearAddress;
 use tollgate_x86::address::PAGE_SIZE;
 
