@@ -6,6 +6,7 @@
 
 mod device_page;
 mod eviction;
+mod known_device_page;
 mod linking;
 mod out_of_line;
 pub mod run;
@@ -34,8 +35,8 @@ use crate::policy::virtual_interrupts::VirtualInterrupts;
 use crate::position;
 use crate::requests::Requests;
 use crate::translate::Translator;
-use device_page::DevicePage;
 use eviction::Eviction;
+use known_device_page::DevicePage;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::io;

@@ -47,7 +47,7 @@ use crate::abi::link_layout::{
     BranchTable, MAX_SLOTS, ModeId, is_programs_part, is_programs_slot, table_offset,
 };
 use crate::blocks::link_memory::{LinkMemory, OWNERS, Owner, Tables};
-use crate::blocks::links::Target;
+use crate::blocks::link_target::Target;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tollgate_tlb::{Allows, Held, LeadsTo, PageRange, SpaceNumber, View};
 

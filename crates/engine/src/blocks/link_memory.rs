@@ -13,7 +13,7 @@ use crate::abi::link_layout::{
     TABLES_BYTES, far_tag_base, first_choice, indirect_tag, is_programs_part, is_programs_slot,
     slot_offset, table_offset,
 };
-use crate::blocks::links::Target;
+use crate::blocks::link_target::Target;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use tollgate_tlb::reservation::Reservation;

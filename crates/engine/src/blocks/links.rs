@@ -29,6 +29,7 @@ use crate::blocks::code_pages::{
 use crate::blocks::entries_by_page::EntriesByPage;
 use crate::blocks::kept_pages::KeptPages;
 use crate::blocks::link_memory::{Entry, LinkMemory};
+use crate::blocks::link_target::Target;
 use std::io;
 use tollgate_tlb::{Allows, Derived, Held, LeadsTo, PageRange, SPACES, SpaceNumber};
 
@@ -52,23 +53,6 @@ pub struct Epoch {
     pub space: SpaceNumber,
     /// The number of the epoch, unique over the epochs of all spaces.
     pub number: u64,
-}
-
-/// The target of an indirect branch.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Target {
-    /// Host address of the block's code.
-    pub address: u64,
-    /// The slide that the context must have at the target if the block is relocatable: the value of
-    /// [`KeptRegisters::code_slide`](crate::abi::context::groups::KeptRegisters::code_slide).
-    pub slide: u64,
-}
-
-impl Target {
-    /// Makes the target for a block that is not relocatable.
-    pub fn fixed(address: u64) -> Self {
-        Self { address, slide: 0 }
-    }
 }
 
 /// The link tables of one vCPU.

@@ -10,6 +10,7 @@ mod kept_pages;
 pub mod key_index;
 pub mod link_memory;
 pub mod link_pages;
+pub mod link_target;
 pub mod links;
 pub mod made_links;
 pub mod packed_tables;

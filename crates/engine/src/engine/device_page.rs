@@ -4,59 +4,17 @@
 //! The routines are in [`crate::gate::device_fast_path`].
 
 use super::Engine;
+use super::known_device_page::DevicePage;
 use crate::abi::context::{Context, NO_PAGE};
 use crate::abi::fast_paths::DISPLAY_WINDOW_SHIFT;
 use crate::abi::memos::device_access::{DEVICE_ACCESSES, DeviceAccess, FORM_DISPLAY};
 use crate::abi::sites::{BlockId, Site};
-use tollgate_tlb::PageRange;
 use tollgate_x86::LinearAddress;
 use tollgate_x86::paging::Translation;
 
 /// For how many instructions the engine remembers what they do with a device. When there are more,
 /// all are forgotten.
 const MOST_DEVICE_ACCESSES: usize = 1 << 12;
-
-/// A linear page, used at level 0, that leads to a device's registers.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct DevicePage {
-    /// Zero minus the page's number, or [`NO_PAGE`].
-    pub negated: u64,
-    /// Whether stores are allowed.
-    writable: bool,
-    global: bool,
-}
-
-impl DevicePage {
-    /// No page is known.
-    pub const NONE: Self = Self {
-        negated: NO_PAGE,
-        writable: false,
-        global: false,
-    };
-
-    /// Forgets the page unless it is global.
-    pub fn drop_local(&mut self) {
-        if !self.global {
-            *self = Self::NONE;
-        }
-    }
-
-    /// Adjusts to the load of another space: a global page stays known only in the upper half,
-    /// where it is global in all spaces.
-    pub fn load(&mut self) {
-        let is_upper = self.negated.wrapping_neg() >> 51 != 0;
-        if !self.global || !is_upper {
-            *self = Self::NONE;
-        }
-    }
-
-    /// Forgets the page if it is one of `pages`.
-    pub fn drop_pages(&mut self, pages: PageRange) {
-        if pages.contains(self.negated.wrapping_neg()) {
-            *self = Self::NONE;
-        }
-    }
-}
 
 impl Engine {
     /// Notes what an instruction of level 0 does that has just accessed a device's register at

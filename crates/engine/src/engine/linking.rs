@@ -7,7 +7,8 @@ use crate::abi::link_layout::ModeId;
 use crate::abi::sites::{BlockId, LinkPlace, Site, SiteKind};
 use crate::blocks::block::Block;
 use crate::blocks::code_pages::{Expected, Found, IndirectTarget};
-use crate::blocks::links::{Dependence, LinkTables, Target};
+use crate::blocks::link_target::Target;
+use crate::blocks::links::{Dependence, LinkTables};
 
 /// Whether a direct branch to `target` may leave the slide as it is. It may always do so if the
 /// target is not relocatable. Code that is not relocatable has no slide, so its branches cannot

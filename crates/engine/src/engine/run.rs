@@ -1,9 +1,10 @@
 //! Running guest code: from a state and an entry to an exit.
 
 use super::Engine;
-use crate::abi::context::{Context, NO_PASS, SITE_NONE, SITE_SIGNAL};
+use crate::abi::context::{Context, NO_PASS};
 use crate::abi::sites::BlockId;
-use crate::blocks::links::Target;
+use crate::abi::sites::{SITE_NONE, SITE_SIGNAL};
+use crate::blocks::link_target::Target;
 use crate::gate::entry::enter;
 use tollgate_x86::Gpr;
 

@@ -2,7 +2,7 @@
 //! of it to forget, and which address space is loaded.
 
 use super::Engine;
-use super::device_page::DevicePage;
+use super::known_device_page::DevicePage;
 use crate::abi::context::NO_PAGE;
 use crate::blocks::code_pages::CodePageKey;
 use crate::blocks::link_pages;

@@ -27,8 +27,9 @@ use crate::abi::host::*;
 use crate::abi::state_map::Restore;
 use crate::emit::assembler::{Mem, Width};
 use crate::emit::effective_address::Offset;
-use crate::emit::look_up::{OddSegment, segment_of};
-use crate::emit::operands::name_of;
+use crate::emit::look_up::OddSegment;
+use crate::emit::named_operands::name_of;
+use crate::emit::named_operands::segment_of;
 use crate::policy::mode::SegmentClass;
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 

@@ -59,12 +59,6 @@ fn condition_bits(condition: ConditionCode) -> u8 {
 /// Maximum number of link slots that one instruction needs.
 const MOST_SLOTS: usize = 3;
 
-/// Whether a block continues after an instruction that may lead elsewhere, namely after a
-/// conditional branch, in case it is not taken.
-pub(super) fn goes_on_behind(instruction: &Instruction) -> bool {
-    instruction.is_jcc_short_or_near()
-}
-
 impl Translator {
     /// The target of a direct branch. `None` if the target is beyond the code segment's limit or
     /// not canonical, so that the branch itself faults.

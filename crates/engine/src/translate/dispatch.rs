@@ -7,7 +7,7 @@ use super::{Flow, Translator};
 use crate::abi::context_displacements as at;
 use crate::abi::sites::SiteKind;
 use crate::emit::assembler::Width;
-use crate::emit::shared_look_up::Planned;
+use crate::emit::emitter::window::Planned;
 use crate::policy::allow_list::{Treatment, treatment};
 use crate::policy::fast_path::FastInstruction;
 use crate::policy::mode::ModeFlags;

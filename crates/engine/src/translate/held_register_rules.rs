@@ -3,8 +3,8 @@
 
 use super::Translator;
 use crate::abi::host::*;
-use crate::emit::look_up::segment_of;
-use crate::emit::operands::{Named, guest_number, uses_count_in_place};
+use crate::emit::named_operands::segment_of;
+use crate::emit::named_operands::{Named, guest_number, uses_count_in_place};
 use crate::policy::mode::{ModeFlags, SegmentClass};
 use iced_x86::{Instruction, Mnemonic, Register};
 

@@ -10,9 +10,8 @@
 //! Nothing here decides whether an access may use a shared look-up. A plan that does not come true
 //! costs one look-up, and an access that was not planned makes a look-up of its own.
 
-use super::branch::goes_on_behind;
-use crate::emit::look_up::{near_register, segment_of};
-use crate::emit::shared_look_up::{Planned, WINDOW_BYTES};
+use crate::emit::emitter::window::{Planned, WINDOW_BYTES};
+use crate::emit::named_operands::{near_register, segment_of};
 use crate::policy::allow_list::has_memory;
 use crate::policy::memory_operand::MemoryUse;
 use crate::policy::mode::{Mode, ModeFlags, SegmentClass};
@@ -209,7 +208,7 @@ impl Ahead {
             }
             self.add(&instruction, mode, is_64_bit, &mut memory_use);
             self.instructions.push(instruction);
-            let is_passed = goes_on_behind(&instruction);
+            let is_passed = continues_after(&instruction);
             if instruction.flow_control() != FlowControl::Next && !is_passed {
                 break;
             }
@@ -367,6 +366,12 @@ impl Ahead {
             left = others;
         }
     }
+}
+
+/// Whether a block continues after an instruction that may lead elsewhere, namely after a
+/// conditional branch, in case it is not taken.
+fn continues_after(instruction: &Instruction) -> bool {
+    instruction.is_jcc_short_or_near()
 }
 
 #[cfg(test)]

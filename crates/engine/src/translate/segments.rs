@@ -27,7 +27,7 @@ use crate::abi::register_map::Home;
 use crate::abi::state_map::{Restore, Shadow, Source};
 use crate::emit::assembler::{Mem, Width};
 use crate::emit::look_up::OddSegment;
-use crate::emit::operands::guest_number;
+use crate::emit::named_operands::guest_number;
 use crate::policy::mode::{ModeFlags, SegmentClass};
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 use tollgate_x86::SegmentRegister;

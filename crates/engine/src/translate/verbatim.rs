@@ -14,8 +14,8 @@
 
 use crate::abi::host::Host;
 use crate::abi::register_map::COUNT;
-use crate::emit::look_up::Reach;
-use crate::emit::operands::Named;
+use crate::emit::named_operands::Named;
+use crate::emit::reach::Reach;
 use iced_x86::{EncodingKind, Instruction, MandatoryPrefix, OpCodeOperandKind, OpKind, Register};
 use tollgate_x86::Gpr;
 
@@ -356,7 +356,7 @@ mod tests {
     use super::*;
     use crate::abi::register_map::RegisterMap;
     use crate::emit::assembler::Assembler;
-    use crate::emit::operands::{
+    use crate::emit::named_operands::{
         guest_number, is_high_byte, name_of, register_operands, uses_count_in_place,
     };
     use crate::policy::allow_list::{Copying, copying};
