@@ -19,11 +19,12 @@
 //! R15 points to the context, and the signal of a request carries the address of `pending` as its
 //! value.
 
-use crate::abi::context::{BIAS, ByAnchor, Context, SITE_SIGNAL, SignalExit};
+use crate::abi::context::{BIAS, ByAnchor, Context, SignalExit};
 use crate::abi::far_pointer::FarPointer;
 use crate::abi::flags::InterruptFlag;
 use crate::abi::register_map::{CONTEXT, Home, RegisterMap};
 use crate::abi::signal_completion::CompletionKind;
+use crate::abi::sites::SITE_SIGNAL;
 use crate::abi::state_map::{Restore, Source};
 use crate::gate::{entry, fast_path, interrupted_string, store_test};
 use crate::policy::virtual_interrupts::{TASK_SWITCH, TRAP};

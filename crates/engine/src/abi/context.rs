@@ -5,6 +5,10 @@
 //! Small displacements, positive and negative, reach the fields on both sides of R15.
 
 pub mod groups;
+mod vector_registers;
+mod x87_pointers;
+
+pub use self::groups::{NO_PAGE, NO_PASS, STORE_SIZES, WAYS};
 
 use self::groups::{
     Changed, Counters, DeviceState, EntryState, FastPathState, Hot, KeptRegisters, StoreTest,
@@ -18,9 +22,10 @@ use crate::abi::memos::device_access::{DEVICE_ACCESSES, DeviceAccess};
 use crate::abi::memos::known_code::KnownCodeTable;
 use crate::abi::memos::level_change::{LevelChange, LevelChangeKind, OuterReturn};
 use crate::abi::memos::segment_load::SegmentLoadTable;
+use crate::abi::sites::SITE_NONE;
 use crate::abi::state_map::Shadow;
 use crate::abi::strings::ROUTINES;
-use crate::abi::vector_registers;
+use crate::abi::vector_registers::{ALWAYS, host_compacts};
 use crate::abi::x87_pointers::X87Pointers;
 use std::mem::offset_of;
 use std::sync::atomic::AtomicU32;
@@ -31,14 +36,6 @@ use tollgate_x86::registers::Gpr;
 
 /// The distance from the start of [`Context`] to where R15 points; it is 12 modulo 64.
 pub const BIAS: i32 = 76;
-
-/// The value of `exit_site` if guest code was not entered at all.
-pub const SITE_NONE: u32 = u32::MAX;
-/// The value of `exit_site` if a signal took the guest out; see [`SignalExit`].
-pub const SITE_SIGNAL: u32 = u32::MAX - 1;
-
-/// The number of ways in which programs reach memory.
-pub const WAYS: usize = 3;
 
 /// How an instruction of emitted code uses the loaded space's
 /// [anchor](tollgate_tlb::shadow_windows::anchors).
@@ -135,14 +132,6 @@ pub struct Context {
     pub devices: DeviceState,
 }
 
-/// The sizes in bytes of the stores that are tested without an exit; 6 and 12 are frames of
-/// interrupts.
-pub const STORE_SIZES: [u8; 9] = [1, 2, 4, 6, 8, 12, 16, 32, 64];
-/// The value of `DeviceState::page` and `DeviceState::display_window` for none.
-pub const NO_PAGE: u64 = 1;
-/// The value of `StoreTest::pass` for no site.
-pub const NO_PASS: u64 = 1;
-
 /// Room for one operand at any alignment, aligned to 64 bytes.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
@@ -158,7 +147,7 @@ pub const fn gpr_displacement(register: Gpr) -> i32 {
     displacement(offset_of!(Context, cpu) + offset_of!(CpuState, gpr) + register as usize * 8)
 }
 
-/// A [`FastPathFunction`] that leaves every instruction to its exit.
+/// A [`FastPathFunction`](groups::FastPathFunction) that leaves every instruction to its exit.
 extern "sysv64" fn does_nothing(_context: *mut Context, _key: u64, _value: u64) -> u64 {
     0
 }
@@ -265,8 +254,8 @@ impl Context {
             vectors: VectorTransfer {
                 load: 0,
                 before: 0,
-                components: vector_registers::ALWAYS,
-                compacts: u64::from(vector_registers::host_compacts()),
+                components: ALWAYS,
+                compacts: u64::from(host_compacts()),
                 were_live: 0,
             },
             entry: EntryState {

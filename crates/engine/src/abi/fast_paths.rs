@@ -6,7 +6,6 @@
 //! found out when it last executed such an instruction. Which instruction has which fast path is
 //! decided when the instruction is translated (`policy/fast_path.rs`).
 
-use crate::abi::context::Context;
 use tollgate_exits::ExitKind;
 
 /// The routines, in the order of [`crate::abi::context::groups::FastPathState::counts`].
@@ -237,13 +236,6 @@ impl FastPathCall {
     }
 }
 
-/// The monitor's function. It is passed the context, [`FastPathCall::key`], and the address or
-/// value of the call. It returns 1 if it has executed the instruction, 0 if it has changed nothing,
-/// and another number if it has executed the instruction and set
-/// [`FastPathState::done`](crate::abi::context::groups::FastPathState::done), so that the exit is
-/// taken.
-pub type FastPathFunction = unsafe extern "sysv64" fn(*mut Context, u64, u64) -> u64;
-
 /// Value of [`FastPathState::done`](crate::abi::context::groups::FastPathState::done): the mode has
 /// changed, but not the privilege level.
 pub const DONE_IN_LEVEL: u64 = 1;
@@ -261,12 +253,6 @@ pub const DONE_DEVICE: u64 = 5;
 /// Value of `FastPathState::done`: as [`DONE_CALL`], but the monitor must look for
 /// what is due. The function itself sets this value.
 pub const DONE_CALL_DUE: u64 = 6;
-
-/// The function that the routine of device accesses calls with `(context, value, key)`. The value
-/// is what was passed to the routine in R8, and the key is that of [`port_key`]. General registers
-/// that calls may change are in their slots, and vector registers are not in use. Returns one of
-/// the `DEVICE_` values.
-pub type DeviceFastPath = unsafe extern "sysv64" fn(*mut Context, u64, u64) -> u64;
 
 /// Result of a [`DeviceFastPath`]: it has changed nothing, and the exit is taken.
 pub const DEVICE_EXIT: u64 = 0;

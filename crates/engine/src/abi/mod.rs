@@ -1,6 +1,7 @@
 //! The conventions that emitted code and the monitor share: the context, where the guest's
 //! registers live, and the tables that lead from host code to guest state.
 
+pub mod changed;
 pub mod context;
 pub mod context_displacements;
 pub mod descriptors;

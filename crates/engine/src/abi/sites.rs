@@ -4,6 +4,12 @@ use crate::abi::state_map::Shadow;
 use std::num::NonZeroU8;
 use tollgate_x86::Vector;
 
+/// The value of `exit_site` if guest code was not entered at all.
+pub const SITE_NONE: u32 = u32::MAX;
+
+/// The value of `exit_site` if a signal took the guest out; see [`crate::abi::context::SignalExit`].
+pub const SITE_SIGNAL: u32 = u32::MAX - 1;
+
 /// The number of a block; a number is assigned again after its block has died.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct BlockId(pub u32);

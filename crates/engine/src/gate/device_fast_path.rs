@@ -3,7 +3,7 @@
 //!
 //! The device accesses are IN and OUT, and loads and stores of 4 bytes in the page of such
 //! registers. The routine calls the monitor
-//! ([`DeviceFastPath`](crate::abi::fast_paths::DeviceFastPath)) by the usual calling convention:
+//! ([`DeviceFastPath`](crate::abi::context::groups::DeviceFastPath)) by the usual calling convention:
 //! guest registers that a call may change are kept in their slots. Vector registers are put aside
 //! if they are loaded ([`crate::gate::live_vectors`]). A request to leave that arrives during the
 //! call finds the thread outside guest code and sets `pending`, which is tested after the call.

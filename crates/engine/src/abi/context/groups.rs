@@ -1,7 +1,7 @@
 //! The groups of fields that make up the [context](super), by the code that uses them.
 
-use super::{STORE_SIZES, WAYS};
-use crate::abi::fast_paths::{DeviceFastPath, FAST_PATHS, FastPathFunction};
+pub use crate::abi::changed::Changed;
+use crate::abi::fast_paths::FAST_PATHS;
 use crate::abi::memos::cpuid_answer::CpuidAnswers;
 use crate::abi::memos::delivery::DeliveryTable;
 use crate::abi::memos::device_access::{DEVICE_ACCESSES, DeviceAccess};
@@ -10,6 +10,32 @@ use crate::abi::memos::level_change::{LevelChange, LevelChangeKind, OuterReturn,
 use crate::abi::memos::segment_load::SegmentLoadTable;
 use crate::abi::strings::ROUTINES;
 use std::sync::atomic::AtomicU32;
+
+/// The number of ways in which programs reach memory.
+pub const WAYS: usize = 3;
+
+/// The sizes in bytes of the stores that are tested without an exit; 6 and 12 are frames of
+/// interrupts.
+pub const STORE_SIZES: [u8; 9] = [1, 2, 4, 6, 8, 12, 16, 32, 64];
+
+/// The value of `DeviceState::page` and `DeviceState::display_window` for none.
+pub const NO_PAGE: u64 = 1;
+
+/// The value of `StoreTest::pass` for no site.
+pub const NO_PASS: u64 = 1;
+
+/// The monitor's function. It is passed the context, [`FastPathCall::key`](crate::abi::fast_paths::FastPathCall::key), and the address or
+/// value of the call. It returns 1 if it has executed the instruction, 0 if it has changed nothing,
+/// and another number if it has executed the instruction and set
+/// [`FastPathState::done`], so that the exit is
+/// taken.
+pub type FastPathFunction = unsafe extern "sysv64" fn(*mut super::Context, u64, u64) -> u64;
+
+/// The function that the routine of device accesses calls with `(context, value, key)`. The value
+/// is what was passed to the routine in R8, and the key is that of [`port_key`](crate::abi::fast_paths::port_key). General registers
+/// that calls may change are in their slots, and vector registers are not in use. Returns one of
+/// the `DEVICE_` values.
+pub type DeviceFastPath = unsafe extern "sysv64" fn(*mut super::Context, u64, u64) -> u64;
 
 /// Fields that most blocks and exits use. They lie within 127 bytes of R15, so that their
 /// displacements take one byte in emitted code.
@@ -88,7 +114,7 @@ pub struct StoreTest {
     /// The host address of the tested store minus its linear address.
     pub delta: u64,
     /// Zero minus the site whose next store may hit a line with code, because the monitor knows
-    /// that the store does not touch the code; [`NO_PASS`](super::NO_PASS) for no site.
+    /// that the store does not touch the code; [`NO_PASS`] for no site.
     pub pass: u64,
 }
 
@@ -211,12 +237,12 @@ pub struct DeviceState {
     /// The machine around the processor, of a type that the function knows.
     pub machine: *mut (),
     /// Zero minus the number of the linear page that leads to the device registers that fast paths
-    /// access; [`NO_PAGE`](super::NO_PAGE) for none.
+    /// access; [`NO_PAGE`] for none.
     pub page: u64,
     /// Zero minus the number of the linear window of display memory in which fast paths access
     /// memory that is not RAM: the address shifted right by
     /// [`DISPLAY_WINDOW_SHIFT`](crate::abi::fast_paths::DISPLAY_WINDOW_SHIFT).
-    /// [`NO_PAGE`](super::NO_PAGE) for none.
+    /// [`NO_PAGE`] for none.
     pub display_window: u64,
     /// Not zero if instructions in `accesses` have accessed display memory with paging on. The
     /// guest's page tables are then walked at each access.
@@ -232,20 +258,4 @@ pub struct DeviceState {
     pub generation: u64,
     /// The memos of instructions that access devices.
     pub accesses: [DeviceAccess; DEVICE_ACCESSES],
-}
-
-bitflags::bitflags! {
-    /// What guest code has changed by transfers of control that it made itself. The mode differs
-    /// from that in which guest code was entered, except after [`Changed::RESUME_FLAG`] alone.
-    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-    #[repr(transparent)]
-    pub struct Changed: u64 {
-        /// The privilege level has changed.
-        const LEVEL = 1 << 0;
-        /// The mode has changed within a privilege level.
-        const MODE = 1 << 1;
-        /// An IRET within a level has loaded EFLAGS.RF for the instruction at
-        /// [`Transfers::returned_rip`]. Emitted code stores this bit separately, as the upper half.
-        const RESUME_FLAG = 1 << 32;
-    }
 }

@@ -3,7 +3,7 @@
 //! The monitor writes a memo when it delivers such an event, and the fast path that delivers the
 //! next one compares with it ([`crate::gate::interrupt_fast_path`]).
 
-use crate::abi::context::groups::Changed;
+use crate::abi::changed::Changed;
 use crate::abi::descriptors::Expected;
 use crate::abi::link_layout::FamilyId;
 use crate::abi::memos::{CodeAfter, Memo, MemoTable};

@@ -1,6 +1,6 @@
 //! The memos of instructions that access devices or display memory.
 
-use crate::abi::context::SITE_NONE;
+use crate::abi::sites::SITE_NONE;
 use tollgate_x86::Operation;
 
 /// The number of entries in
