@@ -20,9 +20,13 @@
 //!
 //! [anchor]: tollgate_tlb::shadow_windows::anchors
 
-use super::direct::{is_near, is_x87};
 use super::emitter::Emitter;
-use super::look_up::{LookUpForm, Reach, near_register, segment_of};
+use super::emitter::checked::CODE_SLIDE;
+use super::emitter::look_up_form::LookUpForm;
+use super::named_operands::is_x87;
+use super::named_operands::{near_register, segment_of};
+use super::reach::Reach;
+use super::reach::is_near;
 use crate::abi::host::*;
 use crate::abi::register_map::Home;
 use crate::emit::assembler::{Mem, Width};
@@ -35,57 +39,6 @@ use tollgate_x86::Gpr;
 
 /// Number of the stack pointer.
 const STACK: u8 = Gpr::Rsp as u8;
-/// Number, after those of the guest's registers, for the slide of relocatable code, which no
-/// instruction changes.
-const CODE_SLIDE: u8 = 16;
-const HOLDERS: usize = 17;
-
-/// The registers that are known to hold addresses near one that was checked to be in a common part.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Checked {
-    /// One bit for each of the guest's registers and for [`CODE_SLIDE`].
-    known: u32,
-    /// The registers that the current instruction has checked.
-    new: u32,
-    /// For each register: the value in its home minus the value that was checked.
-    distances: [i32; HOLDERS],
-}
-
-impl Checked {
-    const fn bit(holder: u8) -> u32 {
-        1 << holder
-    }
-
-    fn distance(&self, holder: u8) -> Option<i32> {
-        (self.known & Self::bit(holder) != 0).then(|| self.distances[usize::from(holder)])
-    }
-
-    fn add(&mut self, holder: u8) {
-        self.known |= Self::bit(holder);
-        self.new |= Self::bit(holder);
-        self.distances[usize::from(holder)] = 0;
-    }
-
-    fn forget(&mut self, holders: u32) {
-        self.known &= !holders;
-    }
-
-    /// Notes that the value in a register's home changes by `change`.
-    fn shift(&mut self, holder: u8, change: i32) {
-        let distance = &mut self.distances[usize::from(holder)];
-        match distance.checked_add(change) {
-            Some(sum) if is_near(sum.into()) => *distance = sum,
-            _ => self.forget(Self::bit(holder)),
-        }
-    }
-
-    fn copy(&mut self, to: u8, from: u8) {
-        self.distances[usize::from(to)] = self.distances[usize::from(from)];
-        self.known |= Self::bit(to);
-        self.new |= self.new >> from & 1 << to;
-    }
-}
-
 impl Emitter {
     /// Lets the next instruction reach its operand through the anchor if `uses` is set and the mode
     /// permits it.

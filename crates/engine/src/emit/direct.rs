@@ -36,21 +36,21 @@
 //! ```
 
 use super::emitter::Emitter;
-use super::look_up::{LookUpForm, Reach, segment_of};
-use super::operands::{has_high_byte, uses_count_in_place};
+use super::emitter::look_up_form::LookUpForm;
+use super::named_operands::is_x87;
+use super::named_operands::segment_of;
+use super::named_operands::{has_high_byte, uses_count_in_place};
+use super::reach::Reach;
+use super::reach::is_near;
 use crate::abi::context_displacements as at;
 use crate::abi::host::*;
 use crate::emit::assembler::{Mem, Width};
 use crate::policy::mode::SegmentClass;
-use iced_x86::{Instruction, OpCodeTableKind, Register};
+use iced_x86::{Instruction, Register};
 use tollgate_tlb::long_tlb::{DIRECT_TABLE_DISPLACEMENT, part_of_linear};
 use tollgate_tlb::shadow_windows::BESIDE_WINDOW;
 use tollgate_tlb::software_tlb::NARROW_DELTA_OFFSET;
 use tollgate_x86::SegmentRegister;
-
-/// Largest displacement in bytes that counts as near: with a larger one, the displacement may be
-/// the address and the register an index.
-const NEAR: i64 = 1 << 20;
 
 impl Emitter {
     /// Loads *host minus linear address* for the part of the address in `address` into `to`. Uses
@@ -223,14 +223,4 @@ impl Emitter {
             _ => None,
         }
     }
-}
-
-/// Whether an instruction with a memory operand is an x87 instruction.
-pub(super) fn is_x87(instruction: &Instruction) -> bool {
-    let code = instruction.op_code();
-    code.table() == OpCodeTableKind::Normal && matches!(code.op_code(), 0xd8..=0xdf)
-}
-
-pub(super) fn is_near(displacement: i64) -> bool {
-    (-NEAR..=NEAR).contains(&displacement)
 }

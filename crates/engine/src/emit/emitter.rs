@@ -1,11 +1,25 @@
 //! The emitter: the code of the block that is being translated, with the tables that belong to it.
+//!
+//! This is the lowest layer of the emission of code: the state of the block, and the methods that
+//! all others need. The files in `emitter` are the parts of the state, which know nothing of the
+//! emitter. The files around it (look-ups, operands, islands, stubs) add methods and use no names
+//! of one another except types that are below the emitter too.
 
-use super::anchor_operands::Checked;
-use super::held_registers::Held;
-use super::islands::Seam;
-use super::look_up::{KEPT_SIZES, LookUpForm};
-use super::shared_look_up::{Planned, Window};
-use super::stub::Stub;
+pub(crate) mod checked;
+pub(crate) mod exit_code;
+pub(crate) mod held;
+pub(crate) mod look_up_form;
+pub(crate) mod seam;
+pub(crate) mod stub_record;
+pub(crate) mod window;
+
+use self::checked::Checked;
+use self::exit_code::{ExitCode, RESUME_AFTER};
+use self::held::Held;
+use self::look_up_form::{KEPT_SIZES, LookUpForm};
+use self::seam::Seam;
+use self::stub_record::Stub;
+use self::window::{Planned, Window};
 use crate::abi::context_displacements as at;
 use crate::abi::fast_paths::FastPath;
 use crate::abi::host::*;
@@ -15,7 +29,6 @@ use crate::abi::signal_completion::{Completion, X87Note};
 use crate::abi::sites::{BlockId, MAX_SITES, Site, SiteKind};
 use crate::abi::state_map::{Restore, Shadow, StateEntry};
 use crate::emit::assembler::{Assembler, Mem, Patch, ShortBranch, Width};
-use crate::emit::exits::{ExitCode, RESUME_AFTER};
 use crate::emit::host_code_counts::HostCodeCounts;
 use crate::emit::tables::EmittedTables;
 use crate::policy::access::AccessUnavailable;

@@ -26,7 +26,8 @@
 //! adapts.
 
 use super::emitter::Emitter;
-use super::exits::RESUME_AFTER;
+use super::emitter::exit_code::RESUME_AFTER;
+use super::emitter::seam::Seam;
 use crate::abi::sites::{LinkPlace, SiteKind};
 use crate::abi::state_map::{Restore, StateEntry};
 use crate::emit::assembler::Patch;
@@ -35,16 +36,6 @@ use crate::emit::assembler::Patch;
 pub(super) const OVER: usize = 2;
 /// Length in bytes of each jump in an island.
 pub(super) const JUMP: usize = 5;
-
-/// A place where an island can be inserted.
-#[derive(Clone, Copy)]
-pub(super) struct Seam {
-    position: usize,
-    /// Index of the state-map entry that applies at the seam.
-    entry: usize,
-    /// That entry as it was at the seam, if another entry has replaced it since.
-    replaced: Option<StateEntry>,
-}
 
 impl Emitter {
     /// Notes that an island may be inserted here. No sequence of host instructions that must not be

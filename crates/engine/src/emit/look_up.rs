@@ -6,166 +6,29 @@
 
 use super::effective_address::{Offset, address_bytes};
 use super::emitter::Emitter;
-use super::exits::RESUME_AFTER;
-use super::operands::{has_high_byte, uses_count_in_place};
-use super::shared_look_up::{Near, WINDOW_BYTES};
+use super::emitter::exit_code::RESUME_AFTER;
+use super::emitter::look_up_form::LookUpForm;
+use super::emitter::window::Near;
+use super::named_operands::{has_high_byte, uses_count_in_place};
+use super::named_operands::{near_register, segment_of};
+use super::reach::Reach;
 use crate::abi::context_displacements as at;
 use crate::abi::host::*;
 use crate::abi::sites::{SiteKind, WindowMiss};
 use crate::abi::state_map::Restore;
 use crate::emit::assembler::{Mem, Width};
-use crate::policy::access::{Access, AccessUnavailable};
-use crate::policy::mode::{Mode, ModeFlags, SegmentClass};
-use iced_x86::{Instruction, Register};
+use crate::policy::mode::{ModeFlags, SegmentClass};
+use iced_x86::Instruction;
 use tollgate_tlb::View;
 use tollgate_tlb::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
 use tollgate_tlb::software_tlb::{SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET, limit_check_offset};
 use tollgate_x86::{Gpr, SegmentRegister};
 
-pub(crate) fn segment_of(register: Register) -> SegmentRegister {
-    match register {
-        Register::ES => SegmentRegister::Es,
-        Register::CS => SegmentRegister::Cs,
-        Register::SS => SegmentRegister::Ss,
-        Register::FS => SegmentRegister::Fs,
-        Register::GS => SegmentRegister::Gs,
-        _ => SegmentRegister::Ds,
-    }
-}
-
-/// Number of access sizes for which the code of [`LookUpForm::Long`] is kept: 0 to
-/// [`WINDOW_BYTES`].
-pub(super) const KEPT_SIZES: usize = WINDOW_BYTES as usize + 1;
-
 /// Number of ESP.
 const STACK: u8 = Gpr::Rsp as u8;
 
-/// The guest register that alone addresses the memory operand, and the displacement from it.
-pub(crate) fn near_register(instruction: &Instruction, is_64_bit: bool) -> Option<(u8, i32)> {
-    let base = instruction.memory_base();
-    let (is_whole, displacement) = match is_64_bit {
-        true => (base.is_gpr64(), instruction.memory_displacement64() as i32),
-        false => (base.is_gpr32(), instruction.memory_displacement32() as i32),
-    };
-    let is_alone = is_whole && instruction.memory_index() == Register::None;
-    is_alone.then(|| (base.number() as u8, displacement))
-}
-
 /// Error: emitted code cannot use the segment, so the instruction is executed out of line.
 pub(crate) struct OddSegment;
-
-/// The way in which emitted code reaches the guest memory that a look-up has found.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Reach {
-    /// R9 has the host address.
-    Pointer,
-    /// RCX, which can be named without a REX prefix, has the host address.
-    LowPointer,
-    /// The host address is the sum of RCX (host minus linear address) and R8 (the linear address).
-    Sum,
-    /// The operand is this number of bytes above R11, in the range of a shared look-up.
-    Window(u8),
-    /// The host address is the sum of `delta` (host minus linear address), of the register `base`
-    /// and of the displacement. The operand is in the shadow window of the value of `base`, or of
-    /// the displacement if there is no `base`.
-    Near {
-        /// RCX, or R11 for a shared look-up.
-        delta: Host,
-        base: Option<Host>,
-        displacement: i32,
-    },
-    /// The operand is at this displacement from the register's value, through the anchor in GS.
-    Anchored { base: Host, displacement: i32 },
-    /// The host address is the sum of R9 (the base of the segment), R8 (the offset) and the base of
-    /// GS, which leads to the shadow window.
-    InSegment,
-}
-
-impl Reach {
-    /// The memory operand for host instructions.
-    pub(crate) const fn mem(self) -> Mem {
-        match self {
-            Self::Pointer => Mem::base(R9, 0),
-            Self::LowPointer => Mem::base(RCX, 0),
-            Self::Sum => Mem::indexed(RCX, R8, 1, 0),
-            Self::Window(place) => Mem::base(R11, place as i32),
-            Self::Near {
-                delta,
-                base: Some(base),
-                displacement,
-            } => Mem::indexed(delta, base, 1, displacement),
-            Self::Near {
-                delta,
-                base: None,
-                displacement,
-            } => Mem::base(delta, displacement),
-            Self::Anchored { base, displacement } => Mem::base(base, displacement).by_gs(),
-            Self::InSegment => Mem::indexed(R9, R8, 1, 0).by_gs(),
-        }
-    }
-
-    /// Whether the memory operand needs a GS prefix.
-    pub(crate) const fn is_by_gs(self) -> bool {
-        matches!(self, Self::Anchored { .. } | Self::InSegment)
-    }
-
-    /// The base, the index and the displacement of the memory operand.
-    pub(crate) fn operand(self) -> (Register, Register, i32) {
-        let name = |host: Host| Register::RAX + u32::from(host.0);
-        match self {
-            Self::Pointer => (Register::R9, Register::None, 0),
-            Self::LowPointer => (Register::RCX, Register::None, 0),
-            Self::Sum => (Register::RCX, Register::R8, 0),
-            Self::Window(place) => (Register::R11, Register::None, place.into()),
-            Self::Near {
-                delta,
-                base,
-                displacement,
-            } => (name(delta), base.map_or(Register::None, name), displacement),
-            Self::Anchored { base, displacement } => (name(base), Register::None, displacement),
-            Self::InSegment => (Register::R9, Register::R8, 0),
-        }
-    }
-}
-
-/// The sequence that turns a linear address into a host address.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum LookUpForm {
-    /// A look-up in the flat software TLB.
-    Flat,
-    /// A look-up in the long software TLB.
-    Long,
-    /// No look-up: the access goes to the shadow window of the address's part.
-    Direct,
-    /// No look-up: the access goes to the one shadow window of a 32-bit guest's view.
-    NarrowDirect,
-    /// No look-up: the access goes to the shadow window of real mode, to which GS leads.
-    RealDirect,
-}
-
-impl LookUpForm {
-    fn direct(mode: &Mode) -> Self {
-        match mode.flags.contains(ModeFlags::LONG) {
-            true => Self::Direct,
-            false if mode.is_real() => Self::RealDirect,
-            false => Self::NarrowDirect,
-        }
-    }
-
-    const fn is_direct(self) -> bool {
-        matches!(self, Self::Direct | Self::NarrowDirect | Self::RealDirect)
-    }
-
-    /// The sequence for code of a mode. No other function decides this.
-    pub(crate) fn of(mode: &Mode) -> Result<Self, AccessUnavailable> {
-        match mode.access {
-            Access::Checked if mode.flags.contains(ModeFlags::LONG) => Ok(Self::Long),
-            Access::Checked => Ok(Self::Flat),
-            access if *mode == mode.with_access(access) => Ok(Self::direct(mode)),
-            access => Err(AccessUnavailable(access)),
-        }
-    }
-}
 
 impl Emitter {
     /// Lets the next instruction look up its operand (`always`) in code that reaches other operands

@@ -12,9 +12,11 @@ pub(crate) mod host_code_counts;
 mod island_tests;
 mod islands;
 pub(crate) mod look_up;
+pub(crate) mod named_operands;
 mod operand_access;
 pub(crate) mod operands;
 mod placement;
+pub(crate) mod reach;
 pub(crate) mod shared_look_up;
 mod short_branches;
 #[cfg(test)]

@@ -37,10 +37,10 @@
 //!
 //! [`Mode::windowless`]: crate::policy::mode::Mode::windowless
 
-use super::direct::is_near;
 use super::emitter::Emitter;
-use super::exits::RESUME_AFTER;
-use super::look_up::Reach;
+use super::emitter::exit_code::RESUME_AFTER;
+use super::emitter::window::{Near, Planned, WINDOW_BYTES, Window};
+use super::reach::Reach;
 use crate::abi::host::*;
 use crate::abi::register_map::Home;
 use crate::abi::sites::WindowMiss;
@@ -48,75 +48,6 @@ use crate::abi::state_map::Shadow;
 use crate::emit::assembler::Mem;
 use crate::policy::mode::{Mode, ModeFlags, SegmentClass};
 use tollgate_x86::{Gpr, SegmentRegister};
-
-/// Maximum length of the range of a shared look-up, in bytes.
-pub(crate) const WINDOW_BYTES: u32 = 128;
-
-/// A shared look-up that an instruction should make for itself and for instructions after it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Planned {
-    /// Beginning of the range, relative to the instruction's own access: zero or negative.
-    pub(crate) low: i32,
-    /// Length of the range in bytes, 1 to [`WINDOW_BYTES`].
-    pub(crate) size: u32,
-    /// One of the accesses is a store.
-    pub(crate) write: bool,
-}
-
-/// An access whose address is the sum of one register and a constant.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Near {
-    /// Number of the guest register.
-    pub(crate) base: u8,
-    /// Distance of the access from the value in the register's home.
-    pub(crate) distance: i32,
-    /// Length of the access in bytes.
-    pub(crate) size: u32,
-    /// The access is a store.
-    pub(crate) write: bool,
-}
-
-/// The active shared look-up.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Window {
-    /// Number of the guest register that the range is near.
-    base: u8,
-    /// Beginning of the range, relative to the value in the register's home.
-    low: i32,
-    size: u32,
-    /// The range may be stored to.
-    write: bool,
-    /// If not `None`, R11 holds *host minus linear address* for the value of this register instead
-    /// of the host address of the range.
-    delta_of: Option<Host>,
-}
-
-impl Window {
-    /// How an access is reached with the result of the shared look-up; `None` if it is out of
-    /// range.
-    fn reach(&self, access: &Near) -> Option<Reach> {
-        let Some(base) = self.delta_of else {
-            return self.place(access).map(Reach::Window);
-        };
-        let place = i64::from(access.distance) - i64::from(self.low);
-        let is_in = access.base == self.base && is_near(place);
-        is_in.then_some(Reach::Near {
-            delta: R11,
-            base: Some(base),
-            displacement: access.distance,
-        })
-    }
-
-    /// The offset of an access in the range; `None` if it is out of range.
-    fn place(&self, access: &Near) -> Option<u8> {
-        let place = access.distance.checked_sub(self.low)?;
-        let place = u8::try_from(place).ok()?;
-        let fits = access.base == self.base
-            && u32::from(place) + access.size <= self.size
-            && (self.write || !access.write);
-        fits.then_some(place)
-    }
-}
 
 /// Number of the stack pointer.
 const STACK: u8 = Gpr::Rsp as u8;

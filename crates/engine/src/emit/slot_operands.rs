@@ -14,8 +14,8 @@
 //! not be cleared.
 
 use super::emitter::Emitter;
+use super::named_operands::{Named, guest_number};
 use super::operand_access::{has_one_register_twice, plain_accesses};
-use super::operands::{Named, guest_number};
 use crate::abi::context_displacements as at;
 use crate::emit::assembler::Width;
 use iced_x86::{

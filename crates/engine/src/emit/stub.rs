@@ -2,8 +2,9 @@
 //! link.
 
 use super::emitter::Emitter;
-use super::exits::RESUME_AFTER;
-use super::look_up::LookUpForm;
+use super::emitter::exit_code::RESUME_AFTER;
+use super::emitter::look_up_form::LookUpForm;
+use super::emitter::stub_record::{Stub, StubKind};
 use crate::abi::context_displacements as at;
 use crate::abi::link_layout::{from_links, slot_offset};
 use crate::abi::sites::{LinkPlace, SiteKind, WindowMiss};
@@ -11,37 +12,6 @@ use crate::abi::state_map::{Restore, Shadow};
 use crate::decode::length::MAX_INSTRUCTION_LENGTH;
 use crate::emit::assembler::{Mem, Patch};
 use crate::policy::mode::ModeFlags;
-
-/// A piece of code that is emitted after the block's main path.
-pub struct Stub {
-    kind: StubKind,
-    site: usize,
-    /// Position of the 32-bit distance that leads to the stub, when it is known.
-    pub(super) incoming: Option<Patch>,
-    /// EIP of the guest instruction at which the stub leaves, and ESP adjustment in `esp`.
-    pub(super) rip: u64,
-    pub(super) esp: i32,
-    /// For a miss: the position at which the look-up continues if the test for translated code lets
-    /// the store proceed.
-    pub(super) back: usize,
-    /// The interrupt shadow that covers the instruction.
-    pub(super) shadowed: Shadow,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum StubKind {
-    /// The exit of a failed look-up or check: R8 has the linear address.
-    Miss,
-    /// The exit of a shared look-up that has missed: a link to the same instruction in the mode
-    /// without shared look-ups.
-    Windowless,
-    /// The exit of a direct link in the page: `incoming` is the distance that gets patched.
-    DirectLink,
-    /// The exit of a link through a slot, whose jump is in the main path.
-    SlotLink,
-    /// A link through a slot: both the jump and its exit.
-    SlotJump,
-}
 
 impl Emitter {
     /// Emits a branch to the exit of a miss, taken if RCX is zero.
