@@ -13,9 +13,10 @@
 //! kept entries, those stay whose page-table entries have not changed ([`TableEntries`]).
 
 mod preparation;
+mod prepared;
 mod shadow_windows;
 
-use self::preparation::Prepared;
+use self::prepared::Prepared;
 use crate::memory::addresses::view_of;
 use crate::memory::fetch::{Fetch, FetchCache};
 use crate::memory::kept_spaces::KeptSpaces;

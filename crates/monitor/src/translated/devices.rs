@@ -1,6 +1,7 @@
 //! Instructions with operands in device memory and display memory, executed without an exit where
 //! that is possible.
 
+pub(in crate::translated) mod call_state;
 pub(in crate::translated) mod device_fast_path;
 pub(in crate::translated) mod device_memory;
 pub(in crate::translated) mod device_memory_notes;

@@ -7,6 +7,8 @@ use crate::memory::guest_view::GuestView;
 use crate::translated::devices::device_fast_path;
 use crate::translated::memos::fault_deliveries::Event;
 use crate::translated::misses::Environment;
+use crate::translated::resume::Resume;
+use crate::translated::translated_exit::TranslatedExit;
 use crate::translated::{PendingLink, Translated};
 use tollgate_emulate::interrupt::TripleFault;
 use tollgate_engine::abi::context::NO_PASS;
@@ -21,32 +23,6 @@ use tollgate_memory::GuestMemory;
 use tollgate_memory::gate::CodeWrite;
 use tollgate_platform::Platform;
 use tollgate_x86::{CpuState, Exception, Flags};
-
-/// The place in a block where a vCPU's code resumes.
-#[derive(Clone, Copy)]
-pub(crate) struct Resume {
-    pub block: BlockId,
-    pub offset: u32,
-    /// The register that holds ESP must hold ESP minus this number.
-    pub esp: i32,
-    /// The engine's generation. If it has changed, the place is void.
-    pub generation: u64,
-    /// Whether the code there expects the vector registers to be as they were at the exit.
-    pub vectors: bool,
-    /// The value of [`tollgate_engine::abi::context::groups::StoreTest::pass`] for this entry.
-    pub store_pass: u64,
-    /// The slide of the block's code, if the code is relocatable.
-    pub code_slide: u64,
-}
-
-/// The exits that only translated code has.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum TranslatedExit {
-    /// A signal took guest code out: a request to leave, or a host fault.
-    Signal,
-    /// Guest code left at this site, encoded by [`tollgate_engine::abi::sites::pack_site`].
-    Site(u32),
-}
 
 // Leaving and entering guest code takes only a few hundred instructions. Without the forced
 // inlining below, it would take a seventh longer.

@@ -31,78 +31,15 @@
 
 use crate::execution::running::Running;
 use crate::translated::Translated;
+use crate::translated::work_left::{Place, Work, WorkLeft};
 use tollgate_engine::engine::{CodeAddress, ReachedBy};
 use tollgate_engine::preemption::{Interruptible, Points};
-use tollgate_exits::latency::Section;
 use tollgate_platform::Platform;
 use tollgate_x86::address::PAGE_SIZE;
-use tollgate_x86::paging::{AccessKind, Privilege};
-use tollgate_x86::{CpuState, LinearAddress, Selector};
 
 /// The number of boundaries of guest instructions at which the monitor checks whether the guest has
 /// come back.
 const MOST_BOUNDARIES: u32 = 4096;
-
-/// The place where the guest is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Place {
-    rip: u64,
-    rsp: u64,
-    code: Selector,
-    stack: Selector,
-    space: u64,
-}
-
-impl Place {
-    fn of(cpu: &CpuState) -> Self {
-        Self {
-            rip: cpu.rip,
-            rsp: cpu.gpr[4],
-            code: cpu.cs().selector,
-            stack: cpu.ss().selector,
-            space: cpu.cr3,
-        }
-    }
-}
-
-/// The work that was interrupted.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Work {
-    /// Translating: the last block ends before this RIP, or no block has been made yet.
-    Translate { next: u64 },
-    /// Mapping the neighbours of a page that was accessed, from number `next` on.
-    MapWindow {
-        access: (LinearAddress, AccessKind, Privilege),
-        next: u64,
-    },
-    /// Comparing the window of an address. [`Translated::comparing`] has the progress.
-    CompareWindow {
-        linear: LinearAddress,
-        privilege: Privilege,
-    },
-    /// Mapping all known pages of the loaded space.
-    FillWindows,
-}
-
-impl Work {
-    fn section(&self) -> Section {
-        match self {
-            Self::Translate { .. } => Section::Translate,
-            Self::MapWindow { .. } => Section::MapWindow,
-            Self::CompareWindow { .. } => Section::CompareWindow,
-            Self::FillWindows => Section::FillWindows,
-        }
-    }
-}
-
-/// Interruptible work that stopped for an interrupt.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct WorkLeft {
-    place: Place,
-    work: Work,
-    /// The number of boundaries at which the guest had not come back.
-    boundaries: u32,
-}
 
 impl Translated {
     /// Drops the rest of the stopped work.

@@ -6,7 +6,8 @@ use crate::abi::x87_pointers::{X87_FRESH, X87_OPERAND_FRESH};
 use std::mem::offset_of;
 use tollgate_x86::{Segment, SegmentRegister};
 
-/// The half of [`opcode`](crate::abi::x87_pointers::X87Pointers::opcode) that only instructions with an operand and FNINIT store.
+/// The half of [`X87Pointers::opcode`](crate::abi::x87_pointers::X87Pointers::opcode) that only
+/// instructions with an operand and FNINIT store.
 const OPERAND_NOTE: u32 = 0xffff << 16;
 
 // FNINIT clears both selectors with one store.

@@ -12,33 +12,17 @@
 //! invlpg [x]    forgets what there is then
 //! ```
 //!
-//! Work that has stopped is done to its end when it comes again ([`GivenUp`]).
+//! Work that has stopped is done to its end when it comes again
+//! ([`GivenUp`](tollgate_engine::preemption::GivenUp)).
 
 use super::Translations;
 use crate::memory::shadow_tables::Invalidation;
-use tollgate_engine::preemption::GivenUp;
-use tollgate_tlb::{Comparison, Derived, PageRange};
+use tollgate_tlb::{Derived, PageRange};
 use tollgate_x86::paging::PageTableMemory;
 use tollgate_x86::{Space, TranslationChange};
 
 /// Pages that are forgotten between two checkpoints.
 const BETWEEN_POINTS: usize = 64;
-
-/// The part of changes that was done ahead.
-#[derive(Default)]
-pub(crate) struct Prepared {
-    given_up: GivenUp<TranslationChange>,
-    /// The change whose entries were compared, with the result.
-    compared: Option<(TranslationChange, Comparison)>,
-}
-
-impl Prepared {
-    /// The result of the comparison for a change that is made now.
-    pub(crate) fn take(&mut self, change: TranslationChange) -> Option<Comparison> {
-        let (of, comparison) = self.compared.take()?;
-        (of == change).then_some(comparison)
-    }
-}
 
 impl Translations {
     /// Does part of a change that an instruction is going to make, while the space `loaded` is

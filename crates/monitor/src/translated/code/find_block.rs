@@ -2,7 +2,7 @@
 
 use crate::execution::running::Running;
 use crate::execution::stop::VcpuStop;
-use crate::translated::interrupted_work::Work;
+use crate::translated::work_left::Work;
 use crate::translated::{PendingLink, Translated};
 use tollgate_engine::abi::link_layout::ModeId;
 use tollgate_engine::abi::sites::BlockId;

@@ -12,7 +12,7 @@
 use crate::execution::running::Running;
 use crate::execution::stop::VcpuStop;
 use crate::translated::Translated;
-use crate::translated::enter::Resume;
+use crate::translated::resume::Resume;
 use tollgate_engine::abi::context::NO_PASS;
 use tollgate_engine::abi::sites::{BlockId, Site, SiteKind, pack_site};
 use tollgate_engine::blocks::block::Block;

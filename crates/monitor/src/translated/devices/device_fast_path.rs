@@ -5,6 +5,7 @@
 //! [`tollgate_engine::gate::fast_path`]. This file serves ports and model-specific registers;
 //! [`super::device_memory`] serves the rest.
 
+use crate::translated::devices::call_state::{outcome, slot};
 use crate::translated::devices::{device_memory, device_strings};
 use crate::translated::misses::Environment;
 use tollgate_emulate::tsc_deadline;
@@ -14,7 +15,7 @@ use tollgate_engine::abi::fast_paths::{
     KEY_ROUTINE, STRING_KEY, msr_key,
 };
 use tollgate_exits::ExitKind;
-use tollgate_platform::{Near, NearAccess, Platform};
+use tollgate_platform::{NearAccess, Platform};
 use tollgate_x86::local_apic_msrs::TSC_DEADLINE;
 use tollgate_x86::{Flags, Gpr};
 
@@ -85,11 +86,6 @@ fn sort_of(key: u64) -> ExitKind {
     }
 }
 
-/// The slot in which the routine keeps a general register during the call.
-pub(in crate::translated) fn slot(context: &mut Context, register: Gpr) -> &mut u64 {
-    context.slot_mut(register as u8)
-}
-
 /// Executes the instruction that a key describes, if its access is near.
 #[inline]
 fn access<P: Platform>(context: &mut Context, machine: &mut P, value: u64, key: u64) -> u64 {
@@ -115,15 +111,6 @@ fn access<P: Platform>(context: &mut Context, machine: &mut P, value: u64, key: 
         }
     }
     DEVICE_DONE
-}
-
-/// The value that was read, and whether more work is due. `None` means that no access was made.
-pub(in crate::translated) fn outcome(near: Near) -> Option<(u64, bool)> {
-    match near {
-        Near::No => None,
-        Near::Done(read) => Some((read, false)),
-        Near::DoneAndDue(read) => Some((read, true)),
-    }
 }
 
 /// Executes IN or OUT. Returns whether more work is due, or `None` if no access was made.

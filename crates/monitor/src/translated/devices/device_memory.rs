@@ -17,7 +17,7 @@
 //! part of an operand in two pages of the display may have been loaded or, if the operand is only
 //! stored, stored by then. Loading or storing that part a second time is allowed.
 
-use crate::translated::devices::device_fast_path::{outcome, slot};
+use crate::translated::devices::call_state::{flags, kind_of, outcome, put_flags, slot};
 use crate::translated::devices::device_strings;
 use crate::translated::misses::Environment;
 use tollgate_emulate::host_arithmetic;
@@ -32,7 +32,7 @@ use tollgate_platform::{DISPLAY_WINDOW, NearAccess, Platform};
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::canonical::is_canonical_range;
 use tollgate_x86::paging::{AccessKind, Privilege};
-use tollgate_x86::{Flags, Gpr, LinearAddress, Operation, PhysicalAddress};
+use tollgate_x86::{Gpr, LinearAddress, Operation, PhysicalAddress};
 
 const _: () = assert!(1 << DISPLAY_WINDOW_SHIFT == DISPLAY_WINDOW);
 
@@ -158,13 +158,6 @@ fn places<P: Platform>(
     })
 }
 
-/// Whether two places in display memory are either both near or both not: the mapping of the
-/// display window changes only at multiples of 32 KiB.
-pub(in crate::translated) fn are_near_alike(one: PhysicalAddress, other: PhysicalAddress) -> bool {
-    const SHIFT: u32 = 15;
-    one.0 >> SHIFT == other.0 >> SHIFT
-}
-
 /// The present physical address of a linear address. `None` means that the address faults, or that
 /// more work is due.
 #[inline]
@@ -197,13 +190,6 @@ fn physical(
 /// A mask of the bits of `size` (1 to 8) bytes.
 fn used(size: u8) -> u64 {
     u64::MAX >> (64 - 8 * u32::from(size))
-}
-
-pub(in crate::translated) fn kind_of(writes: bool) -> AccessKind {
-    match writes {
-        true => AccessKind::Write,
-        false => AccessKind::Read,
-    }
 }
 
 /// An operand in a device's memory.
@@ -326,21 +312,6 @@ fn put_register(context: &mut Context, noted: &DeviceAccess, value: u64) {
         (size, 0) => *register & !used(size) | value & used(size),
         _ => *register & !0xff00 | (value & 0xff) << 8,
     };
-}
-
-/// The guest's arithmetic flags, which the routine keeps in the format of LAHF.
-pub(in crate::translated) fn flags(context: &Context) -> u64 {
-    let overflow = match context.strings.flags & 1 {
-        0 => 0,
-        _ => Flags::OF.bits(),
-    };
-    u64::from(context.strings.flags >> 8) & (Flags::ARITHMETIC - Flags::OF).bits() | overflow
-}
-
-pub(in crate::translated) fn put_flags(context: &mut Context, flags: u64) {
-    let shown = flags & (Flags::ARITHMETIC - Flags::OF).bits();
-    let overflow = u16::from(flags & Flags::OF.bits() != 0);
-    context.strings.flags = (shown as u16) << 8 | overflow;
 }
 
 /// Advances the pointer register of LODS or STOS.

@@ -3,7 +3,7 @@
 
 use crate::execution::running::Running;
 use crate::translated::Translated;
-use crate::translated::devices::device_memory::kind_of;
+use crate::translated::devices::call_state::kind_of;
 use crate::translated::devices::device_strings;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use tollgate_emulate::operand::system_mask;

@@ -8,8 +8,7 @@
 //! show, and continues from there. What interrupts a repeated instruction is handled in the same
 //! way. A refused iteration has loaded one byte at most, and loads that byte again.
 
-use crate::translated::devices::device_fast_path::slot;
-use crate::translated::devices::device_memory::{flags, put_flags};
+use crate::translated::devices::call_state::{flags, put_flags, slot};
 use crate::translated::devices::display_reach::Reach;
 use crate::translated::misses::Environment as FastPathEnvironment;
 use iced_x86::{Instruction, OpKind};

@@ -12,8 +12,7 @@
 use crate::memory::addresses::view_of;
 use crate::memory::guest_view::{GuestView, Target};
 use crate::memory::ram_copies;
-use crate::translated::devices::device_fast_path::outcome;
-use crate::translated::devices::device_memory::{are_near_alike, kind_of};
+use crate::translated::devices::call_state::{are_near_alike, kind_of, outcome};
 use std::sync::atomic::{AtomicU32, Ordering};
 use tollgate_emulate::operand::system_mask;
 use tollgate_platform::{

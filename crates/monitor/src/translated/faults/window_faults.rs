@@ -6,7 +6,7 @@ use crate::memory::addresses::view_of;
 use crate::memory::guest_view::Target;
 use crate::memory::memory_access::{MemoryAccess, Moment};
 use crate::translated::Translated;
-use crate::translated::interrupted_work::Work;
+use crate::translated::work_left::Work;
 use tollgate_engine::abi::context::{ByAnchor, SignalExit};
 use tollgate_engine::abi::sites::BlockId;
 use tollgate_engine::preemption::Interruptible;

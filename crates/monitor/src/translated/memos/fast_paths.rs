@@ -28,14 +28,6 @@ use tollgate_x86::{Flags, Gpr};
 /// The number of IA32_EFER.
 const EFER: u32 = 0xc000_0080;
 
-/// Which of the tables that fast paths use have entries. The tables have tens of KiB, so emptying
-/// them costs more than most of the instructions after which that is due.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct FastPathsKnown {
-    cpuid: bool,
-    segment_loads: bool,
-}
-
 impl<P: Platform> Running<'_, Translated, P> {
     /// Stores a memo of an instruction that the monitor has executed, if a fast path can execute
     /// it. `asked` are EAX and ECX before it.
