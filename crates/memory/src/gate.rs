@@ -13,9 +13,10 @@ pub use self::transfers::Filling;
 use self::transfers::Transfers;
 use crate::code_map::{CodeMap, pages_of};
 use crate::map::REGIONS_END;
-use crate::ram::{GuestRam, MemoryBacking, MemoryError};
+use crate::ram::{GuestRam, MemoryBacking, MemoryError, SavedRun};
 use std::cell::{Cell, RefCell};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use tollgate_x86::PhysicalAddress;
 use tollgate_x86::address::PAGE_SIZE;
@@ -135,6 +136,24 @@ impl GuestMemory {
         }
         self.0.has_code_writes.set(!writes.is_empty());
         Ok(())
+    }
+
+    /// Maps ranges of RAM from a snapshot's file: nothing is copied until something is stored there.
+    ///
+    /// # Errors
+    ///
+    /// See [`GuestRam`]; the contents of RAM are then undefined. Also refused if there is another
+    /// handle to this memory.
+    pub fn map_saved(&mut self, file: OwnedFd, runs: &[SavedRun]) -> io::Result<()> {
+        let shared = Rc::get_mut(&mut self.0).ok_or(io::ErrorKind::ResourceBusy)?;
+        shared.ram.map_saved(file, runs)
+    }
+
+    /// Makes a physical page (address divided by 4096) the machine's own before it is written
+    /// through its host address, if its contents are still in a snapshot's file.
+    #[inline]
+    pub fn take_own(&mut self, page: u64) {
+        self.0.ram.own(PhysicalAddress(page * PAGE_SIZE), PAGE_SIZE);
     }
 
     /// Records that `length` bytes were written through a host address.

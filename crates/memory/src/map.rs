@@ -96,6 +96,9 @@ impl std::error::Error for MapError {}
 pub enum PageUse {
     /// Loads and stores reach memory.
     Ram,
+    /// Loads reach RAM whose contents are still in a snapshot's file. Before a store,
+    /// [`crate::GuestMemory::take_own`] must copy them.
+    Saved,
     /// Only loads reach memory.
     Rom,
     /// Neither loads nor stores reach memory.

@@ -9,11 +9,14 @@ mod backing;
 mod huge_pages;
 mod lent;
 mod regions;
+mod saved;
 
 pub use self::backing::MemoryBacking;
 pub use self::lent::LentRam;
+pub use self::saved::{PIECE_BYTES, SavedRun};
 
 use self::huge_pages::HugePages;
+use self::saved::SavedPieces;
 use crate::huge_page::{self, HUGE_PAGE};
 use crate::layout::{HIGH_RAM_START, MemoryRegion, PhysicalLayout};
 use crate::map::{MemoryMap, PageUse, REGIONS_END};
@@ -167,6 +170,29 @@ impl GuardedRange {
 
     /// Maps `bytes` of the file at `file_offset` to `offset` in the reservation.
     fn map(&self, offset: usize, bytes: usize, file: &OwnedFd, file_offset: u64) -> io::Result<()> {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        self.map_with((offset, bytes), file, file_offset, access)
+    }
+
+    /// Maps `bytes` of the file at `file_offset` to `offset` in the reservation, so that they can
+    /// be read only.
+    fn map_for_loads(
+        &self,
+        offset: usize,
+        bytes: usize,
+        file: &OwnedFd,
+        file_offset: u64,
+    ) -> io::Result<()> {
+        self.map_with((offset, bytes), file, file_offset, libc::PROT_READ)
+    }
+
+    fn map_with(
+        &self,
+        (offset, bytes): (usize, usize),
+        file: &OwnedFd,
+        file_offset: u64,
+        access: i32,
+    ) -> io::Result<()> {
         if bytes == 0 {
             return Ok(());
         }
@@ -177,7 +203,7 @@ impl GuardedRange {
             libc::mmap(
                 self.start.add(offset).cast(),
                 bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
+                access,
                 libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED,
                 file.as_raw_fd(),
                 file_offset as libc::off_t,
@@ -208,6 +234,7 @@ pub struct GuestRam {
     backing: MemoryBacking,
     map: MemoryMap,
     huge_pages: HugePages,
+    saved: SavedPieces,
 }
 
 // SAFETY: the mapping belongs to this value and to the RAM that it has lent, is valid in every
@@ -264,6 +291,7 @@ impl GuestRam {
             backing,
             map: MemoryMap::new(),
             huge_pages: HugePages::new(layout.span()),
+            saved: SavedPieces::default(),
             layout,
         })
     }
@@ -343,7 +371,7 @@ impl GuestRam {
         let last = address + (length - 1);
         let mut at = address;
         while at / HUGE_PAGE <= last / HUGE_PAGE {
-            if self.huge_pages.is_due(at) {
+            if self.huge_pages.is_due(at) && !self.saved.is_in_huge_page(at) {
                 self.huge_pages.ask(self.base, at);
             }
             at += HUGE_PAGE;
@@ -356,6 +384,7 @@ impl GuestRam {
     ///
     /// The host's error; the contents are then undefined.
     pub(crate) fn clear(&self) -> io::Result<()> {
+        self.forget_saved(0, self.layout.span() / PAGE_SIZE)?;
         self.backing.clear(&self.file, 0, self.size)?;
         self.huge_pages.forget();
         Ok(())
@@ -372,6 +401,7 @@ impl GuestRam {
         if address >= HIGH_RAM_START {
             offset = address - HIGH_RAM_START + self.layout.low_bytes();
         }
+        self.forget_saved(address / PAGE_SIZE, (address + bytes) / PAGE_SIZE)?;
         self.backing.clear(&self.file, offset, bytes)?;
         self.huge_pages.forget_within(address, bytes);
         Ok(())
@@ -406,6 +436,7 @@ impl GuestRam {
         if !self.is_writable(address, length) {
             return false;
         }
+        self.own(address, length);
         if self.map.is_in_use() {
             let last = address.0 + (length - 1);
             (address.page()..=last / PAGE_SIZE).for_each(|page| self.map.mark_dirty(page));

@@ -43,6 +43,9 @@ impl GuestMemory {
         pieces: &[(PhysicalAddress, u64)],
     ) -> Option<(LentRam, Filling)> {
         let lent = self.0.ram.lend(pieces)?;
+        for &(address, bytes) in pieces {
+            self.0.ram.own(address, bytes);
+        }
         let mut transfers = self.0.transfers.borrow_mut();
         transfers.count += 1;
         let number = transfers.count;

@@ -12,6 +12,7 @@ impl GuestRam {
     pub fn page_use(&self, physical_page: u64) -> PageUse {
         match self.map.page(physical_page) {
             Some(known) => known,
+            None if self.saved.has(physical_page) => PageUse::Saved,
             None if self.layout.is_ram_page(physical_page) => PageUse::Ram,
             None => PageUse::Device,
         }
@@ -73,6 +74,7 @@ impl GuestRam {
     pub(crate) fn write_beneath(&self, address: u64, byte: u8) -> io::Result<()> {
         use std::os::unix::fs::FileExt;
         if address < self.layout.low_bytes() {
+            self.take_own(address / PAGE_SIZE, address / PAGE_SIZE + 1)?;
             let file = std::fs::File::from(self.file.try_clone()?);
             file.write_all_at(&[byte], address)?;
         }
@@ -92,6 +94,7 @@ impl GuestRam {
         }
         let (start, bytes) = (first * PAGE_SIZE, (end - first) * PAGE_SIZE);
         let at = (GUARD_BYTES + start) as usize;
+        self.take_own(first, end).map_err(MapError::Host)?;
         match region {
             Some(Region {
                 block: Some((id, offset)),

@@ -68,13 +68,17 @@ impl GuestView {
         }
         let translation = self.walk(state, linear, kind, privilege)?;
         let physical = translation.physical;
-        let page_use = self.memory.ram().page_use(physical.page());
+        let mut page_use = self.memory.ram().page_use(physical.page());
+        if write && page_use == PageUse::Saved {
+            self.memory.take_own(physical.page());
+            page_use = PageUse::Ram;
+        }
         let host_page = self.memory.ram().host_page(physical.page());
         let Some(host_page) = host_page.filter(|_| !write || page_use != PageUse::Rom) else {
             return Ok(Target::Device(physical));
         };
         let stores_reach_memory = match page_use {
-            PageUse::Rom | PageUse::Device => false,
+            PageUse::Rom | PageUse::Device | PageUse::Saved => false,
             // The first store to display memory must reach the monitor.
             PageUse::Display { dirty } => dirty || write,
             PageUse::Ram => true,

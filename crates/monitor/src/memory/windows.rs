@@ -219,6 +219,8 @@ impl GuestView {
             return nothing;
         };
         let named = named_in_windows(state, linear, privilege);
+        // Windows map the machine's own file alone. What has a window is used often.
+        self.memory.take_own(translation.physical.page());
         let Some(page) = self.page(named, &translation) else {
             return nothing;
         };
