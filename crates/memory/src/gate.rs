@@ -13,7 +13,7 @@ pub use self::transfers::Filling;
 use self::transfers::Transfers;
 use crate::code_map::{CodeMap, pages_of};
 use crate::map::REGIONS_END;
-use crate::ram::{GuestRam, MemoryBacking, MemoryError, SavedRun};
+use crate::ram::{GuestRam, MemoryBacking, MemoryError, PIECE_BYTES, SavedRun};
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -147,6 +147,25 @@ impl GuestMemory {
     pub fn map_saved(&mut self, file: OwnedFd, runs: &[SavedRun]) -> io::Result<()> {
         let shared = Rc::get_mut(&mut self.0).ok_or(io::ErrorKind::ResourceBusy)?;
         shared.ram.map_saved(file, runs)
+    }
+
+    /// The address of the first piece of RAM from `address` on that may have contents other than
+    /// zero; pieces have [`PIECE_BYTES`](crate::ram::PIECE_BYTES). `None` if there is none.
+    pub fn next_piece(&self, address: PhysicalAddress) -> Option<PhysicalAddress> {
+        self.0.ram.next_piece(address.0).map(PhysicalAddress)
+    }
+
+    /// Reads a piece of RAM, also where a region hides it. What lies after the end of RAM is zero.
+    ///
+    /// # Errors
+    ///
+    /// There is no RAM, the address is no multiple of the size, or the host's error.
+    pub fn read_piece(
+        &self,
+        address: PhysicalAddress,
+        bytes: &mut [u8; PIECE_BYTES as usize],
+    ) -> io::Result<()> {
+        self.0.ram.read_piece(address.0, bytes)
     }
 
     /// Makes a physical page (address divided by 4096) the machine's own before it is written

@@ -8,6 +8,7 @@
 mod backing;
 mod huge_pages;
 mod lent;
+mod pieces;
 mod regions;
 mod saved;
 

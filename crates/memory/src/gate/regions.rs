@@ -43,6 +43,11 @@ impl GuestMemory {
         self.0.ram.read_block(block, offset, data)
     }
 
+    /// The sizes in bytes of all blocks, in the order in which they were made.
+    pub fn block_sizes(&self) -> Vec<(BlockId, u64)> {
+        self.0.ram.block_sizes()
+    }
+
     /// Writes a byte of the RAM under a region, as a chip set does for stores where loads reach a
     /// ROM. Does nothing where the RAM is visible, or where there is none.
     pub fn write_beneath(&mut self, address: PhysicalAddress, byte: u8) {

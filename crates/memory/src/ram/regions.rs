@@ -48,6 +48,15 @@ impl GuestRam {
         Ok(BlockId(blocks.len() - 1))
     }
 
+    /// The sizes of all blocks, in the order in which they were made.
+    pub(crate) fn block_sizes(&self) -> Vec<(BlockId, u64)> {
+        let blocks = self.map.blocks.borrow();
+        let numbered = blocks.iter().enumerate();
+        numbered
+            .map(|(at, block)| (BlockId(at), block.bytes))
+            .collect()
+    }
+
     /// Writes to a block, wherever it is mapped. Returns false, and writes nothing, if the range
     /// exceeds the block.
     pub(crate) fn write_block(&self, id: BlockId, offset: u64, data: &[u8]) -> io::Result<bool> {

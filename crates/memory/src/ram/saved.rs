@@ -31,7 +31,7 @@ use tollgate_x86::address::PAGE_SIZE;
 pub const PIECE_BYTES: u64 = 64 << 10;
 
 /// Number of pages in a piece.
-const PIECE_PAGES: u64 = PIECE_BYTES / PAGE_SIZE;
+pub(super) const PIECE_PAGES: u64 = PIECE_BYTES / PAGE_SIZE;
 
 /// A range of RAM with consecutive contents in a snapshot's file. All numbers are multiples of
 /// [`PIECE_BYTES`].
@@ -245,7 +245,7 @@ impl GuestRam {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::MemoryBacking;
     use super::*;
     use crate::map::PageUse;
@@ -255,7 +255,7 @@ mod tests {
 
     /// A file whose piece `n` consists of the byte `n + 1`, and RAM whose pieces 17 and 18 are
     /// pieces 2 and 3 of that file.
-    fn restored(bytes: u64) -> GuestRam {
+    pub(in crate::ram) fn restored(bytes: u64) -> GuestRam {
         let mut ram = GuestRam::new(bytes).unwrap();
         let run = SavedRun {
             address: 17 * PIECE_BYTES,
