@@ -52,6 +52,21 @@ pub fn models() -> Vec<(&'static str, Vec<&'static str>)> {
     CpuidPolicy::models()
 }
 
+/// Returns the names of the features that a guest with this processor is shown on this host. The
+/// first one says who made the processor, which the guest is shown too.
+pub fn shown_features(cpu: &Cpu) -> Vec<String> {
+    let models = models();
+    let of_model = models.iter().find(|(name, _)| *name == cpu.model.name());
+    let of_model = of_model.map_or(&[][..], |(_, names)| names);
+    let added = AddedFeatures::NAMES.iter();
+    let added = added.filter(|(feature, _)| cpu.added.contains(*feature));
+    let vendor = format!("{:?} processor", policy_of(cpu.model).vendor());
+    let names = of_model.iter().copied().chain(added.map(|(_, name)| *name));
+    std::iter::once(vendor)
+        .chain(names.map(str::to_owned))
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

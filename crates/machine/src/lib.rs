@@ -17,5 +17,6 @@ pub mod knobs;
 pub mod marks;
 pub mod pc;
 pub mod saved;
+pub mod snapshot;
 pub mod vm;
 pub mod vm_handle;

@@ -388,10 +388,12 @@ impl Pc {
     /// Waits until no device has unfinished work, and returns the state of all devices and clocks.
     ///
     /// # Errors
-    /// [`StateError::Busy`]: the threads of a device do not finish.
+    /// [`StateError::Busy`]: the threads of a device do not finish; [`StateError::InUse`]: the guest
+    /// uses something of the host that the state does not contain.
     pub fn save(&mut self) -> Result<PcState, StateError> {
         self.bus
             .quiesce(&mut self.board, &self.clock, QUIESCE_PATIENCE)?;
+        self.bus.can_be_saved()?;
         Ok(PcState {
             version: PC_STATE_VERSION,
             time: self.clock.now(),

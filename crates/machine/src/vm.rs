@@ -6,9 +6,10 @@ use crate::device_list;
 use crate::knobs::{self, Settings};
 use crate::marks::{Marks, Moment, Span};
 use crate::pc::Pc;
+use crate::snapshot::SnapshotError;
 use crate::vm_handle::{
-    Answer, Command, Happened, KickFunction, MediumChange, Query, RemovableDrive, Shown, State,
-    Status, VmCommands, VmHandle,
+    AfterSnapshot, Answer, Command, Happened, KickFunction, MediumChange, Query, RemovableDrive,
+    Shown, State, Status, VmCommands, VmHandle,
 };
 use std::collections::BTreeSet;
 use std::fmt;
@@ -51,8 +52,16 @@ pub enum BuildError {
     BackEnd(device_list::BackEndError),
     /// The host has no memory for the guest.
     Memory(tollgate_memory::MemoryError),
+    /// A snapshot cannot be used.
+    Snapshot(SnapshotError),
     /// The host refused something else.
     Host(io::Error),
+}
+
+impl From<SnapshotError> for BuildError {
+    fn from(error: SnapshotError) -> Self {
+        Self::Snapshot(error)
+    }
 }
 
 impl fmt::Display for BuildError {
@@ -62,6 +71,7 @@ impl fmt::Display for BuildError {
             Self::Boot(error) => error.fmt(formatter),
             Self::BackEnd(error) => error.fmt(formatter),
             Self::Memory(error) => error.fmt(formatter),
+            Self::Snapshot(error) => error.fmt(formatter),
             Self::Host(error) => {
                 let why = file_words::cause(error);
                 write!(formatter, "the host refused to set up the machine: {why}")
@@ -156,22 +166,38 @@ impl Vm {
         consoles: Consoles,
         handle: &VmHandle,
     ) -> Result<Self, BuildError> {
+        let vm = Self::assemble(config, consoles, handle, |memory| {
+            if config.firmware.is_some() {
+                return Ok(CpuState::at_reset());
+            }
+            let start = boot::load(&BootSource::of(config), memory).map_err(BuildError::Boot)?;
+            Ok(CpuState {
+                memory_types: MemoryTypeRanges::as_firmware_leaves_them(PHYSICAL_ADDRESS_BITS),
+                ..start
+            })
+        })?;
+        vm.publish(State::Starting);
+        Ok(vm)
+    }
+
+    /// Makes a machine. `fill` is called for its memory before anything else knows it, and returns
+    /// the processor's first state.
+    pub(crate) fn assemble(
+        config: &VmConfig,
+        consoles: Consoles,
+        handle: &VmHandle,
+        fill: impl FnOnce(&mut GuestMemory) -> Result<CpuState, BuildError>,
+    ) -> Result<Self, BuildError> {
         config.validate().map_err(BuildError::Config)?;
         let back_ends = device_list::BackEnds::open(config).map_err(BuildError::BackEnd)?;
         let mut memory =
             GuestMemory::with_backing(config.memory_bytes, config.memory_backing.backing())
                 .map_err(BuildError::Memory)?;
+        let mut state = fill(&mut memory)?;
         let rom = match &config.firmware {
             Some(path) => Some(firmware::load(path, &mut memory).map_err(BuildError::Boot)?),
             None => None,
         };
-        let mut state = match rom {
-            Some(_) => CpuState::at_reset(),
-            None => boot::load(&BootSource::of(config), &mut memory).map_err(BuildError::Boot)?,
-        };
-        if rom.is_none() {
-            state.memory_types = MemoryTypeRanges::as_firmware_leaves_them(PHYSICAL_ADDRESS_BITS);
-        }
         state.model = config.cpu.model;
         state.added_features = config.cpu.added;
         state.paravirtual = config.paravirtual;
@@ -190,7 +216,7 @@ impl Vm {
         if config.count_instructions {
             vcpu.set_counts_instructions(true);
         }
-        let vm = Self {
+        Ok(Self {
             pc,
             vcpu,
             memory,
@@ -202,9 +228,7 @@ impl Vm {
             marks: Marks::default(),
             trace: TracePlan::default(),
             happened: Happened::default(),
-        };
-        vm.publish(State::Starting);
-        Ok(vm)
+        })
     }
 
     /// Runs the machine on the calling thread until it ends.
@@ -540,6 +564,17 @@ impl Vm {
                         for (request, change) in self.commands.take_medium_changes() {
                             let changed = self.change_medium(change);
                             self.commands.publish_medium_change(request, changed);
+                        }
+                    }
+                    Command::WriteSnapshots => {
+                        for (request, order) in self.commands.take_snapshot_orders() {
+                            let written = self.write_snapshot(&order.path);
+                            if written.is_ok() && order.then == AfterSnapshot::Pause && !paused {
+                                self.pc.pause();
+                                paused = true;
+                            }
+                            let result = written.map_err(|error| error.to_string());
+                            self.commands.publish_snapshot(request, result);
                         }
                     }
                     Command::ReportReading => reading_wanted = true,

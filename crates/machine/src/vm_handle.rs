@@ -21,6 +21,7 @@
 
 mod commands;
 mod mailbox;
+mod orders;
 #[cfg(test)]
 mod tests;
 
@@ -35,9 +36,10 @@ use tollgate_exits::reading::Reading;
 
 pub use commands::VmCommands;
 pub use mailbox::{
-    Answer, Command, Happened, KEY_CAPACITY, KickFunction, Listener, MOUSE_CAPACITY, MediumChange,
-    MediumRequest, Query, QueryNumber, READING_AGE, ReadingRequest, RemovableDrive, ResetRequest,
-    Resets, SERIAL_INPUT_CAPACITY, ScreenRequest, Shown, State, Status, StatusRequest,
+    AfterSnapshot, Answer, Command, Happened, KEY_CAPACITY, KickFunction, Listener, MOUSE_CAPACITY,
+    MediumChange, MediumRequest, Query, QueryNumber, READING_AGE, ReadingRequest, RemovableDrive,
+    ResetRequest, Resets, SERIAL_INPUT_CAPACITY, ScreenRequest, Shown, SnapshotOrder,
+    SnapshotRequest, State, Status, StatusRequest,
 };
 use mailbox::{Mailbox, Shared};
 
@@ -197,23 +199,26 @@ impl VmHandle {
 
     /// Asks the vCPU thread to change a medium. [`VmHandle::medium_after`] returns the result.
     pub fn request_medium(&self, change: MediumChange) -> MediumRequest {
-        let number = {
-            let mut mailbox = self.0.mailbox();
-            mailbox.media_requests += 1;
-            let number = mailbox.media_requests;
-            mailbox.media.push_back((number, change));
-            number
-        };
+        let number = self.0.mailbox().media.add(change);
         self.submit(Command::ChangeMedia);
         MediumRequest(number)
     }
 
     /// Returns the result of a change of medium, or `None` before it is made. An error is one line.
     pub fn medium_after(&self, request: MediumRequest) -> Option<Result<(), String>> {
-        let mailbox = self.0.mailbox();
-        let mut results = mailbox.media_changed.iter();
-        let (_, result) = results.find(|(number, _)| *number == request.0)?;
-        Some(result.clone())
+        self.0.mailbox().media.result(request.0)
+    }
+
+    /// Asks the vCPU thread to write a snapshot. [`VmHandle::snapshot_after`] returns the result.
+    pub fn request_snapshot(&self, order: SnapshotOrder) -> SnapshotRequest {
+        let number = self.0.mailbox().snapshots.add(order);
+        self.submit(Command::WriteSnapshots);
+        SnapshotRequest(number)
+    }
+
+    /// Returns the result of a snapshot, or `None` before it is written. An error is one line.
+    pub fn snapshot_after(&self, request: SnapshotRequest) -> Option<Result<(), String>> {
+        self.0.mailbox().snapshots.result(request.0)
     }
 
     /// Asks the vCPU thread for the contents of the screen. [`VmHandle::screen_after`] returns

@@ -76,6 +76,13 @@ pub enum StateError {
         /// The name of the device.
         part: String,
     },
+    /// The guest uses something of the host that a saved state does not contain.
+    InUse {
+        /// The name of the device.
+        part: String,
+        /// What the guest does with it.
+        why: String,
+    },
     /// The saved machine has other devices.
     Devices {
         /// The devices of the saved machine, in order.
@@ -120,6 +127,12 @@ impl fmt::Display for StateError {
             }
             Self::Busy { part } => {
                 write!(formatter, "'{part}' still has unfinished work")
+            }
+            Self::InUse { part, why } => {
+                write!(
+                    formatter,
+                    "the state of '{part}' cannot be saved: the guest {why}"
+                )
             }
             Self::Devices { found, expected } => write!(
                 formatter,

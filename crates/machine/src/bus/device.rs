@@ -186,6 +186,17 @@ pub trait Device: Any {
         false
     }
 
+    /// Writes to the host's files what the device's threads still keep of the guest's data. Called
+    /// when no work is unfinished.
+    fn flush(&self) {}
+
+    /// Returns why the state cannot be saved at present although no work is unfinished: the guest
+    /// uses something of the host that a saved state does not contain. The text follows "the guest"
+    /// in a message.
+    fn cannot_be_saved(&self) -> Option<String> {
+        None
+    }
+
     /// Resets the device, as a pulse of the reset line does, to its state after power-up, except
     /// for what a battery keeps. The interrupt controllers have been reset before, and lines are
     /// low.

@@ -350,6 +350,24 @@ impl Bus {
         self.rebuild();
     }
 
+    /// Writes to the host's files what is kept of the guest's data, and checks that a saved state
+    /// would contain all that the guest uses. No device may have unfinished work.
+    ///
+    /// # Errors
+    /// [`StateError::InUse`].
+    pub fn can_be_saved(&self) -> Result<(), StateError> {
+        for slot in &self.slots {
+            slot.device.flush();
+            if let Some(why) = slot.device.cannot_be_saved() {
+                return Err(StateError::InUse {
+                    part: slot.device.name().to_owned(),
+                    why,
+                });
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the name and the state of every device, in order.
     pub fn save(&self) -> Vec<(String, SavedState)> {
         let state = |slot: &Slot| (slot.device.name().to_owned(), slot.device.save());

@@ -125,6 +125,16 @@ impl Medium {
         tag
     }
 
+    /// Writes to the image's file what is kept of it in memory. No operation may be unfinished. An
+    /// error is found again at the next flush, which the guest asks for.
+    pub fn flush(&self) {
+        let tag = self.next_tag;
+        let operation = Operation::Flush;
+        self.thread.send(Request { tag, operation });
+        self.thread.wait();
+        drop(self.thread.take());
+    }
+
     /// Takes the finished operations, oldest first.
     pub fn take(&self) -> VecDeque<Outcome> {
         self.thread.take()

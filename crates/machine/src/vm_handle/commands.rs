@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::mailbox::{
-    Answer, Command, KickFunction, MEDIUM_RESULTS, Mailbox, MediumChange, Shared, Shown, Status,
+    Answer, Command, KickFunction, Mailbox, MediumChange, Shared, Shown, SnapshotOrder, Status,
 };
 use crate::board::input::{Key, MouseEvent};
 use crate::pc::Outside;
@@ -172,17 +172,23 @@ impl VmCommands {
 
     /// Takes the waiting changes of media, oldest first, with the numbers of their requests.
     pub fn take_medium_changes(&self) -> VecDeque<(u64, MediumChange)> {
-        std::mem::take(&mut self.0.mailbox().media)
+        self.0.mailbox().media.take()
     }
 
     /// Publishes the result of a change of medium.
     pub fn publish_medium_change(&self, request: u64, result: Result<(), String>) {
-        let mut mailbox = self.0.mailbox();
-        mailbox.media_changed.push_back((request, result));
-        if mailbox.media_changed.len() > MEDIUM_RESULTS {
-            mailbox.media_changed.pop_front();
-        }
-        drop(mailbox);
+        self.0.mailbox().media.publish(request, result);
+        self.0.tell_listener();
+    }
+
+    /// Takes the orders for snapshots, oldest first, with the numbers of their requests.
+    pub fn take_snapshot_orders(&self) -> VecDeque<(u64, SnapshotOrder)> {
+        self.0.mailbox().snapshots.take()
+    }
+
+    /// Publishes the result of an order for a snapshot.
+    pub fn publish_snapshot(&self, request: u64, result: Result<(), String>) {
+        self.0.mailbox().snapshots.publish(request, result);
         self.0.tell_listener();
     }
 

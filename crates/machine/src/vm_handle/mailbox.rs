@@ -2,10 +2,12 @@
 //! one lock.
 
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::orders::Orders;
 use crate::board::input::{Buttons, Key, MouseEvent};
 use crate::devices::vga::screen::{Picture, Screen};
 use crate::knobs::{Assignment, Settings};
@@ -55,6 +57,8 @@ pub enum Command {
     ReportScreen(bool),
     /// Execute the waiting changes of media.
     ChangeMedia,
+    /// Write the snapshots that were ordered.
+    WriteSnapshots,
     /// Reset the ledger.
     ResetLedger,
     /// Answer this query under this number.
@@ -124,8 +128,24 @@ pub struct MediumChange {
     pub force: bool,
 }
 
-/// The maximum number of results of changes of media that are kept for waiting threads.
-pub(super) const MEDIUM_RESULTS: usize = 16;
+/// What the machine does after a snapshot of it was written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum AfterSnapshot {
+    /// It goes on, or stays paused, as before.
+    #[default]
+    Resume,
+    /// It is paused, so that nothing changes that lies outside the snapshot.
+    Pause,
+}
+
+/// An order to write a snapshot.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SnapshotOrder {
+    /// The file. One that exists is replaced.
+    pub path: PathBuf,
+    /// What follows, unless the snapshot cannot be written.
+    pub then: AfterSnapshot,
+}
 
 /// What the virtual machine is doing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
@@ -212,12 +232,8 @@ pub(super) struct Mailbox {
     pub status: Status,
     /// The number of publications, by which a waiting reader notices a new one.
     pub publications: u64,
-    /// The waiting changes of media, each with the number of its request.
-    pub media: VecDeque<(u64, MediumChange)>,
-    /// The results of changes of media, the latest last.
-    pub media_changed: VecDeque<(u64, Result<(), String>)>,
-    /// The number of requested changes of media.
-    pub media_requests: u64,
+    pub media: Orders<MediumChange>,
+    pub snapshots: Orders<SnapshotOrder>,
     /// How often the ledger was reset.
     pub resets: u64,
     /// How often the contents of the screen were published.
@@ -324,6 +340,10 @@ pub struct Shown {
 /// the picture is requested too.
 #[derive(Clone, Copy, Debug)]
 pub struct ScreenRequest(pub(super) u64, pub(super) bool);
+
+/// The number of an order to write a snapshot.
+#[derive(Clone, Copy, Debug)]
+pub struct SnapshotRequest(pub(super) u64);
 
 /// The number of a request to change a medium.
 #[derive(Clone, Copy, Debug)]

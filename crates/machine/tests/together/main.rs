@@ -9,4 +9,5 @@ mod kvm_clock;
 mod processor_reset;
 mod regions;
 mod saved_state;
+mod snapshot;
 mod two_machines;

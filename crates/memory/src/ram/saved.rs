@@ -150,7 +150,7 @@ impl GuestRam {
 
     /// Makes the pages `first..end` the machine's own, with the contents that the snapshot has.
     /// Host addresses stay as they are; what else was mapped from the snapshot's file must be
-    /// mapped anew. Returns the pieces that were copied, as ranges of pages.
+    /// mapped again. Returns the pieces that were copied, as ranges of pages.
     ///
     /// # Errors
     ///

@@ -79,6 +79,11 @@ impl Device for Floppy {
         disks.any(|disk| disk.medium.has_pending_work())
     }
 
+    fn flush(&self) {
+        let disks = self.drives.iter().filter_map(|drive| drive.disk.as_ref());
+        disks.for_each(|disk| disk.medium.flush());
+    }
+
     fn reset(&mut self, context: &mut DeviceContext<'_>) {
         self.reset_all(context);
     }

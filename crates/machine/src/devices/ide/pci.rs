@@ -230,6 +230,12 @@ impl PciFunction for IdeFunction {
         media.any(Medium::has_pending_work)
     }
 
+    fn flush(&self) {
+        let units = self.channels.iter().flat_map(|channel| &channel.units);
+        let media = units.flatten().filter_map(Unit::medium);
+        media.for_each(Medium::flush);
+    }
+
     fn reset(&mut self, _context: &mut DeviceContext<'_>) {
         self.channels.iter_mut().for_each(Channel::reset_all);
     }

@@ -120,6 +120,15 @@ pub trait PciFunction: Any {
         false
     }
 
+    /// Writes what threads keep, see [`Device::flush`](crate::bus::Device::flush).
+    fn flush(&self) {}
+
+    /// Why the state cannot be saved, see
+    /// [`Device::cannot_be_saved`](crate::bus::Device::cannot_be_saved).
+    fn cannot_be_saved(&self) -> Option<String> {
+        None
+    }
+
     /// Resets the function, as a pulse of the reset line does. The host resets the configuration
     /// space.
     fn reset(&mut self, _context: &mut DeviceContext<'_>) {}

@@ -451,6 +451,14 @@ impl Device for PciHost {
         self.functions().any(PciFunction::has_pending_work)
     }
 
+    fn flush(&self) {
+        self.functions().for_each(PciFunction::flush);
+    }
+
+    fn cannot_be_saved(&self) -> Option<String> {
+        self.functions().find_map(PciFunction::cannot_be_saved)
+    }
+
     fn reset(&mut self, context: &mut DeviceContext<'_>) {
         self.address = 0;
         for device in 0..self.slots.len() {

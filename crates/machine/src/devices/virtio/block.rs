@@ -408,6 +408,10 @@ impl VirtioDevice for Block {
         self.medium.has_pending_work()
     }
 
+    fn flush(&self) {
+        self.medium.flush();
+    }
+
     fn reset(&mut self) {
         // From now on the driver may reuse its memory. The thread must no longer access the parts
         // that were lent to it, and above all must not write their new contents to the disk.

@@ -21,6 +21,8 @@ use super::device_type;
 use super::queue::QueueError;
 use crate::bus::completion::Completer;
 use ports::{BUFFER_BYTES, Channel, PortError, PortOptions, PortThread};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::collections::VecDeque;
 
 /// The device has several ports, and messages about them (5.3.3).
@@ -73,6 +75,22 @@ pub struct Console {
     ports: Vec<Port>,
     messages: VecDeque<Vec<u8>>,
     thread: PortThread,
+}
+
+/// What is saved of a port.
+#[derive(Serialize, Deserialize)]
+struct SavedPort {
+    name: String,
+    is_ready: bool,
+    is_open: bool,
+    told_connected: bool,
+}
+
+/// What is saved of the device in addition to its queues.
+#[derive(Serialize, Deserialize)]
+struct Saved {
+    ports: Vec<SavedPort>,
+    messages: VecDeque<Vec<u8>>,
 }
 
 /// Returns the queues of port `number`: receive and transmit (5.3.2).
@@ -291,6 +309,47 @@ impl VirtioDevice for Console {
     fn complete(&mut self, _token: u64, queues: &mut Queues<'_>) -> Result<(), QueueError> {
         self.thread.completion_taken();
         self.pump(queues)
+    }
+
+    /// A port's bytes are kept until the host has them, so that none is lost with a saved state.
+    fn has_pending_work(&self) -> bool {
+        let mut ports = self.ports.iter();
+        ports.any(|port| !port.held.is_empty())
+            || (self.thread.channels().iter()).any(|channel| !channel.from_guest.is_empty())
+    }
+
+    fn save(&self) -> Value {
+        let ports = self.ports.iter().map(|port| SavedPort {
+            name: port.name.clone(),
+            is_ready: port.is_ready,
+            is_open: port.is_open,
+            told_connected: port.told_connected,
+        });
+        let saved = Saved {
+            ports: ports.collect(),
+            messages: self.messages.clone(),
+        };
+        serde_json::to_value(saved).unwrap_or_default()
+    }
+
+    fn restore(&mut self, saved: &Value) -> bool {
+        let Ok(saved) = Saved::deserialize(saved) else {
+            return false;
+        };
+        let names = saved.ports.iter().map(|port| &port.name);
+        if !names.eq(self.ports.iter().map(|port| &port.name)) {
+            return false;
+        }
+        self.messages = saved.messages;
+        self.messages.truncate(MAX_MESSAGES);
+        for (port, saved) in self.ports.iter_mut().zip(saved.ports) {
+            port.is_ready = saved.is_ready;
+            port.is_open = saved.is_open;
+            port.told_connected = saved.told_connected;
+        }
+        // Bytes that the host has sent before wait in the channels.
+        self.thread.report();
+        true
     }
 
     fn reset(&mut self) {

@@ -7,6 +7,7 @@ use super::{feature, status};
 use crate::bus::completion::Completer;
 use crate::bus::{SavedState, StateError};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use tollgate_memory::GuestMemory;
 
 /// What the driver must be notified of.
@@ -37,7 +38,7 @@ pub struct Core {
 
 impl Core {
     /// Version of the saved state.
-    const STATE_VERSION: u32 = 1;
+    const STATE_VERSION: u32 = 2;
 
     /// Makes the core of a device.
     pub fn new(device: Box<dyn VirtioDevice>) -> Self {
@@ -276,7 +277,7 @@ impl Core {
 
     /// Returns the state.
     pub fn save(&self) -> SavedState {
-        SavedState::of(Self::STATE_VERSION, &self.state)
+        SavedState::of(Self::STATE_VERSION, &(&self.state, self.device.save()))
     }
 
     /// Restores a saved state.
@@ -284,7 +285,7 @@ impl Core {
     /// # Errors
     /// The state has another layout, or is that of another device. Nothing has changed then.
     pub fn restore(&mut self, saved: &SavedState) -> Result<(), StateError> {
-        let state: State = saved.read(Self::STATE_VERSION)?;
+        let (state, device): (State, Value) = saved.read(Self::STATE_VERSION)?;
         let fits = state.queues.len() == self.state.queues.len()
             && state
                 .queues
@@ -298,6 +299,12 @@ impl Core {
             });
         }
         self.device.reset();
+        if !self.device.restore(&device) {
+            return Err(StateError::Unreadable {
+                part: String::new(),
+                why: "what it keeps in addition to its queues has another form".into(),
+            });
+        }
         self.state = state;
         Ok(())
     }

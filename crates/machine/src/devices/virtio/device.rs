@@ -3,6 +3,7 @@
 use super::chain::Chain;
 use super::queue::{Queue, QueueError};
 use crate::bus::completion::Completer;
+use serde_json::Value;
 use std::sync::Arc;
 use tollgate_memory::GuestMemory;
 use tollgate_share::RequestCounts;
@@ -108,6 +109,25 @@ pub trait VirtioDevice {
 
     /// Returns the counts of requests to a shared directory.
     fn share_requests(&self) -> Option<Arc<RequestCounts>> {
+        None
+    }
+
+    /// Returns what the device keeps in addition to its queues and to what its threads do.
+    fn save(&self) -> Value {
+        Value::Null
+    }
+
+    /// Restores what [`VirtioDevice::save`] has returned, after a [reset](VirtioDevice::reset).
+    /// Returns whether it was such a value; if not, the device is as after the reset.
+    fn restore(&mut self, saved: &Value) -> bool {
+        saved.is_null()
+    }
+
+    /// Writes what threads keep, as the bus's method of that name does.
+    fn flush(&self) {}
+
+    /// Returns why the state cannot be saved at present, as the bus's method of that name does.
+    fn cannot_be_saved(&self) -> Option<String> {
         None
     }
 

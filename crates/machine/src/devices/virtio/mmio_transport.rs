@@ -228,6 +228,14 @@ impl Device for VirtioMmio {
         self.core.has_pending_work()
     }
 
+    fn flush(&self) {
+        self.core.device().flush();
+    }
+
+    fn cannot_be_saved(&self) -> Option<String> {
+        self.core.device().cannot_be_saved()
+    }
+
     fn reset(&mut self, _context: &mut DeviceContext<'_>) {
         self.core.reset();
         self.interrupt_status = 0;

@@ -26,6 +26,9 @@ const CONFIG_BYTES: usize = ShareOptions::MAX_TAG_BYTES + 4;
 /// The maximum number of requests, of those that the driver has made available together, that are
 /// answered immediately. A driver with many requests must not occupy the vCPU's thread for long.
 const MOST_AT_ONCE: usize = 16;
+/// The operation codes of the requests that begin and end a session.
+const FUSE_INIT: [u8; 4] = 26_u32.to_le_bytes();
+const FUSE_DESTROY: [u8; 4] = 38_u32.to_le_bytes();
 /// The maximum size of an answer in bytes.
 const MAX_REPLY_BYTES: usize = MAX_TRANSFER + 4096;
 
@@ -49,6 +52,8 @@ pub struct Share {
     /// The tag of the next request. Tags are unique, even across resets.
     next_tag: u64,
     pending_bytes: usize,
+    /// Whether the guest has a session with the server.
+    is_mounted: bool,
 }
 
 impl Share {
@@ -82,6 +87,7 @@ impl Share {
             pending: HashMap::new(),
             next_tag: 0,
             pending_bytes: 0,
+            is_mounted: false,
         })
     }
 
@@ -115,6 +121,7 @@ impl Share {
             return Err(QueueError::NoMemory);
         }
         self.counts.count(&bytes);
+        self.note_session(&bytes);
         let room = usize::try_from(chain.writable_bytes()).unwrap_or(usize::MAX);
         let capacity = room.min(MAX_REPLY_BYTES);
         let reply = match may_answer {
@@ -141,6 +148,15 @@ impl Share {
             capacity,
         });
         Ok(false)
+    }
+
+    /// Notes whether the guest begins or ends a session: it mounts or unmounts the directory.
+    fn note_session(&mut self, request: &[u8]) {
+        match request.get(4..8).map(<[u8; 4]>::try_from) {
+            Some(Ok(FUSE_INIT)) => self.is_mounted = true,
+            Some(Ok(FUSE_DESTROY)) => self.is_mounted = false,
+            _ => {}
+        }
     }
 
     fn end(&mut self, tag: u64, reply: &[u8], queues: &mut Queues<'_>) -> Result<(), QueueError> {
@@ -223,7 +239,14 @@ impl VirtioDevice for Share {
         Some(Arc::clone(&self.counts))
     }
 
+    /// The host's side of a session is files that are open here.
+    fn cannot_be_saved(&self) -> Option<String> {
+        self.is_mounted
+            .then(|| format!("has mounted '{}' and must unmount it first", self.name))
+    }
+
     fn reset(&mut self) {
+        self.is_mounted = false;
         self.pending.clear();
         self.pending_bytes = 0;
         self.threads.reset();

@@ -230,6 +230,14 @@ impl PortThread {
         self.wake();
     }
 
+    /// Reports to the device that buffers may have changed, as the thread does.
+    pub fn report(&self) {
+        if let Some(completer) = &*self.shared.completer() {
+            self.shared.has_told.store(true, Ordering::Release);
+            let _ = completer.send(0);
+        }
+    }
+
     /// Records that the completion was taken, so that the next change is reported again.
     pub fn completion_taken(&self) {
         self.shared.has_told.store(false, Ordering::Release);

@@ -1,0 +1,168 @@
+//! Writing a snapshot of a machine that stands between two instructions.
+
+use super::file::header;
+use super::{BlockContents, Description, DiskState, PieceRun, SnapshotError, disks, piece_offset};
+use crate::cpu;
+use crate::vm::Vm;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tollgate_memory::ram::PIECE_BYTES;
+use tollgate_x86::PhysicalAddress;
+
+/// The contents of a piece.
+type Piece = [u8; PIECE_BYTES as usize];
+
+impl Vm {
+    /// Writes the machine's whole state to a file, which exists afterwards only if it is complete:
+    /// it is written under another name and renamed. Must not be called while [`Vm::run`] runs.
+    ///
+    /// # Errors
+    /// [`SnapshotError`]: the state cannot be saved now, or the file cannot be written. The machine
+    /// can continue.
+    pub fn write_snapshot(&mut self, path: &Path) -> Result<(), SnapshotError> {
+        disks::check_kept(self.config()).map_err(SnapshotError::Disk)?;
+        let state = self.save()?;
+        let refused = |error| SnapshotError::Disk(format!("a disk's state is unknown: {error}"));
+        let images = disks::images(self.config()).into_iter();
+        let disks = images
+            .map(DiskState::of)
+            .collect::<io::Result<Vec<_>>>()
+            .map_err(refused)?;
+        let failed = |error| SnapshotError::Write(path.into(), error);
+        let mut file = NewFile::create(path).map_err(failed)?;
+        let mut pieces = Pieces::new(&file.file);
+        let (memory, blocks) = pieces.write_memory(self).map_err(failed)?;
+        let config = self.config().clone();
+        let description = Description {
+            program: env!("CARGO_PKG_VERSION").into(),
+            created: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |since| since.as_secs()),
+            features: cpu::shown_features(&config.cpu),
+            config,
+            disks,
+            memory,
+            blocks,
+            checksums: pieces.checksums,
+            state,
+        };
+        file.finish(&description).map_err(failed)
+    }
+}
+
+/// A file that gets its name when it is complete.
+struct NewFile {
+    file: File,
+    part: PathBuf,
+    path: PathBuf,
+    is_complete: bool,
+}
+
+impl NewFile {
+    fn create(path: &Path) -> io::Result<Self> {
+        let mut name = path
+            .file_name()
+            .ok_or(io::ErrorKind::InvalidFilename)?
+            .to_owned();
+        name.push(format!(".part-{}", std::process::id()));
+        let part = path.with_file_name(name);
+        // The guest's memory may hold secrets, which other users must not read.
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(true);
+        let file = options.mode(0o600).open(&part)?;
+        Ok(Self {
+            file,
+            part,
+            path: path.into(),
+            is_complete: false,
+        })
+    }
+
+    /// Writes the description and the header, and gives the file its name.
+    fn finish(&mut self, description: &Description) -> io::Result<()> {
+        let text = serde_json::to_vec(description)?;
+        let offset = piece_offset(description.checksums.len() as u64);
+        self.file.write_all_at(&text, offset)?;
+        self.file.write_all_at(&header(offset, &text), 0)?;
+        self.file.sync_data()?;
+        fs::rename(&self.part, &self.path)?;
+        self.is_complete = true;
+        Ok(())
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        if !self.is_complete {
+            let _ = fs::remove_file(&self.part);
+        }
+    }
+}
+
+/// The pieces that have been written.
+struct Pieces<'a> {
+    file: &'a File,
+    checksums: Vec<u32>,
+}
+
+impl<'a> Pieces<'a> {
+    fn new(file: &'a File) -> Self {
+        Self {
+            file,
+            checksums: Vec::new(),
+        }
+    }
+
+    /// Writes the contents of RAM and of all blocks. Returns where they lie.
+    fn write_memory(&mut self, vm: &Vm) -> io::Result<(Vec<PieceRun>, Vec<BlockContents>)> {
+        let memory = vm.memory();
+        let mut bytes: Box<Piece> = Box::new([0; PIECE_BYTES as usize]);
+        let mut ram = Vec::new();
+        let mut at = memory.next_piece(PhysicalAddress(0));
+        while let Some(address) = at {
+            memory.read_piece(address, &mut bytes)?;
+            self.write(address.0, &bytes, &mut ram)?;
+            at = memory.next_piece(PhysicalAddress(address.0 + PIECE_BYTES));
+        }
+        let mut blocks = Vec::new();
+        for (id, size) in memory.block_sizes() {
+            let mut runs = Vec::new();
+            for offset in (0..size).step_by(PIECE_BYTES as usize) {
+                let length = (size - offset).min(PIECE_BYTES) as usize;
+                bytes[length..].fill(0);
+                memory.read_block(id, offset, &mut bytes[..length])?;
+                self.write(offset, &bytes, &mut runs)?;
+            }
+            blocks.push(BlockContents { bytes: size, runs });
+        }
+        Ok((ram, blocks))
+    }
+
+    /// Writes a piece unless it is zero, and adds it to the runs.
+    fn write(&mut self, address: u64, piece: &Piece, runs: &mut Vec<PieceRun>) -> io::Result<()> {
+        if is_zero(piece) {
+            return Ok(());
+        }
+        let number = self.checksums.len() as u64;
+        self.file.write_all_at(piece, piece_offset(number))?;
+        self.checksums.push(crc32fast::hash(piece));
+        match runs.last_mut() {
+            Some(last) if last.address + last.pieces * PIECE_BYTES == address => last.pieces += 1,
+            _ => runs.push(PieceRun {
+                address,
+                pieces: 1,
+                first: number,
+            }),
+        }
+        Ok(())
+    }
+}
+
+/// Whether all bytes are zero; words are compared, which is several times faster.
+fn is_zero(piece: &Piece) -> bool {
+    let (words, _) = piece.as_chunks::<64>();
+    words.iter().all(|word| *word == [0; 64])
+}
