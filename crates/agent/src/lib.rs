@@ -3,8 +3,11 @@
 //!
 //! ```text
 //!   host: tollgate exec                      guest: /init, which is this program
-//!   initramfs: /start, /modules/* ---------> loads modules, mounts root and shares
-//!   port 1, frames: signals, window size --> kill, TIOCSWINSZ
+//!   initramfs: /modules/* -----------------> loads modules
+//!   port 1, frames:               ready <---
+//!                   time, random bytes ----> sets the clock, feeds the random number generator
+//!                   the task --------------> mounts root and shares, runs the command
+//!                   signals, window size --> kill, TIOCSWINSZ
 //!                   started, failed, exited <--
 //!   port 2, frames: standard input --------> pipe or terminal of the command
 //!   port 3: standard output <-------------- pipe or terminal
@@ -26,7 +29,7 @@ mod streams;
 mod sys;
 mod users;
 
-use protocol::{MODULES_FOLDER, START_FILE, Start, ToHost};
+use protocol::{ENTROPY, MODULES_FOLDER, Start, TASK, TIME, ToHost};
 use refusal::Refusal;
 use std::fs;
 use std::time::Duration;
@@ -35,8 +38,9 @@ use std::time::Duration;
 /// the command ended.
 pub fn main() {
     match begin() {
-        Ok((start, control)) => {
-            let end = match run(&start, &control) {
+        Ok(begun) => {
+            let control = begun.control;
+            let end = match run(&begun.start, &control, begun.streams) {
                 Ok(end) => end,
                 Err(refusal) => ToHost::Failed {
                     code: refusal.code,
@@ -56,21 +60,63 @@ pub fn main() {
     }
 }
 
-/// Starts the guest until it can communicate with the host.
-fn begin() -> Result<(Start, ports::Control), Refusal> {
-    root::mount_kernel_file_systems()?;
-    let bytes = fs::read(START_FILE)
-        .map_err(|error| Refusal::own(format!("cannot read {START_FILE}: {error}")))?;
-    let start = Start::decode(&bytes)
-        .ok_or_else(|| Refusal::own(format!("{START_FILE} is not understood")))?;
-    load_modules();
-    let control = ports::Control::open()?;
-    Ok((start, control))
+/// A guest that has its task.
+struct Begun {
+    start: Start,
+    control: ports::Control,
+    streams: ports::Streams,
 }
 
-fn run(start: &Start, control: &ports::Control) -> Result<ToHost, Refusal> {
-    // The ports are opened before the root changes.
+/// Starts the guest until it can communicate with the host.
+fn begin() -> Result<Begun, Refusal> {
+    root::mount_kernel_file_systems()?;
+    load_modules();
+    let control = ports::Control::open()?;
+    // What can be done without the task is done before: a snapshot is taken here.
     let streams = ports::Streams::open()?;
+    control.tell(&ToHost::Ready);
+    let start = receive_task(&control)?;
+    Ok(Begun {
+        start,
+        control,
+        streams,
+    })
+}
+
+/// Receives the task, and what comes before it.
+fn receive_task(control: &ports::Control) -> Result<Start, Refusal> {
+    let report = |what: &str, result: std::io::Result<()>| {
+        if let Err(error) = result {
+            eprintln!("tollgate-agent: {what}: {error}");
+        }
+    };
+    let mut task = Vec::new();
+    loop {
+        let (kind, rest) = control
+            .receive()
+            .map_err(|error| Refusal::own(format!("no task from the host: {error}")))?;
+        match (kind, &rest[..]) {
+            (TIME, &[_, _, _, _, _, _, _, _]) => {
+                let time_ns = rest
+                    .iter()
+                    .rev()
+                    .fold(0, |sum, &byte| sum << 8 | u64::from(byte));
+                report("the clock", sys::set_time(time_ns));
+            }
+            (ENTROPY, bytes) => report("random numbers", sys::add_entropy(bytes)),
+            (TASK, []) => break,
+            (TASK, piece) => task.extend(piece),
+            _ => return Err(Refusal::own("the host does not keep to the protocol")),
+        }
+    }
+    Start::decode(&task).ok_or_else(|| Refusal::own("the task is not understood"))
+}
+
+fn run(
+    start: &Start,
+    control: &ports::Control,
+    streams: ports::Streams,
+) -> Result<ToHost, Refusal> {
     root::enter(start)?;
     network::set_up(start);
     let end = command::run(start, control, streams);

@@ -90,6 +90,28 @@ impl Control {
         let _ = (&self.0).write_all(&message.encode());
     }
 
+    /// Receives one frame and no byte more: its kind and its rest.
+    pub fn receive(&self) -> io::Result<(u8, Vec<u8>)> {
+        let mut header = [0; 5];
+        self.fill(&mut header)?;
+        let [kind, length @ ..] = header;
+        let length = u32::from_le_bytes(length) as usize;
+        if length > MAX_FRAME {
+            return Err(ErrorKind::InvalidData.into());
+        }
+        let mut rest = vec![0; length];
+        self.fill(&mut rest)?;
+        Ok((kind, rest))
+    }
+
+    fn fill(&self, mut buffer: &mut [u8]) -> io::Result<()> {
+        while !buffer.is_empty() {
+            let count = read(&self.0, buffer)?;
+            buffer = &mut buffer[count..];
+        }
+        Ok(())
+    }
+
     /// Receives messages of the host forever.
     pub fn listen(&self, mut heard: impl FnMut(ToGuest)) {
         let mut frames = Frames::default();

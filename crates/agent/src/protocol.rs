@@ -1,8 +1,10 @@
 //! The protocol between `tollgate exec` on the host and the agent in the guest.
 //!
-//! The agent's task is in a file of the initramfs, [`Start`]: records that end with a zero byte,
-//! each a word, a space and a value. While the command runs, both sides send frames over the
-//! control port: a byte for the kind, the length of the rest in four bytes, lowest first, and the
+//! The agent's task is a [`Start`]: records that end with a zero byte, each a word, a space and a
+//! value. The agent says on the control port that it is ready, and the host sends the task in
+//! frames: [`TIME`], [`ENTROPY`], pieces of the task ([`TASK`]), and an empty piece. A snapshot of
+//! a guest that waits for its task holds nothing of any user. Over the same port both sides send
+//! frames while the command runs: a byte for the kind, the length of the rest in four bytes, lowest first, and the
 //! rest. Standard input is sent in frames too, [`DATA`], and ends with an empty one. Output is sent
 //! without frames; its length is reported at the end.
 
@@ -10,8 +12,6 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// The file with the agent's task.
-pub const START_FILE: &str = "/start";
 /// The folder with the kernel's modules, in the order in which they are loaded.
 pub const MODULES_FOLDER: &str = "/modules";
 
@@ -152,7 +152,7 @@ impl Default for Start {
 }
 
 impl Start {
-    /// Returns the contents of the file. Values must not contain zero bytes, which are impossible
+    /// Returns the task's records. Values must not contain zero bytes, which are impossible
     /// in arguments and paths of system calls.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -210,7 +210,7 @@ impl Start {
         bytes
     }
 
-    /// Parses the file.
+    /// Parses the task's records.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut start = Self::default();
         let records = bytes.strip_suffix(&[0])?.split(|byte| *byte == 0);
@@ -279,6 +279,24 @@ impl Start {
 
 /// The kind of frames with standard input.
 pub const DATA: u8 = b'd';
+/// The kind of the frame with the host's time of day: nanoseconds since 1970 in eight bytes.
+pub const TIME: u8 = b't';
+/// The kind of the frame with random bytes of the host.
+pub const ENTROPY: u8 = b'x';
+/// The kind of frames with the agent's task, of which an empty one is the last.
+pub const TASK: u8 = b'k';
+
+/// Returns the frames with which the host gives the agent its task.
+pub fn task_frames(start: &Start, time_ns: u64, entropy: &[u8]) -> Vec<u8> {
+    let mut bytes = frame(TIME, &time_ns.to_le_bytes());
+    bytes.extend(frame(ENTROPY, entropy));
+    for piece in start.encode().chunks(MAX_FRAME) {
+        bytes.extend(frame(TASK, piece));
+    }
+    bytes.extend(frame(TASK, &[]));
+    bytes
+}
+
 /// The maximum size of a frame's rest in bytes.
 pub const MAX_FRAME: usize = 16 << 10;
 /// The number of bytes before the rest.
@@ -298,6 +316,8 @@ pub enum ToGuest {
 /// A message from the agent to the host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ToHost {
+    /// The agent waits for its task.
+    Ready,
     /// The command runs.
     Started,
     /// The command cannot be run.
@@ -358,6 +378,7 @@ impl ToHost {
     /// Returns the message as a frame.
     pub fn encode(&self) -> Vec<u8> {
         match self {
+            Self::Ready => frame(b'a', &[]),
             Self::Started => frame(b'r', &[]),
             Self::Failed { code, why } => {
                 let mut rest = vec![*code];
@@ -380,6 +401,7 @@ impl ToHost {
     /// Parses a frame. Returns `None` if it is not understood.
     pub fn decode(kind: u8, rest: &[u8]) -> Option<Self> {
         match (kind, rest) {
+            (b'a', []) => Some(Self::Ready),
             (b'r', []) => Some(Self::Started),
             (b'f', [code, why @ ..]) => Some(Self::Failed {
                 code: *code,

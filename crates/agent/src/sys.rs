@@ -13,6 +13,11 @@ use std::os::unix::ffi::OsStrExt;
 const SYS_FINIT_MODULE: c_long = 313;
 #[cfg(target_pointer_width = "32")]
 const SYS_FINIT_MODULE: c_long = 350;
+// Linux's number of clock_settime with 64-bit times.
+#[cfg(target_pointer_width = "64")]
+const SYS_CLOCK_SETTIME: c_long = 227;
+#[cfg(target_pointer_width = "32")]
+const SYS_CLOCK_SETTIME: c_long = 404;
 const REBOOT_POWER_OFF: c_int = 0x4321_fedc;
 const TIOCSCTTY: c_ulong = 0x540e;
 const TIOCSWINSZ: c_ulong = 0x5414;
@@ -79,6 +84,43 @@ unsafe extern "C" {
     fn kill(process: c_int, signal: c_int) -> c_int;
     fn waitpid(process: c_int, status: *mut c_int, options: c_int) -> c_int;
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
+}
+
+/// A time as the kernel has it, in 32-bit processes too.
+#[repr(C)]
+struct TimeSpec {
+    seconds: i64,
+    nanoseconds: i64,
+}
+
+/// Sets the time of day, in nanoseconds since 1970.
+pub fn set_time(time_ns: u64) -> io::Result<()> {
+    const CLOCK_REALTIME: c_int = 0;
+    let time = TimeSpec {
+        seconds: (time_ns / 1_000_000_000) as i64,
+        nanoseconds: (time_ns % 1_000_000_000) as i64,
+    };
+    // SAFETY: the pointer leads to a time that lives until the call returns.
+    let result = unsafe { syscall(SYS_CLOCK_SETTIME, CLOCK_REALTIME, &raw const time) };
+    check(result as c_int)?;
+    Ok(())
+}
+
+/// Feeds the kernel's random number generator with secret bytes, and makes it use
+/// them at once (random(4)).
+pub fn add_entropy(bytes: &[u8]) -> io::Result<()> {
+    const RNDADDENTROPY: c_ulong = 0x4008_5203;
+    const RNDRESEEDCRNG: c_ulong = 0x5207;
+    let device = File::options().write(true).open("/dev/urandom")?;
+    // struct rand_pool_info: the bits, the bytes, and then these.
+    let mut pool = Vec::from((8 * bytes.len() as u32).to_ne_bytes());
+    pool.extend((bytes.len() as u32).to_ne_bytes());
+    pool.extend(bytes);
+    // SAFETY: the kernel reads the structure, whose size it has, while the call lasts.
+    check(unsafe { ioctl(device.as_raw_fd(), RNDADDENTROPY, pool.as_ptr()) })?;
+    // SAFETY: the request takes no argument.
+    check(unsafe { ioctl(device.as_raw_fd(), RNDRESEEDCRNG, 0 as c_int) })?;
+    Ok(())
 }
 
 fn check(result: c_int) -> io::Result<c_int> {

@@ -39,6 +39,8 @@ pub enum Subcommand {
     Set(control::set::SetArguments),
     /// Change the disk in a drive of a running virtual machine
     Medium(control::medium::MediumArguments),
+    /// Write the state of a running virtual machine to a file, and show or check such files
+    Snapshot(crate::snapshot::SnapshotArguments),
     /// Show the screen of a running virtual machine, or write it to a picture
     Screen(control::screen::ScreenArguments),
     /// Type on the keyboard of a running virtual machine, or move its mouse

@@ -44,6 +44,7 @@ mod share;
 mod signals;
 mod silence;
 mod size;
+mod snapshot;
 mod stack;
 mod standard_output;
 mod statistics;
@@ -77,6 +78,7 @@ fn command() -> u8 {
         Ok(Subcommand::Doctor(arguments)) => doctor::run(&arguments),
         Ok(Subcommand::Control(arguments)) => control::client::run(&arguments),
         Ok(Subcommand::Set(arguments)) => control::set::run(&arguments),
+        Ok(Subcommand::Snapshot(arguments)) => snapshot::run(&arguments),
         Ok(Subcommand::Medium(arguments)) => control::medium::run(&arguments),
         Ok(Subcommand::Screen(arguments)) => control::screen::run(&arguments),
         Ok(Subcommand::Type(arguments)) => control::typing::run(&arguments),

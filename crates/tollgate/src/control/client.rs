@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use tollgate_exits::snapshot::Snapshot;
 
-use super::command::{LATE, Name};
+use super::command::{LATE, Name, SNAPSHOT_PATIENCE};
 use crate::exit_code;
 use crate::failure::{Failure, one_line};
 use crate::standard_output::print_and_end;
@@ -170,11 +170,15 @@ fn connect(path: &Path) -> Result<UnixStream, Failure> {
 ///
 /// One line says that no machine listens at `path`, or that the listener gives no answer.
 pub fn talk(path: &Path, request: &Value) -> Result<Value, Failure> {
-    let quits = request["command"] == json!(Name::Quit);
+    let quits = request["command"] == json!(Name::Quit) || request["then"] == "quit";
+    let patience = match request["command"] == json!(Name::Snapshot) {
+        true => SNAPSHOT_PATIENCE,
+        false => PATIENCE,
+    };
     let stream = connect(path)?;
 
     let talk = || -> std::io::Result<String> {
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(patience))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         writeln!(&stream, "{request}")?;
         let mut reader = BufReader::new(&stream);

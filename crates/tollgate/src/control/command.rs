@@ -1,5 +1,7 @@
 //! The names of the commands that a control socket carries out.
 
+use std::time::Duration;
+
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +32,9 @@ pub enum Name {
     /// Change the medium of a drive, as `tollgate medium` does.
     #[value(skip)]
     Medium,
+    /// Write a snapshot, as `tollgate snapshot create` does.
+    #[value(skip)]
+    Snapshot,
     /// Show the screen, as `tollgate screen` does.
     #[value(skip)]
     Screen,
@@ -38,5 +43,19 @@ pub enum Name {
     Type,
 }
 
+/// What a machine does after its snapshot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum ThenName {
+    /// The machine goes on, or stays paused
+    #[default]
+    Resume,
+    /// The machine ends
+    Quit,
+}
+
 /// The error of a request that the vCPU thread has not carried out in time.
 pub const LATE: &str = "the processor does not answer now";
+
+/// How long a snapshot may take, which writes the guest's memory to a file.
+pub const SNAPSHOT_PATIENCE: Duration = Duration::from_secs(600);

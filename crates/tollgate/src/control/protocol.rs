@@ -12,11 +12,12 @@ use tollgate_machine::devices::vga::screen::Screen;
 use tollgate_machine::knobs::Assignment;
 use tollgate_machine::marks::Span;
 use tollgate_machine::vm_handle::{
-    self, MediumChange, MediumRequest, Query, QueryNumber, ReadingRequest, RemovableDrive,
-    ResetRequest, ScreenRequest, Shown, State, Status, StatusRequest, VmHandle,
+    self, AfterSnapshot, MediumChange, MediumRequest, Query, QueryNumber, ReadingRequest,
+    RemovableDrive, ResetRequest, ScreenRequest, Shown, SnapshotOrder, SnapshotRequest, State,
+    Status, StatusRequest, VmHandle,
 };
 
-use super::command::{LATE, Name};
+use super::command::{LATE, Name, SNAPSHOT_PATIENCE, ThenName};
 use super::identity::Identity;
 use super::{mouse, screen, typing};
 use crate::statistics::Reporter;
@@ -38,8 +39,12 @@ struct Request {
     /// For `medium`: the drive to change.
     #[serde(default)]
     drive: String,
-    /// For `medium`: the file to insert; `None` leaves the drive empty.
+    /// For `medium`: the file to insert; `None` leaves the drive empty. For `snapshot`: the file to
+    /// write.
     file: Option<PathBuf>,
+    /// For `snapshot`: what the machine does afterwards.
+    #[serde(default)]
+    then: ThenName,
     /// For `medium`: whether the guest cannot write to the medium.
     #[serde(default)]
     readonly: bool,
@@ -107,6 +112,8 @@ enum Awaited {
     Reset(ResetRequest),
     Screen(ScreenRequest, Option<PathBuf>),
     Medium(MediumRequest),
+    /// A snapshot, and whether the machine ends after it.
+    Snapshot(SnapshotRequest, bool),
     Paused,
     Resumed,
     Knobs(Vec<Assignment>),
@@ -192,6 +199,18 @@ fn carry_out(request: Request, reach: Reach<'_>) -> Progress {
             Ok(change) => Awaited::Medium(handle.request_medium(change)),
             Err(error) => return refused(&error, &request.id),
         },
+        Name::Snapshot => match request.file {
+            Some(path) => {
+                let ends = request.then == ThenName::Quit;
+                let then = if ends {
+                    AfterSnapshot::Pause
+                } else {
+                    AfterSnapshot::Resume
+                };
+                Awaited::Snapshot(handle.request_snapshot(SnapshotOrder { path, then }), ends)
+            }
+            None => return refused("a snapshot needs a file", &request.id),
+        },
         Name::Screen => {
             let wants_picture = request.png.is_some();
             Awaited::Screen(handle.request_screen(wants_picture), request.png)
@@ -220,10 +239,14 @@ fn carry_out(request: Request, reach: Reach<'_>) -> Progress {
             return done(false);
         }
     };
+    let patience = match awaited {
+        Awaited::Snapshot(..) => reach.patience.max(SNAPSHOT_PATIENCE),
+        _ => reach.patience,
+    };
     let pending = Pending {
         awaited,
         id: request.id,
-        deadline: Instant::now() + reach.patience,
+        deadline: Instant::now() + patience,
     };
     match pending.answer(reach) {
         Some(answer) => Progress::Answered(answer),
@@ -252,9 +275,13 @@ impl Pending {
             None if Instant::now() >= self.deadline => self.late_answer(reach),
             None => return None,
         };
+        let quits = matches!(self.awaited, Awaited::Snapshot(_, true)) && answer["ok"] == true;
+        if quits {
+            reach.handle.quit();
+        }
         Some(Answer {
             line: with_id(answer, &self.id),
-            quits: false,
+            quits,
         })
     }
 
@@ -291,6 +318,11 @@ impl Pending {
                 Some(Err(error)) => Some(json!({"ok": false, "error": error})),
                 None => is_over.then(no_answer),
             },
+            Awaited::Snapshot(request, _) => match handle.snapshot_after(*request) {
+                Some(Ok(())) => Some(json!({"ok": true})),
+                Some(Err(error)) => Some(json!({"ok": false, "error": error})),
+                None => is_over.then(no_answer),
+            },
             Awaited::Paused => {
                 (is_over || status.state == State::Paused).then(|| state_answer(status.state))
             }
@@ -323,6 +355,10 @@ impl Pending {
             }
             Awaited::Medium(_) => {
                 let error = "the processor does not answer now; it will change the medium later";
+                json!({"ok": false, "error": error})
+            }
+            Awaited::Snapshot(..) => {
+                let error = "the processor does not answer now; it will write the snapshot later";
                 json!({"ok": false, "error": error})
             }
             Awaited::Paused | Awaited::Resumed => state_answer(handle.status().state),

@@ -208,7 +208,7 @@ impl Client {
         self.pending = None;
         self.reply(&answer.line);
         let backlog = std::mem::take(&mut self.backlog);
-        let quits = self.take(&backlog, reach);
+        let quits = self.take(&backlog, reach) | answer.quits;
         self.settle();
         quits
     }

@@ -102,6 +102,14 @@ pub struct ExecArguments {
     #[arg(long, value_name = "DIR")]
     pub modules: Option<PathBuf>,
 
+    /// Boot the guest, instead of continuing one that has booted before
+    ///
+    /// The first run keeps a guest that has just booted in your cache folder, before it knows
+    /// anything of you; later runs with the same kernel, memory and devices continue from there.
+    /// With this flag nothing is kept either.
+    #[arg(long, verbatim_doc_comment)]
+    pub cold: bool,
+
     /// More words for the kernel's command line
     #[arg(
         long,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tollgate_agent::protocol::{MODULES_FOLDER, START_FILE};
+use tollgate_agent::protocol::MODULES_FOLDER;
 
 use super::kernel::Module;
 use tollgate_machine::boot::cpio::Archive;
@@ -17,14 +17,14 @@ pub fn has_32_bit_agent() -> bool {
     !AGENT_32.is_empty()
 }
 
-/// An initramfs with the agent for a kernel of this kind, the agent's orders, and the modules in
-/// the order in which they are loaded.
-pub fn new(start: &[u8], modules: &[Module], is_32_bit: bool) -> Arc<[u8]> {
+/// An initramfs with the agent for such a kernel, and the modules in the order in
+/// which they are loaded.
+pub fn new(modules: &[Module], is_32_bit: bool) -> Arc<[u8]> {
     let agent = if is_32_bit { AGENT_32 } else { AGENT };
-    archive(agent, start, modules).into()
+    archive(agent, modules).into()
 }
 
-fn archive(agent: &[u8], start: &[u8], modules: &[Module]) -> Vec<u8> {
+fn archive(agent: &[u8], modules: &[Module]) -> Vec<u8> {
     let folder = &MODULES_FOLDER[1..];
     // The kernel opens the console for the agent's standard streams, even if the kernel's own
     // archive lacks it.
@@ -32,7 +32,6 @@ fn archive(agent: &[u8], start: &[u8], modules: &[Module]) -> Vec<u8> {
         .folder("dev")
         .character_device("dev/console", [5, 1])
         .program("init", agent)
-        .file(&START_FILE[1..], start)
         .folder(folder);
     let modules = modules.iter().enumerate();
     modules
@@ -55,10 +54,10 @@ mod tests {
             name: "fuse".into(),
             content: vec![1, 2, 3],
         };
-        let archive = archive(AGENT, b"argument true\0", &[module]);
+        let archive = archive(AGENT, &[module]);
         assert_eq!(archive.len() % 4, 0);
         let text = String::from_utf8_lossy(&archive);
-        for name in ["init\0", "start\0", "modules/000-fuse.ko\0", "TRAILER!!!\0"] {
+        for name in ["init\0", "modules/000-fuse.ko\0", "TRAILER!!!\0"] {
             let at = text.find(name);
             assert!(at.is_some(), "{name}");
         }

@@ -206,22 +206,8 @@ impl Kernel {
     /// # Errors
     ///
     /// One line says which module cannot be read.
-    pub fn read_modules(
-        &self,
-        has_network: bool,
-        has_disk: bool,
-        has_vsock: bool,
-    ) -> Result<Vec<Module>, Failure> {
-        let mut wanted = ALWAYS.to_vec();
-        if has_disk {
-            wanted.extend(DISK);
-        }
-        if has_network {
-            wanted.push(NETWORK);
-        }
-        if has_vsock {
-            wanted.push(VSOCK);
-        }
+    pub fn read_modules(&self, needs: Needs) -> Result<Vec<Module>, Failure> {
+        let wanted = needs.modules();
         let Some(folder) = &self.modules else {
             // All of them may be built in; if not, the agent reports what is missing.
             return Ok(Vec::new());
@@ -244,6 +230,51 @@ impl Kernel {
             Ok(Module { name, content })
         });
         modules.collect()
+    }
+}
+
+/// What a guest has in addition to its root and its streams.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Needs {
+    /// Whether it has a network.
+    pub network: bool,
+    /// Whether it has a disk.
+    pub disk: bool,
+    /// Whether it has sockets to the host.
+    pub vsock: bool,
+}
+
+impl Needs {
+    /// The names of the modules that are needed for it, if the kernel does not have them built in.
+    fn modules(self) -> Vec<&'static str> {
+        let mut wanted = ALWAYS.to_vec();
+        if self.disk {
+            wanted.extend(DISK);
+        }
+        if self.network {
+            wanted.push(NETWORK);
+        }
+        if self.vsock {
+            wanted.push(VSOCK);
+        }
+        wanted
+    }
+}
+
+impl Kernel {
+    /// The files on which a guest's kernel and modules depend. They are not read.
+    pub fn files(&self, needs: Needs) -> Vec<PathBuf> {
+        let mut files = vec![self.image.clone()];
+        if let Some(folder) = &self.modules {
+            let index = folder.join("modules.dep");
+            match fs::read_to_string(&index) {
+                Ok(text) => files.extend(by_dependencies(folder, &text, &needs.modules())),
+                Err(_) => files.extend(unindexed::files(folder)),
+            }
+            files.push(index);
+            files.push(folder.clone());
+        }
+        files
     }
 }
 

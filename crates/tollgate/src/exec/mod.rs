@@ -19,6 +19,7 @@ mod initramfs;
 mod kernel;
 mod session;
 mod streams;
+mod template;
 mod unindexed;
 
 use std::ffi::{OsStr, OsString};
@@ -28,10 +29,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::process::{Gid, Resource, getegid, geteuid, getgroups, getrlimit};
-use tollgate_agent::protocol::{Mount, PORT_NAMES, ROOT_TAG, Root, Start, Terminal, User, code};
+use tollgate_agent::protocol::{
+    Mount, PORT_NAMES, ROOT_TAG, Root, Start, Terminal, User, code, task_frames,
+};
 use tollgate_host_facts::file_words::writing;
 use tollgate_machine::config::{
     DriveOptions, NetworkKind, OnLoss, PortOptions, PortTarget, ShareOptions, TripleFaultAction,
@@ -42,9 +45,10 @@ use tollgate_machine::vm_handle::VmHandle;
 
 pub use arguments::{ExecArguments, ShareArgument, join_networks};
 use console::Console;
-use kernel::Kernel;
+use kernel::{Kernel, Needs};
 use session::{End, Session, Setup};
 use streams::Links;
+use template::Template;
 
 use crate::control::identity::Identity;
 use crate::control::run_time;
@@ -92,13 +96,12 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
     let host =
         |what: &'static str| move |error| Failure::host(format!("{what}: {}", writing(&error)));
 
-    let has_network = !plan.networks.is_empty();
-    let has_disk = !plan.drives.is_empty();
-    let has_vsock = plan.vsock.is_some();
-    let modules = plan.kernel.read_modules(has_network, has_disk, has_vsock)?;
-    let initramfs = initramfs::new(&plan.start.encode(), &modules, plan.kernel.is_32_bit());
     let links = Links::new().map_err(host("no sockets for the guest's ports"))?;
-    let config = configuration(arguments, &plan, initramfs, &links)?;
+    let mut config = configuration(arguments, &plan, &links)?;
+    let template = match arguments.cold {
+        true => None,
+        false => Template::of(&config, &plan.kernel.files(plan.needs())),
+    };
 
     // Signals are blocked before any thread exists, because threads inherit that.
     let signals =
@@ -114,16 +117,29 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
     let (control_server, _link) =
         run_time::open(arguments.machine.control.as_deref(), &reporter, &identity)?;
     let console = Console::new(arguments.verbose);
-    let consoles = Consoles {
-        serial: Box::new(console.clone()),
-        debug: Box::new(io::sink()),
-    };
     let handle = VmHandle::new();
-    let mut vm = Vm::build(&config, consoles, &handle)
-        .map_err(|error| build_error::failure_of(&error, arguments))?;
+    let warm = template.as_ref().and_then(|template| {
+        let snapshot = template.open()?;
+        let consoles = consoles_on(&console);
+        let vm = Vm::restored(snapshot, &config, consoles, &handle);
+        vm.inspect_err(|_| template.remove()).ok()
+    });
+    let is_warm = warm.is_some();
+    let mut vm = match warm {
+        Some(vm) => vm,
+        None => {
+            let modules = plan.kernel.read_modules(plan.needs())?;
+            config.initramfs = Some(initramfs::new(&modules, plan.kernel.is_32_bit()));
+            Vm::build(&config, consoles_on(&console), &handle)
+                .map_err(|error| build_error::failure_of(&error, arguments))?
+        }
+    };
     drop(links.guest);
     let trace = TraceFile::begin(&arguments.statistics, &reporter, &mut vm)?;
     let setup = Setup {
+        task: task(&plan.start)?,
+        is_warm,
+        template: template.filter(|_| !is_warm).map(Template::new_one),
         signals,
         links: links.host,
         has_terminal: plan.start.terminal.is_some(),
@@ -156,6 +172,24 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
         exit_code::SUCCESS if !is_written => FAILED,
         code => code,
     })
+}
+
+/// The machine's consoles.
+fn consoles_on(console: &Console) -> Consoles {
+    Consoles {
+        serial: Box::new(console.clone()),
+        debug: Box::new(io::sink()),
+    }
+}
+
+/// The frames with the agent's task, the present time, and random bytes for the guest.
+fn task(start: &Start) -> Result<Vec<u8>, Failure> {
+    let mut entropy = [0; 64];
+    rustix::rand::getrandom(&mut entropy, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| Failure::host(format!("no random bytes for the guest: {error}")))?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let time_ns = now.map_or(0, |now| now.as_nanos() as u64);
+    Ok(task_frames(start, time_ns, &entropy))
 }
 
 /// The number of files and sockets that a machine with two shares opens by itself, and some for the
@@ -327,6 +361,17 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// What the guest has in addition to its root and its streams.
+    fn needs(&self) -> Needs {
+        Needs {
+            network: !self.networks.is_empty(),
+            disk: !self.drives.is_empty(),
+            vsock: self.vsock.is_some(),
+        }
+    }
+}
+
 /// Whether the guest's root is this host's own.
 fn has_hosts_root(arguments: &ExecArguments) -> bool {
     arguments.root.is_none() && arguments.image.is_none()
@@ -462,13 +507,11 @@ fn command_line(arguments: &ExecArguments) -> String {
 fn configuration(
     arguments: &ExecArguments,
     plan: &Plan,
-    initramfs: Arc<[u8]>,
     links: &Links,
 ) -> Result<VmConfig, Failure> {
     let ports = PORT_NAMES.iter().zip(links.guest_descriptors());
     let mut config = VmConfig {
         kernel: plan.kernel.image.clone(),
-        initramfs: Some(initramfs),
         append: command_line(arguments),
         triple_fault: TripleFaultAction::Reset,
         drives: plan.drives.clone(),

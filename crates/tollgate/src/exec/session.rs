@@ -16,6 +16,7 @@ use tollgate_agent::protocol::{DATA, Frames, ToGuest, ToHost, WindowSize, code, 
 use tollgate_machine::vm_handle::VmHandle;
 
 use super::streams::{self, Progress};
+use super::template::NewTemplate;
 use crate::control::server::Server;
 use crate::lost_output::LostOutput;
 use crate::signals::{self, Asked, Signals};
@@ -66,6 +67,12 @@ pub enum End {
 
 /// The arguments of [`Session::start`].
 pub struct Setup {
+    /// The frames with the agent's task.
+    pub task: Vec<u8>,
+    /// The agent waits for its task already: the machine was restored.
+    pub is_warm: bool,
+    /// A template that is written when the agent is ready.
+    pub template: Option<NewTemplate>,
     /// The signals that the thread reads, which are blocked already.
     pub signals: Signals,
     /// This process's ends of the ports: control, input, output, errors.
@@ -147,6 +154,9 @@ impl Session {
             handle.set_listener(Arc::new(move || host::raise(published.as_fd())));
         }
         let talk = Talk {
+            task: setup.task,
+            is_warm: setup.is_warm,
+            template: setup.template,
             signals: setup.signals,
             control,
             input: Some(input),
@@ -234,6 +244,10 @@ struct Exit {
 }
 
 struct Talk {
+    /// The agent's task, until it is sent.
+    task: Vec<u8>,
+    is_warm: bool,
+    template: Option<NewTemplate>,
     signals: Signals,
     control: UnixStream,
     /// The host's end of the input, until standard input is read.
@@ -279,6 +293,9 @@ const SERVER: usize = 3;
 
 impl Talk {
     fn run(mut self) {
+        if self.is_warm {
+            self.send_task();
+        }
         let mut fds = Vec::new();
         loop {
             let control = if self.end_by.is_some() {
@@ -361,6 +378,12 @@ impl Talk {
         let _ = self.control.write_all(&message.encode());
     }
 
+    /// Gives the agent its task.
+    fn send_task(&mut self) {
+        // If the guest has gone, its end is noticed elsewhere.
+        let _ = self.control.write_all(&std::mem::take(&mut self.task));
+    }
+
     fn listen(&mut self) {
         let mut buffer = [0; 1024];
         let count = match self.control.read(&mut buffer) {
@@ -381,6 +404,12 @@ impl Talk {
                 Err(_) => None,
             };
             match message {
+                Some(ToHost::Ready) if !self.task.is_empty() => {
+                    if let Some(template) = self.template.take() {
+                        template.write(&self.handle);
+                    }
+                    self.send_task();
+                }
                 Some(ToHost::Started) if !self.is_started => self.begin(),
                 Some(ToHost::Failed { code, why }) => {
                     let why = failure::one_line(&why);

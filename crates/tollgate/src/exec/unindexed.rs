@@ -45,6 +45,19 @@ pub fn find(folder: &Path, wanted: &[&str]) -> Result<Vec<Module>, Refusal> {
     Ok(search.found)
 }
 
+/// All files of modules in a folder, in the order of their paths.
+pub fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut search = Search {
+        files: HashMap::new(),
+        found: Vec::new(),
+        seen: Vec::new(),
+    };
+    search.list(folder, 0);
+    let mut files: Vec<PathBuf> = search.files.into_values().collect();
+    files.sort();
+    files
+}
+
 struct Search {
     /// The modules' files by their names.
     files: HashMap<String, PathBuf>,

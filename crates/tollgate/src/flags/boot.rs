@@ -19,7 +19,7 @@ pub struct BootArguments {
         long,
         value_name = "PATH",
         alias = "kernel-image-path",
-        required_unless_present_any = ["bios", "drive", "floppy", "cdrom"],
+        required_unless_present_any = ["bios", "drive", "floppy", "cdrom", "restore"],
         verbatim_doc_comment
     )]
     pub kernel: Option<PathBuf>,
@@ -36,6 +36,23 @@ pub struct BootArguments {
         verbatim_doc_comment
     )]
     pub bios: Option<PathBuf>,
+
+    /// Continue where a snapshot was taken (see tollgate snapshot)
+    ///
+    /// The machine is the one that was saved: its memory, devices, disks and networks come from the
+    /// file. Flags for what lies outside the guest can be given too: consoles, display, statistics,
+    /// knobs, --control.
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = [
+            "kernel", "bios", "initrd", "append", "boot", "fw_cfg", "guest_hooks", "memory",
+            "memory_backing", "cpu", "hpet", "no_hpet", "drive", "floppy", "cdrom", "snapshot",
+            "share", "net", "vsock", "port", "hvc", "device", "pci", "paravirt",
+        ],
+        verbatim_doc_comment
+    )]
+    pub restore: Option<PathBuf>,
 
     /// Initial RAM disk, or a multiboot module and its arguments: 'PATH ARGUMENTS'
     ///

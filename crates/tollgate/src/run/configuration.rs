@@ -59,6 +59,21 @@ pub fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
     Ok(config)
 }
 
+/// The configuration of a machine that is restored: its own, in which the command line says what
+/// lies outside the guest.
+///
+/// # Errors
+/// One line that says which flag is wrong, and why.
+pub fn restored(arguments: &RunArguments, saved: &VmConfig) -> Result<VmConfig, Failure> {
+    let mut config = VmConfig {
+        count_instructions: arguments.statistics.count_instructions,
+        ..saved.clone()
+    };
+    arguments.events.apply(&mut config);
+    arguments.developer.apply(&mut config)?;
+    Ok(config)
+}
+
 /// The firmware that the machine starts from: the named file, or without a kernel the host's.
 fn firmware(boot: &BootArguments) -> Result<Option<PathBuf>, Failure> {
     match (&boot.kernel, &boot.bios) {

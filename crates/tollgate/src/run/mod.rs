@@ -35,7 +35,7 @@ use crate::statistics::{FinalReport, Reporter};
 use crate::text_display::TextDisplay;
 use crate::trace_file::TraceFile;
 use crate::vnc::Vnc;
-use crate::{doctor, exit_code, perf_map, port};
+use crate::{doctor, exit_code, perf_map, port, snapshot};
 
 /// Runs `tollgate run` and returns its exit code.
 pub fn run(arguments: &RunArguments) -> u8 {
@@ -44,7 +44,14 @@ pub fn run(arguments: &RunArguments) -> u8 {
 
 fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
     let started = Instant::now();
-    let mut config = configuration(arguments)?;
+    let snapshot = match &arguments.boot.restore {
+        Some(path) => Some(snapshot::open(path)?),
+        None => None,
+    };
+    let mut config = match &snapshot {
+        Some(snapshot) => configuration::restored(arguments, &snapshot.description().config)?,
+        None => configuration(arguments)?,
+    };
     let mut codes = arguments.events.exit_codes()?;
     let lost_by_ports = port::watch(&mut config.ports);
     doctor::required_floor().map_err(Failure::host)?;
@@ -62,7 +69,14 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
     let (control, _link) = run_time::open(path, &reporter, &identity(&config))?;
     // The machine is built before the terminal is changed, so that an error message finds the
     // terminal unchanged.
-    let mut vm = build(&config, &outputs, &handle)?;
+    let mut vm = match snapshot {
+        Some(snapshot) => {
+            let consoles = outputs.consoles_for_machine()?;
+            Vm::restored(snapshot, &config, consoles, &handle)
+                .map_err(|error| build_error::failure_of(&error, &config))?
+        }
+        None => build(&config, &outputs, &handle)?,
+    };
     let trace = TraceFile::begin(&arguments.statistics, &reporter, &mut vm)?;
     let is_display = arguments.consoles.display == Display::Text;
     if is_display && !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
@@ -201,10 +215,12 @@ impl Outputs {
         self.serial.has_lost_output() || self.debug.has_lost_output()
     }
 
-    fn consoles(&self) -> std::io::Result<Consoles> {
+    fn consoles_for_machine(&self) -> Result<Consoles, Failure> {
+        let failed =
+            |error: io::Error| Failure::host(format!("no descriptor for a console: {error}"));
         Ok(Consoles {
-            serial: self.serial.writer()?,
-            debug: self.debug.writer()?,
+            serial: self.serial.writer().map_err(failed)?,
+            debug: self.debug.writer().map_err(failed)?,
         })
     }
 
@@ -219,9 +235,7 @@ impl Outputs {
 }
 
 fn build(config: &VmConfig, outputs: &Outputs, handle: &VmHandle) -> Result<Vm, Failure> {
-    let consoles = outputs
-        .consoles()
-        .map_err(|error| Failure::host(format!("no descriptor for a console: {error}")))?;
+    let consoles = outputs.consoles_for_machine()?;
     Vm::build(config, consoles, handle).map_err(|error| build_error::failure_of(&error, config))
 }
 

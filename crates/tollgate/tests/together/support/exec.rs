@@ -22,7 +22,7 @@ pub struct Place {
 /// The programs of busybox that the tests use.
 const PROGRAMS: &[&str] = &[
     "sh", "cat", "echo", "env", "id", "kill", "mkdir", "nc", "pwd", "sleep", "stat", "stty",
-    "test", "touch", "true", "tty", "uname", "wc", "yes",
+    "test", "touch", "true", "tty", "uname", "wc", "yes", "head", "od", "date", "cut",
 ];
 
 impl Place {

@@ -36,10 +36,14 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 pub const GUEST_PATIENCE: Duration =
     Duration::from_secs(if cfg!(debug_assertions) { 400 } else { 150 });
 
-/// The command under test. Signals that the parent process of the tests has ignored, as a shell
+/// The cache folder of the commands under test, which is not the user's.
+pub const CACHE: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/cache");
+
+/// The command under test, with a cache folder of its own. Signals that the parent process of the tests has ignored, as a shell
 /// does with SIGINT of background jobs, have their default action in it.
 pub fn tollgate() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.env("XDG_CACHE_HOME", CACHE);
     // SAFETY: between fork and exec only signal(2) is called, which is async-signal-safe.
     unsafe {
         command.pre_exec(|| {

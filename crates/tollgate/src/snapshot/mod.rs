@@ -1,0 +1,132 @@
+//! `tollgate snapshot`: writes the state of a running machine to a file, and shows and checks such
+//! files.
+
+mod arguments;
+
+use std::path::Path;
+
+use serde_json::json;
+use tollgate_machine::snapshot::{Description, SnapshotFile};
+
+pub use arguments::SnapshotArguments;
+use arguments::{Action, CreateArguments, InfoArguments};
+
+use crate::control::client::{exit_code_of, talk};
+use crate::control::command::Name;
+use crate::exit_code;
+use crate::failure::Failure;
+use crate::standard_output::print_and_end;
+
+/// Runs `tollgate snapshot` and returns its exit code.
+pub fn run(arguments: &SnapshotArguments) -> u8 {
+    match &arguments.action {
+        Action::Create(create) => self::create(create),
+        Action::Info(info) => match show(info) {
+            Ok(text) => print_and_end(&text, exit_code::SUCCESS),
+            Err(failure) => failure.report(),
+        },
+        Action::Check(check) => match check_all(&check.file) {
+            Ok(text) => print_and_end(&text, exit_code::SUCCESS),
+            Err(failure) => failure.report(),
+        },
+    }
+}
+
+fn create(arguments: &CreateArguments) -> u8 {
+    // The machine may run in another folder.
+    let path = std::path::absolute(&arguments.file).unwrap_or_else(|_| arguments.file.clone());
+    let Some(path) = path.to_str() else {
+        return Failure::usage("the file's name is not UTF-8").report();
+    };
+    let request = json!({
+        "command": Name::Snapshot,
+        "file": path,
+        "then": arguments.then,
+    });
+    match talk(&arguments.socket, &request) {
+        Ok(answer) => exit_code_of(&answer),
+        Err(failure) => failure.report(),
+    }
+}
+
+/// Opens a snapshot and checks its description.
+///
+/// # Errors
+/// One line that says what is wrong.
+pub fn open(path: &Path) -> Result<SnapshotFile, Failure> {
+    SnapshotFile::open(path).map_err(|error| Failure::usage(error.to_string()))
+}
+
+fn show(arguments: &InfoArguments) -> Result<String, Failure> {
+    let snapshot = open(&arguments.file)?;
+    let description = snapshot.description();
+    if arguments.json {
+        let text = serde_json::to_string_pretty(&summary(description)).unwrap_or_default();
+        return Ok(format!("{text}\n"));
+    }
+    let config = &description.config;
+    let mut lines = vec![
+        (
+            "written by".to_owned(),
+            format!("tollgate {}", description.program),
+        ),
+        (
+            "written at".into(),
+            format!("{} s after 1970", description.created),
+        ),
+        (
+            "memory".into(),
+            format!("{} MiB", config.memory_bytes >> 20),
+        ),
+        (
+            "of it in the file".into(),
+            format!("{} MiB", saved_bytes(description) >> 20),
+        ),
+        ("processor".into(), config.cpu.model.name().into()),
+    ];
+    match &config.firmware {
+        Some(path) => lines.push(("firmware".into(), path.display().to_string())),
+        None => lines.push(("kernel".into(), config.kernel.display().to_string())),
+    }
+    for disk in &description.disks {
+        let state = disk.check().err().unwrap_or_else(|| "as it was".into());
+        lines.push((format!("disk {}", disk.path.display()), state));
+    }
+    let width = lines.iter().map(|line| line.0.len()).max().unwrap_or(0);
+    let lines = lines
+        .iter()
+        .map(|(name, value)| format!("{name:width$}  {value}\n"));
+    Ok(lines.collect())
+}
+
+/// How many bytes of RAM the file holds.
+fn saved_bytes(description: &Description) -> u64 {
+    let pieces: u64 = description.memory.iter().map(|run| run.pieces).sum();
+    pieces * tollgate_machine::snapshot::PIECE_BYTES
+}
+
+/// What `--json` prints: the description without checksums and the state of the devices.
+fn summary(description: &Description) -> serde_json::Value {
+    json!({
+        "program": description.program,
+        "created": description.created,
+        "memory_bytes": description.config.memory_bytes,
+        "saved_bytes": saved_bytes(description),
+        "features": description.features,
+        "disks": description.disks,
+        "config": description.config,
+    })
+}
+
+fn check_all(path: &Path) -> Result<String, Failure> {
+    let snapshot = open(path)?;
+    let refused = |error: &dyn std::fmt::Display| Failure::usage(error.to_string());
+    snapshot.check_memory().map_err(|error| refused(&error))?;
+    for disk in &snapshot.description().disks {
+        disk.check().map_err(|error| refused(&error))?;
+    }
+    Ok(format!(
+        "'{}' is whole, and its disks are as they were\n",
+        path.display()
+    ))
+}

@@ -1,0 +1,103 @@
+//! `tollgate snapshot` and `tollgate run --restore`, with a running Linux guest.
+
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+use crate::support::exec::text;
+use crate::support::folder::Folder;
+use crate::support::linux::{self, DEBIAN_AMD64};
+use crate::support::session::Session;
+use crate::support::{GUEST_PATIENCE, finish, tollgate};
+
+/// Runs `tollgate snapshot` with these words.
+fn snapshot(words: &[&str], paths: &[&Path]) -> Output {
+    let mut command = tollgate();
+    command.arg("snapshot").args(words).args(paths);
+    finish(&mut command, GUEST_PATIENCE)
+}
+
+#[track_caller]
+fn succeeded(output: &Output) -> String {
+    assert_eq!(text(&output.stderr), "");
+    assert_eq!(output.status.code(), Some(0));
+    text(&output.stdout)
+}
+
+#[track_caller]
+fn power_off(mut guest: Session) {
+    guest.type_line("poweroff -f");
+    assert_eq!(guest.end().code, Some(0));
+}
+
+#[test]
+fn a_shell_goes_on_in_the_machines_that_are_restored() {
+    let folder = Folder::new();
+    let (socket, file) = (folder.path("vm.sock"), folder.path("vm.snap"));
+    let mut command = linux::run(DEBIAN_AMD64);
+    command.args(["-m", "256M", "--control"]).arg(&socket);
+    let mut guest = linux::boot(command);
+    guest.shell("answer=$((6 * 7)); mkdir /tmp; echo kept > /tmp/file");
+    succeeded(&snapshot(&["create"], &[&socket, &file]));
+    // The first machine goes on.
+    assert_eq!(guest.shell("echo $answer"), "42");
+    guest.shell("answer=0; echo lost > /tmp/file");
+    power_off(guest);
+
+    let info = succeeded(&snapshot(&["info"], &[&file]));
+    assert!(info.contains("memory             256 MiB"), "{info}");
+    let described = succeeded(&snapshot(&["info", "--json"], &[&file]));
+    let described: serde_json::Value = serde_json::from_str(&described).unwrap();
+    assert_eq!(described["memory_bytes"], 256 << 20);
+    assert!(succeeded(&snapshot(&["check"], &[&file])).contains("is whole"));
+
+    for _ in 0..2 {
+        let mut command = tollgate();
+        command.args(["run", "--restore"]).arg(&file);
+        let mut guest = Session::over_pipes(command);
+        assert_eq!(guest.shell("echo $answer; cat /tmp/file"), "42\nkept");
+        guest.shell("answer=1; echo other > /tmp/file");
+        power_off(guest);
+    }
+}
+
+#[test]
+fn a_machine_ends_after_its_snapshot_if_it_shall() {
+    let folder = Folder::new();
+    let (socket, file) = (folder.path("vm.sock"), folder.path("vm.snap"));
+    let mut command = linux::run(DEBIAN_AMD64);
+    command.args(["-m", "256M", "--control"]).arg(&socket);
+    let guest = linux::boot(command);
+    let mut create = tollgate();
+    create.args(["snapshot", "create", "--then", "quit"]);
+    let output = finish(create.arg(&socket).arg(&file), GUEST_PATIENCE);
+    succeeded(&output);
+    assert_eq!(guest.end().code, Some(0));
+    assert!(!socket.exists() && file.exists());
+}
+
+#[test]
+fn what_is_no_snapshot_is_refused_in_one_line() {
+    let folder = Folder::new();
+    let file = folder.path("vm.snap");
+    fs::write(&file, vec![7; 100_000]).unwrap();
+    for words in [
+        &["snapshot", "info"][..],
+        &["snapshot", "check"],
+        &["run", "--restore"],
+    ] {
+        let mut command = tollgate();
+        let output = finish(command.args(words).arg(&file), GUEST_PATIENCE);
+        let errors = text(&output.stderr);
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+        assert!(errors.contains("is no whole snapshot"), "{errors}");
+        assert_ne!(output.status.code(), Some(0));
+    }
+    let mut command = tollgate();
+    command.args(["run", "-m", "64M", "--restore"]).arg(&file);
+    let output = finish(&mut command, GUEST_PATIENCE);
+    assert!(
+        text(&output.stderr).contains("cannot be used with"),
+        "{output:?}"
+    );
+}
