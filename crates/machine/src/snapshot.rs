@@ -13,20 +13,21 @@
 //! were, and a machine is not restored on others.
 
 mod disks;
+pub(crate) mod error;
 mod file;
 mod restore;
+mod version;
 mod write;
 
 pub use self::disks::DiskState;
-pub use self::file::{SnapshotError, SnapshotFile};
+pub use self::error::SnapshotError;
+pub use self::file::SnapshotFile;
+pub use self::version::SNAPSHOT_VERSION;
 
 use crate::config::VmConfig;
 use crate::saved::MachineState;
 use serde::{Deserialize, Serialize};
 pub use tollgate_memory::ram::PIECE_BYTES;
-
-/// The version of the file's layout. A file of another version is refused.
-pub const SNAPSHOT_VERSION: u32 = 1;
 
 /// A range of consecutive pieces in the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

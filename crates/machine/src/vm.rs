@@ -6,7 +6,7 @@ use crate::device_list;
 use crate::knobs::{self, Settings};
 use crate::marks::{Marks, Moment, Span};
 use crate::pc::Pc;
-use crate::snapshot::SnapshotError;
+use crate::snapshot::error::SnapshotError;
 use crate::vm_handle::{
     AfterSnapshot, Answer, Command, Happened, KickFunction, MediumChange, Query, RemovableDrive,
     Shown, State, Status, VmCommands, VmHandle,

@@ -6,6 +6,7 @@
 //! still cannot reach the monitor's memory.
 
 mod backing;
+mod error;
 mod huge_pages;
 mod lent;
 mod pieces;
@@ -13,6 +14,7 @@ mod regions;
 mod saved;
 
 pub use self::backing::MemoryBacking;
+pub use self::error::{MAX_RAM_BYTES, MemoryError};
 pub use self::lent::LentRam;
 pub use self::saved::{PIECE_BYTES, SavedRun};
 
@@ -21,10 +23,8 @@ use self::saved::SavedPieces;
 use crate::huge_page::{self, HUGE_PAGE};
 use crate::layout::{HIGH_RAM_START, MemoryRegion, PhysicalLayout};
 use crate::map::{MemoryMap, PageUse, REGIONS_END};
-use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
 use std::ptr;
 use std::sync::Arc;
 use tollgate_x86::PhysicalAddress;
@@ -32,98 +32,6 @@ use tollgate_x86::address::PAGE_SIZE;
 
 /// Inaccessible bytes before and after the mapping.
 pub const GUARD_BYTES: u64 = 4 << 30;
-
-/// The maximum RAM of a machine: 64 GiB, which is what PAE's 36 bits address.
-pub const MAX_RAM_BYTES: u64 = 64 << 30;
-
-/// Why guest RAM could not be made.
-#[derive(Debug)]
-pub enum MemoryError {
-    /// The size is zero, not a multiple of 4096 bytes, or above [`MAX_RAM_BYTES`].
-    InvalidSize(u64),
-    /// memfd_create or ftruncate failed.
-    Create(io::Error),
-    /// The file for guest RAM would be larger than this process may make a file.
-    FileLimit {
-        /// The requested size in bytes.
-        bytes: u64,
-        /// The maximum size in bytes of a file (RLIMIT_FSIZE), if the process has such a limit.
-        limit: Option<u64>,
-    },
-    /// The folder has no room for the file, or does not permit to create one.
-    File {
-        /// The folder that was chosen for the file.
-        folder: PathBuf,
-        /// The requested size in bytes.
-        bytes: u64,
-        /// The host's error.
-        error: io::Error,
-    },
-    /// mlock failed.
-    Lock {
-        /// The number of bytes that could not be locked.
-        bytes: u64,
-        /// The number of bytes that the process may lock (RLIMIT_MEMLOCK).
-        limit: Option<u64>,
-        /// The host's error.
-        error: io::Error,
-    },
-    /// mmap failed: address space or the limit on it is exhausted.
-    Map(io::Error),
-}
-
-impl fmt::Display for MemoryError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::InvalidSize(bytes) => write!(
-                formatter,
-                "{bytes} bytes of guest memory: must be a multiple of 4096, at least 4096 and at most {MAX_RAM_BYTES}"
-            ),
-            Self::Create(error) => write!(formatter, "cannot create guest memory: {error}"),
-            Self::FileLimit { bytes, limit } => {
-                write!(
-                    formatter,
-                    "cannot create {} MiB of guest memory: it is a file, and this process may \
-                     write files of ",
-                    bytes >> 20
-                )?;
-                match limit {
-                    Some(limit) => write!(formatter, "{} KiB", limit >> 10)?,
-                    None => write!(formatter, "less")?,
-                }
-                write!(formatter, " (raise it by 'ulimit -f')")
-            }
-            Self::File {
-                folder,
-                bytes,
-                error,
-            } => write!(
-                formatter,
-                "cannot keep {} MiB of guest memory in a file in {}: {error}",
-                bytes >> 20,
-                folder.display()
-            ),
-            Self::Lock {
-                bytes,
-                limit: Some(limit),
-                ..
-            } if limit < bytes => write!(
-                formatter,
-                "cannot lock {} MiB of guest memory: this process may lock {} KiB (raise it by 'ulimit -l')",
-                bytes >> 20,
-                limit >> 10
-            ),
-            Self::Lock { bytes, error, .. } => write!(
-                formatter,
-                "cannot lock {} MiB of guest memory: {error}",
-                bytes >> 20
-            ),
-            Self::Map(error) => write!(formatter, "cannot map guest memory: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for MemoryError {}
 
 /// An address range with inaccessible guards around guest RAM, which starts at a multiple of
 /// [`HUGE_PAGE`]; unmapped when dropped.

@@ -1,12 +1,10 @@
 //! The file of a snapshot: its header, and reading its description.
 
+use super::error::SnapshotError;
 use super::{Description, PieceRun, SNAPSHOT_VERSION, piece_offset};
-use std::fmt;
 use std::fs::File;
-use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use tollgate_host_facts::file_words;
 use tollgate_memory::ram::{PIECE_BYTES, SavedRun};
 
 /// The first bytes of every snapshot.
@@ -15,71 +13,6 @@ const MAGIC: [u8; 16] = *b"\x89tollgate snap\r\n";
 pub(super) const HEADER_BYTES: usize = 48;
 /// The maximum size of a description in bytes.
 const MAX_DESCRIPTION_BYTES: u64 = 256 << 20;
-
-/// Why a snapshot was not written, or cannot be used. Each error prints as one line.
-#[derive(Debug)]
-pub enum SnapshotError {
-    /// The file cannot be written.
-    Write(PathBuf, io::Error),
-    /// The file cannot be read.
-    Read(PathBuf, io::Error),
-    /// The file is no snapshot, or a damaged one.
-    Damaged(PathBuf, String),
-    /// The file is a snapshot of another version.
-    Version(PathBuf, u32),
-    /// The machine is in a state that cannot be saved, or the file's state does not fit.
-    State(crate::bus::StateError),
-    /// A disk is not as it was.
-    Disk(String),
-    /// This host's processor lacks features that the guest was shown.
-    Features(Vec<String>),
-}
-
-impl fmt::Display for SnapshotError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Write(path, error) => write!(
-                formatter,
-                "cannot write the snapshot '{}': {}",
-                path.display(),
-                file_words::writing(error)
-            ),
-            Self::Read(path, error) => write!(
-                formatter,
-                "cannot read the snapshot '{}': {}",
-                path.display(),
-                file_words::cause(error)
-            ),
-            Self::Damaged(path, why) => {
-                write!(
-                    formatter,
-                    "'{}' is no whole snapshot: {why}",
-                    path.display()
-                )
-            }
-            Self::Version(path, version) => write!(
-                formatter,
-                "the snapshot '{}' has version {version}; this program reads version {SNAPSHOT_VERSION}",
-                path.display()
-            ),
-            Self::State(error) => error.fmt(formatter),
-            Self::Disk(why) => formatter.write_str(why),
-            Self::Features(names) => write!(
-                formatter,
-                "the guest was shown features that this host's processor lacks: {}",
-                names.join(", ")
-            ),
-        }
-    }
-}
-
-impl std::error::Error for SnapshotError {}
-
-impl From<crate::bus::StateError> for SnapshotError {
-    fn from(error: crate::bus::StateError) -> Self {
-        Self::State(error)
-    }
-}
 
 /// Makes the header of a file whose description lies at an offset.
 pub(super) fn header(offset: u64, description: &[u8]) -> [u8; HEADER_BYTES] {

@@ -1,6 +1,6 @@
 //! What holds guest RAM: the host's memory, which may be locked, or a file.
 
-use super::MemoryError;
+use super::error::MemoryError;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
