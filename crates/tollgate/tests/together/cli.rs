@@ -88,11 +88,11 @@ fn help_teaches_flags_keys_examples_and_exit_codes() {
 fn commands_that_are_missing_or_unknown_are_refused() {
     refused(
         &[],
-        "no command given: expected exec, run, doctor, control, set, medium, screen, type, cost, lab, image, stats, mark or top; try 'tollgate --help'",
+        "no command given: expected exec, run, doctor, control, set, medium, snapshot, screen, type, cost, lab, image, stats, mark or top; try 'tollgate --help'",
     );
     refused(
         &["dance"],
-        "unknown command 'dance': expected exec, run, doctor, control, set, medium, screen, type, cost, lab, image, stats, mark or top; try 'tollgate --help'",
+        "unknown command 'dance': expected exec, run, doctor, control, set, medium, snapshot, screen, type, cost, lab, image, stats, mark or top; try 'tollgate --help'",
     );
     refused(
         &["lab", "dance"],
