@@ -127,7 +127,8 @@ fn host_xcr0() -> u64 {
     u64::from(low) | u64::from(high) << 32
 }
 
-/// The offsets of the components if none between them is left out.
+/// The offsets of the components in XSAVE's compacted format if all components are present, which
+/// is how [`tollgate_x86::xsave`] stores them.
 const COMPACTED_OFFSETS: [u32; EXTENDED.len()] = {
     let [avx, opmask, zmm_high, zmm_16_to_31] = EXTENDED;
     [

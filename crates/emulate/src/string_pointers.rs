@@ -341,7 +341,7 @@ impl Pointers {
     ///
     /// # Errors
     ///
-    /// The fault of the access, or that of the next one.
+    /// The fault of this read, or of the access at DI that follows.
     pub fn read_source(
         &self,
         state: &CpuState,

@@ -239,9 +239,12 @@ impl Engine {
         self.translator.register_map()
     }
 
-    /// Moves guest registers to the link_pages that `map` gives them, except in 64-bit code, which
-    /// has a map of its own. Drops all blocks.
+    /// Moves guest registers to the homes that `map` gives them, except in 64-bit code, which has a
+    /// map of its own. Drops all blocks, unless the map is the present one.
     pub fn set_register_map(&mut self, map: &'static RegisterMap, memory: &mut GuestMemory) {
+        if std::ptr::eq(map, self.translator.register_map()) {
+            return;
+        }
         self.flush(memory);
         self.translator.set_register_map(map);
         self.blocks.set_legacy_map(map);

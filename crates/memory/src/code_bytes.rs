@@ -94,7 +94,7 @@ impl CodeBytes {
         }
     }
 
-    /// Makes or replaces the map of a page that exists: code is in each of the ranges `code` (first
+    /// Makes or replaces the map of a page, unless the page lies beyond the table: code is in each of the ranges `code` (first
     /// and last byte) and in the lines `lines`.
     pub(crate) fn describe(&self, page: u64, code: impl Iterator<Item = (u64, u64)>, lines: u64) {
         if page >= self.table.len() as u64 {

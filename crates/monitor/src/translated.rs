@@ -51,7 +51,8 @@ pub struct Translated {
     pub(crate) mode: ModeId,
     /// The base of CS when `mode` was computed. Guest code may change the base.
     pub(crate) code_base: u64,
-    /// The epoch of the mode numbers in the memos of level changes.
+    /// The value of [`Engine::mode_epoch`] when the memos of level changes were made. If it differs
+    /// now, they name numbers of modes that mean something else, and are dropped.
     pub(crate) level_changes_epoch: u64,
     /// Which tables of memos for fast paths have entries.
     pub(crate) fast_paths_known: FastPathsKnown,

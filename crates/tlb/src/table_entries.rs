@@ -185,8 +185,8 @@ impl TableEntries {
         }
     }
 
-    /// Follows a drop of all data derived for these pages of the loaded space, including the rest
-    /// of a large page that they lie in.
+    /// Removes the notes about these pages of the loaded space, and about the rest of a large page
+    /// that they lie in. Called after all data derived for them was dropped.
     #[inline]
     pub fn drop_pages(&mut self, pages: PageRange) {
         let Some(space) = &mut self.spaces[self.loaded.index()] else {

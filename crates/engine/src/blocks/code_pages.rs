@@ -869,7 +869,7 @@ impl CodePages {
         }
     }
 
-    /// Removes the indirect targets of a page whose code begins at a host address.
+    /// Removes those indirect targets of a page that have their host code at `address`.
     pub fn remove_target(&mut self, id: CodePageId, address: u64, memory: &mut LinkMemory) {
         let CodePage {
             places, targets, ..

@@ -192,7 +192,7 @@ const fn is_bare_behind_vex(opcode: u8) -> bool {
     defined || is_bare_in_second_map(opcode)
 }
 
-/// Whether bytes after which the decoder expects more are a complete undefined instruction.
+/// Whether the bytes are a complete undefined instruction although the decoder expects more bytes.
 fn is_complete(mut reader: Reader<'_>) -> bool {
     let bits = reader.bits;
     let Some((map, opcode)) = reader.opcode() else {

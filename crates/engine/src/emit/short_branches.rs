@@ -65,7 +65,8 @@ impl Emitter {
     /// jumps are inserted and the code after them moves.
     pub(crate) fn land(&mut self, skip: Skip) {
         if !self.skips[skip.0].reaches(self.assembler.position()) {
-            // The inserted jumps would move pending misses farther away from their seam.
+            // Branches to misses that are still pending are short too, and the two jumps that are
+            // inserted below could put their targets out of reach.
             self.insert_island();
             return self.land_by_near_jump(skip);
         }

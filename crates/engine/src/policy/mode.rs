@@ -441,7 +441,7 @@ impl Mode {
 pub struct Modes {
     ids: FxHashMap<Mode, ModeId>,
     modes: Vec<Mode>,
-    /// Families, by their mode whose base of CS is zero.
+    /// The identifier of each family, by the member of the family that has a CS base of zero.
     family_ids: FxHashMap<Mode, FamilyId>,
     /// The family of each mode.
     families: Vec<FamilyId>,

@@ -49,7 +49,7 @@ use crate::policy::mode::{ModeFlags, SegmentClass};
 use iced_x86::{Code, Instruction};
 use tollgate_x86::{Segment, SegmentRegister};
 
-/// The host register of the packed far pointer to a transfer's target (see [`FarPointer`]).
+/// The host register that holds the packed far pointer to a transfer's target (see [`FarPointer`]).
 pub(super) const FAR_POINTER: Host = R11;
 
 /// The highest offset of real-mode code, and the limit of V86-mode segments.

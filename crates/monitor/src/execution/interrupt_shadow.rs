@@ -25,12 +25,13 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         }
     }
 
+    /// Whether an interrupt or an NMI waits that the shadow of an instruction holds back.
     pub(crate) fn something_waits_for_shadow(&mut self, flags: Flags) -> bool {
         flags.contains(Flags::IF) && self.platform.interrupt_pending()
             || self.runner.state().shadow_holds_all && self.nmi_waits()
     }
 
-    /// Whether an interrupt or an NMI waits, for an instruction to which no shadow applies.
+    /// Whether an interrupt or an NMI would be delivered if no shadow held it back.
     pub(crate) fn something_waits(&mut self, flags: Flags) -> bool {
         flags.contains(Flags::IF) && self.platform.interrupt_pending() || self.nmi_waits()
     }

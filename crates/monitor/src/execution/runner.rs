@@ -75,7 +75,7 @@ pub enum Exit<Own> {
 pub trait Runner: Sized {
     /// The place where guest code resumes.
     type Entry;
-    /// An exit in this runner's own terms.
+    /// The runner's own type of an exit.
     type Exit;
     /// The data that the runner derives from the guest's page tables.
     type Derived: Derived;

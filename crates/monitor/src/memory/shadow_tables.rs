@@ -91,7 +91,7 @@ pub struct ShadowCounts {
     pub page_inline: u64,
     /// Invalidations of one page by an exit that forgot only that page.
     pub page_selective: u64,
-    /// Invalidations of one page by an exit that forgot all entries of the space.
+    /// Invalidations of one page by an exit that had to drop all entries of the space.
     pub page_full: u64,
     /// Invalidations of a kept space that is not loaded, or of a page of such a space.
     pub other_space: u64,

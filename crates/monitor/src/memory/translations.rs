@@ -52,7 +52,7 @@ pub struct Translations {
     changed: bool,
     /// How often entries were invalidated or dropped.
     drops: u64,
-    /// The value that [`Translations::was_kept`] returns.
+    /// Whether the entries of the space that was loaded last had been kept.
     was_kept: bool,
     /// Whether an entry was derived from a page that a protection key protects, since everything
     /// was last dropped.

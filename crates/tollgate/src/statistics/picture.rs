@@ -240,7 +240,7 @@ impl Drawing {
         let _ = self.text.write_str(text);
     }
 
-    /// Draws a part over the whole width, and its parts below it, `depth` rows in all.
+    /// Draws a part as a bar over the whole width, and its parts below it, in at most `depth` rows.
     fn flames(&mut self, part: &Part, depth: usize, wall: u64) {
         // Time that was counted twice must not be drawn beyond the margin.
         let inside: u64 = part.parts.iter().map(|part| part.cycles).sum();

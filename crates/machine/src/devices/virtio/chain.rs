@@ -1,4 +1,4 @@
-//! A chain of descriptors: the buffers of one request (2.7.5).
+//! A chain of descriptors: the buffers of one request (virtio 1.2, 2.7.5).
 
 use super::queue::QueueError;
 use tollgate_memory::GuestMemory;

@@ -32,7 +32,7 @@ use tollgate_x86::{Exception, LinearAddress};
 enum Place {
     /// The part may be accessed at this address.
     Usable(LinearAddress),
-    /// The page of the part faults.
+    /// An access to the page of this part faults.
     Faulting,
     /// The address of the part is not canonical, or the part's segment does not allow the access.
     Beyond,
