@@ -64,9 +64,11 @@ fn random_accesses_are_survived_and_deadlines_lie_ahead() {
         pit.advance(now);
         rtc.advance(now);
         i8042.advance(now);
+        serial.advance(now);
         assert!(pit.next_deadline().is_none_or(|time| time > now));
         assert!(rtc.next_deadline(now).is_none_or(|time| time > now));
         assert!(i8042.next_deadline(now).is_none_or(|time| time > now));
+        assert!(serial.next_deadline().is_none_or(|time| time > now));
     }
 }
 

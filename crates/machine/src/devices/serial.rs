@@ -11,6 +11,12 @@
 //! that none is lost. The character timeout is reported as soon as there are bytes but fewer than
 //! the trigger level.
 //!
+//! A read of a character clears the receiver's interrupt. If characters are left, they interrupt
+//! again after the time that the line would take: four character times for the timeout of the FIFO
+//! (PC16550D data sheet, 8.10); one where the next character would reach the trigger level, or
+//! without FIFOs fill the register. So the line falls after each character, and a driver that reads
+//! only one for each interrupt gets all of them through an edge-triggered interrupt controller.
+//!
 //! On a PC's card OUT2 connects the interrupt to the bus. Here it is always connected, as in QEMU,
 //! because small systems that were written for QEMU never set OUT2. Baud rate, parity and stop bits
 //! are stored without effect.
@@ -34,6 +40,10 @@ use crate::board::IrqLine;
 
 /// The number of bytes in each FIFO.
 const FIFO_SIZE: usize = 16;
+/// The character timeout of the FIFO, in character times (PC16550D data sheet, 8.10).
+const TIMEOUT: u64 = 4;
+/// The duration of a bit with the divisor 1, in nanoseconds: 16 periods of 1.8432 MHz.
+const BIT_TIME: u64 = 8681;
 
 /// A received character with its errors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -61,6 +71,8 @@ pub struct Serial {
     modem_changes: ModemStatus,
     /// The modem inputs that the other end drives.
     modem_inputs: ModemStatus,
+    /// Until when the characters that a read left in the receiver do not interrupt.
+    quiet_until: Option<GuestTime>,
     /// Input from the other end that the receiver has no room for.
     input: VecDeque<Character>,
     output: Vec<u8>,
@@ -76,7 +88,7 @@ impl Default for Serial {
 
 impl Serial {
     /// Version of the serialized state.
-    pub const STATE_VERSION: u32 = 1;
+    pub const STATE_VERSION: u32 = 2;
 
     /// Ports of COM1 (IRQ 4).
     pub const COM1_PORTS: RangeInclusive<u16> = 0x3F8..=0x3FF;
@@ -106,6 +118,7 @@ impl Serial {
             transmitter_interrupt: false,
             modem_changes: ModemStatus::empty(),
             modem_inputs: ModemStatus::CTS | ModemStatus::DSR | ModemStatus::DCD,
+            quiet_until: None,
             input: VecDeque::new(),
             output: Vec::new(),
             breaks_sent: 0,
@@ -113,11 +126,17 @@ impl Serial {
         }
     }
 
+    /// Whether the time matters to a read of this port: only the receiver's register starts the
+    /// timer of [`Serial::next_deadline`].
+    const fn read_needs_time(port: u16) -> bool {
+        port & 7 == DATA
+    }
+
     /// Reads a register. Only the lowest three bits of `port` count.
-    pub fn read(&mut self, port: u16, _now: GuestTime) -> u8 {
+    pub fn read(&mut self, port: u16, now: GuestTime) -> u8 {
         let value = match port & 7 {
             DATA if self.latch_open() => self.divisor as u8,
-            DATA => self.receive(),
+            DATA => self.receive(now),
             INTERRUPT_ENABLE if self.latch_open() => (self.divisor >> 8) as u8,
             INTERRUPT_ENABLE => self.interrupt_enable.bits(),
             IDENTIFICATION => self.identify(),
@@ -177,14 +196,32 @@ impl Serial {
         if self.fifos_enabled { FIFO_SIZE } else { 1 }
     }
 
-    fn receive(&mut self) -> u8 {
+    fn receive(&mut self, now: GuestTime) -> u8 {
         let byte = self
             .receiver
             .pop_front()
             .map_or(0, |character| character.byte);
         self.raise_errors_of_first();
         self.fill_receiver();
+        let quiet = self.quiet_characters() * self.character_time();
+        self.quiet_until = (!self.receiver.is_empty()).then(|| now.after(quiet));
         byte
+    }
+
+    /// For how many character times the receiver does not interrupt after a read that left
+    /// characters.
+    fn quiet_characters(&self) -> u64 {
+        match self.receiver.len() >= self.trigger_level {
+            true => 1,
+            false => TIMEOUT,
+        }
+    }
+
+    /// The duration of one character on the line, in nanoseconds.
+    fn character_time(&self) -> u64 {
+        // Two stop bits of a character of five bits last one and a half; nothing depends on that.
+        let bits = 1 + self.line_control.data_bits() + self.line_control.parity_and_stop_bits();
+        bits * u64::from(self.divisor.max(1)) * BIT_TIME
     }
 
     /// Reports the errors of the character that has reached the top of the FIFO.
@@ -344,18 +381,27 @@ impl Serial {
         }
     }
 
+    /// Returns the receiver's interrupt, if there are characters and no read has just cleared it.
+    fn receiver_interrupt(&self) -> Option<Interrupt> {
+        if self.receiver.is_empty() || self.quiet_until.is_some() {
+            return None;
+        }
+        Some(match self.receiver.len() >= self.trigger_level {
+            true => Interrupt::ReceivedData,
+            false => Interrupt::CharacterTimeout,
+        })
+    }
+
     /// Returns the pending interrupt of the highest priority.
     fn interrupt(&self) -> Option<Interrupt> {
         let enabled = |source| self.interrupt_enable.contains(source);
         if enabled(InterruptEnable::LINE_STATUS) && self.errors.intersects(LineStatus::ERRORS) {
             return Some(Interrupt::LineStatus);
         }
-        if enabled(InterruptEnable::RECEIVED_DATA) && !self.receiver.is_empty() {
-            return Some(if self.receiver.len() >= self.trigger_level {
-                Interrupt::ReceivedData
-            } else {
-                Interrupt::CharacterTimeout
-            });
+        if enabled(InterruptEnable::RECEIVED_DATA)
+            && let Some(interrupt) = self.receiver_interrupt()
+        {
+            return Some(interrupt);
         }
         if enabled(InterruptEnable::TRANSMITTER_EMPTY) && self.transmitter_interrupt {
             return Some(Interrupt::TransmitterEmpty);
@@ -394,7 +440,11 @@ impl Serial {
                 byte,
                 errors: LineStatus::empty(),
             }));
+        let was_below = self.receiver.len() < self.trigger_level;
         self.fill_receiver();
+        if was_below && self.receiver.len() >= self.trigger_level {
+            self.quiet_until = None;
+        }
         self.update_irq();
         taken
     }
@@ -440,13 +490,18 @@ impl Serial {
         self.update_irq();
     }
 
-    /// Returns `None`: the line is infinitely fast.
-    pub const fn next_deadline(&self, _now: GuestTime) -> Option<GuestTime> {
-        None
+    /// Returns when characters that a read left in the receiver interrupt again.
+    pub const fn next_deadline(&self) -> Option<GuestTime> {
+        self.quiet_until
     }
 
-    /// Does nothing: no register changes with time.
-    pub const fn advance(&mut self, _now: GuestTime) {}
+    /// Lets the characters interrupt whose time has come.
+    pub fn advance(&mut self, now: GuestTime) {
+        if self.quiet_until.is_some_and(|until| until <= now) {
+            self.quiet_until = None;
+            self.update_irq();
+        }
+    }
 
     /// Returns the level of the interrupt line.
     pub fn irq(&self) -> bool {

@@ -4,7 +4,7 @@ use super::Serial;
 use crate::bus::{Claims, Device, DeviceContext, NearUse, SavedState, StateError};
 use tollgate_platform::GuestTime;
 
-/// No register depends on the time, and reading the time would cost more than everything else.
+/// Most accesses do not depend on the time, and reading the time would cost more than everything else.
 const NO_TIME: GuestTime = GuestTime(0);
 
 impl Serial {
@@ -47,7 +47,11 @@ impl Device for Serial {
     }
 
     fn port_read(&mut self, port: u16, _size: u8, context: &mut DeviceContext<'_>) -> u32 {
-        let value = self.read(port, NO_TIME);
+        let now = match Self::read_needs_time(port) {
+            true => context.now(),
+            false => NO_TIME,
+        };
+        let value = self.read(port, now);
         self.forward(context);
         self.refill(context);
         value.into()
@@ -62,7 +66,13 @@ impl Device for Serial {
         self.refill(context);
     }
 
+    fn deadline(&self, _context: &DeviceContext<'_>) -> Option<GuestTime> {
+        self.next_deadline()
+    }
+
     fn advance(&mut self, context: &mut DeviceContext<'_>) {
+        Self::advance(self, context.now());
+        self.forward(context);
         self.refill(context);
     }
 

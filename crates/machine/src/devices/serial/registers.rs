@@ -81,6 +81,18 @@ impl LineControl {
     pub(super) const fn data_mask(self) -> u8 {
         0xFF >> (3 - (self.bits() & 3))
     }
+
+    /// Returns the number of a character's data bits.
+    pub(super) fn data_bits(self) -> u64 {
+        self.data_mask().count_ones().into()
+    }
+
+    /// Returns the number of bits that follow a character's data.
+    pub(super) fn parity_and_stop_bits(self) -> u64 {
+        let parity = u64::from(self.contains(Self::PARITY_ENABLE));
+        let stop = u64::from(self.contains(Self::STOP_BITS));
+        parity + 1 + stop
+    }
 }
 
 bitflags! {

@@ -146,8 +146,62 @@ fn the_trigger_level_divides_data_available_from_timeout() {
     serial.push_input(&[0]);
     assert_eq!(serial.read(IIR, NOW), 0xC4);
     serial.read(DATA, NOW);
+    serial.advance(serial.next_deadline().unwrap());
     assert_eq!(serial.read(IIR, NOW), 0xCC);
     assert!(serial.irq());
+}
+
+#[test]
+fn a_read_clears_the_timeout_which_comes_again_after_four_characters() {
+    // 115200 baud, 8 data bits, no parity, 1 stop bit.
+    let mut serial = with_fifos(0xC1);
+    serial.write(LCR, 0x83, NOW);
+    serial.write(DATA, 1, NOW);
+    serial.write(IER, 0, NOW);
+    serial.write(LCR, 0x03, NOW);
+    serial.write(IER, 0x01, NOW);
+    serial.push_input(b"abc");
+    assert!(serial.irq());
+    for byte in *b"ab" {
+        serial.irq_line().take_edges();
+        assert_eq!(serial.read(DATA, NOW), byte);
+        // The line falls, although the line status still shows data.
+        assert_eq!(serial.read(IIR, NOW), 0xC1);
+        assert_eq!(serial.read(LSR, NOW), 0x61);
+        assert!(!serial.irq());
+        let due = serial.next_deadline().unwrap();
+        assert_eq!(due.0, 4 * 10 * 8681);
+        serial.advance(GuestTime(due.0 - 1));
+        assert!(!serial.irq());
+        serial.advance(due);
+        assert_eq!(serial.read(IIR, NOW), 0xCC);
+        assert_eq!(serial.irq_line().take_edges(), 1);
+    }
+    assert_eq!(serial.read(DATA, NOW), b'c');
+    assert_eq!(serial.next_deadline(), None);
+    assert!(!serial.irq());
+}
+
+#[test]
+fn a_fifo_above_its_trigger_level_interrupts_again_after_one_character() {
+    let mut serial = with_fifos(0x41);
+    serial.write(IER, 0x01, NOW);
+    serial.push_input(b"abcdef");
+    for _ in 0..2 {
+        assert_eq!(serial.read(IIR, NOW), 0xC4);
+        serial.irq_line().take_edges();
+        serial.read(DATA, NOW);
+        assert!(!serial.irq());
+        let due = serial.next_deadline().unwrap();
+        assert_eq!(due.0, 10 * 12 * 8681);
+        serial.advance(due);
+        assert_eq!(serial.irq_line().take_edges(), 1);
+    }
+    serial.read(DATA, NOW);
+    assert_eq!(serial.read(IIR, NOW), 0xC1);
+    // Another character fills it to the trigger level.
+    serial.push_input(b"g");
+    assert_eq!(serial.read(IIR, NOW), 0xC4);
 }
 
 #[test]
@@ -158,9 +212,15 @@ fn the_receiver_interrupt_falls_with_the_last_byte() {
     serial.push_input(b"ab");
     assert!(serial.irq());
     serial.read(DATA, NOW);
+    // The next character interrupts when the line would have brought it, after one character time.
+    assert!(!serial.irq());
+    let due = serial.next_deadline().unwrap();
+    assert_eq!(due.0, 10 * 12 * 8681);
+    serial.advance(due);
     assert!(serial.irq());
     serial.read(DATA, NOW);
     assert!(!serial.irq());
+    assert_eq!(serial.next_deadline(), None);
 }
 
 #[test]
