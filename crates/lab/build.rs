@@ -23,6 +23,14 @@ fn main() {
         assemble(name, name, NARROW, &program, &out);
         assemble(name, &format!("{name}-64"), WIDE, &program, &out);
     }
+    // GNU Mach loads whole pages of a program.
+    assemble(
+        "mach-prompt",
+        "mach-prompt",
+        NARROW,
+        &["-z", "noexecstack"],
+        &out,
+    );
     run(Command::new("guests/small-system/build").arg(out.join("small-system.bin")));
     let computing = ["small-system/compute", "dos/support"];
     for (name, others) in [

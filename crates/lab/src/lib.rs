@@ -11,6 +11,7 @@ mod icache;
 mod interruptible;
 pub mod linux_guest;
 mod nameless_file;
+mod other_guest;
 mod paged_guest;
 mod running_guest;
 mod shadow;

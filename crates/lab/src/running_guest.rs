@@ -166,6 +166,26 @@ impl RunningGuest {
         }
     }
 
+    /// Types a text at the serial port.
+    ///
+    /// # Errors
+    ///
+    /// The guest does not take it.
+    pub fn type_text(&self, text: &str) -> Result<(), LabError> {
+        let mut left = text.as_bytes();
+        let end = Instant::now() + ANSWER;
+        while !left.is_empty() {
+            left = &left[self.handle.serial_input(left)..];
+            if Instant::now() > end {
+                return Err(LabError::WorkNotDone("the guest does not read".into()));
+            }
+            if !left.is_empty() {
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
+        Ok(())
+    }
+
     /// Takes the output that has not been processed yet.
     pub fn take_text(&mut self) -> String {
         String::from_utf8_lossy(&std::mem::take(&mut self.text)).into_owned()

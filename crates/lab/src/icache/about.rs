@@ -2,6 +2,7 @@
 
 use crate::experiment::{About, Arm, EVENT, Guest, KindGroup, Metric, Workload};
 use crate::linux_guest;
+use crate::other_guest;
 use tollgate_exits::ExitKind;
 
 /// Workload: accesses to the local APIC.
@@ -18,6 +19,8 @@ pub const COMPILE: &str = "compile";
 pub const COPY: &str = "copy";
 /// Workload: system calls.
 pub const GETUID: &str = "getuid";
+/// Workload: lines that are typed at a prompt and answered.
+pub const LINES: &str = "lines";
 /// Workload: a boot, in which every instruction is executed for the first time.
 pub const BOOT: &str = "boot";
 
@@ -71,6 +74,13 @@ const fn workload(
 
 const OURS: &[&str] = &[WIDE, NARROW];
 const LINUX: &[&str] = &[linux_guest::AMD64.name, linux_guest::I686.name];
+const OTHERS: &[&str] = &[other_guest::MOROS.name, other_guest::GNU_MACH.name];
+const BOOTING: &[&str] = &[
+    linux_guest::AMD64.name,
+    linux_guest::I686.name,
+    other_guest::MOROS.name,
+    other_guest::GNU_MACH.name,
+];
 
 /// The experiment's description.
 pub static ABOUT: About = About {
@@ -134,9 +144,14 @@ pub static ABOUT: About = About {
         workload(COPY, "dd copies from memory to memory, by 4 KiB", LINUX),
         workload(GETUID, "a program calls getuid, in a loop", LINUX),
         workload(
+            LINES,
+            "a line is typed at the prompt and answered, in a loop",
+            OTHERS,
+        ),
+        workload(
             BOOT,
             "from the start to the shell: every instruction is new",
-            LINUX,
+            BOOTING,
         ),
     ],
     guests: &[
@@ -152,6 +167,8 @@ pub static ABOUT: About = About {
         },
         linux_guest::AMD64,
         linux_guest::I686,
+        other_guest::MOROS,
+        other_guest::GNU_MACH,
     ],
     kinds: &[
         KindGroup {

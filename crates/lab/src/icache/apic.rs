@@ -1,7 +1,7 @@
 //! A kernel of ours that accesses the local APIC in a loop: `guests/apic-loop.S`.
 
 use super::about::{APIC_DIRECT, NARROW};
-use super::add_counts;
+use super::counts::add_counts;
 use crate::experiment::{Arm, Bench, LabError, Stop, Timed};
 use crate::paged_guest::{Images, PagedGuest, Width};
 use tollgate_machine::config::{MemoryAccess, VmConfig};

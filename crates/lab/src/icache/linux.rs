@@ -1,9 +1,10 @@
 //! Linux with the workloads of the original study, and its boot.
 
 use super::about::{COMPILE, COPY, GETUID, SHELL, TIMER};
-use super::{add_counts, compile};
+use super::compile;
+use super::counts::timed;
 use crate::experiment::{Arm, Bench, LabError, Options, Stop, Timed};
-use crate::linux_guest::{LinuxGuest, Program, Ran, System};
+use crate::linux_guest::{LinuxGuest, Program, System};
 use tollgate_machine::config::VmConfig;
 
 /// The program that repeats a system call.
@@ -12,14 +13,6 @@ const REPEAT: Program = Program {
     narrow: include_bytes!(concat!(env!("OUT_DIR"), "/linux-repeat.bin")),
     wide: include_bytes!(concat!(env!("OUT_DIR"), "/linux-repeat-64.bin")),
 };
-
-/// The time and the counts of a run with this number of events.
-fn timed(ran: &Ran, events: u64) -> Result<Timed, LabError> {
-    let mut timed = Timed::of_events(events, ran.processor_cycles(), &ran.reading);
-    timed.work.insert("events".to_owned(), events);
-    add_counts(&mut timed, &ran.reading, &ran.reading.instruction_cache)?;
-    Ok(timed)
-}
 
 /// A command line on a booted guest.
 pub struct Line {

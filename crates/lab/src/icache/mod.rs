@@ -1,22 +1,25 @@
 //! `tollgate lab icache`: the cost of finding the instruction that an exit emulates.
 //!
 //! After "Instruction caching for bhyve". A kernel of ours accesses the local APIC in a loop
-//! ([`apic`]); Linux runs the workloads of the original study ([`linux`]). [`paper`] compares the
-//! original verdict with ours, and shows the price of each step.
+//! ([`apic`]); Linux runs the workloads of the original study ([`linux`]); other systems answer lines
+//! at a prompt ([`other`]). [`paper`] compares the original verdict with ours, and shows the price of
+//! each step.
 
 mod about;
 mod answers;
 mod apic;
 mod compile;
+mod counts;
 mod linux;
+mod other;
 mod paper;
 
 use crate::experiment::{
-    About, Bench, Cell, Experiment, LabError, Options, Results, Section, Stop, Timed,
+    About, Bench, Cell, Experiment, LabError, Options, Results, Section, Stop,
 };
 use crate::linux_guest::check_folder;
+use crate::other_guest;
 use std::path::Path;
-use tollgate_exits::reading::Reading;
 
 /// The experiment `tollgate lab icache`.
 pub struct InstructionCache;
@@ -37,6 +40,12 @@ impl Experiment for InstructionCache {
             let bench = apic::Loop::open(guest, workload, options.quick);
             return Ok(Box::new(bench));
         }
+        if other_guest::has(guest) {
+            return Ok(match workload {
+                about::BOOT => Box::new(other::Boot::open(guest, options)?),
+                _ => Box::new(other::Lines::open(guest, options, stop)?),
+            });
+        }
         if workload == about::BOOT {
             return Ok(Box::new(linux::Boot::open(guest, options)?));
         }
@@ -49,6 +58,7 @@ impl Experiment for InstructionCache {
             true => Err(LabError::NotRun(format!(
                 "--guest-image: '{guest}' is part of tollgate and takes no image"
             ))),
+            false if other_guest::has(guest) => other_guest::check_image(guest, path),
             false => check_folder(guest, path),
         }
     }
@@ -60,40 +70,4 @@ impl Experiment for InstructionCache {
     fn sections(&self, results: &Results) -> Vec<Section> {
         paper::sections(results)
     }
-}
-
-/// Adds how exits found their instructions, and the cost of each step.
-///
-/// # Errors
-///
-/// The counts do not add up to the number of emulated instructions.
-fn add_counts(
-    timed: &mut Timed,
-    reading: &Reading,
-    counts: &[(&'static str, u64)],
-) -> Result<(), LabError> {
-    let count = |name: &str| {
-        counts
-            .iter()
-            .find(|row| row.0 == name)
-            .map_or(0, |row| row.1)
-    };
-    let found = count("found-anew");
-    let parts = ["hits", "missed-new", "missed-void", "walked"];
-    let sum: u64 = parts.into_iter().map(count).sum();
-    if found != sum {
-        return Err(LabError::WorkNotDone(format!(
-            "{found} instructions were looked up, but the ways to find them add up to {sum}"
-        )));
-    }
-    timed.add_counts(counts);
-    for step in &reading.instruction_steps {
-        let name = format!("step-{}", step.step.name());
-        timed.values.insert(name, f64::from(step.p50 as u32));
-    }
-    let fast_paths: u64 = reading.fast_paths.iter().map(|row| row.1).sum();
-    timed
-        .values
-        .insert("fast-paths".to_owned(), fast_paths as f64);
-    Ok(())
 }

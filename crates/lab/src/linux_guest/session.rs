@@ -2,9 +2,8 @@
 
 use super::System;
 use crate::experiment::{Arm, LabError, Stop};
-use crate::running_guest::{ANSWER, RunningGuest, tail};
+use crate::running_guest::{RunningGuest, tail};
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 use tollgate_exits::reading::Reading;
 use tollgate_machine::config::VmConfig;
@@ -91,7 +90,7 @@ impl LinuxGuest {
         let number = self.lines;
         self.guest.reset_ledger()?;
         // The typed text does not contain the awaited text, in case it is echoed.
-        self.type_text(&format!("{line}\necho \"lab-$(({number}+0)):$?;\"\n"))?;
+        self.guest.type_text(&format!("{line}\necho \"lab-$(({number}+0)):$?;\"\n"))?;
         let begun = Instant::now();
         let mark = format!("lab-{number}:");
         let (output, _) = self.guest.wait_for(|text| {
@@ -118,20 +117,5 @@ impl LinuxGuest {
     /// The costs of the boot from the start to the shell.
     pub fn booted(&self) -> Option<&Ran> {
         self.booted.as_ref()
-    }
-
-    fn type_text(&self, text: &str) -> Result<(), LabError> {
-        let mut left = text.as_bytes();
-        let end = Instant::now() + ANSWER;
-        while !left.is_empty() {
-            left = &left[self.guest.handle().serial_input(left)..];
-            if Instant::now() > end {
-                return Err(LabError::WorkNotDone("the guest does not read".into()));
-            }
-            if !left.is_empty() {
-                thread::sleep(Duration::from_millis(5));
-            }
-        }
-        Ok(())
     }
 }

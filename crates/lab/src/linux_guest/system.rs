@@ -96,7 +96,7 @@ impl System {
         let is_wide = guest == AMD64.name;
         let folder = match options.images.path(guest) {
             Some(folder) => folder.to_owned(),
-            None => fetched().ok_or_else(not_fetched)?,
+            None => guests_folder().ok_or_else(not_fetched)?,
         };
         let (kernel, initrd) = files(guest, &folder);
         let (true, Ok(mut archive)) = (kernel.is_file(), fs::read(initrd)) else {
@@ -174,7 +174,7 @@ fn not_fetched() -> LabError {
 
 /// The folder that scripts/get-guests has filled: the one in the environment variable, or the one
 /// next to the build.
-fn fetched() -> Option<PathBuf> {
+pub fn guests_folder() -> Option<PathBuf> {
     if let Some(folder) = std::env::var_os(GUESTS) {
         return Some(folder.into());
     }
