@@ -38,6 +38,7 @@ mod marks;
 mod mouse;
 mod multiboot;
 mod network_load;
+mod other_systems;
 mod package;
 mod panics;
 mod pc_system;

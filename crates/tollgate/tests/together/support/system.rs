@@ -1,4 +1,5 @@
-//! Whole Debian systems on disks, which `scripts/get-system` makes.
+//! Whole systems on disks: Debian, which `scripts/get-system` makes, and what
+//! `scripts/get-other-systems` builds.
 
 use super::exec::text;
 use super::folder::Folder;
@@ -28,7 +29,21 @@ pub fn is_promised(name: &str) -> bool {
 /// # Panics
 /// The system is missing although [`is_promised`] says that it exists.
 pub fn system(name: &str) -> Option<PathBuf> {
-    let folder = guests_folder().join(format!("system-{name}"));
+    made(name, &format!("system-{name}"), "scripts/get-system")
+}
+
+/// The folder of a system that is neither Linux nor DOS. `None`: it was not built, and the test that
+/// needs it is skipped.
+///
+/// # Panics
+/// The system is missing although [`is_promised`] says that it exists.
+pub fn other_system(name: &str) -> Option<PathBuf> {
+    made(name, name, "scripts/get-other-systems")
+}
+
+/// The folder of what a script makes, if it is complete.
+fn made(name: &str, folder: &str, script: &str) -> Option<PathBuf> {
+    let folder = guests_folder().join(folder);
     let is_there = folder.join("recipe").is_file();
     if is_there {
         eprintln!("ran: the system {name}");
@@ -39,7 +54,7 @@ pub fn system(name: &str) -> Option<PathBuf> {
             folder.display()
         );
         skip::impossible(&format!(
-            "no system {name} on a disk (scripts/get-system {name} makes it)"
+            "no system {name} on a disk ({script} {name} makes it)"
         ));
     }
     is_there.then_some(folder)
