@@ -90,7 +90,8 @@ impl LinuxGuest {
         let number = self.lines;
         self.guest.reset_ledger()?;
         // The typed text does not contain the awaited text, in case it is echoed.
-        self.guest.type_text(&format!("{line}\necho \"lab-$(({number}+0)):$?;\"\n"))?;
+        self.guest
+            .type_text(&format!("{line}\necho \"lab-$(({number}+0)):$?;\"\n"))?;
         let begun = Instant::now();
         let mark = format!("lab-{number}:");
         let (output, _) = self.guest.wait_for(|text| {
