@@ -16,13 +16,14 @@ use tollgate_x86::{
 };
 
 /// Assembles code into bytes that run at any address. The name of the code becomes symbols of the
-/// program, so each piece of code needs a different name.
+/// program, so each piece of code needs a different name. The code begins at the start of a page
+/// here, as it does in the guest, so that `.balign` in it means the same in both places.
 macro_rules! guest_code {
     ($name:ident, $($line:expr),+ $(,)?) => {{
         mod assembled {
             std::arch::global_asm!(
                 ".section .rodata",
-                ".balign 64",
+                ".balign 4096",
                 // Other codegen units refer to both symbols.
                 concat!(".globl tollgate_test_", stringify!($name), "_start"),
                 concat!(".globl tollgate_test_", stringify!($name), "_end"),
