@@ -1,6 +1,6 @@
 //! Copies disk images, into another format or without unused space.
 
-use crate::create::{failed, storage};
+use crate::create::{IMAGE_MODE, failed, storage};
 use crate::error::{DiskError, explain};
 use crate::host_file::open_file;
 use crate::image::Image;
@@ -68,7 +68,7 @@ pub fn convert(copy: &Copy<'_>, mut progress: impl FnMut(u64, u64)) -> Result<()
         })?),
         Err(_) => None,
     };
-    let file = NewFile::create(copy.target).map_err(|error| target_failed(&error))?;
+    let file = NewFile::create(copy.target, IMAGE_MODE).map_err(|error| target_failed(&error))?;
     let size = source.size();
     let target =
         new_target(&file, copy.target_format, size).map_err(|error| target_failed(&error))?;

@@ -10,6 +10,9 @@ use imago::qcow2::Qcow2;
 use std::io;
 use std::path::Path;
 
+/// The permissions of new images, of which the process's umask removes some.
+pub(crate) const IMAGE_MODE: u32 = 0o644;
+
 /// Creates an image of `bytes` zeros, a multiple of 512, in a new file.
 ///
 /// # Errors
@@ -46,7 +49,7 @@ fn new_image(
     if path.symlink_metadata().is_ok() {
         return Err(io::ErrorKind::AlreadyExists.into());
     }
-    let file = NewFile::create(path)?;
+    let file = NewFile::create(path, IMAGE_MODE)?;
     match format {
         Format::Raw => file.file().set_len(bytes)?,
         Format::Qcow2 => {

@@ -7,9 +7,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+/// How many temporary names are tried.
+const MOST_ATTEMPTS: u32 = 1000;
+
 /// A file that is being written. If it is dropped, nothing remains. If the file system supports
 /// files without a name (O_TMPFILE), nothing remains after the process is killed either.
-pub(crate) struct NewFile {
+#[derive(Debug)]
+pub struct NewFile {
     file: File,
     /// A temporary name, if the file needs one.
     temporary: Option<PathBuf>,
@@ -17,13 +21,16 @@ pub(crate) struct NewFile {
 }
 
 impl NewFile {
-    /// Creates a file that will be called `path`.
+    /// Creates a file that will be called `path`, with these permissions, of which the process's
+    /// umask removes some.
     ///
     /// # Errors
     /// An error of the host.
-    pub fn create(path: &Path) -> io::Result<Self> {
+    pub fn create(path: &Path, mode: u32) -> io::Result<Self> {
+        // A path without a name is refused now, not after everything is written.
+        temporary_name(path, 0)?;
         let mut options = OpenOptions::new();
-        options.read(true).write(true).mode(0o644);
+        options.read(true).write(true).mode(mode);
         let unnamed = options
             .clone()
             .custom_flags(libc::O_TMPFILE)
@@ -31,8 +38,8 @@ impl NewFile {
         let (file, temporary) = match unnamed {
             Ok(file) => (file, None),
             Err(error) if is_unsupported(&error) => {
-                let temporary = temporary_name(path)?;
-                let file = options.create_new(true).open(&temporary)?;
+                let (file, temporary) =
+                    with_temporary_name(path, |name| options.create_new(true).open(name))?;
                 (file, Some(temporary))
             }
             Err(error) => return Err(error),
@@ -59,13 +66,12 @@ impl NewFile {
     pub fn publish(mut self, replace: bool) -> io::Result<()> {
         self.file.sync_all()?;
         if self.temporary.is_none() {
-            let name = if replace {
-                temporary_name(&self.path)?
+            if replace {
+                let ((), name) = with_temporary_name(&self.path, |name| link(&self.file, name))?;
+                self.temporary = Some(name);
             } else {
-                self.path.clone()
-            };
-            link(&self.file, &name)?;
-            self.temporary = replace.then_some(name);
+                link(&self.file, &self.path)?;
+            }
         }
         if let Some(temporary) = &self.temporary {
             if replace {
@@ -76,7 +82,13 @@ impl NewFile {
                 fs::hard_link(temporary, &self.path)?;
             }
         }
-        File::open(folder_of(&self.path))?.sync_all()
+        match File::open(folder_of(&self.path)) {
+            Ok(folder) => folder.sync_all(),
+            // The user may write to the folder but not read it. The file is there; the host stores
+            // its name when it wants to.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -95,13 +107,33 @@ fn folder_of(path: &Path) -> &Path {
     }
 }
 
-fn temporary_name(path: &Path) -> io::Result<PathBuf> {
+/// Calls `make` with names in the folder of `path` until one is free, and returns it. A name that
+/// exists is that of a process that was killed, or of one that writes the same file now, in another
+/// container with the same process number. So it is left alone.
+fn with_temporary_name<T>(
+    path: &Path,
+    mut make: impl FnMut(&Path) -> io::Result<T>,
+) -> io::Result<(T, PathBuf)> {
+    let mut attempt = 0;
+    loop {
+        let name = temporary_name(path, attempt)?;
+        match make(&name) {
+            Ok(made) => return Ok((made, name)),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && attempt < MOST_ATTEMPTS => {
+                attempt += 1;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn temporary_name(path: &Path, attempt: u32) -> io::Result<PathBuf> {
     let name = path
         .file_name()
         .ok_or_else(|| io::Error::from(ErrorKind::IsADirectory))?;
     let mut temporary = std::ffi::OsString::from(".");
     temporary.push(name);
-    temporary.push(format!(".{}", std::process::id()));
+    temporary.push(format!(".{}-{attempt}", std::process::id()));
     Ok(path.with_file_name(temporary))
 }
 
@@ -131,5 +163,60 @@ fn link(file: &File, path: &Path) -> io::Result<()> {
         Ok(())
     } else {
         Err(io::Error::last_os_error())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{FileExt, PermissionsExt};
+
+    fn folder(name: &str) -> PathBuf {
+        let name = format!("tollgate-new-file-{name}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        fs::create_dir(&folder).unwrap();
+        folder
+    }
+
+    #[test]
+    fn a_file_has_its_name_only_when_it_is_complete() {
+        let folder = folder("complete");
+        let path = folder.join("file");
+        fs::write(&path, "old").unwrap();
+        let file = NewFile::create(&path, 0o600).unwrap();
+        file.file().write_all_at(b"new", 0).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        file.publish(true).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        let file = NewFile::create(&path, 0o600).unwrap();
+        let error = file.publish(false).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+        drop(NewFile::create(&path, 0o600).unwrap());
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        // No other name stays.
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn what_a_killed_process_with_the_same_number_has_left_is_in_no_ones_way() {
+        let folder = folder("killed");
+        let path = folder.join("file");
+        let left = temporary_name(&path, 0).unwrap();
+        fs::write(&left, "left").unwrap();
+        let file = NewFile::create(&path, 0o600).unwrap();
+        file.file().write_all_at(b"new", 0).unwrap();
+        file.publish(true).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(fs::read(&left).unwrap(), b"left");
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 2);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_path_without_a_name_is_refused_before_anything_is_written() {
+        let error = NewFile::create(Path::new("/"), 0o600).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::IsADirectory);
     }
 }

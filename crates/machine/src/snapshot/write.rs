@@ -4,20 +4,25 @@ use super::file::header;
 use super::{BlockContents, Description, DiskState, PieceRun, SnapshotError, disks, piece_offset};
 use crate::cpu;
 use crate::vm::Vm;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
+use tollgate_disk::NewFile;
 use tollgate_memory::ram::PIECE_BYTES;
 use tollgate_x86::PhysicalAddress;
+
+/// The permissions of a snapshot: the guest's memory may hold secrets, which other users must not
+/// read.
+const MODE: u32 = 0o600;
 
 /// The contents of a piece.
 type Piece = [u8; PIECE_BYTES as usize];
 
 impl Vm {
-    /// Writes the machine's whole state to a file, which exists afterwards only if it is complete:
-    /// it is written under another name and renamed. Must not be called while [`Vm::run`] runs.
+    /// Writes the machine's whole state to a file, which gets its name only when it is complete and
+    /// then replaces the file that had this name before. Must not be called while [`Vm::run`] runs.
     ///
     /// # Errors
     /// [`SnapshotError`]: the state cannot be saved now, or the file cannot be written. The machine
@@ -32,8 +37,8 @@ impl Vm {
             .collect::<io::Result<Vec<_>>>()
             .map_err(refused)?;
         let failed = |error| SnapshotError::Write(path.into(), error);
-        let mut file = NewFile::create(path).map_err(failed)?;
-        let mut pieces = Pieces::new(&file.file);
+        let file = NewFile::create(path, MODE).map_err(failed)?;
+        let mut pieces = Pieces::new(file.file());
         let (memory, blocks) = pieces.write_memory(self).map_err(failed)?;
         let config = self.config().clone();
         let description = Description {
@@ -49,57 +54,17 @@ impl Vm {
             checksums: pieces.checksums,
             state,
         };
-        file.finish(&description).map_err(failed)
+        write_description(file.file(), &description).map_err(failed)?;
+        file.publish(true).map_err(failed)
     }
 }
 
-/// A file that gets its name when it is complete.
-struct NewFile {
-    file: File,
-    part: PathBuf,
-    path: PathBuf,
-    is_complete: bool,
-}
-
-impl NewFile {
-    fn create(path: &Path) -> io::Result<Self> {
-        let mut name = path
-            .file_name()
-            .ok_or(io::ErrorKind::InvalidFilename)?
-            .to_owned();
-        name.push(format!(".part-{}", std::process::id()));
-        let part = path.with_file_name(name);
-        // The guest's memory may hold secrets, which other users must not read.
-        let mut options = File::options();
-        options.read(true).write(true).create(true).truncate(true);
-        let file = options.mode(0o600).open(&part)?;
-        Ok(Self {
-            file,
-            part,
-            path: path.into(),
-            is_complete: false,
-        })
-    }
-
-    /// Writes the description and the header, and gives the file its name.
-    fn finish(&mut self, description: &Description) -> io::Result<()> {
-        let text = serde_json::to_vec(description)?;
-        let offset = piece_offset(description.checksums.len() as u64);
-        self.file.write_all_at(&text, offset)?;
-        self.file.write_all_at(&header(offset, &text), 0)?;
-        self.file.sync_data()?;
-        fs::rename(&self.part, &self.path)?;
-        self.is_complete = true;
-        Ok(())
-    }
-}
-
-impl Drop for NewFile {
-    fn drop(&mut self) {
-        if !self.is_complete {
-            let _ = fs::remove_file(&self.part);
-        }
-    }
+/// Writes the description and the header, which say where everything is.
+fn write_description(file: &File, description: &Description) -> io::Result<()> {
+    let text = serde_json::to_vec(description)?;
+    let offset = piece_offset(description.checksums.len() as u64);
+    file.write_all_at(&text, offset)?;
+    file.write_all_at(&header(offset, &text), 0)
 }
 
 /// The pieces that have been written.
