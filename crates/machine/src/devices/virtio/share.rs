@@ -12,7 +12,7 @@ use super::queue::QueueError;
 use crate::bus::completion::Completer;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use tollgate_share::protocol::{IN_HEADER_BYTES, MAX_REQUEST_BYTES, MAX_TRANSFER};
+use tollgate_share::protocol::{Header, IN_HEADER_BYTES, MAX_REQUEST_BYTES, MAX_TRANSFER, opcode};
 use tollgate_share::{Request, RequestCounts, Server, ShareOptions, ShareThreads};
 
 /// The number of descriptors of the queue of urgent requests, by which the guest reports the inodes
@@ -26,9 +26,6 @@ const CONFIG_BYTES: usize = ShareOptions::MAX_TAG_BYTES + 4;
 /// The maximum number of requests, of those that the driver has made available together, that are
 /// answered immediately. A driver with many requests must not occupy the vCPU's thread for long.
 const MOST_AT_ONCE: usize = 16;
-/// The operation codes of the requests that begin and end a session.
-const FUSE_INIT: [u8; 4] = 26_u32.to_le_bytes();
-const FUSE_DESTROY: [u8; 4] = 38_u32.to_le_bytes();
 /// The maximum size of an answer in bytes.
 const MAX_REPLY_BYTES: usize = MAX_TRANSFER + 4096;
 
@@ -152,9 +149,9 @@ impl Share {
 
     /// Notes whether the guest begins or ends a session: it mounts or unmounts the directory.
     fn note_session(&mut self, request: &[u8]) {
-        match request.get(4..8).map(<[u8; 4]>::try_from) {
-            Some(Ok(FUSE_INIT)) => self.is_mounted = true,
-            Some(Ok(FUSE_DESTROY)) => self.is_mounted = false,
+        match Header::read(request).map(|(header, _)| header.opcode) {
+            Some(opcode::INIT) => self.is_mounted = true,
+            Some(opcode::DESTROY) => self.is_mounted = false,
             _ => {}
         }
     }
