@@ -1,11 +1,13 @@
-//! Reads, creates and replaces files that the command line names; errors are one line each.
+//! Reads, creates and replaces files that the command line names, with errors of one line each, and
+//! tells whether other users may use a file.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::process::geteuid;
 use tollgate_host_facts::file_words::{reading, writing};
 
 use crate::failure::Failure;
@@ -109,6 +111,12 @@ impl Drop for Reserved {
     }
 }
 
+/// Whether the file or folder belongs to this process's user, and no other user may do anything with
+/// it.
+pub fn is_private(metadata: &Metadata) -> bool {
+    metadata.uid() == geteuid().as_raw() && metadata.mode() & 0o077 == 0
+}
+
 fn set_blocking(file: &File) -> io::Result<()> {
     Ok(fcntl_setfl(file, OFlags::empty())?)
 }
@@ -139,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_file_is_replaced_as_a_whole_also_through_a_link() {
-        use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+        use std::os::unix::fs::{PermissionsExt, symlink};
         let folder = std::env::temp_dir().join(format!("tollgate-replace-{}", std::process::id()));
         std::fs::create_dir(&folder).unwrap();
         let [file, link, dangling] = ["file", "link", "dangling"].map(|name| folder.join(name));
@@ -163,6 +171,18 @@ mod tests {
         // No file with a temporary name stays.
         assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 4);
         std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn what_others_may_use_is_not_private() {
+        use std::os::unix::fs::PermissionsExt;
+        let file = std::env::temp_dir().join(format!("tollgate-private-{}", std::process::id()));
+        std::fs::write(&file, "").unwrap();
+        for (mode, expected) in [(0o600, true), (0o700, true), (0o640, false), (0o602, false)] {
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(is_private(&file.metadata().unwrap()), expected, "{mode:o}");
+        }
+        std::fs::remove_file(&file).unwrap();
     }
 
     #[test]

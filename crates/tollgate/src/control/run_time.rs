@@ -7,32 +7,30 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf, absolute};
 use std::sync::Arc;
 
+use rustix::process::geteuid;
+
 use super::identity::Identity;
 use super::server::Server;
 use crate::failure::Failure;
+use crate::files::is_private;
 use crate::statistics::Reporter;
 
 /// The path of the folder, which may not exist.
 fn folder() -> PathBuf {
     match std::env::var_os("XDG_RUNTIME_DIR") {
         Some(folder) if !folder.is_empty() => Path::new(&folder).join("tollgate"),
-        _ => PathBuf::from(format!("/tmp/tollgate-{}", own_user())),
+        _ => PathBuf::from(format!("/tmp/tollgate-{}", geteuid().as_raw())),
     }
-}
-
-fn own_user() -> u32 {
-    rustix::process::geteuid().as_raw()
 }
 
 /// Whether the folder belongs to this user alone.
 fn is_ours(folder: &Path) -> bool {
-    fs::symlink_metadata(folder)
-        .is_ok_and(|data| data.is_dir() && data.uid() == own_user() && data.mode() & 0o077 == 0)
+    fs::symlink_metadata(folder).is_ok_and(|metadata| metadata.is_dir() && is_private(&metadata))
 }
 
 /// The path for the socket or link of this process; `None` if the folder cannot be used.

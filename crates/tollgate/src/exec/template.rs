@@ -16,11 +16,12 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use rustix::process::geteuid;
 use tollgate_machine::config::{NetworkKind, PortTarget, ShareOptions, UserOptions, VmConfig};
 use tollgate_machine::cpu;
 use tollgate_machine::snapshot::SnapshotFile;
 use tollgate_machine::vm_handle::{AfterSnapshot, SnapshotOrder, VmHandle};
+
+use crate::files::is_private;
 
 /// How many templates are kept.
 const MOST_TEMPLATES: usize = 8;
@@ -66,7 +67,7 @@ impl Template {
     /// The template, if there is one that can be used.
     pub fn open(&self) -> Option<SnapshotFile> {
         let metadata = fs::symlink_metadata(&self.path).ok()?;
-        if !metadata.is_file() || !is_own(&metadata) {
+        if !metadata.is_file() || !is_private(&metadata) {
             return None;
         }
         let snapshot = SnapshotFile::open(&self.path);
@@ -140,11 +141,6 @@ fn stamp(path: &Path) -> Option<(u64, i64, i64)> {
     Some((metadata.len(), metadata.mtime(), metadata.mtime_nsec()))
 }
 
-/// Whether a file belongs to the user alone.
-fn is_own(metadata: &fs::Metadata) -> bool {
-    metadata.uid() == geteuid().as_raw() && metadata.mode() & 0o077 == 0
-}
-
 /// The folder of templates, which is made if it is not there.
 fn folder() -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
@@ -154,7 +150,7 @@ fn folder() -> Option<PathBuf> {
     let mut builder = DirBuilder::new();
     builder.recursive(true).mode(0o700);
     builder.create(&folder).ok()?;
-    is_own(&fs::symlink_metadata(&folder).ok()?).then_some(folder)
+    is_private(&fs::symlink_metadata(&folder).ok()?).then_some(folder)
 }
 
 /// Removes templates until `most` are left, those first that were used the longest time ago, and
