@@ -1,6 +1,9 @@
 //! Opens the virtio-console ports to the host, and sends and receives on them.
 
-use crate::protocol::{DATA, Frames, MAX_FRAME, PORT_NAMES, ToGuest, ToHost, port};
+use crate::protocol::{
+    DATA, Frames, HEADER_BYTES, MAX_FRAME, PORT_NAMES, ToGuest, ToHost, TooLong, decode_header,
+    port,
+};
 use crate::refusal::Refusal;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -92,13 +95,9 @@ impl Control {
 
     /// Receives one frame and no byte more: its kind and its rest.
     pub fn receive(&self) -> io::Result<(u8, Vec<u8>)> {
-        let mut header = [0; 5];
+        let mut header = [0; HEADER_BYTES];
         self.fill(&mut header)?;
-        let [kind, length @ ..] = header;
-        let length = u32::from_le_bytes(length) as usize;
-        if length > MAX_FRAME {
-            return Err(ErrorKind::InvalidData.into());
-        }
+        let (kind, length) = decode_header(header).map_err(|TooLong| ErrorKind::InvalidData)?;
         let mut rest = vec![0; length];
         self.fill(&mut rest)?;
         Ok((kind, rest))

@@ -299,8 +299,8 @@ pub fn task_frames(start: &Start, time_ns: u64, entropy: &[u8]) -> Vec<u8> {
 
 /// The maximum size of a frame's rest in bytes.
 pub const MAX_FRAME: usize = 16 << 10;
-/// The number of bytes before the rest.
-const HEADER: usize = 5;
+/// The size of a frame's header in bytes: its kind, and the length of the rest.
+pub const HEADER_BYTES: usize = 5;
 
 /// A message from the host to the agent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -422,15 +422,28 @@ impl ToHost {
     }
 }
 
+/// A frame is longer than [`MAX_FRAME`]: the other side violates the protocol.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TooLong;
+
+/// Parses a frame's header: its kind, and the length of its rest.
+///
+/// # Errors
+/// [`TooLong`].
+pub fn decode_header(header: [u8; HEADER_BYTES]) -> Result<(u8, usize), TooLong> {
+    let [kind, length @ ..] = header;
+    let length = u32::from_le_bytes(length) as usize;
+    if length > MAX_FRAME {
+        return Err(TooLong);
+    }
+    Ok((kind, length))
+}
+
 /// Assembles frames from received bytes.
 #[derive(Default)]
 pub struct Frames {
     bytes: Vec<u8>,
 }
-
-/// A frame is longer than [`MAX_FRAME`]: the other side violates the protocol.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TooLong;
 
 impl Frames {
     /// Adds received bytes.
@@ -443,18 +456,15 @@ impl Frames {
     /// # Errors
     /// [`TooLong`].
     pub fn take(&mut self) -> Result<Option<(u8, Vec<u8>)>, TooLong> {
-        let &[kind, l0, l1, l2, l3, ..] = &self.bytes[..] else {
+        let Some((header, rest)) = self.bytes.split_first_chunk() else {
             return Ok(None);
         };
-        let length = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
-        if length > MAX_FRAME {
-            return Err(TooLong);
-        }
-        if self.bytes.len() < HEADER + length {
+        let (kind, length) = decode_header(*header)?;
+        let Some(rest) = rest.get(..length) else {
             return Ok(None);
-        }
-        let rest = self.bytes[HEADER..HEADER + length].to_vec();
-        self.bytes.drain(..HEADER + length);
+        };
+        let rest = rest.to_vec();
+        self.bytes.drain(..HEADER_BYTES + length);
         Ok(Some((kind, rest)))
     }
 }
