@@ -9,11 +9,12 @@
 //! A [`Backend`] is started from [`NetworkOptions`] and has a thread of its own. Frames pass
 //! between it and the adapter through two bounded queues ([`link`]); neither side ever waits for
 //! the other. The back ends are [`user`], a network in this process whose connections are ordinary
-//! sockets, [`stream`], a socket that carries frames, and `tap`, an interface of the host.
+//! sockets, `stream`, a socket that carries frames, and `tap`, an interface of the host.
 //! [`vsock`] is the other end of another device: sockets between guest and host, whose packets pass
 //! through the same queues.
 
 pub mod backend;
+mod descriptor_end;
 mod descriptor_limit;
 pub mod error;
 pub mod frame;
@@ -21,7 +22,7 @@ pub mod link;
 pub mod options;
 mod passt;
 mod poller;
-pub mod stream;
+mod stream;
 mod tap;
 pub mod user;
 pub mod vsock;

@@ -1,21 +1,19 @@
 //! `socket=PATH`: frames over a stream socket, each preceded by its length in four bytes, most
 //! significant first. It is the framing of QEMU's `-netdev stream`, and of passt.
 
+use crate::descriptor_end::{DescriptorEnd, FrameCarrier, Possible};
 use crate::error::NetworkError;
 use crate::frame::{Frame, MAX_FRAME};
 use crate::link::Wire;
-use crate::poller::Poller;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
 
 /// The size of a length in bytes.
 const LENGTH: usize = 4;
-const WIRE: u64 = 0;
-const SOCKET: u64 = 1;
 /// The number of bytes that are read together.
 const CHUNK: usize = 64 << 10;
 /// The maximum number of chunks that are read, and written, in one round. Frames of the guest are
@@ -25,18 +23,11 @@ const CHUNKS: usize = 16;
 /// read.
 const MAX_WAITING: usize = 4 << 20;
 
-/// The socket, and the cable that it is connected to.
+/// A socket that carries frames.
 pub struct Stream {
-    wire: Wire,
-    poller: Poller,
     socket: UnixStream,
     /// Received bytes that do not form a whole frame yet.
     input: Vec<u8>,
-    /// Bytes to be sent.
-    output: VecDeque<u8>,
-    readable: bool,
-    writable: bool,
-    report: Box<dyn FnMut(String) + Send>,
 }
 
 impl Stream {
@@ -48,7 +39,7 @@ impl Stream {
         path: &Path,
         wire: Wire,
         report: Box<dyn FnMut(String) + Send>,
-    ) -> Result<Self, NetworkError> {
+    ) -> Result<DescriptorEnd<Self>, NetworkError> {
         let what = || format!("socket: cannot connect to '{}'", path.display());
         let socket = UnixStream::connect(path).map_err(|error| NetworkError::new(what(), error))?;
         Self::over(socket, wire, report)
@@ -62,76 +53,73 @@ impl Stream {
         socket: UnixStream,
         wire: Wire,
         report: Box<dyn FnMut(String) + Send>,
-    ) -> Result<Self, NetworkError> {
-        let prepare = || -> std::io::Result<Poller> {
+    ) -> Result<DescriptorEnd<Self>, NetworkError> {
+        let prepare = || {
             socket.set_nonblocking(true)?;
-            let poller = Poller::new()?;
-            poller.add(wire.wake_descriptor(), WIRE)?;
-            poller.add(&socket, SOCKET)?;
-            Ok(poller)
+            let input = Vec::new();
+            DescriptorEnd::new(Self { socket, input }, wire, report)
         };
-        let poller = prepare().map_err(|error| NetworkError::new("socket", error))?;
-        Ok(Self {
-            wire,
-            poller,
-            socket,
-            input: Vec::new(),
-            output: VecDeque::new(),
-            readable: true,
-            writable: true,
-            report,
-        })
+        prepare().map_err(|error| NetworkError::new("socket", error))
     }
 
-    /// Works until the adapter is gone.
-    pub fn run(mut self) {
-        let mut is_open = true;
-        while !self.wire.is_stopped() {
-            // The rest of the last round is continued immediately if there is room.
-            let has_more = is_open && self.has_more();
-            for event in self.poller.wait(has_more.then_some(Duration::ZERO)) {
-                if event.token == SOCKET {
-                    self.readable |= event.readable;
-                    self.writable |= event.writable;
-                }
+    /// Forwards the received frames that are complete.
+    fn take_frames(&mut self, wire: &Wire) -> Result<(), String> {
+        let mut rest = &self.input[..];
+        while let Some((length, after)) = rest.split_first_chunk::<LENGTH>() {
+            let length = u32::from_be_bytes(*length) as usize;
+            if length > MAX_FRAME {
+                return Err(format!("it sends a frame of {length} bytes"));
             }
-            for frame in self.wire.receive() {
-                // The other side is gone, or does not read.
-                if is_open && self.output.len() < MAX_WAITING {
-                    let length = frame.len() as u32;
-                    self.output.extend(length.to_be_bytes());
-                    self.output.extend(frame);
-                }
-            }
-            if is_open && let Err(why) = self.work() {
-                is_open = false;
-                self.output.clear();
-                (self.report)(format!("the other side of the socket has gone: {why}"));
-            }
+            let Some((frame, after)) = after.split_at_checked(length) else {
+                break;
+            };
+            wire.send(Frame::new(frame.to_vec()));
+            rest = after;
+        }
+        let done = self.input.len() - rest.len();
+        self.input.drain(..done);
+        Ok(())
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl FrameCarrier for Stream {
+    type Output = u8;
+    const GONE: &'static str = "the other side of the socket has gone";
+
+    fn add(&self, frame: Vec<u8>, output: &mut VecDeque<u8>) {
+        if output.len() < MAX_WAITING {
+            let length = frame.len() as u32;
+            output.extend(length.to_be_bytes());
+            output.extend(frame);
         }
     }
 
-    /// Whether work can continue without an event.
-    fn has_more(&self) -> bool {
-        self.writable && !self.output.is_empty() || self.readable && self.wire.has_room()
-    }
-
-    /// Performs a round of work.
-    fn work(&mut self) -> Result<(), String> {
+    fn work(
+        &mut self,
+        wire: &Wire,
+        output: &mut VecDeque<u8>,
+        possible: &mut Possible,
+    ) -> Result<(), String> {
         for _ in 0..CHUNKS {
-            if !self.writable || self.output.is_empty() {
+            if !possible.writing || output.is_empty() {
                 break;
             }
-            let (first, _) = self.output.as_slices();
+            let (first, _) = output.as_slices();
             match rustix::net::send(&self.socket, first, SendFlags::NOSIGNAL) {
-                Ok(sent) => drop(self.output.drain(..sent)),
-                Err(Errno::AGAIN) => self.writable = false,
+                Ok(sent) => drop(output.drain(..sent)),
+                Err(Errno::AGAIN) => possible.writing = false,
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error.to_string()),
             }
         }
         for _ in 0..CHUNKS {
-            if !self.readable || !self.wire.has_room() {
+            if !possible.reading || !wire.has_room() {
                 break;
             }
             let start = self.input.len();
@@ -142,31 +130,12 @@ impl Stream {
             self.input.truncate(start + bytes);
             match read {
                 Ok((0, _)) => return Err("it was closed".into()),
-                Ok(_) => self.take_frames()?,
-                Err(Errno::AGAIN) => self.readable = false,
+                Ok(_) => self.take_frames(wire)?,
+                Err(Errno::AGAIN) => possible.reading = false,
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error.to_string()),
             }
         }
-        Ok(())
-    }
-
-    /// Forwards the received frames that are complete.
-    fn take_frames(&mut self) -> Result<(), String> {
-        let mut rest = &self.input[..];
-        while let Some((length, behind)) = rest.split_first_chunk::<LENGTH>() {
-            let length = u32::from_be_bytes(*length) as usize;
-            if length > MAX_FRAME {
-                return Err(format!("it sends a frame of {length} bytes"));
-            }
-            let Some((frame, behind)) = behind.split_at_checked(length) else {
-                break;
-            };
-            self.wire.send(Frame::new(frame.to_vec()));
-            rest = behind;
-        }
-        let done = self.input.len() - rest.len();
-        self.input.drain(..done);
         Ok(())
     }
 }
@@ -182,6 +151,7 @@ mod tests {
     use std::path::PathBuf;
     use std::sync::mpsc::{Receiver, channel};
     use std::thread;
+    use std::time::Duration;
 
     const PATIENCE: Duration = Duration::from_secs(60);
 

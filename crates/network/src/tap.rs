@@ -1,38 +1,29 @@
 //! `tap=NAME` and `fd=N`: a descriptor that transfers one frame with each read and write, such as a
 //! tap interface of the host.
 
+use crate::descriptor_end::{DescriptorEnd, FrameCarrier, Possible};
 use crate::error::NetworkError;
 use crate::frame::{Frame, MAX_FRAME};
 use crate::link::Wire;
-use crate::poller::Poller;
 use rustix::io::Errno;
 use std::collections::VecDeque;
-use std::os::fd::{OwnedFd, RawFd};
-use std::time::Duration;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 
 mod device;
 
-const WIRE: u64 = 0;
-const TAP: u64 = 1;
 /// The maximum number of frames that are read, and written, in one round.
 const FRAMES: usize = 64;
 /// If this many frames wait to be written, those of the guest are dropped. It is the queue length
 /// of an interface.
 const MAX_WAITING: usize = 1000;
 
-/// The descriptor, and the cable that it is connected to.
+/// A tap interface, or a socket that preserves frame boundaries.
 pub struct Tap {
-    wire: Wire,
-    poller: Poller,
     descriptor: OwnedFd,
     /// The size in bytes of the header before each frame that a tap may have been opened with. It
     /// is all zero, because checksums are complete and segments are split.
     header: usize,
-    /// Frames for the host, with their headers.
-    output: VecDeque<Vec<u8>>,
-    readable: bool,
-    writable: bool,
-    report: Box<dyn FnMut(String) + Send>,
 }
 
 impl Tap {
@@ -44,7 +35,7 @@ impl Tap {
         name: &str,
         wire: Wire,
         report: Box<dyn FnMut(String) + Send>,
-    ) -> Result<Self, NetworkError> {
+    ) -> Result<DescriptorEnd<Self>, NetworkError> {
         let descriptor = device::open(name)
             .map_err(|why| NetworkError::new(format!("tap: cannot use '{name}'"), why))?;
         Self::over(descriptor, wire, report)
@@ -59,7 +50,7 @@ impl Tap {
         number: RawFd,
         wire: Wire,
         report: Box<dyn FnMut(String) + Send>,
-    ) -> Result<Self, NetworkError> {
+    ) -> Result<DescriptorEnd<Self>, NetworkError> {
         let descriptor = device::inherited(number)
             .map_err(|why| NetworkError::new(format!("fd: cannot use descriptor {number}"), why))?;
         Self::over(descriptor, wire, report)
@@ -69,86 +60,69 @@ impl Tap {
         descriptor: OwnedFd,
         wire: Wire,
         report: Box<dyn FnMut(String) + Send>,
-    ) -> Result<Self, NetworkError> {
-        let prepare = || -> std::io::Result<Poller> {
+    ) -> Result<DescriptorEnd<Self>, NetworkError> {
+        let prepare = || {
             let flags = rustix::fs::fcntl_getfl(&descriptor)?;
             rustix::fs::fcntl_setfl(&descriptor, flags | rustix::fs::OFlags::NONBLOCK)?;
-            let poller = Poller::new()?;
-            poller.add(wire.wake_descriptor(), WIRE)?;
-            poller.add(&descriptor, TAP)?;
-            Ok(poller)
+            let header = device::header_bytes(&descriptor);
+            DescriptorEnd::new(Self { descriptor, header }, wire, report)
         };
-        let poller = prepare().map_err(|error| NetworkError::new("tap", error))?;
-        Ok(Self {
-            header: device::header_bytes(&descriptor),
-            wire,
-            poller,
-            descriptor,
-            output: VecDeque::new(),
-            readable: true,
-            writable: true,
-            report,
-        })
+        prepare().map_err(|error: io::Error| NetworkError::new("tap", error))
     }
+}
 
-    /// Works until the adapter is gone.
-    pub fn run(mut self) {
-        let mut is_open = true;
-        while !self.wire.is_stopped() {
-            let has_more = is_open
-                && (self.writable && !self.output.is_empty()
-                    || self.readable && self.wire.has_room());
-            for event in self.poller.wait(has_more.then_some(Duration::ZERO)) {
-                if event.token == TAP {
-                    self.readable |= event.readable;
-                    self.writable |= event.writable;
-                }
-            }
-            for frame in self.wire.receive() {
-                if is_open && self.output.len() < MAX_WAITING {
-                    self.output
-                        .push_back([vec![0; self.header], frame].concat());
-                }
-            }
-            if is_open && let Err(why) = self.work() {
-                is_open = false;
-                self.output.clear();
-                (self.report)(format!("the host's end has gone: {why}"));
-            }
+impl AsFd for Tap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+impl FrameCarrier for Tap {
+    /// A frame with its header.
+    type Output = Vec<u8>;
+    const GONE: &'static str = "the host's end has gone";
+
+    fn add(&self, frame: Vec<u8>, output: &mut VecDeque<Vec<u8>>) {
+        if output.len() < MAX_WAITING {
+            output.push_back([vec![0; self.header], frame].concat());
         }
     }
 
-    /// Performs a round of work.
-    fn work(&mut self) -> Result<(), Errno> {
+    fn work(
+        &mut self,
+        wire: &Wire,
+        output: &mut VecDeque<Vec<u8>>,
+        possible: &mut Possible,
+    ) -> Result<(), String> {
         for _ in 0..FRAMES {
-            let Some(frame) = self.output.front().filter(|_| self.writable) else {
+            let Some(frame) = output.front().filter(|_| possible.writing) else {
                 break;
             };
             match rustix::io::write(&self.descriptor, frame) {
-                Err(Errno::AGAIN) => self.writable = false,
+                Err(Errno::AGAIN) => possible.writing = false,
                 Err(Errno::INTR) => {}
-                Err(error) if is_fatal(error) => return Err(error),
+                Err(error) if is_fatal(error) => return Err(error.to_string()),
                 // The frame was sent, or is lost as frames are, for example because the interface
                 // is down.
-                _ => drop(self.output.pop_front()),
+                _ => drop(output.pop_front()),
             }
         }
         let mut buffer = vec![0; self.header + MAX_FRAME];
         for _ in 0..FRAMES {
-            if !self.readable || !self.wire.has_room() {
+            if !possible.reading || !wire.has_room() {
                 break;
             }
             match rustix::io::read(&self.descriptor, &mut buffer) {
-                Ok(0) => return Err(Errno::PIPE),
+                Ok(0) => return Err(Errno::PIPE.to_string()),
                 Ok(count) => {
                     if let Some(frame) = buffer[..count].get(self.header..) {
-                        self.wire.send(Frame::new(frame.to_vec()));
+                        wire.send(Frame::new(frame.to_vec()));
                     }
                 }
-                Err(Errno::AGAIN) => self.readable = false,
+                Err(Errno::AGAIN) => possible.reading = false,
                 Err(Errno::INTR) => {}
-                Err(error) if is_fatal(error) => return Err(error),
-                Err(_) => self.readable = false,
+                Err(error) if is_fatal(error) => return Err(error.to_string()),
+                Err(_) => possible.reading = false,
             }
         }
         Ok(())
@@ -172,6 +146,7 @@ mod tests {
     use std::convert::Infallible;
     use std::os::fd::AsRawFd;
     use std::sync::mpsc::{Receiver, channel};
+    use std::time::Duration;
 
     const PATIENCE: Duration = Duration::from_secs(60);
 

@@ -24,6 +24,7 @@ mod cd_drive;
 #[cfg(test)]
 mod cd_tests;
 mod channel;
+mod command;
 mod data;
 mod device_registers;
 mod disk;

@@ -2,6 +2,7 @@
 
 use super::cd_drive::Sense;
 use super::channel::{Channel, Direction, Transfer, Way, Work};
+use super::command;
 use super::device_registers::{Registers, Settings};
 use super::disk::{Disk, PIECE};
 use super::identify::{MOST_MULTIPLE, identify};
@@ -10,57 +11,6 @@ use super::unit::Unit;
 use crate::bus::DeviceContext;
 use crate::devices::medium::SECTOR;
 use tollgate_disk::Operation;
-
-/// The codes of the commands.
-mod command {
-    pub const RECALIBRATE_FIRST: u8 = 0x10;
-    pub const RECALIBRATE_LAST: u8 = 0x1f;
-    pub const READ: u8 = 0x20;
-    pub const READ_ONCE: u8 = 0x21;
-    pub const READ_EXT: u8 = 0x24;
-    pub const READ_DMA_EXT: u8 = 0x25;
-    pub const NATIVE_MAX_EXT: u8 = 0x27;
-    pub const READ_MULTIPLE_EXT: u8 = 0x29;
-    pub const WRITE: u8 = 0x30;
-    pub const WRITE_ONCE: u8 = 0x31;
-    pub const WRITE_EXT: u8 = 0x34;
-    pub const WRITE_DMA_EXT: u8 = 0x35;
-    pub const WRITE_MULTIPLE_EXT: u8 = 0x39;
-    pub const WRITE_VERIFY: u8 = 0x3c;
-    pub const WRITE_DMA_FUA_EXT: u8 = 0x3d;
-    pub const VERIFY: u8 = 0x40;
-    pub const VERIFY_ONCE: u8 = 0x41;
-    pub const VERIFY_EXT: u8 = 0x42;
-    pub const SEEK: u8 = 0x70;
-    pub const DIAGNOSTIC: u8 = 0x90;
-    pub const SET_GEOMETRY: u8 = 0x91;
-    // The original codes of power commands (ATA-1, table 9).
-    pub const OLD_STANDBY_NOW: u8 = 0x94;
-    pub const OLD_IDLE_NOW: u8 = 0x95;
-    pub const OLD_STANDBY: u8 = 0x96;
-    pub const OLD_IDLE: u8 = 0x97;
-    pub const OLD_CHECK_POWER: u8 = 0x98;
-    pub const OLD_SLEEP: u8 = 0x99;
-    pub const READ_MULTIPLE: u8 = 0xc4;
-    pub const WRITE_MULTIPLE: u8 = 0xc5;
-    pub const SET_MULTIPLE: u8 = 0xc6;
-    pub const READ_DMA: u8 = 0xc8;
-    pub const READ_DMA_ONCE: u8 = 0xc9;
-    pub const WRITE_DMA: u8 = 0xca;
-    pub const WRITE_DMA_ONCE: u8 = 0xcb;
-    pub const WRITE_MULTIPLE_FUA_EXT: u8 = 0xce;
-    pub const STANDBY_NOW: u8 = 0xe0;
-    pub const IDLE_NOW: u8 = 0xe1;
-    pub const STANDBY: u8 = 0xe2;
-    pub const IDLE: u8 = 0xe3;
-    pub const CHECK_POWER: u8 = 0xe5;
-    pub const SLEEP: u8 = 0xe6;
-    pub const FLUSH: u8 = 0xe7;
-    pub const FLUSH_EXT: u8 = 0xea;
-    pub const IDENTIFY: u8 = 0xec;
-    pub const SET_FEATURES: u8 = 0xef;
-    pub const NATIVE_MAX: u8 = 0xf8;
-}
 
 /// The active power mode.
 const POWER_ACTIVE: u8 = 0xff;

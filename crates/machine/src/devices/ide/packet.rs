@@ -10,27 +10,13 @@
 use super::cd_commands::{PACKET_BYTES, Reply};
 use super::cd_drive::{CdDrive, SECTOR_BYTES, Sense};
 use super::channel::{Channel, Direction, Transfer, Way, Work};
+use super::command;
 use super::identify::identify_packet_device;
 use super::registers::error;
 use super::unit::Unit;
 use crate::bus::DeviceContext;
 use crate::devices::medium::SECTOR;
 use serde::{Deserialize, Serialize};
-
-/// The codes of the other commands.
-mod command {
-    pub const DEVICE_RESET: u8 = 0x08;
-    pub const PACKET: u8 = 0xa0;
-    pub const IDENTIFY_PACKET: u8 = 0xa1;
-    pub const STANDBY_NOW: u8 = 0xe0;
-    pub const IDLE_NOW: u8 = 0xe1;
-    pub const STANDBY: u8 = 0xe2;
-    pub const IDLE: u8 = 0xe3;
-    pub const CHECK_POWER: u8 = 0xe5;
-    pub const SLEEP: u8 = 0xe6;
-    pub const FLUSH: u8 = 0xe7;
-    pub const SET_FEATURES: u8 = 0xef;
-}
 
 /// The interrupt reason, which the count register of a packet device shows (7.13).
 mod reason {
