@@ -3,12 +3,13 @@
 //! back.
 
 use crate::input::Input;
+use crate::saving::saved;
 use std::io;
 use tollgate_machine::board::input::{Buttons, Key, MouseEvent};
 use tollgate_machine::board::io_apic;
 use tollgate_machine::config::VmConfig;
 use tollgate_machine::devices::chipset::rom::FirmwareRom;
-use tollgate_machine::pc::{Pc, PcState, StateError};
+use tollgate_machine::pc::{Pc, PcState};
 use tollgate_memory::GuestMemory;
 use tollgate_platform::Platform;
 use tollgate_x86::PhysicalAddress;
@@ -203,12 +204,10 @@ fn pass_to_deadline(pc: &mut Pc) {
 
 /// Checks that the machine is unchanged after it was saved to a file and restored.
 fn save_and_restore(pc: &mut Pc) {
-    let saved = match pc.save() {
-        // The guest uses something of the host that no saved state contains, such as a share.
-        Err(StateError::InUse { .. }) => return,
-        saved => saved.expect("idle"),
+    let Some(state) = saved(pc) else {
+        return;
     };
-    let text = serde_json::to_string(&saved).expect("plain data");
+    let text = serde_json::to_string(&state).expect("plain data");
     let state: PcState = serde_json::from_str(&text).expect("what was just written");
     pc.restore(state).expect("its own version");
     let again = serde_json::to_string(&pc.save().expect("idle")).expect("plain data");

@@ -16,6 +16,7 @@ mod host_state;
 mod input;
 pub mod loaders;
 pub mod mutate;
+mod saving;
 pub mod text_files;
 pub mod translator;
 pub mod viewer;

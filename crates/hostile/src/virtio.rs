@@ -3,6 +3,7 @@
 //! writes.
 
 use crate::input::Input;
+use crate::saving::saved;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
@@ -14,7 +15,7 @@ use tollgate_machine::config::{
 use tollgate_machine::device_list;
 use tollgate_machine::devices::pci::ECAM_BASE;
 use tollgate_machine::devices::virtio::mmio_transport;
-use tollgate_machine::pc::{Pc, StateError};
+use tollgate_machine::pc::Pc;
 use tollgate_memory::GuestMemory;
 use tollgate_platform::Platform;
 use tollgate_x86::PhysicalAddress;
@@ -250,7 +251,8 @@ pub fn run(data: &[u8]) {
         }
         step(&mut guest, &mut input);
     }
-    guest.pc.save().expect("the thread finishes");
+    // The threads of the device finish.
+    saved(&mut guest.pc);
 }
 
 /// The address of a register, or one next to it.
@@ -366,13 +368,8 @@ fn step(guest: &mut Guest, input: &mut Input<'_>) {
             _ => while guest.pc.acknowledge_interrupt().is_some() {},
         },
         _ => {
-            match guest.pc.save() {
-                // The guest has a file of a share open, which no saved state contains.
-                Err(StateError::InUse { .. }) => {}
-                state => {
-                    let state = state.expect("the thread finishes");
-                    guest.pc.restore(state).expect("its own version");
-                }
+            if let Some(state) = saved(&mut guest.pc) {
+                guest.pc.restore(state).expect("its own version");
             }
         }
     }
