@@ -341,6 +341,11 @@ impl Engine {
         self.cache.executable_range()
     }
 
+    /// The features that the guest is offered.
+    pub fn features(&self) -> &Features {
+        self.translator.features()
+    }
+
     /// A number that changes whenever mode numbers are assigned again: old mode numbers are then
     /// invalid.
     pub fn mode_epoch(&self) -> u64 {

@@ -18,6 +18,7 @@ mod interrupted_work;
 mod memos;
 mod misses;
 mod pending_link;
+mod processor;
 mod resume;
 mod set_up;
 mod slow_path;

@@ -5,6 +5,7 @@ use crate::execution::due_work::Due;
 use crate::execution::emulation_environment::EmulationEnvironment;
 use crate::execution::non_register_state::NonRegisterState;
 use crate::execution::runner::Runner;
+use crate::execution::sections;
 use crate::execution::timed_platform::Metered;
 use crate::host::alarm::Alarm;
 use crate::memory::addresses::code_address;
@@ -18,7 +19,7 @@ use tollgate_exits::blame::Place;
 use tollgate_exits::latency::Section;
 use tollgate_exits::ledger::Ledger;
 use tollgate_platform::Platform;
-use tollgate_x86::{CpuState, Flags};
+use tollgate_x86::CpuState;
 
 /// Supervisor code at or above this address is taken for the kernel, which has the same addresses
 /// in all spaces. 64-bit kernels use the upper half of the canonical addresses, 32-bit kernels the
@@ -57,18 +58,13 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
     /// Records that a section of the monitor's interruptible work begins.
     #[inline]
     pub(crate) fn begin_section(&mut self) -> u64 {
-        let begin = self.ledger.now();
-        let cpu = self.runner.state();
-        let lets_in = cpu.flags().contains(Flags::IF) && cpu.shadow_rip != cpu.rip;
-        self.pending.points().begin(begin, lets_in);
-        begin
+        sections::begin(self.ledger, self.runner.state(), self.pending)
     }
 
     /// Records that the section has ended.
     #[inline]
     pub(crate) fn end_section(&mut self, section: Section, begin: u64) {
-        let (piece, lets_in) = self.pending.points().end();
-        self.ledger.section(section, begin, piece, lets_in);
+        sections::end(self.ledger, self.pending, section, begin);
     }
 
     /// Counts an exit of the instruction at CS:EIP.

@@ -80,7 +80,7 @@ impl Vcpu {
             self.pending
                 .points()
                 .set_interruptible(settings.interruptible);
-            self.runner.forget_work(self.pending.points());
+            self.runner.forget_work();
             self.due.events = true;
         }
     }

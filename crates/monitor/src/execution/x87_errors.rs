@@ -14,7 +14,7 @@ use iced_x86::Mnemonic;
 use tollgate_engine::policy::out_of_line::Traits;
 use tollgate_platform::Platform;
 use tollgate_x86::state::Activity;
-use tollgate_x86::{Cr0, Exception, Vector};
+use tollgate_x86::{CpuState, Cr0, Exception, Vector};
 
 /// Offsets of the control word and the status word in the state image.
 const FCW: usize = 0;
@@ -34,20 +34,23 @@ pub(crate) struct Hidden {
     mnemonic: Mnemonic,
 }
 
+fn word(cpu: &CpuState, at: usize) -> u16 {
+    u16::from_le_bytes([cpu.vector.0[at], cpu.vector.0[at + 1]])
+}
+
+/// Whether an unmasked x87 error is pending. The vector registers must not be live.
+pub(crate) fn is_error_pending(cpu: &CpuState) -> bool {
+    let in_use = cpu.vector.0[HEADER] & 1 != 0;
+    in_use && word(cpu, FSW) & ERROR_SUMMARY != 0
+}
+
 impl<R: Runner, P: Platform> Running<'_, R, P> {
     fn x87_word(&self, at: usize) -> u16 {
-        let bytes = &self.runner.state().vector.0;
-        u16::from_le_bytes([bytes[at], bytes[at + 1]])
+        word(self.runner.state(), at)
     }
 
     fn set_x87_word(&mut self, at: usize, value: u16) {
         self.runner.state_mut().vector.0[at..at + 2].copy_from_slice(&value.to_le_bytes());
-    }
-
-    /// Whether an unmasked x87 error is pending. The vector registers must not be live.
-    pub(crate) fn x87_error_pending(&self) -> bool {
-        let in_use = self.runner.state().vector.0[HEADER] & 1 != 0;
-        in_use && self.x87_word(FSW) & ERROR_SUMMARY != 0
     }
 
     /// Reports the pending x87 error before the instruction at CS:EIP, because that instruction
@@ -67,7 +70,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
     /// Whether the machine makes the processor ignore a pending error. Must be asked after writes
     /// to ports, and for as long as the answer is yes.
     pub(crate) fn follow_ignored_x87_error(&mut self) {
-        if self.platform.ignores_fpu_error() && !self.x87_error_pending() {
+        if self.platform.ignores_fpu_error() && !is_error_pending(self.runner.state()) {
             self.platform.fpu_error_cleared();
         }
         self.non_register.ignores_x87_error = self.platform.ignores_fpu_error();
@@ -77,7 +80,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
     pub(crate) fn hide_x87_error(&mut self) -> Option<Hidden> {
         let instruction = self.decode_current().ok()?;
         let waits = instruction.traits.contains(Traits::WAITS_FOR_X87);
-        if !self.x87_error_pending() || !waits {
+        if !is_error_pending(self.runner.state()) || !waits {
             return None;
         }
         let (control, status) = (self.x87_word(FCW), self.x87_word(FSW));

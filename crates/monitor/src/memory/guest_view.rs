@@ -2,6 +2,7 @@
 //! or devices.
 
 use crate::memory::addresses::view_of;
+use crate::memory::ram_copies;
 use crate::memory::translations::Translations;
 use tollgate_memory::{GuestMemory, PageUse};
 use tollgate_tlb::{Stores, View};
@@ -178,6 +179,16 @@ impl GuestView {
         privilege: Privilege,
     ) -> Result<Translation, Exception> {
         PagingRegisters::of(state).walk(&mut self.memory, linear, kind, privilege)
+    }
+
+    /// Reads eight bytes of a system table inside a page, if the supervisor's view of the software
+    /// TLB has the page.
+    #[inline]
+    pub(crate) fn read_table(&self, state: &CpuState, linear: LinearAddress) -> Option<u64> {
+        let host = (self.translations).look_up(state, View::Supervisor, false, linear)?;
+        let mut bytes = [0; 8];
+        ram_copies::copy_from(host as *mut u8, &mut bytes);
+        Some(u64::from_le_bytes(bytes))
     }
 
     /// Whether generated code may now access `size` bytes at `linear` inline. Fills the software

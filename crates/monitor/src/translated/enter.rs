@@ -109,11 +109,12 @@ impl Runner for Translated {
             vcpu.space_loaded();
         }
         if matches!(helper.kind.exit, ExitKind::FastSystemCall | ExitKind::Iret) && jumped {
-            vcpu.remember_level_change(helper.instruction.mnemonic());
+            vcpu.processor()
+                .remember_level_change(helper.instruction.mnemonic());
         } else if helper.kind.exit == ExitKind::FarTransfer && jumped {
-            vcpu.remember_code(&helper.instruction);
+            vcpu.processor().remember_code(&helper.instruction);
         } else if helper.kind.exit == ExitKind::SoftwareInterrupt && jumped {
-            vcpu.remember_delivery(&helper.instruction);
+            vcpu.processor().remember_delivery(&helper.instruction);
         } else if helper.kind.effects.contains(Effects::CHANGES_LEVEL_CHANGES)
             && vcpu.runner.may_change_level_changes(helper)
         {
@@ -171,13 +172,13 @@ impl Runner for Translated {
         }
         let event = Event::Fault(exception.vector);
         let before = vcpu.before_delivery(event);
-        let refusal = vcpu.refusal_of_task(exception);
+        let refusal = vcpu.runner.refusal_of_task(exception);
         vcpu.deliver_by_tables(exception)?;
         if let Some(before) = before {
-            vcpu.note_delivery(event, &before);
+            vcpu.processor().note_delivery(event, &before);
         }
         if let Some(refusal) = refusal {
-            vcpu.remember_refusal(&refusal);
+            vcpu.processor().remember_refusal(&refusal);
         }
         Ok(())
     }
@@ -192,7 +193,8 @@ impl Runner for Translated {
         let before = vcpu.before_delivery(Event::Interrupt(vector));
         vcpu.deliver_event(vector)?;
         if let Some(before) = before {
-            vcpu.note_delivery(Event::Interrupt(vector), &before);
+            let event = Event::Interrupt(vector);
+            vcpu.processor().note_delivery(event, &before);
         }
         Ok(())
     }
@@ -300,13 +302,13 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
         let mode = if single {
             let mode = self.runner.engine.mode(self.runner.mode).single();
-            self.intern_temporary(mode)
+            self.processor().intern_temporary(mode)
         } else if let PendingLink::From {
             windowless: true, ..
         } = self.runner.link
         {
             let mode = self.runner.engine.mode(self.runner.mode).windowless();
-            self.intern_temporary(mode)
+            self.processor().intern_temporary(mode)
         } else {
             self.runner.mode
         };
@@ -317,7 +319,7 @@ impl<P: Platform> Running<'_, Translated, P> {
     /// The instruction at CS:EIP alone, from its beginning, or from where its store may pass.
     fn begin_alone(&mut self) -> Result<Option<Entry>, VcpuStop> {
         self.runner.link = PendingLink::None;
-        let passing = self.take_passing_store();
+        let passing = self.runner.take_passing_store();
         let found = match &passing {
             Some(resume) => self.runner.place_of(resume),
             None => self.begin(true)?,

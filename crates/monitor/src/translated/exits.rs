@@ -7,7 +7,6 @@ use crate::execution::instruction_cache::InstructionSource;
 use crate::execution::resume_flag::is_before_instruction;
 use crate::execution::running::Running;
 use crate::execution::stop::VcpuStop;
-use crate::memory::addresses::view_of;
 use crate::memory::guest_view::Inline;
 use crate::translated::misses::Access;
 use crate::translated::resume::Resume;
@@ -17,23 +16,14 @@ use tollgate_emulate::operand::{next_rip, system_mask};
 use tollgate_engine::abi::context::NO_PASS;
 use tollgate_engine::abi::far_pointer::FarPointer;
 use tollgate_engine::abi::fast_paths::{DONE_CALL, DONE_CALL_DUE, DONE_DEVICE};
-use tollgate_engine::abi::sites::{BlockId, LinkPlace, Site, SiteKind, WindowMiss};
+use tollgate_engine::abi::sites::{BlockId, LinkPlace, Site, SiteKind};
 use tollgate_engine::engine::run::adjust_stack_pointer;
 use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
 use tollgate_x86::canonical::{is_canonical, is_canonical_range};
-use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{Exception, Flags, Gpr, LinearAddress, SegmentRegister};
 
 impl<P: Platform> Running<'_, Translated, P> {
-    pub(crate) fn set_stack_pointer(&mut self, block: BlockId, by: i32) {
-        if by != 0 {
-            let mask = self.runner.engine.stack_mask(block);
-            let rsp = &mut self.runner.context.cpu.gpr[Gpr::Rsp as usize];
-            *rsp = adjust_stack_pointer(*rsp, by, mask);
-        }
-    }
-
     /// Handles an exit through a site of a block.
     pub(crate) fn site_exit(&mut self, packed: u32) -> Result<(), VcpuStop> {
         match self.runner.context.fast_paths.done {
@@ -56,7 +46,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             self.keep_resume_flag(resume_flag);
         }
         if site.kind != SiteKind::Indirect {
-            self.set_stack_pointer(block, site.esp);
+            self.runner.set_stack_pointer(block, site.esp);
         }
         self.continue_shadow(site.shadowed);
         match site.kind {
@@ -70,26 +60,12 @@ impl<P: Platform> Running<'_, Translated, P> {
             SiteKind::Helper(helper) => self.helper_exit(block, &site, helper),
             SiteKind::VectorLoad => {
                 self.count(ExitKind::VectorLoad);
-                self.resume_at(block, site.retry, site.esp, true);
+                self.runner.resume_at(block, site.retry, site.esp, true);
                 Ok(())
             }
             SiteKind::Continue => self.completed(),
             SiteKind::Fault(vector) => self.raise(Exception::new(vector)),
         }
-    }
-
-    /// Sets the place inside a block where guest code resumes, unless something intervenes.
-    pub(crate) fn resume_at(&mut self, block: BlockId, offset: u32, esp: i32, vectors: bool) {
-        let generation = self.runner.engine.generation();
-        self.runner.resume = Some(Resume {
-            block,
-            offset,
-            esp,
-            generation,
-            vectors,
-            store_pass: NO_PASS,
-            code_slide: self.runner.context.registers.code_slide,
-        });
     }
 
     fn link_exit(
@@ -104,10 +80,12 @@ impl<P: Platform> Running<'_, Translated, P> {
             LinkPlace::Slot { .. } => None,
         };
         if let Some(miss) = miss
-            && self.fill_window(miss)
+            && let Some(kind) = self.processor().fill_window(miss)
         {
+            self.count(kind);
             let vectors = self.runner.context.vectors.were_live != 0;
-            self.resume_at(block, site.retry, site.after_esp, vectors);
+            self.runner
+                .resume_at(block, site.retry, site.after_esp, vectors);
             return Ok(());
         }
         self.count(ExitKind::LinkMiss);
@@ -118,44 +96,6 @@ impl<P: Platform> Running<'_, Translated, P> {
             windowless: miss.is_some(),
         };
         self.completed()
-    }
-
-    /// Handles a shared look-up that has missed for the first time in its block: makes the software
-    /// TLB have the entry that the first access needs. Returns whether the look-up hits now. Guest
-    /// code is about to make that access, so the page tables change only as the access would change
-    /// them; if the access faults here, it will fault again.
-    fn fill_window(&mut self, miss: WindowMiss) -> bool {
-        let cpu = &self.runner.context.cpu;
-        let mask = system_mask(cpu);
-        let low = LinearAddress(self.runner.context.hot.exit_value & mask);
-        let linear = LinearAddress(low.0.wrapping_add(u64::from(miss.place())) & mask);
-        let ((size, write), window) = (miss.access(), miss.window());
-        if cpu.is_long_mode() && !is_canonical_range(linear.0, u64::from(size)) {
-            return false;
-        }
-        let privilege = Privilege::of_cpl(cpu.cpl());
-        let kind = if write {
-            AccessKind::Write
-        } else {
-            AccessKind::Read
-        };
-        let inline = (self.view).make_inline(cpu, linear, size, kind, false, privilege);
-        let fills = matches!(inline, Ok(Inline::Yes))
-            && (self.view.translations).allows(
-                cpu,
-                view_of(privilege),
-                (window.1, false),
-                low,
-                window.0,
-            );
-        if fills {
-            self.count(if write {
-                ExitKind::TlbMissWrite
-            } else {
-                ExitKind::TlbMissRead
-            });
-        }
-        fills
     }
 
     fn indirect_exit(
@@ -174,7 +114,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         };
         if !reachable {
             // The branch itself faults, so its change of the stack pointer is undone.
-            self.set_stack_pointer(block, site.esp);
+            self.runner.set_stack_pointer(block, site.esp);
             return self.raise(Exception::general_protection(0));
         }
         self.count(ExitKind::IndirectMiss);
@@ -239,12 +179,12 @@ impl<P: Platform> Running<'_, Translated, P> {
                 } else {
                     ExitKind::TlbMissRead
                 });
-                self.resume_at(block, site.retry, site.esp, vectors);
+                self.runner.resume_at(block, site.retry, site.esp, vectors);
                 Ok(())
             }
             Ok(Inline::Code(physical)) => self.code_page_exit(block, site, packed, physical, size),
             Ok(Inline::No) => self.slow_exit(block, site),
-            Err(fault) => match self.fault_of_operand(block, linear, fault) {
+            Err(fault) => match self.processor().fault_of_operand(block, linear, fault) {
                 Some(exception) => self.raise(exception),
                 None => self.slow_exit(block, site),
             },
@@ -268,7 +208,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         match self.view.allow(&self.runner.context, linear, access) {
             Ok(Inline::Yes) => {
                 self.count(ExitKind::TlbMissRead);
-                self.resume_at(block, site.retry, site.esp, vectors);
+                self.runner.resume_at(block, site.retry, site.esp, vectors);
                 Ok(())
             }
             _ => self.helper_exit(block, site, helper),
@@ -302,7 +242,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         // resumes there.
         let fell_through = site.after != 0 && self.runner.context.cpu.rip != before;
         if fell_through && generation == self.runner.engine.generation() && !self.due.mode {
-            self.resume_at(block, site.after, site.after_esp, vectors);
+            self.runner
+                .resume_at(block, site.after, site.after_esp, vectors);
         }
         self.completed()
     }
@@ -336,10 +277,11 @@ impl<P: Platform> Running<'_, Translated, P> {
         let falls_through = self.emulate(&helper)?;
         if falls_through {
             self.note_string(elements);
-            self.remember_for_fast_path(&helper, asked);
+            self.processor().remember_for_fast_path(&helper, asked);
         }
         if falls_through && !self.due.mode && site.after != 0 {
-            self.resume_at(block, site.after, site.after_esp, false);
+            self.runner
+                .resume_at(block, site.after, site.after_esp, false);
         }
         Ok(())
     }
@@ -358,7 +300,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
         cpu.rip = next_rip(cpu, instruction);
         if site.after != 0 {
-            self.resume_at(block, site.after, site.after_esp, false);
+            self.runner
+                .resume_at(block, site.after, site.after_esp, false);
         }
         self.completed()
     }
@@ -372,7 +315,34 @@ impl<P: Platform> Running<'_, Translated, P> {
         cpu.flags &= !Flags::RF.bits();
         self.work.complete();
         if site.after != 0 {
-            self.resume_at(block, site.after, site.after_esp, false);
+            self.runner
+                .resume_at(block, site.after, site.after_esp, false);
         }
+    }
+}
+
+impl Translated {
+    /// Adds `by` to the stack pointer: the adjustment that emitted code of this block has folded into
+    /// displacements where guest code was left.
+    pub(crate) fn set_stack_pointer(&mut self, block: BlockId, by: i32) {
+        if by != 0 {
+            let mask = self.engine.stack_mask(block);
+            let rsp = &mut self.context.cpu.gpr[Gpr::Rsp as usize];
+            *rsp = adjust_stack_pointer(*rsp, by, mask);
+        }
+    }
+
+    /// Sets the place inside a block where guest code resumes, unless something intervenes.
+    pub(crate) fn resume_at(&mut self, block: BlockId, offset: u32, esp: i32, vectors: bool) {
+        let generation = self.engine.generation();
+        self.resume = Some(Resume {
+            block,
+            offset,
+            esp,
+            generation,
+            vectors,
+            store_pass: NO_PASS,
+            code_slide: self.context.registers.code_slide,
+        });
     }
 }

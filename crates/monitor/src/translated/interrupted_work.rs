@@ -31,9 +31,10 @@
 
 use crate::execution::running::Running;
 use crate::translated::Translated;
+use crate::translated::processor::Processor;
 use crate::translated::work_left::{Place, Work, WorkLeft};
 use tollgate_engine::engine::{CodeAddress, ReachedBy};
-use tollgate_engine::preemption::{Interruptible, Points};
+use tollgate_engine::preemption::Interruptible;
 use tollgate_platform::Platform;
 use tollgate_x86::address::PAGE_SIZE;
 
@@ -43,30 +44,14 @@ const MOST_BOUNDARIES: u32 = 4096;
 
 impl Translated {
     /// Drops the rest of the stopped work.
-    pub(crate) fn forget_work(&mut self, points: &Points) {
+    pub(crate) fn forget_work(&mut self) {
         if self.work_left.take().is_some() {
-            points.drop_one();
+            self.requests.points().drop_one();
         }
     }
 }
 
 impl<P: Platform> Running<'_, Translated, P> {
-    /// Notes that work for the instruction at CS:RIP has stopped.
-    pub(crate) fn leave_work(&mut self, work: Work) {
-        let points = self.pending.points();
-        if points.interruptible() != Interruptible::Resume {
-            return;
-        }
-        self.runner.forget_work(points);
-        self.runner.work_left = Some(WorkLeft {
-            place: Place::of(&self.runner.context.cpu),
-            work,
-            boundaries: 0,
-        });
-        // Guest code must be left when it comes back.
-        self.due.events = true;
-    }
-
     /// Resumes the work that stopped, if the guest has come back to that place. Returns whether
     /// work was resumed.
     pub(crate) fn go_on_with_work(&mut self) -> bool {
@@ -77,7 +62,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         if left.place != here {
             left.boundaries += 1;
             if left.boundaries > MOST_BOUNDARIES {
-                self.runner.forget_work(self.pending.points());
+                self.runner.forget_work();
                 self.due.events = true;
             }
             return false;
@@ -89,17 +74,35 @@ impl<P: Platform> Running<'_, Translated, P> {
             self.follow_control();
         }
         self.pending.points().resume(work.section());
+        let mut processor = self.processor();
         match work {
-            Work::Translate { next } => self.translate_on(next),
+            Work::Translate { next } => processor.translate_on(next),
             Work::MapWindow { access, next } => {
-                self.map_window(access, Some(next));
+                processor.map_window(access, Some(next));
             }
             Work::CompareWindow { linear, privilege } => {
-                self.take_windows_back(linear, privilege);
+                processor.take_windows_back(linear, privilege);
             }
-            Work::FillWindows => self.fill_windows(false),
+            Work::FillWindows => processor.fill_windows(false),
         }
         true
+    }
+}
+
+impl Processor<'_> {
+    /// Notes that work for the instruction at CS:RIP has stopped.
+    pub(crate) fn leave_work(&mut self, work: Work) {
+        if self.runner.requests.points().interruptible() != Interruptible::Resume {
+            return;
+        }
+        self.runner.forget_work();
+        self.runner.work_left = Some(WorkLeft {
+            place: Place::of(&self.runner.context.cpu),
+            work,
+            boundaries: 0,
+        });
+        // Guest code must be left when it comes back.
+        self.due.events = true;
     }
 
     /// Translates the code at RIP `next`, in the same page; up to there the code from CS:RIP on is

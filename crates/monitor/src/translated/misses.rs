@@ -5,15 +5,17 @@
 //! the page is RAM and no other work is due. If not, what the function has found out is kept for
 //! the exit.
 
+use crate::memory::addresses::view_of;
 use crate::memory::guest_view::{GuestView, Inline};
 use crate::memory::memory_access::Accounts;
 use crate::memory::space_switch::SpaceSwitch;
 use crate::translated::Translated;
+use crate::translated::processor::Processor;
 use std::ffi::c_void;
 use tollgate_emulate::operand::system_mask;
 use tollgate_engine::abi::context_displacements as at;
 use tollgate_engine::abi::fast_paths::FastPath;
-use tollgate_engine::abi::sites::SiteKind;
+use tollgate_engine::abi::sites::{SiteKind, WindowMiss};
 use tollgate_engine::policy::access::Access as MemoryAccess;
 use tollgate_engine::{Context, Engine};
 use tollgate_exits::{ExitKind, Ledger};
@@ -131,6 +133,43 @@ impl GuestView {
             access.tested,
             access.privilege,
         )
+    }
+}
+
+impl Processor<'_> {
+    /// Handles a shared look-up that has missed for the first time in its block: makes the software
+    /// TLB have the entry that the first access needs. Returns the kind of exit if the look-up hits now. Guest
+    /// code is about to make that access, so the page tables change only as the access would change
+    /// them; if the access faults here, it will fault again.
+    pub(super) fn fill_window(&mut self, miss: WindowMiss) -> Option<ExitKind> {
+        let cpu = &self.runner.context.cpu;
+        let mask = system_mask(cpu);
+        let low = LinearAddress(self.runner.context.hot.exit_value & mask);
+        let linear = LinearAddress(low.0.wrapping_add(u64::from(miss.place())) & mask);
+        let ((size, write), window) = (miss.access(), miss.window());
+        if cpu.is_long_mode() && !is_canonical_range(linear.0, u64::from(size)) {
+            return None;
+        }
+        let privilege = Privilege::of_cpl(cpu.cpl());
+        let kind = if write {
+            AccessKind::Write
+        } else {
+            AccessKind::Read
+        };
+        let inline = (self.view).make_inline(cpu, linear, size, kind, false, privilege);
+        let fills = matches!(inline, Ok(Inline::Yes))
+            && (self.view.translations).allows(
+                cpu,
+                view_of(privilege),
+                (window.1, false),
+                low,
+                window.0,
+            );
+        fills.then_some(if write {
+            ExitKind::TlbMissWrite
+        } else {
+            ExitKind::TlbMissRead
+        })
     }
 }
 

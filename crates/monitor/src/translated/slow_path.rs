@@ -7,8 +7,10 @@
 use crate::execution::out_of_line;
 use crate::execution::running::Running;
 use crate::execution::stop::VcpuStop;
+use crate::execution::x87_errors::is_error_pending;
 use crate::memory::guest_view::Target;
 use crate::translated::Translated;
+use crate::translated::processor::Processor;
 use iced_x86::Instruction;
 use std::sync::atomic::Ordering;
 use tollgate_emulate::operand::{
@@ -40,7 +42,7 @@ impl<P: Platform> Running<'_, Translated, P> {
     /// exception was raised or no work is left to do after the instruction.
     pub(crate) fn slow_step(&mut self, block: BlockId) -> Result<bool, VcpuStop> {
         self.runner.resume = None;
-        let instruction = match self.out_of_line(block) {
+        let instruction = match self.processor().out_of_line(block) {
             Ok(instruction) => self.find_out_of_line(instruction),
             Err(exception) => return self.raise(exception).map(|()| false),
         };
@@ -51,7 +53,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         if instruction
             .traits
             .contains(Traits::COPIED | Traits::WAITS_FOR_X87)
-            && self.x87_error_pending()
+            && is_error_pending(&self.runner.context.cpu)
         {
             return self.report_x87_error().map(|()| false);
         }
@@ -68,20 +70,6 @@ impl<P: Platform> Running<'_, Translated, P> {
                 let repeats = helper.kind.effects.contains(Effects::REPEATS);
                 Ok(falls_through && repeats && self.runner.context.cpu.rip != rip)
             }
-        }
-    }
-
-    /// The facts about the instruction at CS:EIP, which is one of this block, that an exit needs.
-    pub(crate) fn out_of_line(&mut self, block: BlockId) -> Result<OutOfLine, Exception> {
-        let rip = self.runner.context.cpu.rip;
-        let place = (rip, self.runner.context.registers.code_slide);
-        match self
-            .runner
-            .engine
-            .out_of_line(block, place, &self.view.memory)
-        {
-            Some(instruction) => Ok(instruction),
-            None => self.decode_current(),
         }
     }
 
@@ -119,7 +107,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             if let Some(ended) = self.bounce_beside_fault(block, noted, memory)? {
                 return Ok(ended);
             }
-        } else if let Some(exception) = self.misalignment(noted) {
+        } else if let Some(exception) = self.runner.misalignment(noted) {
             // A fault of the alignment has priority over faults of the limit and of pages.
             return Ok(Ended::Faulted(exception));
         }
@@ -177,7 +165,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         if noted.traits.contains(Traits::X87) && self.runner.context.x87.instruction == rip {
             self.runner.context.note_x87_operand(linear.0);
         }
-        if memory.write && !self.store_was_suppressed(noted) {
+        if memory.write && !self.runner.store_was_suppressed(noted) {
             data[..size].copy_from_slice(&self.runner.context.bounce.0[start..start + size]);
             let (state, mut environment) = self.parts();
             // The pages were checked above, and nothing has changed the translations since.
@@ -230,7 +218,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             Some(bouncing) => bouncing,
             None => {
                 let mode = self.runner.engine.mode(self.runner.mode).bounce();
-                let mode = self.intern_temporary(mode);
+                let mode = self.processor().intern_temporary(mode);
                 let Some(bouncing) = self.find_block(mode)? else {
                     return Ok(None);
                 };
@@ -251,10 +239,10 @@ impl<P: Platform> Running<'_, Translated, P> {
                 Exit::Signal => {
                     self.runner.context.gather_flags();
                     if self.runner.context.signal.signal != 0 {
-                        self.restore_request(requested);
+                        self.runner.restore_request(requested);
                         self.count(ExitKind::HostFault);
                         self.runner.context.cpu.rip = eip;
-                        return Ok(self.fault_of_bounced());
+                        return Ok(self.runner.fault_of_bounced());
                     }
                     requested = true;
                     if self.runner.context.signal.rip != eip {
@@ -281,20 +269,39 @@ impl<P: Platform> Running<'_, Translated, P> {
                             break;
                         }
                         _ => {
-                            self.restore_request(requested);
+                            self.runner.restore_request(requested);
                             return Ok(Some(Exception::invalid_opcode()));
                         }
                     }
                 }
             }
         }
-        self.restore_request(requested);
+        self.runner.restore_request(requested);
         Ok(None)
     }
+}
 
+impl Processor<'_> {
+    /// The facts about the instruction at CS:EIP, which is one of this block, that an exit needs.
+    pub(crate) fn out_of_line(&mut self, block: BlockId) -> Result<OutOfLine, Exception> {
+        let rip = self.runner.context.cpu.rip;
+        let place = (rip, self.runner.context.registers.code_slide);
+        match self
+            .runner
+            .engine
+            .out_of_line(block, place, &self.view.memory)
+        {
+            Some(instruction) => Ok(instruction),
+            None => self.decode_current(),
+        }
+    }
+}
+
+impl Translated {
+    /// Makes a request to leave guest code again, if one arrived.
     fn restore_request(&mut self, requested: bool) {
         if requested {
-            self.pending.store(1, Ordering::SeqCst);
+            self.requests.store(1, Ordering::SeqCst);
         }
     }
 }

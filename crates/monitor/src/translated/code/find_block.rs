@@ -2,6 +2,8 @@
 
 use crate::execution::running::Running;
 use crate::execution::stop::VcpuStop;
+use crate::memory::guest_view::GuestView;
+use crate::translated::processor::Processor;
 use crate::translated::work_left::Work;
 use crate::translated::{PendingLink, Translated};
 use tollgate_engine::abi::link_layout::ModeId;
@@ -48,7 +50,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
         let block = match found {
             Some(block) => block,
-            None => match self.revive_or_translate(&place, mode) {
+            None => match self.processor().revive_or_translate(&place, mode) {
                 LookUp::Block(block) => block,
                 LookUp::Unavailable(unavailable) => {
                     return Err(self.not_implemented(&unavailable.to_string()));
@@ -72,18 +74,20 @@ impl<P: Platform> Running<'_, Translated, P> {
                 }
             },
         };
-        match self.dependence(block, &place) {
+        match self.processor().dependence(block, &place) {
             Some(dependence) => {
                 if self.runner.engine.meet(block, &place, &dependence) {
-                    self.foresee(block);
+                    self.processor().foresee(block);
                 }
-                self.make_link(block, place.rip, dependence);
+                self.runner.make_link(block, place.rip, dependence);
             }
             None => self.runner.link = PendingLink::None,
         }
         Ok(Some(block))
     }
+}
 
+impl Processor<'_> {
     /// Makes the inactive block at a place active again, or translates it. If that stops, the rest
     /// of the work is noted.
     pub(in crate::translated) fn revive_or_translate(
@@ -102,7 +106,7 @@ impl<P: Platform> Running<'_, Translated, P> {
                     .ledger
                     .translate(|| engine.translate(place, mode, memory));
                 self.end_section(Section::Translate, begin);
-                if self.pending.points().has_stopped() && mode == self.runner.mode {
+                if self.runner.requests.points().has_stopped() && mode == self.runner.mode {
                     let length = match result {
                         LookUp::Block(block) => self.runner.engine.block(block),
                         _ => None,
@@ -117,47 +121,10 @@ impl<P: Platform> Running<'_, Translated, P> {
         for page in [Some(place.physical >> 12), place.next_page] {
             let Some(page) = page else { continue };
             if self.view.memory.code().page_has_code(page) {
-                self.watch_for_code(page);
+                self.view.watch_for_code(page);
             }
         }
         result
-    }
-
-    /// From now on tests every store to a physical page for code.
-    pub(in crate::translated) fn watch_for_code(&mut self, page: u64) {
-        if !self.view.memory.code().is_watched(page)
-            && let Some(host) = self.view.memory.ram().host_page(page)
-        {
-            self.view.memory.code().watch(page);
-            let physical = PhysicalAddress(page << 12);
-            self.view.translations.protect(physical, host as u64);
-        }
-    }
-
-    /// Makes the link that the last exit asked for, now that its target is known.
-    fn make_link(&mut self, block: BlockId, rip: u64, dependence: Dependence) {
-        let link = std::mem::replace(&mut self.runner.link, PendingLink::None);
-        if matches!(link, PendingLink::None) || !self.runner.engine.is_worth_linking(block) {
-            return;
-        }
-        match link {
-            PendingLink::None => {}
-            PendingLink::Indirect | PendingLink::Handler => {
-                self.runner.engine.link_indirect(block, rip, dependence)
-            }
-            PendingLink::Far => self.runner.engine.link_far(block, dependence),
-            PendingLink::From {
-                block: from,
-                site,
-                generation,
-                ..
-            } => {
-                if generation == self.runner.engine.generation() {
-                    self.runner.engine.link_direct(from, site, block);
-                    self.runner.engine.link_slot(from, site, block, dependence);
-                }
-            }
-        }
     }
 
     /// The pages on which links to a block depend that control has reached at `place`.
@@ -174,5 +141,46 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
         let cpu = &self.runner.context.cpu;
         self.view.with_next_page(cpu, of_first)
+    }
+}
+
+impl Translated {
+    /// Makes the link that the last exit asked for, now that its target is known.
+    fn make_link(&mut self, block: BlockId, rip: u64, dependence: Dependence) {
+        let link = std::mem::replace(&mut self.link, PendingLink::None);
+        if matches!(link, PendingLink::None) || !self.engine.is_worth_linking(block) {
+            return;
+        }
+        match link {
+            PendingLink::None => {}
+            PendingLink::Indirect | PendingLink::Handler => {
+                self.engine.link_indirect(block, rip, dependence)
+            }
+            PendingLink::Far => self.engine.link_far(block, dependence),
+            PendingLink::From {
+                block: from,
+                site,
+                generation,
+                ..
+            } => {
+                if generation == self.engine.generation() {
+                    self.engine.link_direct(from, site, block);
+                    self.engine.link_slot(from, site, block, dependence);
+                }
+            }
+        }
+    }
+}
+
+impl GuestView {
+    /// From now on tests every store to a physical page for code.
+    pub(in crate::translated) fn watch_for_code(&mut self, page: u64) {
+        if !self.memory.code().is_watched(page)
+            && let Some(host) = self.memory.ram().host_page(page)
+        {
+            self.memory.code().watch(page);
+            let physical = PhysicalAddress(page << 12);
+            self.translations.protect(physical, host as u64);
+        }
     }
 }

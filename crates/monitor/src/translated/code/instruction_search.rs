@@ -277,7 +277,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             .instructions
             .enter(key, known, &sources.list, memory);
         for source in &sources.list {
-            self.watch_for_code(source.page);
+            self.view.watch_for_code(source.page);
         }
         self.end(Step::Note, stopwatch);
     }

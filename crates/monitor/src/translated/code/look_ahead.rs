@@ -9,16 +9,14 @@
 //! looked up without stopping: otherwise a handler that makes the page inactive could keep the
 //! guest here.
 
-use crate::execution::running::Running;
-use crate::translated::Translated;
+use crate::translated::processor::Processor;
 use tollgate_engine::abi::sites::BlockId;
 use tollgate_exits::latency::Section;
-use tollgate_platform::Platform;
 use tollgate_x86::LinearAddress;
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::paging::Privilege;
 
-impl<P: Platform> Running<'_, Translated, P> {
+impl Processor<'_> {
     /// Looks up the pages near the page of block `met`, to which control has come and which has
     /// just become active.
     pub(in crate::translated) fn foresee(&mut self, met: BlockId) {
@@ -42,7 +40,7 @@ impl<P: Platform> Running<'_, Translated, P> {
                 break;
             }
         }
-        if self.pending.points().may_stop() {
+        if self.runner.requests.points().may_stop() {
             self.runner.half_foreseen = stopped;
         }
         self.end_section(Section::Link, begin);

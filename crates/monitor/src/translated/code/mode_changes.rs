@@ -4,6 +4,7 @@ use crate::execution::running::Running;
 use crate::memory::addresses::view_of;
 use crate::memory::guest_view::GuestView;
 use crate::translated::Translated;
+use crate::translated::processor::Processor;
 use tollgate_engine::abi::context::groups::Changed;
 use tollgate_engine::abi::link_layout::ModeId;
 use tollgate_engine::abi::sites::BlockId;
@@ -94,7 +95,9 @@ impl<P: Platform> Running<'_, Translated, P> {
             self.non_register.resume_flag_rip = self.runner.context.transfers.returned_rip;
         }
     }
+}
 
+impl Processor<'_> {
     /// The number of a mode other than the present one. The number of the present mode stays valid
     /// or is assigned again.
     pub(crate) fn intern_temporary(&mut self, mode: Mode) -> ModeId {
@@ -107,5 +110,13 @@ impl<P: Platform> Running<'_, Translated, P> {
             self.due.mode = true;
         }
         id
+    }
+
+    /// The number of the mode that a memo leads to. `None` means that all numbers were assigned
+    /// again, so that numbers which the memo already has are invalid.
+    pub(crate) fn intern_for_memo(&mut self, mode: Mode) -> Option<ModeId> {
+        let epoch = self.runner.engine.mode_epoch();
+        let id = self.intern_temporary(mode);
+        (epoch == self.runner.engine.mode_epoch()).then_some(id)
     }
 }

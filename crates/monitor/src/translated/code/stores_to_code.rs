@@ -18,6 +18,7 @@ use tollgate_engine::abi::sites::{BlockId, Site, SiteKind, pack_site};
 use tollgate_engine::blocks::block::Block;
 use tollgate_engine::engine::written_code::Moment;
 use tollgate_exits::ExitKind;
+use tollgate_memory::GuestMemory;
 use tollgate_memory::code_map::line_mask;
 use tollgate_platform::Platform;
 use tollgate_x86::PhysicalAddress;
@@ -40,12 +41,13 @@ impl<P: Platform> Running<'_, Translated, P> {
         let vectors = self.runner.context.vectors.were_live != 0;
         if !self.view.memory.code().contains(physical, u64::from(size)) {
             self.count(ExitKind::TlbMissWrite);
-            self.resume_at(block, site.retry, site.esp, vectors);
+            self.runner.resume_at(block, site.retry, site.esp, vectors);
             return Ok(());
         }
         // The walk may have set bits in a page table that shares its page with code.
         self.view.apply_changes(self.runner);
-        let was_code = self.retire_bytes(physical, size);
+        let memory = &mut self.view.memory;
+        let was_code = self.runner.retire_bytes(physical, size, memory);
         if !was_code {
             let page = physical.page();
             let memory = &self.view.memory;
@@ -56,39 +58,44 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
         if self.runner.engine.is_active(block) {
             self.count(ExitKind::CodeWrite);
-            self.resume_at(block, site.retry, site.esp, vectors);
-            self.let_pass(packed);
+            self.runner.resume_at(block, site.retry, site.esp, vectors);
+            self.runner.let_pass(packed);
             return Ok(());
         }
         let mode = self.runner.engine.mode(self.runner.mode).single();
-        let mode = self.intern_temporary(mode);
+        let mode = self.processor().intern_temporary(mode);
         let Some(alone) = self.find_block(mode)? else {
             return Ok(());
         };
-        let Some(packed) = self.store_site(alone, physical, size) else {
+        let Some(packed) = self.runner.store_site(alone, physical, size) else {
             if self.slow_step(alone)? {
                 self.completed()?;
             }
             return Ok(());
         };
         self.count(ExitKind::CodeWrite);
-        self.resume_at(alone, 0, 0, vectors);
-        self.let_pass(packed);
+        self.runner.resume_at(alone, 0, 0, vectors);
+        self.runner.let_pass(packed);
         Ok(())
     }
+}
 
+impl Translated {
     /// Retires the code that was made from these bytes. Returns whether there was any.
-    fn retire_bytes(&mut self, physical: PhysicalAddress, size: u8) -> bool {
+    fn retire_bytes(
+        &mut self,
+        physical: PhysicalAddress,
+        size: u8,
+        memory: &mut GuestMemory,
+    ) -> bool {
         let first = physical.page_offset() as u16;
         let bytes = (first, first + u16::from(size) - 1);
-        let memory = &mut self.view.memory;
-        self.runner
-            .retire_code(physical.page(), bytes, Moment::Before, memory)
+        self.retire_code(physical.page(), bytes, Moment::Before, memory)
     }
 
     /// The site of a block's store, unless the store writes to bytes that the block was made from.
     fn store_site(&self, id: BlockId, physical: PhysicalAddress, size: u8) -> Option<u32> {
-        let block = self.runner.engine.block(id)?;
+        let block = self.engine.block(id)?;
         let start = block.key().physical;
         let end = start + u64::from(block.guest_length);
         let is_apart = physical.0 >= end || physical.0 + u64::from(size) <= start;
@@ -103,18 +110,17 @@ impl<P: Platform> Running<'_, Translated, P> {
     }
 
     fn let_pass(&mut self, packed: u32) {
-        if let Some(resume) = &mut self.runner.resume {
+        if let Some(resume) = &mut self.resume {
             resume.store_pass = pass_of(packed);
         }
     }
 
     /// The place where an instruction that runs alone resumes with a store that may pass.
     pub(crate) fn take_passing_store(&mut self) -> Option<Resume> {
-        let resume = self.runner.resume.take()?;
-        let block = self.runner.engine.block(resume.block);
+        let resume = self.resume.take()?;
+        let block = self.engine.block(resume.block);
         let is_single = block.is_some_and(Block::is_single);
-        let holds =
-            resume.store_pass != NO_PASS && resume.generation == self.runner.engine.generation();
+        let holds = resume.store_pass != NO_PASS && resume.generation == self.engine.generation();
         (is_single && holds).then_some(resume)
     }
 }

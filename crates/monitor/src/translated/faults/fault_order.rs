@@ -5,15 +5,15 @@
 //! the instruction have priority over a fault of the operand's page: a pending x87 error, for which
 //! the instruction waits, and the misalignment of an SSE operand.
 
-use crate::execution::running::Running;
+use crate::execution::x87_errors::is_error_pending;
 use crate::translated::Translated;
+use crate::translated::processor::Processor;
 use tollgate_emulate::operand::memory_address;
 use tollgate_engine::abi::sites::BlockId;
 use tollgate_engine::policy::out_of_line::{OutOfLine, Traits};
-use tollgate_platform::Platform;
 use tollgate_x86::{Cr0, Exception, LinearAddress, Vector};
 
-impl<P: Platform> Running<'_, Translated, P> {
+impl Processor<'_> {
     /// The fault that the instruction at CS:EIP raises. Its operand at `linear` was found to cause
     /// `exception` before the instruction ran; the instruction is one of this block. `None` means
     /// that emitted code looked up only a part of an instruction which the monitor executes as a
@@ -39,8 +39,9 @@ impl<P: Platform> Running<'_, Translated, P> {
         if traits.intersects(Traits::DONE_BY_MONITOR | Traits::SUPPRESSES_FAULTS) {
             return None;
         }
-        let reports = self.runner.context.cpu.cr0().contains(Cr0::NE);
-        if traits.contains(Traits::WAITS_FOR_X87) && reports && self.x87_error_pending() {
+        let cpu = &self.runner.context.cpu;
+        let reports = cpu.cr0().contains(Cr0::NE);
+        if traits.contains(Traits::WAITS_FOR_X87) && reports && is_error_pending(cpu) {
             return Some(Exception::new(Vector::FloatingPoint));
         }
         if !linear.0.is_multiple_of(u64::from(alignment)) {
@@ -48,7 +49,9 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
         Some(fault)
     }
+}
 
+impl Translated {
     /// The alignment fault of a copied instruction, which has priority over a fault of the limit,
     /// too.
     pub(crate) fn misalignment(&self, instruction: &OutOfLine) -> Option<Exception> {
@@ -56,7 +59,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         if alignment == 1 {
             return None;
         }
-        let cpu = &self.runner.context.cpu;
+        let cpu = &self.context.cpu;
         let address = memory_address(cpu, &instruction.helper.instruction);
         let linear = cpu
             .segment_base(address.segment)
@@ -69,7 +72,7 @@ impl<P: Platform> Running<'_, Translated, P> {
     /// been pending before would have been raised instead.
     pub(crate) fn store_was_suppressed(&self, instruction: &OutOfLine) -> bool {
         const PRECISION: u8 = 1 << 5;
-        let area = &self.runner.context.cpu.vector.0;
+        let area = &self.context.cpu.vector.0;
         let raised = area[2] & !area[0] & 0x3f & !PRECISION;
         instruction.traits.contains(Traits::WAITS_FOR_X87) && raised != 0
     }

@@ -3,7 +3,9 @@
 
 use crate::execution::running::Running;
 use crate::execution::stop::VcpuStop;
+use crate::execution::x87_errors::is_error_pending;
 use crate::translated::Translated;
+use crate::translated::processor::Processor;
 use tollgate_engine::abi::sites::BlockId;
 use tollgate_engine::policy::out_of_line::Traits;
 use tollgate_exits::ExitKind;
@@ -23,7 +25,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         self.follow_mode(block);
         self.runner.context.cpu.rip = signal.rip;
         self.keep_resume_flag(resume_flag);
-        self.set_stack_pointer(block, signal.esp);
+        self.runner.set_stack_pointer(block, signal.esp);
         self.continue_shadow(signal.shadowed);
         if signal.signal == 0 {
             self.count(ExitKind::Interrupted);
@@ -45,10 +47,13 @@ impl<P: Platform> Running<'_, Translated, P> {
             return Ok(());
         }
         self.count(ExitKind::HostFault);
-        if signal.signal == libc::SIGFPE && signal.code != FPE_INTDIV && self.is_x87_error(block) {
+        if signal.signal == libc::SIGFPE
+            && signal.code != FPE_INTDIV
+            && self.processor().is_x87_error(block)
+        {
             return self.report_x87_error();
         }
-        let exception = self.host_fault_exception();
+        let exception = self.runner.host_fault_exception();
         match exception {
             Some(exception) => self.raise(exception),
             None => Err(VcpuStop::NotImplemented(format!(
@@ -60,36 +65,39 @@ impl<P: Platform> Running<'_, Translated, P> {
             ))),
         }
     }
+}
 
+impl Processor<'_> {
     /// Whether the host's floating-point fault comes from the x87. An x87 error may be pending
     /// while an SSE instruction raises its own; the instruction shows which of the two it is.
     fn is_x87_error(&mut self, block: BlockId) -> bool {
-        self.x87_error_pending()
+        is_error_pending(&self.runner.context.cpu)
             && match self.out_of_line(block) {
                 Ok(instruction) => instruction.traits.contains(Traits::WAITS_FOR_X87),
                 Err(_) => true,
             }
     }
+}
 
-    /// The exception of [`Running::host_fault_exception`], or #GP(0) if the host's fault explains
+impl Translated {
+    /// The exception of [`Translated::host_fault_exception`], or #GP(0) if the host's fault explains
     /// none.
-    pub(crate) fn fault_of_bounced(&mut self) -> Option<Exception> {
+    pub(crate) fn fault_of_bounced(&self) -> Option<Exception> {
         self.host_fault_exception()
             .or(Some(Exception::general_protection(0)))
     }
 
     /// The guest exception that a host fault in copied code stands for.
-    fn host_fault_exception(&mut self) -> Option<Exception> {
-        let signal = self.runner.context.signal;
+    fn host_fault_exception(&self) -> Option<Exception> {
+        let signal = self.context.signal;
         match signal.signal {
             libc::SIGFPE if signal.code == FPE_INTDIV => Some(Exception::new(Vector::DivideError)),
             libc::SIGFPE => {
-                let mxcsr = &self.runner.context.cpu.vector.0[24..28];
+                let mxcsr = &self.context.cpu.vector.0[24..28];
                 let mxcsr = u32::from_le_bytes([mxcsr[0], mxcsr[1], mxcsr[2], mxcsr[3]]);
                 let unmasked = mxcsr & 0x3f & !(mxcsr >> 7);
                 if unmasked != 0
                     && !self
-                        .runner
                         .context
                         .cpu
                         .cr4()

@@ -9,6 +9,7 @@
 use super::guarded_pages::GuardedPages;
 use crate::execution::running::Running;
 use crate::execution::stop::VcpuStop;
+use crate::memory::guest_view::GuestView;
 use crate::translated::Translated;
 use crate::translated::slow_path::Ended;
 use iced_x86::Instruction;
@@ -25,7 +26,7 @@ use tollgate_platform::Platform;
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::xsave::OPMASK;
-use tollgate_x86::{Exception, LinearAddress};
+use tollgate_x86::{CpuState, Exception, LinearAddress};
 
 /// The place of the part of an operand that is in one page.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -107,7 +108,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         memory: MemoryUse,
     ) -> Result<Option<Ended>, VcpuStop> {
         let instruction = &noted.helper.instruction;
-        let access = self.masked_access(instruction, memory);
+        let cpu = &self.runner.context.cpu;
+        let access = self.view.masked_access(cpu, instruction, memory);
         if !access.has(Place::Faulting) && !access.has(Place::Beyond) {
             return Ok(None);
         }
@@ -140,50 +142,6 @@ impl<P: Platform> Running<'_, Translated, P> {
                 self.arm_timer();
                 Ok(Some(Ended::Completed))
             }
-        }
-    }
-
-    fn masked_access(&mut self, instruction: &Instruction, memory: MemoryUse) -> Masked {
-        let cpu = &self.runner.context.cpu;
-        let privilege = Privilege::of_cpl(cpu.cpl());
-        let kind = match memory.write {
-            true => AccessKind::Write,
-            false => AccessKind::Read,
-        };
-        let size = (memory.size as usize).min(MOST_BOUNCED);
-        let address = memory_address(cpu, instruction);
-        let first = cpu
-            .segment_base(address.segment)
-            .wrapping_add(address.offset);
-        let offset = (first % PAGE_SIZE) as usize;
-        let in_first = size.min(PAGE_SIZE as usize - offset);
-        let mut part = |start: usize, size: usize| {
-            let place =
-                match linear_address(cpu, address.offset(start as u64), size.max(1) as u32, kind) {
-                    Err(_) => Place::Beyond,
-                    Ok(linear) => match self.view.resolve(cpu, linear, kind, privilege) {
-                        Err(_) => Place::Faulting,
-                        Ok(_) => Place::Usable(linear),
-                    },
-                };
-            Part { start, size, place }
-        };
-        let mut parts = [part(0, in_first); 2];
-        parts[1] = match size - in_first {
-            0 => Part {
-                start: size,
-                size: 0,
-                place: Place::Usable(LinearAddress(0)),
-            },
-            rest => part(in_first, rest),
-        };
-        Masked {
-            address,
-            offset,
-            size,
-            kind,
-            privilege,
-            parts,
         }
     }
 
@@ -285,5 +243,56 @@ impl<P: Platform> Running<'_, Translated, P> {
             _ => read_linear(state, &mut environment, linear, &mut [0], privilege),
         };
         result.err()
+    }
+}
+
+impl GuestView {
+    /// The access of the instruction at CS:RIP, with the places of its parts.
+    fn masked_access(
+        &mut self,
+        cpu: &CpuState,
+        instruction: &Instruction,
+        memory: MemoryUse,
+    ) -> Masked {
+        let privilege = Privilege::of_cpl(cpu.cpl());
+        let kind = match memory.write {
+            true => AccessKind::Write,
+            false => AccessKind::Read,
+        };
+        let size = (memory.size as usize).min(MOST_BOUNCED);
+        let address = memory_address(cpu, instruction);
+        let first = cpu
+            .segment_base(address.segment)
+            .wrapping_add(address.offset);
+        let offset = (first % PAGE_SIZE) as usize;
+        let in_first = size.min(PAGE_SIZE as usize - offset);
+        let mut part = |start: usize, size: usize| {
+            let place =
+                match linear_address(cpu, address.offset(start as u64), size.max(1) as u32, kind) {
+                    Err(_) => Place::Beyond,
+                    Ok(linear) => match self.resolve(cpu, linear, kind, privilege) {
+                        Err(_) => Place::Faulting,
+                        Ok(_) => Place::Usable(linear),
+                    },
+                };
+            Part { start, size, place }
+        };
+        let mut parts = [part(0, in_first); 2];
+        parts[1] = match size - in_first {
+            0 => Part {
+                start: size,
+                size: 0,
+                place: Place::Usable(LinearAddress(0)),
+            },
+            rest => part(in_first, rest),
+        };
+        Masked {
+            address,
+            offset,
+            size,
+            kind,
+            privilege,
+            parts,
+        }
     }
 }

@@ -6,6 +6,7 @@ use crate::memory::addresses::view_of;
 use crate::memory::guest_view::Target;
 use crate::memory::memory_access::{MemoryAccess, Moment};
 use crate::translated::Translated;
+use crate::translated::processor::Processor;
 use crate::translated::work_left::Work;
 use tollgate_engine::abi::context::{ByAnchor, SignalExit};
 use tollgate_engine::abi::sites::BlockId;
@@ -40,7 +41,7 @@ impl<P: Platform> Running<'_, Translated, P> {
                     return self.done_alone(block);
                 }
                 self.count(ExitKind::WindowFault);
-                self.reach_by_part(block);
+                self.processor().reach_by_part(block);
                 return Ok(true);
             }
             ByAnchor::Access if !is_canonical(near.0) => return self.done_alone(block),
@@ -55,7 +56,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             BesideWindow::Nothing(linear) => (linear, false),
             BesideWindow::Between => {
                 let now = self.platform.now().0;
-                self.follow_fault(block, now);
+                self.processor().follow_fault(block, now);
                 return self.done_alone(block);
             }
         };
@@ -64,7 +65,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             return self.done_alone(block);
         }
         let begun = self.platform.now();
-        if !self.take_windows_back(linear, privilege) {
+        if !self.processor().take_windows_back(linear, privilege) {
             // The instruction faults again after the interrupt handler, and then all windows are
             // compared: while one of them is put aside, an access to another may continue into it.
             self.count(ExitKind::WindowFault);
@@ -83,8 +84,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         let goes_on = match target {
             Err(exception) if is_sure => {
                 self.charge(begun.0);
-                self.follow_fault(block, begun.0);
-                return match self.fault_of_operand(block, linear, exception) {
+                self.processor().follow_fault(block, begun.0);
+                return match self.processor().fault_of_operand(block, linear, exception) {
                     Some(exception) => self.raise(exception).map(|()| true),
                     None => self.done_alone(block),
                 };
@@ -92,22 +93,22 @@ impl<P: Platform> Running<'_, Translated, P> {
             Err(_) => {
                 let is_lower = is_long && linear.0 >> 63 == 0;
                 if privilege == Privilege::Supervisor && is_lower {
-                    self.look_up_from_now_on(block);
+                    self.processor().look_up_from_now_on(block);
                 }
                 false
             }
             Ok(Target::Ram(_)) => {
-                if self.map_window((linear, kind, privilege), None) {
-                    self.follow_fault(block, begun.0);
+                if self.processor().map_window((linear, kind, privilege), None) {
+                    self.processor().follow_fault(block, begun.0);
                 } else {
-                    self.look_up_from_now_on(block);
+                    self.processor().look_up_from_now_on(block);
                 }
                 // The software TLB has the page, too, so a look-up finds it.
                 true
             }
             Ok(Target::Device(_)) => {
                 if !self.runner.instructions.source().finds_anew() {
-                    self.look_up_from_now_on(block);
+                    self.processor().look_up_from_now_on(block);
                 }
                 false
             }
@@ -116,8 +117,8 @@ impl<P: Platform> Running<'_, Translated, P> {
                 // kernels copy to pages that have held code with the instructions that they use for
                 // all copies, and these are faster without look-ups.
                 match is_long {
-                    true => self.follow_fault(block, begun.0),
-                    false => self.look_up_from_now_on(block),
+                    true => self.processor().follow_fault(block, begun.0),
+                    false => self.processor().look_up_from_now_on(block),
                 }
                 !is_long
             }
@@ -129,6 +130,83 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
     }
 
+    /// Executes the instruction alone, with all checks.
+    fn done_alone(&mut self, block: BlockId) -> Result<bool, VcpuStop> {
+        if self.slow_step(block)? {
+            self.completed()?;
+        }
+        Ok(true)
+    }
+
+    /// The present moment, for the accounts.
+    fn moment(&self) -> Moment {
+        Moment {
+            time: self.platform.now().0,
+            fills: self.view.translations.fills(),
+        }
+    }
+
+    /// Adds the cost of a fault to the account of the space.
+    fn charge(&mut self, begun: u64) {
+        let now = self.moment();
+        let cost = now.time.saturating_sub(begun) + SIGNAL_COST;
+        if self.runner.is_in_real_mode() && self.runner.accounts.real_mode_spends(cost) {
+            self.processor().follow_real_mode_choice();
+        }
+        if self.runner.context.cpu.cpl() != 3 {
+            return;
+        }
+        if self.runner.accounts.spend(cost, now) {
+            self.view.translations.empty_windows();
+            self.processor().follow_access_choice();
+        }
+    }
+
+    /// Follows a load of a space, which may be the one that was loaded before.
+    pub(crate) fn space_loaded(&mut self) {
+        if self.runner.accounts.choice() == MemoryAccess::Checked {
+            return;
+        }
+        let space = Space::loaded(&self.runner.context.cpu);
+        let root = space.tables.map_or(0, |tables| tables.0);
+        let keeps = self.view.translations.was_kept();
+        let now = self.moment();
+        self.runner.accounts.load(root, keeps, now);
+        self.processor().follow_access_choice();
+    }
+
+    /// Called when guest code was interrupted: a program, or real-mode code, has run for a while.
+    pub(crate) fn program_ran(&mut self) {
+        if self.runner.is_in_real_mode() {
+            let now = self.platform.now().0;
+            if self.runner.accounts.real_mode_earns(now) {
+                self.processor().follow_real_mode_choice();
+            }
+            return;
+        }
+        if self.runner.accounts.choice() != MemoryAccess::Adaptive
+            || !self.runner.runs_program()
+            || !self.view.translations.has_windows()
+        {
+            return;
+        }
+        let now = self.moment();
+        let earns = self.runner.accounts.earns(now);
+        if !earns
+            && (self.runner.half_filled != Some(self.runner.accounts.root())
+                || !self.runner.program_access.is_direct())
+        {
+            return;
+        }
+        self.processor().fill_windows(earns);
+        let behind = self.moment();
+        let cost = behind.time.saturating_sub(now.time);
+        self.runner.accounts.spend(cost, behind);
+        self.processor().follow_access_choice();
+    }
+}
+
+impl Processor<'_> {
     /// An address whose window is put aside and must be taken back before memory of the loaded
     /// space can be accessed at `linear`: `linear` itself or, in a common part, any address in a
     /// common part.
@@ -155,7 +233,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         let cpu = &self.runner.context.cpu;
         let filled = self.view.fill_window(cpu, access, from, stops);
         self.end_section(Section::MapWindow, begin);
-        if self.pending.points().has_stopped() {
+        if self.runner.requests.points().has_stopped() {
             let next = filled.next;
             self.leave_work(Work::MapWindow { access, next });
         }
@@ -180,7 +258,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         let holds = (self.view).take_window_back(cpu, (linear, privilege), comparing, stops);
         self.runner.half_compared = holds.is_none();
         self.end_section(Section::CompareWindow, begin);
-        if self.pending.points().interruptible() != Interruptible::Resume {
+        if self.runner.requests.points().interruptible() != Interruptible::Resume {
             self.runner.comparing.forget();
         }
         holds
@@ -270,81 +348,6 @@ impl<P: Platform> Running<'_, Translated, P> {
         {
             self.look_up_from_now_on(block);
         }
-    }
-
-    /// Executes the instruction alone, with all checks.
-    fn done_alone(&mut self, block: BlockId) -> Result<bool, VcpuStop> {
-        if self.slow_step(block)? {
-            self.completed()?;
-        }
-        Ok(true)
-    }
-
-    /// The present moment, for the accounts.
-    fn moment(&self) -> Moment {
-        Moment {
-            time: self.platform.now().0,
-            fills: self.view.translations.fills(),
-        }
-    }
-
-    /// Adds the cost of a fault to the account of the space.
-    fn charge(&mut self, begun: u64) {
-        let now = self.moment();
-        let cost = now.time.saturating_sub(begun) + SIGNAL_COST;
-        if self.runner.is_in_real_mode() && self.runner.accounts.real_mode_spends(cost) {
-            self.follow_real_mode_choice();
-        }
-        if self.runner.context.cpu.cpl() != 3 {
-            return;
-        }
-        if self.runner.accounts.spend(cost, now) {
-            self.view.translations.empty_windows();
-            self.follow_access_choice();
-        }
-    }
-
-    /// Follows a load of a space, which may be the one that was loaded before.
-    pub(crate) fn space_loaded(&mut self) {
-        if self.runner.accounts.choice() == MemoryAccess::Checked {
-            return;
-        }
-        let space = Space::loaded(&self.runner.context.cpu);
-        let root = space.tables.map_or(0, |tables| tables.0);
-        let keeps = self.view.translations.was_kept();
-        let now = self.moment();
-        self.runner.accounts.load(root, keeps, now);
-        self.follow_access_choice();
-    }
-
-    /// Called when guest code was interrupted: a program, or real-mode code, has run for a while.
-    pub(crate) fn program_ran(&mut self) {
-        if self.runner.is_in_real_mode() {
-            let now = self.platform.now().0;
-            if self.runner.accounts.real_mode_earns(now) {
-                self.follow_real_mode_choice();
-            }
-            return;
-        }
-        if self.runner.accounts.choice() != MemoryAccess::Adaptive
-            || !self.runner.runs_program()
-            || !self.view.translations.has_windows()
-        {
-            return;
-        }
-        let now = self.moment();
-        let earns = self.runner.accounts.earns(now);
-        if !earns
-            && (self.runner.half_filled != Some(self.runner.accounts.root())
-                || !self.runner.program_access.is_direct())
-        {
-            return;
-        }
-        self.fill_windows(earns);
-        let behind = self.moment();
-        let cost = behind.time.saturating_sub(now.time);
-        self.runner.accounts.spend(cost, behind);
-        self.follow_access_choice();
     }
 
     /// Makes real-mode code use the way of access that its account demands.

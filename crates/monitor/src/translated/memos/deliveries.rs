@@ -6,12 +6,11 @@
 //! itself may have overwritten the bytes that decided it. If the present bytes do not lead to the
 //! processor's present state, no memo is stored.
 
-use crate::execution::running::Running;
 use crate::memory::addresses::view_of;
 use crate::memory::guest_view::Inline;
 use crate::translated::Translated;
+use crate::translated::processor::Processor;
 use iced_x86::Instruction;
-use tollgate_emulate::operand::read_system;
 use tollgate_engine::abi::context::groups::Changed;
 use tollgate_engine::abi::descriptors::KnownDescriptors;
 use tollgate_engine::abi::link_layout::FamilyId;
@@ -19,7 +18,6 @@ use tollgate_engine::abi::memos::delivery::{Delivery, error_of, refusal_key, tas
 use tollgate_engine::abi::memos::{CodeAfter, Memo};
 use tollgate_engine::policy::fast_path::FastInstruction;
 use tollgate_engine::policy::mode::{Mode, ModeFlags};
-use tollgate_platform::Platform;
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::canonical::is_canonical_range;
 use tollgate_x86::descriptor::system_type;
@@ -108,24 +106,17 @@ fn stack_segment(selector: Selector, raw: u64) -> Option<Segment> {
     (fits && segment.base == 0 && segment.limit == u32::MAX).then_some(segment)
 }
 
-impl<P: Platform> Running<'_, Translated, P> {
-    /// Stores a memo of the INT n, INT3 or INTO that the monitor has just delivered.
-    pub(crate) fn remember_delivery(&mut self, instruction: &Instruction) {
-        if let Some((delivery, to)) = self.delivery(instruction) {
-            self.note_known_delivery(delivery, to);
-        }
-    }
-
+impl Translated {
     /// The fault that a V86 task is about to get, if a fast path may deliver it: the fault of an
     /// instruction that the task's monitor must emulate, or of an INT n whose gate refuses the
     /// task.
     pub(crate) fn refusal_of_task(&self, exception: Exception) -> Option<Refusal> {
-        let cpu = &self.runner.context.cpu;
+        let cpu = &self.context.cpu;
         if exception.vector != Vector::GeneralProtection || !cpu.is_virtual_8086() {
             return None;
         }
-        let mode = self.runner.mode_of_state();
-        if mode.is_watched() || mode != *self.runner.engine.mode(self.runner.mode) {
+        let mode = self.mode_of_state();
+        if mode.is_watched() || mode != *self.engine.mode(self.mode) {
             return None;
         }
         let code = exception.error_code;
@@ -136,8 +127,17 @@ impl<P: Platform> Running<'_, Translated, P> {
             _ if code & 7 == 2 => Some(u8::try_from(code >> 3).ok()?),
             _ => return None,
         };
-        let family = self.runner.engine.family(self.runner.mode);
+        let family = self.engine.family(self.mode);
         Some(Refusal { family, code, gate })
+    }
+}
+
+impl Processor<'_> {
+    /// Stores a memo of the INT n, INT3 or INTO that the monitor has just delivered.
+    pub(crate) fn remember_delivery(&mut self, instruction: &Instruction) {
+        if let Some((delivery, to)) = self.delivery(instruction) {
+            self.note_known_delivery(delivery, to);
+        }
     }
 
     /// Stores a memo of this fault, which the monitor has just delivered.
@@ -163,12 +163,9 @@ impl<P: Platform> Running<'_, Translated, P> {
     /// Stores a memo of a delivery that led to code of mode `to`, where the fast path finds it.
     fn note_known_delivery(&mut self, mut delivery: Delivery, to: Mode) {
         let from = self.runner.mode;
-        let epoch = self.runner.engine.mode_epoch();
-        let to = self.intern_temporary(to);
-        if epoch != self.runner.engine.mode_epoch() {
-            // The mode number `from` is no longer valid.
+        let Some(to) = self.intern_for_memo(to) else {
             return;
-        }
+        };
         if from != to {
             delivery.changed |= Changed::MODE;
         }
@@ -386,12 +383,9 @@ impl<P: Platform> Running<'_, Translated, P> {
         let (kind, privilege) = (AccessKind::Read, Privilege::System);
         let place = LinearAddress(place);
         let inline = (self.view).make_inline(cpu, place, 8, kind, false, privilege);
-        let Ok(Inline::Yes) = inline else {
-            return None;
-        };
-        let mut bytes = [0; 8];
-        let (cpu, mut environment) = self.parts();
-        read_system(cpu, &mut environment, place.0, 0, &mut bytes).ok()?;
-        Some(u64::from_le_bytes(bytes))
+        match inline {
+            Ok(Inline::Yes) => self.view.read_table(cpu, place),
+            _ => None,
+        }
     }
 }

@@ -4,6 +4,7 @@
 
 use crate::execution::running::Running;
 use crate::execution::stop::VcpuStop;
+use crate::translated::processor::Processor;
 use crate::translated::{PendingLink, Translated};
 use iced_x86::Instruction;
 use tollgate_emulate::cpuid;
@@ -28,7 +29,7 @@ use tollgate_x86::{Flags, Gpr};
 /// The number of IA32_EFER.
 const EFER: u32 = 0xc000_0080;
 
-impl<P: Platform> Running<'_, Translated, P> {
+impl Processor<'_> {
     /// Stores a memo of an instruction that the monitor has executed, if a fast path can execute
     /// it. `asked` are EAX and ECX before it.
     pub(crate) fn remember_for_fast_path(&mut self, helper: &Helper, asked: [u32; 2]) {
@@ -71,12 +72,9 @@ impl<P: Platform> Running<'_, Translated, P> {
         let mut after = before;
         after.segments[register as usize] = Mode::of(cpu).segments[register as usize];
         if after != before {
-            let epoch = self.runner.engine.mode_epoch();
-            let to = self.intern_temporary(after);
-            if epoch != self.runner.engine.mode_epoch() {
-                // The mode number `from` is no longer valid.
+            let Some(to) = self.intern_for_memo(after) else {
                 return;
-            }
+            };
             load.then = CodeAfter::of(self.runner.engine.branch_table(to), to);
         }
         self.runner.context.fast_paths.segment_loads.note(load);
@@ -95,7 +93,9 @@ impl<P: Platform> Running<'_, Translated, P> {
             );
         }
     }
+}
 
+impl<P: Platform> Running<'_, Translated, P> {
     /// Handles the exit of a fast path that has made the access to a device of this site's
     /// instruction, after which the monitor must check what is due. This exit is not counted.
     pub(crate) fn device_done_exit(&mut self, packed: u32) -> Result<(), VcpuStop> {
@@ -117,7 +117,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         self.runner.context.gather_flags();
         self.follow_mode(block);
         self.runner.context.cpu.rip = site.rip;
-        self.set_stack_pointer(block, site.esp);
+        self.runner.set_stack_pointer(block, site.esp);
         let cpu = &mut self.runner.context.cpu;
         if cpu.shadow_rip == site.rip {
             cpu.end_shadow();
@@ -126,7 +126,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         self.arm_timer();
         self.due.events = true;
         if !self.due.mode && site.after != 0 {
-            self.resume_at(block, site.after, site.after_esp, false);
+            self.runner
+                .resume_at(block, site.after, site.after_esp, false);
         }
         self.completed()
     }

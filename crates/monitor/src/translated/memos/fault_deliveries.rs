@@ -18,6 +18,7 @@
 
 use crate::execution::running::Running;
 use crate::memory::guest_view::GuestView;
+use crate::translated::processor::Processor;
 use crate::translated::{PendingLink, Translated};
 use tollgate_engine::abi::context::Context;
 use tollgate_engine::abi::descriptors::KnownDescriptors;
@@ -270,7 +271,7 @@ impl Words<'_> {
             // Eight bytes are read and compared, whatever the size.
             return None;
         }
-        let value = read(self.view, self.cpu, place)?;
+        let value = self.view.read_table(self.cpu, LinearAddress(place))?;
         let mask = mask & (u64::MAX >> (64 - 8 * size));
         *self.found.get_mut(self.used)? = Word {
             place,
@@ -305,16 +306,6 @@ impl Words<'_> {
         let level_0 = Selector(selector.0 & !3);
         fits.then(|| descriptor.segment(level_0))
     }
-}
-
-/// Reads eight bytes of a table inside a page, if the software TLB has the page.
-#[inline]
-fn read(view: &GuestView, cpu: &CpuState, place: u64) -> Option<u64> {
-    let linear = LinearAddress(place);
-    let host = (view.translations).look_up(cpu, View::Supervisor, false, linear)?;
-    let mut bytes = [0; 8];
-    crate::memory::ram_copies::copy_from(host as *mut u8, &mut bytes);
-    Some(u64::from_le_bytes(bytes))
 }
 
 /// A frame that is being built, from its highest value down.
@@ -364,7 +355,7 @@ fn stack_pointer(delivery: &FaultDelivery, view: &GuestView, cpu: &CpuState) -> 
     let current = cpu.gpr[Gpr::Rsp as usize];
     let pointer = match delivery.frame_stack {
         FrameStack::Current => current,
-        FrameStack::Task { place } => read(view, cpu, place)?,
+        FrameStack::Task { place } => view.read_table(cpu, LinearAddress(place))?,
     };
     match delivery.format {
         Format::Real => Some((pointer & 0xffff, 0xffff)),
@@ -386,8 +377,8 @@ impl FaultDelivery {
             && self.tables == Tables::of(cpu)
             && (keeps_stack || self.format == Format::Real)
             && self.words.iter().all(|word| {
-                word.mask == 0
-                    || read(view, cpu, word.place).is_some_and(|it| it & word.mask == word.value)
+                let value = || view.read_table(cpu, LinearAddress(word.place));
+                word.mask == 0 || value().is_some_and(|it| it & word.mask == word.value)
             })
     }
 
@@ -535,18 +526,18 @@ impl<P: Platform> Running<'_, Translated, P> {
             stack: *cpu.ss(),
         })
     }
+}
 
+impl Processor<'_> {
     /// Notes a delivery that the monitor has just made, with its result.
     pub(crate) fn note_delivery(&mut self, event: Event, before: &Before) {
         let Some(mut delivery) = self.fault_delivery(event.vector(), before) else {
             return;
         };
-        let epoch = self.runner.engine.mode_epoch();
-        delivery.to = self.intern_temporary(self.runner.mode_of_state());
-        if epoch != self.runner.engine.mode_epoch() {
-            // The mode number in `before` is no longer valid.
+        let Some(to) = self.intern_for_memo(self.runner.mode_of_state()) else {
             return;
-        }
+        };
+        delivery.to = to;
         let origin = origin(before.level, self.runner.program_access);
         let known = &mut self.runner.fault_deliveries;
         *known.place(event, origin) = Some(delivery);

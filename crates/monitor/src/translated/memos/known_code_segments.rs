@@ -1,10 +1,9 @@
 //! Stores which code segments far transfers may enter, for the fast path that makes far transfers
 //! without the monitor ([`tollgate_engine::gate::far_fast_path`]).
 
-use crate::execution::running::Running;
 use crate::memory::addresses::view_of;
-use crate::translated::Translated;
 use crate::translated::memos::deliveries::place_of;
+use crate::translated::processor::Processor;
 use iced_x86::Instruction;
 use tollgate_engine::abi::context::groups::Changed;
 use tollgate_engine::abi::descriptors::KnownDescriptors;
@@ -12,7 +11,6 @@ use tollgate_engine::abi::memos::known_code::{FarTransfer, KEY_TRANSFER, KnownCo
 use tollgate_engine::abi::memos::{CodeAfter, Memo};
 use tollgate_engine::policy::fast_path::FastInstruction;
 use tollgate_engine::policy::mode::{Mode, ModeFlags};
-use tollgate_platform::Platform;
 use tollgate_x86::paging::Privilege;
 use tollgate_x86::{Attributes, Descriptor, Segment, Selector};
 
@@ -37,7 +35,7 @@ fn code_segment(long: bool, selector: Selector, raw: u64) -> Option<Segment> {
     (is_big && segment.base == 0 && segment.limit == u32::MAX).then_some(segment)
 }
 
-impl<P: Platform> Running<'_, Translated, P> {
+impl Processor<'_> {
     /// Stores a memo of the code segment that a far JMP, CALL or RET has just entered in the
     /// monitor.
     pub(crate) fn remember_code(&mut self, instruction: &Instruction) {
@@ -45,12 +43,9 @@ impl<P: Platform> Running<'_, Translated, P> {
             return;
         };
         let from = self.runner.mode;
-        let epoch = self.runner.engine.mode_epoch();
-        let to = self.intern_temporary(to);
-        if epoch != self.runner.engine.mode_epoch() {
-            // The mode number `from` is no longer valid.
+        let Some(to) = self.intern_for_memo(to) else {
             return;
-        }
+        };
         if from != to {
             code.changed = Changed::MODE.bits() as u32;
         }

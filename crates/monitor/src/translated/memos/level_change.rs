@@ -1,9 +1,9 @@
 //! Stores the results of changes of the privilege level, for the fast path that makes the next such
 //! change without the monitor.
 
-use crate::execution::running::Running;
 use crate::memory::addresses::view_of;
 use crate::translated::Translated;
+use crate::translated::processor::Processor;
 use iced_x86::Mnemonic;
 use std::ops::RangeInclusive;
 use tollgate_engine::abi::descriptors::KnownDescriptors;
@@ -14,7 +14,6 @@ use tollgate_engine::abi::memos::level_change::{
 use tollgate_engine::policy::instruction_kind::Helper;
 use tollgate_engine::policy::mode::ModeFlags;
 use tollgate_exits::ExitKind;
-use tollgate_platform::Platform;
 use tollgate_x86::flags::Flags;
 use tollgate_x86::paging::Privilege;
 use tollgate_x86::{Cr0, Gpr, SegmentRegister};
@@ -37,7 +36,7 @@ pub(in crate::translated) fn changes_with(number: u32) -> bool {
     SYSENTER_REGISTERS.contains(&number) || SYSCALL_REGISTERS.contains(&number)
 }
 
-impl<P: Platform> Running<'_, Translated, P> {
+impl Processor<'_> {
     /// Stores the result of an instruction that changes the privilege level, which the monitor has
     /// just executed. The result is valid for every such instruction in the same mode if it depends
     /// only on registers whose changes discard it.
@@ -96,19 +95,14 @@ impl<P: Platform> Running<'_, Translated, P> {
             };
         }
         let from = self.runner.mode;
-        let epoch = self.runner.engine.mode_epoch();
-        let to = self.intern_temporary(to);
-        if epoch != self.runner.engine.mode_epoch() {
-            // The mode number `from` is no longer valid.
+        let Some(to) = self.intern_for_memo(to) else {
             return;
-        }
+        };
         let table = self.runner.engine.branch_table(to);
         self.runner.context.transfers.level_changes[kind as usize] =
             LevelChange::new((from, to), table, code, stack, tlb);
     }
-}
 
-impl<P: Platform> Running<'_, Translated, P> {
     /// Stores the result of an IRET in V86 mode, or to it: the task's mode follows from EFLAGS and
     /// from CS, and its segments from the frame.
     fn remember_virtual_return(&mut self) {
@@ -127,12 +121,9 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
         let tlb = (self.view.translations).table(cpu, view_of(Privilege::User));
         let from = self.runner.mode;
-        let epoch = self.runner.engine.mode_epoch();
-        let to = self.intern_temporary(to);
-        if epoch != self.runner.engine.mode_epoch() {
-            // The mode number `from` is no longer valid.
+        let Some(to) = self.intern_for_memo(to) else {
             return;
-        }
+        };
         let family = self.runner.engine.family(to);
         self.runner.context.transfers.virtual_return =
             VirtualReturn::new(from, family, privilege, tlb);
