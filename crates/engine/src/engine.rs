@@ -262,6 +262,11 @@ impl Engine {
         self.translator.set_virtual_interrupts(choice);
     }
 
+    /// Whether instructions that the monitor would execute have fast paths where possible.
+    pub fn has_fast_paths(&self) -> bool {
+        self.translator.has_fast_paths
+    }
+
     /// Sets whether instructions that the monitor would execute have fast paths where possible,
     /// which is the default, or always exit: CPUID, IN and OUT, and those of system registers.
     /// Drops all blocks.

@@ -27,7 +27,7 @@ mod work_left;
 
 pub use translated_exit::TranslatedExit;
 
-use crate::execution::instruction_cache::InstructionCache;
+use crate::execution::instruction_cache::InstructionExperiment;
 use crate::memory::faulting_sites::FaultingSites;
 use crate::memory::memory_access::{Accounts, MemoryAccess};
 use crate::memory::space_switch::SpaceSwitch;
@@ -87,7 +87,7 @@ pub struct Translated {
     /// The work that stopped for an interrupt.
     pub(crate) work_left: Option<WorkLeft>,
     /// The source of the instructions that the monitor emulates.
-    pub(crate) instructions: Box<InstructionCache>,
+    pub(crate) instructions: InstructionExperiment,
     /// The instructions whose direct accesses fault too often.
     pub(crate) faulting_sites: FaultingSites,
     /// How programs of the loaded space access memory.

@@ -82,7 +82,7 @@ impl Vcpu {
             space_loads: self.view.translations.loads(),
             shadow: self.view.translations.counts(),
             windows: self.view.translations.window_counts(),
-            instruction_cache: self.runner.instructions.counts,
+            instruction_cache: self.runner.instructions.results.counts,
             stops: self.pending.points().what_stopped(),
             engine: self.runner.engine.counts(),
             repeated_deliveries: self.runner.fault_deliveries.repeated,

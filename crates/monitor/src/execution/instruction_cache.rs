@@ -118,84 +118,150 @@ pub(crate) struct Known {
     pub second_page: Option<u64>,
 }
 
-/// The choice of the instruction source, the dictionary, and counts.
+/// The choice of the instruction source, and what the experiment has found.
 #[derive(Default)]
-pub(crate) struct InstructionCache {
+pub(crate) struct InstructionExperiment {
     source: InstructionSource,
-    dictionary: Option<Box<Dictionary<Key, Known>>>,
-    pub counts: InstructionCounts,
-    pub steps: Steps,
-    /// The epoch of the mode numbers in the keys.
-    mode_epoch: u64,
+    /// How exits find their instruction again. With a source that takes the instruction from its
+    /// site, as the default does, there is no search.
+    pub search: Option<Box<InstructionSearch>>,
+    /// The results of all searches so far.
+    pub results: Box<SearchResults>,
 }
 
-impl InstructionCache {
+/// What searches have counted and timed.
+#[derive(Default)]
+pub(crate) struct SearchResults {
+    pub counts: InstructionCounts,
+    pub steps: Steps,
+}
+
+/// How exits find an instruction from its address alone.
+pub(crate) enum InstructionSearch {
+    /// By a walk, a fetch and decoding.
+    Walk,
+    /// In a dictionary by linear address, or by a walk.
+    ByLinearAddress(KnownInstructions),
+    /// By a walk, and then in a dictionary by physical address.
+    ByPhysicalAddress(KnownInstructions),
+}
+
+impl InstructionSearch {
+    /// The search of a source, if the source has one.
+    fn of(source: InstructionSource) -> Option<Self> {
+        match source {
+            InstructionSource::FastPath | InstructionSource::Site => None,
+            InstructionSource::Off => Some(Self::Walk),
+            InstructionSource::On => Some(Self::ByLinearAddress(KnownInstructions::default())),
+            InstructionSource::Physical => {
+                Some(Self::ByPhysicalAddress(KnownInstructions::default()))
+            }
+        }
+    }
+
+    /// The dictionary, if the search has one.
+    fn known(&mut self) -> Option<&mut KnownInstructions> {
+        match self {
+            Self::Walk => None,
+            Self::ByLinearAddress(known) | Self::ByPhysicalAddress(known) => Some(known),
+        }
+    }
+}
+
+impl InstructionExperiment {
     pub fn source(&self) -> InstructionSource {
         self.source
     }
 
     /// Changes the source of instructions, and forgets all entries.
     pub fn set_source(&mut self, source: InstructionSource, memory: &GuestMemory) {
-        self.clear(memory);
+        let counts = &mut self.results.counts;
+        if let Some(known) = self.search.as_mut().and_then(|search| search.known()) {
+            known.clear(memory, counts);
+        }
         self.source = source;
-        let has_dictionary = matches!(source, InstructionSource::On | InstructionSource::Physical);
-        self.dictionary = has_dictionary.then(Box::default);
+        self.search = InstructionSearch::of(source).map(Box::new);
     }
 
+    /// Follows a write to bytes `first..=last` of a physical page. Returns whether lines of the
+    /// page were released because no entry depends on them any more.
+    pub fn written(&mut self, page: u64, bytes: (u16, u16), memory: &GuestMemory) -> bool {
+        let counts = &mut self.results.counts;
+        let known = self.search.as_mut().and_then(|search| search.known());
+        known.is_some_and(|known| known.written(page, bytes, memory, counts))
+    }
+}
+
+/// The dictionary of decoded instructions.
+#[derive(Default)]
+pub(crate) struct KnownInstructions {
+    dictionary: Dictionary<Key, Known>,
+    /// The epoch of the mode numbers in the keys.
+    mode_epoch: u64,
+}
+
+impl KnownInstructions {
     /// Forgets all entries, and releases the lines that they were read from.
-    fn clear(&mut self, memory: &GuestMemory) {
-        if let Some(dictionary) = &mut self.dictionary {
-            let release = |page| memory.code().release(page, u64::MAX);
-            self.counts.dropped_all += dictionary.clear(release);
-        }
+    fn clear(&mut self, memory: &GuestMemory, counts: &mut InstructionCounts) {
+        let release = |page| memory.code().release(page, u64::MAX);
+        counts.dropped_all += self.dictionary.clear(release);
     }
 
     /// Follows the numbering of modes: entries with mode numbers of another epoch are forgotten.
-    pub fn follow_modes(&mut self, epoch: u64, memory: &GuestMemory) {
+    pub fn follow_modes(
+        &mut self,
+        epoch: u64,
+        memory: &GuestMemory,
+        counts: &mut InstructionCounts,
+    ) {
         if epoch != self.mode_epoch {
-            self.clear(memory);
+            self.clear(memory, counts);
             self.mode_epoch = epoch;
         }
     }
 
     /// Looks an instruction up, without counting the look-up.
     pub fn look_up(&self, key: &Key) -> Found<Known> {
-        match &self.dictionary {
-            Some(dictionary) => dictionary.look_up(key),
-            None => Found::Nothing,
-        }
+        self.dictionary.look_up(key)
     }
 
     /// Adds an instruction to the dictionary. From now on the lines of `sources` are marked as
     /// code, so stores to their pages must be tested for code.
-    pub fn enter(&mut self, key: Key, known: Known, sources: &[Source], memory: &GuestMemory) {
-        let Some(dictionary) = &mut self.dictionary else {
-            return;
-        };
+    pub fn enter(
+        &mut self,
+        key: Key,
+        known: Known,
+        sources: &[Source],
+        memory: &GuestMemory,
+        counts: &mut InstructionCounts,
+    ) {
         for source in sources {
             memory.code().hold(source.page, source.lines);
         }
-        self.counts.dropped_full += u64::from(dictionary.enter(key, known, sources));
-        if dictionary.is_crowded() {
-            dictionary.collect(|page, lines| memory.code().release(page, !lines));
+        counts.dropped_full += u64::from(self.dictionary.enter(key, known, sources));
+        if self.dictionary.is_crowded() {
+            let release = |page, lines: u64| memory.code().release(page, !lines);
+            self.dictionary.collect(release);
         }
     }
 
-    /// Follows a write to bytes `first..=last` of a physical page. Returns whether lines of the
-    /// page were released because no entry depends on them any more.
-    pub fn written(&mut self, page: u64, (first, last): (u16, u16), memory: &GuestMemory) -> bool {
-        let Some(dictionary) = &mut self.dictionary else {
-            return false;
-        };
+    /// Follows a write, as [`InstructionExperiment::written`] says.
+    fn written(
+        &mut self,
+        page: u64,
+        (first, last): (u16, u16),
+        memory: &GuestMemory,
+        counts: &mut InstructionCounts,
+    ) -> bool {
         let held = memory.code().held(page);
         let lines = line_mask(first.into(), u64::from(last.saturating_sub(first)) + 1);
         if held & lines == 0 {
             return false;
         }
         let mut dropped = Dropped::default();
-        let kept = dictionary.write(page, lines, &mut dropped);
-        self.counts.dropped_code += dropped.code;
-        self.counts.dropped_tables += dropped.tables;
+        let kept = self.dictionary.write(page, lines, &mut dropped);
+        counts.dropped_code += dropped.code;
+        counts.dropped_tables += dropped.tables;
         memory.code().release(page, !kept);
         true
     }

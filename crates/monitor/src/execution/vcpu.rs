@@ -102,12 +102,12 @@ impl Vcpu {
 
     /// The cost of finding the instructions that exits emulated, step by step.
     pub fn instruction_steps(&self) -> impl Iterator<Item = StepCost> {
-        self.runner.instructions.steps.costs()
+        self.runner.instructions.results.steps.costs()
     }
 
     /// Restarts the measurement of these steps.
     pub fn reset_instruction_steps(&mut self) {
-        self.runner.instructions.steps = Steps::default();
+        self.runner.instructions.results.steps = Steps::default();
     }
 
     /// Starts or stops counting guest instructions, which slows the guest. Drops all translations;

@@ -3,7 +3,6 @@
 //! executes share one function and have many kinds.
 
 use crate::execution::hypercall;
-use crate::execution::instruction_cache::InstructionSource;
 use crate::execution::resume_flag::is_before_instruction;
 use crate::execution::running::Running;
 use crate::execution::stop::VcpuStop;
@@ -234,7 +233,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         } = site.kind
             && generation == self.runner.engine.generation()
             && !self.due.mode
-            && self.runner.instructions.source() == InstructionSource::FastPath
+            && self.runner.engine.has_fast_paths()
         {
             self.note_device_access((block, site), missed, write);
         }
@@ -272,7 +271,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
         let of = |register: Gpr| self.runner.context.cpu.gpr[register as usize] as u32;
         let asked = [Gpr::Rax, Gpr::Rcx].map(of);
-        let helper = self.find_helper(helper);
+        let found = self.processor().find_again(&helper.instruction);
+        let helper = found.map_or(helper, |found| found.helper);
         let elements = self.before_string(&helper);
         let falls_through = self.emulate(&helper)?;
         if falls_through {

@@ -1,7 +1,7 @@
 //! How a processor whose code runs by copy-translation is made: its engine, its context, and the
 //! monitor's functions that translated code calls.
 
-use crate::execution::instruction_cache::InstructionCache;
+use crate::execution::instruction_cache::InstructionExperiment;
 use crate::execution::runner::Runner;
 use crate::memory::faulting_sites::FaultingSites;
 use crate::memory::memory_access::{Accounts, MemoryAccess};
@@ -67,7 +67,7 @@ impl Translated {
             half_foreseen: false,
             comparing: Comparing::default(),
             work_left: None,
-            instructions: Box::<InstructionCache>::default(),
+            instructions: InstructionExperiment::default(),
             faulting_sites: FaultingSites::default(),
             program_access: Access::Checked,
             _range: range,

@@ -43,9 +43,11 @@ impl<P: Platform> Running<'_, Translated, P> {
     pub(crate) fn slow_step(&mut self, block: BlockId) -> Result<bool, VcpuStop> {
         self.runner.resume = None;
         let instruction = match self.processor().out_of_line(block) {
-            Ok(instruction) => self.find_out_of_line(instruction),
+            Ok(instruction) => instruction,
             Err(exception) => return self.raise(exception).map(|()| false),
         };
+        let found = (self.processor()).find_again(&instruction.helper.instruction);
+        let instruction = found.unwrap_or(instruction);
         let helper = &instruction.helper;
         if helper.kind.executor == Executor::Near {
             return self.near_step(&helper.instruction);

@@ -107,7 +107,7 @@ impl<P: Platform> Running<'_, Translated, P> {
                 true
             }
             Ok(Target::Device(_)) => {
-                if !self.runner.instructions.source().finds_anew() {
+                if self.runner.instructions.search.is_none() {
                     self.processor().look_up_from_now_on(block);
                 }
                 false
