@@ -1,7 +1,7 @@
 //! Selects the function that executes a decoded instruction.
 
 use crate::Outcome;
-use crate::interrupt::SoftwareInterrupt;
+use crate::interrupt::Planned;
 use crate::operand::next_rip;
 use crate::{
     descriptor_instructions, far, fast_call, flag_instructions, interrupt, iret, segments,
@@ -47,12 +47,8 @@ fn dispatch(
             segments::load_far_pointer(state, environment, instruction)
         }
         Mnemonic::Int | Mnemonic::Int3 | Mnemonic::Into | Mnemonic::Int1 => {
-            match interrupt::software_interrupt(state, environment, instruction)? {
-                SoftwareInterrupt::NotTaken => Ok(Outcome::Next),
-                SoftwareInterrupt::Delivered(_) | SoftwareInterrupt::SwitchedTask => {
-                    Ok(Outcome::Jumped)
-                }
-            }
+            let mut planned = Planned::nothing();
+            interrupt::software_interrupt(state, environment, instruction, &mut planned)
         }
         Mnemonic::Iret | Mnemonic::Iretd | Mnemonic::Iretq => {
             iret::interrupt_return(state, environment, instruction)

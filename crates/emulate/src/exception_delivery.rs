@@ -1,7 +1,7 @@
 //! Delivery of exceptions, including exceptions raised by the delivery itself: double and triple
 //! faults (SDM volume 3, 6.15, "Double Fault Exception").
 
-use crate::interrupt::{Event, Plan, deliver};
+use crate::interrupt::{Event, Planned, Target, deliver};
 use tollgate_platform::Environment;
 use tollgate_x86::{CpuState, Exception, Vector};
 
@@ -52,10 +52,9 @@ fn combine(first: Exception, second: Exception) -> Option<Exception> {
 }
 
 /// Delivers an exception that the instruction at `state.rip` raised (or, for a trap, the one before
-/// it), and any exceptions raised by the delivery, including double faults. Returns the plan of the
-/// delivery, unless the delivery raised an exception or switched tasks. CR2 is set for page
-/// faults, even if they become a double or a triple fault (SDM volume 3, 6.15, a note on interrupt
-/// 14).
+/// it), and any exceptions raised by the delivery, including double faults. `planned` becomes
+/// the plan of the delivery, unless the delivery raised an exception. CR2 is set for page faults, even if they become a double
+/// or a triple fault (SDM volume 3, 6.15, a note on interrupt 14).
 ///
 /// # Errors
 ///
@@ -64,7 +63,8 @@ pub fn deliver_exception(
     state: &mut CpuState,
     environment: &mut dyn Environment,
     exception: Exception,
-) -> Result<Option<Plan>, TripleFault> {
+    planned: &mut Planned,
+) -> Result<(), TripleFault> {
     let mut current = exception;
     let mut is_first = true;
     // Each round either ends or advances in the table; only benign exceptions that keep failing in
@@ -72,8 +72,13 @@ pub fn deliver_exception(
     for _ in 0..8 {
         note_address(state, current);
         let event = Event::of_exception(current, state.rip);
-        match deliver(state, environment, &event) {
-            Ok(plan) => return Ok(plan.filter(|_| is_first)),
+        match deliver(state, environment, &event, planned) {
+            Ok(()) => {
+                if !is_first {
+                    planned.target = Target::Nothing;
+                }
+                return Ok(());
+            }
             Err(second) => {
                 note_address(state, second);
                 is_first = false;

@@ -2,13 +2,14 @@
 //!
 //! A delivery is first planned, then made. [`plan`] reads the tables and makes all checks; its
 //! result, a [`Plan`], says which frame is pushed where, and what CS, RIP, SS and the flags become.
-//! [`deliver`] applies the plan. The monitor keeps plans, to repeat deliveries whose tables have not
-//! changed.
+//! [`deliver`] applies the plan and returns it. The monitor keeps plans, to repeat deliveries whose
+//! tables have not changed.
 //!
 //! Delivery is atomic: every step that can fault precedes the first change of a register.
 //! [`crate::virtual_8086`] decides who handles INT n of V86 code. A task gate leads to another
 //! task, and the faults of that task are raised after it has become the current one.
 
+use crate::Outcome;
 use crate::descriptor_table::TableEntry;
 use crate::operand::next_rip;
 use crate::task_switch::{Cause, switch_task};
@@ -124,21 +125,39 @@ impl Event {
 }
 
 /// Where a delivery leads.
-#[allow(
-    clippy::large_enum_variant,
-    reason = "nearly all values are plans, and are moved once"
-)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Planned {
+pub enum Target {
+    /// There is no delivery, or it raises an exception.
+    Nothing,
     /// To a handler in the same task.
     Handler(Plan),
     /// Through a task gate to another task, by its TSS descriptor.
     Task(TableEntry),
 }
 
-/// Finds out what the delivery of an event does. `reads` becomes the list of what was read from
-/// memory, even if the result is an exception. Planning changes nothing except the accessed bits of
-/// descriptors, after which [`Reads::is_complete`] is false.
+/// What is known of a delivery after [`plan`].
+#[derive(Clone, Copy, Debug)]
+pub struct Planned {
+    /// Where the delivery leads.
+    pub target: Target,
+    /// The words of memory that [`Planned::target`] follows from.
+    pub reads: Reads,
+}
+
+impl Planned {
+    /// The value before a delivery is planned.
+    pub const fn nothing() -> Self {
+        Self {
+            target: Target::Nothing,
+            reads: Reads::NONE,
+        }
+    }
+}
+
+/// Finds out what the delivery of an event does. `planned` becomes the result, with a list of what
+/// was read from memory even if the result is an exception. It is filled in place, because a plan is
+/// large, and copies of it take as long as the rest of a delivery. Planning changes nothing except
+/// the accessed bits of descriptors, after which [`Reads::is_complete`] is false.
 ///
 /// # Errors
 ///
@@ -148,20 +167,22 @@ pub fn plan(
     state: &CpuState,
     environment: &mut dyn Environment,
     event: &Event,
-    reads: &mut Reads,
-) -> Result<Planned, Exception> {
+    planned: &mut Planned,
+) -> Result<(), Exception> {
+    let Planned { target, reads } = planned;
+    *target = Target::Nothing;
     let mut tables = Reader::new(environment, reads);
     if state.is_long_mode() {
-        event.plan_long(state, &mut tables).map(Planned::Handler)
+        event.plan_long(state, &mut tables, target)
     } else if state.is_protected() {
-        event.plan_protected(state, &mut tables)
+        event.plan_protected(state, &mut tables, target)
     } else {
-        event.plan_real(state, &mut tables).map(Planned::Handler)
+        event.plan_real(state, &mut tables, target)
     }
 }
 
-/// Delivers an event through the IVT or IDT and makes the processor run its handler. Returns the
-/// plan of the delivery, unless it switched tasks.
+/// Delivers an event through the IVT or IDT and makes the processor run its handler. `planned`
+/// becomes the plan that was applied.
 ///
 /// INT n in V86 mode may go to the V86 program itself, without leaving the mode. A halted processor
 /// runs again. `shadow_rip` is left to the caller.
@@ -175,39 +196,22 @@ pub fn deliver(
     state: &mut CpuState,
     environment: &mut dyn Environment,
     event: &Event,
-) -> Result<Option<Plan>, Exception> {
-    let mut reads = Reads::NONE;
-    let plan = match plan(state, environment, event, &mut reads)? {
-        Planned::Handler(plan) => {
-            plan.apply(state, environment, event)?;
-            Some(plan)
-        }
-        Planned::Task(task) => {
+    planned: &mut Planned,
+) -> Result<(), Exception> {
+    plan(state, environment, event, planned)?;
+    match &planned.target {
+        Target::Nothing => {}
+        Target::Handler(plan) => plan.apply(state, environment, event)?,
+        Target::Task(task) => {
             let (rip, flags) = (event.return_rip, event.flags_image(state));
-            switch_task(state, environment, task, event.cause(), rip, flags)?;
-            None
+            switch_task(state, environment, *task, event.cause(), rip, flags)?;
         }
-    };
+    }
     state.activity = Activity::Running;
-    Ok(plan)
+    Ok(())
 }
 
-/// How a software interrupt ended.
-#[allow(
-    clippy::large_enum_variant,
-    reason = "nearly all values are plans, and are moved once"
-)]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SoftwareInterrupt {
-    /// The handler is entered, by this plan.
-    Delivered(Plan),
-    /// Another task is entered.
-    SwitchedTask,
-    /// INTO found that OF is clear: the instruction does nothing.
-    NotTaken,
-}
-
-/// INT n, INT3, INTO and INT1. For [`SoftwareInterrupt::NotTaken`], RIP is left to the caller.
+/// Executes INT n, INT3, INTO or INT1. `planned` becomes the plan of the delivery.
 ///
 /// # Errors
 ///
@@ -216,17 +220,16 @@ pub fn software_interrupt(
     state: &mut CpuState,
     environment: &mut dyn Environment,
     instruction: &Instruction,
-) -> Result<SoftwareInterrupt, Exception> {
+    planned: &mut Planned,
+) -> Result<Outcome, Exception> {
     // RF is cleared first: the frame of a software interrupt has RF clear (SDM volume 3, 17.3.1.1).
     state.flags &= !Flags::RF.bits();
     let Some(event) = event_of(state, instruction)? else {
-        return Ok(SoftwareInterrupt::NotTaken);
+        state.rip = next_rip(state, instruction);
+        return Ok(Outcome::Next);
     };
-    let plan = deliver(state, environment, &event)?;
-    Ok(plan.map_or(
-        SoftwareInterrupt::SwitchedTask,
-        SoftwareInterrupt::Delivered,
-    ))
+    deliver(state, environment, &event, planned)?;
+    Ok(Outcome::Jumped)
 }
 
 /// The event of INT n, INT3, INTO and INT1. `None` for an INTO that does nothing.

@@ -24,6 +24,14 @@ pub struct PointerSlot {
     pub pointer: u64,
 }
 
+impl PointerSlot {
+    /// The stack pointer in the eight bytes of memory that begin at the slot.
+    #[inline]
+    pub const fn pointer_in(&self, bytes: u64) -> u64 {
+        bytes & u64::MAX >> (64 - 8 * self.size)
+    }
+}
+
 /// A stack that is named by the current TSS.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InnerStack {

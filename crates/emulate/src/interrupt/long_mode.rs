@@ -2,9 +2,9 @@
 //! code; SS and RSP are always pushed; SS is null for an inner level; stacks are selected by number
 //! (IST).
 
-use super::Event;
 use super::plan::{FrameForm, FrameStack, Plan};
 use super::reads::Reader;
+use super::{Event, Target};
 use crate::descriptor_table::{accessed_segment, has_valid_code_size, read_descriptor};
 use crate::operand::read_system;
 use crate::privilege_change::{StackSlot, check_code_offset, entered_code, long_inner_stack};
@@ -78,7 +78,8 @@ impl Event {
         &self,
         state: &CpuState,
         tables: &mut Reader,
-    ) -> Result<Plan, Exception> {
+        target: &mut Target,
+    ) -> Result<(), Exception> {
         let gate = self.long_gate(state, tables)?;
         let external = self.source.external_bit();
         let code = gate.segment.attributes;
@@ -112,8 +113,7 @@ impl Event {
         if gate.clears_interrupt_flag {
             cleared |= Flags::IF;
         }
-        Ok(Plan {
-            reads: *tables.reads,
+        *target = Target::Handler(Plan {
             form: FrameForm::OtherStack,
             size: 8,
             stack,
@@ -121,7 +121,8 @@ impl Event {
             rip: gate.offset,
             cpl,
             cleared,
-        })
+        });
+        Ok(())
     }
 }
 

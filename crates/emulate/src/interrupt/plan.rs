@@ -4,7 +4,7 @@
 //! these tables; it does not depend on the general registers, on the address of the interrupted
 //! instruction, and on flags only as far as [`Plan::cleared`] is fixed by the mode. So the plan of
 //! one delivery is good for the next delivery of the same event from the same mode, as long as the
-//! tables' registers and the words of [`Plan::reads`] are as they were.
+//! tables' registers and the words of [`Reads`](super::Reads) are as they were.
 //!
 //! ```text
 //! plan     gate, code segment, stack of the TSS          may fault; reads memory
@@ -14,7 +14,6 @@
 //! ```
 
 use super::Event;
-use super::reads::Reads;
 use crate::privilege_change::{InnerStack, PointerSlot};
 use crate::stack_access::Stack;
 use crate::virtual_8086::virtual_image;
@@ -83,9 +82,6 @@ impl FrameStack {
 /// What a delivery does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Plan {
-    /// The words of memory that the plan follows from. The stack pointer in the TSS is not among
-    /// them: [`FrameStack::slot`] says where it is read each time.
-    pub reads: Reads,
     /// The contents of the frame.
     pub form: FrameForm,
     /// The size of each value in the frame in bytes: 2, 4 or 8.

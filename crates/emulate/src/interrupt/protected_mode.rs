@@ -3,7 +3,7 @@
 
 use super::plan::{FrameForm, FrameStack, Plan};
 use super::reads::Reader;
-use super::{Event, EventSource, Planned};
+use super::{Event, EventSource, Target};
 use crate::descriptor_table::{TableEntry, accessed_segment, read_descriptor};
 use crate::operand::read_system;
 use crate::privilege_change::{check_code_offset, entered_code, inner_stack};
@@ -104,19 +104,23 @@ impl Event {
         &self,
         state: &CpuState,
         tables: &mut Reader,
-    ) -> Result<Planned, Exception> {
+        target: &mut Target,
+    ) -> Result<(), Exception> {
         let is_virtual_8086 = state.is_virtual_8086();
         if is_virtual_8086 && self.source == EventSource::Software {
             match software_interrupt_handler(state, tables, self.vector)? {
                 SoftwareInterruptHandler::DescriptorTable => {}
                 SoftwareInterruptHandler::Program => {
-                    return Ok(Planned::Handler(self.plan_to_program(state, tables)?));
+                    return self.plan_to_program(state, tables, target);
                 }
             }
         }
         let gate = match self.gate(state, tables)? {
             Handler::Code(gate) => gate,
-            Handler::Task(task) => return Ok(Planned::Task(task)),
+            Handler::Task(task) => {
+                *target = Target::Task(task);
+                return Ok(());
+            }
         };
         let external = self.source.external_bit();
         let code = gate.segment.attributes;
@@ -141,8 +145,7 @@ impl Event {
         if gate.clears_interrupt_flag {
             cleared |= Flags::IF;
         }
-        Ok(Planned::Handler(Plan {
-            reads: *tables.reads,
+        *target = Target::Handler(Plan {
             form: match changes_level {
                 true if is_virtual_8086 => FrameForm::Task,
                 true => FrameForm::OtherStack,
@@ -154,6 +157,7 @@ impl Event {
             rip: gate.offset,
             cpl,
             cleared,
-        }))
+        });
+        Ok(())
     }
 }

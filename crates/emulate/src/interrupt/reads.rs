@@ -12,7 +12,7 @@ use tollgate_x86::{
 const MOST_WORDS: usize = 6;
 
 /// The words of memory from which a plan follows. It dereferences to the list.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Reads {
     words: [Watched; MOST_WORDS],
     used: usize,
@@ -54,12 +54,19 @@ impl Reads {
                 self.is_complete = false;
                 return;
             };
-            let mut padded = [0; 8];
-            padded[..bytes.len()].copy_from_slice(bytes);
+            let value = if let Ok(bytes) = bytes.try_into() {
+                u64::from_le_bytes(bytes)
+            } else if let Ok(bytes) = bytes.try_into() {
+                u64::from(u32::from_le_bytes(bytes))
+            } else {
+                let mut padded = [0; 8];
+                padded[..bytes.len()].copy_from_slice(bytes);
+                u64::from_le_bytes(padded)
+            };
             *word = Watched {
                 place,
                 mask: u64::MAX >> (64 - 8 * bytes.len()),
-                value: u64::from_le_bytes(padded),
+                value,
             };
             self.used += 1;
         }
@@ -92,7 +99,7 @@ pub(super) struct Reader<'a> {
 impl<'a> Reader<'a> {
     /// Reads through `environment`.
     pub fn new(environment: &'a mut dyn Environment, reads: &'a mut Reads) -> Self {
-        *reads = Reads::NONE;
+        (reads.used, reads.is_complete) = (0, true);
         Self { environment, reads }
     }
 }

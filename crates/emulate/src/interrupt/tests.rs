@@ -27,7 +27,12 @@ fn external(
 ) -> Result<(), Exception> {
     let before = state.clone();
     let rip = state.rip;
-    let result = deliver(state, environment, &Event::external(vector, rip)).map(drop);
+    let result = deliver(
+        state,
+        environment,
+        &Event::external(vector, rip),
+        &mut Planned::nothing(),
+    );
     if result.is_err() {
         assert_eq!(*state, before, "a failed delivery changed the registers");
     }
@@ -308,7 +313,7 @@ fn a_page_fault_sets_cr2_and_shows_rf_and_its_error_code() {
     set_gate(&mut environment, 14, INTERRUPT32);
     let fault = Exception::page_fault(LinearAddress(0xdead_b000), PageFaultCode::WRITE);
     assert_eq!(
-        deliver_exception(&mut state, &mut environment, fault).map(drop),
+        deliver_exception(&mut state, &mut environment, fault, &mut Planned::nothing()),
         Ok(())
     );
     assert_eq!(state.cr2, 0xdead_b000);
@@ -324,7 +329,7 @@ fn traps_do_not_show_rf() {
     set_gate(&mut environment, 1, INTERRUPT32);
     let trap = Exception::new(Vector::Debug);
     assert_eq!(
-        deliver_exception(&mut state, &mut environment, trap).map(drop),
+        deliver_exception(&mut state, &mut environment, trap, &mut Planned::nothing()),
         Ok(())
     );
     assert_eq!(environment.u32(0x7ffc), 2);
@@ -339,7 +344,8 @@ fn a_contributory_fault_during_another_is_a_double_fault() {
         deliver_exception(
             &mut state,
             &mut environment,
-            Exception::general_protection(0)
+            Exception::general_protection(0),
+            &mut Planned::nothing()
         )
         .map(drop),
         Ok(())
@@ -362,7 +368,8 @@ fn a_page_fault_during_a_general_protection_fault_is_delivered_instead() {
         deliver_exception(
             &mut state,
             &mut environment,
-            Exception::general_protection(0)
+            Exception::general_protection(0),
+            &mut Planned::nothing()
         )
         .map(drop),
         Ok(())
@@ -377,7 +384,12 @@ fn a_benign_exception_never_doubles() {
     set_gate(&mut environment, 11, INTERRUPT32);
     environment.put_u64(IDT + 6 * 8, gate(selector::CODE0, HANDLER, 0x0e, 0));
     assert_eq!(
-        deliver_exception(&mut state, &mut environment, Exception::invalid_opcode()).map(drop),
+        deliver_exception(
+            &mut state,
+            &mut environment,
+            Exception::invalid_opcode(),
+            &mut Planned::nothing()
+        ),
         Ok(())
     );
     // #NP refers to the gate of vector 6, with the EXT bit.
@@ -392,7 +404,8 @@ fn a_fault_during_a_double_fault_is_a_triple_fault() {
         deliver_exception(
             &mut state,
             &mut environment,
-            Exception::general_protection(0)
+            Exception::general_protection(0),
+            &mut Planned::nothing()
         ),
         Err(TripleFault)
     );

@@ -1,6 +1,6 @@
 use super::*;
 use crate::Outcome;
-use crate::interrupt::{Event, deliver, deliver_exception};
+use crate::interrupt::{Event, Planned, deliver, deliver_exception};
 use crate::test_environment::{
     GDT, IDT, LDT, TSS, TestEnvironment, descriptor, gate, protected_mode, run, selector,
     virtual_8086_mode,
@@ -345,7 +345,7 @@ fn an_exception_through_a_task_gate_brings_its_error_code() {
         }
         environment.put_u64(IDT + 13 * 8, gate(selector::SPARE, 0, 0x85, 0));
         let fault = Exception::general_protection(0x1234);
-        deliver_exception(&mut state, &mut environment, fault).unwrap();
+        deliver_exception(&mut state, &mut environment, fault, &mut Planned::nothing()).unwrap();
         assert_eq!(state.tr.selector.0, selector::SPARE);
         assert_eq!(state.register(Gpr::Rsp), u64::from(expected));
         assert_eq!(environment.u16(expected as usize), 0x1234);
@@ -359,7 +359,12 @@ fn an_exception_through_a_task_gate_brings_its_error_code() {
 #[test]
 fn an_interrupt_through_a_task_gate_checks_the_gate_and_names_the_task() {
     let external = |state: &mut CpuState, environment: &mut TestEnvironment| {
-        deliver(state, environment, &Event::external(0x20, 0x5000)).map(drop)
+        deliver(
+            state,
+            environment,
+            &Event::external(0x20, 0x5000),
+            &mut Planned::nothing(),
+        )
     };
     let (mut state, mut environment) = two_tasks();
     state.flags = Flags::IF.bits();

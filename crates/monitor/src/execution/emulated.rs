@@ -7,6 +7,7 @@ use crate::execution::runner::Runner;
 use crate::execution::running::Running;
 use crate::execution::stop::VcpuStop;
 use tollgate_emulate::Outcome;
+use tollgate_emulate::interrupt::{Planned, software_interrupt};
 use tollgate_engine::policy::instruction_kind::{Effects, Executor, Helper};
 use tollgate_engine::policy::out_of_line::Traits;
 use tollgate_exits::ExitKind;
@@ -38,6 +39,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
             false => Section::of(kind.exit),
         };
         let section = section.map(|section| (section, self.begin_section()));
+        let mut planned = None;
         let (state, mut environment) = self.parts();
         environment.section = section.map(|(section, _)| section);
         let result = match kind.executor {
@@ -58,6 +60,10 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
                 }
                 result
             }
+            Executor::Emulate if effects.contains(Effects::ENTERS_HANDLER) => {
+                let planned = planned.insert(Planned::nothing());
+                software_interrupt(state, &mut environment, instruction, planned)
+            }
             Executor::Emulate => tollgate_emulate::execute(state, &mut environment, instruction),
         };
         let touched_device = environment.touched_device;
@@ -72,7 +78,11 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         let has_stopped = result == Ok(Outcome::Repeat)
             && section.is_some_and(|(section, _)| section != Section::String);
         if !has_stopped {
-            R::executed(self, helper, matches!(result, Ok(Outcome::Jumped)));
+            let jumped = matches!(result, Ok(Outcome::Jumped));
+            R::executed(self, helper, jumped);
+            if let (true, Some(planned)) = (jumped, &planned) {
+                R::delivered(self, instruction, planned);
+            }
         }
         self.due.mode |= effects.contains(Effects::CHANGES_MODE)
             || effects.contains(Effects::LOADS_DATA_SEGMENT) && self.runner.has_left_mode();

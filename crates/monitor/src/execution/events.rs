@@ -7,7 +7,9 @@ use crate::execution::stop::VcpuStop;
 use crate::host::facts;
 use crate::memory::addresses::code_address;
 use tollgate_emulate::cpuid::{Vendor, policy};
-use tollgate_emulate::interrupt::{Event, Plan, TripleFault, deliver, deliver_exception};
+use tollgate_emulate::interrupt::{
+    Event, Planned, Target, TripleFault, deliver, deliver_exception,
+};
 use tollgate_emulate::virtual_8086::virtual_interrupt_is_due;
 use tollgate_engine::signals::kick_signal;
 use tollgate_exits::ExitKind;
@@ -31,7 +33,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
             self.non_register.nmi_pending = false;
             // NMIs are blocked until IRET, even if the delivery faults (SDM volume 3, 6.7.1).
             self.runner.state_mut().nmi_blocked = true;
-            self.deliver_event(2)?;
+            self.deliver_event(2, &mut Planned::nothing())?;
             return Ok(true);
         }
         let flags = self.runner.state().flags();
@@ -68,9 +70,13 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         self.non_register.nmi_pending
     }
 
-    /// Delivers an external interrupt or an NMI through the guest's tables. Returns the plan of the
-    /// delivery, unless the delivery raised an exception or switched tasks.
-    pub(crate) fn deliver_event(&mut self, vector: u8) -> Result<Option<Plan>, VcpuStop> {
+    /// Delivers an external interrupt or an NMI through the guest's tables. `planned` becomes the
+    /// plan of the delivery, unless the delivery raised an exception.
+    pub(crate) fn deliver_event(
+        &mut self,
+        vector: u8,
+        planned: &mut Planned,
+    ) -> Result<(), VcpuStop> {
         self.runner.start_anew();
         self.due.mode = true;
         self.due.events = true;
@@ -79,18 +85,15 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         let event = Event::external(vector, self.runner.state().rip);
         let task = self.runner.state().tr.selector;
         let (state, mut environment) = self.parts();
-        let result = deliver(state, &mut environment, &event);
+        let result = deliver(state, &mut environment, &event, planned);
         self.note_task_switch(task);
-        let plan = match result {
-            Ok(plan) => plan,
-            Err(exception) => {
-                self.raise(exception)?;
-                None
-            }
-        };
+        if let Err(exception) = result {
+            planned.target = Target::Nothing;
+            self.raise(exception)?;
+        }
         self.non_register.breakpoint_hits = 0;
         self.runner.registers_changed();
-        Ok(plan)
+        Ok(())
     }
 
     /// Delivers an exception of the instruction at the current RIP, or of the one that has just
@@ -115,12 +118,12 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
     }
 
     /// Delivers an exception through the guest's tables, as well as any exception that its delivery
-    /// raises. Returns the plan of the delivery, unless the delivery raised an exception or switched
-    /// tasks.
+    /// raises. `planned` becomes the plan of the delivery, unless the delivery raised an exception.
     pub(crate) fn deliver_by_tables(
         &mut self,
         exception: Exception,
-    ) -> Result<Option<Plan>, TripleFault> {
+        planned: &mut Planned,
+    ) -> Result<(), TripleFault> {
         self.runner.start_anew();
         self.due.mode = true;
         self.due.events = true;
@@ -128,7 +131,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         self.settle_resume_flag();
         let task = self.runner.state().tr.selector;
         let (state, mut environment) = self.parts();
-        let result = deliver_exception(state, &mut environment, exception);
+        let result = deliver_exception(state, &mut environment, exception, planned);
         self.note_task_switch(task);
         self.non_register.breakpoint_hits = 0;
         self.runner.registers_changed();

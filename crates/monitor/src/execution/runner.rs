@@ -29,7 +29,8 @@
 use crate::execution::running::Running;
 use crate::execution::stop::VcpuStop;
 use crate::memory::guest_view::GuestView;
-use tollgate_emulate::interrupt::TripleFault;
+use iced_x86::Instruction;
+use tollgate_emulate::interrupt::{Planned, TripleFault};
 use tollgate_engine::policy::instruction_kind::Helper;
 use tollgate_exits::Ledger;
 use tollgate_memory::GuestMemory;
@@ -136,6 +137,14 @@ pub trait Runner: Sized {
     /// means that control did not fall through to the next instruction.
     fn executed<P: Platform>(vcpu: &mut Running<'_, Self, P>, helper: &Helper, jumped: bool);
 
+    /// Notifies the runner that the monitor has delivered INT n, INT1, INT3 or INTO by this plan.
+    fn delivered<P: Platform>(
+        _vcpu: &mut Running<'_, Self, P>,
+        _instruction: &Instruction,
+        _planned: &Planned,
+    ) {
+    }
+
     /// Finds the place where guest code resumes. `None` means that an exception was raised instead,
     /// or that the monitor must look for events first.
     ///
@@ -167,7 +176,7 @@ pub trait Runner: Sized {
         vcpu: &mut Running<'_, Self, P>,
         exception: Exception,
     ) -> Result<(), TripleFault> {
-        vcpu.deliver_by_tables(exception).map(drop)
+        vcpu.deliver_by_tables(exception, &mut Planned::nothing())
     }
 
     /// Delivers an external interrupt that was acknowledged, at an instruction boundary.
@@ -178,7 +187,7 @@ pub trait Runner: Sized {
         vcpu: &mut Running<'_, Self, P>,
         vector: u8,
     ) -> Result<(), VcpuStop> {
-        vcpu.deliver_event(vector).map(drop)
+        vcpu.deliver_event(vector, &mut Planned::nothing())
     }
 
     /// Handles an exit of the runner's own.

@@ -10,6 +10,7 @@ use crate::execution::stop::VcpuStop;
 use crate::execution::vcpu::Vcpu;
 use iced_x86::Instruction;
 use std::sync::atomic::Ordering;
+use tollgate_emulate::interrupt::Planned;
 use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
 use tollgate_x86::state::Activity;
@@ -110,7 +111,7 @@ impl<R: Runner> Vcpu<R> {
     ) -> Result<(), VcpuStop> {
         self.runner.state_mut().activity = Activity::Running;
         let mut running = self.running(platform);
-        running.deliver_event(vector).map(drop)
+        running.deliver_event(vector, &mut Planned::nothing())
     }
 
     /// Raises #GP(0) for the instruction at CS:EIP.

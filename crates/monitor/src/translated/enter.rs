@@ -5,12 +5,12 @@ use crate::execution::running::Running;
 use crate::execution::stop::VcpuStop;
 use crate::memory::guest_view::GuestView;
 use crate::translated::devices::device_fast_path;
-use crate::translated::memos::fault_deliveries::Event;
 use crate::translated::misses::Environment;
 use crate::translated::resume::Resume;
 use crate::translated::translated_exit::TranslatedExit;
 use crate::translated::{PendingLink, Translated};
-use tollgate_emulate::interrupt::TripleFault;
+use iced_x86::Instruction;
+use tollgate_emulate::interrupt::{Event, Planned, TripleFault};
 use tollgate_engine::abi::context::NO_PASS;
 use tollgate_engine::abi::sites::BlockId;
 use tollgate_engine::abi::vector_registers;
@@ -113,13 +113,19 @@ impl Runner for Translated {
                 .remember_level_change(helper.instruction.mnemonic());
         } else if helper.kind.exit == ExitKind::FarTransfer && jumped {
             vcpu.processor().remember_code(&helper.instruction);
-        } else if helper.kind.exit == ExitKind::SoftwareInterrupt && jumped {
-            vcpu.processor().remember_delivery(&helper.instruction);
         } else if helper.kind.effects.contains(Effects::CHANGES_LEVEL_CHANGES)
             && vcpu.runner.may_change_level_changes(helper)
         {
             vcpu.runner.forget_level_changes();
         }
+    }
+
+    fn delivered<P: Platform>(
+        vcpu: &mut Running<'_, Self, P>,
+        instruction: &Instruction,
+        planned: &Planned,
+    ) {
+        vcpu.processor().remember_delivery(instruction, planned);
     }
 
     #[inline(always)]
@@ -167,18 +173,19 @@ impl Runner for Translated {
         vcpu: &mut Running<'_, Self, P>,
         exception: Exception,
     ) -> Result<(), TripleFault> {
-        if vcpu.deliver_as_before(exception) {
+        let event = Event::of_exception(exception, vcpu.runner.context.cpu.rip);
+        if vcpu.deliver_as_before(&event, exception) {
             return Ok(());
         }
-        let event = Event::Fault(exception.vector);
-        let before = vcpu.before_delivery(event);
-        let refusal = vcpu.runner.refusal_of_task(exception);
-        vcpu.deliver_by_tables(exception)?;
+        let before = vcpu.before_delivery(&event);
+        let refusal = vcpu.refusal_of_task(exception);
+        let mut planned = Planned::nothing();
+        vcpu.deliver_by_tables(exception, &mut planned)?;
         if let Some(before) = before {
-            vcpu.processor().note_delivery(event, &before);
+            vcpu.processor().note_delivery(&event, &before, &planned);
         }
         if let Some(refusal) = refusal {
-            vcpu.processor().remember_refusal(&refusal);
+            vcpu.processor().remember_refusal(&refusal, &planned);
         }
         Ok(())
     }
@@ -187,14 +194,15 @@ impl Runner for Translated {
         vcpu: &mut Running<'_, Self, P>,
         vector: u8,
     ) -> Result<(), VcpuStop> {
-        if vcpu.interrupt_as_before(vector) {
+        let event = Event::external(vector, vcpu.runner.context.cpu.rip);
+        if vcpu.interrupt_as_before(&event) {
             return Ok(());
         }
-        let before = vcpu.before_delivery(Event::Interrupt(vector));
-        vcpu.deliver_event(vector)?;
+        let before = vcpu.before_delivery(&event);
+        let mut planned = Planned::nothing();
+        vcpu.deliver_event(vector, &mut planned)?;
         if let Some(before) = before {
-            let event = Event::Interrupt(vector);
-            vcpu.processor().note_delivery(event, &before);
+            vcpu.processor().note_delivery(&event, &before, &planned);
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Tests of delivery in IA-32e mode.
 
 use super::*;
-use crate::interrupt::{EventSource, deliver, deliver_exception};
+use crate::interrupt::{EventSource, Planned, deliver, deliver_exception};
 use crate::test_environment::{
     IDT, INTERRUPT_STACK, KERNEL_STACK, STACK, TSS, TestEnvironment, compatibility_mode, long_gate,
     long_mode, long_selector, run, selector,
@@ -32,7 +32,12 @@ fn interrupt(
 ) -> Result<(), Exception> {
     let before = state.clone();
     let rip = state.rip;
-    let result = deliver(state, environment, &Event::external(vector, rip)).map(drop);
+    let result = deliver(
+        state,
+        environment,
+        &Event::external(vector, rip),
+        &mut Planned::nothing(),
+    );
     if result.is_err() {
         assert_eq!(*state, before);
     }
@@ -90,6 +95,7 @@ fn an_error_code_takes_eight_bytes() {
         &mut state,
         &mut environment,
         Exception::general_protection(0x18),
+        &mut Planned::nothing(),
     )
     .unwrap();
     assert_eq!(state.register(Gpr::Rsp), u64::from(STACK) - 48);
@@ -170,7 +176,12 @@ fn gates_are_checked_for_limit_type_level_and_presence() {
         if software {
             event.source = EventSource::Software;
         }
-        let result = deliver(&mut state, &mut environment, &event).map(drop);
+        let result = deliver(
+            &mut state,
+            &mut environment,
+            &event,
+            &mut Planned::nothing(),
+        );
         assert_eq!(result, expected, "{kind:#x} {code:#x}");
     }
     let (mut state, mut environment) = ready(3);
@@ -208,6 +219,6 @@ fn a_non_canonical_stack_at_level_0_is_a_double_fault_on_its_own_stack() {
     set_gate(&mut environment, 8, long_selector::CODE0, INTERRUPT, 1);
     state.gpr[Gpr::Rsp as usize] = 0x8000_0000_0000;
     let fault = Exception::stack_fault(0);
-    deliver_exception(&mut state, &mut environment, fault).unwrap();
+    deliver_exception(&mut state, &mut environment, fault, &mut Planned::nothing()).unwrap();
     assert_eq!(state.register(Gpr::Rsp), (INTERRUPT_STACK & !15) - 48);
 }

@@ -49,8 +49,7 @@ impl<M: Memo, const N: usize> MemoTable<M, N> {
     /// places, otherwise into the first, whose memo moves to the second.
     pub fn note(&mut self, memo: M) {
         let Some(key) = memo.key() else { return };
-        let first = (key.wrapping_mul(SPREAD) >> Self::SHIFT) as usize;
-        let places = [first, first ^ 1];
+        let places = Self::places(key);
         let table = &mut self.0;
         let has_key = |&place: &usize| table[place].key() == Some(key);
         let is_vacant = |&place: &usize| table[place].key().is_none();
@@ -58,10 +57,25 @@ impl<M: Memo, const N: usize> MemoTable<M, N> {
         match place.or_else(|| places.into_iter().find(is_vacant)) {
             Some(place) => table[place] = memo,
             None => {
-                table[first ^ 1] = table[first];
+                let [first, second] = places;
+                table[second] = table[first];
                 table[first] = memo;
             }
         }
+    }
+
+    /// The memo with this key.
+    #[inline]
+    pub fn find(&self, key: u64) -> Option<&M> {
+        let [first, second] = Self::places(key);
+        let known = |place: usize| Some(&self.0[place]).filter(|memo| memo.key() == Some(key));
+        known(first).or_else(|| known(second))
+    }
+
+    /// The two places of a key.
+    fn places(key: u64) -> [usize; 2] {
+        let first = (key.wrapping_mul(SPREAD) >> Self::SHIFT) as usize;
+        [first, first ^ 1]
     }
 
     /// Makes all places vacant.
@@ -124,7 +138,9 @@ mod tests {
         let found = table.0.iter().filter(|pair| pair.0 == key);
         let values: Vec<u32> = found.map(|pair| pair.1).collect();
         assert!(values.len() <= 1, "a key has one place");
-        values.first().copied()
+        let value = values.first().copied();
+        assert_eq!(table.find(key).map(|pair| pair.1), value);
+        value
     }
 
     /// Keys that share both of their places.
