@@ -4,6 +4,7 @@
 //! how to switch off and reset, and the devices on the board. The bytes are the same in every run.
 //! They were checked against ACPI 6.5, chapter 5.
 
+mod generation_id;
 mod hpet;
 pub mod loader;
 mod pci;
@@ -54,6 +55,8 @@ pub struct Hardware {
     pub virtio_mmio: u8,
     /// Whether there is a high-precision event timer.
     pub hpet: bool,
+    /// Whether there is a generation ID.
+    pub generation_id: bool,
     /// Whether the machine starts from firmware. If so, firmware assigns addresses to the
     /// functions, and the machine has the chip set that firmware expects.
     pub firmware: bool,
@@ -69,6 +72,7 @@ impl Hardware {
             pci_functions: config.pci.then_some(virtio + before),
             virtio_mmio: if config.pci { 0 } else { virtio },
             hpet: config.hpet,
+            generation_id: config.generation_id,
             firmware,
         }
     }
@@ -339,8 +343,14 @@ fn dsdt(hardware: &Hardware) -> Sdt {
         devices.extend(hpet::device_of_timer());
     }
     devices.extend(pvpanic::device());
+    if hardware.generation_id {
+        devices.extend(generation_id::device());
+    }
     devices.extend(virtio::devices(hardware.virtio_mmio));
     dsdt.append_slice(&Scope::raw(Path::new("\\_SB_"), devices));
+    if hardware.generation_id {
+        dsdt.append_slice(&generation_id::event());
+    }
     dsdt
 }
 
@@ -365,12 +375,14 @@ mod tests {
         pci_functions: Some(3),
         virtio_mmio: 0,
         hpet: true,
+        generation_id: true,
         firmware: false,
     };
     const BARE: Hardware = Hardware {
         pci_functions: None,
         virtio_mmio: 0,
         hpet: true,
+        generation_id: true,
         firmware: false,
     };
 
@@ -396,6 +408,7 @@ mod tests {
             pci_functions: Some(31),
             virtio_mmio: 31,
             hpet: true,
+            generation_id: true,
             firmware: false,
         };
         for hardware in [BARE, WITH_PCI, most] {

@@ -226,6 +226,9 @@ pub struct VmConfig {
     pub pci: bool,
     /// Whether the machine has a high-precision event timer.
     pub hpet: bool,
+    /// Whether the machine has a generation ID, which tells its guest that it was restored from a
+    /// snapshot. ACPI must be there for the guest to find it.
+    pub generation_id: bool,
     /// The virtio disks, in the order in which the guest finds them.
     pub drives: Vec<DriveOptions>,
     /// The drives at the places of the IDE function.
@@ -280,6 +283,7 @@ impl Default for VmConfig {
             acpi: true,
             pci: true,
             hpet: true,
+            generation_id: true,
             drives: Vec::new(),
             ide_drives: IdePlaces::default(),
             floppies: Vec::new(),

@@ -13,6 +13,7 @@ use crate::devices::debug_ports::DebugPorts;
 use crate::devices::floppy::format::DriveKind;
 use crate::devices::floppy::{self, Drive, Floppy};
 use crate::devices::fw_cfg::{FwCfg, FwCfgFile, own_file};
+use crate::devices::generation_id::GenerationId;
 use crate::devices::hpet::Hpet;
 use crate::devices::i8042::I8042;
 use crate::devices::ide::pci::{IdeFunction, unit_name};
@@ -180,6 +181,9 @@ pub fn devices(config: &VmConfig, back_ends: BackEnds) -> Vec<Box<dyn Device>> {
     ]);
     if config.hpet {
         devices.push(Box::new(Hpet::default()));
+    }
+    if config.generation_id {
+        devices.push(Box::new(GenerationId::default()));
     }
     if config.firmware.is_some() {
         devices.push(Box::new(Vga::default()));

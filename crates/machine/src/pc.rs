@@ -35,6 +35,7 @@ use crate::devices::acpi_pm::AcpiPm;
 use crate::devices::chipset::host_bridge::HostBridge440fx;
 use crate::devices::chipset::rom::FirmwareRom;
 use crate::devices::floppy::Floppy;
+use crate::devices::generation_id::{self, GenerationId};
 use crate::devices::i8042::I8042;
 use crate::devices::ide::pci::IdeFunction;
 use crate::devices::kvm_clock::KvmClock;
@@ -313,6 +314,16 @@ impl Pc {
             acpi_pm.press_power_button();
             acpi_pm.forward(context);
         });
+    }
+
+    /// Gives the machine another generation ID, if it has one, and reports that to the guest.
+    pub fn renew_generation_id(&mut self) {
+        if (self.with(|id: &mut GenerationId, _| id.renew())).is_some() {
+            self.with(|acpi_pm: &mut AcpiPm, context| {
+                acpi_pm.raise_general_event(generation_id::EVENT);
+                acpi_pm.forward(context);
+            });
+        }
     }
 
     /// Presses the NMI button.

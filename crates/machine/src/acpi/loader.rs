@@ -148,6 +148,7 @@ mod tests {
             pci_functions: Some(5),
             virtio_mmio: 0,
             hpet: true,
+            generation_id: true,
             firmware: true,
         };
         const BASE: u32 = 0x7fe_1000;

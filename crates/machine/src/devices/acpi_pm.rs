@@ -156,6 +156,11 @@ impl AcpiPm {
         self.status |= pm1::POWER_BUTTON;
     }
 
+    /// Reports general-purpose event `number` (0 to 15).
+    pub fn raise_general_event(&mut self, number: u8) {
+        self.gpe_status |= 1_u16.checked_shl(number.into()).unwrap_or(0);
+    }
+
     /// Drives the line of the system control interrupt.
     pub fn forward(&self, context: &mut DeviceContext<'_>) {
         context.set_line(SCI_IRQ, self.sci());
@@ -291,6 +296,20 @@ mod tests {
         assert!(pm.sci());
         pm.write(PM1_EVENT_PORT + 1, 1, 1, START);
         assert!(!pm.sci());
+    }
+
+    #[test]
+    fn a_general_event_raises_the_sci_once_it_is_enabled_until_it_is_cleared() {
+        let mut pm = AcpiPm::new();
+        pm.raise_general_event(3);
+        assert!(!pm.sci());
+        pm.write(GPE0_PORT + 2, 1, 1 << 3, START);
+        assert!(pm.sci());
+        assert_eq!(pm.read(GPE0_PORT, 1, START), 1 << 3);
+        pm.write(GPE0_PORT, 1, 1 << 3, START);
+        assert!(!pm.sci());
+        pm.raise_general_event(16);
+        assert_eq!(pm.read(GPE0_PORT, 2, START), 0);
     }
 
     #[test]

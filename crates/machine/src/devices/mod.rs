@@ -15,6 +15,7 @@ pub mod chipset;
 pub mod debug_ports;
 pub mod floppy;
 pub mod fw_cfg;
+pub mod generation_id;
 pub mod hpet;
 pub mod i8042;
 pub mod ide;

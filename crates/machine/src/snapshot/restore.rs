@@ -51,6 +51,7 @@ impl Vm {
         fill_blocks(&mut vm.memory(), &description.blocks, &file, &path)?;
         vm.restore(description.state)
             .map_err(SnapshotError::State)?;
+        vm.pc.renew_generation_id();
         Ok(vm)
     }
 }

@@ -30,6 +30,9 @@ fn power_off(mut guest: Session) {
     assert_eq!(guest.end().code, Some(0));
 }
 
+/// Shows how often ACPI has interrupted the guest.
+const ACPI_INTERRUPTS: &str = "sed -n 's/.*9: *\\([0-9]*\\).* acpi$/\\1/p' /proc/interrupts";
+
 #[test]
 fn a_shell_goes_on_in_the_machines_that_are_restored() {
     let folder = Folder::new();
@@ -38,6 +41,7 @@ fn a_shell_goes_on_in_the_machines_that_are_restored() {
     command.args(["-m", "256M", "--control"]).arg(&socket);
     let mut guest = linux::boot(command);
     guest.shell("answer=$((6 * 7)); mkdir /tmp; echo kept > /tmp/file");
+    assert_eq!(guest.shell(ACPI_INTERRUPTS), "0");
     succeeded(&snapshot(&["create"], &[&socket, &file]));
     // The first machine goes on.
     assert_eq!(guest.shell("echo $answer"), "42");
@@ -56,6 +60,8 @@ fn a_shell_goes_on_in_the_machines_that_are_restored() {
         command.args(["run", "--restore"]).arg(&file);
         let mut guest = Session::over_pipes(command);
         assert_eq!(guest.shell("echo $answer; cat /tmp/file"), "42\nkept");
+        // ACPI has reported the new generation ID.
+        assert_eq!(guest.shell(ACPI_INTERRUPTS), "1");
         guest.shell("answer=1; echo other > /tmp/file");
         power_off(guest);
     }
