@@ -1,27 +1,22 @@
 //! Runs the guest's command: its streams, its user, its signals and its end.
 
-use crate::ports::{Control, Streams, receive_input};
-use crate::protocol::{Start, Terminal, ToGuest, ToHost, WindowSize, code, port};
+use crate::memory_kills::MemoryKills;
+use crate::ports::Control;
+use crate::protocol::{Start, Terminal, ToHost, WindowSize, code};
 use crate::refusal::Refusal;
-use crate::streams::{Pump, Stop};
 use crate::sys;
 use crate::users::{self, Identity};
+use crate::workers::{Input, Workers};
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 
 const ENOEXEC: i32 = 8;
-const SIGHUP: i32 = 1;
-const SIGINT: i32 = 2;
-const SIGQUIT: i32 = 3;
-/// The end of input for a terminal (Ctrl-D).
-const END_OF_INPUT: u8 = 4;
 /// Where programs are looked for if the environment has no PATH.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -37,7 +32,7 @@ struct Ends {
 }
 
 /// Runs the command until it ends.
-pub fn run(start: &Start, control: &Control, streams: Streams) -> Result<ToHost, Refusal> {
+pub fn run(start: &Start, control: &Control, workers: Workers) -> Result<ToHost, Refusal> {
     let own = |error: io::Error| Refusal::own(format!("cannot run the command: {error}"));
     let identity = users::find(&start.user)?;
     let directory = &start.directory;
@@ -51,7 +46,7 @@ pub fn run(start: &Start, control: &Control, streams: Streams) -> Result<ToHost,
     let (umask, work) = (start.umask, directory.clone());
     let (user, group, others) = (identity.user, identity.group, identity.others);
     // SAFETY: between fork and exec only system calls are made, and no memory is allocated:
-    // set_current_dir copies short paths to the stack, and this process's threads hold no lock.
+    // set_current_dir copies short paths to the stack, and the workers wait without a lock.
     unsafe {
         command.pre_exec(move || {
             sys::begin_session(has_terminal)?;
@@ -60,6 +55,7 @@ pub fn run(start: &Start, control: &Control, streams: Streams) -> Result<ToHost,
             std::env::set_current_dir(&work)
         });
     }
+    let memory_kills = MemoryKills::watch();
     let child = command.spawn().map_err(|error| not_started(&name, &error));
     // The agent closes its copies of the command's ends, so that it notices when the command closes
     // them.
@@ -67,35 +63,11 @@ pub fn run(start: &Start, control: &Control, streams: Streams) -> Result<ToHost,
     let process = child?.id() as i32;
     control.tell(&ToHost::Started);
 
-    let Streams { input, outputs } = streams;
-    let mut destination = ends.input;
-    std::thread::spawn(move || {
-        let is_terminal = has_terminal;
-        let mut destination = Some(&mut destination);
-        receive_input(&input, |bytes| {
-            let end: &[u8] = if is_terminal { &[END_OF_INPUT] } else { &[] };
-            let bytes = if bytes.is_empty() { end } else { bytes };
-            // After an error no more bytes are written: the command has closed its input.
-            if let Some(file) = &mut destination
-                && file.write_all(bytes).is_err()
-            {
-                destination = None;
-            }
-        });
-        // The pipe is closed here, which ends the command's input.
-    });
-    let mut pumps = Vec::new();
-    for (source, to_host) in ends.outputs.into_iter().zip(outputs) {
-        let pump = source.map(|source| Pump::start(source, to_host).map_err(own));
-        pumps.push(pump.transpose()?);
-    }
-    let stops = pumps.iter().map(|pump| pump.as_ref().map(Pump::stop));
-    let stops: Vec<_> = stops.collect();
-    let listener = control.another().map_err(own)?;
-    let terminal = ends.terminal;
-    std::thread::spawn(move || {
-        listener.listen(|message| obey(message, process, terminal.as_ref(), &stops));
-    });
+    let input = Input {
+        file: ends.input,
+        is_terminal: has_terminal,
+    };
+    let pumps = workers.serve(process, input, ends.terminal, ends.outputs);
 
     let code = loop {
         match sys::wait_for_child() {
@@ -107,22 +79,14 @@ pub fn run(start: &Start, control: &Control, streams: Streams) -> Result<ToHost,
     };
     let mut written = [0; 2];
     for (count, pump) in written.iter_mut().zip(pumps) {
-        *count = pump.map_or(0, Pump::finish);
+        *count = pump.finish();
     }
     sys::write_out();
     Ok(ToHost::Exited {
         code,
         written,
-        killed_for_memory: killed_for_memory(),
+        killed_for_memory: memory_kills.count(),
     })
-}
-
-/// Returns how many processes the kernel has killed because no memory was left (proc(5),
-/// /proc/vmstat).
-fn killed_for_memory() -> u32 {
-    let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
-    let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
-    count.and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
 /// Returns the command with its environment, and its name.
@@ -236,27 +200,4 @@ fn connect(
         outputs,
         terminal,
     })
-}
-
-/// Executes a message of the host.
-fn obey(message: ToGuest, process: i32, terminal: Option<&File>, outputs: &[Option<Arc<Stop>>]) {
-    match message {
-        // Signals of keys and of a terminal that has gone reach all programs in the terminal's
-        // foreground.
-        ToGuest::Signal(signal @ (SIGHUP | SIGINT | SIGQUIT)) => {
-            sys::send_signal(-process, signal);
-        }
-        ToGuest::Signal(signal) => sys::send_signal(process, signal),
-        ToGuest::WindowSize(WindowSize { rows, columns }) => {
-            if let Some(terminal) = terminal {
-                sys::set_window_size(terminal, rows, columns);
-            }
-        }
-        ToGuest::Closed(number) => {
-            let stop = number.checked_sub(port::OUTPUT);
-            if let Some(Some(stop)) = stop.and_then(|index| outputs.get(index)) {
-                stop.close();
-            }
-        }
-    }
 }

@@ -4,9 +4,10 @@
 //! ```text
 //!   host: tollgate exec                      guest: /init, which is this program
 //!   initramfs: /modules/* -----------------> loads modules
-//!   port 1, frames:               ready <---
+//!                                            mounts the root, starts its threads
+//!   port 1, frames:               ready <---   (a snapshot may be taken here)
 //!                   time, random bytes ----> sets the clock, feeds the random number generator
-//!                   the task --------------> mounts root and shares, runs the command
+//!                   the task --------------> mounts what is missing, runs the command
 //!                   signals, window size --> kill, TIOCSWINSZ
 //!                   started, failed, exited <--
 //!   port 2, frames: standard input --------> pipe or terminal of the command
@@ -21,6 +22,7 @@ pub mod protocol;
 
 mod command;
 mod disk;
+mod memory_kills;
 mod network;
 mod ports;
 mod refusal;
@@ -28,11 +30,13 @@ mod root;
 mod streams;
 mod sys;
 mod users;
+mod workers;
 
 use protocol::{ENTROPY, MODULES_FOLDER, Start, TASK, TIME, ToHost};
 use refusal::Refusal;
 use std::fs;
 use std::time::Duration;
+use workers::Workers;
 
 /// Runs the guest's whole life. It does not return: the host ends the machine after it was told how
 /// the command ended.
@@ -40,7 +44,7 @@ pub fn main() {
     match begin() {
         Ok(begun) => {
             let control = begun.control;
-            let end = match run(&begun.start, &control, begun.streams) {
+            let end = match run(&begun.start, &control, begun.workers, begun.mounts) {
                 Ok(end) => end,
                 Err(refusal) => ToHost::Failed {
                     code: refusal.code,
@@ -64,22 +68,27 @@ pub fn main() {
 struct Begun {
     start: Start,
     control: ports::Control,
-    streams: ports::Streams,
+    workers: Workers,
+    mounts: root::Prepared,
 }
 
-/// Starts the guest until it can communicate with the host.
+/// Starts the guest until it has its task. Whatever does not depend on the task is done before the
+/// host is told that the agent is ready: a guest that continues from a snapshot, which is taken at
+/// that moment, need not do it again.
 fn begin() -> Result<Begun, Refusal> {
     root::mount_kernel_file_systems()?;
     load_modules();
     let control = ports::Control::open()?;
-    // What can be done without the task is done before: a snapshot is taken here.
-    let streams = ports::Streams::open()?;
+    let mounts = root::prepare()?;
+    network::switch_loopback_on();
+    let workers = Workers::start(&control, ports::Streams::open()?)?;
     control.tell(&ToHost::Ready);
     let start = receive_task(&control)?;
     Ok(Begun {
         start,
         control,
-        streams,
+        workers,
+        mounts,
     })
 }
 
@@ -115,11 +124,12 @@ fn receive_task(control: &ports::Control) -> Result<Start, Refusal> {
 fn run(
     start: &Start,
     control: &ports::Control,
-    streams: ports::Streams,
+    workers: Workers,
+    mounts: root::Prepared,
 ) -> Result<ToHost, Refusal> {
-    root::enter(start)?;
+    root::enter(start, mounts)?;
     network::set_up(start);
-    let end = command::run(start, control, streams);
+    let end = command::run(start, control, workers);
     root::leave(start)?;
     end
 }

@@ -28,15 +28,20 @@ const RESOLVERS: &str = "/etc/resolv.conf";
 /// The place of such a file if the root's own must not be changed.
 const OWN_RESOLVERS: &str = "/run/tollgate-resolv.conf";
 
-/// Sets up the interfaces. Failures are reported on the console, because a command may not need the
-/// network.
-pub fn set_up(start: &Start) {
-    let try_out = |what: &str, result: io::Result<()>| {
-        if let Err(error) = result {
-            eprintln!("tollgate-agent: {what}: {error}");
-        }
-    };
+/// Reports a failure on the console, where it does no harm: a command may not need the network.
+fn try_out(what: &str, result: io::Result<()>) {
+    if let Err(error) = result {
+        eprintln!("tollgate-agent: {what}: {error}");
+    }
+}
+
+/// Switches the loopback interface on.
+pub fn switch_loopback_on() {
     try_out("lo", switch_on("lo"));
+}
+
+/// Sets up the interface of the user network, if there is one.
+pub fn set_up(start: &Start) {
     if start.has_user_network {
         try_out("eth0", configure("eth0"));
         try_out(RESOLVERS, tell_name_server(start.root_is_writable));

@@ -66,6 +66,12 @@ pub enum Root {
 /// The tag of the root's share.
 pub const ROOT_TAG: &str = "root";
 
+/// The beginning of a word on the kernel's command line which names a share, and after a colon says
+/// whether it is [`READ_ONLY`] or `rw`. The agent mounts it before it has its task.
+pub const MOUNT_PARAMETER: &str = "tollgate.mount=";
+/// The word for shares that are mounted read-only.
+pub const READ_ONLY: &str = "ro";
+
 /// A shared directory and the path where it is mounted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mount {

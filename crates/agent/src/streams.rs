@@ -6,6 +6,7 @@ use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
 /// The number of bytes that are moved together.
@@ -15,6 +16,7 @@ const PIECE: usize = 32 << 10;
 pub struct Pump {
     thread: JoinHandle<u64>,
     stop: Arc<Stop>,
+    source: Sender<OwnedFd>,
 }
 
 /// The requests to the thread.
@@ -39,8 +41,9 @@ impl Stop {
 }
 
 impl Pump {
-    /// Starts to move bytes from `source` to `port`.
-    pub fn start(source: OwnedFd, port: File) -> io::Result<Self> {
+    /// Starts the thread, which waits until it gets the source of the bytes for `port`. It drops
+    /// `starting` before it waits.
+    pub fn start(port: File, starting: Sender<()>) -> io::Result<Self> {
         let (ear, bell) = io::pipe()?;
         let stop = Arc::new(Stop {
             bell,
@@ -48,8 +51,26 @@ impl Pump {
             is_closed: AtomicBool::new(false),
         });
         let shared = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || pump(source.into(), port, ear, &shared));
-        Ok(Self { thread, stop })
+        let (sender, source) = channel::<OwnedFd>();
+        let thread = std::thread::spawn(move || {
+            drop(starting);
+            match source.recv() {
+                Ok(source) => pump(source.into(), port, ear, &shared),
+                // The stream has no source.
+                Err(_) => 0,
+            }
+        });
+        Ok(Self {
+            thread,
+            stop,
+            source: sender,
+        })
+    }
+
+    /// Begins to move bytes from `source`.
+    pub fn begin(&self, source: OwnedFd) {
+        // The thread waits for this and has not ended.
+        let _ = self.source.send(source);
     }
 
     /// Returns what can close the stream.
@@ -59,6 +80,8 @@ impl Pump {
 
     /// Moves the remaining bytes, and returns how many bytes were moved in total.
     pub fn finish(self) -> u64 {
+        // A thread that still waits for its source ends by this.
+        drop(self.source);
         self.stop.is_last.store(true, Ordering::SeqCst);
         self.stop.ring();
         self.thread.join().unwrap_or(0)

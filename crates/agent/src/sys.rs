@@ -13,6 +13,11 @@ use std::os::unix::ffi::OsStrExt;
 const SYS_FINIT_MODULE: c_long = 313;
 #[cfg(target_pointer_width = "32")]
 const SYS_FINIT_MODULE: c_long = 350;
+// Linux's number of statx.
+#[cfg(target_pointer_width = "64")]
+const SYS_STATX: c_long = 332;
+#[cfg(target_pointer_width = "32")]
+const SYS_STATX: c_long = 383;
 // Linux's number of clock_settime with 64-bit times.
 #[cfg(target_pointer_width = "64")]
 const SYS_CLOCK_SETTIME: c_long = 227;
@@ -158,6 +163,29 @@ pub fn mount_at(
         )
     })?;
     Ok(())
+}
+
+/// Makes the kernel ask a file system of another machine for the attributes of a directory again.
+pub fn forget_attributes(path: impl AsRef<OsStr>) {
+    const AT_FDCWD: c_int = -100;
+    const AT_STATX_FORCE_SYNC: c_int = 0x2000;
+    const STATX_BASIC_STATS: c_int = 0x7ff;
+    let Ok(path) = c_string(path.as_ref()) else {
+        return;
+    };
+    // struct statx has 256 bytes.
+    let mut answer = [0_u64; 32];
+    // SAFETY: the path ends with a zero byte, and the kernel writes no more than the structure.
+    unsafe {
+        syscall(
+            SYS_STATX,
+            AT_FDCWD,
+            path.as_ptr(),
+            AT_STATX_FORCE_SYNC,
+            STATX_BASIC_STATS,
+            answer.as_mut_ptr(),
+        );
+    }
 }
 
 /// Removes a file system from its path. It is unmounted when no process uses it any more.

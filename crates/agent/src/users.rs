@@ -21,7 +21,12 @@ pub struct Identity {
 /// Finds a user in /etc/passwd and /etc/group.
 pub fn find(user: &User) -> Result<Identity, Refusal> {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
-    identity(user, &read("/etc/passwd"), &read("/etc/group"))
+    let groups = match user {
+        User::Named(_) => read("/etc/group"),
+        // Numbers are complete.
+        User::Numbers(..) => String::new(),
+    };
+    identity(user, &read("/etc/passwd"), &groups)
 }
 
 /// An entry of /etc/passwd.

@@ -79,6 +79,11 @@ impl Handles {
         numbers.by_number.get(&number).cloned().ok_or(Errno::BADF)
     }
 
+    /// Whether the guest has no file open.
+    pub fn is_empty(&self) -> bool {
+        self.numbers().by_number.is_empty()
+    }
+
     pub fn remove(&self, number: u64) {
         let removed = self.numbers().by_number.remove(&number);
         // The file is closed without the lock.

@@ -39,9 +39,11 @@ mod handles;
 mod listing;
 mod names;
 mod patience;
+mod session;
 mod unopened;
 
 pub use counts::RequestCounts;
 pub use options::{ShareError, ShareOptions};
 pub use server::Server;
+pub use session::NewSession;
 pub use threads::{Outcome, Request, ShareThreads};

@@ -43,9 +43,9 @@ pub struct Server {
     pub(crate) unopened_directories: Unopened,
     pub(crate) patience: Patience,
     /// Whether the guest's kernel reads files without opening them.
-    reads_unopened: AtomicBool,
+    pub(crate) reads_unopened: AtomicBool,
     /// Whether the guest's kernel reads directories without opening them.
-    lists_unopened: AtomicBool,
+    pub(crate) lists_unopened: AtomicBool,
 }
 
 impl Server {

@@ -1,6 +1,7 @@
 //! The threads of a share, which take requests, in any order, and return replies.
 
 use crate::server::Server;
+use crate::session::NewSession;
 use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -63,6 +64,10 @@ trait Service: Send + Sync {
     fn handle_at_once(&self, request: &[u8], capacity: usize) -> Option<Vec<u8>>;
     /// Forgets all files that the guest knows.
     fn reset(&self);
+    /// Returns the guest's session if it can be saved.
+    fn new_session(&self) -> Option<NewSession>;
+    /// Continues a saved session. Returns false if that is impossible.
+    fn resume(&self, session: NewSession) -> bool;
 }
 
 impl Service for Server {
@@ -76,6 +81,14 @@ impl Service for Server {
 
     fn reset(&self) {
         self.reset();
+    }
+
+    fn new_session(&self) -> Option<NewSession> {
+        self.new_session()
+    }
+
+    fn resume(&self, session: NewSession) -> bool {
+        self.resume(session)
     }
 }
 
@@ -182,6 +195,18 @@ impl ShareThreads {
         self.shared.pending.load(Ordering::Relaxed) != 0
     }
 
+    /// Returns the guest's session if it can be saved, as [`Server::new_session`] does.
+    pub fn new_session(&self) -> Option<NewSession> {
+        (!self.has_pending_work())
+            .then(|| self.server.new_session())
+            .flatten()
+    }
+
+    /// Continues a saved session, as [`Server::resume`] does.
+    pub fn resume(&self, session: NewSession) -> bool {
+        self.server.resume(session)
+    }
+
     /// Handles a guest that has gone: waiting requests are dropped, and the guest's files are
     /// forgotten once the requests in progress are done. Does not wait for them.
     pub fn reset(&self) {
@@ -267,6 +292,14 @@ mod tests {
         }
 
         fn reset(&self) {}
+
+        fn new_session(&self) -> Option<NewSession> {
+            None
+        }
+
+        fn resume(&self, _: NewSession) -> bool {
+            false
+        }
     }
 
     fn start() -> (ShareThreads, Receiver<()>) {

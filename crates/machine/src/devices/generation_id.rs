@@ -2,8 +2,8 @@
 //! continues from a snapshot (Microsoft, "Virtual Machine Generation ID", 2012).
 //!
 //! Two machines that are restored from one snapshot begin with the same state of everything, that
-//! of their random number generators included. A guest that finds another generation ID, or is
-//! told of the change by ACPI, knows that it may be a copy. Linux then mixes the ID into its random
+//! of their random number generators included. A guest that finds another generation ID, or to
+//! which ACPI reports the change, knows that it may be a copy. Linux then mixes the ID into its random
 //! numbers and reseeds them (`drivers/virt/vmgenid.c`, since 5.18). ACPI describes the device
 //! ([`crate::acpi`]), and a general-purpose event reports the change.
 
@@ -18,7 +18,7 @@ pub const ID_BYTES: usize = 16;
 /// The bit of general-purpose event block 0 that reports a new ID.
 pub const EVENT: u8 = 0;
 
-/// The device.
+/// The device, with the present ID.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GenerationId([u8; ID_BYTES]);
 

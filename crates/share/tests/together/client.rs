@@ -110,16 +110,22 @@ pub struct Client {
 pub type Reply = Result<Vec<u8>, i32>;
 
 impl Client {
+    /// A client that begins a session.
     pub fn new(server: Server) -> Self {
-        let client = Self {
+        let client = Self::continued(server);
+        let init = words(&[7, 38, 1 << 20, u32::MAX]);
+        client.call(opcode::INIT, 0, &[&init]).unwrap();
+        client
+    }
+
+    /// A client that continues a session.
+    pub fn continued(server: Server) -> Self {
+        Self {
             server,
             uid: 0,
             gid: 0,
             calls: AtomicUsize::new(0),
-        };
-        let init = words(&[7, 38, 1 << 20, u32::MAX]);
-        client.call(opcode::INIT, 0, &[&init]).unwrap();
-        client
+        }
     }
 
     pub fn request(&self, opcode: u32, node: u64, parts: &[&[u8]]) -> Vec<u8> {

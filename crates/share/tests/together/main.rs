@@ -6,4 +6,5 @@ mod client;
 mod escape;
 mod files;
 mod random_requests;
+mod session;
 mod unopened;

@@ -33,7 +33,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::process::{Gid, Resource, getegid, geteuid, getgroups, getrlimit};
 use tollgate_agent::protocol::{
-    Mount, PORT_NAMES, ROOT_TAG, Root, Start, Terminal, User, code, task_frames,
+    MOUNT_PARAMETER, Mount, PORT_NAMES, READ_ONLY, ROOT_TAG, Root, Start, Terminal, User, code,
+    task_frames,
 };
 use tollgate_host_facts::file_words::writing;
 use tollgate_machine::config::{
@@ -63,9 +64,12 @@ const FAILED: u8 = code::FAILED;
 
 /// The beginning of the kernel's command line. The kernel must be quiet, because each character on
 /// the console is an exit. It does not probe for hardware that this machine lacks. The self-tests
-/// of the kernel's ciphers alone would take a tenth of a second or more.
+/// of the kernel's ciphers alone would take a tenth of a second or more. The pressure on
+/// memory and processors is computed at each switch between programs. AppArmor and TOMOYO are called
+/// at each file that is opened, and have no rules in a guest.
 const COMMAND_LINE: &str = "console=ttyS0 panic=-1 tsc=reliable mitigations=off \
-    random.trust_cpu=on 8250.nr_uarts=1 i8042.noaux audit=0 cryptomgr.notests nowatchdog";
+    random.trust_cpu=on 8250.nr_uarts=1 i8042.noaux audit=0 cryptomgr.notests nowatchdog psi=0 \
+    lsm=landlock,lockdown,yama,integrity,bpf";
 
 /// The number of seconds for which the guest may cache what it has read of its root. Programs of
 /// the host are seldom replaced while a command runs.
@@ -496,12 +500,20 @@ fn own_terminal() -> Option<Terminal> {
 }
 
 /// The kernel's command line. With --verbose the console shows the kernel's messages.
-fn command_line(arguments: &ExecArguments) -> String {
+fn command_line(arguments: &ExecArguments, shares: &[ShareOptions]) -> String {
     let loudness = match arguments.verbose {
         true => "loglevel=7",
         false => "quiet",
     };
-    format!("{COMMAND_LINE} {loudness} {}", arguments.append)
+    // The agent mounts the shares before it has its task.
+    let mounts: String = shares
+        .iter()
+        .map(|share| {
+            let access = if share.readonly { READ_ONLY } else { "rw" };
+            format!(" {MOUNT_PARAMETER}{}:{access}", share.tag)
+        })
+        .collect();
+    format!("{COMMAND_LINE} {loudness}{mounts} {}", arguments.append)
 }
 
 fn configuration(
@@ -512,8 +524,10 @@ fn configuration(
     let ports = PORT_NAMES.iter().zip(links.guest_descriptors());
     let mut config = VmConfig {
         kernel: plan.kernel.image.clone(),
-        append: command_line(arguments),
+        append: command_line(arguments, &plan.shares),
         triple_fault: TripleFaultAction::Reset,
+        // The agent gives a restored guest random bytes before it runs anything.
+        generation_id: false,
         drives: plan.drives.clone(),
         shares: plan.shares.clone(),
         networks: plan.networks.clone(),

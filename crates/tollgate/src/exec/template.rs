@@ -5,8 +5,8 @@
 //! later runs                  restore ---------------> task -> command
 //! ```
 //!
-//! A template is taken before the agent has its task and before anything is mounted, so it holds
-//! nothing of the user. It is found by a key: a hash of everything that it depends on. Templates
+//! A template is taken before the agent has its task. The shares are mounted already, but no
+//! file in them has been looked at: the template holds nothing of the user. It is found by a key: a hash of everything that it depends on. Templates
 //! lie in the user's cache folder, which only the user can read; the least recently used are
 //! removed. Whatever is wrong with one, the guest boots instead.
 
@@ -16,7 +16,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use tollgate_machine::config::{NetworkKind, PortTarget, ShareOptions, UserOptions, VmConfig};
+use tollgate_machine::config::{NetworkKind, PortTarget, UserOptions, VmConfig};
 use tollgate_machine::cpu;
 use tollgate_machine::snapshot::SnapshotFile;
 use tollgate_machine::vm_handle::{AfterSnapshot, SnapshotOrder, VmHandle};
@@ -27,6 +27,8 @@ use crate::files::is_private;
 const MOST_TEMPLATES: usize = 8;
 /// How long writing a template may take.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long the guest runs between the agent's message and the snapshot.
+const SETTLING: Duration = Duration::from_millis(100);
 /// How often it is asked whether a template is written.
 const RETRY: Duration = Duration::from_millis(1);
 /// The end of a template's name.
@@ -101,6 +103,8 @@ impl NewTemplate {
     /// Has the machine write the template, and waits for it. If that fails, the next guest boots
     /// too.
     pub fn write(self, handle: &VmHandle) {
+        // What the kernel does in the background after its boot is done once, not in every later run.
+        std::thread::sleep(SETTLING);
         let folder = self.0.parent().unwrap_or(Path::new("/"));
         remove_oldest(folder, MOST_TEMPLATES - 1);
         let request = handle.request_snapshot(SnapshotOrder {
@@ -119,7 +123,7 @@ fn shape(config: &VmConfig) -> VmConfig {
     let mut shape = config.clone();
     shape.initramfs = None;
     for share in &mut shape.shares {
-        *share = ShareOptions::new("", &share.tag);
+        share.path = PathBuf::new();
     }
     for network in &mut shape.networks {
         if let NetworkKind::User(options) = &mut network.kind {

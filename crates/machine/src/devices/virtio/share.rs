@@ -10,10 +10,12 @@ use super::device::{Queues, VirtioDevice};
 use super::device_type;
 use super::queue::QueueError;
 use crate::bus::completion::Completer;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use tollgate_share::protocol::{Header, IN_HEADER_BYTES, MAX_REQUEST_BYTES, MAX_TRANSFER, opcode};
-use tollgate_share::{Request, RequestCounts, Server, ShareOptions, ShareThreads};
+use tollgate_share::{NewSession, Request, RequestCounts, Server, ShareOptions, ShareThreads};
 
 /// The number of descriptors of the queue of urgent requests, by which the guest reports the inodes
 /// that it forgets, and of the queue of all others. The driver's largest request is a little
@@ -35,6 +37,12 @@ struct Pending {
     chain: Chain,
     /// The number of bytes that the request takes on the host.
     bytes: usize,
+}
+
+/// What is saved of a device whose directory the guest has mounted.
+#[derive(Serialize, Deserialize)]
+struct Saved {
+    session: NewSession,
 }
 
 /// A shared directory.
@@ -236,10 +244,28 @@ impl VirtioDevice for Share {
         Some(Arc::clone(&self.counts))
     }
 
-    /// The host's side of a session is files that are open here.
+    /// The files that the guest knows are descriptors of this process. A session that knows only
+    /// the directory itself can be continued.
     fn cannot_be_saved(&self) -> Option<String> {
-        self.is_mounted
+        (self.is_mounted && self.threads.new_session().is_none())
             .then(|| format!("has mounted '{}' and must unmount it first", self.name))
+    }
+
+    fn save(&self) -> Value {
+        let session = self.threads.new_session().filter(|_| self.is_mounted);
+        let saved = session.map(|session| Saved { session });
+        serde_json::to_value(saved).unwrap_or_default()
+    }
+
+    fn restore(&mut self, saved: &Value) -> bool {
+        match Option::<Saved>::deserialize(saved) {
+            Ok(None) => true,
+            Ok(Some(Saved { session })) => {
+                self.is_mounted = self.threads.resume(session);
+                self.is_mounted
+            }
+            Err(_) => false,
+        }
     }
 
     fn reset(&mut self) {
