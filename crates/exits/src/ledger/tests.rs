@@ -1,3 +1,5 @@
+mod exact;
+
 use super::*;
 use crate::counter::{AT_READING, TIME};
 use crate::sampler::GROUP;
