@@ -362,5 +362,16 @@ mod tests {
             apic.read(offset, &mut bytes);
         }
         apic.set_line(usize::MAX, true, &mut bus);
+        // It still is what it was, and sends what it is programmed to send.
+        assert_eq!(get(&mut apic, 1), 0x0017_0020);
+        set(&mut apic, 0x10 + 2 * 3, 0x31, &mut bus);
+        set(&mut apic, 0x11 + 2 * 3, 0, &mut bus);
+        bus.messages.clear();
+        apic.set_line(3, false, &mut bus);
+        apic.set_line(3, true, &mut bus);
+        let [message] = bus.messages[..] else {
+            panic!("{:?}", bus.messages)
+        };
+        assert_eq!((message.vector, message.destination), (0x31, 0));
     }
 }

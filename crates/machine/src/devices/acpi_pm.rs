@@ -346,5 +346,14 @@ mod tests {
         }
         pm.write(PM1_EVENT_PORT, 2, 1, GuestTime(u64::MAX));
         pm.next_deadline();
+        // The button is still noticed, and the guest can still switch off.
+        pm.write(PM1_EVENT_PORT, 2, 0xffff, GuestTime(u64::MAX));
+        assert!(!pm.sci());
+        pm.press_power_button();
+        assert!(pm.sci());
+        pm.take_power_off();
+        let off = 1 << 13 | 5 << 10;
+        pm.write(PM1_CONTROL_PORT, 2, off, GuestTime(u64::MAX));
+        assert!(pm.take_power_off());
     }
 }

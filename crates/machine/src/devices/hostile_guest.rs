@@ -70,6 +70,104 @@ fn random_accesses_are_survived_and_deadlines_lie_ahead() {
         assert!(i8042.next_deadline(now).is_none_or(|time| time > now));
         assert!(serial.next_deadline().is_none_or(|time| time > now));
     }
+    timer_works(&mut pit, now);
+    interrupts_work(&mut pic);
+    clock_works(&mut rtc, now);
+    serial_port_works(&mut serial, now);
+    keyboard_controller_works(&mut i8042, now);
+}
+
+/// A guest that programs the timer's channel 0 gets an edge at the deadline.
+fn timer_works(pit: &mut Pit, now: GuestTime) {
+    // Mode 2, 1000 ticks.
+    for (port, value) in [(0x43, 0x34), (0x40, 0xe8), (0x40, 3)] {
+        pit.write(port, value, now);
+    }
+    pit.advance(now);
+    pit.irq_line().take_edges();
+    let due = pit.next_deadline().unwrap();
+    assert!(
+        (837_000..840_000).contains(&due.since(now)),
+        "{now:?} {due:?}"
+    );
+    pit.advance(due);
+    assert_eq!(pit.irq_line().take_edges(), 1);
+}
+
+/// A guest that programs the controllers gets the vector of the line that rises.
+fn interrupts_work(pic: &mut Pic) {
+    (0..16).for_each(|line| pic.set_line(line, false));
+    for (port, value) in [
+        (0x20, 0x11),
+        (0x21, 0x20),
+        (0x21, 4),
+        (0x21, 1),
+        (0xa0, 0x11),
+        (0xa1, 0x28),
+        (0xa1, 2),
+        (0xa1, 1),
+        (0x21, 0),
+        (0xa1, 0),
+    ] {
+        pic.write(port, value);
+    }
+    assert!(!pic.pending());
+    pic.set_line(12, true);
+    assert!(pic.pending());
+    assert_eq!(pic.acknowledge(), 0x2c);
+}
+
+/// The memory keeps a byte, and a second passes in a second.
+fn clock_works(rtc: &mut Rtc, now: GuestTime) {
+    let mut set = |register, value| {
+        rtc.write(0x70, register, now);
+        rtc.write(0x71, value, now);
+    };
+    set(0x50, 0x5a);
+    // Binary, 24 hours; the oscillator runs.
+    set(0x0a, 0x26);
+    set(0x0b, 0x86);
+    for (register, value) in [(0, 10), (2, 20), (4, 3), (6, 5), (7, 29), (8, 2), (9, 24)] {
+        set(register, value);
+    }
+    set(0x0b, 0x06);
+    let later = now.after(1_000_000_000);
+    rtc.advance(later);
+    let mut get = |register| {
+        rtc.write(0x70, register, later);
+        rtc.read(0x71, later)
+    };
+    assert_eq!([0x50, 0, 2, 4].map(&mut get), [0x5a, 11, 20, 3]);
+}
+
+/// What the guest sends comes out, and its scratch register keeps a byte.
+fn serial_port_works(serial: &mut Serial, now: GuestTime) {
+    // Eight bits, no modem loop.
+    for (register, value) in [(3, 3), (4, 0), (7, 0x5a)] {
+        serial.write(register, value, now);
+    }
+    serial.take_output();
+    serial.write(0, b'x', now);
+    assert_eq!(serial.take_output(), b"x");
+    assert_eq!(serial.read(7, now), 0x5a);
+}
+
+/// The controller passes its test.
+fn keyboard_controller_works(i8042: &mut I8042, mut now: GuestTime) {
+    // Both ports are disabled, and what they have sent is read.
+    for command in [0xad, 0xa7] {
+        i8042.write(0x64, command, now);
+    }
+    for _ in 0..100 {
+        now = now.after(I8042::BYTE_TIME);
+        i8042.advance(now);
+        i8042.read(0x60, now);
+    }
+    i8042.write(0x64, 0xaa, now);
+    now = now.after(I8042::BYTE_TIME);
+    i8042.advance(now);
+    assert_eq!(i8042.read(0x64, now) & 1, 1);
+    assert_eq!(i8042.read(0x60, now), 0x55);
 }
 
 #[test]

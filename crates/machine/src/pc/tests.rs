@@ -374,6 +374,20 @@ fn no_access_to_any_port_harms() {
         pc.next_deadline();
         pc.interrupt_pending();
     }
+    // After a reset the machine works: a byte of the clock's memory, and an interrupt.
+    pc.reset();
+    _ = pc.take_stop_request();
+    pc.port_write(0x70, 2, 0x5a21);
+    out(&mut pc, 0x70, 0x21);
+    assert_eq!(pc.port_read(0x71, 1), 0x5a);
+    program_pic(&mut pc);
+    mask_pic(&mut pc);
+    out(&mut pc, 0x21, 0xfe);
+    for (port, value) in [(0x43, 0x34), (0x40, 0xff), (0x40, 0xff)] {
+        out(&mut pc, port, value);
+    }
+    wait_for_deadline(&mut pc);
+    assert_eq!(pc.acknowledge_interrupt(), Some(0x20));
 }
 
 /// The bytes that wait for the serial port, whether a request is pending, and how many more times

@@ -158,7 +158,8 @@ fn nothing_moves_while_a_controller_or_a_channel_is_closed() {
 fn random_programs_move_no_more_than_there_is_and_nothing_outside() {
     let mut random = Random::new(0x8237_8237);
     let (mut dma, mut memory) = (DmaControllers::default(), memory());
-    for _ in 0..50_000 {
+    let mut written = 0;
+    for round in 0..50_000 {
         let port = random.next_u64() as u16 % 0xe0;
         match random.below(4) {
             0 => dma.read(port),
@@ -168,11 +169,33 @@ fn random_programs_move_no_more_than_there_is_and_nothing_outside() {
             }
         };
         let channel = random.next_u64() as u8;
-        let mut data = vec![0; random.below(700)];
+        let mut data = vec![0xa5; random.below(700)];
         let moved = match random.below(2) {
-            0 => dma.to_memory(channel, &data, &mut memory),
+            0 => {
+                let moved = dma.to_memory(channel, &data, &mut memory);
+                written += moved.bytes;
+                moved
+            }
             _ => dma.from_memory(channel, &mut data, &memory),
         };
         assert!(moved.bytes <= data.len());
+        if round % 100 == 0 {
+            let mut found = vec![0; 2 << 20];
+            memory.read(PhysicalAddress(0), &mut found);
+            let changed = found.iter().filter(|byte| **byte != 0).count();
+            assert!(changed <= written, "{changed} of {written}");
+            memory.clear().unwrap();
+            written = 0;
+        }
     }
+    // A guest that programs the controllers again gets its transfer.
+    for (port, value) in [(0x0d, 0), (0xda, 0), (0xd6, 0xc0), (0xd4, 0)] {
+        dma.write(port, value);
+    }
+    program(&mut dma, 0x46, 0x1_2000, 7);
+    dma.request(2, true);
+    assert_eq!(dma.to_memory(2, &[1; 9], &mut memory).bytes, 8);
+    let mut found = [0; 9];
+    memory.read(PhysicalAddress(0x1_2000), &mut found);
+    assert_eq!(found, [1, 1, 1, 1, 1, 1, 1, 1, 0]);
 }

@@ -387,4 +387,15 @@ fn odd_accesses_are_harmless() {
         apic.write(offset, &u32::MAX.to_le_bytes(), &at(u64::MAX / 4));
         apic.advance(&at(u64::MAX / 2));
     }
+    // It still is what it was, and a guest that programs it gets interrupts.
+    let end = u64::MAX / 2;
+    assert_eq!(read(&mut apic, register::VERSION, end), 0x0005_0014);
+    write(&mut apic, register::SPURIOUS_VECTOR, 0x1ff, end);
+    write(&mut apic, register::TASK_PRIORITY, 0, end);
+    write(&mut apic, register::ID, 0, end);
+    while apic.acknowledge().is_some() {
+        write(&mut apic, register::END_OF_INTERRUPT, 0, end);
+    }
+    assert!(apic.deliver(&fixed(0x52, false)));
+    assert_eq!(apic.acknowledge(), Some(0x52));
 }

@@ -225,6 +225,21 @@ fn random_accesses_are_survived_and_deadlines_lie_ahead() {
         let lies_ahead = |due: GuestTime| due > at(now);
         assert!(hpet.next_deadline(at(now)).is_none_or(lies_ahead));
     }
+    // A guest that programs it again gets an edge at the comparator's time, and only then.
+    write(&mut hpet, GENERAL, 0, now);
+    write(&mut hpet, COUNTER, 0, now);
+    for index in 0..3 {
+        write(&mut hpet, timer(index), 0, now);
+    }
+    write(&mut hpet, timer(0), 1 << 2, now);
+    write(&mut hpet, timer(0) + 8, 1_000, now);
+    hpet.advance(at(now));
+    hpet.timers[0].line.take_edges();
+    write(&mut hpet, GENERAL, 1, now);
+    assert_eq!(read(&mut hpet, COUNTER, now + 500), 50);
+    assert_eq!(hpet.next_deadline(at(now)), Some(at(now + 10_000)));
+    assert_eq!(edges(&mut hpet, 0, now + 9_999), 0);
+    assert_eq!(edges(&mut hpet, 0, now + 10_000), 1);
 }
 
 #[test]

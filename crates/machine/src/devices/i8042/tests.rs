@@ -358,6 +358,11 @@ fn no_order_of_bytes_harms_the_controller() {
             bench.bytes();
         }
     }
+    // Keyboard and controller still answer.
+    assert_eq!(bench.ask(0xAA), [0x55]);
+    bench.command(0x60);
+    bench.data(0x45);
+    assert_eq!(bench.ask_keyboard(0xFF), [0xFA, 0xAA]);
     let mut controller = bench.controller;
     controller.key(Key::extended(0xFF), true, GuestTime(u64::MAX));
     controller.advance(GuestTime(u64::MAX));

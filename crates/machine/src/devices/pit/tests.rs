@@ -266,6 +266,11 @@ fn the_end_of_time_is_survived() {
     pit.write(0x40, 2, end);
     pit.read(0x40, end);
     pit.next_deadline();
+    // A guest that programs it reads the count.
+    for (port, value) in [(0x43, 0x34), (0x40, 0x12), (0x40, 0x34), (0x43, 0)] {
+        pit.write(port, value, end);
+    }
+    assert_eq!([pit.read(0x40, end), pit.read(0x40, end)], [0x12, 0x34]);
 }
 
 #[test]

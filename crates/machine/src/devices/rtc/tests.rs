@@ -279,6 +279,14 @@ fn nonsense_dates_and_the_end_of_time_are_survived() {
     peek(&mut rtc, 0x0C, end);
     peek(&mut rtc, 0x0A, end);
     rtc.next_deadline(end);
+    // A guest that sets a date reads it.
+    poke(&mut rtc, 0x0A, 0x26, end);
+    poke(&mut rtc, 0x0B, 0x86, end);
+    let date = [20, 24, 2, 29, 5, 23, 59, 58];
+    for (register, value) in [0x32, 9, 8, 7, 6, 4, 2, 0].into_iter().zip(date) {
+        poke(&mut rtc, register, value, end);
+    }
+    assert_eq!(time(&mut rtc, end), date);
 }
 
 #[test]

@@ -373,6 +373,14 @@ fn no_register_and_no_store_makes_it_fail() {
             vga.picture(&mut bench.board.memory);
         }
     }
+    // A guest that sets a mode after a reset sees what it writes.
+    vga.reset(&mut bench.context(0));
+    enter_text(&mut vga, &mut bench);
+    let memory = &mut bench.board.memory;
+    assert!(memory.write(PhysicalAddress(0xb_8000), b"H\x07i\x1f"));
+    let shown = text(&mut vga, &bench);
+    assert_eq!((shown.columns, shown.rows), (80, 25));
+    assert_eq!(&shown.characters[..2], b"Hi");
 }
 
 #[test]
