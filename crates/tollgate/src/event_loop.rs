@@ -349,9 +349,7 @@ impl Loop {
             0 => exit_code::STOPPED,
             signal => exit_code::for_signal(signal),
         };
-        // SAFETY: _exit takes an integer. exit() would run destructors while the vCPU thread still
-        // uses what they destroy.
-        unsafe { libc::_exit(code.into()) }
+        host::end_process(code)
     }
 }
 

@@ -9,6 +9,8 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::retry_on_intr;
 use rustix::termios::tcgetwinsize;
 
+use crate::signal_set::SignalSet;
+
 /// The result of a system call that returns -1 on failure.
 ///
 /// # Errors
@@ -30,6 +32,13 @@ pub fn owned(result: libc::c_int) -> io::Result<OwnedFd> {
     let fd = check(result)?;
     // SAFETY: the system call has just returned this descriptor, so nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Ends the process immediately with this exit code. No destructors run: another thread may still
+/// use what they destroy.
+pub fn end_process(code: u8) -> ! {
+    // SAFETY: _exit takes an integer and runs no code of this process.
+    unsafe { libc::_exit(code.into()) }
 }
 
 /// A descriptor to wait for, as poll(2) takes it. A negative `fd` is ignored.
@@ -59,7 +68,7 @@ pub fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<(
 pub fn poll_with_mask(
     fds: &mut [libc::pollfd],
     timeout: Option<Duration>,
-    mask: Option<&libc::sigset_t>,
+    mask: Option<&SignalSet>,
 ) -> io::Result<()> {
     let timeout = timeout.map(|timeout| libc::timespec {
         tv_sec: timeout.as_secs().min(i64::MAX as u64) as libc::time_t,
@@ -68,7 +77,7 @@ pub fn poll_with_mask(
     let timeout = timeout
         .as_ref()
         .map_or(std::ptr::null(), std::ptr::from_ref);
-    let mask = mask.map_or(std::ptr::null(), std::ptr::from_ref);
+    let mask = mask.map_or(std::ptr::null(), |mask| std::ptr::from_ref(mask.raw()));
     let count = fds.len() as libc::nfds_t;
     // SAFETY: `fds` is a valid array of `count` elements for the duration of the call; timeout
     // and mask are null or live.

@@ -41,6 +41,7 @@ mod port;
 mod run;
 mod serial_target;
 mod share;
+mod signal_set;
 mod signals;
 mod silence;
 mod size;

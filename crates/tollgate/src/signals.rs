@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::host;
+use crate::signal_set::{self, SignalSet, is_ignored};
 
 /// Signals that end the virtual machine.
 pub const ENDING: [libc::c_int; 4] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT];
@@ -17,8 +18,8 @@ pub const ENDING: [libc::c_int; 4] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP,
 /// Makes a write beyond the limit of a file's size (`ulimit -f`) fail with EFBIG, like a write to a
 /// full disk, instead of ending the process by a signal. Guest RAM is a file too.
 pub fn ignore_file_size_limit() {
-    // SAFETY: the signal's number is valid, and ignoring it runs no code of this process.
-    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    // The signal's number is valid, so this cannot fail.
+    let _ = signal_set::ignore(libc::SIGXFSZ);
 }
 
 /// The request that a signal stands for.
@@ -38,7 +39,11 @@ extern "C" fn note(signal: libc::c_int) {
 }
 
 /// The set of signals that are blocked and waited for.
-pub struct Signals(libc::sigset_t);
+pub struct Signals {
+    set: SignalSet,
+    /// The signals that stay blocked during the wait.
+    others: SignalSet,
+}
 
 impl Signals {
     /// Blocks the signals in this thread, and so in all threads that it starts later. This must be
@@ -65,27 +70,14 @@ impl Signals {
             .filter(is_wanted)
             .chain([libc::SIGCONT])
             .collect();
-        let mut set = empty_set();
-        for signal in &wanted {
-            // SAFETY: `set` is a valid, writable signal set, and the signal number is valid.
-            unsafe { libc::sigaddset(&mut set, *signal) };
-        }
-        // SAFETY: `set` is valid; the previous mask is not requested.
-        let error = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) };
-        if error != 0 {
-            return Err(io::Error::from_raw_os_error(error));
-        }
+        let set = SignalSet::of(wanted.iter().copied());
+        let others = set.block().without(&wanted);
         for signal in wanted {
-            // SAFETY: an all-zero sigaction is a valid starting value.
-            let mut action = unsafe { std::mem::zeroed::<libc::sigaction>() };
-            action.sa_sigaction = note as *const () as usize;
             // Blocking all of them lets only one handler run at a time.
-            action.sa_mask = set;
-            // SAFETY: the action is fully initialized, and its handler only sets a bit of an
-            // atomic.
-            host::check(unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) })?;
+            // SAFETY: the handler only sets a bit of an atomic.
+            unsafe { signal_set::handle(signal, note, 0, &set)? };
         }
-        Ok(Self(set))
+        Ok(Self { set, others })
     }
 
     /// Waits for an event of `fds` or a signal, at most until `timeout`. Afterwards [`Self::next`]
@@ -95,23 +87,12 @@ impl Signals {
     ///
     /// The errors of ppoll(2), except for EINTR, after which no event is shown.
     pub fn poll(&self, fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<()> {
-        let mut mask = empty_set();
-        // SAFETY: a null new mask only reads the old one; `mask` is valid for writing.
-        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut mask) };
-        for signal in 1..=LAST_SIGNAL {
-            // SAFETY: both sets are valid, and so is the signal's number.
-            unsafe {
-                if libc::sigismember(&self.0, signal) == 1 {
-                    libc::sigdelset(&mut mask, signal);
-                }
-            }
-        }
         // A signal may have come whose note was not read yet.
         let timeout = match CAME.load(Ordering::Acquire) {
             0 => timeout,
             _ => Some(Duration::ZERO),
         };
-        host::poll_with_mask(fds, timeout, Some(&mask))
+        host::poll_with_mask(fds, timeout, Some(&self.others))
     }
 
     /// The next signal that waits, if any.
@@ -122,41 +103,13 @@ impl Signals {
             CAME.fetch_and(!lowest, Ordering::AcqRel);
             lowest.trailing_zeros() as libc::c_int
         } else {
-            let now = libc::timespec {
-                tv_sec: 0,
-                tv_nsec: 0,
-            };
-            // SAFETY: the set and the timeout are valid; no further information about the signal is
-            // requested.
-            unsafe { libc::sigtimedwait(&self.0, std::ptr::null_mut(), &now) }
+            self.set.take_pending()?
         };
         match signal {
             libc::SIGCONT => Some(Asked::Continued),
-            1.. => Some(Asked::Signal(signal)),
-            _ => None,
+            _ => Some(Asked::Signal(signal)),
         }
     }
-}
-
-/// The last signal with a name. The others, for real-time use, are never waited for.
-const LAST_SIGNAL: libc::c_int = 31;
-
-fn empty_set() -> libc::sigset_t {
-    // SAFETY: an all-zero sigset_t is a valid value.
-    let mut set = unsafe { std::mem::zeroed::<libc::sigset_t>() };
-    // SAFETY: `set` is a valid, writable signal set.
-    unsafe { libc::sigemptyset(&mut set) };
-    set
-}
-
-/// Whether the parent process had the signal ignored, as nohup does with SIGHUP and a shell with
-/// SIGINT of background jobs. Such a signal stays ignored.
-fn is_ignored(signal: libc::c_int) -> bool {
-    // SAFETY: an all-zero sigaction is a valid value.
-    let mut action = unsafe { std::mem::zeroed::<libc::sigaction>() };
-    // SAFETY: a null new action only reads the old one; `action` is valid for writing.
-    let result = unsafe { libc::sigaction(signal, std::ptr::null(), &mut action) };
-    result == 0 && action.sa_sigaction == libc::SIG_IGN
 }
 
 #[cfg(test)]
@@ -222,19 +175,13 @@ mod tests {
             thread::yield_now();
         }
         let mine = libc::SIGRTMIN() + 6;
-        let mut set = empty_set();
-        // SAFETY: `set` is a valid signal set and the number is that of a signal.
-        unsafe {
-            libc::sigaddset(&mut set, mine);
-            libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
-        }
+        let set = SignalSet::of([mine]);
+        set.block();
         let wakes = || -> u64 { status(waiting, "voluntary_ctxt_switches:").parse().unwrap() };
         let before = wakes();
         for _ in 0..SENT {
             send(thread_id(), mine);
-            // SAFETY: `set` is valid, and the signal is pending.
-            let taken = unsafe { libc::sigwaitinfo(&set, std::ptr::null_mut()) };
-            assert_eq!(taken, mine);
+            assert_eq!(set.take_pending(), Some(mine));
         }
         let woken = wakes() - before;
         send(waiting, libc::SIGUSR1);

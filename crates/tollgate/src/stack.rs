@@ -1,9 +1,10 @@
 //! Runs the command on a stack that is large enough, whatever `ulimit -s` says.
 
 use std::io;
-use std::mem::MaybeUninit;
 
 use rustix::process::{Resource, getrlimit};
+
+use crate::signal_set::SignalSet;
 
 /// The size that the deepest calls need, with a margin.
 const ENOUGH: u64 = 1 << 20;
@@ -19,9 +20,9 @@ pub fn with_enough(work: fn() -> u8) -> u8 {
     {
         return work();
     }
-    let old = set_mask(&all_signals());
+    let old = SignalSet::all().block();
     let thread = std::thread::Builder::new().stack_size(OWN).spawn(move || {
-        set_mask(&old);
+        old.block_only();
         work()
     });
     match thread.map(std::thread::JoinHandle::join) {
@@ -35,23 +36,4 @@ pub fn with_enough(work: fn() -> u8) -> u8 {
 fn no_thread(error: &io::Error) -> u8 {
     let message = format!("the stack is too small ('ulimit -s'), and there is no thread: {error}");
     crate::failure::Failure::host(message).report()
-}
-
-fn all_signals() -> libc::sigset_t {
-    let mut set = MaybeUninit::uninit();
-    // SAFETY: sigfillset initializes the set that it is given.
-    unsafe {
-        libc::sigfillset(set.as_mut_ptr());
-        set.assume_init()
-    }
-}
-
-/// Sets the calling thread's signal mask and returns the previous mask.
-fn set_mask(mask: &libc::sigset_t) -> libc::sigset_t {
-    let mut old = MaybeUninit::uninit();
-    // SAFETY: with a valid mask the call cannot fail, and it fills in the old one.
-    unsafe {
-        libc::pthread_sigmask(libc::SIG_SETMASK, mask, old.as_mut_ptr());
-        old.assume_init()
-    }
 }

@@ -18,7 +18,7 @@ use rustix::termios::{
     tcgetattr, tcgetpgrp, tcsetattr,
 };
 
-use crate::host;
+use crate::signal_set::{self, SignalSet};
 
 struct Saved {
     settings: Termios,
@@ -169,12 +169,8 @@ fn restore_at_every_end() -> io::Result<()> {
     // SAFETY: `at_exit` touches only statics that are never destroyed.
     unsafe { libc::atexit(at_exit) };
 
-    // SAFETY: an all-zero sigaction is valid: no flags, an empty mask.
-    let mut action = unsafe { std::mem::zeroed::<libc::sigaction>() };
-    action.sa_sigaction = on_abort as extern "C" fn(libc::c_int) as usize;
-    action.sa_flags = libc::SA_RESETHAND | libc::SA_ONSTACK;
+    let flags = libc::SA_RESETHAND | libc::SA_ONSTACK;
     // SAFETY: the handler only calls tcsetattr and touches atomics, both of which signal handlers
     // may do.
-    host::check(unsafe { libc::sigaction(libc::SIGABRT, &action, std::ptr::null_mut()) })?;
-    Ok(())
+    unsafe { signal_set::handle(libc::SIGABRT, on_abort, flags, &SignalSet::of([])) }
 }

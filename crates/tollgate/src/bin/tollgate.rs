@@ -1,7 +1,12 @@
 //! The `tollgate` command. Everything is in the library of the same name, except what must happen
 //! before Rust's own start-up.
 
+use std::os::fd::IntoRawFd;
 use std::process::ExitCode;
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::{fcntl_getfd, write};
+use rustix::stdio::{stderr, stdin, stdout};
 
 fn main() -> ExitCode {
     tollgate::main()
@@ -18,18 +23,17 @@ static OPEN_STREAMS: extern "C" fn() = open_streams;
 extern "C" fn open_streams() {
     const MESSAGE: &[u8] =
         b"tollgate: a standard stream is closed, and /dev/null cannot be opened instead\n";
-    for stream in 0..3 {
-        // SAFETY: fcntl takes and returns integers only with this command.
-        if unsafe { libc::fcntl(stream, libc::F_GETFD) } != -1 {
+    for stream in [stdin(), stdout(), stderr()] {
+        if fcntl_getfd(stream).is_ok() {
             continue;
         }
-        // SAFETY: the path ends with NUL. The lowest free descriptor is this stream.
-        if unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) } == -1 {
-            // SAFETY: the message is readable. If standard error is closed too, the call fails and
-            // changes nothing.
-            unsafe {
-                libc::write(2, MESSAGE.as_ptr().cast(), MESSAGE.len());
-                libc::_exit(1);
+        // The lowest free descriptor is this stream, which stays open.
+        match open(c"/dev/null", OFlags::RDWR, Mode::empty()) {
+            Ok(null) => _ = null.into_raw_fd(),
+            Err(_) => {
+                // If standard error is closed too, this fails and changes nothing.
+                let _ = write(stderr(), MESSAGE);
+                std::process::exit(1);
             }
         }
     }

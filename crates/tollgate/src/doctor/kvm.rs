@@ -45,6 +45,12 @@ fn has_hardware_support() -> bool {
     vmx || svm
 }
 
+/// Makes a request of KVM that takes an integer, here 0, and returns an integer or a descriptor.
+fn request(device: &impl AsRawFd, request: libc::Ioctl) -> libc::c_int {
+    // SAFETY: none of this file's requests takes a pointer.
+    unsafe { libc::ioctl(device.as_raw_fd(), request, 0) }
+}
+
 /// Creates a virtual machine with one processor, and destroys it.
 fn probe() -> Result<(), String> {
     let device = OpenOptions::new()
@@ -56,16 +62,13 @@ fn probe() -> Result<(), String> {
             ErrorKind::PermissionDenied => "present, but you may not open it".into(),
             _ => format!("present, but cannot be opened: {error}"),
         })?;
-    // SAFETY: this request takes no argument and returns an integer.
-    let version = unsafe { libc::ioctl(device.as_raw_fd(), GET_API_VERSION, 0) };
+    let version = request(&device, GET_API_VERSION);
     if version != API_VERSION {
         return Err(format!("present, but speaks version {version}"));
     }
-    // SAFETY: this request takes an integer and returns a descriptor.
-    let machine = host::owned(unsafe { libc::ioctl(device.as_raw_fd(), CREATE_VM, 0) })
+    let machine = host::owned(request(&device, CREATE_VM))
         .map_err(|error| format!("present, but creates no machine: {error}"))?;
-    // SAFETY: this request takes an integer and returns a descriptor, as the one above.
-    host::owned(unsafe { libc::ioctl(machine.as_raw_fd(), CREATE_VCPU, 0) })
+    host::owned(request(&machine, CREATE_VCPU))
         .map_err(|error| format!("present, but creates no processor: {error}"))?;
     Ok(())
 }

@@ -553,9 +553,7 @@ impl Talk {
         let end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
         let code = end.as_ref().map_or(super::FAILED, super::report);
         let code = self.losses.exit_code(code);
-        // SAFETY: _exit takes an integer. exit() would run destructors while the vCPU thread still
-        // uses what they destroy.
-        unsafe { libc::_exit(code.into()) }
+        host::end_process(code)
     }
 
     fn erase_progress(&mut self) {
