@@ -28,7 +28,7 @@ use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::xsave::OPMASK;
 use tollgate_x86::{CpuState, Exception, LinearAddress};
 
-/// The place of the part of an operand that is in one page.
+/// The place of a part of an operand.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// The part may be accessed at this address.
@@ -39,7 +39,7 @@ enum Place {
     Beyond,
 }
 
-/// The part of an operand that is in one page.
+/// The part of an operand that is in one page, or on one side of its segment's limit.
 #[derive(Clone, Copy)]
 struct Part {
     /// Offset of the part in the operand.
@@ -53,7 +53,8 @@ struct Part {
 #[derive(Clone, Copy)]
 struct Masked {
     address: SegmentedAddress,
-    /// Offset of the first byte in its page.
+    /// The offset of the first byte in a host page such that the second part begins the next page.
+    /// An operand of one part has its own offset.
     offset: usize,
     size: usize,
     kind: AccessKind,
@@ -99,8 +100,8 @@ impl<P: Platform> Running<'_, Translated, P> {
     /// Runs the instruction if a part of its operand must not be accessed. Returns `None` if all
     /// parts may be accessed.
     ///
-    /// If a segment's limit ends in the middle of a page, the whole part in that page counts as
-    /// beyond the limit.
+    /// If the operand crosses both its segment's limit and, on the allowed side, the end of a page,
+    /// it is divided at the latter alone: the whole part in a page then counts as beyond the limit.
     pub(crate) fn bounce_beside_fault(
         &mut self,
         block: BlockId,
@@ -246,6 +247,27 @@ impl<P: Platform> Running<'_, Translated, P> {
     }
 }
 
+/// The offset in the operand at which its segment's limit divides it, if it does and the bytes on
+/// the allowed side of it lie in one page. `in_first` bytes of the operand are in its first page.
+fn limit_in_operand(
+    cpu: &CpuState,
+    address: SegmentedAddress,
+    size: usize,
+    in_first: usize,
+    kind: AccessKind,
+) -> Option<usize> {
+    if linear_address(cpu, address, size as u32, kind).is_ok() {
+        return None;
+    }
+    let is_allowed = |at: usize| linear_address(cpu, address.offset(at as u64), 1, kind).is_ok();
+    let limit = (1..size).find(|&at| is_allowed(at) != is_allowed(at - 1))?;
+    let is_in_one_page = match is_allowed(0) {
+        true => limit <= in_first,
+        false => limit >= in_first,
+    };
+    (in_first == size || is_in_one_page).then_some(limit)
+}
+
 impl GuestView {
     /// The access of the instruction at CS:RIP, with the places of its parts.
     fn masked_access(
@@ -266,6 +288,10 @@ impl GuestView {
             .wrapping_add(address.offset);
         let offset = (first % PAGE_SIZE) as usize;
         let in_first = size.min(PAGE_SIZE as usize - offset);
+        let (offset, in_first) = match limit_in_operand(cpu, address, size, in_first, kind) {
+            Some(limit) => (PAGE_SIZE as usize - limit, limit),
+            None => (offset, in_first),
+        };
         let mut part = |start: usize, size: usize| {
             let place =
                 match linear_address(cpu, address.offset(start as u64), size.max(1) as u32, kind) {
