@@ -224,3 +224,19 @@ pub fn is_offered(instruction: &Instruction) -> bool {
             .iter()
             .all(|&feature| policy.offers(feature)))
 }
+
+/// Whether an instruction belongs to AMD's virtualization. No guest is offered it, but which fault
+/// a program gets depends on the maker: under a hypervisor, which has set EFER.SVME, AMD's
+/// processors check the privilege level first (APM volume 3, VMRUN).
+pub fn is_svm(instruction: &Instruction) -> bool {
+    matches!(
+        instruction.mnemonic(),
+        Mnemonic::Vmrun
+            | Mnemonic::Vmload
+            | Mnemonic::Vmsave
+            | Mnemonic::Stgi
+            | Mnemonic::Clgi
+            | Mnemonic::Skinit
+            | Mnemonic::Invlpga
+    )
+}

@@ -4,7 +4,7 @@
 use crate::case::Case;
 use crate::encode::{Encoded, decode, encode, exists, random_bytes};
 use crate::exclusions::{enters_kernel, is_hint_space, reason};
-use crate::families::{Family, family_of, is_offered};
+use crate::families::{Family, family_of, is_offered, is_svm};
 use crate::layout::World;
 use crate::oracle::{Expectation, instructions};
 use iced_x86::{Code, DecoderOptions, FlowControl, Mnemonic};
@@ -223,11 +223,7 @@ fn planned(world: World, at: u16, one: Encoded, family: Family) -> Planned {
             at,
             code: one.bytes.clone(),
         },
-        expectation: if family == Family::NotOffered {
-            Expectation::Undefined
-        } else {
-            Expectation::Native
-        },
+        expectation: expectation_of(&one),
         code: vec![one],
         family,
     }
@@ -238,7 +234,14 @@ pub fn expectation(case: &Case) -> Expectation {
     let mut padded = case.code.clone();
     padded.extend([0xcc; 15]);
     match decode(case.world, case.at, &padded) {
-        Some(one) if family_for(&one) == Some(Family::NotOffered) => Expectation::Undefined,
+        Some(one) => expectation_of(&one),
+        None => Expectation::Native,
+    }
+}
+
+fn expectation_of(one: &Encoded) -> Expectation {
+    match family_for(one) {
+        Some(Family::NotOffered) if !is_svm(&one.instruction) => Expectation::Undefined,
         _ => Expectation::Native,
     }
 }
