@@ -379,3 +379,25 @@ fn an_offset_that_is_not_canonical_may_be_refused_by_the_host_alone() {
          gpr=0,0,0,0,0,0,0,ffff7ffffe7aa74c,0,0,0,0,0,0,0,0",
     ]);
 }
+
+#[test]
+fn a_mask_may_exclude_the_bytes_beyond_a_segments_limit() {
+    agree(&[
+        // vmaxps zmm7{k1}, zmm2, [edx+19C0h], with an empty mask and with one that selects all
+        "world=narrow32 at=2c3d code=62f12c495f7a67 gpr=0,0,6e3c,0,0,0,0,0",
+        "world=narrow32 at=2c3d code=62f12c495f7a67 gpr=0,0,6e3c,0,0,0,0,0 \
+         vector=440:0000000000000000ffff000000000000",
+    ]);
+}
+
+#[test]
+fn the_virtualization_of_amd_is_refused_as_the_host_refuses_it() {
+    agree(&[
+        // clgi; vmload; skinit
+        "world=window16 at=1ff9 code=0f01dd",
+        "world=narrow32 at=29c1 code=2e670f01da",
+        "world=narrow32 at=1bf8 code=0f01de",
+        // invlpga
+        "world=long64 at=23eb code=480f01df",
+    ]);
+}
