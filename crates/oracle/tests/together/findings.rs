@@ -383,10 +383,13 @@ fn an_offset_that_is_not_canonical_may_be_refused_by_the_host_alone() {
 #[test]
 fn a_mask_may_exclude_the_bytes_beyond_a_segments_limit() {
     agree(&[
-        // vmaxps zmm7{k1}, zmm2, [edx+19C0h], with an empty mask and with one that selects all
+        // vmaxps zmm7{k1}, zmm2, [edx+19C0h], whose first element lies below the limit of a segment
+        // that expands down: with an empty mask, without the first element, and with it
         "world=narrow32 at=2c3d code=62f12c495f7a67 gpr=0,0,6e3c,0,0,0,0,0",
         "world=narrow32 at=2c3d code=62f12c495f7a67 gpr=0,0,6e3c,0,0,0,0,0 \
-         vector=440:0000000000000000ffff000000000000",
+         vector=340:0000000000000000feff000000000000",
+        "world=narrow32 at=2c3d code=62f12c495f7a67 gpr=0,0,6e3c,0,0,0,0,0 \
+         vector=340:0000000000000000ffff000000000000",
     ]);
 }
 
