@@ -44,15 +44,24 @@ fn set_result_flags(state: &mut CpuState, al: u8) {
     );
 }
 
-/// Sets SF, ZF, PF and OF for a sum whose parity is that of `low` and whose sign is that of `high`.
-fn set_sum_flags(state: &mut CpuState, (low, high): (u8, u8), is_zero: bool, overflow: bool) {
+/// What determines SF, ZF, PF and OF after the addition or subtraction that adjusts AL or AX.
+struct Sum {
+    /// The lowest byte, whose parity PF shows.
+    low: u8,
+    /// The highest byte, whose sign SF shows.
+    high: u8,
+    is_zero: bool,
+    overflows: bool,
+}
+
+fn set_sum_flags(state: &mut CpuState, sum: &Sum) {
     change_flags(
         state,
         &[
-            (Flags::SF, high & 0x80 != 0),
-            (Flags::ZF, is_zero),
-            (Flags::PF, low.count_ones().is_multiple_of(2)),
-            (Flags::OF, overflow),
+            (Flags::SF, sum.high & 0x80 != 0),
+            (Flags::ZF, sum.is_zero),
+            (Flags::PF, sum.low.count_ones().is_multiple_of(2)),
+            (Flags::OF, sum.overflows),
         ],
     );
 }
@@ -82,9 +91,14 @@ fn adjust_ascii(state: &mut CpuState, delta: u16) -> Outcome {
         } else {
             old ^ amount
         };
-        let overflow = operands & (old ^ value) & 0x8000 != 0;
         let [low, high] = value.to_le_bytes();
-        set_sum_flags(state, (low, high), value == 0, overflow);
+        let sum = Sum {
+            low,
+            high,
+            is_zero: value == 0,
+            overflows: operands & (old ^ value) & 0x8000 != 0,
+        };
+        set_sum_flags(state, &sum);
     } else {
         set_result_flags(state, value as u8 & 0xf);
     }
@@ -135,8 +149,13 @@ fn adjust_decimal(state: &mut CpuState, add: bool) -> Outcome {
             old.wrapping_sub(al)
         };
         let operands = if add { !(old ^ amount) } else { old ^ amount };
-        let overflow = operands & (old ^ al) & 0x80 != 0;
-        set_sum_flags(state, (al, al), al == 0, overflow);
+        let sum = Sum {
+            low: al,
+            high: al,
+            is_zero: al == 0,
+            overflows: operands & (old ^ al) & 0x80 != 0,
+        };
+        set_sum_flags(state, &sum);
     } else {
         set_result_flags(state, al);
     }

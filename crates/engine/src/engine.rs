@@ -4,11 +4,11 @@
 //! the table of blocks ([`crate::position`]) only when they interrupted guest code, and the engine
 //! changes nothing during that time.
 
-mod device_page;
+pub mod device_page;
 mod eviction;
 mod known_device_page;
 mod linking;
-mod out_of_line;
+pub mod out_of_line;
 pub mod run;
 mod spaces;
 mod translation;
@@ -16,13 +16,13 @@ mod verified;
 pub mod written_code;
 
 use crate::abi::context::{Context, NO_PAGE};
-use crate::abi::link_layout::{BranchTable, FamilyId, ModeId};
+use crate::abi::link_layout::{BranchTable, FamilyId, ModeId, ModeTable};
 use crate::abi::memos::device_access::DeviceAccess;
 use crate::abi::register_map::RegisterMap;
 use crate::abi::sites::{BlockId, Site};
 use crate::blocks::block::{Block, BlockKey};
 use crate::blocks::code_cache::CodeCache;
-use crate::blocks::link_pages::LinkPages;
+use crate::blocks::link_pages::{FetchedPage, LinkPages};
 use crate::blocks::links::LinkTables;
 use crate::blocks::pages::PageParts;
 use crate::blocks::signal_readable::SignalReadable;
@@ -379,6 +379,12 @@ impl Engine {
         self.modes.table(id)
     }
 
+    /// A mode with the table in which its indirect branches find their targets.
+    pub fn mode_table(&self, mode: ModeId) -> ModeTable {
+        let table = self.modes.table(mode);
+        ModeTable { mode, table }
+    }
+
     /// The family that a mode belongs to.
     pub fn family(&self, id: ModeId) -> FamilyId {
         self.modes.family(id)
@@ -460,13 +466,16 @@ impl Engine {
             }
             ReachedBy::Other => None,
         };
-        let pages = (place.physical >> 12, place.linear >> 12);
+        let page = FetchedPage {
+            physical: place.physical >> 12,
+            linear: place.linear >> 12,
+        };
         let epoch = self.links.epoch();
         let code = spaces::Code {
             pages: &self.pages,
             links: &self.links,
         };
-        let slide = self.link_pages.slide(epoch, pages, wanted, &code)?;
+        let slide = self.link_pages.slide(epoch, page, wanted, &code)?;
         Some(place.rip.wrapping_sub(slide))
     }
 

@@ -87,6 +87,15 @@ pub struct Points {
     dropped: AtomicU64,
 }
 
+/// A piece of work that has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EndedWork {
+    /// The longest time between two checkpoints, in cycles.
+    pub longest: u64,
+    /// Whether the guest allowed interrupts during the work.
+    pub lets_in: bool,
+}
+
 impl Default for Points {
     fn default() -> Self {
         Self {
@@ -192,12 +201,13 @@ impl Points {
         self.since.store(now, Ordering::Relaxed);
     }
 
-    /// Ends the piece of work. Returns its longest time between two checkpoints, in cycles, and
-    /// whether the guest allowed interrupts during that time.
-    pub fn end(&self) -> (u64, bool) {
+    /// Ends the piece of work.
+    pub fn end(&self) -> EndedWork {
         self.pass_at(counter());
-        let longest = self.longest.load(Ordering::Relaxed);
-        (longest, self.lets_in.load(Ordering::Relaxed))
+        EndedWork {
+            longest: self.longest.load(Ordering::Relaxed),
+            lets_in: self.lets_in.load(Ordering::Relaxed),
+        }
     }
 
     /// Whether the work stops at this checkpoint, if it can stop and a request waits (`pending`).
@@ -355,10 +365,10 @@ mod tests {
         let (points, pending) = (dividing(), AtomicU32::new(1));
         points.begin(0, false);
         assert!(!points.stops(Section::Translate, &pending));
-        assert!(!points.end().1);
+        assert!(!points.end().lets_in);
         points.begin(0, true);
         assert!(points.stops(Section::Translate, &pending));
-        assert!(points.end().1);
+        assert!(points.end().lets_in);
     }
 
     #[test]
@@ -447,7 +457,7 @@ mod tests {
             longest = longest.max(now - last);
             last = now;
         }
-        assert!(points.end().0 >= longest);
+        assert!(points.end().longest >= longest);
         points.begin(counter(), true);
         assert!(points.longest.load(Ordering::Relaxed) == 0);
     }

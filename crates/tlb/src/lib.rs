@@ -24,7 +24,7 @@ pub use derived::{Allows, Derived, Held, LeadsTo, PageRange, SPACES, SpaceNumber
 pub use long_tlb::LongTlb;
 pub use origins::Origins;
 pub use shadow_windows::{Run, ShadowWindows};
-pub use slots::Slots;
+pub use slots::{KnownPage, LookUpFor, Slots};
 pub use software_tlb::{Entry, SoftwareTlb, Stores};
 pub use table_entries::{Comparison, TableEntries};
 pub use view::View;

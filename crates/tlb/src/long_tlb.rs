@@ -513,7 +513,7 @@ impl Derived for LongTlb {
                     };
                     let get = |table, straddles| part.get(table, page * 2 + i64::from(straddles));
                     let pages = [unsigned(page), unsigned(page + 1)];
-                    show_page((view, kept_for), pages, get, check);
+                    show_page(view, kept_for, pages, get, check);
                 }
             }
         }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::LookUpFor;
 use std::collections::HashMap;
 
 const HOST: u64 = 0x7000_0000_0000;
@@ -115,7 +116,12 @@ fn an_access_beyond_the_last_canonical_byte_finds_nothing() {
         generated(&tlb, View::User, Table::Read, 0x7fff_ffff_fffc, 8),
         0
     );
-    assert!(!tlb.allows(View::User, false, false, LinearAddress(0x7fff_ffff_fffc), 8));
+    assert!(!tlb.allows(
+        View::User,
+        LookUpFor::Load,
+        LinearAddress(0x7fff_ffff_fffc),
+        8
+    ));
 }
 
 #[test]
@@ -124,7 +130,7 @@ fn an_access_that_wraps_to_address_zero_finds_nothing() {
     tlb.fill(View::User, entry(0xffff_ffff_ffff_f000, HOST, false));
     tlb.fill(View::User, entry(0, HOST + 0x1000, false));
     assert_eq!(generated(&tlb, View::User, Table::Read, u64::MAX - 3, 8), 0);
-    assert!(!tlb.allows(View::User, false, false, LinearAddress(u64::MAX - 3), 8));
+    assert!(!tlb.allows(View::User, LookUpFor::Load, LinearAddress(u64::MAX - 3), 8));
 }
 
 #[test]
@@ -215,8 +221,8 @@ fn protecting_a_page_leaves_stores_beside_code() {
         assert_eq!(generated(&tlb, view, Table::Read, linear, 4), delta);
         assert_eq!(generated(&tlb, view, Table::Write, linear, 4), 0);
         assert_eq!(generated(&tlb, view, Table::CodeWrite, linear, 4), delta);
-        assert!(tlb.allows(view, true, true, LinearAddress(linear), 4));
-        assert!(!tlb.allows(view, true, false, LinearAddress(linear), 4));
+        assert!(tlb.allows(view, LookUpFor::TestedStore, LinearAddress(linear), 4));
+        assert!(!tlb.allows(view, LookUpFor::Store, LinearAddress(linear), 4));
     }
 }
 

@@ -20,10 +20,33 @@ impl Table {
     pub(crate) const ALL: [Table; 3] = [Table::Read, Table::Write, Table::CodeWrite];
 }
 
+/// A page that loads of generated code find in a software TLB.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KnownPage {
+    /// The number of the linear page.
+    pub page: u64,
+    /// The host address of the page.
+    pub host: u64,
+    /// Whether stores find the page, too.
+    pub writable: bool,
+}
+
+/// What generated code looks an address up for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LookUpFor {
+    /// A load, which uses the table for loads.
+    Load,
+    /// A store that may not use the page of translated code.
+    Store,
+    /// A store that is tested for hitting translated code, and may use such a page.
+    TestedStore,
+}
+
 /// Passes the contents of a page's slot, and of the straddling slot after it, to `check`. `get`
 /// reads a slot of a table. `pages` are the numbers of the page and of the next one.
 pub(crate) fn show_page(
-    (view, kept_for): (View, Option<SpaceNumber>),
+    view: View,
+    kept_for: Option<SpaceNumber>,
     pages: [u64; 2],
     get: impl Fn(Table, bool) -> u64,
     check: &mut dyn FnMut(Held),
@@ -70,22 +93,15 @@ pub trait Slots {
     }
 
     /// Whether generated code finds an entry for `size` bytes at `linear`. For a store that is
-    /// `tested` for hitting code, an entry in either table for stores is enough.
+    /// tested for hitting code, an entry in either table for stores is enough.
     #[inline]
-    fn allows(
-        &self,
-        view: View,
-        write: bool,
-        tested: bool,
-        linear: LinearAddress,
-        size: u32,
-    ) -> bool {
+    fn allows(&self, view: View, wanted: LookUpFor, linear: LinearAddress, size: u32) -> bool {
         let last = linear.offset(u64::from(size.max(1) - 1));
         let filled = |table| self.entry(view, table, linear, last) != 0;
-        match (write, tested) {
-            (false, _) => filled(Table::Read),
-            (true, false) => filled(Table::Write),
-            (true, true) => filled(Table::Write) || filled(Table::CodeWrite),
+        match wanted {
+            LookUpFor::Load => filled(Table::Read),
+            LookUpFor::Store => filled(Table::Write),
+            LookUpFor::TestedStore => filled(Table::Write) || filled(Table::CodeWrite),
         }
     }
 }

@@ -18,7 +18,7 @@
 use crate::derived::{Derived, Held, PageRange};
 use crate::reservation::Reservation;
 use crate::shadow_windows::ShadowWindows;
-use crate::slots::{Slots, Table, show_page};
+use crate::slots::{KnownPage, Slots, Table, show_page};
 use crate::view::View;
 use std::io;
 use tollgate_x86::LinearAddress;
@@ -185,9 +185,8 @@ impl SoftwareTlb {
         unsafe { self.direct_word(view).write(delta) }
     }
 
-    /// The pages that loads and stores of a view find and that are not global: linear page, host
-    /// page, and whether stores find the page, in order.
-    pub fn known_pages(&self, view: View) -> Vec<(u64, u64, bool)> {
+    /// The pages that loads and stores of a view find and that are not global, in order.
+    pub fn known_pages(&self, view: View) -> Vec<KnownPage> {
         let logs = &self.logs[view as usize];
         let is_local = |page: &&u32| !logs.global.lists(**page as usize);
         let mut pages: Vec<u32> = logs.local.pages.iter().filter(is_local).copied().collect();
@@ -196,7 +195,11 @@ impl SoftwareTlb {
             let delta = self.get(view, Table::Read, page as usize * 2);
             let writable = self.get(view, Table::Write, page as usize * 2) != 0;
             let page = u64::from(page);
-            (delta != 0).then(|| (page, delta.wrapping_add(page << 12), writable))
+            (delta != 0).then(|| KnownPage {
+                page,
+                host: delta.wrapping_add(page << 12),
+                writable,
+            })
         });
         known.collect()
     }
@@ -350,7 +353,7 @@ impl Derived for SoftwareTlb {
                     self.get(view, table, slot)
                 };
                 let page = u64::from(page);
-                show_page((view, None), [page, page + 1], get, check);
+                show_page(view, None, [page, page + 1], get, check);
             }
         }
     }

@@ -78,6 +78,15 @@ impl BranchTable {
     }
 }
 
+/// A mode, and where its indirect branches find their targets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ModeTable {
+    /// The number of the mode.
+    pub mode: ModeId,
+    /// The table that its indirect branches use.
+    pub table: BranchTable,
+}
+
 /// The number of tables that belong to one mode of programs each.
 pub const PROGRAMS_TABLES: u8 = 64;
 /// The number of tables that belong to one other mode each.

@@ -457,6 +457,7 @@ fn unpack_wide(has_shadow: bool, rest: &mut &[u8], start: u64) -> Option<Site> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::abi::sites::SharedBytes;
     use tollgate_test_support::Random;
 
     fn random_kind(random: &mut Random) -> SiteKind {
@@ -469,13 +470,15 @@ mod tests {
             }),
             1 => {
                 let place = random.below(128) as u8;
-                let size = 1 + random.below(64) as u32;
-                let window = 1 + random.below(128) as u32;
-                let (write, window_write) = (random.below(2) == 0, random.below(2) == 0);
+                let mut bytes = |most: usize| SharedBytes {
+                    size: 1 + random.below(most) as u32,
+                    write: random.below(2) == 0,
+                };
+                let (access, window) = (bytes(64), bytes(128));
                 SiteKind::Link(LinkPlace::Direct {
                     distance: number(random),
                     stub: number(random),
-                    windowless: WindowMiss::new(place, size, write, window, window_write),
+                    windowless: WindowMiss::new(place, access, window),
                 })
             }
             2 => SiteKind::Link(LinkPlace::Slot {

@@ -14,6 +14,15 @@ pub const SITE_SIGNAL: u32 = u32::MAX - 1;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct BlockId(pub u32);
 
+/// Bytes that are accessed, or looked up to be accessed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SharedBytes {
+    /// The number of bytes.
+    pub size: u32,
+    /// Whether they are stored to.
+    pub write: bool,
+}
+
 /// What a shared look-up was for: its first access, and all bytes that share it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WindowMiss {
@@ -29,15 +38,15 @@ pub struct WindowMiss {
 impl WindowMiss {
     const STORE: u8 = 0x80;
 
-    /// Describes an access of `size` bytes at `place` in a shared look-up of `window` bytes. `None`
-    /// if no shared look-up has such an access.
-    pub fn new(place: u8, size: u32, write: bool, window: u32, window_write: bool) -> Option<Self> {
-        let store = |is_one: bool| if is_one { Self::STORE } else { 0 };
-        let fits = (1..=64).contains(&size) && window <= 128 && place < Self::STORE;
+    /// Describes an access at `place` in a shared look-up of `window`. `None` if no shared look-up
+    /// has such an access.
+    pub fn new(place: u8, access: SharedBytes, window: SharedBytes) -> Option<Self> {
+        let store = |bytes: SharedBytes| if bytes.write { Self::STORE } else { 0 };
+        let fits = (1..=64).contains(&access.size) && window.size <= 128 && place < Self::STORE;
         Some(Self {
-            access: NonZeroU8::new(size as u8 | store(write)).filter(|_| fits)?,
-            place: place | store(window_write),
-            size: window as u8,
+            access: NonZeroU8::new(access.size as u8 | store(access)).filter(|_| fits)?,
+            place: place | store(window),
+            size: window.size as u8,
         })
     }
 
@@ -60,15 +69,21 @@ impl WindowMiss {
         self.place & !Self::STORE
     }
 
-    /// The size of the access in bytes, and whether it is a store.
-    pub fn access(self) -> (u32, bool) {
+    /// The bytes of the access.
+    pub fn access(self) -> SharedBytes {
         let access = self.access.get();
-        (u32::from(access & !Self::STORE), access & Self::STORE != 0)
+        SharedBytes {
+            size: u32::from(access & !Self::STORE),
+            write: access & Self::STORE != 0,
+        }
     }
 
-    /// The number of shared bytes, and whether the look-up is for stores.
-    pub fn window(self) -> (u32, bool) {
-        (self.size.into(), self.place & Self::STORE != 0)
+    /// The bytes of the shared look-up.
+    pub fn window(self) -> SharedBytes {
+        SharedBytes {
+            size: self.size.into(),
+            write: self.place & Self::STORE != 0,
+        }
     }
 }
 

@@ -44,7 +44,7 @@ mod activated_ahead;
 pub use activated_ahead::Expected;
 
 use crate::abi::link_layout::{
-    BranchTable, MAX_SLOTS, ModeId, is_programs_part, is_programs_slot, table_offset,
+    MAX_SLOTS, ModeTable, is_programs_part, is_programs_slot, table_offset,
 };
 use crate::blocks::link_memory::{LinkMemory, OWNERS, Owner, Tables};
 use crate::blocks::link_target::Target;
@@ -172,9 +172,7 @@ pub struct IndirectTarget {
     /// The block's EIP, or the link address of that EIP.
     pub rip: u64,
     /// The block's mode.
-    pub mode: ModeId,
-    /// The branch table that the mode uses.
-    pub table: BranchTable,
+    pub mode: ModeTable,
     /// Host address of the block's code.
     pub address: u64,
 }
@@ -285,7 +283,7 @@ impl CodePage {
 
     /// Whether a slot may be filled that leads to this page, which is active in the owner's tables
     /// with this slide, from the page `from`.
-    fn may_be_reached_from(&self, from: &CodePage, (owner, slide): (Owner, u64)) -> bool {
+    fn may_be_reached_from(&self, from: &CodePage, owner: Owner, slide: u64) -> bool {
         // Code that is not relocatable has no slide that could be wrong.
         !self.key.relocates || from.found(owner).is_some_and(|from| from.slide == slide)
     }
@@ -463,7 +461,7 @@ impl CodePages {
                 if page.key.second_page.is_none() {
                     self.last_met.note(page.key.page, id.0);
                 }
-                self.restore(id.0, (owner, found), memory);
+                self.restore(id.0, owner, found, memory);
                 true
             }
         }
@@ -496,7 +494,8 @@ impl CodePages {
     /// so that it must be reached by a branch, and pages that are not used any more disappear.
     pub fn load(
         &mut self,
-        (to, keeps): (SpaceNumber, bool),
+        to: SpaceNumber,
+        keeps: bool,
         kept: &[LocalPage],
         memory: &mut LinkMemory,
     ) {
@@ -590,7 +589,7 @@ impl CodePages {
             page.returns = 0;
             return;
         }
-        self.restore(local.id.0, (Owner::Common, local.found), memory);
+        self.restore(local.id.0, Owner::Common, local.found, memory);
     }
 
     /// The slide at which the page with this key is active in the loaded space, or at which code is
@@ -667,7 +666,7 @@ impl CodePages {
             pages.flat_map(|page| &page.targets)
         };
         let reachable: FxHashSet<u64> = targets(true).map(|it| it.address).collect();
-        let looked_at = targets(true).chain(targets(false)).map(|it| it.table);
+        let looked_at = targets(true).chain(targets(false)).map(|it| it.mode.table);
         let looked_at =
             looked_at.filter(|&table| is_programs_part(table_offset(table) as u32) != is_common);
         let mut unreachable: FxHashSet<u64> = targets(false).map(|it| it.address).collect();
@@ -688,7 +687,7 @@ impl CodePages {
         None
     }
 
-    fn restore(&mut self, id: u32, (owner, found): (Owner, Found), memory: &mut LinkMemory) {
+    fn restore(&mut self, id: u32, owner: Owner, found: Found, memory: &mut LinkMemory) {
         self.deactivate(id, owner, memory);
         if owner == Owner::Common && !found.global {
             self.drop_stale();
@@ -712,7 +711,7 @@ impl CodePages {
         let mut restored = page.targets.len();
         for link in &page.arrivals {
             let from = &self.pages[link.other as usize];
-            if page.may_be_reached_from(from, (owner, found.slide)) {
+            if page.may_be_reached_from(from, owner, found.slide) {
                 tables.set_slot(link.slot, link.distance as u64);
                 restored += 1;
             }
@@ -802,7 +801,8 @@ impl CodePages {
         &mut self,
         slot: u32,
         distance: i32,
-        (from, to): (CodePageId, CodePageId),
+        from: CodePageId,
+        to: CodePageId,
         memory: &mut LinkMemory,
     ) {
         if self.unlist(slot) {
@@ -828,7 +828,7 @@ impl CodePages {
         memory.set_slot(slot, distance as u64);
         let (from, to) = (&self.pages[from.0 as usize], &self.pages[to.0 as usize]);
         for Place { owner, found, .. } in &to.places {
-            if to.may_be_reached_from(from, (*owner, found.slide))
+            if to.may_be_reached_from(from, *owner, found.slide)
                 && let Some(tables) = memory.of(*owner)
             {
                 tables.set_slot(slot, distance as u64);
@@ -960,13 +960,13 @@ impl CodePages {
 
 fn fill(target: &IndirectTarget, slide: u64, tables: &mut Tables) {
     let (rip, address) = (target.rip.wrapping_add(slide), target.address);
-    tables.fill_indirect(rip, (target.mode, target.table), Target { address, slide });
+    tables.fill_indirect(rip, target.mode, Target { address, slide });
 }
 
 /// Empties the entry of an indirect target, unless another target has taken its place.
 fn empty(target: &IndirectTarget, slide: u64, tables: &mut Tables) {
     let rip = target.rip.wrapping_add(slide);
-    tables.empty_indirect(rip, target.table, target.address);
+    tables.empty_indirect(rip, target.mode.table, target.address);
 }
 
 #[cfg(test)]

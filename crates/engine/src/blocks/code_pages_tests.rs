@@ -1,10 +1,17 @@
 use super::*;
+use crate::abi::link_layout::{BranchTable, ModeId};
 use std::collections::BTreeMap;
 use tollgate_test_support::Random;
 use tollgate_tlb::SPACES;
 
-const KERNEL: (ModeId, BranchTable) = (ModeId(3), BranchTable::Shared);
-const PROGRAM: (ModeId, BranchTable) = (ModeId(3), BranchTable::SharedByPrograms);
+const KERNEL: ModeTable = ModeTable {
+    mode: ModeId(3),
+    table: BranchTable::Shared,
+};
+const PROGRAM: ModeTable = ModeTable {
+    mode: ModeId(3),
+    table: BranchTable::SharedByPrograms,
+};
 const HERE: SpaceNumber = SpaceNumber::new(0);
 const ELSEWHERE: SpaceNumber = SpaceNumber::new(5);
 
@@ -80,21 +87,15 @@ impl Setup {
             true => slot,
             false => MAX_SLOTS as u32 + slot,
         };
-        self.pages
-            .link(slot, distance, (from, to), &mut self.memory);
+        self.pages.link(slot, distance, from, to, &mut self.memory);
     }
 
     fn add_target(&mut self, page: CodePageId, rip: u64, address: u64) {
-        let (mode, table) = match self.pages.pages[page.0 as usize].key.user {
+        let mode = match self.pages.pages[page.0 as usize].key.user {
             true => PROGRAM,
             false => KERNEL,
         };
-        let target = IndirectTarget {
-            rip,
-            mode,
-            table,
-            address,
-        };
+        let target = IndirectTarget { rip, mode, address };
         self.pages.add_target(page, target, &mut self.memory);
     }
 
@@ -107,7 +108,7 @@ impl Setup {
     }
 
     fn load_space(&mut self, to: SpaceNumber, kept: &[LocalPage]) {
-        self.pages.load((to, true), kept, &mut self.memory);
+        self.pages.load(to, true, kept, &mut self.memory);
     }
 
     fn drop_page(&mut self, page: u64) {
@@ -361,7 +362,7 @@ fn programs_pages_are_active_in_several_spaces_each_at_its_place() {
     assert_eq!((setup.slot(1), setup.slot(2)), (0, 0));
     assert_eq!(setup.address((here + 5) << 12 | 0x10), None);
     // If a space does not keep its pages, they are inactive when it is loaded.
-    setup.pages.load((ELSEWHERE, false), &[], &mut setup.memory);
+    setup.pages.load(ELSEWHERE, false, &[], &mut setup.memory);
     assert_eq!(setup.slot(1), 0);
     setup.meet(first, here + 5);
     setup.load(&[]);
@@ -588,8 +589,8 @@ fn whatever_is_done_what_is_filled_is_what_the_rules_allow() {
                 let mut left: Vec<LocalPage> = setup.pages.local_pages().collect();
                 left.reverse();
                 spaces.reverse();
-                let to = (spaces[0], keeps);
-                setup.pages.load(to, &other.1, &mut setup.memory);
+                let kept = &other.1;
+                (setup.pages).load(spaces[0], keeps, kept, &mut setup.memory);
                 let (programs, kernels): (BTreeMap<_, _>, BTreeMap<_, _>) = model
                     .active
                     .iter()

@@ -43,7 +43,7 @@ impl KeptPages {
         if !keeps {
             list.clear();
         }
-        pages.load((to, keeps), list, memory);
+        pages.load(to, keeps, list, memory);
         // The list is valid only while its space is not loaded.
         list.clear();
     }

@@ -9,7 +9,7 @@ use crate::abi::far_pointer::FarPointer;
 use crate::abi::link_layout::{
     BranchTable, COMMON_OFFSET, COMMON_SLOTS_OFFSET, COMMON_TABLES_OFFSET, ENTRY_BYTES,
     ENTRY_NEGATED_SLIDE, ENTRY_SLIDE, ENTRY_TARGET, FAR_ENTRY_BYTES, FAR_TABLE_OFFSET, FamilyId,
-    HASH_ENTRIES, LINKS_BIAS, ModeId, OWN_TABLES_OFFSET, SLOT_STUB, SLOTS_OFFSET, TABLE_BYTES,
+    HASH_ENTRIES, LINKS_BIAS, ModeTable, OWN_TABLES_OFFSET, SLOT_STUB, SLOTS_OFFSET, TABLE_BYTES,
     TABLES_BYTES, far_tag_base, first_choice, indirect_tag, is_programs_part, is_programs_slot,
     slot_offset, table_offset,
 };
@@ -349,15 +349,10 @@ impl Tables {
     /// entry held a target that also belongs there, the old target moves to the second entry.
     /// Returns the offset of the first entry.
     #[inline]
-    pub fn fill_indirect(
-        &mut self,
-        rip: u64,
-        (mode, table): (ModeId, BranchTable),
-        target: Target,
-    ) -> u32 {
-        let first = entry_offset(rip, table);
+    pub fn fill_indirect(&mut self, rip: u64, mode: ModeTable, target: Target) -> u32 {
+        let first = entry_offset(rip, mode.table);
         let second = first + ENTRY_BYTES as u32;
-        let (tag, before) = (indirect_entry_tag(rip, mode, table), self.read(first));
+        let (tag, before) = (indirect_entry_tag(rip, mode), self.read(first));
         if before != tag {
             if self.read(first + ENTRY_TARGET as u32) != 0
                 && looked_for_at(before) == first_choice(rip)
@@ -380,22 +375,14 @@ impl Tables {
     }
 
     /// Whether indirect branches to `rip` find `target` in the entry that they try first.
-    pub fn is_first_choice(
-        &self,
-        rip: u64,
-        (mode, table): (ModeId, BranchTable),
-        target: Target,
-    ) -> bool {
-        let tag = indirect_entry_tag(rip, mode, table);
-        self.entry(entry_offset(rip, table), tag) == Some(target)
+    pub fn is_first_choice(&self, rip: u64, mode: ModeTable, target: Target) -> bool {
+        let tag = indirect_entry_tag(rip, mode);
+        self.entry(entry_offset(rip, mode.table), tag) == Some(target)
     }
 
     /// The target of an indirect branch to `rip`; `None` if the branch exits.
-    pub fn indirect(&self, rip: u64, (mode, table): (ModeId, BranchTable)) -> Option<Target> {
-        let (first, tag) = (
-            entry_offset(rip, table),
-            indirect_entry_tag(rip, mode, table),
-        );
+    pub fn indirect(&self, rip: u64, mode: ModeTable) -> Option<Target> {
+        let (first, tag) = (entry_offset(rip, mode.table), indirect_entry_tag(rip, mode));
         let found = self.entry(first, tag);
         found.or_else(|| self.entry(first + ENTRY_BYTES as u32, tag))
     }
@@ -433,8 +420,9 @@ impl Tables {
 }
 
 /// The tag of an indirect branch's target, as emitted code compares it.
-const fn indirect_entry_tag(rip: u64, mode: ModeId, table: BranchTable) -> u64 {
-    rip.wrapping_add(indirect_tag(table, mode)).wrapping_neg()
+const fn indirect_entry_tag(rip: u64, mode: ModeTable) -> u64 {
+    let added = indirect_tag(mode.table, mode.mode);
+    rip.wrapping_add(added).wrapping_neg()
 }
 
 fn far_entry_tag(pointer: FarPointer, family: FamilyId) -> u64 {
@@ -449,11 +437,18 @@ fn entry_offset(rip: u64, table: BranchTable) -> u32 {
 
 /// The index of an entry in its table of indirect branches.
 fn index_of(offset: u32) -> u32 {
-    place_of(offset).1
+    place_of(offset).index
 }
 
-/// Whether an entry is part of a table that belongs to one mode, and its index in that table.
-fn place_of(offset: u32) -> (bool, u32) {
+/// The place of an entry in its table of indirect branches.
+struct EntryPlace {
+    /// Whether the table belongs to one mode.
+    is_own: bool,
+    index: u32,
+}
+
+/// The place of the entry at this offset.
+fn place_of(offset: u32) -> EntryPlace {
     const SHARED: [i32; 2] = [0, COMMON_OFFSET];
     const OWN: [i32; 2] = [OWN_TABLES_OFFSET, COMMON_TABLES_OFFSET];
     const { assert!(SLOTS_OFFSET == TABLE_BYTES && COMMON_SLOTS_OFFSET == COMMON_OFFSET + TABLE_BYTES) };
@@ -463,7 +458,10 @@ fn place_of(offset: u32) -> (bool, u32) {
         true => (true, (offset - first_own) % TABLE_BYTES as u32),
         false => (false, offset - SHARED[part] as u32),
     };
-    (is_own, offset / ENTRY_BYTES as u32)
+    EntryPlace {
+        is_own,
+        index: offset / ENTRY_BYTES as u32,
+    }
 }
 
 /// The index of the entry in which the target with this tag is looked for first.
@@ -483,9 +481,13 @@ fn far_entry_offset(pointer: FarPointer) -> u32 {
 /// of the highest address, which is looked for in the last two entries, so these use the tag 16,
 /// whose address belongs to another entry.
 fn vacant(offset: u32) -> u64 {
-    match offset < FAR_TABLE_OFFSET as u32 && place_of(offset).0 {
-        true if place_of(offset).1 >= HASH_ENTRIES as u32 - 1 => 16,
-        _ => 0,
+    let is_last = || {
+        let place = place_of(offset);
+        place.is_own && place.index >= HASH_ENTRIES as u32 - 1
+    };
+    match offset < FAR_TABLE_OFFSET as u32 && is_last() {
+        true => 16,
+        false => 0,
     }
 }
 

@@ -1,20 +1,25 @@
 use super::*;
-use crate::abi::link_layout::MAX_SLOTS;
+use crate::abi::link_layout::{MAX_SLOTS, ModeId};
 use std::collections::BTreeMap;
 use tollgate_test_support::Random;
 
+fn in_mode_7(table: BranchTable) -> ModeTable {
+    let mode = ModeId(7);
+    ModeTable { mode, table }
+}
+
 /// The sum that emitted code computes for an entry, `choice` entries after the first one: zero if
 /// the entry is that of the target.
-fn sought(memory: &LinkMemory, rip: u64, mode: (ModeId, BranchTable), choice: u32) -> u64 {
-    let tag = memory.read(entry_offset(rip, mode.1) + choice * ENTRY_BYTES as u32);
-    let added = indirect_tag(mode.1, mode.0);
+fn sought(memory: &LinkMemory, rip: u64, mode: ModeTable, choice: u32) -> u64 {
+    let tag = memory.read(entry_offset(rip, mode.table) + choice * ENTRY_BYTES as u32);
+    let added = indirect_tag(mode.table, mode.mode);
     tag.wrapping_add(rip).wrapping_add(added)
 }
 
 /// The target that emitted code finds.
-fn found(memory: &LinkMemory, rip: u64, mode: (ModeId, BranchTable)) -> Option<u64> {
+fn found(memory: &LinkMemory, rip: u64, mode: ModeTable) -> Option<u64> {
     let choice = (0..2).find(|&choice| sought(memory, rip, mode, choice) == 0)?;
-    let offset = entry_offset(rip, mode.1) + choice * ENTRY_BYTES as u32;
+    let offset = entry_offset(rip, mode.table) + choice * ENTRY_BYTES as u32;
     Some(memory.read(offset + ENTRY_TARGET as u32))
 }
 
@@ -61,7 +66,7 @@ fn no_target_is_found_in_an_empty_entry() {
         BranchTable::Own(159),
     ] {
         memory.prepare(table);
-        let mode = (ModeId(7), table);
+        let mode = in_mode_7(table);
         let mut rips = vec![
             0,
             1,
@@ -99,7 +104,7 @@ fn no_target_is_found_in_an_empty_entry() {
 fn two_targets_with_the_same_first_choice_are_both_found() {
     let mut memory = LinkMemory::new().unwrap();
     for table in [BranchTable::Shared, BranchTable::Own(5)] {
-        let mode = (ModeId(7), table);
+        let mode = in_mode_7(table);
         let rips = [0x10_5678, 0x20_5679, 0x30_567b];
         for round in 0..6 {
             let rip = rips[round % 2];
@@ -134,7 +139,7 @@ fn nothing_is_found_that_was_emptied_or_filled_anew() {
     let mut memory = LinkMemory::new().unwrap();
     let table = BranchTable::Own(1);
     memory.prepare(table);
-    let mode = (ModeId(7), table);
+    let mode = in_mode_7(table);
     let rips: Vec<u64> = (0..64)
         .map(|index| (index / 8) << 20 | (0xf_fff0 + 3 * (index % 8)) & 0xf_ffff)
         .chain([u64::MAX, u64::MAX - 1, u64::MAX - 2])
@@ -218,7 +223,7 @@ fn each_space_has_programs_slots_and_tables_of_its_own_and_all_have_the_rest_in_
         memory.set_slot(programs, index as u64);
         memory.set_slot(kernels, 77);
         for (table, is_common) in tables {
-            let mode = (ModeId(7), table);
+            let mode = in_mode_7(table);
             assert_eq!(
                 found(&memory, 0x1234, mode).is_some(),
                 is_common && index > 1
@@ -232,7 +237,7 @@ fn each_space_has_programs_slots_and_tables_of_its_own_and_all_have_the_rest_in_
     for (index, space) in (1..).zip(spaces) {
         let tables = memory.of(Owner::Space(space)).unwrap();
         assert_eq!(tables.slot(programs), index);
-        let own = tables.indirect(0x1234, (ModeId(7), BranchTable::Own(1)));
+        let own = tables.indirect(0x1234, in_mode_7(BranchTable::Own(1)));
         assert_eq!(own, Some(Target::fixed(index)));
     }
     memory.empty_slot(programs);

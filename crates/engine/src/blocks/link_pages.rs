@@ -110,6 +110,15 @@ impl OfSpace {
     }
 }
 
+/// A page that code is fetched from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FetchedPage {
+    /// The number of the physical page.
+    pub physical: u64,
+    /// The number of the linear page.
+    pub linear: u64,
+}
+
 /// The link pages of all pages with relocatable code.
 #[derive(Default)]
 pub struct LinkPages {
@@ -128,10 +137,14 @@ impl LinkPages {
     pub fn slide(
         &mut self,
         epoch: Epoch,
-        (physical_page, linear_page): (u64, u64),
+        page: FetchedPage,
         wanted: Option<u64>,
         code: &impl Code,
     ) -> Option<u64> {
+        let FetchedPage {
+            physical: physical_page,
+            linear: linear_page,
+        } = page;
         let space = &mut self.spaces[epoch.space.index()];
         let space = space.get_or_insert_with(|| Box::new(OfSpace::new(epoch.number)));
         if space.epoch != epoch.number {
@@ -144,8 +157,7 @@ impl LinkPages {
             return Some(recent.slide);
         }
         let nearby = space.nearby(linear_page);
-        let pages = (physical_page, linear_page);
-        let slide = self.choose(epoch.number, pages, (wanted, nearby), code)?;
+        let slide = self.choose(epoch.number, page, wanted, nearby, code)?;
         let space = self.spaces[epoch.space.index()].as_mut()?;
         if space.slides.len() >= MOST_SLIDES {
             space.slides.clear();
@@ -159,13 +171,20 @@ impl LinkPages {
         Some(slide)
     }
 
+    /// Chooses a slide for [`LinkPages::slide`]: `wanted` if possible, or else `nearby`, the slide of
+    /// the code at the nearest linear page.
     fn choose(
         &mut self,
         epoch: u64,
-        (physical_page, linear_page): (u64, u64),
-        (wanted, nearby): (Option<u64>, Option<u64>),
+        page: FetchedPage,
+        wanted: Option<u64>,
+        nearby: Option<u64>,
         code: &impl Code,
     ) -> Option<u64> {
+        let FetchedPage {
+            physical: physical_page,
+            linear: linear_page,
+        } = page;
         let slide_of = |link_page: &LinkPage| slide(link_page.page, linear_page);
         let link_pages = self.by_page.get_mut(&physical_page);
         let link_pages = link_pages.map(Vec::as_mut_slice).unwrap_or_default();
@@ -264,6 +283,10 @@ mod tests {
 
     const LIBRARY: u64 = 0x7_f100_0000;
 
+    fn page(physical: u64, linear: u64) -> FetchedPage {
+        FetchedPage { physical, linear }
+    }
+
     /// Test data: whether no page has code, and the active code as physical page, link page and linear
     /// page.
     #[derive(Default)]
@@ -303,14 +326,14 @@ mod tests {
     fn active_code_keeps_its_slide_whatever_other_spaces_do_with_its_link_page() {
         let mut link_pages = LinkPages::default();
         let first = link_pages
-            .slide(epoch(1), (5, LIBRARY), None, WITH_CODE)
+            .slide(epoch(1), page(5, LIBRARY), None, WITH_CODE)
             .unwrap();
         let link_page = LIBRARY - first / PAGE_SIZE;
         let other_space = Epoch {
             space: SpaceNumber::new(3),
             number: 2,
         };
-        let elsewhere = link_pages.slide(other_space, (5, LIBRARY + 99), None, WITH_CODE);
+        let elsewhere = link_pages.slide(other_space, page(5, LIBRARY + 99), None, WITH_CODE);
         assert_eq!(
             elsewhere,
             Some(slide(link_page, LIBRARY + 99)),
@@ -321,7 +344,7 @@ mod tests {
             ..Plain::default()
         };
         let wanted = Some(first + 77 * PAGE_SIZE);
-        let other = link_pages.slide(epoch(1), (5, LIBRARY + 77), wanted, &code);
+        let other = link_pages.slide(epoch(1), page(5, LIBRARY + 77), wanted, &code);
         assert_ne!(
             other,
             Some(slide(link_page, LIBRARY + 77)),
@@ -329,16 +352,16 @@ mod tests {
         );
         assert!(other.is_some());
         assert_eq!(
-            link_pages.slide(epoch(1), (5, LIBRARY), None, &code),
+            link_pages.slide(epoch(1), page(5, LIBRARY), None, &code),
             Some(first)
         );
         // A neighbour that is first reached now gets the same slide.
         assert_eq!(
-            link_pages.slide(epoch(1), (9, LIBRARY + 1), None, &code),
+            link_pages.slide(epoch(1), page(9, LIBRARY + 1), None, &code),
             Some(first)
         );
         // The other space still knows its neighbours.
-        let near = link_pages.slide(other_space, (10, LIBRARY + 100), None, WITH_CODE);
+        let near = link_pages.slide(other_space, page(10, LIBRARY + 100), None, WITH_CODE);
         assert_eq!(near, elsewhere);
     }
 
@@ -346,16 +369,16 @@ mod tests {
     fn a_page_keeps_its_link_page_wherever_it_is_mapped() {
         let mut link_pages = LinkPages::default();
         let first = link_pages
-            .slide(epoch(1), (5, LIBRARY), None, WITH_CODE)
+            .slide(epoch(1), page(5, LIBRARY), None, WITH_CODE)
             .unwrap();
         let link_page = LIBRARY * PAGE_SIZE - first;
         assert!(LINK_PAGES.contains(&(link_page / PAGE_SIZE)));
         for number in 2..10 {
             let linear = LIBRARY + number * 0x1_2345;
-            let slide = link_pages.slide(epoch(number), (5, linear), None, WITH_CODE);
+            let slide = link_pages.slide(epoch(number), page(5, linear), None, WITH_CODE);
             assert_eq!(linear * PAGE_SIZE - slide.unwrap(), link_page);
             assert_eq!(
-                link_pages.slide(epoch(number), (5, linear), None, WITH_CODE),
+                link_pages.slide(epoch(number), page(5, linear), None, WITH_CODE),
                 slide
             );
         }
@@ -368,25 +391,25 @@ mod tests {
         for index in 0..MOST_LINK_PAGES as u64 {
             let linear = LIBRARY + index * 0x10_0001;
             let slide = link_pages
-                .slide(epoch(1), (5, linear), None, WITH_CODE)
+                .slide(epoch(1), page(5, linear), None, WITH_CODE)
                 .unwrap();
             let link_page = linear * PAGE_SIZE - slide;
             assert!(known.iter().all(|&(other, ..)| other != link_page));
             known.push((link_page, linear, slide));
         }
         assert_eq!(
-            link_pages.slide(epoch(1), (5, LIBRARY + 77), None, WITH_CODE),
+            link_pages.slide(epoch(1), page(5, LIBRARY + 77), None, WITH_CODE),
             None
         );
         for (_, linear, slide) in known {
             assert_eq!(
-                link_pages.slide(epoch(1), (5, linear), None, WITH_CODE),
+                link_pages.slide(epoch(1), page(5, linear), None, WITH_CODE),
                 Some(slide)
             );
         }
         assert!(
             link_pages
-                .slide(epoch(2), (5, LIBRARY + 77), None, WITH_CODE)
+                .slide(epoch(2), page(5, LIBRARY + 77), None, WITH_CODE)
                 .is_some()
         );
     }
@@ -394,24 +417,24 @@ mod tests {
     #[test]
     fn neighbours_and_what_branches_there_have_the_same_slide() {
         let mut link_pages = LinkPages::default();
-        let slide = link_pages.slide(epoch(1), (5, LIBRARY), None, WITH_CODE);
+        let slide = link_pages.slide(epoch(1), page(5, LIBRARY), None, WITH_CODE);
         assert_eq!(
-            link_pages.slide(epoch(1), (9, LIBRARY + 100), None, WITH_CODE),
+            link_pages.slide(epoch(1), page(9, LIBRARY + 100), None, WITH_CODE),
             slide
         );
         let far = LIBRARY - FRESH / 2;
-        let other = link_pages.slide(epoch(1), (10, far), None, WITH_CODE);
+        let other = link_pages.slide(epoch(1), page(10, far), None, WITH_CODE);
         assert_ne!(other, slide);
         // A branch leads from there to the library, so the library's page gets a second link page.
         assert_eq!(
-            link_pages.slide(epoch(1), (9, LIBRARY + 100), other, WITH_CODE),
+            link_pages.slide(epoch(1), page(9, LIBRARY + 100), other, WITH_CODE),
             other
         );
         // A question without a wanted slide finds one of the two link pages.
-        let found = link_pages.slide(epoch(1), (9, LIBRARY + 100), None, WITH_CODE);
+        let found = link_pages.slide(epoch(1), page(9, LIBRARY + 100), None, WITH_CODE);
         assert!([slide, other].contains(&found));
         assert_eq!(
-            link_pages.slide(epoch(1), (9, LIBRARY + 100), slide, WITH_CODE),
+            link_pages.slide(epoch(1), page(9, LIBRARY + 100), slide, WITH_CODE),
             slide
         );
     }
@@ -426,7 +449,7 @@ mod tests {
         for number in 1..100 {
             let linear = LIBRARY + number * 0x777;
             let wanted = Some((LIBRARY - LINK_PAGES.start) * PAGE_SIZE);
-            let slide = link_pages.slide(epoch(number), (5, linear), wanted, &empty);
+            let slide = link_pages.slide(epoch(number), page(5, linear), wanted, &empty);
             assert_eq!(slide, wanted);
         }
         assert_eq!(link_pages.by_page[&5].len(), 1);

@@ -21,7 +21,7 @@
 
 use crate::abi::far_pointer::FarPointer;
 use crate::abi::link_layout::{
-    BranchTable, FamilyId, MAX_SLOTS, ModeId, SlotsFor, is_programs_part, is_programs_slot,
+    BranchTable, FamilyId, MAX_SLOTS, ModeTable, SlotsFor, is_programs_part, is_programs_slot,
 };
 use crate::blocks::code_pages::{
     CodePageCounts, CodePageId, CodePageKey, CodePages, Expected, Found, IndirectTarget,
@@ -129,11 +129,10 @@ impl LinkTables {
         self.memory.base()
     }
 
-    /// The target of an indirect branch to `rip` in a mode with this table; `None` if the branch
-    /// exits.
+    /// The target of an indirect branch to `rip` in a mode; `None` if the branch exits.
     #[inline]
-    pub fn indirect(&self, rip: u64, place: (ModeId, BranchTable)) -> Option<Target> {
-        self.memory.indirect(rip, place)
+    pub fn indirect(&self, rip: u64, mode: ModeTable) -> Option<Target> {
+        self.memory.indirect(rip, mode)
     }
 
     /// The loaded space and its epoch. The epoch's number is unique over all spaces, and it changes
@@ -252,8 +251,7 @@ impl LinkTables {
     /// neither is. The page `to` must just have been activated, with the same slide as `from` if
     /// they are relocatable.
     pub fn link_pages(&mut self, slot: u32, distance: i32, from: CodePageId, to: CodePageId) {
-        self.pages
-            .link(slot, distance, (from, to), &mut self.memory);
+        self.pages.link(slot, distance, from, to, &mut self.memory);
     }
 
     /// Lets indirect branches find a block of a code page, which must just have been activated.
@@ -271,14 +269,8 @@ impl LinkTables {
         self.memory.prepare(table);
     }
 
-    /// Lets indirect branches to `rip` in `mode`, which is given with its table, find `target`.
-    pub fn fill_hash(
-        &mut self,
-        rip: u64,
-        mode: (ModeId, BranchTable),
-        target: Target,
-        dependence: Dependence,
-    ) {
+    /// Lets indirect branches to `rip` in a mode find `target`.
+    pub fn fill_hash(&mut self, rip: u64, mode: ModeTable, target: Target, dependence: Dependence) {
         let offset = self.memory.fill_indirect(rip, mode, target);
         self.note(Entry::Indirect(offset), dependence);
     }
@@ -318,14 +310,13 @@ impl LinkTables {
         self.memory.slot(slot)
     }
 
-    /// The target of an indirect branch to `rip` in `mode`, which is given with its table; `None`
-    /// if the branch exits.
-    pub fn hash(&self, rip: u64, mode: (ModeId, BranchTable)) -> Option<Target> {
+    /// The target of an indirect branch to `rip` in a mode; `None` if the branch exits.
+    pub fn hash(&self, rip: u64, mode: ModeTable) -> Option<Target> {
         self.memory.indirect(rip, mode)
     }
 
     /// Whether indirect branches to `rip` find `target` in the entry that they try first.
-    pub fn is_first_choice(&self, rip: u64, mode: (ModeId, BranchTable), target: Target) -> bool {
+    pub fn is_first_choice(&self, rip: u64, mode: ModeTable, target: Target) -> bool {
         self.memory.is_first_choice(rip, mode, target)
     }
 
@@ -403,9 +394,16 @@ impl Derived for LinkTables {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::abi::link_layout::ModeId;
 
     fn page_range(first: u64, last: u64) -> PageRange {
         PageRange { first, last }
+    }
+
+    /// A mode that shares its table with others.
+    fn shared(mode: ModeId) -> ModeTable {
+        let table = BranchTable::Shared;
+        ModeTable { mode, table }
     }
 
     #[test]
@@ -424,7 +422,7 @@ mod tests {
         );
         links.fill_hash(
             0x2000,
-            (ModeId(3), BranchTable::Shared),
+            shared(ModeId(3)),
             Target::fixed(0x1234),
             Dependence {
                 page: 2,
@@ -435,7 +433,7 @@ mod tests {
         );
         links.drop_local();
         assert_eq!(links.slot(slot), 5);
-        let mode = (ModeId(3), BranchTable::Shared);
+        let mode = shared(ModeId(3));
         assert_eq!(links.hash(0x2000, mode), None);
         links.drop_pages(page_range(1, 1));
         assert_eq!(links.slot(slot), 0);
@@ -462,7 +460,7 @@ mod tests {
                 slot
             });
             let rip = 0xfff_fff0;
-            let mode = (ModeId(1), BranchTable::Shared);
+            let mode = shared(ModeId(1));
             links.fill_hash(
                 rip,
                 mode,

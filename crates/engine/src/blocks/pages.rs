@@ -3,6 +3,7 @@
 use crate::abi::sites::BlockId;
 use rustc_hash::FxHashMap;
 use tollgate_memory::GuestMemory;
+use tollgate_memory::gate::CodeWrite;
 use tollgate_x86::PhysicalAddress;
 use tollgate_x86::address::PAGE_SIZE;
 
@@ -109,15 +110,15 @@ impl PageParts {
         }
     }
 
-    /// Forgets the parts of a page that contain one of the bytes `first..=last`, and appends their
+    /// Forgets the parts of a page that contain one of the bytes of a write, and appends their
     /// blocks to `written`.
     pub fn take_written(
         &mut self,
-        page: u64,
-        (first, last): (u16, u16),
+        write: CodeWrite,
         written: &mut Vec<BlockId>,
         memory: &mut GuestMemory,
     ) {
+        let CodeWrite { page, first, last } = write;
         let Some(parts) = self.by_page.get_mut(&page) else {
             return;
         };

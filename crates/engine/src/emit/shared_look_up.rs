@@ -43,7 +43,7 @@ use super::emitter::window::{Near, Planned, WINDOW_BYTES, Window};
 use super::reach::Reach;
 use crate::abi::host::*;
 use crate::abi::register_map::Home;
-use crate::abi::sites::WindowMiss;
+use crate::abi::sites::{SharedBytes, WindowMiss};
 use crate::abi::state_map::Shadow;
 use crate::emit::assembler::Mem;
 use crate::policy::mode::{Mode, ModeFlags, SegmentClass};
@@ -150,7 +150,15 @@ impl Emitter {
             delta_of: None,
         };
         let place = window.place(access)?;
-        let miss = WindowMiss::new(place, access.size, access.write, window.size, window.write)?;
+        let accessed = SharedBytes {
+            size: access.size,
+            write: access.write,
+        };
+        let shared = SharedBytes {
+            size: window.size,
+            write: window.write,
+        };
+        let miss = WindowMiss::new(place, accessed, shared)?;
         let may_begin = self.shadowed == Shadow::None
             && self.stays_in_page(self.rip)
             && !self.sites[self.first_site_of_instruction..]

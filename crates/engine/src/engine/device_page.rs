@@ -16,6 +16,15 @@ use tollgate_x86::paging::Translation;
 /// all are forgotten.
 const MOST_DEVICE_ACCESSES: usize = 1 << 12;
 
+/// How later accesses of an instruction to display memory find their addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DisplayAddress {
+    /// Paging is on: the guest's page tables of that time translate them.
+    ByTables,
+    /// Paging is off: linear addresses, of which this is one, are physical.
+    Physical(LinearAddress),
+}
+
 impl Engine {
     /// Notes what an instruction of level 0 does that has just accessed a device's register at
     /// `linear`, so that fast paths execute it from now on. `translation` is that of this access.
@@ -23,8 +32,10 @@ impl Engine {
     pub fn note_device_access(
         &mut self,
         context: &mut Context,
-        (linear, translation): (LinearAddress, &Translation),
-        (block, site): (BlockId, &Site),
+        linear: LinearAddress,
+        translation: &Translation,
+        block: BlockId,
+        site: &Site,
         mut access: DeviceAccess,
     ) {
         // What a block folds into the stack pointer's home must be the same before and after the
@@ -102,15 +113,14 @@ impl Engine {
         self.device_accesses.get(&site)
     }
 
-    /// Notes what an instruction does that has just accessed display memory at `linear`, so that
-    /// fast paths execute it from now on. `by_tables` says that paging is on: later accesses of the
-    /// instruction are then translated by the guest's page tables of that time. `access` has no
-    /// addresses of host code yet.
+    /// Notes what an instruction does that has just accessed display memory at `address`, so that
+    /// fast paths execute it from now on. `access` has no addresses of host code yet.
     pub fn note_display_access(
         &mut self,
         context: &mut Context,
-        (linear, by_tables): (LinearAddress, bool),
-        (block, site): (BlockId, &Site),
+        address: DisplayAddress,
+        block: BlockId,
+        site: &Site,
         mut access: DeviceAccess,
     ) {
         let Some(behind) = self.address(block, site.after) else {
@@ -120,9 +130,11 @@ impl Engine {
             return;
         }
         self.note_display(context);
-        match by_tables {
-            true => self.display_by_tables = 1,
-            false => self.display_window = (linear.0 >> DISPLAY_WINDOW_SHIFT).wrapping_neg(),
+        match address {
+            DisplayAddress::ByTables => self.display_by_tables = 1,
+            DisplayAddress::Physical(linear) => {
+                self.display_window = (linear.0 >> DISPLAY_WINDOW_SHIFT).wrapping_neg();
+            }
         }
         access.form |= FORM_DISPLAY;
         access.behind = behind as u64;

@@ -3,10 +3,11 @@
 
 use super::{CodeAddress, Engine, spaces};
 use crate::abi::far_pointer::FarPointer;
-use crate::abi::link_layout::ModeId;
+use crate::abi::link_layout::{ModeId, ModeTable};
 use crate::abi::sites::{BlockId, LinkPlace, Site, SiteKind};
 use crate::blocks::block::Block;
 use crate::blocks::code_pages::{Expected, Found, IndirectTarget};
+use crate::blocks::link_pages::FetchedPage;
 use crate::blocks::link_target::Target;
 use crate::blocks::links::{Dependence, LinkTables};
 
@@ -142,10 +143,13 @@ impl Engine {
                 pages: &self.pages,
                 links: &self.links,
             };
-            let place = (expected.physical_page, expected.linear_page);
+            let page = FetchedPage {
+                physical: expected.physical_page,
+                linear: expected.linear_page,
+            };
             let wanted = Some(expected.slide);
             // In this epoch the code may have another slide.
-            if self.link_pages.slide(epoch, place, wanted, &code) != wanted {
+            if self.link_pages.slide(epoch, page, wanted, &code) != wanted {
                 return;
             }
         }
@@ -155,7 +159,7 @@ impl Engine {
     /// Where an indirect branch to `rip` in code of a mode leads; `None` if the branch would leave.
     #[inline]
     pub fn branch_target(&self, rip: u64, mode: ModeId) -> Option<Target> {
-        self.links.indirect(rip, (mode, self.modes.table(mode)))
+        self.links.indirect(rip, self.mode_table(mode))
     }
 
     /// Lets indirect branches to `rip` find a block.
@@ -165,12 +169,15 @@ impl Engine {
             return;
         };
         let mode = block.key().mode;
-        let table = self.modes.table(mode);
+        let mode = ModeTable {
+            mode,
+            table: self.modes.table(mode),
+        };
         let target = Target {
             address: self.cache.address(block.host) as u64,
             slide: code_slide.unwrap_or(0),
         };
-        if self.links.is_first_choice(rip, (mode, table), target) {
+        if self.links.is_first_choice(rip, mode, target) {
             // The link became active again with its page.
             return;
         }
@@ -185,12 +192,11 @@ impl Engine {
                 let target = IndirectTarget {
                     rip: key_rip,
                     mode,
-                    table,
                     address: target.address,
                 };
                 self.links.add_target(page, target);
             }
-            None => (self.links).fill_hash(rip, (mode, table), target, dependence),
+            None => (self.links).fill_hash(rip, mode, target, dependence),
         }
         self.counts.links += 1;
     }

@@ -39,29 +39,35 @@ fn code_at(
     Some(bytes)
 }
 
+/// Where an instruction of a block is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InstructionPlace {
+    /// The block that the instruction was translated in.
+    pub block: BlockId,
+    /// The address of the instruction relative to CS.
+    pub rip: u64,
+    /// The slide of the block's code.
+    pub code_slide: u64,
+}
+
 impl Engine {
-    /// The instruction at `rip` of an active block, for its execution out of line; the context's
-    /// slide is `code_slide`. `None` if the block has no code there.
+    /// The instruction at a place of an active block, for its execution out of line. `None` if the
+    /// block has no code there.
     pub fn out_of_line(
         &mut self,
-        id: BlockId,
-        (rip, code_slide): (u64, u64),
+        place: InstructionPlace,
         memory: &GuestMemory,
     ) -> Option<OutOfLine> {
-        let relocation = self.block(id)?.relocation(code_slide);
-        let noted = self.noted(id, relocation.link_address(rip), memory)?;
+        let relocation = self.block(place.block)?.relocation(place.code_slide);
+        let noted = self.noted(place.block, relocation.link_address(place.rip), memory)?;
         Some(noted.instruction.moved(relocation))
     }
 
-    /// The decoded instruction at `rip`, if it has been executed out of line before.
-    pub fn known_out_of_line(
-        &self,
-        id: BlockId,
-        (rip, code_slide): (u64, u64),
-    ) -> Option<Instruction> {
-        let block = self.block(id)?;
-        let relocation = block.relocation(code_slide);
-        let link_address = relocation.link_address(rip);
+    /// The decoded instruction at a place, if it has been executed out of line before.
+    pub fn known_out_of_line(&self, place: InstructionPlace) -> Option<Instruction> {
+        let block = self.block(place.block)?;
+        let relocation = block.relocation(place.code_slide);
+        let link_address = relocation.link_address(place.rip);
         let noted = block
             .noted()
             .iter()
@@ -69,15 +75,14 @@ impl Engine {
         Some(relocation.instruction(&noted.instruction.helper.instruction))
     }
 
-    /// The traits of the instruction at `rip` and the alignment that it requires, in bytes.
+    /// The traits of the instruction at a place and the alignment that it requires, in bytes.
     pub fn out_of_line_traits(
         &mut self,
-        id: BlockId,
-        (rip, code_slide): (u64, u64),
+        place: InstructionPlace,
         memory: &GuestMemory,
     ) -> Option<(Traits, u32)> {
-        let link_address = self.block(id)?.relocation(code_slide).link_address(rip);
-        let noted = self.noted(id, link_address, memory)?;
+        let relocation = self.block(place.block)?.relocation(place.code_slide);
+        let noted = self.noted(place.block, relocation.link_address(place.rip), memory)?;
         let instruction = &noted.instruction;
         Some((instruction.traits, instruction.required_alignment))
     }
@@ -109,27 +114,27 @@ impl Engine {
         self.block(id)?.noted().get(place)
     }
 
-    /// The block that [`Engine::note_bounced`] noted, if it can still be run at `rip`.
-    pub fn bounced_by(&self, id: BlockId, rip: u64, code_slide: u64) -> Option<BlockId> {
-        let block = self.block(id)?;
-        let link_address = block.relocation(code_slide).link_address(rip);
+    /// The block that [`Engine::note_bounced`] noted, if it can still be run at this place.
+    pub fn bounced_by(&self, place: InstructionPlace) -> Option<BlockId> {
+        let block = self.block(place.block)?;
+        let link_address = block.relocation(place.code_slide).link_address(place.rip);
         let noted = block
             .noted()
             .iter()
             .find(|noted| noted.rip == link_address)?;
         let (by, generation) = noted.bounced_by?;
-        let holds = generation == self.generation && self.block(by)?.rip() == rip;
+        let holds = generation == self.generation && self.block(by)?.rip() == place.rip;
         holds.then_some(by)
     }
 
     /// Notes which block runs an instruction on the bounce buffer; the instruction has been
     /// executed out of line before.
-    pub fn note_bounced(&mut self, id: BlockId, (rip, code_slide): (u64, u64), by: BlockId) {
+    pub fn note_bounced(&mut self, place: InstructionPlace, by: BlockId) {
         let generation = self.generation;
-        let Some(block) = self.blocks.get_mut(id) else {
+        let Some(block) = self.blocks.get_mut(place.block) else {
             return;
         };
-        let link_address = block.relocation(code_slide).link_address(rip);
+        let link_address = block.relocation(place.code_slide).link_address(place.rip);
         let noted = block
             .noted_mut()
             .iter_mut()

@@ -17,6 +17,7 @@ use crate::blocks::block::{Block, BlockKey};
 use crate::engine::CodeAddress;
 use crate::translate::Translator;
 use tollgate_memory::GuestMemory;
+use tollgate_memory::gate::CodeWrite;
 use tollgate_x86::PhysicalAddress;
 
 /// How many retired blocks with the same key are kept at most; the oldest is dropped for a new one.
@@ -35,23 +36,20 @@ pub enum Moment {
 }
 
 impl Engine {
-    /// Makes all blocks unreachable that were made from any of the bytes `first..=last` of a
-    /// physical page, because these bytes are written. Returns how many blocks there were.
+    /// Makes all blocks unreachable that were made from any of the bytes that are written. Returns
+    /// how many blocks there were.
     pub fn code_written(
         &mut self,
-        page: u64,
-        first: u16,
-        last: u16,
+        write: CodeWrite,
         moment: Moment,
         memory: &mut GuestMemory,
     ) -> usize {
         let mut doomed = std::mem::take(&mut self.doomed);
-        self.pages
-            .take_written(page, (first, last), &mut doomed, memory);
+        self.pages.take_written(write, &mut doomed, memory);
         let count = doomed.len();
         self.counts.invalidated += count as u64;
         for id in doomed.drain(..) {
-            self.retire(id, page, moment, memory);
+            self.retire(id, write.page, moment, memory);
         }
         self.doomed = doomed;
         count

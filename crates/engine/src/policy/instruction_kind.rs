@@ -73,7 +73,7 @@ pub struct InstructionKind {
 impl InstructionKind {
     /// The kind of an instruction.
     pub fn of(instruction: &Instruction) -> Self {
-        let (exit, changes_mode) = exit_of(instruction);
+        let ExitOf { exit, changes_mode } = exit_of(instruction);
         let mut effects = Effects::empty();
         effects.set(Effects::CHANGES_MODE, changes_mode);
         effects.set(Effects::WRITES_VECTOR_AREA, writes_vector_area(instruction));
@@ -168,57 +168,83 @@ fn is_moffs(code: Code) -> bool {
     )
 }
 
+/// How the exit of an instruction is counted, and whether the instruction may change the mode.
+struct ExitOf {
+    exit: ExitKind,
+    changes_mode: bool,
+}
+
+const fn keeps_mode(exit: ExitKind) -> ExitOf {
+    ExitOf {
+        exit,
+        changes_mode: false,
+    }
+}
+
+const fn changes_mode(exit: ExitKind) -> ExitOf {
+    ExitOf {
+        exit,
+        changes_mode: true,
+    }
+}
+
 /// The kind of exit that an emulated instruction counts as, and whether it can change the mode
 /// word.
-fn exit_of(instruction: &Instruction) -> (ExitKind, bool) {
+fn exit_of(instruction: &Instruction) -> ExitOf {
     use Mnemonic::*;
     match instruction.mnemonic() {
-        In | Insb | Insw | Insd => (ExitKind::PortIn, false),
-        Out | Outsb | Outsw | Outsd => (ExitKind::PortOut, false),
-        Cli => (ExitKind::Cli, false),
-        Sti => (ExitKind::Sti, false),
-        Pushf | Pushfd | Pushfq => (ExitKind::Pushf, false),
-        Popf | Popfd | Popfq => (ExitKind::Popf, true),
-        Iret | Iretd | Iretq => (ExitKind::Iret, true),
-        Int | Int1 | Int3 | Into => (ExitKind::SoftwareInterrupt, true),
+        In | Insb | Insw | Insd => keeps_mode(ExitKind::PortIn),
+        Out | Outsb | Outsw | Outsd => keeps_mode(ExitKind::PortOut),
+        Cli => keeps_mode(ExitKind::Cli),
+        Sti => keeps_mode(ExitKind::Sti),
+        Pushf | Pushfd | Pushfq => keeps_mode(ExitKind::Pushf),
+        Popf | Popfd | Popfq => changes_mode(ExitKind::Popf),
+        Iret | Iretd | Iretq => changes_mode(ExitKind::Iret),
+        Int | Int1 | Int3 | Into => changes_mode(ExitKind::SoftwareInterrupt),
         Sysenter | Sysexit | Sysexitq | Syscall | Sysret | Sysretq => {
-            (ExitKind::FastSystemCall, true)
+            changes_mode(ExitKind::FastSystemCall)
         }
-        Jmp | Call | Retf => (ExitKind::FarTransfer, true),
-        Lds | Les | Lss | Lfs | Lgs => (ExitKind::SegmentLoad, true),
-        Push => (ExitKind::SegmentLoad, false),
-        Pop => (ExitKind::SegmentLoad, true),
-        Mov if instruction.op0_register() == iced_x86::Register::CR3 => (ExitKind::Cr3Load, false),
-        Mov if instruction.op0_register().is_cr() => (ExitKind::ControlRegister, true),
-        Mov if instruction.op0_register().is_segment_register() => (ExitKind::SegmentLoad, true),
+        Jmp | Call | Retf => changes_mode(ExitKind::FarTransfer),
+        Lds | Les | Lss | Lfs | Lgs => changes_mode(ExitKind::SegmentLoad),
+        Push => keeps_mode(ExitKind::SegmentLoad),
+        Pop => changes_mode(ExitKind::SegmentLoad),
+        Mov if instruction.op0_register() == iced_x86::Register::CR3 => {
+            keeps_mode(ExitKind::Cr3Load)
+        }
+        Mov if instruction.op0_register().is_cr() => changes_mode(ExitKind::ControlRegister),
+        Mov if instruction.op0_register().is_segment_register() => {
+            changes_mode(ExitKind::SegmentLoad)
+        }
         Mov if instruction.op1_register().is_segment_register() => {
-            (ExitKind::OtherInstruction, false)
+            keeps_mode(ExitKind::OtherInstruction)
         }
-        Mov if instruction.op0_register().is_dr() => (ExitKind::ControlRegister, true),
-        Mov => (ExitKind::ControlRegister, false),
-        Clts | Lmsw => (ExitKind::ControlRegister, true),
-        Smsw => (ExitKind::ControlRegister, false),
-        Invlpg | Invpcid => (ExitKind::Invlpg, false),
-        Rdmsr => (ExitKind::Msr, false),
-        Wrmsr => (ExitKind::Msr, true),
-        Cpuid => (ExitKind::Cpuid, false),
-        Vmcall | Vmmcall => (ExitKind::Hypercall, false),
-        Rdtsc | Rdtscp => (ExitKind::TimeStamp, false),
-        Hlt => (ExitKind::Halt, false),
+        Mov if instruction.op0_register().is_dr() => changes_mode(ExitKind::ControlRegister),
+        Mov => keeps_mode(ExitKind::ControlRegister),
+        Clts | Lmsw => changes_mode(ExitKind::ControlRegister),
+        Smsw => keeps_mode(ExitKind::ControlRegister),
+        Invlpg | Invpcid => keeps_mode(ExitKind::Invlpg),
+        Rdmsr => keeps_mode(ExitKind::Msr),
+        Wrmsr => changes_mode(ExitKind::Msr),
+        Cpuid => keeps_mode(ExitKind::Cpuid),
+        Vmcall | Vmmcall => keeps_mode(ExitKind::Hypercall),
+        Rdtsc | Rdtscp => keeps_mode(ExitKind::TimeStamp),
+        Hlt => keeps_mode(ExitKind::Halt),
         Movsb | Movsw | Movsd | Movsq | Stosb | Stosw | Stosd | Stosq | Lodsb | Lodsw | Lodsd
         | Lodsq | Scasb | Scasw | Scasd | Scasq | Cmpsb | Cmpsw | Cmpsd | Cmpsq => {
-            (ExitKind::StringInstruction, false)
+            keeps_mode(ExitKind::StringInstruction)
         }
         Fxsave | Fxrstor | Fxsave64 | Fxrstor64 | Fnsave | Fsave | Frstor | Fnstenv | Fstenv
         | Fldenv | Xsave | Xsaveopt | Xsavec | Xsaves | Xrstor | Xrstors | Xsave64 | Xsaveopt64
-        | Xsavec64 | Xsaves64 | Xrstor64 | Xrstors64 => (ExitKind::VectorImage, false),
+        | Xsavec64 | Xsaves64 | Xrstor64 | Xrstors64 => keeps_mode(ExitKind::VectorImage),
         // FS and GS have a base in every mode word of 64-bit code.
-        Swapgs | Rdfsbase | Rdgsbase | Wrfsbase | Wrgsbase => (ExitKind::OtherInstruction, false),
+        Swapgs | Rdfsbase | Rdgsbase | Wrfsbase | Wrgsbase => {
+            keeps_mode(ExitKind::OtherInstruction)
+        }
         // These instructions change no segment, control register or system flag.
         Pusha | Pushad | Popa | Popad | Enter | Bound | Bt | Btc | Btr | Bts | Daa | Das | Aaa
         | Aas | Aam | Aad | Sgdt | Sidt | Sldt | Str | Lar | Lsl | Verr | Verw | Xgetbv | Rdpmc
-        | Wbinvd | Wbnoinvd | Invd | Rdpkru | Wrpkru => (ExitKind::OtherInstruction, false),
-        _ => (ExitKind::OtherInstruction, true),
+        | Wbinvd | Wbnoinvd | Invd | Rdpkru | Wrpkru => keeps_mode(ExitKind::OtherInstruction),
+        _ => changes_mode(ExitKind::OtherInstruction),
     }
 }
 

@@ -12,6 +12,7 @@ use tollgate_engine::policy::allow_list::Features;
 use tollgate_engine::preemption::Interruptible;
 use tollgate_engine::requests::Requests;
 use tollgate_memory::GuestMemory;
+use tollgate_memory::gate::CodeWrite;
 use tollgate_x86::PhysicalAddress;
 
 /// The size in bytes of the smallest cache.
@@ -104,7 +105,15 @@ impl Setup {
                 // Writes to the first block of some page.
                 let page = PHYSICAL / PAGE + 16 + self.stopped as u64 * 7 % 400;
                 let (memory, after) = (&mut self.memory, Moment::After);
-                self.engine.code_written(page, 0, 63, after, memory);
+                self.engine.code_written(
+                    CodeWrite {
+                        page,
+                        first: 0,
+                        last: 63,
+                    },
+                    after,
+                    memory,
+                );
             }
         }
     }

@@ -10,6 +10,7 @@ use tollgate_engine::engine::written_code::Moment;
 use tollgate_engine::engine::{CodeAddress, LookUp};
 use tollgate_engine::policy::allow_list::Features;
 use tollgate_memory::GuestMemory;
+use tollgate_memory::gate::CodeWrite;
 use tollgate_x86::PhysicalAddress;
 
 const SOURCE: u64 = 0x1000;
@@ -98,9 +99,15 @@ fn sources_that_come_and_go_are_not_listed_for_good() {
         // The code before the jump differs each time, so that no old version matches.
         let page = SOURCE >> 12;
         let memory = &mut setup.memory;
-        setup
-            .engine
-            .code_written(page, 0, 0xff, Moment::Before, memory);
+        setup.engine.code_written(
+            CodeWrite {
+                page,
+                first: 0,
+                last: 0xff,
+            },
+            Moment::Before,
+            memory,
+        );
         let source = SOURCE + 0x10;
         let distance = (TARGETS - source - 12) as u32;
         memory.write(
@@ -120,9 +127,15 @@ fn sources_that_come_and_go_are_not_listed_for_good() {
     // No link leads to a target that has died.
     let memory = &mut setup.memory;
     let page = TARGETS >> 12;
-    setup
-        .engine
-        .code_written(page, 0, 0xff, Moment::Before, memory);
+    setup.engine.code_written(
+        CodeWrite {
+            page,
+            first: 0,
+            last: 0xff,
+        },
+        Moment::Before,
+        memory,
+    );
     let again = setup.translate(TARGETS);
     assert_eq!(setup.incoming(again), 0);
 }

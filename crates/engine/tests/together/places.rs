@@ -10,6 +10,7 @@ use tollgate_engine::policy::access::{Access, AccessUnavailable};
 use tollgate_engine::policy::allow_list::Features;
 use tollgate_engine::policy::mode::{Mode, ModeFlags};
 use tollgate_memory::GuestMemory;
+use tollgate_memory::gate::CodeWrite;
 use tollgate_test_support::flat_state;
 use tollgate_x86::PhysicalAddress;
 
@@ -142,7 +143,15 @@ fn what_was_found_before_is_found_only_while_it_is_active() {
         };
         assert_eq!(engine.find(&PLACE, mode), Some(id));
         assert_eq!(engine.find(&PLACE, mode), Some(id));
-        engine.code_written(START >> 12, 0, 1, moment, &mut memory);
+        engine.code_written(
+            CodeWrite {
+                page: START >> 12,
+                first: 0,
+                last: 1,
+            },
+            moment,
+            &mut memory,
+        );
         assert_eq!(engine.find(&PLACE, mode), None);
         let revived = engine.revive(&PLACE, mode, &mut memory);
         assert_eq!(revived, (moment == Moment::Before).then_some(id));

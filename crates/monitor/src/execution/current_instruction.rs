@@ -14,7 +14,7 @@
 //! instruction, and the exit reports an interrupt shadow. No value here outlives the
 //! instruction; what must outlive it is in [`NonRegisterState`](crate::NonRegisterState).
 
-use tollgate_x86::Vector;
+use tollgate_x86::{CpuState, Flags, Vector};
 
 /// How far the execution of the instruction has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -38,15 +38,12 @@ pub(crate) struct InstructionInWork {
 }
 
 impl InstructionInWork {
-    /// Begins an instruction, or begins it again. `traps` means that EFLAGS.TF is set, `shadowed`
-    /// that the instruction is in an interrupt shadow.
-    pub fn begin(traps: bool, shadowed: bool) -> Self {
+    /// Begins an instruction, or begins it again, in the state that the registers show.
+    pub fn begin(cpu: &CpuState) -> Self {
         Self {
-            progress: Progress::Begun,
-            raised: None,
-            traps,
-            shadowed,
-            loads_resume_flag: false,
+            traps: cpu.flags().contains(Flags::TF),
+            shadowed: cpu.shadow_rip == cpu.rip,
+            ..Self::default()
         }
     }
 
@@ -116,16 +113,35 @@ impl InstructionInWork {
 mod tests {
     use super::*;
 
+    /// An instruction that has begun.
+    const BEGUN: InstructionInWork = InstructionInWork {
+        progress: Progress::Begun,
+        raised: None,
+        traps: false,
+        shadowed: false,
+        loads_resume_flag: false,
+    };
+    /// An instruction that has begun and is followed by a debug trap.
+    const TRAPS: InstructionInWork = InstructionInWork {
+        traps: true,
+        ..BEGUN
+    };
+    /// An instruction that has begun in an interrupt shadow.
+    const SHADOWED: InstructionInWork = InstructionInWork {
+        shadowed: true,
+        ..BEGUN
+    };
+
     #[test]
     fn an_instruction_that_was_only_begun_has_not_ended() {
-        let work = InstructionInWork::begin(true, false);
+        let work = TRAPS;
         assert!(!work.has_ended() && !work.has_completed());
         assert!(work.traps() && !work.is_shadowed());
     }
 
     #[test]
     fn a_fault_ends_it_without_completing_it() {
-        let mut work = InstructionInWork::begin(false, true);
+        let mut work = SHADOWED;
         work.raise(Vector::PageFault);
         work.raise(Vector::DoubleFault);
         assert!(work.has_ended() && !work.has_completed());
@@ -134,7 +150,7 @@ mod tests {
 
     #[test]
     fn the_trap_behind_it_leaves_it_completed_and_strikes_once() {
-        let mut work = InstructionInWork::begin(true, false);
+        let mut work = TRAPS;
         work.complete();
         assert!(work.take_trap());
         work.raise(Vector::Debug);
@@ -144,10 +160,16 @@ mod tests {
 
     #[test]
     fn the_next_instruction_begins_without_what_the_last_one_left() {
-        let mut work = InstructionInWork::begin(true, true);
+        let mut cpu = CpuState::at_reset();
+        cpu.flags |= Flags::TF.bits();
+        cpu.shadow_rip = cpu.rip;
+        let mut work = InstructionInWork::begin(&cpu);
+        assert!(work.traps() && work.is_shadowed());
         work.load_resume_flag();
         work.complete();
-        work = InstructionInWork::begin(false, false);
-        assert_eq!(work, InstructionInWork::default());
+        cpu.flags &= !Flags::TF.bits();
+        cpu.end_shadow();
+        work = InstructionInWork::begin(&cpu);
+        assert_eq!(work, BEGUN);
     }
 }

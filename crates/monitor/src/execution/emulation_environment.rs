@@ -231,7 +231,7 @@ impl Environment for EmulationEnvironment<'_> {
         } = &mut *self.view;
         let loaded = Space::loaded(state);
         let stops = || pending.stops(section);
-        translations.prepare((loaded, change), self.derived, memory, stops)
+        translations.prepare(loaded, change, self.derived, memory, stops)
     }
 
     fn translations_changed(&mut self, state: &CpuState, change: TranslationChange) {

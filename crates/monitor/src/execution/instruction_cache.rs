@@ -19,6 +19,7 @@ use tollgate_engine::policy::out_of_line::OutOfLine;
 use tollgate_exits::steps::Steps;
 use tollgate_memory::GuestMemory;
 use tollgate_memory::code_map::line_mask;
+use tollgate_memory::gate::CodeWrite;
 use tollgate_x86::paging::PagingRegisters;
 
 pub(crate) use dictionary::{Found as FoundInstruction, Holds, Source as ReadFrom};
@@ -183,12 +184,12 @@ impl InstructionExperiment {
         self.search = InstructionSearch::of(source).map(Box::new);
     }
 
-    /// Follows a write to bytes `first..=last` of a physical page. Returns whether lines of the
-    /// page were released because no entry depends on them any more.
-    pub fn written(&mut self, page: u64, bytes: (u16, u16), memory: &GuestMemory) -> bool {
+    /// Follows a write. Returns whether lines of its page were released because no entry depends on
+    /// them any more.
+    pub fn written(&mut self, write: CodeWrite, memory: &GuestMemory) -> bool {
         let counts = &mut self.results.counts;
         let known = self.search.as_mut().and_then(|search| search.known());
-        known.is_some_and(|known| known.written(page, bytes, memory, counts))
+        known.is_some_and(|known| known.written(write, memory, counts))
     }
 }
 
@@ -248,11 +249,11 @@ impl KnownInstructions {
     /// Follows a write, as [`InstructionExperiment::written`] says.
     fn written(
         &mut self,
-        page: u64,
-        (first, last): (u16, u16),
+        write: CodeWrite,
         memory: &GuestMemory,
         counts: &mut InstructionCounts,
     ) -> bool {
+        let CodeWrite { page, first, last } = write;
         let held = memory.code().held(page);
         let lines = line_mask(first.into(), u64::from(last.saturating_sub(first)) + 1);
         if held & lines == 0 {

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use tollgate_exits::latency::Section;
 use tollgate_platform::Platform;
 use tollgate_x86::state::Activity;
-use tollgate_x86::{Exception, Flags, Vector};
+use tollgate_x86::{Exception, Vector};
 
 impl<R: Runner, P: Platform> Running<'_, R, P> {
     pub(crate) fn run_until_stop(&mut self) -> VcpuStop {
@@ -135,8 +135,6 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
 
     /// Begins the instruction at CS:EIP, or begins it again.
     pub(crate) fn begin_instruction(&mut self) {
-        let cpu = self.runner.state();
-        let traps = cpu.flags().contains(Flags::TF);
-        *self.work = InstructionInWork::begin(traps, cpu.shadow_rip == cpu.rip);
+        *self.work = InstructionInWork::begin(self.runner.state());
     }
 }

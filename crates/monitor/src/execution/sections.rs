@@ -17,6 +17,6 @@ pub(crate) fn begin(ledger: &Ledger, cpu: &CpuState, requests: &Requests) -> u64
 /// Records that the section that began at time `begin` has ended.
 #[inline]
 pub(crate) fn end(ledger: &mut Ledger, requests: &Requests, section: Section, begin: u64) {
-    let (piece, lets_in) = requests.points().end();
-    ledger.section(section, begin, piece, lets_in);
+    let work = requests.points().end();
+    ledger.section(section, begin, work.longest, work.lets_in);
 }

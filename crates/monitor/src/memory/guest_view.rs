@@ -5,7 +5,7 @@ use crate::memory::addresses::view_of;
 use crate::memory::ram_copies;
 use crate::memory::translations::Translations;
 use tollgate_memory::{GuestMemory, PageUse};
-use tollgate_tlb::{Stores, View};
+use tollgate_tlb::{LookUpFor, Stores, View};
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::canonical::is_canonical;
 use tollgate_x86::paging::{AccessKind, Keeping, PagingRegisters, Privilege, Translation};
@@ -35,6 +35,34 @@ pub enum Inline {
     Code(PhysicalAddress),
     /// The monitor must make the access out of line.
     No,
+}
+
+/// An access that generated code makes itself if the software TLB has its pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InlineAccess {
+    /// Size in bytes.
+    pub size: u32,
+    /// What generated code looks the address up for.
+    pub wanted: LookUpFor,
+    /// With whose rights the page tables are walked.
+    pub privilege: Privilege,
+}
+
+impl InlineAccess {
+    /// A load of eight bytes of a system table.
+    pub(crate) const TABLE_LOAD: Self = Self {
+        size: 8,
+        wanted: LookUpFor::Load,
+        privilege: Privilege::System,
+    };
+
+    /// The kind of access that the page tables must allow.
+    fn kind(self) -> AccessKind {
+        match self.wanted {
+            LookUpFor::Load => AccessKind::Read,
+            LookUpFor::Store | LookUpFor::TestedStore => AccessKind::Write,
+        }
+    }
 }
 
 /// Guest RAM with its gate, and the translations that lead to it.
@@ -191,8 +219,8 @@ impl GuestView {
         Some(u64::from_le_bytes(bytes))
     }
 
-    /// Whether generated code may now access `size` bytes at `linear` inline. Fills the software
-    /// TLB in the process. `tested` means that generated code tests whether a store hits code.
+    /// Whether generated code may now make an access at `linear` inline. Fills the software TLB in
+    /// the process.
     ///
     /// # Errors
     /// The page fault.
@@ -200,15 +228,16 @@ impl GuestView {
         &mut self,
         state: &CpuState,
         linear: LinearAddress,
-        size: u32,
-        kind: AccessKind,
-        tested: bool,
-        privilege: Privilege,
+        access: InlineAccess,
     ) -> Result<Inline, Exception> {
-        let last = u64::from(size.max(1) - 1);
+        let (kind, privilege) = (access.kind(), access.privilege);
+        let last = u64::from(access.size.max(1) - 1);
         match self.resolve(state, linear, kind, privilege)? {
             Target::Ram(_) => {}
-            Target::Code(physical) if tested && physical.page_offset() + last < PAGE_SIZE => {
+            Target::Code(physical)
+                if access.wanted == LookUpFor::TestedStore
+                    && physical.page_offset() + last < PAGE_SIZE =>
+            {
                 return Ok(Inline::Code(physical));
             }
             Target::Code(_) | Target::Device(_) => return Ok(Inline::No),
@@ -231,10 +260,8 @@ impl GuestView {
                 return Ok(Inline::No);
             };
         }
-        let write = kind == AccessKind::Write;
         let view = view_of(privilege);
-        let store = (write, tested);
-        let allowed = self.translations.allows(state, view, store, linear, size);
+        let allowed = (self.translations).allows(state, view, access.wanted, linear, access.size);
         Ok(if allowed { Inline::Yes } else { Inline::No })
     }
 }

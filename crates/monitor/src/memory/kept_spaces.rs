@@ -92,6 +92,14 @@ impl Default for KeptSpaces {
     }
 }
 
+/// A number whose space is not loaded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OtherSpace {
+    pub number: SpaceNumber,
+    /// Whether its space was loaded since the number was [purged](KeptSpaces::purged).
+    pub is_selected: bool,
+}
+
 /// The result of looking a space up before it is loaded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Loaded {
@@ -226,13 +234,15 @@ impl KeptSpaces {
         (self.limit, self.misses) = (limit, 0);
     }
 
-    /// All numbers, except the loaded one, that are within the limit or still have a space. Each
-    /// comes with a flag: whether its space was loaded since the number was [purged](Self::purged).
-    pub fn others(&self) -> impl Iterator<Item = (SpaceNumber, bool)> {
+    /// All numbers, except the loaded one, that are within the limit or still have a space.
+    pub fn others(&self) -> impl Iterator<Item = OtherSpace> {
         let loaded = self.loaded.0.index();
         let is_given = |number: usize| number < self.count() || self.spaces[number].is_known();
         let numbers = (0..SPACES).filter(move |&number| number != loaded && is_given(number));
-        numbers.map(|number| (SpaceNumber::new(number), self.spaces[number].is_selected))
+        numbers.map(|number| OtherSpace {
+            number: SpaceNumber::new(number),
+            is_selected: self.spaces[number].is_selected,
+        })
     }
 
     /// Records that the entries under a number were purged.

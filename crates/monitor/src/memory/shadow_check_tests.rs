@@ -6,8 +6,9 @@ use super::*;
 use crate::memory::addresses::view_of;
 use crate::memory::guest_view::{GuestView, Target};
 use crate::memory::shadow_tables::{DoubleInvalidation, Invalidation, ShadowChoices};
+use crate::memory::space_switch::SpaceLoad;
 use crate::memory::translations::Translations;
-use crate::memory::windows::Comparing;
+use crate::memory::windows::{Comparing, PageAccess};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tollgate_engine::blocks::links::LinkTables;
 use tollgate_memory::GuestMemory;
@@ -176,7 +177,13 @@ impl Guest {
         if self.omits == Omission::Nothing && self.loads.is_multiple_of(2) {
             let (links, memory) = (&mut self.links, &mut self.view.memory);
             self.view.translations.take_changed(links);
-            if (self.view.translations).switch((from, to), (keeps, true), links, memory) {
+            let load = SpaceLoad {
+                from,
+                to,
+                keeps,
+                lets_in: true,
+            };
+            if (self.view.translations).switch(load, links, memory) {
                 return;
             }
         }
@@ -270,12 +277,15 @@ impl Guest {
         if aside {
             let comparing = &mut self.comparing;
             self.compared_on += u32::from(comparing.goes_on(&self.view, linear, privilege));
-            let what = (linear, privilege);
-            (self.view).take_window_back(&self.state, what, comparing, |_| stops);
+            (self.view).take_window_back(&self.state, linear, privilege, comparing, |_| stops);
         }
         if let Ok(Target::Ram(_)) = self.view.resolve(&self.state, linear, kind, privilege) {
             let from = stops.then_some(u64::from(self.found_in_windows) % 16);
-            let access = (linear, kind, privilege);
+            let access = PageAccess {
+                linear,
+                kind,
+                privilege,
+            };
             (self.view).fill_window(&self.state, access, from, |_| stops);
         }
         false

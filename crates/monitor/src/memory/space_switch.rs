@@ -5,6 +5,7 @@
 //! only a miss exits.
 
 use serde::{Deserialize, Serialize};
+use tollgate_x86::Space;
 
 /// How a space whose translations are kept is loaded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -15,6 +16,19 @@ pub enum SpaceSwitch {
     /// A fast path of translated code loads the space where it can, without an exit.
     #[default]
     Inline,
+}
+
+/// A load of CR3 that guest code makes without an exit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SpaceLoad {
+    /// The loaded space.
+    pub from: Space,
+    /// The space that it loads.
+    pub to: Space,
+    /// Whether the translations of the new space may be kept.
+    pub keeps: bool,
+    /// Whether the guest lets interrupts in.
+    pub lets_in: bool,
 }
 
 /// Counts of loads of CR3, by what was known about the space.

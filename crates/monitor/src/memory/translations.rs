@@ -19,16 +19,16 @@ mod shadow_windows;
 use self::prepared::Prepared;
 use crate::memory::addresses::view_of;
 use crate::memory::fetch::{Fetch, FetchCache};
-use crate::memory::kept_spaces::KeptSpaces;
+use crate::memory::kept_spaces::{KeptSpaces, OtherSpace};
 use crate::memory::shadow_check::ShadowCheck;
 use crate::memory::shadow_tables::{DoubleInvalidation, Invalidation, ShadowChoices, ShadowCounts};
-use crate::memory::space_switch::SpaceLoads;
+use crate::memory::space_switch::{SpaceLoad, SpaceLoads};
 use std::io;
 use tollgate_tlb::shadow_windows::WindowCounts;
 use tollgate_tlb::shadow_windows::narrow::page_of;
 use tollgate_tlb::{
-    Allows, Comparison, Derived, Entry, LongTlb, Origins, PageRange, Run, Slots, SoftwareTlb,
-    SpaceNumber, Stores, TableEntries, View,
+    Allows, Comparison, Derived, Entry, LongTlb, LookUpFor, Origins, PageRange, Run, Slots,
+    SoftwareTlb, Stores, TableEntries, View,
 };
 use tollgate_x86::paging::{Keeping, PageTableMemory, Privilege, Translation};
 use tollgate_x86::{CpuState, LinearAddress, PhysicalAddress, Space, TranslationChange};
@@ -247,20 +247,20 @@ impl Translations {
         }
     }
 
-    /// Whether generated code finds an entry for `size` bytes at `linear`. A store that is `tested`
+    /// Whether generated code finds an entry for `size` bytes at `linear`. A store that is tested
     /// for hitting code may use the entry of a page that holds code.
     pub fn allows(
         &self,
         state: &CpuState,
         view: View,
-        (write, tested): (bool, bool),
+        wanted: LookUpFor,
         linear: LinearAddress,
         size: u32,
     ) -> bool {
         if state.is_long_mode() {
-            self.long_tlb.allows(view, write, tested, linear, size)
+            self.long_tlb.allows(view, wanted, linear, size)
         } else {
-            self.tlb.allows(view, write, tested, linear, size)
+            self.tlb.allows(view, wanted, linear, size)
         }
     }
 
@@ -516,17 +516,22 @@ impl Translations {
     }
 
     /// Loads a space without an exit. This requires that its translations are known, that they may
-    /// be kept (`keeps`) or the page tables in `memory` confirm all of them, and that no other work
-    /// is due. If not, nothing changes. Afterwards guest code of a global page of the upper half
-    /// may continue. While the guest `lets_in` interrupts, a comparison of many entries is left to
-    /// the exit, which can [stop](Self::prepare).
+    /// be kept or the page tables in `memory` confirm all of them, and that no other work is due.
+    /// If not, nothing changes. Afterwards guest code of a global page of the upper half may
+    /// continue. While the guest lets interrupts in, a comparison of many entries is left to the
+    /// exit, which can [stop](Self::prepare).
     pub fn switch<M: PageTableMemory + ?Sized>(
         &mut self,
-        (from, to): (Space, Space),
-        (keeps, lets_in): (bool, bool),
+        load: SpaceLoad,
         links: &mut dyn Derived,
         memory: &mut M,
     ) -> bool {
+        let SpaceLoad {
+            from,
+            to,
+            keeps,
+            lets_in,
+        } = load;
         if self.has_changed() || !self.is_loaded(from) {
             return false;
         }
@@ -659,8 +664,12 @@ impl Translations {
     /// Forgets the entries of all spaces that are not loaded: immediately, or when their numbers
     /// are needed.
     fn purge_others(&mut self, links: &mut dyn Derived) {
-        let others: Vec<(SpaceNumber, bool)> = self.spaces.others().collect();
-        for (number, is_selected) in others {
+        let others: Vec<OtherSpace> = self.spaces.others().collect();
+        for other in others {
+            let OtherSpace {
+                number,
+                is_selected,
+            } = other;
             let purges = match self.choices.double_invalidation {
                 DoubleInvalidation::Allow => true,
                 DoubleInvalidation::SelectionFlag => is_selected,

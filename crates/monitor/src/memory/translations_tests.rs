@@ -3,7 +3,7 @@
 use super::*;
 use std::collections::{HashMap, HashSet};
 use tollgate_engine::abi::far_pointer::FarPointer;
-use tollgate_engine::abi::link_layout::{BranchTable, FamilyId, ModeId, SlotsFor};
+use tollgate_engine::abi::link_layout::{BranchTable, FamilyId, ModeId, ModeTable, SlotsFor};
 use tollgate_engine::blocks::code_pages::{CodePageId, CodePageKey, Found, IndirectTarget};
 use tollgate_engine::blocks::link_target::Target;
 use tollgate_engine::blocks::links::{Dependence, LinkTables};
@@ -11,15 +11,31 @@ use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::paging::WalkPath;
 use tollgate_x86::{Cr4, Efer};
 
+/// A load of a space whose translations may be kept, by a guest that lets interrupts in.
+fn kept_load(from: Space, to: Space) -> SpaceLoad {
+    SpaceLoad {
+        from,
+        to,
+        keeps: true,
+        lets_in: true,
+    }
+}
+
 /// Host address of physical page zero.
 const HOST: u64 = 0x7000_0000_0000;
 const TARGET: u64 = 0x1234;
-const MODE: (ModeId, BranchTable) = (ModeId(3), BranchTable::Shared);
+const MODE: ModeTable = ModeTable {
+    mode: ModeId(3),
+    table: BranchTable::Shared,
+};
 
-const fn code_page_mode(user: bool) -> (ModeId, BranchTable) {
-    match user {
-        true => (ModeId(4), BranchTable::SharedByPrograms),
-        false => (ModeId(4), BranchTable::Shared),
+const fn code_page_mode(user: bool) -> ModeTable {
+    ModeTable {
+        mode: ModeId(4),
+        table: match user {
+            true => BranchTable::SharedByPrograms,
+            false => BranchTable::Shared,
+        },
     }
 }
 
@@ -171,7 +187,7 @@ impl Bench {
         let (translations, links) = (&mut self.translations, &mut self.links);
         let points = &mut self.points;
         let mut prepare = || {
-            translations.prepare((loaded, change), links, &mut NoTables, || {
+            translations.prepare(loaded, change, links, &mut NoTables, || {
                 *points += 1;
                 points.is_multiple_of(2)
             })
@@ -197,7 +213,7 @@ impl Bench {
             let links = &mut self.links;
             if self
                 .translations
-                .switch((from, to), (true, true), links, &mut NoTables)
+                .switch(kept_load(from, to), links, &mut NoTables)
             {
                 assert!(!self.translations.has_changed());
                 return;
@@ -301,11 +317,9 @@ impl Bench {
                 // again.
                 if self.links.slot(slot) == 0 {
                     self.links.link_pages(slot, TARGET as i32, id, id);
-                    let (mode, table) = code_page_mode(user);
                     let target = IndirectTarget {
                         rip: Self::rip(page.linear) + 8,
-                        mode,
-                        table,
+                        mode: code_page_mode(user),
                         address: Self::code_of(page),
                     };
                     self.links.add_target(id, target);
@@ -1101,7 +1115,7 @@ fn only_a_kept_space_is_loaded_without_an_exit() {
         let links = &mut bench.links;
         bench
             .translations
-            .switch((from, to), (true, true), links, &mut NoTables)
+            .switch(kept_load(from, to), links, &mut NoTables)
     };
     assert!(
         !switch(&mut bench, first, second),

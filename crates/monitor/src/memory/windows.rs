@@ -5,10 +5,10 @@ use crate::memory::guest_view::GuestView;
 use crate::memory::translations::Voided;
 use tollgate_exits::latency::Section;
 use tollgate_memory::{GuestMemory, PageUse};
-use tollgate_tlb::Run;
 use tollgate_tlb::long_tlb::part_of_linear;
 use tollgate_tlb::shadow_windows::anchors::is_common;
 use tollgate_tlb::shadow_windows::narrow;
+use tollgate_tlb::{KnownPage, Run};
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::paging::{
     AccessKind, Keeping, PageTableMemory, PagingRegisters, Privilege, Translation,
@@ -38,6 +38,14 @@ const PAGES_BETWEEN_POINTS: u64 = 64;
 
 /// The most pieces of a large page that are mapped one by one.
 const MOST_PIECES: usize = 64;
+
+/// An access to a page that a window may have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PageAccess {
+    pub(crate) linear: LinearAddress,
+    pub(crate) kind: AccessKind,
+    pub(crate) privilege: Privilege,
+}
 
 /// The result of mapping a page and its neighbours.
 pub(crate) struct Filled {
@@ -207,10 +215,15 @@ impl GuestView {
     pub(crate) fn fill_window(
         &mut self,
         state: &CpuState,
-        (linear, kind, privilege): (LinearAddress, AccessKind, Privilege),
+        access: PageAccess,
         from: Option<u64>,
         stops: impl Fn(Section) -> bool,
     ) -> Filled {
+        let PageAccess {
+            linear,
+            kind,
+            privilege,
+        } = access;
         let nothing = Filled {
             found: false,
             next: 0,
@@ -385,7 +398,8 @@ impl GuestView {
     pub(crate) fn take_window_back(
         &mut self,
         state: &CpuState,
-        (linear, privilege): (LinearAddress, Privilege),
+        linear: LinearAddress,
+        privilege: Privilege,
         comparing: &mut Comparing,
         stops: impl Fn(Section) -> bool,
     ) -> Option<bool> {
@@ -454,8 +468,8 @@ impl GuestView {
             .translations
             .known_pages(view_of(Privilege::User), true);
         let part = |page: u64| part_of_linear((page * PAGE_SIZE) as i64);
-        pages.iter().all(|&(page, ..)| part(page) != 0)
-            && pages.iter().any(|&(page, ..)| is_common(part(page)))
+        pages.iter().all(|known| part(known.page) != 0)
+            && pages.iter().any(|known| is_common(part(known.page)))
     }
 
     /// Maps all pages that a program's accesses find in the software TLB and that are not mapped
@@ -466,7 +480,12 @@ impl GuestView {
         let (base, span) = (ram.base() as u64, ram.span());
         let mut runs: Vec<Run> = Vec::new();
         let view = view_of(Privilege::User);
-        for (page, host, writable) in self.translations.known_pages(view, is_long) {
+        for known in self.translations.known_pages(view, is_long) {
+            let KnownPage {
+                page,
+                host,
+                writable,
+            } = known;
             let physical = host.wrapping_sub(base);
             let is_out = physical >= span || page == PAGE_AT_4_GIB;
             if is_out || !self.is_plain(physical / PAGE_SIZE) {

@@ -89,7 +89,7 @@ impl Runner for Translated {
     }
 
     fn code_written(&mut self, write: CodeWrite, memory: &mut GuestMemory) {
-        self.retire_code(write.page, (write.first, write.last), Moment::After, memory);
+        self.retire_code(write, Moment::After, memory);
     }
 
     fn translations_changed(&mut self) {
@@ -220,18 +220,17 @@ impl Runner for Translated {
 }
 
 impl Translated {
-    /// Follows a write to bytes `first..=last` of a physical page: the code made from them is void.
+    /// Follows a write: the code made from the bytes that are written is void.
     pub(crate) fn retire_code(
         &mut self,
-        page: u64,
-        (first, last): (u16, u16),
+        write: CodeWrite,
         moment: Moment,
         memory: &mut GuestMemory,
     ) -> bool {
-        let was_held = self.instructions.written(page, (first, last), memory);
-        let retired = self.engine.code_written(page, first, last, moment, memory);
+        let was_held = self.instructions.written(write, memory);
+        let retired = self.engine.code_written(write, moment, memory);
         if was_held {
-            self.engine.clear_lines_without_code(page, memory);
+            self.engine.clear_lines_without_code(write.page, memory);
         }
         was_held || retired != 0
     }

@@ -6,8 +6,8 @@ use crate::execution::hypercall;
 use crate::execution::resume_flag::is_before_instruction;
 use crate::execution::running::Running;
 use crate::execution::stop::VcpuStop;
-use crate::memory::guest_view::Inline;
-use crate::translated::misses::Access;
+use crate::memory::guest_view::{Inline, InlineAccess};
+use crate::translated::devices::device_memory_notes::Missed;
 use crate::translated::resume::Resume;
 use crate::translated::{PendingLink, Translated};
 use iced_x86::Instruction;
@@ -166,7 +166,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         if cpu.is_long_mode() && !is_canonical_range(linear.0, u64::from(size)) {
             return self.slow_exit(block, site);
         }
-        let Some(access) = Access::of(site.kind, cpu.cpl()) else {
+        let Some(access) = InlineAccess::of(site.kind, cpu.cpl()) else {
             unreachable!("the site is one of a memory access");
         };
         let vectors = self.runner.context.vectors.were_live != 0;
@@ -200,7 +200,7 @@ impl<P: Platform> Running<'_, Translated, P> {
     ) -> Result<(), VcpuStop> {
         let cpu = &self.runner.context.cpu;
         let linear = LinearAddress(self.runner.context.hot.exit_value & system_mask(cpu));
-        let Some(access) = Access::of(site.kind, cpu.cpl()) else {
+        let Some(access) = InlineAccess::of(site.kind, cpu.cpl()) else {
             unreachable!("the site is one of a memory access");
         };
         let vectors = self.runner.context.vectors.were_live != 0;
@@ -220,7 +220,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         let generation = self.runner.engine.generation();
         let before = self.runner.context.cpu.rip;
         let context = &self.runner.context;
-        let missed = (context.hot.exit_site, LinearAddress(context.hot.exit_value));
+        let (exit_site, exit_value) = (context.hot.exit_site, context.hot.exit_value);
         let window = self.runner.context.registers.window;
         let completed = self.slow_step(block)?;
         self.runner.context.registers.window = window;
@@ -235,7 +235,12 @@ impl<P: Platform> Running<'_, Translated, P> {
             && !self.due.mode
             && self.runner.engine.has_fast_paths()
         {
-            self.note_device_access((block, site), missed, write);
+            let missed = Missed {
+                site: exit_site,
+                linear: LinearAddress(exit_value),
+                writes: write,
+            };
+            self.note_device_access(block, site, missed);
         }
         // If control fell through to the next instruction and the block still exists, guest code
         // resumes there.

@@ -6,7 +6,7 @@
 //! the exit.
 
 use crate::memory::addresses::view_of;
-use crate::memory::guest_view::{GuestView, Inline};
+use crate::memory::guest_view::{GuestView, Inline, InlineAccess};
 use crate::memory::memory_access::Accounts;
 use crate::memory::space_switch::SpaceSwitch;
 use crate::translated::Translated;
@@ -15,13 +15,14 @@ use std::ffi::c_void;
 use tollgate_emulate::operand::system_mask;
 use tollgate_engine::abi::context_displacements as at;
 use tollgate_engine::abi::fast_paths::FastPath;
-use tollgate_engine::abi::sites::{SiteKind, WindowMiss};
+use tollgate_engine::abi::sites::{SharedBytes, SiteKind, WindowMiss};
 use tollgate_engine::policy::access::Access as MemoryAccess;
 use tollgate_engine::{Context, Engine};
 use tollgate_exits::{ExitKind, Ledger};
 use tollgate_platform::Platform;
+use tollgate_tlb::LookUpFor;
 use tollgate_x86::canonical::is_canonical_range;
-use tollgate_x86::paging::{AccessKind, Privilege};
+use tollgate_x86::paging::Privilege;
 use tollgate_x86::{Exception, LinearAddress};
 
 /// What functions that guest code calls need in addition to the context.
@@ -74,41 +75,25 @@ impl Environment {
     }
 }
 
-/// An access to memory, as a site describes it.
-#[derive(Clone, Copy)]
-pub(crate) struct Access {
-    /// Size in bytes.
-    pub size: u8,
-    pub write: bool,
-    /// Whether the access is a store that is tested for code.
-    pub tested: bool,
-    pub privilege: Privilege,
-}
-
-impl Access {
+impl InlineAccess {
     /// The access of a site of code at this level, if the site can miss.
     pub(crate) fn of(kind: SiteKind, cpl: u8) -> Option<Self> {
         match kind {
             SiteKind::Memory { size, write } => Some(Self {
-                size,
-                write,
-                tested: write && at::code_store(size).is_some(),
+                size: size.into(),
+                wanted: match write {
+                    true if at::code_store(size).is_some() => LookUpFor::TestedStore,
+                    true => LookUpFor::Store,
+                    false => LookUpFor::Load,
+                },
                 privilege: Privilege::of_cpl(cpl),
             }),
             SiteKind::SystemRead { size, .. } => Some(Self {
-                size,
-                write: false,
-                tested: false,
+                size: size.into(),
+                wanted: LookUpFor::Load,
                 privilege: Privilege::System,
             }),
             _ => None,
-        }
-    }
-
-    fn kind(self) -> AccessKind {
-        match self.write {
-            true => AccessKind::Write,
-            false => AccessKind::Read,
         }
     }
 }
@@ -120,19 +105,21 @@ impl GuestView {
         &mut self,
         context: &Context,
         linear: LinearAddress,
-        access: Access,
+        access: InlineAccess,
     ) -> Result<Inline, Exception> {
         if let Some(found) = self.missed.take() {
             return found;
         }
-        self.make_inline(
-            &context.cpu,
-            linear,
-            u32::from(access.size),
-            access.kind(),
-            access.tested,
-            access.privilege,
-        )
+        self.make_inline(&context.cpu, linear, access)
+    }
+}
+
+/// What a shared look-up, or an access that uses one, looks for. Stores that use one are not tested
+/// for hitting code.
+fn look_up_for(bytes: SharedBytes) -> LookUpFor {
+    match bytes.write {
+        true => LookUpFor::Store,
+        false => LookUpFor::Load,
     }
 }
 
@@ -146,26 +133,26 @@ impl Processor<'_> {
         let mask = system_mask(cpu);
         let low = LinearAddress(self.runner.context.hot.exit_value & mask);
         let linear = LinearAddress(low.0.wrapping_add(u64::from(miss.place())) & mask);
-        let ((size, write), window) = (miss.access(), miss.window());
-        if cpu.is_long_mode() && !is_canonical_range(linear.0, u64::from(size)) {
+        let (access, window) = (miss.access(), miss.window());
+        if cpu.is_long_mode() && !is_canonical_range(linear.0, u64::from(access.size)) {
             return None;
         }
         let privilege = Privilege::of_cpl(cpu.cpl());
-        let kind = if write {
-            AccessKind::Write
-        } else {
-            AccessKind::Read
+        let inline = InlineAccess {
+            size: access.size,
+            wanted: look_up_for(access),
+            privilege,
         };
-        let inline = (self.view).make_inline(cpu, linear, size, kind, false, privilege);
-        let fills = matches!(inline, Ok(Inline::Yes))
+        let found = self.view.make_inline(cpu, linear, inline);
+        let fills = found == Ok(Inline::Yes)
             && (self.view.translations).allows(
                 cpu,
                 view_of(privilege),
-                (window.1, false),
+                look_up_for(window),
                 low,
-                window.0,
+                window.size,
             );
-        fills.then_some(if write {
+        fills.then_some(if access.write {
             ExitKind::TlbMissWrite
         } else {
             ExitKind::TlbMissRead
@@ -220,7 +207,7 @@ fn try_again_at(
 ) -> Option<(u64, FastPath)> {
     let (block, _, site) = engine.site(context.hot.exit_site, context.registers.code_slide)?;
     let cpu = &context.cpu;
-    let access = Access::of(site.kind, cpu.cpl())?;
+    let access = InlineAccess::of(site.kind, cpu.cpl())?;
     let linear = LinearAddress(context.hot.exit_value & system_mask(cpu));
     if cpu.is_long_mode() && !is_canonical_range(linear.0, u64::from(access.size)) {
         return None;
@@ -244,9 +231,9 @@ fn try_again_at(
         return None;
     }
     let place = engine.address(block, site.retry)?;
-    let routine = match access.write {
-        true => FastPath::WriteMiss,
-        false => FastPath::ReadMiss,
+    let routine = match access.wanted {
+        LookUpFor::Load => FastPath::ReadMiss,
+        LookUpFor::Store | LookUpFor::TestedStore => FastPath::WriteMiss,
     };
     context.fast_paths.counts[routine as usize] += 1;
     Some((place as u64, routine))

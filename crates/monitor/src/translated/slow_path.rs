@@ -17,6 +17,7 @@ use tollgate_emulate::operand::{
     check_alignment, linear_address, memory_address, probe_linear, read_linear, write_linear,
 };
 use tollgate_engine::abi::sites::{BlockId, SiteKind};
+use tollgate_engine::engine::out_of_line::InstructionPlace;
 use tollgate_engine::engine::run::Exit;
 use tollgate_engine::policy::instruction_kind::{Effects, Executor};
 use tollgate_engine::policy::memory_operand::MemoryUse;
@@ -212,11 +213,8 @@ impl<P: Platform> Running<'_, Translated, P> {
     /// perhaps from a device's register that reading changes.
     pub(crate) fn run_bounced(&mut self, block: BlockId) -> Result<Option<Exception>, VcpuStop> {
         let eip = self.runner.context.cpu.rip;
-        let block = match self.runner.engine.bounced_by(
-            block,
-            eip,
-            self.runner.context.registers.code_slide,
-        ) {
+        let place = self.runner.instruction_place(block);
+        let block = match self.runner.engine.bounced_by(place) {
             Some(bouncing) => bouncing,
             None => {
                 let mode = self.runner.engine.mode(self.runner.mode).bounce();
@@ -224,8 +222,7 @@ impl<P: Platform> Running<'_, Translated, P> {
                 let Some(bouncing) = self.find_block(mode)? else {
                     return Ok(None);
                 };
-                let place = (eip, self.runner.context.registers.code_slide);
-                self.runner.engine.note_bounced(block, place, bouncing);
+                self.runner.engine.note_bounced(place, bouncing);
                 bouncing
             }
         };
@@ -286,13 +283,8 @@ impl<P: Platform> Running<'_, Translated, P> {
 impl Processor<'_> {
     /// The facts about the instruction at CS:EIP, which is one of this block, that an exit needs.
     pub(crate) fn out_of_line(&mut self, block: BlockId) -> Result<OutOfLine, Exception> {
-        let rip = self.runner.context.cpu.rip;
-        let place = (rip, self.runner.context.registers.code_slide);
-        match self
-            .runner
-            .engine
-            .out_of_line(block, place, &self.view.memory)
-        {
+        let place = self.runner.instruction_place(block);
+        match self.runner.engine.out_of_line(place, &self.view.memory) {
             Some(instruction) => Ok(instruction),
             None => self.decode_current(),
         }
@@ -300,6 +292,15 @@ impl Processor<'_> {
 }
 
 impl Translated {
+    /// The place of the instruction at CS:RIP, which is one of this block.
+    pub(crate) fn instruction_place(&self, block: BlockId) -> InstructionPlace {
+        InstructionPlace {
+            block,
+            rip: self.context.cpu.rip,
+            code_slide: self.context.registers.code_slide,
+        }
+    }
+
     /// Makes a request to leave guest code again, if one arrived.
     fn restore_request(&mut self, requested: bool) {
         if requested {

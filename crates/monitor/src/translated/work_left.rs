@@ -1,7 +1,8 @@
 //! What is remembered of work that stopped for an interrupt: the work, and where the guest was.
 
+use crate::memory::windows::PageAccess;
 use tollgate_exits::latency::Section;
-use tollgate_x86::paging::{AccessKind, Privilege};
+use tollgate_x86::paging::Privilege;
 use tollgate_x86::{CpuState, LinearAddress, Selector};
 
 /// The place where the guest is.
@@ -32,10 +33,7 @@ pub(crate) enum Work {
     /// Translating: the last block ends before this RIP, or no block has been made yet.
     Translate { next: u64 },
     /// Mapping the neighbours of a page that was accessed, from number `next` on.
-    MapWindow {
-        access: (LinearAddress, AccessKind, Privilege),
-        next: u64,
-    },
+    MapWindow { access: PageAccess, next: u64 },
     /// Comparing the window of an address. [`Translated::comparing`](super::Translated::comparing) has the progress.
     CompareWindow {
         linear: LinearAddress,

@@ -5,7 +5,7 @@ use crate::derived::{PageRange, SpaceNumber};
 use crate::parts::{HALF, unsigned};
 use crate::shadow_windows::narrow::is_part;
 use crate::shadow_windows::{ShadowWindows, anchors};
-use crate::slots::Table;
+use crate::slots::{KnownPage, Table};
 use crate::view::View;
 
 const _: () = assert!(ROOT_BYTES >= 2 * HALF as usize * 8);
@@ -115,9 +115,8 @@ impl LongTlb {
     }
 
     /// The pages of the lower half that loads and stores of a view find without the monitor in the
-    /// loaded space, except for global pages: linear page, host page, and whether stores find the
-    /// page.
-    pub fn known_pages(&self, view: View) -> Vec<(u64, u64, bool)> {
+    /// loaded space, except for global pages.
+    pub fn known_pages(&self, view: View) -> Vec<KnownPage> {
         let parts = &self.lower[self.loaded.index()][view as usize];
         let mut pages = parts.local.pages.clone();
         pages.sort_unstable();
@@ -127,7 +126,11 @@ impl LongTlb {
             let delta = part.get(Table::Read, page * 2);
             let writable = part.get(Table::Write, page * 2) != 0;
             let host = delta.wrapping_add((page as u64) << 12);
-            (delta != 0).then_some((unsigned(page), host, writable))
+            (delta != 0).then_some(KnownPage {
+                page: unsigned(page),
+                host,
+                writable,
+            })
         });
         known.collect()
     }

@@ -8,8 +8,9 @@
 //! descriptors in addition: see [`OuterReturn`].
 
 use crate::abi::descriptors::Expected;
-use crate::abi::link_layout::{BranchTable, FamilyId, ModeId, far_tag_base};
-use crate::abi::link_layout::{indirect_tag, table_offset};
+use crate::abi::link_layout::{
+    FamilyId, ModeId, ModeTable, far_tag_base, indirect_tag, table_offset,
+};
 use tollgate_x86::Segment;
 
 /// The instructions, in the order of [`crate::abi::context::groups::Transfers::level_changes`].
@@ -97,22 +98,15 @@ pub struct LevelChange {
 }
 
 impl LevelChange {
-    /// The result of a change from one mode to another, whose indirect branches use `table`.
-    pub fn new(
-        modes: (ModeId, ModeId),
-        table: BranchTable,
-        code: Segment,
-        stack: Segment,
-        tlb: u64,
-    ) -> Self {
-        let (from, to) = modes;
+    /// The result of a change from one mode to another.
+    pub fn new(from: ModeId, to: ModeTable, code: Segment, stack: Segment, tlb: u64) -> Self {
         Self {
             from: from_mode(from.0),
             code,
             stack,
             tlb,
-            table: table_offset(table) as u64 / 8,
-            tag: indirect_tag(table, to),
+            table: table_offset(to.table) as u64 / 8,
+            tag: indirect_tag(to.table, to.mode),
         }
     }
 }

@@ -103,6 +103,6 @@ impl CodePages {
             is_kept: true,
         };
         self.counts.foreseen += 1;
-        self.restore(expected.id.0, (self.owner(&key), found), memory);
+        self.restore(expected.id.0, self.owner(&key), found, memory);
     }
 }

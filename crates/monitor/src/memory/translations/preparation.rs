@@ -30,7 +30,8 @@ impl Translations {
     /// done nothing.
     pub fn prepare<M: PageTableMemory + ?Sized>(
         &mut self,
-        (loaded, change): (Space, TranslationChange),
+        loaded: Space,
+        change: TranslationChange,
         links: &mut dyn Derived,
         memory: &mut M,
         stops: impl FnMut() -> bool,

@@ -117,7 +117,7 @@ impl Bench {
         };
         let (links, tables) = (&mut self.links, &mut self.tables);
         self.translations
-            .prepare((loaded, change), links, tables, stops)
+            .prepare(loaded, change, links, tables, stops)
     }
 
     fn make(&mut self, change: TranslationChange) {

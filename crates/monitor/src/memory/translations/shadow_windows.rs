@@ -3,7 +3,7 @@
 use super::Translations;
 use std::os::fd::BorrowedFd;
 use tollgate_tlb::shadow_windows::{BesideWindow, Run, narrow};
-use tollgate_tlb::{Allows, View};
+use tollgate_tlb::{Allows, KnownPage, View};
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::paging::Translation;
 use tollgate_x86::{CpuState, LinearAddress, PhysicalAddress};
@@ -160,14 +160,13 @@ impl Translations {
     }
 
     /// The pages that a view's accesses find in the software TLB, in the loaded space, without
-    /// global pages: the page as windows number it, the host page, and whether stores find it.
-    /// `is_long` selects the lower half of the software TLB of IA-32e mode.
-    pub(crate) fn known_pages(&self, view: View, is_long: bool) -> Vec<(u64, u64, bool)> {
+    /// global pages, which have the numbers that windows use. `is_long` selects the lower half of the software TLB of IA-32e mode.
+    pub(crate) fn known_pages(&self, view: View, is_long: bool) -> Vec<KnownPage> {
         if is_long {
             return self.long_tlb.known_pages(view);
         }
         let mut pages = self.tlb.known_pages(view);
-        for (page, ..) in &mut pages {
+        for KnownPage { page, .. } in &mut pages {
             *page = narrow::named(view, LinearAddress(*page * PAGE_SIZE)).page();
         }
         pages

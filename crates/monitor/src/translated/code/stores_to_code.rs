@@ -20,6 +20,7 @@ use tollgate_engine::engine::written_code::Moment;
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
 use tollgate_memory::code_map::line_mask;
+use tollgate_memory::gate::CodeWrite;
 use tollgate_platform::Platform;
 use tollgate_x86::PhysicalAddress;
 
@@ -89,8 +90,12 @@ impl Translated {
         memory: &mut GuestMemory,
     ) -> bool {
         let first = physical.page_offset() as u16;
-        let bytes = (first, first + u16::from(size) - 1);
-        self.retire_code(physical.page(), bytes, Moment::Before, memory)
+        let write = CodeWrite {
+            page: physical.page(),
+            first,
+            last: first + u16::from(size) - 1,
+        };
+        self.retire_code(write, Moment::Before, memory)
     }
 
     /// The site of a block's store, unless the store writes to bytes that the block was made from.

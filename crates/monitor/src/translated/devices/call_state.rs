@@ -10,13 +10,23 @@ pub(in crate::translated) fn slot(context: &mut Context, register: Gpr) -> &mut 
     context.slot_mut(register as u8)
 }
 
-/// The value that was read, and whether more work is due. `None` means that no access was made.
-pub(in crate::translated) fn outcome(near: Near) -> Option<(u64, bool)> {
-    match near {
-        Near::No => None,
-        Near::Done(read) => Some((read, false)),
-        Near::DoneAndDue(read) => Some((read, true)),
-    }
+/// The outcome of an access that was made.
+#[derive(Clone, Copy)]
+pub(in crate::translated) struct Outcome {
+    /// The value that was read, if the access was a read.
+    pub(in crate::translated) read: u64,
+    /// Whether more work is due.
+    pub(in crate::translated) is_due: bool,
+}
+
+/// The outcome of an access. `None` means that no access was made.
+pub(in crate::translated) fn outcome(near: Near) -> Option<Outcome> {
+    let (read, is_due) = match near {
+        Near::No => return None,
+        Near::Done(read) => (read, false),
+        Near::DoneAndDue(read) => (read, true),
+    };
+    Some(Outcome { read, is_due })
 }
 
 /// Whether two places in display memory are either both near or both not: the mapping of the

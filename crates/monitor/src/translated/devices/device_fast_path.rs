@@ -5,7 +5,7 @@
 //! [`tollgate_engine::gate::fast_path`]. This file serves ports and model-specific registers;
 //! [`super::device_memory`] serves the rest.
 
-use crate::translated::devices::call_state::{outcome, slot};
+use crate::translated::devices::call_state::{Outcome, outcome, slot};
 use crate::translated::devices::{device_memory, device_strings};
 use crate::translated::misses::Environment;
 use tollgate_emulate::tsc_deadline;
@@ -138,7 +138,7 @@ fn access_port<P: Platform>(
             value: (rax & used) as u32,
         },
     };
-    let (read, is_due) = outcome(machine.near(access))?;
+    let Outcome { read, is_due } = outcome(machine.near(access))?;
     context.fast_paths.counts[number] += 1;
     if is_read {
         // A result of 4 bytes clears the upper half of the register.
@@ -159,11 +159,11 @@ fn access_msr<P: Platform>(context: &mut Context, machine: &mut P, key: u64) -> 
         if index == TSC_DEADLINE {
             value = tsc_deadline::of_machine(cpu, machine.time_stamp(), value);
         }
-        let (_, is_due) = outcome(machine.near(NearAccess::MsrWrite(index, value)))?;
-        return Some(is_due);
+        let done = outcome(machine.near(NearAccess::MsrWrite(index, value)))?;
+        return Some(done.is_due);
     }
-    let (value, is_due) = outcome(machine.near(NearAccess::MsrRead(index)))?;
-    cpu.gpr[Gpr::Rax as usize] = value & 0xffff_ffff;
-    cpu.gpr[Gpr::Rdx as usize] = value >> 32;
+    let Outcome { read, is_due } = outcome(machine.near(NearAccess::MsrRead(index)))?;
+    cpu.gpr[Gpr::Rax as usize] = read & 0xffff_ffff;
+    cpu.gpr[Gpr::Rdx as usize] = read >> 32;
     Some(is_due)
 }

@@ -201,9 +201,9 @@ struct Memory<'a, P> {
 
 impl<P: Platform> Memory<'_, P> {
     fn near(&mut self, access: NearAccess) -> Option<u64> {
-        let (read, is_due) = outcome(self.machine.near(access))?;
-        self.is_due |= is_due;
-        Some(read)
+        let done = outcome(self.machine.near(access))?;
+        self.is_due |= done.is_due;
+        Some(done.read)
     }
 
     /// Loads the operand, or returns `None` if the access is not near.

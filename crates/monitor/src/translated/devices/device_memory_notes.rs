@@ -12,11 +12,23 @@ use tollgate_engine::abi::memos::device_access::{
     FORM_TO_REGISTER, NO_REGISTER,
 };
 use tollgate_engine::abi::sites::{BlockId, Site};
+use tollgate_engine::engine::device_page::DisplayAddress;
+use tollgate_engine::engine::out_of_line::InstructionPlace;
 use tollgate_engine::policy::instruction_kind::{Effects, Helper};
 use tollgate_engine::policy::mode::ModeFlags;
 use tollgate_platform::{DISPLAY_WINDOW, Platform};
 use tollgate_x86::paging::{Keeping, Privilege};
 use tollgate_x86::{LinearAddress, Operation, PhysicalAddress};
+
+/// An access that missed in the software TLB and was then made out of line.
+#[derive(Clone, Copy)]
+pub(crate) struct Missed {
+    /// The site as the exit named it.
+    pub(crate) site: u32,
+    /// The linear address as the exit gave it.
+    pub(crate) linear: LinearAddress,
+    pub(crate) writes: bool,
+}
 
 /// The operation of an instruction that fast paths can execute.
 fn operation(mnemonic: Mnemonic) -> Option<Operation> {
@@ -142,14 +154,10 @@ fn note_register(access: &mut DeviceAccess, register: Register) -> Option<()> {
 impl<P: Platform> Running<'_, Translated, P> {
     /// Notes what the instruction of this site, which accesses memory and was executed out of line,
     /// does. If it accessed a near register of a device, or display memory, fast paths execute it
-    /// from now on. `missed` has the site as the exit named it, and the linear address.
-    pub(crate) fn note_device_access(
-        &mut self,
-        (block, site): (BlockId, &Site),
-        missed: (u32, LinearAddress),
-        writes: bool,
-    ) {
-        let linear = LinearAddress(missed.1.0 & system_mask(&self.runner.context.cpu));
+    /// from now on.
+    pub(crate) fn note_device_access(&mut self, block: BlockId, site: &Site, missed: Missed) {
+        let writes = missed.writes;
+        let linear = LinearAddress(missed.linear.0 & system_mask(&self.runner.context.cpu));
         let is_display = self.is_display(linear, writes);
         let near = match is_display {
             true => None,
@@ -166,9 +174,12 @@ impl<P: Platform> Running<'_, Translated, P> {
             return;
         }
         let next_rip = self.runner.context.cpu.rip;
-        let place = (site.rip, self.runner.context.registers.code_slide);
-        let memory = &self.view.memory;
-        let Some(noted) = self.runner.engine.out_of_line(block, place, memory) else {
+        let place = InstructionPlace {
+            block,
+            rip: site.rip,
+            code_slide: self.runner.context.registers.code_slide,
+        };
+        let Some(noted) = (self.runner.engine).out_of_line(place, &self.view.memory) else {
             return;
         };
         let Some(described) = described(&noted.helper.instruction) else {
@@ -181,7 +192,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             return;
         }
         let access = DeviceAccess {
-            site: missed.0,
+            site: missed.site,
             next_rip,
             ..described
         };
@@ -189,8 +200,11 @@ impl<P: Platform> Running<'_, Translated, P> {
             let Translated {
                 engine, context, ..
             } = self.runner;
-            let place = (linear, context.cpu.is_paging());
-            return engine.note_display_access(context, place, (block, site), access);
+            let place = match context.cpu.is_paging() {
+                true => DisplayAddress::ByTables,
+                false => DisplayAddress::Physical(linear),
+            };
+            return engine.note_display_access(context, place, block, site, access);
         }
         let kind = kind_of(writes);
         let cpu = &self.runner.context.cpu;
@@ -207,7 +221,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             engine, context, ..
         } = self.runner;
         (self.view.translations).note_device(linear, &found, engine.as_mut());
-        engine.note_device_access(context, (linear, &found), (block, site), access);
+        engine.note_device_access(context, linear, &found, block, site, access);
     }
 
     /// Called before a string instruction is executed for an exit. Returns the addresses of its

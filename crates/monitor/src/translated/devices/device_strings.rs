@@ -16,6 +16,7 @@ use tollgate_emulate::Outcome;
 use tollgate_emulate::operand::{address_size, memory_segment, size_mask, system_mask};
 use tollgate_engine::abi::fast_paths::FastPath;
 use tollgate_engine::abi::sites::{Site, SiteKind};
+use tollgate_engine::engine::out_of_line::InstructionPlace;
 use tollgate_engine::{Context, Engine};
 use tollgate_platform::Platform;
 use tollgate_x86::{CpuState, Flags, Gpr, LinearAddress};
@@ -125,7 +126,11 @@ fn instruction(context: &Context, engine: &Engine) -> Option<(Site, Instruction)
     let (block, _, site) = engine.site(context.hot.exit_site, code_slide)?;
     let instruction = match site.kind {
         SiteKind::Helper(helper) => engine.helper(block, helper, code_slide)?.instruction,
-        _ => engine.known_out_of_line(block, (site.rip, code_slide))?,
+        _ => engine.known_out_of_line(InstructionPlace {
+            block,
+            rip: site.rip,
+            code_slide,
+        })?,
     };
     is_done(&instruction).then_some((site, instruction))
 }

@@ -74,6 +74,14 @@ enum Part {
     Display(PhysicalAddress),
 }
 
+/// The parts of an operand.
+struct Parts {
+    first: Part,
+    /// The number of bytes in the first part.
+    in_first: usize,
+    second: Option<Part>,
+}
+
 /// Limits elements to the number that is handled before the next look for requests.
 fn at_once(elements: Elements) -> Elements {
     Elements {
@@ -129,7 +137,7 @@ impl<'a, P: Platform> Reach<'a, P> {
         };
         let lowest = LinearAddress(first.0.wrapping_sub(above));
         Ok(
-            match self.find(state, (lowest, bytes as usize), kind, privilege)? {
+            match self.find(state, lowest, bytes as usize, kind, privilege)? {
                 Part::Display(lowest) => Part::Display(PhysicalAddress(lowest.0 + above)),
                 ram => ram,
             },
@@ -148,10 +156,10 @@ impl<'a, P: Platform> Reach<'a, P> {
             backward: elements.backward,
             action,
         };
-        let Some((_, is_due)) = outcome(self.machine.near_run(run)) else {
+        let Some(done) = outcome(self.machine.near_run(run)) else {
             return false;
         };
-        self.is_due |= is_due;
+        self.is_due |= done.is_due;
         self.accesses.has_loaded |= loads;
         self.accesses.has_stored |= stores;
         true
@@ -161,7 +169,8 @@ impl<'a, P: Platform> Reach<'a, P> {
     fn find(
         &mut self,
         state: &CpuState,
-        (address, bytes): (LinearAddress, usize),
+        address: LinearAddress,
+        bytes: usize,
         kind: AccessKind,
         privilege: Privilege,
     ) -> Result<Part, Exception> {
@@ -208,25 +217,30 @@ impl<'a, P: Platform> Reach<'a, P> {
         }
     }
 
-    /// The one or two parts of an element, with the number of bytes in the first part.
+    /// The one or two parts of an element.
     fn parts(
         &mut self,
         state: &CpuState,
-        (address, size): (LinearAddress, usize),
+        address: LinearAddress,
+        size: usize,
         kind: AccessKind,
         privilege: Privilege,
-    ) -> Result<(Part, usize, Option<Part>), Exception> {
+    ) -> Result<Parts, Exception> {
         let in_page = (PAGE_SIZE - address.page_offset()) as usize;
         if size > ELEMENT {
             return refused();
         }
-        let first = self.find(state, (address, size.min(in_page)), kind, privilege)?;
+        let first = self.find(state, address, size.min(in_page), kind, privilege)?;
         if size <= in_page {
-            return Ok((first, size, None));
+            return Ok(Parts {
+                first,
+                in_first: size,
+                second: None,
+            });
         }
         let next = address.0.wrapping_add(in_page as u64) & system_mask(state);
-        let second = (LinearAddress(next), size - in_page);
-        let second = self.find(state, second, kind, privilege)?;
+        let rest = size - in_page;
+        let second = self.find(state, LinearAddress(next), rest, kind, privilege)?;
         // The second part must not be refused after the first part was stored.
         let is_alike = match (first, second) {
             _ if kind == AccessKind::Read => true,
@@ -235,17 +249,21 @@ impl<'a, P: Platform> Reach<'a, P> {
             _ => false,
         };
         match is_alike {
-            true => Ok((first, in_page, Some(second))),
+            true => Ok(Parts {
+                first,
+                in_first: in_page,
+                second: Some(second),
+            }),
             false => refused(),
         }
     }
 
     fn near(&mut self, access: NearAccess) -> Result<u64, Exception> {
-        let Some((read, is_due)) = outcome(self.machine.near(access)) else {
+        let Some(done) = outcome(self.machine.near(access)) else {
             return refused();
         };
-        self.is_due |= is_due;
-        Ok(read)
+        self.is_due |= done.is_due;
+        Ok(done.read)
     }
 
     fn load(&mut self, part: Part, data: &mut [u8]) -> Result<(), Exception> {
@@ -295,11 +313,10 @@ impl<P: Platform> Environment for Reach<'_, P> {
         data: &mut [u8],
         privilege: Privilege,
     ) -> Result<(), Exception> {
-        let operand = (address, data.len());
-        let (first, bytes, second) = self.parts(state, operand, AccessKind::Read, privilege)?;
-        let (low, high) = data.split_at_mut(bytes);
-        self.load(first, low)?;
-        second.map_or(Ok(()), |second| self.load(second, high))
+        let parts = self.parts(state, address, data.len(), AccessKind::Read, privilege)?;
+        let (low, high) = data.split_at_mut(parts.in_first);
+        self.load(parts.first, low)?;
+        (parts.second).map_or(Ok(()), |second| self.load(second, high))
     }
 
     fn write(
@@ -309,11 +326,10 @@ impl<P: Platform> Environment for Reach<'_, P> {
         data: &[u8],
         privilege: Privilege,
     ) -> Result<(), Exception> {
-        let operand = (address, data.len());
-        let (first, bytes, second) = self.parts(state, operand, AccessKind::Write, privilege)?;
-        let (low, high) = data.split_at(bytes);
-        self.store(first, low)?;
-        second.map_or(Ok(()), |second| self.store(second, high))
+        let parts = self.parts(state, address, data.len(), AccessKind::Write, privilege)?;
+        let (low, high) = data.split_at(parts.in_first);
+        self.store(parts.first, low)?;
+        (parts.second).map_or(Ok(()), |second| self.store(second, high))
     }
 
     fn probe_write(
@@ -323,8 +339,7 @@ impl<P: Platform> Environment for Reach<'_, P> {
         size: u32,
         privilege: Privilege,
     ) -> Result<(), Exception> {
-        let operand = (address, size as usize);
-        self.parts(state, operand, kind_of(true), privilege)?;
+        self.parts(state, address, size as usize, kind_of(true), privilege)?;
         Ok(())
     }
 
@@ -339,7 +354,7 @@ impl<P: Platform> Environment for Reach<'_, P> {
         let room = (PAGE_SIZE - address.page_offset()) as u32;
         let bytes = bytes.min(room);
         Ok(
-            match self.find(state, (address, bytes as usize), kind, privilege)? {
+            match self.find(state, address, bytes as usize, kind, privilege)? {
                 Part::Ram(host) => Some((host, bytes)),
                 Part::Display(_) => None,
             },

@@ -24,12 +24,9 @@ impl Processor<'_> {
         linear: LinearAddress,
         fault: Exception,
     ) -> Option<Exception> {
-        let place = (
-            self.runner.context.cpu.rip,
-            self.runner.context.registers.code_slide,
-        );
+        let place = self.runner.instruction_place(block);
         let (engine, memory) = (&mut self.runner.engine, &self.view.memory);
-        let (traits, alignment) = match engine.out_of_line_traits(block, place, memory) {
+        let (traits, alignment) = match engine.out_of_line_traits(place, memory) {
             Some(known) => known,
             None => match self.decode_current() {
                 Ok(instruction) => (instruction.traits, instruction.required_alignment),

@@ -5,6 +5,7 @@ use crate::execution::stop::VcpuStop;
 use crate::memory::addresses::view_of;
 use crate::memory::guest_view::Target;
 use crate::memory::memory_access::{MemoryAccess, Moment};
+use crate::memory::windows::PageAccess;
 use crate::translated::Translated;
 use crate::translated::processor::Processor;
 use crate::translated::work_left::Work;
@@ -98,7 +99,12 @@ impl<P: Platform> Running<'_, Translated, P> {
                 false
             }
             Ok(Target::Ram(_)) => {
-                if self.processor().map_window((linear, kind, privilege), None) {
+                let access = PageAccess {
+                    linear,
+                    kind,
+                    privilege,
+                };
+                if self.processor().map_window(access, None) {
                     self.processor().follow_fault(block, begun.0);
                 } else {
                     self.processor().look_up_from_now_on(block);
@@ -224,7 +230,7 @@ impl Processor<'_> {
     /// Returns whether the page is mapped now.
     pub(in crate::translated) fn map_window(
         &mut self,
-        access: (LinearAddress, AccessKind, Privilege),
+        access: PageAccess,
         from: Option<u64>,
     ) -> bool {
         let begin = self.begin_section();
@@ -255,7 +261,7 @@ impl Processor<'_> {
         let stops = |section| (goes_on || !is_second) && requests.stops(section);
         let cpu = &self.runner.context.cpu;
         let comparing = &mut self.runner.comparing;
-        let holds = (self.view).take_window_back(cpu, (linear, privilege), comparing, stops);
+        let holds = (self.view).take_window_back(cpu, linear, privilege, comparing, stops);
         self.runner.half_compared = holds.is_none();
         self.end_section(Section::CompareWindow, begin);
         if self.runner.requests.points().interruptible() != Interruptible::Resume {

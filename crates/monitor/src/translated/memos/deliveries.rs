@@ -8,7 +8,7 @@
 
 use crate::execution::running::Running;
 use crate::memory::addresses::view_of;
-use crate::memory::guest_view::Inline;
+use crate::memory::guest_view::{Inline, InlineAccess};
 use crate::translated::Translated;
 use crate::translated::processor::Processor;
 use iced_x86::Instruction;
@@ -21,7 +21,7 @@ use tollgate_engine::policy::fast_path::FastInstruction;
 use tollgate_platform::Platform;
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::canonical::is_canonical_range;
-use tollgate_x86::paging::{AccessKind, Privilege};
+use tollgate_x86::paging::Privilege;
 use tollgate_x86::{
     Attributes, CpuState, Exception, Flags, LinearAddress, Segment, Selector, Vector, Watched,
 };
@@ -228,10 +228,8 @@ impl Processor<'_> {
         if !is_reachable {
             return None;
         }
-        let (kind, privilege) = (AccessKind::Read, Privilege::System);
         let place = LinearAddress(place);
-        let inline = (self.view).make_inline(cpu, place, 8, kind, false, privilege);
-        match inline {
+        match (self.view).make_inline(cpu, place, InlineAccess::TABLE_LOAD) {
             Ok(Inline::Yes) => self.view.read_table(cpu, place),
             _ => None,
         }

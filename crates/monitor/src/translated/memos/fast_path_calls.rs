@@ -23,7 +23,7 @@ use tollgate_engine::abi::fast_paths::{
 use tollgate_engine::abi::sites::SiteKind;
 use tollgate_engine::{Context, Engine};
 use tollgate_platform::Environment as _;
-use tollgate_tlb::View;
+use tollgate_tlb::{LookUpFor, View};
 use tollgate_x86::breakpoints::DR7_GENERAL_DETECT;
 use tollgate_x86::canonical::is_canonical;
 use tollgate_x86::local_apic_msrs::{TSC_DEADLINE, X2APIC_FIRST, X2APIC_LAST};
@@ -63,7 +63,7 @@ pub(in crate::translated) unsafe extern "sysv64" fn serve(
     // SAFETY: the environment is valid, as above; no function called from here refers to the
     // ledger.
     let begun = unsafe { &mut *environment.ledger }.begin_fast_path_call(kind);
-    let answer = do_or_leave(context, environment, (call, key), value);
+    let answer = do_or_leave(context, environment, call, key, value);
     // SAFETY: the environment is valid, as above.
     unsafe { &mut *environment.ledger }.end_fast_path_call(begun, kind, kind);
     answer
@@ -74,7 +74,8 @@ pub(in crate::translated) unsafe extern "sysv64" fn serve(
 fn do_or_leave(
     context: &mut Context,
     environment: &Environment,
-    (call, key): (FastPathCall, u64),
+    call: FastPathCall,
+    key: u64,
     value: u64,
 ) -> u64 {
     if call == FastPathCall::WriteCr3 {
@@ -89,7 +90,7 @@ fn do_or_leave(
         FastPathCall::Execute | FastPathCall::ReadControl => {
             u64::from(execute(context, view, engine)) * DEVICE_DONE
         }
-        _ => u64::from(do_call(context, view, (call, key), value)) * DEVICE_DONE,
+        _ => u64::from(do_call(context, view, call, key, value)) * DEVICE_DONE,
     };
     noted(context, call, answer)
 }
@@ -123,10 +124,15 @@ fn machine_msr(context: &mut Context, call: FastPathCall) -> u64 {
 fn do_call(
     context: &mut Context,
     view: &mut GuestView,
-    (call, key): (FastPathCall, u64),
+    call: FastPathCall,
+    key: u64,
     value: u64,
 ) -> bool {
     let [_, first, second, ..] = key.to_le_bytes();
+    let loaded = Some(LoadedRegister {
+        size: first,
+        number: second,
+    });
     match call {
         FastPathCall::InvalidatePage => {
             let cpu = &context.cpu;
@@ -155,10 +161,10 @@ fn do_call(
         }
         FastPathCall::WriteDr7 => is_open(context) && operand(context, value) == context.cpu.dr[7],
         FastPathCall::ReadDebug => read_debug(context, first, second),
-        FastPathCall::LoadRights => probe(context, view, (Probe::Rights, value), (first, second)),
-        FastPathCall::LoadLimit => probe(context, view, (Probe::Limit, value), (first, second)),
-        FastPathCall::VerifyRead => probe(context, view, (Probe::Read, value), (0, 0)),
-        FastPathCall::VerifyWrite => probe(context, view, (Probe::Write, value), (0, 0)),
+        FastPathCall::LoadRights => probe(context, view, Probe::Rights, value, loaded),
+        FastPathCall::LoadLimit => probe(context, view, Probe::Limit, value, loaded),
+        FastPathCall::VerifyRead => probe(context, view, Probe::Read, value, None),
+        FastPathCall::VerifyWrite => probe(context, view, Probe::Write, value, None),
         FastPathCall::ClearAccess | FastPathCall::SetAccess => {
             let is_offered = policy(&context.cpu).offers(CpuidFeature::SMAP);
             if is_offered {
@@ -193,12 +199,21 @@ fn read_debug(context: &mut Context, debug: u8, general: u8) -> bool {
     true
 }
 
-/// Executes LAR, LSL, VERR or VERW with a selector. The first two load a register of `bytes` bytes.
+/// A general register that an instruction loads.
+#[derive(Clone, Copy)]
+struct LoadedRegister {
+    /// The size of the operand in bytes.
+    size: u8,
+    number: u8,
+}
+
+/// Executes LAR, LSL, VERR or VERW with a selector. The first two load a register.
 fn probe(
     context: &mut Context,
     view: &mut GuestView,
-    (what, selector): (Probe, u64),
-    (size, register): (u8, u8),
+    what: Probe,
+    selector: u64,
+    loaded: Option<LoadedRegister>,
 ) -> bool {
     const ZERO: u16 = (Flags::ZF.bits() as u16) << 8;
     let mut memory = KnownPages { view };
@@ -207,11 +222,13 @@ fn probe(
     else {
         return false;
     };
-    let register = &mut context.cpu.gpr[usize::from(register & 15)];
-    match (found, size) {
-        (Some(value), 2) => *register = *register & !0xffff | u64::from(value & 0xffff),
-        (Some(value), 4 | 8) => *register = value.into(),
-        _ => {}
+    if let Some((value, loaded)) = found.zip(loaded) {
+        let register = &mut context.cpu.gpr[usize::from(loaded.number & 15)];
+        match loaded.size {
+            2 => *register = *register & !0xffff | u64::from(value & 0xffff),
+            4 | 8 => *register = value.into(),
+            _ => {}
+        }
     }
     // The flags have the format of LAHF; the routine restores them.
     context.strings.flags &= !ZERO;
@@ -312,9 +329,8 @@ fn load_table(context: &mut Context, view: &GuestView, call: FastPathCall, addre
         false => (6, LinearAddress(address & 0xffff_ffff)),
     };
     let translations = &view.translations;
-    let read = (false, false);
     if view.memory.has_map_changes()
-        || !translations.allows(cpu, View::Supervisor, read, linear, bytes)
+        || !translations.allows(cpu, View::Supervisor, LookUpFor::Load, linear, bytes)
     {
         return false;
     }

@@ -4,6 +4,7 @@
 
 use crate::execution::running::Running;
 use crate::execution::stop::VcpuStop;
+use crate::memory::guest_view::InlineAccess;
 use crate::translated::processor::Processor;
 use crate::translated::{PendingLink, Translated};
 use iced_x86::Instruction;
@@ -23,7 +24,6 @@ use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
 use tollgate_x86::LinearAddress;
 use tollgate_x86::local_apic_msrs::APIC_BASE;
-use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{Flags, Gpr};
 
 /// The number of IA32_EFER.
@@ -83,14 +83,8 @@ impl Processor<'_> {
             // The fast path reads the descriptor through the software TLB. If the software TLB
             // cannot hold the page of the descriptor, the monitor continues to execute these loads.
             let cpu = &self.runner.context.cpu;
-            let _ = self.view.make_inline(
-                cpu,
-                LinearAddress(place),
-                8,
-                AccessKind::Read,
-                false,
-                Privilege::System,
-            );
+            let place = LinearAddress(place);
+            let _ = (self.view).make_inline(cpu, place, InlineAccess::TABLE_LOAD);
         }
     }
 }

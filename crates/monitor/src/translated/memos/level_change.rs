@@ -98,9 +98,9 @@ impl Processor<'_> {
         let Some(to) = self.intern_for_memo(to) else {
             return;
         };
-        let table = self.runner.engine.branch_table(to);
+        let to = self.runner.engine.mode_table(to);
         self.runner.context.transfers.level_changes[kind as usize] =
-            LevelChange::new((from, to), table, code, stack, tlb);
+            LevelChange::new(from, to, code, stack, tlb);
     }
 
     /// Stores the result of an IRET in V86 mode, or to it: the task's mode follows from EFLAGS and

@@ -13,6 +13,7 @@
 
 use crate::memory::guest_view::GuestView;
 use crate::memory::memory_access::Moment;
+use crate::memory::space_switch::SpaceLoad;
 use crate::translated::misses::Environment;
 use tollgate_engine::{Context, Engine};
 use tollgate_tlb::Derived;
@@ -63,8 +64,13 @@ pub(in crate::translated) fn load(
         translations,
         ..
     } = view;
-    let how = (keeps, context.hot.interrupt_flag != 0);
-    if !translations.switch((from, to), how, engine as &mut dyn Derived, memory) {
+    let load = SpaceLoad {
+        from,
+        to,
+        keeps,
+        lets_in: context.hot.interrupt_flag != 0,
+    };
+    if !translations.switch(load, engine as &mut dyn Derived, memory) {
         return false;
     }
     context.cpu.cr3 = cr3;

@@ -4,6 +4,7 @@ use crate::memory::addresses::view_of;
 use crate::memory::guest_view::GuestView;
 use crate::memory::ram_copies;
 use tollgate_platform::{Environment, Platform};
+use tollgate_tlb::LookUpFor;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{CpuState, Exception, LinearAddress, PhysicalAddress, TranslationChange};
 
@@ -23,21 +24,21 @@ impl KnownPages<'_> {
     fn find(
         &self,
         state: &CpuState,
-        (address, size): (LinearAddress, usize),
-        write: bool,
+        address: LinearAddress,
+        size: usize,
+        wanted: LookUpFor,
         privilege: Privilege,
     ) -> Result<*mut u8, Exception> {
         let translations = &self.view.translations;
         let view = view_of(privilege);
-        let access = (write, false);
         let is_in_page = address.0 & 0xfff <= 0x1000 - size as u64;
         if self.view.memory.has_map_changes()
             || size > 16
-            || !is_in_page && !translations.allows(state, view, access, address, size as u32)
+            || !is_in_page && !translations.allows(state, view, wanted, address, size as u32)
         {
             return refused();
         }
-        match translations.look_up(state, view, write, address) {
+        match translations.look_up(state, view, wanted == LookUpFor::Store, address) {
             Some(host) => Ok(host as *mut u8),
             None => refused(),
         }
@@ -60,7 +61,7 @@ impl Environment for KnownPages<'_> {
         data: &mut [u8],
         privilege: Privilege,
     ) -> Result<(), Exception> {
-        let host = self.find(state, (address, data.len()), false, privilege)?;
+        let host = self.find(state, address, data.len(), LookUpFor::Load, privilege)?;
         ram_copies::copy_from(host, data);
         Ok(())
     }
@@ -72,7 +73,7 @@ impl Environment for KnownPages<'_> {
         data: &[u8],
         privilege: Privilege,
     ) -> Result<(), Exception> {
-        let host = self.find(state, (address, data.len()), true, privilege)?;
+        let host = self.find(state, address, data.len(), LookUpFor::Store, privilege)?;
         ram_copies::copy_to(host, data);
         Ok(())
     }
