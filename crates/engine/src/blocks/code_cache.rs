@@ -122,6 +122,7 @@ impl CodeCache {
     }
 
     /// Length in bytes of the largest block that can be placed.
+    #[cfg(test)]
     pub fn largest_block(&self) -> usize {
         self.size / SEGMENTS
     }

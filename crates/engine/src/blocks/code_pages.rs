@@ -289,7 +289,7 @@ impl CodePage {
     }
 }
 
-/// Counts of what was done with code pages, for statistics and tests.
+/// Counts of what was done with code pages, for tests.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct CodePageCounts {
     /// Number of times that a page was activated.
@@ -352,6 +352,7 @@ impl Default for CodePages {
 
 impl CodePages {
     /// Counts of what was done.
+    #[cfg(test)]
     pub fn counts(&self) -> CodePageCounts {
         self.counts
     }

@@ -24,7 +24,7 @@ use crate::abi::link_layout::{
     BranchTable, FamilyId, MAX_SLOTS, ModeTable, SlotsFor, is_programs_part, is_programs_slot,
 };
 use crate::blocks::code_pages::{
-    CodePageCounts, CodePageId, CodePageKey, CodePages, Expected, Found, IndirectTarget,
+    CodePageId, CodePageKey, CodePages, Expected, Found, IndirectTarget,
 };
 use crate::blocks::entries_by_page::EntriesByPage;
 use crate::blocks::kept_pages::KeptPages;
@@ -147,11 +147,6 @@ impl LinkTables {
     fn begin_epoch(&mut self, space: SpaceNumber) {
         self.last_epoch += 1;
         self.epochs[space.index()] = self.last_epoch;
-    }
-
-    /// Counts of what was done with code pages.
-    pub fn page_counts(&self) -> CodePageCounts {
-        self.pages.counts()
     }
 
     /// Takes a slot for a new link site; `None` if all slots are taken.

@@ -628,6 +628,7 @@ impl Assembler {
     }
 
     /// `jmp register`.
+    #[cfg(test)]
     pub fn jmp_register(&mut self, register: Host) {
         self.rex(false, 4, 0, register.0, false);
         self.byte(0xff);
