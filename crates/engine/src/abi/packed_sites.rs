@@ -16,7 +16,7 @@
 //! same parts as numbers of any size (`varint.rs`). The sites of every block are packed when the
 //! block is translated, so packing must be fast.
 
-use super::sites::{LinkPlace, Site, SiteKind, WindowMiss};
+use super::sites::{LinkPlace, NO_AFTER, Site, SiteKind, WindowMiss};
 use super::state_map::Shadow;
 use super::varint::{Packer, take, take_signed};
 use tollgate_x86::Vector;
@@ -91,7 +91,7 @@ pub(crate) fn pack_sites(sites: &[Site], start: u64, out: &mut [u8], mut at: usi
 #[inline]
 fn pack_site(site: &Site, start: u64, bytes: &mut [u8; LONGEST]) -> usize {
     let rip = site.rip.wrapping_sub(start) as i64;
-    let after = if site.after == 0 {
+    let after = if site.after == NO_AFTER {
         0
     } else {
         site.after.wrapping_sub(site.retry)
@@ -146,7 +146,7 @@ fn form_of(site: &Site) -> u8 {
         SiteKind::Fault(_) => kind::FAULT,
     };
     kind | has(site.esp != 0, HAS_ESP)
-        | has(site.after != 0, HAS_AFTER)
+        | has(site.after != NO_AFTER, HAS_AFTER)
         | has(site.after_esp != site.esp, HAS_AFTER_ESP)
         | has(site.shadowed != Shadow::None, HAS_SHADOW)
 }
@@ -371,7 +371,7 @@ fn unpack_site(rest: &mut &[u8], start: u64) -> Option<Site> {
     let esp = i32::from(take_if(HAS_ESP)? as i8);
     let after = match take_if(HAS_AFTER)? {
         distance if has(HAS_AFTER) => retry + u32::from(distance),
-        _ => 0,
+        _ => NO_AFTER,
     };
     let after_esp = esp + i32::from(take_if(HAS_AFTER_ESP)? as i8);
     let shadowed = match take_if(HAS_SHADOW)? {
@@ -512,7 +512,7 @@ mod tests {
         };
         let retry = random.next_u64() as u32 >> random.below(32);
         let after = match random.below(3) {
-            0 => 0,
+            0 => NO_AFTER,
             1 => random.next_u64() as u32,
             _ => retry.saturating_add(random.below(300) as u32),
         };

@@ -177,6 +177,10 @@ impl SiteKind {
     }
 }
 
+/// The value of [`Site::after`] if control never continues after the instruction. No site has this
+/// offset, because at least the code that leads to the site is before it.
+pub const NO_AFTER: u32 = 0;
+
 /// One place at which a block can be left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Site {
@@ -188,7 +192,8 @@ pub struct Site {
     pub esp: i32,
     /// The offset in the block's code at which the instruction may be tried again.
     pub retry: u32,
-    /// The offset in the block's code after the instruction; 0 if control never continues there.
+    /// The offset in the block's code after the instruction; [`NO_AFTER`] if control never continues
+    /// there.
     pub after: u32,
     /// What is added to R12 to get ESP at `after`, or what [`LinkPlace::Direct`] says.
     pub after_esp: i32,

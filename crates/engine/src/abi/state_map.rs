@@ -1,6 +1,6 @@
 //! State maps (`StateEntry`): where the guest's state is, from an offset in a block's host code on.
 
-use crate::abi::host::{Host, RSP};
+use crate::abi::host::{Host, RAX, RSP};
 use tollgate_x86::SegmentRegister;
 
 /// One entry of a block's state map: where the guest's state is from this host offset on.
@@ -56,8 +56,8 @@ pub enum Source {
 /// guest's state exact. All values are read before the first home is written.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Restore {
-    /// Bits 0 to 2 are the number of moves. Bits 4 to 7 are the number of the host register that
-    /// holds EIP; 0, which is RAX, means none, as RAX never holds EIP. If bit 3 is set, that host
+    /// [`Self::COUNT`] is the number of moves. From bit [`Self::REGISTER`] on follows the number of
+    /// the host register that holds EIP, or [`Self::NO_EIP`]. With [`Self::HAS_SEGMENT`] that host
     /// register holds what a segment register is loaded with, and the last place of `moves` holds
     /// the segment register's number.
     count: u8,
@@ -81,6 +81,15 @@ impl Restore {
     /// The most moves of one entry.
     pub const MAX_MOVES: usize = 7;
 
+    /// In `count`: the number of moves.
+    const COUNT: u8 = 0b111;
+    /// In `count`: the host register holds what a segment register is loaded with.
+    const HAS_SEGMENT: u8 = 1 << 3;
+    /// In `count`: the first bit of the host register's number.
+    const REGISTER: u32 = 4;
+    /// In `count`, the register that means that no host register holds EIP: RAX, which never does.
+    const NO_EIP: Host = RAX;
+
     /// All registers are at home.
     pub const NONE: Restore = Restore {
         count: 0,
@@ -95,7 +104,7 @@ impl Restore {
 
     /// Whether this is [`Restore::UNDIVIDED`].
     pub const fn is_undivided(&self) -> bool {
-        self.count >> 4 == RSP.0
+        self.count >> Self::REGISTER == RSP.0
     }
 
     /// One move: the guest register's value is in a host register.
@@ -109,8 +118,8 @@ impl Restore {
             Source::Host(host) => host.0,
             Source::Slot => RSP.0,
         };
-        let count = (self.count & 7) as usize;
-        let most = Self::MAX_MOVES - (self.count >> 3 & 1) as usize;
+        let count = (self.count & Self::COUNT) as usize;
+        let most = Self::MAX_MOVES - self.has_segment() as usize;
         if count < most {
             self.moves[count] = guest << 4 | source & 15;
             self.count += 1;
@@ -121,7 +130,7 @@ impl Restore {
     /// Adds that EIP is in a host register other than RAX: the target of an indirect call that is
     /// complete except for the jump.
     pub const fn with_eip(mut self, host: Host) -> Self {
-        self.count = self.count & 7 | host.0 << 4;
+        self.count = self.count & Self::COUNT | host.0 << Self::REGISTER;
         self
     }
 
@@ -130,9 +139,10 @@ impl Restore {
     /// contains EIP too: a far transfer is complete except for the load of CS and EIP. For other
     /// segment registers it is the selector, in the low 16 bits. There is room for one move less.
     pub const fn with_segment(mut self, register: SegmentRegister, host: Host) -> Self {
-        let count = self.count & 7;
+        let count = self.count & Self::COUNT;
         let most = Self::MAX_MOVES as u8 - 1;
-        self.count = if count < most { count } else { most } | 8 | host.0 << 4;
+        let count = if count < most { count } else { most };
+        self.count = count | Self::HAS_SEGMENT | host.0 << Self::REGISTER;
         self.moves[Self::MAX_MOVES - 1] = register as u8;
         self
     }
@@ -142,16 +152,21 @@ impl Restore {
     pub fn segment(&self) -> Option<(SegmentRegister, Host)> {
         let register = self.moves[Self::MAX_MOVES - 1];
         let register = *SegmentRegister::ALL.get(register as usize)?;
-        (self.count & 8 != 0).then_some((register, Host(self.count >> 4)))
+        self.has_segment()
+            .then_some((register, Host(self.count >> Self::REGISTER)))
     }
 
     /// The host register that holds EIP, if the entry's own EIP is not valid.
     pub const fn eip(&self) -> Option<Host> {
-        match self.count >> 4 {
-            0 => None,
-            _ if self.count & 8 != 0 => None,
-            host => Some(Host(host)),
+        let host = self.count >> Self::REGISTER;
+        if host == Self::NO_EIP.0 || self.has_segment() {
+            return None;
         }
+        Some(Host(host))
+    }
+
+    const fn has_segment(&self) -> bool {
+        self.count & Self::HAS_SEGMENT != 0
     }
 
     /// The bytes from which [`Restore::from_bytes`] makes this value.
@@ -171,16 +186,16 @@ impl Restore {
     /// zero.
     #[inline]
     pub(crate) fn byte_count(self) -> usize {
-        let moves = match self.count & 8 != 0 {
+        let moves = match self.has_segment() {
             true => Self::MAX_MOVES,
-            false => usize::from(self.count & 7),
+            false => usize::from(self.count & Self::COUNT),
         };
         1 + moves
     }
 
     /// The moves as guest register numbers and where their values are.
     pub fn moves(&self) -> impl Iterator<Item = (u8, Source)> {
-        let count = usize::from(self.count & 7);
+        let count = usize::from(self.count & Self::COUNT);
         self.moves.iter().take(count).map(|&packed| {
             let source = match Host(packed & 15) {
                 RSP => Source::Slot,
@@ -194,7 +209,7 @@ impl Restore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::abi::host::{R11, RAX};
+    use crate::abi::host::R11;
 
     #[test]
     fn a_restore_holds_up_to_seven_moves() {

@@ -155,7 +155,7 @@ fn unpack_immediates(mut rest: &[u8]) -> impl Iterator<Item = Immediate> + '_ {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::abi::sites::SiteKind;
+    use crate::abi::sites::{NO_AFTER, SiteKind};
     use crate::abi::state_map::{Restore, Shadow};
 
     #[test]
@@ -166,7 +166,7 @@ mod tests {
             rip: start + u64::from(retry),
             esp: 0,
             retry,
-            after: 0,
+            after: NO_AFTER,
             after_esp: 0,
             shadowed: Shadow::None,
         };

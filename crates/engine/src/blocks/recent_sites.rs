@@ -48,7 +48,7 @@ impl RecentSites {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::abi::sites::{SiteKind, pack_site};
+    use crate::abi::sites::{NO_AFTER, SiteKind, pack_site};
     use crate::abi::state_map::Shadow;
 
     fn site(rip: u64) -> Site {
@@ -57,7 +57,7 @@ mod tests {
             rip,
             esp: 0,
             retry: 0,
-            after: 0,
+            after: NO_AFTER,
             after_esp: 0,
             shadowed: Shadow::None,
         }

@@ -8,7 +8,7 @@ use super::known_device_page::DevicePage;
 use crate::abi::context::{Context, NO_PAGE};
 use crate::abi::fast_paths::DISPLAY_WINDOW_SHIFT;
 use crate::abi::memos::device_access::{DEVICE_ACCESSES, DeviceAccess, FORM_DISPLAY};
-use crate::abi::sites::{BlockId, Site};
+use crate::abi::sites::{BlockId, NO_AFTER, Site};
 use tollgate_x86::LinearAddress;
 use tollgate_x86::paging::Translation;
 
@@ -43,7 +43,7 @@ impl Engine {
         let Some(behind) = self.address(block, site.after) else {
             return;
         };
-        if site.after == 0 || site.esp != site.after_esp {
+        if site.after == NO_AFTER || site.esp != site.after_esp {
             return;
         }
         let page = linear.page();
@@ -126,7 +126,7 @@ impl Engine {
         let Some(behind) = self.address(block, site.after) else {
             return;
         };
-        if site.after == 0 || site.esp != site.after_esp {
+        if site.after == NO_AFTER || site.esp != site.after_esp {
             return;
         }
         self.note_display(context);

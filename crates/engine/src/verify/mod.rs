@@ -34,7 +34,7 @@ use crate::abi::immediate::Immediate;
 use crate::abi::link_layout::{BranchTable, FamilyId};
 use crate::abi::register_map::{Home, RegisterMap};
 use crate::abi::signal_completion::{Completion, CompletionKind};
-use crate::abi::sites::{BlockId, LinkPlace, Site, SiteKind};
+use crate::abi::sites::{BlockId, LinkPlace, NO_AFTER, Site, SiteKind};
 use crate::policy::instruction_kind::Helper;
 use crate::policy::mode::{Mode, ModeFlags};
 use iced_x86::{
@@ -151,7 +151,7 @@ impl<'a> Walk<'a> {
             if site.kind.comes_back() {
                 entries.entry(u64::from(site.retry)).or_insert(true);
             }
-            if site.after != 0 {
+            if site.after != NO_AFTER {
                 let reloads = !matches!(site.kind, SiteKind::Helper(_));
                 *entries.entry(u64::from(site.after)).or_insert(true) &= reloads;
             }
@@ -258,7 +258,7 @@ impl<'a> Walk<'a> {
     fn common_at_entry(&mut self, offset: u64, here: &[(Number, i64)]) -> Vec<(Number, i64)> {
         let mut kept = here.to_vec();
         for site in self.subject.sites {
-            if site.after != 0 && u64::from(site.after) == offset {
+            if site.after != NO_AFTER && u64::from(site.after) == offset {
                 let start = self.common_at.get(&u64::from(site.retry));
                 kept.retain(|it| start.is_some_and(|start| start.contains(it)));
             }

@@ -9,7 +9,7 @@ use crate::abi::link_layout::{
     SLOT_STUB, SLOTS_OFFSET, from_links, table_offset,
 };
 use crate::abi::register_map::RegisterMap;
-use crate::abi::sites::{BlockId, LinkPlace, Site, SiteKind, pack_site};
+use crate::abi::sites::{BlockId, LinkPlace, NO_AFTER, Site, SiteKind, pack_site};
 use crate::abi::state_map::Shadow;
 use crate::abi::strings::{OPERATIONS, ROUTINES, StringRoutine};
 use crate::emit::assembler::{Assembler, Mem, ShortBranch, Width};
@@ -29,7 +29,7 @@ fn site(kind: SiteKind) -> Site {
         rip: 0,
         esp: 0,
         retry: 0,
-        after: 0,
+        after: NO_AFTER,
         after_esp: 0,
         shadowed: Shadow::None,
     }
