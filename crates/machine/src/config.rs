@@ -21,8 +21,8 @@ use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
 pub use tollgate_engine::preemption::Interruptible;
 use tollgate_memory::MemoryBacking;
+pub use tollgate_monitor::access_policy::{MemoryAccess, Places};
 pub use tollgate_monitor::instruction_cache::InstructionSource;
-pub use tollgate_monitor::memory_access::{MemoryAccess, Places};
 pub use tollgate_monitor::shadow_tables::{DoubleInvalidation, Invalidation, ShadowChoices};
 pub use tollgate_monitor::space_switch::SpaceSwitch;
 pub use tollgate_network::{

@@ -24,4 +24,4 @@ pub use execution::{
 };
 pub use host::kick::{self, Kick};
 pub use memory::addresses::code_address;
-pub use memory::{guest_view, memory_access, shadow_tables, space_switch, translations};
+pub use memory::{access_policy, guest_view, shadow_tables, space_switch, translations};

@@ -7,13 +7,13 @@
 //! CS:EIP.
 
 mod a20;
+pub mod access_policy;
 pub(crate) mod addresses;
 pub(crate) mod decode;
 pub(crate) mod faulting_sites;
 pub(crate) mod fetch;
 pub mod guest_view;
 pub(crate) mod kept_spaces;
-pub mod memory_access;
 mod memory_map;
 pub(crate) mod program_names;
 pub(crate) mod ram_copies;

@@ -28,8 +28,8 @@ mod work_left;
 pub use translated_exit::TranslatedExit;
 
 use crate::execution::instruction_cache::InstructionExperiment;
+use crate::memory::access_policy::{Accounts, MemoryAccess};
 use crate::memory::faulting_sites::FaultingSites;
-use crate::memory::memory_access::{Accounts, MemoryAccess};
 use crate::memory::space_switch::SpaceSwitch;
 use crate::memory::windows::Comparing;
 use faults::guarded_pages::GuardedPages;

@@ -15,7 +15,7 @@ use std::io;
 use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 use support::*;
 use tollgate_monitor::VcpuStop;
-use tollgate_monitor::memory_access::MemoryAccess;
+use tollgate_monitor::access_policy::MemoryAccess;
 use tollgate_platform::StopRequest;
 use tollgate_test_support::{Computer, Random, skip};
 use tollgate_x86::{CpuState, PhysicalAddress, SegmentRegister};

@@ -10,7 +10,7 @@ use std::io;
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::VcpuStop;
-use tollgate_monitor::memory_access::MemoryAccess;
+use tollgate_monitor::access_policy::MemoryAccess;
 use tollgate_platform::{BareMachine, StopRequest};
 use tollgate_test_support::{Computer, Random, flat_state, skip};
 use tollgate_x86::state::TableRegister;

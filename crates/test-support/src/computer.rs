@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tollgate_memory::GuestMemory;
-use tollgate_monitor::memory_access::MemoryAccess;
+use tollgate_monitor::access_policy::MemoryAccess;
 use tollgate_monitor::{Kick, Vcpu, VcpuStop};
 use tollgate_platform::Platform;
 use tollgate_x86::CpuState;

@@ -3,7 +3,7 @@
 use crate::execution::due_work::Due;
 use crate::execution::instruction_cache::InstructionSource;
 use crate::execution::vcpu::Vcpu;
-use crate::memory::memory_access::{Accounts, MemoryAccess};
+use crate::memory::access_policy::{Accounts, MemoryAccess};
 use crate::memory::shadow_tables::ShadowChoices;
 use crate::memory::space_switch::SpaceSwitch;
 use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;

@@ -5,9 +5,9 @@
 //! the page is RAM and no other work is due. If not, what the function has found out is kept for
 //! the exit.
 
+use crate::memory::access_policy::Accounts;
 use crate::memory::addresses::view_of;
 use crate::memory::guest_view::{GuestView, Inline, InlineAccess};
-use crate::memory::memory_access::Accounts;
 use crate::memory::space_switch::SpaceSwitch;
 use crate::translated::Translated;
 use crate::translated::processor::Processor;

@@ -3,8 +3,8 @@
 
 use crate::execution::instruction_cache::InstructionExperiment;
 use crate::execution::runner::Runner;
+use crate::memory::access_policy::{Accounts, MemoryAccess};
 use crate::memory::faulting_sites::FaultingSites;
-use crate::memory::memory_access::{Accounts, MemoryAccess};
 use crate::memory::space_switch::SpaceSwitch;
 use crate::memory::windows::Comparing;
 use crate::translated::memos::fault_deliveries::FaultDeliveries;

@@ -7,7 +7,7 @@ use iced_x86::{Decoder, DecoderOptions, Instruction, InstructionInfoFactory, OpA
 use std::collections::HashSet;
 use tollgate_exits::ExitKind;
 use tollgate_monitor::VcpuStop;
-use tollgate_monitor::memory_access::MemoryAccess;
+use tollgate_monitor::access_policy::MemoryAccess;
 use tollgate_platform::StopRequest;
 use tollgate_test_support::Computer;
 use tollgate_x86::{CpuState, Flags, PhysicalAddress};

@@ -8,7 +8,7 @@ use crate::support::long_mode::*;
 use tollgate_engine::abi::fast_paths::FastPath;
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
-use tollgate_monitor::memory_access::MemoryAccess;
+use tollgate_monitor::access_policy::MemoryAccess;
 use tollgate_test_support::{Computer, flat_state, memory_access};
 use tollgate_x86::{CpuState, PhysicalAddress};
 

@@ -5,7 +5,7 @@
 use crate::support::long_mode::*;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::VcpuStop;
-use tollgate_monitor::memory_access::MemoryAccess;
+use tollgate_monitor::access_policy::MemoryAccess;
 use tollgate_platform::StopRequest;
 use tollgate_test_support::{Computer, Random};
 use tollgate_x86::{CpuState, PhysicalAddress};

@@ -6,7 +6,7 @@
 use crate::support::long_mode::*;
 use tollgate_engine::abi::fast_paths::FastPath;
 use tollgate_exits::ExitKind;
-use tollgate_monitor::memory_access::MemoryAccess;
+use tollgate_monitor::access_policy::MemoryAccess;
 use tollgate_test_support::memory_access;
 
 const RDI: usize = 7;

@@ -8,7 +8,7 @@ use tollgate_engine::preemption::Interruptible;
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::VcpuStop;
-use tollgate_monitor::memory_access::MemoryAccess;
+use tollgate_monitor::access_policy::MemoryAccess;
 use tollgate_monitor::shadow_tables::ShadowChoices;
 use tollgate_platform::StopRequest;
 use tollgate_test_support::Computer;

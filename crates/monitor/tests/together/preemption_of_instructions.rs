@@ -10,7 +10,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use tollgate_engine::preemption::Interruptible;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::VcpuStop;
-use tollgate_monitor::memory_access::MemoryAccess;
+use tollgate_monitor::access_policy::MemoryAccess;
 use tollgate_platform::StopRequest;
 use tollgate_test_support::Computer;
 use tollgate_x86::{CpuState, Flags, PhysicalAddress};

@@ -2,9 +2,9 @@
 
 use crate::execution::running::Running;
 use crate::execution::stop::VcpuStop;
+use crate::memory::access_policy::{MemoryAccess, Moment};
 use crate::memory::addresses::view_of;
 use crate::memory::guest_view::Target;
-use crate::memory::memory_access::{MemoryAccess, Moment};
 use crate::memory::windows::PageAccess;
 use crate::translated::Translated;
 use crate::translated::processor::Processor;

@@ -11,8 +11,8 @@
 //!
 //! [`Translations::switch`]: crate::memory::translations::Translations::switch
 
+use crate::memory::access_policy::Moment;
 use crate::memory::guest_view::GuestView;
-use crate::memory::memory_access::Moment;
 use crate::memory::space_switch::SpaceLoad;
 use crate::translated::misses::Environment;
 use tollgate_engine::{Context, Engine};

@@ -2,7 +2,7 @@
 
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::VcpuStop;
-use tollgate_monitor::memory_access::MemoryAccess;
+use tollgate_monitor::access_policy::MemoryAccess;
 use tollgate_platform::{BareMachine, StopRequest};
 use tollgate_test_support::Computer;
 use tollgate_x86::state::TableRegister;

@@ -3,7 +3,7 @@
 
 use super::Guest;
 use tollgate_memory::GuestMemory;
-use tollgate_monitor::memory_access::MemoryAccess;
+use tollgate_monitor::access_policy::MemoryAccess;
 use tollgate_platform::{BareMachine, Near, NearAccess, StopRequest};
 use tollgate_test_support::Computer;
 use tollgate_x86::PhysicalAddress;

@@ -1,4 +1,5 @@
-//! Decides which address spaces' programs access their memory directly, through shadow windows.
+//! The policy by which an address space's programs access memory: by look-ups, or directly through
+//! shadow windows.
 //!
 //! A window costs the host some microseconds for each run of pages, so windows pay off only for a
 //! space that runs for long. A space *earns* windows by running. From then on their cost is
