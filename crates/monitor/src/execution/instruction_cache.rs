@@ -1,19 +1,19 @@
 //! Where the monitor gets the instruction that caused an exit: the choices of an experiment, its
-//! dictionary of decoded instructions, and counts.
+//! decode cache, and counts.
 //!
 //! This follows "Instruction caching for bhyve": a monitor that learns only that an instruction has
 //! exited must, at each exit, walk the guest's page tables to the instruction, find its page, fetch
-//! it and decode it. A dictionary of decoded instructions saves that work. An entry is valid until
+//! it and decode it. A decode cache saves that work. An entry is valid until
 //! the guest writes to what the entry was read from: the bytes of the instruction, and the
 //! page-table entries on the way to them. All these lines are marked as code in the
 //! [map](tollgate_memory::code_map::CodeMap), so that a store to one of them exits before it
 //! changes memory.
 //!
-//! This monitor does not need the dictionary: it decoded each instruction when it translated it.
+//! This monitor does not need the decode cache: it decoded each instruction when it translated it.
 
-mod dictionary;
+mod decode_cache;
 
-use dictionary::{Dictionary, Dropped, Found, Source};
+use decode_cache::{DecodeCache, Dropped, Found, Source};
 use serde::{Deserialize, Serialize};
 use tollgate_engine::policy::out_of_line::OutOfLine;
 use tollgate_exits::steps::Steps;
@@ -22,7 +22,7 @@ use tollgate_memory::code_map::line_mask;
 use tollgate_memory::gate::CodeWrite;
 use tollgate_x86::paging::PagingRegisters;
 
-pub(crate) use dictionary::{Found as FoundInstruction, Holds, Source as ReadFrom};
+pub(crate) use decode_cache::{Found as FoundInstruction, Holds, Source as ReadFrom};
 
 /// The source of the instructions that the monitor emulates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -38,9 +38,9 @@ pub enum InstructionSource {
     Site,
     /// At each exit the monitor walks to the instruction, fetches it and decodes it.
     Off,
-    /// The monitor looks in the dictionary by linear address and address space.
+    /// The monitor looks in the decode cache by linear address and address space.
     On,
-    /// The monitor walks the tables to the physical address, and looks in the dictionary by that.
+    /// The monitor walks the tables to the physical address, and looks in the decode cache by that.
     Physical,
 }
 
@@ -57,14 +57,14 @@ impl InstructionSource {
 pub struct InstructionCounts {
     /// Emulated instructions that the monitor had to find from their address.
     pub found_anew: u64,
-    /// Instructions that were found in the dictionary.
+    /// Instructions that were found in the decode cache.
     pub hits: u64,
-    /// Instructions that were not in the dictionary.
+    /// Instructions that were not in the decode cache.
     pub missed_new: u64,
     /// Instructions whose entry was void, because the guest had written to what the entry was read
     /// from.
     pub missed_void: u64,
-    /// Instructions that were walked to, fetched and decoded, without a dictionary.
+    /// Instructions that were walked to, fetched and decoded, without a decode cache.
     pub walked: u64,
     /// Walks that found a fault, or an instruction other than the one that had exited. A processor
     /// may still use the older translation after a change of the tables.
@@ -141,9 +141,9 @@ pub(crate) struct SearchResults {
 pub(crate) enum InstructionSearch {
     /// By a walk, a fetch and decoding.
     Walk,
-    /// In a dictionary by linear address, or by a walk.
+    /// In a decode cache by linear address, or by a walk.
     ByLinearAddress(KnownInstructions),
-    /// By a walk, and then in a dictionary by physical address.
+    /// By a walk, and then in a decode cache by physical address.
     ByPhysicalAddress(KnownInstructions),
 }
 
@@ -160,7 +160,7 @@ impl InstructionSearch {
         }
     }
 
-    /// The dictionary, if the search has one.
+    /// The decode cache, if the search has one.
     fn known(&mut self) -> Option<&mut KnownInstructions> {
         match self {
             Self::Walk => None,
@@ -193,10 +193,10 @@ impl InstructionExperiment {
     }
 }
 
-/// The dictionary of decoded instructions.
+/// The decode cache.
 #[derive(Default)]
 pub(crate) struct KnownInstructions {
-    dictionary: Dictionary<Key, Known>,
+    decode_cache: DecodeCache<Key, Known>,
     /// The epoch of the mode numbers in the keys.
     mode_epoch: u64,
 }
@@ -205,7 +205,7 @@ impl KnownInstructions {
     /// Forgets all entries, and releases the lines that they were read from.
     fn clear(&mut self, memory: &GuestMemory, counts: &mut InstructionCounts) {
         let release = |page| memory.code().release(page, u64::MAX);
-        counts.dropped_all += self.dictionary.clear(release);
+        counts.dropped_all += self.decode_cache.clear(release);
     }
 
     /// Follows the numbering of modes: entries with mode numbers of another epoch are forgotten.
@@ -223,10 +223,10 @@ impl KnownInstructions {
 
     /// Looks an instruction up, without counting the look-up.
     pub fn look_up(&self, key: &Key) -> Found<Known> {
-        self.dictionary.look_up(key)
+        self.decode_cache.look_up(key)
     }
 
-    /// Adds an instruction to the dictionary. From now on the lines of `sources` are marked as
+    /// Adds an instruction to the decode cache. From now on the lines of `sources` are marked as
     /// code, so stores to their pages must be tested for code.
     pub fn enter(
         &mut self,
@@ -239,10 +239,10 @@ impl KnownInstructions {
         for source in sources {
             memory.code().hold(source.page, source.lines);
         }
-        counts.dropped_full += u64::from(self.dictionary.enter(key, known, sources));
-        if self.dictionary.is_crowded() {
+        counts.dropped_full += u64::from(self.decode_cache.enter(key, known, sources));
+        if self.decode_cache.is_crowded() {
             let release = |page, lines: u64| memory.code().release(page, !lines);
-            self.dictionary.collect(release);
+            self.decode_cache.collect(release);
         }
     }
 
@@ -260,7 +260,7 @@ impl KnownInstructions {
             return false;
         }
         let mut dropped = Dropped::default();
-        let kept = self.dictionary.write(page, lines, &mut dropped);
+        let kept = self.decode_cache.write(page, lines, &mut dropped);
         counts.dropped_code += dropped.code;
         counts.dropped_tables += dropped.tables;
         memory.code().release(page, !kept);

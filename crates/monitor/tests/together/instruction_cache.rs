@@ -1,5 +1,5 @@
 //! Tests that guests compute the same results whichever source the monitor takes its instructions
-//! from, and that the dictionary follows writes to code and to page tables. All emitted code is
+//! from, and that the decode cache follows writes to code and to page tables. All emitted code is
 //! verified.
 
 use crate::support::long_mode::spaces::{make_empty_space, map, run_kernel, table};
@@ -331,7 +331,7 @@ fn the_source_can_be_changed_between_runs() {
             assert_eq!(
                 counts.missed_new - before.missed_new,
                 2,
-                "the dictionary begins empty"
+                "the decode cache begins empty"
             );
         }
         before = counts;

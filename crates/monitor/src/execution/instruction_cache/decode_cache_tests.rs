@@ -17,72 +17,72 @@ fn tables(page: u64, lines: u64) -> Source {
     }
 }
 
-fn written(dictionary: &mut Dictionary<u64, u64>, page: u64, lines: u64) -> (u64, Dropped) {
+fn written(decode_cache: &mut DecodeCache<u64, u64>, page: u64, lines: u64) -> (u64, Dropped) {
     let mut dropped = Dropped::default();
-    let kept = dictionary.write(page, lines, &mut dropped);
+    let kept = decode_cache.write(page, lines, &mut dropped);
     (kept, dropped)
 }
 
 #[test]
 fn what_was_entered_is_found_until_a_line_is_written_that_it_was_read_from() {
-    let mut dictionary = Dictionary::default();
-    assert_eq!(dictionary.look_up(&1), Found::Nothing);
-    assert!(!dictionary.enter(1, 10, &[code(5, 0b11), tables(6, 0b100)]));
-    assert!(!dictionary.enter(2, 20, &[code(5, 0b110)]));
-    assert_eq!(dictionary.look_up(&1), Found::Hit(10));
+    let mut decode_cache = DecodeCache::default();
+    assert_eq!(decode_cache.look_up(&1), Found::Nothing);
+    assert!(!decode_cache.enter(1, 10, &[code(5, 0b11), tables(6, 0b100)]));
+    assert!(!decode_cache.enter(2, 20, &[code(5, 0b110)]));
+    assert_eq!(decode_cache.look_up(&1), Found::Hit(10));
     let none = Dropped::default();
-    assert_eq!(written(&mut dictionary, 5, 0b1000), (0b111, none));
-    assert_eq!(written(&mut dictionary, 7, u64::MAX), (0, none));
+    assert_eq!(written(&mut decode_cache, 5, 0b1000), (0b111, none));
+    assert_eq!(written(&mut decode_cache, 7, u64::MAX), (0, none));
     let one = Dropped { tables: 1, ..none };
-    assert_eq!(written(&mut dictionary, 6, 0b100), (0, one));
-    assert_eq!(dictionary.look_up(&1), Found::Void);
-    assert_eq!(dictionary.look_up(&2), Found::Hit(20));
+    assert_eq!(written(&mut decode_cache, 6, 0b100), (0, one));
+    assert_eq!(decode_cache.look_up(&1), Found::Void);
+    assert_eq!(decode_cache.look_up(&2), Found::Hit(20));
     // The note of the first entry for page 5 no longer counts.
-    assert_eq!(written(&mut dictionary, 5, 1), (0b110, none));
+    assert_eq!(written(&mut decode_cache, 5, 1), (0b110, none));
     let one = Dropped { code: 1, ..none };
-    assert_eq!(written(&mut dictionary, 5, 0b100), (0, one));
-    assert_eq!(dictionary.look_up(&2), Found::Void);
+    assert_eq!(written(&mut decode_cache, 5, 0b100), (0, one));
+    assert_eq!(decode_cache.look_up(&2), Found::Void);
 }
 
 #[test]
 fn an_entry_made_anew_does_not_go_with_what_the_old_one_was_read_from() {
-    let mut dictionary = Dictionary::default();
-    dictionary.enter(1, 10, &[code(5, 1)]);
-    dictionary.enter(1, 11, &[code(6, 1)]);
-    assert_eq!(dictionary.look_up(&1), Found::Hit(11));
-    assert_eq!(written(&mut dictionary, 5, 1), (0, Dropped::default()));
-    assert_eq!(dictionary.look_up(&1), Found::Hit(11));
+    let mut decode_cache = DecodeCache::default();
+    decode_cache.enter(1, 10, &[code(5, 1)]);
+    decode_cache.enter(1, 11, &[code(6, 1)]);
+    assert_eq!(decode_cache.look_up(&1), Found::Hit(11));
+    assert_eq!(written(&mut decode_cache, 5, 1), (0, Dropped::default()));
+    assert_eq!(decode_cache.look_up(&1), Found::Hit(11));
 }
 
 #[test]
 fn there_are_not_more_entries_than_places_and_the_rest_is_told_of() {
-    let mut dictionary = Dictionary::default();
+    let mut decode_cache = DecodeCache::default();
     let replaced = (0..3 * ENTRIES as u64)
-        .filter(|&key| dictionary.enter(key, key, &[code(key, 1)]))
+        .filter(|&key| decode_cache.enter(key, key, &[code(key, 1)]))
         .count();
     let found = (0..3 * ENTRIES as u64)
-        .filter(|key| dictionary.look_up(key) == Found::Hit(*key))
+        .filter(|key| decode_cache.look_up(key) == Found::Hit(*key))
         .count();
     assert_eq!(found + replaced, 3 * ENTRIES);
     assert!(found > ENTRIES / 2, "{found}: the hash is bad");
-    assert_eq!(dictionary.clear(|_| {}), found as u64);
-    assert_eq!(dictionary.look_up(&1), Found::Nothing);
+    assert_eq!(decode_cache.clear(|_| {}), found as u64);
+    assert_eq!(decode_cache.look_up(&1), Found::Nothing);
 }
 
 #[test]
 fn notes_of_what_is_void_are_collected() {
-    let mut dictionary = Dictionary::default();
-    dictionary.enter(1, 1, &[code(5, 0b1), tables(8, 0b1)]);
-    dictionary.enter(2, 2, &[code(5, 0b10), tables(8, 0b1000)]);
-    written(&mut dictionary, 5, 1);
+    let mut decode_cache = DecodeCache::default();
+    decode_cache.enter(1, 1, &[code(5, 0b1), tables(8, 0b1)]);
+    decode_cache.enter(2, 2, &[code(5, 0b10), tables(8, 0b1000)]);
+    written(&mut decode_cache, 5, 1);
     let mut changed = Vec::new();
-    dictionary.collect(|page, lines| changed.push((page, lines)));
+    decode_cache.collect(|page, lines| changed.push((page, lines)));
     assert_eq!(changed, [(8, 0b1000)]);
-    assert_eq!(dictionary.noted, 2);
-    assert!(!dictionary.is_crowded());
+    assert_eq!(decode_cache.noted, 2);
+    assert!(!decode_cache.is_crowded());
 }
 
-/// Compares the dictionary with a list: it must find exactly the last entry under a key, as long as
+/// Compares the decode cache with a list: it must find exactly the last entry under a key, as long as
 /// nothing that the entry was read from has been written since.
 #[test]
 fn whatever_is_done_nothing_stale_is_found() {
@@ -93,7 +93,7 @@ fn whatever_is_done_nothing_stale_is_found() {
     }
     let mut random = Random::new(0x1ca);
     for _ in 0..20 {
-        let mut dictionary = Dictionary::default();
+        let mut decode_cache = DecodeCache::default();
         let mut known: FxHashMap<u64, Known> = FxHashMap::default();
         let mut totals = (0, Dropped::default());
         for value in 0..20_000 {
@@ -110,7 +110,7 @@ fn whatever_is_done_nothing_stale_is_found() {
                             }
                         })
                         .collect();
-                    totals.0 += u64::from(dictionary.enter(key, value, &sources));
+                    totals.0 += u64::from(decode_cache.enter(key, value, &sources));
                     let is_void = false;
                     known.insert(
                         key,
@@ -123,7 +123,7 @@ fn whatever_is_done_nothing_stale_is_found() {
                 }
                 4 => {
                     let (page, lines) = (random.below(40) as u64, 1 << random.below(64));
-                    let kept = dictionary.write(page, lines, &mut totals.1);
+                    let kept = decode_cache.write(page, lines, &mut totals.1);
                     assert_eq!(kept & lines, 0);
                     for known in known.values_mut() {
                         let is_hit =
@@ -131,8 +131,8 @@ fn whatever_is_done_nothing_stale_is_found() {
                         known.is_void |= known.sources.iter().any(is_hit);
                     }
                 }
-                5 if random.below(100) == 0 => dictionary.collect(|_, _| {}),
-                _ => match (dictionary.look_up(&key), known.get(&key)) {
+                5 if random.below(100) == 0 => decode_cache.collect(|_, _| {}),
+                _ => match (decode_cache.look_up(&key), known.get(&key)) {
                     (Found::Hit(found), Some(known)) => {
                         assert!(!known.is_void && known.value == found);
                     }
@@ -144,7 +144,7 @@ fn whatever_is_done_nothing_stale_is_found() {
         }
         let alive = known
             .keys()
-            .filter(|key| matches!(dictionary.look_up(key), Found::Hit(_)))
+            .filter(|key| matches!(decode_cache.look_up(key), Found::Hit(_)))
             .count();
         assert!(alive > 0 && totals.1.code > 0 && totals.1.tables > 0);
     }

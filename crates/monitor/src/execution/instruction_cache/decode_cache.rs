@@ -1,4 +1,5 @@
-//! The dictionary of decoded instructions: a table of fixed size, hashed by the location of the
+//! The decode cache, which statistics and documents call the dictionary, as the study does that it
+//! repeats: decoded instructions in a table of fixed size, hashed by the location of the
 //! instruction, and for each physical page a list of what was read from the page.
 //!
 //! An entry becomes *void* when the guest writes to bytes that the entry was read from; look-ups no
@@ -73,9 +74,9 @@ pub(crate) struct Dropped {
     pub tables: u64,
 }
 
-/// The dictionary: the table of entries, and the notes by page.
+/// The decode cache: the table of entries, and the notes by page.
 #[derive(Debug)]
-pub(crate) struct Dictionary<K, V> {
+pub(crate) struct DecodeCache<K, V> {
     slots: Vec<Option<Slot<K, V>>>,
     /// By physical page: which entries were read from the page.
     notes: FxHashMap<u64, Vec<Note>>,
@@ -85,7 +86,7 @@ pub(crate) struct Dictionary<K, V> {
     next_way: usize,
 }
 
-impl<K: Hash + Eq + Copy, V: Copy> Default for Dictionary<K, V> {
+impl<K: Hash + Eq + Copy, V: Copy> Default for DecodeCache<K, V> {
     fn default() -> Self {
         Self {
             slots: (0..ENTRIES).map(|_| None).collect(),
@@ -97,7 +98,7 @@ impl<K: Hash + Eq + Copy, V: Copy> Default for Dictionary<K, V> {
     }
 }
 
-impl<K: Hash + Eq + Copy, V: Copy> Dictionary<K, V> {
+impl<K: Hash + Eq + Copy, V: Copy> DecodeCache<K, V> {
     /// The first slot of the set of a key.
     #[inline]
     fn set_of(&self, key: &K) -> usize {
@@ -230,5 +231,5 @@ impl<K: Hash + Eq + Copy, V: Copy> Dictionary<K, V> {
 }
 
 #[cfg(test)]
-#[path = "dictionary_tests.rs"]
+#[path = "decode_cache_tests.rs"]
 mod tests;
