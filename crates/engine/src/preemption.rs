@@ -1,10 +1,10 @@
 //! Checkpoints at which a long piece of the monitor's work stops because a request waits.
 //!
 //! The monitor looks at requests only between two guest instructions, so its work for one
-//! instruction delays interrupts. *Interruptible work* (`Section`), a piece of the monitor's work
-//! that can be long, asks at its checkpoints whether to stop (`Points::stops`). If it stops, it
-//! ends with what it has done so far, in a state as if no more had been intended; the interrupt is
-//! delivered at the boundary of the instruction that the work is for. After the handler that
+//! instruction delays interrupts. *Interruptible work*, a piece of the monitor's work that can be
+//! long, asks at its checkpoints whether to stop (`Checkpoints::stops`). If it stops, it ends with
+//! what it has done so far, in a state as if no more had been intended; the interrupt is delivered
+//! at the boundary of the instruction that the work is for. After the handler that
 //! instruction begins again and has less to do, or the work is [resumed](Interruptible::Resume)
 //! first. Each piece of work documents why it comes to an end.
 //!
@@ -14,14 +14,14 @@
 //! deliveries.
 //!
 //! ```text
-//! begin        break-even      request      point
+//! begin        break-even      request    checkpoint
 //!   |--- no stops ---|------------|-----------| handler ... return |--- what is left ---|
 //! ```
 
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use tollgate_exits::counter::counter;
-use tollgate_exits::latency::Section;
+use tollgate_exits::latency::InterruptibleWork;
 
 /// Cycles after which work stops whose length the guest chooses: some hundred microseconds.
 const LONGEST: u64 = 1_000_000;
@@ -60,7 +60,7 @@ struct Happened {
 /// The checkpoints of one vCPU's interruptible work. One piece of work runs at a time, on the
 /// vCPU's thread.
 #[derive(Debug)]
-pub struct Points {
+pub struct Checkpoints {
     /// The index in [`Interruptible::ALL`] of how work reacts to requests.
     choice: AtomicU8,
     /// Whether the guest allows interrupts.
@@ -82,7 +82,7 @@ pub struct Points {
     /// For tests: a request is made at every checkpoint whose number is a multiple of this; 0: at
     /// none.
     forced: AtomicU64,
-    happened: [Happened; Section::ALL.len()],
+    happened: [Happened; InterruptibleWork::ALL.len()],
     /// How many pieces of work stopped without the guest returning to them.
     dropped: AtomicU64,
 }
@@ -96,7 +96,7 @@ pub struct EndedWork {
     pub lets_in: bool,
 }
 
-impl Default for Points {
+impl Default for Checkpoints {
     fn default() -> Self {
         Self {
             choice: AtomicU8::new(Interruptible::Off as u8),
@@ -165,7 +165,7 @@ pub struct Stops {
     pub break_even: u64,
 }
 
-impl Points {
+impl Checkpoints {
     /// How work reacts to requests.
     pub fn interruptible(&self) -> Interruptible {
         Interruptible::ALL[usize::from(self.choice.load(Ordering::Relaxed))]
@@ -212,7 +212,7 @@ impl Points {
 
     /// Whether the work stops at this checkpoint, if it can stop and a request waits (`pending`).
     #[inline]
-    pub(crate) fn stops(&self, section: Section, pending: &AtomicU32) -> bool {
+    pub(crate) fn stops(&self, work: InterruptibleWork, pending: &AtomicU32) -> bool {
         if !self.may_stop() {
             return false;
         }
@@ -232,7 +232,7 @@ impl Points {
         self.pass_at(now);
         let stops = pending.load(Ordering::Relaxed) != 0;
         if stops && !self.has_stopped.swap(true, Ordering::Relaxed) {
-            let happened = &self.happened[section as usize];
+            let happened = &self.happened[work as usize];
             happened.stopped.fetch_add(1, Ordering::Relaxed);
         }
         stops
@@ -242,8 +242,8 @@ impl Points {
     /// for [`LONGEST`] it stops although it otherwise could not, since the request may be for more
     /// than an interrupt.
     #[inline]
-    pub(crate) fn pauses(&self, section: Section, pending: &AtomicU32) -> bool {
-        if self.stops(section, pending) {
+    pub(crate) fn pauses(&self, work: InterruptibleWork, pending: &AtomicU32) -> bool {
+        if self.stops(work, pending) {
             return true;
         }
         pending.load(Ordering::Relaxed) != 0 && {
@@ -266,8 +266,8 @@ impl Points {
     }
 
     /// Counts that a piece of work is resumed where it had stopped.
-    pub fn resume(&self, section: Section) {
-        let happened = &self.happened[section as usize];
+    pub fn resume(&self, work: InterruptibleWork) {
+        let happened = &self.happened[work as usize];
         happened.resumed.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -308,11 +308,11 @@ impl Points {
     /// How often work stopped, and what became of it.
     pub fn what_stopped(&self) -> Stops {
         let rows = |count: fn(&Happened) -> &AtomicU64| {
-            let count = |section: &Section| {
-                let happened = &self.happened[*section as usize];
-                (section.name(), count(happened).load(Ordering::Relaxed))
+            let count = |work: &InterruptibleWork| {
+                let happened = &self.happened[*work as usize];
+                (work.name(), count(happened).load(Ordering::Relaxed))
             };
-            Section::ALL.iter().map(count).collect()
+            InterruptibleWork::ALL.iter().map(count).collect()
         };
         Stops {
             stopped: rows(|it| &it.stopped),
@@ -327,85 +327,85 @@ impl Points {
 mod tests {
     use super::*;
 
-    fn stopped(points: &Points) -> u64 {
-        let stops = points.what_stopped();
+    fn stopped(checkpoints: &Checkpoints) -> u64 {
+        let stops = checkpoints.what_stopped();
         stops.stopped.iter().map(|row| row.1).sum()
     }
 
     /// Checkpoints at which work stops immediately.
-    fn dividing() -> Points {
-        let points = Points::default();
-        points.set_interruptible(Interruptible::Restart);
-        points.begin(0, true);
-        points
+    fn dividing() -> Checkpoints {
+        let checkpoints = Checkpoints::default();
+        checkpoints.set_interruptible(Interruptible::Restart);
+        checkpoints.begin(0, true);
+        checkpoints
     }
 
     #[test]
-    fn a_section_stops_only_if_it_can_and_something_is_asked() {
-        let (points, pending) = (Points::default(), AtomicU32::new(1));
-        points.begin(0, true);
-        assert!(!points.stops(Section::Translate, &pending));
+    fn work_stops_only_if_it_can_and_something_is_asked() {
+        let (checkpoints, pending) = (Checkpoints::default(), AtomicU32::new(1));
+        checkpoints.begin(0, true);
+        assert!(!checkpoints.stops(InterruptibleWork::Translate, &pending));
         for choice in [Interruptible::Restart, Interruptible::Resume] {
-            points.set_interruptible(choice);
-            assert_eq!(points.interruptible(), choice);
-            points.begin(0, true);
+            checkpoints.set_interruptible(choice);
+            assert_eq!(checkpoints.interruptible(), choice);
+            checkpoints.begin(0, true);
             // The work may check again while it ends.
-            assert!(points.stops(Section::Translate, &pending));
-            assert!(points.stops(Section::Translate, &pending));
+            assert!(checkpoints.stops(InterruptibleWork::Translate, &pending));
+            assert!(checkpoints.stops(InterruptibleWork::Translate, &pending));
         }
         pending.store(0, Ordering::SeqCst);
-        assert!(!points.stops(Section::Translate, &pending));
-        assert_eq!(stopped(&points), 2);
-        let stops = points.what_stopped();
+        assert!(!checkpoints.stops(InterruptibleWork::Translate, &pending));
+        assert_eq!(stopped(&checkpoints), 2);
+        let stops = checkpoints.what_stopped();
         assert!(stops.stopped.contains(&("translate", 2)));
     }
 
     #[test]
-    fn a_section_does_not_stop_while_the_guest_holds_interrupts_off() {
-        let (points, pending) = (dividing(), AtomicU32::new(1));
-        points.begin(0, false);
-        assert!(!points.stops(Section::Translate, &pending));
-        assert!(!points.end().lets_in);
-        points.begin(0, true);
-        assert!(points.stops(Section::Translate, &pending));
-        assert!(points.end().lets_in);
+    fn work_does_not_stop_while_the_guest_holds_interrupts_off() {
+        let (checkpoints, pending) = (dividing(), AtomicU32::new(1));
+        checkpoints.begin(0, false);
+        assert!(!checkpoints.stops(InterruptibleWork::Translate, &pending));
+        assert!(!checkpoints.end().lets_in);
+        checkpoints.begin(0, true);
+        assert!(checkpoints.stops(InterruptibleWork::Translate, &pending));
+        assert!(checkpoints.end().lets_in);
     }
 
     #[test]
-    fn a_section_stops_when_it_has_run_for_the_break_even() {
-        let (points, pending) = (dividing(), AtomicU32::new(1));
-        points.break_even.store(u64::MAX, Ordering::Relaxed);
-        points.begin(counter(), true);
-        assert!(!points.stops(Section::Translate, &pending));
-        points.break_even.store(0, Ordering::Relaxed);
-        assert!(points.stops(Section::Translate, &pending));
+    fn work_stops_when_it_has_run_for_the_break_even() {
+        let (checkpoints, pending) = (dividing(), AtomicU32::new(1));
+        checkpoints.break_even.store(u64::MAX, Ordering::Relaxed);
+        checkpoints.begin(counter(), true);
+        assert!(!checkpoints.stops(InterruptibleWork::Translate, &pending));
+        checkpoints.break_even.store(0, Ordering::Relaxed);
+        assert!(checkpoints.stops(InterruptibleWork::Translate, &pending));
     }
 
     #[test]
     fn the_break_even_follows_what_deliveries_take() {
-        let points = Points::default();
+        let checkpoints = Checkpoints::default();
         // A delivery whose start is unknown does not change the break-even.
-        points.delivered();
-        assert_eq!(points.what_stopped().break_even, FIRST_BREAK_EVEN);
-        points.taken.store(1, Ordering::Relaxed);
-        points.delivered();
-        let more = points.what_stopped().break_even;
+        checkpoints.delivered();
+        assert_eq!(checkpoints.what_stopped().break_even, FIRST_BREAK_EVEN);
+        checkpoints.taken.store(1, Ordering::Relaxed);
+        checkpoints.delivered();
+        let more = checkpoints.what_stopped().break_even;
         assert!(more > FIRST_BREAK_EVEN && more < FIRST_BREAK_EVEN * 11 / 10);
         for _ in 0..10_000 {
-            points.taken.store(u64::MAX, Ordering::Relaxed);
-            points.delivered();
+            checkpoints.taken.store(u64::MAX, Ordering::Relaxed);
+            checkpoints.delivered();
         }
-        assert!(points.what_stopped().break_even <= STEPS);
+        assert!(checkpoints.what_stopped().break_even <= STEPS);
     }
 
     #[test]
     fn requests_can_be_forced_at_every_other_point() {
-        let (points, pending) = (dividing(), AtomicU32::new(0));
-        points.break_even.store(u64::MAX, Ordering::Relaxed);
-        points.force(2);
+        let (checkpoints, pending) = (dividing(), AtomicU32::new(0));
+        checkpoints.break_even.store(u64::MAX, Ordering::Relaxed);
+        checkpoints.force(2);
         let stops = [0; 6].map(|_| {
             pending.store(0, Ordering::SeqCst);
-            points.stops(Section::MapWindow, &pending)
+            checkpoints.stops(InterruptibleWork::MapWindow, &pending)
         });
         assert_eq!(stops, [true, false, true, false, true, false]);
     }
@@ -429,36 +429,36 @@ mod tests {
     }
 
     #[test]
-    fn a_section_as_long_as_the_guest_likes_stops_at_last() {
+    fn work_as_long_as_the_guest_likes_stops_at_last() {
         for (choice, lets_in) in [(Interruptible::Off, true), (Interruptible::Restart, false)] {
-            let (points, pending) = (Points::default(), AtomicU32::new(1));
-            points.set_interruptible(choice);
-            points.begin(counter(), lets_in);
-            assert!(!points.pauses(Section::String, &pending));
-            points.begin(counter() - LONGEST, lets_in);
-            assert!(points.pauses(Section::String, &pending));
+            let (checkpoints, pending) = (Checkpoints::default(), AtomicU32::new(1));
+            checkpoints.set_interruptible(choice);
+            checkpoints.begin(counter(), lets_in);
+            assert!(!checkpoints.pauses(InterruptibleWork::String, &pending));
+            checkpoints.begin(counter() - LONGEST, lets_in);
+            assert!(checkpoints.pauses(InterruptibleWork::String, &pending));
             pending.store(0, Ordering::SeqCst);
-            assert!(!points.pauses(Section::String, &pending));
+            assert!(!checkpoints.pauses(InterruptibleWork::String, &pending));
             // This stop is not for an interrupt, so it is not counted.
-            assert_eq!(stopped(&points), 0);
+            assert_eq!(stopped(&checkpoints), 0);
         }
     }
 
     #[test]
     fn what_masks_is_the_longest_time_between_two_points() {
-        let points = Points::default();
+        let checkpoints = Checkpoints::default();
         let begun = counter();
-        points.begin(begun, true);
+        checkpoints.begin(begun, true);
         let mut last = begun;
         let mut longest = 0;
         for _ in 0..100 {
-            points.pass_at(counter());
-            let now = points.since.load(Ordering::Relaxed);
+            checkpoints.pass_at(counter());
+            let now = checkpoints.since.load(Ordering::Relaxed);
             longest = longest.max(now - last);
             last = now;
         }
-        assert!(points.end().longest >= longest);
-        points.begin(counter(), true);
-        assert!(points.longest.load(Ordering::Relaxed) == 0);
+        assert!(checkpoints.end().longest >= longest);
+        checkpoints.begin(counter(), true);
+        assert!(checkpoints.longest.load(Ordering::Relaxed) == 0);
     }
 }

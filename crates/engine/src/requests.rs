@@ -6,11 +6,11 @@
 //! waited and for what. The notes are for statistics: if one is lost to a race, the request appears
 //! to have come when it was taken.
 
-use crate::preemption::Points;
+use crate::preemption::Checkpoints;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use tollgate_exits::counter::counter;
-use tollgate_exits::latency::{Request, Section};
+use tollgate_exits::latency::{InterruptibleWork, Request};
 
 /// Nanoseconds after which a timer's signal is sent again if it found the thread in code that the
 /// thread cannot leave.
@@ -34,7 +34,7 @@ pub struct Requests {
     /// How often a signal has been put off since requests were last taken.
     put_off: AtomicU32,
     /// The checkpoints at which the monitor's work stops for requests.
-    points: Points,
+    checkpoints: Checkpoints,
 }
 
 /// Gives access to the word that is tested before guest code is entered.
@@ -48,21 +48,21 @@ impl Deref for Requests {
 
 impl Requests {
     /// The checkpoints at which the monitor's work stops for requests.
-    pub fn points(&self) -> &Points {
-        &self.points
+    pub fn checkpoints(&self) -> &Checkpoints {
+        &self.checkpoints
     }
 
     /// Whether a piece of the monitor's work stops at this checkpoint.
     #[inline]
-    pub fn stops(&self, section: Section) -> bool {
-        self.points.stops(section, &self.pending)
+    pub fn stops(&self, work: InterruptibleWork) -> bool {
+        self.checkpoints.stops(work, &self.pending)
     }
 
     /// Whether a piece of work whose length the guest chooses stops at this checkpoint. Unlike with
     /// [`stops`](Self::stops), it stops after a while even if the guest holds interrupts off.
     #[inline]
-    pub fn pauses(&self, section: Section) -> bool {
-        self.points.pauses(section, &self.pending)
+    pub fn pauses(&self, work: InterruptibleWork) -> bool {
+        self.checkpoints.pauses(work, &self.pending)
     }
 
     /// Makes a request from another thread. Returns false if a request was already waiting.

@@ -11,13 +11,14 @@
 //! ```
 //!
 //! Time in the monitor during which the thread was not scheduled counts for the host. The monitor's
-//! time is attributed to the section that took most of it, or otherwise to the kind of exit. If
-//! several interrupts wait together, the first is timed; the next one is taken to wait for the
-//! guest since the delivery of the first.
+//! time is attributed to the interruptible work that took most of it, or otherwise to the kind of
+//! exit. If several interrupts wait together, the first is timed; the next one is taken to wait for
+//! the guest since the delivery of the first.
 //!
-//! *Sections* are the monitor's long pieces of work. Each is timed whether or not an interrupt
-//! waits, and so is the longest part of it without a check for interrupts: for that long, the
-//! monitor masks interrupts, or prolongs the time in which the guest masks them.
+//! *Interruptible work* is the monitor's long pieces of work; statistics call each a section. Each
+//! is timed whether or not an interrupt waits, and so is the longest part of it without a check for
+//! interrupts: for that long, the monitor masks interrupts, or prolongs the time in which the guest
+//! masks them.
 
 use crate::ExitKind;
 use hdrhistogram::Histogram;
@@ -38,9 +39,9 @@ pub struct Request {
     pub taken: u64,
 }
 
-/// A piece of the monitor's work that can be long.
+/// A kind of the monitor's work that can be long and asks at checkpoints whether to stop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Section {
+pub enum InterruptibleWork {
     /// Translating a block, with what must be dropped to make room for it.
     Translate,
     /// A load of CR3 by an exit: dropping what the new space invalidates.
@@ -61,8 +62,8 @@ pub enum Section {
     Devices,
 }
 
-impl Section {
-    /// All sections, in the order of statistics.
+impl InterruptibleWork {
+    /// All kinds of it, in the order of statistics.
     pub const ALL: [Self; 9] = [
         Self::Translate,
         Self::LoadSpace,
@@ -75,7 +76,7 @@ impl Section {
         Self::Devices,
     ];
 
-    /// The section that exits of this kind are; `None` if they are short.
+    /// The work that exits of this kind are; `None` if they are short.
     pub const fn of(kind: ExitKind) -> Option<Self> {
         match kind {
             ExitKind::Cr3Load => Some(Self::LoadSpace),
@@ -85,7 +86,7 @@ impl Section {
         }
     }
 
-    /// The section's name in statistics.
+    /// The work's name in statistics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Translate => "translate",
@@ -177,8 +178,8 @@ pub struct Durations {
 /// What kept an interrupt waiting in the monitor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Masker {
-    /// A section of the monitor's work.
-    Section(Section),
+    /// Interruptible work of the monitor.
+    Work(InterruptibleWork),
     /// The work at an exit of this kind.
     Exit(ExitKind),
 }
@@ -200,10 +201,10 @@ struct Waiting {
     arrival: Option<Arrival>,
 }
 
-/// The section that ended last.
+/// The interruptible work that ended last.
 #[derive(Clone, Copy, Debug)]
 struct Ended {
-    section: Section,
+    work: InterruptibleWork,
     begin: u64,
     end: u64,
 }
@@ -221,7 +222,7 @@ pub struct Latency {
     guest: Record,
     by_exit: Vec<Record>,
     masked_by: Vec<Record>,
-    sections: Vec<Record>,
+    whole: Vec<Record>,
     masked: Vec<Record>,
     within: Vec<Record>,
 }
@@ -238,10 +239,10 @@ impl Default for Latency {
             monitor: Record::default(),
             guest: Record::default(),
             by_exit: records(ExitKind::ALL.len()),
-            masked_by: records(Section::ALL.len()),
-            sections: records(Section::ALL.len()),
-            masked: records(Section::ALL.len()),
-            within: records(Section::ALL.len()),
+            masked_by: records(InterruptibleWork::ALL.len()),
+            whole: records(InterruptibleWork::ALL.len()),
+            masked: records(InterruptibleWork::ALL.len()),
+            within: records(InterruptibleWork::ALL.len()),
         }
     }
 }
@@ -263,7 +264,7 @@ impl Latency {
             guest: self.guest.since(&before.guest),
             by_exit: each(&self.by_exit, &before.by_exit),
             masked_by: each(&self.masked_by, &before.masked_by),
-            sections: each(&self.sections, &before.sections),
+            whole: each(&self.whole, &before.whole),
             masked: each(&self.masked, &before.masked),
             within: each(&self.within, &before.within),
         }
@@ -274,37 +275,31 @@ impl Latency {
         (self.arrival, self.waiting, self.ended) = (None, None, None);
     }
 
-    /// Counts a section that took `cycles` of the thread's processor time, of which the longest
+    /// Counts a piece of interruptible work that took `cycles` of the thread's processor time, of which the longest
     /// piece without a check for requests took `piece`. `lets_in` says that the guest allowed
     /// interrupts.
-    pub(crate) fn section(
+    pub(crate) fn interruptible_work(
         &mut self,
-        section: Section,
+        work: InterruptibleWork,
         (begin, end): (u64, u64),
         (cycles, piece): (u64, u64),
         lets_in: bool,
     ) {
-        self.sections[section as usize].add(cycles);
+        self.whole[work as usize].add(cycles);
         let pieces = match lets_in {
             true => &mut self.masked,
             false => &mut self.within,
         };
-        pieces[section as usize].add(piece.min(cycles));
-        self.ended = Some(Ended {
-            section,
-            begin,
-            end,
-        });
+        pieces[work as usize].add(piece.min(cycles));
+        self.ended = Some(Ended { work, begin, end });
     }
 
-    /// What took most of the time between these two moments, if it was not a section: work at an
+    /// What took most of the time between these two moments, if it was not interruptible: work at an
     /// exit of this kind.
     pub(crate) fn masker(&self, heard: u64, now: u64, kind: ExitKind) -> Masker {
         let share = |ended: &Ended| ended.end.min(now).saturating_sub(ended.begin.max(heard));
         match &self.ended {
-            Some(ended) if share(ended) > now.saturating_sub(heard) / 2 => {
-                Masker::Section(ended.section)
-            }
+            Some(ended) if share(ended) > now.saturating_sub(heard) / 2 => Masker::Work(ended.work),
             _ => Masker::Exit(kind),
         }
     }
@@ -339,7 +334,7 @@ impl Latency {
             (host, monitor) = (arrival.host, arrival.monitor);
             let record = match arrival.masker {
                 Masker::Exit(kind) => &mut self.by_exit[kind as usize],
-                Masker::Section(section) => &mut self.masked_by[section as usize],
+                Masker::Work(work) => &mut self.masked_by[work as usize],
             };
             record.add(monitor);
         }
@@ -362,12 +357,12 @@ impl Latency {
         rows.filter_map(|(name, record)| record.row(name)).collect()
     }
 
-    /// What in the monitor they waited for: a section, or the work at a kind of exit. Longest sum
+    /// What in the monitor they waited for: interruptible work, or work at a kind of exit. Longest sum
     /// first.
     pub fn maskers(&self) -> Vec<Durations> {
-        let sections = Section::ALL.iter().map(|section| section.name());
+        let work = InterruptibleWork::ALL.iter().map(|work| work.name());
         let exits = ExitKind::ALL.iter().map(|kind| kind.name());
-        let named = (sections.zip(&self.masked_by)).chain(exits.zip(&self.by_exit));
+        let named = (work.zip(&self.masked_by)).chain(exits.zip(&self.by_exit));
         let mut rows: Vec<_> = named
             .filter_map(|(name, record)| record.row(name))
             .collect();
@@ -375,27 +370,27 @@ impl Latency {
         rows
     }
 
-    /// How long the monitor's sections took.
-    pub fn sections(&self) -> Vec<Durations> {
-        Self::by_section(&self.sections)
+    /// How long the monitor's interruptible work took.
+    pub fn durations(&self) -> Vec<Durations> {
+        Self::by_work(&self.whole)
     }
 
-    /// How long sections masked interrupts: for each run of a section the longest time between two
+    /// How long interruptible work masked interrupts: for each piece of it the longest time between two
     /// points at which it can stop. Runs while the guest held interrupts off are not included.
     pub fn masked(&self) -> Vec<Durations> {
-        Self::by_section(&self.masked)
+        Self::by_work(&self.masked)
     }
 
-    /// The longest time between two such points for sections that ran while the guest held
-    /// interrupts off. These sections mask nothing themselves, and cannot stop.
+    /// The longest time between two such checkpoints for work that ran while the guest held
+    /// interrupts off. This work masks nothing itself, and cannot stop.
     pub fn within(&self) -> Vec<Durations> {
-        Self::by_section(&self.within)
+        Self::by_work(&self.within)
     }
 
-    fn by_section(records: &[Record]) -> Vec<Durations> {
-        let named = Section::ALL.iter().zip(records);
+    fn by_work(records: &[Record]) -> Vec<Durations> {
+        let named = InterruptibleWork::ALL.iter().zip(records);
         named
-            .filter_map(|(section, record)| record.row(section.name()))
+            .filter_map(|(work, record)| record.row(work.name()))
             .collect()
     }
 }
@@ -480,17 +475,27 @@ mod tests {
     }
 
     #[test]
-    fn a_section_is_to_blame_if_it_took_most_of_the_time() {
+    fn interruptible_work_is_to_blame_if_it_took_most_of_the_time() {
         let mut latency = Latency::default();
         let masker = |latency: &Latency| latency.masker(1_000, 2_000, ExitKind::LinkMiss);
         let exit = Masker::Exit(ExitKind::LinkMiss);
         assert_eq!(masker(&latency), exit);
-        latency.section(Section::Translate, (100, 900), (800, 800), true);
+        latency.interruptible_work(InterruptibleWork::Translate, (100, 900), (800, 800), true);
         assert_eq!(masker(&latency), exit);
-        latency.section(Section::Translate, (500, 1_501), (1_001, 70), true);
-        assert_eq!(masker(&latency), Masker::Section(Section::Translate));
-        latency.section(Section::Translate, (1_501, 1_511), (10, 10), false);
-        assert_eq!(row(&latency.sections(), "translate"), (3, 1_811, 1_001));
+        latency.interruptible_work(
+            InterruptibleWork::Translate,
+            (500, 1_501),
+            (1_001, 70),
+            true,
+        );
+        assert_eq!(masker(&latency), Masker::Work(InterruptibleWork::Translate));
+        latency.interruptible_work(
+            InterruptibleWork::Translate,
+            (1_501, 1_511),
+            (10, 10),
+            false,
+        );
+        assert_eq!(row(&latency.durations(), "translate"), (3, 1_811, 1_001));
         assert_eq!(row(&latency.masked(), "translate"), (2, 870, 800));
         assert_eq!(row(&latency.within(), "translate"), (1, 10, 10));
     }

@@ -33,7 +33,7 @@ mod tests;
 use crate::blame::{Blame, DeviceAddress, Place};
 use crate::counter::counter;
 use crate::disturbance::Disturbance;
-use crate::latency::{Arrival, Latency, Request, Section};
+use crate::latency::{Arrival, InterruptibleWork, Latency, Request};
 use crate::sampler::{Due, Sampler};
 use crate::trace::{Span, Tracer};
 use crate::{ExitCounts, ExitKind};

@@ -140,7 +140,7 @@ impl Reading {
             interrupts: InterruptReading {
                 waits: accounts.latency().waits(),
                 maskers: accounts.latency().maskers(),
-                sections: accounts.latency().sections(),
+                sections: accounts.latency().durations(),
                 masked: accounts.latency().masked(),
                 within: accounts.latency().within(),
                 stops: Vec::new(),

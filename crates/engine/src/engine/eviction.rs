@@ -30,7 +30,7 @@ use std::ops::Range;
 use tollgate_memory::GuestMemory;
 
 /// How many blocks are examined between two checkpoints.
-const BETWEEN_POINTS: usize = 32;
+const BETWEEN_CHECKPOINTS: usize = 32;
 
 /// The state of making room in a segment.
 pub(super) struct Eviction {
@@ -95,7 +95,7 @@ impl Engine {
 
     /// Examines the next few blocks. Returns false if there are no more.
     fn evict_some(&mut self, eviction: &mut Eviction, memory: &mut GuestMemory) -> bool {
-        let some = |from: usize| from..(from + BETWEEN_POINTS).min(eviction.ids.len());
+        let some = |from: usize| from..(from + BETWEEN_CHECKPOINTS).min(eviction.ids.len());
         if eviction.counted < eviction.ids.len() {
             let ids = &eviction.ids[some(eviction.counted)];
             for &id in ids {

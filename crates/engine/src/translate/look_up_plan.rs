@@ -23,7 +23,7 @@ type Registers = u16;
 
 /// Number of instructions between two checkpoints at which decoding or translating may stop for a
 /// request. A checkpoint reads the time-stamp counter, which takes as long as several instructions.
-pub(super) const BETWEEN_POINTS: usize = 4;
+pub(super) const BETWEEN_CHECKPOINTS: usize = 4;
 /// Maximum length of an access in bytes.
 const MAX_ACCESS: u32 = 64;
 const STACK: u8 = Gpr::Rsp as u8;
@@ -199,7 +199,7 @@ impl Ahead {
         let mut instruction = Instruction::default();
         while self.instructions.len() < most && decoder.can_decode() {
             let number = self.instructions.len();
-            if number != 0 && number.is_multiple_of(BETWEEN_POINTS) && stops() {
+            if number != 0 && number.is_multiple_of(BETWEEN_CHECKPOINTS) && stops() {
                 break;
             }
             decoder.decode_out(&mut instruction);

@@ -63,7 +63,7 @@ mod verbatim;
 mod x87;
 
 use self::encoding_facts::KnownEncodings;
-use self::look_up_plan::{Ahead, BETWEEN_POINTS};
+use self::look_up_plan::{Ahead, BETWEEN_CHECKPOINTS};
 use self::noted_instructions::NotedInstructions;
 use crate::abi::context_displacements as at;
 use crate::abi::host::*;
@@ -82,11 +82,11 @@ use crate::policy::allow_list::{Features, as_offered};
 use crate::policy::memory_operand::memory_use;
 use crate::policy::mode::{Mode, ModeFlags};
 use crate::policy::virtual_interrupts::VirtualInterrupts;
-use crate::preemption::{GivenUp, Points};
+use crate::preemption::{Checkpoints, GivenUp};
 use crate::requests::Requests;
 use iced_x86::{CpuidFeature, Decoder, Instruction, Mnemonic, OpKind};
 use std::sync::Arc;
-use tollgate_exits::latency::Section;
+use tollgate_exits::latency::InterruptibleWork;
 use tollgate_x86::{Gpr, Vector};
 
 /// Maximum number of guest instructions in one block.
@@ -341,7 +341,7 @@ impl Translator {
             let single = self.emit.mode.flags.contains(ModeFlags::SINGLE) || request.straddles;
             let full = count >= MAX_INSTRUCTIONS
                 || !self.emit.has_room_for_sites(16)
-                || count > 0 && count.is_multiple_of(BETWEEN_POINTS) && self.stops();
+                || count > 0 && count.is_multiple_of(BETWEEN_CHECKPOINTS) && self.stops();
             let ends = !request.is_cut && position == request.bytes.len();
             if single && count > 0 || full || ends {
                 self.end_with_link();
@@ -492,7 +492,7 @@ impl Translator {
         };
         let requests = self.requests.as_deref();
         // Instructions that were not decoded here are decoded when they are translated.
-        let stops = || requests.is_some_and(|it| it.stops(Section::Translate));
+        let stops = || requests.is_some_and(|it| it.stops(InterruptibleWork::Translate));
         let ahead = &mut self.ahead;
         ahead.look(decoder, (request.mode, MAX_INSTRUCTIONS), memory_use, stops);
     }
@@ -511,14 +511,14 @@ impl Translator {
     /// complete in itself, so the guest makes progress.
     pub(crate) fn stops(&self) -> bool {
         let requests = self.requests.as_deref();
-        requests.is_some_and(|requests| requests.stops(Section::Translate))
+        requests.is_some_and(|requests| requests.stops(InterruptibleWork::Translate))
     }
 
     /// Notes that the translation of a block begins. `wanted` is `None` for a block that is too
     /// short to be given up.
     pub(crate) fn begin(&mut self, wanted: Option<Wanted>) {
-        let points = self.requests.as_deref().map(Requests::points);
-        let may_stop = points.is_some_and(Points::may_stop);
+        let checkpoints = self.requests.as_deref().map(Requests::checkpoints);
+        let may_stop = checkpoints.is_some_and(Checkpoints::may_stop);
         let given_up = &mut self.given_up;
         self.may_give_up = wanted.filter(|it| may_stop && given_up.may_give_up(it));
     }
@@ -536,8 +536,8 @@ impl Translator {
     /// Gives up a block whose translation is complete, if a request is pending, unless a request
     /// has already cut the block short. Returns whether it did.
     pub(crate) fn gives_up_whole(&mut self) -> bool {
-        let points = self.requests.as_deref().map(Requests::points);
-        !points.is_some_and(Points::has_stopped) && self.gives_up()
+        let checkpoints = self.requests.as_deref().map(Requests::checkpoints);
+        !checkpoints.is_some_and(Checkpoints::has_stopped) && self.gives_up()
     }
 
     /// Whether an offset is beyond the code segment's limit; 64-bit code has no limit.

@@ -81,10 +81,10 @@ impl Setup {
     /// multiple of `every`.
     fn stopping(every: u64) -> Self {
         let mut setup = Self::new();
-        let points = setup.requests.points();
-        points.set_interruptible(Interruptible::Restart);
-        points.force(every);
-        points.begin(0, true);
+        let checkpoints = setup.requests.checkpoints();
+        checkpoints.set_interruptible(Interruptible::Restart);
+        checkpoints.force(every);
+        checkpoints.begin(0, true);
         setup.engine.stop_for(Arc::clone(&setup.requests));
         setup
     }

@@ -1,6 +1,8 @@
 //! The ledger's record of interrupts that wait: [`crate::latency`].
 
-use super::{Arrival, Detail, HostTime, Latency, Ledger, Request, SUSPICIOUSLY_LONG, Section};
+use super::{
+    Arrival, Detail, HostTime, InterruptibleWork, Latency, Ledger, Request, SUSPICIOUSLY_LONG,
+};
 use crate::counter::counter;
 
 impl Ledger {
@@ -67,9 +69,15 @@ impl Ledger {
         now.wrapping_sub(self.run_start) as f64 / passed.max(1) as f64
     }
 
-    /// A section of the monitor's work has run since this reading of [`Self::now`]. It checked for
+    /// A piece of interruptible work has run since this reading of [`Self::now`]. It checked for
     /// requests at least every `piece` cycles; `lets_in` says whether the guest let interrupts in.
-    pub fn section(&mut self, section: Section, begin: u64, piece: u64, lets_in: bool) {
+    pub fn interruptible_work(
+        &mut self,
+        work: InterruptibleWork,
+        begin: u64,
+        piece: u64,
+        lets_in: bool,
+    ) {
         if self.detail != Detail::Full {
             return;
         }
@@ -80,7 +88,7 @@ impl Ledger {
             false => cycles.saturating_sub(self.lost_lately(end)),
         };
         let latency = &mut self.accounts.latency;
-        latency.section(section, (begin, end), (had, piece), lets_in);
+        latency.interruptible_work(work, (begin, end), (had, piece), lets_in);
     }
 
     /// How long the thread was not scheduled since requests were last taken or this function was

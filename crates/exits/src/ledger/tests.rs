@@ -510,7 +510,7 @@ fn another_threads_request_is_heard_at_once_unless_the_host_was_busy() {
         let asked = TIME.get();
         pass(60_000);
         wait(lost);
-        ledger.section(Section::Translate, asked, u64::MAX, true);
+        ledger.interruptible_work(InterruptibleWork::Translate, asked, u64::MAX, true);
         let request = Request {
             asked,
             ..Request::default()
@@ -521,7 +521,7 @@ fn another_threads_request_is_heard_at_once_unless_the_host_was_busy() {
     }
     let latency = ledger.latency();
     assert_eq!(row(&latency.maskers(), "translate"), (2, 120_000));
-    assert_eq!(row(&latency.sections(), "translate"), (2, 120_000));
+    assert_eq!(row(&latency.durations(), "translate"), (2, 120_000));
     assert_eq!(row(&latency.waits(), "host"), (2, 100_000));
 }
 

@@ -4,7 +4,7 @@
 use super::about::{ARMS, EXEC, FORK, OFF, PIPE, RESTART, RESUME};
 use crate::experiment::{CellResult, Results, Section, Verdict, columns};
 use crate::statistics::Quartiles;
-use tollgate_exits::latency::Section as MonitorSection;
+use tollgate_exits::latency::InterruptibleWork;
 
 /// The tables of this experiment.
 pub fn sections(results: &Results) -> Vec<Section> {
@@ -122,7 +122,7 @@ fn masked(results: &Results) -> Section {
     ]);
     let mut rows = Vec::new();
     for cell in measured(results) {
-        for section in MonitorSection::ALL.map(MonitorSection::name) {
+        for section in InterruptibleWork::ALL.map(InterruptibleWork::name) {
             for (arm, set) in ARMS.into_iter().flat_map(|arm| [(arm, true), (arm, false)]) {
                 let pieces = if set { "masked" } else { "within" };
                 let of = |what: &str| value(cell, arm, &format!("{pieces}-{section}-{what}"));
@@ -171,7 +171,7 @@ fn masked(results: &Results) -> Section {
 /// The sum in milliseconds, over all runs of sections while the guest let interrupts in, of each
 /// run's longest time without a check.
 pub(super) fn in_pieces(cell: &CellResult, arm: &str) -> Option<f64> {
-    let names = MonitorSection::ALL.map(MonitorSection::name);
+    let names = InterruptibleWork::ALL.map(InterruptibleWork::name);
     let of = |name| value(cell, arm, &format!("masked-{name}-sum"));
     let sums: Vec<f64> = names.into_iter().filter_map(of).collect();
     (!sums.is_empty()).then(|| sums.iter().sum::<f64>() / 1e3)

@@ -83,7 +83,7 @@ impl Vcpu {
             shadow: self.view.translations.counts(),
             windows: self.view.translations.window_counts(),
             instruction_cache: self.runner.instructions.results.counts,
-            stops: self.pending.points().what_stopped(),
+            stops: self.pending.checkpoints().what_stopped(),
             engine: self.runner.engine.counts(),
             repeated_deliveries: self.runner.fault_deliveries.repeated,
         }

@@ -11,7 +11,7 @@ use tollgate_emulate::interrupt::{Planned, software_interrupt};
 use tollgate_engine::policy::instruction_kind::{Effects, Executor, Helper};
 use tollgate_engine::policy::out_of_line::Traits;
 use tollgate_exits::ExitKind;
-use tollgate_exits::latency::Section;
+use tollgate_exits::latency::InterruptibleWork;
 use tollgate_platform::{Environment, Platform};
 use tollgate_x86::state::Activity;
 use tollgate_x86::{CpuState, Flags, Vector};
@@ -34,14 +34,14 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
             self.settle_resume_flag();
         }
         let invalidates = hypercall::invalidates(self.runner.state(), kind.executor);
-        let section = match invalidates {
-            true => Some(Section::Invalidate),
-            false => Section::of(kind.exit),
+        let work = match invalidates {
+            true => Some(InterruptibleWork::Invalidate),
+            false => InterruptibleWork::of(kind.exit),
         };
-        let section = section.map(|section| (section, self.begin_section()));
+        let work = work.map(|work| (work, self.begin_work()));
         let mut planned = None;
         let (state, mut environment) = self.parts();
-        environment.section = section.map(|(section, _)| section);
+        environment.work = work.map(|(work, _)| work);
         let result = match kind.executor {
             Executor::Near => out_of_line::execute(state, &mut environment, instruction),
             Executor::Hypercall => {
@@ -67,8 +67,8 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
             Executor::Emulate => tollgate_emulate::execute(state, &mut environment, instruction),
         };
         let touched_device = environment.touched_device;
-        if let Some((section, begin)) = section {
-            self.end_section(section, begin);
+        if let Some((work, begin)) = work {
+            self.end_work(work, begin);
         }
         if effects.contains(Effects::WRITES_VECTOR_AREA) {
             self.runner.vectors_changed();
@@ -76,7 +76,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         self.runner.registers_changed();
         // An instruction that has stopped has changed nothing, and begins again.
         let has_stopped = result == Ok(Outcome::Repeat)
-            && section.is_some_and(|(section, _)| section != Section::String);
+            && work.is_some_and(|(work, _)| work != InterruptibleWork::String);
         if !has_stopped {
             let jumped = matches!(result, Ok(Outcome::Jumped));
             R::executed(self, helper, jumped);

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use tollgate_emulate::operand::system_mask;
 use tollgate_engine::requests::Requests;
 use tollgate_exits::blame::DeviceAddress;
-use tollgate_exits::latency::Section;
+use tollgate_exits::latency::InterruptibleWork;
 use tollgate_platform::{Environment, Platform};
 use tollgate_tlb::Derived;
 use tollgate_x86::address::PAGE_SIZE;
@@ -28,7 +28,7 @@ pub struct EmulationEnvironment<'a> {
     /// A value other than zero means that a request to leave guest code is pending.
     pub pending: &'a Requests,
     /// The kind of interruptible work that the instruction is, if any.
-    pub section: Option<Section>,
+    pub work: Option<InterruptibleWork>,
     /// Whether a device was accessed.
     pub touched_device: bool,
     /// Whether device memory was written.
@@ -221,7 +221,7 @@ impl Environment for EmulationEnvironment<'_> {
         let pending = self.pending;
         // Work that may not stop, perhaps of an interrupt handler, leaves the stopped work of
         // others as it is.
-        let Some(section) = self.section.filter(|_| pending.points().may_stop()) else {
+        let Some(work) = self.work.filter(|_| pending.checkpoints().may_stop()) else {
             return true;
         };
         let GuestView {
@@ -230,7 +230,7 @@ impl Environment for EmulationEnvironment<'_> {
             ..
         } = &mut *self.view;
         let loaded = Space::loaded(state);
-        let stops = || pending.stops(section);
+        let stops = || pending.stops(work);
         translations.prepare(loaded, change, self.derived, memory, stops)
     }
 
@@ -255,8 +255,8 @@ impl Environment for EmulationEnvironment<'_> {
     }
 
     fn is_interrupted(&self) -> bool {
-        match self.section {
-            Some(section) => self.pending.pauses(section),
+        match self.work {
+            Some(work) => self.pending.pauses(work),
             // An instruction that is not interruptible work is executed in small steps.
             None => self.pending.load(Ordering::Relaxed) != 0,
         }

@@ -46,7 +46,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
                 self.ledger.interrupt_delivered();
                 self.count(ExitKind::InterruptDelivered);
                 R::deliver_interrupt(self, vector)?;
-                self.pending.points().delivered();
+                self.pending.checkpoints().delivered();
             }
             return Ok(true);
         }

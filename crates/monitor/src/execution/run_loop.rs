@@ -6,7 +6,7 @@ use crate::execution::runner::{Exit, Extent, Runner};
 use crate::execution::running::Running;
 use crate::execution::stop::VcpuStop;
 use std::sync::atomic::Ordering;
-use tollgate_exits::latency::Section;
+use tollgate_exits::latency::InterruptibleWork;
 use tollgate_platform::Platform;
 use tollgate_x86::state::Activity;
 use tollgate_x86::{Exception, Vector};
@@ -20,14 +20,14 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
             if self.pending.load(Ordering::Relaxed) != 0 {
                 let request = self.pending.take();
                 let late = self.lateness();
-                let begin = self.begin_section();
+                let begin = self.begin_work();
                 // While the guest holds interrupts off, it may be waiting for a device.
-                match self.pending.points().may_stop() {
+                match self.pending.checkpoints().may_stop() {
                     true => self.platform.advance_some(),
                     false => self.platform.advance(),
                 }
-                self.end_section(Section::Devices, begin);
-                self.pending.points().requests_taken();
+                self.end_work(InterruptibleWork::Devices, begin);
+                self.pending.checkpoints().requests_taken();
                 self.ledger.request_taken(request, late);
                 let entry = self.runner.state().system_call_entry();
                 self.ledger.note_system_call_entry(entry);
@@ -45,7 +45,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
                     Ok(false) => self.due.events = false,
                     Err(stop) => return stop,
                 }
-                self.pending.points().nothing_delivered();
+                self.pending.checkpoints().nothing_delivered();
             }
             if R::goes_on_with_work(self) {
                 continue;

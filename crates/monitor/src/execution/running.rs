@@ -3,9 +3,9 @@
 use crate::execution::current_instruction::InstructionInWork;
 use crate::execution::due_work::Due;
 use crate::execution::emulation_environment::EmulationEnvironment;
+use crate::execution::interruptible_work;
 use crate::execution::non_register_state::NonRegisterState;
 use crate::execution::runner::Runner;
-use crate::execution::sections;
 use crate::execution::timed_platform::Metered;
 use crate::host::alarm::Alarm;
 use crate::memory::addresses::code_address;
@@ -16,7 +16,7 @@ use tollgate_engine::policy::allow_list::Features;
 use tollgate_engine::requests::Requests;
 use tollgate_exits::ExitKind;
 use tollgate_exits::blame::Place;
-use tollgate_exits::latency::Section;
+use tollgate_exits::latency::InterruptibleWork;
 use tollgate_exits::ledger::Ledger;
 use tollgate_platform::Platform;
 use tollgate_x86::CpuState;
@@ -55,16 +55,16 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         }
     }
 
-    /// Records that a section of the monitor's interruptible work begins.
+    /// Records that a piece of the monitor's interruptible work begins.
     #[inline]
-    pub(crate) fn begin_section(&mut self) -> u64 {
-        sections::begin(self.ledger, self.runner.state(), self.pending)
+    pub(crate) fn begin_work(&mut self) -> u64 {
+        interruptible_work::begin(self.ledger, self.runner.state(), self.pending)
     }
 
-    /// Records that the section has ended.
+    /// Records that the piece of work has ended.
     #[inline]
-    pub(crate) fn end_section(&mut self, section: Section, begin: u64) {
-        sections::end(self.ledger, self.pending, section, begin);
+    pub(crate) fn end_work(&mut self, work: InterruptibleWork, begin: u64) {
+        interruptible_work::end(self.ledger, self.pending, work, begin);
     }
 
     /// Counts an exit of the instruction at CS:EIP.
@@ -103,7 +103,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
                 },
                 derived,
                 pending: self.pending,
-                section: None,
+                work: None,
                 touched_device: false,
                 wrote_device: false,
                 breakpoint_hits: &mut self.non_register.breakpoint_hits,

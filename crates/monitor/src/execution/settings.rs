@@ -43,7 +43,7 @@ impl Vcpu {
             memory_access: self.runner.memory_access,
             anchors: self.runner.uses_anchors,
             space_switch: self.runner.space_switch,
-            interruptible: self.pending.points().interruptible(),
+            interruptible: self.pending.checkpoints().interruptible(),
         }
     }
 
@@ -78,7 +78,7 @@ impl Vcpu {
         self.runner.space_switch = settings.space_switch;
         if settings.interruptible != before.interruptible {
             self.pending
-                .points()
+                .checkpoints()
                 .set_interruptible(settings.interruptible);
             self.runner.forget_work();
             self.due.events = true;

@@ -97,7 +97,7 @@ impl Vcpu {
     /// For tests: makes a request at every checkpoint of interruptible work whose number is a
     /// multiple of `every`.
     pub fn force_requests(&mut self, every: u64) {
-        self.pending.points().force(every);
+        self.pending.checkpoints().force(every);
     }
 
     /// The cost of finding the instructions that exits emulated, step by step.

@@ -3,7 +3,7 @@
 use crate::memory::addresses::view_of;
 use crate::memory::guest_view::GuestView;
 use crate::memory::translations::Voided;
-use tollgate_exits::latency::Section;
+use tollgate_exits::latency::InterruptibleWork;
 use tollgate_memory::{GuestMemory, PageUse};
 use tollgate_tlb::long_tlb::part_of_linear;
 use tollgate_tlb::shadow_windows::anchors::is_common;
@@ -28,13 +28,13 @@ const PAGE_AT_4_GIB: u64 = (4 << 30) / PAGE_SIZE;
 const MOST_AT_ONCE: usize = 8192;
 
 /// Runs that are mapped, or pages that are compared, between two checkpoints.
-const BETWEEN_POINTS: usize = 8;
+const BETWEEN_CHECKPOINTS: usize = 8;
 
 /// Neighbours that are looked for between two checkpoints. Each takes a walk of the guest's tables.
-const NEIGHBOURS_BETWEEN_POINTS: u64 = 4;
+const NEIGHBOURS_BETWEEN_CHECKPOINTS: u64 = 4;
 
 /// Pages of a large page that are examined between two checkpoints.
-const PAGES_BETWEEN_POINTS: u64 = 64;
+const PAGES_BETWEEN_CHECKPOINTS: u64 = 64;
 
 /// The most pieces of a large page that are mapped one by one.
 const MOST_PIECES: usize = 64;
@@ -217,7 +217,7 @@ impl GuestView {
         state: &CpuState,
         access: PageAccess,
         from: Option<u64>,
-        stops: impl Fn(Section) -> bool,
+        stops: impl Fn(InterruptibleWork) -> bool,
     ) -> Filled {
         let PageAccess {
             linear,
@@ -244,8 +244,8 @@ impl GuestView {
         let large = match translation.page_size >= LARGE_PAGE {
             // This work cannot resume in the middle: the second time all of the large page is
             // examined.
-            true => self.large_page(&page, translation.writable_now, |section| {
-                from.is_none() && stops(section)
+            true => self.large_page(&page, translation.writable_now, |work| {
+                from.is_none() && stops(work)
             }),
             false => Some(Vec::new()),
         };
@@ -270,7 +270,7 @@ impl GuestView {
                 continue;
             }
             found |= self.map_run(run) && holds(&run);
-            if stops(Section::MapWindow) {
+            if stops(InterruptibleWork::MapWindow) {
                 if let Some(left) = runs.next() {
                     next = left.page % TOGETHER;
                 }
@@ -297,7 +297,7 @@ impl GuestView {
         privilege: Privilege,
         from: u64,
         walks: &mut Vec<(LinearAddress, Translation)>,
-        stops: impl Fn(Section) -> bool,
+        stops: impl Fn(InterruptibleWork) -> bool,
     ) -> (Vec<Run>, u64) {
         let first = page.page & !(TOGETHER - 1);
         let mut runs: Vec<Run> = Vec::new();
@@ -321,9 +321,9 @@ impl GuestView {
                 push(&mut runs, neighbour);
             }
             next += 1;
-            if (next - from).is_multiple_of(NEIGHBOURS_BETWEEN_POINTS)
+            if (next - from).is_multiple_of(NEIGHBOURS_BETWEEN_CHECKPOINTS)
                 && next < TOGETHER
-                && stops(Section::MapWindow)
+                && stops(InterruptibleWork::MapWindow)
             {
                 break;
             }
@@ -341,7 +341,7 @@ impl GuestView {
         &self,
         page: &Run,
         writable: bool,
-        stops: impl Fn(Section) -> bool,
+        stops: impl Fn(InterruptibleWork) -> bool,
     ) -> Option<Vec<Run>> {
         let pages = LARGE_PAGE / PAGE_SIZE;
         let before = page.page % pages;
@@ -353,7 +353,10 @@ impl GuestView {
             if !self.is_plain(physical + at) || runs.len() > MOST_PIECES {
                 return Some(Vec::new());
             }
-            if at != 0 && at.is_multiple_of(PAGES_BETWEEN_POINTS) && stops(Section::MapWindow) {
+            if at != 0
+                && at.is_multiple_of(PAGES_BETWEEN_CHECKPOINTS)
+                && stops(InterruptibleWork::MapWindow)
+            {
                 return None;
             }
             if page.page - before + at == PAGE_AT_4_GIB {
@@ -401,7 +404,7 @@ impl GuestView {
         linear: LinearAddress,
         privilege: Privilege,
         comparing: &mut Comparing,
-        stops: impl Fn(Section) -> bool,
+        stops: impl Fn(InterruptibleWork) -> bool,
     ) -> Option<bool> {
         let named = named_in_windows(state, linear, privilege);
         if !comparing.goes_on(self, linear, privilege) {
@@ -419,7 +422,9 @@ impl GuestView {
             let mut page = comparing.page.max(run.page);
             while page < run.end() {
                 *looked_at += 1;
-                if *looked_at % BETWEEN_POINTS as u64 == 0 && stops(Section::CompareWindow) {
+                if *looked_at % BETWEEN_CHECKPOINTS as u64 == 0
+                    && stops(InterruptibleWork::CompareWindow)
+                {
                     comparing.page = page;
                     self.confirm(state);
                     return None;
@@ -475,7 +480,11 @@ impl GuestView {
     /// Maps all pages that a program's accesses find in the software TLB and that are not mapped
     /// yet. `is_long` selects the software TLB of IA-32e mode. Returns false if the work `stops`
     /// before the end, having mapped some of the pages.
-    pub(crate) fn fill_windows(&mut self, is_long: bool, stops: impl Fn(Section) -> bool) -> bool {
+    pub(crate) fn fill_windows(
+        &mut self,
+        is_long: bool,
+        stops: impl Fn(InterruptibleWork) -> bool,
+    ) -> bool {
         let ram = self.memory.ram();
         let (base, span) = (ram.base() as u64, ram.span());
         let mut runs: Vec<Run> = Vec::new();
@@ -505,7 +514,7 @@ impl GuestView {
         }
         for (number, run) in (1..).zip(runs.into_iter().take(MOST_AT_ONCE)) {
             self.map_run(run);
-            if number % BETWEEN_POINTS == 0 && stops(Section::FillWindows) {
+            if number % BETWEEN_CHECKPOINTS == 0 && stops(InterruptibleWork::FillWindows) {
                 return false;
             }
         }

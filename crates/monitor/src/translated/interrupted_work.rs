@@ -46,7 +46,7 @@ impl Translated {
     /// Drops the rest of the stopped work.
     pub(crate) fn forget_work(&mut self) {
         if self.work_left.take().is_some() {
-            self.requests.points().drop_one();
+            self.requests.checkpoints().drop_one();
         }
     }
 }
@@ -73,7 +73,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         if self.due.mode {
             self.follow_control();
         }
-        self.pending.points().resume(work.section());
+        self.pending.checkpoints().resume(work.kind());
         let mut processor = self.processor();
         match work {
             Work::Translate { next } => processor.translate_on(next),
@@ -92,7 +92,7 @@ impl<P: Platform> Running<'_, Translated, P> {
 impl Processor<'_> {
     /// Notes that work for the instruction at CS:RIP has stopped.
     pub(crate) fn leave_work(&mut self, work: Work) {
-        if self.runner.requests.points().interruptible() != Interruptible::Resume {
+        if self.runner.requests.checkpoints().interruptible() != Interruptible::Resume {
             return;
         }
         self.runner.forget_work();

@@ -5,13 +5,13 @@
 //! machine something, count an exit, or raise an exception.
 
 use crate::execution::due_work::Due;
+use crate::execution::interruptible_work;
 use crate::execution::running::Running;
-use crate::execution::sections;
 use crate::memory::guest_view::GuestView;
 use crate::translated::Translated;
 use tollgate_engine::policy::out_of_line::OutOfLine;
 use tollgate_exits::Ledger;
-use tollgate_exits::latency::Section;
+use tollgate_exits::latency::InterruptibleWork;
 use tollgate_platform::Platform;
 use tollgate_x86::Exception;
 
@@ -19,7 +19,7 @@ use tollgate_x86::Exception;
 pub(crate) struct Processor<'a> {
     pub(crate) runner: &'a mut Translated,
     pub(crate) view: &'a mut GuestView,
-    /// The ledger in which sections of interruptible work are counted.
+    /// The ledger in which interruptible work is counted.
     pub(crate) ledger: &'a mut Ledger,
     pub(crate) due: &'a mut Due,
 }
@@ -31,16 +31,16 @@ impl Processor<'_> {
         self.view.decode(&self.runner.context.cpu, features)
     }
 
-    /// Records that a section of the monitor's interruptible work begins.
+    /// Records that a piece of the monitor's interruptible work begins.
     #[inline]
-    pub(crate) fn begin_section(&mut self) -> u64 {
-        sections::begin(self.ledger, &self.runner.context.cpu, &self.runner.requests)
+    pub(crate) fn begin_work(&mut self) -> u64 {
+        interruptible_work::begin(self.ledger, &self.runner.context.cpu, &self.runner.requests)
     }
 
-    /// Records that the section has ended.
+    /// Records that the piece of work has ended.
     #[inline]
-    pub(crate) fn end_section(&mut self, section: Section, begin: u64) {
-        sections::end(self.ledger, &self.runner.requests, section, begin);
+    pub(crate) fn end_work(&mut self, work: InterruptibleWork, begin: u64) {
+        interruptible_work::end(self.ledger, &self.runner.requests, work, begin);
     }
 }
 

@@ -1,7 +1,7 @@
 //! What is remembered of work that stopped for an interrupt: the work, and where the guest was.
 
 use crate::memory::windows::PageAccess;
-use tollgate_exits::latency::Section;
+use tollgate_exits::latency::InterruptibleWork;
 use tollgate_x86::paging::Privilege;
 use tollgate_x86::{CpuState, LinearAddress, Selector};
 
@@ -44,12 +44,12 @@ pub(crate) enum Work {
 }
 
 impl Work {
-    pub(super) fn section(&self) -> Section {
+    pub(super) fn kind(&self) -> InterruptibleWork {
         match self {
-            Self::Translate { .. } => Section::Translate,
-            Self::MapWindow { .. } => Section::MapWindow,
-            Self::CompareWindow { .. } => Section::CompareWindow,
-            Self::FillWindows => Section::FillWindows,
+            Self::Translate { .. } => InterruptibleWork::Translate,
+            Self::MapWindow { .. } => InterruptibleWork::MapWindow,
+            Self::CompareWindow { .. } => InterruptibleWork::CompareWindow,
+            Self::FillWindows => InterruptibleWork::FillWindows,
         }
     }
 }

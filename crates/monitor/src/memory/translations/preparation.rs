@@ -22,7 +22,7 @@ use tollgate_x86::paging::PageTableMemory;
 use tollgate_x86::{Space, TranslationChange};
 
 /// Pages that are forgotten between two checkpoints.
-const BETWEEN_POINTS: usize = 64;
+const BETWEEN_CHECKPOINTS: usize = 64;
 
 impl Translations {
     /// Does part of a change that an instruction is going to make, while the space `loaded` is
@@ -87,7 +87,7 @@ impl Translations {
         links: &mut dyn Derived,
         mut stops: impl FnMut() -> bool,
     ) -> bool {
-        let is_short = pages.count() <= BETWEEN_POINTS as u64;
+        let is_short = pages.count() <= BETWEEN_CHECKPOINTS as u64;
         let ends = [pages.first, pages.last];
         if is_short
             && !ends
@@ -100,12 +100,12 @@ impl Translations {
         self.drop_due_links(links);
         self.changed = true;
         let is_done = loop {
-            let derived = self.origins.invalidate_some(pages, BETWEEN_POINTS);
+            let derived = self.origins.invalidate_some(pages, BETWEEN_CHECKPOINTS);
             let count = derived.len();
             for page in derived {
                 self.drop_page(page, links);
             }
-            if count < BETWEEN_POINTS {
+            if count < BETWEEN_CHECKPOINTS {
                 break true;
             }
             if stops() {
@@ -125,7 +125,7 @@ impl Translations {
     ) -> bool {
         let mut first = pages.first;
         loop {
-            let last = pages.last.min(first + (BETWEEN_POINTS as u64 - 1));
+            let last = pages.last.min(first + (BETWEEN_CHECKPOINTS as u64 - 1));
             let some = PageRange { first, last };
             self.drop_all(links, |derived| derived.drop_pages(some));
             if last == pages.last {

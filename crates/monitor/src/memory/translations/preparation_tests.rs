@@ -137,7 +137,10 @@ fn a_large_page_is_forgotten_bit_by_bit_and_stops_once() {
     let change = bench.page(100);
     assert!(!bench.prepare(change));
     let known = bench.known(512);
-    assert!((1..512 - BETWEEN_POINTS + 1).contains(&known), "{known}");
+    assert!(
+        (1..512 - BETWEEN_CHECKPOINTS + 1).contains(&known),
+        "{known}"
+    );
     // The interrupt handler has used some of the pages again.
     bench.fill(8, LARGE);
     assert!(bench.prepare(change));
@@ -152,7 +155,7 @@ fn a_range_is_forgotten_bit_by_bit() {
     bench.fill(200, PAGE_SIZE);
     let change = bench.range(180);
     assert!(!bench.prepare(change));
-    assert_eq!(bench.known(200), 200 - BETWEEN_POINTS);
+    assert_eq!(bench.known(200), 200 - BETWEEN_CHECKPOINTS);
     assert!(bench.prepare(change));
     bench.make(change);
     assert_eq!(bench.known(200), 20);
@@ -161,12 +164,12 @@ fn a_range_is_forgotten_bit_by_bit() {
 #[test]
 fn what_is_short_has_no_points() {
     let mut bench = Bench::new();
-    bench.fill(BETWEEN_POINTS as u64, PAGE_SIZE);
-    let changes = [bench.page(3), bench.range(BETWEEN_POINTS as u64)];
+    bench.fill(BETWEEN_CHECKPOINTS as u64, PAGE_SIZE);
+    let changes = [bench.page(3), bench.range(BETWEEN_CHECKPOINTS as u64)];
     for change in changes {
         assert!(bench.prepare(change));
     }
-    assert_eq!(bench.known(BETWEEN_POINTS as u64), BETWEEN_POINTS);
+    assert_eq!(bench.known(BETWEEN_CHECKPOINTS as u64), BETWEEN_CHECKPOINTS);
     assert_eq!(bench.passed.get(), 0);
 }
 
@@ -174,7 +177,7 @@ fn what_is_short_has_no_points() {
 fn a_load_that_stops_compares_anew_what_a_handler_may_have_written() {
     for is_written in [false, true] {
         let mut bench = Bench::new();
-        let pages = 4 * BETWEEN_POINTS as u64;
+        let pages = 4 * BETWEEN_CHECKPOINTS as u64;
         bench.fill(pages, PAGE_SIZE);
         let (one, other) = (bench.loaded(), Space::of_cr3(&bench.state, 0x8000));
         let load = |from, to| TranslationChange::Load {

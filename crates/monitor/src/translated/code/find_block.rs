@@ -10,7 +10,7 @@ use tollgate_engine::abi::link_layout::ModeId;
 use tollgate_engine::abi::sites::BlockId;
 use tollgate_engine::blocks::links::Dependence;
 use tollgate_engine::engine::{CodeAddress, LookUp, ReachedBy};
-use tollgate_exits::latency::Section;
+use tollgate_exits::latency::InterruptibleWork;
 use tollgate_platform::Platform;
 use tollgate_x86::{Exception, PhysicalAddress};
 
@@ -100,13 +100,13 @@ impl Processor<'_> {
         let result = match revived {
             Some(block) => LookUp::Block(block),
             None => {
-                let begin = self.begin_section();
+                let begin = self.begin_work();
                 let (engine, memory) = (&mut self.runner.engine, &mut self.view.memory);
                 let result = self
                     .ledger
                     .translate(|| engine.translate(place, mode, memory));
-                self.end_section(Section::Translate, begin);
-                if self.runner.requests.points().has_stopped() && mode == self.runner.mode {
+                self.end_work(InterruptibleWork::Translate, begin);
+                if self.runner.requests.checkpoints().has_stopped() && mode == self.runner.mode {
                     let length = match result {
                         LookUp::Block(block) => self.runner.engine.block(block),
                         _ => None,

@@ -11,7 +11,7 @@
 
 use crate::translated::processor::Processor;
 use tollgate_engine::abi::sites::BlockId;
-use tollgate_exits::latency::Section;
+use tollgate_exits::latency::InterruptibleWork;
 use tollgate_x86::LinearAddress;
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::paging::Privilege;
@@ -24,7 +24,7 @@ impl Processor<'_> {
         if pages.is_empty() {
             return;
         }
-        let begin = self.begin_section();
+        let begin = self.begin_work();
         let may_stop = !self.runner.half_foreseen;
         let mut stopped = false;
         let cpu = &self.runner.context.cpu;
@@ -35,14 +35,14 @@ impl Processor<'_> {
             if (self.view).foresee_fetch(cpu, linear, privilege, physical_page) {
                 self.runner.engine.foresee(&expected);
             }
-            stopped = may_stop && self.runner.requests.stops(Section::Link);
+            stopped = may_stop && self.runner.requests.stops(InterruptibleWork::Link);
             if stopped {
                 break;
             }
         }
-        if self.runner.requests.points().may_stop() {
+        if self.runner.requests.checkpoints().may_stop() {
             self.runner.half_foreseen = stopped;
         }
-        self.end_section(Section::Link, begin);
+        self.end_work(InterruptibleWork::Link, begin);
     }
 }

@@ -13,7 +13,7 @@ use tollgate_engine::abi::context::{ByAnchor, SignalExit};
 use tollgate_engine::abi::sites::BlockId;
 use tollgate_engine::preemption::Interruptible;
 use tollgate_exits::ExitKind;
-use tollgate_exits::latency::Section;
+use tollgate_exits::latency::InterruptibleWork;
 use tollgate_platform::Platform;
 use tollgate_tlb::long_tlb::part_of_linear;
 use tollgate_tlb::shadow_windows::BesideWindow;
@@ -233,13 +233,13 @@ impl Processor<'_> {
         access: PageAccess,
         from: Option<u64>,
     ) -> bool {
-        let begin = self.begin_section();
+        let begin = self.begin_work();
         let requests = &self.runner.requests;
-        let stops = |section| requests.stops(section);
+        let stops = |work| requests.stops(work);
         let cpu = &self.runner.context.cpu;
         let filled = self.view.fill_window(cpu, access, from, stops);
-        self.end_section(Section::MapWindow, begin);
-        if self.runner.requests.points().has_stopped() {
+        self.end_work(InterruptibleWork::MapWindow, begin);
+        if self.runner.requests.checkpoints().has_stopped() {
             let next = filled.next;
             self.leave_work(Work::MapWindow { access, next });
         }
@@ -255,16 +255,16 @@ impl Processor<'_> {
         privilege: Privilege,
         is_second: bool,
     ) -> Option<bool> {
-        let begin = self.begin_section();
+        let begin = self.begin_work();
         let goes_on = self.runner.comparing.goes_on(self.view, linear, privilege);
         let requests = &self.runner.requests;
-        let stops = |section| (goes_on || !is_second) && requests.stops(section);
+        let stops = |work| (goes_on || !is_second) && requests.stops(work);
         let cpu = &self.runner.context.cpu;
         let comparing = &mut self.runner.comparing;
         let holds = (self.view).take_window_back(cpu, linear, privilege, comparing, stops);
         self.runner.half_compared = holds.is_none();
-        self.end_section(Section::CompareWindow, begin);
-        if self.runner.requests.points().interruptible() != Interruptible::Resume {
+        self.end_work(InterruptibleWork::CompareWindow, begin);
+        if self.runner.requests.checkpoints().interruptible() != Interruptible::Resume {
             self.runner.comparing.forget();
         }
         holds
@@ -299,7 +299,7 @@ impl Processor<'_> {
     /// Maps the known pages of the loaded space's program in windows, or a part of them. If the
     /// windows are new (`are_new`), they may still have mappings of another space.
     pub(in crate::translated) fn fill_windows(&mut self, are_new: bool) {
-        let begin = self.begin_section();
+        let begin = self.begin_work();
         if are_new {
             self.view.translations.empty_windows();
             self.runner
@@ -307,12 +307,12 @@ impl Processor<'_> {
                 .note_parts(self.view.uses_common_parts());
         }
         let requests = &self.runner.requests;
-        let stops = |section| requests.stops(section);
+        let stops = |work| requests.stops(work);
         let is_long = self.runner.context.cpu.is_long_mode();
         let is_done = self.view.fill_windows(is_long, stops);
         let root = self.runner.accounts.root();
         self.runner.half_filled = (!is_done).then_some(root);
-        self.end_section(Section::FillWindows, begin);
+        self.end_work(InterruptibleWork::FillWindows, begin);
         if !is_done {
             self.leave_work(Work::FillWindows);
         }
