@@ -63,11 +63,7 @@ impl Reads {
                 padded[..bytes.len()].copy_from_slice(bytes);
                 u64::from_le_bytes(padded)
             };
-            *word = Watched {
-                place,
-                mask: u64::MAX >> (64 - 8 * bytes.len()),
-                value,
-            };
+            *word = Watched::of(place, u64::MAX >> (64 - 8 * bytes.len()), value);
             self.used += 1;
         }
     }
@@ -80,8 +76,9 @@ impl Reads {
             return;
         };
         let word = &mut words[index];
-        word.mask &= !(u64::MAX >> (64 - 8 * size));
-        word.value &= word.mask;
+        // The value is the whole word, since the bits of the mask begin with the lowest one.
+        let mask = word.mask & !(u64::MAX >> (64 - 8 * size));
+        *word = Watched::of(place, mask, word.value);
         if word.mask == 0 {
             words[index..].rotate_left(1);
             self.used -= 1;

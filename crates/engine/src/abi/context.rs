@@ -14,7 +14,7 @@ use self::groups::{
     Changed, Counters, DeviceState, EntryState, FastPathState, Hot, KeptRegisters, StoreTest,
     StringState, Transfers, VectorTransfer,
 };
-use crate::abi::descriptors::{Expected, KnownDescriptors};
+use crate::abi::descriptors::KnownDescriptors;
 use crate::abi::fast_paths::FAST_PATHS;
 use crate::abi::memos::cpuid_answer::CpuidAnswers;
 use crate::abi::memos::delivery::DeliveryTable;
@@ -30,9 +30,9 @@ use crate::abi::x87_pointers::X87Pointers;
 use std::mem::offset_of;
 use std::sync::atomic::AtomicU32;
 use tollgate_memory::GuestMemory;
-use tollgate_x86::CpuState;
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::registers::Gpr;
+use tollgate_x86::{CpuState, Watched};
 
 /// The distance from the start of [`Context`] to where R15 points; it is 12 modulo 64.
 pub const BIAS: i32 = 76;
@@ -247,8 +247,8 @@ impl Context {
                 pass: NO_PASS,
             },
             descriptors: KnownDescriptors {
-                code: Expected::NEVER,
-                stack: Expected::NEVER,
+                code: Watched::NEVER,
+                stack: Watched::NEVER,
                 task_limit: 0,
             },
             vectors: VectorTransfer {

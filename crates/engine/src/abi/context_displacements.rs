@@ -5,13 +5,12 @@
 )]
 
 use crate::abi::context::{Context, STORE_SIZES, displacement};
-use crate::abi::descriptors::Expected;
 use crate::abi::fast_paths::FastPath;
 use crate::abi::memos::level_change::{LevelChange, LevelChangeKind, OuterReturn};
 use crate::abi::strings::StringRoutine;
 use std::mem::offset_of;
 use tollgate_x86::state::TableRegister;
-use tollgate_x86::{CpuState, Segment};
+use tollgate_x86::{CpuState, Segment, Watched};
 
 /// How emitted code may use a field of the context. Emitted code does not touch fields that
 /// [`fields`] does not list: they belong to the monitor, and to [`crate::gate::entry`],
@@ -290,9 +289,9 @@ const PARTS: [Field; 25] = {
     }
     use FieldUse::{Jump, Read, Write};
     const STORES: i32 = (STORE_SIZES.len() * 8) as i32;
-    const MASK: i32 = offset_of!(Expected, mask) as i32;
+    const MASK: i32 = offset_of!(Watched, mask) as i32;
     // The mask is directly followed by the bits.
-    const _: () = assert!(MASK + 16 == size_of::<Expected>() as i32);
+    const _: () = assert!(MASK + 16 == size_of::<Watched>() as i32);
     [
         part(SPILLED_SLOTS, SLOTS_SIZE, Write),
         part(CPU_SLOTS, SLOTS_SIZE, Write),

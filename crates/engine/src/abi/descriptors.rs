@@ -5,7 +5,7 @@
 //! [`crate::translate`]).
 
 use tollgate_x86::descriptor::{TSS_IO_MAP_BASE, system_type};
-use tollgate_x86::{CpuState, Segment};
+use tollgate_x86::{CpuState, Segment, Watched};
 
 /// The attributes in a descriptor: the only part of a 64-bit code segment's descriptor that
 /// matters.
@@ -13,27 +13,6 @@ const RIGHTS: u64 = 0xf0ff << 40;
 
 /// The offset in a 32-bit TSS of the word that contains the offset of the I/O permission bitmap.
 pub(crate) const BITMAP_OFFSET: i32 = TSS_IO_MAP_BASE as i32;
-
-/// The value that emitted code expects a descriptor to have.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(C)]
-pub struct Expected {
-    /// The descriptor's linear address.
-    pub place: u64,
-    /// The bits that are compared.
-    pub mask: u64,
-    /// The values of those bits, gathered as by PEXT.
-    pub bits: u64,
-}
-
-impl Expected {
-    /// A value that no descriptor has.
-    pub const NEVER: Expected = Expected {
-        place: 0,
-        mask: 0,
-        bits: 1,
-    };
-}
 
 /// The descriptor whose load gives this segment, if there is one.
 fn descriptor(segment: &Segment) -> Option<u64> {
@@ -71,45 +50,31 @@ fn place(state: &CpuState, segment: &Segment) -> Option<u64> {
     })
 }
 
-/// The linear address and value of the descriptor whose load gives this segment, if the descriptor
-/// is in the GDT.
-pub fn known_descriptor(state: &CpuState, segment: &Segment) -> Option<(u64, u64)> {
-    Some((place(state, segment)?, descriptor(segment)?))
+/// The descriptor whose load gives this segment, if the descriptor is in the GDT.
+pub fn known_descriptor(state: &CpuState, segment: &Segment) -> Option<Watched> {
+    Some(Watched::all(place(state, segment)?, descriptor(segment)?))
 }
 
-fn of_code(state: &CpuState) -> Option<Expected> {
-    let place = place(state, state.cs())?;
+fn of_code(state: &CpuState) -> Option<Watched> {
     if state.is_64_bit() {
-        let rights = u64::from(state.cs().attributes.bits());
-        return Some(Expected {
-            place,
-            mask: RIGHTS,
-            bits: rights & 0xff | rights >> 12 << 8,
-        });
+        let attributes = u64::from(state.cs().attributes.bits());
+        let place = place(state, state.cs())?;
+        return Some(Watched::of(place, RIGHTS, attributes << 40));
     }
-    Some(Expected {
-        place,
-        mask: u64::MAX,
-        bits: descriptor(state.cs())?,
-    })
+    known_descriptor(state, state.cs())
 }
 
-fn of_stack(state: &CpuState) -> Option<Expected> {
+fn of_stack(state: &CpuState) -> Option<Watched> {
     let stack = state.ss();
     if stack.selector.is_null() {
         // A null segment has no descriptor: any descriptor that can be read will do.
         let is_loaded = *stack == Segment::null_stack(stack.selector, state.cpl());
-        return (state.is_64_bit() && is_loaded).then_some(Expected {
+        return (state.is_64_bit() && is_loaded).then_some(Watched {
             place: place(state, state.cs())?,
-            mask: 0,
-            bits: 0,
+            ..Watched::NONE
         });
     }
-    Some(Expected {
-        place: place(state, stack)?,
-        mask: u64::MAX,
-        bits: descriptor(stack)?,
-    })
+    known_descriptor(state, stack)
 }
 
 /// The limit of the TSS, if it is a 32-bit TSS that contains the offset of its bitmap; otherwise 0.
@@ -129,9 +94,9 @@ fn limit_of_task(state: &CpuState) -> u64 {
 #[repr(C)]
 pub struct KnownDescriptors {
     /// The value that a descriptor must have for a load of CS to change nothing.
-    pub code: Expected,
+    pub code: Watched,
     /// The value that a descriptor must have for a load of SS to change nothing.
-    pub stack: Expected,
+    pub stack: Watched,
     /// The limit of the current TSS, if it is a 32-bit TSS and may contain a bitmap for I/O and one
     /// for INT n; otherwise 0.
     pub task_limit: u64,
@@ -141,8 +106,8 @@ impl KnownDescriptors {
     /// What is known of the descriptors of a processor in this state.
     pub fn of(state: &CpuState) -> Self {
         Self {
-            code: of_code(state).unwrap_or(Expected::NEVER),
-            stack: of_stack(state).unwrap_or(Expected::NEVER),
+            code: of_code(state).unwrap_or(Watched::NEVER),
+            stack: of_stack(state).unwrap_or(Watched::NEVER),
             task_limit: limit_of_task(state),
         }
     }

@@ -29,93 +29,70 @@
 //!
 //! See [`crate::gate::fast_path`] for what all fast paths share.
 
-use crate::abi::context::BIAS;
 use crate::abi::context_displacements as at;
 use crate::abi::fast_paths::{
     DEVICE_DUE, DISPLAY_WINDOW_SHIFT, DONE_DEVICE, KEY_MEMORY, STRING_KEY,
 };
 use crate::abi::memos::device_access::{DEVICE_ACCESSES, DeviceAccess, SPREAD_SITES};
-use std::arch::global_asm;
 use std::mem::offset_of;
 use tollgate_x86::{CpuState, Gpr};
 
 const _: () = assert!(size_of::<DeviceAccess>() == 32 && DEVICE_ACCESSES == 128);
 
-global_asm!(
-    ".macro tollgate_device_begins",
-    "mov [r15 + {rax}], rax",
-    "mov [r15 + {rdx}], rdx",
-    "lahf",
-    "seto al",
-    "mov [r15 + {flags}], ax",
-    ".endm",
-    ".macro tollgate_device_restores",
-    "movzx eax, word ptr [r15 + {flags}]",
-    "add al, 0x7f",
-    "sahf",
-    "mov rax, [r15 + {rax}]",
-    "mov rdx, [r15 + {rdx}]",
-    ".endm",
+fast_path_routines!(
+    tollgate_device_start..tollgate_device_end,
+    {
     // Keeps the registers that calls may change and that the instruction may name.
     ".macro tollgate_device_keeps",
     "mov [r15 + {rcx}], r10",
     "mov [r15 + {rsi}], rsi",
     "mov [r15 + {rdi}], rdi",
     "mov rcx, rdx",
-    "cmp qword ptr [r15 + {vectors_off}], 0",
-    "jne 6f",
-    "call tollgate_vectors_aside",
-    "6:",
+    "tollgate_vectors_go",
     "mov rdx, rcx",
     ".endm",
     ".macro tollgate_device_puts_back",
     "test eax, eax",
-    "jz 6f",
-    "cmp qword ptr [r15 + {vectors_were_live}], 0",
-    "je 6f",
-    "call tollgate_vectors_back",
-    "6:",
+    "jz 7f",
+    "tollgate_vectors_return",
+    "7:",
     "mov r10, [r15 + {rcx}]",
     "mov rsi, [r15 + {rsi}]",
     "mov rdi, [r15 + {rdi}]",
     ".endm",
-    ".weak tollgate_device_start, tollgate_device_end, tollgate_device_miss, tollgate_device_port",
-    ".hidden tollgate_device_start, tollgate_device_end, tollgate_device_miss, tollgate_device_port",
-    ".weak tollgate_device_string",
-    ".hidden tollgate_device_string",
-    ".p2align 6",
-    "tollgate_device_start:",
-    // On entry R8 is the port if the key does not contain it, R9 is the key, and R11 is where to
-    // continue.
-    "tollgate_device_port:",
-    "tollgate_device_begins",
-    "cmp qword ptr [r15 + {device_fast_path}], 0",
-    "je 8f",
-    "tollgate_device_keeps",
-    // Calls require that the stack pointer is a multiple of 16, as it is here.
-    "push r11",
-    "push r11",
-    "lea rdi, [r15 - {bias}]",
-    "mov rsi, r8",
-    "mov rdx, r9",
-    "call [r15 + {device_fast_path}]",
-    "pop r11",
-    "pop r11",
-    "tollgate_device_puts_back",
+    // Continues at `to` after a call, or leaves if the monitor must see to something first. A call
+    // that has done nothing leads to `nothing`.
+    ".macro tollgate_device_continues to, nothing",
     "test eax, eax",
-    "jz 8f",
+    "jz \\nothing",
     "cmp eax, {device_due}",
     "je 7f",
     "mov rcx, [r15 + {pending}]",
     "cmp dword ptr [rcx], 0",
     "jne 7f",
-    "tollgate_device_restores",
-    "jmp r11",
+    "mov rcx, \\to",
+    "tollgate_continues rcx",
     "7:",
     "mov qword ptr [r15 + {done}], {done_device}",
+    "tollgate_leaves",
+    ".endm",
+    ".weak tollgate_device_miss, tollgate_device_port, tollgate_device_string",
+    ".hidden tollgate_device_miss, tollgate_device_port, tollgate_device_string",
+    // On entry R8 is the port if the key does not contain it, R9 is the key, and R11 is where to
+    // continue.
+    "tollgate_device_port:",
+    "tollgate_begins",
+    "cmp qword ptr [r15 + {device_fast_path}], 0",
+    "je 8f",
+    "tollgate_device_keeps",
+    "mov rsi, r8",
+    "mov rdx, r9",
+    // Calls require that the stack pointer is a multiple of 16, as it is here.
+    "tollgate_calls {device_fast_path}, r11",
+    "tollgate_device_puts_back",
+    "tollgate_device_continues r11, 8f",
     "8:",
-    "tollgate_device_restores",
-    "jmp tollgate_exit",
+    "tollgate_leaves",
     // On entry R8 is the linear address.
     ".p2align 6",
     "tollgate_device_miss:",
@@ -131,16 +108,15 @@ global_asm!(
     "mov rcx, [r15 + {display_by_tables}]",
     "jrcxz 4f",
     "3:",
-    "tollgate_device_begins",
+    "tollgate_begins",
     "jmp 2f",
     "4:",
     "jmp tollgate_miss",
     // The monitor has done nothing. The vector registers stay put aside.
     "9:",
-    "tollgate_device_restores",
-    "jmp tollgate_miss",
+    "tollgate_continues tollgate_miss",
     "1:",
-    "tollgate_device_begins",
+    "tollgate_begins",
     "mov rcx, [r15 + {device_space}]",
     "test rcx, rcx",
     "jz 2f",
@@ -148,7 +124,7 @@ global_asm!(
     "jne 9b",
     "2:",
     "mov ecx, [r15 + {exit_site}]",
-    "imul eax, ecx, {spread}",
+    "imul eax, ecx, {spread_sites}",
     "shr eax, 25",
     "mov edx, eax",
     "shl eax, 5",
@@ -159,27 +135,13 @@ global_asm!(
     "tollgate_device_keeps",
     "mov [r15 + {rbx}], rbx",
     "mov [r15 + {rbp}], rbp",
-    "push r11",
-    "push r9",
-    "lea rdi, [r15 - {bias}]",
     "mov rsi, r8",
     "bts rdx, {key_memory}",
-    "call [r15 + {device_fast_path}]",
-    "pop r9",
-    "pop r11",
+    "tollgate_calls {device_fast_path}, r9",
     "tollgate_device_puts_back",
     "mov rbx, [r15 + {rbx}]",
     "mov rbp, [r15 + {rbp}]",
-    "test eax, eax",
-    "jz 9b",
-    "cmp eax, {device_due}",
-    "je 7b",
-    "mov rcx, [r15 + {pending}]",
-    "cmp dword ptr [rcx], 0",
-    "jne 7b",
-    "mov rcx, [r9 + {behind}]",
-    "tollgate_device_restores",
-    "jmp rcx",
+    "tollgate_device_continues \"[r9 + {behind}]\", 9b",
     // Continues a repeated string instruction. On entry R11 is where to continue after it.
     ".p2align 6",
     "1:",
@@ -187,44 +149,24 @@ global_asm!(
     "tollgate_device_string:",
     "mov rcx, [r15 + {display_known}]",
     "jrcxz 1b",
-    "tollgate_device_begins",
+    "tollgate_begins",
     "cmp qword ptr [r15 + {device_fast_path}], 0",
     "je 8b",
     "tollgate_device_keeps",
-    "push r11",
-    "push r11",
-    "lea rdi, [r15 - {bias}]",
     "xor esi, esi",
     "mov rdx, {string_key}",
-    "call [r15 + {device_fast_path}]",
-    "pop r11",
-    "pop r11",
+    "tollgate_calls {device_fast_path}, r11",
     "tollgate_device_puts_back",
-    "test eax, eax",
-    "jz 8b",
-    "cmp eax, {device_due}",
-    "je 7b",
-    "mov rcx, [r15 + {pending}]",
-    "cmp dword ptr [rcx], 0",
-    "jne 7b",
-    "tollgate_device_restores",
-    "jmp r11",
-    "tollgate_device_end:",
-    ".purgem tollgate_device_begins",
-    ".purgem tollgate_device_restores",
+    "tollgate_device_continues r11, 8b",
     ".purgem tollgate_device_keeps",
     ".purgem tollgate_device_puts_back",
-    rax = const at::slot(Gpr::Rax as u8),
-    rdx = const at::slot(Gpr::Rdx as u8),
+    ".purgem tollgate_device_continues",
+    },
     rcx = const at::slot(Gpr::Rcx as u8),
     rbx = const at::slot(Gpr::Rbx as u8),
     rbp = const at::slot(Gpr::Rbp as u8),
     rsi = const at::slot(Gpr::Rsi as u8),
     rdi = const at::slot(Gpr::Rdi as u8),
-    flags = const at::STRING_FLAGS,
-    bias = const BIAS,
-    vectors_off = const at::VECTORS_OFF,
-    vectors_were_live = const at::VECTORS_WERE_LIVE,
     device_fast_path = const at::DEVICE_FAST_PATH,
     device_page = const at::DEVICE_PAGE,
     device_space = const at::DEVICE_SPACE,
@@ -232,12 +174,11 @@ global_asm!(
     display_by_tables = const at::DISPLAY_BY_TABLES,
     window_shift = const DISPLAY_WINDOW_SHIFT,
     device_due = const DEVICE_DUE,
-    done = const at::FAST_PATH_DONE,
     done_device = const DONE_DEVICE,
     pending = const at::PENDING,
     exit_site = const at::EXIT_SITE,
     cr3 = const at::CPU + offset_of!(CpuState, cr3) as i32,
-    spread = const SPREAD_SITES as i32,
+    spread_sites = const SPREAD_SITES as i32,
     accesses = const at::DEVICE_ACCESSES,
     behind = const offset_of!(DeviceAccess, behind),
     key_memory = const KEY_MEMORY,
@@ -246,10 +187,8 @@ global_asm!(
 );
 
 unsafe extern "sysv64" {
-    fn tollgate_device_start();
     fn tollgate_device_port();
     fn tollgate_device_miss();
-    fn tollgate_device_end();
 }
 
 /// The address of the routine of IN and OUT.
@@ -260,10 +199,4 @@ pub fn address() -> u64 {
 /// The address to which emitted code jumps after a miss in the software TLB.
 pub fn miss_address() -> u64 {
     tollgate_device_miss as *const () as u64
-}
-
-/// Whether a routine runs at this host address.
-pub fn is_here(pc: u64) -> bool {
-    let first = tollgate_device_start as *const () as u64;
-    (first..tollgate_device_end as *const () as u64).contains(&pc)
 }

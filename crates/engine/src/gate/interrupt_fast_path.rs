@@ -17,20 +17,15 @@
 //! See [`crate::gate::fast_path`] for what all fast paths share.
 
 use crate::abi::context_displacements as at;
-use crate::abi::descriptors::Expected;
 use crate::abi::fast_paths::{DONE_DELIVERY, FastPath};
-use crate::abi::link_layout::{ENTRY_BYTES, ENTRY_TARGET, INDEX_BITS_IN_PLACE, LINKS_BIAS};
-use crate::abi::memos::SPREAD;
+use crate::abi::link_layout::ENTRY_TARGET;
 use crate::abi::memos::delivery::{Delivery, DeliveryTable, KEY_LONG, KEY_REFUSED, KEY_TASK};
 use crate::abi::x87_pointers::X87_FRESH;
-use std::arch::global_asm;
 use std::mem::offset_of;
-use tollgate_tlb::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
-use tollgate_tlb::software_tlb::WRITE_TABLE_OFFSET;
-use tollgate_x86::{Flags, Gpr, Segment, SegmentRegister};
+use tollgate_x86::{Flags, Segment, SegmentRegister, Watched};
 
-const _: () = assert!(size_of::<Delivery>() == 256 && size_of::<Segment>() == 16);
-const _: () = assert!(size_of::<Expected>() == 24);
+const _: () = assert!(size_of::<Delivery>() == 1 << 8 && size_of::<Segment>() == 16);
+const _: () = assert!(size_of::<Watched>() == 24 && offset_of!(Delivery, key) == 0);
 // The data segments of a V86 task become zeros in all fields.
 const _: () = {
     let null = Segment::null(tollgate_x86::Selector(0));
@@ -44,57 +39,9 @@ const UNUSUAL: Flags = Flags::TF
     .union(Flags::VIF)
     .union(Flags::VIP);
 
-global_asm!(
-    ".macro tollgate_interrupt_restores",
-    "movzx eax, word ptr [r15 + {flags}]",
-    "add al, 0x7f",
-    "sahf",
-    "mov rax, [r15 + {rax}]",
-    "mov rdx, [r15 + {rdx}]",
-    ".endm",
-    // Yields the host address minus the linear address for data at R8 within one page, if the
-    // software TLB at R11 contains the page. Changes RCX.
-    ".macro tollgate_interrupt_looks_up to, long, write",
-    ".if \\long",
-    "sarx rcx, r8, r11",
-    // An address that is not canonical lies outside the root table.
-    "lea \\to, [rcx + 256]",
-    "cmp \\to, 511",
-    "ja 9f",
-    "mov rcx, [r11 + rcx*8 + {long_root}]",
-    "sarx \\to, r8, r15",
-    "add \\to, \\to",
-    ".if \\write",
-    "mov \\to, [rcx + \\to*8 + {long_write}]",
-    ".else",
-    "mov \\to, [rcx + \\to*8]",
-    ".endif",
-    ".else",
-    "mov ecx, r8d",
-    "shr ecx, 12",
-    "add ecx, ecx",
-    ".if \\write",
-    "mov \\to, [r11 + rcx*8 + {write}]",
-    ".else",
-    "mov \\to, [r11 + rcx*8]",
-    ".endif",
-    ".endif",
-    "test \\to, \\to",
-    "jz 9f",
-    ".endm",
-    // Fails unless the eight bytes at R8 equal those in the memo. Changes RAX, RCX and R9.
-    ".macro tollgate_interrupt_compares bytes, long",
-    "tollgate_interrupt_looks_up rax, \\long, 0",
-    "mov r9, [rax + r8]",
-    "cmp r9, [rdx + \\bytes]",
-    "jne 9f",
-    ".endm",
-    ".macro tollgate_interrupt_copies from, to",
-    "mov rax, [rdx + \\from]",
-    "mov [r15 + \\to], rax",
-    "mov rax, [rdx + \\from + 8]",
-    "mov [r15 + \\to + 8], rax",
-    ".endm",
+fast_path_routines!(
+    tollgate_interrupt_start..tollgate_interrupt_end,
+    {
     // Sets RCX to the flags of the frame, except VM and RF. Changes RAX. RF is cleared, whatever
     // its value.
     ".macro tollgate_interrupt_gathers_flags",
@@ -118,18 +65,18 @@ global_asm!(
     "and [r15 + {interrupt_flag}], rax",
     "mov r14, r11",
     "mov [r15 + {context_tlb}], r11",
-    "tollgate_interrupt_copies {code}, {cs}",
-    "tollgate_interrupt_copies {code_expected}, {code_descriptor}",
-    "mov rax, [rdx + {code_expected} + 16]",
-    "mov [r15 + {code_descriptor} + 16], rax",
+    "tollgate_copies rdx, {code}, {cs}",
+    "tollgate_copies rdx, {code_descriptor}, {context_code}",
+    "mov rax, [rdx + {code_descriptor} + 16]",
+    "mov [r15 + {context_code} + 16], rax",
     "mov rax, [rdx + {level_changed}]",
     "or [r15 + {context_level_changed}], rax",
     "test eax, 1",
     "jz 3f",
-    "tollgate_interrupt_copies {stack}, {ss}",
-    "tollgate_interrupt_copies {stack_expected}, {stack_descriptor}",
-    "mov rax, [rdx + {stack_expected} + 16]",
-    "mov [r15 + {stack_descriptor} + 16], rax",
+    "tollgate_copies rdx, {stack}, {ss}",
+    "tollgate_copies rdx, {stack_descriptor}, {context_stack}",
+    "mov rax, [rdx + {stack_descriptor} + 16]",
+    "mov [r15 + {context_stack} + 16], rax",
     "3:",
     "jmp 5f",
     ".endm",
@@ -137,14 +84,13 @@ global_asm!(
     // in the memo.
     ".macro tollgate_interrupt_finds_stack",
     "mov r8, [rdx + {stack_slot}]",
-    "tollgate_interrupt_looks_up rax, 0, 0",
+    "tollgate_looks_up rax, r11, 0, 0",
     "movzx r9d, word ptr [rax + r8 + 4]",
     "cmp r9w, [rdx + {stack} + 12]",
     "jne 9f",
     "mov eax, [rax + r8]",
     "mov [r15 + {work}], eax",
-    "mov r8, [rdx + {stack_place}]",
-    "tollgate_interrupt_compares {stack_bytes}, 0",
+    "tollgate_compares rdx, {stack_descriptor}, r11, 0, 0",
     "mov r8d, [r15 + {work}]",
     ".endm",
     // Stores a selector in the frame at R9. Changes RAX.
@@ -161,15 +107,12 @@ global_asm!(
     // the next are in the context.
     ".macro tollgate_interrupt_delivers_from_task",
     "mov r11, [rdx + {tlb}]",
-    "mov r8, [rdx + {refused_gate}]",
-    "test r8, r8",
-    "jz 1f",
-    "tollgate_interrupt_compares {refused_bytes}, 0",
+    "cmp qword ptr [rdx + {refused}], 0",
+    "je 1f",
+    "tollgate_compares rdx, {refused}, r11, 0, 0",
     "1:",
-    "mov r8, [rdx + {gate}]",
-    "tollgate_interrupt_compares {gate_bytes}, 0",
-    "mov r8, [rdx + {code_place}]",
-    "tollgate_interrupt_compares {code_bytes}, 0",
+    "tollgate_compares rdx, {gate}, r11, 0, 0",
+    "tollgate_compares rdx, {code_descriptor}, r11, 0, 0",
     "tollgate_interrupt_finds_stack",
     // Computes the last offset in its page at which the frame may begin.
     "mov eax, 0x1000 - 36",
@@ -183,7 +126,7 @@ global_asm!(
     "and ecx, 0xfff",
     "cmp ecx, eax",
     "ja 9f",
-    "tollgate_interrupt_looks_up r9, 0, 1",
+    "tollgate_looks_up r9, r11, 0, 1",
     "add r9, r8",
     // Nothing can fail from here on.
     "mov eax, [rdx + {key}]",
@@ -229,20 +172,20 @@ global_asm!(
     // `exit_value`.
     ".macro tollgate_interrupt_delivers long",
     "mov r11, [rdx + {tlb}]",
-    "mov r8, [rdx + {gate}]",
-    "tollgate_interrupt_compares {gate_bytes}, \\long",
+    "tollgate_compares rdx, {gate}, r11, \\long, 0",
     ".if \\long",
-    "mov r9, [rax + r8 + 8]",
-    "cmp r9, [rdx + {gate_bytes} + 8]",
+    // Both words of the gate lie in one page.
+    "mov rcx, [rax + r8 + 8]",
+    "cmp rcx, [rdx + {second_value}]",
     "jne 9f",
     ".endif",
-    "mov r8, [rdx + {code_place}]",
-    "tollgate_interrupt_compares {code_bytes}, \\long",
+    // Of the descriptor of 64-bit code, only the rights count.
+    "tollgate_compares rdx, {code_descriptor}, r11, \\long, \\long",
     ".if \\long",
     "mov r8, [rdx + {stack_slot}]",
     "test r8, r8",
     "jz 1f",
-    "tollgate_interrupt_looks_up rax, \\long, 0",
+    "tollgate_looks_up rax, r11, \\long, 0",
     "mov rax, [rax + r8]",
     "mov r8, rax",
     "shl r8, 16",
@@ -267,7 +210,7 @@ global_asm!(
     "cmp eax, 0x1000 - 20",
     ".endif",
     "ja 9f",
-    "tollgate_interrupt_looks_up r9, \\long, 1",
+    "tollgate_looks_up r9, r11, \\long, 1",
     "add r9, r8",
     // Nothing can fail from here on.
     "inc qword ptr [r15 + {count}]",
@@ -294,38 +237,17 @@ global_asm!(
     ".endif",
     "tollgate_interrupt_enters",
     ".endm",
-    ".weak tollgate_interrupt_start, tollgate_interrupt_end, tollgate_interrupt",
-    ".hidden tollgate_interrupt_start, tollgate_interrupt_end, tollgate_interrupt",
-    ".p2align 6",
-    "tollgate_interrupt_start:",
+    ".weak tollgate_interrupt",
+    ".hidden tollgate_interrupt",
     // On entry R9 is the key, RCX the RIP of the next instruction, and for V86 code R8 the EIP of
     // this one.
     "tollgate_interrupt:",
+    "tollgate_begins",
     "mov [r15 + {own}], r8",
-    "mov [r15 + {rax}], rax",
-    "mov [r15 + {rdx}], rdx",
     "mov [r15 + {exit_value}], rcx",
-    "lahf",
-    "seto al",
-    "mov [r15 + {flags}], ax",
     "test dword ptr [r15 + {system_flags}], {unusual}",
     "jnz 9f",
-    "mov rax, {spread}",
-    "imul rax, r9",
-    "shr rax, {delivery_shift}",
-    "shl eax, 8",
-    "lea rdx, [r15 + rax + {deliveries}]",
-    "cmp [rdx + {key}], r9",
-    "je 1f",
-    "mov rax, {spread}",
-    "imul rax, r9",
-    "shr rax, {delivery_shift}",
-    "xor eax, 1",
-    "shl eax, 8",
-    "lea rdx, [r15 + rax + {deliveries}]",
-    "cmp [rdx + {key}], r9",
-    "jne 9f",
-    "1:",
+    "tollgate_finds_memo r9, {delivery_shift}, 8, {deliveries}",
     "mov rax, [r15 + {context_idt_base}]",
     "cmp rax, [rdx + {idt_base}]",
     "jne 9f",
@@ -359,19 +281,11 @@ global_asm!(
     // Continues in the table of the handler's mode.
     "5:",
     "mov rcx, [rdx + {target}]",
-    "mov rax, [rdx + {tag}]",
-    "add rax, rcx",
-    look_up_target!("rdx + {table}", "6f"),
-    "mov [r15 + {exit_value}], rcx",
-    "mov qword ptr [r15 + {done}], {done_delivery}",
-    "9:",
-    "tollgate_interrupt_restores",
-    "jmp tollgate_exit",
-    "6:",
+    "tollgate_finds_code rdx, {then}, {done_delivery}",
     "mov r11, [r9 + {entry_target}]",
-    "tollgate_interrupt_restores",
-    "jmp r11",
-    "tollgate_interrupt_end:",
+    "tollgate_continues r11",
+    "9:",
+    "tollgate_leaves",
     ".purgem tollgate_interrupt_delivers",
     ".purgem tollgate_interrupt_delivers_from_task",
     ".purgem tollgate_interrupt_clears",
@@ -379,27 +293,17 @@ global_asm!(
     ".purgem tollgate_interrupt_finds_stack",
     ".purgem tollgate_interrupt_enters",
     ".purgem tollgate_interrupt_gathers_flags",
-    ".purgem tollgate_interrupt_copies",
-    ".purgem tollgate_interrupt_compares",
-    ".purgem tollgate_interrupt_looks_up",
-    ".purgem tollgate_interrupt_restores",
-    rax = const at::slot(Gpr::Rax as u8),
-    rdx = const at::slot(Gpr::Rdx as u8),
-    flags = const at::STRING_FLAGS,
+    },
     work = const at::WORK[0],
     own = const at::WORK[1],
     count = const at::fast_path_count(FastPath::Interrupt),
     count_refusal = const at::fast_path_count(FastPath::Refusal),
-    long_root = const LONG_ROOT_DISPLACEMENT,
-    long_write = const LONG_WRITE_DISPLACEMENT,
-    write = const WRITE_TABLE_OFFSET,
     unusual = const UNUSUAL.bits() as i32,
     resume_flag = const Flags::RF.bits() as i32,
     no_resume_flag = const !(Flags::RF.bits() as i32),
     virtual_mode = const Flags::VM.bits() as i32,
     no_virtual_mode = const !(Flags::VM.bits() as i32),
     direction_flag = const Flags::DF.bits() as i32,
-    spread = const SPREAD,
     delivery_shift = const DeliveryTable::SHIFT,
     deliveries = const at::DELIVERIES,
     key_long = const 1 << KEY_LONG,
@@ -413,25 +317,20 @@ global_asm!(
     idt_limit = const offset_of!(Delivery, idt_limit),
     gdt_limit = const offset_of!(Delivery, gdt_limit),
     gate = const offset_of!(Delivery, gate),
-    gate_bytes = const offset_of!(Delivery, gate_bytes),
-    code_place = const offset_of!(Delivery, code_place),
-    code_bytes = const offset_of!(Delivery, code_bytes),
+    second_value = const offset_of!(Delivery, gate)
+        + size_of::<Watched>() + offset_of!(Watched, value),
     stack_slot = const offset_of!(Delivery, stack_slot),
-    stack_place = const offset_of!(Delivery, stack_place),
-    stack_bytes = const offset_of!(Delivery, stack_bytes),
     error = const offset_of!(Delivery, error),
-    refused_gate = const offset_of!(Delivery, refused_gate),
-    refused_bytes = const offset_of!(Delivery, refused_bytes),
+    refused = const offset_of!(Delivery, refused),
     target = const offset_of!(Delivery, target),
     tlb = const offset_of!(Delivery, tlb),
-    table = const offset_of!(Delivery, then.table),
-    tag = const offset_of!(Delivery, then.tag),
+    then = const offset_of!(Delivery, then),
     level_changed = const offset_of!(Delivery, changed),
     interrupt_mask = const offset_of!(Delivery, interrupt_mask),
     code = const offset_of!(Delivery, code),
     stack = const offset_of!(Delivery, stack),
-    code_expected = const offset_of!(Delivery, code_expected),
-    stack_expected = const offset_of!(Delivery, stack_expected),
+    code_descriptor = const offset_of!(Delivery, code_descriptor),
+    stack_descriptor = const offset_of!(Delivery, stack_descriptor),
     context_idt_base = const at::IDT_BASE,
     context_idt_limit = const at::IDT_LIMIT,
     context_gdt_base = const at::GDT_BASE,
@@ -440,8 +339,8 @@ global_asm!(
     context_task_limit = const at::TASK_SEGMENT_LIMIT,
     context_tlb = const at::TLB,
     context_level_changed = const at::LEVEL_CHANGED,
-    code_descriptor = const at::CODE_DESCRIPTOR,
-    stack_descriptor = const at::STACK_DESCRIPTOR,
+    context_code = const at::CODE_DESCRIPTOR,
+    context_stack = const at::STACK_DESCRIPTOR,
     cs = const at::segment_register(SegmentRegister::Cs),
     ss = const at::segment_register(SegmentRegister::Ss),
     es = const at::segment_register(SegmentRegister::Es),
@@ -454,28 +353,15 @@ global_asm!(
     direction = const at::DIRECTION,
     x87_opcode = const at::X87_OPCODE,
     x87_fresh = const X87_FRESH,
-    exit_value = const at::EXIT_VALUE,
-    done = const at::FAST_PATH_DONE,
     done_delivery = const DONE_DELIVERY,
-    entry_bytes = const ENTRY_BYTES,
-    index_bits_in_place = const INDEX_BITS_IN_PLACE,
-    links_bias = const LINKS_BIAS,
     entry_target = const ENTRY_TARGET,
 );
 
 unsafe extern "sysv64" {
-    fn tollgate_interrupt_start();
     fn tollgate_interrupt();
-    fn tollgate_interrupt_end();
 }
 
 /// The address of the routine.
 pub fn address() -> u64 {
     tollgate_interrupt as *const () as u64
-}
-
-/// Whether the routine runs at this host address.
-pub fn is_here(pc: u64) -> bool {
-    let first = tollgate_interrupt_start as *const () as u64;
-    (first..tollgate_interrupt_end as *const () as u64).contains(&pc)
 }

@@ -1,35 +1,11 @@
 //! The hand-written assembly: the way into emitted code and out of it, and the routines that
 //! emitted code calls (misses, the test of stores, repeated string instructions, fast paths).
 
-/// Assembly that looks up the target of an indirect branch as emitted code does
-/// ([`first_choice`](crate::abi::link_layout::first_choice)).
-///
-/// On entry the target is in RCX, and its sum with the mode's part of the tag is in RAX; `$table`
-/// is where the start of the mode's table is stored. After a hit it jumps to the label `$hit` with
-/// the entry's address in R9; otherwise it falls through. It changes R8 and the flags.
-macro_rules! look_up_target {
-    ($table:literal, $hit:literal) => {
-        concat!(
-            "mov r9d, ecx\n",
-            "and r9d, {index_bits_in_place}\n",
-            "add r9, [",
-            $table,
-            "]\n",
-            "lea r9, [r13 + r9*8 - {links_bias}]\n",
-            "mov r8, [r9]\n",
-            "add r8, rax\n",
-            "jz ",
-            $hit,
-            "\n",
-            "add r9, {entry_bytes}\n",
-            "mov r8, [r9]\n",
-            "add r8, rax\n",
-            "jz ",
-            $hit,
-        )
-    };
-}
+#[macro_use]
+mod routines;
 
+pub mod call_fast_path;
+pub mod cpuid_fast_path;
 pub mod device_fast_path;
 pub mod entry;
 pub mod far_fast_path;
@@ -38,6 +14,8 @@ pub mod interrupt_fast_path;
 pub mod interrupted_string;
 pub mod live_vectors;
 pub mod miss;
+pub mod return_fast_path;
+pub mod segment_fast_path;
 pub mod store_test;
 pub mod string;
 pub mod vector_fast_path;

@@ -9,20 +9,12 @@
 
 use crate::abi::context_displacements as at;
 use crate::abi::fast_paths::FastPath;
-use std::arch::global_asm;
-use tollgate_x86::Gpr;
 use tollgate_x86::xsave::{COMPACTED, HEADER, XCOMP_BV};
 
-global_asm!(
-    ".weak tollgate_vectors, tollgate_vectors_end",
-    ".hidden tollgate_vectors, tollgate_vectors_end",
-    ".p2align 6",
-    "tollgate_vectors:",
-    "mov [r15 + {rax}], rax",
-    "mov [r15 + {rdx}], rdx",
-    "lahf",
-    "seto al",
-    "mov [r15 + {flags}], ax",
+fast_path_routines!(
+    tollgate_vectors..tollgate_vectors_end,
+    {
+    "tollgate_begins",
     // Sets the header's form, as `Context::prepare_vector_load` does.
     "mov eax, [r15 + {vector_components}]",
     "and [r15 + {vector_area} + {header}], al",
@@ -40,16 +32,8 @@ global_asm!(
     "ldmxcsr [r15 + {vector_area} + 24]",
     "mov qword ptr [r15 + {vectors_off}], 0",
     "inc qword ptr [r15 + {count}]",
-    "movzx eax, word ptr [r15 + {flags}]",
-    "add al, 0x7f",
-    "sahf",
-    "mov rax, [r15 + {rax}]",
-    "mov rdx, [r15 + {rdx}]",
-    "jmp r8",
-    "tollgate_vectors_end:",
-    rax = const at::slot(Gpr::Rax as u8),
-    rdx = const at::slot(Gpr::Rdx as u8),
-    flags = const at::STRING_FLAGS,
+    "tollgate_continues r8",
+    },
     vector_components = const at::VECTOR_COMPONENTS,
     vector_area = const at::VECTOR_AREA,
     header = const HEADER,
@@ -57,21 +41,10 @@ global_asm!(
     compacts_vectors = const at::COMPACTS_VECTORS,
     compacted = const COMPACTED as i64,
     vectors_before = const at::VECTORS_BEFORE,
-    vectors_off = const at::VECTORS_OFF,
     count = const at::fast_path_count(FastPath::Vectors),
 );
-
-unsafe extern "sysv64" {
-    fn tollgate_vectors();
-    fn tollgate_vectors_end();
-}
 
 /// The address of the routine.
 pub fn address() -> u64 {
     tollgate_vectors as *const () as u64
-}
-
-/// Whether the routine runs at this host address.
-pub fn is_here(pc: u64) -> bool {
-    (address()..tollgate_vectors_end as *const () as u64).contains(&pc)
 }

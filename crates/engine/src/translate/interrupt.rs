@@ -22,7 +22,6 @@
 use super::far::FAR_POINTER;
 use super::{Flow, Translator};
 use crate::abi::context_displacements as at;
-use crate::abi::descriptors::Expected;
 use crate::abi::flags::InterruptFlag;
 use crate::abi::flags::SYSTEM_FLAGS;
 use crate::abi::host::Host;
@@ -40,7 +39,7 @@ use crate::policy::virtual_interrupts::Transition;
 use iced_x86::{Code, Instruction};
 use std::mem::offset_of;
 use tollgate_x86::flags::Flags;
-use tollgate_x86::{Gpr, SegmentRegister};
+use tollgate_x86::{Gpr, SegmentRegister, Watched};
 
 /// The highest offset of real-mode code.
 const HIGHEST_OFFSET: u64 = 0xffff;
@@ -256,15 +255,15 @@ impl Translator {
     fn demand_descriptor(&mut self, kind: SiteKind, field: i32) {
         let part = |at: usize| self.emit.field(field + at as i32);
         let (place, mask) = (
-            part(offset_of!(Expected, place)),
-            part(offset_of!(Expected, mask)),
+            part(offset_of!(Watched, place)),
+            part(offset_of!(Watched, mask)),
         );
         self.emit.assembler.load(Width::Qword, R8, place);
         self.emit.look_up(8, false);
         self.emit.assembler.load(Width::Qword, R8, Mem::base(R9, 0));
         self.emit.assembler.load(Width::Qword, R9, mask);
         self.emit.assembler.pext(R8, R8, R9);
-        self.demand_equal(kind, field + offset_of!(Expected, bits) as i32);
+        self.demand_equal(kind, field + offset_of!(Watched, value) as i32);
     }
 
     /// Emits an exit that is taken unless R8 is equal to a field. Also uses RCX; R9 and R11

@@ -20,7 +20,6 @@
 
 use super::{Flow, Translator};
 use crate::abi::context_displacements as at;
-use crate::abi::descriptors::Expected;
 use crate::abi::flags::InterruptFlag;
 use crate::abi::flags::SYSTEM_FLAGS;
 use crate::abi::host::*;
@@ -35,7 +34,7 @@ use crate::policy::mode::ModeFlags;
 use iced_x86::{Instruction, Mnemonic};
 use std::mem::offset_of;
 use tollgate_x86::flags::Flags;
-use tollgate_x86::{Gpr, SegmentRegister};
+use tollgate_x86::{Gpr, SegmentRegister, Watched};
 
 impl Translator {
     /// Translates SYSCALL, SYSRET, SYSENTER or SYSEXIT.
@@ -102,8 +101,8 @@ impl Translator {
         }
         // The monitor has not examined the descriptor of this CS.
         for (offset, value) in [
-            (offset_of!(Expected, mask), Expected::NEVER.mask),
-            (offset_of!(Expected, bits), Expected::NEVER.bits),
+            (offset_of!(Watched, mask), Watched::NEVER.mask),
+            (offset_of!(Watched, value), Watched::NEVER.value),
         ] {
             let field = self.emit.field(at::CODE_DESCRIPTOR + offset as i32);
             self.emit
@@ -245,11 +244,11 @@ impl Translator {
     pub(super) fn branch_to_level(&mut self, kind: LevelChangeKind) -> Flow {
         self.note_state_at_target(Restore::NONE);
         let links = self.emit.map.links;
-        let table = self.change_field(kind, offset_of!(LevelChange, table));
+        let table = self.change_field(kind, offset_of!(LevelChange, then.table));
         self.emit.assembler.load(Width::Qword, R11, table);
         self.index_of_target();
         self.emit.assembler.lea64(R9, Mem::indexed(R11, R9, 4, 0));
-        let tag = self.change_field(kind, offset_of!(LevelChange, tag));
+        let tag = self.change_field(kind, offset_of!(LevelChange, then.tag));
         self.emit.assembler.load(Width::Qword, R11, tag);
         self.emit.assembler.lea64(R11, Mem::indexed(R11, R8, 1, 0));
         let entry = |part| Mem::indexed(links, R9, 8, from_links(part));

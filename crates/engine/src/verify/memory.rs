@@ -5,7 +5,6 @@ use super::registers::writes;
 use super::values::{Kind, Number, State, Table, Value};
 use super::{Rule, Walk};
 use crate::abi::context_displacements::{self as at, Field, FieldUse};
-use crate::abi::descriptors::Expected;
 use crate::abi::link_layout::{
     ENTRY_NEGATED_SLIDE, ENTRY_SLIDE, FAR_TABLE_OFFSET, LINKS_BIAS, choices,
 };
@@ -24,6 +23,7 @@ use tollgate_tlb::shadow_windows::anchors::CHECK_DISPLACEMENT;
 use tollgate_tlb::software_tlb::{
     NARROW_DELTA_OFFSET, SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET, limit_check_offset,
 };
+use tollgate_x86::Watched;
 
 /// The least number of bytes from the pointer to a bounced operand to the buffer's end.
 const BOUNCED_BYTES: u32 = 64;
@@ -657,9 +657,9 @@ impl Walk<'_> {
                 }
                 state.level = Some(kind);
                 Kind::Any
-            } else if part == offset_of!(LevelChange, table) {
+            } else if part == offset_of!(LevelChange, then.table) {
                 Kind::LevelTable(kind)
-            } else if part == offset_of!(LevelChange, tag) {
+            } else if part == offset_of!(LevelChange, then.tag) {
                 Kind::LevelTag(kind)
             } else {
                 Kind::Any
@@ -671,7 +671,7 @@ impl Walk<'_> {
         }
         // Outside IA-32e mode the monitor stores linear addresses of 32 bits.
         let descriptors = [at::CODE_DESCRIPTOR, at::STACK_DESCRIPTOR]
-            .map(|field| i64::from(field) + offset_of!(Expected, place) as i64);
+            .map(|field| i64::from(field) + offset_of!(Watched, place) as i64);
         if descriptors.contains(&place) && is_quad && !self.is_long() {
             return Ok(Some(self.numbers.new_value(Kind::Narrow)));
         }

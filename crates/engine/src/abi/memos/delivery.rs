@@ -4,10 +4,9 @@
 //! next one compares with it ([`crate::gate::interrupt_fast_path`]).
 
 use crate::abi::changed::Changed;
-use crate::abi::descriptors::Expected;
 use crate::abi::link_layout::FamilyId;
 use crate::abi::memos::{CodeAfter, Memo, MemoTable};
-use tollgate_x86::{Attributes, Segment, Selector, Vector};
+use tollgate_x86::{Segment, Selector, Vector, Watched};
 
 /// The memo of an INT n or INT3 that led through an interrupt or trap gate to a handler at level 0,
 /// from level 0 or level 3, or of the #GP of a V86 task.
@@ -33,20 +32,10 @@ pub struct Delivery {
     pub idt_limit: u16,
     /// The limit of the GDT.
     pub gdt_limit: u16,
-    /// The linear address of the gate.
-    pub gate: u64,
-    /// The gate's bytes; for 32-bit handlers only the first half is used.
-    pub gate_bytes: [u64; 2],
-    /// The linear address of the handler's code descriptor.
-    pub code_place: u64,
-    /// The bytes of the code descriptor.
-    pub code_bytes: u64,
+    /// The gate's words; for 32-bit handlers only the first one is used.
+    pub gate: [Watched; 2],
     /// The linear address of the stack pointer in the TSS; zero if the stack does not change.
     pub stack_slot: u64,
-    /// The linear address of the stack's descriptor, outside IA-32e mode.
-    pub stack_place: u64,
-    /// The bytes of the stack's descriptor.
-    pub stack_bytes: u64,
     /// RIP of the handler.
     pub target: u64,
     /// The software TLB of level 0 (R14 in guest code).
@@ -61,18 +50,17 @@ pub struct Delivery {
     pub code: Segment,
     /// SS in the handler, if the stack changes.
     pub stack: Segment,
+    /// The descriptor of that CS, which is
     /// [`crate::abi::descriptors::KnownDescriptors::code`] in the handler.
-    pub code_expected: Expected,
+    pub code_descriptor: Watched,
     /// [`crate::abi::descriptors::KnownDescriptors::stack`] in the handler, if the level changes.
-    pub stack_expected: Expected,
+    /// Outside IA-32e mode it is the descriptor of that SS.
+    pub stack_descriptor: Watched,
     /// The error code, as [`error_of`] encodes it, if the event is a fault with one; otherwise
     /// zero.
     pub error: u64,
-    /// The linear address of the gate of the INT n or INT3 that is refused with that fault; zero if
-    /// there is none.
-    pub refused_gate: u64,
-    /// The bytes of that gate.
-    pub refused_bytes: u64,
+    /// The gate of the INT n or INT3 that is refused with that fault, if there is one.
+    pub refused: Watched,
 }
 
 /// [`Delivery::error`] of a fault with an error code.
@@ -110,13 +98,6 @@ pub const fn refusal_key(family: FamilyId) -> u64 {
     task_key(Vector::GeneralProtection as u8, family) | 1 << KEY_REFUSED
 }
 
-const NO_SEGMENT: Segment = Segment {
-    base: 0,
-    limit: 0,
-    selector: Selector(0),
-    attributes: Attributes::empty(),
-};
-
 impl Memo for Delivery {
     const NONE: Self = Self {
         key: 0,
@@ -126,25 +107,19 @@ impl Memo for Delivery {
         task_limit: 0,
         idt_limit: 0,
         gdt_limit: 0,
-        gate: 0,
-        gate_bytes: [0; 2],
-        code_place: 0,
-        code_bytes: 0,
+        gate: [Watched::NONE; 2],
         stack_slot: 0,
-        stack_place: 0,
-        stack_bytes: 0,
         target: 0,
         tlb: 0,
         then: CodeAfter::NONE,
         changed: Changed::empty(),
         interrupt_mask: 0,
-        code: NO_SEGMENT,
-        stack: NO_SEGMENT,
-        code_expected: Expected::NEVER,
-        stack_expected: Expected::NEVER,
+        code: Segment::null(Selector(0)),
+        stack: Segment::null(Selector(0)),
+        code_descriptor: Watched::NEVER,
+        stack_descriptor: Watched::NEVER,
         error: 0,
-        refused_gate: 0,
-        refused_bytes: 0,
+        refused: Watched::NONE,
     };
 
     fn key(&self) -> Option<u64> {

@@ -4,9 +4,8 @@
 //! The fast path that enters such a segment again compares with them
 //! ([`crate::gate::far_fast_path`]).
 
-use crate::abi::descriptors::Expected;
 use crate::abi::memos::{CodeAfter, Memo, MemoTable};
-use tollgate_x86::{Attributes, Segment, Selector};
+use tollgate_x86::{Segment, Selector, Watched};
 
 /// The memo of a flat code segment that far JMP, CALL and RET of one mode may enter at the level of
 /// that mode, by a selector whose RPL is that level.
@@ -20,10 +19,6 @@ pub struct KnownCode {
     pub key: u64,
     /// The base of the GDT.
     pub gdt_base: u64,
-    /// The linear address of the descriptor.
-    pub place: u64,
-    /// The descriptor as it was in memory.
-    pub descriptor: u64,
     /// The supervisor's software TLB, through which the descriptor is read.
     pub tlb: u64,
     /// The code that runs next, as a table of indirect branches describes it.
@@ -34,8 +29,9 @@ pub struct KnownCode {
     pub gdt_limit: u16,
     /// CS after the transfer.
     pub code: Segment,
-    /// The value of [`crate::abi::descriptors::KnownDescriptors::code`] after the transfer.
-    pub expected: Expected,
+    /// The segment's descriptor, which is [`crate::abi::descriptors::KnownDescriptors::code`] after
+    /// the transfer.
+    pub descriptor: Watched,
 }
 
 /// The number of code segments that are remembered.
@@ -87,19 +83,12 @@ impl Memo for KnownCode {
     const NONE: Self = Self {
         key: 0,
         gdt_base: 0,
-        place: 0,
-        descriptor: 0,
         tlb: 0,
         then: CodeAfter::NONE,
         changed: 0,
         gdt_limit: 0,
-        code: Segment {
-            base: 0,
-            limit: 0,
-            selector: Selector(0),
-            attributes: Attributes::empty(),
-        },
-        expected: Expected::NEVER,
+        code: Segment::null(Selector(0)),
+        descriptor: Watched::NEVER,
     };
 
     fn key(&self) -> Option<u64> {

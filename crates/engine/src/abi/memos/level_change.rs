@@ -7,11 +7,9 @@
 //! model-specific registers that these instructions use, discards all results. IRET loads
 //! descriptors in addition: see [`OuterReturn`].
 
-use crate::abi::descriptors::Expected;
-use crate::abi::link_layout::{
-    FamilyId, ModeId, ModeTable, far_tag_base, indirect_tag, table_offset,
-};
-use tollgate_x86::Segment;
+use crate::abi::link_layout::{FamilyId, ModeId, ModeTable, far_tag_base};
+use crate::abi::memos::CodeAfter;
+use tollgate_x86::{Segment, Watched};
 
 /// The instructions, in the order of [`crate::abi::context::groups::Transfers::level_changes`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,9 +53,9 @@ pub struct OuterReturn {
     /// SS in the frame.
     pub stack_selector: u64,
     /// The descriptor of that CS.
-    pub code: Expected,
+    pub code: Watched,
     /// The descriptor of that SS.
-    pub stack: Expected,
+    pub stack: Watched,
 }
 
 impl Default for OuterReturn {
@@ -71,8 +69,8 @@ impl OuterReturn {
     pub const NEVER: Self = Self {
         code_selector: 0,
         stack_selector: 0,
-        code: Expected::NEVER,
-        stack: Expected::NEVER,
+        code: Watched::NEVER,
+        stack: Watched::NEVER,
     };
 }
 
@@ -89,12 +87,8 @@ pub struct LevelChange {
     pub stack: Segment,
     /// The software TLB of the level that the instruction leads to (R14 in guest code).
     pub tlb: u64,
-    /// Where indirect branches of the target's mode find their targets, in bytes from the start of
-    /// the link tables divided by 8.
-    pub table: u64,
-    /// The number that, added to the target's RIP, gives the negative of the tag of the target's
-    /// entry.
-    pub tag: u64,
+    /// The target's code, as indirect branches find it.
+    pub then: CodeAfter,
 }
 
 impl LevelChange {
@@ -105,8 +99,7 @@ impl LevelChange {
             code,
             stack,
             tlb,
-            table: table_offset(to.table) as u64 / 8,
-            tag: indirect_tag(to.table, to.mode),
+            then: CodeAfter::of(to.table, to.mode),
         }
     }
 }

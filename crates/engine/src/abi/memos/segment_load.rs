@@ -1,7 +1,7 @@
 //! The memos of segment loads that the monitor has executed.
 
 use crate::abi::memos::{CodeAfter, Memo, MemoTable};
-use tollgate_x86::{Segment, SegmentRegister};
+use tollgate_x86::{Segment, SegmentRegister, Selector, Watched};
 
 /// The memo of a load of a segment register that the monitor has executed.
 #[derive(Clone, Copy, Debug)]
@@ -10,10 +10,8 @@ pub struct SegmentLoad {
     /// The key that [`segment_load_key`] returns, with the selector in its low 16 bits; zero if the
     /// place is vacant.
     pub key: u64,
-    /// The linear address of the descriptor; zero for a null selector.
-    pub place: u64,
-    /// The descriptor as it was in memory.
-    pub descriptor: u64,
+    /// The segment's descriptor; [`Watched::NONE`] for a null selector.
+    pub descriptor: Watched,
     /// The segment register after the load.
     pub segment: Segment,
     /// The code that runs next, as a table of indirect branches describes it. Its tag is zero if
@@ -24,14 +22,8 @@ pub struct SegmentLoad {
 impl Memo for SegmentLoad {
     const NONE: Self = Self {
         key: 0,
-        place: 0,
-        descriptor: 0,
-        segment: Segment {
-            base: 0,
-            limit: 0,
-            selector: tollgate_x86::Selector(0),
-            attributes: tollgate_x86::Attributes::empty(),
-        },
+        descriptor: Watched::NONE,
+        segment: Segment::null(Selector(0)),
         then: CodeAfter::NONE,
     };
 

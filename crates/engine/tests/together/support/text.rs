@@ -178,8 +178,8 @@ fn field(displacement: i32) -> String {
             ("ss", offset_of!(LevelChange, stack)),
             ("ss+8", offset_of!(LevelChange, stack) + 8),
             ("tlb", offset_of!(LevelChange, tlb)),
-            ("table", offset_of!(LevelChange, table)),
-            ("tag", offset_of!(LevelChange, tag)),
+            ("table", offset_of!(LevelChange, then.table)),
+            ("tag", offset_of!(LevelChange, then.tag)),
         ];
         for (name, offset) in parts {
             if at::level_change(kind) + offset as i32 == displacement {

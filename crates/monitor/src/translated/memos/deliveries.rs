@@ -26,17 +26,6 @@ use tollgate_x86::{
     Attributes, CpuState, Exception, Flags, LinearAddress, Segment, Selector, Vector, Watched,
 };
 
-/// The linear address of a descriptor of the GDT.
-pub(crate) fn place_of(cpu: &CpuState, selector: Selector) -> Option<u64> {
-    let offset = selector.table_offset();
-    let is_there = !selector.is_null() && !selector.is_local() && offset | 7 <= cpu.gdtr.limit;
-    let place = cpu.gdtr.base.wrapping_add(offset.into());
-    is_there.then_some(match cpu.is_long_mode() {
-        true => place,
-        false => place & 0xffff_ffff,
-    })
-}
-
 /// A fault of a V86 task that a fast path may deliver.
 pub(crate) struct Refusal {
     key: u64,
@@ -47,7 +36,7 @@ pub(crate) struct Refusal {
 }
 
 /// Whether a segment has a base of zero, 4 GiB and a default size of 32 bits.
-fn is_flat(segment: &Segment) -> bool {
+pub(super) fn is_flat(segment: &Segment) -> bool {
     let attributes = segment.attributes;
     segment.base == 0
         && segment.limit == u32::MAX
@@ -62,38 +51,30 @@ fn memo_of(cpu: &CpuState, planned: &Planned) -> Option<Delivery> {
     let Target::Handler(plan) = &planned.target else {
         return None;
     };
-    // In the memo, a place of zero says that there is no such word.
-    let has_zero = planned.reads.iter().any(|word| word.place == 0)
-        || plan.stack.slot.is_some_and(|slot| slot.place == 0);
-    let is_local = plan.code.selector.is_local();
-    let is_plain = planned.reads.is_complete() && plan.cpl == 0 && !is_local && !has_zero;
-    let (gate, code, descriptor) = match (&*planned.reads, plan.size) {
-        ([low, high, code], 8) if low.place % PAGE_SIZE <= PAGE_SIZE - 16 => {
-            ([*low, *high], code, Watched::NONE)
-        }
-        ([gate, code, _, descriptor], 4) => ([*gate, Watched::NONE], code, *descriptor),
+    let gate = match (&*planned.reads, plan.size) {
+        ([low, high, _], 8) if low.place % PAGE_SIZE <= PAGE_SIZE - 16 => [*low, *high],
+        ([gate, _, _, _], 4) => [*gate, Watched::NONE],
         _ => return None,
     };
-    let stack = plan.stack.segment;
+    let (stack, slot) = (plan.stack.segment, plan.stack.slot);
     let is_flat = plan.size == 8
         || is_flat(&plan.code)
-            && stack.is_some_and(|stack| is_flat(&stack) && !stack.selector.is_local())
-            && plan.stack.slot.is_some_and(|slot| slot.size == 4);
+            && stack.is_some_and(|stack| is_flat(&stack))
+            && slot.is_some_and(|slot| slot.size == 4);
+    // In the memo, a place of zero says that there is no such word.
+    let has_places = gate[0].place != 0 && slot.is_none_or(|slot| slot.place != 0);
     let known = KnownDescriptors::of(cpu);
-    (is_plain && is_flat).then_some(Delivery {
+    let is_known = known.code != Watched::NEVER && known.stack != Watched::NEVER;
+    let is_plain = planned.reads.is_complete() && plan.cpl == 0;
+    (is_plain && is_flat && is_known && has_places).then_some(Delivery {
         idt_base: cpu.idtr.base,
         gdt_base: cpu.gdtr.base,
         task_base: cpu.tr.base,
         task_limit: cpu.tr.limit,
         idt_limit: cpu.idtr.limit,
         gdt_limit: cpu.gdtr.limit,
-        gate: gate[0].place,
-        gate_bytes: gate.map(|word| word.value),
-        code_place: code.place,
-        code_bytes: code.value,
-        stack_slot: plan.stack.slot.map_or(0, |slot| slot.place),
-        stack_place: descriptor.place,
-        stack_bytes: descriptor.value,
+        gate,
+        stack_slot: slot.map_or(0, |slot| slot.place),
         target: plan.rip,
         changed: match stack {
             Some(_) => Changed::LEVEL,
@@ -105,8 +86,8 @@ fn memo_of(cpu: &CpuState, planned: &Planned) -> Option<Delivery> {
         },
         code: plan.code,
         stack: stack.unwrap_or(Segment::null_stack(Selector(0), 0)),
-        code_expected: known.code,
-        stack_expected: known.stack,
+        code_descriptor: known.code,
+        stack_descriptor: known.stack,
         ..Delivery::NONE
     })
 }
@@ -184,8 +165,7 @@ impl Processor<'_> {
             self.note_known_delivery(Delivery {
                 key: refusal.key,
                 error: error_of(refusal.code),
-                refused_gate: refusal.gate.place,
-                refused_bytes: refusal.gate.value,
+                refused: refusal.gate,
                 ..delivery
             });
         }
@@ -196,15 +176,14 @@ impl Processor<'_> {
     fn note_known_delivery(&mut self, mut delivery: Delivery) {
         let (from, to) = (self.runner.mode, self.runner.mode_of_state());
         let places = [
-            delivery.gate,
-            delivery.code_place,
+            delivery.gate[0].place,
+            delivery.code_descriptor.place,
+            delivery.stack_descriptor.place,
             delivery.stack_slot,
-            delivery.stack_place,
-            delivery.refused_gate,
+            delivery.refused.place,
         ];
-        let mut places = places.into_iter();
-        let are_known = places.all(|place| place == 0 || self.read_known(place).is_some());
-        if to.is_watched() || !are_known {
+        let mut places = places.into_iter().filter(|&place| place != 0);
+        if to.is_watched() || !places.all(|place| self.makes_readable(place)) {
             return;
         }
         let Some(to) = self.intern_for_memo(to) else {
@@ -219,19 +198,16 @@ impl Processor<'_> {
         self.runner.context.fast_paths.deliveries.note(delivery);
     }
 
-    /// Reads eight bytes in one page, if the supervisor's view of the software TLB has the page.
-    pub(crate) fn read_known(&mut self, place: u64) -> Option<u64> {
+    /// Makes eight bytes of a table readable through the supervisor's view of the software TLB, by
+    /// one look-up. Returns whether they are.
+    pub(crate) fn makes_readable(&mut self, place: u64) -> bool {
         let cpu = &self.runner.context.cpu;
-        let is_reachable = place != 0
-            && place % PAGE_SIZE <= PAGE_SIZE - 8
+        let is_reachable = place % PAGE_SIZE <= PAGE_SIZE - 8
             && (!cpu.is_long_mode() || is_canonical_range(place, 8));
-        if !is_reachable {
-            return None;
-        }
-        let place = LinearAddress(place);
-        match (self.view).make_inline(cpu, place, InlineAccess::TABLE_LOAD) {
-            Ok(Inline::Yes) => self.view.read_table(cpu, place),
-            _ => None,
-        }
+        is_reachable
+            && matches!(
+                (self.view).make_inline(cpu, LinearAddress(place), InlineAccess::TABLE_LOAD),
+                Ok(Inline::Yes)
+            )
     }
 }

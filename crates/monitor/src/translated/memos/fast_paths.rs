@@ -4,7 +4,6 @@
 
 use crate::execution::running::Running;
 use crate::execution::stop::VcpuStop;
-use crate::memory::guest_view::InlineAccess;
 use crate::translated::processor::Processor;
 use crate::translated::{PendingLink, Translated};
 use iced_x86::Instruction;
@@ -22,9 +21,8 @@ use tollgate_engine::policy::instruction_kind::{Effects, Helper};
 use tollgate_engine::policy::mode::Mode;
 use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
-use tollgate_x86::LinearAddress;
 use tollgate_x86::local_apic_msrs::APIC_BASE;
-use tollgate_x86::{Flags, Gpr};
+use tollgate_x86::{Flags, Gpr, Watched};
 
 /// The number of IA32_EFER.
 const EFER: u32 = 0xc000_0080;
@@ -54,17 +52,16 @@ impl Processor<'_> {
         let cpu = &self.runner.context.cpu;
         let segment = *cpu.segment(register);
         let known = match segment.selector.is_null() {
-            true => Some((0, 0)),
-            false => known_descriptor(cpu, &segment).filter(|&(place, _)| place != 0),
+            true => Some(Watched::NONE),
+            false => known_descriptor(cpu, &segment).filter(|known| known.place != 0),
         };
         let family = self.runner.engine.family(from);
-        let (Some(key), Some((place, descriptor))) = (fast_path.key(from.0, family), known) else {
+        let (Some(key), Some(descriptor)) = (fast_path.key(from.0, family), known) else {
             return;
         };
         let key = key | u64::from(segment.selector.0);
         let mut load = SegmentLoad {
             key,
-            place,
             descriptor,
             segment,
             ..SegmentLoad::NONE
@@ -77,14 +74,9 @@ impl Processor<'_> {
             };
             load.then = CodeAfter::of(self.runner.engine.branch_table(to), to);
         }
-        self.runner.context.fast_paths.segment_loads.note(load);
-        self.runner.fast_paths_known.segment_loads = true;
-        if place != 0 {
-            // The fast path reads the descriptor through the software TLB. If the software TLB
-            // cannot hold the page of the descriptor, the monitor continues to execute these loads.
-            let cpu = &self.runner.context.cpu;
-            let place = LinearAddress(place);
-            let _ = (self.view).make_inline(cpu, place, InlineAccess::TABLE_LOAD);
+        if descriptor == Watched::NONE || self.makes_readable(descriptor.place) {
+            self.runner.context.fast_paths.segment_loads.note(load);
+            self.runner.fast_paths_known.segment_loads = true;
         }
     }
 }

@@ -1,0 +1,261 @@
+//! The fast path of IRETD from 32-bit code of level 0 to programs of 32 bits ([`LevelChange`],
+//! [`OuterReturn`](crate::abi::memos::level_change::OuterReturn)) and to V86 tasks
+//! ([`VirtualReturn`]).
+//!
+//! See [`crate::gate::fast_path`] for what all fast paths share.
+
+use crate::abi::context_displacements as at;
+use crate::abi::fast_paths::{DONE_RETURN, FastPath};
+use crate::abi::flags::SYSTEM_FLAGS;
+use crate::abi::link_layout::{ENTRY_SLIDE, ENTRY_TARGET, FAR_ENTRY_BYTES, FAR_TABLE_OFFSET};
+use crate::abi::memos::level_change::{LevelChange, LevelChangeKind, VirtualReturn};
+use crate::abi::x87_pointers::X87_FRESH;
+use std::mem::offset_of;
+use tollgate_x86::{Attributes, Flags, Segment, SegmentRegister, Watched};
+
+const _: () = assert!(size_of::<Segment>() == 16 && offset_of!(Segment, selector) == 12);
+
+/// Flags in the image of a return to a V86 task that affect the task's mode or what happens first:
+/// all except IOPL must be clear.
+const STEERING: Flags = Flags::TF
+    .union(Flags::IOPL)
+    .union(Flags::NT)
+    .union(Flags::AC)
+    .union(Flags::VIP);
+
+/// The place of the memo of IRET to level 3.
+const CHANGE: i32 = at::level_change(LevelChangeKind::Iret);
+
+fast_path_routines!(
+    tollgate_return..tollgate_return_end,
+    {
+    // Fails unless `bytes` bytes at R8 lie in one page. Changes RAX.
+    ".macro tollgate_return_holds bytes",
+    "mov eax, r8d",
+    "and eax, 0xfff",
+    "cmp eax, 0x1000 - \\bytes",
+    "ja 9f",
+    ".endm",
+    // Fails unless the descriptor that the memo at this field names lies in one page and is
+    // unchanged, in all its bits.
+    ".macro tollgate_return_compares field",
+    "cmp qword ptr [r15 + \\field + {watched_mask}], -1",
+    "jne 9f",
+    "mov r8, [r15 + \\field]",
+    "tollgate_return_holds 8",
+    "tollgate_compares r15, \\field, r14, 0, 0",
+    ".endm",
+    // Fails unless a data segment stays as it is at level 3: it must be null, or present and of
+    // level 3 (SDM volume 3, 5.8.6).
+    ".macro tollgate_return_keeps segment",
+    "mov eax, [r15 + \\segment + 12]",
+    "test eax, eax",
+    "jz 1f",
+    "and eax, {level_3}",
+    "cmp eax, {level_3}",
+    "jne 9f",
+    "1:",
+    ".endm",
+    // Loads IF from RCX, and DF and the arithmetic flags from the image in EAX, which it copies to
+    // ECX. Changes RAX and RDX.
+    ".macro tollgate_return_loads_flags",
+    "mov [r15 + {interrupt_flag}], rcx",
+    "mov edx, eax",
+    "shl edx, 21",
+    "sar edx, 31",
+    "or edx, 1",
+    "movsxd rdx, edx",
+    "mov [r15 + {direction}], rdx",
+    "mov ecx, eax",
+    "mov edx, eax",
+    "shr edx, 11",
+    "and edx, 1",
+    "shl eax, 8",
+    "and eax, 0xd500",
+    "or eax, edx",
+    "mov [r15 + {flags}], ax",
+    ".endm",
+    // Loads a segment register as V86 mode does, from the frame at R9. Changes RAX.
+    ".macro tollgate_return_loads_virtual segment, offset",
+    "movzx eax, word ptr [r9 + \\offset]",
+    "shl eax, 4",
+    "mov [r15 + \\segment], rax",
+    "shr eax, 4",
+    "or eax, {virtual_rights}",
+    "mov dword ptr [r15 + \\segment + 8], 0xffff",
+    "mov [r15 + \\segment + 12], eax",
+    ".endm",
+    // On entry R8 is ESP, and R9 is the mode, encoded as in `LevelChange::from`.
+    "tollgate_begins",
+    "test dword ptr [r15 + {x87_opcode}], {x87_fresh}",
+    "jnz 9f",
+    "mov r11, r9",
+    // EIP, CS, EFLAGS, ESP and SS must lie in one page.
+    "tollgate_return_holds 20",
+    "tollgate_looks_up r9, r14, 0, 0",
+    "add r9, r8",
+    "test dword ptr [r9 + 8], {virtual_mode}",
+    "jnz 7f",
+    "cmp [r15 + {change_from}], r11",
+    "jne 9f",
+    "movzx eax, word ptr [r9 + 4]",
+    "cmp rax, [r15 + {outer_code_selector}]",
+    "jne 9f",
+    "movzx eax, word ptr [r9 + 16]",
+    "cmp rax, [r15 + {outer_stack_selector}]",
+    "jne 9f",
+    "tollgate_return_compares {outer_code}",
+    "tollgate_return_compares {outer_stack}",
+    "tollgate_return_keeps {es}",
+    "tollgate_return_keeps {ds}",
+    "tollgate_return_keeps {fs}",
+    "tollgate_return_keeps {gs}",
+    "mov eax, [r9 + 8]",
+    "test eax, {unusual_flags}",
+    "jnz 9f",
+    "mov ecx, eax",
+    "and ecx, {interrupt_enable}",
+    "test [r15 + {request}], rcx",
+    "jnz 9f",
+    // Nothing can fail from here on. The flags are loaded first.
+    "inc qword ptr [r15 + {count}]",
+    "tollgate_return_loads_flags",
+    "and ecx, {resume_flag}",
+    "mov [r15 + {kept_flags}], rcx",
+    "mov qword ptr [r15 + {system_flags}], 0",
+    "mov r12d, [r9 + 12]",
+    "mov ecx, [r9]",
+    "mov [r15 + {returned_rip}], rcx",
+    "tollgate_copies r15, {change_code}, {cs}",
+    "tollgate_copies r15, {change_stack}, {ss}",
+    // The monitor has not examined the descriptor of this CS.
+    "mov qword ptr [r15 + {code_mask}], {never_mask}",
+    "mov qword ptr [r15 + {code_value}], {never_value}",
+    "mov r14, [r15 + {change_tlb}]",
+    "mov [r15 + {tlb}], r14",
+    "mov dword ptr [r15 + {level_changed}], 1",
+    // Continues in the table of the program's mode.
+    "tollgate_finds_code r15, {change_then}, {done_return}",
+    "mov r8, [r9 + {entry_slide}]",
+    "mov [r15 + {code_slide}], r8",
+    "mov r11, [r9 + {entry_target}]",
+    "tollgate_continues r11",
+    // A return to a V86 task: ES, DS, FS and GS are in the frame too.
+    "7:",
+    "cmp [r15 + {virtual_from}], r11",
+    "jne 9f",
+    "tollgate_return_holds 36",
+    "cmp dword ptr [r9], 0xffff",
+    "ja 9f",
+    "mov eax, [r9 + 8]",
+    "mov ecx, eax",
+    "and ecx, {steering_flags}",
+    "cmp rcx, [r15 + {virtual_privilege}]",
+    "jne 9f",
+    "mov ecx, eax",
+    "and ecx, {interrupt_enable}",
+    "test [r15 + {request}], rcx",
+    "jnz 9f",
+    // Nothing can fail from here on.
+    "inc qword ptr [r15 + {count}]",
+    "tollgate_return_loads_flags",
+    "and ecx, {flags_of_task}",
+    "mov [r15 + {kept_flags}], rcx",
+    "and ecx, {flags_apart}",
+    "mov [r15 + {system_flags}], rcx",
+    "tollgate_return_loads_virtual {cs}, 4",
+    "tollgate_return_loads_virtual {ss}, 16",
+    "tollgate_return_loads_virtual {es}, 20",
+    "tollgate_return_loads_virtual {ds}, 24",
+    "tollgate_return_loads_virtual {fs}, 28",
+    "tollgate_return_loads_virtual {gs}, 32",
+    "mov r12d, [r9 + 12]",
+    "mov ecx, [r9]",
+    "mov [r15 + {returned_rip}], rcx",
+    "mov qword ptr [r15 + {code_mask}], {never_mask}",
+    "mov qword ptr [r15 + {code_value}], {never_value}",
+    "mov r14, [r15 + {virtual_tlb}]",
+    "mov [r15 + {tlb}], r14",
+    "mov dword ptr [r15 + {level_changed}], 1",
+    // Continues in the table of far transfers.
+    "movzx r11d, word ptr [r9 + 4]",
+    "shl r11d, 16",
+    "or r11d, ecx",
+    "mov r8d, r11d",
+    "shr r8d, 12",
+    "add r8d, r11d",
+    "movzx r8d, r8w",
+    "shl r8d, {far_entry_shift}",
+    "lea r9, [r13 + r8 + {far_table} - {links_bias}]",
+    "mov r8, [r9]",
+    "add r8, r11",
+    "add r8, [r15 + {virtual_tag}]",
+    "jz 4f",
+    "mov [r15 + {exit_value}], rcx",
+    "mov qword ptr [r15 + {done}], {done_return}",
+    "9:",
+    "tollgate_leaves",
+    "4:",
+    "mov r11, [r9 + 8]",
+    "tollgate_continues r11",
+    ".purgem tollgate_return_holds",
+    ".purgem tollgate_return_compares",
+    ".purgem tollgate_return_keeps",
+    ".purgem tollgate_return_loads_flags",
+    ".purgem tollgate_return_loads_virtual",
+    },
+    x87_opcode = const at::X87_OPCODE,
+    x87_fresh = const X87_FRESH,
+    level_changed = const at::LEVEL_CHANGED,
+    entry_target = const ENTRY_TARGET,
+    done_return = const DONE_RETURN,
+    entry_slide = const ENTRY_SLIDE,
+    code_slide = const at::CODE_SLIDE,
+    outer_code_selector = const at::OUTER_CODE_SELECTOR,
+    outer_stack_selector = const at::OUTER_STACK_SELECTOR,
+    outer_code = const at::OUTER_CODE_DESCRIPTOR,
+    outer_stack = const at::OUTER_STACK_DESCRIPTOR,
+    level_3 = const (Attributes::PRESENT.bits() as u32 | 3 << 5) << 16,
+    es = const at::segment_register(SegmentRegister::Es),
+    cs = const at::segment_register(SegmentRegister::Cs),
+    ss = const at::segment_register(SegmentRegister::Ss),
+    ds = const at::segment_register(SegmentRegister::Ds),
+    fs = const at::segment_register(SegmentRegister::Fs),
+    gs = const at::segment_register(SegmentRegister::Gs),
+    unusual_flags = const SYSTEM_FLAGS.union(Flags::VM).bits() as i32,
+    interrupt_enable = const Flags::IF.bits() as i32,
+    resume_flag = const Flags::RF.bits() as i32,
+    request = const at::INTERRUPT_REQUEST,
+    interrupt_flag = const at::INTERRUPT_FLAG,
+    direction = const at::DIRECTION,
+    kept_flags = const at::register::FLAGS,
+    system_flags = const at::SYSTEM_FLAGS,
+    returned_rip = const at::RETURNED_RIP,
+    code_mask = const at::CODE_DESCRIPTOR + offset_of!(Watched, mask) as i32,
+    code_value = const at::CODE_DESCRIPTOR + offset_of!(Watched, value) as i32,
+    never_mask = const Watched::NEVER.mask,
+    never_value = const Watched::NEVER.value,
+    tlb = const at::TLB,
+    change_from = const CHANGE + offset_of!(LevelChange, from) as i32,
+    change_code = const CHANGE + offset_of!(LevelChange, code) as i32,
+    change_stack = const CHANGE + offset_of!(LevelChange, stack) as i32,
+    change_tlb = const CHANGE + offset_of!(LevelChange, tlb) as i32,
+    change_then = const CHANGE + offset_of!(LevelChange, then) as i32,
+    count = const at::fast_path_count(FastPath::Return),
+    virtual_mode = const Flags::VM.bits() as i32,
+    virtual_rights = const (Segment::real_mode(0, 3).attributes.bits() as u32) << 16,
+    virtual_from = const at::VIRTUAL_RETURN + offset_of!(VirtualReturn, from) as i32,
+    virtual_privilege = const at::VIRTUAL_RETURN + offset_of!(VirtualReturn, privilege) as i32,
+    virtual_tlb = const at::VIRTUAL_RETURN + offset_of!(VirtualReturn, tlb) as i32,
+    virtual_tag = const at::VIRTUAL_RETURN + offset_of!(VirtualReturn, tag) as i32,
+    steering_flags = const STEERING.bits() as i32,
+    flags_of_task = const SYSTEM_FLAGS.union(Flags::VM).union(Flags::RF).bits() as i32,
+    flags_apart = const SYSTEM_FLAGS.bits() as i32,
+    far_table = const FAR_TABLE_OFFSET,
+    far_entry_shift = const FAR_ENTRY_BYTES.ilog2(),
+);
+
+/// The address of the routine.
+pub fn address() -> u64 {
+    tollgate_return as *const () as u64
+}
