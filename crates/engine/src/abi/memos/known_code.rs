@@ -29,9 +29,10 @@ pub struct KnownCode {
     pub gdt_limit: u16,
     /// CS after the transfer.
     pub code: Segment,
-    /// The segment's descriptor, which is [`crate::abi::descriptors::KnownDescriptors::code`] after
-    /// the transfer.
+    /// The segment's descriptor, in all its bits.
     pub descriptor: Watched,
+    /// [`crate::abi::descriptors::KnownDescriptors::code`] after the transfer.
+    pub known: Watched,
 }
 
 /// The number of code segments that are remembered.
@@ -89,6 +90,7 @@ impl Memo for KnownCode {
         gdt_limit: 0,
         code: Segment::null(Selector(0)),
         descriptor: Watched::NEVER,
+        known: Watched::NEVER,
     };
 
     fn key(&self) -> Option<u64> {

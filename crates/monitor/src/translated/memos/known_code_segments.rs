@@ -11,8 +11,8 @@ use tollgate_engine::abi::memos::known_code::{FarTransfer, KEY_TRANSFER, KnownCo
 use tollgate_engine::abi::memos::{CodeAfter, Memo};
 use tollgate_engine::policy::fast_path::FastInstruction;
 use tollgate_engine::policy::mode::{Mode, ModeFlags};
-use tollgate_x86::Watched;
 use tollgate_x86::paging::Privilege;
+use tollgate_x86::{LinearAddress, Watched};
 
 impl Processor<'_> {
     /// Stores a memo of the code segment that a far JMP, CALL or RET has just entered in the
@@ -50,22 +50,25 @@ impl Processor<'_> {
         // Whatever has entered this segment, a far transfer of this level may enter it by the
         // selector in CS (SDM volume 3, 5.8.1).
         let code = *cpu.cs();
-        let descriptor = KnownDescriptors::of(cpu).code;
-        if descriptor == Watched::NEVER || !long && !is_flat(&code) {
+        let known = KnownDescriptors::of(cpu).code;
+        if known == Watched::NEVER || !long && !is_flat(&code) || !self.makes_readable(known.place)
+        {
             return None;
         }
-        let known = KnownCode {
+        let cpu = &self.runner.context.cpu;
+        let word = self.view.read_table(cpu, LinearAddress(known.place))?;
+        let family = self.runner.engine.family(self.runner.mode);
+        let key = fast_path.key(self.runner.mode.0, family)? & !KEY_TRANSFER;
+        let memo = KnownCode {
+            key: key | u64::from(code.selector.0),
             gdt_base: cpu.gdtr.base,
-            descriptor,
+            descriptor: Watched::all(known.place, word),
+            known,
             tlb: (self.view.translations).table(cpu, view_of(Privilege::Supervisor)),
             gdt_limit: cpu.gdtr.limit,
             code,
             ..KnownCode::NONE
         };
-        let family = self.runner.engine.family(self.runner.mode);
-        let key = fast_path.key(self.runner.mode.0, family)? & !KEY_TRANSFER;
-        let key = key | u64::from(code.selector.0);
-        let is_readable = self.makes_readable(descriptor.place);
-        is_readable.then_some((KnownCode { key, ..known }, to))
+        known.matches(word).then_some((memo, to))
     }
 }
