@@ -7,7 +7,10 @@ use tollgate_memory::GuestMemory;
 use tollgate_monitor::VcpuStop;
 use tollgate_platform::{BareMachine, GuestTime, StopRequest};
 use tollgate_test_support::{Computer, Random};
-use tollgate_x86::{Attributes, CpuState, PhysicalAddress, Segment, SegmentRegister, Selector};
+use tollgate_x86::flags::RESERVED_ONE;
+use tollgate_x86::{
+    Attributes, CpuState, Flags, PhysicalAddress, Segment, SegmentRegister, Selector,
+};
 
 /// The longest time that one program may run, in nanoseconds.
 const TIME_LIMIT: u64 = 1_000_000;
@@ -232,5 +235,32 @@ fn random_bytes_never_harm_the_monitor() {
                 );
             }
         }
+        let wrong = what_no_processor_has(vcpu.state());
+        assert!(wrong.is_empty(), "program {program} in {mode}: {wrong:?}");
     }
+}
+
+/// What of this state no processor can have, whatever code it has run.
+fn what_no_processor_has(state: &CpuState) -> Vec<&'static str> {
+    let bit = |value: u64, number: u32| value >> number & 1 != 0;
+    let (cr0, efer) = (state.cr0, state.efer);
+    let is_paged = bit(cr0, 31);
+    let rules = [
+        (
+            state.flags & !(Flags::all().bits() | RESERVED_ONE) == 0,
+            "reserved flags",
+        ),
+        (bit(cr0, 0) || !is_paged, "paging without protection"),
+        (bit(cr0, 30) || !bit(cr0, 29), "write-back disabled alone"),
+        (
+            bit(efer, 10) == (bit(efer, 8) && is_paged),
+            "EFER.LMA without EFER.LME and paging, or the reverse",
+        ),
+        (
+            bit(efer, 10) || u32::try_from(state.rip).is_ok(),
+            "a long instruction pointer",
+        ),
+    ];
+    let broken = rules.into_iter().filter(|(holds, _)| !holds);
+    broken.map(|(_, what)| what).collect()
 }
