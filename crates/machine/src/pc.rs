@@ -396,14 +396,22 @@ impl Pc {
         Arc::clone(&self.news)
     }
 
+    /// Waits until no device has unfinished work.
+    ///
+    /// # Errors
+    /// [`StateError::Busy`]: the threads of a device do not finish.
+    pub fn finish_work(&mut self) -> Result<(), StateError> {
+        self.bus
+            .quiesce(&mut self.board, &self.clock, QUIESCE_PATIENCE)
+    }
+
     /// Waits until no device has unfinished work, and returns the state of all devices and clocks.
     ///
     /// # Errors
     /// [`StateError::Busy`]: the threads of a device do not finish; [`StateError::InUse`]: the guest
     /// uses something of the host that the state does not contain.
     pub fn save(&mut self) -> Result<PcState, StateError> {
-        self.bus
-            .quiesce(&mut self.board, &self.clock, QUIESCE_PATIENCE)?;
+        self.finish_work()?;
         self.bus.can_be_saved()?;
         Ok(PcState {
             version: PC_STATE_VERSION,
@@ -429,8 +437,7 @@ impl Pc {
                 expected: PC_STATE_VERSION,
             });
         }
-        self.bus
-            .quiesce(&mut self.board, &self.clock, QUIESCE_PATIENCE)?;
+        self.finish_work()?;
         let before = self.board.save();
         self.board.restore(&state.board)?;
         if let Err(error) = self.bus.restore(&state.parts) {

@@ -15,6 +15,7 @@
 mod disks;
 pub(crate) mod error;
 mod file;
+mod put_back;
 mod restore;
 mod version;
 mod write;
@@ -22,6 +23,7 @@ mod write;
 pub use self::disks::DiskState;
 pub use self::error::SnapshotError;
 pub use self::file::SnapshotFile;
+pub(crate) use self::put_back::Origin;
 pub use self::version::SNAPSHOT_VERSION;
 
 use crate::config::VmConfig;

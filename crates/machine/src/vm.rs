@@ -6,10 +6,11 @@ use crate::device_list;
 use crate::knobs::{self, Settings};
 use crate::marks::{Marks, Moment, Span};
 use crate::pc::Pc;
+use crate::snapshot::Origin;
 use crate::snapshot::error::SnapshotError;
 use crate::vm_handle::{
-    AfterSnapshot, Answer, Command, Happened, KickFunction, MediumChange, Query, RemovableDrive,
-    Shown, State, Status, VmCommands, VmHandle,
+    Answer, Command, Happened, KickFunction, MediumChange, Query, RemovableDrive, Shown,
+    SnapshotOrder, State, Status, VmCommands, VmHandle,
 };
 use std::collections::BTreeSet;
 use std::fmt;
@@ -154,6 +155,8 @@ pub struct Vm {
     marks: Marks,
     trace: TracePlan,
     happened: Happened,
+    /// The snapshot that the machine was restored from.
+    pub(crate) origin: Option<Origin>,
 }
 
 impl Vm {
@@ -228,6 +231,7 @@ impl Vm {
             marks: Marks::default(),
             trace: TracePlan::default(),
             happened: Happened::default(),
+            origin: None,
         })
     }
 
@@ -566,14 +570,17 @@ impl Vm {
                             self.commands.publish_medium_change(request, changed);
                         }
                     }
-                    Command::WriteSnapshots => {
+                    Command::ObeySnapshotOrders => {
                         for (request, order) in self.commands.take_snapshot_orders() {
-                            let written = self.write_snapshot(&order.path);
-                            if written.is_ok() && order.then == AfterSnapshot::Pause && !paused {
+                            let result = match &order {
+                                SnapshotOrder::Write { path, .. } => self.write_snapshot(path),
+                                SnapshotOrder::PutBack => self.put_back(),
+                            };
+                            if result.is_ok() && order.pauses() && !paused {
                                 self.pc.pause();
                                 paused = true;
                             }
-                            let result = written.map_err(|error| error.to_string());
+                            let result = result.map_err(|error| error.to_string());
                             self.commands.publish_snapshot(request, result);
                         }
                     }

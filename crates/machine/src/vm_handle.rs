@@ -209,14 +209,15 @@ impl VmHandle {
         self.0.mailbox().media.result(request.0)
     }
 
-    /// Asks the vCPU thread to write a snapshot. [`VmHandle::snapshot_after`] returns the result.
+    /// Gives the vCPU thread an order about snapshots. [`VmHandle::snapshot_after`] returns the
+    /// result.
     pub fn request_snapshot(&self, order: SnapshotOrder) -> SnapshotRequest {
         let number = self.0.mailbox().snapshots.add(order);
-        self.submit(Command::WriteSnapshots);
+        self.submit(Command::ObeySnapshotOrders);
         SnapshotRequest(number)
     }
 
-    /// Returns the result of a snapshot, or `None` before it is written. An error is one line.
+    /// Returns the result of such an order, or `None` before it is carried out. An error is one line.
     pub fn snapshot_after(&self, request: SnapshotRequest) -> Option<Result<(), String>> {
         self.0.mailbox().snapshots.result(request.0)
     }

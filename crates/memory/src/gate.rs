@@ -117,6 +117,22 @@ impl GuestMemory {
         written
     }
 
+    /// Gives all RAM the contents that it had when the machine was restored from a snapshot. Returns
+    /// the number of pages that were written, or `None` if the machine was not restored.
+    ///
+    /// # Errors
+    ///
+    /// The host's error; parts of RAM may have the present contents then.
+    pub fn put_back(&mut self) -> io::Result<Option<u64>> {
+        let mut pages = Vec::new();
+        let was_restored = (self.0.ram)
+            .compare_with_saved(|address, before| pages.push((address, Box::new(*before))))?;
+        for (address, before) in &pages {
+            self.write(*address, &before[..]);
+        }
+        Ok(was_restored.then_some(pages.len() as u64))
+    }
+
     /// Makes all RAM zero, as in a machine that was just switched on. All code counts as written.
     ///
     /// # Errors

@@ -41,6 +41,8 @@ pub enum Subcommand {
     Medium(control::medium::MediumArguments),
     /// Write the state of a running virtual machine to a file, and show or check such files
     Snapshot(crate::snapshot::SnapshotArguments),
+    /// Put a running virtual machine back to the snapshot that it was restored from
+    Reset(crate::snapshot::ResetArguments),
     /// Show the screen of a running virtual machine, or write it to a picture
     Screen(control::screen::ScreenArguments),
     /// Type on the keyboard of a running virtual machine, or move its mouse

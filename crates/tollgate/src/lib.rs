@@ -80,6 +80,7 @@ fn command() -> u8 {
         Ok(Subcommand::Control(arguments)) => control::client::run(&arguments),
         Ok(Subcommand::Set(arguments)) => control::set::run(&arguments),
         Ok(Subcommand::Snapshot(arguments)) => snapshot::run(&arguments),
+        Ok(Subcommand::Reset(arguments)) => snapshot::reset(&arguments),
         Ok(Subcommand::Medium(arguments)) => control::medium::run(&arguments),
         Ok(Subcommand::Screen(arguments)) => control::screen::run(&arguments),
         Ok(Subcommand::Type(arguments)) => control::typing::run(&arguments),

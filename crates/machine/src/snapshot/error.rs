@@ -22,6 +22,8 @@ pub enum SnapshotError {
     State(StateError),
     /// A disk is not as it was.
     Disk(String),
+    /// The machine cannot be put back to a snapshot, for this reason.
+    NoWayBack(&'static str),
     /// This host's processor lacks features that the guest was shown.
     Features(Vec<String>),
 }
@@ -55,6 +57,7 @@ impl fmt::Display for SnapshotError {
             ),
             Self::State(error) => error.fmt(formatter),
             Self::Disk(why) => formatter.write_str(why),
+            Self::NoWayBack(why) => formatter.write_str(why),
             Self::Features(names) => write!(
                 formatter,
                 "the guest was shown features that this host's processor lacks: {}",

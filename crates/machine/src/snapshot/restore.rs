@@ -1,6 +1,7 @@
 //! Making a machine from a snapshot.
 
 use super::file::saved_run;
+use super::put_back::{Media, Origin};
 use super::{BlockContents, SnapshotError, SnapshotFile, piece_offset};
 use crate::config::VmConfig;
 use crate::cpu;
@@ -38,6 +39,7 @@ impl Vm {
             disk.check().map_err(SnapshotError::Disk)?;
         }
         let (path, file, description) = snapshot.into_parts();
+        let media = Media::of(&description.config);
         let damaged = |error| SnapshotError::Read(path.clone(), error);
         let runs: Vec<SavedRun> = description.memory.iter().map(saved_run).collect();
         let mapped = file.try_clone().map_err(damaged)?;
@@ -49,8 +51,14 @@ impl Vm {
             Ok(CpuState::at_reset())
         })?;
         fill_blocks(&mut vm.memory(), &description.blocks, &file, &path)?;
-        vm.restore(description.state)
+        vm.restore(description.state.clone())
             .map_err(SnapshotError::State)?;
+        vm.origin = Some(Origin {
+            path: path.clone(),
+            state: description.state,
+            disks: description.disks,
+            media,
+        });
         vm.pc.renew_generation_id();
         Ok(vm)
     }

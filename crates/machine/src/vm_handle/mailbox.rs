@@ -57,8 +57,8 @@ pub enum Command {
     ReportScreen(bool),
     /// Execute the waiting changes of media.
     ChangeMedia,
-    /// Write the snapshots that were ordered.
-    WriteSnapshots,
+    /// Carry out the orders about snapshots.
+    ObeySnapshotOrders,
     /// Reset the ledger.
     ResetLedger,
     /// Answer this query under this number.
@@ -138,13 +138,25 @@ pub enum AfterSnapshot {
     Pause,
 }
 
-/// An order to write a snapshot.
+/// An order about snapshots.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct SnapshotOrder {
-    /// The file. One that exists is replaced.
-    pub path: PathBuf,
-    /// What follows, unless the snapshot cannot be written.
-    pub then: AfterSnapshot,
+pub enum SnapshotOrder {
+    /// Write a snapshot.
+    Write {
+        /// The file. One that exists is replaced.
+        path: PathBuf,
+        /// What follows, unless the snapshot cannot be written.
+        then: AfterSnapshot,
+    },
+    /// Put the machine back to the snapshot that it was restored from.
+    PutBack,
+}
+
+impl SnapshotOrder {
+    /// Whether the machine is paused afterwards.
+    pub fn pauses(&self) -> bool {
+        matches!(self, Self::Write { then, .. } if *then == AfterSnapshot::Pause)
+    }
 }
 
 /// What the virtual machine is doing.
@@ -341,7 +353,7 @@ pub struct Shown {
 #[derive(Clone, Copy, Debug)]
 pub struct ScreenRequest(pub(super) u64, pub(super) bool);
 
-/// The number of an order to write a snapshot.
+/// The number of an order about snapshots.
 #[derive(Clone, Copy, Debug)]
 pub struct SnapshotRequest(pub(super) u64);
 

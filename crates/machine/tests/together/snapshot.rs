@@ -85,7 +85,7 @@ fn take_snapshot(
     then: AfterSnapshot,
 ) -> Option<Result<(), String>> {
     let path = path.to_owned();
-    let request = handle.request_snapshot(SnapshotOrder { path, then });
+    let request = handle.request_snapshot(SnapshotOrder::Write { path, then });
     let end = std::time::Instant::now() + PATIENCE;
     loop {
         if let Some(result) = handle.snapshot_after(request) {
@@ -230,6 +230,67 @@ fn facts_hold_in_guests_that_were_restored_in_the_middle() {
         assert_eq!(last, format!("{stated} of {stated} facts hold"), "{name}");
     }
     assert!(restored > 20, "only {restored} guests were restored");
+}
+
+/// Runs a machine for a random time, or to its end if that comes first.
+fn run_for_a_while(vm: &mut Vm, handle: &VmHandle, random: &mut Random) -> RunOutcome {
+    let delay = Duration::from_micros(random.below(30_000) as u64);
+    let own = handle.clone();
+    let clerk = thread::spawn(move || {
+        thread::sleep(delay);
+        own.quit();
+    });
+    let outcome = vm.run();
+    clerk.join().unwrap();
+    outcome
+}
+
+/// The facts of a bare-metal guest hold in a restored machine that has run on, even to its end, and
+/// was put back to its snapshot, several times.
+#[test]
+fn facts_hold_in_guests_that_were_put_back_to_the_middle() {
+    let folder = Folder::new("put-back");
+    let mut random = Random::new(std::process::id().into());
+    let mut put_back = 0;
+    let mut names = guests::bare_metal_names();
+    names.retain(|name| !["timers", "hpet"].contains(&&**name));
+    for name in names {
+        let path = folder.path("vm.snap");
+        let serial = Transcript::default();
+        let handle = VmHandle::new();
+        let mut vm = build(&config(guests::bare_metal(&name)), &serial, &handle);
+        if run_for_a_while(&mut vm, &handle, &mut random) != RunOutcome::Quit {
+            continue;
+        }
+        let why = vm.put_back().unwrap_err().to_string();
+        assert!(why.contains("was not restored"), "{why}");
+        vm.write_snapshot(&path).unwrap();
+        drop(vm);
+        let before = serial.text();
+        let handle = VmHandle::new();
+        let mut vm = restore(&path, &serial, &handle).unwrap();
+        for _ in 0..3 {
+            run_for_a_while(&mut vm, &handle, &mut random);
+            vm.put_back()
+                .unwrap_or_else(|error| panic!("{name}: {error}"));
+            put_back += 1;
+        }
+        let left_behind = serial.text().len();
+        let outcome = loop {
+            match vm.run() {
+                // The guest had ended before it was asked to.
+                RunOutcome::Quit => {}
+                outcome => break outcome,
+            }
+        };
+        let facts = format!("{before}{}", &serial.text()[left_behind..]);
+        let expected = RunOutcome::DebugExit(ALL_FACTS_HOLD);
+        assert_eq!(outcome, expected, "{name}:\n{facts}");
+        let stated = facts.lines().filter(|line| line.starts_with("ok ")).count();
+        let last = facts.lines().last().unwrap_or_default();
+        assert_eq!(last, format!("{stated} of {stated} facts hold"), "{name}");
+    }
+    assert!(put_back > 20, "only {put_back} machines were put back");
 }
 
 #[test]

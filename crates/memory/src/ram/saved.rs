@@ -52,6 +52,8 @@ pub(super) struct SavedPieces {
     /// By number of the piece: its place in the file in pieces plus one; 0 for RAM of the
     /// machine's own. Empty in a machine that was not restored.
     places: Box<[Cell<u32>]>,
+    /// The places at the moment when the machine was restored.
+    first_places: Box<[u32]>,
 }
 
 impl SavedPieces {
@@ -131,9 +133,67 @@ impl GuestRam {
         }
         self.saved = SavedPieces {
             file: Some(file),
-            places: places.into_iter().map(Cell::new).collect(),
+            places: places.iter().copied().map(Cell::new).collect(),
+            first_places: places.into_boxed_slice(),
         };
         Ok(())
+    }
+
+    /// Calls `differs` for each page of RAM whose contents are not those that it had when the
+    /// machine was restored, with these contents. Returns false if the machine was not restored.
+    ///
+    /// # Errors
+    ///
+    /// The host's error, for a file that cannot be read.
+    pub(crate) fn compare_with_saved(
+        &self,
+        mut differs: impl FnMut(PhysicalAddress, &[u8; PAGE_SIZE as usize]),
+    ) -> io::Result<bool> {
+        let Some(file) = &self.saved.file else {
+            return Ok(false);
+        };
+        let file = File::from(file.try_clone()?);
+        let mut before = Box::new([0; PIECE_BYTES as usize]);
+        for (number, &place) in self.saved.first_places.iter().enumerate() {
+            let first = number as u64 * PIECE_PAGES;
+            if self.saved.has(first) || !self.may_be_written(first * PAGE_SIZE)? {
+                continue;
+            }
+            match place {
+                0 => before.fill(0),
+                place => {
+                    file.read_exact_at(&mut *before, u64::from(place - 1) * PIECE_BYTES)?;
+                }
+            }
+            for (page, before) in (first..).zip(before.as_chunks().0) {
+                let address = PhysicalAddress(page * PAGE_SIZE);
+                let mut now = [0; PAGE_SIZE as usize];
+                if self.is_own_page(page) && self.read(address, &mut now) && now != *before {
+                    differs(address, before);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether the machine's own file has contents for a piece of RAM.
+    fn may_be_written(&self, address: u64) -> io::Result<bool> {
+        use rustix::fs::{SeekFrom, seek};
+        let offset = self.own_offset(address);
+        match seek(&self.file, SeekFrom::Data(offset)) {
+            Ok(data) => Ok(data < offset + PIECE_BYTES),
+            // All of the rest was never written.
+            Err(rustix::io::Errno::NXIO) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The offset of an address of RAM in the machine's own file.
+    fn own_offset(&self, address: u64) -> u64 {
+        match address.checked_sub(HIGH_RAM_START) {
+            Some(high) => high + self.layout.low_bytes(),
+            None => address,
+        }
     }
 
     /// The part of a snapshot's file from which a physical page is still mapped, with the offset of
@@ -195,10 +255,7 @@ impl GuestRam {
     fn copy_piece(&self, address: u64, file: &OwnedFd, offset: u64) -> io::Result<()> {
         let mut bytes = [0; PIECE_BYTES as usize];
         File::from(file.try_clone()?).read_exact_at(&mut bytes, offset)?;
-        let own_offset = match address.checked_sub(HIGH_RAM_START) {
-            Some(high) => high + self.layout.low_bytes(),
-            None => address,
-        };
+        let own_offset = self.own_offset(address);
         File::from(self.file.try_clone()?).write_all_at(&bytes, own_offset)?;
         self.reservation.map(
             (GUARD_BYTES + address) as usize,
@@ -321,6 +378,30 @@ pub(super) mod tests {
         assert_eq!(bytes.map(|at| byte(&ram, at)), [3, 0, 0, 4]);
         ram.clear().unwrap();
         assert_eq!(bytes.map(|at| byte(&ram, at)), [0; 4]);
+    }
+
+    #[test]
+    fn pages_that_were_written_since_are_found_with_what_they_contained() {
+        let ram = restored(2 << 20);
+        let differences = |ram: &GuestRam| {
+            let mut found = Vec::new();
+            let differs =
+                |address: PhysicalAddress, before: &[u8; 4096]| found.push((address.0, before[9]));
+            assert!(ram.compare_with_saved(differs).unwrap());
+            found
+        };
+        assert_eq!(differences(&ram), []);
+        let saved = 17 * PIECE_BYTES + 4096;
+        let zero = 25 * PIECE_BYTES;
+        // The contents of the other pages of the piece, which is copied, stay the same.
+        assert!(ram.write(PhysicalAddress(saved + 1), &[1]));
+        assert!(ram.write(PhysicalAddress(zero), &[1]));
+        assert_eq!(differences(&ram), [(saved, 3), (zero, 0)]);
+        assert!(ram.write(PhysicalAddress(saved + 1), &[3]));
+        assert_eq!(differences(&ram), [(zero, 0)]);
+        let mut never = |_: PhysicalAddress, _: &[u8; 4096]| panic!("it was not restored");
+        let other = GuestRam::new(2 << 20).unwrap();
+        assert!(!other.compare_with_saved(&mut never).unwrap());
     }
 
     #[test]

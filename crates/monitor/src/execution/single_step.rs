@@ -100,6 +100,13 @@ impl<R: Runner> Vcpu<R> {
         self.due.mode = true;
     }
 
+    /// Forgets all cached translations of addresses, because the guest's page tables were replaced.
+    pub fn forget_translations(&mut self) {
+        let (runner, view) = (&mut self.runner, &mut self.view);
+        view.change_translations(runner, TranslationChange::Everything);
+        view.apply_changes(runner);
+    }
+
     /// Delivers a maskable interrupt now, even if EFLAGS.IF is clear.
     ///
     /// # Errors

@@ -22,6 +22,8 @@ pub enum Name {
     Pause,
     /// Continue after a pause
     Resume,
+    /// Put the machine back to the snapshot that it was restored from
+    Reset,
     /// End the virtual machine immediately
     Quit,
     /// Press the power button: the guest may shut down

@@ -112,7 +112,7 @@ enum Awaited {
     Reset(ResetRequest),
     Screen(ScreenRequest, Option<PathBuf>),
     Medium(MediumRequest),
-    /// A snapshot, and whether the machine ends after it.
+    /// An order about snapshots, and whether the machine ends after it.
     Snapshot(SnapshotRequest, bool),
     Paused,
     Resumed,
@@ -207,10 +207,14 @@ fn carry_out(request: Request, reach: Reach<'_>) -> Progress {
                 } else {
                     AfterSnapshot::Resume
                 };
-                Awaited::Snapshot(handle.request_snapshot(SnapshotOrder { path, then }), ends)
+                Awaited::Snapshot(
+                    handle.request_snapshot(SnapshotOrder::Write { path, then }),
+                    ends,
+                )
             }
             None => return refused("a snapshot needs a file", &request.id),
         },
+        Name::Reset => Awaited::Snapshot(handle.request_snapshot(SnapshotOrder::PutBack), false),
         Name::Screen => {
             let wants_picture = request.png.is_some();
             Awaited::Screen(handle.request_screen(wants_picture), request.png)
@@ -358,7 +362,7 @@ impl Pending {
                 json!({"ok": false, "error": error})
             }
             Awaited::Snapshot(..) => {
-                let error = "the processor does not answer now; it will write the snapshot later";
+                let error = "the processor does not answer now; it will carry out the order later";
                 json!({"ok": false, "error": error})
             }
             Awaited::Paused | Awaited::Resumed => state_answer(handle.status().state),

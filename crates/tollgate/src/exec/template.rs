@@ -107,7 +107,7 @@ impl NewTemplate {
         std::thread::sleep(SETTLING);
         let folder = self.0.parent().unwrap_or(Path::new("/"));
         remove_oldest(folder, MOST_TEMPLATES - 1);
-        let request = handle.request_snapshot(SnapshotOrder {
+        let request = handle.request_snapshot(SnapshotOrder::Write {
             path: self.0,
             then: AfterSnapshot::Resume,
         });

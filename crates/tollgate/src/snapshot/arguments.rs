@@ -80,3 +80,20 @@ pub struct CheckArguments {
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
 }
+
+/// `tollgate reset`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The guest is exactly where the snapshot was taken: memory, processor, devices and clocks, and the
+state of its random numbers. Only the pages that it has written since are copied. What it has
+written to disks cannot be put back: give it disks that it only reads.
+Exit codes: 0 done, 1 the machine cannot be put back, 2 no machine listens at PATH.
+Example:
+  Try many inputs from one prepared state:
+    tollgate run --restore vm.snap --control vm.sock --serial file:log &
+    tollgate reset vm.sock")]
+pub struct ResetArguments {
+    /// The path given to tollgate run --control
+    #[arg(value_name = "PATH")]
+    pub socket: PathBuf,
+}

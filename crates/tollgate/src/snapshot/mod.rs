@@ -8,10 +8,10 @@ use std::path::Path;
 use serde_json::json;
 use tollgate_machine::snapshot::{Description, SnapshotFile};
 
-pub use arguments::SnapshotArguments;
 use arguments::{Action, CreateArguments, InfoArguments};
+pub use arguments::{ResetArguments, SnapshotArguments};
 
-use crate::control::client::{exit_code_of, talk};
+use crate::control::client::{ask, exit_code_of, talk};
 use crate::control::command::Name;
 use crate::exit_code;
 use crate::failure::Failure;
@@ -44,6 +44,14 @@ fn create(arguments: &CreateArguments) -> u8 {
         "then": arguments.then,
     });
     match talk(&arguments.socket, &request) {
+        Ok(answer) => exit_code_of(&answer),
+        Err(failure) => failure.report(),
+    }
+}
+
+/// Runs `tollgate reset` and returns its exit code.
+pub fn reset(arguments: &ResetArguments) -> u8 {
+    match ask(&arguments.socket, Name::Reset) {
         Ok(answer) => exit_code_of(&answer),
         Err(failure) => failure.report(),
     }

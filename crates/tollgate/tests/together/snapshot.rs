@@ -107,3 +107,51 @@ fn what_is_no_snapshot_is_refused_in_one_line() {
         "{output:?}"
     );
 }
+
+/// Runs `tollgate reset`.
+fn reset(socket: &Path) -> Output {
+    finish(tollgate().arg("reset").arg(socket), GUEST_PATIENCE)
+}
+
+#[test]
+fn a_restored_machine_is_put_back_again_and_again() {
+    let folder = Folder::new();
+    let (socket, file) = (folder.path("vm.sock"), folder.path("vm.snap"));
+    let mut command = linux::run(DEBIAN_AMD64);
+    command.args(["-m", "256M", "--control"]).arg(&socket);
+    let mut guest = linux::boot(command);
+    guest.shell("answer=42; mkdir /tmp; echo kept > /tmp/file");
+    // Only a machine that was restored can be put back.
+    let output = reset(&socket);
+    assert_eq!(output.status.code(), Some(1));
+    let errors = text(&output.stderr);
+    assert!(errors.contains("was not restored"), "{errors}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    succeeded(&snapshot(&["create", "--then", "quit"], &[&socket, &file]));
+    assert_eq!(guest.end().code, Some(0));
+
+    let mut command = tollgate();
+    command.args(["run", "--restore"]).arg(&file);
+    command.arg("--control").arg(&socket);
+    let mut guest = Session::over_pipes(command);
+    // What was allocated, written, removed and executed in between is gone, whether the snapshot
+    // had contents there or zeros.
+    let work = "answer=1; echo lost > /tmp/file; dd if=/dev/urandom of=/tmp/large bs=1M count=20; \
+                ls /tmp; for i in 1 2 3; do sh -c 'cat /tmp/large | md5sum'; done; mkdir /tmp/more; \
+                rm /tmp/file";
+    for _ in 0..3 {
+        assert_eq!(
+            guest.shell("echo $answer; cat /tmp/file; ls /tmp"),
+            "42\nkept\nfile"
+        );
+        guest.shell(work);
+        succeeded(&reset(&socket));
+    }
+    // Also when nothing was written in between.
+    succeeded(&reset(&socket));
+    assert_eq!(
+        guest.shell("echo $answer; ls /tmp; dmesg | grep -c -e BUG: -e Oops"),
+        "42\nfile\n0"
+    );
+    power_off(guest);
+}
