@@ -88,11 +88,11 @@ fn help_teaches_flags_keys_examples_and_exit_codes() {
 fn commands_that_are_missing_or_unknown_are_refused() {
     refused(
         &[],
-        "no command given: expected exec, run, doctor, control, set, medium, snapshot, screen, type, cost, lab, image, stats, mark or top; try 'tollgate --help'",
+        "no command given: expected exec, run, doctor, control, set, medium, snapshot, reset, screen, type, cost, lab, image, stats, mark or top; try 'tollgate --help'",
     );
     refused(
         &["dance"],
-        "unknown command 'dance': expected exec, run, doctor, control, set, medium, snapshot, screen, type, cost, lab, image, stats, mark or top; try 'tollgate --help'",
+        "unknown command 'dance': expected exec, run, doctor, control, set, medium, snapshot, reset, screen, type, cost, lab, image, stats, mark or top; try 'tollgate --help'",
     );
     refused(
         &["lab", "dance"],
@@ -229,7 +229,7 @@ fn values_outside_a_list_are_refused_with_the_list() {
     );
     refused(
         &["control", "s", "dance"],
-        "<COMMAND>: 'dance' is not one of: status, stats, reset-stats, pause, resume, quit, power-button; \
+        "<COMMAND>: 'dance' is not one of: status, stats, reset-stats, pause, resume, reset, quit, power-button; \
          try 'tollgate control --help'",
     );
 }
