@@ -283,7 +283,8 @@ impl CpuidPolicy {
         let basic_edx_bits = (leaf1[3] | emulated) & basic_edx::HANDLED;
         let mut extended_ecx =
             leaf_extended[2] & (extended::ECX_LAHF | extended::ECX_LZCNT | extended::ECX_PREFETCHW);
-        // The page walker and the emulated instructions work on any host.
+        // These features are implemented here, by the page walker and by emulated instructions, so
+        // they do not depend on the host.
         let mut extended_edx = extended::EDX_EMULATED;
         if vendor == Vendor::Amd {
             extended_ecx |= leaf_extended[2] & (extended::ECX_TOPOLOGY | extended::ECX_SSE4A);

@@ -11,7 +11,7 @@ use crate::abi::sites::BlockId;
 use crate::abi::state_map::{Restore, Shadow};
 use crate::blocks::table::BlockTable;
 use crate::gate::interrupted_string::{Interrupted, Stage};
-use crate::gate::{fast_path, store_test};
+use crate::gate::{fast_path, store_check};
 
 /// The exact state of the guest at a host address.
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +67,7 @@ impl GuestPosition {
         })
     }
 
-    /// The position while the store of a site is tested for code (see [`crate::gate::store_test`]).
+    /// The position while the store of a site is tested for code (see [`crate::gate::store_check`]).
     pub fn of_store(blocks: &BlockTable, packed: u32, code_slide: u64) -> Option<Self> {
         Self::of_site(blocks, packed, code_slide)
     }
@@ -132,7 +132,7 @@ impl GuestPosition {
                 (*context).registers.code_slide,
             )
         };
-        if store_test::is_here(pc) {
+        if store_check::is_here(pc) {
             Self::of_store(blocks, site, code_slide)
         } else if fast_path::is_here(pc) {
             Self::of_fast_path(blocks, site, code_slide)

@@ -26,7 +26,7 @@ use crate::abi::register_map::{CONTEXT, Home, RegisterMap};
 use crate::abi::signal_completion::CompletionKind;
 use crate::abi::sites::SITE_SIGNAL;
 use crate::abi::state_map::{Restore, Source};
-use crate::gate::{entry, fast_path, interrupted_string, store_test};
+use crate::gate::{entry, fast_path, interrupted_string, store_check};
 use crate::policy::virtual_interrupts::{TASK_SWITCH, TRAP};
 use crate::position::GuestPosition;
 use crate::requests::Requests;
@@ -107,7 +107,7 @@ fn end_of_code_cache(pc: u64) -> Option<u64> {
 /// Whether guest code, or a routine that guest code calls, runs at `pc`.
 fn in_guest_code(pc: u64) -> bool {
     in_code_cache(pc)
-        || store_test::is_here(pc)
+        || store_check::is_here(pc)
         || interrupted_string::is_here(pc)
         || fast_path::is_here(pc)
 }

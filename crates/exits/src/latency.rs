@@ -381,8 +381,8 @@ impl Latency {
         Self::by_work(&self.masked)
     }
 
-    /// The longest time between two such checkpoints for work that ran while the guest held
-    /// interrupts off. This work masks nothing itself, and cannot stop.
+    /// Like [`Self::masked`], for work that ran while the guest had interrupts disabled. Such work
+    /// delays no interrupt, and never stops early.
     pub fn within(&self) -> Vec<Durations> {
         Self::by_work(&self.within)
     }

@@ -1,4 +1,4 @@
-//! The exact way: QEMU executes one instruction at a time under its gdb stub.
+//! Exact comparison: QEMU executes one instruction at a time under its gdb stub.
 
 use crate::device_log::DeviceLog;
 use crate::gdb::Stop;

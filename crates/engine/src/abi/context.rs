@@ -84,9 +84,10 @@ pub struct Gate {
     pub exit: u64,
     /// The routine for accesses that miss in the software TLB.
     pub miss: u64,
-    /// The tests of stores for code, by [`STORE_SIZES`].
+    /// The routines that test whether a store hits translated code, one for each size in
+    /// [`STORE_SIZES`].
     pub code_store: [u64; STORE_SIZES.len()],
-    /// The tests of stores for code in modes whose memory is reached through the long software TLB.
+    /// The same routines for modes whose memory is reached through the long software TLB.
     pub long_code_store: [u64; STORE_SIZES.len()],
     /// The routines for repeated string instructions.
     pub strings: [u64; ROUTINES],

@@ -14,7 +14,7 @@ use tollgate_x86::{CpuState, Segment, Watched};
 
 /// How emitted code may use a field of the context. Emitted code does not touch fields that
 /// [`fields`] does not list: they belong to the monitor, and to [`crate::gate::entry`],
-/// [`crate::gate::store_test`], [`crate::gate::string`] and [`crate::gate::fast_path`]. The
+/// [`crate::gate::store_check`], [`crate::gate::string`] and [`crate::gate::fast_path`]. The
 /// verifier enforces this.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FieldUse {

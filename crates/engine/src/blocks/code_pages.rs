@@ -539,7 +539,7 @@ impl CodePages {
         }
     }
 
-    /// Does the part of a load that concerns pages other than those of programs.
+    /// Handles the code pages that all programs share when an address space is loaded.
     fn load_common(&mut self, kept: &[LocalPage], memory: &mut LinkMemory) {
         self.loads += 1;
         let loads = self.loads;

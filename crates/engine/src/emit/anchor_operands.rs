@@ -23,10 +23,10 @@
 use super::emitter::Emitter;
 use super::emitter::checked::CODE_SLIDE;
 use super::emitter::look_up_form::LookUpForm;
+use super::guest_operand_form::Reach;
+use super::guest_operand_form::is_near;
 use super::named_operands::is_x87;
 use super::named_operands::{near_register, segment_of};
-use super::reach::Reach;
-use super::reach::is_near;
 use crate::abi::host::*;
 use crate::abi::register_map::Home;
 use crate::emit::assembler::{Mem, Width};

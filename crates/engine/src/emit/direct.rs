@@ -37,11 +37,11 @@
 
 use super::emitter::Emitter;
 use super::emitter::look_up_form::LookUpForm;
+use super::guest_operand_form::Reach;
+use super::guest_operand_form::is_near;
 use super::named_operands::is_x87;
 use super::named_operands::segment_of;
 use super::named_operands::{has_high_byte, uses_count_in_place};
-use super::reach::Reach;
-use super::reach::is_near;
 use crate::abi::context_displacements as at;
 use crate::abi::host::*;
 use crate::emit::assembler::{Mem, Width};

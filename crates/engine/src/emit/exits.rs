@@ -59,7 +59,7 @@ impl Emitter {
         }
     }
 
-    /// Emits the test for translated code (see [`crate::gate::store_test`]) for the store at
+    /// Emits the test for translated code (see [`crate::gate::store_check`]) for the store at
     /// `site`. The field at `test` holds the test's address. The test leaves the block if
     /// necessary; otherwise it returns to the look-up at `back`.
     pub(super) fn emit_store_test(&mut self, site: usize, back: usize, test: i32) {

@@ -21,9 +21,9 @@
 
 use super::emitter::Emitter;
 use super::emitter::held::{HOLDERS, Held};
+use super::guest_operand_form::is_near;
 use super::named_operands::guest_number;
 use super::named_operands::segment_of;
-use super::reach::is_near;
 use crate::abi::host::*;
 use crate::abi::state_map::Restore;
 use crate::emit::assembler::Width;

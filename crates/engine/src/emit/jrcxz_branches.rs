@@ -18,8 +18,8 @@
 //! by [`Emitter::jmp_across`] and [`Emitter::jcc_across`].
 
 use super::assembler::{Patch, ShortBranch};
+use super::branch_islands::{JUMP, OVER};
 use super::emitter::Emitter;
-use super::islands::{JUMP, OVER};
 
 /// A short branch whose target is not known yet.
 #[must_use]

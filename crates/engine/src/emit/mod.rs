@@ -2,26 +2,26 @@
 
 mod anchor_operands;
 pub mod assembler;
+mod branch_islands;
 mod direct;
 pub(crate) mod effective_address;
 pub(crate) mod emitter;
 pub(crate) mod exits;
+pub(crate) mod guest_operand_form;
 pub(crate) mod held_registers;
-pub(crate) mod host_code_counts;
+pub(crate) mod host_code_count_patches;
 #[cfg(test)]
 mod island_tests;
-mod islands;
+mod jrcxz_branches;
 pub(crate) mod look_up;
 pub(crate) mod named_operands;
 mod operand_access;
 pub(crate) mod operands;
 mod placement;
-pub(crate) mod reach;
+mod register_slots;
 pub(crate) mod shared_look_up;
-mod short_branches;
 #[cfg(test)]
 mod short_branches_tests;
-mod slot_operands;
 mod state_map;
 mod stub;
 pub mod tables;

@@ -16,11 +16,11 @@
 //! [mem], bh` with all registers in slots that can be.
 
 use super::emitter::Emitter;
+use super::guest_operand_form::Reach;
 use super::named_operands::{
     Named, guest_number, is_high_byte, name_of, register_operands, uses_count_in_place,
 };
 use super::operand_access::plain_accesses;
-use super::reach::Reach;
 use crate::abi::host::Host;
 use crate::abi::host::*;
 use crate::abi::register_map::Home;

@@ -39,8 +39,8 @@
 
 use super::emitter::Emitter;
 use super::emitter::exit_code::RESUME_AFTER;
-use super::emitter::window::{Near, Planned, WINDOW_BYTES, Window};
-use super::reach::Reach;
+use super::emitter::shared_look_up_range::{Near, Planned, WINDOW_BYTES, Window};
+use super::guest_operand_form::Reach;
 use crate::abi::host::*;
 use crate::abi::register_map::Home;
 use crate::abi::sites::{SharedBytes, WindowMiss};

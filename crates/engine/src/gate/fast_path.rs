@@ -33,8 +33,8 @@
 
 use crate::abi::fast_paths::FAST_PATHS;
 use crate::gate::{
-    call_fast_path, cpuid_fast_path, device_fast_path, far_fast_path, interrupt_fast_path, miss,
-    return_fast_path, segment_fast_path, vector_fast_path,
+    call_fast_path, cpuid_fast_path, device_fast_path, far_fast_path, interrupt_fast_path,
+    iret_fast_path, miss, segment_fast_path, vector_fast_path,
 };
 
 /// The addresses of the routines, by number.
@@ -42,7 +42,7 @@ pub fn addresses() -> [u64; FAST_PATHS] {
     [
         cpuid_fast_path::address(),
         segment_fast_path::address(),
-        return_fast_path::address(),
+        iret_fast_path::address(),
         interrupt_fast_path::address(),
         far_fast_path::address(),
         vector_fast_path::address(),
@@ -66,7 +66,7 @@ pub fn addresses() -> [u64; FAST_PATHS] {
 pub fn is_here(pc: u64) -> bool {
     cpuid_fast_path::is_here(pc)
         || segment_fast_path::is_here(pc)
-        || return_fast_path::is_here(pc)
+        || iret_fast_path::is_here(pc)
         || call_fast_path::is_after_call(pc)
         || interrupt_fast_path::is_here(pc)
         || far_fast_path::is_here(pc)

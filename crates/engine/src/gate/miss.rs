@@ -1,7 +1,7 @@
 //! Filling the software TLB for an access that misses, without leaving guest code.
 //!
 //! The stub of a miss stores the linear address and names its site, as for an exit, and jumps here.
-//! The test of stores ([`crate::gate::store_test`]) jumps here too where it finds no entry. The
+//! The test of stores ([`crate::gate::store_check`]) jumps here too where it finds no entry. The
 //! routine calls a function of the monitor, which walks the guest's page tables. If the function
 //! has filled an entry, it returns where in the block the access is tried again. Otherwise the exit
 //! that was named is taken. The guest's vector registers are put aside during the call if they are

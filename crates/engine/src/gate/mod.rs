@@ -12,11 +12,11 @@ pub mod far_fast_path;
 pub mod fast_path;
 pub mod interrupt_fast_path;
 pub mod interrupted_string;
+pub mod iret_fast_path;
 pub mod live_vectors;
 pub mod miss;
-pub mod return_fast_path;
 pub mod segment_fast_path;
-pub mod store_test;
+pub mod store_check;
 pub mod string;
 pub mod vector_fast_path;
 
@@ -27,8 +27,8 @@ pub fn addresses() -> Gate {
     Gate {
         exit: entry::exit_address(),
         miss: device_fast_path::miss_address(),
-        code_store: store_test::addresses(),
-        long_code_store: store_test::long_addresses(),
+        code_store: store_check::addresses(),
+        long_code_store: store_check::long_addresses(),
         strings: interrupted_string::addresses(),
         fast_paths: fast_path::addresses(),
     }

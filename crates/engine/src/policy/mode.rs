@@ -363,8 +363,8 @@ impl Mode {
         self.flags.contains(needed) && !self.flags.intersects(none) && self.code_base == 0
     }
 
-    /// This mode with memory reached by `access`, if code of this mode can do so. Code that cannot
-    /// be anchored may still be direct.
+    /// Returns this mode with the given form of access, or the best one that it supports: anchored
+    /// access becomes direct access, and that becomes a look-up.
     pub fn with_access(mut self, access: Access) -> Self {
         let anchored = ModeFlags::LONG | ModeFlags::USER | ModeFlags::CODE64;
         self.access = match self.may_be_direct() {

@@ -7,8 +7,8 @@ use crate::abi::register_map::{ACCUMULATOR, Home};
 use crate::abi::sites::SiteKind;
 use crate::emit::assembler::{Mem, Width};
 use crate::emit::effective_address::Offset;
+use crate::emit::guest_operand_form::Reach;
 use crate::emit::named_operands::{Named, guest_number};
-use crate::emit::reach::Reach;
 use crate::policy::memory_operand::memory_use;
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 use tollgate_x86::{SegmentRegister, Vector};
@@ -110,7 +110,8 @@ impl Translator {
             && let bits = self.emit.mode.bitness()
             && let Some(copied) = verbatim::copy_of(instruction, &named, raw, bits, reach)
         {
-            // The seam is needed here as in the code that brings operands to their places.
+            // Here too an island of jumps may have to go in, as before instructions whose operands are
+            // moved to host registers first.
             if self.emit.slot_mask != 0 {
                 self.emit.make_room();
             }

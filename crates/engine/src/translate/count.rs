@@ -23,7 +23,7 @@ use super::Translator;
 use crate::abi::context_displacements as at;
 use crate::abi::host::*;
 use crate::emit::assembler::{Mem, Width};
-use crate::emit::host_code_counts::HostCodeCounts;
+use crate::emit::host_code_count_patches::HostCodeCounts;
 use crate::policy::mode::ModeFlags;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic};
 

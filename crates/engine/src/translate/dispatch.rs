@@ -7,7 +7,7 @@ use super::{Flow, Translator};
 use crate::abi::context_displacements as at;
 use crate::abi::sites::SiteKind;
 use crate::emit::assembler::Width;
-use crate::emit::emitter::window::Planned;
+use crate::emit::emitter::shared_look_up_range::Planned;
 use crate::policy::allow_list::{Treatment, treatment};
 use crate::policy::fast_path::FastInstruction;
 use crate::policy::mode::ModeFlags;
@@ -184,9 +184,9 @@ impl Translator {
         }
     }
 
-    /// Whether the accesses of an instruction may be direct in real mode. These are the accesses of
-    /// copies, of near calls and of stack instructions. Other instructions look up their operands
-    /// before they begin something that cannot be undone, or pass on the result of the look-up.
+    /// Whether the accesses of an instruction may be direct in real mode. Only copied
+    /// instructions, near calls and stack instructions qualify. The others need the look-up, either
+    /// before a step that cannot be undone or for its result.
     fn is_direct_in_real_mode(&mut self, instruction: &Instruction) -> bool {
         use Mnemonic::*;
         if self.known.is_copied(instruction) {

@@ -10,7 +10,7 @@
 //! Nothing here decides whether an access may use a shared look-up. A plan that does not come true
 //! costs one look-up, and an access that was not planned makes a look-up of its own.
 
-use crate::emit::emitter::window::{Planned, WINDOW_BYTES};
+use crate::emit::emitter::shared_look_up_range::{Planned, WINDOW_BYTES};
 use crate::emit::named_operands::{near_register, segment_of};
 use crate::policy::allow_list::has_memory;
 use crate::policy::memory_operand::MemoryUse;

@@ -182,7 +182,7 @@ pub struct Translator {
     pub(crate) requests: Option<Arc<Requests>>,
     /// The block that was last given up because of a request.
     given_up: GivenUp<Wanted>,
-    /// The current block, if it may be given up.
+    /// The block that is being translated, if its translation may be given up when a request arrives.
     may_give_up: Option<Wanted>,
     mode_id: u32,
     branch_table: BranchTable,

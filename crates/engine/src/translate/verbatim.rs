@@ -14,8 +14,8 @@
 
 use crate::abi::host::Host;
 use crate::abi::register_map::COUNT;
+use crate::emit::guest_operand_form::Reach;
 use crate::emit::named_operands::Named;
-use crate::emit::reach::Reach;
 use iced_x86::{EncodingKind, Instruction, MandatoryPrefix, OpCodeOperandKind, OpKind, Register};
 use tollgate_x86::Gpr;
 

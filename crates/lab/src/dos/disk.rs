@@ -25,7 +25,7 @@ const HIDDEN_SECTORS: usize = 0x1c;
 /// Offset of the partition table in the first sector of a disk.
 const PARTITIONS: usize = 0x1be;
 
-/// A disk in a temporary file, which disappears with this value.
+/// A disk image in a temporary file, which is deleted when this value is dropped.
 pub struct Disk(NamelessFile);
 
 impl Disk {

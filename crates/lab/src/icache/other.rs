@@ -37,7 +37,7 @@ impl Bench for Lines {
 
     fn measure(&mut self, arm: &Arm, _stop: &Stop) -> Result<Timed, LabError> {
         self.guest.turn(arm)?;
-        // Setting the knob has dropped all translations, so some lines run before it is timed.
+        // Setting the knob drops all translations, so some lines run first, which are not timed.
         self.guest.lines((self.lines / 10).max(1))?;
         timed(&self.guest.lines(self.lines)?, self.lines)
     }

@@ -92,7 +92,7 @@ counters! {
         irq,
         /// The hardware interrupts among them that waited for the task's interrupt flag.
         deferred,
-        /// Emulated ends of interrupt (port 20h).
+        /// Emulated end-of-interrupt commands (writes to port 20h).
         eoi,
     }
 }

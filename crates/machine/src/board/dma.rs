@@ -120,8 +120,8 @@ impl DmaControllers {
         })
     }
 
-    /// Lets a channel count until the device's bytes or the count end, and passes each run of
-    /// consecutive addresses to `each`.
+    /// Advances a channel until the device has no more bytes or the channel's count is exhausted, and
+    /// passes each run of consecutive addresses to `each`.
     fn run(
         &mut self,
         channel: u8,

@@ -274,9 +274,8 @@ impl Bus {
         self.call_all(board, clock, |device, context| device.advance(context));
     }
 
-    /// Brings those devices to the present time whose deadline has come. That suffices if nothing
-    /// came from outside, and a timer's interrupt then touches the memory of one device, not of
-    /// all.
+    /// Advances only the devices whose deadlines have come. That is enough if nothing came from
+    /// outside, and a timer's interrupt then touches the memory of one device, not of all.
     pub fn advance_due(&mut self, board: &mut Board, clock: &GuestClock, now: GuestTime) {
         for slot in 0..self.slots.len() {
             if self.slots[slot].deadline.is_some_and(|due| due <= now) {

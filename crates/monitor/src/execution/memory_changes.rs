@@ -6,7 +6,7 @@ use crate::memory::guest_view::GuestView;
 use tollgate_x86::{Space, TranslationChange};
 
 impl GuestView {
-    /// Follows the changes that emulated instructions made: writes to code, and changes of
+    /// Applies the changes that emulated instructions made: writes to code, and changes of
     /// translations. Must be called before guest code runs again.
     pub(crate) fn apply_changes<R: Runner>(&mut self, runner: &mut R) {
         if self.memory.has_map_changes() {

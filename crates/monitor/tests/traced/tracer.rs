@@ -10,7 +10,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use tollgate_engine::Context;
 use tollgate_engine::abi::context::BIAS;
-use tollgate_engine::gate::{entry, interrupted_string, store_test};
+use tollgate_engine::gate::{entry, interrupted_string, store_check};
 use tollgate_engine::signals::kick_signal;
 use tollgate_test_support::skip;
 
@@ -195,7 +195,7 @@ impl Tracer<'_> {
     fn is_inside(&self, pc: u64) -> bool {
         self.code.contains(&pc)
             || entry::addresses().contains(&pc)
-            || store_test::is_here(pc)
+            || store_check::is_here(pc)
             || interrupted_string::is_here(pc)
     }
 

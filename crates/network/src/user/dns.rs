@@ -22,7 +22,7 @@ pub enum Failure {
     Refused = 5,
 }
 
-/// Returns the number that connects a response with its query.
+/// Returns the message's transaction ID, by which responses are matched to queries.
 pub fn identification(message: &[u8]) -> Option<[u8; 2]> {
     message.first_chunk().copied()
 }

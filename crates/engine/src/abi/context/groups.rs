@@ -96,7 +96,7 @@ pub struct KeptRegisters {
     pub window: u64,
 }
 
-/// Fields of [`crate::gate::store_test`], which tests stores to pages with translated code.
+/// Fields of [`crate::gate::store_check`], which tests stores to pages with translated code.
 #[derive(Debug)]
 #[repr(C)]
 pub struct StoreTest {

@@ -2,7 +2,7 @@
 //!
 //! [anchor]: tollgate_tlb::shadow_windows::anchors
 
-use crate::emit::reach::is_near;
+use crate::emit::guest_operand_form::is_near;
 
 /// Number, after those of the guest's registers, for the slide of relocatable code, which no
 /// instruction changes.

@@ -1,6 +1,6 @@
 //! The form of the look-ups of a block, which is decided once for each block.
 
-use super::window::WINDOW_BYTES;
+use super::shared_look_up_range::WINDOW_BYTES;
 use crate::policy::access::{Access, AccessUnavailable};
 use crate::policy::mode::{Mode, ModeFlags};
 

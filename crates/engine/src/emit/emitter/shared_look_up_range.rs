@@ -3,7 +3,7 @@
 //! The code calls shared look-ups windows.
 
 use crate::abi::host::*;
-use crate::emit::reach::{Reach, is_near};
+use crate::emit::guest_operand_form::{Reach, is_near};
 
 /// Maximum length of the range of a shared look-up, in bytes.
 pub(crate) const WINDOW_BYTES: u32 = 128;

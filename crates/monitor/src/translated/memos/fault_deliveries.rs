@@ -300,7 +300,8 @@ impl Processor<'_> {
         let known = &mut self.runner.fault_deliveries;
         known.table.note(Place(Some(delivery)));
         known.knows_any = true;
-        // The next exit looks the handler's block up as the target of an indirect branch.
+        // The handler counts as the target of an indirect branch: the next look-up of its block
+        // makes an entry for it, by which the fast path finds it.
         self.runner.link = PendingLink::Indirect;
     }
 }
