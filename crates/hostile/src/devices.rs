@@ -62,6 +62,27 @@ pub fn run(data: &[u8]) {
     check_deadline(&mut pc);
     // The maximum time that can pass.
     pass(&mut pc, u64::MAX, u64::MAX);
+    check_that_it_works_after_a_reset(&mut pc);
+}
+
+/// Checks that a guest that begins again finds devices that do what it asks for: the interrupt
+/// controllers, the clock's memory and the serial port.
+fn check_that_it_works_after_a_reset(pc: &mut Pc) {
+    pc.reset();
+    for (port, value) in [
+        (0x20, 0x11),
+        (0x21, 0x20),
+        (0x21, 4),
+        (0x21, 1),
+        (0x21, 0xa5),
+        (0x70, 0x50),
+        (0x71, 0x5a),
+        (0x3ff, 0x3c),
+    ] {
+        pc.port_write(port, 1, value);
+    }
+    let found = [0x21, 0x71, 0x3ff].map(|port| pc.port_read(port, 1));
+    assert_eq!(found, [0xa5, 0x5a, 0x3c], "{found:x?}");
 }
 
 fn step(pc: &mut Pc, input: &mut Input<'_>) {
