@@ -81,26 +81,10 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
-    use super::super::HostTime;
+    use super::super::tests::exact::host_time;
     use super::*;
     use crate::blame::Place;
-    use crate::counter::TIME;
-    use std::cell::Cell;
-
-    thread_local! {
-        static LOST: Cell<u64> = const { Cell::new(0) };
-    }
-
-    fn host_time() -> HostTime {
-        HostTime {
-            passed: TIME.get(),
-            on_processor: TIME.get() - LOST.get(),
-        }
-    }
-
-    fn pass(cycles: u64) {
-        TIME.set(TIME.get() + cycles);
-    }
+    use crate::counter::{LOST, TIME, pass};
 
     fn ledger(detail: Detail) -> Ledger {
         TIME.set(1_000);

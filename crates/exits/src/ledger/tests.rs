@@ -1,13 +1,9 @@
-mod exact;
+pub(super) mod exact;
 
 use super::*;
-use crate::counter::{AT_READING, TIME};
+use crate::counter::{AT_READING, LOST, TIME, pass};
 use crate::sampler::GROUP;
 use std::cell::Cell;
-
-thread_local! {
-    static LOST: Cell<u64> = const { Cell::new(0) };
-}
 
 fn host_time() -> HostTime {
     AT_READING.get()();
@@ -15,10 +11,6 @@ fn host_time() -> HostTime {
         passed: TIME.get() / 2,
         on_processor: (TIME.get() - LOST.get()) / 2,
     }
-}
-
-fn pass(cycles: u64) {
-    TIME.set(TIME.get() + cycles);
 }
 
 /// Time passes while the thread is not scheduled.

@@ -6,6 +6,20 @@ use std::io;
 use tollgate_memory::GuestMemory;
 use tollgate_platform::GuestTime;
 
+/// The writes that program the 8259 pair: vectors from 20h and 28h, all lines unmasked.
+pub const PIC_PROGRAM: [(u16, u8); 10] = [
+    (0x20, 0x11),
+    (0x21, 0x20),
+    (0x21, 4),
+    (0x21, 1),
+    (0xa0, 0x11),
+    (0xa1, 0x28),
+    (0xa1, 2),
+    (0xa1, 1),
+    (0x21, 0),
+    (0xa1, 0),
+];
+
 /// A board without a bus, whose time the test sets.
 pub struct Bench {
     pub board: Board,

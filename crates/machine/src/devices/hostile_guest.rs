@@ -12,6 +12,7 @@ use super::serial::Serial;
 use super::speaker_port::SpeakerPort;
 use crate::board::input::{Buttons, Key, MouseEvent};
 use crate::board::pic::Pic;
+use crate::bus::testing::PIC_PROGRAM;
 
 /// Returns a step of time in nanoseconds, which is mostly short and sometimes hours.
 fn step(random: &mut Random) -> u64 {
@@ -97,18 +98,7 @@ fn timer_works(pit: &mut Pit, now: GuestTime) {
 /// A guest that programs the controllers gets the vector of the line that rises.
 fn interrupts_work(pic: &mut Pic) {
     (0..16).for_each(|line| pic.set_line(line, false));
-    for (port, value) in [
-        (0x20, 0x11),
-        (0x21, 0x20),
-        (0x21, 4),
-        (0x21, 1),
-        (0xa0, 0x11),
-        (0xa1, 0x28),
-        (0xa1, 2),
-        (0xa1, 1),
-        (0x21, 0),
-        (0xa1, 0),
-    ] {
+    for (port, value) in PIC_PROGRAM {
         pic.write(port, value);
     }
     assert!(!pic.pending());

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::board::io_apic;
+use crate::bus::testing::PIC_PROGRAM;
 use std::io;
 use std::time::{Duration, Instant};
 use tollgate_platform::PanicReport;
@@ -35,18 +36,7 @@ fn load(pc: &mut Pc, address: u64) -> u32 {
 
 /// Programs the 8259 pair: vectors from 20h and 28h, all lines unmasked.
 fn program_pic(pc: &mut Pc) {
-    for (port, value) in [
-        (0x20, 0x11),
-        (0x21, 0x20),
-        (0x21, 4),
-        (0x21, 1),
-        (0xa0, 0x11),
-        (0xa1, 0x28),
-        (0xa1, 2),
-        (0xa1, 1),
-        (0x21, 0),
-        (0xa1, 0),
-    ] {
+    for (port, value) in PIC_PROGRAM {
         out(pc, port, value);
     }
 }

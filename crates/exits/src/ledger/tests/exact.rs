@@ -6,24 +6,16 @@
 //! of the whole; so there is a run for each account in which that account has much of the time.
 
 use super::super::*;
-use crate::counter::{AT_READING, TIME};
+use crate::counter::{AT_READING, LOST, TIME, pass};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-thread_local! {
-    static LOST: Cell<u64> = const { Cell::new(0) };
-}
-
 /// One nanosecond is one cycle, so that no time is lost in conversions.
-fn host_time() -> HostTime {
+pub(in crate::ledger) fn host_time() -> HostTime {
     HostTime {
         passed: TIME.get(),
         on_processor: TIME.get() - LOST.get(),
     }
-}
-
-fn pass(cycles: u64) {
-    TIME.set(TIME.get() + cycles);
 }
 
 /// The cycles of one reading of the clock, where it takes time.
@@ -106,7 +98,7 @@ fn add(list: &mut Vec<(ExitKind, u64)>, kind: ExitKind, cycles: u64) {
 enum Work {
     /// Guest code is left for a signal: no exit is counted.
     Signal,
-    /// One exit.
+    /// An exit in which the monitor works alone.
     Exit,
     /// An exit that accesses a device.
     Device,
