@@ -83,6 +83,9 @@ impl Vm {
         self.pc.restore(state.pc)?;
         self.vcpu
             .change_state(|registers| *registers = processor.registers);
+        // The page tables in memory may be others, even where the registers that lead to them are
+        // the same.
+        self.vcpu.forget_translations();
         self.vcpu.set_non_register_state(processor.non_register);
         self.vcpu.clock_changed();
         Ok(())

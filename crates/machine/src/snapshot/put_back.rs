@@ -68,8 +68,6 @@ impl Vm {
         let mut memory = self.memory();
         memory.put_back().map_err(failed)?;
         self.restore(origin.state.clone())
-            .map_err(SnapshotError::State)?;
-        self.vcpu.forget_translations();
-        Ok(())
+            .map_err(SnapshotError::State)
     }
 }

@@ -10,7 +10,7 @@ use super::device::{Queues, VirtioDevice};
 use super::device_type;
 use super::queue::QueueError;
 use crate::bus::completion::Completer;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,12 +37,6 @@ struct Pending {
     chain: Chain,
     /// The number of bytes that the request takes on the host.
     bytes: usize,
-}
-
-/// What is saved of a device whose directory the guest has mounted.
-#[derive(Serialize, Deserialize)]
-struct Saved {
-    session: NewSession,
 }
 
 /// A shared directory.
@@ -252,15 +246,14 @@ impl VirtioDevice for Share {
     }
 
     fn save(&self) -> Value {
-        let session = self.threads.new_session().filter(|_| self.is_mounted);
-        let saved = session.map(|session| Saved { session });
-        serde_json::to_value(saved).unwrap_or_default()
+        let session = self.is_mounted.then(|| self.threads.new_session());
+        serde_json::to_value(session.flatten()).unwrap_or_default()
     }
 
     fn restore(&mut self, saved: &Value) -> bool {
-        match Option::<Saved>::deserialize(saved) {
+        match Option::<NewSession>::deserialize(saved) {
             Ok(None) => true,
-            Ok(Some(Saved { session })) => {
+            Ok(Some(session)) => {
                 self.is_mounted = self.threads.resume(session);
                 self.is_mounted
             }
