@@ -11,7 +11,8 @@
 //! 4. compares each arm with the first: ratio of the medians, and "no difference measured" if the
 //!    middle halves overlap.
 //!
-//! Every sample is kept with its ledger. Tables, CSV, JSON and plots are made from [`Results`] and
+//! Every sample is kept with its ledger. A [`Journal`] keeps in a file what is finished, so that an
+//! interrupted run can be continued with [`resume`]. Tables, CSV, JSON and plots are made from [`Results`] and
 //! know no particular experiment; an experiment adds what is specific to it as [`Section`]s.
 //!
 //! ```text
@@ -27,12 +28,17 @@ mod busy;
 mod compare;
 mod error;
 mod export;
+mod journal;
+#[cfg(test)]
+mod journal_tests;
 mod kind_tables;
 mod number_plot;
+mod origin;
 mod plan;
 mod plot;
 mod results;
 mod run;
+mod same_work;
 mod sample;
 mod section;
 mod share;
@@ -47,10 +53,12 @@ pub use about::{About, Arm, Guest, KindGroup, Metric, Numbers, Workload};
 pub use compare::{Comparison, Verdict};
 pub use error::LabError;
 pub use export::{samples_csv, to_json};
+pub use journal::{Journal, JournalError};
+pub use origin::{Origin, build};
 pub use plan::{Cell, GuestImages, LEAST_REPETITIONS, Options, REPETITIONS};
 pub use plot::write_plot;
 pub use results::{CellOutcome, CellResult, Results};
-pub use run::{Observer, run};
+pub use run::{Observer, resume, run};
 pub use sample::{Counted, EVENT, Price, Sample, Timed};
 pub use section::{Section, columns, whole};
 pub use share::{Share, shares};

@@ -2,8 +2,8 @@
 
 use super::plan::Plan;
 use super::results::{ArmDescription, CellOutcome, CellResult, Results};
-use super::{Bench, Cell, Experiment, LabError, Options, Price, Sample, Stop, Timed};
-use std::collections::BTreeMap;
+use super::same_work::check_work;
+use super::{Bench, Cell, Experiment, Journal, LabError, Options, Price, Sample, Stop, Timed};
 use tollgate_host_facts::hardware_counters::HardwareCounters;
 use tollgate_host_facts::processors::HostDescription;
 
@@ -25,6 +25,22 @@ pub fn run(
     stop: &Stop,
     observer: &mut dyn Observer,
 ) -> Result<Results, LabError> {
+    resume(experiment, options, stop, observer, &mut Journal::none())
+}
+
+/// Runs what is not yet in the journal, and keeps there what is finished. The results contain
+/// both.
+///
+/// # Errors
+///
+/// Those of [`run`].
+pub fn resume(
+    experiment: &dyn Experiment,
+    options: &Options,
+    stop: &Stop,
+    observer: &mut dyn Observer,
+    journal: &mut Journal,
+) -> Result<Results, LabError> {
     let about = experiment.about();
     let plan = Plan::of(about, options)?;
     for (guest, path) in options.images.all() {
@@ -38,6 +54,8 @@ pub fn run(
         observer,
         monitor: monitor.as_ref().ok(),
         planned: plan.samples(),
+        order: journal.last_order(),
+        journal,
         taken: 0,
         passed: 0,
         prices: Vec::new(),
@@ -80,6 +98,13 @@ pub fn run(
     })
 }
 
+/// Whether the prices of a guest are measured.
+#[derive(PartialEq, Eq)]
+enum Priced {
+    Yes,
+    No,
+}
+
 struct Run<'a> {
     experiment: &'a dyn Experiment,
     options: &'a Options,
@@ -87,7 +112,11 @@ struct Run<'a> {
     observer: &'a mut dyn Observer,
     monitor: Option<&'a HardwareCounters>,
     planned: usize,
-    /// The number of samples taken.
+    /// What is finished, also in earlier runs.
+    journal: &'a mut Journal,
+    /// The number of the latest sample.
+    order: usize,
+    /// The number of samples taken, also in earlier runs.
     taken: usize,
     /// The number of samples taken, plus those that will not be taken because their cell is not
     /// run.
@@ -113,28 +142,54 @@ impl Run<'_> {
                 self.refused = Some(why);
                 CellOutcome::NONE
             }
-            Err(error) => CellOutcome::Failed(error.to_string()),
+            Err(error) => {
+                // If this cannot be kept, the next line cannot either.
+                let _ = self.journal.keep_failure(cell);
+                CellOutcome::Failed(error.to_string())
+            }
         }
     }
 
     fn measured(&mut self, cell: &Cell, plan: &Plan) -> Result<CellOutcome, LabError> {
         let name = format!("{}, {}", cell.guest.name, cell.workload.name);
+        let mut samples = self.journal.samples(cell, &plan.arms(cell));
+        let mut counted = self.journal.counted(cell).cloned();
+        self.taken += samples.len();
+        self.passed += samples.len();
+        let is_taken = |(repetition, arm): &(u32, &super::Arm)| {
+            let mut samples = samples.iter();
+            samples.any(|sample| sample.repetition == *repetition && sample.arm == arm.name)
+        };
+        let turns = plan.turns(cell).into_iter();
+        let turns: Vec<(u32, &super::Arm)> = turns.filter(|turn| !is_taken(turn)).collect();
+        if turns.is_empty() {
+            self.price_as_kept(cell);
+            return Ok(CellOutcome::Measured { counted, samples });
+        }
         self.tell(&format!("{name}: getting ready"));
         let mut bench = self.experiment.open(cell, self.options, self.stop)?;
         self.price(cell, plan)?;
         self.tell(&format!("{name}: counting"));
-        let counted = bench.count(self.stop)?;
-        let mut samples: Vec<Sample> = Vec::new();
-        for (repetition, arm) in plan.turns(cell) {
+        // A machine that is opened again counts again, so that it is in the same state as one that
+        // is opened for the first time.
+        if let Some(found) = bench.count(self.stop)?
+            && counted.is_none()
+            && !self.stop.is_requested()
+        {
+            self.keep(|journal| journal.keep_counted(cell, &found))?;
+            counted = Some(found);
+        }
+        for (repetition, arm) in turns {
             self.tell(&format!("{} {name}, repetition {repetition}", arm.name));
             match self.timed(&mut *bench, arm) {
                 Ok((timed, hardware)) => {
                     self.taken += 1;
                     self.passed += 1;
+                    self.order += 1;
                     samples.push(Sample {
                         arm: arm.name.to_owned(),
                         repetition,
-                        order: self.taken,
+                        order: self.order,
                         timed,
                         hardware,
                     });
@@ -147,8 +202,22 @@ impl Run<'_> {
                 Err(error) => return Err(error),
             }
             check_work(&samples)?;
+            if let Some(sample) = samples.last()
+                && let Err(LabError::Host(why)) =
+                    self.keep(|journal| journal.keep_sample(cell, sample))
+            {
+                self.refused = Some(why);
+                break;
+            }
         }
         Ok(CellOutcome::Measured { counted, samples })
+    }
+
+    fn keep(
+        &mut self,
+        keep: impl FnOnce(&mut Journal) -> Result<(), String>,
+    ) -> Result<(), LabError> {
+        keep(self.journal).map_err(LabError::Host)
     }
 
     fn timed(
@@ -183,7 +252,7 @@ impl Run<'_> {
     /// Measures the prices of a guest before its first cell.
     fn price(&mut self, cell: &Cell, plan: &Plan) -> Result<(), LabError> {
         let guest = cell.guest;
-        if self.prices.iter().any(|price| price.guest == guest.name) {
+        if self.price_as_kept(cell) == Priced::Yes {
             return Ok(());
         }
         let mut all = Vec::new();
@@ -194,48 +263,30 @@ impl Run<'_> {
                 .prices(guest, arm, self.options, self.stop)?;
             all.extend(prices);
         }
+        if self.stop.is_requested() {
+            return Err(LabError::Interrupted);
+        }
+        self.keep(|journal| journal.keep_prices(guest.name, &all))?;
         self.prices.extend(all);
         Ok(())
+    }
+
+    /// Takes the prices of a cell's guest from the journal, unless that was done already.
+    fn price_as_kept(&mut self, cell: &Cell) -> Priced {
+        let guest = cell.guest.name;
+        if self.prices.iter().any(|price| price.guest == guest) {
+            return Priced::Yes;
+        }
+        let Some(kept) = self.journal.prices(guest) else {
+            return Priced::No;
+        };
+        self.prices.extend_from_slice(kept);
+        Priced::Yes
     }
 
     fn tell(&mut self, next: &str) {
         self.observer.progress(self.passed, self.planned, next);
     }
-}
-
-/// Checks that the latest sample did the same work as the first of its cell.
-fn check_work(samples: &[Sample]) -> Result<(), LabError> {
-    let (Some(first), Some(last)) = (samples.first(), samples.last()) else {
-        return Ok(());
-    };
-    let (expected, found) = (&first.timed.work, &last.timed.work);
-    if expected == found {
-        return Ok(());
-    }
-    Err(LabError::WorkNotDone(format!(
-        "repetition {} with {} did other work than repetition {} with {}: {}",
-        last.repetition,
-        last.arm,
-        first.repetition,
-        first.arm,
-        differences(found, expected)
-    )))
-}
-
-fn differences(found: &BTreeMap<String, u64>, expected: &BTreeMap<String, u64>) -> String {
-    let names = found.keys().chain(expected.keys());
-    let mut texts: Vec<String> = names
-        .filter(|name| found.get(*name) != expected.get(*name))
-        .map(|name| {
-            let text = |work: &BTreeMap<String, u64>| {
-                work.get(name).map_or("nothing".into(), u64::to_string)
-            };
-            format!("{name} {} instead of {}", text(found), text(expected))
-        })
-        .collect();
-    texts.sort();
-    texts.dedup();
-    texts.join(", ")
 }
 
 #[cfg(test)]

@@ -44,6 +44,15 @@ pub struct ExperimentArguments {
     #[arg(long)]
     pub full: bool,
 
+    /// Keep every finished sample in this folder, and write tables, CSV, JSON and a plot there
+    #[arg(long, value_name = "FOLDER")]
+    pub output: Option<PathBuf>,
+
+    /// Continue the run in the folder of --output that was interrupted: on the same host, with the
+    /// same build and options, which need not be given again
+    #[arg(long, requires = "output")]
+    pub resume: bool,
+
     /// Write every sample as CSV
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
@@ -181,7 +190,8 @@ fn run_help(about: &About) -> String {
     let name = about.name;
     format!(
         "{}
-Ctrl-C ends it: what is finished is shown and written.
+Ctrl-C ends it: what is finished is shown and written. With --output FOLDER each sample is kept
+when it is finished, and --resume continues the run after an interrupt, a crash or a missing guest.
 Exit codes: 0 done, 1 nothing could be run, a guest did not do its work or the host refuses,
             2 a wrong flag or file, 128+n interrupted by signal n.
 Examples:
@@ -190,7 +200,10 @@ Examples:
   One workload, more precisely:
     tollgate lab {name} --workload {} --repetitions 15
   To see that it works:
-    tollgate lab {name} --quick",
+    tollgate lab {name} --quick
+  A long run that can be interrupted, and continued:
+    tollgate lab {name} --output {name}-results
+    tollgate lab {name} --output {name}-results --resume",
         description(about),
         about
             .workloads

@@ -1,22 +1,24 @@
 //! `tollgate lab`: runs the experiments and writes their outputs.
 
 mod arguments;
+mod folder;
 mod outputs;
 mod progress;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use tollgate_lab::experiment::{self, LabError, Results, Section, Stop};
+use tollgate_lab::experiment::{self, Journal, LabError, Results, Section, Stop};
 use tollgate_lab::experiments;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, say};
 use crate::signals::{Asked, Signals};
 use crate::standard_output::{self, print_and_end};
 use crate::{columns, doctor, exit_code, files};
 
 use arguments::{ExperimentArguments, LabCommand, ShowArguments, description, options};
 pub use arguments::{LabArguments, with_show};
+use folder::{Earlier, Folder};
 use outputs::Outputs;
 use progress::Progress;
 
@@ -57,13 +59,18 @@ fn experiment(name: &str, arguments: &ExperimentArguments) -> Result<u8, Failure
     // Errors of the files must be reported now, not after an hour of measuring.
     let outputs = Outputs::open(arguments)?;
     doctor::required_floor().map_err(Failure::host)?;
+    let folder = arguments.output.as_deref().map(Folder::open).transpose()?;
+    let (options, mut journal) = match &folder {
+        Some(folder) => folder.journal(name, arguments, Earlier::of(arguments.resume))?,
+        None => (options(arguments), Journal::none()),
+    };
     let signals = Signals::block()
         .map_err(|error| Failure::host(format!("cannot receive signals: {error}")))?;
     let stop = Stop::new();
     let signal = watch(signals, stop.clone())
         .map_err(|error| Failure::host(format!("cannot start a thread: {error}")))?;
     let mut progress = Progress::new();
-    let results = experiment::run(&*experiment, &options(arguments), &stop, &mut progress);
+    let results = experiment::resume(&*experiment, &options, &stop, &mut progress, &mut journal);
     progress.clear();
     let results = results.map_err(|error| match error {
         LabError::Unknown { .. } | LabError::NotRun(_) => Failure::usage(error.to_string()),
@@ -75,6 +82,10 @@ fn experiment(name: &str, arguments: &ExperimentArguments) -> Result<u8, Failure
         results: &results,
     };
     let written = shown.report(outputs, arguments.full);
+    let written = written.and(match &folder {
+        Some(folder) => kept(folder, &shown),
+        None => Ok(()),
+    });
     let is_empty = results.cells.iter().all(|cell| cell.samples().is_empty());
     match (signal.load(Ordering::SeqCst), results.failures().first()) {
         (0, None) if is_empty => Err(Failure::host(NOTHING)),
@@ -82,6 +93,19 @@ fn experiment(name: &str, arguments: &ExperimentArguments) -> Result<u8, Failure
         (0, Some(failure)) => Err(Failure::host(failure.clone())),
         (signal, _) => written.map(|()| exit_code::for_signal(signal)),
     }
+}
+
+/// Writes the results to the folder of `--output`, and says how an unfinished run is continued.
+fn kept(folder: &Folder, shown: &Shown) -> Result<(), Failure> {
+    folder.write(shown.results, &shown.sections)?;
+    let (results, path) = (shown.results, folder.path().display());
+    if results.finished < results.planned {
+        say(&format!(
+            "{} of {} samples are in '{path}'; to continue: tollgate lab {} --output '{path}' --resume",
+            results.finished, results.planned, results.experiment
+        ));
+    }
+    Ok(())
 }
 
 /// The message if no cell was run.

@@ -442,3 +442,74 @@ fn an_interrupted_experiment_shows_and_writes_what_is_finished() {
         .filter(|line| line.contains(",time,seconds,"));
     assert_eq!(written.count(), finished);
 }
+
+#[test]
+fn an_interrupted_run_is_continued_in_its_folder_with_its_options() {
+    let folder = Folder::new();
+    let output = folder.path("results");
+    let output = output.to_str().unwrap();
+    let arms = ["--arm", "vif=on"];
+    let cell = ["--workload", "compute", "--guest", "real"];
+    let first = ["vif", "--quick", "--output", output];
+    let first = [&first[..], &cell, &arms].concat();
+    assert_eq!(lab(&first).status.code(), Some(0));
+    let path = |ending: &str| format!("{output}/vif.{ending}");
+    let samples = fs::read_to_string(path("samples.jsonl")).unwrap();
+    let plot = fs::read_to_string(path("svg")).unwrap();
+    assert!(plot.contains("real, compute"), "{plot}");
+
+    // The file of a run that ended in the middle of the last sample.
+    let lines: Vec<&str> = samples.lines().collect();
+    let (last, kept) = lines.split_last().unwrap();
+    let begun = format!("{}\n{}", kept.join("\n"), &last[..last.len() / 2]);
+    fs::write(path("samples.jsonl"), begun).unwrap();
+    let again = lab(&["vif", "--output", output]);
+    assert_eq!(again.status.code(), Some(2));
+    assert_eq!(
+        stderr(&again),
+        format!(
+            "tollgate: --output: '{output}' holds a run of 'vif' already: --resume continues it, or name \
+             another folder\n"
+        )
+    );
+    let resumed = ["vif", "--output", output, "--resume"];
+    let other = lab(&[&resumed[..], &["--repetitions", "5"]].concat());
+    assert_eq!(other.status.code(), Some(2));
+    let why = "because --repetitions is '5' now and was '3'; measure again into another folder";
+    assert!(stderr(&other).contains(why), "{other:?}");
+    let resumed = lab(&resumed);
+    assert_eq!(resumed.status.code(), Some(0), "{resumed:?}");
+    let text = fs::read(path("json")).unwrap();
+    let value: Value = serde_json::from_slice(&text).unwrap();
+    assert_eq!(
+        (&value["finished"], &value["planned"]),
+        (&6.into(), &6.into())
+    );
+    // The first two rounds are those of the first run.
+    let samples = value["cells"][0]["outcome"]["measured"]["samples"].clone();
+    let arms: Vec<&str> = samples
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| it["arm"].as_str().unwrap())
+        .collect();
+    assert_eq!(arms, ["vif=off", "vif=on"].repeat(3));
+    for (index, line) in kept
+        .iter()
+        .filter(|line| line.contains("\"sample\""))
+        .take(4)
+        .enumerate()
+    {
+        let line: Value = serde_json::from_str(line).unwrap();
+        assert_eq!(
+            line["sample"]["sample"]["seconds"],
+            samples[index]["seconds"]
+        );
+    }
+
+    let nothing = lab(&["icache", "--output", output, "--resume"]);
+    let why = "holds no run of 'icache' to continue; without --resume, one begins";
+    assert!(stderr(&nothing).contains(why), "{nothing:?}");
+    let no_folder = lab(&["icache", "--resume"]);
+    assert_eq!(no_folder.status.code(), Some(2));
+}
