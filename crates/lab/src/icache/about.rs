@@ -9,6 +9,8 @@ use tollgate_exits::ExitKind;
 pub const APIC: &str = "apic";
 /// Workload: accesses to the local APIC by direct memory access, each of which faults on the host.
 pub const APIC_DIRECT: &str = "apic-direct";
+/// Workload: the same accesses as [`APIC`] by a kernel module inside Linux.
+pub const APIC_MODULE: &str = "apic-module";
 /// Workload: sleeps that a timer ends.
 pub const TIMER: &str = "timer";
 /// Workload: a shell that counts.
@@ -129,6 +131,11 @@ pub static ABOUT: About = About {
             APIC_DIRECT,
             "the same by direct memory access: each faults on the host, unless it is patched",
             &[WIDE],
+        ),
+        workload(
+            APIC_MODULE,
+            "the same six accesses by a kernel module, in a loop",
+            LINUX,
         ),
         workload(
             TIMER,

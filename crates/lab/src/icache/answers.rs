@@ -9,8 +9,8 @@ pub fn answers(results: &Results) -> Vec<String> {
         .cells
         .iter()
         .filter(|cell| !cell.samples().is_empty());
-    let (loops, others): (Vec<&CellResult>, Vec<&CellResult>) =
-        measured.partition(|cell| [APIC, APIC_DIRECT].contains(&cell.workload.as_str()));
+    let (loops, others): (Vec<&CellResult>, Vec<&CellResult>) = measured
+        .partition(|cell| [APIC, APIC_DIRECT, APIC_MODULE].contains(&cell.workload.as_str()));
     let mut answers: Vec<String> = loops.iter().filter_map(|cell| of_loop(cell)).collect();
     answers.extend(of_others(&others));
     answers

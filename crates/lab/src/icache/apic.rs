@@ -13,9 +13,9 @@ const IMAGES: Images = Images {
 const ROUNDS: u64 = 20_000;
 const QUICK_ROUNDS: u64 = 500;
 /// Number of accesses in a round.
-const ACCESSES: u64 = 6;
+pub const ACCESSES: u64 = 6;
 /// The low byte of the local APIC's version register (SDM volume 3, 11.4.8).
-const VERSION: u64 = 0x14;
+pub const VERSION: u64 = 0x14;
 
 /// The guest with the loop.
 pub struct Loop {

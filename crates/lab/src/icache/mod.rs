@@ -1,13 +1,14 @@
 //! `tollgate lab icache`: the cost of finding the instruction that an exit emulates.
 //!
 //! After "Instruction caching for bhyve". A kernel of ours accesses the local APIC in a loop
-//! ([`apic`]); Linux runs the workloads of the original study ([`linux`]); other systems answer lines
+//! ([`apic`]), as does a kernel module in Linux ([`apic_module`]); Linux runs the workloads of the original study ([`linux`]); other systems answer lines
 //! at a prompt ([`other`]). [`paper`] compares the original verdict with ours, and shows the price of
 //! each step.
 
 mod about;
 mod answers;
 mod apic;
+mod apic_module;
 mod compile;
 mod counts;
 mod linux;
@@ -48,6 +49,9 @@ impl Experiment for InstructionCache {
         }
         if workload == about::BOOT {
             return Ok(Box::new(linux::Boot::open(guest, options)?));
+        }
+        if workload == about::APIC_MODULE {
+            return Ok(Box::new(apic_module::Module::open(guest, options, stop)?));
         }
         let bench = linux::Line::open(guest, workload, options, stop)?;
         Ok(Box::new(bench))

@@ -47,6 +47,35 @@ impl Extra {
             content: Some(content.into()),
         }
     }
+
+    /// The kernel module of this name, which `scripts/get-modules` has built for the kernel in the
+    /// folder of guests: the file `/lab/NAME.ko` in the guest.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::NotRun`] if there is no such module, or if it is one for another kernel.
+    pub fn kernel_module(folder: &Path, is_wide: bool, name: &str) -> Result<Self, LabError> {
+        let (modules, kernel) = match is_wide {
+            true => ("modules-amd64", "debian-amd64"),
+            false => ("modules-i386", "debian-686"),
+        };
+        let file = format!("{name}.ko");
+        let path = folder.join(modules).join(&file);
+        let content = fs::read(&path).map_err(|error| {
+            let (path, why) = (path.display(), reading(&error));
+            LabError::NotRun(format!(
+                "no kernel module '{path}': {why}; run scripts/get-modules"
+            ))
+        })?;
+        let version = |of: &str| fs::read(folder.join(of).join("version")).ok();
+        if version(modules) != version(kernel) {
+            let path = path.display();
+            return Err(LabError::NotRun(format!(
+                "'{path}' is not of the kernel in '{kernel}'; run scripts/get-modules"
+            )));
+        }
+        Ok(Self::program(&file, content))
+    }
 }
 
 /// A kernel of `scripts/get-guests` with its initramfs.
@@ -124,6 +153,14 @@ impl System {
             initramfs,
             append: "console=ttyS0 quiet".into(),
         })
+    }
+
+    /// The same system with another word on its kernel's command line.
+    #[must_use]
+    pub fn with_word(mut self, word: &str) -> Self {
+        self.append.push(' ');
+        self.append.push_str(word);
+        self
     }
 
     /// `config`, changed to boot this system.

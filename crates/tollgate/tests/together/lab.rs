@@ -7,6 +7,7 @@ use crate::support::dos::freedos;
 use crate::support::folder::Folder;
 use crate::support::{self, GUEST_PATIENCE, PATIENCE, ended, finish, tollgate};
 use serde_json::Value;
+use tollgate_test_support::skip;
 
 fn lab(words: &[&str]) -> Output {
     finish(tollgate().arg("lab").args(words), GUEST_PATIENCE)
@@ -317,6 +318,43 @@ fn finding_instructions_is_compared_on_our_kernel_and_on_linux() {
         assert!(sum("off", "walked") > 0.0 && sum("off", "hits") == 0.0);
         assert!(sum("on", "hits") > 0.0 && sum("on", "walked") == 0.0);
         assert_eq!(sum("site", "found-anew"), 0.0);
+    }
+}
+
+#[test]
+fn a_kernel_module_accesses_the_local_apic_and_each_access_is_an_exit() {
+    let folder = support::guests::fetched("initrd-amd64.img");
+    let folder = folder.parent().unwrap();
+    for modules in ["modules-amd64", "modules-i386"] {
+        if !folder.join(modules).join("apic_loop.ko").is_file() {
+            return skip::missing("there are no kernel modules (scripts/get-modules)");
+        }
+    }
+    let scratch = Folder::new();
+    let json = scratch.path("a.json");
+    let mut command = tollgate();
+    command.env("TOLLGATE_GUESTS", folder);
+    command
+        .args(["lab", "icache", "--quick", "--workload", "apic-module"])
+        .arg("--json")
+        .arg(&json);
+    let output = finish(&mut command, GUEST_PATIENCE);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let value: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    let cells = value["cells"].as_array().unwrap();
+    assert_eq!(cells.len(), 2);
+    for cell in cells {
+        let samples = cell["outcome"]["measured"]["samples"].as_array();
+        for sample in samples.unwrap_or_else(|| panic!("{cell}")) {
+            let accesses = sample["work"]["accesses"].as_f64().unwrap();
+            let value = |name: &str| sample["values"][name].as_f64().unwrap_or(0.0);
+            match sample["arm"].as_str().unwrap() {
+                "off" => assert!(value("walked") >= accesses, "{sample}"),
+                "on" | "physical" => assert!(value("hits") > 0.9 * accesses, "{sample}"),
+                "fast-path" => assert!(value("fast-paths") >= accesses, "{sample}"),
+                _ => assert_eq!(value("found-anew"), 0.0, "{sample}"),
+            }
+        }
     }
 }
 
