@@ -13,6 +13,7 @@ pub mod linux_guest;
 mod nameless_file;
 mod other_guest;
 mod paged_guest;
+pub mod report;
 mod running_guest;
 mod shadow;
 pub mod small_system;

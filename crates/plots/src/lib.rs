@@ -86,12 +86,23 @@ pub fn write(
     size: (u32, u32),
     draw: impl FnOnce(&DrawingArea<SVGBackend<'_>, Shift>) -> Result<(), String>,
 ) -> Result<(), PlotError> {
+    svg(size, draw)
+        .and_then(|svg| write_svg(&svg, path, format))
+        .map_err(|error| PlotError(format!("{}: {error}", path.display())))
+}
+
+/// Draws a plot of this size as SVG.
+///
+/// # Errors
+/// What could not be drawn.
+pub fn svg(
+    size: (u32, u32),
+    draw: impl FnOnce(&DrawingArea<SVGBackend<'_>, Shift>) -> Result<(), String>,
+) -> Result<String, String> {
     provide_font();
     let mut svg = String::new();
-    let drawn = draw(&SVGBackend::with_string(&mut svg, size).into_drawing_area());
-    drawn
-        .and_then(|()| write_svg(&svg, path, format))
-        .map_err(|error| PlotError(format!("{}: {error}", path.display())))
+    draw(&SVGBackend::with_string(&mut svg, size).into_drawing_area())?;
+    Ok(svg)
 }
 
 /// Writes a picture that is already SVG.

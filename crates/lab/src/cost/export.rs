@@ -65,6 +65,16 @@ pub fn samples_csv(report: &Report) -> String {
     text
 }
 
+/// The report in the JSON that [`to_json`] has made.
+///
+/// # Errors
+///
+/// A description of what is wrong with the text.
+pub fn from_json(text: &[u8]) -> Result<Report, String> {
+    serde_json::from_slice(text)
+        .map_err(|error| format!("it is not a result of 'tollgate cost --json': {error}"))
+}
+
 /// The whole report, and the kinds that this version does not have.
 pub fn to_json(report: &Report) -> String {
     let mut value = serde_json::to_value(report).unwrap_or(Value::Null);

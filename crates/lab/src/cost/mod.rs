@@ -22,7 +22,7 @@ mod table;
 mod virtio;
 
 pub use error::CostError;
-pub use export::{samples_csv, summary_csv, to_json};
+pub use export::{from_json, samples_csv, summary_csv, to_json};
 pub use guest::{GuestMode, table as guest_table};
 pub use measure::run;
 pub use options::{Observer, Options};

@@ -18,7 +18,7 @@
 
 use super::{Arm, Cell, Counted, Origin, Price, Sample};
 use serde::{Deserialize, Serialize};
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use tollgate_host_facts::file_words::{reading, writing};
@@ -92,8 +92,10 @@ impl Journal {
     pub fn create(path: &Path, origin: &Origin) -> Result<Self, JournalError> {
         let mut options = OpenOptions::new();
         let file = options.write(true).create_new(true).open(path);
+        let file = file.map_err(|error| JournalError::File(writing(&error)))?;
+        lock(&file)?;
         let mut journal = Self {
-            file: Some(file.map_err(|error| JournalError::File(writing(&error)))?),
+            file: Some(file),
             lines: Vec::new(),
         };
         journal
@@ -128,10 +130,7 @@ impl Journal {
             .write(true)
             .open(path)
             .map_err(cannot_read)?;
-        if file.try_lock().is_err() {
-            let why = "another tollgate is writing to it".to_owned();
-            return Err(JournalError::File(why));
-        }
+        lock(&file)?;
         let mut text = Vec::new();
         file.read_to_end(&mut text).map_err(cannot_read)?;
         let (lines, length) = whole_lines(&text)?;
@@ -264,6 +263,16 @@ impl Journal {
 }
 
 const NO_JOURNAL: &str = "it does not hold the finished samples of an experiment";
+
+/// Two processes must not write to one file. A file system without locks is accepted.
+fn lock(file: &File) -> Result<(), JournalError> {
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(JournalError::File(
+            "another tollgate is writing to it".into(),
+        )),
+        _ => Ok(()),
+    }
+}
 
 fn is_of(cell: &Cell, guest: &str, workload: &str) -> bool {
     cell.guest.name == guest && cell.workload.name == workload

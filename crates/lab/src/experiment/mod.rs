@@ -25,6 +25,7 @@
 
 mod about;
 mod busy;
+mod clock;
 mod compare;
 mod error;
 mod export;
@@ -34,10 +35,13 @@ mod journal_tests;
 mod kind_tables;
 mod number_plot;
 mod origin;
+pub(crate) mod parts;
 mod plan;
 mod plot;
 mod results;
 mod run;
+#[cfg(test)]
+mod run_tests;
 mod same_work;
 mod sample;
 mod section;
@@ -55,12 +59,13 @@ pub use error::LabError;
 pub use export::{samples_csv, to_json};
 pub use journal::{Journal, JournalError};
 pub use origin::{Origin, build};
-pub use plan::{Cell, GuestImages, LEAST_REPETITIONS, Options, REPETITIONS};
-pub use plot::write_plot;
+pub use plan::{Cell, GuestImages, LEAST_REPETITIONS, Options, REPETITIONS, planned_samples};
+pub use plot::{PlotPart, plot_svg, write_plot};
 pub use results::{CellOutcome, CellResult, Results};
 pub use run::{Observer, resume, run};
 pub use sample::{Counted, EVENT, Price, Sample, Timed};
 pub use section::{Section, columns, whole};
+pub(crate) use section::{grouped, is_figure, rounded};
 pub use share::{Share, shares};
 pub use stop::Stop;
 pub use stored::from_json;

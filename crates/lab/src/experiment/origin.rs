@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use tollgate_host_facts::processors::HostDescription;
 
 /// Where results come from.
@@ -59,6 +60,7 @@ impl Origin {
             guests: self.guests.clone(),
             arms: self.arms.clone(),
             images: GuestImages::of(self.images.clone()),
+            time: None,
         }
     }
 
@@ -111,13 +113,17 @@ impl Origin {
 /// This build of tollgate: its version, and a checksum of the executable, because builds of one
 /// version can differ.
 pub fn build() -> String {
-    let version = env!("CARGO_PKG_VERSION");
-    let Ok(executable) = std::fs::read("/proc/self/exe") else {
-        return version.to_owned();
+    static BUILD: OnceLock<String> = OnceLock::new();
+    let read = || {
+        let version = env!("CARGO_PKG_VERSION");
+        let Ok(executable) = std::fs::read("/proc/self/exe") else {
+            return version.to_owned();
+        };
+        let mut checksum = DefaultHasher::new();
+        checksum.write(&executable);
+        format!("{version}, executable {:016x}", checksum.finish())
     };
-    let mut checksum = DefaultHasher::new();
-    checksum.write(&executable);
-    format!("{version}, executable {:016x}", checksum.finish())
+    BUILD.get_or_init(read).clone()
 }
 
 #[cfg(test)]

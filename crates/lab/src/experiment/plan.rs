@@ -3,6 +3,7 @@
 use super::{About, Arm, Guest, LabError, Workload};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Repetitions of each arm in each cell. With five, one in five comparisons of an arm with itself
 /// would find a difference, as `chance_of_difference` computes.
@@ -25,6 +26,9 @@ pub struct Options {
     pub arms: Vec<String>,
     /// Files of guests that we cannot distribute.
     pub images: GuestImages,
+    /// The time that the experiment may take, approximately; `None` for any time. Cells that take
+    /// longer than their part get fewer repetitions.
+    pub time: Option<Duration>,
 }
 
 impl Default for Options {
@@ -36,6 +40,7 @@ impl Default for Options {
             guests: Vec::new(),
             arms: Vec::new(),
             images: GuestImages::default(),
+            time: None,
         }
     }
 }
@@ -171,6 +176,11 @@ impl Plan {
     pub fn samples(&self) -> usize {
         self.cells.iter().map(|cell| self.turns(cell).len()).sum()
     }
+}
+
+/// The number of samples that a run with these options takes; 0 if the options are wrong.
+pub fn planned_samples(about: &'static About, options: &Options) -> usize {
+    Plan::of(about, options).map_or(0, |plan| plan.samples())
 }
 
 fn is_chosen(chosen: &[String], name: &str) -> bool {

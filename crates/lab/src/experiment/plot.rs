@@ -10,11 +10,13 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use std::ops::Range;
 use std::path::Path;
-use tollgate_plots::{FONT, PlotError, PlotFormat, colour, draw_lines, failed, tick, write};
+use tollgate_plots::{FONT, PlotError, PlotFormat, colour, draw_lines, failed, svg, tick, write};
 
 /// A common screen size. There are as many panels next to each other as needed for the picture to
 /// fit it, but no more than fit its width.
 const SCREEN: (u32, u32) = (1920, 1000);
+/// The width of a plot on a page.
+const PAGE_WIDTH: u32 = 960;
 /// The minimum width of a panel without the names of its arms.
 const PANEL_WIDTH: u32 = 300;
 /// The height of a panel without its arms, and of each arm.
@@ -29,61 +31,137 @@ pub(super) const FAR_APART: f64 = 15.0;
 /// Half the height of a box; arms are at whole numbers.
 const HALF: f64 = 0.3;
 
+/// The part of a plot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PlotPart {
+    /// A panel for each cell.
+    Cells,
+    /// A panel for each guest with arms that differ in a number.
+    Numbers,
+}
+
+/// The panels of a plot, and where they are.
+struct Layout<'a> {
+    cells: Vec<&'a CellResult>,
+    /// The guests with a panel for arms that differ in a number.
+    guests: Vec<&'a str>,
+    /// The heights of the rows.
+    lines: Vec<u32>,
+    columns: usize,
+    names_width: u32,
+}
+
+impl<'a> Layout<'a> {
+    /// The panels of `results` that are in `parts`, for a picture of this width and height at most.
+    fn of(results: &'a Results, parts: &[PlotPart], screen: Screen) -> Self {
+        let cells = results.cells.iter();
+        let cells: Vec<&CellResult> = cells
+            .filter(|cell| parts.contains(&PlotPart::Cells) && !cell.samples().is_empty())
+            .collect();
+        let guests = match parts.contains(&PlotPart::Numbers) {
+            true => number_plot::guests(results),
+            false => Vec::new(),
+        };
+        let names = results.arms.iter().map(|arm| arm.name.len() as u32);
+        let names_width = (names.max().unwrap_or(0) * LETTER_WIDTH).max(NAMES_WIDTH);
+        // All panels of a row are as high as its highest one.
+        let mut heights: Vec<u32> = (cells.iter())
+            .map(|cell| PANEL_HEIGHT + ARM_HEIGHT * cell.arms().len() as u32)
+            .collect();
+        heights.extend(guests.iter().map(|_| number_plot::HEIGHT));
+        let (columns, lines) = grid(&heights, PANEL_WIDTH + names_width, screen);
+        Self {
+            cells,
+            guests,
+            lines,
+            columns,
+            names_width,
+        }
+    }
+
+    fn height(&self) -> u32 {
+        self.lines.iter().sum::<u32>() + TITLE_HEIGHT
+    }
+
+    fn is_empty(&self) -> bool {
+        self.cells.is_empty() && self.guests.is_empty()
+    }
+}
+
 /// Writes the plot of `results` to `path`.
 ///
 /// # Errors
 /// The file cannot be written, or nothing was measured.
 pub fn write_plot(results: &Results, path: &Path, format: PlotFormat) -> Result<(), PlotError> {
-    let cells = results.cells.iter();
-    let cells: Vec<&CellResult> = cells.filter(|cell| !cell.samples().is_empty()).collect();
-    if cells.is_empty() {
+    let layout = Layout::of(
+        results,
+        &[PlotPart::Cells, PlotPart::Numbers],
+        Screen::Whole,
+    );
+    if layout.cells.is_empty() {
         return Err(PlotError(format!(
             "{}: there is nothing to draw: no cell was measured",
             path.display()
         )));
     }
-    let guests = number_plot::guests(results);
-    let names = results.arms.iter().map(|arm| arm.name.len() as u32);
-    let names_width = (names.max().unwrap_or(0) * LETTER_WIDTH).max(NAMES_WIDTH);
-    // All panels of a row are as high as its highest one.
-    let mut heights: Vec<u32> = (cells.iter())
-        .map(|cell| PANEL_HEIGHT + ARM_HEIGHT * cell.arms().len() as u32)
-        .collect();
-    heights.extend(guests.iter().map(|_| number_plot::HEIGHT));
-    let (columns, lines) = grid(&heights, PANEL_WIDTH + names_width);
     // A single panel need not be as wide as the screen.
-    let width = match columns {
+    let width = match layout.columns {
         1 => SCREEN.0 / 2,
         _ => SCREEN.0,
     };
-    let size = (width, lines.iter().sum::<u32>() + TITLE_HEIGHT);
-    let grid = (lines, columns, names_width);
-    write(path, format, size, |area| {
-        draw(area, results, &cells, &grid)
+    write(path, format, (width, layout.height()), |area| {
+        draw(area, results, &layout)
     })
+}
+
+/// A part of the plot as SVG, for a page; `None` if there is nothing to draw.
+pub fn plot_svg(results: &Results, part: PlotPart) -> Option<String> {
+    let layout = Layout::of(results, &[part], Screen::Page);
+    if layout.is_empty() {
+        return None;
+    }
+    // A picture that cannot be drawn is omitted; the tables next to it have its figures.
+    svg((PAGE_WIDTH, layout.height()), |area| {
+        draw(area, results, &layout)
+    })
+    .ok()
+}
+
+/// Where a plot is shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Screen {
+    /// It should fit a whole screen.
+    Whole,
+    /// It is part of a page, which is as high as necessary.
+    Page,
 }
 
 /// How many panels are next to each other, and the heights of the resulting rows: the smallest
 /// number with which all fit a screen.
-fn grid(heights: &[u32], width: u32) -> (usize, Vec<u32>) {
-    let most = (SCREEN.0 / width).max(1) as usize;
+fn grid(heights: &[u32], width: u32, screen: Screen) -> (usize, Vec<u32>) {
     let lines = |columns: usize| -> Vec<u32> {
         let lines = heights.chunks(columns);
         lines
             .map(|line| line.iter().copied().max().unwrap_or(0))
             .collect()
     };
-    let most = most.min(heights.len()).max(1);
-    let fits = |columns: &usize| lines(*columns).iter().sum::<u32>() + TITLE_HEIGHT <= SCREEN.1;
-    let columns = (1..=most).find(fits).unwrap_or(most);
+    let most = |all: u32| ((all / width).max(1) as usize).min(heights.len()).max(1);
+    let columns = match screen {
+        Screen::Page => most(PAGE_WIDTH),
+        Screen::Whole => {
+            let most = most(SCREEN.0);
+            let fits =
+                |columns: &usize| lines(*columns).iter().sum::<u32>() + TITLE_HEIGHT <= SCREEN.1;
+            (1..=most).find(fits).unwrap_or(most)
+        }
+    };
     (columns, lines(columns))
 }
 
 fn draw<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,
     results: &Results,
-    cells: &[&CellResult],
-    (lines, columns, names_width): &(Vec<u32>, usize, u32),
+    layout: &Layout,
 ) -> Result<(), String> {
     area.fill(&WHITE).map_err(failed)?;
     let (title, body) = area.split_vertically(TITLE_HEIGHT);
@@ -110,16 +188,16 @@ fn draw<B: DrawingBackend>(
     )?;
     let mut areas = Vec::new();
     let mut rest = body;
-    for height in lines {
+    for height in &layout.lines {
         let (line, below) = rest.split_vertically(*height);
-        areas.extend(line.split_evenly((1, *columns)));
+        areas.extend(line.split_evenly((1, layout.columns)));
         rest = below;
     }
-    for (area, cell) in areas.iter().zip(cells) {
-        panel(area, results, cell, *names_width)?;
+    for (area, cell) in areas.iter().zip(&layout.cells) {
+        panel(area, results, cell, layout.names_width)?;
     }
-    let left = areas.iter().skip(cells.len());
-    for (area, guest) in left.zip(number_plot::guests(results)) {
+    let left = areas.iter().skip(layout.cells.len());
+    for (area, guest) in left.zip(&layout.guests) {
         number_plot::panel(area, results, guest)?;
     }
     area.present().map_err(failed)
@@ -236,12 +314,24 @@ mod tests {
 
     #[test]
     fn panels_stand_beside_each_other_until_all_fit_a_screen() {
-        assert_eq!(grid(&[300], 416), (1, vec![300]));
-        assert_eq!(grid(&[300, 200, 250], 416), (1, vec![300, 200, 250]));
-        assert_eq!(grid(&[300, 400, 250, 100], 416), (2, vec![400, 250]));
-        let (columns, lines) = grid(&[330; 20], 447);
+        assert_eq!(grid(&[300], 416, Screen::Whole), (1, vec![300]));
+        assert_eq!(
+            grid(&[300, 200, 250], 416, Screen::Whole),
+            (1, vec![300, 200, 250])
+        );
+        assert_eq!(
+            grid(&[300, 400, 250, 100], 416, Screen::Whole),
+            (2, vec![400, 250])
+        );
+        let (columns, lines) = grid(&[330; 20], 447, Screen::Whole);
         assert_eq!((columns, lines), (4, vec![330; 5]));
-        assert_eq!(grid(&[300; 2], 5_000), (1, vec![300; 2]));
+        assert_eq!(grid(&[300; 2], 5_000, Screen::Whole), (1, vec![300; 2]));
+    }
+
+    #[test]
+    fn on_a_page_panels_fill_its_width() {
+        assert_eq!(grid(&[300; 3], 416, Screen::Page), (2, vec![300, 300]));
+        assert_eq!(grid(&[300; 2], 5_000, Screen::Page), (1, vec![300; 2]));
     }
 
     #[test]

@@ -154,6 +154,10 @@ pub struct Results {
     pub about: &'static About,
     /// A description of the host.
     pub host: HostDescription,
+    /// The build of tollgate.
+    pub build: String,
+    /// When the run ended, in seconds since 1970.
+    pub measured_at: u64,
     /// Why there are no hardware counters; `None` if there are.
     pub no_hardware_monitor: Option<String>,
     /// Whether the experiment did only the minimum of work that shows that everything works.
@@ -166,6 +170,8 @@ pub struct Results {
     pub finished: usize,
     /// Whether the experiment was stopped before it was complete.
     pub interrupted: bool,
+    /// Whether samples were left out because the time of [`super::Options::time`] was over.
+    pub out_of_time: bool,
     /// What the host refused, which ended the experiment early.
     pub refused: Option<String>,
     /// The arms of the experiment.

@@ -1,9 +1,12 @@
 //! Takes the samples of an experiment.
 
+use super::clock::Clock;
+use super::origin::build;
 use super::plan::Plan;
 use super::results::{ArmDescription, CellOutcome, CellResult, Results};
 use super::same_work::check_work;
 use super::{Bench, Cell, Experiment, Journal, LabError, Options, Price, Sample, Stop, Timed};
+use std::time::{SystemTime, UNIX_EPOCH};
 use tollgate_host_facts::hardware_counters::HardwareCounters;
 use tollgate_host_facts::processors::HostDescription;
 
@@ -54,6 +57,7 @@ pub fn resume(
         observer,
         monitor: monitor.as_ref().ok(),
         planned: plan.samples(),
+        clock: Clock::new(options.time),
         order: journal.last_order(),
         journal,
         taken: 0,
@@ -62,7 +66,8 @@ pub fn resume(
         refused: None,
     };
     let mut cells = Vec::new();
-    for cell in &plan.cells {
+    for (index, cell) in plan.cells.iter().enumerate() {
+        run.clock.begin_cell(plan.cells.len() - index);
         if stop.is_requested() || run.refused.is_some() {
             break;
         }
@@ -76,6 +81,7 @@ pub fn resume(
         run.passed = before + plan.turns(cell).len();
     }
     let (taken, prices, refused) = (run.taken, run.prices, run.refused);
+    let out_of_time = run.clock.has_left_something_out();
     let interrupted = stop.is_requested() && taken < plan.samples();
     let tsc_khz = cells
         .iter()
@@ -85,17 +91,25 @@ pub fn resume(
         experiment: about.name.to_owned(),
         about,
         host: HostDescription::here(tsc_khz),
+        build: build(),
+        measured_at: seconds_since_1970(),
         no_hardware_monitor: monitor.err(),
         quick: options.quick,
         repetitions: options.repetitions.max(super::LEAST_REPETITIONS),
         planned: plan.samples(),
         finished: taken,
         interrupted,
+        out_of_time,
         refused,
         arms: about.arms.iter().map(ArmDescription::from).collect(),
         prices,
         cells,
     })
+}
+
+fn seconds_since_1970() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |since| since.as_secs())
 }
 
 /// Whether the prices of a guest are measured.
@@ -114,6 +128,8 @@ struct Run<'a> {
     planned: usize,
     /// What is finished, also in earlier runs.
     journal: &'a mut Journal,
+    /// The time that is left.
+    clock: Clock,
     /// The number of the latest sample.
     order: usize,
     /// The number of samples taken, also in earlier runs.
@@ -166,6 +182,11 @@ impl Run<'_> {
             self.price_as_kept(cell);
             return Ok(CellOutcome::Measured { counted, samples });
         }
+        if self.clock.is_over() {
+            return Err(LabError::NotRun(
+                "the time that was given was over; --resume measures it".into(),
+            ));
+        }
         self.tell(&format!("{name}: getting ready"));
         let mut bench = self.experiment.open(cell, self.options, self.stop)?;
         self.price(cell, plan)?;
@@ -179,7 +200,11 @@ impl Run<'_> {
             self.keep(|journal| journal.keep_counted(cell, &found))?;
             counted = Some(found);
         }
+        let first = turns.first().map_or("", |turn| turn.1.name);
         for (repetition, arm) in turns {
+            if arm.name == first && self.clock.ends_cell_before(repetition) {
+                break;
+            }
             self.tell(&format!("{} {name}, repetition {repetition}", arm.name));
             match self.timed(&mut *bench, arm) {
                 Ok((timed, hardware)) => {
@@ -286,103 +311,5 @@ impl Run<'_> {
 
     fn tell(&mut self, next: &str) {
         self.observer.progress(self.passed, self.planned, next);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::test_experiment::{Scripted, Silent};
-    use super::*;
-    use crate::experiment::{GuestImages, Verdict};
-
-    fn arms_in_order(results: &Results, cell: usize) -> Vec<&str> {
-        let samples = results.cells[cell].samples().iter();
-        samples.map(|sample| sample.arm.as_str()).collect()
-    }
-
-    #[test]
-    fn every_cell_is_measured_with_all_arms_in_turns() {
-        let experiment = Scripted::default();
-        let results = run(&experiment, &Options::quick(), &Stop::new(), &mut Silent).unwrap();
-        assert_eq!(arms_in_order(&results, 0), ["a", "b", "a", "b", "a", "b"]);
-        assert_eq!(arms_in_order(&results, 1), ["a", "b", "a", "b", "a", "b"]);
-        assert_eq!((results.planned, results.finished), (12, 12));
-        assert!(!results.interrupted && results.failures().is_empty());
-        let cell = results.cell("ours", "spin").unwrap();
-        assert_eq!(cell.comparison("b").unwrap().verdict, Verdict::Less);
-        assert_eq!(cell.comparison("a"), None);
-        assert_eq!(cell.counted().unwrap().executed["cli"], 7);
-        // Prices are measured once for each guest, not for each of its cells.
-        assert_eq!(results.prices("ours", "a").len(), 1);
-    }
-
-    #[test]
-    fn a_guest_without_its_image_is_not_run_and_with_it_is() {
-        let experiment = Scripted::default();
-        let results = run(&experiment, &Options::quick(), &Stop::new(), &mut Silent).unwrap();
-        let theirs = results.cell("theirs", "spin").unwrap();
-        let why = "no image: --guest-image theirs=FILE gives it (someone else's)";
-        assert_eq!(theirs.outcome, CellOutcome::NotRun(why.into()));
-        let options = Options {
-            images: GuestImages::of([("theirs".into(), "os.img".into())]),
-            ..Options::quick()
-        };
-        let results = run(&experiment, &options, &Stop::new(), &mut Silent).unwrap();
-        assert_eq!(results.cell("theirs", "spin").unwrap().samples().len(), 6);
-    }
-
-    #[test]
-    fn an_interruption_keeps_what_is_finished_and_says_how_much_that_is() {
-        let experiment = Scripted {
-            interrupted_in_run: Some(4),
-            ..Scripted::default()
-        };
-        let results = run(&experiment, &Options::quick(), &Stop::new(), &mut Silent).unwrap();
-        // The fourth run was interrupted, so it does not count.
-        assert_eq!(arms_in_order(&results, 0), ["a", "b", "a"]);
-        assert_eq!(results.cells.len(), 1);
-        assert!(results.interrupted);
-        assert_eq!((results.planned, results.finished), (12, 3));
-    }
-
-    #[test]
-    fn work_that_differs_between_runs_fails_the_cell_and_no_other() {
-        let experiment = Scripted {
-            lazy_in_run: Some(4),
-            ..Scripted::default()
-        };
-        let results = run(&experiment, &Options::quick(), &Stop::new(), &mut Silent).unwrap();
-        assert_eq!(
-            results.failures(),
-            [
-                "ours, spin: no result: the guest did not do its work: repetition 2 with b did \
-                 other work than repetition 1 with a: rounds 99 instead of 100"
-            ]
-        );
-        assert_eq!(results.cells[1].samples().len(), 6);
-    }
-
-    #[test]
-    fn a_host_that_refuses_ends_the_experiment_and_what_is_finished_is_kept() {
-        let experiment = Scripted {
-            refused_in_run: Some(4),
-            ..Scripted::default()
-        };
-        let results = run(&experiment, &Options::quick(), &Stop::new(), &mut Silent).unwrap();
-        assert_eq!(arms_in_order(&results, 0), ["a", "b", "a"]);
-        assert_eq!(results.cells.len(), 1);
-        assert!(!results.interrupted);
-        assert_eq!(results.failures(), ["the host refused: no timer"]);
-    }
-
-    #[test]
-    fn a_guest_that_fails_is_no_result_but_a_reason() {
-        let experiment = Scripted {
-            fails_in_run: Some(1),
-            ..Scripted::default()
-        };
-        let results = run(&experiment, &Options::quick(), &Stop::new(), &mut Silent).unwrap();
-        assert!(results.failures()[0].contains("the guest fell asleep"));
-        assert!(results.cells[0].samples().is_empty());
     }
 }

@@ -30,6 +30,11 @@ pub fn whole(value: Option<f64>) -> String {
 }
 
 impl Section {
+    /// Whether there is anything to show: a row or a remark.
+    pub fn has_content(&self) -> bool {
+        !self.rows.is_empty() || !self.notes.is_empty()
+    }
+
     /// The text for people: the title, the aligned columns, the notes below.
     pub fn text(&self) -> String {
         let mut text = String::new();
@@ -74,7 +79,8 @@ fn aligned(columns: &[String], rows: &[Vec<String>]) -> String {
     text
 }
 
-fn is_figure(cell: &str) -> bool {
+/// Whether a cell holds a figure, which is aligned at the right.
+pub(crate) fn is_figure(cell: &str) -> bool {
     cell.is_empty() || cell.starts_with(|c: char| c.is_ascii_digit() || "-+<?".contains(c))
 }
 

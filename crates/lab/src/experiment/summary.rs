@@ -40,45 +40,10 @@ pub fn summary(results: &Results, answers: &[String]) -> String {
     for arm in arms {
         line(&format!("  {}: {}", arm.name, arm.what));
     }
-    let mut found: Vec<Found> = Vec::new();
-    for cell in &results.cells {
-        let compared = cell.arms().into_iter();
-        found.extend(compared.filter_map(|arm| {
-            Some(Found {
-                cell: format!("{}, {}", cell.guest, cell.workload),
-                arm,
-                comparison: cell.comparison(arm)?,
-            })
-        }));
-    }
-    let first = results.about.arms.first().map_or("", |arm| arm.name);
-    for arm in results.about.arms.iter().skip(1) {
-        let of_arm = found.iter().filter(|it| it.arm == arm.name);
-        let comparisons: Vec<&Comparison> = of_arm.map(|it| &it.comparison).collect();
-        let Some(ratios) =
-            Quartiles::of(&comparisons.iter().map(|it| it.ratio).collect::<Vec<_>>())
-        else {
-            continue;
-        };
-        let count = |verdict| {
-            comparisons
-                .iter()
-                .filter(|it| it.verdict == verdict)
-                .count()
-        };
-        text.push_str(&format!(
-            "{} beside {first}: less in {}, more in {}, no difference measured in {}{} of {}; median ratio {:.2}.\n",
-            arm.name,
-            count(Verdict::Less),
-            count(Verdict::More),
-            count(Verdict::NoDifferenceMeasured),
-            match count(Verdict::NotJudged) {
-                0 => String::new(),
-                count => format!(", not judged in {count}"),
-            },
-            comparisons.len(),
-            ratios.median
-        ));
+    let mut found = found(results);
+    for words in arms_in_words(results) {
+        text.push_str(&words);
+        text.push('\n');
     }
     found.retain(|it| matches!(it.comparison.verdict, Verdict::Less | Verdict::More));
     let size = |it: &Found| it.comparison.ratio.ln().abs();
@@ -113,6 +78,55 @@ pub fn summary(results: &Results, answers: &[String]) -> String {
         text.push_str(&format!("NOT COMPLETE: {early}.\n"));
     }
     text
+}
+
+/// All comparisons of an arm with the first.
+fn found(results: &Results) -> Vec<Found<'_>> {
+    let mut found: Vec<Found> = Vec::new();
+    for cell in &results.cells {
+        let compared = cell.arms().into_iter();
+        found.extend(compared.filter_map(|arm| {
+            Some(Found {
+                cell: format!("{}, {}", cell.guest, cell.workload),
+                arm,
+                comparison: cell.comparison(arm)?,
+            })
+        }));
+    }
+    found
+}
+
+/// For each arm, the number of cells in which it took less or more than the first.
+pub(crate) fn arms_in_words(results: &Results) -> Vec<String> {
+    let found = found(results);
+    let first = results.about.arms.first().map_or("", |arm| arm.name);
+    let arms = results.about.arms.iter().skip(1);
+    arms.filter_map(|arm| {
+        let of_arm = found.iter().filter(|it| it.arm == arm.name);
+        let comparisons: Vec<&Comparison> = of_arm.map(|it| &it.comparison).collect();
+        let ratios: Vec<f64> = comparisons.iter().map(|it| it.ratio).collect();
+        let ratios = Quartiles::of(&ratios)?;
+        let count = |verdict| {
+            comparisons
+                .iter()
+                .filter(|it| it.verdict == verdict)
+                .count()
+        };
+        Some(format!(
+            "{} beside {first}: less in {}, more in {}, no difference measured in {}{} of {}; median ratio {:.2}.",
+            arm.name,
+            count(Verdict::Less),
+            count(Verdict::More),
+            count(Verdict::NoDifferenceMeasured),
+            match count(Verdict::NotJudged) {
+                0 => String::new(),
+                count => format!(", not judged in {count}"),
+            },
+            comparisons.len(),
+            ratios.median
+        ))
+    })
+    .collect()
 }
 
 #[cfg(test)]

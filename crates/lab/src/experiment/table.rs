@@ -32,10 +32,11 @@ fn clock(khz: u64) -> String {
 }
 
 /// Why not all samples were taken, and how many were; `None` if all were.
-pub(super) fn early_end(results: &Results) -> Option<String> {
+pub(crate) fn early_end(results: &Results) -> Option<String> {
     let why = match &results.refused {
         Some(why) => format!("the host refused: {why}"),
         None if results.interrupted => "interrupted".into(),
+        None if results.out_of_time => "the time that was given was over".into(),
         None => return None,
     };
     Some(format!(
@@ -45,7 +46,7 @@ pub(super) fn early_end(results: &Results) -> Option<String> {
 }
 
 /// The host on which it was measured.
-pub(super) fn place(results: &Results) -> String {
+pub(crate) fn place(results: &Results) -> String {
     let host = &results.host;
     format!(
         "{}, {}, {}{}; hardware counters: {}.",
@@ -91,7 +92,7 @@ fn heading(results: &Results) -> String {
 }
 
 /// A remark that there were few repetitions of little work, if so.
-pub(super) fn few_repetitions(results: &Results) -> Option<String> {
+pub(crate) fn few_repetitions(results: &Results) -> Option<String> {
     let is_few = results.quick || results.repetitions < REPETITIONS;
     is_few.then(|| {
         format!(
@@ -138,7 +139,7 @@ fn of_cell(results: &Results, cell: &CellResult) -> String {
 }
 
 /// The compared value of every repetition.
-fn times(cell: &CellResult) -> Section {
+pub(crate) fn times(cell: &CellResult) -> Section {
     let metric = format!("{} ({})", cell.metric.name(), cell.metric.unit());
     let rows = cell.arms().into_iter().filter_map(|arm| {
         let quartiles = cell.quartiles(arm)?;

@@ -9,8 +9,10 @@ use tollgate_lab::experiment::{About, GuestImages, LEAST_REPETITIONS, Options};
 use tollgate_lab::experiments;
 use tollgate_machine::knobs;
 
+use super::all_arguments::{AllArguments, ReportArguments};
+
 /// Flags that all experiments have.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub struct ExperimentArguments {
     /// Do as little work as shows that everything works; the figures are not reliable
     #[arg(long)]
@@ -103,7 +105,8 @@ pub fn with_show(mut words: Vec<OsString>) -> Vec<OsString> {
     words
 }
 
-fn guest_image(text: &str) -> Result<(String, PathBuf), String> {
+/// The name and the path of `--guest-image`.
+pub(super) fn guest_image(text: &str) -> Result<(String, PathBuf), String> {
     match text.split_once('=') {
         Some((name, path)) if !name.is_empty() && !path.is_empty() => {
             Ok((name.to_owned(), path.into()))
@@ -112,13 +115,17 @@ fn guest_image(text: &str) -> Result<(String, PathBuf), String> {
     }
 }
 
-/// The subcommands: `list`, `show`, and each experiment in the list.
+/// The subcommands: `list`, `show`, `all`, `report`, and each experiment in the list.
 #[derive(Clone, Debug)]
 pub enum LabCommand {
     /// Show the experiments.
     List,
     /// Show the results that `--json` has written.
     Show(ShowArguments),
+    /// Run all studies.
+    All(Box<AllArguments>),
+    /// Write the report of stored results.
+    Report(ReportArguments),
     /// Run the experiment with this name.
     Run(String, Box<ExperimentArguments>),
 }
@@ -128,6 +135,12 @@ impl FromArgMatches for LabCommand {
         match matches.subcommand() {
             Some(("list", _)) => Ok(Self::List),
             Some(("show", matches)) => Ok(Self::Show(ShowArguments::from_arg_matches(matches)?)),
+            Some(("all", matches)) => Ok(Self::All(Box::new(AllArguments::from_arg_matches(
+                matches,
+            )?))),
+            Some(("report", matches)) => {
+                Ok(Self::Report(ReportArguments::from_arg_matches(matches)?))
+            }
             Some((name, matches)) => Ok(Self::Run(
                 name.to_owned(),
                 Box::new(ExperimentArguments::from_arg_matches(matches)?),
@@ -148,11 +161,19 @@ impl Subcommand for LabCommand {
         let show = ShowArguments::augment_args(
             Command::new("show").about("Show a run's tables again, from what --json has written"),
         );
+        let all = AllArguments::augment_args(
+            Command::new("all").about("Run all studies into one folder, with one report of them"),
+        );
+        let report = ReportArguments::augment_args(
+            Command::new("report").about("Write the report of the results in a folder again"),
+        );
         let command = command
             .subcommand_required(true)
             .disable_help_subcommand(true)
             .subcommand(list)
-            .subcommand(show);
+            .subcommand(show)
+            .subcommand(all)
+            .subcommand(report);
         experiments::all()
             .into_iter()
             .fold(command, |command, experiment| {
@@ -170,7 +191,7 @@ impl Subcommand for LabCommand {
     }
 
     fn has_subcommand(name: &str) -> bool {
-        ["list", "show"].contains(&name) || experiments::find(name).is_some()
+        ["list", "show", "all", "report"].contains(&name) || experiments::find(name).is_some()
     }
 }
 

@@ -4,6 +4,7 @@
 //! ```text
 //! FOLDER/vif.samples.jsonl   every finished sample, written when it is finished
 //! FOLDER/vif.json, vif.csv, vif.svg, vif.txt   the results: everything, samples, plot, tables
+//! FOLDER/report.html, report.md                the report of all experiments in the folder
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -58,6 +59,21 @@ impl Folder {
         Ok(Self(path.to_owned()))
     }
 
+    /// The folder with this path, which `flag` names.
+    ///
+    /// # Errors
+    ///
+    /// It does not exist.
+    pub fn existing(path: &Path, flag: &str) -> Result<Self, Failure> {
+        match path.is_dir() {
+            true => Ok(Self(path.to_owned())),
+            false => Err(Failure::usage(format!(
+                "{flag}: there is no folder '{}'",
+                path.display()
+            ))),
+        }
+    }
+
     /// The folder's path.
     pub fn path(&self) -> &Path {
         &self.0
@@ -66,6 +82,11 @@ impl Folder {
     /// A file in the folder.
     pub fn file(&self, name: &str, ending: &str) -> PathBuf {
         self.0.join(format!("{name}.{ending}"))
+    }
+
+    /// The file with the finished samples of a study.
+    pub fn journal_file(&self, name: &str) -> PathBuf {
+        self.file(name, JOURNAL)
     }
 
     /// The finished samples of the experiment `name`, and the options of this run:
@@ -80,7 +101,7 @@ impl Folder {
         arguments: &ExperimentArguments,
         earlier: Earlier,
     ) -> Result<(Options, Journal), Failure> {
-        let path = self.file(name, JOURNAL);
+        let path = self.journal_file(name);
         let refusal = |why: &dyn std::fmt::Display| {
             Failure::usage(format!("--output: '{}': {why}", path.display()))
         };
@@ -129,7 +150,12 @@ impl Folder {
         Ok(())
     }
 
-    fn replace(&self, path: &Path, content: &[u8]) -> Result<(), Failure> {
+    /// Writes a file of the folder; a reader finds the old content or the new one.
+    ///
+    /// # Errors
+    ///
+    /// One line says which file cannot be written.
+    pub fn replace(&self, path: &Path, content: &[u8]) -> Result<(), Failure> {
         files::replace(path, content).map_err(|error| {
             let why = writing(&error);
             Failure::usage(format!(
@@ -159,5 +185,6 @@ fn continued(stored: Options, arguments: &ExperimentArguments) -> Options {
         guests: given(&arguments.guest, stored.guests.clone()),
         arms: given(&arguments.arm, stored.arms.clone()),
         images: GuestImages::of(images.chain(arguments.guest_image.iter().cloned())),
+        time: None,
     }
 }

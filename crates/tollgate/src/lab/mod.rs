@@ -1,9 +1,13 @@
 //! `tollgate lab`: runs the experiments and writes their outputs.
 
+mod all;
+mod all_arguments;
 mod arguments;
+mod cost_parts;
 mod folder;
 mod outputs;
 mod progress;
+mod report;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -16,6 +20,7 @@ use crate::signals::{Asked, Signals};
 use crate::standard_output::{self, print_and_end};
 use crate::{columns, doctor, exit_code, files};
 
+use all_arguments::ReportArguments;
 use arguments::{ExperimentArguments, LabCommand, ShowArguments, description, options};
 pub use arguments::{LabArguments, with_show};
 use folder::{Earlier, Folder};
@@ -27,6 +32,13 @@ pub fn run(arguments: &LabArguments) -> u8 {
     match &arguments.command {
         LabCommand::List => list(),
         LabCommand::Show(arguments) => match show(arguments) {
+            Ok(()) => exit_code::SUCCESS,
+            Err(failure) => failure.report(),
+        },
+        LabCommand::All(arguments) => {
+            all::run(arguments).unwrap_or_else(|failure| failure.report())
+        }
+        LabCommand::Report(arguments) => match write_report(arguments) {
             Ok(()) => exit_code::SUCCESS,
             Err(failure) => failure.report(),
         },
@@ -95,9 +107,24 @@ fn experiment(name: &str, arguments: &ExperimentArguments) -> Result<u8, Failure
     }
 }
 
+/// Writes the report of a folder's results again.
+fn write_report(arguments: &ReportArguments) -> Result<(), Failure> {
+    let folder = Folder::existing(&arguments.folder, "FOLDER")?;
+    let studies = report::studies(&folder, &[])?;
+    if studies.is_empty() {
+        return Err(Failure::usage(format!(
+            "'{}' holds no results of 'tollgate lab --output'",
+            folder.path().display()
+        )));
+    }
+    let earlier = arguments.compare.as_deref().map(report::earlier);
+    report::write(&folder, &studies, earlier.transpose()?.as_ref())
+}
+
 /// Writes the results to the folder of `--output`, and says how an unfinished run is continued.
 fn kept(folder: &Folder, shown: &Shown) -> Result<(), Failure> {
     folder.write(shown.results, &shown.sections)?;
+    report::write(folder, &report::studies(folder, &[])?, None)?;
     let (results, path) = (shown.results, folder.path().display());
     if results.finished < results.planned {
         say(&format!(

@@ -551,3 +551,97 @@ fn an_interrupted_run_is_continued_in_its_folder_with_its_options() {
     let no_folder = lab(&["icache", "--resume"]);
     assert_eq!(no_folder.status.code(), Some(2));
 }
+
+#[test]
+fn all_studies_go_into_one_folder_with_one_report_that_is_compared_with_an_earlier_one() {
+    let folder = Folder::new();
+    let path = |name: &str| folder.path(name).to_str().unwrap().to_owned();
+    let (first, second) = (path("first"), path("second"));
+    let study = ["--study", "icache"];
+    let all = |words: &[&str]| {
+        let mut command = tollgate();
+        // Without Linux guests the run is short, and has rows that are not run.
+        command.env("TOLLGATE_GUESTS", folder.path("nothing"));
+        finish(command.args(["lab", "all"]).args(words), GUEST_PATIENCE)
+    };
+    let quick = [&["--quick", "--output", &first][..], &study].concat();
+    let output = all(&quick);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(stdout(&output).starts_with("Report: "), "{output:?}");
+    assert!(
+        stderr(&output).contains("[study 1 of 1: icache, 1/"),
+        "{output:?}"
+    );
+    let read = |folder: &str, name: &str| fs::read_to_string(format!("{folder}/{name}")).unwrap();
+    let page = read(&first, "report.html");
+    for part in [
+        "Cached instructions for emulated exits",
+        "What was done then",
+        "35 to 40 % faster",
+        "What was not measured",
+        "not run: ",
+        "<svg",
+        "quick, little work, 3 repetitions",
+    ] {
+        assert!(page.contains(part), "{part} is missing in\n{page}");
+    }
+    let markdown = read(&first, "report.md");
+    assert!(markdown.contains("](icache-cells.svg)"), "{markdown}");
+    for name in [
+        "icache-cells.svg",
+        "overview.svg",
+        "icache.csv",
+        "icache.txt",
+    ] {
+        assert!(!read(&first, name).is_empty());
+    }
+
+    assert_eq!(all(&quick).status.code(), Some(2));
+    // The options are those of the run that is continued; only the missing guests are tried again.
+    let samples = read(&first, "icache.samples.jsonl");
+    let resumed = [&["--resume", "--output", &first][..], &study].concat();
+    assert_eq!(all(&resumed).status.code(), Some(0));
+    assert_eq!(read(&first, "icache.samples.jsonl"), samples);
+
+    let compared = ["--quick", "--output", &second, "--compare", &first];
+    let output = all(&[&compared[..], &study].concat());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(read(&second, "report.md").contains("## Next to the run in first"));
+    let again = lab(&["report", &second]);
+    assert_eq!(again.status.code(), Some(0), "{again:?}");
+    assert!(!read(&second, "report.md").contains("## Next to the run in first"));
+
+    for (words, why) in [
+        (
+            vec!["report", "/nonexistent"],
+            "FOLDER: there is no folder '/nonexistent'",
+        ),
+        (
+            vec!["report", "/proc"],
+            "'/proc' holds no results of 'tollgate lab --output'",
+        ),
+        (
+            vec!["all", "--output", &first, "--resume", "--compare", "/proc"],
+            "--compare: '/proc': it holds no results of 'tollgate lab --output'",
+        ),
+        (
+            vec![
+                "all",
+                "--output",
+                &first,
+                "--resume",
+                "--guest-image",
+                "os2=x",
+            ],
+            "--guest-image: no guest is called 'os2'; there are: ",
+        ),
+        (
+            vec!["all", "--output", "/proc/x", "--quick"],
+            "--output: cannot make the folder '/proc/x': ",
+        ),
+    ] {
+        let output = lab(&words);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {output:?}");
+        assert!(stderr(&output).contains(why), "{words:?}: {output:?}");
+    }
+}
