@@ -8,7 +8,7 @@ fn main() {
     println!("cargo::rerun-if-changed=guests");
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let flat = ["-Ttext", "0", "--oformat", "binary"];
-    for name in ["shadow", "apic-loop"] {
+    for name in ["shadow", "apic-loop", "apic-sites"] {
         assemble(name, name, NARROW, &flat, &out);
         assemble(name, &format!("{name}-64"), WIDE, &flat, &out);
     }

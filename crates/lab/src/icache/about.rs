@@ -9,6 +9,8 @@ use tollgate_exits::ExitKind;
 pub const APIC: &str = "apic";
 /// Workload: accesses to the local APIC by direct memory access, each of which faults on the host.
 pub const APIC_DIRECT: &str = "apic-direct";
+/// Workload: accesses to the local APIC by more instructions than the dictionary holds.
+pub const APIC_SITES: &str = "apic-sites";
 /// Workload: the same accesses as [`APIC`] by a kernel module inside Linux.
 pub const APIC_MODULE: &str = "apic-module";
 /// Workload: sleeps that a timer ends.
@@ -17,6 +19,10 @@ pub const TIMER: &str = "timer";
 pub const SHELL: &str = "shell";
 /// Workload: programs are compiled and run.
 pub const COMPILE: &str = "compile";
+/// Workload: make builds a program from its sources.
+pub const MAKE: &str = "make";
+/// Workload: the same with two processors.
+pub const MAKE_SMP: &str = "make-smp";
 /// Workload: a copy from memory to memory.
 pub const COPY: &str = "copy";
 /// Workload: system calls.
@@ -133,6 +139,11 @@ pub static ABOUT: About = About {
             &[WIDE],
         ),
         workload(
+            APIC_SITES,
+            "12,288 instructions access it by turns: each is new to the dictionary",
+            OURS,
+        ),
+        workload(
             APIC_MODULE,
             "the same six accesses by a kernel module, in a loop",
             LINUX,
@@ -148,6 +159,14 @@ pub static ABOUT: About = About {
             "tcc compiles three programs, and each computes its result",
             LINUX,
         ),
+        Workload {
+            arms: &[OFF, ON, PHYSICAL],
+            ..workload(MAKE, "make and gcc build Lua, and it computes", LINUX)
+        },
+        Workload {
+            arms: &[OFF, ON],
+            ..workload(MAKE_SMP, "the same with two processors", LINUX)
+        },
         workload(COPY, "dd copies from memory to memory, by 4 KiB", LINUX),
         workload(GETUID, "a program calls getuid, in a loop", LINUX),
         workload(

@@ -12,6 +12,7 @@ mod apic_module;
 mod compile;
 mod counts;
 mod linux;
+mod make;
 mod other;
 mod paper;
 
@@ -52,6 +53,12 @@ impl Experiment for InstructionCache {
         }
         if workload == about::APIC_MODULE {
             return Ok(Box::new(apic_module::Module::open(guest, options, stop)?));
+        }
+        if workload == about::MAKE {
+            return Ok(Box::new(make::Make::open(guest, options, stop)?));
+        }
+        if workload == about::MAKE_SMP {
+            return Err(LabError::NotRun("the machine has one processor".into()));
         }
         let bench = linux::Line::open(guest, workload, options, stop)?;
         Ok(Box::new(bench))

@@ -24,28 +24,34 @@ pub struct Program {
     pub wide: &'static [u8],
 }
 
-/// A file or folder in the guest's folder `/lab`.
-pub struct Extra {
-    path: String,
-    /// The content of a file; `None` for a folder.
-    content: Option<Vec<u8>>,
+/// Something that a guest's initramfs contains in addition: in its folder `/lab`, unless it is an
+/// archive.
+pub struct Extra(Kind);
+
+enum Kind {
+    Folder(String),
+    File { path: String, content: Vec<u8> },
+    Archive(Vec<u8>),
 }
 
 impl Extra {
     /// A folder, which must precede its contents.
     pub fn folder(path: &str) -> Self {
-        Self {
-            path: path.into(),
-            content: None,
-        }
+        Self(Kind::Folder(path.into()))
+    }
+
+    /// An archive of any files, in the format of an initramfs. Folders and files follow the archives
+    /// and may be in their folders.
+    pub fn archive(content: Vec<u8>) -> Self {
+        Self(Kind::Archive(content))
     }
 
     /// An executable file.
     pub fn program(path: &str, content: impl Into<Vec<u8>>) -> Self {
-        Self {
+        Self(Kind::File {
             path: path.into(),
-            content: Some(content.into()),
-        }
+            content: content.into(),
+        })
     }
 
     /// The kernel module of this name, which `scripts/get-modules` has built for the kernel in the
@@ -84,6 +90,7 @@ pub struct System {
     /// The shell's archive, followed by ours.
     initramfs: NamelessFile,
     append: String,
+    memory_bytes: u64,
 }
 
 /// The description of the 64-bit Linux guest.
@@ -137,21 +144,26 @@ impl System {
                 let content = if is_wide { it.wide } else { it.narrow };
                 ours.program(&format!("lab/{}", it.name), content)
             });
-        let ours = extras(&folder, is_wide)?.iter().fold(ours, |ours, extra| {
-            let path = format!("lab/{}", extra.path);
-            match &extra.content {
-                Some(content) => ours.program(&path, content),
-                None => ours.folder(&path),
+        let mut append = |next: &[u8]| {
+            archive.resize(archive.len().next_multiple_of(4), 0);
+            archive.extend(next);
+        };
+        let ours = (extras(&folder, is_wide)?.iter()).fold(ours, |ours, Extra(kind)| match kind {
+            Kind::Folder(path) => ours.folder(&format!("lab/{path}")),
+            Kind::File { path, content } => ours.program(&format!("lab/{path}"), content),
+            Kind::Archive(content) => {
+                append(content);
+                ours
             }
         });
-        archive.resize(archive.len().next_multiple_of(4), 0);
-        archive.extend(ours.finish());
+        append(&ours.finish());
         let initramfs = NamelessFile::with(&archive)
             .map_err(|error| LabError::Host(format!("an initramfs: {error}")))?;
         Ok(Self {
             kernel,
             initramfs,
             append: "console=ttyS0 quiet".into(),
+            memory_bytes: MEMORY,
         })
     }
 
@@ -163,11 +175,18 @@ impl System {
         self
     }
 
+    /// The same system with guest RAM of another size.
+    #[must_use]
+    pub fn with_memory(mut self, bytes: u64) -> Self {
+        self.memory_bytes = bytes;
+        self
+    }
+
     /// `config`, changed to boot this system.
     pub fn config(&self, config: &VmConfig) -> VmConfig {
         let initrd = self.initramfs.path();
         VmConfig {
-            memory_bytes: MEMORY,
+            memory_bytes: self.memory_bytes,
             kernel: self.kernel.clone(),
             initrd: Some(initrd.to_string_lossy().into_owned()),
             append: self.append.clone(),
