@@ -267,3 +267,7 @@ impl KnownInstructions {
         true
     }
 }
+
+#[cfg(test)]
+#[path = "instruction_cache_tests.rs"]
+mod tests;

@@ -69,6 +69,49 @@ fn there_are_not_more_entries_than_places_and_the_rest_is_told_of() {
     assert_eq!(decode_cache.look_up(&1), Found::Nothing);
 }
 
+/// Keys whose entries have the same set of places.
+fn colliding(decode_cache: &DecodeCache<u64, u64>, count: usize) -> Vec<u64> {
+    let set = decode_cache.set_of(&0);
+    let keys = (0..).filter(|key| decode_cache.set_of(key) == set);
+    keys.take(count).collect()
+}
+
+#[test]
+fn colliding_keys_are_distinguished_and_one_too_many_replaces_one() {
+    let mut decode_cache = DecodeCache::default();
+    let keys = colliding(&decode_cache, WAYS + 1);
+    for &key in &keys[..WAYS] {
+        assert!(!decode_cache.enter(key, key + 1, &[code(5, 1)]));
+    }
+    assert_eq!(decode_cache.look_up(&keys[WAYS]), Found::Nothing);
+    for key in &keys[..WAYS] {
+        assert_eq!(decode_cache.look_up(key), Found::Hit(key + 1));
+    }
+    assert!(decode_cache.enter(keys[WAYS], 0, &[code(6, 1)]));
+    let is_found = |key: &&u64| matches!(decode_cache.look_up(key), Found::Hit(_));
+    assert_eq!(keys.iter().filter(is_found).count(), WAYS);
+    assert_eq!(decode_cache.look_up(&keys[WAYS]), Found::Hit(0));
+    // The entry that was replaced leaves a note, which drops nothing.
+    let (kept, dropped) = written(&mut decode_cache, 5, 1);
+    assert_eq!((kept, dropped.code), (0, WAYS as u64 - 1));
+    assert_eq!(decode_cache.look_up(&keys[WAYS]), Found::Hit(0));
+}
+
+#[test]
+fn a_void_entry_gives_its_place_before_a_valid_one() {
+    let mut decode_cache = DecodeCache::default();
+    let keys = colliding(&decode_cache, WAYS + 1);
+    for &key in &keys[..WAYS] {
+        decode_cache.enter(key, key, &[code(key, 1)]);
+    }
+    written(&mut decode_cache, keys[2], 1);
+    assert!(!decode_cache.enter(keys[WAYS], 0, &[code(5, 1)]));
+    assert_eq!(decode_cache.look_up(&keys[2]), Found::Nothing);
+    for key in [keys[0], keys[1], keys[3]] {
+        assert_eq!(decode_cache.look_up(&key), Found::Hit(key));
+    }
+}
+
 #[test]
 fn notes_of_what_is_void_are_collected() {
     let mut decode_cache = DecodeCache::default();
