@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
 /*
  * The loop of `tollgate lab icache` inside a Linux guest: accesses the local APIC's registers through
- * the kernel's own mapping of their page. A number that is written to the parameter `rounds` makes it
- * do that many rounds of six accesses, the same as those of `apic-loop.S`:
+ * the kernel's own mapping of their page. A number N that is written to the parameter `rounds`
+ * makes it do N rounds of six accesses, the same as those of `apic-loop.S`:
  *
  *     insmod apic_loop.ko
  *     echo 1000 >/sys/module/apic_loop/parameters/rounds
