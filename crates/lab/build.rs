@@ -19,6 +19,7 @@ fn main() {
         "linux-spaces",
         "linux-repeat",
         "linux-latency",
+        "linux-datagrams",
     ] {
         assemble(name, name, NARROW, &program, &out);
         assemble(name, &format!("{name}-64"), WIDE, &program, &out);

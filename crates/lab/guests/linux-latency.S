@@ -4,6 +4,7 @@
 #   latency fork N        the other process starts N processes that end immediately
 #   latency exec N        it starts N processes that execute a program, which ends immediately
 #   latency pipe N        it passes a byte N times to a process that returns it
+#   latency load N        it executes `/lab/load N`, a script or program
 #
 # Prints how often it waited and how late it was: the median, the 99th percentile and the longest
 # delay, in nanoseconds. Exit code 0, 1 if a call or a process fails, 2 for a wrong command line.
@@ -42,7 +43,25 @@ _start:
     test eax, eax
     jz usage
     mov [left], eax
-    ARGUMENT 1
+    # Copy the number's text, which is on the stack, to an address of 32 bits.
+    ARGUMENT 2
+    mov edi, offset copied
+1:
+.ifdef WIDE
+    mov al, [rsi]
+    inc rsi
+.else
+    mov al, [esi]
+    inc esi
+.endif
+    mov [edi], al
+    inc edi
+    test al, al
+    jz 2f
+    cmp edi, offset copied + 15          # too many leading zeros
+    jae usage
+    jmp 1b
+2:  ARGUMENT 1
 .ifdef WIDE
     mov al, [rsi]
 .else
@@ -54,6 +73,8 @@ _start:
     cmp al, 'e'
     je 1f
     cmp al, 'p'
+    je 1f
+    cmp al, 'l'
     jne usage
 1:  SYSTEM_CALL 2, 57                    # fork
     test eax, eax
@@ -157,6 +178,10 @@ print:                                   # prints the number in decimal, and a s
 work:
     cmp byte ptr [what], 'p'
     je pipes
+    cmp byte ptr [what], 'l'
+    jne 1f
+    SYSTEM_CALL 11, 59, "offset load", "offset load_arguments", "offset nothing"
+    jmp failed
 1:  SYSTEM_CALL 2, 57
     test eax, eax
     js failed
@@ -219,8 +244,10 @@ DEFINE_DECIMAL
     .balign 8
 .ifdef WIDE
 arguments: .quad path, 0
+load_arguments: .quad load, copied, 0
 .else
 arguments: .long path, 0
+load_arguments: .long load, copied, 0
 .endif
 nothing: .quad 0
 priority: .long 50
@@ -228,7 +255,8 @@ digits: .skip 10
 digits_end: .ascii " "
 text_line: .ascii "\n"
 path: .asciz "/lab/latency"
-text_usage: .ascii "usage: latency fork|exec|pipe N\n"
+load: .asciz "/lab/load"
+text_usage: .ascii "usage: latency fork|exec|pipe|load N\n"
 text_usage_end:
 
 .bss
@@ -245,4 +273,5 @@ status: .skip 4
 there: .skip 8
 back: .skip 8
 what: .skip 4
+copied: .skip 16
 late: .skip MOST*4

@@ -14,6 +14,16 @@ pub const PIPE: &str = "pipe";
 pub const ONE_CORE: &str = "two-machines-one-core";
 /// Workload: `fork`, while another machine does the same on another processor of the host.
 pub const TWO_CORES: &str = "two-machines-two-cores";
+/// Workload: a database whose transactions are on a disk.
+pub const DATABASE: &str = "database";
+/// Workload: datagrams from the host.
+pub const NETWORK: &str = "network-flood";
+/// Workload: requests to a disk.
+pub const DISK: &str = "disk-flood";
+/// The workloads that load a guest while interrupts arrive.
+pub const LOADS: [&str; 3] = [DATABASE, NETWORK, DISK];
+/// The guests that have the modules and programs for these loads.
+const LOADED: &[&str] = &[linux_guest::AMD64.name, linux_guest::RT_AMD64.name];
 
 /// Arm: the monitor always finishes its work.
 pub const OFF: &str = "off";
@@ -37,6 +47,21 @@ const fn workload(name: &'static str, what: &'static str) -> Workload {
     }
 }
 
+const fn load(name: &'static str, what: &'static str) -> Workload {
+    Workload {
+        guests: LOADED,
+        ..workload(name, what)
+    }
+}
+
+/// Two guests are compared, not two kernels.
+const fn pair(name: &'static str, what: &'static str) -> Workload {
+    Workload {
+        guests: &[linux_guest::AMD64.name, linux_guest::I686.name],
+        ..workload(name, what)
+    }
+}
+
 /// The experiment's description.
 pub static ABOUT: About = About {
     name: "interruptible",
@@ -45,7 +70,8 @@ pub static ABOUT: About = About {
                a timer that would wake a more important one waits. How long are these pieces of work, \
                how long does an interrupt wait for them, and what does it cost to stop them? In each \
                run a process of high priority waits for a moment, again and again, while others \
-               of low priority have the monitor work.",
+               of low priority have the monitor work: the study's programs, or a load of \
+               a database, a network or a disk.",
     source: "M. Ito and S. Oikawa, \"Improving Real-Time Performance of a Virtual Machine Monitor based \
              System\"",
     arms: &[
@@ -78,13 +104,25 @@ pub static ABOUT: About = About {
         workload(FORK, "a process starts others that end immediately"),
         workload(EXEC, "the same, and they execute a program"),
         workload(PIPE, "two processes pass a byte back and forth"),
-        workload(
+        load(
+            DATABASE,
+            "two processes write to a SQLite database on a virtio disk",
+        ),
+        load(
+            NETWORK,
+            "the host sends datagrams to the guest's virtio network",
+        ),
+        load(
+            DISK,
+            "eight processes read and write a virtio disk directly",
+        ),
+        pair(
             ONE_CORE,
             "fork, next to another machine that does the same on one processor of the host",
         ),
-        workload(TWO_CORES, "the same with a processor of the host for each"),
+        pair(TWO_CORES, "the same with a processor of the host for each"),
     ],
-    guests: &[linux_guest::AMD64, linux_guest::I686],
+    guests: &[linux_guest::AMD64, linux_guest::RT_AMD64, linux_guest::I686],
     kinds: &[KindGroup {
         title: "work of the monitor",
         kinds: &[

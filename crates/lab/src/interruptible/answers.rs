@@ -1,8 +1,11 @@
 //! The findings of the experiment `interruptible` in words, with the study's figures.
 
-use super::about::{EXEC, FORK, OFF, PIPE, RESTART, RESUME};
+use super::about::{ARMS, EXEC, FORK, LOADS, OFF, PIPE, RESTART, RESUME};
 use super::paper::{in_pieces, value};
 use crate::experiment::{CellResult, Results, Verdict};
+
+/// How many microseconds the monitor should hold an interrupt back at most, at p99.9.
+const AIM: f64 = 20.0;
 
 /// What stopping costs, how much it reduces masking, and the study's own latency.
 pub fn answers(results: &Results) -> Vec<String> {
@@ -15,7 +18,42 @@ pub fn answers(results: &Results) -> Vec<String> {
     let mut answers: Vec<String> = price(cells()).into_iter().collect();
     answers.extend(cells().filter_map(masked));
     answers.extend(latency(cells()));
+    answers.extend(cells().filter_map(held_back));
+    answers.extend(cells().filter_map(goes_on));
     answers
+}
+
+/// How long the monitor holds interrupts back under a load, and in which section.
+fn held_back(cell: &CellResult) -> Option<String> {
+    if !LOADS.contains(&&*cell.workload) {
+        return None;
+    }
+    let part = |arm| {
+        let of = |what| value(cell, arm, what);
+        let (p50, p999) = (of("monitor-p50")?, of("monitor-p999")?);
+        Some(format!("{p50:.1} and {p999:.1} us with '{arm}'"))
+    };
+    let parts: Vec<String> = ARMS.into_iter().filter_map(part).collect();
+    (!parts.is_empty()).then(|| {
+        format!(
+            "{}, {}: the monitor holds interrupts back for (p50, p99.9) {} (aim: at most {AIM:.0} us at p99.9).",
+            cell.guest,
+            cell.workload,
+            parts.join(", ")
+        )
+    })
+}
+
+/// Whether a guest goes on when its neighbour is killed.
+fn goes_on(cell: &CellResult) -> Option<String> {
+    let beside = value(cell, RESTART, "process-p50")?;
+    let alone = value(cell, RESTART, "alone-p50")?;
+    let canaries = value(cell, RESTART, "canaries")?;
+    Some(format!(
+        "{}, {}: the process is late by {beside:.1} us (p50) next to the other machine, and by {alone:.1} after another \
+         was killed; memory of both was unchanged each time ({canaries:.0} by the middle of the runs).",
+        cell.guest, cell.workload
+    ))
 }
 
 /// The cost of stopping.

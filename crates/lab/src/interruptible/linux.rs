@@ -1,13 +1,12 @@
 //! Linux with the program `guests/linux-latency.S`, alone or next to another guest.
 
-use super::about::{EXEC, FORK, ONE_CORE, PIPE, is_pair};
+use super::about::{DATABASE, DISK, EXEC, FORK, NETWORK, PIPE, is_pair};
+use super::load::Load;
 use super::native::Native;
+use super::neighbour::Neighbour;
 use crate::experiment::{Arm, Bench, LabError, Options, Stop, Timed};
 use crate::linux_guest::{LinuxGuest, Program, Ran, System};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use tollgate_exits::latency::Durations;
-use tollgate_host_facts::processors::Affinity;
 use tollgate_machine::config::VmConfig;
 
 /// The program that measures latencies.
@@ -16,16 +15,16 @@ pub const LATENCY: Program = Program {
     narrow: include_bytes!(concat!(env!("OUT_DIR"), "/linux-latency.bin")),
     wide: include_bytes!(concat!(env!("OUT_DIR"), "/linux-latency-64.bin")),
 };
-/// Makes a file whose content must not change, and its checksum.
-const CANARY: &str = "dd if=/dev/urandom of=/canary bs=64k count=32 2>/dev/null; \
-                      sha256sum /canary > /canary.sum";
-const CHECK_CANARY: &str = "sha256sum -c /canary.sum > /dev/null";
-
+/// Begins the names of values that say how long interrupts waited for one thing in the monitor.
+pub const BEHIND: &str = "behind-";
+/// The program's argument for all loads.
+const LOAD: &str = "load";
 /// The program's argument for a workload.
 fn verb(workload: &str) -> &'static str {
     match workload {
         EXEC => EXEC,
         PIPE => PIPE,
+        DATABASE | NETWORK | DISK => LOAD,
         _ => FORK,
     }
 }
@@ -33,39 +32,16 @@ fn verb(workload: &str) -> &'static str {
 /// The guest that is measured, and possibly a second one that runs at the same time.
 pub struct Latencies {
     guest: LinuxGuest,
-    other: Option<LinuxGuest>,
+    neighbour: Option<Neighbour>,
+    load: Option<Load>,
     verb: &'static str,
     events: u64,
     native: Option<Native>,
 }
 
-/// Boots a guest whose machine may use only these processors.
-fn boot(system: &System, pinned: Option<&Affinity>, stop: &Stop) -> Result<LinuxGuest, LabError> {
-    let refused = |error| LabError::Host(format!("sched_setaffinity: {error}"));
-    let Some(affinity) = pinned else {
-        return LinuxGuest::boot(system, &VmConfig::default(), stop);
-    };
-    // The machine's thread inherits the affinity of this one.
-    let before = Affinity::current().map_err(refused)?;
-    affinity.apply().map_err(refused)?;
-    let guest = LinuxGuest::boot(system, &VmConfig::default(), stop);
-    before.apply().map_err(refused)?;
-    guest
-}
-
-/// The processors of the two machines.
-fn places(workload: &str) -> Result<[Affinity; 2], LabError> {
-    let current = Affinity::current().map_err(|error| LabError::Host(error.to_string()))?;
-    let processors = current.processors();
-    let (first, second) = match (processors.as_slice(), workload) {
-        ([only, ..], ONE_CORE) => (*only, *only),
-        ([first, second, ..], _) => (*first, *second),
-        _ => return Err(LabError::NotRun("this host has one processor".into())),
-    };
-    match [first, second].map(Affinity::only) {
-        [Some(first), Some(second)] => Ok([first, second]),
-        _ => Err(LabError::Host("a processor's number is too large".into())),
-    }
+/// The command line that runs the program.
+fn line(verb: &str, events: u64) -> String {
+    format!("/lab/latency {verb} {events}")
 }
 
 impl Latencies {
@@ -80,37 +56,53 @@ impl Latencies {
         options: &Options,
         stop: &Stop,
     ) -> Result<Self, LabError> {
-        let system = System::open(guest, &[LATENCY], options)?;
-        let places = match is_pair(workload) {
-            true => Some(places(workload)?),
-            false => None,
+        let load = Load::of(workload)?;
+        let system = match &load {
+            Some(load) => load.system(guest, LATENCY, options)?,
+            None => System::open(guest, &[LATENCY], options)?,
         };
-        let of = |index: usize| places.as_ref().map(|places| &places[index]);
         let verb = verb(workload);
-        let events = match verb {
-            PIPE => 60_000,
-            _ => 8_000,
+        let events = match (&load, verb, options.quick) {
+            (Some(load), ..) => load.events(options),
+            (None, PIPE, false) => 60_000,
+            (None, PIPE, true) => 3_000,
+            (None, _, false) => 8_000,
+            (None, _, true) => 400,
         };
-        let events = if options.quick { events / 20 } else { events };
+        let config = load.as_ref().map_or_else(VmConfig::default, Load::config);
+        let (guest, neighbour) = match is_pair(workload) {
+            false => (LinuxGuest::boot(&system, &config, stop)?, None),
+            true => {
+                let line = line(verb, events);
+                let (guest, other) = Neighbour::open(&system, workload, (&line, events), stop)?;
+                (guest, Some(other))
+            }
+        };
         let mut bench = Self {
-            guest: boot(&system, of(0), stop)?,
-            other: match is_pair(workload) {
-                true => Some(boot(&system, of(1), stop)?),
-                false => None,
-            },
+            guest,
+            neighbour,
+            load,
             verb,
             events,
             native: Native::run(verb, events),
         };
-        if let Some(other) = &mut bench.other {
-            bench.guest.run(CANARY)?;
-            other.run(CANARY)?;
+        if let Some(load) = &bench.load {
+            load.prepare(&mut bench.guest)?;
         }
         Ok(bench)
     }
 
-    fn line(&self, events: u64) -> String {
-        format!("/lab/latency {} {events}", self.verb)
+    /// Runs the program in the measured guest with this many events, next to its load if there is
+    /// one.
+    fn run_alone(&mut self, events: u64) -> Result<Ran, LabError> {
+        let line = line(self.verb, events);
+        let Some(load) = &mut self.load else {
+            return self.guest.run(&line);
+        };
+        load.before(&mut self.guest, events)?;
+        let ran = load.during(|| self.guest.run(&line))?;
+        load.check(&mut self.guest, events)?;
+        Ok(ran)
     }
 }
 
@@ -122,16 +114,12 @@ impl Bench for Latencies {
     fn measure(&mut self, arm: &Arm, _stop: &Stop) -> Result<Timed, LabError> {
         self.guest.turn(arm)?;
         // The first run includes translation, so it is not timed.
-        self.guest.run(&self.line((self.events / 10).max(1)))?;
-        let line = self.line(self.events);
-        let ran = match &mut self.other {
-            None => self.guest.run(&line)?,
-            Some(other) => {
-                other.turn(arm)?;
-                let ran = side_by_side(&mut self.guest, other, &line, self.verb)?;
-                self.guest.run(CHECK_CANARY)?;
-                other.run(CHECK_CANARY)?;
-                ran
+        self.run_alone((self.events / 10).max(16))?;
+        let ran = match &mut self.neighbour {
+            None => self.run_alone(self.events)?,
+            Some(neighbour) => {
+                let line = line(self.verb, self.events);
+                neighbour.beside(&mut self.guest, arm, &line)?
             }
         };
         let mut timed = Timed::of_events(self.events, ran.processor_cycles(), &ran.reading);
@@ -141,41 +129,11 @@ impl Bench for Latencies {
         if let Some(native) = &self.native {
             native.add_to(&mut timed);
         }
+        if let Some(neighbour) = &self.neighbour {
+            neighbour.add_to(&mut timed);
+        }
         Ok(timed)
     }
-}
-
-impl Drop for Latencies {
-    fn drop(&mut self) {
-        // One guest is ended; the other must continue.
-        if self.other.take().is_some() {
-            let goes_on = self.guest.run(CHECK_CANARY);
-            debug_assert!(goes_on.is_ok());
-        }
-    }
-}
-
-/// Runs the line in one guest while the other does the same work repeatedly.
-fn side_by_side(
-    guest: &mut LinuxGuest,
-    other: &mut LinuxGuest,
-    line: &str,
-    verb: &str,
-) -> Result<Ran, LabError> {
-    let done = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let busy = scope.spawn(|| {
-            while !done.load(Ordering::SeqCst) {
-                other.run(&format!("/lab/latency {verb} 200"))?;
-            }
-            Ok(())
-        });
-        let ran = guest.run(line);
-        done.store(true, Ordering::SeqCst);
-        let failed = || LabError::Host("a thread failed".into());
-        busy.join().unwrap_or_else(|_| Err(failed()))?;
-        ran
-    })
 }
 
 /// The output of the program: how often it waited, and by how many nanoseconds it was late: the
@@ -220,6 +178,9 @@ fn add_waits(timed: &mut Timed, ran: &Ran) {
     for row in &reading.interrupts.waits {
         add(row.name, row);
     }
+    for row in &reading.interrupts.maskers {
+        add(&format!("{BEHIND}{}", row.name), row);
+    }
     for row in &reading.interrupts.masked {
         add(&format!("masked-{}", row.name), row);
     }
@@ -255,7 +216,9 @@ mod tests {
 
     #[test]
     fn each_workload_has_its_program() {
+        use crate::interruptible::about::ONE_CORE;
         assert_eq!([EXEC, PIPE, ONE_CORE].map(verb), [EXEC, PIPE, FORK]);
+        assert_eq!([DATABASE, NETWORK, DISK].map(verb), [LOAD; 3]);
         assert!(is_pair(ONE_CORE) && !is_pair(FORK));
     }
 }

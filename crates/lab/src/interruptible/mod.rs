@@ -3,14 +3,18 @@
 //!
 //! After Ito and Oikawa, "Improving Real-Time Performance of a Virtual Machine Monitor based
 //! System". Linux runs a program ([`linux`]) in which one process waits for points in time while
-//! others cause work for the monitor; the host runs it too ([`native`]). [`paper`] compares the
-//! study's figures with ours.
+//! others cause work for the monitor; the host runs it too ([`native`]). [`study`] compares the
+//! study's figures with ours, [`paper`] has the other tables.
 
 mod about;
 mod answers;
+mod flood;
 mod linux;
+mod load;
 mod native;
+mod neighbour;
 mod paper;
+mod study;
 
 use crate::experiment::{
     About, Bench, Cell, Experiment, LabError, Options, Results, Section, Stop,

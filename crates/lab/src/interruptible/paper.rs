@@ -1,19 +1,23 @@
-//! Tables of the experiment `interruptible`: latencies, causes of masking, the size of the monitor,
-//! and the study's figures next to ours.
+//! Tables of the experiment `interruptible`: latencies, causes of masking, the size of the monitor.
 
-use super::about::{ARMS, EXEC, FORK, OFF, PIPE, RESTART, RESUME};
-use crate::experiment::{CellResult, Results, Section, Verdict, columns};
+use super::about::{ARMS, is_pair};
+use super::linux::BEHIND;
+use super::study;
+use crate::experiment::{CellResult, Results, Section, columns, whole};
 use crate::statistics::Quartiles;
+use std::cmp::Ordering::Equal;
+use std::collections::BTreeSet;
 use tollgate_exits::latency::InterruptibleWork;
 
 /// The tables of this experiment.
 pub fn sections(results: &Results) -> Vec<Section> {
     vec![
+        study::beside_ours(results),
         latencies(results),
         by_whom(results),
+        by_section(results),
         masked(results),
-        beside_ours(results),
-        weight(),
+        side_by_side(results),
     ]
 }
 
@@ -31,7 +35,7 @@ fn measured(results: &Results) -> impl Iterator<Item = &CellResult> {
     cells.filter(|cell| !cell.samples().is_empty())
 }
 
-fn tenth(value: Option<f64>) -> String {
+pub(super) fn tenth(value: Option<f64>) -> String {
     value.map_or("-".into(), |value| format!("{value:.1}"))
 }
 
@@ -99,6 +103,47 @@ fn by_whom(results: &Results) -> Section {
         notes: vec![
             "host: until its timer has fired and the machine's thread runs. guest: its interrupt flag is \
              clear. monitor: until the next boundary of the guest's instructions."
+                .into(),
+        ],
+    }
+}
+
+/// What in the monitor interrupts waited for.
+fn by_section(results: &Results) -> Section {
+    const SHOWN: [&str; 4] = ["p50", "p99", "p999", "max"];
+    let mut rows = Vec::new();
+    for cell in measured(results) {
+        for arm in ARMS {
+            let samples = cell.samples().iter().filter(|sample| sample.arm == arm);
+            let named: BTreeSet<&str> = samples
+                .flat_map(|sample| sample.timed.values.keys())
+                .filter_map(|name| name.strip_prefix(BEHIND)?.strip_suffix("-sum"))
+                .collect();
+            let of = |name: &str, what: &str| value(cell, arm, &format!("{BEHIND}{name}-{what}"));
+            let mut named: Vec<_> = named.into_iter().collect();
+            named.sort_by(|a, b| of(b, "sum").partial_cmp(&of(a, "sum")).unwrap_or(Equal));
+            rows.extend(named.into_iter().map(|name| {
+                let mut row = vec![
+                    format!("{}, {}", cell.guest, cell.workload),
+                    arm.to_owned(),
+                    name.to_owned(),
+                    whole(of(name, "count")),
+                    tenth(of(name, "sum").map(|sum| sum / 1e3)),
+                ];
+                row.extend(SHOWN.map(|what| tenth(of(name, what))));
+                row
+            }));
+        }
+    }
+    let mut columns = columns(&["", "arm", "behind", "interrupts", "sum ms"]);
+    columns.extend(["p50", "p99", "p99.9", "max"].map(str::to_owned));
+    Section {
+        title: "what in the monitor interrupts waited for, us".into(),
+        columns,
+        rows,
+        notes: vec![
+            "Medians of the repetitions that have it. 'behind': the section that took most of the wait, or \
+             else the kind of exit; 'interrupted' is the way out of guest code."
                 .into(),
         ],
     }
@@ -177,61 +222,47 @@ pub(super) fn in_pieces(cell: &CellResult, arm: &str) -> Option<f64> {
     (!sums.is_empty()).then(|| sums.iter().sum::<f64>() / 1e3)
 }
 
-/// The study's findings and ours.
-fn beside_ours(results: &Results) -> Section {
-    let theirs = |workload: &str| match workload {
-        FORK => ["clearly less", "at most 5 % slower"],
-        EXEC => ["clearly less", "less than 1 %"],
-        PIPE => ["no less", "less than 1 %"],
-        _ => ["-", "-"],
-    };
-    let rows = measured(results).map(|cell| {
-        let [masked, slower] = theirs(&cell.workload);
-        let longest = |arm| in_pieces(cell, arm).unwrap_or(0.0);
-        let ratio = |arm| match cell.comparison(arm) {
-            None => "-".to_owned(),
-            Some(it) if it.verdict == Verdict::NoDifferenceMeasured => "no difference".to_owned(),
-            Some(it) if it.verdict == Verdict::NotJudged => "not judged".to_owned(),
-            Some(it) => format!("{:+.1} %", (it.ratio - 1.0) * 100.0),
-        };
-        let event = results.host.tsc_khz as f64 / 1e3;
-        let microseconds = value(cell, OFF, "event").map(|cycles| cycles / event);
-        let times = microseconds.zip(value(cell, OFF, "native-event"));
-        vec![
-            format!("{}, {}", cell.guest, cell.workload),
-            masked.to_owned(),
-            ARMS.map(|arm| format!("{:.1}", longest(arm))).join(" / "),
-            slower.to_owned(),
-            [RESTART, RESUME].map(ratio).join(" / "),
-            tenth(microseconds),
-            tenth(times.map(|(guest, host)| guest / host)),
-        ]
+/// The measured guest next to its neighbour, and after the neighbour was killed.
+fn side_by_side(results: &Results) -> Section {
+    let per_microsecond = results.host.tsc_khz as f64 / 1e3;
+    let pairs = measured(results).filter(|cell| is_pair(&cell.workload));
+    let rows = pairs.flat_map(|cell| {
+        ARMS.into_iter().map(move |arm| {
+            let of = |name: &str| value(cell, arm, name);
+            let mut row = vec![format!("{}, {}", cell.guest, cell.workload), arm.to_owned()];
+            for (event, late) in [("event", "process"), ("alone-event", "alone")] {
+                row.push(tenth(of(event).map(|cycles| cycles / per_microsecond)));
+                row.extend(["p50", "p99", "max"].map(|it| tenth(of(&format!("{late}-{it}")))));
+            }
+            let canaries = cell.samples().iter().filter(|sample| sample.arm == arm);
+            let canaries = canaries.filter_map(|sample| sample.timed.values.get("canaries"));
+            row.push(whole(canaries.copied().reduce(f64::max)));
+            row
+        })
     });
     Section {
-        title: "the study's figures beside ours".into(),
+        title: "two machines, us".into(),
         columns: columns(&[
             "",
-            "masked, there",
-            "in pieces, off / restart / resume, ms",
-            "time, there",
-            "restart / resume over off",
-            "event, us",
-            "x native",
+            "arm",
+            "beside: event",
+            "C p50",
+            "C p99",
+            "C max",
+            "after the kill: event",
+            "C p50",
+            "C p99",
+            "C max",
+            "canaries",
         ]),
         rows: rows.collect(),
         notes: vec![
-            "The study's latency from handler to process was 10.96 us native, 11.48 under its monitor, 11.52 with \
-             interruptible work, 11.98 under Xen. It begins in the guest's handler, so it cannot see masking: \
-             it shows that stopping is free, not what it gains; that shows in A. The study resumed the \
-             monitor's frame; resume here goes on from numbers that say how far the work came. 'in pieces': \
-             the longest piece of each run of a section while the guest let interrupts in, all together. 'no \
-             difference': none was measured."
-                .into(),
-            "event: processor time of one, with the monitor's; 'x native': over that of the same program \
-             on this host (exec is not run there)."
-                .into(),
-            "With two machines each checks a canary of random bytes in its memory after each run, and when \
-             one is ended the other is asked again."
+            "beside: the measured guest while its neighbour starts processes too, pinned to the same processor \
+             of the host or to another. after the kill: first another neighbour was killed in the middle of \
+             its work, like a power cut; the measured guest went on, and this is its next run, alone. event: \
+             processor time of one; C: as above. canaries: how often random bytes in both guests' memory were \
+             compared with their checksums; a difference, or a guest that does not go on, would have \
+             failed the run."
                 .into(),
         ],
     }
@@ -244,20 +275,12 @@ fn status(field: &str) -> Option<f64> {
     line.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// The size of the monitor.
-fn weight() -> Section {
-    let row = |what: &str, kilobytes: Option<f64>| {
-        let text = kilobytes.map_or("-".into(), |it| format!("{it:.0} kB"));
-        vec![what.to_owned(), text]
-    };
-    Section {
-        title: "what the monitor weighs".into(),
-        columns: columns(&["", ""]),
-        rows: vec![
-            row("text of this program", status("VmExe:")),
-            row("resident, all but guest RAM", status("RssAnon:")),
-            vec!["guest source lines changed".into(), "0".into()],
-        ],
-        notes: vec!["As the last machines are gone.".into()],
-    }
+/// The size of the monitor, as the last machines are gone.
+pub(super) fn weight() -> [(&'static str, String); 3] {
+    let kilobytes = |field| status(field).map_or("-".into(), |it| format!("{it:.0} kB"));
+    [
+        ("text of this program", kilobytes("VmExe:")),
+        ("resident, all but guest RAM", kilobytes("RssAnon:")),
+        ("guest source lines changed", "0".into()),
+    ]
 }

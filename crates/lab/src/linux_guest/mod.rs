@@ -9,4 +9,6 @@ mod session;
 mod system;
 
 pub use session::{LinuxGuest, Ran};
-pub use system::{AMD64, Extra, I686, Program, System, check_folder, guests_folder};
+pub use system::{
+    AMD64, Extra, I686, Program, RT_AMD64, System, check_folder, guests_folder, kernel_folder,
+};

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tollgate_exits::reading::Reading;
 use tollgate_machine::config::VmConfig;
+use tollgate_machine::vm_handle::VmHandle;
 
 /// The output of the first process before it starts the shell, and the shell's prompt.
 const READY: &str = "tollgate-guest: ready";
@@ -113,6 +114,11 @@ impl LinuxGuest {
             elapsed,
             reading: self.guest.reading()?,
         })
+    }
+
+    /// The machine's handle.
+    pub const fn handle(&self) -> &VmHandle {
+        self.guest.handle()
     }
 
     /// The costs of the boot from the start to the shell.

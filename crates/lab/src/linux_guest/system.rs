@@ -105,6 +105,12 @@ pub const I686: Guest = Guest {
     what: "Debian's 32-bit kernel without PAE, with a shell, from scripts/get-guests",
     needs_image: false,
 };
+/// The description of the 64-bit Linux guest that preempts itself everywhere.
+pub const RT_AMD64: Guest = Guest {
+    name: "linux-rt-amd64",
+    what: "Debian's 64-bit PREEMPT_RT kernel with a shell, from scripts/get-guests --extra",
+    needs_image: false,
+};
 
 impl System {
     /// Opens the system of the guest with this name, with these programs: from the folder in
@@ -129,14 +135,14 @@ impl System {
         options: &Options,
         extras: impl FnOnce(&Path, bool) -> Result<Vec<Extra>, LabError>,
     ) -> Result<Self, LabError> {
-        let is_wide = guest == AMD64.name;
+        let is_wide = guest != I686.name;
         let folder = match options.images.path(guest) {
             Some(folder) => folder.to_owned(),
-            None => guests_folder().ok_or_else(not_fetched)?,
+            None => guests_folder().ok_or_else(|| not_fetched(guest))?,
         };
         let (kernel, initrd) = files(guest, &folder);
         let (true, Ok(mut archive)) = (kernel.is_file(), fs::read(initrd)) else {
-            return Err(not_fetched());
+            return Err(not_fetched(guest));
         };
         let ours = programs
             .iter()
@@ -215,16 +221,31 @@ pub fn check_folder(guest: &str, folder: &Path) -> Result<(), LabError> {
 
 /// The paths of a guest's kernel and initial RAM disk in this folder.
 fn files(guest: &str, folder: &Path) -> (PathBuf, PathBuf) {
-    let (kernel, initrd) = match guest == AMD64.name {
-        true => ("debian-amd64", "initrd-amd64.img"),
-        false => ("debian-686", "initrd-i386.img"),
+    let initrd = match guest == I686.name {
+        true => "initrd-i386.img",
+        false => "initrd-amd64.img",
     };
-    (folder.join(kernel).join("vmlinuz"), folder.join(initrd))
+    let kernel = folder.join(kernel_folder(guest)).join("vmlinuz");
+    (kernel, folder.join(initrd))
 }
 
-fn not_fetched() -> LabError {
+/// The name of the folder with a guest's kernel; its modules are in the folder `NAME-modules`.
+pub fn kernel_folder(guest: &str) -> &'static str {
+    match guest {
+        name if name == I686.name => "debian-686",
+        name if name == RT_AMD64.name => "debian-rt-amd64",
+        _ => "debian-amd64",
+    }
+}
+
+fn not_fetched(guest: &str) -> LabError {
+    let extra = match guest == RT_AMD64.name {
+        true => " --extra",
+        false => "",
+    };
     LabError::NotRun(format!(
-        "no such system: run scripts/get-guests (its folder: {GUESTS}, or --guest-image NAME=FOLDER)"
+        "no such system: run scripts/get-guests{extra} (its folder: {GUESTS}, or --guest-image \
+         NAME=FOLDER)"
     ))
 }
 
