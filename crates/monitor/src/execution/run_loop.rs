@@ -20,6 +20,9 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
             if self.pending.load(Ordering::Relaxed) != 0 {
                 let request = self.pending.take();
                 let late = self.lateness();
+                // Before the devices' work, which no interrupt of this request has waited for: until
+                // now the section that ended last is the one that held it back.
+                self.ledger.request_taken(request, late);
                 let begin = self.begin_work();
                 // While the guest holds interrupts off, it may be waiting for a device.
                 match self.pending.checkpoints().may_stop() {
@@ -28,7 +31,6 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
                 }
                 self.end_work(InterruptibleWork::Devices, begin);
                 self.pending.checkpoints().requests_taken();
-                self.ledger.request_taken(request, late);
                 let entry = self.runner.state().system_call_entry();
                 self.ledger.note_system_call_entry(entry);
                 self.alarm.forget();
