@@ -1,7 +1,8 @@
 //! A running DOS: its boot, typing into it, and the results.
 
 use super::disk::Disk;
-use super::work::{Work, files};
+use super::programs::Media;
+use super::work::Work;
 use crate::experiment::{Arm, LabError, Stop};
 use crate::running_guest::{ANSWER, PATIENCE, RunningGuest};
 use std::collections::BTreeMap;
@@ -76,23 +77,23 @@ pub fn check_image(path: &Path) -> Result<(), LabError> {
 }
 
 impl DosGuest {
-    /// Boots the floppy disk on a machine with these knobs, until the prompt of C: appears.
-    /// `prepare` is called on the machine's thread.
+    /// Boots DOS on a machine with these knobs, until the prompt of C: appears. `prepare` is called
+    /// on the machine's thread.
     ///
     /// # Errors
     ///
     /// The machine cannot be built, DOS does not show its prompt, or the experiment should stop.
     pub fn boot(
-        image: &Path,
+        media: &Media,
         knobs: &VmConfig,
         stop: &Stop,
         prepare: impl FnOnce() -> Result<(), String> + Send + 'static,
     ) -> Result<Self, LabError> {
-        let files = files();
-        let files: Vec<(&str, &[u8])> = files.iter().map(|(name, it)| (*name, &**it)).collect();
+        let files = media.files.iter();
+        let files: Vec<(&str, &[u8])> = files.map(|(name, it)| (&**name, &**it)).collect();
         let disk = Disk::with(&files)
             .map_err(|error| LabError::Host(format!("a disk for DOS: {error}")))?;
-        let config = config(image, &disk, knobs)?;
+        let config = config(&media.floppy, &disk, knobs)?;
         let guest = RunningGuest::start(config, stop, prepare);
         let mut dos = Self { guest, disk };
         dos.prompt_of('A')?;

@@ -12,12 +12,16 @@
 //! ```
 //!
 //! All keys arrive through the keyboard controller and IRQ 1; all requests to DOS are made as any
-//! program makes them. The programs' sources are in `guests/dos`.
+//! program makes them. The sources of our programs are in `guests/dos`; `scripts/get-dos-programs`
+//! builds free ones of DOS's time.
 
 mod disk;
 mod guest;
+mod primes;
+mod programs;
 mod sums;
 mod work;
 
 pub use guest::{Done, DosGuest, check_image};
+pub use programs::Media;
 pub use work::{Work, works};

@@ -1,14 +1,25 @@
 //! The keys that are typed into DOS, and the results that they must have.
 
-use super::sums;
+use super::{primes, sums};
 use crate::small_system::expected::{calculation, computation, numbered_lines};
 use tollgate_machine::devices::i8042::us_layout::presses;
+
+/// The programs that a task needs on C:.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Programs {
+    /// Only ours, which are part of this crate.
+    Ours,
+    /// Also the compiler, assembler and linker of `scripts/get-dos-programs`.
+    Tools,
+}
 
 /// A task for DOS, in rounds that are all the same.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Work {
     /// The task's name.
     pub name: &'static str,
+    /// The programs that it needs.
+    pub programs: Programs,
     /// The file on C: with the scan codes of a round; `None` if nothing is typed.
     pub script_file: Option<&'static str>,
     /// The text that the scan codes type.
@@ -64,7 +75,7 @@ fn with_checksum((text, checksum): (String, u16)) -> String {
 }
 
 /// All tasks that DOS can be given.
-pub fn works() -> [Work; 4] {
+pub fn works() -> [Work; 7] {
     let (letter, report) = (numbered_lines(LETTER_LINES), numbered_lines(REPORT_LINES));
     let last_line = |text: &str| {
         text.trim_end()
@@ -77,6 +88,7 @@ pub fn works() -> [Work; 4] {
     [
         Work {
             name: "idle",
+            programs: Programs::Ours,
             script_file: None,
             script: String::new(),
             files: Vec::new(),
@@ -84,6 +96,7 @@ pub fn works() -> [Work; 4] {
         },
         Work {
             name: "copy-type",
+            programs: Programs::Ours,
             script_file: Some("COPYTYPE.KEY"),
             script: "cls\n\
                 del first.txt\n\
@@ -98,6 +111,7 @@ pub fn works() -> [Work; 4] {
         },
         Work {
             name: "mix",
+            programs: Programs::Ours,
             script_file: Some("MIX.KEY"),
             script: format!(
                 "cls\n\
@@ -113,13 +127,57 @@ pub fn works() -> [Work; 4] {
             ),
             shown: vec![last_line(&with_checksum(calculation()))],
             files: vec![
-                ("DRAFT.TXT", letter + &postscript()),
+                ("DRAFT.TXT", letter.clone() + &postscript()),
                 ("TOTALS.TXT", with_checksum(calculation())),
                 ("SUMS.TXT", sums::results()),
             ],
         },
         Work {
+            name: "spreadsheet",
+            programs: Programs::Ours,
+            script_file: Some("SHEET.KEY"),
+            script: "cls\n\
+                del totals.txt\n\
+                sheet > totals.txt\n\
+                type totals.txt\n"
+                .into(),
+            shown: vec![last_line(&with_checksum(calculation()))],
+            files: vec![("TOTALS.TXT", with_checksum(calculation()))],
+        },
+        Work {
+            name: "editor",
+            programs: Programs::Ours,
+            script_file: Some("EDITOR.KEY"),
+            script: format!(
+                "cls\n\
+                del draft.txt\n\
+                copy letter.txt draft.txt\n\
+                edit draft.txt\n{POSTSCRIPT}\x1b\
+                type draft.txt\n"
+            ),
+            shown: vec![last_line(&postscript())],
+            files: vec![("DRAFT.TXT", letter.clone() + &postscript())],
+        },
+        Work {
+            name: "build",
+            programs: Programs::Tools,
+            script_file: Some("BUILD.KEY"),
+            script: "cls\n\
+                del table.com\n\
+                del table.txt\n\
+                cpp -0 table.c -o table.i\n\
+                cc1 -0 table.i -o table.s\n\
+                as86 -0 -u -w -o table.o table.s\n\
+                ld86 -0 -d -T100 -L. -C0 table.o -ldos -o table.com\n\
+                table > table.txt\n\
+                type table.txt\n"
+                .into(),
+            shown: vec![last_line(&primes::table())],
+            files: vec![("TABLE.TXT", primes::table())],
+        },
+        Work {
             name: "compute",
+            programs: Programs::Ours,
             script_file: Some("COMPUTE.KEY"),
             script: "cls\ncompute\n".into(),
             files: Vec::new(),
@@ -143,6 +201,7 @@ pub(super) fn files() -> Vec<(&'static str, Vec<u8>)> {
         ("RPN.COM", program!("rpn").to_vec()),
         ("COMPUTE.COM", program!("compute").to_vec()),
         ("SUMS.RPN", sums::source().into_bytes()),
+        ("TABLE.C", primes::SOURCE.into()),
         (LETTER, numbered_lines(LETTER_LINES).into_bytes()),
         (REPORT, numbered_lines(REPORT_LINES).into_bytes()),
     ];
@@ -151,8 +210,11 @@ pub(super) fn files() -> Vec<(&'static str, Vec<u8>)> {
             files.push((name, work.scancodes()));
         }
         // The files that a round deletes must exist.
-        let others = work.files.iter();
-        files.extend(others.map(|(name, _)| (*name, b"empty\r\n".to_vec())));
+        for (name, _) in &work.files {
+            if !files.iter().any(|(other, _)| other == name) {
+                files.push((name, b"empty\r\n".to_vec()));
+            }
+        }
     }
     files
 }

@@ -30,7 +30,11 @@ pub const FOUR_MACHINES: &str = "four-machines";
 pub const ECHO_P99: &str = "echo-p99";
 /// The workload that waits at the prompt.
 pub const IDLE: &str = "idle";
-/// The value that is compared for this workload.
+/// The workload with a table of figures.
+pub const SPREADSHEET: &str = "spreadsheet";
+/// The workload with an editor.
+pub const EDITOR: &str = "editor";
+/// The value that is compared for idling.
 pub const POLL: &str = "poll";
 
 /// The share of this workload's time that was not spent in HLT.
@@ -53,6 +57,13 @@ const fn timed(name: &'static str, what: &'static str) -> Workload {
         metric: Metric::Seconds,
         arms: &[],
         guests: &["real", "v86", "v86-iopl3", "v86-vme", DOS],
+    }
+}
+
+const fn on_dos(name: &'static str, what: &'static str) -> Workload {
+    Workload {
+        guests: &[DOS],
+        ..timed(name, what)
     }
 }
 
@@ -136,6 +147,16 @@ pub static ABOUT: About = About {
         },
         timed("copy-type", "copies files and displays them"),
         timed("mix", "files, screen and computation"),
+        on_dos(
+            SPREADSHEET,
+            "works through a table of figures, prints totals",
+        ),
+        on_dos(EDITOR, "copies a letter, edits it, displays it"),
+        on_dos(
+            "build",
+            "a C compiler, an assembler and a linker make a program, which runs \
+             (scripts/get-dos-programs)",
+        ),
         timed("compute", "computation alone, with the timer ticking"),
         Workload {
             name: FOUR_MACHINES,

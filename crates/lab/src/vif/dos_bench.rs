@@ -2,14 +2,14 @@
 
 use super::about::{ABOUT, BUSY, IDLE, OFF, POLL};
 use super::small_system_bench::{QUICK_TICKS, TICKS, counted, rounds};
-use crate::dos::{Done, DosGuest, Work, works};
+use crate::dos::{Done, DosGuest, Media, Work, works};
 use crate::experiment::{Arm, Bench, Counted, LabError, Stop, Timed};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use tollgate_machine::config::VmConfig;
 
 /// DOS at its prompt, with a workload.
 pub struct Dos {
-    image: PathBuf,
+    media: Media,
     stop: Stop,
     guest: DosGuest,
     /// A second DOS with handlers of ours, booted when an arm needs it.
@@ -37,7 +37,7 @@ impl Dos {
     ///
     /// # Errors
     ///
-    /// DOS does not boot, or does not do its work.
+    /// Programs are missing; DOS does not boot, or does not do its work.
     pub fn open(
         image: &Path,
         workload: &str,
@@ -45,12 +45,14 @@ impl Dos {
         quick: bool,
         stop: &Stop,
     ) -> Result<Self, LabError> {
+        let work = work(workload)?;
+        let media = Media::of(image, &work)?;
         let mut bench = Self {
-            image: image.to_owned(),
             stop: stop.clone(),
-            guest: DosGuest::boot(image, &VmConfig::default(), stop, || Ok(()))?,
+            guest: DosGuest::boot(&media, &VmConfig::default(), stop, || Ok(()))?,
             hooked: None,
-            work: work(workload)?,
+            media,
+            work,
             rounds: 1,
             ticks: 0,
         };
@@ -74,7 +76,7 @@ impl Dos {
             (Some(_), Some(hooked)) => hooked,
             (Some(_), hooked) => {
                 let config = arm.config(&VmConfig::default())?;
-                let guest = DosGuest::boot(&self.image, &config, &self.stop, || Ok(()))?;
+                let guest = DosGuest::boot(&self.media, &config, &self.stop, || Ok(()))?;
                 hooked.insert(guest)
             }
         };
@@ -95,7 +97,7 @@ impl Bench for Dos {
             count_instructions: true,
             ..off.config(&VmConfig::default())?
         };
-        let mut guest = DosGuest::boot(&self.image, &config, stop, || Ok(()))?;
+        let mut guest = DosGuest::boot(&self.media, &config, stop, || Ok(()))?;
         let done = guest.run(&self.work, self.rounds, self.ticks)?;
         Ok(Some(counted(&done.reading)))
     }

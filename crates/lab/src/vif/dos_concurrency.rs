@@ -7,7 +7,7 @@
 
 use super::concurrency::{KEYS, OTHERS, PAUSES, QUICK_KEYS, add_echoes};
 use super::dos_bench::work;
-use crate::dos::DosGuest;
+use crate::dos::{DosGuest, Media};
 use crate::experiment::{Arm, Bench, LabError, Stop, Timed};
 use std::path::Path;
 use std::thread;
@@ -36,17 +36,18 @@ impl FourDosMachines {
     pub fn open(image: &Path, quick: bool, stop: &Stop) -> Result<Self, LabError> {
         let affinity = Affinity::only(current_processor())
             .ok_or_else(|| LabError::Host("the processor's number is too large".into()))?;
+        let busy = work(BUSY_WITH)?;
+        let media = Media::of(image, &busy)?;
         let boot = || {
             let affinity = affinity.clone();
             let pin = move || {
                 let pinned = affinity.apply();
                 pinned.map_err(|error| format!("processor affinity: {error}"))
             };
-            DosGuest::boot(image, &VmConfig::default(), stop, pin)
+            DosGuest::boot(&media, &VmConfig::default(), stop, pin)
         };
         let mut foreground = boot()?;
         foreground.begin_echo()?;
-        let busy = work(BUSY_WITH)?;
         let others = (0..OTHERS).map(|_| {
             let mut guest = boot()?;
             guest.begin_without_end(&busy)?;

@@ -5,6 +5,7 @@ use std::process::{Output, Stdio};
 
 use crate::support::dos::freedos;
 use crate::support::folder::Folder;
+use crate::support::guests::guests_folder;
 use crate::support::{self, GUEST_PATIENCE, PATIENCE, ended, finish, tollgate};
 use serde_json::Value;
 use tollgate_test_support::skip;
@@ -151,12 +152,13 @@ fn dos_works_with_every_arm_and_with_vif_the_six_are_no_more_than_the_interrupts
     let before = fs::read(&image).unwrap();
     let image_argument = format!("dos={}", image.display());
     let json = folder.path("a.json");
-    let files = ["--workload", "copy-type", "--workload", "mix"];
+    let works = ["copy-type", "mix", "editor", "spreadsheet"];
+    let files = works.map(|work| ["--workload", work]).concat();
     // In the other arms each exit is a signal, and these two have many exits.
     let quick_arms = ["vif=on+vir=off", "vif=on", "vif=off+hooks", "vif=on+hooks"];
     let quick_arms = quick_arms.map(|arm| ["--arm", arm]).concat();
     for (words, cells, arms) in [
-        ([&files[..], &quick_arms].concat(), 2, 5),
+        ([&files[..], &quick_arms].concat(), works.len(), 5),
         (vec!["--workload", "compute"], 1, 7),
     ] {
         let mut command = tollgate();
@@ -177,6 +179,40 @@ fn dos_works_with_every_arm_and_with_vif_the_six_are_no_more_than_the_interrupts
         }
     }
     assert!(fs::read(&image).unwrap() == before, "the image was changed");
+}
+
+#[test]
+fn a_compiler_an_assembler_and_a_linker_work_inside_dos() {
+    let folder = Folder::new();
+    let Some(image) = freedos(&folder) else {
+        return;
+    };
+    if !guests_folder().join("dos-programs/version").is_file() {
+        skip::impossible("scripts/get-dos-programs has not been run");
+        return;
+    }
+    let image = format!("dos={}", image.display());
+    let json = folder.path("a.json");
+    let mut command = tollgate();
+    command.args([
+        "lab",
+        "vif",
+        "--quick",
+        "--guest",
+        "dos",
+        "--guest-image",
+        &image,
+    ]);
+    command.args(["--workload", "build", "--arm", "vif=on"]);
+    let output = finish(command.arg("--json").arg(&json), GUEST_PATIENCE * 3);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let value: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    let measured = &value["cells"][0]["outcome"]["measured"];
+    let samples = measured["samples"].as_array().unwrap();
+    assert_eq!(samples.len(), 6);
+    for sample in samples {
+        has_few_exits_of_the_six_with_vif(sample);
+    }
 }
 
 fn has_few_exits_of_the_six_with_vif(sample: &Value) {

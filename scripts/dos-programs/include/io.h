@@ -1,0 +1,1 @@
+/* The library for DOS declares these functions elsewhere. */
