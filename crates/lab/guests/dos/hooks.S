@@ -1,9 +1,10 @@
 # HOOKS.COM ROUNDS TICKS FILE: a resident program that experiments install in DOS. It hooks the vectors
 # that programs of the time hooked, counts the calls and passes them on, and types the scan codes in FILE
-# whenever DOS waits for a key (INT 28h): ROUNDS times, each after TICKS ticks of the clock. It sets marks
-# in the monitor's statistics (docs/reference/hypercalls.md) at the start of the first round and at the end
-# of the last one; then it writes its counts to the serial port. A second call restarts the resident
-# program. With zero rounds it types nothing, and copies each displayed character to the serial port.
+# whenever DOS or a program waits for a key (INT 28h, INT 16h): ROUNDS times, each after TICKS ticks of the
+# clock. It sets marks in the monitor's statistics (docs/reference/hypercalls.md) at the start of the first
+# round and at the end of the last one; then it writes its counts to the serial port. A second call restarts
+# the resident program. With zero rounds it types nothing, and copies each displayed character to the serial
+# port.
 .include "layout.inc"
 
 .set BIOS_DATA, 0x40
@@ -51,11 +52,27 @@ hook_16:
     COUNT 16
     push ax
     and ah, 0xEF
+    jz 2f
     cmp ah, IS_KEY_THERE
     pop ax
     jne 1f
     add dword ptr cs:[tally_polls], 1
 1:  jmp far ptr cs:[previous_16]
+2:  cmp byte ptr cs:[state], RESTS
+    je 4f
+    push ds                      # a program waits for a key by the BIOS: it waits as DOS does
+    mov ax, BIOS_DATA
+    mov ds, ax
+3:  sti
+    mov ax, ds:[KEYS_HEAD]
+    cmp ax, ds:[KEYS_TAIL]
+    jne 5f
+    int 0x28
+    cmp byte ptr cs:[state], RESTS
+    jne 3b
+5:  pop ds
+4:  pop ax
+    jmp far ptr cs:[previous_16]
 
 hook_10:
     COUNT 10

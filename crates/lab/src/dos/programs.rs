@@ -1,6 +1,6 @@
 //! Free programs for DOS that a script builds, and what a machine with DOS is made of.
 
-use super::work::{Programs, Work, files};
+use super::work::{Work, files};
 use crate::experiment::LabError;
 use crate::linux_guest::guests_folder;
 use std::fs;
@@ -11,11 +11,6 @@ use tollgate_host_facts::file_words::reading;
 const FOLDER: &str = "dos-programs";
 /// The script that fills it.
 const SCRIPT: &str = "scripts/get-dos-programs";
-/// Preprocessor, compiler, assembler and linker, with what the linker adds to a program.
-const TOOLS: [&str; 6] = [
-    "CPP.COM", "CC1.EXE", "AS86.COM", "LD86.COM", "CRT0.O", "LIBDOS.A",
-];
-
 /// A file for the disk C:, with its name.
 type File = (String, Vec<u8>);
 
@@ -36,9 +31,8 @@ impl Media {
     pub fn of(floppy: &Path, work: &Work) -> Result<Self, LabError> {
         let ours = files().into_iter();
         let mut files: Vec<File> = ours.map(|(name, it)| (name.to_owned(), it)).collect();
-        match work.programs {
-            Programs::Ours => {}
-            Programs::Tools => files.extend(read(guests_folder().as_deref(), &TOOLS)?),
+        if !work.fetched.is_empty() {
+            files.extend(read(guests_folder().as_deref(), work.fetched)?);
         }
         Ok(Self {
             floppy: floppy.to_owned(),

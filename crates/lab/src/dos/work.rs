@@ -2,24 +2,16 @@
 
 use super::{primes, sums};
 use crate::small_system::expected::{calculation, computation, numbered_lines};
+use tollgate_machine::board::input::Key;
 use tollgate_machine::devices::i8042::us_layout::presses;
-
-/// The programs that a task needs on C:.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Programs {
-    /// Only ours, which are part of this crate.
-    Ours,
-    /// Also the compiler, assembler and linker of `scripts/get-dos-programs`.
-    Tools,
-}
 
 /// A task for DOS, in rounds that are all the same.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Work {
     /// The task's name.
     pub name: &'static str,
-    /// The programs that it needs.
-    pub programs: Programs,
+    /// Files from `scripts/get-dos-programs` that it needs on C:.
+    pub fetched: &'static [&'static str],
     /// The file on C: with the scan codes of a round; `None` if nothing is typed.
     pub script_file: Option<&'static str>,
     /// The text that the scan codes type.
@@ -37,19 +29,34 @@ impl Work {
     ///
     /// Panics if a character is not on a US keyboard, which a test excludes.
     pub fn scancodes(&self) -> Vec<u8> {
-        let presses = self
-            .script
-            .chars()
-            .flat_map(|character| presses(character).expect("scripts are of a US keyboard"));
-        presses
+        let characters = self.script.chars();
+        let strokes = characters
+            .flat_map(|character| strokes(character).expect("scripts are of a US keyboard"));
+        strokes
             .flat_map(|(key, down)| key.scancodes(down))
             .collect()
     }
 }
 
+/// What is pressed and released for a character: Control and a letter for a control character that
+/// has no key of its own.
+fn strokes(character: char) -> Option<Vec<(Key, bool)>> {
+    let has_key = !character.is_ascii_control() || "\n\x08\t\x1b".contains(character);
+    if has_key {
+        return presses(character);
+    }
+    let letter = presses(char::from(character as u8 | 0x60))?;
+    let around = |down| [(Key::LEFT_CONTROL, down)];
+    Some([&around(true), &*letter, &around(false)].concat())
+}
+
 /// File names as on the disk. Scripts type them in lower case; DOS ignores the case.
 const LETTER: &str = "LETTER.TXT";
 const REPORT: &str = "REPORT.TXT";
+/// Preprocessor, compiler, assembler and linker, and what the linker adds to a program.
+const TOOLS: [&str; 6] = [
+    "CPP.COM", "CC1.EXE", "AS86.COM", "LD86.COM", "CRT0.O", "LIBDOS.A",
+];
 const LETTER_LINES: usize = 60;
 const REPORT_LINES: usize = 24;
 
@@ -69,13 +76,42 @@ fn postscript() -> String {
     text
 }
 
+/// The keys of WordStar: to the end, a text, to the start, delete a line, save and exit.
+const E3_KEYS: &str = "\x11ca line that was typed into the editorr\x08,\nand another one.\n\
+    \x11r\
+    \x19\
+    \x0bx";
+
+/// The letter after that.
+fn changed_by_e3(letter: &str) -> String {
+    let rest = letter.split_once("\r\n").map_or("", |(_, rest)| rest);
+    rest.to_owned() + &postscript()
+}
+
+/// What `vi` is told: to open a line at the end for a text, to replace words everywhere, to delete
+/// the first line, and to delete a character in the third of the others.
+const VI_KEYS: &str = "Goa line that was typed into the editorr\x08,\nand another one.\x1b\
+    :1,$s/the/THE/g\n\
+    1Gdd\
+    jjx\
+    :wq\n";
+
+/// The letter after that.
+fn changed_by_vi(letter: &str) -> String {
+    let text = letter.to_owned() + &postscript();
+    let lines = text.lines().skip(1);
+    let mut lines: Vec<String> = lines.map(|line| line.replace("the", "THE")).collect();
+    lines[2].remove(0);
+    lines.iter().map(|line| format!("{line}\r\n")).collect()
+}
+
 /// The text and the line with its checksum, which a program prints at its end.
 fn with_checksum((text, checksum): (String, u16)) -> String {
     format!("{text}checksum {checksum}\r\n")
 }
 
 /// All tasks that DOS can be given.
-pub fn works() -> [Work; 7] {
+pub fn works() -> [Work; 9] {
     let (letter, report) = (numbered_lines(LETTER_LINES), numbered_lines(REPORT_LINES));
     let last_line = |text: &str| {
         text.trim_end()
@@ -88,7 +124,7 @@ pub fn works() -> [Work; 7] {
     [
         Work {
             name: "idle",
-            programs: Programs::Ours,
+            fetched: &[],
             script_file: None,
             script: String::new(),
             files: Vec::new(),
@@ -96,7 +132,7 @@ pub fn works() -> [Work; 7] {
         },
         Work {
             name: "copy-type",
-            programs: Programs::Ours,
+            fetched: &[],
             script_file: Some("COPYTYPE.KEY"),
             script: "cls\n\
                 del first.txt\n\
@@ -111,7 +147,7 @@ pub fn works() -> [Work; 7] {
         },
         Work {
             name: "mix",
-            programs: Programs::Ours,
+            fetched: &[],
             script_file: Some("MIX.KEY"),
             script: format!(
                 "cls\n\
@@ -134,7 +170,7 @@ pub fn works() -> [Work; 7] {
         },
         Work {
             name: "spreadsheet",
-            programs: Programs::Ours,
+            fetched: &[],
             script_file: Some("SHEET.KEY"),
             script: "cls\n\
                 del totals.txt\n\
@@ -146,7 +182,7 @@ pub fn works() -> [Work; 7] {
         },
         Work {
             name: "editor",
-            programs: Programs::Ours,
+            fetched: &[],
             script_file: Some("EDITOR.KEY"),
             script: format!(
                 "cls\n\
@@ -159,8 +195,36 @@ pub fn works() -> [Work; 7] {
             files: vec![("DRAFT.TXT", letter.clone() + &postscript())],
         },
         Work {
+            name: "word-processor",
+            fetched: &["E3.COM"],
+            script_file: Some("E3.KEY"),
+            script: format!(
+                "cls\n\
+                del draft.txt\n\
+                copy letter.txt draft.txt\n\
+                e3 draft.txt\n{E3_KEYS}\
+                type draft.txt\n"
+            ),
+            shown: vec![last_line(&postscript())],
+            files: vec![("DRAFT.TXT", changed_by_e3(&letter))],
+        },
+        Work {
+            name: "vi",
+            fetched: &["VI.EXE"],
+            script_file: Some("VI.KEY"),
+            script: format!(
+                "cls\n\
+                del draft.txt\n\
+                copy letter.txt draft.txt\n\
+                vi draft.txt\n{VI_KEYS}\
+                type draft.txt\n"
+            ),
+            shown: vec![last_line(&changed_by_vi(&letter))],
+            files: vec![("DRAFT.TXT", changed_by_vi(&letter))],
+        },
+        Work {
             name: "build",
-            programs: Programs::Tools,
+            fetched: &TOOLS,
             script_file: Some("BUILD.KEY"),
             script: "cls\n\
                 del table.com\n\
@@ -177,7 +241,7 @@ pub fn works() -> [Work; 7] {
         },
         Work {
             name: "compute",
-            programs: Programs::Ours,
+            fetched: &[],
             script_file: Some("COMPUTE.KEY"),
             script: "cls\ncompute\n".into(),
             files: Vec::new(),
@@ -230,6 +294,11 @@ mod tests {
         }
         let copy = &works()[1];
         assert_eq!(copy.scancodes()[..4], [0x2e, 0xae, 0x26, 0xa6]);
+        let control_k = strokes('\x0b').unwrap().into_iter();
+        let control_k: Vec<u8> = control_k
+            .flat_map(|(key, down)| key.scancodes(down))
+            .collect();
+        assert_eq!(control_k, [0x1d, 0x25, 0xa5, 0x9d]);
     }
 
     #[test]
@@ -237,6 +306,15 @@ mod tests {
         assert_eq!(
             postscript(),
             "a line that was typed into the editor,\r\nand another one.\r\n"
+        );
+    }
+
+    #[test]
+    fn vi_changes_the_letter_as_it_is_told() {
+        let letter = "1 the\r\n2 the the\r\n3 a\r\n4 the\r\n";
+        assert_eq!(
+            changed_by_vi(letter),
+            "2 THE THE\r\n3 a\r\n THE\r\na line that was typed into THE editor,\r\nand anoTHEr one.\r\n"
         );
     }
 

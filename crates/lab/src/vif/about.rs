@@ -30,10 +30,16 @@ pub const FOUR_MACHINES: &str = "four-machines";
 pub const ECHO_P99: &str = "echo-p99";
 /// The workload that waits at the prompt.
 pub const IDLE: &str = "idle";
+/// The workload with files.
+pub const COPY_TYPE: &str = "copy-type";
 /// The workload with a table of figures.
 pub const SPREADSHEET: &str = "spreadsheet";
 /// The workload with an editor.
 pub const EDITOR: &str = "editor";
+/// The workload with an editor that has WordStar's keys.
+pub const WORD_PROCESSOR: &str = "word-processor";
+/// The workload with a vi of DOS's time.
+pub const VI: &str = "vi";
 /// The value that is compared for idling.
 pub const POLL: &str = "poll";
 
@@ -48,6 +54,14 @@ pub const SIX: &[ExitKind] = &[
     ExitKind::Popf,
     ExitKind::SoftwareInterrupt,
     ExitKind::Iret,
+];
+
+/// The instructions and accesses that reach devices, as kinds of exit.
+pub const INPUT_OUTPUT: &[ExitKind] = &[
+    ExitKind::PortIn,
+    ExitKind::PortOut,
+    ExitKind::MmioRead,
+    ExitKind::MmioWrite,
 ];
 
 const fn timed(name: &'static str, what: &'static str) -> Workload {
@@ -145,13 +159,21 @@ pub static ABOUT: About = About {
             arms: &[],
             guests: &["real", "v86", "v86-iopl3", "v86-vme", DOS],
         },
-        timed("copy-type", "copies files and displays them"),
+        timed(COPY_TYPE, "copies files and displays them"),
         timed("mix", "files, screen and computation"),
         on_dos(
             SPREADSHEET,
             "works through a table of figures, prints totals",
         ),
         on_dos(EDITOR, "copies a letter, edits it, displays it"),
+        on_dos(
+            WORD_PROCESSOR,
+            "the same with e3, which has WordStar's keys (scripts/get-dos-programs)",
+        ),
+        on_dos(
+            VI,
+            "the same with elvis, a vi of its time (scripts/get-dos-programs)",
+        ),
         on_dos(
             "build",
             "a C compiler, an assembler and a linker make a program, which runs \
@@ -204,12 +226,7 @@ pub static ABOUT: About = About {
         },
         KindGroup {
             title: "I/O",
-            kinds: &[
-                ExitKind::PortIn,
-                ExitKind::PortOut,
-                ExitKind::MmioRead,
-                ExitKind::MmioWrite,
-            ],
+            kinds: INPUT_OUTPUT,
         },
         KindGroup {
             title: "interrupts",

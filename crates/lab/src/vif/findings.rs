@@ -2,77 +2,10 @@
 //! cost nothing, and the monitor's share of idling.
 
 use super::about::{ECHO_P99, FOUR_MACHINES, IDLE, OFF, ON, SIX};
-use super::paper::implied_cost;
-use crate::experiment::{CellResult, Results, Section, columns, shares};
+use super::trap_cost::{TrapCost, significant};
+use crate::experiment::{CellResult, Results, Section, columns};
 use crate::statistics::Quartiles;
 use tollgate_exits::ExitKind;
-
-/// The cost of the six instructions in one cell with one arm.
-#[derive(Clone, Copy)]
-pub struct Cost {
-    /// Share of executed instructions that are one of the six and exited to the monitor.
-    pub trapped: Option<f64>,
-    /// Their share of the time: count times cost, or as timed if they have no price.
-    pub share: f64,
-}
-
-impl Cost {
-    /// The instructions that exited, in per cent of all.
-    pub fn trapped_text(&self) -> String {
-        self.trapped
-            .map_or("?".into(), |share| significant(share * 100.0))
-    }
-
-    /// Their time, in per cent of all.
-    pub fn share_text(&self) -> String {
-        significant(self.share * 100.0)
-    }
-
-    /// The cost of one trap in average instructions.
-    pub fn implied_text(&self) -> String {
-        let implied = self
-            .trapped
-            .and_then(|trapped| implied_cost(trapped, self.share));
-        implied.map_or("?".into(), |cost| format!("{cost:.0}"))
-    }
-}
-
-/// A share in per cent; more than the whole has no meaning.
-fn significant(value: f64) -> String {
-    if value > 100.0 {
-        "?".into()
-    } else if value >= 10.0 {
-        format!("{value:.0}")
-    } else if value >= 0.01 || value == 0.0 {
-        format!("{value:.2}")
-    } else {
-        "<0.01".into()
-    }
-}
-
-/// The cost of the six instructions; `None` without samples of that arm.
-pub fn of_cell(results: &Results, cell: &CellResult, arm: &str) -> Option<Cost> {
-    let names: Vec<&str> = SIX.iter().map(|kind| kind.name()).collect();
-    let shares = shares(&names, &cell.of_arm(arm), &results.prices(&cell.guest, arm));
-    let share: f64 = shares
-        .iter()
-        .map(|share| share.by_price.unwrap_or(share.timed))
-        .sum();
-    if shares.is_empty() {
-        return None;
-    }
-    // The same work executes the same instructions. A slower arm runs the idle loop less often,
-    // with the same share of sensitive instructions in it.
-    let trapped = cell.counted().and_then(|counted| {
-        let instructions = counted.instructions? as f64;
-        let executed: u64 = names
-            .iter()
-            .filter_map(|name| counted.executed.get(*name))
-            .sum();
-        Some(executed as f64 / instructions)
-    });
-    Some(Cost { trapped, share })
-}
 
 /// The sections that have content.
 pub fn sections(results: &Results) -> Vec<Section> {
@@ -217,7 +150,7 @@ fn idle(results: &Results) -> Section {
     let rows = results.cells.iter().filter(|cell| cell.workload == IDLE);
     let rows = rows.flat_map(|cell| {
         cell.arms().into_iter().map(|arm| {
-            let cost = of_cell(results, cell, arm);
+            let cost = TrapCost::of(results, cell, arm, SIX);
             vec![
                 cell.guest.clone(),
                 arm.to_owned(),

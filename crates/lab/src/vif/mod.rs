@@ -6,6 +6,7 @@
 //! corresponds to what.
 
 mod about;
+mod answers;
 mod concurrency;
 mod dos_bench;
 mod dos_concurrency;
@@ -14,6 +15,10 @@ mod machine;
 mod paper;
 mod prices;
 mod small_system_bench;
+mod table;
+#[cfg(test)]
+mod testing;
+mod trap_cost;
 
 use crate::dos;
 use crate::experiment::{About, Arm, Bench, Cell, Experiment, Guest, LabError, Options};
@@ -73,9 +78,13 @@ impl Experiment for Vif {
         prices::prices(guest.name, mode, arm, options.quick, stop)
     }
 
+    fn answers(&self, results: &Results) -> Vec<String> {
+        answers::answers(results)
+    }
+
     fn sections(&self, results: &Results) -> Vec<Section> {
         let mut sections = findings::sections(results);
-        sections.push(paper::beside_ours(results));
+        sections.push(table::table(results));
         sections
     }
 }

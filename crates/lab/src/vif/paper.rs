@@ -1,8 +1,9 @@
-//! Tables of the experiment `vif`: the study's figures next to ours.
+//! The figures of the study that the experiment `vif` repeats.
 
-use super::about::{IDLE, OFF, OFF_TASK, OFF_TRAP};
-use super::findings::of_cell;
-use crate::experiment::{Results, Section};
+use super::about::{
+    COPY_TYPE, EDITOR, IDLE, OFF, OFF_TASK, OFF_TRAP, SPREADSHEET, VI, WORD_PROCESSOR,
+};
+use crate::experiment::Results;
 
 /// A row of the original table, and which of our workloads corresponds to it.
 pub struct Original {
@@ -14,8 +15,15 @@ pub struct Original {
     pub trap_gate: f64,
     /// Per cent of real time spent in emulation that was entered by a task gate.
     pub task_gate: f64,
-    /// The corresponding workload here.
-    pub ours: &'static str,
+    /// The corresponding workloads on DOS here.
+    pub ours: &'static [&'static str],
+}
+
+impl Original {
+    /// Whether a workload on DOS here corresponds to it.
+    pub fn is_of(&self, workload: &str) -> bool {
+        self.ours.contains(&workload)
+    }
 }
 
 /// The original table.
@@ -25,28 +33,28 @@ pub const ORIGINAL: [Original; 4] = [
         trapped: 1.9,
         trap_gate: 66.0,
         task_gate: 78.0,
-        ours: IDLE,
+        ours: &[IDLE],
     },
     Original {
         name: "DOS copying and typing files",
         trapped: 0.12,
         trap_gate: 17.0,
         task_gate: 23.0,
-        ours: "copy-type",
+        ours: &[COPY_TYPE],
     },
     Original {
         name: "spreadsheet",
         trapped: 0.53,
         trap_gate: 36.0,
         task_gate: 50.0,
-        ours: "mix",
+        ours: &[SPREADSHEET],
     },
     Original {
         name: "word processor",
         trapped: 0.62,
         trap_gate: 37.0,
         task_gate: 52.0,
-        ours: "mix",
+        ours: &[EDITOR, WORD_PROCESSOR, VI],
     },
 ];
 
@@ -57,9 +65,12 @@ pub fn implied_cost(trapped: f64, share: f64) -> Option<f64> {
     holds.then(|| share / (1.0 - share) * (1.0 - trapped) / trapped)
 }
 
+/// The system in the study's table whose row has no figures, and what that row says.
+pub const WITHOUT_FIGURES: (&str, &str) = ("CP/M-86", "about as DOS");
+
 /// The costs of the three transitions on this host, for guests whose own loops were timed with
 /// each.
-fn transitions(results: &Results) -> Option<String> {
+pub fn transitions(results: &Results) -> Option<String> {
     let mean = |guest: &str, arm: &str| {
         let prices = results.prices(guest, arm);
         let sum: f64 = prices.iter().map(|price| price.cycles).sum();
@@ -77,80 +88,6 @@ fn transitions(results: &Results) -> Option<String> {
          hypervisor below this host takes #UD itself.",
         task / trap
     ))
-}
-
-/// The original table next to ours.
-pub fn beside_ours(results: &Results) -> Section {
-    let implied = |trapped: f64, percent: f64| {
-        let cost = implied_cost(trapped / 100.0, percent / 100.0);
-        cost.map_or("-".into(), |cost| format!("{cost:.0}"))
-    };
-    let there = ORIGINAL.iter().map(|row| {
-        vec![
-            "80386".into(),
-            row.name.into(),
-            format!("{}", row.trapped),
-            "-".into(),
-            format!("{}", row.trap_gate),
-            format!("{}", row.task_gate),
-            "-".into(),
-            implied(row.trapped, row.trap_gate),
-            implied(row.trapped, row.task_gate),
-        ]
-    });
-    let cells = results.cells.iter();
-    let cells = cells.filter(|cell| ORIGINAL.iter().any(|row| row.ours == cell.workload));
-    let here = cells.filter(|cell| !cell.samples().is_empty()).map(|cell| {
-        let cost = |arm: &str| of_cell(results, cell, arm);
-        let share = |arm: &str| cost(arm).map_or("-".into(), |cost| cost.share_text());
-        let implied = |arm: &str| cost(arm).map_or("-".into(), |cost| cost.implied_text());
-        vec![
-            "here".into(),
-            format!("{}, {}", cell.workload, cell.guest),
-            cost(OFF).map_or("?".into(), |cost| cost.trapped_text()),
-            share(OFF),
-            share(OFF_TRAP),
-            share(OFF_TASK),
-            implied(OFF),
-            implied(OFF_TRAP),
-            implied(OFF_TASK),
-        ]
-    });
-    let rows = there.chain(here).collect();
-    Section {
-        title: "the original table beside ours".into(),
-        columns: [
-            "where",
-            "workload",
-            "% trapped",
-            "% of time: call",
-            "trap",
-            "task",
-            "instr/trap: call",
-            "trap",
-            "task",
-        ]
-        .map(str::to_owned)
-        .into(),
-        rows,
-        notes: vec![
-            "% trapped: of executed instructions. % of time: spent on the six; ours is count x \
-             cost, or as timed where one has no price of its own (in virtual-8086 mode, where the \
-             guest's own monitor emulates them too: its time is not in the share). instr/trap: how many average instructions one trap costs, which the two \
-             imply. The study also has CP/M-86, \"about as DOS\"; there is no such guest here."
-                .into(),
-            "What stands for what: for its DOS our small 16-bit system; for its spreadsheet and \
-             word processor the workload mix; for its trap gate a host #GP taken as a signal; for \
-             its task gate a host #UD with the whole context saved and loaded. The call-out inside \
-             one process crosses no protection boundary and stands for nothing there. Its average \
-             instruction is one of an 80386, ours one of translated code: figures of the two \
-             machines answer the same question and are no ratio of each other."
-                .into(),
-        ]
-        .into_iter()
-        .chain(transitions(results))
-        .collect(),
-    }
 }
 
 #[cfg(test)]
