@@ -23,6 +23,7 @@ A guest that is missing or fails does not end the run: the report says 'not run'
 Ctrl-C keeps what is finished; --resume continues, also after a crash, and measures guests that were
 missing. Only the same build on the same host with the same options can continue a run.
 Run it with nothing else to do on the host: the report gives no verdict where the host was busy.
+
 Exit codes: 0 done, 1 a guest did not do its work or the host refuses, 2 a wrong flag or file,
             128+n interrupted by signal n.
 Examples:

@@ -158,15 +158,12 @@ impl FromArgMatches for LabCommand {
 impl Subcommand for LabCommand {
     fn augment_subcommands(command: Command) -> Command {
         let list = Command::new("list").about("Show the experiments, their arms and knobs");
-        let show = ShowArguments::augment_args(
-            Command::new("show").about("Show a run's tables again, from what --json has written"),
-        );
-        let all = AllArguments::augment_args(
-            Command::new("all").about("Run all studies into one folder, with one report of them"),
-        );
-        let report = ReportArguments::augment_args(
-            Command::new("report").about("Write the report of the results in a folder again"),
-        );
+        let show = ShowArguments::augment_args(Command::new("show"))
+            .about("Show a run's tables again, from what --json has written");
+        let all = AllArguments::augment_args(Command::new("all"))
+            .about("Run all studies into one folder, with one report of them");
+        let report = ReportArguments::augment_args(Command::new("report"))
+            .about("Write the report of the results in a folder again");
         let command = command
             .subcommand_required(true)
             .disable_help_subcommand(true)
@@ -213,6 +210,7 @@ fn run_help(about: &About) -> String {
         "{}
 Ctrl-C ends it: what is finished is shown and written. With --output FOLDER each sample is kept
 when it is finished, and --resume continues the run after an interrupt, a crash or a missing guest.
+
 Exit codes: 0 done, 1 nothing could be run, a guest did not do its work or the host refuses,
             2 a wrong flag or file, 128+n interrupted by signal n.
 Examples:
