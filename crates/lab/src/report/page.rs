@@ -80,10 +80,10 @@ impl Block {
         }
     }
 
-    /// A table, which is folded if it is long.
+    /// A table, which is folded if it is long. The study's own figures are never folded.
     pub fn table(section: Section) -> Self {
         const LONG: usize = 14;
-        if section.rows.len() <= LONG {
+        if section.rows.len() <= LONG || has_figures_of_study(&section) {
             return Self::Table(section);
         }
         Self::Folded {
@@ -108,6 +108,37 @@ impl Block {
             level: 3,
             text: text.to_owned(),
             name: format!("{study}-{name}"),
+        }
+    }
+}
+
+/// Whether a table shows the study's figures and ours: such tables have a column for "there", or
+/// rows that say where they were measured.
+fn has_figures_of_study(section: &Section) -> bool {
+    let is_theirs = |column: &String| {
+        column == "where" || column.starts_with("there") || column.ends_with("there")
+    };
+    section.columns.iter().any(is_theirs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(column: &str, rows: usize) -> Block {
+        Block::table(Section {
+            columns: vec![column.into()],
+            rows: vec![vec!["1".into()]; rows],
+            ..Section::default()
+        })
+    }
+
+    #[test]
+    fn long_tables_are_folded_unless_they_have_the_figures_of_the_study() {
+        let is_folded = |column, rows| matches!(table(column, rows), Block::Folded { .. });
+        assert!(!is_folded("arm", 14) && is_folded("arm", 15));
+        for column in ["where", "there", "there, on", "masked, there"] {
+            assert!(!is_folded(column, 99), "{column}");
         }
     }
 }
