@@ -34,6 +34,8 @@ pub struct Numbers {
     pub what: &'static str,
     /// The arms' names and numbers, in ascending order of the numbers.
     pub of_arms: &'static [(&'static str, u32)],
+    /// Other arms that differ in the same number: a name of the series, and the arms.
+    pub others: &'static [(&'static str, &'static [(&'static str, u32)])],
 }
 
 /// One variant: settings of the machine.
@@ -74,6 +76,7 @@ impl Arm {
 }
 
 /// A workload of guests.
+#[derive(Clone, Copy)]
 pub struct Workload {
     /// The workload's name.
     pub name: &'static str,

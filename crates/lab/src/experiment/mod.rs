@@ -65,7 +65,7 @@ pub use results::{CellOutcome, CellResult, Results};
 pub use run::{Observer, resume, run};
 pub use sample::{Counted, EVENT, Price, Sample, Timed};
 pub use section::{Section, columns, whole};
-pub(crate) use section::{grouped, is_figure, rounded};
+pub(crate) use section::{grouped, is_figure, percent, rounded};
 pub use share::{Share, shares};
 pub use stop::Stop;
 pub use stored::from_json;

@@ -1,8 +1,10 @@
-//! Panels for arms that differ in a number: the medians of a guest's workloads by this number.
+//! Panels for arms that differ in a number: the medians of a guest's workloads by this number, with
+//! their quartiles.
 
 use super::about::Numbers;
 use super::plot::{FAR_APART, decades, from_zero};
 use super::{CellResult, Results};
+use crate::statistics::Quartiles;
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{Ranged, ValueFormatter};
 use plotters::coord::types::RangedCoordf64;
@@ -12,7 +14,7 @@ use tollgate_plots::{FONT, colour, failed, tick};
 /// The height of a panel.
 pub(super) const HEIGHT: u32 = 320;
 /// The width of the workloads' names, which are drawn next to the lines.
-const NAMES_WIDTH: i32 = 130;
+const NAMES_WIDTH: i32 = 190;
 const NAME_HEIGHT: i32 = 18;
 
 /// The guests that have workloads with such arms, in their order.
@@ -22,18 +24,32 @@ pub(super) fn guests(results: &Results) -> Vec<&str> {
     };
     let mut guests: Vec<&str> = Vec::new();
     for cell in &results.cells {
-        if points(cell, numbers).len() > 1 && !guests.contains(&cell.guest.as_str()) {
+        if !points(cell, numbers).is_empty() && !guests.contains(&cell.guest.as_str()) {
             guests.push(&cell.guest);
         }
     }
     guests
 }
 
-/// The numbers and medians of a cell's arms.
-fn points(cell: &CellResult, numbers: &Numbers) -> Vec<(f64, f64)> {
-    let arms = numbers.of_arms.iter();
-    arms.filter_map(|(arm, number)| Some((f64::from(*number), cell.quartiles(arm)?.median)))
-        .filter(|(_, median)| *median > 0.0)
+/// The values of a line: numbers, and quartiles of the arms with them.
+type Points = Vec<(f64, Quartiles)>;
+
+/// The numbers and quartiles of a cell's arms, for each series that the cell has.
+fn points(cell: &CellResult, numbers: &Numbers) -> Vec<(String, Points)> {
+    let others = numbers.others.iter();
+    let others = others.map(|(name, arms)| (format!("{}, {name}", cell.workload), *arms));
+    std::iter::once((cell.workload.clone(), numbers.of_arms))
+        .chain(others)
+        .map(|(name, arms)| {
+            let arms = arms.iter();
+            let points =
+                arms.filter_map(|(arm, number)| Some((f64::from(*number), cell.quartiles(arm)?)));
+            (
+                name,
+                points.filter(|(_, it)| it.median > 0.0).collect::<Points>(),
+            )
+        })
+        .filter(|(_, points)| points.len() > 1)
         .collect()
 }
 
@@ -47,32 +63,32 @@ pub(super) fn panel<B: DrawingBackend>(
         return Ok(());
     };
     // A workload has the same colour for all guests.
-    let mut workloads: Vec<&str> = Vec::new();
-    for cell in &results.cells {
-        if points(cell, numbers).len() > 1 && !workloads.contains(&cell.workload.as_str()) {
-            workloads.push(&cell.workload);
+    let mut names: Vec<String> = Vec::new();
+    for (name, _) in results.cells.iter().flat_map(|cell| points(cell, numbers)) {
+        if !names.contains(&name) {
+            names.push(name);
         }
     }
-    let mut lines: Vec<(&CellResult, Vec<(f64, f64)>)> = results
-        .cells
-        .iter()
-        .filter(|cell| cell.guest == guest)
-        .map(|cell| (cell, points(cell, numbers)))
-        .filter(|(_, points)| points.len() > 1)
+    let cells = results.cells.iter().filter(|cell| cell.guest == guest);
+    let mut lines: Vec<(&CellResult, String, Points)> = cells
+        .flat_map(|cell| {
+            let lines = points(cell, numbers).into_iter();
+            lines.map(move |(name, points)| (cell, name, points))
+        })
         .collect();
     // The names are in the order of the lines' ends, from the top.
-    let end = |points: &[(f64, f64)]| points.last().map_or(0.0, |(_, median)| *median);
-    lines.sort_by(|(_, a), (_, b)| end(b).total_cmp(&end(a)));
-    let all = || lines.iter().flat_map(|(_, points)| points.iter());
-    let Some((first, _)) = lines.first() else {
+    let end = |points: &Points| points.last().map_or(0.0, |(_, it)| it.median);
+    lines.sort_by(|(.., a), (.., b)| end(b).total_cmp(&end(a)));
+    let all = || lines.iter().flat_map(|(.., points)| points.iter());
+    let Some((first, ..)) = lines.first() else {
         return Ok(());
     };
-    let (least, most) = all().fold((f64::MAX, 0f64), |(least, most), (_, median)| {
-        (least.min(*median), most.max(*median))
+    let (least, most) = all().fold((f64::MAX, 0f64), |(least, most), (_, it)| {
+        (least.min(it.lower), most.max(it.upper))
     });
     let last = all().fold(1f64, |last, (number, _)| last.max(*number));
     let width = area.dim_in_pixel().0 as i32;
-    let (area, names) = area.split_horizontally(width - NAMES_WIDTH);
+    let (area, beside) = area.split_horizontally(width - NAMES_WIDTH);
     let mut builder = ChartBuilder::on(&area);
     builder
         .caption(
@@ -86,8 +102,8 @@ pub(super) fn panel<B: DrawingBackend>(
     let unit = format!("{} ({})", first.metric.name(), first.metric.unit());
     let panel = Panel {
         lines: &lines,
-        workloads: &workloads,
         names: &names,
+        beside: &beside,
         last,
         what: numbers.what,
         unit: &unit,
@@ -102,11 +118,11 @@ pub(super) fn panel<B: DrawingBackend>(
 
 /// The parameters of a panel.
 struct Panel<'a, B: DrawingBackend> {
-    lines: &'a [(&'a CellResult, Vec<(f64, f64)>)],
-    /// All workloads; the index of a workload determines its line's colour.
-    workloads: &'a [&'a str],
+    lines: &'a [(&'a CellResult, String, Points)],
+    /// All names; the index of a name determines its line's colour.
+    names: &'a [String],
     /// The area for the names of the lines.
-    names: &'a DrawingArea<B, Shift>,
+    beside: &'a DrawingArea<B, Shift>,
     /// The largest number of an arm.
     last: f64,
     what: &'a str,
@@ -134,24 +150,29 @@ impl<B: DrawingBackend> Panel<'_, B> {
             .bold_line_style(RGBColor(210, 210, 210))
             .draw()
             .map_err(failed)?;
-        for (index, (cell, points)) in self.lines.iter().enumerate() {
-            let known = self.workloads.iter().position(|it| *it == cell.workload);
+        for (index, (_, name, points)) in self.lines.iter().enumerate() {
+            let known = self.names.iter().position(|it| it == name);
             let colour = colour(known.unwrap_or(index));
+            let medians = points.iter().map(|(number, it)| (*number, it.median));
             chart
-                .draw_series(LineSeries::new(points.clone(), colour.stroke_width(2)))
+                .draw_series(LineSeries::new(medians.clone(), colour.stroke_width(2)))
                 .map_err(failed)?;
-            let dots = points.iter();
             chart
-                .draw_series(dots.map(|point| Circle::new(*point, 3, colour.filled())))
+                .draw_series(medians.map(|point| Circle::new(point, 3, colour.filled())))
                 .map_err(failed)?;
+            let quartiles = points.iter().map(|(number, it)| {
+                let ends = vec![(*number, it.lower), (*number, it.upper)];
+                PathElement::new(ends, colour.stroke_width(1))
+            });
+            chart.draw_series(quartiles).map_err(failed)?;
             let top = 36 + NAME_HEIGHT * index as i32;
             let line = vec![(0, top + 6), (18, top + 6)];
-            self.names
+            self.beside
                 .draw(&PathElement::new(line, colour.stroke_width(3)))
                 .map_err(failed)?;
             let style = (FONT, 11).into_font().color(&BLACK);
-            self.names
-                .draw(&Text::new(cell.workload.as_str(), (24, top), style))
+            self.beside
+                .draw(&Text::new(name.as_str(), (24, top), style))
                 .map_err(failed)?;
         }
         Ok(())

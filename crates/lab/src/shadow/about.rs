@@ -1,6 +1,8 @@
-//! The arms, workloads and guests of the experiment `shadow`.
+//! The workloads and guests of the experiment `shadow`.
 
-use crate::experiment::{About, Arm, EVENT, Guest, KindGroup, Metric, Numbers, Workload};
+use super::arms::*;
+use super::database::workloads::{self, WORKLOADS};
+use crate::experiment::{About, EVENT, Guest, KindGroup, Metric, Numbers, Workload};
 use crate::linux_guest;
 use tollgate_exits::ExitKind;
 
@@ -36,112 +38,17 @@ pub const CODE_PAGES: &[(&str, u64)] = &[
     ("code-10000", 10_000),
 ];
 
+/// Workload: the small system copies files.
+pub const FILES: &str = "files";
+/// Workload: a device is accessed, in the only space that there is.
+pub const ONE_SPACE: &str = "one-space";
+
+/// Our own guest that does not page.
+pub const NO_PAGING: &str = "16-bit";
 /// Our own guest with 64 bits.
 pub const WIDE: &str = "64-bit";
 /// Our own guest with 32 bits.
 pub const NARROW: &str = "32-bit";
-
-/// An arm with values for all knobs of the experiment.
-macro_rules! arm {
-    ($name:literal, $tables:literal, $what:literal) => {
-        arm!(
-            $name,
-            $tables,
-            "inline",
-            "inline",
-            "entry-count",
-            "checked",
-            $what
-        )
-    };
-    ($name:literal, $tables:literal, $switch:literal, $invalidation:literal, $double:literal,
-     $access:literal, $what:literal) => {
-        Arm {
-            name: $name,
-            settings: &[
-                ("shadow-tables", $tables),
-                ("switch", $switch),
-                ("invalidation", $invalidation),
-                ("reverse-map", "on"),
-                ("double-invalidation", $double),
-                // In the study, tables become invalid when the guest says so.
-                ("compare-entries", "off"),
-                ("memory-access", $access),
-            ],
-            checks: false,
-            hooks: None,
-            guests: &[],
-            what: $what,
-        }
-    };
-}
-
-/// Arm: one table, with all other mechanisms.
-pub const ONE: &str = "tables=1";
-/// Arm: six tables with exits; an invalidation of one page purges a whole table.
-pub const FULL: &str = "tables=6+full";
-/// Arm: six tables with exits.
-pub const SELECTIVE: &str = "tables=6+selective";
-/// Arm: six tables, without exits.
-pub const SIX: &str = "tables=6";
-/// Arm: sixteen tables, all of which are purged each time.
-pub const ALLOW: &str = "double=allow";
-/// Arm: sixteen tables with selection flags.
-pub const FLAG: &str = "double=selection-flag";
-/// Arm: sixteen tables whose entries are counted.
-pub const COUNT: &str = "tables=16";
-/// Arm: the derived tables are the host's page tables.
-pub const DIRECT_ONE: &str = "direct=1";
-pub const DIRECT_SIX: &str = "direct=6";
-/// Arm: six tables, and every translation that is used is compared with the guest's tables.
-pub const CHECKER: &str = "tables=6+checker";
-
-/// The arms that differ only in the number of tables, and that number.
-pub const BY_NUMBER: &[(&str, u32)] = &[
-    (ONE, 1),
-    ("tables=2", 2),
-    ("tables=3", 3),
-    ("tables=4", 4),
-    (SIX, 6),
-    ("tables=8", 8),
-    ("tables=12", 12),
-    (COUNT, 16),
-];
-
-/// The arms for workloads that switch spaces.
-const SWITCHING: &[&str] = &[
-    ONE,
-    "tables=2",
-    "tables=3",
-    "tables=4",
-    SIX,
-    "tables=8",
-    "tables=12",
-    COUNT,
-    SELECTIVE,
-    DIRECT_ONE,
-    DIRECT_SIX,
-    CHECKER,
-];
-const INVALIDATING: &[&str] = &[ONE, SIX, COUNT, SELECTIVE, FULL, DIRECT_SIX, CHECKER];
-const PURGING: &[&str] = &[ONE, SIX, COUNT, ALLOW, FLAG, DIRECT_SIX, CHECKER];
-/// The arms that can be set while a guest runs.
-const OF_LINUX: &[&str] = &[
-    ONE,
-    "tables=2",
-    "tables=3",
-    "tables=4",
-    SIX,
-    "tables=8",
-    "tables=12",
-    COUNT,
-    SELECTIVE,
-    FULL,
-    DIRECT_ONE,
-    DIRECT_SIX,
-];
-
-const WITH_CODE: &[&str] = &[ONE, "tables=4", COUNT, DIRECT_SIX];
 
 const OURS: &[&str] = &[WIDE, NARROW];
 const LINUX: &[&str] = &[linux_guest::AMD64.name, linux_guest::I686.name];
@@ -175,88 +82,7 @@ pub static ABOUT: About = About {
                filled again, by the number of tables, by an exit and without?",
     source: "H. Umeno, T. Kubo, S. Takasaki (Hitachi), \"Reduction of 2-0-Translation Table \
              Maintenance Overhead in a Virtual Machine System\"",
-    arms: &[
-        arm!(
-            "tables=1",
-            "1",
-            "one table: each load of another space drops it"
-        ),
-        arm!(
-            "tables=2",
-            "2",
-            "two, loaded and invalidated without an exit"
-        ),
-        arm!("tables=3", "3", "three"),
-        arm!("tables=4", "4", "four"),
-        arm!("tables=6", "6", "six"),
-        arm!("tables=8", "8", "eight"),
-        arm!("tables=12", "12", "twelve"),
-        arm!("tables=16", "16", "sixteen"),
-        arm!(
-            "tables=6+selective",
-            "6",
-            "exit",
-            "selective",
-            "entry-count",
-            "checked",
-            "six, loaded by an exit, and one page dropped by an exit"
-        ),
-        arm!(
-            "tables=6+full",
-            "6",
-            "exit",
-            "full",
-            "entry-count",
-            "checked",
-            "six, loaded by an exit, and for one page its whole space dropped"
-        ),
-        arm!(
-            "double=allow",
-            "16",
-            "inline",
-            "inline",
-            "allow",
-            "checked",
-            "sixteen; all are purged at once, those too that are purged and not used since"
-        ),
-        arm!(
-            "double=selection-flag",
-            "16",
-            "inline",
-            "inline",
-            "selection-flag",
-            "checked",
-            "sixteen; those are purged at once that were loaded since"
-        ),
-        arm!(
-            "direct=1",
-            "1",
-            "inline",
-            "inline",
-            "entry-count",
-            "direct",
-            "one, and the derived tables are the host's page tables"
-        ),
-        arm!(
-            "direct=6",
-            "6",
-            "inline",
-            "inline",
-            "entry-count",
-            "direct",
-            "six of those"
-        ),
-        Arm {
-            checks: true,
-            hooks: None,
-            guests: &[],
-            ..arm!(
-                "tables=6+checker",
-                "6",
-                "six, and every translation that is used is checked (--verify-shadow)"
-            )
-        },
-    ],
+    arms: ARMS,
     workloads: &[
         timed(
             SWITCH_ONLY,
@@ -348,6 +174,28 @@ pub static ABOUT: About = About {
             WITH_CODE,
             LINUX,
         ),
+        timed(
+            ONE_SPACE,
+            "accesses a device, in the only space that there is",
+            FEW,
+            &[WIDE],
+        ),
+        timed(
+            FILES,
+            "copies and displays files, without paging",
+            FEW,
+            &[NO_PAGING],
+        ),
+        WORKLOADS[0],
+        WORKLOADS[1],
+        WORKLOADS[2],
+        WORKLOADS[3],
+        WORKLOADS[4],
+        WORKLOADS[5],
+        WORKLOADS[6],
+        WORKLOADS[7],
+        WORKLOADS[8],
+        WORKLOADS[9],
     ],
     guests: &[
         Guest {
@@ -362,6 +210,13 @@ pub static ABOUT: About = About {
         },
         linux_guest::AMD64,
         linux_guest::I686,
+        Guest {
+            name: NO_PAGING,
+            what: "our small system in real mode, which does not page",
+            needs_image: false,
+        },
+        workloads::AMD64,
+        workloads::I386,
     ],
     kinds: &[
         KindGroup {
@@ -384,5 +239,6 @@ pub static ABOUT: About = About {
     numbers: Some(Numbers {
         what: "tables",
         of_arms: BY_NUMBER,
+        others: &[("conventional", CONVENTIONAL)],
     }),
 };

@@ -1,6 +1,7 @@
 //! The findings of the experiment `shadow` in words, with the study's figures.
 
 use super::about::*;
+use super::arms::*;
 use super::paper::{Found, enough_tables};
 use crate::experiment::{Results, Verdict};
 

@@ -2,6 +2,7 @@
 //! study's unit, and by mechanism.
 
 use super::about::*;
+use super::arms::*;
 use crate::experiment::{CellResult, Results, Section, columns, whole};
 use crate::paged_guest::PAGES;
 
@@ -68,7 +69,7 @@ fn ratio(over: Option<f64>, under: Option<f64>) -> String {
 }
 
 /// Medians of a cell by the number of tables, in ascending order.
-fn medians_by_number(cell: &CellResult) -> Vec<(u32, f64)> {
+pub(super) fn medians_by_number(cell: &CellResult) -> Vec<(u32, f64)> {
     let arms = BY_NUMBER.iter();
     arms.filter_map(|(arm, number)| Some((*number, cell.quartiles(arm)?.median)))
         .collect()

@@ -6,6 +6,7 @@ use std::process::{Output, Stdio};
 use crate::support::dos::freedos;
 use crate::support::folder::Folder;
 use crate::support::guests::guests_folder;
+use crate::support::system::database;
 use crate::support::{self, GUEST_PATIENCE, PATIENCE, ended, finish, tollgate};
 use serde_json::Value;
 use tollgate_test_support::skip;
@@ -322,6 +323,43 @@ fn shadow_tables_are_compared_on_our_kernels_and_on_linux() {
             .unwrap()
             .contains("by the number of tables")
     );
+}
+
+#[test]
+fn a_database_writes_its_rows_in_a_guest_that_pages() {
+    let shell = support::guests::fetched("initrd-amd64.img");
+    if database("amd64").is_none() {
+        return;
+    }
+    let folder = Folder::new();
+    let json = folder.path("a.json");
+    let mut command = tollgate();
+    command.env("TOLLGATE_GUESTS", shell.parent().unwrap());
+    command
+        .args(["lab", "shadow", "--quick", "--full", "--json"])
+        .arg(&json);
+    command.args(["--guest", "database-amd64", "--workload", "sqlite-jobs"]);
+    command.args(["--arm", "conventional=3"]);
+    let output = finish(&mut command, GUEST_PATIENCE * 4);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let text = stdout(&output);
+    for part in [
+        "where the monitor's time goes",
+        "the original study beside ours",
+    ] {
+        assert!(text.contains(part), "{part} is missing in\n{text}");
+    }
+    let value: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    let measured = &value["cells"][0]["outcome"]["measured"];
+    let samples = measured["samples"].as_array().unwrap();
+    assert_eq!(samples.len(), 6);
+    for sample in samples {
+        assert_eq!(sample["work"]["rows"], samples[0]["work"]["rows"]);
+        let count = |name: &str| sample["values"][name].as_f64().unwrap_or(0.0);
+        assert!(count("swapped-in") + count("swapped-out") > 0.0, "{sample}");
+        assert!(count("disk-requests") > 0.0, "{sample}");
+    }
+    assert!(measured["counted"]["instructions"].as_u64().unwrap() > 1_000_000);
 }
 
 #[test]

@@ -41,6 +41,16 @@ pub fn other_system(name: &str) -> Option<PathBuf> {
     made(name, name, "scripts/get-other-systems")
 }
 
+/// The folder of the disk with databases for this architecture. `None`: it was not made, and the
+/// test that needs it is skipped.
+///
+/// # Panics
+/// The system is missing although [`is_promised`] says that it exists.
+pub fn database(architecture: &str) -> Option<PathBuf> {
+    let name = format!("database-{architecture}");
+    made(&name, &name, "scripts/get-database")
+}
+
 /// The folder of what a script makes, if it is complete.
 fn made(name: &str, folder: &str, script: &str) -> Option<PathBuf> {
     let folder = guests_folder().join(folder);
