@@ -2,7 +2,9 @@
 //! found, and the study's figures and verdict next to ours.
 
 use super::about::*;
-use crate::experiment::{CellOutcome, CellResult, Results, Section, Verdict, columns, whole};
+use crate::experiment::{
+    CellOutcome, CellResult, Results, Section, Verdict, columns, grouped, whole,
+};
 use crate::statistics::Quartiles;
 use tollgate_exits::steps::Step;
 
@@ -110,7 +112,9 @@ fn worst_case(results: &Results) -> Section {
         .filter(|cell| [APIC_SITES, BOOT].contains(&cell.workload.as_str()))
         .flat_map(|cell| {
             [ON, PHYSICAL].into_iter().filter_map(move |arm| {
-                let missed = value(cell, arm, "missed-new")? + value(cell, arm, "missed-void")?;
+                // A count of zero is not in the samples.
+                let count = |name| value(cell, arm, name).unwrap_or(0.0);
+                let missed = count("missed-new") + count("missed-void");
                 let missed = missed / value(cell, arm, "found-anew")?;
                 let step = |step: Step| value(cell, arm, &format!("step-{}", step.name()));
                 let sum = |steps: &[Step]| steps.iter().map(|&it| step(it).unwrap_or(0.0)).sum();
@@ -200,7 +204,8 @@ fn spread(quartiles: &Quartiles) -> String {
         median,
         upper,
     } = quartiles;
-    format!("{median:.0} [{lower:.0}, {upper:.0}]")
+    let [median, lower, upper] = [median, lower, upper].map(|it| grouped(*it));
+    format!("{median} [{lower}, {upper}]")
 }
 
 /// The original verdict next to ours.

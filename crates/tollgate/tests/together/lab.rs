@@ -433,6 +433,39 @@ fn a_kernel_module_accesses_the_local_apic_and_each_access_is_an_exit() {
 }
 
 #[test]
+fn make_builds_a_program_in_the_guest_and_two_processors_are_said_to_be_missing() {
+    let shell = support::guests::fetched("initrd-amd64.img");
+    let folder = shell.parent().unwrap();
+    if !folder.join("build-amd64/root.cpio").is_file() {
+        return skip::impossible("no system with make (scripts/get-build-tree amd64 makes it)");
+    }
+    let scratch = Folder::new();
+    let json = scratch.path("a.json");
+    let mut command = tollgate();
+    command.env("TOLLGATE_GUESTS", folder);
+    command.args(["lab", "icache", "--quick", "--full", "--arm", "on"]);
+    command.args(["--workload", "make", "--workload", "make-smp"]);
+    command
+        .args(["--guest", "linux-amd64", "--json"])
+        .arg(&json);
+    let output = finish(&mut command, GUEST_PATIENCE * 3);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let text = stdout(&output);
+    assert!(
+        text.contains("not run: the machine has one processor"),
+        "{text}"
+    );
+    let value: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    let measured = &value["cells"][0]["outcome"]["measured"];
+    let samples = measured["samples"].as_array();
+    let samples = samples.unwrap_or_else(|| panic!("{value}"));
+    assert_eq!(samples.len(), 6);
+    for sample in samples {
+        assert_eq!(sample["work"]["objects"], 2, "{sample}");
+    }
+}
+
+#[test]
 fn how_long_interrupts_wait_is_compared_on_linux() {
     let shell = support::guests::fetched("initrd-amd64.img");
     let folder = Folder::new();
