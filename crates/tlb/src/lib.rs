@@ -21,7 +21,7 @@ pub mod table_entries;
 pub mod view;
 
 pub use derived::{Allows, Derived, Held, LeadsTo, PageRange, SPACES, SpaceNumber};
-pub use long_tlb::LongTlb;
+pub use long_tlb::{GsTarget, LongTlb};
 pub use origins::Origins;
 pub use shadow_windows::{Run, ShadowWindows};
 pub use slots::{KnownPage, LookUpFor, Slots};

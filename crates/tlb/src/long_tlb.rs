@@ -39,6 +39,8 @@
 
 mod direct;
 
+pub use self::direct::GsTarget;
+
 use crate::derived::{Derived, Held, PageRange, SPACES, SpaceNumber};
 use crate::parts::{
     HALF, PART_BYTES, PART_SHIFT, Part, Parts, TABLE_BYTES, page_number, part_of, place, signed,
@@ -136,8 +138,8 @@ pub struct LongTlb {
     windows: Option<ShadowWindows>,
     /// The value that GS of the vCPU's thread was last set to.
     anchor: Option<u64>,
-    /// Whether that value leads to the window of real mode.
-    serves_real_mode: bool,
+    /// What that value leads to.
+    gs_target: GsTarget,
 }
 
 impl LongTlb {
@@ -166,7 +168,7 @@ impl LongTlb {
             fills: 0,
             windows: ShadowWindows::new(),
             anchor: None,
-            serves_real_mode: false,
+            gs_target: GsTarget::default(),
         };
         for view in View::ALL {
             for part in -HALF..HALF {

@@ -179,9 +179,7 @@ impl Context {
     /// memory in another of the [`WAYS`]: returns to them lead to code of another mode.
     pub fn turn_programs(&mut self, from: usize, to: usize) {
         for way in [from, to] {
-            let (level_changes, outer_return) = &mut self.transfers.of_programs[way % WAYS];
-            std::mem::swap(level_changes, &mut self.transfers.level_changes);
-            std::mem::swap(outer_return, &mut self.transfers.outer_return);
+            self.transfers.exchange(way);
         }
     }
 

@@ -25,8 +25,9 @@
 //!                         mov  eax, [rcx+r8]
 //! ```
 //!
-//! In real mode the host's GS base leads to that shadow window. The sum of a segment's base and an
-//! offset may exceed 4 GiB, where nothing is mapped; then the monitor executes the instruction:
+//! In real mode, and for 16-bit code at level 3, the host's GS base leads to that shadow window. The
+//! sum of a segment's base and an offset may exceed 4 GiB, where nothing is mapped; then the monitor
+//! executes the instruction:
 //!
 //! ```text
 //! mov ax,[bx]             movzx r8d, bx

@@ -37,7 +37,7 @@ impl Emitter {
         let direct = LookUpForm::direct(&self.mode);
         self.look_up = match (always, direct) {
             (false, direct) => direct,
-            (true, LookUpForm::NarrowDirect | LookUpForm::RealDirect) => LookUpForm::Flat,
+            (true, LookUpForm::NarrowDirect | LookUpForm::SegmentDirect) => LookUpForm::Flat,
             (true, _) => LookUpForm::Long,
         };
     }
@@ -164,7 +164,7 @@ impl Emitter {
             }
             LookUpForm::Long => self.long_look_up(size, write),
             LookUpForm::Direct => self.load_window_delta(RCX, R8),
-            LookUpForm::NarrowDirect | LookUpForm::RealDirect => self.load_narrow_delta(),
+            LookUpForm::NarrowDirect | LookUpForm::SegmentDirect => self.load_narrow_delta(),
         }
     }
 
@@ -225,7 +225,9 @@ impl Emitter {
                 Mem::indexed(RCX, R9, 8, table)
             }
             LookUpForm::Direct => return self.load_window_delta(RCX, R8),
-            LookUpForm::NarrowDirect | LookUpForm::RealDirect => return self.load_narrow_delta(),
+            LookUpForm::NarrowDirect | LookUpForm::SegmentDirect => {
+                return self.load_narrow_delta();
+            }
         };
         self.make_room();
         self.assembler.load(Width::Qword, RCX, table);
@@ -373,7 +375,7 @@ impl Emitter {
         size: u32,
         write: bool,
     ) -> Result<Reach, OddSegment> {
-        if self.look_up != LookUpForm::RealDirect {
+        if self.look_up != LookUpForm::SegmentDirect {
             self.access_sum(segment, offset, size, write)?;
             return Ok(Reach::Sum);
         }

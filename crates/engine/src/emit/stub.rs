@@ -242,7 +242,7 @@ impl Emitter {
     /// The context's field that holds the address of the test for stores of `size` bytes.
     pub(crate) fn store_test(&self, size: u8) -> Option<i32> {
         match self.look_up {
-            LookUpForm::Flat | LookUpForm::NarrowDirect | LookUpForm::RealDirect => {
+            LookUpForm::Flat | LookUpForm::NarrowDirect | LookUpForm::SegmentDirect => {
                 at::code_store(size)
             }
             LookUpForm::Long | LookUpForm::Direct => at::long_code_store(size),

@@ -376,15 +376,14 @@ impl Mode {
     }
 
     /// Whether accesses may be direct. In IA-32e mode those of programs, and of 64-bit code at
-    /// level 0, may be; outside IA-32e mode those of 32-bit code of protected mode, and of real
-    /// mode. None may be if each access is watched.
+    /// level 0, may be; outside IA-32e mode all may be except those of 32-bit code on a 16-bit
+    /// stack. None may be if each access is watched.
     fn may_be_direct(&self) -> bool {
         let program = ModeFlags::LONG | ModeFlags::USER;
         let kernel = ModeFlags::KERNEL | ModeFlags::CODE64;
-        let has_them = self.flags.contains(program)
-            || self.flags.contains(kernel)
-            || self.is_real()
-            || self.is_narrow_protected();
+        let is_narrow = !self.flags.contains(ModeFlags::LONG)
+            && (self.is_16_bit() || self.flags.contains(ModeFlags::STACK32));
+        let has_them = self.flags.contains(program) || self.flags.contains(kernel) || is_narrow;
         has_them && !self.is_watched()
     }
 
@@ -401,11 +400,24 @@ impl Mode {
         !self.flags.contains(ModeFlags::PROTECTED)
     }
 
-    /// Whether this is 32-bit code of protected mode on a 32-bit stack, outside IA-32e mode.
-    fn is_narrow_protected(&self) -> bool {
-        let needed = ModeFlags::PROTECTED | ModeFlags::CODE32 | ModeFlags::STACK32;
-        let others = ModeFlags::LONG | ModeFlags::VIRTUAL_8086;
-        self.flags.contains(needed) && !self.flags.intersects(others)
+    /// Whether this is code of real mode, of V86 mode, or of a 16-bit segment of protected mode.
+    fn is_16_bit(&self) -> bool {
+        self.has_real_mode_segments()
+            || !(self.flags).intersects(ModeFlags::CODE32 | ModeFlags::CODE64)
+    }
+
+    /// Whether this is 16-bit code outside IA-32e mode.
+    pub fn is_16_bit_of_32_bit_guest(&self) -> bool {
+        self.is_16_bit() && !self.flags.contains(ModeFlags::LONG)
+    }
+
+    /// Whether direct accesses of this mode's code are made by the host's GS. While the guest is in
+    /// real mode, GS leads to the shadow window of the supervisor's view. While it is in protected
+    /// mode outside IA-32e mode, GS leads to that of the user's view, so 16-bit code at level 3
+    /// uses GS, and no change of the privilege level changes it.
+    pub fn reaches_by_gs(&self) -> bool {
+        let uses_view_of_gs = self.is_real() || self.flags.contains(ModeFlags::USER);
+        uses_view_of_gs && self.is_16_bit_of_32_bit_guest()
     }
 
     /// This mode without look-ups that several stack accesses share: for code that continues where

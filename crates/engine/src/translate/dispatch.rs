@@ -173,21 +173,24 @@ impl Translator {
     /// Whether an instruction looks up its operand although other instructions reach theirs
     /// directly. The copy of an instruction that changes a bit of a string loads before it stores,
     /// and if it must not store, its fault must be that of a store. The frame of an interrupt
-    /// counts as stored from its first value on, so none of the stores may fault. In real mode all
-    /// instructions look up their operands except those of [`Self::is_direct_in_real_mode`].
+    /// counts as stored from its first value on, so none of the stores may fault. In 16-bit code
+    /// all instructions look up their operands except those of [`Self::is_direct_in_16_bit_code`].
     pub(super) fn relies_on_look_up(&mut self, instruction: &Instruction) -> bool {
         use Mnemonic::*;
         match instruction.mnemonic() {
             Bts | Btr | Btc if is_bit_string(instruction) => true,
             Int => true,
-            _ => self.emit.mode.is_real() && !self.is_direct_in_real_mode(instruction),
+            _ => {
+                self.emit.mode.is_16_bit_of_32_bit_guest()
+                    && !self.is_direct_in_16_bit_code(instruction)
+            }
         }
     }
 
-    /// Whether the accesses of an instruction may be direct in real mode. Only copied
+    /// Whether the accesses of an instruction of 16-bit code may be direct. Only copied
     /// instructions, near calls and stack instructions qualify. The others need the look-up, either
     /// before a step that cannot be undone or for its result.
-    fn is_direct_in_real_mode(&mut self, instruction: &Instruction) -> bool {
+    fn is_direct_in_16_bit_code(&mut self, instruction: &Instruction) -> bool {
         use Mnemonic::*;
         if self.known.is_copied(instruction) {
             return true;

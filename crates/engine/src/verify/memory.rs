@@ -152,7 +152,7 @@ impl Walk<'_> {
         operand: &Operand,
     ) -> Result<Option<Value>, Rule> {
         let base = instruction.memory_base();
-        if self.subject.mode.is_real() {
+        if self.subject.mode.reaches_by_gs() {
             return self.access_in_segment(instruction, state, operand);
         }
         let number = super::registers::number(base).filter(|_| base.is_gpr64());
@@ -166,8 +166,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Checks an access of real mode to the shadow window that GS leads to. The address must be the
-    /// sum of two values below 4 GiB, which is far less than the window has room for.
+    /// Checks an access of 16-bit code to the shadow window that GS leads to. The address must be
+    /// the sum of two values below 4 GiB, which is far less than the window has room for.
     fn access_in_segment(
         &mut self,
         instruction: &Instruction,

@@ -84,19 +84,19 @@ fn direct_and_flat() -> Mode {
     flat().with_access(Access::Direct)
 }
 
-/// The mode of 16-bit code with the same stack.
-fn narrow_code() -> Mode {
+/// The mode of the same code on a 16-bit stack.
+fn on_narrow_stack() -> Mode {
     Mode {
-        flags: flat().flags - ModeFlags::CODE32,
+        flags: flat().flags - ModeFlags::STACK32,
         ..flat()
     }
 }
 
 /// A mode that no processor can be in.
-fn direct_and_narrow() -> Mode {
+fn direct_on_narrow_stack() -> Mode {
     Mode {
         access: Access::Direct,
-        ..narrow_code()
+        ..on_narrow_stack()
     }
 }
 
@@ -114,17 +114,30 @@ fn a_block_is_of_one_way_to_reach_memory() {
 }
 
 #[test]
-fn code_of_16_bits_has_no_direct_access_in_protected_mode() {
-    assert_eq!(narrow_code().with_access(Access::Direct), narrow_code());
+fn code_of_16_bits_has_direct_access_in_protected_mode() {
+    let narrow = Mode {
+        flags: flat().flags - ModeFlags::CODE32,
+        ..flat()
+    };
+    assert_eq!(narrow.with_access(Access::Direct).access, Access::Direct);
+    assert_eq!(narrow.with_access(Access::Anchored).access, Access::Direct);
+}
+
+#[test]
+fn code_of_32_bits_has_no_direct_access_on_a_16_bit_stack() {
+    assert_eq!(
+        on_narrow_stack().with_access(Access::Direct),
+        on_narrow_stack()
+    );
     let (mut engine, mut memory) = engine_and_memory(&[0x8b, 0x03, 0xf4]);
-    let direct = engine.intern(direct_and_narrow(), &mut memory);
+    let direct = engine.intern(direct_on_narrow_stack(), &mut memory);
     let refusal = LookUp::Unavailable(AccessUnavailable(Access::Direct));
     // The refusal loses no block number, however often it is repeated.
     for _ in 0..3 {
         assert_eq!(engine.translate(&PLACE, direct, &mut memory), refusal);
     }
     assert_eq!(engine.block_count(), 0);
-    let checked = engine.intern(narrow_code(), &mut memory);
+    let checked = engine.intern(on_narrow_stack(), &mut memory);
     let LookUp::Block(id) = engine.translate(&PLACE, checked, &mut memory) else {
         panic!("the code lies in one page");
     };

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use tollgate_engine::policy::access::Access;
 use tollgate_tlb::shadow_windows::anchors;
 
-/// How code of real mode and 32-bit and 64-bit code access guest memory.
+/// How guest code accesses guest memory.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub enum MemoryAccess {
     /// Each access is looked up in the software TLB.
@@ -148,10 +148,11 @@ pub(crate) struct Accounts {
     root: u64,
     /// The moment up to which the account of the loaded space is complete.
     since: Moment,
-    /// The account of all real-mode code, which has no address spaces.
-    real_mode: Account,
-    /// When real-mode code was last seen running, in nanoseconds of guest time.
-    real_mode_met: Option<u64>,
+    /// The account of all code at levels 0 to 2 without paging, which has no address spaces: above
+    /// all real-mode code.
+    without_paging: Account,
+    /// When such code was last seen running, in nanoseconds of guest time.
+    without_paging_met: Option<u64>,
 }
 
 impl Accounts {
@@ -167,8 +168,8 @@ impl Accounts {
             runs_programs: false,
             root: 0,
             since: Moment::default(),
-            real_mode: Account::NEW,
-            real_mode_met: None,
+            without_paging: Account::NEW,
+            without_paging_met: None,
         }
     }
 
@@ -252,31 +253,31 @@ impl Accounts {
         }
     }
 
-    /// How real-mode code accesses memory.
-    pub(crate) fn access_of_real_mode(&self) -> Access {
+    /// How code at levels 0 to 2 without paging accesses memory.
+    pub(crate) fn access_without_paging(&self) -> Access {
         match self.choice {
             MemoryAccess::Direct => Access::Direct,
-            MemoryAccess::Adaptive if self.real_mode.is_direct => Access::Direct,
+            MemoryAccess::Adaptive if self.without_paging.is_direct => Access::Direct,
             MemoryAccess::Adaptive | MemoryAccess::Checked => Access::Checked,
         }
     }
 
-    /// Records that real-mode code was interrupted at time `now`, and counts the time since it was
-    /// last seen as its own, up to a limit. Returns whether real-mode code gets windows now.
-    pub(crate) fn real_mode_earns(&mut self, now: u64) -> bool {
+    /// Records that code without paging was interrupted at time `now`, and counts the time since it
+    /// was last seen as its own, up to a limit. Returns whether such code gets windows now.
+    pub(crate) fn earns_without_paging(&mut self, now: u64) -> bool {
         if self.choice != MemoryAccess::Adaptive {
             return false;
         }
-        let met = self.real_mode_met.replace(now).unwrap_or(now);
-        let account = &mut self.real_mode;
+        let met = self.without_paging_met.replace(now).unwrap_or(now);
+        let account = &mut self.without_paging;
         account.ran += now.saturating_sub(met).min(EARNED_AFTER);
         account.earns()
     }
 
-    /// Adds `cost` nanoseconds to the cost of real mode's windows. Returns whether real mode loses
-    /// them.
-    pub(crate) fn real_mode_spends(&mut self, cost: u64) -> bool {
-        self.choice == MemoryAccess::Adaptive && self.real_mode.spend(cost)
+    /// Adds `cost` nanoseconds to the cost of the windows of code without paging. Returns whether
+    /// it loses them.
+    pub(crate) fn spends_without_paging(&mut self, cost: u64) -> bool {
+        self.choice == MemoryAccess::Adaptive && self.without_paging.spend(cost)
     }
 
     /// Records that a program runs. Returns true the first time, when the kernel's page tables have
@@ -392,21 +393,24 @@ mod tests {
     }
 
     #[test]
-    fn real_mode_earns_windows_by_being_met_at_work() {
+    fn code_without_paging_earns_windows_by_being_met_at_work() {
         let mut accounts = adaptive();
         assert!(
-            !accounts.real_mode_earns(1000 * MS),
-            "real mode was seen only once"
+            !accounts.earns_without_paging(1000 * MS),
+            "such code was seen only once"
         );
-        assert!(!accounts.real_mode_earns(1001 * MS));
-        assert_eq!(accounts.access_of_real_mode(), Access::Checked);
-        assert!(accounts.real_mode_earns(1060 * MS));
-        assert_eq!(accounts.access_of_real_mode(), Access::Direct);
-        assert!(!accounts.real_mode_spends(5 * MS), "the advance covers it");
-        assert!(accounts.real_mode_spends(MS));
-        assert_eq!(accounts.access_of_real_mode(), Access::Checked);
+        assert!(!accounts.earns_without_paging(1001 * MS));
+        assert_eq!(accounts.access_without_paging(), Access::Checked);
+        assert!(accounts.earns_without_paging(1060 * MS));
+        assert_eq!(accounts.access_without_paging(), Access::Direct);
         assert!(
-            !accounts.real_mode_earns(2000 * MS),
+            !accounts.spends_without_paging(5 * MS),
+            "the advance covers it"
+        );
+        assert!(accounts.spends_without_paging(MS));
+        assert_eq!(accounts.access_without_paging(), Access::Checked);
+        assert!(
+            !accounts.earns_without_paging(2000 * MS),
             "windows take longer to earn the second time"
         );
     }

@@ -154,7 +154,7 @@ impl Runner for Translated {
         machine: &mut P,
         ledger: &mut Ledger,
     ) -> Exit<TranslatedExit> {
-        view.translations.serve_real_mode(self.is_in_real_mode());
+        view.translations.lead_gs(self.gs_target());
         let environment = Environment::new::<P>(self, view, ledger);
         self.context.fast_paths.environment = (&raw const environment).cast_mut().cast();
         device_fast_path::lend(&mut self.context, machine);

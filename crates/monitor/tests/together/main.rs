@@ -28,7 +28,7 @@ mod page_access;
 mod preemption;
 mod preemption_of_instructions;
 mod random_code;
-mod real_mode_windows;
+
 mod register_maps;
 mod relocation;
 mod repeated_faults;
@@ -37,6 +37,7 @@ mod segment_registers;
 mod self_modifying;
 mod shadows;
 mod sixteen_bit_code;
+mod sixteen_bit_windows;
 mod small_programs;
 mod software_interrupts;
 mod space_switch;

@@ -10,6 +10,16 @@ use crate::view::View;
 
 const _: () = assert!(ROOT_BYTES >= 2 * HALF as usize * 8);
 
+/// What the host's GS leads to while translated code runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum GsTarget {
+    /// The common parts of the loaded space: its [anchor](crate::shadow_windows::anchors).
+    #[default]
+    Anchor,
+    /// The window of a view of a guest with 32-bit linear addresses.
+    Narrow(View),
+}
+
 impl LongTlb {
     /// Writes host minus linear address for a part (-256 to 255) into the table for direct access.
     pub(super) fn point_direct(&mut self, view: View, part: i64, delta: u64) {
@@ -71,22 +81,21 @@ impl LongTlb {
         self.follow_anchor();
     }
 
-    /// Makes GS lead to the supervisor's window of a 32-bit guest before real-mode code runs
-    /// (`real`), or to the anchor of the loaded space before other code runs. Must be called on the
-    /// thread on which [`Self::load_anchor`] was called.
+    /// Makes GS lead where the code that runs next expects it. Must be called on the thread on
+    /// which [`Self::load_anchor`] was called.
     #[inline]
-    pub fn serve_real_mode(&mut self, real: bool) {
-        if self.serves_real_mode != real {
-            self.serves_real_mode = real;
+    pub fn lead_gs(&mut self, to: GsTarget) {
+        if self.gs_target != to {
+            self.gs_target = to;
             self.follow_anchor();
         }
     }
 
     fn follow_anchor(&mut self) {
         let windows = self.windows.as_ref();
-        let anchor = match self.serves_real_mode {
-            true => windows.map(|windows| windows.narrow_delta(View::Supervisor)),
-            false => windows.and_then(ShadowWindows::anchor),
+        let anchor = match self.gs_target {
+            GsTarget::Narrow(view) => windows.map(|windows| windows.narrow_delta(view)),
+            GsTarget::Anchor => windows.and_then(ShadowWindows::anchor),
         };
         if anchor != self.anchor {
             self.anchor = anchor;

@@ -146,6 +146,16 @@ pub struct EntryState {
     pub target: u64,
 }
 
+/// The results of changes of the privilege level that hold as long as programs reach memory in one
+/// way.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(super) struct OfPrograms {
+    level_changes: [LevelChange; LevelChangeKind::ALL.len()],
+    outer_return: OuterReturn,
+    virtual_return: VirtualReturn,
+}
+
 /// Known changes of the privilege level, which translated code makes itself, and their effects.
 #[derive(Debug)]
 #[repr(C)]
@@ -157,17 +167,27 @@ pub struct Transfers {
     pub changed: Changed,
     /// The conditions under which a return to level 3 has the result in `level_changes`.
     pub outer_return: OuterReturn,
-    /// `level_changes` and `outer_return` for programs that reach memory in another way, by the
-    /// number of that way.
-    pub(super) of_programs: [([LevelChange; LevelChangeKind::ALL.len()], OuterReturn); WAYS],
     /// The memo of returns to V86 tasks.
     pub virtual_return: VirtualReturn,
+    /// What is known of changes of the level if programs reach memory in another way, by the number
+    /// of that way.
+    pub(super) of_programs: [OfPrograms; WAYS],
     /// RIP to which guest code last returned by IRET. EFLAGS.RF, if set, is for the instruction
     /// there.
     pub returned_rip: u64,
     /// Values that an instruction needs when no register is free for them. For an interrupt's
     /// frame: the flags in the frame, the new IF, and the host address of the frame.
     pub work: [u64; 3],
+}
+
+impl Transfers {
+    /// Exchanges the results for programs that reach memory in the way `way` with the present ones.
+    pub(super) fn exchange(&mut self, way: usize) {
+        let other = &mut self.of_programs[way % WAYS];
+        std::mem::swap(&mut other.level_changes, &mut self.level_changes);
+        std::mem::swap(&mut other.outer_return, &mut self.outer_return);
+        std::mem::swap(&mut other.virtual_return, &mut self.virtual_return);
+    }
 }
 
 /// Counts that blocks keep, and the offset of the time-stamp counter.

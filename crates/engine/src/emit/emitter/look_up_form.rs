@@ -19,21 +19,24 @@ pub(crate) enum LookUpForm {
     Direct,
     /// No look-up: the access goes to the one shadow window of a 32-bit guest's view.
     NarrowDirect,
-    /// No look-up: the access goes to the shadow window of real mode, to which GS leads.
-    RealDirect,
+    /// No look-up: the access goes to the shadow window that GS leads to ([`Mode::reaches_by_gs`]).
+    SegmentDirect,
 }
 
 impl LookUpForm {
     pub(in crate::emit) fn direct(mode: &Mode) -> Self {
         match mode.flags.contains(ModeFlags::LONG) {
             true => Self::Direct,
-            false if mode.is_real() => Self::RealDirect,
+            false if mode.reaches_by_gs() => Self::SegmentDirect,
             false => Self::NarrowDirect,
         }
     }
 
     pub(in crate::emit) const fn is_direct(self) -> bool {
-        matches!(self, Self::Direct | Self::NarrowDirect | Self::RealDirect)
+        matches!(
+            self,
+            Self::Direct | Self::NarrowDirect | Self::SegmentDirect
+        )
     }
 
     /// The sequence for code of a mode. No other function decides this.

@@ -321,7 +321,7 @@ impl Access {
     /// in a register that is not the translator's. One instruction alone does not show which
     /// address.
     fn harm_by_anchor(&self, base: Register, mode: &Mode) -> Option<&'static str> {
-        if mode.is_real() {
+        if mode.reaches_by_gs() {
             // One instruction alone does not show whether both registers hold 32 bits.
             let registers = [base, self.index];
             let own = [Register::RSP, Register::R13, Register::R14, Register::R15];

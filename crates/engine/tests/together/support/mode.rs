@@ -5,7 +5,8 @@
 //! - `flat32`: 32-bit code, flat segments, ring 0
 //! - `user32`: as `flat32`, but in ring 3
 //! - `flat16`: 16-bit code and stack, 4 GiB limits
-//! - `prot16`: 16-bit protected mode with segments of 64 KiB
+//! - `prot16`: 16-bit protected mode with segments of 64 KiB, ring 0
+//! - `user16`: as `prot16`, but in ring 3
 //! - `real`: real mode
 //! - `vm86`: virtual-8086 mode
 //! - `long`: 64-bit code in ring 0
@@ -80,6 +81,7 @@ fn base_state(name: &str) -> CpuState {
         "user32" => (segment(0xc0fb, u32::MAX), segment(0xc0f3, u32::MAX)),
         "flat16" => (segment(0x809b, u32::MAX), segment(0x8093, u32::MAX)),
         "prot16" => (segment(0x9b, 0xffff), segment(0x93, 0xffff)),
+        "user16" => (segment(0xfb, 0xffff), segment(0xf3, 0xffff)),
         "real" => (Segment::real_mode(0, 0), Segment::real_mode(0x100, 0)),
         "long" => (segment(0xa09b, u32::MAX), segment(0xc093, u32::MAX)),
         "user64" => (segment(0xa0fb, u32::MAX), segment(0xc0f3, u32::MAX)),

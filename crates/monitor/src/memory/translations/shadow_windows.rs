@@ -3,7 +3,7 @@
 use super::Translations;
 use std::os::fd::BorrowedFd;
 use tollgate_tlb::shadow_windows::{BesideWindow, Run, narrow};
-use tollgate_tlb::{Allows, KnownPage, View};
+use tollgate_tlb::{Allows, GsTarget, KnownPage, View};
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::paging::Translation;
 use tollgate_x86::{CpuState, LinearAddress, PhysicalAddress};
@@ -71,10 +71,10 @@ impl Translations {
         self.long_tlb.load_anchor();
     }
 
-    /// Sets the calling thread's GS base for real-mode code, or for other code.
+    /// Sets the calling thread's GS base as the code that runs next expects it.
     #[inline]
-    pub(crate) fn serve_real_mode(&mut self, real: bool) {
-        self.long_tlb.serve_real_mode(real);
+    pub(crate) fn lead_gs(&mut self, to: GsTarget) {
+        self.long_tlb.lead_gs(to);
     }
 
     /// Puts the windows of the loaded space aside.

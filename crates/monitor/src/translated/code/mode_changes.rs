@@ -10,6 +10,7 @@ use tollgate_engine::abi::link_layout::ModeId;
 use tollgate_engine::abi::sites::BlockId;
 use tollgate_engine::policy::mode::{Mode, ModeFlags};
 use tollgate_platform::Platform;
+use tollgate_tlb::{GsTarget, View};
 use tollgate_x86::Cr0;
 use tollgate_x86::paging::Privilege;
 
@@ -19,7 +20,7 @@ impl Translated {
         let mode = Mode::of(&self.context.cpu);
         let access = match self.context.cpu.cpl() {
             3 => self.program_access,
-            _ if mode.is_real() => self.accounts.access_of_real_mode(),
+            _ if !self.has_paging() => self.accounts.access_without_paging(),
             _ => self.accounts.access_of_kernels(),
         };
         mode.with_access(access)
@@ -31,9 +32,26 @@ impl Translated {
         cpu.cpl() == 3 && cpu.cr0().contains(Cr0::PG) && !cpu.is_virtual_8086()
     }
 
-    /// Whether the guest is in real mode.
-    pub(crate) fn is_in_real_mode(&self) -> bool {
-        !self.context.cpu.is_protected()
+    /// Whether the guest's linear addresses are translated by page tables.
+    fn has_paging(&self) -> bool {
+        self.context.cpu.cr0().contains(Cr0::PG)
+    }
+
+    /// Whether the guest is at level 0, 1 or 2 without paging, for example in real mode.
+    pub(crate) fn runs_without_paging(&self) -> bool {
+        !self.has_paging() && self.context.cpu.cpl() != 3
+    }
+
+    /// What GS leads to while code runs in the present state, until the next exit. Code of level 3
+    /// may run until then, and of 16-bit code it alone uses GS in protected mode.
+    #[inline]
+    pub(crate) fn gs_target(&self) -> GsTarget {
+        let cpu = &self.context.cpu;
+        match (cpu.is_long_mode(), cpu.is_protected()) {
+            (true, _) => GsTarget::Anchor,
+            (false, true) => GsTarget::Narrow(View::User),
+            (false, false) => GsTarget::Narrow(View::Supervisor),
+        }
     }
 
     /// Computes the mode word, and what else follows from the registers that decide how code runs.

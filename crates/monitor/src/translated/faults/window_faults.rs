@@ -156,8 +156,8 @@ impl<P: Platform> Running<'_, Translated, P> {
     fn charge(&mut self, begun: u64) {
         let now = self.moment();
         let cost = now.time.saturating_sub(begun) + SIGNAL_COST;
-        if self.runner.is_in_real_mode() && self.runner.accounts.real_mode_spends(cost) {
-            self.processor().follow_real_mode_choice();
+        if self.runner.runs_without_paging() && self.runner.accounts.spends_without_paging(cost) {
+            self.processor().follow_choice_without_paging();
         }
         if self.runner.context.cpu.cpl() != 3 {
             return;
@@ -181,17 +181,18 @@ impl<P: Platform> Running<'_, Translated, P> {
         self.processor().follow_access_choice();
     }
 
-    /// Called when guest code was interrupted: a program, or real-mode code, has run for a while.
+    /// Called when guest code was interrupted: a program, a V86 task, or code without paging has
+    /// run for a while.
     pub(crate) fn program_ran(&mut self) {
-        if self.runner.is_in_real_mode() {
+        if self.runner.runs_without_paging() {
             let now = self.platform.now().0;
-            if self.runner.accounts.real_mode_earns(now) {
-                self.processor().follow_real_mode_choice();
+            if self.runner.accounts.earns_without_paging(now) {
+                self.processor().follow_choice_without_paging();
             }
             return;
         }
         if self.runner.accounts.choice() != MemoryAccess::Adaptive
-            || !self.runner.runs_program()
+            || self.runner.context.cpu.cpl() != 3
             || !self.view.translations.has_windows()
         {
             return;
@@ -356,8 +357,8 @@ impl Processor<'_> {
         }
     }
 
-    /// Makes real-mode code use the way of access that its account demands.
-    fn follow_real_mode_choice(&mut self) {
+    /// Makes code without paging use the way of access that its account demands.
+    fn follow_choice_without_paging(&mut self) {
         self.runner.forget_level_changes();
         self.due.mode = true;
     }

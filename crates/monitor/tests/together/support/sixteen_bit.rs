@@ -1,4 +1,4 @@
-//! 16-bit programs in real mode and V86 mode.
+//! 16-bit programs in real mode, in V86 mode and in 16-bit segments of protected mode.
 
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::VcpuStop;
@@ -6,8 +6,13 @@ use tollgate_monitor::access_policy::MemoryAccess;
 use tollgate_platform::{BareMachine, StopRequest};
 use tollgate_test_support::Computer;
 use tollgate_x86::state::TableRegister;
-use tollgate_x86::{CpuState, Flags, PhysicalAddress, Segment, SegmentRegister};
+use tollgate_x86::{
+    Attributes, CpuState, Flags, PhysicalAddress, Segment, SegmentRegister, Selector,
+};
 
+/// The vector, in protected mode and V86 mode, whose handler invalidates the translations of the page
+/// at 4000:0000 and returns.
+pub const INVALIDATES: u8 = 31;
 /// out f4h, al: ends the program.
 pub const END: [u8; 2] = [0xe6, 0xf4];
 
@@ -19,6 +24,9 @@ const HANDLERS: u32 = 0x11_1000;
 const TASK_STATE: u32 = 0x11_2000;
 const INNER_STACK: u32 = 0x11_6000;
 const GDT: u32 = 0x11_7000;
+/// Addresses of the page directory and the page table, which map all of RAM.
+const DIRECTORY: u32 = 0x18_0000;
+const TABLE: u32 = 0x18_1000;
 /// Address of the handlers of real mode.
 const REAL_HANDLERS: u32 = 0x600;
 const DATA: u16 = 0x4000;
@@ -29,11 +37,40 @@ const STACK: u16 = 0x5000;
 pub enum Kind {
     Real,
     Virtual8086,
+    /// 16-bit segments of protected mode, at this privilege level.
+    Protected(u16),
 }
 
 impl Kind {
+    /// The kinds whose code loads segments as in real mode.
     pub const ALL: [Kind; 2] = [Kind::Real, Kind::Virtual8086];
+
+    /// The privilege level of the code.
+    pub fn level(self) -> u16 {
+        match self {
+            Kind::Real => 0,
+            Kind::Virtual8086 => 3,
+            Kind::Protected(level) => level,
+        }
+    }
+
+    /// A data segment at `selector` * 16, as code of this kind would have loaded it.
+    pub fn segment(self, selector: u16) -> Segment {
+        let segment = Segment::real_mode(selector, self.level() as u8);
+        match self {
+            Kind::Real | Kind::Virtual8086 => segment,
+            Kind::Protected(level) => Segment {
+                selector: Selector(DATA_SELECTOR | level),
+                attributes: Attributes::from_bits_retain(0x93 | level << 5),
+                ..segment
+            },
+        }
+    }
 }
+
+/// The selectors of code and data of 16-bit segments, without their privilege level.
+const CODE_SELECTOR: u16 = 0x18;
+const DATA_SELECTOR: u16 = 0x20;
 
 /// A machine that ends at port F4h, has its A20 gate at port 92h, and no other devices.
 #[derive(Default)]
@@ -112,17 +149,20 @@ fn gate(target: u32) -> [u8; 8] {
 impl Program {
     pub fn new(kind: Kind) -> Self {
         let mut state = CpuState::at_reset();
-        let level = if kind == Kind::Real { 0 } else { 3 };
         for (register, selector) in [
             (SegmentRegister::Cs, 0x1000),
             (SegmentRegister::Ss, STACK),
             (SegmentRegister::Ds, DATA),
             (SegmentRegister::Es, DATA),
+            (SegmentRegister::Fs, 0),
+            (SegmentRegister::Gs, 0),
         ] {
-            *state.segment_mut(register) = Segment::real_mode(selector, level);
+            *state.segment_mut(register) = kind.segment(selector);
         }
-        for register in [SegmentRegister::Fs, SegmentRegister::Gs] {
-            *state.segment_mut(register) = Segment::real_mode(0, level);
+        if let Kind::Protected(level) = kind {
+            let code = state.segment_mut(SegmentRegister::Cs);
+            code.selector = Selector(CODE_SELECTOR | level);
+            code.attributes = Attributes::from_bits_retain(0x9b | level << 5);
         }
         state.rip = 0;
         state.gpr[4] = 0x800;
@@ -147,33 +187,79 @@ impl Program {
             };
             program.put(at, &END);
         }
+        if kind != Kind::Real {
+            program.prepare_protected();
+        }
         if kind == Kind::Virtual8086 {
-            program.prepare_virtual_8086();
+            program.state.flags |= Flags::VM.bits();
         }
         program
     }
 
-    fn prepare_virtual_8086(&mut self) {
+    fn prepare_protected(&mut self) {
         self.put(GDT + 8, &0x00cf_9b00_0000_ffff_u64.to_le_bytes());
         self.put(GDT + 16, &0x00cf_9300_0000_ffff_u64.to_le_bytes());
+        let level = u64::from(self.kind.level()) << 45;
+        for (selector, descriptor) in [
+            (CODE_SELECTOR, 0x0000_9b01_0000_ffff),
+            (DATA_SELECTOR, 0x0000_9304_0000_ffff),
+        ] {
+            let descriptor = descriptor | level;
+            self.put(GDT + u32::from(selector), &descriptor.to_le_bytes());
+        }
+        // invlpg [DATA * 16]; iretd, without the `mov bp, vector` of the other handlers.
+        let place = (u32::from(DATA) * 16).to_le_bytes();
+        let handler = [&[0x0f, 0x01, 0x3d][..], &place, &[0xcf]].concat();
+        self.put(HANDLERS + 16 * u32::from(INVALIDATES), &handler);
+        let gate = gate(HANDLERS + 16 * u32::from(INVALIDATES));
+        let gate = u64::from_le_bytes(gate) | 3 << 45;
+        self.put(IDT + 8 * u32::from(INVALIDATES), &gate.to_le_bytes());
         self.put(TASK_STATE + 4, &INNER_STACK.to_le_bytes());
         self.put(TASK_STATE + 8, &[0x10, 0]);
         self.put(TASK_STATE + 0x66, &[0x68, 0]);
         self.put(TASK_STATE + 0x68 + 0x2000, &[0xff]);
         let state = &mut self.state;
         state.cr0 |= 1;
-        state.flags |= (Flags::VM | Flags::IOPL).bits();
+        state.flags |= Flags::IOPL.bits();
         let table = |base: u32, limit| TableRegister {
             base: base.into(),
             limit,
         };
         state.idtr = table(IDT, 0xff);
-        state.gdtr = table(GDT, 0x17);
+        state.gdtr = table(GDT, 0x27);
         state.tr.base = TASK_STATE.into();
         state.tr.limit = 0x68 + 0x2000;
     }
 
-    /// Writes bytes at a linear address.
+    /// Turns paging on. Each page of RAM is mapped to itself, accessible to all and dirty, and global
+    /// at level 0, except for `pages`: linear page, its entry.
+    pub fn page(&mut self, pages: &[(u32, u32)]) {
+        const PRESENT: u32 = 1;
+        const USUAL: u32 = 0x67;
+        const GLOBAL: u32 = 0x100;
+        let global = if self.kind.level() == 0 { GLOBAL } else { 0 };
+        let entries = (0..RAM as u32 / 4096).flat_map(|page| {
+            let special = pages.iter().find(|(special, _)| *special == page);
+            let entry = special.map_or(page << 12 | USUAL, |(_, entry)| *entry);
+            let global = if entry & PRESENT != 0 { global } else { 0 };
+            (entry | global).to_le_bytes()
+        });
+        let table: Vec<u8> = entries.collect();
+        self.put(TABLE, &table);
+        self.put(DIRECTORY, &(TABLE | USUAL).to_le_bytes());
+        let state = &mut self.state;
+        state.cr3 = DIRECTORY.into();
+        state.cr0 |= 1 << 31;
+        // CR4.PGE.
+        state.cr4 |= 0x80;
+    }
+
+    /// The address of the page-table entry of a linear address.
+    pub fn entry_of(&self, linear: u32) -> u32 {
+        TABLE + (linear >> 12) * 4
+    }
+
+    /// Writes bytes at a physical address.
     pub fn put(&mut self, at: u32, bytes: &[u8]) {
         self.pieces.push((at, bytes.to_vec()));
     }

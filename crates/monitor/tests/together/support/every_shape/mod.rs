@@ -115,6 +115,7 @@ fn base_state(name: &str) -> CpuState {
             segment(0x8093, u32::MAX, 0x18),
         ),
         "prot16" => (segment(0x9b, 0xffff, 0x10), segment(0x93, 0xffff, 0x18)),
+        "user16" => (segment(0xfb, 0xffff, 0x23), segment(0xf3, 0xffff, 0x2b)),
         "real" => (Segment::real_mode(0, 0), Segment::real_mode(0x100, 0)),
         "vm86" => (Segment::real_mode(0, 3), Segment::real_mode(0x100, 3)),
         "user64" => (
