@@ -20,10 +20,12 @@ fn main() {
         "linux-repeat",
         "linux-latency",
         "linux-datagrams",
+        "linux-two-calls",
     ] {
         assemble(name, name, NARROW, &program, &out);
         assemble(name, &format!("{name}-64"), WIDE, &program, &out);
     }
+    assemble("nano-native", "nano-native", WIDE, &program, &out);
     // GNU Mach loads whole pages of a program.
     assemble(
         "mach-prompt",

@@ -10,7 +10,7 @@
 .code16
     jmp start
     .balign 8
-    .long table, table_end, HYPERCALL_NULL, HYPERCALL_VERSION
+    .long table, table_end, HYPERCALL_NULL, HYPERCALL_VERSION, calls, calls_end
 
 start:
     cli
@@ -23,10 +23,20 @@ start:
 1:  mov al, 0xFF                 # mask all interrupts of both 8259s
     out 0x21, al
     out 0xA1, al
+    mov eax, 1
+    cpuid
+    mov [FEATURES], ecx
+    mov eax, 7
+    xor ecx, ecx
+    cpuid
+    mov [FEATURES + 4], ebx
     mov eax, 0x210               # OSFXSR, PSE
     cmp dword ptr [MODE], 4
     jb 3f
-    mov eax, 0x10220             # OSFXSR, PAE, FSGSBASE
+    mov eax, 0x220               # OSFXSR, PAE
+    and ebx, 1                   # FSGSBASE, if it exists
+    shl ebx, 16
+    or eax, ebx
 3:  mov cr4, eax
     cmp dword ptr [MODE], 0
     jne to_protected_mode
@@ -43,8 +53,7 @@ start:
     mov ax, SAMPLES >> 4
     mov es, ax
 main16:
-    mov al, READY
-    out DEBUG_EXIT, al
+    TO_HOST READY
     xor edi, edi
     mov ebp, [COUNT]
     mov dword ptr [DONE], 0
@@ -61,8 +70,7 @@ far16:
     retf
 unexpected16:
     pop dword ptr [FRAME]
-    mov al, UNEXPECTED
-    out DEBUG_EXIT, al
+    TO_HOST UNEXPECTED
     jmp unexpected16
 
 to_protected_mode:
@@ -94,9 +102,10 @@ start32:
     mov ebx, offset unexpected
 1:  call set_gate
     loop 1b
-    mov ebx, offset one_way
+    mov ebx, offset divide_error
     mov edi, IDT + 0*8
     call set_gate
+    mov ebx, offset one_way
     mov edi, IDT + 6*8
     call set_gate
     mov edi, IDT + ONE_WAY_VECTOR*8
@@ -167,8 +176,7 @@ start32:
     iret
 
 main32:
-    mov al, READY
-    out DEBUG_EXIT, al
+    TO_HOST READY
     mov edi, SAMPLES
     mov ebp, [COUNT]
     mov dword ptr [DONE], 0
@@ -196,6 +204,7 @@ one_way:
     .balign 64
 page_fault:                      # EBX: drop the frame and jump there; 0: return to ECX
     add esp, 4
+divide_error:
     test ebx, ebx
     jz 1f
     add esp, 12
@@ -214,8 +223,7 @@ unexpected:
     rep movsd
     mov eax, cr2
     stosd
-    mov al, UNEXPECTED
-    out DEBUG_EXIT, al
+    TO_HOST UNEXPECTED
     jmp unexpected
 
 # A small bytecode machine: 1000 rounds of sum += (round ^ sum) << 1. ESI is its program counter,
@@ -253,7 +261,7 @@ program: .byte 0, 1, 2, 3, 4
 
     COMMON_KINDS IN_PROTECTED|IN_PAGED, IN_USER, SCRATCH, ecx, e
     TRANSFER_KINDS IN_PROTECTED|IN_PAGED, IN_USER, CODE, ecx, far32
-    PROTECTED_KINDS IN_PROTECTED|IN_PAGED, IN_PAGED, IN_USER, LOCAL_APIC, VIRTIO, e
+    PROTECTED_KINDS IN_PROTECTED|IN_PAGED, IN_PAGED, IN_USER, LOCAL_APIC, VIRTIO, e, PAGE_TABLE + (REMAPPED >> 12)*4
     NARROW_KINDS
 
 .include "cost64.inc"

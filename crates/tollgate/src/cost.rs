@@ -1,26 +1,27 @@
 //! `tollgate cost`: measures what exits cost, and writes tables, files and plots of it.
 
-use std::io::{IsTerminal, Write};
+mod watcher;
+
+use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
+use tollgate_lab::cost::comparison::{Comparison, OtherMachine, Request};
+use tollgate_lab::cost::system_calls::{self, SystemCalls};
 use tollgate_lab::cost::{
-    self, CostError, GuestMode, Observer, Options, Report, overhead, samples_csv, summary_csv,
+    self, CostError, GuestMode, Options, Report, comparison, overhead, samples_csv, summary_csv,
     to_json,
 };
 use tollgate_plots::PlotFormat;
 
-use crate::failure::{Failure, say};
+use crate::failure::Failure;
 use crate::files;
-use crate::signals::{Asked, Signals};
+use crate::signals::Signals;
 use crate::standard_output::print;
 use crate::{columns, doctor, exit_code};
-
-/// The shortest time between two updates of the progress line on a terminal.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
+use watcher::Watcher;
 
 /// The arguments of `tollgate cost`.
 #[derive(Args, Debug)]
@@ -34,6 +35,10 @@ Examples:
     tollgate cost --kind null-hypercall --samples 100000
   What exits cost 64-bit kernels and programs:
     tollgate cost --mode 64-bit --mode 64-ring-3
+  The same guest in QEMU's translator and on KVM, with the distributions in one picture:
+    tollgate cost --with qemu,kvm --plot machines.svg
+  The hypercall as a system call of a Linux guest, minus one that does nothing:
+    tollgate cost --system-calls --plot calls.svg
   What the ledger itself costs:
     tollgate cost --ledger-overhead")]
 pub struct CostArguments {
@@ -77,6 +82,21 @@ pub struct CostArguments {
     #[arg(long, value_name = "N")]
     pub cpu: Option<usize>,
 
+    /// Compare with other machines in turns: native, qemu (its translator), kvm (QEMU on it); with
+    /// commas. The seven nanobenchmarks of Adams and Agesen are among the kinds
+    #[arg(
+        long,
+        value_name = "MACHINE,...",
+        value_delimiter = ',',
+        value_parser = PossibleValuesParser::new(OtherMachine::ALL.map(OtherMachine::name))
+    )]
+    pub with: Vec<String>,
+
+    /// Price the hypercall as the study did, by two system calls of a module in Linux guests:
+    /// scripts/get-guests and scripts/get-modules fetch and build them
+    #[arg(long, conflicts_with_all = ["kind", "mode", "with", "ledger_overhead"])]
+    pub system_calls: bool,
+
     /// Take few samples, to see that everything works
     #[arg(long)]
     pub quick: bool,
@@ -84,7 +104,7 @@ pub struct CostArguments {
     /// Measure what the ledger itself costs instead
     #[arg(
         long,
-        conflicts_with_all = ["csv", "samples_csv", "json", "plot", "kind", "mode", "samples", "cpu"]
+        conflicts_with_all = ["csv", "samples_csv", "json", "plot", "kind", "mode", "samples", "cpu", "with"]
     )]
     pub ledger_overhead: bool,
 
@@ -151,6 +171,12 @@ fn measure(arguments: &CostArguments) -> Result<u8, Failure> {
         print(&overhead::table(&results.map_err(failure)?))?;
         return Ok(watcher.exit_code());
     }
+    if !arguments.with.is_empty() {
+        return compare(arguments, plot, watcher);
+    }
+    if arguments.system_calls {
+        return price_system_calls(arguments, plot, watcher);
+    }
     let report = cost::run(&options(arguments), &mut watcher);
     watcher.clear();
     let report = report.map_err(failure)?;
@@ -164,6 +190,80 @@ fn measure(arguments: &CostArguments) -> Result<u8, Failure> {
     };
     // The results go to their files even if the measurement was stopped.
     write_files(arguments, plot, &report)?;
+    shown?;
+    Ok(watcher.exit_code())
+}
+
+/// How often each machine is started in a comparison, and with `--quick`.
+const ROUNDS: usize = 5;
+const QUICK_ROUNDS: usize = 2;
+
+/// Runs the same guest in other machines too.
+fn compare(
+    arguments: &CostArguments,
+    plot: Option<(PlotFormat, &Path)>,
+    mut watcher: Watcher,
+) -> Result<u8, Failure> {
+    let is_asked_for = |machine: &OtherMachine| {
+        // What the host itself takes is always shown.
+        let is_native = *machine == OtherMachine::Native;
+        is_native || arguments.with.iter().any(|name| name == machine.name())
+    };
+    let request = Request {
+        options: options(arguments),
+        machines: OtherMachine::ALL.into_iter().filter(is_asked_for).collect(),
+        rounds: if arguments.quick {
+            QUICK_ROUNDS
+        } else {
+            ROUNDS
+        },
+    };
+    let compared = comparison::run(&request, &mut watcher);
+    watcher.clear();
+    let compared = compared.map_err(failure)?;
+    let shown = print(&comparison::table(&compared));
+    let texts: [Text<Comparison>; 3] = [
+        ("--csv", &arguments.csv, comparison::summary_csv),
+        (
+            "--samples-csv",
+            &arguments.samples_csv,
+            comparison::samples_csv,
+        ),
+        ("--json", &arguments.json, comparison::to_json),
+    ];
+    write_texts(texts, &compared)?;
+    if let Some((format, path)) = plot {
+        comparison::write_plot(&compared, path, format)
+            .map_err(|error| Failure::usage(format!("--plot: {error}")))?;
+    }
+    shown?;
+    Ok(watcher.exit_code())
+}
+
+/// Prices the hypercall by two system calls of Linux guests.
+fn price_system_calls(
+    arguments: &CostArguments,
+    plot: Option<(PlotFormat, &Path)>,
+    mut watcher: Watcher,
+) -> Result<u8, Failure> {
+    let results = system_calls::run(&options(arguments), &mut watcher);
+    watcher.clear();
+    let results = results.map_err(failure)?;
+    let shown = print(&system_calls::table(&results));
+    let texts: [Text<SystemCalls>; 3] = [
+        ("--csv", &arguments.csv, system_calls::summary_csv),
+        (
+            "--samples-csv",
+            &arguments.samples_csv,
+            system_calls::samples_csv,
+        ),
+        ("--json", &arguments.json, system_calls::to_json),
+    ];
+    write_texts(texts, &results)?;
+    if let Some((format, path)) = plot {
+        system_calls::write_plot(&results, path, format)
+            .map_err(|error| Failure::usage(format!("--plot: {error}")))?;
+    }
     shown?;
     Ok(watcher.exit_code())
 }
@@ -205,25 +305,29 @@ fn plot_format(path: &Path) -> Result<(PlotFormat, &Path), Failure> {
     Ok((format, path))
 }
 
+/// A flag with the file that it names, and what makes the file's text of a result.
+type Text<'a, R> = (&'a str, &'a Option<PathBuf>, fn(&R) -> String);
+
+fn write_texts<R>(texts: [Text<R>; 3], result: &R) -> Result<(), Failure> {
+    for (flag, path, text) in texts {
+        if let Some(path) = path {
+            std::fs::write(path, text(result)).map_err(|error| cannot_write(flag, path, &error))?;
+        }
+    }
+    Ok(())
+}
+
 fn write_files(
     arguments: &CostArguments,
     plot: Option<(PlotFormat, &Path)>,
     report: &Report,
 ) -> Result<(), Failure> {
-    let texts = [
-        (
-            "--csv",
-            &arguments.csv,
-            summary_csv as fn(&Report) -> String,
-        ),
+    let texts: [Text<Report>; 3] = [
+        ("--csv", &arguments.csv, summary_csv),
         ("--samples-csv", &arguments.samples_csv, samples_csv),
         ("--json", &arguments.json, to_json),
     ];
-    for (flag, path, text) in texts {
-        if let Some(path) = path {
-            std::fs::write(path, text(report)).map_err(|error| cannot_write(flag, path, &error))?;
-        }
-    }
+    write_texts(texts, report)?;
     if let Some((format, path)) = plot {
         cost::write_plot(report, path, format)
             .map_err(|error| Failure::usage(format!("--plot: {error}")))?;
@@ -248,69 +352,4 @@ fn write_program(flag: &str, path: &Path, program: &[u8]) -> Result<(), Failure>
         .open(path)
         .and_then(|mut file| file.write_all(program))
         .map_err(|error| cannot_write(flag, path, &error))
-}
-
-/// Shows progress and notices signals.
-struct Watcher {
-    signals: Signals,
-    signal: Option<i32>,
-    is_terminal: bool,
-    shown: Option<Instant>,
-    last_tenth: usize,
-}
-
-impl Watcher {
-    fn new(signals: Signals) -> Self {
-        Self {
-            signals,
-            signal: None,
-            is_terminal: std::io::stderr().is_terminal(),
-            shown: None,
-            last_tenth: 0,
-        }
-    }
-
-    /// Erases the progress line.
-    fn clear(&mut self) {
-        if self.is_terminal && self.shown.is_some() {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
-        }
-    }
-
-    fn exit_code(&self) -> u8 {
-        self.signal
-            .map_or(exit_code::SUCCESS, exit_code::for_signal)
-    }
-}
-
-impl Observer for Watcher {
-    fn progress(&mut self, done: usize, total: usize, next: &str) {
-        if self.is_terminal {
-            if self
-                .shown
-                .is_none_or(|shown| shown.elapsed() >= PROGRESS_INTERVAL)
-            {
-                self.shown = Some(Instant::now());
-                let _ = write!(
-                    std::io::stderr(),
-                    "\r\x1b[Ktollgate: {done} of {total}: {next}"
-                );
-            }
-            return;
-        }
-        let tenth = done * 10 / total.max(1);
-        if tenth > self.last_tenth {
-            self.last_tenth = tenth;
-            say(&format!("{done} of {total} rows measured"));
-        }
-    }
-
-    fn is_interrupted(&mut self) -> bool {
-        while let Some(asked) = self.signals.next() {
-            if let Asked::Signal(signal) = asked {
-                self.signal.get_or_insert(signal);
-            }
-        }
-        self.signal.is_some()
-    }
 }

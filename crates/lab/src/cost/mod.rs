@@ -8,22 +8,32 @@
 //! What is measured is a call out of translated code inside one process. It does not cross a
 //! protection boundary, so its price is never compared with that of a hardware exit.
 
+mod bench;
+pub mod comparison;
 mod error;
 mod export;
 mod guest;
+mod image;
 pub mod kinds;
 mod measure;
+mod native;
 mod options;
+mod outcome;
 pub mod overhead;
+mod pinning;
 mod plot;
+mod qemu;
+mod reading;
 mod report;
+mod requests;
 mod summary;
+pub mod system_calls;
 mod table;
 mod virtio;
 
 pub use error::CostError;
 pub use export::{from_json, samples_csv, summary_csv, to_json};
-pub use guest::{GuestMode, table as guest_table};
+pub use image::{GuestMode, table as guest_table};
 pub use measure::run;
 pub use options::{Observer, Options};
 pub use plot::write_plot;

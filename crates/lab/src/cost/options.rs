@@ -1,6 +1,6 @@
 //! What `tollgate cost` measures, and the observer to which it reports its progress.
 
-use super::guest::GuestMode;
+use super::image::GuestMode;
 
 /// The options of an experiment.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -2,7 +2,9 @@
 //! in one run. The time is the processor time of the thread, so that other programs on a busy host
 //! matter less.
 
-use super::guest::{self, Command, Guest};
+use super::bench::Machine;
+use super::guest::Guest;
+use super::image::{self, Command};
 use super::kinds::INTERPRETER;
 use super::{CostError, GuestMode, Observer};
 use crate::statistics::Quartiles;
@@ -74,7 +76,7 @@ impl Comparison {
 ///
 /// The host refuses resources, or a guest does not do its work.
 pub fn run(pairs: usize, observer: &mut dyn Observer) -> Result<Vec<Comparison>, CostError> {
-    let table = guest::table();
+    let table = image::table();
     let mut results = Vec::new();
     for (index, (name, what, mode)) in WORKLOADS.into_iter().enumerate() {
         observer.progress(index, WORKLOADS.len(), name);

@@ -1,6 +1,6 @@
 //! The results of `tollgate cost`, before they are written in a format.
 
-use super::guest::GuestMode;
+use super::image::GuestMode;
 use crate::statistics::Summary;
 use serde::{Deserialize, Serialize};
 use tollgate_host_facts::processors::HostDescription;

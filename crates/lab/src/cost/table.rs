@@ -1,6 +1,6 @@
 //! Formats the results of `tollgate cost` as a table for people.
 
-use super::{BatchContents, Report, Row, kinds};
+use super::{BatchContents, Report, Row, kinds, requests};
 use std::fmt::Write;
 
 /// Explains what these figures are; part of every output.
@@ -21,6 +21,10 @@ pub fn table(report: &Report) -> String {
             text.push('\n');
             text.push_str(&part(report, pinned, &rows));
         }
+    }
+    let requests = requests::table(report);
+    if !requests.is_empty() {
+        let _ = write!(text, "\n{requests}");
     }
     let _ = writeln!(text, "\n{}", notes(report));
     text
@@ -140,7 +144,7 @@ counted,\nequal to what the guest says it did.\n",
         text.push_str("*: with what must come before or after each event, such as EOI.\n");
     }
     text.push_str("\nWhat the kinds are:\n");
-    for kind in kinds::KINDS {
+    for kind in kinds::KINDS.iter() {
         if report.rows.iter().any(|row| row.kind == kind.name) {
             let _ = writeln!(text, "  {:<19} {}", kind.name, kind.what);
         }

@@ -3,6 +3,7 @@
 use crate::support::folder::Folder;
 use crate::support::{GUEST_PATIENCE, finish, tollgate};
 use serde_json::Value;
+use tollgate_test_support::skip;
 
 /// Runs `tollgate cost --quick` with more arguments.
 #[track_caller]
@@ -37,7 +38,7 @@ fn every_kind_is_priced_and_the_counts_agree() {
     let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
     assert_eq!(report["is_complete"], true);
     let rows = report["rows"].as_array().unwrap();
-    for kind in tollgate_lab::cost::kinds::KINDS {
+    for kind in tollgate_lab::cost::kinds::KINDS.iter() {
         for pinned in [true, false] {
             let row = rows
                 .iter()
@@ -80,6 +81,100 @@ fn every_kind_is_priced_and_the_counts_agree() {
     assert!(drawn.contains("null-hypercall") && drawn.contains("pinned"));
     assert!(cost(&["--kind", "cli", "--plot", &png]).status.success());
     assert!(std::fs::read(&png).unwrap().starts_with(b"\x89PNG"));
+}
+
+#[test]
+fn the_same_guest_runs_in_other_machines() {
+    let folder = Folder::new();
+    let path = |name: &str| folder.path(name).to_str().unwrap().to_owned();
+    let (json, csv, svg) = (path("with.json"), path("with.csv"), path("with.svg"));
+    let output = cost(&[
+        "--with", "qemu,kvm", "--json", &json, "--csv", &csv, "--plot", &svg,
+    ]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(table.contains("nanobenchmarks of Adams"), "{table}");
+    let comparison: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    assert_eq!(comparison["is_complete"], true);
+    let ran = |name: &str| {
+        let machines = comparison["machines"].as_array().unwrap();
+        let machine = machines.iter().find(|it| it["name"] == name).unwrap();
+        machine["not_run"].is_null()
+    };
+    let measured = |kind: &str, machine: &str| {
+        let lines = comparison["lines"].as_array().unwrap();
+        let line = lines
+            .iter()
+            .find(|it| it["kind"] == kind && it["machine"] == machine);
+        let line = line.unwrap_or_else(|| panic!("{kind} in {machine} is missing"));
+        line["finding"]["measured"]["row"]["single"]["count"].as_u64()
+    };
+    for kind in tollgate_lab::cost::comparison::KINDS {
+        assert!(measured(kind, "tollgate").is_some(), "{kind}");
+    }
+    // The host's own page faults and system calls need no privilege, ports do.
+    for kind in [
+        "syscall-sysret",
+        "call-return",
+        "page-fault-iret",
+        "divide-error-iret",
+    ] {
+        assert!(measured(kind, "native").is_some(), "{kind}");
+    }
+    assert_eq!(measured("port-in", "native"), None);
+    if ran("qemu") {
+        for kind in tollgate_lab::cost::comparison::KINDS {
+            // The translator has no hypercalls.
+            let has_it = kind != "null-hypercall";
+            assert_eq!(measured(kind, "qemu").is_some(), has_it, "{kind}");
+        }
+    } else {
+        skip::impossible("no QEMU on this host");
+    }
+    let lines = comparison["lines"].as_array().unwrap().len();
+    assert_eq!(
+        std::fs::read_to_string(&csv).unwrap().lines().count(),
+        lines + 1
+    );
+    assert!(
+        std::fs::read_to_string(&svg)
+            .unwrap()
+            .contains("cumulative share")
+    );
+}
+
+#[test]
+fn a_linux_guest_prices_the_hypercall_by_two_system_calls() {
+    let folder = Folder::new();
+    let path = |name: &str| folder.path(name).to_str().unwrap().to_owned();
+    let (json, svg) = (path("calls.json"), path("calls.svg"));
+    let output = cost(&["--system-calls", "--json", &json, "--plot", &svg]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let table = String::from_utf8(output.stdout).unwrap();
+    let results: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    for calls in results["calls"].as_array().unwrap() {
+        let samples = &calls["finding"]["Ok"];
+        let Some(hypercalls) = samples["hypercalls"].as_u64() else {
+            assert!(table.contains("not run: no "), "{table}");
+            skip::missing("Linux guests (scripts/get-guests) or modules (scripts/get-modules)");
+            return;
+        };
+        // Hypercalls that warm up are counted, but not timed.
+        let marked = samples["marked"].as_array().unwrap().len() as u64;
+        assert_eq!(hypercalls, marked + 100);
+        assert_eq!(samples["nothing"].as_array().unwrap().len() as u64, marked);
+    }
+    assert!(
+        table.contains("difference") && table.contains("95 % of 200 hypercalls"),
+        "{table}"
+    );
+    assert!(
+        std::fs::read_to_string(&svg)
+            .unwrap()
+            .contains("linux-amd64")
+    );
 }
 
 #[test]

@@ -2,104 +2,21 @@
 //! events cost at most a number of cycles and, next to it on a logarithmic axis, which share cost
 //! more: the tail. Related kinds share a line of the plot; all lines have the same range of cycles.
 
+mod panels;
+mod points;
+
+pub(super) use points::{steps, steps_of};
+
 use super::{GuestMode, Report, Row};
+use panels::PANELS;
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{Ranged, ValueFormatter};
 use plotters::prelude::*;
+use points::tail;
 use std::cmp::Reverse;
 use std::path::Path;
 use tollgate_plots::{COLOURS, FONT, PlotError, PlotFormat, draw_lines, failed, tick, write};
 
-/// The lines of the plot: a title and its kinds.
-const PANELS: &[(&str, &[&str])] = &[
-    (
-        "Leaving and returning",
-        &["null-hypercall", "hypercall", "cpuid", "rdtsc"],
-    ),
-    (
-        "Devices",
-        &[
-            "port-in",
-            "port-in-serial",
-            "port-out",
-            "mmio-read",
-            "mmio-write",
-            "eoi",
-        ],
-    ),
-    ("Flags", &["cli", "sti", "pushf", "popf"]),
-    (
-        "Control transfers",
-        &[
-            "int",
-            "iret",
-            "int-iret",
-            "sysenter-sysexit",
-            "syscall-sysret",
-            "far-jump",
-            "far-call-return",
-        ],
-    ),
-    (
-        "Segments and system registers",
-        &[
-            "segment-load",
-            "segment-store",
-            "cr0-read",
-            "cr0-write",
-            "msr-read",
-            "msr-write",
-            "sgdt",
-        ],
-    ),
-    (
-        "Memory",
-        &[
-            "tlb-miss-read",
-            "tlb-miss-write",
-            "invlpg",
-            "cr3-load",
-            "cr3-load-touch-16",
-            "slow-access",
-        ],
-    ),
-    (
-        "64-bit code",
-        &[
-            "syscall",
-            "swapgs",
-            "fs-base-msr-write",
-            "fs-base-write",
-            "cr8-write",
-            "cr3-load-keep",
-            "invpcid",
-        ],
-    ),
-    (
-        "Faults and code",
-        &[
-            "page-fault",
-            "invalid-opcode",
-            "divide-error",
-            "code-write",
-            "patch-and-call",
-            "link-miss",
-            "indirect-miss",
-        ],
-    ),
-    (
-        "Interrupts, strings, vector registers",
-        &[
-            "self-ipi",
-            "timer-interrupt",
-            "hlt-to-timer",
-            "string",
-            "string-down",
-            "fxsave",
-            "vector-load",
-        ],
-    ),
-];
 /// The order of preference of the mode that is shown for a kind.
 const PREFERRED: [GuestMode; 6] = [
     GuestMode::Paged,
@@ -305,18 +222,6 @@ fn tail_panel<B: DrawingBackend>(
     panel.draw(chart)
 }
 
-/// The remaining share after each point, in per cent; where that is less than `least`, the line
-/// ends at the axis.
-fn tail(shares: Vec<(f64, f64)>, least: f64) -> Vec<(f64, f64)> {
-    let mut points: Vec<_> = shares
-        .into_iter()
-        .map(|(cycles, share)| (cycles, (100.0 - share).max(least)))
-        .collect();
-    let end = points.iter().position(|(_, rest)| *rest <= least);
-    points.truncate(end.map_or(points.len(), |end| end + 1));
-    points
-}
-
 /// Starts a chart with the same margins for its axes as the others.
 fn builder<'a, 'b, B: DrawingBackend>(
     area: &'a DrawingArea<B, Shift>,
@@ -421,56 +326,13 @@ fn name<B: DrawingBackend>(
     label(detail, top + 19, 13, RGBColor(90, 90, 90))
 }
 
-/// The corners of a cumulative distribution.
-fn steps(row: &Row, left: f64, right: f64) -> Vec<(f64, f64)> {
-    let total = row.single.count.max(1) as f64;
-    let mut points = vec![(left, 0.0)];
-    let (mut below, mut height) = (0, 0.0);
-    for &(cycles, times) in &row.distribution {
-        let cycles = (cycles as f64).max(left);
-        if cycles > right {
-            break;
-        }
-        below += times;
-        points.push((cycles, height));
-        height = below as f64 * 100.0 / total;
-        points.push((cycles, height));
-    }
-    points.push((right, height));
-    points
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cost::kinds::KINDS;
 
     #[test]
     fn shares_of_a_tail_have_the_places_that_they_need() {
         let texts = [100.0, 10.0, 1.0, 0.1, 0.001].map(percent);
         assert_eq!(texts, ["100%", "10%", "1%", "0.1%", "0.001%"]);
-    }
-
-    #[test]
-    fn a_tail_ends_at_the_axis() {
-        let shares = vec![
-            (10.0, 0.0),
-            (20.0, 0.0),
-            (20.0, 90.0),
-            (30.0, 100.0),
-            (99.0, 100.0),
-        ];
-        let points = [(10.0, 100.0), (20.0, 100.0), (20.0, 10.0), (30.0, 0.1)];
-        assert_eq!(tail(shares, 0.1), points);
-    }
-
-    #[test]
-    fn panels_name_kinds_and_have_a_colour_for_each() {
-        for (title, kinds) in PANELS {
-            assert!(kinds.len() <= COLOURS.len(), "{title}");
-            for name in *kinds {
-                assert!(KINDS.iter().any(|kind| kind.name == *name), "{name}");
-            }
-        }
     }
 }

@@ -1,0 +1,343 @@
+//! Runs the comparison of `tollgate cost --with`.
+
+use super::machines::{OtherMachine, TOLLGATE, missing_in_qemu, missing_natively};
+use super::merge::merged;
+use super::{Comparison, Finding, Line, Participant};
+use crate::cost::bench::{Bench, Machine, find};
+use crate::cost::guest::Guest;
+use crate::cost::image::{self, GuestMode, Loops};
+use crate::cost::kinds::{self, Kind};
+use crate::cost::native::{self, Native};
+use crate::cost::pinning::Pinning;
+use crate::cost::qemu::{QemuGuest, impossible};
+use crate::cost::{CostError, Observer, Options, Row};
+use tollgate_host_facts::processors::HostDescription;
+
+/// The kinds that are compared unless others are requested: exits of the study's kind, then the events of the seven
+/// nanobenchmarks that are not among them.
+pub const KINDS: [&str; 12] = [
+    "null-hypercall",
+    "cpuid",
+    "port-out",
+    "mmio-read",
+    "syscall-sysret",
+    "port-in",
+    "cr8-write",
+    "call-return",
+    "page-fault-iret",
+    "divide-error-iret",
+    "page-table-write",
+    "page-table-use",
+];
+/// The modes that are tried for each kind, the first one that has it is used.
+const MODES: [GuestMode; 2] = [GuestMode::Long, GuestMode::LongRing3];
+
+/// What to compare.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Samples, kinds and modes.
+    pub options: Options,
+    /// The machines in addition to Tollgate.
+    pub machines: Vec<OtherMachine>,
+    /// How often each machine is started.
+    pub rounds: usize,
+}
+
+/// A kind, in the mode in which it is compared.
+type Chosen = (&'static Kind, GuestMode);
+
+/// The rounds of one kind in one machine, pinned or not.
+struct Rounds {
+    kind: Chosen,
+    machine: Option<OtherMachine>,
+    pinned: bool,
+    rows: Vec<Row>,
+    missing: Option<String>,
+}
+
+/// Runs the comparison on the calling thread.
+///
+/// # Errors
+///
+/// An unknown kind, a host that refuses resources, or a guest in Tollgate that did not do its work. A machine that
+/// cannot run, or a kind that it does not have, is no error: the result says why.
+pub fn run(request: &Request, observer: &mut dyn Observer) -> Result<Comparison, CostError> {
+    let table = image::table();
+    let chosen = chosen(&request.options, &table)?;
+    let pinning = Pinning::new(request.options.processor)?;
+    let tsc_khz = Guest::start(GuestMode::Real)?.tsc_khz();
+    let mut machines = vec![None];
+    machines.extend(request.machines.iter().copied().map(Some));
+    let mut participants: Vec<Participant> = machines.iter().map(participant).collect();
+
+    let mut all = Vec::new();
+    for is_pinned in [true, false] {
+        for &kind in &chosen {
+            all.extend(machines.iter().map(|&machine| Rounds {
+                kind,
+                machine,
+                pinned: is_pinned,
+                rows: Vec::new(),
+                missing: None,
+            }));
+        }
+    }
+    let options = Options {
+        samples: request.options.samples.div_ceil(request.rounds.max(1)),
+        ..request.options.clone()
+    };
+    let total = 2 * request.rounds * machines.len();
+    let mut is_complete = true;
+    let mut done = 0;
+    'all: for is_pinned in [true, false] {
+        for round in 1..=request.rounds {
+            for (&machine, participant) in machines.iter().zip(&mut participants) {
+                let turn = format!("{}, round {round} of {}", participant.name, request.rounds);
+                observer.progress(done, total, &turn);
+                done += 1;
+                if participant.not_run.is_some() {
+                    continue;
+                }
+                let mut turn = Turn {
+                    machine,
+                    options: &options,
+                    table: &table,
+                    pinning: &pinning,
+                    is_pinned,
+                    tsc_khz,
+                    model: None,
+                };
+                let mut of_machine: Vec<&mut Rounds> = all
+                    .iter_mut()
+                    .filter(|it| it.machine == machine && it.pinned == is_pinned)
+                    .collect();
+                let result = turn.measure(&mut of_machine, observer);
+                if let Some(model) = turn.model {
+                    participant.processor = Some(model);
+                }
+                pinning.apply(false)?;
+                match result {
+                    Ok(true) => {}
+                    Ok(false) => {
+                        is_complete = false;
+                        break 'all;
+                    }
+                    Err(error) if machine.is_none() => return Err(error),
+                    Err(error) => participant.not_run = Some(reason(&error)),
+                }
+            }
+        }
+    }
+    let lines = all.into_iter().filter_map(|rounds| {
+        let participant = participants
+            .iter()
+            .find(|it| it.name == name(rounds.machine))?;
+        line(rounds, participant)
+    });
+    let lines = lines.collect();
+    Ok(Comparison {
+        host: HostDescription {
+            processors: pinning.processors(),
+            ..HostDescription::here(tsc_khz)
+        },
+        pinned_to: pinning.processor,
+        is_complete,
+        machines: participants,
+        lines,
+    })
+}
+
+fn name(machine: Option<OtherMachine>) -> &'static str {
+    machine.map_or(TOLLGATE, OtherMachine::name)
+}
+
+fn participant(machine: &Option<OtherMachine>) -> Participant {
+    let accelerator = machine.and_then(OtherMachine::accelerator);
+    Participant {
+        name: name(*machine),
+        what: machine.map_or_else(
+            || "call-outs of translated code inside one process: no protection boundary".to_owned(),
+            OtherMachine::what,
+        ),
+        processor: None,
+        not_run: accelerator.and_then(impossible),
+    }
+}
+
+/// What went wrong, without what the reader knows already.
+fn reason(error: &CostError) -> String {
+    match error {
+        CostError::WorkNotDone(why) => why.rsplit("): ").next().unwrap_or(why).to_owned(),
+        other => other.to_string(),
+    }
+}
+
+fn line(rounds: Rounds, participant: &Participant) -> Option<Line> {
+    let (kind, mode) = rounds.kind;
+    let finding = match (merged(&rounds.rows), rounds.missing, &participant.not_run) {
+        (Some(measured), _, _) => Finding::Measured(Box::new(measured)),
+        (None, Some(why), _) => Finding::None(why),
+        (None, None, Some(why)) => Finding::None(format!("not run: {why}")),
+        // The comparison was interrupted.
+        (None, None, None) => return None,
+    };
+    Some(Line {
+        kind: kind.name,
+        what: kind.what,
+        mode: mode.name(),
+        machine: participant.name,
+        pinned: rounds.pinned,
+        finding,
+    })
+}
+
+fn chosen(options: &Options, table: &[Loops]) -> Result<Vec<Chosen>, CostError> {
+    let names: Vec<&str> = match options.kinds.is_empty() {
+        true => KINDS.to_vec(),
+        false => options.kinds.iter().map(String::as_str).collect(),
+    };
+    let modes = match options.modes.is_empty() {
+        true => &MODES[..],
+        false => &options.modes[..],
+    };
+    let mut chosen = Vec::new();
+    for name in names {
+        let kind = kinds::KINDS.iter().find(|kind| kind.name == name);
+        let kind = kind.ok_or_else(|| CostError::UnknownKind(name.to_owned()))?;
+        let mode = modes
+            .iter()
+            .find(|&&mode| find(table, name, mode).is_some());
+        chosen.extend(mode.map(|&mode| (kind, mode)));
+    }
+    match chosen.is_empty() {
+        true => Err(CostError::NothingChosen),
+        false => Ok(chosen),
+    }
+}
+
+/// One machine's turn in a round.
+struct Turn<'a> {
+    machine: Option<OtherMachine>,
+    options: &'a Options,
+    table: &'a [Loops],
+    pinning: &'a Pinning,
+    is_pinned: bool,
+    tsc_khz: u64,
+    /// The model of QEMU's processor, when it has been started.
+    model: Option<&'static str>,
+}
+
+impl Turn<'_> {
+    /// Starts the machine in each mode that is needed and measures all kinds; false if interrupted.
+    fn measure(
+        &mut self,
+        all: &mut [&mut Rounds],
+        observer: &mut dyn Observer,
+    ) -> Result<bool, CostError> {
+        for mode in GuestMode::ALL {
+            let mut of_mode: Vec<&mut Rounds> = all
+                .iter_mut()
+                .map(|rounds| &mut **rounds)
+                .filter(|rounds| rounds.kind.1 == mode && rounds.missing.is_none())
+                .collect();
+            if of_mode.is_empty() {
+                continue;
+            }
+            // QEMU and programs inherit the set of processors.
+            self.pinning.apply(self.is_pinned)?;
+            let goes_on = match self.machine {
+                None => {
+                    let mut bench =
+                        Bench::new(Guest::start(mode)?, self.options, self.table, mode)?;
+                    self.kinds(&mut bench, &mut of_mode, observer)?
+                }
+                Some(OtherMachine::Native) => {
+                    let table = native::table(mode);
+                    for rounds in &mut of_mode {
+                        let why = missing_natively(rounds.kind.0.name, mode);
+                        rounds.missing = why.map(str::to_owned);
+                    }
+                    let native = Native::new(self.tsc_khz)?;
+                    let mut bench = Bench::new(native, self.options, &table, mode)?;
+                    self.native_kinds(&mut bench, &table, &mut of_mode, observer)?
+                }
+                Some(machine) => self.in_qemu(machine, mode, &mut of_mode, observer)?,
+            };
+            if !goes_on {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Measures kinds in QEMU, which is started again after a kind that the machine did not survive.
+    fn in_qemu(
+        &mut self,
+        machine: OtherMachine,
+        mode: GuestMode,
+        all: &mut [&mut Rounds],
+        observer: &mut dyn Observer,
+    ) -> Result<bool, CostError> {
+        let Some(accelerator) = machine.accelerator() else {
+            return Ok(true);
+        };
+        let (pinning, is_pinned, tsc_khz) = (self.pinning, self.is_pinned, self.tsc_khz);
+        let start = || {
+            pinning.apply(is_pinned)?;
+            let guest = QemuGuest::start(accelerator, mode, tsc_khz);
+            // This thread only waits for QEMU, and need not disturb it.
+            pinning.apply(false)?;
+            guest
+        };
+        let guest = start()?;
+        self.model = Some(guest.model);
+        let features = guest.features();
+        for rounds in all.iter_mut() {
+            let why = missing_in_qemu(accelerator, rounds.kind.0.name, features);
+            rounds.missing = why.map(str::to_owned);
+        }
+        let mut bench = Bench::new(guest, self.options, self.table, mode)?;
+        for rounds in all.iter_mut().filter(|it| it.missing.is_none()) {
+            match self.kinds(&mut bench, &mut [&mut **rounds], observer) {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
+                Err(error) => {
+                    rounds.missing = Some(format!("none: {}", reason(&error)));
+                    bench = Bench::new(start()?, self.options, self.table, mode)?;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn native_kinds(
+        &self,
+        bench: &mut Bench<Native>,
+        table: &[Loops],
+        all: &mut [&mut Rounds],
+        observer: &mut dyn Observer,
+    ) -> Result<bool, CostError> {
+        let native = Turn { table, ..*self };
+        native.kinds(bench, all, observer)
+    }
+
+    /// Measures these kinds; false if interrupted.
+    fn kinds<M: Machine>(
+        &self,
+        bench: &mut Bench<M>,
+        all: &mut [&mut Rounds],
+        observer: &mut dyn Observer,
+    ) -> Result<bool, CostError> {
+        for rounds in all.iter_mut().filter(|it| it.missing.is_none()) {
+            let (kind, mode) = rounds.kind;
+            let Some(loops) = find(self.table, kind.name, mode) else {
+                continue;
+            };
+            match bench.row(kind, loops, rounds.pinned, observer)? {
+                Some(row) => rounds.rows.push(row),
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+}
