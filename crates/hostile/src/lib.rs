@@ -17,6 +17,7 @@ mod input;
 pub mod loaders;
 pub mod mutate;
 mod saving;
+pub mod snapshots;
 pub mod text_files;
 pub mod translator;
 pub mod viewer;
@@ -38,7 +39,7 @@ pub struct Target {
 }
 
 /// All targets, in the order in which they are run.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 10] = [
     Target {
         name: "translator",
         run: translator::run,
@@ -83,5 +84,10 @@ pub const TARGETS: [Target; 9] = [
         name: "disk_images",
         run: disk_images::run,
         seeds: disk_images::seeds,
+    },
+    Target {
+        name: "snapshots",
+        run: snapshots::run,
+        seeds: snapshots::seeds,
     },
 ];

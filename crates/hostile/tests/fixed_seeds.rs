@@ -81,3 +81,8 @@ fn a_viewer_gets_nothing_without_the_password_and_never_too_much() {
 fn writes_harm_no_disk_image_whatever_its_tables_say() {
     run("disk_images", 300);
 }
+
+#[test]
+fn a_snapshot_of_any_content_is_refused_or_a_machine_continues_from_it() {
+    run("snapshots", 1000);
+}

@@ -88,12 +88,14 @@ impl SnapshotFile {
         }
         let blocks = description.blocks.iter().flat_map(|block| &block.runs);
         for run in description.memory.iter().chain(blocks) {
-            if run
-                .first
-                .checked_add(run.pieces)
-                .is_none_or(|end| end > count)
-            {
+            let end = run.first.checked_add(run.pieces);
+            if end.is_none_or(|end| end > count) {
                 return Err(damaged("it names memory that it does not contain"));
+            }
+            let bytes = run.pieces.checked_mul(PIECE_BYTES);
+            let last = bytes.and_then(|bytes| run.address.checked_add(bytes));
+            if last.is_none() {
+                return Err(damaged("it names memory beyond all addresses"));
             }
         }
         Ok(Self {
@@ -141,7 +143,7 @@ impl SnapshotFile {
 pub(super) fn saved_run(run: &PieceRun) -> SavedRun {
     SavedRun {
         address: run.address,
-        bytes: run.pieces.saturating_mul(PIECE_BYTES),
+        bytes: run.pieces * PIECE_BYTES,
         file_offset: piece_offset(run.first),
     }
 }
