@@ -369,3 +369,74 @@ fn a_machine_is_not_restored_on_a_disk_of_another_time() {
     let error = error.err().unwrap().to_string();
     assert!(error.contains("was written since"), "{error}");
 }
+
+/// In a process of its own, where no other test opens files: what a process holds after many
+/// machines were restored and dropped is what it held after the first few.
+/// `TOLLGATE_RESTORES` sets how many.
+#[test]
+fn machines_that_are_restored_and_dropped_leave_nothing_behind() {
+    const CHILD: &str = "TOLLGATE_RESTORES_CHILD";
+    if std::env::var_os(CHILD).is_some() {
+        return restore_many();
+    }
+    let name = "snapshot::machines_that_are_restored_and_dropped_leave_nothing_behind";
+    let program = std::env::current_exe().unwrap();
+    let mut command = std::process::Command::new(program);
+    command.args(["--exact", name, "--nocapture"]);
+    let output = command.env(CHILD, "1").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}\n{errors}");
+    assert!(text.contains("1 passed"), "{text}");
+}
+
+fn restore_many() {
+    let count = std::env::var("TOLLGATE_RESTORES");
+    let count: u32 = count.map_or(1000, |count| count.parse().unwrap());
+    let folder = Folder::new("many");
+    let path = folder.path("vm.snap");
+    let disk = folder.path("disk.img");
+    fs::write(&disk, vec![0; 1 << 20]).unwrap();
+    let config = VmConfig {
+        drives: vec![tollgate_machine::config::DriveOptions::new(&disk)],
+        ..config(folder.boot_sector(&COUNTER))
+    };
+    let mut random = Random::new(7);
+    let handle = VmHandle::new();
+    let mut vm = build(&config, &Transcript::default(), &handle);
+    run_for_a_while(&mut vm, &handle, &mut random);
+    vm.write_snapshot(&path).unwrap();
+    drop(vm);
+    let held = || {
+        let entries = |folder: &str| fs::read_dir(folder).unwrap().count();
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        [
+            entries("/proc/self/fd"),
+            entries("/proc/self/task"),
+            maps.lines().count(),
+        ]
+    };
+    let mut before = None;
+    for round in 0..count {
+        let handle = VmHandle::new();
+        let mut vm = restore(&path, &Transcript::default(), &handle).unwrap();
+        if round % 10 == 0 {
+            run_for_a_while(&mut vm, &handle, &mut Random::new(round.into()));
+        }
+        drop(vm);
+        if round == 99 {
+            before = Some(held());
+        }
+    }
+    let Some([files, threads, mappings]) = before else {
+        return;
+    };
+    let after = held();
+    assert_eq!([files, threads], after[..2], "files and threads");
+    // The allocator may still hold a few blocks in other places.
+    assert!(
+        after[2] <= mappings + 20,
+        "{} mappings, {mappings} before",
+        after[2]
+    );
+}

@@ -48,6 +48,7 @@ mod real_system;
 mod running;
 mod small_system;
 mod snapshot;
+mod snapshot_kill;
 mod start_up;
 mod statistics;
 mod support;
