@@ -194,10 +194,6 @@ fn measure(arguments: &CostArguments) -> Result<u8, Failure> {
     Ok(watcher.exit_code())
 }
 
-/// How often each machine is started in a comparison, and with `--quick`.
-const ROUNDS: usize = 5;
-const QUICK_ROUNDS: usize = 2;
-
 /// Runs the same guest in other machines too.
 fn compare(
     arguments: &CostArguments,
@@ -212,11 +208,6 @@ fn compare(
     let request = Request {
         options: options(arguments),
         machines: OtherMachine::ALL.into_iter().filter(is_asked_for).collect(),
-        rounds: if arguments.quick {
-            QUICK_ROUNDS
-        } else {
-            ROUNDS
-        },
     };
     let compared = comparison::run(&request, &mut watcher);
     watcher.clear();

@@ -11,6 +11,8 @@ pub struct Options {
     pub batches: usize,
     /// Number of events in a batch.
     pub repeat: usize,
+    /// How often each machine is started in a comparison of machines.
+    pub rounds: usize,
     /// Measures only these kinds; if empty, all.
     pub kinds: Vec<String>,
     /// Measures only these modes; if empty, all.
@@ -25,6 +27,7 @@ impl Default for Options {
             samples: 10_000,
             batches: 50,
             repeat: 1000,
+            rounds: 5,
             kinds: Vec::new(),
             modes: Vec::new(),
             processor: None,
@@ -39,6 +42,7 @@ impl Options {
             samples: 200,
             batches: 5,
             repeat: 50,
+            rounds: 2,
             ..Self::default()
         }
     }

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use tollgate_lab::cost::{self, CostError, Observer, Options};
+use tollgate_lab::cost::comparison::{self, OtherMachine, Request};
+use tollgate_lab::cost::{self, CostError, Observer, Options, system_calls};
 use tollgate_lab::report::COST;
 use tollgate_plots::{PlotError, PlotFormat};
 
@@ -29,11 +30,24 @@ pub struct Measured {
 
 /// All parts. The first is the table of all exits, from which the report makes its own tables; of
 /// the others it shows the text.
-pub const PARTS: &[Part] = &[Part {
-    name: COST,
-    title: "What each kind of exit costs",
-    run: exits,
-}];
+pub const PARTS: &[Part] = &[
+    Part {
+        name: COST,
+        title: "What each kind of exit costs",
+        run: exits,
+    },
+    Part {
+        name: "cost-machines",
+        title: "The same guest natively, in QEMU's translator and on KVM, with the seven \
+                nanobenchmarks of Adams and Agesen",
+        run: machines,
+    },
+    Part {
+        name: "cost-system-calls",
+        title: "The hypercall as the study priced it: by two system calls of a Linux guest",
+        run: calls,
+    },
+];
 
 fn exits(options: &Options, observer: &mut dyn Observer) -> Result<Measured, CostError> {
     let report = cost::run(options, observer)?;
@@ -48,5 +62,40 @@ fn exits(options: &Options, observer: &mut dyn Observer) -> Result<Measured, Cos
             true => Ok(()),
             false => cost::write_plot(&report, path, PlotFormat::Svg),
         }),
+    })
+}
+
+fn machines(options: &Options, observer: &mut dyn Observer) -> Result<Measured, CostError> {
+    let request = Request {
+        options: options.clone(),
+        machines: OtherMachine::ALL.into(),
+    };
+    let compared = comparison::run(&request, observer)?;
+    Ok(Measured {
+        texts: vec![
+            ("csv", comparison::summary_csv(&compared)),
+            ("values.csv", comparison::samples_csv(&compared)),
+            ("txt", comparison::table(&compared)),
+            ("json", comparison::to_json(&compared)),
+        ],
+        draw: Box::new(move |path| comparison::write_plot(&compared, path, PlotFormat::Svg)),
+    })
+}
+
+fn calls(options: &Options, observer: &mut dyn Observer) -> Result<Measured, CostError> {
+    let results = system_calls::run(options, observer)?;
+    Ok(Measured {
+        texts: vec![
+            ("csv", system_calls::summary_csv(&results)),
+            ("values.csv", system_calls::samples_csv(&results)),
+            ("txt", system_calls::table(&results)),
+            ("json", system_calls::to_json(&results)),
+        ],
+        draw: Box::new(
+            move |path| match results.calls.iter().any(|calls| calls.finding.is_ok()) {
+                true => system_calls::write_plot(&results, path, PlotFormat::Svg),
+                false => Ok(()),
+            },
+        ),
     })
 }

@@ -35,12 +35,10 @@ const MODES: [GuestMode; 2] = [GuestMode::Long, GuestMode::LongRing3];
 /// What to compare.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Samples, kinds and modes.
+    /// Samples, rounds, kinds and modes.
     pub options: Options,
     /// The machines in addition to Tollgate.
     pub machines: Vec<OtherMachine>,
-    /// How often each machine is started.
-    pub rounds: usize,
 }
 
 /// A kind, in the mode in which it is compared.
@@ -83,16 +81,22 @@ pub fn run(request: &Request, observer: &mut dyn Observer) -> Result<Comparison,
         }
     }
     let options = Options {
-        samples: request.options.samples.div_ceil(request.rounds.max(1)),
+        samples: request
+            .options
+            .samples
+            .div_ceil(request.options.rounds.max(1)),
         ..request.options.clone()
     };
-    let total = 2 * request.rounds * machines.len();
+    let total = 2 * request.options.rounds * machines.len();
     let mut is_complete = true;
     let mut done = 0;
     'all: for is_pinned in [true, false] {
-        for round in 1..=request.rounds {
+        for round in 1..=request.options.rounds {
             for (&machine, participant) in machines.iter().zip(&mut participants) {
-                let turn = format!("{}, round {round} of {}", participant.name, request.rounds);
+                let turn = format!(
+                    "{}, round {round} of {}",
+                    participant.name, request.options.rounds
+                );
                 observer.progress(done, total, &turn);
                 done += 1;
                 if participant.not_run.is_some() {
