@@ -521,7 +521,7 @@ fn names_that_are_not_known_are_refused_with_those_that_are() {
     for (words, message) in [
         (
             &["vif", "--workload", "dance"][..],
-            "--workload: no workload is called 'dance'; there are: idle, copy-type, mix, compute, four-machines",
+            "--workload: no workload is called 'dance'; there are: idle, copy-type, mix, spreadsheet, editor, word-processor, vi, build, compute, four-machines",
         ),
         (
             &["vif", "--arm", "vif"],
@@ -537,7 +537,7 @@ fn names_that_are_not_known_are_refused_with_those_that_are() {
         ),
         (
             &["dance"],
-            "unknown command 'dance': expected list, show, vif, shadow, icache or interruptible; try 'tollgate lab --help'",
+            "unknown command 'dance': expected list, show, all, report, vif, shadow, icache or interruptible; try 'tollgate lab --help'",
         ),
     ] {
         let output = lab(words);
