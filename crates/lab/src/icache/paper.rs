@@ -234,7 +234,7 @@ fn beside_ours(results: &Results) -> Section {
         rows: measured(results).map(row).collect(),
         notes: vec![
             "'off' is not how Tollgate works: a translator has decoded each instruction once, and \
-             'site' is what that fast_paths of an exit. A ratio below 1 of 'on' is what a monitor that \
+             'site' is what remains of an exit then. A ratio below 1 of 'on' is what a monitor that \
              traps and emulates would gain. There: bhyve with hardware virtualisation, whose exits \
              cost more, so that finding the instruction was a smaller share; 'there' is of a kernel \
              module's loop, a shell, the build of a whole system, dd and getuid."
