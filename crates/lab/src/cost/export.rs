@@ -2,6 +2,7 @@
 //! everything.
 
 use super::{BatchContents, Report, kinds, table};
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -75,11 +76,24 @@ pub fn from_json(text: &[u8]) -> Result<Report, String> {
         .map_err(|error| format!("it is not a result of 'tollgate cost --json': {error}"))
 }
 
-/// The whole report, and the kinds that this version does not have.
-pub fn to_json(report: &Report) -> String {
-    let mut value = serde_json::to_value(report).unwrap_or(Value::Null);
+/// Results as JSON that says in which unit they are.
+fn in_cycles(results: &impl Serialize) -> Value {
+    let mut value = serde_json::to_value(results).unwrap_or(Value::Null);
     if let Value::Object(fields) = &mut value {
         fields.insert("unit".into(), json!("cycles of the time-stamp counter"));
+    }
+    value
+}
+
+/// The text of results in JSON that says in which unit they are.
+pub(super) fn json_in_cycles(results: &impl Serialize) -> String {
+    format!("{:#}\n", in_cycles(results))
+}
+
+/// The whole report, and the kinds that this version does not have.
+pub fn to_json(report: &Report) -> String {
+    let mut value = in_cycles(report);
+    if let Value::Object(fields) = &mut value {
         fields.insert(
             "meaning".into(),
             json!(table::WHAT_IT_IS.replace('\n', " ")),

@@ -122,7 +122,7 @@ fn the_flags_in_cr3_are_no_part_of_the_key() {
 fn the_size_of_code_is_part_of_the_key_because_it_is_part_of_the_mode() {
     let mut modes = Modes::default();
     let mut narrow = CpuState::at_reset();
-    // Protected mode.
+    // The bit PE selects protected mode.
     narrow.cr0 |= 1;
     let mut wide = narrow.clone();
     // The bit D of the code segment: operands and addresses of 32 bits.

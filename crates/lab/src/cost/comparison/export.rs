@@ -1,7 +1,7 @@
 //! Writes the comparison of machines for programs: CSV of the lines, CSV of every value, JSON of everything.
 
+use super::super::export::json_in_cycles;
 use super::{Comparison, Finding};
-use serde_json::{Value, json};
 use std::fmt::Write;
 
 /// One line for each kind, machine and pinning. Where there is no figure, the last column says why.
@@ -61,17 +61,14 @@ pub fn samples_csv(comparison: &Comparison) -> String {
 
 /// The whole comparison.
 pub fn to_json(comparison: &Comparison) -> String {
-    let mut value = serde_json::to_value(comparison).unwrap_or(Value::Null);
-    if let Value::Object(fields) = &mut value {
-        fields.insert("unit".into(), json!("cycles of the time-stamp counter"));
-    }
-    format!("{value:#}\n")
+    json_in_cycles(comparison)
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::result::tests::comparison;
     use super::*;
+    use serde_json::Value;
 
     #[test]
     fn every_line_has_the_same_columns() {

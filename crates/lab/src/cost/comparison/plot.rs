@@ -2,19 +2,16 @@
 //! one panel for each kind, one colour for each machine.
 
 use super::{Comparison, Finding, Line};
+use crate::cost::plot::{chart, draw_curve, steps};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::path::Path;
-use tollgate_plots::{COLOURS, FONT, PlotError, PlotFormat, draw_lines, failed, tick, write};
+use tollgate_plots::{COLOURS, FONT, PlotError, PlotFormat, draw_lines, failed, write};
 
 /// The panels in a row of the picture.
 const COLUMNS: usize = 3;
 const PANEL: (u32, u32) = (480, 330);
 const TITLE_HEIGHT: u32 = 150;
-const LIGHT: RGBColor = RGBColor(240, 240, 240);
-const BOLD: RGBColor = RGBColor(205, 205, 205);
-/// The length in pixels of a dash and of the gap after it, for machines that are not pinned.
-const DASH: (u32, u32) = (5, 4);
 /// No clock resolves fewer cycles.
 const LEAST_CYCLES: f64 = 10.0;
 
@@ -136,28 +133,8 @@ fn draw_panel<B: DrawingBackend>(
     (left, right): (f64, f64),
 ) -> Result<(), String> {
     let mode = lines.first().map_or("", |line| line.mode);
-    let mut chart = ChartBuilder::on(area)
-        .caption(format!("{kind} ({mode})"), (FONT, 19))
-        .margin(10)
-        .margin_right(22)
-        .x_label_area_size(40)
-        .y_label_area_size(62)
-        .build_cartesian_2d((left..right).log_scale(), 0f64..100f64)
-        .map_err(failed)?;
-    chart
-        .configure_mesh()
-        .x_desc("cycles")
-        .y_desc("cumulative share")
-        .x_label_formatter(&|value| tick(*value))
-        .y_label_formatter(&|value| format!("{value:.0}%"))
-        .y_labels(5)
-        .y_max_light_lines(1)
-        .label_style((FONT, 13))
-        .axis_desc_style((FONT, 13))
-        .light_line_style(LIGHT)
-        .bold_line_style(BOLD)
-        .draw()
-        .map_err(failed)?;
+    let title = format!("{kind} ({mode})");
+    let mut chart = chart(area, &title, (left, right))?;
     // Lines that are not pinned come first, so that the others cover them.
     for pinned in [false, true] {
         for line in lines.iter().filter(|line| line.pinned == pinned) {
@@ -168,21 +145,8 @@ fn draw_panel<B: DrawingBackend>(
             let Finding::Measured(measured) = &line.finding else {
                 continue;
             };
-            let points = crate::cost::plot::steps(&measured.row, left, right);
-            match pinned {
-                true => chart
-                    .draw_series(LineSeries::new(points, colour.stroke_width(2)))
-                    .map(drop),
-                false => chart
-                    .draw_series(DashedLineSeries::new(
-                        points,
-                        DASH.0,
-                        DASH.1,
-                        colour.stroke_width(1),
-                    ))
-                    .map(drop),
-            }
-            .map_err(failed)?;
+            let points = steps(&measured.row, left, right);
+            draw_curve(&mut chart, points, colour, pinned)?;
         }
     }
     Ok(())

@@ -2,9 +2,11 @@
 //! events cost at most a number of cycles and, next to it on a logarithmic axis, which share cost
 //! more: the tail. Related kinds share a line of the plot; all lines have the same range of cycles.
 
+mod curves;
 mod panels;
 mod points;
 
+pub(super) use curves::{chart, draw_curve};
 pub(super) use points::{steps, steps_of};
 
 use super::{GuestMode, Report, Row};

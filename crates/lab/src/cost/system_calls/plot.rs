@@ -1,17 +1,14 @@
 //! Draws the system calls as the study drew its exits: the share of calls that take at most a number of cycles.
 
 use super::{Calls, Samples, SystemCalls};
+use crate::cost::plot::{chart, draw_curve};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::path::Path;
-use tollgate_plots::{COLOURS, FONT, PlotError, PlotFormat, draw_lines, failed, tick, write};
+use tollgate_plots::{COLOURS, FONT, PlotError, PlotFormat, draw_lines, failed, write};
 
 const PANEL: (u32, u32) = (560, 420);
 const TITLE_HEIGHT: u32 = 150;
-const LIGHT: RGBColor = RGBColor(240, 240, 240);
-const BOLD: RGBColor = RGBColor(205, 205, 205);
-/// The length in pixels of a dash and of the gap after it, for machines that were not pinned.
-const DASH: (u32, u32) = (5, 4);
 
 /// What a curve shows of a guest's samples.
 type Values = fn(&Samples) -> Vec<u64>;
@@ -119,45 +116,11 @@ fn panel<B: DrawingBackend>(
             .ceil(),
     );
     let left = 10.0;
-    let mut chart = ChartBuilder::on(area)
-        .caption(guest, (FONT, 19))
-        .margin(12)
-        .margin_right(24)
-        .x_label_area_size(44)
-        .y_label_area_size(66)
-        .build_cartesian_2d((left..right).log_scale(), 0f64..100f64)
-        .map_err(failed)?;
-    chart
-        .configure_mesh()
-        .x_desc("cycles")
-        .y_desc("cumulative share")
-        .x_label_formatter(&|value| tick(*value))
-        .y_label_formatter(&|value| format!("{value:.0}%"))
-        .y_labels(6)
-        .y_max_light_lines(1)
-        .label_style((FONT, 13))
-        .axis_desc_style((FONT, 13))
-        .light_line_style(LIGHT)
-        .bold_line_style(BOLD)
-        .draw()
-        .map_err(failed)?;
+    let mut chart = chart(area, guest, (left, right))?;
     for (pinned, samples) in all {
         for ((_, values), colour) in CURVES.iter().zip(COLOURS) {
             let points = steps(&values(samples), left, right);
-            match pinned {
-                true => chart
-                    .draw_series(LineSeries::new(points, colour.stroke_width(2)))
-                    .map(drop),
-                false => chart
-                    .draw_series(DashedLineSeries::new(
-                        points,
-                        DASH.0,
-                        DASH.1,
-                        colour.stroke_width(1),
-                    ))
-                    .map(drop),
-            }
-            .map_err(failed)?;
+            draw_curve(&mut chart, points, colour, pinned)?;
         }
     }
     Ok(())

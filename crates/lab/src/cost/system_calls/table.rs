@@ -1,8 +1,8 @@
 //! Writes the results of `tollgate cost --system-calls` as a table for people and as files for programs.
 
+use super::super::export::json_in_cycles;
 use super::SystemCalls;
 use crate::statistics::{distribution, percentile};
-use serde_json::{Value, json};
 use std::fmt::Write;
 
 /// The percentiles that are shown; 0 is the smallest value, 100 the largest.
@@ -129,19 +129,16 @@ pub fn samples_csv(results: &SystemCalls) -> String {
     text
 }
 
-/// Everything.
+/// All results, with every value.
 pub fn to_json(results: &SystemCalls) -> String {
-    let mut value = serde_json::to_value(results).unwrap_or(Value::Null);
-    if let Value::Object(fields) = &mut value {
-        fields.insert("unit".into(), json!("cycles of the time-stamp counter"));
-    }
-    format!("{value:#}\n")
+    json_in_cycles(results)
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::result::tests::example;
     use super::*;
+    use serde_json::Value;
 
     #[test]
     fn differences_are_shown_by_percentile_and_missing_guests_with_the_reason() {
