@@ -114,7 +114,7 @@ start32:
     call set_gate
     mov edi, IDT + IPI_VECTOR*8
     call set_gate
-    mov edi, IDT + VIRTIO_VECTOR*8
+    mov edi, IDT + DEVICE_VECTOR*8
     call set_gate
     mov ebx, offset page_fault
     mov edi, IDT + 14*8

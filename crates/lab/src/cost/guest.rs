@@ -3,10 +3,10 @@
 use super::bench::Machine;
 use super::image::{
     COMMAND, COMMAND_DONE, Command, FRAME, FRAME_WORDS, GuestMode, IMAGE, IMAGE_ADDRESS, MEMORY,
-    READY, SAMPLES,
+    READY, SAMPLES, WRONG_DATA,
 };
 use super::outcome::{Counted, Outcome};
-use super::{CostError, virtio};
+use super::{CostError, ide, virtio};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -50,6 +50,7 @@ impl Guest {
         let devices = virtio::devices(&mut config)?;
         let mut pc = Pc::with_virtio(&config, memory.clone(), Box::new(io::sink()), devices);
         virtio::start(&mut pc, &mut memory);
+        ide::add(&mut pc, &mut memory)?;
         let mut vcpu = Vcpu::new(state, memory, CODE_CACHE, false).map_err(refused)?;
         // With this setting, sensitive instructions are exits whose cost can be measured.
         vcpu.change_settings(|settings| settings.virtual_interrupts = config.virtual_interrupts);
@@ -117,6 +118,13 @@ impl Machine for Guest {
         if done != asked {
             return Err(CostError::WorkNotDone(format!(
                 "{what} ({}): the guest repeated it {done} times instead of {asked}",
+                self.mode.name()
+            )));
+        }
+        let wrong = memory.read_u32(PhysicalAddress(WRONG_DATA));
+        if wrong > 0 {
+            return Err(CostError::WorkNotDone(format!(
+                "{what} ({}): {wrong} of {asked} requests did not bring the disk's data",
                 self.mode.name()
             )));
         }

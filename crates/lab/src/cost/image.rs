@@ -11,6 +11,8 @@ pub(super) const COMMAND: u64 = 0x7000;
 pub(super) const COMMAND_DONE: u64 = COMMAND + 32;
 pub(super) const FRAME: u64 = COMMAND + 36;
 pub(super) const FRAME_WORDS: u64 = 7;
+/// The number of disk requests whose data did not arrive.
+pub(super) const WRONG_DATA: u64 = COMMAND + 64;
 pub(super) const SAMPLES: u64 = 0x2_0000;
 pub(super) const READY: u8 = 1;
 /// The word that says whose turn it is: 0 is the guest's.

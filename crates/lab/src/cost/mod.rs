@@ -10,9 +10,11 @@
 
 mod bench;
 pub mod comparison;
+mod disk;
 mod error;
 mod export;
 mod guest;
+mod ide;
 mod image;
 pub mod kinds;
 mod measure;

@@ -9,7 +9,8 @@ const SUBJECTS: [(&str, &[(&str, &str)]); 3] = [
     (
         "disk request of 4 KiB",
         &[
-            ("registers", "disk-request-register"),
+            ("IDE", "disk-request-ide"),
+            ("IDE, DMA", "disk-request-dma"),
             ("virtio", "disk-request-virtio"),
         ],
     ),
@@ -101,7 +102,8 @@ mod tests {
 
     #[test]
     fn registers_and_paravirtual_devices_stand_next_to_each_other() {
-        let rows = ["disk-request-virtio", "packet-virtio"].map(|kind| Row {
+        let kinds = ["disk-request-ide", "disk-request-virtio", "packet-virtio"];
+        let rows = kinds.map(|kind| Row {
             kind: kind.into(),
             ..any_row(&[100, 200, 300], 10.0)
         });
@@ -114,13 +116,14 @@ mod tests {
         };
         let text = table(&report);
         assert!(
-            text.contains("disk request of 4 KiB  registers  not in this version"),
+            text.contains("disk request of 4 KiB  IDE        disk-request-ide"),
             "{text}"
         );
         assert!(
             text.contains("packet sent            registers  not in this version"),
             "{text}"
         );
+        assert!(text.contains("virtio     disk-request-virtio"), "{text}");
         assert!(text.contains("virtio     packet-virtio"), "{text}");
         assert!(!text.contains("system call "), "{text}");
         report.rows.clear();

@@ -5,8 +5,7 @@
 //! are zero, so they refer to this chain.
 
 use super::CostError;
-use crate::nameless_file::NamelessFile;
-use tollgate_disk::{DriveOptions, Format};
+use super::disk::Disk;
 use tollgate_machine::config::VmConfig;
 use tollgate_machine::device_list;
 use tollgate_machine::devices::virtio::device::VirtioDevice;
@@ -17,12 +16,10 @@ use tollgate_network::{NetworkKind, NetworkOptions, UserOptions};
 use tollgate_platform::Platform;
 use tollgate_x86::PhysicalAddress;
 
-/// Size of the disk in bytes.
-const DISK_BYTES: u64 = 1 << 20;
 /// Number of descriptors in each queue.
 const QUEUE_SIZE: u32 = 256;
 
-/// The guest's `VIRTIO_VECTOR`.
+/// The guest's `DEVICE_VECTOR`.
 const VECTOR: u32 = 0x52;
 /// The address of the I/O APIC: its register select; its window follows at offset 10h.
 const IO_APIC: u64 = 0xfec0_0000;
@@ -75,12 +72,9 @@ const ADAPTER_CHAIN: &[Part] = &[(12 + 60, false)];
 /// The host refuses a file, a thread or a socket.
 pub fn devices(config: &mut VmConfig) -> Result<Vec<Box<dyn VirtioDevice>>, CostError> {
     let refused = |error: &dyn std::fmt::Display| CostError::Host(error.to_string());
-    let disk = NamelessFile::zeroed(DISK_BYTES).map_err(|error| refused(&error))?;
+    let disk = Disk::new()?;
     config.pci = false;
-    config.drives = vec![DriveOptions {
-        format: Some(Format::Raw),
-        ..DriveOptions::new(disk.path())
-    }];
+    config.drives = vec![disk.options.clone()];
     config.networks = vec![NetworkOptions::new(NetworkKind::User(UserOptions {
         restrict: true,
         ..UserOptions::default()
@@ -126,16 +120,20 @@ fn start_device(pc: &mut Pc, memory: &mut GuestMemory, layout: &Layout, chain: &
         (0x44, 1),
         (0x70, 15),
     ];
-    let mut write = |at: u64, value: u32| {
-        pc.memory_write(PhysicalAddress(at), &value.to_le_bytes());
-    };
     for (register, value) in writes {
-        write(address(layout.device) + register, value);
+        let at = PhysicalAddress(address(layout.device) + register);
+        pc.memory_write(at, &u32::to_le_bytes(value));
     }
+    route_interrupt(pc, interrupt_line(layout.device));
+}
+
+/// Leads a line to the processor as the vector of devices.
+pub fn route_interrupt(pc: &mut Pc, line: u8) {
     // A redirection entry: edge-triggered, fixed, to processor 0.
-    let entry = 0x10 + 2 * u32::from(interrupt_line(layout.device));
+    let entry = 0x10 + 2 * u32::from(line);
     for (register, value) in [(entry + 1, 0), (entry, VECTOR)] {
-        write(IO_APIC, register);
-        write(IO_APIC + 0x10, value);
+        for (at, value) in [(IO_APIC, register), (IO_APIC + 0x10, value)] {
+            pc.memory_write(PhysicalAddress(at), &value.to_le_bytes());
+        }
     }
 }

@@ -73,7 +73,13 @@ const NATIVE: [&str; 5] = [
     "divide-error-iret",
 ];
 /// Kinds that need a device of Tollgate's own.
-const OF_TOLLGATE: [&str; 3] = ["hypercall", "disk-request-virtio", "packet-virtio"];
+const OF_TOLLGATE: [&str; 5] = [
+    "hypercall",
+    "disk-request-ide",
+    "disk-request-dma",
+    "disk-request-virtio",
+    "packet-virtio",
+];
 /// Kinds that are hypercalls, or contain one.
 const HYPERCALLS: [&str; 2] = ["null-hypercall", "vector-load"];
 /// CPUID leaf 1, ECX.

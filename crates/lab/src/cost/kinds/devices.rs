@@ -17,6 +17,31 @@ const REQUEST: &[Expected] = &[
     at_least(Interrupted, 0),
 ];
 
+/// The exits of a request that reads eight sectors through the data register of an IDE disk: six registers are written,
+/// and for each sector the disk interrupts, its status is read and REP INSW, which what happens outside may divide, takes
+/// the data.
+const SECTORS_BY_PORT: &[Expected] = &[
+    exits(PortOut, 6),
+    at_least(PortIn, 16),
+    exits(Sti, 8),
+    exits(InterruptDelivered, 8),
+    at_first(MmioWrite),
+    at_least(Halt, 0),
+    at_least(Interrupted, 0),
+];
+
+/// The exits of the same request by the bus master: its list, its status and its start are written in addition, and it
+/// is stopped; its status and the disk's are read.
+const SECTORS_BY_MASTER: &[Expected] = &[
+    exits(PortOut, 10),
+    exits(PortIn, 2),
+    exits(Sti, 1),
+    exits(InterruptDelivered, 1),
+    at_first(MmioWrite),
+    at_least(Halt, 0),
+    at_least(Interrupted, 0),
+];
+
 /// These kinds, in the order of the output.
 pub const KINDS: &[Kind] = &[
     kind(
@@ -117,6 +142,20 @@ pub const KINDS: &[Kind] = &[
         ],
     )
     .after_deadline(),
+    kind(
+        "disk-request-ide",
+        "4 KiB read from an IDE disk by the data register, from the first register to the last word",
+        SECTORS_BY_PORT,
+    )
+    .batch(Batch::Whole)
+    .slow(),
+    kind(
+        "disk-request-dma",
+        "4 KiB read from an IDE disk by its bus master, from the first register to the disk's status",
+        SECTORS_BY_MASTER,
+    )
+    .batch(Batch::Whole)
+    .slow(),
     kind(
         "disk-request-virtio",
         "4 KiB read from a virtio disk, from the notification to the interrupt's handler",

@@ -35,10 +35,6 @@ pub const NOT_IN_THIS_VERSION: &[(&str, &str)] = &[
     ("mwait", "MONITOR and MWAIT"),
     ("ipi", "an interrupt to another virtual processor"),
     (
-        "disk-request-register",
-        "a disk request through the registers of an IDE disk",
-    ),
-    (
         "packet-register",
         "a network packet through device registers: the only adapter is virtio",
     ),

@@ -1,7 +1,11 @@
 //! Tests of the function as a driver sees it: registers, data, bus master.
 
+use super::pci::IdeFunction;
 use super::rig::{Rig, SECTORS, pattern};
+use crate::bus::Device;
+use crate::devices::pci::Place;
 use crate::devices::pci::function::PciFunction;
+use crate::devices::pci::host::PciHost;
 use tollgate_test_support::Random;
 use tollgate_x86::PhysicalAddress;
 
@@ -15,6 +19,18 @@ fn a_disk_identifies_itself() {
     assert_eq!((word(1), word(3), word(6)), (2, 16, 63));
     assert_eq!((word(60), word(61)), (SECTORS as u16, 0));
     assert_eq!(&data[54..62], b"OTLLAGET");
+}
+
+#[test]
+fn a_prepared_function_answers_on_its_bus_from_the_start() {
+    let mut function = IdeFunction::new(Default::default(), true);
+    function.config_mut().write(4, &[1, 0]);
+    let bus = PciHost::with_chipset(vec![(Place::device(0), Box::new(function))], Vec::new());
+    let claims = bus.claims();
+    for port in [0x1f0, 0x1f7, 0x3f6, 0x170] {
+        let mut ports = claims.ports.iter();
+        assert!(ports.any(|claim| claim.ports.contains(&port)), "{port:x}");
+    }
 }
 
 #[test]

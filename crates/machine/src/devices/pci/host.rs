@@ -103,7 +103,7 @@ impl PciHost {
             function,
             asserted: false,
         });
-        Self {
+        let mut host = Self {
             address: 0,
             slots: slots.collect(),
             windows: Vec::new(),
@@ -111,7 +111,10 @@ impl PciHost {
             fixed_memory,
             has_ecam,
             isa_lines: 0,
-        }
+        };
+        // A function may answer from the start, if no firmware will enable it.
+        host.look_up_claims();
+        host
     }
 
     /// Returns the functions in the order of their places.
