@@ -2,7 +2,7 @@
 //! run, with the time that it has used.
 
 use serde::{Deserialize, Serialize};
-use std::io;
+use std::{fmt, io};
 
 /// The host that an experiment ran on.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -35,6 +35,26 @@ impl HostDescription {
         match self.processors {
             1 => "1 processor".to_owned(),
             count => format!("{count} processors"),
+        }
+    }
+}
+
+impl fmt::Display for HostDescription {
+    /// Writes everything in one line, the clock only if its frequency is known.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let processors = self.processors_in_words();
+        write!(
+            formatter,
+            "{}, {processors}, {}",
+            self.processor, self.kernel
+        )?;
+        match self.tsc_khz {
+            0 => Ok(()),
+            khz => write!(
+                formatter,
+                ", time-stamp counter {:.3} GHz",
+                khz as f64 / 1e6
+            ),
         }
     }
 }
@@ -158,6 +178,22 @@ mod tests {
         })
         .join()
         .unwrap();
+    }
+
+    #[test]
+    fn a_host_is_described_in_one_line() {
+        let mut host = HostDescription {
+            processor: "Z80".into(),
+            kernel: "CP/M 2.2".into(),
+            processors: 1,
+            tsc_khz: 4000,
+        };
+        assert_eq!(
+            host.to_string(),
+            "Z80, 1 processor, CP/M 2.2, time-stamp counter 0.004 GHz"
+        );
+        (host.processors, host.tsc_khz) = (2, 0);
+        assert_eq!(host.to_string(), "Z80, 2 processors, CP/M 2.2");
     }
 
     #[test]

@@ -32,13 +32,9 @@ pub fn table(report: &Report) -> String {
 
 /// Where the figures were measured, and what they are.
 pub(super) fn heading(report: &Report) -> String {
-    let host = &report.host;
     format!(
-        "{}, {}, {}, time-stamp counter {:.3} GHz{}\n{WHAT_IT_IS}\n{}",
-        host.processor,
-        host.processors_in_words(),
-        host.kernel,
-        host.tsc_khz as f64 / 1e6,
+        "{}{}\n{WHAT_IT_IS}\n{}",
+        report.host,
         report.steps_in_words(),
         if report.is_complete {
             ""

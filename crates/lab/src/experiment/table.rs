@@ -23,14 +23,6 @@ pub fn table(results: &Results, sections: &[Section]) -> String {
     text
 }
 
-/// The frequency of the clock, from the samples; empty if there are none.
-fn clock(khz: u64) -> String {
-    match khz {
-        0 => String::new(),
-        khz => format!(", time-stamp counter {:.3} GHz", khz as f64 / 1e6),
-    }
-}
-
 /// Why not all samples were taken, and how many were; `None` if all were.
 pub(crate) fn early_end(results: &Results) -> Option<String> {
     let why = match &results.refused {
@@ -47,15 +39,8 @@ pub(crate) fn early_end(results: &Results) -> Option<String> {
 
 /// The host on which it was measured.
 pub(crate) fn place(results: &Results) -> String {
-    let host = &results.host;
-    format!(
-        "{}, {}, {}{}; hardware counters: {}.",
-        host.processor,
-        host.processors_in_words(),
-        host.kernel,
-        clock(host.tsc_khz),
-        results.no_hardware_monitor.as_deref().unwrap_or("counted"),
-    )
+    let counters = results.no_hardware_monitor.as_deref().unwrap_or("counted");
+    format!("{}; hardware counters: {counters}.", results.host)
 }
 
 fn heading(results: &Results) -> String {

@@ -100,13 +100,7 @@ fn origin(studies: &[Study], measured: &[&Measured]) -> Vec<String> {
         if let Study::Cost(cost) = study
             && measured.is_empty()
         {
-            let host = &cost.report.host;
-            add(format!(
-                "Host: {}, {}, {}.",
-                host.processor,
-                host.processors_in_words(),
-                host.kernel
-            ));
+            add(format!("Host: {}.", cost.report.host));
         }
     }
     for one in measured {

@@ -54,22 +54,12 @@ fn draw<B: DrawingBackend>(
 ) -> Result<(), String> {
     area.fill(&WHITE).map_err(failed)?;
     let (title, body) = area.split_vertically(TITLE_HEIGHT);
-    let host = &comparison.host;
     let lines = [
         (
             28,
             "Share of events that cost at most so many cycles".to_owned(),
         ),
-        (
-            17,
-            format!(
-                "{}, {}, {}, time-stamp counter {:.3} GHz; empty loop subtracted",
-                host.processor,
-                host.processors_in_words(),
-                host.kernel,
-                host.tsc_khz as f64 / 1e6
-            ),
-        ),
+        (17, format!("{}; empty loop subtracted", comparison.host)),
         (
             17,
             format!(

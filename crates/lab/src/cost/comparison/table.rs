@@ -23,14 +23,7 @@ pub const NANOBENCHMARKS: [(&str, &str); 7] = [
 
 /// The tables of pinned and unpinned machines, and that of the nanobenchmarks.
 pub fn table(comparison: &Comparison) -> String {
-    let host = &comparison.host;
-    let mut text = format!(
-        "{}, {}, {}, time-stamp counter {:.3} GHz\n{HONESTY}\n",
-        host.processor,
-        host.processors_in_words(),
-        host.kernel,
-        host.tsc_khz as f64 / 1e6,
-    );
+    let mut text = format!("{}\n{HONESTY}\n", comparison.host);
     if !comparison.is_complete {
         text.push_str("INTERRUPTED: only what was finished is shown.\n");
     }

@@ -48,22 +48,12 @@ fn draw<B: DrawingBackend>(
 ) -> Result<(), String> {
     area.fill(&WHITE).map_err(failed)?;
     let (title, body) = area.split_vertically(TITLE_HEIGHT);
-    let host = &results.host;
     let lines = [
         (
             24,
             "Share of system calls that take at most so many cycles".to_owned(),
         ),
-        (
-            14,
-            format!(
-                "{}, {}, {}, time-stamp counter {:.3} GHz",
-                host.processor,
-                host.processors_in_words(),
-                host.kernel,
-                host.tsc_khz as f64 / 1e6
-            ),
-        ),
+        (14, results.host.to_string()),
         (
             14,
             format!(

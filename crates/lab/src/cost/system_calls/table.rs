@@ -10,14 +10,7 @@ const PERCENTILES: [u32; 9] = [0, 1, 5, 25, 50, 75, 95, 99, 100];
 
 /// The table, with what stands for what.
 pub fn table(results: &SystemCalls) -> String {
-    let host = &results.host;
-    let mut text = format!(
-        "{}, {}, {}, time-stamp counter {:.3} GHz\n{STANDS_FOR}",
-        host.processor,
-        host.processors_in_words(),
-        host.kernel,
-        host.tsc_khz as f64 / 1e6
-    );
+    let mut text = format!("{}\n{STANDS_FOR}", results.host);
     if !results.is_complete {
         text.push_str("INTERRUPTED: only what was finished is shown.\n");
     }
