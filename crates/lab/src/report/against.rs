@@ -3,9 +3,10 @@
 use super::page::Block;
 use crate::experiment::parts::{chance_of_difference, is_too_busy};
 use crate::experiment::{Comparison, Results, Section, Verdict, columns, rounded};
+use tollgate_host_facts::processors::HostDescription;
 
 /// The number of differences that are shown without unfolding all.
-const SHOWN: usize = 15;
+pub(super) const SHOWN: usize = 15;
 
 /// The comparison of an arm in a cell of both runs.
 struct Found {
@@ -18,31 +19,38 @@ struct Found {
 
 /// Whether two runs can be judged together.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Hosts {
+pub(super) enum Hosts {
     Same,
     Different,
+}
+
+/// Compares the hosts of two runs, with a warning if they differ.
+pub(super) fn hosts(now: &HostDescription, then: &HostDescription) -> (Hosts, Option<Block>) {
+    let is_same = (&now.processor, now.processors) == (&then.processor, then.processors);
+    if !is_same {
+        let warning = format!(
+            "The earlier run was on another host ({}, {}): the ratios are those of the hosts, and no verdict is \
+             given.",
+            then.processor,
+            then.processors_in_words()
+        );
+        return (Hosts::Different, Some(Block::Warning(warning)));
+    }
+    let warning = (now.kernel != then.kernel).then(|| {
+        let (then, now) = (&then.kernel, &now.kernel);
+        Block::Warning(format!(
+            "The host had another kernel then: {then}, now {now}."
+        ))
+    });
+    (Hosts::Same, warning)
 }
 
 /// The comparison of two runs of one experiment.
 pub(super) fn blocks(now: &Results, then: &Results) -> Vec<Block> {
     let name = &now.experiment;
     let mut blocks = vec![Block::part(&format!("{name}, then and now"), "compare")];
-    let same =
-        (&now.host.processor, now.host.processors) == (&then.host.processor, then.host.processors);
-    let hosts = if same { Hosts::Same } else { Hosts::Different };
-    if hosts == Hosts::Different {
-        blocks.push(Block::Warning(format!(
-            "The earlier run was on another host ({}, {}): the ratios are those of the hosts, and no verdict is \
-             given.",
-            then.host.processor,
-            then.host.processors_in_words()
-        )));
-    } else if now.host.kernel != then.host.kernel {
-        blocks.push(Block::Warning(format!(
-            "The host had another kernel then: {}, now {}.",
-            then.host.kernel, now.host.kernel
-        )));
-    }
+    let (hosts, warning) = hosts(&now.host, &then.host);
+    blocks.extend(warning);
     if now.quick != then.quick {
         blocks.push(Block::Warning(
             "One of the two runs was quick and did less work: their figures cannot be compared."

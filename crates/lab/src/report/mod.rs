@@ -3,12 +3,13 @@
 //!
 //! ```text
 //! results of each experiment -> chapters of blocks (study.rs, cost_chapter.rs) \
-//! an earlier run             -> a comparison (against.rs)                       > Page -> html, markdown
+//! an earlier run             -> a comparison (against.rs, cost_against.rs)      > Page -> html, markdown
 //! all ratios                 -> one picture (overview.rs)                      /
 //! ```
 
 mod against;
 mod background;
+mod cost_against;
 mod cost_chapter;
 mod date;
 mod html;
@@ -25,6 +26,7 @@ pub use markdown::markdown;
 pub use page::{Block, Ink, Page, Picture};
 pub use study::Measured;
 
+use crate::cost::Report;
 use crate::experiment::Results;
 use crate::experiment::parts::{self, place};
 use overview::overview;
@@ -50,6 +52,8 @@ pub struct EarlierRun {
     pub name: String,
     /// The results of its experiments.
     pub results: Vec<Results>,
+    /// The costs of exits, if it measured them.
+    pub cost: Option<Report>,
     /// What could not be read of it.
     pub problems: Vec<String>,
 }
@@ -65,7 +69,7 @@ pub fn page(studies: &[Study], earlier: Option<&EarlierRun>) -> Page {
         .collect();
     let mut blocks = in_short(studies, &measured);
     if let Some(earlier) = earlier {
-        blocks.extend(compared(&measured, earlier));
+        blocks.extend(compared(studies, earlier));
     }
     for study in studies {
         blocks.extend(match study {
@@ -200,25 +204,40 @@ fn reservations(measured: &[&Measured]) -> Vec<String> {
 }
 
 /// The comparison with an earlier run.
-fn compared(measured: &[&Measured], earlier: &EarlierRun) -> Vec<Block> {
+fn compared(studies: &[Study], earlier: &EarlierRun) -> Vec<Block> {
     let mut blocks = vec![Block::chapter(
         &format!("Next to the run in {}", earlier.name),
         "compare",
     )];
     let problems = earlier.problems.iter().cloned();
     blocks.extend(problems.map(Block::Warning));
-    for one in measured {
-        let mut runs = earlier.results.iter();
-        if let Some(then) = runs.find(|run| run.experiment == one.results.experiment) {
-            blocks.push(Block::Paragraph(format!(
-                "Then: Tollgate {}, until {}. Now: Tollgate {}, until {}.",
-                then.build,
-                date::in_words(then.measured_at),
-                one.results.build,
-                date::in_words(one.results.measured_at)
-            )));
-            blocks.extend(against::blocks(&one.results, then));
+    for study in studies {
+        match study {
+            Study::Experiment(one) => {
+                let mut runs = earlier.results.iter();
+                if let Some(then) = runs.find(|run| run.experiment == one.results.experiment) {
+                    blocks.extend(then_and_now(&one.results, then));
+                }
+            }
+            Study::Cost(cost) => {
+                let then = earlier.cost.iter();
+                blocks.extend(then.flat_map(|then| cost_against::blocks(&cost.report, then)));
+            }
+            Study::NotRun { .. } => {}
         }
     }
+    blocks
+}
+
+/// The comparison of two runs of one experiment, with when they were made and by what.
+fn then_and_now(now: &Results, then: &Results) -> Vec<Block> {
+    let mut blocks = vec![Block::Paragraph(format!(
+        "Then: Tollgate {}, until {}. Now: Tollgate {}, until {}.",
+        then.build,
+        date::in_words(then.measured_at),
+        now.build,
+        date::in_words(now.measured_at)
+    ))];
+    blocks.extend(against::blocks(now, then));
     blocks
 }

@@ -2,6 +2,7 @@
 
 use super::html::escaped;
 use super::*;
+use crate::cost;
 use crate::experiment::test_experiment::{Scripted, Silent};
 use crate::experiment::{CellOutcome, Experiment, Options, Section, Stop, run};
 use tollgate_host_facts::processors::HostDescription;
@@ -48,7 +49,19 @@ fn earlier(results: Results) -> EarlierRun {
     EarlierRun {
         name: "old-results".into(),
         results: vec![results],
+        cost: None,
         problems: Vec::new(),
+    }
+}
+
+/// The costs of one kind of exit: three values of single events, in steps of 2 cycles.
+fn cost(values: &[u64]) -> cost::Report {
+    cost::Report {
+        host: results().host,
+        pinned_to: 0,
+        tsc_step: 2,
+        is_complete: true,
+        rows: vec![cost::comparison::example_row(values, 10.0)],
     }
 }
 
@@ -141,6 +154,46 @@ fn a_run_is_compared_with_an_earlier_one() {
     );
     let row = "| ours, spin | a | 0.0020 | 0.0010 | 0.500 | 0.500 to 0.500 | 50.0 % less |";
     assert!(slower_then.contains(row), "{slower_then}");
+}
+
+#[test]
+fn costs_of_exits_are_compared_with_earlier_ones() {
+    let study = |report| {
+        Study::Cost(Box::new(MeasuredCost {
+            report,
+            pictures: Vec::new(),
+            texts: Vec::new(),
+        }))
+    };
+    let text = |now, then| {
+        let earlier = EarlierRun {
+            name: "old-results".into(),
+            results: Vec::new(),
+            cost: Some(then),
+            problems: Vec::new(),
+        };
+        markdown(&page(&[study(now)], Some(&earlier)))
+    };
+    let same = text(cost(&[100, 102, 104]), cost(&[102, 104, 106]));
+    assert!(
+        same.contains("Of 1 rows, 0 cost less than then, 0 more, and in 1 no difference"),
+        "{same}"
+    );
+    let slower = text(cost(&[200, 204, 208]), cost(&[100, 102, 104]));
+    let row = "| cpuid | 64-bit | yes | 102 | 204 | 2.000 | 104 | 208 | more |";
+    assert!(slower.contains(row), "{slower}");
+    let mut other = cost(&[100, 102, 104]);
+    other.host.processor = "8086".into();
+    let elsewhere = text(cost(&[200, 204, 208]), other);
+    assert!(
+        elsewhere.contains("on another host (8086, 1 processor)")
+            && elsewhere.contains("| another host |"),
+        "{elsewhere}"
+    );
+    // Two runs that have no kind in common say so.
+    let mut none = cost(&[1]);
+    none.rows.clear();
+    assert!(text(cost(&[1]), none).contains("no kind of exit in a mode in common"));
 }
 
 #[test]

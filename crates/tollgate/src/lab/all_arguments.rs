@@ -70,7 +70,7 @@ pub struct AllArguments {
     #[arg(long, value_name = "NAME=PATH", value_parser = guest_image)]
     pub guest_image: Vec<(String, PathBuf)>,
 
-    /// Compare with the run in this folder: for each workload, guest and arm
+    /// Compare with the run in this folder: for each workload, guest and arm, and each kind of exit
     #[arg(long, value_name = "FOLDER")]
     pub compare: Option<PathBuf>,
 }

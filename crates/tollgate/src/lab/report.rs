@@ -110,17 +110,18 @@ pub fn studies(folder: &Folder, expected: &[(String, String)]) -> Result<Vec<Stu
 pub fn earlier(path: &Path) -> Result<EarlierRun, Failure> {
     let folder = Folder::existing(path, "--compare")?;
     let mut results: Vec<Results> = Vec::new();
+    let mut cost = None;
     let mut problems = Vec::new();
-    for experiment in experiments::all() {
-        let name = experiment.about().name;
+    for name in super::all_arguments::studies() {
         match stored(&folder, name) {
             Ok(Some(Study::Experiment(measured))) => results.push(measured.results),
+            Ok(Some(Study::Cost(measured))) => cost = Some(measured.report),
             Ok(_) => {}
             // What another version has written may have other workloads.
             Err(failure) => problems.push(format!("Not compared: {}.", failure.message)),
         }
     }
-    if results.is_empty() {
+    if results.is_empty() && cost.is_none() {
         let why = problems
             .first()
             .cloned()
@@ -134,6 +135,7 @@ pub fn earlier(path: &Path) -> Result<EarlierRun, Failure> {
     Ok(EarlierRun {
         name: name.to_string_lossy().into_owned(),
         results,
+        cost,
         problems,
     })
 }

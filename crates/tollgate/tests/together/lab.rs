@@ -678,6 +678,26 @@ fn an_interrupted_run_is_continued_in_its_folder_with_its_options() {
 }
 
 #[test]
+fn a_folder_with_nothing_but_costs_of_exits_is_compared_with_an_earlier_one() {
+    let folder = Folder::new();
+    let path = |name: &str| folder.path(name).to_str().unwrap().to_owned();
+    let (first, second) = (path("first"), path("second"));
+    for folder in [&first, &second] {
+        fs::create_dir(folder).unwrap();
+        let json = format!("{folder}/cost.json");
+        let mut command = tollgate();
+        command.args(["cost", "--quick", "--kind", "cli", "--json", &json]);
+        assert!(finish(&mut command, GUEST_PATIENCE).status.success());
+    }
+    let output = lab(&["report", &second, "--compare", &first]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report = fs::read_to_string(format!("{second}/report.md")).unwrap();
+    for part in ["cost, then and now", "| cli | real | yes |", "p99 then"] {
+        assert!(report.contains(part), "{part} is missing in\n{report}");
+    }
+}
+
+#[test]
 fn all_studies_go_into_one_folder_with_one_report_that_is_compared_with_an_earlier_one() {
     let folder = Folder::new();
     let path = |name: &str| folder.path(name).to_str().unwrap().to_owned();

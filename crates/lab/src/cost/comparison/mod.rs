@@ -19,4 +19,4 @@ pub use run::{KINDS, Request, run};
 pub use table::table;
 
 #[cfg(test)]
-pub(super) use merge::tests::row as example_row;
+pub(crate) use merge::tests::row as example_row;
